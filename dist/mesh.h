@@ -1,0 +1,41 @@
+// The mesh of ranks. Pure geometry first (Layout, Coord: no MPI), then the communicators that it implies.
+//
+// World = dp x tp, tp fastest. The MoE layers see the same ranks as edp x ep x etp, etp fastest ("folding"), with
+// edp * ep * etp = dp * tp.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dist/comm.h"
+
+namespace sy {
+
+struct Layout {
+  int ranks = 1, tp = 1, ep = 1, etp = 1;
+  int dp() const { return ranks / tp; }
+  int edp() const { return ranks / (ep * etp); }
+  std::string str() const;  // "dp 4 tp 1 ep 2 etp 1 edp 2"
+};
+
+struct Coord {
+  int dp, tp, edp, ep, etp;
+};
+
+Coord coord_of(const Layout& layout, int rank);
+
+// Throws InputError, naming the key, when tp or ep * etp does not divide the ranks.
+void check_layout(const Layout& layout);
+
+struct Mesh {
+  Layout layout;
+  Coord coord;
+  int rank;
+  Comm* world;  // not owned
+  std::unique_ptr<Comm> dp, tp, edp, ep, etp;
+};
+
+Mesh make_mesh(Comm& world, const Layout& layout);
+
+}  // namespace sy

@@ -1,0 +1,41 @@
+// The process among its ranks: starts and ends MPI, and sees to it that an error on any rank ends all of them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "dist/comm.h"
+
+namespace sy {
+
+// Construct once, at the start of main. MPI is started only where a launcher (mpirun, srun) started this process;
+// alone, the world is a comm_self.
+class Runtime {
+ public:
+  Runtime(int* argc, char*** argv);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  Comm& world() { return *world_; }
+
+  // Runs a program on all ranks and returns the exit code that all of them share. An Error that agree() has told to
+  // every rank ends all of them in order; one that strikes a single rank in between is printed by that rank, and the
+  // others are aborted, since they wait in a collective that will never complete.
+  int run(const std::function<int()>& program);
+
+ private:
+  std::unique_ptr<Comm> world_;
+  bool owns_mpi_ = false;
+};
+
+// Runs `work` on every rank of `comm`; if it threw an Error on some, every rank throws an AgreedError with the exit code
+// and the message of the lowest such rank. The only way to do something that may fail on one rank alone (open a file,
+// write a shard) between collectives.
+struct AgreedError : Error {
+  using Error::Error;
+};
+void agree(Comm& comm, const std::function<void()>& work);
+
+}  // namespace sy

@@ -1,0 +1,45 @@
+// Who owns which box of which tensor, and which range of which flat buffer. Pure: any rank can ask for any other.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dist/mesh.h"
+#include "kernels/tensor.h"
+
+namespace sy {
+
+// A mesh axis that splits a dimension of a parameter.
+enum class Axis : std::uint8_t { none, tp, ep, etp };
+using Split = std::array<Axis, max_dims>;
+
+// Over which ranks a parameter's gradient is summed. It follows from the split:
+//   replicated  no axis splits it: the same on all ranks; every rank sees other tokens      -> the world
+//   tensor      split over tp: the ranks of one tp coordinate hold the same part           -> dp
+//   expert      split over ep (and etp): the ranks of one (ep, etp) coordinate hold it     -> edp
+enum class GradGroup : std::uint8_t { replicated, tensor, expert };
+constexpr int num_grad_groups = 3;
+std::string_view name_of(GradGroup group);
+GradGroup group_of(const Split& split);
+
+struct Range {
+  Index begin = 0, end = 0;
+  Index size() const { return end - begin; }
+};
+
+// Piece `index` of [0, n) cut in `parts` runs of ceil(n / parts); the last ones may be shorter or empty.
+Range piece(Index n, int parts, int index);
+
+struct Box {
+  Shape begin, size;
+  Index elements() const { return size.elements(); }
+};
+
+// The part of a tensor of this shape that a rank at `coord` holds. A dimension smaller than its axis (kv heads with
+// K < tp) is replicated: coordinate c holds index c * n / parts.
+Box owned_box(const Shape& shape, const Split& split, const Layout& layout, const Coord& coord);
+
+// A run [begin, end) of the row-major elements of a box, as boxes within it, in order. At most 2 * dims - 1 of them.
+std::vector<Box> boxes_of_run(const Shape& box, Range run);
+
+}  // namespace sy

@@ -1,0 +1,231 @@
+// What one device computes: about thirty coarse, fused operations on contiguous views.
+//
+// The public functions check shapes and dtypes once and call the protected virtual do_* of the implementation
+// (cpu/, cuda/, dry/). They know no model and no rank. Conventions:
+//   * Dimensions: B sequences, S positions, T = B*S tokens, D width, H query heads, K kv heads, hd head width,
+//     E experts, F ffn width, V vocabulary (or the part of it held here), k choices, R routed rows, G token groups.
+//   * Weights are [out, in], as in y = x W^T.
+//   * "+=" in a comment: the operation accumulates. Otherwise it overwrites every element of its outputs.
+//   * A result never depends on the number of threads or on their timing, and a row of a product, norm, activation or
+//     attention output depends only on its own inputs, never on how many rows share the call.
+//   * Operations run in order on one stream; a caller that reads results on the host calls synchronize() first.
+//   * Every size may be zero.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kernels/tensor.h"
+
+namespace sy {
+
+enum class NormKind { none, rmsnorm, layernorm };
+enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity };
+enum class Score { softmax, sigmoid };
+enum class DropOrder { token, choice, probability };
+
+struct Gemm {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;
+};
+
+struct NormDesc {
+  NormKind kind = NormKind::rmsnorm;
+  float eps = 1e-5f;
+};
+
+struct FfnActivation {
+  Activation act = Activation::silu;
+  bool gated = true;  // h holds [act input | linear part] side by side: y = act(h[:, :F]) * h[:, F:]
+};
+
+struct AttentionDesc {
+  float scale = 1.0f;    // of the scores, usually 1/sqrt(hd)
+  bool causal = true;
+  Index window = 0;      // a query sees this many latest keys, itself included; 0: all
+  float softcap = 0.0f;  // cap * tanh(score / cap); 0: none
+};
+
+struct RouteDesc {
+  Score score = Score::softmax;
+  int top_k = 2;
+  bool renormalize = true;
+  float scale = 1.0f;
+  int groups = 1;       // DeepSeek-V3: experts form `groups` equal groups, and only the `group_limit` groups
+  int group_limit = 1;  // with the largest sum of their two best selection scores may be chosen
+};
+
+struct CapacityDesc {
+  DropOrder order = DropOrder::token;
+  Index capacity = 0;  // assignments that an expert takes from each token group; 0: no limit
+};
+
+struct CrossEntropyDesc {
+  Index vocab_begin = 0;  // the first vocabulary row held here
+  float softcap = 0.0f;   // cap * tanh(logit / cap); 0: none
+};
+
+struct AdamW {
+  float lr, beta1, beta2, eps, weight_decay;
+  float bias1, bias2;    // 1 - beta1^step, 1 - beta2^step
+  float grad_scale = 1;  // multiplies the gradient: the clipping factor
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::string describe() const = 0;  // device, threads: for people
+
+  // ---- memory ----
+  virtual DeviceMemory allocate(Index bytes) = 0;  // aligned to 256 bytes, content undefined
+  virtual void synchronize() {}
+  Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros
+  void to_device(const void* host, View x);
+  void to_host(ConstView x, void* host);
+  void fill(View x, float value);       // x f32 or, for value 0, any type
+  void copy(ConstView x, View y);       // same number of bytes
+  void add(ConstView x, View y);        // y += x
+  void scale(View x, float factor);     // x *= factor
+  void sum_squares(ConstView x, View out);  // out: [1] f64 = sum x^2, summed in f64
+
+  // ---- products ----
+  // c: [M, N] (+)= op(a) op(b), op(a): [M, Q], op(b): [Q, N].
+  void gemm(const Gemm& desc, ConstView a, ConstView b, View c);
+  // Group e owns rows [offsets[e], offsets[e+1]). offsets: [E+1] i32, offsets[0] = 0, offsets[E] = R.
+  // y: [R, N]; y_e = x_e w_e^T.  x: [R, Q], w: [E, N, Q]
+  void grouped_gemm(ConstView x, ConstView w, ConstView offsets, View y);
+  // dx: [R, Q]; dx_e = dy_e w_e.
+  void grouped_gemm_input(ConstView dy, ConstView w, ConstView offsets, View dx);
+  // dw: [E, N, Q]; dw_e += dy_e^T x_e.
+  void grouped_gemm_weight(ConstView dy, ConstView x, ConstView offsets, View dw);
+  // y: [T, N] += bias: [N], each row times row_scale: [T] where given.
+  void bias_forward(ConstView bias, ConstView row_scale, View y);
+  // dbias: [N] += sum over rows of dy: [T, N].
+  void bias_backward(ConstView dy, View dbias);
+
+  // ---- norms ----  x, y, dy, dx: [T, D]; weight, bias: [D] (bias may be none); stats: [T, 2] = mean, 1/deviation
+  void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats);
+  // dx +=, dweight +=, dbias += (none when there is no bias)
+  void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                     View dweight, View dbias);
+
+  // ---- FFN ----  h, dh: [R, gated ? 2F : F]; y, dy: [R, F]; row_scale, drow_scale: [R] or none
+  // y = row_scale * act(h) (* the linear half)
+  void activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y);
+  void activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
+                           View drow_scale);
+
+  // ---- positions ----
+  // Rotates, in place, the first `heads` heads of every token of x: [T, all_heads, hd]. Pairs are (i, i + rot/2) of
+  // the first rot elements ("half-split"). table: [positions, rot/2, 2] = cos, sin; positions: [T] i32.
+  // inverse: rotates back, which is the gradient.
+  void rope(View x, Index heads, ConstView positions, ConstView table, bool inverse);
+
+  // ---- attention ----  qkv, dqkv: [B, S, H + 2K, hd], heads ordered q, k, v; out, dout: [B, S, H, hd]; lse: [B, H, S]
+  // Query head h reads kv head h / (H / K). lse is the log of the sum of exponentials of each row of scores.
+  void attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse);
+  void attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
+                          View dqkv);
+
+  // ---- routing ----
+  // logits: [T, E] -> experts: [T, k] i32 by falling selection score (ties: the lower index first); weights: [T, k];
+  // and for each of the G equal runs of consecutive tokens: counts: [G, E] i32 assignments, probability: [G, E] sum
+  // of softmax(logits). z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2. bias: [E] or none, added to the
+  // score for the selection alone.
+  void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights, View counts,
+                     View probability, View z_squared);
+  // dlogits: [T, E] = through the weights (dweights: [T, k])
+  //                 + through the softmax of each token (dprobability: [G, E], the gradient of its group's sum)
+  //                 + z_factor * 2 * logsumexp * softmax.
+  void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
+                      ConstView dprobability, float z_factor, View dlogits);
+  // keep: [T, k] i32, 1 where the assignment fits its expert's capacity within its group (G equal runs of tokens), 0
+  // where it is dropped. token: all of a token's choices before the next token's. choice: all first choices, then all
+  // second ones. probability: the largest weight first (ties: lower token, then lower choice).
+  void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
+                View keep);
+  // Orders the kept assignments by (expert, token). Assignment a = token * k + choice.
+  // rows: [T*k] i32, row -> assignment (the first R entries are written); tokens: [T*k] i32, row -> token;
+  // slots: [T, k] i32, assignment -> row or -1; counts: [E] i32 kept assignments of each expert.
+  void sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots, View counts);
+  // y: [R, D] = x[index[r]].  x: [N, D], index: [R] i32
+  void gather_rows(ConstView x, ConstView index, View y);
+  // y: [T, D] (+)= sum_j x[slots[t, j]] in slot order, where slots[t, j] >= 0. x: [R, D], slots: [T, k]. No atomics: the
+  // adjoint of gather_rows.
+  void combine_rows(ConstView x, ConstView slots, bool accumulate, View y);
+
+  // ---- embedding and loss ----  ids, targets: [T] i32; a target of -1 carries no loss
+  // y: [T, D] = table[id - vocab_begin], zero where that row is not held here. table: [V, D]
+  void embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y);
+  void embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable);  // dtable +=
+  // stats: [T, 3] = max logit, sum exp(logit - max), the target's logit (0 where it is not held here)
+  void cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats);
+  // Joins the stats of P vocabulary parts, stats: [P, T, 3], into lse: [T] and loss: [T] = lse - target's logit (0 where
+  // the target is -1).
+  void cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss);
+  // logits: [T, V] becomes its gradient: factor * (softmax - onehot) + z_factor * 2 * lse * softmax; 0 where target is -1.
+  void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
+                              float z_factor, View logits);
+
+  // ---- optimizer ----  w, g, m, v: [n]
+  // Decoupled weight decay (Loshchilov and Hutter, 2019): m, v are the running means of g and g^2 and
+  // w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w).
+  void adamw(const AdamW& desc, ConstView g, View w, View m, View v);
+
+ protected:
+  virtual void do_to_device(const void* host, View x) = 0;
+  virtual void do_to_host(ConstView x, void* host) = 0;
+  virtual void do_fill(View x, float value) = 0;
+  virtual void do_copy(ConstView x, View y) = 0;
+  virtual void do_add(ConstView x, View y) = 0;
+  virtual void do_scale(View x, float factor) = 0;
+  virtual void do_sum_squares(ConstView x, View out) = 0;
+  virtual void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) = 0;
+  virtual void do_grouped_gemm(ConstView x, ConstView w, ConstView offsets, View y) = 0;
+  virtual void do_grouped_gemm_input(ConstView dy, ConstView w, ConstView offsets, View dx) = 0;
+  virtual void do_grouped_gemm_weight(ConstView dy, ConstView x, ConstView offsets, View dw) = 0;
+  virtual void do_bias_forward(ConstView bias, ConstView row_scale, View y) = 0;
+  virtual void do_bias_backward(ConstView dy, View dbias) = 0;
+  virtual void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
+                               View stats) = 0;
+  virtual void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
+                                View dx, View dweight, View dbias) = 0;
+  virtual void do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) = 0;
+  virtual void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
+                                      View dh, View drow_scale) = 0;
+  virtual void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) = 0;
+  virtual void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) = 0;
+  virtual void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
+                                     ConstView lse, View dqkv) = 0;
+  virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
+                                View counts, View probability, View z_squared) = 0;
+  virtual void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
+                                 ConstView dweights, ConstView dprobability, float z_factor, View dlogits) = 0;
+  virtual void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
+                           Index num_experts, View keep) = 0;
+  virtual void do_sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots,
+                                   View counts) = 0;
+  virtual void do_gather_rows(ConstView x, ConstView index, View y) = 0;
+  virtual void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) = 0;
+  virtual void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) = 0;
+  virtual void do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) = 0;
+  virtual void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
+                                        View stats) = 0;
+  virtual void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) = 0;
+  virtual void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
+                                         float z_factor, View logits) = 0;
+  virtual void do_adamw(const AdamW& desc, ConstView g, View w, View m, View v) = 0;
+};
+
+// The backends by name: "cpu", "cuda", "dry". make_cuda throws InputError saying what is missing where there is none;
+// cuda_available says whether it would succeed.
+std::unique_ptr<Backend> make_cpu();
+std::unique_ptr<Backend> make_cuda();
+std::unique_ptr<Backend> make_dry();
+bool cuda_available();
+std::unique_ptr<Backend> make_backend(std::string_view name);  // auto|cpu|cuda
+
+}  // namespace sy

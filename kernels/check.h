@@ -1,0 +1,49 @@
+// Errors. Two kinds reach a user, and each carries its exit code:
+//   InputError (2)  something the user gave is wrong; the message says what it is and what to do.
+//   Failure    (1)  the machine let us down: a full disk, a lost rank, no memory.
+// Anything else (SY_ASSERT) is a mistake of ours.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace sy {
+
+class Error : public std::runtime_error {
+ public:
+  Error(int exit_code, const std::string& what) : std::runtime_error(what), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
+struct InputError : Error {
+  explicit InputError(const std::string& what) : Error(2, what) {}
+};
+
+struct Failure : Error {
+  explicit Failure(const std::string& what) : Error(1, what) {}
+};
+
+template <class... Args>
+[[noreturn]] void bad_input(fmt::format_string<Args...> format, Args&&... args) {
+  throw InputError(fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Failure(fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace sy
+
+#define SY_ASSERT(condition, ...)                                                                      \
+  do {                                                                                                 \
+    if (!(condition))                                                                                  \
+      throw std::logic_error(fmt::format("{}:{}: internal check failed: {}: {}", __FILE__, __LINE__,   \
+                                         #condition, fmt::format(__VA_ARGS__)));                       \
+  } while (false)

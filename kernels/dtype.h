@@ -1,0 +1,44 @@
+// Element types. A table, so that a new type is one row.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace sy {
+
+enum class DType : std::uint8_t { f32, f64, bf16, i32, i64, u16 };
+
+struct DTypeInfo {
+  std::string_view name;
+  std::int64_t bytes;
+};
+
+constexpr DTypeInfo dtype_table[] = {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"i32", 4}, {"i64", 8}, {"u16", 2}};
+
+constexpr const DTypeInfo& info(DType type) { return dtype_table[static_cast<int>(type)]; }
+constexpr std::int64_t size_of(DType type) { return info(type).bytes; }
+
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct DTypeOf<std::int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <>
+struct DTypeOf<std::uint16_t> {
+  static constexpr DType value = DType::u16;
+};
+
+}  // namespace sy

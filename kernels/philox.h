@@ -1,0 +1,59 @@
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a pure function from
+// (key, counter) to 128 random bits. All randomness in Switchyard is a stream keyed by (seed, purpose) and indexed by
+// a global index, so no draw depends on a rank, a thread or on what was drawn before.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+
+namespace sy {
+
+using Philox4 = std::array<std::uint32_t, 4>;
+
+constexpr Philox4 philox(std::uint64_t key, std::uint64_t counter, std::uint64_t stream = 0) {
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  Philox4 c = {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32),
+               static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = 0xD2511F53ull * c[0], p1 = 0xCD9E8D57ull * c[2];
+    c = {static_cast<std::uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<std::uint32_t>(p1),
+         static_cast<std::uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<std::uint32_t>(p0)};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c;
+}
+
+// FNV-1a, 64 bits: turns a name into a stream.
+constexpr std::uint64_t hash_name(std::string_view name) {
+  std::uint64_t h = 0xcbf29ce484222325ull;
+  for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return h;
+}
+
+// A random stream: element i is a pure function of (seed, purpose, i).
+class RandomStream {
+ public:
+  RandomStream(std::uint64_t seed, std::string_view purpose) : seed_(seed), stream_(hash_name(purpose)) {}
+
+  std::uint64_t bits(std::uint64_t i) const {
+    const Philox4 r = philox(seed_, i, stream_);
+    return static_cast<std::uint64_t>(r[1]) << 32 | r[0];
+  }
+  // Uniform in [0, 1), 53 bits.
+  double uniform(std::uint64_t i) const { return static_cast<double>(bits(i) >> 11) * 0x1.0p-53; }
+  // Standard normal, by Box and Muller from one Philox block.
+  double normal(std::uint64_t i) const {
+    const Philox4 r = philox(seed_, i, stream_);
+    const double u = (static_cast<double>(r[0]) + 1.0) * 0x1.0p-32;  // (0, 1]: the logarithm is finite
+    const double v = static_cast<double>(r[1]) * 0x1.0p-32;
+    return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v);
+  }
+
+ private:
+  std::uint64_t seed_, stream_;
+};
+
+}  // namespace sy

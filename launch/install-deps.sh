@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs what Switchyard needs to build, run and be tested on Debian 12, as root or with sudo. Does nothing, and needs
+# no privileges, where all of it is there.
+set -euo pipefail
+
+packages=(
+  g++ cmake make pkg-config ccache git
+  libopenmpi-dev openmpi-bin            # ranks
+  libhdf5-dev hdf5-tools                # checkpoints
+  libboost-program-options-dev          # configuration and command line
+  libfmt-dev nlohmann-json3-dev libssl-dev libsentencepiece-dev
+  libgtest-dev                          # tests
+  gnuplot-nox                           # the pictures of the reports
+)
+# The quickstart's corpus is made from these.
+corpus_packages=(bible-kjv-text manpages-de manpages-ja)
+[[ ${1:-} == --corpus ]] && packages+=("${corpus_packages[@]}")
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$' || missing+=("$package")
+done
+[[ ${#missing[@]} -eq 0 ]] && exit 0
+
+as_root=()
+if [[ $(id -u) -ne 0 ]]; then
+  command -v sudo >/dev/null || { echo "install-deps.sh: need root or sudo to install: ${missing[*]}" >&2; exit 1; }
+  as_root=(sudo)
+fi
+echo "installing: ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

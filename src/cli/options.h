@@ -1,0 +1,44 @@
+// What every command shares: parsing its options, and the table of commands.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <string>
+#include <vector>
+
+#include "dist/runtime.h"
+
+namespace sy {
+
+namespace po = boost::program_options;
+
+struct CommandLine {
+  Comm& world;
+  std::vector<std::string> args;  // after the command's name
+};
+
+struct Command {
+  const char* name;
+  const char* usage;    // "CHECKPOINT [--verify]"
+  const char* summary;  // one line
+  int (*run)(CommandLine&);
+};
+const std::vector<Command>& commands();
+
+int prepare_command(CommandLine&);
+int train_command(CommandLine&);
+int evaluate_command(CommandLine&);
+int generate_command(CommandLine&);
+int inspect_command(CommandLine&);
+int diff_command(CommandLine&);
+int experts_command(CommandLine&);
+int help_command(CommandLine&);
+
+// Parses args against `options` (positional names in order; the last may repeat when repeat_last). Throws InputError for
+// unknown options, missing required ones and ill-typed values; with --help prints usage and returns false.
+bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
+                   const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
+
+// The name of `known` nearest to `given` (edit distance), or "" when none is near.
+std::string nearest(const std::string& given, const std::vector<std::string>& known);
+
+}  // namespace sy

@@ -1,0 +1,103 @@
+// A run's configuration: INI file, overrides, defaults, checks. One table (config.cpp) names every key once; parsing,
+// `help config`, RUN/config.ini and the comparison of two runs all read it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "dist/mesh.h"
+#include "kernels/backend.h"
+
+namespace sy {
+
+enum class NormPosition { pre, post, both, output };
+enum class Position { none, sinusoidal, learned, t5, alibi, rope };
+enum class CapacityScope { sequence, rank };
+enum class AuxScope { sequence, micro_batch, global_batch };
+enum class Schedule { constant, cosine, linear, wsd };
+
+struct FfnKind {
+  FfnActivation activation;
+};
+
+struct Config {
+  struct Model {
+    Index layers = 4, d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
+    Index d_ff = 0 /* gated: 8/3 d_model rounded up to 64; otherwise 4 d_model */, seq_len = 256;
+    NormKind norm = NormKind::rmsnorm;
+    double norm_eps = 1e-5;
+    NormPosition norm_position = NormPosition::pre;
+    bool parallel_block = false;
+    std::string ffn = "swiglu";
+    bool bias = false;
+    Position position = Position::rope;
+    double rope_theta = 10000, rope_fraction = 1;
+    std::string attention = "causal";
+    Index window = 0;
+    bool qk_norm = false;
+    double attention_softcap = 0, output_softcap = 0;
+    bool tie_embeddings = false;
+  } model;
+
+  struct Moe {
+    Index experts = 0 /* 0: a dense model */, top_k = 2, every = 1, first_dense = 0, d_ff = 0 /* = model.d_ff */;
+    Index shared_experts = 0;
+    Score score = Score::softmax;
+    bool renormalize = true;
+    double scale = 1, capacity_factor = 1.25;
+    CapacityScope capacity_scope = CapacityScope::sequence;
+    DropOrder drop_order = DropOrder::token;
+    double aux_loss = 0.01;
+    AuxScope aux_scope = AuxScope::sequence;
+    double z_loss = 0.001, bias_rate = 0;
+    Index groups = 1, group_limit = 1;
+  } moe;
+
+  struct Parallel {
+    Index tp = 1, ep = 1, etp = 1;
+  } parallel;
+
+  struct Train {
+    Index steps = 1000, global_batch = 16, micro_batch = 4;
+    std::uint64_t seed = 1;
+    double lr = 1e-3, min_lr = 1e-4;
+    Index warmup = 50;
+    Schedule schedule = Schedule::cosine;
+    double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 1.0, z_loss = 0;
+  } train;
+
+  struct Data {
+    std::string path;
+  } data;
+
+  struct Run {
+    std::string dir, backend = "auto", dtype = "f32";
+    Index log_every = 10, checkpoint_every = 200, keep = 3;
+    bool resume = false;
+  } run;
+
+  bool is_moe(Index layer) const;
+  FfnActivation ffn_activation() const;
+};
+
+// A key of the table, for people and for comparisons.
+struct ConfigKey {
+  std::string name, type, default_value, help;
+};
+const std::vector<ConfigKey>& config_keys();
+
+// Reads `file`, applies overrides ("--section.key=value"), fills in the defaults that depend on other keys, checks every
+// value. Throws InputError naming file, key and what is expected; an unknown key is answered with the nearest one.
+Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides);
+Config parse_config(const std::string& ini_text, const std::string& origin, const std::vector<std::string>& overrides = {});
+// Every key with its value, as INI; parse_config(to_ini(c)) == c.
+std::string to_ini(const Config& config);
+// The keys of these sections in which two configurations differ, as "model.layers: 4 here, 6 there".
+std::vector<std::string> differences(const Config& a, const Config& b, const std::vector<std::string>& sections);
+
+// What the layout demands of the model: heads, experts, batch. Throws InputError with what would work.
+void check_config_for_layout(const Config& config, const Layout& layout);
+
+}  // namespace sy

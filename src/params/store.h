@@ -1,0 +1,87 @@
+// Where the parameters lie. One flat buffer per gradient group, and within it each parameter's local box:
+//
+//   weights  [n]          gradients [n]            n a multiple of shards * 64
+//   m, v     [n / shards] the ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards)
+//
+// `shards` is the number of ranks that the group's gradient is summed over; each owns an equal range of the buffer.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "src/params/specs.h"
+
+namespace sy {
+
+struct Placement {
+  const ParamSpec* spec;
+  Box box;       // the local part of the parameter
+  Index offset;  // its first element in the group's buffer
+  Range range() const { return {offset, offset + box.elements()}; }
+};
+
+struct GroupLayout {
+  std::vector<Placement> placements;
+  Index elements = 0;  // of the buffer, padding included
+  int shards = 1, shard = 0;
+  Range owned() const { return {elements / shards * shard, elements / shards * (shard + 1)}; }
+};
+
+// Pure: what a rank at `coord` holds. `specs` must outlive it.
+struct FlatLayout {
+  std::array<GroupLayout, num_grad_groups> groups;
+  Index weight_bytes() const;     // = gradient_bytes
+  Index optimizer_bytes() const;  // m and v
+};
+FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& coord);
+
+// One part of an owned optimizer range that belongs to one parameter: `local` within the parameter's box, `flat` within
+// the group's buffer.
+struct OwnedRun {
+  const Placement* placement;
+  Range local, flat;
+};
+std::vector<OwnedRun> owned_runs(const GroupLayout& group);
+
+struct Param {
+  View weight, grad;
+  explicit operator bool() const { return weight.present(); }
+};
+
+class ParamStore {
+ public:
+  // training: gradients and optimizer state are allocated too.
+  ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training);
+
+  // Draws every weight by Philox keyed by (seed, name, global index): the same on every layout.
+  void initialize(std::uint64_t seed);
+
+  // The local part of a parameter. Param{} where the model has none of that name.
+  Param find(const std::string& name) const;
+  Param get(const std::string& name) const;  // must exist
+  // `first` and the `count - 1` joined after it, read as one matrix [sum of rows, row elements].
+  Param get_joined(const std::string& first, int count) const;
+
+  struct Buffers {
+    Tensor weights, grads, m, v;
+  };
+  const std::vector<ParamSpec>& specs() const { return specs_; }
+  const FlatLayout& layout() const { return layout_; }
+  const Layout& mesh_layout() const { return mesh_layout_; }
+  Buffers& buffers(GradGroup g) { return buffers_[static_cast<int>(g)]; }
+  const Buffers& buffers(GradGroup g) const { return buffers_[static_cast<int>(g)]; }
+  Index allocated_bytes() const;
+  Backend& backend() const { return backend_; }
+
+ private:
+  Backend& backend_;
+  std::vector<ParamSpec> specs_;
+  Layout mesh_layout_;
+  FlatLayout layout_;
+  std::array<Buffers, num_grad_groups> buffers_;
+  std::map<std::string, const Placement*> by_name_;
+};
+
+}  // namespace sy
