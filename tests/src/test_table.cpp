@@ -1,0 +1,62 @@
+#include "src/analyse/table.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace sy {
+namespace {
+
+TEST(DisplayWidth, CountsColumnsNotBytes) {
+  EXPECT_EQ(display_width(""), 0);
+  EXPECT_EQ(display_width("abc"), 3);
+  EXPECT_EQ(display_width("Käse"), 4);
+  EXPECT_EQ(display_width("日本語"), 6);
+  EXPECT_EQ(display_width("▁▂█"), 3);
+  EXPECT_EQ(display_width("e\u0301"), 1);              // combining acute accent
+  EXPECT_EQ(display_width("\x1b[38;5;12mx\x1b[0m"), 1);  // colour
+  EXPECT_EQ(display_width("😀"), 2);
+}
+
+TEST(DisplayWidth, IllFormedBytesCountOneEach) {
+  EXPECT_EQ(display_width("a\xff\xfe"), 3);
+  EXPECT_EQ(display_width("\xe3\x81"), 2);  // cut off in the middle
+  EXPECT_EQ(display_width("\xe3x"), 2);
+}
+
+TEST(FitWidth, CutsAtColumns) {
+  EXPECT_EQ(fit_width("abcdef", 6), "abcdef");
+  EXPECT_EQ(fit_width("abcdef", 4), "abc…");
+  EXPECT_EQ(fit_width("日本語", 4), "日…");  // a wide character does not straddle the edge
+  EXPECT_EQ(fit_width("abc", 1), "…");
+  EXPECT_EQ(fit_width("abc", 0), "");
+}
+
+TEST(Table, AlignsNumbersRightAndTextLeft) {
+  Table t({"name", "tokens", "loss"});
+  t.row({"english", "12345", "1.5"});
+  t.row({"日本語", "7", "-10.25"});
+  EXPECT_EQ(t.str(),
+            "name     tokens    loss\n"
+            "───────  ──────  ──────\n"
+            "english   12345     1.5\n"
+            "日本語        7  -10.25\n");
+}
+
+TEST(Table, MissingAndDashedCellsDoNotMakeAColumnText) {
+  Table t({"a", "long heading", "note"});
+  t.row({"1", "-", "-"});
+  t.row({"20", "3 %"});
+  EXPECT_EQ(t.str(),
+            " a  long heading  note\n"
+            "──  ────────────  ────\n"
+            " 1             -  -\n"
+            "20           3 %\n");
+}
+
+TEST(Table, WithoutRowsIsHeaderAndRule) { EXPECT_EQ(Table({"a", "bc"}).str(), "a  bc\n─  ──\n"); }
+
+TEST(Table, RejectsMoreCellsThanHeadings) { EXPECT_THROW(Table({"a"}).row({"1", "2"}), std::logic_error); }
+
+}  // namespace
+}  // namespace sy
