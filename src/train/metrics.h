@@ -22,12 +22,14 @@ struct ExpertCounts {
   std::vector<std::vector<Index>> routed, dropped;
 };
 
-// Appends to RUN/metrics.jsonl. Opened for a run that starts at `first_step`: lines of later steps, left by a run that
-// was cut off, are removed. Throws Failure when the disk is full.
+// Appends to RUN/metrics.jsonl. Opened for a run that starts at `first_step`: lines of that step and later, left by a run
+// that was cut off, are cut away in one step, and so is a last line that was written only in part. Every line is flushed.
+// Numbers are written in full; what is not finite is null. Throws Failure when the disk is full.
 class MetricsFile {
  public:
   MetricsFile(const std::filesystem::path& run_dir, Index first_step);
   ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
   void write(const StepMetrics& m, const ExpertCounts* experts);
 
  private:
@@ -35,19 +37,26 @@ class MetricsFile {
   std::FILE* file_ = nullptr;
 };
 
-// One line that is rewritten on a terminal; plain lines, every `every` steps, elsewhere.
+// On a terminal (standard error) one line that is rewritten; elsewhere a plain line on standard output for the first step,
+// every `every` steps and the last.
 class ProgressLine {
  public:
   ProgressLine(Index total_steps, Index every);
   void step(const StepMetrics& m);
   void note(const std::string& text);  // a line of its own, above the progress
-  void finish();
+  void finish();                       // leaves the last progress line on the terminal
 
  private:
-  Index total_, every_;
+  void show(const std::string& line);
+  Index total_, every_, seen_ = 0;
   bool terminal_;
-  double started_, per_step_ = 0;
-  Index first_ = -1;
+  double per_step_ = 0;  // smoothed seconds a step
+  std::string shown_;
 };
+
+// What a progress line says; `per_step` is the time that the remaining steps are reckoned with.
+std::string progress_text(const StepMetrics& m, Index total_steps, double per_step);
+// "850 ms", "12 s", "3m 20s", "1h 02m", "2d 03h"; "?" for what is negative or not finite.
+std::string duration_text(double seconds);
 
 }  // namespace sy

@@ -1,0 +1,241 @@
+#include "src/train/metrics.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "kernels/check.h"
+#include "src/analyse/table.h"
+#include "src/io/files.h"
+
+namespace sy {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+struct TempDir {
+  TempDir() {
+    char name[] = "/tmp/sy_metrics_XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~TempDir() { fs::remove_all(path); }
+  std::string metrics() const { return read_file(path / "metrics.jsonl"); }
+  Index files() const { return std::distance(fs::directory_iterator(path), fs::directory_iterator()); }
+  fs::path path;
+};
+
+StepMetrics at_step(Index step) {
+  StepMetrics m;
+  m.step = step;
+  m.tokens = step * 100;
+  m.loss = 1.0 / 3;
+  m.step_seconds = 0.5;
+  m.tokens_per_second = 200;
+  m.routed = 400;
+  m.dropped = 10;
+  return m;
+}
+
+std::vector<ordered_json> lines_of(const std::string& text) {
+  std::vector<ordered_json> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(ordered_json::parse(line));
+  return lines;
+}
+
+TEST(MetricsFile, WritesTheDesignsKeysInFull) {
+  TempDir dir;
+  StepMetrics m = at_step(7);
+  m.grad_norm = std::nan("");
+  m.z_loss = std::numeric_limits<double>::infinity();
+  const ExpertCounts experts{{{3, 1}, {2, 2}}, {{1, 0}, {0, 0}}};
+  MetricsFile file(dir.path, 1);
+  file.write(m, nullptr);
+  file.write(at_step(8), &experts);
+  const auto lines = lines_of(dir.metrics());  // read while open: every line is flushed
+  ASSERT_EQ(lines.size(), 2u);
+  std::string keys;
+  for (const auto& [key, value] : lines[0].items()) keys += key + " ";
+  EXPECT_EQ(keys,
+            "step tokens loss aux_loss z_loss lr grad_norm step_seconds tokens_per_second routed dropped ");
+  EXPECT_EQ(lines[0]["loss"].get<double>(), 1.0 / 3);  // bit for bit
+  EXPECT_TRUE(lines[0]["grad_norm"].is_null());
+  EXPECT_TRUE(lines[0]["z_loss"].is_null());
+  EXPECT_EQ(lines[0]["step"], 7);
+  EXPECT_EQ(lines[1]["experts"].dump(), R"({"routed":[[3,1],[2,2]],"dropped":[[1,0],[0,0]]})");
+}
+
+TEST(MetricsFile, ResumingDropsLaterAndBrokenLines) {
+  TempDir dir;
+  {
+    MetricsFile file(dir.path, 1);
+    for (Index s = 1; s <= 5; ++s) file.write(at_step(s), nullptr);
+  }
+  std::ofstream(dir.path / "metrics.jsonl", std::ios::app) << "not json\n" << R"({"step":2,"tok)";
+  {
+    MetricsFile file(dir.path, 4);
+    file.write(at_step(4), nullptr);
+  }
+  const auto lines = lines_of(dir.metrics());
+  ASSERT_EQ(lines.size(), 4u);
+  for (Index s = 1; s <= 4; ++s) EXPECT_EQ(lines[s - 1]["step"], s);
+  EXPECT_EQ(dir.files(), 1);  // nothing partial is left
+}
+
+TEST(MetricsFile, AWholeLineWithoutItsNewlineIsTorn) {
+  TempDir dir;
+  std::ofstream(dir.path / "metrics.jsonl") << "{\"step\":1}\n{\"step\":2}";
+  MetricsFile file(dir.path, 9);
+  EXPECT_EQ(dir.metrics(), "{\"step\":1}\n");
+}
+
+TEST(MetricsFile, LeavesAFileAloneThatNeedsNoChange) {
+  TempDir dir;
+  std::ofstream(dir.path / "metrics.jsonl") << "{\"step\":1}\n";
+  struct stat before, after;
+  stat((dir.path / "metrics.jsonl").c_str(), &before);
+  { MetricsFile file(dir.path, 2); }
+  stat((dir.path / "metrics.jsonl").c_str(), &after);
+  EXPECT_EQ(before.st_ino, after.st_ino);
+  EXPECT_EQ(dir.files(), 1);
+}
+
+TEST(MetricsFile, StartingAnewEmptiesIt) {
+  TempDir dir;
+  std::ofstream(dir.path / "metrics.jsonl") << "{\"step\":1}\n{\"step\":2}\n";
+  MetricsFile file(dir.path, 1);
+  EXPECT_EQ(dir.metrics(), "");
+}
+
+TEST(MetricsFile, MissingFolderIsBadInput) {
+  EXPECT_THROW(MetricsFile("/tmp/there/is/no/such/folder", 1), InputError);
+}
+
+TEST(MetricsFile, FullDiskIsAFailure) {
+  TempDir dir;
+  MetricsFile file(dir.path, 1);
+  rlimit old;
+  getrlimit(RLIMIT_FSIZE, &old);
+  const auto old_handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{300, old.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  bool failed = false;
+  try {
+    for (Index s = 1; s < 100; ++s) file.write(at_step(s), nullptr);
+  } catch (const Failure& e) {
+    failed = std::string(e.what()).find("metrics.jsonl") != std::string::npos;
+  }
+  setrlimit(RLIMIT_FSIZE, &old);
+  signal(SIGXFSZ, old_handler);
+  EXPECT_TRUE(failed);
+}
+
+TEST(Duration, ReadsLikeAClock) {
+  EXPECT_EQ(duration_text(0), "0 ms");
+  EXPECT_EQ(duration_text(0.85), "850 ms");
+  EXPECT_EQ(duration_text(0.9999), "1 s");
+  EXPECT_EQ(duration_text(12.4), "12 s");
+  EXPECT_EQ(duration_text(59.7), "1m 00s");
+  EXPECT_EQ(duration_text(200), "3m 20s");
+  EXPECT_EQ(duration_text(3600 + 2 * 60 + 29), "1h 02m");
+  EXPECT_EQ(duration_text(2 * 86400 + 3 * 3600), "2d 03h");
+  EXPECT_EQ(duration_text(-1), "?");
+  EXPECT_EQ(duration_text(std::nan("")), "?");
+}
+
+TEST(Progress, TextSaysWhatMatters) {
+  StepMetrics m = at_step(20);
+  m.tokens_per_second = 12345;
+  EXPECT_EQ(progress_text(m, 1000, 0.5), "step   20/1000  loss 0.3333  12.3k tokens/s  dropped 2.5 %  8m 10s left");
+  m.step = 1000;
+  m.routed = 0;  // a dense model drops nothing
+  EXPECT_EQ(progress_text(m, 1000, 0.5), "step 1000/1000  loss 0.3333  12.3k tokens/s");
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Progress, PlainLinesAtFirstEveryAndLast) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  ProgressLine progress(7, 3);
+  for (Index s = 1; s <= 7; ++s) {
+    if (s == 4) progress.note("checkpoint written");
+    progress.step(at_step(s));
+  }
+  progress.finish();
+  const auto lines = split_lines(testing::internal::GetCapturedStdout());
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  ASSERT_EQ(lines.size(), 5u);
+  const char* starts[] = {"step 1/7", "step 3/7", "checkpoint written", "step 6/7", "step 7/7"};
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(lines[i].rfind(starts[i], 0), 0u) << lines[i];
+}
+
+TEST(Progress, TimeLeftForgetsTheWarmUp) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  ProgressLine progress(12, 1);
+  for (Index s = 1; s <= 2; ++s) {
+    StepMetrics m = at_step(s);
+    m.step_seconds = s == 1 ? 100 : 1;
+    progress.step(m);
+  }
+  const auto lines = split_lines(testing::internal::GetCapturedStdout());
+  testing::internal::GetCapturedStderr();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[1].find("10 s left"), std::string::npos) << lines[1];
+}
+
+TEST(Progress, OnATerminalOneLineIsRewrittenWithinItsWidth) {
+  const int master = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(master, 0);
+  ASSERT_EQ(grantpt(master) | unlockpt(master), 0);
+  const int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+  ASSERT_GE(slave, 0);
+  const winsize size{24, 30, 0, 0};
+  ASSERT_EQ(ioctl(slave, TIOCSWINSZ, &size), 0);
+  const int saved = dup(STDERR_FILENO);
+  dup2(slave, STDERR_FILENO);
+  {
+    ProgressLine progress(2, 1);
+    progress.step(at_step(1));
+    progress.note("saved");
+    progress.step(at_step(2));
+    progress.finish();
+  }
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  char buffer[4096];
+  const ssize_t n = read(master, buffer, sizeof buffer);
+  close(slave);
+  close(master);
+  ASSERT_GT(n, 0);
+  std::string text(buffer, n);
+  EXPECT_EQ(text.rfind("\rstep 1/2", 0), 0u);
+  EXPECT_NE(text.find("saved"), std::string::npos);
+  EXPECT_NE(text.find("\rstep 2/2"), std::string::npos);
+  for (std::size_t at = 0; at < text.size();) {  // pieces between carriage returns
+    const std::size_t end = std::min(text.find_first_of("\r\n", at), text.size());
+    std::string piece = text.substr(at, end - at);
+    if (const auto k = piece.find("\x1b[K"); k != std::string::npos) piece.erase(k, 3);
+    EXPECT_LT(display_width(piece), 30) << piece;
+    at = end + 1;
+  }
+}
+
+}  // namespace
+}  // namespace sy
