@@ -4,29 +4,35 @@
 set -euo pipefail
 
 packages=(
-  g++ cmake make pkg-config ccache git
+  g++ cmake make pkg-config ccache
   libopenmpi-dev openmpi-bin            # ranks
   libhdf5-dev hdf5-tools                # checkpoints
   libboost-program-options-dev          # configuration and command line
   libfmt-dev nlohmann-json3-dev libssl-dev libsentencepiece-dev
   libgtest-dev                          # tests
   gnuplot-nox                           # the pictures of the reports
+  bible-kjv                             # a domain of the quickstart's corpus
 )
-# The quickstart's corpus is made from these.
-corpus_packages=(bible-kjv-text manpages-de manpages-ja)
-[[ ${1:-} == --corpus ]] && packages+=("${corpus_packages[@]}")
 
 missing=()
 for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$' || missing+=("$package")
+  status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null) || true
+  [[ $status == "install ok installed" ]] || missing+=("$package")
 done
 [[ ${#missing[@]} -eq 0 ]] && exit 0
 
 as_root=()
 if [[ $(id -u) -ne 0 ]]; then
-  command -v sudo >/dev/null || { echo "install-deps.sh: need root or sudo to install: ${missing[*]}" >&2; exit 1; }
+  command -v sudo >/dev/null || {
+    echo "install-deps.sh: these packages are missing: install them as root, or install sudo: ${missing[*]}" >&2
+    exit 1
+  }
   as_root=(sudo)
 fi
-echo "installing: ${missing[*]}"
+echo "installing ${missing[*]}"
 "${as_root[@]}" apt-get update -qq
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+# What packages print while they unpack is shown only when something fails.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }

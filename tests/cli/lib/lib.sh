@@ -1,0 +1,58 @@
+# For tests/cli/*.sh, which ctest calls with the binary and the source folder:
+#   source "$2/tests/cli/lib/lib.sh"
+# gives $switchyard, $root, an empty folder as current directory that is removed at the end, and the checks below. A
+# failed check names its line and what was printed, and ends the test.
+set -euo pipefail
+switchyard=$1
+root=$2
+work=$(mktemp -d)
+trap 'cd /; rm -rf "$work"' EXIT
+cd "$work"
+
+die() {
+  echo "${BASH_SOURCE[2]}:${BASH_LINENO[1]}: $1" >&2
+  [[ -s $work/.out ]] && sed 's/^/  stdout: /' "$work/.out" >&2
+  [[ -s $work/.err ]] && sed 's/^/  stderr: /' "$work/.err" >&2
+  exit 1
+}
+
+# Runs a command; what it prints is then in $out and $err, its exit code in $code.
+call() {
+  code=0
+  "$@" >"$work/.out" 2>"$work/.err" </dev/null || code=$?
+  out=$(tr -d '\0' <"$work/.out")
+  err=$(tr -d '\0' <"$work/.err")
+}
+
+expect_exit() {  # CODE COMMAND...
+  call "${@:2}"
+  [[ $code -eq $1 ]] || die "exit code $code instead of $1 from: ${*:2}"
+}
+
+expect_ok() { # COMMAND...
+  call "$@"
+  [[ $code -eq 0 ]] || die "exit code $code instead of 0 from: $*"
+}
+
+# Bad input: exit code 2 and, whatever the number of ranks, one error on stderr that contains TEXT.
+expect_error() {  # TEXT COMMAND...
+  call "${@:2}"
+  [[ $code -eq 2 ]] || die "exit code $code instead of 2 from: ${*:2}"
+  [[ $err == *"$1"* ]] || die "no '$1' in the error of: ${*:2}"
+  [[ $(grep -c '^switchyard: ' "$work/.err") -eq 1 ]] || die "not exactly one error message from: ${*:2}"
+}
+
+# What the last command printed on stdout.
+expect_output() {  # TEXT
+  [[ $out == *"$1"* ]] || die "no '$1' in the output"
+}
+
+expect_file() {  # PATH...
+  local path
+  for path in "$@"; do [[ -s $path ]] || die "no file, or an empty one: $path"; done
+}
+
+expect_no_file() {  # PATH...
+  local path
+  for path in "$@"; do [[ ! -e $path ]] || die "exists: $path"; done
+}
