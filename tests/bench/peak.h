@@ -1,0 +1,57 @@
+// The machine's fp32 fused-multiply-add peak: the roof under which products are quoted.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include <omp.h>
+
+namespace sy::bench {
+
+inline double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// FLOP/s of independent FMAs that touch registers alone, over all OpenMP threads; a multiply and an add are two FLOP.
+// The best of several runs, as another process may take the cores. Compile with the flags of the kernels.
+inline double measured_fma_peak(double seconds = 0.3) {
+#if defined(__AVX512F__)
+  constexpr int bytes = 64;
+#elif defined(__AVX__)
+  constexpr int bytes = 32;
+#else
+  constexpr int bytes = 16;
+#endif
+  typedef float Vector __attribute__((vector_size(bytes)));
+  constexpr int chains = 12;  // enough to hide a latency of 4-6 cycles on two units; fits 16 registers
+  constexpr long rounds = 1 << 20;
+  double best = 0;
+  const double start = seconds_now();
+  do {
+    const int threads = omp_get_max_threads();
+    const double begin = seconds_now();
+#pragma omp parallel num_threads(threads)
+    {
+      Vector sum[chains] = {};
+      Vector factor = Vector{} + 0.999f, term = Vector{} + 1e-3f;
+      for (long i = 0; i < rounds; ++i) {
+#pragma GCC unroll 16
+        for (int j = 0; j < chains; ++j) sum[j] = sum[j] * factor + term;
+        // The compiler must believe that all twelve are needed in every round.
+#pragma GCC unroll 16
+        for (int j = 0; j < chains; ++j) {
+#if defined(__x86_64__)
+          asm volatile("" : "+v"(sum[j]));
+#else
+          asm volatile("" : "+w"(sum[j]));
+#endif
+        }
+      }
+    }
+    const double elapsed = seconds_now() - begin;
+    best = std::max(best, 2.0 * (bytes / 4) * chains * double(rounds) * threads / elapsed);
+  } while (seconds_now() - start < seconds);
+  return best;
+}
+
+}  // namespace sy::bench
