@@ -6,14 +6,15 @@
 
 namespace sy {
 
-enum class DType : std::uint8_t { f32, f64, bf16, i32, i64, u16 };
+enum class DType : std::uint8_t { f32, f64, bf16, i32, i64, u16, u8 };
 
 struct DTypeInfo {
   std::string_view name;
   std::int64_t bytes;
 };
 
-constexpr DTypeInfo dtype_table[] = {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"i32", 4}, {"i64", 8}, {"u16", 2}};
+constexpr DTypeInfo dtype_table[] = {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"i32", 4},
+                                     {"i64", 8}, {"u16", 2}, {"u8", 1}};
 
 constexpr const DTypeInfo& info(DType type) { return dtype_table[static_cast<int>(type)]; }
 constexpr std::int64_t size_of(DType type) { return info(type).bytes; }
@@ -39,6 +40,10 @@ struct DTypeOf<std::int64_t> {
 template <>
 struct DTypeOf<std::uint16_t> {
   static constexpr DType value = DType::u16;
+};
+template <>
+struct DTypeOf<std::uint8_t> {
+  static constexpr DType value = DType::u8;
 };
 
 }  // namespace sy

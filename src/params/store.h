@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/philox.h"
 #include "src/params/specs.h"
 
 namespace sy {

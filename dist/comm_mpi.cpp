@@ -1,0 +1,204 @@
+#include "dist/comm_mpi.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+
+namespace sy {
+namespace {
+
+// MPI-3 counts are int. Every count passes here.
+int narrow(Index n) {
+  SY_ASSERT(n >= 0 && n <= std::numeric_limits<int>::max(), "{} elements in one MPI message", n);
+  return static_cast<int>(n);
+}
+
+void check_mpi(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail("{} failed: {}: another rank may have died; its own message says why", what, std::string(text, length));
+}
+
+template <class T>
+void reduce_into(T* x, const T* y, Index n, Reduce op) {
+  if (op == Reduce::sum)
+    for (Index i = 0; i < n; ++i) x[i] += y[i];
+  else
+    for (Index i = 0; i < n; ++i) x[i] = std::max(x[i], y[i]);
+}
+
+void reduce_into(DType type, std::byte* x, const std::byte* y, Index n, Reduce op) {
+  const auto as = [&](auto zero) {
+    using T = decltype(zero);
+    reduce_into(reinterpret_cast<T*>(x), reinterpret_cast<const T*>(y), n, op);
+  };
+  switch (type) {
+    case DType::f32: return as(float{});
+    case DType::f64: return as(double{});
+    case DType::i32: return as(std::int32_t{});
+    case DType::i64: return as(std::int64_t{});
+    default: SY_ASSERT(false, "no reduction of {}", info(type).name);
+  }
+}
+
+class CommMpi final : public Comm {
+ public:
+  CommMpi(MPI_Comm comm, bool owned) : comm_(comm), owned_(owned) {
+    MPI_Comm_size(comm_, &size_);
+    MPI_Comm_rank(comm_, &rank_);
+  }
+  ~CommMpi() override {
+    if (owned_) MPI_Comm_free(&comm_);
+  }
+
+  int size() const override { return size_; }
+  int rank() const override { return rank_; }
+
+  std::unique_ptr<Comm> split(int color, int key) const override {
+    MPI_Comm part;
+    check_mpi(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
+    int size = 0;
+    MPI_Comm_size(part, &size);
+    if (size == 1) {  // no MPI call from here on
+      MPI_Comm_free(&part);
+      return make_comm_self();
+    }
+    MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN);
+    return make_comm_mpi(part, true);
+  }
+
+  void barrier() override { check_mpi(MPI_Barrier(comm_), "MPI_Barrier"); }
+
+  void broadcast(View x, int root) override {
+    const Timed timed(*this, rank_ == root ? x.size_bytes() : 0);
+    for (Index at = 0; at < x.size_bytes(); at += message_bytes)
+      check_mpi(MPI_Bcast(x.bytes() + at, narrow(std::min(message_bytes, x.size_bytes() - at)), MPI_BYTE, root, comm_),
+                "MPI_Bcast");
+  }
+
+  // Gathers every rank's part and sums in rank order, a bounded piece at a time. Meant for what is small: counts and
+  // norms. Gradients go through reduce_scatter.
+  void all_reduce(View x, Reduce op) override {
+    const Timed timed(*this, x.size_bytes() * (size_ - 1));
+    const Index width = size_of(x.dtype()), step = std::max<Index>(1, scratch_bytes / width / size_);
+    for (Index at = 0; at < x.elements(); at += step) {
+      const Index n = std::min(step, x.elements() - at);
+      std::byte* mine = x.bytes() + at * width;
+      scratch_.resize(size_ * n * width);
+      check_mpi(MPI_Allgather(mine, narrow(n * width), MPI_BYTE, scratch_.data(), narrow(n * width), MPI_BYTE, comm_),
+                "MPI_Allgather");
+      std::memcpy(mine, scratch_.data(), n * width);
+      for (int r = 1; r < size_; ++r) reduce_into(x.dtype(), mine, scratch_.data() + r * n * width, n, op);
+    }
+  }
+
+  void reduce_scatter(ConstView in, View out) override {
+    const Index n = out.elements();
+    SY_ASSERT(in.elements() == n * size_ && in.dtype() == DType::f32 && out.dtype() == DType::f32,
+              "reduce_scatter of {} into {}", in.shape().str(), out.shape().str());
+    const Timed timed(*this, out.size_bytes() * (size_ - 1));
+    const Index step = std::max<Index>(1024, scratch_bytes / 4 / size_);
+    std::vector<MPI_Request> requests;
+    for (Index at = 0; at < n; at += step) {
+      const Index count = std::min(step, n - at);
+      scratch_.resize(size_ * count * 4);
+      requests.clear();
+      for (int i = 1; i < size_; ++i) {
+        const int from = (rank_ + size_ - i) % size_, to = (rank_ + i) % size_;
+        check_mpi(MPI_Irecv(scratch_.data() + from * count * 4, narrow(count), MPI_FLOAT, from, 0, comm_,
+                            &requests.emplace_back()), "MPI_Irecv");
+        check_mpi(MPI_Isend(in.f32() + to * n + at, narrow(count), MPI_FLOAT, to, 0, comm_, &requests.emplace_back()),
+                  "MPI_Isend");
+      }
+      std::memcpy(scratch_.data() + rank_ * count * 4, in.f32() + rank_ * n + at, count * 4);
+      wait(requests);
+      float* sum = out.f32() + at;
+      std::memcpy(sum, scratch_.data(), count * 4);
+      for (int r = 1; r < size_; ++r)
+        reduce_into(sum, reinterpret_cast<const float*>(scratch_.data()) + r * count, count, Reduce::sum);
+    }
+  }
+
+  void all_gather(ConstView in, View out) override {
+    const Index bytes = in.size_bytes();
+    SY_ASSERT(out.size_bytes() == bytes * size_, "all_gather of {} into {}", in.shape().str(), out.shape().str());
+    const std::vector<Index> mine(size_, bytes), all(size_, bytes);
+    const Timed timed(*this, bytes * (size_ - 1));
+    exchange([&](int) { return in.bytes(); }, mine, out.bytes(), all);
+  }
+
+  void all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
+    const Index row = in.shape().elements(1) * size_of(in.dtype());
+    SY_ASSERT(row == out.shape().elements(1) * size_of(out.dtype()), "rows of {} into {}", in.shape().str(),
+              out.shape().str());
+    std::vector<Index> out_bytes(size_), in_bytes(size_), begin(size_);
+    Index at = 0, moved = 0;
+    for (int r = 0; r < size_; ++r) {
+      begin[r] = at;
+      out_bytes[r] = send[r] * row;
+      in_bytes[r] = receive[r] * row;
+      at += out_bytes[r];
+      moved += r == rank_ ? 0 : out_bytes[r];
+    }
+    SY_ASSERT(at == in.size_bytes(), "{} bytes to send of {}", at, in.size_bytes());
+    const Timed timed(*this, moved);
+    exchange([&](int r) { return in.bytes() + begin[r]; }, out_bytes, out.bytes(), in_bytes);
+  }
+
+ private:
+  static constexpr Index message_bytes = Index{1} << 30;  // below the int limit
+  static constexpr Index scratch_bytes = Index{8} << 20;
+
+  struct Timed {
+    Timed(CommMpi& comm, Index bytes) : comm_(comm), started_(std::chrono::steady_clock::now()) {
+      ++comm.traffic.calls;
+      comm.traffic.bytes += bytes;
+    }
+    ~Timed() {
+      comm_.traffic.seconds +=
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+    }
+    CommMpi& comm_;
+    std::chrono::steady_clock::time_point started_;
+  };
+
+  void wait(std::vector<MPI_Request>& requests) {
+    check_mpi(MPI_Waitall(narrow(static_cast<Index>(requests.size())), requests.data(), MPI_STATUSES_IGNORE),
+              "MPI_Waitall");
+  }
+
+  // Sends send[r] bytes from source(r) to each rank r, and receives receive[r] bytes from each in rank order.
+  template <class Source>
+  void exchange(Source source, std::span<const Index> send, std::byte* out, std::span<const Index> receive) {
+    std::vector<Index> begin(size_);
+    for (int r = 1; r < size_; ++r) begin[r] = begin[r - 1] + receive[r - 1];
+    std::vector<MPI_Request> requests;
+    for (int i = 1; i < size_; ++i) {
+      const int from = (rank_ + size_ - i) % size_, to = (rank_ + i) % size_;
+      for (Index at = 0; at < receive[from]; at += message_bytes)
+        check_mpi(MPI_Irecv(out + begin[from] + at, narrow(std::min(message_bytes, receive[from] - at)), MPI_BYTE, from,
+                            0, comm_, &requests.emplace_back()), "MPI_Irecv");
+      for (Index at = 0; at < send[to]; at += message_bytes)
+        check_mpi(MPI_Isend(source(to) + at, narrow(std::min(message_bytes, send[to] - at)), MPI_BYTE, to, 0, comm_,
+                            &requests.emplace_back()), "MPI_Isend");
+    }
+    SY_ASSERT(send[rank_] == receive[rank_], "own part: {} bytes sent, {} received", send[rank_], receive[rank_]);
+    if (receive[rank_] > 0 && out + begin[rank_] != source(rank_))
+      std::memcpy(out + begin[rank_], source(rank_), receive[rank_]);
+    wait(requests);
+  }
+
+  MPI_Comm comm_;
+  bool owned_;
+  int size_ = 1, rank_ = 0;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned) { return std::make_unique<CommMpi>(comm, owned); }
+
+}  // namespace sy

@@ -1,0 +1,82 @@
+#include "dist/runtime.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "dist/comm_mpi.h"
+
+namespace sy {
+namespace {
+
+// What mpirun (Open MPI), MPICH's launchers and srun leave in the environment of the processes they start.
+bool launched() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"})
+    if (std::getenv(name)) return true;
+  return false;
+}
+
+void print_error(const std::string& what) { std::cerr << "switchyard: " << what << std::endl; }
+
+}  // namespace
+
+Runtime::Runtime(int* argc, char*** argv) {
+  if (!launched()) {
+    world_ = make_comm_self();
+    return;
+  }
+  int provided = 0;
+  MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
+  owns_mpi_ = true;
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  world_ = make_comm_mpi(MPI_COMM_WORLD, false);
+}
+
+Runtime::~Runtime() {
+  world_.reset();
+  if (owns_mpi_) MPI_Finalize();
+}
+
+int Runtime::run(const std::function<int()>& program) {
+  int code = 1;
+  std::string what;
+  try {
+    return program();
+  } catch (const AgreedError& e) {
+    if (world_->rank() == 0) print_error(e.what());
+    return e.exit_code();
+  } catch (const Error& e) {
+    code = e.exit_code();
+    what = e.what();
+  } catch (const std::exception& e) {
+    what = e.what();
+  }
+  if (world_->size() > 1) what = fmt::format("rank {}: {}", world_->rank(), what);
+  print_error(what);
+  if (world_->size() > 1) MPI_Abort(MPI_COMM_WORLD, code);
+  return code;
+}
+
+void agree(Comm& comm, const std::function<void()>& work) {
+  Index code = 0;
+  std::string what;
+  try {
+    work();
+  } catch (const Error& e) {
+    code = e.exit_code();
+    what = e.what();
+  } catch (const std::exception& e) {
+    code = 1;
+    what = e.what();
+  }
+  const Index lowest = comm.size() - comm.max(code != 0 ? comm.size() - comm.rank() : 0);
+  if (lowest == comm.size()) return;
+  const int root = static_cast<int>(lowest);
+  Index header[2] = {code, static_cast<Index>(what.size())};
+  comm.broadcast(view_of(header, {2}), root);
+  what.resize(header[1]);
+  comm.broadcast(view_of(reinterpret_cast<std::uint8_t*>(what.data()), {header[1]}), root);
+  throw AgreedError(static_cast<int>(header[0]), what);
+}
+
+}  // namespace sy

@@ -1,0 +1,69 @@
+#include "dist/shard.h"
+
+#include <algorithm>
+
+namespace sy {
+
+std::string_view name_of(GradGroup group) {
+  constexpr std::string_view names[] = {"replicated", "tensor", "expert"};
+  return names[static_cast<int>(group)];
+}
+
+GradGroup group_of(const Split& split) {
+  GradGroup group = GradGroup::replicated;
+  for (Axis axis : split) {
+    if (axis == Axis::ep || axis == Axis::etp) return GradGroup::expert;
+    if (axis == Axis::tp) group = GradGroup::tensor;
+  }
+  return group;
+}
+
+Range piece(Index n, int parts, int index) {
+  const Index size = (n + parts - 1) / parts;
+  return {std::min(n, size * index), std::min(n, size * (index + 1))};
+}
+
+Box owned_box(const Shape& shape, const Split& split, const Layout& layout, const Coord& coord) {
+  struct Along {
+    int parts, index;
+  };
+  const Along along[] = {{1, 0}, {layout.tp, coord.tp}, {layout.ep, coord.ep}, {layout.etp, coord.etp}};
+  Box box;
+  for (int d = 0; d < shape.size(); ++d) {
+    const auto [parts, index] = along[static_cast<int>(split[d])];
+    Range r = piece(shape[d], parts, index);
+    if (shape[d] > 0 && shape[d] < parts) {  // replicated: several coordinates hold the same one
+      const Index i = index * shape[d] / parts;
+      r = {i, i + 1};
+    }
+    box.begin.push_back(r.begin);
+    box.size.push_back(r.size());
+  }
+  return box;
+}
+
+std::vector<Box> boxes_of_run(const Shape& box, Range run) {
+  std::vector<Box> out;
+  if (run.size() <= 0) return out;
+  const int n = box.size();
+  if (n == 0) return {{Shape{}, Shape{}}};
+  Index at = run.begin;
+  while (at < run.end) {
+    // The outermost dimension along which a whole slab starts here and fits; else a part of one innermost row.
+    int d = 0;
+    while (d < n - 1 && (at % box.elements(d + 1) != 0 || at + box.elements(d + 1) > run.end)) ++d;
+    const Index slab = box.elements(d + 1);
+    const Index i = at / slab % box[d];
+    const Index count = std::min((run.end - at) / slab, box[d] - i);
+    Box b;
+    for (int k = 0; k < n; ++k) {
+      b.begin.push_back(k <= d ? at / box.elements(k + 1) % box[k] : 0);
+      b.size.push_back(k < d ? 1 : k == d ? count : box[k]);
+    }
+    out.push_back(b);
+    at += count * slab;
+  }
+  return out;
+}
+
+}  // namespace sy

@@ -1,0 +1,73 @@
+#include "src/cli/options.h"
+
+#include <algorithm>
+#include <iostream>
+
+namespace sy {
+
+bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
+                   const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last) {
+  po::options_description all;
+  all.add(options);
+  all.add_options()("help,h", "show this");
+  po::positional_options_description places;
+  for (std::size_t i = 0; i < positional.size(); ++i) {
+    places.add(positional[i].c_str(), repeat_last && i + 1 == positional.size() ? -1 : 1);
+    if (!all.find_nothrow(positional[i], false)) all.add_options()(positional[i].c_str(), po::value<std::string>());
+  }
+  const auto usage = [&] {
+    for (const Command& c : commands())
+      if (command == c.name) return fmt::format("usage: switchyard {} {}", c.name, c.usage);
+    return "usage: switchyard " + command;
+  };
+  try {
+    using namespace po::command_line_style;
+    po::store(po::command_line_parser(line.args)
+                  .options(all)
+                  .positional(places)
+                  .style(unix_style & ~allow_guessing)
+                  .run(),
+              out);
+    if (out.count("help")) {
+      if (line.world.rank() == 0) std::cout << usage() << "\n\n" << options;
+      return false;
+    }
+    po::notify(out);
+  } catch (const po::unknown_option& e) {
+    std::vector<std::string> known;
+    for (const auto& o : all.options()) known.push_back("--" + o->long_name());
+    const std::string near = nearest(e.get_option_name(), known);
+    bad_input("{}: unknown option {}: {}", command, e.get_option_name(),
+              near.empty() ? usage() : "did you mean " + near + "?");
+  } catch (const po::error& e) {
+    bad_input("{}: {}: {}", command, e.what(), usage());
+  }
+  for (const std::string& p : positional)
+    if (!out.count(p)) bad_input("{}: {} is missing: {}", command, p, usage());
+  return true;
+}
+
+std::string nearest(const std::string& given, const std::vector<std::string>& known) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(3, given.size() / 2 + 1);  // farther than this is no help
+  for (const std::string& k : known) {
+    std::vector<std::size_t> row(k.size() + 1);
+    for (std::size_t j = 0; j <= k.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= given.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j <= k.size(); ++j) {
+        const std::size_t above = row[j];
+        row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (given[i - 1] != k[j - 1])});
+        diagonal = above;
+      }
+    }
+    if (row[k.size()] < best_distance) {
+      best_distance = row[k.size()];
+      best = k;
+    }
+  }
+  return best;
+}
+
+}  // namespace sy

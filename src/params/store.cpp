@@ -1,0 +1,143 @@
+#include "src/params/store.h"
+
+#include <algorithm>
+
+namespace sy {
+namespace {
+
+constexpr Index alignment = 64;  // elements: a parameter starts on a cache line and on what vector loads ask for
+
+Index round_up(Index n, Index to) { return (n + to - 1) / to * to; }
+
+// Calls f(local index, global index, count) for each contiguous innermost run of a box.
+template <class F>
+void for_each_run(const Shape& global, const Box& box, F f) {
+  if (box.elements() == 0) return;
+  const int n = global.size();
+  if (n == 0) return f(Index{0}, Index{0}, Index{1});
+  const Index inner = box.size[n - 1], outer = box.elements() / inner;
+  for (Index i = 0; i < outer; ++i) {
+    Index rest = i, at = box.begin[n - 1], stride = global[n - 1];
+    for (int d = n - 2; d >= 0; --d) {
+      at += (box.begin[d] + rest % box.size[d]) * stride;
+      rest /= box.size[d];
+      stride *= global[d];
+    }
+    f(i * inner, at, inner);
+  }
+}
+
+}  // namespace
+
+FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& c) {
+  FlatLayout out;
+  const auto group = [&](GradGroup g) -> GroupLayout& { return out.groups[static_cast<int>(g)]; };
+  group(GradGroup::replicated).shards = layout.ranks;
+  group(GradGroup::replicated).shard = c.dp * layout.tp + c.tp;
+  group(GradGroup::tensor).shards = layout.dp();
+  group(GradGroup::tensor).shard = c.dp;
+  group(GradGroup::expert).shards = layout.edp();
+  group(GradGroup::expert).shard = c.edp;
+  for (const ParamSpec& spec : specs) {
+    GroupLayout& g = group(spec.group());
+    if (!spec.joined) g.elements = round_up(g.elements, alignment);
+    g.placements.push_back({&spec, owned_box(spec.shape, spec.split, layout, c), g.elements});
+    g.elements += g.placements.back().box.elements();
+  }
+  for (GroupLayout& g : out.groups) g.elements = round_up(g.elements, g.shards * alignment);
+  return out;
+}
+
+Index FlatLayout::weight_bytes() const {
+  Index n = 0;
+  for (const GroupLayout& g : groups) n += g.elements;
+  return n * 4;
+}
+
+Index FlatLayout::optimizer_bytes() const {
+  Index n = 0;
+  for (const GroupLayout& g : groups) n += 2 * g.owned().size();
+  return n * 4;
+}
+
+std::vector<OwnedRun> owned_runs(const GroupLayout& group) {
+  std::vector<OwnedRun> runs;
+  const Range owned = group.owned();
+  for (const Placement& p : group.placements) {
+    const Range flat{std::max(owned.begin, p.range().begin), std::min(owned.end, p.range().end)};
+    if (flat.size() > 0) runs.push_back({&p, {flat.begin - p.offset, flat.end - p.offset}, flat});
+  }
+  return runs;
+}
+
+ParamStore::ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord,
+                       bool training)
+    : backend_(backend), specs_(std::move(specs)), mesh_layout_(layout), layout_(flat_layout(specs_, layout, coord)) {
+  for (int g = 0; g < num_grad_groups; ++g) {
+    const GroupLayout& group = layout_.groups[g];
+    for (const Placement& p : group.placements) by_name_[p.spec->name] = &p;
+    buffers_[g].weights = backend.tensor({group.elements});
+    if (!training) continue;
+    buffers_[g].grads = backend.tensor({group.elements});
+    buffers_[g].m = backend.tensor({group.owned().size()});
+    buffers_[g].v = backend.tensor({group.owned().size()});
+  }
+}
+
+void ParamStore::initialize(std::uint64_t seed) {
+  std::vector<float> values;
+  for (int g = 0; g < num_grad_groups; ++g)
+    for (const Placement& p : layout_.groups[g].placements) {
+      const Init init = p.spec->init;
+      values.assign(p.box.elements(), init.kind == InitKind::ones ? 1.0f : 0.0f);
+      if (init.kind == InitKind::normal) {
+        const RandomStream random(seed, "init." + p.spec->name);
+        for_each_run(p.spec->shape, p.box, [&](Index local, Index global, Index count) {
+          for (Index i = 0; i < count; ++i)
+            values[local + i] = static_cast<float>(init.deviation * random.normal(global + i));
+        });
+      }
+      backend_.to_device(values.data(), find(p.spec->name).weight);
+    }
+}
+
+Param ParamStore::find(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  if (it == by_name_.end()) return {};
+  const Placement& p = *it->second;
+  const Buffers& b = buffers(p.spec->group());
+  const auto part = [&](View flat) { return flat ? flat.rows(p.offset, p.box.elements()).reshape(p.box.size) : View{}; };
+  return {part(b.weights.view()), part(b.grads.view())};
+}
+
+Param ParamStore::get(const std::string& name) const {
+  const Param p = find(name);
+  SY_ASSERT(p, "no parameter {}", name);
+  return p;
+}
+
+Param ParamStore::get_joined(const std::string& first, int count) const {
+  const auto it = by_name_.find(first);
+  SY_ASSERT(it != by_name_.end(), "no parameter {}", first);
+  const Placement* p = it->second;
+  const Index row = p->box.size[p->box.size.size() - 1];
+  Index elements = 0;
+  for (int i = 0; i < count; ++i) {
+    SY_ASSERT(i == 0 || p[i].spec->joined, "{} is not joined to {}", p[i].spec->name, first);
+    elements += p[i].box.elements();
+  }
+  const Buffers& b = buffers(p->spec->group());
+  const auto part = [&](View flat) {
+    return flat ? flat.rows(p->offset, elements).reshape({elements / row, row}) : View{};
+  };
+  return {part(b.weights.view()), part(b.grads.view())};
+}
+
+Index ParamStore::allocated_bytes() const {
+  Index n = 0;
+  for (const Buffers& b : buffers_)
+    n += b.weights.size_bytes() + b.grads.size_bytes() + b.m.size_bytes() + b.v.size_bytes();
+  return n;
+}
+
+}  // namespace sy
