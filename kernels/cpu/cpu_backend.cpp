@@ -1,0 +1,216 @@
+// The cpu backend: OpenMP threads over host memory. Each operation is in the file of its topic.
+#include <omp.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/activations.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/embedding.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/loss.h"
+#include "kernels/cpu/norms.h"
+#include "kernels/cpu/optimizer.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/routing.h"
+
+namespace sy {
+
+namespace {
+
+using cpu::Matrix;
+
+std::size_t bytes_of(ConstView x) { return static_cast<std::size_t>(x.size_bytes()); }
+
+// A row-major matrix with `columns` columns, and its transpose.
+Matrix plain(const float* data, Index columns) { return {data, columns, 1}; }
+Matrix transposed(const float* data, Index columns) { return {data, 1, columns}; }
+
+class CpuBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "cpu"; }
+  std::string describe() const override { return fmt::format("cpu, {} threads", omp_get_max_threads()); }
+
+  DeviceMemory allocate(Index bytes) override {
+    // Whole huge pages for what is large: the kernel then needs far fewer translations.
+    constexpr Index huge = Index{1} << 21;
+    const Index alignment = bytes >= 2 * huge ? huge : 256;
+    const std::size_t size = static_cast<std::size_t>(std::max<Index>(1, (bytes + alignment - 1) / alignment) * alignment);
+    void* const memory = std::aligned_alloc(static_cast<std::size_t>(alignment), size);
+    if (!memory) fail("the machine refuses {} bytes of memory: lower train.micro_batch or use more ranks", bytes);
+    if (alignment == huge) madvise(memory, size, MADV_HUGEPAGE);  // a wish: nothing depends on it
+    return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
+  }
+
+ protected:
+  void do_to_device(const void* host, View x) override { std::memcpy(x.bytes(), host, bytes_of(x)); }
+  void do_to_host(ConstView x, void* host) override { std::memcpy(host, x.bytes(), bytes_of(x)); }
+
+  void do_fill(View x, float value) override {
+    if (value == 0)
+      cpu::for_runs(x.size_bytes(), 4 * cpu::run_elements, [&](Index begin, Index end) {
+        std::memset(x.bytes() + begin, 0, static_cast<std::size_t>(end - begin));
+      });
+    else
+      cpu::for_runs(x.elements(), cpu::run_elements,
+                    [&](Index begin, Index end) { std::fill(x.f32() + begin, x.f32() + end, value); });
+  }
+
+  void do_copy(ConstView x, View y) override {
+    cpu::for_runs(x.size_bytes(), 4 * cpu::run_elements, [&](Index begin, Index end) {
+      std::memcpy(y.bytes() + begin, x.bytes() + begin, static_cast<std::size_t>(end - begin));
+    });
+  }
+
+  void do_add(ConstView x, View y) override {
+    cpu::for_runs(y.elements(), cpu::run_elements, [in = x.f32(), out = y.f32()](Index begin, Index end) {
+#pragma omp simd
+      for (Index i = begin; i < end; ++i) out[i] += in[i];
+    });
+  }
+
+  void do_scale(View x, float factor) override {
+    cpu::for_runs(x.elements(), cpu::run_elements, [out = x.f32(), factor](Index begin, Index end) {
+#pragma omp simd
+      for (Index i = begin; i < end; ++i) out[i] *= factor;
+    });
+  }
+
+  void do_sum_squares(ConstView x, View out) override {
+    const Index n = x.elements(), grain = cpu::run_elements;
+    std::vector<double> sums((n + grain - 1) / grain);
+    cpu::for_runs(n, grain, [&, in = x.f32()](Index begin, Index end) {
+      double sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (Index i = begin; i < end; ++i) sum += static_cast<double>(in[i]) * static_cast<double>(in[i]);
+      sums[begin / grain] = sum;
+    });
+    double total = 0;
+    for (double sum : sums) total += sum;
+    *out.as<double>() = total;
+  }
+
+  void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override {
+    const Index q = a.dim(desc.transpose_a ? 0 : 1);
+    cpu::gemm(c.dim(0), c.dim(1), q, (desc.transpose_a ? transposed : plain)(a.f32(), a.dim(1)),
+              (desc.transpose_b ? transposed : plain)(b.f32(), b.dim(1)), c.f32(), c.dim(1), desc.accumulate);
+  }
+
+  void do_grouped_gemm(ConstView x, ConstView w, ConstView offsets, View y) override {
+    const Index n = w.dim(1), q = w.dim(2);
+    for_groups(offsets, [&](Index e, Index row, Index rows) -> cpu::Problem {
+      return {rows, n, q, plain(x.f32() + row * q, q), transposed(w.f32() + e * n * q, q), y.f32() + row * n, n, false};
+    });
+  }
+
+  void do_grouped_gemm_input(ConstView dy, ConstView w, ConstView offsets, View dx) override {
+    const Index n = w.dim(1), q = w.dim(2);
+    for_groups(offsets, [&](Index e, Index row, Index rows) -> cpu::Problem {
+      return {rows, q, n, plain(dy.f32() + row * n, n), plain(w.f32() + e * n * q, q), dx.f32() + row * q, q, false};
+    });
+  }
+
+  void do_grouped_gemm_weight(ConstView dy, ConstView x, ConstView offsets, View dw) override {
+    const Index n = dw.dim(1), q = dw.dim(2);
+    for_groups(offsets, [&](Index e, Index row, Index rows) -> cpu::Problem {
+      return {n, q, rows, transposed(dy.f32() + row * n, n), plain(x.f32() + row * q, q), dw.f32() + e * n * q, q, true};
+    });
+  }
+
+  void do_bias_forward(ConstView bias, ConstView row_scale, View y) override { cpu::bias_forward(bias, row_scale, y); }
+  void do_bias_backward(ConstView dy, View dbias) override { cpu::bias_backward(dy, dbias); }
+
+  void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
+                       View stats) override {
+    cpu::norm_forward(desc, x, weight, bias, y, stats);
+  }
+  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                        View dweight, View dbias) override {
+    cpu::norm_backward(desc, dy, x, weight, stats, dx, dweight, dbias);
+  }
+
+  void do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) override {
+    cpu::activation_forward(desc, h, row_scale, y);
+  }
+  void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
+                              View drow_scale) override {
+    cpu::activation_backward(desc, dy, h, row_scale, dh, drow_scale);
+  }
+
+  void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) override {
+    cpu::rope(x, heads, positions, table, inverse);
+  }
+
+  void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) override {
+    const Index h = out.dim(2), k = (qkv.dim(2) - h) / 2;
+    cpu::attention_forward(desc, out.dim(0), out.dim(1), h, k, out.dim(3), qkv.f32(), out.f32(), lse.f32());
+  }
+  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
+                             View dqkv) override {
+    const Index h = out.dim(2), k = (qkv.dim(2) - h) / 2;
+    cpu::attention_backward(desc, out.dim(0), out.dim(1), h, k, out.dim(3), dout.f32(), qkv.f32(), out.f32(),
+                            lse.f32(), dqkv.f32());
+  }
+
+  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
+                        View counts, View probability, View z_squared) override {
+    cpu::route_forward(desc, logits, bias, experts, weights, counts, probability, z_squared);
+  }
+  void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
+                         ConstView dweights, ConstView dprobability, float z_factor, View dlogits) override {
+    cpu::route_backward(desc, logits, experts, dweights, dprobability, z_factor, dlogits);
+  }
+  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
+                   View keep) override {
+    cpu::capacity(desc, experts, weights, groups, num_experts, keep);
+  }
+  void do_sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots,
+                           View counts) override {
+    cpu::sort_assignments(experts, keep, rows, tokens, slots, counts);
+  }
+  void do_gather_rows(ConstView x, ConstView index, View y) override { cpu::gather_rows(x, index, y); }
+  void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override {
+    cpu::combine_rows(x, slots, accumulate, y);
+  }
+
+  void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) override {
+    cpu::embedding_forward(ids, table, vocab_begin, y);
+  }
+  void do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) override {
+    cpu::embedding_backward(ids, dy, vocab_begin, dtable);
+  }
+  void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
+                                View stats) override {
+    cpu::cross_entropy_forward(desc, logits, targets, stats);
+  }
+  void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) override {
+    cpu::cross_entropy_loss(stats, targets, lse, loss);
+  }
+  void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
+                                 float z_factor, View logits) override {
+    cpu::cross_entropy_backward(desc, targets, lse, factor, z_factor, logits);
+  }
+
+  void do_adamw(const AdamW& desc, ConstView g, View w, View m, View v) override { cpu::adamw(desc, g, w, m, v); }
+
+ private:
+  // One product for each group that owns rows.
+  template <class Make>
+  void for_groups(ConstView offsets, const Make& make) {
+    problems_.clear();
+    const std::int32_t* const begin = offsets.i32();
+    for (Index e = 0; e + 1 < offsets.dim(0); ++e)
+      if (begin[e] < begin[e + 1]) problems_.push_back(make(e, begin[e], begin[e + 1] - begin[e]));
+    cpu::gemm_batch(problems_);
+  }
+
+  std::vector<cpu::Problem> problems_;  // kept for its memory
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu() { return std::make_unique<CpuBackend>(); }
+
+}  // namespace sy

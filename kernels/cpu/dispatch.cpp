@@ -1,0 +1,134 @@
+// Which assignments fit their expert, and the order of the rows that experts work on.
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/routing.h"
+
+namespace sy::cpu {
+
+namespace {
+
+// Unsigned integers in the order of floats; a NaN has a place too, so sorting by it is safe.
+std::uint32_t ordered_bits(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x + 0.0f);  // -0 becomes 0
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// One token group: experts, weights, keep: [tokens * k].
+void keep_first(const std::int32_t* experts, Index tokens, Index k, bool by_choice, std::int32_t limit,
+                std::vector<std::int32_t>& taken, std::int32_t* keep) {
+  const auto offer = [&](Index a) { keep[a] = taken[experts[a]]++ < limit; };
+  if (by_choice) {
+    for (Index j = 0; j < k; ++j)
+      for (Index t = 0; t < tokens; ++t) offer(t * k + j);
+  } else {
+    for (Index a = 0; a < tokens * k; ++a) offer(a);
+  }
+}
+
+void keep_largest(const std::int32_t* experts, const float* weights, Index n, Index num_experts, Index limit,
+                  std::int32_t* keep) {
+  // Of each expert, its assignments as (falling weight, assignment) in one integer, whose smallest are kept.
+  std::vector<std::vector<std::uint64_t>> candidates(num_experts);
+  for (Index a = 0; a < n; ++a)
+    candidates[experts[a]].push_back(static_cast<std::uint64_t>(~ordered_bits(weights[a])) << 32 |
+                                     static_cast<std::uint64_t>(a));
+  std::fill_n(keep, n, 1);
+  for (auto& mine : candidates) {
+    if (static_cast<Index>(mine.size()) <= limit) continue;
+    std::nth_element(mine.begin(), mine.begin() + limit, mine.end());
+    for (auto i = mine.begin() + limit; i != mine.end(); ++i) keep[*i & 0xffffffffu] = 0;
+  }
+}
+
+}  // namespace
+
+void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
+              View keep) {
+  const Index tokens = experts.dim(0) / groups, k = experts.dim(1), n = tokens * k;
+  if (desc.capacity == 0 || desc.capacity >= tokens) {  // an expert is chosen at most once by a token
+    std::fill_n(keep.i32(), groups * n, 1);
+    return;
+  }
+  for_runs(groups, std::max<Index>(1, run_elements / 4 / n), [&](Index begin, Index end) {
+    std::vector<std::int32_t> taken(num_experts);
+    for (Index g = begin; g < end; ++g) {
+      const std::int32_t* const chosen = experts.i32() + g * n;
+      std::int32_t* const kept = keep.i32() + g * n;
+      if (desc.order == DropOrder::probability) {
+        keep_largest(chosen, weights.f32() + g * n, n, num_experts, desc.capacity, kept);
+      } else {
+        std::fill(taken.begin(), taken.end(), 0);
+        keep_first(chosen, tokens, k, desc.order == DropOrder::choice, static_cast<std::int32_t>(desc.capacity), taken,
+                   kept);
+      }
+    }
+  });
+}
+
+// A counting sort: runs of assignments count their experts, the counts are summed by (expert, run), and each run then
+// knows where its rows begin. Assignments are in token order already.
+void sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots, View counts) {
+  constexpr Index grain = 4096;
+  const Index n = experts.elements(), k = experts.dim(1), e = counts.dim(0), runs = (n + grain - 1) / grain;
+  std::vector<std::int32_t> next(runs * e, 0);
+  for_runs(n, grain, [&](Index begin, Index end) {
+    std::int32_t* const mine = &next[begin / grain * e];
+    for (Index a = begin; a < end; ++a)
+      if (keep.i32()[a]) ++mine[experts.i32()[a]];
+  });
+  std::int32_t row = 0;
+  for (Index x = 0; x < e; ++x) {
+    const std::int32_t first = row;
+    for (Index run = 0; run < runs; ++run) {
+      const std::int32_t count = next[run * e + x];
+      next[run * e + x] = row;
+      row += count;
+    }
+    counts.i32()[x] = row - first;
+  }
+  for_runs(n, grain, [&](Index begin, Index end) {
+    std::int32_t* const mine = &next[begin / grain * e];
+    for (Index a = begin; a < end; ++a) {
+      const std::int32_t to = keep.i32()[a] ? mine[experts.i32()[a]]++ : -1;
+      slots.i32()[a] = to;
+      if (to < 0) continue;
+      rows.i32()[to] = static_cast<std::int32_t>(a);
+      tokens.i32()[to] = static_cast<std::int32_t>(a / k);
+    }
+  });
+}
+
+void gather_rows(ConstView x, ConstView index, View y) {
+  const Index d = y.dim(1);
+  for_runs(y.dim(0), rows_per_run(d), [&](Index begin, Index end) {
+    for (Index r = begin; r < end; ++r)
+      std::memcpy(y.f32() + r * d, x.f32() + index.i32()[r] * d, static_cast<std::size_t>(d) * sizeof(float));
+  });
+}
+
+void combine_rows(ConstView x, ConstView slots, bool accumulate, View y) {
+  const Index d = y.dim(1), k = slots.dim(1);
+  for_runs(y.dim(0), rows_per_run(2 * d), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      float* const out = y.f32() + t * d;
+      bool empty = !accumulate;
+      for (Index j = 0; j < k; ++j) {
+        const Index slot = slots.i32()[t * k + j];
+        if (slot < 0) continue;
+        const float* const in = x.f32() + slot * d;
+        if (empty)
+          std::memcpy(out, in, static_cast<std::size_t>(d) * sizeof(float));
+        else
+#pragma omp simd
+          for (Index i = 0; i < d; ++i) out[i] += in[i];
+        empty = false;
+      }
+      if (empty) std::fill_n(out, d, 0.0f);
+    }
+  });
+}
+
+}  // namespace sy::cpu

@@ -1,0 +1,12 @@
+// The embedding table and rotary positions. Shapes: kernels/backend.h.
+#pragma once
+
+#include "kernels/backend.h"
+
+namespace sy::cpu {
+
+void embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y);
+void embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable);
+void rope(View x, Index heads, ConstView positions, ConstView table, bool inverse);
+
+}  // namespace sy::cpu

@@ -1,0 +1,110 @@
+#include "kernels/cpu/loss.h"
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace sy::cpu {
+
+namespace {
+
+constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+
+struct Plain {
+  float operator()(float x) const { return x; }
+};
+
+struct Capped {
+  float cap;
+  float operator()(float x) const { return cap * tanh_(x / cap); }
+};
+
+template <class Cap>
+void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targets, View stats) {
+  const Index v = logits.dim(1);
+  for_runs(logits.dim(0), rows_per_run(v), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      const float* const row = logits.f32() + t * v;
+      float largest = minus_infinity;
+#pragma omp simd reduction(max : largest)
+      for (Index i = 0; i < v; ++i) largest = row[i] > largest ? row[i] : largest;
+      largest = cap(largest);  // the cap is monotone
+      float sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (Index i = 0; i < v; ++i) sum += exp_(cap(row[i]) - largest);
+      const Index target = targets.i32()[t] - vocab_begin;
+      float* const out = stats.f32() + 3 * t;
+      out[0] = largest;
+      out[1] = sum;
+      out[2] = target >= 0 && target < v ? cap(row[target]) : 0.0f;
+    }
+  });
+}
+
+// Slope of the cap at capped value c: 1 - (c / cap)^2.
+float slope(const Plain&, float) { return 1.0f; }
+float slope(const Capped& cap, float c) { return 1 - (c / cap.cap) * (c / cap.cap); }
+
+template <class Cap>
+void backward(const Cap& cap, Index vocab_begin, ConstView targets, ConstView lse, float factor, float z_factor,
+              View logits) {
+  const Index v = logits.dim(1);
+  for_runs(logits.dim(0), rows_per_run(v), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      float* const row = logits.f32() + t * v;
+      if (targets.i32()[t] < 0) {
+        std::fill_n(row, v, 0.0f);
+        continue;
+      }
+      const float z = lse.f32()[t], weight = factor + z_factor * 2 * z;
+      const Index target = targets.i32()[t] - vocab_begin;
+      const bool here = target >= 0 && target < v;
+      const float at_target = here ? slope(cap, cap(row[target])) : 0.0f;
+#pragma omp simd
+      for (Index i = 0; i < v; ++i) {
+        const float c = cap(row[i]);
+        row[i] = weight * exp_(c - z) * slope(cap, c);
+      }
+      if (here) row[target] -= factor * at_target;
+    }
+  });
+}
+
+}  // namespace
+
+void cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats) {
+  if (desc.softcap > 0)
+    forward(Capped{desc.softcap}, desc.vocab_begin, logits, targets, stats);
+  else
+    forward(Plain{}, desc.vocab_begin, logits, targets, stats);
+}
+
+void cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) {
+  const Index parts = stats.dim(0), t_all = stats.dim(1);
+  for_runs(t_all, run_elements / 8, [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      float largest = minus_infinity, sum = 0, target = 0;
+      for (Index p = 0; p < parts; ++p) largest = std::max(largest, stats.f32()[(p * t_all + t) * 3]);
+      for (Index p = 0; p < parts; ++p) {
+        const float* const part = stats.f32() + (p * t_all + t) * 3;
+        if (part[1] > 0) sum += part[1] * std::exp(part[0] - largest);  // a part without rows has sum 0, maximum -inf
+        target += part[2];
+      }
+      const float z = largest + std::log(sum);
+      lse.f32()[t] = z;
+      loss.f32()[t] = targets.i32()[t] < 0 ? 0.0f : z - target;
+    }
+  });
+}
+
+void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
+                            float z_factor, View logits) {
+  if (desc.softcap > 0)
+    backward(Capped{desc.softcap}, desc.vocab_begin, targets, lse, factor, z_factor, logits);
+  else
+    backward(Plain{}, desc.vocab_begin, targets, lse, factor, z_factor, logits);
+}
+
+}  // namespace sy::cpu

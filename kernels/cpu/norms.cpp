@@ -1,0 +1,105 @@
+#include "kernels/cpu/norms.h"
+
+#include <cmath>
+
+#include "kernels/cpu/parallel.h"
+
+namespace sy::cpu {
+
+void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats) {
+  const Index d = x.dim(1);
+  const float* const w = weight.f32();
+  const float* const b = bias ? bias.f32() : nullptr;
+  for_runs(x.dim(0), rows_per_run(d), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      const float* const in = x.f32() + t * d;
+      float* const out = y.f32() + t * d;
+      float mean = 0;
+      if (desc.kind == NormKind::layernorm) {
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (Index i = 0; i < d; ++i) sum += in[i];
+        mean = sum / static_cast<float>(d);
+      }
+      float squares = 0;
+#pragma omp simd reduction(+ : squares)
+      for (Index i = 0; i < d; ++i) squares += (in[i] - mean) * (in[i] - mean);
+      const float inverse = 1 / std::sqrt(squares / static_cast<float>(d) + desc.eps);
+#pragma omp simd
+      for (Index i = 0; i < d; ++i) out[i] = (in[i] - mean) * inverse * w[i];
+      if (b)
+#pragma omp simd
+        for (Index i = 0; i < d; ++i) out[i] += b[i];
+      stats.f32()[2 * t] = mean;
+      stats.f32()[2 * t + 1] = inverse;
+    }
+  });
+}
+
+// With n = (x - mean) * inverse and dn = dy * weight:
+//   dx = inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
+//   dweight = sum_t dy * n,   dbias = sum_t dy.
+void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                   View dweight, View dbias) {
+  const Index t_all = x.dim(0), d = x.dim(1);
+  const bool centred = desc.kind == NormKind::layernorm;
+  const float* const w = weight.f32();
+  // dweight and dbias side by side, so that one pass over the rows sums both.
+  const Index width = dbias ? 2 * d : d;
+  const auto sums = scratch<float>(width);
+  std::fill_n(sums.get(), width, 0.0f);
+  sum_over_rows(t_all, width, sums.get(), [&](Index begin, Index end, float* partial) {
+    for (Index t = begin; t < end; ++t) {
+      const float* const in = x.f32() + t * d;
+      const float* const g = dy.f32() + t * d;
+      float* const out = dx.f32() + t * d;
+      const float mean = stats.f32()[2 * t], inverse = stats.f32()[2 * t + 1];
+      float sum_dn = 0, sum_dn_n = 0;
+#pragma omp simd reduction(+ : sum_dn, sum_dn_n)
+      for (Index i = 0; i < d; ++i) {
+        const float dn = g[i] * w[i];
+        sum_dn += dn;
+        sum_dn_n += dn * ((in[i] - mean) * inverse);
+      }
+      const float a = centred ? sum_dn / static_cast<float>(d) : 0.0f, c = sum_dn_n / static_cast<float>(d);
+#pragma omp simd
+      for (Index i = 0; i < d; ++i) {
+        const float n = (in[i] - mean) * inverse;
+        out[i] += inverse * (g[i] * w[i] - a - n * c);
+        partial[i] += g[i] * n;
+      }
+      if (dbias)
+#pragma omp simd
+        for (Index i = 0; i < d; ++i) partial[d + i] += g[i];
+    }
+  });
+  for (Index i = 0; i < d; ++i) dweight.f32()[i] += sums[i];
+  if (dbias)
+    for (Index i = 0; i < d; ++i) dbias.f32()[i] += sums[d + i];
+}
+
+void bias_forward(ConstView bias, ConstView row_scale, View y) {
+  const Index n = y.dim(1);
+  const float* const b = bias.f32();
+  for_runs(y.dim(0), rows_per_run(n), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      const float s = row_scale ? row_scale.f32()[t] : 1.0f;
+      float* const out = y.f32() + t * n;
+#pragma omp simd
+      for (Index i = 0; i < n; ++i) out[i] += s * b[i];
+    }
+  });
+}
+
+void bias_backward(ConstView dy, View dbias) {
+  const Index n = dy.dim(1);
+  sum_over_rows(dy.dim(0), n, dbias.f32(), [&](Index begin, Index end, float* partial) {
+    for (Index t = begin; t < end; ++t) {
+      const float* const g = dy.f32() + t * n;
+#pragma omp simd
+      for (Index i = 0; i < n; ++i) partial[i] += g[i];
+    }
+  });
+}
+
+}  // namespace sy::cpu

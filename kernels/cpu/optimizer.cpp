@@ -1,0 +1,29 @@
+#include "kernels/cpu/optimizer.h"
+
+#include <cmath>
+
+#include "kernels/cpu/parallel.h"
+
+namespace sy::cpu {
+
+void adamw(const AdamW& desc, ConstView g, View w, View m, View v) {
+  const float step = desc.lr / desc.bias1, inverse_bias2 = 1 / desc.bias2, keep = 1 - desc.lr * desc.weight_decay;
+  for_runs(w.elements(), run_elements, [&, beta1 = desc.beta1, beta2 = desc.beta2, eps = desc.eps,
+                                        scale = desc.grad_scale](Index begin, Index end) {
+    const float* const gp = g.f32();
+    float* const wp = w.f32();
+    float* const mp = m.f32();
+    float* const vp = v.f32();
+#pragma omp simd
+    for (Index i = begin; i < end; ++i) {
+      const float gi = scale * gp[i];
+      const float mi = beta1 * mp[i] + (1 - beta1) * gi;
+      const float vi = beta2 * vp[i] + (1 - beta2) * gi * gi;
+      mp[i] = mi;
+      vp[i] = vi;
+      wp[i] = keep * wp[i] - step * mi / (std::sqrt(vi * inverse_bias2) + eps);
+    }
+  });
+}
+
+}  // namespace sy::cpu

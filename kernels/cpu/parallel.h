@@ -1,0 +1,54 @@
+// Work in fixed runs. Where a run begins depends on the sizes alone, never on the number of threads, so whatever is
+// summed within a run, and whatever combines the runs in order, is the same on any number of threads.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "kernels/tensor.h"
+
+namespace sy::cpu {
+
+// Elements that one run of a memory-bound operation should hold: enough to be worth waking a thread for.
+constexpr Index run_elements = 16384;
+
+// Rows of `width` elements that make such a run.
+inline Index rows_per_run(Index width) { return std::max<Index>(1, run_elements / std::max<Index>(1, width)); }
+
+// body(begin, end) for each run of `grain` of the n items. A single run costs no parallel region.
+template <class Body>
+void for_runs(Index n, Index grain, const Body& body) {
+  const Index runs = (n + grain - 1) / grain;
+  if (runs <= 1) {
+    if (n > 0) body(Index{0}, n);
+    return;
+  }
+#pragma omp parallel for schedule(static)
+  for (Index i = 0; i < runs; ++i) body(i * grain, std::min(n, (i + 1) * grain));
+}
+
+// Scratch memory without initial values.
+template <class T>
+std::unique_ptr<T[]> scratch(Index n) {
+  return std::unique_ptr<T[]>(new T[static_cast<std::size_t>(n)]);
+}
+
+// out: [width] += the sum over `rows` rows of what body(begin, end, partial) adds to its own partial: [width], which
+// starts at zero. The rows are cut in at most 64 runs, whose partial sums are added in order.
+template <class Body>
+void sum_over_rows(Index rows, Index width, float* out, const Body& body) {
+  const Index grain = std::max<Index>({32, rows_per_run(width), (rows + 63) / 64});
+  const Index runs = (rows + grain - 1) / grain;
+  const auto partials = scratch<float>(runs * width);
+  for_runs(rows, grain, [&](Index begin, Index end) {
+    float* partial = &partials[begin / grain * width];
+    std::fill_n(partial, width, 0.0f);
+    body(begin, end, partial);
+  });
+  for_runs(width, std::max<Index>(64, rows_per_run(runs)), [&](Index begin, Index end) {
+    for (Index i = 0; i < runs; ++i)
+      for (Index c = begin; c < end; ++c) out[c] += partials[i * width + c];
+  });
+}
+
+}  // namespace sy::cpu

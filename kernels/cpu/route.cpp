@@ -1,0 +1,208 @@
+// Scores, the choice of experts, and their gradient.
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/routing.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace sy::cpu {
+
+namespace {
+
+// Sigmoid scores may all vanish; their sum must not.
+constexpr float tiny_sum = 1e-20f;
+
+// p: [e] = softmax(z); returns logsumexp(z).
+float softmax(const float* z, Index e, float* p) {
+  float largest = z[0];
+#pragma omp simd reduction(max : largest)
+  for (Index i = 0; i < e; ++i) largest = z[i] > largest ? z[i] : largest;
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (Index i = 0; i < e; ++i) {
+    p[i] = exp_(z[i] - largest);
+    sum += p[i];
+  }
+  const float inverse = 1 / sum;
+#pragma omp simd
+  for (Index i = 0; i < e; ++i) p[i] *= inverse;
+  return largest + std::log(sum);
+}
+
+// The candidates with the k largest keys so far, by falling key. A candidate must beat another to pass it, so of equal
+// ones the first offered stays ahead; and a NaN, which beats nothing, still leaves k distinct candidates.
+class Best {
+ public:
+  Best(int k, std::int32_t* index, float* key) : k_(k), index_(index), key_(key) {}
+  void offer(std::int32_t index, float key) {
+    if (size_ == k_ && !(key > key_[k_ - 1])) return;
+    int i = size_ < k_ ? size_++ : k_ - 1;
+    for (; i > 0 && key > key_[i - 1]; --i) {
+      index_[i] = index_[i - 1];
+      key_[i] = key_[i - 1];
+    }
+    index_[i] = index;
+    key_[i] = key;
+  }
+
+ private:
+  int k_, size_ = 0;
+  std::int32_t* index_;
+  float* key_;
+};
+
+// What one thread needs to choose the experts of a token.
+struct Chooser {
+  const RouteDesc& desc;
+  Index num_experts;
+  std::vector<float> selection, key;
+  std::vector<std::int32_t> group;
+  std::vector<char> allowed;
+
+  Chooser(const RouteDesc& d, Index e)
+      : desc(d), num_experts(e), selection(e), key(e), group(d.groups), allowed(d.groups, true) {}
+
+  // chosen: [k] = the experts with the largest selection score.
+  void choose(std::int32_t* chosen) {
+    const Index per_group = num_experts / desc.groups;
+    if (desc.group_limit < desc.groups) allow_best_groups(per_group);
+    Best best(desc.top_k, chosen, key.data());
+    for (Index g = 0; g < desc.groups; ++g)
+      if (allowed[g])
+        for (Index e = g * per_group; e < (g + 1) * per_group; ++e)
+          best.offer(static_cast<std::int32_t>(e), selection[e]);
+  }
+
+ private:
+  void allow_best_groups(Index per_group) {
+    Best best(desc.group_limit, group.data(), key.data());
+    for (Index g = 0; g < desc.groups; ++g) {
+      std::int32_t two[2];
+      float scores[2] = {0, 0};
+      Best best_two(2, two, scores);
+      for (Index e = g * per_group; e < (g + 1) * per_group; ++e) best_two.offer(0, selection[e]);
+      best.offer(static_cast<std::int32_t>(g), scores[0] + scores[1]);
+    }
+    std::fill(allowed.begin(), allowed.end(), false);
+    for (int i = 0; i < desc.group_limit; ++i) allowed[group[i]] = true;
+  }
+};
+
+// What is summed over a run of tokens: all of one group.
+struct Sums {
+  std::int32_t* counts;  // [E]
+  float* probability;    // [E]
+  double z_squared;
+};
+
+}  // namespace
+
+void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights, View counts,
+                   View probability, View z_squared) {
+  const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, groups = counts.dim(0);
+  const Index group_tokens = t_all / groups;
+  // Runs of tokens that stay within a group, `runs` to each.
+  const Index grain = std::max(rows_per_run(4 * e), (group_tokens + 63) / 64);
+  const Index runs = (group_tokens + grain - 1) / grain;
+  const auto run_counts = scratch<std::int32_t>(groups * runs * e);
+  const auto run_probability = scratch<float>(groups * runs * e);
+  const auto run_z_squared = scratch<double>(groups * runs);
+
+  for_runs(groups * runs, std::max<Index>(1, rows_per_run(4 * e) / group_tokens), [&](Index first, Index last) {
+    Chooser chooser(desc, e);
+    std::vector<float> p(e), sigmoid(e);
+    const float* const score = desc.score == Score::softmax ? p.data() : sigmoid.data();
+    for (Index run = first; run < last; ++run) {
+      std::int32_t* const count = &run_counts[run * e];
+      float* const sum_p = &run_probability[run * e];
+      double sum_z = 0;
+      std::fill_n(count, e, 0);
+      std::fill_n(sum_p, e, 0.0f);
+      const Index in_group = run % runs * grain, begin = run / runs * group_tokens + in_group;
+      const Index end = begin + std::min(grain, group_tokens - in_group);
+      for (Index t = begin; t < end; ++t) {
+        const float* const z = logits.f32() + t * e;
+        const float lse = softmax(z, e, p.data());
+        sum_z += static_cast<double>(lse) * lse;
+        if (desc.score == Score::sigmoid)
+#pragma omp simd
+          for (Index i = 0; i < e; ++i) sigmoid[i] = sigmoid_(z[i]);
+        for (Index i = 0; i < e; ++i) {
+          chooser.selection[i] = bias ? score[i] + bias.f32()[i] : score[i];
+          sum_p[i] += p[i];
+        }
+        std::int32_t* const chosen = experts.i32() + t * k;
+        float* const weight = weights.f32() + t * k;
+        chooser.choose(chosen);
+        float sum = tiny_sum;
+        for (Index j = 0; j < k; ++j) {
+          ++count[chosen[j]];
+          sum += score[chosen[j]];
+        }
+        for (Index j = 0; j < k; ++j) weight[j] = desc.scale * score[chosen[j]] / (desc.renormalize ? sum : 1.0f);
+      }
+      run_z_squared[run] = sum_z;
+    }
+  });
+
+  double sum_z = 0;
+  for (Index g = 0; g < groups; ++g) {
+    std::int32_t* const count = counts.i32() + g * e;
+    float* const sum_p = probability.f32() + g * e;
+    std::fill_n(count, e, 0);
+    std::fill_n(sum_p, e, 0.0f);
+    for (Index run = g * runs; run < (g + 1) * runs; ++run) {
+      for (Index i = 0; i < e; ++i) {
+        count[i] += run_counts[run * e + i];
+        sum_p[i] += run_probability[run * e + i];
+      }
+      sum_z += run_z_squared[run];
+    }
+  }
+  *z_squared.as<double>() = sum_z;
+}
+
+// With s the scores, p the softmax, and c = dweights * scale:
+//   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
+//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s)
+//   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
+void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView dweights,
+                    ConstView dprobability, float z_factor, View dlogits) {
+  const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k;
+  const Index group_tokens = t_all / dprobability.dim(0);
+  const bool sigmoid = desc.score == Score::sigmoid;
+  for_runs(t_all, rows_per_run(4 * e), [&](Index begin, Index end) {
+    std::vector<float> p(e), s(k), ds(k);
+    for (Index t = begin; t < end; ++t) {
+      const float* const z = logits.f32() + t * e;
+      const float* const dp = dprobability.f32() + t / group_tokens * e;
+      const std::int32_t* const chosen = experts.i32() + t * k;
+      float* const dz = dlogits.f32() + t * e;
+      const float lse = softmax(z, e, p.data());
+
+      float sum = tiny_sum, sum_c_s = 0;
+      for (Index j = 0; j < k; ++j) {
+        s[j] = sigmoid ? sigmoid_(z[chosen[j]]) : p[chosen[j]];
+        ds[j] = desc.scale * dweights.f32()[t * k + j];
+        sum += s[j];
+        sum_c_s += ds[j] * s[j];
+      }
+      if (desc.renormalize)
+        for (Index j = 0; j < k; ++j) ds[j] = (ds[j] - sum_c_s / sum) / sum;
+
+      // All that goes through the softmax of every expert: p * (d - sum d p) with d = dp, and ds at the chosen ones.
+      float inner = 0;
+#pragma omp simd reduction(+ : inner)
+      for (Index i = 0; i < e; ++i) inner += dp[i] * p[i];
+      if (!sigmoid)
+        for (Index j = 0; j < k; ++j) inner += ds[j] * s[j];
+      const float all = z_factor * 2 * lse - inner;
+#pragma omp simd
+      for (Index i = 0; i < e; ++i) dz[i] = p[i] * (dp[i] + all);
+      for (Index j = 0; j < k; ++j) dz[chosen[j]] += ds[j] * s[j] * (sigmoid ? 1 - s[j] : 1.0f);
+    }
+  });
+}
+
+}  // namespace sy::cpu
