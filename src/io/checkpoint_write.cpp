@@ -1,0 +1,280 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "dist/runtime.h"
+#include "src/io/checkpoint.h"
+#include "src/io/checkpoint_parts.h"
+#include "src/io/digest.h"
+#include "src/io/files.h"
+#include "src/io/hdf5.h"
+#include "src/io/manifest.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A coordinate holds a part again when its neighbour below, along an axis that splits the tensor, holds the
+// same box.
+bool lower_rank_holds(const Placement& placement, const Layout& layout, const Coord& coord) {
+  constexpr std::pair<Axis, int Coord::*> axes[] = {
+      {Axis::tp, &Coord::tp}, {Axis::ep, &Coord::ep}, {Axis::etp, &Coord::etp}};
+  const Split& split = placement.spec->split;
+  for (const auto& [axis, index] : axes) {
+    if (coord.*index == 0 || std::find(split.begin(), split.end(), axis) == split.end()) continue;
+    Coord below = coord;
+    --(below.*index);
+    const Box box = owned_box(placement.spec->shape, split, layout, below);
+    if (box.begin == placement.box.begin && box.size == placement.box.size) return true;
+  }
+  return false;
+}
+
+void write_experts(Hdf5File& file, const ExpertHistory& h) {
+  const Shape windows{h.windows()}, counts{h.windows(), h.layers, h.experts}, layers{h.layers};
+  SY_ASSERT(static_cast<Index>(h.routed.size()) == counts.elements() && h.dropped.size() == h.routed.size() &&
+                h.probability.size() == h.routed.size() && static_cast<Index>(h.layer_ids.size()) == h.layers,
+            "expert history of {}", counts.str());
+  struct Row {
+    const char* name;
+    Shape shape;
+    DType dtype;
+    const void* data;
+    const char *dimensions, *unit, *meaning;
+  };
+  const Row rows[] = {
+      {"/experts/routed", counts, DType::i64, h.routed.data(), "window, layer, expert", "assignments",
+       "assignments of tokens to each expert, before dropping"},
+      {"/experts/dropped", counts, DType::i64, h.dropped.data(), "window, layer, expert", "assignments",
+       "those of them that were dropped, since the expert was full"},
+      {"/experts/probability", counts, DType::f32, h.probability.data(), "window, layer, expert", "1",
+       "mean over tokens of the router's softmax"},
+      {"/experts/steps", windows, DType::i64, h.steps.data(), "window", "steps",
+       "the last step of each window"},
+      {"/experts/layers", layers, DType::i64, h.layer_ids.data(), "layer", "1",
+       "the block that each MoE layer is in"},
+  };
+  file.make_group("/experts");
+  file.set("/experts", "meaning", "what the routers chose, summed over the steps of each window");
+  file.set("/experts", "layers", h.layers);
+  file.set("/experts", "experts", h.experts);
+  for (const Row& row : rows) {
+    file.write(row.name, row.shape, row.dtype, row.data);
+    file.set(row.name, "dimensions", row.dimensions);
+    file.set(row.name, "unit", row.unit);
+    file.set(row.name, "meaning", row.meaning);
+  }
+}
+
+void write_state(Hdf5File& file, const TrainState& state) {
+  file.make_group("/state");
+  file.set("/state", "meaning",
+           "where training stands: step optimizer steps, on tokens tokens of samples samples");
+  file.set("/state", "format", checkpoint_format);
+  file.set("/state", "step", state.step);
+  file.set("/state", "tokens", state.tokens);
+  file.set("/state", "samples", state.samples);
+  file.set("/state", "seed", state.seed);
+  file.set("/state", "vocab", state.vocab);
+  file.set("/state", "config", state.config);
+  file.set("/state", "dataset", state.dataset);
+  file.set("/state", "layout", state.layout);
+  write_experts(file, state.experts);
+  if (state.router_bias.empty()) return;
+  const Shape shape{state.experts.layers, state.experts.experts};
+  SY_ASSERT(static_cast<Index>(state.router_bias.size()) == shape.elements(), "router bias of {}",
+            shape.str());
+  file.write("/router/bias", shape, DType::f32, state.router_bias.data());
+  file.set("/router/bias", "dimensions", "layer, expert");
+  file.set("/router/bias", "unit", "score");
+  file.set("/router/bias", "meaning", "added to the scores for the selection of experts alone");
+}
+
+// What rank 0 needs to know of a shard.
+struct ShardFile {
+  Index bytes;
+  Digest sha256;
+};
+static_assert(sizeof(ShardFile) % sizeof(Index) == 0);
+
+ShardFile describe(const fs::path& path) {
+  sync_file(path);
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  if (error) fail("cannot read {}: {}", path.string(), error.message());
+  return {static_cast<Index>(bytes), sha256_file(path)};
+}
+
+// A folder that is no checkpoint: one being written or deleted when a run was cut off.
+void remove_leftovers(const fs::path& checkpoints) {
+  std::vector<fs::path> leftovers;
+  std::error_code error;
+  for (fs::directory_iterator it(checkpoints, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (const auto dot = name.find(".tmp"); dot != std::string::npos && step_of(name.substr(0, dot)))
+      leftovers.push_back(it->path());
+  }
+  for (const fs::path& path : leftovers) remove_tree(path);
+}
+
+}  // namespace
+
+std::vector<OwnedRun> shard_runs(const FlatLayout& flat, const Layout& layout, const Coord& coord) {
+  std::vector<OwnedRun> runs;
+  for (const GroupLayout& group : flat.groups)
+    for (const OwnedRun& run : owned_runs(group))
+      if (!lower_rank_holds(*run.placement, layout, coord)) runs.push_back(run);
+  return runs;
+}
+
+std::vector<Box> global_boxes(const Placement& placement, Range local) {
+  std::vector<Box> boxes = boxes_of_run(placement.box.size, local);
+  for (Box& box : boxes)
+    for (int d = 0; d < box.begin.size(); ++d) box.begin[d] += placement.box.begin[d];
+  return boxes;
+}
+
+void write_shard(const fs::path& path, const TrainState& state, const ParamStore& store, int rank) {
+  Hdf5File file = Hdf5File::create(path);
+  file.set("/", "step", state.step);
+  file.set("/", "rank", static_cast<std::int64_t>(rank));
+  file.set("/", "layout", store.mesh_layout().str());
+  store.backend().synchronize();
+  const Layout& layout = store.mesh_layout();
+  const std::vector<OwnedRun> runs = shard_runs(store.layout(), layout, coord_of(layout, rank));
+  std::vector<float> host;
+  for (const TensorKind& kind : tensor_kinds)
+    for (const OwnedRun& run : runs) {
+      const GradGroup group = run.placement->spec->group();
+      const View buffer = (store.buffers(group).*kind.buffer).view();
+      SY_ASSERT(buffer, "{}{} is not allocated", kind.prefix, run.placement->spec->name);
+      const Index first =
+          run.flat.begin - (kind.sharded ? store.layout().groups[static_cast<int>(group)].owned().begin : 0);
+      Hdf5Dataset dataset =
+          file.create(kind.prefix + run.placement->spec->name, {run.flat.size()}, DType::f32);
+      for (Index done = 0; done < run.flat.size(); done += piece_elements) {
+        const Index count = std::min(piece_elements, run.flat.size() - done);
+        host.resize(static_cast<std::size_t>(count));
+        store.backend().to_host(buffer.rows(first + done, count), host.data());
+        dataset.write({{done}, {count}}, host.data());
+      }
+    }
+  file.close();
+}
+
+void write_index(const fs::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
+                 const Layout& layout) {
+  std::vector<std::vector<Hdf5File::Mapping>> parts(specs.size());
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    const Coord coord = coord_of(layout, rank);
+    const FlatLayout flat = flat_layout(specs, layout, coord);
+    for (const OwnedRun& run : shard_runs(flat, layout, coord)) {
+      Index at = 0;  // in the shard's dataset
+      for (const Box& box : global_boxes(*run.placement, run.local)) {
+        const Range source{at, at + box.elements()};
+        parts[static_cast<std::size_t>(run.placement->spec - specs.data())].push_back(
+            {shard_name(rank), run.local.size(), source, box});
+        at = source.end;
+      }
+    }
+  }
+  Hdf5File file = Hdf5File::create(path);
+  write_state(file, state);
+  for (const TensorKind& kind : tensor_kinds) {
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      file.create_virtual(kind.prefix + specs[i].name, specs[i].shape, parts[i]);
+    const std::string group(kind.prefix, std::strlen(kind.prefix) - 1);
+    file.make_group(group);
+    file.set(group, "meaning", kind.meaning);
+  }
+  file.close();
+}
+
+std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index step, Index keep) {
+  std::vector<std::string> problems;
+  if (keep <= 0) return problems;
+  Index kept =
+      1;  // `step` itself; later ones are of a run that was abandoned: they are replaced when reached again
+  for (Index old : steps_in(checkpoints)) {
+    if (old >= step || kept++ < keep) continue;
+    const fs::path dir = checkpoints / step_name(old), doomed = dir.string() + ".tmp";
+    try {
+      rename_folder(dir, doomed);  // so that no reader ever meets half of it
+      remove_tree(doomed);
+    } catch (const Error& e) {
+      problems.push_back(fmt::format("old checkpoint {} stays: {}", dir.string(), e.what()));
+    }
+  }
+  return problems;
+}
+
+std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, const TrainState& state,
+                                         const ParamStore& store, Index keep) {
+  const bool lead = world.rank() == 0;
+  const fs::path checkpoints = checkpoints_of(run_dir), final_dir = checkpoints / step_name(state.step);
+  const fs::path dir = final_dir.string() + ".tmp";
+  bool committed = false;
+  try {
+    agree(world, [&] {
+      if (!lead) return;
+      make_folders(checkpoints);
+      remove_leftovers(checkpoints);
+      make_folders(dir);
+    });
+
+    ShardFile mine{};
+    agree(world, [&] {
+      write_shard(dir / shard_name(world.rank()), state, store, world.rank());
+      mine = describe(dir / shard_name(world.rank()));
+    });
+    constexpr Index words = sizeof(ShardFile) / sizeof(Index);
+    std::vector<Index> all(static_cast<std::size_t>(world.size() * words));
+    std::array<Index, words> own;
+    std::memcpy(own.data(), &mine, sizeof mine);
+    world.all_gather(view_of(own.data(), {words}), view_of(all.data(), {world.size() * words}));
+
+    agree(world, [&] {
+      if (!lead) return;
+      Manifest manifest{state.step, {}};
+      const auto add = [&](const std::string& name, const ShardFile& file) {
+        manifest.files.push_back({name, file.bytes, to_hex(file.sha256)});
+      };
+      write_index(dir / index_name, state, store.specs(), store.mesh_layout());
+      add(index_name, describe(dir / index_name));
+      for (int rank = 0; rank < world.size(); ++rank) {
+        ShardFile shard;
+        std::memcpy(&shard, all.data() + rank * words, sizeof shard);
+        add(shard_name(rank), shard);
+      }
+      write_file(dir / manifest_name, to_text(manifest));
+      sync_folder(dir);
+      rename_folder(dir, final_dir);
+      committed = true;
+      sync_folder(checkpoints);
+    });
+  } catch (const AgreedError&) {
+    if (lead && !committed) {
+      try {
+        remove_tree(dir);
+      } catch (const Error&) {  // the disk is in trouble: the next save tries again
+      }
+    }
+    throw;
+  }
+
+  std::vector<std::string> warnings;
+  if (lead) {
+    try {
+      remove_leftovers(checkpoints);  // what `final_dir` was before, if it was there
+    } catch (const Error& e) {
+      warnings.push_back(e.what());
+    }
+    for (std::string& problem : prune_checkpoints(checkpoints, state.step, keep))
+      warnings.push_back(std::move(problem));
+  }
+  return warnings;
+}
+
+}  // namespace sy

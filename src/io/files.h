@@ -1,0 +1,36 @@
+// Files and folders written so that they survive a crash, and the place where tests make writes fail.
+// All functions throw Failure naming the path, except those that read, whose file is the user's (InputError).
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace sy {
+
+// Called before every operation that changes the disk; a test sets it to throw at the n-th. Empty otherwise.
+using WriteFault = std::function<void(std::string_view operation, const std::filesystem::path& path)>;
+extern WriteFault write_fault;
+
+inline void write_point(std::string_view operation, const std::filesystem::path& path) {
+  if (write_fault) write_fault(operation, path);
+}
+
+std::string read_file(const std::filesystem::path& path);
+// Passes the content on piece by piece.
+void read_pieces(const std::filesystem::path& path, const std::function<void(std::string_view)>& take);
+
+// Replaces the file in one step: a reader sees the old content or the new one.
+void write_file(const std::filesystem::path& path, std::string_view content);
+
+// After these return, the content of the file (the names in the folder) is on the disk.
+void sync_file(const std::filesystem::path& path);
+void sync_folder(const std::filesystem::path& path);
+
+void make_folders(const std::filesystem::path& path);
+// `to` may be an existing folder: then the two change places, in one step where the file system can.
+void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+void remove_tree(const std::filesystem::path& path);
+
+}  // namespace sy

@@ -1,0 +1,116 @@
+// HDF5 files by RAII over the serial C library. Every return code is checked: what fails throws, naming file
+// and object, Failure while writing and InputError while reading. The library is not thread-safe: one thread
+// at a time.
+//
+// Names are paths from the root ("/params/embedding.weight"); missing groups on the way are made. Links keep
+// the order in which they were made. No times are stored, so equal content gives equal files.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dist/shard.h"
+#include "kernels/tensor.h"
+
+namespace sy {
+
+// An open object of the library (a hid_t), closed with its owner.
+class Hdf5Id {
+ public:
+  Hdf5Id() = default;
+  Hdf5Id(std::int64_t id, int (*close)(std::int64_t)) : id_(id), close_(close) {}
+  Hdf5Id(Hdf5Id&& o) noexcept : id_(o.id_), close_(o.close_) { o.id_ = -1; }
+  Hdf5Id& operator=(Hdf5Id&& o) noexcept {
+    std::swap(id_, o.id_);
+    std::swap(close_, o.close_);
+    return *this;
+  }
+  ~Hdf5Id() { close(); }
+  std::int64_t get() const { return id_; }
+  int close();  // negative when the library reports an error
+
+ private:
+  std::int64_t id_ = -1;
+  int (*close_)(std::int64_t) = nullptr;
+};
+
+// Where an error happened, for messages, and which kind it is.
+struct Hdf5Where {
+  std::filesystem::path file;
+  bool writing = false;
+};
+
+class Hdf5Dataset {
+ public:
+  const Shape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }  // f32, f64, i32, i64
+  // The box's elements in row-major order, as the dataset's own type.
+  void write(const Box& box, const void* data);
+  void read(const Box& box, void* data) const;
+  // Elements [run.begin, run.end) of the row-major order.
+  void read(Range run, void* data) const;
+  // The files that a virtual dataset is made of, each once, in order; none for an ordinary dataset.
+  std::vector<std::string> sources() const;
+
+ private:
+  friend class Hdf5File;
+  Hdf5Where where_;
+  std::string name_;
+  Hdf5Id id_;
+  Shape shape_;
+  DType dtype_ = DType::f32;
+};
+
+class Hdf5File {
+ public:
+  static Hdf5File create(const std::filesystem::path& path);  // must not exist
+  static Hdf5File open(const std::filesystem::path& path);    // read-only
+  // Writes what is buffered; a destructor alone would keep errors to itself.
+  void close();
+
+  void make_group(const std::string& name);
+  Hdf5Dataset create(const std::string& name, const Shape& shape, DType dtype);
+  // Creates a dataset and writes all of it.
+  void write(const std::string& name, const Shape& shape, DType dtype, const void* data);
+
+  // A part of a virtual dataset: `box` of it are elements [run.begin, run.end) of the 1-D dataset of the same
+  // name in `file` (relative to this file's folder), which has `source_size` elements.
+  struct Mapping {
+    std::string file;
+    Index source_size;
+    Range run;
+    Box box;
+  };
+  // f32; what no mapping covers, or whose file is missing, reads as NaN.
+  void create_virtual(const std::string& name, const Shape& shape, const std::vector<Mapping>& parts);
+
+  bool has(const std::string& name) const;
+  Hdf5Dataset open_dataset(const std::string& name) const;
+  // The names of all datasets below a group, in the order of their making.
+  std::vector<std::string> datasets(const std::string& group = "/") const;
+
+  // `object`: a group or dataset.
+  void set(const std::string& object, const std::string& attribute, const std::string& value);
+  void set(const std::string& object, const std::string& attribute, std::int64_t value);
+  void set(const std::string& object, const std::string& attribute, std::uint64_t value);
+  std::string get_string(const std::string& object, const std::string& attribute) const;
+  std::int64_t get_int(const std::string& object, const std::string& attribute) const;
+  std::uint64_t get_unsigned(const std::string& object, const std::string& attribute) const;
+
+ private:
+  template <class Int>
+  void set_number(const std::string& object, const std::string& attribute, Int value);
+  template <class Int>
+  Int get_number(const std::string& object, const std::string& attribute) const;
+  Hdf5Id open_attribute(const std::string& object, const std::string& attribute) const;
+
+  Hdf5Where where_;
+  Hdf5Id id_;
+};
+
+// The whole of a tensor, as a box.
+Box whole(const Shape& shape);
+
+}  // namespace sy
