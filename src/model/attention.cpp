@@ -1,0 +1,56 @@
+#include "src/model/attention.h"
+
+#include <cmath>
+
+namespace sy {
+
+Attention::Attention(const Config& config, const ParamStore& store, const std::string& prefix)
+    : rope_(config.model.position == Position::rope), head_dim_(config.model.head_dim) {
+  const auto& m = config.model;
+  desc_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(m.head_dim)));
+  desc_.window = m.window;
+  desc_.softcap = static_cast<float>(m.attention_softcap);
+  heads_ = store.get(prefix + "q.weight").weight.dim(0);
+  kv_heads_ = store.get(prefix + "k.weight").weight.dim(0);
+  // q, k and v lie side by side, so one product computes all three.
+  qkv_.emplace(store.get_joined(prefix + "q.weight", 3), m.d_model,
+               m.bias ? store.get_joined(prefix + "q.bias", 3) : Param{});
+  out_.emplace(store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
+}
+
+void Attention::forward(const Context& ctx, ConstView x, View y, Saved& s) const {
+  const Index B = ctx.sequences, S = ctx.seq_len, T = B * S, row = (heads_ + 2 * kv_heads_) * head_dim_;
+  s.x = gather_tokens(ctx, ctx.saved, x);
+  s.qkv = ctx.saved.f32({B, S, heads_ + 2 * kv_heads_, head_dim_});
+  s.out = ctx.saved.f32({B, S, heads_, head_dim_});
+  s.lse = ctx.saved.f32({B, heads_, S});
+
+  qkv_->forward(ctx, s.x, s.qkv.reshape({T, row}));
+  if (rope_)
+    ctx.backend.rope(s.qkv.reshape({T, heads_ + 2 * kv_heads_, head_dim_}), heads_ + kv_heads_, ctx.positions,
+                     ctx.rope_table, false);
+  ctx.backend.attention_forward(desc_, s.qkv, s.out, s.lse);
+  out_->forward_sum(ctx, s.out.reshape({T, heads_ * head_dim_}), y);
+}
+
+void Attention::backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const {
+  const Arena::Scope scope(ctx.scratch);
+  const Index T = ctx.full_tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
+  out_->backward_bias(ctx, dy);
+  dy = gather_tokens(ctx, ctx.scratch, dy);
+
+  const View dout = ctx.scratch.f32(s.out.shape());
+  out_->backward_input(ctx, dy, dout.reshape({T, heads_ * head_dim_}));
+  out_->backward_weight(ctx, dy, s.out.reshape({T, heads_ * head_dim_}));
+  const View dqkv = ctx.scratch.f32(s.qkv.shape());
+  ctx.backend.attention_backward(desc_, dout, s.qkv, s.out, s.lse, dqkv);
+  if (rope_)
+    ctx.backend.rope(dqkv.reshape({T, heads_ + 2 * kv_heads_, head_dim_}), heads_ + kv_heads_, ctx.positions,
+                     ctx.rope_table, true);
+  const View dqkv_rows = dqkv.reshape({T, row});
+  qkv_->backward_weight(ctx, dqkv_rows, s.x);
+  qkv_->backward_bias(ctx, dqkv_rows);
+  qkv_->backward_input_sum(ctx, dqkv_rows, dx);
+}
+
+}  // namespace sy

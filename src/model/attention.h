@@ -1,0 +1,35 @@
+// Grouped-query causal attention with rotary positions.
+#pragma once
+
+#include <optional>
+
+#include "src/config.h"
+#include "src/model/linear.h"
+
+namespace sy {
+
+class Attention {
+ public:
+  // Hl, Kl: the query and kv heads that this rank holds.
+  struct Saved {
+    ConstView x;  // [B * S, D] the gathered input
+    View qkv;     // [B, S, Hl + 2 Kl, hd] after rotation
+    View out;     // [B, S, Hl, hd]
+    View lse;     // [B, Hl, S]
+  };
+
+  Attention(const Config& config, const ParamStore& store, const std::string& prefix);
+
+  // y: [T, D] += attention(x: [T, D])
+  void forward(const Context& ctx, ConstView x, View y, Saved& s) const;
+  // dx: [T, D] = the gradient through the attention of dy: [T, D]
+  void backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const;
+
+ private:
+  AttentionDesc desc_;
+  bool rope_;
+  Index heads_, kv_heads_, head_dim_;  // local
+  std::optional<Linear> qkv_, out_;
+};
+
+}  // namespace sy

@@ -1,0 +1,60 @@
+#include "src/model/block.h"
+
+namespace sy {
+namespace {
+
+std::string prefix_of(Index layer) { return "layers." + std::to_string(layer) + "."; }
+
+Norm make_norm(const Config& config, const ParamStore& store, const std::string& name) {
+  return Norm({config.model.norm, static_cast<float>(config.model.norm_eps)}, store.find(name + ".weight"),
+              store.find(name + ".bias"));
+}
+
+}  // namespace
+
+Block::Block(const Config& config, const ParamStore& store, Index layer, View bias)
+    : attention_norm_(make_norm(config, store, prefix_of(layer) + "attention_norm")),
+      ffn_norm_(make_norm(config, store, prefix_of(layer) + "ffn_norm")),
+      attention_(config, store, prefix_of(layer) + "attention.") {
+  if (config.is_moe(layer))
+    moe_.emplace(config, store, prefix_of(layer) + "moe.", bias);
+  else
+    mlp_.emplace(config, store, prefix_of(layer) + "mlp.");
+}
+
+View Block::forward(const Context& ctx, View x, Saved& s, RouterStats* stats) const {
+  Backend& b = ctx.backend;
+  const Shape shape = x.shape();  // [T, D]
+  s.x = x;
+  s.attention_in = ctx.saved.f32(shape);
+  s.attention_stats = ctx.saved.f32({shape[0], 2});
+  s.middle = ctx.saved.f32(shape);
+  attention_norm_.forward(ctx, x, s.attention_in, s.attention_stats);
+  b.copy(x, s.middle);
+  attention_.forward(ctx, s.attention_in, s.middle, s.attention);
+
+  s.ffn_in = ctx.saved.f32(shape);
+  s.ffn_stats = ctx.saved.f32({shape[0], 2});
+  const View y = ctx.saved.f32(shape);
+  ffn_norm_.forward(ctx, s.middle, s.ffn_in, s.ffn_stats);
+  b.copy(s.middle, y);
+  if (moe_)
+    moe_->forward(ctx, s.ffn_in, y, s.moe, *stats);
+  else
+    mlp_->forward(ctx, s.ffn_in, y, s.mlp);
+  return y;
+}
+
+void Block::backward(const Context& ctx, View d, const Saved& s) const {
+  const Arena::Scope scope(ctx.scratch);
+  const View dn = ctx.scratch.f32(d.shape());
+  if (moe_)
+    moe_->backward(ctx, d, s.moe, dn);
+  else
+    mlp_->backward(ctx, d, s.mlp, dn);
+  ffn_norm_.backward(ctx, dn, s.middle, s.ffn_stats, d);
+  attention_.backward(ctx, d, s.attention, dn);
+  attention_norm_.backward(ctx, dn, s.x, s.attention_stats, d);
+}
+
+}  // namespace sy

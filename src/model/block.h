@@ -1,0 +1,42 @@
+// One block of the decoder: x + attention(norm(x)), then + ffn(norm(.)), where the FFN is dense or a MoE by layer.
+#pragma once
+
+#include <optional>
+
+#include "src/model/attention.h"
+#include "src/model/mlp.h"
+#include "src/model/moe.h"
+#include "src/model/norm.h"
+
+namespace sy {
+
+class Block {
+ public:
+  struct Saved {
+    View x;                             // [T, D] the block's input
+    View middle;                        // [T, D] after attention
+    View attention_in, ffn_in;          // [T, D] normalised
+    View attention_stats, ffn_stats;    // [T, 2]
+    Attention::Saved attention;
+    Mlp::Saved mlp;
+    Moe::Saved moe;
+  };
+
+  // bias: the layer's selection bias [E], or none.
+  Block(const Config& config, const ParamStore& store, Index layer, View bias);
+
+  // Returns the block's output [T, D], taken from ctx.saved. stats: of a MoE layer, otherwise ignored.
+  View forward(const Context& ctx, View x, Saved& s, RouterStats* stats) const;
+  // d: [T, D], the gradient by the block's output, becomes that by its input.
+  void backward(const Context& ctx, View d, const Saved& s) const;
+
+  bool is_moe() const { return moe_.has_value(); }
+
+ private:
+  Norm attention_norm_, ffn_norm_;
+  Attention attention_;
+  std::optional<Mlp> mlp_;  // one of the two
+  std::optional<Moe> moe_;
+};
+
+}  // namespace sy

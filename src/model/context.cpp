@@ -1,0 +1,31 @@
+#include "src/model/context.h"
+
+namespace sy {
+
+View gather_tokens(const Context& ctx, Arena& arena, View x) {
+  if (ctx.mesh.tp->size() == 1) return x;
+  Shape shape = x.shape();
+  shape[0] = ctx.full_tokens();
+  const View full = arena.take(shape, x.dtype());
+  ctx.mesh.tp->all_gather(x, full);
+  return full;
+}
+
+ConstView gather_tokens(const Context& ctx, Arena& arena, ConstView x) {
+  if (ctx.mesh.tp->size() == 1) return x;
+  Shape shape = x.shape();
+  shape[0] = ctx.full_tokens();
+  const View full = arena.take(shape, x.dtype());
+  ctx.mesh.tp->all_gather(x, full);
+  return full;
+}
+
+void scatter_tokens(const Context& ctx, ConstView partial, View y) {
+  if (ctx.mesh.tp->size() == 1) return ctx.backend.add(partial, y);
+  const Arena::Scope scope(ctx.scratch);
+  const View sum = ctx.scratch.f32(y.shape());
+  ctx.mesh.tp->reduce_scatter(partial, sum);
+  ctx.backend.add(sum, y);
+}
+
+}  // namespace sy

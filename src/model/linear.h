@@ -1,0 +1,34 @@
+// y = x W^T + b. The one place where a weight matrix is asked for.
+//
+// Parallel over tp by what it is given: a column-parallel Linear holds rows of W and takes gathered tokens; a row-parallel
+// one holds columns of W, and its outputs are partial sums that forward_sum adds up over the ranks.
+#pragma once
+
+#include "src/model/context.h"
+#include "src/params/store.h"
+
+namespace sy {
+
+class Linear {
+ public:
+  // weight: [out..., in...], read as [out, in] with `in` columns; bias: [out] or none.
+  Linear(Param weight, Index in, Param bias = {});
+
+  // y: [T, out] = x: [T, in] W^T + b
+  void forward(const Context& ctx, ConstView x, View y) const;
+  // Row-parallel. y: [T, out] += sum over tp of (x W^T), + b. x: [B * S, in]
+  void forward_sum(const Context& ctx, ConstView x, View y) const;
+  // dx: [T, in] = dy: [T, out] W; accumulate: dx +=
+  void backward_input(const Context& ctx, ConstView dy, View dx, bool accumulate = false) const;
+  // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]
+  void backward_input_sum(const Context& ctx, ConstView dy, View dx) const;
+  // dW += dy^T x
+  void backward_weight(const Context& ctx, ConstView dy, ConstView x) const;
+  // db += column sums of dy; of a row-parallel Linear dy is that of the own tokens. dy: [T, out]
+  void backward_bias(const Context& ctx, ConstView dy) const;
+
+ private:
+  Param weight_, bias_;  // [out, in], [out]
+};
+
+}  // namespace sy

@@ -1,0 +1,33 @@
+#include "src/model/mlp.h"
+
+namespace sy {
+
+Mlp::Mlp(const Config& config, const ParamStore& store, const std::string& prefix)
+    : activation_(config.ffn_activation()),
+      width_(store.get(prefix + "up.weight").weight.dim(1)),
+      up_(store.get(prefix + "up.weight"), config.model.d_model, store.find(prefix + "up.bias")),
+      down_(store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {}
+
+void Mlp::forward(const Context& ctx, ConstView x, View y, Saved& s) const {
+  s.x = gather_tokens(ctx, ctx.saved, x);
+  s.h = ctx.saved.f32({ctx.full_tokens(), (activation_.gated ? 2 : 1) * width_});
+  s.a = ctx.saved.f32({ctx.full_tokens(), width_});
+  up_.forward(ctx, s.x, s.h);
+  ctx.backend.activation_forward(activation_, s.h, {}, s.a);
+  down_.forward_sum(ctx, s.a, y);
+}
+
+void Mlp::backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const {
+  const Arena::Scope scope(ctx.scratch);
+  down_.backward_bias(ctx, dy);
+  dy = gather_tokens(ctx, ctx.scratch, dy);
+  const View da = ctx.scratch.f32(s.a.shape()), dh = ctx.scratch.f32(s.h.shape());
+  down_.backward_input(ctx, dy, da);
+  down_.backward_weight(ctx, dy, s.a);
+  ctx.backend.activation_backward(activation_, da, s.h, {}, dh, {});
+  up_.backward_weight(ctx, dh, s.x);
+  up_.backward_bias(ctx, dh);
+  up_.backward_input_sum(ctx, dh, dx);
+}
+
+}  // namespace sy

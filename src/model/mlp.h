@@ -1,0 +1,31 @@
+// The dense feed-forward network: act(x W1) W2, or gated (act(x W1) * (x V)) W2 (Shazeer, "GLU variants", 2020).
+#pragma once
+
+#include "src/config.h"
+#include "src/model/linear.h"
+
+namespace sy {
+
+class Mlp {
+ public:
+  // Fl: the part of the width that this rank holds.
+  struct Saved {
+    ConstView x;  // [B * S, D] the gathered input
+    View h;       // [B * S, halves * Fl]
+    View a;       // [B * S, Fl]
+  };
+
+  Mlp(const Config& config, const ParamStore& store, const std::string& prefix);
+
+  // y: [T, D] += mlp(x: [T, D])
+  void forward(const Context& ctx, ConstView x, View y, Saved& s) const;
+  // dx: [T, D] = the gradient through the network of dy: [T, D]
+  void backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const;
+
+ private:
+  FfnActivation activation_;
+  Index width_;  // Fl
+  Linear up_, down_;
+};
+
+}  // namespace sy

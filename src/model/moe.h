@@ -1,0 +1,40 @@
+// The mixture-of-experts layer: route -> dispatch -> grouped expert FFN -> combine.
+#pragma once
+
+#include <optional>
+
+#include "dist/exchange.h"
+#include "src/model/mlp.h"
+#include "src/model/router.h"
+
+namespace sy {
+
+class Moe {
+ public:
+  // R: rows that this rank's experts received, over all ranks of the expert-parallel group.
+  struct Saved {
+    Router::Saved router;
+    std::optional<Exchange> exchange;
+    ConstView x;  // [T, D] the input
+    View rows;    // [R, D] the experts' inputs, by (local expert, global token)
+    View gates;   // [R] the weight of each row
+    View h;       // [R, halves * F]
+    Mlp::Saved shared;
+  };
+
+  Moe(const Config& config, const ParamStore& store, const std::string& prefix, View bias);
+
+  // y: [T, D] += sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x)
+  void forward(const Context& ctx, ConstView x, View y, Saved& s, RouterStats& stats) const;
+  // dx: [T, D] = the gradient through the layer of dy: [T, D]
+  void backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const;
+
+ private:
+  FfnActivation activation_;
+  Index width_;      // F
+  Router router_;
+  Param up_, down_;  // [E / ep, halves * F, D], [E / ep, D, F]
+  std::optional<Mlp> shared_;
+};
+
+}  // namespace sy

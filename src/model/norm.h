@@ -1,0 +1,29 @@
+#pragma once
+
+#include "src/model/context.h"
+#include "src/params/store.h"
+
+namespace sy {
+
+// RMSNorm (Zhang and Sennrich, 2019), LayerNorm, or nothing.
+class Norm {
+ public:
+  Norm(NormDesc desc, Param weight, Param bias) : desc_(desc), weight_(weight), bias_(bias) {}
+
+  // y: [T, D] = norm(x: [T, D]); stats: [T, 2]
+  void forward(const Context& ctx, ConstView x, View y, View stats) const {
+    if (desc_.kind == NormKind::none) return ctx.backend.copy(x, y);
+    ctx.backend.norm_forward(desc_, x, weight_.weight, bias_.weight, y, stats);
+  }
+  // dx: [T, D] += the gradient through the norm of dy: [T, D]
+  void backward(const Context& ctx, ConstView dy, ConstView x, ConstView stats, View dx) const {
+    if (desc_.kind == NormKind::none) return ctx.backend.add(dy, dx);
+    ctx.backend.norm_backward(desc_, dy, x, weight_.weight, stats, dx, weight_.grad, bias_.grad);
+  }
+
+ private:
+  NormDesc desc_;
+  Param weight_, bias_;
+};
+
+}  // namespace sy

@@ -1,0 +1,62 @@
+// The router: which experts each token is sent to, with which weights, and what balance costs.
+//
+//   z_t = W_r x_t,  s_t = softmax(z_t) or sigmoid(z_t);  the top k of s_t + bias;  capacity drops what does not fit.
+//
+// A new way to choose (hash, expert choice, noisy top-k) is a new score or order in Backend::route_forward; a new
+// balancing loss belongs to balance() here.
+#pragma once
+
+#include "src/config.h"
+#include "src/model/linear.h"
+
+namespace sy {
+
+// Where each kept assignment goes. R: kept assignments of this rank, ordered by (expert, token).
+struct Routing {
+  View weights;                      // [T, k] of each choice
+  View slots;                        // [T, k] i32: row, or -1 where dropped
+  View rows;                         // [R] i32: row -> assignment token * k + choice
+  View tokens;                       // [R] i32: row -> token
+  std::vector<std::int32_t> counts;  // [E] rows of each expert
+};
+
+class Router {
+ public:
+  struct Saved {
+    View logits;        // [T, E]
+    View experts;       // [T, k] i32
+    View dprobability;  // [G, E] gradient of the load-balance loss by each segment's sum of probabilities
+    Routing routing;
+  };
+
+  // bias: [E], added to the scores for the selection alone, or none.
+  Router(const Config& config, const ParamStore& store, const std::string& prefix, View bias);
+
+  // x: [T, D]. Adds to `stats`.
+  void forward(const Context& ctx, ConstView x, Saved& s, RouterStats& stats) const;
+  // dx: [T, D] += the gradient through the logits of dweights: [T, k], the load-balance loss and the z-loss.
+  void backward(const Context& ctx, ConstView dweights, ConstView x, const Saved& s, View dx) const;
+
+  Index experts() const { return experts_; }
+  Index top_k() const { return desc_.top_k; }
+
+ private:
+  // keep: [T, k] i32 for the own tokens.
+  void drop(const Context& ctx, ConstView experts, ConstView weights, View keep) const;
+  // Fills s.dprobability and adds the loss to stats. counts: [G, E] i32, probability: [G, E] of this rank's segments.
+  void balance(const Context& ctx, View counts, ConstView probability, Saved& s, RouterStats& stats) const;
+
+  RouteDesc desc_;
+  Index experts_;
+  double capacity_factor_, aux_loss_, z_loss_;
+  CapacityScope capacity_scope_;
+  DropOrder drop_order_;
+  AuxScope aux_scope_;
+  Linear logits_;
+  View bias_;
+};
+
+// C = ceil(factor * k * tokens / experts), at least 1; 0 (no limit) for factor 0.
+Index expert_capacity(double factor, Index top_k, Index tokens, Index experts);
+
+}  // namespace sy
