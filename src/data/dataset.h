@@ -1,57 +1,48 @@
-// A data set as `prepare` writes it: DIR/dataset.ini, and for each domain NAME the Megatron-LM pairs
-// DIR/NAME.{train,valid}.{bin,idx}, memory-mapped.
+// A prepared data set and the samples drawn from it.
 //
-// dataset.ini:  [dataset] tokenizer = bytes | sentencepiece   model = tokenizer.model (sentencepiece)   vocab = 257
-//                         domains = a,b,c
-//               [NAME]    train_documents train_tokens train_bytes valid_documents valid_tokens valid_bytes
+// DIR/dataset.ini describes it, and each domain NAME has the Megatron-LM pairs DIR/NAME.{train,valid}.{bin,idx}.
+// `switchyard prepare` writes all of them. For existing Megatron corpora, name (or link) the pairs so and write by hand
+//
+//   [dataset]
+//   tokenizer = none        # or bytes, or sentencepiece with model = FILE (relative to DIR)
+//   vocab = 50257           # ids are below this; only `none` needs it
+//   domains = web,code      # [A-Za-z0-9_-]+, at least one; their order numbers them
+//   [web]                   # optional, as is every key of it
+//   weight = 0.7            # share of the training samples: all domains have one, or none (then shares follow sizes)
+//   valid_bytes = 123456    # text behind the validation tokens: what bits per byte are measured against
+//
+// Further keys of a domain, checked against the files: {train,valid}_{documents,tokens}; and train_bytes. A missing
+// validation pair means that there is no validation text.
 #pragma once
 
 #include <filesystem>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/philox.h"
-#include "dist/shard.h"
 #include "kernels/tensor.h"
+#include "src/data/megatron.h"
 
 namespace sy {
 
 enum class SplitName { train, valid };
 
-// A .bin/.idx pair (MMIDIDX, version 1), read-only. Throws InputError naming the file when it is truncated, foreign, or
-// when idx and bin disagree.
-class IndexedTokens {
- public:
-  explicit IndexedTokens(const std::filesystem::path& prefix);  // without .bin/.idx
-  ~IndexedTokens();
-  IndexedTokens(IndexedTokens&&) noexcept;
-  IndexedTokens(const IndexedTokens&) = delete;
-
-  Index documents() const;
-  Index tokens() const;
-  Range document(Index i) const;  // its tokens
-  // Copies tokens [begin, begin + out.size()) of the concatenated documents. Throws InputError naming file and position
-  // when an id is not below `vocab`.
-  void read(Index begin, Index vocab, std::span<std::int32_t> out) const;
-
- private:
-  struct Mapped;
-  std::unique_ptr<Mapped> mapped_;
-};
-
 struct Domain {
   std::string name;
-  Index train_tokens = 0, train_bytes = 0, valid_tokens = 0, valid_bytes = 0;
+  Index train_documents = 0, train_tokens = 0, valid_documents = 0, valid_tokens = 0;
+  // Of the text, without end_of_text. 0: unknown (a corpus described by hand; `bytes` knows it from the tokens).
+  Index train_bytes = 0, valid_bytes = 0;
+  double weight = -1;  // share of the training samples, relative to the other domains'; -1: as many as it has
 };
 
 class Dataset {
  public:
+  // Opens and checks all files. Throws InputError naming the file or key that is wrong.
   explicit Dataset(const std::filesystem::path& dir);
   const std::filesystem::path& dir() const { return dir_; }
   Index vocab() const { return vocab_; }
-  const std::string& tokenizer() const { return tokenizer_; }  // "bytes" | "sentencepiece"
+  const std::string& tokenizer() const { return tokenizer_; }  // "bytes" | "sentencepiece" | "none"
   const std::vector<Domain>& domains() const { return domains_; }
   IndexedTokens open(int domain, SplitName split) const;
 
@@ -60,17 +51,37 @@ class Dataset {
   Index vocab_ = 0;
   std::string tokenizer_;
   std::vector<Domain> domains_;
+  std::vector<IndexedTokens> train_, valid_;  // of each domain
 };
 
-// Training samples. Sample i is a pure function of (data set, seq_len, seed, i): seq_len + 1 consecutive tokens of one
-// domain, whose windows are visited in a keyed permutation, epoch after epoch, in proportion to the domains' sizes.
-// No rank or batch size enters, so a run is resumed from one integer.
+// What dataset.ini says, before any other file is looked at. Counts that are not there are -1, `vocab` is 0.
+struct DatasetDescription {
+  std::string tokenizer;
+  std::filesystem::path model;  // of SentencePiece
+  Index vocab = 0;
+  std::vector<Domain> domains;
+};
+DatasetDescription read_dataset_ini(const std::filesystem::path& dir);
+std::string to_ini(const DatasetDescription& description);
+// [A-Za-z0-9_-]+, and not "dataset".
+void check_domain_name(const std::string& name);
+
+// Training samples. Sample i is a pure function of (data set, seq_len, seed, i): a window of seq_len + 1 consecutive
+// tokens of one domain's training documents. No rank or batch size enters, so a run is resumed from one integer.
+//
+//   * Windows begin every seq_len tokens: each token but a window's last is an input once. Up to seq_len tokens at the
+//     end of a domain fill no window.
+//   * Of the first n samples, domain d has its share of n to within one sample a domain (up to the shuffle within blocks
+//     of mixing_block); shares are the domains' numbers of windows, or their weights.
+//   * The k-th sample of a domain is window permutation(k mod windows) of epoch k / windows; each epoch has a permutation
+//     of its own, keyed by (seed, domain's name, epoch).
 class SampleStream {
  public:
+  // Throws InputError when a domain with a share of the samples is too short for one window.
   SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed);
   // tokens: [seq_len + 1]. Returns the domain.
   int read(Index sample, std::span<std::int32_t> tokens) const;
-  Index samples_per_epoch() const;
+  Index samples_per_epoch() const;  // all windows of the domains that have a share
   // Which domain and which window of it: what read() reads.
   struct Where {
     int domain;
@@ -78,12 +89,36 @@ class SampleStream {
   };
   Where where(Index sample) const;
 
+  // Small enough for any batch to be mixed like the whole; large enough that no rank always gets the same domain.
+  static constexpr Index mixing_block = 256;
+
  private:
-  const Dataset& dataset_;
-  Index seq_len_;
-  std::uint64_t seed_;
-  std::vector<IndexedTokens> tokens_;
-  std::vector<Index> windows_;  // of each domain
+  struct Source {
+    IndexedTokens tokens;
+    Index windows;
+    Index share;           // of total_share_
+    RandomStream epochs;   // the key of each epoch's permutation
+  };
+  Index seq_len_, vocab_;
+  RandomStream blocks_;  // the key of each block's shuffle
+  std::vector<Source> sources_;
+  Index total_share_ = 0;
+};
+
+// The validation tokens of a domain in order, each of them the target of exactly one position. The first has no context
+// and is no target, so that a loss summed over all targets covers targets() = tokens - 1 tokens.
+class EvalStream {
+ public:
+  EvalStream(const Dataset& dataset, int domain, Index seq_len);
+  Index windows() const { return (targets() + seq_len_ - 1) / seq_len_; }  // 0 without validation text
+  Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
+  // inputs, targets: [seq_len]. Window i predicts tokens (i * seq_len, (i + 1) * seq_len] of the split from those before
+  // them in the window. The last one is padded: inputs with 0, targets with -1.
+  void read(Index i, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
+
+ private:
+  Index seq_len_, vocab_;
+  IndexedTokens tokens_;
 };
 
 }  // namespace sy

@@ -1,4 +1,4 @@
-// Text to token ids and back. A new kind is a row of the table in tokenizer.cpp.
+// Text to token ids and back. A new kind is a class in tokenizer.cpp and a row of open_tokenizer.
 #pragma once
 
 #include <filesystem>
@@ -17,15 +17,23 @@ class Tokenizer {
   virtual std::string_view kind() const = 0;  // "bytes" | "sentencepiece"
   virtual Index vocab() const = 0;            // ids are below this
   virtual int end_of_text() const = 0;        // closes every document
-  // Appends the ids of one document's text, without end_of_text.
+  // Appends the ids of one document's text, without end_of_text. Threads may encode at the same time.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
+  // end_of_text and other control ids are no text. Ids must be in [0, vocab).
   virtual std::string decode(const std::vector<std::int32_t>& ids) const = 0;
   virtual bool needs_utf8() const = 0;
 };
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();  // ids 0..255 are bytes, 256 ends a text
+// Throws InputError when the file is missing, is no model, or has no end-of-sentence piece.
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::filesystem::path& model);
-// The tokenizer of a prepared data set.
+// The tokenizer of a prepared data set; InputError where dataset.ini says `tokenizer = none`.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& dataset_dir);
+
+// Trains a unigram model with exactly `vocab` pieces on lines of UTF-8 text, and returns the content of the model file.
+// Characters without a piece fall back to bytes and nothing is normalised, so that decode(encode(x)) == x for all
+// UTF-8 text. The same lines give the same model on every machine. Throws InputError when the text has too little
+// variety for so many pieces, or too much for so few.
+std::string train_sentencepiece(const std::vector<std::string>& lines, Index vocab);
 
 }  // namespace sy

@@ -1,0 +1,182 @@
+#include "src/data/dataset.h"
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "src/data/tokenizer.h"
+#include "src/io/files.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* ini_name = "dataset.ini";
+
+struct CountKey {
+  const char* name;
+  Index Domain::*field;
+};
+constexpr CountKey count_keys[] = {
+    {"train_documents", &Domain::train_documents}, {"train_tokens", &Domain::train_tokens},
+    {"train_bytes", &Domain::train_bytes},         {"valid_documents", &Domain::valid_documents},
+    {"valid_tokens", &Domain::valid_tokens},       {"valid_bytes", &Domain::valid_bytes}};
+
+// "section.key" -> value; a key is taken out when it is read, so what is left over is unknown.
+class Entries {
+ public:
+  explicit Entries(const fs::path& file) : file_(file.string()) {
+    namespace po = boost::program_options;
+    std::istringstream text(read_file(file));
+    try {
+      for (const auto& option : po::parse_config_file(text, po::options_description(), true).options)
+        if (!values_.emplace(option.string_key, option.value.at(0)).second)
+          bad_input("{}: {} is given twice: keep one", file_, option.string_key);
+    } catch (const po::error& e) {
+      bad_input("{}: {}: write `key = value` lines under [section] lines", file_, e.what());
+    }
+  }
+
+  std::string take(const std::string& key, const std::string& otherwise = "") {
+    const auto entry = values_.extract(key);
+    return entry ? entry.mapped() : otherwise;
+  }
+  template <class T>
+  T take_number(const std::string& key, T otherwise) {
+    const std::string text = take(key);
+    if (text.empty()) return otherwise;
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !(value >= 0) ||
+        value > static_cast<T>(0x1p62))
+      bad_input("{}: {} = {} is not a number from 0 on: correct it", file_, key, text);
+    return value;
+  }
+  void check_all_taken() const {
+    if (!values_.empty())
+      bad_input("{}: unknown key {}: remove it, or name its domain in dataset.domains", file_, values_.begin()->first);
+  }
+  const std::string& file() const { return file_; }
+
+ private:
+  std::string file_;
+  std::map<std::string, std::string> values_;
+};
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream in(text);
+  for (std::string item; std::getline(in, item, ',');) {
+    item.erase(0, item.find_first_not_of(" \t"));
+    item.erase(item.find_last_not_of(" \t") + 1);
+    items.push_back(item);
+  }
+  return items;
+}
+
+// Takes the counts of a split from its files; where dataset.ini has them too, they must agree.
+void settle(const fs::path& prefix, const IndexedTokens& tokens, Index& documents, Index& count) {
+  if ((documents >= 0 && documents != tokens.documents()) || (count >= 0 && count != tokens.tokens()))
+    bad_input("{}.idx has {} documents and {} tokens, but {} says {} and {}: the files belong to different data sets; "
+              "prepare them again", prefix.string(), tokens.documents(), tokens.tokens(), ini_name, documents, count);
+  documents = tokens.documents();
+  count = tokens.tokens();
+}
+
+}  // namespace
+
+void check_domain_name(const std::string& name) {
+  const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+  if (name.empty() || !plain || name == "dataset")
+    bad_input("'{}' cannot name a domain: use letters, digits, _ and - (but not 'dataset')", name);
+}
+
+DatasetDescription read_dataset_ini(const fs::path& dir) {
+  const fs::path file = dir / ini_name;
+  if (std::error_code ignored; !fs::exists(file, ignored))
+    bad_input("{} is not a data set: it has no {}; make one with `switchyard prepare ... --output {}`", dir.string(),
+              ini_name, dir.string());
+  Entries entries(file);
+  DatasetDescription d;
+  d.tokenizer = entries.take("dataset.tokenizer");
+  if (d.tokenizer != "bytes" && d.tokenizer != "sentencepiece" && d.tokenizer != "none")
+    bad_input("{}: dataset.tokenizer = {}: set it to bytes, sentencepiece or none", entries.file(), d.tokenizer);
+  if (d.tokenizer == "sentencepiece") {
+    const std::string model = entries.take("dataset.model");
+    if (model.empty()) bad_input("{}: dataset.model is missing: name the SentencePiece model", entries.file());
+    d.model = dir / model;
+  }
+  d.vocab = entries.take_number<Index>("dataset.vocab", 0);
+  if (d.vocab == 0 && d.tokenizer == "none")
+    bad_input("{}: dataset.vocab is missing: set it to the number of token ids", entries.file());
+  if (d.vocab > INT32_MAX) bad_input("{}: dataset.vocab = {}: ids have 31 bits", entries.file(), d.vocab);
+
+  std::set<std::string> seen;
+  int weights = 0;
+  for (const std::string& name : split_list(entries.take("dataset.domains"))) {
+    check_domain_name(name);
+    if (!seen.insert(name).second) bad_input("{}: dataset.domains names {} twice: keep one", entries.file(), name);
+    Domain domain;
+    domain.name = name;
+    for (const CountKey& key : count_keys) domain.*key.field = entries.take_number<Index>(name + "." + key.name, -1);
+    domain.weight = entries.take_number<double>(name + ".weight", -1);
+    weights += domain.weight >= 0;
+    d.domains.push_back(domain);
+  }
+  if (d.domains.empty()) bad_input("{}: dataset.domains is missing: name at least one domain", entries.file());
+  if (weights != 0 && weights != static_cast<int>(d.domains.size()))
+    bad_input("{}: {} of {} domains have a weight: give one to every domain, or to none", entries.file(), weights,
+              d.domains.size());
+  if (weights != 0 && std::none_of(d.domains.begin(), d.domains.end(), [](const Domain& x) { return x.weight > 0; }))
+    bad_input("{}: every weight is 0: give a domain a share of the samples", entries.file());
+  entries.check_all_taken();
+  return d;
+}
+
+std::string to_ini(const DatasetDescription& d) {
+  std::vector<std::string> names;
+  for (const Domain& domain : d.domains) names.push_back(domain.name);
+  std::string text = fmt::format("[dataset]\ntokenizer = {}\n", d.tokenizer);
+  if (!d.model.empty()) text += fmt::format("model = {}\n", d.model.filename().string());
+  text += fmt::format("vocab = {}\ndomains = {}\n", d.vocab, fmt::join(names, ","));
+  for (const Domain& domain : d.domains) {
+    text += fmt::format("\n[{}]\n", domain.name);
+    if (domain.weight >= 0) text += fmt::format("weight = {}\n", domain.weight);
+    for (const CountKey& key : count_keys)
+      if (domain.*key.field >= 0) text += fmt::format("{} = {}\n", key.name, domain.*key.field);
+  }
+  return text;
+}
+
+Dataset::Dataset(const fs::path& dir) : dir_(dir) {
+  DatasetDescription d = read_dataset_ini(dir);
+  tokenizer_ = d.tokenizer;
+  vocab_ = d.vocab > 0 ? d.vocab : open_tokenizer(dir)->vocab();
+  domains_ = std::move(d.domains);
+  for (Domain& domain : domains_) {
+    const fs::path train = dir / (domain.name + ".train"), valid = dir / (domain.name + ".valid");
+    train_.emplace_back(train);
+    const bool has_valid = fs::exists(valid.string() + ".idx") || fs::exists(valid.string() + ".bin");
+    valid_.push_back(has_valid ? IndexedTokens(valid) : IndexedTokens());
+    settle(train, train_.back(), domain.train_documents, domain.train_tokens);
+    settle(valid, valid_.back(), domain.valid_documents, domain.valid_tokens);
+    // A byte is a token there, and end_of_text ends each document.
+    const bool bytes = tokenizer_ == "bytes";
+    if (domain.train_bytes < 0) domain.train_bytes = bytes ? domain.train_tokens - domain.train_documents : 0;
+    if (domain.valid_bytes < 0) domain.valid_bytes = bytes ? domain.valid_tokens - domain.valid_documents : 0;
+  }
+}
+
+IndexedTokens Dataset::open(int domain, SplitName split) const {
+  return (split == SplitName::train ? train_ : valid_).at(static_cast<std::size_t>(domain));
+}
+
+}  // namespace sy

@@ -1,0 +1,67 @@
+// Megatron-LM's indexed data set, version 1: PREFIX.bin holds the tokens of all documents, one after another, and
+// PREFIX.idx (little-endian, unaligned) says where each begins:
+//
+//   "MMIDIDX\0\0"            9 bytes
+//   version      u64 = 1
+//   token type   u8          1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16
+//   sequences    u64
+//   boundaries   u64         documents + 1
+//   lengths      i32 [sequences]    tokens
+//   pointers     i64 [sequences]    byte offset in .bin
+//   boundaries   i64 [boundaries]   index of each document's first sequence; begins with 0, ends with `sequences`
+//
+// A document is one sequence or more. The layout is that of megatron/core/datasets/indexed_dataset.py.
+#pragma once
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include "dist/shard.h"
+#include "kernels/tensor.h"
+
+namespace sy {
+
+// A pair, memory-mapped and read-only; a copy shares the mapping, and threads may read at the same time. The constructor
+// reads the whole idx (20 bytes a document) to check it, and throws InputError naming the file when it is truncated,
+// foreign, or when idx and bin disagree.
+class IndexedTokens {
+ public:
+  IndexedTokens() = default;                                        // no documents
+  explicit IndexedTokens(const std::filesystem::path& prefix);      // without .bin/.idx
+
+  Index documents() const;
+  Index tokens() const;
+  Range document(Index i) const;  // its tokens
+  // Copies tokens [begin, begin + out.size()) of the concatenated documents. Throws InputError naming file and position
+  // when an id is not in [0, vocab).
+  void read(Index begin, Index vocab, std::span<std::int32_t> out) const;
+
+ private:
+  struct Mapped;
+  std::shared_ptr<const Mapped> mapped_;
+};
+
+// Writes a pair document by document, in constant memory: the lengths go to the idx as they come, and finish() reads
+// them back to write pointers and boundaries. Until finish() the idx has no valid header. Tokens are u16 where
+// vocab < 65500 (Megatron's own limit), else i32. Throws Failure when the disk does.
+class IndexedWriter {
+ public:
+  IndexedWriter(const std::filesystem::path& prefix, Index vocab);
+  void add(std::span<const std::int32_t> document);
+  void finish();
+  Index documents() const { return documents_; }
+  Index tokens() const { return tokens_; }
+
+ private:
+  using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+  void write(std::FILE* file, const std::filesystem::path& path, const void* data, std::size_t bytes);
+
+  std::filesystem::path bin_path_, idx_path_;
+  File bin_, idx_;
+  bool narrow_;  // u16
+  Index documents_ = 0, tokens_ = 0;
+};
+
+}  // namespace sy

@@ -1,0 +1,47 @@
+// A keyed permutation of [0, n) that is computed element by element: no memory, any element in constant time.
+//
+// A balanced Feistel network (each round is a bijection, whatever its function) over the smallest 4^h >= n, and
+// cycle-walking: an image outside [0, n) is permuted again until it falls inside, which keeps the map a bijection of
+// [0, n) (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). Less than four walks are expected.
+#pragma once
+
+#include "kernels/check.h"
+#include "kernels/philox.h"
+#include "kernels/tensor.h"
+
+namespace sy {
+
+class Permutation {
+ public:
+  Permutation(Index n, std::uint64_t key) : n_(n), key_(key) {
+    SY_ASSERT(n > 0, "a permutation of nothing");
+    while (half_ < 31 && (Index{1} << (2 * half_)) < n) ++half_;
+  }
+
+  Index operator()(Index i) const {
+    SY_ASSERT(i >= 0 && i < n_, "element {} of {}", i, n_);
+    do i = shuffle(i);
+    while (i >= n_);
+    return i;
+  }
+
+ private:
+  static constexpr int rounds = 6;  // four give a pseudo-random permutation (Luby and Rackoff); two more for small n
+
+  Index shuffle(Index i) const {
+    const std::uint64_t mask = (std::uint64_t{1} << half_) - 1;
+    std::uint64_t left = static_cast<std::uint64_t>(i) >> half_, right = static_cast<std::uint64_t>(i) & mask;
+    for (int round = 0; round < rounds; ++round) {
+      const std::uint64_t mixed = left ^ (philox(key_, right, static_cast<std::uint64_t>(round))[0] & mask);
+      left = right;
+      right = mixed;
+    }
+    return static_cast<Index>(left << half_ | right);
+  }
+
+  Index n_;
+  std::uint64_t key_;
+  int half_ = 0;  // bits of each half
+};
+
+}  // namespace sy

@@ -1,0 +1,49 @@
+// Text files to a data set (src/data/dataset.h).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/data/dataset.h"
+
+namespace sy {
+
+struct PrepareOptions {
+  struct Source {
+    std::string name;
+    std::vector<std::filesystem::path> paths;  // files, or folders to walk
+  };
+  std::vector<Source> domains;
+  std::string tokenizer = "bytes";  // bytes | spm:FILE | train-spm:VOCAB
+  double valid_fraction = 0.05;     // of the documents, in [0, 1)
+  std::filesystem::path output;
+  std::uint64_t seed = 1;
+  bool overwrite = false;
+};
+
+struct PrepareProgress {
+  std::string_view phase;        // "sampling lines", "training the tokenizer", or the domain that is being tokenized
+  Index bytes = 0, total = 0;    // of text, read by this phase or, when tokenizing, by all domains; total 0: unknown
+};
+
+struct Prepared {
+  Dataset dataset;
+  Index left_out;  // entries of folders: links to folders, special files (walk_files)
+};
+
+// Each document goes to validation with probability valid_fraction, drawn by (seed, domain, document's number); with
+// 0 < valid_fraction, a domain of two documents or more has some in both splits, and a single document is cut in two.
+// Documents end with end_of_text.
+//
+// Memory does not grow with the corpus: a document at a time (src/data/text.h), the idx in IndexedWriter's way, and at
+// most training_bytes of text to train a tokenizer. The files grow in OUTPUT/prepare.tmp and are renamed when all are
+// whole, dataset.ini last: without it there is no data set. Nothing is overwritten unless `overwrite`.
+// Throws InputError for what is wrong with options or text, Failure when the disk fails.
+Prepared prepare(const PrepareOptions& options, const std::function<void(const PrepareProgress&)>& progress);
+
+// The text that a tokenizer is trained on: lines drawn at random from the whole corpus.
+constexpr Index training_bytes = 8 << 20;
+
+}  // namespace sy

@@ -1,0 +1,159 @@
+#include "src/data/tokenizer.h"
+
+// SentencePiece's headers use containers that they do not include.
+#include <unordered_map>
+
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include <charconv>
+
+#include "src/data/dataset.h"
+#include "src/io/files.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+namespace sp = sentencepiece;
+
+namespace {
+
+class ByteTokenizer : public Tokenizer {
+ public:
+  std::string_view kind() const override { return "bytes"; }
+  Index vocab() const override { return 257; }
+  int end_of_text() const override { return 256; }
+  bool needs_utf8() const override { return false; }
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+    ids.insert(ids.end(), bytes, bytes + text.size());
+  }
+  std::string decode(const std::vector<std::int32_t>& ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      SY_ASSERT(id >= 0 && id < vocab(), "id {}", id);
+      if (id < 256) text += static_cast<char>(id);
+    }
+    return text;
+  }
+};
+
+// U+2581, which SentencePiece writes for a blank inside its pieces. It decodes the character itself to a blank as well.
+constexpr std::string_view blank_mark = "\xE2\x96\x81";
+
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  explicit SentencePieceTokenizer(const fs::path& model) {
+    const std::string content = read_file(model);
+    const sp::util::Status status = processor_.LoadFromSerializedProto(content);
+    if (!status.ok() || processor_.GetPieceSize() == 0)
+      bad_input("{} is not a SentencePiece model: name a .model file made by spm_train or `--tokenizer train-spm:VOCAB`",
+                model.string());
+    if (processor_.eos_id() < 0)
+      bad_input("{} has no end-of-sentence piece, which closes every document: train the model with an eos_id",
+                model.string());
+    // Where the model has pieces for the bytes of U+2581, it is kept by spelling it so. Not where each encoded part
+    // would get a blank in front.
+    std::vector<int> bytes, letter;
+    for (const char* piece : {"<0xE2>", "<0x96>", "<0x81>"}) {
+      const int id = processor_.PieceToId(piece);
+      if (processor_.IsByte(id)) bytes.push_back(id);
+    }
+    check(processor_.Encode("a", &letter));
+    const bool adds_blank = !letter.empty() && processor_.IdToPiece(letter.front()).starts_with(blank_mark);
+    if (bytes.size() == blank_mark.size() && !adds_blank) blank_mark_ids_ = bytes;
+  }
+
+  std::string_view kind() const override { return "sentencepiece"; }
+  Index vocab() const override { return processor_.GetPieceSize(); }
+  int end_of_text() const override { return processor_.eos_id(); }
+  bool needs_utf8() const override { return true; }
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    std::vector<int> part;
+    for (;;) {
+      const std::size_t mark = blank_mark_ids_.empty() ? text.npos : text.find(blank_mark);
+      check(processor_.Encode({text.data(), std::min(mark, text.size())}, &part));
+      ids.insert(ids.end(), part.begin(), part.end());
+      if (mark == text.npos) return;
+      ids.insert(ids.end(), blank_mark_ids_.begin(), blank_mark_ids_.end());
+      text.remove_prefix(mark + blank_mark.size());
+    }
+  }
+  std::string decode(const std::vector<std::int32_t>& ids) const override {
+    std::string text;
+    check(processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text));
+    return text;
+  }
+
+ private:
+  static void check(const sp::util::Status& status) { SY_ASSERT(status.ok(), "SentencePiece: {}", status.ToString()); }
+
+  sp::SentencePieceProcessor processor_;
+  std::vector<int> blank_mark_ids_;  // empty: U+2581 is left to the model
+};
+
+class Lines : public sp::SentenceIterator {
+ public:
+  explicit Lines(const std::vector<std::string>& lines) : lines_(lines) {}
+  bool done() const override { return next_ == lines_.size(); }
+  void Next() override { ++next_; }
+  const std::string& value() const override { return lines_[next_]; }
+  sp::util::Status status() const override { return {}; }
+
+ private:
+  const std::vector<std::string>& lines_;
+  std::size_t next_ = 0;
+};
+
+// The number after `words` in `text`, or -1.
+Index number_after(std::string_view text, std::string_view words) {
+  Index number = -1;
+  if (const std::size_t at = text.find(words); at != text.npos)
+    std::from_chars(text.data() + at + words.size(), text.data() + text.size(), number);
+  return number;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& model) {
+  return std::make_unique<SentencePieceTokenizer>(model);
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& dataset_dir) {
+  const DatasetDescription d = read_dataset_ini(dataset_dir);
+  if (d.tokenizer == "bytes") return make_byte_tokenizer();
+  if (d.tokenizer == "sentencepiece") return load_sentencepiece(d.model);
+  bad_input("{} has `tokenizer = {}`: text cannot be turned into its tokens, nor back", dataset_dir.string(), d.tokenizer);
+}
+
+std::string train_sentencepiece(const std::vector<std::string>& lines, Index vocab) {
+  std::string model;
+  Lines iterator(lines);
+  const sp::util::Status status = sp::SentencePieceTrainer::Train(
+      {{"model_type", "unigram"},
+       {"vocab_size", std::to_string(vocab)},
+       {"byte_fallback", "true"},
+       {"normalization_rule_name", "identity"},
+       {"add_dummy_prefix", "false"},
+       {"remove_extra_whitespaces", "false"},
+       {"allow_whitespace_only_pieces", "true"},  // indentation
+       {"unk_id", "0"},
+       {"eos_id", "1"},
+       {"bos_id", "-1"},
+       {"num_threads", "8"},  // sums of floats are grouped by threads: a fixed number, whatever the machine has
+       {"minloglevel", "2"}},
+      &iterator, &model);
+  if (status.ok()) return model;
+  const std::string message = status.ToString();
+  if (const Index most = number_after(message, "Please set it to a value <= "); most > 0)
+    bad_input("train-spm:{}: the corpus has too little variety for so many pieces: the largest possible vocabulary is {}",
+              vocab, most);
+  if (const Index least = number_after(message, fmt::format("required_chars. {} vs ", vocab)); least > 0)
+    bad_input("train-spm:{}: the bytes and the corpus's characters alone need {} pieces: ask for more", vocab, least);
+  bad_input("train-spm:{}: SentencePiece cannot train on this corpus: {}", vocab, message);
+}
+
+}  // namespace sy
