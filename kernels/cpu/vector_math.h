@@ -19,7 +19,7 @@ struct ExpParts {
 
 // x within [-87, 89] (or a NaN, which r and q keep). Error of 1 + r + r^2 q: 3e-9 relative before rounding; the
 // coefficients minimise the maximum over |r| <= ln(2)/2 (Lawson's iteration).
-inline ExpParts exp_parts(float x) {
+[[gnu::always_inline]] inline ExpParts exp_parts(float x) {
   constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, left in the low bits
   const float t = x * 1.44269504f + magic;
   const float n = t - magic;
@@ -38,7 +38,7 @@ inline ExpParts exp_parts(float x) {
 }  // namespace detail
 
 // e^x within 1.02 ulp. 0 below -87 (-infinity included), infinity above 88.73, NaN for NaN; exactly 1 at 0.
-inline float exp_(float x) {
+[[gnu::always_inline]] inline float exp_(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 89.0f ? 89.0f : x;
   const detail::ExpParts e = detail::exp_parts(x);
@@ -46,10 +46,10 @@ inline float exp_(float x) {
   return (2.0f + (2.0f * e.r + (2.0f * e.r) * (e.r * e.q))) * e.half_scale;
 }
 
-inline float sigmoid_(float x) { return 1.0f / (1.0f + exp_(-x)); }
+[[gnu::always_inline]] inline float sigmoid_(float x) { return 1.0f / (1.0f + exp_(-x)); }
 
 // tanh x = m / (m + 2), m = e^(2|x|) - 1, which loses no digits near 0. Within 3 ulp.
-inline float tanh_(float x) {
+[[gnu::always_inline]] inline float tanh_(float x) {
   float y = 2.0f * std::fabs(x);
   y = y > 40.0f ? 40.0f : y;
   const detail::ExpParts e = detail::exp_parts(y);

@@ -1,0 +1,112 @@
+#include "kernels/cpu/gemm.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <omp.h>
+
+#include "kernels/cpu/tile.h"
+
+namespace sy::cpu {
+namespace {
+
+constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
+
+// k is summed in blocks of at most this many. A packed panel of A (tile_rows x block) stays in the L1 cache.
+constexpr Index max_k_block = 384;
+// Rows of A that are packed together: a few panels.
+constexpr Index a_rows = 8 * tile_rows;
+// A task's packed part of B (k block x columns) stays in the L2 cache.
+constexpr Index max_b_floats = 96 * 1024;
+
+// Equal blocks, so that none is short.
+Index k_block(Index k) { return ceil_div(k, ceil_div(k, max_k_block)); }
+
+// Rows [i, i_end) and columns [j, j_end) of one product.
+struct Task {
+  const Problem* problem;
+  Index i, i_end, j, j_end;
+};
+
+// The task's part of B is packed once for each k block; A, a few panels at a time.
+void run(const Task& task) {
+  thread_local Buffer b_buffer, a_buffer;
+  const Problem& p = *task.problem;
+  if (p.k == 0) {
+    if (!p.accumulate)
+      for (Index i = task.i; i < task.i_end; ++i) std::fill(p.c + i * p.ldc + task.j, p.c + i * p.ldc + task.j_end, 0.0f);
+    return;
+  }
+  const Index block = k_block(p.k);
+  const Index cols = task.j_end - task.j;
+  float* b_panels = b_buffer.reserve(ceil_div(cols, tile_cols) * tile_cols * block + lanes);
+  float* a_panels = a_buffer.reserve(a_rows * block + lanes);
+  for (Index l = 0; l < p.k; l += block) {
+    const Index depth = std::min(block, p.k - l);
+    const bool accumulate = p.accumulate || l > 0;
+    pack<tile_cols>(p.b.data + l * p.b.row_stride + task.j * p.b.col_stride, p.b.col_stride, p.b.row_stride, cols,
+                    depth, b_panels);
+    for (Index first = task.i; first < task.i_end; first += a_rows) {
+      const Index end = std::min(first + a_rows, task.i_end);
+      pack<tile_rows>(p.a.data + first * p.a.row_stride + l * p.a.col_stride, p.a.row_stride, p.a.col_stride,
+                      end - first, depth, a_panels);
+      for (Index i = first; i < end; i += tile_rows) {
+        for (Index j = 0; j < cols; j += tile_cols) {
+          Tiles<1, tile_rows>::run(std::min<Index>(tile_rows, end - i), depth, a_panels + (i - first) * depth,
+                                   b_panels + j * depth, tile_cols, p.c + i * p.ldc + task.j + j, p.ldc,
+                                   std::min<Index>(tile_cols, cols - j), accumulate);
+        }
+      }
+    }
+  }
+}
+
+double multiplications(const Problem& p) { return double(p.m) * double(p.n) * double(std::max<Index>(p.k, 1)); }
+
+// Cuts a product into tasks of about `work` multiplications, of a shape that keeps packing cheap.
+void cut(const Problem& p, double work, std::vector<Task>& tasks) {
+  if (p.m == 0 || p.n == 0) return;
+  const Index depth = std::max<Index>(1, p.k == 0 ? 1 : k_block(p.k));
+  const Index max_cols = std::max<Index>(tile_cols, max_b_floats / depth / tile_cols * tile_cols);
+  const Index parts = ceil_div(p.n, max_cols);
+  const Index cols = ceil_div(ceil_div(p.n, parts), tile_cols) * tile_cols;
+  const double wanted_rows = work / (double(std::min(cols, p.n)) * double(std::max<Index>(p.k, 1)));
+  const Index row_parts = std::max<Index>(1, Index(double(p.m) / std::max(wanted_rows, 1.0) + 0.5));
+  const Index rows = ceil_div(ceil_div(p.m, row_parts), tile_rows) * tile_rows;
+  for (Index j = 0; j < p.n; j += cols)
+    for (Index i = 0; i < p.m; i += rows)
+      tasks.push_back({&p, i, std::min(i + rows, p.m), j, std::min(j + cols, p.n)});
+}
+
+constexpr double serial_multiplications = 2.5e5;  // less takes less time than waking the threads
+constexpr double min_task_multiplications = 8e6;  // smaller tasks pack too much
+constexpr Index tasks_per_thread = 8;             // enough to even out threads of unequal speed
+
+}  // namespace
+
+void gemm_batch(std::span<const Problem> problems) {
+  double total = 0;
+  for (const Problem& p : problems) total += multiplications(p);
+  const int threads = omp_in_parallel() || total < serial_multiplications ? 1 : omp_get_max_threads();
+  std::vector<Task> tasks;
+  const double share = total / double(threads);
+  const double work = std::min(share, std::max(share / tasks_per_thread, min_task_multiplications));
+  for (const Problem& p : problems) cut(p, threads == 1 ? total : work, tasks);
+  const Index count = std::ssize(tasks);
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && count > 1)
+  for (Index t = 0; t < count; ++t) run(tasks[t]);
+}
+
+void gemm(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index ldc, bool accumulate) {
+  const Problem problem{m, n, k, a, b, c, ldc, accumulate};
+  gemm_batch({&problem, 1});
+}
+
+void gemm_serial(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index ldc, bool accumulate) {
+  const Problem problem{m, n, k, a, b, c, ldc, accumulate};
+  std::vector<Task> tasks;
+  cut(problem, multiplications(problem), tasks);
+  for (const Task& task : tasks) run(task);
+}
+
+}  // namespace sy::cpu

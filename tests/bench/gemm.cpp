@@ -1,0 +1,116 @@
+// Products at the shapes of a training step: GFLOP/s, the share of the FMA peak measured in the same run, and the same
+// through OpenBLAS where the system has one (opened at run time, the best of 1 and all threads is its own business).
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include "kernels/cpu/gemm.h"
+#include "tests/bench/peak.h"
+
+namespace {
+
+using sy::Index;
+using sy::bench::seconds_now;
+using sy::cpu::Problem;
+
+// How a product reads its operands: x W^T, dy W, dy^T x.
+enum class Kind { forward, input_gradient, weight_gradient };
+constexpr const char* kind_names[] = {"x W^T", "dy W", "dy^T x"};
+
+struct Shape {
+  const char* what;
+  Kind kind;
+  Index count, m, n, k;  // count products of c: [m, n], summed over k
+};
+
+constexpr Shape shapes[] = {
+    {"attention qkv", Kind::forward, 1, 2048, 384, 256},
+    {"attention qkv", Kind::forward, 1, 2048, 768, 256},
+    {"attention out", Kind::forward, 1, 2048, 256, 256},
+    {"attention qkv", Kind::input_gradient, 1, 2048, 256, 768},
+    {"attention qkv", Kind::weight_gradient, 1, 768, 256, 2048},
+    {"attention out", Kind::weight_gradient, 1, 256, 256, 2048},
+    {"8 experts up", Kind::forward, 8, 512, 1408, 256},
+    {"8 experts down", Kind::forward, 8, 512, 256, 704},
+    {"8 experts up", Kind::input_gradient, 8, 512, 256, 1408},
+    {"8 experts down", Kind::input_gradient, 8, 512, 704, 256},
+    {"8 experts up", Kind::weight_gradient, 8, 1408, 256, 512},
+    {"8 experts down", Kind::weight_gradient, 8, 256, 704, 512},
+    {"64 experts up", Kind::forward, 64, 256, 512, 256},
+    {"64 experts up", Kind::weight_gradient, 64, 512, 256, 256},
+    {"32 experts up", Kind::forward, 32, 64, 1408, 256},
+    {"32 experts up", Kind::input_gradient, 32, 64, 256, 1408},
+    {"32 experts up", Kind::weight_gradient, 32, 1408, 256, 64},
+    {"64 experts up", Kind::forward, 64, 32, 1408, 256},
+    {"8 experts up", Kind::forward, 8, 16, 1408, 256},
+    {"head, bytes", Kind::forward, 1, 2048, 257, 256},
+    {"head, bytes", Kind::weight_gradient, 1, 257, 256, 2048},
+    {"head", Kind::forward, 1, 2048, 32768, 256},
+    {"head", Kind::input_gradient, 1, 2048, 256, 32768},
+    {"head", Kind::weight_gradient, 1, 32768, 256, 2048},
+    {"one token", Kind::forward, 1, 1, 768, 256},
+    {"square", Kind::forward, 1, 1024, 1024, 1024},
+};
+
+using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda,
+                       const float* b, int ldb, float beta, float* c, int ldc);
+
+double best_seconds(const std::function<void()>& run) {
+  run();
+  double best = 1e30;
+  const double start = seconds_now();
+  for (int i = 0; i < 5 || (seconds_now() - start < 0.3 && i < 2000); ++i) {
+    const double begin = seconds_now();
+    run();
+    best = std::min(best, seconds_now() - begin);
+  }
+  return best;
+}
+
+}  // namespace
+
+int main() {
+  void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+  const auto sgemm = library ? reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm")) : nullptr;
+  const double peak = sy::bench::measured_fma_peak();
+  std::printf("FMA peak %.1f GFLOP/s on %d threads\n\n", peak / 1e9, omp_get_max_threads());
+  std::printf("%-16s %-7s %5s %6s %6s %6s %10s %6s %10s %6s\n", "shape", "product", "count", "m", "n", "k", "GFLOP/s",
+              "peak", "OpenBLAS", "peak");
+  for (const Shape& s : shapes) {
+    const auto filled = [](Index size) {
+      std::vector<float> v(size);
+      for (Index i = 0; i < size; ++i) v[i] = float((i * 7919) % 1009) / 1009 - 0.5f;
+      return v;
+    };
+    const bool a_transposed = s.kind == Kind::weight_gradient, b_transposed = s.kind == Kind::forward;
+    const std::vector<float> a = filled(s.count * s.m * s.k), b = filled(s.count * s.n * s.k);
+    std::vector<float> c(s.count * s.m * s.n);
+    std::vector<Problem> problems;
+    for (Index e = 0; e < s.count; ++e) {
+      problems.push_back({s.m, s.n, s.k,
+                          {a.data() + e * s.m * s.k, a_transposed ? 1 : s.k, a_transposed ? s.m : 1},
+                          {b.data() + e * s.n * s.k, b_transposed ? 1 : s.n, b_transposed ? s.k : 1},
+                          c.data() + e * s.m * s.n, s.n, a_transposed});
+    }
+    const double flops = 2.0 * double(s.count) * double(s.m) * double(s.n) * double(s.k);
+    const double own = flops / best_seconds([&] { sy::cpu::gemm_batch(problems); });
+    std::printf("%-16s %-7s %5td %6td %6td %6td %10.1f %5.0f%%", s.what, kind_names[int(s.kind)], s.count, s.m, s.n,
+                s.k, own / 1e9, 100 * own / peak);
+    if (sgemm) {
+      const double theirs = flops / best_seconds([&] {
+        for (const Problem& p : problems) {
+          const int lda = int(a_transposed ? s.m : s.k), ldb = int(b_transposed ? s.k : s.n);
+          sgemm(101, a_transposed ? 112 : 111, b_transposed ? 112 : 111, int(s.m), int(s.n), int(s.k), 1.0f, p.a.data,
+                lda, p.b.data, ldb, a_transposed ? 1.0f : 0.0f, p.c, int(s.n));
+        }
+      });
+      std::printf(" %10.1f %5.0f%%", theirs / 1e9, 100 * theirs / peak);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}

@@ -1,0 +1,202 @@
+// Products against double-precision sums, and their bitwise independence of neighbours, tiles and threads.
+#include "kernels/cpu/gemm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+namespace sy::cpu {
+namespace {
+
+constexpr float untouched = 12345.0f;
+
+std::vector<float> random_floats(Index count, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<float> v(count);
+  for (float& x : v) x = uniform(generator);
+  return v;
+}
+
+enum class Layout { rows, columns, spaced };  // which stride is 1; spaced: none
+
+// A matrix of rows x cols in memory of its own, with gaps after each row or column.
+struct Stored {
+  std::vector<float> memory;
+  Matrix matrix;
+  float at(Index i, Index j) const { return matrix.data[i * matrix.row_stride + j * matrix.col_stride]; }
+};
+
+Stored random_matrix(Index rows, Index cols, Layout layout, unsigned seed) {
+  Stored s;
+  const Index row_stride = layout == Layout::rows ? cols + 3 : layout == Layout::columns ? 1 : 2 * cols + 1;
+  const Index col_stride = layout == Layout::rows ? 1 : layout == Layout::columns ? rows + 5 : 2;
+  s.memory = random_floats(rows * row_stride + cols * col_stride + 1, seed);
+  s.matrix = {s.memory.data(), row_stride, col_stride};
+  return s;
+}
+
+struct ThreadCount {
+  explicit ThreadCount(int n) : before(omp_get_max_threads()) { omp_set_num_threads(n); }
+  ~ThreadCount() { omp_set_num_threads(before); }
+  int before;
+};
+
+// Runs the product and compares with a double sum; memory between the rows of C and around it must stay untouched.
+void check(Index m, Index n, Index k, Layout a_layout, Layout b_layout, bool accumulate, bool serial) {
+  SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", layouts " << int(a_layout) << ' '
+                                  << int(b_layout) << (accumulate ? ", accumulating" : ""));
+  const Stored a = random_matrix(m, k, a_layout, 1), b = random_matrix(k, n, b_layout, 2);
+  constexpr Index margin = 64;
+  const Index ldc = n + 7;
+  std::vector<float> c(m * ldc + 2 * margin, untouched);
+  const std::vector<float> before = random_floats(m * n, 3);
+  float* c0 = c.data() + margin;
+  for (Index i = 0; i < m; ++i)
+    for (Index j = 0; j < n; ++j)
+      c0[i * ldc + j] = accumulate ? before[i * n + j] : std::numeric_limits<float>::quiet_NaN();
+  (serial ? gemm_serial : gemm)(m, n, k, a.matrix, b.matrix, c0, ldc, accumulate);
+  for (Index i = 0; i < m; ++i) {
+    for (Index j = 0; j < n; ++j) {
+      double want = accumulate ? before[i * n + j] : 0.0;
+      for (Index l = 0; l < k; ++l) want += double(a.at(i, l)) * double(b.at(l, j));
+      ASSERT_NEAR(c0[i * ldc + j], want, 1e-6 * std::sqrt(double(k) + 1) * 4) << "at " << i << ", " << j;
+      c0[i * ldc + j] = untouched;
+    }
+  }
+  EXPECT_TRUE(std::all_of(c.begin(), c.end(), [](float x) { return x == untouched; })) << "wrote outside C";
+}
+
+TEST(CpuGemm, MatchesDoubleSumsForEveryLayoutAndOddSize) {
+  const Index sizes[][3] = {{1, 1, 1},   {2, 3, 5},     {13, 31, 17},  {14, 32, 16},  {15, 33, 33},
+                            {29, 65, 7}, {64, 48, 100}, {97, 130, 61}, {257, 19, 40}, {5, 300, 23}};
+  for (const auto& s : sizes)
+    for (Layout a : {Layout::rows, Layout::columns, Layout::spaced})
+      for (Layout b : {Layout::rows, Layout::columns, Layout::spaced})
+        for (bool accumulate : {false, true}) check(s[0], s[1], s[2], a, b, accumulate, false);
+}
+
+TEST(CpuGemm, SumsOverSeveralBlocksOfK) {
+  for (Index k : {383, 384, 385, 769, 1000})
+    for (bool accumulate : {false, true}) {
+      check(31, 70, k, Layout::rows, Layout::columns, accumulate, false);
+      check(31, 70, k, Layout::columns, Layout::rows, accumulate, true);
+    }
+}
+
+TEST(CpuGemm, EveryTileOfAFewRowsAndColumns) {
+  for (Index m = 1; m <= 30; ++m) check(m, 40, 18, Layout::rows, Layout::columns, true, true);
+  for (Index n = 1; n <= 70; ++n) check(5, n, 18, Layout::columns, Layout::rows, false, true);
+}
+
+TEST(CpuGemm, EmptySizes) {
+  for (bool serial : {false, true}) {
+    for (bool accumulate : {false, true}) {
+      check(7, 9, 0, Layout::rows, Layout::rows, accumulate, serial);
+      check(0, 9, 3, Layout::rows, Layout::rows, accumulate, serial);
+      check(7, 0, 3, Layout::rows, Layout::rows, accumulate, serial);
+      check(0, 0, 0, Layout::rows, Layout::rows, accumulate, serial);
+    }
+  }
+  gemm_batch({});
+}
+
+TEST(CpuGemm, InfinityAndNanStayInTheirRow) {
+  const Index m = 17, n = 35, k = 20;
+  Stored a = random_matrix(m, k, Layout::rows, 4);
+  const Stored b = random_matrix(k, n, Layout::columns, 5);
+  a.memory[3 * a.matrix.row_stride + 2] = std::numeric_limits<float>::infinity();
+  a.memory[16 * a.matrix.row_stride + 19] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> c(m * n);
+  gemm(m, n, k, a.matrix, b.matrix, c.data(), n, false);
+  for (Index i = 0; i < m; ++i)
+    for (Index j = 0; j < n; ++j) EXPECT_EQ(std::isfinite(c[i * n + j]), i != 3 && i != 16) << i << ", " << j;
+}
+
+bool same_bits(const std::vector<float>& x, const std::vector<float>& y) {
+  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
+}
+
+TEST(CpuGemm, ARowOrColumnAloneIsBitwiseThatOfTheBatch) {
+  const Index m = 131, n = 77;
+  for (Index k : {5, 64, 300, 500}) {
+    for (Layout layout : {Layout::rows, Layout::columns}) {
+      const Stored a = random_matrix(m, k, layout, 6), b = random_matrix(k, n, layout, 7);
+      std::vector<float> whole(m * n);
+      gemm(m, n, k, a.matrix, b.matrix, whole.data(), n, false);
+      for (Index i = 0; i < m; ++i) {
+        std::vector<float> row(n);
+        gemm(1, n, k, {a.matrix.data + i * a.matrix.row_stride, a.matrix.row_stride, a.matrix.col_stride}, b.matrix,
+             row.data(), n, false);
+        EXPECT_EQ(std::memcmp(row.data(), &whole[i * n], n * sizeof(float)), 0) << "row " << i << ", k " << k;
+      }
+      for (Index j = 0; j < n; ++j) {
+        std::vector<float> column(m);
+        gemm(m, 1, k, a.matrix, {b.matrix.data + j * b.matrix.col_stride, b.matrix.row_stride, b.matrix.col_stride},
+             column.data(), 1, false);
+        for (Index i = 0; i < m; ++i) EXPECT_EQ(column[i], whole[i * n + j]) << "column " << j << ", k " << k;
+      }
+    }
+  }
+}
+
+TEST(CpuGemm, TheLayoutOfAnOperandChangesNoBit) {
+  const Index m = 40, n = 50, k = 430;
+  const Stored a = random_matrix(m, k, Layout::rows, 8), b = random_matrix(k, n, Layout::rows, 9);
+  std::vector<float> a_turned(m * k), b_turned(k * n), straight(m * n), turned(m * n);
+  for (Index l = 0; l < k; ++l) {
+    for (Index i = 0; i < m; ++i) a_turned[l * m + i] = a.at(i, l);
+    for (Index j = 0; j < n; ++j) b_turned[j * k + l] = b.at(l, j);
+  }
+  gemm(m, n, k, a.matrix, b.matrix, straight.data(), n, false);
+  gemm(m, n, k, {a_turned.data(), 1, m}, {b_turned.data(), 1, k}, turned.data(), n, false);
+  EXPECT_TRUE(same_bits(straight, turned));
+}
+
+TEST(CpuGemm, ThreadsChangeNoBit) {
+  const Index m = 700, n = 500, k = 390;
+  const Stored a = random_matrix(m, k, Layout::rows, 10), b = random_matrix(k, n, Layout::columns, 11);
+  std::vector<std::vector<float>> results;
+  for (int threads : {1, 2, 3, 8}) {
+    const ThreadCount count(threads);
+    results.emplace_back(m * n);
+    gemm(m, n, k, a.matrix, b.matrix, results.back().data(), n, false);
+  }
+  results.emplace_back(m * n);
+  gemm_serial(m, n, k, a.matrix, b.matrix, results.back().data(), n, false);
+  for (const auto& r : results) EXPECT_TRUE(same_bits(r, results[0]));
+}
+
+TEST(CpuGemm, ABatchIsBitwiseItsProductsOneByOne) {
+  // Experts with many rows, one, and none.
+  const Index n = 90, k = 70;
+  const Index rows[] = {200, 0, 1, 33, 900};
+  Index total = 0;
+  for (Index r : rows) total += r;
+  const std::vector<float> x = random_floats(total * k, 12), w = random_floats(std::ssize(rows) * n * k, 13);
+  std::vector<float> together(total * n), alone(total * n);
+  std::vector<Problem> problems;
+  Index row = 0, expert = 0;
+  for (Index r : rows) {
+    const Matrix a{x.data() + row * k, k, 1}, b{w.data() + expert * n * k, 1, k};
+    problems.push_back({r, n, k, a, b, together.data() + row * n, n, false});
+    gemm_serial(r, n, k, a, b, alone.data() + row * n, n, false);
+    row += r;
+    ++expert;
+  }
+  for (int threads : {1, 2, 8}) {
+    const ThreadCount count(threads);
+    std::fill(together.begin(), together.end(), untouched);
+    gemm_batch(problems);
+    EXPECT_TRUE(same_bits(together, alone)) << threads << " threads";
+  }
+}
+
+}  // namespace
+}  // namespace sy::cpu
