@@ -1,11 +1,10 @@
-// Expert load, from the history that every checkpoint carries.
+// Expert load, from the history that every checkpoint carries; and how differently domains use the experts.
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "src/io/checkpoint.h"
 
@@ -18,17 +17,58 @@ struct ExpertLoad {
   double probability = 0;  // mean softmax score
 };
 
+// A layer to which nothing was routed counts as balanced.
 struct LayerLoad {
-  Index layer = 0;          // the block
+  Index layer = 0;  // the block
   std::vector<ExpertLoad> experts;
+  Index routed = 0, dropped = 0;
   double drop_rate = 0;
-  double max_over_mean = 0;  // load of the busiest expert / mean load: 1 at perfect balance
+  double max_over_mean = 1;  // load of the busiest expert / mean load: 1 at perfect balance, E at worst
   double cv = 0;             // coefficient of variation: standard deviation / mean of the loads
-  double entropy = 0;        // of the shares, divided by log E: 1 at perfect balance; 1 when E = 1
+  double entropy = 1;        // of the shares, divided by log E: 1 at perfect balance; 1 when E = 1
+  Index busiest() const;     // ties go to the lower index
+  Index idlest() const;
 };
 
-// Windows [first, last) of the history summed.
+// Windows [first, last) of the history summed; probabilities are means weighted by what was routed.
 std::vector<LayerLoad> layer_loads(const ExpertHistory& history, Index first, Index last);
 std::vector<LayerLoad> layer_loads(const ExpertHistory& history);
+
+// The same history in at most `max_windows` windows, neighbours summed.
+ExpertHistory coarsen(const ExpertHistory& history, Index max_windows);
+// The history of one block. Throws InputError naming the MoE blocks when `block` is not one.
+ExpertHistory select_block(const ExpertHistory& history, Index block);
+// The first step of a window: that after the window before.
+std::int64_t first_step(const ExpertHistory& history, Index window);
+
+// Jensen-Shannon divergence in bits of two distributions given as counts: 0 for equal shares, 1 when the two have no
+// expert in common. 0 where either is empty.
+double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64_t> q);
+
+// RUN/evaluation.json, as `switchyard evaluate` writes it.
+struct DomainUse {
+  std::string name;
+  Index tokens = 0, bytes = 0;
+  double loss = 0, perplexity = 0, bits_per_byte = 0;
+  std::vector<std::vector<std::int64_t>> experts;  // [MoE layer][expert] assignments
+};
+struct Evaluation {
+  Index step = 0, tokens = 0;
+  double loss = 0, perplexity = 0, bits_per_byte = 0;
+  std::vector<DomainUse> domains;
+  std::vector<std::int64_t> layers;  // [MoE layer] its block
+};
+// Throws InputError naming the file and what is wrong with it.
+Evaluation read_evaluation(const std::filesystem::path& file);
+// The evaluation of one block's experts. Throws InputError when it has none of that block.
+Evaluation select_block(const Evaluation& evaluation, Index block);
+
+// How far apart the domains' expert distributions are in one layer.
+struct Specialisation {
+  Index layer = 0;           // the block
+  double mean = 0, max = 0;  // Jensen-Shannon divergence over all pairs of domains, bits
+  std::string domain_a, domain_b;  // the pair that is furthest apart; empty with fewer than two domains
+};
+std::vector<Specialisation> specialisation(const Evaluation& evaluation);
 
 }  // namespace sy

@@ -1,0 +1,126 @@
+#include "src/analyse/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace sy {
+
+double DomainScore::loss() const { return tokens > 0 ? nats / static_cast<double>(tokens) : 0; }
+double DomainScore::perplexity() const { return std::exp(loss()); }
+double DomainScore::bits_per_byte() const { return bytes > 0 ? nats / std::log(2.0) / bytes : 0; }
+
+std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const EvaluateOptions& options,
+                                  const std::function<void(Index, Index)>& progress) {
+  const Mesh& mesh = engine.mesh();
+  const Index S = engine.config().model.seq_len, dp = mesh.layout.dp();
+  std::vector<EvalStream> streams;
+  std::vector<Index> windows;
+  Index total = 0, done = 0;
+  for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
+    streams.emplace_back(dataset, static_cast<int>(d), S);
+    const Index all = streams.back().windows();
+    windows.push_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
+    total += windows.back();
+  }
+
+  std::vector<DomainScore> scores;
+  for (std::size_t d = 0; d < streams.size(); ++d) {
+    std::vector<RouterStats> stats = engine.make_stats();
+    double sums[2] = {0, 0};  // nats, tokens
+    std::vector<std::int32_t> ids(S), targets(S), batch_ids, batch_targets;
+    // Runs of equal length: full windows together, the short last one alone. Every rank makes the same number of passes,
+    // with no sequences where nothing is left, since its experts are needed by the others.
+    const auto pass = [&](Index sequences, Index length) {
+      const PassResult r = engine.evaluate({sequences, length, batch_ids, batch_targets}, options.dropless, stats);
+      sums[0] += r.loss_sum;
+    };
+    const Index all = streams[d].windows(), n = windows[d], per_pass = options.windows_per_pass;
+    const auto window = [&](Index i) { return n == all ? i : i * all / n; };
+    const Index tail = all > 0 ? streams[d].targets() - (all - 1) * S : S;  // tokens of the last window
+    const bool short_tail = n == all && n > 0 && tail < S;
+    const Index full = n - (short_tail ? 1 : 0), passes = (full + dp * per_pass - 1) / (dp * per_pass);
+    for (Index p = 0; p < passes; ++p) {
+      batch_ids.clear();
+      batch_targets.clear();
+      const Index first = (p * dp + mesh.coord.dp) * per_pass;
+      const Index count = std::clamp<Index>(full - first, 0, per_pass);
+      for (Index i = first; i < first + count; ++i) {
+        streams[d].read(window(i), ids, targets);
+        batch_ids.insert(batch_ids.end(), ids.begin(), ids.end());
+        batch_targets.insert(batch_targets.end(), targets.begin(), targets.end());
+      }
+      pass(count, S);
+      if (mesh.coord.tp == 0) sums[1] += static_cast<double>(count * S);
+      done += std::min(dp * per_pass, full - p * dp * per_pass);
+      progress(done, total);
+    }
+    if (short_tail) {
+      batch_ids.clear();
+      batch_targets.clear();
+      const bool mine = mesh.coord.dp == 0;
+      // A length that the tensor-parallel ranks can share; what is beyond the text has no target.
+      const Index length = (tail + mesh.layout.tp - 1) / mesh.layout.tp * mesh.layout.tp;
+      if (mine) {
+        streams[d].read(n - 1, ids, targets);
+        batch_ids.assign(ids.begin(), ids.begin() + length);
+        batch_targets.assign(targets.begin(), targets.begin() + length);
+      }
+      pass(mine ? 1 : 0, length);
+      if (mine && mesh.coord.tp == 0) sums[1] += static_cast<double>(tail);
+      progress(++done, total);
+    }
+
+    std::vector<double> reduced(sums, sums + 2);
+    for (const RouterStats& s : stats)
+      for (Index c : s.routed) reduced.push_back(static_cast<double>(c));
+    mesh.world->all_reduce(view_of(reduced.data(), {static_cast<Index>(reduced.size())}));
+    DomainScore score;
+    score.name = dataset.domains()[d].name;
+    score.nats = reduced[0];
+    score.tokens = static_cast<Index>(reduced[1]);
+    const double part = static_cast<double>(score.tokens) / static_cast<double>(std::max<Index>(1, streams[d].targets()));
+    score.bytes = part * static_cast<double>(dataset.domains()[d].valid_bytes);
+    std::size_t at = 2;
+    for (const RouterStats& s : stats) {
+      auto& layer = score.experts.emplace_back();
+      for (std::size_t e = 0; e < s.routed.size(); ++e) layer.push_back(static_cast<Index>(reduced[at++]));
+    }
+    scores.push_back(std::move(score));
+  }
+  return scores;
+}
+
+DomainScore total_of(const std::vector<DomainScore>& scores) {
+  DomainScore all;
+  all.name = "all";
+  for (const DomainScore& s : scores) {
+    all.tokens += s.tokens;
+    all.bytes += s.bytes;
+    all.nats += s.nats;
+  }
+  return all;
+}
+
+nlohmann::json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids, Index step) {
+  const auto one = [](const DomainScore& s) {
+    return nlohmann::json{{"tokens", s.tokens},
+                          {"bytes", std::llround(s.bytes)},
+                          {"loss", s.loss()},
+                          {"perplexity", s.perplexity()},
+                          {"bits_per_byte", s.bits_per_byte()}};
+  };
+  nlohmann::json j = one(total_of(scores));
+  j["step"] = step;
+  j["layers"] = layer_ids;
+  j["domains"] = nlohmann::json::array();
+  for (const DomainScore& s : scores) {
+    nlohmann::json d = one(s);
+    d["name"] = s.name;
+    d["experts"] = s.experts;
+    j["domains"].push_back(std::move(d));
+  }
+  return j;
+}
+
+}  // namespace sy

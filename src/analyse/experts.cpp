@@ -1,0 +1,191 @@
+#include "src/analyse/experts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "src/io/files.h"
+
+namespace sy {
+namespace {
+
+template <class Better>
+Index best_expert(const std::vector<ExpertLoad>& experts, Better better) {
+  Index best = 0;
+  for (Index e = 1; e < static_cast<Index>(experts.size()); ++e)
+    if (better(experts[e].routed, experts[best].routed)) best = e;
+  return best;
+}
+
+// Fills in what follows from the experts' counts.
+void summarise(LayerLoad& layer) {
+  const double experts = static_cast<double>(layer.experts.size());
+  for (const ExpertLoad& e : layer.experts) {
+    layer.routed += e.routed;
+    layer.dropped += e.dropped;
+  }
+  if (layer.routed == 0) return;
+  const double total = static_cast<double>(layer.routed), mean = total / experts;
+  double variance = 0, entropy = 0;
+  for (ExpertLoad& e : layer.experts) {
+    const double load = static_cast<double>(e.routed);
+    e.share = load / total;
+    if (e.routed > 0) {
+      e.drop_rate = static_cast<double>(e.dropped) / load;
+      entropy -= e.share * std::log(e.share);
+    }
+    variance += (load - mean) * (load - mean) / experts;
+  }
+  layer.drop_rate = static_cast<double>(layer.dropped) / total;
+  layer.max_over_mean = static_cast<double>(layer.experts[layer.busiest()].routed) / mean;
+  layer.cv = std::sqrt(variance) / mean;
+  if (experts > 1) layer.entropy = entropy / std::log(experts);
+}
+
+Index block_position(const std::vector<std::int64_t>& blocks, Index block) {
+  const auto at = std::find(blocks.begin(), blocks.end(), block);
+  if (at == blocks.end())
+    bad_input("layer {} has no experts: the layers with experts are {}", block, fmt::join(blocks, ", "));
+  return at - blocks.begin();
+}
+
+}  // namespace
+
+Index LayerLoad::busiest() const { return best_expert(experts, std::greater<>()); }
+Index LayerLoad::idlest() const { return best_expert(experts, std::less<>()); }
+
+std::vector<LayerLoad> layer_loads(const ExpertHistory& h, Index first, Index last) {
+  SY_ASSERT(0 <= first && first <= last && last <= h.windows(), "windows {} to {} of {}", first, last, h.windows());
+  std::vector<LayerLoad> layers(h.layers);
+  for (Index l = 0; l < h.layers; ++l) {
+    LayerLoad& layer = layers[l];
+    layer.layer = h.layer_ids[l];
+    layer.experts.resize(h.experts);
+    double weights = 0;
+    for (Index w = first; w < last; ++w) {
+      const Index at = (w * h.layers + l) * h.experts;
+      const double weight = static_cast<double>(std::accumulate(&h.routed[at], &h.routed[at] + h.experts, Index{0}));
+      weights += weight;
+      for (Index e = 0; e < h.experts; ++e) {
+        layer.experts[e].routed += h.routed[at + e];
+        layer.experts[e].dropped += h.dropped[at + e];
+        layer.experts[e].probability += weight * h.probability[at + e];
+      }
+    }
+    if (weights > 0)
+      for (ExpertLoad& e : layer.experts) e.probability /= weights;
+    summarise(layer);
+  }
+  return layers;
+}
+
+std::vector<LayerLoad> layer_loads(const ExpertHistory& h) { return layer_loads(h, 0, h.windows()); }
+
+ExpertHistory coarsen(const ExpertHistory& h, Index max_windows) {
+  SY_ASSERT(max_windows > 0, "{} windows", max_windows);
+  if (h.windows() <= max_windows) return h;
+  ExpertHistory out{h.layers, h.experts, {}, {}, {}, {}, h.layer_ids};
+  for (Index i = 0; i < max_windows; ++i) {
+    const Index first = i * h.windows() / max_windows, last = (i + 1) * h.windows() / max_windows;
+    out.steps.push_back(h.steps[last - 1]);
+    for (const LayerLoad& layer : layer_loads(h, first, last))
+      for (const ExpertLoad& e : layer.experts) {
+        out.routed.push_back(e.routed);
+        out.dropped.push_back(e.dropped);
+        out.probability.push_back(static_cast<float>(e.probability));
+      }
+  }
+  return out;
+}
+
+ExpertHistory select_block(const ExpertHistory& h, Index block) {
+  const Index l = block_position(h.layer_ids, block);
+  ExpertHistory out{1, h.experts, h.steps, {}, {}, {}, {block}};
+  for (Index w = 0; w < h.windows(); ++w) {
+    const Index at = (w * h.layers + l) * h.experts, end = at + h.experts;
+    out.routed.insert(out.routed.end(), h.routed.begin() + at, h.routed.begin() + end);
+    out.dropped.insert(out.dropped.end(), h.dropped.begin() + at, h.dropped.begin() + end);
+    out.probability.insert(out.probability.end(), h.probability.begin() + at, h.probability.begin() + end);
+  }
+  return out;
+}
+
+std::int64_t first_step(const ExpertHistory& h, Index window) { return window == 0 ? 1 : h.steps[window - 1] + 1; }
+
+double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64_t> q) {
+  SY_ASSERT(p.size() == q.size(), "{} experts against {}", p.size(), q.size());
+  const double np = static_cast<double>(std::accumulate(p.begin(), p.end(), std::int64_t{0}));
+  const double nq = static_cast<double>(std::accumulate(q.begin(), q.end(), std::int64_t{0}));
+  if (np == 0 || nq == 0) return 0;
+  // The mean of both distributions' Kullback-Leibler divergence from their middle.
+  double bits = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double a = p[i] / np, b = q[i] / nq, middle = (a + b) / 2;
+    if (a > 0) bits += a / 2 * std::log2(a / middle);
+    if (b > 0) bits += b / 2 * std::log2(b / middle);
+  }
+  return std::max(bits, 0.0);
+}
+
+Evaluation read_evaluation(const std::filesystem::path& file) try {
+  using nlohmann::json;
+  const json j = json::parse(read_file(file));
+  // The writer turns what is not finite into null.
+  const auto number = [](const json& x) {
+    return x.is_null() ? std::numeric_limits<double>::quiet_NaN() : x.get<double>();
+  };
+  Evaluation out{j.at("step").get<Index>(), j.at("tokens").get<Index>(), number(j.at("loss")),
+                 number(j.at("perplexity")), number(j.at("bits_per_byte")), {},
+                 j.at("layers").get<std::vector<std::int64_t>>()};
+  for (const json& d : j.at("domains")) {
+    DomainUse use{d.at("name").get<std::string>(), d.at("tokens").get<Index>(), d.at("bytes").get<Index>(),
+                  number(d.at("loss")), number(d.at("perplexity")), number(d.at("bits_per_byte")),
+                  d.at("experts").get<std::vector<std::vector<std::int64_t>>>()};
+    bool fits = use.experts.size() == out.layers.size();
+    for (const auto& layer : use.experts)
+      fits = fits && !layer.empty() && layer.size() == use.experts[0].size() &&
+             std::all_of(layer.begin(), layer.end(), [](std::int64_t n) { return n >= 0; });
+    if (fits && !out.domains.empty() && !use.experts.empty())
+      fits = use.experts[0].size() == out.domains[0].experts[0].size();
+    if (!fits)
+      bad_input("{}: the expert counts of domain {} do not fit its {} layers: run `switchyard evaluate` again",
+                file.string(), use.name, out.layers.size());
+    out.domains.push_back(std::move(use));
+  }
+  return out;
+} catch (const nlohmann::json::exception& e) {
+  bad_input("{} is not what `switchyard evaluate` writes ({}): run it again", file.string(), e.what());
+}
+
+Evaluation select_block(const Evaluation& evaluation, Index block) {
+  const Index l = block_position(evaluation.layers, block);
+  Evaluation out = evaluation;
+  out.layers = {block};
+  for (DomainUse& d : out.domains) d.experts = {d.experts[l]};
+  return out;
+}
+
+std::vector<Specialisation> specialisation(const Evaluation& evaluation) {
+  std::vector<Specialisation> out;
+  const auto& domains = evaluation.domains;
+  for (std::size_t l = 0; l < evaluation.layers.size(); ++l) {
+    Specialisation s{evaluation.layers[l], 0, 0, "", ""};
+    Index pairs = 0;
+    for (std::size_t a = 0; a < domains.size(); ++a)
+      for (std::size_t b = a + 1; b < domains.size(); ++b, ++pairs) {
+        const double bits = js_divergence(domains[a].experts[l], domains[b].experts[l]);
+        s.mean += bits;
+        if (pairs > 0 && bits <= s.max) continue;
+        s.max = bits;
+        s.domain_a = domains[a].name;
+        s.domain_b = domains[b].name;
+      }
+    if (pairs > 0) s.mean /= static_cast<double>(pairs);
+    out.push_back(std::move(s));
+  }
+  return out;
+}
+
+}  // namespace sy

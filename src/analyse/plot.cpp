@@ -1,0 +1,273 @@
+#include "src/analyse/plot.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+extern char** environ;
+
+namespace sy {
+namespace {
+
+// Viridis (perceptually uniform, legible to the colour-blind and in grey), and the blue to red of ColorBrewer's RdBu.
+const std::vector<std::string> sequential_stops = {"#440154", "#482878", "#3e4a89", "#31688e", "#26828e",
+                                                   "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#fde725"};
+const std::vector<std::string> diverging_stops = {"#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7",
+                                                  "#fddbc7", "#f4a582", "#d6604d", "#b2182b"};
+constexpr const char* ink = "#334155";
+constexpr std::size_t legend_lines = 8;  // more lines are told apart by the colour bar
+
+const std::vector<std::string>& stops_of(Palette p) {
+  return p == Palette::diverging ? diverging_stops : sequential_stops;
+}
+
+// A string of gnuplot's: between single quotes nothing but the quote is special.
+std::string quoted(std::string text) {
+  std::string out = "'";
+  for (char c : text) out += c == '\'' ? "''" : c == '\n' ? " " : std::string(1, c);
+  return out + "'";
+}
+
+std::string number(double x) { return std::isfinite(x) ? fmt::format("{:.6g}", x) : "NaN"; }
+
+std::string prelude(int width, int height) {
+  return fmt::format(
+      "reset session\n"
+      "set encoding utf8\n"
+      "set terminal svg size {},{} dynamic noenhanced font 'sans-serif,12' background 'white'\n"
+      "set border 0 lc rgb '{}'\n"
+      "set tics nomirror scale 0.4 textcolor rgb '{}'\n"
+      "set key textcolor rgb '{}'\n",
+      width, height, ink, ink, ink);
+}
+
+std::string label_of(const std::string& axis, const std::string& text) {
+  return text.empty() ? "" : fmt::format("set {}label {} textcolor rgb '{}'\n", axis, quoted(text), ink);
+}
+
+std::string palette_of(Palette palette) {
+  const auto& stops = stops_of(palette);
+  std::string out = "set palette defined (";
+  for (std::size_t i = 0; i < stops.size(); ++i) out += fmt::format("{}{} '{}'", i ? ", " : "", i, stops[i]);
+  return out + ")\n";
+}
+
+// Marks at the middles of rows or columns; every n-th where all would not fit into `room` pixels.
+std::string name_tics(const std::string& axis, const std::vector<std::string>& names, double room) {
+  std::size_t widest = 1;
+  for (const std::string& n : names) widest = std::max(widest, n.size());
+  const double needed = axis == "y" ? 15 : 7.0 * static_cast<double>(widest) + 10;
+  std::size_t every = 1;
+  for (std::size_t step : {1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000}) {
+    every = step;
+    if (needed * static_cast<double>(names.size()) <= room * static_cast<double>(step)) break;
+  }
+  std::string out = fmt::format("set {}tics (", axis);
+  for (std::size_t i = 0; i < names.size(); i += every) out += fmt::format("{}{} {}", i ? ", " : "", quoted(names[i]), i);
+  return out + ") scale 0\n";
+}
+
+// "1/4x" ... "1x" ... "4x" at the powers of two between low and high.
+std::string ratio_tics(double low, double high) {
+  std::string out;
+  for (int p = static_cast<int>(std::lround(std::log2(low))); p <= std::lround(std::log2(high)); ++p)
+    out += fmt::format("{}'{}{}×' {}", out.empty() ? "" : ", ", p < 0 ? "1/" : "", 1 << std::abs(p), std::exp2(p));
+  return "set cbtics (" + out + ")\n";
+}
+
+// White on dark cells, ink on bright ones.
+const char* text_colour(const std::string& background) {
+  const int rgb = std::stoi(background.substr(1), nullptr, 16);
+  const double brightness = 0.299 * (rgb >> 16) + 0.587 * (rgb >> 8 & 255) + 0.114 * (rgb & 255);
+  return brightness < 140 ? "#ffffff" : "#1e293b";
+}
+
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+// A file without a name: no pipe that could fill up, nothing to remove.
+File scratch() {
+  File file(std::tmpfile(), std::fclose);
+  if (!file) fail("cannot make a temporary file for gnuplot: {}", std::strerror(errno));
+  return file;
+}
+
+std::string content(std::FILE* file) {
+  std::string text;
+  std::rewind(file);
+  char buffer[1 << 16];
+  while (const std::size_t n = std::fread(buffer, 1, sizeof buffer, file)) text.append(buffer, n);
+  return text;
+}
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+}
+
+}  // namespace
+
+std::string palette_colour(Palette palette, double position) {
+  const auto& stops = stops_of(palette);
+  const double at = std::clamp(position, 0.0, 1.0) * static_cast<double>(stops.size() - 1);
+  const std::size_t i = std::min(static_cast<std::size_t>(at), stops.size() - 2);
+  const int a = std::stoi(stops[i].substr(1), nullptr, 16), b = std::stoi(stops[i + 1].substr(1), nullptr, 16);
+  std::string out = "#";
+  for (int shift : {16, 8, 0}) {
+    const double x = (a >> shift & 255), y = (b >> shift & 255);
+    out += fmt::format("{:02x}", std::lround(x + (y - x) * (at - static_cast<double>(i))));
+  }
+  return out;
+}
+
+std::string script_of(const Heatmap& map) {
+  SY_ASSERT(map.rows > 0 && map.columns > 0 && map.low < map.high &&
+                static_cast<Index>(map.values.size()) == map.rows * map.columns,
+            "heatmap of {} by {}, {} values, from {} to {}", map.rows, map.columns, map.values.size(), map.low, map.high);
+  const int plot_height =
+      map.plot_height > 0 ? map.plot_height : static_cast<int>(std::clamp<Index>(map.rows * 30, 60, 560));
+  std::size_t longest_name = 1;
+  for (const std::string& n : map.row_names) longest_name = std::max(longest_name, n.size());
+  const int left = 34 + 7 * static_cast<int>(longest_name), right = map.colour_bar ? 96 : 12, top = 8;
+  const int bottom = map.x_label.empty() ? 24 : 46, height = top + plot_height + bottom;
+  const double plot_width = map.width - left - right;
+  const double scale = map.percent ? 100 : 1;
+
+  std::string s = prelude(map.width, height);
+  s += fmt::format("set lmargin at screen {:.4f}\nset rmargin at screen {:.4f}\n", double(left) / map.width,
+                   1 - double(right) / map.width);
+  s += fmt::format("set tmargin at screen {:.4f}\nset bmargin at screen {:.4f}\n", 1 - double(top) / height,
+                   double(bottom) / height);
+  s += fmt::format("set xrange [-0.5:{}]\nset yrange [{}:-0.5]\n", map.columns - 0.5, map.rows - 0.5);
+  s += name_tics("x", map.column_names, plot_width) + name_tics("y", map.row_names, plot_height);
+  s += label_of("x", map.x_label) + label_of("y", map.y_label) + palette_of(map.palette);
+  s += fmt::format("set cbrange [{}:{}]\n", number(map.low * scale), number(map.high * scale));
+  if (map.ratio) s += "set logscale cb 2\n" + ratio_tics(map.low, map.high);
+  if (map.percent) s += "set format cb '%g %%'\n";
+  if (map.colour_bar) {
+    const double x = 1 - double(right - 14) / map.width;
+    s += fmt::format("set colorbox user origin {:.4f},{:.4f} size {:.4f},{:.4f} noborder\n", x, double(bottom) / height,
+                     14.0 / map.width, double(plot_height) / height);
+    s += label_of("cb", map.colour_label) + "set cbtics scale 0\n";
+  } else {
+    s += "unset colorbox\n";
+  }
+
+  // Thin white seams where cells are large enough to have them.
+  if (plot_width >= 12 * map.columns && plot_height >= 10 * map.rows) {
+    for (Index c = 1; c < map.columns; ++c)
+      s += fmt::format("set arrow from {0},graph 0 to {0},graph 1 nohead front lc rgb 'white' lw 1.5\n", c - 0.5);
+    for (Index r = 1; r < map.rows; ++r)
+      s += fmt::format("set arrow from graph 0,first {0} to graph 1,first {0} nohead front lc rgb 'white' lw 1.5\n",
+                       r - 0.5);
+  }
+  const auto position = [&](double v) {
+    return map.ratio ? std::log2(std::max(v, map.low) / map.low) / std::log2(map.high / map.low)
+                     : (v - map.low) / (map.high - map.low);
+  };
+  std::string data;
+  for (Index r = 0; r < map.rows; ++r) {
+    for (Index c = 0; c < map.columns; ++c) {
+      const double v = map.values[r * map.columns + c];
+      data += number(std::isfinite(v) ? std::clamp(v, map.low, map.high) * scale : v) + ' ';
+      if (!map.cell_texts.empty() && std::isfinite(v))
+        s += fmt::format("set label {} at {},{} center front textcolor rgb '{}'\n",
+                         quoted(map.cell_texts[r * map.columns + c]), c, r,
+                         text_colour(palette_colour(map.palette, position(v))));
+    }
+    data += '\n';
+  }
+  return s + "$cells << END\n" + data + "END\nplot $cells matrix with image notitle\n";
+}
+
+std::string script_of(const LineChart& chart) {
+  SY_ASSERT(!chart.lines.empty() && chart.depths.size() == chart.lines.size(), "{} lines, {} depths",
+            chart.lines.size(), chart.depths.size());
+  const std::size_t count = chart.lines.size();
+  const bool legend = count > 1 && count <= legend_lines, bar = count > legend_lines;
+  const double scale = chart.percent ? 100 : 1;
+  std::string s = prelude(chart.width, chart.height);
+  s += "set border 1 lw 0.8\nset grid ytics lt 1 lc rgb '#e2e8f0' lw 1\nset grid noxtics\nset tics nomirror\n";
+  s += label_of("x", chart.x_label) + label_of("y", chart.y_label);
+  s += "set ytics scale 0\nset rmargin 12\nset offsets graph 0, graph 0, graph 0.05, graph 0\n";
+  s += legend ? "set key outside right center samplen 1.5 spacing 1.2\n" : "unset key\n";
+  if (chart.percent) s += "set format y '%g %%'\n";
+  const auto bound = [&](std::optional<double> x) { return x ? number(*x * scale) : std::string("*"); };
+  s += fmt::format("set yrange [{}:{}]\n", bound(chart.y_low), bound(chart.y_high));
+  if (bar) {
+    s += palette_of(Palette::sequential) + "set colorbox noborder\nset cbtics scale 0\n" + label_of("cb", chart.depth_label);
+    s += fmt::format("set cbrange [{}:{}]\n", number(chart.depths.front()), number(chart.depths.back()));
+  }
+  std::string plots, only_x;
+  double low_x = INFINITY, high_x = -INFINITY;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Line& line = chart.lines[i];
+    SY_ASSERT(line.x.size() == line.y.size(), "{} x for {} y", line.x.size(), line.y.size());
+    s += fmt::format("$line{} << END\n", i);
+    for (std::size_t k = 0; k < line.x.size(); ++k) {
+      s += number(line.x[k]) + ' ' + number(line.y[k] * scale) + '\n';
+      low_x = std::min(low_x, line.x[k]);
+      high_x = std::max(high_x, line.x[k]);
+    }
+    s += "END\n";
+    // The palette's bright end is hard to see on white.
+    const std::string colour = palette_colour(Palette::sequential, count == 1 ? 0.35 : 0.85 * i / (count - 1));
+    const std::string paint = bar ? "palette cb " + number(chart.depths[i])
+                                  : fmt::format("rgb '{}'", line.faint ? "#cbd5e1" : colour.c_str());
+    // A line through one point would not be seen.
+    const std::string style = line.x.size() == 1 ? "points pt 7 ps 0.7" : fmt::format("lines lw {}", line.faint ? 1 : 1.8);
+    plots += fmt::format("{}$line{} using 1:2 with {} lc {} {}", i ? ", \\\n     " : "", i, style, paint,
+                         legend ? "title " + quoted(line.name) : "notitle");
+  }
+  SY_ASSERT(low_x <= high_x, "a chart without points");
+  if (low_x == high_x) low_x -= 1, high_x += 1;
+  s += fmt::format("set xrange [{}:{}]\n", number(low_x), number(high_x));
+  return s + "plot " + plots + "\n";
+}
+
+std::vector<std::string> draw(const std::vector<std::string>& scripts) {
+  if (scripts.empty()) return {};
+  const File in = scratch(), out = scratch(), errors = scratch();
+  for (const std::string& s : scripts) std::fwrite(s.data(), 1, s.size(), in.get());
+  if (std::fflush(in.get()) != 0) fail("cannot write a temporary file for gnuplot: {}", std::strerror(errno));
+  std::rewind(in.get());
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, fileno(in.get()), 0);
+  posix_spawn_file_actions_adddup2(&actions, fileno(out.get()), 1);
+  posix_spawn_file_actions_adddup2(&actions, fileno(errors.get()), 2);
+  char name[] = "gnuplot", plain[] = "-d", standard_input[] = "-";  // -d: without the person's own settings
+  char* argv[] = {name, plain, standard_input, nullptr};
+  pid_t child = 0;
+  const int spawned = posix_spawnp(&child, name, &actions, nullptr, argv, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (spawned == ENOENT) fail("gnuplot, which draws the pictures, is not installed: apt-get install gnuplot-nox");
+  if (spawned != 0) fail("cannot start gnuplot: {}", std::strerror(spawned));
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  const std::string svg = content(out.get());
+  std::vector<std::string> pictures;
+  for (std::size_t at = 0; (at = svg.find("<svg", at)) != std::string::npos;) {
+    const std::size_t end = svg.find("</svg>", at);
+    if (end == std::string::npos) break;
+    std::string picture = svg.substr(at, end + 6 - at);
+    at = end;
+    replace_all(picture, "<title>Gnuplot</title>", "");  // browsers would show it as a tooltip
+    const std::string prefix = fmt::format("p{}-", pictures.size());
+    for (const char* use : {"id='", "id=\"", "href='#", "url(#"}) replace_all(picture, use, use + prefix);
+    pictures.push_back(std::move(picture));
+  }
+  if (status != 0 || pictures.size() != scripts.size())
+    fail("gnuplot could not draw the pictures: {}", content(errors.get()));
+  return pictures;
+}
+
+}  // namespace sy

@@ -1,0 +1,59 @@
+// Pictures drawn by gnuplot, as SVG to be put into a page.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/tensor.h"
+
+namespace sy {
+
+enum class Palette {
+  sequential,  // dark to bright
+  diverging    // blue below the middle, white in it, red above
+};
+
+// Cells in rows (the first on top) and columns, coloured by value.
+struct Heatmap {
+  Index rows = 0, columns = 0;
+  std::vector<double> values;                        // [rows, columns]; NaN is left blank
+  std::vector<std::string> row_names, column_names;  // thinned out where there is no room
+  std::string x_label, y_label, colour_label;
+  Palette palette = Palette::sequential;
+  double low = 0, high = 1;  // the values of the first and last colour; values beyond take those colours
+  bool ratio = false;        // low and high are powers of two; the scale is logarithmic, its marks read 1/2x, 1x, 2x
+  bool percent = false;      // the colour bar's marks are percentages
+  std::vector<std::string> cell_texts;  // [rows, columns], or empty: no text
+  bool colour_bar = true;
+  int width = 960, plot_height = 0;  // in pixels at full size; 0: from the number of rows
+};
+
+struct Line {
+  std::string name;
+  std::vector<double> x, y;  // NaN breaks the line
+  bool faint = false;
+};
+
+struct LineChart {
+  std::vector<Line> lines;  // coloured along the palette from first to last
+  std::string x_label, y_label;
+  std::optional<double> y_low, y_high;
+  bool percent = false;              // y is a fraction, its marks are percentages
+  std::vector<double> depths;        // one per line: with many lines a colour bar of these replaces the legend
+  std::string depth_label;
+  int width = 960, height = 300;
+};
+
+// The gnuplot program that draws a picture on its own.
+std::string script_of(const Heatmap& map);
+std::string script_of(const LineChart& chart);
+
+// Runs gnuplot once over all scripts; one <svg> element each, with ids that differ from picture to picture. Throws
+// Failure when gnuplot is missing (saying which package has it) or reports an error.
+std::vector<std::string> draw(const std::vector<std::string>& scripts);
+
+// "#rrggbb" at a position in [0, 1] of a palette.
+std::string palette_colour(Palette palette, double position);
+
+}  // namespace sy

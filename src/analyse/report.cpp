@@ -1,0 +1,268 @@
+#include "src/analyse/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "src/analyse/table.h"
+#include "src/params/specs.h"
+
+namespace sy {
+namespace fs = std::filesystem;
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr Index strip_columns = 64;  // more experts share their marks
+
+// Lines that were torn or that hold no loss are passed over.
+std::vector<LossPoint> read_losses(const fs::path& file, Index last_step) {
+  std::vector<LossPoint> losses;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const json m = json::parse(line, nullptr, false);
+    if (!m.is_object() || !m.contains("step") || !m["step"].is_number() || !m.contains("loss")) continue;
+    if (m["step"].get<Index>() <= last_step && m["loss"].is_number()) losses.push_back({m["step"], m["loss"]});
+  }
+  return losses;
+}
+
+// A mark per expert, or per group of neighbours: height by the share relative to an even one.
+std::string share_strip(const LayerLoad& layer, bool colour) {
+  static constexpr const char* marks[] = {"·", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const Index experts = static_cast<Index>(layer.experts.size());
+  const Index group = (experts + strip_columns - 1) / strip_columns;
+  std::string out;
+  for (Index first = 0; first < experts; first += group) {
+    const Index n = std::min(group, experts - first);
+    double share = 0;
+    for (Index e = first; e < first + n; ++e) share += layer.experts[e].share;
+    const double relative = share / static_cast<double>(n) * static_cast<double>(experts);
+    const int level = share == 0 ? 0 : std::clamp(static_cast<int>(std::lround(relative * 4)), 1, 8);
+    const char* paint = !colour ? "" : relative < 0.5 ? "\x1b[34m" : relative > 1.5 ? "\x1b[31m" : "";
+    out += *paint ? fmt::format("{}{}\x1b[0m", paint, marks[level]) : marks[level];
+  }
+  return out;
+}
+
+std::string expert_and_share(const LayerLoad& layer, Index expert) {
+  return fmt::format("{} ({})", expert, percent_text(layer.experts[expert].share));
+}
+
+std::string load_table(const ExpertReport& r, bool colour) {
+  Table table({"layer", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest", "share of each expert"});
+  for (const LayerLoad& l : r.load)
+    table.row({std::to_string(l.layer), percent_text(l.drop_rate), fmt::format("{:.2f}", l.max_over_mean),
+               fmt::format("{:.3f}", l.cv), fmt::format("{:.3f}", l.entropy), expert_and_share(l, l.busiest()),
+               expert_and_share(l, l.idlest()), share_strip(l, colour)});
+  const Index group = (r.state.experts.experts + strip_columns - 1) / strip_columns;
+  return table.str() + fmt::format("▄ an even share ({}), █ twice that or more, · none{}\n", percent_text(r.even_share()),
+                                   group > 1 ? fmt::format("; {} experts to a mark", group) : "");
+}
+
+std::string expert_table(const LayerLoad& layer) {
+  Table table({"expert", "share", "of even", "routed", "dropped", "drop rate", "probability"});
+  for (std::size_t e = 0; e < layer.experts.size(); ++e) {
+    const ExpertLoad& x = layer.experts[e];
+    table.row({std::to_string(e), percent_text(x.share),
+               fmt::format("{:.2f}", x.share * static_cast<double>(layer.experts.size())), count_text(x.routed),
+               count_text(x.dropped), percent_text(x.drop_rate), fmt::format("{:.4f}", x.probability)});
+  }
+  return table.str();
+}
+
+std::string time_table(const ExpertReport& r) {
+  const ExpertHistory h = coarsen(r.state.experts, 8);
+  Table table({"steps", "dropped", "max/mean", "CV", "entropy", "worst layer (max/mean)"});
+  for (Index w = 0; w < h.windows(); ++w) {
+    const auto layers = layer_loads(h, w, w + 1);
+    double dropped = 0, ratio = 0, cv = 0, entropy = 0;
+    for (const LayerLoad& l : layers) {
+      dropped += l.drop_rate / static_cast<double>(layers.size());
+      ratio += l.max_over_mean / static_cast<double>(layers.size());
+      cv += l.cv / static_cast<double>(layers.size());
+      entropy += l.entropy / static_cast<double>(layers.size());
+    }
+    const auto worst = std::max_element(layers.begin(), layers.end(), [](const LayerLoad& a, const LayerLoad& b) {
+      return a.max_over_mean < b.max_over_mean;
+    });
+    table.row({step_range(h, w, w + 1), percent_text(dropped), fmt::format("{:.2f}", ratio), fmt::format("{:.3f}", cv),
+               fmt::format("{:.3f}", entropy), fmt::format("{} ({:.2f})", worst->layer, worst->max_over_mean)});
+  }
+  return table.str();
+}
+
+std::string domain_tables(const ExpertReport& r) {
+  Table domains({"domain", "tokens", "loss", "perplexity", "bits/byte"});
+  for (const DomainUse& d : r.evaluation->domains)
+    domains.row({d.name, count_text(d.tokens), fmt::format("{:.4f}", d.loss), fmt::format("{:.2f}", d.perplexity),
+                 fmt::format("{:.3f}", d.bits_per_byte)});
+  std::string out = domains.str();
+  if (r.evaluation->domains.size() < 2) return out;
+  Table layers({"layer", "divergence", "largest", "between"});
+  for (const Specialisation& s : r.specialisation)
+    layers.row({std::to_string(s.layer), fmt::format("{:.3f}", s.mean), fmt::format("{:.3f}", s.max),
+                s.domain_a + " and " + s.domain_b});
+  return out + "\nHow differently the domains use the experts (Jensen-Shannon divergence of pairs, bits: 0 alike, 1 disjoint)\n" +
+         layers.str();
+}
+
+ordered_json load_json(const LayerLoad& l) {
+  return {{"layer", l.layer},   {"routed", l.routed},
+          {"dropped", l.dropped}, {"drop_rate", l.drop_rate},
+          {"max_over_mean", l.max_over_mean}, {"cv", l.cv},
+          {"entropy", l.entropy}};
+}
+
+}  // namespace
+
+std::string percent_text(double fraction) { return fmt::format("{:.1f} %", fraction * 100); }
+
+std::string count_text(Index n) {
+  std::string s = std::to_string(n);
+  for (int at = static_cast<int>(s.size()) - 3; at > (n < 0 ? 1 : 0); at -= 3) s.insert(at, ",");
+  return s;
+}
+
+std::string step_range(const ExpertHistory& h, Index first, Index last) {
+  return fmt::format("{}-{}", first_step(h, first), h.steps[last - 1]);
+}
+
+std::string model_text(const ExpertReport& r) {
+  const ExpertHistory& h = r.state.experts;
+  if (!r.config) return fmt::format("{} layers with {} experts each", h.layers, h.experts);
+  const Config& c = *r.config;
+  Index with_experts = 0;
+  for (Index l = 0; l < c.model.layers; ++l) with_experts += c.is_moe(l);
+  const ParamCount params = count_params(c, r.state.vocab);
+  return fmt::format("{} layers, {} of them with {} experts, {} chosen per token; d_model {}; {} parameters, {} active",
+                     c.model.layers, with_experts, c.moe.experts, c.moe.top_k, c.model.d_model,
+                     count_text(params.total), count_text(params.active));
+}
+
+ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& options) {
+  ExpertReport r;
+  r.checkpoint = checkpoint;
+  r.state = read_state(checkpoint);
+  try {
+    r.config = parse_config(r.state.config, (checkpoint / "index.h5").string());
+  } catch (const InputError&) {
+    // The counts can be read all the same.
+  }
+  ExpertHistory& h = r.state.experts;
+  if (h.layers == 0 || h.experts == 0)
+    bad_input("{}: its model has no experts (moe.experts = 0), so there is no load to report", checkpoint.string());
+
+  const fs::path run = fs::absolute(checkpoint).lexically_normal().parent_path().parent_path();
+  r.losses = read_losses(run / "metrics.jsonl", r.state.step);
+  if (fs::exists(run / "evaluation.json")) r.evaluation = read_evaluation(run / "evaluation.json");
+  if (options.layer) {
+    h = select_block(h, *options.layer);
+    if (r.evaluation) r.evaluation = select_block(*r.evaluation, *options.layer);
+  }
+  if (r.evaluation) r.specialisation = specialisation(*r.evaluation);
+
+  r.last = h.windows();
+  r.first = r.last - (r.last + 9) / 10;
+  if (options.steps && h.windows() > 0) {
+    const auto [from, to] = *options.steps;
+    r.first = std::lower_bound(h.steps.begin(), h.steps.end(), from) - h.steps.begin();
+    r.last = r.first;
+    while (r.last < h.windows() && first_step(h, r.last) <= to) ++r.last;
+    if (r.first >= r.last)
+      bad_input("--steps {}-{}: the checkpoint has counts of steps {}", from, to, step_range(h, 0, h.windows()));
+  }
+  if (h.windows() > 0) r.load = layer_loads(h, r.first, r.last);
+  return r;
+}
+
+std::string report_text(const ExpertReport& r, bool colour) {
+  const ExpertHistory& h = r.state.experts;
+  std::string out = fmt::format("{}\n{}\nstep {}, {} tokens, trained as {}\n\n", r.checkpoint.string(), model_text(r),
+                                count_text(r.state.step), count_text(r.state.tokens), r.state.layout);
+  if (h.windows() == 0)
+    out += fmt::format("No expert counts yet at step {}: they come with the first step that is trained.\n", r.state.step);
+  else {
+    out += fmt::format("Load in steps {}\n{}", step_range(h, r.first, r.last), load_table(r, colour));
+    if (h.layers == 1) out += '\n' + expert_table(r.load[0]);
+    if (h.windows() > 1) out += "\nOver time (means of the layers)\n" + time_table(r);
+  }
+  if (r.evaluation) out += fmt::format("\nDomains, evaluated at step {}\n", r.evaluation->step) + domain_tables(r);
+  return out;
+}
+
+std::string report_csv(const ExpertReport& r) {
+  const ExpertHistory& h = r.state.experts;
+  std::string out = "first_step,last_step,layer,expert,routed,dropped,share,drop_rate,probability\n";
+  for (Index w = 0; w < h.windows(); ++w)
+    for (const LayerLoad& l : layer_loads(h, w, w + 1))
+      for (std::size_t e = 0; e < l.experts.size(); ++e) {
+        const ExpertLoad& x = l.experts[e];
+        fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{}\n", first_step(h, w), h.steps[w], l.layer, e,
+                       x.routed, x.dropped, x.share, x.drop_rate, x.probability);
+      }
+  return out;
+}
+
+ordered_json report_json(const ExpertReport& r) {
+  const ExpertHistory& h = r.state.experts;
+  ordered_json out = {{"checkpoint", r.checkpoint.string()},
+                      {"step", r.state.step},
+                      {"tokens", r.state.tokens},
+                      {"layout", r.state.layout},
+                      {"dataset", r.state.dataset},
+                      {"experts", h.experts},
+                      {"layers", ordered_json::array()},
+                      {"windows", ordered_json::array()}};
+  if (h.windows() > 0) {
+    out["first_step"] = first_step(h, r.first);
+    out["last_step"] = h.steps[r.last - 1];
+  }
+  for (const LayerLoad& l : r.load) {
+    ordered_json layer = load_json(l);
+    for (const ExpertLoad& e : l.experts)
+      layer["experts"].push_back({{"routed", e.routed},
+                                  {"dropped", e.dropped},
+                                  {"share", e.share},
+                                  {"drop_rate", e.drop_rate},
+                                  {"probability", e.probability}});
+    out["layers"].push_back(std::move(layer));
+  }
+  for (Index w = 0; w < h.windows(); ++w) {
+    ordered_json window = {{"first_step", first_step(h, w)}, {"last_step", h.steps[w]}};
+    for (const LayerLoad& l : layer_loads(h, w, w + 1)) {
+      ordered_json layer = load_json(l), routed, dropped, probability;
+      for (const ExpertLoad& e : l.experts) {
+        routed.push_back(e.routed);
+        dropped.push_back(e.dropped);
+        probability.push_back(e.probability);
+      }
+      layer["expert_routed"] = std::move(routed);
+      layer["expert_dropped"] = std::move(dropped);
+      layer["expert_probability"] = std::move(probability);
+      window["layers"].push_back(std::move(layer));
+    }
+    out["windows"].push_back(std::move(window));
+  }
+  if (!r.evaluation) return out;
+  ordered_json domains = {{"step", r.evaluation->step}, {"domains", ordered_json::array()}, {"layers", ordered_json::array()}};
+  for (const DomainUse& d : r.evaluation->domains)
+    domains["domains"].push_back({{"name", d.name},
+                                  {"tokens", d.tokens},
+                                  {"bytes", d.bytes},
+                                  {"loss", d.loss},
+                                  {"perplexity", d.perplexity},
+                                  {"bits_per_byte", d.bits_per_byte},
+                                  {"experts", d.experts}});
+  for (const Specialisation& s : r.specialisation)
+    domains["layers"].push_back({{"layer", s.layer},
+                                 {"js_divergence_mean", s.mean},
+                                 {"js_divergence_max", s.max},
+                                 {"between", {s.domain_a, s.domain_b}}});
+  out["evaluation"] = std::move(domains);
+  return out;
+}
+
+}  // namespace sy

@@ -1,0 +1,492 @@
+// The report as one page: no network, no script, light, and fit for printing.
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/analyse/plot.h"
+#include "src/analyse/report.h"
+
+namespace sy {
+namespace {
+
+constexpr Index max_time_columns = 120;  // of a heatmap over time
+constexpr Index max_line_points = 400;
+constexpr Index max_table_rows = 512;
+constexpr Index max_cell_texts = 16 * 16;
+
+constexpr const char* style = R"(
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #f8fafc; color: #1e293b; font: 15px/1.55 system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; }
+main { max-width: 1040px; margin: 0 auto; padding: 40px 24px 64px; }
+h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; letter-spacing: -.01em; }
+h2 { font-size: 20px; margin: 0 0 4px; }
+h3 { font-size: 15px; margin: 20px 0 4px; }
+p { margin: 4px 0 12px; max-width: 76ch; }
+.muted { color: #64748b; }
+section { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 22px 24px; margin-top: 20px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin-top: 24px; }
+.tile { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 12px 16px; }
+.tile b { display: block; font-size: 24px; line-height: 1.25; font-weight: 600; font-variant-numeric: tabular-nums; }
+.tile span { color: #64748b; font-size: 13px; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 20px; margin: 12px 0 0; }
+dt { color: #64748b; } dd { margin: 0; overflow-wrap: anywhere; }
+svg { display: block; width: 100%; height: auto; }
+svg text, svg tspan { font-family: inherit; }
+svg image { image-rendering: pixelated; }
+figure { margin: 0; break-inside: avoid; } figcaption { font-weight: 600; font-size: 14px; }
+.grid { display: grid; gap: 16px 20px; }
+.two { grid-template-columns: repeat(2, minmax(0, 1fr)); } .three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+.scale { display: inline-grid; grid-template-columns: repeat(5, 64px); margin: 4px 0 12px; font-size: 12px; color: #334155; text-align: center; }
+.scale i { grid-column: 1 / -1; height: 12px; border-radius: 3px; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; margin-top: 8px; }
+th, td { padding: 4px 14px; text-align: right; white-space: nowrap; }
+th { color: #64748b; font-weight: 500; border-bottom: 1px solid #cbd5e1; } td { border-bottom: 1px solid #f1f5f9; }
+th.text, td.text { text-align: left; }
+summary { cursor: pointer; font-weight: 600; margin-top: 16px; }
+@media (max-width: 720px) { .two, .three { grid-template-columns: 1fr; } }
+@media print { body { background: #fff; font-size: 12px; } main { padding: 0; max-width: none; }
+  section, .tile { border-color: #cbd5e1; } section { break-inside: auto; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+)";
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+// The page while it is put together: pictures are noted as it goes and drawn by one run of gnuplot at the end.
+class Page {
+ public:
+  Page& operator<<(const std::string& html) {
+    html_ += html;
+    return *this;
+  }
+  // `says`: for those who cannot see it, plain text.
+  void picture(const std::string& script, const std::string& says, const std::string& caption = "") {
+    html_ += "<figure>";
+    if (!caption.empty()) html_ += "<figcaption>" + escaped(caption) + "</figcaption>";
+    places_.push_back({html_.size(), says});
+    html_ += "</figure>\n";
+    scripts_.push_back(script);
+  }
+  std::string finish() {
+    const auto pictures = draw(scripts_);
+    std::string out;
+    std::size_t from = 0;
+    for (std::size_t i = 0; i < pictures.size(); ++i) {
+      out.append(html_, from, places_[i].at - from);
+      from = places_[i].at;
+      out += "<svg role=\"img\" aria-label=\"" + escaped(places_[i].says) + "\"" + pictures[i].substr(4);
+    }
+    return out.append(html_, from);
+  }
+
+ private:
+  struct Place {
+    std::size_t at;
+    std::string says;
+  };
+  std::string html_;
+  std::vector<Place> places_;
+  std::vector<std::string> scripts_;
+};
+
+std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                       std::size_t text_column = std::string::npos) {
+  std::string out = "<div class=\"scroll\"><table>\n";
+  const auto line = [&](const std::vector<std::string>& cells, const char* tag) {
+    out += "<tr>";
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      out += fmt::format("<{0}{1}>{2}</{0}>", tag, i == text_column ? " class=\"text\"" : "", escaped(cells[i]));
+    out += "</tr>\n";
+  };
+  line(header, "th");
+  for (const auto& row : rows) line(row, "td");
+  return out + "</table></div>\n";
+}
+
+std::vector<std::string> numbered(Index n) {
+  std::vector<std::string> out;
+  for (Index i = 0; i < n; ++i) out.push_back(std::to_string(i));
+  return out;
+}
+
+std::vector<std::string> layer_names(const ExpertHistory& h) {
+  std::vector<std::string> out;
+  for (std::int64_t id : h.layer_ids) out.push_back(std::to_string(id));
+  return out;
+}
+
+// A scale of powers of two around an even share that holds the largest deviation, at least 1/2 to 2 and at most 1/8 to 8.
+double ratio_limit(const std::vector<double>& relative) {
+  double most = 1;
+  for (double r : relative)
+    if (std::isfinite(r)) most = std::max(most, std::abs(std::log2(std::max(r, 1.0 / 8))));
+  return std::exp2(std::min(std::ceil(most - 1e-9), 3.0));
+}
+
+// The shared scale of small pictures: a bar of the palette with five marks under it.
+std::string scale_bar(Palette palette, const std::vector<std::string>& marks, const std::string& meaning) {
+  std::string out = "<p class=\"muted\">" + escaped(meaning) + "</p><div class=\"scale\"><i style=\"background:linear-gradient(to right";
+  for (int i = 0; i <= 16; ++i) out += "," + palette_colour(palette, i / 16.0);
+  out += ")\"></i>";
+  for (const std::string& m : marks) out += "<span>" + m + "</span>";
+  return out + "</div>\n";
+}
+
+const char* grid_class(std::size_t pictures) { return pictures > 12 ? "grid three" : pictures > 1 ? "grid two" : "grid"; }
+int grid_width(std::size_t pictures) { return pictures > 12 ? 310 : pictures > 1 ? 480 : 960; }
+
+// Loads relative to an even share: 1 is balanced.
+std::vector<double> relative_shares(const std::vector<LayerLoad>& layers) {
+  std::vector<double> out;
+  for (const LayerLoad& l : layers)
+    for (const ExpertLoad& e : l.experts) out.push_back(e.share * static_cast<double>(l.experts.size()));
+  return out;
+}
+
+void header(Page& page, const ExpertReport& r) {
+  const TrainState& s = r.state;
+  const std::filesystem::path run = std::filesystem::absolute(r.checkpoint).parent_path().parent_path();
+  page << "<h1>Expert load of " + escaped(run.filename().string()) + "</h1>\n<p class=\"muted\">Switchyard report of " +
+              escaped(r.checkpoint.filename().string()) + "</p>\n";
+  page << "<dl>";
+  const auto fact = [&](const char* name, const std::string& value) {
+    if (!value.empty()) page << fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, escaped(value));
+  };
+  fact("Model", model_text(r));
+  if (r.config) {
+    const auto& m = r.config->moe;
+    fact("Routing", fmt::format("capacity factor {}, load-balance loss {}, router z-loss {}{}",
+                                m.capacity_factor > 0 ? fmt::format("{}", m.capacity_factor) : "0 (dropless)", m.aux_loss,
+                                m.z_loss, m.bias_rate > 0 ? fmt::format(", bias rate {}", m.bias_rate) : ""));
+  }
+  fact("Trained", fmt::format("{} steps, {} tokens, seed {}", count_text(s.step), count_text(s.tokens), s.seed));
+  fact("Layout", s.layout);
+  fact("Data set", s.dataset);
+  page << "</dl>\n";
+}
+
+void tiles(Page& page, const ExpertReport& r) {
+  page << "<div class=\"tiles\">";
+  const auto tile = [&](const std::string& value, const std::string& what) {
+    page << fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", value, what);
+  };
+  if (r.evaluation) tile(fmt::format("{:.3f}", r.evaluation->bits_per_byte), "bits per byte, validation");
+  if (!r.losses.empty()) {
+    const std::size_t n = std::min<std::size_t>(r.losses.size(), 20);
+    double sum = 0;
+    for (std::size_t i = r.losses.size() - n; i < r.losses.size(); ++i) sum += r.losses[i].loss;
+    tile(fmt::format("{:.3f}", sum / static_cast<double>(n)), fmt::format("training loss, last {} steps", n));
+  }
+  double dropped = 0, routed = 0, worst = 0, entropy = 0;
+  Index idle = 0;
+  for (const LayerLoad& l : r.load) {
+    dropped += static_cast<double>(l.dropped);
+    routed += static_cast<double>(l.routed);
+    worst = std::max(worst, l.max_over_mean);
+    entropy += l.entropy / static_cast<double>(r.load.size());
+    for (const ExpertLoad& e : l.experts) idle += e.share < r.even_share() / 4;
+  }
+  tile(percent_text(routed > 0 ? dropped / routed : 0), "of assignments dropped");
+  tile(fmt::format("{:.2f}×", worst), "busiest expert, of an even share");
+  tile(fmt::format("{:.3f}", entropy), "mean entropy (1: balanced)");
+  tile(std::to_string(idle), "experts below a quarter of an even share");
+  page << "</div>\n<p class=\"muted\">Load figures: steps " + step_range(r.state.experts, r.first, r.last) + ".</p>\n";
+}
+
+// At most max_line_points points: means of neighbours.
+Line thinned(const std::vector<LossPoint>& points, std::size_t most) {
+  Line line;
+  const std::size_t n = points.size(), out = std::min(n, most);
+  for (std::size_t i = 0; i < out; ++i) {
+    const std::size_t first = i * n / out, last = (i + 1) * n / out;
+    double x = 0, y = 0;
+    for (std::size_t k = first; k < last; ++k) {
+      x += points[k].step / static_cast<double>(last - first);
+      y += points[k].loss / static_cast<double>(last - first);
+    }
+    line.x.push_back(x);
+    line.y.push_back(y);
+  }
+  return line;
+}
+
+void loss_section(Page& page, const ExpertReport& r) {
+  if (r.losses.empty()) return;
+  page << "<section><h2>Loss</h2>\n<p>Mean cross-entropy of each step's batch, in nats per token. The line should fall, "
+          "steeply at first, then ever more slowly; a rise or a jump means that training became unstable.</p>\n";
+  LineChart chart;
+  chart.lines = {thinned(r.losses, max_line_points * 3)};
+  chart.depths = {0};
+  chart.x_label = "step";
+  chart.y_label = "loss (nats per token)";
+  page.picture(script_of(chart), fmt::format("Training loss over steps, from {:.3f} to {:.3f}", chart.lines[0].y.front(),
+                                             chart.lines[0].y.back()));
+  page << "</section>\n";
+}
+
+void load_section(Page& page, const ExpertReport& r) {
+  const ExpertHistory& h = r.state.experts;
+  page << fmt::format(
+      "<section><h2>Load of each expert</h2>\n<p>Steps {}. Each cell is one expert of one layer: its share of the layer's "
+      "assignments, relative to an even share of {}. White is balanced, red is overloaded, blue is idle{}.</p>\n",
+      step_range(h, r.first, r.last), percent_text(r.even_share()),
+      h.layers * h.experts <= max_cell_texts ? "; the figures are the shares in percent" : "");
+  Heatmap map;
+  map.rows = h.layers;
+  map.columns = h.experts;
+  map.values = relative_shares(r.load);
+  map.row_names = layer_names(h);
+  map.column_names = numbered(h.experts);
+  map.x_label = "expert";
+  map.y_label = "layer";
+  map.colour_label = "load / even share";
+  map.palette = Palette::diverging;
+  map.ratio = true;
+  map.high = ratio_limit(map.values);
+  map.low = 1 / map.high;
+  const bool texts = h.layers * h.experts <= max_cell_texts && h.experts <= 16;
+  if (texts)
+    for (const LayerLoad& l : r.load)
+      for (const ExpertLoad& e : l.experts) map.cell_texts.push_back(fmt::format("{:.1f}", e.share * 100));
+  page.picture(script_of(map), "Heatmap of the load of each expert, layer by layer");
+
+  bool any_dropped = false;
+  for (const LayerLoad& l : r.load) any_dropped = any_dropped || l.dropped > 0;
+  if (any_dropped) {
+    page << "<h3>Dropped</h3><p>The part of each expert's assignments that found no room, because the expert was full. "
+            "Dropped assignments add nothing to the result: overloaded experts are where to look.</p>\n";
+    map.palette = Palette::sequential;
+    map.ratio = false;
+    map.percent = true;
+    map.low = 0;
+    map.high = 0;
+    map.values.clear();
+    map.cell_texts.clear();
+    for (const LayerLoad& l : r.load)
+      for (const ExpertLoad& e : l.experts) {
+        map.values.push_back(e.drop_rate);
+        map.high = std::max(map.high, e.drop_rate);
+        if (texts) map.cell_texts.push_back(fmt::format("{:.1f}", e.drop_rate * 100));
+      }
+    map.colour_label = "dropped";
+    page.picture(script_of(map), "Heatmap of the drop rate of each expert, layer by layer");
+  }
+  page << "</section>\n";
+}
+
+void time_section(Page& page, const ExpertReport& r) {
+  const ExpertHistory h = coarsen(r.state.experts, max_line_points);
+  struct Measure {
+    const char* name;
+    double LayerLoad::*value;
+    bool percent;
+    double low;
+    const char* explanation;
+  };
+  static constexpr Measure measures[] = {
+      {"Dropped", &LayerLoad::drop_rate, true, 0, "Assignments that found their expert full. 0 % is best."},
+      {"Busiest expert (max/mean)", &LayerLoad::max_over_mean, false, 1,
+       "Load of the busiest expert over the mean load. 1 is balanced; the slowest rank waits for this expert."},
+      {"Coefficient of variation", &LayerLoad::cv, false, 0, "Spread of the loads over their mean. 0 is balanced."},
+      {"Entropy", &LayerLoad::entropy, false, NAN,
+       "Of the shares, over its largest value. 1 is balanced; a fall towards 0 means that the router collapses."}};
+  page << "<section><h2>Balance over time</h2>\n<p>One line per layer. Early steps are usually uneven; the load-balance "
+          "loss should bring the lines towards balance within some hundred steps.</p>\n<div class=\"grid two\">\n";
+  std::vector<std::vector<LayerLoad>> loads;
+  for (Index w = 0; w < h.windows(); ++w) loads.push_back(layer_loads(h, w, w + 1));
+  for (const Measure& m : measures) {
+    LineChart chart;
+    chart.x_label = "step";
+    chart.percent = m.percent;
+    chart.depth_label = "layer";
+    chart.width = 480;
+    chart.height = 270;
+    if (std::isfinite(m.low)) chart.y_low = m.low;
+    for (Index l = 0; l < h.layers; ++l) {
+      Line line;
+      line.name = fmt::format("layer {}", h.layer_ids[l]);
+      for (Index w = 0; w < h.windows(); ++w) {
+        line.x.push_back(static_cast<double>(h.steps[w]));
+        line.y.push_back(loads[w][l].*m.value);
+      }
+      chart.lines.push_back(std::move(line));
+      chart.depths.push_back(static_cast<double>(h.layer_ids[l]));
+    }
+    page << "<div>";
+    page.picture(script_of(chart), fmt::format("{} of each layer over steps", m.name), m.name);
+    page << fmt::format("<p class=\"muted\">{}</p></div>\n", m.explanation);
+  }
+  page << "</div></section>\n";
+}
+
+void history_section(Page& page, const ExpertReport& r) {
+  if (r.state.experts.windows() < 2) return;
+  const ExpertHistory h = coarsen(r.state.experts, max_time_columns);
+  std::vector<std::vector<LayerLoad>> loads;
+  std::vector<double> all;
+  for (Index w = 0; w < h.windows(); ++w) {
+    loads.push_back(layer_loads(h, w, w + 1));
+    const auto relative = relative_shares(loads.back());
+    all.insert(all.end(), relative.begin(), relative.end());
+  }
+  const double limit = ratio_limit(all);
+  page << "<section><h2>Every expert over time</h2>\n<p>One picture per layer, experts from top to bottom, steps from left "
+          "to right. Steady colours mean that the experts have found their roles; a row that stays blue is an expert that "
+          "is hardly used, one that stays red is a bottleneck.</p>\n";
+  std::vector<std::string> marks;
+  for (double p = -2; p <= 2; ++p) marks.push_back(fmt::format("{:.2g}×", std::pow(limit, p / 2)));
+  page << scale_bar(Palette::diverging, marks, "Load relative to an even share");
+  page << fmt::format("<div class=\"{}\">\n", grid_class(h.layers));
+  for (Index l = 0; l < h.layers; ++l) {
+    Heatmap map;
+    map.rows = h.experts;
+    map.columns = h.windows();
+    for (Index e = 0; e < h.experts; ++e)
+      for (Index w = 0; w < h.windows(); ++w)
+        map.values.push_back(loads[w][l].experts[e].share * static_cast<double>(h.experts));
+    map.row_names = numbered(h.experts);
+    for (std::int64_t step : h.steps) map.column_names.push_back(std::to_string(step));
+    map.x_label = "step";
+    map.y_label = "expert";
+    map.palette = Palette::diverging;
+    map.ratio = true;
+    map.high = limit;
+    map.low = 1 / limit;
+    map.colour_bar = false;
+    map.width = grid_width(h.layers);
+    map.plot_height = static_cast<int>(std::clamp<Index>(h.experts * 14, 40, 220));
+    page.picture(script_of(map), fmt::format("Load of the experts of layer {} over steps", h.layer_ids[l]),
+                 fmt::format("layer {}", h.layer_ids[l]));
+  }
+  page << "</div></section>\n";
+}
+
+void domain_section(Page& page, const ExpertReport& r) {
+  if (!r.evaluation || r.evaluation->domains.empty()) return;
+  const Evaluation& ev = *r.evaluation;
+  page << fmt::format("<section><h2>Domains</h2>\n<p>Validation text of each domain, evaluated at step {}. Bits per byte "
+                      "can be compared between tokenizers: lower is better.</p>\n", count_text(ev.step));
+  std::vector<std::vector<std::string>> rows;
+  for (const DomainUse& d : ev.domains)
+    rows.push_back({d.name, count_text(d.tokens), count_text(d.bytes), fmt::format("{:.4f}", d.loss),
+                    fmt::format("{:.2f}", d.perplexity), fmt::format("{:.3f}", d.bits_per_byte)});
+  rows.push_back({"all", count_text(ev.tokens), "", fmt::format("{:.4f}", ev.loss), fmt::format("{:.2f}", ev.perplexity),
+                  fmt::format("{:.3f}", ev.bits_per_byte)});
+  page << html_table({"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows, 0);
+  if (ev.layers.empty()) {
+    page << "</section>\n";
+    return;
+  }
+
+  std::vector<double> shares;  // [layer, domain, expert]
+  for (std::size_t l = 0; l < ev.layers.size(); ++l)
+    for (const DomainUse& d : ev.domains) {
+      double total = 0;
+      for (std::int64_t n : d.experts[l]) total += static_cast<double>(n);
+      for (std::int64_t n : d.experts[l]) shares.push_back(total > 0 ? static_cast<double>(n) / total : NAN);
+    }
+  const Index experts = static_cast<Index>(ev.domains[0].experts[0].size()), domains = static_cast<Index>(ev.domains.size());
+  double high = 2.0 / static_cast<double>(experts);
+  for (double s : shares)
+    if (std::isfinite(s)) high = std::max(high, s);
+  page << fmt::format("<h3>Which experts each domain uses</h3><p>Each row is a domain's share of assignments over the "
+                      "experts of a layer (even: {}). Rows that look alike mean that the experts do not tell the domains "
+                      "apart; bright cells in different places mean that they have specialised.</p>\n",
+                      percent_text(1.0 / static_cast<double>(experts)));
+  std::vector<std::string> marks;
+  for (int i = 0; i <= 4; ++i) marks.push_back(fmt::format("{:.3g} %", high * 100 * i / 4));
+  page << scale_bar(Palette::sequential, marks, "Share of the domain's assignments");
+  page << fmt::format("<div class=\"{}\">\n", grid_class(ev.layers.size()));
+  for (std::size_t l = 0; l < ev.layers.size(); ++l) {
+    Heatmap map;
+    map.rows = domains;
+    map.columns = experts;
+    map.values.assign(shares.begin() + l * domains * experts, shares.begin() + (l + 1) * domains * experts);
+    for (const DomainUse& d : ev.domains) map.row_names.push_back(d.name);
+    map.column_names = numbered(experts);
+    map.x_label = "expert";
+    map.high = std::max(high, 1e-6);
+    map.colour_bar = false;
+    map.width = grid_width(ev.layers.size());
+    map.plot_height = static_cast<int>(std::clamp<Index>(domains * 24, 48, 240));
+    std::string caption = fmt::format("layer {}", ev.layers[l]);
+    if (domains > 1) caption += fmt::format(", divergence {:.3f} bits", r.specialisation[l].mean);
+    page.picture(script_of(map), "Share of each expert by domain, " + caption, caption);
+  }
+  page << "</div>\n";
+  if (domains > 1) {
+    page << "<h3>How far apart the domains are</h3><p>Jensen-Shannon divergence between the expert shares of two domains: 0 "
+            "bits where they use the experts alike, 1 bit where they have no expert in common.</p>\n";
+    std::vector<std::vector<std::string>> table;
+    for (const Specialisation& s : r.specialisation)
+      table.push_back({std::to_string(s.layer), fmt::format("{:.4f}", s.mean), fmt::format("{:.4f}", s.max),
+                       s.domain_a + " and " + s.domain_b});
+    page << html_table({"layer", "mean of the pairs", "largest", "between"}, table, 3);
+  }
+  page << "</section>\n";
+}
+
+void number_section(Page& page, const ExpertReport& r) {
+  const ExpertHistory& h = r.state.experts;
+  page << fmt::format("<section><h2>Numbers</h2>\n<p>Steps {}. Dropped: of the layer's assignments. An even share is {}."
+                      "</p>\n", step_range(h, r.first, r.last), percent_text(r.even_share()));
+  std::vector<std::vector<std::string>> layers, experts;
+  const auto with_share = [](const LayerLoad& l, Index e) {
+    return fmt::format("{} ({})", e, percent_text(l.experts[e].share));
+  };
+  for (const LayerLoad& l : r.load) {
+    layers.push_back({std::to_string(l.layer), count_text(l.routed), percent_text(l.drop_rate),
+                      fmt::format("{:.3f}", l.max_over_mean), fmt::format("{:.3f}", l.cv), fmt::format("{:.4f}", l.entropy),
+                      with_share(l, l.busiest()), with_share(l, l.idlest())});
+    for (Index e = 0; e < h.experts && static_cast<Index>(experts.size()) < max_table_rows; ++e) {
+      const ExpertLoad& x = l.experts[e];
+      experts.push_back({std::to_string(l.layer), std::to_string(e), count_text(x.routed), percent_text(x.share),
+                         percent_text(x.drop_rate), fmt::format("{:.4f}", x.probability)});
+    }
+  }
+  page << html_table({"layer", "assignments", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest"}, layers);
+  page << "<details><summary>Every expert</summary>\n" +
+              html_table({"layer", "expert", "assignments", "share", "dropped", "router probability"}, experts);
+  if (h.layers * h.experts > max_table_rows)
+    page << fmt::format("<p class=\"muted\">The first {} of {}; <code>switchyard experts --csv</code> writes all.</p>\n",
+                        max_table_rows, count_text(h.layers * h.experts));
+  page << "</details></section>\n";
+}
+
+}  // namespace
+
+std::string report_html(const ExpertReport& r) {
+  Page page;
+  page << "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Expert load, " +
+              escaped(r.checkpoint.filename().string()) + "</title>\n<style>" + style + "</style>\n</head>\n<body><main>\n";
+  header(page, r);
+  if (r.load.empty()) {
+    page << fmt::format("<section><p>No expert counts yet at step {}: they come with the first step that is trained."
+                        "</p></section>\n", r.state.step);
+  } else {
+    tiles(page, r);
+    loss_section(page, r);
+    load_section(page, r);
+    time_section(page, r);
+    history_section(page, r);
+  }
+  domain_section(page, r);
+  if (!r.load.empty()) number_section(page, r);
+  page << "</main></body>\n</html>\n";
+  return page.finish();
+}
+
+}  // namespace sy

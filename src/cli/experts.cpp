@@ -1,0 +1,99 @@
+// switchyard experts: which experts are used, overloaded, dropped, specialised, from a checkpoint alone.
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "src/analyse/report.h"
+#include "src/cli/options.h"
+#include "src/io/files.h"
+
+namespace sy {
+namespace fs = std::filesystem;
+namespace {
+
+// "100-200", or "100" for that step alone.
+std::pair<Index, Index> parse_steps(const std::string& text) {
+  const char* end = text.data() + text.size();
+  std::pair<Index, Index> steps{0, 0};
+  auto parsed = std::from_chars(text.data(), end, steps.first);
+  steps.second = steps.first;
+  if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '-')
+    parsed = std::from_chars(parsed.ptr + 1, end, steps.second);
+  if (parsed.ec != std::errc() || parsed.ptr != end || steps.first < 0 || steps.second < steps.first)
+    bad_input("--steps {}: expected FIRST-LAST, such as 100-200", text);
+  return steps;
+}
+
+// "-" is standard output; a device or a pipe is written to, a file replaced as a whole.
+void write_output(const fs::path& path, const std::string& text) {
+  if (path == "-") {
+    std::cout << text << std::flush;
+    return;
+  }
+  std::error_code ignored;
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
+    std::ofstream out(path);
+    if (!(out << text << std::flush)) fail("cannot write {}", path.string());
+  } else {
+    write_file(fs::exists(path, ignored) ? fs::canonical(path) : path, text);  // a link stays a link
+  }
+}
+
+// Before any work is done: can `path` be written at all?
+void check_output(const fs::path& path) {
+  if (path == "-") return;
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::error_code ignored;
+  if (path.empty() || fs::is_directory(path, ignored)) bad_input("'{}' is not a file's name: name a file", path.string());
+  if (!fs::is_directory(folder, ignored))
+    bad_input("cannot write {}: there is no folder {}: create it first", path.string(), folder.string());
+  if (access(folder.c_str(), W_OK) != 0) bad_input("cannot write {}: the folder is not writable", path.string());
+}
+
+bool colours_wanted() {
+  const char* terminal = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR") && terminal && std::string(terminal) != "dumb";
+}
+
+}  // namespace
+
+int experts_command(CommandLine& line) {
+  std::string csv, html;
+  po::options_description options;
+  options.add_options()("html", po::value(&html), "write a page with pictures (needs gnuplot)")(
+      "csv", po::value(&csv), "write a row per window of steps, layer and expert; - is standard output")(
+      "json", po::bool_switch(), "print everything as JSON instead of tables")(
+      "layer", po::value<Index>(), "only this layer, expert by expert")(
+      "steps", po::value<std::string>(), "FIRST-LAST: the load of these steps (otherwise of the last tenth)");
+  po::variables_map given;
+  if (!parse_options(line, "experts", options, {"checkpoint"}, given)) return 0;
+  if (line.world.rank() != 0) return 0;
+
+  if ((csv == "-") + (html == "-") + given["json"].as<bool>() > 1)
+    bad_input("experts: only one of --json, --csv - and --html - can go to standard output");
+  for (const char* output : {"csv", "html"})
+    if (given.count(output)) check_output(given[output].as<std::string>());
+  ReportOptions wanted;
+  if (given.count("layer")) wanted.layer = given["layer"].as<Index>();
+  if (given.count("steps")) wanted.steps = parse_steps(given["steps"].as<std::string>());
+
+  std::vector<std::string> warnings;
+  const fs::path checkpoint = resolve_checkpoint(given["checkpoint"].as<std::string>(), &warnings);
+  for (const std::string& w : warnings) fmt::print(stderr, "switchyard: warning: {}\n", w);
+  const ExpertReport report = make_report(checkpoint, wanted);
+
+  if (given["json"].as<bool>())
+    std::cout << report_json(report).dump(1) << std::endl;
+  else if (csv != "-" && html != "-")
+    std::cout << report_text(report, colours_wanted()) << std::flush;
+  if (!csv.empty()) write_output(csv, report_csv(report));
+  if (!html.empty()) write_output(html, report_html(report));
+  return 0;
+}
+
+}  // namespace sy
