@@ -180,6 +180,7 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path) {
   write_point("create", path);
   const Hdf5Id access = file_access(), creation = property_list(H5P_FILE_CREATE);
   H5Pset_link_creation_order(creation.get(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
+  H5Pset_obj_track_times(creation.get(), false);
   file.id_ = {H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), H5Fclose};
   check(file.id_.get(), file.where_, "create");
   return file;

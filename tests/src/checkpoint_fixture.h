@@ -1,0 +1,179 @@
+// A small model of awkward sizes, whose every element has a value that only its name and place decide.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "src/io/checkpoint_parts.h"
+#include "src/io/digest.h"
+#include "src/io/files.h"
+#include "src/io/manifest.h"
+
+namespace sy::test {
+
+namespace fs = std::filesystem;
+
+inline std::vector<ParamSpec> odd_specs() {
+  const auto spec = [](std::string name, Shape shape, Split split, bool joined = false) {
+    return ParamSpec{std::move(name), shape, split, {}, false, joined};
+  };
+  constexpr Axis none = Axis::none, tp = Axis::tp, ep = Axis::ep, etp = Axis::etp;
+  return {spec("embedding.weight", {67, 29}, {none, none}),
+          spec("layers.0.norm.weight", {5}, {none}),
+          spec("layers.0.attention.q.weight", {6, 3, 29}, {tp, none, none}),
+          spec("layers.0.attention.k.weight", {1, 3, 29}, {tp, none, none}, true),  // one kv head: replicated
+          spec("layers.0.attention.v.weight", {2, 3, 29}, {tp, none, none}, true),
+          spec("layers.0.attention.out.weight", {29, 18}, {none, tp}),
+          spec("layers.0.moe.router.weight", {6, 29}, {none, none}),
+          spec("layers.0.moe.experts.gate_up.weight", {6, 7, 29}, {ep, etp, none}),
+          spec("layers.0.moe.experts.down.weight", {6, 29, 7}, {ep, none, etp}),
+          spec("layers.0.tiny", {1}, {none}),
+          spec("layers.10.norm.weight", {3, 2, 2, 5}, {none, none, none, none})};
+}
+
+// Of element `index` (row-major) of the whole tensor "/params/...", "/optimizer/m/..." or "/optimizer/v/...".
+inline float expected_value(const std::string& tensor, Index index) {
+  std::uint64_t x = std::hash<std::string>{}(tensor) + 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(index + 1);
+  x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
+  x ^= x >> 29;
+  return static_cast<float>(static_cast<double>(x % 2000003) / 1000.0 - 1000.0);
+}
+
+// The row-major index in the whole tensor of element `local` of a box.
+inline Index global_index(const Shape& shape, const Box& box, Index local) {
+  Index index = 0, stride = 1;
+  for (int d = shape.size() - 1; d >= 0; --d) {
+    index += (box.begin[d] + local % box.size[d]) * stride;
+    local /= box.size[d];
+    stride *= shape[d];
+  }
+  return index;
+}
+
+// Calls f(tensor name, index in the whole tensor, address) for every element that a store holds.
+inline void for_each_element(ParamStore& store, const std::function<void(const std::string&, Index, float*)>& f) {
+  for (int g = 0; g < num_grad_groups; ++g) {
+    const GroupLayout& group = store.layout().groups[static_cast<std::size_t>(g)];
+    const Range owned = group.owned();
+    for (const TensorKind& kind : tensor_kinds) {
+      const View buffer = (store.buffers(static_cast<GradGroup>(g)).*kind.buffer).view();
+      if (!buffer) continue;
+      for (const Placement& p : group.placements)
+        for (Index i = 0; i < p.box.elements(); ++i) {
+          const Index flat = p.offset + i;
+          if (kind.sharded && (flat < owned.begin || flat >= owned.end)) continue;
+          f(kind.prefix + p.spec->name, global_index(p.spec->shape, p.box, i),
+            buffer.f32() + flat - (kind.sharded ? owned.begin : 0));
+        }
+    }
+  }
+}
+
+inline void fill(ParamStore& store) {
+  for_each_element(store, [](const std::string& name, Index i, float* x) { *x = expected_value(name, i); });
+}
+
+// How many elements differ, in any bit, from what fill() writes.
+inline Index wrong_elements(ParamStore& store) {
+  Index wrong = 0;
+  for_each_element(store, [&](const std::string& name, Index i, float* x) {
+    const float expected = expected_value(name, i);
+    wrong += std::memcmp(&expected, x, sizeof expected) != 0;
+  });
+  return wrong;
+}
+
+inline TrainState example_state(Index step) {
+  TrainState state;
+  state.step = step;
+  state.tokens = step * 1000;
+  state.samples = step * 10;
+  state.seed = 0xfedcba9876543210u;
+  state.config = "[model]\nlayers = 11\n# ÄÖ 日本\n";
+  state.vocab = 67;
+  state.dataset = "/data/größe";
+  state.layout = "dp 1 tp 1 ep 1 etp 1 edp 1";
+  ExpertHistory& h = state.experts;
+  h.layers = 2;
+  h.experts = 3;
+  h.layer_ids = {0, 10};
+  for (Index window = 0; window < 4; ++window) {
+    h.steps.push_back(window * 5 + 4);
+    for (Index i = 0; i < 6; ++i) {
+      h.routed.push_back((Index{1} << 40) + window * 100 + i);
+      h.dropped.push_back(window + i);
+      h.probability.push_back(0.125f * static_cast<float>(i) + static_cast<float>(window));
+    }
+  }
+  state.router_bias = {0.5f, -0.25f, 0, 1e-7f, 3, -4};
+  return state;
+}
+
+// A folder of its own, removed in the end.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "switchyard-test-XXXXXX").string();
+    if (!::mkdtemp(name.data())) throw Failure("cannot make " + name);
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code error;
+    fs::remove_all(path_, error);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// Writes manifest.json for the files that are there.
+inline void seal(const fs::path& step_dir, Index step) {
+  fs::remove(step_dir / manifest_name);
+  Manifest manifest{step, {}};
+  for (const auto& entry : fs::directory_iterator(step_dir))
+    manifest.files.push_back({entry.path().filename().string(), static_cast<Index>(entry.file_size()),
+                              to_hex(sha256_file(entry.path()))});
+  write_file(step_dir / manifest_name, to_text(manifest));
+}
+
+// A checkpoint as the ranks of `layout` would write it, written by this process alone.
+inline fs::path write_as(const fs::path& run_dir, const Layout& layout, Index step) {
+  const fs::path dir = checkpoints_of(run_dir) / step_name(step);
+  fs::create_directories(dir);
+  const std::unique_ptr<Backend> backend = make_cpu();
+  TrainState state = example_state(step);
+  state.layout = layout.str();
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    ParamStore store(*backend, odd_specs(), layout, coord_of(layout, rank), true);
+    fill(store);
+    write_shard(dir / shard_name(rank), state, store, rank);
+  }
+  write_index(dir / index_name, state, odd_specs(), layout);
+  seal(dir, step);
+  return dir;
+}
+
+// The message of the Error that f throws, after its exit code: "2: ..."; "" when it throws none.
+inline std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return std::to_string(e.exit_code()) + ": " + e.what();
+  }
+  return "";
+}
+
+// The fault hook, taken away in the end.
+struct FaultScope {
+  explicit FaultScope(WriteFault fault) { write_fault = std::move(fault); }
+  ~FaultScope() { write_fault = nullptr; }
+};
+
+}  // namespace sy::test

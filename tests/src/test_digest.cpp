@@ -1,0 +1,83 @@
+#include <gtest/gtest.h>
+
+#include "src/io/digest.h"
+#include "tests/src/checkpoint_fixture.h"
+
+namespace sy {
+namespace {
+
+using namespace test;
+
+// FIPS 180-2, appendix B, and the empty message.
+TEST(Digest, KnownAnswers) {
+  EXPECT_EQ(to_hex(sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(to_hex(sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(to_hex(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(to_hex(sha256(std::string(1000000, 'a'))),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(Digest, PiecesAndFilesGiveTheSame) {
+  std::string text;
+  for (int i = 0; i < 3000000; ++i) text += static_cast<char>(i * 7 + i / 1000);
+  Sha256 pieces;
+  for (std::size_t at = 0, n = 0; at < text.size(); at += n, n = n * 3 + 1)
+    pieces.update(text.data() + at, std::min(n, text.size() - at));
+  EXPECT_EQ(pieces.finish(), sha256(text));
+
+  const Folder folder;
+  write_file(folder.path() / "file", text);
+  EXPECT_EQ(sha256_file(folder.path() / "file"), sha256(text));
+  write_file(folder.path() / "file", "");
+  EXPECT_EQ(sha256_file(folder.path() / "file"), sha256(""));
+}
+
+TEST(Digest, UnreadableFilesAreNamed) {
+  const Folder folder;
+  EXPECT_NE(error_of([&] { sha256_file(folder.path() / "none"); }).find("none: No such file"), std::string::npos);
+  EXPECT_NE(error_of([&] { sha256_file(folder.path()); }).find("Is a directory"), std::string::npos);
+}
+
+TEST(Files, WriteReplacesWholeOrNotAtAll) {
+  const Folder folder;
+  const fs::path file = folder.path() / "file";
+  write_file(file, "old");
+  int points = 0;
+  {
+    const FaultScope count([&](std::string_view, const fs::path&) { ++points; });
+    write_file(file, "old");
+  }
+  ASSERT_EQ(points, 4);
+  for (int failing = 0; failing < points; ++failing) {
+    write_file(file, "old");
+    {
+      int at = 0;
+      const FaultScope fault([&](std::string_view what, const fs::path& path) {
+        if (at++ == failing) fail("{} {}: no space", what, path.string());
+      });
+      EXPECT_NE(error_of([&] { write_file(file, "new"); }).find("1: "), std::string::npos);
+    }
+    // Only the last point, after the rename, may leave the new content.
+    EXPECT_EQ(read_file(file), failing + 1 < points ? "old" : "new");
+    EXPECT_FALSE(fs::exists(file.string() + ".tmp"));
+  }
+  EXPECT_NE(error_of([&] { write_file(folder.path() / "no" / "file", "x"); }).find("No such file"), std::string::npos);
+}
+
+TEST(Files, FoldersChangePlaces) {
+  const Folder folder;
+  const fs::path a = folder.path() / "a", b = folder.path() / "b";
+  make_folders(a);
+  write_file(a / "of_a", "");
+  rename_folder(a, b);
+  EXPECT_TRUE(fs::exists(b / "of_a"));
+  EXPECT_FALSE(fs::exists(a));
+  make_folders(a);
+  rename_folder(a, b);
+  EXPECT_TRUE(fs::exists(a / "of_a"));
+  EXPECT_TRUE(fs::is_empty(b));
+}
+
+}  // namespace
+}  // namespace sy

@@ -1,0 +1,154 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "src/io/hdf5.h"
+#include "tests/src/checkpoint_fixture.h"
+
+namespace sy {
+namespace {
+
+using namespace test;
+
+TEST(Hdf5, DatasetsAndAttributesComeBack) {
+  const Folder folder;
+  const fs::path path = folder.path() / "file.h5";
+  const std::vector<std::int64_t> ints{1, -2, Index{1} << 62, 4, 5, 6};
+  const std::vector<double> doubles{1e-300, -0.0};
+  const float scalar = 2.5f;
+  const std::string long_text(100000, 'x');
+  {
+    Hdf5File file = Hdf5File::create(path);
+    file.write("/b/deep/ints", {2, 3}, DType::i64, ints.data());
+    file.write("/a/doubles", {2}, DType::f64, doubles.data());
+    file.write("/a/scalar", {}, DType::f32, &scalar);
+    file.write("/a/empty", {0, 3}, DType::i32, nullptr);
+    file.set("/", "text", "größe");
+    file.set("/", "empty", "");
+    file.set("/b", "long", long_text);
+    file.set("/b/deep/ints", "negative", std::int64_t{-5});
+    file.set("/b", "large", ~std::uint64_t{0});
+    file.close();
+  }
+  const Hdf5File file = Hdf5File::open(path);
+  // In the order of their making, not of the alphabet.
+  EXPECT_EQ(file.datasets(), (std::vector<std::string>{"/b/deep/ints", "/a/doubles", "/a/scalar", "/a/empty"}));
+  EXPECT_EQ(file.datasets("/b"), (std::vector<std::string>{"/b/deep/ints"}));
+  const Hdf5Dataset dataset = file.open_dataset("/b/deep/ints");
+  EXPECT_EQ(dataset.shape(), (Shape{2, 3}));
+  EXPECT_EQ(dataset.dtype(), DType::i64);
+  std::vector<std::int64_t> back(6);
+  dataset.read(whole({2, 3}), back.data());
+  EXPECT_EQ(back, ints);
+  back.assign(6, 0);
+  dataset.read(Box{{0, 1}, {2, 2}}, back.data());
+  EXPECT_EQ(back, (std::vector<std::int64_t>{ints[1], ints[2], ints[4], ints[5], 0, 0}));
+  back.assign(6, 0);
+  dataset.read(Range{2, 5}, back.data());
+  EXPECT_EQ(back, (std::vector<std::int64_t>{ints[2], ints[3], ints[4], 0, 0, 0}));
+  float scalar_back = 0;
+  file.open_dataset("/a/scalar").read(whole({}), &scalar_back);
+  EXPECT_EQ(scalar_back, scalar);
+  EXPECT_EQ(file.open_dataset("/a/empty").shape(), (Shape{0, 3}));
+  EXPECT_EQ(file.get_string("/", "text"), "größe");
+  EXPECT_EQ(file.get_string("/", "empty"), "");
+  EXPECT_EQ(file.get_string("/b", "long"), long_text);
+  EXPECT_EQ(file.get_int("/b/deep/ints", "negative"), -5);
+  EXPECT_EQ(file.get_unsigned("/b", "large"), ~std::uint64_t{0});
+  EXPECT_TRUE(file.has("/a"));
+  EXPECT_FALSE(file.has("/a/none"));
+  EXPECT_FALSE(file.has("/none/none"));
+}
+
+TEST(Hdf5, EqualContentGivesEqualFiles) {
+  const Folder folder;
+  std::vector<float> values(1000, 1.5f);
+  for (const std::string name : {"a", "b"}) {
+    if (name == "b") ::usleep(1100000);  // the files must not hold the time, which HDF5 keeps in seconds
+    Hdf5File file = Hdf5File::create(folder.path() / name);
+    file.write("/group/values", {1000}, DType::f32, values.data());
+    file.set("/group", "meaning", "none");
+    file.close();
+  }
+  EXPECT_EQ(sha256_file(folder.path() / "a"), sha256_file(folder.path() / "b"));
+}
+
+TEST(Hdf5, VirtualDatasetsShowTheirParts) {
+  const Folder folder;
+  std::vector<float> values(6);
+  std::iota(values.begin(), values.end(), 1.0f);
+  for (const char* name : {"one.h5", "two.h5"}) {
+    Hdf5File file = Hdf5File::create(folder.path() / name);
+    file.write("/g/x", {6}, DType::f32, values.data());
+    file.close();
+    for (float& v : values) v *= 10;
+  }
+  {
+    Hdf5File file = Hdf5File::create(folder.path() / "index.h5");
+    // [3, 4]: columns 0 and 1 from one.h5 elements 0..5, the last column from two.h5 elements 2..4, column 2 from nowhere.
+    file.create_virtual("/g/x", {3, 4},
+                        {{"one.h5", 6, {0, 6}, {{0, 0}, {3, 2}}}, {"two.h5", 6, {2, 5}, {{0, 3}, {3, 1}}}});
+    file.create_virtual("/g/nothing", {2}, {});
+    file.close();
+  }
+  // The folder may be moved, and the reader may be anywhere.
+  const fs::path moved = folder.path() / "elsewhere";
+  fs::create_directory(moved);
+  for (const char* name : {"one.h5", "two.h5", "index.h5"}) fs::rename(folder.path() / name, moved / name);
+  const auto read = [&](const std::string& name, Index n) {
+    std::vector<float> x(static_cast<std::size_t>(n));
+    const Hdf5File file = Hdf5File::open(moved / "index.h5");
+    file.open_dataset(name).read(Range{0, n}, x.data());
+    return x;
+  };
+  std::vector<float> x = read("/g/x", 12);
+  for (int row = 0; row < 3; ++row) {
+    EXPECT_EQ(x[row * 4 + 0], static_cast<float>(row * 2 + 1));
+    EXPECT_EQ(x[row * 4 + 1], static_cast<float>(row * 2 + 2));
+    EXPECT_TRUE(std::isnan(x[row * 4 + 2]));
+    EXPECT_EQ(x[row * 4 + 3], static_cast<float>(10 * (row + 3)));
+  }
+  for (float v : read("/g/nothing", 2)) EXPECT_TRUE(std::isnan(v));
+  EXPECT_EQ(Hdf5File::open(moved / "index.h5").open_dataset("/g/x").sources(),
+            (std::vector<std::string>{"one.h5", "two.h5"}));
+
+  fs::remove(moved / "two.h5");
+  x = read("/g/x", 12);
+  EXPECT_EQ(x[0], 1.0f);
+  EXPECT_TRUE(std::isnan(x[3]));
+}
+
+TEST(Hdf5, ErrorsNameFileAndObject) {
+  const Folder folder;
+  const fs::path path = folder.path() / "file.h5";
+  const auto contains = [](const std::string& text, std::initializer_list<const char*> parts) {
+    for (const char* part : parts)
+      if (text.find(part) == std::string::npos) return testing::AssertionFailure() << "no " << part << " in: " << text;
+    return testing::AssertionSuccess();
+  };
+  EXPECT_TRUE(contains(error_of([&] { Hdf5File::open(path); }), {"2: ", "file.h5", "No such file"}));
+  EXPECT_TRUE(contains(error_of([&] { Hdf5File::create(folder.path() / "no" / "x.h5"); }),
+                       {"1: ", "no/x.h5", "No such file"}));
+  const float x = 1;
+  {
+    Hdf5File file = Hdf5File::create(path);
+    file.write("/x", {1}, DType::f32, &x);
+    EXPECT_TRUE(contains(error_of([&] { file.write("/x", {1}, DType::f32, &x); }), {"1: ", "create /x", "file.h5"}));
+    EXPECT_TRUE(contains(error_of([&] { file.set("/none", "a", "b"); }), {"1: ", "attribute a", "/none", "file.h5"}));
+    file.set("/x", "text", "no number");
+    file.close();
+  }
+  EXPECT_TRUE(contains(error_of([&] { Hdf5File::create(path); }), {"1: ", "create", "file.h5"}));
+  const Hdf5File file = Hdf5File::open(path);
+  EXPECT_TRUE(contains(error_of([&] { file.open_dataset("/none/y"); }), {"2: ", "file.h5", "/none/y"}));
+  EXPECT_TRUE(contains(error_of([&] { file.get_int("/x", "none"); }), {"2: ", "attribute none", "/x", "file.h5"}));
+  EXPECT_TRUE(contains(error_of([&] { file.get_int("/x", "text"); }), {"2: ", "attribute text"}));
+  EXPECT_TRUE(contains(error_of([&] { file.get_string("/none", "text"); }), {"2: ", "/none"}));
+  write_file(folder.path() / "text.h5", "this is no HDF5 file");
+  EXPECT_TRUE(contains(error_of([&] { Hdf5File::open(folder.path() / "text.h5"); }), {"2: ", "text.h5"}));
+}
+
+}  // namespace
+}  // namespace sy
