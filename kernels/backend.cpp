@@ -4,27 +4,28 @@ namespace sy {
 
 namespace {
 
-// The checks of one operation. A mistake here is ours, never the user's, so it is an internal error that names the
-// operation, the operand and both shapes.
+// The checks of one operation. A mistake here is ours, never the user's, so it is an internal error that
+// names the operation, the operand and both shapes.
 class Operands {
  public:
   explicit Operands(const char* operation) : operation_(operation) {}
 
   // The operand must have this shape and type, and memory unless it is empty.
-  const Operands& operator()(const char* name, ConstView v, const Shape& shape, DType dtype = DType::f32) const {
+  const Operands& is(const char* name, ConstView v, const Shape& shape, DType dtype = DType::f32) const {
     SY_ASSERT(v.shape() == shape && v.dtype() == dtype, "{}: {} is {} {}, not {} {}", operation_, name,
               info(v.dtype()).name, v.shape().str(), info(dtype).name, shape.str());
     present(name, v);
     return *this;
   }
   // The same, but the operand may be none.
-  const Operands& optional(const char* name, ConstView v, const Shape& shape, DType dtype = DType::f32) const {
-    return v ? (*this)(name, v, shape, dtype) : *this;
+  const Operands& optional(const char* name, ConstView v, const Shape& shape,
+                           DType dtype = DType::f32) const {
+    return v ? is(name, v, shape, dtype) : *this;
   }
   // Only the number of dimensions and the type are known: the other operands follow from this one.
   const Operands& dims(const char* name, ConstView v, int dims, DType dtype = DType::f32) const {
-    SY_ASSERT(v.shape().size() == dims && v.dtype() == dtype, "{}: {} is {} {}, not {} with {} dimensions", operation_,
-              name, info(v.dtype()).name, v.shape().str(), info(dtype).name, dims);
+    SY_ASSERT(v.shape().size() == dims && v.dtype() == dtype, "{}: {} is {} {}, not {} with {} dimensions",
+              operation_, name, info(v.dtype()).name, v.shape().str(), info(dtype).name, dims);
     present(name, v);
     return *this;
   }
@@ -80,17 +81,17 @@ void Backend::copy(ConstView x, View y) {
 }
 
 void Backend::add(ConstView x, View y) {
-  Operands("add")("x", x, y.shape())("y", y, y.shape());
+  Operands("add").is("x", x, y.shape()).is("y", y, y.shape());
   if (y.elements() > 0) do_add(x, y);
 }
 
 void Backend::scale(View x, float factor) {
-  Operands("scale")("x", x, x.shape());
+  Operands("scale").is("x", x, x.shape());
   if (x.elements() > 0) do_scale(x, factor);
 }
 
 void Backend::sum_squares(ConstView x, View out) {
-  Operands("sum_squares")("x", x, x.shape())("out", out, {1}, DType::f64);
+  Operands("sum_squares").is("x", x, x.shape()).is("out", out, {1}, DType::f64);
   if (x.elements() == 0) return fill(out, 0);
   do_sum_squares(x, out);
 }
@@ -101,7 +102,8 @@ void Backend::gemm(const Gemm& desc, ConstView a, ConstView b, View c) {
   const Operands check("gemm");
   check.dims("a", a, 2).dims("b", b, 2).dims("c", c, 2);
   const Index m = c.dim(0), n = c.dim(1), q = a.dim(desc.transpose_a ? 0 : 1);
-  check("a", a, desc.transpose_a ? Shape{q, m} : Shape{m, q})("b", b, desc.transpose_b ? Shape{n, q} : Shape{q, n});
+  check.is("a", a, desc.transpose_a ? Shape{q, m} : Shape{m, q})
+      .is("b", b, desc.transpose_b ? Shape{n, q} : Shape{q, n});
   if (c.elements() == 0 || (q == 0 && desc.accumulate)) return;
   if (q == 0) return fill(c, 0);
   do_gemm(desc, a, b, c);
@@ -111,7 +113,7 @@ void Backend::grouped_gemm(ConstView x, ConstView w, ConstView offsets, View y) 
   const Operands check("grouped_gemm");
   check.dims("w", w, 3).dims("x", x, 2);
   const Index rows = x.dim(0), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
-  check("x", x, {rows, q})("offsets", offsets, {experts + 1}, DType::i32)("y", y, {rows, n});
+  check.is("x", x, {rows, q}).is("offsets", offsets, {experts + 1}, DType::i32).is("y", y, {rows, n});
   if (y.elements() == 0) return;
   if (q == 0) return fill(y, 0);
   do_grouped_gemm(x, w, offsets, y);
@@ -121,7 +123,7 @@ void Backend::grouped_gemm_input(ConstView dy, ConstView w, ConstView offsets, V
   const Operands check("grouped_gemm_input");
   check.dims("w", w, 3).dims("dy", dy, 2);
   const Index rows = dy.dim(0), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
-  check("dy", dy, {rows, n})("offsets", offsets, {experts + 1}, DType::i32)("dx", dx, {rows, q});
+  check.is("dy", dy, {rows, n}).is("offsets", offsets, {experts + 1}, DType::i32).is("dx", dx, {rows, q});
   if (dx.elements() == 0) return;
   if (n == 0) return fill(dx, 0);
   do_grouped_gemm_input(dy, w, offsets, dx);
@@ -131,42 +133,50 @@ void Backend::grouped_gemm_weight(ConstView dy, ConstView x, ConstView offsets, 
   const Operands check("grouped_gemm_weight");
   check.dims("dw", dw, 3).dims("x", x, 2);
   const Index rows = x.dim(0), experts = dw.dim(0), n = dw.dim(1), q = dw.dim(2);
-  check("dy", dy, {rows, n})("x", x, {rows, q})("offsets", offsets, {experts + 1}, DType::i32)("dw", dw, dw.shape());
+  check.is("dy", dy, {rows, n})
+      .is("x", x, {rows, q})
+      .is("offsets", offsets, {experts + 1}, DType::i32)
+      .is("dw", dw, dw.shape());
   if (rows > 0 && dw.elements() > 0) do_grouped_gemm_weight(dy, x, offsets, dw);
 }
 
 void Backend::bias_forward(ConstView bias, ConstView row_scale, View y) {
   const Operands check("bias_forward");
   check.dims("y", y, 2);
-  check("bias", bias, {y.dim(1)}).optional("row_scale", row_scale, {y.dim(0)});
+  check.is("bias", bias, {y.dim(1)}).optional("row_scale", row_scale, {y.dim(0)});
   if (y.elements() > 0) do_bias_forward(bias, row_scale, y);
 }
 
 void Backend::bias_backward(ConstView dy, View dbias) {
   const Operands check("bias_backward");
-  check.dims("dy", dy, 2)("dbias", dbias, {dy.dim(1)});
+  check.dims("dy", dy, 2).is("dbias", dbias, {dy.dim(1)});
   if (dy.elements() > 0) do_bias_backward(dy, dbias);
 }
 
 // ---- norms ----
 
-void Backend::norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats) {
+void Backend::norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
+                           View stats) {
   const Operands check("norm_forward");
   SY_ASSERT(desc.kind != NormKind::none, "norm_forward: no norm to compute");
   check.dims("x", x, 2);
   const Index t = x.dim(0), d = x.dim(1);
-  check("weight", weight, {d}).optional("bias", bias, {d})("y", y, {t, d})("stats", stats, {t, 2});
+  check.is("weight", weight, {d}).optional("bias", bias, {d}).is("y", y, {t, d}).is("stats", stats, {t, 2});
   if (x.elements() == 0) return fill(stats, 0);
   do_norm_forward(desc, x, weight, bias, y, stats);
 }
 
-void Backend::norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
-                            View dweight, View dbias) {
+void Backend::norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight,
+                            ConstView stats, View dx, View dweight, View dbias) {
   const Operands check("norm_backward");
   SY_ASSERT(desc.kind != NormKind::none, "norm_backward: no norm to compute");
   check.dims("x", x, 2);
   const Index t = x.dim(0), d = x.dim(1);
-  check("dy", dy, {t, d})("weight", weight, {d})("stats", stats, {t, 2})("dx", dx, {t, d})("dweight", dweight, {d})
+  check.is("dy", dy, {t, d})
+      .is("weight", weight, {d})
+      .is("stats", stats, {t, 2})
+      .is("dx", dx, {t, d})
+      .is("dweight", dweight, {d})
       .optional("dbias", dbias, {d});
   if (x.elements() > 0) do_norm_backward(desc, dy, x, weight, stats, dx, dweight, dbias);
 }
@@ -177,17 +187,20 @@ void Backend::activation_forward(const FfnActivation& desc, ConstView h, ConstVi
   const Operands check("activation_forward");
   check.dims("y", y, 2);
   const Index r = y.dim(0), f = y.dim(1);
-  check("h", h, {r, desc.gated ? 2 * f : f}).optional("row_scale", row_scale, {r});
+  check.is("h", h, {r, desc.gated ? 2 * f : f}).optional("row_scale", row_scale, {r});
   if (y.elements() > 0) do_activation_forward(desc, h, row_scale, y);
 }
 
-void Backend::activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
-                                  View drow_scale) {
+void Backend::activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
+                                  View dh, View drow_scale) {
   const Operands check("activation_backward");
   check.dims("dy", dy, 2);
   const Index r = dy.dim(0), f = dy.dim(1);
   const Shape hidden = {r, desc.gated ? 2 * f : f};
-  check("h", h, hidden).optional("row_scale", row_scale, {r})("dh", dh, hidden).optional("drow_scale", drow_scale, {r});
+  check.is("h", h, hidden)
+      .optional("row_scale", row_scale, {r})
+      .is("dh", dh, hidden)
+      .optional("drow_scale", drow_scale, {r});
   if (dy.elements() == 0) {
     if (drow_scale) fill(drow_scale, 0);
     return;
@@ -200,9 +213,10 @@ void Backend::activation_backward(const FfnActivation& desc, ConstView dy, Const
 void Backend::rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) {
   const Operands check("rope");
   check.dims("x", x, 3).dims("table", table, 3);
-  check("positions", positions, {x.dim(0)}, DType::i32)("table", table, {table.dim(0), table.dim(1), 2});
-  SY_ASSERT(heads >= 0 && heads <= x.dim(1) && 2 * table.dim(1) <= x.dim(2), "rope: {} heads of x {} by table {}", heads,
-            x.shape().str(), table.shape().str());
+  check.is("positions", positions, {x.dim(0)}, DType::i32)
+      .is("table", table, {table.dim(0), table.dim(1), 2});
+  SY_ASSERT(heads >= 0 && heads <= x.dim(1) && 2 * table.dim(1) <= x.dim(2),
+            "rope: {} heads of x {} by table {}", heads, x.shape().str(), table.shape().str());
   if (x.elements() > 0 && heads > 0 && table.elements() > 0) do_rope(x, heads, positions, table, inverse);
 }
 
@@ -217,8 +231,8 @@ struct AttentionShapes {
 AttentionShapes attention_shapes(const char* operation, ConstView qkv, ConstView out) {
   Operands(operation).dims("qkv", qkv, 4).dims("out", out, 4);
   const Index b = out.dim(0), s = out.dim(1), h = out.dim(2), hd = out.dim(3), k = (qkv.dim(2) - h) / 2;
-  SY_ASSERT(k > 0 && h % k == 0 && hd > 0, "{}: qkv {} does not hold the heads of out {}", operation, qkv.shape().str(),
-            out.shape().str());
+  SY_ASSERT(k > 0 && h % k == 0 && hd > 0, "{}: qkv {} does not hold the heads of out {}", operation,
+            qkv.shape().str(), out.shape().str());
   return {{b, s, h + 2 * k, hd}, {b, s, h, hd}, {b, h, s}};
 }
 
@@ -226,15 +240,21 @@ AttentionShapes attention_shapes(const char* operation, ConstView qkv, ConstView
 
 void Backend::attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) {
   const AttentionShapes shapes = attention_shapes("attention_forward", qkv, out);
-  Operands("attention_forward")("qkv", qkv, shapes.qkv)("out", out, shapes.out)("lse", lse, shapes.lse);
+  Operands("attention_forward")
+      .is("qkv", qkv, shapes.qkv)
+      .is("out", out, shapes.out)
+      .is("lse", lse, shapes.lse);
   if (out.elements() > 0) do_attention_forward(desc, qkv, out, lse);
 }
 
-void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
-                                 View dqkv) {
+void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
+                                 ConstView lse, View dqkv) {
   const AttentionShapes shapes = attention_shapes("attention_backward", qkv, out);
-  Operands("attention_backward")("dout", dout, shapes.out)("qkv", qkv, shapes.qkv)("lse", lse, shapes.lse)(
-      "dqkv", dqkv, shapes.qkv);
+  Operands("attention_backward")
+      .is("dout", dout, shapes.out)
+      .is("qkv", qkv, shapes.qkv)
+      .is("lse", lse, shapes.lse)
+      .is("dqkv", dqkv, shapes.qkv);
   if (out.elements() > 0) do_attention_backward(desc, dout, qkv, out, lse, dqkv);
 }
 
@@ -246,21 +266,25 @@ void check_route(const char* operation, const RouteDesc& desc, Index experts) {
   SY_ASSERT(desc.top_k >= 1 && desc.top_k <= experts, "{}: {} of {} experts", operation, desc.top_k, experts);
   SY_ASSERT(desc.groups >= 1 && experts % desc.groups == 0 && desc.group_limit >= 1 &&
                 desc.group_limit <= desc.groups && desc.top_k <= experts / desc.groups * desc.group_limit,
-            "{}: {} of {} experts in {} of {} groups", operation, desc.top_k, experts, desc.group_limit, desc.groups);
+            "{}: {} of {} experts in {} of {} groups", operation, desc.top_k, experts, desc.group_limit,
+            desc.groups);
 }
 
 }  // namespace
 
-void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
-                            View counts, View probability, View z_squared) {
+void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts,
+                            View weights, View counts, View probability, View z_squared) {
   const Operands check("route_forward");
   check.dims("logits", logits, 2).dims("counts", counts, 2, DType::i32);
   const Index t = logits.dim(0), e = logits.dim(1), groups = counts.dim(0);
   check_route("route_forward", desc, e);
   check_groups("route_forward", t, groups);
-  check.optional("bias", bias, {e})("experts", experts, {t, desc.top_k}, DType::i32)("weights", weights, {t, desc.top_k})(
-      "counts", counts, {groups, e}, DType::i32)("probability", probability, {groups, e})("z_squared", z_squared, {1},
-                                                                                          DType::f64);
+  check.optional("bias", bias, {e})
+      .is("experts", experts, {t, desc.top_k}, DType::i32)
+      .is("weights", weights, {t, desc.top_k})
+      .is("counts", counts, {groups, e}, DType::i32)
+      .is("probability", probability, {groups, e})
+      .is("z_squared", z_squared, {1}, DType::f64);
   if (t == 0) {
     for (View v : {counts, probability, z_squared}) fill(v, 0);
     return;
@@ -276,28 +300,34 @@ void Backend::route_backward(const RouteDesc& desc, ConstView logits, ConstView 
   check_route("route_backward", desc, e);
   check_groups("route_backward", t, dprobability.dim(0));
   const Shape chosen = {t, desc.top_k};
-  check("experts", experts, chosen, DType::i32)("weights", weights, chosen)("dweights", dweights, chosen)(
-      "dprobability", dprobability, {dprobability.dim(0), e})("dlogits", dlogits, {t, e});
+  check.is("experts", experts, chosen, DType::i32)
+      .is("weights", weights, chosen)
+      .is("dweights", dweights, chosen)
+      .is("dprobability", dprobability, {dprobability.dim(0), e})
+      .is("dlogits", dlogits, {t, e});
   if (t > 0) do_route_backward(desc, logits, experts, weights, dweights, dprobability, z_factor, dlogits);
 }
 
-void Backend::capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
-                       View keep) {
+void Backend::capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
+                       Index num_experts, View keep) {
   const Operands check("capacity");
   check.dims("experts", experts, 2, DType::i32);
-  check("weights", weights, experts.shape())("keep", keep, experts.shape(), DType::i32);
+  check.is("weights", weights, experts.shape()).is("keep", keep, experts.shape(), DType::i32);
   check_groups("capacity", experts.dim(0), groups);
-  SY_ASSERT(desc.capacity >= 0 && num_experts >= experts.dim(1), "capacity: {} of each of {} experts, {} chosen",
-            desc.capacity, num_experts, experts.dim(1));
+  SY_ASSERT(desc.capacity >= 0 && num_experts >= experts.dim(1),
+            "capacity: {} of each of {} experts, {} chosen", desc.capacity, num_experts, experts.dim(1));
   if (experts.elements() > 0) do_capacity(desc, experts, weights, groups, num_experts, keep);
 }
 
-void Backend::sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots, View counts) {
+void Backend::sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots,
+                               View counts) {
   const Operands check("sort_assignments");
   check.dims("experts", experts, 2, DType::i32).dims("counts", counts, 1, DType::i32);
   const Index n = experts.elements();
-  check("keep", keep, experts.shape(), DType::i32)("rows", rows, {n}, DType::i32)("tokens", tokens, {n}, DType::i32)(
-      "slots", slots, experts.shape(), DType::i32);
+  check.is("keep", keep, experts.shape(), DType::i32)
+      .is("rows", rows, {n}, DType::i32)
+      .is("tokens", tokens, {n}, DType::i32)
+      .is("slots", slots, experts.shape(), DType::i32);
   if (n == 0) return fill(counts, 0);
   do_sort_assignments(experts, keep, rows, tokens, slots, counts);
 }
@@ -305,14 +335,14 @@ void Backend::sort_assignments(ConstView experts, ConstView keep, View rows, Vie
 void Backend::gather_rows(ConstView x, ConstView index, View y) {
   const Operands check("gather_rows");
   check.dims("x", x, 2).dims("y", y, 2);
-  check("index", index, {y.dim(0)}, DType::i32)("y", y, {y.dim(0), x.dim(1)});
+  check.is("index", index, {y.dim(0)}, DType::i32).is("y", y, {y.dim(0), x.dim(1)});
   if (y.elements() > 0) do_gather_rows(x, index, y);
 }
 
 void Backend::combine_rows(ConstView x, ConstView slots, bool accumulate, View y) {
   const Operands check("combine_rows");
   check.dims("x", x, 2).dims("slots", slots, 2, DType::i32);
-  check("y", y, {slots.dim(0), x.dim(1)});
+  check.is("y", y, {slots.dim(0), x.dim(1)});
   if (y.elements() > 0) do_combine_rows(x, slots, accumulate, y);
 }
 
@@ -320,20 +350,21 @@ void Backend::combine_rows(ConstView x, ConstView slots, bool accumulate, View y
 
 void Backend::embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) {
   const Operands check("embedding_forward");
-  check.dims("ids", ids, 1, DType::i32).dims("table", table, 2)("y", y, {ids.dim(0), table.dim(1)});
+  check.dims("ids", ids, 1, DType::i32).dims("table", table, 2).is("y", y, {ids.dim(0), table.dim(1)});
   if (y.elements() > 0) do_embedding_forward(ids, table, vocab_begin, y);
 }
 
 void Backend::embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
   const Operands check("embedding_backward");
-  check.dims("ids", ids, 1, DType::i32).dims("dtable", dtable, 2)("dy", dy, {ids.dim(0), dtable.dim(1)});
+  check.dims("ids", ids, 1, DType::i32).dims("dtable", dtable, 2).is("dy", dy, {ids.dim(0), dtable.dim(1)});
   if (dy.elements() > 0 && dtable.elements() > 0) do_embedding_backward(ids, dy, vocab_begin, dtable);
 }
 
-void Backend::cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats) {
+void Backend::cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
+                                    View stats) {
   const Operands check("cross_entropy_forward");
   check.dims("logits", logits, 2);
-  check("targets", targets, {logits.dim(0)}, DType::i32)("stats", stats, {logits.dim(0), 3});
+  check.is("targets", targets, {logits.dim(0)}, DType::i32).is("stats", stats, {logits.dim(0), 3});
   if (stats.elements() > 0) do_cross_entropy_forward(desc, logits, targets, stats);
 }
 
@@ -341,16 +372,19 @@ void Backend::cross_entropy_loss(ConstView stats, ConstView targets, View lse, V
   const Operands check("cross_entropy_loss");
   check.dims("stats", stats, 3);
   const Index t = stats.dim(1);
-  check("stats", stats, {stats.dim(0), t, 3})("targets", targets, {t}, DType::i32)("lse", lse, {t})("loss", loss, {t});
+  check.is("stats", stats, {stats.dim(0), t, 3})
+      .is("targets", targets, {t}, DType::i32)
+      .is("lse", lse, {t})
+      .is("loss", loss, {t});
   SY_ASSERT(stats.dim(0) > 0, "cross_entropy_loss: stats {} of no part", stats.shape().str());
   if (t > 0) do_cross_entropy_loss(stats, targets, lse, loss);
 }
 
-void Backend::cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
-                                     float z_factor, View logits) {
+void Backend::cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse,
+                                     float factor, float z_factor, View logits) {
   const Operands check("cross_entropy_backward");
   check.dims("logits", logits, 2);
-  check("targets", targets, {logits.dim(0)}, DType::i32)("lse", lse, {logits.dim(0)});
+  check.is("targets", targets, {logits.dim(0)}, DType::i32).is("lse", lse, {logits.dim(0)});
   if (logits.elements() > 0) do_cross_entropy_backward(desc, targets, lse, factor, z_factor, logits);
 }
 
@@ -358,7 +392,7 @@ void Backend::cross_entropy_backward(const CrossEntropyDesc& desc, ConstView tar
 
 void Backend::adamw(const AdamW& desc, ConstView g, View w, View m, View v) {
   const Operands check("adamw");
-  check.dims("w", w, 1)("g", g, w.shape())("m", m, w.shape())("v", v, w.shape());
+  check.dims("w", w, 1).is("g", g, w.shape()).is("m", m, w.shape()).is("v", v, w.shape());
   if (w.elements() > 0) do_adamw(desc, g, w, m, v);
 }
 

@@ -37,15 +37,16 @@ struct Silu {
   }
 };
 
-// x * Phi(x), Phi the standard normal distribution: 1/2 (1 + erf(x / sqrt 2)). erf by formula 7.1.26 of Abramowitz and
-// Stegun (absolute error below 1.5e-7), which shares its exponential with the density.
+// x * Phi(x), Phi the standard normal distribution: 1/2 (1 + erf(x / sqrt 2)). erf by formula 7.1.26 of
+// Abramowitz and Stegun (absolute error below 1.5e-7), which shares its exponential with the density.
 struct Gelu {
   static Point at(float x) {
     const float z = (x < 0 ? -x : x) * 0.70710678f;
     const float t = 1 / (1 + 0.3275911f * z);
     const float e = exp_(-z * z);
     const float tail =
-        0.5f * e * t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+        0.5f * e * t *
+        (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
     const float phi = x < 0 ? tail : 1 - tail;
     return {x * phi, phi + x * e * 0.39894228f};
   }
@@ -84,7 +85,8 @@ void forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y
 }
 
 template <class Act>
-void backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh, View drow_scale) {
+void backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
+              View drow_scale) {
   const Index f = dy.dim(1), width = h.dim(1);
   for_runs(dy.dim(0), rows_per_run(width), [&](Index begin, Index end) {
     for (Index r = begin; r < end; ++r) {
@@ -125,7 +127,8 @@ template <class Act>
 constexpr Row row = {forward<Act>, backward<Act>};
 
 // In the order of enum Activation.
-constexpr Row table[] = {row<Relu>, row<Gelu>, row<GeluTanh>, row<Silu>, row<Relu2>, row<Sigmoid>, row<Identity>};
+constexpr Row table[] = {row<Relu>,  row<Gelu>,    row<GeluTanh>, row<Silu>,
+                         row<Relu2>, row<Sigmoid>, row<Identity>};
 
 }  // namespace
 

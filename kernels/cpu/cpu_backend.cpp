@@ -22,11 +22,17 @@ namespace {
 
 using cpu::Matrix;
 
-std::size_t bytes_of(ConstView x) { return static_cast<std::size_t>(x.size_bytes()); }
+std::size_t bytes_of(ConstView x) {
+  return static_cast<std::size_t>(x.size_bytes());
+}
 
 // A row-major matrix with `columns` columns, and its transpose.
-Matrix plain(const float* data, Index columns) { return {data, columns, 1}; }
-Matrix transposed(const float* data, Index columns) { return {data, 1, columns}; }
+Matrix plain(const float* data, Index columns) {
+  return {data, columns, 1};
+}
+Matrix transposed(const float* data, Index columns) {
+  return {data, 1, columns};
+}
 
 class CpuBackend final : public Backend {
  public:
@@ -37,9 +43,10 @@ class CpuBackend final : public Backend {
     // Whole huge pages for what is large: the kernel then needs far fewer translations.
     constexpr Index huge = Index{1} << 21;
     const Index alignment = bytes >= 2 * huge ? huge : 256;
-    const std::size_t size = static_cast<std::size_t>(std::max<Index>(1, (bytes + alignment - 1) / alignment) * alignment);
+    const Index pieces = std::max<Index>(1, (bytes + alignment - 1) / alignment);
+    const auto size = static_cast<std::size_t>(pieces * alignment);
     void* const memory = std::aligned_alloc(static_cast<std::size_t>(alignment), size);
-    if (!memory) fail("the machine refuses {} bytes of memory: lower train.micro_batch or use more ranks", bytes);
+    if (!memory) fail("no memory for {} bytes: lower train.micro_batch or use more ranks", bytes);
     if (alignment == huge) madvise(memory, size, MADV_HUGEPAGE);  // a wish: nothing depends on it
     return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
   }
@@ -100,42 +107,49 @@ class CpuBackend final : public Backend {
 
   void do_grouped_gemm(ConstView x, ConstView w, ConstView offsets, View y) override {
     const Index n = w.dim(1), q = w.dim(2);
-    for_groups(offsets, [&](Index e, Index row, Index rows) -> cpu::Problem {
-      return {rows, n, q, plain(x.f32() + row * q, q), transposed(w.f32() + e * n * q, q), y.f32() + row * n, n, false};
+    for_groups(offsets, [&](Index e, Index row, Index rows) {
+      const Matrix a = plain(x.f32() + row * q, q), b = transposed(w.f32() + e * n * q, q);
+      return cpu::Problem{rows, n, q, a, b, y.f32() + row * n, n, false};
     });
   }
 
   void do_grouped_gemm_input(ConstView dy, ConstView w, ConstView offsets, View dx) override {
     const Index n = w.dim(1), q = w.dim(2);
-    for_groups(offsets, [&](Index e, Index row, Index rows) -> cpu::Problem {
-      return {rows, q, n, plain(dy.f32() + row * n, n), plain(w.f32() + e * n * q, q), dx.f32() + row * q, q, false};
+    for_groups(offsets, [&](Index e, Index row, Index rows) {
+      const Matrix a = plain(dy.f32() + row * n, n), b = plain(w.f32() + e * n * q, q);
+      return cpu::Problem{rows, q, n, a, b, dx.f32() + row * q, q, false};
     });
   }
 
   void do_grouped_gemm_weight(ConstView dy, ConstView x, ConstView offsets, View dw) override {
     const Index n = dw.dim(1), q = dw.dim(2);
-    for_groups(offsets, [&](Index e, Index row, Index rows) -> cpu::Problem {
-      return {n, q, rows, transposed(dy.f32() + row * n, n), plain(x.f32() + row * q, q), dw.f32() + e * n * q, q, true};
+    for_groups(offsets, [&](Index e, Index row, Index rows) {
+      const Matrix a = transposed(dy.f32() + row * n, n), b = plain(x.f32() + row * q, q);
+      return cpu::Problem{n, q, rows, a, b, dw.f32() + e * n * q, q, true};
     });
   }
 
-  void do_bias_forward(ConstView bias, ConstView row_scale, View y) override { cpu::bias_forward(bias, row_scale, y); }
-  void do_bias_backward(ConstView dy, View dbias) override { cpu::bias_backward(dy, dbias); }
+  void do_bias_forward(ConstView bias, ConstView row_scale, View y) override {
+    cpu::bias_forward(bias, row_scale, y);
+  }
+  void do_bias_backward(ConstView dy, View dbias) override {
+    cpu::bias_backward(dy, dbias);
+  }
 
   void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
                        View stats) override {
     cpu::norm_forward(desc, x, weight, bias, y, stats);
   }
-  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
-                        View dweight, View dbias) override {
+  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
+                        View dx, View dweight, View dbias) override {
     cpu::norm_backward(desc, dy, x, weight, stats, dx, dweight, dbias);
   }
 
   void do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) override {
     cpu::activation_forward(desc, h, row_scale, y);
   }
-  void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
-                              View drow_scale) override {
+  void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
+                              View dh, View drow_scale) override {
     cpu::activation_backward(desc, dy, h, row_scale, dh, drow_scale);
   }
 
@@ -147,8 +161,8 @@ class CpuBackend final : public Backend {
     const Index h = out.dim(2), k = (qkv.dim(2) - h) / 2;
     cpu::attention_forward(desc, out.dim(0), out.dim(1), h, k, out.dim(3), qkv.f32(), out.f32(), lse.f32());
   }
-  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
-                             View dqkv) override {
+  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
+                             ConstView lse, View dqkv) override {
     const Index h = out.dim(2), k = (qkv.dim(2) - h) / 2;
     cpu::attention_backward(desc, out.dim(0), out.dim(1), h, k, out.dim(3), dout.f32(), qkv.f32(), out.f32(),
                             lse.f32(), dqkv.f32());
@@ -162,15 +176,17 @@ class CpuBackend final : public Backend {
                          ConstView dweights, ConstView dprobability, float z_factor, View dlogits) override {
     cpu::route_backward(desc, logits, experts, dweights, dprobability, z_factor, dlogits);
   }
-  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
-                   View keep) override {
+  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
+                   Index num_experts, View keep) override {
     cpu::capacity(desc, experts, weights, groups, num_experts, keep);
   }
   void do_sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots,
                            View counts) override {
     cpu::sort_assignments(experts, keep, rows, tokens, slots, counts);
   }
-  void do_gather_rows(ConstView x, ConstView index, View y) override { cpu::gather_rows(x, index, y); }
+  void do_gather_rows(ConstView x, ConstView index, View y) override {
+    cpu::gather_rows(x, index, y);
+  }
   void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override {
     cpu::combine_rows(x, slots, accumulate, y);
   }
@@ -193,7 +209,9 @@ class CpuBackend final : public Backend {
     cpu::cross_entropy_backward(desc, targets, lse, factor, z_factor, logits);
   }
 
-  void do_adamw(const AdamW& desc, ConstView g, View w, View m, View v) override { cpu::adamw(desc, g, w, m, v); }
+  void do_adamw(const AdamW& desc, ConstView g, View w, View m, View v) override {
+    cpu::adamw(desc, g, w, m, v);
+  }
 
  private:
   // One product for each group that owns rows.
@@ -211,6 +229,8 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu() { return std::make_unique<CpuBackend>(); }
+std::unique_ptr<Backend> make_cpu() {
+  return std::make_unique<CpuBackend>();
+}
 
 }  // namespace sy

@@ -61,15 +61,15 @@ void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, In
         keep_largest(chosen, weights.f32() + g * n, n, num_experts, desc.capacity, kept);
       } else {
         std::fill(taken.begin(), taken.end(), 0);
-        keep_first(chosen, tokens, k, desc.order == DropOrder::choice, static_cast<std::int32_t>(desc.capacity), taken,
-                   kept);
+        keep_first(chosen, tokens, k, desc.order == DropOrder::choice,
+                   static_cast<std::int32_t>(desc.capacity), taken, kept);
       }
     }
   });
 }
 
-// A counting sort: runs of assignments count their experts, the counts are summed by (expert, run), and each run then
-// knows where its rows begin. Assignments are in token order already.
+// A counting sort: runs of assignments count their experts, the counts are summed by (expert, run), and each
+// run then knows where its rows begin. Assignments are in token order already.
 void sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots, View counts) {
   constexpr Index grain = 4096;
   const Index n = experts.elements(), k = experts.dim(1), e = counts.dim(0), runs = (n + grain - 1) / grain;

@@ -20,8 +20,8 @@ void embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y
   });
 }
 
-// Threads share the columns, and each adds its columns of all tokens in order: a row's sum is in token order, and two
-// tokens with one id never meet.
+// Threads share the columns, and each adds its columns of all tokens in order: a row's sum is in token order,
+// and two tokens with one id never meet.
 void embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
   constexpr Index columns = 64;
   const Index t_all = ids.dim(0), d = dy.dim(1), vocab = dtable.dim(0);

@@ -44,12 +44,16 @@ void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targ
 }
 
 // Slope of the cap at capped value c: 1 - (c / cap)^2.
-float slope(const Plain&, float) { return 1.0f; }
-float slope(const Capped& cap, float c) { return 1 - (c / cap.cap) * (c / cap.cap); }
+float slope(const Plain&, float) {
+  return 1.0f;
+}
+float slope(const Capped& cap, float c) {
+  return 1 - (c / cap.cap) * (c / cap.cap);
+}
 
 template <class Cap>
-void backward(const Cap& cap, Index vocab_begin, ConstView targets, ConstView lse, float factor, float z_factor,
-              View logits) {
+void backward(const Cap& cap, Index vocab_begin, ConstView targets, ConstView lse, float factor,
+              float z_factor, View logits) {
   const Index v = logits.dim(1);
   for_runs(logits.dim(0), rows_per_run(v), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
@@ -89,7 +93,8 @@ void cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss)
       for (Index p = 0; p < parts; ++p) largest = std::max(largest, stats.f32()[(p * t_all + t) * 3]);
       for (Index p = 0; p < parts; ++p) {
         const float* const part = stats.f32() + (p * t_all + t) * 3;
-        if (part[1] > 0) sum += part[1] * std::exp(part[0] - largest);  // a part without rows has sum 0, maximum -inf
+        if (part[1] > 0)
+          sum += part[1] * std::exp(part[0] - largest);  // a part without rows has sum 0, maximum -inf
         target += part[2];
       }
       const float z = largest + std::log(sum);

@@ -39,8 +39,8 @@ void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView
 // With n = (x - mean) * inverse and dn = dy * weight:
 //   dx = inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
 //   dweight = sum_t dy * n,   dbias = sum_t dy.
-void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
-                   View dweight, View dbias) {
+void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
+                   View dx, View dweight, View dbias) {
   const Index t_all = x.dim(0), d = x.dim(1);
   const bool centred = desc.kind == NormKind::layernorm;
   const float* const w = weight.f32();

@@ -7,9 +7,11 @@
 namespace sy::cpu {
 
 void adamw(const AdamW& desc, ConstView g, View w, View m, View v) {
-  const float step = desc.lr / desc.bias1, inverse_bias2 = 1 / desc.bias2, keep = 1 - desc.lr * desc.weight_decay;
-  for_runs(w.elements(), run_elements, [&, beta1 = desc.beta1, beta2 = desc.beta2, eps = desc.eps,
-                                        scale = desc.grad_scale](Index begin, Index end) {
+  for_runs(w.elements(), run_elements, [&](Index begin, Index end) {
+    // Copies in locals, which the compiler knows that no store through wp, mp or vp changes.
+    const float beta1 = desc.beta1, beta2 = desc.beta2, eps = desc.eps, scale = desc.grad_scale;
+    const float step = desc.lr / desc.bias1, inverse_bias2 = 1 / desc.bias2;
+    const float keep = 1 - desc.lr * desc.weight_decay;
     const float* const gp = g.f32();
     float* const wp = w.f32();
     float* const mp = m.f32();

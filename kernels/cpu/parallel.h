@@ -1,5 +1,6 @@
-// Work in fixed runs. Where a run begins depends on the sizes alone, never on the number of threads, so whatever is
-// summed within a run, and whatever combines the runs in order, is the same on any number of threads.
+// Work in fixed runs. Where a run begins depends on the sizes alone, never on the number of threads, so
+// whatever is summed within a run, and whatever combines the runs in order, is the same on any number of
+// threads.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,9 @@ namespace sy::cpu {
 constexpr Index run_elements = 16384;
 
 // Rows of `width` elements that make such a run.
-inline Index rows_per_run(Index width) { return std::max<Index>(1, run_elements / std::max<Index>(1, width)); }
+inline Index rows_per_run(Index width) {
+  return std::max<Index>(1, run_elements / std::max<Index>(1, width));
+}
 
 // body(begin, end) for each run of `grain` of the n items. A single run costs no parallel region.
 template <class Body>
@@ -33,8 +36,8 @@ std::unique_ptr<T[]> scratch(Index n) {
   return std::unique_ptr<T[]>(new T[static_cast<std::size_t>(n)]);
 }
 
-// out: [width] += the sum over `rows` rows of what body(begin, end, partial) adds to its own partial: [width], which
-// starts at zero. The rows are cut in at most 64 runs, whose partial sums are added in order.
+// out: [width] += the sum over `rows` rows of what body(begin, end, partial) adds to its own partial:
+// [width], which starts at zero. The rows are cut in at most 64 runs, whose partial sums are added in order.
 template <class Body>
 void sum_over_rows(Index rows, Index width, float* out, const Body& body) {
   const Index grain = std::max<Index>({32, rows_per_run(width), (rows + 63) / 64});

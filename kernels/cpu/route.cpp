@@ -30,8 +30,9 @@ float softmax(const float* z, Index e, float* p) {
   return largest + std::log(sum);
 }
 
-// The candidates with the k largest keys so far, by falling key. A candidate must beat another to pass it, so of equal
-// ones the first offered stays ahead; and a NaN, which beats nothing, still leaves k distinct candidates.
+// The candidates with the k largest keys so far, by falling key. A candidate must beat another to pass it, so
+// of equal ones the first offered stays ahead; and a NaN, which beats nothing, still leaves k distinct
+// candidates.
 class Best {
  public:
   Best(int k, std::int32_t* index, float* key) : k_(k), index_(index), key_(key) {}
@@ -89,17 +90,10 @@ struct Chooser {
   }
 };
 
-// What is summed over a run of tokens: all of one group.
-struct Sums {
-  std::int32_t* counts;  // [E]
-  float* probability;    // [E]
-  double z_squared;
-};
-
 }  // namespace
 
-void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights, View counts,
-                   View probability, View z_squared) {
+void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
+                   View counts, View probability, View z_squared) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, groups = counts.dim(0);
   const Index group_tokens = t_all / groups;
   // Runs of tokens that stay within a group, `runs` to each.
@@ -109,7 +103,8 @@ void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View
   const auto run_probability = scratch<float>(groups * runs * e);
   const auto run_z_squared = scratch<double>(groups * runs);
 
-  for_runs(groups * runs, std::max<Index>(1, rows_per_run(4 * e) / group_tokens), [&](Index first, Index last) {
+  const Index runs_at_once = std::max<Index>(1, rows_per_run(4 * e) / group_tokens);
+  for_runs(groups * runs, runs_at_once, [&](Index first, Index last) {
     Chooser chooser(desc, e);
     std::vector<float> p(e), sigmoid(e);
     const float* const score = desc.score == Score::softmax ? p.data() : sigmoid.data();
@@ -140,7 +135,8 @@ void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View
           ++count[chosen[j]];
           sum += score[chosen[j]];
         }
-        for (Index j = 0; j < k; ++j) weight[j] = desc.scale * score[chosen[j]] / (desc.renormalize ? sum : 1.0f);
+        for (Index j = 0; j < k; ++j)
+          weight[j] = desc.scale * score[chosen[j]] / (desc.renormalize ? sum : 1.0f);
       }
       run_z_squared[run] = sum_z;
     }
@@ -191,7 +187,8 @@ void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, 
       if (desc.renormalize)
         for (Index j = 0; j < k; ++j) ds[j] = (ds[j] - sum_c_s / sum) / sum;
 
-      // All that goes through the softmax of every expert: p * (d - sum d p) with d = dp, and ds at the chosen ones.
+      // All that goes through the softmax of every expert: p * (d - sum d p) with d = dp, and ds at the
+      // chosen ones.
       float inner = 0;
 #pragma omp simd reduction(+ : inner)
       for (Index i = 0; i < e; ++i) inner += dp[i] * p[i];

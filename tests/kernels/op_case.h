@@ -1,0 +1,298 @@
+// The one scheme by which every operation is tested, on every backend. A case is a struct: it declares
+// operands, runs the operation on a Backend, and says what is expected, as a reference in double precision,
+// as the gradient of a scalar, or both. The harness then checks
+//   values     against the reference, within the case's tolerance;
+//   gradients  against central finite differences of the scalar: each element, or of large arrays a sample of
+//   elements
+//              and random directions, in which every element takes part;
+//   sentinels  every operand lies between guard zones of NaNs and every output starts as such NaNs:
+//   afterwards the
+//              guards and the inputs are intact, and no element of an output was left unwritten.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/philox.h"
+#include "tests/reference.h"
+
+namespace sy::test {
+
+using reference::Numbers;
+using Values = std::map<std::string, Numbers>;
+
+// A backend that is added here is tested by every case.
+inline std::vector<std::string> test_backends() {
+  std::vector<std::string> names = {"cpu"};
+  if (cuda_available()) names.push_back("cuda");
+  return names;
+}
+
+class OpCase {
+ public:
+  virtual ~OpCase() = default;
+
+ protected:
+  // in_place: an input that the operation overwrites. accumulate: it adds to what is there. hidden: known to
+  // the reference alone, such as the input of an operation of which the gradient is tested.
+  enum class Role { in, out, accumulate, in_place, hidden };
+
+  // ---- what a case says ----
+  virtual void run(Backend& backend) = 0;
+  // Replaces the outputs in v by what is expected. An element that is NaN must be left unwritten.
+  virtual void expect(Values& v) {}
+  // The scalar that `gradients` are of.
+  virtual double loss(Values& v) { return 0; }
+
+  struct Gradient {
+    std::string output;  // holds the gradient of the loss with respect to
+    std::string of;
+  };
+  std::vector<Gradient> gradients;
+  // |got - want| <= tolerance * (|want| + root mean square of want)
+  double tolerance = 1e-6;
+  double gradient_tolerance = 1e-5;
+  std::string note;  // parameters that the shapes do not show
+
+  void operand(const std::string& name, Role role, Shape shape, DType dtype, Numbers values) {
+    SY_ASSERT(static_cast<Index>(values.size()) == shape.elements(), "{}: {} values", name, values.size());
+    operands_.push_back({name, role, shape, dtype, {}});
+    values_[name] = std::move(values);
+  }
+  // Normal numbers that f32 can hold, so that the reference sees what the backend sees.
+  Numbers normal(const std::string& name, Shape shape, double deviation = 1) const {
+    const RandomStream stream(1, name + shape.str());
+    Numbers x(shape.elements());
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(stream.normal(i) * deviation);
+    return x;
+  }
+  // Whole numbers in [low, high).
+  Numbers whole(const std::string& name, Shape shape, Index low, Index high) const {
+    const RandomStream stream(1, name + shape.str());
+    Numbers x(shape.elements());
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<double>(low) + std::floor(stream.uniform(i) * static_cast<double>(high - low));
+    return x;
+  }
+  void in(const std::string& name, Shape shape) {
+    operand(name, Role::in, shape, DType::f32, normal(name, shape));
+  }
+  void in_if(bool present, const std::string& name, Shape shape) {
+    if (present) in(name, shape);
+  }
+  void in(const std::string& name, Shape shape, Numbers values, DType dtype = DType::f32) {
+    if (dtype == DType::f32)
+      for (double& x : values) x = static_cast<float>(x);
+    operand(name, Role::in, shape, dtype, std::move(values));
+  }
+  void hidden(const std::string& name, Shape shape) {
+    operand(name, Role::hidden, shape, DType::f32, normal(name, shape));
+  }
+  void out(const std::string& name, Shape shape, DType dtype = DType::f32) {
+    operand(name, Role::out, shape, dtype, Numbers(shape.elements(), 0.0));
+  }
+  void accumulate(const std::string& name, Shape shape) {
+    operand(name, Role::accumulate, shape, DType::f32, normal(name, shape));
+  }
+  void in_place(const std::string& name, Shape shape) {
+    operand(name, Role::in_place, shape, DType::f32, normal(name, shape));
+  }
+
+  // The operand on the backend; none where the case has none of that name.
+  View at(const std::string& name) const {
+    for (const Operand& o : operands_)
+      if (o.name == name) return o.view;
+    return {};
+  }
+  Values& values() { return values_; }
+
+  // ---- the harness ----
+ public:
+  void check(Backend& backend) {
+    SCOPED_TRACE(describe() + " on " + std::string(backend.name()));
+    place(backend);
+    run(backend);
+    backend.synchronize();
+    const Values got = fetch(backend);
+    Values want = values_;
+    expect(want);
+    for (const Operand& o : operands_) {
+      const bool is_gradient = std::any_of(gradients.begin(), gradients.end(),
+                                           [&](const Gradient& g) { return g.output == o.name; });
+      if (o.role == Role::hidden || (is_gradient && want.at(o.name) == values_.at(o.name))) continue;
+      compare(o.name, got.at(o.name), want.at(o.name), o.role == Role::in ? 0.0 : tolerance);
+    }
+    for (const Gradient& g : gradients) check_gradient(g, got.at(g.output));
+  }
+
+ private:
+  struct Operand {
+    std::string name;
+    Role role;
+    Shape shape;
+    DType dtype;
+    View view;
+  };
+
+  // A NaN as f32 and, twice, as f64, and a number that no index reaches as i32.
+  static constexpr std::uint32_t pattern = 0x7ff5a5a5u;
+  static constexpr Index guard = 1024;
+
+  std::string describe() const {
+    std::string s = note;
+    for (const Operand& o : operands_) s += (s.empty() ? "" : " ") + o.name + o.shape.str();
+    return s;
+  }
+
+  void place(Backend& backend) {
+    memory_.clear();
+    for (Operand& o : operands_) {
+      if (o.role == Role::hidden) continue;
+      const Numbers& values = values_.at(o.name);
+      const Index bytes = o.shape.elements() * size_of(o.dtype), padded = (bytes + 3) / 4 * 4;
+      std::vector<std::uint32_t> host((padded + 2 * guard) / 4, pattern);
+      auto* const begin = reinterpret_cast<std::byte*>(host.data()) + guard;
+      if (o.role != Role::out)
+        for (std::size_t i = 0; i < values.size(); ++i) store(o.dtype, begin, i, values[i]);
+      memory_.push_back(backend.allocate(padded + 2 * guard));
+      const Shape whole = {static_cast<Index>(host.size())};
+      backend.to_device(host.data(), View(memory_.back().get(), whole, DType::i32));
+      o.view = View(memory_.back().get() + guard, o.shape, o.dtype);
+    }
+  }
+
+  // The operands' values after the run; NaN where an element still holds the pattern.
+  Values fetch(Backend& backend) const {
+    Values got;
+    for (const Operand& o : operands_) {
+      if (o.role == Role::hidden) continue;
+      const Index bytes = o.shape.elements() * size_of(o.dtype), padded = (bytes + 3) / 4 * 4;
+      std::vector<std::uint32_t> host((padded + 2 * guard) / 4);
+      backend.to_host(ConstView(o.view.bytes() - guard, {static_cast<Index>(host.size())}, DType::i32),
+                      host.data());
+      for (Index i = 0; i < guard / 4; ++i)
+        EXPECT_TRUE(host[i] == pattern && host[host.size() - 1 - i] == pattern)
+            << "wrote outside " << o.name << ", within " << guard << " bytes";
+      Numbers& values = got[o.name];
+      const auto* const begin = reinterpret_cast<const std::byte*>(host.data()) + guard;
+      for (Index i = 0; i < o.shape.elements(); ++i) values.push_back(load(o.dtype, begin, i));
+    }
+    return got;
+  }
+
+  static void store(DType dtype, std::byte* to, std::size_t i, double value) {
+    const auto put = [&](auto x) { std::memcpy(to + i * sizeof x, &x, sizeof x); };
+    if (dtype == DType::f32) put(static_cast<float>(value));
+    if (dtype == DType::f64) put(value);
+    if (dtype == DType::i32) put(static_cast<std::int32_t>(value));
+  }
+  static double load(DType dtype, const std::byte* from, std::size_t i) {
+    const auto get = [&](auto x) {
+      std::uint32_t first;
+      std::memcpy(&first, from + i * sizeof x, sizeof first);
+      std::memcpy(&x, from + i * sizeof x, sizeof x);
+      return first == pattern ? std::nan("") : static_cast<double>(x);
+    };
+    return dtype == DType::f32 ? get(0.0f) : dtype == DType::f64 ? get(0.0) : get(std::int32_t{0});
+  }
+
+  static double root_mean_square(const Numbers& x) {
+    double sum = 0, n = 0;
+    for (double v : x)
+      if (std::isfinite(v)) {
+        sum += v * v;
+        ++n;
+      }
+    return n > 0 ? std::sqrt(sum / n) : 0;
+  }
+
+  static bool close(double got, double want, double allowed) {
+    if (std::isnan(want) || std::isnan(got)) return std::isnan(want) && std::isnan(got);
+    return got == want || std::abs(got - want) <= allowed;
+  }
+
+  static void compare(const std::string& name, const Numbers& got, const Numbers& want, double tolerance) {
+    ASSERT_EQ(got.size(), want.size()) << name;
+    const double rms = root_mean_square(want);
+    Index wrong = 0;
+    for (std::size_t i = 0; i < want.size(); ++i)
+      if (!close(got[i], want[i], tolerance * (std::abs(want[i]) + rms)) && ++wrong <= 3)
+        ADD_FAILURE() << name << "[" << i << "] = " << got[i] << ", expected " << want[i]
+                      << (std::isnan(got[i]) ? " (NaN, or left unwritten)" : "");
+    EXPECT_EQ(wrong, 0) << name << ": wrong elements of " << want.size();
+  }
+
+  void check_gradient(const Gradient& g, const Numbers& got) {
+    const Operand& o = *std::find_if(operands_.begin(), operands_.end(),
+                                     [&](const Operand& x) { return x.name == g.output; });
+    Numbers gradient = got;
+    if (o.role == Role::accumulate)
+      for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] -= values_.at(g.output)[i];
+    Values v = values_;
+    Numbers& x = v.at(g.of);
+    ASSERT_EQ(x.size(), gradient.size()) << g.output;
+    // The slope of the loss along a direction, given as what each element is moved by.
+    const Numbers start = x;
+    const auto slope = [&](const auto& direction) {
+      constexpr double h = 1e-4;
+      double side[2];
+      for (int i : {0, 1}) {
+        for (std::size_t j = 0; j < x.size(); ++j) x[j] = start[j] + (i == 0 ? h : -h) * direction(j);
+        side[i] = loss(v);
+      }
+      x = start;
+      return (side[0] - side[1]) / (2 * h);
+    };
+
+    constexpr std::size_t all = 120, sample = 24, directions = 3;
+    const RandomStream random(2, g.output);
+    const double rms = root_mean_square(gradient);
+    // An accumulated gradient also carries the rounding of the sum that it was added to.
+    const double allowed = gradient_tolerance * rms + (o.role == Role::accumulate ? 1e-6 : 1e-9);
+    for (std::size_t i = 0; i < std::min(x.size(), x.size() <= all ? all : sample); ++i) {
+      const std::size_t at = x.size() <= all ? i : random.bits(i) % x.size();
+      const double want = slope([&](std::size_t j) { return j == at ? 1.0 : 0.0; });
+      EXPECT_TRUE(close(gradient[at], want, allowed + gradient_tolerance * std::abs(want)))
+          << g.output << "[" << at << "] = " << gradient[at] << ", finite difference " << want;
+    }
+    if (x.size() <= all) return;
+    for (std::size_t d = 0; d < directions; ++d) {
+      const auto direction = [&](std::size_t j) { return random.bits((d + 1) << 40 | j) & 1 ? 1.0 : -1.0; };
+      double got_slope = 0;
+      for (std::size_t j = 0; j < x.size(); ++j) got_slope += gradient[j] * direction(j);
+      EXPECT_NEAR(got_slope, slope(direction), allowed * std::sqrt(static_cast<double>(x.size())))
+          << g.output << " along random direction " << d;
+    }
+  }
+
+  std::vector<Operand> operands_;
+  Values values_;
+  std::vector<DeviceMemory> memory_;
+};
+
+class BackendOps : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { backend = make_backend(GetParam()); }
+  template <class Case>
+  void check(Case&& c) {
+    c.check(*backend);
+  }
+  std::unique_ptr<Backend> backend;
+};
+inline std::string backend_name(const testing::TestParamInfo<std::string>& info) {
+  return info.param;
+}
+
+struct Rows {
+  Index t, d;
+};
+// Empty, one, odd, at and around powers of two, beyond the runs of elements that threads share.
+inline const Rows many_rows[] = {{0, 8},    {3, 0},   {1, 1},    {7, 3},     {33, 17},
+                                 {2, 1023}, {64, 64}, {129, 65}, {1500, 31}, {3, 40000}};
+
+}  // namespace sy::test

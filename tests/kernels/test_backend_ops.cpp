@@ -1,0 +1,500 @@
+// The operations of kernels/backend.h on memory, products, norms, activations, positions, attention and the
+// optimizer, one struct each: see op_case.h for what is checked. Those on tokens are in test_token_ops.cpp.
+#include "tests/kernels/op_case.h"
+
+namespace sy::test {
+namespace {
+
+namespace ref = reference;
+
+class DenseOps : public BackendOps {};
+INSTANTIATE_TEST_SUITE_P(On, DenseOps, testing::ValuesIn(test_backends()), backend_name);
+
+// ---- memory ----
+
+struct Elementwise : OpCase {
+  explicit Elementwise(Index n) {
+    in("x", {n});
+    in_place("sum", {n});
+    in_place("scaled", {n});
+    out("filled", {n});
+    out("zeros", {n}, DType::i32);
+    out("copied", {n});
+    out("squares", {1}, DType::f64);
+  }
+  void run(Backend& b) override {
+    b.add(at("x"), at("sum"));
+    b.scale(at("scaled"), -2.5f);
+    b.fill(at("filled"), 0.75f);
+    b.fill(at("zeros"), 0);
+    b.copy(at("x"), at("copied"));
+    b.sum_squares(at("x"), at("squares"));
+  }
+  void expect(Values& v) override {
+    for (std::size_t i = 0; i < v["x"].size(); ++i) {
+      v["sum"][i] += v["x"][i];
+      v["scaled"][i] *= -2.5;
+      v["filled"][i] = 0.75;
+    }
+    v["copied"] = v["x"];
+    v["squares"] = {ref::dot(v["x"], v["x"])};
+  }
+};
+
+TEST_P(DenseOps, elementwise) {
+  for (Index n : {0, 1, 7, 1000, 16384, 16385, 100003}) check(Elementwise(n));
+}
+
+TEST_P(DenseOps, tensors_start_as_zeros_and_are_aligned) {
+  for (const Shape& shape : {Shape{}, Shape{0, 3}, Shape{5}, Shape{300, 7, 11, 3}}) {
+    const Tensor t = backend->tensor(shape);
+    std::vector<float> host(shape.elements(), 1.0f);
+    backend->to_host(t, host.data());
+    backend->synchronize();
+    EXPECT_EQ(host, std::vector<float>(host.size(), 0.0f)) << shape.str();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(t.view().bytes()) % 256, 0u);
+  }
+}
+
+// ---- products ----
+
+struct GemmCase : OpCase {
+  Gemm desc;
+  Index m, n, q;
+  GemmCase(Gemm g, Index m_, Index n_, Index q_) : desc(g), m(m_), n(n_), q(q_) {
+    note = fmt::format("transposed {}{}", g.transpose_a, g.transpose_b);
+    in("a", g.transpose_a ? Shape{q, m} : Shape{m, q});
+    in("b", g.transpose_b ? Shape{n, q} : Shape{q, n});
+    g.accumulate ? accumulate("c", {m, n}) : out("c", {m, n});
+    tolerance = 1e-5;
+  }
+  void run(Backend& b) override { b.gemm(desc, at("a"), at("b"), at("c")); }
+  void expect(Values& v) override {
+    const Numbers product = ref::gemm(desc, m, n, q, v["a"], v["b"]);
+    for (std::size_t i = 0; i < product.size(); ++i) v["c"][i] += product[i];
+  }
+};
+
+TEST_P(DenseOps, gemm) {
+  const Index shapes[][3] = {{0, 3, 4},      {3, 0, 4},      {3, 4, 0},     {1, 1, 1},
+                             {1, 65, 33},    {5, 7, 9},      {16, 16, 16},  {67, 3, 130},
+                             {129, 97, 300}, {300, 130, 67}, {40, 520, 600}};
+  for (const auto& s : shapes)
+    for (int flags = 0; flags < 8; ++flags)
+      check(GemmCase({(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0}, s[0], s[1], s[2]));
+}
+
+// Rows of each expert; the sum is R.
+const std::vector<Index> row_counts[] = {
+    {0}, {5}, {0, 0, 0}, {1, 0, 2}, {0, 7, 0, 130, 1, 0}, {64, 65, 63, 0}};
+
+Numbers offsets_of(const std::vector<Index>& counts) {
+  Numbers offsets = {0};
+  for (Index c : counts) offsets.push_back(offsets.back() + static_cast<double>(c));
+  return offsets;
+}
+
+struct GroupedCase : OpCase {
+  Index experts, rows, n, q;
+  GroupedCase(const std::vector<Index>& counts, Index n_, Index q_)
+      : experts(static_cast<Index>(counts.size())), n(n_), q(q_) {
+    const Numbers offsets = offsets_of(counts);
+    rows = ref::whole(offsets.back());
+    in("offsets", {experts + 1}, offsets, DType::i32);
+    tolerance = gradient_tolerance = 1e-5;
+  }
+  Numbers product(Values& v) { return ref::grouped_gemm(n, q, v["x"], v["w"], v["offsets"]); }
+  double loss(Values& v) override { return ref::dot(v["dy"], product(v)); }
+};
+
+struct GroupedGemm : GroupedCase {
+  GroupedGemm(const std::vector<Index>& counts, Index n_, Index q_) : GroupedCase(counts, n_, q_) {
+    in("x", {rows, q});
+    in("w", {experts, n, q});
+    out("y", {rows, n});
+  }
+  void run(Backend& b) override { b.grouped_gemm(at("x"), at("w"), at("offsets"), at("y")); }
+  void expect(Values& v) override { v["y"] = product(v); }
+};
+
+struct GroupedGemmInput : GroupedCase {
+  GroupedGemmInput(const std::vector<Index>& counts, Index n_, Index q_) : GroupedCase(counts, n_, q_) {
+    hidden("x", {rows, q});
+    in("w", {experts, n, q});
+    in("dy", {rows, n});
+    out("dx", {rows, q});
+    gradients = {{"dx", "x"}};
+  }
+  void run(Backend& b) override { b.grouped_gemm_input(at("dy"), at("w"), at("offsets"), at("dx")); }
+};
+
+struct GroupedGemmWeight : GroupedCase {
+  GroupedGemmWeight(const std::vector<Index>& counts, Index n_, Index q_) : GroupedCase(counts, n_, q_) {
+    in("x", {rows, q});
+    hidden("w", {experts, n, q});
+    in("dy", {rows, n});
+    accumulate("dw", {experts, n, q});
+    gradients = {{"dw", "w"}};
+  }
+  void run(Backend& b) override { b.grouped_gemm_weight(at("dy"), at("x"), at("offsets"), at("dw")); }
+};
+
+template <class Case, class Check>
+void grouped_cases(const Check& check) {
+  for (const auto& counts : row_counts)
+    for (const auto& [n, q] : {std::pair<Index, Index>{1, 1}, {0, 3}, {3, 0}, {5, 3}, {33, 65}})
+      check(Case(counts, n, q));
+}
+
+TEST_P(DenseOps, grouped_gemm) {
+  grouped_cases<GroupedGemm>([&](auto&& c) { check(c); });
+}
+TEST_P(DenseOps, grouped_gemm_input) {
+  grouped_cases<GroupedGemmInput>([&](auto&& c) { check(c); });
+}
+TEST_P(DenseOps, grouped_gemm_weight) {
+  grouped_cases<GroupedGemmWeight>([&](auto&& c) { check(c); });
+}
+
+struct BiasForward : OpCase {
+  Index t, n;
+  BiasForward(Rows s, bool scaled) : t(s.t), n(s.d) {
+    in("bias", {n});
+    in_if(scaled, "row_scale", {t});
+    accumulate("y", {t, n});
+  }
+  void run(Backend& b) override { b.bias_forward(at("bias"), at("row_scale"), at("y")); }
+  void expect(Values& v) override { v["y"] = ref::bias_forward(t, n, v["bias"], v["row_scale"], v["y"]); }
+};
+
+struct BiasBackward : OpCase {
+  Index t, n;
+  explicit BiasBackward(Rows s) : t(s.t), n(s.d) {
+    hidden("bias", {n});
+    in("dy", {t, n});
+    accumulate("dbias", {n});
+    gradients = {{"dbias", "bias"}};
+  }
+  void run(Backend& b) override { b.bias_backward(at("dy"), at("dbias")); }
+  double loss(Values& v) override {
+    return ref::dot(v["dy"], ref::bias_forward(t, n, v["bias"], {}, Numbers(t * n, 0.0)));
+  }
+};
+
+TEST_P(DenseOps, bias) {
+  for (Rows s : many_rows) {
+    check(BiasForward(s, false));
+    check(BiasForward(s, true));
+    check(BiasBackward(s));
+  }
+}
+
+// ---- norms ----
+
+struct NormForward : OpCase {
+  NormDesc desc;
+  Index t, d;
+  NormForward(NormKind kind, Rows s, bool biased, double deviation) : desc{kind, 1e-5f}, t(s.t), d(s.d) {
+    note = fmt::format("kind {}, inputs of size {}", static_cast<int>(kind), deviation);
+    in("x", {t, d}, normal("x", {t, d}, deviation));
+    in("weight", {d});
+    in_if(biased, "bias", {d});
+    out("y", {t, d});
+    out("stats", {t, 2});
+    tolerance = 3e-6;
+  }
+  void run(Backend& b) override {
+    b.norm_forward(desc, at("x"), at("weight"), at("bias"), at("y"), at("stats"));
+  }
+  void expect(Values& v) override {
+    if (t * d == 0) return;
+    std::tie(v["y"], v["stats"]) = [](ref::Norm n) {
+      return std::pair(n.y, n.stats);
+    }(ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]));
+  }
+};
+
+struct NormBackward : OpCase {
+  NormDesc desc;
+  Index t, d;
+  NormBackward(NormKind kind, Rows s, bool biased) : desc{kind, 1e-5f}, t(s.t), d(s.d) {
+    note = fmt::format("kind {}", static_cast<int>(kind));
+    in("x", {t, d});
+    in("weight", {d});
+    in("dy", {t, d});
+    if (biased) hidden("bias", {d});
+    in("stats", {t, 2},
+       t * d > 0 ? ref::norm(desc, t, d, values()["x"], values()["weight"], {}).stats : Numbers(t * 2));
+    accumulate("dx", {t, d});
+    accumulate("dweight", {d});
+    gradients = {{"dx", "x"}, {"dweight", "weight"}};
+    if (biased) {
+      accumulate("dbias", {d});
+      gradients.push_back({"dbias", "bias"});
+    }
+  }
+  void run(Backend& b) override {
+    b.norm_backward(desc, at("dy"), at("x"), at("weight"), at("stats"), at("dx"), at("dweight"), at("dbias"));
+  }
+  double loss(Values& v) override {
+    return ref::dot(v["dy"], ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]).y);
+  }
+};
+
+TEST_P(DenseOps, norm) {
+  for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm})
+    for (bool biased : {false, true})
+      for (Rows s : many_rows) {
+        for (double deviation : {1.0, 1e-3, 1e4}) check(NormForward(kind, s, biased, deviation));
+        // A layer norm of one element has gradient 0, and what is left is the rounding of the statistics.
+        if (s.d != 1) check(NormBackward(kind, s, biased));
+      }
+}
+
+// ---- FFN ----
+
+constexpr Activation all_activations[] = {Activation::relu,    Activation::gelu,  Activation::gelu_tanh,
+                                          Activation::silu,    Activation::relu2, Activation::sigmoid,
+                                          Activation::identity};
+
+struct ActivationCase : OpCase {
+  FfnActivation desc;
+  Index r, f;
+  ActivationCase(FfnActivation a, Rows s, bool scaled, double deviation) : desc(a), r(s.t), f(s.d) {
+    note = fmt::format("activation {}", static_cast<int>(a.act));
+    const Shape hidden_shape = {r, a.gated ? 2 * f : f};
+    Numbers h = normal("h", hidden_shape, deviation);
+    for (double& x : h)
+      if (std::abs(x) < 0.01) x = 0.5;  // away from the corner of relu, which has no derivative
+    in("h", hidden_shape, h);
+    in_if(scaled, "row_scale", {r});
+  }
+  Numbers forward(Values& v) { return ref::ffn_activation(desc, r, f, v["h"], v["row_scale"]); }
+};
+
+struct ActivationForward : ActivationCase {
+  ActivationForward(FfnActivation a, Rows s, bool scaled, double deviation)
+      : ActivationCase(a, s, scaled, deviation) {
+    out("y", {r, f});
+    tolerance = 2e-6;  // the formula for erf is good to 1.5e-7 absolute, times x and the scale
+  }
+  void run(Backend& b) override { b.activation_forward(desc, at("h"), at("row_scale"), at("y")); }
+  void expect(Values& v) override { v["y"] = forward(v); }
+};
+
+struct ActivationBackward : ActivationCase {
+  ActivationBackward(FfnActivation a, Rows s, bool scaled) : ActivationCase(a, s, scaled, 1) {
+    in("dy", {r, f});
+    out("dh", {r, a.gated ? 2 * f : f});
+    gradients = {{"dh", "h"}};
+    if (!scaled) return;
+    out("drow_scale", {r});
+    gradients.push_back({"drow_scale", "row_scale"});
+  }
+  void run(Backend& b) override {
+    b.activation_backward(desc, at("dy"), at("h"), at("row_scale"), at("dh"), at("drow_scale"));
+  }
+  double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
+};
+
+TEST_P(DenseOps, activation) {
+  for (Activation act : all_activations)
+    for (bool gated : {false, true})
+      for (bool scaled : {false, true})
+        for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {5, 7}, {67, 33}, {130, 257}}) {
+          for (double deviation : {1.0, 40.0}) check(ActivationForward({act, gated}, s, scaled, deviation));
+          check(ActivationBackward({act, gated}, s, scaled));
+        }
+}
+
+// ---- positions ----
+
+struct RopeCase : OpCase {
+  Index all_heads, hd, heads, half;
+  bool inverse;
+  RopeCase(Index t, Index all, Index width, Index turned, Index half_, bool backward)
+      : all_heads(all), hd(width), heads(turned), half(half_), inverse(backward) {
+    note = fmt::format("{} heads, inverse {}", turned, backward);
+    constexpr Index positions = 11;
+    Numbers table(positions * half * 2);
+    for (Index p = 0; p < positions; ++p)
+      for (Index i = 0; i < half; ++i) {
+        const double angle =
+            static_cast<double>(p) * std::pow(100.0, -static_cast<double>(i) / static_cast<double>(half));
+        table[(p * half + i) * 2] = std::cos(angle);
+        table[(p * half + i) * 2 + 1] = std::sin(angle);
+      }
+    in("positions", {t}, whole("positions", {t}, 0, positions), DType::i32);
+    in("table", {positions, half, 2}, table);
+    in_place("y", {t, all, width});
+    if (!backward) return;
+    hidden("x", {t, all, width});  // y holds the gradient of the rotated x
+    gradients = {{"y", "x"}};
+  }
+  void run(Backend& b) override { b.rope(at("y"), heads, at("positions"), at("table"), inverse); }
+  void expect(Values& v) override {
+    v["y"] = ref::rope(all_heads, hd, heads, half, v["positions"], v["table"], inverse, v["y"]);
+  }
+  double loss(Values& v) override {
+    return ref::dot(v["y"], ref::rope(all_heads, hd, heads, half, v["positions"], v["table"], false, v["x"]));
+  }
+};
+
+TEST_P(DenseOps, rope) {
+  for (bool inverse : {false, true}) {
+    check(RopeCase(0, 2, 4, 1, 2, inverse));
+    check(RopeCase(5, 3, 2, 0, 1, inverse));
+    check(RopeCase(1, 1, 2, 1, 1, inverse));
+    check(RopeCase(7, 3, 10, 2, 3, inverse));  // part of the heads, and part of the head
+    check(RopeCase(260, 6, 64, 4, 32, inverse));
+    check(RopeCase(9, 4, 6, 4, 0, inverse));  // nothing turns
+  }
+}
+
+// ---- attention ----
+
+struct AttentionShape {
+  Index b, s, h, k, hd;
+};
+
+struct AttentionCase : OpCase {
+  AttentionDesc desc;
+  AttentionShape a;
+  AttentionCase(AttentionDesc d, AttentionShape shape) : desc(d), a(shape) {
+    note = fmt::format("causal {} window {} softcap {}", d.causal, d.window, d.softcap);
+    in("qkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
+    tolerance = gradient_tolerance = 2e-5;
+  }
+  ref::Attention forward(Values& v) { return ref::attention(desc, a.b, a.s, a.h, a.k, a.hd, v["qkv"]); }
+};
+
+struct AttentionForward : AttentionCase {
+  AttentionForward(AttentionDesc d, AttentionShape shape) : AttentionCase(d, shape) {
+    out("out", {a.b, a.s, a.h, a.hd});
+    out("lse", {a.b, a.h, a.s});
+  }
+  void run(Backend& b) override { b.attention_forward(desc, at("qkv"), at("out"), at("lse")); }
+  void expect(Values& v) override {
+    const ref::Attention want = forward(v);
+    v["out"] = want.out;
+    v["lse"] = want.lse;
+  }
+};
+
+struct AttentionBackward : AttentionCase {
+  AttentionBackward(AttentionDesc d, AttentionShape shape) : AttentionCase(d, shape) {
+    const ref::Attention saved = forward(values());
+    in("out", {a.b, a.s, a.h, a.hd}, saved.out);
+    in("lse", {a.b, a.h, a.s}, saved.lse);
+    in("dout", {a.b, a.s, a.h, a.hd});
+    out("dqkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
+    gradients = {{"dqkv", "qkv"}};
+  }
+  void run(Backend& b) override {
+    b.attention_backward(desc, at("dout"), at("qkv"), at("out"), at("lse"), at("dqkv"));
+  }
+  double loss(Values& v) override { return ref::dot(v["dout"], forward(v).out); }
+};
+
+TEST_P(DenseOps, attention) {
+  const AttentionShape shapes[] = {{0, 3, 2, 1, 4},   {2, 0, 2, 1, 4},   {1, 1, 1, 1, 1},
+                                   {2, 5, 2, 1, 3},   {1, 17, 4, 2, 8},  {2, 33, 3, 3, 16},
+                                   {1, 70, 2, 1, 33}, {1, 131, 6, 2, 64}};
+  for (const AttentionShape& s : shapes)
+    for (bool causal : {true, false})
+      for (Index window : {0, 1, 5, 64})
+        for (float softcap : {0.0f, 2.0f}) {
+          const AttentionDesc desc = {1 / std::sqrt(static_cast<float>(s.hd)), causal, window, softcap};
+          check(AttentionForward(desc, s));
+          if (s.s < 100 || (window == 64 && causal)) check(AttentionBackward(desc, s));
+        }
+}
+
+// ---- optimizer ----
+
+struct AdamWCase : OpCase {
+  AdamW desc;
+  AdamWCase(Index n, float decay, float grad_scale)
+      : desc{1e-2f, 0.9f, 0.95f, 1e-8f, decay, 1 - 0.729f, 1 - 0.857375f, grad_scale} {
+    in("g", {n});
+    in_place("w", {n});
+    in_place("m", {n});
+    Numbers v = normal("v", {n});
+    for (double& x : v) x *= x;
+    operand("v", Role::in_place, {n}, DType::f32, v);
+    for (double& x : values()["v"]) x = static_cast<float>(x);
+  }
+  void run(Backend& b) override { b.adamw(desc, at("g"), at("w"), at("m"), at("v")); }
+  void expect(Values& v) override { ref::adamw(desc, v["g"], v["w"], v["m"], v["v"]); }
+};
+
+TEST_P(DenseOps, adamw) {
+  for (Index n : {0, 1, 63, 1000, 40001})
+    for (float decay : {0.0f, 0.1f})
+      for (float grad_scale : {1.0f, 0.03f}) check(AdamWCase(n, decay, grad_scale));
+}
+
+// ---- what is refused ----
+
+TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
+  const auto t = [&](Shape shape, DType dtype = DType::f32) { return backend->tensor(shape, dtype); };
+  const auto refused = [](const char* operation, const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << operation << " took wrong operands";
+    } catch (const std::logic_error& e) {
+      EXPECT_NE(std::string(e.what()).find(operation), std::string::npos) << e.what();
+    }
+  };
+  const Tensor a = t({2, 3}), b = t({4, 3}), c = t({2, 4}), i2 = t({2}, DType::i32), v4 = t({4}),
+               s = t({2, 2});
+  refused("gemm", [&] { backend->gemm({}, a, b, c); });  // b is not transposed
+  refused("gemm", [&] { backend->gemm({false, true}, a, b, a); });
+  refused("gemm", [&] { backend->gemm({false, true}, a, b, View(nullptr, {2, 4}, DType::f32)); });
+  refused("grouped_gemm", [&] { backend->grouped_gemm(a, t({5, 4, 3}), i2, c); });  // offsets of one expert
+  refused("norm_forward", [&] { backend->norm_forward({}, a, v4, {}, t({2, 3}), s); });
+  refused("norm_forward", [&] { backend->norm_forward({NormKind::none}, a, t({3}), {}, t({2, 3}), s); });
+  refused("activation_forward", [&] { backend->activation_forward({}, a, {}, t({2, 3})); });  // gated wants 6
+  refused("rope", [&] { backend->rope(t({2, 3, 4}), 4, i2, t({9, 2, 2}), false); });
+  refused("attention_forward", [&] {
+    backend->attention_forward({}, t({1, 2, 5, 4}), t({1, 2, 3, 4}), t({1, 3}));
+  });
+  refused("route_forward", [&] {
+    backend->route_forward({Score::softmax, 5}, c, {}, t({2, 5}, DType::i32), t({2, 5}),
+                           t({1, 4}, DType::i32), t({1, 4}), t({1}, DType::f64));
+  });
+  refused("route_forward", [&] {  // two tokens make no three groups
+    backend->route_forward({}, c, {}, t({2, 2}, DType::i32), s, t({3, 4}, DType::i32), t({3, 4}),
+                           t({1}, DType::f64));
+  });
+  refused("embedding_forward", [&] { backend->embedding_forward(v4, b, 0, t({4, 3})); });  // ids of type f32
+  refused("adamw", [&] { backend->adamw({}, v4, t({4}), t({3}), t({4})); });
+  refused("fill", [&] { backend->fill(i2, 1.0f); });
+  refused("copy", [&] { backend->copy(a, c); });
+}
+
+TEST(Backends, an_unknown_name_is_an_input_error) {
+  try {
+    make_backend("tpu");
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("tpu"), std::string::npos);
+  }
+  EXPECT_EQ(make_backend("cpu")->name(), "cpu");
+  EXPECT_EQ(make_backend("auto")->name(), cuda_available() ? "cuda" : "cpu");
+  if (!cuda_available()) {
+    EXPECT_THROW(make_backend("cuda"), InputError);
+  }
+}
+
+TEST(Backends, memory_that_the_machine_refuses_is_a_failure_that_names_the_size) {
+  try {
+    make_cpu()->allocate(Index{1} << 60);
+    FAIL();
+  } catch (const Failure& e) {
+    EXPECT_NE(std::string(e.what()).find("1152921504606846976"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace sy::test

@@ -1,0 +1,313 @@
+// The operations of kernels/backend.h that deal with tokens: routing, embedding and the loss, one struct
+// each: see op_case.h for what is checked.
+#include "tests/kernels/op_case.h"
+
+namespace sy::test {
+namespace {
+
+namespace ref = reference;
+
+class TokenOps : public BackendOps {};
+INSTANTIATE_TEST_SUITE_P(On, TokenOps, testing::ValuesIn(test_backends()), backend_name);
+
+// ---- routing ----
+
+struct RouteCase : OpCase {
+  RouteDesc desc;
+  Index groups, t, e;
+  RouteCase(RouteDesc d, Index g, Rows s, bool biased) : desc(d), groups(g), t(s.t), e(s.d) {
+    note = fmt::format("score {} top {} renormalize {} groups {}/{}, {} token groups",
+                       static_cast<int>(d.score), d.top_k, d.renormalize, d.group_limit, d.groups, g);
+    // Multiples of 1/16: equal scores occur, and unequal ones differ in f32 too.
+    Numbers logits = normal("logits", {t, e}, 2);
+    for (double& z : logits) z = std::round(z * 16) / 16;
+    in("logits", {t, e}, logits);
+    if (biased) in("bias", {e}, normal("bias", {e}, 0.2));
+    tolerance = gradient_tolerance = 5e-6;
+  }
+  Numbers choice(Values& v) { return ref::choose_experts(desc, t, e, v["logits"], v["bias"]); }
+};
+
+struct RouteForward : RouteCase {
+  RouteForward(RouteDesc d, Index g, Rows s, bool biased) : RouteCase(d, g, s, biased) {
+    out("experts", {t, d.top_k}, DType::i32);
+    out("weights", {t, d.top_k});
+    out("counts", {groups, e}, DType::i32);
+    out("probability", {groups, e});
+    out("z_squared", {1}, DType::f64);
+  }
+  void run(Backend& b) override {
+    b.route_forward(desc, at("logits"), at("bias"), at("experts"), at("weights"), at("counts"),
+                    at("probability"), at("z_squared"));
+  }
+  void expect(Values& v) override {
+    v["experts"] = choice(v);
+    v["weights"] = ref::route_weights(desc, t, e, v["logits"], v["experts"]);
+    const ref::RouteSums sums = ref::route_sums(groups, t, e, v["logits"], v["experts"]);
+    v["counts"] = sums.counts;
+    v["probability"] = sums.probability;
+    v["z_squared"] = {sums.z_squared};
+  }
+};
+
+struct RouteBackward : RouteCase {
+  static constexpr float z_factor = 0.3f;
+  RouteBackward(RouteDesc d, Index g, Rows s, bool biased) : RouteCase(d, g, s, biased) {
+    const Shape chosen = {t, d.top_k};
+    in("experts", chosen, choice(values()), DType::i32);
+    in("weights", chosen, ref::route_weights(desc, t, e, values()["logits"], values()["experts"]));
+    in("dweights", chosen);
+    in("dprobability", {groups, e});
+    out("dlogits", {t, e});
+    gradients = {{"dlogits", "logits"}};
+  }
+  void run(Backend& b) override {
+    b.route_backward(desc, at("logits"), at("experts"), at("weights"), at("dweights"), at("dprobability"),
+                     z_factor, at("dlogits"));
+  }
+  double loss(Values& v) override {
+    const ref::RouteSums sums = ref::route_sums(groups, t, e, v["logits"], v["experts"]);
+    return ref::dot(v["dweights"], ref::route_weights(desc, t, e, v["logits"], v["experts"])) +
+           ref::dot(v["dprobability"], sums.probability) + static_cast<double>(z_factor) * sums.z_squared;
+  }
+};
+
+TEST_P(TokenOps, route) {
+  struct {
+    Rows shape;
+    Index token_groups;
+    int top_k, groups, group_limit;
+  } const cases[] = {{{0, 4}, 1, 2, 1, 1},    {{0, 4}, 3, 2, 1, 1},    {{1, 1}, 1, 1, 1, 1},
+                     {{3, 4}, 3, 4, 1, 1},    {{8, 8}, 2, 2, 1, 1},    {{30, 5}, 5, 3, 1, 1},
+                     {{100, 67}, 4, 6, 1, 1}, {{900, 33}, 1, 2, 1, 1}, {{9, 8}, 1, 8, 1, 1},
+                     {{40, 8}, 2, 3, 4, 2},   {{70, 16}, 1, 4, 16, 5}, {{2000, 64}, 2, 6, 8, 3},
+                     {{12, 256}, 1, 8, 8, 4}};
+  for (const auto& c : cases)
+    for (Score score : {Score::softmax, Score::sigmoid})
+      for (bool renormalize : {false, true})
+        for (bool biased : {false, true}) {
+          const RouteDesc desc = {score, c.top_k, renormalize, biased ? 2.5f : 1.0f, c.groups, c.group_limit};
+          check(RouteForward(desc, c.token_groups, c.shape, biased));
+          check(RouteBackward(desc, c.token_groups, c.shape, biased));
+        }
+}
+
+// k different experts for each of t tokens.
+Numbers random_experts(Index t, Index k, Index e) {
+  const RandomStream stream(3, "experts");
+  Numbers experts;
+  for (Index i = 0; i < t; ++i) {
+    Numbers keys;
+    for (Index j = 0; j < e; ++j) keys.push_back(stream.uniform(i * e + j) / static_cast<double>(1 + j));
+    for (Index expert : ref::largest(keys, k)) experts.push_back(static_cast<double>(expert));
+  }
+  return experts;
+}
+
+struct CapacityCase : OpCase {
+  CapacityDesc desc;
+  Index groups, t, k, e;
+  CapacityCase(CapacityDesc d, Index g, Index t_, Index k_, Index e_)
+      : desc(d), groups(g), t(t_), k(k_), e(e_) {
+    note = fmt::format("order {} capacity {} groups {}", static_cast<int>(d.order), d.capacity, g);
+    in("experts", {t, k}, random_experts(t, k, e), DType::i32);
+    Numbers weights = whole("weights", {t, k}, 0, 20);  // many equal ones
+    for (double& w : weights) w /= 20;
+    in("weights", {t, k}, weights);
+    out("keep", {t, k}, DType::i32);
+    tolerance = 0;
+  }
+  void run(Backend& b) override { b.capacity(desc, at("experts"), at("weights"), groups, e, at("keep")); }
+  void expect(Values& v) override {
+    v["keep"] = ref::capacity(desc, groups, t, k, v["experts"], v["weights"]);
+  }
+};
+
+struct SortCase : OpCase {
+  Index k, e;
+  SortCase(Index t, Index k_, Index e_) : k(k_), e(e_) {
+    in("experts", {t, k}, random_experts(t, k, e), DType::i32);
+    in("keep", {t, k}, whole("keep", {t, k}, 0, 2), DType::i32);
+    out("rows", {t * k}, DType::i32);
+    out("tokens", {t * k}, DType::i32);
+    out("slots", {t, k}, DType::i32);
+    out("counts", {e}, DType::i32);
+    tolerance = 0;
+  }
+  void run(Backend& b) override {
+    b.sort_assignments(at("experts"), at("keep"), at("rows"), at("tokens"), at("slots"), at("counts"));
+  }
+  void expect(Values& v) override {
+    const ref::Sorted s = ref::sort_assignments(k, e, v["experts"], v["keep"]);
+    v["rows"] = s.rows;
+    v["tokens"] = s.tokens;
+    v["slots"] = s.slots;
+    v["counts"] = s.counts;
+  }
+};
+
+TEST_P(TokenOps, capacity_and_sort) {
+  struct {
+    Index groups, t, k, e;
+  } const cases[] = {{1, 0, 2, 4},  {3, 0, 2, 4},     {1, 1, 1, 1},    {4, 12, 2, 5},
+                     {2, 50, 7, 7}, {5, 1000, 3, 16}, {1, 3000, 4, 64}};
+  for (const auto& c : cases) {
+    for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
+      for (Index capacity : {0, 1, 2, 17, 200, 5000})
+        check(CapacityCase({order, capacity}, c.groups, c.t, c.k, c.e));
+    check(SortCase(c.t, c.k, c.e));
+  }
+}
+
+struct GatherRows : OpCase {
+  Index d;
+  GatherRows(Index n, Rows s) : d(s.d) {
+    in("x", {n, d});
+    in("index", {s.t}, whole("index", {s.t}, 0, n), DType::i32);
+    out("y", {s.t, d});
+    tolerance = 0;
+  }
+  void run(Backend& b) override { b.gather_rows(at("x"), at("index"), at("y")); }
+  void expect(Values& v) override { v["y"] = ref::gather_rows(d, v["x"], v["index"]); }
+};
+
+struct CombineRows : OpCase {
+  Index k, d;
+  bool adding;
+  CombineRows(Index rows, Index t, Index k_, Index d_, bool accumulated) : k(k_), d(d_), adding(accumulated) {
+    in("x", {rows, d});
+    in("slots", {t, k}, whole("slots", {t, k}, -1, rows), DType::i32);
+    adding ? accumulate("y", {t, d}) : out("y", {t, d});
+  }
+  void run(Backend& b) override { b.combine_rows(at("x"), at("slots"), adding, at("y")); }
+  void expect(Values& v) override { v["y"] = ref::combine_rows(d, k, v["x"], v["slots"], v["y"]); }
+};
+
+TEST_P(TokenOps, gather_and_combine) {
+  for (Rows s : many_rows) {
+    check(GatherRows(5, s));
+    for (bool adding : {false, true})
+      for (const auto& [rows, k] : {std::pair<Index, Index>{0, 2}, {1, 1}, {9, 2}, {40, 5}})
+        check(CombineRows(rows, s.t, k, s.d, adding));
+  }
+}
+
+// ---- embedding and loss ----
+
+struct EmbeddingCase : OpCase {
+  Index t, vocab, d, begin;
+  EmbeddingCase(Index t_, Index vocab_, Index d_, Index begin_) : t(t_), vocab(vocab_), d(d_), begin(begin_) {
+    note = fmt::format("vocabulary from {}", begin);
+    in("ids", {t}, whole("ids", {t}, 0, begin + vocab + 2), DType::i32);  // some are held elsewhere
+  }
+  Numbers forward(Values& v) { return ref::embedding(vocab, d, begin, v["ids"], v["table"]); }
+};
+
+struct EmbeddingForward : EmbeddingCase {
+  EmbeddingForward(Index t_, Index vocab_, Index d_, Index begin_) : EmbeddingCase(t_, vocab_, d_, begin_) {
+    in("table", {vocab, d});
+    out("y", {t, d});
+    tolerance = 0;
+  }
+  void run(Backend& b) override { b.embedding_forward(at("ids"), at("table"), begin, at("y")); }
+  void expect(Values& v) override { v["y"] = forward(v); }
+};
+
+struct EmbeddingBackward : EmbeddingCase {
+  EmbeddingBackward(Index t_, Index vocab_, Index d_, Index begin_) : EmbeddingCase(t_, vocab_, d_, begin_) {
+    in("dy", {t, d});
+    hidden("table", {vocab, d});
+    accumulate("dtable", {vocab, d});
+    gradients = {{"dtable", "table"}};
+  }
+  void run(Backend& b) override { b.embedding_backward(at("ids"), at("dy"), begin, at("dtable")); }
+  double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
+};
+
+TEST_P(TokenOps, embedding) {
+  struct {
+    Index t, vocab, d, begin;
+  } const cases[] = {{0, 5, 4, 0},  {4, 0, 3, 2},       {3, 5, 0, 0},    {1, 1, 1, 0},
+                     {50, 7, 3, 4}, {300, 40, 130, 20}, {2000, 3, 65, 0}};
+  for (const auto& c : cases) {
+    check(EmbeddingForward(c.t, c.vocab, c.d, c.begin));
+    check(EmbeddingBackward(c.t, c.vocab, c.d, c.begin));
+  }
+}
+
+struct CrossEntropyCase : OpCase {
+  CrossEntropyDesc desc;
+  Index t, v_all;
+  CrossEntropyCase(CrossEntropyDesc d, Rows s) : desc(d), t(s.t), v_all(s.d) {
+    note = fmt::format("vocabulary from {} softcap {}", d.vocab_begin, d.softcap);
+    Numbers targets = whole("targets", {t}, 0, d.vocab_begin + v_all + 1);
+    for (std::size_t i = 2; i < targets.size(); i += 3) targets[i] = -1;
+    in("targets", {t}, targets, DType::i32);
+  }
+  Numbers stats(Values& v) { return ref::cross_entropy_stats(desc, v_all, v["logits"], v["targets"]); }
+};
+
+struct CrossEntropyForward : CrossEntropyCase {
+  CrossEntropyForward(CrossEntropyDesc d, Rows s, double deviation) : CrossEntropyCase(d, s) {
+    in("logits", {t, v_all}, normal("logits", {t, v_all}, deviation));
+    out("stats", {t, 3});
+    tolerance = 3e-6;
+  }
+  void run(Backend& b) override { b.cross_entropy_forward(desc, at("logits"), at("targets"), at("stats")); }
+  void expect(Values& v) override { v["stats"] = stats(v); }
+};
+
+struct CrossEntropyLoss : OpCase {
+  Index parts;
+  CrossEntropyLoss(Index parts_, Index t, bool empty_part) : parts(parts_) {
+    Numbers targets = whole("targets", {t}, -1, 10), stats = normal("stats", {parts, t, 3}, 5);
+    for (std::size_t i = 1; i < stats.size(); i += 3) stats[i] = 1 + std::abs(stats[i]);
+    if (empty_part)  // the first rank holds no row of the vocabulary
+      for (Index i = 0; i < t; ++i)
+        stats[3 * i] = -std::numeric_limits<double>::infinity(), stats[3 * i + 1] = stats[3 * i + 2] = 0;
+    in("stats", {parts, t, 3}, stats);
+    in("targets", {t}, targets, DType::i32);
+    out("lse", {t});
+    out("loss", {t});
+  }
+  void run(Backend& b) override { b.cross_entropy_loss(at("stats"), at("targets"), at("lse"), at("loss")); }
+  void expect(Values& v) override {
+    const ref::Loss want = ref::cross_entropy_loss(parts, v["stats"], v["targets"]);
+    v["lse"] = want.lse;
+    v["loss"] = want.loss;
+  }
+};
+
+struct CrossEntropyBackward : CrossEntropyCase {
+  static constexpr float factor = 0.7f, z_factor = 0.02f;
+  CrossEntropyBackward(CrossEntropyDesc d, Rows s) : CrossEntropyCase(d, s) {
+    in_place("logits", {t, v_all});
+    in("lse", {t}, v_all ? ref::cross_entropy_loss(1, stats(values()), values()["targets"]).lse : Numbers(t));
+    gradients = {{"logits", "logits"}};
+  }
+  void run(Backend& b) override {
+    b.cross_entropy_backward(desc, at("targets"), at("lse"), factor, z_factor, at("logits"));
+  }
+  double loss(Values& v) override {
+    const ref::Loss l = ref::cross_entropy_loss(1, stats(v), v["targets"]);
+    double sum = 0;
+    for (Index i = 0; i < t; ++i)
+      if (v["targets"][i] >= 0)
+        sum += static_cast<double>(factor) * l.loss[i] + static_cast<double>(z_factor) * l.lse[i] * l.lse[i];
+    return sum;
+  }
+};
+
+TEST_P(TokenOps, cross_entropy) {
+  for (Rows s : {Rows{0, 5}, {4, 0}, {1, 1}, {7, 3}, {40, 257}, {5, 1001}, {3, 50000}})
+    for (float softcap : {0.0f, 4.0f})
+      for (Index begin : {0, 3}) {
+        for (double deviation : {1.0, 300.0}) check(CrossEntropyForward({begin, softcap}, s, deviation));
+        check(CrossEntropyBackward({begin, softcap}, s));
+      }
+  for (Index parts : {1, 2, 5})
+    for (Index t : {0, 1, 100, 5000}) check(CrossEntropyLoss(parts, t, parts > 1));
+}
+
+}  // namespace
+}  // namespace sy::test

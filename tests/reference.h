@@ -1,0 +1,389 @@
+// What every operation of kernels/backend.h means: plain loops in double precision, to be read as the
+// definition and compared with. Shapes are those of backend.h; all arrays are row-major doubles, integers
+// too. An empty array stands for an operand that is none. Gradients have no definition of their own: they are
+// finite differences of these.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace sy::reference {
+
+using Numbers = std::vector<double>;
+
+inline Index whole(double x) {
+  return static_cast<Index>(x);
+}
+
+inline double dot(const Numbers& a, const Numbers& b) {
+  SY_ASSERT(a.size() == b.size(), "dot of {} and {} numbers", a.size(), b.size());
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+// ---- products ----
+
+// op(a) op(b): [m, n]
+inline Numbers gemm(const Gemm& desc, Index m, Index n, Index q, const Numbers& a, const Numbers& b) {
+  Numbers c(m * n, 0.0);
+  for (Index i = 0; i < m; ++i)
+    for (Index l = 0; l < q; ++l) {
+      const double x = desc.transpose_a ? a[l * m + i] : a[i * q + l];
+      for (Index j = 0; j < n; ++j) c[i * n + j] += x * (desc.transpose_b ? b[j * q + l] : b[l * n + j]);
+    }
+  return c;
+}
+
+// x: [R, Q], w: [E, N, Q], offsets: [E+1] -> [R, N]
+inline Numbers grouped_gemm(Index n, Index q, const Numbers& x, const Numbers& w, const Numbers& offsets) {
+  Numbers y(whole(offsets.back()) * n, 0.0);
+  for (std::size_t e = 0; e + 1 < offsets.size(); ++e)
+    for (Index r = whole(offsets[e]); r < whole(offsets[e + 1]); ++r)
+      for (Index i = 0; i < n; ++i)
+        for (Index l = 0; l < q; ++l)
+          y[r * n + i] += x[r * q + l] * w[(static_cast<Index>(e) * n + i) * q + l];
+  return y;
+}
+
+// y + row_scale * bias
+inline Numbers bias_forward(Index t, Index n, const Numbers& bias, const Numbers& row_scale, Numbers y) {
+  for (Index r = 0; r < t; ++r)
+    for (Index i = 0; i < n; ++i) y[r * n + i] += (row_scale.empty() ? 1.0 : row_scale[r]) * bias[i];
+  return y;
+}
+
+// ---- norms ----
+
+struct Norm {
+  Numbers y, stats;
+};
+
+inline Norm norm(const NormDesc& desc, Index t, Index d, const Numbers& x, const Numbers& weight,
+                 const Numbers& bias) {
+  Norm out{Numbers(t * d), Numbers(t * 2)};
+  for (Index r = 0; r < t; ++r) {
+    double mean = 0, squares = 0;
+    if (desc.kind == NormKind::layernorm)
+      for (Index i = 0; i < d; ++i) mean += x[r * d + i] / static_cast<double>(d);
+    for (Index i = 0; i < d; ++i) squares += (x[r * d + i] - mean) * (x[r * d + i] - mean);
+    const double inverse = 1 / std::sqrt(squares / static_cast<double>(d) + static_cast<double>(desc.eps));
+    for (Index i = 0; i < d; ++i)
+      out.y[r * d + i] = (x[r * d + i] - mean) * inverse * weight[i] + (bias.empty() ? 0.0 : bias[i]);
+    out.stats[2 * r] = mean;
+    out.stats[2 * r + 1] = inverse;
+  }
+  return out;
+}
+
+// ---- FFN ----
+
+inline double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+inline double activation(Activation act, double x) {
+  switch (act) {
+    case Activation::relu:
+      return std::max(x, 0.0);
+    case Activation::gelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+    case Activation::silu:
+      return x * sigmoid(x);
+    case Activation::relu2:
+      return std::max(x, 0.0) * std::max(x, 0.0);
+    case Activation::sigmoid:
+      return sigmoid(x);
+    case Activation::identity:
+      return x;
+  }
+  return std::nan("");
+}
+
+inline Numbers ffn_activation(const FfnActivation& desc, Index rows, Index f, const Numbers& h,
+                              const Numbers& row_scale) {
+  Numbers y(rows * f);
+  const Index width = desc.gated ? 2 * f : f;
+  for (Index r = 0; r < rows; ++r)
+    for (Index i = 0; i < f; ++i)
+      y[r * f + i] = (row_scale.empty() ? 1.0 : row_scale[r]) * activation(desc.act, h[r * width + i]) *
+                     (desc.gated ? h[r * width + f + i] : 1.0);
+  return y;
+}
+
+// ---- positions ----
+
+// x: [T, all_heads, hd], table: [positions, half, 2]
+inline Numbers rope(Index all_heads, Index hd, Index heads, Index half, const Numbers& positions,
+                    const Numbers& table, bool inverse, Numbers x) {
+  for (std::size_t t = 0; t < positions.size(); ++t)
+    for (Index h = 0; h < heads; ++h)
+      for (Index i = 0; i < half; ++i) {
+        double& a = x[(static_cast<Index>(t) * all_heads + h) * hd + i];
+        double& b = (&a)[half];
+        const double cosine = table[(whole(positions[t]) * half + i) * 2];
+        const double sine = table[(whole(positions[t]) * half + i) * 2 + 1] * (inverse ? -1 : 1);
+        std::tie(a, b) = std::pair(a * cosine - b * sine, a * sine + b * cosine);
+      }
+  return x;
+}
+
+// ---- attention ----
+
+struct Attention {
+  Numbers out, lse;
+};
+
+inline Attention attention(const AttentionDesc& desc, Index b_all, Index s, Index h_all, Index k, Index hd,
+                           const Numbers& qkv) {
+  Attention result{Numbers(b_all * s * h_all * hd, 0.0), Numbers(b_all * h_all * s)};
+  const auto head = [&](Index b, Index position, Index which) {
+    return &qkv[((b * s + position) * (h_all + 2 * k) + which) * hd];
+  };
+  for (Index b = 0; b < b_all; ++b)
+    for (Index h = 0; h < h_all; ++h)
+      for (Index i = 0; i < s; ++i) {
+        const Index kv = h / (h_all / k), last = desc.causal ? i : s - 1;
+        const Index first = desc.window > 0 ? std::max<Index>(0, i - desc.window + 1) : 0;
+        Numbers scores;
+        for (Index j = first; j <= last; ++j) {
+          double score = 0;
+          for (Index l = 0; l < hd; ++l) score += head(b, i, h)[l] * head(b, j, h_all + kv)[l];
+          score *= desc.scale;
+          if (desc.softcap > 0) score = desc.softcap * std::tanh(score / desc.softcap);
+          scores.push_back(score);
+        }
+        const double largest = *std::max_element(scores.begin(), scores.end());
+        double sum = 0;
+        for (double score : scores) sum += std::exp(score - largest);
+        const double lse = largest + std::log(sum);
+        result.lse[(b * h_all + h) * s + i] = lse;
+        for (Index j = first; j <= last; ++j)
+          for (Index l = 0; l < hd; ++l)
+            result.out[((b * s + i) * h_all + h) * hd + l] +=
+                std::exp(scores[j - first] - lse) * head(b, j, h_all + k + kv)[l];
+      }
+  return result;
+}
+
+// ---- routing ----
+
+struct Softmax {
+  Numbers p;
+  double lse;
+};
+
+inline Softmax softmax(const double* z, Index n) {
+  const double largest = *std::max_element(z, z + n);
+  double sum = 0;
+  for (Index i = 0; i < n; ++i) sum += std::exp(z[i] - largest);
+  Softmax s{Numbers(n), largest + std::log(sum)};
+  for (Index i = 0; i < n; ++i) s.p[i] = std::exp(z[i] - s.lse);
+  return s;
+}
+
+inline Numbers scores(Score score, const double* z, Index e) {
+  if (score == Score::softmax) return softmax(z, e).p;
+  Numbers s(e);
+  for (Index i = 0; i < e; ++i) s[i] = sigmoid(z[i]);
+  return s;
+}
+
+// Indices of the n largest, by falling value, the lower index first among equals.
+inline std::vector<Index> largest(const Numbers& values, Index n) {
+  std::vector<Index> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return values[a] > values[b]; });
+  order.resize(n);
+  return order;
+}
+
+// [T, k]
+inline Numbers choose_experts(const RouteDesc& desc, Index t_all, Index e_all, const Numbers& logits,
+                              const Numbers& bias) {
+  Numbers experts;
+  const Index size = e_all / desc.groups;
+  for (Index t = 0; t < t_all; ++t) {
+    Numbers selection = scores(desc.score, &logits[t * e_all], e_all);
+    for (Index e = 0; e < e_all; ++e) selection[e] += bias.empty() ? 0.0 : bias[e];
+    Numbers of_group;
+    for (Index g = 0; g < desc.groups; ++g) {
+      const Numbers mine(selection.begin() + g * size, selection.begin() + (g + 1) * size);
+      double sum = 0;
+      for (Index best : largest(mine, std::min<Index>(2, size))) sum += mine[best];
+      of_group.push_back(sum);
+    }
+    Numbers allowed(e_all, -std::numeric_limits<double>::infinity());
+    for (Index g : largest(of_group, desc.group_limit))
+      for (Index e = g * size; e < (g + 1) * size; ++e) allowed[e] = selection[e];
+    for (Index e : largest(allowed, desc.top_k)) experts.push_back(static_cast<double>(e));
+  }
+  return experts;
+}
+
+// [T, k], of the experts chosen.
+inline Numbers route_weights(const RouteDesc& desc, Index t_all, Index e_all, const Numbers& logits,
+                             const Numbers& experts) {
+  Numbers weights;
+  for (Index t = 0; t < t_all; ++t) {
+    const Numbers s = scores(desc.score, &logits[t * e_all], e_all);
+    double sum = 0;
+    for (Index j = 0; j < desc.top_k; ++j) sum += s[whole(experts[t * desc.top_k + j])];
+    for (Index j = 0; j < desc.top_k; ++j)
+      weights.push_back(desc.scale * s[whole(experts[t * desc.top_k + j])] / (desc.renormalize ? sum : 1.0));
+  }
+  return weights;
+}
+
+struct RouteSums {
+  Numbers counts, probability;  // [G, E]
+  double z_squared;
+};
+
+inline RouteSums route_sums(Index groups, Index t_all, Index e_all, const Numbers& logits,
+                            const Numbers& experts) {
+  RouteSums sums{Numbers(groups * e_all, 0.0), Numbers(groups * e_all, 0.0), 0.0};
+  for (Index t = 0; t < t_all; ++t) {
+    const Index g = t / (t_all / groups), k = static_cast<Index>(experts.size()) / t_all;
+    const Softmax s = softmax(&logits[t * e_all], e_all);
+    for (Index e = 0; e < e_all; ++e) sums.probability[g * e_all + e] += s.p[e];
+    for (Index j = 0; j < k; ++j) ++sums.counts[g * e_all + whole(experts[t * k + j])];
+    sums.z_squared += s.lse * s.lse;
+  }
+  return sums;
+}
+
+// keep: [T, k]
+inline Numbers capacity(const CapacityDesc& desc, Index groups, Index t_all, Index k, const Numbers& experts,
+                        const Numbers& weights) {
+  Numbers keep(t_all * k, 0.0);
+  const Index size = t_all / groups;
+  for (Index g = 0; g < groups; ++g) {
+    std::vector<Index> queue;  // assignments of this group, in the order in which they are served
+    if (desc.order == DropOrder::choice)
+      for (Index j = 0; j < k; ++j)
+        for (Index t = g * size; t < (g + 1) * size; ++t) queue.push_back(t * k + j);
+    else
+      for (Index a = g * size * k; a < (g + 1) * size * k; ++a) queue.push_back(a);
+    if (desc.order == DropOrder::probability)
+      std::stable_sort(queue.begin(), queue.end(), [&](Index a, Index b) { return weights[a] > weights[b]; });
+    std::vector<Index> taken;
+    for (Index a : queue) {
+      const std::size_t e = static_cast<std::size_t>(experts[a]);
+      if (taken.size() <= e) taken.resize(e + 1, 0);
+      if (desc.capacity == 0 || taken[e] < desc.capacity) {
+        keep[a] = 1;
+        ++taken[e];
+      }
+    }
+  }
+  return keep;
+}
+
+struct Sorted {
+  Numbers rows, tokens, slots, counts;  // rows and tokens: NaN where there is no row
+};
+
+inline Sorted sort_assignments(Index k, Index e_all, const Numbers& experts, const Numbers& keep) {
+  const Index n = static_cast<Index>(experts.size());
+  Sorted s{Numbers(n, std::nan("")), Numbers(n, std::nan("")), Numbers(n, -1.0), Numbers(e_all, 0.0)};
+  Index row = 0;
+  for (Index e = 0; e < e_all; ++e)
+    for (Index a = 0; a < n; ++a)
+      if (keep[a] != 0 && whole(experts[a]) == e) {
+        s.rows[row] = static_cast<double>(a);
+        s.tokens[row] = static_cast<double>(a / k);
+        s.slots[a] = static_cast<double>(row++);
+        ++s.counts[e];
+      }
+  return s;
+}
+
+inline Numbers gather_rows(Index d, const Numbers& x, const Numbers& index) {
+  Numbers y;
+  for (double i : index) y.insert(y.end(), x.begin() + whole(i) * d, x.begin() + (whole(i) + 1) * d);
+  return y;
+}
+
+// y + the rows in `slots` of each token
+inline Numbers combine_rows(Index d, Index k, const Numbers& x, const Numbers& slots, Numbers y) {
+  for (std::size_t a = 0; a < slots.size(); ++a)
+    if (slots[a] >= 0)
+      for (Index i = 0; i < d; ++i) y[static_cast<Index>(a) / k * d + i] += x[whole(slots[a]) * d + i];
+  return y;
+}
+
+// ---- embedding and loss ----
+
+inline Numbers embedding(Index vocab, Index d, Index vocab_begin, const Numbers& ids, const Numbers& table) {
+  Numbers y(ids.size() * static_cast<std::size_t>(d), 0.0);
+  for (std::size_t t = 0; t < ids.size(); ++t) {
+    const Index row = whole(ids[t]) - vocab_begin;
+    if (row >= 0 && row < vocab)
+      for (Index i = 0; i < d; ++i) y[static_cast<Index>(t) * d + i] = table[row * d + i];
+  }
+  return y;
+}
+
+inline double capped(double softcap, double x) {
+  return softcap > 0 ? softcap * std::tanh(x / softcap) : x;
+}
+
+// [T, 3]
+inline Numbers cross_entropy_stats(const CrossEntropyDesc& desc, Index v, const Numbers& logits,
+                                   const Numbers& targets) {
+  Numbers stats;
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    const double* const row = logits.data() + static_cast<Index>(t) * v;
+    double most = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (Index i = 0; i < v; ++i) most = std::max(most, capped(desc.softcap, row[i]));
+    for (Index i = 0; i < v; ++i) sum += std::exp(capped(desc.softcap, row[i]) - most);
+    const Index target = whole(targets[t]) - desc.vocab_begin;
+    stats.insert(stats.end(),
+                 {most, sum, target >= 0 && target < v ? capped(desc.softcap, row[target]) : 0.0});
+  }
+  return stats;
+}
+
+struct Loss {
+  Numbers lse, loss;
+};
+
+// stats: [P, T, 3]
+inline Loss cross_entropy_loss(Index parts, const Numbers& stats, const Numbers& targets) {
+  const Index t_all = static_cast<Index>(targets.size());
+  Loss out;
+  for (Index t = 0; t < t_all; ++t) {
+    double most = -std::numeric_limits<double>::infinity(), sum = 0, target = 0;
+    for (Index p = 0; p < parts; ++p) most = std::max(most, stats[(p * t_all + t) * 3]);
+    for (Index p = 0; p < parts; ++p) {
+      sum += stats[(p * t_all + t) * 3 + 1] * std::exp(stats[(p * t_all + t) * 3] - most);
+      target += stats[(p * t_all + t) * 3 + 2];
+    }
+    out.lse.push_back(most + std::log(sum));
+    out.loss.push_back(targets[t] < 0 ? 0.0 : out.lse.back() - target);
+  }
+  return out;
+}
+
+// ---- optimizer ----
+
+inline void adamw(const AdamW& desc, const Numbers& g, Numbers& w, Numbers& m, Numbers& v) {
+  const double beta1 = desc.beta1, beta2 = desc.beta2;
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    const double gradient = static_cast<double>(desc.grad_scale) * g[i];
+    m[i] = beta1 * m[i] + (1 - beta1) * gradient;
+    v[i] = beta2 * v[i] + (1 - beta2) * gradient * gradient;
+    const double direction = m[i] / desc.bias1 / (std::sqrt(v[i] / desc.bias2) + desc.eps);
+    w[i] -= desc.lr * (direction + desc.weight_decay * w[i]);
+  }
+}
+
+}  // namespace sy::reference
