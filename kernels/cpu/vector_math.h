@@ -1,61 +1,97 @@
-// Elementary functions without branches or calls, so that the compiler vectorises the loops that use them. They rely on
-// strict IEEE comparisons: do not compile with -ffast-math.
+// Elementary functions without branches or calls: on floats, so that the compiler vectorises the loop around them, and
+// on the compiler's own vectors of floats (GCC and Clang vector extensions). They rely on strict IEEE comparisons: do
+// not compile with -ffast-math.
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 namespace sy::cpu {
 
+template <class T>
+concept FloatOrVector = std::is_same_v<T, float> || !std::is_arithmetic_v<T>;
+
 namespace detail {
 
+template <class T>
 struct ExpParts {
-  float n;      // 2^n, as a float; 2^(n-1) is half_scale
-  float half_scale;
-  float r;      // x - n ln 2, in +-ln(2)/2
-  float q;      // e^r = 1 + r + r^2 q
+  T half_scale;  // 2^(n - 1): 2^128 has no float
+  T r;           // x - n ln 2, within +-ln(2)/2
+  T q;           // e^r = 1 + r + r^2 q
+};
+
+// The 32-bit integers of the same shape as T.
+template <class T>
+struct Bits {
+  using Type = decltype(T{} < T{});
+};
+template <>
+struct Bits<float> {
+  using Type = std::int32_t;
 };
 
 // x within [-87, 89] (or a NaN, which r and q keep). Error of 1 + r + r^2 q: 3e-9 relative before rounding; the
-// coefficients minimise the maximum over |r| <= ln(2)/2 (Lawson's iteration).
-[[gnu::always_inline]] inline ExpParts exp_parts(float x) {
+// coefficients minimise its maximum over |r| <= ln(2)/2 (Lawson's iteration).
+template <class T>
+[[gnu::always_inline]] inline ExpParts<T> exp_parts(T x) {
   constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, left in the low bits
-  const float t = x * 1.44269504f + magic;
-  const float n = t - magic;
+  const T t = x * 1.44269504f + magic;
+  const T n = t - magic;
   // ln 2 in two parts: n times the first is exact.
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float q = 1.381453982e-3f;
-  q = q * r + 8.368745124e-3f;
+  const T r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  T q = r * 1.381453982e-3f + 8.368745124e-3f;
   q = q * r + 4.166839079e-2f;
   q = q * r + 1.666652040e-1f;
   q = q * r + 4.999999343e-1f;
-  // The bits of magic vanish in the shift; n = -126 gives 0.
-  const float half_scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(t) << 23) + (126u << 23));
-  return {n, half_scale, r, q};
+  // The exponent's bits of n + 126: those of magic vanish in the shift, and n = -126 gives 0.
+  using Integer = typename Bits<T>::Type;
+  const T half_scale = std::bit_cast<T>((std::bit_cast<Integer>(t) << 23) + (126 << 23));
+  return {half_scale, r, q};
 }
 
 }  // namespace detail
 
+// A NaN stays.
+template <FloatOrVector T>
+[[gnu::always_inline]] inline T at_least(T x, float limit) {
+  const T bound = T{} + limit;
+  return x < bound ? bound : x;
+}
+template <FloatOrVector T>
+[[gnu::always_inline]] inline T at_most(T x, float limit) {
+  const T bound = T{} + limit;
+  return x > bound ? bound : x;
+}
+
 // e^x within 1.02 ulp. 0 below -87 (-infinity included), infinity above 88.73, NaN for NaN; exactly 1 at 0.
-[[gnu::always_inline]] inline float exp_(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 89.0f ? 89.0f : x;
-  const detail::ExpParts e = detail::exp_parts(x);
-  // Twice e^r, as the scale is half of 2^n: 2^128 has no float.
-  return (2.0f + (2.0f * e.r + (2.0f * e.r) * (e.r * e.q))) * e.half_scale;
+template <FloatOrVector T>
+[[gnu::always_inline]] inline T exp_(T x) {
+  const auto e = detail::exp_parts(at_most(at_least(x, -87.0f), 89.0f));
+  const T twice = 2.0f * e.r;
+  return (2.0f + (twice + twice * (e.r * e.q))) * e.half_scale;
 }
 
-[[gnu::always_inline]] inline float sigmoid_(float x) { return 1.0f / (1.0f + exp_(-x)); }
-
-// tanh x = m / (m + 2), m = e^(2|x|) - 1, which loses no digits near 0. Within 3 ulp.
-[[gnu::always_inline]] inline float tanh_(float x) {
-  float y = 2.0f * std::fabs(x);
-  y = y > 40.0f ? 40.0f : y;
-  const detail::ExpParts e = detail::exp_parts(y);
-  const float scale = 2.0f * e.half_scale;
-  const float m = (e.r + e.r * (e.r * e.q)) * scale + (scale - 1.0f);
-  return std::copysign(m / (m + 2.0f), x);
+template <FloatOrVector T>
+[[gnu::always_inline]] inline T sigmoid_(T x) {
+  return 1.0f / (1.0f + exp_(-x));
 }
+
+// tanh within 3 ulp: m / (m + 2) with m = e^(2|x|) - 1, which loses no digits near 0.
+template <FloatOrVector T>
+[[gnu::always_inline]] inline T tanh_(T x) {
+  const T magnitude = x < T{} ? -x : x;
+  const auto e = detail::exp_parts(at_most(2.0f * magnitude, 40.0f));
+  const T scale = 2.0f * e.half_scale;
+  const T m = (e.r + e.r * (e.r * e.q)) * scale + (scale - 1.0f);
+  const T y = m / (m + 2.0f);
+  return x < T{} ? -y : y;
+}
+
+// Numbers of other types become floats.
+inline float exp_(float x) { return exp_<float>(x); }
+inline float sigmoid_(float x) { return sigmoid_<float>(x); }
+inline float tanh_(float x) { return tanh_<float>(x); }
 
 }  // namespace sy::cpu
