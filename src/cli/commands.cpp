@@ -1,0 +1,56 @@
+#include <fmt/core.h>
+
+#include "src/analyse/table.h"
+#include "src/cli/options.h"
+#include "src/config.h"
+
+namespace sy {
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> table = {
+      {"prepare", "--domain NAME=PATH[,PATH...] ... --tokenizer KIND --output DIR", "text to a data set", prepare_command,
+       false},
+      {"train", "CONFIG [--section.key=value ...]", "train a model, alone or under mpirun or srun", train_command, true},
+      {"evaluate", "CHECKPOINT [--data DIR]", "loss, perplexity and bits per byte, by domain", evaluate_command, true},
+      {"generate", "CHECKPOINT --prompt TEXT", "continue a text", generate_command, false},
+      {"experts", "RUN|CHECKPOINT [--html FILE] [--csv FILE] [--json]", "what the experts did", experts_command, false},
+      {"inspect", "CHECKPOINT [--verify]", "what is in a checkpoint, and whether it is whole", inspect_command, false},
+      {"diff", "CHECKPOINT CHECKPOINT", "compare two checkpoints, tensor by tensor", diff_command, false},
+      {"help", "[config | COMMAND]", "this list, every configuration key, or a command", help_command, false},
+  };
+  return table;
+}
+
+int help_command(CommandLine& line) {
+  if (line.args.empty()) {
+    fmt::print("Switchyard trains mixture-of-experts decoders on MPI ranks.\n\nusage: switchyard COMMAND ...\n\n");
+    for (const Command& c : commands()) fmt::print("  {:<9} {}\n", c.name, c.summary);
+    fmt::print("\n`switchyard help COMMAND` says more; `switchyard help config` lists every configuration key.\n");
+    return 0;
+  }
+  const std::string& topic = line.args.front();
+  if (topic == "config") {
+    std::string section;
+    for (const ConfigKey& k : config_keys()) {
+      const auto dot = k.name.find('.');
+      if (k.name.substr(0, dot) != section) {
+        section = k.name.substr(0, dot);
+        fmt::print("\n[{}]\n", section);
+      }
+      fmt::print("{:<32} # {} ({})\n", k.name.substr(dot + 1) + " = " + k.default_value, k.help, k.type);
+    }
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const Command& c : commands()) {
+    if (topic == c.name && topic != "help") {
+      CommandLine other{line.world, {"--help"}};
+      return c.run(other);
+    }
+    names.emplace_back(c.name);
+  }
+  const std::string near = nearest(topic, names);
+  bad_input("help: unknown command '{}': {}", topic, near.empty() ? "`switchyard help` lists them" : "did you mean " + near + "?");
+}
+
+}  // namespace sy

@@ -1,0 +1,95 @@
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "src/analyse/evaluate.h"
+#include "src/analyse/table.h"
+#include "src/cli/options.h"
+#include "src/io/checkpoint.h"
+#include "src/io/files.h"
+
+namespace sy {
+namespace {
+
+// The checkpoint's own layout where the ranks allow it, otherwise every rank holds the whole model.
+Layout evaluation_layout(const Config& config, int ranks) {
+  const Layout own{ranks, static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
+                   static_cast<int>(config.parallel.etp)};
+  return ranks % own.tp == 0 && ranks % (own.ep * own.etp) == 0 ? own : Layout{ranks};
+}
+
+}  // namespace
+
+int evaluate_command(CommandLine& line) {
+  po::options_description options("options");
+  EvaluateOptions evaluation;
+  std::string backend;
+  options.add_options()                                                                            //
+      ("data", po::value<std::string>(), "prepared data set; default: the one that it was trained on")  //
+      ("max-windows", po::value<Index>(&evaluation.max_windows)->default_value(0),
+       "evaluate this many windows of each domain, evenly spread; 0: all")  //
+      ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")  //
+      ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")             //
+      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")    //
+      ("json", "print JSON");
+  po::variables_map given;
+  bool go = true;
+  std::filesystem::path step_dir;
+  TrainState state;
+  Config config;
+  std::unique_ptr<Dataset> dataset;
+  Comm& world = line.world;
+  agree(world, [&] {
+    go = parse_options(line, "evaluate", options, {"checkpoint"}, given);
+    if (!go) return;
+    if (evaluation.windows_per_pass < 1) bad_input("evaluate: --batch must be at least 1");
+    if (evaluation.max_windows < 0) bad_input("evaluate: --max-windows must not be negative");
+  });
+  if (!go) return 0;
+  std::vector<std::string> warnings;
+  step_dir = resolve_checkpoint(world, given["checkpoint"].as<std::string>(), &warnings);
+  for (const std::string& w : warnings) fmt::print(stderr, "switchyard: warning: {}\n", w);
+  agree(world, [&] {
+    state = read_state(step_dir);
+    config = parse_config(state.config, step_dir.string());
+    dataset = std::make_unique<Dataset>(given.count("data") ? given["data"].as<std::string>() : state.dataset);
+    if (dataset->vocab() != state.vocab)
+      bad_input("{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
+                "prepared with the same tokenizer", dataset->dir().string(), dataset->vocab(), state.vocab);
+  });
+  evaluation.dropless = !given.count("capacity");
+
+  Engine engine(config, state.vocab, make_backend(backend), make_mesh(world, evaluation_layout(config, world.size())),
+                false);
+  agree(world, [&] { load_checkpoint(step_dir, engine.store()); });
+  engine.set_router_bias(state.router_bias);
+  const bool show = world.rank() == 0 && isatty(STDERR_FILENO);
+  const std::vector<DomainScore> scores = evaluate(engine, *dataset, evaluation, [&](Index done, Index total) {
+    if (show) fmt::print(stderr, "\revaluating {}/{} windows{}", done, total, done == total ? "\n" : "");
+  });
+
+  agree(world, [&] {
+    if (world.rank() != 0) return;
+    const nlohmann::json json = to_json(scores, engine.model().moe_layer_ids(), state.step);
+    // RUN/checkpoints/step-N: the report finds the domains' experts here.
+    const std::filesystem::path run = std::filesystem::absolute(step_dir).lexically_normal().parent_path().parent_path();
+    if (access(run.c_str(), W_OK) == 0) write_file(run / "evaluation.json", json.dump(1) + "\n");
+    if (given.count("json")) {
+      fmt::print("{}\n", json.dump(1));
+      return;
+    }
+    Table table({"domain", "tokens", "loss", "perplexity", "bits/byte"});
+    std::vector<DomainScore> rows = scores;
+    if (scores.size() != 1) rows.push_back(total_of(scores));
+    for (const DomainScore& s : rows)
+      table.row({s.name, std::to_string(s.tokens), fmt::format("{:.4f}", s.loss()), fmt::format("{:.3f}", s.perplexity()),
+                 fmt::format("{:.4f}", s.bits_per_byte())});
+    fmt::print("{} at step {}\n{}", step_dir.string(), state.step, table.str());
+  });
+  return 0;
+}
+
+}  // namespace sy

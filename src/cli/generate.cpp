@@ -1,0 +1,85 @@
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "src/cli/options.h"
+#include "src/data/tokenizer.h"
+#include "src/generate/sample.h"
+#include "src/io/checkpoint.h"
+#include "src/model/engine.h"
+
+namespace sy {
+
+int generate_command(CommandLine& line) {
+  po::options_description options("options");
+  SampleOptions sampling;
+  Index count = 0;
+  std::uint64_t seed = 0;
+  std::string prompt, backend;
+  options.add_options()                                                                                   //
+      ("prompt", po::value<std::string>(&prompt)->required(), "text to continue")                         //
+      ("tokens", po::value<Index>(&count)->default_value(200), "tokens to add at most")                   //
+      ("temperature", po::value<double>(&sampling.temperature)->default_value(0.8), "0: always the most likely token")
+      ("top-k", po::value<Index>(&sampling.top_k)->default_value(0), "choose among the k most likely tokens; 0: all")
+      ("top-p", po::value<double>(&sampling.top_p)->default_value(1.0), "choose among those that reach this probability")
+      ("seed", po::value<std::uint64_t>(&seed)->default_value(1), "of the random choices")                //
+      ("data", po::value<std::string>(), "data set whose tokenizer to use; default: the one that it was trained on")
+      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")           //
+      ("json", "print JSON");
+  po::variables_map given;
+  if (!parse_options(line, "generate", options, {"checkpoint"}, given)) return 0;
+  if (!(sampling.temperature >= 0)) bad_input("generate: --temperature must not be negative");
+  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) bad_input("generate: --top-p must be in (0, 1]");
+  if (sampling.top_k < 0 || count < 0) bad_input("generate: --top-k and --tokens must not be negative");
+
+  std::vector<std::string> warnings;
+  const auto step_dir = resolve_checkpoint(given["checkpoint"].as<std::string>(), &warnings);
+  for (const std::string& w : warnings) fmt::print(stderr, "switchyard: warning: {}\n", w);
+  const TrainState state = read_state(step_dir);
+  const Config config = parse_config(state.config, step_dir.string());
+  const auto tokenizer = open_tokenizer(given.count("data") ? given["data"].as<std::string>() : state.dataset);
+  if (tokenizer->vocab() != state.vocab)
+    bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data", tokenizer->vocab(),
+              state.vocab);
+
+  Engine engine(config, state.vocab, make_backend(backend), make_mesh(line.world, {}), false);
+  load_checkpoint(step_dir, engine.store());
+  engine.set_router_bias(state.router_bias);
+
+  std::vector<std::int32_t> ids;
+  tokenizer->encode(prompt, ids);
+  const std::size_t prompt_tokens = ids.size();
+  if (ids.empty()) ids.push_back(tokenizer->end_of_text());  // an empty prompt starts a new document
+  const bool json = given.count("json") > 0;
+  const RandomStream random(seed, "generate");
+  const std::size_t first = ids.size();
+  std::string shown = tokenizer->decode(ids);
+  if (!json) fmt::print("{}", prompt_tokens > 0 ? shown : std::string());
+  bool ended = false;
+  for (Index i = 0; i < count; ++i) {
+    const Index context = std::min<Index>(static_cast<Index>(ids.size()), config.model.seq_len);
+    const auto logits = engine.next_logits(std::span(ids).last(context));
+    const std::int32_t next = sample_token(logits, sampling, random.uniform(i));
+    if (next == tokenizer->end_of_text()) {
+      ended = true;
+      break;
+    }
+    ids.push_back(next);
+    if (json) continue;
+    const std::string text = tokenizer->decode(ids);
+    fmt::print("{}", text.substr(std::min(shown.size(), text.size())));
+    std::fflush(stdout);
+    shown = text;
+  }
+  if (!json) {
+    fmt::print("\n");
+    return 0;
+  }
+  const std::vector<std::int32_t> added(ids.begin() + static_cast<std::ptrdiff_t>(first), ids.end());
+  const nlohmann::json out = {{"prompt", prompt}, {"text", tokenizer->decode(added)}, {"tokens", added}, {"ended", ended}};
+  // Bytes that are no UTF-8, as a model may write, become U+FFFD.
+  fmt::print("{}\n", out.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return 0;
+}
+
+}  // namespace sy

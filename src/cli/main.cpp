@@ -1,0 +1,36 @@
+// The one binary. Starts the ranks, finds the command, returns one exit code on all of them.
+#include "src/cli/options.h"
+
+int main(int argc, char** argv) {
+  sy::Runtime runtime(&argc, &argv);
+  return runtime.run([&] {
+    sy::Comm& world = runtime.world();
+    std::vector<std::string> args(argv + 1, argv + argc);
+    std::string name = args.empty() ? "help" : args.front();
+    if (!args.empty()) args.erase(args.begin());
+    if (name == "--help" || name == "-h") name = "help";
+    std::vector<std::string> known;
+    for (const sy::Command& c : sy::commands()) {
+      if (name == c.name) {
+        sy::CommandLine line{world, args};
+        if (c.parallel) return c.run(line);
+        // One rank does it; started on several, the others wait for its result.
+        int code = 0;
+        sy::agree(world, [&] {
+          if (world.rank() != 0) return;
+          const auto self = sy::make_comm_self();
+          sy::CommandLine alone{*self, args};
+          code = c.run(alone);
+        });
+        return static_cast<int>(world.max(code));
+      }
+      known.emplace_back(c.name);
+    }
+    sy::agree(world, [&] {
+      const std::string near = sy::nearest(name, known);
+      sy::bad_input("unknown command '{}': {}", name,
+                    near.empty() ? "`switchyard help` lists them" : "did you mean " + near + "?");
+    });
+    return 2;
+  });
+}

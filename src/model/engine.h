@@ -1,0 +1,60 @@
+// A model made runnable on this rank: backend, parameters, arenas, tables. Training, evaluation, generation and
+// planning drive the same one.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "src/model/transformer.h"
+
+namespace sy {
+
+class Engine {
+ public:
+  // `backend` may be the dry one. training: gradients and optimizer state are allocated too.
+  Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training);
+  Engine(const Engine&) = delete;
+
+  const Config& config() const { return config_; }
+  Backend& backend() { return *backend_; }
+  const Mesh& mesh() const { return mesh_; }
+  ParamStore& store() { return store_; }
+  const Transformer& model() const { return *model_; }
+  Arena& saved() { return saved_; }
+  Arena& scratch() { return scratch_; }
+  Index vocab() const { return vocab_; }
+
+  // [MoE layers, E], on the host; empty when moe.bias_rate = 0.
+  std::vector<float> router_bias() const;
+  void set_router_bias(const std::vector<float>& bias);
+
+  // One micro-batch of B sequences of S tokens. ids, targets: [B * S]; stats are added to. global_*: what the step
+  // averages over (Context).
+  struct Batch {
+    Index sequences, seq_len;
+    std::span<const std::int32_t> ids, targets;
+    Index global_tokens = 1, global_sequences = 1, micro_batches = 1;
+  };
+  PassResult train(const Batch& batch, std::vector<RouterStats>& stats);
+  PassResult evaluate(const Batch& batch, bool dropless, std::vector<RouterStats>& stats);
+  // The logits [V] that follow ids: [S].
+  std::vector<float> next_logits(std::span<const std::int32_t> ids);
+
+  std::vector<RouterStats> make_stats() const;
+
+ private:
+  template <class Run>
+  auto with_context(const Batch& batch, bool dropless, Run run);
+
+  Config config_;
+  Index vocab_;
+  std::unique_ptr<Backend> backend_;
+  Mesh mesh_;
+  ParamStore store_;
+  Arena saved_, scratch_;
+  Tensor rope_table_;   // [seq_len, rot / 2, 2]
+  Tensor router_bias_;  // [MoE layers, E]
+  std::unique_ptr<Transformer> model_;
+};
+
+}  // namespace sy

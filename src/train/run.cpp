@@ -1,0 +1,244 @@
+// `switchyard train`: the run folder, resuming, the loop over steps, checkpoints, signals.
+#include <csignal>
+#include <unistd.h>
+
+#include "dist/runtime.h"
+#include "src/io/files.h"
+#include "src/train/memory.h"
+#include "src/train/trainer.h"
+
+namespace sy {
+namespace {
+
+namespace fs = std::filesystem;
+
+volatile std::sig_atomic_t stop_asked = 0;
+
+// SIGUSR1 asks for a checkpoint and a clean stop: mpirun and Slurm forward it, where SIGTERM leaves about a second.
+void ask_to_stop(int) { stop_asked = 1; }
+
+std::string megabytes(Index bytes) { return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6); }
+
+// The keys that shape the parameters: a checkpoint fits only where they agree.
+std::vector<std::string> structural_differences(const Config& here, const Config& there) {
+  return differences(here, there,
+                     {"model.layers", "model.d_model", "model.heads", "model.kv_heads", "model.head_dim", "model.d_ff",
+                      "model.norm", "model.parallel_block", "model.ffn", "model.bias", "model.position",
+                      "model.qk_norm", "model.tie_embeddings", "model.rope_", "model.attention", "model.window",
+                      "moe.experts", "moe.every", "moe.first_dense", "moe.d_ff", "moe.shared_experts"});
+}
+
+std::string join(const std::vector<std::string>& items) {
+  std::string s;
+  for (const std::string& i : items) s += (s.empty() ? "" : "; ") + i;
+  return s;
+}
+
+// Sums of the routers' counts since the last time they were taken.
+struct Window {
+  std::vector<std::vector<Index>> routed, dropped;
+  std::vector<std::vector<double>> probability;
+  Index steps = 0;
+
+  void add(const StepResult& r) {
+    if (steps++ == 0) {
+      routed = r.routed;
+      dropped = r.dropped;
+      probability = r.probability;
+      return;
+    }
+    for (std::size_t l = 0; l < routed.size(); ++l)
+      for (std::size_t e = 0; e < routed[l].size(); ++e) {
+        routed[l][e] += r.routed[l][e];
+        dropped[l][e] += r.dropped[l][e];
+        probability[l][e] += r.probability[l][e];
+      }
+  }
+};
+
+void close_window(Window& w, Index step, ExpertHistory& history) {
+  if (w.steps == 0 || w.routed.empty()) return;
+  history.steps.push_back(step);
+  for (std::size_t l = 0; l < w.routed.size(); ++l)
+    for (std::size_t e = 0; e < w.routed[l].size(); ++e) {
+      history.routed.push_back(w.routed[l][e]);
+      history.dropped.push_back(w.dropped[l][e]);
+      history.probability.push_back(static_cast<float>(w.probability[l][e] / static_cast<double>(w.steps)));
+    }
+  w = {};
+}
+
+class Run {
+ public:
+  Run(Comm& world, const Config& config, const Layout& layout)
+      : world_(world), config_(config), dir_(config.run.dir), dataset_(config.data.path),
+        samples_(dataset_, config.model.seq_len, config.train.seed),
+        engine_(config, dataset_.vocab(), make_backend(config.run.backend), make_mesh(world, layout), true),
+        trainer_(engine_, samples_) {
+    state_.seed = config.train.seed;
+    state_.config = to_ini(config);
+    state_.vocab = dataset_.vocab();
+    state_.dataset = fs::absolute(config.data.path).string();
+    state_.layout = layout.str();
+    state_.experts.layers = engine_.model().moe_layers();
+    state_.experts.experts = config.moe.experts;
+    state_.experts.layer_ids = engine_.model().moe_layer_ids();
+  }
+
+  int execute() {
+    prepare_folder();
+    if (trainer_.steps_done() >= config_.train.steps) {
+      say(fmt::format("{} is complete: step {} of {}. Raise train.steps to go on.", dir_.string(),
+                      trainer_.steps_done(), config_.train.steps));
+      return 0;
+    }
+    announce();
+    signal(SIGUSR1, ask_to_stop);
+    std::unique_ptr<MetricsFile> metrics;
+    agree(world_, [&] {
+      if (lead()) metrics = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1);
+    });
+    ProgressLine progress(config_.train.steps, config_.run.log_every);
+    while (trainer_.steps_done() < config_.train.steps) {
+      const StepResult result = trainer_.step();
+      const Index step = trainer_.steps_done();
+      const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
+      history_window_.add(result);
+      log_window_.add(result);
+      agree(world_, [&] {
+        if (!lead()) return;
+        const ExpertCounts counts{log_window_.routed, log_window_.dropped};
+        metrics->write(result.metrics, log && !counts.routed.empty() ? &counts : nullptr);
+        progress.step(result.metrics);
+      });
+      if (log) {
+        close_window(history_window_, step, state_.experts);
+        log_window_ = {};
+      }
+      const bool stop = world_.max(stop_asked) > 0;
+      const Index every = config_.run.checkpoint_every;
+      if (stop || step == config_.train.steps || (every > 0 && step % every == 0)) save();
+      if (stop) {
+        if (lead()) progress.finish();
+        say(fmt::format("stopped at step {} as SIGUSR1 asked; continue with --run.resume=true", step));
+        return 0;
+      }
+    }
+    if (lead()) progress.finish();
+    return 0;
+  }
+
+ private:
+  bool lead() const { return world_.rank() == 0; }
+  void say(const std::string& text) const {
+    if (lead()) fmt::print("{}\n", text);
+    if (lead()) std::fflush(stdout);
+  }
+
+  // Starts a new run folder or continues one. Nothing of an older run is overwritten.
+  void prepare_folder() {
+    bool any = false;
+    agree(world_, [&] {
+      std::error_code ec;
+      const bool has_run = fs::exists(dir_ / "config.ini", ec) || fs::exists(dir_ / "checkpoints", ec);
+      if (has_run && !config_.run.resume)
+        bad_input("{} already holds a run: continue it with --run.resume=true, or choose another run.dir", dir_.string());
+      if (fs::is_directory(dir_ / "checkpoints", ec))
+        for (const auto& entry : fs::directory_iterator(dir_ / "checkpoints"))
+          any |= entry.path().extension() != ".tmp";
+    });
+    any = world_.max(any) > 0;
+    fs::path path;
+    if (any) {
+      std::vector<std::string> warnings;
+      path = resolve_checkpoint(world_, dir_, &warnings);
+      for (const std::string& w : warnings) fmt::print(stderr, "switchyard: warning: {}\n", w);
+    }
+    agree(world_, [&] {
+      if (any) check_same_model(path);
+      if (!lead()) return;
+      std::error_code ec;
+      fs::create_directories(dir_, ec);
+      if (ec || access(dir_.c_str(), W_OK) != 0)
+        bad_input("run.dir = {} cannot be written{}: check the path and its permissions", dir_.string(),
+                  ec ? " (" + ec.message() + ")" : "");
+      write_file(dir_ / "config.ini", to_ini(config_));
+    });
+    if (!any) {
+      engine_.store().initialize(config_.train.seed);
+      return;
+    }
+    agree(world_, [&] {
+      load_checkpoint(path, engine_.store());
+      const TrainState there = read_state(path);
+      trainer_.set_progress(there.step, there.samples, there.tokens);
+      if (there.experts.layers == state_.experts.layers && there.experts.experts == state_.experts.experts)
+        state_.experts = there.experts;
+      if (!there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
+    });
+    say(fmt::format("resumed from {} (step {})", path.string(), trainer_.steps_done()));
+  }
+
+  void check_same_model(const fs::path& checkpoint) const {
+    const TrainState there = read_state(checkpoint);
+    const auto differ = structural_differences(config_, parse_config(there.config, checkpoint.string()));
+    if (!differ.empty())
+      bad_input("{} holds another model ({}): choose another run.dir or the same model", dir_.string(), join(differ));
+    if (there.vocab != dataset_.vocab())
+      bad_input("{} was trained with a vocabulary of {}, and {} has {}: set data.path to the same data", dir_.string(),
+                there.vocab, config_.data.path, dataset_.vocab());
+  }
+
+  void announce() {
+    if (!lead()) return;
+    const ParamCount count = count_params(config_, dataset_.vocab());
+    const MemoryPlan memory = plan_memory(config_, dataset_.vocab(), engine_.mesh().layout, 0);
+    say(fmt::format("model     {:.2f} M parameters, {:.2f} M active per token", static_cast<double>(count.total) / 1e6,
+                    static_cast<double>(count.active) / 1e6));
+    say(fmt::format("layout    {} ({} ranks), {}", engine_.mesh().layout.str(), world_.size(), engine_.backend().describe()));
+    say(fmt::format("memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}",
+                    megabytes(memory.total()), megabytes(memory.weights), megabytes(memory.gradients),
+                    megabytes(memory.optimizer), megabytes(memory.activations)));
+    say(fmt::format("data      {}: {} sequences of {} tokens an epoch; a step takes {}", config_.data.path,
+                    samples_.samples_per_epoch(), config_.model.seq_len, config_.train.global_batch));
+  }
+
+  void save() {
+    close_window(history_window_, trainer_.steps_done(), state_.experts);
+    state_.step = trainer_.steps_done();
+    state_.samples = trainer_.samples_done();
+    state_.tokens = trainer_.tokens_done();
+    state_.router_bias = engine_.router_bias();
+    for (const std::string& w : save_checkpoint(world_, dir_, state_, engine_.store(), config_.run.keep))
+      fmt::print(stderr, "switchyard: warning: {}\n", w);
+  }
+
+  Comm& world_;
+  Config config_;
+  fs::path dir_;
+  Dataset dataset_;
+  SampleStream samples_;
+  Engine engine_;
+  Trainer trainer_;
+  TrainState state_;
+  Window history_window_, log_window_;
+};
+
+}  // namespace
+
+int run_training(Comm& world, const Config& config) {
+  const Layout layout{world.size(), static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
+                      static_cast<int>(config.parallel.etp)};
+  agree(world, [&] {
+    check_config_for_layout(config, layout);
+    if (config.data.path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
+    if (config.run.dir.empty()) bad_input("run.dir is not set: give a folder for this run");
+    // Everything that can be wrong on one rank alone is tried before the first collective.
+    const Dataset dataset(config.data.path);
+    const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
+    make_backend(config.run.backend);
+  });
+  return Run(world, config, layout).execute();
+}
+
+}  // namespace sy

@@ -1,0 +1,109 @@
+#include "src/train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "dist/runtime.h"
+#include "src/train/schedule.h"
+
+namespace sy {
+
+Trainer::Trainer(Engine& engine, const SampleStream& samples)
+    : engine_(engine), samples_(samples), grad_sync_(engine.mesh(), engine.store(), engine.scratch()) {}
+
+StepResult Trainer::step() {
+  const auto started = std::chrono::steady_clock::now();
+  const Config& config = engine_.config();
+  const auto& t = config.train;
+  const Mesh& mesh = engine_.mesh();
+  const Index S = config.model.seq_len, dp = mesh.layout.dp(), B = t.micro_batch;
+  const Index micro_batches = t.global_batch / (dp * B);
+
+  std::vector<RouterStats> stats = engine_.make_stats();
+  std::vector<std::int32_t> window(S + 1), ids(B * S), targets(B * S);
+  double loss_sum = 0, z_loss = 0;
+  for (Index micro = 0; micro < micro_batches; ++micro) {
+    for (Index b = 0; b < B; ++b) {
+      // The step's samples lie side by side over (micro-batch, data-parallel rank, sequence).
+      const Index sample = samples_done_ + (micro * dp + mesh.coord.dp) * B + b;
+      samples_.read(sample, window);
+      std::copy_n(window.begin(), S, ids.begin() + b * S);
+      std::copy_n(window.begin() + 1, S, targets.begin() + b * S);
+    }
+    const PassResult pass =
+        engine_.train({B, S, ids, targets, t.global_batch * S, t.global_batch, micro_batches}, stats);
+    loss_sum += pass.loss_sum;
+    z_loss += pass.output_z_loss;
+  }
+
+  // One reduction carries all that the ranks have to tell each other. Counts are exact in f64 up to 2^53.
+  const Index layers = static_cast<Index>(stats.size()), E = config.moe.experts;
+  double aux_loss = 0;
+  std::vector<double> sums;
+  for (const RouterStats& s : stats) {
+    aux_loss += s.aux_loss;
+    z_loss += s.z_loss;
+    for (Index e = 0; e < E; ++e) {
+      sums.push_back(static_cast<double>(s.routed[e]));
+      sums.push_back(static_cast<double>(s.dropped[e]));
+      sums.push_back(s.probability[e]);
+    }
+  }
+  sums.insert(sums.end(), {loss_sum, aux_loss, z_loss});
+  mesh.world->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
+
+  StepResult result;
+  StepMetrics& m = result.metrics;
+  m.step = step_ + 1;
+  m.lr = learning_rate(t, m.step);
+  m.grad_norm = grad_sync_.step(t, m.lr, m.step);
+  const double tokens = static_cast<double>(t.global_batch * S);
+  const std::size_t tail = sums.size() - 3;
+  m.loss = sums[tail] / tokens;
+  m.aux_loss = sums[tail + 1];
+  m.z_loss = sums[tail + 2];
+  if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss))
+    throw AgreedError(1, fmt::format("step {}: loss {} and gradient norm {} are not finite: lower train.lr or raise "
+                                     "train.warmup, and resume from the last checkpoint", m.step, m.loss, m.grad_norm));
+  for (Index l = 0; l < layers; ++l) {
+    auto& routed = result.routed.emplace_back(E);
+    auto& dropped = result.dropped.emplace_back(E);
+    auto& probability = result.probability.emplace_back(E);
+    for (Index e = 0; e < E; ++e) {
+      const double* s = &sums[(l * E + e) * 3];
+      routed[e] = static_cast<Index>(s[0]);
+      dropped[e] = static_cast<Index>(s[1]);
+      probability[e] = s[2] / tokens;
+      m.routed += routed[e];
+      m.dropped += dropped[e];
+    }
+  }
+  update_router_bias(result);
+
+  ++step_;
+  samples_done_ += t.global_batch;
+  tokens_done_ += t.global_batch * S;
+  m.tokens = tokens_done_;
+  m.step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  m.tokens_per_second = tokens / m.step_seconds;
+  return result;
+}
+
+// Balance without a loss (Wang et al., 2024; DeepSeek-V3): b_i += rate * sign(mean_j n_j - n_i).
+void Trainer::update_router_bias(const StepResult& result) {
+  std::vector<float> bias = engine_.router_bias();
+  if (bias.empty()) return;
+  const Index E = engine_.config().moe.experts;
+  const float rate = static_cast<float>(engine_.config().moe.bias_rate);
+  for (std::size_t l = 0; l < result.routed.size(); ++l) {
+    Index total = 0;
+    for (Index n : result.routed[l]) total += n;
+    for (Index e = 0; e < E; ++e) {
+      const Index gap = total - result.routed[l][e] * E;  // E * (mean - n): exact
+      bias[l * E + e] += rate * static_cast<float>((gap > 0) - (gap < 0));
+    }
+  }
+  engine_.set_router_bias(bias);
+}
+
+}  // namespace sy

@@ -1,0 +1,51 @@
+// A training run: batches by the step, not by the rank; metrics; checkpoints; resume.
+#pragma once
+
+#include <memory>
+
+#include "src/data/dataset.h"
+#include "src/io/checkpoint.h"
+#include "src/model/engine.h"
+#include "src/train/grad_sync.h"
+#include "src/train/metrics.h"
+
+namespace sy {
+
+// What one optimizer step did, the same on every rank.
+struct StepResult {
+  StepMetrics metrics;
+  std::vector<std::vector<Index>> routed, dropped;  // [MoE layer][expert], over the global batch
+  std::vector<std::vector<double>> probability;     // [MoE layer][expert] mean softmax score
+};
+
+// One step after another, without files or signals: what tests and benchmarks drive.
+class Trainer {
+ public:
+  Trainer(Engine& engine, const SampleStream& samples);
+
+  // Trains on the next global batch. Collective. Throws Failure on every rank when the gradient is not finite; the
+  // parameters are then those before the step.
+  StepResult step();
+
+  Index steps_done() const { return step_; }
+  Index samples_done() const { return samples_done_; }
+  Index tokens_done() const { return tokens_done_; }
+  void set_progress(Index step, Index samples, Index tokens) {
+    step_ = step;
+    samples_done_ = samples;
+    tokens_done_ = tokens;
+  }
+
+ private:
+  void update_router_bias(const StepResult& result);
+
+  Engine& engine_;
+  const SampleStream& samples_;
+  GradSync grad_sync_;
+  Index step_ = 0, samples_done_ = 0, tokens_done_ = 0;
+};
+
+// `switchyard train`: everything around the steps, on all ranks of `world`. Returns the exit code.
+int run_training(Comm& world, const Config& config);
+
+}  // namespace sy
