@@ -1,0 +1,356 @@
+// The router against numbers worked out by hand, on every backend. Logits are logarithms of small whole
+// numbers, so that the softmax is a fraction: log {1, 2, 3, 4} gives {0.1, 0.2, 0.3, 0.4}.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/kernels/op_case.h"
+
+namespace sy::test {
+namespace {
+
+using Floats = std::vector<float>;
+using Ints = std::vector<std::int32_t>;
+
+class Router : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { backend = make_backend(GetParam()); }
+
+  template <class T>
+  Tensor put(Shape shape, const std::vector<T>& values) {
+    SY_ASSERT(shape.elements() == static_cast<Index>(values.size()), "{} values", values.size());
+    Tensor t = backend->tensor(shape, DTypeOf<T>::value);
+    backend->to_device(values.data(), t);
+    return t;
+  }
+  template <class T>
+  std::vector<T> get(ConstView v) {
+    backend->synchronize();
+    std::vector<T> values(v.elements());
+    backend->to_host(v, values.data());
+    return values;
+  }
+
+  struct Routed {
+    Ints experts;
+    Floats weights;
+    Ints counts;
+    Floats probability;
+    double z_squared;
+  };
+  // logits: [T, E], given as numbers of which the logarithm is taken unless `as_they_are`.
+  Routed route(const RouteDesc& desc, Index t, Index e, Floats numbers, const Floats& bias = {},
+               Index groups = 1, bool as_they_are = false) {
+    if (!as_they_are)
+      for (float& x : numbers) x = std::log(x);
+    const Tensor logits = put<float>({t, e}, numbers),
+                 b = put<float>({static_cast<Index>(bias.size())}, bias);
+    const Shape chosen = {t, desc.top_k};
+    const Tensor experts = backend->tensor(chosen, DType::i32), weights = backend->tensor(chosen),
+                 counts = backend->tensor({groups, e}, DType::i32),
+                 probability = backend->tensor({groups, e}), z = backend->tensor({1}, DType::f64);
+    backend->route_forward(desc, logits, bias.empty() ? ConstView() : ConstView(b), experts, weights, counts,
+                           probability, z);
+    return {get<std::int32_t>(experts), get<float>(weights), get<std::int32_t>(counts),
+            get<float>(probability), get<double>(z)[0]};
+  }
+
+  // experts: [T, k]; returns keep: [T, k].
+  Ints keep(DropOrder order, Index capacity, Index groups, Index num_experts, Index k, const Ints& experts,
+            Floats weights = {}) {
+    const Index t = static_cast<Index>(experts.size()) / k;
+    if (weights.empty()) weights.assign(experts.size(), 0.5f);
+    const Tensor e = put<std::int32_t>({t, k}, experts), w = put<float>({t, k}, weights),
+                 out = backend->tensor({t, k}, DType::i32);
+    backend->capacity({order, capacity}, e, w, groups, num_experts, out);
+    return get<std::int32_t>(out);
+  }
+
+  struct Sorted {
+    Ints rows, tokens, slots, counts;
+  };
+  Sorted sort(Index num_experts, Index k, const Ints& experts, const Ints& kept) {
+    const Index n = static_cast<Index>(experts.size()), t = n / k;
+    const Tensor e = put<std::int32_t>({t, k}, experts), keep = put<std::int32_t>({t, k}, kept),
+                 rows = put<std::int32_t>({n}, Ints(n, -7)), tokens = put<std::int32_t>({n}, Ints(n, -7)),
+                 slots = backend->tensor({t, k}, DType::i32),
+                 counts = backend->tensor({num_experts}, DType::i32);
+    backend->sort_assignments(e, keep, rows, tokens, slots, counts);
+    return {get<std::int32_t>(rows), get<std::int32_t>(tokens), get<std::int32_t>(slots),
+            get<std::int32_t>(counts)};
+  }
+
+  static void expect_near(const Floats& got, const Floats& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6f) << "element " << i;
+  }
+
+  std::unique_ptr<Backend> backend;
+};
+INSTANTIATE_TEST_SUITE_P(On, Router, testing::ValuesIn(test_backends()), backend_name);
+
+// ---- which experts, and with which weights ----
+
+TEST_P(Router, softmax_takes_the_most_probable) {
+  // Token 0: probabilities .1 .2 .3 .4; token 1: .5 .25 .125 .125.
+  const Floats numbers = {1, 2, 3, 4, 4, 2, 1, 1};
+  const Routed plain = route({Score::softmax, 2, false, 1.0f}, 2, 4, numbers);
+  EXPECT_EQ(plain.experts, (Ints{3, 2, 0, 1}));
+  expect_near(plain.weights, {0.4f, 0.3f, 0.5f, 0.25f});
+  EXPECT_EQ(plain.counts, (Ints{1, 1, 1, 1}));
+  expect_near(plain.probability, {0.6f, 0.45f, 0.425f, 0.525f});
+  EXPECT_NEAR(plain.z_squared, std::pow(std::log(10.0), 2) + std::pow(std::log(8.0), 2), 1e-5);
+
+  const Routed renormalized = route({Score::softmax, 2, true, 1.0f}, 2, 4, numbers);
+  EXPECT_EQ(renormalized.experts, plain.experts);
+  expect_near(renormalized.weights, {4.0f / 7, 3.0f / 7, 2.0f / 3, 1.0f / 3});
+  const Routed scaled = route({Score::softmax, 2, true, 2.5f}, 2, 4, numbers);
+  expect_near(scaled.weights, {10.0f / 7, 7.5f / 7, 5.0f / 3, 2.5f / 3});
+}
+
+TEST_P(Router, sigmoid_scores_each_expert_by_itself) {
+  // sigmoid(log n) = n / (n + 1): 1/2, 3/4, 4/5, 1/5. The probability is softmax all the same: numbers
+  // / 8.25.
+  const Floats numbers = {1, 3, 4, 0.25f};
+  const Routed plain = route({Score::sigmoid, 2, false, 1.0f}, 1, 4, numbers);
+  EXPECT_EQ(plain.experts, (Ints{2, 1}));
+  expect_near(plain.weights, {0.8f, 0.75f});
+  expect_near(plain.probability, {1 / 8.25f, 3 / 8.25f, 4 / 8.25f, 0.25f / 8.25f});
+  const Routed renormalized = route({Score::sigmoid, 2, true, 2.0f}, 1, 4, numbers);
+  expect_near(renormalized.weights, {2 * 0.8f / 1.55f, 2 * 0.75f / 1.55f});
+}
+
+TEST_P(Router, vanishing_sigmoids_give_vanishing_weights_not_nan) {
+  const Routed r = route({Score::sigmoid, 2, true, 1.0f}, 1, 3, {-200, -300, -250}, {}, 1, true);
+  for (float w : r.weights) EXPECT_TRUE(w >= 0 && w <= 1) << w;
+}
+
+TEST_P(Router, equal_scores_go_to_the_lower_expert) {
+  EXPECT_EQ(route({Score::softmax, 3}, 1, 5, {1, 2, 1, 2, 1}).experts, (Ints{1, 3, 0}));
+  EXPECT_EQ(route({Score::sigmoid, 3}, 1, 5, {1, 2, 1, 2, 1}).experts, (Ints{1, 3, 0}));
+  // Also where a vector register ends, and where only the last place is contested.
+  const Floats same(37, 1.0f);
+  EXPECT_EQ(route({Score::softmax, 4}, 1, 37, same).experts, (Ints{0, 1, 2, 3}));
+  Floats one = same;
+  one[36] = 2;
+  EXPECT_EQ(route({Score::softmax, 4}, 1, 37, one).experts, (Ints{36, 0, 1, 2}));
+}
+
+TEST_P(Router, k_equal_to_E_takes_all_by_falling_score) {
+  const Routed r = route({Score::softmax, 4, true, 1.0f}, 1, 4, {2, 1, 4, 3});
+  EXPECT_EQ(r.experts, (Ints{2, 3, 0, 1}));
+  expect_near(r.weights, {0.4f, 0.3f, 0.2f, 0.1f});
+}
+
+TEST_P(Router, one_expert_takes_everything_with_weight_one) {
+  const Routed r = route({Score::softmax, 1, true, 1.0f}, 3, 1, {5, 0.1f, 9});
+  EXPECT_EQ(r.experts, (Ints{0, 0, 0}));
+  expect_near(r.weights, {1, 1, 1});
+  EXPECT_EQ(r.counts, (Ints{3}));
+}
+
+TEST_P(Router, the_bias_selects_but_does_not_weigh) {
+  // Scores .1 .2 .3 .4 with bias .35 on expert 0: selection .45 .2 .3 .4, so 0 comes first and then 3.
+  const Routed r = route({Score::softmax, 2, true, 1.0f}, 1, 4, {1, 2, 3, 4}, {0.35f, 0, 0, 0});
+  EXPECT_EQ(r.experts, (Ints{0, 3}));
+  expect_near(r.weights, {0.2f, 0.8f});
+  EXPECT_EQ(r.counts, (Ints{1, 0, 0, 1}));
+  expect_near(r.probability, {0.1f, 0.2f, 0.3f, 0.4f});
+}
+
+TEST_P(Router, groups_limit_the_choice) {
+  // Six experts in three groups, probabilities in twentieths: {6, 1} {4, 4} {3, 2}. The sums of the two best
+  // are 7, 8, 5, so with one group only the second may be chosen, though the best expert is elsewhere; with
+  // two, 0 and then 2.
+  const Floats numbers = {6, 1, 4, 4, 3, 2};
+  EXPECT_EQ(route({Score::softmax, 2, true, 1.0f, 3, 1}, 1, 6, numbers).experts, (Ints{2, 3}));
+  EXPECT_EQ(route({Score::softmax, 3, true, 1.0f, 3, 2}, 1, 6, numbers).experts, (Ints{0, 2, 3}));
+  EXPECT_EQ(route({Score::softmax, 4, true, 1.0f, 3, 3}, 1, 6, numbers).experts, (Ints{0, 2, 3, 4}));
+  // The bias counts in the groups' sums: .3 on each of the last two lifts their group to the top.
+  EXPECT_EQ(route({Score::softmax, 2, true, 1.0f, 3, 1}, 1, 6, numbers, {0, 0, 0, 0, 0.3f, 0.3f}).experts,
+            (Ints{4, 5}));
+  // Groups of one expert: the sum is that expert's score. Equal groups: the lower.
+  EXPECT_EQ(route({Score::softmax, 2, true, 1.0f, 4, 2}, 1, 4, {1, 2, 2, 2}).experts, (Ints{1, 2}));
+  // Three in a group: the third does not count. {5, 1, 4}: 9 against {4, 4, 4}: 8.
+  EXPECT_EQ(route({Score::softmax, 1, true, 1.0f, 2, 1}, 1, 6, {5, 1, 4, 4, 4, 4}).experts, (Ints{0}));
+}
+
+TEST_P(Router, counts_and_probabilities_are_summed_by_token_group) {
+  // Two groups of two tokens; probabilities .25/.75, .75/.25, .5/.5, .125/.875.
+  const Routed r = route({Score::softmax, 1, false, 1.0f}, 4, 2, {1, 3, 3, 1, 1, 1, 1, 7}, {}, 2);
+  EXPECT_EQ(r.experts, (Ints{1, 0, 0, 1}));
+  EXPECT_EQ(r.counts, (Ints{1, 1, 1, 1}));
+  expect_near(r.probability, {1.0f, 1.0f, 0.625f, 1.375f});
+}
+
+TEST_P(Router, no_token_at_all) {
+  const Routed r = route({Score::softmax, 2}, 0, 3, {}, {}, 2);
+  EXPECT_TRUE(r.experts.empty());
+  EXPECT_EQ(r.counts, Ints(6, 0));
+  EXPECT_EQ(r.probability, Floats(6, 0.0f));
+  EXPECT_EQ(r.z_squared, 0);
+  EXPECT_TRUE(keep(DropOrder::token, 1, 2, 3, 2, {}).empty());
+  EXPECT_EQ(sort(3, 2, {}, {}).counts, (Ints{0, 0, 0}));
+}
+
+TEST_P(Router, extreme_and_broken_logits_still_choose_distinct_experts) {
+  const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
+  for (const Floats& z : {Floats{3e38f, -3e38f, 0, 1}, Floats{nan, nan, nan, nan}, Floats{nan, 1, nan, 2},
+                          Floats{-inf, 0, -inf, -inf}})
+    for (Score score : {Score::softmax, Score::sigmoid})
+      for (int group_limit : {1, 2}) {
+        const Routed r = route({score, 2, true, 1.0f, 2, group_limit}, 1, 4, z, {}, 1, true);
+        for (std::int32_t e : r.experts) EXPECT_TRUE(e >= 0 && e < 4) << e;
+        EXPECT_NE(r.experts[0], r.experts[1]);
+      }
+}
+
+TEST_P(Router, gradient_of_a_hand_computed_case) {
+  // Probabilities p = .1 .2 .3 .4, experts 3 and 2 chosen, not renormalized, dweights 1 and 2, dprobability 1
+  // 0 0 0, z_factor 1/2, logsumexp log 10 = 2.302585:
+  //   weights:      dz = p (ds - sum ds p), ds = 0 0 2 1, sum = 1.0       -> -.1  -.2   .3   0
+  //   probability:  dz = p (dp - sum dp p), sum = .1                      ->  .09 -.02 -.03 -.04
+  //   z loss:       2.302585 p                                            ->  .2302585 .460517 .6907755
+  //   .921034
+  const Tensor logits = put<float>({1, 4}, {std::log(1.0f), std::log(2.0f), std::log(3.0f), std::log(4.0f)});
+  const Tensor experts = put<std::int32_t>({1, 2}, {3, 2}), weights = put<float>({1, 2}, {0.4f, 0.3f}),
+               dweights = put<float>({1, 2}, {1, 2}), dprobability = put<float>({1, 4}, {1, 0, 0, 0}),
+               dlogits = backend->tensor({1, 4});
+  backend->route_backward({Score::softmax, 2, false, 1.0f}, logits, experts, weights, dweights, dprobability,
+                          0.5f, dlogits);
+  expect_near(get<float>(dlogits), {0.2202585f, 0.240517f, 0.9607755f, 0.881034f});
+}
+
+// ---- capacity ----
+
+// Four tokens, two choices each, three experts:      token 0: 0 1   token 1: 1 0   token 2: 0 2   token 3: 0
+// 1 Expert 0 is asked for by tokens 0 (first), 1 (second), 2 (first), 3 (first); expert 1 by 0 (second), 1
+// (first), 3 (second); expert 2 by 2 (second).
+const Ints asked = {0, 1, 1, 0, 0, 2, 0, 1};
+
+TEST_P(Router, capacity_zero_drops_nothing) {
+  for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
+    EXPECT_EQ(keep(order, 0, 1, 3, 2, asked), Ints(8, 1));
+}
+
+TEST_P(Router, token_order_serves_earlier_tokens_first) {
+  EXPECT_EQ(keep(DropOrder::token, 1, 1, 3, 2, asked), (Ints{1, 1, 0, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(keep(DropOrder::token, 2, 1, 3, 2, asked), (Ints{1, 1, 1, 1, 0, 1, 0, 0}));
+  EXPECT_EQ(keep(DropOrder::token, 3, 1, 3, 2, asked), (Ints{1, 1, 1, 1, 1, 1, 0, 1}));
+  EXPECT_EQ(keep(DropOrder::token, 4, 1, 3, 2, asked), Ints(8, 1));
+}
+
+TEST_P(Router, choice_order_serves_all_first_choices_first) {
+  // First choices in order: 0, 1, 0, 0; then second ones: 1, 0, 2, 1.
+  EXPECT_EQ(keep(DropOrder::choice, 1, 1, 3, 2, asked), (Ints{1, 0, 1, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(keep(DropOrder::choice, 2, 1, 3, 2, asked), (Ints{1, 1, 1, 0, 1, 1, 0, 0}));
+  EXPECT_EQ(keep(DropOrder::choice, 3, 1, 3, 2, asked), (Ints{1, 1, 1, 0, 1, 1, 1, 1}));
+}
+
+TEST_P(Router, probability_order_serves_the_largest_weight_first) {
+  // Expert 0: token 0 with .6, 1 with .3, 2 with .9, 3 with .7. Expert 1: 0 with .4, 1 with .7, 3 with .3.
+  const Floats weights = {0.6f, 0.4f, 0.7f, 0.3f, 0.9f, 0.1f, 0.7f, 0.3f};
+  EXPECT_EQ(keep(DropOrder::probability, 1, 1, 3, 2, asked, weights), (Ints{0, 0, 1, 0, 1, 1, 0, 0}));
+  EXPECT_EQ(keep(DropOrder::probability, 2, 1, 3, 2, asked, weights), (Ints{0, 1, 1, 0, 1, 1, 1, 0}));
+  EXPECT_EQ(keep(DropOrder::probability, 3, 1, 3, 2, asked, weights), (Ints{1, 1, 1, 0, 1, 1, 1, 1}));
+}
+
+TEST_P(Router, equal_weights_are_served_by_token) {
+  EXPECT_EQ(keep(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0, 0}), (Ints{1, 1, 0, 0}));
+  EXPECT_EQ(keep(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0, 0}, {0.1f, 0.5f, 0.2f, 0.2f}),
+            (Ints{0, 1, 1, 0}));
+  EXPECT_EQ(keep(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0}, {0.0f, -0.0f, 0.0f}), (Ints{1, 1, 0}));
+}
+
+TEST_P(Router, sequences_fill_their_own_capacity) {
+  // The same four tokens as two sequences of two: each sequence has its own places.
+  EXPECT_EQ(keep(DropOrder::token, 1, 2, 3, 2, asked), (Ints{1, 1, 0, 0, 1, 1, 0, 1}));
+  EXPECT_EQ(keep(DropOrder::choice, 1, 2, 3, 2, asked), (Ints{1, 0, 1, 0, 1, 1, 0, 1}));
+  const Floats weights = {0.6f, 0.4f, 0.3f, 0.7f, 0.5f, 0.1f, 0.9f, 0.3f};
+  EXPECT_EQ(keep(DropOrder::probability, 1, 2, 3, 2, asked, weights), (Ints{0, 1, 0, 1, 0, 1, 1, 1}));
+  // One group for each token: nothing can be dropped.
+  EXPECT_EQ(keep(DropOrder::token, 1, 4, 3, 2, asked), Ints(8, 1));
+}
+
+TEST_P(Router, all_tokens_to_one_expert) {
+  for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability}) {
+    EXPECT_EQ(keep(order, 1, 1, 4, 1, {2, 2, 2, 2, 2}), (Ints{1, 0, 0, 0, 0}));
+    EXPECT_EQ(keep(order, 3, 1, 4, 1, {2, 2, 2, 2, 2}), (Ints{1, 1, 1, 0, 0}));
+    EXPECT_EQ(keep(order, 1, 1, 4, 1, {2}), (Ints{1}));  // one token
+  }
+}
+
+TEST_P(Router, k_equal_to_E_with_capacity_one_keeps_the_first_token) {
+  const Ints experts = {1, 0, 2, 0, 1, 2, 2, 1, 0};
+  EXPECT_EQ(keep(DropOrder::token, 1, 1, 3, 3, experts), (Ints{1, 1, 1, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(keep(DropOrder::choice, 1, 1, 3, 3, experts), (Ints{1, 0, 0, 1, 0, 0, 1, 0, 0}));
+}
+
+// ---- order of the rows ----
+
+TEST_P(Router, rows_are_ordered_by_expert_and_then_token) {
+  // Kept: token 0 -> 2, 0;  token 1 -> 0 (its choice 2 is dropped);  token 2 -> 3, 2. Expert 1 gets none.
+  const Sorted s = sort(4, 2, {2, 0, 0, 2, 3, 2}, {1, 1, 1, 0, 1, 1});
+  EXPECT_EQ(s.counts, (Ints{2, 0, 2, 1}));
+  EXPECT_EQ(s.rows, (Ints{1, 2, 0, 5, 4, -7}));  // assignments; the sixth place is not written
+  EXPECT_EQ(s.tokens, (Ints{0, 1, 0, 2, 2, -7}));
+  EXPECT_EQ(s.slots, (Ints{2, 0, 1, -1, 4, 3}));
+}
+
+TEST_P(Router, rows_when_all_is_dropped) {
+  const Sorted s = sort(2, 1, {0, 1, 0}, {0, 0, 0});
+  EXPECT_EQ(s.counts, (Ints{0, 0}));
+  EXPECT_EQ(s.slots, (Ints{-1, -1, -1}));
+  EXPECT_EQ(s.rows, (Ints{-7, -7, -7}));
+}
+
+TEST_P(Router, gather_and_combine_carry_rows_there_and_back) {
+  const Tensor x = put<float>({2, 2}, {1, 2, 3, 4}), index = put<std::int32_t>({3}, {1, 0, 1}),
+               y = backend->tensor({3, 2});
+  backend->gather_rows(x, index, y);
+  EXPECT_EQ(get<float>(y), (Floats{3, 4, 1, 2, 3, 4}));
+  // Token 0 has row 1 alone; token 1 has rows 0 and 2.
+  const Tensor slots = put<std::int32_t>({2, 2}, {1, -1, 0, 2}), back = put<float>({2, 2}, {10, 20, 30, 40});
+  backend->combine_rows(y, slots, true, back);
+  EXPECT_EQ(get<float>(back), (Floats{11, 22, 36, 48}));
+  backend->combine_rows(y, slots, false, back);
+  EXPECT_EQ(get<float>(back), (Floats{1, 2, 6, 8}));
+  backend->combine_rows(y, put<std::int32_t>({2, 2}, {-1, -1, -1, 0}), false, back);
+  EXPECT_EQ(get<float>(back), (Floats{0, 0, 3, 4}));
+}
+
+// <gather(x), y> = <x, combine(y)> for the rows of a whole routing, drops included: combine is the adjoint of
+// gather.
+TEST_P(Router, combine_is_the_adjoint_of_gather) {
+  constexpr Index t = 203, e = 7, k = 3, d = 5;
+  const RandomStream random(4, "adjoint");
+  Floats numbers, x_values, y_values;
+  for (Index i = 0; i < t * e; ++i) numbers.push_back(static_cast<float>(1 + random.uniform(i)));
+  const Routed r = route({Score::softmax, k}, t, e, numbers);
+  const Ints kept = keep(DropOrder::probability, 40, 1, e, k, r.experts, r.weights);
+  const Sorted s = sort(e, k, r.experts, kept);
+  Index rows = 0;
+  for (std::int32_t c : s.counts) {
+    EXPECT_LE(c, 40);
+    rows += c;
+  }
+  EXPECT_LT(rows, t * k);  // something was dropped
+  for (Index i = 0; i < t * d; ++i) x_values.push_back(static_cast<float>(random.normal(1000000 + i)));
+  for (Index i = 0; i < rows * d; ++i) y_values.push_back(static_cast<float>(random.normal(2000000 + i)));
+
+  const Tensor x = put<float>({t, d}, x_values), y = put<float>({rows, d}, y_values),
+               there = backend->tensor({rows, d}), back = backend->tensor({t, d});
+  backend->gather_rows(x, put<std::int32_t>({rows}, Ints(s.tokens.begin(), s.tokens.begin() + rows)), there);
+  backend->combine_rows(y, put<std::int32_t>({t, k}, s.slots), false, back);
+  const Floats gathered = get<float>(there), combined = get<float>(back);
+  double left = 0, right = 0;
+  for (Index i = 0; i < rows * d; ++i) left += static_cast<double>(gathered[i]) * y_values[i];
+  for (Index i = 0; i < t * d; ++i) right += static_cast<double>(x_values[i]) * combined[i];
+  EXPECT_NEAR(left, right, 1e-4);
+}
+
+}  // namespace
+}  // namespace sy::test
