@@ -1,0 +1,53 @@
+// switchyard diff: compares two checkpoints, whatever layouts wrote them.
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "src/analyse/table.h"
+#include "src/cli/options.h"
+#include "src/io/checkpoint.h"
+
+namespace sy {
+namespace fs = std::filesystem;
+
+int diff_command(CommandLine& line) {
+  po::options_description options;
+  options.add_options()("all", po::bool_switch(), "list equal tensors too")("json", po::bool_switch(),
+                                                                            "print JSON");
+  po::variables_map given;
+  if (!parse_options(line, "diff", options, {"first", "second"}, given)) return 0;
+  const auto resolve = [&](const char* name) {
+    std::vector<std::string> warnings;
+    const fs::path dir = resolve_checkpoint(given[name].as<std::string>(), &warnings);
+    for (const std::string& warning : warnings) fmt::print(stderr, "switchyard: warning: {}\n", warning);
+    return dir;
+  };
+  const fs::path first = resolve("first"), second = resolve("second");
+
+  const std::vector<TensorDifference> tensors = diff_checkpoints(first, second);
+  std::size_t different = 0;
+  auto list = nlohmann::ordered_json::array();
+  Table table({"tensor", "max |a - b|", "note"});
+  for (const TensorDifference& d : tensors) {
+    different += !d.bitwise_equal;
+    if (d.bitwise_equal && !given["all"].as<bool>()) continue;
+    // JSON has no NaN: null says that the two cannot be compared.
+    list.push_back({{"name", d.name}, {"equal", d.bitwise_equal}, {"max_abs", d.max_abs}, {"note", d.note}});
+    table.row({d.name, d.note.empty() ? fmt::format("{:.6g}", d.max_abs) : "-",
+               d.bitwise_equal ? "equal" : d.note});
+  }
+  if (given["json"].as<bool>()) {
+    const nlohmann::ordered_json report{{"first", first.string()}, {"second", second.string()},
+                                        {"equal", different == 0}, {"compared", tensors.size()},
+                                        {"different", different},  {"tensors", list}};
+    std::cout << report.dump(2) << std::endl;
+  } else {
+    if (!list.empty()) std::cout << table.str() << "\n";
+    if (different == 0)
+      fmt::print("all {} tensors are bitwise equal\n", tensors.size());
+    else
+      fmt::print("{} of {} tensors differ\n", different, tensors.size());
+  }
+  return different == 0 ? 0 : 1;
+}
+
+}  // namespace sy

@@ -1,0 +1,152 @@
+// switchyard inspect: what is in a checkpoint, and whether it is whole.
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "src/analyse/table.h"
+#include "src/cli/options.h"
+#include "src/config.h"
+#include "src/io/checkpoint.h"
+#include "src/io/manifest.h"
+
+namespace sy {
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+namespace {
+
+// The digests of one step folder, or of every one of a run.
+int verify(const fs::path& step_or_run, bool json) {
+  std::error_code error;
+  if (!fs::is_directory(step_or_run, error))
+    bad_input("{} is no folder: give a run or a checkpoint", step_or_run.string());
+  std::vector<fs::path> folders;
+  for (Index step : steps_in(checkpoints_of(step_or_run)))
+    folders.push_back(checkpoints_of(step_or_run) / step_name(step));
+  if (folders.empty()) folders.push_back(step_or_run);
+  Json report = Json::array();
+  bool whole = true;
+  for (const fs::path& folder : folders) {
+    const std::vector<std::string> problems = verify_checkpoint(folder);
+    whole &= problems.empty();
+    if (json) {
+      report.push_back(
+          {{"checkpoint", folder.string()}, {"whole", problems.empty()}, {"problems", problems}});
+      continue;
+    }
+    fmt::print("{}: {}\n", folder.string(), problems.empty() ? "OK" : "damaged");
+    for (const std::string& problem : problems) fmt::print("  {}\n", problem);
+  }
+  if (json) std::cout << report.dump(2) << std::endl;
+  return whole ? 0 : 1;
+}
+
+Index elements_below(const CheckpointTensors& tensors, std::string_view prefix) {
+  Index n = 0;
+  for (const TensorInfo& t : tensors.list())
+    if (t.name.starts_with(prefix)) n += t.shape.elements();
+  return n;
+}
+
+std::string model_line(const Config& c) {
+  const Config::Model& m = c.model;
+  std::string line = fmt::format("{} layers, d_model {}, {} heads, {} kv heads, seq_len {}", m.layers,
+                                 m.d_model, m.heads, m.kv_heads, m.seq_len);
+  if (c.moe.experts > 0)
+    line += fmt::format(", {} experts, top {}, {} wide", c.moe.experts, c.moe.top_k, c.moe.d_ff);
+  return line;
+}
+
+}  // namespace
+
+int inspect_command(CommandLine& line) {
+  po::options_description options;
+  options.add_options()("verify", po::bool_switch(),
+                        "compare every file with its digest; of a run, every checkpoint")(
+      "stats", po::bool_switch(), "least and largest value, mean and root mean square of every tensor")(
+      "all", po::bool_switch(), "list the optimizer's tensors too")(
+      "config", po::bool_switch(),
+      "print the configuration that the checkpoint was trained with, and nothing else")(
+      "json", po::bool_switch(), "print JSON");
+  po::variables_map given;
+  if (!parse_options(line, "inspect", options, {"checkpoint"}, given)) return 0;
+  const fs::path path = given["checkpoint"].as<std::string>();
+  const bool json = given["json"].as<bool>(), stats = given["stats"].as<bool>();
+  if (given["verify"].as<bool>()) return verify(path, json);
+
+  std::vector<std::string> warnings;
+  const fs::path dir = resolve_checkpoint(path, &warnings);
+  for (const std::string& warning : warnings) fmt::print(stderr, "switchyard: warning: {}\n", warning);
+  const TrainState state = read_state(dir);
+  if (given["config"].as<bool>()) {
+    std::cout << state.config;
+    return 0;
+  }
+  const CheckpointTensors tensors(dir);
+  const Index parameters = elements_below(tensors, "/params/");
+  const Manifest manifest = read_manifest(dir);
+  Index bytes = 0;
+  for (const Manifest::File& file : manifest.files) bytes += file.bytes;
+
+  Json list = Json::array();
+  std::vector<std::string> header{"tensor", "type", "shape", "bytes"};
+  if (stats) header.insert(header.end(), {"min", "max", "mean", "rms", "nan"});
+  Table table(header);
+  for (const TensorInfo& t : tensors.list()) {
+    if (t.name.starts_with("/optimizer/") && !given["all"].as<bool>()) continue;
+    Json row{{"name", t.name},
+             {"dtype", info(t.dtype).name},
+             {"shape", std::vector<Index>(t.shape.begin(), t.shape.end())},
+             {"bytes", t.bytes()}};
+    std::vector<std::string> cells{t.name, std::string(info(t.dtype).name), t.shape.str(),
+                                   std::to_string(t.bytes())};
+    if (stats) {
+      const TensorStatistics s = statistics(tensors, t.name);
+      for (const auto& [key, value] :
+           {std::pair{"min", s.min}, {"max", s.max}, {"mean", s.mean}, {"rms", s.rms}}) {
+        row[key] = value;
+        cells.push_back(fmt::format("{:.4g}", value));
+      }
+      row["nan"] = s.nans;
+      cells.push_back(std::to_string(s.nans));
+    }
+    list.push_back(std::move(row));
+    table.row(std::move(cells));
+  }
+
+  if (json) {
+    const Json report{{"checkpoint", dir.string()},
+                      {"step", state.step},
+                      {"tokens", state.tokens},
+                      {"samples", state.samples},
+                      {"seed", state.seed},
+                      {"vocab", state.vocab},
+                      {"dataset", state.dataset},
+                      {"layout", state.layout},
+                      {"files", manifest.files.size()},
+                      {"bytes", bytes},
+                      {"parameters", parameters},
+                      {"expert_history",
+                       {{"windows", state.experts.windows()},
+                        {"layers", state.experts.layers},
+                        {"experts", state.experts.experts}}},
+                      {"config", state.config},
+                      {"tensors", list}};
+    std::cout << report.dump(2) << std::endl;
+    return 0;
+  }
+  const auto print = [](const char* key, const std::string& value) { fmt::print("{:<12}{}\n", key, value); };
+  print("checkpoint", dir.string());
+  print("step", fmt::format("{} ({} tokens, {} samples, seed {})", state.step, state.tokens, state.samples,
+                            state.seed));
+  print("model", model_line(parse_config(state.config, "the checkpoint's configuration")));
+  print("parameters", std::to_string(parameters));
+  print("data set", fmt::format("{} (vocabulary {})", state.dataset, state.vocab));
+  print("layout", fmt::format("{}, as written; any other can read it", state.layout));
+  print("files",
+        fmt::format("{}, {:.1f} MB, digests agree", manifest.files.size(), static_cast<double>(bytes) / 1e6));
+  print("experts", fmt::format("{} windows of {} MoE layers of {} experts", state.experts.windows(),
+                               state.experts.layers, state.experts.experts));
+  std::cout << "\n" << table.str() << std::flush;
+  return 0;
+}
+
+}  // namespace sy

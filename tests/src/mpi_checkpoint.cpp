@@ -1,0 +1,112 @@
+// Saving and loading by real ranks: every layout of the ranks at hand, and a fault on each rank.
+#include <gtest/gtest.h>
+
+#include "dist/runtime.h"
+#include "tests/mpi_world.h"
+#include "tests/src/checkpoint_fixture.h"
+
+namespace sy {
+namespace {
+
+using namespace test;
+
+// A folder that all ranks share, removed by rank 0 when all are done.
+struct SharedFolder {
+  std::unique_ptr<Folder> owner;
+  fs::path path;
+  SharedFolder() {
+    char name[256] = {};
+    if (world().rank() == 0) {
+      owner = std::make_unique<Folder>();
+      owner->path().string().copy(name, sizeof name - 1);
+    }
+    world().broadcast(view_of(reinterpret_cast<std::uint8_t*>(name), {sizeof name}), 0);
+    path = name;
+  }
+  ~SharedFolder() { world().barrier(); }
+};
+
+std::vector<Layout> layouts_of(int ranks) {
+  std::vector<Layout> layouts;
+  for (int tp : {1, 2, 4})
+    for (int ep : {1, 2, 4})
+      for (int etp : {1, 2})
+        if (ranks % tp == 0 && ranks % (ep * etp) == 0) layouts.push_back({ranks, tp, ep, etp});
+  return layouts;
+}
+
+struct Rank {
+  Layout layout;
+  std::unique_ptr<Backend> backend = make_cpu();
+  ParamStore store{*backend, odd_specs(), layout, coord_of(layout, world().rank()), true};
+  explicit Rank(const Layout& l) : layout(l) {}
+  void save(const fs::path& run, Index step, Index keep = 0) {
+    save_checkpoint(world(), run, example_state(step), store, keep);
+  }
+};
+
+TEST(MpiCheckpoint, AnyLayoutIsReadByAnyOther) {
+  const std::vector<Layout> layouts = layouts_of(world().size());
+  for (const Layout& writer : layouts) {
+    const SharedFolder run;
+    Rank rank(writer);
+    fill(rank.store);
+    rank.save(run.path, 7);
+    const fs::path dir = resolve_checkpoint(world(), run.path, nullptr);
+    EXPECT_EQ(dir, checkpoints_of(run.path) / step_name(7));
+    for (const Layout& reader : layouts) {
+      Rank other(reader);
+      load_checkpoint(dir, other.store);
+      EXPECT_EQ(wrong_elements(other.store), 0) << writer.str() << " read by " << reader.str();
+    }
+    // One process alone reads it too, and it is byte for byte what one process alone would have written.
+    ParamStore alone(*rank.backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
+    load_checkpoint(dir, alone);
+    EXPECT_EQ(wrong_elements(alone), 0);
+    if (world().rank() == 0) {
+      const Folder simulated;
+      const fs::path expected = write_as(simulated.path(), writer, 7);
+      for (int r = 0; r < writer.ranks; ++r)
+        EXPECT_EQ(read_file(dir / shard_name(r)), read_file(expected / shard_name(r))) << r;
+    }
+    world().barrier();
+  }
+}
+
+TEST(MpiCheckpoint, AFaultOnOneRankEndsTheSaveOnAll) {
+  Rank rank({world().size(), 1, world().size(), 1});
+  fill(rank.store);
+  for (int faulty = 0; faulty < world().size(); ++faulty)
+    for (const char* point : {"create", "write /params/embedding.weight", "close", "sync"}) {
+      const SharedFolder run;
+      rank.save(run.path, 1);
+      std::string error;
+      {
+        const FaultScope fault([&](std::string_view what, const fs::path& path) {
+          if (what == point && path.filename() == shard_name(faulty))
+            fail("injected on rank {}: {}", world().rank(), what);
+        });
+        error = error_of([&] { rank.save(run.path, 2, 1); });
+      }
+      // Where the embedding is not among the rank's ranges there is nothing to fail.
+      const bool met = world().max(error.empty() ? 0 : 1) == 1;
+      EXPECT_EQ(error, met ? fmt::format("1: injected on rank {}: {}", faulty, point) : "");
+      EXPECT_TRUE(met || std::string_view(point).starts_with("write "));
+      const fs::path newest = resolve_checkpoint(world(), run.path, nullptr);
+      EXPECT_EQ(newest.filename(), step_name(met ? 1 : 2));
+      EXPECT_FALSE(fs::exists(newest.parent_path() / "step-00000002.tmp"));
+      world().barrier();  // the next save may make that folder
+      load_checkpoint(newest, rank.store);
+      EXPECT_EQ(wrong_elements(rank.store), 0);
+      rank.save(run.path, 2, 1);
+      EXPECT_EQ(resolve_checkpoint(world(), run.path, nullptr).filename(), step_name(2));
+    }
+}
+
+TEST(MpiCheckpoint, AllRanksLearnThatThereIsNone) {
+  const SharedFolder run;
+  EXPECT_NE(error_of([&] { resolve_checkpoint(world(), run.path, nullptr); }).find("2: "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sy
