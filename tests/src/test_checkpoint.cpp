@@ -16,13 +16,17 @@ namespace {
 
 using namespace test;
 
-const Layout layouts[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {2, 1, 2, 1}, {2, 2, 1, 1}, {4, 2, 2, 1}, {4, 1, 2, 2},
-                          {4, 4, 1, 1},  // more tp ranks than rows can fill
+const Layout layouts[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {2, 1, 2, 1}, {2, 2, 1, 1},
+                          {4, 2, 2, 1}, {4, 1, 2, 2}, {4, 4, 1, 1},  // more tp ranks than rows can fill
                           {6, 2, 3, 1}, {6, 1, 3, 2}, {3, 1, 3, 1}, {6, 2, 1, 1}};
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
-std::string joined(const std::vector<std::string>& lines) { return fmt::format("{}", fmt::join(lines, "\n")); }
+std::string joined(const std::vector<std::string>& lines) {
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
 
 // One rank's training, saved by the real protocol.
 struct SingleRank {
@@ -39,7 +43,8 @@ TEST(ShardRuns, EveryElementIsWrittenByExactlyOneRank) {
   const std::vector<ParamSpec> specs = odd_specs();
   for (const Layout& layout : layouts) {
     std::map<std::string, std::vector<int>> written;
-    for (const ParamSpec& spec : specs) written[spec.name].assign(static_cast<std::size_t>(spec.shape.elements()), 0);
+    for (const ParamSpec& spec : specs)
+      written[spec.name].assign(static_cast<std::size_t>(spec.shape.elements()), 0);
     for (int rank = 0; rank < layout.ranks; ++rank) {
       const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
       for (const OwnedRun& run : shard_runs(flat, layout, coord_of(layout, rank))) {
@@ -49,7 +54,8 @@ TEST(ShardRuns, EveryElementIsWrittenByExactlyOneRank) {
         Index i = run.local.begin;  // the boxes are the same elements in the same order
         for (const Box& box : global_boxes(p, run.local))
           for (Index k = 0; k < box.elements(); ++k, ++i)
-            ASSERT_EQ(global_index(p.spec->shape, box, k), global_index(p.spec->shape, p.box, i)) << p.spec->name;
+            ASSERT_EQ(global_index(p.spec->shape, box, k), global_index(p.spec->shape, p.box, i))
+                << p.spec->name;
         ASSERT_EQ(i, run.local.end);
       }
     }
@@ -69,7 +75,8 @@ TEST(Checkpoint, AnyLayoutIsReadByAnyOther) {
         for (bool training : {true, false}) {
           ParamStore store(*backend, odd_specs(), reader, coord_of(reader, rank), training);
           load_checkpoint(dir, store);
-          ASSERT_EQ(wrong_elements(store), 0) << writer.str() << " read by rank " << rank << " of " << reader.str();
+          ASSERT_EQ(wrong_elements(store), 0)
+              << writer.str() << " read by rank " << rank << " of " << reader.str();
         }
   }
 }
@@ -151,7 +158,8 @@ TEST(Checkpoint, ALostShardReadsAsNaN) {
   const std::vector<ParamSpec> specs = odd_specs();
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, 2));
   std::map<std::string, std::vector<bool>> lost;
-  for (const ParamSpec& spec : specs) lost[spec.name].assign(static_cast<std::size_t>(spec.shape.elements()), false);
+  for (const ParamSpec& spec : specs)
+    lost[spec.name].assign(static_cast<std::size_t>(spec.shape.elements()), false);
   Index number = 0;
   for (const OwnedRun& run_of_2 : shard_runs(flat, layout, coord_of(layout, 2)))
     for (Index i = run_of_2.local.begin; i < run_of_2.local.end; ++i, ++number)
@@ -173,9 +181,11 @@ TEST(Checkpoint, ALostShardReadsAsNaN) {
 
   const std::unique_ptr<Backend> backend = make_cpu();
   ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
-  EXPECT_TRUE(has(error_of([&] { load_checkpoint(dir, store); }), "2: " + (dir / shard_name(2)).string() + " is missing"));
+  EXPECT_TRUE(has(error_of([&] { load_checkpoint(dir, store); }),
+                  "2: " + (dir / shard_name(2)).string() + " is missing"));
   seal(dir, 200);  // a manifest that does not know of the shard: the NaNs are still noticed
-  EXPECT_TRUE(has(error_of([&] { load_checkpoint(dir, store); }), "holds NaN, since shard-00002.h5 is missing"));
+  EXPECT_TRUE(
+      has(error_of([&] { load_checkpoint(dir, store); }), "holds NaN, since shard-00002.h5 is missing"));
 }
 
 TEST(Checkpoint, NaNInATensorIsAnError) {
@@ -257,7 +267,8 @@ TEST(CheckpointDamage, TruncatedMissingAndForeignFilesAreNamed) {
     std::ofstream(file, std::ios::binary) << content;
   }
   std::ofstream(dir / "shard-00002.h5") << "foreign";
-  EXPECT_EQ(joined(verify_checkpoint(dir)), (dir / "shard-00002.h5").string() + " does not belong to this checkpoint");
+  EXPECT_EQ(joined(verify_checkpoint(dir)),
+            (dir / "shard-00002.h5").string() + " does not belong to this checkpoint");
   fs::remove(dir / "shard-00002.h5");
   EXPECT_TRUE(verify_checkpoint(dir).empty());
 
@@ -280,8 +291,10 @@ TEST(CheckpointDamage, NoCheckpointAtAll) {
   std::string newer = text;
   newer.replace(newer.find("\"version\": 1"), 12, "\"version\": 9");
   write_file(dir / manifest_name, newer);
-  EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(dir, nullptr); }), "has format version 9, this program reads version 1"));
-  for (const char* foreign : {"{}", "[]", "null", "", "{\"format\": \"other\"}", "{\"format\": \"switchyard checkpoint\"}"}) {
+  EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(dir, nullptr); }),
+                  "has format version 9, this program reads version 1"));
+  for (const char* foreign :
+       {"{}", "[]", "null", "", "{\"format\": \"other\"}", "{\"format\": \"switchyard checkpoint\"}"}) {
     write_file(dir / manifest_name, foreign);
     EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(dir, nullptr); }), manifest_name)) << foreign;
   }
@@ -292,7 +305,9 @@ TEST(CheckpointDamage, TheNewestWholeOneIsFound) {
   SingleRank trainer;
   for (Index step : {5, 10, 100, 99999999, 123456789}) trainer.save(run.path(), step);
   const fs::path checkpoints = checkpoints_of(run.path());
-  const auto resolve = [&](std::vector<std::string>* warnings) { return resolve_checkpoint(run.path(), warnings); };
+  const auto resolve = [&](std::vector<std::string>* warnings) {
+    return resolve_checkpoint(run.path(), warnings);
+  };
   std::vector<std::string> warnings;
   EXPECT_EQ(resolve(&warnings), checkpoints / "step-123456789");
   EXPECT_TRUE(warnings.empty());
@@ -304,14 +319,17 @@ TEST(CheckpointDamage, TheNewestWholeOneIsFound) {
   EXPECT_TRUE(has(warnings[0], "shard-00000.h5 is missing"));
   EXPECT_TRUE(has(warnings[1], "index.h5 has 1000 bytes"));
   EXPECT_EQ(resolve_checkpoint(checkpoints / "step-00000005", nullptr), checkpoints / "step-00000005");
-  EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(checkpoints / "step-123456789", nullptr); }), "is missing"));
+  EXPECT_TRUE(
+      has(error_of([&] { resolve_checkpoint(checkpoints / "step-123456789", nullptr); }), "is missing"));
 
   std::vector<std::string> collective;
   EXPECT_EQ(resolve_checkpoint(*trainer.world, run.path(), &collective), checkpoints / "step-00000100");
   EXPECT_EQ(collective, warnings);
-  for (const char* name : {"step-00000100", "step-00000010", "step-00000005"}) fs::remove(checkpoints / name / manifest_name);
+  for (const char* name : {"step-00000100", "step-00000010", "step-00000005"})
+    fs::remove(checkpoints / name / manifest_name);
   const std::string error = error_of([&] { resolve(nullptr); });
-  EXPECT_TRUE(has(error, "2: ") && has(error, "holds no whole checkpoint") && has(error, "step-00000005")) << error;
+  EXPECT_TRUE(has(error, "2: ") && has(error, "holds no whole checkpoint") && has(error, "step-00000005"))
+      << error;
 }
 
 // ---- saving ----
@@ -354,7 +372,8 @@ TEST(CheckpointSave, EqualStatesGiveEqualBytes) {
   trainer.save(run.path(), 5);
   trainer.save(other.path(), 5);
   for (const fs::path& file : files_in(checkpoints_of(run.path()) / step_name(5)))
-    EXPECT_EQ(read_file(file), read_file(checkpoints_of(other.path()) / step_name(5) / file.filename())) << file;
+    EXPECT_EQ(read_file(file), read_file(checkpoints_of(other.path()) / step_name(5) / file.filename()))
+        << file;
 }
 
 // Every operation that changes the disk fails once, and then for good, and the run is none the worse for it.
@@ -364,7 +383,9 @@ TEST(CheckpointSave, AFaultAtAnyPointLosesNothing) {
   const Folder prepared;
   for (Index step : {1, 2, 3}) trainer.save(prepared.path(), step);
   fs::create_directories(checkpoints_of(prepared.path()) / "step-00000002.tmp");
-  const auto prepare = [&](const fs::path& run) { fs::copy(prepared.path(), run, fs::copy_options::recursive); };
+  const auto prepare = [&](const fs::path& run) {
+    fs::copy(prepared.path(), run, fs::copy_options::recursive);
+  };
   {
     const Folder run;
     prepare(run.path());
@@ -378,7 +399,9 @@ TEST(CheckpointSave, AFaultAtAnyPointLosesNothing) {
   ASSERT_LT(commit, std::ssize(points));
 
   // Datasets and attributes are many and alike: every 5th of them, and all the rest.
-  const auto alike = [](const std::string& point) { return point.starts_with("write ") || point.starts_with("create /"); };
+  const auto alike = [](const std::string& point) {
+    return point.starts_with("write ") || point.starts_with("create /");
+  };
   for (bool for_good : {false, true})
     for (std::ptrdiff_t failing = 0; failing < std::ssize(points); ++failing) {
       const std::string& point = points[static_cast<std::size_t>(failing)];
@@ -403,7 +426,8 @@ TEST(CheckpointSave, AFaultAtAnyPointLosesNothing) {
         ASSERT_TRUE(has(error, "1: ") && has(error, "injected: ")) << where << ": " << error;
         ASSERT_EQ(steps, (std::vector<Index>{3, 2, 1})) << where;
         ASSERT_TRUE(for_good || !fs::exists(checkpoints_of(run.path()) / "step-00000004.tmp")) << where;
-      } else if (!error.empty()) {  // the folder's name could not be forced to the disk: an error, but nothing is deleted
+      } else if (!error.empty()) {  // the folder's name could not be forced to the disk: an error, but
+                                    // nothing is deleted
         ASSERT_EQ(steps, (std::vector<Index>{4, 3, 2, 1})) << where;
       } else {
         ASSERT_FALSE(warnings.empty()) << where;
@@ -429,13 +453,15 @@ TEST(CheckpointSave, WritesThatTheSystemRefuses) {
   struct rlimit before {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  for (std::uintmax_t limit : {std::uintmax_t{1}, std::uintmax_t{512}, std::uintmax_t{3000}, largest / 2, largest - 1}) {
+  for (std::uintmax_t limit :
+       {std::uintmax_t{1}, std::uintmax_t{512}, std::uintmax_t{3000}, largest / 2, largest - 1}) {
     struct rlimit limited = before;
     limited.rlim_cur = limit;
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limited), 0);
     const std::string error = error_of([&] { trainer.save(run.path(), 2, 1); });
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-    EXPECT_TRUE(has(error, "1: ") && has(error, shard_name(0)) && has(error, "File too large")) << limit << ": " << error;
+    EXPECT_TRUE(has(error, "1: ") && has(error, shard_name(0)) && has(error, "File too large"))
+        << limit << ": " << error;
     EXPECT_EQ(files_in(checkpoints_of(run.path())).size(), 1u) << limit;
     EXPECT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(1));
   }
@@ -449,14 +475,16 @@ TEST(CheckpointSave, AFolderThatCannotBeMade) {
   const Folder run;
   SingleRank trainer;
   std::ofstream(checkpoints_of(run.path())) << "a file in the way";
-  EXPECT_TRUE(has(error_of([&] { trainer.save(run.path(), 1); }), "1: cannot make the folder " + run.path().string()));
+  EXPECT_TRUE(has(error_of([&] { trainer.save(run.path(), 1); }),
+                  "1: cannot make the folder " + run.path().string()));
 }
 
 // ---- comparison ----
 
 TEST(CheckpointDiff, EqualWhateverTheLayout) {
   const Folder a, b;
-  const auto differences = diff_checkpoints(write_as(a.path(), {4, 2, 2, 1}, 200), write_as(b.path(), {6, 1, 3, 2}, 200));
+  const auto differences =
+      diff_checkpoints(write_as(a.path(), {4, 2, 2, 1}, 200), write_as(b.path(), {6, 1, 3, 2}, 200));
   EXPECT_EQ(differences.size(), odd_specs().size() * 3 + 6);
   for (const TensorDifference& d : differences) {
     EXPECT_TRUE(d.bitwise_equal) << d.name;
@@ -481,7 +509,8 @@ TEST(CheckpointDiff, DifferencesAreMeasured) {
   state.router_bias.clear();
   save_checkpoint(*second.world, b.path(), state, second.store, 0);
   std::map<std::string, TensorDifference> different;
-  for (const TensorDifference& d : diff_checkpoints(resolve_checkpoint(a.path(), nullptr), resolve_checkpoint(b.path(), nullptr)))
+  for (const TensorDifference& d :
+       diff_checkpoints(resolve_checkpoint(a.path(), nullptr), resolve_checkpoint(b.path(), nullptr)))
     if (!d.bitwise_equal) different[d.name] = d;
   ASSERT_EQ(different.size(), 6u);
   EXPECT_NEAR(different["/params/embedding.weight"].max_abs, 0.5, 1e-4);

@@ -34,7 +34,8 @@ TEST(Hdf5, DatasetsAndAttributesComeBack) {
   }
   const Hdf5File file = Hdf5File::open(path);
   // In the order of their making, not of the alphabet.
-  EXPECT_EQ(file.datasets(), (std::vector<std::string>{"/b/deep/ints", "/a/doubles", "/a/scalar", "/a/empty"}));
+  EXPECT_EQ(file.datasets(),
+            (std::vector<std::string>{"/b/deep/ints", "/a/doubles", "/a/scalar", "/a/empty"}));
   EXPECT_EQ(file.datasets("/b"), (std::vector<std::string>{"/b/deep/ints"}));
   const Hdf5Dataset dataset = file.open_dataset("/b/deep/ints");
   EXPECT_EQ(dataset.shape(), (Shape{2, 3}));
@@ -87,7 +88,8 @@ TEST(Hdf5, VirtualDatasetsShowTheirParts) {
   }
   {
     Hdf5File file = Hdf5File::create(folder.path() / "index.h5");
-    // [3, 4]: columns 0 and 1 from one.h5 elements 0..5, the last column from two.h5 elements 2..4, column 2 from nowhere.
+    // [3, 4]: columns 0 and 1 from one.h5 elements 0..5, the last column from two.h5 elements 2..4, column 2
+    // from nowhere.
     file.create_virtual("/g/x", {3, 4},
                         {{"one.h5", 6, {0, 6}, {{0, 0}, {3, 2}}}, {"two.h5", 6, {2, 5}, {{0, 3}, {3, 1}}}});
     file.create_virtual("/g/nothing", {2}, {});
@@ -125,7 +127,8 @@ TEST(Hdf5, ErrorsNameFileAndObject) {
   const fs::path path = folder.path() / "file.h5";
   const auto contains = [](const std::string& text, std::initializer_list<const char*> parts) {
     for (const char* part : parts)
-      if (text.find(part) == std::string::npos) return testing::AssertionFailure() << "no " << part << " in: " << text;
+      if (text.find(part) == std::string::npos)
+        return testing::AssertionFailure() << "no " << part << " in: " << text;
     return testing::AssertionSuccess();
   };
   EXPECT_TRUE(contains(error_of([&] { Hdf5File::open(path); }), {"2: ", "file.h5", "No such file"}));
@@ -135,15 +138,18 @@ TEST(Hdf5, ErrorsNameFileAndObject) {
   {
     Hdf5File file = Hdf5File::create(path);
     file.write("/x", {1}, DType::f32, &x);
-    EXPECT_TRUE(contains(error_of([&] { file.write("/x", {1}, DType::f32, &x); }), {"1: ", "create /x", "file.h5"}));
-    EXPECT_TRUE(contains(error_of([&] { file.set("/none", "a", "b"); }), {"1: ", "attribute a", "/none", "file.h5"}));
+    EXPECT_TRUE(
+        contains(error_of([&] { file.write("/x", {1}, DType::f32, &x); }), {"1: ", "create /x", "file.h5"}));
+    EXPECT_TRUE(
+        contains(error_of([&] { file.set("/none", "a", "b"); }), {"1: ", "attribute a", "/none", "file.h5"}));
     file.set("/x", "text", "no number");
     file.close();
   }
   EXPECT_TRUE(contains(error_of([&] { Hdf5File::create(path); }), {"1: ", "create", "file.h5"}));
   const Hdf5File file = Hdf5File::open(path);
   EXPECT_TRUE(contains(error_of([&] { file.open_dataset("/none/y"); }), {"2: ", "file.h5", "/none/y"}));
-  EXPECT_TRUE(contains(error_of([&] { file.get_int("/x", "none"); }), {"2: ", "attribute none", "/x", "file.h5"}));
+  EXPECT_TRUE(
+      contains(error_of([&] { file.get_int("/x", "none"); }), {"2: ", "attribute none", "/x", "file.h5"}));
   EXPECT_TRUE(contains(error_of([&] { file.get_int("/x", "text"); }), {"2: ", "attribute text"}));
   EXPECT_TRUE(contains(error_of([&] { file.get_string("/none", "text"); }), {"2: ", "/none"}));
   write_file(folder.path() / "text.h5", "this is no HDF5 file");

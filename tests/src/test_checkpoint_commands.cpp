@@ -1,0 +1,126 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "src/cli/options.h"
+#include "tests/src/checkpoint_fixture.h"
+
+namespace sy {
+namespace {
+
+using namespace test;
+using Json = nlohmann::json;
+
+struct Result {
+  int code;
+  std::string out;
+};
+Result call(int (*command)(CommandLine&), std::vector<std::string> args) {
+  const std::unique_ptr<Comm> world = make_comm_self();
+  CommandLine line{*world, std::move(args)};
+  testing::internal::CaptureStdout();
+  int code = -1;
+  const std::string error = error_of([&] { code = command(line); });
+  std::string out = testing::internal::GetCapturedStdout();
+  return error.empty() ? Result{code, out} : Result{error[0] - '0', error.substr(3)};
+}
+bool has(const Result& r, const std::string& part) {
+  return r.out.find(part) != std::string::npos;
+}
+
+TEST(InspectCommand, ShowsWhatIsInACheckpoint) {
+  const Folder run;
+  const fs::path dir = write_as(run.path(), {4, 2, 2, 1}, 200);
+  Result r = call(inspect_command, {run.path().string()});
+  EXPECT_EQ(r.code, 0) << r.out;
+  Index parameters = 0;
+  for (const ParamSpec& spec : odd_specs()) parameters += spec.shape.elements();
+  for (const std::string& part :
+       {dir.string(), std::string("200 (200000 tokens, 2000 samples"), std::string("11 layers"),
+        "parameters  " + std::to_string(parameters), Layout{4, 2, 2, 1}.str(), std::string("[6, 3, 29]"),
+        std::string("/experts/routed"), std::string("4 windows of 2 MoE layers of 3 experts")})
+    EXPECT_TRUE(has(r, part)) << part << " in\n" << r.out;
+  EXPECT_FALSE(has(r, "/optimizer/"));
+  EXPECT_FALSE(has(r, "rms"));
+  EXPECT_TRUE(has(call(inspect_command, {dir.string(), "--all"}), "/optimizer/v/layers.0.tiny"));
+  EXPECT_EQ(call(inspect_command, {dir.string(), "--config"}).out, example_state(200).config);
+
+  r = call(inspect_command, {dir.string(), "--json", "--stats", "--all"});
+  const Json json = Json::parse(r.out);
+  EXPECT_EQ(json.at("step"), 200);
+  EXPECT_EQ(json.at("seed"), 0xfedcba9876543210u);
+  EXPECT_EQ(json.at("parameters"), parameters);
+  EXPECT_EQ(json.at("tensors").size(), odd_specs().size() * 3 + 6);
+  const Json& tensor = json.at("tensors").at(0);
+  EXPECT_EQ(tensor.at("name"), "/experts/routed");
+  for (const Json& t : json.at("tensors"))
+    if (t.at("name") == "/params/layers.0.tiny") {
+      const double value = expected_value("/params/layers.0.tiny", 0);
+      EXPECT_EQ(t.at("shape"), Json::array({1}));
+      EXPECT_EQ(t.at("bytes"), 4);
+      EXPECT_EQ(t.at("min"), value);
+      EXPECT_EQ(t.at("max"), value);
+      EXPECT_EQ(t.at("mean"), value);
+      EXPECT_DOUBLE_EQ(t.at("rms").get<double>(), std::abs(value));
+      EXPECT_EQ(t.at("nan"), 0);
+    }
+}
+
+TEST(InspectCommand, Verify) {
+  const Folder run;
+  const fs::path older = write_as(run.path(), {2, 1, 1, 1}, 100),
+                 dir = write_as(run.path(), {2, 1, 1, 1}, 200);
+  Result r = call(inspect_command, {dir.string(), "--verify"});
+  EXPECT_EQ(r.code, 0);
+  EXPECT_EQ(r.out, dir.string() + ": OK\n");
+  fs::resize_file(dir / shard_name(1), 77);
+  r = call(inspect_command, {dir.string(), "--verify"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r, (dir / shard_name(1)).string() + " has 77 bytes"));
+  r = call(inspect_command, {run.path().string(), "--verify"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r, older.string() + ": OK\n"));
+  r = call(inspect_command, {run.path().string(), "--verify", "--json"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(Json::parse(r.out).at(0).at("whole"), false);
+  EXPECT_EQ(Json::parse(r.out).at(1).at("whole"), true);
+  r = call(inspect_command, {dir.string()});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r, "shard-00001.h5 has 77 bytes")) << r.out;
+}
+
+TEST(DiffCommand, ExitCodeAndList) {
+  const Folder a, b;
+  const fs::path first = write_as(a.path(), {4, 2, 2, 1}, 200),
+                 second = write_as(b.path(), {2, 1, 1, 1}, 200);
+  Result r = call(diff_command, {first.string(), b.path().string()});
+  EXPECT_EQ(r.code, 0) << r.out;
+  EXPECT_EQ(r.out, fmt::format("all {} tensors are bitwise equal\n", odd_specs().size() * 3 + 6));
+  r = call(diff_command, {first.string(), second.string(), "--all"});
+  EXPECT_EQ(r.code, 0);
+  EXPECT_TRUE(has(r, "/params/embedding.weight")) << r.out;
+
+  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Comm> world = make_comm_self();
+  ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
+  fill(store);
+  store.get("layers.0.tiny").weight.f32()[0] += 0.5f;
+  save_checkpoint(*world, b.path(), example_state(300), store, 0);
+  r = call(diff_command, {first.string(), b.path().string()});
+  EXPECT_EQ(r.code, 1) << r.out;
+  EXPECT_TRUE(has(r, "/params/layers.0.tiny") && has(r, "0.5") && has(r, "1 of ")) << r.out;
+  EXPECT_FALSE(has(r, "/params/embedding.weight"));
+  r = call(diff_command, {first.string(), b.path().string(), "--json"});
+  EXPECT_EQ(r.code, 1);
+  const Json json = Json::parse(r.out);
+  EXPECT_EQ(json.at("equal"), false);
+  EXPECT_EQ(json.at("different"), 1);
+  EXPECT_EQ(json.at("tensors").at(0).at("max_abs"), 0.5);
+
+  EXPECT_EQ(call(diff_command, {first.string()}).code, 2);
+  EXPECT_EQ(call(diff_command, {first.string(), (b.path() / "none").string()}).code, 2);
+  EXPECT_EQ(call(diff_command, {first.string(), second.string(), "--none"}).code, 2);
+}
+
+}  // namespace
+}  // namespace sy
