@@ -28,12 +28,14 @@ class ProgressLine {
     shown_ = now;
     std::string line = phase_;
     if (p.total > 0) {
-      line += fmt::format(": {:.0f}% of {:.1f} MB", 100.0 * static_cast<double>(p.bytes) / static_cast<double>(p.total),
+      line += fmt::format(": {:.0f}% of {:.1f} MB",
+                          100.0 * static_cast<double>(p.bytes) / static_cast<double>(p.total),
                           static_cast<double>(p.total) / 1e6);
       const double seconds = now - phase_start_;
-      if (seconds > 0.5 && p.bytes > phase_bytes_) {
+      if (seconds > 0.5 && p.bytes > phase_bytes_ && p.bytes < p.total) {
         const double rate = static_cast<double>(p.bytes - phase_bytes_) / seconds;
-        line += fmt::format(", {:.1f} MB/s, {:.0f} s left", rate / 1e6, static_cast<double>(p.total - p.bytes) / rate);
+        line += fmt::format(", {:.1f} MB/s, {:.0f} s left", rate / 1e6,
+                            static_cast<double>(p.total - p.bytes) / rate);
       }
     }
     std::fputs((terminal_ ? "\r" + line + "\033[K" : line + "\n").c_str(), stderr);
@@ -77,21 +79,26 @@ void for_each_split(const Dataset& dataset, const Row& row) {
 
 std::string as_table(const Dataset& dataset) {
   Table table({"domain", "split", "documents", "tokens", "bytes", "tokens/byte"});
-  for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes) {
-    table.row({name, split, std::to_string(documents), std::to_string(tokens), std::to_string(bytes),
-               bytes > 0 ? fmt::format("{:.3f}", static_cast<double>(tokens) / static_cast<double>(bytes)) : "-"});
-  });
+  for_each_split(
+      dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes) {
+        table.row({name, split, std::to_string(documents), std::to_string(tokens), std::to_string(bytes),
+                   bytes > 0 ? fmt::format("{:.3f}", static_cast<double>(tokens) / static_cast<double>(bytes))
+                             : "-"});
+      });
   return table.str();
 }
 
 std::string as_json(const Dataset& dataset) {
   using Json = nlohmann::ordered_json;
-  Json json = {{"output", dataset.dir().string()}, {"tokenizer", dataset.tokenizer()}, {"vocab", dataset.vocab()},
+  Json json = {{"output", dataset.dir().string()},
+               {"tokenizer", dataset.tokenizer()},
+               {"vocab", dataset.vocab()},
                {"domains", Json::array()}};
-  for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes) {
-    if (std::string_view(split) == "train") json["domains"].push_back({{"name", name}});
-    json["domains"].back()[split] = {{"documents", documents}, {"tokens", tokens}, {"bytes", bytes}};
-  });
+  for_each_split(
+      dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes) {
+        if (std::string_view(split) == "train") json["domains"].push_back({{"name", name}});
+        json["domains"].back()[split] = {{"documents", documents}, {"tokens", tokens}, {"bytes", bytes}};
+      });
   return json.dump(2) + "\n";
 }
 
@@ -102,17 +109,18 @@ int prepare_command(CommandLine& line) {
   std::vector<std::string> domains;
   std::string output;
   po::options_description known("Turns text into tokens to train on");
-  known.add_options()
-      ("domain", po::value(&domains)->composing()->required()->value_name("NAME=PATH[,PATH...]"),
-       "a domain and its text files or folders (searched to any depth); repeat for more domains")
-      ("tokenizer", po::value(&options.tokenizer)->default_value("bytes"),
-       "bytes, spm:FILE (a SentencePiece model) or train-spm:VOCAB (train one)")
-      ("valid-fraction", po::value(&options.valid_fraction)->default_value(0.05, "0.05"),
-       "share of the documents kept for validation")
-      ("output", po::value(&output)->required()->value_name("DIR"), "folder of the data set")
-      ("seed", po::value(&options.seed)->default_value(1), "of the validation split and of the text a tokenizer learns from")
-      ("overwrite", po::bool_switch(&options.overwrite), "replace a data set that is there")
-      ("json", "print the result as JSON");
+  auto add = known.add_options();
+  add("domain", po::value(&domains)->composing()->required()->value_name("NAME=PATH[,PATH...]"),
+      "a domain and its text files or folders (searched to any depth); repeat for more domains");
+  add("tokenizer", po::value(&options.tokenizer)->default_value("bytes"),
+      "bytes, spm:FILE (a SentencePiece model) or train-spm:VOCAB (train one)");
+  add("valid-fraction", po::value(&options.valid_fraction)->default_value(0.05, "0.05"),
+      "share of the documents kept for validation");
+  add("output", po::value(&output)->required()->value_name("DIR"), "folder of the data set");
+  add("seed", po::value(&options.seed)->default_value(1),
+      "of the validation split and of the text a tokenizer learns from");
+  add("overwrite", po::bool_switch(&options.overwrite), "replace a data set that is there");
+  add("json", "print the result as JSON");
   po::variables_map given;
   if (!parse_options(line, "prepare", known, {}, given)) return 0;
   options.output = output;
@@ -126,7 +134,7 @@ int prepare_command(CommandLine& line) {
       return prepare(options, [&](const PrepareProgress& p) { progress.show(p); });
     }();
     if (prepared.left_out > 0)
-      fmt::print(stderr, "switchyard: left out {} links to folders, broken links and special files below the folders\n",
+      fmt::print(stderr, "switchyard: left out {} links to folders, broken links and special files\n",
                  prepared.left_out);
     std::cout << (given.count("json") ? as_json(prepared.dataset) : as_table(prepared.dataset)) << std::flush;
   });

@@ -60,7 +60,8 @@ class Entries {
   }
   void check_all_taken() const {
     if (!values_.empty())
-      bad_input("{}: unknown key {}: remove it, or name its domain in dataset.domains", file_, values_.begin()->first);
+      bad_input("{}: unknown key {}: remove it, or name its domain in dataset.domains", file_,
+                values_.begin()->first);
   }
   const std::string& file() const { return file_; }
 
@@ -83,8 +84,11 @@ std::vector<std::string> split_list(const std::string& text) {
 // Takes the counts of a split from its files; where dataset.ini has them too, they must agree.
 void settle(const fs::path& prefix, const IndexedTokens& tokens, Index& documents, Index& count) {
   if ((documents >= 0 && documents != tokens.documents()) || (count >= 0 && count != tokens.tokens()))
-    bad_input("{}.idx has {} documents and {} tokens, but {} says {} and {}: the files belong to different data sets; "
-              "prepare them again", prefix.string(), tokens.documents(), tokens.tokens(), ini_name, documents, count);
+    bad_input(
+        "{}.idx has {} documents and {} tokens, but {} says {} and {}: the files belong to different data "
+        "sets; "
+        "prepare them again",
+        prefix.string(), tokens.documents(), tokens.tokens(), ini_name, documents, count);
   documents = tokens.documents();
   count = tokens.tokens();
 }
@@ -102,16 +106,18 @@ void check_domain_name(const std::string& name) {
 DatasetDescription read_dataset_ini(const fs::path& dir) {
   const fs::path file = dir / ini_name;
   if (std::error_code ignored; !fs::exists(file, ignored))
-    bad_input("{} is not a data set: it has no {}; make one with `switchyard prepare ... --output {}`", dir.string(),
-              ini_name, dir.string());
+    bad_input("{} is not a data set: it has no {}; make one with `switchyard prepare ... --output {}`",
+              dir.string(), ini_name, dir.string());
   Entries entries(file);
   DatasetDescription d;
   d.tokenizer = entries.take("dataset.tokenizer");
   if (d.tokenizer != "bytes" && d.tokenizer != "sentencepiece" && d.tokenizer != "none")
-    bad_input("{}: dataset.tokenizer = {}: set it to bytes, sentencepiece or none", entries.file(), d.tokenizer);
+    bad_input("{}: dataset.tokenizer = {}: set it to bytes, sentencepiece or none", entries.file(),
+              d.tokenizer);
   if (d.tokenizer == "sentencepiece") {
     const std::string model = entries.take("dataset.model");
-    if (model.empty()) bad_input("{}: dataset.model is missing: name the SentencePiece model", entries.file());
+    if (model.empty())
+      bad_input("{}: dataset.model is missing: name the SentencePiece model", entries.file());
     d.model = dir / model;
   }
   d.vocab = entries.take_number<Index>("dataset.vocab", 0);
@@ -123,19 +129,23 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
   int weights = 0;
   for (const std::string& name : split_list(entries.take("dataset.domains"))) {
     check_domain_name(name);
-    if (!seen.insert(name).second) bad_input("{}: dataset.domains names {} twice: keep one", entries.file(), name);
+    if (!seen.insert(name).second)
+      bad_input("{}: dataset.domains names {} twice: keep one", entries.file(), name);
     Domain domain;
     domain.name = name;
-    for (const CountKey& key : count_keys) domain.*key.field = entries.take_number<Index>(name + "." + key.name, -1);
+    for (const CountKey& key : count_keys)
+      domain.*key.field = entries.take_number<Index>(name + "." + key.name, -1);
     domain.weight = entries.take_number<double>(name + ".weight", -1);
     weights += domain.weight >= 0;
     d.domains.push_back(domain);
   }
-  if (d.domains.empty()) bad_input("{}: dataset.domains is missing: name at least one domain", entries.file());
+  if (d.domains.empty())
+    bad_input("{}: dataset.domains is missing: name at least one domain", entries.file());
   if (weights != 0 && weights != static_cast<int>(d.domains.size()))
-    bad_input("{}: {} of {} domains have a weight: give one to every domain, or to none", entries.file(), weights,
-              d.domains.size());
-  if (weights != 0 && std::none_of(d.domains.begin(), d.domains.end(), [](const Domain& x) { return x.weight > 0; }))
+    bad_input("{}: {} of {} domains have a weight: give one to every domain, or to none", entries.file(),
+              weights, d.domains.size());
+  if (weights != 0 &&
+      std::none_of(d.domains.begin(), d.domains.end(), [](const Domain& x) { return x.weight > 0; }))
     bad_input("{}: every weight is 0: give a domain a share of the samples", entries.file());
   entries.check_all_taken();
   return d;

@@ -1,18 +1,19 @@
 // A prepared data set and the samples drawn from it.
 //
-// DIR/dataset.ini describes it, and each domain NAME has the Megatron-LM pairs DIR/NAME.{train,valid}.{bin,idx}.
-// `switchyard prepare` writes all of them. For existing Megatron corpora, name (or link) the pairs so and write by hand
+// DIR/dataset.ini describes it, and each domain NAME has the Megatron-LM pairs
+// DIR/NAME.{train,valid}.{bin,idx}. `switchyard prepare` writes all of them. For existing Megatron corpora,
+// name (or link) the pairs so and write by hand
 //
 //   [dataset]
 //   tokenizer = none        # or bytes, or sentencepiece with model = FILE (relative to DIR)
 //   vocab = 50257           # ids are below this; only `none` needs it
 //   domains = web,code      # [A-Za-z0-9_-]+, at least one; their order numbers them
 //   [web]                   # optional, as is every key of it
-//   weight = 0.7            # share of the training samples: all domains have one, or none (then shares follow sizes)
-//   valid_bytes = 123456    # text behind the validation tokens: what bits per byte are measured against
+//   weight = 0.7            # share of the training samples; all domains have one, or none: by size then
+//   valid_bytes = 123456    # text behind the validation tokens: bits per byte are measured against it
 //
-// Further keys of a domain, checked against the files: {train,valid}_{documents,tokens}; and train_bytes. A missing
-// validation pair means that there is no validation text.
+// Further keys of a domain, checked against the files: {train,valid}_{documents,tokens}; and train_bytes. A
+// missing validation pair means that there is no validation text.
 #pragma once
 
 #include <filesystem>
@@ -31,7 +32,7 @@ enum class SplitName { train, valid };
 struct Domain {
   std::string name;
   Index train_documents = 0, train_tokens = 0, valid_documents = 0, valid_tokens = 0;
-  // Of the text, without end_of_text. 0: unknown (a corpus described by hand; `bytes` knows it from the tokens).
+  // Of the text, without end_of_text. 0: unknown (described by hand; `bytes` knows it from the tokens).
   Index train_bytes = 0, valid_bytes = 0;
   double weight = -1;  // share of the training samples, relative to the other domains'; -1: as many as it has
 };
@@ -66,15 +67,17 @@ std::string to_ini(const DatasetDescription& description);
 // [A-Za-z0-9_-]+, and not "dataset".
 void check_domain_name(const std::string& name);
 
-// Training samples. Sample i is a pure function of (data set, seq_len, seed, i): a window of seq_len + 1 consecutive
-// tokens of one domain's training documents. No rank or batch size enters, so a run is resumed from one integer.
+// Training samples. Sample i is a pure function of (data set, seq_len, seed, i): a window of seq_len + 1
+// consecutive tokens of one domain's training documents. No rank or batch size enters, so a run is resumed
+// from one integer.
 //
-//   * Windows begin every seq_len tokens: each token but a window's last is an input once. Up to seq_len tokens at the
-//     end of a domain fill no window.
-//   * Of the first n samples, domain d has its share of n to within one sample a domain (up to the shuffle within blocks
-//     of mixing_block); shares are the domains' numbers of windows, or their weights.
-//   * The k-th sample of a domain is window permutation(k mod windows) of epoch k / windows; each epoch has a permutation
-//     of its own, keyed by (seed, domain's name, epoch).
+//   * Windows begin every seq_len tokens, so that no two have an input in common. Up to seq_len tokens at
+//     the end of a domain fill no window.
+//   * Of the first n samples, each domain has its share of n, to within one sample for every domain. Shares
+//     are the numbers of windows, or the weights. Within blocks of mixing_block samples the order is
+//     shuffled.
+//   * The k-th sample of a domain is window permutation(k mod windows) of epoch k / windows; each epoch has
+//     its own permutation, keyed by (seed, domain's name, epoch).
 class SampleStream {
  public:
   // Throws InputError when a domain with a share of the samples is too short for one window.
@@ -89,15 +92,15 @@ class SampleStream {
   };
   Where where(Index sample) const;
 
-  // Small enough for any batch to be mixed like the whole; large enough that no rank always gets the same domain.
+  // Small: every few batches are mixed like the whole. Large: no rank always gets the same domain.
   static constexpr Index mixing_block = 256;
 
  private:
   struct Source {
     IndexedTokens tokens;
     Index windows;
-    Index share;           // of total_share_
-    RandomStream epochs;   // the key of each epoch's permutation
+    Index share;          // of total_share_
+    RandomStream epochs;  // the key of each epoch's permutation
   };
   Index seq_len_, vocab_;
   RandomStream blocks_;  // the key of each block's shuffle
@@ -105,15 +108,15 @@ class SampleStream {
   Index total_share_ = 0;
 };
 
-// The validation tokens of a domain in order, each of them the target of exactly one position. The first has no context
-// and is no target, so that a loss summed over all targets covers targets() = tokens - 1 tokens.
+// The validation tokens of a domain in order, each of them the target of exactly one position. The first has
+// no context and is no target, so that a loss summed over all targets covers targets() = tokens - 1 tokens.
 class EvalStream {
  public:
   EvalStream(const Dataset& dataset, int domain, Index seq_len);
   Index windows() const { return (targets() + seq_len_ - 1) / seq_len_; }  // 0 without validation text
   Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
-  // inputs, targets: [seq_len]. Window i predicts tokens (i * seq_len, (i + 1) * seq_len] of the split from those before
-  // them in the window. The last one is padded: inputs with 0, targets with -1.
+  // inputs, targets: [seq_len]. Window i predicts tokens (i * seq_len, (i + 1) * seq_len] of the split from
+  // those before them in the window. The last one is padded: inputs with 0, targets with -1.
   void read(Index i, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
 
  private:

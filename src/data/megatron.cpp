@@ -25,7 +25,9 @@ constexpr std::size_t header_bytes = sizeof magic + 8 + 1 + 8 + 8;
 constexpr std::uint8_t code_i32 = 4, code_u16 = 8;
 constexpr Index u16_vocab_limit = 65500;
 
-std::filesystem::path with_suffix(std::filesystem::path prefix, const char* suffix) { return prefix += suffix; }
+std::filesystem::path with_suffix(std::filesystem::path prefix, const char* suffix) {
+  return prefix += suffix;
+}
 
 template <class T>
 T load(const std::byte* p) {
@@ -62,9 +64,9 @@ constexpr TokenType token_type(std::uint8_t code) {
   return {code, sizeof(T), convert<T>, value_at<T>};
 }
 
-constexpr TokenType token_types[] = {token_type<std::uint8_t>(1),  token_type<std::int8_t>(2),
-                                     token_type<std::int16_t>(3),  token_type<std::int32_t>(code_i32),
-                                     token_type<std::int64_t>(5),  token_type<std::uint16_t>(code_u16)};
+constexpr TokenType token_types[] = {token_type<std::uint8_t>(1), token_type<std::int8_t>(2),
+                                     token_type<std::int16_t>(3), token_type<std::int32_t>(code_i32),
+                                     token_type<std::int64_t>(5), token_type<std::uint16_t>(code_u16)};
 
 class MappedFile {
  public:
@@ -98,7 +100,10 @@ class MappedFile {
 
 struct IndexedTokens::Mapped {
   explicit Mapped(const std::filesystem::path& prefix)
-      : idx_path(with_suffix(prefix, ".idx")), bin_path(with_suffix(prefix, ".bin")), idx(idx_path), bin(bin_path) {
+      : idx_path(with_suffix(prefix, ".idx")),
+        bin_path(with_suffix(prefix, ".bin")),
+        idx(idx_path),
+        bin(bin_path) {
     read_header();
     check_tables();
   }
@@ -107,7 +112,9 @@ struct IndexedTokens::Mapped {
   Index pointer(Index sequence) const { return load<std::int64_t>(pointers + sequence * 8); }
   Index boundary(Index document) const { return load<std::int64_t>(boundaries + document * 8); }
   // The first token of a sequence; of one past the last: the number of tokens.
-  Index first_token(Index sequence) const { return sequence == sequences ? tokens : pointer(sequence) / type->bytes; }
+  Index first_token(Index sequence) const {
+    return sequence == sequences ? tokens : pointer(sequence) / type->bytes;
+  }
 
   std::filesystem::path idx_path, bin_path;
   MappedFile idx, bin;
@@ -131,8 +138,10 @@ struct IndexedTokens::Mapped {
     const auto n = load<std::uint64_t>(p + 18), m = load<std::uint64_t>(p + 26);
     // The first two comparisons keep the sum from overflowing.
     if (n > idx.size() || m > idx.size() || m == 0 || header_bytes + n * 12 + m * 8 != idx.size())
-      bad_input("{} has {} bytes, which does not fit its {} sequences and {} document boundaries: "
-                "it is truncated or damaged; copy or prepare it again", name, idx.size(), n, m);
+      bad_input(
+          "{} has {} bytes, which does not fit its {} sequences and {} document boundaries: "
+          "it is truncated or damaged; copy or prepare it again",
+          name, idx.size(), n, m);
     sequences = static_cast<Index>(n);
     documents = static_cast<Index>(m) - 1;
     lengths = p + header_bytes;
@@ -147,26 +156,36 @@ struct IndexedTokens::Mapped {
     for (Index s = 0; s < sequences; ++s) {
       if (length(s) < 0) bad_input("{}: sequence {} has length {}: the index is damaged", name, s, length(s));
       if (pointer(s) != offset)
-        bad_input("{}: sequence {} begins at byte {} instead of {}: sequences must follow one another; "
-                  "prepare the data again", name, s, pointer(s), offset);
+        bad_input(
+            "{}: sequence {} begins at byte {} instead of {}: sequences must follow one another; "
+            "prepare the data again",
+            name, s, pointer(s), offset);
       offset += length(s) * type->bytes;
     }
     if (static_cast<std::size_t>(offset) != bin.size())
-      bad_input("{} has {} bytes, but {} describes {}: one of them is truncated or of another data set; "
-                "copy or prepare both again", bin_path.string(), bin.size(), name, offset);
+      bad_input(
+          "{} has {} bytes, but {} describes {}: one of them is truncated or of another data set; "
+          "copy or prepare both again",
+          bin_path.string(), bin.size(), name, offset);
     tokens = offset / type->bytes;
     for (Index d = 0; d <= documents; ++d) {
       const Index low = d == 0 ? 0 : boundary(d - 1), high = d == 0 ? 0 : sequences;
       if (boundary(d) < low || boundary(d) > high || (d == documents && boundary(d) != sequences))
-        bad_input("{}: document {} ends at sequence {} of {}: the index is damaged", name, d - 1, boundary(d), sequences);
+        bad_input("{}: document boundary {} is at sequence {} of {}: the index is damaged", name, d,
+                  boundary(d), sequences);
     }
   }
 };
 
-IndexedTokens::IndexedTokens(const std::filesystem::path& prefix) : mapped_(std::make_shared<Mapped>(prefix)) {}
+IndexedTokens::IndexedTokens(const std::filesystem::path& prefix)
+    : mapped_(std::make_shared<Mapped>(prefix)) {}
 
-Index IndexedTokens::documents() const { return mapped_ ? mapped_->documents : 0; }
-Index IndexedTokens::tokens() const { return mapped_ ? mapped_->tokens : 0; }
+Index IndexedTokens::documents() const {
+  return mapped_ ? mapped_->documents : 0;
+}
+Index IndexedTokens::tokens() const {
+  return mapped_ ? mapped_->tokens : 0;
+}
 
 Range IndexedTokens::document(Index i) const {
   SY_ASSERT(i >= 0 && i < documents(), "document {} of {}", i, documents());
@@ -180,9 +199,10 @@ void IndexedTokens::read(Index begin, Index vocab, std::span<std::int32_t> out) 
   const TokenType& type = *mapped_->type;
   const std::byte* in = mapped_->bin.data() + begin * type.bytes;
   if (const Index bad = type.convert(in, vocab, out); bad >= 0)
-    bad_input("{}: token {} is id {}, but the vocabulary has only {}: the data was made with another tokenizer; prepare "
-              "it again, or correct `vocab` in dataset.ini", mapped_->bin_path.string(), begin + bad,
-              type.value(in + bad * type.bytes), vocab);
+    bad_input(
+        "{}: token {} is id {}, but the vocabulary has only {}: the data was made with another tokenizer; "
+        "prepare it again, or correct `vocab` in dataset.ini",
+        mapped_->bin_path.string(), begin + bad, type.value(in + bad * type.bytes), vocab);
 }
 
 IndexedWriter::IndexedWriter(const std::filesystem::path& prefix, Index vocab)
@@ -196,14 +216,17 @@ IndexedWriter::IndexedWriter(const std::filesystem::path& prefix, Index vocab)
   write(idx_.get(), idx_path_, empty, sizeof empty);
 }
 
-void IndexedWriter::write(std::FILE* file, const std::filesystem::path& path, const void* data, std::size_t bytes) {
+void IndexedWriter::write(std::FILE* file, const std::filesystem::path& path, const void* data,
+                          std::size_t bytes) {
   if (bytes == 0) return;  // `data` may then be null
   write_point("write", path);
-  if (std::fwrite(data, 1, bytes, file) != bytes) fail("cannot write {}: {}", path.string(), std::strerror(errno));
+  if (std::fwrite(data, 1, bytes, file) != bytes)
+    fail("cannot write {}: {}", path.string(), std::strerror(errno));
 }
 
 void IndexedWriter::add(std::span<const std::int32_t> document) {
-  SY_ASSERT(document.size() <= std::numeric_limits<std::int32_t>::max(), "a document of {} tokens", document.size());
+  SY_ASSERT(document.size() <= std::numeric_limits<std::int32_t>::max(), "a document of {} tokens",
+            document.size());
   if (narrow_) {
     const std::vector<std::uint16_t> tokens(document.begin(), document.end());
     write(bin_.get(), bin_path_, tokens.data(), tokens.size() * sizeof tokens[0]);
@@ -227,7 +250,8 @@ void IndexedWriter::finish() {
   for (Index first = 0; first < documents_; first += chunk) {
     lengths.resize(static_cast<std::size_t>(std::min(chunk, documents_ - first)));
     if (std::fseek(idx, static_cast<long>(header_bytes) + first * 4, SEEK_SET) != 0 ||
-        std::fread(lengths.data(), 4, lengths.size(), idx) != lengths.size() || std::fseek(idx, 0, SEEK_END) != 0)
+        std::fread(lengths.data(), 4, lengths.size(), idx) != lengths.size() ||
+        std::fseek(idx, 0, SEEK_END) != 0)
       fail("cannot read back {}: {}", idx_path_.string(), std::strerror(errno));
     for (const std::int32_t length : lengths) {
       append(offset);

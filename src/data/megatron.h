@@ -1,5 +1,5 @@
-// Megatron-LM's indexed data set, version 1: PREFIX.bin holds the tokens of all documents, one after another, and
-// PREFIX.idx (little-endian, unaligned) says where each begins:
+// Megatron-LM's indexed data set, version 1: PREFIX.bin holds the tokens of all documents, one after another,
+// and PREFIX.idx (little-endian, unaligned) says where each begins:
 //
 //   "MMIDIDX\0\0"            9 bytes
 //   version      u64 = 1
@@ -8,7 +8,7 @@
 //   boundaries   u64         documents + 1
 //   lengths      i32 [sequences]    tokens
 //   pointers     i64 [sequences]    byte offset in .bin
-//   boundaries   i64 [boundaries]   index of each document's first sequence; begins with 0, ends with `sequences`
+//   boundaries   i64 [boundaries]   first sequence of each document; begins with 0, ends with `sequences`
 //
 // A document is one sequence or more. The layout is that of megatron/core/datasets/indexed_dataset.py.
 #pragma once
@@ -23,19 +23,19 @@
 
 namespace sy {
 
-// A pair, memory-mapped and read-only; a copy shares the mapping, and threads may read at the same time. The constructor
-// reads the whole idx (20 bytes a document) to check it, and throws InputError naming the file when it is truncated,
-// foreign, or when idx and bin disagree.
+// A pair, memory-mapped and read-only; a copy shares the mapping, and threads may read at the same time. The
+// constructor reads the whole idx (20 bytes a document) to check it, and throws InputError naming the file
+// when it is truncated, foreign, or when idx and bin disagree.
 class IndexedTokens {
  public:
-  IndexedTokens() = default;                                        // no documents
-  explicit IndexedTokens(const std::filesystem::path& prefix);      // without .bin/.idx
+  IndexedTokens() = default;                                    // no documents
+  explicit IndexedTokens(const std::filesystem::path& prefix);  // without .bin/.idx
 
   Index documents() const;
   Index tokens() const;
   Range document(Index i) const;  // its tokens
-  // Copies tokens [begin, begin + out.size()) of the concatenated documents. Throws InputError naming file and position
-  // when an id is not in [0, vocab).
+  // Copies tokens [begin, begin + out.size()) of the concatenated documents. Throws InputError naming file
+  // and position when an id is not in [0, vocab).
   void read(Index begin, Index vocab, std::span<std::int32_t> out) const;
 
  private:
@@ -43,9 +43,9 @@ class IndexedTokens {
   std::shared_ptr<const Mapped> mapped_;
 };
 
-// Writes a pair document by document, in constant memory: the lengths go to the idx as they come, and finish() reads
-// them back to write pointers and boundaries. Until finish() the idx has no valid header. Tokens are u16 where
-// vocab < 65500 (Megatron's own limit), else i32. Throws Failure when the disk does.
+// Writes a pair document by document, in constant memory: the lengths go to the idx as they come, and
+// finish() reads them back to write pointers and boundaries. Until finish() the idx has no valid header.
+// Tokens are u16 where vocab < 65500 (Megatron's own limit), else i32. Throws Failure when the disk does.
 class IndexedWriter {
  public:
   IndexedWriter(const std::filesystem::path& prefix, Index vocab);

@@ -1,8 +1,9 @@
 // A keyed permutation of [0, n) that is computed element by element: no memory, any element in constant time.
 //
-// A balanced Feistel network (each round is a bijection, whatever its function) over the smallest 4^h >= n, and
-// cycle-walking: an image outside [0, n) is permuted again until it falls inside, which keeps the map a bijection of
-// [0, n) (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). Less than four walks are expected.
+// A balanced Feistel network (each round is a bijection, whatever its function) over the smallest 4^h >= n,
+// and cycle-walking: an image outside [0, n) is permuted again until it falls inside, which keeps the map a
+// bijection of [0, n) (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). Less than four
+// walks are expected.
 #pragma once
 
 #include "kernels/check.h"
@@ -26,7 +27,8 @@ class Permutation {
   }
 
  private:
-  static constexpr int rounds = 6;  // four give a pseudo-random permutation (Luby and Rackoff); two more for small n
+  // Four give a pseudo-random permutation (Luby and Rackoff, 1988); two more for small n.
+  static constexpr int rounds = 6;
 
   Index shuffle(Index i) const {
     const std::uint64_t mask = (std::uint64_t{1} << half_) - 1;

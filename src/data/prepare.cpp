@@ -40,8 +40,8 @@ void check_options(const PrepareOptions& options) {
     // Otherwise the walk would read what is being written.
     for (const fs::path& path : domain.paths) {
       std::error_code ignored;
-      const fs::path output = fs::weakly_canonical(options.output, ignored), input = fs::weakly_canonical(path, ignored);
-      const fs::path inside = output.lexically_relative(input);
+      const fs::path output = fs::weakly_canonical(options.output, ignored);
+      const fs::path inside = output.lexically_relative(fs::weakly_canonical(path, ignored));
       if (fs::is_directory(path, ignored) && !inside.empty() && *inside.begin() != "..")
         bad_input("--output {} lies in the folder {} of domain {}: write elsewhere", options.output.string(),
                   path.string(), domain.name);
@@ -67,13 +67,15 @@ Size measure(const PrepareOptions& options) {
 
 void check_utf8(const Document& document) {
   if (const auto bad = invalid_utf8(document.text))
-    bad_input("{}: byte {} is not UTF-8: convert the file (iconv -t UTF-8), or use --tokenizer bytes, which takes any",
-              document.file.string(), document.offset + *bad);
+    bad_input(
+        "{}: byte {} is not UTF-8: convert the file (iconv -t UTF-8), or use --tokenizer bytes, which takes "
+        "any",
+        document.file.string(), document.offset + *bad);
 }
 
-// Lines of all domains, each kept with the same probability; at most about training_bytes.
+// Lines of all domains, each kept with the same probability: about training_bytes, never twice that.
 std::vector<std::string> sample_lines(const PrepareOptions& options, Index total, const Report& report) {
-  // SentencePiece skips longer lines and lines with a tab (it marks its own boundaries by it): they are cut there.
+  // SentencePiece skips longer lines, and lines with a tab (its own mark for boundaries): they are cut there.
   constexpr std::size_t longest_line = 4000;
   const double keep = static_cast<double>(training_bytes) / static_cast<double>(total);
   std::vector<std::string> lines;
@@ -159,8 +161,9 @@ class DomainWriter {
   Domain domain_;
 };
 
-Domain write_domain(const PrepareOptions& options, const PrepareOptions::Source& source, const Tokenizer& tokenizer,
-                    const fs::path& folder, const std::function<void(Index)>& have_read) {
+Domain write_domain(const PrepareOptions& options, const PrepareOptions::Source& source,
+                    const Tokenizer& tokenizer, const fs::path& folder,
+                    const std::function<void(Index)>& have_read) {
   DomainWriter writer(folder, source.name, tokenizer);
   const double fraction = options.valid_fraction;
   const RandomStream draw(options.seed, "validation documents of " + source.name);
@@ -184,7 +187,8 @@ Domain write_domain(const PrepareOptions& options, const PrepareOptions::Source&
     // A single document: its last part is the validation text, if need be a little more of it than asked for.
     const auto wanted = static_cast<std::size_t>(std::ceil(fraction * static_cast<double>(text.size())));
     const std::size_t high = text.size() - std::min(wanted, text.size() - 1);
-    const std::size_t cut = cut_point(text, high - std::min(high, std::max<std::size_t>(wanted / 2, 3)), high);
+    const std::size_t cut =
+        cut_point(text, high - std::min(high, std::max<std::size_t>(wanted / 2, 3)), high);
     const bool in_two = cut > 0 && cut < text.size();  // not a text of one character
     writer.add(in_two ? text.substr(0, cut) : text, SplitName::train);
     if (in_two) writer.add(text.substr(cut), SplitName::valid);
@@ -199,26 +203,33 @@ Domain write_domain(const PrepareOptions& options, const PrepareOptions::Source&
 // OUTPUT, held by one process at a time, and in it the folder where files grow until commit().
 class Output {
  public:
-  explicit Output(const fs::path& folder) : folder_(folder), staging_(folder / "prepare.tmp") {
-    std::error_code error;
-    made_ = fs::create_directories(folder, error);
-    if (error) bad_input("cannot make the folder {}: {}: choose another --output", folder.string(), error.message());
-    lock_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lock_ < 0 || ::access(folder.c_str(), W_OK) != 0)
-      bad_input("cannot write in {}: {}: choose another --output", folder.string(), std::strerror(errno));
-    // Some network file systems have no locks; then there is no guard.
-    if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      ::close(lock_);
-      bad_input("another `switchyard prepare` is writing {}: wait for it, or choose another --output", folder.string());
-    }
-    remove_tree(staging_);
-    make_folders(staging_);
-  }
+  explicit Output(const fs::path& folder) : folder_(folder), staging_(folder / "prepare.tmp") {}
   ~Output() {
+    if (lock_ < 0) return;
     std::error_code ignored;
     fs::remove_all(staging_, ignored);
     if (made_) fs::remove(folder_, ignored);  // where it stayed empty
     ::close(lock_);
+  }
+  void open() {
+    std::error_code error;
+    made_ = fs::create_directories(folder_, error);
+    if (error)
+      bad_input("cannot make the folder {}: {}: choose another --output", folder_.string(), error.message());
+    const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0)
+      bad_input("cannot open {}: {}: choose another --output", folder_.string(), std::strerror(errno));
+    // Some network file systems have no locks; then there is no guard.
+    if (::flock(folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      ::close(folder);
+      bad_input("another `switchyard prepare` is writing {}: wait for it, or choose another --output",
+                folder_.string());
+    }
+    lock_ = folder;
+    if (::access(folder_.c_str(), W_OK) != 0)
+      bad_input("cannot write in {}: {}: choose another --output", folder_.string(), std::strerror(errno));
+    remove_tree(staging_);
+    make_folders(staging_);
   }
   Output(const Output&) = delete;
 
@@ -235,15 +246,16 @@ class Output {
     for (const std::string& file : files) {
       write_point("rename", folder_ / file);
       fs::rename(staging_ / file, folder_ / file, error);
-      if (error) fail("cannot rename {} into {}: {}", (staging_ / file).string(), folder_.string(), error.message());
+      if (error)
+        fail("cannot rename {} into {}: {}", (staging_ / file).string(), folder_.string(), error.message());
     }
     write_file(last, ini);
   }
 
  private:
   fs::path folder_, staging_;
-  int lock_;
-  bool made_;
+  int lock_ = -1;  // an open folder
+  bool made_ = false;
 };
 
 }  // namespace
@@ -264,6 +276,7 @@ Prepared prepare(const PrepareOptions& options, const Report& progress) {
   const Size size = measure(options);
 
   Output output(options.output);
+  output.open();
   const auto tokenizer = make_tokenizer(options, size.bytes, output.staging(), progress);
   DatasetDescription description;
   description.tokenizer = tokenizer->kind();
@@ -271,12 +284,14 @@ Prepared prepare(const PrepareOptions& options, const Report& progress) {
   if (tokenizer->kind() == "sentencepiece") description.model = model_name;
   Index read = 0;
   for (const auto& source : options.domains)
-    description.domains.push_back(write_domain(options, source, *tokenizer, output.staging(), [&](Index bytes) {
-      progress({source.name, read += bytes, size.bytes});
-    }));
+    description.domains.push_back(
+        write_domain(options, source, *tokenizer, output.staging(), [&](Index bytes) {
+          progress({source.name, read += bytes, size.bytes});
+        }));
 
-  const std::string origin = fmt::format("# Written by switchyard prepare with --tokenizer {} --valid-fraction {} --seed {}\n",
-                                         options.tokenizer, options.valid_fraction, options.seed);
+  const std::string origin =
+      fmt::format("# Written by switchyard prepare with --tokenizer {} --valid-fraction {} --seed {}\n",
+                  options.tokenizer, options.valid_fraction, options.seed);
   output.commit(files, origin + to_ini(description));
   return {Dataset(options.output), size.left_out};
 }

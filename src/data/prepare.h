@@ -24,8 +24,10 @@ struct PrepareOptions {
 };
 
 struct PrepareProgress {
-  std::string_view phase;        // "sampling lines", "training the tokenizer", or the domain that is being tokenized
-  Index bytes = 0, total = 0;    // of text, read by this phase or, when tokenizing, by all domains; total 0: unknown
+  // "sampling lines", "training the tokenizer", or the domain that is being tokenized.
+  std::string_view phase;
+  // Of text: read by this phase, or by all domains while they are tokenized. total 0: unknown.
+  Index bytes = 0, total = 0;
 };
 
 struct Prepared {
@@ -33,14 +35,15 @@ struct Prepared {
   Index left_out;  // entries of folders: links to folders, special files (walk_files)
 };
 
-// Each document goes to validation with probability valid_fraction, drawn by (seed, domain, document's number); with
-// 0 < valid_fraction, a domain of two documents or more has some in both splits, and a single document is cut in two.
-// Documents end with end_of_text.
+// Each document goes to validation with probability valid_fraction, drawn by (seed, domain, document's
+// number); with 0 < valid_fraction, a domain of two documents or more has some in both splits, and a single
+// document is cut in two. Documents end with end_of_text.
 //
-// Memory does not grow with the corpus: a document at a time (src/data/text.h), the idx in IndexedWriter's way, and at
-// most training_bytes of text to train a tokenizer. The files grow in OUTPUT/prepare.tmp and are renamed when all are
-// whole, dataset.ini last: without it there is no data set. Nothing is overwritten unless `overwrite`.
-// Throws InputError for what is wrong with options or text, Failure when the disk fails.
+// Memory does not grow with the corpus: a document at a time (src/data/text.h), the idx in IndexedWriter's
+// way, and about training_bytes (never twice that) to train a tokenizer. The files grow in OUTPUT/prepare.tmp
+// and are renamed when all are whole, dataset.ini last: without it there is no data set. Nothing is
+// overwritten unless `overwrite`. Throws InputError for what is wrong with options or text, Failure when the
+// disk fails.
 Prepared prepare(const PrepareOptions& options, const std::function<void(const PrepareProgress&)>& progress);
 
 // The text that a tokenizer is trained on: lines drawn at random from the whole corpus.

@@ -23,9 +23,11 @@ SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t 
     const Domain& d = dataset.domains()[i];
     const Index windows = d.train_tokens > 0 ? (d.train_tokens - 1) / seq_len : 0;
     if (windows == 0 && d.weight != 0)
-      bad_input("domain {} has {} training tokens, too few for model.seq_len = {} (a sample takes one more): give it more "
-                "text{}", d.name, d.train_tokens, seq_len,
-                d.train_tokens > 1 ? fmt::format(", or set model.seq_len to at most {}", d.train_tokens - 1) : "");
+      bad_input(
+          "domain {} has {} training tokens, too few for model.seq_len = {} (a sample takes one more): "
+          "give it more text{}",
+          d.name, d.train_tokens, seq_len,
+          d.train_tokens > 1 ? fmt::format(", or set model.seq_len to at most {}", d.train_tokens - 1) : "");
     // Weights become integers, so that shares are exact and the same on every machine.
     const Index share = d.weight < 0 ? windows : std::llround(d.weight / weights * 0x1p40);
     sources_.push_back({dataset.open(static_cast<int>(i), SplitName::train), windows, share,
@@ -40,9 +42,9 @@ SampleStream::Where SampleStream::where(Index sample) const {
   Index n = block * mixing_block +
             Permutation(mixing_block, blocks_.bits(static_cast<std::uint64_t>(block)))(sample % mixing_block);
 
-  // Of the first n samples the first domain gets floor(n * share / all shares); the rest are divided among the other
-  // domains in the same way. Each count grows with n and their sum is n, so sample n belongs to the one domain whose
-  // count grows from n to n + 1.
+  // Of the first n samples the first domain gets floor(n * share / all shares); the rest are divided among
+  // the other domains in the same way. Each count grows with n and their sum is n, so sample n belongs to the
+  // one domain whose count grows from n to n + 1.
   Index rest = total_share_;
   for (std::size_t d = 0; d < sources_.size(); ++d) {
     const Source& s = sources_[d];
@@ -60,7 +62,8 @@ SampleStream::Where SampleStream::where(Index sample) const {
 }
 
 int SampleStream::read(Index sample, std::span<std::int32_t> tokens) const {
-  SY_ASSERT(static_cast<Index>(tokens.size()) == seq_len_ + 1, "{} tokens of {}", tokens.size(), seq_len_ + 1);
+  SY_ASSERT(static_cast<Index>(tokens.size()) == seq_len_ + 1, "{} tokens of {}", tokens.size(),
+            seq_len_ + 1);
   const auto [domain, window] = where(sample);
   sources_[static_cast<std::size_t>(domain)].tokens.read(window * seq_len_, vocab_, tokens);
   return domain;
@@ -81,7 +84,8 @@ EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len)
 void EvalStream::read(Index i, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
   const auto size = static_cast<std::size_t>(seq_len_);
   SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
-  SY_ASSERT(inputs.size() == size && targets.size() == size, "spans of {} and {}", inputs.size(), targets.size());
+  SY_ASSERT(inputs.size() == size && targets.size() == size, "spans of {} and {}", inputs.size(),
+            targets.size());
   const Index begin = i * seq_len_;
   const auto count = static_cast<std::size_t>(std::min(seq_len_, this->targets() - begin));
   tokens_.read(begin, vocab_, inputs.first(count));

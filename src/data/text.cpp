@@ -11,16 +11,17 @@ namespace sy {
 namespace fs = std::filesystem;
 
 std::optional<Index> invalid_utf8(std::string_view text) {
-  // First bytes, the number of continuation bytes after them, and the range of the first of these (the others are
-  // 80..BF): what excludes overlong forms, surrogates and values above 10FFFF.
+  // First bytes, the number of continuation bytes after them, and the range of the first of these (the others
+  // are 80..BF): what excludes overlong forms, surrogates and values above 10FFFF.
   struct Lead {
     unsigned char first, last;
     std::size_t more;
     unsigned char low, high;
   };
-  static constexpr Lead leads[] = {{0x00, 0x7F, 0, 0, 0},       {0xC2, 0xDF, 1, 0x80, 0xBF}, {0xE0, 0xE0, 2, 0xA0, 0xBF},
-                                   {0xE1, 0xEC, 2, 0x80, 0xBF}, {0xED, 0xED, 2, 0x80, 0x9F}, {0xEE, 0xEF, 2, 0x80, 0xBF},
-                                   {0xF0, 0xF0, 3, 0x90, 0xBF}, {0xF1, 0xF3, 3, 0x80, 0xBF}, {0xF4, 0xF4, 3, 0x80, 0x8F}};
+  static constexpr Lead leads[] = {
+      {0x00, 0x7F, 0, 0, 0},       {0xC2, 0xDF, 1, 0x80, 0xBF}, {0xE0, 0xE0, 2, 0xA0, 0xBF},
+      {0xE1, 0xEC, 2, 0x80, 0xBF}, {0xED, 0xED, 2, 0x80, 0x9F}, {0xEE, 0xEF, 2, 0x80, 0xBF},
+      {0xF0, 0xF0, 3, 0x90, 0xBF}, {0xF1, 0xF3, 3, 0x80, 0xBF}, {0xF4, 0xF4, 3, 0x80, 0x8F}};
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   for (std::size_t i = 0; i < text.size();) {
     const Lead* lead = std::find_if(std::begin(leads), std::end(leads),
@@ -39,7 +40,8 @@ std::size_t cut_point(std::string_view text, std::size_t low, std::size_t high) 
   SY_ASSERT(low <= high && high <= text.size(), "cut within {}..{} of {}", low, high, text.size());
   for (const std::string_view end : {"\n\n", "\n"})
     if (high >= end.size())
-      if (const std::size_t at = text.rfind(end, high - end.size()); at != text.npos && at + end.size() >= low)
+      if (const std::size_t at = text.rfind(end, high - end.size());
+          at != text.npos && at + end.size() >= low)
         return at + end.size();
   const auto continues = [&](std::size_t i) {
     return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
@@ -64,7 +66,8 @@ Index size_of_file(const fs::path& path) {
 Index walk_folder(const fs::path& folder, const std::function<void(const fs::path&, Index)>& visit) {
   std::error_code error;
   std::vector<fs::path> entries;
-  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) entries.push_back(i->path());
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error))
+    entries.push_back(i->path());
   if (error) bad_input("cannot read the folder {}: {}", folder.string(), error.message());
   std::sort(entries.begin(), entries.end());
   Index left_out = 0;
@@ -84,7 +87,8 @@ Index walk_folder(const fs::path& folder, const std::function<void(const fs::pat
 // Cuts one file into documents.
 void read_documents(const fs::path& path, const std::function<void(Document&&)>& take) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (!file) bad_input("cannot read {}: {}: check the file and its permissions", path.string(), std::strerror(errno));
+  if (!file)
+    bad_input("cannot read {}: {}: check the file and its permissions", path.string(), std::strerror(errno));
   std::string buffer;
   bool ended = false;
   const auto fill = [&](std::size_t size) {

@@ -38,7 +38,7 @@ class ByteTokenizer : public Tokenizer {
   }
 };
 
-// U+2581, which SentencePiece writes for a blank inside its pieces. It decodes the character itself to a blank as well.
+// U+2581: SentencePiece writes it for a blank within pieces, and so decodes the character itself to a blank.
 constexpr std::string_view blank_mark = "\xE2\x96\x81";
 
 class SentencePieceTokenizer : public Tokenizer {
@@ -47,13 +47,16 @@ class SentencePieceTokenizer : public Tokenizer {
     const std::string content = read_file(model);
     const sp::util::Status status = processor_.LoadFromSerializedProto(content);
     if (!status.ok() || processor_.GetPieceSize() == 0)
-      bad_input("{} is not a SentencePiece model: name a .model file made by spm_train or `--tokenizer train-spm:VOCAB`",
-                model.string());
+      bad_input(
+          "{} is not a SentencePiece model: name a .model file of spm_train or of --tokenizer "
+          "train-spm:VOCAB",
+          model.string());
     if (processor_.eos_id() < 0)
-      bad_input("{} has no end-of-sentence piece, which closes every document: train the model with an eos_id",
-                model.string());
-    // Where the model has pieces for the bytes of U+2581, it is kept by spelling it so. Not where each encoded part
-    // would get a blank in front.
+      bad_input(
+          "{} has no end-of-sentence piece, which closes every document: train the model with an eos_id",
+          model.string());
+    // Where the model has pieces for the bytes of U+2581, it is kept by spelling it so. Not where each
+    // encoded part would get a blank in front.
     std::vector<int> bytes, letter;
     for (const char* piece : {"<0xE2>", "<0x96>", "<0x81>"}) {
       const int id = processor_.PieceToId(piece);
@@ -87,7 +90,9 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
-  static void check(const sp::util::Status& status) { SY_ASSERT(status.ok(), "SentencePiece: {}", status.ToString()); }
+  static void check(const sp::util::Status& status) {
+    SY_ASSERT(status.ok(), "SentencePiece: {}", status.ToString());
+  }
 
   sp::SentencePieceProcessor processor_;
   std::vector<int> blank_mark_ids_;  // empty: U+2581 is left to the model
@@ -116,7 +121,9 @@ Index number_after(std::string_view text, std::string_view words) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+std::unique_ptr<Tokenizer> make_byte_tokenizer() {
+  return std::make_unique<ByteTokenizer>();
+}
 
 std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& model) {
   return std::make_unique<SentencePieceTokenizer>(model);
@@ -126,7 +133,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& dataset_dir) {
   const DatasetDescription d = read_dataset_ini(dataset_dir);
   if (d.tokenizer == "bytes") return make_byte_tokenizer();
   if (d.tokenizer == "sentencepiece") return load_sentencepiece(d.model);
-  bad_input("{} has `tokenizer = {}`: text cannot be turned into its tokens, nor back", dataset_dir.string(), d.tokenizer);
+  bad_input("{} has `tokenizer = {}`: text cannot be turned into its tokens, nor back", dataset_dir.string(),
+            d.tokenizer);
 }
 
 std::string train_sentencepiece(const std::vector<std::string>& lines, Index vocab) {
@@ -143,16 +151,20 @@ std::string train_sentencepiece(const std::vector<std::string>& lines, Index voc
        {"unk_id", "0"},
        {"eos_id", "1"},
        {"bos_id", "-1"},
-       {"num_threads", "8"},  // sums of floats are grouped by threads: a fixed number, whatever the machine has
+       // Sums are grouped by threads: the same number everywhere, whatever the machine has.
+       {"num_threads", "8"},
        {"minloglevel", "2"}},
       &iterator, &model);
   if (status.ok()) return model;
   const std::string message = status.ToString();
   if (const Index most = number_after(message, "Please set it to a value <= "); most > 0)
-    bad_input("train-spm:{}: the corpus has too little variety for so many pieces: the largest possible vocabulary is {}",
-              vocab, most);
+    bad_input(
+        "train-spm:{}: the corpus has too little variety for so many pieces: the largest possible vocabulary "
+        "is {}",
+        vocab, most);
   if (const Index least = number_after(message, fmt::format("required_chars. {} vs ", vocab)); least > 0)
-    bad_input("train-spm:{}: the bytes and the corpus's characters alone need {} pieces: ask for more", vocab, least);
+    bad_input("train-spm:{}: the bytes and the corpus's characters alone need {} pieces: ask for more", vocab,
+              least);
   bad_input("train-spm:{}: SentencePiece cannot train on this corpus: {}", vocab, message);
 }
 

@@ -30,10 +30,10 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const std::filesystem::path& model
 // The tokenizer of a prepared data set; InputError where dataset.ini says `tokenizer = none`.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& dataset_dir);
 
-// Trains a unigram model with exactly `vocab` pieces on lines of UTF-8 text, and returns the content of the model file.
-// Characters without a piece fall back to bytes and nothing is normalised, so that decode(encode(x)) == x for all
-// UTF-8 text. The same lines give the same model on every machine. Throws InputError when the text has too little
-// variety for so many pieces, or too much for so few.
+// Trains a unigram model with exactly `vocab` pieces on lines of UTF-8 text, and returns the content of the
+// model file. Characters without a piece fall back to bytes and nothing is normalised, so that
+// decode(encode(x)) == x for all UTF-8 text. The same lines give the same model on every machine. Throws
+// InputError when the text has too little variety for so many pieces, or too much for so few.
 std::string train_sentencepiece(const std::vector<std::string>& lines, Index vocab);
 
 }  // namespace sy

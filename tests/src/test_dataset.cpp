@@ -1,0 +1,306 @@
+#include "src/data/dataset.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "tests/src/temp_folder.h"
+
+namespace sy {
+namespace {
+
+template <class T>
+void put(std::string& bytes, T value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+// An idx as Megatron writes it, put together here from the format's description.
+struct Idx {
+  std::string magic = std::string("MMIDIDX\0\0", 9);
+  std::uint64_t version = 1;
+  std::uint8_t code = 8;
+  std::vector<std::int32_t> lengths = {3, 1, 2};
+  std::vector<std::int64_t> pointers = {0, 6, 8}, boundaries = {0, 1, 2, 3};
+  std::string str() const {
+    std::string s = magic;
+    put(s, version);
+    put(s, code);
+    put<std::uint64_t>(s, lengths.size());
+    put<std::uint64_t>(s, boundaries.size());
+    for (auto x : lengths) put(s, x);
+    for (auto x : pointers) put(s, x);
+    for (auto x : boundaries) put(s, x);
+    return s;
+  }
+};
+
+template <class T>
+std::string tokens_as(std::vector<int> ids) {
+  std::string s;
+  for (int id : ids) put(s, static_cast<T>(id));
+  return s;
+}
+
+std::vector<std::int32_t> read_all(const IndexedTokens& t, Index vocab = 1 << 30) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(t.tokens()));
+  t.read(0, vocab, ids);
+  return ids;
+}
+
+std::string content(const std::filesystem::path& p) {
+  return read_file(p);
+}
+
+TEST(IndexedWriter, WritesMegatronsBytes) {
+  const TempFolder folder;
+  IndexedWriter writer(folder.path() / "x", 257);
+  for (const std::vector<std::int32_t>& d : {std::vector<std::int32_t>{7, 8, 256}, {1}, {2, 3}})
+    writer.add(d);
+  writer.finish();
+  EXPECT_EQ(content(folder.path() / "x.idx"), Idx().str());
+  EXPECT_EQ(content(folder.path() / "x.bin"), tokens_as<std::uint16_t>({7, 8, 256, 1, 2, 3}));
+}
+
+TEST(IndexedWriter, WidensAtMegatronsLimit) {
+  const TempFolder folder;
+  for (const auto& [vocab, bytes] : {std::pair<Index, std::uintmax_t>{65499, 2}, {65500, 4}, {200000, 4}}) {
+    IndexedWriter writer(folder.path() / "x", vocab);
+    writer.add(std::vector<std::int32_t>{static_cast<std::int32_t>(vocab) - 1});
+    writer.finish();
+    EXPECT_EQ(std::filesystem::file_size(folder.path() / "x.bin"), bytes) << vocab;
+    EXPECT_EQ(read_all(IndexedTokens(folder.path() / "x"), vocab)[0], vocab - 1);
+  }
+}
+
+TEST(IndexedWriter, ManyDocumentsAndNone) {
+  const TempFolder folder;
+  IndexedWriter none(folder.path() / "none", 10);
+  none.finish();
+  EXPECT_EQ(IndexedTokens(folder.path() / "none").documents(), 0);
+  EXPECT_EQ(IndexedTokens(folder.path() / "none").tokens(), 0);
+
+  const Index documents = 150001;  // more than one chunk of finish()
+  IndexedWriter writer(folder.path() / "many", 70000);
+  std::vector<std::int32_t> d;
+  for (Index i = 0; i < documents; ++i) {
+    d.assign(static_cast<std::size_t>(i % 3), static_cast<std::int32_t>(i % 70000));  // some are empty
+    writer.add(d);
+  }
+  writer.finish();
+  const IndexedTokens t(folder.path() / "many");
+  ASSERT_EQ(t.documents(), documents);
+  EXPECT_EQ(t.tokens(), 150000);
+  const Range r = t.document(140000);
+  EXPECT_EQ(r.begin,
+            139998 / 3 * 3 + 1);  // before it: whole triples with 0 + 1 + 2 tokens, and one with 0 + 1
+  EXPECT_EQ(r.size(), 140000 % 3);
+  std::int32_t id[1];
+  t.read(r.begin, 70000, id);
+  EXPECT_EQ(id[0], 140000 % 70000);
+  EXPECT_EQ(t.document(documents - 1).end, 150000);
+}
+
+TEST(IndexedTokens, ReadsEveryTokenType) {
+  const TempFolder folder;
+  const std::vector<int> ids = {0, 127, 3, 4, 5, 6};
+  const std::pair<int, std::string> types[] = {
+      {1, tokens_as<std::uint8_t>(ids)}, {2, tokens_as<std::int8_t>(ids)},
+      {3, tokens_as<std::int16_t>(ids)}, {4, tokens_as<std::int32_t>(ids)},
+      {5, tokens_as<std::int64_t>(ids)}, {8, tokens_as<std::uint16_t>(ids)}};
+  for (const auto& [code, bin] : types) {
+    Idx idx;
+    idx.code = static_cast<std::uint8_t>(code);
+    const std::int64_t bytes = static_cast<std::int64_t>(bin.size() / ids.size());
+    idx.pointers = {0, 3 * bytes, 4 * bytes};
+    folder.write("t.idx", idx.str());
+    folder.write("t.bin", bin);
+    const IndexedTokens t(folder.path() / "t");
+    EXPECT_EQ(read_all(t), std::vector<std::int32_t>(ids.begin(), ids.end())) << code;
+    std::int32_t two[2];
+    t.read(2, 200, two);
+    EXPECT_EQ(two[1], 4);
+  }
+}
+
+TEST(IndexedTokens, DocumentsOfSeveralSequences) {
+  const TempFolder folder;
+  Idx idx;
+  idx.boundaries = {0, 2, 2, 3};  // the second document is empty
+  folder.write("t.idx", idx.str());
+  folder.write("t.bin", tokens_as<std::uint16_t>({1, 2, 3, 4, 5, 6}));
+  const IndexedTokens t(folder.path() / "t");
+  ASSERT_EQ(t.documents(), 3);
+  EXPECT_EQ(t.document(0).end, 4);
+  EXPECT_EQ(t.document(1).size(), 0);
+  EXPECT_EQ(t.document(2).begin, 4);
+  EXPECT_EQ(t.document(2).end, 6);
+}
+
+TEST(IndexedTokens, RefusesIdsBeyondTheVocabulary) {
+  const TempFolder folder;
+  Idx idx;
+  folder.write("t.idx", idx.str());
+  folder.write("t.bin", tokens_as<std::uint16_t>({1, 2, 3, 4, 900, 6}));
+  const IndexedTokens t(folder.path() / "t");
+  std::int32_t ids[3];
+  EXPECT_NO_THROW(t.read(0, 5, ids));
+  EXPECT_BAD_INPUT(t.read(2, 5, ids), "t.bin: token 4 is id 900");
+  EXPECT_BAD_INPUT(t.read(1, 4, ids), "token 3 is id 4");  // vocab itself is no id
+  EXPECT_THROW(t.read(4, 1000, ids), std::logic_error);    // past the end
+
+  idx.code = 3;
+  folder.write("t.idx", idx.str());
+  folder.write("t.bin", tokens_as<std::int16_t>({1, -2, 3, 4, 5, 6}));
+  EXPECT_BAD_INPUT(IndexedTokens(folder.path() / "t").read(0, 5, ids), "token 1 is id -2");
+}
+
+TEST(IndexedTokens, RefusesDamagedFiles) {
+  const TempFolder folder;
+  const std::string bin = tokens_as<std::uint16_t>({1, 2, 3, 4, 5, 6});
+  const auto expect = [&](const std::string& idx, const std::string& bin_content, const char* text) {
+    folder.write("t.idx", idx);
+    folder.write("t.bin", bin_content);
+    EXPECT_BAD_INPUT(IndexedTokens(folder.path() / "t"), text);
+  };
+  const auto with = [](auto change) {
+    Idx idx;
+    change(idx);
+    return idx.str();
+  };
+  expect("", bin, "not a Megatron index");
+  expect("a text file that is long enough to hold a header", bin, "not a Megatron index");
+  expect(with([](Idx& i) { i.magic[8] = 1; }), bin, "not a Megatron index");
+  expect(with([](Idx& i) { i.version = 2; }), bin, "version 2");
+  expect(with([](Idx& i) { i.code = 7; }), bin, "type 7");
+  expect(with([](Idx& i) { i.pointers = {0, 8, 6}; }), bin, "sequence 1 begins at byte 8 instead of 6");
+  expect(with([](Idx& i) { i.pointers = {2, 6, 8}; }), bin, "sequence 0 begins at byte 2");
+  expect(with([](Idx& i) { i.lengths = {3, -1, 4}; }), bin, "length -1");
+  expect(with([](Idx& i) { i.boundaries = {0, 2, 1, 3}; }), bin, "damaged");
+  expect(with([](Idx& i) { i.boundaries = {1, 1, 2, 3}; }), bin, "damaged");
+  expect(with([](Idx& i) { i.boundaries = {0, 1, 2, 4}; }), bin, "damaged");
+  expect(with([](Idx& i) { i.boundaries = {0, 1, 1, 2}; }), bin, "damaged");
+  expect(with([](Idx& i) { i.boundaries = {}; }), bin, "truncated");
+  expect(Idx().str() + "x", bin, "truncated");
+  for (const std::size_t keep : {std::size_t{33}, std::size_t{34}, std::size_t{60}, Idx().str().size() - 1})
+    expect(Idx().str().substr(0, keep), bin, "t.idx");
+  std::string huge = Idx().str();
+  huge[18 + 7] = '\x7F';  // sequences
+  expect(huge, bin, "truncated");
+  expect(Idx().str(), bin.substr(0, 11), "t.bin has 11 bytes");
+  expect(Idx().str(), bin + "xy", "t.bin has 14 bytes");
+  expect(Idx().str(), "", "t.bin has 0 bytes");
+  std::filesystem::remove(folder.path() / "t.bin");
+  EXPECT_BAD_INPUT(IndexedTokens(folder.path() / "t"), "t.bin");
+  std::filesystem::create_directory(folder.path() / "t.bin");
+  EXPECT_BAD_INPUT(IndexedTokens(folder.path() / "t"), "not a regular file");
+  std::filesystem::remove(folder.path() / "t.idx");
+  EXPECT_BAD_INPUT(IndexedTokens(folder.path() / "t"), "t.idx");
+}
+
+// A folder with pairs of 12 (train) and 5 (valid) tokens in two domains, and this dataset.ini.
+void make_dataset(const TempFolder& folder, const std::string& ini) {
+  for (const char* name : {"a", "b"}) {
+    IndexedWriter train(folder.path() / (std::string(name) + ".train"), 300);
+    train.add(std::vector<std::int32_t>(10, 7));
+    train.add(std::vector<std::int32_t>(2, 8));
+    train.finish();
+    IndexedWriter valid(folder.path() / (std::string(name) + ".valid"), 300);
+    valid.add(std::vector<std::int32_t>(5, 9));
+    valid.finish();
+  }
+  folder.write("dataset.ini", ini);
+}
+
+TEST(Dataset, HandMadeIniNeedsLittle) {
+  const TempFolder folder;
+  make_dataset(folder, "# mine\n[dataset]\ntokenizer = bytes\ndomains = b, a  # order counts\n");
+  const Dataset d(folder.path());
+  EXPECT_EQ(d.vocab(), 257);
+  EXPECT_EQ(d.tokenizer(), "bytes");
+  ASSERT_EQ(d.domains().size(), 2u);
+  EXPECT_EQ(d.domains()[0].name, "b");
+  EXPECT_EQ(d.domains()[1].train_documents, 2);
+  EXPECT_EQ(d.domains()[1].train_tokens, 12);
+  EXPECT_EQ(d.domains()[1].train_bytes, 10);
+  EXPECT_EQ(d.domains()[0].valid_bytes, 4);
+  EXPECT_LT(d.domains()[0].weight, 0);
+  EXPECT_EQ(d.open(1, SplitName::valid).tokens(), 5);
+
+  make_dataset(
+      folder,
+      "[dataset]\ntokenizer = none\nvocab = 50257\ndomains = a\n[a]\nweight = 0.5\nvalid_bytes = 99\n");
+  std::filesystem::remove(folder.path() / "a.valid.bin");
+  EXPECT_BAD_INPUT(Dataset(folder.path()), "a.valid.bin");
+  std::filesystem::remove(folder.path() / "a.valid.idx");
+  const Dataset none(folder.path());
+  EXPECT_EQ(none.vocab(), 50257);
+  EXPECT_EQ(none.domains()[0].weight, 0.5);
+  EXPECT_EQ(none.domains()[0].valid_tokens, 0);
+  EXPECT_EQ(none.domains()[0].train_bytes, 0);  // unknown
+  EXPECT_EQ(none.open(0, SplitName::valid).tokens(), 0);
+}
+
+TEST(Dataset, NamesWhatIsWrong) {
+  const TempFolder folder;
+  EXPECT_BAD_INPUT(Dataset(folder.path() / "nowhere"), "nowhere");
+  const std::string head = "[dataset]\ntokenizer = bytes\n";
+  const std::pair<std::string, const char*> wrong[] = {
+      {"", "dataset.tokenizer"},
+      {"[dataset]\ntokenizer = words\ndomains = a\n", "words"},
+      {"[dataset]\ntokenizer = sentencepiece\ndomains = a\n", "dataset.model"},
+      {"[dataset]\ntokenizer = none\ndomains = a\n", "dataset.vocab"},
+      {head, "dataset.domains"},
+      {head + "domains = a,,b\n", "cannot name a domain"},
+      {head + "domains = a/b\n", "a/b"},
+      {head + "domains = dataset\n", "dataset"},
+      {head + "domains = a,a\n", "twice"},
+      {head + "domains = a\ndomains = b\n", "dataset.domains is given twice"},
+      {head + "domains = a\nvocab = many\n", "dataset.vocab = many"},
+      {head + "domains = a\nvocab = -1\n", "dataset.vocab = -1"},
+      {head + "domains = a\nvocab = 3000000000\n", "3000000000"},
+      {head + "domains = a\n[a]\nwieght = 1\n", "a.wieght"},
+      {head + "domains = a\n[b]\nweight = 1\n", "b.weight"},
+      {head + "domains = a\n[a]\nweight = -1\n", "a.weight"},
+      {head + "domains = a\n[a]\nweight = nan\n", "a.weight"},
+      {head + "domains = a\n[a]\nweight = inf\n", "a.weight"},
+      {head + "domains = a\n[a]\nweight = 0\n", "every weight is 0"},
+      {head + "domains = a,b\n[a]\nweight = 1\n", "1 of 2 domains have a weight"},
+      {head + "domains = a\nno equals sign\n", "dataset.ini"},
+      {head + "domains = a\n[a]\ntrain_tokens = 13\n", "13"},
+      {head + "domains = a\n[a]\nvalid_documents = 4\n", "a.valid.idx has 1 documents"},
+      {head + "domains = a,c\n", "c.train.idx"},
+  };
+  for (const auto& [ini, text] : wrong) {
+    make_dataset(folder, ini);
+    EXPECT_BAD_INPUT(Dataset(folder.path()), text);
+  }
+}
+
+TEST(Dataset, IniRoundTrip) {
+  const TempFolder folder;
+  DatasetDescription d;
+  d.tokenizer = "sentencepiece";
+  d.model = "m.model";
+  d.vocab = 1234;
+  d.domains.resize(2);
+  d.domains[0] = {"x-1", 1, 2, 3, 4, 5, 6, 0.25};
+  d.domains[1] = {"Y_2", 7, 8, 9, 10, 11, 12, 3};
+  folder.write("dataset.ini", to_ini(d));
+  const DatasetDescription r = read_dataset_ini(folder.path());
+  EXPECT_EQ(r.tokenizer, d.tokenizer);
+  EXPECT_EQ(r.model, folder.path() / "m.model");
+  EXPECT_EQ(r.vocab, 1234);
+  ASSERT_EQ(r.domains.size(), 2u);
+  EXPECT_EQ(r.domains[0].name, "x-1");
+  EXPECT_EQ(r.domains[0].weight, 0.25);
+  EXPECT_EQ(r.domains[1].train_documents, 7);
+  EXPECT_EQ(r.domains[1].train_tokens, 8);
+  EXPECT_EQ(r.domains[1].valid_documents, 9);
+  EXPECT_EQ(r.domains[1].valid_tokens, 10);
+  EXPECT_EQ(r.domains[1].train_bytes, 11);
+  EXPECT_EQ(r.domains[1].valid_bytes, 12);
+}
+
+}  // namespace
+}  // namespace sy

@@ -1,0 +1,389 @@
+#include "src/data/prepare.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <map>
+#include <set>
+
+#include "src/data/text.h"
+#include "src/data/tokenizer.h"
+#include "src/io/files.h"
+#include "tests/src/temp_folder.h"
+
+namespace sy {
+namespace {
+
+namespace fs = std::filesystem;
+
+Prepared run(const PrepareOptions& options) {
+  return prepare(options, [](const PrepareProgress&) {});
+}
+
+PrepareOptions options_for(const TempFolder& folder, std::vector<PrepareOptions::Source> domains,
+                           double fraction = 0.2) {
+  PrepareOptions o;
+  o.domains = std::move(domains);
+  o.valid_fraction = fraction;
+  o.output = folder.path() / "out";
+  return o;
+}
+
+// The texts of a split's documents, each of which must end with end_of_text and hold no other.
+std::vector<std::string> texts_of(const Dataset& data, int domain, SplitName split) {
+  const auto tokenizer = open_tokenizer(data.dir());
+  const IndexedTokens tokens = data.open(domain, split);
+  std::vector<std::string> texts;
+  for (Index i = 0; i < tokens.documents(); ++i) {
+    const Range r = tokens.document(i);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(r.size()));
+    tokens.read(r.begin, data.vocab(), ids);
+    EXPECT_EQ(ids.back(), tokenizer->end_of_text());
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), tokenizer->end_of_text()), 1);
+    texts.push_back(tokenizer->decode(ids));
+  }
+  return texts;
+}
+
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    files[entry.path().filename()] = read_file(entry.path());
+  return files;
+}
+
+TEST(Prepare, EveryDocumentOnceInItsOrder) {
+  const TempFolder folder;
+  for (int i = 0; i < 300; ++i) folder.write(fmt::format("in/{:03}", i), fmt::format("document {}\n", i));
+  folder.write("in/empty", "");
+  folder.write("two/x", "\xFF\xFE not text");
+  folder.write("two/y", "y");
+  const Prepared prepared = run(options_for(
+      folder, {{"zz", {folder.path() / "in"}}, {"aa", {folder.path() / "two/x", folder.path() / "two/y"}}}));
+  const Dataset& data = prepared.dataset;
+  ASSERT_EQ(data.domains().size(), 2u);
+  EXPECT_EQ(data.domains()[0].name, "zz");  // the command's order
+  EXPECT_EQ(data.vocab(), 257);
+  EXPECT_EQ(prepared.left_out, 0);
+
+  std::set<std::string> all;
+  Index documents[2] = {}, bytes[2] = {};
+  for (const SplitName split : {SplitName::train, SplitName::valid}) {
+    const auto texts = texts_of(data, 0, split);
+    EXPECT_TRUE(std::is_sorted(texts.begin(), texts.end(), [](const std::string& a, const std::string& b) {
+      return std::stoi(a.substr(9)) < std::stoi(b.substr(9));
+    }));
+    for (const std::string& text : texts) {
+      EXPECT_TRUE(all.insert(text).second);
+      bytes[split == SplitName::valid] += static_cast<Index>(text.size());
+    }
+    documents[split == SplitName::valid] = static_cast<Index>(texts.size());
+  }
+  EXPECT_EQ(all.size(), 300u);
+  EXPECT_NEAR(static_cast<double>(documents[1]), 60, 25);  // 3.6 standard deviations
+  const Domain& d = data.domains()[0];
+  EXPECT_EQ(d.train_documents, documents[0]);
+  EXPECT_EQ(d.valid_documents, documents[1]);
+  EXPECT_EQ(d.train_bytes, bytes[0]);
+  EXPECT_EQ(d.valid_bytes, bytes[1]);
+  EXPECT_EQ(d.train_tokens, bytes[0] + documents[0]);
+  EXPECT_EQ(d.valid_tokens, bytes[1] + documents[1]);
+  EXPECT_FALSE(fs::exists(folder.path() / "out/prepare.tmp"));
+}
+
+TEST(Prepare, SplitDependsOnSeedAndDomainOnly) {
+  const TempFolder folder;
+  for (int i = 0; i < 100; ++i) folder.write(fmt::format("in/{:03}", i), fmt::format("document {}\n", i));
+  PrepareOptions o = options_for(folder, {{"a", {folder.path() / "in"}}, {"b", {folder.path() / "in"}}});
+  const Prepared first = run(o);
+  const auto a = texts_of(first.dataset, 0, SplitName::valid),
+             b = texts_of(first.dataset, 1, SplitName::valid);
+  EXPECT_NE(a, b);
+  o.domains.erase(o.domains.begin());
+  o.output = folder.path() / "out2";
+  EXPECT_EQ(texts_of(run(o).dataset, 0, SplitName::valid), b);
+  o.seed = 2;
+  o.output = folder.path() / "out3";
+  EXPECT_NE(texts_of(run(o).dataset, 0, SplitName::valid), b);
+}
+
+TEST(Prepare, BothSplitsHaveTextWhateverIsDrawn) {
+  const TempFolder folder;
+  for (const int documents : {2, 3, 5})
+    for (const double fraction : {1e-6, 0.5, 1 - 1e-6})
+      for (std::uint64_t seed = 0; seed < 8; ++seed) {
+        const fs::path in = folder.path() / fmt::format("in{}", documents);
+        for (int i = 0; i < documents; ++i)
+          folder.write(fmt::format("in{}/{}", documents, i), std::to_string(i));
+        PrepareOptions o = options_for(folder, {{"a", {in}}}, fraction);
+        o.seed = seed;
+        o.overwrite = true;
+        const Domain d = run(o).dataset.domains()[0];
+        EXPECT_GT(d.train_documents, 0);
+        EXPECT_GT(d.valid_documents, 0);
+        EXPECT_EQ(d.train_documents + d.valid_documents, documents);
+      }
+}
+
+TEST(Prepare, ASingleDocumentIsCut) {
+  const TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += fmt::format("line {}\n", i);
+  PrepareOptions o = options_for(folder, {{"a", {folder.write("f", text)}}}, 0.1);
+  o.overwrite = true;
+  {
+    const Dataset data = run(o).dataset;
+    const auto train = texts_of(data, 0, SplitName::train), valid = texts_of(data, 0, SplitName::valid);
+    ASSERT_EQ(train.size(), 1u);
+    ASSERT_EQ(valid.size(), 1u);
+    EXPECT_EQ(train[0] + valid[0], text);
+    EXPECT_TRUE(train[0].ends_with("\n"));
+    EXPECT_NEAR(static_cast<double>(valid[0].size()), 0.1 * static_cast<double>(text.size()), 10);
+  }
+  for (const auto& [small, train, valid] : {std::tuple{"ab", "a", "b"},
+                                            {"a", "a", ""},
+                                            {"\xE7\xB7\x9A", "\xE7\xB7\x9A", ""},
+                                            {"x\xE7\xB7\x9A", "x", "\xE7\xB7\x9A"}}) {
+    folder.write("f", small);
+    for (const double fraction : {0.001, 0.5, 0.999}) {
+      o.valid_fraction = fraction;
+      const Dataset data = run(o).dataset;
+      EXPECT_EQ(texts_of(data, 0, SplitName::train), std::vector<std::string>{train});
+      EXPECT_EQ(texts_of(data, 0, SplitName::valid),
+                *valid ? std::vector<std::string>{valid} : std::vector<std::string>{});
+    }
+  }
+  o.valid_fraction = 0;
+  folder.write("f", text);
+  EXPECT_EQ(texts_of(run(o).dataset, 0, SplitName::train), std::vector<std::string>{text});
+}
+
+TEST(Prepare, ALargeFileGivesBothSplits) {
+  const TempFolder folder;
+  std::string text;
+  for (int i = 0; text.size() < 3 << 20; ++i) text += fmt::format("line {}\n{}", i, i % 20 ? "" : "\n");
+  const Domain d = run(options_for(folder, {{"a", {folder.write("f", text)}}}, 0.2)).dataset.domains()[0];
+  EXPECT_EQ(d.train_bytes + d.valid_bytes, static_cast<Index>(text.size()));
+  const double share = static_cast<double>(d.valid_bytes) / static_cast<double>(text.size());
+  EXPECT_GT(share, 0.05);
+  EXPECT_LT(share, 0.4);
+}
+
+std::string varied_text(int lines) {
+  std::string text;
+  for (int i = 0; i < lines; ++i)
+    text += fmt::format("\twagon {} goes to track {}; größer als {}, その線路は{}番です\r\n\n", i, i * 7 % 31,
+                        i % 9, i % 13);
+  return text;
+}
+
+TEST(Prepare, TrainsATokenizerAndUsesIt) {
+  const TempFolder folder;
+  const std::string text = varied_text(500);
+  PrepareOptions o = options_for(folder, {{"a", {folder.write("f", text)}}}, 0.1);
+  o.tokenizer = "train-spm:350";
+  const Dataset data = run(o).dataset;
+  EXPECT_EQ(data.vocab(), 350);
+  EXPECT_EQ(data.tokenizer(), "sentencepiece");
+  EXPECT_EQ(texts_of(data, 0, SplitName::train)[0] + texts_of(data, 0, SplitName::valid)[0], text);
+  EXPECT_LT(data.domains()[0].train_tokens, data.domains()[0].train_bytes * 2 / 3);
+
+  const auto first = contents(o.output);
+  o.output = folder.path() / "again";
+  run(o);
+  EXPECT_EQ(contents(o.output), first);
+
+  o.tokenizer = "spm:" + (folder.path() / "out/tokenizer.model").string();
+  o.output = folder.path() / "given";
+  run(o);
+  EXPECT_EQ(contents(o.output).at("a.train.bin"), first.at("a.train.bin"));
+  EXPECT_EQ(contents(o.output).at("tokenizer.model"), first.at("tokenizer.model"));
+}
+
+TEST(Prepare, ReportsProgressUpToTheEnd) {
+  const TempFolder folder;
+  PrepareOptions o = options_for(
+      folder, {{"a", {folder.write("f", varied_text(400))}}, {"b", {folder.write("g", varied_text(300))}}});
+  o.tokenizer = "train-spm:330";
+  std::vector<std::string> phases;
+  Index bytes = 0, total = 0;
+  prepare(o, [&](const PrepareProgress& p) {
+    if (phases.empty() || phases.back() != p.phase) phases.emplace_back(p.phase);
+    bytes = p.bytes;
+    total = p.total;
+  });
+  EXPECT_EQ(phases, (std::vector<std::string>{"sampling lines", "training the tokenizer", "a", "b"}));
+  EXPECT_EQ(bytes, total);
+  EXPECT_EQ(total, static_cast<Index>(varied_text(400).size() + varied_text(300).size()));
+}
+
+TEST(Prepare, NamesWhatIsWrong) {
+  const TempFolder folder;
+  const fs::path good = folder.write("good", "some text\n"), empty = folder.write("empty", "");
+  const fs::path latin = folder.write("latin",
+                                      "0123456789gr\xF6\xDF"
+                                      "er");
+  fs::create_directory(folder.path() / "nothing");
+  const PrepareOptions base = options_for(folder, {{"a", {good}}});
+  const auto expect = [&](auto change, const char* text) {
+    PrepareOptions o = base;
+    change(o);
+    EXPECT_BAD_INPUT(run(o), text);
+    EXPECT_FALSE(fs::exists(o.output)) << text;  // not even an empty folder is left
+  };
+  using O = PrepareOptions;
+  expect([](O& o) { o.domains.clear(); }, "--domain");
+  expect([](O& o) { o.domains[0].name = "a b"; }, "'a b'");
+  expect([](O& o) { o.domains[0].name = "dataset"; }, "'dataset'");
+  expect([](O& o) { o.domains.push_back(o.domains[0]); }, "domain a is given twice");
+  for (const double f : {-0.1, 1.0, 2.0, std::nan("")})
+    expect([&](O& o) { o.valid_fraction = f; }, "--valid-fraction");
+  expect([&](O& o) { o.domains[0].paths = {folder.path() / "absent"}; }, "absent");
+  expect([&](O& o) { o.domains[0].paths = {empty}; }, "domain a is empty");
+  expect([&](O& o) { o.domains[0].paths = {folder.path() / "nothing"}; }, "domain a is empty");
+  expect([&](O& o) { o.domains.push_back({"b", {empty}}); }, "domain b is empty");
+  expect([&](O& o) { o.domains[0].paths = {folder.path()}; }, "write elsewhere");
+  expect([](O& o) { o.tokenizer = "words"; }, "choose bytes");
+  expect([](O& o) { o.tokenizer = "train-spm:"; }, "train-spm:4096");
+  expect([](O& o) { o.tokenizer = "train-spm:12x"; }, "train-spm:4096");
+  expect([](O& o) { o.tokenizer = "train-spm:-5"; }, "train-spm:4096");
+  expect([](O& o) { o.tokenizer = "train-spm:90000"; }, "largest possible");
+  expect([&](O& o) { o.tokenizer = "spm:" + (folder.path() / "no.model").string(); }, "no.model");
+  expect([&](O& o) { o.tokenizer = "spm:" + good.string(); }, "not a SentencePiece model");
+
+  PrepareOptions o = base;
+  o.output = good / "out";
+  EXPECT_BAD_INPUT(run(o), "choose another --output");
+  o.output = "";
+  EXPECT_BAD_INPUT(run(o), "--output");
+
+  // Bytes take any file; SentencePiece is told where it is not UTF-8, both when it trains and when it
+  // encodes.
+  const fs::path text = folder.write("text", varied_text(400));
+  o = base;
+  o.domains = {{"a", {text, latin}}};
+  o.tokenizer = "train-spm:330";
+  EXPECT_BAD_INPUT(run(o), "latin: byte 12 is not UTF-8");
+  o.domains[0].paths = {text};
+  run(o);
+  o.tokenizer = "spm:" + (o.output / "tokenizer.model").string();
+  o.domains[0].paths = {text, latin};
+  o.output = folder.path() / "out2";
+  EXPECT_BAD_INPUT(run(o), "latin: byte 12 is not UTF-8");
+  o.tokenizer = "bytes";
+  EXPECT_NO_THROW(run(o));
+
+  // The offset is the file's, not the piece's.
+  folder.write("big", std::string(2 * max_document_bytes, 'x') + "\xFF");
+  o.tokenizer = "spm:" + (folder.path() / "out/tokenizer.model").string();
+  o.output = folder.path() / "out3";
+  o.domains[0].paths = {folder.path() / "big"};
+  EXPECT_BAD_INPUT(run(o), fmt::format("big: byte {} is", 2 * max_document_bytes));
+}
+
+TEST(Prepare, OverwritesOnlyWhenAsked) {
+  const TempFolder folder;
+  PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "first\nsecond\n")}}});
+  folder.write("out/notes.txt", "mine");
+  run(o);
+  const auto before = contents(o.output);
+  folder.write("f", "third\nfourth\n");
+  EXPECT_BAD_INPUT(run(o), "--overwrite");
+  EXPECT_EQ(contents(o.output), before);
+  o.overwrite = true;
+  run(o);
+  EXPECT_NE(contents(o.output), before);
+  EXPECT_EQ(contents(o.output).at("notes.txt"), "mine");
+
+  // Nor a file that only looks like a part of a data set.
+  o.overwrite = false;
+  o.output = folder.path() / "other";
+  folder.write("other/a.valid.bin", "precious");
+  EXPECT_BAD_INPUT(run(o), "a.valid.bin exists");
+  EXPECT_EQ(read_file(folder.path() / "other/a.valid.bin"), "precious");
+}
+
+TEST(Prepare, OneProcessAtATime) {
+  const TempFolder folder;
+  const PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "first\nsecond\n")}}});
+  fs::create_directory(o.output);
+  const int lock = ::open(o.output.c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
+  EXPECT_BAD_INPUT(run(o), "another `switchyard prepare`");
+  ::close(lock);
+  EXPECT_NO_THROW(run(o));
+}
+
+// Stopped before any of its writes, renames and syncs, it leaves the old data set, the new one, or none;
+// never a mixture.
+TEST(Prepare, InterruptedAnywhereLeavesNoFalseDataSet) {
+  for (const bool existing : {false, true}) {
+    bool finished = false;
+    for (int allowed = 0; !finished; ++allowed) {
+      ASSERT_LT(allowed, 1000);
+      const TempFolder folder;
+      PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "old one\nold two\n")}}});
+      if (existing) run(o);
+      folder.write("f", "the new one\nthe new two\n");
+      o.overwrite = existing;
+      int left = allowed;
+      write_fault = [&](std::string_view, const fs::path& path) {
+        if (left-- == 0) fail("injected at {}", path.string());
+      };
+      try {
+        run(o);
+        finished = true;
+      } catch (const Failure&) {
+      }
+      write_fault = nullptr;
+      if (fs::exists(o.output / "dataset.ini")) {
+        const Dataset data(o.output);
+        const std::string text =
+            texts_of(data, 0, SplitName::train)[0] + texts_of(data, 0, SplitName::valid)[0];
+        EXPECT_TRUE(text == "the new one\nthe new two\n" ||
+                    (existing && !finished && text == "old one\nold two\n"))
+            << text;
+      } else {
+        EXPECT_FALSE(finished);
+      }
+      EXPECT_FALSE(fs::exists(o.output / "prepare.tmp"));
+      // And the command can simply be given again.
+      o.overwrite = true;
+      EXPECT_EQ(run(o).dataset.domains()[0].train_documents, 1);
+    }
+  }
+}
+
+// A killed process leaves its folder behind; the next one clears it away.
+TEST(Prepare, ClearsWhatAKilledOneLeft) {
+  const TempFolder folder;
+  folder.write("out/prepare.tmp/a.train.bin", "junk");
+  const PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "first\nsecond\n")}}});
+  EXPECT_NO_THROW(run(o));
+  EXPECT_FALSE(fs::exists(folder.path() / "out/prepare.tmp"));
+}
+
+TEST(Prepare, MemoryDoesNotGrowWithTheCorpus) {
+  const auto peak = [] {
+    rusage usage;
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;  // KiB; never falls
+  };
+  const TempFolder folder;
+  PrepareOptions o = options_for(folder, {{"a", {folder.path() / "in"}}});
+  o.overwrite = true;
+  std::string text;
+  for (int i = 0; text.size() < 4 << 20; ++i) text += fmt::format("line {}\n", i);
+  folder.write("in/0", text);
+  run(o);
+  const long before = peak();
+  for (int i = 1; i < 16; ++i) folder.write(fmt::format("in/{}", i), text);
+  run(o);
+  EXPECT_LT(peak() - before, 16 << 10);  // 60 MiB more of text; the data set is mapped, not read
+}
+
+}  // namespace
+}  // namespace sy

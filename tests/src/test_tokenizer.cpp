@@ -1,0 +1,126 @@
+#include "src/data/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/src/temp_folder.h"
+
+namespace sy {
+namespace {
+
+std::vector<std::string> some_lines() {
+  std::vector<std::string> lines;
+  for (int i = 0; i < 400; ++i)
+    lines.push_back(fmt::format("  wagon {} goes to track {}; größer als {}, その線路は{}番です", i,
+                                i * 7 % 31, i % 9, i % 13));
+  return lines;
+}
+
+std::unique_ptr<Tokenizer> trained(const TempFolder& folder, Index vocab = 350) {
+  return load_sentencepiece(folder.write("t.model", train_sentencepiece(some_lines(), vocab)));
+}
+
+std::string round_trip(const Tokenizer& t, const std::string& text) {
+  std::vector<std::int32_t> ids;
+  t.encode(text, ids);
+  for (const std::int32_t id : ids) {
+    EXPECT_GE(id, 0);
+    EXPECT_LT(id, t.vocab());
+    EXPECT_NE(id, t.end_of_text());
+  }
+  return t.decode(ids);
+}
+
+TEST(ByteTokenizer, IdsAreTheBytes) {
+  const auto t = make_byte_tokenizer();
+  EXPECT_EQ(t->kind(), "bytes");
+  EXPECT_EQ(t->vocab(), 257);
+  EXPECT_EQ(t->end_of_text(), 256);
+  std::vector<std::int32_t> ids = {5};
+  t->encode(std::string("a\xFF\0z", 4), ids);
+  EXPECT_EQ(ids, (std::vector<std::int32_t>{5, 'a', 255, 0, 'z'}));  // appended
+  EXPECT_EQ(t->decode({'a', 256, 'b'}), "ab");
+  EXPECT_EQ(t->decode({}), "");
+  EXPECT_THROW(t->decode({257}), std::logic_error);
+  std::string all;
+  for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
+  EXPECT_EQ(round_trip(*t, all), all);
+}
+
+TEST(SentencePiece, DecodesWhatItEncoded) {
+  const TempFolder folder;
+  const auto t = trained(folder);
+  EXPECT_EQ(t->kind(), "sentencepiece");
+  EXPECT_EQ(t->vocab(), 350);
+  EXPECT_TRUE(t->needs_utf8());
+  const std::string texts[] = {"",
+                               " ",
+                               "   leading, trailing   ",
+                               "a\n\n\tb\r\n  c\n",
+                               "\n",
+                               "größer als 7",
+                               "その線路は7番です",
+                               "unseen: \xF0\x9F\x9A\x82 \xCE\xA9 \x7F \x01",
+                               std::string("nul \0 inside", 12),
+                               "\xE2\x96\x81",
+                               "a\xE2\x96\x81\xE2\x96\x81 b \xE2\x96\x81",
+                               "<unk></s><s><0x41>",
+                               "e\xCC\x81 \xEF\xAC\x81 \xC2\xA0\xE3\x80\x80\xEF\xBB\xBF."};
+  for (const std::string& text : texts) EXPECT_EQ(round_trip(*t, text), text);
+}
+
+TEST(SentencePiece, UsesItsPieces) {
+  const TempFolder folder;
+  const auto t = trained(folder);
+  std::vector<std::int32_t> ids;
+  const std::string text = some_lines()[17];
+  t->encode(text, ids);
+  EXPECT_LT(ids.size(), text.size() * 2 / 3);
+}
+
+TEST(SentencePiece, TrainsTheSameModelAgain) {
+  EXPECT_EQ(train_sentencepiece(some_lines(), 340), train_sentencepiece(some_lines(), 340));
+}
+
+TEST(SentencePiece, NamesTheLargestAndTheSmallestVocabulary) {
+  const std::string large = MESSAGE_OF(InputError, train_sentencepiece(some_lines(), 50000));
+  const std::size_t at = large.find("largest possible vocabulary is ");
+  ASSERT_NE(at, std::string::npos) << large;
+  const Index most = std::stol(large.substr(at + 31));
+  EXPECT_NO_THROW(train_sentencepiece(some_lines(), most));
+  EXPECT_THROW(train_sentencepiece(some_lines(), most + 1), InputError);
+
+  const std::string small = MESSAGE_OF(InputError, train_sentencepiece(some_lines(), 100));
+  const std::size_t need = small.find("alone need ");
+  ASSERT_NE(need, std::string::npos) << small;
+  EXPECT_THROW(train_sentencepiece(some_lines(), std::stol(small.substr(need + 11)) - 1), InputError);
+  EXPECT_NO_THROW(train_sentencepiece(some_lines(), std::stol(small.substr(need + 11)) + 1));
+
+  EXPECT_BAD_INPUT(train_sentencepiece({}, 300), "cannot train");
+}
+
+TEST(SentencePiece, RefusesWhatIsNoModel) {
+  const TempFolder folder;
+  EXPECT_BAD_INPUT(load_sentencepiece(folder.path() / "absent.model"), "absent.model");
+  EXPECT_BAD_INPUT(load_sentencepiece(folder.write("text.model", "this is a text\n")),
+                   "not a SentencePiece model");
+  EXPECT_BAD_INPUT(load_sentencepiece(folder.write("empty.model", "")), "not a SentencePiece model");
+  const std::string model = train_sentencepiece(some_lines(), 340);
+  EXPECT_BAD_INPUT(load_sentencepiece(folder.write("half.model", model.substr(0, model.size() / 2))),
+                   "not a SentencePiece model");
+}
+
+TEST(OpenTokenizer, FollowsDatasetIni) {
+  const TempFolder folder;
+  EXPECT_BAD_INPUT(open_tokenizer(folder.path()), "dataset.ini");
+  folder.write("dataset.ini", "[dataset]\ntokenizer = bytes\ndomains = a\n");
+  EXPECT_EQ(open_tokenizer(folder.path())->vocab(), 257);
+  folder.write("dataset.ini", "[dataset]\ntokenizer = sentencepiece\nmodel = t.model\ndomains = a\n");
+  EXPECT_BAD_INPUT(open_tokenizer(folder.path()), "t.model");
+  trained(folder, 345);
+  EXPECT_EQ(open_tokenizer(folder.path())->vocab(), 345);
+  folder.write("dataset.ini", "[dataset]\ntokenizer = none\nvocab = 9\ndomains = a\n");
+  EXPECT_BAD_INPUT(open_tokenizer(folder.path()), "tokenizer = none");
+}
+
+}  // namespace
+}  // namespace sy
