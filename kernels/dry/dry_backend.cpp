@@ -1,0 +1,206 @@
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "kernels/cpu/routing.h"
+#include "kernels/dry/dry.h"
+
+namespace sy {
+
+namespace {
+
+// Host code may read what is this small; anything larger would only cost memory.
+constexpr Index small_bytes = Index{1} << 20;
+
+// The size of each allocation stands in a page before it.
+constexpr Index page = 4096;
+
+void release(std::byte* memory) {
+  Index size;
+  std::memcpy(&size, memory - page, sizeof size);
+  munmap(memory - page, static_cast<std::size_t>(size));
+}
+
+// Pairs of a query and a key that it sees.
+double visible_pairs(const AttentionDesc& desc, Index s) {
+  double pairs = 0;
+  for (Index i = 0; i < s; ++i) {
+    const Index last = desc.causal ? i : s - 1,
+                first = desc.window > 0 ? std::max<Index>(0, i - desc.window + 1) : 0;
+    pairs += static_cast<double>(last - first + 1);
+  }
+  return pairs;
+}
+
+double number(Index x) {
+  return static_cast<double>(x);
+}
+
+class DryBackend final : public Backend {
+ public:
+  DryCounts counts;
+
+  std::string_view name() const override { return "dry"; }
+  std::string describe() const override { return "dry, computes nothing"; }
+
+  DeviceMemory allocate(Index bytes) override {
+    const Index size = bytes + page;
+    void* const memory = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+      fail("no address space for {} bytes: plan a smaller model or more ranks", bytes);
+    std::memcpy(memory, &size, sizeof size);
+    return {static_cast<std::byte*>(memory) + page, release};
+  }
+
+ protected:
+  void do_to_device(const void* host, View x) override {
+    std::memcpy(x.bytes(), host, static_cast<std::size_t>(x.size_bytes()));
+  }
+  void do_to_host(ConstView x, void* host) override {
+    std::memcpy(host, x.bytes(), static_cast<std::size_t>(x.size_bytes()));
+  }
+  void do_fill(View x, float value) override {
+    count(0, {x});
+    write(x, value);
+  }
+  void do_copy(ConstView x, View y) override {
+    count(0, {x, y});
+    if (x.size_bytes() <= small_bytes)
+      std::memcpy(y.bytes(), x.bytes(), static_cast<std::size_t>(x.size_bytes()));
+  }
+  void do_add(ConstView x, View y) override { count(0, {x, y, y}); }
+  void do_scale(View x, float) override { count(0, {x, x}); }
+  void do_sum_squares(ConstView x, View out) override {
+    count(0, {x});
+    write(out, 0);
+  }
+
+  void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override {
+    count(2 * number(a.elements()) * number(c.dim(1)), {a, b, c, desc.accumulate ? c : View()});
+  }
+  void do_grouped_gemm(ConstView x, ConstView w, ConstView, View y) override {
+    count(2 * number(x.elements()) * number(w.dim(1)), {x, w, y});
+  }
+  void do_grouped_gemm_input(ConstView dy, ConstView w, ConstView, View dx) override {
+    count(2 * number(dx.elements()) * number(w.dim(1)), {dy, w, dx});
+  }
+  void do_grouped_gemm_weight(ConstView dy, ConstView x, ConstView, View dw) override {
+    count(2 * number(x.elements()) * number(dw.dim(1)), {dy, x, dw, dw});
+  }
+  void do_bias_forward(ConstView bias, ConstView, View y) override { count(0, {bias, y, y}); }
+  void do_bias_backward(ConstView dy, View dbias) override { count(0, {dy, dbias, dbias}); }
+
+  void do_norm_forward(const NormDesc&, ConstView x, ConstView weight, ConstView, View y,
+                       View stats) override {
+    count(0, {x, weight, y, stats});
+  }
+  void do_norm_backward(const NormDesc&, ConstView dy, ConstView x, ConstView weight, ConstView stats,
+                        View dx, View dweight, View) override {
+    count(0, {dy, x, weight, stats, dx, dx, dweight, dweight});
+  }
+  void do_activation_forward(const FfnActivation&, ConstView h, ConstView, View y) override {
+    count(0, {h, y});
+  }
+  void do_activation_backward(const FfnActivation&, ConstView dy, ConstView h, ConstView, View dh,
+                              View drow_scale) override {
+    count(0, {dy, h, dh, drow_scale});
+  }
+  void do_rope(View x, Index heads, ConstView, ConstView, bool) override {
+    counts.bytes += 2 * number(x.size_bytes()) * number(heads) / number(x.dim(1));
+  }
+
+  // Two products of each query with each key that it sees; backward five, as the scores are computed again.
+  void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) override {
+    count(2 * attention_product(desc, out), {qkv, out, lse});
+  }
+  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
+                             ConstView lse, View dqkv) override {
+    count(5 * attention_product(desc, out), {dout, qkv, out, lse, dqkv});
+  }
+
+  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, View experts, View weights,
+                        View routed, View probability, View z_squared) override {
+    count(0, {logits, experts, weights, routed, probability});
+    const Index e = logits.dim(1), group = routed.dim(0) > 0 ? experts.elements() / routed.dim(0) : 1;
+    std::fill_n(routed.i32(), routed.elements(), 0);
+    for (Index a = 0; a < experts.elements(); ++a) {
+      experts.i32()[a] = static_cast<std::int32_t>(a % e);
+      weights.f32()[a] = 1.0f / static_cast<float>(desc.top_k);
+      ++routed.i32()[a / group * e + a % e];
+    }
+    std::fill_n(probability.f32(), probability.elements(),
+                static_cast<float>(number(group) / desc.top_k / number(e)));
+    write(z_squared, 0);
+  }
+  void do_route_backward(const RouteDesc&, ConstView logits, ConstView experts, ConstView weights,
+                         ConstView dweights, ConstView, float, View dlogits) override {
+    count(0, {logits, experts, weights, dweights, dlogits});
+  }
+  void do_capacity(const CapacityDesc&, ConstView experts, ConstView weights, Index, Index,
+                   View keep) override {
+    count(0, {experts, weights, keep});
+    std::fill_n(keep.i32(), keep.elements(), 1);
+  }
+  void do_sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots,
+                           View counted) override {
+    count(0, {experts, keep, rows, tokens, slots});
+    cpu::sort_assignments(experts, keep, rows, tokens, slots, counted);
+  }
+  void do_gather_rows(ConstView, ConstView index, View y) override { count(0, {index, y, y}); }
+  void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override {
+    count(0, {x, slots, y, accumulate ? y : View()});
+  }
+
+  void do_embedding_forward(ConstView ids, ConstView, Index, View y) override { count(0, {ids, y, y}); }
+  void do_embedding_backward(ConstView ids, ConstView dy, Index, View) override {
+    count(0, {ids, dy, dy, dy});
+  }
+  void do_cross_entropy_forward(const CrossEntropyDesc&, ConstView logits, ConstView targets,
+                                View stats) override {
+    count(0, {logits, targets, stats});
+  }
+  void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) override {
+    count(0, {stats, targets, lse, loss});
+    write(loss, 0);
+  }
+  void do_cross_entropy_backward(const CrossEntropyDesc&, ConstView targets, ConstView lse, float, float,
+                                 View logits) override {
+    count(0, {targets, lse, logits, logits});
+  }
+  void do_adamw(const AdamW&, ConstView g, View w, View m, View v) override {
+    count(0, {g, w, w, m, m, v, v});
+  }
+
+ private:
+  void count(double flops, std::initializer_list<ConstView> moved) {
+    counts.flops += flops;
+    for (ConstView v : moved)
+      if (v) counts.bytes += number(v.size_bytes());
+  }
+  // Small tensors only.
+  static void write(View x, float value) {
+    if (x.size_bytes() > small_bytes) return;
+    if (value == 0)
+      std::memset(x.bytes(), 0, static_cast<std::size_t>(x.size_bytes()));
+    else
+      std::fill_n(x.f32(), x.elements(), value);
+  }
+  static double attention_product(const AttentionDesc& desc, ConstView out) {
+    return 2 * number(out.dim(0)) * number(out.dim(2)) * number(out.dim(3)) * visible_pairs(desc, out.dim(1));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_dry() {
+  return std::make_unique<DryBackend>();
+}
+
+DryCounts& dry_counts(Backend& backend) {
+  auto* const dry = dynamic_cast<DryBackend*>(&backend);
+  SY_ASSERT(dry, "the {} backend counts nothing", backend.name());
+  return dry->counts;
+}
+
+}  // namespace sy

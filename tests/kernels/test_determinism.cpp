@@ -1,0 +1,234 @@
+// Two promises of kernels/backend.h that no tolerance may soften: a result is bitwise the same on any number
+// of threads, and a row is bitwise the same whatever rows share its call.
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/philox.h"
+#include "tests/kernels/op_case.h"
+
+namespace sy::test {
+namespace {
+
+// Runs operations and keeps the bits of what they wrote.
+class Recorder {
+ public:
+  Recorder(Backend& backend) : backend_(backend) {}
+
+  Tensor normal(const char* name, Shape shape) {
+    const RandomStream stream(5, name);
+    std::vector<float> x(shape.elements());
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(stream.normal(i));
+    return put(shape, x);
+  }
+  template <class T>
+  Tensor put(Shape shape, const std::vector<T>& values) {
+    Tensor t = backend_.tensor(shape, DTypeOf<T>::value);
+    backend_.to_device(values.data(), t);
+    return t;
+  }
+  void keep(const char* name, ConstView v) {
+    backend_.synchronize();
+    std::vector<std::byte> bytes(v.size_bytes());
+    backend_.to_host(v, bytes.data());
+    kept.push_back({name, std::move(bytes)});
+  }
+
+  std::vector<std::pair<std::string, std::vector<std::byte>>> kept;
+
+ private:
+  Backend& backend_;
+};
+
+// Everything that sums, over sizes that several runs and tiles share and that none of them divides.
+void run_all(Backend& b, Recorder& r) {
+  constexpr Index t = 1003, d = 161, e = 13, k = 3, v = 517, n = 70001;
+  const auto zeros = [&](Shape shape, DType dtype = DType::f32) { return b.tensor(shape, dtype); };
+  const Tensor x = r.normal("x", {t, d}), dy = r.normal("dy", {t, d}), w = r.normal("w", {d});
+
+  const Tensor sum = zeros({1}, DType::f64);
+  b.sum_squares(r.normal("flat", {n}), sum);
+  r.keep("sum_squares", sum);
+
+  const Tensor product = zeros({t, v}), weight_gradient = zeros({v, d}), table = r.normal("table", {v, d});
+  b.gemm({false, true}, x, table, product);
+  b.gemm({true, false, true}, product, x, weight_gradient);
+  r.keep("gemm", product);
+  r.keep("gemm, long sum", weight_gradient);
+
+  for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
+    const Tensor y = zeros({t, d}), stats = zeros({t, 2}), dx = zeros({t, d}), dw = zeros({d}),
+                 db = zeros({d});
+    b.norm_forward({kind}, x, w, w, y, stats);
+    b.norm_backward({kind}, dy, x, w, stats, dx, dw, db);
+    for (const Tensor* out : {&y, &dx, &dw, &db}) r.keep("norm", *out);
+  }
+  const Tensor db = zeros({d});
+  b.bias_backward(dy, db);
+  r.keep("bias_backward", db);
+
+  const Tensor h = r.normal("h", {t, 2 * d}), dh = zeros({t, 2 * d}), scale = r.normal("scale", {t}),
+               dscale = zeros({t});
+  b.activation_backward({}, dy, h, scale, dh, dscale);
+  r.keep("activation_backward", dh);
+  r.keep("activation_backward, scale", dscale);
+
+  const Tensor qkv = r.normal("qkv", {2, 150, 6, 24}), out = zeros({2, 150, 4, 24}), lse = zeros({2, 4, 150}),
+               dqkv = zeros({2, 150, 6, 24});
+  b.attention_forward({0.2f}, qkv, out, lse);
+  b.attention_backward({0.2f}, out, qkv, out, lse, dqkv);
+  r.keep("attention_forward", out);
+  r.keep("attention_backward", dqkv);
+
+  const Tensor logits = r.normal("logits", {t, e}), experts = zeros({t, k}, DType::i32),
+               weights = zeros({t, k}), routed = zeros({1, e}, DType::i32), probability = zeros({1, e}),
+               z = zeros({1}, DType::f64), keep = zeros({t, k}, DType::i32),
+               rows = zeros({t * k}, DType::i32), tokens = zeros({t * k}, DType::i32),
+               slots = zeros({t, k}, DType::i32), counts = zeros({e}, DType::i32), dlogits = zeros({t, e});
+  b.route_forward({Score::softmax, k}, logits, {}, experts, weights, routed, probability, z);
+  b.route_backward({Score::softmax, k}, logits, experts, weights, weights, probability, 0.1f, dlogits);
+  b.capacity({DropOrder::probability, 200}, experts, weights, 1, e, keep);
+  b.sort_assignments(experts, keep, rows, tokens, slots, counts);
+  for (const Tensor* o :
+       {&experts, &weights, &routed, &probability, &z, &dlogits, &keep, &rows, &tokens, &slots, &counts})
+    r.keep("routing", *o);
+  const Tensor there = zeros({t * k, d}), back = zeros({t, d});
+  b.gather_rows(x, tokens, there);
+  b.combine_rows(there, slots, false, back);
+  r.keep("combine_rows", back);
+
+  std::vector<std::int32_t> offsets = {0};
+  for (Index i = 0; i < e; ++i) offsets.push_back(offsets.back() + static_cast<std::int32_t>(31 * i % 160));
+  const Index grouped_rows = offsets.back();
+  const Tensor at = r.put<std::int32_t>({e + 1}, offsets), gx = r.normal("gx", {grouped_rows, d}),
+               gw = r.normal("gw", {e, 40, d}), gy = zeros({grouped_rows, 40}),
+               gdx = zeros({grouped_rows, d}), gdw = zeros({e, 40, d});
+  b.grouped_gemm(gx, gw, at, gy);
+  b.grouped_gemm_input(gy, gw, at, gdx);
+  b.grouped_gemm_weight(gy, gx, at, gdw);
+  for (const Tensor* o : {&gy, &gdx, &gdw}) r.keep("grouped_gemm", *o);
+
+  std::vector<std::int32_t> ids(t);
+  for (Index i = 0; i < t; ++i) ids[i] = static_cast<std::int32_t>(RandomStream(5, "ids").bits(i) % 11);
+  const Tensor id = r.put<std::int32_t>({t}, ids), dtable = zeros({11, d});
+  b.embedding_backward(id, dy, 0, dtable);
+  r.keep("embedding_backward", dtable);
+
+  const Tensor stats = zeros({1, t, 3}), token_lse = zeros({t}), loss = zeros({t});
+  b.cross_entropy_forward({}, product, id, stats.view().reshape({t, 3}));
+  b.cross_entropy_loss(stats, id, token_lse, loss);
+  b.cross_entropy_backward({}, id, token_lse, 1.0f, 0.1f, product);
+  r.keep("cross_entropy", loss);
+  r.keep("cross_entropy_backward", product);
+}
+
+class Determinism : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(On, Determinism, testing::ValuesIn(test_backends()), backend_name);
+
+TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
+  const auto backend = make_backend(GetParam());
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  Recorder alone(*backend);
+  run_all(*backend, alone);
+  for (int n : {2, 3, 2}) {
+    omp_set_num_threads(n);
+    Recorder together(*backend);
+    run_all(*backend, together);
+    ASSERT_EQ(together.kept.size(), alone.kept.size());
+    for (std::size_t i = 0; i < alone.kept.size(); ++i)
+      EXPECT_TRUE(alone.kept[i].second == together.kept[i].second)
+          << alone.kept[i].first << " on " << n << " threads";
+  }
+  omp_set_num_threads(threads);
+}
+
+// Each case computes rows [begin, begin + count) of its whole input.
+TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
+  const auto backend = make_backend(GetParam());
+  Backend& b = *backend;
+  Recorder r(b);
+  constexpr Index t = 301, d = 67, n = 45;
+  const Tensor x = r.normal("x", {t, d}), w = r.normal("w", {n, d}), norm_weight = r.normal("nw", {d}),
+               dy = r.normal("dy", {t, d}), h = r.normal("h", {t, 2 * d});
+  std::vector<std::int32_t> ids(t, 5);
+  const Tensor targets = r.put<std::int32_t>({t}, ids);
+  const std::function<Tensor(Index, Index)> cases[] = {
+      [&](Index begin, Index count) {
+        Tensor y = b.tensor({count, n});
+        b.gemm({false, true}, x.view().rows(begin, count), w, y);
+        return y;
+      },
+      [&](Index begin, Index count) {
+        Tensor y = b.tensor({count, n});
+        const Tensor offsets = r.put<std::int32_t>({2}, {0, static_cast<std::int32_t>(count)});
+        b.grouped_gemm(x.view().rows(begin, count), w.view().reshape({1, n, d}), offsets, y);
+        return y;
+      },
+      [&](Index begin, Index count) {
+        Tensor y = b.tensor({count, d});
+        const Tensor stats = b.tensor({count, 2});
+        b.norm_forward({NormKind::layernorm}, x.view().rows(begin, count), norm_weight, norm_weight, y,
+                       stats);
+        return y;
+      },
+      [&](Index begin, Index count) {
+        Tensor dh = b.tensor({count, 2 * d});
+        b.activation_backward({}, dy.view().rows(begin, count), h.view().rows(begin, count), {}, dh, {});
+        return dh;
+      },
+      [&](Index begin, Index count) {
+        Tensor weights = b.tensor({count, 3});
+        const Tensor experts = b.tensor({count, 3}, DType::i32), counts = b.tensor({1, d}, DType::i32),
+                     probability = b.tensor({1, d}), z = b.tensor({1}, DType::f64);
+        b.route_forward({Score::softmax, 3}, x.view().rows(begin, count), {}, experts, weights, counts,
+                        probability, z);
+        return weights;
+      },
+      [&](Index begin, Index count) {
+        Tensor stats = b.tensor({count, 3});
+        b.cross_entropy_forward({0, 2.0f}, x.view().rows(begin, count), targets.view().rows(begin, count),
+                                stats);
+        return stats;
+      },
+  };
+  int number = 0;
+  for (const auto& compute : cases) {
+    Recorder whole(b);
+    const Tensor all = compute(0, t);
+    for (const auto& [begin, count] :
+         {std::pair<Index, Index>{0, 1}, {17, 1}, {t - 1, 1}, {3, 2}, {5, 130}, {40, 261}}) {
+      Recorder part(b);
+      part.keep("part", compute(begin, count));
+      part.keep("whole", all.view().rows(begin, count));
+      EXPECT_TRUE(part.kept[0].second == part.kept[1].second)
+          << "case " << number << ", " << count << " rows from " << begin;
+    }
+    ++number;
+  }
+}
+
+// A sequence is a row of attention.
+TEST_P(Determinism, no_sequence_depends_on_the_others) {
+  const auto backend = make_backend(GetParam());
+  Recorder r(*backend);
+  constexpr Index sequences = 3, s = 77, h = 4, k = 2, hd = 16;
+  const Tensor qkv = r.normal("qkv", {sequences, s, h + 2 * k, hd}),
+               out = backend->tensor({sequences, s, h, hd}), lse = backend->tensor({sequences, h, s});
+  backend->attention_forward({0.25f}, qkv, out, lse);
+  for (Index i = 0; i < sequences; ++i) {
+    const Tensor one = backend->tensor({1, s, h, hd}), one_lse = backend->tensor({1, h, s});
+    backend->attention_forward({0.25f}, qkv.view().rows(i, 1), one, one_lse);
+    Recorder both(*backend);
+    both.keep("alone", one);
+    both.keep("together", out.view().rows(i, 1));
+    EXPECT_TRUE(both.kept[0].second == both.kept[1].second) << "sequence " << i;
+  }
+}
+
+}  // namespace
+}  // namespace sy::test

@@ -1,0 +1,119 @@
+// The dry backend: what it counts, what it leaves undone, and what host code may rely on.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <vector>
+
+#include "kernels/dry/dry.h"
+
+namespace sy {
+namespace {
+
+Index resident_bytes() {
+  long pages = 0, resident = 0;
+  std::FILE* const f = std::fopen("/proc/self/statm", "r");
+  EXPECT_EQ(std::fscanf(f, "%ld %ld", &pages, &resident), 2);
+  std::fclose(f);
+  return resident * 4096;
+}
+
+TEST(Dry, counts_products_and_bytes) {
+  const auto backend = make_dry();
+  const Tensor a = backend->tensor({3, 5}), b = backend->tensor({5, 7}), c = backend->tensor({3, 7});
+  DryCounts& counts = dry_counts(*backend);
+  counts = {};
+  backend->gemm({}, a, b, c);
+  EXPECT_EQ(counts.flops, 2 * 3 * 5 * 7);
+  EXPECT_EQ(counts.bytes, 4 * (3 * 5 + 5 * 7 + 3 * 7));
+  backend->gemm({false, false, true}, a, b, c);  // reads c, too
+  EXPECT_EQ(counts.flops, 2 * 2 * 3 * 5 * 7);
+  EXPECT_EQ(counts.bytes, 2 * 4 * (3 * 5 + 5 * 7 + 3 * 7) + 4 * 3 * 7);
+  counts = {};
+  backend->gemm({true, true}, backend->tensor({5, 3}), backend->tensor({7, 5}), c);
+  EXPECT_EQ(counts.flops, 2 * 3 * 5 * 7);
+
+  const Tensor x = backend->tensor({9, 5}), w = backend->tensor({2, 7, 5}),
+               offsets = backend->tensor({3}, DType::i32), y = backend->tensor({9, 7});
+  counts = {};
+  backend->grouped_gemm(x, w, offsets, y);
+  backend->grouped_gemm_input(y, w, offsets, x);
+  backend->grouped_gemm_weight(y, x, offsets, w);
+  EXPECT_EQ(counts.flops, 3 * 2 * 9 * 5 * 7);
+}
+
+TEST(Dry, counts_the_pairs_that_attention_sees) {
+  const auto backend = make_dry();
+  const Tensor qkv = backend->tensor({2, 4, 5, 8}), out = backend->tensor({2, 4, 3, 8}),
+               lse = backend->tensor({2, 3, 4});
+  DryCounts& counts = dry_counts(*backend);
+  const auto flops = [&](bool causal, Index window) {
+    counts = {};
+    backend->attention_forward({1.0f, causal, window}, qkv, out, lse);
+    return counts.flops / (2 * 2 * 2 * 3 * 8);  // two products, two flops each; sequences, heads, width
+  };
+  EXPECT_EQ(flops(true, 0), 1 + 2 + 3 + 4);
+  EXPECT_EQ(flops(true, 2), 1 + 2 + 2 + 2);
+  EXPECT_EQ(flops(false, 0), 16);
+  EXPECT_EQ(flops(false, 2), 4 + 4 + 3 + 2);
+  counts = {};
+  backend->attention_backward({1.0f, true, 0}, out, qkv, out, lse, qkv);
+  EXPECT_EQ(counts.flops, 5 * 2 * 2 * 3 * 8 * 10);
+}
+
+TEST(Dry, a_model_beyond_the_machine_costs_no_memory) {
+  const auto backend = make_dry();
+  const Index before = resident_bytes();
+  constexpr Index n = Index{1} << 38;  // four tensors of 1 TiB
+  const Tensor w = backend->tensor({n}), g = backend->tensor({n}), m = backend->tensor({n}),
+               v = backend->tensor({n});
+  const Tensor sum = backend->tensor({1}, DType::f64);
+  backend->sum_squares(g, sum);
+  backend->adamw({}, g, w, m, v);
+  backend->copy(w, g);
+  backend->add(g, w);
+  EXPECT_LT(resident_bytes() - before, Index{4} << 20);
+}
+
+TEST(Dry, host_copies_and_small_fills_are_real) {
+  const auto backend = make_dry();
+  const Tensor x = backend->tensor({3}), y = backend->tensor({3});
+  const std::vector<float> values = {1, 2, 3};
+  std::vector<float> back(3);
+  backend->to_device(values.data(), x);
+  backend->copy(x, y);
+  backend->to_host(y, back.data());
+  EXPECT_EQ(back, values);
+  backend->fill(y, 4);
+  backend->to_host(y, back.data());
+  EXPECT_EQ(back, (std::vector<float>{4, 4, 4}));
+}
+
+TEST(Dry, routes_tokens_to_the_experts_in_turn) {
+  const auto backend = make_dry();
+  constexpr Index t = 4, e = 3, k = 2;
+  const Tensor logits = backend->tensor({t, e}), experts = backend->tensor({t, k}, DType::i32),
+               weights = backend->tensor({t, k}), counts = backend->tensor({2, e}, DType::i32),
+               probability = backend->tensor({2, e}), z = backend->tensor({1}, DType::f64),
+               keep = backend->tensor({t, k}, DType::i32), rows = backend->tensor({t * k}, DType::i32),
+               tokens = backend->tensor({t * k}, DType::i32), slots = backend->tensor({t, k}, DType::i32),
+               kept = backend->tensor({e}, DType::i32);
+  backend->route_forward({Score::softmax, k}, logits, {}, experts, weights, counts, probability, z);
+  backend->capacity({DropOrder::token, 1}, experts, weights, 2, e, keep);
+  backend->sort_assignments(experts, keep, rows, tokens, slots, kept);
+  const auto ints = [](const Tensor& x) {
+    return std::vector<std::int32_t>(x.view().i32(), x.view().i32() + x.view().elements());
+  };
+  EXPECT_EQ(ints(experts), (std::vector<std::int32_t>{0, 1, 2, 0, 1, 2, 0, 1}));
+  EXPECT_EQ(ints(counts), (std::vector<std::int32_t>{2, 1, 1, 1, 2, 1}));
+  EXPECT_EQ(ints(kept), (std::vector<std::int32_t>{3, 3, 2}));
+  EXPECT_EQ(ints(tokens), (std::vector<std::int32_t>{0, 1, 3, 0, 2, 3, 1, 2}));
+  EXPECT_EQ(weights.view().f32()[5], 0.5f);
+  EXPECT_FLOAT_EQ(probability.view().f32()[4], 2.0f / 3);
+}
+
+TEST(Dry, other_backends_have_no_counts) {
+  EXPECT_THROW(dry_counts(*make_cpu()), std::logic_error);
+}
+
+}  // namespace
+}  // namespace sy
