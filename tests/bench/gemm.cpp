@@ -1,9 +1,6 @@
 // Products at the shapes of a training step: GFLOP/s, the share of the FMA peak measured in the same run, and the same
-// through OpenBLAS where the system has one (opened at run time, the best of 1 and all threads is its own business).
-#include <algorithm>
+// through OpenBLAS where the system has one (opened at run time).
 #include <cstdio>
-#include <functional>
-#include <string>
 #include <vector>
 
 #include <dlfcn.h>
@@ -14,7 +11,7 @@
 namespace {
 
 using sy::Index;
-using sy::bench::seconds_now;
+using sy::bench::best_seconds;
 using sy::cpu::Problem;
 
 // How a product reads its operands: x W^T, dy W, dy^T x.
@@ -58,18 +55,6 @@ constexpr Shape shapes[] = {
 
 using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda,
                        const float* b, int ldb, float beta, float* c, int ldc);
-
-double best_seconds(const std::function<void()>& run) {
-  run();
-  double best = 1e30;
-  const double start = seconds_now();
-  for (int i = 0; i < 5 || (seconds_now() - start < 0.3 && i < 2000); ++i) {
-    const double begin = seconds_now();
-    run();
-    best = std::min(best, seconds_now() - begin);
-  }
-  return best;
-}
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// The machine's fp32 fused-multiply-add peak: the roof under which products are quoted.
+// What the benchmarks share: time, and the machine's fp32 fused-multiply-add peak, the roof under which products are
+// quoted.
 #pragma once
 
 #include <algorithm>
@@ -51,6 +52,20 @@ inline double measured_fma_peak(double seconds = 0.3) {
     const double elapsed = seconds_now() - begin;
     best = std::max(best, 2.0 * (bytes / 4) * chains * double(rounds) * threads / elapsed);
   } while (seconds_now() - start < seconds);
+  return best;
+}
+
+// The least time of one run, of at least five and as many as 0.3 seconds hold, after one to warm up.
+template <class Run>
+double best_seconds(const Run& run) {
+  run();
+  double best = 1e30;
+  const double start = seconds_now();
+  for (int i = 0; i < 5 || (seconds_now() - start < 0.3 && i < 2000); ++i) {
+    const double begin = seconds_now();
+    run();
+    best = std::min(best, seconds_now() - begin);
+  }
   return best;
 }
 
