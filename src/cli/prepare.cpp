@@ -126,18 +126,13 @@ int prepare_command(CommandLine& line) {
   options.output = output;
   for (const std::string& domain : domains) options.domains.push_back(parse_domain(domain));
 
-  // One rank does the work of any number of them.
-  agree(line.world, [&] {
-    if (line.world.rank() != 0) return;
-    const Prepared prepared = [&] {
-      ProgressLine progress;
-      return prepare(options, [&](const PrepareProgress& p) { progress.show(p); });
-    }();
-    if (prepared.left_out > 0)
-      fmt::print(stderr, "switchyard: left out {} links to folders, broken links and special files\n",
-                 prepared.left_out);
-    std::cout << (given.count("json") ? as_json(prepared.dataset) : as_table(prepared.dataset)) << std::flush;
-  });
+  const Prepared prepared = [&] {
+    ProgressLine progress;
+    return prepare(options, [&](const PrepareProgress& p) { progress.show(p); });
+  }();
+  if (prepared.left_out > 0)
+    fmt::print(stderr, "left out {} links to folders, broken links and special files\n", prepared.left_out);
+  std::cout << (given.count("json") ? as_json(prepared.dataset) : as_table(prepared.dataset)) << std::flush;
   return 0;
 }
 

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# switchyard prepare: files and folders to a data set; bad input is named and changes nothing.
+source "$2/tests/cli/lib/lib.sh"
+
+mkdir -p text/en/deep text/de
+for i in $(seq 1 200); do
+  echo "the wagon $i rolls down the hump and is braked on track $((i * 7 % 31))" >"text/en/$i"
+  echo "der Wagen $i rollt den Ablaufberg hinab, größer als $((i % 9))" >"text/de/$i"
+done
+ln -s .. text/en/deep/loop
+ln -s ../en text/de/link
+
+expect_ok "$switchyard" prepare --domain english=text/en --domain german=text/de,text/en/7 \
+  --tokenizer bytes --valid-fraction 0.1 --output data
+expect_output "english  train"
+expect_output "german   valid"
+[[ $err == *"left out 2 links"* ]] || die "links to folders are not told"
+for file in data/{english,german}.{train,valid}.{bin,idx} data/dataset.ini; do expect_file "$file"; done
+expect_no_file data/prepare.tmp
+[[ $(head -c 7 data/english.train.idx) == MMIDIDX ]] || die "not a Megatron index"
+# u16 tokens: bytes and an end for each document.
+tokens=$(($(cat data/english.{train,valid}.bin | wc -c) / 2))
+[[ $tokens -eq $(($(cat text/en/[0-9]* | wc -c) + 200)) ]] || die "$tokens tokens"
+grep -q '^domains = english,german$' data/dataset.ini || die "domains are not in the command's order"
+
+# Again, alone and on three ranks: the same files.
+expect_ok "$root/launch/mpirun.sh" 3 "$switchyard" prepare --domain english=text/en --domain german=text/de,text/en/7 \
+  --valid-fraction 0.1 --output again --json
+grep -q '"tokenizer": "bytes"' .out || die "no JSON"
+diff -r data again || die "the result differs"
+
+expect_ok "$switchyard" prepare --domain a=text --tokenizer train-spm:330 --output spm
+expect_file spm/tokenizer.model
+expect_ok "$switchyard" prepare --domain a=text/de --tokenizer spm:spm/tokenizer.model --output spm2
+cmp spm/tokenizer.model spm2/tokenizer.model || die "the model was not taken over"
+
+before=$(find data -type f -exec sha256sum {} + | sort)
+expect_error "--overwrite" "$switchyard" prepare --domain a=text --output data
+expect_error "--overwrite" "$root/launch/mpirun.sh" 2 "$switchyard" prepare --domain english=text --output data
+[[ $(find data -type f -exec sha256sum {} + | sort) == "$before" ]] || die "the data set was changed"
+expect_ok "$switchyard" prepare --domain english=text/en --output data --overwrite
+
+: >empty
+printf 'gr\366\337er' >latin
+touch file
+expect_error "absent" "$switchyard" prepare --domain a=absent --output x
+expect_error "domain a is empty" "$switchyard" prepare --domain a=empty --output x
+expect_error "latin: byte 2 is not UTF-8" "$switchyard" prepare --domain a=latin --tokenizer spm:spm/tokenizer.model --output x
+expect_error "latin: byte 2 is not UTF-8" "$switchyard" prepare --domain a=text,latin --tokenizer train-spm:330 --output x
+expect_error "largest possible vocabulary is" "$switchyard" prepare --domain a=text --tokenizer train-spm:60000 --output x
+expect_error "latin is not a SentencePiece model" "$switchyard" prepare --domain a=text --tokenizer spm:latin --output x
+expect_error "choose bytes" "$switchyard" prepare --domain a=text --tokenizer byte --output x
+expect_error "--valid-fraction" "$switchyard" prepare --domain a=text --valid-fraction 1.5 --output x
+expect_error "valid-fraction" "$switchyard" prepare --domain a=text --valid-fraction half --output x
+expect_error "given twice" "$switchyard" prepare --domain a=text --domain a=text --output x
+expect_error "NAME=PATH" "$switchyard" prepare --domain text --output x
+expect_error "NAME=PATH" "$switchyard" prepare --domain a=text,, --output x
+expect_error "'a/b'" "$switchyard" prepare --domain a/b=text --output x
+expect_error "write elsewhere" "$switchyard" prepare --domain a=text --output text/x
+expect_error "choose another --output" "$switchyard" prepare --domain a=text --output file/x
+expect_error "--domain" "$switchyard" prepare --output x
+expect_error "--output" "$switchyard" prepare --domain a=text
+expect_error "--tokenizer" "$switchyard" prepare --domain a=text --output x --tokeniser bytes
+expect_no_file x text/x
+
+# Killed in the middle, it leaves no data set behind, and can simply be run again.
+head -c 100000000 /dev/zero | tr '\0' 'x' >big
+"$switchyard" prepare --domain a=big --output killed >/dev/null 2>&1 &
+for _ in $(seq 500); do
+  [[ -e killed/prepare.tmp/a.train.bin ]] && break
+  sleep 0.01
+done
+kill -KILL $! 2>/dev/null || true
+wait $! 2>/dev/null || true
+if [[ ! -e killed/dataset.ini ]]; then # else it was faster than the signal
+  expect_ok "$switchyard" prepare --domain a=big --output killed
+fi
+expect_file killed/dataset.ini
+expect_no_file killed/prepare.tmp
