@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # launch/corpus.sh FOLDER: makes the quickstart's corpus, four domains of about 1.5 MB that look nothing alike, from Debian
 # packages:
-#   FOLDER/scripture   the King James Bible, a file per book        (bible-kjv, which install-deps.sh installs)
+#   FOLDER/scripture   the King James Bible, a file per chapter     (bible-kjv, which install-deps.sh installs)
 #   FOLDER/german      manual pages, a file per page                (manpages-de)
 #   FOLDER/japanese    manual pages, a file per page                (manpages-ja)
 #   FOLDER/cpp         headers of the C++ library, a file each      (the compiler's own)
 # A domain that is there is left as it is.
 set -euo pipefail
+export LC_ALL=C
 folder=${1:?usage: launch/corpus.sh FOLDER}
 cap=1500000  # bytes per domain
 mkdir -p "$folder"
@@ -14,10 +15,11 @@ folder=$(cd "$folder" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Files from stdin, one path a line, in an order that mixes them but is the same every time, up to `cap` bytes in all.
-choose() {
-  sort | shuf --random-source=<(yes) | tr '\n' '\0' | xargs -0 stat -L --format='%s %n' |
-    awk -v cap="$cap" 'total + $1 <= cap { total += $1; sub(/^[0-9]+ /, ""); print }'
+# Copies files of a folder, up to `cap` bytes in all, in an order that mixes them but is the same every time.
+take() {
+  (cd "$1" && find . -type f -printf '%s %P\n') | sort -k 2 | shuf --random-source=<(yes) |
+    awk -v cap="$cap" 'total + $1 <= cap { total += $1; sub(/^[0-9]+ /, ""); print }' |
+    while IFS= read -r file; do cp "$1/$file" "${file//\//-}.txt"; done
 }
 
 # Unpacks a package under $work without installing it: that needs no root, and minimal systems are set up to leave the
@@ -44,29 +46,27 @@ plain() {
 
 scripture() {
   (cd /usr/lib && bible -f Gen1:1-Rev22:21) >"$work/bible"
-  mkdir "$work/books"
-  # "1Sam3:4 text": a book's lines follow each other.
-  awk -v to="$work/books" '{ book = $1; sub(/[0-9]+:[0-9]+$/, "", book); place = substr($1, length(book) + 1)
-                             sub(/^[^ ]+ /, ""); print place, $0 > (to "/" book ".txt") }' "$work/bible"
-  find "$work/books" -type f | choose | while IFS= read -r file; do cp "$file" .; done
+  mkdir "$work/chapters"
+  # A line is "1Sm3:4 And the LORD ..."; the verses of a chapter follow each other.
+  awk -v to="$work/chapters" '{ split($1, place, ":"); $1 = ""; print place[2] $0 > (file = to "/" place[1]) }
+                              file != last { if (last) close(last); last = file }' "$work/bible"
+  take "$work/chapters"
 }
 
 manual() {  # PACKAGE LANGUAGE
   (unpack "$1")
   mkdir "$work/$2"
-  find "$work/$1/usr/share/man/$2" -type f -size +3k -name '*.gz' | sort | shuf --random-source=<(yes) | head -n 250 |
+  find "$work/$1/usr/share/man/$2" -name '*.gz' -type f -size +1k -size -12k | sort |
+    shuf --random-source=<(yes) | head -n 300 |
     while IFS= read -r page; do
-      zcat "$page" | plain >"$work/$2/$(basename "$page" .gz).txt"
+      zcat "$page" | plain >"$work/$2/$(basename "$page" .gz)"
     done
-  find "$work/$2" -type f | choose | while IFS= read -r file; do cp "$file" .; done
+  take "$work/$2"
 }
 
 cpp() {
   local headers=(/usr/include/c++/*)
-  cd "${headers[-1]}"
-  find "$PWD" -type f | choose | while IFS= read -r file; do
-    cp "$file" "$OLDPWD/$(tr / - <<<"${file#"$PWD/"}").txt"
-  done
+  take "${headers[-1]}"
 }
 
 domain() {  # NAME COMMAND...
