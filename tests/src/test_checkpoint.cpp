@@ -6,6 +6,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "dist/runtime.h"
 #include "src/io/hdf5.h"
@@ -369,7 +370,7 @@ TEST(CheckpointSave, AStepReachedAgainReplacesItsFolder) {
   {
     bool renamed = false;
     const FaultScope fault([&](std::string_view what, const fs::path& path) {
-      if (renamed) fail("injected: {} {}", what, path.string());
+      if (std::exchange(renamed, false)) fail("injected: {} {}", what, path.string());
       renamed = what == "rename" && path == dir;
     });
     EXPECT_TRUE(has(error_of([&] { trainer.save(run.path(), 5); }), "injected: sync"));
