@@ -11,22 +11,23 @@
 #include <cstring>
 #include <memory>
 
+#include "src/analyse/table.h"
+
 extern char** environ;
 
 namespace sy {
 namespace {
 
-// Viridis (perceptually uniform, legible to the colour-blind and in grey), and the blue to red of ColorBrewer's RdBu.
-const std::vector<std::string> sequential_stops = {"#440154", "#482878", "#3e4a89", "#31688e", "#26828e",
-                                                   "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#fde725"};
-const std::vector<std::string> diverging_stops = {"#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7",
-                                                  "#fddbc7", "#f4a582", "#d6604d", "#b2182b"};
+// Even steps of brightness, legible to the colour-blind and in grey: ColorBrewer's GnBu and RdBu, and viridis.
+const std::vector<std::string> palette_stops[] = {
+    {"#f7fcf0", "#e0f3db", "#ccebc5", "#a8ddb5", "#7bccc4", "#4eb3d3", "#2b8cbe", "#0868ac", "#084081"},
+    {"#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d", "#b2182b"},
+    {"#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#fde725"}};
 constexpr const char* ink = "#334155";
 constexpr std::size_t legend_lines = 8;  // more lines are told apart by the colour bar
+constexpr int name_columns = 24;         // longer names of rows are cut
 
-const std::vector<std::string>& stops_of(Palette p) {
-  return p == Palette::diverging ? diverging_stops : sequential_stops;
-}
+const std::vector<std::string>& stops_of(Palette p) { return palette_stops[static_cast<int>(p)]; }
 
 // A string of gnuplot's: between single quotes nothing but the quote is special.
 std::string quoted(std::string text) {
@@ -61,25 +62,31 @@ std::string palette_of(Palette palette) {
 
 // Marks at the middles of rows or columns; every n-th where all would not fit into `room` pixels.
 std::string name_tics(const std::string& axis, const std::vector<std::string>& names, double room) {
-  std::size_t widest = 1;
-  for (const std::string& n : names) widest = std::max(widest, n.size());
-  const double needed = axis == "y" ? 15 : 7.0 * static_cast<double>(widest) + 10;
+  int widest = 1;
+  for (const std::string& n : names) widest = std::max(widest, display_width(n));
+  const double needed = axis == "y" ? 15 : 7.0 * widest + 10;
   std::size_t every = 1;
   for (std::size_t step : {1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000}) {
     every = step;
     if (needed * static_cast<double>(names.size()) <= room * static_cast<double>(step)) break;
   }
   std::string out = fmt::format("set {}tics (", axis);
-  for (std::size_t i = 0; i < names.size(); i += every) out += fmt::format("{}{} {}", i ? ", " : "", quoted(names[i]), i);
+  for (std::size_t i = 0; i < names.size(); i += every) out += fmt::format("{}{} {}", i ? ", " : "", quoted(fit_width(names[i], name_columns)), i);
   return out + ") scale 0\n";
 }
 
-// "1/4x" ... "1x" ... "4x" at the powers of two between low and high.
 std::string ratio_tics(double low, double high) {
   std::string out;
-  for (int p = static_cast<int>(std::lround(std::log2(low))); p <= std::lround(std::log2(high)); ++p)
-    out += fmt::format("{}'{}{}×' {}", out.empty() ? "" : ", ", p < 0 ? "1/" : "", 1 << std::abs(p), std::exp2(p));
+  for (const std::string& mark : ratio_marks(low, high)) {
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", quoted(mark), low);
+    low *= 2;
+  }
   return "set cbtics (" + out + ")\n";
+}
+
+// Round numbers, with room between their marks.
+std::string step_tics(double low, double high, double room) {
+  return fmt::format("set xtics {}\n", number(std::max(1.0, round_up((high - low) * 70 / room, {1, 2, 5, 10}))));
 }
 
 // White on dark cells, ink on bright ones.
@@ -113,6 +120,14 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 
 }  // namespace
 
+double round_up(double x, std::initializer_list<double> digits) {
+  SY_ASSERT(x > 0 && std::isfinite(x), "{}", x);
+  const double power = std::pow(10, std::floor(std::log10(x) + 1e-12));
+  for (double digit : digits)
+    if (x <= digit * power * (1 + 1e-12)) return digit * power;
+  return std::data(digits)[0] * power * 10;
+}
+
 std::string palette_colour(Palette palette, double position) {
   const auto& stops = stops_of(palette);
   const double at = std::clamp(position, 0.0, 1.0) * static_cast<double>(stops.size() - 1);
@@ -126,16 +141,24 @@ std::string palette_colour(Palette palette, double position) {
   return out;
 }
 
+std::vector<std::string> ratio_marks(double low, double high) {
+  std::vector<std::string> marks;
+  for (long p = std::lround(std::log2(low)); p <= std::lround(std::log2(high)); ++p)
+    marks.push_back(fmt::format("{}{}×", p < 0 ? "1/" : "", 1L << std::abs(p)));
+  return marks;
+}
+
 std::string script_of(const Heatmap& map) {
   SY_ASSERT(map.rows > 0 && map.columns > 0 && map.low < map.high &&
                 static_cast<Index>(map.values.size()) == map.rows * map.columns,
             "heatmap of {} by {}, {} values, from {} to {}", map.rows, map.columns, map.values.size(), map.low, map.high);
   const int plot_height =
-      map.plot_height > 0 ? map.plot_height : static_cast<int>(std::clamp<Index>(map.rows * 30, 60, 560));
-  std::size_t longest_name = 1;
-  for (const std::string& n : map.row_names) longest_name = std::max(longest_name, n.size());
-  const int left = 34 + 7 * static_cast<int>(longest_name), right = map.colour_bar ? 96 : 12, top = 8;
-  const int bottom = map.x_label.empty() ? 24 : 46, height = top + plot_height + bottom;
+      map.plot_height > 0 ? map.plot_height : static_cast<int>(std::clamp<Index>(map.rows * 30, 110, 560));
+  int longest_name = 1;
+  for (const std::string& n : map.row_names) longest_name = std::max(longest_name, display_width(n));
+  const int left = (map.y_label.empty() ? 14 : 34) + 7 * std::min(longest_name, name_columns);
+  const int right = map.colour_bar ? 110 : 20, top = 8;
+  const int bottom = map.x_label.empty() ? 26 : 52, height = top + plot_height + bottom;
   const double plot_width = map.width - left - right;
   const double scale = map.percent ? 100 : 1;
 
@@ -144,17 +167,24 @@ std::string script_of(const Heatmap& map) {
                    1 - double(right) / map.width);
   s += fmt::format("set tmargin at screen {:.4f}\nset bmargin at screen {:.4f}\n", 1 - double(top) / height,
                    double(bottom) / height);
-  s += fmt::format("set xrange [-0.5:{}]\nset yrange [{}:-0.5]\n", map.columns - 0.5, map.rows - 0.5);
-  s += name_tics("x", map.column_names, plot_width) + name_tics("y", map.row_names, plot_height);
+  // Columns are centred on 0, 1, ... unless they have a range of their own.
+  const auto [x_low, x_high] = map.x_range.value_or(std::pair(-0.5, static_cast<double>(map.columns) - 0.5));
+  const double column = (x_high - x_low) / static_cast<double>(map.columns);
+  s += fmt::format("set xrange [{}:{}]\nset yrange [{}:-0.5]\n", number(x_low), number(x_high), map.rows - 0.5);
+  s += map.x_range ? step_tics(x_low, x_high, plot_width) : name_tics("x", map.column_names, plot_width);
+  s += name_tics("y", map.row_names, plot_height);
   s += label_of("x", map.x_label) + label_of("y", map.y_label) + palette_of(map.palette);
   s += fmt::format("set cbrange [{}:{}]\n", number(map.low * scale), number(map.high * scale));
-  if (map.ratio) s += "set logscale cb 2\n" + ratio_tics(map.low, map.high);
+  if (map.ratio)
+    s += "set logscale cb 2\n" + ratio_tics(map.low, map.high);
+  else
+    s += fmt::format("set cbtics {}\n", number((map.high - map.low) * scale / 4));
   if (map.percent) s += "set format cb '%g %%'\n";
   if (map.colour_bar) {
     const double x = 1 - double(right - 14) / map.width;
     s += fmt::format("set colorbox user origin {:.4f},{:.4f} size {:.4f},{:.4f} noborder\n", x, double(bottom) / height,
                      14.0 / map.width, double(plot_height) / height);
-    s += label_of("cb", map.colour_label) + "set cbtics scale 0\n";
+    s += label_of("cb", map.colour_label) + "set cblabel offset 1.5,0\nset cbtics scale 0\n";
   } else {
     s += "unset colorbox\n";
   }
@@ -162,7 +192,8 @@ std::string script_of(const Heatmap& map) {
   // Thin white seams where cells are large enough to have them.
   if (plot_width >= 12 * map.columns && plot_height >= 10 * map.rows) {
     for (Index c = 1; c < map.columns; ++c)
-      s += fmt::format("set arrow from {0},graph 0 to {0},graph 1 nohead front lc rgb 'white' lw 1.5\n", c - 0.5);
+      s += fmt::format("set arrow from {0},graph 0 to {0},graph 1 nohead front lc rgb 'white' lw 1.5\n",
+                       number(x_low + column * static_cast<double>(c)));
     for (Index r = 1; r < map.rows; ++r)
       s += fmt::format("set arrow from graph 0,first {0} to graph 1,first {0} nohead front lc rgb 'white' lw 1.5\n",
                        r - 0.5);
@@ -171,19 +202,26 @@ std::string script_of(const Heatmap& map) {
     return map.ratio ? std::log2(std::max(v, map.low) / map.low) / std::log2(map.high / map.low)
                      : (v - map.low) / (map.high - map.low);
   };
-  std::string data;
-  for (Index r = 0; r < map.rows; ++r) {
+  for (Index r = 0; r < map.rows && !map.cell_texts.empty(); ++r)
     for (Index c = 0; c < map.columns; ++c) {
       const double v = map.values[r * map.columns + c];
-      data += number(std::isfinite(v) ? std::clamp(v, map.low, map.high) * scale : v) + ' ';
-      if (!map.cell_texts.empty() && std::isfinite(v))
-        s += fmt::format("set label {} at {},{} center front textcolor rgb '{}'\n",
-                         quoted(map.cell_texts[r * map.columns + c]), c, r,
-                         text_colour(palette_colour(map.palette, position(v))));
+      if (!std::isfinite(v)) continue;
+      s += fmt::format("set label {} at {},{} center front textcolor rgb '{}'\n",
+                       quoted(map.cell_texts[r * map.columns + c]), number(x_low + column * (c + 0.5)), r,
+                       text_colour(palette_colour(map.palette, position(v))));
     }
-    data += '\n';
+  // gnuplot draws no image of a single row or column: that one is given as two halves.
+  const Index down = map.rows == 1 ? 2 : 1, across = map.columns == 1 ? 2 : 1;
+  s += "$cells << END\n";
+  for (Index r = 0; r < map.rows * down; ++r) {
+    for (Index c = 0; c < map.columns * across; ++c) {
+      const double v = map.values[r / down * map.columns + c / across];
+      s += number(std::isfinite(v) ? std::clamp(v, map.low, map.high) * scale : v) + ' ';
+    }
+    s += '\n';
   }
-  return s + "$cells << END\n" + data + "END\nplot $cells matrix with image notitle\n";
+  return s + fmt::format("END\nplot $cells matrix using ({}+($1+0.5)*{}):(-0.5+($2+0.5)*{}):3 with image notitle\n", x_low,
+                         column / across, 1.0 / down);
 }
 
 std::string script_of(const LineChart& chart) {
@@ -195,13 +233,14 @@ std::string script_of(const LineChart& chart) {
   std::string s = prelude(chart.width, chart.height);
   s += "set border 1 lw 0.8\nset grid ytics lt 1 lc rgb '#e2e8f0' lw 1\nset grid noxtics\nset tics nomirror\n";
   s += label_of("x", chart.x_label) + label_of("y", chart.y_label);
-  s += "set ytics scale 0\nset rmargin 12\nset offsets graph 0, graph 0, graph 0.05, graph 0\n";
-  s += legend ? "set key outside right center samplen 1.5 spacing 1.2\n" : "unset key\n";
+  s += "set ytics scale 0\n";
+  s += legend ? "set key outside right center Left reverse samplen 1.5 spacing 1.2\n" : "unset key\n";
+  s += legend || bar ? "" : "set rmargin 3\n";
   if (chart.percent) s += "set format y '%g %%'\n";
   const auto bound = [&](std::optional<double> x) { return x ? number(*x * scale) : std::string("*"); };
   s += fmt::format("set yrange [{}:{}]\n", bound(chart.y_low), bound(chart.y_high));
   if (bar) {
-    s += palette_of(Palette::sequential) + "set colorbox noborder\nset cbtics scale 0\n" + label_of("cb", chart.depth_label);
+    s += palette_of(Palette::order) + "set colorbox noborder\nset cbtics scale 0\n" + label_of("cb", chart.depth_label);
     s += fmt::format("set cbrange [{}:{}]\n", number(chart.depths.front()), number(chart.depths.back()));
   }
   std::string plots, only_x;
@@ -217,7 +256,7 @@ std::string script_of(const LineChart& chart) {
     }
     s += "END\n";
     // The palette's bright end is hard to see on white.
-    const std::string colour = palette_colour(Palette::sequential, count == 1 ? 0.35 : 0.85 * i / (count - 1));
+    const std::string colour = palette_colour(Palette::order, count == 1 ? 0.35 : 0.85 * i / (count - 1));
     const std::string paint = bar ? "palette cb " + number(chart.depths[i])
                                   : fmt::format("rgb '{}'", line.faint ? "#cbd5e1" : colour.c_str());
     // A line through one point would not be seen.
@@ -228,6 +267,7 @@ std::string script_of(const LineChart& chart) {
   SY_ASSERT(low_x <= high_x, "a chart without points");
   if (low_x == high_x) low_x -= 1, high_x += 1;
   s += fmt::format("set xrange [{}:{}]\n", number(low_x), number(high_x));
+  s += step_tics(low_x, high_x, chart.width - (legend || bar ? 170 : 80));
   return s + "plot " + plots + "\n";
 }
 
@@ -243,7 +283,8 @@ std::vector<std::string> draw(const std::vector<std::string>& scripts) {
   posix_spawn_file_actions_adddup2(&actions, fileno(in.get()), 0);
   posix_spawn_file_actions_adddup2(&actions, fileno(out.get()), 1);
   posix_spawn_file_actions_adddup2(&actions, fileno(errors.get()), 2);
-  char name[] = "gnuplot", plain[] = "-d", standard_input[] = "-";  // -d: without the person's own settings
+  // -d: without the person's own settings. "-" would be read byte by byte, unbuffered.
+  char name[] = "gnuplot", plain[] = "-d", standard_input[] = "/dev/stdin";
   char* argv[] = {name, plain, standard_input, nullptr};
   pid_t child = 0;
   const int spawned = posix_spawnp(&child, name, &actions, nullptr, argv, environ);

@@ -1,8 +1,10 @@
 // Pictures drawn by gnuplot, as SVG to be put into a page.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/tensor.h"
@@ -10,8 +12,9 @@
 namespace sy {
 
 enum class Palette {
-  sequential,  // dark to bright
-  diverging    // blue below the middle, white in it, red above
+  amount,   // light to dark
+  balance,  // blue below the middle, white in it, red above
+  order     // viridis: lines from first to last
 };
 
 // Cells in rows (the first on top) and columns, coloured by value.
@@ -19,11 +22,12 @@ struct Heatmap {
   Index rows = 0, columns = 0;
   std::vector<double> values;                        // [rows, columns]; NaN is left blank
   std::vector<std::string> row_names, column_names;  // thinned out where there is no room
+  std::optional<std::pair<double, double>> x_range;  // instead of column names: columns are equal parts of it
   std::string x_label, y_label, colour_label;
-  Palette palette = Palette::sequential;
+  Palette palette = Palette::amount;
   double low = 0, high = 1;  // the values of the first and last colour; values beyond take those colours
   bool ratio = false;        // low and high are powers of two; the scale is logarithmic, its marks read 1/2x, 1x, 2x
-  bool percent = false;      // the colour bar's marks are percentages
+  bool percent = false;      // values are fractions; the colour bar's marks are percentages
   std::vector<std::string> cell_texts;  // [rows, columns], or empty: no text
   bool colour_bar = true;
   int width = 960, plot_height = 0;  // in pixels at full size; 0: from the number of rows
@@ -52,6 +56,12 @@ std::string script_of(const LineChart& chart);
 // Runs gnuplot once over all scripts; one <svg> element each, with ids that differ from picture to picture. Throws
 // Failure when gnuplot is missing (saying which package has it) or reports an error.
 std::vector<std::string> draw(const std::vector<std::string>& scripts);
+
+// "1/4×", "1/2×", "1×", "2×", "4×": the powers of two from low to high.
+std::vector<std::string> ratio_marks(double low, double high);
+
+// The least of `digits` times a power of ten that is not below x > 0. The quarters of the usual ones are round too.
+double round_up(double x, std::initializer_list<double> digits = {1, 2, 4, 6, 8, 10});
 
 // "#rrggbb" at a position in [0, 1] of a palette.
 std::string palette_colour(Palette palette, double position);

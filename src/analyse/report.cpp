@@ -132,13 +132,15 @@ std::string step_range(const ExpertHistory& h, Index first, Index last) {
 
 std::string model_text(const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
-  if (!r.config) return fmt::format("{} layers with {} experts each", h.layers, h.experts);
+  const auto counted = [](Index n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); };
+  if (!r.config) return counted(h.layers, "layer") + " with " + counted(h.experts, "expert");
   const Config& c = *r.config;
   Index with_experts = 0;
   for (Index l = 0; l < c.model.layers; ++l) with_experts += c.is_moe(l);
   const ParamCount params = count_params(c, r.state.vocab);
-  return fmt::format("{} layers, {} of them with {} experts, {} chosen per token; d_model {}; {} parameters, {} active",
-                     c.model.layers, with_experts, c.moe.experts, c.moe.top_k, c.model.d_model,
+  return fmt::format("{}, {} with {}, {} chosen per token; d_model {}; {} parameters, {} active",
+                     counted(c.model.layers, "layer"), with_experts == c.model.layers ? "each" : std::to_string(with_experts),
+                     counted(c.moe.experts, "expert"), c.moe.top_k, c.model.d_model,
                      count_text(params.total), count_text(params.active));
 }
 

@@ -48,7 +48,7 @@ nlohmann::ordered_json report_json(const ExpertReport& report);
 std::string report_html(const ExpertReport& report);
 
 // What several forms say in the same words.
-std::string model_text(const ExpertReport& report);      // "4 layers (4 with experts), d_model 256, ..."
+std::string model_text(const ExpertReport& report);      // "4 layers, each with 8 experts, 2 chosen per token; ..."
 std::string step_range(const ExpertHistory& history, Index first, Index last);  // "181-200"
 std::string percent_text(double fraction);               // "12.5 %"
 std::string count_text(Index n);                         // "1,638,400"

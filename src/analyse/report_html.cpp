@@ -13,6 +13,7 @@ constexpr Index max_time_columns = 120;  // of a heatmap over time
 constexpr Index max_line_points = 400;
 constexpr Index max_table_rows = 512;
 constexpr Index max_cell_texts = 16 * 16;
+constexpr Index max_small_texts = 8;  // columns of a small picture whose cells have room for figures
 
 constexpr const char* style = R"(
 :root { color-scheme: light; }
@@ -25,7 +26,7 @@ h3 { font-size: 15px; margin: 20px 0 4px; }
 p { margin: 4px 0 12px; max-width: 76ch; }
 .muted { color: #64748b; }
 section { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 22px 24px; margin-top: 20px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin-top: 24px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 24px 0 8px; }
 .tile { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 12px 16px; }
 .tile b { display: block; font-size: 24px; line-height: 1.25; font-weight: 600; font-variant-numeric: tabular-nums; }
 .tile span { color: #64748b; font-size: 13px; }
@@ -37,8 +38,9 @@ svg image { image-rendering: pixelated; }
 figure { margin: 0; break-inside: avoid; } figcaption { font-weight: 600; font-size: 14px; }
 .grid { display: grid; gap: 16px 20px; }
 .two { grid-template-columns: repeat(2, minmax(0, 1fr)); } .three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
-.scale { display: inline-grid; grid-template-columns: repeat(5, 64px); margin: 4px 0 12px; font-size: 12px; color: #334155; text-align: center; }
-.scale i { grid-column: 1 / -1; height: 12px; border-radius: 3px; }
+.scale { display: inline-grid; grid-auto-columns: 64px; margin: 4px 0 12px; font-size: 12px; color: #334155; text-align: center; }
+.scale i { grid-row: 1; height: 12px; margin: 0 32px; border-radius: 3px; }
+.scale span { grid-row: 2; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; margin-top: 8px; }
 th, td { padding: 4px 14px; text-align: right; white-space: nowrap; }
@@ -47,7 +49,9 @@ th.text, td.text { text-align: left; }
 summary { cursor: pointer; font-weight: 600; margin-top: 16px; }
 @media (max-width: 720px) { .two, .three { grid-template-columns: 1fr; } }
 @media print { body { background: #fff; font-size: 12px; } main { padding: 0; max-width: none; }
-  section, .tile { border-color: #cbd5e1; } section { break-inside: auto; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+  section, .tile { border-color: #cbd5e1; } h2, h3, section > p { break-after: avoid; }
+  table { font-size: 11px; } th, td { padding: 3px 9px; } .tiles { grid-template-columns: repeat(6, 1fr); gap: 8px; }
+  .tile { padding: 8px 10px; } .tile b { font-size: 18px; } .scroll { overflow: visible; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )";
 
 std::string escaped(const std::string& text) {
@@ -135,10 +139,12 @@ double ratio_limit(const std::vector<double>& relative) {
   return std::exp2(std::min(std::ceil(most - 1e-9), 3.0));
 }
 
-// The shared scale of small pictures: a bar of the palette with five marks under it.
-std::string scale_bar(Palette palette, const std::vector<std::string>& marks, const std::string& meaning) {
-  std::string out = "<p class=\"muted\">" + escaped(meaning) + "</p><div class=\"scale\"><i style=\"background:linear-gradient(to right";
-  for (int i = 0; i <= 16; ++i) out += "," + palette_colour(palette, i / 16.0);
+// The shared scale of small pictures: a bar of the palette with its marks under it, from 1/limit to limit.
+std::string scale_bar(double limit) {
+  const auto marks = ratio_marks(1 / limit, limit);
+  std::string out = "<p class=\"muted\">Load relative to an even share</p><div class=\"scale\">";
+  out += fmt::format("<i style=\"grid-column:1/span {};background:linear-gradient(to right", marks.size());
+  for (int i = 0; i <= 16; ++i) out += "," + palette_colour(Palette::balance, i / 16.0);
   out += ")\"></i>";
   for (const std::string& m : marks) out += "<span>" + m + "</span>";
   return out + "</div>\n";
@@ -252,7 +258,7 @@ void load_section(Page& page, const ExpertReport& r) {
   map.x_label = "expert";
   map.y_label = "layer";
   map.colour_label = "load / even share";
-  map.palette = Palette::diverging;
+  map.palette = Palette::balance;
   map.ratio = true;
   map.high = ratio_limit(map.values);
   map.low = 1 / map.high;
@@ -267,7 +273,7 @@ void load_section(Page& page, const ExpertReport& r) {
   if (any_dropped) {
     page << "<h3>Dropped</h3><p>The part of each expert's assignments that found no room, because the expert was full. "
             "Dropped assignments add nothing to the result: overloaded experts are where to look.</p>\n";
-    map.palette = Palette::sequential;
+    map.palette = Palette::amount;
     map.ratio = false;
     map.percent = true;
     map.low = 0;
@@ -277,7 +283,7 @@ void load_section(Page& page, const ExpertReport& r) {
     for (const LayerLoad& l : r.load)
       for (const ExpertLoad& e : l.experts) {
         map.values.push_back(e.drop_rate);
-        map.high = std::max(map.high, e.drop_rate);
+        map.high = std::max(map.high, round_up(std::max(e.drop_rate, 1e-4)));
         if (texts) map.cell_texts.push_back(fmt::format("{:.1f}", e.drop_rate * 100));
       }
     map.colour_label = "dropped";
@@ -292,15 +298,15 @@ void time_section(Page& page, const ExpertReport& r) {
     const char* name;
     double LayerLoad::*value;
     bool percent;
-    double low;
+    double low, high;  // NaN: from the data
     const char* explanation;
   };
   static constexpr Measure measures[] = {
-      {"Dropped", &LayerLoad::drop_rate, true, 0, "Assignments that found their expert full. 0 % is best."},
-      {"Busiest expert (max/mean)", &LayerLoad::max_over_mean, false, 1,
+      {"Dropped", &LayerLoad::drop_rate, true, 0, NAN, "Assignments that found their expert full. 0 % is best."},
+      {"Busiest expert (max/mean)", &LayerLoad::max_over_mean, false, 1, NAN,
        "Load of the busiest expert over the mean load. 1 is balanced; the slowest rank waits for this expert."},
-      {"Coefficient of variation", &LayerLoad::cv, false, 0, "Spread of the loads over their mean. 0 is balanced."},
-      {"Entropy", &LayerLoad::entropy, false, NAN,
+      {"Coefficient of variation", &LayerLoad::cv, false, 0, NAN, "Spread of the loads over their mean. 0 is balanced."},
+      {"Entropy", &LayerLoad::entropy, false, NAN, 1,
        "Of the shares, over its largest value. 1 is balanced; a fall towards 0 means that the router collapses."}};
   page << "<section><h2>Balance over time</h2>\n<p>One line per layer. Early steps are usually uneven; the load-balance "
           "loss should bring the lines towards balance within some hundred steps.</p>\n<div class=\"grid two\">\n";
@@ -314,6 +320,7 @@ void time_section(Page& page, const ExpertReport& r) {
     chart.width = 480;
     chart.height = 270;
     if (std::isfinite(m.low)) chart.y_low = m.low;
+    if (std::isfinite(m.high)) chart.y_high = m.high;
     for (Index l = 0; l < h.layers; ++l) {
       Line line;
       line.name = fmt::format("layer {}", h.layer_ids[l]);
@@ -334,9 +341,12 @@ void time_section(Page& page, const ExpertReport& r) {
 void history_section(Page& page, const ExpertReport& r) {
   if (r.state.experts.windows() < 2) return;
   const ExpertHistory h = coarsen(r.state.experts, max_time_columns);
+  // Columns of equally many steps, whatever the lengths of the windows: each shows the window that its middle is in.
+  const double column = static_cast<double>(h.steps.back()) / static_cast<double>(h.windows());
   std::vector<std::vector<LayerLoad>> loads;
   std::vector<double> all;
-  for (Index w = 0; w < h.windows(); ++w) {
+  for (Index c = 0; c < h.windows(); ++c) {
+    const Index w = std::lower_bound(h.steps.begin(), h.steps.end(), (static_cast<double>(c) + 0.5) * column) - h.steps.begin();
     loads.push_back(layer_loads(h, w, w + 1));
     const auto relative = relative_shares(loads.back());
     all.insert(all.end(), relative.begin(), relative.end());
@@ -345,9 +355,7 @@ void history_section(Page& page, const ExpertReport& r) {
   page << "<section><h2>Every expert over time</h2>\n<p>One picture per layer, experts from top to bottom, steps from left "
           "to right. Steady colours mean that the experts have found their roles; a row that stays blue is an expert that "
           "is hardly used, one that stays red is a bottleneck.</p>\n";
-  std::vector<std::string> marks;
-  for (double p = -2; p <= 2; ++p) marks.push_back(fmt::format("{:.2g}×", std::pow(limit, p / 2)));
-  page << scale_bar(Palette::diverging, marks, "Load relative to an even share");
+  page << scale_bar(limit);
   page << fmt::format("<div class=\"{}\">\n", grid_class(h.layers));
   for (Index l = 0; l < h.layers; ++l) {
     Heatmap map;
@@ -357,10 +365,10 @@ void history_section(Page& page, const ExpertReport& r) {
       for (Index w = 0; w < h.windows(); ++w)
         map.values.push_back(loads[w][l].experts[e].share * static_cast<double>(h.experts));
     map.row_names = numbered(h.experts);
-    for (std::int64_t step : h.steps) map.column_names.push_back(std::to_string(step));
+    map.x_range = {0, static_cast<double>(h.steps.back())};
     map.x_label = "step";
     map.y_label = "expert";
-    map.palette = Palette::diverging;
+    map.palette = Palette::balance;
     map.ratio = true;
     map.high = limit;
     map.low = 1 / limit;
@@ -390,34 +398,38 @@ void domain_section(Page& page, const ExpertReport& r) {
     return;
   }
 
-  std::vector<double> shares;  // [layer, domain, expert]
+  const Index experts = static_cast<Index>(ev.domains[0].experts[0].size());
+  const Index domains = static_cast<Index>(ev.domains.size());
+  std::vector<double> relative;  // [layer, domain, expert]
   for (std::size_t l = 0; l < ev.layers.size(); ++l)
     for (const DomainUse& d : ev.domains) {
       double total = 0;
       for (std::int64_t n : d.experts[l]) total += static_cast<double>(n);
-      for (std::int64_t n : d.experts[l]) shares.push_back(total > 0 ? static_cast<double>(n) / total : NAN);
+      for (std::int64_t n : d.experts[l])
+        relative.push_back(total > 0 ? static_cast<double>(n * experts) / total : NAN);
     }
-  const Index experts = static_cast<Index>(ev.domains[0].experts[0].size()), domains = static_cast<Index>(ev.domains.size());
-  double high = 2.0 / static_cast<double>(experts);
-  for (double s : shares)
-    if (std::isfinite(s)) high = std::max(high, s);
-  page << fmt::format("<h3>Which experts each domain uses</h3><p>Each row is a domain's share of assignments over the "
-                      "experts of a layer (even: {}). Rows that look alike mean that the experts do not tell the domains "
-                      "apart; bright cells in different places mean that they have specialised.</p>\n",
-                      percent_text(1.0 / static_cast<double>(experts)));
-  std::vector<std::string> marks;
-  for (int i = 0; i <= 4; ++i) marks.push_back(fmt::format("{:.3g} %", high * 100 * i / 4));
-  page << scale_bar(Palette::sequential, marks, "Share of the domain's assignments");
+  const double limit = ratio_limit(relative);
+  const bool texts = experts <= max_small_texts;
+  page << fmt::format("<h3>Which experts each domain uses</h3><p>Each row is how a domain's assignments are spread over the "
+                      "experts of a layer; an even share is {}{}. Rows that look alike mean that the experts do not tell "
+                      "the domains apart; red cells in different places mean that they have specialised.</p>\n",
+                      percent_text(1.0 / static_cast<double>(experts)), texts ? "; the figures are the shares in percent" : "");
+  page << scale_bar(limit);
   page << fmt::format("<div class=\"{}\">\n", grid_class(ev.layers.size()));
   for (std::size_t l = 0; l < ev.layers.size(); ++l) {
     Heatmap map;
     map.rows = domains;
     map.columns = experts;
-    map.values.assign(shares.begin() + l * domains * experts, shares.begin() + (l + 1) * domains * experts);
+    map.values.assign(relative.begin() + l * domains * experts, relative.begin() + (l + 1) * domains * experts);
+    for (std::size_t i = 0; texts && i < map.values.size(); ++i)
+      map.cell_texts.push_back(fmt::format("{:.1f}", map.values[i] / static_cast<double>(experts) * 100));
     for (const DomainUse& d : ev.domains) map.row_names.push_back(d.name);
     map.column_names = numbered(experts);
     map.x_label = "expert";
-    map.high = std::max(high, 1e-6);
+    map.palette = Palette::balance;
+    map.ratio = true;
+    map.high = limit;
+    map.low = 1 / limit;
     map.colour_bar = false;
     map.width = grid_width(ev.layers.size());
     map.plot_height = static_cast<int>(std::clamp<Index>(domains * 24, 48, 240));
