@@ -93,8 +93,7 @@ void cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss)
       for (Index p = 0; p < parts; ++p) largest = std::max(largest, stats.f32()[(p * t_all + t) * 3]);
       for (Index p = 0; p < parts; ++p) {
         const float* const part = stats.f32() + (p * t_all + t) * 3;
-        if (part[1] > 0)
-          sum += part[1] * std::exp(part[0] - largest);  // a part without rows has sum 0, maximum -inf
+        sum += part[1] * std::exp(part[0] - largest);  // 0 * exp(-inf) for a part without rows
         target += part[2];
       }
       const float z = largest + std::log(sum);

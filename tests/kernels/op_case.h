@@ -139,8 +139,15 @@ class OpCase {
     View view;
   };
 
-  // A NaN as f32 and, twice, as f64, and a number that no index reaches as i32.
-  static constexpr std::uint32_t pattern = 0x7ff5a5a5u;
+  // What is around an operand, and what an output starts as. All are NaNs as f32 and, twice, as f64, and
+  // numbers that no index reaches as i32, apart from those around what is added to: a NaN would survive the
+  // adding. The others differ, so that a NaN that is read from beyond one operand is seen when it is written
+  // beyond another.
+  static constexpr std::uint32_t pattern = 0x7ff5a5a5u, around_inputs = 0x7ff3c3c3u,
+                                 around_sums = 0x449a5000u;
+  static std::uint32_t guard_of(Role role) {
+    return role == Role::in ? around_inputs : role == Role::out ? pattern : around_sums;
+  }
   static constexpr Index guard = 1024;
 
   std::string describe() const {
@@ -155,7 +162,7 @@ class OpCase {
       if (o.role == Role::hidden) continue;
       const Numbers& values = values_.at(o.name);
       const Index bytes = o.shape.elements() * size_of(o.dtype), padded = (bytes + 3) / 4 * 4;
-      std::vector<std::uint32_t> host((padded + 2 * guard) / 4, pattern);
+      std::vector<std::uint32_t> host((padded + 2 * guard) / 4, guard_of(o.role));
       auto* const begin = reinterpret_cast<std::byte*>(host.data()) + guard;
       if (o.role != Role::out)
         for (std::size_t i = 0; i < values.size(); ++i) store(o.dtype, begin, i, values[i]);
@@ -176,7 +183,7 @@ class OpCase {
       backend.to_host(ConstView(o.view.bytes() - guard, {static_cast<Index>(host.size())}, DType::i32),
                       host.data());
       for (Index i = 0; i < guard / 4; ++i)
-        EXPECT_TRUE(host[i] == pattern && host[host.size() - 1 - i] == pattern)
+        EXPECT_TRUE(host[i] == guard_of(o.role) && host[host.size() - 1 - i] == guard_of(o.role))
             << "wrote outside " << o.name << ", within " << guard << " bytes";
       Numbers& values = got[o.name];
       const auto* const begin = reinterpret_cast<const std::byte*>(host.data()) + guard;
