@@ -57,7 +57,7 @@ manual() {  # PACKAGE LANGUAGE
   (unpack "$1")
   mkdir "$work/$2"
   find "$work/$1/usr/share/man/$2" -name '*.gz' -type f -size +1k -size -12k | sort |
-    shuf --random-source=<(yes) | head -n 300 |
+    shuf -n 300 --random-source=<(yes) |
     while IFS= read -r page; do
       zcat "$page" | plain >"$work/$2/$(basename "$page" .gz)"
     done
