@@ -1,0 +1,173 @@
+// The whole decoder and its training loss as plain loops in double precision, written from the formulas of the design and
+// not from src/model: what the layers' forward and backward are compared with. One rank, one micro-batch.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "src/config.h"
+#include "src/model/router.h"
+#include "tests/reference.h"
+
+namespace sy::reference {
+
+using Parameters = std::map<std::string, Numbers>;
+
+// What the routers decided. Finite differences hold it fixed: the loss is smooth only between decisions.
+struct Decision {
+  Numbers experts, keep;  // [T, k]
+};
+
+struct ModelLoss {
+  double cross_entropy = 0, aux = 0, router_z = 0, output_z = 0;  // each as it is added to the loss
+  double total() const { return cross_entropy + aux + router_z + output_z; }
+};
+
+class Model {
+ public:
+  Model(const Config& config, Index vocab, Index sequences, std::vector<double> ids, std::vector<double> targets)
+      : c_(config), V_(vocab), B_(sequences), S_(config.model.seq_len), ids_(std::move(ids)), targets_(std::move(targets)) {}
+
+  // Decides anew and remembers, or, when `frozen`, follows what was remembered.
+  ModelLoss loss(const Parameters& p, bool frozen) {
+    const auto& m = c_.model;
+    const Index T = B_ * S_, D = m.d_model;
+    ModelLoss out;
+    double tokens = 0;
+    for (double t : targets_) tokens += t >= 0;
+    Numbers x = embedding(V_, D, 0, ids_, p.at("embedding.weight"));
+    std::size_t moe = 0;
+    for (Index layer = 0; layer < m.layers; ++layer) {
+      const std::string prefix = "layers." + std::to_string(layer) + ".";
+      x = plus(x, attend(p, prefix + "attention.", normed(p, prefix + "attention_norm", x)));
+      const Numbers h = normed(p, prefix + "ffn_norm", x);
+      if (c_.is_moe(layer)) {
+        if (!frozen) decisions_.resize(moe + 1);
+        x = plus(x, experts(p, prefix + "moe.", h, decisions_[moe++], frozen, tokens, out));
+      } else {
+        x = plus(x, ffn(p, prefix + "mlp.", h, m.d_ff));
+      }
+    }
+    x = normed(p, "final_norm", x);
+    const Numbers& w = p.at(m.tie_embeddings ? "embedding.weight" : "output.weight");
+    const Numbers logits = gemm({.transpose_b = true}, T, V_, D, x, w);
+    const CrossEntropyDesc desc{0, static_cast<float>(m.output_softcap)};
+    const Loss ce = cross_entropy_loss(1, cross_entropy_stats(desc, V_, logits, targets_), targets_);
+    for (Index t = 0; t < T; ++t) {
+      out.cross_entropy += ce.loss[t] / tokens;
+      if (targets_[t] >= 0) out.output_z += c_.train.z_loss * ce.lse[t] * ce.lse[t] / tokens;
+    }
+    return out;
+  }
+
+  const std::vector<Decision>& decisions() const { return decisions_; }
+
+ private:
+  static Numbers plus(Numbers a, const Numbers& b) {
+    for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+    return a;
+  }
+
+  static Numbers optional(const Parameters& p, const std::string& name) {
+    const auto it = p.find(name);
+    return it == p.end() ? Numbers{} : it->second;
+  }
+
+  // x W^T + b. x: [rows, in]
+  static Numbers linear(const Parameters& p, const std::string& name, Index rows, Index in, const Numbers& x) {
+    const Numbers& w = p.at(name + ".weight");
+    const Index out = static_cast<Index>(w.size()) / in;
+    return bias_forward(rows, out, p.count(name + ".bias") ? p.at(name + ".bias") : Numbers(out, 0.0), {},
+                        gemm({.transpose_b = true}, rows, out, in, x, w));
+  }
+
+  Numbers normed(const Parameters& p, const std::string& name, const Numbers& x) const {
+    if (c_.model.norm == NormKind::none) return x;
+    return norm({c_.model.norm, static_cast<float>(c_.model.norm_eps)}, B_ * S_, c_.model.d_model, x,
+                p.at(name + ".weight"), optional(p, name + ".bias"))
+        .y;
+  }
+
+  Numbers attend(const Parameters& p, const std::string& prefix, const Numbers& x) const {
+    const auto& m = c_.model;
+    const Index T = B_ * S_, D = m.d_model, H = m.heads, K = m.kv_heads, hd = m.head_dim, all = H + 2 * K;
+    Numbers qkv(T * all * hd);
+    Index first = 0;
+    for (const auto& [name, heads] : {std::pair{"q", H}, std::pair{"k", K}, std::pair{"v", K}}) {
+      const Numbers y = linear(p, prefix + name, T, D, x);
+      for (Index t = 0; t < T; ++t)
+        for (Index i = 0; i < heads * hd; ++i) qkv[(t * all + first) * hd + i] = y[t * heads * hd + i];
+      first += heads;
+    }
+    if (m.position == Position::rope) {
+      const Index half = static_cast<Index>(static_cast<double>(hd) * m.rope_fraction / 2);
+      Numbers table, positions;
+      for (Index s = 0; s < S_; ++s)
+        for (Index i = 0; i < half; ++i) {
+          const double angle = static_cast<double>(s) / std::pow(m.rope_theta, static_cast<double>(i) / half);
+          table.insert(table.end(), {std::cos(angle), std::sin(angle)});
+        }
+      for (Index t = 0; t < T; ++t) positions.push_back(static_cast<double>(t % S_));
+      qkv = rope(all, hd, H + K, half, positions, table, false, qkv);
+    }
+    AttentionDesc desc;
+    desc.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(hd)));
+    desc.window = m.window;
+    desc.softcap = static_cast<float>(m.attention_softcap);
+    return linear(p, prefix + "out", T, H * hd, attention(desc, B_, S_, H, K, hd, qkv).out);
+  }
+
+  Numbers ffn(const Parameters& p, const std::string& prefix, const Numbers& x, Index width) const {
+    const Index T = B_ * S_;
+    const Numbers h = linear(p, prefix + "up", T, c_.model.d_model, x);
+    return linear(p, prefix + "down", T, width, ffn_activation(c_.ffn_activation(), T, width, h, {}));
+  }
+
+  Numbers experts(const Parameters& p, const std::string& prefix, const Numbers& x, Decision& decision, bool frozen,
+                  double tokens, ModelLoss& out) const {
+    const auto& e = c_.moe;
+    const Index T = B_ * S_, D = c_.model.d_model, E = e.experts, k = e.top_k, F = e.d_ff;
+    const RouteDesc route{e.score, static_cast<int>(k), e.renormalize, static_cast<float>(e.scale),
+                          static_cast<int>(e.groups), static_cast<int>(e.group_limit)};
+    const Numbers logits = linear(p, prefix + "router", T, D, x);
+    if (!frozen) decision.experts = choose_experts(route, T, E, logits, {});
+    const Numbers g = route_weights(route, T, E, logits, decision.experts);
+    if (!frozen) {
+      const bool by_sequence = e.capacity_scope == CapacityScope::sequence;
+      const Index limit = e.capacity_factor == 0
+                              ? 0
+                              : static_cast<Index>(std::ceil(e.capacity_factor * static_cast<double>(k) *
+                                                             static_cast<double>(by_sequence ? S_ : T) / E - 1e-9));
+      decision.keep = capacity({e.drop_order, limit}, by_sequence ? B_ : 1, T, k, decision.experts, g);
+    }
+    const Index scopes = e.aux_scope == AuxScope::sequence ? B_ : 1;
+    const double n = static_cast<double>(T) / static_cast<double>(scopes);
+    const RouteSums sums = route_sums(scopes, T, E, logits, decision.experts);
+    for (Index i = 0; i < scopes * E; ++i)
+      out.aux += e.aux_loss * static_cast<double>(E) / k * (sums.counts[i] / n) * (sums.probability[i] / n) / scopes;
+    out.router_z += e.z_loss * sums.z_squared / tokens;
+
+    Numbers y(T * D, 0.0);
+    const FfnActivation activation = c_.ffn_activation();
+    const Index halves = activation.gated ? 2 : 1;
+    const Numbers &up = p.at(prefix + "experts.up.weight"), &down = p.at(prefix + "experts.down.weight");
+    for (Index a = 0; a < T * k; ++a) {
+      if (decision.keep[a] == 0) continue;
+      const Index t = a / k, expert = whole(decision.experts[a]);
+      const Numbers row(x.begin() + t * D, x.begin() + (t + 1) * D);
+      const Numbers w1(up.begin() + expert * halves * F * D, up.begin() + (expert + 1) * halves * F * D);
+      const Numbers w2(down.begin() + expert * D * F, down.begin() + (expert + 1) * D * F);
+      const Numbers h = gemm({.transpose_b = true}, 1, halves * F, D, row, w1);
+      const Numbers o = gemm({.transpose_b = true}, 1, D, F, ffn_activation(activation, 1, F, h, {}), w2);
+      for (Index i = 0; i < D; ++i) y[t * D + i] += g[a] * o[i];
+    }
+    return e.shared_experts > 0 ? plus(y, ffn(p, prefix + "shared.", x, e.shared_experts * F)) : y;
+  }
+
+  Config c_;
+  Index V_, B_, S_;
+  std::vector<double> ids_, targets_;
+  std::vector<Decision> decisions_;
+};
+
+}  // namespace sy::reference

@@ -1,0 +1,195 @@
+// The whole model, forward and backward, against the double-precision reference and its finite differences.
+#include <gtest/gtest.h>
+
+#include "src/model/engine.h"
+#include "src/train/memory.h"
+#include "tests/src/reference_model.h"
+
+namespace sy {
+namespace {
+
+using reference::Numbers;
+
+constexpr const char* base = R"(
+[model]
+layers = 2
+d_model = 12
+heads = 4
+kv_heads = 2
+head_dim = 6
+d_ff = 10
+seq_len = 7
+[moe]
+experts = 5
+top_k = 2
+d_ff = 9
+capacity_factor = 0.8
+aux_loss = 0.3
+z_loss = 0.05
+)";
+
+Mesh single_mesh(Comm& self) { return make_mesh(self, Layout{}); }
+
+struct Case {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+class WholeModel : public testing::TestWithParam<Case> {};
+
+TEST_P(WholeModel, LossAndGradientsMatchTheReference) {
+  const Config config = parse_config(base, "test", GetParam().overrides);
+  const Index V = 11, B = 3, S = config.model.seq_len, T = B * S;
+  const auto self = make_comm_self();
+  Engine engine(config, V, make_cpu(), single_mesh(*self), true);
+  engine.store().initialize(7);
+
+  // Larger weights than a fresh model's, so that every path matters; norms away from 1, biases away from 0.
+  reference::Parameters parameters;
+  for (const ParamSpec& spec : engine.store().specs()) {
+    const View w = engine.store().get(spec.name).weight;
+    const RandomStream random(11, spec.name);
+    Numbers values(w.elements());
+    for (Index i = 0; i < w.elements(); ++i) {
+      w.f32()[i] = static_cast<float>((spec.init.kind == InitKind::ones ? 1.0 : 0.0) + 0.3 * random.normal(i));
+      values[i] = w.f32()[i];
+    }
+    parameters[spec.name] = values;
+  }
+  std::vector<std::int32_t> ids(T), targets(T);
+  const RandomStream draw(3, "tokens");
+  for (Index i = 0; i < T; ++i) {
+    ids[i] = static_cast<std::int32_t>(draw.bits(i) % V);
+    targets[i] = i == 4 ? -1 : static_cast<std::int32_t>(draw.bits(1000 + i) % V);
+  }
+
+  std::vector<RouterStats> stats = engine.make_stats();
+  const PassResult pass = engine.train({B, S, ids, targets, T - 1, B, 1}, stats);
+
+  reference::Model model(config, V, B, {ids.begin(), ids.end()}, {targets.begin(), targets.end()});
+  const reference::ModelLoss expected = model.loss(parameters, false);
+  EXPECT_NEAR(pass.loss_sum / (T - 1), expected.cross_entropy, 2e-6 * expected.cross_entropy);
+  double aux = 0, z = pass.output_z_loss;
+  std::size_t layer = 0;
+  Index dropped_total = 0;
+  for (const RouterStats& s : stats) {
+    aux += s.aux_loss;
+    z += s.z_loss;
+    const reference::Decision& d = model.decisions()[layer++];
+    std::vector<Index> routed(config.moe.experts), dropped(config.moe.experts);
+    for (std::size_t a = 0; a < d.experts.size(); ++a) {
+      ++routed[reference::whole(d.experts[a])];
+      dropped[reference::whole(d.experts[a])] += d.keep[a] == 0;
+      dropped_total += d.keep[a] == 0;
+    }
+    EXPECT_EQ(s.routed, routed);
+    EXPECT_EQ(s.dropped, dropped);
+  }
+  if (config.moe.experts > 0 && config.moe.capacity_factor == 0.8) {
+    EXPECT_GT(dropped_total, 0) << "the case must drop";
+  }
+  EXPECT_NEAR(aux, expected.aux, 1e-5 * (1e-9 + expected.aux));
+  EXPECT_NEAR(z, expected.router_z + expected.output_z, 1e-5 * (1e-9 + expected.router_z + expected.output_z));
+
+  // For each parameter: the derivative along a random direction, and that of its first and last elements.
+  for (const ParamSpec& spec : engine.store().specs()) {
+    const View grad = engine.store().get(spec.name).grad;
+    Numbers& w = parameters[spec.name];
+    const Numbers saved = w;
+    const RandomStream random(5, spec.name);
+    const Index n = grad.elements();
+    double size = 0;
+    for (Index i = 0; i < n; ++i) size += static_cast<double>(grad.f32()[i]) * grad.f32()[i];
+    const auto check = [&](const Numbers& direction, const std::string& what) {
+      double analytic = 0, length = 0;
+      for (Index i = 0; i < n; ++i) {
+        analytic += static_cast<double>(grad.f32()[i]) * direction[i];
+        length += direction[i] * direction[i];
+      }
+      const double h = 1e-5 / std::sqrt(length);
+      double side[2];
+      for (int s : {0, 1}) {
+        for (Index i = 0; i < n; ++i) w[i] = saved[i] + (s ? h : -h) * direction[i];
+        side[s] = model.loss(parameters, true).total();
+      }
+      w = saved;
+      const double numeric = (side[1] - side[0]) / (2 * h);
+      EXPECT_NEAR(analytic, numeric, 2e-5 * (std::sqrt(size * length) + 1e-4)) << spec.name << ", " << what;
+    };
+    for (int trial = 0; trial < 2; ++trial) {
+      Numbers direction(n);
+      for (Index i = 0; i < n; ++i) direction[i] = random.normal(trial * n + i);
+      check(direction, "random direction");
+    }
+    for (Index i : {Index{0}, n - 1}) {
+      Numbers direction(n, 0.0);
+      direction[i] = 1;
+      check(direction, "element " + std::to_string(i));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Configs, WholeModel,
+    testing::Values(
+        Case{"mixtral", {}}, Case{"drop_by_choice", {"--moe.drop_order=choice"}},
+        Case{"drop_by_probability", {"--moe.drop_order=probability"}},
+        Case{"rank_scopes", {"--moe.capacity_scope=rank", "--moe.aux_scope=micro_batch"}},
+        Case{"global_aux", {"--moe.aux_scope=global_batch", "--moe.capacity_factor=0"}},
+        Case{"switch_top1", {"--moe.top_k=1", "--moe.renormalize=false"}},
+        Case{"sigmoid_shared_groups",
+             {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2", "--moe.groups=3",
+              "--moe.group_limit=2"}},
+        Case{"all_experts", {"--moe.top_k=5"}},
+        Case{"dense", {"--moe.experts=0"}},
+        Case{"dense_first_then_every_second", {"--model.layers=4", "--moe.first_dense=1", "--moe.every=2"}},
+        Case{"layernorm_bias_gelu_tied",
+             {"--model.norm=layernorm", "--model.bias=true", "--model.ffn=gelu", "--model.tie_embeddings=true"}},
+        Case{"no_norm_relu2_nope", {"--model.norm=none", "--model.ffn=relu2", "--model.position=none"}},
+        Case{"softcaps_window_mqa_part_rope",
+             {"--model.attention_softcap=3", "--model.output_softcap=4", "--model.window=3", "--model.kv_heads=1",
+              "--model.rope_fraction=0.7", "--train.z_loss=0.01"}}),
+    [](const auto& info) { return info.param.name; });
+
+// Bytes are known before anything is allocated, and are what is then taken.
+TEST(Memory, PlanIsWhatIsAllocated) {
+  for (const std::string experts : {"5", "0"}) {
+    // Dropless on one rank: the number of routed rows does not depend on the router.
+    Config config = parse_config(base, "test", {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3"});
+    const Index V = 300;
+    const MemoryPlan plan = plan_memory(config, V, Layout{}, 0);
+    const auto self = make_comm_self();
+    Engine engine(config, V, make_cpu(), single_mesh(*self), true);
+    engine.store().initialize(1);
+    EXPECT_EQ(engine.store().allocated_bytes(), plan.weights + plan.gradients + plan.optimizer);
+    const std::vector<std::int32_t> ids(21, 3);
+    std::vector<RouterStats> stats = engine.make_stats();
+    engine.train({3, 7, ids, ids, 21, 3, 1}, stats);
+    EXPECT_EQ(engine.saved().peak() + engine.scratch().peak(), plan.activations);
+    EXPECT_EQ(engine.saved().in_use(), 0);
+    EXPECT_EQ(engine.scratch().in_use(), 0);
+  }
+}
+
+TEST(Memory, Zero1DividesTheOptimizerAndExpertsTheWeights) {
+  const Config config = parse_config(base, "test", {"--moe.experts=8"});
+  Index optimizer = 0, experts = 0;
+  const std::vector<ParamSpec> specs = param_specs(config, 300);
+  Index all = 0, all_experts = 0;
+  for (const ParamSpec& s : specs) {
+    all += s.shape.elements();
+    if (s.group() == GradGroup::expert) all_experts += s.shape.elements();
+  }
+  const Layout layout{4, 1, 2, 1};
+  for (int r = 0; r < 4; ++r) {
+    const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, r));
+    for (const GroupLayout& g : flat.groups)
+      for (const OwnedRun& run : owned_runs(g)) optimizer += run.local.size();
+    for (const Placement& p : flat.groups[static_cast<int>(GradGroup::expert)].placements) experts += p.box.elements();
+  }
+  EXPECT_EQ(optimizer, all);            // every parameter's state is on exactly one rank
+  EXPECT_EQ(experts, 2 * all_experts);  // edp = 2 copies of the experts on 4 ranks
+}
+
+}  // namespace
+}  // namespace sy
