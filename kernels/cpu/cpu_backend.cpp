@@ -72,14 +72,17 @@ class CpuBackend final : public Backend {
   }
 
   void do_add(ConstView x, View y) override {
-    cpu::for_runs(y.elements(), cpu::run_elements, [in = x.f32(), out = y.f32()](Index begin, Index end) {
+    cpu::for_runs(y.elements(), cpu::run_elements, [&](Index begin, Index end) {
+      const float* const in = x.f32();
+      float* const out = y.f32();
 #pragma omp simd
       for (Index i = begin; i < end; ++i) out[i] += in[i];
     });
   }
 
   void do_scale(View x, float factor) override {
-    cpu::for_runs(x.elements(), cpu::run_elements, [out = x.f32(), factor](Index begin, Index end) {
+    cpu::for_runs(x.elements(), cpu::run_elements, [&](Index begin, Index end) {
+      float* const out = x.f32();
 #pragma omp simd
       for (Index i = begin; i < end; ++i) out[i] *= factor;
     });
@@ -88,7 +91,8 @@ class CpuBackend final : public Backend {
   void do_sum_squares(ConstView x, View out) override {
     const Index n = x.elements(), grain = cpu::run_elements;
     std::vector<double> sums((n + grain - 1) / grain);
-    cpu::for_runs(n, grain, [&, in = x.f32()](Index begin, Index end) {
+    cpu::for_runs(n, grain, [&](Index begin, Index end) {
+      const float* const in = x.f32();
       double sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (Index i = begin; i < end; ++i) sum += static_cast<double>(in[i]) * static_cast<double>(in[i]);

@@ -8,9 +8,9 @@ namespace sy::cpu {
 
 void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats) {
   const Index d = x.dim(1);
-  const float* const w = weight.f32();
-  const float* const b = bias ? bias.f32() : nullptr;
   for_runs(x.dim(0), rows_per_run(d), [&](Index begin, Index end) {
+    const float* const w = weight.f32();
+    const float* const b = bias ? bias.f32() : nullptr;
     for (Index t = begin; t < end; ++t) {
       const float* const in = x.f32() + t * d;
       float* const out = y.f32() + t * d;
@@ -43,12 +43,12 @@ void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView we
                    View dx, View dweight, View dbias) {
   const Index t_all = x.dim(0), d = x.dim(1);
   const bool centred = desc.kind == NormKind::layernorm;
-  const float* const w = weight.f32();
   // dweight and dbias side by side, so that one pass over the rows sums both.
   const Index width = dbias ? 2 * d : d;
   const auto sums = scratch<float>(width);
   std::fill_n(sums.get(), width, 0.0f);
   sum_over_rows(t_all, width, sums.get(), [&](Index begin, Index end, float* partial) {
+    const float* const w = weight.f32();
     for (Index t = begin; t < end; ++t) {
       const float* const in = x.f32() + t * d;
       const float* const g = dy.f32() + t * d;
@@ -80,8 +80,8 @@ void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView we
 
 void bias_forward(ConstView bias, ConstView row_scale, View y) {
   const Index n = y.dim(1);
-  const float* const b = bias.f32();
   for_runs(y.dim(0), rows_per_run(n), [&](Index begin, Index end) {
+    const float* const b = bias.f32();
     for (Index t = begin; t < end; ++t) {
       const float s = row_scale ? row_scale.f32()[t] : 1.0f;
       float* const out = y.f32() + t * n;
