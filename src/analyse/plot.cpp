@@ -29,11 +29,14 @@ constexpr int name_columns = 24;         // longer names of rows are cut
 
 const std::vector<std::string>& stops_of(Palette p) { return palette_stops[static_cast<int>(p)]; }
 
-// A string of gnuplot's: between single quotes nothing but the quote is special.
-std::string quoted(std::string text) {
-  std::string out = "'";
-  for (char c : text) out += c == '\'' ? "''" : c == '\n' ? " " : std::string(1, c);
-  return out + "'";
+// A string of gnuplot's. Between double quotes: between single ones it misreads some doubled quotes.
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '\\' || c == '"' || c == '`') out += '\\';
+    out += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  return out + '"';
 }
 
 std::string number(double x) { return std::isfinite(x) ? fmt::format("{:.6g}", x) : "NaN"; }

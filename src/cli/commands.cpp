@@ -13,7 +13,7 @@ const std::vector<Command>& commands() {
       {"train", "CONFIG [--section.key=value ...]", "train a model, alone or under mpirun or srun", train_command, true},
       {"evaluate", "CHECKPOINT [--data DIR]", "loss, perplexity and bits per byte, by domain", evaluate_command, true},
       {"generate", "CHECKPOINT --prompt TEXT", "continue a text", generate_command, false},
-      {"experts", "RUN|CHECKPOINT [--html FILE] [--csv FILE] [--json]", "what the experts did", experts_command, false},
+      {"experts", "RUN|CHECKPOINT [--html FILE] [--csv FILE] [--json] [--layer N] [--steps A-B]", "what the experts did", experts_command, false},
       {"inspect", "CHECKPOINT [--verify]", "what is in a checkpoint, and whether it is whole", inspect_command, false},
       {"diff", "CHECKPOINT CHECKPOINT", "compare two checkpoints, tensor by tensor", diff_command, false},
       {"help", "[config | COMMAND]", "this list, every configuration key, or a command", help_command, false},

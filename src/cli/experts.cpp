@@ -72,7 +72,6 @@ int experts_command(CommandLine& line) {
       "steps", po::value<std::string>(), "FIRST-LAST: the load of these steps (otherwise of the last tenth)");
   po::variables_map given;
   if (!parse_options(line, "experts", options, {"checkpoint"}, given)) return 0;
-  if (line.world.rank() != 0) return 0;
 
   if ((csv == "-") + (html == "-") + given["json"].as<bool>() > 1)
     bad_input("experts: only one of --json, --csv - and --html - can go to standard output");

@@ -1,0 +1,183 @@
+#include "src/analyse/experts.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/src/temp_folder.h"
+
+namespace sy {
+namespace {
+
+ExpertHistory history(Index layers, Index experts, std::vector<std::int64_t> steps, std::vector<std::int64_t> routed,
+                      std::vector<std::int64_t> dropped, std::vector<float> probability) {
+  ExpertHistory h{layers, experts, std::move(steps), std::move(routed), std::move(dropped), std::move(probability), {}};
+  for (Index l = 0; l < layers; ++l) h.layer_ids.push_back(2 * l + 1);
+  return h;
+}
+
+TEST(LayerLoads, HandComputed) {
+  const auto loads = layer_loads(history(1, 4, {10}, {6, 2, 0, 0}, {3, 0, 0, 0}, {0.5f, 0.25f, 0.125f, 0.125f}));
+  ASSERT_EQ(loads.size(), 1u);
+  const LayerLoad& l = loads[0];
+  EXPECT_EQ(l.layer, 1);
+  EXPECT_EQ(l.routed, 8);
+  EXPECT_EQ(l.dropped, 3);
+  EXPECT_DOUBLE_EQ(l.experts[0].share, 0.75);
+  EXPECT_DOUBLE_EQ(l.experts[0].drop_rate, 0.5);
+  EXPECT_EQ(l.experts[2].share, 0);
+  EXPECT_EQ(l.experts[2].drop_rate, 0);  // nothing routed, nothing dropped
+  EXPECT_DOUBLE_EQ(l.experts[1].probability, 0.25);
+  EXPECT_DOUBLE_EQ(l.drop_rate, 3.0 / 8);
+  EXPECT_DOUBLE_EQ(l.max_over_mean, 3);  // 6 over a mean of 2
+  EXPECT_DOUBLE_EQ(l.cv, std::sqrt((16 + 0 + 4 + 4) / 4.0) / 2);
+  EXPECT_NEAR(l.entropy, 0.811278124459133 / 2, 1e-15);  // H(3/4, 1/4) bits over log2 4
+  EXPECT_EQ(l.busiest(), 0);
+  EXPECT_EQ(l.idlest(), 2);  // the lower of two equals
+}
+
+TEST(LayerLoads, BalanceAndItsOpposite) {
+  const auto even = layer_loads(history(1, 3, {1}, {5, 5, 5}, {0, 0, 0}, {0, 0, 0}))[0];
+  EXPECT_DOUBLE_EQ(even.max_over_mean, 1);
+  EXPECT_DOUBLE_EQ(even.cv, 0);
+  EXPECT_NEAR(even.entropy, 1, 1e-15);
+  const auto one = layer_loads(history(1, 4, {1}, {0, 0, 8, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}))[0];
+  EXPECT_DOUBLE_EQ(one.max_over_mean, 4);
+  EXPECT_DOUBLE_EQ(one.cv, std::sqrt(3.0));
+  EXPECT_EQ(one.entropy, 0);
+  EXPECT_EQ(one.busiest(), 2);
+}
+
+TEST(LayerLoads, SumsWindowsAndWeighsProbabilities) {
+  // [window 2][layer 2][expert 2]; layer 1 receives nothing in the first window.
+  const ExpertHistory h = history(2, 2, {4, 8}, {1, 3, 0, 0, 6, 2, 1, 0}, {0, 1, 0, 0, 2, 0, 0, 0},
+                                  {0.25f, 0.75f, 0.5f, 0.5f, 0.625f, 0.375f, 1, 0});
+  const auto both = layer_loads(h);
+  EXPECT_EQ(both[0].experts[0].routed, 7);
+  EXPECT_EQ(both[0].experts[1].dropped, 1);
+  EXPECT_DOUBLE_EQ(both[0].experts[0].probability, (4 * 0.25 + 8 * 0.625) / 12);
+  EXPECT_DOUBLE_EQ(both[1].experts[0].probability, 1);
+  EXPECT_EQ(layer_loads(h, 1, 2)[0].experts[0].routed, 6);
+  EXPECT_EQ(both[1].layer, 3);
+}
+
+TEST(LayerLoads, NothingRoutedIsNoCrash) {
+  for (const LayerLoad& l : {layer_loads(history(1, 2, {1}, {0, 0}, {0, 0}, {0, 0}))[0],
+                             layer_loads(history(1, 2, {}, {}, {}, {}))[0]}) {
+    EXPECT_EQ(l.max_over_mean, 1);
+    EXPECT_EQ(l.cv, 0);
+    EXPECT_EQ(l.entropy, 1);
+    EXPECT_EQ(l.drop_rate, 0);
+    EXPECT_EQ(l.experts[1].share, 0);
+  }
+}
+
+TEST(LayerLoads, OneExpertIsBalanced) {
+  const auto l = layer_loads(history(1, 1, {1}, {9}, {3}, {1}))[0];
+  EXPECT_EQ(l.max_over_mean, 1);
+  EXPECT_EQ(l.entropy, 1);
+  EXPECT_DOUBLE_EQ(l.drop_rate, 1.0 / 3);
+}
+
+TEST(LayerLoads, LargeCountsDoNotOverflow) {
+  const std::int64_t n = std::int64_t{1} << 60;
+  const auto l = layer_loads(history(1, 2, {1}, {n, n}, {0, n}, {0.5f, 0.5f}))[0];
+  EXPECT_DOUBLE_EQ(l.experts[0].share, 0.5);
+  EXPECT_DOUBLE_EQ(l.drop_rate, 0.5);
+}
+
+TEST(Coarsen, KeepsTotalsAndLastSteps) {
+  ExpertHistory h = history(1, 2, {}, {}, {}, {});
+  for (Index w = 0; w < 7; ++w) {
+    h.steps.push_back(10 * (w + 1));
+    h.routed.insert(h.routed.end(), {w, 1});
+    h.dropped.insert(h.dropped.end(), {0, w});
+    h.probability.insert(h.probability.end(), {0.5f, 0.5f});
+  }
+  const ExpertHistory c = coarsen(h, 3);  // windows 0-1, 2-3, 4-6
+  EXPECT_EQ(c.steps, (std::vector<std::int64_t>{20, 40, 70}));
+  EXPECT_EQ(c.routed, (std::vector<std::int64_t>{1, 2, 5, 2, 15, 3}));
+  EXPECT_EQ(c.dropped, (std::vector<std::int64_t>{0, 1, 0, 5, 0, 15}));
+  EXPECT_EQ(c.layer_ids, h.layer_ids);
+  EXPECT_EQ(first_step(c, 0), 1);
+  EXPECT_EQ(first_step(c, 2), 41);
+  EXPECT_EQ(coarsen(h, 7).routed, h.routed);
+  EXPECT_EQ(coarsen(h, 1).routed, (std::vector<std::int64_t>{21, 7}));
+  EXPECT_EQ(coarsen(history(1, 2, {}, {}, {}, {}), 5).windows(), 0);
+}
+
+TEST(SelectBlock, TakesOneLayerOfEveryWindow) {
+  const ExpertHistory h = history(2, 2, {4, 8}, {1, 2, 3, 4, 5, 6, 7, 8}, {0, 0, 1, 1, 0, 0, 2, 2},
+                                  {.1f, .2f, .3f, .4f, .5f, .6f, .7f, .8f});
+  const ExpertHistory one = select_block(h, 3);
+  EXPECT_EQ(one.layers, 1);
+  EXPECT_EQ(one.routed, (std::vector<std::int64_t>{3, 4, 7, 8}));
+  EXPECT_EQ(one.dropped, (std::vector<std::int64_t>{1, 1, 2, 2}));
+  EXPECT_EQ(one.probability, (std::vector<float>{.3f, .4f, .7f, .8f}));
+  EXPECT_EQ(one.layer_ids, (std::vector<std::int64_t>{3}));
+  EXPECT_BAD_INPUT(select_block(h, 2), "layers with experts are 1, 3");
+}
+
+double js(std::vector<std::int64_t> p, std::vector<std::int64_t> q) { return js_divergence(p, q); }
+
+TEST(JsDivergence, HandComputed) {
+  EXPECT_EQ(js({3, 1}, {6, 2}), 0);  // the same shares
+  EXPECT_DOUBLE_EQ(js({5, 0, 0}, {0, 1, 1}), 1);
+  // p = (1, 0), q = (1/2, 1/2), middle (3/4, 1/4):
+  // 1/2 log2(4/3) + 1/2 (1/2 log2(2/3) + 1/2 log2 2)
+  EXPECT_NEAR(js({7, 0}, {4, 4}), 0.311278124459133, 1e-14);
+  EXPECT_DOUBLE_EQ(js({7, 0}, {4, 4}), js({4, 4}, {7, 0}));
+  EXPECT_EQ(js({0, 0}, {1, 2}), 0);
+  EXPECT_EQ(js({4}, {9}), 0);
+}
+
+constexpr const char* evaluation_text = R"({"step": 20, "tokens": 30, "loss": 2.5, "perplexity": 12.18,
+  "bits_per_byte": null, "layers": [1, 3], "domains": [
+  {"name": "a", "tokens": 10, "bytes": 11, "loss": 1, "perplexity": 2.7, "bits_per_byte": 1.4, "experts": [[4, 0], [1, 1]]},
+  {"name": "b", "tokens": 10, "bytes": 12.0, "loss": 2, "perplexity": 7.4, "bits_per_byte": 2.8, "experts": [[0, 4], [1, 1]]},
+  {"name": "c", "tokens": 10, "bytes": 13, "loss": 2, "perplexity": 7.4, "bits_per_byte": 2.8, "experts": [[2, 2], [2, 2]]}]})";
+
+TEST(Evaluation, ReadAndCompared) {
+  const TempFolder folder;
+  const Evaluation e = read_evaluation(folder.write("evaluation.json", evaluation_text));
+  EXPECT_EQ(e.step, 20);
+  EXPECT_TRUE(std::isnan(e.bits_per_byte));
+  ASSERT_EQ(e.domains.size(), 3u);
+  EXPECT_EQ(e.domains[1].bytes, 12);
+  EXPECT_EQ(e.domains[2].experts[1][1], 2);
+
+  const auto s = specialisation(e);
+  ASSERT_EQ(s.size(), 2u);
+  EXPECT_EQ(s[0].layer, 1);
+  EXPECT_NEAR(s[0].mean, (1 + 2 * 0.311278124459133) / 3, 1e-14);
+  EXPECT_DOUBLE_EQ(s[0].max, 1);
+  EXPECT_EQ(s[0].domain_a + s[0].domain_b, "ab");
+  EXPECT_EQ(s[1].mean, 0);
+  EXPECT_EQ(select_block(e, 3).domains[0].experts, (std::vector<std::vector<std::int64_t>>{{1, 1}}));
+  EXPECT_BAD_INPUT(select_block(e, 0), "layers with experts are 1, 3");
+
+  Evaluation one = e;
+  one.domains.resize(1);
+  EXPECT_EQ(specialisation(one)[0].mean, 0);
+  EXPECT_EQ(specialisation(one)[0].domain_a, "");
+}
+
+TEST(Evaluation, DamageIsNamed) {
+  const TempFolder folder;
+  const std::string good = evaluation_text;
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    return folder.write("evaluation.json", text.replace(text.find(from), from.size(), to));
+  };
+  EXPECT_BAD_INPUT(read_evaluation(folder.path() / "missing"), "missing");
+  EXPECT_BAD_INPUT(read_evaluation(folder.write("evaluation.json", good.substr(0, 200))), "evaluation.json");
+  EXPECT_BAD_INPUT(read_evaluation(folder.write("evaluation.json", "[]")), "evaluation.json");
+  EXPECT_BAD_INPUT(read_evaluation(with("\"tokens\": 30", "\"tokens\": \"x\"")), "evaluation.json");
+  EXPECT_BAD_INPUT(read_evaluation(with("[[2, 2], [2, 2]]", "[[2, 2]]")), "domain c");
+  EXPECT_BAD_INPUT(read_evaluation(with("[[2, 2], [2, 2]]", "[[2, 2], [2]]")), "domain c");
+  EXPECT_BAD_INPUT(read_evaluation(with("[[2, 2], [2, 2]]", "[[2, 2, 1], [2, 2, 1]]")), "domain c");
+  EXPECT_BAD_INPUT(read_evaluation(with("[[2, 2], [2, 2]]", "[[2, 2], [2, -2]]")), "domain c");
+}
+
+}  // namespace
+}  // namespace sy

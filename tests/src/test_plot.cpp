@@ -1,0 +1,168 @@
+#include "src/analyse/plot.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <set>
+
+#include "tests/src/temp_folder.h"
+
+namespace sy {
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Index count(const std::string& text, const std::string& part) {
+  Index n = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
+  return n;
+}
+
+Heatmap heatmap(Index rows, Index columns) {
+  Heatmap map;
+  map.rows = rows;
+  map.columns = columns;
+  for (Index i = 0; i < rows * columns; ++i) map.values.push_back(static_cast<double>(i % 7) / 7);
+  for (Index r = 0; r < rows; ++r) map.row_names.push_back("r" + std::to_string(r));
+  for (Index c = 0; c < columns; ++c) map.column_names.push_back("c" + std::to_string(c));
+  map.colour_label = "amount";
+  return map;
+}
+
+LineChart chart(std::size_t lines, std::size_t points) {
+  LineChart out;
+  for (std::size_t i = 0; i < lines; ++i) {
+    Line line{"line " + std::to_string(i), {}, {}};
+    for (std::size_t k = 0; k < points; ++k) {
+      line.x.push_back(static_cast<double>(k));
+      line.y.push_back(static_cast<double>(k * i));
+    }
+    out.lines.push_back(line);
+    out.depths.push_back(static_cast<double>(i));
+  }
+  return out;
+}
+
+TEST(Palette, EndsAndMiddle) {
+  EXPECT_EQ(palette_colour(Palette::order, 0), "#440154");
+  EXPECT_EQ(palette_colour(Palette::order, 1), "#fde725");
+  EXPECT_EQ(palette_colour(Palette::balance, 0.5), "#f7f7f7");
+  EXPECT_EQ(palette_colour(Palette::balance, 7), palette_colour(Palette::balance, 1));
+  EXPECT_EQ(palette_colour(Palette::balance, 1.0 / 16), "#327db8");  // halfway from #2166ac to #4393c3
+}
+
+TEST(RoundUp, ToRoundNumbers) {
+  EXPECT_DOUBLE_EQ(round_up(1), 1);
+  EXPECT_DOUBLE_EQ(round_up(1.01), 2);
+  EXPECT_DOUBLE_EQ(round_up(0.348), 0.4);
+  EXPECT_DOUBLE_EQ(round_up(9.1), 10);
+  EXPECT_DOUBLE_EQ(round_up(0.1), 0.1);
+  EXPECT_DOUBLE_EQ(round_up(0.3, {1, 2, 5}), 0.5);
+  EXPECT_DOUBLE_EQ(round_up(700, {1, 2, 5}), 1000);
+}
+
+TEST(RatioMarks, PowersOfTwo) {
+  EXPECT_EQ(ratio_marks(0.25, 4), (std::vector<std::string>{"1/4×", "1/2×", "1×", "2×", "4×"}));
+}
+
+TEST(Draw, OnePictureForEachScript) {
+  std::vector<std::string> scripts = {script_of(heatmap(3, 4)), script_of(chart(2, 5)), script_of(chart(20, 5))};
+  const auto pictures = draw(scripts);
+  ASSERT_EQ(pictures.size(), 3u);
+  for (const std::string& p : pictures) {
+    EXPECT_EQ(p.rfind("<svg", 0), 0u);
+    EXPECT_EQ(p.substr(p.size() - 6), "</svg>");
+    EXPECT_TRUE(has(p, "viewBox"));
+    EXPECT_FALSE(has(p, "<script"));
+  }
+  EXPECT_TRUE(has(pictures[0], "amount"));
+  EXPECT_EQ(count(pictures[0], "<image"), 1);
+  EXPECT_TRUE(has(pictures[0], "r2"));
+  EXPECT_TRUE(has(pictures[1], "line 1"));    // a legend
+  EXPECT_FALSE(has(pictures[2], "line 1"));   // too many lines: a colour bar
+  EXPECT_TRUE(draw({}).empty());
+}
+
+TEST(Draw, IdsDifferBetweenPictures) {
+  const auto pictures = draw({script_of(heatmap(2, 2)), script_of(chart(1, 1))});
+  std::set<std::string> ids;
+  for (const std::string& p : pictures)
+    for (const char quote : {'\'', '"'}) {
+      const std::string mark = std::string(" id=") + quote;
+      for (std::size_t at = 0; (at = p.find(mark, at)) != std::string::npos;) {
+        at += mark.size();
+        EXPECT_TRUE(ids.insert(p.substr(at, p.find(quote, at) - at)).second) << p.substr(at, 20);
+      }
+    }
+  EXPECT_GT(ids.size(), 10u);
+  EXPECT_TRUE(has(pictures[1], "href='#p1-gpPt6'"));  // the single point, and it is one of its own
+}
+
+TEST(Draw, SmallAndLargeMaps) {
+  for (const auto& [rows, columns] : {std::pair<Index, Index>{1, 1}, {1, 9}, {9, 1}, {60, 256}}) {
+    const std::string p = draw({script_of(heatmap(rows, columns))})[0];
+    EXPECT_EQ(count(p, "<image"), 1) << rows << " x " << columns;
+    EXPECT_TRUE(has(p, ">r0<") && has(p, ">c0<")) << rows << " x " << columns;
+  }
+}
+
+TEST(Draw, TextIsTakenAsItIs) {
+  Heatmap map = heatmap(2, 2);
+  map.row_names = {"a_b^c{x} 'q' \"z\"", "日本 <b>\\n%s@1`date`"};
+  map.x_label = "'it''s <x>\n";
+  map.cell_texts = {"1", "\\", "'", "\""};
+  const std::string p = draw({script_of(map)})[0];
+  EXPECT_TRUE(has(p, "a_b^c{x} 'q'"));
+  EXPECT_TRUE(has(p, "日本 &lt;b>\\n%s@1`date`"));
+  EXPECT_TRUE(has(p, "'it''s &lt;x>"));
+  EXPECT_FALSE(has(p, "<b>"));
+}
+
+TEST(Draw, LongNamesAreCut) {
+  Heatmap map = heatmap(1, 1);
+  map.row_names = {std::string(300, 'x')};
+  const std::string p = draw({script_of(map)})[0];
+  EXPECT_TRUE(has(p, std::string(23, 'x') + "…"));
+  EXPECT_FALSE(has(p, std::string(25, 'x')));
+}
+
+TEST(Draw, NotANumberAndBeyondTheScale) {
+  Heatmap map = heatmap(2, 2);
+  map.values = {NAN, 0, 1e300, -5};
+  map.cell_texts = {"blank", "b", "c", "d"};
+  EXPECT_FALSE(has(draw({script_of(map)})[0], "blank"));
+  map.ratio = true;
+  map.low = 0.5;
+  map.high = 2;
+  EXPECT_TRUE(has(draw({script_of(map)})[0], "1/2×"));
+  LineChart lines = chart(1, 3);
+  lines.lines[0].y[1] = NAN;
+  EXPECT_EQ(draw({script_of(lines)}).size(), 1u);
+}
+
+TEST(Draw, GnuplotsErrorsAreTold) {
+  const std::string message = MESSAGE_OF(Failure, draw({"plot nonsense(\n"}));
+  EXPECT_TRUE(has(message, "gnuplot")) << message;
+  EXPECT_TRUE(has(message, "nonsense")) << message;
+  EXPECT_TRUE(has(MESSAGE_OF(Failure, draw({"exit status 3\n"})), "gnuplot"));
+}
+
+TEST(Draw, WithoutGnuplotSaysWhatToInstall) {
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", "/nowhere", 1);
+  const std::string message = MESSAGE_OF(Failure, draw({script_of(chart(1, 2))}));
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_TRUE(has(message, "gnuplot-nox")) << message;
+}
+
+TEST(Draw, ImpossiblePicturesAreOurMistake) {
+  Heatmap map = heatmap(2, 2);
+  map.values.pop_back();
+  EXPECT_THROW(script_of(map), std::logic_error);
+  EXPECT_THROW(script_of(LineChart{}), std::logic_error);
+  EXPECT_THROW(script_of(chart(1, 0)), std::logic_error);
+}
+
+}  // namespace
+}  // namespace sy

@@ -1,0 +1,227 @@
+#include "src/analyse/report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/src/checkpoint_fixture.h"
+#include "tests/src/temp_folder.h"
+
+namespace sy {
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Index count(const std::string& text, const std::string& part) {
+  Index n = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
+  return n;
+}
+
+// A report of a history in which expert 0 of every layer has half the load and expert 1 nothing.
+ExpertReport example(Index layers, Index experts, Index windows) {
+  ExpertReport r;
+  r.checkpoint = "/runs/demo/checkpoints/step-00000040";
+  r.state.step = windows * 10;
+  r.state.tokens = windows * 10000;
+  r.state.layout = "dp 1 tp 1 ep 1 etp 1 edp 1";
+  ExpertHistory& h = r.state.experts;
+  h.layers = layers;
+  h.experts = experts;
+  for (Index l = 0; l < layers; ++l) h.layer_ids.push_back(l);
+  for (Index w = 0; w < windows; ++w) {
+    h.steps.push_back(w * 10 + 10);
+    for (Index l = 0; l < layers; ++l)
+      for (Index e = 0; e < experts; ++e) {
+        h.routed.push_back(e == 0 ? 4 * experts : e == 1 ? 0 : 4 + w);
+        h.dropped.push_back(e == 0 ? 2 : 0);
+        h.probability.push_back(1.0f / static_cast<float>(experts));
+      }
+  }
+  r.last = windows;
+  r.first = std::max<Index>(windows - 1, 0);
+  if (windows > 0) r.load = layer_loads(h, r.first, r.last);
+  return r;
+}
+
+TEST(ReportText, TablesForPeople) {
+  const std::string text = report_text(example(2, 4, 3), false);
+  EXPECT_TRUE(has(text, "2 layers with 4 experts"));
+  EXPECT_TRUE(has(text, "Load in steps 21-30"));
+  // 16, 0, 6, 6 of 28: 2.29, 0, 0.86, 0.86 of an even share.
+  EXPECT_TRUE(has(text, "0 (57.1 %)"));
+  EXPECT_TRUE(has(text, "1 (0.0 %)"));
+  EXPECT_TRUE(has(text, "█·▃▃"));
+  EXPECT_TRUE(has(text, "an even share (25.0 %)"));
+  EXPECT_TRUE(has(text, "Over time"));
+  EXPECT_FALSE(has(text, "\x1b"));
+  EXPECT_TRUE(has(report_text(example(2, 4, 3), true), "\x1b[31m█\x1b[0m"));
+}
+
+TEST(ReportText, OneLayerIsShownExpertByExpert) {
+  const std::string text = report_text(example(1, 4, 1), false);
+  EXPECT_TRUE(has(text, "probability"));
+  EXPECT_TRUE(has(text, "2.67"));         // 16 of 24 relative to 1 of 4
+  EXPECT_FALSE(has(text, "Over time"));  // one window is no course
+}
+
+TEST(ReportText, ManyExpertsShareMarks) {
+  const std::string text = report_text(example(1, 256, 2), false);
+  EXPECT_TRUE(has(text, "4 experts to a mark"));
+}
+
+TEST(ReportText, NoWindowYet) {
+  const std::string text = report_text(example(2, 4, 0), false);
+  EXPECT_TRUE(has(text, "No expert counts yet at step 0"));
+}
+
+TEST(ReportCsv, OneRowForEachWindowLayerAndExpert) {
+  EXPECT_EQ(report_csv(example(1, 2, 2)),
+            "first_step,last_step,layer,expert,routed,dropped,share,drop_rate,probability\n"
+            "1,10,0,0,8,2,1,0.25,0.5\n"
+            "1,10,0,1,0,0,0,0,0.5\n"
+            "11,20,0,0,8,2,1,0.25,0.5\n"
+            "11,20,0,1,0,0,0,0,0.5\n");
+  EXPECT_EQ(count(report_csv(example(3, 5, 4)), "\n"), 1 + 3 * 5 * 4);
+  EXPECT_EQ(count(report_csv(example(3, 5, 0)), "\n"), 1);
+}
+
+TEST(ReportJson, HoldsEverything) {
+  ExpertReport r = example(2, 4, 3);
+  const auto j = nlohmann::json::parse(report_json(r).dump());
+  EXPECT_EQ(j["step"], 30);
+  EXPECT_EQ(j["first_step"], 21);
+  EXPECT_EQ(j["layers"].size(), 2u);
+  EXPECT_EQ(j["layers"][1]["experts"].size(), 4u);
+  EXPECT_EQ(j["layers"][1]["experts"][0]["routed"], 16);
+  EXPECT_DOUBLE_EQ(j["layers"][1]["max_over_mean"], 16.0 / 7);
+  EXPECT_EQ(j["windows"].size(), 3u);
+  EXPECT_EQ(j["windows"][0]["layers"][0]["expert_routed"], (std::vector<int>{16, 0, 4, 4}));
+  EXPECT_FALSE(j.contains("evaluation"));
+  EXPECT_EQ(report_json(example(1, 2, 0))["windows"].size(), 0u);
+}
+
+Evaluation two_domains(Index layers, Index experts) {
+  Evaluation e;
+  e.step = 30;
+  for (Index l = 0; l < layers; ++l) e.layers.push_back(l);
+  for (const char* name : {"<script>alert('x')</script> & co", "日本語"}) {
+    DomainUse d{name, 10, 20, 1.5, 4.5, 2.1, {}};
+    std::vector<std::int64_t> counts(experts, 1);
+    counts[e.domains.size() % experts] = 5;
+    d.experts.assign(layers, counts);
+    e.domains.push_back(d);
+  }
+  return e;
+}
+
+void add_domains(ExpertReport& r) {
+  r.evaluation = two_domains(r.state.experts.layers, r.state.experts.experts);
+  r.specialisation = specialisation(*r.evaluation);
+}
+
+TEST(Report, DomainsInEveryForm) {
+  ExpertReport r = example(2, 4, 3);
+  add_domains(r);
+  // (5, 1, 1, 1)/8 against (1, 5, 1, 1)/8: 2 * 1/2 * (5/8 log2(5/3) + 1/8 log2(1/3))
+  const double bits = 5.0 / 8 * std::log2(5.0 / 3) - 1.0 / 8 * std::log2(3.0);
+  EXPECT_NEAR(report_json(r)["evaluation"]["layers"][1]["js_divergence_mean"].get<double>(), bits, 1e-12);
+  EXPECT_TRUE(has(report_text(r, false), fmt::format("{:.3f}", bits)));
+  const std::string page = report_html(r);
+  EXPECT_TRUE(has(page, fmt::format("divergence {:.3f} bits", bits)));
+  EXPECT_TRUE(has(page, "日本語"));
+  EXPECT_FALSE(has(page, "<script"));
+  EXPECT_TRUE(has(page, "&lt;script&gt;"));
+}
+
+TEST(ReportHtml, IsOneSelfContainedPage) {
+  ExpertReport r = example(2, 4, 3);
+  r.losses = {{1, 5.5}, {2, 4.5}, {3, 4}};
+  add_domains(r);
+  const std::string page = report_html(r);
+  EXPECT_EQ(page.rfind("<!doctype html>", 0), 0u);
+  EXPECT_EQ(page.substr(page.size() - 8), "</html>\n");
+  // Nothing is fetched: the only addresses are names of namespaces.
+  EXPECT_EQ(count(page, "http"), count(page, "xmlns=\"http") + count(page, "xmlns:xlink=\"http"));
+  EXPECT_EQ(count(page, "src="), 0);
+  EXPECT_EQ(count(page, "<link"), 0);
+  // Loss, load, dropped, four measures, a history and a domain picture for each of two layers.
+  EXPECT_EQ(count(page, "<svg"), 1 + 1 + 1 + 4 + 2 + 2);
+  EXPECT_EQ(count(page, "<svg"), count(page, "aria-label="));
+  EXPECT_TRUE(has(page, "4.667"));  // the mean loss of the last steps
+  for (const char* tag : {"section", "div", "figure", "table", "svg", "p", "h2", "details"})
+    EXPECT_EQ(count(page, fmt::format("<{}>", tag)) + count(page, fmt::format("<{} ", tag)),
+              count(page, fmt::format("</{}>", tag)))
+        << tag;
+}
+
+TEST(ReportHtml, ExtremeSizes) {
+  struct Size {
+    Index layers, experts, windows;
+  };
+  for (const Size s : {Size{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {60, 256, 3}, {9, 3, 500}, {1, 4, 0}}) {
+    ExpertReport r = example(s.layers, s.experts, s.windows);
+    add_domains(r);
+    const std::string page = report_html(r);
+    EXPECT_TRUE(has(page, "</html>"));
+    EXPECT_FALSE(has(page, "nan"));
+    EXPECT_EQ(has(page, "No expert counts yet"), s.windows == 0);
+    EXPECT_LT(page.size(), 20u << 20);
+  }
+}
+
+TEST(CountText, GroupsThousands) {
+  EXPECT_EQ(count_text(0), "0");
+  EXPECT_EQ(count_text(999), "999");
+  EXPECT_EQ(count_text(1000), "1,000");
+  EXPECT_EQ(count_text(-123456), "-123,456");
+  EXPECT_EQ(count_text(1234567890), "1,234,567,890");
+}
+
+// What make_report finds in a checkpoint and beside it.
+class MakeReport : public testing::Test {
+ protected:
+  TempFolder folder_;
+  std::filesystem::path checkpoint_ = test::write_as(folder_.path(), Layout{}, 19);
+};
+
+TEST_F(MakeReport, FromACheckpointAlone) {
+  const ExpertReport r = make_report(checkpoint_, {});
+  EXPECT_EQ(r.state.experts.windows(), 4);
+  EXPECT_EQ(r.first, 3);  // a tenth, but one at least
+  EXPECT_EQ(r.last, 4);
+  EXPECT_EQ(r.load[1].layer, 10);
+  EXPECT_TRUE(r.losses.empty());
+  EXPECT_FALSE(r.evaluation);
+}
+
+TEST_F(MakeReport, TakesWhatLiesBeside) {
+  folder_.write("metrics.jsonl", "{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":null}\n{\"step\":19,\"loss\":2}\n{\"step\":20,\"loss\":1}\n{\"st");
+  folder_.write("evaluation.json", R"({"step": 19, "tokens": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1, "layers": [0, 10],
+    "domains": [{"name": "a", "tokens": 1, "bytes": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1,
+                 "experts": [[1, 2, 3], [4, 5, 6]]}]})");
+  const ExpertReport r = make_report(checkpoint_, {10, {}});
+  ASSERT_EQ(r.losses.size(), 2u);  // neither later steps nor torn lines
+  EXPECT_EQ(r.losses[1].step, 19);
+  EXPECT_EQ(r.evaluation->domains[0].experts, (std::vector<std::vector<std::int64_t>>{{4, 5, 6}}));
+  EXPECT_EQ(r.state.experts.layers, 1);
+  EXPECT_EQ(r.load.size(), 1u);
+}
+
+TEST_F(MakeReport, StepsChooseWindows) {
+  // Windows: 1-4, 5-9, 10-14, 15-19.
+  const auto windows = [&](Index from, Index to) {
+    const ExpertReport r = make_report(checkpoint_, {{}, {{from, to}}});
+    return std::pair(r.first, r.last);
+  };
+  EXPECT_EQ(windows(1, 19), (std::pair<Index, Index>(0, 4)));
+  EXPECT_EQ(windows(4, 5), (std::pair<Index, Index>(0, 2)));
+  EXPECT_EQ(windows(10, 10), (std::pair<Index, Index>(2, 3)));
+  EXPECT_EQ(windows(15, 1000), (std::pair<Index, Index>(3, 4)));
+  EXPECT_BAD_INPUT(make_report(checkpoint_, {{}, {{20, 30}}}), "steps 1-19");
+  EXPECT_BAD_INPUT(make_report(checkpoint_, {3, {}}), "layers with experts are 0, 10");
+}
+
+}  // namespace
+}  // namespace sy
