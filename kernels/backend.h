@@ -144,7 +144,8 @@ class Backend {
                       ConstView dprobability, float z_factor, View dlogits);
   // keep: [T, k] i32, 1 where the assignment fits its expert's capacity within its group (G equal runs of tokens), 0
   // where it is dropped. token: all of a token's choices before the next token's. choice: all first choices, then all
-  // second ones. probability: the largest weight first (ties: lower token, then lower choice).
+  // second ones. probability: the largest weight first (ties: lower token, then lower choice). A token's experts must
+  // be distinct, as route_forward leaves them.
   void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
                 View keep);
   // Orders the kept assignments by (expert, token). Assignment a = token * k + choice.
