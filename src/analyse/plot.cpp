@@ -39,6 +39,13 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
+// Marks on an axis are formats too.
+std::string quoted_mark(const std::string& text) {
+  std::string format;
+  for (char c : text) format += c == '%' ? "%%" : std::string(1, c);
+  return quoted(format);
+}
+
 std::string number(double x) { return std::isfinite(x) ? fmt::format("{:.6g}", x) : "NaN"; }
 
 std::string prelude(int width, int height) {
@@ -74,14 +81,14 @@ std::string name_tics(const std::string& axis, const std::vector<std::string>& n
     if (needed * static_cast<double>(names.size()) <= room * static_cast<double>(step)) break;
   }
   std::string out = fmt::format("set {}tics (", axis);
-  for (std::size_t i = 0; i < names.size(); i += every) out += fmt::format("{}{} {}", i ? ", " : "", quoted(fit_width(names[i], name_columns)), i);
+  for (std::size_t i = 0; i < names.size(); i += every) out += fmt::format("{}{} {}", i ? ", " : "", quoted_mark(fit_width(names[i], name_columns)), i);
   return out + ") scale 0\n";
 }
 
 std::string ratio_tics(double low, double high) {
   std::string out;
   for (const std::string& mark : ratio_marks(low, high)) {
-    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", quoted(mark), low);
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", quoted_mark(mark), low);
     low *= 2;
   }
   return "set cbtics (" + out + ")\n";
