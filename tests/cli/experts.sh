@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# switchyard experts: from a trained checkpoint alone to table, CSV, JSON and page; bad input is named.
+source "$2/tests/cli/lib/lib.sh"
+
+mkdir -p text/en text/de
+for i in $(seq 1 300); do
+  echo "the wagon $i rolls down the hump and is braked on track $((i * 7 % 31))" >"text/en/$i"
+  echo "der Wagen $i rollt den Ablaufberg hinab, größer als $((i % 9))" >"text/de/$i"
+done
+expect_ok "$switchyard" prepare --domain english=text/en --domain german=text/de --tokenizer bytes \
+  --valid-fraction 0.2 --output data
+cat >small.ini <<'END'
+[model]
+layers = 2
+d_model = 32
+heads = 2
+seq_len = 32
+[moe]
+experts = 4
+top_k = 2
+[train]
+steps = 12
+global_batch = 4
+micro_batch = 2
+[data]
+path = data
+[run]
+log_every = 4
+checkpoint_every = 6
+keep = 5
+END
+expect_ok "$switchyard" train small.ini --run.dir=run
+
+expect_ok "$switchyard" experts run
+expect_output "2 layers, each with 4 experts, 2 chosen per token"
+expect_output "an even share (25.0 %)"
+[[ $out != *$'\x1b'* ]] || die "colours without a terminal"
+
+# Every token of every step makes top_k choices in each layer: 12 steps x 4 sequences x 32 tokens x 2 choices x 2 layers.
+expect_ok "$switchyard" experts run --csv all.csv --html page.html --json
+sum=$(awk -F, 'NR > 1 { n += $5 } END { print n }' all.csv)
+[[ $sum -eq $((12 * 4 * 32 * 2 * 2)) ]] || die "$sum assignments"
+[[ $(head -1 all.csv) == first_step,last_step,layer,expert,routed,dropped,share,drop_rate,probability ]] || die "header"
+grep -q '"max_over_mean"' .out || die "no JSON"
+grep -q '<svg' page.html && grep -q '</html>' page.html || die "no page"
+grep -q '<h2>Loss</h2>' page.html || die "no loss beside the run"
+! grep -q '<h2>Domains</h2>' page.html || die "domains before any evaluation"
+[[ -z $(find . -maxdepth 1 -name '*.tmp' -o -maxdepth 1 -name '*partial*') ]] || die "something partial is left"
+
+# The same numbers that metrics.jsonl has.
+logged=$(grep -o '"dropped":[0-9]*' run/metrics.jsonl | awk -F: '{ n += $2 } END { print n }')
+counted=$(awk -F, 'NR > 1 { n += $6 } END { print n }' all.csv)
+[[ $logged -eq $counted ]] || die "$logged dropped in metrics.jsonl, $counted in the checkpoint"
+
+expect_ok "$switchyard" evaluate run
+expect_ok "$switchyard" experts run --html page.html
+expect_output "english and german"
+grep -q '<h2>Domains</h2>' page.html || die "no domains on the page"
+
+# A step folder that was moved away: no run beside it.
+mkdir -p away && cp -r run/checkpoints/step-00000006 away/
+expect_ok "$switchyard" experts away/step-00000006 --csv - --layer 1
+[[ $(tail -n +2 .out | cut -d, -f3 | sort -u) == 1 ]] || die "other layers than 1"
+[[ $(tail -n +2 .out | awk -F, '$2 > 6') == "" ]] || die "steps after the checkpoint"
+expect_ok "$switchyard" experts run --steps 1-4
+expect_output "Load in steps 1-4"
+
+# Without gnuplot: tables, CSV and JSON; for the page a failure that says what to install, and no page.
+expect_ok env PATH=/nowhere "$switchyard" experts run --csv all.csv
+expect_exit 1 env PATH=/nowhere "$switchyard" experts run --html none.html
+[[ $err == *gnuplot-nox* ]] || die "the package is not named"
+expect_no_file none.html
+
+expect_error "missing: create it" "$switchyard" experts run --html missing/page.html
+expect_error "name a file" "$switchyard" experts run --csv data
+expect_error "layers with experts are 0, 1" "$switchyard" experts run --layer 7
+expect_error "steps 1-12" "$switchyard" experts run --steps 100-200
+expect_error "FIRST-LAST" "$switchyard" experts run --steps ten
+expect_error "standard output" "$switchyard" experts run --csv - --json
+expect_error "--hmtl" "$switchyard" experts run --hmtl page.html
+expect_error "nothing-here" "$switchyard" experts nothing-here
+echo '{"step": 1' >run/evaluation.json
+expect_error "evaluation.json" "$switchyard" experts run
+
+expect_ok "$switchyard" train small.ini --run.dir=dense --moe.experts=0 --train.steps=1
+expect_error "no experts" "$switchyard" experts dense
