@@ -31,13 +31,10 @@ void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targ
 #pragma omp simd reduction(max : largest)
       for (Index i = 0; i < v; ++i) largest = row[i] > largest ? row[i] : largest;
       largest = cap(largest);  // the cap is monotone
-      float sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (Index i = 0; i < v; ++i) sum += exp_(cap(row[i]) - largest);
       const Index target = targets.i32()[t] - vocab_begin;
       float* const out = stats.f32() + 3 * t;
       out[0] = largest;
-      out[1] = sum;
+      out[1] = sum_of(v, [=](Index i) { return exp_(cap(row[i]) - largest); });
       out[2] = target >= 0 && target < v ? cap(row[target]) : 0.0f;
     }
   });

@@ -8,23 +8,17 @@ namespace sy::cpu {
 
 void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats) {
   const Index d = x.dim(1);
+  const auto width = static_cast<float>(d);
   for_runs(x.dim(0), rows_per_run(d), [&](Index begin, Index end) {
     const float* const w = weight.f32();
     const float* const b = bias ? bias.f32() : nullptr;
     for (Index t = begin; t < end; ++t) {
       const float* const in = x.f32() + t * d;
       float* const out = y.f32() + t * d;
-      float mean = 0;
-      if (desc.kind == NormKind::layernorm) {
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (Index i = 0; i < d; ++i) sum += in[i];
-        mean = sum / static_cast<float>(d);
-      }
-      float squares = 0;
-#pragma omp simd reduction(+ : squares)
-      for (Index i = 0; i < d; ++i) squares += (in[i] - mean) * (in[i] - mean);
-      const float inverse = 1 / std::sqrt(squares / static_cast<float>(d) + desc.eps);
+      const float mean =
+          desc.kind == NormKind::layernorm ? sum_of(d, [=](Index i) { return in[i]; }) / width : 0;
+      const float squares = sum_of(d, [=](Index i) { return (in[i] - mean) * (in[i] - mean); });
+      const float inverse = 1 / std::sqrt(squares / width + desc.eps);
 #pragma omp simd
       for (Index i = 0; i < d; ++i) out[i] = (in[i] - mean) * inverse * w[i];
       if (b)
@@ -54,18 +48,14 @@ void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView we
       const float* const g = dy.f32() + t * d;
       float* const out = dx.f32() + t * d;
       const float mean = stats.f32()[2 * t], inverse = stats.f32()[2 * t + 1];
-      float sum_dn = 0, sum_dn_n = 0;
-#pragma omp simd reduction(+ : sum_dn, sum_dn_n)
-      for (Index i = 0; i < d; ++i) {
-        const float dn = g[i] * w[i];
-        sum_dn += dn;
-        sum_dn_n += dn * ((in[i] - mean) * inverse);
-      }
-      const float a = centred ? sum_dn / static_cast<float>(d) : 0.0f, c = sum_dn_n / static_cast<float>(d);
+      const float mean_dn =
+          centred ? sum_of(d, [=](Index i) { return g[i] * w[i]; }) / static_cast<float>(d) : 0;
+      const float mean_dn_n = sum_of(d, [=](Index i) { return g[i] * w[i] * ((in[i] - mean) * inverse); }) /
+                              static_cast<float>(d);
 #pragma omp simd
       for (Index i = 0; i < d; ++i) {
         const float n = (in[i] - mean) * inverse;
-        out[i] += inverse * (g[i] * w[i] - a - n * c);
+        out[i] += inverse * (g[i] * w[i] - mean_dn - n * mean_dn_n);
         partial[i] += g[i] * n;
       }
       if (dbias)

@@ -32,6 +32,22 @@ void for_runs(Index n, Index grain, const Body& body) {
   for (Index i = 0; i < runs; ++i) body(i * grain, std::min(n, (i + 1) * grain));
 }
 
+// The sum of term(0) ... term(n - 1). Blocks are summed in f32, which vectorises, and their sums in f64, so
+// that a long row is no less exact than a short one.
+template <class Term>
+[[gnu::always_inline]] inline float sum_of(Index n, const Term& term) {
+  constexpr Index block = 2048;
+  double total = 0;
+  for (Index begin = 0; begin < n; begin += block) {
+    const Index end = std::min(n, begin + block);
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (Index i = begin; i < end; ++i) sum += term(i);
+    total += static_cast<double>(sum);
+  }
+  return static_cast<float>(total);
+}
+
 // Scratch memory without initial values.
 template <class T>
 std::unique_ptr<T[]> scratch(Index n) {
