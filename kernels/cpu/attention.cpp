@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
-#include <vector>
 
 #include <omp.h>
 
@@ -16,8 +14,9 @@ namespace {
 constexpr Index round_up(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Keys and queries are taken in blocks that begin at multiples of these from the start of the sequence, so that the
-// order of every sum is a matter of positions alone. A block is whole register tiles, by rows and by columns.
-constexpr Index key_block = round_up(192, std::lcm(tile_rows, tile_cols));
+// order of every sum is a matter of positions alone. The scores of a strip of tile_rows queries fit the L1 cache; those
+// of a block of queries, the L2 cache.
+constexpr Index key_block = 256;
 constexpr Index query_block = round_up(96, tile_rows);
 
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
@@ -69,17 +68,20 @@ constexpr Lanes number_lanes(std::integer_sequence<int, lane...>) {
 }
 constexpr Lanes lane_numbers = number_lanes(std::make_integer_sequence<int, lanes>{});
 
-float sum(Vector v) {
-  float total = 0;
-  for (int i = 0; i < lanes; ++i) total += v[i];
-  return total;
-}
-float max(Vector v) {
-  float largest = v[0];
-  for (int i = 1; i < lanes; ++i) largest = v[i] > largest ? v[i] : largest;
-  return largest;
-}
+// Lane i becomes lane i + distance, going round: with the distances lanes/2, ..., 2, 1, all lanes meet.
+Vector rotated(Vector v, int distance) { return __builtin_shuffle(v, (lane_numbers + distance) & (lanes - 1)); }
+
 Vector max(Vector x, Vector y) { return x > y ? x : y; }
+float max(Vector v) {
+#pragma GCC unroll 4
+  for (int distance = lanes / 2; distance > 0; distance /= 2) v = max(v, rotated(v, distance));
+  return v[0];
+}
+float sum(Vector v) {
+#pragma GCC unroll 4
+  for (int distance = lanes / 2; distance > 0; distance /= 2) v += rotated(v, distance);
+  return v[0];
+}
 
 // row[j] for the key first + j becomes its score, scaled and capped; minus infinity where `visible` excludes it.
 // j < cols, a multiple of lanes. Returns the largest score.

@@ -28,45 +28,73 @@ struct Task {
   Index i, i_end, j, j_end;
 };
 
-// The task's part of B is packed once for each k block; A, a few panels at a time.
-void run(const Task& task) {
-  thread_local Buffer b_buffer, a_buffer;
-  const Problem& p = *task.problem;
-  if (p.k == 0) {
-    if (!p.accumulate)
-      for (Index i = task.i; i < task.i_end; ++i) std::fill(p.c + i * p.ldc + task.j, p.c + i * p.ldc + task.j_end, 0.0f);
-    return;
+// Runs tasks one after the other on one thread.
+class Worker {
+ public:
+  void run(const Task& task) {
+    const Problem& p = *task.problem;
+    if (p.k == 0) {
+      if (!p.accumulate)
+        for (Index i = task.i; i < task.i_end; ++i) std::fill_n(p.c + i * p.ldc + task.j, task.j_end - task.j, 0.0f);
+      return;
+    }
+    const Index block = k_block(p.k);
+    for (Index l = 0; l < p.k; l += block) {
+      const Index depth = std::min(block, p.k - l);
+      pack_b(task, l, depth);
+      for (Index i = task.i; i < task.i_end; i += a_rows)
+        add(task, i, std::min(i + a_rows, task.i_end), l, depth, p.accumulate || l > 0);
+    }
   }
-  const Index block = k_block(p.k);
-  const Index cols = task.j_end - task.j;
-  float* b_panels = b_buffer.reserve(ceil_div(cols, tile_cols) * tile_cols * block + lanes);
-  float* a_panels = a_buffer.reserve(a_rows * block + lanes);
-  for (Index l = 0; l < p.k; l += block) {
-    const Index depth = std::min(block, p.k - l);
-    const bool accumulate = p.accumulate || l > 0;
-    pack<tile_cols>(p.b.data + l * p.b.row_stride + task.j * p.b.col_stride, p.b.col_stride, p.b.row_stride, cols,
-                    depth, b_panels);
-    for (Index first = task.i; first < task.i_end; first += a_rows) {
-      const Index end = std::min(first + a_rows, task.i_end);
-      pack<tile_rows>(p.a.data + first * p.a.row_stride + l * p.a.col_stride, p.a.row_stride, p.a.col_stride,
-                      end - first, depth, a_panels);
-      for (Index i = first; i < end; i += tile_rows) {
-        for (Index j = 0; j < cols; j += tile_cols) {
-          Tiles<1, tile_rows>::run(std::min<Index>(tile_rows, end - i), depth, a_panels + (i - first) * depth,
-                                   b_panels + j * depth, tile_cols, p.c + i * p.ldc + task.j + j, p.ldc,
-                                   std::min<Index>(tile_cols, cols - j), accumulate);
-        }
+
+ private:
+  // The task's columns of B, [l, l + depth): often those of the task before.
+  void pack_b(const Task& task, Index l, Index depth) {
+    if (packed_problem_ == task.problem && packed_j_ == task.j && packed_l_ == l) return;
+    packed_problem_ = task.problem;
+    packed_j_ = task.j;
+    packed_l_ = l;
+    const Index cols = task.j_end - task.j;
+    b_panels_ = memory().b.reserve(ceil_div(cols, tile_cols) * tile_cols * depth + lanes);
+    const Matrix& b = task.problem->b;
+    pack<tile_cols>(b.data + l * b.row_stride + task.j * b.col_stride, b.col_stride, b.row_stride, cols, depth, b_panels_);
+  }
+
+  // Rows [begin, end), at most a_rows, of the task's part of C (+)= those of A times the packed B.
+  void add(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate) {
+    const Problem& p = *task.problem;
+    float* a_panels = memory().a.reserve(a_rows * depth + lanes);
+    pack<tile_rows>(p.a.data + begin * p.a.row_stride + l * p.a.col_stride, p.a.row_stride, p.a.col_stride, end - begin,
+                    depth, a_panels);
+    for (Index i = begin; i < end; i += tile_rows) {
+      for (Index j = task.j; j < task.j_end; j += tile_cols) {
+        Tiles<1, tile_rows>::run(std::min<Index>(tile_rows, end - i), depth, a_panels + (i - begin) * depth,
+                                 b_panels_ + (j - task.j) * depth, tile_cols, p.c + i * p.ldc + j, p.ldc,
+                                 std::min<Index>(tile_cols, task.j_end - j), accumulate);
       }
     }
   }
-}
+
+  // Kept by the thread from product to product.
+  struct Memory {
+    Buffer a, b;
+  };
+  static Memory& memory() {
+    thread_local Memory memory;
+    return memory;
+  }
+
+  const Problem* packed_problem_ = nullptr;
+  Index packed_j_ = 0, packed_l_ = 0;
+  float* b_panels_ = nullptr;
+};
 
 double multiplications(const Problem& p) { return double(p.m) * double(p.n) * double(std::max<Index>(p.k, 1)); }
 
 // Cuts a product into tasks of about `work` multiplications, of a shape that keeps packing cheap.
 void cut(const Problem& p, double work, std::vector<Task>& tasks) {
   if (p.m == 0 || p.n == 0) return;
-  const Index depth = std::max<Index>(1, p.k == 0 ? 1 : k_block(p.k));
+  const Index depth = p.k == 0 ? 1 : k_block(p.k);
   const Index max_cols = std::max<Index>(tile_cols, max_b_floats / depth / tile_cols * tile_cols);
   const Index parts = ceil_div(p.n, max_cols);
   const Index cols = ceil_div(ceil_div(p.n, parts), tile_cols) * tile_cols;
@@ -93,8 +121,12 @@ void gemm_batch(std::span<const Problem> problems) {
   const double work = std::min(share, std::max(share / tasks_per_thread, min_task_multiplications));
   for (const Problem& p : problems) cut(p, threads == 1 ? total : work, tasks);
   const Index count = std::ssize(tasks);
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && count > 1)
-  for (Index t = 0; t < count; ++t) run(tasks[t]);
+#pragma omp parallel num_threads(threads) if (threads > 1 && count > 1)
+  {
+    Worker worker;
+#pragma omp for schedule(dynamic)
+    for (Index t = 0; t < count; ++t) worker.run(tasks[t]);
+  }
 }
 
 void gemm(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index ldc, bool accumulate) {
@@ -106,7 +138,8 @@ void gemm_serial(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index 
   const Problem problem{m, n, k, a, b, c, ldc, accumulate};
   std::vector<Task> tasks;
   cut(problem, multiplications(problem), tasks);
-  for (const Task& task : tasks) run(task);
+  Worker worker;
+  for (const Task& task : tasks) worker.run(task);
 }
 
 }  // namespace sy::cpu

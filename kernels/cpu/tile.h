@@ -105,27 +105,111 @@ class Tiles {
 
 namespace detail {
 
-// Exchanges, between rows i and i + distance, the blocks of `distance` lanes off the diagonal: [A B; C D] -> [A C; B D].
-template <int distance, int... lane>
-void exchange(Vector& x, Vector& y, std::integer_sequence<int, lane...>) {
-  const Vector first = __builtin_shufflevector(x, y, (lane & distance ? lanes + lane - distance : lane)...);
-  y = __builtin_shufflevector(x, y, (lane & distance ? lanes + lane : lane + distance)...);
-  x = first;
+// Of two vectors seen as 128-bit blocks of four lanes, in each block: the low or high halves, lane by lane (step 1) or
+// pair by pair (step 2) - x0 y0 x1 y1 or x0 x1 y0 y1 for low.
+template <int step, bool high, int... lane>
+[[gnu::always_inline]] inline Vector unpack(Vector x, Vector y, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(
+      x, y, ((lane & ~3) + 2 * high + (step == 1 ? (lane & 3) / 2 + (lane & 1) * lanes : (lane & 1) + (lane & 2) / 2 * lanes))...);
+}
+// The even or odd blocks of x, then those of y.
+template <bool odd, int... lane>
+[[gnu::always_inline]] inline Vector alternate(Vector x, Vector y, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(x, y, ((lane / 4 * 2 + odd) * 4 + lane % 4)...);
 }
 
-template <int distance>
-void transpose_step(Vector (&v)[lanes]) {
-  if constexpr (distance < lanes) {
-#pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i)
-      if (!(i & distance)) exchange<distance>(v[i], v[i + distance], std::make_integer_sequence<int, lanes>{});
-    transpose_step<distance * 2>(v);
-  }
-}
+constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
 
 }  // namespace detail
 
-inline void transpose(Vector (&v)[lanes]) { detail::transpose_step<1>(v); }
+// v[i][j] becomes v[j][i]. First within 4 x 4 blocks, then the blocks: each step is one instruction a vector.
+[[gnu::always_inline]] inline void transpose(Vector (&v)[lanes]) {
+  using namespace detail;
+  Vector t[lanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes; i += 4) {
+    const Vector low01 = unpack<1, false>(v[i], v[i + 1], all_lanes), high01 = unpack<1, true>(v[i], v[i + 1], all_lanes);
+    const Vector low23 = unpack<1, false>(v[i + 2], v[i + 3], all_lanes);
+    const Vector high23 = unpack<1, true>(v[i + 2], v[i + 3], all_lanes);
+    t[i] = unpack<2, false>(low01, low23, all_lanes);
+    t[i + 1] = unpack<2, true>(low01, low23, all_lanes);
+    t[i + 2] = unpack<2, false>(high01, high23, all_lanes);
+    t[i + 3] = unpack<2, true>(high01, high23, all_lanes);
+  }
+  // Now block b of t[4 g + c] is block (g, b) of the matrix, its column c.
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    if constexpr (lanes == 4) {
+      v[c] = t[c];
+    } else if constexpr (lanes == 8) {
+      v[c] = alternate<false>(t[c], t[4 + c], all_lanes);
+      v[4 + c] = alternate<true>(t[c], t[4 + c], all_lanes);
+    } else {
+      const Vector even01 = alternate<false>(t[c], t[4 + c], all_lanes), odd01 = alternate<true>(t[c], t[4 + c], all_lanes);
+      const Vector even23 = alternate<false>(t[8 + c], t[12 + c], all_lanes);
+      const Vector odd23 = alternate<true>(t[8 + c], t[12 + c], all_lanes);
+      v[c] = alternate<false>(even01, even23, all_lanes);
+      v[4 + c] = alternate<false>(odd01, odd23, all_lanes);
+      v[8 + c] = alternate<true>(even01, even23, all_lanes);
+      v[12 + c] = alternate<true>(odd01, odd23, all_lanes);
+    }
+  }
+}
+
+namespace detail {
+
+// Panels whose vectors lie side by side: copies runs of `width` floats. Several panels together make longer runs to
+// read; not all of them, as panels may lie a multiple of 4 KB apart, and a cache keeps few such lines.
+template <int width>
+void pack_runs(const float* data, Index k_stride, Index count, Index k, float* out) {
+  constexpr Index together = 4, rows_ahead = 32;
+  for (; count >= width; count -= together * width, data += together * width, out += together * width * k) {
+    const Index whole = std::min(count / width, together);
+    for (Index l = 0; l < k; ++l) {
+      const float* from = data + l * k_stride;
+      for (Index i = 0; i < together * width; i += 16) __builtin_prefetch(from + rows_ahead * k_stride + i, 0, 2);
+      for (Index i = 0; i < whole; ++i) std::memcpy(out + (i * k + l) * width, from + i * width, width * sizeof(float));
+    }
+    if (whole < together) {
+      data += whole * width;
+      out += whole * width * k;
+      count -= whole * width;
+      break;
+    }
+  }
+  if (count > 0)
+    for (Index l = 0; l < k; ++l)
+      for (Index i = 0; i < width; ++i) out[l * width + i] = i < count ? data[l * k_stride + i] : 0.0f;
+}
+
+// One panel of vectors that are contiguous, `stride` apart: transposes squares of lanes x lanes as far as they go in k,
+// and returns how far. Vectors from `count` on are zero.
+template <int width, bool full>
+Index pack_squares(const float* data, Index stride, Index count, Index k, float* out) {
+  constexpr int rows = std::min(width, lanes);
+  Index l = 0;
+  for (; l + lanes <= k; l += lanes) {
+#pragma GCC unroll 1
+    for (int first = 0; first < width; first += lanes) {
+      const float* from = data + first * stride + l;
+      float* to = out + l * width + first;
+      Vector v[lanes] = {};
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; ++i) {
+        if (full || first + i < count) v[i] = load(from + i * stride);
+        // The processor does not guess this order of reading: the next panel is asked for here.
+        if (full) __builtin_prefetch(from + (width + i) * stride, 0, 2);
+      }
+      transpose(v);
+      // A width below `lanes` writes beyond its row: the next row overwrites that.
+#pragma GCC unroll 16
+      for (int i = 0; i < lanes; ++i) store(to + i * width, v[i]);
+    }
+  }
+  return l;
+}
+
+}  // namespace detail
 
 // Cuts `count` vectors of k floats into panels of `width` vectors, interleaved: float l of vector i, which lies at
 // data[i * stride + l * k_stride], goes to out[(i / width) * width * k + l * width + i % width]. The last panel is
@@ -133,41 +217,15 @@ inline void transpose(Vector (&v)[lanes]) { detail::transpose_step<1>(v); }
 template <int width>
 void pack(const float* data, Index stride, Index k_stride, Index count, Index k, float* out) {
   static_assert(width < lanes || width % lanes == 0);
-  const Index whole = count / width * width;
-  if (stride == 1) {  // copies runs of `width` floats, in the order in which they lie in memory
-    for (Index l = 0; l < k; ++l) {
-      const float* from = data + l * k_stride;
-      float* to = out + l * width;
-      for (Index i = 0; i < whole; i += width) std::memcpy(to + i * k, from + i, width * sizeof(float));
-      if (whole < count) {
-        for (Index i = 0; i < width; ++i) to[whole * k + i] = whole + i < count ? from[whole + i] : 0.0f;
-      }
-    }
-    return;
-  }
-  for (Index panel = 0; panel < count; panel += width, data += width * stride, out += width * k) {
-    const Index used = std::min<Index>(width, count - panel);
+  if (stride == 1) return detail::pack_runs<width>(data, k_stride, count, k, out);
+  for (; count > 0; count -= width, data += width * stride, out += width * k) {
     Index l = 0;
-    if (k_stride == 1) {  // transposes squares of lanes x lanes
-      for (; l + lanes <= k; l += lanes) {
-        for (int first = 0; first < width; first += lanes) {
-          Vector v[lanes];
-#pragma GCC unroll 16
-          for (int i = 0; i < lanes; ++i)
-            v[i] = first + i < width && first + i < used ? load(data + (first + i) * stride + l) : Vector{};
-          // The processor does not guess this order of reading: the next panel is asked for here.
-#pragma GCC unroll 16
-          for (int i = 0; i < lanes; ++i)
-            if (first + i < width) __builtin_prefetch(data + (width + first + i) * stride + l, 0, 2);
-          transpose(v);
-          // A width below `lanes` writes beyond its row: the next row overwrites that.
-#pragma GCC unroll 16
-          for (int i = 0; i < lanes; ++i) store(out + (l + i) * width + first, v[i]);
-        }
-      }
+    if (k_stride == 1) {
+      l = count >= width ? detail::pack_squares<width, true>(data, stride, count, k, out)
+                         : detail::pack_squares<width, false>(data, stride, count, k, out);
     }
     for (; l < k; ++l)
-      for (Index i = 0; i < width; ++i) out[l * width + i] = i < used ? data[i * stride + l * k_stride] : 0.0f;
+      for (int i = 0; i < width; ++i) out[l * width + i] = i < count ? data[i * stride + l * k_stride] : 0.0f;
   }
 }
 
