@@ -53,11 +53,16 @@ Index block_position(const std::vector<std::int64_t>& blocks, Index block) {
 
 }  // namespace
 
-Index LayerLoad::busiest() const { return best_expert(experts, std::greater<>()); }
-Index LayerLoad::idlest() const { return best_expert(experts, std::less<>()); }
+Index LayerLoad::busiest() const {
+  return best_expert(experts, std::greater<>());
+}
+Index LayerLoad::idlest() const {
+  return best_expert(experts, std::less<>());
+}
 
 std::vector<LayerLoad> layer_loads(const ExpertHistory& h, Index first, Index last) {
-  SY_ASSERT(0 <= first && first <= last && last <= h.windows(), "windows {} to {} of {}", first, last, h.windows());
+  SY_ASSERT(0 <= first && first <= last && last <= h.windows(), "windows {} to {} of {}", first, last,
+            h.windows());
   std::vector<LayerLoad> layers(h.layers);
   for (Index l = 0; l < h.layers; ++l) {
     LayerLoad& layer = layers[l];
@@ -66,7 +71,8 @@ std::vector<LayerLoad> layer_loads(const ExpertHistory& h, Index first, Index la
     double weights = 0;
     for (Index w = first; w < last; ++w) {
       const Index at = (w * h.layers + l) * h.experts;
-      const double weight = static_cast<double>(std::accumulate(&h.routed[at], &h.routed[at] + h.experts, Index{0}));
+      const double weight =
+          static_cast<double>(std::accumulate(&h.routed[at], &h.routed[at] + h.experts, Index{0}));
       weights += weight;
       for (Index e = 0; e < h.experts; ++e) {
         layer.experts[e].routed += h.routed[at + e];
@@ -81,7 +87,9 @@ std::vector<LayerLoad> layer_loads(const ExpertHistory& h, Index first, Index la
   return layers;
 }
 
-std::vector<LayerLoad> layer_loads(const ExpertHistory& h) { return layer_loads(h, 0, h.windows()); }
+std::vector<LayerLoad> layer_loads(const ExpertHistory& h) {
+  return layer_loads(h, 0, h.windows());
+}
 
 ExpertHistory coarsen(const ExpertHistory& h, Index max_windows) {
   SY_ASSERT(max_windows > 0, "{} windows", max_windows);
@@ -112,7 +120,9 @@ ExpertHistory select_block(const ExpertHistory& h, Index block) {
   return out;
 }
 
-std::int64_t first_step(const ExpertHistory& h, Index window) { return window == 0 ? 1 : h.steps[window - 1] + 1; }
+std::int64_t first_step(const ExpertHistory& h, Index window) {
+  return window == 0 ? 1 : h.steps[window - 1] + 1;
+}
 
 double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64_t> q) {
   SY_ASSERT(p.size() == q.size(), "{} experts against {}", p.size(), q.size());
@@ -136,12 +146,20 @@ Evaluation read_evaluation(const std::filesystem::path& file) try {
   const auto number = [](const json& x) {
     return x.is_null() ? std::numeric_limits<double>::quiet_NaN() : x.get<double>();
   };
-  Evaluation out{j.at("step").get<Index>(), j.at("tokens").get<Index>(), number(j.at("loss")),
-                 number(j.at("perplexity")), number(j.at("bits_per_byte")), {},
+  Evaluation out{j.at("step").get<Index>(),
+                 j.at("tokens").get<Index>(),
+                 number(j.at("loss")),
+                 number(j.at("perplexity")),
+                 number(j.at("bits_per_byte")),
+                 {},
                  j.at("layers").get<std::vector<std::int64_t>>()};
   for (const json& d : j.at("domains")) {
-    DomainUse use{d.at("name").get<std::string>(), d.at("tokens").get<Index>(), d.at("bytes").get<Index>(),
-                  number(d.at("loss")), number(d.at("perplexity")), number(d.at("bits_per_byte")),
+    DomainUse use{d.at("name").get<std::string>(),
+                  d.at("tokens").get<Index>(),
+                  d.at("bytes").get<Index>(),
+                  number(d.at("loss")),
+                  number(d.at("perplexity")),
+                  number(d.at("bits_per_byte")),
                   d.at("experts").get<std::vector<std::vector<std::int64_t>>>()};
     bool fits = use.experts.size() == out.layers.size();
     for (const auto& layer : use.experts)
@@ -150,8 +168,9 @@ Evaluation read_evaluation(const std::filesystem::path& file) try {
     if (fits && !out.domains.empty() && !use.experts.empty())
       fits = use.experts[0].size() == out.domains[0].experts[0].size();
     if (!fits)
-      bad_input("{}: the expert counts of domain {} do not fit its {} layers: run `switchyard evaluate` again",
-                file.string(), use.name, out.layers.size());
+      bad_input(
+          "{}: the expert counts of domain {} do not fit its {} layers: run `switchyard evaluate` again",
+          file.string(), use.name, out.layers.size());
     out.domains.push_back(std::move(use));
   }
   return out;

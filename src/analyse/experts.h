@@ -41,8 +41,8 @@ ExpertHistory select_block(const ExpertHistory& history, Index block);
 // The first step of a window: that after the window before.
 std::int64_t first_step(const ExpertHistory& history, Index window);
 
-// Jensen-Shannon divergence in bits of two distributions given as counts: 0 for equal shares, 1 when the two have no
-// expert in common. 0 where either is empty.
+// Jensen-Shannon divergence in bits of two distributions given as counts: 0 for equal shares, 1 when the two
+// have no expert in common. 0 where either is empty.
 double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64_t> q);
 
 // RUN/evaluation.json, as `switchyard evaluate` writes it.
@@ -65,8 +65,8 @@ Evaluation select_block(const Evaluation& evaluation, Index block);
 
 // How far apart the domains' expert distributions are in one layer.
 struct Specialisation {
-  Index layer = 0;           // the block
-  double mean = 0, max = 0;  // Jensen-Shannon divergence over all pairs of domains, bits
+  Index layer = 0;                 // the block
+  double mean = 0, max = 0;        // Jensen-Shannon divergence over all pairs of domains, bits
   std::string domain_a, domain_b;  // the pair that is furthest apart; empty with fewer than two domains
 };
 std::vector<Specialisation> specialisation(const Evaluation& evaluation);

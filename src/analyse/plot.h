@@ -26,8 +26,9 @@ struct Heatmap {
   std::string x_label, y_label, colour_label;
   Palette palette = Palette::amount;
   double low = 0, high = 1;  // the values of the first and last colour; values beyond take those colours
-  bool ratio = false;        // low and high are powers of two; the scale is logarithmic, its marks read 1/2x, 1x, 2x
-  bool percent = false;      // values are fractions; the colour bar's marks are percentages
+  bool ratio =
+      false;  // low and high are powers of two; the scale is logarithmic, its marks read 1/2x, 1x, 2x
+  bool percent = false;                 // values are fractions; the colour bar's marks are percentages
   std::vector<std::string> cell_texts;  // [rows, columns], or empty: no text
   bool colour_bar = true;
   int width = 960, plot_height = 0;  // in pixels at full size; 0: from the number of rows
@@ -36,15 +37,14 @@ struct Heatmap {
 struct Line {
   std::string name;
   std::vector<double> x, y;  // NaN breaks the line
-  bool faint = false;
 };
 
 struct LineChart {
   std::vector<Line> lines;  // coloured along the palette from first to last
   std::string x_label, y_label;
   std::optional<double> y_low, y_high;
-  bool percent = false;              // y is a fraction, its marks are percentages
-  std::vector<double> depths;        // one per line: with many lines a colour bar of these replaces the legend
+  bool percent = false;        // y is a fraction, its marks are percentages
+  std::vector<double> depths;  // one per line: with many lines a colour bar of these replaces the legend
   std::string depth_label;
   int width = 960, height = 300;
 };
@@ -53,14 +53,15 @@ struct LineChart {
 std::string script_of(const Heatmap& map);
 std::string script_of(const LineChart& chart);
 
-// Runs gnuplot once over all scripts; one <svg> element each, with ids that differ from picture to picture. Throws
-// Failure when gnuplot is missing (saying which package has it) or reports an error.
+// Runs gnuplot once over all scripts; one <svg> element each, with ids that differ from picture to picture.
+// Throws Failure when gnuplot is missing (saying which package has it) or reports an error.
 std::vector<std::string> draw(const std::vector<std::string>& scripts);
 
 // "1/4×", "1/2×", "1×", "2×", "4×": the powers of two from low to high.
 std::vector<std::string> ratio_marks(double low, double high);
 
-// The least of `digits` times a power of ten that is not below x > 0. The quarters of the usual ones are round too.
+// The least of `digits` times a power of ten that is not below x > 0. The quarters of the usual ones are
+// round too.
 double round_up(double x, std::initializer_list<double> digits = {1, 2, 4, 6, 8, 10});
 
 // "#rrggbb" at a position in [0, 1] of a palette.

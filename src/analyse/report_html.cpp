@@ -1,8 +1,9 @@
-// The report as one page: no network, no script, light, and fit for printing.
+// The report as a page, section by section.
 
 #include <algorithm>
 #include <cmath>
 
+#include "src/analyse/page.h"
 #include "src/analyse/plot.h"
 #include "src/analyse/report.h"
 
@@ -14,110 +15,6 @@ constexpr Index max_line_points = 400;
 constexpr Index max_table_rows = 512;
 constexpr Index max_cell_texts = 16 * 16;
 constexpr Index max_small_texts = 8;  // columns of a small picture whose cells have room for figures
-
-constexpr const char* style = R"(
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { margin: 0; background: #f8fafc; color: #1e293b; font: 15px/1.55 system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; }
-main { max-width: 1040px; margin: 0 auto; padding: 40px 24px 64px; }
-h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; letter-spacing: -.01em; }
-h2 { font-size: 20px; margin: 0 0 4px; }
-h3 { font-size: 15px; margin: 20px 0 4px; }
-p { margin: 4px 0 12px; max-width: 76ch; }
-.muted { color: #64748b; }
-section { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 22px 24px; margin-top: 20px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 24px 0 8px; }
-.tile { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 12px 16px; }
-.tile b { display: block; font-size: 24px; line-height: 1.25; font-weight: 600; font-variant-numeric: tabular-nums; }
-.tile span { color: #64748b; font-size: 13px; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 20px; margin: 12px 0 0; }
-dt { color: #64748b; } dd { margin: 0; overflow-wrap: anywhere; }
-svg { display: block; width: 100%; height: auto; }
-svg text, svg tspan { font-family: inherit; }
-svg image { image-rendering: pixelated; }
-figure { margin: 0; break-inside: avoid; } figcaption { font-weight: 600; font-size: 14px; }
-.grid { display: grid; gap: 16px 20px; }
-.two { grid-template-columns: repeat(2, minmax(0, 1fr)); } .three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
-.scale { display: inline-grid; grid-auto-columns: 64px; margin: 4px 0 12px; font-size: 12px; color: #334155; text-align: center; }
-.scale i { grid-row: 1; height: 12px; margin: 0 32px; border-radius: 3px; }
-.scale span { grid-row: 2; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; margin-top: 8px; }
-th, td { padding: 4px 14px; text-align: right; white-space: nowrap; }
-th { color: #64748b; font-weight: 500; border-bottom: 1px solid #cbd5e1; } td { border-bottom: 1px solid #f1f5f9; }
-th.text, td.text { text-align: left; }
-summary { cursor: pointer; font-weight: 600; margin-top: 16px; }
-@media (max-width: 720px) { .two, .three { grid-template-columns: 1fr; } }
-@media print { body { background: #fff; font-size: 12px; } main { padding: 0; max-width: none; }
-  section, .tile { border-color: #cbd5e1; } h2, h3, section > p { break-after: avoid; }
-  table { font-size: 11px; } th, td { padding: 3px 9px; } .tiles { grid-template-columns: repeat(6, 1fr); gap: 8px; }
-  .tile { padding: 8px 10px; } .tile b { font-size: 18px; } .scroll { overflow: visible; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
-)";
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
-
-// The page while it is put together: pictures are noted as it goes and drawn by one run of gnuplot at the end.
-class Page {
- public:
-  Page& operator<<(const std::string& html) {
-    html_ += html;
-    return *this;
-  }
-  // `says`: for those who cannot see it, plain text.
-  void picture(const std::string& script, const std::string& says, const std::string& caption = "") {
-    html_ += "<figure>";
-    if (!caption.empty()) html_ += "<figcaption>" + escaped(caption) + "</figcaption>";
-    places_.push_back({html_.size(), says});
-    html_ += "</figure>\n";
-    scripts_.push_back(script);
-  }
-  std::string finish() {
-    const auto pictures = draw(scripts_);
-    std::string out;
-    std::size_t from = 0;
-    for (std::size_t i = 0; i < pictures.size(); ++i) {
-      out.append(html_, from, places_[i].at - from);
-      from = places_[i].at;
-      out += "<svg role=\"img\" aria-label=\"" + escaped(places_[i].says) + "\"" + pictures[i].substr(4);
-    }
-    return out.append(html_, from);
-  }
-
- private:
-  struct Place {
-    std::size_t at;
-    std::string says;
-  };
-  std::string html_;
-  std::vector<Place> places_;
-  std::vector<std::string> scripts_;
-};
-
-std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
-                       std::size_t text_column = std::string::npos) {
-  std::string out = "<div class=\"scroll\"><table>\n";
-  const auto line = [&](const std::vector<std::string>& cells, const char* tag) {
-    out += "<tr>";
-    for (std::size_t i = 0; i < cells.size(); ++i)
-      out += fmt::format("<{0}{1}>{2}</{0}>", tag, i == text_column ? " class=\"text\"" : "", escaped(cells[i]));
-    out += "</tr>\n";
-  };
-  line(header, "th");
-  for (const auto& row : rows) line(row, "td");
-  return out + "</table></div>\n";
-}
 
 std::vector<std::string> numbered(Index n) {
   std::vector<std::string> out;
@@ -131,7 +28,8 @@ std::vector<std::string> layer_names(const ExpertHistory& h) {
   return out;
 }
 
-// A scale of powers of two around an even share that holds the largest deviation, at least 1/2 to 2 and at most 1/8 to 8.
+// A scale of powers of two around an even share that holds the largest deviation, at least 1/2 to 2 and at
+// most 1/8 to 8.
 double ratio_limit(const std::vector<double>& relative) {
   double most = 1;
   for (double r : relative)
@@ -144,14 +42,18 @@ std::string scale_bar(double limit) {
   const auto marks = ratio_marks(1 / limit, limit);
   std::string out = "<p class=\"muted\">Load relative to an even share</p><div class=\"scale\">";
   out += fmt::format("<i style=\"grid-column:1/span {};background:linear-gradient(to right", marks.size());
-  for (int i = 0; i <= 16; ++i) out += "," + palette_colour(Palette::balance, i / 16.0);
+  for (int i = 0; i <= 16; ++i) out += fmt::format(",{}", palette_colour(Palette::balance, i / 16.0));
   out += ")\"></i>";
   for (const std::string& m : marks) out += "<span>" + m + "</span>";
   return out + "</div>\n";
 }
 
-const char* grid_class(std::size_t pictures) { return pictures > 12 ? "grid three" : pictures > 1 ? "grid two" : "grid"; }
-int grid_width(std::size_t pictures) { return pictures > 12 ? 310 : pictures > 1 ? 480 : 960; }
+const char* grid_class(std::size_t pictures) {
+  return pictures > 12 ? "grid three" : pictures > 1 ? "grid two" : "grid";
+}
+int grid_width(std::size_t pictures) {
+  return pictures > 12 ? 310 : pictures > 1 ? 480 : 960;
+}
 
 // Loads relative to an even share: 1 is balanced.
 std::vector<double> relative_shares(const std::vector<LayerLoad>& layers) {
@@ -164,8 +66,9 @@ std::vector<double> relative_shares(const std::vector<LayerLoad>& layers) {
 void header(Page& page, const ExpertReport& r) {
   const TrainState& s = r.state;
   const std::filesystem::path run = std::filesystem::absolute(r.checkpoint).parent_path().parent_path();
-  page << "<h1>Expert load of " + escaped(run.filename().string()) + "</h1>\n<p class=\"muted\">Switchyard report of " +
-              escaped(r.checkpoint.filename().string()) + "</p>\n";
+  page << "<h1>Expert load of " + escaped(run.filename().string()) +
+              "</h1>\n<p class=\"muted\">Switchyard report of " + escaped(r.checkpoint.filename().string()) +
+              "</p>\n";
   page << "<dl>";
   const auto fact = [&](const char* name, const std::string& value) {
     if (!value.empty()) page << fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, escaped(value));
@@ -174,10 +77,12 @@ void header(Page& page, const ExpertReport& r) {
   if (r.config) {
     const auto& m = r.config->moe;
     fact("Routing", fmt::format("capacity factor {}, load-balance loss {}, router z-loss {}{}",
-                                m.capacity_factor > 0 ? fmt::format("{}", m.capacity_factor) : "0 (dropless)", m.aux_loss,
-                                m.z_loss, m.bias_rate > 0 ? fmt::format(", bias rate {}", m.bias_rate) : ""));
+                                m.capacity_factor > 0 ? fmt::format("{}", m.capacity_factor) : "0 (dropless)",
+                                m.aux_loss, m.z_loss,
+                                m.bias_rate > 0 ? fmt::format(", bias rate {}", m.bias_rate) : ""));
   }
-  fact("Trained", fmt::format("{} steps, {} tokens, seed {}", count_text(s.step), count_text(s.tokens), s.seed));
+  fact("Trained",
+       fmt::format("{} steps, {} tokens, seed {}", count_text(s.step), count_text(s.tokens), s.seed));
   fact("Layout", s.layout);
   fact("Data set", s.dataset);
   page << "</dl>\n";
@@ -208,7 +113,8 @@ void tiles(Page& page, const ExpertReport& r) {
   tile(fmt::format("{:.2f}×", worst), "busiest expert, of an even share");
   tile(fmt::format("{:.3f}", entropy), "mean entropy (1: balanced)");
   tile(std::to_string(idle), "experts below a quarter of an even share");
-  page << "</div>\n<p class=\"muted\">Load figures: steps " + step_range(r.state.experts, r.first, r.last) + ".</p>\n";
+  page << "</div>\n<p class=\"muted\">Load figures: steps " + step_range(r.state.experts, r.first, r.last) +
+              ".</p>\n";
 }
 
 // At most max_line_points points: means of neighbours.
@@ -230,23 +136,27 @@ Line thinned(const std::vector<LossPoint>& points, std::size_t most) {
 
 void loss_section(Page& page, const ExpertReport& r) {
   if (r.losses.empty()) return;
-  page << "<section><h2>Loss</h2>\n<p>Mean cross-entropy of each step's batch, in nats per token. The line should fall, "
-          "steeply at first, then ever more slowly; a rise or a jump means that training became unstable.</p>\n";
+  page << "<section><h2>Loss</h2>\n<p>Mean cross-entropy of each step's batch, in nats per token. The line "
+          "should fall, "
+          "steeply at first, then ever more slowly; a rise or a jump means that training became "
+          "unstable.</p>\n";
   LineChart chart;
   chart.lines = {thinned(r.losses, max_line_points * 3)};
   chart.depths = {0};
   chart.x_label = "step";
   chart.y_label = "loss (nats per token)";
-  page.picture(script_of(chart), fmt::format("Training loss over steps, from {:.3f} to {:.3f}", chart.lines[0].y.front(),
-                                             chart.lines[0].y.back()));
+  page.picture(script_of(chart), fmt::format("Training loss over steps, from {:.3f} to {:.3f}",
+                                             chart.lines[0].y.front(), chart.lines[0].y.back()));
   page << "</section>\n";
 }
 
 void load_section(Page& page, const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
   page << fmt::format(
-      "<section><h2>Load of each expert</h2>\n<p>Steps {}. Each cell is one expert of one layer: its share of the layer's "
-      "assignments, relative to an even share of {}. White is balanced, red is overloaded, blue is idle{}.</p>\n",
+      "<section><h2>Load of each expert</h2>\n<p>Steps {}. Each cell is one expert of one layer: its share "
+      "of the layer's "
+      "assignments, relative to an even share of {}. White is balanced, red is overloaded, blue is "
+      "idle{}.</p>\n",
       step_range(h, r.first, r.last), percent_text(r.even_share()),
       h.layers * h.experts <= max_cell_texts ? "; the figures are the shares in percent" : "");
   Heatmap map;
@@ -271,7 +181,8 @@ void load_section(Page& page, const ExpertReport& r) {
   bool any_dropped = false;
   for (const LayerLoad& l : r.load) any_dropped = any_dropped || l.dropped > 0;
   if (any_dropped) {
-    page << "<h3>Dropped</h3><p>The part of each expert's assignments that found no room, because the expert was full. "
+    page << "<h3>Dropped</h3><p>The part of each expert's assignments that found no room, because the expert "
+            "was full. "
             "Dropped assignments add nothing to the result: overloaded experts are where to look.</p>\n";
     map.palette = Palette::amount;
     map.ratio = false;
@@ -302,14 +213,20 @@ void time_section(Page& page, const ExpertReport& r) {
     const char* explanation;
   };
   static constexpr Measure measures[] = {
-      {"Dropped", &LayerLoad::drop_rate, true, 0, NAN, "Assignments that found their expert full. 0 % is best."},
+      {"Dropped", &LayerLoad::drop_rate, true, 0, NAN,
+       "Assignments that found their expert full. 0 % is best."},
       {"Busiest expert (max/mean)", &LayerLoad::max_over_mean, false, 1, NAN,
-       "Load of the busiest expert over the mean load. 1 is balanced; the slowest rank waits for this expert."},
-      {"Coefficient of variation", &LayerLoad::cv, false, 0, NAN, "Spread of the loads over their mean. 0 is balanced."},
+       "Load of the busiest expert over the mean load. 1 is balanced; the slowest rank waits for this "
+       "expert."},
+      {"Coefficient of variation", &LayerLoad::cv, false, 0, NAN,
+       "Spread of the loads over their mean. 0 is balanced."},
       {"Entropy", &LayerLoad::entropy, false, NAN, 1,
-       "Of the shares, over its largest value. 1 is balanced; a fall towards 0 means that the router collapses."}};
-  page << "<section><h2>Balance over time</h2>\n<p>One line per layer. Early steps are usually uneven; the load-balance "
-          "loss should bring the lines towards balance within some hundred steps.</p>\n<div class=\"grid two\">\n";
+       "Of the shares, over its largest value. 1 is balanced; a fall towards 0 means that the router "
+       "collapses."}};
+  page << "<section><h2>Balance over time</h2>\n<p>One line per layer. Early steps are usually uneven; the "
+          "load-balance "
+          "loss should bring the lines towards balance within some hundred steps.</p>\n<div class=\"grid "
+          "two\">\n";
   std::vector<std::vector<LayerLoad>> loads;
   for (Index w = 0; w < h.windows(); ++w) loads.push_back(layer_loads(h, w, w + 1));
   for (const Measure& m : measures) {
@@ -341,19 +258,24 @@ void time_section(Page& page, const ExpertReport& r) {
 void history_section(Page& page, const ExpertReport& r) {
   if (r.state.experts.windows() < 2) return;
   const ExpertHistory h = coarsen(r.state.experts, max_time_columns);
-  // Columns of equally many steps, whatever the lengths of the windows: each shows the window that its middle is in.
+  // Columns of equally many steps, whatever the lengths of the windows: each shows the window that its middle
+  // is in.
   const double column = static_cast<double>(h.steps.back()) / static_cast<double>(h.windows());
   std::vector<std::vector<LayerLoad>> loads;
   std::vector<double> all;
   for (Index c = 0; c < h.windows(); ++c) {
-    const Index w = std::lower_bound(h.steps.begin(), h.steps.end(), (static_cast<double>(c) + 0.5) * column) - h.steps.begin();
+    const Index w =
+        std::lower_bound(h.steps.begin(), h.steps.end(), (static_cast<double>(c) + 0.5) * column) -
+        h.steps.begin();
     loads.push_back(layer_loads(h, w, w + 1));
     const auto relative = relative_shares(loads.back());
     all.insert(all.end(), relative.begin(), relative.end());
   }
   const double limit = ratio_limit(all);
-  page << "<section><h2>Every expert over time</h2>\n<p>One picture per layer, experts from top to bottom, steps from left "
-          "to right. Steady colours mean that the experts have found their roles; a row that stays blue is an expert that "
+  page << "<section><h2>Every expert over time</h2>\n<p>One picture per layer, experts from top to bottom, "
+          "steps from left "
+          "to right. Steady colours mean that the experts have found their roles; a row that stays blue is "
+          "an expert that "
           "is hardly used, one that stays red is a bottleneck.</p>\n";
   page << scale_bar(limit);
   page << fmt::format("<div class=\"{}\">\n", grid_class(h.layers));
@@ -384,14 +306,16 @@ void history_section(Page& page, const ExpertReport& r) {
 void domain_section(Page& page, const ExpertReport& r) {
   if (!r.evaluation || r.evaluation->domains.empty()) return;
   const Evaluation& ev = *r.evaluation;
-  page << fmt::format("<section><h2>Domains</h2>\n<p>Validation text of each domain, evaluated at step {}. Bits per byte "
-                      "can be compared between tokenizers: lower is better.</p>\n", count_text(ev.step));
+  page << fmt::format(
+      "<section><h2>Domains</h2>\n<p>Validation text of each domain, evaluated at step {}. Bits per byte "
+      "can be compared between tokenizers: lower is better.</p>\n",
+      count_text(ev.step));
   std::vector<std::vector<std::string>> rows;
   for (const DomainUse& d : ev.domains)
     rows.push_back({d.name, count_text(d.tokens), count_text(d.bytes), fmt::format("{:.4f}", d.loss),
                     fmt::format("{:.2f}", d.perplexity), fmt::format("{:.3f}", d.bits_per_byte)});
-  rows.push_back({"all", count_text(ev.tokens), "", fmt::format("{:.4f}", ev.loss), fmt::format("{:.2f}", ev.perplexity),
-                  fmt::format("{:.3f}", ev.bits_per_byte)});
+  rows.push_back({"all", count_text(ev.tokens), "", fmt::format("{:.4f}", ev.loss),
+                  fmt::format("{:.2f}", ev.perplexity), fmt::format("{:.3f}", ev.bits_per_byte)});
   page << html_table({"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows, 0);
   if (ev.layers.empty()) {
     page << "</section>\n";
@@ -410,17 +334,20 @@ void domain_section(Page& page, const ExpertReport& r) {
     }
   const double limit = ratio_limit(relative);
   const bool texts = experts <= max_small_texts;
-  page << fmt::format("<h3>Which experts each domain uses</h3><p>Each row is how a domain's assignments are spread over the "
-                      "experts of a layer; an even share is {}{}. Rows that look alike mean that the experts do not tell "
-                      "the domains apart; red cells in different places mean that they have specialised.</p>\n",
-                      percent_text(1.0 / static_cast<double>(experts)), texts ? "; the figures are the shares in percent" : "");
+  page << fmt::format(
+      "<h3>Which experts each domain uses</h3><p>Each row is how a domain's assignments are spread over the "
+      "experts of a layer; an even share is {}{}. Rows that look alike mean that the experts do not tell "
+      "the domains apart; red cells in different places mean that they have specialised.</p>\n",
+      percent_text(1.0 / static_cast<double>(experts)),
+      texts ? "; the figures are the shares in percent" : "");
   page << scale_bar(limit);
   page << fmt::format("<div class=\"{}\">\n", grid_class(ev.layers.size()));
   for (std::size_t l = 0; l < ev.layers.size(); ++l) {
     Heatmap map;
     map.rows = domains;
     map.columns = experts;
-    map.values.assign(relative.begin() + l * domains * experts, relative.begin() + (l + 1) * domains * experts);
+    map.values.assign(relative.begin() + l * domains * experts,
+                      relative.begin() + (l + 1) * domains * experts);
     for (std::size_t i = 0; texts && i < map.values.size(); ++i)
       map.cell_texts.push_back(fmt::format("{:.1f}", map.values[i] / static_cast<double>(experts) * 100));
     for (const DomainUse& d : ev.domains) map.row_names.push_back(d.name);
@@ -439,7 +366,8 @@ void domain_section(Page& page, const ExpertReport& r) {
   }
   page << "</div>\n";
   if (domains > 1) {
-    page << "<h3>How far apart the domains are</h3><p>Jensen-Shannon divergence between the expert shares of two domains: 0 "
+    page << "<h3>How far apart the domains are</h3><p>Jensen-Shannon divergence between the expert shares of "
+            "two domains: 0 "
             "bits where they use the experts alike, 1 bit where they have no expert in common.</p>\n";
     std::vector<std::vector<std::string>> table;
     for (const Specialisation& s : r.specialisation)
@@ -452,42 +380,48 @@ void domain_section(Page& page, const ExpertReport& r) {
 
 void number_section(Page& page, const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
-  page << fmt::format("<section><h2>Numbers</h2>\n<p>Steps {}. Dropped: of the layer's assignments. An even share is {}."
-                      "</p>\n", step_range(h, r.first, r.last), percent_text(r.even_share()));
+  page << fmt::format(
+      "<section><h2>Numbers</h2>\n<p>Steps {}. Dropped: of the layer's assignments. An even share is {}."
+      "</p>\n",
+      step_range(h, r.first, r.last), percent_text(r.even_share()));
   std::vector<std::vector<std::string>> layers, experts;
   const auto with_share = [](const LayerLoad& l, Index e) {
     return fmt::format("{} ({})", e, percent_text(l.experts[e].share));
   };
   for (const LayerLoad& l : r.load) {
     layers.push_back({std::to_string(l.layer), count_text(l.routed), percent_text(l.drop_rate),
-                      fmt::format("{:.3f}", l.max_over_mean), fmt::format("{:.3f}", l.cv), fmt::format("{:.4f}", l.entropy),
-                      with_share(l, l.busiest()), with_share(l, l.idlest())});
+                      fmt::format("{:.3f}", l.max_over_mean), fmt::format("{:.3f}", l.cv),
+                      fmt::format("{:.4f}", l.entropy), with_share(l, l.busiest()),
+                      with_share(l, l.idlest())});
     for (Index e = 0; e < h.experts && static_cast<Index>(experts.size()) < max_table_rows; ++e) {
       const ExpertLoad& x = l.experts[e];
-      experts.push_back({std::to_string(l.layer), std::to_string(e), count_text(x.routed), percent_text(x.share),
-                         percent_text(x.drop_rate), fmt::format("{:.4f}", x.probability)});
+      experts.push_back({std::to_string(l.layer), std::to_string(e), count_text(x.routed),
+                         percent_text(x.share), percent_text(x.drop_rate),
+                         fmt::format("{:.4f}", x.probability)});
     }
   }
-  page << html_table({"layer", "assignments", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest"}, layers);
+  page << html_table({"layer", "assignments", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest"},
+                     layers);
   page << "<details><summary>Every expert</summary>\n" +
-              html_table({"layer", "expert", "assignments", "share", "dropped", "router probability"}, experts);
+              html_table({"layer", "expert", "assignments", "share", "dropped", "router probability"},
+                         experts);
   if (h.layers * h.experts > max_table_rows)
-    page << fmt::format("<p class=\"muted\">The first {} of {}; <code>switchyard experts --csv</code> writes all.</p>\n",
-                        max_table_rows, count_text(h.layers * h.experts));
+    page << fmt::format(
+        "<p class=\"muted\">The first {} of {}; <code>switchyard experts --csv</code> writes all.</p>\n",
+        max_table_rows, count_text(h.layers * h.experts));
   page << "</details></section>\n";
 }
 
 }  // namespace
 
 std::string report_html(const ExpertReport& r) {
-  Page page;
-  page << "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Expert load, " +
-              escaped(r.checkpoint.filename().string()) + "</title>\n<style>" + style + "</style>\n</head>\n<body><main>\n";
+  Page page("Expert load, " + r.checkpoint.filename().string());
   header(page, r);
   if (r.load.empty()) {
-    page << fmt::format("<section><p>No expert counts yet at step {}: they come with the first step that is trained."
-                        "</p></section>\n", r.state.step);
+    page << fmt::format(
+        "<section><p>No expert counts yet at step {}: they come with the first step that is trained."
+        "</p></section>\n",
+        r.state.step);
   } else {
     tiles(page, r);
     loss_section(page, r);
@@ -497,7 +431,6 @@ std::string report_html(const ExpertReport& r) {
   }
   domain_section(page, r);
   if (!r.load.empty()) number_section(page, r);
-  page << "</main></body>\n</html>\n";
   return page.finish();
 }
 

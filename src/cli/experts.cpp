@@ -49,10 +49,12 @@ void check_output(const fs::path& path) {
   if (path == "-") return;
   const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
   std::error_code ignored;
-  if (path.empty() || fs::is_directory(path, ignored)) bad_input("'{}' is not a file's name: name a file", path.string());
+  if (path.empty() || fs::is_directory(path, ignored))
+    bad_input("'{}' is not a file's name: name a file", path.string());
   if (!fs::is_directory(folder, ignored))
     bad_input("cannot write {}: there is no folder {}: create it first", path.string(), folder.string());
-  if (access(folder.c_str(), W_OK) != 0) bad_input("cannot write {}: the folder is not writable", path.string());
+  if (access(folder.c_str(), W_OK) != 0)
+    bad_input("cannot write {}: the folder is not writable", path.string());
 }
 
 bool colours_wanted() {

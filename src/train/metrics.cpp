@@ -24,7 +24,8 @@ Index step_of(const std::string& line) {
   return whole ? m["step"].get<Index>() : -1;
 }
 
-// Cuts the file after its last whole line of a step before `first_step`. Steps only grow, so that what is cut is a tail.
+// Cuts the file after its last whole line of a step before `first_step`. Steps only grow, so that what is cut
+// is a tail.
 void cut_from(const std::filesystem::path& path, Index first_step) {
   std::ifstream in(path);
   if (!in) return;
@@ -47,12 +48,15 @@ int terminal_columns() {
 }
 
 std::string count_text(double x) {
-  return x >= 1e6 ? fmt::format("{:.2f}M", x / 1e6) : x >= 1e4 ? fmt::format("{:.1f}k", x / 1e3) : fmt::format("{:.0f}", x);
+  return x >= 1e6   ? fmt::format("{:.2f}M", x / 1e6)
+         : x >= 1e4 ? fmt::format("{:.1f}k", x / 1e3)
+                    : fmt::format("{:.0f}", x);
 }
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step) : path_(run_dir / "metrics.jsonl") {
+MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step)
+    : path_(run_dir / "metrics.jsonl") {
   cut_from(path_, first_step);
   file_ = std::fopen(path_.c_str(), "a");
   if (!file_) bad_input("cannot write {}: {}: choose another run.dir", path_.string(), std::strerror(errno));
@@ -91,10 +95,12 @@ std::string duration_text(double seconds) {
 }
 
 std::string progress_text(const StepMetrics& m, Index total_steps, double per_step) {
-  std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
-                                 total_steps, m.loss, count_text(m.tokens_per_second));
+  std::string text =
+      fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
+                  total_steps, m.loss, count_text(m.tokens_per_second));
   if (m.routed > 0) text += fmt::format("  dropped {:.1f} %", 100.0 * m.dropped / m.routed);
-  if (m.step < total_steps) text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
+  if (m.step < total_steps)
+    text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
   return text;
 }
 
@@ -102,7 +108,8 @@ ProgressLine::ProgressLine(Index total_steps, Index every)
     : total_(total_steps), every_(std::max<Index>(every, 1)), terminal_(isatty(STDERR_FILENO) != 0) {}
 
 void ProgressLine::step(const StepMetrics& m) {
-  // The first step also warms the machine up, so the second replaces it; then a mean of all, later of about 20.
+  // The first step also warms the machine up, so the second replaces it; then a mean of all, later of
+  // about 20.
   const bool first = seen_++ == 0;
   const double weight = std::max(0.05, 1.0 / std::max<Index>(seen_ - 1, 1));
   per_step_ += weight * (m.step_seconds - per_step_);

@@ -22,9 +22,10 @@ struct ExpertCounts {
   std::vector<std::vector<Index>> routed, dropped;
 };
 
-// Appends to RUN/metrics.jsonl. Opened for a run that starts at `first_step`: lines of that step and later, left by a run
-// that was cut off, are cut away in one step, and so is a last line that was written only in part. Every line is flushed.
-// Numbers are written in full; what is not finite is null. Throws Failure when the disk is full.
+// Appends to RUN/metrics.jsonl. Opened for a run that starts at `first_step`: lines of that step and later,
+// left by a run that was cut off, are cut away in one step, and so is a last line that was written only in
+// part. Every line is flushed. Numbers are written in full; what is not finite is null. Throws Failure when
+// the disk is full.
 class MetricsFile {
  public:
   MetricsFile(const std::filesystem::path& run_dir, Index first_step);
@@ -37,8 +38,8 @@ class MetricsFile {
   std::FILE* file_ = nullptr;
 };
 
-// On a terminal (standard error) one line that is rewritten; elsewhere a plain line on standard output for the first step,
-// every `every` steps and the last.
+// On a terminal (standard error) one line that is rewritten; elsewhere a plain line on standard output for
+// the first step, every `every` steps and the last.
 class ProgressLine {
  public:
   ProgressLine(Index total_steps, Index every);

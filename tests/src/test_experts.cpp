@@ -9,15 +9,18 @@
 namespace sy {
 namespace {
 
-ExpertHistory history(Index layers, Index experts, std::vector<std::int64_t> steps, std::vector<std::int64_t> routed,
-                      std::vector<std::int64_t> dropped, std::vector<float> probability) {
-  ExpertHistory h{layers, experts, std::move(steps), std::move(routed), std::move(dropped), std::move(probability), {}};
+ExpertHistory history(Index layers, Index experts, std::vector<std::int64_t> steps,
+                      std::vector<std::int64_t> routed, std::vector<std::int64_t> dropped,
+                      std::vector<float> probability) {
+  ExpertHistory h{
+      layers, experts, std::move(steps), std::move(routed), std::move(dropped), std::move(probability), {}};
   for (Index l = 0; l < layers; ++l) h.layer_ids.push_back(2 * l + 1);
   return h;
 }
 
 TEST(LayerLoads, HandComputed) {
-  const auto loads = layer_loads(history(1, 4, {10}, {6, 2, 0, 0}, {3, 0, 0, 0}, {0.5f, 0.25f, 0.125f, 0.125f}));
+  const auto loads =
+      layer_loads(history(1, 4, {10}, {6, 2, 0, 0}, {3, 0, 0, 0}, {0.5f, 0.25f, 0.125f, 0.125f}));
   ASSERT_EQ(loads.size(), 1u);
   const LayerLoad& l = loads[0];
   EXPECT_EQ(l.layer, 1);
@@ -118,7 +121,9 @@ TEST(SelectBlock, TakesOneLayerOfEveryWindow) {
   EXPECT_BAD_INPUT(select_block(h, 2), "layers with experts are 1, 3");
 }
 
-double js(std::vector<std::int64_t> p, std::vector<std::int64_t> q) { return js_divergence(p, q); }
+double js(std::vector<std::int64_t> p, std::vector<std::int64_t> q) {
+  return js_divergence(p, q);
+}
 
 TEST(JsDivergence, HandComputed) {
   EXPECT_EQ(js({3, 1}, {6, 2}), 0);  // the same shares

@@ -81,7 +81,8 @@ TEST(MetricsFile, ResumingDropsLaterAndBrokenLines) {
     MetricsFile file(dir.path, 1);
     for (Index s = 1; s <= 5; ++s) file.write(at_step(s), nullptr);
   }
-  std::ofstream(dir.path / "metrics.jsonl", std::ios::app) << "not json\n" << R"({"step":2,"tok)";
+  std::ofstream(dir.path / "metrics.jsonl", std::ios::app) << "not json\n"
+                                                           << R"({"step":2,"tok)";
   {
     MetricsFile file(dir.path, 4);
     file.write(at_step(4), nullptr);
@@ -156,7 +157,8 @@ TEST(Duration, ReadsLikeAClock) {
 TEST(Progress, TextSaysWhatMatters) {
   StepMetrics m = at_step(20);
   m.tokens_per_second = 12345;
-  EXPECT_EQ(progress_text(m, 1000, 0.5), "step   20/1000  loss 0.3333  12.3k tokens/s  dropped 2.5 %  8m 10s left");
+  EXPECT_EQ(progress_text(m, 1000, 0.5),
+            "step   20/1000  loss 0.3333  12.3k tokens/s  dropped 2.5 %  8m 10s left");
   m.step = 1000;
   m.routed = 0;  // a dense model drops nothing
   EXPECT_EQ(progress_text(m, 1000, 0.5), "step 1000/1000  loss 0.3333  12.3k tokens/s");

@@ -11,7 +11,9 @@
 namespace sy {
 namespace {
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 Index count(const std::string& text, const std::string& part) {
   Index n = 0;
@@ -24,8 +26,8 @@ Heatmap heatmap(Index rows, Index columns) {
   map.rows = rows;
   map.columns = columns;
   for (Index i = 0; i < rows * columns; ++i) map.values.push_back(static_cast<double>(i % 7) / 7);
-  for (Index r = 0; r < rows; ++r) map.row_names.push_back("r" + std::to_string(r));
-  for (Index c = 0; c < columns; ++c) map.column_names.push_back("c" + std::to_string(c));
+  for (Index r = 0; r < rows; ++r) map.row_names.push_back(fmt::format("r{}", r));
+  for (Index c = 0; c < columns; ++c) map.column_names.push_back(fmt::format("c{}", c));
   map.colour_label = "amount";
   return map;
 }
@@ -33,7 +35,7 @@ Heatmap heatmap(Index rows, Index columns) {
 LineChart chart(std::size_t lines, std::size_t points) {
   LineChart out;
   for (std::size_t i = 0; i < lines; ++i) {
-    Line line{"line " + std::to_string(i), {}, {}};
+    Line line{fmt::format("line {}", i), {}, {}};
     for (std::size_t k = 0; k < points; ++k) {
       line.x.push_back(static_cast<double>(k));
       line.y.push_back(static_cast<double>(k * i));
@@ -67,7 +69,8 @@ TEST(RatioMarks, PowersOfTwo) {
 }
 
 TEST(Draw, OnePictureForEachScript) {
-  std::vector<std::string> scripts = {script_of(heatmap(3, 4)), script_of(chart(2, 5)), script_of(chart(20, 5))};
+  std::vector<std::string> scripts = {script_of(heatmap(3, 4)), script_of(chart(2, 5)),
+                                      script_of(chart(20, 5))};
   const auto pictures = draw(scripts);
   ASSERT_EQ(pictures.size(), 3u);
   for (const std::string& p : pictures) {
@@ -79,8 +82,8 @@ TEST(Draw, OnePictureForEachScript) {
   EXPECT_TRUE(has(pictures[0], "amount"));
   EXPECT_EQ(count(pictures[0], "<image"), 1);
   EXPECT_TRUE(has(pictures[0], "r2"));
-  EXPECT_TRUE(has(pictures[1], "line 1"));    // a legend
-  EXPECT_FALSE(has(pictures[2], "line 1"));   // too many lines: a colour bar
+  EXPECT_TRUE(has(pictures[1], "line 1"));   // a legend
+  EXPECT_FALSE(has(pictures[2], "line 1"));  // too many lines: a colour bar
   EXPECT_TRUE(draw({}).empty());
 }
 

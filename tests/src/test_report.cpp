@@ -11,7 +11,9 @@
 namespace sy {
 namespace {
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 Index count(const std::string& text, const std::string& part) {
   Index n = 0;
@@ -62,7 +64,7 @@ TEST(ReportText, TablesForPeople) {
 TEST(ReportText, OneLayerIsShownExpertByExpert) {
   const std::string text = report_text(example(1, 4, 1), false);
   EXPECT_TRUE(has(text, "probability"));
-  EXPECT_TRUE(has(text, "2.67"));         // 16 of 24 relative to 1 of 4
+  EXPECT_TRUE(has(text, "2.67"));        // 16 of 24 relative to 1 of 4
   EXPECT_FALSE(has(text, "Over time"));  // one window is no course
 }
 
@@ -197,8 +199,12 @@ TEST_F(MakeReport, FromACheckpointAlone) {
 }
 
 TEST_F(MakeReport, TakesWhatLiesBeside) {
-  folder_.write("metrics.jsonl", "{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":null}\n{\"step\":19,\"loss\":2}\n{\"step\":20,\"loss\":1}\n{\"st");
-  folder_.write("evaluation.json", R"({"step": 19, "tokens": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1, "layers": [0, 10],
+  folder_.write("metrics.jsonl",
+                "{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":null}\n{\"step\":19,\"loss\":2}\n{\"step\":"
+                "20,\"loss\":1}\n{\"st");
+  folder_.write(
+      "evaluation.json",
+      R"({"step": 19, "tokens": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1, "layers": [0, 10],
     "domains": [{"name": "a", "tokens": 1, "bytes": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1,
                  "experts": [[1, 2, 3], [4, 5, 6]]}]})");
   const ExpertReport r = make_report(checkpoint_, {10, {}});

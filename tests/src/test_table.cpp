@@ -13,7 +13,7 @@ TEST(DisplayWidth, CountsColumnsNotBytes) {
   EXPECT_EQ(display_width("Käse"), 4);
   EXPECT_EQ(display_width("日本語"), 6);
   EXPECT_EQ(display_width("▁▂█"), 3);
-  EXPECT_EQ(display_width("e\u0301"), 1);              // combining acute accent
+  EXPECT_EQ(display_width("e\u0301"), 1);                // combining acute accent
   EXPECT_EQ(display_width("\x1b[38;5;12mx\x1b[0m"), 1);  // colour
   EXPECT_EQ(display_width("😀"), 2);
 }
@@ -54,9 +54,13 @@ TEST(Table, MissingAndDashedCellsDoNotMakeAColumnText) {
             "20           3 %\n");
 }
 
-TEST(Table, WithoutRowsIsHeaderAndRule) { EXPECT_EQ(Table({"a", "bc"}).str(), "a  bc\n─  ──\n"); }
+TEST(Table, WithoutRowsIsHeaderAndRule) {
+  EXPECT_EQ(Table({"a", "bc"}).str(), "a  bc\n─  ──\n");
+}
 
-TEST(Table, RejectsMoreCellsThanHeadings) { EXPECT_THROW(Table({"a"}).row({"1", "2"}), std::logic_error); }
+TEST(Table, RejectsMoreCellsThanHeadings) {
+  EXPECT_THROW(Table({"a"}).row({"1", "2"}), std::logic_error);
+}
 
 }  // namespace
 }  // namespace sy

@@ -1,0 +1,121 @@
+#include "src/analyse/page.h"
+
+#include <fmt/format.h>
+
+#include "src/analyse/plot.h"
+
+namespace sy {
+namespace {
+
+constexpr const char* style = R"(
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #f8fafc; color: #1e293b; font: 15px/1.55 system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; }
+main { max-width: 1040px; margin: 0 auto; padding: 40px 24px 64px; }
+h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; letter-spacing: -.01em; }
+h2 { font-size: 20px; margin: 0 0 4px; }
+h3 { font-size: 15px; margin: 20px 0 4px; }
+p { margin: 4px 0 12px; max-width: 76ch; }
+.muted { color: #64748b; }
+section { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 22px 24px; margin-top: 20px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 24px 0 8px; }
+.tile { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 12px 16px; }
+.tile b { display: block; font-size: 24px; line-height: 1.25; font-weight: 600; font-variant-numeric: tabular-nums; }
+.tile span { color: #64748b; font-size: 13px; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 20px; margin: 12px 0 0; }
+dt { color: #64748b; } dd { margin: 0; overflow-wrap: anywhere; }
+svg { display: block; width: 100%; height: auto; }
+svg text, svg tspan { font-family: inherit; }
+svg image { image-rendering: pixelated; }
+figure { margin: 0; break-inside: avoid; } figcaption { font-weight: 600; font-size: 14px; }
+.grid { display: grid; gap: 16px 20px; }
+.two { grid-template-columns: repeat(2, minmax(0, 1fr)); } .three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+.scale { display: inline-grid; grid-auto-columns: 64px; margin: 4px 0 12px; font-size: 12px; color: #334155; text-align: center; }
+.scale i { grid-row: 1; height: 12px; margin: 0 32px; border-radius: 3px; }
+.scale span { grid-row: 2; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; margin-top: 8px; }
+th, td { padding: 4px 14px; text-align: right; white-space: nowrap; }
+th { color: #64748b; font-weight: 500; border-bottom: 1px solid #cbd5e1; } td { border-bottom: 1px solid #f1f5f9; }
+th.text, td.text { text-align: left; }
+summary { cursor: pointer; font-weight: 600; margin-top: 16px; }
+@media (max-width: 720px) { .two, .three { grid-template-columns: 1fr; } }
+@media print { body { background: #fff; font-size: 12px; } main { padding: 0; max-width: none; }
+  section, .tile { border-color: #cbd5e1; } h2, h3, section > p { break-after: avoid; }
+  table { font-size: 11px; } th, td { padding: 3px 9px; } .tiles { grid-template-columns: repeat(6, 1fr); gap: 8px; }
+  .tile { padding: 8px 10px; } .tile b { font-size: 18px; } .scroll { overflow: visible; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+)";
+
+}  // namespace
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string html_table(const std::vector<std::string>& header,
+                       const std::vector<std::vector<std::string>>& rows, std::size_t text_column) {
+  std::string out = "<div class=\"scroll\"><table>\n";
+  const auto line = [&](const std::vector<std::string>& cells, const char* tag) {
+    out += "<tr>";
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      out +=
+          fmt::format("<{0}{1}>{2}</{0}>", tag, i == text_column ? " class=\"text\"" : "", escaped(cells[i]));
+    out += "</tr>\n";
+  };
+  line(header, "th");
+  for (const auto& row : rows) line(row, "td");
+  return out + "</table></div>\n";
+}
+
+Page::Page(const std::string& title) {
+  html_ =
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
+      escaped(title) + "</title>\n<style>" + style + "</style>\n</head>\n<body><main>\n";
+}
+
+Page& Page::operator<<(const std::string& html) {
+  html_ += html;
+  return *this;
+}
+
+void Page::picture(const std::string& script, const std::string& says, const std::string& caption) {
+  html_ += "<figure>";
+  if (!caption.empty()) html_ += "<figcaption>" + escaped(caption) + "</figcaption>";
+  places_.push_back({html_.size(), says});
+  html_ += "</figure>\n";
+  scripts_.push_back(script);
+}
+
+std::string Page::finish() {
+  const auto pictures = draw(scripts_);
+  std::string out;
+  std::size_t from = 0;
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
+    out.append(html_, from, places_[i].at - from);
+    from = places_[i].at;
+    out += "<svg role=\"img\" aria-label=\"" + escaped(places_[i].says) + "\"" + pictures[i].substr(4);
+  }
+  return out.append(html_, from) + "</main></body>\n</html>\n";
+}
+
+}  // namespace sy
