@@ -6,6 +6,7 @@
 // scatter_tokens lead from one to the other; with tp = 1 they are the identity.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "dist/mesh.h"
@@ -27,6 +28,12 @@ struct RouterStats {
   }
 };
 
+// What a router decided for this rank's tokens, shown to an observer: analyses and tests that look at single tokens.
+struct RoutingView {
+  ConstView logits, experts, weights, keep;  // [T, E], [T, k] i32, [T, k], [T, k] i32 (1 kept, 0 dropped)
+};
+using RoutingObserver = std::function<void(const RoutingView&)>;
+
 struct Context {
   Backend& backend;
   Arena& saved;    // from a layer's forward to its backward
@@ -41,6 +48,7 @@ struct Context {
   bool dropless = false;    // ignore the capacity factor: evaluation and generation
   ConstView positions;      // [B * S] i32
   ConstView rope_table;     // [S, rot / 2, 2]
+  const RoutingObserver* observer = nullptr;  // called by each MoE layer in order, where given
 
   Index full_tokens() const { return sequences * seq_len; }
   Index tokens() const { return full_tokens() / mesh.layout.tp; }  // T

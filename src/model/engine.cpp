@@ -64,7 +64,8 @@ auto Engine::with_context(const Batch& batch, bool dropless, Run run) {
                     batch.micro_batches,
                     dropless,
                     positions,
-                    rope_table_};
+                    rope_table_,
+                    observer_ ? &observer_ : nullptr};
   return run(ctx, ids, targets);
 }
 

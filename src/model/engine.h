@@ -42,6 +42,9 @@ class Engine {
 
   std::vector<RouterStats> make_stats() const;
 
+  // Sees every decision from now on; an empty one ends that.
+  void observe_routing(RoutingObserver observer) { observer_ = std::move(observer); }
+
  private:
   template <class Run>
   auto with_context(const Batch& batch, bool dropless, Run run);
@@ -55,6 +58,7 @@ class Engine {
   Tensor rope_table_;   // [seq_len, rot / 2, 2]
   Tensor router_bias_;  // [MoE layers, E]
   std::unique_ptr<Transformer> model_;
+  RoutingObserver observer_;
 };
 
 }  // namespace sy

@@ -48,6 +48,7 @@ void Router::forward(const Context& ctx, ConstView x, Saved& s, RouterStats& sta
   b.route_forward(desc_, s.logits, bias_, s.experts, r.weights, counts, probability, z_squared);
   balance(ctx, counts, probability, s, stats);
   drop(ctx, s.experts, r.weights, keep);
+  if (ctx.observer) (*ctx.observer)({s.logits, s.experts, r.weights, keep});
   b.sort_assignments(s.experts, keep, rows, tokens, r.slots, kept);
 
   // The host learns the counts here: the all-to-all and the grouped products need them.

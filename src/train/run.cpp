@@ -68,6 +68,21 @@ void close_window(Window& w, Index step, ExpertHistory& history) {
   w = {};
 }
 
+// The windows after `step`, summed. A checkpoint closes a window too, so a log line may span several.
+ExpertCounts counts_since(Index step, const ExpertHistory& h) {
+  ExpertCounts c;
+  if (h.layers == 0) return c;
+  c.routed.assign(h.layers, std::vector<Index>(h.experts));
+  c.dropped = c.routed;
+  for (Index w = h.windows(); w-- > 0 && h.steps[w] > step;)
+    for (Index l = 0; l < h.layers; ++l)
+      for (Index e = 0; e < h.experts; ++e) {
+        c.routed[l][e] += h.routed[(w * h.layers + l) * h.experts + e];
+        c.dropped[l][e] += h.dropped[(w * h.layers + l) * h.experts + e];
+      }
+  return c;
+}
+
 class Run {
  public:
   Run(Comm& world, const Config& config, const Layout& layout)
@@ -103,18 +118,17 @@ class Run {
       const StepResult result = trainer_.step();
       const Index step = trainer_.steps_done();
       const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
-      history_window_.add(result);
-      log_window_.add(result);
+      window_.add(result);
+      ExpertCounts counts;
+      if (log) {
+        close_window(window_, step, state_.experts);
+        counts = counts_since((step - 1) / config_.run.log_every * config_.run.log_every, state_.experts);
+      }
       agree(world_, [&] {
         if (!lead()) return;
-        const ExpertCounts counts{log_window_.routed, log_window_.dropped};
-        metrics->write(result.metrics, log && !counts.routed.empty() ? &counts : nullptr);
+        metrics->write(result.metrics, counts.routed.empty() ? nullptr : &counts);
         progress.step(result.metrics);
       });
-      if (log) {
-        close_window(history_window_, step, state_.experts);
-        log_window_ = {};
-      }
       const bool stop = world_.max(stop_asked) > 0;
       const Index every = config_.run.checkpoint_every;
       if (stop || step == config_.train.steps || (every > 0 && step % every == 0)) save();
@@ -204,7 +218,7 @@ class Run {
   }
 
   void save() {
-    close_window(history_window_, trainer_.steps_done(), state_.experts);
+    close_window(window_, trainer_.steps_done(), state_.experts);
     state_.step = trainer_.steps_done();
     state_.samples = trainer_.samples_done();
     state_.tokens = trainer_.tokens_done();
@@ -221,7 +235,7 @@ class Run {
   Engine engine_;
   Trainer trainer_;
   TrainState state_;
-  Window history_window_, log_window_;
+  Window window_;
 };
 
 }  // namespace

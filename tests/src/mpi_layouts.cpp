@@ -1,6 +1,7 @@
 // The rule that protects the product: every layout against one rank, step by step.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/train/trainer.h"
@@ -63,8 +64,33 @@ Dataset make_dataset(const TempFolder& folder) {
   return Dataset(folder.path());
 }
 
+// The smallest gap that decided anything: between the last score chosen and the best one left out, and between the last
+// weight kept by an expert of a sequence and the first one dropped (where weights decide who is dropped). Where it is
+// within rounding, another order of summation may decide otherwise, and both are right.
+double decision_gap(const Config& config, const RoutingView& r) {
+  const Index T = r.logits.dim(0), E = r.logits.dim(1), k = r.experts.dim(1), S = config.model.seq_len;
+  double gap = 1;
+  for (Index t = 0; t < T && k < E; ++t) {
+    std::vector<double> z(r.logits.f32() + t * E, r.logits.f32() + (t + 1) * E);
+    std::sort(z.rbegin(), z.rend());  // scores rise with logits; gaps of logits are relative gaps of scores
+    gap = std::min(gap, z[k - 1] - z[k]);
+  }
+  if (config.moe.drop_order != DropOrder::probability) return gap;
+  for (Index first = 0; first < T; first += S)
+    for (Index e = 0; e < E; ++e) {
+      double kept = 2, dropped = -1;
+      for (Index a = first * k; a < (first + S) * k; ++a)
+        if (r.experts.i32()[a] == e)
+          (r.keep.i32()[a] ? kept = std::min<double>(kept, r.weights.f32()[a])
+                           : dropped = std::max<double>(dropped, r.weights.f32()[a]));
+      gap = std::min(gap, kept - dropped);
+    }
+  return gap;
+}
+
 struct History {
   std::vector<StepResult> steps;
+  std::vector<double> gaps;    // of each step, on this rank
   std::vector<float> weights;  // of the last step, all parameters whole, where this rank holds them
 };
 
@@ -77,11 +103,20 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
   const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
   Trainer trainer(engine, samples);
   History history;
-  for (Index i = 0; i < config.train.steps; ++i) history.steps.push_back(trainer.step());
+  engine.observe_routing([&](const RoutingView& r) {
+    history.gaps.back() = std::min(history.gaps.back(), decision_gap(config, r));
+  });
+  for (Index i = 0; i < config.train.steps; ++i) {
+    history.gaps.push_back(1);
+    history.steps.push_back(trainer.step());
+  }
   const View w = engine.store().buffers(GradGroup::replicated).weights;
   history.weights.assign(w.f32(), w.f32() + w.elements());
   return history;
 }
+
+// By how much scores differ between layouts after some steps of a model that learns fast.
+constexpr double rounding = 3e-6;
 
 struct Case {
   const char* name;
@@ -117,6 +152,15 @@ TEST_P(Layouts, GiveTheSameRoutingDropsAndLosses) {
       for (std::size_t i = 0; i < one.steps.size(); ++i) {
         const StepMetrics &a = one.steps[i].metrics, &b = many.steps[i].metrics;
         const std::string where = fmt::format("{} ranks, ep {}, micro-batch {}, step {}", n, ep, micro_batch, i + 1);
+        const bool same = one.steps[i].routed == many.steps[i].routed && one.steps[i].dropped == many.steps[i].dropped &&
+                          std::abs(a.grad_norm - b.grad_norm) < 1e-5 * a.grad_norm;
+        const double gap = *std::min_element(one.gaps.begin(), one.gaps.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        if (!same && gap < rounding) {
+          if (world().rank() == 0)
+            fmt::print("{}: two scores tie to within {:.1e}; compared up to here\n", where, gap);
+          ASSERT_GT(i, 0u) << "the first step starts from equal weights";
+          break;
+        }
         ASSERT_EQ(one.steps[i].routed, many.steps[i].routed) << where;
         ASSERT_EQ(one.steps[i].dropped, many.steps[i].dropped) << where;
         ASSERT_NEAR(a.loss, b.loss, 1e-5 * a.loss) << where;

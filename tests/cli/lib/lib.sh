@@ -10,7 +10,7 @@ trap 'cd /; rm -rf "$work"' EXIT
 cd "$work"
 
 die() {
-  echo "${BASH_SOURCE[2]}:${BASH_LINENO[1]}: $1" >&2
+  echo "${BASH_SOURCE[-1]}:${BASH_LINENO[-2]}: $1" >&2
   [[ -s $work/.out ]] && sed 's/^/  stdout: /' "$work/.out" >&2
   [[ -s $work/.err ]] && sed 's/^/  stderr: /' "$work/.err" >&2
   exit 1

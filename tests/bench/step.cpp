@@ -1,0 +1,189 @@
+// A whole training step on one rank: tokens/s, the share of the FMA peak measured in the same run, and, where a Python with
+// PyTorch is found, the ratio to the same model there, taking turns so that both see the same machine.
+//
+//   bench_step [--d-model N] [--layers N] [--heads N] [--kv-heads N] [--experts N] [--top-k N] [--d-ff N] [--vocab N]
+//              [--seq-len N] [--batch N] [--steps N] [--turns N] [--python PROGRAM] [--script FILE] [--breakdown]
+//
+// PROGRAM: default $SWITCHYARD_PYTHON or python3. Without PyTorch there, the ratio is left out and the reason is printed.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <csignal>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "src/model/engine.h"
+#include "src/train/grad_sync.h"
+#include "tests/bench/peak.h"
+
+namespace sy::bench {
+namespace {
+
+struct Shape {
+  Index d_model, layers, heads, kv_heads, experts, top_k, d_ff, vocab, seq_len, batch;
+};
+
+// FLOP of the matrix products of one training step: forward, and twice that backward. Attention is causal: half of S^2.
+double step_flops(const Shape& s, const Config& c) {
+  const double T = static_cast<double>(s.batch * s.seq_len), D = s.d_model, hd = c.model.head_dim;
+  const double qkv = 2 * T * D * (s.heads + 2 * s.kv_heads) * hd, out = 2 * T * s.heads * hd * D;
+  const double attention = 2.0 * 2 * T * s.seq_len / 2 * s.heads * hd;
+  const double experts = 2 * T * s.top_k * 3 * D * s.d_ff, router = 2 * T * D * s.experts;
+  return 3 * (s.layers * (qkv + out + attention + experts + router) + 2 * T * D * s.vocab);
+}
+
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  return x[x.size() / 2];
+}
+
+// PyTorch as a child that runs N steps when told N (protocol: pytorch_step.py).
+class Peer {
+ public:
+  Peer(const std::string& python, const std::string& script, const Shape& s) {
+    int to[2], from[2];
+    if (pipe(to) != 0 || pipe(from) != 0) return;
+    std::vector<std::string> args = {python, script, "--serve"};
+    for (const auto& [name, value] :
+         {std::pair{"--d-model", s.d_model}, {"--layers", s.layers}, {"--heads", s.heads}, {"--kv-heads", s.kv_heads},
+          {"--experts", s.experts}, {"--top-k", s.top_k}, {"--d-ff", s.d_ff}, {"--vocab", s.vocab},
+          {"--seq-len", s.seq_len}, {"--batch", s.batch}}) {
+      args.emplace_back(name);
+      args.push_back(std::to_string(value));
+    }
+    child_ = fork();
+    if (child_ == 0) {
+      dup2(to[0], STDIN_FILENO);
+      dup2(from[1], STDOUT_FILENO);
+      for (int f : {to[0], to[1], from[0], from[1]}) close(f);
+      std::vector<char*> argv;
+      for (std::string& a : args) argv.push_back(a.data());
+      argv.push_back(nullptr);
+      execvp(argv[0], argv.data());
+      _exit(127);
+    }
+    close(to[0]);
+    close(from[1]);
+    in_ = fdopen(to[1], "w");
+    out_ = fdopen(from[0], "r");
+    hello_ = read();
+  }
+  ~Peer() {
+    if (in_) fclose(in_);
+    if (out_) fclose(out_);
+    if (child_ > 0) waitpid(child_, nullptr, 0);
+  }
+  bool ready() const { return hello_.value("ready", false); }
+  const nlohmann::json& hello() const { return hello_; }
+  double seconds(Index steps) {
+    fmt::print(in_, "{}\n", steps);
+    fflush(in_);
+    return read().value("seconds", 0.0);
+  }
+
+ private:
+  nlohmann::json read() {
+    std::string line;
+    for (int c; (c = fgetc(out_)) != EOF && c != '\n';) line += static_cast<char>(c);
+    return line.empty() ? nlohmann::json::object() : nlohmann::json::parse(line);
+  }
+  pid_t child_ = -1;
+  FILE *in_ = nullptr, *out_ = nullptr;
+  nlohmann::json hello_ = nlohmann::json::object();
+};
+
+int run(int argc, char** argv) {
+  namespace po = boost::program_options;
+  Shape s{};
+  Index steps = 0, turns = 0;
+  std::string python, script;
+  po::options_description options;
+  const auto number = [&](const char* name, Index* to, Index value) {
+    options.add_options()(name, po::value<Index>(to)->default_value(value));
+  };
+  number("d-model", &s.d_model, 256);
+  number("layers", &s.layers, 4);
+  number("heads", &s.heads, 8);
+  number("kv-heads", &s.kv_heads, 8);
+  number("experts", &s.experts, 8);
+  number("top-k", &s.top_k, 2);
+  number("d-ff", &s.d_ff, 704);
+  number("vocab", &s.vocab, 257);
+  number("seq-len", &s.seq_len, 256);
+  number("batch", &s.batch, 8);
+  number("steps", &steps, 4);
+  number("turns", &turns, 5);
+  const char* from_environment = std::getenv("SWITCHYARD_PYTHON");
+  options.add_options()("python", po::value(&python)->default_value(from_environment ? from_environment : "python3"));
+  options.add_options()("script", po::value(&script)->default_value("tests/bench/pytorch_step.py"));
+  po::variables_map given;
+  po::store(po::parse_command_line(argc, argv, options), given);
+  po::notify(given);
+  signal(SIGPIPE, SIG_IGN);
+
+  const Config config = parse_config(
+      fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\n[moe]\nexperts={}\ntop_k={}\n"
+                  "d_ff={}\ncapacity_factor=0\n[train]\nmicro_batch={}\nglobal_batch={}\n",
+                  s.layers, s.d_model, s.heads, s.kv_heads, s.seq_len, s.experts, s.top_k, s.d_ff, s.batch, s.batch),
+      "bench");
+  const auto self = make_comm_self();
+  Engine engine(config, s.vocab, make_cpu(), make_mesh(*self, {}), true);
+  engine.store().initialize(1);
+  GradSync sync(engine.mesh(), engine.store(), engine.scratch());
+  const Index T = s.batch * s.seq_len;
+  std::vector<std::int32_t> ids(T), targets(T);
+  const RandomStream random(1, "bench");
+  for (Index i = 0; i < T; ++i) {
+    ids[i] = static_cast<std::int32_t>(random.bits(2 * i) % s.vocab);
+    targets[i] = static_cast<std::int32_t>(random.bits(2 * i + 1) % s.vocab);
+  }
+  Index done = 0;
+  const auto ours = [&](Index n) {
+    const double started = seconds_now();
+    for (Index i = 0; i < n; ++i) {
+      std::vector<RouterStats> stats = engine.make_stats();
+      engine.train({s.batch, s.seq_len, ids, targets, T, s.batch, 1}, stats);
+      sync.step(config.train, 1e-4, ++done);
+    }
+    return seconds_now() - started;
+  };
+
+  ours(2);
+  Peer peer(python, script, s);
+  std::vector<double> our_speed, their_speed, ratio, share;
+  const double flops = step_flops(s, config);
+  for (Index turn = 0; turn < turns; ++turn) {
+    const double peak = measured_fma_peak(0.2);
+    const double speed = static_cast<double>(steps * T) / ours(steps);
+    our_speed.push_back(speed);
+    share.push_back(speed / static_cast<double>(T) * flops / peak);
+    if (!peer.ready()) continue;
+    their_speed.push_back(static_cast<double>(steps * T) / peer.seconds(steps));
+    ratio.push_back(speed / their_speed.back());
+  }
+  fmt::print("{}, d_model {} layers {} experts {} top-{} d_ff {} vocab {} tokens {} x {}, {:.1f} GFLOP a step\n",
+             engine.backend().describe(), s.d_model, s.layers, s.experts, s.top_k, s.d_ff, s.vocab, s.batch, s.seq_len,
+             flops / 1e9);
+  const auto range = [](const std::vector<double>& x, const char* format) {
+    const auto [low, high] = std::minmax_element(x.begin(), x.end());
+    return fmt::format(fmt::runtime(std::string("median ") + format + " (" + format + " to " + format + ")"), median(x), *low,
+                       *high);
+  };
+  fmt::print("switchyard  tokens/s {}\n", range(our_speed, "{:.0f}"));
+  fmt::print("            share of the measured fp32 FMA peak {}\n", range(share, "{:.2f}"));
+  if (ratio.empty()) {
+    fmt::print("pytorch     not compared: {} has no PyTorch (give one with --python)\n", python);
+    return 0;
+  }
+  fmt::print("pytorch {} tokens/s {}, best of its settings: {}\n", peer.hello().value("torch", "?"),
+             range(their_speed, "{:.0f}"), peer.hello().dump());
+  fmt::print("ratio       {}\n", range(ratio, "{:.2f}"));
+  return 0;
+}
+
+}  // namespace
+}  // namespace sy::bench
+
+int main(int argc, char** argv) { return sy::bench::run(argc, argv); }

@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# Training as a person runs it: alone and on ranks, stopped and resumed, and given what is wrong.
+source "$2/tests/cli/lib/lib.sh"
+
+mkdir text
+for i in $(seq 1 200); do echo "token $i is sent to expert $((i * 5 % 7)) and then to expert $((i * 3 % 8))" >"text/$i"; done
+for i in $(seq 1 200); do echo "das Gleis $i ist frei, die Weiche $((i % 9)) liegt nach rechts" >"german-$i"; done
+mkdir german && mv german-* german
+expect_ok "$switchyard" prepare --domain english=text --domain german=german --tokenizer bytes --valid-fraction 0.2 --output data
+cat >config.ini <<'INI'
+[model]
+layers = 2
+d_model = 32
+heads = 4
+kv_heads = 2
+seq_len = 24
+[moe]
+experts = 4
+top_k = 2
+d_ff = 24
+bias_rate = 0.01
+[train]
+steps = 13
+global_batch = 8
+micro_batch = 2
+lr = 5e-3
+warmup = 3
+[data]
+path = data
+[run]
+log_every = 5
+checkpoint_every = 6
+INI
+ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
+losses() { sed -E 's/"(step_seconds|tokens_per_second)":[^,}]*,?//g' "$1/metrics.jsonl"; }
+
+# Alone, with neither mpirun nor MPI.
+expect_ok "$switchyard" train config.ini --run.dir=whole
+expect_output "step 13/13"
+expect_file whole/config.ini whole/metrics.jsonl whole/checkpoints/step-00000013/manifest.json
+[[ $(wc -l <whole/metrics.jsonl) -eq 13 ]] || die "not 13 steps in metrics.jsonl"
+grep -q '"experts":{"routed":\[\[' <(sed -n 5p whole/metrics.jsonl) || die "no expert counts at step 5"
+
+# Cut off after any checkpoint and resumed: bitwise the same losses, and the same last checkpoint.
+for stop in 1 3 9; do
+  rm -rf part uncut
+  expect_ok "$switchyard" train config.ini --run.dir=uncut --run.checkpoint_every=$stop --run.keep=0
+  cp -r uncut part
+  for later in part/checkpoints/*; do [[ $later == *$(printf %08d "$stop") ]] || rm -r "$later"; done
+  expect_ok "$switchyard" train config.ini --run.dir=part --run.checkpoint_every=$stop --run.resume=true
+  expect_output "(step $stop)"
+  expect_ok "$switchyard" diff uncut part
+  diff <(losses uncut) <(losses part) >&2 || die "the losses of the resumed run differ"
+  diff <(losses whole) <(losses part) >&2 || die "the losses depend on when checkpoints are written"
+done
+
+# The same on ranks, where a run also equals itself bitwise.
+for layout in "2 1" "4 2"; do
+  read -r number ep <<<"$layout"
+  rm -rf many again
+  expect_ok ranks "$number" train config.ini --run.dir=many --parallel.ep="$ep"
+  cp -r many again
+  rm -r again/checkpoints/step-00000013
+  expect_ok ranks "$number" train config.ini --run.dir=again --parallel.ep="$ep" --run.resume=true
+  expect_output "(step 12)"
+  expect_ok "$switchyard" diff many again
+done
+
+# SIGUSR1 to mpirun: a checkpoint and a clean stop; then on to the end. A finished run says so.
+"$root/launch/mpirun.sh" 2 "$switchyard" train config.ini --run.dir=signal --train.steps=100000 --run.checkpoint_every=0 >signal.out 2>&1 &
+pid=$!
+for _ in $(seq 300); do [[ -s signal/metrics.jsonl ]] && break; sleep 0.1; done
+kill -USR1 "$pid"
+code=0; wait "$pid" || code=$?
+[[ $code -eq 0 ]] || die "exit code $code after SIGUSR1: $(cat signal.out)"
+grep -q "as SIGUSR1 asked" signal.out || die "no word of the stop"
+step=$(wc -l <signal/metrics.jsonl)
+expect_file "signal/checkpoints/step-$(printf %08d "$step")/manifest.json"
+expect_ok ranks 2 train config.ini --run.dir=signal --train.steps=$((step + 2)) --run.resume=true
+expect_ok ranks 2 train config.ini --run.dir=signal --train.steps=$((step + 2)) --run.resume=true
+expect_output "is complete"
+
+# Evaluation does not depend on the ranks; the domains' scores make up the whole.
+expect_ok "$switchyard" evaluate whole --json
+one=$(grep -c '"name"' <<<"$out"); [[ $one -eq 2 ]] || die "not two domains"
+loss1=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
+expect_file whole/evaluation.json
+expect_ok ranks 3 evaluate whole --data data --json --batch 1
+loss3=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
+awk -v a="$loss1" -v b="$loss3" 'BEGIN { exit !(a > 0 && (a - b < 1e-5) && (b - a < 1e-5)) }' || die "loss $loss1 alone, $loss3 on 3 ranks"
+
+expect_ok "$switchyard" generate whole --prompt "token " --tokens 20 --temperature 0
+first=$out
+expect_ok "$switchyard" generate whole --prompt "token " --tokens 20 --temperature 0
+[[ $out == "$first" && $out == "token "* ]] || die "greedy generation is not repeatable"
+expect_ok "$switchyard" generate whole --prompt "" --tokens 5 --json
+
+# ---- what is wrong: one error, exit code 2 on every number of ranks, and nothing is overwritten ----
+before=$(find whole -type f | sort | xargs sha256sum)
+bad() { expect_error "$1" "$switchyard" train "${@:2}"; expect_error "$1" ranks 2 train "${@:2}"; }
+bad "did you mean 'model.layers'" config.ini --model.layer=3
+bad "expected a whole number" config.ini --model.layers=three
+bad "one of token, choice, probability" config.ini --moe.drop_order=random
+bad "cannot read the configuration" missing.ini
+bad "already holds a run" config.ini --run.dir=whole
+bad "moe.top_k = 5 is more than moe.experts = 4" config.ini --run.dir=x --moe.top_k=5
+bad "not a multiple of model.kv_heads" config.ini --run.dir=x --model.kv_heads=3
+bad "data.path is not set" config.ini --run.dir=x --data.path=
+bad "run.dir is not set" config.ini
+bad "nowhere" config.ini --run.dir=x --data.path=nowhere
+bad "seq_len" config.ini --run.dir=x --model.seq_len=1000000
+bad "holds another model (model.d_model: 64 here, 32 there" config.ini --run.dir=whole --run.resume=true --model.d_model=64 --model.head_dim=8
+bad "run.backend" config.ini --run.dir=x --run.backend=tpu
+bad "CUDA" config.ini --run.dir=x --run.backend=cuda
+bad "global_batch" config.ini --run.dir=x --train.global_batch=6 --train.micro_batch=4
+expect_error "moe.experts = 4 is not divisible by parallel.ep = 3" ranks 3 train config.ini --run.dir=x --parallel.ep=3 --train.global_batch=6
+expect_error "2 ranks are not divisible" ranks 2 train config.ini --run.dir=x --parallel.ep=4
+expect_error "cannot be written" "$switchyard" train config.ini --run.dir=/proc/switchyard
+[[ $before == "$(find whole -type f | sort | xargs sha256sum)" ]] || die "an error changed the run"
+expect_no_file x
+bad_command() { expect_error "$1" "$switchyard" "${@:2}"; }
+bad_command "did you mean train" trian config.ini
+bad_command "temperature" generate whole --prompt x --temperature -1
+bad_command "prompt" generate whole
+bad_command "checkpoint" evaluate elsewhere
+cp data/english.train.bin saved.bin
+printf '\xff\xff' | dd of=data/english.train.bin bs=1 seek=100 conv=notrunc status=none
+expect_exit 2 "$switchyard" train config.ini --run.dir=ids --train.steps=200
+[[ $err == *english.train* ]] || die "the file with the token id is not named"
+cp saved.bin data/english.train.bin
+truncate -s -10 data/english.train.bin
+bad "english.train" config.ini --run.dir=y
