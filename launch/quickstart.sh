@@ -38,12 +38,11 @@ build/switchyard generate "$run" --prompt "And the LORD said unto Moses,"
 
 heading "Done. What to try next:"
 cat <<END
-  $run/report.html                                      the report, in a browser
-  build/switchyard generate $run --prompt "BESCHREIBUNG"  or: --prompt "#include <"
-  build/switchyard inspect $run --verify                what a checkpoint holds; any HDF5 tool reads it too
-  launch/mpirun.sh 2 build/switchyard train configs/quickstart.ini --run.dir=runs/two --parallel.ep=1
-                                                                 another layout: the same losses, the same routing
-  build/switchyard prepare --domain mine=FOLDER --tokenizer bytes --output data/mine
-                                                                 your own text; then --data.path=data/mine
-  build/switchyard help config                                   every key of configs/quickstart.ini
+  the report, in a browser                  $run/report.html
+  other samples                             build/switchyard generate $run --prompt "BESCHREIBUNG"
+  what a checkpoint holds; is it intact     build/switchyard inspect $run --verify
+  another layout, the same losses           launch/mpirun.sh 4 build/switchyard train configs/quickstart.ini \\
+                                              --run.dir=runs/ep4 --parallel.ep=4 --train.steps=20
+  your own text, then --data.path=data/mine build/switchyard prepare --domain mine=FOLDER --output data/mine
+  every key of configs/quickstart.ini       build/switchyard help config
 END
