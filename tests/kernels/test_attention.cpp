@@ -1,5 +1,5 @@
-// Attention and its gradient against a double-precision reference that holds the whole S x S matrix; the reference's
-// gradient against finite differences.
+// Attention and its gradient against a double-precision reference that holds the whole S x S matrix; the
+// reference's gradient against finite differences.
 #include "kernels/cpu/attention.h"
 
 #include <cmath>
@@ -32,8 +32,8 @@ struct Case {
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << "B " << c.B << " S " << c.S << " H " << c.H << " K " << c.K << " hd " << c.hd << " causal " << c.causal
-             << " window " << c.window << " softcap " << c.softcap;
+  return out << "B " << c.B << " S " << c.S << " H " << c.H << " K " << c.K << " hd " << c.hd << " causal "
+             << c.causal << " window " << c.window << " softcap " << c.softcap;
 }
 
 struct Reference {
@@ -117,7 +117,8 @@ std::vector<float> unguarded(const std::vector<float>& v) {
 Result run(const Case& c, const std::vector<float>& qkv, const std::vector<float>& dout, int threads = 2) {
   const int before = omp_get_max_threads();
   omp_set_num_threads(threads);
-  std::vector<float> out = guarded(c.out_size()), lse = guarded(c.B * c.H * c.S), dqkv = guarded(c.qkv_size());
+  std::vector<float> out = guarded(c.out_size()), lse = guarded(c.B * c.H * c.S),
+                     dqkv = guarded(c.qkv_size());
   attention_forward(c.desc(), c.B, c.S, c.H, c.K, c.hd, qkv.data(), out.data() + margin, lse.data() + margin);
   attention_backward(c.desc(), c.B, c.S, c.H, c.K, c.hd, dout.data(), qkv.data(), out.data() + margin,
                      lse.data() + margin, dqkv.data() + margin);
@@ -125,7 +126,8 @@ Result run(const Case& c, const std::vector<float>& qkv, const std::vector<float
   return {unguarded(out), unguarded(lse), unguarded(dqkv)};
 }
 
-void expect_near(const std::vector<float>& got, const std::vector<double>& want, double tolerance, const char* what) {
+void expect_near(const std::vector<float>& got, const std::vector<double>& want, double tolerance,
+                 const char* what) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i)
     ASSERT_NEAR(got[i], want[i], tolerance * (1 + std::fabs(want[i]))) << what << " at " << i;
@@ -146,7 +148,8 @@ TEST(CpuAttention, TheReferenceGradientMatchesFiniteDifferences) {
   for (const Case& c : {Case{1, 5, 2, 1, 3}, Case{2, 4, 2, 2, 2, false}, Case{1, 6, 1, 1, 3, true, 2},
                         Case{1, 5, 2, 1, 3, true, 0, 1.5f}, Case{1, 5, 2, 1, 2, false, 3, 2.0f}}) {
     SCOPED_TRACE(testing::Message() << c);
-    const std::vector<float> values = random_floats(c.qkv_size(), 3), weights = random_floats(c.out_size(), 4);
+    const std::vector<float> values = random_floats(c.qkv_size(), 3),
+                             weights = random_floats(c.out_size(), 4);
     std::vector<double> qkv(values.begin(), values.end());
     const std::vector<double> dout(weights.begin(), weights.end());
     const Reference r = reference(c, qkv, &dout);
@@ -182,12 +185,26 @@ TEST(CpuAttention, HeadWidths) {
 
 TEST(CpuAttention, SequencesOfSeveralBlocks) {
   for (Index S : {256, 257, 530})
-    for (const auto& [causal, window] : {std::pair<bool, Index>{true, 0}, {false, 0}, {true, 100}, {true, 300}, {false, 230}})
+    for (const auto& [causal, window] :
+         {std::pair<bool, Index>{true, 0}, {false, 0}, {true, 100}, {true, 300}, {false, 230}})
       check({1, S, 2, 1, 8, causal, window});
   check({1, 700, 1, 1, 8, true, 30, 5.0f});
 }
 
-TEST(CpuAttention, LargeScoresStayFinite) { check({1, 40, 1, 1, 16, true, 0, 0}, 20.0f); }
+TEST(CpuAttention, LargeScoresStayFinite) {
+  check({1, 40, 1, 1, 16, true, 0, 0}, 20.0f);
+}
+
+TEST(CpuAttention, NansOfOneCallLeaveNoTraceInTheNext) {
+  for (Index S : {20, 300}) {
+    for (bool causal : {true, false}) {
+      const Case c{1, S, 2, 1, 20, causal};
+      run(c, std::vector<float>(c.qkv_size(), std::numeric_limits<float>::quiet_NaN()),
+          std::vector<float>(c.out_size(), std::numeric_limits<float>::quiet_NaN()));
+      check(c);
+    }
+  }
+}
 
 TEST(CpuAttention, EmptySizes) {
   for (const Case& c : {Case{0, 5, 2, 1, 4}, Case{2, 0, 2, 1, 4}}) {
@@ -198,8 +215,8 @@ TEST(CpuAttention, EmptySizes) {
 
 // With one kv head, more threads than that share its blocks.
 TEST(CpuAttention, ThreadsChangeNoBit) {
-  for (const Case& c : {Case{2, 300, 4, 2, 16}, Case{1, 500, 2, 1, 24, true, 250}, Case{1, 300, 3, 1, 8, false, 40},
-                        Case{1, 700, 1, 1, 8}}) {
+  for (const Case& c : {Case{2, 300, 4, 2, 16}, Case{1, 500, 2, 1, 24, true, 250},
+                        Case{1, 300, 3, 1, 8, false, 40}, Case{1, 700, 1, 1, 8}}) {
     SCOPED_TRACE(testing::Message() << c);
     const std::vector<float> qkv = random_floats(c.qkv_size(), 5), dout = random_floats(c.out_size(), 6);
     const Result one = run(c, qkv, dout, 1);
@@ -209,14 +226,16 @@ TEST(CpuAttention, ThreadsChangeNoBit) {
 
 TEST(CpuAttention, ASequenceAloneIsBitwiseThatOfTheBatch) {
   const Case batch{3, 230, 4, 2, 16}, alone{1, 230, 4, 2, 16};
-  const std::vector<float> qkv = random_floats(batch.qkv_size(), 7), dout = random_floats(batch.out_size(), 8);
+  const std::vector<float> qkv = random_floats(batch.qkv_size(), 7),
+                           dout = random_floats(batch.out_size(), 8);
   const Result whole = run(batch, qkv, dout);
   for (Index b = 0; b < batch.B; ++b) {
     const auto part = [b](const std::vector<float>& v) {
       const auto size = std::ssize(v) / 3;
       return std::vector<float>(v.begin() + b * size, v.begin() + (b + 1) * size);
     };
-    EXPECT_TRUE((run(alone, part(qkv), part(dout)) == Result{part(whole.out), part(whole.lse), part(whole.dqkv)}));
+    EXPECT_TRUE(
+        (run(alone, part(qkv), part(dout)) == Result{part(whole.out), part(whole.lse), part(whole.dqkv)}));
   }
 }
 
