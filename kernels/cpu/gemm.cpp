@@ -10,7 +10,9 @@
 namespace sy::cpu {
 namespace {
 
-constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
+constexpr Index ceil_div(Index a, Index b) {
+  return (a + b - 1) / b;
+}
 
 // k is summed in blocks of at most this many. A packed panel of A (tile_rows x block) stays in the L1 cache.
 constexpr Index max_k_block = 384;
@@ -20,7 +22,9 @@ constexpr Index a_rows = 8 * tile_rows;
 constexpr Index max_b_floats = 96 * 1024;
 
 // Equal blocks, so that none is short.
-Index k_block(Index k) { return ceil_div(k, ceil_div(k, max_k_block)); }
+Index k_block(Index k) {
+  return ceil_div(k, ceil_div(k, max_k_block));
+}
 
 // Rows [i, i_end) and columns [j, j_end) of one product.
 struct Task {
@@ -35,7 +39,8 @@ class Worker {
     const Problem& p = *task.problem;
     if (p.k == 0) {
       if (!p.accumulate)
-        for (Index i = task.i; i < task.i_end; ++i) std::fill_n(p.c + i * p.ldc + task.j, task.j_end - task.j, 0.0f);
+        for (Index i = task.i; i < task.i_end; ++i)
+          std::fill_n(p.c + i * p.ldc + task.j, task.j_end - task.j, 0.0f);
       return;
     }
     const Index block = k_block(p.k);
@@ -57,15 +62,16 @@ class Worker {
     const Index cols = task.j_end - task.j;
     b_panels_ = memory().b.reserve(ceil_div(cols, tile_cols) * tile_cols * depth + lanes);
     const Matrix& b = task.problem->b;
-    pack<tile_cols>(b.data + l * b.row_stride + task.j * b.col_stride, b.col_stride, b.row_stride, cols, depth, b_panels_);
+    pack<tile_cols>(b.data + l * b.row_stride + task.j * b.col_stride, b.col_stride, b.row_stride, cols,
+                    depth, b_panels_);
   }
 
   // Rows [begin, end), at most a_rows, of the task's part of C (+)= those of A times the packed B.
   void add(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate) {
     const Problem& p = *task.problem;
     float* a_panels = memory().a.reserve(a_rows * depth + lanes);
-    pack<tile_rows>(p.a.data + begin * p.a.row_stride + l * p.a.col_stride, p.a.row_stride, p.a.col_stride, end - begin,
-                    depth, a_panels);
+    pack<tile_rows>(p.a.data + begin * p.a.row_stride + l * p.a.col_stride, p.a.row_stride, p.a.col_stride,
+                    end - begin, depth, a_panels);
     for (Index i = begin; i < end; i += tile_rows) {
       for (Index j = task.j; j < task.j_end; j += tile_cols) {
         Tiles<1, tile_rows>::run(std::min<Index>(tile_rows, end - i), depth, a_panels + (i - begin) * depth,
@@ -89,7 +95,9 @@ class Worker {
   float* b_panels_ = nullptr;
 };
 
-double multiplications(const Problem& p) { return double(p.m) * double(p.n) * double(std::max<Index>(p.k, 1)); }
+double multiplications(const Problem& p) {
+  return double(p.m) * double(p.n) * double(std::max<Index>(p.k, 1));
+}
 
 // Cuts a product into tasks of about `work` multiplications, of a shape that keeps packing cheap.
 void cut(const Problem& p, double work, std::vector<Task>& tasks) {

@@ -1,7 +1,8 @@
 // Single-precision matrix products.
 //
-// An element of C is a sum over k in an order that depends on k alone: not on m, n, the element's place, the tile it
-// falls in or the number of threads. A row computed alone is therefore bitwise the row computed within a batch.
+// An element of C is a sum over k in an order that depends on k alone: not on m, n, the element's place, the
+// tile it falls in or the number of threads. A row computed alone is therefore bitwise the row computed
+// within a batch.
 #pragma once
 
 #include <span>
@@ -16,8 +17,8 @@ struct Matrix {
   Index row_stride, col_stride;
 };
 
-// c[i * ldc + j] (+)= sum over l of a(i, l) b(l, j).  a: [m, k], b: [k, n], c: [m, n]. Any size may be 0: with k = 0,
-// c becomes zero unless it accumulates. c must not overlap a or b.
+// c[i * ldc + j] (+)= sum over l of a(i, l) b(l, j).  a: [m, k], b: [k, n], c: [m, n]. Any size may be 0:
+// with k = 0, c becomes zero unless it accumulates. c must not overlap a or b.
 struct Problem {
   Index m, n, k;
   Matrix a, b;

@@ -1,7 +1,7 @@
 // The inner loop of every product: a tile of C held in registers, and the packing that feeds it.
 //
-// Vectors are the compiler's own (GCC and Clang vector extensions), of the width the target offers; full unrolling keeps
-// the tile in registers, and the loop runs at 95-99% of the FMA peak on AVX-512 and AVX2.
+// Vectors are the compiler's own (GCC and Clang vector extensions), of the width the target offers; full
+// unrolling keeps the tile in registers, and the loop runs at 95-99% of the FMA peak on AVX-512 and AVX2.
 #pragma once
 
 #include <algorithm>
@@ -37,14 +37,19 @@ typedef float Vector __attribute__((vector_size(lanes * sizeof(float))));
 // As it lies in memory: at any address of a float.
 typedef float UnalignedVector __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
 
-inline Vector load(const float* p) { return *reinterpret_cast<const UnalignedVector*>(p); }
-inline void store(float* p, Vector v) { *reinterpret_cast<UnalignedVector*>(p) = v; }
+inline Vector load(const float* p) {
+  return *reinterpret_cast<const UnalignedVector*>(p);
+}
+inline void store(float* p, Vector v) {
+  *reinterpret_cast<UnalignedVector*>(p) = v;
+}
 
-// c[i * ldc + j] (+)= sum over l < k, in order, of a[i * a_row + l * a_col] * b[l * b_row + j], for i < rows and
-// j < cols <= vectors * lanes. Reads all vectors * lanes columns of b. Every element takes the same operations whatever
-// rows, vectors and cols are.
+// c[i * ldc + j] (+)= sum over l < k, in order, of a[i * a_row + l * a_col] * b[l * b_row + j], for i < rows
+// and j < cols <= vectors * lanes. Reads all vectors * lanes columns of b. Every element takes the same
+// operations whatever rows, vectors and cols are.
 template <int rows, int vectors, Index a_row, Index a_col>
-void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols, bool accumulate) {
+void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols,
+          bool accumulate) {
   // C is asked for now, to be there at the end.
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
@@ -86,11 +91,11 @@ void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index 
 template <Index a_row, Index a_col>
 class Tiles {
  public:
-  using Function = void (*)(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols,
-                            bool accumulate);
+  using Function = void (*)(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc,
+                            Index cols, bool accumulate);
 
-  static void run(Index rows, Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols,
-                  bool accumulate) {
+  static void run(Index rows, Index k, const float* a, const float* b, Index b_row, float* c, Index ldc,
+                  Index cols, bool accumulate) {
     const Index vectors = (cols + lanes - 1) / lanes;
     table[(rows - 1) * tile_vectors + vectors - 1](k, a, b, b_row, c, ldc, cols, accumulate);
   }
@@ -105,12 +110,14 @@ class Tiles {
 
 namespace detail {
 
-// Of two vectors seen as 128-bit blocks of four lanes, in each block: the low or high halves, lane by lane (step 1) or
-// pair by pair (step 2) - x0 y0 x1 y1 or x0 x1 y0 y1 for low.
+// Of two vectors seen as 128-bit blocks of four lanes, in each block: the low or high halves, lane by lane
+// (step 1) or pair by pair (step 2) - x0 y0 x1 y1 or x0 x1 y0 y1 for low.
 template <int step, bool high, int... lane>
 [[gnu::always_inline]] inline Vector unpack(Vector x, Vector y, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(
-      x, y, ((lane & ~3) + 2 * high + (step == 1 ? (lane & 3) / 2 + (lane & 1) * lanes : (lane & 1) + (lane & 2) / 2 * lanes))...);
+      x, y,
+      ((lane & ~3) + 2 * high +
+       (step == 1 ? (lane & 3) / 2 + (lane & 1) * lanes : (lane & 1) + (lane & 2) / 2 * lanes))...);
 }
 // The even or odd blocks of x, then those of y.
 template <bool odd, int... lane>
@@ -128,7 +135,8 @@ constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
   Vector t[lanes];
 #pragma GCC unroll 16
   for (int i = 0; i < lanes; i += 4) {
-    const Vector low01 = unpack<1, false>(v[i], v[i + 1], all_lanes), high01 = unpack<1, true>(v[i], v[i + 1], all_lanes);
+    const Vector low01 = unpack<1, false>(v[i], v[i + 1], all_lanes);
+    const Vector high01 = unpack<1, true>(v[i], v[i + 1], all_lanes);
     const Vector low23 = unpack<1, false>(v[i + 2], v[i + 3], all_lanes);
     const Vector high23 = unpack<1, true>(v[i + 2], v[i + 3], all_lanes);
     t[i] = unpack<2, false>(low01, low23, all_lanes);
@@ -145,7 +153,8 @@ constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
       v[c] = alternate<false>(t[c], t[4 + c], all_lanes);
       v[4 + c] = alternate<true>(t[c], t[4 + c], all_lanes);
     } else {
-      const Vector even01 = alternate<false>(t[c], t[4 + c], all_lanes), odd01 = alternate<true>(t[c], t[4 + c], all_lanes);
+      const Vector even01 = alternate<false>(t[c], t[4 + c], all_lanes);
+      const Vector odd01 = alternate<true>(t[c], t[4 + c], all_lanes);
       const Vector even23 = alternate<false>(t[8 + c], t[12 + c], all_lanes);
       const Vector odd23 = alternate<true>(t[8 + c], t[12 + c], all_lanes);
       v[c] = alternate<false>(even01, even23, all_lanes);
@@ -158,32 +167,32 @@ constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
 
 namespace detail {
 
-// Panels whose vectors lie side by side: copies runs of `width` floats. Several panels together make longer runs to
-// read; not all of them, as panels may lie a multiple of 4 KB apart, and a cache keeps few such lines.
+// Panels whose vectors lie side by side: copies runs of `width` floats. Several panels together make longer
+// runs to read; not all of them, as panels may lie a multiple of 4 KB apart, and a cache keeps few such lines.
 template <int width>
 void pack_runs(const float* data, Index k_stride, Index count, Index k, float* out) {
   constexpr Index together = 4, rows_ahead = 32;
-  for (; count >= width; count -= together * width, data += together * width, out += together * width * k) {
-    const Index whole = std::min(count / width, together);
+  const Index whole = count / width;
+  for (Index panel = 0; panel < whole; panel += together) {
+    const Index end = std::min(panel + together, whole);
     for (Index l = 0; l < k; ++l) {
       const float* from = data + l * k_stride;
-      for (Index i = 0; i < together * width; i += 16) __builtin_prefetch(from + rows_ahead * k_stride + i, 0, 2);
-      for (Index i = 0; i < whole; ++i) std::memcpy(out + (i * k + l) * width, from + i * width, width * sizeof(float));
-    }
-    if (whole < together) {
-      data += whole * width;
-      out += whole * width * k;
-      count -= whole * width;
-      break;
+      for (Index i = panel * width; i < end * width; i += 16)
+        __builtin_prefetch(from + rows_ahead * k_stride + i, 0, 2);
+      for (Index i = panel; i < end; ++i)
+        std::memcpy(out + (i * k + l) * width, from + i * width, width * sizeof(float));
     }
   }
-  if (count > 0)
-    for (Index l = 0; l < k; ++l)
-      for (Index i = 0; i < width; ++i) out[l * width + i] = i < count ? data[l * k_stride + i] : 0.0f;
+  const Index rest = count - whole * width;
+  if (rest == 0) return;
+  data += whole * width;
+  out += whole * width * k;
+  for (Index l = 0; l < k; ++l)
+    for (Index i = 0; i < width; ++i) out[l * width + i] = i < rest ? data[l * k_stride + i] : 0.0f;
 }
 
-// One panel of vectors that are contiguous, `stride` apart: transposes squares of lanes x lanes as far as they go in k,
-// and returns how far. Vectors from `count` on are zero.
+// One panel of vectors that are contiguous, `stride` apart: transposes squares of lanes x lanes as far as
+// they go in k, and returns how far. Vectors from `count` on are zero.
 template <int width, bool full>
 Index pack_squares(const float* data, Index stride, Index count, Index k, float* out) {
   constexpr int rows = std::min(width, lanes);
@@ -211,9 +220,9 @@ Index pack_squares(const float* data, Index stride, Index count, Index k, float*
 
 }  // namespace detail
 
-// Cuts `count` vectors of k floats into panels of `width` vectors, interleaved: float l of vector i, which lies at
-// data[i * stride + l * k_stride], goes to out[(i / width) * width * k + l * width + i % width]. The last panel is
-// completed by zeros. Writes up to `lanes` floats beyond the last panel.
+// Cuts `count` vectors of k floats into panels of `width` vectors, interleaved: float l of vector i, which
+// lies at data[i * stride + l * k_stride], goes to out[(i / width) * width * k + l * width + i % width]. The
+// last panel is completed by zeros. Writes up to `lanes` floats beyond the last panel.
 template <int width>
 void pack(const float* data, Index stride, Index k_stride, Index count, Index k, float* out) {
   static_assert(width < lanes || width % lanes == 0);

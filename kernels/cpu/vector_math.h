@@ -1,6 +1,6 @@
-// Elementary functions without branches or calls: on floats, so that the compiler vectorises the loop around them, and
-// on the compiler's own vectors of floats (GCC and Clang vector extensions). They rely on strict IEEE comparisons: do
-// not compile with -ffast-math.
+// Elementary functions without branches or calls: on floats, so that the compiler vectorises the loop around
+// them, and on the compiler's own vectors of floats (GCC and Clang vector extensions). They rely on strict
+// IEEE comparisons: do not compile with -ffast-math.
 #pragma once
 
 #include <bit>
@@ -32,8 +32,8 @@ struct Bits<float> {
   using Type = std::int32_t;
 };
 
-// x within [-87, 89] (or a NaN, which r and q keep). Error of 1 + r + r^2 q: 3e-9 relative before rounding; the
-// coefficients minimise its maximum over |r| <= ln(2)/2 (Lawson's iteration).
+// x within [-87, 89] (or a NaN, which r and q keep). Error of 1 + r + r^2 q: 3e-9 relative before rounding;
+// the coefficients minimise its maximum over |r| <= ln(2)/2 (Lawson's iteration).
 template <class T>
 [[gnu::always_inline]] inline ExpParts<T> exp_parts(T x) {
   constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, left in the low bits
@@ -90,8 +90,14 @@ template <FloatOrVector T>
 }
 
 // Numbers of other types become floats.
-inline float exp_(float x) { return exp_<float>(x); }
-inline float sigmoid_(float x) { return sigmoid_<float>(x); }
-inline float tanh_(float x) { return tanh_<float>(x); }
+inline float exp_(float x) {
+  return exp_<float>(x);
+}
+inline float sigmoid_(float x) {
+  return sigmoid_<float>(x);
+}
+inline float tanh_(float x) {
+  return tanh_<float>(x);
+}
 
 }  // namespace sy::cpu

@@ -1,5 +1,5 @@
-// What the benchmarks share: time, and the machine's fp32 fused-multiply-add peak, the roof under which products are
-// quoted.
+// What the benchmarks share: time, and the machine's fp32 fused-multiply-add peak, the roof under which
+// products are quoted.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,9 @@ inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// FLOP/s of independent FMAs that touch registers alone, over all OpenMP threads; a multiply and an add are two FLOP.
-// The best of several runs, as another process may take the cores. Compile with the flags of the kernels.
+// FLOP/s of independent FMAs that touch registers alone, over all OpenMP threads; a multiply and an add are
+// two FLOP. The best of several runs, as another process may take the cores. Compile with the flags of the
+// kernels.
 inline double measured_fma_peak(double seconds = 0.3) {
 #if defined(__AVX512F__)
   constexpr int bytes = 64;
@@ -38,7 +39,7 @@ inline double measured_fma_peak(double seconds = 0.3) {
       for (long i = 0; i < rounds; ++i) {
 #pragma GCC unroll 16
         for (int j = 0; j < chains; ++j) sum[j] = sum[j] * factor + term;
-        // The compiler must believe that all twelve are needed in every round.
+          // The compiler must believe that all twelve are needed in every round.
 #pragma GCC unroll 16
         for (int j = 0; j < chains; ++j) {
 #if defined(__x86_64__)
