@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -221,12 +222,18 @@ TEST(Progress, OnATerminalOneLineIsRewrittenWithinItsWidth) {
   }
   dup2(saved, STDERR_FILENO);
   close(saved);
+  // What was written arrives in pieces.
+  std::string text;
   char buffer[4096];
-  const ssize_t n = read(master, buffer, sizeof buffer);
+  pollfd ready{master, POLLIN, 0};
+  while (text.find("step 2/2") == std::string::npos || text.back() != '\n') {
+    ASSERT_EQ(poll(&ready, 1, 5000), 1) << text;
+    const ssize_t n = read(master, buffer, sizeof buffer);
+    ASSERT_GT(n, 0);
+    text.append(buffer, n);
+  }
   close(slave);
   close(master);
-  ASSERT_GT(n, 0);
-  std::string text(buffer, n);
   EXPECT_EQ(text.rfind("\rstep 1/2", 0), 0u);
   EXPECT_NE(text.find("saved"), std::string::npos);
   EXPECT_NE(text.find("\rstep 2/2"), std::string::npos);
