@@ -38,9 +38,9 @@ class Operands {
   const char* operation_;
 };
 
-// Groups are equal runs of tokens; no tokens may be no group.
+// Groups are equal runs of tokens.
 void check_groups(const char* operation, Index tokens, Index groups) {
-  SY_ASSERT(groups > 0 ? tokens % groups == 0 : tokens == 0, "{}: {} tokens in {} groups", operation, tokens, groups);
+  SY_ASSERT(groups > 0 && tokens % groups == 0, "{}: {} tokens in {} groups", operation, tokens, groups);
 }
 
 }  // namespace

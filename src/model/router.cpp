@@ -32,7 +32,7 @@ void Router::forward(const Context& ctx, ConstView x, Saved& s, RouterStats& sta
   Backend& b = ctx.backend;
   const Index T = ctx.tokens(), E = experts_, k = desc_.top_k;
   // Statistics are kept by segment: the longest runs of tokens that lie within one sequence on every rank.
-  const Index G = T / std::gcd(T, ctx.seq_len);
+  const Index G = std::max<Index>(1, T / std::gcd(T, ctx.seq_len));  // one, and empty, where there is no token
   s.logits = ctx.saved.f32({T, E});
   s.experts = ctx.saved.i32({T, k});
   s.dprobability = ctx.saved.f32({G, E});
@@ -79,7 +79,8 @@ void Router::drop(const Context& ctx, ConstView experts, ConstView weights, View
   const Index capacity = ctx.dropless ? 0 : expert_capacity(capacity_factor_, desc_.top_k, scope_tokens, experts_);
   const CapacityDesc desc{drop_order_, capacity};
   if (by_rank || ctx.tokens() % ctx.seq_len == 0)
-    return ctx.backend.capacity(desc, experts, weights, ctx.tokens() / scope_tokens, experts_, keep);
+    return ctx.backend.capacity(desc, experts, weights,
+                                by_rank ? 1 : std::max<Index>(1, ctx.tokens() / ctx.seq_len), experts_, keep);
   // A sequence that is spread over tensor-parallel ranks: each of them decides for all of it, and takes its part.
   const Arena::Scope scope(ctx.scratch);
   const ConstView all_experts = gather_tokens(ctx, ctx.scratch, experts);
@@ -103,7 +104,7 @@ void Router::balance(const Context& ctx, View counts, ConstView probability, Sav
     case AuxScope::sequence: {
       std::vector<std::int32_t> all(tp * G * E);
       ctx.mesh.tp->all_gather(view_of(mine.data(), {G * E}), view_of(all.data(), {tp * G * E}));
-      const Index per_sequence = tp * G / B;  // segments of one sequence
+      const Index per_sequence = B > 0 ? tp * G / B : 1;  // segments of one sequence
       for (Index g = 0; g < G; ++g) {
         const Index first = (ctx.mesh.coord.tp * G + g) / per_sequence * per_sequence;
         for (Index i = first; i < first + per_sequence; ++i)

@@ -151,6 +151,24 @@ INSTANTIATE_TEST_SUITE_P(
               "--model.rope_fraction=0.7", "--train.z_loss=0.01"}}),
     [](const auto& info) { return info.param.name; });
 
+// A rank without any sequence is an ordinary case: it has experts that others need.
+TEST(EmptyRank, TrainsWithoutAnySequence) {
+  for (const char* aux : {"sequence", "micro_batch", "global_batch"}) {
+    const Config config = parse_config(base, "test", {std::string("--moe.aux_scope=") + aux});
+    const auto self = make_comm_self();
+    Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
+    engine.store().initialize(7);
+    std::vector<RouterStats> stats = engine.make_stats();
+    const PassResult pass = engine.train({0, 7, {}, {}, 7, 1, 1}, stats);
+    EXPECT_EQ(pass.loss_sum, 0);
+    for (const RouterStats& s : stats) EXPECT_EQ(s.routed, std::vector<Index>(5, 0));
+    for (const ParamSpec& spec : engine.store().specs()) {
+      const View grad = engine.store().get(spec.name).grad;
+      for (Index i = 0; i < grad.elements(); ++i) ASSERT_EQ(grad.f32()[i], 0) << spec.name;
+    }
+  }
+}
+
 // Bytes are known before anything is allocated, and are what is then taken.
 TEST(Memory, PlanIsWhatIsAllocated) {
   for (const std::string experts : {"5", "0"}) {
