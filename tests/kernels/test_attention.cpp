@@ -196,8 +196,8 @@ TEST(CpuAttention, LargeScoresStayFinite) {
 }
 
 TEST(CpuAttention, NansOfOneCallLeaveNoTraceInTheNext) {
-  for (const Case& c :
-       {Case{1, 20, 2, 1, 20}, Case{1, 300, 2, 1, 20, false}, Case{1, 400, 2, 1, 20, true, 10}}) {
+  for (const Case& c : {Case{1, 20, 2, 1, 20}, Case{1, 300, 2, 1, 20}, Case{1, 300, 2, 1, 20, false},
+                        Case{1, 400, 2, 1, 20, true, 10}}) {
     run(c, std::vector<float>(c.qkv_size(), std::numeric_limits<float>::quiet_NaN()),
         std::vector<float>(c.out_size(), std::numeric_limits<float>::quiet_NaN()));
     check(c);
