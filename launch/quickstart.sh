@@ -42,7 +42,7 @@ cat <<END
   other samples                             build/switchyard generate $run --prompt "BESCHREIBUNG"
   what a checkpoint holds; is it intact     build/switchyard inspect $run --verify
   another layout, the same losses           launch/mpirun.sh 4 build/switchyard train configs/quickstart.ini \\
-                                              --run.dir=runs/ep4 --parallel.ep=4 --train.steps=20
+                                              --run.dir=runs/ep4 --parallel.ep=4
   your own text, then --data.path=data/mine build/switchyard prepare --domain mine=FOLDER --output data/mine
   every key of configs/quickstart.ini       build/switchyard help config
 END

@@ -74,8 +74,15 @@ class Attention(nn.Module):
         v = v.transpose(1, 2)
         if self.kv_heads < self.heads:
             k, v = (t.repeat_interleave(self.heads // self.kv_heads, 1) for t in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = causal_attention(q, k, v)
         return self.out(y.transpose(1, 2).reshape(b, s, d))
+
+
+def causal_attention(q, k, v):  # [B, H, S, head_dim]
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)  # PyTorch 1
+    return (q @ k.transpose(2, 3) * q.shape[3] ** -0.5).masked_fill(future, float("-inf")).softmax(-1) @ v
 
 
 def rope(x, cos, sin):  # x: [B, S, H, head_dim]
@@ -212,7 +219,7 @@ class Trainer:
         settings = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
         try:
             self.optimizer = torch.optim.AdamW(groups, fused=True, **settings)
-        except RuntimeError:  # before PyTorch 2.4 there is no fused AdamW on CPU
+        except (RuntimeError, TypeError):  # before PyTorch 2.4 there is no fused AdamW on CPU
             self.optimizer = torch.optim.AdamW(groups, foreach=True, **settings)
 
     def step(self):
@@ -270,8 +277,7 @@ def main():
     o = parser.parse_args()
     o.kv_heads = o.kv_heads or o.heads
     o.d_ff = o.d_ff or (o.d_model * 8 // 3 + 63) // 64 * 64  # 8/3 d_model rounded up to 64
-    if o.threads:
-        torch.set_num_threads(o.threads)
+    torch.set_num_threads(o.threads or len(os.sched_getaffinity(0)))
 
     trainer = best_trainer(o)
     if not o.serve:
