@@ -25,15 +25,16 @@ struct Coord {
 
 Coord coord_of(const Layout& layout, int rank);
 
-// Throws InputError, naming the key, when tp or ep * etp does not divide the ranks.
-void check_layout(const Layout& layout);
+// What is wrong with a layout, naming the key, or "": tp and ep * etp must divide the ranks.
+std::string layout_problem(const Layout& layout);
 
 struct Mesh {
   Layout layout;
   Coord coord;
   int rank;
   Comm* world;  // not owned
-  std::unique_ptr<Comm> dp, tp, edp, ep, etp;
+  std::unique_ptr<Comm> dp, tp, edp;
+  std::unique_ptr<Comm> experts;  // the ep * etp ranks that hold all experts between them, etp fastest
 };
 
 Mesh make_mesh(Comm& world, const Layout& layout);

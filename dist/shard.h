@@ -35,6 +35,9 @@ struct Box {
   Index elements() const { return size.elements(); }
 };
 
+// How many coordinates of an axis of `parts` hold the same element of a dimension of n: more than one where n < parts.
+inline int replicas_of(Index n, int parts) { return n > 0 && n < parts ? static_cast<int>(parts / n) : 1; }
+
 // The part of a tensor of this shape that a rank at `coord` holds. A dimension smaller than its axis (kv heads with
 // K < tp) is replicated: coordinate c holds index c * n / parts.
 Box owned_box(const Shape& shape, const Split& split, const Layout& layout, const Coord& coord);

@@ -186,6 +186,7 @@ void for_each_key(C& c, F&& key) {
   key("train.beta2", t.beta2, "AdamW, second moment");
   key("train.eps", t.eps, "AdamW, added to the root of the second moment");
   key("train.clip", t.clip, "largest norm of the gradient; 0: not clipped");
+  key("train.recompute", t.recompute, "compute each block's activations again in backward in place of keeping them");
   key("train.z_loss", t.z_loss, "factor of the output z-loss, mean log^2 Z");
   key("data.path", c.data.path, "folder that `switchyard prepare` wrote");
   auto& r = c.run;
@@ -421,36 +422,54 @@ std::vector<std::string> differences(const Config& a, const Config& b, const std
   return out;
 }
 
-void check_config_for_layout(const Config& c, const Layout& l) {
-  check_layout(l);
-  const auto divides = [](Index value, const char* key, Index by, const char* axis) {
-    if (value % by == 0) return;
-    std::string works;
-    for (Index d = 1; d <= value && d <= 1024; ++d)
-      if (value % d == 0) works += (works.empty() ? "" : ", ") + std::to_string(d);
-    bad_input("{} = {} is not divisible by {} = {}: {} may be {}", key, value, axis, by, axis, works);
+namespace {
+
+// What a layout asks of the model, or "".
+std::string problem_of(const Config& c, const Layout& l) {
+  if (const std::string p = layout_problem(l); !p.empty()) return p;
+  const auto& m = c.model;
+  const Index batch = c.train.global_batch, micro = c.train.micro_batch, dp = l.dp();
+  const auto over = [](Index value, const char* key, Index by, const char* axis) {
+    return fmt::format("{} = {} is not divisible by {} = {}", key, value, axis, by);
   };
-  divides(c.model.heads, "model.heads", l.tp, "parallel.tp");
-  if (c.model.kv_heads >= l.tp)
-    divides(c.model.kv_heads, "model.kv_heads", l.tp, "parallel.tp");
-  else if (l.tp % c.model.kv_heads != 0)
-    bad_input("parallel.tp = {} is not a multiple of model.kv_heads = {}: change one", l.tp, c.model.kv_heads);
-  divides(c.model.d_ff, "model.d_ff", l.tp, "parallel.tp");
-  if (c.moe.experts > 0) {
-    divides(c.moe.experts, "moe.experts", l.ep, "parallel.ep");
-    divides(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
-  } else if (l.ep > 1 || l.etp > 1) {
-    bad_input("parallel.ep = {} and parallel.etp = {} need experts, but moe.experts = 0: set both to 1", l.ep, l.etp);
-  }
-  if (c.train.global_batch % l.dp() != 0)
-    divides(c.train.global_batch, "train.global_batch", l.dp(), "the number of data-parallel ranks");
-  const Index per_rank = c.train.global_batch / l.dp();
-  if (per_rank % c.train.micro_batch != 0)
-    bad_input("train.global_batch = {} over {} data-parallel ranks is {} sequences each, not a multiple of "
-              "train.micro_batch = {}: change one", c.train.global_batch, l.dp(), per_rank, c.train.micro_batch);
-  if (c.train.micro_batch * c.model.seq_len % l.tp != 0)
-    bad_input("train.micro_batch * model.seq_len = {} tokens are not divisible by parallel.tp = {}",
-              c.train.micro_batch * c.model.seq_len, l.tp);
+  if (m.heads % l.tp != 0) return over(m.heads, "model.heads", l.tp, "parallel.tp");
+  if (m.kv_heads >= l.tp && m.kv_heads % l.tp != 0) return over(m.kv_heads, "model.kv_heads", l.tp, "parallel.tp");
+  if (m.kv_heads < l.tp && l.tp % m.kv_heads != 0)
+    return fmt::format("parallel.tp = {} is not a multiple of model.kv_heads = {}", l.tp, m.kv_heads);
+  if (m.d_ff % l.tp != 0) return over(m.d_ff, "model.d_ff", l.tp, "parallel.tp");
+  if (c.moe.experts == 0 && l.ep * l.etp > 1)
+    return fmt::format("parallel.ep = {} and parallel.etp = {} need experts, but moe.experts = 0", l.ep, l.etp);
+  if (c.moe.experts % l.ep != 0) return over(c.moe.experts, "moe.experts", l.ep, "parallel.ep");
+  if (c.moe.experts > 0 && c.moe.d_ff % l.etp != 0) return over(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
+  if (c.moe.shared_experts * c.moe.d_ff % l.tp != 0)
+    return over(c.moe.shared_experts * c.moe.d_ff, "moe.shared_experts * moe.d_ff", l.tp, "parallel.tp");
+  if (batch % (dp * micro) != 0)
+    return fmt::format("train.global_batch = {} is not divisible by {} data-parallel ranks * train.micro_batch = {}", batch,
+                       dp, micro);
+  if (micro * m.seq_len % l.tp != 0)
+    return over(micro * m.seq_len, "train.micro_batch * model.seq_len", l.tp, "parallel.tp");
+  return {};
+}
+
+}  // namespace
+
+void check_config_for_layout(const Config& config, const Layout& layout) {
+  const std::string problem = problem_of(config, layout);
+  if (problem.empty()) return;
+  std::vector<std::string> works;
+  for (int tp = 1; tp <= layout.ranks; ++tp)
+    for (int ep = 1; ep <= layout.ranks; ++ep)
+      for (int etp = 1; ep * etp <= layout.ranks; ++etp)
+        if (problem_of(config, {layout.ranks, tp, ep, etp}).empty())
+          works.push_back(fmt::format("tp {} ep {} etp {}", tp, ep, etp));
+  constexpr std::size_t shown = 24;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(shown, works.size()); ++i) list += (i ? ", " : "") + works[i];
+  if (works.size() > shown) list += fmt::format(" and {} more", works.size() - shown);
+  bad_input("{}: {}", problem,
+            works.empty() ? fmt::format("no layout of {} ranks works with this model and batch; change the number of ranks, "
+                                        "train.global_batch or train.micro_batch", layout.ranks)
+                          : fmt::format("on {} ranks these layouts work: {}", layout.ranks, list));
 }
 
 }  // namespace sy

@@ -28,7 +28,7 @@ void Moe::forward(const Context& ctx, ConstView x, View y, Saved& s, RouterStats
   s.x = x;
   router_.forward(ctx, x, s.router, stats);
   const Routing& r = s.router.routing;
-  s.exchange.emplace(b, *ctx.mesh.ep, r.counts, ctx.saved);
+  s.exchange.emplace(b, *ctx.mesh.experts, r.counts, ctx.saved);
   Exchange& exchange = *s.exchange;
   const Index R = exchange.received();
 
@@ -79,7 +79,7 @@ void Moe::backward(const Context& ctx, ConstView dy, const Saved& s, View dx) co
   b.combine_rows(back, r.slots, true, dx);
   const View dgates_back = exchange.combine(dgates, ctx.scratch, ctx.scratch);
   const View dweights = ctx.scratch.f32({T, k});
-  b.combine_rows(dgates_back.reshape({exchange.sent(), 1}), r.slots.reshape({T * k, 1}), false,
+  b.combine_rows(dgates_back.reshape({exchange.sent(), 1}), r.slots.reshape({T * k, r.slots.dim(1) / k}), false,
                  dweights.reshape({T * k, 1}));
   router_.backward(ctx, dweights, s.x, s.router, dx);
 }

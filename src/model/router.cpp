@@ -71,6 +71,38 @@ void Router::forward(const Context& ctx, ConstView x, Saved& s, RouterStats& sta
     stats.probability[i % E] += p[i];
   }
   for (Index e = 0; e < E; ++e) stats.dropped[e] -= r.counts[e];
+  if (ctx.mesh.layout.etp > 1) split_experts(ctx, r);
+}
+
+void Router::split_experts(const Context& ctx, Routing& r) const {
+  const Index etp = ctx.mesh.layout.etp, ep = ctx.mesh.layout.ep, local = experts_ / ep, T = ctx.tokens(), k = desc_.top_k;
+  const Index R = r.rows.elements();
+  std::vector<std::int32_t> rows(R), tokens(R), new_rows, new_tokens, counts, slots(T * k * etp, -1);
+  ctx.backend.to_host(r.rows, rows.data());
+  ctx.backend.to_host(r.tokens, tokens.data());
+  Index first = 0;  // row of the first of an ep coordinate's experts
+  for (Index p = 0; p < ep; ++p) {
+    const auto* of_p = r.counts.data() + p * local;
+    const Index n = std::accumulate(of_p, of_p + local, Index{0});
+    for (Index part = 0; part < etp; ++part) {
+      counts.insert(counts.end(), of_p, of_p + local);
+      for (Index i = first; i < first + n; ++i) {
+        slots[rows[i] * etp + part] = static_cast<std::int32_t>(new_rows.size());
+        new_rows.push_back(rows[i]);
+        new_tokens.push_back(tokens[i]);
+      }
+    }
+    first += n;
+  }
+  const auto upload = [&](const std::vector<std::int32_t>& v, Shape shape) {
+    const View x = ctx.saved.i32(shape);
+    ctx.backend.to_device(v.data(), x);
+    return x;
+  };
+  r.rows = upload(new_rows, {R * etp});
+  r.tokens = upload(new_tokens, {R * etp});
+  r.slots = upload(slots, {T, k * etp});
+  r.counts = counts;
 }
 
 void Router::drop(const Context& ctx, ConstView experts, ConstView weights, View keep) const {

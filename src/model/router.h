@@ -11,13 +11,15 @@
 
 namespace sy {
 
-// Where each kept assignment goes. R: kept assignments of this rank, ordered by (expert, token).
+// Where each kept assignment goes, as rows ordered by (rank that holds the expert, expert, token). An expert that is split
+// over etp ranks is so many partial experts, each of which is sent the row, and whose outputs add up. R: rows of this rank,
+// kept assignments * etp.
 struct Routing {
   View weights;                      // [T, k] of each choice
-  View slots;                        // [T, k] i32: row, or -1 where dropped
+  View slots;                        // [T, k * etp] i32: row, or -1 where dropped
   View rows;                         // [R] i32: row -> assignment token * k + choice
   View tokens;                       // [R] i32: row -> token
-  std::vector<std::int32_t> counts;  // [E] rows of each expert
+  std::vector<std::int32_t> counts;  // [E * etp] rows of each (partial) expert, in the order of the ranks that hold them
 };
 
 class Router {
@@ -43,6 +45,8 @@ class Router {
  private:
   // keep: [T, k] i32 for the own tokens.
   void drop(const Context& ctx, ConstView experts, ConstView weights, View keep) const;
+  // Sends each row to all parts of its expert.
+  void split_experts(const Context& ctx, Routing& r) const;
   // Fills s.dprobability and adds the loss to stats. counts: [G, E] i32, probability: [G, E] of this rank's segments.
   void balance(const Context& ctx, View counts, ConstView probability, Saved& s, RouterStats& stats) const;
 

@@ -7,6 +7,7 @@ namespace sy {
 
 struct Transformer::Saved {
   std::vector<Block::Saved> blocks;
+  std::vector<View> inputs;  // [T, D] of each block
   View last, normed, stats;  // [T, D], [T, D], [T, 2]
 };
 
@@ -55,8 +56,18 @@ View Transformer::forward(const Context& ctx, ConstView ids, Saved& s, std::vect
   }
   s.blocks.resize(blocks_.size());
   std::size_t moe = 0;
-  for (std::size_t i = 0; i < blocks_.size(); ++i)
-    x = blocks_[i].forward(ctx, x, s.blocks[i], blocks_[i].is_moe() ? &stats[moe++] : nullptr);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    RouterStats* const block_stats = blocks_[i].is_moe() ? &stats[moe++] : nullptr;
+    s.inputs.push_back(x);
+    if (!config_.train.recompute) {
+      x = blocks_[i].forward(ctx, x, s.blocks[i], block_stats);
+      continue;
+    }
+    const View y = ctx.saved.f32(x.shape());  // all that outlives the block
+    const Arena::Scope scope(ctx.saved);
+    ctx.backend.copy(blocks_[i].forward(ctx, x, s.blocks[i], block_stats), y);
+    x = y;
+  }
   s.last = x;
   s.normed = ctx.saved.f32({T, D});
   s.stats = ctx.saved.f32({T, 2});
@@ -76,7 +87,17 @@ PassResult Transformer::train(const Context& ctx, ConstView ids, ConstView targe
 
   ctx.backend.fill(d, 0);
   final_norm_.backward(ctx, dx, s.last, s.stats, d);
-  for (std::size_t i = blocks_.size(); i-- > 0;) blocks_[i].backward(ctx, d, s.blocks[i]);
+  for (std::size_t i = blocks_.size(); i-- > 0;) {
+    const Arena::Scope scope(ctx.saved);
+    if (config_.train.recompute) {
+      Context again = ctx;  // counted and observed once already
+      again.observer = nullptr;
+      RouterStats ignored;
+      ignored.reset(config_.moe.experts);
+      blocks_[i].forward(again, s.inputs[i], s.blocks[i], &ignored);
+    }
+    blocks_[i].backward(ctx, d, s.blocks[i]);
+  }
 
   const ConstView dy = gather_tokens(ctx, ctx.scratch, ConstView(d));
   ctx.backend.embedding_backward(ids, dy, embedding_first_, embedding_.grad);

@@ -13,11 +13,52 @@ Comm& comm_of(const Mesh& mesh, GradGroup group) {
   SY_ASSERT(false, "group");
 }
 
+GradSync::GradSync(const Mesh& mesh, ParamStore& store, Arena& scratch) : mesh_(mesh), store_(store), scratch_(scratch) {
+  const int tp = mesh.layout.tp;
+  Index heads = 0;
+  for (int g = 0; g < num_grad_groups; ++g)
+    for (const Placement& p : store.layout().groups[g].placements)
+      for (int d = 0; d < p.spec->shape.size(); ++d)
+        if (p.spec->split[d] == Axis::tp && replicas_of(p.spec->shape[d], tp) > 1) {
+          heads = p.spec->shape[d];
+          replicated_.push_back({&p, static_cast<GradGroup>(g)});
+        }
+  if (!replicated_.empty()) replicas_ = mesh.tp->split(static_cast<int>(mesh.coord.tp * heads / tp), mesh.coord.tp);
+}
+
+void GradSync::sum_replicas() {
+  for (const Replicated& r : replicated_)
+    replicas_->all_reduce(
+        store_.buffers(r.group).grads.view().rows(r.placement->offset, r.placement->box.elements()));
+}
+
+// Every parameter lies in exactly one rank's owned range, but for those that replicas hold too: the first of these counts.
+double GradSync::owned_squares(GradGroup group, ConstView owned) {
+  const Arena::Scope scope(scratch_);
+  const View sum = scratch_.take({1}, DType::f64);
+  const auto squares = [&](ConstView x) {
+    double value = 0;
+    store_.backend().sum_squares(x, sum);
+    store_.backend().to_host(sum, &value);
+    return value;
+  };
+  if (!replicas_ || replicas_->rank() == 0) return squares(owned);
+  const GroupLayout& layout = store_.layout().groups[static_cast<int>(group)];
+  double total = 0;
+  for (const OwnedRun& run : owned_runs(layout)) {
+    bool counted = true;
+    for (const Replicated& r : replicated_) counted &= r.placement != run.placement;
+    if (counted) total += squares(owned.rows(run.flat.begin - layout.owned().begin, run.flat.size()));
+  }
+  return total;
+}
+
 double GradSync::step(const Config::Train& train, double lr, Index step) {
   Backend& backend = store_.backend();
   const Arena::Scope scope(scratch_);
   std::array<View, num_grad_groups> owned;  // [n / shards] summed gradients of the owned range
 
+  sum_replicas();
   double squares = 0;
   for (int g = 0; g < num_grad_groups; ++g) {
     const GroupLayout& layout = store_.layout().groups[g];
@@ -30,12 +71,7 @@ double GradSync::step(const Config::Train& train, double lr, Index step) {
       backend.synchronize();
       comm_of(mesh_, static_cast<GradGroup>(g)).reduce_scatter(grads, owned[g]);
     }
-    // Every parameter lies in exactly one rank's owned range, however it is sharded or replicated.
-    const View sum = scratch_.take({1}, DType::f64);
-    backend.sum_squares(owned[g], sum);
-    double part = 0;
-    backend.to_host(sum, &part);
-    squares += part;
+    squares += owned_squares(static_cast<GradGroup>(g), owned[g]);
   }
   const double norm = std::sqrt(mesh_.world->sum(squares));
   if (!std::isfinite(norm)) return norm;

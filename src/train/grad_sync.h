@@ -15,16 +15,28 @@ Comm& comm_of(const Mesh& mesh, GradGroup group);
 
 class GradSync {
  public:
-  GradSync(const Mesh& mesh, ParamStore& store, Arena& scratch) : mesh_(mesh), store_(store), scratch_(scratch) {}
+  // Collective.
+  GradSync(const Mesh& mesh, ParamStore& store, Arena& scratch);
 
   // One optimizer step from the gradients in the store, which are zero afterwards. Returns the global gradient norm before
   // clipping; every parameter counts once. When it is not finite, nothing is changed. `step` counts from 1.
   double step(const Config::Train& train, double lr, Index step);
 
  private:
+  // kv heads that are fewer than the tensor-parallel ranks: several of these hold the same one, and each sees the gradient
+  // from its own query heads alone.
+  struct Replicated {
+    const Placement* placement;
+    GradGroup group;
+  };
+  void sum_replicas();
+  double owned_squares(GradGroup group, ConstView owned);
+
   const Mesh& mesh_;
   ParamStore& store_;
   Arena& scratch_;
+  std::vector<Replicated> replicated_;
+  std::unique_ptr<Comm> replicas_;  // the ranks that hold the same kv heads; none where nothing is replicated
 };
 
 }  // namespace sy

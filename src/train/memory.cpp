@@ -16,8 +16,7 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
             along(layout.dp(), c.dp),
             along(layout.tp, c.tp),
             along(layout.edp(), c.edp),
-            along(layout.ep, c.ep),
-            along(layout.etp, c.etp)};
+            along(layout.ep * layout.etp, c.ep * layout.etp + c.etp)};
   Engine engine(config, vocab, make_dry(), std::move(mesh), true);
 
   const Index tokens = config.train.micro_batch * config.model.seq_len;

@@ -28,10 +28,10 @@ TEST(Mesh, CoordinatesAreABijectionAndFold) {
 }
 
 TEST(Mesh, LayoutsThatDoNotDivideAreRefused) {
-  EXPECT_THROW(check_layout({6, 4, 1, 1}), InputError);
-  EXPECT_THROW(check_layout({6, 1, 4, 1}), InputError);
-  EXPECT_THROW(check_layout({6, 1, 3, 4}), InputError);
-  EXPECT_NO_THROW(check_layout({6, 2, 3, 2}));
+  EXPECT_NE(layout_problem({6, 4, 1, 1}).find("parallel.tp = 4"), std::string::npos);
+  EXPECT_NE(layout_problem({6, 1, 4, 1}).find("parallel.ep"), std::string::npos);
+  EXPECT_NE(layout_problem({6, 1, 3, 4}).find("parallel.etp"), std::string::npos);
+  EXPECT_EQ(layout_problem({6, 2, 3, 2}), "");
 }
 
 TEST(Shard, PiecesCoverWithoutOverlap) {
