@@ -65,6 +65,25 @@ TEST(Arena, what_was_rewound_is_handed_out_again_at_the_same_place) {
   EXPECT_EQ(arena.peak(), peak);
 }
 
+TEST(Arena, sizes_that_differ_from_step_to_step_do_not_pile_up) {
+  Counted memory;
+  Arena arena(memory.allocate());
+  const RandomStream random(3, "rows");
+  Index late_calls = 0;
+  for (int step = 0; step < 300; ++step) {
+    if (step == 200) late_calls = memory.calls;
+    const Arena::Scope scope(arena);
+    for (int layer = 0; layer < 4; ++layer) {
+      arena.f32({300000});
+      const Index rows = 200000 + static_cast<Index>(random.bits(4 * step + layer) % 100000);
+      arena.f32({rows});
+      arena.f32({2 * rows});
+    }
+  }
+  EXPECT_LE(arena.reserved(), arena.peak() * 5 / 4);
+  EXPECT_EQ(memory.calls, late_calls) << "it does not settle";
+}
+
 TEST(Arena, peak_counts_what_was_in_use_at_once) {
   Counted memory;
   Arena arena(memory.allocate());
