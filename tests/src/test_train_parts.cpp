@@ -1,0 +1,161 @@
+// The small parts of training and generation: schedules, sampling, the optimizer step on one rank.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "src/generate/sample.h"
+#include "src/model/engine.h"
+#include "src/train/grad_sync.h"
+#include "src/train/schedule.h"
+
+namespace sy {
+namespace {
+
+Config::Train schedule(Schedule kind, Index steps, Index warmup) {
+  Config::Train t;
+  t.schedule = kind;
+  t.steps = steps;
+  t.warmup = warmup;
+  t.lr = 1;
+  t.min_lr = 0.1;
+  return t;
+}
+
+TEST(LearningRate, ByHand) {
+  const auto cosine = schedule(Schedule::cosine, 110, 10);
+  EXPECT_DOUBLE_EQ(learning_rate(cosine, 1), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(cosine, 10), 1);
+  EXPECT_NEAR(learning_rate(cosine, 60), 0.55, 1e-12);
+  EXPECT_NEAR(learning_rate(cosine, 110), 0.1, 1e-12);
+  const auto linear = schedule(Schedule::linear, 110, 10);
+  EXPECT_NEAR(learning_rate(linear, 35), 0.775, 1e-12);
+  EXPECT_NEAR(learning_rate(linear, 110), 0.1, 1e-12);
+  const auto wsd = schedule(Schedule::wsd, 100, 10);
+  EXPECT_DOUBLE_EQ(learning_rate(wsd, 90), 1);
+  EXPECT_NEAR(learning_rate(wsd, 95), 0.55, 1e-12);
+  EXPECT_NEAR(learning_rate(wsd, 100), 0.1, 1e-12);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule(Schedule::constant, 10, 0), 1), 1);
+}
+
+TEST(LearningRate, EdgesAreFinite) {
+  for (const Schedule kind : {Schedule::constant, Schedule::cosine, Schedule::linear, Schedule::wsd})
+    for (Index steps : {1, 2, 5})
+      for (Index warmup : {0, 1, 5, 50})
+        for (Index step = 1; step <= steps; ++step) {
+          const double lr = learning_rate(schedule(kind, steps, warmup), step);
+          EXPECT_TRUE(lr > 0 && lr <= 1) << lr;
+        }
+}
+
+TEST(Sample, GreedyTakesTheLargestAndTheLowerOfEqualOnes) {
+  EXPECT_EQ(sample_token({1, 3, 3, 2}, {.temperature = 0}, 0.9), 1);
+  EXPECT_THROW(sample_token({NAN, NAN}, {}, 0.5), Failure);
+  EXPECT_EQ(sample_token({NAN, -1e30f}, {.temperature = 0}, 0.5), 1);
+}
+
+TEST(Sample, FollowsTheDistribution) {
+  const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)};
+  const auto shares = [&](const SampleOptions& o) {
+    std::map<std::int32_t, double> count;
+    for (int i = 0; i < 1000; ++i) count[sample_token(logits, o, (i + 0.5) / 1000)] += 1e-3;
+    return count;
+  };
+  auto all = shares({.temperature = 1});
+  EXPECT_NEAR(all[0], 0.5, 0.002);
+  EXPECT_NEAR(all[3], 0.05, 0.002);
+  auto two = shares({.temperature = 1, .top_k = 2});
+  EXPECT_NEAR(two[0], 0.625, 0.002);
+  EXPECT_EQ(two.size(), 2u);
+  EXPECT_EQ(shares({.temperature = 1, .top_p = 0.79}).size(), 2u);  // 0.5 + 0.3 reach it
+  EXPECT_EQ(shares({.temperature = 1, .top_p = 0.81}).size(), 3u);
+  EXPECT_EQ(shares({.temperature = 1, .top_p = 1e-9}).size(), 1u);
+}
+
+struct OneRank {
+  explicit OneRank(const std::vector<std::string>& overrides)
+      : config(parse_config("[model]\nlayers=1\nd_model=8\nheads=2\nseq_len=4\nd_ff=6\n", "test", overrides)),
+        self(make_comm_self()),
+        engine(config, 9, make_cpu(), make_mesh(*self, {}), true),
+        sync(engine.mesh(), engine.store(), engine.scratch()) {
+    engine.store().initialize(3);
+  }
+  Config config;
+  std::unique_ptr<Comm> self;
+  Engine engine;
+  GradSync sync;
+};
+
+// The whole step against AdamW by hand, on an element of a matrix (decayed) and of a norm (not decayed).
+TEST(GradSync, ClipsAndDecaysMatricesOnly) {
+  OneRank one({"--train.clip=0.5", "--train.weight_decay=0.2"});
+  const Param matrix = one.engine.store().get("output.weight"), norm = one.engine.store().get("final_norm.weight");
+  const float w0 = matrix.weight.f32()[0], n0 = norm.weight.f32()[0];
+  matrix.grad.f32()[0] = 3;
+  norm.grad.f32()[0] = 4;
+  EXPECT_DOUBLE_EQ(one.sync.step(one.config.train, 0.01, 1), 5.0);
+  // After clipping g = 0.3 and 0.4; the first AdamW step moves by lr * g / (|g| + eps).
+  EXPECT_NEAR(matrix.weight.f32()[0], w0 - 0.01 * (1 + 0.2 * w0), 1e-6);
+  EXPECT_NEAR(norm.weight.f32()[0], n0 - 0.01, 1e-6);
+  EXPECT_EQ(matrix.grad.f32()[0], 0);
+  // Only decay acts on a matrix element without gradient.
+  EXPECT_NE(matrix.weight.f32()[1], 0);
+}
+
+TEST(GradSync, AGradientThatIsNotFiniteChangesNothing) {
+  OneRank one({});
+  const Param matrix = one.engine.store().get("output.weight");
+  const std::vector<float> before(matrix.weight.f32(), matrix.weight.f32() + matrix.weight.elements());
+  matrix.grad.f32()[5] = INFINITY;
+  EXPECT_FALSE(std::isfinite(one.sync.step(one.config.train, 0.01, 1)));
+  EXPECT_EQ(before, std::vector<float>(matrix.weight.f32(), matrix.weight.f32() + matrix.weight.elements()));
+}
+
+// Values do not depend on who holds them.
+TEST(Store, EveryLayoutStartsBitwiseEqual) {
+  const Config config = parse_config("[model]\nlayers=2\nd_model=24\nheads=4\nkv_heads=2\n[moe]\nexperts=4\nd_ff=12\n", "test");
+  const auto backend = make_cpu();
+  const auto specs = param_specs(config, 13);
+  ParamStore whole(*backend, specs, {}, coord_of({}, 0), false);
+  whole.initialize(5);
+  const Layout layout{8, 4, 2, 2};
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    ParamStore part(*backend, specs, layout, coord_of(layout, rank), false);
+    part.initialize(5);
+    for (const ParamSpec& spec : specs) {
+      const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, rank));
+      const View mine = part.get(spec.name).weight, all = whole.get(spec.name).weight;
+      for (Index i = 0; i < box.elements(); ++i) {
+        Index rest = i, at = 0, stride = 1;
+        for (int d = spec.shape.size() - 1; d >= 0; --d) {
+          at += (box.begin[d] + rest % box.size[d]) * stride;
+          stride *= spec.shape[d];
+          rest /= box.size[d];
+        }
+        ASSERT_EQ(mine.f32()[i], all.f32()[at]) << spec.name;
+      }
+    }
+  }
+}
+
+TEST(Store, InitialValuesHaveTheSpreadOfTheirSpec) {
+  const Config config = parse_config("[model]\nlayers=2\nd_model=64\nheads=4\nd_ff=128\n", "test");
+  const auto backend = make_cpu();
+  ParamStore store(*backend, param_specs(config, 300), {}, coord_of({}, 0), false);
+  store.initialize(1);
+  for (const auto& [name, deviation] : {std::pair{"embedding.weight", 0.02}, {"layers.1.mlp.down.weight", 0.01}}) {
+    const View w = store.get(name).weight;
+    double squares = 0, sum = 0;
+    for (Index i = 0; i < w.elements(); ++i) {
+      squares += static_cast<double>(w.f32()[i]) * w.f32()[i];
+      sum += w.f32()[i];
+    }
+    const double n = static_cast<double>(w.elements());
+    EXPECT_NEAR(std::sqrt(squares / n), deviation, 0.03 * deviation) << name;
+    EXPECT_NEAR(sum / n, 0, 4 * deviation / std::sqrt(n)) << name;
+  }
+  EXPECT_EQ(store.get("final_norm.weight").weight.f32()[63], 1.0f);
+}
+
+}  // namespace
+}  // namespace sy
