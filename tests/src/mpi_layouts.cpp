@@ -265,6 +265,39 @@ TEST(Layout, TheSameOneIsBitwiseTheSame) {
   ASSERT_EQ(a.weights, b.weights);
 }
 
+// A selection bias sends every token to the first two experts: all ranks but the first hold experts that never see one.
+TEST(Layout, RanksWhoseExpertsStayIdleTrainOn) {
+  const TempFolder folder;
+  const Dataset dataset = make_dataset(folder);
+  const int n = world().size();
+  const std::string ep = std::to_string(n % 3 ? n : 3);
+  const Config config = parse_config(n % 3 ? eight : six, "test",
+                                     {"--parallel.ep=" + ep, "--moe.bias_rate=1e-9", "--moe.capacity_factor=0",
+                                      "--train.steps=30"});
+  const Layout layout{n, 1, static_cast<int>(config.parallel.ep), 1};
+  Engine engine(config, dataset.vocab(), make_cpu(), make_mesh(world(), layout), true);
+  engine.store().initialize(config.train.seed);
+  std::vector<float> bias = engine.router_bias();
+  for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = i % config.moe.experts < 2 ? 100.0f : 0.0f;
+  engine.set_router_bias(bias);
+  const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
+  Trainer trainer(engine, samples);
+  double first = 0, last = 0;
+  for (Index i = 0; i < config.train.steps; ++i) {
+    const StepResult result = trainer.step();
+    for (const auto& layer : result.routed)
+      for (Index e = 2; e < config.moe.experts; ++e) ASSERT_EQ(layer[e], 0);
+    last = result.metrics.loss;
+    if (i == 0) first = last;
+  }
+  EXPECT_TRUE(std::isfinite(last));
+  EXPECT_LT(last, first);
+  for (const ParamSpec& spec : engine.store().specs()) {
+    const View w = engine.store().get(spec.name).weight;
+    for (Index i = 0; i < w.elements(); ++i) ASSERT_TRUE(std::isfinite(w.f32()[i])) << spec.name;
+  }
+}
+
 // `rank` scope is not invariant; it is what it says: each rank's micro-batch has its own capacity.
 TEST(Layout, RankScopeDropsByTheRanksMicroBatch) {
   const TempFolder folder;
