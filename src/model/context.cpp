@@ -2,15 +2,6 @@
 
 namespace sy {
 
-View gather_tokens(const Context& ctx, Arena& arena, View x) {
-  if (ctx.mesh.tp->size() == 1) return x;
-  Shape shape = x.shape();
-  shape[0] = ctx.full_tokens();
-  const View full = arena.take(shape, x.dtype());
-  ctx.mesh.tp->all_gather(x, full);
-  return full;
-}
-
 ConstView gather_tokens(const Context& ctx, Arena& arena, ConstView x) {
   if (ctx.mesh.tp->size() == 1) return x;
   Shape shape = x.shape();

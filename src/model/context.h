@@ -60,7 +60,6 @@ struct Context {
 };
 
 // x: [T, ...] -> [B * S, ...]: x itself when tp = 1, otherwise taken from `arena`.
-View gather_tokens(const Context& ctx, Arena& arena, View x);
 ConstView gather_tokens(const Context& ctx, Arena& arena, ConstView x);
 // y: [T, D] += the sum over tensor-parallel ranks of partial: [B * S, D], own tokens.
 void scatter_tokens(const Context& ctx, ConstView partial, View y);

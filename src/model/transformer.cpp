@@ -99,7 +99,7 @@ PassResult Transformer::train(const Context& ctx, ConstView ids, ConstView targe
     blocks_[i].backward(ctx, d, s.blocks[i]);
   }
 
-  const ConstView dy = gather_tokens(ctx, ctx.scratch, ConstView(d));
+  const ConstView dy = gather_tokens(ctx, ctx.scratch, d);
   ctx.backend.embedding_backward(ids, dy, embedding_first_, embedding_.grad);
   return collect(ctx, losses, output_z_loss);
 }

@@ -7,6 +7,7 @@
 
 #include "src/train/trainer.h"
 #include "tests/mpi_world.h"
+#include "tests/src/box_index.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -183,15 +184,8 @@ double parameter_difference(const Config& config, const History& one, const Hist
     const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, rank));
     const std::vector<float>&whole = one.weights.at(spec.name), &part = many.weights.at(spec.name);
     EXPECT_EQ(static_cast<Index>(part.size()), box.elements()) << spec.name;
-    for (Index i = 0; i < box.elements(); ++i) {
-      Index rest = i, at = 0, stride = 1;
-      for (int d = spec.shape.size() - 1; d >= 0; --d) {
-        at += (box.begin[d] + rest % box.size[d]) * stride;
-        stride *= spec.shape[d];
-        rest /= box.size[d];
-      }
-      most = std::max(most, std::abs(static_cast<double>(whole[at]) - part[i]));
-    }
+    for (Index i = 0; i < box.elements(); ++i)
+      most = std::max(most, std::abs(static_cast<double>(whole[test::whole_index(spec.shape, box, i)]) - part[i]));
   }
   return most;
 }

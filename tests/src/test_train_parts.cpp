@@ -8,6 +8,7 @@
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
 #include "src/train/schedule.h"
+#include "tests/src/box_index.h"
 
 namespace sy {
 namespace {
@@ -125,15 +126,8 @@ TEST(Store, EveryLayoutStartsBitwiseEqual) {
     for (const ParamSpec& spec : specs) {
       const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, rank));
       const View mine = part.get(spec.name).weight, all = whole.get(spec.name).weight;
-      for (Index i = 0; i < box.elements(); ++i) {
-        Index rest = i, at = 0, stride = 1;
-        for (int d = spec.shape.size() - 1; d >= 0; --d) {
-          at += (box.begin[d] + rest % box.size[d]) * stride;
-          stride *= spec.shape[d];
-          rest /= box.size[d];
-        }
-        ASSERT_EQ(mine.f32()[i], all.f32()[at]) << spec.name;
-      }
+      for (Index i = 0; i < box.elements(); ++i)
+        ASSERT_EQ(mine.f32()[i], all.f32()[test::whole_index(spec.shape, box, i)]) << spec.name;
     }
   }
 }
