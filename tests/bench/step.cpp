@@ -2,7 +2,7 @@
 // PyTorch is found, the ratio to the same model there, taking turns so that both see the same machine.
 //
 //   bench_step [--d-model N] [--layers N] [--heads N] [--kv-heads N] [--experts N] [--top-k N] [--d-ff N] [--vocab N]
-//              [--seq-len N] [--batch N] [--steps N] [--turns N] [--python PROGRAM] [--script FILE] [--breakdown]
+//              [--seq-len N] [--batch N] [--steps N] [--turns N] [--python PROGRAM] [--script FILE]
 //
 // PROGRAM: default $SWITCHYARD_PYTHON or python3. Without PyTorch there, the ratio is left out and the reason is printed.
 #include <sys/wait.h>
