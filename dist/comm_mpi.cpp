@@ -1,7 +1,6 @@
 #include "dist/comm_mpi.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
 
@@ -72,17 +71,15 @@ class CommMpi final : public Comm {
 
   void barrier() override { check_mpi(MPI_Barrier(comm_), "MPI_Barrier"); }
 
-  void broadcast(View x, int root) override {
-    const Timed timed(*this, rank_ == root ? x.size_bytes() : 0);
+ private:
+  void do_broadcast(View x, int root) override {
     for (Index at = 0; at < x.size_bytes(); at += message_bytes)
       check_mpi(MPI_Bcast(x.bytes() + at, narrow(std::min(message_bytes, x.size_bytes() - at)), MPI_BYTE, root, comm_),
                 "MPI_Bcast");
   }
 
-  // Gathers every rank's part and sums in rank order, a bounded piece at a time. Meant for what is small: counts and
-  // norms. Gradients go through reduce_scatter.
-  void all_reduce(View x, Reduce op) override {
-    const Timed timed(*this, x.size_bytes() * (size_ - 1));
+  // Gathers every rank's part and sums in rank order, a bounded piece at a time.
+  void do_all_reduce(View x, Reduce op) override {
     const Index width = size_of(x.dtype()), step = std::max<Index>(1, scratch_bytes / width / size_);
     for (Index at = 0; at < x.elements(); at += step) {
       const Index n = std::min(step, x.elements() - at);
@@ -95,11 +92,8 @@ class CommMpi final : public Comm {
     }
   }
 
-  void reduce_scatter(ConstView in, View out) override {
+  void do_reduce_scatter(ConstView in, View out) override {
     const Index n = out.elements();
-    SY_ASSERT(in.elements() == n * size_ && in.dtype() == DType::f32 && out.dtype() == DType::f32,
-              "reduce_scatter of {} into {}", in.shape().str(), out.shape().str());
-    const Timed timed(*this, out.size_bytes() * (size_ - 1));
     const Index step = std::max<Index>(1024, scratch_bytes / 4 / size_);
     std::vector<MPI_Request> requests;
     for (Index at = 0; at < n; at += step) {
@@ -122,48 +116,26 @@ class CommMpi final : public Comm {
     }
   }
 
-  void all_gather(ConstView in, View out) override {
-    const Index bytes = in.size_bytes();
-    SY_ASSERT(out.size_bytes() == bytes * size_, "all_gather of {} into {}", in.shape().str(), out.shape().str());
-    const std::vector<Index> mine(size_, bytes), all(size_, bytes);
-    const Timed timed(*this, bytes * (size_ - 1));
-    exchange([&](int) { return in.bytes(); }, mine, out.bytes(), all);
+  void do_all_gather(ConstView in, View out) override {
+    const std::vector<Index> bytes(size_, in.size_bytes());
+    exchange([&](int) { return in.bytes(); }, bytes, out.bytes(), bytes);
   }
 
-  void all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
+  void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
     const Index row = in.shape().elements(1) * size_of(in.dtype());
-    SY_ASSERT(row == out.shape().elements(1) * size_of(out.dtype()), "rows of {} into {}", in.shape().str(),
-              out.shape().str());
     std::vector<Index> out_bytes(size_), in_bytes(size_), begin(size_);
-    Index at = 0, moved = 0;
+    Index at = 0;
     for (int r = 0; r < size_; ++r) {
       begin[r] = at;
       out_bytes[r] = send[r] * row;
       in_bytes[r] = receive[r] * row;
       at += out_bytes[r];
-      moved += r == rank_ ? 0 : out_bytes[r];
     }
-    SY_ASSERT(at == in.size_bytes(), "{} bytes to send of {}", at, in.size_bytes());
-    const Timed timed(*this, moved);
     exchange([&](int r) { return in.bytes() + begin[r]; }, out_bytes, out.bytes(), in_bytes);
   }
 
- private:
   static constexpr Index message_bytes = Index{1} << 30;  // below the int limit
   static constexpr Index scratch_bytes = Index{8} << 20;
-
-  struct Timed {
-    Timed(CommMpi& comm, Index bytes) : comm_(comm), started_(std::chrono::steady_clock::now()) {
-      ++comm.traffic.calls;
-      comm.traffic.bytes += bytes;
-    }
-    ~Timed() {
-      comm_.traffic.seconds +=
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
-    }
-    CommMpi& comm_;
-    std::chrono::steady_clock::time_point started_;
-  };
 
   void wait(std::vector<MPI_Request>& requests) {
     check_mpi(MPI_Waitall(narrow(static_cast<Index>(requests.size())), requests.data(), MPI_STATUSES_IGNORE),
@@ -185,7 +157,6 @@ class CommMpi final : public Comm {
         check_mpi(MPI_Isend(source(to) + at, narrow(std::min(message_bytes, send[to] - at)), MPI_BYTE, to, 0, comm_,
                             &requests.emplace_back()), "MPI_Isend");
     }
-    SY_ASSERT(send[rank_] == receive[rank_], "own part: {} bytes sent, {} received", send[rank_], receive[rank_]);
     if (receive[rank_] > 0 && out + begin[rank_] != source(rank_))
       std::memcpy(out + begin[rank_], source(rank_), receive[rank_]);
     wait(requests);

@@ -4,21 +4,9 @@
 #include "dist/comm.h"
 
 namespace sy {
-
-double Comm::sum(double x) {
-  all_reduce(view_of(&x, {1}));
-  return x;
-}
-
-Index Comm::max(Index x) {
-  all_reduce(view_of(&x, {1}), Reduce::max);
-  return x;
-}
-
 namespace {
 
 void copy(ConstView in, View out) {
-  SY_ASSERT(in.size_bytes() == out.size_bytes(), "{} bytes into {}", in.size_bytes(), out.size_bytes());
   if (in.bytes() != out.bytes() && in.size_bytes() > 0) std::memcpy(out.bytes(), in.bytes(), in.size_bytes());
 }
 
@@ -28,11 +16,13 @@ class CommSelf final : public Comm {
   int rank() const override { return 0; }
   std::unique_ptr<Comm> split(int, int) const override { return make_comm_self(); }
   void barrier() override {}
-  void broadcast(View, int) override {}
-  void all_reduce(View, Reduce) override {}
-  void reduce_scatter(ConstView in, View out) override { copy(in, out); }
-  void all_gather(ConstView in, View out) override { copy(in, out); }
-  void all_to_all_v(ConstView in, std::span<const Index>, View out, std::span<const Index>) override { copy(in, out); }
+
+ private:
+  void do_broadcast(View, int) override {}
+  void do_all_reduce(View, Reduce) override {}
+  void do_reduce_scatter(ConstView in, View out) override { copy(in, out); }
+  void do_all_gather(ConstView in, View out) override { copy(in, out); }
+  void do_all_to_all_v(ConstView in, std::span<const Index>, View out, std::span<const Index>) override { copy(in, out); }
 };
 
 }  // namespace

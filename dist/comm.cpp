@@ -1,0 +1,85 @@
+#include "dist/comm.h"
+
+#include <chrono>
+
+namespace sy {
+namespace {
+
+// Counts a call of which this rank sends `bytes` to others, and its time from here to the end of the scope.
+class Counted {
+ public:
+  Counted(const Comm& comm, Traffic& traffic, Index bytes)
+      : traffic_(comm.size() > 1 ? &traffic : nullptr), bytes_(bytes), started_(Clock::now()) {}
+  ~Counted() {
+    if (!traffic_) return;
+    ++traffic_->calls;
+    traffic_->bytes += bytes_;
+    traffic_->seconds += std::chrono::duration<double>(Clock::now() - started_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Traffic* traffic_;
+  Index bytes_;
+  Clock::time_point started_;
+};
+
+}  // namespace
+
+std::string_view name_of(Collective kind) {
+  constexpr std::string_view names[num_collectives] = {"broadcast", "all-reduce", "reduce-scatter", "all-gather",
+                                                       "all-to-all"};
+  return names[static_cast<int>(kind)];
+}
+
+void Comm::broadcast(View x, int root) {
+  const Counted counted(*this, traffic_[static_cast<int>(Collective::broadcast)],
+                        rank() == root ? x.size_bytes() * (size() - 1) : 0);
+  do_broadcast(x, root);
+}
+
+void Comm::all_reduce(View x, Reduce op) {
+  const Counted counted(*this, traffic_[static_cast<int>(Collective::all_reduce)], x.size_bytes() * (size() - 1));
+  do_all_reduce(x, op);
+}
+
+void Comm::reduce_scatter(ConstView in, View out) {
+  SY_ASSERT(in.elements() == out.elements() * size() && in.dtype() == DType::f32 && out.dtype() == DType::f32,
+            "reduce_scatter of {} into {}", in.shape().str(), out.shape().str());
+  const Counted counted(*this, traffic_[static_cast<int>(Collective::reduce_scatter)], out.size_bytes() * (size() - 1));
+  do_reduce_scatter(in, out);
+}
+
+void Comm::all_gather(ConstView in, View out) {
+  SY_ASSERT(out.size_bytes() == in.size_bytes() * size(), "all_gather of {} into {}", in.shape().str(),
+            out.shape().str());
+  const Counted counted(*this, traffic_[static_cast<int>(Collective::all_gather)], in.size_bytes() * (size() - 1));
+  do_all_gather(in, out);
+}
+
+void Comm::all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) {
+  const Index row = in.shape().elements(1) * size_of(in.dtype());
+  SY_ASSERT(row == out.shape().elements(1) * size_of(out.dtype()), "rows of {} into {}", in.shape().str(),
+            out.shape().str());
+  Index sent = 0, received = 0;
+  for (int r = 0; r < size(); ++r) {
+    sent += send[r];
+    received += receive[r];
+  }
+  SY_ASSERT(sent == in.dim(0) && received == out.dim(0) && send[rank()] == receive[rank()],
+            "{} rows to send of {}, {} to receive of {}", sent, in.dim(0), received, out.dim(0));
+  const Counted counted(*this, traffic_[static_cast<int>(Collective::all_to_all)], (sent - send[rank()]) * row);
+  do_all_to_all_v(in, send, out, receive);
+}
+
+double Comm::sum(double x) {
+  all_reduce(view_of(&x, {1}));
+  return x;
+}
+
+Index Comm::max(Index x) {
+  all_reduce(view_of(&x, {1}), Reduce::max);
+  return x;
+}
+
+}  // namespace sy
