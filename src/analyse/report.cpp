@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/analyse/table.h"
+#include "src/io/manifest.h"
 #include "src/params/specs.h"
 
 namespace sy {
@@ -177,9 +178,10 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
     bad_input("{}: its model has no experts (moe.experts = 0), so there is no load to report",
               checkpoint.string());
 
-  const fs::path run = fs::absolute(checkpoint).lexically_normal().parent_path().parent_path();
-  r.losses = read_losses(run / "metrics.jsonl", r.state.step);
-  if (fs::exists(run / "evaluation.json")) r.evaluation = read_evaluation(run / "evaluation.json");
+  if (const auto run = run_of(checkpoint)) {
+    r.losses = read_losses(*run / "metrics.jsonl", r.state.step);
+    if (fs::exists(*run / "evaluation.json")) r.evaluation = read_evaluation(*run / "evaluation.json");
+  }
   if (options.layer) {
     h = select_block(h, *options.layer);
     if (r.evaluation) r.evaluation = select_block(*r.evaluation, *options.layer);

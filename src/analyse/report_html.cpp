@@ -6,6 +6,7 @@
 #include "src/analyse/page.h"
 #include "src/analyse/plot.h"
 #include "src/analyse/report.h"
+#include "src/io/manifest.h"
 
 namespace sy {
 namespace {
@@ -65,7 +66,7 @@ std::vector<double> relative_shares(const std::vector<LayerLoad>& layers) {
 
 void header(Page& page, const ExpertReport& r) {
   const TrainState& s = r.state;
-  const std::filesystem::path run = std::filesystem::absolute(r.checkpoint).parent_path().parent_path();
+  const std::filesystem::path run = run_of(r.checkpoint).value_or(r.checkpoint);
   page << "<h1>Expert load of " + escaped(run.filename().string()) +
               "</h1>\n<p class=\"muted\">Switchyard report of " + escaped(r.checkpoint.filename().string()) +
               "</p>\n";

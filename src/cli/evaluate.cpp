@@ -10,15 +10,18 @@
 #include "src/cli/options.h"
 #include "src/io/checkpoint.h"
 #include "src/io/files.h"
+#include "src/io/manifest.h"
 
 namespace sy {
 namespace {
 
-// The checkpoint's own layout where the ranks allow it, otherwise every rank holds the whole model.
+// The checkpoint's own layout where the ranks allow it and the tensor-parallel ones can share any number of windows;
+// otherwise every rank holds the whole model.
 Layout evaluation_layout(const Config& config, int ranks) {
   const Layout own{ranks, static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
                    static_cast<int>(config.parallel.etp)};
-  return ranks % own.tp == 0 && ranks % (own.ep * own.etp) == 0 ? own : Layout{ranks};
+  const bool fits = ranks % own.tp == 0 && ranks % (own.ep * own.etp) == 0 && config.model.seq_len % own.tp == 0;
+  return fits ? own : Layout{ranks};
 }
 
 }  // namespace
@@ -41,6 +44,7 @@ int evaluate_command(CommandLine& line) {
   TrainState state;
   Config config;
   std::unique_ptr<Dataset> dataset;
+  std::unique_ptr<Backend> device;
   Comm& world = line.world;
   agree(world, [&] {
     go = parse_options(line, "evaluate", options, {"checkpoint"}, given);
@@ -59,10 +63,15 @@ int evaluate_command(CommandLine& line) {
     if (dataset->vocab() != state.vocab)
       bad_input("{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
                 "prepared with the same tokenizer", dataset->dir().string(), dataset->vocab(), state.vocab);
+    Index tokens = 0;
+    for (const Domain& domain : dataset->domains()) tokens += domain.valid_tokens;
+    if (tokens == 0)
+      bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dataset->dir().string());
+    device = make_backend(backend);
   });
   evaluation.dropless = !given.count("capacity");
 
-  Engine engine(config, state.vocab, make_backend(backend), make_mesh(world, evaluation_layout(config, world.size())),
+  Engine engine(config, state.vocab, std::move(device), make_mesh(world, evaluation_layout(config, world.size())),
                 false);
   agree(world, [&] { load_checkpoint(step_dir, engine.store()); });
   engine.set_router_bias(state.router_bias);
@@ -74,9 +83,9 @@ int evaluate_command(CommandLine& line) {
   agree(world, [&] {
     if (world.rank() != 0) return;
     const nlohmann::json json = to_json(scores, engine.model().moe_layer_ids(), state.step);
-    // RUN/checkpoints/step-N: the report finds the domains' experts here.
-    const std::filesystem::path run = std::filesystem::absolute(step_dir).lexically_normal().parent_path().parent_path();
-    if (access(run.c_str(), W_OK) == 0) write_file(run / "evaluation.json", json.dump(1) + "\n");
+    // The report finds the domains' experts here.
+    if (const auto run = run_of(step_dir); run && access(run->c_str(), W_OK) == 0)
+      write_file(*run / "evaluation.json", json.dump(1) + "\n");
     if (given.count("json")) {
       fmt::print("{}\n", json.dump(1));
       return;
@@ -84,9 +93,10 @@ int evaluate_command(CommandLine& line) {
     Table table({"domain", "tokens", "loss", "perplexity", "bits/byte"});
     std::vector<DomainScore> rows = scores;
     if (scores.size() != 1) rows.push_back(total_of(scores));
-    for (const DomainScore& s : rows)
-      table.row({s.name, std::to_string(s.tokens), fmt::format("{:.4f}", s.loss()), fmt::format("{:.3f}", s.perplexity()),
-                 fmt::format("{:.4f}", s.bits_per_byte())});
+    for (const DomainScore& s : rows) {
+      const auto cell = [&](double x, int digits) { return s.tokens > 0 ? fmt::format("{:.{}f}", x, digits) : "-"; };
+      table.row({s.name, std::to_string(s.tokens), cell(s.loss(), 4), cell(s.perplexity(), 3), cell(s.bits_per_byte(), 4)});
+    }
     fmt::print("{} at step {}\n{}", step_dir.string(), state.step, table.str());
   });
   return 0;

@@ -98,6 +98,13 @@ std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest&
 fs::path checkpoints_of(const fs::path& run_dir) {
   return run_dir / "checkpoints";
 }
+std::optional<fs::path> run_of(const fs::path& step_dir) {
+  // The empty name makes sure of a slash at the end, whose parent is the folder itself.
+  const fs::path folder = (fs::absolute(step_dir) / "").lexically_normal().parent_path();
+  const fs::path checkpoints = folder.parent_path();
+  if (checkpoints != checkpoints_of(checkpoints.parent_path())) return {};
+  return checkpoints.parent_path();
+}
 std::string step_name(Index step) {
   return fmt::format("step-{:08}", step);
 }
@@ -139,7 +146,7 @@ fs::path resolve_checkpoint(const fs::path& step_or_run, std::vector<std::string
   const fs::path checkpoints = checkpoints_of(step_or_run);
   if (!fs::is_directory(checkpoints, error) || fs::exists(step_or_run / manifest_name, error)) {
     const auto problems = verify_checkpoint(step_or_run);
-    if (problems.empty()) return step_or_run;
+    if (problems.empty()) return (step_or_run / "").parent_path();  // without a slash at the end
     bad_input("{} is no whole checkpoint: {}", step_or_run.string(), fmt::join(problems, "; "));
   }
   std::string damaged;

@@ -38,6 +38,8 @@ std::vector<std::string> file_problems(const std::filesystem::path& step_dir, co
 
 // RUN/checkpoints, "step-00000200", and back.
 std::filesystem::path checkpoints_of(const std::filesystem::path& run_dir);
+// The run that a step folder lies in; none where it was copied elsewhere.
+std::optional<std::filesystem::path> run_of(const std::filesystem::path& step_dir);
 std::string step_name(Index step);
 std::optional<Index> step_of(const std::string& name);
 // The steps that have a folder below RUN/checkpoints, newest first.
