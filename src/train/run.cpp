@@ -108,7 +108,6 @@ class Run {
       return 0;
     }
     announce();
-    signal(SIGUSR1, ask_to_stop);
     std::unique_ptr<MetricsFile> metrics;
     agree(world_, [&] {
       if (lead()) metrics = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1);
@@ -154,7 +153,8 @@ class Run {
     bool any = false;
     agree(world_, [&] {
       std::error_code ec;
-      const bool has_run = fs::exists(dir_ / "config.ini", ec) || fs::exists(dir_ / "checkpoints", ec);
+      bool has_run = false;
+      for (const char* name : {"config.ini", "metrics.jsonl", "checkpoints"}) has_run |= fs::exists(dir_ / name, ec);
       if (has_run && !config_.run.resume)
         bad_input("{} already holds a run: continue it with --run.resume=true, or choose another run.dir", dir_.string());
       if (fs::is_directory(dir_ / "checkpoints", ec))
@@ -176,12 +176,17 @@ class Run {
       if (ec || access(dir_.c_str(), W_OK) != 0)
         bad_input("run.dir = {} cannot be written{}: check the path and its permissions", dir_.string(),
                   ec ? " (" + ec.message() + ")" : "");
-      write_file(dir_ / "config.ini", to_ini(config_));
     });
-    if (!any) {
+    if (any)
+      load(path);
+    else
       engine_.store().initialize(config_.train.seed);
-      return;
-    }
+    agree(world_, [&] {
+      if (lead()) write_file(dir_ / "config.ini", to_ini(config_));
+    });
+  }
+
+  void load(const fs::path& path) {
     agree(world_, [&] {
       load_checkpoint(path, engine_.store());
       const TrainState there = read_state(path);
@@ -201,6 +206,9 @@ class Run {
     if (there.vocab != dataset_.vocab())
       bad_input("{} was trained with a vocabulary of {}, and {} has {}: set data.path to the same data", dir_.string(),
                 there.vocab, config_.data.path, dataset_.vocab());
+    if (!there.router_bias.empty() && config_.moe.bias_rate == 0)
+      bad_input("{} has selection biases, which moe.bias_rate = 0 would take away: set it above 0 (1e-12 all but "
+                "freezes them)", checkpoint.string());
   }
 
   void announce() {
@@ -241,6 +249,7 @@ class Run {
 }  // namespace
 
 int run_training(Comm& world, const Config& config) {
+  signal(SIGUSR1, ask_to_stop);  // from here on: starting may take long, and to be asked meanwhile must not end the process
   const Layout layout{world.size(), static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
                       static_cast<int>(config.parallel.etp)};
   agree(world, [&] {
