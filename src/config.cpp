@@ -257,9 +257,9 @@ void check(const Config& c, const std::string& origin) {
       {"moe.bias_rate", e.bias_rate, 0, big},
       {"moe.groups", double(e.groups), 1, 1 << 20},
       {"moe.group_limit", double(e.group_limit), 1, double(e.groups)},
-      {"parallel.tp", double(c.parallel.tp), 1, 1 << 20},
-      {"parallel.ep", double(c.parallel.ep), 1, 1 << 20},
-      {"parallel.etp", double(c.parallel.etp), 1, 1 << 20},
+      {"parallel.tp", double(c.parallel.tp), 1, 1 << 15},
+      {"parallel.ep", double(c.parallel.ep), 1, 1 << 15},
+      {"parallel.etp", double(c.parallel.etp), 1, 1 << 15},
       {"train.steps", double(t.steps), 0, big},
       {"train.global_batch", double(t.global_batch), 1, 1 << 30},
       {"train.micro_batch", double(t.micro_batch), 1, 1 << 30},
@@ -267,8 +267,8 @@ void check(const Config& c, const std::string& origin) {
       {"train.min_lr", t.min_lr, 0, big},
       {"train.warmup", double(t.warmup), 0, big},
       {"train.weight_decay", t.weight_decay, 0, big},
-      {"train.beta1", t.beta1, 0, 1 - 1e-12},
-      {"train.beta2", t.beta2, 0, 1 - 1e-12},
+      {"train.beta1", t.beta1, 0, 1 - 1e-6},
+      {"train.beta2", t.beta2, 0, 1 - 1e-6},
       {"train.eps", t.eps, 0, 1},
       {"train.clip", t.clip, 0, big},
       {"train.z_loss", t.z_loss, 0, big},
@@ -298,6 +298,10 @@ void check(const Config& c, const std::string& origin) {
   if (m.position == Position::rope && static_cast<Index>(double(m.head_dim) * m.rope_fraction / 2) < 1)
     bad_input("{}: model.rope_fraction = {} of model.head_dim = {} leaves no pair to rotate: raise it", origin,
               m.rope_fraction, m.head_dim);
+
+  if (t.schedule != Schedule::constant && t.min_lr > t.lr)
+    bad_input("{}: train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it", origin, t.min_lr, t.lr,
+              show(t.schedule));
 
   // The rows of the survey that a later version builds; until then a configuration that asks for one is refused, not
   // silently trained as something else.
@@ -457,9 +461,12 @@ void check_config_for_layout(const Config& config, const Layout& layout) {
   const std::string problem = problem_of(config, layout);
   if (problem.empty()) return;
   std::vector<std::string> works;
-  for (int tp = 1; tp <= layout.ranks; ++tp)
-    for (int ep = 1; ep <= layout.ranks; ++ep)
-      for (int etp = 1; ep * etp <= layout.ranks; ++etp)
+  std::vector<int> divisors;
+  for (int d = 1; d <= layout.ranks; ++d)
+    if (layout.ranks % d == 0) divisors.push_back(d);
+  for (int tp : divisors)
+    for (int ep : divisors)
+      for (int etp : divisors)
         if (problem_of(config, {layout.ranks, tp, ep, etp}).empty())
           works.push_back(fmt::format("tp {} ep {} etp {}", tp, ep, etp));
   constexpr std::size_t shown = 24;
