@@ -14,7 +14,7 @@ double learning_rate(const Config::Train& t, Index step) {
     case Schedule::constant: return t.lr;
     case Schedule::cosine: return t.min_lr + (t.lr - t.min_lr) * 0.5 * (1 + std::cos(3.141592653589793 * part(t.warmup)));
     case Schedule::linear: return t.lr + (t.min_lr - t.lr) * part(t.warmup);
-    case Schedule::wsd: return t.lr + (t.min_lr - t.lr) * part(std::max(t.warmup, t.steps - t.steps / 10));
+    case Schedule::wsd: return t.lr + (t.min_lr - t.lr) * part(std::max(t.warmup, t.steps - (t.steps + 9) / 10));
   }
   return t.lr;
 }
