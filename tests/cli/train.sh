@@ -90,6 +90,15 @@ expect_ok ranks 3 evaluate whole --data data --json --batch 1
 loss3=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
 awk -v a="$loss1" -v b="$loss3" 'BEGIN { exit !(a > 0 && (a - b < 1e-5) && (b - a < 1e-5)) }' || die "loss $loss1 alone, $loss3 on 3 ranks"
 
+# The scores lie in the run, however its checkpoint is named; a copy elsewhere has no run.
+rm whole/evaluation.json
+expect_ok "$switchyard" evaluate whole/checkpoints/step-00000013/
+expect_file whole/evaluation.json
+expect_no_file whole/checkpoints/evaluation.json
+mkdir -p copies/one && cp -r whole/checkpoints/step-00000013 copies/one/copy
+expect_ok "$switchyard" evaluate copies/one/copy
+expect_no_file copies/evaluation.json copies/one/evaluation.json
+
 expect_ok "$switchyard" generate whole --prompt "token " --tokens 20 --temperature 0
 first=$out
 expect_ok "$switchyard" generate whole --prompt "token " --tokens 20 --temperature 0
@@ -111,6 +120,12 @@ bad "run.dir is not set" config.ini
 bad "nowhere" config.ini --run.dir=x --data.path=nowhere
 bad "seq_len" config.ini --run.dir=x --model.seq_len=1000000
 bad "holds another model (model.d_model: 64 here, 32 there" config.ini --run.dir=whole --run.resume=true --model.d_model=64 --model.head_dim=8
+bad "selection biases" config.ini --run.dir=whole --run.resume=true --train.steps=14 --moe.bias_rate=0
+bad "train.min_lr = 0.0001 is above train.lr = 1e-05" config.ini --run.dir=x --train.lr=1e-5
+bad "parallel.ep = 65536" config.ini --run.dir=x --parallel.ep=65536 --parallel.etp=65536
+mkdir foreign && echo '{"step":1}' >foreign/metrics.jsonl
+bad "already holds a run" config.ini --run.dir=foreign
+[[ $(cat foreign/metrics.jsonl) == '{"step":1}' ]] || die "a metrics.jsonl was overwritten"
 bad "run.backend" config.ini --run.dir=x --run.backend=tpu
 bad "CUDA" config.ini --run.dir=x --run.backend=cuda
 bad "global_batch" config.ini --run.dir=x --train.global_batch=6 --train.micro_batch=4
@@ -124,6 +139,10 @@ bad_command "did you mean train" trian config.ini
 bad_command "temperature" generate whole --prompt x --temperature -1
 bad_command "prompt" generate whole
 bad_command "checkpoint" evaluate elsewhere
+bad_command "backend = tpu" evaluate whole --backend tpu
+expect_error "backend = tpu" ranks 2 evaluate whole --backend tpu
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0 --output unvalidated
+bad_command "no validation text" evaluate whole --data unvalidated
 cp data/english.train.bin saved.bin
 printf '\xff\xff' | dd of=data/english.train.bin bs=1 seek=100 conv=notrunc status=none
 expect_exit 2 "$switchyard" train config.ini --run.dir=ids --train.steps=200
