@@ -328,6 +328,7 @@ void Backend::sort_assignments(ConstView experts, ConstView keep, View rows, Vie
       .is("rows", rows, {n}, DType::i32)
       .is("tokens", tokens, {n}, DType::i32)
       .is("slots", slots, experts.shape(), DType::i32);
+  SY_ASSERT(n <= INT32_MAX, "sort_assignments: {} assignments, numbered with 31 bits", n);
   if (n == 0) return fill(counts, 0);
   do_sort_assignments(experts, keep, rows, tokens, slots, counts);
 }
