@@ -15,6 +15,10 @@ static_assert(std::is_same_v<hid_t, std::int64_t> && std::is_same_v<herr_t, int>
 
 namespace {
 
+// The library's own clean-up at exit crashes on a file whose close failed, as on a full disk, and the exit code would be
+// the crash's. Every file is closed by its owner, so that nothing is left for it to do. Must precede any other call.
+[[maybe_unused]] const herr_t no_clean_up_at_exit = H5dont_atexit();
+
 // What the library says at the place where the error arose; of a failed system call, its own words.
 std::string innermost_error() {
   std::string text;
