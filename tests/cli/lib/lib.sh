@@ -2,7 +2,8 @@
 #   source "$2/tests/cli/lib/lib.sh"
 # gives $switchyard, $root, an empty folder as current directory that is removed at the end, and the checks below. A
 # failed check names its line and what was printed, and ends the test.
-set -euo pipefail
+set -eEuo pipefail
+trap 'echo "${BASH_SOURCE[0]}:$LINENO: failed: $BASH_COMMAND" >&2' ERR  # what no check below is about
 switchyard=$1
 root=$2
 work=$(mktemp -d)
