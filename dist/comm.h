@@ -33,7 +33,8 @@ class Comm {
   virtual ~Comm() = default;
   virtual int size() const = 0;
   virtual int rank() const = 0;
-  virtual std::unique_ptr<Comm> split(int color, int key) const = 0;
+  // The ranks whose colour is that of this one, in their order. color must be the same function on all ranks.
+  virtual std::unique_ptr<Comm> split(const std::function<int(int rank)>& color) const = 0;
   virtual void barrier() = 0;
 
   void broadcast(View x, int root);

@@ -12,8 +12,14 @@ class CommDry final : public Comm {
   CommDry(int size, int rank) : size_(size), rank_(rank) {}
   int size() const override { return size_; }
   int rank() const override { return rank_; }
-  std::unique_ptr<Comm> split(int, int) const override {
-    fail("a dry communicator cannot be split: make one of the size that is wanted");
+  std::unique_ptr<Comm> split(const std::function<int(int)>& color) const override {
+    int size = 0, rank = 0;
+    for (int r = 0; r < size_; ++r) {
+      if (color(r) != color(rank_)) continue;
+      rank += r < rank_;
+      ++size;
+    }
+    return make_comm_dry(size, rank);
   }
   void barrier() override {}
 
@@ -34,6 +40,9 @@ class CommDry final : public Comm {
 
 }  // namespace
 
-std::unique_ptr<Comm> make_comm_dry(int size, int rank) { return std::make_unique<CommDry>(size, rank); }
+std::unique_ptr<Comm> make_comm_dry(int size, int rank) {
+  if (size == 1) return make_comm_self();
+  return std::make_unique<CommDry>(size, rank);
+}
 
 }  // namespace sy

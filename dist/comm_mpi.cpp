@@ -56,9 +56,9 @@ class CommMpi final : public Comm {
   int size() const override { return size_; }
   int rank() const override { return rank_; }
 
-  std::unique_ptr<Comm> split(int color, int key) const override {
+  std::unique_ptr<Comm> split(const std::function<int(int)>& color) const override {
     MPI_Comm part;
-    check_mpi(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
+    check_mpi(MPI_Comm_split(comm_, color(rank_), rank_, &part), "MPI_Comm_split");
     int size = 0;
     MPI_Comm_size(part, &size);
     if (size == 1) {  // no MPI call from here on

@@ -19,17 +19,18 @@ std::string layout_problem(const Layout& l) {
 
 Mesh make_mesh(Comm& world, const Layout& layout) {
   SY_ASSERT(layout_problem(layout).empty(), "{}", layout_problem(layout));
-  const int rank = world.rank();
-  const Coord c = coord_of(layout, rank);
-  // The ranks of one axis share the other coordinates; the colour names those.
+  // The ranks of one axis share the other coordinates; the colour names those. Their order is that of the axis.
+  const auto along = [&](auto others) {
+    return world.split([&](int rank) { return others(coord_of(layout, rank)); });
+  };
   return {layout,
-          c,
-          rank,
+          coord_of(layout, world.rank()),
+          world.rank(),
           &world,
-          world.split(c.tp, c.dp),
-          world.split(c.dp, c.tp),
-          world.split(c.ep * layout.etp + c.etp, c.edp),
-          world.split(c.edp, rank)};
+          along([](const Coord& c) { return c.tp; }),
+          along([](const Coord& c) { return c.dp; }),
+          along([&](const Coord& c) { return c.ep * layout.etp + c.etp; }),
+          along([](const Coord& c) { return c.edp; })};
 }
 
 }  // namespace sy

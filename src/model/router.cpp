@@ -110,9 +110,10 @@ void Router::drop(const Context& ctx, ConstView experts, ConstView weights, View
   const Index scope_tokens = by_rank ? ctx.tokens() : ctx.seq_len;
   const Index capacity = ctx.dropless ? 0 : expert_capacity(capacity_factor_, desc_.top_k, scope_tokens, experts_);
   const CapacityDesc desc{drop_order_, capacity};
-  if (by_rank || ctx.tokens() % ctx.seq_len == 0)
+  const bool one_scope = by_rank || capacity == 0;
+  if (one_scope || ctx.tokens() % ctx.seq_len == 0)
     return ctx.backend.capacity(desc, experts, weights,
-                                by_rank ? 1 : std::max<Index>(1, ctx.tokens() / ctx.seq_len), experts_, keep);
+                                one_scope ? 1 : std::max<Index>(1, ctx.tokens() / ctx.seq_len), experts_, keep);
   // A sequence that is spread over tensor-parallel ranks: each of them decides for all of it, and takes its part.
   const Arena::Scope scope(ctx.scratch);
   const ConstView all_experts = gather_tokens(ctx, ctx.scratch, experts);
@@ -134,11 +135,14 @@ void Router::balance(const Context& ctx, View counts, ConstView probability, Sav
   const double ranks = ctx.mesh.layout.ranks;
   switch (aux_scope_) {
     case AuxScope::sequence: {
-      std::vector<std::int32_t> all(tp * G * E);
-      ctx.mesh.tp->all_gather(view_of(mine.data(), {G * E}), view_of(all.data(), {tp * G * E}));
       const Index per_sequence = B > 0 ? tp * G / B : 1;  // segments of one sequence
+      std::vector<std::int32_t> all = mine;
+      if (per_sequence > 1) {  // they may lie on other ranks
+        all.resize(tp * G * E);
+        ctx.mesh.tp->all_gather(view_of(mine.data(), {G * E}), view_of(all.data(), {tp * G * E}));
+      }
       for (Index g = 0; g < G; ++g) {
-        const Index first = (ctx.mesh.coord.tp * G + g) / per_sequence * per_sequence;
+        const Index first = per_sequence > 1 ? (ctx.mesh.coord.tp * G + g) / per_sequence * per_sequence : g;
         for (Index i = first; i < first + per_sequence; ++i)
           for (Index e = 0; e < E; ++e) scope_counts[g * E + e] += all[i * E + e];
       }

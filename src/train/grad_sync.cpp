@@ -23,7 +23,8 @@ GradSync::GradSync(const Mesh& mesh, ParamStore& store, Arena& scratch) : mesh_(
           heads = p.spec->shape[d];
           replicated_.push_back({&p, static_cast<GradGroup>(g)});
         }
-  if (!replicated_.empty()) replicas_ = mesh.tp->split(static_cast<int>(mesh.coord.tp * heads / tp), mesh.coord.tp);
+  if (!replicated_.empty())
+    replicas_ = mesh.tp->split([&](int rank) { return static_cast<int>(rank * heads / tp); });
 }
 
 void GradSync::sum_replicas() {

@@ -22,6 +22,8 @@ class GradSync {
   // clipping; every parameter counts once. When it is not finite, nothing is changed. `step` counts from 1.
   double step(const Config::Train& train, double lr, Index step);
 
+  const Comm* replicas() const { return replicas_.get(); }
+
  private:
   // kv heads that are fewer than the tensor-parallel ranks: several of these hold the same one, and each sees the gradient
   // from its own query heads alone.

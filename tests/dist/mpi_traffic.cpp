@@ -1,0 +1,166 @@
+// Bytes and calls of every collective, against formulas.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/mpi_world.h"
+#include "tests/traffic.h"
+
+namespace sy {
+namespace {
+
+using test::world;
+
+// One call of each kind, of known sizes, on any communicator.
+void make_calls(Comm& comm) {
+  const int n = comm.size(), r = comm.rank();
+  std::vector<float> all(n * 12), part(12);
+  comm.broadcast(view_of(part.data(), {12}), n - 1);
+  comm.all_reduce(view_of(part.data(), {5}));
+  std::int64_t largest[3] = {};
+  comm.all_reduce(view_of(largest, {3}), Reduce::max);
+  comm.reduce_scatter(view_of(all.data(), {n * 12}), view_of(part.data(), {12}));
+  comm.all_gather(view_of(part.data(), {7}), view_of(all.data(), {n * 7}));
+  // Rank s sends (s + d) % 3 rows of 2 floats to rank d.
+  std::vector<Index> rows;
+  for (int d = 0; d < n; ++d) rows.push_back((r + d) % 3);
+  const Index total = std::accumulate(rows.begin(), rows.end(), Index{0});
+  std::vector<float> in(total * 2), out(total * 2);
+  comm.all_to_all_v(view_of(in.data(), {total, 2}), rows, view_of(out.data(), {total, 2}), rows);
+}
+
+TEST(Traffic, EachKindCountsWhatThisRankSends) {
+  const int n = world().size(), r = world().rank();
+  const auto dry = make_comm_dry(n, r), mpi = world().split([](int) { return 0; });
+  Index rows = 0;
+  for (int d = 0; d < n; ++d) rows += d == r ? 0 : (r + d) % 3;
+  const Index bytes[num_collectives] = {r == n - 1 ? 48 * (n - 1) : 0, (20 + 24) * (n - 1), 48 * (n - 1), 28 * (n - 1),
+                                        rows * 8};
+  for (Comm* comm : {dry.get(), mpi.get()}) {
+    make_calls(*comm);
+    for (int kind = 0; kind < num_collectives; ++kind) {
+      const Traffic& t = comm->traffic(static_cast<Collective>(kind));
+      EXPECT_EQ(t.bytes, bytes[kind]) << name_of(static_cast<Collective>(kind));
+      EXPECT_EQ(t.calls, n == 1 ? 0 : kind == 1 ? 2 : 1) << name_of(static_cast<Collective>(kind));
+      EXPECT_EQ(t.seconds > 0, n > 1 && t.calls > 0);
+    }
+  }
+}
+
+TEST(Traffic, ADryMeshIsShapedLikeTheRealOne) {
+  const int n = world().size();
+  const auto dry = make_comm_dry(n, world().rank());
+  const int two = n % 2 ? 1 : 2;
+  for (const Layout& layout : {Layout{n, 1, n, 1}, Layout{n, n, 1, 1}, Layout{n, two, two, n % 4 ? 1 : 2}}) {
+    const Mesh a = make_mesh(world(), layout), b = make_mesh(*dry, layout);
+    for (const auto& [x, y] : {std::pair{&a.dp, &b.dp}, {&a.tp, &b.tp}, {&a.edp, &b.edp}, {&a.experts, &b.experts}}) {
+      EXPECT_EQ((*x)->size(), (*y)->size()) << layout.str();
+      EXPECT_EQ((*x)->rank(), (*y)->rank()) << layout.str();
+    }
+  }
+}
+
+constexpr const char* model = R"(
+[model]
+layers = 3
+d_model = 24
+heads = 4
+kv_heads = 2
+seq_len = 20
+d_ff = 40
+[moe]
+experts = 8
+top_k = 3
+first_dense = 1
+shared_experts = 1
+d_ff = 20
+capacity_factor = 1.0
+)";
+constexpr Index vocab = 37, sequences = 3, micro_batches = 2;
+
+// One step; returns what each group carried.
+test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::unique_ptr<Backend> backend,
+                  test::RoutedRows* routed) {
+  Engine engine(config, vocab, std::move(backend), make_mesh(comm, layout), true);
+  engine.store().initialize(3);
+  GradSync sync(engine.mesh(), engine.store(), engine.scratch());
+  if (routed)
+    engine.observe_routing([&](const RoutingView& r) { routed->count(r, engine.mesh(), config.moe.experts); });
+  const auto groups = test::groups_of(engine.mesh(), sync);
+  std::map<std::pair<std::string, Collective>, Traffic> before;
+  const auto each = [&](auto f) {
+    for (const auto& [name, group] : groups)
+      for (int kind = 0; group && kind < num_collectives; ++kind)
+        f(std::pair{name, static_cast<Collective>(kind)}, group->traffic(static_cast<Collective>(kind)));
+  };
+  each([&](const auto& key, const Traffic& t) { before[key] = t; });
+  const Index tokens = sequences * config.model.seq_len;
+  std::vector<std::int32_t> ids(tokens);
+  for (Index micro = 0; micro < micro_batches; ++micro) {
+    for (Index i = 0; i < tokens; ++i)
+      ids[i] = static_cast<std::int32_t>((i * i + 7 * i * (engine.mesh().coord.dp + 1) + micro) % vocab);
+    std::vector<RouterStats> stats = engine.make_stats();
+    engine.train({sequences, config.model.seq_len, ids, ids, tokens, sequences, micro_batches}, stats);
+  }
+  sync.step(config.train, 1e-3, 1);
+  test::Loads loads;
+  each([&](const auto& key, const Traffic& t) {
+    if (t.calls > before[key].calls) loads[key] = {0, t.bytes - before[key].bytes, t.calls - before[key].calls};
+  });
+  return loads;
+}
+
+std::string shown(const test::Loads& loads) {
+  std::string text;
+  for (const auto& [key, load] : loads)
+    text += fmt::format("{} {}: {} bytes in {} calls\n", key.first, name_of(key.second), load.bytes, load.calls);
+  return text;
+}
+
+TEST(Traffic, ALayoutsStepSendsWhatTheFormulasSay) {
+  const int n = world().size();
+  int steps = 0;
+  for (int tp : {1, 2, 4})
+    for (int ep : {1, 2, 4})
+      for (int etp : {1, 2})
+        for (const std::vector<std::string>& settings :
+             {std::vector<std::string>{}, {"--train.recompute=true", "--moe.capacity_factor=0"},
+              {"--moe.aux_scope=global_batch", "--model.bias=true", "--model.tie_embeddings=true"}}) {
+          const Layout layout{n, tp, ep, etp};
+          if (!layout_problem(layout).empty()) continue;
+          const std::string where = layout.str() + (settings.empty() ? "" : " " + settings[0]);
+          const Config config = parse_config(model, "test", settings);
+          const Mesh mesh = make_mesh(world(), layout);
+          test::RoutedRows routed(mesh);
+          const test::Loads measured = train(world(), config, layout, make_cpu(), &routed);
+
+          const int P = mesh.experts->size(), me = mesh.experts->rank();
+          std::vector<Index> all(P * P);
+          mesh.experts->all_gather(view_of(routed.rows.data(), {P}), view_of(all.data(), {P * P}));
+          Index leaving = 0, arriving = 0;
+          for (int r = 0; r < P; ++r) {
+            leaving += r == me ? 0 : all[me * P + r];
+            arriving += r == me ? 0 : all[r * P + me];
+          }
+          const test::Loads expected = test::expected_loads(config, vocab, layout, world().rank(), sequences,
+                                                            micro_batches, leaving, arriving);
+          EXPECT_EQ(shown(measured), shown(expected)) << where;
+          for (const auto& [key, load] : expected)
+            EXPECT_GE(static_cast<double>(load.bytes), load.needed) << where << key.first;
+
+          // The dry one knows no routing, but all else.
+          const auto dry_world = make_comm_dry(n, world().rank());
+          test::Loads dry = train(*dry_world, config, layout, make_dry(), nullptr);
+          const std::pair<std::string, Collective> rows{"experts", Collective::all_to_all};
+          EXPECT_EQ(dry[rows].calls, measured.count(rows) ? measured.at(rows).calls : 0) << where;
+          dry.erase(rows);
+          test::Loads others = measured;
+          others.erase(rows);
+          EXPECT_EQ(shown(dry), shown(others)) << where;
+          ++steps;
+        }
+  EXPECT_GE(steps, n == 1 ? 3 : 9);
+}
+
+}  // namespace
+}  // namespace sy

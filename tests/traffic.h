@@ -1,0 +1,117 @@
+// What each collective of a training step must carry, from the specs and the shapes alone.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "src/model/engine.h"
+#include "src/train/grad_sync.h"
+
+namespace sy::test {
+
+// The communicators of a mesh, and that of the ranks which hold the same kv heads.
+inline std::vector<std::pair<std::string, const Comm*>> groups_of(const Mesh& mesh, const GradSync& sync) {
+  return {{"world", mesh.world}, {"dp", mesh.dp.get()}, {"edp", mesh.edp.get()}, {"experts", mesh.experts.get()},
+          {"tp", mesh.tp.get()}, {"replicas", sync.replicas()}};
+}
+
+// Rows that one rank's routers sent to each rank of mesh.experts, itself included.
+struct RoutedRows {
+  std::vector<Index> rows;    // [P] one for each assignment, and each part of an expert
+  std::vector<Index> tokens;  // [P] one for each token that has any row for the rank
+
+  explicit RoutedRows(const Mesh& mesh) : rows(mesh.experts->size()), tokens(mesh.experts->size()) {}
+
+  void count(const RoutingView& r, const Mesh& mesh, Index experts) {
+    const Index k = r.experts.dim(1), etp = mesh.layout.etp, local = experts / mesh.layout.ep;
+    for (Index t = 0; t < r.experts.dim(0); ++t) {
+      std::set<Index> ranks;
+      for (Index a = t * k; a < (t + 1) * k; ++a)
+        for (Index part = 0; part < etp && r.keep.i32()[a]; ++part) {
+          const Index rank = r.experts.i32()[a] / local * etp + part;
+          ++rows[rank];
+          ranks.insert(rank);
+        }
+      for (Index rank : ranks) ++tokens[rank];
+    }
+  }
+};
+
+struct Load {
+  double needed = 0;    // bytes that the step cannot do without: gradients, weights, activations
+  Index bytes = 0;      // that it sends, with padding, counts and statistics
+  Index calls = 0;
+};
+using Loads = std::map<std::pair<std::string, Collective>, Load>;
+
+// One optimizer step of a rank: `micro_batches` passes of B sequences; `leaving` and `arriving` rows are those that the
+// rank sent to others and received from others in all of its MoE layers and passes. The head works in chunks.
+inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int rank, Index B, Index micro_batches,
+                            Index leaving, Index arriving) {
+  Loads out;
+  const auto add = [&](const char* group, int size, Collective kind, Index calls, Index bytes, double needed) {
+    if (size == 1 || calls == 0) return;
+    Load& load = out[{group, kind}];
+    load.calls += calls;
+    load.bytes += bytes;
+    load.needed += needed;
+  };
+
+  // Gradients summed and weights spread, once a step, over the ranks that share them.
+  const std::vector<ParamSpec> specs = param_specs(c, vocab);
+  const FlatLayout flat = flat_layout(specs, l, coord_of(l, rank));
+  const char* names[num_grad_groups] = {"world", "dp", "edp"};
+  const int sizes[num_grad_groups] = {l.ranks, l.dp(), l.edp()};
+  for (int g = 0; g < num_grad_groups; ++g) {
+    Index elements = 0;
+    for (const Placement& p : flat.groups[g].placements) {
+      elements += p.box.elements();
+      int replicas = 1;  // ranks of tp with the same kv heads: their gradients are summed first
+      for (int d = 0; d < p.spec->shape.size(); ++d)
+        if (p.spec->split[d] == Axis::tp) replicas = replicas_of(p.spec->shape[d], l.tp);
+      add("replicas", replicas, Collective::all_reduce, 1, p.box.elements() * 4 * (replicas - 1),
+          p.box.elements() * 8.0 * (replicas - 1) / replicas);
+    }
+    if (elements == 0) continue;
+    for (Collective kind : {Collective::reduce_scatter, Collective::all_gather})
+      add(names[g], sizes[g], kind, 1, flat.groups[g].elements / sizes[g] * 4 * (sizes[g] - 1),
+          elements * 4.0 * (sizes[g] - 1) / sizes[g]);
+  }
+  add("world", l.ranks, Collective::all_reduce, 1, 8 * (l.ranks - 1), 0);  // the squared norm
+
+  // What each pass sends between the layers.
+  const Index M = micro_batches, D = c.model.d_model, E = c.moe.experts, S = c.model.seq_len, k = c.moe.top_k;
+  const Index T = B * S / l.tp, P = l.ep * l.etp, again = c.train.recompute ? 2 : 1;  // forward passes through a block
+  Index moe_layers = 0;
+  for (Index layer = 0; layer < c.model.layers; ++layer) moe_layers += c.is_moe(layer);
+  const Index routings = M * moe_layers * again;
+  const Index dense_ffns = c.model.layers - moe_layers + (c.moe.shared_experts > 0 ? moe_layers : 0);
+  // Tokens are gathered before and scattered after attention and dense FFNs, and so are their gradients; the output
+  // gathers its input and scatters the gradient; the embedding does the reverse.
+  const Index moves = (c.model.layers + dense_ffns) * (again + 1) + 2;
+  for (Collective kind : {Collective::reduce_scatter, Collective::all_gather})
+    add("tp", l.tp, kind, M * moves, M * moves * T * D * 4 * (l.tp - 1), 4.0 * M * moves * T * D * (l.tp - 1));
+  // Three floats of each token for the softmax over the whole vocabulary.
+  const Index rows = owned_box({vocab}, {Axis::tp}, l, coord_of(l, rank)).elements();
+  const Index chunk = std::clamp<Index>((Index{4} << 20) / rows, 64, 4096);
+  add("tp", l.tp, Collective::all_gather, M * ((B * S + chunk - 1) / chunk), M * B * S * 3 * 4 * (l.tp - 1), 0);
+  if (T % S != 0) {  // sequences lie on several ranks, which decide together
+    const Index segments = T / std::gcd(T, S);
+    if (c.moe.aux_scope == AuxScope::sequence)
+      add("tp", l.tp, Collective::all_gather, routings, routings * segments * E * 4 * (l.tp - 1), 0);
+    if (c.moe.capacity_factor > 0 && c.moe.capacity_scope == CapacityScope::sequence)
+      add("tp", l.tp, Collective::all_gather, 2 * routings, routings * T * k * 8 * (l.tp - 1), 0);
+  }
+  if (c.moe.aux_scope == AuxScope::global_batch)
+    add("world", l.ranks, Collective::all_reduce, routings, routings * E * 8 * (l.ranks - 1), 0);
+  add("experts", P, Collective::all_gather, routings, routings * E * l.etp * 4 * (P - 1), 0);
+  // Dispatch takes a row and its weight, combine brings a row; backward the weight's gradient comes along.
+  add("experts", P, Collective::all_to_all, 3 * M * moe_layers * (again + 1),
+      4 * ((leaving * (D + 1) + arriving * D) * again + leaving * D + arriving * (D + 1)),
+      4.0 * D * (leaving + arriving) * (again + 1));
+  return out;
+}
+
+}  // namespace sy::test
