@@ -69,7 +69,6 @@ done
 # SIGUSR1 to mpirun: a checkpoint and a clean stop; then on to the end. A finished run says so.
 "$root/launch/mpirun.sh" 2 "$switchyard" train config.ini --run.dir=signal --train.steps=100000 --run.checkpoint_every=0 >signal.out 2>&1 &
 pid=$!
-trap 'kill "$pid" 2>/dev/null; cd /; rm -rf "$work"' EXIT
 for _ in $(seq 300); do [[ -s signal/metrics.jsonl ]] && break; sleep 0.1; done
 kill -USR1 "$pid"
 code=0; wait "$pid" || code=$?

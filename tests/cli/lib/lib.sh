@@ -1,13 +1,13 @@
 # For tests/cli/*.sh, which ctest calls with the binary and the source folder:
 #   source "$2/tests/cli/lib/lib.sh"
-# gives $switchyard, $root, an empty folder as current directory that is removed at the end, and the checks below. A
-# failed check names its line and what was printed, and ends the test.
+# gives $switchyard, $root, an empty folder as current directory, and the checks below. A failed check names its line and
+# what was printed, and ends the test. At the end the folder is removed, and what runs in the background is killed.
 set -eEuo pipefail
 trap 'echo "${BASH_SOURCE[0]}:$LINENO: failed: $BASH_COMMAND" >&2' ERR  # what no check below is about
 switchyard=$1
 root=$2
 work=$(mktemp -d)
-trap 'cd /; rm -rf "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; cd /; rm -rf "$work"' EXIT
 cd "$work"
 
 die() {
