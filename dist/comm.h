@@ -41,7 +41,7 @@ class Comm {
   // x = the reduction of every rank's x, element by element. f32, f64, i32, i64. Every rank sends all of x to all others:
   // for what is small (counts and norms). Gradients go through reduce_scatter.
   void all_reduce(View x, Reduce op = Reduce::sum);
-  // in: [size * n], out: [n]: the sum over ranks of piece `rank` of in. f32. May not overlap.
+  // in: [size * n], out: [n]: the sum over ranks of piece `rank` of in, and may be that piece. f32.
   void reduce_scatter(ConstView in, View out);
   // in: [n], out: [size * n]. `in` may be piece `rank` of `out`.
   void all_gather(ConstView in, View out);

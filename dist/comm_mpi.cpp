@@ -92,6 +92,7 @@ class CommMpi final : public Comm {
     }
   }
 
+  // What is sent are the other ranks' pieces of in; its own is copied before its sum is written: the two may be one.
   void do_reduce_scatter(ConstView in, View out) override {
     const Index n = out.elements();
     const Index step = std::max<Index>(1024, scratch_bytes / 4 / size_);

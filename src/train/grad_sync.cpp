@@ -56,7 +56,6 @@ double GradSync::owned_squares(GradGroup group, ConstView owned) {
 
 double GradSync::step(const Config::Train& train, double lr, Index step) {
   Backend& backend = store_.backend();
-  const Arena::Scope scope(scratch_);
   std::array<View, num_grad_groups> owned;  // [n / shards] summed gradients of the owned range
 
   sum_replicas();
@@ -65,10 +64,8 @@ double GradSync::step(const Config::Train& train, double lr, Index step) {
     const GroupLayout& layout = store_.layout().groups[g];
     if (layout.elements == 0) continue;
     const View grads = store_.buffers(static_cast<GradGroup>(g)).grads;
-    if (layout.shards == 1) {
-      owned[g] = grads;
-    } else {
-      owned[g] = scratch_.f32({layout.owned().size()});
+    owned[g] = grads.rows(layout.owned().begin, layout.owned().size());
+    if (layout.shards > 1) {
       backend.synchronize();
       comm_of(mesh_, static_cast<GradGroup>(g)).reduce_scatter(grads, owned[g]);
     }

@@ -19,7 +19,7 @@ class GradSync {
   GradSync(const Mesh& mesh, ParamStore& store, Arena& scratch);
 
   // One optimizer step from the gradients in the store, which are zero afterwards. Returns the global gradient norm before
-  // clipping; every parameter counts once. When it is not finite, nothing is changed. `step` counts from 1.
+  // clipping; every parameter counts once. When it is not finite, no weight is changed. `step` counts from 1.
   double step(const Config::Train& train, double lr, Index step);
 
   const Comm* replicas() const { return replicas_.get(); }

@@ -57,6 +57,17 @@ TEST(Comm, ReduceScatterAndAllGatherBeyondOneSegment) {
   }
 }
 
+TEST(Comm, ReduceScatterInPlace) {
+  const int n = world().size(), r = world().rank();
+  const Index piece = 1100003;
+  std::vector<float> x(n * piece);
+  for (Index i = 0; i < n * piece; ++i) x[i] = static_cast<float>(i % 1009 + r);
+  const View v = view_of(x.data(), {n * piece});
+  world().reduce_scatter(v, v.rows(r * piece, piece));
+  for (Index i = 0; i < n * piece; ++i)
+    ASSERT_EQ(x[i], static_cast<float>(i / piece == r ? i % 1009 * n + n * (n - 1) / 2 : i % 1009 + r)) << i;
+}
+
 TEST(Comm, AllGatherInPlace) {
   const int n = world().size(), r = world().rank();
   std::vector<float> all(n * 5, -1.0f);
