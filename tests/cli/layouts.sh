@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# A layout is a matter of speed: a checkpoint of one resumes under any other, and the losses go on as if nothing had
+# happened. A layout that cannot be is refused with those that can. Bitwise resharding: tests/src/mpi_checkpoint.cpp.
+source "$2/tests/cli/lib/lib.sh"
+
+mkdir text
+for i in $(seq 1 200); do echo "token $i is sent to expert $((i * 5 % 7)) and then to expert $((i * 3 % 8))" >"text/$i"; done
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data
+cat >config.ini <<'INI'
+[model]
+layers = 2
+d_model = 48
+heads = 12
+kv_heads = 2
+d_ff = 48
+seq_len = 24
+[moe]
+experts = 12
+top_k = 2
+first_dense = 1
+d_ff = 24
+capacity_factor = 1
+bias_rate = 0.001
+[train]
+steps = 6
+global_batch = 12
+micro_batch = 1
+lr = 3e-3
+warmup = 2
+[data]
+path = data
+[run]
+log_every = 1
+checkpoint_every = 3
+keep = 0
+INI
+
+# RANKS TP EP ETP MICRO_BATCH: a run in the folder named so.
+train() {  # RUN OPTION...
+  local ranks tp ep etp micro
+  IFS=- read -r ranks tp ep etp micro <<<"$layout"
+  expect_ok "$root/launch/mpirun.sh" "$ranks" "$switchyard" train config.ini --run.dir="$1" --parallel.tp="$tp" \
+    --parallel.ep="$ep" --parallel.etp="$etp" --train.micro_batch="$micro" "${@:2}"
+}
+# Steps, losses within 1e-5, and the very same counts of dropped rows.
+same_losses() {  # RUN RUN
+  local run
+  for run in "$1" "$2"; do
+    sed -nE 's/.*"step":([0-9]+).*"loss":([0-9.e+-]+).*/\1 \2/p' "$run/metrics.jsonl" >"$run.losses"
+    grep -oE '"dropped":[0-9]+' "$run/metrics.jsonl" >"$run.dropped"
+    [[ $(wc -l <"$run.losses") -eq 6 ]] || die "not six losses in $run"
+  done
+  paste -d' ' "$1.losses" "$2.losses" | awk '{ d = ($2 - $4) / $2; if ($1 != $3 || d > 1e-5 || d < -1e-5) exit 1 }' ||
+    die "the losses of $1 and $2 differ: $(paste "$1.losses" "$2.losses")"
+  cmp -s "$1.dropped" "$2.dropped" || die "$1 and $2 drop other rows"
+}
+
+# Each layout's checkpoint is resumed under the next one, the last one's under the first.
+layouts=(1-1-1-1-4 2-2-1-1-2 2-1-2-1-1 3-1-3-1-2 4-2-2-1-1 4-1-4-1-3 4-4-2-2-1 4-2-1-2-2 6-2-6-1-2)
+for layout in "${layouts[@]}"; do
+  train "$layout"
+  same_losses "${layouts[0]}" "$layout"
+done
+for i in "${!layouts[@]}"; do
+  from=${layouts[i]} layout=${layouts[(i + 1) % ${#layouts[@]}]}
+  cp -r "$from" resumed
+  rm -r resumed/checkpoints/step-00000006
+  train resumed --run.resume=true
+  expect_output "(step 3)"
+  same_losses "$from" resumed
+  rm -r resumed resumed.*
+done
+# Under its own layout, bitwise.
+layout=4-4-2-2-1
+cp -r $layout resumed
+rm -r resumed/checkpoints/step-00000006
+train resumed --run.resume=true
+expect_ok "$switchyard" diff $layout resumed
+
+# ---- layouts that cannot be: exit code 2, and those that work ----
+bad() {  # TEXT RANKS OPTION...
+  expect_error "$1" "$root/launch/mpirun.sh" "$2" "$switchyard" train config.ini --run.dir=x "${@:3}"
+  [[ $err == *"these layouts work: tp 1 ep 1 etp 1, "* ]] || die "no list of layouts that work"
+}
+bad "2 ranks are not divisible by parallel.tp = 4" 2 --parallel.tp=4
+bad "not divisible by parallel.ep * parallel.etp = 2 * 2" 2 --parallel.ep=2 --parallel.etp=2
+bad "parallel.tp = 3 is not a multiple of model.kv_heads = 2" 3 --parallel.tp=3
+bad "moe.experts = 10 is not divisible by parallel.ep = 4" 4 --parallel.ep=4 --moe.experts=10
+bad "moe.d_ff = 21 is not divisible by parallel.etp = 2" 2 --parallel.etp=2 --moe.d_ff=21
+bad "model.heads = 9 is not divisible by parallel.tp = 2" 2 --parallel.tp=2 --model.heads=9 --model.kv_heads=9 --model.head_dim=4
+[[ $err != *"tp 2 ep"* ]] || die "a layout is listed that does not work"
+expect_error "no layout of 4 ranks works" "$root/launch/mpirun.sh" 4 "$switchyard" train config.ini --run.dir=x \
+  --train.global_batch=9 --train.micro_batch=3 --model.heads=1 --model.kv_heads=1 --model.head_dim=4
+expect_no_file x
