@@ -117,7 +117,7 @@ std::string shown(const test::Loads& loads) {
   return text;
 }
 
-TEST(Traffic, ALayoutsStepSendsWhatTheFormulasSay) {
+TEST(Traffic, AStepSendsWhatTheFormulasSay) {
   const int n = world().size();
   int steps = 0;
   for (int tp : {1, 2, 4})

@@ -1,0 +1,254 @@
+// What the collectives of a training step send and take, next to the bytes that the step cannot do without; and the memory
+// of a rank by the number of data-parallel ranks, with and without ZeRO-1.
+//
+//   launch/mpirun.sh RANKS build/bench_collectives [--tp N] [--ep N] [--etp N] [--d-model N] [--layers N] [--heads N]
+//     [--kv-heads N] [--experts N] [--top-k N] [--d-ff N] [--vocab N] [--seq-len N] [--batch N] [--steps N] [--recompute]
+//
+// --batch: sequences of a step, over all ranks. Bytes and times are means over ranks and steps. A time includes waiting for
+// ranks that are not there yet; with more ranks than cores, that is most of it.
+#include <sys/resource.h>
+
+#include <boost/program_options.hpp>
+#include <iostream>
+
+#include "dist/runtime.h"
+#include "src/analyse/table.h"
+#include "src/train/memory.h"
+#include "tests/bench/peak.h"
+#include "tests/traffic.h"
+
+namespace sy::bench {
+namespace {
+
+// Passes everything on, and tells dispatch from combine: an Exchange gathers its counts, dispatches rows and weights and
+// combines; backward it dispatches once and combines rows and the weights' gradients.
+class ExpertsComm final : public Comm {
+ public:
+  explicit ExpertsComm(std::unique_ptr<Comm> inner) : inner_(std::move(inner)) {}
+  int size() const override { return inner_->size(); }
+  int rank() const override { return inner_->rank(); }
+  std::unique_ptr<Comm> split(const std::function<int(int)>& color) const override { return inner_->split(color); }
+  void barrier() override { inner_->barrier(); }
+
+  Traffic dispatch, combine;
+
+ private:
+  void do_broadcast(View x, int root) override { inner_->broadcast(x, root); }
+  void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
+  void do_reduce_scatter(ConstView in, View out) override { inner_->reduce_scatter(in, out); }
+  void do_all_gather(ConstView in, View out) override {
+    inner_->all_gather(in, out);
+    next_ = 0;
+  }
+  void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
+    const Traffic before = inner_->traffic(Collective::all_to_all);
+    inner_->all_to_all_v(in, send, out, receive);
+    const Traffic& after = inner_->traffic(Collective::all_to_all);
+    Traffic& part = next_ < 2 || next_ == 3 ? dispatch : combine;
+    part.calls += after.calls - before.calls;
+    part.bytes += after.bytes - before.bytes;
+    part.seconds += after.seconds - before.seconds;
+    next_ = next_ == 5 ? 3 : next_ + 1;
+  }
+
+  std::unique_ptr<Comm> inner_;
+  int next_ = 0;
+};
+
+struct Line {
+  std::string what, group;
+  int ranks;
+  Traffic traffic;  // of this rank, of all steps
+  double needed;
+};
+
+std::string mega(double bytes) { return fmt::format("{:.3f}", bytes / 1e6); }
+
+// What the collectives of each communicator carry.
+const std::map<std::pair<std::string, Collective>, const char*> meanings = {
+    {{"world", Collective::reduce_scatter}, "gradients of norms, routers"},
+    {{"world", Collective::all_gather}, "weights of norms, routers"},
+    {{"world", Collective::all_reduce}, "gradient norm"},
+    {{"dp", Collective::reduce_scatter}, "gradients of dense matrices"},
+    {{"dp", Collective::all_gather}, "weights of dense matrices"},
+    {{"edp", Collective::reduce_scatter}, "gradients of experts"},
+    {{"edp", Collective::all_gather}, "weights of experts"},
+    {{"experts", Collective::all_gather}, "row counts"},
+    {{"tp", Collective::all_gather}, "gather tokens"},
+    {{"tp", Collective::reduce_scatter}, "sum and scatter tokens"},
+    {{"replicas", Collective::all_reduce}, "gradients of shared kv heads"},
+};
+
+std::vector<std::string> cells(const Line& line, Comm& world, Index steps, double step_seconds) {
+  const double over = static_cast<double>(steps) * world.size();
+  const double bytes = world.sum(static_cast<double>(line.traffic.bytes)) / over, needed = world.sum(line.needed) / over;
+  const double seconds = world.sum(line.traffic.seconds) / over;
+  return {line.what, fmt::format("{} x {}", line.group, line.ranks), fmt::format("{}", line.traffic.calls / steps),
+          mega(bytes), needed > 0 ? mega(needed) : "-",
+          needed > 0 ? fmt::format("{:.4f}", bytes / needed) : "-", fmt::format("{:.2f}", seconds * 1e3),
+          fmt::format("{:.3f}", bytes / seconds / 1e9), fmt::format("{:.1f}", 100 * seconds / step_seconds)};
+}
+
+// Gradients are held whole by every rank in both: ZeRO-1 splits the optimizer's moments alone.
+void print_memory(const Config& config, Index vocab, Engine& engine) {
+  Table table({"layout", "weights", "gradients", "m, v", "m, v unsplit", "activations", "total", "without ZeRO"});
+  std::vector<Layout> layouts;
+  for (int dp : {1, 2, 4})
+    for (int ep : {1, dp})
+      if (config.moe.experts % ep == 0 && (ep > 1 || layouts.empty() || layouts.back().ranks != dp))
+        layouts.push_back({dp, 1, ep, 1});
+  const Layout& own = engine.mesh().layout;
+  if (std::none_of(layouts.begin(), layouts.end(), [&](const Layout& l) { return l.str() == own.str(); }))
+    layouts.push_back(own);
+  for (const Layout& l : layouts) {
+    const MemoryPlan plan = plan_memory(config, vocab, l, 0);
+    const Index unsplit = 2 * plan.weights;
+    table.row({l.str(), mega(plan.weights), mega(plan.gradients), mega(plan.optimizer), mega(unsplit),
+               mega(plan.activations), mega(plan.total()), mega(plan.total() - plan.optimizer + unsplit)});
+  }
+  fmt::print("\nPlanned memory of rank 0, MB, {} tokens in a pass:\n{}",
+             config.train.micro_batch * config.model.seq_len, table.str());
+}
+
+int run(Comm& world, int argc, char** argv) {
+  namespace po = boost::program_options;
+  po::options_description options;
+  std::map<std::string, Index> n;
+  for (const auto& [name, value] :
+       {std::pair{"tp", 1}, {"ep", 1}, {"etp", 1}, {"d-model", 256}, {"layers", 4}, {"heads", 8}, {"kv-heads", 8},
+        {"experts", 8}, {"top-k", 2}, {"d-ff", 704}, {"vocab", 257}, {"seq-len", 256}, {"batch", 8}, {"steps", 4}})
+    options.add_options()(name, po::value<Index>(&n[name])->default_value(value));
+  options.add_options()("recompute", po::bool_switch());
+  po::variables_map given;
+  po::store(po::parse_command_line(argc, argv, options), given);
+  po::notify(given);
+
+  const Layout layout{world.size(), static_cast<int>(n["tp"]), static_cast<int>(n["ep"]), static_cast<int>(n["etp"])};
+  if (const std::string problem = layout_problem(layout); !problem.empty()) throw AgreedError(2, problem);
+  const Index S = n["seq-len"], B = n["batch"] / layout.dp(), vocab = n["vocab"], steps = n["steps"], E = n["experts"];
+  const Config config = parse_config(
+      fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\nd_ff={}\n[moe]\nexperts={}\n"
+                  "top_k={}\nd_ff={}\ncapacity_factor=0\n[train]\nmicro_batch={}\nglobal_batch={}\nrecompute={}\n",
+                  n["layers"], n["d-model"], n["heads"], n["kv-heads"], S, n["d-ff"], E, n["top-k"], n["d-ff"], B,
+                  n["batch"], given["recompute"].as<bool>()),
+      "bench");
+  agree(world, [&] { check_config_for_layout(config, layout); });
+
+  Mesh mesh = make_mesh(world, layout);
+  auto owned_experts = std::make_unique<ExpertsComm>(std::move(mesh.experts));
+  ExpertsComm& experts = *owned_experts;
+  mesh.experts = std::move(owned_experts);
+  Engine engine(config, vocab, make_cpu(), std::move(mesh), true);
+  engine.store().initialize(1);
+  GradSync sync(engine.mesh(), engine.store(), engine.scratch());
+  const Index T = B * S;
+  std::vector<std::int32_t> ids(T), targets(T);
+  const RandomStream random(1, "bench");
+  for (Index i = 0; i < T; ++i) {
+    const Index at = engine.mesh().coord.dp * T + i;
+    ids[i] = static_cast<std::int32_t>(random.bits(2 * at) % vocab);
+    targets[i] = static_cast<std::int32_t>(random.bits(2 * at + 1) % vocab);
+  }
+  Index done = 0;
+  const auto train = [&] {
+    std::vector<RouterStats> stats = engine.make_stats();
+    engine.train({B, S, ids, targets, n["batch"] * S, n["batch"], 1}, stats);
+    sync.step(config.train, 1e-4, ++done);
+  };
+
+  train();  // arenas grow
+  const auto groups = test::groups_of(engine.mesh(), sync);
+  const auto snapshot = [&] {
+    std::map<std::pair<std::string, Collective>, Traffic> all;
+    for (const auto& [name, group] : groups)
+      for (int kind = 0; group && kind < num_collectives; ++kind)
+        all[{name, static_cast<Collective>(kind)}] = group->traffic(static_cast<Collective>(kind));
+    return all;
+  };
+  test::RoutedRows routed(engine.mesh());
+  engine.observe_routing([&](const RoutingView& r) { routed.count(r, engine.mesh(), E); });
+  world.barrier();
+  const auto before = snapshot();
+  experts.dispatch = experts.combine = {};
+  const double started = seconds_now();
+  for (Index i = 0; i < steps; ++i) train();
+  const double mine = seconds_now() - started;
+  const auto after = snapshot();
+  const Traffic dispatch = experts.dispatch, combine = experts.combine;
+  const double step_seconds = world.sum(mine) / world.size() / static_cast<double>(steps);
+
+  const int P = experts.size(), me = experts.rank();
+  std::vector<Index> rows(P * P);
+  experts.all_gather(view_of(routed.rows.data(), {P}), view_of(rows.data(), {P * P}));
+  Index leaving = 0, arriving = 0, tokens = 0;
+  for (int r = 0; r < P; ++r) {
+    leaving += r == me ? 0 : rows[me * P + r];
+    arriving += r == me ? 0 : rows[r * P + me];
+    tokens += r == me ? 0 : routed.tokens[r];
+  }
+
+  // Formulas of one step with the mean rows of all; bytes are linear in them.
+  const test::Loads loads = test::expected_loads(config, vocab, layout, world.rank(), B, 1, 0, 0);
+  const double passes = config.train.recompute ? 3 : 2, D = static_cast<double>(n["d-model"]);
+  std::vector<Line> lines;
+  for (const auto& [key, load] : loads) {
+    const auto& [group, kind] = key;
+    const Traffic &a = after.at(key), &b = before.at(key);
+    const auto of = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == group; });
+    const int ranks = of->second->size();
+    if (kind == Collective::all_to_all) {
+      lines.push_back({"dispatch rows", group, ranks, dispatch, 4 * D * passes * leaving});
+      lines.push_back({"combine rows", group, ranks, combine, 4 * D * passes * arriving});
+      continue;
+    }
+    lines.push_back({fmt::format("{} {}", name_of(kind), meanings.at(key)), group, ranks,
+                     {a.calls - b.calls, a.bytes - b.bytes, a.seconds - b.seconds}, load.needed * steps});
+  }
+  Table table({"collective", "group x ranks", "calls", "MB", "needed", "ratio", "ms", "GB/s", "% of step"});
+  for (const Line& line : lines) table.row(cells(line, world, steps, step_seconds));
+
+  // Of the k rows of a token, a share (P - 1) / P leaves its rank where experts are equally loaded; each part of an
+  // expert's width takes one. A token whose experts share a rank could do with one row for both.
+  Index moe_layers = 0;
+  for (Index layer = 0; layer < config.model.layers; ++layer) moe_layers += config.is_moe(layer);
+  const double balanced = static_cast<double>(T / layout.tp * n["top-k"] * layout.etp * moe_layers) * (P - 1) / P;
+  const double mean_leaving = world.sum(static_cast<double>(leaving)) / static_cast<double>(steps * world.size());
+  const double mean_tokens = world.sum(static_cast<double>(tokens)) / static_cast<double>(steps * world.size());
+  const auto received = [&](int rank) {
+    Index sum = 0;
+    for (int r = 0; r < P; ++r) sum += rows[r * P + rank];
+    return sum / steps;
+  };
+  const Index most_received = world.max(received(me));
+
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  const Index resident = world.max(Index{usage.ru_maxrss} * 1024), allocated = world.max(engine.store().allocated_bytes());
+  const Index saved = world.max(engine.saved().peak()), scratch = world.max(engine.scratch().peak());
+  const Index reserved = world.max(engine.saved().reserved() + engine.scratch().reserved());
+  if (world.rank() != 0) return 0;
+
+  fmt::print("{}; {} ranks, {}; {}\n", engine.backend().describe(), world.size(), layout.str(),
+             config.train.recompute ? "activations recomputed" : "activations kept");
+  fmt::print("d_model {} layers {} experts {} top-{} d_ff {} vocab {}, {} x {} tokens a step, {} steps of {:.1f} ms\n\n",
+             n["d-model"], n["layers"], E, n["top-k"], n["d-ff"], vocab, n["batch"], S, steps, step_seconds * 1e3);
+  if (lines.empty()) fmt::print("One rank: no collective.\n");
+  else fmt::print("Sent by a rank in a step, mean of all:\n{}", table.str());
+  if (P > 1)
+    fmt::print("Rows that leave a rank in a forward pass: {:.0f}; {:.0f} if experts were equally loaded, {:.0f} if a token "
+               "went once to each rank.\nRows that a rank's experts compute: the most {}, {:.0f} if equally loaded.\n",
+               mean_leaving, balanced, mean_tokens, most_received, balanced * P / (P - 1));
+  print_memory(config, vocab, engine);
+  fmt::print("\nMeasured in this run, the most of any rank: weights, gradients and moments {} MB; activations {} MB (saved {}, "
+             "scratch {}; reserved {}); resident {} MB\n",
+             mega(allocated), mega(saved + scratch), mega(saved), mega(scratch), mega(reserved), mega(resident));
+  return 0;
+}
+
+}  // namespace
+}  // namespace sy::bench
+
+int main(int argc, char** argv) {
+  sy::Runtime runtime(&argc, &argv);
+  return runtime.run([&] { return sy::bench::run(runtime.world(), argc, argv); });
+}
