@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <new>
+#include <tuple>
 
 #include "dist/comm_mpi.h"
 
@@ -16,7 +18,25 @@ bool launched() {
   return false;
 }
 
-void print_error(const std::string& what) { std::cerr << "switchyard: " << what << std::endl; }
+// One line, whatever a file or an argument that it quotes is made of.
+void print_error(std::string what) {
+  for (char& c : what)
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+  std::cerr << "switchyard: " << what << std::endl;
+}
+
+// The exit code and the words of the exception being handled.
+std::pair<int, std::string> current_error() {
+  try {
+    throw;
+  } catch (const Error& e) {
+    return {e.exit_code(), e.what()};
+  } catch (const std::bad_alloc&) {
+    return {1, "not enough memory: use smaller values, or more ranks"};
+  } catch (const std::exception& e) {
+    return {1, e.what()};
+  }
+}
 
 }  // namespace
 
@@ -45,11 +65,8 @@ int Runtime::run(const std::function<int()>& program) {
   } catch (const AgreedError& e) {
     if (world_->rank() == 0) print_error(e.what());
     return e.exit_code();
-  } catch (const Error& e) {
-    code = e.exit_code();
-    what = e.what();
-  } catch (const std::exception& e) {
-    what = e.what();
+  } catch (const std::exception&) {
+    std::tie(code, what) = current_error();
   }
   if (world_->size() > 1) what = fmt::format("rank {}: {}", world_->rank(), what);
   print_error(what);
@@ -58,16 +75,12 @@ int Runtime::run(const std::function<int()>& program) {
 }
 
 void agree(Comm& comm, const std::function<void()>& work) {
-  Index code = 0;
+  int code = 0;
   std::string what;
   try {
     work();
-  } catch (const Error& e) {
-    code = e.exit_code();
-    what = e.what();
-  } catch (const std::exception& e) {
-    code = 1;
-    what = e.what();
+  } catch (const std::exception&) {
+    std::tie(code, what) = current_error();
   }
   const Index lowest = comm.size() - comm.max(code != 0 ? comm.size() - comm.rank() : 0);
   if (lowest == comm.size()) return;

@@ -144,7 +144,9 @@ fs::path resolve_checkpoint(const fs::path& step_or_run, std::vector<std::string
   std::error_code error;
   if (!fs::is_directory(step_or_run, error)) none(step_or_run.string() + " is no folder");
   const fs::path checkpoints = checkpoints_of(step_or_run);
-  if (!fs::is_directory(checkpoints, error) || fs::exists(step_or_run / manifest_name, error)) {
+  // A run has its configuration before its first checkpoint.
+  const bool run = fs::is_directory(checkpoints, error) || fs::exists(step_or_run / "config.ini", error);
+  if (!run || fs::exists(step_or_run / manifest_name, error)) {
     const auto problems = verify_checkpoint(step_or_run);
     if (problems.empty()) return (step_or_run / "").parent_path();  // without a slash at the end
     bad_input("{} is no whole checkpoint: {}", step_or_run.string(), fmt::join(problems, "; "));
@@ -157,9 +159,11 @@ fs::path resolve_checkpoint(const fs::path& step_or_run, std::vector<std::string
     const std::string warning =
         fmt::format("checkpoint {} is passed over: {}", dir.string(), fmt::join(problems, "; "));
     if (warnings) warnings->push_back(warning);
-    damaged += "\n  " + warning;
+    damaged += (damaged.empty() ? "" : "; ") + warning;
   }
-  bad_input("{} holds no whole checkpoint{}", checkpoints.string(), damaged.empty() ? "" : ":" + damaged);
+  if (damaged.empty())
+    bad_input("{} holds no checkpoint yet: wait until the run has written its first", step_or_run.string());
+  bad_input("{} holds no whole checkpoint: {}", checkpoints.string(), damaged);
 }
 
 }  // namespace sy

@@ -20,18 +20,21 @@ StepResult Trainer::step() {
   const Index micro_batches = t.global_batch / (dp * B);
 
   std::vector<RouterStats> stats = engine_.make_stats();
-  std::vector<std::int32_t> window(S + 1), ids(B * S), targets(B * S);
+  std::vector<std::int32_t> window(S + 1), ids(micro_batches * B * S), targets(micro_batches * B * S);
+  // The step's samples lie side by side over (micro-batch, data-parallel rank, sequence). All are read before the ranks
+  // exchange anything else, so that what is wrong with one rank's is every rank's error.
+  agree(*mesh.world, [&] {
+    for (Index i = 0; i < micro_batches * B; ++i) {
+      samples_.read(samples_done_ + (i / B * dp + mesh.coord.dp) * B + i % B, window);
+      std::copy_n(window.begin(), S, ids.begin() + i * S);
+      std::copy_n(window.begin() + 1, S, targets.begin() + i * S);
+    }
+  });
   double loss_sum = 0, z_loss = 0;
   for (Index micro = 0; micro < micro_batches; ++micro) {
-    for (Index b = 0; b < B; ++b) {
-      // The step's samples lie side by side over (micro-batch, data-parallel rank, sequence).
-      const Index sample = samples_done_ + (micro * dp + mesh.coord.dp) * B + b;
-      samples_.read(sample, window);
-      std::copy_n(window.begin(), S, ids.begin() + b * S);
-      std::copy_n(window.begin() + 1, S, targets.begin() + b * S);
-    }
+    const auto of_micro = [&](const std::vector<std::int32_t>& all) { return std::span(all).subspan(micro * B * S, B * S); };
     const PassResult pass =
-        engine_.train({B, S, ids, targets, t.global_batch * S, t.global_batch, micro_batches}, stats);
+        engine_.train({B, S, of_micro(ids), of_micro(targets), t.global_batch * S, t.global_batch, micro_batches}, stats);
     loss_sum += pass.loss_sum;
     z_loss += pass.output_z_loss;
   }

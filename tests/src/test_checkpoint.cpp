@@ -285,7 +285,10 @@ TEST(CheckpointDamage, NoCheckpointAtAll) {
   EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(run.path() / "none", nullptr); }), "none is no folder"));
   EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(run.path(), nullptr); }), "manifest.json is missing"));
   fs::create_directories(checkpoints_of(run.path()));
-  EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(run.path(), nullptr); }), "holds no whole checkpoint"));
+  EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(run.path(), nullptr); }), "holds no checkpoint yet"));
+  fs::remove(checkpoints_of(run.path()));
+  write_file(run.path() / "config.ini", "[run]\n");
+  EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(run.path(), nullptr); }), "holds no checkpoint yet"));
 
   const fs::path dir = write_as(run.path(), {1, 1, 1, 1}, 200);
   const std::string text = read_file(dir / manifest_name);

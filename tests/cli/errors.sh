@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# What goes wrong in the middle of things: told once, on one line, with nothing half done left under a final name.
+source "$2/tests/cli/lib/lib.sh"
+
+mkdir text
+for i in $(seq 1 100); do echo "token $i is sent to expert $((i * 5 % 7)) and then to expert $((i * 3 % 8))" >"text/$i"; done
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+cat >config.ini <<'INI'
+[model]
+layers = 2
+d_model = 32
+heads = 4
+seq_len = 16
+[moe]
+experts = 4
+d_ff = 32
+[train]
+steps = 8
+global_batch = 6
+micro_batch = 1
+warmup = 2
+[data]
+path = data
+[run]
+dir = run
+checkpoint_every = 4
+INI
+ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
+
+# Several ranks find token ids beyond the vocabulary at once.
+cp -r data wrong
+sed -i 's/tokenizer = bytes/tokenizer = none/; s/vocab = 257/vocab = 40/' wrong/dataset.ini
+for n in 1 3; do
+  rm -rf ids
+  expect_error "the vocabulary has only 40" ranks "$n" train config.ini --data.path=wrong --run.dir=ids
+  expect_no_file ids/checkpoints
+done
+
+# A file that cannot grow, as on a full disk: the run ends with an error, and the checkpoint before it is whole.
+expect_ok "$switchyard" train config.ini --train.steps=4
+expect_ok "$switchyard" inspect run --verify
+cat >small-disk <<'SH'
+trap '' XFSZ  # writing beyond the limit is then an error of the call, as on a full disk
+ulimit -f 100
+exec "$@"
+SH
+for n in 1 3; do
+  # tcp: shared memory would be files too.
+  expect_exit 1 env OMPI_MCA_btl=self,tcp "$root/launch/mpirun.sh" "$n" bash small-disk "$switchyard" train config.ini --run.resume=true
+  [[ $(grep -c '^switchyard: cannot write' "$work/.err") -eq 1 ]] || die "not exactly one error on $n ranks"
+  expect_ok "$switchyard" inspect run --verify
+  expect_output "step-00000004: OK"
+  expect_no_file run/checkpoints/step-00000008
+done
+expect_ok ranks 3 train config.ini --run.resume=true
+expect_output "(step 4)"
+
+# A rank that is killed ends the run; the others do not wait for it.
+cat >with-pid <<'SH'
+echo $$ >pid-$OMPI_COMM_WORLD_RANK
+exec "$@"
+SH
+"$root/launch/mpirun.sh" 3 bash with-pid "$switchyard" train config.ini --run.dir=killed --train.steps=1000000 \
+  --run.checkpoint_every=0 >killed.out 2>&1 &
+pid=$!
+for _ in $(seq 300); do [[ -s killed/metrics.jsonl ]] && break; sleep 0.1; done
+kill -9 "$(cat pid-2)"
+for _ in $(seq 300); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
+code=0; wait "$pid" || code=$?
+[[ $code -ne 0 && $code -ne 143 ]] || die "exit code $code after a rank was killed: $(cat killed.out)"
+expect_error "holds no checkpoint yet" "$switchyard" experts killed
+
+# What an error quotes may hold anything; it stays one line.
+expect_error "unknown command" "$switchyard" $'new\nswitchyard: line'
+printf '\001\002\r\nx' >binary.ini
+expect_error "binary.ini" "$switchyard" train binary.ini
+[[ $(wc -l <"$work/.err") -eq 1 ]] || die "more than one line"
+expect_ok "$switchyard" help --help
