@@ -22,7 +22,7 @@ const std::vector<Command>& commands() {
 }
 
 int help_command(CommandLine& line) {
-  if (line.args.empty()) {
+  if (line.args.empty() || line.args.front() == "--help" || line.args.front() == "-h") {
     fmt::print("Switchyard trains mixture-of-experts decoders on MPI ranks.\n\nusage: switchyard COMMAND ...\n\n");
     for (const Command& c : commands()) fmt::print("  {:<9} {}\n", c.name, c.summary);
     fmt::print("\n`switchyard help COMMAND` says more; `switchyard help config` lists every configuration key.\n");

@@ -19,7 +19,7 @@ int generate_command(CommandLine& line) {
   options.add_options()                                                                                   //
       ("prompt", po::value<std::string>(&prompt)->required(), "text to continue")                         //
       ("tokens", po::value<Index>(&count)->default_value(200), "tokens to add at most")                   //
-      ("temperature", po::value<double>(&sampling.temperature)->default_value(0.8), "0: always the most likely token")
+      ("temperature", po::value<double>(&sampling.temperature)->default_value(0.8, "0.8"), "0: always the most likely token")
       ("top-k", po::value<Index>(&sampling.top_k)->default_value(0), "choose among the k most likely tokens; 0: all")
       ("top-p", po::value<double>(&sampling.top_p)->default_value(1.0), "choose among those that reach this probability")
       ("seed", po::value<std::uint64_t>(&seed)->default_value(1), "of the random choices")                //
