@@ -10,8 +10,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
       store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training),
       saved_([this](Index bytes) { return backend_->allocate(bytes); }),
       scratch_([this](Index bytes) { return backend_->allocate(bytes); }) {
-  if (vocab < mesh_.layout.tp)
-    bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", vocab, mesh_.layout.tp);
+  SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   if (config.model.position == Position::rope) {
     const std::vector<float> table = rope_table(config, config.model.seq_len);
     const Index pairs = static_cast<Index>(table.size()) / 2 / config.model.seq_len;

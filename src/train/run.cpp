@@ -4,6 +4,7 @@
 
 #include "dist/runtime.h"
 #include "src/io/files.h"
+#include "src/train/history.h"
 #include "src/train/memory.h"
 #include "src/train/trainer.h"
 
@@ -32,55 +33,6 @@ std::string join(const std::vector<std::string>& items) {
   std::string s;
   for (const std::string& i : items) s += (s.empty() ? "" : "; ") + i;
   return s;
-}
-
-// Sums of the routers' counts since the last time they were taken.
-struct Window {
-  std::vector<std::vector<Index>> routed, dropped;
-  std::vector<std::vector<double>> probability;
-  Index steps = 0;
-
-  void add(const StepResult& r) {
-    if (steps++ == 0) {
-      routed = r.routed;
-      dropped = r.dropped;
-      probability = r.probability;
-      return;
-    }
-    for (std::size_t l = 0; l < routed.size(); ++l)
-      for (std::size_t e = 0; e < routed[l].size(); ++e) {
-        routed[l][e] += r.routed[l][e];
-        dropped[l][e] += r.dropped[l][e];
-        probability[l][e] += r.probability[l][e];
-      }
-  }
-};
-
-void close_window(Window& w, Index step, ExpertHistory& history) {
-  if (w.steps == 0 || w.routed.empty()) return;
-  history.steps.push_back(step);
-  for (std::size_t l = 0; l < w.routed.size(); ++l)
-    for (std::size_t e = 0; e < w.routed[l].size(); ++e) {
-      history.routed.push_back(w.routed[l][e]);
-      history.dropped.push_back(w.dropped[l][e]);
-      history.probability.push_back(static_cast<float>(w.probability[l][e] / static_cast<double>(w.steps)));
-    }
-  w = {};
-}
-
-// The windows after `step`, summed. A checkpoint closes a window too, so a log line may span several.
-ExpertCounts counts_since(Index step, const ExpertHistory& h) {
-  ExpertCounts c;
-  if (h.layers == 0) return c;
-  c.routed.assign(h.layers, std::vector<Index>(h.experts));
-  c.dropped = c.routed;
-  for (Index w = h.windows(); w-- > 0 && h.steps[w] > step;)
-    for (Index l = 0; l < h.layers; ++l)
-      for (Index e = 0; e < h.experts; ++e) {
-        c.routed[l][e] += h.routed[(w * h.layers + l) * h.experts + e];
-        c.dropped[l][e] += h.dropped[(w * h.layers + l) * h.experts + e];
-      }
-  return c;
 }
 
 class Run {
@@ -117,10 +69,10 @@ class Run {
       const StepResult result = trainer_.step();
       const Index step = trainer_.steps_done();
       const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
-      window_.add(result);
+      if (lead()) window_.add(result);  // the history lives on the rank that writes it
       ExpertCounts counts;
       if (log) {
-        close_window(window_, step, state_.experts);
+        window_.close(step, state_.experts);
         counts = counts_since((step - 1) / config_.run.log_every * config_.run.log_every, state_.experts);
       }
       agree(world_, [&] {
@@ -191,10 +143,15 @@ class Run {
       load_checkpoint(path, engine_.store());
       const TrainState there = read_state(path);
       trainer_.set_progress(there.step, there.samples, there.tokens);
-      if (there.experts.layers == state_.experts.layers && there.experts.experts == state_.experts.experts)
+      if (lead() && there.experts.layers == state_.experts.layers && there.experts.experts == state_.experts.experts)
         state_.experts = there.experts;
       if (!there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
     });
+    const auto other_data = differences(config_, parse_config(read_state(path).config, path.string()),
+                                        {"model.seq_len", "train.seed", "data.path"});
+    if (lead() && !other_data.empty())
+      fmt::print(stderr, "switchyard: warning: the order of samples changes with {}: some may be seen twice, others not\n",
+                 join(other_data));
     say(fmt::format("resumed from {} (step {})", path.string(), trainer_.steps_done()));
   }
 
@@ -226,7 +183,7 @@ class Run {
   }
 
   void save() {
-    close_window(window_, trainer_.steps_done(), state_.experts);
+    window_.close(trainer_.steps_done(), state_.experts);
     state_.step = trainer_.steps_done();
     state_.samples = trainer_.samples_done();
     state_.tokens = trainer_.tokens_done();
@@ -243,7 +200,7 @@ class Run {
   Engine engine_;
   Trainer trainer_;
   TrainState state_;
-  Window window_;
+  HistoryWindow window_;
 };
 
 }  // namespace
@@ -259,6 +216,9 @@ int run_training(Comm& world, const Config& config) {
     // Everything that can be wrong on one rank alone is tried before the first collective.
     const Dataset dataset(config.data.path);
     const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
+    if (dataset.vocab() < layout.tp)
+      bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", dataset.vocab(),
+                layout.tp);
     make_backend(config.run.backend);
   });
   return Run(world, config, layout).execute();

@@ -59,10 +59,10 @@ StepResult Trainer::step() {
   StepMetrics& m = result.metrics;
   m.step = step_ + 1;
   m.lr = learning_rate(t, m.step);
-  m.grad_norm = grad_sync_.step(t, m.lr, m.step);
   const double tokens = static_cast<double>(t.global_batch * S);
   const std::size_t tail = sums.size() - 3;
   m.loss = sums[tail] / tokens;
+  m.grad_norm = std::isfinite(m.loss) ? grad_sync_.step(t, m.lr, m.step) : std::nan("");
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];
   if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss))

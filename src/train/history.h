@@ -1,0 +1,31 @@
+// The experts' history as a run writes it: counts are summed in a window until a log line or a checkpoint closes it.
+#pragma once
+
+#include "src/io/checkpoint.h"
+#include "src/train/metrics.h"
+#include "src/train/trainer.h"
+
+namespace sy {
+
+// Sums of the routers' counts since the last window was closed.
+class HistoryWindow {
+ public:
+  void add(const StepResult& result);
+  // Appends the window that ends with `step` and starts an empty one. Nothing where no step was added. Old windows are
+  // merged, so that a long run's history stays within max_windows.
+  void close(Index step, ExpertHistory& history);
+  static constexpr Index max_windows = 2048;
+
+ private:
+  std::vector<std::vector<Index>> routed_, dropped_;
+  std::vector<std::vector<double>> probability_;
+  Index steps_ = 0;
+};
+
+// The windows after `step`, summed: what a log line reports, which may span windows that checkpoints closed.
+ExpertCounts counts_since(Index step, const ExpertHistory& history);
+
+// Halves the resolution of the older half: windows (0, 1), (2, 3), ... become one each.
+void merge_older_half(ExpertHistory& history);
+
+}  // namespace sy

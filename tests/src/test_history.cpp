@@ -1,0 +1,60 @@
+#include <gtest/gtest.h>
+
+#include "src/train/history.h"
+
+namespace sy {
+namespace {
+
+StepResult step_with(Index routed, Index dropped, double probability) {
+  StepResult r;
+  r.routed = {{routed, 2 * routed}};
+  r.dropped = {{dropped, 0}};
+  r.probability = {{probability, 1 - probability}};
+  return r;
+}
+
+ExpertHistory one_layer_of_two() {
+  ExpertHistory h;
+  h.layers = 1;
+  h.experts = 2;
+  h.layer_ids = {3};
+  return h;
+}
+
+TEST(History, AWindowSumsCountsAndAveragesProbability) {
+  ExpertHistory h = one_layer_of_two();
+  HistoryWindow w;
+  w.close(0, h);
+  EXPECT_EQ(h.windows(), 0);
+  w.add(step_with(10, 1, 0.25));
+  w.add(step_with(20, 2, 0.75));
+  w.close(2, h);
+  w.add(step_with(5, 5, 0.125));
+  w.close(3, h);
+  EXPECT_EQ(h.steps, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(h.routed, (std::vector<std::int64_t>{30, 60, 5, 10}));
+  EXPECT_EQ(h.dropped, (std::vector<std::int64_t>{3, 0, 5, 0}));
+  EXPECT_EQ(h.probability, (std::vector<float>{0.5f, 0.5f, 0.125f, 0.875f}));
+  EXPECT_EQ(counts_since(0, h).routed, (std::vector<std::vector<Index>>{{35, 70}}));
+  EXPECT_EQ(counts_since(2, h).dropped, (std::vector<std::vector<Index>>{{5, 0}}));
+}
+
+TEST(History, ALongRunStaysBoundedAndLosesNoCount) {
+  ExpertHistory h = one_layer_of_two();
+  HistoryWindow w;
+  const Index steps = 3 * HistoryWindow::max_windows;
+  for (Index s = 1; s <= steps; ++s) {
+    w.add(step_with(s, 1, 0.25));
+    w.close(s, h);
+    ASSERT_LE(h.windows(), HistoryWindow::max_windows);
+  }
+  EXPECT_EQ(h.steps.back(), steps);
+  EXPECT_TRUE(std::is_sorted(h.steps.begin(), h.steps.end()));
+  EXPECT_EQ(counts_since(0, h).routed[0][0], steps * (steps + 1) / 2);
+  EXPECT_EQ(counts_since(0, h).dropped[0][0], steps);
+  EXPECT_EQ(counts_since(steps - 7, h).dropped[0][0], 7);  // the newest windows keep their resolution
+  for (Index i = 0; i < h.windows(); ++i) ASSERT_FLOAT_EQ(h.probability[2 * i], 0.25f);
+}
+
+}  // namespace
+}  // namespace sy
