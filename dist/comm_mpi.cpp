@@ -35,11 +35,16 @@ void reduce_into(DType type, std::byte* x, const std::byte* y, Index n, Reduce o
     reduce_into(reinterpret_cast<T*>(x), reinterpret_cast<const T*>(y), n, op);
   };
   switch (type) {
-    case DType::f32: return as(float{});
-    case DType::f64: return as(double{});
-    case DType::i32: return as(std::int32_t{});
-    case DType::i64: return as(std::int64_t{});
-    default: SY_ASSERT(false, "no reduction of {}", info(type).name);
+    case DType::f32:
+      return as(float{});
+    case DType::f64:
+      return as(double{});
+    case DType::i32:
+      return as(std::int32_t{});
+    case DType::i64:
+      return as(std::int64_t{});
+    default:
+      SY_ASSERT(false, "no reduction of {}", info(type).name);
   }
 }
 
@@ -104,7 +109,8 @@ class CommMpi final : public Comm {
       for (int i = 1; i < size_; ++i) {
         const int from = (rank_ + size_ - i) % size_, to = (rank_ + i) % size_;
         check_mpi(MPI_Irecv(scratch_.data() + from * count * 4, narrow(count), MPI_FLOAT, from, 0, comm_,
-                            &requests.emplace_back()), "MPI_Irecv");
+                            &requests.emplace_back()),
+                  "MPI_Irecv");
         check_mpi(MPI_Isend(in.f32() + to * n + at, narrow(count), MPI_FLOAT, to, 0, comm_, &requests.emplace_back()),
                   "MPI_Isend");
       }
@@ -153,10 +159,12 @@ class CommMpi final : public Comm {
       const int from = (rank_ + size_ - i) % size_, to = (rank_ + i) % size_;
       for (Index at = 0; at < receive[from]; at += message_bytes)
         check_mpi(MPI_Irecv(out + begin[from] + at, narrow(std::min(message_bytes, receive[from] - at)), MPI_BYTE, from,
-                            0, comm_, &requests.emplace_back()), "MPI_Irecv");
+                            0, comm_, &requests.emplace_back()),
+                  "MPI_Irecv");
       for (Index at = 0; at < send[to]; at += message_bytes)
         check_mpi(MPI_Isend(source(to) + at, narrow(std::min(message_bytes, send[to] - at)), MPI_BYTE, to, 0, comm_,
-                            &requests.emplace_back()), "MPI_Isend");
+                            &requests.emplace_back()),
+                  "MPI_Isend");
     }
     if (receive[rank_] > 0 && out + begin[rank_] != source(rank_))
       std::memcpy(out + begin[rank_], source(rank_), receive[rank_]);
@@ -171,6 +179,8 @@ class CommMpi final : public Comm {
 
 }  // namespace
 
-std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned) { return std::make_unique<CommMpi>(comm, owned); }
+std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned) {
+  return std::make_unique<CommMpi>(comm, owned);
+}
 
 }  // namespace sy

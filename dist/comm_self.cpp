@@ -22,11 +22,15 @@ class CommSelf final : public Comm {
   void do_all_reduce(View, Reduce) override {}
   void do_reduce_scatter(ConstView in, View out) override { copy(in, out); }
   void do_all_gather(ConstView in, View out) override { copy(in, out); }
-  void do_all_to_all_v(ConstView in, std::span<const Index>, View out, std::span<const Index>) override { copy(in, out); }
+  void do_all_to_all_v(ConstView in, std::span<const Index>, View out, std::span<const Index>) override {
+    copy(in, out);
+  }
 };
 
 }  // namespace
 
-std::unique_ptr<Comm> make_comm_self() { return std::make_unique<CommSelf>(); }
+std::unique_ptr<Comm> make_comm_self() {
+  return std::make_unique<CommSelf>();
+}
 
 }  // namespace sy

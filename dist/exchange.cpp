@@ -5,8 +5,8 @@
 namespace sy {
 
 DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, int ranks, int rank, Index experts) {
-  SY_ASSERT(static_cast<Index>(counts.size()) == ranks * experts && experts % ranks == 0, "{} counts of {} experts on {} ranks",
-            counts.size(), experts, ranks);
+  SY_ASSERT(static_cast<Index>(counts.size()) == ranks * experts && experts % ranks == 0,
+            "{} counts of {} experts on {} ranks", counts.size(), experts, ranks);
   const Index local = experts / ranks;
   const auto count = [&](int source, Index expert) { return static_cast<Index>(counts[source * experts + expert]); };
   DispatchPlan plan;
@@ -69,7 +69,9 @@ Shape with_rows(const Shape& shape, Index rows) {
 }
 
 // Both are read as rows of floats: [n] is n rows of one.
-View matrix(View x) { return x.shape().size() == 1 ? x.reshape({x.dim(0), 1}) : x; }
+View matrix(View x) {
+  return x.shape().size() == 1 ? x.reshape({x.dim(0), 1}) : x;
+}
 
 }  // namespace
 

@@ -18,12 +18,12 @@ namespace sy {
 
 // Who sends how many rows to whom. Pure.
 struct DispatchPlan {
-  std::vector<Index> send, receive;    // [P] rows to and from each rank
-  Index sent = 0, received = 0;        // their sums
-  std::vector<std::int32_t> offsets;   // [E / P + 1] first received row of each local expert, once in order
-  std::vector<std::int32_t> order;     // [received] row in order -> row as it arrived
-  std::vector<std::int32_t> inverse;   // [received] row as it arrived -> row in order
-  bool in_order = true;                // order is the identity
+  std::vector<Index> send, receive;   // [P] rows to and from each rank
+  Index sent = 0, received = 0;       // their sums
+  std::vector<std::int32_t> offsets;  // [E / P + 1] first received row of each local expert, once in order
+  std::vector<std::int32_t> order;    // [received] row in order -> row as it arrived
+  std::vector<std::int32_t> inverse;  // [received] row as it arrived -> row in order
+  bool in_order = true;               // order is the identity
 };
 // counts: [P, E] rows that each rank has for each expert.
 DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, int ranks, int rank, Index experts);
@@ -36,8 +36,8 @@ class Exchange {
 
   Index sent() const { return plan_.sent; }
   Index received() const { return plan_.received; }
-  ConstView offsets() const { return offsets_; }  // [E / P + 1] i32
-  bool local() const { return ep_->size() == 1; } // dispatch and combine then return their argument
+  ConstView offsets() const { return offsets_; }   // [E / P + 1] i32
+  bool local() const { return ep_->size() == 1; }  // dispatch and combine then return their argument
 
   // rows: [sent, ...] by (expert, token) -> [received, ...] by (local expert, global token), taken from `arena`.
   View dispatch(View rows, Arena& arena, Arena& scratch) const;

@@ -20,9 +20,7 @@ std::string layout_problem(const Layout& l) {
 Mesh make_mesh(Comm& world, const Layout& layout) {
   SY_ASSERT(layout_problem(layout).empty(), "{}", layout_problem(layout));
   // The ranks of one axis share the other coordinates; the colour names those. Their order is that of the axis.
-  const auto along = [&](auto others) {
-    return world.split([&](int rank) { return others(coord_of(layout, rank)); });
-  };
+  const auto along = [&](auto others) { return world.split([&](int rank) { return others(coord_of(layout, rank)); }); };
   return {layout,
           coord_of(layout, world.rank()),
           world.rank(),

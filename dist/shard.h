@@ -36,7 +36,9 @@ struct Box {
 };
 
 // How many coordinates of an axis of `parts` hold the same element of a dimension of n: more than one where n < parts.
-inline int replicas_of(Index n, int parts) { return n > 0 && n < parts ? static_cast<int>(parts / n) : 1; }
+inline int replicas_of(Index n, int parts) {
+  return n > 0 && n < parts ? static_cast<int>(parts / n) : 1;
+}
 
 // The part of a tensor of this shape that a rank at `coord` holds. A dimension smaller than its axis (kv heads with
 // K < tp) is replicated: coordinate c holds index c * n / parts.

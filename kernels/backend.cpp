@@ -18,14 +18,13 @@ class Operands {
     return *this;
   }
   // The same, but the operand may be none.
-  const Operands& optional(const char* name, ConstView v, const Shape& shape,
-                           DType dtype = DType::f32) const {
+  const Operands& optional(const char* name, ConstView v, const Shape& shape, DType dtype = DType::f32) const {
     return v ? is(name, v, shape, dtype) : *this;
   }
   // Only the number of dimensions and the type are known: the other operands follow from this one.
   const Operands& dims(const char* name, ConstView v, int dims, DType dtype = DType::f32) const {
-    SY_ASSERT(v.shape().size() == dims && v.dtype() == dtype, "{}: {} is {} {}, not {} with {} dimensions",
-              operation_, name, info(v.dtype()).name, v.shape().str(), info(dtype).name, dims);
+    SY_ASSERT(v.shape().size() == dims && v.dtype() == dtype, "{}: {} is {} {}, not {} with {} dimensions", operation_,
+              name, info(v.dtype()).name, v.shape().str(), info(dtype).name, dims);
     present(name, v);
     return *this;
   }
@@ -155,8 +154,7 @@ void Backend::bias_backward(ConstView dy, View dbias) {
 
 // ---- norms ----
 
-void Backend::norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
-                           View stats) {
+void Backend::norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats) {
   const Operands check("norm_forward");
   SY_ASSERT(desc.kind != NormKind::none, "norm_forward: no norm to compute");
   check.dims("x", x, 2);
@@ -166,8 +164,8 @@ void Backend::norm_forward(const NormDesc& desc, ConstView x, ConstView weight, 
   do_norm_forward(desc, x, weight, bias, y, stats);
 }
 
-void Backend::norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight,
-                            ConstView stats, View dx, View dweight, View dbias) {
+void Backend::norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                            View dweight, View dbias) {
   const Operands check("norm_backward");
   SY_ASSERT(desc.kind != NormKind::none, "norm_backward: no norm to compute");
   check.dims("x", x, 2);
@@ -191,8 +189,8 @@ void Backend::activation_forward(const FfnActivation& desc, ConstView h, ConstVi
   if (y.elements() > 0) do_activation_forward(desc, h, row_scale, y);
 }
 
-void Backend::activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
-                                  View dh, View drow_scale) {
+void Backend::activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
+                                  View drow_scale) {
   const Operands check("activation_backward");
   check.dims("dy", dy, 2);
   const Index r = dy.dim(0), f = dy.dim(1);
@@ -213,10 +211,9 @@ void Backend::activation_backward(const FfnActivation& desc, ConstView dy, Const
 void Backend::rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) {
   const Operands check("rope");
   check.dims("x", x, 3).dims("table", table, 3);
-  check.is("positions", positions, {x.dim(0)}, DType::i32)
-      .is("table", table, {table.dim(0), table.dim(1), 2});
-  SY_ASSERT(heads >= 0 && heads <= x.dim(1) && 2 * table.dim(1) <= x.dim(2),
-            "rope: {} heads of x {} by table {}", heads, x.shape().str(), table.shape().str());
+  check.is("positions", positions, {x.dim(0)}, DType::i32).is("table", table, {table.dim(0), table.dim(1), 2});
+  SY_ASSERT(heads >= 0 && heads <= x.dim(1) && 2 * table.dim(1) <= x.dim(2), "rope: {} heads of x {} by table {}",
+            heads, x.shape().str(), table.shape().str());
   if (x.elements() > 0 && heads > 0 && table.elements() > 0) do_rope(x, heads, positions, table, inverse);
 }
 
@@ -231,8 +228,8 @@ struct AttentionShapes {
 AttentionShapes attention_shapes(const char* operation, ConstView qkv, ConstView out) {
   Operands(operation).dims("qkv", qkv, 4).dims("out", out, 4);
   const Index b = out.dim(0), s = out.dim(1), h = out.dim(2), hd = out.dim(3), k = (qkv.dim(2) - h) / 2;
-  SY_ASSERT(k > 0 && h % k == 0 && hd > 0, "{}: qkv {} does not hold the heads of out {}", operation,
-            qkv.shape().str(), out.shape().str());
+  SY_ASSERT(k > 0 && h % k == 0 && hd > 0, "{}: qkv {} does not hold the heads of out {}", operation, qkv.shape().str(),
+            out.shape().str());
   return {{b, s, h + 2 * k, hd}, {b, s, h, hd}, {b, h, s}};
 }
 
@@ -240,15 +237,12 @@ AttentionShapes attention_shapes(const char* operation, ConstView qkv, ConstView
 
 void Backend::attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) {
   const AttentionShapes shapes = attention_shapes("attention_forward", qkv, out);
-  Operands("attention_forward")
-      .is("qkv", qkv, shapes.qkv)
-      .is("out", out, shapes.out)
-      .is("lse", lse, shapes.lse);
+  Operands("attention_forward").is("qkv", qkv, shapes.qkv).is("out", out, shapes.out).is("lse", lse, shapes.lse);
   if (out.elements() > 0) do_attention_forward(desc, qkv, out, lse);
 }
 
-void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
-                                 ConstView lse, View dqkv) {
+void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
+                                 View dqkv) {
   const AttentionShapes shapes = attention_shapes("attention_backward", qkv, out);
   Operands("attention_backward")
       .is("dout", dout, shapes.out)
@@ -266,14 +260,13 @@ void check_route(const char* operation, const RouteDesc& desc, Index experts) {
   SY_ASSERT(desc.top_k >= 1 && desc.top_k <= experts, "{}: {} of {} experts", operation, desc.top_k, experts);
   SY_ASSERT(desc.groups >= 1 && experts % desc.groups == 0 && desc.group_limit >= 1 &&
                 desc.group_limit <= desc.groups && desc.top_k <= experts / desc.groups * desc.group_limit,
-            "{}: {} of {} experts in {} of {} groups", operation, desc.top_k, experts, desc.group_limit,
-            desc.groups);
+            "{}: {} of {} experts in {} of {} groups", operation, desc.top_k, experts, desc.group_limit, desc.groups);
 }
 
 }  // namespace
 
-void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts,
-                            View weights, View counts, View probability, View z_squared) {
+void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
+                            View counts, View probability, View z_squared) {
   const Operands check("route_forward");
   check.dims("logits", logits, 2).dims("counts", counts, 2, DType::i32);
   const Index t = logits.dim(0), e = logits.dim(1), groups = counts.dim(0);
@@ -308,19 +301,18 @@ void Backend::route_backward(const RouteDesc& desc, ConstView logits, ConstView 
   if (t > 0) do_route_backward(desc, logits, experts, weights, dweights, dprobability, z_factor, dlogits);
 }
 
-void Backend::capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
-                       Index num_experts, View keep) {
+void Backend::capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
+                       View keep) {
   const Operands check("capacity");
   check.dims("experts", experts, 2, DType::i32);
   check.is("weights", weights, experts.shape()).is("keep", keep, experts.shape(), DType::i32);
   check_groups("capacity", experts.dim(0), groups);
-  SY_ASSERT(desc.capacity >= 0 && num_experts >= experts.dim(1),
-            "capacity: {} of each of {} experts, {} chosen", desc.capacity, num_experts, experts.dim(1));
+  SY_ASSERT(desc.capacity >= 0 && num_experts >= experts.dim(1), "capacity: {} of each of {} experts, {} chosen",
+            desc.capacity, num_experts, experts.dim(1));
   if (experts.elements() > 0) do_capacity(desc, experts, weights, groups, num_experts, keep);
 }
 
-void Backend::sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots,
-                               View counts) {
+void Backend::sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots, View counts) {
   const Operands check("sort_assignments");
   check.dims("experts", experts, 2, DType::i32).dims("counts", counts, 1, DType::i32);
   const Index n = experts.elements();
@@ -361,8 +353,7 @@ void Backend::embedding_backward(ConstView ids, ConstView dy, Index vocab_begin,
   if (dy.elements() > 0 && dtable.elements() > 0) do_embedding_backward(ids, dy, vocab_begin, dtable);
 }
 
-void Backend::cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                                    View stats) {
+void Backend::cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats) {
   const Operands check("cross_entropy_forward");
   check.dims("logits", logits, 2);
   check.is("targets", targets, {logits.dim(0)}, DType::i32).is("stats", stats, {logits.dim(0), 3});
@@ -381,8 +372,8 @@ void Backend::cross_entropy_loss(ConstView stats, ConstView targets, View lse, V
   if (t > 0) do_cross_entropy_loss(stats, targets, lse, loss);
 }
 
-void Backend::cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse,
-                                     float factor, float z_factor, View logits) {
+void Backend::cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
+                                     float z_factor, View logits) {
   const Operands check("cross_entropy_backward");
   check.dims("logits", logits, 2);
   check.is("targets", targets, {logits.dim(0)}, DType::i32).is("lse", lse, {logits.dim(0)});

@@ -42,7 +42,7 @@ struct FfnActivation {
 };
 
 struct AttentionDesc {
-  float scale = 1.0f;    // of the scores, usually 1/sqrt(hd)
+  float scale = 1.0f;  // of the scores, usually 1/sqrt(hd)
   bool causal = true;
   Index window = 0;      // a query sees this many latest keys, itself included; 0: all
   float softcap = 0.0f;  // cap * tanh(score / cap); 0: none
@@ -85,10 +85,10 @@ class Backend {
   Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros
   void to_device(const void* host, View x);
   void to_host(ConstView x, void* host);
-  void fill(View x, float value);       // x f32 or, for value 0, any type
-  void copy(ConstView x, View y);       // same number of bytes
-  void add(ConstView x, View y);        // y += x
-  void scale(View x, float factor);     // x *= factor
+  void fill(View x, float value);           // x f32 or, for value 0, any type
+  void copy(ConstView x, View y);           // same number of bytes
+  void add(ConstView x, View y);            // y += x
+  void scale(View x, float factor);         // x *= factor
   void sum_squares(ConstView x, View out);  // out: [1] f64 = sum x^2, summed in f64
 
   // ---- products ----

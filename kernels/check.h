@@ -41,9 +41,9 @@ template <class... Args>
 
 }  // namespace sy
 
-#define SY_ASSERT(condition, ...)                                                                      \
-  do {                                                                                                 \
-    if (!(condition))                                                                                  \
-      throw std::logic_error(fmt::format("{}:{}: internal check failed: {}: {}", __FILE__, __LINE__,   \
-                                         #condition, fmt::format(__VA_ARGS__)));                       \
+#define SY_ASSERT(condition, ...)                                                                                \
+  do {                                                                                                           \
+    if (!(condition))                                                                                            \
+      throw std::logic_error(fmt::format("{}:{}: internal check failed: {}: {}", __FILE__, __LINE__, #condition, \
+                                         fmt::format(__VA_ARGS__)));                                             \
   } while (false)

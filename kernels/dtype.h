@@ -16,8 +16,12 @@ struct DTypeInfo {
 constexpr DTypeInfo dtype_table[] = {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"i32", 4},
                                      {"i64", 8}, {"u16", 2}, {"u8", 1}};
 
-constexpr const DTypeInfo& info(DType type) { return dtype_table[static_cast<int>(type)]; }
-constexpr std::int64_t size_of(DType type) { return info(type).bytes; }
+constexpr const DTypeInfo& info(DType type) {
+  return dtype_table[static_cast<int>(type)];
+}
+constexpr std::int64_t size_of(DType type) {
+  return info(type).bytes;
+}
 
 template <class T>
 struct DTypeOf;

@@ -57,22 +57,34 @@ struct FfnName {
   FfnActivation kind;
 };
 constexpr FfnName ffn_names[] = {
-    {"relu", {Activation::relu, false}},     {"gelu", {Activation::gelu, false}},
+    {"relu", {Activation::relu, false}},           {"gelu", {Activation::gelu, false}},
     {"gelu_tanh", {Activation::gelu_tanh, false}}, {"silu", {Activation::silu, false}},
-    {"relu2", {Activation::relu2, false}},   {"glu", {Activation::sigmoid, true}},
-    {"reglu", {Activation::relu, true}},     {"geglu", {Activation::gelu, true}},
+    {"relu2", {Activation::relu2, false}},         {"glu", {Activation::sigmoid, true}},
+    {"reglu", {Activation::relu, true}},           {"geglu", {Activation::gelu, true}},
     {"geglu_tanh", {Activation::gelu_tanh, true}}, {"swiglu", {Activation::silu, true}},
 };
 
 // ---- values to text and back; each says what it accepts ----
 
-std::string show(Index v) { return std::to_string(v); }
-std::string show(std::uint64_t v) { return std::to_string(v); }
-std::string show(bool v) { return v ? "true" : "false"; }
-std::string show(double v) { return fmt::format("{}", v); }
-std::string show(const std::string& v) { return v; }
+std::string show(Index v) {
+  return std::to_string(v);
+}
+std::string show(std::uint64_t v) {
+  return std::to_string(v);
+}
+std::string show(bool v) {
+  return v ? "true" : "false";
+}
+std::string show(double v) {
+  return fmt::format("{}", v);
+}
+std::string show(const std::string& v) {
+  return v;
+}
 template <class T>
-  requires requires { Words<T>::table; }
+requires requires {
+  Words<T>::table;
+}
 std::string show(T v) {
   for (const auto& w : Words<T>::table)
     if (w.value == v) return std::string(w.name);
@@ -136,8 +148,7 @@ void for_each_key(C& c, F&& key) {
   key("model.norm_eps", m.norm_eps, "added to the variance");
   key("model.norm_position", m.norm_position, "where a block normalises");
   key("model.parallel_block", m.parallel_block, "x + attn(n(x)) + ffn(n(x)) in place of one after the other");
-  key("model.ffn", m.ffn,
-      "relu, gelu, gelu_tanh, silu, relu2, or gated: glu, reglu, geglu, geglu_tanh, swiglu");
+  key("model.ffn", m.ffn, "relu, gelu, gelu_tanh, silu, relu2, or gated: glu, reglu, geglu, geglu_tanh, swiglu");
   key("model.bias", m.bias, "biases in attention, dense FFN and LayerNorm");
   key("model.position", m.position, "how positions are told");
   key("model.rope_theta", m.rope_theta, "base of the rotary frequencies");
@@ -160,7 +171,8 @@ void for_each_key(C& c, F&& key) {
   key("moe.scale", e.scale, "multiplies the chosen weights");
   key("moe.capacity_factor", e.capacity_factor,
       "an expert takes ceil(factor * top_k * tokens / experts) assignments of each scope; 0: dropless");
-  key("moe.capacity_scope", e.capacity_scope, "the tokens that share a capacity: each sequence, or a rank's micro-batch");
+  key("moe.capacity_scope", e.capacity_scope,
+      "the tokens that share a capacity: each sequence, or a rank's micro-batch");
   key("moe.drop_order", e.drop_order, "who keeps its place: earlier tokens, first choices, or larger weights");
   key("moe.aux_loss", e.aux_loss, "factor of the load-balance loss");
   key("moe.aux_scope", e.aux_scope, "the tokens that are balanced together");
@@ -281,8 +293,10 @@ void check(const Config& c, const std::string& origin) {
       bad_input("{}: {} = {}: must be from {} to {}", origin, b.name, b.value, b.low, b.high);
 
   if (m.heads % m.kv_heads != 0)
-    bad_input("{}: model.heads = {} is not a multiple of model.kv_heads = {}: each kv head serves the same number of "
-              "query heads", origin, m.heads, m.kv_heads);
+    bad_input(
+        "{}: model.heads = {} is not a multiple of model.kv_heads = {}: each kv head serves the same number of "
+        "query heads",
+        origin, m.heads, m.kv_heads);
   if (e.experts > 0) {
     if (e.top_k > e.experts)
       bad_input("{}: moe.top_k = {} is more than moe.experts = {}: lower moe.top_k", origin, e.top_k, e.experts);
@@ -300,8 +314,8 @@ void check(const Config& c, const std::string& origin) {
               m.rope_fraction, m.head_dim);
 
   if (t.schedule != Schedule::constant && t.min_lr > t.lr)
-    bad_input("{}: train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it", origin, t.min_lr, t.lr,
-              show(t.schedule));
+    bad_input("{}: train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it", origin,
+              t.min_lr, t.lr, show(t.schedule));
 
   // The rows of the survey that a later version builds; until then a configuration that asks for one is refused, not
   // silently trained as something else.
@@ -332,8 +346,8 @@ void resolve(Config& c) {
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   if (m.head_dim == 0) {
     if (m.heads > 0 && m.d_model % m.heads != 0)
-      bad_input("model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim", m.d_model,
-                m.heads);
+      bad_input("model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim",
+                m.d_model, m.heads);
     m.head_dim = m.heads > 0 ? m.d_model / m.heads : 0;
   }
   const bool gated = c.ffn_activation().gated;
@@ -370,7 +384,8 @@ Config parse_config(const std::string& ini_text, const std::string& origin, cons
   std::istringstream in(ini_text);
   std::set<std::string> seen;
   try {
-    const auto parsed = boost::program_options::parse_config_file(in, boost::program_options::options_description(), true);
+    const auto parsed =
+        boost::program_options::parse_config_file(in, boost::program_options::options_description(), true);
     for (const auto& option : parsed.options) {
       if (!seen.insert(option.string_key).second)
         bad_input("{}: {} is given twice: keep one", origin, option.string_key);
@@ -421,7 +436,8 @@ std::vector<std::string> differences(const Config& a, const Config& b, const std
   for_each_key(a, [&](const char* name, const auto& value, const char*) {
     const std::string key = name, theirs = shown_b[i++];
     for (const std::string& s : sections)
-      if (key.rfind(s, 0) == 0 && show(value) != theirs) out.push_back(key + ": " + show(value) + " here, " + theirs + " there");
+      if (key.rfind(s, 0) == 0 && show(value) != theirs)
+        out.push_back(key + ": " + show(value) + " here, " + theirs + " there");
   });
   return out;
 }
@@ -448,8 +464,8 @@ std::string problem_of(const Config& c, const Layout& l) {
   if (c.moe.shared_experts * c.moe.d_ff % l.tp != 0)
     return over(c.moe.shared_experts * c.moe.d_ff, "moe.shared_experts * moe.d_ff", l.tp, "parallel.tp");
   if (batch % (dp * micro) != 0)
-    return fmt::format("train.global_batch = {} is not divisible by {} data-parallel ranks * train.micro_batch = {}", batch,
-                       dp, micro);
+    return fmt::format("train.global_batch = {} is not divisible by {} data-parallel ranks * train.micro_batch = {}",
+                       batch, dp, micro);
   if (micro * m.seq_len % l.tp != 0)
     return over(micro * m.seq_len, "train.micro_batch * model.seq_len", l.tp, "parallel.tp");
   return {};
@@ -474,9 +490,11 @@ void check_config_for_layout(const Config& config, const Layout& layout) {
   for (std::size_t i = 0; i < std::min(shown, works.size()); ++i) list += (i ? ", " : "") + works[i];
   if (works.size() > shown) list += fmt::format(" and {} more", works.size() - shown);
   bad_input("{}: {}", problem,
-            works.empty() ? fmt::format("no layout of {} ranks works with this model and batch; change the number of ranks, "
-                                        "train.global_batch or train.micro_batch", layout.ranks)
-                          : fmt::format("on {} ranks these layouts work: {}", layout.ranks, list));
+            works.empty()
+                ? fmt::format("no layout of {} ranks works with this model and batch; change the number of ranks, "
+                              "train.global_batch or train.micro_batch",
+                              layout.ranks)
+                : fmt::format("on {} ranks these layouts work: {}", layout.ranks, list));
 }
 
 }  // namespace sy

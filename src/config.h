@@ -92,7 +92,8 @@ const std::vector<ConfigKey>& config_keys();
 // Reads `file`, applies overrides ("--section.key=value"), fills in the defaults that depend on other keys, checks every
 // value. Throws InputError naming file, key and what is expected; an unknown key is answered with the nearest one.
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides);
-Config parse_config(const std::string& ini_text, const std::string& origin, const std::vector<std::string>& overrides = {});
+Config parse_config(const std::string& ini_text, const std::string& origin,
+                    const std::vector<std::string>& overrides = {});
 // Every key with its value, as INI; parse_config(to_ini(c)) == c.
 std::string to_ini(const Config& config);
 // The keys of these sections in which two configurations differ, as "model.layers: 4 here, 6 there".

@@ -10,7 +10,9 @@
 namespace sy::test {
 
 static Comm* shared_world = nullptr;
-Comm& world() { return *shared_world; }
+Comm& world() {
+  return *shared_world;
+}
 
 namespace {
 

@@ -46,8 +46,7 @@ inline Numbers grouped_gemm(Index n, Index q, const Numbers& x, const Numbers& w
   for (std::size_t e = 0; e + 1 < offsets.size(); ++e)
     for (Index r = whole(offsets[e]); r < whole(offsets[e + 1]); ++r)
       for (Index i = 0; i < n; ++i)
-        for (Index l = 0; l < q; ++l)
-          y[r * n + i] += x[r * q + l] * w[(static_cast<Index>(e) * n + i) * q + l];
+        for (Index l = 0; l < q; ++l) y[r * n + i] += x[r * q + l] * w[(static_cast<Index>(e) * n + i) * q + l];
   return y;
 }
 
@@ -64,8 +63,7 @@ struct Norm {
   Numbers y, stats;
 };
 
-inline Norm norm(const NormDesc& desc, Index t, Index d, const Numbers& x, const Numbers& weight,
-                 const Numbers& bias) {
+inline Norm norm(const NormDesc& desc, Index t, Index d, const Numbers& x, const Numbers& weight, const Numbers& bias) {
   Norm out{Numbers(t * d), Numbers(t * 2)};
   for (Index r = 0; r < t; ++r) {
     double mean = 0, squares = 0;
@@ -121,8 +119,8 @@ inline Numbers ffn_activation(const FfnActivation& desc, Index rows, Index f, co
 // ---- positions ----
 
 // x: [T, all_heads, hd], table: [positions, half, 2]
-inline Numbers rope(Index all_heads, Index hd, Index heads, Index half, const Numbers& positions,
-                    const Numbers& table, bool inverse, Numbers x) {
+inline Numbers rope(Index all_heads, Index hd, Index heads, Index half, const Numbers& positions, const Numbers& table,
+                    bool inverse, Numbers x) {
   for (std::size_t t = 0; t < positions.size(); ++t)
     for (Index h = 0; h < heads; ++h)
       for (Index i = 0; i < half; ++i) {
@@ -247,8 +245,7 @@ struct RouteSums {
   double z_squared;
 };
 
-inline RouteSums route_sums(Index groups, Index t_all, Index e_all, const Numbers& logits,
-                            const Numbers& experts) {
+inline RouteSums route_sums(Index groups, Index t_all, Index e_all, const Numbers& logits, const Numbers& experts) {
   RouteSums sums{Numbers(groups * e_all, 0.0), Numbers(groups * e_all, 0.0), 0.0};
   for (Index t = 0; t < t_all; ++t) {
     const Index g = t / (t_all / groups), k = static_cast<Index>(experts.size()) / t_all;
@@ -346,8 +343,7 @@ inline Numbers cross_entropy_stats(const CrossEntropyDesc& desc, Index v, const 
     for (Index i = 0; i < v; ++i) most = std::max(most, capped(desc.softcap, row[i]));
     for (Index i = 0; i < v; ++i) sum += std::exp(capped(desc.softcap, row[i]) - most);
     const Index target = whole(targets[t]) - desc.vocab_begin;
-    stats.insert(stats.end(),
-                 {most, sum, target >= 0 && target < v ? capped(desc.softcap, row[target]) : 0.0});
+    stats.insert(stats.end(), {most, sum, target >= 0 && target < v ? capped(desc.softcap, row[target]) : 0.0});
   }
   return stats;
 }

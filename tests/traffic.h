@@ -13,8 +13,8 @@ namespace sy::test {
 
 // The communicators of a mesh, and that of the ranks which hold the same kv heads.
 inline std::vector<std::pair<std::string, const Comm*>> groups_of(const Mesh& mesh, const GradSync& sync) {
-  return {{"world", mesh.world}, {"dp", mesh.dp.get()}, {"edp", mesh.edp.get()}, {"experts", mesh.experts.get()},
-          {"tp", mesh.tp.get()}, {"replicas", sync.replicas()}};
+  return {{"world", mesh.world},           {"dp", mesh.dp.get()}, {"edp", mesh.edp.get()},
+          {"experts", mesh.experts.get()}, {"tp", mesh.tp.get()}, {"replicas", sync.replicas()}};
 }
 
 // Rows that one rank's routers sent to each rank of mesh.experts, itself included.
@@ -40,8 +40,8 @@ struct RoutedRows {
 };
 
 struct Load {
-  double needed = 0;    // bytes that the step cannot do without: gradients, weights, activations
-  Index bytes = 0;      // that it sends, with padding, counts and statistics
+  double needed = 0;  // bytes that the step cannot do without: gradients, weights, activations
+  Index bytes = 0;    // that it sends, with padding, counts and statistics
   Index calls = 0;
 };
 using Loads = std::map<std::pair<std::string, Collective>, Load>;

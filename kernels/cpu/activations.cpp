@@ -85,8 +85,7 @@ void forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y
 }
 
 template <class Act>
-void backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
-              View drow_scale) {
+void backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh, View drow_scale) {
   const Index f = dy.dim(1), width = h.dim(1);
   for_runs(dy.dim(0), rows_per_run(width), [&](Index begin, Index end) {
     for (Index r = begin; r < end; ++r) {
@@ -127,8 +126,7 @@ template <class Act>
 constexpr Row row = {forward<Act>, backward<Act>};
 
 // In the order of enum Activation.
-constexpr Row table[] = {row<Relu>,  row<Gelu>,    row<GeluTanh>, row<Silu>,
-                         row<Relu2>, row<Sigmoid>, row<Identity>};
+constexpr Row table[] = {row<Relu>, row<Gelu>, row<GeluTanh>, row<Silu>, row<Relu2>, row<Sigmoid>, row<Identity>};
 
 }  // namespace
 

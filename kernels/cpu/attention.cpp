@@ -145,8 +145,7 @@ struct RowState {
   float add(float* row, Index cols, float row_largest) {
     const float before = largest;
     largest = std::max(largest, row_largest);
-    const float shift =
-        largest == minus_infinity ? 0.0f : largest;  // no key seen yet: all exponentials are 0
+    const float shift = largest == minus_infinity ? 0.0f : largest;  // no key seen yet: all exponentials are 0
     Vector row_total{};
     for (Index j = 0; j < cols; j += lanes) {
       const Vector p = exp_(load(row + j) - shift);
@@ -160,8 +159,7 @@ struct RowState {
 };
 
 // A run of queries, in all heads that read one kv head, which so share the packing of its keys.
-void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, const float* qkv, float* out,
-                  float* lse) {
+void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, const float* qkv, float* out, float* lse) {
   thread_local Buffer buffer;
   thread_local std::vector<RowState> states;  // [group, rows]
   const Index hd = z.hd, group = z.group(), stride = z.token_stride();
@@ -174,8 +172,8 @@ void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, const f
   states.assign(group * rows, {});
 
   for (Index h = 0; h < group; ++h) {
-    pack<tile_rows>(qkv + z.q_offset(b, kv_head * group + h) + queries.begin * stride, stride, 1,
-                    queries.size(), hd, q_panels + h * rows * hd);
+    pack<tile_rows>(qkv + z.q_offset(b, kv_head * group + h) + queries.begin * stride, stride, 1, queries.size(), hd,
+                    q_panels + h * rows * hd);
   }
   for_blocks(z.keys(queries), key_block, z.S, [&](Range keys) {
     pack<tile_cols>(qkv + z.k_offset(b, kv_head) + keys.begin * stride, stride, 1, keys.size(), hd, k_panels);
@@ -189,8 +187,7 @@ void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, const f
         const Index used = std::min(strip_keys.end, keys.end) - keys.begin;  // of the block's keys
         const Index cols = round_up(used, lanes);
         const Index row = h * rows + i - queries.begin;
-        multiply<1, tile_rows>(strip.size(), hd, q_panels + row * hd, k_panels, hd, cols, scores, key_block,
-                               false);
+        multiply<1, tile_rows>(strip.size(), hd, q_panels + row * hd, k_panels, hd, cols, scores, key_block, false);
         float* sums = out + z.out_offset(b, kv_head * group + h) + i * z.out_stride();
         for (Index r = 0; r < strip.size(); ++r) {
           float* row_scores = scores + r * key_block;
@@ -199,8 +196,7 @@ void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, const f
           if (begun && shrink != 1.0f)
             for (Index c = 0; c < hd; ++c) sums[r * z.out_stride() + c] *= shrink;
         }
-        multiply<key_block, 1>(strip.size(), used, scores, v_panels, keys.size(), hd, sums, z.out_stride(),
-                               begun);
+        multiply<key_block, 1>(strip.size(), used, scores, v_panels, keys.size(), hd, sums, z.out_stride(), begun);
       }
     }
   });
@@ -269,15 +265,13 @@ class Backward {
   void keys_task(Range keys, bool want_dq) {
     pack_keys(keys);
     for (Index head = first_head(); head < first_head() + z.group(); ++head)
-      for_blocks(z.queries(keys), query_block, z.S,
-                 [&](Range queries) { tile(head, queries, keys, want_dq, true); });
+      for_blocks(z.queries(keys), query_block, z.S, [&](Range queries) { tile(head, queries, keys, want_dq, true); });
   }
   // One block of queries with all keys that they see: dq alone.
   void queries_task(Range queries) {
     for_blocks(z.keys(queries), key_block, z.S, [&](Range keys) {
       pack_keys(keys);
-      for (Index head = first_head(); head < first_head() + z.group(); ++head)
-        tile(head, queries, keys, true, false);
+      for (Index head = first_head(); head < first_head() + z.group(); ++head) tile(head, queries, keys, true, false);
     });
   }
 
@@ -322,18 +316,15 @@ class Backward {
       return;
     }
     const Index used = std::min(strip_keys.end, keys.end) - keys.begin, cols = round_up(used, lanes);
-    multiply<1, tile_rows>(strip.size(), z.hd, w.q_left + row * z.hd, w.k_right, z.hd, cols, p, key_block,
-                           false);
-    multiply<1, tile_rows>(strip.size(), z.hd, w.dout_left + row * z.hd, w.v_right, z.hd, cols, ds, key_block,
-                           false);
+    multiply<1, tile_rows>(strip.size(), z.hd, w.q_left + row * z.hd, w.k_right, z.hd, cols, p, key_block, false);
+    multiply<1, tile_rows>(strip.size(), z.hd, w.dout_left + row * z.hd, w.v_right, z.hd, cols, ds, key_block, false);
     for (Index r = 0; r < strip.size(); ++r)
-      finish_row(strip.begin + r, t.lse[z.lse_offset(b_, head) + strip.begin + r], w.delta[row + r],
-                 keys.begin, cols, p + r * key_block, ds + r * key_block);
+      finish_row(strip.begin + r, t.lse[z.lse_offset(b_, head) + strip.begin + r], w.delta[row + r], keys.begin, cols,
+                 p + r * key_block, ds + r * key_block);
     if (!want_dq) return;
     const bool begun = strip_keys.begin < keys.begin;
     multiply<key_block, 1>(strip.size(), used, ds, w.k_rows_right, keys.size(), z.hd,
-                           t.dqkv + z.q_offset(b_, head) + strip.begin * z.token_stride(), z.token_stride(),
-                           begun);
+                           t.dqkv + z.q_offset(b_, head) + strip.begin * z.token_stride(), z.token_stride(), begun);
   }
 
   // From raw scores and dP to P and dS; zero from `cols` on.
@@ -379,8 +370,8 @@ class Backward {
 
 }  // namespace
 
-void attention_forward(const AttentionDesc& desc, Index B, Index S, Index H, Index K, Index hd,
-                       const float* qkv, float* out, float* lse) {
+void attention_forward(const AttentionDesc& desc, Index B, Index S, Index H, Index K, Index hd, const float* qkv,
+                       float* out, float* lse) {
   if (B * S * H * hd == 0) return;
   const Sizes z{desc, B, S, H, K, hd};
   // Runs of queries: packing the keys is shared by a run, whose queries should stay in the L2 cache.
@@ -396,9 +387,8 @@ void attention_forward(const AttentionDesc& desc, Index B, Index S, Index H, Ind
   }
 }
 
-void attention_backward(const AttentionDesc& desc, Index B, Index S, Index H, Index K, Index hd,
-                        const float* dout, const float* qkv, const float* out, const float* lse,
-                        float* dqkv) {
+void attention_backward(const AttentionDesc& desc, Index B, Index S, Index H, Index K, Index hd, const float* dout,
+                        const float* qkv, const float* out, const float* lse, float* dqkv) {
   if (B * S * hd == 0) return;
   const Sizes z{desc, B, S, H, K, hd};
   const Gradients t{dout, qkv, out, lse, dqkv};

@@ -10,10 +10,10 @@
 
 namespace sy::cpu {
 
-void attention_forward(const AttentionDesc& desc, Index B, Index S, Index H, Index K, Index hd,
-                       const float* qkv, float* out, float* lse);
+void attention_forward(const AttentionDesc& desc, Index B, Index S, Index H, Index K, Index hd, const float* qkv,
+                       float* out, float* lse);
 
-void attention_backward(const AttentionDesc& desc, Index B, Index S, Index H, Index K, Index hd,
-                        const float* dout, const float* qkv, const float* out, const float* lse, float* dqkv);
+void attention_backward(const AttentionDesc& desc, Index B, Index S, Index H, Index K, Index hd, const float* dout,
+                        const float* qkv, const float* out, const float* lse, float* dqkv);
 
 }  // namespace sy::cpu

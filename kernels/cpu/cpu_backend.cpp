@@ -144,16 +144,16 @@ class CpuBackend final : public Backend {
                        View stats) override {
     cpu::norm_forward(desc, x, weight, bias, y, stats);
   }
-  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
-                        View dx, View dweight, View dbias) override {
+  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                        View dweight, View dbias) override {
     cpu::norm_backward(desc, dy, x, weight, stats, dx, dweight, dbias);
   }
 
   void do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) override {
     cpu::activation_forward(desc, h, row_scale, y);
   }
-  void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
-                              View dh, View drow_scale) override {
+  void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
+                              View drow_scale) override {
     cpu::activation_backward(desc, dy, h, row_scale, dh, drow_scale);
   }
 
@@ -165,11 +165,11 @@ class CpuBackend final : public Backend {
     const Index h = out.dim(2), k = (qkv.dim(2) - h) / 2;
     cpu::attention_forward(desc, out.dim(0), out.dim(1), h, k, out.dim(3), qkv.f32(), out.f32(), lse.f32());
   }
-  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
-                             ConstView lse, View dqkv) override {
+  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
+                             View dqkv) override {
     const Index h = out.dim(2), k = (qkv.dim(2) - h) / 2;
-    cpu::attention_backward(desc, out.dim(0), out.dim(1), h, k, out.dim(3), dout.f32(), qkv.f32(), out.f32(),
-                            lse.f32(), dqkv.f32());
+    cpu::attention_backward(desc, out.dim(0), out.dim(1), h, k, out.dim(3), dout.f32(), qkv.f32(), out.f32(), lse.f32(),
+                            dqkv.f32());
   }
 
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
@@ -180,8 +180,8 @@ class CpuBackend final : public Backend {
                          ConstView dweights, ConstView dprobability, float z_factor, View dlogits) override {
     cpu::route_backward(desc, logits, experts, dweights, dprobability, z_factor, dlogits);
   }
-  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
-                   Index num_experts, View keep) override {
+  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
+                   View keep) override {
     cpu::capacity(desc, experts, weights, groups, num_experts, keep);
   }
   void do_sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots,

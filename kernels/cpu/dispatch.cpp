@@ -61,8 +61,8 @@ void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, In
         keep_largest(chosen, weights.f32() + g * n, n, num_experts, desc.capacity, kept);
       } else {
         std::fill(taken.begin(), taken.end(), 0);
-        keep_first(chosen, tokens, k, desc.order == DropOrder::choice,
-                   static_cast<std::int32_t>(desc.capacity), taken, kept);
+        keep_first(chosen, tokens, k, desc.order == DropOrder::choice, static_cast<std::int32_t>(desc.capacity), taken,
+                   kept);
       }
     }
   });

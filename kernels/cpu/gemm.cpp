@@ -39,8 +39,7 @@ class Worker {
     const Problem& p = *task.problem;
     if (p.k == 0) {
       if (!p.accumulate)
-        for (Index i = task.i; i < task.i_end; ++i)
-          std::fill_n(p.c + i * p.ldc + task.j, task.j_end - task.j, 0.0f);
+        for (Index i = task.i; i < task.i_end; ++i) std::fill_n(p.c + i * p.ldc + task.j, task.j_end - task.j, 0.0f);
       return;
     }
     const Index block = k_block(p.k);
@@ -62,16 +61,16 @@ class Worker {
     const Index cols = task.j_end - task.j;
     b_panels_ = memory().b.reserve(ceil_div(cols, tile_cols) * tile_cols * depth + lanes);
     const Matrix& b = task.problem->b;
-    pack<tile_cols>(b.data + l * b.row_stride + task.j * b.col_stride, b.col_stride, b.row_stride, cols,
-                    depth, b_panels_);
+    pack<tile_cols>(b.data + l * b.row_stride + task.j * b.col_stride, b.col_stride, b.row_stride, cols, depth,
+                    b_panels_);
   }
 
   // Rows [begin, end), at most a_rows, of the task's part of C (+)= those of A times the packed B.
   void add(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate) {
     const Problem& p = *task.problem;
     float* a_panels = memory().a.reserve(a_rows * depth + lanes);
-    pack<tile_rows>(p.a.data + begin * p.a.row_stride + l * p.a.col_stride, p.a.row_stride, p.a.col_stride,
-                    end - begin, depth, a_panels);
+    pack<tile_rows>(p.a.data + begin * p.a.row_stride + l * p.a.col_stride, p.a.row_stride, p.a.col_stride, end - begin,
+                    depth, a_panels);
     for (Index i = begin; i < end; i += tile_rows) {
       for (Index j = task.j; j < task.j_end; j += tile_cols) {
         Tiles<1, tile_rows>::run(std::min<Index>(tile_rows, end - i), depth, a_panels + (i - begin) * depth,
@@ -110,8 +109,7 @@ void cut(const Problem& p, double work, std::vector<Task>& tasks) {
   const Index row_parts = std::max<Index>(1, Index(double(p.m) / std::max(wanted_rows, 1.0) + 0.5));
   const Index rows = ceil_div(ceil_div(p.m, row_parts), tile_rows) * tile_rows;
   for (Index j = 0; j < p.n; j += cols)
-    for (Index i = 0; i < p.m; i += rows)
-      tasks.push_back({&p, i, std::min(i + rows, p.m), j, std::min(j + cols, p.n)});
+    for (Index i = 0; i < p.m; i += rows) tasks.push_back({&p, i, std::min(i + rows, p.m), j, std::min(j + cols, p.n)});
 }
 
 constexpr double serial_multiplications = 2.5e5;  // less takes less time than waking the threads

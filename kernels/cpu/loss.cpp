@@ -49,8 +49,8 @@ float slope(const Capped& cap, float c) {
 }
 
 template <class Cap>
-void backward(const Cap& cap, Index vocab_begin, ConstView targets, ConstView lse, float factor,
-              float z_factor, View logits) {
+void backward(const Cap& cap, Index vocab_begin, ConstView targets, ConstView lse, float factor, float z_factor,
+              View logits) {
   const Index v = logits.dim(1);
   for_runs(logits.dim(0), rows_per_run(v), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {

@@ -15,8 +15,7 @@ void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView
     for (Index t = begin; t < end; ++t) {
       const float* const in = x.f32() + t * d;
       float* const out = y.f32() + t * d;
-      const float mean =
-          desc.kind == NormKind::layernorm ? sum_of(d, [=](Index i) { return in[i]; }) / width : 0;
+      const float mean = desc.kind == NormKind::layernorm ? sum_of(d, [=](Index i) { return in[i]; }) / width : 0;
       const float squares = sum_of(d, [=](Index i) { return (in[i] - mean) * (in[i] - mean); });
       const float inverse = 1 / std::sqrt(squares / width + desc.eps);
 #pragma omp simd
@@ -33,8 +32,8 @@ void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView
 // With n = (x - mean) * inverse and dn = dy * weight:
 //   dx = inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
 //   dweight = sum_t dy * n,   dbias = sum_t dy.
-void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
-                   View dx, View dweight, View dbias) {
+void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                   View dweight, View dbias) {
   const Index t_all = x.dim(0), d = x.dim(1);
   const bool centred = desc.kind == NormKind::layernorm;
   // dweight and dbias side by side, so that one pass over the rows sums both.
@@ -48,10 +47,9 @@ void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView we
       const float* const g = dy.f32() + t * d;
       float* const out = dx.f32() + t * d;
       const float mean = stats.f32()[2 * t], inverse = stats.f32()[2 * t + 1];
-      const float mean_dn =
-          centred ? sum_of(d, [=](Index i) { return g[i] * w[i]; }) / static_cast<float>(d) : 0;
-      const float mean_dn_n = sum_of(d, [=](Index i) { return g[i] * w[i] * ((in[i] - mean) * inverse); }) /
-                              static_cast<float>(d);
+      const float mean_dn = centred ? sum_of(d, [=](Index i) { return g[i] * w[i]; }) / static_cast<float>(d) : 0;
+      const float mean_dn_n =
+          sum_of(d, [=](Index i) { return g[i] * w[i] * ((in[i] - mean) * inverse); }) / static_cast<float>(d);
 #pragma omp simd
       for (Index i = 0; i < d; ++i) {
         const float n = (in[i] - mean) * inverse;

@@ -92,8 +92,8 @@ struct Chooser {
 
 }  // namespace
 
-void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
-                   View counts, View probability, View z_squared) {
+void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights, View counts,
+                   View probability, View z_squared) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, groups = counts.dim(0);
   const Index group_tokens = t_all / groups;
   // Runs of tokens that stay within a group, `runs` to each.
@@ -135,8 +135,7 @@ void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View
           ++count[chosen[j]];
           sum += score[chosen[j]];
         }
-        for (Index j = 0; j < k; ++j)
-          weight[j] = desc.scale * score[chosen[j]] / (desc.renormalize ? sum : 1.0f);
+        for (Index j = 0; j < k; ++j) weight[j] = desc.scale * score[chosen[j]] / (desc.renormalize ? sum : 1.0f);
       }
       run_z_squared[run] = sum_z;
     }

@@ -6,8 +6,8 @@
 
 namespace sy::cpu {
 
-void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
-                   View counts, View probability, View z_squared);
+void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights, View counts,
+                   View probability, View z_squared);
 void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView dweights,
                     ConstView dprobability, float z_factor, View dlogits);
 void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,

@@ -48,8 +48,7 @@ inline void store(float* p, Vector v) {
 // and j < cols <= vectors * lanes. Reads all vectors * lanes columns of b. Every element takes the same
 // operations whatever rows, vectors and cols are.
 template <int rows, int vectors, Index a_row, Index a_col>
-void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols,
-          bool accumulate) {
+void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols, bool accumulate) {
   // C is asked for now, to be there at the end.
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
@@ -91,11 +90,11 @@ void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index 
 template <Index a_row, Index a_col>
 class Tiles {
  public:
-  using Function = void (*)(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc,
-                            Index cols, bool accumulate);
+  using Function = void (*)(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols,
+                            bool accumulate);
 
-  static void run(Index rows, Index k, const float* a, const float* b, Index b_row, float* c, Index ldc,
-                  Index cols, bool accumulate) {
+  static void run(Index rows, Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols,
+                  bool accumulate) {
     const Index vectors = (cols + lanes - 1) / lanes;
     table[(rows - 1) * tile_vectors + vectors - 1](k, a, b, b_row, c, ldc, cols, accumulate);
   }

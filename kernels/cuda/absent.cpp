@@ -3,7 +3,9 @@
 
 namespace sy {
 
-bool cuda_available() { return false; }
+bool cuda_available() {
+  return false;
+}
 
 std::unique_ptr<Backend> make_cuda() {
   bad_input("run.backend = cuda, but this build of switchyard has no CUDA backend: set run.backend to cpu or auto");

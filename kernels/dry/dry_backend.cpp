@@ -25,8 +25,7 @@ void release(std::byte* memory) {
 double visible_pairs(const AttentionDesc& desc, Index s) {
   double pairs = 0;
   for (Index i = 0; i < s; ++i) {
-    const Index last = desc.causal ? i : s - 1,
-                first = desc.window > 0 ? std::max<Index>(0, i - desc.window + 1) : 0;
+    const Index last = desc.causal ? i : s - 1, first = desc.window > 0 ? std::max<Index>(0, i - desc.window + 1) : 0;
     pairs += static_cast<double>(last - first + 1);
   }
   return pairs;
@@ -47,8 +46,7 @@ class DryBackend final : public Backend {
     const Index size = bytes + page;
     void* const memory = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-      fail("no address space for {} bytes: plan a smaller model or more ranks", bytes);
+    if (memory == MAP_FAILED) fail("no address space for {} bytes: plan a smaller model or more ranks", bytes);
     std::memcpy(memory, &size, sizeof size);
     return {static_cast<std::byte*>(memory) + page, release};
   }
@@ -66,8 +64,7 @@ class DryBackend final : public Backend {
   }
   void do_copy(ConstView x, View y) override {
     count(0, {x, y});
-    if (x.size_bytes() <= small_bytes)
-      std::memcpy(y.bytes(), x.bytes(), static_cast<std::size_t>(x.size_bytes()));
+    if (x.size_bytes() <= small_bytes) std::memcpy(y.bytes(), x.bytes(), static_cast<std::size_t>(x.size_bytes()));
   }
   void do_add(ConstView x, View y) override { count(0, {x, y, y}); }
   void do_scale(View x, float) override { count(0, {x, x}); }
@@ -91,17 +88,14 @@ class DryBackend final : public Backend {
   void do_bias_forward(ConstView bias, ConstView, View y) override { count(0, {bias, y, y}); }
   void do_bias_backward(ConstView dy, View dbias) override { count(0, {dy, dbias, dbias}); }
 
-  void do_norm_forward(const NormDesc&, ConstView x, ConstView weight, ConstView, View y,
-                       View stats) override {
+  void do_norm_forward(const NormDesc&, ConstView x, ConstView weight, ConstView, View y, View stats) override {
     count(0, {x, weight, y, stats});
   }
-  void do_norm_backward(const NormDesc&, ConstView dy, ConstView x, ConstView weight, ConstView stats,
-                        View dx, View dweight, View) override {
+  void do_norm_backward(const NormDesc&, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                        View dweight, View) override {
     count(0, {dy, x, weight, stats, dx, dx, dweight, dweight});
   }
-  void do_activation_forward(const FfnActivation&, ConstView h, ConstView, View y) override {
-    count(0, {h, y});
-  }
+  void do_activation_forward(const FfnActivation&, ConstView h, ConstView, View y) override { count(0, {h, y}); }
   void do_activation_backward(const FfnActivation&, ConstView dy, ConstView h, ConstView, View dh,
                               View drow_scale) override {
     count(0, {dy, h, dh, drow_scale});
@@ -114,13 +108,13 @@ class DryBackend final : public Backend {
   void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) override {
     count(2 * attention_product(desc, out), {qkv, out, lse});
   }
-  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
-                             ConstView lse, View dqkv) override {
+  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
+                             View dqkv) override {
     count(5 * attention_product(desc, out), {dout, qkv, out, lse, dqkv});
   }
 
-  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, View experts, View weights,
-                        View routed, View probability, View z_squared) override {
+  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, View experts, View weights, View routed,
+                        View probability, View z_squared) override {
     count(0, {logits, experts, weights, routed, probability});
     const Index e = logits.dim(1), group = routed.dim(0) > 0 ? experts.elements() / routed.dim(0) : 1;
     std::fill_n(routed.i32(), routed.elements(), 0);
@@ -129,16 +123,14 @@ class DryBackend final : public Backend {
       weights.f32()[a] = 1.0f / static_cast<float>(desc.top_k);
       ++routed.i32()[a / group * e + a % e];
     }
-    std::fill_n(probability.f32(), probability.elements(),
-                static_cast<float>(number(group) / desc.top_k / number(e)));
+    std::fill_n(probability.f32(), probability.elements(), static_cast<float>(number(group) / desc.top_k / number(e)));
     write(z_squared, 0);
   }
-  void do_route_backward(const RouteDesc&, ConstView logits, ConstView experts, ConstView weights,
-                         ConstView dweights, ConstView, float, View dlogits) override {
+  void do_route_backward(const RouteDesc&, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
+                         ConstView, float, View dlogits) override {
     count(0, {logits, experts, weights, dweights, dlogits});
   }
-  void do_capacity(const CapacityDesc&, ConstView experts, ConstView weights, Index, Index,
-                   View keep) override {
+  void do_capacity(const CapacityDesc&, ConstView experts, ConstView weights, Index, Index, View keep) override {
     count(0, {experts, weights, keep});
     std::fill_n(keep.i32(), keep.elements(), 1);
   }
@@ -153,11 +145,8 @@ class DryBackend final : public Backend {
   }
 
   void do_embedding_forward(ConstView ids, ConstView, Index, View y) override { count(0, {ids, y, y}); }
-  void do_embedding_backward(ConstView ids, ConstView dy, Index, View) override {
-    count(0, {ids, dy, dy, dy});
-  }
-  void do_cross_entropy_forward(const CrossEntropyDesc&, ConstView logits, ConstView targets,
-                                View stats) override {
+  void do_embedding_backward(ConstView ids, ConstView dy, Index, View) override { count(0, {ids, dy, dy, dy}); }
+  void do_cross_entropy_forward(const CrossEntropyDesc&, ConstView logits, ConstView targets, View stats) override {
     count(0, {logits, targets, stats});
   }
   void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) override {
@@ -168,9 +157,7 @@ class DryBackend final : public Backend {
                                  View logits) override {
     count(0, {targets, lse, logits, logits});
   }
-  void do_adamw(const AdamW&, ConstView g, View w, View m, View v) override {
-    count(0, {g, w, w, m, m, v, v});
-  }
+  void do_adamw(const AdamW&, ConstView g, View w, View m, View v) override { count(0, {g, w, w, m, m, v, v}); }
 
  private:
   void count(double flops, std::initializer_list<ConstView> moved) {

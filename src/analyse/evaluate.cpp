@@ -6,9 +6,15 @@
 
 namespace sy {
 
-double DomainScore::loss() const { return tokens > 0 ? nats / static_cast<double>(tokens) : 0; }
-double DomainScore::perplexity() const { return std::exp(loss()); }
-double DomainScore::bits_per_byte() const { return bytes > 0 ? nats / std::log(2.0) / bytes : 0; }
+double DomainScore::loss() const {
+  return tokens > 0 ? nats / static_cast<double>(tokens) : 0;
+}
+double DomainScore::perplexity() const {
+  return std::exp(loss());
+}
+double DomainScore::bits_per_byte() const {
+  return bytes > 0 ? nats / std::log(2.0) / bytes : 0;
+}
 
 std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const EvaluateOptions& options,
                                   const std::function<void(Index, Index)>& progress) {
@@ -79,7 +85,8 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     score.name = dataset.domains()[d].name;
     score.nats = reduced[0];
     score.tokens = static_cast<Index>(reduced[1]);
-    const double part = static_cast<double>(score.tokens) / static_cast<double>(std::max<Index>(1, streams[d].targets()));
+    const double part =
+        static_cast<double>(score.tokens) / static_cast<double>(std::max<Index>(1, streams[d].targets()));
     score.bytes = part * static_cast<double>(dataset.domains()[d].valid_bytes);
     std::size_t at = 2;
     for (const RouterStats& s : stats) {

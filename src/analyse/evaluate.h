@@ -15,9 +15,9 @@ namespace sy {
 
 struct DomainScore {
   std::string name;
-  Index tokens = 0;  // predicted
-  double bytes = 0;  // of text that they stand for
-  double nats = 0;   // their summed cross-entropy
+  Index tokens = 0;                         // predicted
+  double bytes = 0;                         // of text that they stand for
+  double nats = 0;                          // their summed cross-entropy
   std::vector<std::vector<Index>> experts;  // [MoE layer][expert] assignments
   double loss() const;                      // nats per token
   double perplexity() const;

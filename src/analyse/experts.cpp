@@ -61,8 +61,7 @@ Index LayerLoad::idlest() const {
 }
 
 std::vector<LayerLoad> layer_loads(const ExpertHistory& h, Index first, Index last) {
-  SY_ASSERT(0 <= first && first <= last && last <= h.windows(), "windows {} to {} of {}", first, last,
-            h.windows());
+  SY_ASSERT(0 <= first && first <= last && last <= h.windows(), "windows {} to {} of {}", first, last, h.windows());
   std::vector<LayerLoad> layers(h.layers);
   for (Index l = 0; l < h.layers; ++l) {
     LayerLoad& layer = layers[l];
@@ -71,8 +70,7 @@ std::vector<LayerLoad> layer_loads(const ExpertHistory& h, Index first, Index la
     double weights = 0;
     for (Index w = first; w < last; ++w) {
       const Index at = (w * h.layers + l) * h.experts;
-      const double weight =
-          static_cast<double>(std::accumulate(&h.routed[at], &h.routed[at] + h.experts, Index{0}));
+      const double weight = static_cast<double>(std::accumulate(&h.routed[at], &h.routed[at] + h.experts, Index{0}));
       weights += weight;
       for (Index e = 0; e < h.experts; ++e) {
         layer.experts[e].routed += h.routed[at + e];
@@ -168,9 +166,8 @@ Evaluation read_evaluation(const std::filesystem::path& file) try {
     if (fits && !out.domains.empty() && !use.experts.empty())
       fits = use.experts[0].size() == out.domains[0].experts[0].size();
     if (!fits)
-      bad_input(
-          "{}: the expert counts of domain {} do not fit its {} layers: run `switchyard evaluate` again",
-          file.string(), use.name, out.layers.size());
+      bad_input("{}: the expert counts of domain {} do not fit its {} layers: run `switchyard evaluate` again",
+                file.string(), use.name, out.layers.size());
     out.domains.push_back(std::move(use));
   }
   return out;

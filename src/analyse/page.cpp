@@ -71,14 +71,13 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-std::string html_table(const std::vector<std::string>& header,
-                       const std::vector<std::vector<std::string>>& rows, std::size_t text_column) {
+std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                       std::size_t text_column) {
   std::string out = "<div class=\"scroll\"><table>\n";
   const auto line = [&](const std::vector<std::string>& cells, const char* tag) {
     out += "<tr>";
     for (std::size_t i = 0; i < cells.size(); ++i)
-      out +=
-          fmt::format("<{0}{1}>{2}</{0}>", tag, i == text_column ? " class=\"text\"" : "", escaped(cells[i]));
+      out += fmt::format("<{0}{1}>{2}</{0}>", tag, i == text_column ? " class=\"text\"" : "", escaped(cells[i]));
     out += "</tr>\n";
   };
   line(header, "th");

@@ -10,8 +10,7 @@ namespace sy {
 std::string escaped(const std::string& text);
 
 // Columns of numbers; `text_column` holds words. Cells are text, not HTML.
-std::string html_table(const std::vector<std::string>& header,
-                       const std::vector<std::vector<std::string>>& rows,
+std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
                        std::size_t text_column = std::string::npos);
 
 // A page while it is put together. Pictures are noted as it goes and drawn by one run of gnuplot at the end.

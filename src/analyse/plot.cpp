@@ -23,8 +23,7 @@ namespace {
 const std::vector<std::string> palette_stops[] = {
     {"#f7fcf0", "#e0f3db", "#ccebc5", "#a8ddb5", "#7bccc4", "#4eb3d3", "#2b8cbe", "#0868ac", "#084081"},
     {"#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d", "#b2182b"},
-    {"#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6dcd59", "#b4de2c",
-     "#fde725"}};
+    {"#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#fde725"}};
 constexpr const char* ink = "#334155";
 constexpr std::size_t legend_lines = 8;  // more lines are told apart by the colour bar
 constexpr int name_columns = 24;         // longer names of rows are cut
@@ -103,8 +102,7 @@ std::string ratio_tics(double low, double high) {
 
 // Round numbers, with room between their marks.
 std::string step_tics(double low, double high, double room) {
-  return fmt::format("set xtics {}\n",
-                     number(std::max(1.0, round_up((high - low) * 70 / room, {1, 2, 5, 10}))));
+  return fmt::format("set xtics {}\n", number(std::max(1.0, round_up((high - low) * 70 / room, {1, 2, 5, 10}))));
 }
 
 // White on dark cells, ink on bright ones.
@@ -150,8 +148,7 @@ std::string palette_colour(Palette palette, double position) {
   const auto& stops = stops_of(palette);
   const double at = std::clamp(position, 0.0, 1.0) * static_cast<double>(stops.size() - 1);
   const std::size_t i = std::min(static_cast<std::size_t>(at), stops.size() - 2);
-  const int a = std::stoi(stops[i].substr(1), nullptr, 16),
-            b = std::stoi(stops[i + 1].substr(1), nullptr, 16);
+  const int a = std::stoi(stops[i].substr(1), nullptr, 16), b = std::stoi(stops[i + 1].substr(1), nullptr, 16);
   std::string out = "#";
   for (int shift : {16, 8, 0}) {
     const double x = (a >> shift & 255), y = (b >> shift & 255);
@@ -170,8 +167,8 @@ std::vector<std::string> ratio_marks(double low, double high) {
 std::string script_of(const Heatmap& map) {
   SY_ASSERT(map.rows > 0 && map.columns > 0 && map.low < map.high &&
                 static_cast<Index>(map.values.size()) == map.rows * map.columns,
-            "heatmap of {} by {}, {} values, from {} to {}", map.rows, map.columns, map.values.size(),
-            map.low, map.high);
+            "heatmap of {} by {}, {} values, from {} to {}", map.rows, map.columns, map.values.size(), map.low,
+            map.high);
   const int plot_height =
       map.plot_height > 0 ? map.plot_height : static_cast<int>(std::clamp<Index>(map.rows * 30, 110, 560));
   int longest_name = 1;
@@ -190,8 +187,7 @@ std::string script_of(const Heatmap& map) {
   // Columns are centred on 0, 1, ... unless they have a range of their own.
   const auto [x_low, x_high] = map.x_range.value_or(std::pair(-0.5, static_cast<double>(map.columns) - 0.5));
   const double column = (x_high - x_low) / static_cast<double>(map.columns);
-  s += fmt::format("set xrange [{}:{}]\nset yrange [{}:-0.5]\n", number(x_low), number(x_high),
-                   map.rows - 0.5);
+  s += fmt::format("set xrange [{}:{}]\nset yrange [{}:-0.5]\n", number(x_low), number(x_high), map.rows - 0.5);
   s += map.x_range ? step_tics(x_low, x_high, plot_width) : name_tics("x", map.column_names, plot_width);
   s += name_tics("y", map.row_names, plot_height);
   s += label_of("x", map.x_label) + label_of("y", map.y_label) + palette_of(map.palette);
@@ -203,8 +199,8 @@ std::string script_of(const Heatmap& map) {
   if (map.percent) s += "set format cb '%g %%'\n";
   if (map.colour_bar) {
     const double x = 1 - double(right - 14) / map.width;
-    s += fmt::format("set colorbox user origin {:.4f},{:.4f} size {:.4f},{:.4f} noborder\n", x,
-                     double(bottom) / height, 14.0 / map.width, double(plot_height) / height);
+    s += fmt::format("set colorbox user origin {:.4f},{:.4f} size {:.4f},{:.4f} noborder\n", x, double(bottom) / height,
+                     14.0 / map.width, double(plot_height) / height);
     s += label_of("cb", map.colour_label) + "set cblabel offset 1.5,0\nset cbtics scale 0\n";
   } else {
     s += "unset colorbox\n";
@@ -216,9 +212,8 @@ std::string script_of(const Heatmap& map) {
       s += fmt::format("set arrow from {0},graph 0 to {0},graph 1 nohead front lc rgb 'white' lw 1.5\n",
                        number(x_low + column * static_cast<double>(c)));
     for (Index r = 1; r < map.rows; ++r)
-      s += fmt::format(
-          "set arrow from graph 0,first {0} to graph 1,first {0} nohead front lc rgb 'white' lw 1.5\n",
-          r - 0.5);
+      s += fmt::format("set arrow from graph 0,first {0} to graph 1,first {0} nohead front lc rgb 'white' lw 1.5\n",
+                       r - 0.5);
   }
   const auto position = [&](double v) {
     return map.ratio ? std::log2(std::max(v, map.low) / map.low) / std::log2(map.high / map.low)
@@ -242,9 +237,8 @@ std::string script_of(const Heatmap& map) {
     }
     s += '\n';
   }
-  return s + fmt::format(
-                 "END\nplot $cells matrix using ({}+($1+0.5)*{}):(-0.5+($2+0.5)*{}):3 with image notitle\n",
-                 x_low, column / across, 1.0 / down);
+  return s + fmt::format("END\nplot $cells matrix using ({}+($1+0.5)*{}):(-0.5+($2+0.5)*{}):3 with image notitle\n",
+                         x_low, column / across, 1.0 / down);
 }
 
 std::string script_of(const LineChart& chart) {
@@ -254,8 +248,7 @@ std::string script_of(const LineChart& chart) {
   const bool legend = count > 1 && count <= legend_lines, bar = count > legend_lines;
   const double scale = chart.percent ? 100 : 1;
   std::string s = prelude(chart.width, chart.height);
-  s +=
-      "set border 1 lw 0.8\nset grid ytics lt 1 lc rgb '#e2e8f0' lw 1\nset grid noxtics\nset tics nomirror\n";
+  s += "set border 1 lw 0.8\nset grid ytics lt 1 lc rgb '#e2e8f0' lw 1\nset grid noxtics\nset tics nomirror\n";
   s += label_of("x", chart.x_label) + label_of("y", chart.y_label);
   s += "set ytics scale 0\n";
   s += legend ? "set key outside right center Left reverse samplen 1.5 spacing 1.2\n" : "unset key\n";
@@ -264,8 +257,7 @@ std::string script_of(const LineChart& chart) {
   const auto bound = [&](std::optional<double> x) { return x ? number(*x * scale) : std::string("*"); };
   s += fmt::format("set yrange [{}:{}]\n", bound(chart.y_low), bound(chart.y_high));
   if (bar) {
-    s += palette_of(Palette::order) + "set colorbox noborder\nset cbtics scale 0\n" +
-         label_of("cb", chart.depth_label);
+    s += palette_of(Palette::order) + "set colorbox noborder\nset cbtics scale 0\n" + label_of("cb", chart.depth_label);
     s += fmt::format("set cbrange [{}:{}]\n", number(chart.depths.front()), number(chart.depths.back()));
   }
   std::string plots, only_x;
@@ -313,8 +305,7 @@ std::vector<std::string> draw(const std::vector<std::string>& scripts) {
   pid_t child = 0;
   const int spawned = posix_spawnp(&child, name, &actions, nullptr, argv, environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (spawned == ENOENT)
-    fail("gnuplot, which draws the pictures, is not installed: apt-get install gnuplot-nox");
+  if (spawned == ENOENT) fail("gnuplot, which draws the pictures, is not installed: apt-get install gnuplot-nox");
   if (spawned != 0) fail("cannot start gnuplot: {}", std::strerror(spawned));
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {

@@ -26,9 +26,8 @@ struct Heatmap {
   std::string x_label, y_label, colour_label;
   Palette palette = Palette::amount;
   double low = 0, high = 1;  // the values of the first and last colour; values beyond take those colours
-  bool ratio =
-      false;  // low and high are powers of two; the scale is logarithmic, its marks read 1/2x, 1x, 2x
-  bool percent = false;                 // values are fractions; the colour bar's marks are percentages
+  bool ratio = false;        // low and high are powers of two; the scale is logarithmic, its marks read 1/2x, 1x, 2x
+  bool percent = false;      // values are fractions; the colour bar's marks are percentages
   std::vector<std::string> cell_texts;  // [rows, columns], or empty: no text
   bool colour_bar = true;
   int width = 960, plot_height = 0;  // in pixels at full size; 0: from the number of rows

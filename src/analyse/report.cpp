@@ -25,8 +25,7 @@ std::vector<LossPoint> read_losses(const fs::path& file, Index last_step) {
   for (std::string line; std::getline(in, line);) {
     const json m = json::parse(line, nullptr, false);
     if (!m.is_object() || !m.contains("step") || !m["step"].is_number() || !m.contains("loss")) continue;
-    if (m["step"].get<Index>() <= last_step && m["loss"].is_number())
-      losses.push_back({m["step"], m["loss"]});
+    if (m["step"].get<Index>() <= last_step && m["loss"].is_number()) losses.push_back({m["step"], m["loss"]});
   }
   return losses;
 }
@@ -57,8 +56,8 @@ std::string load_table(const ExpertReport& r, bool colour) {
   Table table({"layer", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest", "share of each expert"});
   for (const LayerLoad& l : r.load)
     table.row({std::to_string(l.layer), percent_text(l.drop_rate), fmt::format("{:.2f}", l.max_over_mean),
-               fmt::format("{:.3f}", l.cv), fmt::format("{:.3f}", l.entropy),
-               expert_and_share(l, l.busiest()), expert_and_share(l, l.idlest()), share_strip(l, colour)});
+               fmt::format("{:.3f}", l.cv), fmt::format("{:.3f}", l.entropy), expert_and_share(l, l.busiest()),
+               expert_and_share(l, l.idlest()), share_strip(l, colour)});
   const Index group = (r.state.experts.experts + strip_columns - 1) / strip_columns;
   return table.str() + fmt::format("▄ an even share ({}), █ twice that or more, · none{}\n",
                                    percent_text(r.even_share()),
@@ -70,9 +69,8 @@ std::string expert_table(const LayerLoad& layer) {
   for (std::size_t e = 0; e < layer.experts.size(); ++e) {
     const ExpertLoad& x = layer.experts[e];
     table.row({std::to_string(e), percent_text(x.share),
-               fmt::format("{:.2f}", x.share * static_cast<double>(layer.experts.size())),
-               count_text(x.routed), count_text(x.dropped), percent_text(x.drop_rate),
-               fmt::format("{:.4f}", x.probability)});
+               fmt::format("{:.2f}", x.share * static_cast<double>(layer.experts.size())), count_text(x.routed),
+               count_text(x.dropped), percent_text(x.drop_rate), fmt::format("{:.4f}", x.probability)});
   }
   return table.str();
 }
@@ -89,12 +87,11 @@ std::string time_table(const ExpertReport& r) {
       cv += l.cv / static_cast<double>(layers.size());
       entropy += l.entropy / static_cast<double>(layers.size());
     }
-    const auto worst = std::max_element(
-        layers.begin(), layers.end(),
-        [](const LayerLoad& a, const LayerLoad& b) { return a.max_over_mean < b.max_over_mean; });
-    table.row({step_range(h, w, w + 1), percent_text(dropped), fmt::format("{:.2f}", ratio),
-               fmt::format("{:.3f}", cv), fmt::format("{:.3f}", entropy),
-               fmt::format("{} ({:.2f})", worst->layer, worst->max_over_mean)});
+    const auto worst = std::max_element(layers.begin(), layers.end(), [](const LayerLoad& a, const LayerLoad& b) {
+      return a.max_over_mean < b.max_over_mean;
+    });
+    table.row({step_range(h, w, w + 1), percent_text(dropped), fmt::format("{:.2f}", ratio), fmt::format("{:.3f}", cv),
+               fmt::format("{:.3f}", entropy), fmt::format("{} ({:.2f})", worst->layer, worst->max_over_mean)});
   }
   return table.str();
 }
@@ -102,8 +99,8 @@ std::string time_table(const ExpertReport& r) {
 std::string domain_tables(const ExpertReport& r) {
   Table domains({"domain", "tokens", "loss", "perplexity", "bits/byte"});
   for (const DomainUse& d : r.evaluation->domains)
-    domains.row({d.name, count_text(d.tokens), fmt::format("{:.4f}", d.loss),
-                 fmt::format("{:.2f}", d.perplexity), fmt::format("{:.3f}", d.bits_per_byte)});
+    domains.row({d.name, count_text(d.tokens), fmt::format("{:.4f}", d.loss), fmt::format("{:.2f}", d.perplexity),
+                 fmt::format("{:.3f}", d.bits_per_byte)});
   std::string out = domains.str();
   if (r.evaluation->domains.size() < 2) return out;
   Table layers({"layer", "divergence", "largest", "between"});
@@ -149,19 +146,16 @@ std::string step_range(const ExpertHistory& h, Index first, Index last) {
 
 std::string model_text(const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
-  const auto counted = [](Index n, const char* what) {
-    return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-  };
+  const auto counted = [](Index n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); };
   if (!r.config) return counted(h.layers, "layer") + " with " + counted(h.experts, "expert");
   const Config& c = *r.config;
   Index with_experts = 0;
   for (Index l = 0; l < c.model.layers; ++l) with_experts += c.is_moe(l);
   const ParamCount params = count_params(c, r.state.vocab);
-  return fmt::format("{}, {} with {}, {} chosen per token; d_model {}; {} parameters, {} active",
-                     counted(c.model.layers, "layer"),
-                     with_experts == c.model.layers ? "each" : std::to_string(with_experts),
-                     counted(c.moe.experts, "expert"), c.moe.top_k, c.model.d_model, count_text(params.total),
-                     count_text(params.active));
+  return fmt::format(
+      "{}, {} with {}, {} chosen per token; d_model {}; {} parameters, {} active", counted(c.model.layers, "layer"),
+      with_experts == c.model.layers ? "each" : std::to_string(with_experts), counted(c.moe.experts, "expert"),
+      c.moe.top_k, c.model.d_model, count_text(params.total), count_text(params.active));
 }
 
 ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& options) {
@@ -175,8 +169,7 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
   }
   ExpertHistory& h = r.state.experts;
   if (h.layers == 0 || h.experts == 0)
-    bad_input("{}: its model has no experts (moe.experts = 0), so there is no load to report",
-              checkpoint.string());
+    bad_input("{}: its model has no experts (moe.experts = 0), so there is no load to report", checkpoint.string());
 
   if (const auto run = run_of(checkpoint)) {
     r.losses = read_losses(*run / "metrics.jsonl", r.state.step);
@@ -196,8 +189,7 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
     r.last = r.first;
     while (r.last < h.windows() && first_step(h, r.last) <= to) ++r.last;
     if (r.first >= r.last)
-      bad_input("--steps {}-{}: the checkpoint has counts of steps {}", from, to,
-                step_range(h, 0, h.windows()));
+      bad_input("--steps {}-{}: the checkpoint has counts of steps {}", from, to, step_range(h, 0, h.windows()));
   }
   if (h.windows() > 0) r.load = layer_loads(h, r.first, r.last);
   return r;
@@ -205,19 +197,17 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
 
 std::string report_text(const ExpertReport& r, bool colour) {
   const ExpertHistory& h = r.state.experts;
-  std::string out =
-      fmt::format("{}\n{}\nstep {}, {} tokens, trained as {}\n\n", r.checkpoint.string(), model_text(r),
-                  count_text(r.state.step), count_text(r.state.tokens), r.state.layout);
+  std::string out = fmt::format("{}\n{}\nstep {}, {} tokens, trained as {}\n\n", r.checkpoint.string(), model_text(r),
+                                count_text(r.state.step), count_text(r.state.tokens), r.state.layout);
   if (h.windows() == 0)
-    out += fmt::format("No expert counts yet at step {}: they come with the first step that is trained.\n",
-                       r.state.step);
+    out +=
+        fmt::format("No expert counts yet at step {}: they come with the first step that is trained.\n", r.state.step);
   else {
     out += fmt::format("Load in steps {}\n{}", step_range(h, r.first, r.last), load_table(r, colour));
     if (h.layers == 1) out += '\n' + expert_table(r.load[0]);
     if (h.windows() > 1) out += "\nOver time (means of the layers)\n" + time_table(r);
   }
-  if (r.evaluation)
-    out += fmt::format("\nDomains, evaluated at step {}\n", r.evaluation->step) + domain_tables(r);
+  if (r.evaluation) out += fmt::format("\nDomains, evaluated at step {}\n", r.evaluation->step) + domain_tables(r);
   return out;
 }
 
@@ -228,8 +218,8 @@ std::string report_csv(const ExpertReport& r) {
     for (const LayerLoad& l : layer_loads(h, w, w + 1))
       for (std::size_t e = 0; e < l.experts.size(); ++e) {
         const ExpertLoad& x = l.experts[e];
-        fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{}\n", first_step(h, w), h.steps[w],
-                       l.layer, e, x.routed, x.dropped, x.share, x.drop_rate, x.probability);
+        fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{}\n", first_step(h, w), h.steps[w], l.layer,
+                       e, x.routed, x.dropped, x.share, x.drop_rate, x.probability);
       }
   return out;
 }

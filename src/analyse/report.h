@@ -25,11 +25,11 @@ struct ReportOptions {
 // Everything that the four forms show.
 struct ExpertReport {
   std::filesystem::path checkpoint;
-  TrainState state;               // with the history of the layers asked for
-  std::optional<Config> config;   // absent when another version wrote it that has other keys
-  Index first = 0, last = 0;      // windows [first, last) make up `load`; none at step 0
-  std::vector<LayerLoad> load;    // [layer], empty where there is no window yet
-  std::vector<LossPoint> losses;  // from RUN/metrics.jsonl up to the checkpoint's step, where it is there
+  TrainState state;                      // with the history of the layers asked for
+  std::optional<Config> config;          // absent when another version wrote it that has other keys
+  Index first = 0, last = 0;             // windows [first, last) make up `load`; none at step 0
+  std::vector<LayerLoad> load;           // [layer], empty where there is no window yet
+  std::vector<LossPoint> losses;         // from RUN/metrics.jsonl up to the checkpoint's step, where it is there
   std::optional<Evaluation> evaluation;  // from RUN/evaluation.json, where it is there
   std::vector<Specialisation> specialisation;
   double even_share() const { return 1.0 / static_cast<double>(state.experts.experts); }
@@ -48,8 +48,7 @@ nlohmann::ordered_json report_json(const ExpertReport& report);
 std::string report_html(const ExpertReport& report);
 
 // What several forms say in the same words.
-std::string model_text(
-    const ExpertReport& report);  // "4 layers, each with 8 experts, 2 chosen per token; ..."
+std::string model_text(const ExpertReport& report);  // "4 layers, each with 8 experts, 2 chosen per token; ..."
 std::string step_range(const ExpertHistory& history, Index first, Index last);  // "181-200"
 std::string percent_text(double fraction);                                      // "12.5 %"
 std::string count_text(Index n);                                                // "1,638,400"

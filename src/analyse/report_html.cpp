@@ -67,9 +67,8 @@ std::vector<double> relative_shares(const std::vector<LayerLoad>& layers) {
 void header(Page& page, const ExpertReport& r) {
   const TrainState& s = r.state;
   const std::filesystem::path run = run_of(r.checkpoint).value_or(r.checkpoint);
-  page << "<h1>Expert load of " + escaped(run.filename().string()) +
-              "</h1>\n<p class=\"muted\">Switchyard report of " + escaped(r.checkpoint.filename().string()) +
-              "</p>\n";
+  page << "<h1>Expert load of " + escaped(run.filename().string()) + "</h1>\n<p class=\"muted\">Switchyard report of " +
+              escaped(r.checkpoint.filename().string()) + "</p>\n";
   page << "<dl>";
   const auto fact = [&](const char* name, const std::string& value) {
     if (!value.empty()) page << fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, escaped(value));
@@ -77,13 +76,12 @@ void header(Page& page, const ExpertReport& r) {
   fact("Model", model_text(r));
   if (r.config) {
     const auto& m = r.config->moe;
-    fact("Routing", fmt::format("capacity factor {}, load-balance loss {}, router z-loss {}{}",
-                                m.capacity_factor > 0 ? fmt::format("{}", m.capacity_factor) : "0 (dropless)",
-                                m.aux_loss, m.z_loss,
-                                m.bias_rate > 0 ? fmt::format(", bias rate {}", m.bias_rate) : ""));
+    fact("Routing",
+         fmt::format("capacity factor {}, load-balance loss {}, router z-loss {}{}",
+                     m.capacity_factor > 0 ? fmt::format("{}", m.capacity_factor) : "0 (dropless)", m.aux_loss,
+                     m.z_loss, m.bias_rate > 0 ? fmt::format(", bias rate {}", m.bias_rate) : ""));
   }
-  fact("Trained",
-       fmt::format("{} steps, {} tokens, seed {}", count_text(s.step), count_text(s.tokens), s.seed));
+  fact("Trained", fmt::format("{} steps, {} tokens, seed {}", count_text(s.step), count_text(s.tokens), s.seed));
   fact("Layout", s.layout);
   fact("Data set", s.dataset);
   page << "</dl>\n";
@@ -114,8 +112,7 @@ void tiles(Page& page, const ExpertReport& r) {
   tile(fmt::format("{:.2f}×", worst), "busiest expert, of an even share");
   tile(fmt::format("{:.3f}", entropy), "mean entropy (1: balanced)");
   tile(std::to_string(idle), "experts below a quarter of an even share");
-  page << "</div>\n<p class=\"muted\">Load figures: steps " + step_range(r.state.experts, r.first, r.last) +
-              ".</p>\n";
+  page << "</div>\n<p class=\"muted\">Load figures: steps " + step_range(r.state.experts, r.first, r.last) + ".</p>\n";
 }
 
 // At most max_line_points points: means of neighbours.
@@ -214,8 +211,7 @@ void time_section(Page& page, const ExpertReport& r) {
     const char* explanation;
   };
   static constexpr Measure measures[] = {
-      {"Dropped", &LayerLoad::drop_rate, true, 0, NAN,
-       "Assignments that found their expert full. 0 % is best."},
+      {"Dropped", &LayerLoad::drop_rate, true, 0, NAN, "Assignments that found their expert full. 0 % is best."},
       {"Busiest expert (max/mean)", &LayerLoad::max_over_mean, false, 1, NAN,
        "Load of the busiest expert over the mean load. 1 is balanced; the slowest rank waits for this "
        "expert."},
@@ -266,8 +262,7 @@ void history_section(Page& page, const ExpertReport& r) {
   std::vector<double> all;
   for (Index c = 0; c < h.windows(); ++c) {
     const Index w =
-        std::lower_bound(h.steps.begin(), h.steps.end(), (static_cast<double>(c) + 0.5) * column) -
-        h.steps.begin();
+        std::lower_bound(h.steps.begin(), h.steps.end(), (static_cast<double>(c) + 0.5) * column) - h.steps.begin();
     loads.push_back(layer_loads(h, w, w + 1));
     const auto relative = relative_shares(loads.back());
     all.insert(all.end(), relative.begin(), relative.end());
@@ -339,16 +334,14 @@ void domain_section(Page& page, const ExpertReport& r) {
       "<h3>Which experts each domain uses</h3><p>Each row is how a domain's assignments are spread over the "
       "experts of a layer; an even share is {}{}. Rows that look alike mean that the experts do not tell "
       "the domains apart; red cells in different places mean that they have specialised.</p>\n",
-      percent_text(1.0 / static_cast<double>(experts)),
-      texts ? "; the figures are the shares in percent" : "");
+      percent_text(1.0 / static_cast<double>(experts)), texts ? "; the figures are the shares in percent" : "");
   page << scale_bar(limit);
   page << fmt::format("<div class=\"{}\">\n", grid_class(ev.layers.size()));
   for (std::size_t l = 0; l < ev.layers.size(); ++l) {
     Heatmap map;
     map.rows = domains;
     map.columns = experts;
-    map.values.assign(relative.begin() + l * domains * experts,
-                      relative.begin() + (l + 1) * domains * experts);
+    map.values.assign(relative.begin() + l * domains * experts, relative.begin() + (l + 1) * domains * experts);
     for (std::size_t i = 0; texts && i < map.values.size(); ++i)
       map.cell_texts.push_back(fmt::format("{:.1f}", map.values[i] / static_cast<double>(experts) * 100));
     for (const DomainUse& d : ev.domains) map.row_names.push_back(d.name);
@@ -392,20 +385,16 @@ void number_section(Page& page, const ExpertReport& r) {
   for (const LayerLoad& l : r.load) {
     layers.push_back({std::to_string(l.layer), count_text(l.routed), percent_text(l.drop_rate),
                       fmt::format("{:.3f}", l.max_over_mean), fmt::format("{:.3f}", l.cv),
-                      fmt::format("{:.4f}", l.entropy), with_share(l, l.busiest()),
-                      with_share(l, l.idlest())});
+                      fmt::format("{:.4f}", l.entropy), with_share(l, l.busiest()), with_share(l, l.idlest())});
     for (Index e = 0; e < h.experts && static_cast<Index>(experts.size()) < max_table_rows; ++e) {
       const ExpertLoad& x = l.experts[e];
-      experts.push_back({std::to_string(l.layer), std::to_string(e), count_text(x.routed),
-                         percent_text(x.share), percent_text(x.drop_rate),
-                         fmt::format("{:.4f}", x.probability)});
+      experts.push_back({std::to_string(l.layer), std::to_string(e), count_text(x.routed), percent_text(x.share),
+                         percent_text(x.drop_rate), fmt::format("{:.4f}", x.probability)});
     }
   }
-  page << html_table({"layer", "assignments", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest"},
-                     layers);
+  page << html_table({"layer", "assignments", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest"}, layers);
   page << "<details><summary>Every expert</summary>\n" +
-              html_table({"layer", "expert", "assignments", "share", "dropped", "router probability"},
-                         experts);
+              html_table({"layer", "expert", "assignments", "share", "dropped", "router probability"}, experts);
   if (h.layers * h.experts > max_table_rows)
     page << fmt::format(
         "<p class=\"muted\">The first {} of {}; <code>switchyard experts --csv</code> writes all.</p>\n",

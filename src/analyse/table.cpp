@@ -32,11 +32,10 @@ struct WidthRange {
   int width;
 };
 // The parts of Unicode's East Asian width and combining classes that names and prose meet.
-constexpr WidthRange width_table[] = {{0x0300, 0x036f, 0},  {0x200b, 0x200f, 0}, {0x20d0, 0x20ff, 0},
-                                      {0xfe00, 0xfe0f, 0},  {0x1100, 0x115f, 2}, {0x2e80, 0xa4cf, 2},
-                                      {0xac00, 0xd7a3, 2},  {0xf900, 0xfaff, 2}, {0xfe30, 0xfe6f, 2},
-                                      {0xff00, 0xff60, 2},  {0xffe0, 0xffe6, 2}, {0x1f300, 0x1faff, 2},
-                                      {0x20000, 0x3fffd, 2}};
+constexpr WidthRange width_table[] = {
+    {0x0300, 0x036f, 0}, {0x200b, 0x200f, 0},   {0x20d0, 0x20ff, 0},  {0xfe00, 0xfe0f, 0}, {0x1100, 0x115f, 2},
+    {0x2e80, 0xa4cf, 2}, {0xac00, 0xd7a3, 2},   {0xf900, 0xfaff, 2},  {0xfe30, 0xfe6f, 2}, {0xff00, 0xff60, 2},
+    {0xffe0, 0xffe6, 2}, {0x1f300, 0x1faff, 2}, {0x20000, 0x3fffd, 2}};
 
 int width_of(std::uint32_t value) {
   for (const WidthRange& r : width_table)

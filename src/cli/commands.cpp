@@ -8,12 +8,14 @@ namespace sy {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
-      {"prepare", "--domain NAME=PATH[,PATH...] ... --tokenizer KIND --output DIR", "text to a data set", prepare_command,
-       false},
-      {"train", "CONFIG [--section.key=value ...]", "train a model, alone or under mpirun or srun", train_command, true},
+      {"prepare", "--domain NAME=PATH[,PATH...] ... --tokenizer KIND --output DIR", "text to a data set",
+       prepare_command, false},
+      {"train", "CONFIG [--section.key=value ...]", "train a model, alone or under mpirun or srun", train_command,
+       true},
       {"evaluate", "CHECKPOINT [--data DIR]", "loss, perplexity and bits per byte, by domain", evaluate_command, true},
       {"generate", "CHECKPOINT --prompt TEXT", "continue a text", generate_command, false},
-      {"experts", "RUN|CHECKPOINT [--html FILE] [--csv FILE] [--json] [--layer N] [--steps A-B]", "what the experts did", experts_command, false},
+      {"experts", "RUN|CHECKPOINT [--html FILE] [--csv FILE] [--json] [--layer N] [--steps A-B]",
+       "what the experts did", experts_command, false},
       {"inspect", "CHECKPOINT [--verify]", "what is in a checkpoint, and whether it is whole", inspect_command, false},
       {"diff", "CHECKPOINT CHECKPOINT", "compare two checkpoints, tensor by tensor", diff_command, false},
       {"help", "[config | COMMAND]", "this list, every configuration key, or a command", help_command, false},
@@ -50,7 +52,8 @@ int help_command(CommandLine& line) {
     names.emplace_back(c.name);
   }
   const std::string near = nearest(topic, names);
-  bad_input("help: unknown command '{}': {}", topic, near.empty() ? "`switchyard help` lists them" : "did you mean " + near + "?");
+  bad_input("help: unknown command '{}': {}", topic,
+            near.empty() ? "`switchyard help` lists them" : "did you mean " + near + "?");
 }
 
 }  // namespace sy

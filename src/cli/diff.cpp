@@ -11,8 +11,7 @@ namespace fs = std::filesystem;
 
 int diff_command(CommandLine& line) {
   po::options_description options;
-  options.add_options()("all", po::bool_switch(), "list equal tensors too")("json", po::bool_switch(),
-                                                                            "print JSON");
+  options.add_options()("all", po::bool_switch(), "list equal tensors too")("json", po::bool_switch(), "print JSON");
   po::variables_map given;
   if (!parse_options(line, "diff", options, {"first", "second"}, given)) return 0;
   const auto resolve = [&](const char* name) {
@@ -32,8 +31,7 @@ int diff_command(CommandLine& line) {
     if (d.bitwise_equal && !given["all"].as<bool>()) continue;
     // JSON has no NaN: null says that the two cannot be compared.
     list.push_back({{"name", d.name}, {"equal", d.bitwise_equal}, {"max_abs", d.max_abs}, {"note", d.note}});
-    table.row({d.name, d.note.empty() ? fmt::format("{:.6g}", d.max_abs) : "-",
-               d.bitwise_equal ? "equal" : d.note});
+    table.row({d.name, d.note.empty() ? fmt::format("{:.6g}", d.max_abs) : "-", d.bitwise_equal ? "equal" : d.note});
   }
   if (given["json"].as<bool>()) {
     const nlohmann::ordered_json report{{"first", first.string()}, {"second", second.string()},

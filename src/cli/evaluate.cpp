@@ -30,13 +30,13 @@ int evaluate_command(CommandLine& line) {
   po::options_description options("options");
   EvaluateOptions evaluation;
   std::string backend;
-  options.add_options()                                                                            //
+  options.add_options()                                                                                 //
       ("data", po::value<std::string>(), "prepared data set; default: the one that it was trained on")  //
       ("max-windows", po::value<Index>(&evaluation.max_windows)->default_value(0),
-       "evaluate this many windows of each domain, evenly spread; 0: all")  //
+       "evaluate this many windows of each domain, evenly spread; 0: all")                                       //
       ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")  //
-      ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")             //
-      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")    //
+      ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")                           //
+      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")                  //
       ("json", "print JSON");
   po::variables_map given;
   bool go = true;
@@ -61,8 +61,10 @@ int evaluate_command(CommandLine& line) {
     config = parse_config(state.config, step_dir.string());
     dataset = std::make_unique<Dataset>(given.count("data") ? given["data"].as<std::string>() : state.dataset);
     if (dataset->vocab() != state.vocab)
-      bad_input("{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
-                "prepared with the same tokenizer", dataset->dir().string(), dataset->vocab(), state.vocab);
+      bad_input(
+          "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
+          "prepared with the same tokenizer",
+          dataset->dir().string(), dataset->vocab(), state.vocab);
     Index tokens = 0;
     for (const Domain& domain : dataset->domains()) tokens += domain.valid_tokens;
     if (tokens == 0)
@@ -95,7 +97,8 @@ int evaluate_command(CommandLine& line) {
     if (scores.size() != 1) rows.push_back(total_of(scores));
     for (const DomainScore& s : rows) {
       const auto cell = [&](double x, int digits) { return s.tokens > 0 ? fmt::format("{:.{}f}", x, digits) : "-"; };
-      table.row({s.name, std::to_string(s.tokens), cell(s.loss(), 4), cell(s.perplexity(), 3), cell(s.bits_per_byte(), 4)});
+      table.row(
+          {s.name, std::to_string(s.tokens), cell(s.loss(), 4), cell(s.perplexity(), 3), cell(s.bits_per_byte(), 4)});
     }
     fmt::print("{} at step {}\n{}", step_dir.string(), state.step, table.str());
   });

@@ -53,8 +53,7 @@ void check_output(const fs::path& path) {
     bad_input("'{}' is not a file's name: name a file", path.string());
   if (!fs::is_directory(folder, ignored))
     bad_input("cannot write {}: there is no folder {}: create it first", path.string(), folder.string());
-  if (access(folder.c_str(), W_OK) != 0)
-    bad_input("cannot write {}: the folder is not writable", path.string());
+  if (access(folder.c_str(), W_OK) != 0) bad_input("cannot write {}: the folder is not writable", path.string());
 }
 
 bool colours_wanted() {
@@ -69,8 +68,8 @@ int experts_command(CommandLine& line) {
   po::options_description options;
   options.add_options()("html", po::value(&html), "write a page with pictures (needs gnuplot)")(
       "csv", po::value(&csv), "write a row per window of steps, layer and expert; - is standard output")(
-      "json", po::bool_switch(), "print everything as JSON instead of tables")(
-      "layer", po::value<Index>(), "only this layer, expert by expert")(
+      "json", po::bool_switch(), "print everything as JSON instead of tables")("layer", po::value<Index>(),
+                                                                               "only this layer, expert by expert")(
       "steps", po::value<std::string>(), "FIRST-LAST: the load of these steps (otherwise of the last tenth)");
   po::variables_map given;
   if (!parse_options(line, "experts", options, {"checkpoint"}, given)) return 0;

@@ -16,15 +16,17 @@ int generate_command(CommandLine& line) {
   Index count = 0;
   std::uint64_t seed = 0;
   std::string prompt, backend;
-  options.add_options()                                                                                   //
-      ("prompt", po::value<std::string>(&prompt)->required(), "text to continue")                         //
-      ("tokens", po::value<Index>(&count)->default_value(200), "tokens to add at most")                   //
-      ("temperature", po::value<double>(&sampling.temperature)->default_value(0.8, "0.8"), "0: always the most likely token")
-      ("top-k", po::value<Index>(&sampling.top_k)->default_value(0), "choose among the k most likely tokens; 0: all")
-      ("top-p", po::value<double>(&sampling.top_p)->default_value(1.0), "choose among those that reach this probability")
-      ("seed", po::value<std::uint64_t>(&seed)->default_value(1), "of the random choices")                //
-      ("data", po::value<std::string>(), "data set whose tokenizer to use; default: the one that it was trained on")
-      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")           //
+  options.add_options()                                                                  //
+      ("prompt", po::value<std::string>(&prompt)->required(), "text to continue")        //
+      ("tokens", po::value<Index>(&count)->default_value(200), "tokens to add at most")  //
+      ("temperature", po::value<double>(&sampling.temperature)->default_value(0.8, "0.8"),
+       "0: always the most likely token")("top-k", po::value<Index>(&sampling.top_k)->default_value(0),
+                                          "choose among the k most likely tokens; 0: all")(
+          "top-p", po::value<double>(&sampling.top_p)->default_value(1.0),
+          "choose among those that reach this probability")("seed", po::value<std::uint64_t>(&seed)->default_value(1),
+                                                            "of the random choices")  //
+      ("data", po::value<std::string>(), "data set whose tokenizer to use; default: the one that it was trained on")(
+          "backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")  //
       ("json", "print JSON");
   po::variables_map given;
   if (!parse_options(line, "generate", options, {"checkpoint"}, given)) return 0;
@@ -76,7 +78,8 @@ int generate_command(CommandLine& line) {
     return 0;
   }
   const std::vector<std::int32_t> added(ids.begin() + static_cast<std::ptrdiff_t>(first), ids.end());
-  const nlohmann::json out = {{"prompt", prompt}, {"text", tokenizer->decode(added)}, {"tokens", added}, {"ended", ended}};
+  const nlohmann::json out = {
+      {"prompt", prompt}, {"text", tokenizer->decode(added)}, {"tokens", added}, {"ended", ended}};
   // Bytes that are no UTF-8, as a model may write, become U+FFFD.
   fmt::print("{}\n", out.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
   return 0;

@@ -28,8 +28,7 @@ int verify(const fs::path& step_or_run, bool json) {
     const std::vector<std::string> problems = verify_checkpoint(folder);
     whole &= problems.empty();
     if (json) {
-      report.push_back(
-          {{"checkpoint", folder.string()}, {"whole", problems.empty()}, {"problems", problems}});
+      report.push_back({{"checkpoint", folder.string()}, {"whole", problems.empty()}, {"problems", problems}});
       continue;
     }
     fmt::print("{}: {}\n", folder.string(), problems.empty() ? "OK" : "damaged");
@@ -48,10 +47,9 @@ Index elements_below(const CheckpointTensors& tensors, std::string_view prefix) 
 
 std::string model_line(const Config& c) {
   const Config::Model& m = c.model;
-  std::string line = fmt::format("{} layers, d_model {}, {} heads, {} kv heads, seq_len {}", m.layers,
-                                 m.d_model, m.heads, m.kv_heads, m.seq_len);
-  if (c.moe.experts > 0)
-    line += fmt::format(", {} experts, top {}, {} wide", c.moe.experts, c.moe.top_k, c.moe.d_ff);
+  std::string line = fmt::format("{} layers, d_model {}, {} heads, {} kv heads, seq_len {}", m.layers, m.d_model,
+                                 m.heads, m.kv_heads, m.seq_len);
+  if (c.moe.experts > 0) line += fmt::format(", {} experts, top {}, {} wide", c.moe.experts, c.moe.top_k, c.moe.d_ff);
   return line;
 }
 
@@ -59,12 +57,10 @@ std::string model_line(const Config& c) {
 
 int inspect_command(CommandLine& line) {
   po::options_description options;
-  options.add_options()("verify", po::bool_switch(),
-                        "compare every file with its digest; of a run, every checkpoint")(
+  options.add_options()("verify", po::bool_switch(), "compare every file with its digest; of a run, every checkpoint")(
       "stats", po::bool_switch(), "least and largest value, mean and root mean square of every tensor")(
       "all", po::bool_switch(), "list the optimizer's tensors too")(
-      "config", po::bool_switch(),
-      "print the configuration that the checkpoint was trained with, and nothing else")(
+      "config", po::bool_switch(), "print the configuration that the checkpoint was trained with, and nothing else")(
       "json", po::bool_switch(), "print JSON");
   po::variables_map given;
   if (!parse_options(line, "inspect", options, {"checkpoint"}, given)) return 0;
@@ -96,12 +92,10 @@ int inspect_command(CommandLine& line) {
              {"dtype", info(t.dtype).name},
              {"shape", std::vector<Index>(t.shape.begin(), t.shape.end())},
              {"bytes", t.bytes()}};
-    std::vector<std::string> cells{t.name, std::string(info(t.dtype).name), t.shape.str(),
-                                   std::to_string(t.bytes())};
+    std::vector<std::string> cells{t.name, std::string(info(t.dtype).name), t.shape.str(), std::to_string(t.bytes())};
     if (stats) {
       const TensorStatistics s = statistics(tensors, t.name);
-      for (const auto& [key, value] :
-           {std::pair{"min", s.min}, {"max", s.max}, {"mean", s.mean}, {"rms", s.rms}}) {
+      for (const auto& [key, value] : {std::pair{"min", s.min}, {"max", s.max}, {"mean", s.mean}, {"rms", s.rms}}) {
         row[key] = value;
         cells.push_back(fmt::format("{:.4g}", value));
       }
@@ -113,36 +107,34 @@ int inspect_command(CommandLine& line) {
   }
 
   if (json) {
-    const Json report{{"checkpoint", dir.string()},
-                      {"step", state.step},
-                      {"tokens", state.tokens},
-                      {"samples", state.samples},
-                      {"seed", state.seed},
-                      {"vocab", state.vocab},
-                      {"dataset", state.dataset},
-                      {"layout", state.layout},
-                      {"files", manifest.files.size()},
-                      {"bytes", bytes},
-                      {"parameters", parameters},
-                      {"expert_history",
-                       {{"windows", state.experts.windows()},
-                        {"layers", state.experts.layers},
-                        {"experts", state.experts.experts}}},
-                      {"config", state.config},
-                      {"tensors", list}};
+    const Json report{
+        {"checkpoint", dir.string()},
+        {"step", state.step},
+        {"tokens", state.tokens},
+        {"samples", state.samples},
+        {"seed", state.seed},
+        {"vocab", state.vocab},
+        {"dataset", state.dataset},
+        {"layout", state.layout},
+        {"files", manifest.files.size()},
+        {"bytes", bytes},
+        {"parameters", parameters},
+        {"expert_history",
+         {{"windows", state.experts.windows()}, {"layers", state.experts.layers}, {"experts", state.experts.experts}}},
+        {"config", state.config},
+        {"tensors", list}};
     std::cout << report.dump(2) << std::endl;
     return 0;
   }
   const auto print = [](const char* key, const std::string& value) { fmt::print("{:<12}{}\n", key, value); };
   print("checkpoint", dir.string());
-  print("step", fmt::format("{} ({} tokens, {} samples, seed {})", state.step, state.tokens, state.samples,
-                            state.seed));
+  print("step",
+        fmt::format("{} ({} tokens, {} samples, seed {})", state.step, state.tokens, state.samples, state.seed));
   print("model", model_line(parse_config(state.config, "the checkpoint's configuration")));
   print("parameters", std::to_string(parameters));
   print("data set", fmt::format("{} (vocabulary {})", state.dataset, state.vocab));
   print("layout", fmt::format("{}, as written; any other can read it", state.layout));
-  print("files",
-        fmt::format("{}, {:.1f} MB, digests agree", manifest.files.size(), static_cast<double>(bytes) / 1e6));
+  print("files", fmt::format("{}, {:.1f} MB, digests agree", manifest.files.size(), static_cast<double>(bytes) / 1e6));
   print("experts", fmt::format("{} windows of {} MoE layers of {} experts", state.experts.windows(),
                                state.experts.layers, state.experts.experts));
   std::cout << "\n" << table.str() << std::flush;

@@ -22,12 +22,9 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
   };
   try {
     using namespace po::command_line_style;
-    po::store(po::command_line_parser(line.args)
-                  .options(all)
-                  .positional(places)
-                  .style(unix_style & ~allow_guessing)
-                  .run(),
-              out);
+    po::store(
+        po::command_line_parser(line.args).options(all).positional(places).style(unix_style & ~allow_guessing).run(),
+        out);
     if (out.count("help")) {
       if (line.world.rank() == 0) std::cout << usage() << "\n\n" << options;
       return false;

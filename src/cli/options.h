@@ -21,7 +21,7 @@ struct Command {
   const char* usage;    // "CHECKPOINT [--verify]"
   const char* summary;  // one line
   int (*run)(CommandLine&);
-  bool parallel;        // runs on every rank; otherwise one rank does it
+  bool parallel;  // runs on every rank; otherwise one rank does it
 };
 const std::vector<Command>& commands();
 

@@ -28,14 +28,12 @@ class ProgressLine {
     shown_ = now;
     std::string line = phase_;
     if (p.total > 0) {
-      line += fmt::format(": {:.0f}% of {:.1f} MB",
-                          100.0 * static_cast<double>(p.bytes) / static_cast<double>(p.total),
+      line += fmt::format(": {:.0f}% of {:.1f} MB", 100.0 * static_cast<double>(p.bytes) / static_cast<double>(p.total),
                           static_cast<double>(p.total) / 1e6);
       const double seconds = now - phase_start_;
       if (seconds > 0.5 && p.bytes > phase_bytes_ && p.bytes < p.total) {
         const double rate = static_cast<double>(p.bytes - phase_bytes_) / seconds;
-        line += fmt::format(", {:.1f} MB/s, {:.0f} s left", rate / 1e6,
-                            static_cast<double>(p.total - p.bytes) / rate);
+        line += fmt::format(", {:.1f} MB/s, {:.0f} s left", rate / 1e6, static_cast<double>(p.total - p.bytes) / rate);
       }
     }
     std::fputs((terminal_ ? "\r" + line + "\033[K" : line + "\n").c_str(), stderr);
@@ -79,12 +77,10 @@ void for_each_split(const Dataset& dataset, const Row& row) {
 
 std::string as_table(const Dataset& dataset) {
   Table table({"domain", "split", "documents", "tokens", "bytes", "tokens/byte"});
-  for_each_split(
-      dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes) {
-        table.row({name, split, std::to_string(documents), std::to_string(tokens), std::to_string(bytes),
-                   bytes > 0 ? fmt::format("{:.3f}", static_cast<double>(tokens) / static_cast<double>(bytes))
-                             : "-"});
-      });
+  for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes) {
+    table.row({name, split, std::to_string(documents), std::to_string(tokens), std::to_string(bytes),
+               bytes > 0 ? fmt::format("{:.3f}", static_cast<double>(tokens) / static_cast<double>(bytes)) : "-"});
+  });
   return table.str();
 }
 
@@ -94,11 +90,10 @@ std::string as_json(const Dataset& dataset) {
                {"tokenizer", dataset.tokenizer()},
                {"vocab", dataset.vocab()},
                {"domains", Json::array()}};
-  for_each_split(
-      dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes) {
-        if (std::string_view(split) == "train") json["domains"].push_back({{"name", name}});
-        json["domains"].back()[split] = {{"documents", documents}, {"tokens", tokens}, {"bytes", bytes}};
-      });
+  for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes) {
+    if (std::string_view(split) == "train") json["domains"].push_back({{"name", name}});
+    json["domains"].back()[split] = {{"documents", documents}, {"tokens", tokens}, {"bytes", bytes}};
+  });
   return json.dump(2) + "\n";
 }
 

@@ -19,17 +19,20 @@ int train_command(CommandLine& line) {
       else if (file.empty())
         file = arg;
       else
-        bad_input("train: '{}' and '{}': give one configuration file; settings have the form --section.key=value", file, arg);
+        bad_input("train: '{}' and '{}': give one configuration file; settings have the form --section.key=value", file,
+                  arg);
     }
     if (help) return;
-    if (file.empty()) bad_input("train: no configuration file: usage: switchyard train CONFIG [--section.key=value ...]");
+    if (file.empty())
+      bad_input("train: no configuration file: usage: switchyard train CONFIG [--section.key=value ...]");
     config = read_config(file, overrides);
   });
   if (help) {
     if (line.world.rank() == 0)
-      fmt::print("usage: switchyard train CONFIG [--section.key=value ...]\n\n"
-                 "Alone, or under mpirun or srun with one process per rank. `switchyard help config` lists the keys;\n"
-                 "configs/ holds examples. SIGUSR1 asks for a checkpoint and a clean stop.\n");
+      fmt::print(
+          "usage: switchyard train CONFIG [--section.key=value ...]\n\n"
+          "Alone, or under mpirun or srun with one process per rank. `switchyard help config` lists the keys;\n"
+          "configs/ holds examples. SIGUSR1 asks for a checkpoint and a clean stop.\n");
     return line.args.empty() ? 2 : 0;
   }
   return run_training(line.world, config);

@@ -53,15 +53,13 @@ class Entries {
     if (text.empty()) return otherwise;
     T value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !(value >= 0) ||
-        value > static_cast<T>(0x1p62))
+    if (error != std::errc() || end != text.data() + text.size() || !(value >= 0) || value > static_cast<T>(0x1p62))
       bad_input("{}: {} = {} is not a number from 0 on: correct it", file_, key, text);
     return value;
   }
   void check_all_taken() const {
     if (!values_.empty())
-      bad_input("{}: unknown key {}: remove it, or name its domain in dataset.domains", file_,
-                values_.begin()->first);
+      bad_input("{}: unknown key {}: remove it, or name its domain in dataset.domains", file_, values_.begin()->first);
   }
   const std::string& file() const { return file_; }
 
@@ -106,18 +104,16 @@ void check_domain_name(const std::string& name) {
 DatasetDescription read_dataset_ini(const fs::path& dir) {
   const fs::path file = dir / ini_name;
   if (std::error_code ignored; !fs::exists(file, ignored))
-    bad_input("{} is not a data set: it has no {}; make one with `switchyard prepare ... --output {}`",
-              dir.string(), ini_name, dir.string());
+    bad_input("{} is not a data set: it has no {}; make one with `switchyard prepare ... --output {}`", dir.string(),
+              ini_name, dir.string());
   Entries entries(file);
   DatasetDescription d;
   d.tokenizer = entries.take("dataset.tokenizer");
   if (d.tokenizer != "bytes" && d.tokenizer != "sentencepiece" && d.tokenizer != "none")
-    bad_input("{}: dataset.tokenizer = {}: set it to bytes, sentencepiece or none", entries.file(),
-              d.tokenizer);
+    bad_input("{}: dataset.tokenizer = {}: set it to bytes, sentencepiece or none", entries.file(), d.tokenizer);
   if (d.tokenizer == "sentencepiece") {
     const std::string model = entries.take("dataset.model");
-    if (model.empty())
-      bad_input("{}: dataset.model is missing: name the SentencePiece model", entries.file());
+    if (model.empty()) bad_input("{}: dataset.model is missing: name the SentencePiece model", entries.file());
     d.model = dir / model;
   }
   d.vocab = entries.take_number<Index>("dataset.vocab", 0);
@@ -129,23 +125,19 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
   int weights = 0;
   for (const std::string& name : split_list(entries.take("dataset.domains"))) {
     check_domain_name(name);
-    if (!seen.insert(name).second)
-      bad_input("{}: dataset.domains names {} twice: keep one", entries.file(), name);
+    if (!seen.insert(name).second) bad_input("{}: dataset.domains names {} twice: keep one", entries.file(), name);
     Domain domain;
     domain.name = name;
-    for (const CountKey& key : count_keys)
-      domain.*key.field = entries.take_number<Index>(name + "." + key.name, -1);
+    for (const CountKey& key : count_keys) domain.*key.field = entries.take_number<Index>(name + "." + key.name, -1);
     domain.weight = entries.take_number<double>(name + ".weight", -1);
     weights += domain.weight >= 0;
     d.domains.push_back(domain);
   }
-  if (d.domains.empty())
-    bad_input("{}: dataset.domains is missing: name at least one domain", entries.file());
+  if (d.domains.empty()) bad_input("{}: dataset.domains is missing: name at least one domain", entries.file());
   if (weights != 0 && weights != static_cast<int>(d.domains.size()))
-    bad_input("{}: {} of {} domains have a weight: give one to every domain, or to none", entries.file(),
-              weights, d.domains.size());
-  if (weights != 0 &&
-      std::none_of(d.domains.begin(), d.domains.end(), [](const Domain& x) { return x.weight > 0; }))
+    bad_input("{}: {} of {} domains have a weight: give one to every domain, or to none", entries.file(), weights,
+              d.domains.size());
+  if (weights != 0 && std::none_of(d.domains.begin(), d.domains.end(), [](const Domain& x) { return x.weight > 0; }))
     bad_input("{}: every weight is 0: give a domain a share of the samples", entries.file());
   entries.check_all_taken();
   return d;

@@ -100,10 +100,7 @@ class MappedFile {
 
 struct IndexedTokens::Mapped {
   explicit Mapped(const std::filesystem::path& prefix)
-      : idx_path(with_suffix(prefix, ".idx")),
-        bin_path(with_suffix(prefix, ".bin")),
-        idx(idx_path),
-        bin(bin_path) {
+      : idx_path(with_suffix(prefix, ".idx")), bin_path(with_suffix(prefix, ".bin")), idx(idx_path), bin(bin_path) {
     read_header();
     check_tables();
   }
@@ -112,9 +109,7 @@ struct IndexedTokens::Mapped {
   Index pointer(Index sequence) const { return load<std::int64_t>(pointers + sequence * 8); }
   Index boundary(Index document) const { return load<std::int64_t>(boundaries + document * 8); }
   // The first token of a sequence; of one past the last: the number of tokens.
-  Index first_token(Index sequence) const {
-    return sequence == sequences ? tokens : pointer(sequence) / type->bytes;
-  }
+  Index first_token(Index sequence) const { return sequence == sequences ? tokens : pointer(sequence) / type->bytes; }
 
   std::filesystem::path idx_path, bin_path;
   MappedFile idx, bin;
@@ -171,14 +166,13 @@ struct IndexedTokens::Mapped {
     for (Index d = 0; d <= documents; ++d) {
       const Index low = d == 0 ? 0 : boundary(d - 1), high = d == 0 ? 0 : sequences;
       if (boundary(d) < low || boundary(d) > high || (d == documents && boundary(d) != sequences))
-        bad_input("{}: document boundary {} is at sequence {} of {}: the index is damaged", name, d,
-                  boundary(d), sequences);
+        bad_input("{}: document boundary {} is at sequence {} of {}: the index is damaged", name, d, boundary(d),
+                  sequences);
     }
   }
 };
 
-IndexedTokens::IndexedTokens(const std::filesystem::path& prefix)
-    : mapped_(std::make_shared<Mapped>(prefix)) {}
+IndexedTokens::IndexedTokens(const std::filesystem::path& prefix) : mapped_(std::make_shared<Mapped>(prefix)) {}
 
 Index IndexedTokens::documents() const {
   return mapped_ ? mapped_->documents : 0;
@@ -216,17 +210,14 @@ IndexedWriter::IndexedWriter(const std::filesystem::path& prefix, Index vocab)
   write(idx_.get(), idx_path_, empty, sizeof empty);
 }
 
-void IndexedWriter::write(std::FILE* file, const std::filesystem::path& path, const void* data,
-                          std::size_t bytes) {
+void IndexedWriter::write(std::FILE* file, const std::filesystem::path& path, const void* data, std::size_t bytes) {
   if (bytes == 0) return;  // `data` may then be null
   write_point("write", path);
-  if (std::fwrite(data, 1, bytes, file) != bytes)
-    fail("cannot write {}: {}", path.string(), std::strerror(errno));
+  if (std::fwrite(data, 1, bytes, file) != bytes) fail("cannot write {}: {}", path.string(), std::strerror(errno));
 }
 
 void IndexedWriter::add(std::span<const std::int32_t> document) {
-  SY_ASSERT(document.size() <= std::numeric_limits<std::int32_t>::max(), "a document of {} tokens",
-            document.size());
+  SY_ASSERT(document.size() <= std::numeric_limits<std::int32_t>::max(), "a document of {} tokens", document.size());
   if (narrow_) {
     const std::vector<std::uint16_t> tokens(document.begin(), document.end());
     write(bin_.get(), bin_path_, tokens.data(), tokens.size() * sizeof tokens[0]);
@@ -250,8 +241,7 @@ void IndexedWriter::finish() {
   for (Index first = 0; first < documents_; first += chunk) {
     lengths.resize(static_cast<std::size_t>(std::min(chunk, documents_ - first)));
     if (std::fseek(idx, static_cast<long>(header_bytes) + first * 4, SEEK_SET) != 0 ||
-        std::fread(lengths.data(), 4, lengths.size(), idx) != lengths.size() ||
-        std::fseek(idx, 0, SEEK_END) != 0)
+        std::fread(lengths.data(), 4, lengths.size(), idx) != lengths.size() || std::fseek(idx, 0, SEEK_END) != 0)
       fail("cannot read back {}: {}", idx_path_.string(), std::strerror(errno));
     for (const std::int32_t length : lengths) {
       append(offset);

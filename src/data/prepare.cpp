@@ -161,9 +161,8 @@ class DomainWriter {
   Domain domain_;
 };
 
-Domain write_domain(const PrepareOptions& options, const PrepareOptions::Source& source,
-                    const Tokenizer& tokenizer, const fs::path& folder,
-                    const std::function<void(Index)>& have_read) {
+Domain write_domain(const PrepareOptions& options, const PrepareOptions::Source& source, const Tokenizer& tokenizer,
+                    const fs::path& folder, const std::function<void(Index)>& have_read) {
   DomainWriter writer(folder, source.name, tokenizer);
   const double fraction = options.valid_fraction;
   const RandomStream draw(options.seed, "validation documents of " + source.name);
@@ -187,8 +186,7 @@ Domain write_domain(const PrepareOptions& options, const PrepareOptions::Source&
     // A single document: its last part is the validation text, if need be a little more of it than asked for.
     const auto wanted = static_cast<std::size_t>(std::ceil(fraction * static_cast<double>(text.size())));
     const std::size_t high = text.size() - std::min(wanted, text.size() - 1);
-    const std::size_t cut =
-        cut_point(text, high - std::min(high, std::max<std::size_t>(wanted / 2, 3)), high);
+    const std::size_t cut = cut_point(text, high - std::min(high, std::max<std::size_t>(wanted / 2, 3)), high);
     const bool in_two = cut > 0 && cut < text.size();  // not a text of one character
     writer.add(in_two ? text.substr(0, cut) : text, SplitName::train);
     if (in_two) writer.add(text.substr(cut), SplitName::valid);
@@ -214,11 +212,9 @@ class Output {
   void open() {
     std::error_code error;
     made_ = fs::create_directories(folder_, error);
-    if (error)
-      bad_input("cannot make the folder {}: {}: choose another --output", folder_.string(), error.message());
+    if (error) bad_input("cannot make the folder {}: {}: choose another --output", folder_.string(), error.message());
     const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0)
-      bad_input("cannot open {}: {}: choose another --output", folder_.string(), std::strerror(errno));
+    if (folder < 0) bad_input("cannot open {}: {}: choose another --output", folder_.string(), std::strerror(errno));
     // Some network file systems have no locks; then there is no guard.
     if (::flock(folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       ::close(folder);
@@ -246,8 +242,7 @@ class Output {
     for (const std::string& file : files) {
       write_point("rename", folder_ / file);
       fs::rename(staging_ / file, folder_ / file, error);
-      if (error)
-        fail("cannot rename {} into {}: {}", (staging_ / file).string(), folder_.string(), error.message());
+      if (error) fail("cannot rename {} into {}: {}", (staging_ / file).string(), folder_.string(), error.message());
     }
     write_file(last, ini);
   }
@@ -284,10 +279,9 @@ Prepared prepare(const PrepareOptions& options, const Report& progress) {
   if (tokenizer->kind() == "sentencepiece") description.model = model_name;
   Index read = 0;
   for (const auto& source : options.domains)
-    description.domains.push_back(
-        write_domain(options, source, *tokenizer, output.staging(), [&](Index bytes) {
-          progress({source.name, read += bytes, size.bytes});
-        }));
+    description.domains.push_back(write_domain(options, source, *tokenizer, output.staging(), [&](Index bytes) {
+      progress({source.name, read += bytes, size.bytes});
+    }));
 
   const std::string origin =
       fmt::format("# Written by switchyard prepare with --tokenizer {} --valid-fraction {} --seed {}\n",

@@ -62,8 +62,7 @@ SampleStream::Where SampleStream::where(Index sample) const {
 }
 
 int SampleStream::read(Index sample, std::span<std::int32_t> tokens) const {
-  SY_ASSERT(static_cast<Index>(tokens.size()) == seq_len_ + 1, "{} tokens of {}", tokens.size(),
-            seq_len_ + 1);
+  SY_ASSERT(static_cast<Index>(tokens.size()) == seq_len_ + 1, "{} tokens of {}", tokens.size(), seq_len_ + 1);
   const auto [domain, window] = where(sample);
   sources_[static_cast<std::size_t>(domain)].tokens.read(window * seq_len_, vocab_, tokens);
   return domain;
@@ -84,8 +83,7 @@ EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len)
 void EvalStream::read(Index i, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
   const auto size = static_cast<std::size_t>(seq_len_);
   SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
-  SY_ASSERT(inputs.size() == size && targets.size() == size, "spans of {} and {}", inputs.size(),
-            targets.size());
+  SY_ASSERT(inputs.size() == size && targets.size() == size, "spans of {} and {}", inputs.size(), targets.size());
   const Index begin = i * seq_len_;
   const auto count = static_cast<std::size_t>(std::min(seq_len_, this->targets() - begin));
   tokens_.read(begin, vocab_, inputs.first(count));

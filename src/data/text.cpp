@@ -40,8 +40,7 @@ std::size_t cut_point(std::string_view text, std::size_t low, std::size_t high) 
   SY_ASSERT(low <= high && high <= text.size(), "cut within {}..{} of {}", low, high, text.size());
   for (const std::string_view end : {"\n\n", "\n"})
     if (high >= end.size())
-      if (const std::size_t at = text.rfind(end, high - end.size());
-          at != text.npos && at + end.size() >= low)
+      if (const std::size_t at = text.rfind(end, high - end.size()); at != text.npos && at + end.size() >= low)
         return at + end.size();
   const auto continues = [&](std::size_t i) {
     return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
@@ -87,8 +86,7 @@ Index walk_folder(const fs::path& folder, const std::function<void(const fs::pat
 // Cuts one file into documents.
 void read_documents(const fs::path& path, const std::function<void(Document&&)>& take) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (!file)
-    bad_input("cannot read {}: {}: check the file and its permissions", path.string(), std::strerror(errno));
+  if (!file) bad_input("cannot read {}: {}: check the file and its permissions", path.string(), std::strerror(errno));
   std::string buffer;
   bool ended = false;
   const auto fill = [&](std::size_t size) {
@@ -128,8 +126,7 @@ Index walk_files(const fs::path& path, const std::function<void(const fs::path&,
 }
 
 void for_each_document(const std::vector<fs::path>& paths, const std::function<void(Document&&)>& take) {
-  for (const fs::path& path : paths)
-    walk_files(path, [&](const fs::path& file, Index) { read_documents(file, take); });
+  for (const fs::path& path : paths) walk_files(path, [&](const fs::path& file, Index) { read_documents(file, take); });
 }
 
 }  // namespace sy

@@ -39,7 +39,6 @@ constexpr std::size_t max_document_bytes = 1 << 20;
 constexpr std::size_t piece_bytes = 64 << 10;
 
 // The documents of the files, in order, none empty. Throws InputError naming a file that cannot be read.
-void for_each_document(const std::vector<std::filesystem::path>& paths,
-                       const std::function<void(Document&&)>& take);
+void for_each_document(const std::vector<std::filesystem::path>& paths, const std::function<void(Document&&)>& take);
 
 }  // namespace sy

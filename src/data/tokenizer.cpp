@@ -52,9 +52,8 @@ class SentencePieceTokenizer : public Tokenizer {
           "train-spm:VOCAB",
           model.string());
     if (processor_.eos_id() < 0)
-      bad_input(
-          "{} has no end-of-sentence piece, which closes every document: train the model with an eos_id",
-          model.string());
+      bad_input("{} has no end-of-sentence piece, which closes every document: train the model with an eos_id",
+                model.string());
     // Where the model has pieces for the bytes of U+2581, it is kept by spelling it so. Not where each
     // encoded part would get a blank in front.
     std::vector<int> bytes, letter;
@@ -90,9 +89,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
-  static void check(const sp::util::Status& status) {
-    SY_ASSERT(status.ok(), "SentencePiece: {}", status.ToString());
-  }
+  static void check(const sp::util::Status& status) { SY_ASSERT(status.ok(), "SentencePiece: {}", status.ToString()); }
 
   sp::SentencePieceProcessor processor_;
   std::vector<int> blank_mark_ids_;  // empty: U+2581 is left to the model
@@ -163,8 +160,7 @@ std::string train_sentencepiece(const std::vector<std::string>& lines, Index voc
         "is {}",
         vocab, most);
   if (const Index least = number_after(message, fmt::format("required_chars. {} vs ", vocab)); least > 0)
-    bad_input("train-spm:{}: the bytes and the corpus's characters alone need {} pieces: ask for more", vocab,
-              least);
+    bad_input("train-spm:{}: the bytes and the corpus's characters alone need {} pieces: ask for more", vocab, least);
   bad_input("train-spm:{}: SentencePiece cannot train on this corpus: {}", vocab, message);
 }
 

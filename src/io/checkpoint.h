@@ -48,13 +48,12 @@ struct TrainState {
 // Collective over `world`. Writes RUN/checkpoints/step-N, then deletes what is older but for the newest keep
 // - 1 (keep 0: nothing). A failure on any rank throws AgreedError on all and leaves older checkpoints alone.
 // Returns, on rank 0, what could not be deleted: no reason to stop.
-std::vector<std::string> save_checkpoint(Comm& world, const std::filesystem::path& run_dir,
-                                         const TrainState& state, const ParamStore& store, Index keep);
+std::vector<std::string> save_checkpoint(Comm& world, const std::filesystem::path& run_dir, const TrainState& state,
+                                         const ParamStore& store, Index keep);
 
 // Step folder, or run folder: its newest whole checkpoint (those that do not verify are named in `warnings`
 // and passed over). Throws InputError when there is none.
-std::filesystem::path resolve_checkpoint(const std::filesystem::path& step_or_run,
-                                         std::vector<std::string>* warnings);
+std::filesystem::path resolve_checkpoint(const std::filesystem::path& step_or_run, std::vector<std::string>* warnings);
 // The same, collective: rank 0 reads the files, and all ranks get its answer or its error. `warnings` on rank
 // 0 alone.
 std::filesystem::path resolve_checkpoint(Comm& world, const std::filesystem::path& step_or_run,
@@ -109,7 +108,6 @@ struct TensorDifference {
   std::string note;  // "only in the first", "[4, 2] against [4, 3]"
 };
 // Every tensor of either checkpoint, in bounded memory.
-std::vector<TensorDifference> diff_checkpoints(const std::filesystem::path& a,
-                                               const std::filesystem::path& b);
+std::vector<TensorDifference> diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path& b);
 
 }  // namespace sy

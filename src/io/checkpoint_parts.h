@@ -32,12 +32,11 @@ std::vector<OwnedRun> shard_runs(const FlatLayout& flat, const Layout& layout, c
 std::vector<Box> global_boxes(const Placement& placement, Range local);
 
 // A new file with the runs of one rank. Throws Failure.
-void write_shard(const std::filesystem::path& path, const TrainState& state, const ParamStore& store,
-                 int rank);
+void write_shard(const std::filesystem::path& path, const TrainState& state, const ParamStore& store, int rank);
 
 // A new file that shows the shards of all ranks as whole tensors, and holds the state. Throws Failure.
-void write_index(const std::filesystem::path& path, const TrainState& state,
-                 const std::vector<ParamSpec>& specs, const Layout& layout);
+void write_index(const std::filesystem::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
+                 const Layout& layout);
 
 // Deletes checkpoints older than `step` but for the newest keep - 1. Returns what could not be deleted.
 std::vector<std::string> prune_checkpoints(const std::filesystem::path& checkpoints, Index step, Index keep);

@@ -60,11 +60,9 @@ void compare_specs(const Hdf5File& file, const fs::path& step_dir, const std::ve
   for (const std::string& file : dataset.sources()) {
     std::error_code error;
     if (!fs::exists(step_dir / file, error))
-      bad_input("{} of {} holds NaN, since {} is missing: use another checkpoint", name, step_dir.string(),
-                file);
+      bad_input("{} of {} holds NaN, since {} is missing: use another checkpoint", name, step_dir.string(), file);
   }
-  bad_input("{} of {} holds NaN: the training had diverged: use an older checkpoint", name,
-            step_dir.string());
+  bad_input("{} of {} holds NaN: the training had diverged: use an older checkpoint", name, step_dir.string());
 }
 
 }  // namespace
@@ -81,8 +79,7 @@ fs::path resolve_checkpoint(Comm& world, const fs::path& step_or_run, std::vecto
     if (world.rank() == 0) found = resolve_checkpoint(step_or_run, warnings).string();
   });
   found.resize(static_cast<std::size_t>(world.max(static_cast<Index>(found.size()))));
-  world.broadcast(view_of(reinterpret_cast<std::uint8_t*>(found.data()), {static_cast<Index>(found.size())}),
-                  0);
+  world.broadcast(view_of(reinterpret_cast<std::uint8_t*>(found.data()), {static_cast<Index>(found.size())}), 0);
   return found;
 }
 
@@ -106,8 +103,7 @@ TrainState read_state(const fs::path& step_dir) {
   h.dropped = read_all<std::int64_t>(file, "/experts/dropped", counts);
   h.probability = read_all<float>(file, "/experts/probability", counts);
   h.layer_ids = read_all<std::int64_t>(file, "/experts/layers", {h.layers});
-  if (file.has("/router/bias"))
-    state.router_bias = read_all<float>(file, "/router/bias", {h.layers, h.experts});
+  if (file.has("/router/bias")) state.router_bias = read_all<float>(file, "/router/bias", {h.layers, h.experts});
   return state;
 }
 
@@ -116,8 +112,8 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store) {
   compare_specs(file, step_dir, store.specs());
   std::vector<float> host;
   // Reads run `local` of the placement's box to `buffer`, from element `at` on.
-  const auto load = [&](const Hdf5Dataset& dataset, const std::string& name, const Placement& placement,
-                        Range local, View buffer, Index at) {
+  const auto load = [&](const Hdf5Dataset& dataset, const std::string& name, const Placement& placement, Range local,
+                        View buffer, Index at) {
     for (Index begin = local.begin; begin < local.end; begin += piece_elements) {
       const Range piece{begin, std::min(local.end, begin + piece_elements)};
       host.resize(static_cast<std::size_t>(piece.size()));
@@ -143,8 +139,8 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store) {
         const std::string name = kind.prefix + run.placement->spec->name;
         const Hdf5Dataset dataset = file.open_dataset(name);
         if (dataset.shape() != run.placement->spec->shape || dataset.dtype() != DType::f32)
-          bad_input("{} of {} is {} of {}, expected {} of f32", name, step_dir.string(),
-                    dataset.shape().str(), info(dataset.dtype()).name, run.placement->spec->shape.str());
+          bad_input("{} of {} is {} of {}, expected {} of f32", name, step_dir.string(), dataset.shape().str(),
+                    info(dataset.dtype()).name, run.placement->spec->shape.str());
         load(dataset, name, *run.placement, run.local, buffer,
              run.flat.begin - (kind.sharded ? group.owned().begin : 0));
       }

@@ -75,8 +75,7 @@ namespace {
 // Calls f(run) for pieces of [0, n).
 template <class F>
 void for_pieces(Index n, F f) {
-  for (Index begin = 0; begin < n; begin += piece_elements)
-    f(Range{begin, std::min(n, begin + piece_elements)});
+  for (Index begin = 0; begin < n; begin += piece_elements) f(Range{begin, std::min(n, begin + piece_elements)});
 }
 
 TensorDifference compare(const CheckpointTensors& a, const CheckpointTensors& b, const std::string& name) {

@@ -51,10 +51,8 @@ void write_experts(Hdf5File& file, const ExpertHistory& h) {
        "those of them that were dropped, since the expert was full"},
       {"/experts/probability", counts, DType::f32, h.probability.data(), "window, layer, expert", "1",
        "mean over tokens of the router's softmax"},
-      {"/experts/steps", windows, DType::i64, h.steps.data(), "window", "steps",
-       "the last step of each window"},
-      {"/experts/layers", layers, DType::i64, h.layer_ids.data(), "layer", "1",
-       "the block that each MoE layer is in"},
+      {"/experts/steps", windows, DType::i64, h.steps.data(), "window", "steps", "the last step of each window"},
+      {"/experts/layers", layers, DType::i64, h.layer_ids.data(), "layer", "1", "the block that each MoE layer is in"},
   };
   file.make_group("/experts");
   file.set("/experts", "meaning", "what the routers chose, summed over the steps of each window");
@@ -70,8 +68,7 @@ void write_experts(Hdf5File& file, const ExpertHistory& h) {
 
 void write_state(Hdf5File& file, const TrainState& state) {
   file.make_group("/state");
-  file.set("/state", "meaning",
-           "where training stands: step optimizer steps, on tokens tokens of samples samples");
+  file.set("/state", "meaning", "where training stands: step optimizer steps, on tokens tokens of samples samples");
   file.set("/state", "format", checkpoint_format);
   file.set("/state", "step", state.step);
   file.set("/state", "tokens", state.tokens);
@@ -84,8 +81,7 @@ void write_state(Hdf5File& file, const TrainState& state) {
   write_experts(file, state.experts);
   if (state.router_bias.empty()) return;
   const Shape shape{state.experts.layers, state.experts.experts};
-  SY_ASSERT(static_cast<Index>(state.router_bias.size()) == shape.elements(), "router bias of {}",
-            shape.str());
+  SY_ASSERT(static_cast<Index>(state.router_bias.size()) == shape.elements(), "router bias of {}", shape.str());
   file.write("/router/bias", shape, DType::f32, state.router_bias.data());
   file.set("/router/bias", "dimensions", "layer, expert");
   file.set("/router/bias", "unit", "score");
@@ -152,8 +148,7 @@ void write_shard(const fs::path& path, const TrainState& state, const ParamStore
       SY_ASSERT(buffer, "{}{} is not allocated", kind.prefix, run.placement->spec->name);
       const Index first =
           run.flat.begin - (kind.sharded ? store.layout().groups[static_cast<int>(group)].owned().begin : 0);
-      Hdf5Dataset dataset =
-          file.create(kind.prefix + run.placement->spec->name, {run.flat.size()}, DType::f32);
+      Hdf5Dataset dataset = file.create(kind.prefix + run.placement->spec->name, {run.flat.size()}, DType::f32);
       for (Index done = 0; done < run.flat.size(); done += piece_elements) {
         const Index count = std::min(piece_elements, run.flat.size() - done);
         host.resize(static_cast<std::size_t>(count));
@@ -195,8 +190,7 @@ void write_index(const fs::path& path, const TrainState& state, const std::vecto
 std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index step, Index keep) {
   std::vector<std::string> problems;
   if (keep <= 0) return problems;
-  Index kept =
-      1;  // `step` itself; later ones are of a run that was abandoned: they are replaced when reached again
+  Index kept = 1;  // `step` itself; later ones are of a run that was abandoned: they are replaced when reached again
   for (Index old : steps_in(checkpoints)) {
     if (old >= step || kept++ < keep) continue;
     const fs::path dir = checkpoints / step_name(old), doomed = dir.string() + ".tmp";

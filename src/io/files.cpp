@@ -21,8 +21,7 @@ namespace {
 
 class Descriptor {
  public:
-  Descriptor(const fs::path& path, int flags)
-      : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
+  Descriptor(const fs::path& path, int flags) : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
   }

@@ -81,8 +81,7 @@ Dims dims_of(const Shape& shape) {
 
 Hdf5Id make_space(const Shape& shape) {
   const Dims dims = dims_of(shape);
-  return {shape.size() ? H5Screate_simple(shape.size(), dims.data(), nullptr) : H5Screate(H5S_SCALAR),
-          H5Sclose};
+  return {shape.size() ? H5Screate_simple(shape.size(), dims.data(), nullptr) : H5Screate(H5S_SCALAR), H5Sclose};
 }
 
 // The elements of a space of `shape` that lie in `box`.
@@ -90,13 +89,13 @@ Hdf5Id make_space(const Shape& shape, const Box& box, const Hdf5Where& where) {
   SY_ASSERT(box.begin.size() == shape.size() && box.size.size() == shape.size(), "{} in {}", box.size.str(),
             shape.str());
   for (int i = 0; i < shape.size(); ++i)
-    SY_ASSERT(box.begin[i] >= 0 && box.begin[i] + box.size[i] <= shape[i], "box of {}+{} in {}",
-              box.begin.str(), box.size.str(), shape.str());
+    SY_ASSERT(box.begin[i] >= 0 && box.begin[i] + box.size[i] <= shape[i], "box of {}+{} in {}", box.begin.str(),
+              box.size.str(), shape.str());
   Hdf5Id space = make_space(shape);
   check(space.get(), where, "describe a part");
   if (shape.size())
-    check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, dims_of(box.begin).data(), nullptr,
-                              dims_of(box.size).data(), nullptr),
+    check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, dims_of(box.begin).data(), nullptr, dims_of(box.size).data(),
+                              nullptr),
           where, "describe a part");
   return space;
 }
@@ -143,15 +142,15 @@ void Hdf5Dataset::write(const Box& box, const void* data) {
   write_point("write " + name_, where_.file);
   if (box.elements() == 0) return;
   const Hdf5Id space = make_space(shape_, box, where_), memory = make_space(box.size);
-  check(H5Dwrite(id_.get(), types_of(dtype_).memory, memory.get(), space.get(), H5P_DEFAULT, data), where_,
-        "write", name_);
+  check(H5Dwrite(id_.get(), types_of(dtype_).memory, memory.get(), space.get(), H5P_DEFAULT, data), where_, "write",
+        name_);
 }
 
 void Hdf5Dataset::read(const Box& box, void* data) const {
   if (box.elements() == 0) return;
   const Hdf5Id space = make_space(shape_, box, where_), memory = make_space(box.size);
-  check(H5Dread(id_.get(), types_of(dtype_).memory, memory.get(), space.get(), H5P_DEFAULT, data), where_,
-        "read", name_);
+  check(H5Dread(id_.get(), types_of(dtype_).memory, memory.get(), space.get(), H5P_DEFAULT, data), where_, "read",
+        name_);
 }
 
 void Hdf5Dataset::read(Range run, void* data) const {
@@ -169,8 +168,7 @@ std::vector<std::string> Hdf5Dataset::sources() const {
   check(H5Pget_virtual_count(creation.get(), &count), where_, "read", name_);
   std::vector<std::string> files;
   for (std::size_t i = 0; i < count; ++i) {
-    const ssize_t length =
-        check(H5Pget_virtual_filename(creation.get(), i, nullptr, 0), where_, "read", name_);
+    const ssize_t length = check(H5Pget_virtual_filename(creation.get(), i, nullptr, 0), where_, "read", name_);
     std::string file(static_cast<std::size_t>(length), '\0');
     check(H5Pget_virtual_filename(creation.get(), i, file.data(), file.size() + 1), where_, "read", name_);
     if (std::find(files.begin(), files.end(), file) == files.end()) files.push_back(file);
@@ -215,9 +213,9 @@ void Hdf5File::make_group(const std::string& name) {
     const Hdf5Id creation = property_list(H5P_GROUP_CREATE);
     H5Pset_link_creation_order(creation.get(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
     H5Pset_obj_track_times(creation.get(), false);
-    const Hdf5Id made(check(H5Gcreate2(id_.get(), group.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
-                            where_, "create", group),
-                      H5Gclose);
+    const Hdf5Id made(
+        check(H5Gcreate2(id_.get(), group.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), where_, "create", group),
+        H5Gclose);
   }
 }
 
@@ -231,9 +229,9 @@ Hdf5Dataset Hdf5File::create(const std::string& name, const Shape& shape, DType 
   dataset.dtype_ = dtype;
   const Hdf5Id creation = dataset_creation(), space = make_space(shape);
   H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);  // whoever creates a dataset writes all of it
-  dataset.id_ = {H5Dcreate2(id_.get(), name.c_str(), types_of(dtype).file, space.get(), H5P_DEFAULT,
-                            creation.get(), H5P_DEFAULT),
-                 H5Dclose};
+  dataset.id_ = {
+      H5Dcreate2(id_.get(), name.c_str(), types_of(dtype).file, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+      H5Dclose};
   check(dataset.id_.get(), where_, "create", name);
   return dataset;
 }
@@ -242,8 +240,7 @@ void Hdf5File::write(const std::string& name, const Shape& shape, DType dtype, c
   create(name, shape, dtype).write(whole(shape), data);
 }
 
-void Hdf5File::create_virtual(const std::string& name, const Shape& shape,
-                              const std::vector<Mapping>& parts) {
+void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const std::vector<Mapping>& parts) {
   if (const auto groups = parents(name); !groups.empty()) make_group(groups.back());
   write_point("create " + name, where_.file);
   const Hdf5Id creation = dataset_creation(), space = make_space(shape);
@@ -252,13 +249,13 @@ void Hdf5File::create_virtual(const std::string& name, const Shape& shape,
   for (const Mapping& part : parts) {
     const Hdf5Id target = make_space(shape, part.box, where_);
     const Hdf5Id source = make_space({part.source_size}, {{part.run.begin}, {part.run.size()}}, where_);
-    check(H5Pset_virtual(creation.get(), target.get(), part.file.c_str(), name.c_str(), source.get()), where_,
-          "create", name);
+    check(H5Pset_virtual(creation.get(), target.get(), part.file.c_str(), name.c_str(), source.get()), where_, "create",
+          name);
   }
-  const Hdf5Id dataset(check(H5Dcreate2(id_.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), H5P_DEFAULT,
-                                        creation.get(), H5P_DEFAULT),
-                             where_, "create", name),
-                       H5Dclose);
+  const Hdf5Id dataset(
+      check(H5Dcreate2(id_.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+            where_, "create", name),
+      H5Dclose);
 }
 
 bool Hdf5File::has(const std::string& name) const {
@@ -277,16 +274,15 @@ Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
   const Hdf5Id type(check(H5Dget_type(dataset.id_.get()), where_, "read", name), H5Tclose);
   const Hdf5Id space(check(H5Dget_space(dataset.id_.get()), where_, "read", name), H5Sclose);
   const auto table = type_table();
-  const auto row = std::find_if(table.begin(), table.end(),
-                                [&](const Types& t) { return H5Tequal(type.get(), t.file) > 0; });
+  const auto row =
+      std::find_if(table.begin(), table.end(), [&](const Types& t) { return H5Tequal(type.get(), t.file) > 0; });
   if (row == table.end()) bad_input("{} of {} has a type that is unknown here", name, where_.file.string());
   dataset.dtype_ = row->dtype;
   const int rank = check(H5Sget_simple_extent_ndims(space.get()), where_, "read", name);
   if (rank > max_dims) bad_input("{} of {} has {} dimensions", name, where_.file.string(), rank);
   Dims dims{};
   check(H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr), where_, "read", name);
-  for (int i = 0; i < rank; ++i)
-    dataset.shape_.push_back(static_cast<Index>(dims[static_cast<std::size_t>(i)]));
+  for (int i = 0; i < rank; ++i) dataset.shape_.push_back(static_cast<Index>(dims[static_cast<std::size_t>(i)]));
   return dataset;
 }
 
@@ -298,9 +294,8 @@ std::vector<std::string> Hdf5File::datasets(const std::string& group) const {
   std::vector<std::string> names;
   for (hsize_t i = 0; i < info.nlinks; ++i) {
     const auto link_name = [&](char* out, std::size_t size) {
-      return check(
-          H5Lget_name_by_idx(id.get(), ".", H5_INDEX_CRT_ORDER, H5_ITER_INC, i, out, size, H5P_DEFAULT),
-          where_, "read", group);
+      return check(H5Lget_name_by_idx(id.get(), ".", H5_INDEX_CRT_ORDER, H5_ITER_INC, i, out, size, H5P_DEFAULT),
+                   where_, "read", group);
     };
     std::string name(static_cast<std::size_t>(link_name(nullptr, 0)), '\0');
     link_name(name.data(), name.size() + 1);
@@ -318,13 +313,12 @@ std::vector<std::string> Hdf5File::datasets(const std::string& group) const {
 void Hdf5File::set(const std::string& object, const std::string& attribute, const std::string& value) {
   write_point("write attribute " + attribute + " of " + object, where_.file);
   const Hdf5Id type(H5Tcopy(H5T_C_S1), H5Tclose), space = make_space(Shape{});
-  const std::string padded =
-      value.empty() ? std::string(1, '\0') : value;  // a string type has at least one byte
+  const std::string padded = value.empty() ? std::string(1, '\0') : value;  // a string type has at least one byte
   H5Tset_size(type.get(), padded.size());
   H5Tset_cset(type.get(), H5T_CSET_UTF8);
   H5Tset_strpad(type.get(), H5T_STR_NULLPAD);
-  const Hdf5Id id(check(H5Acreate_by_name(id_.get(), object.c_str(), attribute.c_str(), type.get(),
-                                          space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+  const Hdf5Id id(check(H5Acreate_by_name(id_.get(), object.c_str(), attribute.c_str(), type.get(), space.get(),
+                                          H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
                         where_, "write attribute " + attribute, object),
                   H5Aclose);
   check(H5Awrite(id.get(), type.get(), padded.data()), where_, "write attribute " + attribute, object);
@@ -336,8 +330,8 @@ void Hdf5File::set_number(const std::string& object, const std::string& attribut
   const hid_t file_type = std::is_signed_v<Int> ? H5T_STD_I64LE : H5T_STD_U64LE;
   const hid_t memory_type = std::is_signed_v<Int> ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64;
   const Hdf5Id space = make_space(Shape{});
-  const Hdf5Id id(check(H5Acreate_by_name(id_.get(), object.c_str(), attribute.c_str(), file_type,
-                                          space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+  const Hdf5Id id(check(H5Acreate_by_name(id_.get(), object.c_str(), attribute.c_str(), file_type, space.get(),
+                                          H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
                         where_, "write attribute " + attribute, object),
                   H5Aclose);
   check(H5Awrite(id.get(), memory_type, &value), where_, "write attribute " + attribute, object);
@@ -351,8 +345,8 @@ void Hdf5File::set(const std::string& object, const std::string& attribute, std:
 
 Hdf5Id Hdf5File::open_attribute(const std::string& object, const std::string& attribute) const {
   if (!has(object)) bad_input("{} holds no {}", where_.file.string(), object);
-  return {check(H5Aopen_by_name(id_.get(), object.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT),
-                where_, "read attribute " + attribute, object),
+  return {check(H5Aopen_by_name(id_.get(), object.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT), where_,
+                "read attribute " + attribute, object),
           H5Aclose};
 }
 

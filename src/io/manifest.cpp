@@ -53,11 +53,10 @@ Manifest read_manifest(const fs::path& step_dir) {
   Manifest manifest;
   try {
     const auto json = nlohmann::ordered_json::parse(text);
-    if (json.at("format") != format_name)
-      bad_input("{} does not describe a checkpoint of Switchyard", path.string());
+    if (json.at("format") != format_name) bad_input("{} does not describe a checkpoint of Switchyard", path.string());
     if (const Index version = json.at("version"); version != checkpoint_format)
-      bad_input("{} has format version {}, this program reads version {}: use the program that wrote it",
-                path.string(), version, checkpoint_format);
+      bad_input("{} has format version {}, this program reads version {}: use the program that wrote it", path.string(),
+                version, checkpoint_format);
     manifest.step = json.at("step");
     for (const auto& [name, file] : json.at("files").items())
       manifest.files.push_back({name, file.at("bytes"), file.at("sha256")});

@@ -3,7 +3,9 @@
 namespace sy {
 namespace {
 
-std::string prefix_of(Index layer) { return "layers." + std::to_string(layer) + "."; }
+std::string prefix_of(Index layer) {
+  return "layers." + std::to_string(layer) + ".";
+}
 
 Norm make_norm(const Config& config, const ParamStore& store, const std::string& name) {
   return Norm({config.model.norm, static_cast<float>(config.model.norm_eps)}, store.find(name + ".weight"),

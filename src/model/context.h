@@ -42,12 +42,12 @@ struct Context {
   Index sequences;  // B
   Index seq_len;    // S
   // The batch that one optimizer step averages over.
-  Index global_tokens;      // tokens with a target
+  Index global_tokens;  // tokens with a target
   Index global_sequences;
-  Index micro_batches;      // that one rank computes in a step
-  bool dropless = false;    // ignore the capacity factor: evaluation and generation
-  ConstView positions;      // [B * S] i32
-  ConstView rope_table;     // [S, rot / 2, 2]
+  Index micro_batches;                        // that one rank computes in a step
+  bool dropless = false;                      // ignore the capacity factor: evaluation and generation
+  ConstView positions;                        // [B * S] i32
+  ConstView rope_table;                       // [S, rot / 2, 2]
   const RoutingObserver* observer = nullptr;  // called by each MoE layer in order, where given
 
   Index full_tokens() const { return sequences * seq_len; }

@@ -18,7 +18,9 @@ void Head::loss(const Context& ctx, ConstView x, ConstView targets, View losses,
   x = gather_tokens(ctx, ctx.scratch, x);
   const View dx_full = dx && P > 1 ? ctx.scratch.f32(x.shape()) : dx;
   const View lse = ctx.scratch.f32({T});
-  const auto per_token = [&](double factor) { return static_cast<float>(factor / static_cast<double>(ctx.global_tokens)); };
+  const auto per_token = [&](double factor) {
+    return static_cast<float>(factor / static_cast<double>(ctx.global_tokens));
+  };
 
   for (Index at = 0; at < T; at += chunk) {
     const Arena::Scope chunk_scope(ctx.scratch);
@@ -49,6 +51,8 @@ void Head::loss(const Context& ctx, ConstView x, ConstView targets, View losses,
   *z_loss += z_loss_ * sum / static_cast<double>(ctx.global_tokens);
 }
 
-void Head::logits(const Context& ctx, ConstView x, View logits) const { linear_.forward(ctx, x, logits); }
+void Head::logits(const Context& ctx, ConstView x, View logits) const {
+  linear_.forward(ctx, x, logits);
+}
 
 }  // namespace sy

@@ -5,9 +5,7 @@ namespace {
 
 // The halves of a gated FFN are one matrix to the grouped product: [E, halves, F, D] -> [E, halves * F, D].
 Param join_halves(Param p) {
-  const auto joined = [](View w) {
-    return w ? w.reshape({w.dim(0), w.dim(1) * w.dim(2), w.dim(3)}) : View{};
-  };
+  const auto joined = [](View w) { return w ? w.reshape({w.dim(0), w.dim(1) * w.dim(2), w.dim(3)}) : View{}; };
   return {joined(p.weight), joined(p.grad)};
 }
 

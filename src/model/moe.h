@@ -31,9 +31,10 @@ class Moe {
 
  private:
   FfnActivation activation_;
-  Index width_;      // F
+  Index width_;  // F
   Router router_;
-  Param up_, down_;  // [E / ep, halves * F, D], [E / ep, D, F]; with etp > 1, F is this rank's part of an expert's width
+  Param up_,
+      down_;  // [E / ep, halves * F, D], [E / ep, D, F]; with etp > 1, F is this rank's part of an expert's width
   std::optional<Mlp> shared_;
 };
 

@@ -24,7 +24,11 @@ Router::Router(const Config& config, const ParamStore& store, const std::string&
       logits_(store.get(prefix + "router.weight"), config.model.d_model),
       bias_(bias) {
   const auto& e = config.moe;
-  desc_ = {e.score, static_cast<int>(e.top_k), e.renormalize, static_cast<float>(e.scale), static_cast<int>(e.groups),
+  desc_ = {e.score,
+           static_cast<int>(e.top_k),
+           e.renormalize,
+           static_cast<float>(e.scale),
+           static_cast<int>(e.groups),
            static_cast<int>(e.group_limit)};
 }
 
@@ -75,7 +79,8 @@ void Router::forward(const Context& ctx, ConstView x, Saved& s, RouterStats& sta
 }
 
 void Router::split_experts(const Context& ctx, Routing& r) const {
-  const Index etp = ctx.mesh.layout.etp, ep = ctx.mesh.layout.ep, local = experts_ / ep, T = ctx.tokens(), k = desc_.top_k;
+  const Index etp = ctx.mesh.layout.etp, ep = ctx.mesh.layout.ep, local = experts_ / ep, T = ctx.tokens(),
+              k = desc_.top_k;
   const Index R = r.rows.elements();
   std::vector<std::int32_t> rows(R), tokens(R), new_rows, new_tokens, counts, slots(T * k * etp, -1);
   ctx.backend.to_host(r.rows, rows.data());
@@ -112,8 +117,8 @@ void Router::drop(const Context& ctx, ConstView experts, ConstView weights, View
   const CapacityDesc desc{drop_order_, capacity};
   const bool one_scope = by_rank || capacity == 0;
   if (one_scope || ctx.tokens() % ctx.seq_len == 0)
-    return ctx.backend.capacity(desc, experts, weights,
-                                one_scope ? 1 : std::max<Index>(1, ctx.tokens() / ctx.seq_len), experts_, keep);
+    return ctx.backend.capacity(desc, experts, weights, one_scope ? 1 : std::max<Index>(1, ctx.tokens() / ctx.seq_len),
+                                experts_, keep);
   // A sequence that is spread over tensor-parallel ranks: each of them decides for all of it, and takes its part.
   const Arena::Scope scope(ctx.scratch);
   const ConstView all_experts = gather_tokens(ctx, ctx.scratch, experts);
@@ -176,7 +181,8 @@ void Router::backward(const Context& ctx, ConstView dweights, ConstView x, const
   const Arena::Scope scope(ctx.scratch);
   const View dlogits = ctx.scratch.f32(s.logits.shape());
   const float z_factor = static_cast<float>(z_loss_ / static_cast<double>(ctx.global_tokens));
-  ctx.backend.route_backward(desc_, s.logits, s.experts, s.routing.weights, dweights, s.dprobability, z_factor, dlogits);
+  ctx.backend.route_backward(desc_, s.logits, s.experts, s.routing.weights, dweights, s.dprobability, z_factor,
+                             dlogits);
   logits_.backward_weight(ctx, dlogits, x);
   logits_.backward_input(ctx, dlogits, dx, true);
 }

@@ -15,11 +15,12 @@ namespace sy {
 // over etp ranks is so many partial experts, each of which is sent the row, and whose outputs add up. R: rows of this rank,
 // kept assignments * etp.
 struct Routing {
-  View weights;                      // [T, k] of each choice
-  View slots;                        // [T, k * etp] i32: row, or -1 where dropped
-  View rows;                         // [R] i32: row -> assignment token * k + choice
-  View tokens;                       // [R] i32: row -> token
-  std::vector<std::int32_t> counts;  // [E * etp] rows of each (partial) expert, in the order of the ranks that hold them
+  View weights;  // [T, k] of each choice
+  View slots;    // [T, k * etp] i32: row, or -1 where dropped
+  View rows;     // [R] i32: row -> assignment token * k + choice
+  View tokens;   // [R] i32: row -> token
+  std::vector<std::int32_t>
+      counts;  // [E * etp] rows of each (partial) expert, in the order of the ranks that hold them
 };
 
 class Router {

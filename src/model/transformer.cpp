@@ -132,7 +132,8 @@ void Transformer::next_logits(const Context& ctx, ConstView ids, View logits, st
 }
 
 std::vector<float> rope_table(const Config& config, Index positions) {
-  const Index rotated = static_cast<Index>(static_cast<double>(config.model.head_dim) * config.model.rope_fraction / 2) * 2;
+  const Index rotated =
+      static_cast<Index>(static_cast<double>(config.model.head_dim) * config.model.rope_fraction / 2) * 2;
   std::vector<float> table;
   table.reserve(positions * rotated);
   for (Index p = 0; p < positions; ++p)

@@ -10,9 +10,9 @@ namespace sy {
 
 // What a pass over one micro-batch found, on this rank.
 struct PassResult {
-  double loss_sum = 0;             // cross-entropy in nats, summed over this rank's own tokens
-  double output_z_loss = 0;        // this rank's part of the training loss's output z-loss
-  std::vector<float> token_losses; // [T] of the own tokens, where asked for
+  double loss_sum = 0;              // cross-entropy in nats, summed over this rank's own tokens
+  double output_z_loss = 0;         // this rank's part of the training loss's output z-loss
+  std::vector<float> token_losses;  // [T] of the own tokens, where asked for
 };
 
 class Transformer {

@@ -17,9 +17,9 @@ struct Init {
 };
 
 struct ParamSpec {
-  std::string name;     // canonical: "layers.3.moe.experts.gate_up.weight"
-  Shape shape;          // global
-  Split split{};        // which mesh axis splits which dimension
+  std::string name;  // canonical: "layers.3.moe.experts.gate_up.weight"
+  Shape shape;       // global
+  Split split{};     // which mesh axis splits which dimension
   Init init;
   bool decay = false;   // weight decay: matrices only
   bool joined = false;  // lies right after the previous one, so that both can be read as one matrix (q, k, v)

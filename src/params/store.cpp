@@ -7,7 +7,9 @@ namespace {
 
 constexpr Index alignment = 64;  // elements: a parameter starts on a cache line and on what vector loads ask for
 
-Index round_up(Index n, Index to) { return (n + to - 1) / to * to; }
+Index round_up(Index n, Index to) {
+  return (n + to - 1) / to * to;
+}
 
 // Calls f(local index, global index, count) for each contiguous innermost run of a box.
 template <class F>
@@ -106,7 +108,9 @@ Param ParamStore::find(const std::string& name) const {
   if (it == by_name_.end()) return {};
   const Placement& p = *it->second;
   const Buffers& b = buffers(p.spec->group());
-  const auto part = [&](View flat) { return flat ? flat.rows(p.offset, p.box.elements()).reshape(p.box.size) : View{}; };
+  const auto part = [&](View flat) {
+    return flat ? flat.rows(p.offset, p.box.elements()).reshape(p.box.size) : View{};
+  };
   return {part(b.weights.view()), part(b.grads.view())};
 }
 

@@ -6,14 +6,18 @@ namespace sy {
 
 Comm& comm_of(const Mesh& mesh, GradGroup group) {
   switch (group) {
-    case GradGroup::replicated: return *mesh.world;
-    case GradGroup::tensor: return *mesh.dp;
-    case GradGroup::expert: return *mesh.edp;
+    case GradGroup::replicated:
+      return *mesh.world;
+    case GradGroup::tensor:
+      return *mesh.dp;
+    case GradGroup::expert:
+      return *mesh.edp;
   }
   SY_ASSERT(false, "group");
 }
 
-GradSync::GradSync(const Mesh& mesh, ParamStore& store, Arena& scratch) : mesh_(mesh), store_(store), scratch_(scratch) {
+GradSync::GradSync(const Mesh& mesh, ParamStore& store, Arena& scratch)
+    : mesh_(mesh), store_(store), scratch_(scratch) {
   const int tp = mesh.layout.tp;
   Index heads = 0;
   for (int g = 0; g < num_grad_groups; ++g)
@@ -23,14 +27,12 @@ GradSync::GradSync(const Mesh& mesh, ParamStore& store, Arena& scratch) : mesh_(
           heads = p.spec->shape[d];
           replicated_.push_back({&p, static_cast<GradGroup>(g)});
         }
-  if (!replicated_.empty())
-    replicas_ = mesh.tp->split([&](int rank) { return static_cast<int>(rank * heads / tp); });
+  if (!replicated_.empty()) replicas_ = mesh.tp->split([&](int rank) { return static_cast<int>(rank * heads / tp); });
 }
 
 void GradSync::sum_replicas() {
   for (const Replicated& r : replicated_)
-    replicas_->all_reduce(
-        store_.buffers(r.group).grads.view().rows(r.placement->offset, r.placement->box.elements()));
+    replicas_->all_reduce(store_.buffers(r.group).grads.view().rows(r.placement->offset, r.placement->box.elements()));
 }
 
 // Every parameter lies in exactly one rank's owned range, but for those that replicas hold too: the first of these counts.

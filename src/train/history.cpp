@@ -66,8 +66,8 @@ void merge_older_half(ExpertHistory& h) {
       merged.routed[at + i] += h.routed[w * row + i];
       merged.dropped[at + i] += h.dropped[w * row + i];
       const double before = steps_of(w - 1), now = steps_of(w);
-      merged.probability[at + i] = static_cast<float>(
-          (before * merged.probability[at + i] + now * h.probability[w * row + i]) / (before + now));
+      merged.probability[at + i] =
+          static_cast<float>((before * merged.probability[at + i] + now * h.probability[w * row + i]) / (before + now));
     }
   }
   h = std::move(merged);

@@ -55,8 +55,7 @@ std::string count_text(double x) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step)
-    : path_(run_dir / "metrics.jsonl") {
+MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step) : path_(run_dir / "metrics.jsonl") {
   cut_from(path_, first_step);
   file_ = std::fopen(path_.c_str(), "a");
   if (!file_) bad_input("cannot write {}: {}: choose another run.dir", path_.string(), std::strerror(errno));
@@ -95,12 +94,10 @@ std::string duration_text(double seconds) {
 }
 
 std::string progress_text(const StepMetrics& m, Index total_steps, double per_step) {
-  std::string text =
-      fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
-                  total_steps, m.loss, count_text(m.tokens_per_second));
+  std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
+                                 total_steps, m.loss, count_text(m.tokens_per_second));
   if (m.routed > 0) text += fmt::format("  dropped {:.1f} %", 100.0 * m.dropped / m.routed);
-  if (m.step < total_steps)
-    text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
+  if (m.step < total_steps) text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
   return text;
 }
 

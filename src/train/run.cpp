@@ -1,6 +1,6 @@
 // `switchyard train`: the run folder, resuming, the loop over steps, checkpoints, signals.
-#include <csignal>
 #include <unistd.h>
+#include <csignal>
 
 #include "dist/runtime.h"
 #include "src/io/files.h"
@@ -16,17 +16,38 @@ namespace fs = std::filesystem;
 volatile std::sig_atomic_t stop_asked = 0;
 
 // SIGUSR1 asks for a checkpoint and a clean stop: mpirun and Slurm forward it, where SIGTERM leaves about a second.
-void ask_to_stop(int) { stop_asked = 1; }
+void ask_to_stop(int) {
+  stop_asked = 1;
+}
 
-std::string megabytes(Index bytes) { return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6); }
+std::string megabytes(Index bytes) {
+  return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+}
 
 // The keys that shape the parameters: a checkpoint fits only where they agree.
 std::vector<std::string> structural_differences(const Config& here, const Config& there) {
   return differences(here, there,
-                     {"model.layers", "model.d_model", "model.heads", "model.kv_heads", "model.head_dim", "model.d_ff",
-                      "model.norm", "model.parallel_block", "model.ffn", "model.bias", "model.position",
-                      "model.qk_norm", "model.tie_embeddings", "model.rope_", "model.attention", "model.window",
-                      "moe.experts", "moe.every", "moe.first_dense", "moe.d_ff", "moe.shared_experts"});
+                     {"model.layers",
+                      "model.d_model",
+                      "model.heads",
+                      "model.kv_heads",
+                      "model.head_dim",
+                      "model.d_ff",
+                      "model.norm",
+                      "model.parallel_block",
+                      "model.ffn",
+                      "model.bias",
+                      "model.position",
+                      "model.qk_norm",
+                      "model.tie_embeddings",
+                      "model.rope_",
+                      "model.attention",
+                      "model.window",
+                      "moe.experts",
+                      "moe.every",
+                      "moe.first_dense",
+                      "moe.d_ff",
+                      "moe.shared_experts"});
 }
 
 std::string join(const std::vector<std::string>& items) {
@@ -38,7 +59,10 @@ std::string join(const std::vector<std::string>& items) {
 class Run {
  public:
   Run(Comm& world, const Config& config, const Layout& layout)
-      : world_(world), config_(config), dir_(config.run.dir), dataset_(config.data.path),
+      : world_(world),
+        config_(config),
+        dir_(config.run.dir),
+        dataset_(config.data.path),
         samples_(dataset_, config.model.seq_len, config.train.seed),
         engine_(config, dataset_.vocab(), make_backend(config.run.backend), make_mesh(world, layout), true),
         trainer_(engine_, samples_) {
@@ -108,7 +132,8 @@ class Run {
       bool has_run = false;
       for (const char* name : {"config.ini", "metrics.jsonl", "checkpoints"}) has_run |= fs::exists(dir_ / name, ec);
       if (has_run && !config_.run.resume)
-        bad_input("{} already holds a run: continue it with --run.resume=true, or choose another run.dir", dir_.string());
+        bad_input("{} already holds a run: continue it with --run.resume=true, or choose another run.dir",
+                  dir_.string());
       if (fs::is_directory(dir_ / "checkpoints", ec))
         for (const auto& entry : fs::directory_iterator(dir_ / "checkpoints"))
           any |= entry.path().extension() != ".tmp";
@@ -150,7 +175,8 @@ class Run {
     const auto other_data = differences(config_, parse_config(read_state(path).config, path.string()),
                                         {"model.seq_len", "train.seed", "data.path"});
     if (lead() && !other_data.empty())
-      fmt::print(stderr, "switchyard: warning: the order of samples changes with {}: some may be seen twice, others not\n",
+      fmt::print(stderr,
+                 "switchyard: warning: the order of samples changes with {}: some may be seen twice, others not\n",
                  join(other_data));
     say(fmt::format("resumed from {} (step {})", path.string(), trainer_.steps_done()));
   }
@@ -164,8 +190,10 @@ class Run {
       bad_input("{} was trained with a vocabulary of {}, and {} has {}: set data.path to the same data", dir_.string(),
                 there.vocab, config_.data.path, dataset_.vocab());
     if (!there.router_bias.empty() && config_.moe.bias_rate == 0)
-      bad_input("{} has selection biases, which moe.bias_rate = 0 would take away: set it above 0 (1e-12 all but "
-                "freezes them)", checkpoint.string());
+      bad_input(
+          "{} has selection biases, which moe.bias_rate = 0 would take away: set it above 0 (1e-12 all but "
+          "freezes them)",
+          checkpoint.string());
   }
 
   void announce() {
@@ -174,7 +202,8 @@ class Run {
     const MemoryPlan memory = plan_memory(config_, dataset_.vocab(), engine_.mesh().layout, 0);
     say(fmt::format("model     {:.2f} M parameters, {:.2f} M active per token", static_cast<double>(count.total) / 1e6,
                     static_cast<double>(count.active) / 1e6));
-    say(fmt::format("layout    {} ({} ranks), {}", engine_.mesh().layout.str(), world_.size(), engine_.backend().describe()));
+    say(fmt::format("layout    {} ({} ranks), {}", engine_.mesh().layout.str(), world_.size(),
+                    engine_.backend().describe()));
     say(fmt::format("memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}",
                     megabytes(memory.total()), megabytes(memory.weights), megabytes(memory.gradients),
                     megabytes(memory.optimizer), megabytes(memory.activations)));
@@ -206,7 +235,8 @@ class Run {
 }  // namespace
 
 int run_training(Comm& world, const Config& config) {
-  signal(SIGUSR1, ask_to_stop);  // from here on: starting may take long, and to be asked meanwhile must not end the process
+  signal(SIGUSR1,
+         ask_to_stop);  // from here on: starting may take long, and to be asked meanwhile must not end the process
   const Layout layout{world.size(), static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
                       static_cast<int>(config.parallel.etp)};
   agree(world, [&] {

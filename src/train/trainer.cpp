@@ -32,9 +32,11 @@ StepResult Trainer::step() {
   });
   double loss_sum = 0, z_loss = 0;
   for (Index micro = 0; micro < micro_batches; ++micro) {
-    const auto of_micro = [&](const std::vector<std::int32_t>& all) { return std::span(all).subspan(micro * B * S, B * S); };
-    const PassResult pass =
-        engine_.train({B, S, of_micro(ids), of_micro(targets), t.global_batch * S, t.global_batch, micro_batches}, stats);
+    const auto of_micro = [&](const std::vector<std::int32_t>& all) {
+      return std::span(all).subspan(micro * B * S, B * S);
+    };
+    const PassResult pass = engine_.train(
+        {B, S, of_micro(ids), of_micro(targets), t.global_batch * S, t.global_batch, micro_batches}, stats);
     loss_sum += pass.loss_sum;
     z_loss += pass.output_z_loss;
   }
@@ -67,7 +69,8 @@ StepResult Trainer::step() {
   m.z_loss = sums[tail + 2];
   if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss))
     throw AgreedError(1, fmt::format("step {}: loss {} and gradient norm {} are not finite: lower train.lr or raise "
-                                     "train.warmup, and resume from the last checkpoint", m.step, m.loss, m.grad_norm));
+                                     "train.warmup, and resume from the last checkpoint",
+                                     m.step, m.loss, m.grad_norm));
   for (Index l = 0; l < layers; ++l) {
     auto& routed = result.routed.emplace_back(E);
     auto& dropped = result.dropped.emplace_back(E);

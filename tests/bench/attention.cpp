@@ -16,38 +16,34 @@ struct Shape {
   Index B, S, H, K, hd;
 };
 
-constexpr Shape shapes[] = {{8, 256, 8, 8, 32},   {8, 256, 8, 2, 32},  {2, 1024, 8, 8, 32},
-                            {8, 256, 4, 4, 64},   {2, 1024, 8, 8, 64}, {2, 1024, 8, 2, 64},
-                            {1, 2048, 8, 1, 128}, {1, 4096, 4, 4, 64}};
+constexpr Shape shapes[] = {{8, 256, 8, 8, 32},  {8, 256, 8, 2, 32},  {2, 1024, 8, 8, 32},  {8, 256, 4, 4, 64},
+                            {2, 1024, 8, 8, 64}, {2, 1024, 8, 2, 64}, {1, 2048, 8, 1, 128}, {1, 4096, 4, 4, 64}};
 
 }  // namespace
 
 int main() {
   const double peak = sy::bench::measured_fma_peak();
   std::printf("FMA peak %.1f GFLOP/s on %d threads\n\n", peak / 1e9, omp_get_max_threads());
-  std::printf("%4s %5s %3s %3s %4s %12s %5s %12s %5s\n", "B", "S", "H", "K", "hd", "forward ms", "peak",
-              "backward ms", "peak");
+  std::printf("%4s %5s %3s %3s %4s %12s %5s %12s %5s\n", "B", "S", "H", "K", "hd", "forward ms", "peak", "backward ms",
+              "peak");
   for (const Shape& s : shapes) {
     const auto filled = [](Index size) {
       std::vector<float> v(size);
       for (Index i = 0; i < size; ++i) v[i] = float((i * 7919) % 1009) / 1009 - 0.5f;
       return v;
     };
-    const std::vector<float> qkv = filled(s.B * s.S * (s.H + 2 * s.K) * s.hd),
-                             dout = filled(s.B * s.S * s.H * s.hd);
+    const std::vector<float> qkv = filled(s.B * s.S * (s.H + 2 * s.K) * s.hd), dout = filled(s.B * s.S * s.H * s.hd);
     std::vector<float> out(dout.size()), lse(s.B * s.H * s.S), dqkv(qkv.size());
     const sy::AttentionDesc desc{1 / std::sqrt(float(s.hd)), true, 0, 0};
-    const double forward = sy::bench::best_seconds([&] {
-      sy::cpu::attention_forward(desc, s.B, s.S, s.H, s.K, s.hd, qkv.data(), out.data(), lse.data());
-    });
+    const double forward = sy::bench::best_seconds(
+        [&] { sy::cpu::attention_forward(desc, s.B, s.S, s.H, s.K, s.hd, qkv.data(), out.data(), lse.data()); });
     const double backward = sy::bench::best_seconds([&] {
-      sy::cpu::attention_backward(desc, s.B, s.S, s.H, s.K, s.hd, dout.data(), qkv.data(), out.data(),
-                                  lse.data(), dqkv.data());
+      sy::cpu::attention_backward(desc, s.B, s.S, s.H, s.K, s.hd, dout.data(), qkv.data(), out.data(), lse.data(),
+                                  dqkv.data());
     });
     const double product = double(s.B) * double(s.H) * double(s.S) * double(s.S) * double(s.hd);  // causal
-    std::printf("%4td %5td %3td %3td %4td %12.2f %4.0f%% %12.2f %4.0f%%\n", s.B, s.S, s.H, s.K, s.hd,
-                forward * 1e3, 200 * product / forward / peak, backward * 1e3,
-                500 * product / backward / peak);
+    std::printf("%4td %5td %3td %3td %4td %12.2f %4.0f%% %12.2f %4.0f%%\n", s.B, s.S, s.H, s.K, s.hd, forward * 1e3,
+                200 * product / forward / peak, backward * 1e3, 500 * product / backward / peak);
     std::fflush(stdout);
   }
 }

@@ -62,7 +62,9 @@ struct Line {
   double needed;
 };
 
-std::string mega(double bytes) { return fmt::format("{:.3f}", bytes / 1e6); }
+std::string mega(double bytes) {
+  return fmt::format("{:.3f}", bytes / 1e6);
+}
 
 // What the collectives of each communicator carry.
 const std::map<std::pair<std::string, Collective>, const char*> meanings = {
@@ -81,12 +83,18 @@ const std::map<std::pair<std::string, Collective>, const char*> meanings = {
 
 std::vector<std::string> cells(const Line& line, Comm& world, Index steps, double step_seconds) {
   const double over = static_cast<double>(steps) * world.size();
-  const double bytes = world.sum(static_cast<double>(line.traffic.bytes)) / over, needed = world.sum(line.needed) / over;
+  const double bytes = world.sum(static_cast<double>(line.traffic.bytes)) / over,
+               needed = world.sum(line.needed) / over;
   const double seconds = world.sum(line.traffic.seconds) / over;
-  return {line.what, fmt::format("{} x {}", line.group, line.ranks), fmt::format("{}", line.traffic.calls / steps),
-          mega(bytes), needed > 0 ? mega(needed) : "-",
-          needed > 0 ? fmt::format("{:.4f}", bytes / needed) : "-", fmt::format("{:.2f}", seconds * 1e3),
-          fmt::format("{:.3f}", bytes / seconds / 1e9), fmt::format("{:.1f}", 100 * seconds / step_seconds)};
+  return {line.what,
+          fmt::format("{} x {}", line.group, line.ranks),
+          fmt::format("{}", line.traffic.calls / steps),
+          mega(bytes),
+          needed > 0 ? mega(needed) : "-",
+          needed > 0 ? fmt::format("{:.4f}", bytes / needed) : "-",
+          fmt::format("{:.2f}", seconds * 1e3),
+          fmt::format("{:.3f}", bytes / seconds / 1e9),
+          fmt::format("{:.1f}", 100 * seconds / step_seconds)};
 }
 
 // Gradients are held whole by every rank in both: ZeRO-1 splits the optimizer's moments alone.
@@ -114,9 +122,20 @@ int run(Comm& world, int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options;
   std::map<std::string, Index> n;
-  for (const auto& [name, value] :
-       {std::pair{"tp", 1}, {"ep", 1}, {"etp", 1}, {"d-model", 256}, {"layers", 4}, {"heads", 8}, {"kv-heads", 8},
-        {"experts", 8}, {"top-k", 2}, {"d-ff", 704}, {"vocab", 257}, {"seq-len", 256}, {"batch", 8}, {"steps", 4}})
+  for (const auto& [name, value] : {std::pair{"tp", 1},
+                                    {"ep", 1},
+                                    {"etp", 1},
+                                    {"d-model", 256},
+                                    {"layers", 4},
+                                    {"heads", 8},
+                                    {"kv-heads", 8},
+                                    {"experts", 8},
+                                    {"top-k", 2},
+                                    {"d-ff", 704},
+                                    {"vocab", 257},
+                                    {"seq-len", 256},
+                                    {"batch", 8},
+                                    {"steps", 4}})
     options.add_options()(name, po::value<Index>(&n[name])->default_value(value));
   options.add_options()("recompute", po::bool_switch());
   po::variables_map given;
@@ -201,8 +220,11 @@ int run(Comm& world, int argc, char** argv) {
       lines.push_back({"combine rows", group, ranks, combine, 4 * D * passes * arriving});
       continue;
     }
-    lines.push_back({fmt::format("{} {}", name_of(kind), meanings.at(key)), group, ranks,
-                     {a.calls - b.calls, a.bytes - b.bytes, a.seconds - b.seconds}, load.needed * steps});
+    lines.push_back({fmt::format("{} {}", name_of(kind), meanings.at(key)),
+                     group,
+                     ranks,
+                     {a.calls - b.calls, a.bytes - b.bytes, a.seconds - b.seconds},
+                     load.needed * steps});
   }
   Table table({"collective", "group x ranks", "calls", "MB", "needed", "ratio", "ms", "GB/s", "% of step"});
   for (const Line& line : lines) table.row(cells(line, world, steps, step_seconds));
@@ -223,25 +245,32 @@ int run(Comm& world, int argc, char** argv) {
 
   struct rusage usage {};
   getrusage(RUSAGE_SELF, &usage);
-  const Index resident = world.max(Index{usage.ru_maxrss} * 1024), allocated = world.max(engine.store().allocated_bytes());
+  const Index resident = world.max(Index{usage.ru_maxrss} * 1024),
+              allocated = world.max(engine.store().allocated_bytes());
   const Index saved = world.max(engine.saved().peak()), scratch = world.max(engine.scratch().peak());
   const Index reserved = world.max(engine.saved().reserved() + engine.scratch().reserved());
   if (world.rank() != 0) return 0;
 
   fmt::print("{}; {} ranks, {}; {}\n", engine.backend().describe(), world.size(), layout.str(),
              config.train.recompute ? "activations recomputed" : "activations kept");
-  fmt::print("d_model {} layers {} experts {} top-{} d_ff {} vocab {}, {} x {} tokens a step, {} steps of {:.1f} ms\n\n",
-             n["d-model"], n["layers"], E, n["top-k"], n["d-ff"], vocab, n["batch"], S, steps, step_seconds * 1e3);
-  if (lines.empty()) fmt::print("One rank: no collective.\n");
-  else fmt::print("Sent by a rank in a step, mean of all:\n{}", table.str());
+  fmt::print(
+      "d_model {} layers {} experts {} top-{} d_ff {} vocab {}, {} x {} tokens a step, {} steps of {:.1f} ms\n\n",
+      n["d-model"], n["layers"], E, n["top-k"], n["d-ff"], vocab, n["batch"], S, steps, step_seconds * 1e3);
+  if (lines.empty())
+    fmt::print("One rank: no collective.\n");
+  else
+    fmt::print("Sent by a rank in a step, mean of all:\n{}", table.str());
   if (P > 1)
-    fmt::print("Rows that leave a rank in a forward pass: {:.0f}; {:.0f} if experts were equally loaded, {:.0f} if a token "
-               "went once to each rank.\nRows that a rank's experts compute: the most {}, {:.0f} if equally loaded.\n",
-               mean_leaving, balanced, mean_tokens, most_received, balanced * P / (P - 1));
+    fmt::print(
+        "Rows that leave a rank in a forward pass: {:.0f}; {:.0f} if experts were equally loaded, {:.0f} if a token "
+        "went once to each rank.\nRows that a rank's experts compute: the most {}, {:.0f} if equally loaded.\n",
+        mean_leaving, balanced, mean_tokens, most_received, balanced * P / (P - 1));
   print_memory(config, vocab, engine);
-  fmt::print("\nMeasured in this run, the most of any rank: weights, gradients and moments {} MB; activations {} MB (saved {}, "
-             "scratch {}; reserved {}); resident {} MB\n",
-             mega(allocated), mega(saved + scratch), mega(saved), mega(scratch), mega(reserved), mega(resident));
+  fmt::print(
+      "\nMeasured in this run, the most of any rank: weights, gradients and moments {} MB; activations {} MB (saved "
+      "{}, "
+      "scratch {}; reserved {}); resident {} MB\n",
+      mega(allocated), mega(saved + scratch), mega(saved), mega(scratch), mega(reserved), mega(resident));
   return 0;
 }
 

@@ -53,8 +53,8 @@ constexpr Shape shapes[] = {
     {"square", Kind::forward, 1, 1024, 1024, 1024},
 };
 
-using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a,
-                       int lda, const float* b, int ldb, float beta, float* c, int ldc);
+using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda,
+                       const float* b, int ldb, float beta, float* c, int ldc);
 
 }  // namespace
 
@@ -63,8 +63,8 @@ int main() {
   const auto sgemm = library ? reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm")) : nullptr;
   const double peak = sy::bench::measured_fma_peak();
   std::printf("FMA peak %.1f GFLOP/s on %d threads\n\n", peak / 1e9, omp_get_max_threads());
-  std::printf("%-16s %-7s %5s %6s %6s %6s %10s %6s %10s %6s\n", "shape", "product", "count", "m", "n", "k",
-              "GFLOP/s", "peak", "OpenBLAS", "peak");
+  std::printf("%-16s %-7s %5s %6s %6s %6s %10s %6s %10s %6s\n", "shape", "product", "count", "m", "n", "k", "GFLOP/s",
+              "peak", "OpenBLAS", "peak");
   for (const Shape& s : shapes) {
     const auto filled = [](Index size) {
       std::vector<float> v(size);
@@ -87,15 +87,15 @@ int main() {
     }
     const double flops = 2.0 * double(s.count) * double(s.m) * double(s.n) * double(s.k);
     const double own = flops / best_seconds([&] { sy::cpu::gemm_batch(problems); });
-    std::printf("%-16s %-7s %5td %6td %6td %6td %10.1f %5.0f%%", s.what, kind_names[int(s.kind)], s.count,
-                s.m, s.n, s.k, own / 1e9, 100 * own / peak);
+    std::printf("%-16s %-7s %5td %6td %6td %6td %10.1f %5.0f%%", s.what, kind_names[int(s.kind)], s.count, s.m, s.n,
+                s.k, own / 1e9, 100 * own / peak);
     if (sgemm) {
       const double theirs =
           flops / best_seconds([&] {
             for (const Problem& p : problems) {
               const int lda = int(a_transposed ? s.m : s.k), ldb = int(b_transposed ? s.k : s.n);
-              sgemm(101, a_transposed ? 112 : 111, b_transposed ? 112 : 111, int(s.m), int(s.n), int(s.k),
-                    1.0f, p.a.data, lda, p.b.data, ldb, a_transposed ? 1.0f : 0.0f, p.c, int(s.n));
+              sgemm(101, a_transposed ? 112 : 111, b_transposed ? 112 : 111, int(s.m), int(s.n), int(s.k), 1.0f,
+                    p.a.data, lda, p.b.data, ldb, a_transposed ? 1.0f : 0.0f, p.c, int(s.n));
             }
           });
       std::printf(" %10.1f %5.0f%%", theirs / 1e9, 100 * theirs / peak);

@@ -46,10 +46,16 @@ class Peer {
     int to[2], from[2];
     if (pipe(to) != 0 || pipe(from) != 0) return;
     std::vector<std::string> args = {python, script, "--serve"};
-    for (const auto& [name, value] :
-         {std::pair{"--d-model", s.d_model}, {"--layers", s.layers}, {"--heads", s.heads}, {"--kv-heads", s.kv_heads},
-          {"--experts", s.experts}, {"--top-k", s.top_k}, {"--d-ff", s.d_ff}, {"--vocab", s.vocab},
-          {"--seq-len", s.seq_len}, {"--batch", s.batch}}) {
+    for (const auto& [name, value] : {std::pair{"--d-model", s.d_model},
+                                      {"--layers", s.layers},
+                                      {"--heads", s.heads},
+                                      {"--kv-heads", s.kv_heads},
+                                      {"--experts", s.experts},
+                                      {"--top-k", s.top_k},
+                                      {"--d-ff", s.d_ff},
+                                      {"--vocab", s.vocab},
+                                      {"--seq-len", s.seq_len},
+                                      {"--batch", s.batch}}) {
       args.emplace_back(name);
       args.push_back(std::to_string(value));
     }
@@ -168,8 +174,8 @@ int run(int argc, char** argv) {
              flops / 1e9);
   const auto range = [](const std::vector<double>& x, const char* format) {
     const auto [low, high] = std::minmax_element(x.begin(), x.end());
-    return fmt::format(fmt::runtime(std::string("median ") + format + " (" + format + " to " + format + ")"), median(x), *low,
-                       *high);
+    return fmt::format(fmt::runtime(std::string("median ") + format + " (" + format + " to " + format + ")"), median(x),
+                       *low, *high);
   };
   fmt::print("switchyard  tokens/s {}\n", range(our_speed, "{:.0f}"));
   fmt::print("            share of the measured fp32 FMA peak {}\n", range(share, "{:.2f}"));
@@ -186,4 +192,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace sy::bench
 
-int main(int argc, char** argv) { return sy::bench::run(argc, argv); }
+int main(int argc, char** argv) {
+  return sy::bench::run(argc, argv);
+}

@@ -52,8 +52,7 @@ TEST(Comm, ReduceScatterAndAllGatherBeyondOneSegment) {
     for (Index i = 0; i < n * piece; ++i) in[i] = static_cast<float>(i % 1009 + r);
     world().reduce_scatter(view_of(in.data(), {n * piece}), view_of(out.data(), {piece}));
     world().all_gather(view_of(out.data(), {piece}), view_of(all.data(), {n * piece}));
-    for (Index i = 0; i < n * piece; ++i)
-      ASSERT_EQ(all[i], static_cast<float>(i % 1009 * n + n * (n - 1) / 2)) << i;
+    for (Index i = 0; i < n * piece; ++i) ASSERT_EQ(all[i], static_cast<float>(i % 1009 * n + n * (n - 1) / 2)) << i;
   }
 }
 
@@ -130,9 +129,8 @@ TEST(Runtime, AgreeTellsEveryRankTheLowestFailure) {
 // Rows labelled (expert, token) go to their experts and come back to where they were.
 TEST(Exchange, DispatchThenCombineIsTheIdentity) {
   const auto backend = make_cpu();
-  Arena arena([&](Index bytes) { return backend->allocate(bytes); }), scratch = Arena([&](Index bytes) {
-    return backend->allocate(bytes);
-  });
+  Arena arena([&](Index bytes) { return backend->allocate(bytes); }),
+      scratch = Arena([&](Index bytes) { return backend->allocate(bytes); });
   const int n = world().size(), r = world().rank();
   const Index experts = 4 * n;
   std::vector<std::int32_t> counts(experts);
@@ -140,7 +138,8 @@ TEST(Exchange, DispatchThenCombineIsTheIdentity) {
   for (Index e = 0; e < experts; ++e) {
     counts[e] = static_cast<std::int32_t>((e * 5 + r * 3) % 4);
     if (e % 4 == 1) counts[e] = 0;  // an expert without tokens
-    for (int i = 0; i < counts[e]; ++i) labels.insert(labels.end(), {static_cast<float>(e), static_cast<float>(r * 100 + i)});
+    for (int i = 0; i < counts[e]; ++i)
+      labels.insert(labels.end(), {static_cast<float>(e), static_cast<float>(r * 100 + i)});
   }
   const Exchange exchange(*backend, world(), counts, arena);
   const Index sent = exchange.sent();

@@ -124,7 +124,8 @@ TEST(Traffic, AStepSendsWhatTheFormulasSay) {
     for (int ep : {1, 2, 4})
       for (int etp : {1, 2})
         for (const std::vector<std::string>& settings :
-             {std::vector<std::string>{}, {"--train.recompute=true", "--moe.capacity_factor=0"},
+             {std::vector<std::string>{},
+              {"--train.recompute=true", "--moe.capacity_factor=0"},
               {"--moe.aux_scope=global_batch", "--model.bias=true", "--model.tie_embeddings=true"}}) {
           const Layout layout{n, tp, ep, etp};
           if (!layout_problem(layout).empty()) continue;
@@ -142,8 +143,8 @@ TEST(Traffic, AStepSendsWhatTheFormulasSay) {
             leaving += r == me ? 0 : all[me * P + r];
             arriving += r == me ? 0 : all[r * P + me];
           }
-          const test::Loads expected = test::expected_loads(config, vocab, layout, world().rank(), sequences,
-                                                            micro_batches, leaving, arriving);
+          const test::Loads expected =
+              test::expected_loads(config, vocab, layout, world().rank(), sequences, micro_batches, leaving, arriving);
           EXPECT_EQ(shown(measured), shown(expected)) << where;
           for (const auto& [key, load] : expected)
             EXPECT_GE(static_cast<double>(load.bytes), load.needed) << where << key.first;

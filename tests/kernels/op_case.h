@@ -79,9 +79,7 @@ class OpCase {
       x[i] = static_cast<double>(low) + std::floor(stream.uniform(i) * static_cast<double>(high - low));
     return x;
   }
-  void in(const std::string& name, Shape shape) {
-    operand(name, Role::in, shape, DType::f32, normal(name, shape));
-  }
+  void in(const std::string& name, Shape shape) { operand(name, Role::in, shape, DType::f32, normal(name, shape)); }
   void in_if(bool present, const std::string& name, Shape shape) {
     if (present) in(name, shape);
   }
@@ -122,8 +120,8 @@ class OpCase {
     Values want = values_;
     expect(want);
     for (const Operand& o : operands_) {
-      const bool is_gradient = std::any_of(gradients.begin(), gradients.end(),
-                                           [&](const Gradient& g) { return g.output == o.name; });
+      const bool is_gradient =
+          std::any_of(gradients.begin(), gradients.end(), [&](const Gradient& g) { return g.output == o.name; });
       if (o.role == Role::hidden || (is_gradient && want.at(o.name) == values_.at(o.name))) continue;
       compare(o.name, got.at(o.name), want.at(o.name), o.role == Role::in ? 0.0 : tolerance);
     }
@@ -143,8 +141,7 @@ class OpCase {
   // numbers that no index reaches as i32, apart from those around what is added to: a NaN would survive the
   // adding. The others differ, so that a NaN that is read from beyond one operand is seen when it is written
   // beyond another.
-  static constexpr std::uint32_t pattern = 0x7ff5a5a5u, around_inputs = 0x7ff3c3c3u,
-                                 around_sums = 0x449a5000u;
+  static constexpr std::uint32_t pattern = 0x7ff5a5a5u, around_inputs = 0x7ff3c3c3u, around_sums = 0x449a5000u;
   static std::uint32_t guard_of(Role role) {
     return role == Role::in ? around_inputs : role == Role::out ? pattern : around_sums;
   }
@@ -180,8 +177,7 @@ class OpCase {
       if (o.role == Role::hidden) continue;
       const Index bytes = o.shape.elements() * size_of(o.dtype), padded = (bytes + 3) / 4 * 4;
       std::vector<std::uint32_t> host((padded + 2 * guard) / 4);
-      backend.to_host(ConstView(o.view.bytes() - guard, {static_cast<Index>(host.size())}, DType::i32),
-                      host.data());
+      backend.to_host(ConstView(o.view.bytes() - guard, {static_cast<Index>(host.size())}, DType::i32), host.data());
       for (Index i = 0; i < guard / 4; ++i)
         EXPECT_TRUE(host[i] == guard_of(o.role) && host[host.size() - 1 - i] == guard_of(o.role))
             << "wrote outside " << o.name << ", within " << guard << " bytes";
@@ -235,8 +231,8 @@ class OpCase {
   }
 
   void check_gradient(const Gradient& g, const Numbers& got) {
-    const Operand& o = *std::find_if(operands_.begin(), operands_.end(),
-                                     [&](const Operand& x) { return x.name == g.output; });
+    const Operand& o =
+        *std::find_if(operands_.begin(), operands_.end(), [&](const Operand& x) { return x.name == g.output; });
     Numbers gradient = got;
     if (o.role == Role::accumulate)
       for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] -= values_.at(g.output)[i];

@@ -32,8 +32,8 @@ struct Case {
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << "B " << c.B << " S " << c.S << " H " << c.H << " K " << c.K << " hd " << c.hd << " causal "
-             << c.causal << " window " << c.window << " softcap " << c.softcap;
+  return out << "B " << c.B << " S " << c.S << " H " << c.H << " K " << c.K << " hd " << c.hd << " causal " << c.causal
+             << " window " << c.window << " softcap " << c.softcap;
 }
 
 struct Reference {
@@ -72,8 +72,7 @@ Reference reference(const Case& c, const std::vector<double>& qkv, const std::ve
           mean += p[j] * dp[j];
         }
         for (Index j = 0; j < c.S; ++j) {
-          const double ds =
-              p[j] * (dp[j] - mean) * scale * (cap > 0 ? 1 - (score[j] / cap) * (score[j] / cap) : 1);
+          const double ds = p[j] * (dp[j] - mean) * scale * (cap > 0 ? 1 - (score[j] / cap) * (score[j] / cap) : 1);
           for (Index l = 0; l < c.hd; ++l) {
             r.dqkv[c.at(b, i, 0, h, l)] += ds * qkv[c.at(b, j, 1, h, l)];
             r.dqkv[c.at(b, j, 1, h, l)] += ds * qkv[c.at(b, i, 0, h, l)];
@@ -117,8 +116,7 @@ std::vector<float> unguarded(const std::vector<float>& v) {
 Result run(const Case& c, const std::vector<float>& qkv, const std::vector<float>& dout, int threads = 2) {
   const int before = omp_get_max_threads();
   omp_set_num_threads(threads);
-  std::vector<float> out = guarded(c.out_size()), lse = guarded(c.B * c.H * c.S),
-                     dqkv = guarded(c.qkv_size());
+  std::vector<float> out = guarded(c.out_size()), lse = guarded(c.B * c.H * c.S), dqkv = guarded(c.qkv_size());
   attention_forward(c.desc(), c.B, c.S, c.H, c.K, c.hd, qkv.data(), out.data() + margin, lse.data() + margin);
   attention_backward(c.desc(), c.B, c.S, c.H, c.K, c.hd, dout.data(), qkv.data(), out.data() + margin,
                      lse.data() + margin, dqkv.data() + margin);
@@ -126,8 +124,7 @@ Result run(const Case& c, const std::vector<float>& qkv, const std::vector<float
   return {unguarded(out), unguarded(lse), unguarded(dqkv)};
 }
 
-void expect_near(const std::vector<float>& got, const std::vector<double>& want, double tolerance,
-                 const char* what) {
+void expect_near(const std::vector<float>& got, const std::vector<double>& want, double tolerance, const char* what) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i)
     ASSERT_NEAR(got[i], want[i], tolerance * (1 + std::fabs(want[i]))) << what << " at " << i;
@@ -148,8 +145,7 @@ TEST(CpuAttention, TheReferenceGradientMatchesFiniteDifferences) {
   for (const Case& c : {Case{1, 5, 2, 1, 3}, Case{2, 4, 2, 2, 2, false}, Case{1, 6, 1, 1, 3, true, 2},
                         Case{1, 5, 2, 1, 3, true, 0, 1.5f}, Case{1, 5, 2, 1, 2, false, 3, 2.0f}}) {
     SCOPED_TRACE(testing::Message() << c);
-    const std::vector<float> values = random_floats(c.qkv_size(), 3),
-                             weights = random_floats(c.out_size(), 4);
+    const std::vector<float> values = random_floats(c.qkv_size(), 3), weights = random_floats(c.out_size(), 4);
     std::vector<double> qkv(values.begin(), values.end());
     const std::vector<double> dout(weights.begin(), weights.end());
     const Reference r = reference(c, qkv, &dout);
@@ -213,8 +209,8 @@ TEST(CpuAttention, EmptySizes) {
 
 // With one kv head, more threads than that share its blocks.
 TEST(CpuAttention, ThreadsChangeNoBit) {
-  for (const Case& c : {Case{2, 300, 4, 2, 16}, Case{1, 500, 2, 1, 24, true, 250},
-                        Case{1, 300, 3, 1, 8, false, 40}, Case{1, 700, 1, 1, 8}}) {
+  for (const Case& c : {Case{2, 300, 4, 2, 16}, Case{1, 500, 2, 1, 24, true, 250}, Case{1, 300, 3, 1, 8, false, 40},
+                        Case{1, 700, 1, 1, 8}}) {
     SCOPED_TRACE(testing::Message() << c);
     const std::vector<float> qkv = random_floats(c.qkv_size(), 5), dout = random_floats(c.out_size(), 6);
     const Result one = run(c, qkv, dout, 1);
@@ -224,16 +220,14 @@ TEST(CpuAttention, ThreadsChangeNoBit) {
 
 TEST(CpuAttention, ASequenceAloneIsBitwiseThatOfTheBatch) {
   const Case batch{3, 230, 4, 2, 16}, alone{1, 230, 4, 2, 16};
-  const std::vector<float> qkv = random_floats(batch.qkv_size(), 7),
-                           dout = random_floats(batch.out_size(), 8);
+  const std::vector<float> qkv = random_floats(batch.qkv_size(), 7), dout = random_floats(batch.out_size(), 8);
   const Result whole = run(batch, qkv, dout);
   for (Index b = 0; b < batch.B; ++b) {
     const auto part = [b](const std::vector<float>& v) {
       const auto size = std::ssize(v) / 3;
       return std::vector<float>(v.begin() + b * size, v.begin() + (b + 1) * size);
     };
-    EXPECT_TRUE(
-        (run(alone, part(qkv), part(dout)) == Result{part(whole.out), part(whole.lse), part(whole.dqkv)}));
+    EXPECT_TRUE((run(alone, part(qkv), part(dout)) == Result{part(whole.out), part(whole.lse), part(whole.dqkv)}));
   }
 }
 

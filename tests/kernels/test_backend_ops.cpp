@@ -76,17 +76,15 @@ struct GemmCase : OpCase {
 };
 
 TEST_P(DenseOps, gemm) {
-  const Index shapes[][3] = {{0, 3, 4},      {3, 0, 4},      {3, 4, 0},     {1, 1, 1},
-                             {1, 65, 33},    {5, 7, 9},      {16, 16, 16},  {67, 3, 130},
-                             {129, 97, 300}, {300, 130, 67}, {40, 520, 600}};
+  const Index shapes[][3] = {{0, 3, 4},    {3, 0, 4},    {3, 4, 0},      {1, 1, 1},      {1, 65, 33},   {5, 7, 9},
+                             {16, 16, 16}, {67, 3, 130}, {129, 97, 300}, {300, 130, 67}, {40, 520, 600}};
   for (const auto& s : shapes)
     for (int flags = 0; flags < 8; ++flags)
       check(GemmCase({(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0}, s[0], s[1], s[2]));
 }
 
 // Rows of each expert; the sum is R.
-const std::vector<Index> row_counts[] = {
-    {0}, {5}, {0, 0, 0}, {1, 0, 2}, {0, 7, 0, 130, 1, 0}, {64, 65, 63, 0}};
+const std::vector<Index> row_counts[] = {{0}, {5}, {0, 0, 0}, {1, 0, 2}, {0, 7, 0, 130, 1, 0}, {64, 65, 63, 0}};
 
 Numbers offsets_of(const std::vector<Index>& counts) {
   Numbers offsets = {0};
@@ -203,9 +201,7 @@ struct NormForward : OpCase {
     out("stats", {t, 2});
     tolerance = 3e-6;
   }
-  void run(Backend& b) override {
-    b.norm_forward(desc, at("x"), at("weight"), at("bias"), at("y"), at("stats"));
-  }
+  void run(Backend& b) override { b.norm_forward(desc, at("x"), at("weight"), at("bias"), at("y"), at("stats")); }
   void expect(Values& v) override {
     if (t * d == 0) return;
     std::tie(v["y"], v["stats"]) = [](ref::Norm n) {
@@ -236,9 +232,7 @@ struct NormBackward : OpCase {
   void run(Backend& b) override {
     b.norm_backward(desc, at("dy"), at("x"), at("weight"), at("stats"), at("dx"), at("dweight"), at("dbias"));
   }
-  double loss(Values& v) override {
-    return ref::dot(v["dy"], ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]).y);
-  }
+  double loss(Values& v) override { return ref::dot(v["dy"], ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]).y); }
 };
 
 TEST_P(DenseOps, norm) {
@@ -273,8 +267,7 @@ struct ActivationCase : OpCase {
 };
 
 struct ActivationForward : ActivationCase {
-  ActivationForward(FfnActivation a, Rows s, bool scaled, double deviation)
-      : ActivationCase(a, s, scaled, deviation) {
+  ActivationForward(FfnActivation a, Rows s, bool scaled, double deviation) : ActivationCase(a, s, scaled, deviation) {
     out("y", {r, f});
     tolerance = 2e-6;  // the formula for erf is good to 1.5e-7 absolute, times x and the scale
   }
@@ -390,16 +383,13 @@ struct AttentionBackward : AttentionCase {
     out("dqkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
     gradients = {{"dqkv", "qkv"}};
   }
-  void run(Backend& b) override {
-    b.attention_backward(desc, at("dout"), at("qkv"), at("out"), at("lse"), at("dqkv"));
-  }
+  void run(Backend& b) override { b.attention_backward(desc, at("dout"), at("qkv"), at("out"), at("lse"), at("dqkv")); }
   double loss(Values& v) override { return ref::dot(v["dout"], forward(v).out); }
 };
 
 TEST_P(DenseOps, attention) {
-  const AttentionShape shapes[] = {{0, 3, 2, 1, 4},   {2, 0, 2, 1, 4},   {1, 1, 1, 1, 1},
-                                   {2, 5, 2, 1, 3},   {1, 17, 4, 2, 8},  {2, 33, 3, 3, 16},
-                                   {1, 70, 2, 1, 33}, {1, 131, 6, 2, 64}};
+  const AttentionShape shapes[] = {{0, 3, 2, 1, 4},  {2, 0, 2, 1, 4},   {1, 1, 1, 1, 1},   {2, 5, 2, 1, 3},
+                                   {1, 17, 4, 2, 8}, {2, 33, 3, 3, 16}, {1, 70, 2, 1, 33}, {1, 131, 6, 2, 64}};
   for (const AttentionShape& s : shapes)
     for (bool causal : {true, false})
       for (Index window : {0, 1, 5, 64})
@@ -446,8 +436,7 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
       EXPECT_NE(std::string(e.what()).find(operation), std::string::npos) << e.what();
     }
   };
-  const Tensor a = t({2, 3}), b = t({4, 3}), c = t({2, 4}), i2 = t({2}, DType::i32), v4 = t({4}),
-               s = t({2, 2});
+  const Tensor a = t({2, 3}), b = t({4, 3}), c = t({2, 4}), i2 = t({2}, DType::i32), v4 = t({4}), s = t({2, 2});
   refused("gemm", [&] { backend->gemm({}, a, b, c); });  // b is not transposed
   refused("gemm", [&] { backend->gemm({false, true}, a, b, a); });
   refused("gemm", [&] { backend->gemm({false, true}, a, b, View(nullptr, {2, 4}, DType::f32)); });
@@ -456,16 +445,13 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
   refused("norm_forward", [&] { backend->norm_forward({NormKind::none}, a, t({3}), {}, t({2, 3}), s); });
   refused("activation_forward", [&] { backend->activation_forward({}, a, {}, t({2, 3})); });  // gated wants 6
   refused("rope", [&] { backend->rope(t({2, 3, 4}), 4, i2, t({9, 2, 2}), false); });
-  refused("attention_forward", [&] {
-    backend->attention_forward({}, t({1, 2, 5, 4}), t({1, 2, 3, 4}), t({1, 3}));
-  });
+  refused("attention_forward", [&] { backend->attention_forward({}, t({1, 2, 5, 4}), t({1, 2, 3, 4}), t({1, 3})); });
   refused("route_forward", [&] {
-    backend->route_forward({Score::softmax, 5}, c, {}, t({2, 5}, DType::i32), t({2, 5}),
-                           t({1, 4}, DType::i32), t({1, 4}), t({1}, DType::f64));
+    backend->route_forward({Score::softmax, 5}, c, {}, t({2, 5}, DType::i32), t({2, 5}), t({1, 4}, DType::i32),
+                           t({1, 4}), t({1}, DType::f64));
   });
   refused("route_forward", [&] {  // two tokens make no three groups
-    backend->route_forward({}, c, {}, t({2, 2}, DType::i32), s, t({3, 4}, DType::i32), t({3, 4}),
-                           t({1}, DType::f64));
+    backend->route_forward({}, c, {}, t({2, 2}, DType::i32), s, t({3, 4}, DType::i32), t({3, 4}), t({1}, DType::f64));
   });
   refused("embedding_forward", [&] { backend->embedding_forward(v4, b, 0, t({4, 3})); });  // ids of type f32
   refused("adamw", [&] { backend->adamw({}, v4, t({4}), t({3}), t({4})); });

@@ -61,8 +61,7 @@ void run_all(Backend& b, Recorder& r) {
   r.keep("gemm, long sum", weight_gradient);
 
   for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
-    const Tensor y = zeros({t, d}), stats = zeros({t, 2}), dx = zeros({t, d}), dw = zeros({d}),
-                 db = zeros({d});
+    const Tensor y = zeros({t, d}), stats = zeros({t, 2}), dx = zeros({t, d}), dw = zeros({d}), db = zeros({d});
     b.norm_forward({kind}, x, w, w, y, stats);
     b.norm_backward({kind}, dy, x, w, stats, dx, dw, db);
     for (const Tensor* out : {&y, &dx, &dw, &db}) r.keep("norm", *out);
@@ -84,10 +83,9 @@ void run_all(Backend& b, Recorder& r) {
   r.keep("attention_forward", out);
   r.keep("attention_backward", dqkv);
 
-  const Tensor logits = r.normal("logits", {t, e}), experts = zeros({t, k}, DType::i32),
-               weights = zeros({t, k}), routed = zeros({1, e}, DType::i32), probability = zeros({1, e}),
-               z = zeros({1}, DType::f64), keep = zeros({t, k}, DType::i32),
-               rows = zeros({t * k}, DType::i32), tokens = zeros({t * k}, DType::i32),
+  const Tensor logits = r.normal("logits", {t, e}), experts = zeros({t, k}, DType::i32), weights = zeros({t, k}),
+               routed = zeros({1, e}, DType::i32), probability = zeros({1, e}), z = zeros({1}, DType::f64),
+               keep = zeros({t, k}, DType::i32), rows = zeros({t * k}, DType::i32), tokens = zeros({t * k}, DType::i32),
                slots = zeros({t, k}, DType::i32), counts = zeros({e}, DType::i32), dlogits = zeros({t, e});
   b.route_forward({Score::softmax, k}, logits, {}, experts, weights, routed, probability, z);
   b.route_backward({Score::softmax, k}, logits, experts, weights, weights, probability, 0.1f, dlogits);
@@ -105,8 +103,8 @@ void run_all(Backend& b, Recorder& r) {
   for (Index i = 0; i < e; ++i) offsets.push_back(offsets.back() + static_cast<std::int32_t>(31 * i % 160));
   const Index grouped_rows = offsets.back();
   const Tensor at = r.put<std::int32_t>({e + 1}, offsets), gx = r.normal("gx", {grouped_rows, d}),
-               gw = r.normal("gw", {e, 40, d}), gy = zeros({grouped_rows, 40}),
-               gdx = zeros({grouped_rows, d}), gdw = zeros({e, 40, d});
+               gw = r.normal("gw", {e, 40, d}), gy = zeros({grouped_rows, 40}), gdx = zeros({grouped_rows, d}),
+               gdw = zeros({e, 40, d});
   b.grouped_gemm(gx, gw, at, gy);
   b.grouped_gemm_input(gy, gw, at, gdx);
   b.grouped_gemm_weight(gy, gx, at, gdw);
@@ -141,8 +139,7 @@ TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
     run_all(*backend, together);
     ASSERT_EQ(together.kept.size(), alone.kept.size());
     for (std::size_t i = 0; i < alone.kept.size(); ++i)
-      EXPECT_TRUE(alone.kept[i].second == together.kept[i].second)
-          << alone.kept[i].first << " on " << n << " threads";
+      EXPECT_TRUE(alone.kept[i].second == together.kept[i].second) << alone.kept[i].first << " on " << n << " threads";
   }
   omp_set_num_threads(threads);
 }
@@ -172,8 +169,7 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
       [&](Index begin, Index count) {
         Tensor y = b.tensor({count, d});
         const Tensor stats = b.tensor({count, 2});
-        b.norm_forward({NormKind::layernorm}, x.view().rows(begin, count), norm_weight, norm_weight, y,
-                       stats);
+        b.norm_forward({NormKind::layernorm}, x.view().rows(begin, count), norm_weight, norm_weight, y, stats);
         return y;
       },
       [&](Index begin, Index count) {
@@ -185,14 +181,12 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
         Tensor weights = b.tensor({count, 3});
         const Tensor experts = b.tensor({count, 3}, DType::i32), counts = b.tensor({1, d}, DType::i32),
                      probability = b.tensor({1, d}), z = b.tensor({1}, DType::f64);
-        b.route_forward({Score::softmax, 3}, x.view().rows(begin, count), {}, experts, weights, counts,
-                        probability, z);
+        b.route_forward({Score::softmax, 3}, x.view().rows(begin, count), {}, experts, weights, counts, probability, z);
         return weights;
       },
       [&](Index begin, Index count) {
         Tensor stats = b.tensor({count, 3});
-        b.cross_entropy_forward({0, 2.0f}, x.view().rows(begin, count), targets.view().rows(begin, count),
-                                stats);
+        b.cross_entropy_forward({0, 2.0f}, x.view().rows(begin, count), targets.view().rows(begin, count), stats);
         return stats;
       },
   };
@@ -217,8 +211,8 @@ TEST_P(Determinism, no_sequence_depends_on_the_others) {
   const auto backend = make_backend(GetParam());
   Recorder r(*backend);
   constexpr Index sequences = 3, s = 77, h = 4, k = 2, hd = 16;
-  const Tensor qkv = r.normal("qkv", {sequences, s, h + 2 * k, hd}),
-               out = backend->tensor({sequences, s, h, hd}), lse = backend->tensor({sequences, h, s});
+  const Tensor qkv = r.normal("qkv", {sequences, s, h + 2 * k, hd}), out = backend->tensor({sequences, s, h, hd}),
+               lse = backend->tensor({sequences, h, s});
   backend->attention_forward({0.25f}, qkv, out, lse);
   for (Index i = 0; i < sequences; ++i) {
     const Tensor one = backend->tensor({1, s, h, hd}), one_lse = backend->tensor({1, h, s});

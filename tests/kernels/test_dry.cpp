@@ -32,8 +32,8 @@ TEST(Dry, counts_products_and_bytes) {
   backend->gemm({true, true}, backend->tensor({5, 3}), backend->tensor({7, 5}), c);
   EXPECT_EQ(counts.flops, 2 * 3 * 5 * 7);
 
-  const Tensor x = backend->tensor({9, 5}), w = backend->tensor({2, 7, 5}),
-               offsets = backend->tensor({3}, DType::i32), y = backend->tensor({9, 7});
+  const Tensor x = backend->tensor({9, 5}), w = backend->tensor({2, 7, 5}), offsets = backend->tensor({3}, DType::i32),
+               y = backend->tensor({9, 7});
   counts = {};
   backend->grouped_gemm(x, w, offsets, y);
   backend->grouped_gemm_input(y, w, offsets, x);
@@ -64,8 +64,7 @@ TEST(Dry, a_model_beyond_the_machine_costs_no_memory) {
   const auto backend = make_dry();
   const Index before = resident_bytes();
   constexpr Index n = Index{1} << 38;  // four tensors of 1 TiB
-  const Tensor w = backend->tensor({n}), g = backend->tensor({n}), m = backend->tensor({n}),
-               v = backend->tensor({n});
+  const Tensor w = backend->tensor({n}), g = backend->tensor({n}), m = backend->tensor({n}), v = backend->tensor({n});
   const Tensor sum = backend->tensor({1}, DType::f64);
   backend->sum_squares(g, sum);
   backend->adamw({}, g, w, m, v);

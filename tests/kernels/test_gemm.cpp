@@ -133,14 +133,13 @@ TEST(CpuGemm, ARowOrColumnAloneIsBitwiseThatOfTheBatch) {
       gemm(m, n, k, a.matrix, b.matrix, whole.data(), n, false);
       for (Index i = 0; i < m; ++i) {
         std::vector<float> row(n);
-        gemm(1, n, k, {a.matrix.data + i * a.matrix.row_stride, a.matrix.row_stride, a.matrix.col_stride},
-             b.matrix, row.data(), n, false);
+        gemm(1, n, k, {a.matrix.data + i * a.matrix.row_stride, a.matrix.row_stride, a.matrix.col_stride}, b.matrix,
+             row.data(), n, false);
         EXPECT_EQ(std::memcmp(row.data(), &whole[i * n], n * sizeof(float)), 0) << "row " << i << ", k " << k;
       }
       for (Index j = 0; j < n; ++j) {
         std::vector<float> column(m);
-        gemm(m, 1, k, a.matrix,
-             {b.matrix.data + j * b.matrix.col_stride, b.matrix.row_stride, b.matrix.col_stride},
+        gemm(m, 1, k, a.matrix, {b.matrix.data + j * b.matrix.col_stride, b.matrix.row_stride, b.matrix.col_stride},
              column.data(), 1, false);
         for (Index i = 0; i < m; ++i) EXPECT_EQ(column[i], whole[i * n + j]) << "column " << j << ", k " << k;
       }

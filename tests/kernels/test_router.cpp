@@ -42,20 +42,19 @@ class Router : public testing::TestWithParam<std::string> {
     double z_squared;
   };
   // logits: [T, E], given as numbers of which the logarithm is taken unless `as_they_are`.
-  Routed route(const RouteDesc& desc, Index t, Index e, Floats numbers, const Floats& bias = {},
-               Index groups = 1, bool as_they_are = false) {
+  Routed route(const RouteDesc& desc, Index t, Index e, Floats numbers, const Floats& bias = {}, Index groups = 1,
+               bool as_they_are = false) {
     if (!as_they_are)
       for (float& x : numbers) x = std::log(x);
-    const Tensor logits = put<float>({t, e}, numbers),
-                 b = put<float>({static_cast<Index>(bias.size())}, bias);
+    const Tensor logits = put<float>({t, e}, numbers), b = put<float>({static_cast<Index>(bias.size())}, bias);
     const Shape chosen = {t, desc.top_k};
     const Tensor experts = backend->tensor(chosen, DType::i32), weights = backend->tensor(chosen),
-                 counts = backend->tensor({groups, e}, DType::i32),
-                 probability = backend->tensor({groups, e}), z = backend->tensor({1}, DType::f64);
+                 counts = backend->tensor({groups, e}, DType::i32), probability = backend->tensor({groups, e}),
+                 z = backend->tensor({1}, DType::f64);
     backend->route_forward(desc, logits, bias.empty() ? ConstView() : ConstView(b), experts, weights, counts,
                            probability, z);
-    return {get<std::int32_t>(experts), get<float>(weights), get<std::int32_t>(counts),
-            get<float>(probability), get<double>(z)[0]};
+    return {get<std::int32_t>(experts), get<float>(weights), get<std::int32_t>(counts), get<float>(probability),
+            get<double>(z)[0]};
   }
 
   // experts: [T, k]; returns keep: [T, k].
@@ -76,11 +75,9 @@ class Router : public testing::TestWithParam<std::string> {
     const Index n = static_cast<Index>(experts.size()), t = n / k;
     const Tensor e = put<std::int32_t>({t, k}, experts), keep = put<std::int32_t>({t, k}, kept),
                  rows = put<std::int32_t>({n}, Ints(n, -7)), tokens = put<std::int32_t>({n}, Ints(n, -7)),
-                 slots = backend->tensor({t, k}, DType::i32),
-                 counts = backend->tensor({num_experts}, DType::i32);
+                 slots = backend->tensor({t, k}, DType::i32), counts = backend->tensor({num_experts}, DType::i32);
     backend->sort_assignments(e, keep, rows, tokens, slots, counts);
-    return {get<std::int32_t>(rows), get<std::int32_t>(tokens), get<std::int32_t>(slots),
-            get<std::int32_t>(counts)};
+    return {get<std::int32_t>(rows), get<std::int32_t>(tokens), get<std::int32_t>(slots), get<std::int32_t>(counts)};
   }
 
   static void expect_near(const Floats& got, const Floats& want) {
@@ -198,8 +195,8 @@ TEST_P(Router, no_token_at_all) {
 
 TEST_P(Router, extreme_and_broken_logits_still_choose_distinct_experts) {
   const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
-  for (const Floats& z : {Floats{3e38f, -3e38f, 0, 1}, Floats{nan, nan, nan, nan}, Floats{nan, 1, nan, 2},
-                          Floats{-inf, 0, -inf, -inf}})
+  for (const Floats& z :
+       {Floats{3e38f, -3e38f, 0, 1}, Floats{nan, nan, nan, nan}, Floats{nan, 1, nan, 2}, Floats{-inf, 0, -inf, -inf}})
     for (Score score : {Score::softmax, Score::sigmoid})
       for (int group_limit : {1, 2}) {
         const Routed r = route({score, 2, true, 1.0f, 2, group_limit}, 1, 4, z, {}, 1, true);
@@ -219,8 +216,8 @@ TEST_P(Router, gradient_of_a_hand_computed_case) {
   const Tensor experts = put<std::int32_t>({1, 2}, {3, 2}), weights = put<float>({1, 2}, {0.4f, 0.3f}),
                dweights = put<float>({1, 2}, {1, 2}), dprobability = put<float>({1, 4}, {1, 0, 0, 0}),
                dlogits = backend->tensor({1, 4});
-  backend->route_backward({Score::softmax, 2, false, 1.0f}, logits, experts, weights, dweights, dprobability,
-                          0.5f, dlogits);
+  backend->route_backward({Score::softmax, 2, false, 1.0f}, logits, experts, weights, dweights, dprobability, 0.5f,
+                          dlogits);
   expect_near(get<float>(dlogits), {0.2202585f, 0.240517f, 0.9607755f, 0.881034f});
 }
 
@@ -260,8 +257,7 @@ TEST_P(Router, probability_order_serves_the_largest_weight_first) {
 
 TEST_P(Router, equal_weights_are_served_by_token) {
   EXPECT_EQ(keep(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0, 0}), (Ints{1, 1, 0, 0}));
-  EXPECT_EQ(keep(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0, 0}, {0.1f, 0.5f, 0.2f, 0.2f}),
-            (Ints{0, 1, 1, 0}));
+  EXPECT_EQ(keep(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0, 0}, {0.1f, 0.5f, 0.2f, 0.2f}), (Ints{0, 1, 1, 0}));
   EXPECT_EQ(keep(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0}, {0.0f, -0.0f, 0.0f}), (Ints{1, 1, 0}));
 }
 

@@ -16,8 +16,8 @@ struct RouteCase : OpCase {
   RouteDesc desc;
   Index groups, t, e;
   RouteCase(RouteDesc d, Index g, Rows s, bool biased) : desc(d), groups(g), t(s.t), e(s.d) {
-    note = fmt::format("score {} top {} renormalize {} groups {}/{}, {} token groups",
-                       static_cast<int>(d.score), d.top_k, d.renormalize, d.group_limit, d.groups, g);
+    note = fmt::format("score {} top {} renormalize {} groups {}/{}, {} token groups", static_cast<int>(d.score),
+                       d.top_k, d.renormalize, d.group_limit, d.groups, g);
     // Multiples of 1/16: equal scores occur, and unequal ones differ in f32 too.
     Numbers logits = normal("logits", {t, e}, 2);
     for (double& z : logits) z = std::round(z * 16) / 16;
@@ -37,8 +37,8 @@ struct RouteForward : RouteCase {
     out("z_squared", {1}, DType::f64);
   }
   void run(Backend& b) override {
-    b.route_forward(desc, at("logits"), at("bias"), at("experts"), at("weights"), at("counts"),
-                    at("probability"), at("z_squared"));
+    b.route_forward(desc, at("logits"), at("bias"), at("experts"), at("weights"), at("counts"), at("probability"),
+                    at("z_squared"));
   }
   void expect(Values& v) override {
     v["experts"] = choice(v);
@@ -62,8 +62,8 @@ struct RouteBackward : RouteCase {
     gradients = {{"dlogits", "logits"}};
   }
   void run(Backend& b) override {
-    b.route_backward(desc, at("logits"), at("experts"), at("weights"), at("dweights"), at("dprobability"),
-                     z_factor, at("dlogits"));
+    b.route_backward(desc, at("logits"), at("experts"), at("weights"), at("dweights"), at("dprobability"), z_factor,
+                     at("dlogits"));
   }
   double loss(Values& v) override {
     const ref::RouteSums sums = ref::route_sums(groups, t, e, v["logits"], v["experts"]);
@@ -77,10 +77,9 @@ TEST_P(TokenOps, route) {
     Rows shape;
     Index token_groups;
     int top_k, groups, group_limit;
-  } const cases[] = {{{0, 4}, 1, 2, 1, 1},    {{0, 4}, 3, 2, 1, 1},    {{1, 1}, 1, 1, 1, 1},
-                     {{3, 4}, 3, 4, 1, 1},    {{8, 8}, 2, 2, 1, 1},    {{30, 5}, 5, 3, 1, 1},
-                     {{100, 67}, 4, 6, 1, 1}, {{900, 33}, 1, 2, 1, 1}, {{9, 8}, 1, 8, 1, 1},
-                     {{40, 8}, 2, 3, 4, 2},   {{70, 16}, 1, 4, 16, 5}, {{2000, 64}, 2, 6, 8, 3},
+  } const cases[] = {{{0, 4}, 1, 2, 1, 1},   {{0, 4}, 3, 2, 1, 1},  {{1, 1}, 1, 1, 1, 1},    {{3, 4}, 3, 4, 1, 1},
+                     {{8, 8}, 2, 2, 1, 1},   {{30, 5}, 5, 3, 1, 1}, {{100, 67}, 4, 6, 1, 1}, {{900, 33}, 1, 2, 1, 1},
+                     {{9, 8}, 1, 8, 1, 1},   {{40, 8}, 2, 3, 4, 2}, {{70, 16}, 1, 4, 16, 5}, {{2000, 64}, 2, 6, 8, 3},
                      {{12, 256}, 1, 8, 8, 4}};
   for (const auto& c : cases)
     for (Score score : {Score::softmax, Score::sigmoid})
@@ -107,8 +106,7 @@ Numbers random_experts(Index t, Index k, Index e) {
 struct CapacityCase : OpCase {
   CapacityDesc desc;
   Index groups, t, k, e;
-  CapacityCase(CapacityDesc d, Index g, Index t_, Index k_, Index e_)
-      : desc(d), groups(g), t(t_), k(k_), e(e_) {
+  CapacityCase(CapacityDesc d, Index g, Index t_, Index k_, Index e_) : desc(d), groups(g), t(t_), k(k_), e(e_) {
     note = fmt::format("order {} capacity {} groups {}", static_cast<int>(d.order), d.capacity, g);
     in("experts", {t, k}, random_experts(t, k, e), DType::i32);
     Numbers weights = whole("weights", {t, k}, 0, 20);  // many equal ones
@@ -118,9 +116,7 @@ struct CapacityCase : OpCase {
     tolerance = 0;
   }
   void run(Backend& b) override { b.capacity(desc, at("experts"), at("weights"), groups, e, at("keep")); }
-  void expect(Values& v) override {
-    v["keep"] = ref::capacity(desc, groups, t, k, v["experts"], v["weights"]);
-  }
+  void expect(Values& v) override { v["keep"] = ref::capacity(desc, groups, t, k, v["experts"], v["weights"]); }
 };
 
 struct SortCase : OpCase {
@@ -153,8 +149,7 @@ TEST_P(TokenOps, capacity_and_sort) {
                      {2, 50, 7, 7}, {5, 1000, 3, 16}, {1, 3000, 4, 64}};
   for (const auto& c : cases) {
     for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
-      for (Index capacity : {0, 1, 2, 17, 200, 5000})
-        check(CapacityCase({order, capacity}, c.groups, c.t, c.k, c.e));
+      for (Index capacity : {0, 1, 2, 17, 200, 5000}) check(CapacityCase({order, capacity}, c.groups, c.t, c.k, c.e));
     check(SortCase(c.t, c.k, c.e));
   }
 }

@@ -29,9 +29,7 @@ double worst_ulps(float (*f)(float), double (*exact)(double), Within within) {
 }
 
 TEST(VectorMath, ExpIsWithinTwoUlps) {
-  EXPECT_LT(
-      worst_ulps([](float x) { return exp_(x); }, std::exp, [](float x) { return x > -86.9f && x < 88.7f; }),
-      2);
+  EXPECT_LT(worst_ulps([](float x) { return exp_(x); }, std::exp, [](float x) { return x > -86.9f && x < 88.7f; }), 2);
 }
 
 TEST(VectorMath, ExpAtTheEnds) {
@@ -47,9 +45,7 @@ TEST(VectorMath, ExpAtTheEnds) {
 }
 
 TEST(VectorMath, TanhIsWithinFourUlps) {
-  EXPECT_LT(
-      worst_ulps([](float x) { return tanh_(x); }, std::tanh, [](float x) { return std::fabs(x) > 1e-30f; }),
-      4);
+  EXPECT_LT(worst_ulps([](float x) { return tanh_(x); }, std::tanh, [](float x) { return std::fabs(x) > 1e-30f; }), 4);
   EXPECT_EQ(tanh_(0.0f), 0.0f);
   EXPECT_EQ(tanh_(infinity), 1.0f);
   EXPECT_EQ(tanh_(-infinity), -1.0f);

@@ -37,8 +37,7 @@ inline std::vector<ParamSpec> odd_specs() {
 
 // Of element `index` (row-major) of the whole tensor "/params/...", "/optimizer/m/..." or "/optimizer/v/...".
 inline float expected_value(const std::string& tensor, Index index) {
-  std::uint64_t x =
-      std::hash<std::string>{}(tensor) + 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(index + 1);
+  std::uint64_t x = std::hash<std::string>{}(tensor) + 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(index + 1);
   x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
   x ^= x >> 29;
   return static_cast<float>(static_cast<double>(x % 2000003) / 1000.0 - 1000.0);
@@ -56,8 +55,7 @@ inline Index global_index(const Shape& shape, const Box& box, Index local) {
 }
 
 // Calls f(tensor name, index in the whole tensor, address) for every element that a store holds.
-inline void for_each_element(ParamStore& store,
-                             const std::function<void(const std::string&, Index, float*)>& f) {
+inline void for_each_element(ParamStore& store, const std::function<void(const std::string&, Index, float*)>& f) {
   for (int g = 0; g < num_grad_groups; ++g) {
     const GroupLayout& group = store.layout().groups[static_cast<std::size_t>(g)];
     const Range owned = group.owned();
@@ -140,8 +138,8 @@ inline void seal(const fs::path& step_dir, Index step) {
   fs::remove(step_dir / manifest_name);
   Manifest manifest{step, {}};
   for (const auto& entry : fs::directory_iterator(step_dir))
-    manifest.files.push_back({entry.path().filename().string(), static_cast<Index>(entry.file_size()),
-                              to_hex(sha256_file(entry.path()))});
+    manifest.files.push_back(
+        {entry.path().filename().string(), static_cast<Index>(entry.file_size()), to_hex(sha256_file(entry.path()))});
   write_file(step_dir / manifest_name, to_text(manifest));
 }
 

@@ -69,13 +69,13 @@ struct Layouts {
   bool recompute = false;
 };
 const Layouts all_layouts[] = {
-    {eight, 1, 1, 1, 1, 2},  {eight, 1, 1, 1, 1, 8, true}, {six, 1, 1, 1, 1, 4},
-    {eight, 2, 1, 1, 1, 1},  {eight, 2, 1, 2, 1, 2},       {eight, 2, 2, 1, 1, 1},  {eight, 2, 2, 2, 1, 4},
-    {eight, 2, 1, 1, 2, 1},  {six, 2, 2, 1, 2, 6},         {six, 3, 1, 3, 1, 2},    {six, 3, 3, 1, 1, 4},
-    {six, 3, 3, 3, 1, 2},    {six, 3, 1, 1, 3, 4},         {eight, 4, 1, 4, 1, 1},  {eight, 4, 1, 2, 1, 2},
-    {eight, 4, 2, 2, 1, 1},  {eight, 4, 4, 4, 1, 2},       {eight, 4, 4, 2, 2, 1},  {eight, 4, 2, 1, 4, 1, true},
-    {six, 6, 1, 6, 1, 2},    {six, 6, 2, 3, 1, 2},         {six, 6, 3, 2, 3, 2},    {six, 6, 6, 3, 2, 4},
-    {eight, 8, 1, 8, 1, 1},  {eight, 8, 2, 8, 1, 1},       {eight, 8, 4, 2, 4, 2},
+    {eight, 1, 1, 1, 1, 2}, {eight, 1, 1, 1, 1, 8, true}, {six, 1, 1, 1, 1, 4},         {eight, 2, 1, 1, 1, 1},
+    {eight, 2, 1, 2, 1, 2}, {eight, 2, 2, 1, 1, 1},       {eight, 2, 2, 2, 1, 4},       {eight, 2, 1, 1, 2, 1},
+    {six, 2, 2, 1, 2, 6},   {six, 3, 1, 3, 1, 2},         {six, 3, 3, 1, 1, 4},         {six, 3, 3, 3, 1, 2},
+    {six, 3, 1, 1, 3, 4},   {eight, 4, 1, 4, 1, 1},       {eight, 4, 1, 2, 1, 2},       {eight, 4, 2, 2, 1, 1},
+    {eight, 4, 4, 4, 1, 2}, {eight, 4, 4, 2, 2, 1},       {eight, 4, 2, 1, 4, 1, true}, {six, 6, 1, 6, 1, 2},
+    {six, 6, 2, 3, 1, 2},   {six, 6, 3, 2, 3, 2},         {six, 6, 6, 3, 2, 4},         {eight, 8, 1, 8, 1, 1},
+    {eight, 8, 2, 8, 1, 1}, {eight, 8, 4, 2, 4, 2},
 };
 
 // Text with something to learn and something to tell apart: two domains of noisy repeated words, each on rank's own disk.
@@ -92,8 +92,9 @@ Dataset make_dataset(const TempFolder& folder) {
       for (int document = 0; document < 30; ++document) {
         std::vector<std::int32_t> ids;
         for (int i = 0; i < 71; ++i, ++tokens)
-          ids.push_back(static_cast<std::int32_t>(random.bits(tokens) % 4 == 0 ? random.bits(tokens + 100000) % 37
-                                                                              : (i * (d + 2) + document) % 17 + d * 20));
+          ids.push_back(static_cast<std::int32_t>(random.bits(tokens) % 4 == 0
+                                                      ? random.bits(tokens + 100000) % 37
+                                                      : (i * (d + 2) + document) % 17 + d * 20));
         writer.add(ids);
       }
       writer.finish();
@@ -130,7 +131,7 @@ double decision_gap(const Config& config, const RoutingView& r) {
 
 struct History {
   std::vector<StepResult> steps;
-  std::vector<double> gaps;    // of each step, on this rank
+  std::vector<double> gaps;                           // of each step, on this rank
   std::map<std::string, std::vector<float>> weights;  // after the last step: this rank's part of each parameter
 };
 
@@ -143,9 +144,8 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
   const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
   Trainer trainer(engine, samples);
   History history;
-  engine.observe_routing([&](const RoutingView& r) {
-    history.gaps.back() = std::min(history.gaps.back(), decision_gap(config, r));
-  });
+  engine.observe_routing(
+      [&](const RoutingView& r) { history.gaps.back() = std::min(history.gaps.back(), decision_gap(config, r)); });
   for (Index i = 0; i < config.train.steps; ++i) {
     history.gaps.push_back(1);
     history.steps.push_back(trainer.step());
@@ -178,7 +178,8 @@ const Case cases[] = {
 };
 
 // The largest difference between the parameters of one rank and this rank's part of a layout's.
-double parameter_difference(const Config& config, const History& one, const History& many, const Layout& layout, int rank) {
+double parameter_difference(const Config& config, const History& one, const History& many, const Layout& layout,
+                            int rank) {
   double most = 0;
   for (const ParamSpec& spec : param_specs(config, 37)) {
     const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, rank));
@@ -200,20 +201,24 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
   int compared = 0;
   for (const Layouts& l : all_layouts) {
     if (l.ranks != world().size()) continue;
-    if (!reference.count(l.model)) reference[l.model] = train(*self, dataset, parse_config(l.model, "test", GetParam().settings));
+    if (!reference.count(l.model))
+      reference[l.model] = train(*self, dataset, parse_config(l.model, "test", GetParam().settings));
     const History& one = reference[l.model];
     ASSERT_LT(one.steps.back().metrics.loss, one.steps.front().metrics.loss);
     auto settings = GetParam().settings;
-    for (const auto& [key, value] : {std::pair{"parallel.tp", l.tp}, {"parallel.ep", l.ep}, {"parallel.etp", l.etp},
-                                     {"train.micro_batch", l.micro_batch}, {"train.recompute", int{l.recompute}}})
+    for (const auto& [key, value] : {std::pair{"parallel.tp", l.tp},
+                                     {"parallel.ep", l.ep},
+                                     {"parallel.etp", l.etp},
+                                     {"train.micro_batch", l.micro_batch},
+                                     {"train.recompute", int{l.recompute}}})
       settings.push_back(fmt::format("--{}={}", key, value));
     const Config config = parse_config(l.model, "test", settings);
     const History many = train(world(), dataset, config);
     bool tied = false;
     for (std::size_t i = 0; i < one.steps.size() && !tied; ++i) {
       const StepMetrics &a = one.steps[i].metrics, &b = many.steps[i].metrics;
-      const std::string where = fmt::format("{} ranks, tp {} ep {} etp {}, micro-batch {}, step {}", l.ranks, l.tp, l.ep,
-                                            l.etp, l.micro_batch, i + 1);
+      const std::string where = fmt::format("{} ranks, tp {} ep {} etp {}, micro-batch {}, step {}", l.ranks, l.tp,
+                                            l.ep, l.etp, l.micro_batch, i + 1);
       const bool same = one.steps[i].routed == many.steps[i].routed && one.steps[i].dropped == many.steps[i].dropped &&
                         std::abs(a.grad_norm - b.grad_norm) < 1e-5 * a.grad_norm;
       const double gap = std::min(one.gaps[i], one.gaps[i > 0 ? i - 1 : 0]);
@@ -265,9 +270,9 @@ TEST(Layout, RanksWhoseExpertsStayIdleTrainOn) {
   const Dataset dataset = make_dataset(folder);
   const int n = world().size();
   const std::string ep = std::to_string(n % 3 ? n : 3);
-  const Config config = parse_config(n % 3 ? eight : six, "test",
-                                     {"--parallel.ep=" + ep, "--moe.bias_rate=1e-9", "--moe.capacity_factor=0",
-                                      "--train.steps=30"});
+  const Config config =
+      parse_config(n % 3 ? eight : six, "test",
+                   {"--parallel.ep=" + ep, "--moe.bias_rate=1e-9", "--moe.capacity_factor=0", "--train.steps=30"});
   const Layout layout{n, 1, static_cast<int>(config.parallel.ep), 1};
   Engine engine(config, dataset.vocab(), make_cpu(), make_mesh(world(), layout), true);
   engine.store().initialize(config.train.seed);

@@ -26,7 +26,12 @@ struct ModelLoss {
 class Model {
  public:
   Model(const Config& config, Index vocab, Index sequences, std::vector<double> ids, std::vector<double> targets)
-      : c_(config), V_(vocab), B_(sequences), S_(config.model.seq_len), ids_(std::move(ids)), targets_(std::move(targets)) {}
+      : c_(config),
+        V_(vocab),
+        B_(sequences),
+        S_(config.model.seq_len),
+        ids_(std::move(ids)),
+        targets_(std::move(targets)) {}
 
   // Decides anew and remembers, or, when `frozen`, follows what was remembered.
   ModelLoss loss(const Parameters& p, bool frozen) {
@@ -127,17 +132,22 @@ class Model {
                   double tokens, ModelLoss& out) const {
     const auto& e = c_.moe;
     const Index T = B_ * S_, D = c_.model.d_model, E = e.experts, k = e.top_k, F = e.d_ff;
-    const RouteDesc route{e.score, static_cast<int>(k), e.renormalize, static_cast<float>(e.scale),
-                          static_cast<int>(e.groups), static_cast<int>(e.group_limit)};
+    const RouteDesc route{e.score,
+                          static_cast<int>(k),
+                          e.renormalize,
+                          static_cast<float>(e.scale),
+                          static_cast<int>(e.groups),
+                          static_cast<int>(e.group_limit)};
     const Numbers logits = linear(p, prefix + "router", T, D, x);
     if (!frozen) decision.experts = choose_experts(route, T, E, logits, {});
     const Numbers g = route_weights(route, T, E, logits, decision.experts);
     if (!frozen) {
       const bool by_sequence = e.capacity_scope == CapacityScope::sequence;
-      const Index limit = e.capacity_factor == 0
-                              ? 0
-                              : static_cast<Index>(std::ceil(e.capacity_factor * static_cast<double>(k) *
-                                                             static_cast<double>(by_sequence ? S_ : T) / E - 1e-9));
+      const Index limit =
+          e.capacity_factor == 0
+              ? 0
+              : static_cast<Index>(std::ceil(
+                    e.capacity_factor * static_cast<double>(k) * static_cast<double>(by_sequence ? S_ : T) / E - 1e-9));
       decision.keep = capacity({e.drop_order, limit}, by_sequence ? B_ : 1, T, k, decision.experts, g);
     }
     const Index scopes = e.aux_scope == AuxScope::sequence ? B_ : 1;

@@ -44,8 +44,7 @@ TEST(ShardRuns, EveryElementIsWrittenByExactlyOneRank) {
   const std::vector<ParamSpec> specs = odd_specs();
   for (const Layout& layout : layouts) {
     std::map<std::string, std::vector<int>> written;
-    for (const ParamSpec& spec : specs)
-      written[spec.name].assign(static_cast<std::size_t>(spec.shape.elements()), 0);
+    for (const ParamSpec& spec : specs) written[spec.name].assign(static_cast<std::size_t>(spec.shape.elements()), 0);
     for (int rank = 0; rank < layout.ranks; ++rank) {
       const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
       for (const OwnedRun& run : shard_runs(flat, layout, coord_of(layout, rank))) {
@@ -55,8 +54,7 @@ TEST(ShardRuns, EveryElementIsWrittenByExactlyOneRank) {
         Index i = run.local.begin;  // the boxes are the same elements in the same order
         for (const Box& box : global_boxes(p, run.local))
           for (Index k = 0; k < box.elements(); ++k, ++i)
-            ASSERT_EQ(global_index(p.spec->shape, box, k), global_index(p.spec->shape, p.box, i))
-                << p.spec->name;
+            ASSERT_EQ(global_index(p.spec->shape, box, k), global_index(p.spec->shape, p.box, i)) << p.spec->name;
         ASSERT_EQ(i, run.local.end);
       }
     }
@@ -76,8 +74,7 @@ TEST(Checkpoint, AnyLayoutIsReadByAnyOther) {
         for (bool training : {true, false}) {
           ParamStore store(*backend, odd_specs(), reader, coord_of(reader, rank), training);
           load_checkpoint(dir, store);
-          ASSERT_EQ(wrong_elements(store), 0)
-              << writer.str() << " read by rank " << rank << " of " << reader.str();
+          ASSERT_EQ(wrong_elements(store), 0) << writer.str() << " read by rank " << rank << " of " << reader.str();
         }
   }
 }
@@ -159,13 +156,12 @@ TEST(Checkpoint, ALostShardReadsAsNaN) {
   const std::vector<ParamSpec> specs = odd_specs();
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, 2));
   std::map<std::string, std::vector<bool>> lost;
-  for (const ParamSpec& spec : specs)
-    lost[spec.name].assign(static_cast<std::size_t>(spec.shape.elements()), false);
+  for (const ParamSpec& spec : specs) lost[spec.name].assign(static_cast<std::size_t>(spec.shape.elements()), false);
   Index number = 0;
   for (const OwnedRun& run_of_2 : shard_runs(flat, layout, coord_of(layout, 2)))
     for (Index i = run_of_2.local.begin; i < run_of_2.local.end; ++i, ++number)
-      lost[run_of_2.placement->spec->name][static_cast<std::size_t>(
-          global_index(run_of_2.placement->spec->shape, run_of_2.placement->box, i))] = true;
+      lost[run_of_2.placement->spec->name]
+          [static_cast<std::size_t>(global_index(run_of_2.placement->spec->shape, run_of_2.placement->box, i))] = true;
   ASSERT_GT(number, 100);
   const Hdf5File index = Hdf5File::open(dir / index_name);
   for (const ParamSpec& spec : specs) {
@@ -182,11 +178,10 @@ TEST(Checkpoint, ALostShardReadsAsNaN) {
 
   const std::unique_ptr<Backend> backend = make_cpu();
   ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
-  EXPECT_TRUE(has(error_of([&] { load_checkpoint(dir, store); }),
-                  "2: " + (dir / shard_name(2)).string() + " is missing"));
-  seal(dir, 200);  // a manifest that does not know of the shard: the NaNs are still noticed
   EXPECT_TRUE(
-      has(error_of([&] { load_checkpoint(dir, store); }), "holds NaN, since shard-00002.h5 is missing"));
+      has(error_of([&] { load_checkpoint(dir, store); }), "2: " + (dir / shard_name(2)).string() + " is missing"));
+  seal(dir, 200);  // a manifest that does not know of the shard: the NaNs are still noticed
+  EXPECT_TRUE(has(error_of([&] { load_checkpoint(dir, store); }), "holds NaN, since shard-00002.h5 is missing"));
 }
 
 TEST(Checkpoint, NaNInATensorIsAnError) {
@@ -211,9 +206,9 @@ TEST(Checkpoint, AnotherModelIsNamed) {
   specs[6].name = "layers.0.moe.gate.weight";
   ParamStore store(*backend, specs, Layout{}, coord_of(Layout{}, 0), false);
   const std::string error = error_of([&] { load_checkpoint(dir, store); });
-  for (const char* part : {"2: ", "it has layers.0.attention.q.weight [6, 3, 29], this model has [4, 3, 29]",
-                           "it lacks layers.0.moe.gate.weight [6, 29]",
-                           "it has layers.0.moe.router.weight [6, 29], this model has none"})
+  for (const char* part :
+       {"2: ", "it has layers.0.attention.q.weight [6, 3, 29], this model has [4, 3, 29]",
+        "it lacks layers.0.moe.gate.weight [6, 29]", "it has layers.0.moe.router.weight [6, 29], this model has none"})
     EXPECT_TRUE(has(error, part)) << error;
 }
 
@@ -268,8 +263,7 @@ TEST(CheckpointDamage, TruncatedMissingAndForeignFilesAreNamed) {
     std::ofstream(file, std::ios::binary) << content;
   }
   std::ofstream(dir / "shard-00002.h5") << "foreign";
-  EXPECT_EQ(joined(verify_checkpoint(dir)),
-            (dir / "shard-00002.h5").string() + " does not belong to this checkpoint");
+  EXPECT_EQ(joined(verify_checkpoint(dir)), (dir / "shard-00002.h5").string() + " does not belong to this checkpoint");
   fs::remove(dir / "shard-00002.h5");
   EXPECT_TRUE(verify_checkpoint(dir).empty());
 
@@ -295,8 +289,8 @@ TEST(CheckpointDamage, NoCheckpointAtAll) {
   std::string newer = text;
   newer.replace(newer.find("\"version\": 1"), 12, "\"version\": 9");
   write_file(dir / manifest_name, newer);
-  EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(dir, nullptr); }),
-                  "has format version 9, this program reads version 1"));
+  EXPECT_TRUE(
+      has(error_of([&] { resolve_checkpoint(dir, nullptr); }), "has format version 9, this program reads version 1"));
   for (const char* foreign :
        {"{}", "[]", "null", "", "{\"format\": \"other\"}", "{\"format\": \"switchyard checkpoint\"}"}) {
     write_file(dir / manifest_name, foreign);
@@ -309,9 +303,7 @@ TEST(CheckpointDamage, TheNewestWholeOneIsFound) {
   SingleRank trainer;
   for (Index step : {5, 10, 100, 99999999, 123456789}) trainer.save(run.path(), step);
   const fs::path checkpoints = checkpoints_of(run.path());
-  const auto resolve = [&](std::vector<std::string>* warnings) {
-    return resolve_checkpoint(run.path(), warnings);
-  };
+  const auto resolve = [&](std::vector<std::string>* warnings) { return resolve_checkpoint(run.path(), warnings); };
   std::vector<std::string> warnings;
   EXPECT_EQ(resolve(&warnings), checkpoints / "step-123456789");
   EXPECT_TRUE(warnings.empty());
@@ -323,8 +315,7 @@ TEST(CheckpointDamage, TheNewestWholeOneIsFound) {
   EXPECT_TRUE(has(warnings[0], "shard-00000.h5 is missing"));
   EXPECT_TRUE(has(warnings[1], "index.h5 has 1000 bytes"));
   EXPECT_EQ(resolve_checkpoint(checkpoints / "step-00000005", nullptr), checkpoints / "step-00000005");
-  EXPECT_TRUE(
-      has(error_of([&] { resolve_checkpoint(checkpoints / "step-123456789", nullptr); }), "is missing"));
+  EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(checkpoints / "step-123456789", nullptr); }), "is missing"));
 
   std::vector<std::string> collective;
   EXPECT_EQ(resolve_checkpoint(*trainer.world, run.path(), &collective), checkpoints / "step-00000100");
@@ -332,8 +323,7 @@ TEST(CheckpointDamage, TheNewestWholeOneIsFound) {
   for (const char* name : {"step-00000100", "step-00000010", "step-00000005"})
     fs::remove(checkpoints / name / manifest_name);
   const std::string error = error_of([&] { resolve(nullptr); });
-  EXPECT_TRUE(has(error, "2: ") && has(error, "holds no whole checkpoint") && has(error, "step-00000005"))
-      << error;
+  EXPECT_TRUE(has(error, "2: ") && has(error, "holds no whole checkpoint") && has(error, "step-00000005")) << error;
 }
 
 // ---- saving ----
@@ -390,8 +380,7 @@ TEST(CheckpointSave, EqualStatesGiveEqualBytes) {
   trainer.save(run.path(), 5);
   trainer.save(other.path(), 5);
   for (const fs::path& file : files_in(checkpoints_of(run.path()) / step_name(5)))
-    EXPECT_EQ(read_file(file), read_file(checkpoints_of(other.path()) / step_name(5) / file.filename()))
-        << file;
+    EXPECT_EQ(read_file(file), read_file(checkpoints_of(other.path()) / step_name(5) / file.filename())) << file;
 }
 
 // Every operation that changes the disk fails once, and then for good, and the run is none the worse for it.
@@ -401,9 +390,7 @@ TEST(CheckpointSave, AFaultAtAnyPointLosesNothing) {
   const Folder prepared;
   for (Index step : {1, 2, 3}) trainer.save(prepared.path(), step);
   fs::create_directories(checkpoints_of(prepared.path()) / "step-00000002.tmp");
-  const auto prepare = [&](const fs::path& run) {
-    fs::copy(prepared.path(), run, fs::copy_options::recursive);
-  };
+  const auto prepare = [&](const fs::path& run) { fs::copy(prepared.path(), run, fs::copy_options::recursive); };
   {
     const Folder run;
     prepare(run.path());
@@ -493,8 +480,7 @@ TEST(CheckpointSave, AFolderThatCannotBeMade) {
   const Folder run;
   SingleRank trainer;
   std::ofstream(checkpoints_of(run.path())) << "a file in the way";
-  EXPECT_TRUE(has(error_of([&] { trainer.save(run.path(), 1); }),
-                  "1: cannot make the folder " + run.path().string()));
+  EXPECT_TRUE(has(error_of([&] { trainer.save(run.path(), 1); }), "1: cannot make the folder " + run.path().string()));
 }
 
 // ---- comparison ----

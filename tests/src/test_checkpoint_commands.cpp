@@ -68,8 +68,7 @@ TEST(InspectCommand, ShowsWhatIsInACheckpoint) {
 
 TEST(InspectCommand, Verify) {
   const Folder run;
-  const fs::path older = write_as(run.path(), {2, 1, 1, 1}, 100),
-                 dir = write_as(run.path(), {2, 1, 1, 1}, 200);
+  const fs::path older = write_as(run.path(), {2, 1, 1, 1}, 100), dir = write_as(run.path(), {2, 1, 1, 1}, 200);
   Result r = call(inspect_command, {dir.string(), "--verify"});
   EXPECT_EQ(r.code, 0);
   EXPECT_EQ(r.out, dir.string() + ": OK\n");
@@ -91,8 +90,7 @@ TEST(InspectCommand, Verify) {
 
 TEST(DiffCommand, ExitCodeAndList) {
   const Folder a, b;
-  const fs::path first = write_as(a.path(), {4, 2, 2, 1}, 200),
-                 second = write_as(b.path(), {2, 1, 1, 1}, 200);
+  const fs::path first = write_as(a.path(), {4, 2, 2, 1}, 200), second = write_as(b.path(), {2, 1, 1, 1}, 200);
   Result r = call(diff_command, {first.string(), b.path().string()});
   EXPECT_EQ(r.code, 0) << r.out;
   EXPECT_EQ(r.out, fmt::format("all {} tensors are bitwise equal\n", odd_specs().size() * 3 + 6));

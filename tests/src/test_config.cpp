@@ -9,7 +9,9 @@
 namespace sy {
 namespace {
 
-Config with(const std::vector<std::string>& overrides) { return parse_config("", "test", overrides); }
+Config with(const std::vector<std::string>& overrides) {
+  return parse_config("", "test", overrides);
+}
 
 TEST(Config, DefaultsThatFollowFromOtherKeys) {
   Config c = with({"--model.d_model=256", "--model.heads=8"});
@@ -54,7 +56,8 @@ TEST(Config, WhatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(with({"--train.beta2=1"}), "train.beta2 = 1");
   EXPECT_BAD_INPUT(with({"--train.steps=-1"}), "train.steps = -1");
   EXPECT_BAD_INPUT(with({"model.layers=2"}), "--section.key=value");
-  EXPECT_BAD_INPUT(parse_config("[model]\nlayers = 2\nlayers = 3\n", "file.ini"), "file.ini: model.layers is given twice");
+  EXPECT_BAD_INPUT(parse_config("[model]\nlayers = 2\nlayers = 3\n", "file.ini"),
+                   "file.ini: model.layers is given twice");
   EXPECT_BAD_INPUT(parse_config("[model]\nlayers\n", "file.ini"), "file.ini");
   EXPECT_BAD_INPUT(read_config("/nonexistent/x.ini", {}), "/nonexistent/x.ini");
   EXPECT_BAD_INPUT(read_config("/", {}), "is a folder");
@@ -105,7 +108,7 @@ TEST(Capacity, IsTheCeilingOfTheShare) {
   EXPECT_EQ(expert_capacity(1.0, 2, 7, 4), 4);    // 3.5
   EXPECT_EQ(expert_capacity(1.1, 2, 10, 2), 11);  // the product in floating point is 11.000000000000002
   EXPECT_EQ(expert_capacity(0.01, 1, 8, 8), 1);
-  EXPECT_EQ(expert_capacity(0, 2, 64, 8), 0);     // dropless
+  EXPECT_EQ(expert_capacity(0, 2, 64, 8), 0);  // dropless
 }
 
 }  // namespace

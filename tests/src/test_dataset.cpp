@@ -55,8 +55,7 @@ std::string content(const std::filesystem::path& p) {
 TEST(IndexedWriter, WritesMegatronsBytes) {
   const TempFolder folder;
   IndexedWriter writer(folder.path() / "x", 257);
-  for (const std::vector<std::int32_t>& d : {std::vector<std::int32_t>{7, 8, 256}, {1}, {2, 3}})
-    writer.add(d);
+  for (const std::vector<std::int32_t>& d : {std::vector<std::int32_t>{7, 8, 256}, {1}, {2, 3}}) writer.add(d);
   writer.finish();
   EXPECT_EQ(content(folder.path() / "x.idx"), Idx().str());
   EXPECT_EQ(content(folder.path() / "x.bin"), tokens_as<std::uint16_t>({7, 8, 256, 1, 2, 3}));
@@ -104,10 +103,9 @@ TEST(IndexedWriter, ManyDocumentsAndNone) {
 TEST(IndexedTokens, ReadsEveryTokenType) {
   const TempFolder folder;
   const std::vector<int> ids = {0, 127, 3, 4, 5, 6};
-  const std::pair<int, std::string> types[] = {
-      {1, tokens_as<std::uint8_t>(ids)}, {2, tokens_as<std::int8_t>(ids)},
-      {3, tokens_as<std::int16_t>(ids)}, {4, tokens_as<std::int32_t>(ids)},
-      {5, tokens_as<std::int64_t>(ids)}, {8, tokens_as<std::uint16_t>(ids)}};
+  const std::pair<int, std::string> types[] = {{1, tokens_as<std::uint8_t>(ids)}, {2, tokens_as<std::int8_t>(ids)},
+                                               {3, tokens_as<std::int16_t>(ids)}, {4, tokens_as<std::int32_t>(ids)},
+                                               {5, tokens_as<std::int64_t>(ids)}, {8, tokens_as<std::uint16_t>(ids)}};
   for (const auto& [code, bin] : types) {
     Idx idx;
     idx.code = static_cast<std::uint8_t>(code);
@@ -227,9 +225,8 @@ TEST(Dataset, HandMadeIniNeedsLittle) {
   EXPECT_LT(d.domains()[0].weight, 0);
   EXPECT_EQ(d.open(1, SplitName::valid).tokens(), 5);
 
-  make_dataset(
-      folder,
-      "[dataset]\ntokenizer = none\nvocab = 50257\ndomains = a\n[a]\nweight = 0.5\nvalid_bytes = 99\n");
+  make_dataset(folder,
+               "[dataset]\ntokenizer = none\nvocab = 50257\ndomains = a\n[a]\nweight = 0.5\nvalid_bytes = 99\n");
   std::filesystem::remove(folder.path() / "a.valid.bin");
   EXPECT_BAD_INPUT(Dataset(folder.path()), "a.valid.bin");
   std::filesystem::remove(folder.path() / "a.valid.idx");

@@ -35,8 +35,7 @@ TEST(Digest, PiecesAndFilesGiveTheSame) {
 
 TEST(Digest, UnreadableFilesAreNamed) {
   const Folder folder;
-  EXPECT_NE(error_of([&] { sha256_file(folder.path() / "none"); }).find("none: No such file"),
-            std::string::npos);
+  EXPECT_NE(error_of([&] { sha256_file(folder.path() / "none"); }).find("none: No such file"), std::string::npos);
   EXPECT_NE(error_of([&] { sha256_file(folder.path()); }).find("Is a directory"), std::string::npos);
 }
 
@@ -63,8 +62,7 @@ TEST(Files, WriteReplacesWholeOrNotAtAll) {
     EXPECT_EQ(read_file(file), failing + 1 < points ? "old" : "new");
     EXPECT_FALSE(fs::exists(file.string() + ".tmp"));
   }
-  EXPECT_NE(error_of([&] { write_file(folder.path() / "no" / "file", "x"); }).find("No such file"),
-            std::string::npos);
+  EXPECT_NE(error_of([&] { write_file(folder.path() / "no" / "file", "x"); }).find("No such file"), std::string::npos);
 }
 
 TEST(Files, FoldersChangePlaces) {

@@ -9,18 +9,15 @@
 namespace sy {
 namespace {
 
-ExpertHistory history(Index layers, Index experts, std::vector<std::int64_t> steps,
-                      std::vector<std::int64_t> routed, std::vector<std::int64_t> dropped,
-                      std::vector<float> probability) {
-  ExpertHistory h{
-      layers, experts, std::move(steps), std::move(routed), std::move(dropped), std::move(probability), {}};
+ExpertHistory history(Index layers, Index experts, std::vector<std::int64_t> steps, std::vector<std::int64_t> routed,
+                      std::vector<std::int64_t> dropped, std::vector<float> probability) {
+  ExpertHistory h{layers, experts, std::move(steps), std::move(routed), std::move(dropped), std::move(probability), {}};
   for (Index l = 0; l < layers; ++l) h.layer_ids.push_back(2 * l + 1);
   return h;
 }
 
 TEST(LayerLoads, HandComputed) {
-  const auto loads =
-      layer_loads(history(1, 4, {10}, {6, 2, 0, 0}, {3, 0, 0, 0}, {0.5f, 0.25f, 0.125f, 0.125f}));
+  const auto loads = layer_loads(history(1, 4, {10}, {6, 2, 0, 0}, {3, 0, 0, 0}, {0.5f, 0.25f, 0.125f, 0.125f}));
   ASSERT_EQ(loads.size(), 1u);
   const LayerLoad& l = loads[0];
   EXPECT_EQ(l.layer, 1);
@@ -65,8 +62,8 @@ TEST(LayerLoads, SumsWindowsAndWeighsProbabilities) {
 }
 
 TEST(LayerLoads, NothingRoutedIsNoCrash) {
-  for (const LayerLoad& l : {layer_loads(history(1, 2, {1}, {0, 0}, {0, 0}, {0, 0}))[0],
-                             layer_loads(history(1, 2, {}, {}, {}, {}))[0]}) {
+  for (const LayerLoad& l :
+       {layer_loads(history(1, 2, {1}, {0, 0}, {0, 0}, {0, 0}))[0], layer_loads(history(1, 2, {}, {}, {}, {}))[0]}) {
     EXPECT_EQ(l.max_over_mean, 1);
     EXPECT_EQ(l.cv, 0);
     EXPECT_EQ(l.entropy, 1);

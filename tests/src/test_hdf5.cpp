@@ -34,8 +34,7 @@ TEST(Hdf5, DatasetsAndAttributesComeBack) {
   }
   const Hdf5File file = Hdf5File::open(path);
   // In the order of their making, not of the alphabet.
-  EXPECT_EQ(file.datasets(),
-            (std::vector<std::string>{"/b/deep/ints", "/a/doubles", "/a/scalar", "/a/empty"}));
+  EXPECT_EQ(file.datasets(), (std::vector<std::string>{"/b/deep/ints", "/a/doubles", "/a/scalar", "/a/empty"}));
   EXPECT_EQ(file.datasets("/b"), (std::vector<std::string>{"/b/deep/ints"}));
   const Hdf5Dataset dataset = file.open_dataset("/b/deep/ints");
   EXPECT_EQ(dataset.shape(), (Shape{2, 3}));
@@ -127,29 +126,25 @@ TEST(Hdf5, ErrorsNameFileAndObject) {
   const fs::path path = folder.path() / "file.h5";
   const auto contains = [](const std::string& text, std::initializer_list<const char*> parts) {
     for (const char* part : parts)
-      if (text.find(part) == std::string::npos)
-        return testing::AssertionFailure() << "no " << part << " in: " << text;
+      if (text.find(part) == std::string::npos) return testing::AssertionFailure() << "no " << part << " in: " << text;
     return testing::AssertionSuccess();
   };
   EXPECT_TRUE(contains(error_of([&] { Hdf5File::open(path); }), {"2: ", "file.h5", "No such file"}));
-  EXPECT_TRUE(contains(error_of([&] { Hdf5File::create(folder.path() / "no" / "x.h5"); }),
-                       {"1: ", "no/x.h5", "No such file"}));
+  EXPECT_TRUE(
+      contains(error_of([&] { Hdf5File::create(folder.path() / "no" / "x.h5"); }), {"1: ", "no/x.h5", "No such file"}));
   const float x = 1;
   {
     Hdf5File file = Hdf5File::create(path);
     file.write("/x", {1}, DType::f32, &x);
-    EXPECT_TRUE(
-        contains(error_of([&] { file.write("/x", {1}, DType::f32, &x); }), {"1: ", "create /x", "file.h5"}));
-    EXPECT_TRUE(
-        contains(error_of([&] { file.set("/none", "a", "b"); }), {"1: ", "attribute a", "/none", "file.h5"}));
+    EXPECT_TRUE(contains(error_of([&] { file.write("/x", {1}, DType::f32, &x); }), {"1: ", "create /x", "file.h5"}));
+    EXPECT_TRUE(contains(error_of([&] { file.set("/none", "a", "b"); }), {"1: ", "attribute a", "/none", "file.h5"}));
     file.set("/x", "text", "no number");
     file.close();
   }
   EXPECT_TRUE(contains(error_of([&] { Hdf5File::create(path); }), {"1: ", "create", "file.h5"}));
   const Hdf5File file = Hdf5File::open(path);
   EXPECT_TRUE(contains(error_of([&] { file.open_dataset("/none/y"); }), {"2: ", "file.h5", "/none/y"}));
-  EXPECT_TRUE(
-      contains(error_of([&] { file.get_int("/x", "none"); }), {"2: ", "attribute none", "/x", "file.h5"}));
+  EXPECT_TRUE(contains(error_of([&] { file.get_int("/x", "none"); }), {"2: ", "attribute none", "/x", "file.h5"}));
   EXPECT_TRUE(contains(error_of([&] { file.get_int("/x", "text"); }), {"2: ", "attribute text"}));
   EXPECT_TRUE(contains(error_of([&] { file.get_string("/none", "text"); }), {"2: ", "/none"}));
   write_file(folder.path() / "text.h5", "this is no HDF5 file");

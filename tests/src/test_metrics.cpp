@@ -67,8 +67,7 @@ TEST(MetricsFile, WritesTheDesignsKeysInFull) {
   ASSERT_EQ(lines.size(), 2u);
   std::string keys;
   for (const auto& [key, value] : lines[0].items()) keys += key + " ";
-  EXPECT_EQ(keys,
-            "step tokens loss aux_loss z_loss lr grad_norm step_seconds tokens_per_second routed dropped ");
+  EXPECT_EQ(keys, "step tokens loss aux_loss z_loss lr grad_norm step_seconds tokens_per_second routed dropped ");
   EXPECT_EQ(lines[0]["loss"].get<double>(), 1.0 / 3);  // bit for bit
   EXPECT_TRUE(lines[0]["grad_norm"].is_null());
   EXPECT_TRUE(lines[0]["z_loss"].is_null());
@@ -158,8 +157,7 @@ TEST(Duration, ReadsLikeAClock) {
 TEST(Progress, TextSaysWhatMatters) {
   StepMetrics m = at_step(20);
   m.tokens_per_second = 12345;
-  EXPECT_EQ(progress_text(m, 1000, 0.5),
-            "step   20/1000  loss 0.3333  12.3k tokens/s  dropped 2.5 %  8m 10s left");
+  EXPECT_EQ(progress_text(m, 1000, 0.5), "step   20/1000  loss 0.3333  12.3k tokens/s  dropped 2.5 %  8m 10s left");
   m.step = 1000;
   m.routed = 0;  // a dense model drops nothing
   EXPECT_EQ(progress_text(m, 1000, 0.5), "step 1000/1000  loss 0.3333  12.3k tokens/s");

@@ -28,7 +28,9 @@ aux_loss = 0.3
 z_loss = 0.05
 )";
 
-Mesh single_mesh(Comm& self) { return make_mesh(self, Layout{}); }
+Mesh single_mesh(Comm& self) {
+  return make_mesh(self, Layout{});
+}
 
 struct Case {
   const char* name;
@@ -131,24 +133,23 @@ TEST_P(WholeModel, LossAndGradientsMatchTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Configs, WholeModel,
-    testing::Values(
-        Case{"mixtral", {}}, Case{"drop_by_choice", {"--moe.drop_order=choice"}},
-        Case{"drop_by_probability", {"--moe.drop_order=probability"}},
-        Case{"rank_scopes", {"--moe.capacity_scope=rank", "--moe.aux_scope=micro_batch"}},
-        Case{"global_aux", {"--moe.aux_scope=global_batch", "--moe.capacity_factor=0"}},
-        Case{"switch_top1", {"--moe.top_k=1", "--moe.renormalize=false"}},
-        Case{"sigmoid_shared_groups",
-             {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2", "--moe.groups=3",
-              "--moe.group_limit=2"}},
-        Case{"all_experts", {"--moe.top_k=5"}},
-        Case{"dense", {"--moe.experts=0"}},
-        Case{"dense_first_then_every_second", {"--model.layers=4", "--moe.first_dense=1", "--moe.every=2"}},
-        Case{"layernorm_bias_gelu_tied",
-             {"--model.norm=layernorm", "--model.bias=true", "--model.ffn=gelu", "--model.tie_embeddings=true"}},
-        Case{"no_norm_relu2_nope", {"--model.norm=none", "--model.ffn=relu2", "--model.position=none"}},
-        Case{"softcaps_window_mqa_part_rope",
-             {"--model.attention_softcap=3", "--model.output_softcap=4", "--model.window=3", "--model.kv_heads=1",
-              "--model.rope_fraction=0.7", "--train.z_loss=0.01"}}),
+    testing::Values(Case{"mixtral", {}}, Case{"drop_by_choice", {"--moe.drop_order=choice"}},
+                    Case{"drop_by_probability", {"--moe.drop_order=probability"}},
+                    Case{"rank_scopes", {"--moe.capacity_scope=rank", "--moe.aux_scope=micro_batch"}},
+                    Case{"global_aux", {"--moe.aux_scope=global_batch", "--moe.capacity_factor=0"}},
+                    Case{"switch_top1", {"--moe.top_k=1", "--moe.renormalize=false"}},
+                    Case{"sigmoid_shared_groups",
+                         {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2",
+                          "--moe.groups=3", "--moe.group_limit=2"}},
+                    Case{"all_experts", {"--moe.top_k=5"}}, Case{"dense", {"--moe.experts=0"}},
+                    Case{"dense_first_then_every_second", {"--model.layers=4", "--moe.first_dense=1", "--moe.every=2"}},
+                    Case{"layernorm_bias_gelu_tied",
+                         {"--model.norm=layernorm", "--model.bias=true", "--model.ffn=gelu",
+                          "--model.tie_embeddings=true"}},
+                    Case{"no_norm_relu2_nope", {"--model.norm=none", "--model.ffn=relu2", "--model.position=none"}},
+                    Case{"softcaps_window_mqa_part_rope",
+                         {"--model.attention_softcap=3", "--model.output_softcap=4", "--model.window=3",
+                          "--model.kv_heads=1", "--model.rope_fraction=0.7", "--train.z_loss=0.01"}}),
     [](const auto& info) { return info.param.name; });
 
 // A rank without any sequence is an ordinary case: it has experts that others need.
@@ -173,7 +174,8 @@ TEST(EmptyRank, TrainsWithoutAnySequence) {
 TEST(Memory, PlanIsWhatIsAllocated) {
   for (const std::string experts : {"5", "0"}) {
     // Dropless on one rank: the number of routed rows does not depend on the router.
-    Config config = parse_config(base, "test", {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3"});
+    Config config =
+        parse_config(base, "test", {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3"});
     const Index V = 300;
     const MemoryPlan plan = plan_memory(config, V, Layout{}, 0);
     const auto self = make_comm_self();

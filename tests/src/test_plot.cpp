@@ -69,8 +69,7 @@ TEST(RatioMarks, PowersOfTwo) {
 }
 
 TEST(Draw, OnePictureForEachScript) {
-  std::vector<std::string> scripts = {script_of(heatmap(3, 4)), script_of(chart(2, 5)),
-                                      script_of(chart(20, 5))};
+  std::vector<std::string> scripts = {script_of(heatmap(3, 4)), script_of(chart(2, 5)), script_of(chart(20, 5))};
   const auto pictures = draw(scripts);
   ASSERT_EQ(pictures.size(), 3u);
   for (const std::string& p : pictures) {

@@ -50,8 +50,7 @@ std::vector<std::string> texts_of(const Dataset& data, int domain, SplitName spl
 
 std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder))
-    files[entry.path().filename()] = read_file(entry.path());
+  for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename()] = read_file(entry.path());
   return files;
 }
 
@@ -99,8 +98,7 @@ TEST(Prepare, SplitDependsOnSeedAndDomainOnly) {
   for (int i = 0; i < 100; ++i) folder.write(fmt::format("in/{:03}", i), fmt::format("document {}\n", i));
   PrepareOptions o = options_for(folder, {{"a", {folder.path() / "in"}}, {"b", {folder.path() / "in"}}});
   const Prepared first = run(o);
-  const auto a = texts_of(first.dataset, 0, SplitName::valid),
-             b = texts_of(first.dataset, 1, SplitName::valid);
+  const auto a = texts_of(first.dataset, 0, SplitName::valid), b = texts_of(first.dataset, 1, SplitName::valid);
   EXPECT_NE(a, b);
   o.domains.erase(o.domains.begin());
   o.output = folder.path() / "out2";
@@ -116,8 +114,7 @@ TEST(Prepare, BothSplitsHaveTextWhateverIsDrawn) {
     for (const double fraction : {1e-6, 0.5, 1 - 1e-6})
       for (std::uint64_t seed = 0; seed < 8; ++seed) {
         const fs::path in = folder.path() / fmt::format("in{}", documents);
-        for (int i = 0; i < documents; ++i)
-          folder.write(fmt::format("in{}/{}", documents, i), std::to_string(i));
+        for (int i = 0; i < documents; ++i) folder.write(fmt::format("in{}/{}", documents, i), std::to_string(i));
         PrepareOptions o = options_for(folder, {{"a", {in}}}, fraction);
         o.seed = seed;
         o.overwrite = true;
@@ -175,8 +172,8 @@ TEST(Prepare, ALargeFileGivesBothSplits) {
 std::string varied_text(int lines) {
   std::string text;
   for (int i = 0; i < lines; ++i)
-    text += fmt::format("\twagon {} goes to track {}; größer als {}, その線路は{}番です\r\n\n", i, i * 7 % 31,
-                        i % 9, i % 13);
+    text += fmt::format("\twagon {} goes to track {}; größer als {}, その線路は{}番です\r\n\n", i, i * 7 % 31, i % 9,
+                        i % 13);
   return text;
 }
 
@@ -205,8 +202,8 @@ TEST(Prepare, TrainsATokenizerAndUsesIt) {
 
 TEST(Prepare, ReportsProgressUpToTheEnd) {
   const TempFolder folder;
-  PrepareOptions o = options_for(
-      folder, {{"a", {folder.write("f", varied_text(400))}}, {"b", {folder.write("g", varied_text(300))}}});
+  PrepareOptions o =
+      options_for(folder, {{"a", {folder.write("f", varied_text(400))}}, {"b", {folder.write("g", varied_text(300))}}});
   o.tokenizer = "train-spm:330";
   std::vector<std::string> phases;
   Index bytes = 0, total = 0;
@@ -239,8 +236,7 @@ TEST(Prepare, NamesWhatIsWrong) {
   expect([](O& o) { o.domains[0].name = "a b"; }, "'a b'");
   expect([](O& o) { o.domains[0].name = "dataset"; }, "'dataset'");
   expect([](O& o) { o.domains.push_back(o.domains[0]); }, "domain a is given twice");
-  for (const double f : {-0.1, 1.0, 2.0, std::nan("")})
-    expect([&](O& o) { o.valid_fraction = f; }, "--valid-fraction");
+  for (const double f : {-0.1, 1.0, 2.0, std::nan("")}) expect([&](O& o) { o.valid_fraction = f; }, "--valid-fraction");
   expect([&](O& o) { o.domains[0].paths = {folder.path() / "absent"}; }, "absent");
   expect([&](O& o) { o.domains[0].paths = {empty}; }, "domain a is empty");
   expect([&](O& o) { o.domains[0].paths = {folder.path() / "nothing"}; }, "domain a is empty");
@@ -341,10 +337,8 @@ TEST(Prepare, InterruptedAnywhereLeavesNoFalseDataSet) {
       write_fault = nullptr;
       if (fs::exists(o.output / "dataset.ini")) {
         const Dataset data(o.output);
-        const std::string text =
-            texts_of(data, 0, SplitName::train)[0] + texts_of(data, 0, SplitName::valid)[0];
-        EXPECT_TRUE(text == "the new one\nthe new two\n" ||
-                    (existing && !finished && text == "old one\nold two\n"))
+        const std::string text = texts_of(data, 0, SplitName::train)[0] + texts_of(data, 0, SplitName::valid)[0];
+        EXPECT_TRUE(text == "the new one\nthe new two\n" || (existing && !finished && text == "old one\nold two\n"))
             << text;
       } else {
         EXPECT_FALSE(finished);

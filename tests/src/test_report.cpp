@@ -202,9 +202,8 @@ TEST_F(MakeReport, TakesWhatLiesBeside) {
   folder_.write("metrics.jsonl",
                 "{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":null}\n{\"step\":19,\"loss\":2}\n{\"step\":"
                 "20,\"loss\":1}\n{\"st");
-  folder_.write(
-      "evaluation.json",
-      R"({"step": 19, "tokens": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1, "layers": [0, 10],
+  folder_.write("evaluation.json",
+                R"({"step": 19, "tokens": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1, "layers": [0, 10],
     "domains": [{"name": "a", "tokens": 1, "bytes": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1,
                  "experts": [[1, 2, 3], [4, 5, 6]]}]})");
   const ExpertReport r = make_report(checkpoint_, {10, {}});

@@ -26,12 +26,10 @@ Dataset make_dataset(const TempFolder& folder, const std::vector<Spec>& specs) {
     const auto first = static_cast<std::int32_t>(1000 * description.domains.size());
     for (const auto& [split, size] : {std::pair{".train", spec.train}, std::pair{".valid", spec.valid}}) {
       IndexedWriter writer(folder.path() / (spec.name + split), description.vocab);
-      for (Index i = 0; i < size; ++i)
-        writer.add(std::vector<std::int32_t>{first + static_cast<std::int32_t>(i)});
+      for (Index i = 0; i < size; ++i) writer.add(std::vector<std::int32_t>{first + static_cast<std::int32_t>(i)});
       writer.finish();
     }
-    description.domains.push_back(
-        {spec.name, spec.train, spec.train, spec.valid, spec.valid, 0, 0, spec.weight});
+    description.domains.push_back({spec.name, spec.train, spec.train, spec.valid, spec.valid, 0, 0, spec.weight});
   }
   folder.write("dataset.ini", to_ini(description));
   return Dataset(folder.path());
@@ -84,8 +82,7 @@ TEST(SampleStream, ReadsTheWindowsItNames) {
   for (Index i = 0; i < 500; ++i) {
     const auto [domain, window] = samples.where(i);
     ASSERT_EQ(samples.read(i, tokens), domain);
-    for (int t = 0; t <= 10; ++t)
-      ASSERT_EQ(tokens[static_cast<std::size_t>(t)], 1000 * domain + window * 10 + t);
+    for (int t = 0; t <= 10; ++t) ASSERT_EQ(tokens[static_cast<std::size_t>(t)], 1000 * domain + window * 10 + t);
   }
 }
 
@@ -138,8 +135,7 @@ TEST(SampleStream, ProportionsAreExactBlockByBlock) {
     const SampleStream samples(make_dataset(folder, specs), 7, 5);
     double share[4], total = 0;
     for (std::size_t d = 0; d < 4; ++d)
-      total += share[d] =
-          specs[d].weight >= 0 ? specs[d].weight : static_cast<double>((specs[d].train - 1) / 7);
+      total += share[d] = specs[d].weight >= 0 ? specs[d].weight : static_cast<double>((specs[d].train - 1) / 7);
     double counts[4] = {};
     for (Index i = 0; i < 200 * SampleStream::mixing_block; ++i) {
       ++counts[samples.where(i).domain];

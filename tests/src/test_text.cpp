@@ -11,9 +11,8 @@ namespace fs = std::filesystem;
 
 TEST(Utf8, FindsTheFirstBadByte) {
   const auto at = [](const std::string& s) { return invalid_utf8(s).value_or(-1); };
-  for (const std::string good :
-       {"", "abc\x7F", "\xC2\x80\xDF\xBF", "\xE0\xA0\x80\xED\x9F\xBF\xEE\x80\x80\xEF\xBF\xBF",
-        "\xF0\x90\x80\x80\xF4\x8F\xBF\xBF"})
+  for (const std::string good : {"", "abc\x7F", "\xC2\x80\xDF\xBF", "\xE0\xA0\x80\xED\x9F\xBF\xEE\x80\x80\xEF\xBF\xBF",
+                                 "\xF0\x90\x80\x80\xF4\x8F\xBF\xBF"})
     EXPECT_EQ(at(good), -1);
   EXPECT_EQ(at(std::string("a\0b", 3)), -1);
   EXPECT_EQ(at("ab\xFF"), 2);

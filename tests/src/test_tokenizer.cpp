@@ -10,8 +10,8 @@ namespace {
 std::vector<std::string> some_lines() {
   std::vector<std::string> lines;
   for (int i = 0; i < 400; ++i)
-    lines.push_back(fmt::format("  wagon {} goes to track {}; größer als {}, その線路は{}番です", i,
-                                i * 7 % 31, i % 9, i % 13));
+    lines.push_back(
+        fmt::format("  wagon {} goes to track {}; größer als {}, その線路は{}番です", i, i * 7 % 31, i % 9, i % 13));
   return lines;
 }
 
@@ -101,8 +101,7 @@ TEST(SentencePiece, NamesTheLargestAndTheSmallestVocabulary) {
 TEST(SentencePiece, RefusesWhatIsNoModel) {
   const TempFolder folder;
   EXPECT_BAD_INPUT(load_sentencepiece(folder.path() / "absent.model"), "absent.model");
-  EXPECT_BAD_INPUT(load_sentencepiece(folder.write("text.model", "this is a text\n")),
-                   "not a SentencePiece model");
+  EXPECT_BAD_INPUT(load_sentencepiece(folder.write("text.model", "this is a text\n")), "not a SentencePiece model");
   EXPECT_BAD_INPUT(load_sentencepiece(folder.write("empty.model", "")), "not a SentencePiece model");
   const std::string model = train_sentencepiece(some_lines(), 340);
   EXPECT_BAD_INPUT(load_sentencepiece(folder.write("half.model", model.substr(0, model.size() / 2))),

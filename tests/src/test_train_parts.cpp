@@ -114,7 +114,8 @@ TEST(GradSync, AGradientThatIsNotFiniteChangesNothing) {
 
 // Values do not depend on who holds them.
 TEST(Store, EveryLayoutStartsBitwiseEqual) {
-  const Config config = parse_config("[model]\nlayers=2\nd_model=24\nheads=4\nkv_heads=2\n[moe]\nexperts=4\nd_ff=12\n", "test");
+  const Config config =
+      parse_config("[model]\nlayers=2\nd_model=24\nheads=4\nkv_heads=2\n[moe]\nexperts=4\nd_ff=12\n", "test");
   const auto backend = make_cpu();
   const auto specs = param_specs(config, 13);
   ParamStore whole(*backend, specs, {}, coord_of({}, 0), false);
