@@ -272,7 +272,7 @@ void check(const Config& c, const std::string& origin) {
       {"parallel.tp", double(c.parallel.tp), 1, 1 << 15},
       {"parallel.ep", double(c.parallel.ep), 1, 1 << 15},
       {"parallel.etp", double(c.parallel.etp), 1, 1 << 15},
-      {"train.steps", double(t.steps), 0, big},
+      {"train.steps", double(t.steps), 1, big},
       {"train.global_batch", double(t.global_batch), 1, 1 << 30},
       {"train.micro_batch", double(t.micro_batch), 1, 1 << 30},
       {"train.lr", t.lr, 0, big},

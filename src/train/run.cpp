@@ -56,6 +56,20 @@ std::string join(const std::vector<std::string>& items) {
   return s;
 }
 
+// What can never fit is said before anything is allocated: a rank's parameters, gradients and moments, on a machine that
+// holds this rank alone.
+void check_memory(const Config& config, Index vocab, const Layout& layout) {
+  const std::vector<ParamSpec> specs = param_specs(config, vocab);
+  const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, 0));
+  const double need = 2.0 * static_cast<double>(flat.weight_bytes()) + static_cast<double>(flat.optimizer_bytes());
+  const double have = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  if (need > have)
+    bad_input(
+        "the model needs {:.1f} GB on each rank for weights, gradients and optimizer, and this machine has {:.1f} GB: "
+        "use more ranks with a larger parallel.tp or parallel.ep, or a smaller model",
+        need / 1e9, have / 1e9);
+}
+
 class Run {
  public:
   Run(Comm& world, const Config& config, const Layout& layout)
@@ -250,6 +264,7 @@ int run_training(Comm& world, const Config& config) {
       bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", dataset.vocab(),
                 layout.tp);
     make_backend(config.run.backend);
+    check_memory(config, dataset.vocab(), layout);
   });
   return Run(world, config, layout).execute();
 }

@@ -127,6 +127,8 @@ bad "already holds a run" config.ini --run.dir=foreign
 [[ $(cat foreign/metrics.jsonl) == '{"step":1}' ]] || die "a metrics.jsonl was overwritten"
 bad "run.backend" config.ini --run.dir=x --run.backend=tpu
 bad "CUDA" config.ini --run.dir=x --run.backend=cuda
+bad "GB on each rank" config.ini --run.dir=x --model.d_model=65536 --model.head_dim=16384
+bad "train.steps = 0" config.ini --run.dir=x --train.steps=0
 bad "global_batch" config.ini --run.dir=x --train.global_batch=6 --train.micro_batch=4
 expect_error "moe.experts = 4 is not divisible by parallel.ep = 3" ranks 3 train config.ini --run.dir=x --parallel.ep=3 --train.global_batch=6
 expect_error "2 ranks are not divisible" ranks 2 train config.ini --run.dir=x --parallel.ep=4
