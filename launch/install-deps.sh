@@ -10,6 +10,7 @@ packages=(
   libboost-program-options-dev          # configuration and command line
   libfmt-dev nlohmann-json3-dev libssl-dev libsentencepiece-dev
   libgtest-dev                          # tests
+  libboost-context-dev libopenblas-openmp-dev  # the CUDA backend's tests on machines without a GPU
   gnuplot-nox                           # the pictures of the reports
   bible-kjv                             # a domain of the quickstart's corpus
 )

@@ -1,0 +1,64 @@
+// Runs the blocks of a launch, one after the other. The threads of a block are fibers: each runs until it waits for
+// others, at a barrier of the block or in an exchange of its warp, or ends. The order of the blocks, of the warps and of
+// the lanes changes from launch to launch (set_order_seed).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <type_traits>
+
+#include "host/order.h"
+
+namespace sy::cuda_host {
+
+struct Grid {
+  std::uint64_t x = 1, y = 1;
+  int threads = 1;
+  std::size_t shared_bytes = 0;
+};
+// Runs `thread` in every thread of the grid.
+void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thread, Where where);
+
+// ---- for the thread that runs ----
+
+int lane();
+std::byte* dynamic_shared();
+void block_barrier(Where where);
+
+// The exchange under all that lanes of a warp do together. Every lane of `mask` publishes its share, waits until all have,
+// and may then read any of theirs until its Exchange ends:
+//   const Exchange<float4> shares(0xffffffffu, mine);   // at most share_bytes each
+//   float4 other = shares[lane];
+// All of them must be in the same line of the program; a lane that has ended, or that does not exist, is reported.
+constexpr std::size_t share_bytes = 64;
+struct Meeting {
+  unsigned mask = 0, arrived = 0, left = 0;
+  Where where;
+  alignas(16) std::array<std::array<std::byte, share_bytes>, 32> shares;
+};
+Meeting& meet(unsigned mask, const void* share, std::size_t bytes, Where where);
+[[noreturn]] void bad_lane(const Meeting& meeting, int lane);
+
+template <class T>
+class Exchange {
+ public:
+  Exchange(unsigned mask, const T& mine, Where where = Where::current())
+      : meeting_(meet(mask, &mine, sizeof(T), where)) {
+    static_assert(sizeof(T) <= share_bytes && std::is_trivially_copyable_v<T>);
+  }
+  ~Exchange() { meeting_.left |= 1u << lane(); }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  T operator[](int lane) const {
+    if (lane < 0 || lane >= 32 || !(meeting_.mask >> lane & 1)) bad_lane(meeting_, lane);
+    T share;
+    __builtin_memcpy(&share, meeting_.shares[static_cast<std::size_t>(lane)].data(), sizeof(T));
+    return share;
+  }
+
+ private:
+  Meeting& meeting_;
+};
+
+}  // namespace sy::cuda_host

@@ -1,0 +1,29 @@
+// What a test may ask of the stand-in.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sy::cuda_host {
+
+// Called with one line for every mistake. It throws or ends the process; the default prints the line and aborts.
+using Handler = void (*)(const std::string& mistake);
+// Returns the former one; null: the default.
+Handler set_handler(Handler handler);
+
+// Seeds the order in which blocks, and threads between barriers, run. 0: as they are numbered.
+void set_order_seed(std::uint64_t seed);
+
+void set_device_count(int count);
+void set_device_bytes(std::uint64_t bytes);  // of a device's memory: more cannot be allocated
+
+// What the host has done since the process began.
+struct Counters {
+  std::int64_t launches = 0;
+  std::int64_t allocations = 0;  // device and pinned host memory
+  std::int64_t frees = 0;
+  std::int64_t waits = 0;  // for a stream, an event or the device
+};
+Counters counters();
+
+}  // namespace sy::cuda_host

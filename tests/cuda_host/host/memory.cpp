@@ -1,0 +1,251 @@
+#include "host/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+
+namespace sy::cuda_host {
+
+namespace {
+
+// Address space: memory of the device and, behind it, the shadow. Pages cost nothing until they are touched.
+constexpr std::size_t space_bytes = std::size_t{4} << 40;
+constexpr std::size_t alignment = 256;
+
+struct Allocation {
+  std::size_t bytes;
+  bool alive;
+  AccessLog log;
+};
+
+struct Space {
+  std::byte* base;
+  std::size_t used = 0;
+  std::size_t allocated = 0, limit = std::size_t{8} << 30;
+  std::map<std::uintptr_t, Allocation> allocations;
+  std::unordered_map<std::string, Operand> operands;  // by address, shape and type
+  std::vector<Operand*> read, written;                // in the running launch
+
+  Space() {
+    void* p =
+        mmap(nullptr, 2 * space_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) mistake("no address space for the device's memory");
+    madvise(p, 2 * space_bytes, MADV_DONTDUMP);
+    base = static_cast<std::byte*>(p);
+    shadow_distance = static_cast<std::ptrdiff_t>(space_bytes);
+  }
+};
+
+Space& space() {
+  static Space s;
+  return s;
+}
+
+struct Place {
+  std::uintptr_t begin;  // of the allocation
+  Allocation* allocation;
+};
+// The live allocation that holds all of a range. `who` and `what` are for the report.
+template <class Who, class What>
+Place find(std::uintptr_t address, std::size_t bytes, const Who& who, const What& what) {
+  auto& all = space().allocations;
+  const auto next = all.upper_bound(address);
+  if (next == all.begin()) mistake("{}: {} is not in device memory", who(), what());
+  const auto found = std::prev(next);
+  const std::uintptr_t begin = found->first;
+  if (!is_device(reinterpret_cast<void*>(address))) mistake("{}: {} is not in device memory", who(), what());
+  if (address + bytes > begin + found->second.bytes)
+    mistake("{}: {} of {} bytes reaches beyond its allocation of {} bytes, in which it begins at {}", who(), what(),
+            bytes, found->second.bytes, address - begin);
+  if (!found->second.alive) mistake("{}: {} has been freed", who(), what());
+  return {begin, &found->second};
+}
+
+std::string describe(const Operand& operand) {
+  return fmt::format("an operand {} {}", info(operand.view.dtype()).name, operand.view.shape().str());
+}
+
+void check_order(const Operand& operand, bool write) {
+  if (launch_state.number == 0) mistake("the host itself accesses {}", describe(operand));
+  const Operation& operation = launch_state.operation;
+  const auto who = [&] { return text(operation); };
+  const auto what = [&] { return describe(operand); };
+  const Place place = find(operand.begin, operand.end - operand.begin, who, what);
+  const std::size_t begin = operand.begin - place.begin, end = operand.end - place.begin;
+  if (write)
+    place.allocation->log.write(begin, end, operation, what);
+  else
+    place.allocation->log.read(begin, end, operation, what);
+}
+
+// Compilers are told that nobody writes what a kernel reads through an In.
+void check_apart(const Operand& operand, const std::vector<Operand*>& others) {
+  for (const Operand* other : others)
+    if (other->writable != operand.writable && operand.begin < other->end && other->begin < operand.end)
+      mistake("the kernel has {} as In and {} as Out, and they overlap", describe(operand.writable ? *other : operand),
+              describe(operand.writable ? operand : *other));
+}
+
+// The element at an address, as x[i].
+std::string element(const Operand& operand, std::uintptr_t address) {
+  const auto offset = static_cast<std::intptr_t>(address - operand.begin);
+  const Index size = size_of(operand.view.dtype());
+  return fmt::format("element {} of {}", (offset < 0 ? offset - size + 1 : offset) / size, describe(operand));
+}
+
+std::string last_writer(std::uintptr_t address) {
+  const auto found = std::prev(space().allocations.upper_bound(address));
+  return found->second.log.last_writer(address - found->first);
+}
+
+}  // namespace
+
+void set_device_bytes(std::uint64_t bytes) {
+  space().limit = bytes;
+}
+std::size_t device_bytes() {
+  return space().limit;
+}
+std::size_t allocated_bytes() {
+  return space().allocated;
+}
+
+bool is_device(const void* memory) {
+  const auto* p = static_cast<const std::byte*>(memory);
+  return p >= space().base && p < space().base + space().used;
+}
+
+void* allocate(std::size_t bytes) {
+  Space& s = space();
+  if (bytes == 0 || bytes > s.limit - std::min(s.limit, s.allocated)) return nullptr;
+  // A gap behind each, so that no range reaches the next.
+  const std::size_t taken = (bytes + alignment - 1) / alignment * alignment + alignment;
+  if (s.used + taken > space_bytes) mistake("the address space of the device is used up");
+  std::byte* p = s.base + s.used;
+  s.used += taken;
+  s.allocated += bytes;
+  s.allocations.emplace(reinterpret_cast<std::uintptr_t>(p), Allocation{bytes, true, AccessLog(bytes)});
+  return p;
+}
+
+void release(void* memory) {
+  Space& s = space();
+  const auto found = s.allocations.find(reinterpret_cast<std::uintptr_t>(memory));
+  if (found == s.allocations.end()) mistake("cudaFree of memory that cudaMalloc has not given");
+  Allocation& a = found->second;
+  if (!a.alive) mistake("cudaFree of memory that has been freed");
+  a.alive = false;
+  a.log = AccessLog(a.bytes);
+  s.allocated -= a.bytes;
+  // Whole pages go back.
+  constexpr std::uintptr_t page = 4096;
+  const std::uintptr_t begin = (found->first + page - 1) / page * page, end = (found->first + a.bytes) / page * page;
+  if (begin < end) {
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    madvise(shadow_of(begin), end - begin, MADV_DONTNEED);
+  }
+}
+
+void check_range(const Operation& operation, const void* memory, std::size_t bytes, const char* what) {
+  if (bytes == 0) return;
+  find(
+      reinterpret_cast<std::uintptr_t>(memory), bytes, [&] { return text(operation); }, [&] { return what; });
+}
+
+void read_range(const Operation& operation, const void* memory, std::size_t bytes, const char* what) {
+  if (bytes == 0) return;
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  const Place place = find(
+      address, bytes, [&] { return text(operation); }, [&] { return what; });
+  place.allocation->log.read(address - place.begin, address - place.begin + bytes, operation, [&] { return what; });
+  const std::uint8_t* shadow = shadow_of(address);
+  const auto* bad = std::find_if(shadow, shadow + bytes, [](std::uint8_t s) { return s == uninitialised; });
+  if (bad != shadow + bytes)
+    mistake("{} reads byte {} of {}, which is uninitialised", text(operation), bad - shadow, what);
+}
+
+void write_range(const Operation& operation, void* memory, std::size_t bytes, const char* what) {
+  if (bytes == 0) return;
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  const Place place = find(
+      address, bytes, [&] { return text(operation); }, [&] { return what; });
+  place.allocation->log.write(address - place.begin, address - place.begin + bytes, operation, [&] { return what; });
+  std::memset(shadow_of(address), initialised, bytes);
+}
+
+Operand* operand_of(ConstView view, DType as, bool writable) {
+  if (!view) return nullptr;
+  if (view.dtype() != as)
+    mistake("a kernel is given {} {} as {}", info(view.dtype()).name, view.shape().str(), info(as).name);
+  std::string key(sizeof(std::byte*) + sizeof(Shape) + 2, '\0');
+  const std::byte* bytes = view.bytes();
+  const Shape shape = view.shape();
+  std::memcpy(key.data(), &bytes, sizeof bytes);
+  std::memcpy(key.data() + sizeof bytes, &shape, sizeof shape);
+  key[key.size() - 2] = static_cast<char>(as);
+  key.back() = static_cast<char>(writable);
+  Operand& operand = space().operands[key];
+  if (!operand.view) {
+    operand.writable = writable;
+    operand.view = view;
+    operand.begin = reinterpret_cast<std::uintptr_t>(bytes);
+    operand.end = operand.begin + static_cast<std::size_t>(view.size_bytes());
+  }
+  return &operand;
+}
+
+void begin_launch(const Operation& operation) {
+  static std::uint64_t launches = 0;
+  launch_state = {operation, ++launches, 0};
+}
+
+void end_launch() {
+  for (const Operand* operand : space().written) {
+    const std::uint8_t* end = shadow_of(operand->end);
+    for (std::uint8_t* s = shadow_of(operand->begin); s != end; ++s) *s = std::min(*s, initialised);
+  }
+  space().read.clear();
+  space().written.clear();
+  launch_state = {};
+}
+
+void first_read(Operand& operand) {
+  check_order(operand, false);
+  if (!operand.writable) check_apart(operand, space().written);
+  operand.read_in = launch_state.number;
+  space().read.push_back(&operand);
+}
+
+void first_write(Operand& operand) {
+  check_order(operand, true);
+  check_apart(operand, space().read);
+  operand.written_in = launch_state.number;
+  space().written.push_back(&operand);
+}
+
+void bad_access(const Operand& operand, std::uintptr_t address, std::size_t bytes, const char* does) {
+  if (address < operand.begin || address + bytes > operand.end)
+    mistake("the kernel {} {}, outside of it", does, element(operand, address));
+  mistake("the kernel {} {} bytes from {} on, at an address that is not a multiple of that", does, bytes,
+          element(operand, address));
+}
+
+void slow_read(const Operand& operand, std::uintptr_t address, std::size_t bytes) {
+  for (std::uintptr_t a = address; a < address + bytes; ++a) {
+    const std::uint8_t shadow = *shadow_of(a);
+    if (shadow == uninitialised)
+      mistake("the kernel reads {}, which is uninitialised (last written by {})", element(operand, a), last_writer(a));
+    if (shadow >= first_tag && shadow != launch_state.tag)
+      mistake("the kernel reads {}, which another block of the launch writes", element(operand, a));
+  }
+}
+
+void slow_write(const Operand& operand, std::uintptr_t address, std::size_t bytes) {
+  for (std::uintptr_t a = address; a < address + bytes; ++a)
+    if (*shadow_of(a) >= first_tag && *shadow_of(a) != launch_state.tag)
+      mistake("the kernel writes {}, which another block of the launch writes too", element(operand, a));
+}
+
+}  // namespace sy::cuda_host

@@ -1,0 +1,112 @@
+// Device memory. Every byte of it has a shadow that says whether it is initialised and, while a kernel runs, which block
+// wrote it. Addresses are never given twice, so that what was freed is known for ever.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "host/order.h"
+#include "kernels/tensor.h"
+
+namespace sy::cuda_host {
+
+// Shadow values. From first_tag on: written in the running launch by the block of that tag. Blocks share tags where there
+// are more of them than tags.
+constexpr std::uint8_t uninitialised = 0, initialised = 1, first_tag = 2;
+constexpr std::uint64_t tags = 256 - first_tag;
+
+void* allocate(std::size_t bytes);  // null where there is not so much
+void release(void* memory);
+std::size_t allocated_bytes();
+std::size_t device_bytes();
+bool is_device(const void* memory);  // has ever been
+
+inline std::ptrdiff_t shadow_distance;  // from a byte to its shadow
+inline std::uint8_t* shadow_of(std::uintptr_t address) {
+  return reinterpret_cast<std::uint8_t*>(static_cast<std::intptr_t>(address) + shadow_distance);
+}
+
+// Accesses to whole ranges: copies, products, collectives. `what` names the operand. A read is of initialised memory, a
+// write initialises it.
+void read_range(const Operation& operation, const void* memory, std::size_t bytes, const char* what);
+void write_range(const Operation& operation, void* memory, std::size_t bytes, const char* what);
+// A range that must lie in device memory but whose elements are not all used.
+void check_range(const Operation& operation, const void* memory, std::size_t bytes, const char* what);
+
+// ---- operands of kernels ----
+
+// The kernel that runs, and the block in it.
+struct Launch {
+  Operation operation;
+  std::uint64_t number = 0;  // 0: none runs
+  std::uint8_t tag = 0;      // of the block
+};
+inline Launch launch_state;
+
+// Elements that a kernel may touch: those of the view that In or Out was made from.
+struct Operand {
+  std::uintptr_t begin = 0, end = 0;
+  // The last launches that read and wrote it: the first access in a launch checks the order.
+  std::uint64_t read_in = 0, written_in = 0;
+  bool writable = false;  // an Out
+  ConstView view;
+};
+// The operand for a view; the same one for the same elements, for ever. Null where the view is none.
+Operand* operand_of(ConstView view, DType as, bool writable);
+
+void begin_launch(const Operation& operation);
+void end_launch();
+
+[[noreturn]] void bad_access(const Operand& operand, std::uintptr_t address, std::size_t bytes, const char* does);
+void first_read(Operand& operand);
+void first_write(Operand& operand);
+void slow_read(const Operand& operand, std::uintptr_t address, std::size_t bytes);
+void slow_write(const Operand& operand, std::uintptr_t address, std::size_t bytes);
+
+// The unsigned integer of as many bytes.
+template <std::size_t bytes>
+using Word = std::conditional_t<
+    bytes == 1, std::uint8_t,
+    std::conditional_t<bytes == 2, std::uint16_t, std::conditional_t<bytes == 4, std::uint32_t, std::uint64_t>>>;
+template <std::size_t bytes>
+constexpr Word<bytes> all_of(std::uint8_t tag) {
+  return static_cast<Word<bytes>>(0x0101010101010101u * tag);
+}
+
+// The checks of `bytes` bytes at an address, as one access: bounds, alignment, initialised memory, other blocks.
+template <std::size_t bytes>
+void check_read(Operand& operand, std::uintptr_t address) {
+  if (operand.read_in != launch_state.number) [[unlikely]]
+    first_read(operand);
+  if (address < operand.begin || address + bytes > operand.end || address % bytes != 0) [[unlikely]]
+    bad_access(operand, address, bytes, "reads");
+  constexpr std::size_t step = bytes < 8 ? bytes : 8;
+  for (std::size_t i = 0; i < bytes; i += step) {
+    Word<step> shadow;
+    std::memcpy(&shadow, shadow_of(address + i), step);
+    if (shadow != all_of<step>(initialised) && shadow != all_of<step>(launch_state.tag)) [[unlikely]]
+      slow_read(operand, address, bytes);
+  }
+}
+template <std::size_t bytes>
+void check_write(Operand& operand, std::uintptr_t address) {
+  if (operand.written_in != launch_state.number) [[unlikely]]
+    first_write(operand);
+  if (address < operand.begin || address + bytes > operand.end || address % bytes != 0) [[unlikely]]
+    bad_access(operand, address, bytes, "writes");
+  constexpr std::size_t step = bytes < 8 ? bytes : 8;
+  for (std::size_t i = 0; i < bytes; i += step) {
+    Word<step> shadow;
+    const Word<step> mine = all_of<step>(launch_state.tag);
+    std::memcpy(&shadow, shadow_of(address + i), step);
+    if (shadow != mine) {
+      if ((shadow & ~all_of<step>(initialised)) != 0) [[unlikely]]
+        slow_write(operand, address, bytes);
+      std::memcpy(shadow_of(address + i), &mine, step);
+    }
+  }
+}
+
+}  // namespace sy::cuda_host

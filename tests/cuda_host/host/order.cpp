@@ -1,0 +1,127 @@
+#include "host/order.h"
+
+#include <memory>
+
+namespace sy::cuda_host {
+
+namespace {
+
+// Streams and events stay when they are destroyed, so that their use afterwards is seen.
+std::vector<std::unique_ptr<Stream>> streams;
+std::vector<std::unique_ptr<Event>> events;
+Clock host;
+
+bool ended_before(const Operation& earlier, const Operation& later) {
+  return earlier.stream == nullptr || later.stream->clock.of(earlier.stream->number) >= earlier.number;
+}
+
+}  // namespace
+
+void Clock::set(int stream, std::uint64_t ended) {
+  if (stream >= static_cast<int>(ended_.size())) ended_.resize(static_cast<std::size_t>(stream) + 1);
+  ended_[static_cast<std::size_t>(stream)] = ended;
+}
+
+void Clock::join(const Clock& other) {
+  for (int s = 0; s < static_cast<int>(other.ended_.size()); ++s)
+    if (other.of(s) > of(s)) set(s, other.of(s));
+}
+
+Stream* make_stream() {
+  streams.push_back(std::make_unique<Stream>());
+  streams.back()->number = static_cast<int>(streams.size()) - 1;
+  return streams.back().get();
+}
+
+Event* make_event() {
+  events.push_back(std::make_unique<Event>());
+  return events.back().get();
+}
+
+void check_alive(const Stream* stream, const char* call) {
+  if (stream == nullptr) mistake("{} on the null stream, which waits for all others: name a stream", call);
+  if (!stream->alive) mistake("{} on stream {}, which has been destroyed", call, stream->number);
+}
+
+void check_alive(const Event* event, const char* call) {
+  if (event == nullptr || !event->alive)
+    mistake("{} of an event that {}", call, event ? "has been destroyed" : "is null");
+}
+
+bool host_knows(const Clock& clock) {
+  for (const auto& stream : streams)
+    if (clock.of(stream->number) > host.of(stream->number)) return false;
+  return true;
+}
+
+void host_waits(const Clock& clock) {
+  host.join(clock);
+  for (const auto& stream : streams)
+    while (!stream->arrivals.empty() && stream->arrivals.front().number <= host.of(stream->number)) {
+      const auto arrive = std::move(stream->arrivals.front().arrive);
+      stream->arrivals.pop_front();
+      arrive();
+    }
+}
+
+void host_waits_for_all() {
+  Clock all;
+  for (const auto& stream : streams) all.join(stream->clock);
+  host_waits(all);
+}
+
+Operation start_operation(Stream* stream, const char* what, Where where) {
+  check_alive(stream, what);
+  stream->clock.join(host);
+  stream->clock.set(stream->number, ++stream->issued);
+  stream->asked = false;
+  return {stream, stream->issued, what, where};
+}
+
+std::string text(const Operation& operation) {
+  if (operation.stream == nullptr) return "nothing";
+  return fmt::format("{} at {} on stream {}", operation.what, text(operation.where), operation.stream->number);
+}
+
+std::map<std::size_t, AccessLog::Run>::iterator AccessLog::split(std::size_t at) {
+  auto next = runs_.lower_bound(at);
+  if (next != runs_.end() && next->first == at) return next;
+  return runs_.emplace_hint(next, at, std::prev(next)->second);
+}
+
+void AccessLog::read(std::size_t begin, std::size_t end, const Operation& operation,
+                     const std::function<std::string()>& what) {
+  const auto last = split(end);
+  for (auto run = split(begin); run != last; ++run) {
+    Run& r = run->second;
+    if (!ended_before(r.writer, operation))
+      mistake("{} reads {} without waiting for {}, which writes it", text(operation), what(), text(r.writer));
+    const auto same = std::find_if(r.readers.begin(), r.readers.end(),
+                                   [&](const Operation& reader) { return reader.stream == operation.stream; });
+    if (same == r.readers.end())
+      r.readers.push_back(operation);
+    else
+      *same = operation;
+  }
+}
+
+void AccessLog::write(std::size_t begin, std::size_t end, const Operation& operation,
+                      const std::function<std::string()>& what) {
+  const auto last = split(end), first = split(begin);
+  for (auto run = first; run != last; ++run) {
+    if (!ended_before(run->second.writer, operation))
+      mistake("{} writes {} without waiting for {}, which writes it too", text(operation), what(),
+              text(run->second.writer));
+    for (const Operation& reader : run->second.readers)
+      if (!ended_before(reader, operation))
+        mistake("{} writes {} without waiting for {}, which reads it", text(operation), what(), text(reader));
+  }
+  first->second = {operation, {}};
+  runs_.erase(std::next(first), last);
+}
+
+std::string AccessLog::last_writer(std::size_t at) const {
+  return text(std::prev(runs_.upper_bound(at))->second.writer);
+}
+
+}  // namespace sy::cuda_host

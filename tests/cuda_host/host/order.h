@@ -1,0 +1,88 @@
+// Which operation has happened before which. Operations run at once, in the order in which the host issues them; on a
+// device those of two streams may run in any order that no event forbids. So every stream keeps a vector clock: for each
+// stream, how many of its operations have surely ended. Events carry clocks from stream to stream, and the host has one of
+// its own, which it joins with those that it waits for.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "host/report.h"
+
+namespace sy::cuda_host {
+
+class Clock {
+ public:
+  std::uint64_t of(int stream) const {
+    return stream < static_cast<int>(ended_.size()) ? ended_[static_cast<std::size_t>(stream)] : 0;
+  }
+  void set(int stream, std::uint64_t ended);
+  void join(const Clock& other);
+
+ private:
+  std::vector<std::uint64_t> ended_;
+};
+
+struct Stream {
+  int number;
+  bool alive = true;
+  std::uint64_t issued = 0;  // operations
+  Clock clock;               // what has ended before the stream's next operation starts
+  // What the host may know once it has waited for the operation of that number: delivers a copy, checks a source.
+  struct Arrival {
+    std::uint64_t number;
+    std::function<void()> arrive;
+  };
+  std::deque<Arrival> arrivals;
+  bool asked = false;  // cudaStreamQuery said once that it has not ended
+};
+
+struct Event {
+  bool alive = true, recorded = false;
+  Clock clock;
+  bool asked = false;
+};
+
+Stream* make_stream();
+Event* make_event();
+void check_alive(const Stream* stream, const char* call);
+void check_alive(const Event* event, const char* call);
+
+// The host waits for all that a clock says, or for everything.
+void host_waits(const Clock& clock);
+void host_waits_for_all();
+bool host_knows(const Clock& clock);
+
+// An operation on a stream: kernel, copy, product or collective.
+struct Operation {
+  Stream* stream = nullptr;
+  std::uint64_t number = 0;
+  const char* what = "";
+  Where where;
+};
+Operation start_operation(Stream* stream, const char* what, Where where);
+std::string text(const Operation& operation);
+
+// Who wrote last and who has read since, of every byte of an allocation.
+class AccessLog {
+ public:
+  explicit AccessLog(std::size_t bytes) { runs_[0] = {}, runs_[bytes] = {}; }
+  // Reports an access that does not come after those that it depends on. `what` names the memory.
+  void read(std::size_t begin, std::size_t end, const Operation& operation, const std::function<std::string()>& what);
+  void write(std::size_t begin, std::size_t end, const Operation& operation, const std::function<std::string()>& what);
+  // The last to write a byte, for reports.
+  std::string last_writer(std::size_t at) const;
+
+ private:
+  struct Run {  // of bytes with one history; up to the next one
+    Operation writer;
+    std::vector<Operation> readers;  // since; one a stream
+  };
+  std::map<std::size_t, Run>::iterator split(std::size_t at);
+  std::map<std::size_t, Run> runs_;
+};
+
+}  // namespace sy::cuda_host

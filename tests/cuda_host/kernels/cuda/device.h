@@ -1,0 +1,224 @@
+// Stands where the real kernels/cuda/device.h is not: the same interface, and operands that check every access: bounds of
+// the view that they were made from, alignment, initialised memory, the order of streams, other blocks (host/memory.h).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "host/memory.h"
+#include "kernels/cuda/context.h"
+#include "kernels/tensor.h"
+
+namespace sy::cuda {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int warp_size = 32;
+
+// ---- operands ----
+
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T values[N];
+  T& operator[](int i) { return values[i]; }
+  const T& operator[](int i) const { return values[i]; }
+};
+template <class T>
+constexpr int pack_size = 16 / static_cast<int>(sizeof(T));
+
+// What In and Out share: a place among the elements of an operand.
+template <class T>
+class Place {
+ public:
+  Place() = default;
+  Place(std::nullptr_t) {}
+  Place(T* at, cuda_host::Operand* operand) : at_(at), operand_(operand) {}
+  explicit operator bool() const { return operand_ != nullptr; }
+  bool operator==(std::nullptr_t) const { return operand_ == nullptr; }
+
+  template <class V>
+  V read(Index i) const {
+    cuda_host::check_read<sizeof(V)>(operand(), address(i));
+    V value;
+    __builtin_memcpy(&value, at_ + i, sizeof(V));
+    return value;
+  }
+  template <class V>
+  void write(Index i, const V& value) const {
+    cuda_host::check_write<sizeof(V)>(operand(), address(i));
+    __builtin_memcpy(at_ + i, &value, sizeof(V));
+  }
+
+ protected:
+  std::uintptr_t address(Index i) const {
+    return reinterpret_cast<std::uintptr_t>(at_) + static_cast<std::uintptr_t>(i) * sizeof(T);
+  }
+  cuda_host::Operand& operand() const {
+    if (operand_ == nullptr) [[unlikely]]
+      cuda_host::mistake("the kernel uses an operand that is none");
+    return *operand_;
+  }
+
+  T* at_ = nullptr;
+  cuda_host::Operand* operand_ = nullptr;
+};
+
+template <class T>
+class In : public Place<T> {
+ public:
+  using Place<T>::Place;
+  T operator[](Index i) const { return this->template read<T>(i); }
+  In operator+(Index n) const { return {this->at_ + n, this->operand_}; }
+  In& operator+=(Index n) { return *this = *this + n; }
+};
+
+template <class T>
+class Out : public Place<T> {
+ public:
+  using Place<T>::Place;
+  // An element that is written, or read where the kernel accumulates.
+  class Element {
+   public:
+    Element(const Out& out, Index i) : out_(out), i_(i) {}
+    operator T() const { return out_.template read<T>(i_); }
+    T operator=(T x) const {
+      out_.write(i_, x);
+      return x;
+    }
+    T operator=(const Element& x) const { return *this = static_cast<T>(x); }
+    T operator+=(T x) const { return *this = *this + x; }
+    T operator-=(T x) const { return *this = *this - x; }
+    T operator*=(T x) const { return *this = *this * x; }
+
+   private:
+    const Out& out_;
+    Index i_;
+  };
+  Element operator[](Index i) const { return {*this, i}; }
+  Out operator+(Index n) const { return {this->at_ + n, this->operand_}; }
+  Out& operator+=(Index n) { return *this = *this + n; }
+};
+
+template <class T>
+constexpr DType type_of = DTypeOf<T>::value;
+template <>
+constexpr DType type_of<bf16> = DType::bf16;
+
+template <class T>
+In<T> in(ConstView v) {
+  return {reinterpret_cast<T*>(const_cast<std::byte*>(v.bytes())), cuda_host::operand_of(v, type_of<T>, false)};
+}
+template <class T>
+Out<T> out(View v) {
+  return {reinterpret_cast<T*>(v.bytes()), cuda_host::operand_of(v, type_of<T>, true)};
+}
+
+template <int N, class T>
+Pack<T, N> load(const In<T>& x, Index i) {
+  return x.template read<Pack<T, N>>(i);
+}
+template <int N, class T>
+Pack<T, N> load(const Out<T>& x, Index i) {
+  return x.template read<Pack<T, N>>(i);
+}
+template <int N, class T>
+void store(const Out<T>& y, Index i, const Pack<T, N>& pack) {
+  y.write(i, pack);
+}
+template <class T, int N>
+bool aligned(ConstView v, Index width) {
+  return reinterpret_cast<std::uintptr_t>(v.bytes()) % (sizeof(T) * N) == 0 && width % N == 0;
+}
+
+// ---- numbers ----
+
+inline float to_float(float x) {
+  return x;
+}
+inline float to_float(bf16 x) {
+  return __bfloat162float(x);
+}
+template <class T>
+T from_float(float x) {
+  if constexpr (std::is_same_v<T, float>)
+    return x;
+  else
+    return __float2bfloat16(x);
+}
+
+// ---- within a warp and a block ----
+
+template <class T>
+T warp_sum(T x) {
+  for (int distance = warp_size / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
+  return x;
+}
+inline float warp_max(float x) {
+  for (int distance = warp_size / 2; distance > 0; distance /= 2)
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, distance));
+  return x;
+}
+template <class T>
+T block_sum(T x) {
+  static T partial[warp_size];
+  const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int warps = static_cast<int>(blockDim.x) / warp_size;
+  x = warp_sum(x);
+  __syncthreads();
+  if (lane == 0) partial[warp] = x;
+  __syncthreads();
+  return warp_sum(lane < warps ? partial[lane] : T{});
+}
+inline float block_max(float x) {
+  static float partial[warp_size];
+  const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int warps = static_cast<int>(blockDim.x) / warp_size;
+  x = warp_max(x);
+  __syncthreads();
+  if (lane == 0) partial[warp] = x;
+  __syncthreads();
+  return warp_max(lane < warps ? partial[lane] : partial[0]);
+}
+
+inline std::byte* dynamic_shared() {
+  return cuda_host::dynamic_shared();
+}
+
+// ---- launches ----
+
+struct Grid {
+  Index x = 1, y = 1;
+  int threads = 256;
+  Index shared_bytes = 0;
+  std::source_location where = std::source_location::current();  // names the launch in reports
+};
+constexpr Index blocks_of(Index n, Index per_block) {
+  return (n + per_block - 1) / per_block;
+}
+
+template <class... Params, class... Args>
+void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args... arguments) {
+  if (grid.x == 0 || grid.y == 0) return;
+  SY_ASSERT(grid.x <= INT32_MAX && grid.y <= 65535, "a grid of {} x {} blocks", grid.x, grid.y);
+  cuda_host::run_grid(
+      {static_cast<std::uint64_t>(grid.x), static_cast<std::uint64_t>(grid.y), grid.threads,
+       static_cast<std::size_t>(grid.shared_bytes)},
+      context.stream, [&] { kernel(static_cast<Params>(arguments)...); }, grid.where);
+}
+
+template <class F>
+void with_type(DType type, F f) {
+  switch (type) {
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bf16{});
+    default:
+      SY_ASSERT(false, "no kernels for {}", info(type).name);
+  }
+}
+
+}  // namespace sy::cuda

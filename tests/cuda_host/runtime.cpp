@@ -1,0 +1,305 @@
+// The functions of the CUDA runtime, over host/memory.h and host/order.h.
+#include "cuda_runtime.h"
+
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+#include "host/memory.h"
+
+namespace {
+
+using namespace sy::cuda_host;
+
+int device_count = 8, current_device = 0;
+
+// Pinned host memory, by address.
+std::map<const std::byte*, std::size_t> pinned;
+
+bool is_pinned(const void* memory) {
+  const auto* p = static_cast<const std::byte*>(memory);
+  const auto next = pinned.upper_bound(p);
+  return next != pinned.begin() && p < std::prev(next)->first + std::prev(next)->second;
+}
+
+std::size_t hash_of(const void* memory, std::size_t bytes) {
+  return std::hash<std::string_view>()({static_cast<const char*>(memory), bytes});
+}
+
+// The device reads host memory. Of pageable memory a copy is taken at once; pinned memory is read at any time until the
+// host has waited, so it must not have changed by then.
+void read_host(const Operation& operation, const void* memory, std::size_t bytes) {
+  if (!is_pinned(memory)) return;
+  operation.stream->arrivals.push_back({operation.number, [=, hash = hash_of(memory, bytes)] {
+                                          if (hash_of(memory, bytes) != hash)
+                                            mistake("the host changed pinned memory before {} was waited for",
+                                                    text(operation));
+                                        }});
+}
+
+// The device writes host memory: garbage until the host has waited.
+void write_host(const Operation& operation, void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  const auto* begin = static_cast<const std::byte*>(from);
+  std::memset(to, 0xcb, bytes);
+  operation.stream->arrivals.push_back({operation.number, [to, copy = std::vector<std::byte>(begin, begin + bytes)] {
+                                          std::memcpy(to, copy.data(), copy.size());
+                                        }});
+}
+
+void check_kind(const Operation& operation, const void* to, const void* from, cudaMemcpyKind kind) {
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  if (kind == cudaMemcpyHostToHost ||
+      (kind != cudaMemcpyDefault && (is_device(to) != to_device || is_device(from) != from_device)))
+    mistake("{}: the kind of the copy is not where its operands are", text(operation));
+}
+
+void copy_row(const Operation& operation, void* to, const void* from, std::size_t bytes) {
+  if (is_device(from))
+    read_range(operation, from, bytes, "the source");
+  else
+    read_host(operation, from, bytes);
+  if (!is_device(to)) return write_host(operation, to, from, bytes);
+  write_range(operation, to, bytes, "the destination");
+  std::memmove(to, from, bytes);
+}
+
+// What a query says: not ready once, so that callers learn to wait, then ready, which the host then knows.
+template <class T>
+cudaError_t query(T& of) {
+  if (!host_knows(of.clock) && !std::exchange(of.asked, true)) return cudaErrorNotReady;
+  host_waits(of.clock);
+  return cudaSuccess;
+}
+
+constexpr struct {
+  cudaError_t code;
+  const char *name, *text;
+} errors[] = {{cudaSuccess, "cudaSuccess", "no error"},
+              {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+              {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+              {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+              {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+              {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"}};
+
+}  // namespace
+
+namespace sy::cuda_host {
+
+void set_device_count(int count) {
+  device_count = count;
+}
+
+}  // namespace sy::cuda_host
+
+const char* cudaGetErrorName(cudaError_t code) {
+  for (const auto& error : errors)
+    if (error.code == code) return error.name;
+  return "unrecognized error code";
+}
+
+const char* cudaGetErrorString(cudaError_t code) {
+  for (const auto& error : errors)
+    if (error.code == code) return error.text;
+  return "unrecognized error code";
+}
+
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+
+// ---- devices ----
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = device_count;
+  return device_count > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= device_count) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (device < 0 || device >= device_count) return cudaErrorInvalidDevice;
+  *properties = {"stand-in", device_bytes(), 227 * 1024, 9, 0, 132, 0, device + 1, 0};
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  *can = device != peer;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  ++counter_values.waits;
+  host_waits_for_all();
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *total = device_bytes();
+  *free = *total - allocated_bytes();
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return cudaDriverGetVersion(version);
+}
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+
+// ---- streams and events ----
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  if (flags != cudaStreamNonBlocking)
+    mistake("a stream that waits for the null stream: create it with cudaStreamNonBlocking");
+  *stream = make_stream();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  check_alive(stream, "cudaStreamDestroy");
+  stream->alive = false;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  check_alive(stream, "cudaStreamSynchronize");
+  ++counter_values.waits;
+  host_waits(stream->clock);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  check_alive(stream, "cudaStreamQuery");
+  return query(*stream);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  check_alive(stream, "cudaStreamWaitEvent");
+  check_alive(event, "cudaStreamWaitEvent");
+  stream->clock.join(event->clock);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = make_event();
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  check_alive(event, "cudaEventDestroy");
+  event->alive = false;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  check_alive(event, "cudaEventRecord");
+  check_alive(stream, "cudaEventRecord");
+  event->clock = stream->clock;
+  event->asked = false;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  check_alive(event, "cudaEventSynchronize");
+  ++counter_values.waits;
+  host_waits(event->clock);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  check_alive(event, "cudaEventQuery");
+  return query(*event);
+}
+
+// ---- memory ----
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  ++counter_values.allocations;
+  *memory = allocate(bytes);
+  return *memory || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+// Waits for all that runs, as the real one does.
+cudaError_t cudaFree(void* memory) {
+  if (memory == nullptr) return cudaSuccess;
+  ++counter_values.frees;
+  host_waits_for_all();
+  release(memory);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
+  ++counter_values.allocations;
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  if (*memory == nullptr) return cudaErrorMemoryAllocation;
+  pinned[static_cast<std::byte*>(*memory)] = bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void* memory) {
+  if (memory == nullptr) return cudaSuccess;
+  ++counter_values.frees;
+  host_waits_for_all();
+  if (pinned.erase(static_cast<const std::byte*>(memory)) == 0)
+    mistake("cudaFreeHost of memory that cudaMallocHost has not given");
+  std::free(memory);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream,
+                            std::source_location where) {
+  const Operation operation = start_operation(stream, "cudaMemcpyAsync", where);
+  if (bytes == 0) return cudaSuccess;
+  check_kind(operation, to, from, kind);
+  copy_row(operation, to, from, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                              std::size_t width, std::size_t height, cudaMemcpyKind kind, cudaStream_t stream,
+                              std::source_location where) {
+  const Operation operation = start_operation(stream, "cudaMemcpy2DAsync", where);
+  if (width > to_pitch || width > from_pitch) return cudaErrorInvalidValue;
+  if (width == 0 || height == 0) return cudaSuccess;
+  check_kind(operation, to, from, kind);
+  for (std::size_t row = 0; row < height; ++row)
+    copy_row(operation, static_cast<std::byte*>(to) + row * to_pitch,
+             static_cast<const std::byte*>(from) + row * from_pitch, width);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream,
+                            std::source_location where) {
+  const Operation operation = start_operation(stream, "cudaMemsetAsync", where);
+  if (bytes == 0) return cudaSuccess;
+  write_range(operation, memory, bytes, "the destination");
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
