@@ -3,7 +3,10 @@
 // Functions that touch memory take, last, where they were called from: the reports name it.
 #pragma once
 
+#include <math.h>
+
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -42,6 +42,12 @@ constexpr std::size_t stack_bytes = 128 * 1024;
 
 // ---- fibers ----
 
+struct Copy {
+  std::byte* to;
+  std::size_t bytes;
+  std::array<std::byte, 16> values;
+};
+
 struct Fiber {
   context::fcontext_t resume = nullptr;
   std::byte* stack = nullptr;
@@ -49,6 +55,7 @@ struct Fiber {
   int thread = 0;
   const char* waits_for = nullptr;  // null: it does not wait
   Where where;
+  std::vector<Copy> copies;  // of its thread, under way
 };
 
 void jump(Fiber& from, Fiber& to);
@@ -194,6 +201,7 @@ void Machine::start_thread() {
   set_thread(running->thread);
   try {
     (*thread)();
+    if (!running->copies.empty()) mistake("the thread ends without waiting for its copies to shared memory");
     ++ended;
     Warp& w = warps[warp];
     w.exited |= 1u << lane;
@@ -247,6 +255,7 @@ void Machine::run_block() {
     for (Fiber& fiber : fibers) {
       fiber.resume = context::make_fcontext(fiber.stack + fiber.stack_size, fiber.stack_size, fiber_main);
       fiber.waits_for = nullptr;
+      fiber.copies.clear();
       idle.push_back(&fiber);
     }
     std::rethrow_exception(std::exchange(error, nullptr));
@@ -280,6 +289,17 @@ int lane() {
 
 std::byte* dynamic_shared() {
   return machine.shared.data();
+}
+
+void start_copy(void* to, std::size_t bytes) {
+  Copy& copy = machine.running->copies.emplace_back(Copy{static_cast<std::byte*>(to), bytes, {}});
+  std::memcpy(copy.values.data(), copy.to, bytes);
+  fill_garbage(copy.to, copy.to + bytes);
+}
+
+void wait_for_copies() {
+  for (const Copy& copy : machine.running->copies) std::memcpy(copy.to, copy.values.data(), copy.bytes);
+  machine.running->copies.clear();
 }
 
 void block_barrier(Where where) {

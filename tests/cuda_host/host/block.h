@@ -26,6 +26,11 @@ int lane();
 std::byte* dynamic_shared();
 void block_barrier(Where where);
 
+// An asynchronous copy of at most 16 bytes, which have just been written, to shared memory: they are there when the thread
+// waits for its copies, and garbage until then.
+void start_copy(void* to, std::size_t bytes);
+void wait_for_copies();
+
 // The exchange under all that lanes of a warp do together. Every lane of `mask` publishes its share, waits until all have,
 // and may then read any of theirs until its Exchange ends:
 //   const Exchange<float4> shares(0xffffffffu, mine);   // at most share_bytes each

@@ -43,24 +43,23 @@ Space& space() {
   return s;
 }
 
-struct Place {
-  std::uintptr_t begin;  // of the allocation
-  Allocation* allocation;
-};
-// The live allocation that holds all of a range. `who` and `what` are for the report.
-template <class Who, class What>
-Place find(std::uintptr_t address, std::size_t bytes, const Who& who, const What& what) {
+// Checks that a range lies in one allocation that lives, and that the access comes after those that it depends on.
+void order_range(const Operation& operation, std::uintptr_t address, std::size_t bytes, bool write,
+                 const std::function<std::string()>& what) {
   auto& all = space().allocations;
   const auto next = all.upper_bound(address);
-  if (next == all.begin()) mistake("{}: {} is not in device memory", who(), what());
-  const auto found = std::prev(next);
-  const std::uintptr_t begin = found->first;
-  if (!is_device(reinterpret_cast<void*>(address))) mistake("{}: {} is not in device memory", who(), what());
-  if (address + bytes > begin + found->second.bytes)
-    mistake("{}: {} of {} bytes reaches beyond its allocation of {} bytes, in which it begins at {}", who(), what(),
-            bytes, found->second.bytes, address - begin);
-  if (!found->second.alive) mistake("{}: {} has been freed", who(), what());
-  return {begin, &found->second};
+  if (next == all.begin() || !is_device(reinterpret_cast<void*>(address)))
+    mistake("{}: {} is not in device memory", text(operation), what());
+  const std::uintptr_t begin = address - std::prev(next)->first;
+  Allocation& allocation = std::prev(next)->second;
+  if (!allocation.alive) mistake("{}: {} has been freed", text(operation), what());
+  if (begin + bytes > allocation.bytes)
+    mistake("{}: {}, {} bytes from {} on, reaches beyond its allocation of {} bytes", text(operation), what(), bytes,
+            begin, allocation.bytes);
+  if (write)
+    allocation.log.write(begin, begin + bytes, operation, what);
+  else
+    allocation.log.read(begin, begin + bytes, operation, what);
 }
 
 std::string describe(const Operand& operand) {
@@ -69,15 +68,8 @@ std::string describe(const Operand& operand) {
 
 void check_order(const Operand& operand, bool write) {
   if (launch_state.number == 0) mistake("the host itself accesses {}", describe(operand));
-  const Operation& operation = launch_state.operation;
-  const auto who = [&] { return text(operation); };
-  const auto what = [&] { return describe(operand); };
-  const Place place = find(operand.begin, operand.end - operand.begin, who, what);
-  const std::size_t begin = operand.begin - place.begin, end = operand.end - place.begin;
-  if (write)
-    place.allocation->log.write(begin, end, operation, what);
-  else
-    place.allocation->log.read(begin, end, operation, what);
+  order_range(launch_state.operation, operand.begin, operand.end - operand.begin, write,
+              [&] { return describe(operand); });
 }
 
 // Compilers are told that nobody writes what a kernel reads through an In.
@@ -148,31 +140,23 @@ void release(void* memory) {
   }
 }
 
-void check_range(const Operation& operation, const void* memory, std::size_t bytes, const char* what) {
-  if (bytes == 0) return;
-  find(
-      reinterpret_cast<std::uintptr_t>(memory), bytes, [&] { return text(operation); }, [&] { return what; });
-}
-
 void read_range(const Operation& operation, const void* memory, std::size_t bytes, const char* what) {
   if (bytes == 0) return;
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  const Place place = find(
-      address, bytes, [&] { return text(operation); }, [&] { return what; });
-  place.allocation->log.read(address - place.begin, address - place.begin + bytes, operation, [&] { return what; });
+  order_range(operation, address, bytes, false, [&] { return what; });
   const std::uint8_t* shadow = shadow_of(address);
-  const auto* bad = std::find_if(shadow, shadow + bytes, [](std::uint8_t s) { return s == uninitialised; });
-  if (bad != shadow + bytes)
-    mistake("{} reads byte {} of {}, which is uninitialised", text(operation), bad - shadow, what);
+  if (const void* bad = std::memchr(shadow, uninitialised, bytes))
+    mistake("{} reads byte {} of {}, which is uninitialised", text(operation),
+            static_cast<const std::uint8_t*>(bad) - shadow, what);
+}
+
+void claim_range(const Operation& operation, void* memory, std::size_t bytes, const char* what) {
+  if (bytes > 0) order_range(operation, reinterpret_cast<std::uintptr_t>(memory), bytes, true, [&] { return what; });
 }
 
 void write_range(const Operation& operation, void* memory, std::size_t bytes, const char* what) {
-  if (bytes == 0) return;
-  const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  const Place place = find(
-      address, bytes, [&] { return text(operation); }, [&] { return what; });
-  place.allocation->log.write(address - place.begin, address - place.begin + bytes, operation, [&] { return what; });
-  std::memset(shadow_of(address), initialised, bytes);
+  claim_range(operation, memory, bytes, what);
+  std::memset(shadow_of(reinterpret_cast<std::uintptr_t>(memory)), initialised, bytes);
 }
 
 Operand* operand_of(ConstView view, DType as, bool writable) {

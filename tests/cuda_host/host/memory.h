@@ -32,8 +32,8 @@ inline std::uint8_t* shadow_of(std::uintptr_t address) {
 // write initialises it.
 void read_range(const Operation& operation, const void* memory, std::size_t bytes, const char* what);
 void write_range(const Operation& operation, void* memory, std::size_t bytes, const char* what);
-// A range that must lie in device memory but whose elements are not all used.
-void check_range(const Operation& operation, const void* memory, std::size_t bytes, const char* what);
+// A range whose content is lost, for the operation's own use.
+void claim_range(const Operation& operation, void* memory, std::size_t bytes, const char* what);
 
 // ---- operands of kernels ----
 

@@ -5,8 +5,11 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "host/memory.h"
 #include "kernels/cuda/context.h"
@@ -29,26 +32,30 @@ struct alignas(sizeof(T) * N) Pack {
 template <class T>
 constexpr int pack_size = 16 / static_cast<int>(sizeof(T));
 
+}  // namespace sy::cuda
+
+namespace sy::cuda_host {
+
 // What In and Out share: a place among the elements of an operand.
 template <class T>
 class Place {
  public:
   Place() = default;
   Place(std::nullptr_t) {}
-  Place(T* at, cuda_host::Operand* operand) : at_(at), operand_(operand) {}
+  Place(T* at, Operand* operand) : at_(at), operand_(operand) {}
   explicit operator bool() const { return operand_ != nullptr; }
   bool operator==(std::nullptr_t) const { return operand_ == nullptr; }
 
   template <class V>
   V read(Index i) const {
-    cuda_host::check_read<sizeof(V)>(operand(), address(i));
+    check_read<sizeof(V)>(operand(), address(i));
     V value;
     __builtin_memcpy(&value, at_ + i, sizeof(V));
     return value;
   }
   template <class V>
   void write(Index i, const V& value) const {
-    cuda_host::check_write<sizeof(V)>(operand(), address(i));
+    check_write<sizeof(V)>(operand(), address(i));
     __builtin_memcpy(at_ + i, &value, sizeof(V));
   }
 
@@ -56,29 +63,38 @@ class Place {
   std::uintptr_t address(Index i) const {
     return reinterpret_cast<std::uintptr_t>(at_) + static_cast<std::uintptr_t>(i) * sizeof(T);
   }
-  cuda_host::Operand& operand() const {
+  Operand& operand() const {
     if (operand_ == nullptr) [[unlikely]]
-      cuda_host::mistake("the kernel uses an operand that is none");
+      mistake("the kernel uses an operand that is none");
     return *operand_;
   }
 
   T* at_ = nullptr;
-  cuda_host::Operand* operand_ = nullptr;
+  Operand* operand_ = nullptr;
 };
 
 template <class T>
-class In : public Place<T> {
+constexpr DType type_of = DTypeOf<T>::value;
+template <>
+constexpr DType type_of<__nv_bfloat16> = DType::bf16;
+
+}  // namespace sy::cuda_host
+
+namespace sy::cuda {
+
+template <class T>
+class In : public cuda_host::Place<T> {
  public:
-  using Place<T>::Place;
+  using cuda_host::Place<T>::Place;
   T operator[](Index i) const { return this->template read<T>(i); }
   In operator+(Index n) const { return {this->at_ + n, this->operand_}; }
   In& operator+=(Index n) { return *this = *this + n; }
 };
 
 template <class T>
-class Out : public Place<T> {
+class Out : public cuda_host::Place<T> {
  public:
-  using Place<T>::Place;
+  using cuda_host::Place<T>::Place;
   // An element that is written, or read where the kernel accumulates.
   class Element {
    public:
@@ -103,17 +119,13 @@ class Out : public Place<T> {
 };
 
 template <class T>
-constexpr DType type_of = DTypeOf<T>::value;
-template <>
-constexpr DType type_of<bf16> = DType::bf16;
-
-template <class T>
 In<T> in(ConstView v) {
-  return {reinterpret_cast<T*>(const_cast<std::byte*>(v.bytes())), cuda_host::operand_of(v, type_of<T>, false)};
+  return {reinterpret_cast<T*>(const_cast<std::byte*>(v.bytes())),
+          cuda_host::operand_of(v, cuda_host::type_of<T>, false)};
 }
 template <class T>
 Out<T> out(View v) {
-  return {reinterpret_cast<T*>(v.bytes()), cuda_host::operand_of(v, type_of<T>, true)};
+  return {reinterpret_cast<T*>(v.bytes()), cuda_host::operand_of(v, cuda_host::type_of<T>, true)};
 }
 
 template <int N, class T>
@@ -127,6 +139,43 @@ Pack<T, N> load(const Out<T>& x, Index i) {
 template <int N, class T>
 void store(const Out<T>& y, Index i, const Pack<T, N>& pack) {
   y.write(i, pack);
+}
+// In shared memory, which kernels hold by plain pointers.
+template <int N, class T>
+Pack<T, N> load(const T* x, Index i) {
+  if (reinterpret_cast<std::uintptr_t>(x + i) % sizeof(Pack<T, N>) != 0)
+    cuda_host::mistake("a pack that is not aligned");
+  return *reinterpret_cast<const Pack<T, N>*>(x + i);
+}
+template <int N, class T>
+void store(T* y, Index i, const Pack<T, N>& pack) {
+  if (reinterpret_cast<std::uintptr_t>(y + i) % sizeof(pack) != 0) cuda_host::mistake("a pack that is not aligned");
+  *reinterpret_cast<Pack<T, N>*>(y + i) = pack;
+}
+// Of a thread: the copies that it has started and not waited for. Those of an earlier block never arrive.
+struct AsyncCopy {
+  std::uint64_t launch;
+  uint3 block;
+  void* to;
+  std::size_t bytes;
+  alignas(16) std::byte values[16];
+};
+inline std::array<std::vector<AsyncCopy>, 1024> async_copies;
+// Until the thread waits, the copy's place holds NaNs.
+template <int N, class T>
+void load_async(T* y, const In<T>& x, Index i) {
+  const Pack<T, N> pack = load<N>(x, i);
+  AsyncCopy& copy = async_copies[threadIdx.x].emplace_back(cuda_host::launch_state.number, blockIdx, y, sizeof pack);
+  std::memcpy(copy.values, &pack, sizeof pack);
+  Pack<T, N> nan;
+  std::memset(&nan, 0xff, sizeof nan);
+  store(y, 0, nan);
+}
+inline void wait_async() {
+  for (const AsyncCopy& copy : async_copies[threadIdx.x])
+    if (copy.launch == cuda_host::launch_state.number && copy.block.x == blockIdx.x && copy.block.y == blockIdx.y)
+      std::memcpy(copy.to, copy.values, copy.bytes);
+  async_copies[threadIdx.x].clear();
 }
 template <class T, int N>
 bool aligned(ConstView v, Index width) {
@@ -147,6 +196,9 @@ T from_float(float x) {
     return x;
   else
     return __float2bfloat16(x);
+}
+inline float exp2_approx(float x) {
+  return std::exp2(x);
 }
 
 // ---- within a warp and a block ----

@@ -1,0 +1,238 @@
+// Products on the host. Of every matrix just its elements are accessed, as host/memory.h has it, not what lies between
+// its columns. bf16 is copied to f32 and the result rounded once.
+#include "cublas_v2.h"
+
+#include <cblas.h>
+
+#include <memory>
+#include <vector>
+
+#include "cuda_bf16.h"
+#include "host/memory.h"
+
+struct cublasContext {
+  cudaStream_t stream = nullptr;
+  void* workspace = nullptr;
+  std::size_t workspace_bytes = 0;
+  bool alive = true;
+};
+
+namespace {
+
+using namespace sy::cuda_host;
+
+std::size_t size_of(cudaDataType type) {
+  return type == CUDA_R_16BF ? 2 : 4;
+}
+
+// A column-major matrix in device memory.
+struct Matrix {
+  std::byte* elements;
+  cudaDataType type;
+  int rows, columns, ld;
+
+  void each_run(auto f) const {
+    const std::size_t run = size_of(type) * static_cast<std::size_t>(rows);
+    if (rows == ld) return f(elements, run * static_cast<std::size_t>(columns));
+    for (int j = 0; j < columns; ++j)
+      f(elements + size_of(type) * static_cast<std::size_t>(ld) * static_cast<std::size_t>(j), run);
+  }
+  std::vector<float> as_f32() const {  // without gaps
+    std::vector<float> result;
+    result.reserve(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns));
+    each_run([&](const std::byte* run, std::size_t bytes) {
+      for (std::size_t at = 0; at < bytes; at += size_of(type))
+        result.push_back(type == CUDA_R_16BF ? float(*reinterpret_cast<const __nv_bfloat16*>(run + at))
+                                             : *reinterpret_cast<const float*>(run + at));
+    });
+    return result;
+  }
+  void assign(const std::vector<float>& values) const {
+    auto value = values.begin();
+    each_run([&](std::byte* run, std::size_t bytes) {
+      for (std::size_t at = 0; at < bytes; at += size_of(type), ++value)
+        if (type == CUDA_R_16BF)
+          *reinterpret_cast<__nv_bfloat16*>(run + at) = *value;
+        else
+          *reinterpret_cast<float*>(run + at) = *value;
+    });
+  }
+};
+
+struct Product {
+  cublasOperation_t op_a, op_b;
+  int m, n, k;
+  float alpha, beta;
+  const void *a, *b;
+  void* c;
+  int lda, ldb, ldc;
+};
+
+struct Types {
+  cudaDataType a, b, c;
+  bool grouped = false;  // then all are alike
+  bool supported() const { return a == b && (c == a || (c == CUDA_R_32F && !grouped)); }
+};
+
+bool valid(const Product& p) {
+  const int rows_a = p.op_a == CUBLAS_OP_N ? p.m : p.k, rows_b = p.op_b == CUBLAS_OP_N ? p.k : p.n;
+  return p.m >= 0 && p.n >= 0 && p.k >= 0 && p.lda >= std::max(1, rows_a) && p.ldb >= std::max(1, rows_b) &&
+         p.ldc >= std::max(1, p.m);
+}
+
+// op(A) without columns longer than needed; OpenBLAS sums.
+void compute(const Operation& operation, const Product& p, const Types& types) {
+  if (p.m == 0 || p.n == 0) return;
+  const bool plain_a = p.op_a == CUBLAS_OP_N, plain_b = p.op_b == CUBLAS_OP_N;
+  const auto matrix = [](const void* elements, cudaDataType type, int rows, int columns, int ld) {
+    return Matrix{static_cast<std::byte*>(const_cast<void*>(elements)), type, rows, columns, ld};
+  };
+  const Matrix a = matrix(p.a, types.a, plain_a ? p.m : p.k, plain_a ? p.k : p.m, p.lda);
+  const Matrix b = matrix(p.b, types.b, plain_b ? p.k : p.n, plain_b ? p.n : p.k, p.ldb);
+  const Matrix c = matrix(p.c, types.c, p.m, p.n, p.ldc);
+  for (const auto& [x, name] : {std::pair(&a, "A"), std::pair(&b, "B"), std::pair(&c, "C")}) {
+    if (reinterpret_cast<std::uintptr_t>(x->elements) % (types.grouped ? 16 : size_of(x->type)) != 0)
+      mistake("{}: the address of {} is not aligned", text(operation), name);
+    if (x != &c || p.beta != 0)
+      x->each_run([&](const std::byte* run, std::size_t bytes) { read_range(operation, run, bytes, name); });
+  }
+  c.each_run([&](std::byte* run, std::size_t bytes) { write_range(operation, run, bytes, "C"); });
+
+  std::vector<float> values_a = a.as_f32(), values_b = b.as_f32();
+  std::vector<float> values_c =
+      p.beta != 0 ? c.as_f32() : std::vector<float>(static_cast<std::size_t>(p.m) * static_cast<std::size_t>(p.n));
+  cblas_sgemm(CblasColMajor, plain_a ? CblasNoTrans : CblasTrans, plain_b ? CblasNoTrans : CblasTrans, p.m, p.n, p.k,
+              p.alpha, values_a.data(), std::max(1, a.rows), values_b.data(), std::max(1, b.rows), p.beta,
+              values_c.data(), p.m);
+  c.assign(values_c);
+}
+
+Operation start(cublasHandle_t handle, const char* what, Where where) {
+  if (handle == nullptr || !handle->alive) mistake("{} at {} with a handle that is none", what, text(where));
+  const Operation operation = start_operation(handle->stream, what, where);
+  if (handle->workspace) claim_range(operation, handle->workspace, handle->workspace_bytes, "the workspace of cuBLAS");
+  return operation;
+}
+
+std::vector<std::unique_ptr<cublasContext>> handles;
+
+}  // namespace
+
+const char* cublasGetStatusName(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS_INVALID_VALUE";
+}
+
+const char* cublasGetStatusString(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_SUCCESS ? "success" : "an invalid value";
+}
+
+cublasStatus_t cublasCreate(cublasHandle_t* handle) {
+  *handle = handles.emplace_back(std::make_unique<cublasContext>()).get();
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasDestroy(cublasHandle_t handle) {
+  if (handle == nullptr || !handle->alive) return CUBLAS_STATUS_NOT_INITIALIZED;
+  handle->alive = false;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasGetVersion(cublasHandle_t, int* version) {
+  *version = 130000;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// As the real one, this takes the workspace away.
+cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
+  handle->stream = stream;
+  handle->workspace = nullptr;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t mode) {
+  if (mode == CUBLAS_TF32_TENSOR_OP_MATH) mistake("cublasSetMathMode allows TF32");
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t bytes) {
+  handle->workspace = workspace;
+  handle->workspace_bytes = bytes;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
+                            const void* alpha, const void* a, cudaDataType type_a, int lda, const void* b,
+                            cudaDataType type_b, int ldb, const void* beta, void* c, cudaDataType type_c, int ldc,
+                            cublasComputeType_t compute_type, cublasGemmAlgo_t algorithm, Where where) {
+  return cublasGemmStridedBatchedEx(handle, op_a, op_b, m, n, k, alpha, a, type_a, lda, 0, b, type_b, ldb, 0, beta, c,
+                                    type_c, ldc, 0, 1, compute_type, algorithm, where);
+}
+
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,
+                                          int n, int k, const void* alpha, const void* a, cudaDataType type_a, int lda,
+                                          long long stride_a, const void* b, cudaDataType type_b, int ldb,
+                                          long long stride_b, const void* beta, void* c, cudaDataType type_c, int ldc,
+                                          long long stride_c, int count, cublasComputeType_t, cublasGemmAlgo_t,
+                                          Where where) {
+  const Operation operation = start(handle, "a cuBLAS product", where);
+  const Types types{type_a, type_b, type_c};
+  if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const auto at = [](auto* x, long long elements, cudaDataType type) {
+    return reinterpret_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(x))) +
+           elements * static_cast<long long>(size_of(type));
+  };
+  for (int i = 0; i < count; ++i) {
+    const Product product{op_a,
+                          op_b,
+                          m,
+                          n,
+                          k,
+                          *static_cast<const float*>(alpha),
+                          *static_cast<const float*>(beta),
+                          at(a, i * stride_a, type_a),
+                          at(b, i * stride_b, type_b),
+                          at(c, i * stride_c, type_c),
+                          lda,
+                          ldb,
+                          ldc};
+    if (!valid(product)) return CUBLAS_STATUS_INVALID_VALUE;
+    compute(operation, product, types);
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOperation_t op_a[],
+                                          const cublasOperation_t op_b[], const int m[], const int n[], const int k[],
+                                          const void* alpha, const void* const a[], cudaDataType type_a,
+                                          const int lda[], const void* const b[], cudaDataType type_b, const int ldb[],
+                                          const void* beta, void* const c[], cudaDataType type_c, const int ldc[],
+                                          int group_count, const int group_size[], cublasComputeType_t, Where where) {
+  const Operation operation = start(handle, "a grouped cuBLAS product", where);
+  const Types types{type_a, type_b, type_c, true};
+  if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  std::size_t count = 0;
+  for (int g = 0; g < group_count; ++g) count += static_cast<std::size_t>(group_size[g]);
+  read_range(operation, a, count * sizeof *a, "the list of A");
+  read_range(operation, b, count * sizeof *b, "the list of B");
+  read_range(operation, c, count * sizeof *c, "the list of C");
+  std::size_t i = 0;
+  for (int g = 0; g < group_count; ++g)
+    for (int j = 0; j < group_size[g]; ++j, ++i) {
+      const Product product{op_a[g],
+                            op_b[g],
+                            m[g],
+                            n[g],
+                            k[g],
+                            static_cast<const float*>(alpha)[g],
+                            static_cast<const float*>(beta)[g],
+                            a[i],
+                            b[i],
+                            c[i],
+                            lda[g],
+                            ldb[g],
+                            ldc[g]};
+      if (!valid(product)) return CUBLAS_STATUS_INVALID_VALUE;
+      compute(operation, product, types);
+    }
+  return CUBLAS_STATUS_SUCCESS;
+}
