@@ -1,9 +1,10 @@
 // A LIFO allocator of device memory. A step needs the same buffers again and again, so they are carved from blocks
 // that stay. Memory is given back in the reverse order of its taking: rewind(mark) frees all that was taken since
-// mark(). A fixed arena (one block, sized before the first step) throws Failure where a growing one takes a new block.
+// mark().
 //
 // Two arenas serve a training step: `saved`, whose content lives from a layer's forward to its backward, and `scratch`,
-// whose content dies with the function that took it (Arena::Scope).
+// whose content dies with the function that took it (Arena::Scope). They grow by blocks, or share one FixedBlock, sized
+// before the first step, from its two ends: what one leaves, the other may take.
 #pragma once
 
 #include <functional>
@@ -13,16 +14,31 @@
 
 namespace sy {
 
+enum class End { low, high };
+
+// One block for two arenas.
+class FixedBlock {
+ public:
+  FixedBlock(DeviceMemory memory, Index bytes) : memory_(std::move(memory)), bytes_(bytes) {}
+  Index bytes() const { return bytes_; }
+
+ private:
+  friend class Arena;
+  DeviceMemory memory_;
+  Index bytes_;
+  Index used_[2] = {0, 0};  // from each end
+};
+
 class Arena {
  public:
   using Allocate = std::function<DeviceMemory(Index bytes)>;
   static constexpr Index alignment = 256;
   static constexpr Index block_bytes = Index{1} << 20;
 
-  // capacity 0: grows by blocks of at least block_bytes. Otherwise holds exactly that many bytes.
-  explicit Arena(Allocate allocate, Index capacity = 0) : allocate_(std::move(allocate)), fixed_(capacity > 0) {
-    if (fixed_) add_block(capacity);
-  }
+  // Grows by blocks of at least block_bytes.
+  explicit Arena(Allocate allocate) : allocate_(std::move(allocate)) {}
+  // Takes from one end of a block, which must outlive it. Throws Failure where the ends would meet.
+  Arena(FixedBlock& block, End end) : fixed_(&block), end_(end) {}
 
   struct Mark {
     std::size_t block;
@@ -31,23 +47,21 @@ class Arena {
   };
 
   View take(Shape shape, DType dtype) {
-    if (in_use_ == 0 && blocks_.size() > 1) join_blocks();
     const Index bytes = (shape.elements() * size_of(dtype) + alignment - 1) / alignment * alignment;
+    if (fixed_) return {take_fixed(bytes), shape, dtype};
+    if (in_use_ == 0 && blocks_.size() > 1) join_blocks();
     while (current_ >= blocks_.size() || used_ + bytes > blocks_[current_].bytes) {
       if (current_ + 1 < blocks_.size()) {
         ++current_;
-        used_ = 0;
       } else {
-        if (fixed_) fail("the step needs more memory than the {} bytes planned: lower train.micro_batch", reserved_);
         add_block(std::max(bytes, block_bytes));
         current_ = blocks_.size() - 1;
-        used_ = 0;
       }
+      used_ = 0;
     }
     std::byte* data = blocks_[current_].memory.get() + used_;
     used_ += bytes;
-    in_use_ += bytes;
-    peak_ = std::max(peak_, in_use_);
+    count(bytes);
     return {data, shape, dtype};
   }
   View f32(Shape shape) { return take(shape, DType::f32); }
@@ -58,11 +72,12 @@ class Arena {
     current_ = m.block;
     used_ = m.used;
     in_use_ = m.in_use;
+    if (fixed_) fixed_->used_[static_cast<int>(end_)] = in_use_;
   }
 
-  Index in_use() const { return in_use_; }      // bytes taken now
-  Index peak() const { return peak_; }          // the most ever taken
-  Index reserved() const { return reserved_; }  // bytes asked of the device
+  Index in_use() const { return in_use_; }                                // bytes taken now
+  Index peak() const { return peak_; }                                    // the most ever taken
+  Index reserved() const { return fixed_ ? fixed_->bytes_ : reserved_; }  // bytes asked of the device
 
   // Frees on leaving a scope what was taken within it.
   class Scope {
@@ -82,6 +97,23 @@ class Arena {
     DeviceMemory memory;
     Index bytes;
   };
+  void count(Index bytes) {
+    in_use_ += bytes;
+    peak_ = std::max(peak_, in_use_);
+  }
+  std::byte* take_fixed(Index bytes) {
+    Index& mine = fixed_->used_[static_cast<int>(end_)];
+    const Index other = fixed_->used_[1 - static_cast<int>(end_)];
+    if (mine + bytes + other > fixed_->bytes_)
+      fail(
+          "a step needs more memory than the {:.1f} GB left for activations, as some experts get more tokens than "
+          "others: "
+          "lower train.micro_batch, set train.recompute = true or moe.capacity_factor, or use more ranks",
+          static_cast<double>(fixed_->bytes_) / 1e9);
+    mine += bytes;
+    count(bytes);
+    return fixed_->memory_.get() + (end_ == End::low ? mine - bytes : fixed_->bytes_ / alignment * alignment - mine);
+  }
   void add_block(Index bytes) {
     blocks_.push_back({allocate_(bytes), bytes});
     reserved_ += bytes;
@@ -97,7 +129,8 @@ class Arena {
   }
 
   Allocate allocate_;
-  bool fixed_;
+  FixedBlock* fixed_ = nullptr;
+  End end_ = End::low;
   std::vector<Block> blocks_;
   std::size_t current_ = 0;
   Index used_ = 0, in_use_ = 0, peak_ = 0, reserved_ = 0;

@@ -21,7 +21,17 @@ class Operands {
   const Operands& optional(const char* name, ConstView v, const Shape& shape, DType dtype = DType::f32) const {
     return v ? is(name, v, shape, dtype) : *this;
   }
-  // Only the number of dimensions and the type are known: the other operands follow from this one.
+  // The same for an operand of weights, activations or their gradients: f32 or bf16, as `like` is.
+  const Operands& same(const char* name, ConstView v, const Shape& shape, ConstView like) const {
+    return is(name, v, shape, like.dtype());
+  }
+  // Only the number of dimensions is known: the other operands follow from this one.
+  const Operands& real(const char* name, ConstView v, int dims) const {
+    SY_ASSERT(v.dtype() == DType::f32 || v.dtype() == DType::bf16, "{}: {} is {}, not f32 or bf16", operation_, name,
+              info(v.dtype()).name);
+    return this->dims(name, v, dims, v.dtype());
+  }
+  // Only the number of dimensions and the type are known.
   const Operands& dims(const char* name, ConstView v, int dims, DType dtype = DType::f32) const {
     SY_ASSERT(v.shape().size() == dims && v.dtype() == dtype, "{}: {} is {} {}, not {} with {} dimensions", operation_,
               name, info(v.dtype()).name, v.shape().str(), info(dtype).name, dims);
@@ -64,6 +74,18 @@ void Backend::to_host(ConstView x, void* host) {
   do_to_host(x, host);
 }
 
+void Backend::begin_read(ConstView x) {
+  SY_ASSERT(reading_ == 0 && x.size_bytes() <= read_limit, "begin_read of {} bytes, {} under way", x.size_bytes(),
+            reading_);
+  reading_ = x.size_bytes();
+  if (reading_ > 0) do_begin_read(x);
+}
+
+void Backend::end_read(void* host) {
+  if (reading_ > 0) do_end_read(host, reading_);
+  reading_ = 0;
+}
+
 void Backend::fill(View x, float value) {
   if (x.elements() == 0) return;
   SY_ASSERT(x, "fill: {} is none", x.shape().str());
@@ -79,76 +101,87 @@ void Backend::copy(ConstView x, View y) {
   do_copy(x, y);
 }
 
-void Backend::add(ConstView x, View y) {
-  Operands("add").is("x", x, y.shape()).is("y", y, y.shape());
-  if (y.elements() > 0) do_add(x, y);
+void Backend::convert(ConstView x, View y) {
+  const Operands check("convert");
+  check.real("x", x, x.shape().size()).real("y", y, x.shape().size()).is("y", y, x.shape(), y.dtype());
+  if (x.dtype() == y.dtype()) return copy(x, y);
+  if (y.elements() > 0) do_convert(x, y);
 }
 
-void Backend::scale(View x, float factor) {
-  Operands("scale").is("x", x, x.shape());
-  if (x.elements() > 0) do_scale(x, factor);
+void Backend::add(ConstView x, View y) {
+  Operands("add").real("x", x, y.shape().size()).same("x", x, y.shape(), y).same("y", y, y.shape(), x);
+  if (y.elements() > 0) do_add(x, y);
 }
 
 void Backend::sum_squares(ConstView x, View out) {
   Operands("sum_squares").is("x", x, x.shape()).is("out", out, {1}, DType::f64);
-  if (x.elements() == 0) return fill(out, 0);
-  do_sum_squares(x, out);
+  if (x.elements() > 0) do_sum_squares(x, out);
 }
 
 // ---- products ----
 
 void Backend::gemm(const Gemm& desc, ConstView a, ConstView b, View c) {
   const Operands check("gemm");
-  check.dims("a", a, 2).dims("b", b, 2).dims("c", c, 2);
+  check.real("a", a, 2).real("b", b, 2).real("c", c, 2);
   const Index m = c.dim(0), n = c.dim(1), q = a.dim(desc.transpose_a ? 0 : 1);
-  check.is("a", a, desc.transpose_a ? Shape{q, m} : Shape{m, q})
-      .is("b", b, desc.transpose_b ? Shape{n, q} : Shape{q, n});
+  check.same("a", a, desc.transpose_a ? Shape{q, m} : Shape{m, q}, a)
+      .same("b", b, desc.transpose_b ? Shape{n, q} : Shape{q, n}, a)
+      .is("c", c, {m, n}, c.dtype() == DType::f32 ? DType::f32 : a.dtype());
   if (c.elements() == 0 || (q == 0 && desc.accumulate)) return;
   if (q == 0) return fill(c, 0);
   do_gemm(desc, a, b, c);
 }
 
-void Backend::grouped_gemm(ConstView x, ConstView w, ConstView offsets, View y) {
+namespace {
+
+void check_groups_of(const Operands& check, const Groups& groups, Index experts, Index rows) {
+  check.is("offsets", groups.offsets, {experts + 1}, DType::i32);
+  SY_ASSERT(groups.host && groups.host[0] == 0 && groups.host[experts] == rows, "{} rows in groups of {}", rows,
+            groups.host ? groups.host[experts] : 0);
+}
+
+}  // namespace
+
+void Backend::grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) {
   const Operands check("grouped_gemm");
-  check.dims("w", w, 3).dims("x", x, 2);
+  check.real("w", w, 3).real("x", x, 2);
   const Index rows = x.dim(0), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
-  check.is("x", x, {rows, q}).is("offsets", offsets, {experts + 1}, DType::i32).is("y", y, {rows, n});
+  check.same("x", x, {rows, q}, w).same("y", y, {rows, n}, w);
+  check_groups_of(check, groups, experts, rows);
   if (y.elements() == 0) return;
   if (q == 0) return fill(y, 0);
-  do_grouped_gemm(x, w, offsets, y);
+  do_grouped_gemm(x, w, groups, y);
 }
 
-void Backend::grouped_gemm_input(ConstView dy, ConstView w, ConstView offsets, View dx) {
+void Backend::grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) {
   const Operands check("grouped_gemm_input");
-  check.dims("w", w, 3).dims("dy", dy, 2);
+  check.real("w", w, 3).real("dy", dy, 2);
   const Index rows = dy.dim(0), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
-  check.is("dy", dy, {rows, n}).is("offsets", offsets, {experts + 1}, DType::i32).is("dx", dx, {rows, q});
+  check.same("dy", dy, {rows, n}, w).same("dx", dx, {rows, q}, w);
+  check_groups_of(check, groups, experts, rows);
   if (dx.elements() == 0) return;
   if (n == 0) return fill(dx, 0);
-  do_grouped_gemm_input(dy, w, offsets, dx);
+  do_grouped_gemm_input(dy, w, groups, dx);
 }
 
-void Backend::grouped_gemm_weight(ConstView dy, ConstView x, ConstView offsets, View dw) {
+void Backend::grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) {
   const Operands check("grouped_gemm_weight");
-  check.dims("dw", dw, 3).dims("x", x, 2);
+  check.dims("dw", dw, 3).real("x", x, 2);
   const Index rows = x.dim(0), experts = dw.dim(0), n = dw.dim(1), q = dw.dim(2);
-  check.is("dy", dy, {rows, n})
-      .is("x", x, {rows, q})
-      .is("offsets", offsets, {experts + 1}, DType::i32)
-      .is("dw", dw, dw.shape());
-  if (rows > 0 && dw.elements() > 0) do_grouped_gemm_weight(dy, x, offsets, dw);
+  check.same("dy", dy, {rows, n}, x).same("x", x, {rows, q}, x);
+  check_groups_of(check, groups, experts, rows);
+  if (rows > 0 && dw.elements() > 0) do_grouped_gemm_weight(dy, x, groups, dw);
 }
 
-void Backend::bias_forward(ConstView bias, ConstView row_scale, View y) {
+void Backend::bias_forward(ConstView bias, View y) {
   const Operands check("bias_forward");
-  check.dims("y", y, 2);
-  check.is("bias", bias, {y.dim(1)}).optional("row_scale", row_scale, {y.dim(0)});
-  if (y.elements() > 0) do_bias_forward(bias, row_scale, y);
+  check.real("y", y, 2).same("bias", bias, {y.dim(1)}, y);
+  if (y.elements() > 0) do_bias_forward(bias, y);
 }
 
 void Backend::bias_backward(ConstView dy, View dbias) {
   const Operands check("bias_backward");
-  check.dims("dy", dy, 2).is("dbias", dbias, {dy.dim(1)});
+  check.real("dy", dy, 2).is("dbias", dbias, {dy.dim(1)});
   if (dy.elements() > 0) do_bias_backward(dy, dbias);
 }
 
@@ -157,9 +190,10 @@ void Backend::bias_backward(ConstView dy, View dbias) {
 void Backend::norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats) {
   const Operands check("norm_forward");
   SY_ASSERT(desc.kind != NormKind::none, "norm_forward: no norm to compute");
-  check.dims("x", x, 2);
+  check.real("x", x, 2);
   const Index t = x.dim(0), d = x.dim(1);
-  check.is("weight", weight, {d}).optional("bias", bias, {d}).is("y", y, {t, d}).is("stats", stats, {t, 2});
+  check.same("weight", weight, {d}, x).same("y", y, {t, d}, x).is("stats", stats, {t, 2});
+  if (bias) check.same("bias", bias, {d}, x);
   if (x.elements() == 0) return fill(stats, 0);
   do_norm_forward(desc, x, weight, bias, y, stats);
 }
@@ -168,12 +202,12 @@ void Backend::norm_backward(const NormDesc& desc, ConstView dy, ConstView x, Con
                             View dweight, View dbias) {
   const Operands check("norm_backward");
   SY_ASSERT(desc.kind != NormKind::none, "norm_backward: no norm to compute");
-  check.dims("x", x, 2);
+  check.real("x", x, 2);
   const Index t = x.dim(0), d = x.dim(1);
-  check.is("dy", dy, {t, d})
-      .is("weight", weight, {d})
+  check.same("dy", dy, {t, d}, x)
+      .same("weight", weight, {d}, x)
       .is("stats", stats, {t, 2})
-      .is("dx", dx, {t, d})
+      .same("dx", dx, {t, d}, x)
       .is("dweight", dweight, {d})
       .optional("dbias", dbias, {d});
   if (x.elements() > 0) do_norm_backward(desc, dy, x, weight, stats, dx, dweight, dbias);
@@ -183,21 +217,21 @@ void Backend::norm_backward(const NormDesc& desc, ConstView dy, ConstView x, Con
 
 void Backend::activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
   const Operands check("activation_forward");
-  check.dims("y", y, 2);
+  check.real("y", y, 2);
   const Index r = y.dim(0), f = y.dim(1);
-  check.is("h", h, {r, desc.gated ? 2 * f : f}).optional("row_scale", row_scale, {r});
+  check.same("h", h, {r, desc.gated ? 2 * f : f}, y).optional("row_scale", row_scale, {r});
   if (y.elements() > 0) do_activation_forward(desc, h, row_scale, y);
 }
 
 void Backend::activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
                                   View drow_scale) {
   const Operands check("activation_backward");
-  check.dims("dy", dy, 2);
+  check.real("dy", dy, 2);
   const Index r = dy.dim(0), f = dy.dim(1);
   const Shape hidden = {r, desc.gated ? 2 * f : f};
-  check.is("h", h, hidden)
+  check.same("h", h, hidden, dy)
       .optional("row_scale", row_scale, {r})
-      .is("dh", dh, hidden)
+      .same("dh", dh, hidden, dy)
       .optional("drow_scale", drow_scale, {r});
   if (dy.elements() == 0) {
     if (drow_scale) fill(drow_scale, 0);
@@ -210,7 +244,7 @@ void Backend::activation_backward(const FfnActivation& desc, ConstView dy, Const
 
 void Backend::rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) {
   const Operands check("rope");
-  check.dims("x", x, 3).dims("table", table, 3);
+  check.real("x", x, 3).dims("table", table, 3);
   check.is("positions", positions, {x.dim(0)}, DType::i32).is("table", table, {table.dim(0), table.dim(1), 2});
   SY_ASSERT(heads >= 0 && heads <= x.dim(1) && 2 * table.dim(1) <= x.dim(2), "rope: {} heads of x {} by table {}",
             heads, x.shape().str(), table.shape().str());
@@ -226,7 +260,7 @@ struct AttentionShapes {
 };
 
 AttentionShapes attention_shapes(const char* operation, ConstView qkv, ConstView out) {
-  Operands(operation).dims("qkv", qkv, 4).dims("out", out, 4);
+  Operands(operation).real("qkv", qkv, 4).real("out", out, 4);
   const Index b = out.dim(0), s = out.dim(1), h = out.dim(2), hd = out.dim(3), k = (qkv.dim(2) - h) / 2;
   SY_ASSERT(k > 0 && h % k == 0 && hd > 0, "{}: qkv {} does not hold the heads of out {}", operation, qkv.shape().str(),
             out.shape().str());
@@ -237,7 +271,10 @@ AttentionShapes attention_shapes(const char* operation, ConstView qkv, ConstView
 
 void Backend::attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) {
   const AttentionShapes shapes = attention_shapes("attention_forward", qkv, out);
-  Operands("attention_forward").is("qkv", qkv, shapes.qkv).is("out", out, shapes.out).is("lse", lse, shapes.lse);
+  Operands("attention_forward")
+      .same("qkv", qkv, shapes.qkv, qkv)
+      .same("out", out, shapes.out, qkv)
+      .is("lse", lse, shapes.lse);
   if (out.elements() > 0) do_attention_forward(desc, qkv, out, lse);
 }
 
@@ -245,10 +282,11 @@ void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, Cons
                                  View dqkv) {
   const AttentionShapes shapes = attention_shapes("attention_backward", qkv, out);
   Operands("attention_backward")
-      .is("dout", dout, shapes.out)
-      .is("qkv", qkv, shapes.qkv)
+      .same("dout", dout, shapes.out, qkv)
+      .same("qkv", qkv, shapes.qkv, qkv)
+      .same("out", out, shapes.out, qkv)
       .is("lse", lse, shapes.lse)
-      .is("dqkv", dqkv, shapes.qkv);
+      .same("dqkv", dqkv, shapes.qkv, qkv);
   if (out.elements() > 0) do_attention_backward(desc, dout, qkv, out, lse, dqkv);
 }
 
@@ -297,7 +335,8 @@ void Backend::route_backward(const RouteDesc& desc, ConstView logits, ConstView 
       .is("weights", weights, chosen)
       .is("dweights", dweights, chosen)
       .is("dprobability", dprobability, {dprobability.dim(0), e})
-      .is("dlogits", dlogits, {t, e});
+      .is("dlogits", dlogits, {t, e}, dlogits.dtype())
+      .real("dlogits", dlogits, 2);
   if (t > 0) do_route_backward(desc, logits, experts, weights, dweights, dprobability, z_factor, dlogits);
 }
 
@@ -312,30 +351,60 @@ void Backend::capacity(const CapacityDesc& desc, ConstView experts, ConstView we
   if (experts.elements() > 0) do_capacity(desc, experts, weights, groups, num_experts, keep);
 }
 
-void Backend::sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots, View counts) {
+void Backend::sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
+                               View slots, View counts) {
   const Operands check("sort_assignments");
   check.dims("experts", experts, 2, DType::i32).dims("counts", counts, 1, DType::i32);
-  const Index n = experts.elements();
+  const Index n = experts.elements() * split.parts, t = experts.dim(0), k = experts.dim(1);
+  SY_ASSERT(split.owners > 0 && split.parts > 0 && counts.dim(0) % (split.owners * split.parts) == 0,
+            "sort_assignments: {} counts of {} owners and {} parts", counts.dim(0), split.owners, split.parts);
   check.is("keep", keep, experts.shape(), DType::i32)
       .is("rows", rows, {n}, DType::i32)
       .is("tokens", tokens, {n}, DType::i32)
-      .is("slots", slots, experts.shape(), DType::i32);
-  SY_ASSERT(n <= INT32_MAX, "sort_assignments: {} assignments, numbered with 31 bits", n);
+      .is("slots", slots, {t, k * split.parts}, DType::i32);
+  SY_ASSERT(n <= INT32_MAX, "sort_assignments: {} rows, numbered with 31 bits", n);
   if (n == 0) return fill(counts, 0);
-  do_sort_assignments(experts, keep, rows, tokens, slots, counts);
+  do_sort_assignments(split, experts, keep, rows, tokens, slots, counts);
+}
+
+void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
+                      ConstView kept, ConstView z_squared, View dprobability, View stats) {
+  const Operands check("balance");
+  check.dims("counts", counts, 2, DType::i32).dims("scope_counts", scope_counts, 2, DType::i32);
+  const Index g = counts.dim(0), e = counts.dim(1), n = scope_counts.dim(0);
+  SY_ASSERT(desc.per_scope > 0 && n > 0 && n % desc.per_scope == 0 && e % desc.split.owners == 0,
+            "balance: {} segments in scopes of {}, {} experts of {} owners", n, desc.per_scope, e, desc.split.owners);
+  check.is("scope_counts", scope_counts, {n, e}, DType::i32)
+      .is("probability", probability, {g, e})
+      .is("kept", kept, {e * desc.split.parts}, DType::i32)
+      .is("z_squared", z_squared, {1}, DType::f64)
+      .is("dprobability", dprobability, {g, e})
+      .optional("stats", stats, {3 * e + 2}, DType::f64);
+  if (counts.elements() > 0) do_balance(desc, counts, scope_counts, probability, kept, z_squared, dprobability, stats);
+}
+
+void Backend::order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) {
+  const Operands check("order_arrivals");
+  check.dims("counts", counts, 2, DType::i32)
+      .dims("offsets", offsets, 1, DType::i32)
+      .dims("order", order, 1, DType::i32);
+  SY_ASSERT(offsets.dim(0) > 0 && first >= 0 && first + offsets.dim(0) - 1 <= counts.dim(1),
+            "order_arrivals: {} experts from {} on of {}", offsets.dim(0) - 1, first, counts.dim(1));
+  check.is("inverse", inverse, order.shape(), DType::i32);
+  do_order_arrivals(counts, first, offsets, order, inverse);
 }
 
 void Backend::gather_rows(ConstView x, ConstView index, View y) {
   const Operands check("gather_rows");
-  check.dims("x", x, 2).dims("y", y, 2);
-  check.is("index", index, {y.dim(0)}, DType::i32).is("y", y, {y.dim(0), x.dim(1)});
+  check.real("x", x, 2).real("y", y, 2);
+  check.is("index", index, {y.dim(0)}, DType::i32).same("y", y, {y.dim(0), x.dim(1)}, x);
   if (y.elements() > 0) do_gather_rows(x, index, y);
 }
 
 void Backend::combine_rows(ConstView x, ConstView slots, bool accumulate, View y) {
   const Operands check("combine_rows");
-  check.dims("x", x, 2).dims("slots", slots, 2, DType::i32);
-  check.is("y", y, {slots.dim(0), x.dim(1)});
+  check.real("x", x, 2).dims("slots", slots, 2, DType::i32);
+  check.same("y", y, {slots.dim(0), x.dim(1)}, x);
   if (y.elements() > 0) do_combine_rows(x, slots, accumulate, y);
 }
 
@@ -343,13 +412,14 @@ void Backend::combine_rows(ConstView x, ConstView slots, bool accumulate, View y
 
 void Backend::embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) {
   const Operands check("embedding_forward");
-  check.dims("ids", ids, 1, DType::i32).dims("table", table, 2).is("y", y, {ids.dim(0), table.dim(1)});
+  check.dims("ids", ids, 1, DType::i32).real("table", table, 2).same("y", y, {ids.dim(0), table.dim(1)}, table);
   if (y.elements() > 0) do_embedding_forward(ids, table, vocab_begin, y);
 }
 
 void Backend::embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
   const Operands check("embedding_backward");
-  check.dims("ids", ids, 1, DType::i32).dims("dtable", dtable, 2).is("dy", dy, {ids.dim(0), dtable.dim(1)});
+  check.dims("ids", ids, 1, DType::i32).dims("dtable", dtable, 2).real("dy", dy, 2);
+  check.is("dy", dy, {ids.dim(0), dtable.dim(1)}, dy.dtype());
   if (dy.elements() > 0 && dtable.elements() > 0) do_embedding_backward(ids, dy, vocab_begin, dtable);
 }
 
@@ -372,28 +442,42 @@ void Backend::cross_entropy_loss(ConstView stats, ConstView targets, View lse, V
   if (t > 0) do_cross_entropy_loss(stats, targets, lse, loss);
 }
 
-void Backend::cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
-                                     float z_factor, View logits) {
+void Backend::loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) {
+  const Operands check("loss_sums");
+  check.dims("losses", losses, 1).is("lse", lse, losses.shape()).is("targets", targets, losses.shape(), DType::i32);
+  check.is("sums", sums, {2}, DType::f64);
+  if (losses.elements() > 0) do_loss_sums(losses, lse, targets, sums);
+}
+
+void Backend::cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
+                                     float factor, float z_factor, View dlogits) {
   const Operands check("cross_entropy_backward");
-  check.dims("logits", logits, 2);
+  check.dims("logits", logits, 2).real("dlogits", dlogits, 2);
   check.is("targets", targets, {logits.dim(0)}, DType::i32).is("lse", lse, {logits.dim(0)});
-  if (logits.elements() > 0) do_cross_entropy_backward(desc, targets, lse, factor, z_factor, logits);
+  check.is("dlogits", dlogits, logits.shape(), dlogits.dtype());
+  if (logits.elements() > 0) do_cross_entropy_backward(desc, logits, targets, lse, factor, z_factor, dlogits);
 }
 
 // ---- optimizer ----
 
-void Backend::adamw(const AdamW& desc, ConstView g, View w, View m, View v) {
+void Backend::clip_factor(ConstView squares, float clip, View factor) {
+  Operands("clip_factor").is("squares", squares, {1}, DType::f64).is("factor", factor, {1});
+  do_clip_factor(squares, clip, factor);
+}
+
+void Backend::adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded) {
   const Operands check("adamw");
-  check.dims("w", w, 1).is("g", g, w.shape()).is("m", m, w.shape()).is("v", v, w.shape());
-  if (w.elements() > 0) do_adamw(desc, g, w, m, v);
+  check.dims("w", w, 1).is("factor", factor, {1}).is("g", g, w.shape()).is("m", m, w.shape()).is("v", v, w.shape());
+  check.optional("rounded", rounded, w.shape(), DType::bf16);
+  if (w.elements() > 0) do_adamw(desc, factor, g, w, m, v, rounded);
 }
 
 // ---- the backends by name ----
 
-std::unique_ptr<Backend> make_backend(std::string_view name) {
-  if (name == "auto") return cuda_available() ? make_cuda() : make_cpu();
+std::unique_ptr<Backend> make_backend(std::string_view name, int local_rank) {
+  if (name == "auto") return cuda_available() ? make_cuda(local_rank) : make_cpu();
   if (name == "cpu") return make_cpu();
-  if (name == "cuda") return make_cuda();
+  if (name == "cuda") return make_cuda(local_rank);
   bad_input("run.backend = {}: there is no such backend: use auto, cpu or cuda", name);
 }
 

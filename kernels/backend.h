@@ -1,14 +1,17 @@
-// What one device computes: about thirty coarse, fused operations on contiguous views.
+// What one device computes: about forty coarse, fused operations on contiguous views.
 //
 // The public functions check shapes and dtypes once and call the protected virtual do_* of the implementation
 // (cpu/, cuda/, dry/). They know no model and no rank. Conventions:
 //   * Dimensions: B sequences, S positions, T = B*S tokens, D width, H query heads, K kv heads, hd head width,
 //     E experts, F ffn width, V vocabulary (or the part of it held here), k choices, R routed rows, G token groups.
 //   * Weights are [out, in], as in y = x W^T.
+//   * Weights, activations and their gradients are of one type, f32 or bf16: every operand marked `c` of a call has it.
+//     All others are f32 unless another type is named: statistics, scores, losses, the gradients of parameters, and
+//     the optimizer's state. Sums are taken in f32 at least and rounded once.
 //   * "+=" in a comment: the operation accumulates. Otherwise it overwrites every element of its outputs.
 //   * A result never depends on the number of threads or on their timing, and a row of a product, norm, activation or
 //     attention output depends only on its own inputs, never on how many rows share the call.
-//   * Operations run in order on one stream; a caller that reads results on the host calls synchronize() first.
+//   * Operations run in order on one stream, and the host does not wait for them but in to_host, end_read and synchronize.
 //   * Every size may be zero.
 #pragma once
 
@@ -67,10 +70,30 @@ struct CrossEntropyDesc {
   float softcap = 0.0f;   // cap * tanh(logit / cap); 0: none
 };
 
+// Experts as the ranks of an expert-parallel group hold them: `owners` ranks with equal runs of them, each of which is
+// `parts` times a part of the experts (rows go to all parts).
+struct ExpertSplit {
+  Index owners = 1, parts = 1;
+};
+
+// The scopes of a load-balance loss: N segments of tokens, each `per_scope` consecutive ones a scope; those of a call are
+// number `first` and the following.
+struct BalanceDesc {
+  Index first = 0, per_scope = 1;
+  double factor = 0;    // of the loss: factor * sum over scopes and experts of assignments * probability
+  double z_factor = 0;  // of the sum of squared logsumexps
+  ExpertSplit split;    // of the kept counts
+};
+
+// Rows of each expert: group e owns rows [offsets[e], offsets[e + 1]), offsets[0] = 0.
+struct Groups {
+  ConstView offsets;         // [E + 1] i32
+  const std::int32_t* host;  // the same on the host
+};
+
 struct AdamW {
   float lr, beta1, beta2, eps, weight_decay;
-  float bias1, bias2;    // 1 - beta1^step, 1 - beta2^step
-  float grad_scale = 1;  // multiplies the gradient: the clipping factor
+  float bias1, bias2;  // 1 - beta1^step, 1 - beta2^step
 };
 
 class Backend {
@@ -81,50 +104,61 @@ class Backend {
 
   // ---- memory ----
   virtual DeviceMemory allocate(Index bytes) = 0;  // aligned to 256 bytes, content undefined
+  virtual Index free_bytes() const = 0;            // that can still be allocated
+  virtual bool on_host() const { return true; }    // its memory is the host's: MPI may read it
+  // Which of its machine's devices it is, in words that another process on it would use too.
+  virtual std::string device_id() const { return {}; }
   virtual void synchronize() {}
+  // As many logits as are worth computing at once.
+  virtual Index logits_at_once() const { return Index{4} << 20; }
   Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros
   void to_device(const void* host, View x);
   void to_host(ConstView x, void* host);
+  // The same in two halves, between which the host is free: end_read gives what x was when begin_read was called. At most
+  // one read is under way, of at most read_limit bytes.
+  void begin_read(ConstView x);
+  void end_read(void* host);
+  static constexpr Index read_limit = Index{4} << 20;
   void fill(View x, float value);           // x f32 or, for value 0, any type
   void copy(ConstView x, View y);           // same number of bytes
-  void add(ConstView x, View y);            // y += x
-  void scale(View x, float factor);         // x *= factor
-  void sum_squares(ConstView x, View out);  // out: [1] f64 = sum x^2, summed in f64
+  void convert(ConstView x, View y);        // y = x, each f32 or bf16 (rounded to nearest, ties to even)
+  void add(ConstView x, View y);            // y += x, both c
+  void sum_squares(ConstView x, View out);  // out: [1] f64 += sum x^2, summed in f64
 
   // ---- products ----
-  // c: [M, N] (+)= op(a) op(b), op(a): [M, Q], op(b): [Q, N].
+  // c: [M, N] (+)= op(a) op(b), op(a): [M, Q] c, op(b): [Q, N] c. c itself is c or f32.
   void gemm(const Gemm& desc, ConstView a, ConstView b, View c);
-  // Group e owns rows [offsets[e], offsets[e+1]). offsets: [E+1] i32, offsets[0] = 0, offsets[E] = R.
-  // y: [R, N]; y_e = x_e w_e^T.  x: [R, Q], w: [E, N, Q]
-  void grouped_gemm(ConstView x, ConstView w, ConstView offsets, View y);
-  // dx: [R, Q]; dx_e = dy_e w_e.
-  void grouped_gemm_input(ConstView dy, ConstView w, ConstView offsets, View dx);
-  // dw: [E, N, Q]; dw_e += dy_e^T x_e.
-  void grouped_gemm_weight(ConstView dy, ConstView x, ConstView offsets, View dw);
-  // y: [T, N] += bias: [N], each row times row_scale: [T] where given.
-  void bias_forward(ConstView bias, ConstView row_scale, View y);
-  // dbias: [N] += sum over rows of dy: [T, N].
+  // y: [R, N] c; y_e = x_e w_e^T.  x: [R, Q] c, w: [E, N, Q] c
+  void grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y);
+  // dx: [R, Q] c; dx_e = dy_e w_e.  dy: [R, N] c
+  void grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx);
+  // dw: [E, N, Q]; dw_e += dy_e^T x_e.  dy, x: c
+  void grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw);
+  // y: [T, N] c += bias: [N] c
+  void bias_forward(ConstView bias, View y);
+  // dbias: [N] += sum over rows of dy: [T, N] c.
   void bias_backward(ConstView dy, View dbias);
 
-  // ---- norms ----  x, y, dy, dx: [T, D]; weight, bias: [D] (bias may be none); stats: [T, 2] = mean, 1/deviation
+  // ---- norms ----  x, y, dy, dx: [T, D] c; weight, bias: [D] c (bias may be none); stats: [T, 2] = mean, 1/deviation
   void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats);
-  // dx +=, dweight +=, dbias += (none when there is no bias)
+  // dx +=; dweight, dbias: [D] += (none when there is no bias)
   void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
                      View dweight, View dbias);
 
-  // ---- FFN ----  h, dh: [R, gated ? 2F : F]; y, dy: [R, F]; row_scale, drow_scale: [R] or none
+  // ---- FFN ----  h, dh: [R, gated ? 2F : F] c; y, dy: [R, F] c; row_scale, drow_scale: [R] or none
   // y = row_scale * act(h) (* the linear half)
   void activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y);
   void activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
                            View drow_scale);
 
   // ---- positions ----
-  // Rotates, in place, the first `heads` heads of every token of x: [T, all_heads, hd]. Pairs are (i, i + rot/2) of
+  // Rotates, in place, the first `heads` heads of every token of x: [T, all_heads, hd] c. Pairs are (i, i + rot/2) of
   // the first rot elements ("half-split"). table: [positions, rot/2, 2] = cos, sin; positions: [T] i32.
   // inverse: rotates back, which is the gradient.
   void rope(View x, Index heads, ConstView positions, ConstView table, bool inverse);
 
-  // ---- attention ----  qkv, dqkv: [B, S, H + 2K, hd], heads ordered q, k, v; out, dout: [B, S, H, hd]; lse: [B, H, S]
+  // ---- attention ----  qkv, dqkv: [B, S, H + 2K, hd] c, heads ordered q, k, v; out, dout: [B, S, H, hd] c;
+  // lse: [B, H, S]
   // Query head h reads kv head h / (H / K). lse is the log of the sum of exponentials of each row of scores.
   void attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse);
   void attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
@@ -137,7 +171,7 @@ class Backend {
   // score for the selection alone.
   void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights, View counts,
                      View probability, View z_squared);
-  // dlogits: [T, E] = through the weights (dweights: [T, k])
+  // dlogits: [T, E] c = through the weights (dweights: [T, k])
   //                 + through the softmax of each token (dprobability: [G, E], the gradient of its group's sum)
   //                 + z_factor * 2 * logsumexp * softmax.
   void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
@@ -148,47 +182,72 @@ class Backend {
   // be distinct, as route_forward leaves them.
   void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
                 View keep);
-  // Orders the kept assignments by (expert, token). Assignment a = token * k + choice.
-  // rows: [T*k] i32, row -> assignment (the first R entries are written); tokens: [T*k] i32, row -> token;
-  // slots: [T, k] i32, assignment -> row or -1; counts: [E] i32 kept assignments of each expert.
-  void sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots, View counts);
-  // y: [R, D] = x[index[r]].  x: [N, D], index: [R] i32
+  // Orders the kept assignments by (owner, part, expert, token): a row for each of the parts of its expert. R: rows;
+  // n = T * k * parts, of which R <= n are used. Assignment a = token * k + choice.
+  // rows: [n] i32, row -> assignment; tokens: [n] i32, row -> token; both -1 from R on.
+  // slots: [T, k * parts] i32, assignment and part -> row or -1; counts: [E * parts] i32 rows, in the order of the rows.
+  void sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens, View slots,
+                        View counts);
+  // The loss that keeps experts equally loaded, and what there is to tell about them. counts: [G, E] i32, probability:
+  // [G, E], z_squared: [1] f64 of route_forward for G segments; scope_counts: [N, E] i32, those of all segments; kept:
+  // [E * parts] i32 of sort_assignments. Segment g lies in scope (first + g) / per_scope, or in the last one.
+  // dprobability: [G, E] = factor * the assignments in its scope.
+  // stats, where given: [3 E + 2] f64 += assignments, those dropped, the sum of probabilities: [E] each;
+  //   the loss, sum over g, e of dprobability * probability;  z_factor * z_squared.
+  void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability, ConstView kept,
+               ConstView z_squared, View dprobability, View stats);
+  // Puts rows in order that arrive from P ranks, one after the other, each sorted by expert. counts: [P, E] i32 rows that
+  // each rank sends for each expert, of which those from `first` on, as many as `offsets` is for, arrive: L of them.
+  // offsets: [L + 1] i32 the first row of each in (expert, rank) order; order: [R] i32 row in order -> row as it arrived;
+  // inverse: [R] i32 row as it arrived -> row in order.
+  void order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse);
+  // y: [n, D] = x[index[r]]; index -1 leaves the row as it is.  x: [N, D], index: [n] i32; x, y: c
   void gather_rows(ConstView x, ConstView index, View y);
-  // y: [T, D] (+)= sum_j x[slots[t, j]] in slot order, where slots[t, j] >= 0. x: [R, D], slots: [T, k]. No atomics: the
-  // adjoint of gather_rows.
+  // y: [T, D] (+)= sum_j x[slots[t, j]] in slot order, where slots[t, j] >= 0. x: [R, D], slots: [T, k]; x, y: c. No
+  // atomics: the adjoint of gather_rows.
   void combine_rows(ConstView x, ConstView slots, bool accumulate, View y);
 
   // ---- embedding and loss ----  ids, targets: [T] i32; a target of -1 carries no loss
-  // y: [T, D] = table[id - vocab_begin], zero where that row is not held here. table: [V, D]
+  // y: [T, D] c = table[id - vocab_begin], zero where that row is not held here. table: [V, D] c
   void embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y);
-  void embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable);  // dtable +=
-  // stats: [T, 3] = max logit, sum exp(logit - max), the target's logit (0 where it is not held here)
+  // dtable: [V, D] += the rows of dy: [T, D] c
+  void embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable);
+  // logits: [T, V]; stats: [T, 3] = max logit, sum exp(logit - max), the target's logit (0 where it is not held here)
   void cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats);
   // Joins the stats of P vocabulary parts, stats: [P, T, 3], into lse: [T] and loss: [T] = lse - target's logit (0 where
   // the target is -1).
   void cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss);
-  // logits: [T, V] becomes its gradient: factor * (softmax - onehot) + z_factor * 2 * lse * softmax; 0 where target is -1.
-  void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
-                              float z_factor, View logits);
+  // sums: [2] f64 += the sum of losses: [T], and that of lse^2: [T] over tokens with a target.
+  void loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums);
+  // dlogits: [T, V] c = factor * (softmax - onehot) + z_factor * 2 * lse * softmax; 0 where the target is -1. It may be
+  // logits: [T, V] itself.
+  void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
+                              float factor, float z_factor, View dlogits);
 
-  // ---- optimizer ----  w, g, m, v: [n]
-  // Decoupled weight decay (Loshchilov and Hutter, 2019): m, v are the running means of g and g^2 and
-  // w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w).
-  void adamw(const AdamW& desc, ConstView g, View w, View m, View v);
+  // ---- optimizer ----
+  // factor: [1] = what a gradient whose squares sum to squares: [1] f64 is multiplied by: clip / norm where its norm is
+  // larger than clip, otherwise 1 (clip 0: always); NaN where the norm is not finite.
+  void clip_factor(ConstView squares, float clip, View factor);
+  // Decoupled weight decay (Loshchilov and Hutter, 2019): with g * factor, m, v are the running means of g and g^2 and
+  // w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w).  g, w, m, v: [n]; factor: [1]
+  // rounded: [n] bf16 = w, where given. A factor of NaN changes nothing.
+  void adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded);
 
  protected:
   virtual void do_to_device(const void* host, View x) = 0;
   virtual void do_to_host(ConstView x, void* host) = 0;
+  virtual void do_begin_read(ConstView x) = 0;
+  virtual void do_end_read(void* host, Index bytes) = 0;
   virtual void do_fill(View x, float value) = 0;
   virtual void do_copy(ConstView x, View y) = 0;
+  virtual void do_convert(ConstView x, View y) = 0;
   virtual void do_add(ConstView x, View y) = 0;
-  virtual void do_scale(View x, float factor) = 0;
   virtual void do_sum_squares(ConstView x, View out) = 0;
   virtual void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) = 0;
-  virtual void do_grouped_gemm(ConstView x, ConstView w, ConstView offsets, View y) = 0;
-  virtual void do_grouped_gemm_input(ConstView dy, ConstView w, ConstView offsets, View dx) = 0;
-  virtual void do_grouped_gemm_weight(ConstView dy, ConstView x, ConstView offsets, View dw) = 0;
-  virtual void do_bias_forward(ConstView bias, ConstView row_scale, View y) = 0;
+  virtual void do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) = 0;
+  virtual void do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) = 0;
+  virtual void do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) = 0;
+  virtual void do_bias_forward(ConstView bias, View y) = 0;
   virtual void do_bias_backward(ConstView dy, View dbias) = 0;
   virtual void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
                                View stats) = 0;
@@ -207,8 +266,11 @@ class Backend {
                                  ConstView dweights, ConstView dprobability, float z_factor, View dlogits) = 0;
   virtual void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
                            Index num_experts, View keep) = 0;
-  virtual void do_sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots,
-                                   View counts) = 0;
+  virtual void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
+                                   View slots, View counts) = 0;
+  virtual void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
+                          ConstView kept, ConstView z_squared, View dprobability, View stats) = 0;
+  virtual void do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) = 0;
   virtual void do_gather_rows(ConstView x, ConstView index, View y) = 0;
   virtual void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) = 0;
   virtual void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) = 0;
@@ -216,17 +278,24 @@ class Backend {
   virtual void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
                                         View stats) = 0;
   virtual void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) = 0;
-  virtual void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
-                                         float z_factor, View logits) = 0;
-  virtual void do_adamw(const AdamW& desc, ConstView g, View w, View m, View v) = 0;
+  virtual void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) = 0;
+  virtual void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
+                                         ConstView lse, float factor, float z_factor, View dlogits) = 0;
+  virtual void do_clip_factor(ConstView squares, float clip, View factor) = 0;
+  virtual void do_adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded) = 0;
+
+ private:
+  Index reading_ = 0;  // bytes of the read under way
 };
 
+// local_rank: of this process among those of its machine, which take its devices in turn.
 // The backends by name: "cpu", "cuda", "dry". make_cuda throws InputError saying what is missing where there is none;
 // cuda_available says whether it would succeed.
 std::unique_ptr<Backend> make_cpu();
-std::unique_ptr<Backend> make_cuda();
-std::unique_ptr<Backend> make_dry();
+std::unique_ptr<Backend> make_cuda(int local_rank = 0);
+// As one of a device that computes so many logits at once.
+std::unique_ptr<Backend> make_dry(Index logits_at_once = Index{4} << 20);
 bool cuda_available();
-std::unique_ptr<Backend> make_backend(std::string_view name);  // auto|cpu|cuda
+std::unique_ptr<Backend> make_backend(std::string_view name, int local_rank = 0);  // auto|cpu|cuda
 
 }  // namespace sy

@@ -1,6 +1,7 @@
 // Element types. A table, so that a new type is one row.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <string_view>
 
@@ -23,6 +24,17 @@ constexpr std::int64_t size_of(DType type) {
   return info(type).bytes;
 }
 
+// bf16 is the upper half of f32.
+constexpr std::uint16_t bf16_of_float(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if (x != x) return static_cast<std::uint16_t>(bits >> 16 | 0x40);             // stays a NaN
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // to nearest, ties to even
+}
+constexpr float float_of_bf16(std::uint16_t x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
+}
+
+// The type that holds the values; bf16 is held by u16's and has no type of its own on the host.
 template <class T>
 struct DTypeOf;
 template <>

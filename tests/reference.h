@@ -51,9 +51,9 @@ inline Numbers grouped_gemm(Index n, Index q, const Numbers& x, const Numbers& w
 }
 
 // y + row_scale * bias
-inline Numbers bias_forward(Index t, Index n, const Numbers& bias, const Numbers& row_scale, Numbers y) {
+inline Numbers bias_forward(Index t, Index n, const Numbers& bias, Numbers y) {
   for (Index r = 0; r < t; ++r)
-    for (Index i = 0; i < n; ++i) y[r * n + i] += (row_scale.empty() ? 1.0 : row_scale[r]) * bias[i];
+    for (Index i = 0; i < n; ++i) y[r * n + i] += bias[i];
   return y;
 }
 
@@ -285,27 +285,85 @@ inline Numbers capacity(const CapacityDesc& desc, Index groups, Index t_all, Ind
 }
 
 struct Sorted {
-  Numbers rows, tokens, slots, counts;  // rows and tokens: NaN where there is no row
+  Numbers rows, tokens, slots, counts;  // rows and tokens: -1 where there is no row
 };
 
-inline Sorted sort_assignments(Index k, Index e_all, const Numbers& experts, const Numbers& keep) {
-  const Index n = static_cast<Index>(experts.size());
-  Sorted s{Numbers(n, std::nan("")), Numbers(n, std::nan("")), Numbers(n, -1.0), Numbers(e_all, 0.0)};
+inline Sorted sort_assignments(const ExpertSplit& split, Index k, Index e_all, const Numbers& experts,
+                               const Numbers& keep) {
+  const Index n = static_cast<Index>(experts.size()), local = e_all / split.owners;
+  Sorted s{Numbers(n * split.parts, -1.0), Numbers(n * split.parts, -1.0), Numbers(n * split.parts, -1.0), {}};
   Index row = 0;
-  for (Index e = 0; e < e_all; ++e)
-    for (Index a = 0; a < n; ++a)
-      if (keep[a] != 0 && whole(experts[a]) == e) {
-        s.rows[row] = static_cast<double>(a);
-        s.tokens[row] = static_cast<double>(a / k);
-        s.slots[a] = static_cast<double>(row++);
-        ++s.counts[e];
+  for (Index owner = 0; owner < split.owners; ++owner)
+    for (Index part = 0; part < split.parts; ++part)
+      for (Index e = owner * local; e < (owner + 1) * local; ++e) {
+        s.counts.push_back(0);
+        for (Index a = 0; a < n; ++a)
+          if (keep[a] != 0 && whole(experts[a]) == e) {
+            s.rows[row] = static_cast<double>(a);
+            s.tokens[row] = static_cast<double>(a / k);
+            s.slots[a * split.parts + part] = static_cast<double>(row++);
+            ++s.counts.back();
+          }
       }
   return s;
 }
 
+struct Balance {
+  Numbers dprobability, stats;
+};
+
+// Segment by segment, as kernels/backend.h says it.
+inline Balance balance(const BalanceDesc& desc, Index g_all, Index e_all, Index n_all, const Numbers& counts,
+                       const Numbers& scope_counts, const Numbers& probability, const Numbers& kept, double z_squared) {
+  Balance b{Numbers(g_all * e_all), Numbers(3 * e_all + 2)};
+  const Index local = e_all / desc.split.owners;
+  for (Index g = 0; g < g_all; ++g)
+    for (Index e = 0; e < e_all; ++e) {
+      double assigned = 0;
+      for (Index n = 0; n < n_all; ++n)
+        if (n / desc.per_scope == std::min((desc.first + g) / desc.per_scope, n_all / desc.per_scope - 1))
+          assigned += scope_counts[n * e_all + e];
+      b.dprobability[g * e_all + e] = desc.factor * assigned;
+      b.stats[e] += counts[g * e_all + e];
+      b.stats[e_all + e] += counts[g * e_all + e];
+      b.stats[2 * e_all + e] += probability[g * e_all + e];
+      b.stats[3 * e_all] += desc.factor * assigned * probability[g * e_all + e];
+    }
+  for (Index owner = 0; owner < desc.split.owners; ++owner)
+    for (Index i = 0; i < local; ++i) b.stats[e_all + owner * local + i] -= kept[owner * desc.split.parts * local + i];
+  b.stats[3 * e_all + 1] = desc.z_factor * z_squared;
+  return b;
+}
+
+struct Arrivals {
+  Numbers offsets, order, inverse;
+};
+
+// Arriving rows carry (expert, rank); they are put in order by a stable sort.
+inline Arrivals order_arrivals(Index ranks, Index e_all, Index first, Index local, const Numbers& counts) {
+  std::vector<std::pair<Index, Index>> arrived;  // expert, place
+  for (Index r = 0; r < ranks; ++r)
+    for (Index e = 0; e < local; ++e)
+      for (Index i = 0; i < whole(counts[r * e_all + first + e]); ++i)
+        arrived.push_back({e, static_cast<Index>(arrived.size())});
+  std::stable_sort(arrived.begin(), arrived.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  Arrivals out{{0}, {}, Numbers(arrived.size())};
+  for (std::size_t i = 0; i < arrived.size(); ++i) {
+    out.order.push_back(static_cast<double>(arrived[i].second));
+    out.inverse[arrived[i].second] = static_cast<double>(i);
+  }
+  for (Index e = 0; e < local; ++e)
+    out.offsets.push_back(out.offsets.back() +
+                          static_cast<double>(std::count_if(arrived.begin(), arrived.end(),
+                                                            [&](const auto& a) { return a.first == e; })));
+  return out;
+}
+
+// NaN: left as it is.
 inline Numbers gather_rows(Index d, const Numbers& x, const Numbers& index) {
   Numbers y;
-  for (double i : index) y.insert(y.end(), x.begin() + whole(i) * d, x.begin() + (whole(i) + 1) * d);
+  for (double i : index)
+    for (Index c = 0; c < d; ++c) y.push_back(i < 0 ? std::nan("") : x[whole(i) * d + c]);
   return y;
 }
 
@@ -371,10 +429,10 @@ inline Loss cross_entropy_loss(Index parts, const Numbers& stats, const Numbers&
 
 // ---- optimizer ----
 
-inline void adamw(const AdamW& desc, const Numbers& g, Numbers& w, Numbers& m, Numbers& v) {
+inline void adamw(const AdamW& desc, double factor, const Numbers& g, Numbers& w, Numbers& m, Numbers& v) {
   const double beta1 = desc.beta1, beta2 = desc.beta2;
   for (std::size_t i = 0; i < w.size(); ++i) {
-    const double gradient = static_cast<double>(desc.grad_scale) * g[i];
+    const double gradient = factor * g[i];
     m[i] = beta1 * m[i] + (1 - beta1) * gradient;
     v[i] = beta2 * v[i] + (1 - beta2) * gradient * gradient;
     const double direction = m[i] / desc.bias1 / (std::sqrt(v[i] / desc.bias2) + desc.eps);

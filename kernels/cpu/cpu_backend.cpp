@@ -1,6 +1,7 @@
 // The cpu backend: OpenMP threads over host memory. Each operation is in the file of its topic.
 #include <omp.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -39,6 +40,7 @@ class CpuBackend final : public Backend {
   std::string_view name() const override { return "cpu"; }
   std::string describe() const override { return fmt::format("cpu, {} threads", omp_get_max_threads()); }
 
+  Index free_bytes() const override { return Index{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE); }
   DeviceMemory allocate(Index bytes) override {
     // Whole huge pages for what is large: the kernel then needs far fewer translations.
     constexpr Index huge = Index{1} << 21;
@@ -54,6 +56,10 @@ class CpuBackend final : public Backend {
  protected:
   void do_to_device(const void* host, View x) override { std::memcpy(x.bytes(), host, bytes_of(x)); }
   void do_to_host(ConstView x, void* host) override { std::memcpy(host, x.bytes(), bytes_of(x)); }
+  void do_begin_read(ConstView x) override { read_.assign(x.bytes(), x.bytes() + x.size_bytes()); }
+  void do_end_read(void* host, Index bytes) override {
+    std::memcpy(host, read_.data(), static_cast<std::size_t>(bytes));
+  }
 
   void do_fill(View x, float value) override {
     if (value == 0)
@@ -80,12 +86,13 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void do_scale(View x, float factor) override {
-    cpu::for_runs(x.elements(), cpu::run_elements, [&](Index begin, Index end) {
-      float* const out = x.f32();
-#pragma omp simd
-      for (Index i = begin; i < end; ++i) out[i] *= factor;
-    });
+  void do_convert(ConstView x, View y) override {
+    const bool widen = x.dtype() == DType::bf16;
+    for (Index i = 0; i < x.elements(); ++i)
+      if (widen)
+        y.f32()[i] = float_of_bf16(reinterpret_cast<const std::uint16_t*>(x.bytes())[i]);
+      else
+        reinterpret_cast<std::uint16_t*>(y.bytes())[i] = bf16_of_float(x.f32()[i]);
   }
 
   void do_sum_squares(ConstView x, View out) override {
@@ -100,7 +107,7 @@ class CpuBackend final : public Backend {
     });
     double total = 0;
     for (double sum : sums) total += sum;
-    *out.as<double>() = total;
+    *out.as<double>() += total;
   }
 
   void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override {
@@ -109,32 +116,32 @@ class CpuBackend final : public Backend {
               (desc.transpose_b ? transposed : plain)(b.f32(), b.dim(1)), c.f32(), c.dim(1), desc.accumulate);
   }
 
-  void do_grouped_gemm(ConstView x, ConstView w, ConstView offsets, View y) override {
+  void do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) override {
     const Index n = w.dim(1), q = w.dim(2);
-    for_groups(offsets, [&](Index e, Index row, Index rows) {
+    for_groups(groups, [&](Index e, Index row, Index rows) {
       const Matrix a = plain(x.f32() + row * q, q), b = transposed(w.f32() + e * n * q, q);
       return cpu::Problem{rows, n, q, a, b, y.f32() + row * n, n, false};
     });
   }
 
-  void do_grouped_gemm_input(ConstView dy, ConstView w, ConstView offsets, View dx) override {
+  void do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) override {
     const Index n = w.dim(1), q = w.dim(2);
-    for_groups(offsets, [&](Index e, Index row, Index rows) {
+    for_groups(groups, [&](Index e, Index row, Index rows) {
       const Matrix a = plain(dy.f32() + row * n, n), b = plain(w.f32() + e * n * q, q);
       return cpu::Problem{rows, q, n, a, b, dx.f32() + row * q, q, false};
     });
   }
 
-  void do_grouped_gemm_weight(ConstView dy, ConstView x, ConstView offsets, View dw) override {
+  void do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) override {
     const Index n = dw.dim(1), q = dw.dim(2);
-    for_groups(offsets, [&](Index e, Index row, Index rows) {
+    for_groups(groups, [&](Index e, Index row, Index rows) {
       const Matrix a = transposed(dy.f32() + row * n, n), b = plain(x.f32() + row * q, q);
       return cpu::Problem{n, q, rows, a, b, dw.f32() + e * n * q, q, true};
     });
   }
 
-  void do_bias_forward(ConstView bias, ConstView row_scale, View y) override {
-    cpu::bias_forward(bias, row_scale, y);
+  void do_bias_forward(ConstView bias, View y) override {
+    cpu::bias_forward(bias, y);
   }
   void do_bias_backward(ConstView dy, View dbias) override {
     cpu::bias_backward(dy, dbias);
@@ -184,9 +191,16 @@ class CpuBackend final : public Backend {
                    View keep) override {
     cpu::capacity(desc, experts, weights, groups, num_experts, keep);
   }
-  void do_sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots,
-                           View counts) override {
-    cpu::sort_assignments(experts, keep, rows, tokens, slots, counts);
+  void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
+                           View slots, View counts) override {
+    cpu::sort_assignments(split, experts, keep, rows, tokens, slots, counts);
+  }
+  void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
+                  ConstView kept, ConstView z_squared, View dprobability, View stats) override {
+    cpu::balance(desc, counts, scope_counts, probability, kept, z_squared, dprobability, stats);
+  }
+  void do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) override {
+    cpu::order_arrivals(counts, first, offsets, order, inverse);
   }
   void do_gather_rows(ConstView x, ConstView index, View y) override {
     cpu::gather_rows(x, index, y);
@@ -208,27 +222,35 @@ class CpuBackend final : public Backend {
   void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) override {
     cpu::cross_entropy_loss(stats, targets, lse, loss);
   }
-  void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
-                                 float z_factor, View logits) override {
-    cpu::cross_entropy_backward(desc, targets, lse, factor, z_factor, logits);
+  void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) override {
+    cpu::loss_sums(losses, lse, targets, sums);
+  }
+  void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
+                                 float factor, float z_factor, View dlogits) override {
+    cpu::cross_entropy_backward(desc, logits, targets, lse, factor, z_factor, dlogits);
   }
 
-  void do_adamw(const AdamW& desc, ConstView g, View w, View m, View v) override {
-    cpu::adamw(desc, g, w, m, v);
+  void do_clip_factor(ConstView squares, float clip, View factor) override {
+    cpu::clip_factor(squares, clip, factor);
+  }
+  void do_adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded) override {
+    SY_ASSERT(!rounded, "the cpu backend computes in f32");
+    cpu::adamw(desc, factor, g, w, m, v);
   }
 
  private:
   // One product for each group that owns rows.
   template <class Make>
-  void for_groups(ConstView offsets, const Make& make) {
+  void for_groups(const Groups& groups, const Make& make) {
     problems_.clear();
-    const std::int32_t* const begin = offsets.i32();
-    for (Index e = 0; e + 1 < offsets.dim(0); ++e)
+    const std::int32_t* const begin = groups.host;
+    for (Index e = 0; e + 1 < groups.offsets.dim(0); ++e)
       if (begin[e] < begin[e + 1]) problems_.push_back(make(e, begin[e], begin[e + 1] - begin[e]));
     cpu::gemm_batch(problems_);
   }
 
   std::vector<cpu::Problem> problems_;  // kept for its memory
+  std::vector<std::byte> read_;
 };
 
 }  // namespace

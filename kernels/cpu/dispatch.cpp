@@ -68,44 +68,102 @@ void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, In
   });
 }
 
-// A counting sort: runs of assignments count their experts, the counts are summed by (expert, run), and each
+// A counting sort: runs of assignments count their experts, the counts are summed by (owner, part, expert, run), and each
 // run then knows where its rows begin. Assignments are in token order already.
-void sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots, View counts) {
+void sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens, View slots,
+                      View counts) {
   constexpr Index grain = 4096;
-  const Index n = experts.elements(), k = experts.dim(1), e = counts.dim(0), runs = (n + grain - 1) / grain;
-  std::vector<std::int32_t> next(runs * e, 0);
+  const Index n = experts.elements(), k = experts.dim(1), parts = split.parts, e = counts.dim(0) / parts;
+  const Index local = e / split.owners, runs = (n + grain - 1) / grain;
+  std::vector<std::int32_t> kept(runs * e, 0), next(runs * e * parts);
   for_runs(n, grain, [&](Index begin, Index end) {
-    std::int32_t* const mine = &next[begin / grain * e];
+    std::int32_t* const mine = &kept[begin / grain * e];
     for (Index a = begin; a < end; ++a)
       if (keep.i32()[a]) ++mine[experts.i32()[a]];
   });
   std::int32_t row = 0;
-  for (Index x = 0; x < e; ++x) {
-    const std::int32_t first = row;
-    for (Index run = 0; run < runs; ++run) {
-      const std::int32_t count = next[run * e + x];
-      next[run * e + x] = row;
-      row += count;
-    }
-    counts.i32()[x] = row - first;
-  }
+  for (Index owner = 0; owner < split.owners; ++owner)
+    for (Index part = 0; part < parts; ++part)
+      for (Index x = owner * local; x < (owner + 1) * local; ++x) {
+        const std::int32_t first = row;
+        for (Index run = 0; run < runs; ++run) {
+          next[(run * e + x) * parts + part] = row;
+          row += kept[run * e + x];
+        }
+        counts.i32()[owner * (parts - 1) * local + part * local + x] = row - first;
+      }
   for_runs(n, grain, [&](Index begin, Index end) {
-    std::int32_t* const mine = &next[begin / grain * e];
-    for (Index a = begin; a < end; ++a) {
-      const std::int32_t to = keep.i32()[a] ? mine[experts.i32()[a]]++ : -1;
-      slots.i32()[a] = to;
-      if (to < 0) continue;
-      rows.i32()[to] = static_cast<std::int32_t>(a);
-      tokens.i32()[to] = static_cast<std::int32_t>(a / k);
-    }
+    std::int32_t* const mine = &next[begin / grain * e * parts];
+    for (Index a = begin; a < end; ++a)
+      for (Index part = 0; part < parts; ++part) {
+        const std::int32_t to = keep.i32()[a] ? mine[experts.i32()[a] * parts + part]++ : -1;
+        slots.i32()[a * parts + part] = to;
+        if (to < 0) continue;
+        rows.i32()[to] = static_cast<std::int32_t>(a);
+        tokens.i32()[to] = static_cast<std::int32_t>(a / k);
+      }
   });
+  std::fill(rows.i32() + row, rows.i32() + n * parts, -1);
+  std::fill(tokens.i32() + row, tokens.i32() + n * parts, -1);
+}
+
+void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability, ConstView kept,
+             ConstView z_squared, View dprobability, View stats) {
+  const Index groups = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
+  const Index local = e / desc.split.owners;
+  double* const sums = stats ? stats.as<double>() : nullptr;
+  for (Index g = 0; g < groups; ++g) {
+    const Index scope = std::min(scopes - 1, (desc.first + g) / desc.per_scope);
+    for (Index x = 0; x < e; ++x) {
+      Index assigned = 0;
+      for (Index i = scope * desc.per_scope; i < (scope + 1) * desc.per_scope; ++i)
+        assigned += scope_counts.i32()[i * e + x];
+      const double gradient = desc.factor * static_cast<double>(assigned);
+      dprobability.f32()[g * e + x] = static_cast<float>(gradient);
+      if (!sums) continue;
+      const float p = probability.f32()[g * e + x];
+      const std::int32_t count = counts.i32()[g * e + x];
+      sums[x] += count;
+      sums[e + x] += count;
+      sums[2 * e + x] += p;
+      sums[3 * e] += gradient * p;
+    }
+  }
+  if (!sums) return;
+  // Of the rows that go to all parts of an expert, those of the first part count.
+  for (Index x = 0; x < e; ++x) sums[e + x] -= kept.i32()[x / local * desc.split.parts * local + x % local];
+  sums[3 * e + 1] += desc.z_factor * *z_squared.as<double>();
+}
+
+void order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) {
+  const Index ranks = counts.dim(0), e = counts.dim(1), local = offsets.dim(0) - 1;
+  std::vector<std::int32_t> next(local * ranks);  // the first row of each (expert, rank)
+  std::int32_t row = 0;
+  for (Index x = 0; x < local; ++x) {
+    offsets.i32()[x] = row;
+    for (Index r = 0; r < ranks; ++r) {
+      next[x * ranks + r] = row;
+      row += counts.i32()[r * e + first + x];
+    }
+  }
+  offsets.i32()[local] = row;
+  SY_ASSERT(row == order.elements(), "order_arrivals: {} rows, {} to order", row, order.elements());
+  std::int32_t arrived = 0;
+  for (Index r = 0; r < ranks; ++r)
+    for (Index x = 0; x < local; ++x)
+      for (std::int32_t i = 0; i < counts.i32()[r * e + first + x]; ++i, ++arrived) {
+        const std::int32_t to = next[x * ranks + r] + i;
+        order.i32()[to] = arrived;
+        inverse.i32()[arrived] = to;
+      }
 }
 
 void gather_rows(ConstView x, ConstView index, View y) {
   const Index d = y.dim(1);
   for_runs(y.dim(0), rows_per_run(d), [&](Index begin, Index end) {
     for (Index r = begin; r < end; ++r)
-      std::memcpy(y.f32() + r * d, x.f32() + index.i32()[r] * d, static_cast<std::size_t>(d) * sizeof(float));
+      if (index.i32()[r] >= 0)
+        std::memcpy(y.f32() + r * d, x.f32() + index.i32()[r] * d, static_cast<std::size_t>(d) * sizeof(float));
   });
 }
 

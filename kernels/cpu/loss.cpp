@@ -49,14 +49,15 @@ float slope(const Capped& cap, float c) {
 }
 
 template <class Cap>
-void backward(const Cap& cap, Index vocab_begin, ConstView targets, ConstView lse, float factor, float z_factor,
-              View logits) {
+void backward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targets, ConstView lse, float factor,
+              float z_factor, View dlogits) {
   const Index v = logits.dim(1);
   for_runs(logits.dim(0), rows_per_run(v), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
-      float* const row = logits.f32() + t * v;
+      const float* const row = logits.f32() + t * v;
+      float* const out = dlogits.f32() + t * v;
       if (targets.i32()[t] < 0) {
-        std::fill_n(row, v, 0.0f);
+        std::fill_n(out, v, 0.0f);
         continue;
       }
       const float z = lse.f32()[t], weight = factor + z_factor * 2 * z;
@@ -66,9 +67,9 @@ void backward(const Cap& cap, Index vocab_begin, ConstView targets, ConstView ls
 #pragma omp simd
       for (Index i = 0; i < v; ++i) {
         const float c = cap(row[i]);
-        row[i] = weight * exp_(c - z) * slope(cap, c);
+        out[i] = weight * exp_(c - z) * slope(cap, c);
       }
-      if (here) row[target] -= factor * at_target;
+      if (here) out[target] -= factor * at_target;
     }
   });
 }
@@ -100,12 +101,21 @@ void cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss)
   });
 }
 
-void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView targets, ConstView lse, float factor,
-                            float z_factor, View logits) {
+void loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) {
+  double* const out = sums.as<double>();
+  for (Index t = 0; t < losses.elements(); ++t) {
+    if (targets.i32()[t] < 0) continue;  // its loss is 0
+    out[0] += losses.f32()[t];
+    out[1] += static_cast<double>(lse.f32()[t]) * lse.f32()[t];
+  }
+}
+
+void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
+                            float factor, float z_factor, View dlogits) {
   if (desc.softcap > 0)
-    backward(Capped{desc.softcap}, desc.vocab_begin, targets, lse, factor, z_factor, logits);
+    backward(Capped{desc.softcap}, desc.vocab_begin, logits, targets, lse, factor, z_factor, dlogits);
   else
-    backward(Plain{}, desc.vocab_begin, targets, lse, factor, z_factor, logits);
+    backward(Plain{}, desc.vocab_begin, logits, targets, lse, factor, z_factor, dlogits);
 }
 
 }  // namespace sy::cpu

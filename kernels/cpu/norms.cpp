@@ -66,15 +66,14 @@ void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView we
     for (Index i = 0; i < d; ++i) dbias.f32()[i] += sums[d + i];
 }
 
-void bias_forward(ConstView bias, ConstView row_scale, View y) {
+void bias_forward(ConstView bias, View y) {
   const Index n = y.dim(1);
   for_runs(y.dim(0), rows_per_run(n), [&](Index begin, Index end) {
     const float* const b = bias.f32();
     for (Index t = begin; t < end; ++t) {
-      const float s = row_scale ? row_scale.f32()[t] : 1.0f;
       float* const out = y.f32() + t * n;
 #pragma omp simd
-      for (Index i = 0; i < n; ++i) out[i] += s * b[i];
+      for (Index i = 0; i < n; ++i) out[i] += b[i];
     }
   });
 }

@@ -1,15 +1,24 @@
 #include "kernels/cpu/optimizer.h"
 
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/parallel.h"
 
 namespace sy::cpu {
 
-void adamw(const AdamW& desc, ConstView g, View w, View m, View v) {
+void clip_factor(ConstView squares, float clip, View factor) {
+  const double norm = std::sqrt(*squares.as<double>());
+  *factor.f32() = !std::isfinite(norm)      ? std::numeric_limits<float>::quiet_NaN()
+                  : clip > 0 && norm > clip ? static_cast<float>(clip / norm)
+                                            : 1.0f;
+}
+
+void adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v) {
+  if (std::isnan(*factor.f32())) return;
   for_runs(w.elements(), run_elements, [&](Index begin, Index end) {
     // Copies in locals, which the compiler knows that no store through wp, mp or vp changes.
-    const float beta1 = desc.beta1, beta2 = desc.beta2, eps = desc.eps, scale = desc.grad_scale;
+    const float beta1 = desc.beta1, beta2 = desc.beta2, eps = desc.eps, scale = *factor.f32();
     const float step = desc.lr / desc.bias1, inverse_bias2 = 1 / desc.bias2;
     const float keep = 1 - desc.lr * desc.weight_decay;
     const float* const gp = g.f32();

@@ -5,6 +5,7 @@
 
 namespace sy::cpu {
 
-void adamw(const AdamW& desc, ConstView g, View w, View m, View v);
+void clip_factor(ConstView squares, float clip, View factor);
+void adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v);
 
 }  // namespace sy::cpu

@@ -12,7 +12,11 @@ void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, 
                     ConstView dprobability, float z_factor, View dlogits);
 void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
               View keep);
-void sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots, View counts);
+void sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens, View slots,
+                      View counts);
+void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability, ConstView kept,
+             ConstView z_squared, View dprobability, View stats);
+void order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse);
 void gather_rows(ConstView x, ConstView index, View y);
 void combine_rows(ConstView x, ConstView slots, bool accumulate, View y);
 

@@ -1,6 +1,8 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <limits>
+#include <vector>
 
 #include "kernels/cpu/routing.h"
 #include "kernels/dry/dry.h"
@@ -39,9 +41,13 @@ class DryBackend final : public Backend {
  public:
   DryCounts counts;
 
+  explicit DryBackend(Index logits_at_once) : logits_at_once_(logits_at_once) {}
+
   std::string_view name() const override { return "dry"; }
   std::string describe() const override { return "dry, computes nothing"; }
 
+  Index free_bytes() const override { return std::numeric_limits<Index>::max(); }
+  Index logits_at_once() const override { return logits_at_once_; }
   DeviceMemory allocate(Index bytes) override {
     const Index size = bytes + page;
     void* const memory = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE,
@@ -58,6 +64,10 @@ class DryBackend final : public Backend {
   void do_to_host(ConstView x, void* host) override {
     std::memcpy(host, x.bytes(), static_cast<std::size_t>(x.size_bytes()));
   }
+  void do_begin_read(ConstView x) override { read_.assign(x.bytes(), x.bytes() + x.size_bytes()); }
+  void do_end_read(void* host, Index bytes) override {
+    std::memcpy(host, read_.data(), static_cast<std::size_t>(bytes));
+  }
   void do_fill(View x, float value) override {
     count(0, {x});
     write(x, value);
@@ -66,26 +76,23 @@ class DryBackend final : public Backend {
     count(0, {x, y});
     if (x.size_bytes() <= small_bytes) std::memcpy(y.bytes(), x.bytes(), static_cast<std::size_t>(x.size_bytes()));
   }
+  void do_convert(ConstView x, View y) override { count(0, {x, y}); }
   void do_add(ConstView x, View y) override { count(0, {x, y, y}); }
-  void do_scale(View x, float) override { count(0, {x, x}); }
-  void do_sum_squares(ConstView x, View out) override {
-    count(0, {x});
-    write(out, 0);
-  }
+  void do_sum_squares(ConstView x, View out) override { count(0, {x}); }
 
   void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override {
     count(2 * number(a.elements()) * number(c.dim(1)), {a, b, c, desc.accumulate ? c : View()});
   }
-  void do_grouped_gemm(ConstView x, ConstView w, ConstView, View y) override {
+  void do_grouped_gemm(ConstView x, ConstView w, const Groups&, View y) override {
     count(2 * number(x.elements()) * number(w.dim(1)), {x, w, y});
   }
-  void do_grouped_gemm_input(ConstView dy, ConstView w, ConstView, View dx) override {
+  void do_grouped_gemm_input(ConstView dy, ConstView w, const Groups&, View dx) override {
     count(2 * number(dx.elements()) * number(w.dim(1)), {dy, w, dx});
   }
-  void do_grouped_gemm_weight(ConstView dy, ConstView x, ConstView, View dw) override {
+  void do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups&, View dw) override {
     count(2 * number(x.elements()) * number(dw.dim(1)), {dy, x, dw, dw});
   }
-  void do_bias_forward(ConstView bias, ConstView, View y) override { count(0, {bias, y, y}); }
+  void do_bias_forward(ConstView bias, View y) override { count(0, {bias, y, y}); }
   void do_bias_backward(ConstView dy, View dbias) override { count(0, {dy, dbias, dbias}); }
 
   void do_norm_forward(const NormDesc&, ConstView x, ConstView weight, ConstView, View y, View stats) override {
@@ -134,10 +141,18 @@ class DryBackend final : public Backend {
     count(0, {experts, weights, keep});
     std::fill_n(keep.i32(), keep.elements(), 1);
   }
-  void do_sort_assignments(ConstView experts, ConstView keep, View rows, View tokens, View slots,
-                           View counted) override {
+  void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
+                           View slots, View counted) override {
     count(0, {experts, keep, rows, tokens, slots});
-    cpu::sort_assignments(experts, keep, rows, tokens, slots, counted);
+    cpu::sort_assignments(split, experts, keep, rows, tokens, slots, counted);
+  }
+  void do_balance(const BalanceDesc&, ConstView routed, ConstView scope_counts, ConstView probability, ConstView,
+                  ConstView, View dprobability, View stats) override {
+    count(0, {routed, scope_counts, probability, dprobability, stats});
+  }
+  void do_order_arrivals(ConstView sent, Index first, View offsets, View order, View inverse) override {
+    count(0, {order, inverse});
+    cpu::order_arrivals(sent, first, offsets, order, inverse);
   }
   void do_gather_rows(ConstView, ConstView index, View y) override { count(0, {index, y, y}); }
   void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override {
@@ -153,11 +168,17 @@ class DryBackend final : public Backend {
     count(0, {stats, targets, lse, loss});
     write(loss, 0);
   }
-  void do_cross_entropy_backward(const CrossEntropyDesc&, ConstView targets, ConstView lse, float, float,
-                                 View logits) override {
-    count(0, {targets, lse, logits, logits});
+  void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View) override {
+    count(0, {losses, lse, targets});
   }
-  void do_adamw(const AdamW&, ConstView g, View w, View m, View v) override { count(0, {g, w, w, m, m, v, v}); }
+  void do_cross_entropy_backward(const CrossEntropyDesc&, ConstView logits, ConstView targets, ConstView lse, float,
+                                 float, View dlogits) override {
+    count(0, {targets, lse, logits, dlogits});
+  }
+  void do_clip_factor(ConstView, float, View) override {}
+  void do_adamw(const AdamW&, ConstView, ConstView g, View w, View m, View v, View rounded) override {
+    count(0, {g, w, w, m, m, v, v, rounded});
+  }
 
  private:
   void count(double flops, std::initializer_list<ConstView> moved) {
@@ -165,6 +186,9 @@ class DryBackend final : public Backend {
     for (ConstView v : moved)
       if (v) counts.bytes += number(v.size_bytes());
   }
+  Index logits_at_once_;
+  std::vector<std::byte> read_;
+
   // Small tensors only.
   static void write(View x, float value) {
     if (x.size_bytes() > small_bytes) return;
@@ -180,8 +204,8 @@ class DryBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_dry() {
-  return std::make_unique<DryBackend>();
+std::unique_ptr<Backend> make_dry(Index logits_at_once) {
+  return std::make_unique<DryBackend>(logits_at_once);
 }
 
 DryCounts& dry_counts(Backend& backend) {

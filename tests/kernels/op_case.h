@@ -26,16 +26,28 @@ namespace sy::test {
 using reference::Numbers;
 using Values = std::map<std::string, Numbers>;
 
-// A backend that is added here is tested by every case.
-inline std::vector<std::string> test_backends() {
-  std::vector<std::string> names = {"cpu"};
-  if (cuda_available()) names.push_back("cuda");
-  return names;
+// What every case is tested on: a backend, with a type of weights and activations. Skipped where there is no such device.
+struct Target {
+  const char *name, *backend;
+  DType dtype;
+  std::unique_ptr<Backend> make() const { return make_backend(backend); }
+  bool available() const { return std::string_view(backend) == "cpu" || cuda_available(); }
+};
+inline const Target targets[] = {
+    {"cpu", "cpu", DType::f32}, {"cuda", "cuda", DType::f32}, {"cuda_bf16", "cuda", DType::bf16}};
+inline std::string target_name(const testing::TestParamInfo<Target>& info) {
+  return info.param.name;
+}
+// f32 alone, for tests of results that no type changes.
+inline std::vector<Target> f32_targets() {
+  return {targets[0], targets[1]};
 }
 
 class OpCase {
  public:
   virtual ~OpCase() = default;
+  // Of weights and activations, in the cases that are made from now on.
+  static inline DType compute = DType::f32;
 
  protected:
   // in_place: an input that the operation overwrites. accumulate: it adds to what is there. hidden: known to
@@ -55,20 +67,24 @@ class OpCase {
   };
   std::vector<Gradient> gradients;
   // |got - want| <= tolerance * (|want| + root mean square of want)
+  // Values of bf16 carry a rounding of their own on top, and what was computed from rounded intermediate ones
+  // `bf16_tolerance` of the root mean square.
   double tolerance = 1e-6;
   double gradient_tolerance = 1e-5;
+  double bf16_tolerance = 4e-3;
   std::string note;  // parameters that the shapes do not show
 
   void operand(const std::string& name, Role role, Shape shape, DType dtype, Numbers values) {
     SY_ASSERT(static_cast<Index>(values.size()) == shape.elements(), "{}: {} values", name, values.size());
     operands_.push_back({name, role, shape, dtype, {}});
+    for (double& x : values) x = rounded(dtype, x);
     values_[name] = std::move(values);
   }
-  // Normal numbers that f32 can hold, so that the reference sees what the backend sees.
+  // Normal numbers.
   Numbers normal(const std::string& name, Shape shape, double deviation = 1) const {
     const RandomStream stream(1, name + shape.str());
     Numbers x(shape.elements());
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(stream.normal(i) * deviation);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = stream.normal(i) * deviation;
     return x;
   }
   // Whole numbers in [low, high).
@@ -79,26 +95,30 @@ class OpCase {
       x[i] = static_cast<double>(low) + std::floor(stream.uniform(i) * static_cast<double>(high - low));
     return x;
   }
-  void in(const std::string& name, Shape shape) { operand(name, Role::in, shape, DType::f32, normal(name, shape)); }
-  void in_if(bool present, const std::string& name, Shape shape) {
-    if (present) in(name, shape);
+  // Operands are of the compute type unless another is given.
+  void in(const std::string& name, Shape shape, DType dtype = compute) {
+    operand(name, Role::in, shape, dtype, normal(name, shape));
   }
-  void in(const std::string& name, Shape shape, Numbers values, DType dtype = DType::f32) {
-    if (dtype == DType::f32)
-      for (double& x : values) x = static_cast<float>(x);
+  void in_if(bool present, const std::string& name, Shape shape, DType dtype = compute) {
+    if (present) in(name, shape, dtype);
+  }
+  void in(const std::string& name, Shape shape, Numbers values, DType dtype = compute) {
     operand(name, Role::in, shape, dtype, std::move(values));
   }
   void hidden(const std::string& name, Shape shape) {
-    operand(name, Role::hidden, shape, DType::f32, normal(name, shape));
+    operand(name, Role::hidden, shape, compute, normal(name, shape));
   }
-  void out(const std::string& name, Shape shape, DType dtype = DType::f32) {
+  void out(const std::string& name, Shape shape, DType dtype = compute) {
     operand(name, Role::out, shape, dtype, Numbers(shape.elements(), 0.0));
   }
-  void accumulate(const std::string& name, Shape shape) {
-    operand(name, Role::accumulate, shape, DType::f32, normal(name, shape));
+  void accumulate(const std::string& name, Shape shape, DType dtype = compute) {
+    operand(name, Role::accumulate, shape, dtype, normal(name, shape));
   }
-  void in_place(const std::string& name, Shape shape) {
-    operand(name, Role::in_place, shape, DType::f32, normal(name, shape));
+  void in_place(const std::string& name, Shape shape, DType dtype = compute) {
+    operand(name, Role::in_place, shape, dtype, normal(name, shape));
+  }
+  void in_place(const std::string& name, Shape shape, Numbers values, DType dtype) {
+    operand(name, Role::in_place, shape, dtype, std::move(values));
   }
 
   // The operand on the backend; none where the case has none of that name.
@@ -123,7 +143,7 @@ class OpCase {
       const bool is_gradient =
           std::any_of(gradients.begin(), gradients.end(), [&](const Gradient& g) { return g.output == o.name; });
       if (o.role == Role::hidden || (is_gradient && want.at(o.name) == values_.at(o.name))) continue;
-      compare(o.name, got.at(o.name), want.at(o.name), o.role == Role::in ? 0.0 : tolerance);
+      compare(o, got.at(o.name), want.at(o.name), o.role == Role::in ? 0.0 : tolerance);
     }
     for (const Gradient& g : gradients) check_gradient(g, got.at(g.output));
   }
@@ -137,11 +157,11 @@ class OpCase {
     View view;
   };
 
-  // What is around an operand, and what an output starts as. All are NaNs as f32 and, twice, as f64, and
+  // What is around an operand, and what an output starts as. All are NaNs as f32 and bf16 and, twice, as f64, and
   // numbers that no index reaches as i32, apart from those around what is added to: a NaN would survive the
   // adding. The others differ, so that a NaN that is read from beyond one operand is seen when it is written
   // beyond another.
-  static constexpr std::uint32_t pattern = 0x7ff5a5a5u, around_inputs = 0x7ff3c3c3u, around_sums = 0x449a5000u;
+  static constexpr std::uint32_t pattern = 0x7ff57ff5u, around_inputs = 0x7ff37ff3u, around_sums = 0x449a449au;
   static std::uint32_t guard_of(Role role) {
     return role == Role::in ? around_inputs : role == Role::out ? pattern : around_sums;
   }
@@ -177,24 +197,37 @@ class OpCase {
       if (o.role == Role::hidden) continue;
       const Index bytes = o.shape.elements() * size_of(o.dtype), padded = (bytes + 3) / 4 * 4;
       std::vector<std::uint32_t> host((padded + 2 * guard) / 4);
+      const std::vector<std::uint32_t> untouched(host.size(), guard_of(o.role));
       backend.to_host(ConstView(o.view.bytes() - guard, {static_cast<Index>(host.size())}, DType::i32), host.data());
-      for (Index i = 0; i < guard / 4; ++i)
-        EXPECT_TRUE(host[i] == guard_of(o.role) && host[host.size() - 1 - i] == guard_of(o.role))
-            << "wrote outside " << o.name << ", within " << guard << " bytes";
+      const auto* const all = reinterpret_cast<const std::byte*>(host.data());
+      const auto* const before = reinterpret_cast<const std::byte*>(untouched.data());
+      const Index end = guard + bytes;
+      EXPECT_TRUE(std::equal(all, all + guard, before) && std::equal(all + end, all + padded + 2 * guard, before + end))
+          << "wrote outside " << o.name << ", within " << guard << " bytes";
       Numbers& values = got[o.name];
-      const auto* const begin = reinterpret_cast<const std::byte*>(host.data()) + guard;
-      for (Index i = 0; i < o.shape.elements(); ++i) values.push_back(load(o.dtype, begin, i));
+      for (Index i = 0; i < o.shape.elements(); ++i) values.push_back(load(o.dtype, all + guard, i));
     }
     return got;
   }
 
+  static double rounded(DType dtype, double x) {
+    if (dtype == DType::f32) return static_cast<float>(x);
+    if (dtype == DType::bf16) return float_of_bf16(bf16_of_float(static_cast<float>(x)));
+    return x;
+  }
   static void store(DType dtype, std::byte* to, std::size_t i, double value) {
     const auto put = [&](auto x) { std::memcpy(to + i * sizeof x, &x, sizeof x); };
     if (dtype == DType::f32) put(static_cast<float>(value));
+    if (dtype == DType::bf16) put(bf16_of_float(static_cast<float>(value)));
     if (dtype == DType::f64) put(value);
     if (dtype == DType::i32) put(static_cast<std::int32_t>(value));
   }
   static double load(DType dtype, const std::byte* from, std::size_t i) {
+    if (dtype == DType::bf16) {
+      std::uint16_t bits;
+      std::memcpy(&bits, from + i * sizeof bits, sizeof bits);
+      return bits == (pattern & 0xffff) ? std::nan("") : static_cast<double>(float_of_bf16(bits));
+    }
     const auto get = [&](auto x) {
       std::uint32_t first;
       std::memcpy(&first, from + i * sizeof x, sizeof first);
@@ -202,6 +235,10 @@ class OpCase {
       return first == pattern ? std::nan("") : static_cast<double>(x);
     };
     return dtype == DType::f32 ? get(0.0f) : dtype == DType::f64 ? get(0.0) : get(std::int32_t{0});
+  }
+  // By how much an element of an operand may be off for its rounding alone.
+  double rounding(const Operand& o, double value, double rms) const {
+    return o.dtype == DType::bf16 ? 0x1p-8 * std::abs(value) + bf16_tolerance * rms : 0.0;
   }
 
   static double root_mean_square(const Numbers& x) {
@@ -219,12 +256,15 @@ class OpCase {
     return got == want || std::abs(got - want) <= allowed;
   }
 
-  static void compare(const std::string& name, const Numbers& got, const Numbers& want, double tolerance) {
+  void compare(const Operand& o, const Numbers& got, const Numbers& want, double tolerance) const {
+    const std::string& name = o.name;
     ASSERT_EQ(got.size(), want.size()) << name;
     const double rms = root_mean_square(want);
     Index wrong = 0;
     for (std::size_t i = 0; i < want.size(); ++i)
-      if (!close(got[i], want[i], tolerance * (std::abs(want[i]) + rms)) && ++wrong <= 3)
+      if (!close(got[i], want[i],
+                 tolerance > 0 ? tolerance * (std::abs(want[i]) + rms) + rounding(o, want[i], rms) : 0) &&
+          ++wrong <= 3)
         ADD_FAILURE() << name << "[" << i << "] = " << got[i] << ", expected " << want[i]
                       << (std::isnan(got[i]) ? " (NaN, or left unwritten)" : "");
     EXPECT_EQ(wrong, 0) << name << ": wrong elements of " << want.size();
@@ -256,11 +296,12 @@ class OpCase {
     const RandomStream random(2, g.output);
     const double rms = root_mean_square(gradient);
     // An accumulated gradient also carries the rounding of the sum that it was added to.
-    const double allowed = gradient_tolerance * rms + (o.role == Role::accumulate ? 1e-6 : 1e-9);
+    const double sum = o.role == Role::accumulate ? root_mean_square(got) : 0;
+    const double allowed = gradient_tolerance * rms + (sum > 0 ? 1e-6 : 1e-9) + rounding(o, 6 * sum, rms);
     for (std::size_t i = 0; i < std::min(x.size(), x.size() <= all ? all : sample); ++i) {
       const std::size_t at = x.size() <= all ? i : random.bits(i) % x.size();
       const double want = slope([&](std::size_t j) { return j == at ? 1.0 : 0.0; });
-      EXPECT_TRUE(close(gradient[at], want, allowed + gradient_tolerance * std::abs(want)))
+      EXPECT_TRUE(close(gradient[at], want, allowed + gradient_tolerance * std::abs(want) + rounding(o, want, 0)))
           << g.output << "[" << at << "] = " << gradient[at] << ", finite difference " << want;
     }
     if (x.size() <= all) return;
@@ -278,18 +319,19 @@ class OpCase {
   std::vector<DeviceMemory> memory_;
 };
 
-class BackendOps : public testing::TestWithParam<std::string> {
+class BackendOps : public testing::TestWithParam<Target> {
  protected:
-  void SetUp() override { backend = make_backend(GetParam()); }
+  void SetUp() override {
+    if (!GetParam().available()) GTEST_SKIP() << "no device";
+    backend = GetParam().make();
+    OpCase::compute = GetParam().dtype;
+  }
   template <class Case>
   void check(Case&& c) {
     c.check(*backend);
   }
   std::unique_ptr<Backend> backend;
 };
-inline std::string backend_name(const testing::TestParamInfo<std::string>& info) {
-  return info.param;
-}
 
 struct Rows {
   Index t, d;

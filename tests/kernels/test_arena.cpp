@@ -97,23 +97,25 @@ TEST(Arena, peak_counts_what_was_in_use_at_once) {
   EXPECT_EQ(arena.peak(), 512);
 }
 
-TEST(Arena, a_fixed_arena_holds_exactly_its_capacity) {
+TEST(Arena, two_arenas_share_a_fixed_block) {
   Counted memory;
-  Arena arena(memory.allocate(), 1024);
-  EXPECT_EQ(memory.bytes, 1024);
-  arena.f32({128});
+  FixedBlock block(memory.allocate()(2048), 2048);
+  Arena low(block, End::low), high(block, End::high);
+  const View first = low.f32({64}), last = high.f32({64});
+  EXPECT_EQ(last.bytes() - first.bytes(), 2048 - 256);
   {
-    const Arena::Scope scope(arena);
-    arena.f32({128});
-    try {
-      arena.f32({1});
-      FAIL() << "took more than the capacity";
-    } catch (const Failure& e) {
-      EXPECT_NE(std::string(e.what()).find("1024"), std::string::npos);
-    }
-    EXPECT_EQ(arena.in_use(), 1024);
+    const Arena::Scope scope(low);
+    low.f32({64 * 6});  // all that is left
+    for (Arena* arena : {&low, &high}) try {
+        arena->f32({1});
+        FAIL() << "took more than there is";
+      } catch (const Failure& e) {
+        EXPECT_NE(std::string(e.what()).find("train.micro_batch"), std::string::npos);
+      }
+    EXPECT_EQ(low.in_use() + high.in_use(), 2048);
   }
-  EXPECT_NO_THROW(arena.f32({128}));
+  EXPECT_NO_THROW(high.f32({64 * 6}));  // what one leaves the other takes
+  EXPECT_EQ(low.peak(), 256 * 7);
   EXPECT_EQ(memory.calls, 1);
 }
 

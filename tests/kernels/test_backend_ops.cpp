@@ -8,7 +8,7 @@ namespace {
 namespace ref = reference;
 
 class DenseOps : public BackendOps {};
-INSTANTIATE_TEST_SUITE_P(On, DenseOps, testing::ValuesIn(test_backends()), backend_name);
+INSTANTIATE_TEST_SUITE_P(On, DenseOps, testing::ValuesIn(targets), target_name);
 
 // ---- memory ----
 
@@ -16,28 +16,32 @@ struct Elementwise : OpCase {
   explicit Elementwise(Index n) {
     in("x", {n});
     in_place("sum", {n});
-    in_place("scaled", {n});
-    out("filled", {n});
+    in("numbers", {n}, DType::f32);
+    out("filled", {n}, DType::f32);
     out("zeros", {n}, DType::i32);
     out("copied", {n});
-    out("squares", {1}, DType::f64);
+    out("narrow", {n}, DType::bf16);
+    out("wide", {n}, DType::f32);
+    operand("squares", Role::accumulate, {1}, DType::f64, {2.5});
   }
   void run(Backend& b) override {
     b.add(at("x"), at("sum"));
-    b.scale(at("scaled"), -2.5f);
     b.fill(at("filled"), 0.75f);
     b.fill(at("zeros"), 0);
     b.copy(at("x"), at("copied"));
-    b.sum_squares(at("x"), at("squares"));
+    b.convert(at("numbers"), at("narrow"));
+    b.convert(at("narrow"), at("wide"));
+    b.sum_squares(at("numbers"), at("squares"));
   }
   void expect(Values& v) override {
     for (std::size_t i = 0; i < v["x"].size(); ++i) {
       v["sum"][i] += v["x"][i];
-      v["scaled"][i] *= -2.5;
       v["filled"][i] = 0.75;
     }
     v["copied"] = v["x"];
-    v["squares"] = {ref::dot(v["x"], v["x"])};
+    v["squares"] = {2.5 + ref::dot(v["numbers"], v["numbers"])};
+    for (std::size_t i = 0; i < v["numbers"].size(); ++i)
+      v["narrow"][i] = v["wide"][i] = float_of_bf16(bf16_of_float(static_cast<float>(v["numbers"][i])));
   }
 };
 
@@ -61,11 +65,11 @@ TEST_P(DenseOps, tensors_start_as_zeros_and_are_aligned) {
 struct GemmCase : OpCase {
   Gemm desc;
   Index m, n, q;
-  GemmCase(Gemm g, Index m_, Index n_, Index q_) : desc(g), m(m_), n(n_), q(q_) {
-    note = fmt::format("transposed {}{}", g.transpose_a, g.transpose_b);
+  GemmCase(Gemm g, Index m_, Index n_, Index q_, DType c) : desc(g), m(m_), n(n_), q(q_) {
+    note = fmt::format("transposed {}{} into {}", g.transpose_a, g.transpose_b, info(c).name);
     in("a", g.transpose_a ? Shape{q, m} : Shape{m, q});
     in("b", g.transpose_b ? Shape{n, q} : Shape{q, n});
-    g.accumulate ? accumulate("c", {m, n}) : out("c", {m, n});
+    g.accumulate ? accumulate("c", {m, n}, c) : out("c", {m, n}, c);
     tolerance = 1e-5;
   }
   void run(Backend& b) override { b.gemm(desc, at("a"), at("b"), at("c")); }
@@ -80,7 +84,8 @@ TEST_P(DenseOps, gemm) {
                              {16, 16, 16}, {67, 3, 130}, {129, 97, 300}, {300, 130, 67}, {40, 520, 600}};
   for (const auto& s : shapes)
     for (int flags = 0; flags < 8; ++flags)
-      check(GemmCase({(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0}, s[0], s[1], s[2]));
+      for (DType c : {OpCase::compute, DType::f32})
+        check(GemmCase({(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0}, s[0], s[1], s[2], c));
 }
 
 // Rows of each expert; the sum is R.
@@ -94,11 +99,14 @@ Numbers offsets_of(const std::vector<Index>& counts) {
 
 struct GroupedCase : OpCase {
   Index experts, rows, n, q;
+  std::vector<std::int32_t> host;
+  Groups groups() const { return {at("offsets"), host.data()}; }
   GroupedCase(const std::vector<Index>& counts, Index n_, Index q_)
       : experts(static_cast<Index>(counts.size())), n(n_), q(q_) {
     const Numbers offsets = offsets_of(counts);
     rows = ref::whole(offsets.back());
     in("offsets", {experts + 1}, offsets, DType::i32);
+    for (double x : offsets) host.push_back(static_cast<std::int32_t>(x));
     tolerance = gradient_tolerance = 1e-5;
   }
   Numbers product(Values& v) { return ref::grouped_gemm(n, q, v["x"], v["w"], v["offsets"]); }
@@ -111,7 +119,7 @@ struct GroupedGemm : GroupedCase {
     in("w", {experts, n, q});
     out("y", {rows, n});
   }
-  void run(Backend& b) override { b.grouped_gemm(at("x"), at("w"), at("offsets"), at("y")); }
+  void run(Backend& b) override { b.grouped_gemm(at("x"), at("w"), groups(), at("y")); }
   void expect(Values& v) override { v["y"] = product(v); }
 };
 
@@ -123,7 +131,7 @@ struct GroupedGemmInput : GroupedCase {
     out("dx", {rows, q});
     gradients = {{"dx", "x"}};
   }
-  void run(Backend& b) override { b.grouped_gemm_input(at("dy"), at("w"), at("offsets"), at("dx")); }
+  void run(Backend& b) override { b.grouped_gemm_input(at("dy"), at("w"), groups(), at("dx")); }
 };
 
 struct GroupedGemmWeight : GroupedCase {
@@ -131,10 +139,10 @@ struct GroupedGemmWeight : GroupedCase {
     in("x", {rows, q});
     hidden("w", {experts, n, q});
     in("dy", {rows, n});
-    accumulate("dw", {experts, n, q});
+    accumulate("dw", {experts, n, q}, DType::f32);
     gradients = {{"dw", "w"}};
   }
-  void run(Backend& b) override { b.grouped_gemm_weight(at("dy"), at("x"), at("offsets"), at("dw")); }
+  void run(Backend& b) override { b.grouped_gemm_weight(at("dy"), at("x"), groups(), at("dw")); }
 };
 
 template <class Case, class Check>
@@ -156,13 +164,12 @@ TEST_P(DenseOps, grouped_gemm_weight) {
 
 struct BiasForward : OpCase {
   Index t, n;
-  BiasForward(Rows s, bool scaled) : t(s.t), n(s.d) {
+  explicit BiasForward(Rows s) : t(s.t), n(s.d) {
     in("bias", {n});
-    in_if(scaled, "row_scale", {t});
     accumulate("y", {t, n});
   }
-  void run(Backend& b) override { b.bias_forward(at("bias"), at("row_scale"), at("y")); }
-  void expect(Values& v) override { v["y"] = ref::bias_forward(t, n, v["bias"], v["row_scale"], v["y"]); }
+  void run(Backend& b) override { b.bias_forward(at("bias"), at("y")); }
+  void expect(Values& v) override { v["y"] = ref::bias_forward(t, n, v["bias"], v["y"]); }
 };
 
 struct BiasBackward : OpCase {
@@ -170,19 +177,16 @@ struct BiasBackward : OpCase {
   explicit BiasBackward(Rows s) : t(s.t), n(s.d) {
     hidden("bias", {n});
     in("dy", {t, n});
-    accumulate("dbias", {n});
+    accumulate("dbias", {n}, DType::f32);
     gradients = {{"dbias", "bias"}};
   }
   void run(Backend& b) override { b.bias_backward(at("dy"), at("dbias")); }
-  double loss(Values& v) override {
-    return ref::dot(v["dy"], ref::bias_forward(t, n, v["bias"], {}, Numbers(t * n, 0.0)));
-  }
+  double loss(Values& v) override { return ref::dot(v["dy"], ref::bias_forward(t, n, v["bias"], Numbers(t * n, 0.0))); }
 };
 
 TEST_P(DenseOps, bias) {
   for (Rows s : many_rows) {
-    check(BiasForward(s, false));
-    check(BiasForward(s, true));
+    check(BiasForward(s));
     check(BiasBackward(s));
   }
 }
@@ -198,7 +202,7 @@ struct NormForward : OpCase {
     in("weight", {d});
     in_if(biased, "bias", {d});
     out("y", {t, d});
-    out("stats", {t, 2});
+    out("stats", {t, 2}, DType::f32);
     tolerance = 3e-6;
   }
   void run(Backend& b) override { b.norm_forward(desc, at("x"), at("weight"), at("bias"), at("y"), at("stats")); }
@@ -219,13 +223,13 @@ struct NormBackward : OpCase {
     in("weight", {d});
     in("dy", {t, d});
     if (biased) hidden("bias", {d});
-    in("stats", {t, 2},
-       t * d > 0 ? ref::norm(desc, t, d, values()["x"], values()["weight"], {}).stats : Numbers(t * 2));
+    in("stats", {t, 2}, t * d > 0 ? ref::norm(desc, t, d, values()["x"], values()["weight"], {}).stats : Numbers(t * 2),
+       DType::f32);
     accumulate("dx", {t, d});
-    accumulate("dweight", {d});
+    accumulate("dweight", {d}, DType::f32);
     gradients = {{"dx", "x"}, {"dweight", "weight"}};
     if (biased) {
-      accumulate("dbias", {d});
+      accumulate("dbias", {d}, DType::f32);
       gradients.push_back({"dbias", "bias"});
     }
   }
@@ -261,7 +265,7 @@ struct ActivationCase : OpCase {
     for (double& x : h)
       if (std::abs(x) < 0.01) x = 0.5;  // away from the corner of relu, which has no derivative
     in("h", hidden_shape, h);
-    in_if(scaled, "row_scale", {r});
+    in_if(scaled, "row_scale", {r}, DType::f32);
   }
   Numbers forward(Values& v) { return ref::ffn_activation(desc, r, f, v["h"], v["row_scale"]); }
 };
@@ -281,7 +285,7 @@ struct ActivationBackward : ActivationCase {
     out("dh", {r, a.gated ? 2 * f : f});
     gradients = {{"dh", "h"}};
     if (!scaled) return;
-    out("drow_scale", {r});
+    out("drow_scale", {r}, DType::f32);
     gradients.push_back({"drow_scale", "row_scale"});
   }
   void run(Backend& b) override {
@@ -318,7 +322,7 @@ struct RopeCase : OpCase {
         table[(p * half + i) * 2 + 1] = std::sin(angle);
       }
     in("positions", {t}, whole("positions", {t}, 0, positions), DType::i32);
-    in("table", {positions, half, 2}, table);
+    in("table", {positions, half, 2}, table, DType::f32);
     in_place("y", {t, all, width});
     if (!backward) return;
     hidden("x", {t, all, width});  // y holds the gradient of the rotated x
@@ -357,6 +361,7 @@ struct AttentionCase : OpCase {
     note = fmt::format("causal {} window {} softcap {}", d.causal, d.window, d.softcap);
     in("qkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
     tolerance = gradient_tolerance = 2e-5;
+    bf16_tolerance = 1e-2;  // the probabilities are rounded too
   }
   ref::Attention forward(Values& v) { return ref::attention(desc, a.b, a.s, a.h, a.k, a.hd, v["qkv"]); }
 };
@@ -364,7 +369,7 @@ struct AttentionCase : OpCase {
 struct AttentionForward : AttentionCase {
   AttentionForward(AttentionDesc d, AttentionShape shape) : AttentionCase(d, shape) {
     out("out", {a.b, a.s, a.h, a.hd});
-    out("lse", {a.b, a.h, a.s});
+    out("lse", {a.b, a.h, a.s}, DType::f32);
   }
   void run(Backend& b) override { b.attention_forward(desc, at("qkv"), at("out"), at("lse")); }
   void expect(Values& v) override {
@@ -378,7 +383,7 @@ struct AttentionBackward : AttentionCase {
   AttentionBackward(AttentionDesc d, AttentionShape shape) : AttentionCase(d, shape) {
     const ref::Attention saved = forward(values());
     in("out", {a.b, a.s, a.h, a.hd}, saved.out);
-    in("lse", {a.b, a.h, a.s}, saved.lse);
+    in("lse", {a.b, a.h, a.s}, saved.lse, DType::f32);
     in("dout", {a.b, a.s, a.h, a.hd});
     out("dqkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
     gradients = {{"dqkv", "qkv"}};
@@ -402,26 +407,47 @@ TEST_P(DenseOps, attention) {
 
 // ---- optimizer ----
 
+struct ClipFactor : OpCase {
+  float clip;
+  ClipFactor(double squares, float c) : clip(c) {
+    note = fmt::format("clip {}", c);
+    in("squares", {1}, {squares}, DType::f64);
+    out("factor", {1}, DType::f32);
+  }
+  void run(Backend& b) override { b.clip_factor(at("squares"), clip, at("factor")); }
+  void expect(Values& v) override {
+    const double norm = std::sqrt(v["squares"][0]);
+    v["factor"] = {!std::isfinite(norm) ? std::nan("") : clip > 0 && norm > clip ? clip / norm : 1};
+  }
+};
+
 struct AdamWCase : OpCase {
   AdamW desc;
-  AdamWCase(Index n, float decay, float grad_scale)
-      : desc{1e-2f, 0.9f, 0.95f, 1e-8f, decay, 1 - 0.729f, 1 - 0.857375f, grad_scale} {
-    in("g", {n});
-    in_place("w", {n});
-    in_place("m", {n});
+  AdamWCase(Index n, float decay, double factor) : desc{1e-2f, 0.9f, 0.95f, 1e-8f, decay, 1 - 0.729f, 1 - 0.857375f} {
+    note = fmt::format("factor {}", factor);
+    in("factor", {1}, {factor}, DType::f32);
+    in("g", {n}, DType::f32);
+    in_place("w", {n}, DType::f32);
+    in_place("m", {n}, DType::f32);
     Numbers v = normal("v", {n});
     for (double& x : v) x *= x;
-    operand("v", Role::in_place, {n}, DType::f32, v);
-    for (double& x : values()["v"]) x = static_cast<float>(x);
+    in_place("v", {n}, v, DType::f32);
+    if (compute == DType::bf16) in_place("rounded", {n});
   }
-  void run(Backend& b) override { b.adamw(desc, at("g"), at("w"), at("m"), at("v")); }
-  void expect(Values& v) override { ref::adamw(desc, v["g"], v["w"], v["m"], v["v"]); }
+  void run(Backend& b) override { b.adamw(desc, at("factor"), at("g"), at("w"), at("m"), at("v"), at("rounded")); }
+  void expect(Values& v) override {
+    if (std::isnan(v["factor"][0])) return;
+    ref::adamw(desc, v["factor"][0], v["g"], v["w"], v["m"], v["v"]);
+    if (v.count("rounded")) v["rounded"] = v["w"];
+  }
 };
 
 TEST_P(DenseOps, adamw) {
   for (Index n : {0, 1, 63, 1000, 40001})
     for (float decay : {0.0f, 0.1f})
-      for (float grad_scale : {1.0f, 0.03f}) check(AdamWCase(n, decay, grad_scale));
+      for (double factor : {1.0, 0.03, std::nan("")}) check(AdamWCase(n, decay, factor));
+  for (double squares : {0.0, 0.25, 9.0, 1e60, std::nan(""), std::numeric_limits<double>::infinity()})
+    for (float clip : {0.0f, 1.0f}) check(ClipFactor(squares, clip));
 }
 
 // ---- what is refused ----
@@ -440,7 +466,8 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
   refused("gemm", [&] { backend->gemm({}, a, b, c); });  // b is not transposed
   refused("gemm", [&] { backend->gemm({false, true}, a, b, a); });
   refused("gemm", [&] { backend->gemm({false, true}, a, b, View(nullptr, {2, 4}, DType::f32)); });
-  refused("grouped_gemm", [&] { backend->grouped_gemm(a, t({5, 4, 3}), i2, c); });  // offsets of one expert
+  refused("grouped_gemm", [&] { backend->grouped_gemm(a, t({5, 4, 3}), {i2, nullptr}, c); });  // offsets of one expert
+  refused("gemm", [&] { backend->gemm({false, true}, t({2, 3}, DType::bf16), b, c); });        // of two types
   refused("norm_forward", [&] { backend->norm_forward({}, a, v4, {}, t({2, 3}), s); });
   refused("norm_forward", [&] { backend->norm_forward({NormKind::none}, a, t({3}), {}, t({2, 3}), s); });
   refused("activation_forward", [&] { backend->activation_forward({}, a, {}, t({2, 3})); });  // gated wants 6
@@ -454,7 +481,7 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
     backend->route_forward({}, c, {}, t({2, 2}, DType::i32), s, t({3, 4}, DType::i32), t({3, 4}), t({1}, DType::f64));
   });
   refused("embedding_forward", [&] { backend->embedding_forward(v4, b, 0, t({4, 3})); });  // ids of type f32
-  refused("adamw", [&] { backend->adamw({}, v4, t({4}), t({3}), t({4})); });
+  refused("adamw", [&] { backend->adamw({}, t({1}), v4, t({4}), t({3}), t({4}), {}); });
   refused("fill", [&] { backend->fill(i2, 1.0f); });
   refused("copy", [&] { backend->copy(a, c); });
 }

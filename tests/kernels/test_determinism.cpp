@@ -90,7 +90,7 @@ void run_all(Backend& b, Recorder& r) {
   b.route_forward({Score::softmax, k}, logits, {}, experts, weights, routed, probability, z);
   b.route_backward({Score::softmax, k}, logits, experts, weights, weights, probability, 0.1f, dlogits);
   b.capacity({DropOrder::probability, 200}, experts, weights, 1, e, keep);
-  b.sort_assignments(experts, keep, rows, tokens, slots, counts);
+  b.sort_assignments({}, experts, keep, rows, tokens, slots, counts);
   for (const Tensor* o :
        {&experts, &weights, &routed, &probability, &z, &dlogits, &keep, &rows, &tokens, &slots, &counts})
     r.keep("routing", *o);
@@ -105,9 +105,10 @@ void run_all(Backend& b, Recorder& r) {
   const Tensor at = r.put<std::int32_t>({e + 1}, offsets), gx = r.normal("gx", {grouped_rows, d}),
                gw = r.normal("gw", {e, 40, d}), gy = zeros({grouped_rows, 40}), gdx = zeros({grouped_rows, d}),
                gdw = zeros({e, 40, d});
-  b.grouped_gemm(gx, gw, at, gy);
-  b.grouped_gemm_input(gy, gw, at, gdx);
-  b.grouped_gemm_weight(gy, gx, at, gdw);
+  const Groups groups = {at, offsets.data()};
+  b.grouped_gemm(gx, gw, groups, gy);
+  b.grouped_gemm_input(gy, gw, groups, gdx);
+  b.grouped_gemm_weight(gy, gx, groups, gdw);
   for (const Tensor* o : {&gy, &gdx, &gdw}) r.keep("grouped_gemm", *o);
 
   std::vector<std::int32_t> ids(t);
@@ -119,16 +120,21 @@ void run_all(Backend& b, Recorder& r) {
   const Tensor stats = zeros({1, t, 3}), token_lse = zeros({t}), loss = zeros({t});
   b.cross_entropy_forward({}, product, id, stats.view().reshape({t, 3}));
   b.cross_entropy_loss(stats, id, token_lse, loss);
-  b.cross_entropy_backward({}, id, token_lse, 1.0f, 0.1f, product);
+  b.cross_entropy_backward({}, product, id, token_lse, 1.0f, 0.1f, product);
   r.keep("cross_entropy", loss);
   r.keep("cross_entropy_backward", product);
 }
 
-class Determinism : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(On, Determinism, testing::ValuesIn(test_backends()), backend_name);
+class Determinism : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().available()) GTEST_SKIP() << "no device";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, Determinism, testing::ValuesIn(f32_targets()), target_name);
 
 TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
-  const auto backend = make_backend(GetParam());
+  const auto backend = GetParam().make();
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   Recorder alone(*backend);
@@ -146,7 +152,7 @@ TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
 
 // Each case computes rows [begin, begin + count) of its whole input.
 TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
-  const auto backend = make_backend(GetParam());
+  const auto backend = GetParam().make();
   Backend& b = *backend;
   Recorder r(b);
   constexpr Index t = 301, d = 67, n = 45;
@@ -162,8 +168,9 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
       },
       [&](Index begin, Index count) {
         Tensor y = b.tensor({count, n});
-        const Tensor offsets = r.put<std::int32_t>({2}, {0, static_cast<std::int32_t>(count)});
-        b.grouped_gemm(x.view().rows(begin, count), w.view().reshape({1, n, d}), offsets, y);
+        const std::vector<std::int32_t> host = {0, static_cast<std::int32_t>(count)};
+        const Tensor offsets = r.put<std::int32_t>({2}, host);
+        b.grouped_gemm(x.view().rows(begin, count), w.view().reshape({1, n, d}), {offsets, host.data()}, y);
         return y;
       },
       [&](Index begin, Index count) {
@@ -208,7 +215,7 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
 
 // A sequence is a row of attention.
 TEST_P(Determinism, no_sequence_depends_on_the_others) {
-  const auto backend = make_backend(GetParam());
+  const auto backend = GetParam().make();
   Recorder r(*backend);
   constexpr Index sequences = 3, s = 77, h = 4, k = 2, hd = 16;
   const Tensor qkv = r.normal("qkv", {sequences, s, h + 2 * k, hd}), out = backend->tensor({sequences, s, h, hd}),

@@ -35,9 +35,11 @@ TEST(Dry, counts_products_and_bytes) {
   const Tensor x = backend->tensor({9, 5}), w = backend->tensor({2, 7, 5}), offsets = backend->tensor({3}, DType::i32),
                y = backend->tensor({9, 7});
   counts = {};
-  backend->grouped_gemm(x, w, offsets, y);
-  backend->grouped_gemm_input(y, w, offsets, x);
-  backend->grouped_gemm_weight(y, x, offsets, w);
+  const std::int32_t host[] = {0, 4, 9};
+  const Groups groups = {offsets, host};
+  backend->grouped_gemm(x, w, groups, y);
+  backend->grouped_gemm_input(y, w, groups, x);
+  backend->grouped_gemm_weight(y, x, groups, w);
   EXPECT_EQ(counts.flops, 3 * 2 * 9 * 5 * 7);
 }
 
@@ -65,9 +67,9 @@ TEST(Dry, a_model_beyond_the_machine_costs_no_memory) {
   const Index before = resident_bytes();
   constexpr Index n = Index{1} << 38;  // four tensors of 1 TiB
   const Tensor w = backend->tensor({n}), g = backend->tensor({n}), m = backend->tensor({n}), v = backend->tensor({n});
-  const Tensor sum = backend->tensor({1}, DType::f64);
+  const Tensor sum = backend->tensor({1}, DType::f64), factor = backend->tensor({1});
   backend->sum_squares(g, sum);
-  backend->adamw({}, g, w, m, v);
+  backend->adamw({}, factor, g, w, m, v, {});
   backend->copy(w, g);
   backend->add(g, w);
   EXPECT_LT(resident_bytes() - before, Index{4} << 20);
@@ -98,7 +100,7 @@ TEST(Dry, routes_tokens_to_the_experts_in_turn) {
                kept = backend->tensor({e}, DType::i32);
   backend->route_forward({Score::softmax, k}, logits, {}, experts, weights, counts, probability, z);
   backend->capacity({DropOrder::token, 1}, experts, weights, 2, e, keep);
-  backend->sort_assignments(experts, keep, rows, tokens, slots, kept);
+  backend->sort_assignments({}, experts, keep, rows, tokens, slots, kept);
   const auto ints = [](const Tensor& x) {
     return std::vector<std::int32_t>(x.view().i32(), x.view().i32() + x.view().elements());
   };

@@ -8,7 +8,7 @@ namespace {
 namespace ref = reference;
 
 class TokenOps : public BackendOps {};
-INSTANTIATE_TEST_SUITE_P(On, TokenOps, testing::ValuesIn(test_backends()), backend_name);
+INSTANTIATE_TEST_SUITE_P(On, TokenOps, testing::ValuesIn(targets), target_name);
 
 // ---- routing ----
 
@@ -21,8 +21,8 @@ struct RouteCase : OpCase {
     // Multiples of 1/16: equal scores occur, and unequal ones differ in f32 too.
     Numbers logits = normal("logits", {t, e}, 2);
     for (double& z : logits) z = std::round(z * 16) / 16;
-    in("logits", {t, e}, logits);
-    if (biased) in("bias", {e}, normal("bias", {e}, 0.2));
+    in("logits", {t, e}, logits, DType::f32);
+    if (biased) in("bias", {e}, normal("bias", {e}, 0.2), DType::f32);
     tolerance = gradient_tolerance = 5e-6;
   }
   Numbers choice(Values& v) { return ref::choose_experts(desc, t, e, v["logits"], v["bias"]); }
@@ -31,9 +31,9 @@ struct RouteCase : OpCase {
 struct RouteForward : RouteCase {
   RouteForward(RouteDesc d, Index g, Rows s, bool biased) : RouteCase(d, g, s, biased) {
     out("experts", {t, d.top_k}, DType::i32);
-    out("weights", {t, d.top_k});
+    out("weights", {t, d.top_k}, DType::f32);
     out("counts", {groups, e}, DType::i32);
-    out("probability", {groups, e});
+    out("probability", {groups, e}, DType::f32);
     out("z_squared", {1}, DType::f64);
   }
   void run(Backend& b) override {
@@ -55,9 +55,9 @@ struct RouteBackward : RouteCase {
   RouteBackward(RouteDesc d, Index g, Rows s, bool biased) : RouteCase(d, g, s, biased) {
     const Shape chosen = {t, d.top_k};
     in("experts", chosen, choice(values()), DType::i32);
-    in("weights", chosen, ref::route_weights(desc, t, e, values()["logits"], values()["experts"]));
-    in("dweights", chosen);
-    in("dprobability", {groups, e});
+    in("weights", chosen, ref::route_weights(desc, t, e, values()["logits"], values()["experts"]), DType::f32);
+    in("dweights", chosen, DType::f32);
+    in("dprobability", {groups, e}, DType::f32);
     out("dlogits", {t, e});
     gradients = {{"dlogits", "logits"}};
   }
@@ -111,7 +111,7 @@ struct CapacityCase : OpCase {
     in("experts", {t, k}, random_experts(t, k, e), DType::i32);
     Numbers weights = whole("weights", {t, k}, 0, 20);  // many equal ones
     for (double& w : weights) w /= 20;
-    in("weights", {t, k}, weights);
+    in("weights", {t, k}, weights, DType::f32);
     out("keep", {t, k}, DType::i32);
     tolerance = 0;
   }
@@ -120,21 +120,23 @@ struct CapacityCase : OpCase {
 };
 
 struct SortCase : OpCase {
+  ExpertSplit split;
   Index k, e;
-  SortCase(Index t, Index k_, Index e_) : k(k_), e(e_) {
+  SortCase(ExpertSplit s, Index t, Index k_, Index e_) : split(s), k(k_), e(e_) {
+    note = fmt::format("{} owners, {} parts", s.owners, s.parts);
     in("experts", {t, k}, random_experts(t, k, e), DType::i32);
     in("keep", {t, k}, whole("keep", {t, k}, 0, 2), DType::i32);
-    out("rows", {t * k}, DType::i32);
-    out("tokens", {t * k}, DType::i32);
-    out("slots", {t, k}, DType::i32);
-    out("counts", {e}, DType::i32);
+    out("rows", {t * k * s.parts}, DType::i32);
+    out("tokens", {t * k * s.parts}, DType::i32);
+    out("slots", {t, k * s.parts}, DType::i32);
+    out("counts", {e * s.parts}, DType::i32);
     tolerance = 0;
   }
   void run(Backend& b) override {
-    b.sort_assignments(at("experts"), at("keep"), at("rows"), at("tokens"), at("slots"), at("counts"));
+    b.sort_assignments(split, at("experts"), at("keep"), at("rows"), at("tokens"), at("slots"), at("counts"));
   }
   void expect(Values& v) override {
-    const ref::Sorted s = ref::sort_assignments(k, e, v["experts"], v["keep"]);
+    const ref::Sorted s = ref::sort_assignments(split, k, e, v["experts"], v["keep"]);
     v["rows"] = s.rows;
     v["tokens"] = s.tokens;
     v["slots"] = s.slots;
@@ -150,7 +152,77 @@ TEST_P(TokenOps, capacity_and_sort) {
   for (const auto& c : cases) {
     for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
       for (Index capacity : {0, 1, 2, 17, 200, 5000}) check(CapacityCase({order, capacity}, c.groups, c.t, c.k, c.e));
-    check(SortCase(c.t, c.k, c.e));
+    for (Index owners : {Index{1}, c.e})
+      for (Index parts : {1, 3}) check(SortCase({owners, parts}, c.t, c.k, c.e));
+  }
+  check(SortCase({4, 2}, 37, 3, 8));
+}
+
+struct BalanceCase : OpCase {
+  BalanceDesc desc;
+  Index g, e, n;
+  BalanceCase(BalanceDesc d, Index g_, Index e_, Index n_, bool counted) : desc(d), g(g_), e(e_), n(n_) {
+    note = fmt::format("first {} of scopes of {}, {} owners, {} parts", d.first, d.per_scope, d.split.owners,
+                       d.split.parts);
+    in("counts", {g, e}, whole("counts", {g, e}, 0, 1000), DType::i32);
+    in("scope_counts", {n, e}, whole("scope_counts", {n, e}, 0, 1000), DType::i32);
+    in("probability", {g, e}, DType::f32);
+    in("kept", {e * d.split.parts}, whole("kept", {e * d.split.parts}, 0, 1000), DType::i32);
+    in("z_squared", {1}, {12.25}, DType::f64);
+    out("dprobability", {g, e}, DType::f32);
+    if (counted) accumulate("stats", {3 * e + 2}, DType::f64);
+  }
+  void run(Backend& b) override {
+    b.balance(desc, at("counts"), at("scope_counts"), at("probability"), at("kept"), at("z_squared"),
+              at("dprobability"), at("stats"));
+  }
+  void expect(Values& v) override {
+    const ref::Balance want =
+        ref::balance(desc, g, e, n, v["counts"], v["scope_counts"], v["probability"], v["kept"], v["z_squared"][0]);
+    v["dprobability"] = want.dprobability;
+    for (std::size_t i = 0; i < v["stats"].size(); ++i) v["stats"][i] += want.stats[i];
+  }
+};
+
+TEST_P(TokenOps, balance) {
+  for (bool counted : {true, false}) {
+    check(BalanceCase({0, 1, 1e-3, 0.5, {}}, 1, 1, 1, counted));
+    check(BalanceCase({0, 1, 1e-3, 0.5, {}}, 5, 7, 5, counted));         // each segment a scope
+    check(BalanceCase({6, 3, 1e-3, 0.5, {2, 3}}, 6, 8, 12, counted));    // some of the segments, three to a scope
+    check(BalanceCase({0, 20, 1e-3, 0.5, {8, 1}}, 5, 40, 20, counted));  // all segments of all ranks
+    check(BalanceCase({0, 4, 1e-3, 0, {}}, 4, 300, 4, counted));
+  }
+}
+
+struct OrderArrivals : OpCase {
+  Index ranks, e, first, local;
+  OrderArrivals(Index ranks_, Index e_, Index first_, Index local_, Index most)
+      : ranks(ranks_), e(e_), first(first_), local(local_) {
+    note = fmt::format("experts from {}", first);
+    in("counts", {ranks, e}, whole("counts", {ranks, e}, 0, most + 1), DType::i32);
+    Index rows = 0;
+    for (Index r = 0; r < ranks; ++r)
+      for (Index i = 0; i < local; ++i) rows += ref::whole(values()["counts"][r * e + first + i]);
+    out("offsets", {local + 1}, DType::i32);
+    out("order", {rows}, DType::i32);
+    out("inverse", {rows}, DType::i32);
+    tolerance = 0;
+  }
+  void run(Backend& b) override { b.order_arrivals(at("counts"), first, at("offsets"), at("order"), at("inverse")); }
+  void expect(Values& v) override {
+    const ref::Arrivals want = ref::order_arrivals(ranks, e, first, local, v["counts"]);
+    v["offsets"] = want.offsets;
+    v["order"] = want.order;
+    v["inverse"] = want.inverse;
+  }
+};
+
+TEST_P(TokenOps, order_arrivals) {
+  for (Index most : {0, 1, 9, 300}) {
+    check(OrderArrivals(1, 1, 0, 1, most));
+    check(OrderArrivals(1, 5, 0, 5, most));
+    check(OrderArrivals(3, 6, 2, 2, most));
+    check(OrderArrivals(8, 32, 28, 4, most));
   }
 }
 
@@ -158,7 +230,7 @@ struct GatherRows : OpCase {
   Index d;
   GatherRows(Index n, Rows s) : d(s.d) {
     in("x", {n, d});
-    in("index", {s.t}, whole("index", {s.t}, 0, n), DType::i32);
+    in("index", {s.t}, whole("index", {s.t}, -1, n), DType::i32);
     out("y", {s.t, d});
     tolerance = 0;
   }
@@ -212,7 +284,7 @@ struct EmbeddingBackward : EmbeddingCase {
   EmbeddingBackward(Index t_, Index vocab_, Index d_, Index begin_) : EmbeddingCase(t_, vocab_, d_, begin_) {
     in("dy", {t, d});
     hidden("table", {vocab, d});
-    accumulate("dtable", {vocab, d});
+    accumulate("dtable", {vocab, d}, DType::f32);
     gradients = {{"dtable", "table"}};
   }
   void run(Backend& b) override { b.embedding_backward(at("ids"), at("dy"), begin, at("dtable")); }
@@ -244,8 +316,8 @@ struct CrossEntropyCase : OpCase {
 
 struct CrossEntropyForward : CrossEntropyCase {
   CrossEntropyForward(CrossEntropyDesc d, Rows s, double deviation) : CrossEntropyCase(d, s) {
-    in("logits", {t, v_all}, normal("logits", {t, v_all}, deviation));
-    out("stats", {t, 3});
+    in("logits", {t, v_all}, normal("logits", {t, v_all}, deviation), DType::f32);
+    out("stats", {t, 3}, DType::f32);
     tolerance = 3e-6;
   }
   void run(Backend& b) override { b.cross_entropy_forward(desc, at("logits"), at("targets"), at("stats")); }
@@ -260,10 +332,10 @@ struct CrossEntropyLoss : OpCase {
     if (empty_part)  // the first rank holds no row of the vocabulary
       for (Index i = 0; i < t; ++i)
         stats[3 * i] = -std::numeric_limits<double>::infinity(), stats[3 * i + 1] = stats[3 * i + 2] = 0;
-    in("stats", {parts, t, 3}, stats);
+    in("stats", {parts, t, 3}, stats, DType::f32);
     in("targets", {t}, targets, DType::i32);
-    out("lse", {t});
-    out("loss", {t});
+    out("lse", {t}, DType::f32);
+    out("loss", {t}, DType::f32);
   }
   void run(Backend& b) override { b.cross_entropy_loss(at("stats"), at("targets"), at("lse"), at("loss")); }
   void expect(Values& v) override {
@@ -275,13 +347,17 @@ struct CrossEntropyLoss : OpCase {
 
 struct CrossEntropyBackward : CrossEntropyCase {
   static constexpr float factor = 0.7f, z_factor = 0.02f;
-  CrossEntropyBackward(CrossEntropyDesc d, Rows s) : CrossEntropyCase(d, s) {
-    in_place("logits", {t, v_all});
-    in("lse", {t}, v_all ? ref::cross_entropy_loss(1, stats(values()), values()["targets"]).lse : Numbers(t));
-    gradients = {{"logits", "logits"}};
+  bool replaces;
+  CrossEntropyBackward(CrossEntropyDesc d, Rows s, bool in_its_place) : CrossEntropyCase(d, s), replaces(in_its_place) {
+    in_its_place ? in_place("logits", {t, v_all}, DType::f32) : in("logits", {t, v_all}, DType::f32);
+    in("lse", {t}, v_all ? ref::cross_entropy_loss(1, stats(values()), values()["targets"]).lse : Numbers(t),
+       DType::f32);
+    if (!in_its_place) out("dlogits", {t, v_all});
+    gradients = {{in_its_place ? "logits" : "dlogits", "logits"}};
   }
   void run(Backend& b) override {
-    b.cross_entropy_backward(desc, at("targets"), at("lse"), factor, z_factor, at("logits"));
+    b.cross_entropy_backward(desc, at("logits"), at("targets"), at("lse"), factor, z_factor,
+                             at(replaces ? "logits" : "dlogits"));
   }
   double loss(Values& v) override {
     const ref::Loss l = ref::cross_entropy_loss(1, stats(v), v["targets"]);
@@ -293,15 +369,35 @@ struct CrossEntropyBackward : CrossEntropyCase {
   }
 };
 
+struct LossSums : OpCase {
+  explicit LossSums(Index t) {
+    Numbers targets = whole("targets", {t}, -1, 2), losses = normal("losses", {t});
+    for (std::size_t i = 0; i < targets.size(); ++i)
+      if (targets[i] < 0) losses[i] = 0;
+    in("losses", {t}, losses, DType::f32);
+    in("lse", {t}, DType::f32);
+    in("targets", {t}, targets, DType::i32);
+    accumulate("sums", {2}, DType::f64);
+  }
+  void run(Backend& b) override { b.loss_sums(at("losses"), at("lse"), at("targets"), at("sums")); }
+  void expect(Values& v) override {
+    for (std::size_t i = 0; i < v["lse"].size(); ++i) {
+      v["sums"][0] += v["losses"][i];
+      v["sums"][1] += v["targets"][i] < 0 ? 0 : v["lse"][i] * v["lse"][i];
+    }
+  }
+};
+
 TEST_P(TokenOps, cross_entropy) {
   for (Rows s : {Rows{0, 5}, {4, 0}, {1, 1}, {7, 3}, {40, 257}, {5, 1001}, {3, 50000}})
     for (float softcap : {0.0f, 4.0f})
       for (Index begin : {0, 3}) {
         for (double deviation : {1.0, 300.0}) check(CrossEntropyForward({begin, softcap}, s, deviation));
-        check(CrossEntropyBackward({begin, softcap}, s));
+        for (bool in_its_place : {false, true}) check(CrossEntropyBackward({begin, softcap}, s, in_its_place));
       }
   for (Index parts : {1, 2, 5})
     for (Index t : {0, 1, 100, 5000}) check(CrossEntropyLoss(parts, t, parts > 1));
+  for (Index t : {0, 1, 100, 5000}) check(LossSums(t));
 }
 
 }  // namespace
