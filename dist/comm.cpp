@@ -27,37 +27,56 @@ class Counted {
 }  // namespace
 
 std::string_view name_of(Collective kind) {
-  constexpr std::string_view names[num_collectives] = {"broadcast", "all-reduce", "reduce-scatter", "all-gather",
-                                                       "all-to-all"};
+  constexpr std::string_view names[num_collectives] = {"broadcast",      "all-reduce", "reduce",
+                                                       "reduce-scatter", "all-gather", "all-to-all"};
   return names[static_cast<int>(kind)];
 }
 
 void Comm::broadcast(View x, int root) {
   const Counted counted(*this, traffic_[static_cast<int>(Collective::broadcast)],
                         rank() == root ? x.size_bytes() * (size() - 1) : 0);
+  mark();
   do_broadcast(x, root);
+  wait();
 }
 
 void Comm::all_reduce(View x, Reduce op) {
   const Counted counted(*this, traffic_[static_cast<int>(Collective::all_reduce)], x.size_bytes() * (size() - 1));
+  mark();
   do_all_reduce(x, op);
+  wait();
+}
+
+void Comm::start_reduce(View x, int root) {
+  const Counted counted(*this, traffic_[static_cast<int>(Collective::reduce)], rank() == root ? 0 : x.size_bytes());
+  do_reduce(x, root);
 }
 
 void Comm::reduce_scatter(ConstView in, View out) {
-  SY_ASSERT(in.elements() == out.elements() * size() && in.dtype() == DType::f32 && out.dtype() == DType::f32,
-            "reduce_scatter of {} into {}", in.shape().str(), out.shape().str());
+  SY_ASSERT(in.elements() == out.elements() * size() && in.dtype() == out.dtype(), "reduce_scatter of {} into {}",
+            in.shape().str(), out.shape().str());
   const Counted counted(*this, traffic_[static_cast<int>(Collective::reduce_scatter)], out.size_bytes() * (size() - 1));
+  mark();
   do_reduce_scatter(in, out);
+  wait();
 }
 
 void Comm::all_gather(ConstView in, View out) {
   SY_ASSERT(out.size_bytes() == in.size_bytes() * size(), "all_gather of {} into {}", in.shape().str(),
             out.shape().str());
   const Counted counted(*this, traffic_[static_cast<int>(Collective::all_gather)], in.size_bytes() * (size() - 1));
+  mark();
   do_all_gather(in, out);
+  wait();
 }
 
 void Comm::all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) {
+  mark();
+  start_all_to_all_v(in, send, out, receive);
+  wait();
+}
+
+void Comm::start_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) {
   const Index row = in.shape().elements(1) * size_of(in.dtype());
   SY_ASSERT(row == out.shape().elements(1) * size_of(out.dtype()), "rows of {} into {}", in.shape().str(),
             out.shape().str());

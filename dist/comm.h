@@ -1,7 +1,11 @@
 // Collectives over one group of ranks. Knows tensors; knows no model. comm_self serves one rank without MPI; comm_mpi
-// speaks MPI on host buffers; comm_dry counts bytes. Every rank of the group must make the same calls in the same order.
+// speaks MPI on host buffers; comm_nccl NCCL on device buffers; comm_dry counts bytes. Every rank of the group must make
+// the same calls in the same order.
 //
-// Sums are taken in rank order, whatever arrives first, so a result depends on the group alone.
+// A result depends on the group alone, not on who arrives first; on the host, sums are taken in rank order.
+//
+// On device buffers a collective runs beside what the backend computes. mark() says what it waits for, wait() what waits
+// for it; the plain calls do both, so that to the caller they are in order with everything else, and the host goes on.
 #pragma once
 
 #include <array>
@@ -17,8 +21,8 @@ namespace sy {
 
 enum class Reduce { sum, max };
 
-enum class Collective : std::uint8_t { broadcast, all_reduce, reduce_scatter, all_gather, all_to_all };
-constexpr int num_collectives = 5;
+enum class Collective : std::uint8_t { broadcast, all_reduce, reduce, reduce_scatter, all_gather, all_to_all };
+constexpr int num_collectives = 6;
 std::string_view name_of(Collective kind);
 
 // What one rank has sent to the others of its group: bytes that these cannot do without, however MPI routes them.
@@ -33,7 +37,7 @@ class Comm {
   virtual ~Comm() = default;
   virtual int size() const = 0;
   virtual int rank() const = 0;
-  // The ranks whose colour is that of this one, in their order. color must be the same function on all ranks.
+  // The ranks whose colour is that of this one, in their order. color must be the same function on all ranks. Collective.
   virtual std::unique_ptr<Comm> split(const std::function<int(int rank)>& color) const = 0;
   virtual void barrier() = 0;
 
@@ -41,7 +45,7 @@ class Comm {
   // x = the reduction of every rank's x, element by element. f32, f64, i32, i64. Every rank sends all of x to all others:
   // for what is small (counts and norms). Gradients go through reduce_scatter.
   void all_reduce(View x, Reduce op = Reduce::sum);
-  // in: [size * n], out: [n]: the sum over ranks of piece `rank` of in, and may be that piece. f32.
+  // in: [size * n], out: [n]: the sum over ranks of piece `rank` of in, and may be that piece. f32; on devices bf16 too.
   void reduce_scatter(ConstView in, View out);
   // in: [n], out: [size * n]. `in` may be piece `rank` of `out`.
   void all_gather(ConstView in, View out);
@@ -49,15 +53,28 @@ class Comm {
   // order. Rows have the same size on both sides and on every rank.
   void all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive);
 
+  // ---- beside the backend ----
+  // Whether that is so; otherwise these calls are complete when they return.
+  virtual bool asynchronous() const { return false; }
+  // What is started from now on sees all that the backend was given up to here.
+  virtual void mark() {}
+  void start_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive);
+  // x at `root` becomes the sum of every rank's x; elsewhere it keeps no meaning. f32.
+  void start_reduce(View x, int root);
+  // What the backend is given from now on sees the results of all that was started.
+  virtual void wait() {}
+
   // Of a group of one rank nothing is counted.
   const Traffic& traffic(Collective kind) const { return traffic_[static_cast<int>(kind)]; }
 
+  // On the host alone.
   double sum(double x);
   Index max(Index x);
 
  protected:
   virtual void do_broadcast(View x, int root) = 0;
   virtual void do_all_reduce(View x, Reduce op) = 0;
+  virtual void do_reduce(View x, int root) = 0;
   virtual void do_reduce_scatter(ConstView in, View out) = 0;
   virtual void do_all_gather(ConstView in, View out) = 0;
   virtual void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) = 0;
@@ -66,6 +83,7 @@ class Comm {
   std::array<Traffic, num_collectives> traffic_{};
 };
 
+// On host buffers.
 std::unique_ptr<Comm> make_comm_self();
 std::unique_ptr<Comm> make_comm_dry(int size, int rank);
 

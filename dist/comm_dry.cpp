@@ -26,6 +26,7 @@ class CommDry final : public Comm {
  private:
   void do_broadcast(View, int) override {}
   void do_all_reduce(View, Reduce) override {}
+  void do_reduce(View, int) override {}
   void do_reduce_scatter(ConstView, View) override {}
   void do_all_gather(ConstView in, View out) override {
     if (out.size_bytes() > (1 << 20)) return;

@@ -97,6 +97,22 @@ class CommMpi final : public Comm {
     }
   }
 
+  // Gathers a bounded piece of every rank's part at the root, which sums in rank order.
+  void do_reduce(View x, int root) override {
+    const Index step = std::max<Index>(1, scratch_bytes / 4 / size_);
+    for (Index at = 0; at < x.elements(); at += step) {
+      const Index n = std::min(step, x.elements() - at);
+      float* const mine = x.f32() + at;
+      scratch_.resize(rank_ == root ? size_ * n * 4 : 0);
+      check_mpi(MPI_Gather(mine, narrow(n), MPI_FLOAT, scratch_.data(), narrow(n), MPI_FLOAT, root, comm_),
+                "MPI_Gather");
+      if (rank_ != root) continue;
+      std::memcpy(mine, scratch_.data(), n * 4);
+      for (int r = 1; r < size_; ++r)
+        reduce_into(mine, reinterpret_cast<const float*>(scratch_.data()) + r * n, n, Reduce::sum);
+    }
+  }
+
   // What is sent are the other ranks' pieces of in; its own is copied before its sum is written: the two may be one.
   void do_reduce_scatter(ConstView in, View out) override {
     const Index n = out.elements();

@@ -20,6 +20,7 @@ class CommSelf final : public Comm {
  private:
   void do_broadcast(View, int) override {}
   void do_all_reduce(View, Reduce) override {}
+  void do_reduce(View, int) override {}
   void do_reduce_scatter(ConstView in, View out) override { copy(in, out); }
   void do_all_gather(ConstView in, View out) override { copy(in, out); }
   void do_all_to_all_v(ConstView in, std::span<const Index>, View out, std::span<const Index>) override {

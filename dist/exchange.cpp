@@ -28,36 +28,34 @@ DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, int ranks, int 
     plan.offsets[e + 1] = plan.offsets[e];
     for (int r = 0; r < ranks; ++r) plan.offsets[e + 1] += static_cast<std::int32_t>(count(r, rank * local + e));
   }
-  plan.order.resize(plan.received);
-  plan.inverse.resize(plan.received);
-  std::vector<std::int32_t> next(plan.offsets.begin(), plan.offsets.end());
-  std::int32_t arrived = 0;
+  Index last = 0;  // expert of the rows that have arrived
   for (int r = 0; r < ranks; ++r)
-    for (Index e = 0; e < local; ++e)
-      for (Index i = count(r, rank * local + e); i > 0; --i, ++arrived) {
-        const std::int32_t row = next[e]++;
-        plan.order[row] = arrived;
-        plan.inverse[arrived] = row;
-        plan.in_order &= row == arrived;
-      }
+    for (Index e = 0; e < local; ++e) {
+      if (count(r, rank * local + e) == 0) continue;
+      plan.in_order &= e >= last;
+      last = e;
+    }
   return plan;
 }
 
-Exchange::Exchange(Backend& backend, Comm& ep, std::span<const std::int32_t> counts, Arena& arena)
-    : backend_(&backend), ep_(&ep) {
-  const Index experts = static_cast<Index>(counts.size());
-  std::vector<std::int32_t> all(ep.size() * experts);
-  ep.all_gather(view_of(counts.data(), {experts}), view_of(all.data(), {ep.size() * experts}));
-  plan_ = plan_dispatch(all, ep.size(), ep.rank(), experts);
-  const auto upload = [&](const std::vector<std::int32_t>& v) {
-    const View x = arena.i32({static_cast<Index>(v.size())});
-    backend.to_device(v.data(), x);
-    return x;
-  };
-  offsets_ = upload(plan_.offsets);
-  if (plan_.in_order) return;
-  order_ = upload(plan_.order);
-  inverse_ = upload(plan_.inverse);
+Exchange::Exchange(Backend& backend, Comm& ep, ConstView counts, Arena& arena) : backend_(&backend), ep_(&ep) {
+  counts_ = arena.i32({ep.size(), counts.elements()});
+  if (local())
+    backend.copy(counts, counts_);
+  else
+    ep.all_gather(counts, counts_);
+  backend.begin_read(counts_);
+}
+
+void Exchange::plan(Arena& arena) {
+  std::vector<std::int32_t> counts(counts_.elements());
+  backend_->end_read(counts.data());
+  plan_ = plan_dispatch(counts, ep_->size(), ep_->rank(), counts_.dim(1));
+  const Index experts = counts_.dim(1) / ep_->size();
+  offsets_ = arena.i32({experts + 1});
+  order_ = arena.i32({plan_.received});
+  inverse_ = arena.i32({plan_.received});
+  backend_->order_arrivals(counts_, ep_->rank() * experts, offsets_, order_, inverse_);
 }
 
 namespace {
@@ -75,29 +73,33 @@ View matrix(View x) {
 
 }  // namespace
 
-View Exchange::dispatch(View rows, Arena& arena, Arena& scratch) const {
+View Exchange::dispatch(View rows, Arena& arena, Arena& scratch) {
   if (local()) return rows;
   const View out = arena.take(with_rows(rows.shape(), plan_.received), rows.dtype());
-  const Arena::Scope scope(scratch);
   const View arrived = plan_.in_order ? out : scratch.take(out.shape(), out.dtype());
-  backend_->synchronize();
-  ep_->all_to_all_v(rows, plan_.send, arrived, plan_.receive);
-  if (!plan_.in_order) backend_->gather_rows(matrix(arrived), order_, matrix(out));
+  ep_->start_all_to_all_v(rows, plan_.send, arrived, plan_.receive);
+  arrivals_.push_back({arrived, out});
   return out;
 }
 
-View Exchange::combine(View rows, Arena& arena, Arena& scratch) const {
+View Exchange::combine(View rows, Arena& arena, Arena& scratch) {
   if (local()) return rows;
   const View out = arena.take(with_rows(rows.shape(), plan_.sent), rows.dtype());
-  const Arena::Scope scope(scratch);
   View leaving = rows;
   if (!plan_.in_order) {
     leaving = scratch.take(rows.shape(), rows.dtype());
     backend_->gather_rows(matrix(rows), inverse_, matrix(leaving));
   }
-  backend_->synchronize();
-  ep_->all_to_all_v(leaving, plan_.receive, out, plan_.send);
+  ep_->mark();
+  ep_->start_all_to_all_v(leaving, plan_.receive, out, plan_.send);
   return out;
+}
+
+void Exchange::finish() {
+  ep_->wait();
+  for (const Arrival& a : arrivals_)
+    if (a.arrived.bytes() != a.out.bytes()) backend_->gather_rows(matrix(a.arrived), order_, matrix(a.out));
+  arrivals_.clear();
 }
 
 }  // namespace sy

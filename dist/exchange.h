@@ -21,34 +21,49 @@ struct DispatchPlan {
   std::vector<Index> send, receive;   // [P] rows to and from each rank
   Index sent = 0, received = 0;       // their sums
   std::vector<std::int32_t> offsets;  // [E / P + 1] first received row of each local expert, once in order
-  std::vector<std::int32_t> order;    // [received] row in order -> row as it arrived
-  std::vector<std::int32_t> inverse;  // [received] row as it arrived -> row in order
-  bool in_order = true;               // order is the identity
+  bool in_order = true;               // rows arrive as they are to lie
 };
 // counts: [P, E] rows that each rank has for each expert.
 DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, int ranks, int rank, Index experts);
 
+// One trip of a layer's rows to the experts and back, in steps, so that something else can run beside the travelling:
+//   Exchange x(...);             the counts are on their way to the host
+//   x.mark();                    the rows to send are computed
+//   x.plan(arena);               the host waits for the counts; sent(), received() and groups() are known from here on
+//   v = x.dispatch(rows, ...);   under way
+//   x.finish();                  v holds the rows
 class Exchange {
  public:
-  // counts: [E] the rows that this rank has for each expert. Collective over `ep`, which must outlive this.
-  // The index tensors of the plan are taken from `arena`.
-  Exchange(Backend& backend, Comm& ep, std::span<const std::int32_t> counts, Arena& arena);
+  // counts: [E] i32 the rows that this rank has for each expert, on the backend. Collective over `ep`, which must outlive
+  // this. What it keeps is taken from `arena`.
+  Exchange(Backend& backend, Comm& ep, ConstView counts, Arena& arena);
+
+  // What is sent next was given to the backend before this.
+  void mark() { ep_->mark(); }
+  void plan(Arena& arena);
 
   Index sent() const { return plan_.sent; }
   Index received() const { return plan_.received; }
-  ConstView offsets() const { return offsets_; }   // [E / P + 1] i32
+  Groups groups() const { return {offsets_, plan_.offsets.data()}; }
   bool local() const { return ep_->size() == 1; }  // dispatch and combine then return their argument
 
-  // rows: [sent, ...] by (expert, token) -> [received, ...] by (local expert, global token), taken from `arena`.
-  View dispatch(View rows, Arena& arena, Arena& scratch) const;
-  // The way back: rows: [received, ...] -> [sent, ...].
-  View combine(View rows, Arena& arena, Arena& scratch) const;
+  // rows: [sent, ...] by (expert, token) -> [received, ...] by (local expert, global token), taken from `arena` and valid
+  // after finish(). Until then `rows` and what is taken from `scratch` must stay.
+  View dispatch(View rows, Arena& arena, Arena& scratch);
+  // The way back: rows: [received, ...] -> [sent, ...]. Sends what the backend was given before the call.
+  View combine(View rows, Arena& arena, Arena& scratch);
+  void finish();
 
  private:
+  struct Arrival {
+    View arrived, out;
+  };
   Backend* backend_;
   Comm* ep_;
   DispatchPlan plan_;
-  View offsets_, order_, inverse_;
+  View counts_;                     // [P, E] of every rank
+  View offsets_, order_, inverse_;  // order_arrivals
+  std::vector<Arrival> arrivals_;   // to be put in order
 };
 
 }  // namespace sy

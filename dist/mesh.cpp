@@ -1,5 +1,7 @@
 #include "dist/mesh.h"
 
+#include "dist/comm_nccl.h"
+
 namespace sy {
 
 std::string Layout::str() const {
@@ -25,10 +27,21 @@ Mesh make_mesh(Comm& world, const Layout& layout) {
           coord_of(layout, world.rank()),
           world.rank(),
           &world,
+          along([](const Coord&) { return 0; }),
           along([](const Coord& c) { return c.tp; }),
           along([](const Coord& c) { return c.dp; }),
           along([&](const Coord& c) { return c.ep * layout.etp + c.etp; }),
           along([](const Coord& c) { return c.edp; })};
+}
+
+Mesh on_backend(Mesh mesh, Backend& backend) {
+  if (backend.on_host()) return mesh;
+  // Gradients have a stream of their own, so that tokens need not wait behind them.
+  for (std::unique_ptr<Comm>* axis : {&mesh.all, &mesh.dp, &mesh.edp})
+    *axis = make_comm_nccl(std::move(*axis), backend, CommStream::gradients);
+  for (std::unique_ptr<Comm>* axis : {&mesh.tp, &mesh.experts})
+    *axis = make_comm_nccl(std::move(*axis), backend, CommStream::tokens);
+  return mesh;
 }
 
 }  // namespace sy

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dist/comm.h"
+#include "kernels/backend.h"
 
 namespace sy {
 
@@ -32,11 +33,16 @@ struct Mesh {
   Layout layout;
   Coord coord;
   int rank;
-  Comm* world;  // not owned
+  Comm* world;  // on host buffers; not owned
+  // These are on buffers of the backend that the mesh was made for.
+  std::unique_ptr<Comm> all;  // every rank
   std::unique_ptr<Comm> dp, tp, edp;
   std::unique_ptr<Comm> experts;  // the ep * etp ranks that hold all experts between them, etp fastest
 };
 
+// For buffers on the host. Collective.
 Mesh make_mesh(Comm& world, const Layout& layout);
+// The same mesh for buffers of `backend`, which must outlive it. Collective.
+Mesh on_backend(Mesh mesh, Backend& backend);
 
 }  // namespace sy

@@ -1,5 +1,8 @@
 #include "dist/runtime.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -7,6 +10,7 @@
 #include <tuple>
 
 #include "dist/comm_mpi.h"
+#include "kernels/philox.h"
 
 namespace sy {
 namespace {
@@ -72,6 +76,30 @@ int Runtime::run(const std::function<int()>& program) {
   print_error(what);
   if (world_->size() > 1) MPI_Abort(MPI_COMM_WORLD, code);
   return code;
+}
+
+namespace {
+
+// Ranks before this one, and all ranks, that are on its machine and say the same word.
+std::pair<int, int> like_this(Comm& world, const std::string& word) {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  const auto mine = static_cast<Index>(hash_name(std::string(host) + "/" + word));
+  std::vector<Index> all(world.size());
+  world.all_gather(view_of(&mine, {1}), view_of(all.data(), {world.size()}));
+  const auto here = all.begin() + world.rank();
+  return {static_cast<int>(std::count(all.begin(), here, mine)),
+          static_cast<int>(std::count(all.begin(), all.end(), mine))};
+}
+
+}  // namespace
+
+int local_rank(Comm& world) {
+  return like_this(world, "").first;
+}
+
+int ranks_sharing(Comm& world, const std::string& device) {
+  return like_this(world, device).second;
 }
 
 void agree(Comm& comm, const std::function<void()>& work) {

@@ -30,6 +30,11 @@ class Runtime {
   bool owns_mpi_ = false;
 };
 
+// Which of the ranks on its machine this one is, from 0 on. Collective.
+int local_rank(Comm& world);
+// How many ranks of its machine, itself included, name the same device. Collective.
+int ranks_sharing(Comm& world, const std::string& device);
+
 // Runs `work` on every rank of `comm`; if it threw an Error on some, every rank throws an AgreedError with the exit code
 // and the message of the lowest such rank. The only way to do something that may fail on one rank alone (open a file,
 // write a shard) between collectives.

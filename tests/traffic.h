@@ -13,7 +13,7 @@ namespace sy::test {
 
 // The communicators of a mesh, and that of the ranks which hold the same kv heads.
 inline std::vector<std::pair<std::string, const Comm*>> groups_of(const Mesh& mesh, const GradSync& sync) {
-  return {{"world", mesh.world},           {"dp", mesh.dp.get()}, {"edp", mesh.edp.get()},
+  return {{"world", mesh.all.get()},       {"dp", mesh.dp.get()}, {"edp", mesh.edp.get()},
           {"experts", mesh.experts.get()}, {"tp", mesh.tp.get()}, {"replicas", sync.replicas()}};
 }
 
@@ -105,7 +105,7 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
       add("tp", l.tp, Collective::all_gather, 2 * routings, routings * T * k * 8 * (l.tp - 1), 0);
   }
   if (c.moe.aux_scope == AuxScope::global_batch)
-    add("world", l.ranks, Collective::all_reduce, routings, routings * E * 8 * (l.ranks - 1), 0);
+    add("world", l.ranks, Collective::all_gather, routings, routings * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
   add("experts", P, Collective::all_gather, routings, routings * E * l.etp * 4 * (P - 1), 0);
   // Dispatch takes a row and its weight, combine brings a row; backward the weight's gradient comes along.
   add("experts", P, Collective::all_to_all, 3 * M * moe_layers * (again + 1),

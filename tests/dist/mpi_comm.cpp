@@ -67,6 +67,19 @@ TEST(Comm, ReduceScatterInPlace) {
     ASSERT_EQ(x[i], static_cast<float>(i / piece == r ? i % 1009 * n + n * (n - 1) / 2 : i % 1009 + r)) << i;
 }
 
+TEST(Comm, ReduceGivesTheRootTheSum) {
+  const int n = world().size(), r = world().rank();
+  for (int root = 0; root < n; ++root)
+    for (Index count : {0, 1, 2500003}) {
+      std::vector<float> x(count);
+      for (Index i = 0; i < count; ++i) x[i] = static_cast<float>(i % 1009 + r);
+      world().start_reduce(view_of(x.data(), {count}), root);
+      world().wait();
+      for (Index i = 0; r == root && i < count; ++i)
+        ASSERT_EQ(x[i], static_cast<float>(i % 1009 * n + n * (n - 1) / 2)) << i;
+    }
+}
+
 TEST(Comm, AllGatherInPlace) {
   const int n = world().size(), r = world().rank();
   std::vector<float> all(n * 5, -1.0f);
@@ -141,12 +154,14 @@ TEST(Exchange, DispatchThenCombineIsTheIdentity) {
     for (int i = 0; i < counts[e]; ++i)
       labels.insert(labels.end(), {static_cast<float>(e), static_cast<float>(r * 100 + i)});
   }
-  const Exchange exchange(*backend, world(), counts, arena);
+  Exchange exchange(*backend, world(), view_of(counts.data(), {experts}), arena);
+  exchange.plan(arena);
   const Index sent = exchange.sent();
   ASSERT_EQ(sent * 2, static_cast<Index>(labels.size()));
   const View rows = view_of(labels.data(), {sent, 2});
   const View there = exchange.dispatch(rows, arena, scratch);
-  const auto* offsets = exchange.offsets().i32();
+  exchange.finish();
+  const auto* offsets = exchange.groups().host;
   for (Index e = 0; e < 4; ++e) {
     float last = -1;
     for (Index i = offsets[e]; i < offsets[e + 1]; ++i) {
@@ -156,6 +171,7 @@ TEST(Exchange, DispatchThenCombineIsTheIdentity) {
     }
   }
   const View back = exchange.combine(there, arena, scratch);
+  exchange.finish();
   for (Index i = 0; i < sent * 2; ++i) ASSERT_EQ(back.f32()[i], labels[i]);
 }
 

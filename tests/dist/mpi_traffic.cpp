@@ -19,6 +19,8 @@ void make_calls(Comm& comm) {
   comm.all_reduce(view_of(part.data(), {5}));
   std::int64_t largest[3] = {};
   comm.all_reduce(view_of(largest, {3}), Reduce::max);
+  comm.start_reduce(view_of(part.data(), {11}), 0);
+  comm.wait();
   comm.reduce_scatter(view_of(all.data(), {n * 12}), view_of(part.data(), {12}));
   comm.all_gather(view_of(part.data(), {7}), view_of(all.data(), {n * 7}));
   // Rank s sends (s + d) % 3 rows of 2 floats to rank d.
@@ -34,8 +36,8 @@ TEST(Traffic, EachKindCountsWhatThisRankSends) {
   const auto dry = make_comm_dry(n, r), mpi = world().split([](int) { return 0; });
   Index rows = 0;
   for (int d = 0; d < n; ++d) rows += d == r ? 0 : (r + d) % 3;
-  const Index bytes[num_collectives] = {r == n - 1 ? 48 * (n - 1) : 0, (20 + 24) * (n - 1), 48 * (n - 1), 28 * (n - 1),
-                                        rows * 8};
+  const Index bytes[num_collectives] = {r == n - 1 ? 48 * (n - 1) : 0, (20 + 24) * (n - 1), r == 0 ? 0 : 44,
+                                        48 * (n - 1),                   28 * (n - 1),        rows * 8};
   for (Comm* comm : {dry.get(), mpi.get()}) {
     make_calls(*comm);
     for (int kind = 0; kind < num_collectives; ++kind) {
@@ -83,7 +85,7 @@ test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::u
                   test::RoutedRows* routed) {
   Engine engine(config, vocab, std::move(backend), make_mesh(comm, layout), true);
   engine.store().initialize(3);
-  GradSync sync(engine.mesh(), engine.store(), engine.scratch());
+  GradSync sync(engine.mesh(), engine.store());
   if (routed)
     engine.observe_routing([&](const RoutingView& r) { routed->count(r, engine.mesh(), config.moe.experts); });
   const auto groups = test::groups_of(engine.mesh(), sync);
@@ -99,8 +101,7 @@ test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::u
   for (Index micro = 0; micro < micro_batches; ++micro) {
     for (Index i = 0; i < tokens; ++i)
       ids[i] = static_cast<std::int32_t>((i * i + 7 * i * (engine.mesh().coord.dp + 1) + micro) % vocab);
-    std::vector<RouterStats> stats = engine.make_stats();
-    engine.train({sequences, config.model.seq_len, ids, ids, tokens, sequences, micro_batches}, stats);
+    engine.train({sequences, config.model.seq_len, ids, ids, tokens, sequences, micro_batches});
   }
   sync.step(config.train, 1e-3, 1);
   test::Loads loads;
