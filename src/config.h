@@ -81,6 +81,7 @@ struct Config {
 
   bool is_moe(Index layer) const;
   FfnActivation ffn_activation() const;
+  DType dtype() const;  // of weights and activations
 };
 
 // A key of the table, for people and for comparisons.

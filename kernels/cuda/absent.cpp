@@ -7,7 +7,7 @@ bool cuda_available() {
   return false;
 }
 
-std::unique_ptr<Backend> make_cuda() {
+std::unique_ptr<Backend> make_cuda(int) {
   bad_input("run.backend = cuda, but this build of switchyard has no CUDA backend: set run.backend to cpu or auto");
 }
 

@@ -32,14 +32,12 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
 
   std::vector<DomainScore> scores;
   for (std::size_t d = 0; d < streams.size(); ++d) {
-    std::vector<RouterStats> stats = engine.make_stats();
-    double sums[2] = {0, 0};  // nats, tokens
+    Index tokens = 0;
     std::vector<std::int32_t> ids(S), targets(S), batch_ids, batch_targets;
     // Runs of equal length: full windows together, the short last one alone. Every rank makes the same number of passes,
     // with no sequences where nothing is left, since its experts are needed by the others.
     const auto pass = [&](Index sequences, Index length) {
-      const PassResult r = engine.evaluate({sequences, length, batch_ids, batch_targets}, options.dropless, stats);
-      sums[0] += r.loss_sum;
+      engine.evaluate({sequences, length, batch_ids, batch_targets}, options.dropless);
     };
     const Index all = streams[d].windows(), n = windows[d], per_pass = options.windows_per_pass;
     const auto window = [&](Index i) { return n == all ? i : i * all / n; };
@@ -57,7 +55,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
         batch_targets.insert(batch_targets.end(), targets.begin(), targets.end());
       }
       pass(count, S);
-      if (mesh.coord.tp == 0) sums[1] += static_cast<double>(count * S);
+      if (mesh.coord.tp == 0) tokens += count * S;
       done += std::min(dp * per_pass, full - p * dp * per_pass);
       progress(done, total);
     }
@@ -73,12 +71,13 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
         batch_targets.assign(targets.begin(), targets.begin() + length);
       }
       pass(mine ? 1 : 0, length);
-      if (mine && mesh.coord.tp == 0) sums[1] += static_cast<double>(tail);
+      if (mine && mesh.coord.tp == 0) tokens += tail;
       progress(++done, total);
     }
 
-    std::vector<double> reduced(sums, sums + 2);
-    for (const RouterStats& s : stats)
+    const Statistics found = engine.take_statistics();
+    std::vector<double> reduced = {found.loss_sum, static_cast<double>(tokens)};
+    for (const RouterStats& s : found.layers)
       for (Index c : s.routed) reduced.push_back(static_cast<double>(c));
     mesh.world->all_reduce(view_of(reduced.data(), {static_cast<Index>(reduced.size())}));
     DomainScore score;
@@ -89,7 +88,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
         static_cast<double>(score.tokens) / static_cast<double>(std::max<Index>(1, streams[d].targets()));
     score.bytes = part * static_cast<double>(dataset.domains()[d].valid_bytes);
     std::size_t at = 2;
-    for (const RouterStats& s : stats) {
+    for (const RouterStats& s : found.layers) {
       auto& layer = score.experts.emplace_back();
       for (std::size_t e = 0; e < s.routed.size(); ++e) layer.push_back(static_cast<Index>(reduced[at++]));
     }

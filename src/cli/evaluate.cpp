@@ -53,6 +53,7 @@ int evaluate_command(CommandLine& line) {
     if (evaluation.max_windows < 0) bad_input("evaluate: --max-windows must not be negative");
   });
   if (!go) return 0;
+  const int local = local_rank(world);
   std::vector<std::string> warnings;
   step_dir = resolve_checkpoint(world, given["checkpoint"].as<std::string>(), &warnings);
   for (const std::string& w : warnings) fmt::print(stderr, "switchyard: warning: {}\n", w);
@@ -69,7 +70,8 @@ int evaluate_command(CommandLine& line) {
     for (const Domain& domain : dataset->domains()) tokens += domain.valid_tokens;
     if (tokens == 0)
       bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dataset->dir().string());
-    device = make_backend(backend);
+    device = make_backend(backend, local);
+    if (device->on_host()) config.run.dtype = "f32";  // a checkpoint holds f32 values, whatever it was computed with
   });
   evaluation.dropless = !given.count("capacity");
 

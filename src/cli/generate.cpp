@@ -38,13 +38,15 @@ int generate_command(CommandLine& line) {
   const auto step_dir = resolve_checkpoint(given["checkpoint"].as<std::string>(), &warnings);
   for (const std::string& w : warnings) fmt::print(stderr, "switchyard: warning: {}\n", w);
   const TrainState state = read_state(step_dir);
-  const Config config = parse_config(state.config, step_dir.string());
+  Config config = parse_config(state.config, step_dir.string());
   const auto tokenizer = open_tokenizer(given.count("data") ? given["data"].as<std::string>() : state.dataset);
   if (tokenizer->vocab() != state.vocab)
     bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data", tokenizer->vocab(),
               state.vocab);
 
-  Engine engine(config, state.vocab, make_backend(backend), make_mesh(line.world, {}), false);
+  auto device = make_backend(backend);
+  if (device->on_host()) config.run.dtype = "f32";  // a checkpoint holds f32 values, whatever it was computed with
+  Engine engine(config, state.vocab, std::move(device), make_mesh(line.world, {}), false);
   load_checkpoint(step_dir, engine.store());
   engine.set_router_bias(state.router_bias);
 

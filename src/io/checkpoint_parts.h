@@ -11,16 +11,16 @@
 namespace sy {
 
 // The tensors that a checkpoint keeps for every parameter: one row each.
+// All are f32: of a model that computes in bf16, /params holds the values that its weights are rounded from.
 struct TensorKind {
-  const char* prefix;  // of the dataset's name; the parameter's follows
-  Tensor ParamStore::Buffers::*buffer;
-  bool sharded;  // the buffer holds the ZeRO-1 range alone
+  const char* prefix;                   // of the dataset's name; the parameter's follows
+  Tensor ParamStore::Buffers::*buffer;  // of the ZeRO-1 range; none: the parameter's values
   const char* meaning;
 };
 inline const TensorKind tensor_kinds[] = {
-    {"/params/", &ParamStore::Buffers::weights, false, "weights"},
-    {"/optimizer/m/", &ParamStore::Buffers::m, true, "running mean of the gradient"},
-    {"/optimizer/v/", &ParamStore::Buffers::v, true, "running mean of the squared gradient"},
+    {"/params/", nullptr, "weights"},
+    {"/optimizer/m/", &ParamStore::Buffers::m, "running mean of the gradient"},
+    {"/optimizer/v/", &ParamStore::Buffers::v, "running mean of the squared gradient"},
 };
 
 // The parts of parameters that a rank writes: its ZeRO-1 ranges, without what a lower rank holds as well (kv

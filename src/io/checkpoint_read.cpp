@@ -111,9 +111,9 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store) {
   const Hdf5File file = open_index(step_dir);
   compare_specs(file, step_dir, store.specs());
   std::vector<float> host;
-  // Reads run `local` of the placement's box to `buffer`, from element `at` on.
+  // Reads run `local` of the placement's box, and hands it on in pieces.
   const auto load = [&](const Hdf5Dataset& dataset, const std::string& name, const Placement& placement, Range local,
-                        View buffer, Index at) {
+                        const auto& put) {
     for (Index begin = local.begin; begin < local.end; begin += piece_elements) {
       const Range piece{begin, std::min(local.end, begin + piece_elements)};
       host.resize(static_cast<std::size_t>(piece.size()));
@@ -124,7 +124,7 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store) {
       }
       if (std::any_of(host.begin(), host.end(), [](float x) { return std::isnan(x); }))
         holds_nan(step_dir, name, dataset);
-      store.backend().to_device(host.data(), buffer.rows(at + piece.begin - local.begin, piece.size()));
+      put(piece);
     }
   };
   for (int g = 0; g < num_grad_groups; ++g) {
@@ -133,16 +133,19 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store) {
     for (const Placement& p : group.placements) whole_boxes.push_back({&p, {0, p.box.elements()}, p.range()});
     const std::vector<OwnedRun> owned = owned_runs(group);
     for (const TensorKind& kind : tensor_kinds) {
-      const View buffer = (store.buffers(static_cast<GradGroup>(g)).*kind.buffer).view();
-      if (!buffer) continue;  // a store that does not train has no optimizer state
-      for (const OwnedRun& run : kind.sharded ? owned : whole_boxes) {
+      const View buffer = kind.buffer ? (store.buffers(static_cast<GradGroup>(g)).*kind.buffer).view() : View{};
+      if (kind.buffer && !buffer) continue;  // a store that does not train has no optimizer state
+      for (const OwnedRun& run : kind.buffer ? owned : whole_boxes) {
         const std::string name = kind.prefix + run.placement->spec->name;
         const Hdf5Dataset dataset = file.open_dataset(name);
         if (dataset.shape() != run.placement->spec->shape || dataset.dtype() != DType::f32)
           bad_input("{} of {} is {} of {}, expected {} of f32", name, step_dir.string(), dataset.shape().str(),
                     info(dataset.dtype()).name, run.placement->spec->shape.str());
-        load(dataset, name, *run.placement, run.local, buffer,
-             run.flat.begin - (kind.sharded ? group.owned().begin : 0));
+        load(dataset, name, *run.placement, run.local, [&](Range piece) {
+          if (!kind.buffer) return store.set_values(*run.placement, piece.begin, host);
+          const Index at = run.flat.begin - group.owned().begin + piece.begin - run.local.begin;
+          store.backend().to_device(host.data(), buffer.rows(at, piece.size()));
+        });
       }
     }
   }

@@ -144,15 +144,15 @@ void write_shard(const fs::path& path, const TrainState& state, const ParamStore
   for (const TensorKind& kind : tensor_kinds)
     for (const OwnedRun& run : runs) {
       const GradGroup group = run.placement->spec->group();
-      const View buffer = (store.buffers(group).*kind.buffer).view();
-      SY_ASSERT(buffer, "{}{} is not allocated", kind.prefix, run.placement->spec->name);
-      const Index first =
-          run.flat.begin - (kind.sharded ? store.layout().groups[static_cast<int>(group)].owned().begin : 0);
+      const Index first = run.flat.begin - store.layout().groups[static_cast<int>(group)].owned().begin;
       Hdf5Dataset dataset = file.create(kind.prefix + run.placement->spec->name, {run.flat.size()}, DType::f32);
       for (Index done = 0; done < run.flat.size(); done += piece_elements) {
         const Index count = std::min(piece_elements, run.flat.size() - done);
         host.resize(static_cast<std::size_t>(count));
-        store.backend().to_host(buffer.rows(first + done, count), host.data());
+        if (kind.buffer)
+          store.backend().to_host((store.buffers(group).*kind.buffer).view().rows(first + done, count), host.data());
+        else
+          store.get_values(*run.placement, run.local.begin + done, host);
         dataset.write({{done}, {count}}, host.data());
       }
     }

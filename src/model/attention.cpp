@@ -21,8 +21,8 @@ Attention::Attention(const Config& config, const ParamStore& store, const std::s
 void Attention::forward(const Context& ctx, ConstView x, View y, Saved& s) const {
   const Index B = ctx.sequences, S = ctx.seq_len, T = B * S, row = (heads_ + 2 * kv_heads_) * head_dim_;
   s.x = gather_tokens(ctx, ctx.saved, x);
-  s.qkv = ctx.saved.f32({B, S, heads_ + 2 * kv_heads_, head_dim_});
-  s.out = ctx.saved.f32({B, S, heads_, head_dim_});
+  s.qkv = ctx.keep({B, S, heads_ + 2 * kv_heads_, head_dim_});
+  s.out = ctx.keep({B, S, heads_, head_dim_});
   s.lse = ctx.saved.f32({B, heads_, S});
 
   qkv_->forward(ctx, s.x, s.qkv.reshape({T, row}));
@@ -39,10 +39,10 @@ void Attention::backward(const Context& ctx, ConstView dy, const Saved& s, View 
   out_->backward_bias(ctx, dy);
   dy = gather_tokens(ctx, ctx.scratch, dy);
 
-  const View dout = ctx.scratch.f32(s.out.shape());
+  const View dout = ctx.temp(s.out.shape());
   out_->backward_input(ctx, dy, dout.reshape({T, heads_ * head_dim_}));
   out_->backward_weight(ctx, dy, s.out.reshape({T, heads_ * head_dim_}));
-  const View dqkv = ctx.scratch.f32(s.qkv.shape());
+  const View dqkv = ctx.temp(s.qkv.shape());
   ctx.backend.attention_backward(desc_, dout, s.qkv, s.out, s.lse, dqkv);
   if (rope_)
     ctx.backend.rope(dqkv.reshape({T, heads_ + 2 * kv_heads_, head_dim_}), heads_ + kv_heads_, ctx.positions,

@@ -24,32 +24,32 @@ Block::Block(const Config& config, const ParamStore& store, Index layer, View bi
     mlp_.emplace(config, store, prefix_of(layer) + "mlp.");
 }
 
-View Block::forward(const Context& ctx, View x, Saved& s, RouterStats* stats) const {
+View Block::forward(const Context& ctx, View x, Saved& s, View stats) const {
   Backend& b = ctx.backend;
   const Shape shape = x.shape();  // [T, D]
   s.x = x;
-  s.attention_in = ctx.saved.f32(shape);
+  s.attention_in = ctx.keep(shape);
   s.attention_stats = ctx.saved.f32({shape[0], 2});
-  s.middle = ctx.saved.f32(shape);
+  s.middle = ctx.keep(shape);
   attention_norm_.forward(ctx, x, s.attention_in, s.attention_stats);
   b.copy(x, s.middle);
   attention_.forward(ctx, s.attention_in, s.middle, s.attention);
 
-  s.ffn_in = ctx.saved.f32(shape);
+  s.ffn_in = ctx.keep(shape);
   s.ffn_stats = ctx.saved.f32({shape[0], 2});
-  const View y = ctx.saved.f32(shape);
+  const View y = ctx.keep(shape);
   ffn_norm_.forward(ctx, s.middle, s.ffn_in, s.ffn_stats);
   b.copy(s.middle, y);
   if (moe_)
-    moe_->forward(ctx, s.ffn_in, y, s.moe, *stats);
+    moe_->forward(ctx, s.ffn_in, y, s.moe, stats);
   else
     mlp_->forward(ctx, s.ffn_in, y, s.mlp);
   return y;
 }
 
-void Block::backward(const Context& ctx, View d, const Saved& s) const {
+void Block::backward(const Context& ctx, View d, Saved& s) const {
   const Arena::Scope scope(ctx.scratch);
-  const View dn = ctx.scratch.f32(d.shape());
+  const View dn = ctx.temp(d.shape());
   if (moe_)
     moe_->backward(ctx, d, s.moe, dn);
   else

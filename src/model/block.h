@@ -25,10 +25,10 @@ class Block {
   // bias: the layer's selection bias [E], or none.
   Block(const Config& config, const ParamStore& store, Index layer, View bias);
 
-  // Returns the block's output [T, D], taken from ctx.saved. stats: of a MoE layer, otherwise ignored.
-  View forward(const Context& ctx, View x, Saved& s, RouterStats* stats) const;
+  // Returns the block's output [T, D], taken from ctx.saved. stats: of a MoE layer, or none (StatisticsView).
+  View forward(const Context& ctx, View x, Saved& s, View stats) const;
   // d: [T, D], the gradient by the block's output, becomes that by its input.
-  void backward(const Context& ctx, View d, const Saved& s) const;
+  void backward(const Context& ctx, View d, Saved& s) const;
 
   bool is_moe() const { return moe_.has_value(); }
 

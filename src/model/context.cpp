@@ -14,7 +14,7 @@ ConstView gather_tokens(const Context& ctx, Arena& arena, ConstView x) {
 void scatter_tokens(const Context& ctx, ConstView partial, View y) {
   if (ctx.mesh.tp->size() == 1) return ctx.backend.add(partial, y);
   const Arena::Scope scope(ctx.scratch);
-  const View sum = ctx.scratch.f32(y.shape());
+  const View sum = ctx.temp(y.shape());
   ctx.mesh.tp->reduce_scatter(partial, sum);
   ctx.backend.add(sum, y);
 }

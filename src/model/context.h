@@ -15,17 +15,24 @@
 
 namespace sy {
 
-// What the routers of one MoE layer did, summed over this rank's tokens since reset().
+// What the routers of one MoE layer did, summed over this rank's tokens.
 struct RouterStats {
   std::vector<Index> routed, dropped;  // [E] assignments before dropping; those dropped
   std::vector<double> probability;     // [E] sum over tokens of the softmax score
   double aux_loss = 0, z_loss = 0;     // this rank's part of the sums that the layer adds to the training loss
-  void reset(Index experts) {
-    routed.assign(experts, 0);
-    dropped.assign(experts, 0);
-    probability.assign(experts, 0.0);
-    aux_loss = z_loss = 0;
-  }
+};
+
+// What passes over the model found since it was last read, on this rank.
+struct Statistics {
+  std::vector<RouterStats> layers;          // of each MoE layer
+  double loss_sum = 0, lse_square_sum = 0;  // over this rank's tokens with a target: cross-entropy in nats, logsumexp^2
+};
+
+// Where the passes add them up, on the backend, so that the host need not wait for any: [MoE layers, 3 E + 2] as
+// Backend::balance writes it, and [2] as Backend::loss_sums. None: nobody asks.
+struct StatisticsView {
+  View layers, loss;
+  View layer(Index i) const { return layers ? layers.rows(i, 1).reshape({layers.dim(1)}) : View{}; }
 };
 
 // What a router decided for this rank's tokens, shown to an observer: analyses and tests that look at single tokens.
@@ -39,16 +46,22 @@ struct Context {
   Arena& saved;    // from a layer's forward to its backward
   Arena& scratch;  // within one function
   const Mesh& mesh;
+  DType dtype;      // of weights and activations: f32 or bf16
   Index sequences;  // B
   Index seq_len;    // S
   // The batch that one optimizer step averages over.
   Index global_tokens;  // tokens with a target
   Index global_sequences;
-  Index micro_batches;                        // that one rank computes in a step
-  bool dropless = false;                      // ignore the capacity factor: evaluation and generation
-  ConstView positions;                        // [B * S] i32
-  ConstView rope_table;                       // [S, rot / 2, 2]
+  Index micro_batches;    // that one rank computes in a step
+  bool dropless = false;  // ignore the capacity factor: evaluation and generation
+  ConstView positions;    // [B * S] i32
+  ConstView rope_table;   // [S, rot / 2, 2]
+  StatisticsView statistics;
   const RoutingObserver* observer = nullptr;  // called by each MoE layer in order, where given
+
+  // Activations that live from forward to backward, or within one function.
+  View keep(Shape shape) const { return saved.take(shape, dtype); }
+  View temp(Shape shape) const { return scratch.take(shape, dtype); }
 
   Index full_tokens() const { return sequences * seq_len; }
   Index tokens() const { return full_tokens() / mesh.layout.tp; }  // T

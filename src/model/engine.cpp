@@ -2,14 +2,16 @@
 
 namespace sy {
 
-Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training)
+Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
+               Index arena_bytes)
     : config_(config),
       vocab_(vocab),
       backend_(std::move(backend)),
-      mesh_(std::move(mesh)),
-      store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training),
-      saved_([this](Index bytes) { return backend_->allocate(bytes); }),
-      scratch_([this](Index bytes) { return backend_->allocate(bytes); }) {
+      mesh_(on_backend(std::move(mesh), *backend_)),
+      store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype()),
+      block_(arena_bytes > 0 ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes) : nullptr),
+      saved_(make_arena(End::low)),
+      scratch_(make_arena(End::high)) {
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   if (config.model.position == Position::rope) {
     const std::vector<float> table = rope_table(config, config.model.seq_len);
@@ -20,6 +22,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
   Index moe_layers = 0;
   for (Index layer = 0; layer < config.model.layers; ++layer) moe_layers += config.is_moe(layer);
   if (config.moe.bias_rate > 0 && moe_layers > 0) router_bias_ = backend_->tensor({moe_layers, config.moe.experts});
+  statistics_ = backend_->tensor({moe_layers * (3 * config.moe.experts + 2) + 2}, DType::f64);
   model_ = std::make_unique<Transformer>(config, store_, mesh_, router_bias_.view());
 }
 
@@ -37,10 +40,28 @@ void Engine::set_router_bias(const std::vector<float>& bias) {
   backend_->to_device(bias.data(), device);
 }
 
-std::vector<RouterStats> Engine::make_stats() const {
-  std::vector<RouterStats> stats(model_->moe_layers());
-  for (RouterStats& s : stats) s.reset(config_.moe.experts);
-  return stats;
+Arena Engine::make_arena(End end) {
+  return block_ ? Arena(*block_, end) : Arena([this](Index bytes) { return backend_->allocate(bytes); });
+}
+
+StatisticsView Engine::statistics() const {
+  const Index layers = model_->moe_layers(), width = 3 * config_.moe.experts + 2;
+  const View all = statistics_;
+  return {layers > 0 ? all.rows(0, layers * width).reshape({layers, width}) : View{}, all.rows(layers * width, 2)};
+}
+
+Statistics Engine::take_statistics() {
+  const Index E = config_.moe.experts;
+  std::vector<double> host(statistics_.shape().elements());
+  backend_->to_host(statistics_, host.data());
+  backend_->fill(statistics_, 0);
+  Statistics s;
+  const double* at = host.data();
+  for (Index layer = 0; layer < model_->moe_layers(); ++layer, at += 3 * E + 2)
+    s.layers.push_back({{at, at + E}, {at + E, at + 2 * E}, {at + 2 * E, at + 3 * E}, at[3 * E], at[3 * E + 1]});
+  s.loss_sum = at[0];
+  s.lse_square_sum = at[1];
+  return s;
 }
 
 template <class Run>
@@ -58,6 +79,7 @@ auto Engine::with_context(const Batch& batch, bool dropless, Run run) {
                     saved_,
                     scratch_,
                     mesh_,
+                    config_.dtype(),
                     batch.sequences,
                     batch.seq_len,
                     batch.global_tokens,
@@ -66,28 +88,26 @@ auto Engine::with_context(const Batch& batch, bool dropless, Run run) {
                     dropless,
                     positions,
                     rope_table_,
+                    statistics(),
                     observer_ ? &observer_ : nullptr};
   return run(ctx, ids, targets);
 }
 
-PassResult Engine::train(const Batch& batch, std::vector<RouterStats>& stats) {
-  return with_context(batch, false, [&](const Context& ctx, View ids, View targets) {
-    return model_->train(ctx, ids, targets, stats);
-  });
+void Engine::train(const Batch& batch, const Transformer::LayerDone& layer_done) {
+  with_context(batch, false,
+               [&](const Context& ctx, View ids, View targets) { model_->train(ctx, ids, targets, layer_done); });
 }
 
-PassResult Engine::evaluate(const Batch& batch, bool dropless, std::vector<RouterStats>& stats) {
-  return with_context(batch, dropless, [&](const Context& ctx, View ids, View targets) {
-    return model_->evaluate(ctx, ids, targets, stats);
-  });
+void Engine::evaluate(const Batch& batch, bool dropless) {
+  with_context(batch, dropless,
+               [&](const Context& ctx, View ids, View targets) { model_->evaluate(ctx, ids, targets); });
 }
 
 std::vector<float> Engine::next_logits(std::span<const std::int32_t> ids) {
   const Batch batch{1, static_cast<Index>(ids.size()), ids, {}};
   return with_context(batch, true, [&](const Context& ctx, View device_ids, View) {
     const View logits = ctx.scratch.f32({vocab_});
-    std::vector<RouterStats> stats = make_stats();
-    model_->next_logits(ctx, device_ids, logits, stats);
+    model_->next_logits(ctx, device_ids, logits);
     std::vector<float> host(vocab_);
     backend_->to_host(logits, host.data());
     return host;

@@ -11,8 +11,10 @@ namespace sy {
 
 class Engine {
  public:
-  // `backend` may be the dry one. training: gradients and optimizer state are allocated too.
-  Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training);
+  // `backend` may be the dry one; the mesh is one for host buffers. training: gradients and optimizer state are allocated
+  // too. arena_bytes: what activations may take, as one block; 0: as much as turns out to be needed.
+  Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
+         Index arena_bytes = 0);
   Engine(const Engine&) = delete;
 
   const Config& config() const { return config_; }
@@ -28,24 +30,27 @@ class Engine {
   std::vector<float> router_bias() const;
   void set_router_bias(const std::vector<float>& bias);
 
-  // One micro-batch of B sequences of S tokens. ids, targets: [B * S]; stats are added to. global_*: what the step
-  // averages over (Context).
+  // One micro-batch of B sequences of S tokens. ids, targets: [B * S]. global_*: what the step averages over (Context).
   struct Batch {
     Index sequences, seq_len;
     std::span<const std::int32_t> ids, targets;
     Index global_tokens = 1, global_sequences = 1, micro_batches = 1;
   };
-  PassResult train(const Batch& batch, std::vector<RouterStats>& stats);
-  PassResult evaluate(const Batch& batch, bool dropless, std::vector<RouterStats>& stats);
+  // Forward and backward; what it found is added to the statistics. The host does not wait for it.
+  void train(const Batch& batch, const Transformer::LayerDone& layer_done = {});
+  // Forward alone.
+  void evaluate(const Batch& batch, bool dropless);
+  // What all passes found since the last call. Waits for them.
+  Statistics take_statistics();
   // The logits [V] that follow ids: [S].
   std::vector<float> next_logits(std::span<const std::int32_t> ids);
-
-  std::vector<RouterStats> make_stats() const;
 
   // Sees every decision from now on; an empty one ends that.
   void observe_routing(RoutingObserver observer) { observer_ = std::move(observer); }
 
  private:
+  Arena make_arena(End end);
+  StatisticsView statistics() const;
   template <class Run>
   auto with_context(const Batch& batch, bool dropless, Run run);
 
@@ -54,9 +59,11 @@ class Engine {
   std::unique_ptr<Backend> backend_;
   Mesh mesh_;
   ParamStore store_;
+  std::unique_ptr<FixedBlock> block_;  // of both arenas, where their size is fixed
   Arena saved_, scratch_;
   Tensor rope_table_;   // [seq_len, rot / 2, 2]
   Tensor router_bias_;  // [MoE layers, E]
+  Tensor statistics_;   // [MoE layers * (3 E + 2) + 2] f64
   std::unique_ptr<Transformer> model_;
   RoutingObserver observer_;
 };

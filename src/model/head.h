@@ -13,9 +13,9 @@ class Head {
   Head(const Config& config, Param weight, Index first_row);
 
   // losses: [B * S] = the cross-entropy of each token in nats, 0 where the target is -1. x: [T, D], targets: [B * S].
-  // Adds train.z_loss's part to *z_loss. Where dx: [T, D] is given, it becomes the gradient by x of
-  // (sum of losses + z-losses) / global tokens, and that by W is added to its gradient.
-  void loss(const Context& ctx, ConstView x, ConstView targets, View losses, double* z_loss, View dx) const;
+  // Adds up the own tokens' in ctx.statistics. Where dx: [T, D] is given, it becomes the gradient by x of (sum of losses +
+  // z-losses) / global tokens, and that by W is added to its gradient.
+  void loss(const Context& ctx, ConstView x, ConstView targets, View losses, View dx) const;
 
   // logits: [n, V] of n tokens, the whole vocabulary held here. x: [n, D]
   void logits(const Context& ctx, ConstView x, View logits) const;

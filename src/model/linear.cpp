@@ -13,7 +13,7 @@ Linear::Linear(Param weight, Index in, Param bias) : bias_(bias) {
 
 void Linear::forward(const Context& ctx, ConstView x, View y) const {
   ctx.backend.gemm({.transpose_b = true}, x, weight_.weight, y);
-  if (bias_) ctx.backend.bias_forward(bias_.weight, {}, y);
+  if (bias_) ctx.backend.bias_forward(bias_.weight, y);
 }
 
 void Linear::forward_sum(const Context& ctx, ConstView x, View y) const {
@@ -21,11 +21,11 @@ void Linear::forward_sum(const Context& ctx, ConstView x, View y) const {
     ctx.backend.gemm({.transpose_b = true, .accumulate = true}, x, weight_.weight, y);
   } else {
     const Arena::Scope scope(ctx.scratch);
-    const View partial = ctx.scratch.f32({x.dim(0), y.dim(1)});
+    const View partial = ctx.temp({x.dim(0), y.dim(1)});
     ctx.backend.gemm({.transpose_b = true}, x, weight_.weight, partial);
     scatter_tokens(ctx, partial, y);
   }
-  if (bias_) ctx.backend.bias_forward(bias_.weight, {}, y);
+  if (bias_) ctx.backend.bias_forward(bias_.weight, y);
 }
 
 void Linear::backward_input(const Context& ctx, ConstView dy, View dx, bool accumulate) const {
@@ -35,7 +35,7 @@ void Linear::backward_input(const Context& ctx, ConstView dy, View dx, bool accu
 void Linear::backward_input_sum(const Context& ctx, ConstView dy, View dx) const {
   if (ctx.mesh.tp->size() == 1) return backward_input(ctx, dy, dx);
   const Arena::Scope scope(ctx.scratch);
-  const View partial = ctx.scratch.f32({dy.dim(0), dx.dim(1)});
+  const View partial = ctx.temp({dy.dim(0), dx.dim(1)});
   backward_input(ctx, dy, partial);
   ctx.mesh.tp->reduce_scatter(partial, dx);
 }

@@ -10,8 +10,8 @@ Mlp::Mlp(const Config& config, const ParamStore& store, const std::string& prefi
 
 void Mlp::forward(const Context& ctx, ConstView x, View y, Saved& s) const {
   s.x = gather_tokens(ctx, ctx.saved, x);
-  s.h = ctx.saved.f32({ctx.full_tokens(), (activation_.gated ? 2 : 1) * width_});
-  s.a = ctx.saved.f32({ctx.full_tokens(), width_});
+  s.h = ctx.keep({ctx.full_tokens(), (activation_.gated ? 2 : 1) * width_});
+  s.a = ctx.keep({ctx.full_tokens(), width_});
   up_.forward(ctx, s.x, s.h);
   ctx.backend.activation_forward(activation_, s.h, {}, s.a);
   down_.forward_sum(ctx, s.a, y);
@@ -21,7 +21,7 @@ void Mlp::backward(const Context& ctx, ConstView dy, const Saved& s, View dx) co
   const Arena::Scope scope(ctx.scratch);
   down_.backward_bias(ctx, dy);
   dy = gather_tokens(ctx, ctx.scratch, dy);
-  const View da = ctx.scratch.f32(s.a.shape()), dh = ctx.scratch.f32(s.h.shape());
+  const View da = ctx.temp(s.a.shape()), dh = ctx.temp(s.h.shape());
   down_.backward_input(ctx, dy, da);
   down_.backward_weight(ctx, dy, s.a);
   ctx.backend.activation_backward(activation_, da, s.h, {}, dh, {});

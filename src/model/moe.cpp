@@ -20,7 +20,7 @@ Moe::Moe(const Config& config, const ParamStore& store, const std::string& prefi
   if (config.moe.shared_experts > 0) shared_.emplace(config, store, prefix + "shared.");
 }
 
-void Moe::forward(const Context& ctx, ConstView x, View y, Saved& s, RouterStats& stats) const {
+void Moe::forward(const Context& ctx, ConstView x, View y, Saved& s, View stats) const {
   Backend& b = ctx.backend;
   const Index T = ctx.tokens(), k = router_.top_k(), D = x.dim(1);
   s.x = x;
@@ -28,56 +28,65 @@ void Moe::forward(const Context& ctx, ConstView x, View y, Saved& s, RouterStats
   const Routing& r = s.router.routing;
   s.exchange.emplace(b, *ctx.mesh.experts, r.counts, ctx.saved);
   Exchange& exchange = *s.exchange;
-  const Index R = exchange.received();
 
-  // What is sent need not outlive this function, unless it is what is received.
+  // The host does not know yet how many of the rows there are, but no more than these. What is sent need not outlive this
+  // function, unless it is what is received.
   const Arena::Scope scope(ctx.scratch);
   Arena& leaving = exchange.local() ? ctx.saved : ctx.scratch;
-  const View sent = leaving.f32({exchange.sent(), D}), sent_gates = leaving.f32({exchange.sent()});
-  b.gather_rows(x, r.tokens, sent);
-  b.gather_rows(r.weights.reshape({T * k, 1}), r.rows, sent_gates.reshape({exchange.sent(), 1}));
-  s.rows = exchange.dispatch(sent, ctx.saved, ctx.scratch);
-  s.gates = exchange.dispatch(sent_gates, ctx.saved, ctx.scratch);
+  const Index most = r.rows.elements();
+  const View rows = leaving.take({most, D}, ctx.dtype), gates = leaving.f32({most});
+  b.gather_rows(x, r.tokens, rows);
+  b.gather_rows(r.weights.reshape({T * k, 1}), r.rows, gates.reshape({most, 1}));
+  exchange.mark();
+  if (shared_) shared_->forward(ctx, x, y, s.shared);  // computed while the host learns the counts
+  exchange.plan(ctx.saved);
+  s.rows = exchange.dispatch(rows.rows(0, exchange.sent()), ctx.saved, ctx.scratch);
+  s.gates = exchange.dispatch(gates.rows(0, exchange.sent()), ctx.saved, ctx.scratch);
+  exchange.finish();
 
-  s.h = ctx.saved.f32({R, (activation_.gated ? 2 : 1) * width_});
-  const View a = ctx.scratch.f32({R, width_}), out = ctx.scratch.f32({R, D});
-  b.grouped_gemm(s.rows, up_.weight, exchange.offsets(), s.h);
+  const Index R = exchange.received();
+  s.h = ctx.keep({R, (activation_.gated ? 2 : 1) * width_});
+  const View a = ctx.temp({R, width_}), out = ctx.temp({R, D});
+  b.grouped_gemm(s.rows, up_.weight, exchange.groups(), s.h);
   b.activation_forward(activation_, s.h, s.gates, a);  // the weight of a row passes through the second product
-  b.grouped_gemm(a, down_.weight, exchange.offsets(), out);
+  b.grouped_gemm(a, down_.weight, exchange.groups(), out);
   const View back = exchange.combine(out, ctx.scratch, ctx.scratch);
+  exchange.finish();
   b.combine_rows(back, r.slots, true, y);
-  if (shared_) shared_->forward(ctx, x, y, s.shared);
 }
 
-void Moe::backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const {
+void Moe::backward(const Context& ctx, ConstView dy, Saved& s, View dx) const {
   Backend& b = ctx.backend;
   const Arena::Scope scope(ctx.scratch);
-  const Exchange& exchange = *s.exchange;
+  Exchange& exchange = *s.exchange;
   const Routing& r = s.router.routing;
-  const Index T = ctx.tokens(), k = router_.top_k(), D = dy.dim(1), R = exchange.received();
+  const Index T = ctx.tokens(), k = router_.top_k(), D = dy.dim(1), R = exchange.received(), n = exchange.sent();
 
-  const View dsent = ctx.scratch.f32({exchange.sent(), D});
-  b.gather_rows(dy, r.tokens, dsent);
+  const View dsent = ctx.temp({n, D});
+  b.gather_rows(dy, r.tokens.rows(0, n), dsent);
+  exchange.mark();
   const View dout = exchange.dispatch(dsent, ctx.scratch, ctx.scratch);  // [R, D]
-  const View a = ctx.scratch.f32({R, width_}), da = ctx.scratch.f32({R, width_});
-  b.activation_forward(activation_, s.h, s.gates, a);  // cheaper to compute again than to keep
-  b.grouped_gemm_weight(dout, a, exchange.offsets(), down_.grad);
-  b.grouped_gemm_input(dout, down_.weight, exchange.offsets(), da);
-  const View dh = ctx.scratch.f32(s.h.shape()), dgates = ctx.scratch.f32({R});
-  b.activation_backward(activation_, da, s.h, s.gates, dh, dgates);
-  b.grouped_gemm_weight(dh, s.rows, exchange.offsets(), up_.grad);
-  const View drows = ctx.scratch.f32({R, D});
-  b.grouped_gemm_input(dh, up_.weight, exchange.offsets(), drows);
-
-  if (shared_)
+  if (shared_)                                                           // while the rows travel
     shared_->backward(ctx, dy, s.shared, dx);
   else
     b.fill(dx, 0);
+  const View a = ctx.temp({R, width_}), da = ctx.temp({R, width_});
+  b.activation_forward(activation_, s.h, s.gates, a);  // cheaper to compute again than to keep
+  exchange.finish();
+
+  b.grouped_gemm_input(dout, down_.weight, exchange.groups(), da);
+  const View dh = ctx.temp(s.h.shape()), dgates = ctx.scratch.f32({R}), drows = ctx.temp({R, D});
+  b.activation_backward(activation_, da, s.h, s.gates, dh, dgates);
+  b.grouped_gemm_input(dh, up_.weight, exchange.groups(), drows);
   const View back = exchange.combine(drows, ctx.scratch, ctx.scratch);
-  b.combine_rows(back, r.slots, true, dx);
   const View dgates_back = exchange.combine(dgates, ctx.scratch, ctx.scratch);
+  b.grouped_gemm_weight(dout, a, exchange.groups(), down_.grad);  // while the rows travel back
+  b.grouped_gemm_weight(dh, s.rows, exchange.groups(), up_.grad);
+  exchange.finish();
+
+  b.combine_rows(back, r.slots, true, dx);
   const View dweights = ctx.scratch.f32({T, k});
-  b.combine_rows(dgates_back.reshape({exchange.sent(), 1}), r.slots.reshape({T * k, r.slots.dim(1) / k}), false,
+  b.combine_rows(dgates_back.reshape({n, 1}), r.slots.reshape({T * k, r.slots.dim(1) / k}), false,
                  dweights.reshape({T * k, 1}));
   router_.backward(ctx, dweights, s.x, s.router, dx);
 }

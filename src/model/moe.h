@@ -15,19 +15,19 @@ class Moe {
   struct Saved {
     Router::Saved router;
     std::optional<Exchange> exchange;
-    ConstView x;  // [T, D] the input
-    View rows;    // [R, D] the experts' inputs, by (local expert, global token)
-    View gates;   // [R] the weight of each row
-    View h;       // [R, halves * F]
+    ConstView x;     // [T, D] the input
+    ConstView rows;  // [R, D] the experts' inputs, by (local expert, global token)
+    View gates;      // [R] the weight of each row
+    View h;          // [R, halves * F]
     Mlp::Saved shared;
   };
 
   Moe(const Config& config, const ParamStore& store, const std::string& prefix, View bias);
 
-  // y: [T, D] += sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x)
-  void forward(const Context& ctx, ConstView x, View y, Saved& s, RouterStats& stats) const;
+  // y: [T, D] += sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x). stats: of Router::forward.
+  void forward(const Context& ctx, ConstView x, View y, Saved& s, View stats) const;
   // dx: [T, D] = the gradient through the layer of dy: [T, D]
-  void backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const;
+  void backward(const Context& ctx, ConstView dy, Saved& s, View dx) const;
 
  private:
   FfnActivation activation_;

@@ -13,14 +13,13 @@ namespace sy {
 
 // Where each kept assignment goes, as rows ordered by (rank that holds the expert, expert, token). An expert that is split
 // over etp ranks is so many partial experts, each of which is sent the row, and whose outputs add up. R: rows of this rank,
-// kept assignments * etp.
+// kept assignments * etp; the host does not know it yet.
 struct Routing {
   View weights;  // [T, k] of each choice
   View slots;    // [T, k * etp] i32: row, or -1 where dropped
-  View rows;     // [R] i32: row -> assignment token * k + choice
-  View tokens;   // [R] i32: row -> token
-  std::vector<std::int32_t>
-      counts;  // [E * etp] rows of each (partial) expert, in the order of the ranks that hold them
+  View rows;     // [T * k * etp] i32: row -> assignment token * k + choice, -1 from R on
+  View tokens;   // [T * k * etp] i32: row -> token, -1 from R on
+  View counts;   // [E * etp] i32 rows of each (partial) expert, in the order of the ranks that hold them
 };
 
 class Router {
@@ -35,8 +34,8 @@ class Router {
   // bias: [E], added to the scores for the selection alone, or none.
   Router(const Config& config, const ParamStore& store, const std::string& prefix, View bias);
 
-  // x: [T, D]. Adds to `stats`.
-  void forward(const Context& ctx, ConstView x, Saved& s, RouterStats& stats) const;
+  // x: [T, D]. Adds to stats: [3 E + 2] f64 (StatisticsView), where given.
+  void forward(const Context& ctx, ConstView x, Saved& s, View stats) const;
   // dx: [T, D] += the gradient through the logits of dweights: [T, k], the load-balance loss and the z-loss.
   void backward(const Context& ctx, ConstView dweights, ConstView x, const Saved& s, View dx) const;
 
@@ -46,10 +45,9 @@ class Router {
  private:
   // keep: [T, k] i32 for the own tokens.
   void drop(const Context& ctx, ConstView experts, ConstView weights, View keep) const;
-  // Sends each row to all parts of its expert.
-  void split_experts(const Context& ctx, Routing& r) const;
-  // Fills s.dprobability and adds the loss to stats. counts: [G, E] i32, probability: [G, E] of this rank's segments.
-  void balance(const Context& ctx, View counts, ConstView probability, Saved& s, RouterStats& stats) const;
+  // What is balanced over which segments, and their counts [N, E], which may be other ranks' too and are taken from
+  // ctx.scratch. counts: [G, E] i32 of this rank's segments.
+  BalanceDesc balance_scope(const Context& ctx, View counts, View& scope_counts) const;
 
   RouteDesc desc_;
   Index experts_;

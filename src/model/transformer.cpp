@@ -43,47 +43,45 @@ Transformer::Transformer(const Config& config, const ParamStore& store, const Me
   }
 }
 
-View Transformer::forward(const Context& ctx, ConstView ids, Saved& s, std::vector<RouterStats>& stats) const {
+View Transformer::forward(const Context& ctx, ConstView ids, Saved& s) const {
   const Index T = ctx.tokens(), D = config_.model.d_model;
-  View x = ctx.saved.f32({T, D});
+  View x = ctx.keep({T, D});
   if (ctx.mesh.tp->size() == 1) {
     ctx.backend.embedding_forward(ids, embedding_.weight, embedding_first_, x);
   } else {  // each rank knows a part of the vocabulary: the sum over ranks has every row
     const Arena::Scope scope(ctx.scratch);
-    const View partial = ctx.scratch.f32({ctx.full_tokens(), D});
+    const View partial = ctx.temp({ctx.full_tokens(), D});
     ctx.backend.embedding_forward(ids, embedding_.weight, embedding_first_, partial);
     ctx.mesh.tp->reduce_scatter(partial, x);
   }
   s.blocks.resize(blocks_.size());
-  std::size_t moe = 0;
+  Index moe = 0;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    RouterStats* const block_stats = blocks_[i].is_moe() ? &stats[moe++] : nullptr;
+    const View stats = blocks_[i].is_moe() ? ctx.statistics.layer(moe++) : View{};
     s.inputs.push_back(x);
     if (!config_.train.recompute) {
-      x = blocks_[i].forward(ctx, x, s.blocks[i], block_stats);
+      x = blocks_[i].forward(ctx, x, s.blocks[i], stats);
       continue;
     }
-    const View y = ctx.saved.f32(x.shape());  // all that outlives the block
+    const View y = ctx.keep(x.shape());  // all that outlives the block
     const Arena::Scope scope(ctx.saved);
-    ctx.backend.copy(blocks_[i].forward(ctx, x, s.blocks[i], block_stats), y);
+    ctx.backend.copy(blocks_[i].forward(ctx, x, s.blocks[i], stats), y);
     x = y;
   }
   s.last = x;
-  s.normed = ctx.saved.f32({T, D});
+  s.normed = ctx.keep({T, D});
   s.stats = ctx.saved.f32({T, 2});
   final_norm_.forward(ctx, x, s.normed, s.stats);
   return s.normed;
 }
 
-PassResult Transformer::train(const Context& ctx, ConstView ids, ConstView targets,
-                              std::vector<RouterStats>& stats) const {
+void Transformer::train(const Context& ctx, ConstView ids, ConstView targets, const LayerDone& layer_done) const {
   const Arena::Scope saved_scope(ctx.saved), scratch_scope(ctx.scratch);
   const Index T = ctx.tokens(), D = config_.model.d_model;
   Saved s;
-  const View x = forward(ctx, ids, s, stats);
-  const View losses = ctx.scratch.f32({ctx.full_tokens()}), dx = ctx.scratch.f32({T, D}), d = ctx.scratch.f32({T, D});
-  double output_z_loss = 0;
-  head_.loss(ctx, x, targets, losses, &output_z_loss, dx);
+  const View x = forward(ctx, ids, s);
+  const View losses = ctx.scratch.f32({ctx.full_tokens()}), dx = ctx.temp({T, D}), d = ctx.temp({T, D});
+  head_.loss(ctx, x, targets, losses, dx);
 
   ctx.backend.fill(d, 0);
   final_norm_.backward(ctx, dx, s.last, s.stats, d);
@@ -92,42 +90,28 @@ PassResult Transformer::train(const Context& ctx, ConstView ids, ConstView targe
     if (config_.train.recompute) {
       Context again = ctx;  // counted and observed once already
       again.observer = nullptr;
-      RouterStats ignored;
-      ignored.reset(config_.moe.experts);
-      blocks_[i].forward(again, s.inputs[i], s.blocks[i], &ignored);
+      blocks_[i].forward(again, s.inputs[i], s.blocks[i], {});
     }
     blocks_[i].backward(ctx, d, s.blocks[i]);
+    if (layer_done) layer_done(static_cast<Index>(i));
   }
 
   const ConstView dy = gather_tokens(ctx, ctx.scratch, d);
   ctx.backend.embedding_backward(ids, dy, embedding_first_, embedding_.grad);
-  return collect(ctx, losses, output_z_loss);
 }
 
-PassResult Transformer::evaluate(const Context& ctx, ConstView ids, ConstView targets,
-                                 std::vector<RouterStats>& stats) const {
+void Transformer::evaluate(const Context& ctx, ConstView ids, ConstView targets) const {
   const Arena::Scope saved_scope(ctx.saved), scratch_scope(ctx.scratch);
   Saved s;
-  const View x = forward(ctx, ids, s, stats);
+  const View x = forward(ctx, ids, s);
   const View losses = ctx.scratch.f32({ctx.full_tokens()});
-  double output_z_loss = 0;
-  head_.loss(ctx, x, targets, losses, &output_z_loss, {});
-  return collect(ctx, losses, output_z_loss);
+  head_.loss(ctx, x, targets, losses, {});
 }
 
-PassResult Transformer::collect(const Context& ctx, ConstView losses, double output_z_loss) const {
-  PassResult result;
-  result.token_losses.resize(ctx.tokens());
-  ctx.backend.to_host(ctx.own_tokens(losses), result.token_losses.data());
-  for (float x : result.token_losses) result.loss_sum += x;
-  result.output_z_loss = output_z_loss;
-  return result;
-}
-
-void Transformer::next_logits(const Context& ctx, ConstView ids, View logits, std::vector<RouterStats>& stats) const {
+void Transformer::next_logits(const Context& ctx, ConstView ids, View logits) const {
   const Arena::Scope saved_scope(ctx.saved), scratch_scope(ctx.scratch);
   Saved s;
-  const View x = forward(ctx, ids, s, stats);
+  const View x = forward(ctx, ids, s);
   head_.logits(ctx, x.rows(x.dim(0) - 1, 1), logits.reshape({1, logits.elements()}));
 }
 

@@ -1,6 +1,7 @@
 // The decoder: embedding, blocks, norm, output.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "src/model/block.h"
@@ -8,25 +9,21 @@
 
 namespace sy {
 
-// What a pass over one micro-batch found, on this rank.
-struct PassResult {
-  double loss_sum = 0;              // cross-entropy in nats, summed over this rank's own tokens
-  double output_z_loss = 0;         // this rank's part of the training loss's output z-loss
-  std::vector<float> token_losses;  // [T] of the own tokens, where asked for
-};
-
 class Transformer {
  public:
   // router_bias: [MoE layers, E], or none.
   Transformer(const Config& config, const ParamStore& store, const Mesh& mesh, View router_bias);
 
-  // ids, targets: [B * S] i32 on the device; a target of -1 carries no loss. stats: one for each MoE layer.
+  // Called with a layer when the gradients of its parameters are complete: the last to the first.
+  using LayerDone = std::function<void(Index layer)>;
+
+  // ids, targets: [B * S] i32 on the device; a target of -1 carries no loss. What was found is added to ctx.statistics.
   // Forward and backward: adds to the parameters' gradients those of this rank's part of the step's loss.
-  PassResult train(const Context& ctx, ConstView ids, ConstView targets, std::vector<RouterStats>& stats) const;
+  void train(const Context& ctx, ConstView ids, ConstView targets, const LayerDone& layer_done) const;
   // Forward alone.
-  PassResult evaluate(const Context& ctx, ConstView ids, ConstView targets, std::vector<RouterStats>& stats) const;
+  void evaluate(const Context& ctx, ConstView ids, ConstView targets) const;
   // logits: [V] after the last of S tokens; B = 1, tp = 1.
-  void next_logits(const Context& ctx, ConstView ids, View logits, std::vector<RouterStats>& stats) const;
+  void next_logits(const Context& ctx, ConstView ids, View logits) const;
 
   Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
   const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }
@@ -34,8 +31,7 @@ class Transformer {
  private:
   struct Saved;
   // Returns the last block's output, [T, D].
-  View forward(const Context& ctx, ConstView ids, Saved& s, std::vector<RouterStats>& stats) const;
-  PassResult collect(const Context& ctx, ConstView losses, double output_z_loss) const;
+  View forward(const Context& ctx, ConstView ids, Saved& s) const;
 
   Config config_;
   Param embedding_;  // [V, D]

@@ -50,16 +50,16 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
   return out;
 }
 
-Index FlatLayout::weight_bytes() const {
+Index FlatLayout::elements() const {
   Index n = 0;
   for (const GroupLayout& g : groups) n += g.elements;
-  return n * 4;
+  return n;
 }
 
-Index FlatLayout::optimizer_bytes() const {
+Index FlatLayout::owned_elements() const {
   Index n = 0;
-  for (const GroupLayout& g : groups) n += 2 * g.owned().size();
-  return n * 4;
+  for (const GroupLayout& g : groups) n += g.owned().size();
+  return n;
 }
 
 std::vector<OwnedRun> owned_runs(const GroupLayout& group) {
@@ -73,16 +73,21 @@ std::vector<OwnedRun> owned_runs(const GroupLayout& group) {
 }
 
 ParamStore::ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord,
-                       bool training)
-    : backend_(backend), specs_(std::move(specs)), mesh_layout_(layout), layout_(flat_layout(specs_, layout, coord)) {
+                       bool training, DType dtype)
+    : backend_(backend),
+      specs_(std::move(specs)),
+      mesh_layout_(layout),
+      dtype_(dtype),
+      layout_(flat_layout(specs_, layout, coord)) {
   for (int g = 0; g < num_grad_groups; ++g) {
     const GroupLayout& group = layout_.groups[g];
     for (const Placement& p : group.placements) by_name_[p.spec->name] = &p;
-    buffers_[g].weights = backend.tensor({group.elements});
+    buffers_[g].weights = backend.tensor({group.elements}, dtype);
     if (!training) continue;
     buffers_[g].grads = backend.tensor({group.elements});
     buffers_[g].m = backend.tensor({group.owned().size()});
     buffers_[g].v = backend.tensor({group.owned().size()});
+    if (dtype != DType::f32) buffers_[g].master = backend.tensor({group.owned().size()});
   }
 }
 
@@ -99,8 +104,36 @@ void ParamStore::initialize(std::uint64_t seed) {
             values[local + i] = static_cast<float>(init.deviation * random.normal(global + i));
         });
       }
-      backend_.to_device(values.data(), find(p.spec->name).weight);
+      set_values(p, 0, values);
     }
+}
+
+void ParamStore::set_values(const Placement& p, Index begin, std::span<const float> values) {
+  const GradGroup group = p.spec->group();
+  const Buffers& b = buffers(group);
+  const Range flat{p.offset + begin, p.offset + begin + static_cast<Index>(values.size())};
+  const View weights = b.weights.view().rows(flat.begin, flat.size());
+  if (dtype_ == DType::f32) return backend_.to_device(values.data(), weights);
+  std::vector<std::uint16_t> rounded(values.size());
+  std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
+  backend_.to_device(rounded.data(), weights);
+  if (!b.master.view()) return;
+  const Range owned = layout_.groups[static_cast<int>(group)].owned();
+  const Range mine{std::max(flat.begin, owned.begin), std::min(flat.end, owned.end)};
+  if (mine.size() > 0)
+    backend_.to_device(values.data() + (mine.begin - flat.begin),
+                       b.master.view().rows(mine.begin - owned.begin, mine.size()));
+}
+
+void ParamStore::get_values(const Placement& p, Index begin, std::span<float> values) const {
+  const GradGroup group = p.spec->group();
+  const Buffers& b = buffers(group);
+  const Index at = p.offset + begin, n = static_cast<Index>(values.size());
+  if (dtype_ == DType::f32) return backend_.to_host(b.weights.view().rows(at, n), values.data());
+  const Range owned = layout_.groups[static_cast<int>(group)].owned();
+  SY_ASSERT(b.master.view() && at >= owned.begin && at + n <= owned.end, "{}: values that another rank owns",
+            p.spec->name);
+  backend_.to_host(b.master.view().rows(at - owned.begin, n), values.data());
 }
 
 Param ParamStore::find(const std::string& name) const {
@@ -140,7 +173,7 @@ Param ParamStore::get_joined(const std::string& first, int count) const {
 Index ParamStore::allocated_bytes() const {
   Index n = 0;
   for (const Buffers& b : buffers_)
-    n += b.weights.size_bytes() + b.grads.size_bytes() + b.m.size_bytes() + b.v.size_bytes();
+    for (const Tensor* t : {&b.weights, &b.grads, &b.m, &b.v, &b.master}) n += t->size_bytes();
   return n;
 }
 

@@ -1,12 +1,14 @@
 // Where the parameters lie. One flat buffer per gradient group, and within it each parameter's local box:
 //
-//   weights  [n]          gradients [n]            n a multiple of shards * 64
+//   weights  [n]          f32 or bf16; gradients [n] f32    n a multiple of shards * 64
 //   m, v     [n / shards] the ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards)
+//   master   [n / shards] the f32 values that bf16 weights are rounded from; none where weights are f32
 //
 // `shards` is the number of ranks that the group's gradient is summed over; each owns an equal range of the buffer.
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,8 +35,8 @@ struct GroupLayout {
 // Pure: what a rank at `coord` holds. `specs` must outlive it.
 struct FlatLayout {
   std::array<GroupLayout, num_grad_groups> groups;
-  Index weight_bytes() const;     // = gradient_bytes
-  Index optimizer_bytes() const;  // m and v
+  Index elements() const;        // of all weights, and of all gradients
+  Index owned_elements() const;  // of m, and of v
 };
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& coord);
 
@@ -47,14 +49,15 @@ struct OwnedRun {
 std::vector<OwnedRun> owned_runs(const GroupLayout& group);
 
 struct Param {
-  View weight, grad;
+  View weight, grad;  // f32 or bf16; f32
   explicit operator bool() const { return weight.present(); }
 };
 
 class ParamStore {
  public:
-  // training: gradients and optimizer state are allocated too.
-  ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training);
+  // training: gradients and optimizer state are allocated too. dtype: of the weights.
+  ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
+             DType dtype = DType::f32);
 
   // Draws every weight by Philox keyed by (seed, name, global index): the same on every layout.
   void initialize(std::uint64_t seed);
@@ -65,12 +68,18 @@ class ParamStore {
   // `first` and the `count - 1` joined after it, read as one matrix [sum of rows, row elements].
   Param get_joined(const std::string& first, int count) const;
 
+  // Elements [begin, begin + n) of a parameter's local part, from and to the host: its values in f32, which weights of
+  // bf16 are rounded from. get_values: where this rank owns them (owned_runs).
+  void set_values(const Placement& placement, Index begin, std::span<const float> values);
+  void get_values(const Placement& placement, Index begin, std::span<float> values) const;
+
   struct Buffers {
-    Tensor weights, grads, m, v;
+    Tensor weights, grads, m, v, master;
   };
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const FlatLayout& layout() const { return layout_; }
   const Layout& mesh_layout() const { return mesh_layout_; }
+  DType dtype() const { return dtype_; }
   Buffers& buffers(GradGroup g) { return buffers_[static_cast<int>(g)]; }
   const Buffers& buffers(GradGroup g) const { return buffers_[static_cast<int>(g)]; }
   Index allocated_bytes() const;
@@ -80,6 +89,7 @@ class ParamStore {
   Backend& backend_;
   std::vector<ParamSpec> specs_;
   Layout mesh_layout_;
+  DType dtype_;
   FlatLayout layout_;
   std::array<Buffers, num_grad_groups> buffers_;
   std::map<std::string, const Placement*> by_name_;

@@ -7,7 +7,7 @@ namespace sy {
 Comm& comm_of(const Mesh& mesh, GradGroup group) {
   switch (group) {
     case GradGroup::replicated:
-      return *mesh.world;
+      return *mesh.all;
     case GradGroup::tensor:
       return *mesh.dp;
     case GradGroup::expert:
@@ -16,8 +16,11 @@ Comm& comm_of(const Mesh& mesh, GradGroup group) {
   SY_ASSERT(false, "group");
 }
 
-GradSync::GradSync(const Mesh& mesh, ParamStore& store, Arena& scratch)
-    : mesh_(mesh), store_(store), scratch_(scratch) {
+GradSync::GradSync(const Mesh& mesh, ParamStore& store)
+    : mesh_(mesh),
+      store_(store),
+      squares_(store.backend().tensor({1}, DType::f64)),
+      factor_(store.backend().tensor({1})) {
   const int tp = mesh.layout.tp;
   Index heads = 0;
   for (int g = 0; g < num_grad_groups; ++g)
@@ -35,46 +38,87 @@ void GradSync::sum_replicas() {
     replicas_->all_reduce(store_.buffers(r.group).grads.view().rows(r.placement->offset, r.placement->box.elements()));
 }
 
-// Every parameter lies in exactly one rank's owned range, but for those that replicas hold too: the first of these counts.
-double GradSync::owned_squares(GradGroup group, ConstView owned) {
-  const Arena::Scope scope(scratch_);
-  const View sum = scratch_.take({1}, DType::f64);
-  const auto squares = [&](ConstView x) {
-    double value = 0;
-    store_.backend().sum_squares(x, sum);
-    store_.backend().to_host(sum, &value);
-    return value;
-  };
-  if (!replicas_ || replicas_->rank() == 0) return squares(owned);
+void GradSync::reduce(GradGroup group, Range flat) {
   const GroupLayout& layout = store_.layout().groups[static_cast<int>(group)];
-  double total = 0;
+  const View grads = store_.buffers(group).grads;
+  const Index shard = layout.elements / layout.shards;
+  while (flat.size() > 0) {
+    const int owner = static_cast<int>(flat.begin / shard);
+    const Index n = std::min(flat.end, (owner + 1) * shard) - flat.begin;
+    comm_of(mesh_, group).start_reduce(grads.rows(flat.begin, n), owner);
+    flat.begin += n;
+  }
+}
+
+void GradSync::layer_done(Index layer) {
+  const std::string prefix = fmt::format("layers.{}.", layer);
+  for (int g = 0; g < num_grad_groups; ++g) {
+    const GradGroup group = static_cast<GradGroup>(g);
+    const GroupLayout& layout = store_.layout().groups[g];
+    if (layout.shards == 1 || !comm_of(mesh_, group).asynchronous()) continue;
+    // Replicas' gradients must be added up first, which is done for all of them at once.
+    if (replicas_ && group == GradGroup::tensor) continue;
+    Range flat;
+    for (const Placement& p : layout.placements) {
+      if (!p.spec->name.starts_with(prefix)) continue;
+      if (flat.size() == 0) flat.begin = p.offset;
+      flat.end = p.range().end;
+    }
+    if (flat.size() == 0) continue;
+    comm_of(mesh_, group).mark();
+    reduce(group, flat);
+    reduced_[g].push_back(flat);
+  }
+}
+
+void GradSync::reduce_rest(GradGroup group) {
+  Comm& comm = comm_of(mesh_, group);
+  const GroupLayout& layout = store_.layout().groups[static_cast<int>(group)];
+  std::vector<Range>& done = reduced_[static_cast<int>(group)];
+  if (done.empty()) {
+    const View grads = store_.buffers(group).grads;
+    comm.reduce_scatter(grads, grads.rows(layout.owned().begin, layout.owned().size()));
+    return;
+  }
+  comm.mark();
+  Index end = layout.elements;
+  for (const Range& r : done) {
+    reduce(group, {r.end, end});
+    end = r.begin;
+  }
+  reduce(group, {0, end});
+  comm.wait();
+  done.clear();
+}
+
+// Every parameter lies in exactly one rank's owned range, but for those that replicas hold too: the first of these counts.
+void GradSync::add_squares(GradGroup group, ConstView owned) {
+  Backend& backend = store_.backend();
+  if (!replicas_ || replicas_->rank() == 0) return backend.sum_squares(owned, squares_);
+  const GroupLayout& layout = store_.layout().groups[static_cast<int>(group)];
   for (const OwnedRun& run : owned_runs(layout)) {
     bool counted = true;
     for (const Replicated& r : replicated_) counted &= r.placement != run.placement;
-    if (counted) total += squares(owned.rows(run.flat.begin - layout.owned().begin, run.flat.size()));
+    if (counted) backend.sum_squares(owned.rows(run.flat.begin - layout.owned().begin, run.flat.size()), squares_);
   }
-  return total;
 }
 
-double GradSync::step(const Config::Train& train, double lr, Index step) {
+void GradSync::step(const Config::Train& train, double lr, Index step) {
   Backend& backend = store_.backend();
   std::array<View, num_grad_groups> owned;  // [n / shards] summed gradients of the owned range
 
   sum_replicas();
-  double squares = 0;
+  backend.fill(squares_, 0);
   for (int g = 0; g < num_grad_groups; ++g) {
     const GroupLayout& layout = store_.layout().groups[g];
     if (layout.elements == 0) continue;
-    const View grads = store_.buffers(static_cast<GradGroup>(g)).grads;
-    owned[g] = grads.rows(layout.owned().begin, layout.owned().size());
-    if (layout.shards > 1) {
-      backend.synchronize();
-      comm_of(mesh_, static_cast<GradGroup>(g)).reduce_scatter(grads, owned[g]);
-    }
-    squares += owned_squares(static_cast<GradGroup>(g), owned[g]);
+    const GradGroup group = static_cast<GradGroup>(g);
+    owned[g] = store_.buffers(group).grads.view().rows(layout.owned().begin, layout.owned().size());
+    if (layout.shards > 1) reduce_rest(group);
+    add_squares(group, owned[g]);
   }
-  const double norm = std::sqrt(mesh_.world->sum(squares));
-  if (!std::isfinite(norm)) return norm;
+  mesh_.all->all_reduce(squares_);
+  backend.clip_factor(squares_, static_cast<float>(train.clip), factor_);
 
   const auto bias = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(step))); };
   AdamW adamw{static_cast<float>(lr),
@@ -83,27 +127,31 @@ double GradSync::step(const Config::Train& train, double lr, Index step) {
               static_cast<float>(train.eps),
               0,
               bias(train.beta1),
-              bias(train.beta2),
-              train.clip > 0 && norm > train.clip ? static_cast<float>(train.clip / norm) : 1.0f};
+              bias(train.beta2)};
   for (int g = 0; g < num_grad_groups; ++g) {
     const GroupLayout& layout = store_.layout().groups[g];
     if (layout.elements == 0) continue;
     ParamStore::Buffers& b = store_.buffers(static_cast<GradGroup>(g));
+    const View weights = b.weights;
     for (const OwnedRun& run : owned_runs(layout)) {
       const Index at = run.flat.begin - layout.owned().begin, n = run.flat.size();
       adamw.weight_decay = run.placement->spec->decay ? static_cast<float>(train.weight_decay) : 0.0f;
-      backend.adamw(adamw, owned[g].rows(at, n), b.weights.view().rows(run.flat.begin, n), b.m.view().rows(at, n),
-                    b.v.view().rows(at, n));
+      const View computed = weights.rows(run.flat.begin, n);  // what the model computes with
+      const bool rounded = b.master.view().present();
+      backend.adamw(adamw, factor_, owned[g].rows(at, n), rounded ? b.master.view().rows(at, n) : computed,
+                    b.m.view().rows(at, n), b.v.view().rows(at, n), rounded ? computed : View{});
     }
-    if (layout.shards > 1) {
-      backend.synchronize();
-      const View weights = b.weights;
+    if (layout.shards > 1)
       comm_of(mesh_, static_cast<GradGroup>(g))
           .all_gather(weights.rows(layout.owned().begin, layout.owned().size()), weights);
-    }
     backend.fill(b.grads, 0);
   }
-  return norm;
+}
+
+double GradSync::norm() const {
+  double squares = 0;
+  store_.backend().to_host(squares_, &squares);
+  return std::sqrt(squares);
 }
 
 }  // namespace sy

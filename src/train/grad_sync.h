@@ -1,5 +1,8 @@
 // From every rank's gradients to every rank's new weights (ZeRO-1, Rajbhandari et al., 2020):
 // reduce-scatter the gradients, clip by the global norm, AdamW on the owned range, all-gather the weights.
+//
+// Where collectives run beside the backend, each layer's gradients are reduced to their owners as soon as they are complete,
+// while backward goes on. Elsewhere that gains nothing, and one reduce-scatter at the end is the faster way.
 #pragma once
 
 #include <array>
@@ -16,11 +19,15 @@ Comm& comm_of(const Mesh& mesh, GradGroup group);
 class GradSync {
  public:
   // Collective.
-  GradSync(const Mesh& mesh, ParamStore& store, Arena& scratch);
+  GradSync(const Mesh& mesh, ParamStore& store);
 
-  // One optimizer step from the gradients in the store, which are zero afterwards. Returns the global gradient norm before
-  // clipping; every parameter counts once. When it is not finite, no weight is changed. `step` counts from 1.
-  double step(const Config::Train& train, double lr, Index step);
+  // The gradients of a layer's parameters are complete, for this step. Collective.
+  void layer_done(Index layer);
+  // One optimizer step from the gradients in the store, which are zero afterwards. When their norm is not finite, no weight is
+  // changed. `step` counts from 1. The host does not wait for it.
+  void step(const Config::Train& train, double lr, Index step);
+  // The global gradient norm of the last step before clipping; every parameter counts once. Waits for it.
+  double norm() const;
 
   const Comm* replicas() const { return replicas_.get(); }
 
@@ -32,13 +39,19 @@ class GradSync {
     GradGroup group;
   };
   void sum_replicas();
-  double owned_squares(GradGroup group, ConstView owned);
+  // Elements of a group's gradients become, each at its owner, the sum over the ranks that share it.
+  void reduce(GradGroup group, Range flat);
+  void reduce_rest(GradGroup group);
+  // squares_ += those of the owned range.
+  void add_squares(GradGroup group, ConstView owned);
 
   const Mesh& mesh_;
   ParamStore& store_;
-  Arena& scratch_;
   std::vector<Replicated> replicated_;
   std::unique_ptr<Comm> replicas_;  // the ranks that hold the same kv heads; none where nothing is replicated
+  std::array<std::vector<Range>, num_grad_groups> reduced_;  // of this step, from the last to the first
+  Tensor squares_;                                           // [1] f64
+  Tensor factor_;                                            // [1]
 };
 
 }  // namespace sy

@@ -1,23 +1,59 @@
 #include "src/train/memory.h"
 
+#include <algorithm>
+
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
 
 namespace sy {
 
-MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank) {
+MemoryPlan plan_parameters(const Config& config, Index vocab, const Layout& layout, int rank) {
+  const std::vector<ParamSpec> specs = param_specs(config, vocab);
+  const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
+  const Index copies = config.dtype() == DType::f32 ? 2 : 3;  // m, v, and the master weights
+  return {flat.elements() * size_of(config.dtype()), flat.elements() * 4, flat.owned_elements() * copies * 4, 0};
+}
+
+MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend) {
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  Engine engine(config, vocab, make_dry(), make_mesh(*world, layout), true);
+  Engine engine(config, vocab, make_dry(backend.logits_at_once()), make_mesh(*world, layout), true);
 
   const Index tokens = config.train.micro_batch * config.model.seq_len;
   const std::vector<std::int32_t> ids(tokens, 0);
-  std::vector<RouterStats> stats = engine.make_stats();
-  engine.train({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1}, stats);
-  GradSync(engine.mesh(), engine.store(), engine.scratch()).step(config.train, config.train.lr, 1);
+  engine.train({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1});
+  GradSync(engine.mesh(), engine.store()).step(config.train, config.train.lr, 1);
 
-  const FlatLayout& flat = engine.store().layout();
-  return {flat.weight_bytes(), flat.weight_bytes(), flat.optimizer_bytes(),
-          engine.saved().peak() + engine.scratch().peak()};
+  MemoryPlan plan = plan_parameters(config, vocab, layout, rank);
+  plan.activations = engine.saved().peak() + engine.scratch().peak();
+  return plan;
+}
+
+Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
+                  int ranks_here) {
+  const bool fixed = !backend.on_host();  // a host has other uses for its memory, and can lend some
+  const Index free = backend.free_bytes();
+  // On a device: NCCL's buffers, cuBLAS, and what the driver keeps for kernels.
+  const Index reserve = fixed ? std::max<Index>(Index{512} << 20, free / 32) : 0;
+  const Index mine = (free - reserve) / ranks_here;
+  MemoryPlan plan = plan_parameters(config, vocab, layout, rank);
+  const Index parameters = plan.total();
+  if (fixed && parameters <= mine) plan = plan_memory(config, vocab, layout, rank, backend);
+  if (plan.total() <= mine) return fixed ? (mine - parameters) / Arena::alignment * Arena::alignment : 0;
+
+  const auto gigabytes = [](Index bytes) { return static_cast<double>(bytes) / 1e9; };
+  std::vector<std::string> advice;
+  if (plan.activations > parameters / 2) {
+    if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
+    if (!config.train.recompute) advice.push_back("set train.recompute = true");
+  }
+  if (fixed && config.dtype() == DType::f32) advice.push_back("set run.dtype = bf16");
+  advice.push_back("use more ranks with a larger parallel.tp or parallel.ep, or a smaller model");
+  bad_input(
+      "training needs {:.1f} GB on each rank (weights {:.1f}, gradients {:.1f}, optimizer {:.1f}, activations {}) and "
+      "{:.1f} GB are there: {}",
+      gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.gradients), gigabytes(plan.optimizer),
+      plan.activations > 0 ? fmt::format("{:.1f}", gigabytes(plan.activations)) : "not counted yet", gigabytes(mine),
+      fmt::join(advice, ", or "));
 }
 
 }  // namespace sy

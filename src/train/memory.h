@@ -8,9 +8,17 @@ namespace sy {
 // are exact. Activations come from a training step of the same model on the dry backend, with every expert equally
 // loaded and nothing dropped: exact where routing is, otherwise what a balanced router takes.
 struct MemoryPlan {
-  Index weights = 0, gradients = 0, optimizer = 0, activations = 0;
+  Index weights = 0, gradients = 0, optimizer = 0 /* m, v, and master weights */, activations = 0;
   Index total() const { return weights + gradients + optimizer + activations; }
 };
-MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank);
+// Parameters alone.
+MemoryPlan plan_parameters(const Config& config, Index vocab, const Layout& layout, int rank);
+// backend: that it is planned for.
+MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend);
+
+// What the activations' arenas are to take on `backend`, which `ranks_here` ranks share: 0 where they may grow, otherwise what
+// the parameters leave. Throws InputError where training does not fit, naming the parts and the settings that make it fit.
+Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
+                  int ranks_here);
 
 }  // namespace sy

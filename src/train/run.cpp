@@ -1,5 +1,6 @@
 // `switchyard train`: the run folder, resuming, the loop over steps, checkpoints, signals.
 #include <unistd.h>
+
 #include <csignal>
 
 #include "dist/runtime.h"
@@ -56,29 +57,15 @@ std::string join(const std::vector<std::string>& items) {
   return s;
 }
 
-// What can never fit is said before anything is allocated: a rank's parameters, gradients and moments, on a machine that
-// holds this rank alone.
-void check_memory(const Config& config, Index vocab, const Layout& layout) {
-  const std::vector<ParamSpec> specs = param_specs(config, vocab);
-  const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, 0));
-  const double need = 2.0 * static_cast<double>(flat.weight_bytes()) + static_cast<double>(flat.optimizer_bytes());
-  const double have = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-  if (need > have)
-    bad_input(
-        "the model needs {:.1f} GB on each rank for weights, gradients and optimizer, and this machine has {:.1f} GB: "
-        "use more ranks with a larger parallel.tp or parallel.ep, or a smaller model",
-        need / 1e9, have / 1e9);
-}
-
 class Run {
  public:
-  Run(Comm& world, const Config& config, const Layout& layout)
+  Run(Comm& world, const Config& config, const Layout& layout, std::unique_ptr<Backend> backend, Index arena_bytes)
       : world_(world),
         config_(config),
         dir_(config.run.dir),
         dataset_(config.data.path),
         samples_(dataset_, config.model.seq_len, config.train.seed),
-        engine_(config, dataset_.vocab(), make_backend(config.run.backend), make_mesh(world, layout), true),
+        engine_(config, dataset_.vocab(), std::move(backend), make_mesh(world, layout), true, arena_bytes),
         trainer_(engine_, samples_) {
     state_.seed = config.train.seed;
     state_.config = to_ini(config);
@@ -213,7 +200,7 @@ class Run {
   void announce() {
     if (!lead()) return;
     const ParamCount count = count_params(config_, dataset_.vocab());
-    const MemoryPlan memory = plan_memory(config_, dataset_.vocab(), engine_.mesh().layout, 0);
+    const MemoryPlan memory = plan_memory(config_, dataset_.vocab(), engine_.mesh().layout, 0, engine_.backend());
     say(fmt::format("model     {:.2f} M parameters, {:.2f} M active per token", static_cast<double>(count.total) / 1e6,
                     static_cast<double>(count.active) / 1e6));
     say(fmt::format("layout    {} ({} ranks), {}", engine_.mesh().layout.str(), world_.size(),
@@ -253,6 +240,9 @@ int run_training(Comm& world, const Config& config) {
          ask_to_stop);  // from here on: starting may take long, and to be asked meanwhile must not end the process
   const Layout layout{world.size(), static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
                       static_cast<int>(config.parallel.etp)};
+  const int local = local_rank(world);
+  std::unique_ptr<Backend> backend;
+  Index vocab = 0;
   agree(world, [&] {
     check_config_for_layout(config, layout);
     if (config.data.path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
@@ -260,13 +250,19 @@ int run_training(Comm& world, const Config& config) {
     // Everything that can be wrong on one rank alone is tried before the first collective.
     const Dataset dataset(config.data.path);
     const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
-    if (dataset.vocab() < layout.tp)
-      bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", dataset.vocab(),
-                layout.tp);
-    make_backend(config.run.backend);
-    check_memory(config, dataset.vocab(), layout);
+    vocab = dataset.vocab();
+    if (vocab < layout.tp)
+      bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", vocab, layout.tp);
+    backend = make_backend(config.run.backend, local);
+    if (backend->on_host() && config.dtype() != DType::f32)
+      bad_input("run.dtype = {} needs a GPU, and this runs on the {} backend: set run.dtype = f32", config.run.dtype,
+                backend->name());
   });
-  return Run(world, config, layout).execute();
+  const int sharing = ranks_sharing(world, backend->device_id());
+  Index arena = 0;
+  agree(world,
+        [&] { arena = arena_bytes(config, vocab, layout, world.rank(), *backend, backend->on_host() ? 1 : sharing); });
+  return Run(world, config, layout, std::move(backend), arena).execute();
 }
 
 }  // namespace sy

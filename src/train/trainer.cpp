@@ -9,7 +9,7 @@
 namespace sy {
 
 Trainer::Trainer(Engine& engine, const SampleStream& samples)
-    : engine_(engine), samples_(samples), grad_sync_(engine.mesh(), engine.store(), engine.scratch()) {}
+    : engine_(engine), samples_(samples), grad_sync_(engine.mesh(), engine.store()) {}
 
 StepResult Trainer::step() {
   const auto started = std::chrono::steady_clock::now();
@@ -19,7 +19,6 @@ StepResult Trainer::step() {
   const Index S = config.model.seq_len, dp = mesh.layout.dp(), B = t.micro_batch;
   const Index micro_batches = t.global_batch / (dp * B);
 
-  std::vector<RouterStats> stats = engine_.make_stats();
   std::vector<std::int32_t> window(S + 1), ids(micro_batches * B * S), targets(micro_batches * B * S);
   // The step's samples lie side by side over (micro-batch, data-parallel rank, sequence). All are read before the ranks
   // exchange anything else, so that what is wrong with one rank's is every rank's error.
@@ -30,22 +29,26 @@ StepResult Trainer::step() {
       std::copy_n(window.begin() + 1, S, targets.begin() + i * S);
     }
   });
-  double loss_sum = 0, z_loss = 0;
   for (Index micro = 0; micro < micro_batches; ++micro) {
     const auto of_micro = [&](const std::vector<std::int32_t>& all) {
       return std::span(all).subspan(micro * B * S, B * S);
     };
-    const PassResult pass = engine_.train(
-        {B, S, of_micro(ids), of_micro(targets), t.global_batch * S, t.global_batch, micro_batches}, stats);
-    loss_sum += pass.loss_sum;
-    z_loss += pass.output_z_loss;
+    // The last micro-batch completes the gradients.
+    const auto layer_done = [&](Index layer) { grad_sync_.layer_done(layer); };
+    engine_.train({B, S, of_micro(ids), of_micro(targets), t.global_batch * S, t.global_batch, micro_batches},
+                  micro + 1 == micro_batches ? Transformer::LayerDone(layer_done) : nullptr);
   }
+  const double lr = learning_rate(t, step_ + 1), tokens = static_cast<double>(t.global_batch * S);
+  grad_sync_.step(t, lr, step_ + 1);
+
+  // Here the host waits for the step.
+  const Statistics found = engine_.take_statistics();
 
   // One reduction carries all that the ranks have to tell each other. Counts are exact in f64 up to 2^53.
-  const Index layers = static_cast<Index>(stats.size()), E = config.moe.experts;
-  double aux_loss = 0;
+  const Index layers = static_cast<Index>(found.layers.size()), E = config.moe.experts;
+  double aux_loss = 0, z_loss = t.z_loss * found.lse_square_sum / tokens;
   std::vector<double> sums;
-  for (const RouterStats& s : stats) {
+  for (const RouterStats& s : found.layers) {
     aux_loss += s.aux_loss;
     z_loss += s.z_loss;
     for (Index e = 0; e < E; ++e) {
@@ -54,17 +57,16 @@ StepResult Trainer::step() {
       sums.push_back(s.probability[e]);
     }
   }
-  sums.insert(sums.end(), {loss_sum, aux_loss, z_loss});
+  sums.insert(sums.end(), {found.loss_sum, aux_loss, z_loss});
   mesh.world->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
 
   StepResult result;
   StepMetrics& m = result.metrics;
   m.step = step_ + 1;
-  m.lr = learning_rate(t, m.step);
-  const double tokens = static_cast<double>(t.global_batch * S);
+  m.lr = lr;
   const std::size_t tail = sums.size() - 3;
   m.loss = sums[tail] / tokens;
-  m.grad_norm = std::isfinite(m.loss) ? grad_sync_.step(t, m.lr, m.step) : std::nan("");
+  m.grad_norm = grad_sync_.norm();
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];
   if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss))

@@ -35,6 +35,7 @@ class ExpertsComm final : public Comm {
  private:
   void do_broadcast(View x, int root) override { inner_->broadcast(x, root); }
   void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
+  void do_reduce(View x, int root) override { inner_->start_reduce(x, root); }
   void do_reduce_scatter(ConstView in, View out) override { inner_->reduce_scatter(in, out); }
   void do_all_gather(ConstView in, View out) override {
     inner_->all_gather(in, out);
@@ -44,6 +45,7 @@ class ExpertsComm final : public Comm {
     const Traffic before = inner_->traffic(Collective::all_to_all);
     inner_->all_to_all_v(in, send, out, receive);
     const Traffic& after = inner_->traffic(Collective::all_to_all);
+    // Forward: rows, weights, and the rows' way back; backward: rows, and the way back of rows and weights.
     Traffic& part = next_ < 2 || next_ == 3 ? dispatch : combine;
     part.calls += after.calls - before.calls;
     part.bytes += after.bytes - before.bytes;
@@ -109,7 +111,7 @@ void print_memory(const Config& config, Index vocab, Engine& engine) {
   if (std::none_of(layouts.begin(), layouts.end(), [&](const Layout& l) { return l.str() == own.str(); }))
     layouts.push_back(own);
   for (const Layout& l : layouts) {
-    const MemoryPlan plan = plan_memory(config, vocab, l, 0);
+    const MemoryPlan plan = plan_memory(config, vocab, l, 0, *make_cpu());
     const Index unsplit = 2 * plan.weights;
     table.row({l.str(), mega(plan.weights), mega(plan.gradients), mega(plan.optimizer), mega(unsplit),
                mega(plan.activations), mega(plan.total()), mega(plan.total() - plan.optimizer + unsplit)});
@@ -159,7 +161,7 @@ int run(Comm& world, int argc, char** argv) {
   mesh.experts = std::move(owned_experts);
   Engine engine(config, vocab, make_cpu(), std::move(mesh), true);
   engine.store().initialize(1);
-  GradSync sync(engine.mesh(), engine.store(), engine.scratch());
+  GradSync sync(engine.mesh(), engine.store());
   const Index T = B * S;
   std::vector<std::int32_t> ids(T), targets(T);
   const RandomStream random(1, "bench");
@@ -170,8 +172,7 @@ int run(Comm& world, int argc, char** argv) {
   }
   Index done = 0;
   const auto train = [&] {
-    std::vector<RouterStats> stats = engine.make_stats();
-    engine.train({B, S, ids, targets, n["batch"] * S, n["batch"], 1}, stats);
+    engine.train({B, S, ids, targets, n["batch"] * S, n["batch"], 1});
     sync.step(config.train, 1e-4, ++done);
   };
 

@@ -137,7 +137,7 @@ int run(int argc, char** argv) {
   const auto self = make_comm_self();
   Engine engine(config, s.vocab, make_cpu(), make_mesh(*self, {}), true);
   engine.store().initialize(1);
-  GradSync sync(engine.mesh(), engine.store(), engine.scratch());
+  GradSync sync(engine.mesh(), engine.store());
   const Index T = s.batch * s.seq_len;
   std::vector<std::int32_t> ids(T), targets(T);
   const RandomStream random(1, "bench");
@@ -149,8 +149,7 @@ int run(int argc, char** argv) {
   const auto ours = [&](Index n) {
     const double started = seconds_now();
     for (Index i = 0; i < n; ++i) {
-      std::vector<RouterStats> stats = engine.make_stats();
-      engine.train({s.batch, s.seq_len, ids, targets, T, s.batch, 1}, stats);
+      engine.train({s.batch, s.seq_len, ids, targets, T, s.batch, 1});
       sync.step(config.train, 1e-4, ++done);
     }
     return seconds_now() - started;

@@ -60,14 +60,15 @@ inline void for_each_element(ParamStore& store, const std::function<void(const s
     const GroupLayout& group = store.layout().groups[static_cast<std::size_t>(g)];
     const Range owned = group.owned();
     for (const TensorKind& kind : tensor_kinds) {
-      const View buffer = (store.buffers(static_cast<GradGroup>(g)).*kind.buffer).view();
+      ParamStore::Buffers& buffers = store.buffers(static_cast<GradGroup>(g));
+      const View buffer = (kind.buffer ? buffers.*kind.buffer : buffers.weights).view();
       if (!buffer) continue;
       for (const Placement& p : group.placements)
         for (Index i = 0; i < p.box.elements(); ++i) {
           const Index flat = p.offset + i;
-          if (kind.sharded && (flat < owned.begin || flat >= owned.end)) continue;
+          if (kind.buffer && (flat < owned.begin || flat >= owned.end)) continue;
           f(kind.prefix + p.spec->name, global_index(p.spec->shape, p.box, i),
-            buffer.f32() + flat - (kind.sharded ? owned.begin : 0));
+            buffer.f32() + flat - (kind.buffer ? owned.begin : 0));
         }
     }
   }

@@ -82,7 +82,7 @@ class Model {
   static Numbers linear(const Parameters& p, const std::string& name, Index rows, Index in, const Numbers& x) {
     const Numbers& w = p.at(name + ".weight");
     const Index out = static_cast<Index>(w.size()) / in;
-    return bias_forward(rows, out, p.count(name + ".bias") ? p.at(name + ".bias") : Numbers(out, 0.0), {},
+    return bias_forward(rows, out, p.count(name + ".bias") ? p.at(name + ".bias") : Numbers(out, 0.0),
                         gemm({.transpose_b = true}, rows, out, in, x, w));
   }
 

@@ -65,16 +65,16 @@ TEST_P(WholeModel, LossAndGradientsMatchTheReference) {
     targets[i] = i == 4 ? -1 : static_cast<std::int32_t>(draw.bits(1000 + i) % V);
   }
 
-  std::vector<RouterStats> stats = engine.make_stats();
-  const PassResult pass = engine.train({B, S, ids, targets, T - 1, B, 1}, stats);
+  engine.train({B, S, ids, targets, T - 1, B, 1});
+  const Statistics found = engine.take_statistics();
 
   reference::Model model(config, V, B, {ids.begin(), ids.end()}, {targets.begin(), targets.end()});
   const reference::ModelLoss expected = model.loss(parameters, false);
-  EXPECT_NEAR(pass.loss_sum / (T - 1), expected.cross_entropy, 2e-6 * expected.cross_entropy);
-  double aux = 0, z = pass.output_z_loss;
+  EXPECT_NEAR(found.loss_sum / (T - 1), expected.cross_entropy, 2e-6 * expected.cross_entropy);
+  double aux = 0, z = config.train.z_loss * found.lse_square_sum / (T - 1);
   std::size_t layer = 0;
   Index dropped_total = 0;
-  for (const RouterStats& s : stats) {
+  for (const RouterStats& s : found.layers) {
     aux += s.aux_loss;
     z += s.z_loss;
     const reference::Decision& d = model.decisions()[layer++];
@@ -159,10 +159,10 @@ TEST(EmptyRank, TrainsWithoutAnySequence) {
     const auto self = make_comm_self();
     Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
     engine.store().initialize(7);
-    std::vector<RouterStats> stats = engine.make_stats();
-    const PassResult pass = engine.train({0, 7, {}, {}, 7, 1, 1}, stats);
-    EXPECT_EQ(pass.loss_sum, 0);
-    for (const RouterStats& s : stats) EXPECT_EQ(s.routed, std::vector<Index>(5, 0));
+    engine.train({0, 7, {}, {}, 7, 1, 1});
+    const Statistics found = engine.take_statistics();
+    EXPECT_EQ(found.loss_sum, 0);
+    for (const RouterStats& s : found.layers) EXPECT_EQ(s.routed, std::vector<Index>(5, 0));
     for (const ParamSpec& spec : engine.store().specs()) {
       const View grad = engine.store().get(spec.name).grad;
       for (Index i = 0; i < grad.elements(); ++i) ASSERT_EQ(grad.f32()[i], 0) << spec.name;
@@ -177,14 +177,13 @@ TEST(Memory, PlanIsWhatIsAllocated) {
     Config config =
         parse_config(base, "test", {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3"});
     const Index V = 300;
-    const MemoryPlan plan = plan_memory(config, V, Layout{}, 0);
+    const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *make_cpu());
     const auto self = make_comm_self();
     Engine engine(config, V, make_cpu(), single_mesh(*self), true);
     engine.store().initialize(1);
     EXPECT_EQ(engine.store().allocated_bytes(), plan.weights + plan.gradients + plan.optimizer);
     const std::vector<std::int32_t> ids(21, 3);
-    std::vector<RouterStats> stats = engine.make_stats();
-    engine.train({3, 7, ids, ids, 21, 3, 1}, stats);
+    engine.train({3, 7, ids, ids, 21, 3, 1});
     EXPECT_EQ(engine.saved().peak() + engine.scratch().peak(), plan.activations);
     EXPECT_EQ(engine.saved().in_use(), 0);
     EXPECT_EQ(engine.scratch().in_use(), 0);
