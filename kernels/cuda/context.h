@@ -1,0 +1,41 @@
+// One device as the host sees it: its compute stream, cuBLAS, and memory that kernels use among themselves.
+#pragma once
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include "kernels/tensor.h"
+
+namespace sy::cuda {
+
+// Throws Failure naming the call.
+void check(cudaError_t code, const char* what);
+void check(cublasStatus_t code, const char* what);
+
+struct Context {
+  int device = 0;
+  cudaStream_t stream = nullptr;    // all that the backend computes, in order
+  cublasHandle_t cublas = nullptr;  // on that stream
+  // Memory for what one operation keeps between its kernels, such as partial sums. The next operation may overwrite it.
+  std::byte* workspace = nullptr;
+  Index workspace_bytes = 0;  // workspace_size; an operation that needs more splits its work
+};
+constexpr Index workspace_size = Index{64} << 20;
+
+// Takes tensors from the workspace for one operation. Throws where it is too small: the operation must split its work.
+class Workspace {
+ public:
+  explicit Workspace(const Context& context) : context_(context) {}
+  View take(Shape shape, DType dtype) {
+    const Index bytes = (shape.elements() * size_of(dtype) + 255) / 256 * 256;
+    SY_ASSERT(used_ + bytes <= context_.workspace_bytes, "{} bytes of workspace, {} used", bytes, used_);
+    used_ += bytes;
+    return {context_.workspace + used_ - bytes, shape, dtype};
+  }
+
+ private:
+  const Context& context_;
+  Index used_ = 0;
+};
+
+}  // namespace sy::cuda
