@@ -1,0 +1,320 @@
+// Scores, the choice of experts, its gradient, and the loss that keeps experts equally loaded.
+#include <algorithm>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/ops.h"
+
+namespace sy::cuda {
+
+namespace {
+
+// Sigmoid scores may all vanish; their sum must not.
+constexpr float tiny_sum = 1e-20f;
+
+__device__ float sigmoid(float z) {
+  return 1 / (1 + expf(-z));
+}
+
+struct Softmax {
+  float largest, inverse, lse;  // the largest logit, 1 / sum exp(z - largest), the log of the sum of exponentials
+  __device__ float operator()(float z) const { return expf(z - largest) * inverse; }
+};
+
+// Of z: [e], by a warp.
+__device__ Softmax softmax(In<float> z, int e, int lane) {
+  float largest = -INFINITY, sum = 0;
+  for (int i = lane; i < e; i += warp_size) largest = fmaxf(largest, z[i]);
+  largest = warp_max(largest);
+  for (int i = lane; i < e; i += warp_size) sum += expf(z[i] - largest);
+  sum = warp_sum(sum);
+  return {largest, 1 / sum, largest + logf(sum)};
+}
+
+// Selection scores as integers in the same order, so that 0 can mean "taken". A NaN comes last.
+__device__ std::uint32_t key_of(float x) {
+  if (x != x) return 1;
+  const std::uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ float value_of(std::uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+
+// The index of the largest of keys: [n], of equal ones the lowest, by a warp; the key becomes 0. Lane l has written, and
+// alone reads, the keys l, l + 32, ...
+__device__ int take_largest(std::uint32_t* keys, int n, int lane) {
+  std::uint32_t best = 0;
+  int index = 0;
+  for (int i = lane; i < n; i += warp_size)
+    if (keys[i] > best) {
+      best = keys[i];
+      index = i;
+    }
+  for (int distance = warp_size / 2; distance > 0; distance /= 2) {
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, best, distance);
+    const int other_index = __shfl_xor_sync(0xffffffffu, index, distance);
+    if (other > best || (other == best && other_index < index)) {
+      best = other;
+      index = other_index;
+    }
+  }
+  if (index % warp_size == lane) keys[index] = 0;
+  return index;
+}
+
+// Takes the keys of all experts but those of the best groups, by a warp. group_keys: [desc.groups] of its own.
+__device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::uint32_t* group_keys, int e, int lane) {
+  const int per_group = e / desc.groups;
+  __syncwarp();
+  for (int g = lane; g < desc.groups; g += warp_size) {
+    std::uint32_t first = 0, second = 0;
+    for (int i = g * per_group; i < (g + 1) * per_group; ++i) {
+      const std::uint32_t key = keys[i];
+      if (key > first) {
+        second = first;
+        first = key;
+      } else if (key > second) {
+        second = key;
+      }
+    }
+    group_keys[g] = key_of(value_of(first) + (second == 0 ? 0.0f : value_of(second)));
+  }
+  for (int i = 0; i < desc.group_limit; ++i) take_largest(group_keys, desc.groups, lane);
+  __syncwarp();
+  for (int i = lane; i < e; i += warp_size)
+    if (group_keys[i / per_group] != 0) keys[i] = 0;
+  __syncwarp();
+}
+
+// A warp scores a token and takes its k best experts one by one. A block's warps share a run of tokens within a segment,
+// whose assignments and probabilities it counts in shared memory, each warp in its own sum: [segments * runs, e] each.
+// z_squared: [blocks] over the runs that a block has worked on.
+__global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index segment_tokens, int e,
+                               In<float> logits, In<float> bias, Out<std::int32_t> experts, Out<float> weights,
+                               Out<std::int32_t> counts, Out<float> probability, Out<double> z_squared) {
+  const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
+  int* const count = reinterpret_cast<int*>(dynamic_shared());                // [e]
+  float* const sums = reinterpret_cast<float*>(count + e);                    // [warps, e]
+  auto* const all_keys = reinterpret_cast<std::uint32_t*>(sums + warps * e);  // [warps, e + desc.groups]
+  float* const sum_p = sums + warp * e;
+  std::uint32_t* const keys = all_keys + warp * (e + desc.groups);
+  const Index k = desc.top_k, run_tokens = (segment_tokens + runs - 1) / runs;
+  double sum_z = 0;
+
+  for (Index item = blockIdx.x; item < segments * runs; item += gridDim.x) {
+    for (int i = threadIdx.x; i < e; i += blockDim.x) count[i] = 0;
+    for (int i = lane; i < e; i += warp_size) sum_p[i] = 0;
+    __syncthreads();
+    const Index segment_begin = item / runs * segment_tokens, begin = segment_begin + item % runs * run_tokens;
+    const Index end = min(begin + run_tokens, segment_begin + segment_tokens);
+    for (Index t = begin + warp; t < end; t += warps) {
+      const In<float> z = logits + t * e;
+      const Softmax p = softmax(z, e, lane);
+      sum_z += static_cast<double>(p.lse) * p.lse;
+      for (int i = lane; i < e; i += warp_size) {
+        const float probable = p(z[i]), score = desc.score == Score::sigmoid ? sigmoid(z[i]) : probable;
+        sum_p[i] += probable;
+        keys[i] = key_of(bias ? score + bias[i] : score);
+      }
+      if (desc.group_limit < desc.groups) limit_groups(desc, keys, keys + e, e, lane);
+      float sum = tiny_sum;
+      for (Index j = 0; j < k; ++j) {
+        const int best = take_largest(keys, e, lane);
+        const float score = desc.score == Score::sigmoid ? sigmoid(z[best]) : p(z[best]);
+        sum += score;
+        if (j % warp_size != lane) continue;
+        experts[t * k + j] = best;
+        weights[t * k + j] = score;
+        atomicAdd(&count[best], 1);
+      }
+      const float divisor = desc.renormalize ? sum : 1.0f;
+      for (Index j = lane; j < k; j += warp_size) weights[t * k + j] = desc.scale * weights[t * k + j] / divisor;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < e; i += blockDim.x) {
+      float sum = 0;
+      for (int w = 0; w < warps; ++w) sum += sums[w * e + i];
+      counts[item * e + i] = count[i];
+      probability[item * e + i] = sum;
+    }
+    __syncthreads();
+  }
+  sum_z = block_sum(lane == 0 ? sum_z : 0.0);
+  if (threadIdx.x == 0) z_squared[blockIdx.x] = sum_z;
+}
+
+// A warp sums the runs of a segment and expert, of which there are n = segments * e; the last block sums the squares.
+__global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts, In<float> run_probability,
+                         Index squares, In<double> block_squares, Out<std::int32_t> counts, Out<float> probability,
+                         Out<double> z_squared) {
+  if (blockIdx.x == gridDim.x - 1) {
+    double sum = 0;
+    for (Index i = threadIdx.x; i < squares; i += blockDim.x) sum += block_squares[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) z_squared[0] = sum;
+    return;
+  }
+  const int lane = threadIdx.x % warp_size;
+  const Index to = (static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) / warp_size;
+  if (to >= n) return;
+  const Index first = to / e * runs * e + to % e;
+  int count = 0;
+  float sum = 0;
+  for (Index run = lane; run < runs; run += warp_size) {
+    count += run_counts[first + run * e];
+    sum += run_probability[first + run * e];
+  }
+  count = warp_sum(count);
+  sum = warp_sum(sum);
+  if (lane == 0) {
+    counts[to] = count;
+    probability[to] = sum;
+  }
+}
+
+// A warp a token. With s the scores, p the softmax, and c = dweights * scale:
+//   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
+//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s)
+//   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
+template <class T>
+__global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_tokens, int e, In<float> logits,
+                               In<std::int32_t> experts, In<float> dweights, In<float> dprobability, float z_factor,
+                               Out<T> dlogits) {
+  const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
+  float* const through_weights = reinterpret_cast<float*>(dynamic_shared()) + warp * e;  // [e] of each warp
+  const Index t = static_cast<Index>(blockIdx.x) * warps + warp, k = desc.top_k;
+  if (t >= tokens) return;
+  const bool sigmoids = desc.score == Score::sigmoid;
+  const In<float> z = logits + t * e, dp = dprobability + t / segment_tokens * e, dw = dweights + t * k;
+  const In<std::int32_t> chosen = experts + t * k;
+  const Softmax p = softmax(z, e, lane);
+
+  float sum = 0, sum_c_s = 0, inner = 0;  // inner: sum d p, d all that goes through the softmax
+  for (Index j = lane; j < k; j += warp_size) {
+    const float s = sigmoids ? sigmoid(z[chosen[j]]) : p(z[chosen[j]]);
+    sum += s;
+    sum_c_s += desc.scale * dw[j] * s;
+  }
+  sum = warp_sum(sum) + tiny_sum;
+  sum_c_s = warp_sum(sum_c_s);
+  for (int i = lane; i < e; i += warp_size) {
+    through_weights[i] = 0;
+    inner += dp[i] * p(z[i]);
+  }
+  __syncwarp();
+  for (Index j = lane; j < k; j += warp_size) {
+    const float s = sigmoids ? sigmoid(z[chosen[j]]) : p(z[chosen[j]]), c = desc.scale * dw[j];
+    const float ds = desc.renormalize ? (c - sum_c_s / sum) / sum : c;
+    if (!sigmoids) inner += ds * s;
+    through_weights[chosen[j]] = ds * s * (sigmoids ? 1 - s : 1.0f);
+  }
+  __syncwarp();
+  const float all = z_factor * 2 * p.lse - warp_sum(inner);
+  for (int i = lane; i < e; i += warp_size)
+    dlogits[t * e + i] = from_float<T>(p(z[i]) * (dp[i] + all) + through_weights[i]);
+}
+
+// A block an expert, a warp a segment: its assignments within the segment's scope, and what follows. kept: of the part of
+// the expert that its assignments are counted by. losses: [e], this expert's share.
+__global__ void balance_expert(BalanceDesc desc, Index segments, Index scopes, Index e, In<std::int32_t> counts,
+                               In<std::int32_t> scope_counts, In<float> probability, In<std::int32_t> kept,
+                               Out<float> dprobability, Out<double> stats, Out<double> losses) {
+  const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
+  const Index x = blockIdx.x;
+  double assigned = 0, probable = 0, loss = 0;
+  for (Index g = warp; g < segments; g += warps) {
+    const Index scope = min(scopes - 1, (desc.first + g) / desc.per_scope);
+    Index in_scope = 0;
+    for (Index i = lane; i < desc.per_scope; i += warp_size)
+      in_scope += scope_counts[(scope * desc.per_scope + i) * e + x];
+    const double gradient = desc.factor * static_cast<double>(warp_sum(in_scope));
+    if (lane != 0) continue;
+    dprobability[g * e + x] = static_cast<float>(gradient);
+    assigned += counts[g * e + x];
+    probable += probability[g * e + x];
+    loss += gradient * probability[g * e + x];
+  }
+  assigned = block_sum(assigned);
+  probable = block_sum(probable);
+  loss = block_sum(loss);
+  if (!stats || threadIdx.x != 0) return;
+  const Index local = e / desc.split.owners;
+  stats[x] += assigned;
+  stats[e + x] += assigned - kept[x / local * desc.split.parts * local + x % local];
+  stats[2 * e + x] += probable;
+  losses[x] = loss;
+}
+
+// One block adds the losses up: [e]. stats: [2], the loss and the z-loss.
+__global__ void add_losses(Index e, In<double> losses, double z_factor, In<double> z_squared, Out<double> stats) {
+  double loss = 0;
+  for (Index i = threadIdx.x; i < e; i += blockDim.x) loss += losses[i];
+  loss = block_sum(loss);
+  if (threadIdx.x != 0) return;
+  stats[0] += loss;
+  stats[1] += z_factor * z_squared[0];
+}
+
+// Warps of a block that takes `fixed` floats of shared memory and `of_warp` more for each: as many of 8 as fit what every
+// block may have, and one at least.
+int warps_for(Index fixed, Index of_warp) {
+  constexpr Index shared_floats = 48 * 1024 / sizeof(float);
+  return static_cast<int>(std::clamp<Index>((shared_floats - fixed) / of_warp, 1, 8));
+}
+
+}  // namespace
+
+void route_forward(Context& context, const RouteDesc& desc, ConstView logits, ConstView bias, View experts,
+                   View weights, View counts, View probability, View z_squared) {
+  constexpr Index wanted_runs = 528;  // four blocks for each of 132 multiprocessors
+  const Index tokens = logits.dim(0), e = logits.dim(1), segments = counts.dim(0), segment_tokens = tokens / segments;
+  const int warps = warps_for(e, 2 * e + desc.groups);
+  const Index runs = std::clamp<Index>(wanted_runs / segments, 1, blocks_of(segment_tokens, warps));
+  const Index blocks = std::min(segments * runs, 4 * wanted_runs);
+  Workspace workspace(context);
+  const View squares = workspace.take({blocks}, DType::f64);
+  // Where a run is all of its segment, its sums are the results.
+  const Index sums = runs > 1 ? segments * e : 0;
+  View run_counts, run_probability;
+  if (sums > 0) {
+    run_counts = workspace.take({segments * runs, e}, DType::i32);
+    run_probability = workspace.take({segments * runs, e}, DType::f32);
+  }
+  const Index shared_bytes = (e + warps * (2 * e + desc.groups)) * Index{sizeof(float)};
+  launch(context, {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts, desc,
+         segments, runs, segment_tokens, static_cast<int>(e), in<float>(logits), in<float>(bias),
+         out<std::int32_t>(experts), out<float>(weights), out<std::int32_t>(sums > 0 ? run_counts : counts),
+         out<float>(sums > 0 ? run_probability : probability), out<double>(squares));
+  launch(context, {.x = blocks_of(sums * warp_size, 256) + 1}, sum_runs, sums, runs, static_cast<int>(e),
+         in<std::int32_t>(run_counts), in<float>(run_probability), blocks, in<double>(squares),
+         out<std::int32_t>(counts), out<float>(probability), out<double>(z_squared));
+}
+
+void route_backward(Context& context, const RouteDesc& desc, ConstView logits, ConstView experts, ConstView dweights,
+                    ConstView dprobability, float z_factor, View dlogits) {
+  const Index tokens = logits.dim(0), e = logits.dim(1);
+  const int warps = warps_for(0, e);
+  const Grid grid{
+      .x = blocks_of(tokens, warps), .threads = warps * warp_size, .shared_bytes = warps * e * Index{sizeof(float)}};
+  with_type(dlogits.dtype(), [&](auto type) {
+    using T = decltype(type);
+    launch(context, grid, route_gradient<T>, desc, tokens, tokens / dprobability.dim(0), static_cast<int>(e),
+           in<float>(logits), in<std::int32_t>(experts), in<float>(dweights), in<float>(dprobability), z_factor,
+           out<T>(dlogits));
+  });
+}
+
+void balance(Context& context, const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
+             ConstView kept, ConstView z_squared, View dprobability, View stats) {
+  const Index segments = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
+  const View losses = Workspace(context).take({e}, DType::f64);
+  launch(context, {.x = e}, balance_expert, desc, segments, scopes, e, in<std::int32_t>(counts),
+         in<std::int32_t>(scope_counts), in<float>(probability), in<std::int32_t>(kept), out<float>(dprobability),
+         out<double>(stats), out<double>(losses));
+  if (!stats) return;
+  // The losses follow the three rows of experts.
+  launch(context, {}, add_losses, e, in<double>(losses), desc.z_factor, in<double>(z_squared),
+         out<double>(stats) + 3 * e);
+}
+
+}  // namespace sy::cuda
