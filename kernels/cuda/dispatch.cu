@@ -1,0 +1,459 @@
+// Which assignments fit their expert, the order of the rows that experts work on, and the rows' way there and back.
+//
+// All that ranks assignments is one counting sort. The assignments of a token group are cut into runs, a warp each, which
+// count their buckets (experts); the counts are summed over the runs; and each warp goes through its run again, knowing
+// how many of a bucket came before it. The ranks are those of a sequential loop, whatever runs at the same time.
+#include <algorithm>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/scan.h"
+
+namespace sy::cuda {
+
+namespace {
+
+// Groups of n = tokens * choices assignments, in runs of `length`. Order: by (token, choice), or by (choice, token).
+struct Runs {
+  Index groups, tokens, choices;
+  int buckets;
+  bool by_choice;
+  Index per_group, length;
+
+  Index all() const { return groups * per_group; }
+};
+
+Runs make_runs(Index groups, Index tokens, Index choices, Index buckets, bool by_choice) {
+  constexpr Index most_runs = 2048, least_length = 128, most_counts = Index{4} << 20;
+  const Index n = tokens * choices;
+  const Index most = std::min(most_runs / groups, most_counts / (groups * buckets));
+  const Index wanted = std::clamp<Index>(blocks_of(n, least_length), 1, std::max<Index>(1, most));
+  const Index length = blocks_of(blocks_of(n, wanted), warp_size) * warp_size;
+  return {groups, tokens, choices, static_cast<int>(buckets), by_choice, blocks_of(n, length), length};
+}
+
+// Calls visit(group, a, bucket, rank) in order for the assignments of a warp's run, a counted within the group; rank is
+// next[bucket] and what came before it in the run. Those not kept are in bucket `buckets - 1`. next: [buckets] of the warp.
+template <class Visit>
+__device__ void walk(const Runs& runs, Index run, In<std::int32_t> experts, In<std::int32_t> keep, int* next,
+                     Visit visit) {
+  const int lane = threadIdx.x % warp_size;
+  const Index n = runs.tokens * runs.choices, group = run / runs.per_group;
+  const Index begin = run % runs.per_group * runs.length, end = min(begin + runs.length, n);
+  for (Index first = begin; first < end; first += warp_size) {
+    const Index i = first + lane;
+    const Index a = runs.by_choice ? i % runs.tokens * runs.choices + i / runs.tokens : i;
+    int bucket = -1;
+    if (i < end) bucket = keep && keep[group * n + a] == 0 ? runs.buckets - 1 : experts[group * n + a];
+    const unsigned peers = __match_any_sync(0xffffffffu, bucket);
+    const int before = __popc(peers & ((1u << lane) - 1)), rank = bucket < 0 ? 0 : next[bucket] + before;
+    __syncwarp();
+    if (bucket >= 0 && before == 0) next[bucket] += __popc(peers);
+    __syncwarp();
+    if (bucket >= 0) visit(group, a, bucket, rank);
+  }
+}
+
+__device__ Index warp_of_grid() {
+  return (static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) / warp_size;
+}
+
+// counts: [all runs, buckets]
+__global__ void count_runs(Runs runs, In<std::int32_t> experts, In<std::int32_t> keep, Out<std::int32_t> counts) {
+  const int lane = threadIdx.x % warp_size;
+  int* const next = reinterpret_cast<int*>(dynamic_shared()) + threadIdx.x / warp_size * runs.buckets;
+  const Index run = warp_of_grid();
+  if (run >= runs.groups * runs.per_group) return;
+  for (int i = lane; i < runs.buckets; i += warp_size) next[i] = 0;
+  __syncwarp();
+  walk(runs, run, experts, keep, next, [](Index, Index, int, int) {});
+  for (int i = lane; i < runs.buckets; i += warp_size) counts[run * runs.buckets + i] = next[i];
+}
+
+// A block a group and bucket: counts: [all runs, buckets] become those of the earlier runs of the group; totals:
+// [groups, buckets].
+__global__ void scan_runs(Runs runs, Out<std::int32_t> counts, Out<std::int32_t> totals) {
+  const Index group = blockIdx.x / runs.buckets, first = group * runs.per_group * runs.buckets;
+  const Index bucket = blockIdx.x % runs.buckets;
+  const auto at = [&](Index run) { return first + run * runs.buckets + bucket; };
+  const int total = block_scan(
+      runs.per_group, [&](Index i) { return counts[at(i)]; }, [&](Index i, int before) { counts[at(i)] = before; });
+  if (threadIdx.x == 0) totals[blockIdx.x] = total;
+}
+
+// Goes through all runs with what comes before each of them, or with zeros where there is no such table. Visit::operator()
+// is called as walk() says.
+template <class Visit>
+__global__ void visit_runs(Runs runs, In<std::int32_t> experts, In<std::int32_t> keep, In<std::int32_t> before,
+                           Visit visit) {
+  const int lane = threadIdx.x % warp_size;
+  int* const next = reinterpret_cast<int*>(dynamic_shared()) + threadIdx.x / warp_size * runs.buckets;
+  const Index run = warp_of_grid();
+  if (run >= runs.groups * runs.per_group) return;
+  for (int i = lane; i < runs.buckets; i += warp_size) next[i] = before ? before[run * runs.buckets + i] : 0;
+  __syncwarp();
+  walk(runs, run, experts, keep, next, visit);
+}
+
+// The grid of count_runs and visit_runs.
+Grid run_grid(const Runs& runs) {
+  constexpr Index usual_shared = 48 * 1024;
+  const Index of_warp = runs.buckets * Index{sizeof(int)}, warps = std::clamp<Index>(usual_shared / of_warp, 1, 4);
+  return {.x = blocks_of(runs.all(), warps),
+          .threads = static_cast<int>(warps) * warp_size,
+          .shared_bytes = warps * of_warp};
+}
+
+struct Counted {
+  View before, totals;  // [all runs, buckets], [groups, buckets]
+};
+
+Counted count(Context& context, Workspace& workspace, const Runs& runs, ConstView experts, ConstView keep) {
+  const Counted counted{workspace.take({runs.all(), runs.buckets}, DType::i32),
+                        workspace.take({runs.groups, runs.buckets}, DType::i32)};
+  launch(context, run_grid(runs), count_runs, runs, in<std::int32_t>(experts), in<std::int32_t>(keep),
+         out<std::int32_t>(counted.before));
+  launch(context, {.x = runs.groups * runs.buckets}, scan_runs, runs, out<std::int32_t>(counted.before),
+         out<std::int32_t>(counted.totals));
+  return counted;
+}
+
+// ---- capacity ----
+
+struct KeepFirst {
+  Index group_size;
+  int limit;
+  Out<std::int32_t> keep;
+  __device__ void operator()(Index group, Index a, int, int rank) const { keep[group * group_size + a] = rank < limit; }
+};
+
+// Lists the assignments of each expert in order. starts: [groups, experts + 1]; list: [groups, group_size]
+struct ListByExpert {
+  Index group_size;
+  int experts;
+  In<std::int32_t> starts;
+  Out<std::int32_t> list;
+  __device__ void operator()(Index group, Index a, int expert, int rank) const {
+    list[group * group_size + starts[group * (experts + 1) + expert] + rank] = static_cast<std::int32_t>(a);
+  }
+};
+
+// starts: [groups, experts + 1] from totals: [groups, experts], a block a group.
+__global__ void sum_totals(int experts, In<std::int32_t> totals, Out<std::int32_t> starts) {
+  const Index first = blockIdx.x * static_cast<Index>(experts + 1), of = blockIdx.x * static_cast<Index>(experts);
+  const int sum = block_scan(
+      experts, [&](Index i) { return totals[of + i]; }, [&](Index i, int before) { starts[first + i] = before; });
+  if (threadIdx.x == 0) starts[first + experts] = sum;
+}
+
+// Unsigned integers that rise as floats fall; a NaN has a place too.
+__device__ std::uint32_t falling(float x) {
+  const std::uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
+  return bits & 0x80000000u ? bits : ~(bits | 0x80000000u);
+}
+
+// A block keeps the `limit` largest weights of a group's expert, of equal ones the first. It finds the last of them by
+// eight bits of its key at a time, the highest first (radix selection).
+__global__ void keep_largest(int experts, Index group_size, int limit, In<std::int32_t> starts, In<std::int32_t> lists,
+                             In<float> all_weights, Out<std::int32_t> all_keep) {
+  constexpr int digits = 256;
+  __shared__ int histogram[digits];
+  __shared__ int chosen, left;
+  const Index group = blockIdx.x / experts, start = group * (experts + 1) + blockIdx.x % experts;
+  const In<std::int32_t> list = lists + (group * group_size + starts[start]);
+  const In<float> weights = all_weights + group * group_size;
+  const Out<std::int32_t> keep = all_keep + group * group_size;
+  const Index n = starts[start + 1] - starts[start];
+  if (n <= limit) {
+    for (Index i = threadIdx.x; i < n; i += blockDim.x) keep[list[i]] = 1;
+    return;
+  }
+
+  std::uint32_t last = 0;  // the key of the last one kept, as far as it is known
+  int equal = limit;       // how many that begin like it are kept
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int i = threadIdx.x; i < digits; i += blockDim.x) histogram[i] = 0;
+    __syncthreads();
+    for (Index i = threadIdx.x; i < n; i += blockDim.x) {
+      const std::uint32_t key = falling(weights[list[i]]);
+      if (shift == 24 || (key ^ last) >> (shift + 8) == 0) atomicAdd(&histogram[key >> shift & (digits - 1)], 1);
+    }
+    __syncthreads();
+    const int count = threadIdx.x < digits ? histogram[threadIdx.x] : 0, before = block_scan(count).before;
+    if (before < equal && equal <= before + count) {
+      chosen = threadIdx.x;
+      left = equal - before;
+    }
+    __syncthreads();
+    last |= static_cast<std::uint32_t>(chosen) << shift;
+    equal = left;
+  }
+  block_scan(
+      n, [&](Index i) { return falling(weights[list[i]]) == last ? 1 : 0; },
+      [&](Index i, int before) {
+        const std::uint32_t key = falling(weights[list[i]]);
+        keep[list[i]] = key < last || (key == last && before < equal);
+      });
+}
+
+__global__ void keep_all(Index n, Out<std::int32_t> keep) {
+  const Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n) keep[i] = 1;
+}
+
+void capacity_by_order(Context& context, const Runs& runs, Index limit, ConstView experts, View keep) {
+  Workspace workspace(context);
+  const View before = runs.per_group > 1 ? count(context, workspace, runs, experts, {}).before : View();
+  const KeepFirst visit{runs.tokens * runs.choices, static_cast<int>(limit), out<std::int32_t>(keep)};
+  launch(context, run_grid(runs), visit_runs<KeepFirst>, runs, in<std::int32_t>(experts), in<std::int32_t>({}),
+         in<std::int32_t>(before), visit);
+}
+
+void capacity_by_weight(Context& context, const Runs& runs, Index limit, ConstView experts, ConstView weights,
+                        View keep) {
+  Workspace workspace(context);
+  const Index n = runs.tokens * runs.choices;
+  const Counted counted = count(context, workspace, runs, experts, {});
+  const View starts = workspace.take({runs.groups, runs.buckets + 1}, DType::i32),
+             list = workspace.take({runs.groups, n}, DType::i32);
+  launch(context, {.x = runs.groups}, sum_totals, runs.buckets, in<std::int32_t>(counted.totals),
+         out<std::int32_t>(starts));
+  const ListByExpert visit{n, runs.buckets, in<std::int32_t>(starts), out<std::int32_t>(list)};
+  launch(context, run_grid(runs), visit_runs<ListByExpert>, runs, in<std::int32_t>(experts), in<std::int32_t>({}),
+         in<std::int32_t>(counted.before), visit);
+  launch(context, {.x = runs.groups * runs.buckets, .threads = n / runs.buckets > 4096 ? 1024 : 256}, keep_largest,
+         runs.buckets, n, static_cast<int>(limit), in<std::int32_t>(starts), in<std::int32_t>(list), in<float>(weights),
+         out<std::int32_t>(keep));
+}
+
+}  // namespace
+
+void capacity(Context& context, const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
+              Index num_experts, View keep) {
+  const Index tokens = experts.dim(0) / groups, k = experts.dim(1);
+  if (desc.capacity == 0 || desc.capacity >= tokens)  // an expert is chosen at most once by a token
+    return launch(context, {.x = blocks_of(tokens * groups * k, 256)}, keep_all, tokens * groups * k,
+                  out<std::int32_t>(keep));
+  if (desc.order != DropOrder::probability)
+    return capacity_by_order(context, make_runs(groups, tokens, k, num_experts, desc.order == DropOrder::choice),
+                             desc.capacity, experts, keep);
+  // As many groups at once as fit the workspace: a list of the assignments, and three tables of experts at most for those
+  // that are one run, some more for one group alone.
+  const Index of_group = (tokens * k + 3 * (num_experts + 1)) * Index{sizeof(std::int32_t)};
+  const Index at_once = std::clamp<Index>(context.workspace_bytes / 2 / of_group, 1, groups);
+  for (Index g = 0; g < groups; g += at_once) {
+    const Index now = std::min(at_once, groups - g), first = g * tokens;
+    capacity_by_weight(context, make_runs(now, tokens, k, num_experts, false), desc.capacity,
+                       experts.rows(first, now * tokens), weights.rows(first, now * tokens),
+                       keep.rows(first, now * tokens));
+  }
+}
+
+// ---- order of the rows ----
+
+namespace {
+
+// The segments of rows, one after the other: those of (owner, part, expert), and then one for the dropped assignments.
+struct Segments {
+  Index local, parts;  // experts of an owner
+  __device__ Index of(Index expert, Index part) const {
+    return (expert / local * parts + part) * local + expert % local;
+  }
+  __device__ Index expert(Index segment) const { return segment / (local * parts) * local + segment % local; }
+};
+
+// One block. totals: [experts + 1], the last of them dropped; counts: [segments]; starts: [segments + 1], at the end the
+// rows used.
+__global__ void sum_segments(Segments segments, Index n, In<std::int32_t> totals, Out<std::int32_t> counts,
+                             Out<std::int32_t> starts) {
+  const int rows = block_scan(
+      n, [&](Index i) { return totals[segments.expert(i)]; },
+      [&](Index i, int before) {
+        counts[i] = totals[segments.expert(i)];
+        starts[i] = before;
+      });
+  if (threadIdx.x == 0) starts[n] = rows;
+}
+
+// What is dropped leaves as many places at the end of rows and tokens, which it marks as empty.
+struct PlaceRows {
+  Segments segments;
+  Index k;
+  int dropped;  // bucket
+  Index end;    // segments
+  In<std::int32_t> starts;
+  Out<std::int32_t> rows, tokens, slots;
+  __device__ void operator()(Index, Index a, int bucket, int rank) const {
+    for (Index part = 0; part < segments.parts; ++part) {
+      const bool kept = bucket != dropped;
+      const Index row = kept ? starts[segments.of(bucket, part)] + rank : starts[end] + rank * segments.parts + part;
+      rows[row] = kept ? static_cast<std::int32_t>(a) : -1;
+      tokens[row] = kept ? static_cast<std::int32_t>(a / k) : -1;
+      slots[a * segments.parts + part] = kept ? static_cast<std::int32_t>(row) : -1;
+    }
+  }
+};
+
+}  // namespace
+
+void sort_assignments(Context& context, const ExpertSplit& split, ConstView experts, ConstView keep, View rows,
+                      View tokens, View slots, View counts) {
+  const Index k = experts.dim(1), segments = counts.dim(0), num_experts = segments / split.parts;
+  const Runs runs = make_runs(1, experts.dim(0), k, num_experts + 1, false);
+  const Segments order{num_experts / split.owners, split.parts};
+  Workspace workspace(context);
+  const Counted counted = count(context, workspace, runs, experts, keep);
+  const View starts = workspace.take({segments + 1}, DType::i32);
+  launch(context, {.threads = 1024}, sum_segments, order, segments, in<std::int32_t>(counted.totals),
+         out<std::int32_t>(counts), out<std::int32_t>(starts));
+  const PlaceRows visit{order,
+                        k,
+                        static_cast<int>(num_experts),
+                        segments,
+                        in<std::int32_t>(starts),
+                        out<std::int32_t>(rows),
+                        out<std::int32_t>(tokens),
+                        out<std::int32_t>(slots)};
+  launch(context, run_grid(runs), visit_runs<PlaceRows>, runs, in<std::int32_t>(experts), in<std::int32_t>(keep),
+         in<std::int32_t>(counted.before), visit);
+}
+
+// ---- rows that arrive from other ranks ----
+
+namespace {
+
+// One block sums counts: [ranks, all experts], of which `experts` from `first` on, in both orders. arrived, sorted:
+// [ranks, experts] the first row of each rank and expert, as rows arrive and in order; offsets: [experts + 1]
+__global__ void sum_arrivals(Index ranks, Index all_experts, Index first, Index experts, In<std::int32_t> counts,
+                             Out<std::int32_t> arrived, Out<std::int32_t> sorted, Out<std::int32_t> offsets) {
+  const auto count = [&](Index rank, Index expert) { return counts[rank * all_experts + first + expert]; };
+  block_scan(
+      ranks * experts, [&](Index i) { return count(i / experts, i % experts); },
+      [&](Index i, int before) { arrived[i] = before; });
+  const int rows = block_scan(
+      ranks * experts, [&](Index i) { return count(i % ranks, i / ranks); },
+      [&](Index i, int before) {
+        sorted[i % ranks * experts + i / ranks] = before;
+        if (i % ranks == 0) offsets[i / ranks] = before;
+      });
+  if (threadIdx.x == 0) offsets[experts] = rows;
+}
+
+// A block a rank and expert.
+__global__ void place_arrivals(Index all_experts, Index first, Index experts, In<std::int32_t> counts,
+                               In<std::int32_t> arrived, In<std::int32_t> sorted, Out<std::int32_t> order,
+                               Out<std::int32_t> inverse) {
+  const Index i = blockIdx.x, from = arrived[i], to = sorted[i];
+  const Index n = counts[i / experts * all_experts + first + i % experts];
+  for (Index row = threadIdx.x; row < n; row += blockDim.x) {
+    order[to + row] = static_cast<std::int32_t>(from + row);
+    inverse[from + row] = static_cast<std::int32_t>(to + row);
+  }
+}
+
+}  // namespace
+
+void order_arrivals(Context& context, ConstView counts, Index first, View offsets, View order, View inverse) {
+  const Index ranks = counts.dim(0), all_experts = counts.dim(1), experts = offsets.dim(0) - 1;
+  Workspace workspace(context);
+  const View arrived = workspace.take({ranks, experts}, DType::i32),
+             sorted = workspace.take({ranks, experts}, DType::i32);
+  launch(context, {.threads = 1024}, sum_arrivals, ranks, all_experts, first, experts, in<std::int32_t>(counts),
+         out<std::int32_t>(arrived), out<std::int32_t>(sorted), out<std::int32_t>(offsets));
+  launch(context, {.x = ranks * experts}, place_arrivals, all_experts, first, experts, in<std::int32_t>(counts),
+         in<std::int32_t>(arrived), in<std::int32_t>(sorted), out<std::int32_t>(order), out<std::int32_t>(inverse));
+}
+
+// ---- rows there and back ----
+
+namespace {
+
+// Rows of `packs` packs of N elements; `lanes` threads of a block share a row.
+struct Rows {
+  Index rows, packs;
+  int lanes;
+};
+
+constexpr int row_threads = 256;
+
+Rows rows_of(Index rows, Index packs) {
+  int lanes = 1;
+  while (lanes < packs && lanes < row_threads) lanes *= 2;
+  return {rows, packs, lanes};
+}
+Grid row_grid(const Rows& rows) {
+  return {.x = blocks_of(rows.rows, row_threads / rows.lanes), .threads = row_threads};
+}
+
+// Calls visit(row, i) for the packs of the grid's rows, i their first element within the row.
+template <int N, class Visit>
+__device__ void for_packs(const Rows& rows, Visit visit) {
+  const Index row = static_cast<Index>(blockIdx.x) * (row_threads / rows.lanes) + threadIdx.x / rows.lanes;
+  if (row >= rows.rows) return;
+  for (Index pack = threadIdx.x % rows.lanes; pack < rows.packs; pack += rows.lanes) visit(row, pack * N);
+}
+
+template <class T, int N>
+__global__ void gather(Rows rows, In<T> x, In<std::int32_t> index, Out<T> y) {
+  const Index d = rows.packs * N;
+  for_packs<N>(rows, [&](Index row, Index i) {
+    const Index from = index[row];
+    if (from >= 0) store<N>(y, row * d + i, load<N>(x, from * d + i));
+  });
+}
+
+template <class T, int N>
+__global__ void combine(Rows rows, In<T> x, Index k, In<std::int32_t> slots, bool accumulate, Out<T> y) {
+  const Index d = rows.packs * N;
+  for_packs<N>(rows, [&](Index row, Index i) {
+    float sums[N] = {};
+    if (accumulate) {
+      const auto old = load<N>(y, row * d + i);
+      for (int n = 0; n < N; ++n) sums[n] = to_float(old[n]);
+    }
+    for (Index j = 0; j < k; ++j) {
+      const Index slot = slots[row * k + j];
+      if (slot < 0) continue;
+      const auto part = load<N>(x, slot * d + i);
+      for (int n = 0; n < N; ++n) sums[n] += to_float(part[n]);
+    }
+    Pack<T, N> sum;
+    for (int n = 0; n < N; ++n) sum[n] = from_float<T>(sums[n]);
+    store<N>(y, row * d + i, sum);
+  });
+}
+
+// Calls f(T{}, N) with the widest packs that rows of x and y can be moved in.
+template <class F>
+void with_packs(ConstView x, ConstView y, F f) {
+  with_type(y.dtype(), [&](auto type) {
+    using T = decltype(type);
+    constexpr int wide = pack_size<T>;
+    const Index d = y.dim(1);
+    if (aligned<T, wide>(x, d) && aligned<T, wide>(y, d))
+      f(type, std::integral_constant<int, wide>{});
+    else
+      f(type, std::integral_constant<int, 1>{});
+  });
+}
+
+}  // namespace
+
+void gather_rows(Context& context, ConstView x, ConstView index, View y) {
+  with_packs(x, y, [&](auto type, auto n) {
+    using T = decltype(type);
+    const Rows rows = rows_of(y.dim(0), y.dim(1) / n);
+    launch(context, row_grid(rows), gather<T, n>, rows, in<T>(x), in<std::int32_t>(index), out<T>(y));
+  });
+}
+
+void combine_rows(Context& context, ConstView x, ConstView slots, bool accumulate, View y) {
+  with_packs(x, y, [&](auto type, auto n) {
+    using T = decltype(type);
+    const Rows rows = rows_of(y.dim(0), y.dim(1) / n);
+    launch(context, row_grid(rows), combine<T, n>, rows, in<T>(x), slots.dim(1), in<std::int32_t>(slots), accumulate,
+           out<T>(y));
+  });
+}
+
+}  // namespace sy::cuda

@@ -1,0 +1,47 @@
+// Prefix sums within a block. Included by .cu files alone.
+#pragma once
+
+#include "kernels/cuda/device.h"
+
+namespace sy::cuda {
+
+struct Scanned {
+  int before, total;  // the sum of the threads before this one, and of all
+};
+
+// The block is one-dimensional and a whole number of warps, all of whose threads take part. Each file has its own, as it has
+// shared memory.
+__device__ static Scanned block_scan(int x) {
+  __shared__ int sums[warp_size];
+  const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
+  int inclusive = x;
+  for (int distance = 1; distance < warp_size; distance *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, inclusive, distance);
+    if (lane >= distance) inclusive += other;
+  }
+  __syncthreads();  // an earlier call's sums have been read
+  if (lane == warp_size - 1) sums[warp] = inclusive;
+  __syncthreads();
+  Scanned result{inclusive - x, 0};
+  for (int w = 0; w < warps; ++w) {
+    if (w == warp) result.before += result.total;
+    result.total += sums[w];
+  }
+  return result;
+}
+
+// put(i, sum of get(j) over j < i) for each i < n, by a block; returns the sum of all. What put(i) writes, get may read
+// for that i alone.
+template <class Get, class Put>
+__device__ int block_scan(Index n, Get get, Put put) {
+  int sum = 0;
+  for (Index begin = 0; begin < n; begin += blockDim.x) {
+    const Index i = begin + threadIdx.x;
+    const Scanned scanned = block_scan(i < n ? get(i) : 0);
+    if (i < n) put(i, sum + scanned.before);
+    sum += scanned.total;
+  }
+  return sum;
+}
+
+}  // namespace sy::cuda
