@@ -1,0 +1,58 @@
+// Owned CUDA objects, how the host waits for the device, and pinned memory through which bytes pass between them.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <type_traits>
+
+#include "kernels/cuda/context.h"
+
+namespace sy::cuda {
+
+struct Destroy {
+  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+  void operator()(cublasHandle_t handle) const { cublasDestroy(handle); }
+};
+template <class Handle>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
+
+Owned<cudaEvent_t> make_event();
+
+// Throws Failure, saying the size and what is free.
+DeviceMemory device_memory(Index bytes);
+DeviceMemory pinned_memory(Index bytes);
+
+// Every wait of the host. It asks rather than blocks, so that it can look after other things meanwhile.
+class Waiter {
+ public:
+  std::function<void()> hook;  // see set_wait_hook
+  void wait(cudaEvent_t event) const;
+};
+
+// Copies between pageable host memory and the device by way of pinned memory, in order on a stream. To the device the host
+// goes on once it has copied the bytes, and waits only where the ring has come round to pieces still on their way.
+class Staging {
+ public:
+  Staging(cudaStream_t stream, const Waiter& waiter);
+  void to_device(const void* host, std::byte* device, Index bytes);
+  void to_host(const std::byte* device, void* host, Index bytes);
+
+ private:
+  static constexpr int pieces = 16;
+  static constexpr Index piece_bytes = Index{1} << 20;
+
+  std::byte* piece(int i) const { return memory_.get() + i * piece_bytes; }
+  // Goes to the next piece once nothing uses it; the event of the one left then says when its copies have ended.
+  void next_piece();
+
+  cudaStream_t stream_;
+  const Waiter& waiter_;
+  DeviceMemory memory_;
+  std::array<Owned<cudaEvent_t>, pieces> events_;
+  int current_ = 0;
+  Index used_ = 0;  // bytes of the current piece
+};
+
+}  // namespace sy::cuda
