@@ -1,16 +1,27 @@
 // Collectives over NCCL, on buffers of the cuda backend.
+//
+// They run on streams of their own: those of one CommStream one after the other, in the order in which they were started,
+// which is the same on all ranks; the two kinds, and what the backend computes, beside each other. While the host waits for the
+// device, the communicators are asked for errors; the first one aborts all of them and throws a Failure that names rank,
+// peers, collective and layer.
 #pragma once
+
+#include <functional>
 
 #include "dist/comm.h"
 #include "kernels/backend.h"
 
 namespace sy {
 
-// Communicators of one kind share a stream: their collectives run in the order in which they were started.
+// Gradients have a stream of their own, so that tokens need not wait behind them.
 enum class CommStream { tokens, gradients };
+constexpr int num_comm_streams = 2;
 
-// The ranks of `host`, which carries the NCCL id to all of them and is kept. `backend` is a cuda backend and must outlive
-// it. Collective. Throws Failure where NCCL refuses.
-std::unique_ptr<Comm> make_comm_nccl(std::unique_ptr<Comm> host, Backend& backend, CommStream stream);
+// Makes a communicator of the ranks of `host`, which carries the NCCL id to all of them and is kept. Collective. Throws
+// Failure where NCCL refuses.
+using MakeComm = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm> host, CommStream stream)>;
+
+// For a cuda backend, which must outlive the communicators. rank: of this process in the world, for messages.
+MakeComm nccl_on(Backend& backend, int rank);
 
 }  // namespace sy

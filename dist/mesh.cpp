@@ -36,11 +36,10 @@ Mesh make_mesh(Comm& world, const Layout& layout) {
 
 Mesh on_backend(Mesh mesh, Backend& backend) {
   if (backend.on_host()) return mesh;
-  // Gradients have a stream of their own, so that tokens need not wait behind them.
+  const MakeComm nccl = nccl_on(backend, mesh.rank);
   for (std::unique_ptr<Comm>* axis : {&mesh.all, &mesh.dp, &mesh.edp})
-    *axis = make_comm_nccl(std::move(*axis), backend, CommStream::gradients);
-  for (std::unique_ptr<Comm>* axis : {&mesh.tp, &mesh.experts})
-    *axis = make_comm_nccl(std::move(*axis), backend, CommStream::tokens);
+    *axis = nccl(std::move(*axis), CommStream::gradients);
+  for (std::unique_ptr<Comm>* axis : {&mesh.tp, &mesh.experts}) *axis = nccl(std::move(*axis), CommStream::tokens);
   return mesh;
 }
 

@@ -1,5 +1,7 @@
 #include "src/model/block.h"
 
+#include "dist/activity.h"
+
 namespace sy {
 namespace {
 
@@ -15,7 +17,8 @@ Norm make_norm(const Config& config, const ParamStore& store, const std::string&
 }  // namespace
 
 Block::Block(const Config& config, const ParamStore& store, Index layer, View bias)
-    : attention_norm_(make_norm(config, store, prefix_of(layer) + "attention_norm")),
+    : layer_(layer),
+      attention_norm_(make_norm(config, store, prefix_of(layer) + "attention_norm")),
       ffn_norm_(make_norm(config, store, prefix_of(layer) + "ffn_norm")),
       attention_(config, store, prefix_of(layer) + "attention.") {
   if (config.is_moe(layer))
@@ -25,6 +28,7 @@ Block::Block(const Config& config, const ParamStore& store, Index layer, View bi
 }
 
 View Block::forward(const Context& ctx, View x, Saved& s, View stats) const {
+  const Doing doing("forward pass", layer_);
   Backend& b = ctx.backend;
   const Shape shape = x.shape();  // [T, D]
   s.x = x;
@@ -48,6 +52,7 @@ View Block::forward(const Context& ctx, View x, Saved& s, View stats) const {
 }
 
 void Block::backward(const Context& ctx, View d, Saved& s) const {
+  const Doing doing("backward pass", layer_);
   const Arena::Scope scope(ctx.scratch);
   const View dn = ctx.temp(d.shape());
   if (moe_)

@@ -33,6 +33,7 @@ class Block {
   bool is_moe() const { return moe_.has_value(); }
 
  private:
+  Index layer_;
   Norm attention_norm_, ffn_norm_;
   Attention attention_;
   std::optional<Mlp> mlp_;  // one of the two

@@ -1,0 +1,259 @@
+#include "dist/comm_nccl.h"
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <exception>
+
+#include "dist/activity.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/staging.h"
+
+namespace sy {
+namespace {
+
+using cuda::check;
+using cuda::make_event;
+using cuda::Owned;
+
+class CommNccl;
+
+// What the communicators of one backend have in common.
+struct Shared {
+  struct Stream {
+    Owned<cudaStream_t> stream;
+    Owned<cudaEvent_t> done = make_event();  // the latest wait()
+  };
+  Backend& backend;
+  cuda::Context& context;
+  int rank;
+  std::array<Stream, num_comm_streams> streams;
+  std::vector<CommNccl*> members;
+
+  Shared(Backend& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
+    int lowest = 0, highest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    for (Stream& s : streams) {  // what others wait for goes first
+      cudaStream_t stream = nullptr;
+      check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest), "cudaStreamCreateWithPriority");
+      s.stream.reset(stream);
+    }
+  }
+  ~Shared() { cuda::set_wait_hook(backend, {}); }
+  // Throws where a communicator has failed, or the host has waited for too long.
+  void look_for_errors();
+};
+
+// A collective under way.
+struct Started {
+  Owned<cudaEvent_t> ended = make_event();
+  Collective kind{};
+  Activity activity;
+};
+
+ncclDataType_t type_of(DType type) {
+  switch (type) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::f64:
+      return ncclFloat64;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::i32:
+      return ncclInt32;
+    case DType::i64:
+      return ncclInt64;
+    default:
+      SY_ASSERT(false, "no reduction of {}", info(type).name);
+  }
+}
+
+std::size_t count_of(Index n) {
+  return static_cast<std::size_t>(n);
+}
+
+class CommNccl final : public Comm {
+ public:
+  CommNccl(std::shared_ptr<Shared> shared, std::unique_ptr<Comm> host, CommStream stream)
+      : shared_(std::move(shared)), host_(std::move(host)), kind_(stream) {
+    const Index mine = shared_->rank;
+    ranks_.resize(host_->size());
+    host_->all_gather(view_of(&mine, {1}), view_of(ranks_.data(), {host_->size()}));
+    if (host_->size() == 1) return;
+    ncclUniqueId id{};
+    if (host_->rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
+    host_->broadcast(view_of(reinterpret_cast<std::uint8_t*>(&id), {static_cast<Index>(sizeof id)}), 0);
+    check_nccl(ncclCommInitRank(&nccl_, host_->size(), id, host_->rank()), "joining");
+    shared_->members.push_back(this);
+  }
+  ~CommNccl() override {
+    std::erase(shared_->members, this);
+    if (!nccl_) return;
+    // Destroying waits for what is under way, which after an error may never end.
+    if (std::uncaught_exceptions() > 0)
+      ncclCommAbort(nccl_);
+    else
+      ncclCommDestroy(nccl_);
+  }
+
+  int size() const override { return host_->size(); }
+  int rank() const override { return host_->rank(); }
+  std::unique_ptr<Comm> split(const std::function<int(int)>& color) const override {
+    return std::make_unique<CommNccl>(shared_, host_->split(color), kind_);
+  }
+  void barrier() override {
+    shared_->backend.synchronize();
+    host_->barrier();
+  }
+
+  bool asynchronous() const override { return size() > 1; }
+  void mark() override {
+    if (asynchronous()) check(cudaEventRecord(marked_.get(), shared_->context.stream), "cudaEventRecord");
+  }
+  void wait() override {
+    if (!asynchronous()) return;
+    check(cudaEventRecord(stream().done.get(), stream().stream.get()), "cudaEventRecord");
+    check(cudaStreamWaitEvent(shared_->context.stream, stream().done.get(), 0), "cudaStreamWaitEvent");
+  }
+
+  // Of NCCL itself, or none.
+  ncclResult_t state() const {
+    ncclResult_t result = ncclSuccess;
+    return ncclCommGetAsyncError(nccl_, &result) == ncclSuccess ? result : ncclSystemError;
+  }
+  // The oldest collective that has not ended; none: null.
+  const Started* under_way() const {
+    for (std::size_t i = 0; i < started_.size(); ++i) {
+      const Started& s = started_[(next_ + i) % started_.size()];
+      if (cudaEventQuery(s.ended.get()) == cudaErrorNotReady) return &s;
+    }
+    return nullptr;
+  }
+  void abort() {
+    if (nccl_) ncclCommAbort(std::exchange(nccl_, nullptr));
+  }
+  std::string describe(const Started* s) const {
+    if (!s) return "NCCL";
+    std::vector<Index> peers = ranks_;
+    std::erase(peers, shared_->rank);
+    return fmt::format("{} of rank {} with rank{} {}{}", name_of(s->kind), shared_->rank, peers.size() == 1 ? "" : "s",
+                       fmt::join(peers, ", "), s->activity.what[0] ? " in the " + s->activity.str() : "");
+  }
+
+ private:
+  void do_broadcast(View x, int root) override {
+    run(Collective::broadcast, x.elements(), [&](cudaStream_t on) {
+      return ncclBroadcast(x.bytes(), x.bytes(), count_of(x.size_bytes()), ncclUint8, root, nccl_, on);
+    });
+  }
+  void do_all_reduce(View x, Reduce op) override {
+    run(Collective::all_reduce, x.elements(), [&](cudaStream_t on) {
+      return ncclAllReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()),
+                           op == Reduce::sum ? ncclSum : ncclMax, nccl_, on);
+    });
+  }
+  void do_reduce(View x, int root) override {
+    run(Collective::reduce, x.elements(), [&](cudaStream_t on) {
+      return ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on);
+    });
+  }
+  void do_reduce_scatter(ConstView in, View out) override {
+    if (size() == 1) return copy(in, out);
+    run(Collective::reduce_scatter, out.elements(), [&](cudaStream_t on) {
+      return ncclReduceScatter(in.bytes(), out.bytes(), count_of(out.elements()), type_of(in.dtype()), ncclSum, nccl_,
+                               on);
+    });
+  }
+  void do_all_gather(ConstView in, View out) override {
+    if (size() == 1) return copy(in, out);
+    run(Collective::all_gather, in.elements(), [&](cudaStream_t on) {
+      return ncclAllGather(in.bytes(), out.bytes(), count_of(in.size_bytes()), ncclUint8, nccl_, on);
+    });
+  }
+  void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
+    if (size() == 1) return copy(in, out);
+    const Index row = in.shape().elements(1) * size_of(in.dtype());
+    run(Collective::all_to_all, row, [&](cudaStream_t on) {
+      const std::byte* from = in.bytes();
+      std::byte* to = out.bytes();
+      ncclResult_t result = ncclGroupStart();
+      const auto add = [&](ncclResult_t r) { result = result == ncclSuccess ? r : result; };
+      for (int peer = 0; peer < size(); ++peer) {
+        const Index leaving = send[peer] * row, arriving = receive[peer] * row;
+        if (peer == rank()) {
+          if (leaving > 0 && from != to)
+            check(cudaMemcpyAsync(to, from, count_of(leaving), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
+        } else {
+          if (leaving > 0) add(ncclSend(from, count_of(leaving), ncclUint8, peer, nccl_, on));
+          if (arriving > 0) add(ncclRecv(to, count_of(arriving), ncclUint8, peer, nccl_, on));
+        }
+        from += leaving;
+        to += arriving;
+      }
+      add(ncclGroupEnd());
+      return result;
+    });
+  }
+
+  Shared::Stream& stream() const { return shared_->streams[static_cast<int>(kind_)]; }
+  void copy(ConstView in, View out) const {
+    if (in.bytes() != out.bytes() && in.elements() > 0) shared_->backend.copy(in, out);
+  }
+  // Starts a collective on this communicator's stream, after what was marked.
+  template <class Launch>
+  void run(Collective kind, Index elements, Launch launch) {
+    if (size() == 1 || elements == 0) return;
+    const cudaStream_t on = stream().stream.get();
+    check(cudaStreamWaitEvent(on, marked_.get(), 0), "cudaStreamWaitEvent");
+    Started& s = started_[next_];
+    next_ = (next_ + 1) % started_.size();
+    s.kind = kind;
+    s.activity = activity;
+    const ncclResult_t result = launch(on);
+    if (result != ncclSuccess) check_nccl(result, describe(&s));
+    check(cudaEventRecord(s.ended.get(), on), "cudaEventRecord");
+  }
+  void check_nccl(ncclResult_t result, const std::string& what) const {
+    if (result == ncclSuccess) return;
+    const std::string detail = ncclGetLastError(nccl_);
+    fail("NCCL failed in {}: {}{}{}: see NCCL's own messages with NCCL_DEBUG=WARN; each rank needs a GPU of its own",
+         what, ncclGetErrorString(result), detail.empty() ? "" : ": ", detail);
+  }
+
+  std::shared_ptr<Shared> shared_;
+  std::unique_ptr<Comm> host_;
+  CommStream kind_;
+  std::vector<Index> ranks_;  // in the world
+  ncclComm_t nccl_ = nullptr;
+  Owned<cudaEvent_t> marked_ = make_event();
+  std::array<Started, 32> started_;
+  std::size_t next_ = 0;  // the oldest of them
+};
+
+void Shared::look_for_errors() {
+  for (CommNccl* failed : members) {
+    const ncclResult_t state = failed->state();
+    if (state == ncclSuccess || state == ncclInProgress) continue;
+    const std::string what = failed->describe(failed->under_way());
+    for (CommNccl* member : members) member->abort();
+    members.clear();
+    fail("{} failed: {}: a peer may have died; its own message says why", what, ncclGetErrorString(state));
+  }
+}
+
+}  // namespace
+
+MakeComm nccl_on(Backend& backend, int rank) {
+  const auto shared = std::make_shared<Shared>(backend, rank);
+  cuda::set_wait_hook(backend, [s = std::weak_ptr(shared)] {
+    if (const auto alive = s.lock()) alive->look_for_errors();
+  });
+  return [shared](std::unique_ptr<Comm> host, CommStream stream) {
+    return std::make_unique<CommNccl>(shared, std::move(host), stream);
+  };
+}
+
+}  // namespace sy
