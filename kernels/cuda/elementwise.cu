@@ -1,0 +1,106 @@
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/rows.h"
+
+namespace sy::cuda {
+
+namespace {
+
+struct Fill {
+  float value;
+  Out<float> x;
+  template <int N>
+  __device__ void at(Index i) const {
+    Pack<float, N> pack;
+    for (int e = 0; e < N; ++e) pack[e] = value;
+    store<N>(x, i, pack);
+  }
+};
+
+template <class From, class To>
+struct Convert {
+  In<From> x;
+  Out<To> y;
+  template <int N>
+  __device__ void at(Index i) const {
+    const auto from = load<N>(x, i);
+    Pack<To, N> to;
+    for (int e = 0; e < N; ++e) to[e] = from_float<To>(to_float(from[e]));
+    store<N>(y, i, to);
+  }
+};
+
+template <class T>
+struct Add {
+  In<T> x;
+  Out<T> y;
+  template <int N>
+  __device__ void at(Index i) const {
+    const auto more = load<N>(x, i);
+    auto sum = load<N>(y, i);
+    for (int e = 0; e < N; ++e) sum[e] = from_float<T>(to_float(sum[e]) + to_float(more[e]));
+    store<N>(y, i, sum);
+  }
+};
+
+// Each block sums every gridDim.x-th piece of blockDim.x packs of x: [n] into partial[blockIdx.x].
+template <int N>
+__global__ void sum_of_squares(Index n, In<float> x, Out<double> partial) {
+  double sum = 0;
+  const Index step = Index{gridDim.x} * blockDim.x * N;
+  for (Index i = (Index{blockIdx.x} * blockDim.x + threadIdx.x) * N; i < n; i += step)
+    if (i + N <= n) {
+      const auto pack = load<N>(x, i);
+      for (int e = 0; e < N; ++e) sum += static_cast<double>(pack[e]) * pack[e];
+    } else {
+      for (Index j = i; j < n; ++j) sum += static_cast<double>(x[j]) * x[j];
+    }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+// One block: out: [1] += the sum of partial: [n].
+__global__ void add_sum(Index n, In<double> partial, Out<double> out) {
+  double sum = 0;
+  for_row<1>(n, [&](Index i) { sum += partial[i]; });
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) out[0] += sum;
+}
+
+}  // namespace
+
+void fill(Context& context, View x, float value) {
+  if (value == 0)
+    check(cudaMemsetAsync(x.bytes(), 0, static_cast<std::size_t>(x.size_bytes()), context.stream), "cudaMemsetAsync");
+  else
+    for_elements(context, x.elements(), {x}, Fill{value, out<float>(x)});
+}
+
+void convert(Context& context, ConstView x, View y) {
+  if (x.dtype() == DType::bf16)
+    for_elements(context, x.elements(), {x, y}, Convert<bf16, float>{in<bf16>(x), out<float>(y)});
+  else
+    for_elements(context, x.elements(), {x, y}, Convert<float, bf16>{in<float>(x), out<bf16>(y)});
+}
+
+void add(Context& context, ConstView x, View y) {
+  with_type(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_elements(context, x.elements(), {x, y}, Add<T>{in<T>(x), out<T>(y)});
+  });
+}
+
+// The number of blocks, and so the order of the sum, follows from the number of elements alone.
+void sum_squares(Context& context, ConstView x, View out) {
+  constexpr Index of_a_thread = 16, most_blocks = 1024;
+  const Index n = x.elements();
+  Grid grid;
+  grid.x = std::min(blocks_of(n, grid.threads * of_a_thread), most_blocks);
+  const View partial = Workspace(context).take({grid.x}, DType::f64);
+  with_packs<4>(0, {x}, [&](auto packs) {
+    constexpr int N = packs;
+    launch(context, grid, sum_of_squares<N>, n, in<float>(x), cuda::out<double>(partial));
+  });
+  launch(context, {}, add_sum, grid.x, in<double>(partial), cuda::out<double>(out));
+}
+
+}  // namespace sy::cuda
