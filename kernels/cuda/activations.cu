@@ -1,0 +1,231 @@
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/rows.h"
+
+namespace sy::cuda {
+
+namespace {
+
+// ---- bias ----
+
+// A block adds bias: [width] to its row of y: [T, width].
+template <class T, int N>
+__global__ void add_bias(Index width, In<T> bias, Out<T> y) {
+  const Index start = blockIdx.x * width;
+  for_row<N>(width, [&](Index i) {
+    const auto more = load<N>(bias, i);
+    auto pack = load<N>(y, start + i);
+    for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) + to_float(more[e]));
+    store<N>(y, start + i, pack);
+  });
+}
+
+// ---- activations ----
+
+// An activation at one point: its value and its derivative.
+struct Point {
+  float value, slope;
+};
+
+__device__ float sigmoid(float x) {
+  return 1 / (1 + expf(-x));
+}
+
+struct Relu {
+  static __device__ Point at(float x) { return {x > 0 ? x : 0.0f, x > 0 ? 1.0f : 0.0f}; }
+};
+
+struct Relu2 {
+  static __device__ Point at(float x) {
+    const float r = x > 0 ? x : 0.0f;
+    return {r * r, 2 * r};
+  }
+};
+
+struct Sigmoid {
+  static __device__ Point at(float x) {
+    const float s = sigmoid(x);
+    return {s, s * (1 - s)};
+  }
+};
+
+struct Silu {
+  static __device__ Point at(float x) {
+    const float s = sigmoid(x);
+    return {x * s, s * (1 + x * (1 - s))};
+  }
+};
+
+// x * Phi(x), Phi the standard normal distribution: 1/2 erfc(-x / sqrt 2); its density is e^(-x^2 / 2) / sqrt(2 pi).
+struct Gelu {
+  static __device__ Point at(float x) {
+    const float phi = 0.5f * erfcf(-0.70710678f * x);
+    return {x * phi, phi + x * expf(-0.5f * x * x) * 0.39894228f};
+  }
+};
+
+// 1/2 x (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3), where 1/2 (1 + tanh u) = sigmoid(2u).
+struct GeluTanh {
+  static __device__ Point at(float x) {
+    const float s = sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
+    return {x * s, s + x * s * (1 - s) * 1.59576912f * (1 + 0.134145f * x * x)};
+  }
+};
+
+struct Identity {
+  static __device__ Point at(float x) { return {x, 1.0f}; }
+};
+
+// A block for each row. h: [R, gated ? 2 width : width], the linear half last; y: [R, width].
+template <class Act, bool gated, class T, int N>
+__global__ void activate(Index width, In<T> h, In<float> row_scale, Out<T> y) {
+  const Index row = blockIdx.x, start = row * (gated ? 2 * width : width);
+  const float scale = row_scale ? row_scale[row] : 1.0f;
+  for_row<N>(width, [&](Index i) {
+    const auto x = load<N>(h, start + i), linear = load<N>(h, start + (gated ? width : 0) + i);
+    Pack<T, N> result;
+    for (int e = 0; e < N; ++e)
+      result[e] = from_float<T>(scale * Act::at(to_float(x[e])).value * (gated ? to_float(linear[e]) : 1.0f));
+    store<N>(y, row * width + i, result);
+  });
+}
+
+// A block for each row computes the activation anew. dy: [R, width], dh as h; drow_scale: [R] or null.
+template <class Act, bool gated, class T, int N>
+__global__ void activation_gradient(Index width, In<T> dy, In<T> h, In<float> row_scale, Out<T> dh,
+                                    Out<float> drow_scale) {
+  const Index row = blockIdx.x, start = row * (gated ? 2 * width : width);
+  const float scale = row_scale ? row_scale[row] : 1.0f;
+  float dscale = 0;
+  for_row<N>(width, [&](Index i) {
+    const auto g = load<N>(dy, row * width + i);
+    const auto x = load<N>(h, start + i), linear = load<N>(h, start + (gated ? width : 0) + i);
+    Pack<T, N> dx, dlinear;
+    for (int e = 0; e < N; ++e) {
+      const Point a = Act::at(to_float(x[e]));
+      const float ge = to_float(g[e]), le = gated ? to_float(linear[e]) : 1.0f;
+      dx[e] = from_float<T>(scale * ge * le * a.slope);
+      dlinear[e] = from_float<T>(scale * ge * a.value);
+      dscale += ge * a.value * le;
+    }
+    store<N>(dh, start + i, dx);
+    if constexpr (gated) store<N>(dh, start + width + i, dlinear);
+  });
+  if (!drow_scale) return;
+  dscale = block_sum(dscale);
+  if (threadIdx.x == 0) drow_scale[row] = dscale;
+}
+
+struct Row {
+  void (*forward)(Context&, ConstView h, ConstView row_scale, View y);
+  void (*backward)(Context&, ConstView dy, ConstView h, ConstView row_scale, View dh, View drow_scale);
+};
+
+template <class Act, bool gated>
+void forward(Context& context, ConstView h, ConstView row_scale, View y) {
+  const Index width = y.dim(1);
+  with_type_and_packs(width, {h, y}, [&](auto zero, auto packs) {
+    using T = decltype(zero);
+    constexpr int N = packs;
+    launch(context, {.x = y.dim(0), .threads = row_threads(blocks_of(width, N))}, activate<Act, gated, T, N>, width,
+           in<T>(h), in<float>(row_scale), out<T>(y));
+  });
+}
+
+template <class Act, bool gated>
+void backward(Context& context, ConstView dy, ConstView h, ConstView row_scale, View dh, View drow_scale) {
+  const Index width = dy.dim(1);
+  with_type_and_packs(width, {dy, h, dh}, [&](auto zero, auto packs) {
+    using T = decltype(zero);
+    constexpr int N = packs;
+    launch(context, {.x = dy.dim(0), .threads = row_threads(blocks_of(width, N))},
+           activation_gradient<Act, gated, T, N>, width, in<T>(dy), in<T>(h), in<float>(row_scale), out<T>(dh),
+           out<float>(drow_scale));
+  });
+}
+
+template <class Act, bool gated>
+constexpr Row row = {forward<Act, gated>, backward<Act, gated>};
+
+// In the order of enum Activation; plain and gated.
+constexpr Row table[][2] = {{row<Relu, false>, row<Relu, true>},         {row<Gelu, false>, row<Gelu, true>},
+                            {row<GeluTanh, false>, row<GeluTanh, true>}, {row<Silu, false>, row<Silu, true>},
+                            {row<Relu2, false>, row<Relu2, true>},       {row<Sigmoid, false>, row<Sigmoid, true>},
+                            {row<Identity, false>, row<Identity, true>}};
+
+// ---- positions ----
+
+// A block turns the pairs (i, i + half) of the first `heads` heads of a token of x: [T, row]; heads lie hd apart.
+template <class T, int N>
+__global__ void turn(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions, In<float> table,
+                     Out<T> x) {
+  const Index token = blockIdx.x, turns = positions[token] * Index{half} * 2;
+  for_row<N>(Index{heads} * half, [&](Index pair) {
+    const int head = static_cast<int>(pair) / half, i = static_cast<int>(pair) % half;
+    float cosine[N], sine[N];
+    if constexpr (N == 1) {
+      cosine[0] = table[turns + 2 * i];
+      sine[0] = table[turns + 2 * i + 1];
+    } else {
+      for (int e = 0; e < N; e += 2) {
+        const auto two = load<4>(table, turns + 2 * (i + e));
+        cosine[e] = two[0];
+        sine[e] = two[1];
+        cosine[e + 1] = two[2];
+        sine[e + 1] = two[3];
+      }
+    }
+    const Index at = token * row + head * hd + i;
+    auto a = load<N>(x, at), b = load<N>(x, at + half);
+    for (int e = 0; e < N; ++e) {
+      const float u = to_float(a[e]), v = to_float(b[e]), s = sign * sine[e];
+      a[e] = from_float<T>(u * cosine[e] - v * s);
+      b[e] = from_float<T>(u * s + v * cosine[e]);
+    }
+    store<N>(x, at, a);
+    store<N>(x, at + half, b);
+  });
+}
+
+}  // namespace
+
+void bias_forward(Context& context, ConstView bias, View y) {
+  const Index width = y.dim(1);
+  with_type_and_packs(width, {bias, y}, [&](auto zero, auto packs) {
+    using T = decltype(zero);
+    constexpr int N = packs;
+    launch(context, {.x = y.dim(0), .threads = row_threads(blocks_of(width, N))}, add_bias<T, N>, width, in<T>(bias),
+           out<T>(y));
+  });
+}
+
+void bias_backward(Context& context, ConstView dy, View dbias) {
+  Workspace workspace(context);
+  add_column_sums(context, workspace, dy, dbias);
+}
+
+void activation_forward(Context& context, const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
+  table[static_cast<int>(desc.act)][desc.gated].forward(context, h, row_scale, y);
+}
+
+void activation_backward(Context& context, const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
+                         View dh, View drow_scale) {
+  table[static_cast<int>(desc.act)][desc.gated].backward(context, dy, h, row_scale, dh, drow_scale);
+}
+
+void rope(Context& context, View x, Index heads, ConstView positions, ConstView table, bool inverse) {
+  const Index hd = x.dim(2), half = table.dim(1);
+  SY_ASSERT(heads * half <= INT32_MAX, "rope: {} heads of {}", heads, hd);
+  with_type(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    // Both halves of a head must begin at a pack, and so must the table.
+    const bool aligned_table = aligned<float, 4>(table, 0);
+    with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {x}, [&](auto packs) {
+      constexpr int N = packs;
+      launch(context, {.x = x.dim(0), .threads = row_threads(blocks_of(heads * half, N))}, turn<T, N>, x.dim(1) * hd,
+             hd, static_cast<int>(heads), static_cast<int>(half), inverse ? -1.0f : 1.0f, in<std::int32_t>(positions),
+             in<float>(table), out<T>(x));
+    });
+  });
+}
+
+}  // namespace sy::cuda

@@ -1,0 +1,151 @@
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/rows.h"
+
+namespace sy::cuda {
+
+namespace {
+
+// A block for each row of x: [T, width] sums it once for the mean (LayerNorm alone), once for the squares of what is left,
+// and writes y; after the first pass the row comes from the cache.
+template <class T, int N, bool centred>
+__global__ void norm_rows(Index width, float eps, In<T> x, In<T> weight, In<T> bias, Out<T> y, Out<float> stats) {
+  const Index row = blockIdx.x, start = row * width;
+  float mean = 0, squares = 0;
+  if constexpr (centred) {
+    for_row<N>(width, [&](Index i) {
+      const auto pack = load<N>(x, start + i);
+      for (int e = 0; e < N; ++e) mean += to_float(pack[e]);
+    });
+    mean = block_sum(mean) / width;
+  }
+  for_row<N>(width, [&](Index i) {
+    const auto pack = load<N>(x, start + i);
+    for (int e = 0; e < N; ++e) squares += (to_float(pack[e]) - mean) * (to_float(pack[e]) - mean);
+  });
+  const float inverse = 1 / sqrtf(block_sum(squares) / width + eps);
+  for_row<N>(width, [&](Index i) {
+    const auto pack = load<N>(x, start + i), w = load<N>(weight, i);
+    float values[N];
+    for (int e = 0; e < N; ++e) values[e] = (to_float(pack[e]) - mean) * inverse * to_float(w[e]);
+    if (bias) {
+      const auto b = load<N>(bias, i);
+      for (int e = 0; e < N; ++e) values[e] += to_float(b[e]);
+    }
+    Pack<T, N> result;
+    for (int e = 0; e < N; ++e) result[e] = from_float<T>(values[e]);
+    store<N>(y, start + i, result);
+  });
+  if (threadIdx.x == 0) {
+    stats[2 * row] = mean;
+    stats[2 * row + 1] = inverse;
+  }
+}
+
+// With n = (x - mean) * inverse and dn = dy * weight:
+//   dx += inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
+//   dweight += sum_t dy * n,   dbias += sum_t dy.
+// Blocks x share the rows: a block walks over every gridDim.x-th one, and keeps in shared memory what its rows add to
+// dweight and dbias; those sums, [gridDim.x, width], are added later. Blocks y share the columns, `slice` each, for widths
+// that shared memory does not hold; all need the means over the whole row.
+template <class T, int N, bool centred, bool biased>
+__global__ void norm_gradient(Index rows, Index width, Index slice, In<T> dy, In<T> x, In<T> weight, In<float> stats,
+                              Out<T> dx, Out<float> dweight, Out<float> dbias) {
+  const Index begin = blockIdx.y * slice, columns = width - begin < slice ? width - begin : slice;
+  // Element e of pack p is at e * packs + p: neighbouring threads use neighbouring words. No thread reads another's.
+  const Index packs = slice / N;
+  float* const weight_sums = reinterpret_cast<float*>(dynamic_shared());
+  float* const bias_sums = weight_sums + slice;
+  for_row<N>(columns, [&](Index i) {
+    for (int e = 0; e < N; ++e) {
+      weight_sums[e * packs + i / N] = 0;
+      if (biased) bias_sums[e * packs + i / N] = 0;
+    }
+  });
+  for (Index row = blockIdx.x; row < rows; row += gridDim.x) {
+    const Index start = row * width;
+    const float mean = stats[2 * row], inverse = stats[2 * row + 1];
+    float mean_dn = 0, mean_dn_n = 0;
+    for_row<N>(width, [&](Index i) {
+      const auto g = load<N>(dy, start + i), in = load<N>(x, start + i), w = load<N>(weight, i);
+      for (int e = 0; e < N; ++e) {
+        const float dn = to_float(g[e]) * to_float(w[e]);
+        if (centred) mean_dn += dn;
+        mean_dn_n += dn * ((to_float(in[e]) - mean) * inverse);
+      }
+    });
+    if (centred) mean_dn = block_sum(mean_dn) / width;
+    mean_dn_n = block_sum(mean_dn_n) / width;
+    for_row<N>(columns, [&](Index i) {
+      const Index at = start + begin + i;
+      const auto g = load<N>(dy, at), in = load<N>(x, at), w = load<N>(weight, begin + i);
+      auto d = load<N>(dx, at);
+      for (int e = 0; e < N; ++e) {
+        const float ge = to_float(g[e]), n = (to_float(in[e]) - mean) * inverse;
+        d[e] = from_float<T>(to_float(d[e]) + inverse * (ge * to_float(w[e]) - mean_dn - n * mean_dn_n));
+        weight_sums[e * packs + i / N] += ge * n;
+        if (biased) bias_sums[e * packs + i / N] += ge;
+      }
+      store<N>(dx, at, d);
+    });
+  }
+  for_row<N>(columns, [&](Index i) {
+    const Index at = blockIdx.x * width + begin + i;
+    for (int e = 0; e < N; ++e) {
+      dweight[at + e] = weight_sums[e * packs + i / N];
+      if (biased) dbias[at + e] = bias_sums[e * packs + i / N];
+    }
+  });
+}
+
+// Calls f with the flag as a constant.
+template <class F>
+void with_flag(bool flag, F f) {
+  flag ? f(std::true_type{}) : f(std::false_type{});
+}
+
+}  // namespace
+
+void norm_forward(Context& context, const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
+                  View stats) {
+  const Index width = x.dim(1);
+  with_type_and_packs(width, {x, weight, bias, y}, [&](auto zero, auto packs) {
+    with_flag(desc.kind == NormKind::layernorm, [&](auto centred) {
+      using T = decltype(zero);
+      constexpr int N = packs;
+      launch(context, {.x = x.dim(0), .threads = row_threads(blocks_of(width, N))}, norm_rows<T, N, centred>, width,
+             desc.eps, in<T>(x), in<T>(weight), in<T>(bias), out<T>(y), out<float>(stats));
+    });
+  });
+}
+
+void norm_backward(Context& context, const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
+                   View dx, View dweight, View dbias) {
+  // Threads that keep a large device's memory busy, and columns whose sums leave room for several blocks.
+  constexpr Index all_threads = 528 * 256, most_columns = 12288;
+  const Index rows = x.dim(0), width = x.dim(1);
+  const int sums = dbias ? 2 : 1;
+  Workspace workspace(context);
+  with_type_and_packs(width, {dy, x, weight, dx}, [&](auto zero, auto packs) {
+    using T = decltype(zero);
+    constexpr int N = packs;
+    const Index slices = blocks_of(width, most_columns), slice = blocks_of(blocks_of(width, slices), N) * N;
+    const int threads = row_threads(blocks_of(width, N));
+    const Index room = context.workspace_bytes / 2 / (sums * width * size_of(DType::f32));
+    const Index blocks = std::min({rows, room, all_threads / threads});
+    SY_ASSERT(blocks > 0, "norm_backward: rows of {}", width);
+    const View weight_sums = workspace.take({blocks, width}, DType::f32);
+    const View bias_sums = dbias ? workspace.take({blocks, width}, DType::f32) : View{};
+    with_flag(desc.kind == NormKind::layernorm, [&](auto centred) {
+      with_flag(dbias.present(), [&](auto biased) {
+        launch(context,
+               {.x = blocks, .y = slices, .threads = threads, .shared_bytes = sums * slice * size_of(DType::f32)},
+               norm_gradient<T, N, centred, biased>, rows, width, slice, in<T>(dy), in<T>(x), in<T>(weight),
+               in<float>(stats), out<T>(dx), out<float>(weight_sums), out<float>(bias_sums));
+      });
+    });
+    add_column_sums(context, workspace, weight_sums, dweight);
+    if (dbias) add_column_sums(context, workspace, bias_sums, dbias);
+  });
+}
+
+}  // namespace sy::cuda
