@@ -1,0 +1,59 @@
+#include <limits>
+
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/rows.h"
+
+namespace sy::cuda {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+__global__ void factor_of(In<double> squares, float clip, Out<float> factor) {
+  const double norm = sqrt(squares[0]);
+  if (threadIdx.x == 0)
+    factor[0] = !(norm < infinity) ? nan : clip > 0 && norm > clip ? static_cast<float>(clip / norm) : 1.0f;
+}
+
+struct Update {
+  float beta1, beta2, eps, step, inverse_bias2, keep;
+  In<float> factor, g;
+  Out<float> w, m, v;
+  Out<bf16> rounded;  // or null
+
+  template <int N>
+  __device__ void at(Index i) const {
+    const float scale = factor[0];
+    if (scale != scale) return;
+    const auto gradient = load<N>(g, i);
+    auto weight = load<N>(w, i), mean = load<N>(m, i), square = load<N>(v, i);
+    Pack<bf16, N> low;
+    for (int e = 0; e < N; ++e) {
+      const float ge = scale * gradient[e];
+      mean[e] = beta1 * mean[e] + (1 - beta1) * ge;
+      square[e] = beta2 * square[e] + (1 - beta2) * ge * ge;
+      weight[e] = keep * weight[e] - step * mean[e] / (sqrtf(square[e] * inverse_bias2) + eps);
+      low[e] = from_float<bf16>(weight[e]);
+    }
+    store<N>(w, i, weight);
+    store<N>(m, i, mean);
+    store<N>(v, i, square);
+    if (rounded) store<N>(rounded, i, low);
+  }
+};
+
+}  // namespace
+
+void clip_factor(Context& context, ConstView squares, float clip, View factor) {
+  launch(context, {.threads = warp_size}, factor_of, in<double>(squares), clip, out<float>(factor));
+}
+
+void adamw(Context& context, const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded) {
+  for_elements(
+      context, w.elements(), {g, w, m, v, rounded},
+      Update{desc.beta1, desc.beta2, desc.eps, desc.lr / desc.bias1, 1 / desc.bias2, 1 - desc.lr * desc.weight_decay,
+             in<float>(factor), in<float>(g), out<float>(w), out<float>(m), out<float>(v), out<bf16>(rounded)});
+}
+
+}  // namespace sy::cuda
