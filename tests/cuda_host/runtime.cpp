@@ -65,11 +65,22 @@ void copy_row(const Operation& operation, void* to, const void* from, std::size_
   std::memmove(to, from, bytes);
 }
 
+cudaError_t last_error = cudaSuccess;
+cudaError_t failed(cudaError_t code) {
+  return last_error = code;
+}
+
+void wait_for(const Clock& clock) {
+  if (!host_knows(clock)) ++counter_values.waits;
+  host_waits(clock);
+}
+
 // What a query says: not ready once, so that callers learn to wait, then ready, which the host then knows.
 template <class T>
 cudaError_t query(T& of) {
-  if (!host_knows(of.clock) && !std::exchange(of.asked, true)) return cudaErrorNotReady;
-  host_waits(of.clock);
+  if (includes_hung(of.clock) || (!host_knows(of.clock) && !std::exchange(of.asked, true)))
+    return failed(cudaErrorNotReady);
+  wait_for(of.clock);
   return cudaSuccess;
 }
 
@@ -106,18 +117,18 @@ const char* cudaGetErrorString(cudaError_t code) {
 }
 
 cudaError_t cudaGetLastError() {
-  return cudaSuccess;
+  return std::exchange(last_error, cudaSuccess);
 }
 
 // ---- devices ----
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = device_count;
-  return device_count > 0 ? cudaSuccess : cudaErrorNoDevice;
+  return device_count > 0 ? cudaSuccess : failed(cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int device) {
-  if (device < 0 || device >= device_count) return cudaErrorInvalidDevice;
+  if (device < 0 || device >= device_count) return failed(cudaErrorInvalidDevice);
   current_device = device;
   return cudaSuccess;
 }
@@ -128,7 +139,7 @@ cudaError_t cudaGetDevice(int* device) {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device < 0 || device >= device_count) return cudaErrorInvalidDevice;
+  if (device < 0 || device >= device_count) return failed(cudaErrorInvalidDevice);
   *properties = {"stand-in", device_bytes(), 227 * 1024, 9, 0, 132, 0, device + 1, 0};
   return cudaSuccess;
 }
@@ -139,8 +150,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  ++counter_values.waits;
-  host_waits_for_all();
+  wait_for(everything());
   return cudaSuccess;
 }
 
@@ -190,8 +200,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   check_alive(stream, "cudaStreamSynchronize");
-  ++counter_values.waits;
-  host_waits(stream->clock);
+  wait_for(stream->clock);
   return cudaSuccess;
 }
 
@@ -228,8 +237,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   check_alive(event, "cudaEventSynchronize");
-  ++counter_values.waits;
-  host_waits(event->clock);
+  wait_for(event->clock);
   return cudaSuccess;
 }
 
@@ -243,14 +251,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   ++counter_values.allocations;
   *memory = allocate(bytes);
-  return *memory || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation;
+  return *memory || bytes == 0 ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 
 // Waits for all that runs, as the real one does.
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   ++counter_values.frees;
-  host_waits_for_all();
+  wait_for(everything());
   release(memory);
   return cudaSuccess;
 }
@@ -258,7 +266,7 @@ cudaError_t cudaFree(void* memory) {
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
   ++counter_values.allocations;
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  if (*memory == nullptr) return cudaErrorMemoryAllocation;
+  if (*memory == nullptr) return failed(cudaErrorMemoryAllocation);
   pinned[static_cast<std::byte*>(*memory)] = bytes;
   return cudaSuccess;
 }
@@ -266,7 +274,7 @@ cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
 cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   ++counter_values.frees;
-  host_waits_for_all();
+  wait_for(everything());
   if (pinned.erase(static_cast<const std::byte*>(memory)) == 0)
     mistake("cudaFreeHost of memory that cudaMallocHost has not given");
   std::free(memory);
@@ -286,7 +294,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
                               std::size_t width, std::size_t height, cudaMemcpyKind kind, cudaStream_t stream,
                               std::source_location where) {
   const Operation operation = start_operation(stream, "cudaMemcpy2DAsync", where);
-  if (width > to_pitch || width > from_pitch) return cudaErrorInvalidValue;
+  if (width > to_pitch || width > from_pitch) return failed(cudaErrorInvalidValue);
   if (width == 0 || height == 0) return cudaSuccess;
   check_kind(operation, to, from, kind);
   for (std::size_t row = 0; row < height; ++row)

@@ -370,6 +370,9 @@ void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thr
     mistake("a launch at {} of blocks of {} threads", text(where), grid.threads);
   if (grid.shared_bytes > max_dynamic_shared)
     mistake("a launch at {} with {} bytes of dynamic shared memory", text(where), grid.shared_bytes);
+  if (const cudaError_t untold = cudaGetLastError(); untold != cudaSuccess)
+    mistake("the launch at {} would report an earlier error that nobody took: {}", text(where),
+            cudaGetErrorName(untold));
   Machine& m = machine;
   begin_launch(start_operation(stream, "the kernel launched", where));
   struct End {

@@ -17,12 +17,16 @@ void set_order_seed(std::uint64_t seed);
 void set_device_count(int count);
 void set_device_bytes(std::uint64_t bytes);  // of a device's memory: more cannot be allocated
 
+// The ncclResult_t that communicators report from now on, as if another rank were lost: collectives do not end, nor does
+// what waits for them, until ncclCommAbort. 0: none is lost.
+void set_nccl_error(int result);
+
 // What the host has done since the process began.
 struct Counters {
   std::int64_t launches = 0;
   std::int64_t allocations = 0;  // device and pinned host memory
   std::int64_t frees = 0;
-  std::int64_t waits = 0;  // for a stream, an event or the device
+  std::int64_t waits = 0;  // for what had not surely ended
 };
 Counters counters();
 

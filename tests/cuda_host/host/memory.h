@@ -49,7 +49,8 @@ inline Launch launch_state;
 struct Operand {
   std::uintptr_t begin = 0, end = 0;
   // The last launches that read and wrote it: the first access in a launch checks the order.
-  std::uint64_t read_in = 0, written_in = 0;
+  static constexpr std::uint64_t never = ~std::uint64_t{0};
+  std::uint64_t read_in = never, written_in = never;
   bool writable = false;  // an Out
   ConstView view;
 };

@@ -1,5 +1,6 @@
 #include "host/order.h"
 
+#include <algorithm>
 #include <memory>
 
 namespace sy::cuda_host {
@@ -10,6 +11,12 @@ namespace {
 std::vector<std::unique_ptr<Stream>> streams;
 std::vector<std::unique_ptr<Event>> events;
 Clock host;
+
+struct Hung {
+  Operation operation;
+  const void* owner;
+};
+std::vector<Hung> hung;
 
 bool ended_before(const Operation& earlier, const Operation& later) {
   return earlier.stream == nullptr || later.stream->clock.of(earlier.stream->number) >= earlier.number;
@@ -54,7 +61,21 @@ bool host_knows(const Clock& clock) {
   return true;
 }
 
+void hang(const Operation& operation, const void* owner) {
+  hung.push_back({operation, owner});
+}
+
+void end_hung(const void* owner) {
+  std::erase_if(hung, [&](const Hung& h) { return h.owner == owner; });
+}
+
+bool includes_hung(const Clock& clock) {
+  return std::any_of(hung.begin(), hung.end(),
+                     [&](const Hung& h) { return clock.of(h.operation.stream->number) >= h.operation.number; });
+}
+
 void host_waits(const Clock& clock) {
+  if (includes_hung(clock)) mistake("the host waits for ever: {} does not end", text(hung.front().operation));
   host.join(clock);
   for (const auto& stream : streams)
     while (!stream->arrivals.empty() && stream->arrivals.front().number <= host.of(stream->number)) {
@@ -64,10 +85,10 @@ void host_waits(const Clock& clock) {
     }
 }
 
-void host_waits_for_all() {
+Clock everything() {
   Clock all;
   for (const auto& stream : streams) all.join(stream->clock);
-  host_waits(all);
+  return all;
 }
 
 Operation start_operation(Stream* stream, const char* what, Where where) {

@@ -41,7 +41,7 @@ struct Stream {
 };
 
 struct Event {
-  bool alive = true, recorded = false;
+  bool alive = true;
   Clock clock;
   bool asked = false;
 };
@@ -50,11 +50,6 @@ Stream* make_stream();
 Event* make_event();
 void check_alive(const Stream* stream, const char* call);
 void check_alive(const Event* event, const char* call);
-
-// The host waits for all that a clock says, or for everything.
-void host_waits(const Clock& clock);
-void host_waits_for_all();
-bool host_knows(const Clock& clock);
 
 // An operation on a stream: kernel, copy, product or collective.
 struct Operation {
@@ -65,6 +60,16 @@ struct Operation {
 };
 Operation start_operation(Stream* stream, const char* what, Where where);
 std::string text(const Operation& operation);
+
+// The operation never ends, until its owner is through with it; the host must not wait for it, but may ask.
+void hang(const Operation& operation, const void* owner);
+void end_hung(const void* owner);
+bool includes_hung(const Clock& clock);
+
+Clock everything();  // that has been issued
+// The host waits for all that a clock says.
+void host_waits(const Clock& clock);
+bool host_knows(const Clock& clock);
 
 // Who wrote last and who has read since, of every byte of an allocation.
 class AccessLog {

@@ -5,11 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include <array>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include "host/memory.h"
 #include "kernels/cuda/context.h"
@@ -152,30 +149,13 @@ void store(T* y, Index i, const Pack<T, N>& pack) {
   if (reinterpret_cast<std::uintptr_t>(y + i) % sizeof(pack) != 0) cuda_host::mistake("a pack that is not aligned");
   *reinterpret_cast<Pack<T, N>*>(y + i) = pack;
 }
-// Of a thread: the copies that it has started and not waited for. Those of an earlier block never arrive.
-struct AsyncCopy {
-  std::uint64_t launch;
-  uint3 block;
-  void* to;
-  std::size_t bytes;
-  alignas(16) std::byte values[16];
-};
-inline std::array<std::vector<AsyncCopy>, 1024> async_copies;
-// Until the thread waits, the copy's place holds NaNs.
 template <int N, class T>
 void load_async(T* y, const In<T>& x, Index i) {
-  const Pack<T, N> pack = load<N>(x, i);
-  AsyncCopy& copy = async_copies[threadIdx.x].emplace_back(cuda_host::launch_state.number, blockIdx, y, sizeof pack);
-  std::memcpy(copy.values, &pack, sizeof pack);
-  Pack<T, N> nan;
-  std::memset(&nan, 0xff, sizeof nan);
-  store(y, 0, nan);
+  store<N>(y, 0, load<N>(x, i));
+  cuda_host::start_copy(y, sizeof(T) * N);
 }
 inline void wait_async() {
-  for (const AsyncCopy& copy : async_copies[threadIdx.x])
-    if (copy.launch == cuda_host::launch_state.number && copy.block.x == blockIdx.x && copy.block.y == blockIdx.y)
-      std::memcpy(copy.to, copy.values, copy.bytes);
-  async_copies[threadIdx.x].clear();
+  cuda_host::wait_for_copies();
 }
 template <class T, int N>
 bool aligned(ConstView v, Index width) {

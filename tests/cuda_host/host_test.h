@@ -1,0 +1,72 @@
+// What the tests of the stand-in share: a stream, memory, and the mistakes it reports.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "host/control.h"
+#include "kernels/cuda/device.h"
+
+namespace sy::cuda {
+
+struct Mistake : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class HostTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    cuda_host::set_handler([](const std::string& mistake) { throw Mistake(mistake); });
+    context.stream = stream();
+  }
+  void TearDown() override { cuda_host::set_handler(nullptr); }
+
+  static cudaStream_t stream() {
+    cudaStream_t made = nullptr;
+    EXPECT_EQ(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), cudaSuccess);
+    return made;
+  }
+  static cudaEvent_t event() {
+    cudaEvent_t made = nullptr;
+    EXPECT_EQ(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), cudaSuccess);
+    return made;
+  }
+  static View memory(Shape shape, DType type = DType::f32) {
+    void* made = nullptr;
+    EXPECT_EQ(cudaMalloc(&made, static_cast<std::size_t>(shape.elements() * size_of(type))), cudaSuccess);
+    return {static_cast<std::byte*>(made), shape, type};
+  }
+  // On the device, for good.
+  template <class T>
+  View upload(const std::vector<T>& values) {
+    const View x = memory({static_cast<Index>(values.size())}, cuda_host::type_of<T>);
+    cudaMemcpyAsync(x.bytes(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, context.stream);
+    cudaStreamSynchronize(context.stream);
+    return x;
+  }
+  template <class T>
+  std::vector<T> download(ConstView x) {
+    std::vector<T> values(static_cast<std::size_t>(x.elements()));
+    cudaMemcpyAsync(values.data(), x.bytes(), values.size() * sizeof(T), cudaMemcpyDeviceToHost, context.stream);
+    cudaStreamSynchronize(context.stream);
+    return values;
+  }
+
+  Context context;
+};
+
+// f reports a mistake whose line has `part` in it.
+inline void expect_mistake(const std::string& part, const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Mistake& mistake) {
+    EXPECT_NE(std::string(mistake.what()).find(part), std::string::npos) << mistake.what();
+    return;
+  }
+  ADD_FAILURE() << "no mistake reported: " << part;
+}
+
+}  // namespace sy::cuda

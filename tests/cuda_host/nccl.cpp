@@ -1,0 +1,449 @@
+// Collectives by MPI. The calls of a group start together, and the host waits for them: a device would go on alone, but in
+// the same order. Sums are taken in rank order, of bf16 in f32. No rank may wait for another by other means between
+// collectives that the other has not reached yet.
+#include "nccl.h"
+
+#define OMPI_SKIP_MPICXX 1
+#include <mpi.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda_bf16.h"
+#include "host/memory.h"
+
+struct ncclComm {
+  MPI_Comm mpi = MPI_COMM_NULL;
+  int rank = 0, size = 1, device = 0;
+  bool blocking = true, alive = true;
+  bool in_progress = false;  // what was asked of a communicator that does not block
+};
+
+namespace {
+
+using namespace sy::cuda_host;
+
+std::string last_error;
+int async_error = ncclSuccess;
+
+// ---- calls ----
+
+struct Type {
+  ncclDataType_t nccl;
+  std::size_t bytes;
+};
+constexpr Type types[] = {{ncclInt8, 1},    {ncclUint8, 1},   {ncclInt32, 4},   {ncclInt64, 8},
+                          {ncclFloat32, 4}, {ncclFloat64, 8}, {ncclBfloat16, 2}};
+std::size_t size_of(ncclDataType_t type) {
+  for (const Type& t : types)
+    if (t.nccl == type) return t.bytes;
+  mistake("NCCL with type {}", static_cast<int>(type));
+}
+
+enum class Kind { all_reduce, reduce, reduce_scatter, all_gather, broadcast, send, receive };
+constexpr const char* names[] = {"ncclAllReduce", "ncclReduce", "ncclReduceScatter", "ncclAllGather",
+                                 "ncclBroadcast", "ncclSend",   "ncclRecv"};
+
+struct Call {
+  Kind kind;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  Where where;
+  const void* send;  // null: this rank sends nothing, or receives nothing
+  void* receive;
+  std::size_t count;  // elements; of one rank's part where the sides differ
+  ncclDataType_t type;
+  ncclRedOp_t op = ncclSum;
+  int peer = 0;
+
+  Operation operation = {};
+  std::vector<std::byte> parts = {};  // every rank's, in order
+
+  std::size_t bytes() const { return count * size_of(type); }
+  std::size_t size() const { return static_cast<std::size_t>(comm->size); }
+  std::size_t send_bytes() const { return bytes() * (kind == Kind::reduce_scatter ? size() : 1); }
+  std::size_t receive_bytes() const { return bytes() * (kind == Kind::all_gather ? size() : 1); }
+  bool reduces() const { return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter; }
+  // Where NCCL allows the two sides to be the same memory.
+  bool in_place() const {
+    const auto* from = static_cast<const std::byte*>(send);
+    const auto* to = static_cast<const std::byte*>(receive);
+    const std::size_t mine = bytes() * static_cast<std::size_t>(comm->rank);
+    switch (kind) {
+      case Kind::all_gather:
+        return from == to + mine;
+      case Kind::reduce_scatter:
+        return to == from + mine;
+      default:
+        return from == to;
+    }
+  }
+};
+
+std::vector<Call> group;  // until the outermost ncclGroupEnd
+std::vector<Call> later;  // of communicators that do not block, until they are asked
+int depth = 0;
+
+bool overlap(const void* a, std::size_t bytes_a, const void* b, std::size_t bytes_b) {
+  return a && b && static_cast<const std::byte*>(a) < static_cast<const std::byte*>(b) + bytes_b &&
+         static_cast<const std::byte*>(b) < static_cast<const std::byte*>(a) + bytes_a;
+}
+
+// Calls of a group run at the same time, so what one receives no other may touch.
+void check_apart(const std::vector<Call>& calls) {
+  for (const Call& a : calls)
+    for (const Call& b : calls) {
+      const bool same = &a == &b;
+      if ((overlap(a.receive, a.receive_bytes(), b.send, b.send_bytes()) && !(same && a.in_place())) ||
+          (!same && overlap(a.receive, a.receive_bytes(), b.receive, b.receive_bytes())))
+        mistake("{} at {} receives what {} at {} uses, in one group", names[static_cast<int>(a.kind)], text(a.where),
+                names[static_cast<int>(b.kind)], text(b.where));
+    }
+}
+
+template <class T, class Sum>
+void reduce_as(const Call& call, std::size_t parts) {
+  const auto combine = [&](Sum a, Sum b) -> Sum {
+    switch (call.op) {
+      case ncclSum:
+        return a + b;
+      case ncclMax:
+        return std::max(a, b);
+      case ncclMin:
+        return std::min(a, b);
+      default:
+        mistake("{} at {} with operation {}", names[static_cast<int>(call.kind)], text(call.where),
+                static_cast<int>(call.op));
+    }
+  };
+  const auto* from = reinterpret_cast<const T*>(call.parts.data());
+  auto* to = static_cast<T*>(call.receive);
+  for (std::size_t i = 0; i < call.count; ++i) {
+    Sum sum = from[i];
+    for (std::size_t r = 1; r < parts; ++r) sum = combine(sum, from[r * call.count + i]);
+    to[i] = static_cast<T>(sum);
+  }
+}
+
+void reduce(const Call& call) {
+  switch (call.type) {
+    case ncclFloat32:
+      return reduce_as<float, float>(call, call.size());
+    case ncclFloat64:
+      return reduce_as<double, double>(call, call.size());
+    case ncclInt32:
+      return reduce_as<std::int32_t, std::int32_t>(call, call.size());
+    case ncclInt64:
+      return reduce_as<std::int64_t, std::int64_t>(call, call.size());
+    case ncclBfloat16:
+      return reduce_as<__nv_bfloat16, float>(call, call.size());
+    default:
+      mistake("{} at {} of bytes", names[static_cast<int>(call.kind)], text(call.where));
+  }
+}
+
+// Starts the transfer of one call.
+MPI_Request start(Call& call) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (call.bytes() > std::numeric_limits<int>::max()) mistake("{} bytes by NCCL on the host", call.bytes());
+  const int n = static_cast<int>(call.bytes());
+  const MPI_Comm mpi = call.comm->mpi;
+  const bool is_root = call.comm->rank == call.peer;
+  if (call.reduces() && (call.kind != Kind::reduce || is_root)) call.parts.resize(call.bytes() * call.size());
+  switch (call.kind) {
+    case Kind::all_reduce:
+      MPI_Iallgather(call.send, n, MPI_BYTE, call.parts.data(), n, MPI_BYTE, mpi, &request);
+      break;
+    case Kind::reduce:
+      MPI_Igather(call.send, n, MPI_BYTE, call.parts.data(), n, MPI_BYTE, call.peer, mpi, &request);
+      break;
+    case Kind::reduce_scatter:
+      MPI_Ialltoall(call.send, n, MPI_BYTE, call.parts.data(), n, MPI_BYTE, mpi, &request);
+      break;
+    case Kind::all_gather:
+      MPI_Iallgather(call.in_place() ? MPI_IN_PLACE : call.send, n, MPI_BYTE, call.receive, n, MPI_BYTE, mpi, &request);
+      break;
+    case Kind::broadcast:
+      if (is_root && call.send != call.receive) std::memcpy(call.receive, call.send, call.bytes());
+      MPI_Ibcast(call.receive, n, MPI_BYTE, call.peer, mpi, &request);
+      break;
+    case Kind::send:
+      MPI_Isend(call.send, n, MPI_BYTE, call.peer, 0, mpi, &request);
+      break;
+    case Kind::receive:
+      MPI_Irecv(call.receive, n, MPI_BYTE, call.peer, 0, mpi, &request);
+      break;
+  }
+  return request;
+}
+
+void run(std::vector<Call> calls) {
+  check_apart(calls);
+  for (Call& call : calls) {
+    if (!call.comm->alive)
+      mistake("{} at {} of a communicator that is no more", names[static_cast<int>(call.kind)], text(call.where));
+    call.operation = start_operation(call.stream, names[static_cast<int>(call.kind)], call.where);
+    if (async_error != ncclSuccess) {
+      hang(call.operation, call.comm);
+      continue;
+    }
+    if (call.send) read_range(call.operation, call.send, call.send_bytes(), "what is sent");
+    if (call.receive) write_range(call.operation, call.receive, call.receive_bytes(), "what is received");
+  }
+  if (async_error != ncclSuccess) return;
+
+  std::vector<MPI_Request> requests;
+  for (Call& call : calls) requests.push_back(start(call));
+  std::vector<MPI_Status> states(calls.size());
+  MPI_Waitall(static_cast<int>(requests.size()), requests.data(), states.data());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const Call& call = calls[i];
+    if (call.reduces() && call.receive) reduce(call);
+    int received = 0;
+    if (call.kind != Kind::receive) continue;
+    MPI_Get_count(&states[i], MPI_BYTE, &received);
+    if (static_cast<std::size_t>(received) != call.bytes())
+      mistake("{} waits for {} bytes from rank {}, which sends {}", text(call.operation), call.bytes(), call.peer,
+              received);
+  }
+}
+
+ncclResult_t enqueue(Call call) {
+  if (call.comm == nullptr) return ncclInvalidArgument;
+  if (call.peer < 0 || call.peer >= call.comm->size) return ncclInvalidArgument;
+  if (call.comm->in_progress)
+    mistake("{} at {} while another call of its communicator is in progress", names[static_cast<int>(call.kind)],
+            text(call.where));
+  ncclGroupStart();
+  group.push_back(std::move(call));
+  return ncclGroupEnd();
+}
+
+// ---- communicators ----
+
+struct Id {
+  char magic[8];
+  int root, number;  // the rank of MPI_COMM_WORLD that made it, which is a member, and its how manieth
+};
+constexpr char magic[8] = "sy-nccl";
+
+// Tells the root of the id who has which rank, and learns the world rank of each.
+std::vector<int> members(const Id& id, int ranks, int rank) {
+  const int tag = 20000 + id.number % 10000;
+  int world_rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+  std::vector<int> world(static_cast<std::size_t>(ranks));
+  const std::array mine{rank, world_rank};
+  if (world_rank != id.root) {
+    MPI_Send(mine.data(), 2, MPI_INT, id.root, tag, MPI_COMM_WORLD);
+    MPI_Recv(world.data(), ranks, MPI_INT, id.root, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return world;
+  }
+  world[static_cast<std::size_t>(rank)] = world_rank;
+  for (int i = 1; i < ranks; ++i) {
+    std::array<int, 2> other{};
+    MPI_Recv(other.data(), 2, MPI_INT, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    world[static_cast<std::size_t>(other[0])] = other[1];
+  }
+  for (int r : world)
+    if (r != world_rank) MPI_Send(world.data(), ranks, MPI_INT, r, tag, MPI_COMM_WORLD);
+  return world;
+}
+
+// NCCL refuses two ranks on one device of one host, which NCCL_HOSTID may name.
+bool share_a_device(const ncclComm& comm) {
+  std::array<char, 256> mine{};
+  const char* named = std::getenv("NCCL_HOSTID");
+  std::string host(mine.size(), '\0');
+  gethostname(host.data(), host.size());
+  fmt::format_to_n(mine.data(), mine.size() - 1, "{} {}", comm.device, named ? named : host.c_str());
+  std::vector<std::array<char, 256>> all(static_cast<std::size_t>(comm.size));
+  MPI_Allgather(mine.data(), sizeof mine, MPI_CHAR, all.data(), sizeof mine, MPI_CHAR, comm.mpi);
+  std::sort(all.begin(), all.end());
+  return std::adjacent_find(all.begin(), all.end()) != all.end();
+}
+
+std::vector<std::unique_ptr<ncclComm>> comms;
+
+ncclResult_t progress(ncclComm_t comm) {
+  if (comm->blocking) return ncclSuccess;
+  comm->in_progress = true;
+  return ncclInProgress;
+}
+
+// MPI frees it together with the other ranks, abort does not.
+ncclResult_t end(ncclComm_t comm, bool together) {
+  if (comm == nullptr || !comm->alive) return ncclInvalidArgument;
+  comm->alive = false;
+  if (together) MPI_Comm_free(&comm->mpi);
+  return ncclSuccess;
+}
+
+}  // namespace
+
+namespace sy::cuda_host {
+
+void set_nccl_error(int result) {
+  async_error = result;
+}
+
+}  // namespace sy::cuda_host
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  constexpr const char* texts[] = {"no error",
+                                   "unhandled cuda error",
+                                   "unhandled system error",
+                                   "internal error",
+                                   "invalid argument",
+                                   "invalid usage",
+                                   "remote process exited or there was a network error",
+                                   "NCCL operation in progress"};
+  return texts[static_cast<int>(result)];
+}
+
+const char* ncclGetLastError(ncclComm_t) {
+  return last_error.c_str();
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static int ids = 0;
+  Id made{{}, 0, ids++};
+  std::memcpy(made.magic, magic, sizeof magic);
+  MPI_Comm_rank(MPI_COMM_WORLD, &made.root);
+  *id = {};
+  std::memcpy(id->internal, &made, sizeof made);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
+  return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId unique, int rank, ncclConfig_t* config) {
+  Id id;
+  std::memcpy(&id, unique.internal, sizeof id);
+  if (std::memcmp(id.magic, magic, sizeof magic) != 0 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
+  const std::vector<int> world = members(id, ranks, rank);
+  auto made = std::make_unique<ncclComm>();
+  made->rank = rank;
+  made->size = ranks;
+  made->blocking = config == nullptr || config->blocking != 0;
+  cudaGetDevice(&made->device);
+  MPI_Group everyone, group_of_ranks;
+  MPI_Comm_group(MPI_COMM_WORLD, &everyone);
+  MPI_Group_incl(everyone, ranks, world.data(), &group_of_ranks);
+  MPI_Comm_create_group(MPI_COMM_WORLD, group_of_ranks, 20000 + id.number % 10000, &made->mpi);
+  MPI_Group_free(&everyone);
+  MPI_Group_free(&group_of_ranks);
+  if (share_a_device(*made)) {
+    MPI_Comm_free(&made->mpi);
+    last_error = "Duplicate GPU detected";
+    return ncclInvalidUsage;
+  }
+  *comm = comms.emplace_back(std::move(made)).get();
+  return progress(*comm);
+}
+
+// Waits, as far as the stream is concerned, for nothing: all has run.
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  return progress(comm);
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  return end(comm, true);
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  end_hung(comm);
+  return end(comm, false);
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* ranks) {
+  *ranks = comm->size;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  *rank = comm->rank;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
+  *device = comm->device;
+  return ncclSuccess;
+}
+
+// What is in progress is so when first asked for, and has ended the second time.
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  if (std::exchange(comm->in_progress, false)) {
+    run(std::exchange(later, {}));
+    *error = ncclInProgress;
+  } else {
+    *error = static_cast<ncclResult_t>(async_error);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (depth == 0) return ncclInvalidUsage;
+  if (--depth > 0) return ncclSuccess;
+  ncclResult_t result = ncclSuccess;
+  for (const Call& call : group) result = std::max(result, progress(call.comm));
+  if (result == ncclSuccess)
+    run(std::exchange(group, {}));
+  else
+    later.insert(later.end(), group.begin(), group.end()), group.clear();
+  return result;
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream, Where where) {
+  return enqueue({Kind::all_reduce, comm, stream, where, send, receive, count, type, op});
+}
+
+ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                        int root, ncclComm_t comm, cudaStream_t stream, Where where) {
+  if (comm && comm->rank != root) receive = nullptr;
+  return enqueue({Kind::reduce, comm, stream, where, send, receive, count, type, op, root});
+}
+
+ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t receive_count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, Where where) {
+  return enqueue({Kind::reduce_scatter, comm, stream, where, send, receive, receive_count, type, op});
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t send_count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream, Where where) {
+  return enqueue({Kind::all_gather, comm, stream, where, send, receive, send_count, type});
+}
+
+ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream, Where where) {
+  if (comm && comm->rank != root) send = nullptr;
+  return enqueue({Kind::broadcast, comm, stream, where, send, receive, count, type, ncclSum, root});
+}
+
+ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream, Where where) {
+  return enqueue({Kind::send, comm, stream, where, send, nullptr, count, type, ncclSum, peer});
+}
+
+ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream, Where where) {
+  return enqueue({Kind::receive, comm, stream, where, nullptr, receive, count, type, ncclSum, peer});
+}
