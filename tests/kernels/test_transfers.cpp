@@ -1,0 +1,91 @@
+// Bytes between the host and a backend's device, of sizes that fill, and go beyond, the pieces in which they may travel.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "tests/kernels/op_case.h"
+
+namespace sy::test {
+namespace {
+
+class Transfers : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().available()) GTEST_SKIP() << "no device";
+    backend = GetParam().make();
+  }
+  // Different everywhere, and for every seed.
+  static std::vector<std::int32_t> numbers(Index n, std::int32_t seed) {
+    std::vector<std::int32_t> x(n);
+    std::iota(x.begin(), x.end(), seed * 100'000'000);
+    return x;
+  }
+  Tensor memory(Index n) { return backend->tensor({n}, DType::i32); }
+
+  std::unique_ptr<Backend> backend;
+};
+INSTANTIATE_TEST_SUITE_P(On, Transfers, testing::ValuesIn(f32_targets()), target_name);
+
+TEST_P(Transfers, what_is_sent_comes_back) {
+  constexpr Index mebi = (Index{1} << 20) / 4;  // elements of a MiB
+  for (Index n : {Index{1}, Index{63}, Index{64}, Index{65}, mebi - 1, mebi, mebi + 1, 3 * mebi + 17, 37 * mebi + 5}) {
+    const Tensor x = memory(n);
+    const std::vector<std::int32_t> sent = numbers(n, 1);
+    backend->to_device(sent.data(), x);
+    std::vector<std::int32_t> back(n, -1);
+    backend->to_host(x, back.data());
+    EXPECT_TRUE(back == sent) << n << " elements";
+  }
+}
+
+// The host's memory is its own again when to_device returns, however much is still on its way.
+TEST_P(Transfers, the_host_may_write_over_what_it_has_sent) {
+  constexpr Index n = 9001, many = 600;  // 21 MB
+  std::vector<Tensor> tensors;
+  for (std::int32_t i = 0; i < many; ++i) {
+    tensors.push_back(memory(n));
+    std::vector<std::int32_t> sent = numbers(n, i % 20);
+    backend->to_device(sent.data(), tensors.back());
+    std::fill(sent.begin(), sent.end(), -1);
+  }
+  std::vector<std::int32_t> back(n);
+  for (std::int32_t i = 0; i < many; ++i) {
+    backend->to_host(tensors[i], back.data());
+    ASSERT_TRUE(back == numbers(n, i % 20)) << "tensor " << i;
+  }
+}
+
+TEST_P(Transfers, a_read_gives_what_was_there_when_it_began) {
+  for (Index n : {Index{0}, Index{5}, Backend::read_limit / 4}) {
+    const Tensor x = memory(n), other = memory(777);
+    const std::vector<std::int32_t> first = numbers(n, 1), second = numbers(n, 2), third = numbers(777, 3);
+    backend->to_device(first.data(), x);
+    backend->begin_read(x);
+    // Meanwhile all else goes on.
+    backend->to_device(second.data(), x);
+    backend->to_device(third.data(), other);
+    std::vector<std::int32_t> now(n), read(n, -1), beside(777);
+    backend->to_host(other, beside.data());
+    backend->to_host(x, now.data());
+    backend->end_read(read.data());
+    EXPECT_TRUE(read == first && now == second && beside == third) << n << " elements";
+  }
+}
+
+TEST_P(Transfers, a_copy_is_in_order_with_what_comes_before_and_after) {
+  constexpr Index n = 100'003;
+  const Tensor x = memory(n), y = memory(n);
+  const std::vector<std::int32_t> first = numbers(n, 1);
+  backend->to_device(first.data(), x);
+  backend->copy(x, y);
+  backend->fill(x, 0);
+  std::vector<std::int32_t> back(n, -1);
+  backend->to_host(y, back.data());
+  EXPECT_TRUE(back == first);
+  backend->to_host(x, back.data());
+  EXPECT_TRUE(back == std::vector<std::int32_t>(n, 0));
+}
+
+}  // namespace
+}  // namespace sy::test
