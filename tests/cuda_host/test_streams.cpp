@@ -1,0 +1,252 @@
+// Streams, events, copies and memory: programs that wait as they must pass, the others are reported.
+#include <cmath>
+#include <numeric>
+
+#include "host_test.h"
+
+namespace sy::cuda {
+namespace {
+
+class HostStreams : public HostTest {
+ protected:
+  void SetUp() override {
+    HostTest::SetUp();
+    other.stream = stream();
+  }
+  Context other;
+};
+
+__global__ void set(Out<float> y, float value) {
+  y[threadIdx.x] = value;
+}
+__global__ void copy(In<float> x, Out<float> y) {
+  y[threadIdx.x] = x[threadIdx.x];
+}
+void set_all(Context& context, View y, float value) {
+  launch(context, {.threads = static_cast<int>(y.elements())}, set, out<float>(y), value);
+}
+void copy_all(Context& context, ConstView x, View y) {
+  launch(context, {.threads = static_cast<int>(y.elements())}, copy, in<float>(x), out<float>(y));
+}
+
+TEST_F(HostStreams, ReadAfterWrite) {
+  const View x = memory({8}), y = memory({8});
+  set_all(context, x, 3);
+  expect_mistake("without waiting for the kernel launched at", [&] { copy_all(other, x, y); });
+}
+
+TEST_F(HostStreams, WriteAfterWrite) {
+  const View x = memory({8});
+  set_all(context, x, 3);
+  expect_mistake("which writes it too", [&] { set_all(other, x, 4); });
+}
+
+TEST_F(HostStreams, WriteAfterRead) {
+  const View x = upload(std::vector<float>(8, 1)), y = memory({8});
+  copy_all(context, x, y);
+  expect_mistake("which reads it", [&] { set_all(other, x, 4); });
+}
+
+TEST_F(HostStreams, ReadsMayBeAtOnceAndPartsAreApart) {
+  const View x = upload(std::vector<float>(16, 1)), y = memory({8}), z = memory({8});
+  copy_all(context, x.rows(0, 8), y);
+  copy_all(other, x.rows(0, 8), z);
+  set_all(other, x.rows(8, 8), 2);
+  set_all(context, y, 3);
+  expect_mistake("which reads it", [&] { set_all(context, x.rows(7, 8), 2); });  // one row of each
+}
+
+TEST_F(HostStreams, EventsCarryTheOrder) {
+  const View x = memory({8}), y = memory({8});
+  const cudaEvent_t ready = event(), done = event();
+  for (int step = 0; step < 3; ++step) {
+    set_all(context, x, static_cast<float>(step));
+    cudaEventRecord(ready, context.stream);
+    cudaStreamWaitEvent(other.stream, ready);
+    copy_all(other, x, y);
+    cudaEventRecord(done, other.stream);
+    cudaStreamWaitEvent(context.stream, done);
+  }
+  EXPECT_EQ(download<float>(y), std::vector<float>(8, 2));
+  // An event says what had been issued when it was recorded.
+  cudaEventRecord(ready, context.stream);
+  set_all(context, x, 5);
+  cudaStreamWaitEvent(other.stream, ready);
+  expect_mistake("without waiting", [&] { copy_all(other, x, y); });
+}
+
+TEST_F(HostStreams, EventsCarryWhatTheyWaitedFor) {
+  const View x = memory({8}), y = memory({8});
+  Context third;
+  third.stream = stream();
+  const cudaEvent_t first = event(), second = event();
+  set_all(context, x, 7);
+  cudaEventRecord(first, context.stream);
+  cudaStreamWaitEvent(other.stream, first);
+  cudaEventRecord(second, other.stream);
+  cudaStreamWaitEvent(third.stream, second);
+  copy_all(third, x, y);
+}
+
+TEST_F(HostStreams, TheHostCarriesTheOrder) {
+  const View x = memory({8}), y = memory({8});
+  set_all(context, x, 3);
+  cudaStreamSynchronize(context.stream);
+  copy_all(other, x, y);
+  const cudaEvent_t copied = event();
+  cudaEventRecord(copied, other.stream);
+  expect_mistake("which reads it", [&] { set_all(context, x, 4); });
+  cudaEventSynchronize(copied);
+  set_all(context, x, 4);
+  cudaDeviceSynchronize();
+  set_all(other, x, 5);
+}
+
+TEST_F(HostStreams, QueriesAnswerLater) {
+  const View x = memory({8});
+  const cudaEvent_t done = event();
+  EXPECT_EQ(cudaEventQuery(done), cudaSuccess);  // never recorded
+  set_all(context, x, 3);
+  cudaEventRecord(done, context.stream);
+  EXPECT_EQ(cudaEventQuery(done), cudaErrorNotReady);
+  expect_mistake("an earlier error that nobody took: cudaErrorNotReady", [&] { set_all(context, x, 4); });
+  EXPECT_EQ(cudaEventQuery(done), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(done), cudaSuccess);
+  set_all(other, x, 4);  // the host knows
+  EXPECT_EQ(cudaStreamQuery(other.stream), cudaErrorNotReady);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(other.stream), cudaSuccess);
+}
+
+TEST_F(HostStreams, StreamsAndEventsMustLive) {
+  const cudaStream_t gone = stream();
+  const cudaEvent_t destroyed = event();
+  cudaStreamDestroy(gone);
+  cudaEventDestroy(destroyed);
+  expect_mistake("which has been destroyed", [&] { cudaStreamSynchronize(gone); });
+  expect_mistake("has been destroyed", [&] { cudaEventRecord(destroyed, context.stream); });
+  Context null;
+  expect_mistake("null stream", [&] { set_all(null, memory({8}), 1); });
+  cudaStream_t blocking = nullptr;
+  expect_mistake("cudaStreamNonBlocking", [&] { cudaStreamCreateWithFlags(&blocking, cudaStreamDefault); });
+}
+
+TEST_F(HostStreams, CopiesToTheHostArriveWhenItWaits) {
+  const View x = upload(std::vector<float>{1, 2, 3});
+  float* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(&pinned, 3 * sizeof(float)), cudaSuccess);
+  std::vector<float> pageable(3);
+  for (float* to : {pinned, pageable.data()}) {
+    const cudaEvent_t before = event(), after = event();
+    cudaEventRecord(before, context.stream);
+    cudaMemcpyAsync(to, x.bytes(), 3 * sizeof(float), cudaMemcpyDeviceToHost, context.stream);
+    cudaEventRecord(after, context.stream);
+    EXPECT_NE(to[1], 2);
+    cudaEventSynchronize(before);
+    EXPECT_NE(to[1], 2);
+    set_all(context, x, 9);  // does not change what is on its way
+    cudaEventSynchronize(after);
+    EXPECT_EQ(to[1], 2);
+    const std::vector<float> again{1, 2, 3};
+    cudaMemcpyAsync(x.bytes(), again.data(), 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream);
+  }
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  expect_mistake("has not given", [&] { cudaFreeHost(pageable.data()); });
+}
+
+TEST_F(HostStreams, PinnedMemoryMustStayUntilItIsCopied) {
+  const View x = memory({3}), y = memory({3});
+  float* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(&pinned, 3 * sizeof(float)), cudaSuccess);
+  std::vector<float> pageable{1, 2, 3};
+  std::copy(pageable.begin(), pageable.end(), pinned);
+  cudaMemcpyAsync(y.bytes(), pageable.data(), 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream);
+  pageable[1] = 7;  // has been copied
+  cudaMemcpyAsync(x.bytes(), pinned, 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream);
+  cudaStreamSynchronize(context.stream);
+  pinned[1] = 7;
+  EXPECT_EQ(download<float>(x)[1], 2);
+  EXPECT_EQ(download<float>(y)[1], 2);
+  cudaMemcpyAsync(x.bytes(), pinned, 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream);
+  pinned[1] = 8;
+  expect_mistake("changed pinned memory", [&] { cudaStreamSynchronize(context.stream); });
+  cudaFreeHost(pinned);
+}
+
+TEST_F(HostStreams, CopiesAreChecked) {
+  const View x = upload(std::vector<float>(8, 1)), y = memory({8});
+  float host[8] = {};
+  expect_mistake("the kind of the copy",
+                 [&] { cudaMemcpyAsync(host, x.bytes(), 32, cudaMemcpyHostToDevice, context.stream); });
+  expect_mistake("the kind of the copy",
+                 [&] { cudaMemcpyAsync(x.bytes(), host, 32, cudaMemcpyDeviceToDevice, context.stream); });
+  expect_mistake("reaches beyond its allocation",
+                 [&] { cudaMemcpyAsync(y.bytes() + 4, x.bytes(), 32, cudaMemcpyDeviceToDevice, context.stream); });
+  set_all(context, x, 2);
+  expect_mistake("without waiting",
+                 [&] { cudaMemcpyAsync(y.bytes(), x.bytes(), 32, cudaMemcpyDeviceToDevice, other.stream); });
+  expect_mistake("without waiting", [&] { cudaMemsetAsync(x.bytes(), 0, 32, other.stream); });
+  cudaMemsetAsync(x.bytes(), 0, 16, context.stream);
+  EXPECT_EQ(download<float>(x), (std::vector<float>{0, 0, 0, 0, 2, 2, 2, 2}));
+}
+
+TEST_F(HostStreams, CopiesOfColumns) {
+  std::vector<float> values(12);
+  std::iota(values.begin(), values.end(), 0.0f);
+  const View x = upload(values), y = memory({6});
+  cudaMemcpy2DAsync(y.bytes(), 8, x.bytes() + 4, 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream);
+  EXPECT_EQ(download<float>(y), (std::vector<float>{1, 2, 5, 6, 9, 10}));
+  EXPECT_EQ(cudaMemcpy2DAsync(y.bytes(), 4, x.bytes(), 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream),
+            cudaErrorInvalidValue);
+  cudaGetLastError();
+  // The columns between are nobody's.
+  cudaMemcpy2DAsync(y.bytes(), 8, x.bytes() + 4, 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream);
+  set_all(other, x.rows(3, 1), 0);
+  expect_mistake("which reads it", [&] { set_all(other, x.rows(2, 1), 0); });
+}
+
+TEST_F(HostStreams, MemoryIsLimitedAndCounted) {
+  cudaDeviceSynchronize();
+  const auto before = cuda_host::counters();
+  std::size_t free = 0, total = 0, free_then = 0;
+  cudaMemGetInfo(&free, &total);
+  const View x = memory({1000});
+  cudaMemGetInfo(&free_then, &total);
+  EXPECT_EQ(free - free_then, 4000u);
+  void* too_much = nullptr;
+  EXPECT_EQ(cudaMalloc(&too_much, free_then + 1), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  set_all(context, x.rows(0, 8), 1);
+  cudaStreamSynchronize(context.stream);
+  cudaStreamSynchronize(context.stream);  // nothing to wait for
+  cudaFree(x.bytes());
+  const auto after = cuda_host::counters();
+  EXPECT_EQ(after.allocations - before.allocations, 2);
+  EXPECT_EQ(after.frees - before.frees, 1);
+  EXPECT_EQ(after.waits - before.waits, 1);
+  EXPECT_EQ(after.launches - before.launches, 1);
+}
+
+TEST_F(HostStreams, Devices) {
+  int count = 0, device = -1, can = 0;
+  cuda_host::set_device_count(2);
+  EXPECT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+  EXPECT_EQ(count, 2);
+  EXPECT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_EQ(cudaSetDevice(2), cudaErrorInvalidDevice);
+  EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+  EXPECT_EQ(device, 1);
+  EXPECT_EQ(cudaDeviceCanAccessPeer(&can, 0, 1), cudaSuccess);
+  EXPECT_EQ(can, 1);
+  cudaDeviceProp of[2];
+  for (int d : {0, 1}) EXPECT_EQ(cudaGetDeviceProperties(&of[d], d), cudaSuccess);
+  EXPECT_NE(of[0].pciBusID, of[1].pciBusID);
+  cuda_host::set_device_count(0);
+  EXPECT_EQ(cudaGetDeviceCount(&count), cudaErrorNoDevice);
+  cuda_host::set_device_count(8);
+  cudaGetLastError();
+}
+
+}  // namespace
+}  // namespace sy::cuda
