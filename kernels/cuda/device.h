@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cuda_bf16.h>
-#include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -30,7 +29,7 @@ using Out = T*;
 
 // The elements of a view as T; null where the view is none.
 template <class T>
-In<T> in(ConstView v) {
+const T* in(ConstView v) {
   return reinterpret_cast<const T*>(v.bytes());
 }
 template <class T>
@@ -58,16 +57,23 @@ template <int N, class T>
 __device__ void store(T* y, Index i, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(y + i) = pack;
 }
-// Starts to copy elements [i, i + N) of x to y in shared memory, as load and store would. The thread that started it has
-// them after wait_async(), the others after a barrier behind that.
+// Starts to copy elements [i, i + N) of x to y in shared memory, as load and store would; where they are not `used` they are
+// not read, and y becomes zero. The thread that started it has them after wait_async(), the others after a barrier behind
+// that.
 template <int N, class T>
-__device__ void load_async(T* y, const T* x, Index i) {
-  __pipeline_memcpy_async(y, x + i, sizeof(T) * N);
+__device__ void load_async(T* y, const T* x, Index i, bool used = true) {
+  constexpr int bytes = sizeof(T) * N;
+  const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(y));
+  const int read = used ? bytes : 0;
+  if constexpr (bytes == 16)  // not through L1
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(x + i), "r"(read) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(x + i), "n"(bytes), "r"(read)
+                 : "memory");
 }
 // Waits for all copies that this thread has started.
 __device__ inline void wait_async() {
-  __pipeline_commit();
-  __pipeline_wait_prior(0);
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
 // Whether every row of rows of `width` elements, from v's first on, can be read in packs of N.
 template <class T, int N>

@@ -150,8 +150,8 @@ void store(T* y, Index i, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(y + i) = pack;
 }
 template <int N, class T>
-void load_async(T* y, const In<T>& x, Index i) {
-  store<N>(y, 0, load<N>(x, i));
+void load_async(T* y, const In<T>& x, Index i, bool used = true) {
+  store<N>(y, 0, used ? load<N>(x, i) : Pack<T, N>{});
   cuda_host::start_copy(y, sizeof(T) * N);
 }
 inline void wait_async() {
