@@ -1,5 +1,7 @@
 // Products on the host. Of every matrix just its elements are accessed, as host/memory.h has it, not what lies between
-// its columns. bf16 is copied to f32 and the result rounded once.
+// its columns. bf16 is copied to f32 and the result rounded once. Where the cuda backend promises that results depend on
+// nothing but their inputs, so must these: OpenBLAS works on one thread and on columns of C that are always as many, since
+// it has other kernels for other sizes.
 #include "cublas_v2.h"
 
 #include <cblas.h>
@@ -80,7 +82,16 @@ bool valid(const Product& p) {
          p.ldc >= std::max(1, p.m);
 }
 
-// op(A) without columns longer than needed; OpenBLAS sums.
+constexpr std::size_t tile = 16;  // columns at once
+
+std::vector<float> transposed(const std::vector<float>& x, int rows) {
+  std::vector<float> result(x.size());
+  const auto r = static_cast<std::size_t>(rows), columns = x.size() / std::max<std::size_t>(r, 1);
+  for (std::size_t i = 0; i < r; ++i)
+    for (std::size_t j = 0; j < columns; ++j) result[i * columns + j] = x[j * r + i];
+  return result;
+}
+
 void compute(const Operation& operation, const Product& p, const Types& types) {
   if (p.m == 0 || p.n == 0) return;
   const bool plain_a = p.op_a == CUBLAS_OP_N, plain_b = p.op_b == CUBLAS_OP_N;
@@ -98,12 +109,21 @@ void compute(const Operation& operation, const Product& p, const Types& types) {
   }
   c.each_run([&](std::byte* run, std::size_t bytes) { write_range(operation, run, bytes, "C"); });
 
-  std::vector<float> values_a = a.as_f32(), values_b = b.as_f32();
-  std::vector<float> values_c =
-      p.beta != 0 ? c.as_f32() : std::vector<float>(static_cast<std::size_t>(p.m) * static_cast<std::size_t>(p.n));
-  cblas_sgemm(CblasColMajor, plain_a ? CblasNoTrans : CblasTrans, plain_b ? CblasNoTrans : CblasTrans, p.m, p.n, p.k,
-              p.alpha, values_a.data(), std::max(1, a.rows), values_b.data(), std::max(1, b.rows), p.beta,
-              values_c.data(), p.m);
+  // Columns of op(B) and of C, filled up with zeros.
+  const std::vector<float> values_a = a.as_f32(), values_b = plain_b ? b.as_f32() : transposed(b.as_f32(), p.n);
+  std::vector<float> values_c(p.beta != 0 ? c.as_f32() : std::vector<float>{});
+  const auto m = static_cast<std::size_t>(p.m), n = static_cast<std::size_t>(p.n), k = static_cast<std::size_t>(p.k);
+  values_c.resize(m * n);
+  std::vector<float> columns_b(k * tile), columns_c(m * tile);
+  for (std::size_t j = 0; j < n; j += tile) {
+    const std::size_t count = std::min(tile, n - j);
+    std::copy_n(values_b.begin() + static_cast<std::ptrdiff_t>(j * k), count * k, columns_b.begin());
+    std::copy_n(values_c.begin() + static_cast<std::ptrdiff_t>(j * m), count * m, columns_c.begin());
+    cblas_sgemm(CblasColMajor, plain_a ? CblasNoTrans : CblasTrans, CblasNoTrans, p.m, tile, p.k, p.alpha,
+                values_a.data(), std::max(1, a.rows), columns_b.data(), std::max(1, p.k), p.beta, columns_c.data(),
+                p.m);
+    std::copy_n(columns_c.begin(), count * m, values_c.begin() + static_cast<std::ptrdiff_t>(j * m));
+  }
   c.assign(values_c);
 }
 
@@ -127,6 +147,7 @@ const char* cublasGetStatusString(cublasStatus_t status) {
 }
 
 cublasStatus_t cublasCreate(cublasHandle_t* handle) {
+  openblas_set_num_threads(1);
   *handle = handles.emplace_back(std::make_unique<cublasContext>()).get();
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -311,20 +311,23 @@ TEST_F(HostKernels, MissingBarriersShow) {
 }
 
 __global__ void copy_async(In<float> x, Out<float> y, bool wait) {
-  alignas(16) __shared__ float values[4];
+  alignas(16) __shared__ float values[8];
   load_async<4>(values, x, 0);
+  load_async<4>(values + 4, x, 4, false);  // beyond x
   const float early = values[0];
   if (wait) wait_async();
   y[0] = early;
   y[1] = values[0];
+  y[2] = values[4];
 }
 
 TEST_F(HostKernels, AsynchronousCopies) {
-  const View x = upload(std::vector<float>{5, 6, 7, 8}), y = memory({2});
+  const View x = upload(std::vector<float>{5, 6, 7, 8}), y = memory({3});
   launch(context, {.threads = 1}, copy_async, in<float>(x), out<float>(y), true);
   const auto found = download<float>(y);
   EXPECT_TRUE(std::isnan(found[0]));
   EXPECT_EQ(found[1], 5);
+  EXPECT_EQ(found[2], 0);
   expect_mistake("without waiting for its copies",
                  [&] { launch(context, {.threads = 1}, copy_async, in<float>(x), out<float>(y), false); });
 }
