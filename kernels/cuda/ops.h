@@ -33,7 +33,7 @@ void activation_backward(Context& context, const FfnActivation& desc, ConstView 
                          View dh, View drow_scale);
 void rope(Context& context, View x, Index heads, ConstView positions, ConstView table, bool inverse);
 
-// attention.cu
+// attention_forward.cu, attention_backward.cu
 void attention_forward(Context& context, const AttentionDesc& desc, ConstView qkv, View out, View lse);
 void attention_backward(Context& context, const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
                         ConstView lse, View dqkv);

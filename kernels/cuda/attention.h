@@ -1,0 +1,312 @@
+// What the kernels of attention's forward and backward have in common: sizes, tiles in shared memory, and products of tiles.
+//
+// Both follow FlashAttention-2 (Dao, 2023): a block keeps a tile of rows (queries, or in one kernel keys) and lets tiles of
+// the other side pass by, so that nothing of S x S is ever held. A warp owns 16 M rows of the tile. Its products lie in
+// registers, c[m][n][i] in the layout of mma.h whatever the type: lane 4 g + t holds of each 16 x 8 part (m, n)
+//   c[m][n][i] = C[16 m + 8 (i / 2) + g][8 n + 2 t + i % 2].
+// bf16 is multiplied by the tensor cores, f32 by plain fused multiply-adds.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/mma.h"
+
+namespace sy::cuda::attention {
+
+constexpr float log2_e = 1.44269504088896340736f;
+constexpr float ln_2 = 0.69314718055994530942f;
+
+// Positions [begin, end). They have 32 bits, which spares registers; elements are counted with 64.
+struct Span {
+  int begin, end;
+};
+
+// The rows of one head, `stride` elements apart, in an In or an Out.
+template <class P>
+struct Rows {
+  P x;
+  Index stride;
+};
+
+// A call. Positions see each other as kernels/cpu/attention.h says.
+struct Sizes {
+  Index B, H, K, hd;
+  int S;
+  int window;  // at most S; none: S
+  bool causal;
+  bool packs;  // all rows of heads can be moved in packs
+  // Scores in units of log 2 are outer * x, or outer * tanh(inner * x) where `capped`, of the products x.
+  bool capped;
+  float scale, inner, outer;
+
+  Sizes(const AttentionDesc& desc, ConstView qkv, ConstView out)
+      : B(out.dim(0)),
+        H(out.dim(2)),
+        K((qkv.dim(2) - H) / 2),
+        hd(out.dim(3)),
+        S(static_cast<int>(out.dim(1))),
+        window(desc.window > 0 && desc.window < S ? static_cast<int>(desc.window) : S),
+        causal(desc.causal),
+        packs(false),
+        capped(desc.softcap > 0),
+        scale(desc.scale),
+        inner(capped ? desc.scale / desc.softcap : 0.0f),
+        outer(log2_e * (capped ? desc.softcap : desc.scale)) {
+    SY_ASSERT(out.dim(1) < 1 << 30, "{} positions", out.dim(1));
+    SY_ASSERT(scale > 0, "scores times {}", scale);  // the largest product is that of the largest score
+  }
+
+  __device__ Index group() const { return H / K; }
+  // Of qkv: [B, S, H + 2K, hd], and of out: [B, S, H, hd].
+  template <class P>
+  __device__ Rows<P> query(P qkv, Index b, Index head) const {
+    return {qkv + (b * S * (H + 2 * K) + head) * hd, (H + 2 * K) * hd};
+  }
+  template <class P>
+  __device__ Rows<P> key(P qkv, Index b, Index kv_head) const {
+    return query(qkv, b, H + kv_head);
+  }
+  template <class P>
+  __device__ Rows<P> value(P qkv, Index b, Index kv_head) const {
+    return query(qkv, b, H + K + kv_head);
+  }
+  template <class P>
+  __device__ Rows<P> output(P out, Index b, Index head) const {
+    return {out + (b * S * H + head) * hd, H * hd};
+  }
+
+  // What a query sees, and what sees a key.
+  __device__ Span keys(int query) const { return {query < window ? 0 : query - window + 1, causal ? query + 1 : S}; }
+  __device__ Span queries(int key) const { return {causal ? key : 0, key < S - window ? key + window : S}; }
+};
+
+// ---- elements of products ----
+
+// f(m, n, i) for all elements of a warp's C: [16 M, 8 N] that this lane holds.
+template <int M, int N, class F>
+__device__ void each(F f) {
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) f(m, n, i);
+}
+// f(m, half) for the rows: elements i of row (m, half) are those with i / 2 = half.
+template <int M, class F>
+__device__ void each_row(F f) {
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) f(m, half);
+}
+// Where they lie.
+__device__ inline int row_of(int m, int i) {
+  return 16 * m + i / 2 * 8 + static_cast<int>(threadIdx.x) % warp_size / 4;
+}
+__device__ inline int column_of(int n, int i) {
+  return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+}
+
+__device__ inline bool holds(const Span& span, int position) {
+  return (position >= span.begin) & (position < span.end);
+}
+
+// tanh, for bf16 with an error of 1e-7 instead of a relative one.
+template <class T>
+__device__ float cap_tanh(float x) {
+  if constexpr (std::is_same_v<T, float>)
+    return tanhf(x);
+  else
+    return 1 - __fdividef(2.0f, 1 + exp2_approx(2 * log2_e * x));
+}
+
+// ---- tiles in shared memory ----
+// [rows, pitch]; `width` is the head width rounded up, with zeros in what is added. 16 bytes more keep the rows that the
+// lanes read at once in different banks.
+
+template <class T>
+constexpr int pitch(int width) {
+  return width + pack_size<T>;
+}
+
+// Starts to bring rows [first, first + rows) to a tile, by the whole block; zeros from S on. They are there after
+// wait_async() and a barrier. Rows that cannot be moved in packs have no kernels of their own: those would double the time
+// that all this takes to compile.
+template <int rows, int width, int threads, class T, class P>
+__device__ void load_tile(T* tile, const Rows<P>& from, int first, const Sizes& z) {
+  const int thread = static_cast<int>(threadIdx.x), count = min(z.S - first, rows);
+  auto x = from.x + Index{first} * from.stride;
+  if (z.packs) {
+    constexpr int pack = pack_size<T>, packs = width / pack;  // of a row
+    constexpr int at_once = threads / packs;                  // rows
+    const int c = thread % packs * pack;
+    x += thread / packs * from.stride + c;
+    if (threads % packs != 0 && thread >= at_once * packs) return;
+#pragma unroll
+    for (int step = 0; step < blocks_of(rows, at_once); ++step) {
+      const int row = thread / packs + step * at_once;
+      if (rows % at_once == 0 || row < rows)
+        load_async<pack>(tile + row * pitch<T>(width) + c, x, step * at_once * from.stride, row < count && c < z.hd);
+    }
+  } else {
+#pragma unroll 1
+    for (int i = thread; i < rows * width; i += threads) {
+      const int row = i / width, c = i % width;
+      tile[row * pitch<T>(width) + c] = row < count && c < z.hd ? x[row * from.stride + c] : from_float<T>(0.0f);
+    }
+  }
+}
+
+// Rounds a warp's results to rows [first, first + 16 M), as far as they are before S. `tile` is its own: [16 M, pitch].
+template <int M, int N, class T, class P>
+__device__ void store_tile(const float (&c)[M][N][4], T* tile, const Rows<P>& to, int first, const Sizes& z) {
+  constexpr int pack = pack_size<T>, width = 8 * N;
+  __syncwarp();  // the tile has been read
+  each<M, N>(
+      [&](int m, int n, int i) { tile[row_of(m, i) * pitch<T>(width) + column_of(n, i)] = from_float<T>(c[m][n][i]); });
+  __syncwarp();
+  for (int i = static_cast<int>(threadIdx.x) % warp_size; i < 16 * M * (width / pack); i += warp_size) {
+    const int row = i / (width / pack), c = i % (width / pack) * pack;
+    const T* const from = tile + row * pitch<T>(width) + c;
+    const Index at = Index{first + row} * to.stride + c;
+    if (first + row >= z.S || c >= z.hd) continue;
+    if (z.packs)
+      store(to.x, at, load<pack>(from, 0));
+    else
+      for (int e = 0; e < pack && c + e < z.hd; ++e) to.x[at + e] = from[e];
+  }
+}
+
+// ---- products of tiles ----
+
+// C += A B^T.  a: [16 M, width] the warp's rows, b: [8 N, width], both tiles.
+template <int width, int M, int N>
+__device__ void multiply_transposed(float (&c)[M][N][4], const bf16* a, const bf16* b) {
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  a += lane % 16 * pitch<bf16>(width) + lane / 16 * 8;
+  b += (lane / 16 * 8 + lane % 8) * pitch<bf16>(width) + lane / 8 % 2 * 8;
+#pragma unroll 4
+  for (int k = 0; k < width; k += 16) {
+    std::uint32_t left[M][4], right[4];
+#pragma unroll
+    for (int m = 0; m < M; ++m) load_matrices(left[m], a + 16 * m * pitch<bf16>(width) + k);
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+      load_matrices(right, b + 8 * n * pitch<bf16>(width) + k);
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        mma(c[m][n], left[m], right[0], right[1]);
+        mma(c[m][n + 1], left[m], right[2], right[3]);
+      }
+    }
+  }
+}
+template <int width, int M, int N>
+__device__ void multiply_transposed(float (&c)[M][N][4], const float* a, const float* b) {
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  a += lane / 4 * pitch<float>(width);
+  b += lane % 4 * 2 * pitch<float>(width);
+#pragma unroll 2
+  for (int k = 0; k < width; k += 4) {
+    Pack<float, 4> left[M][2];
+#pragma unroll
+    for (int row = 0; row < 2 * M; ++row) left[row / 2][row % 2] = load<4>(a, 8 * row * pitch<float>(width) + k);
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const Pack<float, 4> right = load<4>(b, (8 * n + i) * pitch<float>(width) + k);
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            c[m][n][i] += left[m][0][e] * right[e];
+            c[m][n][2 + i] += left[m][1][e] * right[e];
+          }
+      }
+  }
+}
+
+// C += A B.  a: [16 M, 8 N] of the warp, as it was computed; for bf16 it is rounded. b: [8 N, width] a tile.
+// scratch: scratch_size elements of shared memory for the warp alone.
+template <int M, int N, int W>
+__device__ void multiply(float (&c)[M][W][4], const float (&a)[M][N][4], const bf16* b, bf16*) {
+  constexpr int width = 8 * W;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  b += lane % 16 * pitch<bf16>(width) + lane / 16 * 8;
+#pragma unroll
+  for (int k = 0; k < N; k += 2) {  // the layouts of C and A are such that two parts of C are one of A
+    std::uint32_t left[M][4], right[4];
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) left[m][i] = bf16_pair(a[m][k + i / 2][i % 2 * 2], a[m][k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+    for (int n = 0; n < W; n += 2) {
+      load_matrices_transposed(right, b + 8 * k * pitch<bf16>(width) + 8 * n);
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        mma(c[m][n], left[m], right[0], right[1]);
+        mma(c[m][n + 1], left[m], right[2], right[3]);
+      }
+    }
+  }
+}
+template <int M, int N, int W>
+__device__ void multiply(float (&c)[M][W][4], const float (&a)[M][N][4], const float* b, float* scratch) {
+  constexpr int width = 8 * W;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  __syncwarp();  // scratch has been read
+  each<M, N>([&](int m, int n, int i) { scratch[row_of(m, i) * pitch<float>(8 * N) + column_of(n, i)] = a[m][n][i]; });
+  __syncwarp();
+  scratch += lane / 4 * pitch<float>(8 * N);
+  b += lane % 4 * 2;
+#pragma unroll 1
+  for (int k = 0; k < 8 * N; k += 4) {
+    Pack<float, 4> left[M][2];
+#pragma unroll
+    for (int row = 0; row < 2 * M; ++row) left[row / 2][row % 2] = load<4>(scratch, 8 * row * pitch<float>(8 * N) + k);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+#pragma unroll
+      for (int n = 0; n < W; ++n) {
+        const Pack<float, 2> right = load<2>(b, (k + e) * pitch<float>(width) + 8 * n);
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) c[m][n][i] += left[m][i / 2][e] * right[i % 2];
+      }
+  }
+}
+
+// ---- kernels by head width ----
+
+// The tiles of a kernel. A block of `warps` warps takes 16 M * warps rows; `cols` positions of the other side pass by at
+// once. resident: tiles of rows, passing: tiles of cols.
+template <class T, int width, int M_, int warps_, int cols_, int resident, int passing>
+struct Tiles {
+  static constexpr int M = M_, cols = cols_;
+  static constexpr int threads = warps_ * warp_size, rows = 16 * M * warps_;
+  // For multiply(): of a warp.
+  static constexpr int scratch_size = std::is_same_v<T, float> ? 16 * M * pitch<T>(cols) : 0;
+  static constexpr int shared_elements = (resident * rows + passing * cols) * pitch<T>(width) + warps_ * scratch_size;
+  static_assert(shared_elements * sizeof(T) <= 160 * 1024);  // an A100 has 163 KiB for a block
+};
+
+template <int width>
+using Width = std::integral_constant<int, width>;
+
+// Calls f(Width<width>{}) for the smallest width that there are kernels for and that holds hd.
+template <class F>
+void with_width(Index hd, F f) {
+  if (hd <= 32) return f(Width<32>{});
+  if (hd <= 64) return f(Width<64>{});
+  if (hd <= 96) return f(Width<96>{});
+  if (hd <= 128) return f(Width<128>{});
+  if (hd <= 192) return f(Width<192>{});
+  if (hd <= 256) return f(Width<256>{});
+  bad_input("the cuda backend's attention takes heads of at most 256 elements, not {}", hd);
+}
+
+}  // namespace sy::cuda::attention

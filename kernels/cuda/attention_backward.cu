@@ -1,0 +1,236 @@
+// Attention, backward. With P = exp(score - lse) and D_i = dout_i . out_i:
+//   dV = P^T dout,  dS = P (dout V^T - D) * the derivative of the cap,  dQ = scale dS K,  dK = scale dS^T Q.
+//
+// No block adds to what another one does: one kernel sums dQ over keys, another one dK and dV over queries. Both compute P
+// and dS anew.
+#include <algorithm>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/ops.h"
+
+namespace sy::cuda {
+
+namespace {
+
+using namespace attention;
+
+// The heads of one call: all, or as many kv heads as the workspace holds D for, with the query heads that read them.
+struct Heads {
+  Index first_kv, kv_heads;
+  Index group;
+  __device__ Index count() const { return kv_heads * group; }
+  __device__ Index first() const { return first_kv * group; }
+};
+
+// D: [B, heads, S], a block for each token, whose heads its warps take in turn.
+template <class T, int N>
+__global__ void deltas(const Sizes z, const Heads heads, In<T> dout, In<T> out, Out<float> delta) {
+  const int warps = static_cast<int>(blockDim.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
+  const Index token = blockIdx.x, b = token / z.S, position = token % z.S;
+  for (Index head = threadIdx.x / warp_size; head < heads.count(); head += warps) {
+    const Index row = (token * z.H + heads.first() + head) * z.hd;
+    float sum = 0;
+    for (Index i = lane * N; i < z.hd; i += warp_size * N) {
+      const Pack<T, N> x = load<N>(dout, row + i), y = load<N>(out, row + i);
+      for (int e = 0; e < N; ++e) sum += to_float(x[e]) * to_float(y[e]);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) delta[(b * heads.count() + head) * z.S + position] = sum;
+  }
+}
+
+// What a kernel computes. dK and dV of wide heads do not fit the registers together.
+enum class Wanted { dq, dk_dv, dk, dv };
+
+template <Wanted wanted>
+using Kernel = std::integral_constant<Wanted, wanted>;
+
+template <class T, int width, Wanted wanted>
+struct Backward {
+  static constexpr bool f32 = std::is_same_v<T, float>, wide = width > 128;
+  static constexpr bool of_keys = wanted != Wanted::dq;  // the resident rows are keys
+  static constexpr bool through_scores = wanted != Wanted::dv,
+                        through_values = wanted == Wanted::dv || wanted == Wanted::dk_dv;
+  static constexpr int M = !f32 && width * (through_scores + through_values) <= 128 ? 2 : 1;
+  static constexpr int cols = f32 ? (wide ? 16 : 32) : (M == 2 || wide ? 32 : 64);
+  static constexpr int resident = through_scores ? 2 : 1;
+  using Of = Tiles<T, width, M, f32 && wide ? 2 : 4, cols, resident, 3>;
+  // lse and D of the queries: of all rows, or of two tiles of columns.
+  static constexpr int queries = of_keys ? cols : Of::rows, stats = (of_keys ? 4 : 2) * queries;
+  static constexpr Index shared_bytes = Of::shared_elements * sizeof(T) + stats * sizeof(float);
+};
+
+// Brings lse and D of queries [first, first + count) to stats: [2, count], as load_tile() does; 0 from S on.
+template <int count, int threads>
+__device__ void load_stats(float* stats, In<float> lse, In<float> delta, int first, int S) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
+    load_async<1>(stats + i, lse, first + i, first + i < S);
+    load_async<1>(stats + count + i, delta, first + i, first + i < S);
+  }
+}
+
+// A block takes a tile of rows of one head, queries or keys, and passes over the tiles of columns that see some of them, or
+// are seen: keys, or queries of all heads that read these keys. With X, Y the rows' and the columns' part in Q K^T, U, W
+// those in dout V^T:
+//   P = exp(score(X Y^T) - lse),  dS = P (U W^T - D),  dX = dS Y,  dV = P W.
+// The next Y arrives while this one is used, the next W during dS Y.
+template <class T, int width, Wanted wanted>
+__global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
+    backward(const Sizes z, const Heads heads, Index tiles, In<T> dout, In<T> qkv, In<float> lse, In<float> delta,
+             Out<T> dqkv) {
+  using B = Backward<T, width, wanted>;
+  using Of = typename B::Of;
+  constexpr int M = Of::M, N = Of::cols / 8, W = width / 8, tile_of_cols = Of::cols * pitch<T>(width);
+  const int warp = static_cast<int>(threadIdx.x) / warp_size;
+
+  // Of all blocks, the rows that see most, or are seen most, go first.
+  const Index blocks_heads = B::of_keys ? heads.kv_heads : heads.count();
+  const int tile = static_cast<int>(blockIdx.x % tiles),
+            first = (B::of_keys ? tile : static_cast<int>(tiles) - 1 - tile) * Of::rows;
+  const Index b = blockIdx.x / tiles / blocks_heads, block_head = blockIdx.x / tiles % blocks_heads;
+  const Index kv_head = heads.first_kv + (B::of_keys ? block_head : block_head / heads.group);
+  const Index first_head = B::of_keys ? kv_head * heads.group : heads.first() + block_head;
+  const Index end_head = first_head + (B::of_keys ? heads.group : 1);
+  const auto seen = [&](int row) { return B::of_keys ? z.queries(row) : z.keys(row); };
+  const int last = min(first + Of::rows, z.S) - 1, warp_first = first + warp * 16 * M;
+  const int begin = seen(first).begin / Of::cols * Of::cols, end = seen(last).end;
+  const Span seen_by_all = {seen(last).begin, seen(first).end};
+
+  T* const x = reinterpret_cast<T*>(dynamic_shared());
+  T* const u = x + Of::rows * pitch<T>(width);
+  T* const y = x + B::resident * Of::rows * pitch<T>(width);  // two tiles
+  T* const w = y + 2 * tile_of_cols;
+  T* const scratch = w + tile_of_cols + warp * Of::scratch_size;
+  float* const stats = reinterpret_cast<float*>(x + Of::shared_elements);
+  T* const warp_x = x + warp * 16 * M * pitch<T>(width);
+  T* const warp_u = u + warp * 16 * M * pitch<T>(width);
+
+  const auto load_query_stats = [&](int which, Index head, int from) {
+    load_stats<B::queries, Of::threads>(stats + 2 * which * B::queries, lse + (b * z.H + head) * z.S,
+                                        delta + (b * heads.count() + head - heads.first()) * z.S, from, z.S);
+  };
+  const auto load_y = [&](int which, Index head, int from) {
+    load_tile<Of::cols, width, Of::threads>(y + which * tile_of_cols,
+                                            B::of_keys ? z.query(qkv, b, head) : z.key(qkv, b, kv_head), from, z);
+    if (B::of_keys) load_query_stats(which, head, from);
+  };
+  const auto load_w = [&](Index head, int from) {
+    load_tile<Of::cols, width, Of::threads>(w, B::of_keys ? z.output(dout, b, head) : z.value(qkv, b, kv_head), from,
+                                            z);
+  };
+
+  load_tile<Of::rows, width, Of::threads>(x, B::of_keys ? z.key(qkv, b, kv_head) : z.query(qkv, b, first_head), first,
+                                          z);
+  if (B::through_scores)
+    load_tile<Of::rows, width, Of::threads>(u, B::of_keys ? z.value(qkv, b, kv_head) : z.output(dout, b, first_head),
+                                            first, z);
+  if (!B::of_keys) load_query_stats(0, first_head, first);
+  Index head = first_head;
+  int col = begin;
+  load_y(0, head, col);
+  load_w(head, col);
+
+  float dx[M][W][4] = {}, dv[M][W][4] = {};
+  for (int which = 0;; which ^= 1) {
+    const Index next_head = col + Of::cols < end ? head : head + 1;
+    const int next_col = next_head == head ? col + Of::cols : begin;
+    const bool more = next_head < end_head;
+    wait_async();
+    __syncthreads();
+    if (more) load_y(which ^ 1, next_head, next_col);
+    const T* const this_y = y + which * tile_of_cols;
+    float p[M][N][4] = {}, ds[M][N][4] = {};
+    multiply_transposed<width>(p, warp_x, this_y);
+    if (B::through_scores) multiply_transposed<width>(ds, warp_u, w);
+
+    // From products to P and dS.
+    const float* const query_lse = stats + (B::of_keys ? 2 * which * B::queries : warp * 16 * M);
+    const float* const query_delta = query_lse + B::queries;
+    const auto query_of = [](int m, int n, int i) { return B::of_keys ? column_of(n, i) : row_of(m, i); };
+    each<M, N>([&](int m, int n, int i) { ds[m][n][i] -= query_delta[query_of(m, n, i)]; });
+    if (z.capped)
+      each<M, N>([&](int m, int n, int i) {
+        p[m][n][i] = cap_tanh<T>(z.inner * p[m][n][i]);
+        ds[m][n][i] *= 1 - p[m][n][i] * p[m][n][i];
+      });
+    each<M, N>([&](int m, int n, int i) {
+      p[m][n][i] = exp2_approx(z.outer * p[m][n][i] - log2_e * query_lse[query_of(m, n, i)]);
+    });
+    if (col < seen_by_all.begin || col + Of::cols > seen_by_all.end)
+      each<M, N>([&](int m, int n, int i) {
+        if (!holds(seen(warp_first + row_of(m, i)), col + column_of(n, i))) p[m][n][i] = 0;
+      });
+    each<M, N>([&](int m, int n, int i) { ds[m][n][i] *= p[m][n][i]; });
+
+    if (B::through_values) multiply(dv, p, w, scratch);
+    __syncthreads();
+    if (more) load_w(next_head, next_col);
+    if (B::through_scores) multiply(dx, ds, this_y, scratch);
+    if (!more) break;
+    head = next_head, col = next_col;
+  }
+
+  if (B::through_scores) {
+    each<M, W>([&](int m, int n, int i) { dx[m][n][i] *= z.scale; });
+    store_tile(dx, warp_x, B::of_keys ? z.key(dqkv, b, kv_head) : z.query(dqkv, b, first_head), warp_first, z);
+  }
+  if (B::through_values) store_tile(dv, warp_x, z.value(dqkv, b, kv_head), warp_first, z);
+}
+
+template <class T, int width, Wanted wanted>
+void launch_backward(Context& context, const Sizes& z, const Heads& heads, ConstView dout, ConstView qkv, ConstView lse,
+                     ConstView delta, View dqkv) {
+  using B = Backward<T, width, wanted>;
+  const Index tiles = blocks_of(z.S, B::Of::rows);
+  launch(context,
+         {.x = tiles * z.B * heads.kv_heads * (B::of_keys ? 1 : heads.group),
+          .threads = B::Of::threads,
+          .shared_bytes = B::shared_bytes},
+         backward<T, width, wanted>, z, heads, tiles, in<T>(dout), in<T>(qkv), in<float>(lse), in<float>(delta),
+         out<T>(dqkv));
+}
+
+// All heads of the views, or those of `heads`. delta: [B, heads, S], to be computed.
+void backward_part(Context& context, const AttentionDesc& desc, const Heads& heads, ConstView dout, ConstView qkv,
+                   ConstView out, ConstView lse, View delta, View dqkv) {
+  with_type(qkv.dtype(), [&](auto type) {
+    using T = decltype(type);
+    Sizes z(desc, qkv, out);
+    z.packs = true;
+    for (ConstView v : {dout, qkv, out, ConstView(dqkv)}) z.packs &= aligned<T, pack_size<T>>(v, z.hd);
+    launch(context, Grid{.x = z.B * z.S}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, in<T>(dout), in<T>(out),
+           cuda::out<float>(delta));
+    with_width(z.hd, [&](auto width) {
+      const auto run = [&](auto wanted) {
+        launch_backward<T, width, wanted>(context, z, heads, dout, qkv, lse, delta, dqkv);
+      };
+      run(Kernel<Wanted::dq>{});
+      if constexpr (width <= 128) {
+        run(Kernel<Wanted::dk_dv>{});
+      } else {
+        run(Kernel<Wanted::dk>{});
+        run(Kernel<Wanted::dv>{});
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void attention_backward(Context& context, const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
+                        ConstView lse, View dqkv) {
+  const Sizes all(desc, qkv, out);
+  // The sequences and kv heads whose D fits the workspace: all heads of some sequences, or some of one.
+  const Index group = all.H / all.K, fit = context.workspace_bytes / (group * all.S * size_of(DType::f32));
+  const Index step_b = std::clamp<Index>(fit / all.K, 1, all.B), step_kv = std::clamp<Index>(fit, 1, all.K);
+  for (Index b = 0; b < all.B; b += step_b)
+    for (Index kv = 0; kv < all.K; kv += step_kv) {
+      const Index batch = std::min(step_b, all.B - b);
+      const Heads heads{kv, std::min(step_kv, all.K - kv), group};
+      const View delta = Workspace(context).take({batch, heads.kv_heads * group, all.S}, DType::f32);
+      backward_part(context, desc, heads, dout.rows(b, batch), qkv.rows(b, batch), out.rows(b, batch),
+                    lse.rows(b, batch), delta, dqkv.rows(b, batch));
+    }
+}
+
+}  // namespace sy::cuda

@@ -1,0 +1,129 @@
+// Attention, forward.
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/ops.h"
+
+namespace sy::cuda {
+
+namespace {
+
+using namespace attention;
+
+template <class T, int width>
+struct Forward {
+  static constexpr bool f32 = std::is_same_v<T, float>;
+  static constexpr int M = f32 || width > 128 ? 1 : 2;
+  using Of = Tiles<T, width, M, f32 || M == 2 ? 4 : 8, f32 ? 32 : 64, 1, 2>;
+};
+
+template <int M, int N>
+__device__ void scale_row(float (&c)[M][N][4], int m, int half, float factor) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    c[m][n][2 * half] *= factor;
+    c[m][n][2 * half + 1] *= factor;
+  }
+}
+
+// Over the four lanes that hold a row.
+__device__ float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ float row_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// A block takes a tile of queries of one head and passes over the tiles of keys that some of them see, with an online
+// softmax (Milakov and Gimelshein, 2018). Keys arrive while the values before them are used, values while the keys are.
+template <class T, int width>
+__global__ void __launch_bounds__(Forward<T, width>::Of::threads)
+    forward(const Sizes z, Index tiles, In<T> qkv, Out<T> out, Out<float> lse) {
+  using Of = typename Forward<T, width>::Of;
+  constexpr int M = Of::M, N = Of::cols / 8, W = width / 8;
+  const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
+  const Index b = blockIdx.x / tiles / z.H, head = blockIdx.x / tiles % z.H, kv_head = head / z.group();
+  const int first = static_cast<int>(tiles - 1 - blockIdx.x % tiles) * Of::rows;  // the queries that see most go first
+  const int last = min(first + Of::rows, z.S) - 1, warp_first = first + warp * 16 * M;
+  const auto keys = z.key(qkv, b, kv_head), values = z.value(qkv, b, kv_head);
+
+  T* const q = reinterpret_cast<T*>(dynamic_shared());
+  T* const k = q + Of::rows * pitch<T>(width);
+  T* const v = k + Of::cols * pitch<T>(width);
+  T* const scratch = v + Of::cols * pitch<T>(width) + warp * Of::scratch_size;
+  T* const warp_q = q + warp * 16 * M * pitch<T>(width);
+
+  float o[M][W][4] = {};
+  float largest[M][2], total[M][2] = {};  // of each row: before outer, and this lane's part of the sum of exponentials
+  each_row<M>([&](int m, int half) { largest[m][half] = -INFINITY; });
+
+  // Keys that some of the queries see, and those that all of them do.
+  const Span seen = {z.keys(first).begin, z.keys(last).end}, seen_by_all = {z.keys(last).begin, z.keys(first).end};
+  int key = seen.begin / Of::cols * Of::cols;
+  load_tile<Of::rows, width, Of::threads>(q, z.query(qkv, b, head), first, z);
+  load_tile<Of::cols, width, Of::threads>(k, keys, key, z);
+  for (; key < seen.end; key += Of::cols) {
+    wait_async();
+    __syncthreads();
+    load_tile<Of::cols, width, Of::threads>(v, values, key, z);
+    float s[M][N][4] = {};
+    multiply_transposed<width>(s, warp_q, k);
+
+    if (z.capped) each<M, N>([&](int m, int n, int i) { s[m][n][i] = cap_tanh<T>(z.inner * s[m][n][i]); });
+    if (key < seen_by_all.begin || key + Of::cols > seen_by_all.end)
+      each<M, N>([&](int m, int n, int i) {
+        if (!holds(z.keys(warp_first + row_of(m, i)), key + column_of(n, i))) s[m][n][i] = -INFINITY;
+      });
+
+    float shift[M][2];
+    each_row<M>([&](int m, int half) { shift[m][half] = largest[m][half]; });
+    each<M, N>([&](int m, int n, int i) { largest[m][i / 2] = fmaxf(largest[m][i / 2], s[m][n][i]); });
+    each_row<M>([&](int m, int half) {
+      const float before = shift[m][half], now = row_max(largest[m][half]);
+      largest[m][half] = now;
+      shift[m][half] = now == -INFINITY ? 0.0f : z.outer * now;  // no key seen yet: all exponentials are 0
+      const float shrink = exp2_approx(z.outer * before - shift[m][half]);
+      total[m][half] *= shrink;
+      if (shrink != 1.0f) scale_row(o, m, half, shrink);
+    });
+    each<M, N>([&](int m, int n, int i) {
+      s[m][n][i] = exp2_approx(z.outer * s[m][n][i] - shift[m][i / 2]);
+      total[m][i / 2] += s[m][n][i];
+    });
+
+    wait_async();
+    __syncthreads();
+    if (key + Of::cols < seen.end) load_tile<Of::cols, width, Of::threads>(k, keys, key + Of::cols, z);
+    multiply(o, s, v, scratch);
+  }
+
+  each_row<M>([&](int m, int half) {
+    const float sum = row_sum(total[m][half]);
+    const int query = warp_first + row_of(m, 2 * half);
+    if (lane % 4 == 0 && query < z.S)
+      lse[(b * z.H + head) * z.S + query] = (z.outer * largest[m][half] + log2f(sum)) * ln_2;
+    scale_row(o, m, half, 1 / sum);
+  });
+  store_tile(o, warp_q, z.output(out, b, head), warp_first, z);
+}
+
+}  // namespace
+
+void attention_forward(Context& context, const AttentionDesc& desc, ConstView qkv, View out, View lse) {
+  with_type(qkv.dtype(), [&](auto type) {
+    using T = decltype(type);
+    Sizes z(desc, qkv, out);
+    z.packs = aligned<T, pack_size<T>>(qkv, z.hd) && aligned<T, pack_size<T>>(out, z.hd);
+    with_width(z.hd, [&](auto width) {
+      using Of = typename Forward<T, width>::Of;
+      const Index tiles = blocks_of(z.S, Of::rows);
+      launch(context,
+             {.x = tiles * z.B * z.H,
+              .threads = Of::threads,
+              .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
+             forward<T, width>, z, tiles, in<T>(qkv), cuda::out<T>(out), cuda::out<float>(lse));
+    });
+  });
+}
+
+}  // namespace sy::cuda
