@@ -10,7 +10,8 @@
 //     the optimizer's state. Sums are taken in f32 at least and rounded once.
 //   * "+=" in a comment: the operation accumulates. Otherwise it overwrites every element of its outputs.
 //   * A result never depends on the number of threads or on their timing, and a row of a product, norm, activation or
-//     attention output depends only on its own inputs, never on how many rows share the call.
+//     attention output depends only on its own inputs, never on how many rows share the call (but for products on a device,
+//     where cuBLAS chooses its kernel by their size).
 //   * Operations run in order on one stream, and the host does not wait for them but in to_host, end_read and synchronize.
 //   * Every size may be zero.
 #pragma once

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include <cstdlib>
+
 #include "dist/runtime.h"
+#include "kernels/backend.h"
 #include "tests/mpi_world.h"
 
 namespace sy::test {
@@ -31,10 +34,17 @@ class AbortOnFailure : public ::testing::EmptyTestEventListener {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  for (const std::string_view argument : std::vector<std::string_view>(argv + 1, argv + argc)) {
+    if (argument.starts_with("--backend=")) sy::test::device.backend = argument.substr(10);
+    if (argument.starts_with("--dtype=")) sy::test::device.dtype = argument.substr(8);
+  }
   sy::Runtime runtime(&argc, &argv);
   sy::test::shared_world = &runtime.world();
+  // NCCL refuses ranks that share a GPU, unless it takes them to be on different machines.
+  setenv("NCCL_HOSTID", std::to_string(runtime.world().rank()).c_str(), 0);
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (runtime.world().rank() != 0) delete listeners.Release(listeners.default_result_printer());
   listeners.Append(new sy::test::AbortOnFailure);
+  if (sy::test::device.backend == "cuda" && !sy::cuda_available()) return 77;  // ctest: skipped
   return runtime.run([] { return RUN_ALL_TESTS(); });
 }

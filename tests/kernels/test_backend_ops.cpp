@@ -361,7 +361,7 @@ struct AttentionCase : OpCase {
     note = fmt::format("causal {} window {} softcap {}", d.causal, d.window, d.softcap);
     in("qkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
     tolerance = gradient_tolerance = 2e-5;
-    bf16_tolerance = 1e-2;  // the probabilities are rounded too
+    bf16_tolerance = 2e-2;  // the probabilities are rounded too
   }
   ref::Attention forward(Values& v) { return ref::attention(desc, a.b, a.s, a.h, a.k, a.hd, v["qkv"]); }
 };

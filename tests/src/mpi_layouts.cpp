@@ -13,6 +13,7 @@
 namespace sy {
 namespace {
 
+using test::device;
 using test::world;
 
 // Two models, so that numbers which are no powers of two divide as well: 4 heads over 2 kv heads and 8 experts; 6 and 6.
@@ -108,11 +109,26 @@ Dataset make_dataset(const TempFolder& folder) {
 // The smallest gap that decided anything: between the last score chosen and the best one left out, and between the last
 // weight kept by an expert of a sequence and the first one dropped (where weights decide who is dropped). Where it is
 // within rounding, another order of summation may decide otherwise, and both are right.
-double decision_gap(const Config& config, const RoutingView& r) {
-  const Index T = r.logits.dim(0), E = r.logits.dim(1), k = r.experts.dim(1), S = config.model.seq_len;
+struct HostRouting {
+  std::vector<float> logits, weights;
+  std::vector<std::int32_t> experts, keep;
+  HostRouting(Backend& backend, const RoutingView& r)
+      : logits(r.logits.elements()),
+        weights(r.weights.elements()),
+        experts(r.experts.elements()),
+        keep(r.keep.elements()) {
+    backend.to_host(r.logits, logits.data());
+    backend.to_host(r.weights, weights.data());
+    backend.to_host(r.experts, experts.data());
+    backend.to_host(r.keep, keep.data());
+  }
+};
+double decision_gap(const Config& config, const HostRouting& r) {
+  const Index E = config.moe.experts, k = config.moe.top_k, S = config.model.seq_len,
+              T = static_cast<Index>(r.experts.size()) / k;
   double gap = 1;
   for (Index t = 0; t < T && k < E; ++t) {
-    std::vector<double> z(r.logits.f32() + t * E, r.logits.f32() + (t + 1) * E);
+    std::vector<double> z(r.logits.begin() + t * E, r.logits.begin() + (t + 1) * E);
     std::sort(z.rbegin(), z.rend());  // scores rise with logits; gaps of logits are relative gaps of scores
     gap = std::min(gap, z[k - 1] - z[k]);
   }
@@ -121,9 +137,8 @@ double decision_gap(const Config& config, const RoutingView& r) {
     for (Index e = 0; e < E; ++e) {
       double kept = 2, dropped = -1;
       for (Index a = first * k; a < (first + S) * k; ++a)
-        if (r.experts.i32()[a] == e)
-          (r.keep.i32()[a] ? kept = std::min<double>(kept, r.weights.f32()[a])
-                           : dropped = std::max<double>(dropped, r.weights.f32()[a]));
+        if (r.experts[a] == e)
+          (r.keep[a] ? kept = std::min<double>(kept, r.weights[a]) : dropped = std::max<double>(dropped, r.weights[a]));
       gap = std::min(gap, kept - dropped);
     }
   return gap;
@@ -136,29 +151,46 @@ struct History {
 };
 
 History train(Comm& comm, const Dataset& dataset, const Config& config) {
+  // One rank alone is the reference, on the CPU.
   const Layout layout{comm.size(), static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
                       static_cast<int>(config.parallel.etp)};
   check_config_for_layout(config, layout);
-  Engine engine(config, dataset.vocab(), make_cpu(), make_mesh(comm, layout), true);
+  const std::string backend = &comm == &world() ? device.backend : "cpu";
+  Engine engine(config, dataset.vocab(), make_backend(backend), make_mesh(comm, layout), true);
   engine.store().initialize(config.train.seed);
   const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
   Trainer trainer(engine, samples);
   History history;
-  engine.observe_routing(
-      [&](const RoutingView& r) { history.gaps.back() = std::min(history.gaps.back(), decision_gap(config, r)); });
+  engine.observe_routing([&](const RoutingView& r) {
+    history.gaps.back() = std::min(history.gaps.back(), decision_gap(config, HostRouting(engine.backend(), r)));
+  });
   for (Index i = 0; i < config.train.steps; ++i) {
     history.gaps.push_back(1);
     history.steps.push_back(trainer.step());
   }
+  if (config.dtype() != DType::f32) return history;
   for (const ParamSpec& spec : engine.store().specs()) {
     const View w = engine.store().get(spec.name).weight;
-    history.weights[spec.name].assign(w.f32(), w.f32() + w.elements());
+    history.weights[spec.name].resize(w.elements());
+    engine.backend().to_host(w, history.weights[spec.name].data());
   }
   return history;
 }
 
 // By how much scores differ between layouts after some steps of a model that learns fast.
 constexpr double rounding = 3e-6;
+
+// How close a layout on the device comes to one rank of the CPU in f32: losses, gradient norms, parameters. bf16 decides
+// otherwise where two scores are close, so that counts are not compared, and the loss is what remains.
+struct Bounds {
+  double loss, norm, parameters;
+  bool counts;
+};
+Bounds bounds() {
+  if (device.dtype == "bf16") return {2e-2, 0, 0, false};
+  if (device.backend == "cuda") return {1e-4, 1e-4, 1e-3, true};
+  return {1e-5, 1e-5, 2e-4, true};
+}
 
 struct Case {
   const char* name;
@@ -199,19 +231,22 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
   const auto self = make_comm_self();
   std::map<std::string, History> reference;  // by model
   int compared = 0;
+  auto common = GetParam().settings;
+  if (device.backend == "cuda") common.push_back("--train.steps=6");  // one card, or none at all, is slow
   for (const Layouts& l : all_layouts) {
     if (l.ranks != world().size()) continue;
-    if (!reference.count(l.model))
-      reference[l.model] = train(*self, dataset, parse_config(l.model, "test", GetParam().settings));
+    if (!reference.count(l.model)) reference[l.model] = train(*self, dataset, parse_config(l.model, "test", common));
     const History& one = reference[l.model];
     ASSERT_LT(one.steps.back().metrics.loss, one.steps.front().metrics.loss);
-    auto settings = GetParam().settings;
+    auto settings = common;
     for (const auto& [key, value] : {std::pair{"parallel.tp", l.tp},
                                      {"parallel.ep", l.ep},
                                      {"parallel.etp", l.etp},
                                      {"train.micro_batch", l.micro_batch},
                                      {"train.recompute", int{l.recompute}}})
       settings.push_back(fmt::format("--{}={}", key, value));
+    settings.push_back("--run.dtype=" + device.dtype);
+    const Bounds bound = bounds();
     const Config config = parse_config(l.model, "test", settings);
     const History many = train(world(), dataset, config);
     bool tied = false;
@@ -219,8 +254,11 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
       const StepMetrics &a = one.steps[i].metrics, &b = many.steps[i].metrics;
       const std::string where = fmt::format("{} ranks, tp {} ep {} etp {}, micro-batch {}, step {}", l.ranks, l.tp,
                                             l.ep, l.etp, l.micro_batch, i + 1);
+      ASSERT_NEAR(a.loss, b.loss, bound.loss * a.loss) << where;
+      ASSERT_EQ(a.routed, b.routed) << where;
+      if (!bound.counts) continue;
       const bool same = one.steps[i].routed == many.steps[i].routed && one.steps[i].dropped == many.steps[i].dropped &&
-                        std::abs(a.grad_norm - b.grad_norm) < 1e-5 * a.grad_norm;
+                        std::abs(a.grad_norm - b.grad_norm) < bound.norm * a.grad_norm;
       const double gap = std::min(one.gaps[i], one.gaps[i > 0 ? i - 1 : 0]);
       if (!same && gap < rounding) {
         if (world().rank() == 0) fmt::print("{}: two scores tie to within {:.1e}; compared up to here\n", where, gap);
@@ -230,16 +268,16 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
       }
       ASSERT_EQ(one.steps[i].routed, many.steps[i].routed) << where;
       ASSERT_EQ(one.steps[i].dropped, many.steps[i].dropped) << where;
-      ASSERT_NEAR(a.loss, b.loss, 1e-5 * a.loss) << where;
-      ASSERT_NEAR(a.aux_loss, b.aux_loss, 1e-5 * a.aux_loss) << where;
-      ASSERT_NEAR(a.z_loss, b.z_loss, 1e-5 * a.z_loss) << where;
-      ASSERT_NEAR(a.grad_norm, b.grad_norm, 1e-5 * a.grad_norm) << where;
+      ASSERT_NEAR(a.aux_loss, b.aux_loss, bound.loss * a.aux_loss) << where;
+      ASSERT_NEAR(a.z_loss, b.z_loss, bound.loss * a.z_loss) << where;
+      ASSERT_NEAR(a.grad_norm, b.grad_norm, bound.norm * a.grad_norm) << where;
     }
     if (tied) continue;
     ++compared;
+    if (!bound.counts) continue;
     const Layout layout{l.ranks, l.tp, l.ep, l.etp};
     // 20 steps of AdamW move a weight by up to 0.1; where its gradient is close to nothing, rounding decides its direction.
-    EXPECT_LT(parameter_difference(config, one, many, layout, world().rank()), 2e-4)
+    EXPECT_LT(parameter_difference(config, one, many, layout, world().rank()), bound.parameters)
         << l.ranks << " ranks, tp " << l.tp << " ep " << l.ep << " etp " << l.etp;
   }
   if (world().rank() == 0) fmt::print("{} layouts compared to the last step\n", compared);
