@@ -1,14 +1,31 @@
 // Stands where the cuda backend is not built.
 #include "kernels/backend.h"
+#include "kernels/cuda/devices.h"
 
 namespace sy {
+
+namespace cuda {
+
+Choice choose_device(int) {
+  return {-1, "this build of switchyard has no CUDA backend"};
+}
+
+std::vector<Device> find_devices(int, int) {
+  return {};
+}
+
+Versions versions() {
+  return {};
+}
+
+}  // namespace cuda
 
 bool cuda_available() {
   return false;
 }
 
-std::unique_ptr<Backend> make_cuda(int) {
-  bad_input("run.backend = cuda, but this build of switchyard has no CUDA backend: set run.backend to cpu or auto");
+std::unique_ptr<Backend> make_cuda(int local_rank) {
+  bad_input("run.backend = cuda, but {}: set run.backend to cpu or auto", cuda::choose_device(local_rank).missing);
 }
 
 }  // namespace sy

@@ -12,6 +12,9 @@ namespace sy::cuda {
 void check(cudaError_t code, const char* what);
 void check(cublasStatus_t code, const char* what);
 
+// Where it is plugged in, "0000:01:00": PCI's domain, bus and device.
+std::string device_id(const cudaDeviceProp& properties);
+
 struct Context {
   int device = 0;
   cudaStream_t stream = nullptr;    // all that the backend computes, in order

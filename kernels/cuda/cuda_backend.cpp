@@ -1,5 +1,6 @@
 // The cuda backend: one GPU, one stream. Each operation is in the file of its topic (ops.h).
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/devices.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/staging.h"
 
@@ -58,9 +59,7 @@ class CudaBackend final : public Backend {
                        static_cast<double>(properties_.totalGlobalMem) / (1 << 30), properties_.major,
                        properties_.minor);
   }
-  std::string device_id() const override {
-    return fmt::format("{:04x}:{:02x}:{:02x}", properties_.pciDomainID, properties_.pciBusID, properties_.pciDeviceID);
-  }
+  std::string device_id() const override { return cuda::device_id(properties_); }
 
   DeviceMemory allocate(Index bytes) override { return device_memory(bytes); }
   Index free_bytes() const override {
@@ -209,33 +208,6 @@ CudaBackend& cuda_backend(Backend& backend) {
   return *found;
 }
 
-std::string version(int number) {
-  return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
-}
-
-// Why there is no device for a rank, or nothing; `device` becomes the one it takes.
-std::string missing(int local_rank, int& device) {
-  int driver = 0, runtime = 0, devices = 0;
-  cudaDriverGetVersion(&driver);  // 0 where there is none
-  cudaRuntimeGetVersion(&runtime);
-  if (driver == 0) return fmt::format("there is no NVIDIA driver: install one for CUDA {} or later", version(runtime));
-  const cudaError_t code = cudaGetDeviceCount(&devices);
-  cudaGetLastError();  // told here
-  if (code == cudaErrorNoDevice || (code == cudaSuccess && devices == 0))
-    return "there is no GPU, or CUDA_VISIBLE_DEVICES hides it";
-  if (code != cudaSuccess && driver < runtime)
-    return fmt::format("the NVIDIA driver is too old: it knows CUDA {}, this build of switchyard needs {}",
-                       version(driver), version(runtime));
-  if (code != cudaSuccess) return fmt::format("the NVIDIA driver does not work: {}", cudaGetErrorString(code));
-  device = local_rank % devices;
-  cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  if (properties.major < 8)
-    return fmt::format("GPU {}, {}, has compute capability {}.{}: 8.0 or later is needed", device, properties.name,
-                       properties.major, properties.minor);
-  return {};
-}
-
 }  // namespace
 
 Context& context_of(Backend& backend) {
@@ -249,16 +221,14 @@ void set_wait_hook(Backend& backend, std::function<void()> hook) {
 }  // namespace cuda
 
 bool cuda_available() {
-  int device = 0;
-  return cuda::missing(0, device).empty();
+  return cuda::choose_device(0).missing.empty();
 }
 
 std::unique_ptr<Backend> make_cuda(int local_rank) {
-  int device = 0;
-  const std::string missing = cuda::missing(local_rank, device);
-  if (!missing.empty()) bad_input("run.backend = cuda, but {}. run.backend = cpu needs no GPU", missing);
-  cuda::check(cudaSetDevice(device), "cudaSetDevice");
-  return std::make_unique<cuda::CudaBackend>(device);
+  const cuda::Choice choice = cuda::choose_device(local_rank);
+  if (!choice.missing.empty()) bad_input("run.backend = cuda, but {}. run.backend = cpu needs no GPU", choice.missing);
+  cuda::check(cudaSetDevice(choice.device), "cudaSetDevice");
+  return std::make_unique<cuda::CudaBackend>(choice.device);
 }
 
 }  // namespace sy

@@ -242,8 +242,10 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
   cudaErrorNotReady = 600,
 };
 const char* cudaGetErrorName(cudaError_t code);
@@ -267,6 +269,11 @@ cudaError_t cudaRuntimeGetVersion(int* version);
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
+#define __CUDA_ARCH_LIST__ 900
+struct cudaFuncAttributes {
+  int binaryVersion;
+};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 
 using cudaStream_t = sy::cuda_host::Stream*;
 using cudaEvent_t = sy::cuda_host::Event*;

@@ -90,8 +90,10 @@ constexpr struct {
 } errors[] = {{cudaSuccess, "cudaSuccess", "no error"},
               {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
               {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+              {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
               {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
               {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+              {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice", "no kernel image is available"},
               {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"}};
 
 }  // namespace
@@ -170,6 +172,11 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  attributes->binaryVersion = 90;
   return cudaSuccess;
 }
 
