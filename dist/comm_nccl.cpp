@@ -256,4 +256,10 @@ MakeComm nccl_on(Backend& backend, int rank) {
   };
 }
 
+std::string nccl_version() {
+  int version = 0;
+  ncclGetVersion(&version);
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 }  // namespace sy

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "dist/comm.h"
 #include "kernels/backend.h"
@@ -23,5 +24,8 @@ using MakeComm = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm> host,
 
 // For a cuda backend, which must outlive the communicators. rank: of this process in the world, for messages.
 MakeComm nccl_on(Backend& backend, int rank);
+
+// "2.28.9"; empty where this build has none.
+std::string nccl_version();
 
 }  // namespace sy

@@ -7,4 +7,8 @@ MakeComm nccl_on(Backend& backend, int) {
   SY_ASSERT(false, "no NCCL for the {} backend in this build", backend.name());
 }
 
+std::string nccl_version() {
+  return {};
+}
+
 }  // namespace sy

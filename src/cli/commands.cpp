@@ -18,6 +18,8 @@ const std::vector<Command>& commands() {
        "what the experts did", experts_command, false},
       {"inspect", "CHECKPOINT [--verify]", "what is in a checkpoint, and whether it is whole", inspect_command, false},
       {"diff", "CHECKPOINT CHECKPOINT", "compare two checkpoints, tensor by tensor", diff_command, false},
+      {"doctor", "[--json]", "what this machine offers, and what is misconfigured; under mpirun, on every rank",
+       doctor_command, true},
       {"help", "[config | COMMAND]", "this list, every configuration key, or a command", help_command, false},
   };
   return table;

@@ -32,6 +32,7 @@ int generate_command(CommandLine&);
 int inspect_command(CommandLine&);
 int diff_command(CommandLine&);
 int experts_command(CommandLine&);
+int doctor_command(CommandLine&);
 int help_command(CommandLine&);
 
 // Parses args against `options` (positional names in order; the last may repeat when repeat_last). Throws InputError for

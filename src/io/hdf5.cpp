@@ -376,4 +376,10 @@ std::uint64_t Hdf5File::get_unsigned(const std::string& object, const std::strin
   return get_number<std::uint64_t>(object, attribute);
 }
 
+std::string hdf5_version() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
 }  // namespace sy

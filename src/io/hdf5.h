@@ -110,6 +110,9 @@ class Hdf5File {
   Hdf5Id id_;
 };
 
+// Of the library that is loaded: "1.10.8".
+std::string hdf5_version();
+
 // The whole of a tensor, as a box.
 Box whole(const Shape& shape);
 

@@ -1,0 +1,56 @@
+#include "dist/mpi_info.h"
+
+#define OMPI_SKIP_MPICXX 1
+#include <mpi.h>
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+
+#include <cstdlib>
+#include <utility>
+
+namespace sy {
+namespace {
+
+std::string cuda_aware() {
+#if defined(MPIX_CUDA_AWARE_SUPPORT)
+  return MPIX_Query_cuda_support() == 1 ? "yes" : "no";
+#else
+  return "unknown";
+#endif
+}
+
+std::string thread_level() {
+  int started = 0, level = 0;
+  MPI_Initialized(&started);
+  if (!started) return {};
+  MPI_Query_thread(&level);
+  for (const auto& [value, name] : {std::pair{MPI_THREAD_SINGLE, "single"},
+                                    {MPI_THREAD_FUNNELED, "funneled"},
+                                    {MPI_THREAD_SERIALIZED, "serialized"}})
+    if (level == value) return name;
+  return "multiple";
+}
+
+// The first line of MPI's own words, which some go on with who built it, and when.
+std::string library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string whole(text);
+  return whole.substr(0, whole.find_first_of(",\n"));
+}
+
+int processes_started() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char* value = std::getenv(name)) return std::atoi(value);
+  return 0;
+}
+
+}  // namespace
+
+MpiInfo mpi_info() {
+  return {library(), thread_level(), cuda_aware(), processes_started()};
+}
+
+}  // namespace sy

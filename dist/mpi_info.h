@@ -1,0 +1,16 @@
+// MPI as this process finds it, for reports.
+#pragma once
+
+#include <string>
+
+namespace sy {
+
+struct MpiInfo {
+  std::string library;     // "Open MPI v4.1.4"
+  std::string threads;     // the level that MPI grants; empty: MPI is not started, as in a process started alone
+  std::string cuda_aware;  // whether it takes device buffers: yes, no, or unknown
+  int started = 0;         // processes that the launcher says it has started together; 0: there is none
+};
+MpiInfo mpi_info();
+
+}  // namespace sy

@@ -1,0 +1,152 @@
+// switchyard doctor: what this machine, or every rank's, offers, and what is misconfigured.
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "dist/comm_nccl.h"
+#include "kernels/cpu/processor.h"
+#include "src/analyse/table.h"
+#include "src/cli/options.h"
+#include "src/doctor/facts.h"
+#include "src/io/hdf5.h"
+
+namespace sy {
+using Json = nlohmann::ordered_json;
+namespace {
+
+struct Report {
+  MpiInfo mpi;
+  cuda::Versions cuda;
+  std::vector<RankFacts> ranks;
+  std::vector<HostFacts> hosts;
+  std::vector<Problem> problems;
+};
+
+Json gpu_json(const cuda::Device& g) {
+  Json j{{"id", g.id}, {"name", g.name}, {"compute_capability", g.capability}, {"bytes", g.bytes}, {"peers", g.peers}};
+  if (g.tried) j.update({{"free_bytes", g.free_bytes}, {"kernels", g.kernels}, {"error", g.error}});
+  return j;
+}
+
+Json to_json(const Report& report) {
+  Json hosts = Json::array(), ranks = Json::array(), problems = Json::array();
+  for (const HostFacts& h : report.hosts) {
+    Json gpus = Json::array();
+    for (const cuda::Device& g : h.gpus) gpus.push_back(gpu_json(g));
+    hosts.push_back({{"name", h.name},
+                     {"processor", h.processor},
+                     {"sockets", h.sockets},
+                     {"threads_per_core", h.threads_per_core},
+                     {"cpus", h.cpus},
+                     {"kernels_run", h.kernels_run},
+                     {"memory_bytes", h.memory},
+                     {"available_bytes", h.available},
+                     {"shared_memory_bytes", h.shared_memory},
+                     {"locked_memory_bytes", h.locked_memory < 0 ? Json() : Json(h.locked_memory)},
+                     {"infiniband", h.infiniband},
+                     {"nvidia_driver", h.driver},
+                     {"driver_cuda", h.driver_cuda},
+                     {"gpus", gpus}});
+  }
+  for (const RankFacts& r : report.ranks)
+    ranks.push_back({{"rank", r.rank},
+                     {"host", r.host.name},
+                     {"cpus", r.cpus},
+                     {"threads", r.threads},
+                     {"gpu", r.gpu},
+                     {"no_gpu_because", r.missing}});
+  for (const Problem& p : report.problems) problems.push_back({{"what", p.what}, {"remedy", p.remedy}});
+  return {{"build",
+           {{"compiler", __VERSION__},
+            {"simd", kernel_simd()},
+            {"cuda", report.cuda.runtime},
+            {"cuda_architectures", report.cuda.kernels},
+            {"nccl", nccl_version()},
+            {"hdf5", hdf5_version()}}},
+          {"mpi",
+           {{"library", report.mpi.library},
+            {"launched", !report.mpi.threads.empty()},
+            {"threads", report.mpi.threads},
+            {"cuda_aware", report.mpi.cuda_aware}}},
+          {"hosts", hosts},
+          {"ranks", ranks},
+          {"problems", problems}};
+}
+
+void print_gpus(const Report& report) {
+  Table table({"host", "GPU", "name", "capability", "kernels", "free GiB", "of", "reaches"});
+  bool any = false;
+  for (const HostFacts& h : report.hosts)
+    for (const cuda::Device& g : h.gpus) {
+      any = true;
+      const std::string reaches = g.peers.empty()                       ? "-"
+                                  : g.peers.size() + 1 == h.gpus.size() ? "all"
+                                                                        : fmt::format("{}", fmt::join(g.peers, " "));
+      table.row({h.name, g.id, g.name, g.capability, g.error.empty() ? g.kernels : "none",
+                 g.tried ? fmt::format("{:.1f}", gibibytes(g.free_bytes)) : "-",
+                 fmt::format("{:.1f}", gibibytes(g.bytes)), reaches});
+    }
+  if (any) std::cout << "\n" << table.str();
+}
+
+void print(const Report& report) {
+  const RankFacts& first = report.ranks.front();
+  const cuda::Versions& cuda = report.cuda;
+  fmt::print("build     compiler {}; CPU kernels for {}\n", __VERSION__, kernel_simd());
+  if (report.mpi.threads.empty())
+    fmt::print("MPI       {}; not started: no launcher\n", report.mpi.library);
+  else
+    fmt::print("MPI       {}; thread level {}; takes GPU memory: {} (not needed)\n", report.mpi.library,
+               report.mpi.threads, report.mpi.cuda_aware);
+  fmt::print("HDF5      {}\n", hdf5_version());
+  if (!cuda.kernels.empty())
+    fmt::print("CUDA      {} with NCCL {}; kernels for compute capability {}\n", cuda.runtime, nccl_version(),
+               cuda.kernels);
+  const std::string driver = first.host.driver.empty() ? "" : "NVIDIA driver " + first.host.driver;
+  const std::string knows = first.host.driver_cuda.empty() ? "" : "knows CUDA " + first.host.driver_cuda;
+  if (!driver.empty() || !knows.empty())
+    fmt::print("driver    {}{}{}\n", driver, driver.empty() || knows.empty() ? "" : ", ", knows);
+  if (!first.missing.empty()) fmt::print("GPU       {}\n", first.missing);
+
+  Table hosts({"host", "processor", "sockets", "cores", "memory GiB", "available", "/dev/shm"});
+  for (const HostFacts& h : report.hosts)
+    hosts.row({h.name, h.processor, std::to_string(h.sockets),
+               std::to_string(static_cast<int>(h.cpus.size()) / h.threads_per_core),
+               fmt::format("{:.1f}", gibibytes(h.memory)), fmt::format("{:.1f}", gibibytes(h.available)),
+               fmt::format("{:.1f}", gibibytes(h.shared_memory))});
+  std::cout << "\n" << hosts.str();
+  print_gpus(report);
+  Table ranks({"rank", "host", "CPUs it may use", "threads", "GPU"});
+  for (const RankFacts& r : report.ranks)
+    ranks.row({std::to_string(r.rank), r.host.name, ranges(r.cpus), std::to_string(r.threads),
+               r.gpu.empty() ? "none" : r.gpu});
+  std::cout << "\n" << ranks.str() << "\n";
+
+  for (const Problem& p : report.problems) std::cout << "problem: " << p.what << ": " << p.remedy << "\n";
+  if (report.problems.empty()) std::cout << "no problems found\n";
+}
+
+}  // namespace
+
+int doctor_command(CommandLine& line) {
+  po::options_description options;
+  options.add_options()("json", po::bool_switch(), "print JSON");
+  po::variables_map given;
+  bool wanted = false;
+  agree(line.world, [&] { wanted = parse_options(line, "doctor", options, {}, given); });
+  if (!wanted) return 0;
+  Report report;
+  report.mpi = mpi_info();
+  report.ranks = collect_facts(line.world);
+  report.hosts = hosts_of(report.ranks);
+  report.problems = find_problems(report.ranks, report.mpi);
+  if (line.world.rank() == 0) {
+    report.cuda = cuda::versions();
+    if (given["json"].as<bool>())
+      std::cout << to_json(report).dump(2) << std::endl;
+    else
+      print(report);
+  }
+  return report.problems.empty() ? 0 : 1;
+}
+
+}  // namespace sy

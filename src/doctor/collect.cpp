@@ -1,0 +1,162 @@
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "dist/runtime.h"
+#include "kernels/cpu/processor.h"
+#include "src/doctor/facts.h"
+
+namespace sy {
+
+namespace cuda {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Device, name, id, capability, bytes, peers, tried, free_bytes, kernels, error)
+}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostFacts, name, processor, sockets, threads_per_core, cpus, kernels_run, memory,
+                                   available, shared_memory, locked_memory, infiniband, driver, driver_cuda, gpus)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, host, cpus, threads, gpu, missing, broken)
+
+namespace {
+
+// Calls f(key, value) for each "key : value" of a file of /proc.
+template <class F>
+void each_entry(const char* file, F f) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const auto colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const auto key_end = line.find_last_not_of(" \t", colon - 1), value = line.find_first_not_of(" \t", colon + 1);
+    f(line.substr(0, key_end + 1), value == std::string::npos ? "" : line.substr(value));
+  }
+}
+
+void read_processor(HostFacts& host) {
+  int cpus = 0;
+  std::string socket;
+  std::set<std::string> sockets;
+  std::set<std::pair<std::string, std::string>> cores;
+  each_entry("/proc/cpuinfo", [&](const std::string& key, const std::string& value) {
+    if (key == "processor") ++cpus;
+    if (key == "model name") host.processor = value;
+    if (key == "physical id") sockets.insert(socket = value);
+    if (key == "core id") cores.emplace(socket, value);
+  });
+  if (host.processor.empty()) host.processor = "unknown";
+  host.sockets = std::max<int>(1, static_cast<int>(sockets.size()));
+  host.threads_per_core = cores.empty() ? 1 : std::max<int>(1, cpus / static_cast<int>(cores.size()));
+}
+
+std::vector<int> cpus_of(pid_t process) {
+  std::vector<int> cpus;
+  cpu_set_t set;
+  if (sched_getaffinity(process, sizeof set, &set) == 0)
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ..."
+std::string driver_version() {
+  std::string version;
+  each_entry("/proc/driver/nvidia/version", [&](const std::string& key, const std::string& value) {
+    if (key != "NVRM version") return;
+    std::istringstream words(value);
+    for (std::string word; words >> word;)
+      if (version.empty() && word.find_first_not_of("0123456789.") == std::string::npos) version = word;
+  });
+  return version;
+}
+
+HostFacts host_facts() {
+  HostFacts host;
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  host.name = name;
+  read_processor(host);
+  host.cpus = cpus_of(getppid());
+  host.kernels_run = kernels_run_here();
+  each_entry("/proc/meminfo", [&](const std::string& key, const std::string& value) {
+    if (key == "MemTotal") host.memory = std::atoll(value.c_str()) * 1024;
+    if (key == "MemAvailable") host.available = std::atoll(value.c_str()) * 1024;
+  });
+  struct statvfs shm;
+  if (statvfs("/dev/shm", &shm) == 0) host.shared_memory = static_cast<Index>(shm.f_bavail * shm.f_frsize);
+  rlimit locked{};
+  getrlimit(RLIMIT_MEMLOCK, &locked);
+  if (locked.rlim_cur != RLIM_INFINITY) host.locked_memory = static_cast<Index>(locked.rlim_cur);
+  std::error_code error;
+  host.infiniband =
+      std::filesystem::directory_iterator("/sys/class/infiniband", error) != std::filesystem::directory_iterator();
+  host.driver = driver_version();
+  return host;
+}
+
+// Every rank's text, on every rank.
+std::vector<std::string> gather(Comm& world, const std::string& mine) {
+  const auto longest = static_cast<std::size_t>(world.max(static_cast<Index>(mine.size())));
+  std::string padded = mine, all(longest * world.size(), ' ');
+  padded.resize(longest, ' ');
+  const auto view = [](std::string& s) {
+    return view_of(reinterpret_cast<std::uint8_t*>(s.data()), {static_cast<Index>(s.size())});
+  };
+  world.all_gather(view(padded), view(all));
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; at < all.size(); at += longest) texts.push_back(all.substr(at, longest));
+  return texts;
+}
+
+}  // namespace
+
+std::vector<RankFacts> collect_facts(Comm& world) {
+  const int local = local_rank(world), local_ranks = ranks_sharing(world, "");
+  std::string text;
+  agree(world, [&] {
+    RankFacts mine;
+    mine.rank = world.rank();
+    mine.cpus = cpus_of(0);
+    mine.host = host_facts();
+    mine.threads = cpu_threads();
+    const cuda::Choice choice = cuda::choose_device(local);
+    mine.host.gpus = cuda::find_devices(local, local_ranks);
+    mine.host.driver_cuda = cuda::versions().driver;
+    if (choice.device >= 0) mine.gpu = mine.host.gpus[choice.device].id;
+    mine.missing = choice.missing;
+    mine.broken = choice.broken;
+    const auto not_utf8 = nlohmann::json::error_handler_t::replace;
+    text = nlohmann::json(mine).dump(-1, ' ', false, not_utf8);
+  });
+  std::vector<RankFacts> ranks;
+  for (const std::string& t : gather(world, text)) ranks.push_back(nlohmann::json::parse(t).get<RankFacts>());
+  return ranks;
+}
+
+std::vector<HostFacts> hosts_of(const std::vector<RankFacts>& ranks) {
+  std::vector<HostFacts> hosts;
+  for (const RankFacts& r : ranks) {
+    const auto same = [&](const HostFacts& h) { return h.name == r.host.name; };
+    const auto host = std::find_if(hosts.begin(), hosts.end(), same);
+    if (host == hosts.end()) {
+      hosts.push_back(r.host);
+      continue;
+    }
+    for (const cuda::Device& gpu : r.host.gpus) {
+      const auto known =
+          std::find_if(host->gpus.begin(), host->gpus.end(), [&](const cuda::Device& g) { return g.id == gpu.id; });
+      if (known == host->gpus.end())
+        host->gpus.push_back(gpu);
+      else if (gpu.tried && !known->tried)
+        *known = gpu;
+    }
+  }
+  for (HostFacts& host : hosts)
+    std::sort(host.gpus.begin(), host.gpus.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  return hosts;
+}
+
+}  // namespace sy
