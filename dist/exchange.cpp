@@ -77,6 +77,7 @@ View Exchange::dispatch(View rows, Arena& arena, Arena& scratch) {
   if (local()) return rows;
   const View out = arena.take(with_rows(rows.shape(), plan_.received), rows.dtype());
   const View arrived = plan_.in_order ? out : scratch.take(out.shape(), out.dtype());
+  ep_->mark();
   ep_->start_all_to_all_v(rows, plan_.send, arrived, plan_.receive);
   arrivals_.push_back({arrived, out});
   return out;

@@ -28,18 +28,19 @@ DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, int ranks, int 
 
 // One trip of a layer's rows to the experts and back, in steps, so that something else can run beside the travelling:
 //   Exchange x(...);             the counts are on their way to the host
-//   x.mark();                    the rows to send are computed
 //   x.plan(arena);               the host waits for the counts; sent(), received() and groups() are known from here on
 //   v = x.dispatch(rows, ...);   under way
 //   x.finish();                  v holds the rows
+//
+// plan() is the one place within a step where the host waits for a device, since NCCL and cuBLAS must be told the numbers
+// of rows: the device has nothing to do from the end of the counts (and of what was given to it meanwhile) until the host has
+// started the next kernel, some 10 to 20 microseconds for each MoE layer and pass.
 class Exchange {
  public:
   // counts: [E] i32 the rows that this rank has for each expert, on the backend. Collective over `ep`, which must outlive
   // this. What it keeps is taken from `arena`.
   Exchange(Backend& backend, Comm& ep, ConstView counts, Arena& arena);
 
-  // What is sent next was given to the backend before this.
-  void mark() { ep_->mark(); }
   void plan(Arena& arena);
 
   Index sent() const { return plan_.sent; }
@@ -48,9 +49,10 @@ class Exchange {
   bool local() const { return ep_->size() == 1; }  // dispatch and combine then return their argument
 
   // rows: [sent, ...] by (expert, token) -> [received, ...] by (local expert, global token), taken from `arena` and valid
-  // after finish(). Until then `rows` and what is taken from `scratch` must stay.
+  // after finish(). Until then `rows` and what is taken from `scratch` must stay. Sends what the backend was given before
+  // the call.
   View dispatch(View rows, Arena& arena, Arena& scratch);
-  // The way back: rows: [received, ...] -> [sent, ...]. Sends what the backend was given before the call.
+  // The way back: rows: [received, ...] -> [sent, ...].
   View combine(View rows, Arena& arena, Arena& scratch);
   void finish();
 

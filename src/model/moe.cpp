@@ -29,19 +29,18 @@ void Moe::forward(const Context& ctx, ConstView x, View y, Saved& s, View stats)
   s.exchange.emplace(b, *ctx.mesh.experts, r.counts, ctx.saved);
   Exchange& exchange = *s.exchange;
 
-  // The host does not know yet how many of the rows there are, but no more than these. What is sent need not outlive this
-  // function, unless it is what is received.
+  // While the counts are on their way to the host, the rows are computed: no more than these. What is sent need not outlive
+  // this function, unless it is what is received.
   const Arena::Scope scope(ctx.scratch);
   Arena& leaving = exchange.local() ? ctx.saved : ctx.scratch;
   const Index most = r.rows.elements();
   const View rows = leaving.take({most, D}, ctx.dtype), gates = leaving.f32({most});
   b.gather_rows(x, r.tokens, rows);
   b.gather_rows(r.weights.reshape({T * k, 1}), r.rows, gates.reshape({most, 1}));
-  exchange.mark();
-  if (shared_) shared_->forward(ctx, x, y, s.shared);  // computed while the host learns the counts
   exchange.plan(ctx.saved);
   s.rows = exchange.dispatch(rows.rows(0, exchange.sent()), ctx.saved, ctx.scratch);
   s.gates = exchange.dispatch(gates.rows(0, exchange.sent()), ctx.saved, ctx.scratch);
+  if (shared_) shared_->forward(ctx, x, y, s.shared);  // while the rows travel
   exchange.finish();
 
   const Index R = exchange.received();
@@ -64,7 +63,6 @@ void Moe::backward(const Context& ctx, ConstView dy, Saved& s, View dx) const {
 
   const View dsent = ctx.temp({n, D});
   b.gather_rows(dy, r.tokens.rows(0, n), dsent);
-  exchange.mark();
   const View dout = exchange.dispatch(dsent, ctx.scratch, ctx.scratch);  // [R, D]
   if (shared_)                                                           // while the rows travel
     shared_->backward(ctx, dy, s.shared, dx);

@@ -232,7 +232,7 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
   std::map<std::string, History> reference;  // by model
   int compared = 0;
   auto common = GetParam().settings;
-  if (device.backend == "cuda") common.push_back("--train.steps=6");  // one card, or none at all, is slow
+  if (device.backend == "cuda") common.push_back("--train.steps=4");  // one card, or none at all, is slow
   for (const Layouts& l : all_layouts) {
     if (l.ranks != world().size()) continue;
     if (!reference.count(l.model)) reference[l.model] = train(*self, dataset, parse_config(l.model, "test", common));
