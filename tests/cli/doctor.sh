@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# switchyard doctor: alone, on two ranks, with devices, and where something is misconfigured.
+source "$2/tests/cli/lib/lib.sh"
+export OMP_NUM_THREADS=1
+ranks() { "$root/launch/mpirun.sh" "$1" "${@:2}"; }
+consistent() {  # exit code, problems, closing line
+  local problems
+  problems=$(grep -c '^problem: .*: ' .out) || true
+  [[ $code -eq $((problems > 0)) ]] || die "exit code $code with $problems problems"
+  [[ $problems -gt 0 || $out == *"no problems found" ]] || die "neither problems nor their absence"
+}
+
+# Alone. Whether this machine is in order the test cannot know.
+call "$switchyard" doctor
+consistent
+for word in build MPI HDF5 processor "$(uname -n)"; do expect_output "$word"; done
+expect_output "no launcher"
+[[ $out != *"share"* ]] || die "one rank shares nothing"
+
+# On two ranks: one report.
+call ranks 2 "$switchyard" doctor
+consistent
+[[ $(grep -c '^build ' .out) -eq 1 ]] || die "not one report"
+[[ $(grep -cE "^ +[01] +$(uname -n) " .out) -eq 2 ]] || die "not two ranks"
+expect_output "thread level funneled"
+
+call ranks 2 "$switchyard" doctor --json
+[[ $(grep -c '"rank":' .out) -eq 2 && $(grep -c '"processor":' .out) -eq 1 ]] || die "not two ranks on one host"
+[[ $(grep -c '"remedy":' .out) -gt 0 || $code -eq 0 ]] || die "exit code $code without problems"
+
+# Problems that this machine can be given.
+OMP_NUM_THREADS=1000 expect_exit 1 "$switchyard" doctor
+expect_output "computes with 1000 threads"
+expect_output "set OMP_NUM_THREADS="
+PMI_SIZE=4 expect_exit 1 "$switchyard" doctor
+expect_output "started 4 processes, of which MPI sees 1"
+cores=$(lscpu -bp=socket,core | grep -v "#" | sort -u | wc -l)
+if [[ $cores -ge 2 && $(env -u OMP_NUM_THREADS nproc) -ge "$cores" ]]; then
+  expect_exit 1 ranks 2 taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -1)" "$switchyard" doctor
+  expect_output "ranks 0, 1 on $(uname -n) are bound to 1 core of"
+fi
+
+# Eight devices, which the tests' stand-in for CUDA offers.
+host=$(dirname "$switchyard")/switchyard_cuda_host
+call "$host" doctor
+consistent
+[[ $(grep -c ' stand-in .*9.0.*compiled for 9.0 .* all$' .out) -eq 8 ]] || die "not eight devices"
+expect_output "NCCL 2."
+call ranks 2 "$host" doctor
+consistent
+[[ $(grep -cE '^ +[01] .* 0000:0[12]:00$' .out) -eq 2 ]] || die "the ranks do not take a device each"
+[[ $out != *NCCL\ refuses* ]] || die "they share none"
+expect_exit 1 ranks 9 "$host" doctor
+expect_output "ranks 0, 8 on $(uname -n) share GPU 0000:01:00, which NCCL refuses: start 8 ranks there at most"
+
+expect_error "--json" "$switchyard" doctor --jsno
+expect_error "--json" ranks 2 "$switchyard" doctor --jsno
+expect_error "usage" "$switchyard" doctor something
+expect_ok "$switchyard" help doctor
