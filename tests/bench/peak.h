@@ -1,17 +1,11 @@
-// What the benchmarks share: time, and the machine's fp32 fused-multiply-add peak, the roof under which
-// products are quoted.
+// The machine's fp32 fused-multiply-add peak, the roof under which the CPU's products are quoted.
 #pragma once
-
-#include <algorithm>
-#include <chrono>
 
 #include <omp.h>
 
-namespace sy::bench {
+#include "tests/bench/timing.h"
 
-inline double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+namespace sy::bench {
 
 // FLOP/s of independent FMAs that touch registers alone, over all OpenMP threads; a multiply and an add are
 // two FLOP. The best of several runs, as another process may take the cores. Compile with the flags of the

@@ -5,18 +5,13 @@
 //              [--seq-len N] [--batch N] [--steps N] [--turns N] [--python PROGRAM] [--script FILE]
 //
 // PROGRAM: default $SWITCHYARD_PYTHON or python3. Without PyTorch there, the ratio is left out and the reason is printed.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <boost/program_options.hpp>
-#include <csignal>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
 #include "tests/bench/peak.h"
+#include "tests/bench/peer.h"
 
 namespace sy::bench {
 namespace {
@@ -33,72 +28,6 @@ double step_flops(const Shape& s, const Config& c) {
   const double experts = 2 * T * s.top_k * 3 * D * s.d_ff, router = 2 * T * D * s.experts;
   return 3 * (s.layers * (qkv + out + attention + experts + router) + 2 * T * D * s.vocab);
 }
-
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
-}
-
-// PyTorch as a child that runs N steps when told N (protocol: pytorch_step.py).
-class Peer {
- public:
-  Peer(const std::string& python, const std::string& script, const Shape& s) {
-    int to[2], from[2];
-    if (pipe(to) != 0 || pipe(from) != 0) return;
-    std::vector<std::string> args = {python, script, "--serve"};
-    for (const auto& [name, value] : {std::pair{"--d-model", s.d_model},
-                                      {"--layers", s.layers},
-                                      {"--heads", s.heads},
-                                      {"--kv-heads", s.kv_heads},
-                                      {"--experts", s.experts},
-                                      {"--top-k", s.top_k},
-                                      {"--d-ff", s.d_ff},
-                                      {"--vocab", s.vocab},
-                                      {"--seq-len", s.seq_len},
-                                      {"--batch", s.batch}}) {
-      args.emplace_back(name);
-      args.push_back(std::to_string(value));
-    }
-    child_ = fork();
-    if (child_ == 0) {
-      dup2(to[0], STDIN_FILENO);
-      dup2(from[1], STDOUT_FILENO);
-      for (int f : {to[0], to[1], from[0], from[1]}) close(f);
-      std::vector<char*> argv;
-      for (std::string& a : args) argv.push_back(a.data());
-      argv.push_back(nullptr);
-      execvp(argv[0], argv.data());
-      _exit(127);
-    }
-    close(to[0]);
-    close(from[1]);
-    in_ = fdopen(to[1], "w");
-    out_ = fdopen(from[0], "r");
-    hello_ = read();
-  }
-  ~Peer() {
-    if (in_) fclose(in_);
-    if (out_) fclose(out_);
-    if (child_ > 0) waitpid(child_, nullptr, 0);
-  }
-  bool ready() const { return hello_.value("ready", false); }
-  const nlohmann::json& hello() const { return hello_; }
-  double seconds(Index steps) {
-    fmt::print(in_, "{}\n", steps);
-    fflush(in_);
-    return read().value("seconds", 0.0);
-  }
-
- private:
-  nlohmann::json read() {
-    std::string line;
-    for (int c; (c = fgetc(out_)) != EOF && c != '\n';) line += static_cast<char>(c);
-    return line.empty() ? nlohmann::json::object() : nlohmann::json::parse(line);
-  }
-  pid_t child_ = -1;
-  FILE *in_ = nullptr, *out_ = nullptr;
-  nlohmann::json hello_ = nlohmann::json::object();
-};
 
 int run(int argc, char** argv) {
   namespace po = boost::program_options;
@@ -127,7 +56,6 @@ int run(int argc, char** argv) {
   po::variables_map given;
   po::store(po::parse_command_line(argc, argv, options), given);
   po::notify(given);
-  signal(SIGPIPE, SIG_IGN);
 
   const Config config = parse_config(
       fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\n[moe]\nexperts={}\ntop_k={}\n"
@@ -156,7 +84,17 @@ int run(int argc, char** argv) {
   };
 
   ours(2);
-  Peer peer(python, script, s);
+  Peer peer(python, script,
+            {{"--d-model", s.d_model},
+             {"--layers", s.layers},
+             {"--heads", s.heads},
+             {"--kv-heads", s.kv_heads},
+             {"--experts", s.experts},
+             {"--top-k", s.top_k},
+             {"--d-ff", s.d_ff},
+             {"--vocab", s.vocab},
+             {"--seq-len", s.seq_len},
+             {"--batch", s.batch}});
   std::vector<double> our_speed, their_speed, ratio, share;
   const double flops = step_flops(s, config);
   for (Index turn = 0; turn < turns; ++turn) {
@@ -172,9 +110,9 @@ int run(int argc, char** argv) {
              engine.backend().describe(), s.d_model, s.layers, s.experts, s.top_k, s.d_ff, s.vocab, s.batch, s.seq_len,
              flops / 1e9);
   const auto range = [](const std::vector<double>& x, const char* format) {
-    const auto [low, high] = std::minmax_element(x.begin(), x.end());
-    return fmt::format(fmt::runtime(std::string("median ") + format + " (" + format + " to " + format + ")"), median(x),
-                       *low, *high);
+    const Spread of = spread_of(x);
+    return fmt::format(fmt::runtime(std::string("median ") + format + " (" + format + " to " + format + ")"), of.median,
+                       of.least, of.most);
   };
   fmt::print("switchyard  tokens/s {}\n", range(our_speed, "{:.0f}"));
   fmt::print("            share of the measured fp32 FMA peak {}\n", range(share, "{:.2f}"));

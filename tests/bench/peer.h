@@ -1,0 +1,77 @@
+// PyTorch as a child process that runs N times when told N, so that it can take turns with ours (protocol: pytorch_step.py).
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/tensor.h"
+
+namespace sy::bench {
+
+class Peer {
+ public:
+  // Runs `PYTHON SCRIPT --serve` with these options.
+  Peer(const std::string& python, const std::string& script,
+       const std::vector<std::pair<std::string, Index>>& options) {
+    signal(SIGPIPE, SIG_IGN);
+    int to[2], from[2];
+    if (pipe(to) != 0 || pipe(from) != 0) return;
+    std::vector<std::string> command = {python, script, "--serve"};
+    for (const auto& [name, value] : options) {
+      command.push_back(name);
+      command.push_back(std::to_string(value));
+    }
+    child_ = fork();
+    if (child_ == 0) {
+      dup2(to[0], STDIN_FILENO);
+      dup2(from[1], STDOUT_FILENO);
+      for (int f : {to[0], to[1], from[0], from[1]}) close(f);
+      std::vector<char*> argv;
+      for (std::string& a : command) argv.push_back(a.data());
+      argv.push_back(nullptr);
+      execvp(argv[0], argv.data());
+      _exit(127);
+    }
+    close(to[0]);
+    close(from[1]);
+    in_ = fdopen(to[1], "w");
+    out_ = fdopen(from[0], "r");
+    hello_ = read();
+  }
+  ~Peer() {
+    if (in_) fclose(in_);
+    if (out_) fclose(out_);
+    if (child_ > 0) waitpid(child_, nullptr, 0);
+  }
+  Peer(const Peer&) = delete;
+
+  // Whether that Python has PyTorch; what it said of itself.
+  bool ready() const { return hello_.value("ready", false); }
+  const nlohmann::json& hello() const { return hello_; }
+  // Of n times.
+  double seconds(Index n) {
+    fmt::print(in_, "{}\n", n);
+    fflush(in_);
+    const nlohmann::json answer = read();
+    if (!answer.contains("seconds")) fail("PyTorch ended before its turn did: see what it printed");
+    return answer["seconds"];
+  }
+
+ private:
+  nlohmann::json read() {
+    std::string line;
+    for (int c; (c = fgetc(out_)) != EOF && c != '\n';) line += static_cast<char>(c);
+    return line.empty() ? nlohmann::json::object() : nlohmann::json::parse(line);
+  }
+  pid_t child_ = -1;
+  FILE *in_ = nullptr, *out_ = nullptr;
+  nlohmann::json hello_ = nlohmann::json::object();
+};
+
+}  // namespace sy::bench
