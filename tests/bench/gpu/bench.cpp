@@ -1,0 +1,92 @@
+#include "tests/bench/gpu/bench.h"
+
+#include <cmath>
+
+#include "kernels/philox.h"
+
+namespace sy::bench {
+
+double sample(Backend& backend, Index n, const Run& run) {
+  backend.synchronize();
+  const double started = seconds_now();
+  for (Index i = 0; i < n; ++i) run();
+  backend.synchronize();
+  return (seconds_now() - started) / static_cast<double>(n);
+}
+
+Index repetitions(Backend& backend, const Setup& setup, const Run& run) {
+  run();
+  const double once = sample(backend, 2, run);
+  // Of what is short, two runs say little: they are mostly the wait for their end.
+  const Index n = std::max<Index>(1, std::llround(std::min(setup.sample_seconds / once, 1e6)));
+  return std::max<Index>(1, std::llround(setup.sample_seconds / sample(backend, std::max<Index>(1, n / 8), run)));
+}
+
+Spread measure(Backend& backend, const Setup& setup, const Run& run) {
+  const Index n = repetitions(backend, setup, run);
+  std::vector<double> seconds;
+  for (int i = 0; i < setup.samples; ++i) seconds.push_back(sample(backend, n, run));
+  return spread_of(seconds);
+}
+
+void fill_normal(Backend& backend, View x, double deviation, std::string_view name) {
+  constexpr Index period = 1000003;
+  const Index n = x.elements(), first = std::min(n, period);
+  const RandomStream random(1, name);
+  std::vector<float> values(first);
+  for (Index i = 0; i < first; ++i) values[i] = static_cast<float>(deviation * random.normal(i));
+  const View flat = x.reshape({n});
+  if (x.dtype() == DType::bf16) {
+    std::vector<std::uint16_t> rounded(first);
+    std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
+    backend.to_device(rounded.data(), flat.rows(0, first));
+  } else {
+    backend.to_device(values.data(), flat.rows(0, first));
+  }
+  for (Index done = first; done < n;) {
+    const Index more = std::min(done, n - done);
+    backend.copy(flat.rows(0, more), flat.rows(done, more));
+    done += more;
+  }
+}
+
+void fill_parameters(Engine& engine) {
+  Backend& b = engine.backend();
+  ParamStore& store = engine.store();
+  for (const ParamSpec& spec : store.specs()) {
+    const View weight = store.get(spec.name).weight;
+    if (spec.init.kind == InitKind::normal) {
+      fill_normal(b, weight, spec.init.deviation, spec.name);
+      continue;
+    }
+    const Tensor values = b.tensor(weight.shape());
+    b.fill(values, spec.init.kind == InitKind::ones ? 1.0f : 0.0f);
+    b.convert(values, weight);
+    b.synchronize();  // before they are freed
+  }
+  for (int g = 0; g < num_grad_groups; ++g) {
+    ParamStore::Buffers& buffers = store.buffers(static_cast<GradGroup>(g));
+    if (buffers.master.view()) b.convert(buffers.weights, buffers.master);
+  }
+}
+
+double checked_norm(Backend& backend, ConstView x) {
+  const Tensor values = backend.tensor(x.shape()), sum = backend.tensor({1}, DType::f64);
+  backend.convert(x, values);
+  backend.sum_squares(values, sum);
+  double squares = 0;
+  backend.to_host(sum, &squares);
+  if (!(squares > 0) || !std::isfinite(squares)) fail("a result of {} elements has norm {}", x.elements(), squares);
+  return std::sqrt(squares);
+}
+
+Config config_of(const ModelShape& s, DType dtype) {
+  return parse_config(
+      fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\n[moe]\nexperts={}\ntop_k={}\n"
+                  "d_ff={}\ncapacity_factor=0\n[train]\nmicro_batch={}\nglobal_batch={}\n[run]\ndtype={}\n",
+                  s.layers, s.d_model, s.heads, s.kv_heads, s.seq_len, s.experts, s.top_k, s.d_ff, s.sequences,
+                  s.sequences, info(dtype).name),
+      s.name);
+}
+
+}  // namespace sy::bench

@@ -1,0 +1,134 @@
+// One MoE layer of the product, forward and backward on one rank, beside PyTorch.
+#include "kernels/dry/dry.h"
+#include "tests/bench/gpu/bench.h"
+#include "tests/bench/peer.h"
+
+namespace sy::bench {
+namespace {
+
+const ModelShape layers[] = {
+    {"Mixtral 8x7B", 1, 4096, 32, 8, 8, 2, 14336, 256, 2, 4096},
+    {"64 experts, top 8 (as OLMoE and DeepSeek-V2-Lite)", 1, 2048, 16, 16, 64, 8, 1408, 256, 2, 4096},
+};
+const ModelShape small_layers[] = {{"small", 1, 64, 2, 1, 4, 2, 96, 64, 2, 24}};
+
+// The MoE layer of an engine of one layer, on random tokens.
+class Layer {
+ public:
+  Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend)
+      : self_(make_comm_self()),
+        engine_(config_of(shape, dtype), shape.vocab, std::move(backend), make_mesh(*self_, {}), true),
+        moe_(engine_.config(), engine_.store(), "layers.0.moe.", {}),
+        context_{.backend = this->backend(),
+                 .saved = engine_.saved(),
+                 .scratch = engine_.scratch(),
+                 .mesh = engine_.mesh(),
+                 .dtype = dtype,
+                 .sequences = shape.sequences,
+                 .seq_len = shape.seq_len,
+                 .global_tokens = shape.sequences * shape.seq_len,
+                 .global_sequences = shape.sequences,
+                 .micro_batches = 1,
+                 .positions = {},
+                 .rope_table = {},
+                 .statistics = {}},
+        x_(activations(shape, "x")),
+        dy_(activations(shape, "dy")),
+        y_(this->backend().tensor(x_.shape(), dtype)),
+        dx_(this->backend().tensor(x_.shape(), dtype)) {
+    fill_parameters(engine_);
+  }
+
+  Backend& backend() { return engine_.backend(); }
+  void forward() {
+    const Arena::Scope scope(engine_.saved());
+    Moe::Saved saved;
+    moe_.forward(context_, x_, y_, saved, {});
+  }
+  void forward_backward() {
+    const Arena::Scope scope(engine_.saved());
+    Moe::Saved saved;
+    moe_.forward(context_, x_, y_, saved, {});
+    moe_.backward(context_, dy_, saved, dx_);
+  }
+  void check() {
+    for (ConstView v : {y_.view(), dx_.view()}) checked_norm(backend(), v);
+    for (const char* name : {"experts.up.weight", "experts.down.weight", "router.weight"})
+      checked_norm(backend(), engine_.store().get(std::string("layers.0.moe.") + name).grad);
+  }
+
+ private:
+  Tensor activations(const ModelShape& shape, const char* name) {
+    Tensor x = backend().tensor({shape.sequences * shape.seq_len, shape.d_model}, context_.dtype);
+    fill_normal(backend(), x, 1, name);
+    return x;
+  }
+
+  std::unique_ptr<Comm> self_;
+  Engine engine_;
+  Moe moe_;
+  Context context_;
+  Tensor x_, dy_, y_, dx_;
+};
+
+// Of the layer's forward pass. Backward multiplies twice as much.
+double forward_flops(const ModelShape& shape, DType dtype) {
+  Layer layer(shape, dtype, make_dry());
+  dry_counts(layer.backend()) = {};
+  layer.forward();
+  return dry_counts(layer.backend()).flops;
+}
+
+Section measure_layer(const Setup& setup, const ModelShape& shape) {
+  Layer layer(shape, setup.dtype, setup.make());
+  Peer peer(setup.python, setup.script,
+            {{"--d-model", shape.d_model},
+             {"--d-ff", shape.d_ff},
+             {"--experts", shape.experts},
+             {"--top-k", shape.top_k},
+             {"--tokens", shape.sequences * shape.seq_len},
+             {"--cuda", !layer.backend().on_host()}});
+  const Run both = [&] { layer.forward_backward(); };
+  const Index n = repetitions(layer.backend(), setup, both);
+  std::vector<double> ours, theirs, ratio;
+  for (int turn = 0; turn < setup.samples; ++turn) {
+    ours.push_back(sample(layer.backend(), n, both));
+    if (!peer.ready()) continue;
+    theirs.push_back(peer.seconds(n) / static_cast<double>(n));
+    ratio.push_back(theirs.back() / ours.back());
+  }
+  layer.check();
+
+  const double flops = forward_flops(shape, setup.dtype);
+  Section section{
+      "MoE layer: " + shape.name,
+      fmt::format("{}, {} tokens, d_model {}, {} experts of {}, top {}, none dropped, one rank. "
+                  "Gradients of weights are added to in f32.",
+                  info(setup.dtype).name, shape.sequences * shape.seq_len, shape.d_model, shape.experts, shape.d_ff,
+                  shape.top_k),
+      {{.what = "forward", .flops = flops, .seconds = measure(layer.backend(), setup, [&] { layer.forward(); })},
+       {.what = "forward and backward", .flops = 3 * flops, .seconds = spread_of(ours)}}};
+  if (ratio.empty()) {
+    section.about += fmt::format("\nNot compared with PyTorch: {} has none for this device.", setup.python);
+    return section;
+  }
+  const Spread times = spread_of(ratio);
+  section.about += "\nPyTorch took turns with it: " + peer.hello().dump();
+  section.lines.push_back(
+      {.what = "the same in PyTorch",
+       .flops = 3 * flops,
+       .seconds = spread_of(theirs),
+       .note = fmt::format("{:.2f} ({:.2f} to {:.2f}) times ours", times.median, times.least, times.most)});
+  return section;
+}
+
+}  // namespace
+
+std::vector<Section> measure_layers(const Setup& setup) {
+  std::vector<Section> sections;
+  for (const ModelShape& shape : setup.small ? std::span<const ModelShape>(small_layers) : layers)
+    sections.push_back(measure_layer(setup, shape));
+  return sections;
+}
+
+}  // namespace sy::bench

@@ -1,0 +1,69 @@
+// What the product reaches on a GPU, as Markdown: the roofs measured in the same run, every operation, MoE layers beside
+// PyTorch, and a training step. tests/bench/gpu.sh runs it.
+//
+//   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE]
+//
+// Of --backend cpu, f32 is measured; --small shows in seconds that everything runs. Exit code 2: there is no such device.
+#include <boost/program_options.hpp>
+#include <ctime>
+
+#include "dist/runtime.h"
+#include "src/io/files.h"
+#include "tests/bench/gpu/bench.h"
+
+namespace sy::bench {
+namespace {
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::localtime(&now));
+  return text;
+}
+
+int run(int argc, char** argv) {
+  namespace po = boost::program_options;
+  Setup setup;
+  std::string file;
+  po::options_description options;
+  options.add_options()("backend", po::value(&setup.backend)->default_value("cuda"));
+  options.add_options()("small", po::bool_switch(&setup.small));
+  options.add_options()("report", po::value(&file));
+  const char* from_environment = std::getenv("SWITCHYARD_PYTHON");
+  options.add_options()("python",
+                        po::value(&setup.python)->default_value(from_environment ? from_environment : "python3"));
+  options.add_options()("script", po::value(&setup.script)->default_value("tests/bench/pytorch_moe_layer.py"));
+  po::variables_map given;
+  po::store(po::parse_command_line(argc, argv, options), given);
+  po::notify(given);
+  const std::string device = setup.make()->describe();
+  setup.dtype = setup.backend == "cuda" ? DType::bf16 : DType::f32;
+  setup.sample_seconds = setup.small ? 0 : 0.3;
+  setup.samples = setup.small ? 3 : 7;
+
+  Roofs roofs(setup);
+  std::vector<Section> sections;
+  roofs.measure();
+  sections.push_back(measure_operations(setup));
+  roofs.measure();
+  for (Section& section : measure_layers(setup)) sections.push_back(std::move(section));
+  roofs.measure();
+  sections.push_back(measure_step(setup));
+  roofs.measure();
+
+  const std::string text = fmt::format(
+      "# {}, {}\n\nMedian, and from least to most, of {} samples of at least {} s. Roofs are measured between "
+      "the sections; shares are of their medians.\n\n{}",
+      device, today(), setup.samples, setup.sample_seconds, report(roofs, sections));
+  fmt::print("{}", text);
+  if (!file.empty()) write_file(file, text);
+  return 0;
+}
+
+}  // namespace
+}  // namespace sy::bench
+
+int main(int argc, char** argv) {
+  sy::Runtime runtime(&argc, &argv);
+  return runtime.run([&] { return sy::bench::run(argc, argv); });
+}

@@ -1,0 +1,374 @@
+// Every operation of kernels/backend.h at the sizes of a layer. FLOPs and bytes are those that the dry backend counts.
+#include <cmath>
+
+#include "kernels/dry/dry.h"
+#include "kernels/philox.h"
+#include "tests/bench/gpu/bench.h"
+
+namespace sy::bench {
+namespace {
+
+// T tokens, R routed rows, qkv the columns of q, k and v side by side, n the logits that are computed at once.
+struct Sizes {
+  Index B, S, D, F, E, k, H, K, hd, V;
+  Index T() const { return B * S; }
+  Index R() const { return T() * k; }
+  Index qkv() const { return (H + 2 * K) * hd; }
+  Index n(const Backend& b) const { return std::min(T(), std::clamp<Index>(b.logits_at_once() / V, 64, 4096)); }
+};
+
+constexpr Sizes mixtral = {2, 4096, 4096, 14336, 8, 2, 32, 8, 128, 32768};
+constexpr Sizes tiny = {2, 24, 64, 96, 4, 2, 2, 1, 32, 128};
+
+// The memory of one operation, and what lies there. `random` and `zeros` are of the compute type where none is given.
+class Operands {
+ public:
+  Operands(Backend& backend, DType dtype) : b(backend), compute(dtype) {}
+
+  Backend& b;
+  const DType compute;
+
+  View zeros(Shape shape, DType dtype) {
+    tensors_.push_back(b.tensor(shape, dtype));
+    return tensors_.back();
+  }
+  View zeros(Shape shape) { return zeros(shape, compute); }
+  View random(Shape shape, DType dtype) {
+    const View x = zeros(shape, dtype);
+    fill_normal(b, x, 1, std::to_string(tensors_.size()));
+    return x;
+  }
+  View random(Shape shape) { return random(shape, compute); }
+  View f32(Shape shape) { return random(shape, DType::f32); }
+  View i32(Shape shape) { return zeros(shape, DType::i32); }
+  View numbers(const std::vector<std::int32_t>& values) {
+    const View x = i32({static_cast<Index>(values.size())});
+    b.to_device(values.data(), x);
+    return x;
+  }
+  // [n], below `end`.
+  View below(Index n, Index end) {
+    const RandomStream random(1, "below");
+    std::vector<std::int32_t> values(n);
+    for (Index i = 0; i < n; ++i) values[i] = static_cast<std::int32_t>(random.bits(i) % end);
+    return numbers(values);
+  }
+  // Equal groups of `rows` rows, which multiply.
+  Groups groups(Index rows, Index experts) {
+    offsets_.resize(experts + 1);
+    for (Index e = 0; e <= experts; ++e) offsets_[e] = static_cast<std::int32_t>(rows * e / experts);
+    return {numbers(offsets_), offsets_.data()};
+  }
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<std::int32_t> offsets_;
+};
+
+struct Operation {
+  std::string what;
+  std::function<Run(Operands& o)> prepare;  // the operands must outlive what it returns
+};
+
+void add_products(std::vector<Operation>& all, const Sizes& s) {
+  // c: [m, n], summed over q.
+  const auto gemm = [&](const char* what, Gemm desc, auto sizes, bool f32_result) {
+    all.push_back({std::string("gemm, ") + what, [=](Operands& o) -> Run {
+                     const auto [m, n, q] = sizes(o.b);
+                     const View a = o.random(desc.transpose_a ? Shape{q, m} : Shape{m, q});
+                     const View b = o.random(desc.transpose_b ? Shape{n, q} : Shape{q, n});
+                     const View c = f32_result ? o.zeros({m, n}, DType::f32) : o.zeros({m, n});
+                     return [&o, desc, a, b, c] { o.b.gemm(desc, a, b, c); };
+                   }});
+  };
+  using Size = std::array<Index, 3>;
+  const Gemm forward = {.transpose_b = true}, input = {}, weight = {.transpose_a = true, .accumulate = true};
+  const auto fixed = [](Index m, Index n, Index q) { return [=](const Backend&) { return Size{m, n, q}; }; };
+  gemm("qkv", forward, fixed(s.T(), s.qkv(), s.D), false);
+  gemm("qkv, input gradient", input, fixed(s.T(), s.D, s.qkv()), false);
+  gemm("qkv, weight gradient", weight, fixed(s.qkv(), s.D, s.T()), true);
+  gemm("attention output", forward, fixed(s.T(), s.D, s.H * s.hd), false);
+  gemm("router", forward, fixed(s.T(), s.E, s.D), true);
+  gemm(
+      "logits", forward,
+      [s](const Backend& b) {
+        return Size{s.n(b), s.V, s.D};
+      },
+      true);
+  gemm(
+      "logits, input gradient", input,
+      [s](const Backend& b) {
+        return Size{s.n(b), s.D, s.V};
+      },
+      false);
+  gemm(
+      "logits, weight gradient", weight,
+      [s](const Backend& b) {
+        return Size{s.V, s.D, s.n(b)};
+      },
+      true);
+
+  // The two matrices of E experts: w: [E, n, q].
+  const struct {
+    const char* what;
+    Index n, q;
+  } matrices[] = {{"up", 2 * s.F, s.D}, {"down", s.D, s.F}};
+  for (const auto& [what, n, q] : matrices) {
+    all.push_back({fmt::format("grouped_gemm, {}", what), [s, n = n, q = q](Operands& o) -> Run {
+                     const View x = o.random({s.R(), q}), w = o.random({s.E, n, q}), y = o.zeros({s.R(), n});
+                     const Groups groups = o.groups(s.R(), s.E);
+                     return [&o, x, w, groups, y] { o.b.grouped_gemm(x, w, groups, y); };
+                   }});
+    all.push_back({fmt::format("grouped_gemm_input, {}", what), [s, n = n, q = q](Operands& o) -> Run {
+                     const View dy = o.random({s.R(), n}), w = o.random({s.E, n, q}), dx = o.zeros({s.R(), q});
+                     const Groups groups = o.groups(s.R(), s.E);
+                     return [&o, dy, w, groups, dx] { o.b.grouped_gemm_input(dy, w, groups, dx); };
+                   }});
+    all.push_back({fmt::format("grouped_gemm_weight, {}", what), [s, n = n, q = q](Operands& o) -> Run {
+                     const View dy = o.random({s.R(), n}), x = o.random({s.R(), q});
+                     const View dw = o.zeros({s.E, n, q}, DType::f32);
+                     const Groups groups = o.groups(s.R(), s.E);
+                     return [&o, dy, x, groups, dw] { o.b.grouped_gemm_weight(dy, x, groups, dw); };
+                   }});
+  }
+}
+
+void add_elementwise(std::vector<Operation>& all, const Sizes& s) {
+  all.push_back({"fill", [s](Operands& o) -> Run {
+                   const View x = o.zeros({s.F, s.D}, DType::f32);
+                   return [&o, x] { o.b.fill(x, 0); };
+                 }});
+  all.push_back({"copy", [s](Operands& o) -> Run {
+                   const View x = o.random({s.T(), s.D}), y = o.zeros({s.T(), s.D});
+                   return [&o, x, y] { o.b.copy(x, y); };
+                 }});
+  all.push_back({"convert", [s](Operands& o) -> Run {
+                   const View x = o.random({s.F, s.D}, DType::f32), y = o.zeros({s.F, s.D}, DType::bf16);
+                   return [&o, x, y] { o.b.convert(x, y); };
+                 }});
+  all.push_back({"add", [s](Operands& o) -> Run {
+                   const View x = o.random({s.T(), s.D}), y = o.zeros({s.T(), s.D});
+                   return [&o, x, y] { o.b.add(x, y); };
+                 }});
+  all.push_back({"sum_squares", [s](Operands& o) -> Run {
+                   const View x = o.f32({s.F, s.D}), sum = o.zeros({1}, DType::f64);
+                   return [&o, x, sum] { o.b.sum_squares(x, sum); };
+                 }});
+  all.push_back({"bias_forward", [s](Operands& o) -> Run {
+                   const View bias = o.random({s.qkv()}), y = o.zeros({s.T(), s.qkv()});
+                   return [&o, bias, y] { o.b.bias_forward(bias, y); };
+                 }});
+  all.push_back({"bias_backward", [s](Operands& o) -> Run {
+                   const View dy = o.random({s.T(), s.qkv()}), dbias = o.f32({s.qkv()});
+                   return [&o, dy, dbias] { o.b.bias_backward(dy, dbias); };
+                 }});
+  all.push_back({"norm_forward", [s](Operands& o) -> Run {
+                   const View x = o.random({s.T(), s.D}), w = o.random({s.D}), y = o.zeros({s.T(), s.D});
+                   const View stats = o.f32({s.T(), 2});
+                   return [&o, x, w, y, stats] { o.b.norm_forward({}, x, w, {}, y, stats); };
+                 }});
+  all.push_back({"norm_backward", [s](Operands& o) -> Run {
+                   const View dy = o.random({s.T(), s.D}), x = o.random({s.T(), s.D}), w = o.random({s.D});
+                   const View y = o.zeros({s.T(), s.D}), stats = o.f32({s.T(), 2}), dw = o.f32({s.D});
+                   o.b.norm_forward({}, x, w, {}, y, stats);
+                   return [&o, dy, x, w, stats, y, dw] { o.b.norm_backward({}, dy, x, w, stats, y, dw, {}); };
+                 }});
+  all.push_back({"activation_forward", [s](Operands& o) -> Run {
+                   const View h = o.random({s.R(), 2 * s.F}), scale = o.f32({s.R()}), y = o.zeros({s.R(), s.F});
+                   return [&o, h, scale, y] { o.b.activation_forward({}, h, scale, y); };
+                 }});
+  all.push_back({"activation_backward", [s](Operands& o) -> Run {
+                   const View dy = o.random({s.R(), s.F}), h = o.random({s.R(), 2 * s.F}), scale = o.f32({s.R()});
+                   const View dh = o.zeros({s.R(), 2 * s.F}), dscale = o.f32({s.R()});
+                   return [&o, dy, h, scale, dh, dscale] { o.b.activation_backward({}, dy, h, scale, dh, dscale); };
+                 }});
+  all.push_back({"adamw", [s](Operands& o) -> Run {
+                   const Index n = s.F * s.D;
+                   const View g = o.f32({n}), w = o.f32({n}), m = o.zeros({n}, DType::f32);
+                   const View v = o.zeros({n}, DType::f32);
+                   const View rounded =
+                       o.compute == DType::bf16 ? o.zeros({n}) : View{};  // f32 weights have no masters
+                   const View factor = o.zeros({1}, DType::f32);
+                   o.b.fill(factor, 1);
+                   const AdamW desc = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f};
+                   return [&o, desc, factor, g, w, m, v, rounded] { o.b.adamw(desc, factor, g, w, m, v, rounded); };
+                 }});
+  all.push_back({"clip_factor", [](Operands& o) -> Run {
+                   const View squares = o.zeros({1}, DType::f64), factor = o.f32({1});
+                   return [&o, squares, factor] { o.b.clip_factor(squares, 1, factor); };
+                 }});
+}
+
+void add_attention(std::vector<Operation>& all, const Sizes& s) {
+  const AttentionDesc desc = {.scale = 1 / std::sqrt(static_cast<float>(s.hd))};
+  all.push_back({"rope", [s](Operands& o) -> Run {
+                   const View x = o.random({s.T(), s.H + 2 * s.K, s.hd});
+                   // A rotation by any angles that leaves lengths as they are.
+                   std::vector<float> turns(s.S * s.hd);
+                   for (Index i = 0; i < s.S * s.hd / 2; ++i) {
+                     turns[2 * i] = std::cos(static_cast<float>(i));
+                     turns[2 * i + 1] = std::sin(static_cast<float>(i));
+                   }
+                   const View table = o.zeros({s.S, s.hd / 2, 2}, DType::f32), positions = o.below(s.T(), s.S);
+                   o.b.to_device(turns.data(), table);
+                   return [&o, s, x, positions, table] { o.b.rope(x, s.H + s.K, positions, table, false); };
+                 }});
+  all.push_back({"attention_forward", [s, desc](Operands& o) -> Run {
+                   const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
+                   const View lse = o.f32({s.B, s.H, s.S});
+                   return [&o, desc, qkv, out, lse] { o.b.attention_forward(desc, qkv, out, lse); };
+                 }});
+  all.push_back({"attention_backward", [s, desc](Operands& o) -> Run {
+                   const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
+                   const View lse = o.f32({s.B, s.H, s.S}), dout = o.random(out.shape()), dqkv = o.zeros(qkv.shape());
+                   o.b.attention_forward(desc, qkv, out, lse);
+                   return [&o, desc, dout, qkv, out, lse, dqkv] {
+                     o.b.attention_backward(desc, dout, qkv, out, lse, dqkv);
+                   };
+                 }});
+}
+
+// What a router leaves behind: the operands of all that follows it.
+struct Routed {
+  RouteDesc desc;
+  View logits, experts, weights, counts, probability, z_squared, keep, rows, tokens, slots, kept;
+
+  Routed(Operands& o, const Sizes& s)
+      : desc{.top_k = static_cast<int>(s.k)},
+        logits(o.f32({s.T(), s.E})),
+        experts(o.i32({s.T(), s.k})),
+        weights(o.f32({s.T(), s.k})),
+        counts(o.i32({s.B, s.E})),
+        probability(o.f32({s.B, s.E})),
+        z_squared(o.zeros({1}, DType::f64)),
+        keep(o.i32({s.T(), s.k})),
+        rows(o.i32({s.R()})),
+        tokens(o.i32({s.R()})),
+        slots(o.i32({s.T(), s.k})),
+        kept(o.i32({s.E})) {
+    route(o.b);
+    limit(o.b, 0);
+    sort(o.b);
+  }
+  void route(Backend& b) const { b.route_forward(desc, logits, {}, experts, weights, counts, probability, z_squared); }
+  void limit(Backend& b, Index capacity) const {
+    b.capacity({.capacity = capacity}, experts, weights, counts.dim(0), counts.dim(1), keep);
+  }
+  void sort(Backend& b) const { b.sort_assignments({}, experts, keep, rows, tokens, slots, kept); }
+};
+
+void add_routing(std::vector<Operation>& all, const Sizes& s) {
+  all.push_back({"route_forward", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.route(o.b); }; }});
+  all.push_back({"route_backward", [s](Operands& o) -> Run {
+                   const Routed r(o, s);
+                   const View dweights = o.f32({s.T(), s.k}), dprobability = o.f32({s.B, s.E});
+                   const View dlogits = o.zeros({s.T(), s.E});
+                   return [=, &o] {
+                     o.b.route_backward(r.desc, r.logits, r.experts, r.weights, dweights, dprobability, 1e-3f, dlogits);
+                   };
+                 }});
+  all.push_back({"capacity, factor 1.25", [s](Operands& o) -> Run {
+                   return [&o, r = Routed(o, s), n = s.S * s.k * 5 / 4 / s.E] { r.limit(o.b, n); };
+                 }});
+  all.push_back({"sort_assignments", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.sort(o.b); }; }});
+  all.push_back({"balance", [s](Operands& o) -> Run {
+                   const Routed r(o, s);
+                   const View dprobability = o.f32({s.B, s.E}), stats = o.zeros({3 * s.E + 2}, DType::f64);
+                   const BalanceDesc desc = {.factor = 1e-2, .z_factor = 1e-3, .split = {}};
+                   return [=, &o] {
+                     o.b.balance(desc, r.counts, r.counts, r.probability, r.kept, r.z_squared, dprobability, stats);
+                   };
+                 }});
+  all.push_back({"order_arrivals, 8 ranks", [s](Operands& o) -> Run {
+                   constexpr Index ranks = 8;
+                   const Index each = s.R() / (ranks * s.E), rows = each * ranks * s.E;
+                   const View counts = o.numbers(std::vector<std::int32_t>(ranks * s.E, static_cast<int>(each)));
+                   const View offsets = o.i32({s.E + 1}), order = o.i32({rows}), inverse = o.i32({rows});
+                   return [=, &o] { o.b.order_arrivals(counts.reshape({ranks, s.E}), 0, offsets, order, inverse); };
+                 }});
+  all.push_back({"gather_rows", [s](Operands& o) -> Run {
+                   const Routed r(o, s);
+                   const View x = o.random({s.T(), s.D}), y = o.zeros({s.R(), s.D});
+                   return [=, &o] { o.b.gather_rows(x, r.tokens, y); };
+                 }});
+  all.push_back({"combine_rows", [s](Operands& o) -> Run {
+                   const Routed r(o, s);
+                   const View x = o.random({s.R(), s.D}), y = o.zeros({s.T(), s.D});
+                   return [=, &o] { o.b.combine_rows(x, r.slots, true, y); };
+                 }});
+}
+
+void add_ends(std::vector<Operation>& all, const Sizes& s) {
+  all.push_back({"embedding_forward", [s](Operands& o) -> Run {
+                   const View ids = o.below(s.T(), s.V), table = o.random({s.V, s.D}), y = o.zeros({s.T(), s.D});
+                   return [=, &o] { o.b.embedding_forward(ids, table, 0, y); };
+                 }});
+  all.push_back({"embedding_backward", [s](Operands& o) -> Run {
+                   const View ids = o.below(s.T(), s.V), dy = o.random({s.T(), s.D});
+                   const View dtable = o.zeros({s.V, s.D}, DType::f32);
+                   return [=, &o] { o.b.embedding_backward(ids, dy, 0, dtable); };
+                 }});
+  all.push_back({"cross_entropy_forward", [s](Operands& o) -> Run {
+                   const Index n = s.n(o.b);
+                   const View logits = o.f32({n, s.V}), targets = o.below(n, s.V), stats = o.f32({n, 3});
+                   return [=, &o] { o.b.cross_entropy_forward({}, logits, targets, stats); };
+                 }});
+  all.push_back({"cross_entropy_loss", [s](Operands& o) -> Run {
+                   const Index n = s.n(o.b);
+                   const View logits = o.f32({n, s.V}), targets = o.below(n, s.V), stats = o.f32({n, 3});
+                   const View lse = o.f32({n}), loss = o.f32({n});
+                   o.b.cross_entropy_forward({}, logits, targets, stats);
+                   return [=, &o] { o.b.cross_entropy_loss(stats.reshape({1, n, 3}), targets, lse, loss); };
+                 }});
+  all.push_back({"loss_sums", [s](Operands& o) -> Run {
+                   const View losses = o.f32({s.T()}), lse = o.f32({s.T()}), targets = o.below(s.T(), s.V);
+                   const View sums = o.zeros({2}, DType::f64);
+                   return [=, &o] { o.b.loss_sums(losses, lse, targets, sums); };
+                 }});
+  all.push_back({"cross_entropy_backward", [s](Operands& o) -> Run {
+                   const Index n = s.n(o.b);
+                   const View logits = o.f32({n, s.V}), targets = o.below(n, s.V), lse = o.zeros({n}, DType::f32);
+                   const View dlogits = o.zeros({n, s.V});
+                   o.b.fill(lse, std::log(static_cast<float>(s.V)) + 0.5f);  // of normal logits
+                   return [=, &o] { o.b.cross_entropy_backward({}, logits, targets, lse, 1e-4f, 0, dlogits); };
+                 }});
+}
+
+}  // namespace
+
+Section measure_operations(const Setup& setup) {
+  const Sizes& s = setup.small ? tiny : mixtral;
+  std::vector<Operation> all;
+  add_products(all, s);
+  add_attention(all, s);
+  add_elementwise(all, s);
+  add_routing(all, s);
+  add_ends(all, s);
+
+  const std::unique_ptr<Backend> backend = setup.make(), dry = make_dry(backend->logits_at_once());
+  Section section{
+      "Operations",
+      fmt::format("{}, {} x {} tokens, d_model {}, {} heads and {} kv heads of {}, {} experts of {}, top {}, "
+                  "vocabulary {} ({} tokens at once).\nWhat is small stays in the cache, above the roof of "
+                  "memory, or is as short as its launch.",
+                  info(setup.dtype).name, s.B, s.S, s.D, s.H, s.K, s.hd, s.E, s.F, s.k, s.V, s.n(*backend)),
+      {}};
+  for (const Operation& operation : all) {
+    Line line{.what = operation.what};
+    {
+      Operands operands(*dry, setup.dtype);
+      const Run run = operation.prepare(operands);
+      dry_counts(*dry) = {};
+      run();
+      line.flops = dry_counts(*dry).flops;
+      line.bytes = dry_counts(*dry).bytes;
+    }
+    Operands operands(*backend, setup.dtype);
+    line.seconds = measure(*backend, setup, operation.prepare(operands));
+    fmt::print(stderr, "{}: {:.4g} ms\n", line.what, line.seconds.median * 1e3);
+    section.lines.push_back(line);
+  }
+  return section;
+}
+
+}  // namespace sy::bench

@@ -1,0 +1,132 @@
+// A whole training step of a model that fills the device.
+#include <cmath>
+
+#include "kernels/dry/dry.h"
+#include "kernels/philox.h"
+#include "src/train/grad_sync.h"
+#include "src/train/memory.h"
+#include "tests/bench/gpu/bench.h"
+
+namespace sy::bench {
+namespace {
+
+// As Mixtral 8x7B, narrower where a device has no room for two such layers.
+const ModelShape widths[] = {
+    {"Mixtral 8x7B", 2, 4096, 32, 8, 8, 2, 14336, 32768, 2, 4096},
+    {"half of Mixtral 8x7B's width", 2, 2048, 16, 4, 8, 2, 7168, 32768, 2, 4096},
+    {"a quarter of Mixtral 8x7B's width", 2, 1024, 8, 2, 8, 2, 3584, 32768, 2, 4096},
+};
+const ModelShape small_model = {"small", 2, 64, 2, 1, 4, 2, 96, 64, 2, 24};
+
+struct Plan {
+  ModelShape shape;
+  Index arena = 0;  // bytes; 0: grows
+};
+
+// What a model's activations may take beside it on the device; nothing where it has no room.
+std::optional<Index> room_for(const ModelShape& shape, const Setup& setup, const Backend& backend) {
+  try {
+    return arena_bytes(config_of(shape, setup.dtype), shape.vocab, {}, 0, backend, 1);
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
+// The widest model of at least two layers, with as many layers as there is room for.
+Plan largest(const Setup& setup) {
+  const std::unique_ptr<Backend> backend = setup.make();
+  if (setup.small) return {small_model, room_for(small_model, setup, *backend).value()};
+  for (ModelShape shape : widths) {
+    std::optional<Plan> plan;
+    for (; const auto room = room_for(shape, setup, *backend); ++shape.layers) plan = {shape, *room};
+    if (plan) return *plan;
+  }
+  fail("{}: too little memory for a model to measure", backend->describe());
+}
+
+// One rank that trains on one batch of random tokens again and again.
+class Training {
+ public:
+  Training(const ModelShape& shape, const Setup& setup, std::unique_ptr<Backend> backend, Index arena)
+      : shape_(shape),
+        self_(make_comm_self()),
+        engine_(config_of(shape, setup.dtype), shape.vocab, std::move(backend), make_mesh(*self_, {}), true, arena),
+        sync_(engine_.mesh(), engine_.store()),
+        ids_(tokens()),
+        targets_(tokens()) {
+    const RandomStream random(1, "bench");
+    for (Index i = 0; i < tokens(); ++i) {
+      ids_[i] = static_cast<std::int32_t>(random.bits(2 * i) % shape.vocab);
+      targets_[i] = static_cast<std::int32_t>(random.bits(2 * i + 1) % shape.vocab);
+    }
+    fill_parameters(engine_);
+  }
+
+  Backend& backend() { return engine_.backend(); }
+  // Of one micro-batch.
+  Index tokens() const { return shape_.sequences * shape_.seq_len; }
+  void step(Index micro_batches) {
+    for (Index i = 0; i < micro_batches; ++i) engine_.train(batch(micro_batches));
+    sync_.step(engine_.config().train, 1e-4, ++steps_);
+  }
+  // The mean cross-entropy of the batch.
+  double loss() {
+    engine_.take_statistics();
+    engine_.evaluate(batch(1), true);
+    return engine_.take_statistics().loss_sum / static_cast<double>(tokens());
+  }
+
+ private:
+  Engine::Batch batch(Index micro_batches) const {
+    return {shape_.sequences, shape_.seq_len,           ids_,
+            targets_,         tokens() * micro_batches, shape_.sequences * micro_batches,
+            micro_batches};
+  }
+
+  ModelShape shape_;
+  std::unique_ptr<Comm> self_;
+  Engine engine_;
+  GradSync sync_;
+  std::vector<std::int32_t> ids_, targets_;
+  Index steps_ = 0;
+};
+
+// Of one micro-batch, forward and backward, nothing computed twice: three times what the dry backend counts forward.
+double model_flops(const ModelShape& shape, const Setup& setup, Index logits_at_once) {
+  Training training(shape, setup, make_dry(logits_at_once), 0);
+  dry_counts(training.backend()) = {};
+  training.loss();
+  return 3 * dry_counts(training.backend()).flops;
+}
+
+}  // namespace
+
+Section measure_step(const Setup& setup) {
+  const auto [shape, arena] = largest(setup);
+  Training training(shape, setup, setup.make(), arena);
+  const double flops = model_flops(shape, setup, training.backend().logits_at_once()), before = training.loss();
+  const ParamCount count = count_params(config_of(shape, setup.dtype), shape.vocab);
+  Section section{
+      "Training step: " + shape.name,
+      fmt::format("{}, {} layers of {} experts, {:.2f} G parameters, {:.2f} G active, vocabulary {}, {} x {} tokens in "
+                  "a micro-batch, one rank.\nForward, backward and optimizer; FLOPs are the model's, nothing counted "
+                  "twice.",
+                  info(setup.dtype).name, shape.layers, shape.experts, static_cast<double>(count.total) / 1e9,
+                  static_cast<double>(count.active) / 1e9, shape.vocab, shape.sequences, shape.seq_len),
+      {}};
+  for (Index micro_batches : {1, setup.small ? 2 : 8}) {
+    const Spread seconds = measure(training.backend(), setup, [&] { training.step(micro_batches); });
+    section.lines.push_back(
+        {.what = fmt::format("{} micro-batch{}", micro_batches, micro_batches == 1 ? "" : "es"),
+         .flops = flops * static_cast<double>(micro_batches),
+         .seconds = seconds,
+         .note =
+             fmt::format("{:.0f} tokens/s", static_cast<double>(training.tokens() * micro_batches) / seconds.median)});
+  }
+  const double after = training.loss();
+  if (!(after < before)) fail("training on one batch took the loss from {} to {}: it does not learn", before, after);
+  section.about += fmt::format("\nOn this one batch the loss went from {:.3f} to {:.3f}.", before, after);
+  return section;
+}
+
+}  // namespace sy::bench
