@@ -289,9 +289,9 @@ TEST_F(HostKernels, SharedMemoryBeginsAsGarbage) {
     launch(context, {.threads = 1, .shared_bytes = 40}, shared_as_found, out<float>(y));
     for (float v : download<float>(y)) EXPECT_TRUE(std::isnan(v));
   }
-  launch(context, {.threads = 1, .shared_bytes = 100}, fill_dynamic, 100);
-  expect_mistake("writes byte 100 of its 100 bytes of dynamic shared memory",
-                 [&] { launch(context, {.threads = 1, .shared_bytes = 100}, fill_dynamic, 101); });
+  launch(context, {.threads = 1, .shared_bytes = 101}, fill_dynamic, 101);
+  expect_mistake("writes byte 101 of its 101 bytes of dynamic shared memory",
+                 [&] { launch(context, {.threads = 1, .shared_bytes = 101}, fill_dynamic, 102); });
 }
 
 TEST_F(HostKernels, MissingBarriersShow) {

@@ -1,8 +1,6 @@
 #include "host/block.h"
 
-#include <sys/mman.h>
-
-#include <boost/context/detail/fcontext.hpp>
+#include <array>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -12,11 +10,8 @@
 #include <vector>
 
 #include "cuda_runtime.h"
+#include "host/fiber.h"
 #include "host/memory.h"
-
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/common_interface_defs.h>
-#endif
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -28,19 +23,14 @@ namespace sy::cuda_host {
 
 namespace {
 
-namespace context = boost::context::detail;
-
 // As a float, a bf16 and a double NaN, as an integer large: what shared memory holds before it is written.
-constexpr std::uint16_t garbage = 0x7ff7;
+constexpr std::array garbage{std::byte{0xf7}, std::byte{0x7f}};
 void fill_garbage(std::byte* begin, std::byte* end) {
-  for (; begin + sizeof garbage <= end; begin += sizeof garbage) std::memcpy(begin, &garbage, sizeof garbage);
+  for (std::ptrdiff_t i = 0; i < end - begin; ++i) begin[i] = garbage[static_cast<std::size_t>(i) % 2];
 }
 
 constexpr std::size_t max_dynamic_shared = 227 * 1024;  // of an H100
 constexpr std::size_t canary_bytes = 256;
-constexpr std::size_t stack_bytes = 128 * 1024;
-
-// ---- fibers ----
 
 struct Copy {
   std::byte* to;
@@ -48,18 +38,16 @@ struct Copy {
   std::array<std::byte, 16> values;
 };
 
-struct Fiber {
-  context::fcontext_t resume = nullptr;
-  std::byte* stack = nullptr;
-  std::size_t stack_size = 0;
+void run_threads();
+
+// A fiber and the thread that it runs.
+struct Runner {
+  Fiber fiber{run_threads};
   int thread = 0;
   const char* waits_for = nullptr;  // null: it does not wait
   Where where;
-  std::vector<Copy> copies;  // of its thread, under way
+  std::vector<Copy> copies;  // under way
 };
-
-void jump(Fiber& from, Fiber& to);
-void arrived(context::transfer_t transfer);
 
 // Numbers 0..n-1 in another order: a + i b mod n, b without a common factor with n.
 class Order {
@@ -79,10 +67,10 @@ class Order {
 };
 
 struct Warp {
-  unsigned exited = 0;                               // lanes; those that do not exist are among them
-  std::vector<Meeting*> open;                        // not all have arrived
-  std::vector<std::pair<Fiber*, Meeting*>> waiting;  // for an open one
-  std::deque<Meeting> meetings;                      // those in use, and more
+  unsigned exited = 0;                                // lanes; those that do not exist are among them
+  std::vector<Meeting*> open;                         // not all have arrived
+  std::vector<std::pair<Runner*, Meeting*>> waiting;  // for an open one
+  std::deque<Meeting> meetings;                       // those in use, and more
 };
 
 struct Machine {
@@ -92,28 +80,25 @@ struct Machine {
   bool shuffled = true;
 
   Fiber main;
-  Fiber* running = &main;
-  std::deque<Fiber> fibers;
-  std::vector<Fiber*> idle;
-  std::deque<Fiber*> runnable;
+  Runner* running = nullptr;
+  std::deque<Runner> runners;
+  std::vector<Runner*> idle;
+  std::deque<Runner*> runnable;
   std::exception_ptr error;
 
   // of the block
   int started = 0, ended = 0;
   Order warp_order{1, nullptr}, lane_order{1, nullptr};
   std::vector<Warp> warps;
-  std::vector<Fiber*> at_barrier;
+  std::vector<Runner*> at_barrier;
   Where barrier;
 
   std::vector<std::byte> shared;  // with the canary
 
   void run_block();
-  void run_threads();
   void start_thread();
-  void leave(bool idle);
-  Fiber* next();
+  Runner* next();
   [[noreturn]] void stalled();
-  Fiber* new_fiber();
   int warp_threads(std::size_t warp) const { return std::min(32, grid.threads - 32 * static_cast<int>(warp)); }
 };
 Machine machine;
@@ -122,72 +107,20 @@ void set_thread(int thread) {
   threadIdx = {static_cast<unsigned>(thread), 0, 0};
 }
 
-#ifdef __SANITIZE_ADDRESS__
-Fiber* came_from;
-#endif
-
-void jump(Fiber& from, Fiber& to) {
-  machine.running = &to;
-#ifdef __SANITIZE_ADDRESS__
-  void* fake = nullptr;
-  __sanitizer_start_switch_fiber(&fake, to.stack, to.stack_size);
-  came_from = &from;
-  const auto transfer = context::jump_fcontext(to.resume, &from);
-  arrived(transfer);
-  const void* bottom = nullptr;
-  std::size_t size = 0;
-  __sanitizer_finish_switch_fiber(fake, &bottom, &size);
-#else
-  arrived(context::jump_fcontext(to.resume, &from));
-#endif
-  machine.running = &from;
-  set_thread(from.thread);
+// Leaves `from` for another runner, or null, the main fiber.
+void jump(Fiber& from, Runner* to) {
+  machine.running = to;
+  from.jump(to ? to->fiber : machine.main);
 }
 
-// Keeps where the fiber that jumped here goes on.
-void arrived(context::transfer_t transfer) {
-  static_cast<Fiber*>(transfer.data)->resume = transfer.fctx;
-}
-
-void fiber_main(context::transfer_t transfer) {
-  arrived(transfer);
-#ifdef __SANITIZE_ADDRESS__
-  const void* bottom = nullptr;
-  std::size_t size = 0;
-  __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);
-  if (came_from == &machine.main) {
-    machine.main.stack = static_cast<std::byte*>(const_cast<void*>(bottom));
-    machine.main.stack_size = size;
-  }
-#endif
-  machine.run_threads();
-}
-
-Fiber* Machine::new_fiber() {
-  constexpr std::size_t slab = 64;  // stacks mapped at once
-  static std::byte* mapped = nullptr;
-  const std::size_t number = fibers.size();
-  if (number % slab == 0) {
-    void* p =
-        mmap(nullptr, slab * stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) mistake("no memory for the stacks of a block's threads");
-    mapped = static_cast<std::byte*>(p);
-  }
-  Fiber& fiber = fibers.emplace_back();
-  fiber.stack = mapped + number % slab * stack_bytes;
-  // Stacks that all began at the same offset of a page would share few sets of the cache.
-  fiber.stack_size = stack_bytes - number % slab * 5 * 64;
-  fiber.resume = context::make_fcontext(fiber.stack + fiber.stack_size, fiber.stack_size, fiber_main);
-  return &fiber;
-}
-
-// What a fiber does: run a thread, and as long as none that waits can go on, another one.
-void Machine::run_threads() {
+// What a runner does: run a thread, and as long as none that waits can go on, another one.
+void run_threads() {
+  Machine& m = machine;
   for (;;) {
-    while (started < grid.threads && runnable.empty() && !error) start_thread();
-    idle.push_back(running);
-    Fiber* self = running;
-    jump(*self, *next());
+    while (m.started < m.grid.threads && m.runnable.empty() && !m.error) m.start_thread();
+    Runner* self = m.running;
+    m.idle.push_back(self);
+    jump(self->fiber, m.next());
   }
 }
 
@@ -214,27 +147,29 @@ void Machine::start_thread() {
   }
 }
 
-Fiber* Machine::next() {
-  if (error) return &main;
+// Who runs next; null: the main fiber, as all have ended, or nobody can go on.
+Runner* Machine::next() {
+  if (error) return nullptr;
   if (!runnable.empty()) {
-    Fiber* fiber = runnable.front();
+    Runner* runner = runnable.front();
     runnable.pop_front();
-    return fiber;
+    return runner;
   }
-  if (started == grid.threads) return &main;  // all have ended, or nobody can go on
-  if (idle.empty()) return new_fiber();
-  Fiber* fiber = idle.back();
+  if (started == grid.threads) return nullptr;
+  if (idle.empty()) return &runners.emplace_back();
+  Runner* runner = idle.back();
   idle.pop_back();
-  return fiber;
+  return runner;
 }
 
 // The running thread lets others run until it is made runnable.
 void wait(const char* what, Where where) {
-  Fiber& self = *machine.running;
+  Runner& self = *machine.running;
   self.waits_for = what;
   self.where = where;
-  jump(self, *machine.next());
+  jump(self.fiber, machine.next());
   self.waits_for = nullptr;
+  set_thread(self.thread);
 }
 
 void Machine::run_block() {
@@ -242,7 +177,7 @@ void Machine::run_block() {
   warps.resize((static_cast<std::size_t>(grid.threads) + 31) / 32);
   for (std::size_t w = 0; w < warps.size(); ++w) warps[w].exited = warp_threads(w) == 32 ? 0 : ~0u << warp_threads(w);
   fill_garbage(shared.data(), shared.data() + shared.size());
-  jump(main, *next());
+  jump(main, next());
   if (!error && ended < grid.threads) {
     try {
       stalled();
@@ -252,27 +187,26 @@ void Machine::run_block() {
   }
   if (error) {  // what the threads held is lost
     runnable.clear(), idle.clear(), at_barrier.clear(), warps.clear();
-    for (Fiber& fiber : fibers) {
-      fiber.resume = context::make_fcontext(fiber.stack + fiber.stack_size, fiber.stack_size, fiber_main);
-      fiber.waits_for = nullptr;
-      fiber.copies.clear();
-      idle.push_back(&fiber);
+    for (Runner& runner : runners) {
+      runner.fiber.reset();
+      runner.waits_for = nullptr;
+      runner.copies.clear();
+      idle.push_back(&runner);
     }
     std::rethrow_exception(std::exchange(error, nullptr));
   }
-  for (std::size_t i = 0; i < canary_bytes; i += sizeof garbage)
-    if (std::memcmp(shared.data() + grid.shared_bytes + i, &garbage, sizeof garbage) != 0)
-      mistake("the kernel writes byte {} of its {} bytes of dynamic shared memory", grid.shared_bytes + i,
-              grid.shared_bytes);
+  for (std::size_t i = grid.shared_bytes; i < shared.size(); ++i)
+    if (shared[i] != garbage[i % 2])
+      mistake("the kernel writes byte {} of its {} bytes of dynamic shared memory", i, grid.shared_bytes);
 }
 
 void Machine::stalled() {
-  const Fiber* waiting = nullptr;
-  const Fiber* other = nullptr;  // waits elsewhere
-  for (const Fiber& fiber : fibers) {
-    if (fiber.waits_for == nullptr) continue;
-    if (waiting == nullptr) waiting = &fiber;
-    if (fiber.where.line() != waiting->where.line()) other = &fiber;
+  const Runner* waiting = nullptr;
+  const Runner* other = nullptr;  // waits elsewhere
+  for (const Runner& runner : runners) {
+    if (runner.waits_for == nullptr) continue;
+    if (waiting == nullptr) waiting = &runner;
+    if (runner.where.line() != waiting->where.line()) other = &runner;
   }
   if (other)
     mistake("thread {} waits for {} at {}, thread {} for {} at {}: neither comes", waiting->thread, waiting->waits_for,
