@@ -1,7 +1,5 @@
 // Attention and its gradient against a double-precision reference that holds the whole S x S matrix; the
 // reference's gradient against finite differences.
-#include "kernels/cpu/attention.h"
-
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -11,7 +9,9 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
-namespace sy::cpu {
+#include "tests/kernels/op_case.h"
+
+namespace sy::test {
 namespace {
 
 struct Case {
@@ -96,52 +96,109 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
-constexpr Index margin = 64;
-constexpr float untouched = 12345.0f;
-
-// NaN, to find what is left unwritten, between margins that must stay.
-std::vector<float> guarded(Index count) {
-  std::vector<float> v(count + 2 * margin, untouched);
-  std::fill_n(v.begin() + margin, count, std::numeric_limits<float>::quiet_NaN());
-  return v;
-}
-std::vector<float> unguarded(const std::vector<float>& v) {
-  for (Index i = 0; i < margin; ++i) {
-    EXPECT_EQ(v[i], untouched) << "wrote before the output";
-    EXPECT_EQ(v[v.size() - 1 - i], untouched) << "wrote behind the output";
+class Attention : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().available()) GTEST_SKIP() << "no device";
+    backend = GetParam().make();
   }
-  return {v.begin() + margin, v.end() - margin};
-}
 
-Result run(const Case& c, const std::vector<float>& qkv, const std::vector<float>& dout, int threads = 2) {
-  const int before = omp_get_max_threads();
-  omp_set_num_threads(threads);
-  std::vector<float> out = guarded(c.out_size()), lse = guarded(c.B * c.H * c.S), dqkv = guarded(c.qkv_size());
-  attention_forward(c.desc(), c.B, c.S, c.H, c.K, c.hd, qkv.data(), out.data() + margin, lse.data() + margin);
-  attention_backward(c.desc(), c.B, c.S, c.H, c.K, c.hd, dout.data(), qkv.data(), out.data() + margin,
-                     lse.data() + margin, dqkv.data() + margin);
-  omp_set_num_threads(before);
-  return {unguarded(out), unguarded(lse), unguarded(dqkv)};
-}
+  static DType dtype() { return GetParam().dtype; }
+  std::vector<float> random_operand(Index count, unsigned seed, float range = 1.5f) const {
+    std::vector<float> v = random_floats(count, seed, range);
+    if (dtype() == DType::bf16)
+      for (float& x : v) x = float_of_bf16(bf16_of_float(x));
+    return v;
+  }
 
-void expect_near(const std::vector<float>& got, const std::vector<double>& want, double tolerance, const char* what) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < got.size(); ++i)
-    ASSERT_NEAR(got[i], want[i], tolerance * (1 + std::fabs(want[i]))) << what << " at " << i;
-}
+  Result run(const Case& c, const std::vector<float>& qkv, const std::vector<float>& dout, int threads = 2) {
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    const Shape qkv_shape = {c.B, c.S, c.H + 2 * c.K, c.hd}, out_shape = {c.B, c.S, c.H, c.hd};
+    const Guarded q(*backend, qkv_shape, dtype(), qkv), d(*backend, out_shape, dtype(), dout);
+    const Guarded out(*backend, out_shape, dtype()), lse(*backend, {c.B, c.H, c.S}, DType::f32);
+    const Guarded dqkv(*backend, qkv_shape, dtype());
+    backend->attention_forward(c.desc(), q.view, out.view, lse.view);
+    backend->attention_backward(c.desc(), d.view, q.view, out.view, lse.view, dqkv.view);
+    omp_set_num_threads(before);
+    return {out.values(), lse.values(), dqkv.values()};
+  }
 
-void check(const Case& c, float range = 1.5f) {
-  SCOPED_TRACE(testing::Message() << c);
-  const std::vector<float> qkv = random_floats(c.qkv_size(), 1, range), dout = random_floats(c.out_size(), 2);
-  const std::vector<double> dout_exact(dout.begin(), dout.end());
-  const Reference want = reference(c, {qkv.begin(), qkv.end()}, &dout_exact);
-  const Result got = run(c, qkv, dout);
-  expect_near(got.out, want.out, 1e-5, "out");
-  expect_near(got.lse, want.lse, 1e-5, "lse");
-  expect_near(got.dqkv, want.dqkv, 2e-5 * range, "dqkv");
-}
+  void check(const Case& c, float range = 1.5f) {
+    SCOPED_TRACE(testing::Message() << c);
+    const std::vector<float> qkv = random_operand(c.qkv_size(), 1, range), dout = random_operand(c.out_size(), 2);
+    const std::vector<double> dout_exact(dout.begin(), dout.end());
+    const Reference want = reference(c, {qkv.begin(), qkv.end()}, &dout_exact);
+    const Result got = run(c, qkv, dout);
+    expect_near(got.lse, want.lse, 1e-5, "lse");
+    if (dtype() == DType::bf16) {
+      // Single elements may be off by several times what they are rounded by: D is a difference.
+      expect_near_in_sum(got.out, want.out, 4e-3, "out");
+      expect_near_in_sum(got.dqkv, want.dqkv, 7e-3 * range, "dqkv");
+    } else {
+      expect_near(got.out, want.out, 1e-5, "out");
+      expect_near(got.dqkv, want.dqkv, 2e-5 * range, "dqkv");
+    }
+  }
 
-TEST(CpuAttention, TheReferenceGradientMatchesFiniteDifferences) {
+  std::unique_ptr<Backend> backend;
+
+ private:
+  // An operand between margins that must stay. An output starts as NaNs, to find what is left unwritten.
+  struct Guarded {
+    static constexpr Index margin = 64;
+    static constexpr float untouched = 12352.0f;  // in bf16 too
+
+    Backend& backend;
+    Tensor all;
+    View view;
+
+    Guarded(Backend& b, Shape shape, DType type, const std::vector<float>& values = {})
+        : backend(b),
+          all(b.tensor({shape.elements() + 2 * margin}, type)),
+          view(all.view().bytes() + margin * size_of(type), shape, type) {
+      std::vector<float> host(all.view().elements(), untouched);
+      if (values.empty())
+        std::fill_n(host.begin() + margin, shape.elements(), std::numeric_limits<float>::quiet_NaN());
+      else
+        std::copy(values.begin(), values.end(), host.begin() + margin);
+      const Tensor exact = b.tensor(all.shape());
+      b.to_device(host.data(), exact);
+      b.convert(exact, all);
+    }
+    std::vector<float> values() const {
+      const Tensor exact = backend.tensor(all.shape());
+      backend.convert(all, exact);
+      std::vector<float> host(all.view().elements());
+      backend.to_host(exact, host.data());
+      for (Index i = 0; i < margin; ++i) {
+        EXPECT_EQ(host[i], untouched) << "wrote before the output";
+        EXPECT_EQ(host[host.size() - 1 - i], untouched) << "wrote behind the output";
+      }
+      return {host.begin() + margin, host.end() - margin};
+    }
+  };
+
+  static void expect_near(const std::vector<float>& got, const std::vector<double>& want, double tolerance,
+                          const char* what) {
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t i = 0; i < got.size(); ++i)
+      ASSERT_NEAR(got[i], want[i], tolerance * (1 + std::fabs(want[i]))) << what << " at " << i;
+  }
+  static void expect_near_in_sum(const std::vector<float>& got, const std::vector<double>& want, double tolerance,
+                                 const char* what) {
+    ASSERT_EQ(got.size(), want.size());
+    double error = 0, sum = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      error += (got[i] - want[i]) * (got[i] - want[i]);
+      sum += want[i] * want[i];
+    }
+    EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(sum)) << what;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, Attention, testing::ValuesIn(targets), target_name);
+
+TEST(AttentionReference, TheGradientMatchesFiniteDifferences) {
   for (const Case& c : {Case{1, 5, 2, 1, 3}, Case{2, 4, 2, 2, 2, false}, Case{1, 6, 1, 1, 3, true, 2},
                         Case{1, 5, 2, 1, 3, true, 0, 1.5f}, Case{1, 5, 2, 1, 2, false, 3, 2.0f}}) {
     SCOPED_TRACE(testing::Message() << c);
@@ -167,7 +224,7 @@ TEST(CpuAttention, TheReferenceGradientMatchesFiniteDifferences) {
   }
 }
 
-TEST(CpuAttention, EveryCombination) {
+TEST_P(Attention, EveryCombination) {
   for (Index S : {1, 2, 67, 130})
     for (const auto& [H, K] : {std::pair<Index, Index>{3, 3}, {4, 2}, {3, 1}})
       for (bool causal : {true, false})
@@ -175,11 +232,11 @@ TEST(CpuAttention, EveryCombination) {
           for (float softcap : {0.0f, 2.0f}) check({2, S, H, K, 16, causal, window, softcap});
 }
 
-TEST(CpuAttention, HeadWidths) {
-  for (Index hd : {1, 4, 17, 32, 40, 64, 80, 128}) check({1, 67, 2, 1, hd});
+TEST_P(Attention, HeadWidths) {
+  for (Index hd : {1, 4, 17, 32, 40, 64, 80, 96, 128, 150, 192, 256}) check({1, 67, 2, 1, hd});
 }
 
-TEST(CpuAttention, SequencesOfSeveralBlocks) {
+TEST_P(Attention, SequencesOfSeveralBlocks) {
   for (Index S : {256, 257, 530})
     for (const auto& [causal, window] :
          {std::pair<bool, Index>{true, 0}, {false, 0}, {true, 100}, {true, 300}, {false, 230}})
@@ -187,11 +244,11 @@ TEST(CpuAttention, SequencesOfSeveralBlocks) {
   check({1, 700, 1, 1, 8, true, 30, 5.0f});
 }
 
-TEST(CpuAttention, LargeScoresStayFinite) {
+TEST_P(Attention, LargeScoresStayFinite) {
   check({1, 40, 1, 1, 16, true, 0, 0}, 20.0f);
 }
 
-TEST(CpuAttention, NansOfOneCallLeaveNoTraceInTheNext) {
+TEST_P(Attention, NansOfOneCallLeaveNoTraceInTheNext) {
   for (const Case& c : {Case{1, 20, 2, 1, 20}, Case{1, 300, 2, 1, 20}, Case{1, 300, 2, 1, 20, false},
                         Case{1, 400, 2, 1, 20, true, 10}}) {
     run(c, std::vector<float>(c.qkv_size(), std::numeric_limits<float>::quiet_NaN()),
@@ -200,7 +257,7 @@ TEST(CpuAttention, NansOfOneCallLeaveNoTraceInTheNext) {
   }
 }
 
-TEST(CpuAttention, EmptySizes) {
+TEST_P(Attention, EmptySizes) {
   for (const Case& c : {Case{0, 5, 2, 1, 4}, Case{2, 0, 2, 1, 4}}) {
     const Result r = run(c, {}, {});
     EXPECT_TRUE(r.out.empty() && r.lse.empty() && r.dqkv.empty());
@@ -208,19 +265,19 @@ TEST(CpuAttention, EmptySizes) {
 }
 
 // With one kv head, more threads than that share its blocks.
-TEST(CpuAttention, ThreadsChangeNoBit) {
+TEST_P(Attention, ThreadsChangeNoBit) {
   for (const Case& c : {Case{2, 300, 4, 2, 16}, Case{1, 500, 2, 1, 24, true, 250}, Case{1, 300, 3, 1, 8, false, 40},
                         Case{1, 700, 1, 1, 8}}) {
     SCOPED_TRACE(testing::Message() << c);
-    const std::vector<float> qkv = random_floats(c.qkv_size(), 5), dout = random_floats(c.out_size(), 6);
+    const std::vector<float> qkv = random_operand(c.qkv_size(), 5), dout = random_operand(c.out_size(), 6);
     const Result one = run(c, qkv, dout, 1);
     for (int threads : {2, 3, 8}) EXPECT_TRUE(run(c, qkv, dout, threads) == one) << threads << " threads";
   }
 }
 
-TEST(CpuAttention, ASequenceAloneIsBitwiseThatOfTheBatch) {
+TEST_P(Attention, ASequenceAloneIsBitwiseThatOfTheBatch) {
   const Case batch{3, 230, 4, 2, 16}, alone{1, 230, 4, 2, 16};
-  const std::vector<float> qkv = random_floats(batch.qkv_size(), 7), dout = random_floats(batch.out_size(), 8);
+  const std::vector<float> qkv = random_operand(batch.qkv_size(), 7), dout = random_operand(batch.out_size(), 8);
   const Result whole = run(batch, qkv, dout);
   for (Index b = 0; b < batch.B; ++b) {
     const auto part = [b](const std::vector<float>& v) {
@@ -231,9 +288,9 @@ TEST(CpuAttention, ASequenceAloneIsBitwiseThatOfTheBatch) {
   }
 }
 
-TEST(CpuAttention, ACausalRowDoesNotSeeWhatFollows) {
+TEST_P(Attention, ACausalRowDoesNotSeeWhatFollows) {
   const Case longer{1, 300, 2, 1, 16}, shorter{1, 111, 2, 1, 16};
-  const std::vector<float> qkv = random_floats(longer.qkv_size(), 9), dout(longer.out_size());
+  const std::vector<float> qkv = random_operand(longer.qkv_size(), 9), dout(longer.out_size());
   const Result all = run(longer, qkv, dout);
   const Result prefix =
       run(shorter, {qkv.begin(), qkv.begin() + shorter.qkv_size()}, std::vector<float>(shorter.out_size()));
@@ -241,4 +298,4 @@ TEST(CpuAttention, ACausalRowDoesNotSeeWhatFollows) {
 }
 
 }  // namespace
-}  // namespace sy::cpu
+}  // namespace sy::test
