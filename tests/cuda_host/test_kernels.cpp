@@ -294,6 +294,18 @@ TEST_F(HostKernels, SharedMemoryBeginsAsGarbage) {
                  [&] { launch(context, {.threads = 1, .shared_bytes = 101}, fill_dynamic, 102); });
 }
 
+__global__ void read_shared(Index i, Out<float> y) {
+  __shared__ float values[40];
+  values[39] = 1;
+  y[0] = values[i];
+}
+
+TEST_F(HostKernels, BoundsOfSharedArrays) {
+  const View y = memory({1});
+  launch(context, {.threads = 1}, read_shared, 39, out<float>(y));
+  EXPECT_DEATH(launch(context, {.threads = 1}, read_shared, 40, out<float>(y)), "index 40 out of bounds");
+}
+
 TEST_F(HostKernels, MissingBarriersShow) {
   const View y = memory({64}, DType::i32);
   const auto correct = [&](bool wait) {

@@ -178,7 +178,7 @@ T from_float(float x) {
     return __float2bfloat16(x);
 }
 inline float exp2_approx(float x) {
-  return std::exp2(x);
+  return x < -126 ? 0.0f : std::exp2(x);
 }
 
 // ---- within a warp and a block ----
