@@ -13,5 +13,5 @@ if command -v cmake > /dev/null; then
   cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON -DSWITCHYARD_CUDA=ON --log-level=NOTICE >&2
   cmake --build build --parallel "$(nproc)" --target bench_gpu >&2
 fi
-build/bench_gpu --report "$report"
-echo "gpu.sh: written to $report" >&2
+echo "gpu.sh: what is measured is also written to $report" >&2
+exec build/bench_gpu --report "$report"

@@ -80,9 +80,9 @@ struct ModelShape {
 };
 Config config_of(const ModelShape& shape, DType dtype);
 
-// ---- the sections ----
-Section measure_operations(const Setup& setup);
-std::vector<Section> measure_layers(const Setup& setup);
-Section measure_step(const Setup& setup);
+// ---- the parts ----  Each appends sections; where it throws, what it had measured is there.
+void measure_operations(const Setup& setup, std::vector<Section>& sections);
+void measure_layers(const Setup& setup, std::vector<Section>& sections);
+void measure_step(const Setup& setup, std::vector<Section>& sections);
 
 }  // namespace sy::bench

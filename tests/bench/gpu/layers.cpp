@@ -79,7 +79,7 @@ double forward_flops(const ModelShape& shape, DType dtype) {
   return dry_counts(layer.backend()).flops;
 }
 
-Section measure_layer(const Setup& setup, const ModelShape& shape) {
+void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Section>& sections) {
   Layer layer(shape, setup.dtype, setup.make());
   Peer peer(setup.python, setup.script,
             {{"--d-model", shape.d_model},
@@ -100,35 +100,34 @@ Section measure_layer(const Setup& setup, const ModelShape& shape) {
   layer.check();
 
   const double flops = forward_flops(shape, setup.dtype);
-  Section section{
-      "MoE layer: " + shape.name,
-      fmt::format("{}, {} tokens, d_model {}, {} experts of {}, top {}, none dropped, one rank. "
-                  "Gradients of weights are added to in f32.",
-                  info(setup.dtype).name, shape.sequences * shape.seq_len, shape.d_model, shape.experts, shape.d_ff,
-                  shape.top_k),
-      {{.what = "forward", .flops = flops, .seconds = measure(layer.backend(), setup, [&] { layer.forward(); })},
-       {.what = "forward and backward", .flops = 3 * flops, .seconds = spread_of(ours)}}};
+  sections.push_back({"MoE layer: " + shape.name,
+                      fmt::format("{}, {} tokens, d_model {}, {} experts of {}, top {}, none dropped, one rank. "
+                                  "Gradients of weights are added to in f32.\n",
+                                  info(setup.dtype).name, shape.sequences * shape.seq_len, shape.d_model, shape.experts,
+                                  shape.d_ff, shape.top_k),
+                      {}});
+  Section& section = sections.back();
+  section.lines.push_back(
+      {.what = "forward", .flops = flops, .seconds = measure(layer.backend(), setup, [&] { layer.forward(); })});
+  section.lines.push_back({.what = "forward and backward", .flops = 3 * flops, .seconds = spread_of(ours)});
   if (ratio.empty()) {
-    section.about += fmt::format("\nNot compared with PyTorch: {} has none for this device.", setup.python);
-    return section;
+    section.about += fmt::format("Not compared with PyTorch: `{}` has none for this device.", setup.python);
+    return;
   }
   const Spread times = spread_of(ratio);
-  section.about += "\nPyTorch took turns with it: " + peer.hello().dump();
+  section.about += "PyTorch took turns with it: " + peer.hello().dump();
   section.lines.push_back(
       {.what = "the same in PyTorch",
        .flops = 3 * flops,
        .seconds = spread_of(theirs),
        .note = fmt::format("{:.2f} ({:.2f} to {:.2f}) times ours", times.median, times.least, times.most)});
-  return section;
 }
 
 }  // namespace
 
-std::vector<Section> measure_layers(const Setup& setup) {
-  std::vector<Section> sections;
+void measure_layers(const Setup& setup, std::vector<Section>& sections) {
   for (const ModelShape& shape : setup.small ? std::span<const ModelShape>(small_layers) : layers)
-    sections.push_back(measure_layer(setup, shape));
-  return sections;
+    measure_layer(setup, shape, sections);
 }
 
 }  // namespace sy::bench

@@ -3,7 +3,8 @@
 //
 //   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE]
 //
-// Of --backend cpu, f32 is measured; --small shows in seconds that everything runs. Exit code 2: there is no such device.
+// Of --backend cpu, f32 is measured; --small shows in seconds that everything runs. Exit code 1: some of it
+// failed, and the report says what; 2: there is no such device.
 #include <boost/program_options.hpp>
 #include <ctime>
 
@@ -41,23 +42,31 @@ int run(int argc, char** argv) {
   setup.sample_seconds = setup.small ? 0 : 0.3;
   setup.samples = setup.small ? 3 : 7;
 
+  if (!file.empty()) write_file(file, "");  // one that cannot be written is told before the work
+
+  // What was measured is told, and kept in the file, whatever happens to the rest.
   Roofs roofs(setup);
   std::vector<Section> sections;
+  std::string text;
+  bool complete = true;
   roofs.measure();
-  sections.push_back(measure_operations(setup));
-  roofs.measure();
-  for (Section& section : measure_layers(setup)) sections.push_back(std::move(section));
-  roofs.measure();
-  sections.push_back(measure_step(setup));
-  roofs.measure();
-
-  const std::string text = fmt::format(
-      "# {}, {}\n\nMedian, and from least to most, of {} samples of at least {} s. Roofs are measured between "
-      "the sections; shares are of their medians.\n\n{}",
-      device, today(), setup.samples, setup.sample_seconds, report(roofs, sections));
+  for (const auto& part : {measure_operations, measure_layers, measure_step}) {
+    try {
+      part(setup, sections);
+      roofs.measure();
+    } catch (const std::exception& error) {
+      sections.push_back({"Not measured", error.what(), {}});
+      complete = false;
+    }
+    text = fmt::format(
+        "# {}, {}\n\nMedian, and from least to most, of {} samples of at least {} s. Roofs are measured between the "
+        "parts; "
+        "shares are of their medians.\n\n{}",
+        device, today(), setup.samples, setup.sample_seconds, report(roofs, sections));
+    if (!file.empty()) write_file(file, text);
+  }
   fmt::print("{}", text);
-  if (!file.empty()) write_file(file, text);
-  return 0;
+  return complete ? 0 : 1;
 }
 
 }  // namespace

@@ -336,7 +336,7 @@ void add_ends(std::vector<Operation>& all, const Sizes& s) {
 
 }  // namespace
 
-Section measure_operations(const Setup& setup) {
+void measure_operations(const Setup& setup, std::vector<Section>& sections) {
   const Sizes& s = setup.small ? tiny : mixtral;
   std::vector<Operation> all;
   add_products(all, s);
@@ -346,13 +346,13 @@ Section measure_operations(const Setup& setup) {
   add_ends(all, s);
 
   const std::unique_ptr<Backend> backend = setup.make(), dry = make_dry(backend->logits_at_once());
-  Section section{
-      "Operations",
-      fmt::format("{}, {} x {} tokens, d_model {}, {} heads and {} kv heads of {}, {} experts of {}, top {}, "
-                  "vocabulary {} ({} tokens at once).\nWhat is small stays in the cache, above the roof of "
-                  "memory, or is as short as its launch.",
-                  info(setup.dtype).name, s.B, s.S, s.D, s.H, s.K, s.hd, s.E, s.F, s.k, s.V, s.n(*backend)),
-      {}};
+  sections.push_back(
+      {"Operations",
+       fmt::format("{}, {} x {} tokens, d_model {}, {} heads and {} kv heads of {}, {} experts of {}, top {}, "
+                   "vocabulary {} ({} tokens at once).\nWhat is small stays in the cache, above the roof of "
+                   "memory, or is as short as its launch.",
+                   info(setup.dtype).name, s.B, s.S, s.D, s.H, s.K, s.hd, s.E, s.F, s.k, s.V, s.n(*backend)),
+       {}});
   for (const Operation& operation : all) {
     Line line{.what = operation.what};
     {
@@ -366,9 +366,8 @@ Section measure_operations(const Setup& setup) {
     Operands operands(*backend, setup.dtype);
     line.seconds = measure(*backend, setup, operation.prepare(operands));
     fmt::print(stderr, "{}: {:.4g} ms\n", line.what, line.seconds.median * 1e3);
-    section.lines.push_back(line);
+    sections.back().lines.push_back(line);
   }
-  return section;
 }
 
 }  // namespace sy::bench

@@ -99,7 +99,7 @@ std::string Roofs::markdown() const {
 std::string report(const Roofs& roofs, const std::vector<Section>& sections) {
   std::string out = roofs.markdown();
   for (const Section& s : sections)
-    out += fmt::format("\n## {}\n\n{}\n\n{}", s.title, s.about, table_of(roofs, s.lines));
+    out += fmt::format("\n## {}\n\n{}\n{}", s.title, s.about, s.lines.empty() ? "" : "\n" + table_of(roofs, s.lines));
   return out;
 }
 

@@ -101,19 +101,21 @@ double model_flops(const ModelShape& shape, const Setup& setup, Index logits_at_
 
 }  // namespace
 
-Section measure_step(const Setup& setup) {
+void measure_step(const Setup& setup, std::vector<Section>& sections) {
   const auto [shape, arena] = largest(setup);
   Training training(shape, setup, setup.make(), arena);
   const double flops = model_flops(shape, setup, training.backend().logits_at_once()), before = training.loss();
   const ParamCount count = count_params(config_of(shape, setup.dtype), shape.vocab);
-  Section section{
-      "Training step: " + shape.name,
-      fmt::format("{}, {} layers of {} experts, {:.2f} G parameters, {:.2f} G active, vocabulary {}, {} x {} tokens in "
-                  "a micro-batch, one rank.\nForward, backward and optimizer; FLOPs are the model's, nothing counted "
-                  "twice.",
-                  info(setup.dtype).name, shape.layers, shape.experts, static_cast<double>(count.total) / 1e9,
-                  static_cast<double>(count.active) / 1e9, shape.vocab, shape.sequences, shape.seq_len),
-      {}};
+  sections.push_back(
+      {"Training step: " + shape.name,
+       fmt::format(
+           "{}, {} layers of {} experts, {:.2f} G parameters, {:.2f} G active, vocabulary {}, {} x {} tokens in "
+           "a micro-batch, one rank.\nForward, backward and optimizer; FLOPs are the model's, nothing counted "
+           "twice.",
+           info(setup.dtype).name, shape.layers, shape.experts, static_cast<double>(count.total) / 1e9,
+           static_cast<double>(count.active) / 1e9, shape.vocab, shape.sequences, shape.seq_len),
+       {}});
+  Section& section = sections.back();
   for (Index micro_batches : {1, setup.small ? 2 : 8}) {
     const Spread seconds = measure(training.backend(), setup, [&] { training.step(micro_batches); });
     section.lines.push_back(
@@ -126,7 +128,6 @@ Section measure_step(const Setup& setup) {
   const double after = training.loss();
   if (!(after < before)) fail("training on one batch took the loss from {} to {}: it does not learn", before, after);
   section.about += fmt::format("\nOn this one batch the loss went from {:.3f} to {:.3f}.", before, after);
-  return section;
 }
 
 }  // namespace sy::bench
