@@ -234,14 +234,18 @@ class CommNccl final : public Comm {
 };
 
 void Shared::look_for_errors() {
-  for (CommNccl* failed : members) {
-    const ncclResult_t state = failed->state();
-    if (state == ncclSuccess || state == ncclInProgress) continue;
-    const std::string what = failed->describe(failed->under_way());
-    for (CommNccl* member : members) member->abort();
-    members.clear();
-    fail("{} failed: {}: a peer may have died; its own message says why", what, ncclGetErrorString(state));
-  }
+  std::vector<CommNccl*> failed;
+  std::copy_if(members.begin(), members.end(), std::back_inserter(failed),
+               [](const CommNccl* m) { return m->state() != ncclSuccess && m->state() != ncclInProgress; });
+  if (failed.empty()) return;
+  // A lost rank is lost to all of its communicators; the one with a collective under way tells more.
+  const auto telling = std::find_if(failed.begin(), failed.end(), [](const CommNccl* m) { return m->under_way(); });
+  const CommNccl& member = telling != failed.end() ? **telling : *failed.front();
+  const std::string what = fmt::format("{} failed: {}: a peer may have died; its own message says why",
+                                       member.describe(member.under_way()), ncclGetErrorString(member.state()));
+  for (CommNccl* m : members) m->abort();
+  members.clear();
+  throw Failure(what);
 }
 
 }  // namespace

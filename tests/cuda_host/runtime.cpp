@@ -1,6 +1,7 @@
 // The functions of the CUDA runtime, over host/memory.h and host/order.h.
 #include "cuda_runtime.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string_view>
@@ -11,7 +12,14 @@ namespace {
 
 using namespace sy::cuda_host;
 
-int device_count = 8, current_device = 0;
+// Eight, or as many as CUDA_VISIBLE_DEVICES names.
+int visible_devices() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (!visible) return 8;
+  const std::string_view list = visible;
+  return list.empty() ? 0 : 1 + static_cast<int>(std::count(list.begin(), list.end(), ','));
+}
+int device_count = visible_devices(), current_device = 0;
 
 // Pinned host memory, by address.
 std::map<const std::byte*, std::size_t> pinned;

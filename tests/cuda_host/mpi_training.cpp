@@ -1,0 +1,105 @@
+// What a training step asks of a device beside the right numbers: no memory, no waits but those for expert counts, and an end
+// when a rank is lost.
+#include <gtest/gtest.h>
+
+#include "src/model/engine.h"
+#include "src/train/grad_sync.h"
+#include "src/train/memory.h"
+#include "tests/cuda_host/host/control.h"
+#include "tests/mpi_world.h"
+
+namespace sy {
+namespace {
+
+using test::world;
+
+constexpr Index vocab = 37, sequences = 2, length = 12, moe_layers = 2, micro_batches = 2;
+
+Config config_of(const std::vector<std::string>& settings) {
+  return parse_config(R"(
+[model]
+layers = 3
+d_model = 16
+heads = 4
+seq_len = 12
+[moe]
+experts = 8
+first_dense = 1
+d_ff = 12
+shared_experts = 1
+[train]
+micro_batch = 2
+)",
+                      "test", settings);
+}
+
+struct Trained {
+  Config config;
+  Layout layout;
+  Engine engine;
+  GradSync sync;
+  std::vector<std::int32_t> ids = std::vector<std::int32_t>(sequences * length, 5);
+  Index steps = 0;
+
+  Trained(const Config& c, const Layout& l)
+      : config(c),
+        layout(l),
+        engine(c, vocab, make_backend("cuda"), make_mesh(world(), l), true, Index{4} << 20),
+        sync(engine.mesh(), engine.store()) {
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * (3 + world().rank()) % vocab);
+    engine.store().initialize(1);
+  }
+  void step() {
+    const Index tokens = sequences * length * micro_batches * layout.dp();
+    for (Index micro = 0; micro < micro_batches; ++micro)
+      engine.train({sequences, length, ids, ids, tokens, 1, micro_batches}, [&](Index layer) {
+        if (micro + 1 == micro_batches) sync.layer_done(layer);
+      });
+    sync.step(config.train, 1e-3, ++steps);
+  }
+};
+
+TEST(Step, TakesNoMemoryAndWaitsForExpertCountsAlone) {
+  const int n = world().size();
+  for (const Layout& layout : {Layout{n, 1, 1, 1}, Layout{n, 1, n, 1}, Layout{n, n, n, 1}})
+    for (const char* recompute : {"false", "true"})
+      for (const char* dtype : {"f32", "bf16"}) {
+        Trained t(config_of({std::string("--train.recompute=") + recompute, std::string("--run.dtype=") + dtype}),
+                  layout);
+        t.step();
+        t.engine.take_statistics();  // the host has seen all of it
+        const cuda_host::Counters before = cuda_host::counters();
+        t.step();
+        const cuda_host::Counters after = cuda_host::counters();
+        EXPECT_GT(after.launches, before.launches + 100);
+        EXPECT_EQ(after.allocations, before.allocations);
+        EXPECT_EQ(after.frees, before.frees);
+        const Index passes = micro_batches * moe_layers * (t.config.train.recompute ? 2 : 1);
+        EXPECT_EQ(after.waits - before.waits, passes) << layout.str() << " recompute " << recompute;
+        EXPECT_TRUE(std::isfinite(t.sync.norm()));
+      }
+}
+
+// In the last test of the process: no communicator works afterwards.
+TEST(Step, ZLostRankEndsItWithAMessage) {
+  const int n = world().size();
+  if (n == 1) return;
+  Trained t(config_of({}), {n, 1, n, 1});
+  t.step();
+  t.engine.take_statistics();
+  cuda_host::set_nccl_error(6);  // ncclRemoteError
+  try {
+    t.step();
+    t.engine.take_statistics();
+    FAIL() << "the loss of a rank went unnoticed";
+  } catch (const Failure& e) {
+    const std::string what = e.what();
+    for (const std::string& part : {fmt::format("rank {}", world().rank()), fmt::format("{}", (world().rank() + 1) % n),
+                                    std::string("layer 1"), std::string("all-gather"), std::string("forward pass")})
+      EXPECT_NE(what.find(part), std::string::npos) << what;
+  }
+  cuda_host::set_nccl_error(0);
+}
+
+}  // namespace
+}  // namespace sy

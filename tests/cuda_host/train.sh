@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Training on GPUs as a person runs it, on the host's stand-in for them. The third argument is switchyard built with it.
+source "$2/tests/cli/lib/lib.sh"
+on_cuda=$3
+
+mkdir text
+for i in $(seq 1 200); do echo "token $i is sent to expert $((i * 5 % 7)) and then to expert $((i * 3 % 8))" >"text/$i"; done
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.05 --output data
+cat >config.ini <<'INI'
+[model]
+layers = 2
+d_model = 32
+heads = 4
+kv_heads = 2
+seq_len = 24
+[moe]
+experts = 4
+top_k = 2
+d_ff = 24
+bias_rate = 0.01
+[train]
+steps = 4
+global_batch = 8
+micro_batch = 2
+lr = 5e-3
+warmup = 2
+[data]
+path = data
+[run]
+log_every = 2
+checkpoint_every = 2
+INI
+# Ranks that share a card, which NCCL must take to be on different machines.
+cat >shared_card.sh <<'SH'
+#!/usr/bin/env bash
+NCCL_HOSTID=$OMPI_COMM_WORLD_RANK exec "$@"
+SH
+chmod +x shared_card.sh
+loss() { sed -n 's/.*"step":'"$2"',.*"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
+near() { # A B PART
+  awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (part * a) ^ 2) }' || die "$1 is not near $2"
+}
+
+# auto takes the device. In f32 it computes what the CPU does; in bf16, close to it.
+expect_ok "$switchyard" train config.ini --run.dir=cpu --run.backend=cpu
+expect_ok "$on_cuda" train config.ini --run.dir=f32
+expect_output "cuda, "
+near "$(loss cpu 4)" "$(loss f32 4)" 1e-5
+expect_ok "$root/launch/mpirun.sh" 2 ./shared_card.sh "$on_cuda" train config.ini --run.dir=bf16 --run.dtype=bf16 \
+  --parallel.ep=2
+near "$(loss cpu 4)" "$(loss bf16 4)" 1e-2
+
+# A checkpoint of bf16 weights holds the f32 values that they are rounded from: training goes on from it on the CPU, on
+# another layout, and in the other type.
+expect_ok "$switchyard" inspect bf16 --verify
+expect_ok "$switchyard" train config.ini --run.dir=bf16 --run.resume=true --train.steps=5
+expect_ok "$on_cuda" train config.ini --run.dir=bf16 --run.resume=true --train.steps=6 --run.dtype=bf16
+near "$(loss cpu 4)" "$(loss bf16 6)" 0.1
+expect_ok "$on_cuda" evaluate bf16 --json
+on_device=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
+expect_ok "$switchyard" evaluate bf16 --json
+near "$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")" "$on_device" 1e-2
+
+# Without a device, auto takes the CPU, and cuda says what is missing.
+expect_ok env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=auto --train.steps=1
+expect_output "cpu, "
+expect_error "run.backend = cuda" env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=none --run.backend=cuda
+
+# What does not fit is said before anything runs, with what takes the room and what to do.
+expect_error "training needs" "$on_cuda" train config.ini --run.dir=large --train.micro_batch=8 --model.seq_len=12 \
+  --moe.d_ff=1048576
+expect_error "use more ranks" "$on_cuda" train config.ini --run.dir=large --train.micro_batch=8 --moe.d_ff=1048576
+expect_no_file large/checkpoints
+
+# Ranks that share a card end with NCCL's reason, on all ranks, with exit code 1.
+expect_exit 1 env CUDA_VISIBLE_DEVICES=0 "$root/launch/mpirun.sh" 2 "$on_cuda" train config.ini \
+  --run.dir=duplicate
+[[ $err == *"Duplicate GPU"* && $err == *"a GPU of its own"* ]] || die "no word of the duplicate GPU"
