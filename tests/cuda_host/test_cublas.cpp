@@ -1,7 +1,7 @@
 // Products on the host against plain loops, and mistakes in calling for them.
 #include <cublas_v2.h>
 
-#include <cmath>
+#include <array>
 
 #include "host_test.h"
 
@@ -186,8 +186,11 @@ TEST_F(HostCublas, Mistakes) {
   Case gap = c;
   gap.gap = 1;
   expect_mistake("reaches beyond its allocation", [&] { multiply(gap, a, b, y); });
-  gap.gap = -1;
-  EXPECT_EQ(multiply(gap, a, b, y), CUBLAS_STATUS_INVALID_VALUE);
+  for (const auto& [lda, ldb, ldc] : {std::array{6, 11, 7}, std::array{7, 10, 7}, std::array{7, 11, 6}})
+    EXPECT_EQ(
+        cublasGemmEx(handle, c.op_a, c.op_b, 7, 5, 11, &c.alpha, a.bytes(), CUDA_R_32F, lda, b.bytes(), CUDA_R_32F, ldb,
+                     &c.beta, y.bytes(), CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        CUBLAS_STATUS_INVALID_VALUE);
   Case mixed = c;
   mixed.type_of_c = DType::bf16;
   EXPECT_EQ(multiply(mixed, a, b, y), CUBLAS_STATUS_NOT_SUPPORTED);

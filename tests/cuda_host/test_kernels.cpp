@@ -171,6 +171,12 @@ TEST_F(HostKernels, OperandsAreWhatTheySay) {
   expect_mistake("is given f32 [8] as bf16", [&] { in<bf16>(x); });
   expect_mistake(
       "as In", [&] { run_one(context, [x = in<float>(x.rows(0, 5)), y = out<float>(x.rows(4, 4))] { y[3] = x[0]; }); });
+  expect_mistake("as In", [&] {
+    run_one(context, [x = in<float>(x.rows(0, 5)), y = out<float>(x.rows(4, 4))] {
+      y[3] = 0;
+      (void)x[0];
+    });
+  });
   run_one(context, [x = in<float>(x.rows(0, 4)), y = out<float>(x.rows(4, 4))] { y[3] = x[0]; });
   expect_mistake("the host itself", [&] { (void)in<float>(x)[0]; });
 }

@@ -56,6 +56,15 @@ TEST_F(HostStreams, ReadsMayBeAtOnceAndPartsAreApart) {
   expect_mistake("which reads it", [&] { set_all(context, x.rows(7, 8), 2); });  // one row of each
 }
 
+TEST_F(HostStreams, PartsBecomeOneAgain) {
+  const View x = upload(std::vector<float>(16, 1)), y = memory({8});
+  set_all(context, x.rows(0, 4), 2);
+  set_all(context, x.rows(8, 4), 2);
+  cudaStreamSynchronize(context.stream);
+  set_all(context, x, 3);
+  expect_mistake("which writes it", [&] { copy_all(other, x.rows(8, 8), y); });
+}
+
 TEST_F(HostStreams, EventsCarryTheOrder) {
   const View x = memory({8}), y = memory({8});
   const cudaEvent_t ready = event(), done = event();

@@ -136,12 +136,7 @@ void Machine::start_thread() {
     (*thread)();
     if (!running->copies.empty()) mistake("the thread ends without waiting for its copies to shared memory");
     ++ended;
-    Warp& w = warps[warp];
-    w.exited |= 1u << lane;
-    for (const Meeting* meeting : w.open)
-      if (meeting->mask >> lane & 1)
-        mistake("lane {} of warp {} has ended, and others wait for it in the exchange at {}", lane, warp,
-                text(meeting->where));
+    warps[warp].exited |= 1u << lane;
   } catch (...) {
     error = std::current_exception();
   }
