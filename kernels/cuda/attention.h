@@ -16,7 +16,7 @@ namespace sy::cuda::attention {
 constexpr float log2_e = 1.44269504088896340736f;
 constexpr float ln_2 = 0.69314718055994530942f;
 
-// Positions [begin, end). They have 32 bits, which spares registers; elements are counted with 64.
+// Positions [begin, end).
 struct Span {
   int begin, end;
 };
@@ -28,10 +28,10 @@ struct Rows {
   Index stride;
 };
 
-// A call. Positions see each other as kernels/cpu/attention.h says.
+// A call. Positions see each other as kernels/cpu/attention.h says. Sizes, positions and heads have 32 bits, which spares
+// registers; elements are counted with 64.
 struct Sizes {
-  Index B, H, K, hd;
-  int S;
+  int B, S, H, K, hd;
   int window;  // at most S; none: S
   bool causal;
   bool packs;  // all rows of heads can be moved in packs
@@ -40,11 +40,11 @@ struct Sizes {
   float scale, inner, outer;
 
   Sizes(const AttentionDesc& desc, ConstView qkv, ConstView out)
-      : B(out.dim(0)),
-        H(out.dim(2)),
-        K((qkv.dim(2) - H) / 2),
-        hd(out.dim(3)),
-        S(static_cast<int>(out.dim(1))),
+      : B(size(out.dim(0))),
+        S(size(out.dim(1))),
+        H(size(out.dim(2))),
+        K((size(qkv.dim(2)) - H) / 2),
+        hd(size(out.dim(3))),
         window(desc.window > 0 && desc.window < S ? static_cast<int>(desc.window) : S),
         causal(desc.causal),
         packs(false),
@@ -52,27 +52,30 @@ struct Sizes {
         scale(desc.scale),
         inner(capped ? desc.scale / desc.softcap : 0.0f),
         outer(log2_e * (capped ? desc.softcap : desc.scale)) {
-    SY_ASSERT(out.dim(1) < 1 << 30, "{} positions", out.dim(1));
     SY_ASSERT(scale > 0, "scores times {}", scale);  // the largest product is that of the largest score
   }
+  static int size(Index n) {
+    SY_ASSERT(n < 1 << 30, "attention with a dimension of {}", n);
+    return static_cast<int>(n);
+  }
 
-  __device__ Index group() const { return H / K; }
+  __device__ int group() const { return H / K; }
   // Of qkv: [B, S, H + 2K, hd], and of out: [B, S, H, hd].
   template <class P>
-  __device__ Rows<P> query(P qkv, Index b, Index head) const {
-    return {qkv + (b * S * (H + 2 * K) + head) * hd, (H + 2 * K) * hd};
+  __device__ Rows<P> query(P qkv, int b, int head) const {
+    return {qkv + (Index{b} * S * (H + 2 * K) + head) * hd, Index{H + 2 * K} * hd};
   }
   template <class P>
-  __device__ Rows<P> key(P qkv, Index b, Index kv_head) const {
+  __device__ Rows<P> key(P qkv, int b, int kv_head) const {
     return query(qkv, b, H + kv_head);
   }
   template <class P>
-  __device__ Rows<P> value(P qkv, Index b, Index kv_head) const {
+  __device__ Rows<P> value(P qkv, int b, int kv_head) const {
     return query(qkv, b, H + K + kv_head);
   }
   template <class P>
-  __device__ Rows<P> output(P out, Index b, Index head) const {
-    return {out + (b * S * H + head) * hd, H * hd};
+  __device__ Rows<P> output(P out, int b, int head) const {
+    return {out + (Index{b} * S * H + head) * hd, Index{H} * hd};
   }
 
   // What a query sees, and what sees a key.
@@ -207,7 +210,7 @@ __device__ void multiply_transposed(float (&c)[M][N][4], const float* a, const f
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   a += lane / 4 * pitch<float>(width);
   b += lane % 4 * 2 * pitch<float>(width);
-#pragma unroll 2
+#pragma unroll 1
   for (int k = 0; k < width; k += 4) {
     Pack<float, 4> left[M][2];
 #pragma unroll
@@ -228,45 +231,65 @@ __device__ void multiply_transposed(float (&c)[M][N][4], const float* a, const f
   }
 }
 
-// C += A B.  a: [16 M, 8 N] of the warp, as it was computed; for bf16 it is rounded. b: [8 N, width] a tile.
-// scratch: scratch_size elements of shared memory for the warp alone.
+// C: [16 M, 8 N] of a warp, rounded to T, as the A of another product.
+template <class T, int M, int N>
+struct Left;
+
+template <int M, int N>
+struct Left<bf16, M, N> {
+  static constexpr int shared_size = 0;
+  std::uint32_t parts[M][N / 2][4];
+
+  __device__ Left(const float (&c)[M][N][4], bf16*) {
+    // The layouts are such that two parts of C are one of A.
+    each<M, N>([&](int m, int n, int i) {
+      if (i % 2 == 0) parts[m][n / 2][n % 2 * 2 + i / 2] = bf16_pair(c[m][n][i], c[m][n][i + 1]);
+    });
+  }
+};
+// In shared memory: shared_size elements for the warp alone.
+template <int M, int N>
+struct Left<float, M, N> {
+  static constexpr int shared_size = 16 * M * pitch<float>(8 * N);
+  const float* rows;
+
+  __device__ Left(const float (&c)[M][N][4], float* shared) : rows(shared) {
+    __syncwarp();  // the one before has been read
+    each<M, N>([&](int m, int n, int i) { shared[row_of(m, i) * pitch<float>(8 * N) + column_of(n, i)] = c[m][n][i]; });
+    __syncwarp();
+  }
+};
+
+// C += A B.  a: [16 M, 8 N] of the warp, b: [8 N, 8 W] a tile.
 template <int M, int N, int W>
-__device__ void multiply(float (&c)[M][W][4], const float (&a)[M][N][4], const bf16* b, bf16*) {
+__device__ void multiply(float (&c)[M][W][4], const Left<bf16, M, N>& a, const bf16* b) {
   constexpr int width = 8 * W;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   b += lane % 16 * pitch<bf16>(width) + lane / 16 * 8;
 #pragma unroll
-  for (int k = 0; k < N; k += 2) {  // the layouts of C and A are such that two parts of C are one of A
-    std::uint32_t left[M][4], right[4];
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) left[m][i] = bf16_pair(a[m][k + i / 2][i % 2 * 2], a[m][k + i / 2][i % 2 * 2 + 1]);
+  for (int k = 0; k < N / 2; ++k)
 #pragma unroll
     for (int n = 0; n < W; n += 2) {
-      load_matrices_transposed(right, b + 8 * k * pitch<bf16>(width) + 8 * n);
+      std::uint32_t right[4];
+      load_matrices_transposed(right, b + 16 * k * pitch<bf16>(width) + 8 * n);
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        mma(c[m][n], left[m], right[0], right[1]);
-        mma(c[m][n + 1], left[m], right[2], right[3]);
+        mma(c[m][n], a.parts[m][k], right[0], right[1]);
+        mma(c[m][n + 1], a.parts[m][k], right[2], right[3]);
       }
     }
-  }
 }
 template <int M, int N, int W>
-__device__ void multiply(float (&c)[M][W][4], const float (&a)[M][N][4], const float* b, float* scratch) {
+__device__ void multiply(float (&c)[M][W][4], const Left<float, M, N>& a, const float* b) {
   constexpr int width = 8 * W;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  __syncwarp();  // scratch has been read
-  each<M, N>([&](int m, int n, int i) { scratch[row_of(m, i) * pitch<float>(8 * N) + column_of(n, i)] = a[m][n][i]; });
-  __syncwarp();
-  scratch += lane / 4 * pitch<float>(8 * N);
+  const float* const rows = a.rows + lane / 4 * pitch<float>(8 * N);
   b += lane % 4 * 2;
 #pragma unroll 1
   for (int k = 0; k < 8 * N; k += 4) {
     Pack<float, 4> left[M][2];
 #pragma unroll
-    for (int row = 0; row < 2 * M; ++row) left[row / 2][row % 2] = load<4>(scratch, 8 * row * pitch<float>(8 * N) + k);
+    for (int row = 0; row < 2 * M; ++row) left[row / 2][row % 2] = load<4>(rows, 8 * row * pitch<float>(8 * N) + k);
 #pragma unroll
     for (int e = 0; e < 4; ++e)
 #pragma unroll
@@ -288,9 +311,9 @@ template <class T, int width, int M_, int warps_, int cols_, int resident, int p
 struct Tiles {
   static constexpr int M = M_, cols = cols_;
   static constexpr int threads = warps_ * warp_size, rows = 16 * M * warps_;
-  // For multiply(): of a warp.
-  static constexpr int scratch_size = std::is_same_v<T, float> ? 16 * M * pitch<T>(cols) : 0;
-  static constexpr int shared_elements = (resident * rows + passing * cols) * pitch<T>(width) + warps_ * scratch_size;
+  using Left = attention::Left<T, M, cols / 8>;
+  static constexpr int shared_elements =
+      (resident * rows + passing * cols) * pitch<T>(width) + warps_ * Left::shared_size;
   static_assert(shared_elements * sizeof(T) <= 160 * 1024);  // an A100 has 163 KiB for a block
 };
 

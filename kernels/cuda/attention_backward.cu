@@ -16,10 +16,10 @@ using namespace attention;
 
 // The heads of one call: all, or as many kv heads as the workspace holds D for, with the query heads that read them.
 struct Heads {
-  Index first_kv, kv_heads;
-  Index group;
-  __device__ Index count() const { return kv_heads * group; }
-  __device__ Index first() const { return first_kv * group; }
+  int first_kv, kv_heads;
+  int group;
+  __device__ int count() const { return kv_heads * group; }
+  __device__ int first() const { return first_kv * group; }
 };
 
 // D: [B, heads, S], a block for each token, whose heads its warps take in turn.
@@ -27,7 +27,7 @@ template <class T, int N>
 __global__ void deltas(const Sizes z, const Heads heads, In<T> dout, In<T> out, Out<float> delta) {
   const int warps = static_cast<int>(blockDim.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
   const Index token = blockIdx.x, b = token / z.S, position = token % z.S;
-  for (Index head = threadIdx.x / warp_size; head < heads.count(); head += warps) {
+  for (int head = static_cast<int>(threadIdx.x) / warp_size; head < heads.count(); head += warps) {
     const Index row = (token * z.H + heads.first() + head) * z.hd;
     float sum = 0;
     for (Index i = lane * N; i < z.hd; i += warp_size * N) {
@@ -76,7 +76,7 @@ __device__ void load_stats(float* stats, In<float> lse, In<float> delta, int fir
 // The next Y arrives while this one is used, the next W during dS Y.
 template <class T, int width, Wanted wanted>
 __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
-    backward(const Sizes z, const Heads heads, Index tiles, In<T> dout, In<T> qkv, In<float> lse, In<float> delta,
+    backward(const Sizes z, const Heads heads, int tiles, In<T> dout, In<T> qkv, In<float> lse, In<float> delta,
              Out<T> dqkv) {
   using B = Backward<T, width, wanted>;
   using Of = typename B::Of;
@@ -84,13 +84,12 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
 
   // Of all blocks, the rows that see most, or are seen most, go first.
-  const Index blocks_heads = B::of_keys ? heads.kv_heads : heads.count();
-  const int tile = static_cast<int>(blockIdx.x % tiles),
-            first = (B::of_keys ? tile : static_cast<int>(tiles) - 1 - tile) * Of::rows;
-  const Index b = blockIdx.x / tiles / blocks_heads, block_head = blockIdx.x / tiles % blocks_heads;
-  const Index kv_head = heads.first_kv + (B::of_keys ? block_head : block_head / heads.group);
-  const Index first_head = B::of_keys ? kv_head * heads.group : heads.first() + block_head;
-  const Index end_head = first_head + (B::of_keys ? heads.group : 1);
+  const int block = static_cast<int>(blockIdx.x), block_heads = B::of_keys ? heads.kv_heads : heads.count();
+  const int first = (B::of_keys ? block % tiles : tiles - 1 - block % tiles) * Of::rows;
+  const int b = block / tiles / block_heads, block_head = block / tiles % block_heads;
+  const int kv_head = heads.first_kv + (B::of_keys ? block_head : block_head / heads.group);
+  const int first_head = B::of_keys ? kv_head * heads.group : heads.first() + block_head;
+  const int end_head = first_head + (B::of_keys ? heads.group : 1);
   const auto seen = [&](int row) { return B::of_keys ? z.queries(row) : z.keys(row); };
   const int last = min(first + Of::rows, z.S) - 1, warp_first = first + warp * 16 * M;
   const int begin = seen(first).begin / Of::cols * Of::cols, end = seen(last).end;
@@ -100,21 +99,21 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
   T* const u = x + Of::rows * pitch<T>(width);
   T* const y = x + B::resident * Of::rows * pitch<T>(width);  // two tiles
   T* const w = y + 2 * tile_of_cols;
-  T* const scratch = w + tile_of_cols + warp * Of::scratch_size;
+  T* const scratch = w + tile_of_cols + warp * Of::Left::shared_size;
   float* const stats = reinterpret_cast<float*>(x + Of::shared_elements);
   T* const warp_x = x + warp * 16 * M * pitch<T>(width);
   T* const warp_u = u + warp * 16 * M * pitch<T>(width);
 
-  const auto load_query_stats = [&](int which, Index head, int from) {
-    load_stats<B::queries, Of::threads>(stats + 2 * which * B::queries, lse + (b * z.H + head) * z.S,
-                                        delta + (b * heads.count() + head - heads.first()) * z.S, from, z.S);
+  const auto load_query_stats = [&](int which, int head, int from) {
+    load_stats<B::queries, Of::threads>(stats + 2 * which * B::queries, lse + (Index{b} * z.H + head) * z.S,
+                                        delta + (Index{b} * heads.count() + head - heads.first()) * z.S, from, z.S);
   };
-  const auto load_y = [&](int which, Index head, int from) {
+  const auto load_y = [&](int which, int head, int from) {
     load_tile<Of::cols, width, Of::threads>(y + which * tile_of_cols,
                                             B::of_keys ? z.query(qkv, b, head) : z.key(qkv, b, kv_head), from, z);
     if (B::of_keys) load_query_stats(which, head, from);
   };
-  const auto load_w = [&](Index head, int from) {
+  const auto load_w = [&](int head, int from) {
     load_tile<Of::cols, width, Of::threads>(w, B::of_keys ? z.output(dout, b, head) : z.value(qkv, b, kv_head), from,
                                             z);
   };
@@ -125,14 +124,13 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
     load_tile<Of::rows, width, Of::threads>(u, B::of_keys ? z.value(qkv, b, kv_head) : z.output(dout, b, first_head),
                                             first, z);
   if (!B::of_keys) load_query_stats(0, first_head, first);
-  Index head = first_head;
-  int col = begin;
+  int head = first_head, col = begin;
   load_y(0, head, col);
   load_w(head, col);
 
   float dx[M][W][4] = {}, dv[M][W][4] = {};
   for (int which = 0;; which ^= 1) {
-    const Index next_head = col + Of::cols < end ? head : head + 1;
+    const int next_head = col + Of::cols < end ? head : head + 1;
     const int next_col = next_head == head ? col + Of::cols : begin;
     const bool more = next_head < end_head;
     wait_async();
@@ -162,10 +160,10 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
       });
     each<M, N>([&](int m, int n, int i) { ds[m][n][i] *= p[m][n][i]; });
 
-    if (B::through_values) multiply(dv, p, w, scratch);
+    if (B::through_values) multiply(dv, typename Of::Left(p, scratch), w);
     __syncthreads();
     if (more) load_w(next_head, next_col);
-    if (B::through_scores) multiply(dx, ds, this_y, scratch);
+    if (B::through_scores) multiply(dx, typename Of::Left(ds, scratch), this_y);
     if (!more) break;
     head = next_head, col = next_col;
   }
@@ -186,8 +184,8 @@ void launch_backward(Context& context, const Sizes& z, const Heads& heads, Const
          {.x = tiles * z.B * heads.kv_heads * (B::of_keys ? 1 : heads.group),
           .threads = B::Of::threads,
           .shared_bytes = B::shared_bytes},
-         backward<T, width, wanted>, z, heads, tiles, in<T>(dout), in<T>(qkv), in<float>(lse), in<float>(delta),
-         out<T>(dqkv));
+         backward<T, width, wanted>, z, heads, static_cast<int>(tiles), in<T>(dout), in<T>(qkv), in<float>(lse),
+         in<float>(delta), out<T>(dqkv));
 }
 
 // All heads of the views, or those of `heads`. delta: [B, heads, S], to be computed.
@@ -198,7 +196,7 @@ void backward_part(Context& context, const AttentionDesc& desc, const Heads& hea
     Sizes z(desc, qkv, out);
     z.packs = true;
     for (ConstView v : {dout, qkv, out, ConstView(dqkv)}) z.packs &= aligned<T, pack_size<T>>(v, z.hd);
-    launch(context, Grid{.x = z.B * z.S}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, in<T>(dout), in<T>(out),
+    launch(context, Grid{.x = Index{z.B} * z.S}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, in<T>(dout), in<T>(out),
            cuda::out<float>(delta));
     with_width(z.hd, [&](auto width) {
       const auto run = [&](auto wanted) {
@@ -221,11 +219,13 @@ void attention_backward(Context& context, const AttentionDesc& desc, ConstView d
                         ConstView lse, View dqkv) {
   const Sizes all(desc, qkv, out);
   // The sequences and kv heads whose D fits the workspace: all heads of some sequences, or some of one.
-  const Index group = all.H / all.K, fit = context.workspace_bytes / (group * all.S * size_of(DType::f32));
-  const Index step_b = std::clamp<Index>(fit / all.K, 1, all.B), step_kv = std::clamp<Index>(fit, 1, all.K);
-  for (Index b = 0; b < all.B; b += step_b)
-    for (Index kv = 0; kv < all.K; kv += step_kv) {
-      const Index batch = std::min(step_b, all.B - b);
+  const int group = all.H / all.K;
+  const Index fit = context.workspace_bytes / (Index{group} * all.S * size_of(DType::f32));
+  const int step_b = static_cast<int>(std::clamp<Index>(fit / all.K, 1, all.B));
+  const int step_kv = static_cast<int>(std::clamp<Index>(fit, 1, all.K));
+  for (int b = 0; b < all.B; b += step_b)
+    for (int kv = 0; kv < all.K; kv += step_kv) {
+      const int batch = std::min(step_b, all.B - b);
       const Heads heads{kv, std::min(step_kv, all.K - kv), group};
       const View delta = Workspace(context).take({batch, heads.kv_heads * group, all.S}, DType::f32);
       backward_part(context, desc, heads, dout.rows(b, batch), qkv.rows(b, batch), out.rows(b, batch),

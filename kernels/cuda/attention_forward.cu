@@ -38,19 +38,20 @@ __device__ float row_sum(float x) {
 // softmax (Milakov and Gimelshein, 2018). Keys arrive while the values before them are used, values while the keys are.
 template <class T, int width>
 __global__ void __launch_bounds__(Forward<T, width>::Of::threads)
-    forward(const Sizes z, Index tiles, In<T> qkv, Out<T> out, Out<float> lse) {
+    forward(const Sizes z, int tiles, In<T> qkv, Out<T> out, Out<float> lse) {
   using Of = typename Forward<T, width>::Of;
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
-  const Index b = blockIdx.x / tiles / z.H, head = blockIdx.x / tiles % z.H, kv_head = head / z.group();
-  const int first = static_cast<int>(tiles - 1 - blockIdx.x % tiles) * Of::rows;  // the queries that see most go first
+  const int block = static_cast<int>(blockIdx.x), b = block / tiles / z.H, head = block / tiles % z.H;
+  const int kv_head = head / z.group();
+  const int first = (tiles - 1 - block % tiles) * Of::rows;  // the queries that see most go first
   const int last = min(first + Of::rows, z.S) - 1, warp_first = first + warp * 16 * M;
   const auto keys = z.key(qkv, b, kv_head), values = z.value(qkv, b, kv_head);
 
   T* const q = reinterpret_cast<T*>(dynamic_shared());
   T* const k = q + Of::rows * pitch<T>(width);
   T* const v = k + Of::cols * pitch<T>(width);
-  T* const scratch = v + Of::cols * pitch<T>(width) + warp * Of::scratch_size;
+  T* const scratch = v + Of::cols * pitch<T>(width) + warp * Of::Left::shared_size;
   T* const warp_q = q + warp * 16 * M * pitch<T>(width);
 
   float o[M][W][4] = {};
@@ -90,18 +91,19 @@ __global__ void __launch_bounds__(Forward<T, width>::Of::threads)
       s[m][n][i] = exp2_approx(z.outer * s[m][n][i] - shift[m][i / 2]);
       total[m][i / 2] += s[m][n][i];
     });
+    const typename Of::Left p(s, scratch);
 
     wait_async();
     __syncthreads();
     if (key + Of::cols < seen.end) load_tile<Of::cols, width, Of::threads>(k, keys, key + Of::cols, z);
-    multiply(o, s, v, scratch);
+    multiply(o, p, v);
   }
 
   each_row<M>([&](int m, int half) {
     const float sum = row_sum(total[m][half]);
     const int query = warp_first + row_of(m, 2 * half);
     if (lane % 4 == 0 && query < z.S)
-      lse[(b * z.H + head) * z.S + query] = (z.outer * largest[m][half] + log2f(sum)) * ln_2;
+      lse[(Index{b} * z.H + head) * z.S + query] = (z.outer * largest[m][half] + log2f(sum)) * ln_2;
     scale_row(o, m, half, 1 / sum);
   });
   store_tile(o, warp_q, z.output(out, b, head), warp_first, z);
@@ -121,7 +123,7 @@ void attention_forward(Context& context, const AttentionDesc& desc, ConstView qk
              {.x = tiles * z.B * z.H,
               .threads = Of::threads,
               .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
-             forward<T, width>, z, tiles, in<T>(qkv), cuda::out<T>(out), cuda::out<float>(lse));
+             forward<T, width>, z, static_cast<int>(tiles), in<T>(qkv), cuda::out<T>(out), cuda::out<float>(lse));
     });
   });
 }
