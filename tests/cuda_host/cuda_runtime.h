@@ -30,13 +30,6 @@
 // of a "section type conflict". Alignment goes first: alignas(16) __shared__ float x[4].
 #define __shared__ static __attribute__((section("sy_shared"), used))
 
-struct uint3 {
-  unsigned x, y, z;
-};
-struct dim3 {
-  unsigned x = 1, y = 1, z = 1;
-  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
-};
 struct alignas(8) float2 {
   float x, y;
 };
@@ -74,9 +67,6 @@ inline int4 make_int4(int x, int y, int z, int w) {
   return {x, y, z, w};
 }
 
-// Those of the thread that runs (block.cpp).
-extern uint3 threadIdx, blockIdx;
-extern dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
 // ---- within a block ----

@@ -212,10 +212,6 @@ void Machine::stalled() {
 
 }  // namespace
 
-int lane() {
-  return static_cast<int>(threadIdx.x % 32);
-}
-
 std::byte* dynamic_shared() {
   return machine.shared.data();
 }

@@ -10,6 +10,17 @@
 
 #include "host/order.h"
 
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+// Those of the thread that runs.
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+
 namespace sy::cuda_host {
 
 struct Grid {
@@ -22,7 +33,9 @@ void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thr
 
 // ---- for the thread that runs ----
 
-int lane();
+inline int lane() {
+  return static_cast<int>(threadIdx.x % 32);
+}
 std::byte* dynamic_shared();
 void block_barrier(Where where);
 
@@ -55,11 +68,10 @@ class Exchange {
   ~Exchange() { meeting_.left |= 1u << lane(); }
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
-  T operator[](int lane) const {
-    if (lane < 0 || lane >= 32 || !(meeting_.mask >> lane & 1)) bad_lane(meeting_, lane);
-    T share;
-    __builtin_memcpy(&share, meeting_.shares[static_cast<std::size_t>(lane)].data(), sizeof(T));
-    return share;
+  const T& operator[](int lane) const {
+    if (lane < 0 || lane >= 32 || !(meeting_.mask >> lane & 1)) [[unlikely]]
+      bad_lane(meeting_, lane);
+    return *reinterpret_cast<const T*>(meeting_.shares[static_cast<std::size_t>(lane)].data());
   }
 
  private:
