@@ -1,0 +1,45 @@
+// Operations whose workspace is too small for all that they would keep in it: they split their work and give the same bits.
+#include "host_test.h"
+#include "kernels/cuda/ops.h"
+
+namespace sy::cuda {
+namespace {
+
+class WorkspaceTest : public HostTest {
+ protected:
+  void give(Index bytes) {
+    context.workspace = memory({bytes}, DType::u8).bytes();
+    context.workspace_bytes = bytes;
+  }
+};
+
+// It keeps a number for each row of each head.
+TEST_F(WorkspaceTest, AttentionTakesSomeSequencesOrSomeHeadsAtOnce) {
+  constexpr Index batch = 3, positions = 64, heads = 6, kv_heads = 3, width = 8, row_bytes = positions * sizeof(float);
+  const Shape qkv_shape = {batch, positions, heads + 2 * kv_heads, width}, out_shape = {batch, positions, heads, width};
+  std::vector<float> values(static_cast<std::size_t>(qkv_shape.elements()));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7919 % 1000) / 500 - 1;
+  const View qkv = upload(values).reshape(qkv_shape);
+  values.resize(static_cast<std::size_t>(out_shape.elements()));
+  const View dout = upload(values).reshape(out_shape), out = memory(out_shape), lse = memory({batch, heads, positions});
+  const AttentionDesc desc = {0.4f};
+  attention_forward(context, desc, qkv, out, lse);
+
+  const auto gradient = [&](Index rows) {
+    give(rows * row_bytes);
+    const View dqkv = memory(qkv_shape);
+    attention_backward(context, desc, dout, qkv, out, lse, dqkv);
+    return download<float>(dqkv);
+  };
+  const std::vector<float> whole = gradient(batch * heads);
+  // Two sequences and then one; two kv heads and then one; one.
+  for (Index rows : {2 * heads + 1, heads - 1, Index{2}}) {
+    const auto before = cuda_host::counters().launches;
+    EXPECT_TRUE(gradient(rows) == whole) << rows << " rows";
+    EXPECT_GE(cuda_host::counters().launches - before, 6) << rows << " rows";
+  }
+  EXPECT_THROW(gradient(1), std::logic_error);
+}
+
+}  // namespace
+}  // namespace sy::cuda
