@@ -196,8 +196,8 @@ void backward_part(Context& context, const AttentionDesc& desc, const Heads& hea
     Sizes z(desc, qkv, out);
     z.packs = true;
     for (ConstView v : {dout, qkv, out, ConstView(dqkv)}) z.packs &= aligned<T, pack_size<T>>(v, z.hd);
-    launch(context, Grid{.x = Index{z.B} * z.S}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, in<T>(dout), in<T>(out),
-           cuda::out<float>(delta));
+    launch(context, Grid{.x = Index{z.B} * z.S}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, in<T>(dout),
+           in<T>(out), cuda::out<float>(delta));
     with_width(z.hd, [&](auto width) {
       const auto run = [&](auto wanted) {
         launch_backward<T, width, wanted>(context, z, heads, dout, qkv, lse, delta, dqkv);
