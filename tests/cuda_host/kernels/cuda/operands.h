@@ -1,4 +1,4 @@
-// Stands where the real kernels/cuda/device.h is not: the same interface, and operands that check every access: bounds of
+// Stands where the real kernels/cuda/operands.h is not: the same interface, and operands that check every access: bounds of
 // the view that they were made from, alignment, initialised memory, the order of streams, other blocks (host/memory.h).
 #pragma once
 
@@ -16,8 +16,6 @@ namespace sy::cuda {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int warp_size = 32;
-
 // ---- operands ----
 
 template <class T, int N>
@@ -26,9 +24,6 @@ struct alignas(sizeof(T) * N) Pack {
   T& operator[](int i) { return values[i]; }
   const T& operator[](int i) const { return values[i]; }
 };
-template <class T>
-constexpr int pack_size = 16 / static_cast<int>(sizeof(T));
-
 }  // namespace sy::cuda
 
 namespace sy::cuda_host {
@@ -157,62 +152,8 @@ void load_async(T* y, const In<T>& x, Index i, bool used = true) {
 inline void wait_async() {
   cuda_host::wait_for_copies();
 }
-template <class T, int N>
-bool aligned(ConstView v, Index width) {
-  return reinterpret_cast<std::uintptr_t>(v.bytes()) % (sizeof(T) * N) == 0 && width % N == 0;
-}
-
-// ---- numbers ----
-
-inline float to_float(float x) {
-  return x;
-}
-inline float to_float(bf16 x) {
-  return __bfloat162float(x);
-}
-template <class T>
-T from_float(float x) {
-  if constexpr (std::is_same_v<T, float>)
-    return x;
-  else
-    return __float2bfloat16(x);
-}
 inline float exp2_approx(float x) {
   return x < -126 ? 0.0f : std::exp2(x);
-}
-
-// ---- within a warp and a block ----
-
-template <class T>
-T warp_sum(T x) {
-  for (int distance = warp_size / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
-  return x;
-}
-inline float warp_max(float x) {
-  for (int distance = warp_size / 2; distance > 0; distance /= 2)
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, distance));
-  return x;
-}
-template <class T>
-T block_sum(T x) {
-  static T partial[warp_size];
-  const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int warps = static_cast<int>(blockDim.x) / warp_size;
-  x = warp_sum(x);
-  __syncthreads();
-  if (lane == 0) partial[warp] = x;
-  __syncthreads();
-  return warp_sum(lane < warps ? partial[lane] : T{});
-}
-inline float block_max(float x) {
-  static float partial[warp_size];
-  const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int warps = static_cast<int>(blockDim.x) / warp_size;
-  x = warp_max(x);
-  __syncthreads();
-  if (lane == 0) partial[warp] = x;
-  __syncthreads();
-  return warp_max(lane < warps ? partial[lane] : partial[0]);
 }
 
 inline std::byte* dynamic_shared() {
@@ -227,10 +168,6 @@ struct Grid {
   Index shared_bytes = 0;
   std::source_location where = std::source_location::current();  // names the launch in reports
 };
-constexpr Index blocks_of(Index n, Index per_block) {
-  return (n + per_block - 1) / per_block;
-}
-
 template <class... Params, class... Args>
 void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args... arguments) {
   if (grid.x == 0 || grid.y == 0) return;
@@ -239,18 +176,6 @@ void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args.
       {static_cast<std::uint64_t>(grid.x), static_cast<std::uint64_t>(grid.y), grid.threads,
        static_cast<std::size_t>(grid.shared_bytes)},
       context.stream, [&] { kernel(static_cast<Params>(arguments)...); }, grid.where);
-}
-
-template <class F>
-void with_type(DType type, F f) {
-  switch (type) {
-    case DType::f32:
-      return f(float{});
-    case DType::bf16:
-      return f(bf16{});
-    default:
-      SY_ASSERT(false, "no kernels for {}", info(type).name);
-  }
 }
 
 }  // namespace sy::cuda
