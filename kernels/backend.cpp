@@ -251,6 +251,38 @@ void Backend::rope(View x, Index heads, ConstView positions, ConstView table, bo
   if (x.elements() > 0 && heads > 0 && table.elements() > 0) do_rope(x, heads, positions, table, inverse);
 }
 
+namespace {
+
+void check_qk_norm(const Operands& check, const QkNorm& desc, ConstView x, ConstView weight, ConstView inverse,
+                   ConstView positions, ConstView table) {
+  check.real("x", x, 3);
+  const Index t = x.dim(0), heads = desc.q_heads + desc.k_heads, hd = x.dim(2);
+  SY_ASSERT(heads <= x.dim(1), "qk_norm: {} heads of x {}", heads, x.shape().str());
+  check.same("weight", weight, {2, hd}, x).is("inverse", inverse, {t, heads});
+  if (!table) return;
+  check.dims("table", table, 3).is("positions", positions, {t}, DType::i32);
+  SY_ASSERT(table.dim(2) == 2 && 2 * table.dim(1) <= hd, "qk_norm: x {} by table {}", x.shape().str(),
+            table.shape().str());
+}
+
+}  // namespace
+
+void Backend::qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table,
+                              View y, View inverse) {
+  const Operands check("qk_norm_forward");
+  check_qk_norm(check, desc, x, weight, inverse, positions, table);
+  check.same("y", y, x.shape(), x);
+  if (x.elements() > 0) do_qk_norm_forward(desc, x, weight, positions, table, y, inverse);
+}
+
+void Backend::qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
+                               ConstView positions, ConstView table, View dx, View dweight) {
+  const Operands check("qk_norm_backward");
+  check_qk_norm(check, desc, x, weight, inverse, positions, table);
+  check.same("dy", dy, x.shape(), x).same("dx", dx, x.shape(), x).is("dweight", dweight, {2, x.dim(2)});
+  if (x.elements() > 0) do_qk_norm_backward(desc, dy, x, weight, inverse, positions, table, dx, dweight);
+}
+
 // ---- attention ----
 
 namespace {

@@ -45,6 +45,11 @@ struct FfnActivation {
   bool gated = true;  // h holds [act input | linear part] side by side: y = act(h[:, :F]) * h[:, F:]
 };
 
+struct QkNorm {
+  Index q_heads, k_heads;
+  float eps;
+};
+
 struct AttentionDesc {
   float scale = 1.0f;  // of the scores, usually 1/sqrt(hd)
   bool causal = true;
@@ -158,6 +163,16 @@ class Backend {
   // inverse: rotates back, which is the gradient.
   void rope(View x, Index heads, ConstView positions, ConstView table, bool inverse);
 
+  // QK-norm by head (Henry et al., "Query-Key Normalization for Transformers", 2020; RMSNorm in place of the l2 norm), and
+  // rotation, at once. The first q_heads + k_heads heads of x: [T, all_heads, hd] c are divided by their root mean square,
+  // multiplied by weight: [2, hd] c (of queries, of keys), and rotated as by rope where a table is given; the others are
+  // copied. y: [T, all_heads, hd] c; inverse: [T, q_heads + k_heads] = 1 / root mean square.
+  void qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table, View y,
+                       View inverse);
+  // dx: [T, all_heads, hd] c = the gradient through it of dy, of the same shape; dweight: [2, hd] +=
+  void qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
+                        ConstView positions, ConstView table, View dx, View dweight);
+
   // ---- attention ----  qkv, dqkv: [B, S, H + 2K, hd] c, heads ordered q, k, v; out, dout: [B, S, H, hd] c;
   // lse: [B, H, S]
   // Query head h reads kv head h / (H / K). lse is the log of the sum of exponentials of each row of scores.
@@ -258,6 +273,10 @@ class Backend {
   virtual void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
                                       View dh, View drow_scale) = 0;
   virtual void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) = 0;
+  virtual void do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
+                                  ConstView table, View y, View inverse) = 0;
+  virtual void do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
+                                   ConstView positions, ConstView table, View dx, View dweight) = 0;
   virtual void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) = 0;
   virtual void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
                                      ConstView lse, View dqkv) = 0;

@@ -328,7 +328,6 @@ void check(const Config& c, const std::string& origin) {
       {m.position != Position::rope && m.position != Position::none,
        "model.position = " + show(m.position) + " (rope and none work)"},
       {m.attention != "causal", "model.attention = " + m.attention + " (causal works, with model.window)"},
-      {m.qk_norm, "model.qk_norm = true"},
   };
   for (const auto& [is, what] : missing)
     if (is) bad_input("{}: {} is not available in this version: change it", origin, what);

@@ -133,6 +133,27 @@ inline Numbers rope(Index all_heads, Index hd, Index heads, Index half, const Nu
   return x;
 }
 
+// Root mean square norm of the first q + k heads by head, then rotation. weight: [2, hd]
+struct QkNormed {
+  Numbers y, inverse;
+};
+inline QkNormed qk_norm(const QkNorm& desc, Index all, Index hd, Index half, const Numbers& weight,
+                        const Numbers& positions, const Numbers& table, const Numbers& x) {
+  const Index heads = desc.q_heads + desc.k_heads;
+  QkNormed out{x, {}};
+  for (std::size_t t = 0; t < x.size() / (all * hd); ++t)
+    for (Index h = 0; h < heads; ++h) {
+      const Index at = (static_cast<Index>(t) * all + h) * hd;
+      double squares = 0;
+      for (Index i = 0; i < hd; ++i) squares += x[at + i] * x[at + i];
+      out.inverse.push_back(1 / std::sqrt(squares / static_cast<double>(hd) + desc.eps));
+      for (Index i = 0; i < hd; ++i)
+        out.y[at + i] = x[at + i] * out.inverse.back() * weight[(h < desc.q_heads ? 0 : hd) + i];
+    }
+  if (!table.empty()) out.y = rope(all, hd, heads, half, positions, table, false, out.y);
+  return out;
+}
+
 // ---- attention ----
 
 struct Attention {

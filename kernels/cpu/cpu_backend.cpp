@@ -168,6 +168,18 @@ class CpuBackend final : public Backend {
     cpu::rope(x, heads, positions, table, inverse);
   }
 
+  void do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table,
+                          View y, View inverse) override {
+    cpu::qk_norm_forward(desc, x, weight, y, inverse);
+    if (table) rope(y, desc.q_heads + desc.k_heads, positions, table, false);
+  }
+  void do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
+                           ConstView positions, ConstView table, View dx, View dweight) override {
+    copy(dy, dx);
+    if (table) rope(dx, desc.q_heads + desc.k_heads, positions, table, true);
+    cpu::qk_norm_backward(desc, x, weight, inverse, dx, dweight);
+  }
+
   void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) override {
     const Index h = out.dim(2), k = (qkv.dim(2) - h) / 2;
     cpu::attention_forward(desc, out.dim(0), out.dim(1), h, k, out.dim(3), qkv.f32(), out.f32(), lse.f32());

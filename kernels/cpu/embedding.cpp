@@ -1,5 +1,8 @@
 #include "kernels/cpu/embedding.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
@@ -33,6 +36,51 @@ void embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dta
       float* const out = dtable.f32() + id * d;
 #pragma omp simd
       for (Index i = begin; i < end; ++i) out[i] += g[i];
+    }
+  });
+}
+
+void qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, View y, View inverse) {
+  const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
+  for_runs(x.dim(0), rows_per_run(all * hd), [&](Index begin, Index end) {
+    for (Index row = begin * all; row < end * all; ++row) {
+      const Index head = row % all;
+      const float* const in = x.f32() + row * hd;
+      float* const out = y.f32() + row * hd;
+      if (head >= heads) {
+        std::copy_n(in, hd, out);
+        continue;
+      }
+      const float* const w = weight.f32() + (head < desc.q_heads ? 0 : hd);
+      const float squares = sum_of(hd, [=](Index i) { return in[i] * in[i]; });
+      const float r = 1 / std::sqrt(squares / static_cast<float>(hd) + desc.eps);
+      inverse.f32()[row / all * heads + head] = r;
+#pragma omp simd
+      for (Index i = 0; i < hd; ++i) out[i] = in[i] * r * w[i];
+    }
+  });
+}
+
+// dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r.
+void qk_norm_backward(const QkNorm& desc, ConstView x, ConstView weight, ConstView inverse, View dx, View dweight) {
+  const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
+  sum_over_rows(x.dim(0), 2 * hd, dweight.f32(), [&](Index begin, Index end, float* partial) {
+    for (Index row = begin * all; row < end * all; ++row) {
+      const Index head = row % all;
+      if (head >= heads) continue;
+      const Index of = head < desc.q_heads ? 0 : hd;
+      const float* const in = x.f32() + row * hd;
+      const float* const w = weight.f32() + of;
+      float* const g = dx.f32() + row * hd;
+      float* const dw = partial + of;
+      const float r = inverse.f32()[row / all * heads + head];
+      const float inner = sum_of(hd, [=](Index i) { return g[i] * w[i] * in[i] * r; }) / static_cast<float>(hd);
+#pragma omp simd
+      for (Index i = 0; i < hd; ++i) {
+        const float normal = in[i] * r;
+        dw[i] += g[i] * normal;
+        g[i] = r * (g[i] * w[i] - normal * inner);
+      }
     }
   });
 }

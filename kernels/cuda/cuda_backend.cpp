@@ -126,6 +126,14 @@ class CudaBackend final : public Backend {
   void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) override {
     cuda::rope(context_, x, heads, positions, table, inverse);
   }
+  void do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table,
+                          View y, View inverse) override {
+    cuda::qk_norm_forward(context_, desc, x, weight, positions, table, y, inverse);
+  }
+  void do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
+                           ConstView positions, ConstView table, View dx, View dweight) override {
+    cuda::qk_norm_backward(context_, desc, dy, x, weight, inverse, positions, table, dx, dweight);
+  }
   void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) override {
     cuda::attention_forward(context_, desc, qkv, out, lse);
   }

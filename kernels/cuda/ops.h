@@ -33,6 +33,12 @@ void activation_backward(Context& context, const FfnActivation& desc, ConstView 
                          View dh, View drow_scale);
 void rope(Context& context, View x, Index heads, ConstView positions, ConstView table, bool inverse);
 
+// qk_norm.cu
+void qk_norm_forward(Context& context, const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
+                     ConstView table, View y, View inverse);
+void qk_norm_backward(Context& context, const QkNorm& desc, ConstView dy, ConstView x, ConstView weight,
+                      ConstView inverse, ConstView positions, ConstView table, View dx, View dweight);
+
 // attention_forward.cu, attention_backward.cu
 void attention_forward(Context& context, const AttentionDesc& desc, ConstView qkv, View out, View lse);
 void attention_backward(Context& context, const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,

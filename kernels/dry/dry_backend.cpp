@@ -111,6 +111,14 @@ class DryBackend final : public Backend {
     counts.bytes += 2 * number(x.size_bytes()) * number(heads) / number(x.dim(1));
   }
 
+  void do_qk_norm_forward(const QkNorm&, ConstView x, ConstView, ConstView, ConstView, View y, View inverse) override {
+    count(0, {x, y, inverse});
+  }
+  void do_qk_norm_backward(const QkNorm&, ConstView dy, ConstView x, ConstView, ConstView inverse, ConstView, ConstView,
+                           View dx, View) override {
+    count(0, {dy, x, inverse, dx});
+  }
+
   // Two products of each query with each key that it sees; backward five, as the scores are computed again.
   void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) override {
     count(2 * attention_product(desc, out), {qkv, out, lse});

@@ -12,6 +12,8 @@ Attention::Attention(const Config& config, const ParamStore& store, const std::s
   desc_.softcap = static_cast<float>(m.attention_softcap);
   heads_ = store.get(prefix + "q.weight").weight.dim(0);
   kv_heads_ = store.get(prefix + "k.weight").weight.dim(0);
+  qk_norm_ = {heads_, kv_heads_, static_cast<float>(m.norm_eps)};
+  if (m.qk_norm) norm_ = store.get_joined(prefix + "q_norm.weight", 2);
   // q, k and v lie side by side, so one product computes all three.
   qkv_.emplace(store.get_joined(prefix + "q.weight", 3), m.d_model,
                m.bias ? store.get_joined(prefix + "q.bias", 3) : Param{});
@@ -25,10 +27,17 @@ void Attention::forward(const Context& ctx, ConstView x, View y, Saved& s) const
   s.out = ctx.keep({B, S, heads_, head_dim_});
   s.lse = ctx.saved.f32({B, heads_, S});
 
-  qkv_->forward(ctx, s.x, s.qkv.reshape({T, row}));
-  if (rope_)
-    ctx.backend.rope(s.qkv.reshape({T, heads_ + 2 * kv_heads_, head_dim_}), heads_ + kv_heads_, ctx.positions,
-                     ctx.rope_table, false);
+  const Shape by_token = {T, heads_ + 2 * kv_heads_, head_dim_};
+  if (norm_) {
+    s.raw = ctx.keep(s.qkv.shape());
+    s.inverse = ctx.saved.f32({T, heads_ + kv_heads_});
+    qkv_->forward(ctx, s.x, s.raw.reshape({T, row}));
+    ctx.backend.qk_norm_forward(qk_norm_, s.raw.reshape(by_token), norm_.weight, ctx.positions,
+                                rope_ ? ctx.rope_table : ConstView{}, s.qkv.reshape(by_token), s.inverse);
+  } else {
+    qkv_->forward(ctx, s.x, s.qkv.reshape({T, row}));
+    if (rope_) ctx.backend.rope(s.qkv.reshape(by_token), heads_ + kv_heads_, ctx.positions, ctx.rope_table, false);
+  }
   ctx.backend.attention_forward(desc_, s.qkv, s.out, s.lse);
   out_->forward_sum(ctx, s.out.reshape({T, heads_ * head_dim_}), y);
 }
@@ -44,10 +53,16 @@ void Attention::backward(const Context& ctx, ConstView dy, const Saved& s, View 
   out_->backward_weight(ctx, dy, s.out.reshape({T, heads_ * head_dim_}));
   const View dqkv = ctx.temp(s.qkv.shape());
   ctx.backend.attention_backward(desc_, dout, s.qkv, s.out, s.lse, dqkv);
-  if (rope_)
-    ctx.backend.rope(dqkv.reshape({T, heads_ + 2 * kv_heads_, head_dim_}), heads_ + kv_heads_, ctx.positions,
-                     ctx.rope_table, true);
-  const View dqkv_rows = dqkv.reshape({T, row});
+  const Shape by_token = {T, heads_ + 2 * kv_heads_, head_dim_};
+  View dqkv_rows = dqkv.reshape({T, row});
+  if (norm_) {
+    dqkv_rows = ctx.temp({T, row});
+    ctx.backend.qk_norm_backward(qk_norm_, dqkv.reshape(by_token), s.raw.reshape(by_token), norm_.weight, s.inverse,
+                                 ctx.positions, rope_ ? ctx.rope_table : ConstView{}, dqkv_rows.reshape(by_token),
+                                 norm_.grad);
+  } else if (rope_) {
+    ctx.backend.rope(dqkv.reshape(by_token), heads_ + kv_heads_, ctx.positions, ctx.rope_table, true);
+  }
   qkv_->backward_weight(ctx, dqkv_rows, s.x);
   qkv_->backward_bias(ctx, dqkv_rows);
   qkv_->backward_input_sum(ctx, dqkv_rows, dx);

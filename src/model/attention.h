@@ -1,4 +1,4 @@
-// Grouped-query causal attention with rotary positions.
+// Grouped-query causal attention with rotary positions and QK-norm.
 #pragma once
 
 #include <optional>
@@ -12,10 +12,12 @@ class Attention {
  public:
   // Hl, Kl: the query and kv heads that this rank holds.
   struct Saved {
-    ConstView x;  // [B * S, D] the gathered input
-    View qkv;     // [B, S, Hl + 2 Kl, hd] after rotation
-    View out;     // [B, S, Hl, hd]
-    View lse;     // [B, Hl, S]
+    ConstView x;   // [B * S, D] the gathered input
+    View raw;      // [B, S, Hl + 2 Kl, hd] before QK-norm, where there is one
+    View inverse;  // [B * S, Hl + Kl] of QK-norm
+    View qkv;      // [B, S, Hl + 2 Kl, hd] after rotation
+    View out;      // [B, S, Hl, hd]
+    View lse;      // [B, Hl, S]
   };
 
   Attention(const Config& config, const ParamStore& store, const std::string& prefix);
@@ -29,6 +31,8 @@ class Attention {
   AttentionDesc desc_;
   bool rope_;
   Index heads_, kv_heads_, head_dim_;  // local
+  QkNorm qk_norm_;
+  Param norm_;  // [2, hd] of queries and keys, or none
   std::optional<Linear> qkv_, out_;
 };
 

@@ -48,6 +48,10 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
       vector(attention + "k.bias", {K, hd}, {tp}, zeros, true);
       vector(attention + "v.bias", {K, hd}, {tp}, zeros, true);
     }
+    if (m.qk_norm) {
+      vector(attention + "q_norm.weight", {hd}, {}, ones);
+      vector(attention + "k_norm.weight", {hd}, {}, ones, true);
+    }
     matrix(attention + "out.weight", {D, H, hd}, {none, tp}, residual);
     if (m.bias) vector(attention + "out.bias", {D}, {}, zeros);
     norm(prefix + "ffn_norm");

@@ -348,6 +348,69 @@ TEST_P(DenseOps, rope) {
   }
 }
 
+struct QkNormCase : OpCase {
+  QkNorm desc;
+  Index t, all, hd, half;
+  QkNormCase(Index t_, Index q, Index k, Index others, Index width, Index half_)
+      : desc{q, k, 1e-5f}, t(t_), all(q + k + others), hd(width), half(half_) {
+    note = fmt::format("{} queries, {} keys", q, k);
+    in("x", {t, all, hd});
+    in("weight", {2, hd});
+    in("positions", {t}, whole("positions", {t}, 0, 7), DType::i32);
+    Numbers table;
+    for (Index i = 0; i < 7 * half; ++i)
+      table.insert(table.end(), {std::cos(static_cast<double>(i)), std::sin(static_cast<double>(i))});
+    if (half > 0) in("table", {7, half, 2}, table, DType::f32);
+    tolerance = gradient_tolerance = 1e-5;
+  }
+  ref::QkNormed forward(Values& v) {
+    return ref::qk_norm(desc, all, hd, half, v["weight"], v["positions"], half > 0 ? v["table"] : Numbers{}, v["x"]);
+  }
+};
+
+struct QkNormForward : QkNormCase {
+  QkNormForward(Index t_, Index q, Index k, Index others, Index width, Index half_)
+      : QkNormCase(t_, q, k, others, width, half_) {
+    out("y", {t, all, hd});
+    out("inverse", {t, q + k}, DType::f32);
+  }
+  void run(Backend& b) override {
+    b.qk_norm_forward(desc, at("x"), at("weight"), at("positions"), at("table"), at("y"), at("inverse"));
+  }
+  void expect(Values& v) override {
+    const ref::QkNormed want = forward(v);
+    v["y"] = want.y;
+    v["inverse"] = want.inverse;
+  }
+};
+
+struct QkNormBackward : QkNormCase {
+  QkNormBackward(Index t_, Index q, Index k, Index others, Index width, Index half_)
+      : QkNormCase(t_, q, k, others, width, half_) {
+    in("inverse", {t, q + k}, forward(values()).inverse, DType::f32);
+    in("dy", {t, all, hd});
+    out("dx", {t, all, hd});
+    accumulate("dweight", {2, hd}, DType::f32);
+    gradients = {{"dx", "x"}, {"dweight", "weight"}};
+  }
+  void run(Backend& b) override {
+    b.qk_norm_backward(desc, at("dy"), at("x"), at("weight"), at("inverse"), at("positions"), at("table"), at("dx"),
+                       at("dweight"));
+  }
+  double loss(Values& v) override { return ref::dot(v["dy"], forward(v).y); }
+};
+
+TEST_P(DenseOps, qk_norm) {
+  struct {
+    Index t, q, k, others, hd, half;
+  } const cases[] = {{0, 2, 1, 1, 4, 2},    {1, 1, 1, 1, 2, 1},     {5, 3, 1, 1, 7, 0},    {6, 4, 2, 2, 10, 3},
+                     {33, 6, 2, 2, 64, 32}, {3, 2, 2, 0, 256, 128}, {700, 2, 1, 1, 33, 16}};
+  for (const auto& c : cases) {
+    check(QkNormForward(c.t, c.q, c.k, c.others, c.hd, c.half));
+    check(QkNormBackward(c.t, c.q, c.k, c.others, c.hd, c.half));
+  }
+}
+
 // ---- attention ----
 
 struct AttentionShape {

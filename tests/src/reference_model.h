@@ -104,15 +104,23 @@ class Model {
         for (Index i = 0; i < heads * hd; ++i) qkv[(t * all + first) * hd + i] = y[t * heads * hd + i];
       first += heads;
     }
+    Numbers table, positions;
+    Index half = 0;
     if (m.position == Position::rope) {
-      const Index half = static_cast<Index>(static_cast<double>(hd) * m.rope_fraction / 2);
-      Numbers table, positions;
+      half = static_cast<Index>(static_cast<double>(hd) * m.rope_fraction / 2);
       for (Index s = 0; s < S_; ++s)
         for (Index i = 0; i < half; ++i) {
           const double angle = static_cast<double>(s) / std::pow(m.rope_theta, static_cast<double>(i) / half);
           table.insert(table.end(), {std::cos(angle), std::sin(angle)});
         }
       for (Index t = 0; t < T; ++t) positions.push_back(static_cast<double>(t % S_));
+    }
+    if (m.qk_norm) {
+      Numbers weight = p.at(prefix + "q_norm.weight");
+      const Numbers& keys = p.at(prefix + "k_norm.weight");
+      weight.insert(weight.end(), keys.begin(), keys.end());
+      qkv = qk_norm({H, K, static_cast<float>(m.norm_eps)}, all, hd, half, weight, positions, table, qkv).y;
+    } else if (!table.empty()) {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv);
     }
     AttentionDesc desc;

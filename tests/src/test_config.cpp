@@ -66,7 +66,7 @@ TEST(Config, WhatIsWrongIsNamed) {
 // A key that would be silently ignored is refused.
 TEST(Config, WhatIsNotBuiltYetIsRefused) {
   for (const char* key : {"--model.norm_position=post", "--model.parallel_block=true", "--model.position=alibi",
-                          "--model.attention=strided", "--model.qk_norm=true"})
+                          "--model.attention=strided"})
     EXPECT_BAD_INPUT(with({key}), "not available in this version");
 }
 

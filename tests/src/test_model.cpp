@@ -147,6 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
                          {"--model.norm=layernorm", "--model.bias=true", "--model.ffn=gelu",
                           "--model.tie_embeddings=true"}},
                     Case{"no_norm_relu2_nope", {"--model.norm=none", "--model.ffn=relu2", "--model.position=none"}},
+                    Case{"qk_norm", {"--model.qk_norm=true"}},
+                    Case{"qk_norm_without_positions", {"--model.qk_norm=true", "--model.position=none"}},
                     Case{"softcaps_window_mqa_part_rope",
                          {"--model.attention_softcap=3", "--model.output_softcap=4", "--model.window=3",
                           "--model.kv_heads=1", "--model.rope_fraction=0.7", "--train.z_loss=0.01"}}),
