@@ -95,7 +95,8 @@ template <class... Params, class... Args>
 void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args... arguments) {
   if (grid.x == 0 || grid.y == 0) return;
   SY_ASSERT(grid.x <= INT32_MAX && grid.y <= 65535, "a grid of {} x {} blocks", grid.x, grid.y);
-  if (grid.shared_bytes > 48 * 1024)  // more than that must be asked for
+  // More than 48 KiB must be asked for, where what the kernel declares counts too.
+  if (grid.shared_bytes > 32 * 1024)
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared_bytes)),
           "cudaFuncSetAttribute");
