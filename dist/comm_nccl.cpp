@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 
 #include "dist/activity.h"
@@ -43,8 +44,10 @@ struct Shared {
     }
   }
   ~Shared() { cuda::set_wait_hook(backend, {}); }
-  // Throws where a communicator has failed, or the host has waited for too long.
+  // Throws where a communicator has failed.
   void look_for_errors();
+  // Gives all communicators up, and what they have under way.
+  void abort();
 };
 
 // A collective under way.
@@ -90,13 +93,10 @@ class CommNccl final : public Comm {
     shared_->members.push_back(this);
   }
   ~CommNccl() override {
-    std::erase(shared_->members, this);
-    if (!nccl_) return;
     // Destroying waits for what is under way, which after an error may never end.
-    if (std::uncaught_exceptions() > 0)
-      ncclCommAbort(nccl_);
-    else
-      ncclCommDestroy(nccl_);
+    if (std::uncaught_exceptions() > 0) shared_->abort();
+    std::erase(shared_->members, this);
+    if (nccl_) ncclCommDestroy(nccl_);
   }
 
   int size() const override { return host_->size(); }
@@ -243,14 +243,23 @@ void Shared::look_for_errors() {
   const CommNccl& member = telling != failed.end() ? **telling : *failed.front();
   const std::string what = fmt::format("{} failed: {}: a peer may have died; its own message says why",
                                        member.describe(member.under_way()), ncclGetErrorString(member.state()));
-  for (CommNccl* m : members) m->abort();
-  members.clear();
+  abort();
   throw Failure(what);
+}
+
+// At once, as a group: freeing one communicator's memory waits for the device, and so for what the others have under way.
+void Shared::abort() {
+  ncclGroupStart();
+  for (CommNccl* m : members) m->abort();
+  ncclGroupEnd();
+  members.clear();
 }
 
 }  // namespace
 
 MakeComm nccl_on(Backend& backend, int rank) {
+  // Sums within NVSwitch are not the same from call to call. Whoever wants them all the same can set this to 1.
+  setenv("NCCL_NVLS_ENABLE", "0", 0);
   const auto shared = std::make_shared<Shared>(backend, rank);
   cuda::set_wait_hook(backend, [s = std::weak_ptr(shared)] {
     if (const auto alive = s.lock()) alive->look_for_errors();
