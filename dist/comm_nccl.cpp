@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 
@@ -21,6 +22,20 @@ using cuda::Owned;
 
 class CommNccl;
 
+using Clock = std::chrono::steady_clock;
+
+// How long the host waits for a collective that does not end: $SWITCHYARD_TIMEOUT seconds, or ten minutes. NCCL does not
+// report a peer that hangs, or one on the same machine that died.
+std::chrono::duration<double> patience() {
+  const char* const given = std::getenv("SWITCHYARD_TIMEOUT");
+  if (!given) return std::chrono::minutes(10);
+  char* end = nullptr;
+  const double seconds = std::strtod(given, &end);
+  if (*given == 0 || *end != 0 || !(seconds > 0))
+    bad_input("SWITCHYARD_TIMEOUT = '{}': give a number of seconds above 0, or unset it", given);
+  return std::chrono::duration<double>(seconds);
+}
+
 // What the communicators of one backend have in common.
 struct Shared {
   struct Stream {
@@ -32,6 +47,7 @@ struct Shared {
   int rank;
   std::array<Stream, num_comm_streams> streams;
   std::vector<CommNccl*> members;
+  const std::chrono::duration<double> timeout = patience();
 
   Shared(Backend& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
     int lowest = 0, highest = 0;
@@ -43,8 +59,9 @@ struct Shared {
     }
   }
   ~Shared() { cuda::set_wait_hook(backend, {}); }
-  // Throws where a communicator has failed.
+  // Throws where a communicator has failed, or a collective does not end.
   void look_for_errors();
+  void look_for_hangs();
   // Gives all communicators up, and what they have under way.
   void abort();
 };
@@ -54,6 +71,7 @@ struct Started {
   Owned<cudaEvent_t> ended = make_event();
   Collective kind{};
   Activity activity;
+  Clock::time_point since;
 };
 
 ncclDataType_t type_of(DType type) {
@@ -211,6 +229,7 @@ class CommNccl final : public Comm {
     next_ = (next_ + 1) % started_.size();
     s.kind = kind;
     s.activity = activity;
+    s.since = Clock::now();
     const ncclResult_t result = launch(on);
     if (result != ncclSuccess) check_nccl(result, describe(&s));
     check(cudaEventRecord(s.ended.get(), on), "cudaEventRecord");
@@ -236,7 +255,7 @@ void Shared::look_for_errors() {
   std::vector<CommNccl*> failed;
   std::copy_if(members.begin(), members.end(), std::back_inserter(failed),
                [](const CommNccl* m) { return m->state() != ncclSuccess && m->state() != ncclInProgress; });
-  if (failed.empty()) return;
+  if (failed.empty()) return look_for_hangs();
   // A lost rank is lost to all of its communicators; the one with a collective under way tells more.
   const auto telling = std::find_if(failed.begin(), failed.end(), [](const CommNccl* m) { return m->under_way(); });
   const CommNccl& member = telling != failed.end() ? **telling : *failed.front();
@@ -252,6 +271,19 @@ void Shared::abort() {
   for (CommNccl* m : members) m->abort();
   ncclGroupEnd();
   members.clear();
+}
+
+void Shared::look_for_hangs() {
+  for (const CommNccl* member : members) {
+    const Started* const s = member->under_way();
+    if (!s || Clock::now() - s->since < timeout) continue;
+    const std::string what = fmt::format(
+        "{} has not ended after {:.0f} s: a peer hangs or is gone; see what its machine says, and resume from the last "
+        "checkpoint (SWITCHYARD_TIMEOUT sets the seconds)",
+        member->describe(s), timeout.count());
+    abort();
+    throw Failure(what);
+  }
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // when a rank is lost.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
 #include "src/train/memory.h"
@@ -80,25 +82,42 @@ TEST(Step, TakesNoMemoryAndWaitsForExpertCountsAlone) {
       }
 }
 
-// In the last test of the process: no communicator works afterwards.
-TEST(Step, ZLostRankEndsItWithAMessage) {
+// Trains until NCCL reports `result`, and expects an error that names who was doing what, and says `why`.
+void lose_a_rank(int result, const std::string& why) {
   const int n = world().size();
   if (n == 1) return;
   Trained t(config_of({}), {n, 1, n, 1});
   t.step();
   t.engine.take_statistics();
-  cuda_host::set_nccl_error(6);  // ncclRemoteError
+  cuda_host::set_nccl_error(result);
   try {
     t.step();
     t.engine.take_statistics();
     FAIL() << "the loss of a rank went unnoticed";
   } catch (const Failure& e) {
     const std::string what = e.what();
-    for (const std::string& part : {fmt::format("rank {}", world().rank()), fmt::format("{}", (world().rank() + 1) % n),
-                                    std::string("layer 1"), std::string("all-gather"), std::string("forward pass")})
+    for (const std::string& part :
+         {fmt::format("rank {}", world().rank()), fmt::format("{}", (world().rank() + 1) % n), std::string("layer 1"),
+          std::string("all-gather"), std::string("forward pass"), why})
       EXPECT_NE(what.find(part), std::string::npos) << what;
   }
   cuda_host::set_nccl_error(0);
+}
+
+TEST(Step, ALostRankEndsIt) {
+  lose_a_rank(6, "remote process exited");  // ncclRemoteError
+}
+
+TEST(Step, ARankThatHangsEndsItInTheEnd) {
+  setenv("SWITCHYARD_TIMEOUT", "1", 1);
+  lose_a_rank(7, "has not ended after 1 s");  // ncclInProgress: no error, but nothing ends
+  unsetenv("SWITCHYARD_TIMEOUT");
+}
+
+TEST(Step, ATimeoutThatIsNoNumberIsBadInput) {
+  setenv("SWITCHYARD_TIMEOUT", "soon", 1);
+  EXPECT_THROW(Trained(config_of({}), {world().size(), 1, 1, 1}), InputError);
+  unsetenv("SWITCHYARD_TIMEOUT");
 }
 
 }  // namespace
