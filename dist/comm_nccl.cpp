@@ -52,11 +52,7 @@ struct Shared {
   Shared(Backend& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
     int lowest = 0, highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
-    for (Stream& s : streams) {  // what others wait for goes first
-      cudaStream_t stream = nullptr;
-      check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest), "cudaStreamCreateWithPriority");
-      s.stream.reset(stream);
-    }
+    for (Stream& s : streams) s.stream = cuda::make_stream(highest);  // what others wait for goes first
   }
   ~Shared() { cuda::set_wait_hook(backend, {}); }
   // Throws where a communicator has failed, or a collective does not end.

@@ -40,10 +40,7 @@ DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, int ranks, int 
 
 Exchange::Exchange(Backend& backend, Comm& ep, ConstView counts, Arena& arena) : backend_(&backend), ep_(&ep) {
   counts_ = arena.i32({ep.size(), counts.elements()});
-  if (local())
-    backend.copy(counts, counts_);
-  else
-    ep.all_gather(counts, counts_);
+  ep.all_gather(counts, counts_);
   backend.begin_read(counts_);
 }
 

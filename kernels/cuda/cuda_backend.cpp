@@ -14,12 +14,6 @@ std::size_t bytes_of(ConstView x) {
   return static_cast<std::size_t>(x.size_bytes());
 }
 
-Owned<cudaStream_t> make_stream() {
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  return Owned<cudaStream_t>(stream);
-}
-
 // The workspace is given after the stream, with which cuBLAS takes one of its own. Products whose result is bf16 are
 // still summed in f32 where cuBLAS splits them.
 Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Index bytes) {

@@ -14,12 +14,11 @@ struct Sizes {
   Index all_heads, q_heads, k_heads, hd, half;
 };
 
-// cos and sin of a token's pair i, or no rotation.
+// cos and sin of a token's pair i.
 struct Turn {
   float cosine, sine;
 };
 __device__ Turn turn_of(const Sizes& s, In<std::int32_t> positions, In<float> table, Index t, Index i) {
-  if (!table) return {1.0f, 0.0f};
   const Index at = (positions[t] * s.half + i) * 2;
   return {table[at], table[at + 1]};
 }

@@ -17,6 +17,12 @@ void check(cublasStatus_t code, const char* what) {
   if (code != CUBLAS_STATUS_SUCCESS) fail("{}: {}", what, cublasGetStatusString(code));
 }
 
+Owned<cudaStream_t> make_stream(int priority) {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreate");
+  return Owned<cudaStream_t>(stream);
+}
+
 Owned<cudaEvent_t> make_event() {
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");

@@ -18,6 +18,8 @@ struct Destroy {
 template <class Handle>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
 
+// One that does not wait for the null stream. priority: 0, or less for one that goes first.
+Owned<cudaStream_t> make_stream(int priority = 0);
 Owned<cudaEvent_t> make_event();
 
 // Throws Failure, saying the size and what is free.

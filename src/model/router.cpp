@@ -95,10 +95,7 @@ BalanceDesc Router::balance_scope(const Context& ctx, View counts, View& scope_c
       desc.per_scope = B > 0 ? tp * G / B : 1;
       if (desc.per_scope > 1) {  // a sequence's segments may lie on other ranks
         scope_counts = ctx.scratch.i32({tp * G, E});
-        if (tp > 1)
-          ctx.mesh.tp->all_gather(counts, scope_counts);
-        else
-          ctx.backend.copy(counts, scope_counts);
+        ctx.mesh.tp->all_gather(counts, scope_counts);
         desc.first = ctx.mesh.coord.tp * G;
       }
       tokens = static_cast<double>(ctx.seq_len);

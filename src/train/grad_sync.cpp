@@ -21,6 +21,18 @@ GradSync::GradSync(const Mesh& mesh, ParamStore& store)
       store_(store),
       squares_(store.backend().tensor({1}, DType::f64)),
       factor_(store.backend().tensor({1})) {
+  // A layer's parameters follow one another in each group.
+  for (int g = 0; g < num_grad_groups; ++g)
+    for (const Placement& p : store.layout().groups[g].placements) {
+      constexpr std::string_view prefix = "layers.";
+      if (!p.spec->name.starts_with(prefix)) continue;
+      const std::size_t layer = std::stoul(p.spec->name.substr(prefix.size()));
+      if (layer >= layers_.size()) layers_.resize(layer + 1);
+      Range& range = layers_[layer][g];
+      if (range.size() == 0) range.begin = p.offset;
+      range.end = p.range().end;
+    }
+
   const int tp = mesh.layout.tp;
   Index heads = 0;
   for (int g = 0; g < num_grad_groups; ++g)
@@ -51,19 +63,13 @@ void GradSync::reduce(GradGroup group, Range flat) {
 }
 
 void GradSync::layer_done(Index layer) {
-  const std::string prefix = fmt::format("layers.{}.", layer);
   for (int g = 0; g < num_grad_groups; ++g) {
     const GradGroup group = static_cast<GradGroup>(g);
     const GroupLayout& layout = store_.layout().groups[g];
     if (layout.shards == 1 || !comm_of(mesh_, group).asynchronous()) continue;
     // Replicas' gradients must be added up first, which is done for all of them at once.
     if (replicas_ && group == GradGroup::tensor) continue;
-    Range flat;
-    for (const Placement& p : layout.placements) {
-      if (!p.spec->name.starts_with(prefix)) continue;
-      if (flat.size() == 0) flat.begin = p.offset;
-      flat.end = p.range().end;
-    }
+    const Range flat = layers_[layer][g];
     if (flat.size() == 0) continue;
     comm_of(mesh_, group).mark();
     reduce(group, flat);

@@ -48,6 +48,7 @@ class GradSync {
   const Mesh& mesh_;
   ParamStore& store_;
   std::vector<Replicated> replicated_;
+  std::vector<std::array<Range, num_grad_groups>> layers_;  // where the gradients of each layer's parameters lie
   std::unique_ptr<Comm> replicas_;  // the ranks that hold the same kv heads; none where nothing is replicated
   std::array<std::vector<Range>, num_grad_groups> reduced_;  // of this step, from the last to the first
   Tensor squares_;                                           // [1] f64

@@ -2,8 +2,7 @@
 # What goes wrong in the middle of things: told once, on one line, with nothing half done left under a final name.
 source "$2/tests/cli/lib/lib.sh"
 
-mkdir text
-for i in $(seq 1 100); do echo "token $i is sent to expert $((i * 5 % 7)) and then to expert $((i * 3 % 8))" >"text/$i"; done
+make_text text 100
 expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
 cat >config.ini <<'INI'
 [model]

@@ -3,8 +3,7 @@
 # happened. A layout that cannot be is refused with those that can. Bitwise resharding: tests/src/mpi_checkpoint.cpp.
 source "$2/tests/cli/lib/lib.sh"
 
-mkdir text
-for i in $(seq 1 200); do echo "token $i is sent to expert $((i * 5 % 7)) and then to expert $((i * 3 % 8))" >"text/$i"; done
+make_text text 200
 expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data
 cat >config.ini <<'INI'
 [model]

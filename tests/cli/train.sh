@@ -2,8 +2,7 @@
 # Training as a person runs it: alone and on ranks, stopped and resumed, and given what is wrong.
 source "$2/tests/cli/lib/lib.sh"
 
-mkdir text
-for i in $(seq 1 200); do echo "token $i is sent to expert $((i * 5 % 7)) and then to expert $((i * 3 % 8))" >"text/$i"; done
+make_text text 200
 for i in $(seq 1 200); do echo "das Gleis $i ist frei, die Weiche $((i % 9)) liegt nach rechts" >"german-$i"; done
 mkdir german && mv german-* german
 expect_ok "$switchyard" prepare --domain english=text --domain german=german --tokenizer bytes --valid-fraction 0.2 --output data

@@ -10,6 +10,15 @@ work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; cd /; rm -rf "$work"' EXIT
 cd "$work"
 
+# A made-up text for `prepare`: FILES short files in FOLDER, which is made.
+make_text() {  # FOLDER FILES
+  local i
+  mkdir "$1"
+  for i in $(seq 1 "$2"); do
+    echo "token $i is sent to expert $((i * 5 % 7)) and then to expert $((i * 3 % 8))" >"$1/$i"
+  done
+}
+
 die() {
   echo "${BASH_SOURCE[-1]}:${BASH_LINENO[-2]}: $1" >&2
   [[ -s $work/.out ]] && sed 's/^/  stdout: /' "$work/.out" >&2
