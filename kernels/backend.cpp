@@ -497,11 +497,13 @@ void Backend::clip_factor(ConstView squares, float clip, View factor) {
   do_clip_factor(squares, clip, factor);
 }
 
-void Backend::adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded) {
+void Backend::adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+                    View rounded) {
   const Operands check("adamw");
-  check.dims("w", w, 1).is("factor", factor, {1}).is("g", g, w.shape()).is("m", m, w.shape()).is("v", v, w.shape());
+  check.dims("w", w, 1).is("factor", factor, {1}).is("rates", rates, {3});
+  check.is("g", g, w.shape()).is("m", m, w.shape()).is("v", v, w.shape());
   check.optional("rounded", rounded, w.shape(), DType::bf16);
-  if (w.elements() > 0) do_adamw(desc, factor, g, w, m, v, rounded);
+  if (w.elements() > 0) do_adamw(desc, factor, rates, g, w, m, v, rounded);
 }
 
 // ---- the backends by name ----

@@ -16,6 +16,7 @@
 //   * Every size may be zero.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -98,8 +99,7 @@ struct Groups {
 };
 
 struct AdamW {
-  float lr, beta1, beta2, eps, weight_decay;
-  float bias1, bias2;  // 1 - beta1^step, 1 - beta2^step
+  float beta1, beta2, eps, weight_decay;
 };
 
 class Backend {
@@ -115,6 +115,9 @@ class Backend {
   // Which of its machine's devices it is, in words that another process on it would use too.
   virtual std::string device_id() const { return {}; }
   virtual void synchronize() {}
+  // Calls body. The operations that it calls are the same, on the same tensors, in every pass of that name; what is in the
+  // tensors may change. A backend may prepare such a pass once, which saves the host the work of starting each operation.
+  virtual void repeated([[maybe_unused]] const std::string& name, const std::function<void()>& body) { body(); }
   // As many logits as are worth computing at once.
   virtual Index logits_at_once() const { return Index{4} << 20; }
   Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros
@@ -245,9 +248,10 @@ class Backend {
   // larger than clip, otherwise 1 (clip 0: always); NaN where the norm is not finite.
   void clip_factor(ConstView squares, float clip, View factor);
   // Decoupled weight decay (Loshchilov and Hutter, 2019): with g * factor, m, v are the running means of g and g^2 and
-  // w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w).  g, w, m, v: [n]; factor: [1]
+  // w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w).  g, w, m, v: [n]; factor: [1];
+  // rates: [3] = lr, bias1 = 1 - beta1^step, bias2 = 1 - beta2^step: what changes from step to step.
   // rounded: [n] bf16 = w, where given. A factor of NaN changes nothing.
-  void adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded);
+  void adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v, View rounded);
 
  protected:
   virtual void do_to_device(const void* host, View x) = 0;
@@ -302,7 +306,8 @@ class Backend {
   virtual void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
                                          ConstView lse, float factor, float z_factor, View dlogits) = 0;
   virtual void do_clip_factor(ConstView squares, float clip, View factor) = 0;
-  virtual void do_adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded) = 0;
+  virtual void do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+                        View rounded) = 0;
 
  private:
   Index reading_ = 0;  // bytes of the read under way

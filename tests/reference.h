@@ -450,14 +450,15 @@ inline Loss cross_entropy_loss(Index parts, const Numbers& stats, const Numbers&
 
 // ---- optimizer ----
 
-inline void adamw(const AdamW& desc, double factor, const Numbers& g, Numbers& w, Numbers& m, Numbers& v) {
+inline void adamw(const AdamW& desc, double factor, const Numbers& rates, const Numbers& g, Numbers& w, Numbers& m,
+                  Numbers& v) {
   const double beta1 = desc.beta1, beta2 = desc.beta2;
   for (std::size_t i = 0; i < w.size(); ++i) {
     const double gradient = factor * g[i];
     m[i] = beta1 * m[i] + (1 - beta1) * gradient;
     v[i] = beta2 * v[i] + (1 - beta2) * gradient * gradient;
-    const double direction = m[i] / desc.bias1 / (std::sqrt(v[i] / desc.bias2) + desc.eps);
-    w[i] -= desc.lr * (direction + desc.weight_decay * w[i]);
+    const double direction = m[i] / rates[1] / (std::sqrt(v[i] / rates[2]) + desc.eps);
+    w[i] -= rates[0] * (direction + desc.weight_decay * w[i]);
   }
 }
 

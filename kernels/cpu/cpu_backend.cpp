@@ -245,9 +245,10 @@ class CpuBackend final : public Backend {
   void do_clip_factor(ConstView squares, float clip, View factor) override {
     cpu::clip_factor(squares, clip, factor);
   }
-  void do_adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded) override {
+  void do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+                View rounded) override {
     SY_ASSERT(!rounded, "the cpu backend computes in f32");
-    cpu::adamw(desc, factor, g, w, m, v);
+    cpu::adamw(desc, factor, rates, g, w, m, v);
   }
 
  private:

@@ -14,13 +14,13 @@ void clip_factor(ConstView squares, float clip, View factor) {
                                             : 1.0f;
 }
 
-void adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v) {
+void adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v) {
   if (std::isnan(*factor.f32())) return;
   for_runs(w.elements(), run_elements, [&](Index begin, Index end) {
     // Copies in locals, which the compiler knows that no store through wp, mp or vp changes.
     const float beta1 = desc.beta1, beta2 = desc.beta2, eps = desc.eps, scale = *factor.f32();
-    const float step = desc.lr / desc.bias1, inverse_bias2 = 1 / desc.bias2;
-    const float keep = 1 - desc.lr * desc.weight_decay;
+    const float lr = rates.f32()[0], step = lr / rates.f32()[1], inverse_bias2 = 1 / rates.f32()[2];
+    const float keep = 1 - lr * desc.weight_decay;
     const float* const gp = g.f32();
     float* const wp = w.f32();
     float* const mp = m.f32();

@@ -1,23 +1,16 @@
 // One device as the host sees it: its compute stream, cuBLAS, and memory that kernels use among themselves.
 #pragma once
 
-#include <cublas_v2.h>
-#include <cuda_runtime.h>
-
-#include "kernels/tensor.h"
+#include "kernels/cuda/stream.h"
 
 namespace sy::cuda {
-
-// Throws Failure naming the call.
-void check(cudaError_t code, const char* what);
-void check(cublasStatus_t code, const char* what);
 
 // Where it is plugged in, "0000:01:00": PCI's domain, bus and device.
 std::string device_id(const cudaDeviceProp& properties);
 
 struct Context {
   int device = 0;
-  cudaStream_t stream = nullptr;    // all that the backend computes, in order
+  ComputeStream stream;             // all that the backend computes, in order
   cublasHandle_t cublas = nullptr;  // on that stream
   // Memory for what one operation keeps between its kernels, such as partial sums. The next operation may overwrite it.
   std::byte* workspace = nullptr;

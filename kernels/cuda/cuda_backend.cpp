@@ -1,4 +1,6 @@
 // The cuda backend: one GPU, one stream. Each operation is in the file of its topic (ops.h).
+#include <cstdlib>
+
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/ops.h"
@@ -28,6 +30,12 @@ Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Ind
   return owned;
 }
 
+// $SWITCHYARD_GRAPHS = 0 puts every operation on the stream by itself: for debuggers, and to see what graphs gain.
+bool graphs_wanted() {
+  const char* const given = std::getenv("SWITCHYARD_GRAPHS");
+  return !given || std::string_view(given) != "0";
+}
+
 class CudaBackend final : public Backend {
  public:
   // The device is the current one.
@@ -37,7 +45,7 @@ class CudaBackend final : public Backend {
         cublas_workspace_(device_memory(workspace_size)),
         cublas_(make_cublas(stream_.get(), cublas_workspace_.get(), workspace_size)),
         context_{device, stream_.get(), cublas_.get(), workspace_.get(), workspace_size},
-        staging_(stream_.get(), waiter_),
+        staging_(context_.stream, waiter_),
         read_(pinned_memory(read_limit)),
         read_done_(make_event()),
         all_done_(make_event()) {
@@ -67,6 +75,9 @@ class CudaBackend final : public Backend {
     check(cudaEventRecord(all_done_.get(), context_.stream), "cudaEventRecord");
     waiter_.wait(all_done_.get());
   }
+  void repeated(const std::string& name, const std::function<void()>& body) override {
+    graphs_ ? context_.stream.repeated(name, body) : body();
+  }
 
  protected:
   void do_to_device(const void* host, View x) override { staging_.to_device(host, x.bytes(), x.size_bytes()); }
@@ -82,8 +93,12 @@ class CudaBackend final : public Backend {
   }
   void do_fill(View x, float value) override { cuda::fill(context_, x, value); }
   void do_copy(ConstView x, View y) override {
-    check(cudaMemcpyAsync(y.bytes(), x.bytes(), bytes_of(x), cudaMemcpyDeviceToDevice, context_.stream),
-          "a copy on the GPU");
+    context_.stream.put(
+        [&](cudaStream_t stream) {
+          check(cudaMemcpyAsync(y.bytes(), x.bytes(), bytes_of(x), cudaMemcpyDeviceToDevice, stream),
+                "a copy on the GPU");
+        },
+        y.bytes(), x.bytes(), bytes_of(x));
   }
   void do_convert(ConstView x, View y) override { cuda::convert(context_, x, y); }
   void do_add(ConstView x, View y) override { cuda::add(context_, x, y); }
@@ -187,8 +202,9 @@ class CudaBackend final : public Backend {
   void do_clip_factor(ConstView squares, float clip, View factor) override {
     cuda::clip_factor(context_, squares, clip, factor);
   }
-  void do_adamw(const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded) override {
-    cuda::adamw(context_, desc, factor, g, w, m, v, rounded);
+  void do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+                View rounded) override {
+    cuda::adamw(context_, desc, factor, rates, g, w, m, v, rounded);
   }
 
  private:
@@ -201,6 +217,7 @@ class CudaBackend final : public Backend {
   Staging staging_;
   DeviceMemory read_;  // what begin_read copies
   Owned<cudaEvent_t> read_done_, all_done_;
+  const bool graphs_ = graphs_wanted();
   cudaDeviceProp properties_;
 };
 

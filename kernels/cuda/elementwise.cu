@@ -70,7 +70,11 @@ __global__ void add_sum(Index n, In<double> partial, Out<double> out) {
 
 void fill(Context& context, View x, float value) {
   if (value == 0)
-    check(cudaMemsetAsync(x.bytes(), 0, static_cast<std::size_t>(x.size_bytes()), context.stream), "cudaMemsetAsync");
+    context.stream.put(
+        [&](cudaStream_t stream) {
+          check(cudaMemsetAsync(x.bytes(), 0, static_cast<std::size_t>(x.size_bytes()), stream), "cudaMemsetAsync");
+        },
+        x.bytes(), x.size_bytes());
   else
     for_elements(context, x.elements(), {x}, Fill{value, out<float>(x)});
 }

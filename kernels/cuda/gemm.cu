@@ -35,11 +35,15 @@ struct Sizes {
 void multiply(Context& context, const Gemm& desc, const Sizes& sizes, DType type, const void* a, const void* b,
               DType type_of_c, void* c) {
   const float alpha = 1, beta = desc.accumulate ? 1 : 0;
-  check(cublasGemmEx(context.cublas, transposed(desc.transpose_b), transposed(desc.transpose_a), sizes.n, sizes.m,
-                     sizes.q, &alpha, b, cublas_type(type), sizes.columns_of_b(desc), a, cublas_type(type),
-                     sizes.columns_of_a(desc), &beta, c, cublas_type(type_of_c), sizes.n, CUBLAS_COMPUTE_32F,
-                     CUBLAS_GEMM_DEFAULT),
-        "cublasGemmEx");
+  context.stream.put(
+      [&](cudaStream_t) {
+        check(cublasGemmEx(context.cublas, transposed(desc.transpose_b), transposed(desc.transpose_a), sizes.n, sizes.m,
+                           sizes.q, &alpha, b, cublas_type(type), sizes.columns_of_b(desc), a, cublas_type(type),
+                           sizes.columns_of_a(desc), &beta, c, cublas_type(type_of_c), sizes.n, CUBLAS_COMPUTE_32F,
+                           CUBLAS_GEMM_DEFAULT),
+              "cublasGemmEx");
+      },
+      desc, sizes, type, type_of_c, a, b, c);
 }
 
 // ---- a product for each expert ----
@@ -109,6 +113,8 @@ void multiply_grouped(Context& context, const Gemm& desc, const Groups& groups, 
   launch(context, {}, write_addresses, experts, in<std::int32_t>(groups.offsets), of_a, of_b, of_c,
          out<Index>(addresses));
   const auto list = [&](Index i) { return reinterpret_cast<void**>(addresses.rows(i, 1).bytes()); };
+  // Its sizes are those of this call: no pass repeats it.
+  context.stream.cut();
   check(
       cublasGemmGroupedBatchedEx(context.cublas, op_b.data(), op_a.data(), n.data(), m.data(), q.data(), alpha.data(),
                                  list(1), cublas_type(b.dtype()), columns_of_b.data(), list(0), cublas_type(a.dtype()),

@@ -100,9 +100,13 @@ void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args.
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared_bytes)),
           "cudaFuncSetAttribute");
-  kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), grid.threads,
-           static_cast<std::size_t>(grid.shared_bytes), context.stream>>>(static_cast<Params>(arguments)...);
-  check(cudaGetLastError(), "a kernel launch");
+  context.stream.put(
+      [&](cudaStream_t stream) {
+        kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), grid.threads,
+                 static_cast<std::size_t>(grid.shared_bytes), stream>>>(static_cast<Params>(arguments)...);
+        check(cudaGetLastError(), "a kernel launch");
+      },
+      kernel, grid.x, grid.y, grid.threads, grid.shared_bytes, static_cast<Params>(arguments)...);
 }
 
 }  // namespace sy::cuda

@@ -75,6 +75,7 @@ void cross_entropy_backward(Context& context, const CrossEntropyDesc& desc, Cons
 
 // optimizer.cu
 void clip_factor(Context& context, ConstView squares, float clip, View factor);
-void adamw(Context& context, const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded);
+void adamw(Context& context, const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+           View rounded);
 
 }  // namespace sy::cuda

@@ -17,8 +17,8 @@ __global__ void factor_of(In<double> squares, float clip, Out<float> factor) {
 }
 
 struct Update {
-  float beta1, beta2, eps, step, inverse_bias2, keep;
-  In<float> factor, g;
+  AdamW desc;
+  In<float> factor, rates, g;
   Out<float> w, m, v;
   Out<bf16> rounded;  // or null
 
@@ -26,6 +26,8 @@ struct Update {
   __device__ void at(Index i) const {
     const float scale = factor[0];
     if (scale != scale) return;
+    const float lr = rates[0], step = lr / rates[1], inverse_bias2 = 1 / rates[2];
+    const float beta1 = desc.beta1, beta2 = desc.beta2, keep = 1 - lr * desc.weight_decay;
     const auto gradient = load<N>(g, i);
     auto weight = load<N>(w, i), mean = load<N>(m, i), square = load<N>(v, i);
     Pack<bf16, N> low;
@@ -33,7 +35,7 @@ struct Update {
       const float ge = scale * gradient[e];
       mean[e] = beta1 * mean[e] + (1 - beta1) * ge;
       square[e] = beta2 * square[e] + (1 - beta2) * ge * ge;
-      weight[e] = keep * weight[e] - step * mean[e] / (sqrtf(square[e] * inverse_bias2) + eps);
+      weight[e] = keep * weight[e] - step * mean[e] / (sqrtf(square[e] * inverse_bias2) + desc.eps);
       low[e] = from_float<bf16>(weight[e]);
     }
     store<N>(w, i, weight);
@@ -49,11 +51,11 @@ void clip_factor(Context& context, ConstView squares, float clip, View factor) {
   launch(context, {.threads = warp_size}, factor_of, in<double>(squares), clip, out<float>(factor));
 }
 
-void adamw(Context& context, const AdamW& desc, ConstView factor, ConstView g, View w, View m, View v, View rounded) {
-  for_elements(
-      context, w.elements(), {g, w, m, v, rounded},
-      Update{desc.beta1, desc.beta2, desc.eps, desc.lr / desc.bias1, 1 / desc.bias2, 1 - desc.lr * desc.weight_decay,
-             in<float>(factor), in<float>(g), out<float>(w), out<float>(m), out<float>(v), out<bf16>(rounded)});
+void adamw(Context& context, const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+           View rounded) {
+  for_elements(context, w.elements(), {g, w, m, v, rounded},
+               Update{desc, in<float>(factor), in<float>(rates), in<float>(g), out<float>(w), out<float>(m),
+                      out<float>(v), out<bf16>(rounded)});
 }
 
 }  // namespace sy::cuda

@@ -7,47 +7,6 @@
 
 namespace sy::cuda {
 
-void check(cudaError_t code, const char* what) {
-  if (code == cudaSuccess) return;
-  cudaGetLastError();  // told here: it must not be told again by a later call
-  fail("{}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
-}
-
-void check(cublasStatus_t code, const char* what) {
-  if (code != CUBLAS_STATUS_SUCCESS) fail("{}: {}", what, cublasGetStatusString(code));
-}
-
-Owned<cudaStream_t> make_stream(int priority) {
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreate");
-  return Owned<cudaStream_t>(stream);
-}
-
-Owned<cudaEvent_t> make_event() {
-  cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
-  return Owned<cudaEvent_t>(event);
-}
-
-DeviceMemory device_memory(Index bytes) {
-  void* memory = nullptr;
-  const auto size = static_cast<std::size_t>(std::max<Index>(bytes, 1));
-  if (cudaMalloc(&memory, size) != cudaSuccess) {
-    cudaGetLastError();  // told here
-    std::size_t free = 0, total = 0;
-    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    fail("no memory on the GPU for {} bytes, {} of {} are free: lower train.micro_batch or use more ranks", bytes, free,
-         total);
-  }
-  return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFree(p); }};
-}
-
-DeviceMemory pinned_memory(Index bytes) {
-  void* memory = nullptr;
-  check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "cudaMallocHost");
-  return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFreeHost(p); }};
-}
-
 void Waiter::wait(cudaEvent_t event) const {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds patience(20'000), nap(50);
@@ -66,7 +25,7 @@ void Waiter::wait(cudaEvent_t event) const {
   }
 }
 
-Staging::Staging(cudaStream_t stream, const Waiter& waiter)
+Staging::Staging(ComputeStream& stream, const Waiter& waiter)
     : stream_(stream), waiter_(waiter), memory_(pinned_memory(pieces * piece_bytes)) {
   for (auto& event : events_) event = make_event();
 }

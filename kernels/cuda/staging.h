@@ -1,30 +1,12 @@
-// Owned CUDA objects, how the host waits for the device, and pinned memory through which bytes pass between them.
+// How the host waits for the device, and pinned memory through which bytes pass between them.
 #pragma once
 
 #include <array>
 #include <functional>
-#include <memory>
-#include <type_traits>
 
-#include "kernels/cuda/context.h"
+#include "kernels/cuda/stream.h"
 
 namespace sy::cuda {
-
-struct Destroy {
-  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
-  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
-  void operator()(cublasHandle_t handle) const { cublasDestroy(handle); }
-};
-template <class Handle>
-using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
-
-// One that does not wait for the null stream. priority: 0, or less for one that goes first.
-Owned<cudaStream_t> make_stream(int priority = 0);
-Owned<cudaEvent_t> make_event();
-
-// Throws Failure, saying the size and what is free.
-DeviceMemory device_memory(Index bytes);
-DeviceMemory pinned_memory(Index bytes);
 
 // Every wait of the host. It asks rather than blocks, so that it can look after other things meanwhile.
 class Waiter {
@@ -37,7 +19,7 @@ class Waiter {
 // goes on once it has copied the bytes, and waits only where the ring has come round to pieces still on their way.
 class Staging {
  public:
-  Staging(cudaStream_t stream, const Waiter& waiter);
+  Staging(ComputeStream& stream, const Waiter& waiter);
   void to_device(const void* host, std::byte* device, Index bytes);
   void to_host(const std::byte* device, void* host, Index bytes);
 
@@ -49,7 +31,7 @@ class Staging {
   // Goes to the next piece once nothing uses it; the event of the one left then says when its copies have ended.
   void next_piece();
 
-  cudaStream_t stream_;
+  ComputeStream& stream_;
   const Waiter& waiter_;
   DeviceMemory memory_;
   std::array<Owned<cudaEvent_t>, pieces> events_;

@@ -184,7 +184,7 @@ class DryBackend final : public Backend {
     count(0, {targets, lse, logits, dlogits});
   }
   void do_clip_factor(ConstView, float, View) override {}
-  void do_adamw(const AdamW&, ConstView, ConstView g, View w, View m, View v, View rounded) override {
+  void do_adamw(const AdamW&, ConstView, ConstView, ConstView g, View w, View m, View v, View rounded) override {
     count(0, {g, w, w, m, m, v, v, rounded});
   }
 

@@ -36,7 +36,8 @@ class Engine {
     std::span<const std::int32_t> ids, targets;
     Index global_tokens = 1, global_sequences = 1, micro_batches = 1;
   };
-  // Forward and backward; what it found is added to the statistics. The host does not wait for it.
+  // Forward and backward; what it found is added to the statistics. The host does not wait for it. layer_done: for the last
+  // micro-batch of a step.
   void train(const Batch& batch, const Transformer::LayerDone& layer_done = {});
   // Forward alone.
   void evaluate(const Batch& batch, bool dropless);
@@ -53,6 +54,8 @@ class Engine {
   StatisticsView statistics() const;
   template <class Run>
   auto with_context(const Batch& batch, bool dropless, Run run);
+  // A pass over the model. It is the same every time where memory is one block, and no expert's rows decide on sizes.
+  void run_pass(const std::string& kind, const Batch& batch, const std::function<void()>& pass);
 
   Config config_;
   Index vocab_;

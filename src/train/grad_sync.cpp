@@ -20,7 +20,8 @@ GradSync::GradSync(const Mesh& mesh, ParamStore& store)
     : mesh_(mesh),
       store_(store),
       squares_(store.backend().tensor({1}, DType::f64)),
-      factor_(store.backend().tensor({1})) {
+      factor_(store.backend().tensor({1})),
+      rates_(store.backend().tensor({3})) {
   // A layer's parameters follow one another in each group.
   for (int g = 0; g < num_grad_groups; ++g)
     for (const Placement& p : store.layout().groups[g].placements) {
@@ -77,13 +78,17 @@ void GradSync::layer_done(Index layer) {
   }
 }
 
+View GradSync::owned_gradients(GradGroup group) {
+  const Range owned = store_.layout().groups[static_cast<int>(group)].owned();
+  return store_.buffers(group).grads.view().rows(owned.begin, owned.size());
+}
+
 void GradSync::reduce_rest(GradGroup group) {
   Comm& comm = comm_of(mesh_, group);
   const GroupLayout& layout = store_.layout().groups[static_cast<int>(group)];
   std::vector<Range>& done = reduced_[static_cast<int>(group)];
   if (done.empty()) {
-    const View grads = store_.buffers(group).grads;
-    comm.reduce_scatter(grads, grads.rows(layout.owned().begin, layout.owned().size()));
+    comm.reduce_scatter(store_.buffers(group).grads, owned_gradients(group));
     return;
   }
   comm.mark();
@@ -111,40 +116,38 @@ void GradSync::add_squares(GradGroup group, ConstView owned) {
 
 void GradSync::step(const Config::Train& train, double lr, Index step) {
   Backend& backend = store_.backend();
-  std::array<View, num_grad_groups> owned;  // [n / shards] summed gradients of the owned range
-
   sum_replicas();
   backend.fill(squares_, 0);
   for (int g = 0; g < num_grad_groups; ++g) {
     const GroupLayout& layout = store_.layout().groups[g];
     if (layout.elements == 0) continue;
     const GradGroup group = static_cast<GradGroup>(g);
-    owned[g] = store_.buffers(group).grads.view().rows(layout.owned().begin, layout.owned().size());
     if (layout.shards > 1) reduce_rest(group);
-    add_squares(group, owned[g]);
+    add_squares(group, owned_gradients(group));
   }
   mesh_.all->all_reduce(squares_);
   backend.clip_factor(squares_, static_cast<float>(train.clip), factor_);
 
   const auto bias = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(step))); };
-  AdamW adamw{static_cast<float>(lr),
-              static_cast<float>(train.beta1),
-              static_cast<float>(train.beta2),
-              static_cast<float>(train.eps),
-              0,
-              bias(train.beta1),
-              bias(train.beta2)};
+  const float rates[] = {static_cast<float>(lr), bias(train.beta1), bias(train.beta2)};
+  backend.to_device(rates, rates_);
+  backend.repeated("update", [&] { update(train); });
+}
+
+void GradSync::update(const Config::Train& train) {
+  Backend& backend = store_.backend();
+  AdamW adamw{static_cast<float>(train.beta1), static_cast<float>(train.beta2), static_cast<float>(train.eps), 0};
   for (int g = 0; g < num_grad_groups; ++g) {
     const GroupLayout& layout = store_.layout().groups[g];
     if (layout.elements == 0) continue;
     ParamStore::Buffers& b = store_.buffers(static_cast<GradGroup>(g));
-    const View weights = b.weights;
+    const View weights = b.weights, owned = owned_gradients(static_cast<GradGroup>(g));
     for (const OwnedRun& run : owned_runs(layout)) {
       const Index at = run.flat.begin - layout.owned().begin, n = run.flat.size();
       adamw.weight_decay = run.placement->spec->decay ? static_cast<float>(train.weight_decay) : 0.0f;
       const View computed = weights.rows(run.flat.begin, n);  // what the model computes with
       const bool rounded = b.master.view().present();
-      backend.adamw(adamw, factor_, owned[g].rows(at, n), rounded ? b.master.view().rows(at, n) : computed,
+      backend.adamw(adamw, factor_, rates_, owned.rows(at, n), rounded ? b.master.view().rows(at, n) : computed,
                     b.m.view().rows(at, n), b.v.view().rows(at, n), rounded ? computed : View{});
     }
     if (layout.shards > 1)

@@ -42,8 +42,11 @@ class GradSync {
   // Elements of a group's gradients become, each at its owner, the sum over the ranks that share it.
   void reduce(GradGroup group, Range flat);
   void reduce_rest(GradGroup group);
+  View owned_gradients(GradGroup group);  // [n / shards]
   // squares_ += those of the owned range.
   void add_squares(GradGroup group, ConstView owned);
+  // AdamW on the owned ranges, and the new weights to all who use them.
+  void update(const Config::Train& train);
 
   const Mesh& mesh_;
   ParamStore& store_;
@@ -52,7 +55,7 @@ class GradSync {
   std::unique_ptr<Comm> replicas_;  // the ranks that hold the same kv heads; none where nothing is replicated
   std::array<std::vector<Range>, num_grad_groups> reduced_;  // of this step, from the last to the first
   Tensor squares_;                                           // [1] f64
-  Tensor factor_;                                            // [1]
+  Tensor factor_, rates_;                                    // [1], [3] of Backend::adamw
 };
 
 }  // namespace sy

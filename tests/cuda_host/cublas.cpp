@@ -127,10 +127,13 @@ void compute(const Operation& operation, const Product& p, const Types& types) {
   c.assign(values_c);
 }
 
-Operation start(cublasHandle_t handle, const char* what, Where where) {
+void check_handle(cublasHandle_t handle, const char* what, Where where) {
   if (handle == nullptr || !handle->alive) mistake("{} at {} with a handle that is none", what, text(where));
-  const Operation operation = start_operation(handle->stream, what, where);
-  if (handle->workspace) claim_range(operation, handle->workspace, handle->workspace_bytes, "the workspace of cuBLAS");
+}
+
+Operation start(const cublasContext& handle, Stream* stream, const char* what, Where where) {
+  const Operation operation = start_operation(stream, what, where);
+  if (handle.workspace) claim_range(operation, handle.workspace, handle.workspace_bytes, "the workspace of cuBLAS");
   return operation;
 }
 
@@ -195,13 +198,15 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           long long stride_b, const void* beta, void* c, cudaDataType type_c, int ldc,
                                           long long stride_c, int count, cublasComputeType_t, cublasGemmAlgo_t,
                                           Where where) {
-  const Operation operation = start(handle, "a cuBLAS product", where);
+  constexpr const char* what = "a cuBLAS product";
+  check_handle(handle, what, where);
   const Types types{type_a, type_b, type_c};
   if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto at = [](auto* x, long long elements, cudaDataType type) {
     return reinterpret_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(x))) +
            elements * static_cast<long long>(size_of(type));
   };
+  std::vector<Product> products;
   for (int i = 0; i < count; ++i) {
     const Product product{op_a,
                           op_b,
@@ -217,8 +222,12 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                           ldb,
                           ldc};
     if (!valid(product)) return CUBLAS_STATUS_INVALID_VALUE;
-    compute(operation, product, types);
+    products.push_back(product);
   }
+  put(handle->stream, [=, h = *handle](Stream* on) {
+    const Operation operation = start(h, on, what, where);
+    for (const Product& product : products) compute(operation, product, types);
+  });
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -228,7 +237,9 @@ cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOpe
                                           const int lda[], const void* const b[], cudaDataType type_b, const int ldb[],
                                           const void* beta, void* const c[], cudaDataType type_c, const int ldc[],
                                           int group_count, const int group_size[], cublasComputeType_t, Where where) {
-  const Operation operation = start(handle, "a grouped cuBLAS product", where);
+  constexpr const char* what = "a grouped cuBLAS product";
+  check_handle(handle, what, where);
+  const Operation operation = start(*handle, handle->stream, what, where);  // not in a graph: its sizes are on the host
   const Types types{type_a, type_b, type_c, true};
   if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
   std::size_t count = 0;

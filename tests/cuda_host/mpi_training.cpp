@@ -53,10 +53,10 @@ struct Trained {
   }
   void step() {
     const Index tokens = sequences * length * micro_batches * layout.dp();
+    const Transformer::LayerDone layer_done = [&](Index layer) { sync.layer_done(layer); };
     for (Index micro = 0; micro < micro_batches; ++micro)
-      engine.train({sequences, length, ids, ids, tokens, 1, micro_batches}, [&](Index layer) {
-        if (micro + 1 == micro_batches) sync.layer_done(layer);
-      });
+      engine.train({sequences, length, ids, ids, tokens, 1, micro_batches},
+                   micro + 1 == micro_batches ? layer_done : nullptr);
     sync.step(config.train, 1e-3, ++steps);
   }
 };
@@ -80,6 +80,48 @@ TEST(Step, TakesNoMemoryAndWaitsForExpertCountsAlone) {
         EXPECT_EQ(after.waits - before.waits, passes) << layout.str() << " recompute " << recompute;
         EXPECT_TRUE(std::isfinite(t.sync.norm()));
       }
+}
+
+// A dense model's passes, and every model's update of the weights, become graphs: the host starts no kernel of them.
+TEST(Step, WhatIsTheSameInEveryStepIsAGraph) {
+  const int n = world().size();
+  for (const char* dtype : {"f32", "bf16"})
+    for (const Layout& layout : {Layout{n, 1, 1, 1}, Layout{n, n, 1, 1}})
+      for (const char* recompute : {"false", "true"}) {
+        const Config config = config_of(
+            {"--moe.experts=0", std::string("--train.recompute=") + recompute, std::string("--run.dtype=") + dtype});
+        std::vector<std::vector<std::byte>> weights;  // of each group, with graphs and without
+        for (const char* graphs : {"1", "0"}) {
+          setenv("SWITCHYARD_GRAPHS", graphs, 1);
+          Trained t(config, layout);
+          cuda_host::Counters before{};
+          for (int step = 0; step < 4; ++step) {
+            before = cuda_host::counters();
+            t.step();
+            t.engine.take_statistics();
+          }
+          const cuda_host::Counters after = cuda_host::counters();
+          if (graphs[0] == '1') {
+            const auto graphs_launched = after.graphs - before.graphs;
+            EXPECT_TRUE(n == 1 ? graphs_launched == micro_batches + 1 : graphs_launched > micro_batches + 1);
+            EXPECT_LT(after.launches - before.launches, 12);  // the sum of squares, and what clips by it
+            EXPECT_EQ(after.allocations, before.allocations);
+            EXPECT_EQ(after.waits - before.waits, 1);  // for the statistics
+          } else {
+            EXPECT_EQ(after.graphs, before.graphs);
+            EXPECT_GT(after.launches - before.launches, 100);
+          }
+          for (int g = 0; g < num_grad_groups; ++g) {
+            const View of_group = t.engine.store().buffers(static_cast<GradGroup>(g)).weights;
+            auto& bytes = weights.emplace_back(of_group ? of_group.size_bytes() : 0);
+            if (of_group) t.engine.backend().to_host(of_group, bytes.data());
+          }
+        }
+        for (int g = 0; g < num_grad_groups; ++g)
+          EXPECT_TRUE(weights[g] == weights[num_grad_groups + g])
+              << layout.str() << " " << dtype << " recompute " << recompute;
+      }
+  unsetenv("SWITCHYARD_GRAPHS");
 }
 
 // Trains until NCCL reports `result`, and expects an error that names who was doing what, and says `why`.

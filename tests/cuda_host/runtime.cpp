@@ -95,14 +95,16 @@ cudaError_t query(T& of) {
 constexpr struct {
   cudaError_t code;
   const char *name, *text;
-} errors[] = {{cudaSuccess, "cudaSuccess", "no error"},
-              {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-              {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-              {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
-              {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-              {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-              {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice", "no kernel image is available"},
-              {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"}};
+} errors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice", "no kernel image is available"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"}};
 
 }  // namespace
 
@@ -209,23 +211,27 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   check_alive(stream, "cudaStreamDestroy");
+  check_not_captured(stream, "cudaStreamDestroy");
   stream->alive = false;
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   check_alive(stream, "cudaStreamSynchronize");
+  check_not_captured(stream, "cudaStreamSynchronize");
   wait_for(stream->clock);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   check_alive(stream, "cudaStreamQuery");
+  check_not_captured(stream, "cudaStreamQuery");
   return query(*stream);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   check_alive(stream, "cudaStreamWaitEvent");
+  check_not_captured(stream, "cudaStreamWaitEvent");
   check_alive(event, "cudaStreamWaitEvent");
   stream->clock.join(event->clock);
   return cudaSuccess;
@@ -245,6 +251,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   check_alive(event, "cudaEventRecord");
   check_alive(stream, "cudaEventRecord");
+  check_not_captured(stream, "cudaEventRecord");
   event->clock = stream->clock;
   event->asked = false;
   return cudaSuccess;
@@ -259,6 +266,46 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   check_alive(event, "cudaEventQuery");
   return query(*event);
+}
+
+// ---- graphs ----
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  check_alive(stream, "cudaStreamBeginCapture");
+  if (stream->capture) return failed(cudaErrorIllegalState);
+  stream->capture = make_graph();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  check_alive(stream, "cudaStreamEndCapture");
+  *graph = std::exchange(stream->capture, nullptr);
+  return *graph ? cudaSuccess : failed(cudaErrorIllegalState);
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  check_alive(graph, "cudaGraphInstantiate");
+  *executable = make_executable(*graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  check_alive(executable, "cudaGraphLaunch");
+  check_not_captured(stream, "cudaGraphLaunch");
+  ++counter_values.graphs;
+  for (const auto& operation : executable->operations) operation(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  check_alive(graph, "cudaGraphDestroy");
+  graph->operations.clear();
+  graph->alive = false;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  return cudaGraphDestroy(executable);
 }
 
 // ---- memory ----
@@ -298,16 +345,20 @@ cudaError_t cudaFreeHost(void* memory) {
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream,
                             std::source_location where) {
-  const Operation operation = start_operation(stream, "cudaMemcpyAsync", where);
-  if (bytes == 0) return cudaSuccess;
-  check_kind(operation, to, from, kind);
-  copy_row(operation, to, from, bytes);
+  if (kind != cudaMemcpyDeviceToDevice) check_not_captured(stream, "a copy from or to the host");
+  put(stream, [=](Stream* on) {
+    const Operation operation = start_operation(on, "cudaMemcpyAsync", where);
+    if (bytes == 0) return;
+    check_kind(operation, to, from, kind);
+    copy_row(operation, to, from, bytes);
+  });
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t height, cudaMemcpyKind kind, cudaStream_t stream,
                               std::source_location where) {
+  check_not_captured(stream, "cudaMemcpy2DAsync");
   const Operation operation = start_operation(stream, "cudaMemcpy2DAsync", where);
   if (width > to_pitch || width > from_pitch) return failed(cudaErrorInvalidValue);
   if (width == 0 || height == 0) return cudaSuccess;
@@ -320,9 +371,11 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
 
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream,
                             std::source_location where) {
-  const Operation operation = start_operation(stream, "cudaMemsetAsync", where);
-  if (bytes == 0) return cudaSuccess;
-  write_range(operation, memory, bytes, "the destination");
-  std::memset(memory, value, bytes);
+  put(stream, [=](Stream* on) {
+    const Operation operation = start_operation(on, "cudaMemsetAsync", where);
+    if (bytes == 0) return;
+    write_range(operation, memory, bytes, "the destination");
+    std::memset(memory, value, bytes);
+  });
   return cudaSuccess;
 }

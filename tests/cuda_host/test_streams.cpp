@@ -237,6 +237,134 @@ TEST_F(HostStreams, MemoryIsLimitedAndCounted) {
   EXPECT_EQ(after.launches - before.launches, 1);
 }
 
+// y = 2 x, twice, at once or in a graph.
+TEST_F(HostStreams, GraphsDoTheirWorkWhenTheyAreLaunched) {
+  const View x = memory({8}), y = memory({8});
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
+  EXPECT_EQ(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeRelaxed), cudaErrorIllegalState);
+  cudaGetLastError();
+  const auto before = cuda_host::counters();
+  copy_all(context, x, y);  // not initialised yet: nobody reads it now
+  cudaMemsetAsync(x.bytes(), 0, 16, context.stream);
+  cudaMemcpyAsync(y.rows(6, 2).bytes(), x.bytes(), 8, cudaMemcpyDeviceToDevice, context.stream);
+  ASSERT_EQ(cudaStreamEndCapture(context.stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiateWithFlags(&executable, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  for (float value : {3.0f, 5.0f}) {
+    cudaStreamSynchronize(other.stream);
+    set_all(context, x, value);
+    EXPECT_EQ(cudaGraphLaunch(executable, context.stream), cudaSuccess);
+    EXPECT_EQ(download<float>(y), (std::vector<float>{value, value, value, value, value, value, 0, 0}));
+    EXPECT_EQ(download<float>(x), (std::vector<float>{0, 0, 0, 0, value, value, value, value}));
+  }
+  const auto after = cuda_host::counters();
+  EXPECT_EQ(after.graphs - before.graphs, 2);
+  EXPECT_EQ(after.launches - before.launches, 2);  // set_all
+  // What a graph does is checked as what a stream does.
+  set_all(other, x, 1);
+  expect_mistake("without waiting", [&] { cudaGraphLaunch(executable, context.stream); });
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  expect_mistake("has been destroyed", [&] { cudaGraphLaunch(executable, context.stream); });
+}
+
+TEST_F(HostStreams, GraphsHoldKernelsAndCopiesOnTheDeviceAlone) {
+  const View x = upload(std::vector<float>(8, 1));
+  const cudaEvent_t done = event();
+  const cudaStream_t captured = context.stream;
+  ASSERT_EQ(cudaStreamBeginCapture(captured, cudaStreamCaptureModeRelaxed), cudaSuccess);
+  float host[8] = {};
+  const std::string message = "which is being captured";
+  expect_mistake(message, [&] { cudaMemcpyAsync(host, x.bytes(), 32, cudaMemcpyDeviceToHost, captured); });
+  expect_mistake(message, [&] { cudaMemcpyAsync(x.bytes(), host, 32, cudaMemcpyHostToDevice, captured); });
+  expect_mistake(message, [&] { cudaEventRecord(done, captured); });
+  expect_mistake(message, [&] { cudaStreamWaitEvent(captured, done); });
+  expect_mistake(message, [&] { cudaStreamSynchronize(captured); });
+  expect_mistake(message, [&] { cudaStreamQuery(captured); });
+  expect_mistake(message, [&] { cudaStreamDestroy(captured); });
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(captured, &graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamEndCapture(captured, &graph), cudaErrorIllegalState);
+  cudaGetLastError();
+}
+
+// ---- the stream of the product ----
+
+// Passes as they are: straight on the stream, recorded, and replayed.
+TEST_F(HostStreams, WhatIsRepeatedBecomesGraphs) {
+  const View x = memory({8}), y = memory({8}), z = memory({8});
+  const cudaEvent_t done = event();
+  const auto pass = [&] {
+    copy_all(context, x, y);
+    cudaEventRecord(done, context.stream);  // cuts
+    copy_all(context, y, z);
+    set_all(context, y, 2);
+  };
+  for (int run = 0; run < 5; ++run) {
+    const float value = static_cast<float>(run) + 3;
+    set_all(context, x, value);
+    const auto before = cuda_host::counters();
+    context.stream.repeated("test", pass);
+    const auto after = cuda_host::counters();
+    EXPECT_EQ(after.graphs - before.graphs, run == 0 ? 0 : 2);
+    EXPECT_EQ(after.launches - before.launches, run == 0 ? 3 : 0);
+    cudaStreamWaitEvent(other.stream, done);
+    EXPECT_EQ(download<float>(z), std::vector<float>(8, value));
+    EXPECT_EQ(download<float>(y), std::vector<float>(8, 2));
+  }
+  const auto before = cuda_host::counters();
+  pass();  // outside
+  EXPECT_EQ(cuda_host::counters().graphs, before.graphs);
+}
+
+TEST_F(HostStreams, PassesOfOtherNamesAreOthers) {
+  const View x = memory({8}), y = memory({8});
+  for (int run = 0; run < 3; ++run)
+    for (const View& to : {x, y})
+      context.stream.repeated(to.bytes() == x.bytes() ? "x" : "y",
+                              [&] { set_all(context, to, to.bytes() == x.bytes() ? 1.0f : 2.0f); });
+  EXPECT_EQ(download<float>(x), std::vector<float>(8, 1));
+  EXPECT_EQ(download<float>(y), std::vector<float>(8, 2));
+}
+
+// Nothing wrong is replayed, and what a pass has become is recorded anew.
+TEST_F(HostStreams, APassThatChangesIsRefused) {
+  const View x = upload(std::vector<float>(8, 1)), y = upload(std::vector<float>(8, 1));
+  const auto set_x = [&] { set_all(context, x, 2); };
+  const std::vector<std::function<void()>> others = {[&] { set_all(context, x, 3); },             // another argument
+                                                     [&] { set_all(context, y, 2); },             // another tensor
+                                                     [&] { set_all(context, x.rows(0, 4), 2); },  // another size
+                                                     [&] { copy_all(context, x, y); },            // another kernel
+                                                     [&] { set_x(), set_x(); },                   // more
+                                                     [&] { cudaEventRecord(event(), context.stream); },  // less
+                                                     [&] { set_x(), context.stream.cut(), set_x(); }};  // another piece
+  for (const auto& other_pass : others) {
+    for (int run = 0; run < 3; ++run) context.stream.repeated("test", set_x);
+    EXPECT_THROW(context.stream.repeated("test", other_pass), Failure);
+    for (int run = 0; run < 3; ++run) {
+      set_all(context, x, 0);
+      context.stream.repeated("test", set_x);
+      EXPECT_EQ(download<float>(x), std::vector<float>(8, 2));
+    }
+  }
+}
+
+TEST_F(HostStreams, AnErrorEndsARecording) {
+  const View x = memory({8});
+  for (int run = 0; run < 4; ++run) {
+    const auto pass = [&] {
+      set_all(context, x, 2);
+      if (run < 2) fail("run {}", run);
+    };
+    if (run < 2)
+      EXPECT_THROW(context.stream.repeated("test", pass), Failure);
+    else
+      context.stream.repeated("test", pass);
+  }
+  EXPECT_EQ(download<float>(x), std::vector<float>(8, 2));
+}
+
 TEST_F(HostStreams, Devices) {
   int count = 0, device = -1, can = 0;
   cuda_host::set_device_count(2);

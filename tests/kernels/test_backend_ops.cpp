@@ -486,9 +486,10 @@ struct ClipFactor : OpCase {
 
 struct AdamWCase : OpCase {
   AdamW desc;
-  AdamWCase(Index n, float decay, double factor) : desc{1e-2f, 0.9f, 0.95f, 1e-8f, decay, 1 - 0.729f, 1 - 0.857375f} {
+  AdamWCase(Index n, float decay, double factor) : desc{0.9f, 0.95f, 1e-8f, decay} {
     note = fmt::format("factor {}", factor);
     in("factor", {1}, {factor}, DType::f32);
+    in("rates", {3}, {1e-2, 1 - 0.729, 1 - 0.857375}, DType::f32);
     in("g", {n}, DType::f32);
     in_place("w", {n}, DType::f32);
     in_place("m", {n}, DType::f32);
@@ -497,10 +498,12 @@ struct AdamWCase : OpCase {
     in_place("v", {n}, v, DType::f32);
     if (compute == DType::bf16) in_place("rounded", {n});
   }
-  void run(Backend& b) override { b.adamw(desc, at("factor"), at("g"), at("w"), at("m"), at("v"), at("rounded")); }
+  void run(Backend& b) override {
+    b.adamw(desc, at("factor"), at("rates"), at("g"), at("w"), at("m"), at("v"), at("rounded"));
+  }
   void expect(Values& v) override {
     if (std::isnan(v["factor"][0])) return;
-    ref::adamw(desc, v["factor"][0], v["g"], v["w"], v["m"], v["v"]);
+    ref::adamw(desc, v["factor"][0], v["rates"], v["g"], v["w"], v["m"], v["v"]);
     if (v.count("rounded")) v["rounded"] = v["w"];
   }
 };
@@ -544,7 +547,8 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
     backend->route_forward({}, c, {}, t({2, 2}, DType::i32), s, t({3, 4}, DType::i32), t({3, 4}), t({1}, DType::f64));
   });
   refused("embedding_forward", [&] { backend->embedding_forward(v4, b, 0, t({4, 3})); });  // ids of type f32
-  refused("adamw", [&] { backend->adamw({}, t({1}), v4, t({4}), t({3}), t({4}), {}); });
+  refused("adamw", [&] { backend->adamw({}, t({1}), t({3}), v4, t({4}), t({3}), t({4}), {}); });
+  refused("adamw", [&] { backend->adamw({}, t({1}), t({2}), v4, t({4}), t({4}), t({4}), {}); });
   refused("fill", [&] { backend->fill(i2, 1.0f); });
   refused("copy", [&] { backend->copy(a, c); });
 }

@@ -67,9 +67,9 @@ TEST(Dry, a_model_beyond_the_machine_costs_no_memory) {
   const Index before = resident_bytes();
   constexpr Index n = Index{1} << 38;  // four tensors of 1 TiB
   const Tensor w = backend->tensor({n}), g = backend->tensor({n}), m = backend->tensor({n}), v = backend->tensor({n});
-  const Tensor sum = backend->tensor({1}, DType::f64), factor = backend->tensor({1});
+  const Tensor sum = backend->tensor({1}, DType::f64), factor = backend->tensor({1}), rates = backend->tensor({3});
   backend->sum_squares(g, sum);
-  backend->adamw({}, factor, g, w, m, v, {});
+  backend->adamw({}, factor, rates, g, w, m, v, {});
   backend->copy(w, g);
   backend->add(g, w);
   EXPECT_LT(resident_bytes() - before, Index{4} << 20);

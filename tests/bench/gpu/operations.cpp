@@ -182,17 +182,18 @@ void add_elementwise(std::vector<Operation>& all, const Sizes& s) {
                    const View dh = o.zeros({s.R(), 2 * s.F}), dscale = o.f32({s.R()});
                    return [&o, dy, h, scale, dh, dscale] { o.b.activation_backward({}, dy, h, scale, dh, dscale); };
                  }});
-  all.push_back({"adamw", [s](Operands& o) -> Run {
-                   const Index n = s.F * s.D;
-                   const View g = o.f32({n}), w = o.f32({n}), m = o.zeros({n}, DType::f32);
-                   const View v = o.zeros({n}, DType::f32);
-                   const View rounded =
-                       o.compute == DType::bf16 ? o.zeros({n}) : View{};  // f32 weights have no masters
-                   const View factor = o.zeros({1}, DType::f32);
-                   o.b.fill(factor, 1);
-                   const AdamW desc = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f};
-                   return [&o, desc, factor, g, w, m, v, rounded] { o.b.adamw(desc, factor, g, w, m, v, rounded); };
-                 }});
+  all.push_back(
+      {"adamw", [s](Operands& o) -> Run {
+         const Index n = s.F * s.D;
+         const View g = o.f32({n}), w = o.f32({n}), m = o.zeros({n}, DType::f32);
+         const View v = o.zeros({n}, DType::f32);
+         const View rounded = o.compute == DType::bf16 ? o.zeros({n}) : View{};  // f32 weights have no masters
+         const View factor = o.zeros({1}, DType::f32), rates = o.zeros({3}, DType::f32);
+         o.b.fill(factor, 1);
+         o.b.fill(rates, 1e-4f);
+         const AdamW desc = {0.9f, 0.95f, 1e-8f, 0.1f};
+         return [&o, desc, factor, rates, g, w, m, v, rounded] { o.b.adamw(desc, factor, rates, g, w, m, v, rounded); };
+       }});
   all.push_back({"clip_factor", [](Operands& o) -> Run {
                    const View squares = o.zeros({1}, DType::f64), factor = o.f32({1});
                    return [&o, squares, factor] { o.b.clip_factor(squares, 1, factor); };

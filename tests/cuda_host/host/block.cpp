@@ -289,15 +289,9 @@ void set_order_seed(std::uint64_t seed) {
   machine.shuffled = seed != 0;
 }
 
-void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thread, Where where) {
-  ++counter_values.launches;
-  if (grid.threads < 1 || grid.threads > 1024)
-    mistake("a launch at {} of blocks of {} threads", text(where), grid.threads);
-  if (grid.shared_bytes > max_dynamic_shared)
-    mistake("a launch at {} with {} bytes of dynamic shared memory", text(where), grid.shared_bytes);
-  if (const cudaError_t untold = cudaGetLastError(); untold != cudaSuccess)
-    mistake("the launch at {} would report an earlier error that nobody took: {}", text(where),
-            cudaGetErrorName(untold));
+namespace {
+
+void run_blocks(const Grid& grid, Stream* stream, const std::function<void()>& thread, Where where) {
   Machine& m = machine;
   begin_launch(start_operation(stream, "the kernel launched", where));
   struct End {
@@ -319,6 +313,20 @@ void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thr
     launch_state.tag = static_cast<std::uint8_t>(first_tag + block % tags);
     m.run_block();
   }
+}
+
+}  // namespace
+
+void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thread, Where where) {
+  if (grid.threads < 1 || grid.threads > 1024)
+    mistake("a launch at {} of blocks of {} threads", text(where), grid.threads);
+  if (grid.shared_bytes > max_dynamic_shared)
+    mistake("a launch at {} with {} bytes of dynamic shared memory", text(where), grid.shared_bytes);
+  if (const cudaError_t untold = cudaGetLastError(); untold != cudaSuccess)
+    mistake("the launch at {} would report an earlier error that nobody took: {}", text(where),
+            cudaGetErrorName(untold));
+  if (stream == nullptr || !stream->capture) ++counter_values.launches;
+  put(stream, [=](Stream* on) { run_blocks(grid, on, thread, where); });
 }
 
 }  // namespace sy::cuda_host

@@ -28,7 +28,7 @@ struct Grid {
   int threads = 1;
   std::size_t shared_bytes = 0;
 };
-// Runs `thread` in every thread of the grid.
+// Puts on the stream: `thread` in every thread of the grid.
 void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thread, Where where);
 
 // ---- for the thread that runs ----

@@ -23,7 +23,8 @@ void set_nccl_error(int result);
 
 // What the host has done since the process began.
 struct Counters {
-  std::int64_t launches = 0;
+  std::int64_t launches = 0;     // of kernels; not those in graphs
+  std::int64_t graphs = 0;       // launched
   std::int64_t allocations = 0;  // device and pinned host memory
   std::int64_t frees = 0;
   std::int64_t waits = 0;  // for what had not surely ended

@@ -163,13 +163,13 @@ Operand* operand_of(ConstView view, DType as, bool writable) {
   if (!view) return nullptr;
   if (view.dtype() != as)
     mistake("a kernel is given {} {} as {}", info(view.dtype()).name, view.shape().str(), info(as).name);
-  std::string key(sizeof(std::byte*) + sizeof(Shape) + 2, '\0');
   const std::byte* bytes = view.bytes();
-  const Shape shape = view.shape();
-  std::memcpy(key.data(), &bytes, sizeof bytes);
-  std::memcpy(key.data() + sizeof bytes, &shape, sizeof shape);
-  key[key.size() - 2] = static_cast<char>(as);
-  key.back() = static_cast<char>(writable);
+  std::string key{static_cast<char>(as), static_cast<char>(writable)};
+  key.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
+  for (int d = 0; d < view.shape().size(); ++d) {
+    const Index size = view.dim(d);
+    key.append(reinterpret_cast<const char*>(&size), sizeof size);
+  }
   Operand& operand = space().operands[key];
   if (!operand.view) {
     operand.writable = writable;

@@ -7,9 +7,11 @@ namespace sy::cuda_host {
 
 namespace {
 
-// Streams and events stay when they are destroyed, so that their use afterwards is seen.
+// Streams, events and graphs stay when they are destroyed, so that their use afterwards is seen.
 std::vector<std::unique_ptr<Stream>> streams;
 std::vector<std::unique_ptr<Event>> events;
+std::vector<std::unique_ptr<Graph>> graphs;
+std::vector<std::unique_ptr<GraphExec>> executables;
 Clock host;
 
 struct Hung {
@@ -45,6 +47,14 @@ Event* make_event() {
   return events.back().get();
 }
 
+Graph* make_graph() {
+  return graphs.emplace_back(std::make_unique<Graph>()).get();
+}
+
+GraphExec* make_executable(const Graph& graph) {
+  return executables.emplace_back(std::make_unique<GraphExec>(graph)).get();
+}
+
 void check_alive(const Stream* stream, const char* call) {
   if (stream == nullptr) mistake("{} on the null stream, which waits for all others: name a stream", call);
   if (!stream->alive) mistake("{} on stream {}, which has been destroyed", call, stream->number);
@@ -53,6 +63,22 @@ void check_alive(const Stream* stream, const char* call) {
 void check_alive(const Event* event, const char* call) {
   if (event == nullptr || !event->alive)
     mistake("{} of an event that {}", call, event ? "has been destroyed" : "is null");
+}
+
+void check_alive(const Graph* graph, const char* call) {
+  if (graph == nullptr || !graph->alive)
+    mistake("{} of a graph that {}", call, graph ? "has been destroyed" : "is null");
+}
+
+void check_not_captured(const Stream* stream, const char* call) {
+  if (stream != nullptr && stream->capture) mistake("{} on stream {}, which is being captured", call, stream->number);
+}
+
+void put(Stream* stream, const std::function<void(Stream*)>& operation) {
+  if (stream != nullptr && stream->capture)
+    stream->capture->operations.push_back(operation);
+  else
+    operation(stream);
 }
 
 bool host_knows(const Clock& clock) {
@@ -93,6 +119,7 @@ Clock everything() {
 
 Operation start_operation(Stream* stream, const char* what, Where where) {
   check_alive(stream, what);
+  check_not_captured(stream, what);
   stream->clock.join(host);
   stream->clock.set(stream->number, ++stream->issued);
   stream->asked = false;

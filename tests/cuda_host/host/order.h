@@ -26,8 +26,18 @@ class Clock {
   std::vector<std::uint64_t> ended_;
 };
 
+struct Stream;
+
+// What was put on a stream while it was captured, in order: calls that put it on another.
+struct Graph {
+  std::vector<std::function<void(Stream*)>> operations;
+  bool alive = true;
+};
+struct GraphExec : Graph {};
+
 struct Stream {
   int number;
+  Graph* capture = nullptr;  // what is put on it goes there
   bool alive = true;
   std::uint64_t issued = 0;  // operations
   Clock clock;               // what has ended before the stream's next operation starts
@@ -48,8 +58,16 @@ struct Event {
 
 Stream* make_stream();
 Event* make_event();
+Graph* make_graph();
+GraphExec* make_executable(const Graph& graph);
 void check_alive(const Stream* stream, const char* call);
 void check_alive(const Event* event, const char* call);
+void check_alive(const Graph* graph, const char* call);
+// Graphs hold kernels, products, and copies on the device; nothing else may use a stream that is captured.
+void check_not_captured(const Stream* stream, const char* call);
+
+// Puts an operation on a stream, or in the graph that is captured on it.
+void put(Stream* stream, const std::function<void(Stream*)>& operation);
 
 // An operation on a stream: kernel, copy, product or collective.
 struct Operation {

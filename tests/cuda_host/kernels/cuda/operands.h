@@ -172,10 +172,14 @@ template <class... Params, class... Args>
 void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args... arguments) {
   if (grid.x == 0 || grid.y == 0) return;
   SY_ASSERT(grid.x <= INT32_MAX && grid.y <= 65535, "a grid of {} x {} blocks", grid.x, grid.y);
-  cuda_host::run_grid(
-      {static_cast<std::uint64_t>(grid.x), static_cast<std::uint64_t>(grid.y), grid.threads,
-       static_cast<std::size_t>(grid.shared_bytes)},
-      context.stream, [&] { kernel(static_cast<Params>(arguments)...); }, grid.where);
+  context.stream.put(
+      [&](cudaStream_t stream) {
+        cuda_host::run_grid(
+            {static_cast<std::uint64_t>(grid.x), static_cast<std::uint64_t>(grid.y), grid.threads,
+             static_cast<std::size_t>(grid.shared_bytes)},
+            stream, [=] { kernel(static_cast<Params>(arguments)...); }, grid.where);
+      },
+      kernel, grid.x, grid.y, grid.threads, grid.shared_bytes, static_cast<Params>(arguments)...);
 }
 
 }  // namespace sy::cuda

@@ -1,0 +1,36 @@
+// Objects of CUDA that are owned, and what its calls return.
+#pragma once
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <type_traits>
+
+#include "kernels/tensor.h"
+
+namespace sy::cuda {
+
+// Throws Failure naming the call.
+void check(cudaError_t code, const char* what);
+void check(cublasStatus_t code, const char* what);
+
+struct Destroy {
+  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+  void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
+  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+  void operator()(cublasHandle_t handle) const { cublasDestroy(handle); }
+};
+template <class Handle>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
+
+// One that does not wait for the null stream. priority: 0, or less for one that goes first.
+Owned<cudaStream_t> make_stream(int priority = 0);
+Owned<cudaEvent_t> make_event();
+
+// Throws Failure, saying the size and what is free.
+DeviceMemory device_memory(Index bytes);
+DeviceMemory pinned_memory(Index bytes);
+
+}  // namespace sy::cuda
