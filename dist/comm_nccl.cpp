@@ -55,11 +55,10 @@ struct Shared {
     for (Stream& s : streams) s.stream = cuda::make_stream(highest);  // what others wait for goes first
   }
   ~Shared() { cuda::set_wait_hook(backend, {}); }
-  // Throws where a communicator has failed, or a collective does not end.
-  void look_for_errors();
-  void look_for_hangs();
-  // Gives all communicators up, and what they have under way.
-  void abort();
+  // Throws where a communicator has failed, or a collective does not end. No communicator is aborted: that may wait for
+  // peers, and the process is about to end (or_end_all).
+  void look_for_errors() const;
+  void look_for_hangs() const;
 };
 
 // A collective under way.
@@ -106,10 +105,9 @@ class CommNccl final : public Comm {
     shared_->members.push_back(this);
   }
   ~CommNccl() override {
-    // Destroying waits for what is under way, which after an error may never end.
-    if (std::uncaught_exceptions() > 0) shared_->abort();
     std::erase(shared_->members, this);
-    if (nccl_) ncclCommDestroy(nccl_);
+    // Destroying waits for peers and for what is under way, which after an error may never end; the process does, soon.
+    if (nccl_ && std::uncaught_exceptions() == 0) ncclCommDestroy(nccl_);
   }
 
   int size() const override { return host_->size(); }
@@ -141,12 +139,11 @@ class CommNccl final : public Comm {
   const Started* under_way() const {
     for (std::size_t i = 0; i < started_.size(); ++i) {
       const Started& s = started_[(next_ + i) % started_.size()];
-      if (cudaEventQuery(s.ended.get()) == cudaErrorNotReady) return &s;
+      if (cudaEventQuery(s.ended.get()) != cudaErrorNotReady) continue;
+      cudaGetLastError();  // "not ready" counts as an error otherwise
+      return &s;
     }
     return nullptr;
-  }
-  void abort() {
-    if (nccl_) ncclCommAbort(std::exchange(nccl_, nullptr));
   }
   std::string describe(const Started* s) const {
     if (!s) return "NCCL";
@@ -247,7 +244,7 @@ class CommNccl final : public Comm {
   std::size_t next_ = 0;  // the oldest of them
 };
 
-void Shared::look_for_errors() {
+void Shared::look_for_errors() const {
   std::vector<CommNccl*> failed;
   std::copy_if(members.begin(), members.end(), std::back_inserter(failed),
                [](const CommNccl* m) { return m->state() != ncclSuccess && m->state() != ncclInProgress; });
@@ -255,30 +252,18 @@ void Shared::look_for_errors() {
   // A lost rank is lost to all of its communicators; the one with a collective under way tells more.
   const auto telling = std::find_if(failed.begin(), failed.end(), [](const CommNccl* m) { return m->under_way(); });
   const CommNccl& member = telling != failed.end() ? **telling : *failed.front();
-  const std::string what = fmt::format("{} failed: {}: a peer may have died; its own message says why",
-                                       member.describe(member.under_way()), ncclGetErrorString(member.state()));
-  abort();
-  throw Failure(what);
+  fail("{} failed: {}: a peer may have died; its own message says why", member.describe(member.under_way()),
+       ncclGetErrorString(member.state()));
 }
 
-// At once, as a group: freeing one communicator's memory waits for the device, and so for what the others have under way.
-void Shared::abort() {
-  ncclGroupStart();
-  for (CommNccl* m : members) m->abort();
-  ncclGroupEnd();
-  members.clear();
-}
-
-void Shared::look_for_hangs() {
+void Shared::look_for_hangs() const {
   for (const CommNccl* member : members) {
     const Started* const s = member->under_way();
     if (!s || Clock::now() - s->since < timeout) continue;
-    const std::string what = fmt::format(
+    fail(
         "{} has not ended after {:.0f} s: a peer hangs or is gone; see what its machine says, and resume from the last "
         "checkpoint (SWITCHYARD_TIMEOUT sets the seconds)",
         member->describe(s), timeout.count());
-    abort();
-    throw Failure(what);
   }
 }
 
@@ -287,6 +272,8 @@ void Shared::look_for_hangs() {
 MakeComm nccl_on(Backend& backend, int rank) {
   // Sums within NVSwitch are not the same from call to call. Whoever wants them all the same can set this to 1.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
+  // Two communicators at once must not wait for each other: they start on all ranks in the order of the calls.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   const auto shared = std::make_shared<Shared>(backend, rank);
   cuda::set_wait_hook(backend, [s = std::weak_ptr(shared)] {
     if (const auto alive = s.lock()) alive->look_for_errors();

@@ -62,20 +62,30 @@ Runtime::~Runtime() {
 }
 
 int Runtime::run(const std::function<int()>& program) {
-  int code = 1;
-  std::string what;
   try {
-    return program();
+    return or_end_all(*world_, program);
   } catch (const AgreedError& e) {
     if (world_->rank() == 0) print_error(e.what());
     return e.exit_code();
   } catch (const std::exception&) {
-    std::tie(code, what) = current_error();
+    const auto [code, what] = current_error();
+    print_error(what);
+    return code;
   }
-  if (world_->size() > 1) what = fmt::format("rank {}: {}", world_->rank(), what);
-  print_error(what);
-  if (world_->size() > 1) MPI_Abort(MPI_COMM_WORLD, code);
-  return code;
+}
+
+int or_end_all(Comm& world, const std::function<int()>& work) {
+  try {
+    return work();
+  } catch (const AgreedError&) {
+    throw;
+  } catch (const std::exception&) {
+    if (world.size() == 1) throw;
+    const auto [code, what] = current_error();
+    print_error(fmt::format("rank {}: {}", world.rank(), what));
+    MPI_Abort(MPI_COMM_WORLD, code);
+    throw;
+  }
 }
 
 namespace {

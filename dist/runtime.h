@@ -21,14 +21,18 @@ class Runtime {
   Comm& world() { return *world_; }
 
   // Runs a program on all ranks and returns the exit code that all of them share. An Error that agree() has told to
-  // every rank ends all of them in order; one that strikes a single rank in between is printed by that rank, and the
-  // others are aborted, since they wait in a collective that will never complete.
+  // every rank ends all of them in order; one that strikes a single rank ends them as or_end_all does.
   int run(const std::function<int()>& program);
 
  private:
   std::unique_ptr<Comm> world_;
   bool owns_mpi_ = false;
 };
+
+// Runs work and returns what it does. An error that strikes this rank alone is printed and ends all ranks, since the others
+// wait in a collective that will never complete. It ends them here, before anything is freed that was made outside of
+// `work`: a GPU frees no memory while a collective waits there for other ranks.
+int or_end_all(Comm& world, const std::function<int()>& work);
 
 // Which of the ranks on its machine this one is, from 0 on. Collective.
 int local_rank(Comm& world);

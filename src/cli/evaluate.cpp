@@ -80,8 +80,12 @@ int evaluate_command(CommandLine& line) {
   agree(world, [&] { load_checkpoint(step_dir, engine.store()); });
   engine.set_router_bias(state.router_bias);
   const bool show = world.rank() == 0 && isatty(STDERR_FILENO);
-  const std::vector<DomainScore> scores = evaluate(engine, *dataset, evaluation, [&](Index done, Index total) {
-    if (show) fmt::print(stderr, "\revaluating {}/{} windows{}", done, total, done == total ? "\n" : "");
+  std::vector<DomainScore> scores;
+  or_end_all(world, [&] {
+    scores = evaluate(engine, *dataset, evaluation, [&](Index done, Index total) {
+      if (show) fmt::print(stderr, "\revaluating {}/{} windows{}", done, total, done == total ? "\n" : "");
+    });
+    return 0;
   });
 
   agree(world, [&] {

@@ -262,7 +262,8 @@ int run_training(Comm& world, const Config& config) {
   Index arena = 0;
   agree(world,
         [&] { arena = arena_bytes(config, vocab, layout, world.rank(), *backend, backend->on_host() ? 1 : sharing); });
-  return Run(world, config, layout, std::move(backend), arena).execute();
+  Run run(world, config, layout, std::move(backend), arena);
+  return or_end_all(world, [&] { return run.execute(); });
 }
 
 }  // namespace sy

@@ -124,6 +124,16 @@ TEST(Step, WhatIsTheSameInEveryStepIsAGraph) {
   unsetenv("SWITCHYARD_GRAPHS");
 }
 
+// Waits long enough for the host to look after the communicators meanwhile, of which it leaves no trace.
+TEST(Step, GoesOnAfterLongWaits) {
+  const int n = world().size();
+  Trained t(config_of({}), {n, 1, n, 1});
+  cuda_host::set_latency(std::chrono::milliseconds(40));
+  t.step();
+  EXPECT_TRUE(std::isfinite(t.sync.norm()));
+  cuda_host::set_latency(std::chrono::milliseconds(0));
+}
+
 // Trains until NCCL reports `result`, and expects an error that names who was doing what, and says `why`.
 void lose_a_rank(int result, const std::string& why) {
   const int n = world().size();

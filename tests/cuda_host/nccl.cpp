@@ -290,6 +290,8 @@ namespace sy::cuda_host {
 
 void set_nccl_error(int result) {
   async_error = result;
+  if (result == ncclSuccess)
+    for (const auto& comm : comms) end_hung(comm.get());
 }
 
 }  // namespace sy::cuda_host

@@ -83,11 +83,17 @@ void wait_for(const Clock& clock) {
   host_waits(clock);
 }
 
-// What a query says: not ready once, so that callers learn to wait, then ready, which the host then knows.
+std::chrono::milliseconds latency{0};
+
+// What a query says: not ready at first, so that callers learn to wait, then ready, which the host then knows.
 template <class T>
 cudaError_t query(T& of) {
-  if (includes_hung(of.clock) || (!host_knows(of.clock) && !std::exchange(of.asked, true)))
+  const auto now = std::chrono::steady_clock::now();
+  if (includes_hung(of.clock)) return failed(cudaErrorNotReady);
+  if (!host_knows(of.clock) && (!of.asked || now - *of.asked < latency)) {
+    if (!of.asked) of.asked = now;
     return failed(cudaErrorNotReady);
+  }
   wait_for(of.clock);
   return cudaSuccess;
 }
@@ -109,6 +115,10 @@ constexpr struct {
 }  // namespace
 
 namespace sy::cuda_host {
+
+void set_latency(std::chrono::milliseconds given) {
+  latency = given;
+}
 
 void set_device_count(int count) {
   device_count = count;
@@ -253,7 +263,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   check_alive(stream, "cudaEventRecord");
   check_not_captured(stream, "cudaEventRecord");
   event->clock = stream->clock;
-  event->asked = false;
+  event->asked.reset();
   return cudaSuccess;
 }
 

@@ -1,6 +1,7 @@
 // What a test may ask of the stand-in.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -14,11 +15,14 @@ Handler set_handler(Handler handler);
 // Seeds the order in which blocks, and threads between barriers, run. 0: as they are numbered.
 void set_order_seed(std::uint64_t seed);
 
+// How long queries say "not ready", from the first one on, of what has not surely ended. 0: once.
+void set_latency(std::chrono::milliseconds latency);
+
 void set_device_count(int count);
 void set_device_bytes(std::uint64_t bytes);  // of a device's memory: more cannot be allocated
 
 // The ncclResult_t that communicators report from now on, as if another rank were lost: collectives do not end, nor does
-// what waits for them, until ncclCommAbort. 0: none is lost.
+// what waits for them, until ncclCommAbort. 0: none is lost, and what was under way ends.
 void set_nccl_error(int result);
 
 // What the host has done since the process began.

@@ -122,7 +122,7 @@ Operation start_operation(Stream* stream, const char* what, Where where) {
   check_not_captured(stream, what);
   stream->clock.join(host);
   stream->clock.set(stream->number, ++stream->issued);
-  stream->asked = false;
+  stream->asked.reset();
   return {stream, stream->issued, what, where};
 }
 

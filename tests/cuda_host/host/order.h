@@ -4,10 +4,12 @@
 // its own, which it joins with those that it waits for.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "host/report.h"
@@ -47,13 +49,13 @@ struct Stream {
     std::function<void()> arrive;
   };
   std::deque<Arrival> arrivals;
-  bool asked = false;  // cudaStreamQuery said once that it has not ended
+  std::optional<std::chrono::steady_clock::time_point> asked;  // when cudaStreamQuery first said that it has not ended
 };
 
 struct Event {
   bool alive = true;
   Clock clock;
-  bool asked = false;
+  std::optional<std::chrono::steady_clock::time_point> asked;
 };
 
 Stream* make_stream();
