@@ -372,6 +372,13 @@ namespace {
 struct Rows {
   Index rows, packs;
   int lanes;
+
+  // The first element of a pack, for either operand. Only where it is a multiple of N on the face of it does the compiler
+  // store a pack at once.
+  template <int N>
+  __device__ Index at(Index row, Index pack) const {
+    return (row * packs + pack) * N;
+  }
 };
 
 constexpr int row_threads = 256;
@@ -385,41 +392,40 @@ Grid row_grid(const Rows& rows) {
   return {.x = blocks_of(rows.rows, row_threads / rows.lanes), .threads = row_threads};
 }
 
-// Calls visit(row, i) for the packs of the grid's rows, i their first element within the row.
-template <int N, class Visit>
+// Calls visit(row, pack) for the packs of the grid's rows.
+template <class Visit>
 __device__ void for_packs(const Rows& rows, Visit visit) {
   const Index row = static_cast<Index>(blockIdx.x) * (row_threads / rows.lanes) + threadIdx.x / rows.lanes;
   if (row >= rows.rows) return;
-  for (Index pack = threadIdx.x % rows.lanes; pack < rows.packs; pack += rows.lanes) visit(row, pack * N);
+  for (Index pack = threadIdx.x % rows.lanes; pack < rows.packs; pack += rows.lanes) visit(row, pack);
 }
 
 template <class T, int N>
 __global__ void gather(Rows rows, In<T> x, In<std::int32_t> index, Out<T> y) {
-  const Index d = rows.packs * N;
-  for_packs<N>(rows, [&](Index row, Index i) {
+  for_packs(rows, [&](Index row, Index pack) {
     const Index from = index[row];
-    if (from >= 0) store<N>(y, row * d + i, load<N>(x, from * d + i));
+    if (from >= 0) store<N>(y, rows.at<N>(row, pack), load<N>(x, rows.at<N>(from, pack)));
   });
 }
 
 template <class T, int N>
 __global__ void combine(Rows rows, In<T> x, Index k, In<std::int32_t> slots, bool accumulate, Out<T> y) {
-  const Index d = rows.packs * N;
-  for_packs<N>(rows, [&](Index row, Index i) {
+  for_packs(rows, [&](Index row, Index pack) {
+    const Index to = rows.at<N>(row, pack);
     float sums[N] = {};
     if (accumulate) {
-      const auto old = load<N>(y, row * d + i);
+      const auto old = load<N>(y, to);
       for (int n = 0; n < N; ++n) sums[n] = to_float(old[n]);
     }
     for (Index j = 0; j < k; ++j) {
       const Index slot = slots[row * k + j];
       if (slot < 0) continue;
-      const auto part = load<N>(x, slot * d + i);
+      const auto part = load<N>(x, rows.at<N>(slot, pack));
       for (int n = 0; n < N; ++n) sums[n] += to_float(part[n]);
     }
     Pack<T, N> sum;
     for (int n = 0; n < N; ++n) sum[n] = from_float<T>(sums[n]);
-    store<N>(y, row * d + i, sum);
+    store<N>(y, to, sum);
   });
 }
 
