@@ -63,21 +63,21 @@ struct Operand {
   bool aligned() const { return address % 16 == 0 && bytes % 16 == 0; }
 };
 
-// One block writes the addresses of the operands of the experts that have rows, one after the other: [3, experts].
+// One block writes the addresses of the operands of the experts that have rows, one after the other: [3, pitch].
 __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand a, Operand b, Operand c,
-                                Out<Index> addresses) {
+                                Out<Index> addresses, Index pitch) {
   block_scan(
       experts, [&](Index e) { return offsets[e] < offsets[e + 1] ? 1 : 0; },
       [&](Index e, int before) {
         if (offsets[e] == offsets[e + 1]) return;
         addresses[before] = a.of(e, offsets[e]);
-        addresses[experts + before] = b.of(e, offsets[e]);
-        addresses[2 * experts + before] = c.of(e, offsets[e]);
+        addresses[pitch + before] = b.of(e, offsets[e]);
+        addresses[2 * pitch + before] = c.of(e, offsets[e]);
       });
 }
 
-// c_e (+)= op(a_e) op(b_e) for every expert with rows; sizes(rows) are those of its product. One call of cuBLAS where it
-// offers that: types must be alike, and addresses aligned.
+// c_e (+)= op(a_e) op(b_e) for every expert with rows; sizes_of(rows) are those of its product. One call of cuBLAS
+// where it offers that: types must be alike, and addresses aligned.
 template <class SizesOf>
 void multiply_grouped(Context& context, const Gemm& desc, const Groups& groups, ConstView a, ConstView b, View c,
                       SizesOf sizes_of) {
@@ -109,9 +109,11 @@ void multiply_grouped(Context& context, const Gemm& desc, const Groups& groups, 
       op_b(count, transposed(desc.transpose_b));
   const std::vector<float> alpha(count, 1.0f), beta(count, desc.accumulate ? 1.0f : 0.0f);
   const std::vector<int> ones(count, 1);
-  const View addresses = Workspace(context).take({3, experts}, DType::i64);
+  // An even number, so that each list is aligned to 16 bytes too.
+  const Index pitch = blocks_of(experts, 2) * 2;
+  const View addresses = Workspace(context).take({3, pitch}, DType::i64);
   launch(context, {}, write_addresses, experts, in<std::int32_t>(groups.offsets), of_a, of_b, of_c,
-         out<Index>(addresses));
+         out<Index>(addresses), pitch);
   const auto list = [&](Index i) { return reinterpret_cast<void**>(addresses.rows(i, 1).bytes()); };
   // Its sizes are those of this call: no pass repeats it.
   context.stream.cut();
