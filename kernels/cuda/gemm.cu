@@ -27,6 +27,7 @@ struct Sizes {
   Sizes(Index m, Index n, Index q) : m(static_cast<int>(m)), n(static_cast<int>(n)), q(static_cast<int>(q)) {
     SY_ASSERT(m <= INT32_MAX && n <= INT32_MAX && q <= INT32_MAX, "a product of {} x {} x {}", m, n, q);
   }
+  Index multiplications() const { return Index{m} * n * q; }
   // The row length of a and b.
   int columns_of_a(const Gemm& desc) const { return desc.transpose_a ? m : q; }
   int columns_of_b(const Gemm& desc) const { return desc.transpose_b ? q : n; }
@@ -76,15 +77,21 @@ __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand
       });
 }
 
-// c_e (+)= op(a_e) op(b_e) for every expert with rows; sizes_of(rows) are those of its product. One call of cuBLAS
-// where it offers that: types must be alike, and addresses aligned.
+// The mean expert's multiplications from which on each expert has a call of its own: its product fills a GPU alone, and
+// cuBLAS's grouped kernels do without the instructions of four warps that Hopper needs for its full rate ("Introducing
+// Grouped GEMM APIs in cuBLAS", NVIDIA, 2024). Chosen without a GPU: bench_gpu measures both ways.
+constexpr Index large_product = Index{1} << 34;
+
+// c_e (+)= op(a_e) op(b_e) for every expert with rows; sizes_of(rows) are those of its product. One call of cuBLAS for
+// products that are small, where it offers that: types must be alike, and addresses aligned.
 template <class SizesOf>
 void multiply_grouped(Context& context, const Gemm& desc, const Groups& groups, ConstView a, ConstView b, View c,
                       SizesOf sizes_of) {
   const Index experts = groups.offsets.dim(0) - 1;
   const Operand of_a(a), of_b(b), of_c(c);
   const auto rows = [&](Index e) { return groups.host[e + 1] - groups.host[e]; };
-  if (a.dtype() != c.dtype() || !of_a.aligned() || !of_b.aligned() || !of_c.aligned()) {
+  const bool large = sizes_of(groups.host[experts]).multiplications() >= experts * large_product;
+  if (large || a.dtype() != c.dtype() || !of_a.aligned() || !of_b.aligned() || !of_c.aligned()) {
     for (Index e = 0; e < experts; ++e) {
       const auto at = [&](const Operand& x) { return reinterpret_cast<void*>(x.of(e, groups.host[e])); };
       if (rows(e) > 0) multiply(context, desc, sizes_of(rows(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));

@@ -148,7 +148,7 @@ struct GroupedGemmWeight : GroupedCase {
 template <class Case, class Check>
 void grouped_cases(const Check& check) {
   for (const auto& counts : row_counts)
-    for (const auto& [n, q] : {std::pair<Index, Index>{1, 1}, {0, 3}, {3, 0}, {5, 3}, {33, 65}})
+    for (const auto& [n, q] : {std::pair<Index, Index>{1, 1}, {0, 3}, {3, 0}, {5, 3}, {33, 65}, {40, 24}})
       check(Case(counts, n, q));
 }
 

@@ -108,26 +108,43 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
       },
       true);
 
-  // The two matrices of E experts: w: [E, n, q].
-  const struct {
+  // The two matrices of the experts, and of eight times as many that are an eighth as wide: w: [experts, n, q].
+  struct Matrices {
     const char* what;
-    Index n, q;
-  } matrices[] = {{"up", 2 * s.F, s.D}, {"down", s.D, s.F}};
-  for (const auto& [what, n, q] : matrices) {
-    all.push_back({fmt::format("grouped_gemm, {}", what), [s, n = n, q = q](Operands& o) -> Run {
-                     const View x = o.random({s.R(), q}), w = o.random({s.E, n, q}), y = o.zeros({s.R(), n});
-                     const Groups groups = o.groups(s.R(), s.E);
+    Index experts, n, q;
+  };
+  for (const Matrices& m :
+       {Matrices{"up", s.E, 2 * s.F, s.D}, Matrices{"down", s.E, s.D, s.F},
+        Matrices{"narrow up", 8 * s.E, s.F / 4, s.D}, Matrices{"narrow down", 8 * s.E, s.D, s.F / 8}}) {
+    all.push_back({fmt::format("grouped_gemm, {}", m.what), [s, m](Operands& o) -> Run {
+                     const View x = o.random({s.R(), m.q}), w = o.random({m.experts, m.n, m.q});
+                     const View y = o.zeros({s.R(), m.n});
+                     const Groups groups = o.groups(s.R(), m.experts);
                      return [&o, x, w, groups, y] { o.b.grouped_gemm(x, w, groups, y); };
                    }});
-    all.push_back({fmt::format("grouped_gemm_input, {}", what), [s, n = n, q = q](Operands& o) -> Run {
-                     const View dy = o.random({s.R(), n}), w = o.random({s.E, n, q}), dx = o.zeros({s.R(), q});
-                     const Groups groups = o.groups(s.R(), s.E);
+    // The same, as grouped_gemm does it too where that is thought to be faster.
+    all.push_back({fmt::format("gemm for each expert, {}", m.what), [s, m](Operands& o) -> Run {
+                     const View x = o.random({s.R(), m.q}), w = o.random({m.experts, m.n, m.q});
+                     const View y = o.zeros({s.R(), m.n});
+                     const Groups groups = o.groups(s.R(), m.experts);
+                     return [&o, m, x, w, groups, y] {
+                       for (Index e = 0; e < m.experts; ++e) {
+                         const Index first = groups.host[e], rows = groups.host[e + 1] - first;
+                         o.b.gemm({.transpose_b = true}, x.rows(first, rows), w.rows(e, 1).reshape({m.n, m.q}),
+                                  y.rows(first, rows));
+                       }
+                     };
+                   }});
+    all.push_back({fmt::format("grouped_gemm_input, {}", m.what), [s, m](Operands& o) -> Run {
+                     const View dy = o.random({s.R(), m.n}), w = o.random({m.experts, m.n, m.q});
+                     const View dx = o.zeros({s.R(), m.q});
+                     const Groups groups = o.groups(s.R(), m.experts);
                      return [&o, dy, w, groups, dx] { o.b.grouped_gemm_input(dy, w, groups, dx); };
                    }});
-    all.push_back({fmt::format("grouped_gemm_weight, {}", what), [s, n = n, q = q](Operands& o) -> Run {
-                     const View dy = o.random({s.R(), n}), x = o.random({s.R(), q});
-                     const View dw = o.zeros({s.E, n, q}, DType::f32);
-                     const Groups groups = o.groups(s.R(), s.E);
+    all.push_back({fmt::format("grouped_gemm_weight, {}", m.what), [s, m](Operands& o) -> Run {
+                     const View dy = o.random({s.R(), m.n}), x = o.random({s.R(), m.q});
+                     const View dw = o.zeros({m.experts, m.n, m.q}, DType::f32);
+                     const Groups groups = o.groups(s.R(), m.experts);
                      return [&o, dy, x, groups, dw] { o.b.grouped_gemm_weight(dy, x, groups, dw); };
                    }});
   }
