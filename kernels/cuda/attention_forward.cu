@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(Forward<T, width>::Of::threads)
       const float before = shift[m][half], now = row_max(largest[m][half]);
       largest[m][half] = now;
       shift[m][half] = now == -INFINITY ? 0.0f : z.outer * now;  // no key seen yet: all exponentials are 0
-      const float shrink = exp2_approx(z.outer * before - shift[m][half]);
+      // Of a maximum that stays it is 1: a difference of two products, one of which nvcc fuses unrounded, would not be 0.
+      const float shrink = exp2_approx(before == now ? 0.0f : z.outer * (before - now));
       total[m][half] *= shrink;
       if (shrink != 1.0f) scale_row(o, m, half, shrink);
     });
