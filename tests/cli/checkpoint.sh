@@ -23,6 +23,7 @@ micro_batch = 1
 [data]
 path = data
 [run]
+backend = cpu
 log_every = 2
 checkpoint_every = 4
 keep = 2

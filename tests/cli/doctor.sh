@@ -42,6 +42,7 @@ fi
 
 # Eight devices, which the tests' stand-in for CUDA offers.
 host=$(dirname "$switchyard")/switchyard_cuda_host
+unset CUDA_VISIBLE_DEVICES  # what hides real ones would hide these
 call "$host" doctor
 consistent
 [[ $(grep -c ' stand-in .*9.0.*compiled for 9.0 .* all$' .out) -eq 8 ]] || die "not eight devices"

@@ -22,6 +22,7 @@ warmup = 2
 path = data
 [run]
 dir = run
+backend = cpu
 checkpoint_every = 4
 INI
 ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }

@@ -25,6 +25,7 @@ micro_batch = 2
 [data]
 path = data
 [run]
+backend = cpu
 log_every = 4
 checkpoint_every = 6
 keep = 5
@@ -52,7 +53,7 @@ logged=$(grep -o '"dropped":[0-9]*' run/metrics.jsonl | awk -F: '{ n += $2 } END
 counted=$(awk -F, 'NR > 1 { n += $6 } END { print n }' all.csv)
 [[ $logged -eq $counted ]] || die "$logged dropped in metrics.jsonl, $counted in the checkpoint"
 
-expect_ok "$switchyard" evaluate run
+expect_ok "$switchyard" evaluate run --backend cpu
 expect_ok "$switchyard" experts run --html page.html
 expect_output "english and german"
 grep -q '<h2>Domains</h2>' page.html || die "no domains on the page"

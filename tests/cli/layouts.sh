@@ -29,6 +29,7 @@ warmup = 2
 [data]
 path = data
 [run]
+backend = cpu
 log_every = 1
 checkpoint_every = 3
 keep = 0

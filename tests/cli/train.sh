@@ -27,6 +27,7 @@ warmup = 3
 [data]
 path = data
 [run]
+backend = cpu
 log_every = 5
 checkpoint_every = 6
 INI
@@ -80,28 +81,28 @@ expect_ok ranks 2 train config.ini --run.dir=signal --train.steps=$((step + 2)) 
 expect_output "is complete"
 
 # Evaluation does not depend on the ranks; the domains' scores make up the whole.
-expect_ok "$switchyard" evaluate whole --json
+expect_ok "$switchyard" evaluate whole --backend cpu --json
 one=$(grep -c '"name"' <<<"$out"); [[ $one -eq 2 ]] || die "not two domains"
 loss1=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
 expect_file whole/evaluation.json
-expect_ok ranks 3 evaluate whole --data data --json --batch 1
+expect_ok ranks 3 evaluate whole --backend cpu --data data --json --batch 1
 loss3=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
 awk -v a="$loss1" -v b="$loss3" 'BEGIN { exit !(a > 0 && (a - b < 1e-5) && (b - a < 1e-5)) }' || die "loss $loss1 alone, $loss3 on 3 ranks"
 
 # The scores lie in the run, however its checkpoint is named; a copy elsewhere has no run.
 rm whole/evaluation.json
-expect_ok "$switchyard" evaluate whole/checkpoints/step-00000013/
+expect_ok "$switchyard" evaluate whole/checkpoints/step-00000013/ --backend cpu
 expect_file whole/evaluation.json
 expect_no_file whole/checkpoints/evaluation.json
 mkdir -p copies/one && cp -r whole/checkpoints/step-00000013 copies/one/copy
-expect_ok "$switchyard" evaluate copies/one/copy
+expect_ok "$switchyard" evaluate copies/one/copy --backend cpu
 expect_no_file copies/evaluation.json copies/one/evaluation.json
 
-expect_ok "$switchyard" generate whole --prompt "token " --tokens 20 --temperature 0
+expect_ok "$switchyard" generate whole --backend cpu --prompt "token " --tokens 20 --temperature 0
 first=$out
-expect_ok "$switchyard" generate whole --prompt "token " --tokens 20 --temperature 0
+expect_ok "$switchyard" generate whole --backend cpu --prompt "token " --tokens 20 --temperature 0
 [[ $out == "$first" && $out == "token "* ]] || die "greedy generation is not repeatable"
-expect_ok "$switchyard" generate whole --prompt "" --tokens 5 --json
+expect_ok "$switchyard" generate whole --backend cpu --prompt "" --tokens 5 --json
 
 # ---- what is wrong: one error, exit code 2 on every number of ranks, and nothing is overwritten ----
 before=$(find whole -type f | sort | xargs sha256sum)
@@ -125,7 +126,7 @@ mkdir foreign && echo '{"step":1}' >foreign/metrics.jsonl
 bad "already holds a run" config.ini --run.dir=foreign
 [[ $(cat foreign/metrics.jsonl) == '{"step":1}' ]] || die "a metrics.jsonl was overwritten"
 bad "run.backend" config.ini --run.dir=x --run.backend=tpu
-bad "CUDA" config.ini --run.dir=x --run.backend=cuda
+CUDA_VISIBLE_DEVICES= bad "run.backend = cuda, but " config.ini --run.dir=x --run.backend=cuda
 bad "GB on each rank" config.ini --run.dir=x --model.d_model=65536 --model.head_dim=16384
 bad "train.steps = 0" config.ini --run.dir=x --train.steps=0
 bad "global_batch" config.ini --run.dir=x --train.global_batch=6 --train.micro_batch=4
