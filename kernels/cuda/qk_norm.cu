@@ -6,139 +6,218 @@ namespace sy::cuda {
 
 namespace {
 
-constexpr int warps_of_block = 8;
-constexpr int most_of_lane = 8;  // elements of a head that a lane keeps: heads of up to 256
+constexpr int warps_of_block = 8, threads_of_block = warps_of_block * warp_size;
+constexpr int most_pairs = 4;  // of a head that a lane keeps: heads of up to 256
 
+// A head is taken as pairs: `half` that are turned, (i, i + half), and behind them `rest` that are not, (i, i + rest), of
+// which the last has no second where their elements are odd in number.
 struct Sizes {
-  Index rows;  // T * all_heads
-  Index all_heads, q_heads, k_heads, hd, half;
+  Index tokens;
+  int heads, q_heads, k_heads, hd, half, rest;
+
+  // Where the elements of pair i lie.
+  __device__ int first(int i) const { return i < half ? i : i + half; }
+  __device__ int second(int i) const { return first(i) + (i < half ? half : rest); }
 };
 
-// cos and sin of a token's pair i.
-struct Turn {
-  float cosine, sine;
+// N pairs in a row, which are moved at once: what comes first of each, and then what comes second.
+template <int N>
+struct Run {
+  float values[2 * N] = {};
+  __device__ float& operator[](int e) { return values[e]; }
+  __device__ float operator[](int e) const { return values[e]; }
 };
-__device__ Turn turn_of(const Sizes& s, In<std::int32_t> positions, In<float> table, Index t, Index i) {
-  const Index at = (positions[t] * s.half + i) * 2;
-  return {table[at], table[at + 1]};
-}
+// Of a lane.
+template <int N>
+constexpr int runs = most_pairs / N;
 
-// A warp for each head of each token. x, y: [T, all_heads, hd]; weight: [2, hd]; inverse: [T, q_heads + k_heads]
-template <class T>
-__global__ void normalize(Sizes s, float eps, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table,
-                          Out<T> y, Out<float> inverse) {
-  const Index row = Index{blockIdx.x} * warps_of_block + threadIdx.x / warp_size;
-  const int lane = threadIdx.x % warp_size;
-  if (row >= s.rows) return;
-  const Index t = row / s.all_heads, head = row % s.all_heads, at = row * s.hd, normed = s.q_heads + s.k_heads;
-  if (head >= normed) {
-    for (Index i = lane; i < s.hd; i += warp_size) y[at + i] = x[at + i];
-    return;
-  }
-  const Index of = head < s.q_heads ? 0 : s.hd;  // its weights
-  float squares = 0;
-  for (Index i = lane; i < s.hd; i += warp_size) squares += to_float(x[at + i]) * to_float(x[at + i]);
-  const float r = 1 / sqrtf(warp_sum(squares) / static_cast<float>(s.hd) + eps);
-  if (lane == 0) inverse[t * normed + head] = r;
-  const auto value = [&](Index i) { return to_float(x[at + i]) * r * to_float(weight[of + i]); };
-  for (Index i = lane; i < s.hd; i += warp_size) {
-    float v = value(i);
-    if (table && i < 2 * s.half) {
-      const Index pair = i < s.half ? i : i - s.half;
-      const Turn turn = turn_of(s, positions, table, t, pair);
-      v = i < s.half ? v * turn.cosine - value(i + s.half) * turn.sine : v * turn.cosine + value(pair) * turn.sine;
-    }
-    y[at + i] = from_float<T>(v);
-  }
-}
-
-// With g = dy turned back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. Each warp takes every so many
-// rows, and leaves the sums of g x r for queries and keys in partial: [2, warps, hd].
-template <class T>
-__global__ void normalize_gradient(Sizes s, In<T> dy, In<T> x, In<T> weight, In<float> inverse,
-                                   In<std::int32_t> positions, In<float> table, Out<T> dx, Out<float> partial) {
-  const Index warp = Index{blockIdx.x} * warps_of_block + threadIdx.x / warp_size;
-  const Index warps = Index{gridDim.x} * warps_of_block, normed = s.q_heads + s.k_heads;
-  const int lane = threadIdx.x % warp_size;
-  float sums[2][most_of_lane] = {};
-  for (Index row = warp; row < s.rows; row += warps) {
-    const Index t = row / s.all_heads, head = row % s.all_heads, at = row * s.hd;
-    if (head >= normed) {
-      for (Index i = lane; i < s.hd; i += warp_size) dx[at + i] = dy[at + i];
-      continue;
-    }
-    const bool key = head >= s.q_heads;
-    const float r = inverse[t * normed + head];
-    float g[most_of_lane], inner = 0;
+// f(n, i) for this lane's runs of a head, the n-th of which begins at pair i.
+template <int N, class F>
+__device__ void for_runs(const Sizes& s, F f) {
 #pragma unroll
-    for (int n = 0; n < most_of_lane; ++n) {
-      const Index i = lane + n * warp_size;
-      g[n] = 0;
-      if (i >= s.hd) continue;
-      g[n] = to_float(dy[at + i]);
-      if (table && i < 2 * s.half) {
-        const Index pair = i < s.half ? i : i - s.half;
-        const Turn turn = turn_of(s, positions, table, t, pair);
-        g[n] = i < s.half ? g[n] * turn.cosine + to_float(dy[at + i + s.half]) * turn.sine
-                          : g[n] * turn.cosine - to_float(dy[at + pair]) * turn.sine;
+  for (int n = 0; n < runs<N>; ++n) {
+    const int i = (static_cast<int>(threadIdx.x) % warp_size + n * warp_size) * N;
+    if (i < s.half + s.rest) f(n, i);
+  }
+}
+
+template <int N, class P>
+__device__ Run<N> read(const Sizes& s, P head, int i) {
+  Run<N> run;
+  const auto first = load<N>(head, s.first(i));
+  for (int e = 0; e < N; ++e) run[e] = to_float(first[e]);
+  if (s.second(i) >= s.hd) return run;
+  const auto second = load<N>(head, s.second(i));
+  for (int e = 0; e < N; ++e) run[N + e] = to_float(second[e]);
+  return run;
+}
+template <int N, class T>
+__device__ void write(const Sizes& s, Out<T> head, int i, const Run<N>& run) {
+  Pack<T, N> first, second;
+  for (int e = 0; e < N; ++e) {
+    first[e] = from_float<T>(run[e]);
+    second[e] = from_float<T>(run[N + e]);
+  }
+  store<N>(head, s.first(i), first);
+  if (s.second(i) < s.hd) store<N>(head, s.second(i), second);
+}
+
+// How this lane's runs of every head of a token are turned: forth (sign 1) or back (-1).
+template <int N>
+struct Turns {
+  float cosine[runs<N>][N], sine[runs<N>][N];
+
+  __device__ Turns(const Sizes& s, float sign, In<std::int32_t> positions, In<float> table, Index t) {
+    if (s.half == 0) return;
+    const In<float> row = table + Index{positions[t]} * s.half * 2;
+    for_runs<N>(s, [&](int n, int i) {
+      if (i >= s.half) return;
+      if constexpr (N == 1) {
+        cosine[n][0] = row[2 * i];
+        sine[n][0] = sign * row[2 * i + 1];
+      } else {
+        const auto two = load<4>(row, 2 * i);
+        for (int e = 0; e < N; ++e) {
+          cosine[n][e] = two[2 * e];
+          sine[n][e] = sign * two[2 * e + 1];
+        }
       }
-      const float normal = to_float(x[at + i]) * r, part = g[n] * normal;
-      inner += part * to_float(weight[(key ? s.hd : 0) + i]);
-      sums[0][n] += key ? 0.0f : part;
-      sums[1][n] += key ? part : 0.0f;
-    }
-    inner = warp_sum(inner) / static_cast<float>(s.hd);
-#pragma unroll
-    for (int n = 0; n < most_of_lane; ++n) {
-      const Index i = lane + n * warp_size;
-      if (i >= s.hd) continue;
-      const float normal = to_float(x[at + i]) * r;
-      dx[at + i] = from_float<T>(r * (g[n] * to_float(weight[(key ? s.hd : 0) + i]) - normal * inner));
+    });
+  }
+  // The n-th run, which begins at pair i.
+  __device__ void turn(const Sizes& s, int n, int i, Run<N>& x) const {
+    if (i >= s.half) return;
+    for (int e = 0; e < N; ++e) {
+      const float a = x[e], b = x[N + e];
+      x[e] = a * cosine[n][e] - b * sine[n][e];
+      x[N + e] = a * sine[n][e] + b * cosine[n][e];
     }
   }
-#pragma unroll
-  for (int n = 0; n < most_of_lane; ++n) {
-    const Index i = lane + n * warp_size;
-    if (i >= s.hd) continue;
-    partial[warp * s.hd + i] = sums[0][n];
-    partial[(warps + warp) * s.hd + i] = sums[1][n];
+};
+
+// A block for each token, whose heads its warps take in turn. x, y: [T, heads, hd]; weight: [2, hd];
+// inverse: [T, q_heads + k_heads]
+template <class T, int N>
+__global__ void __launch_bounds__(threads_of_block)
+    normalize(Sizes s, float eps, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table, Out<T> y,
+              Out<float> inverse) {
+  const Index t = blockIdx.x;
+  const int normed = s.q_heads + s.k_heads;
+  const Turns<N> turns(s, 1, positions, table, t);
+  for (int head = static_cast<int>(threadIdx.x) / warp_size; head < s.heads; head += warps_of_block) {
+    const Index at = (t * s.heads + head) * s.hd;
+    Run<N> v[runs<N>];
+    float squares = 0;
+    for_runs<N>(s, [&](int n, int i) {
+      v[n] = read<N>(s, x + at, i);
+      for (int e = 0; e < 2 * N; ++e) squares += v[n][e] * v[n][e];
+    });
+    if (head < normed) {
+      const float r = 1 / sqrtf(warp_sum(squares) / static_cast<float>(s.hd) + eps);
+      if (threadIdx.x % warp_size == 0) inverse[t * normed + head] = r;
+      for_runs<N>(s, [&](int n, int i) {
+        const Run<N> w = read<N>(s, weight + (head < s.q_heads ? 0 : s.hd), i);
+        for (int e = 0; e < 2 * N; ++e) v[n][e] *= r * w[e];
+        turns.turn(s, n, i, v[n]);
+      });
+    }
+    for_runs<N>(s, [&](int n, int i) { write<N>(s, y + at, i, v[n]); });
   }
 }
 
-Sizes sizes_of(const QkNorm& desc, ConstView x, ConstView table) {
-  return {x.dim(0) * x.dim(1), x.dim(1), desc.q_heads, desc.k_heads, x.dim(2), table ? table.dim(1) : 0};
+// With g = dy turned back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. Each block takes every so many
+// tokens, and each of its warps leaves the sums of g x r for queries and keys in partial: [2, warps, hd].
+constexpr int multiprocessors = 132, blocks_of_each = 3;
+template <class T, int N>
+__global__ void __launch_bounds__(threads_of_block, blocks_of_each)
+    normalize_gradient(Sizes s, In<T> dy, In<T> x, In<T> weight, In<float> inverse, In<std::int32_t> positions,
+                       In<float> table, Out<T> dx, Out<float> partial) {
+  const int warp = static_cast<int>(threadIdx.x) / warp_size, normed = s.q_heads + s.k_heads;
+  Run<N> sums[2][runs<N>];
+  for (Index t = blockIdx.x; t < s.tokens; t += gridDim.x) {
+    const Turns<N> turns(s, -1, positions, table, t);
+    for (int head = warp; head < s.heads; head += warps_of_block) {
+      const Index at = (t * s.heads + head) * s.hd;
+      Run<N> g[runs<N>], normal[runs<N>];
+      for_runs<N>(s, [&](int n, int i) { g[n] = read<N>(s, dy + at, i); });
+      if (head < normed) {
+        const bool key = head >= s.q_heads;
+        const float r = inverse[t * normed + head];
+        float inner = 0;
+        for_runs<N>(s, [&](int n, int i) {
+          turns.turn(s, n, i, g[n]);
+          normal[n] = read<N>(s, x + at, i);
+          const Run<N> w = read<N>(s, weight + (key ? s.hd : 0), i);
+          for (int e = 0; e < 2 * N; ++e) {
+            normal[n][e] *= r;
+            const float part = g[n][e] * normal[n][e];
+            sums[0][n][e] += key ? 0.0f : part;
+            sums[1][n][e] += key ? part : 0.0f;
+            inner += part * w[e];
+            g[n][e] *= w[e];
+          }
+        });
+        inner = warp_sum(inner) / static_cast<float>(s.hd);
+        for_runs<N>(s, [&](int n, int) {
+          for (int e = 0; e < 2 * N; ++e) g[n][e] = r * (g[n][e] - normal[n][e] * inner);
+        });
+      }
+      for_runs<N>(s, [&](int n, int i) { write<N>(s, dx + at, i, g[n]); });
+    }
+  }
+  const Index row = Index{blockIdx.x} * warps_of_block + warp, rows = Index{gridDim.x} * warps_of_block;
+  for_runs<N>(s, [&](int n, int i) {
+    write<N>(s, partial + row * s.hd, i, sums[0][n]);
+    write<N>(s, partial + (rows + row) * s.hd, i, sums[1][n]);
+  });
+}
+
+// Calls f(sizes, T{}, N), N as many pairs as can be moved at once. operands: [.., hd] of one type, x: [T, heads, hd] first.
+template <class F>
+void with_sizes(const QkNorm& desc, ConstView table, std::initializer_list<ConstView> operands, F f) {
+  const ConstView x = *operands.begin();
+  const Index heads = x.dim(1), hd = x.dim(2), half = table ? table.dim(1) : 0;
+  constexpr Index most = 2 * most_pairs * warp_size;
+  if (hd > most)
+    bad_input("model.head_dim = {}: model.qk_norm takes up to {} on a GPU: set it to that or less", hd, most);
+  SY_ASSERT(heads <= INT32_MAX, "qk_norm: {} heads", heads);
+  const Sizes s{x.dim(0),
+                static_cast<int>(heads),
+                static_cast<int>(desc.q_heads),
+                static_cast<int>(desc.k_heads),
+                static_cast<int>(hd),
+                static_cast<int>(half),
+                static_cast<int>(blocks_of(hd - 2 * half, 2))};
+  // Both sides of every run must begin at a pack, and so must its cosines and sines.
+  const bool packed = hd % 4 == 0 && half % 2 == 0 && aligned<float, 4>(table, 0);
+  with_type(x.dtype(),
+            [&](auto zero) { with_packs<2>(packed ? hd : 1, operands, [&](auto packs) { f(s, zero, packs); }); });
 }
 
 }  // namespace
 
 void qk_norm_forward(Context& context, const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                      ConstView table, View y, View inverse) {
-  const Sizes s = sizes_of(desc, x, table);
-  with_type(x.dtype(), [&](auto zero) {
+  with_sizes(desc, table, {x, weight, y}, [&](const Sizes& s, auto zero, auto packs) {
     using T = decltype(zero);
-    launch(context, {.x = blocks_of(s.rows, warps_of_block), .threads = warps_of_block * warp_size}, normalize<T>, s,
-           desc.eps, in<T>(x), in<T>(weight), in<std::int32_t>(positions), in<float>(table), out<T>(y),
-           out<float>(inverse));
+    launch(context, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs>, s, desc.eps, in<T>(x),
+           in<T>(weight), in<std::int32_t>(positions), in<float>(table), out<T>(y), out<float>(inverse));
   });
 }
 
 void qk_norm_backward(Context& context, const QkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                       ConstView inverse, ConstView positions, ConstView table, View dx, View dweight) {
-  const Sizes s = sizes_of(desc, x, table);
-  if (s.hd > most_of_lane * warp_size)
-    bad_input("model.head_dim = {}: model.qk_norm takes up to {} on a GPU: set it to that or less", s.hd,
-              most_of_lane * warp_size);
-  const Index blocks = std::min<Index>(blocks_of(s.rows, warps_of_block), 264), warps = blocks * warps_of_block;
-  Workspace workspace(context);
-  const View partial = workspace.take({2 * warps, s.hd}, DType::f32);
-  with_type(x.dtype(), [&](auto zero) {
+  with_sizes(desc, table, {x, dy, weight, dx}, [&](const Sizes& s, auto zero, auto packs) {
     using T = decltype(zero);
-    launch(context, {.x = blocks, .threads = warps_of_block * warp_size}, normalize_gradient<T>, s, in<T>(dy), in<T>(x),
+    const Index blocks = std::min<Index>(s.tokens, multiprocessors * blocks_of_each), warps = blocks * warps_of_block;
+    Workspace workspace(context);
+    const View partial = workspace.take({2 * warps, s.hd}, DType::f32);
+    launch(context, {.x = blocks, .threads = threads_of_block}, normalize_gradient<T, packs>, s, in<T>(dy), in<T>(x),
            in<T>(weight), in<float>(inverse), in<std::int32_t>(positions), in<float>(table), out<T>(dx),
            out<float>(partial));
+    for (Index of : {0, 1})
+      add_column_sums(context, workspace, partial.rows(of * warps, warps), dweight.rows(of, 1).reshape({s.hd}));
   });
-  for (Index of : {0, 1})
-    add_column_sums(context, workspace, partial.rows(of * warps, warps), dweight.rows(of, 1).reshape({s.hd}));
 }
 
 }  // namespace sy::cuda

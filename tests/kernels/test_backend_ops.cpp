@@ -403,8 +403,9 @@ struct QkNormBackward : QkNormCase {
 TEST_P(DenseOps, qk_norm) {
   struct {
     Index t, q, k, others, hd, half;
-  } const cases[] = {{0, 2, 1, 1, 4, 2},    {1, 1, 1, 1, 2, 1},     {5, 3, 1, 1, 7, 0},    {6, 4, 2, 2, 10, 3},
-                     {33, 6, 2, 2, 64, 32}, {3, 2, 2, 0, 256, 128}, {700, 2, 1, 1, 33, 16}};
+  } const cases[] = {{0, 2, 1, 1, 4, 2},    {1, 1, 1, 1, 2, 1},     {5, 3, 1, 1, 7, 0},     {6, 4, 2, 2, 10, 3},
+                     {33, 6, 2, 2, 64, 32}, {3, 2, 2, 0, 256, 128}, {700, 2, 1, 1, 33, 16}, {2, 9, 3, 1, 48, 8},
+                     {3, 1, 1, 1, 132, 0},  {1, 1, 1, 0, 255, 1}};
   for (const auto& c : cases) {
     check(QkNormForward(c.t, c.q, c.k, c.others, c.hd, c.half));
     check(QkNormBackward(c.t, c.q, c.k, c.others, c.hd, c.half));
