@@ -112,6 +112,12 @@ int ranks_sharing(Comm& world, const std::string& device) {
   return like_this(world, device).second;
 }
 
+void agree_on_kind(Comm& world, const Backend& backend) {
+  if (world.max(backend.on_host()) + world.max(!backend.on_host()) == 2)
+    throw AgreedError(2,
+                      "some ranks have a GPU and others have none: see `switchyard doctor`, or set the backend to cpu");
+}
+
 void agree(Comm& comm, const std::function<void()>& work) {
   int code = 0;
   std::string what;

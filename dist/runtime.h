@@ -6,6 +6,7 @@
 #include <string>
 
 #include "dist/comm.h"
+#include "kernels/backend.h"
 
 namespace sy {
 
@@ -38,6 +39,9 @@ int or_end_all(Comm& world, const std::function<int()>& work);
 int local_rank(Comm& world);
 // How many ranks of its machine, itself included, name the same device. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
+
+// Throws AgreedError unless all ranks compute on the same kind of device, which "auto" leaves to what each finds. Collective.
+void agree_on_kind(Comm& world, const Backend& backend);
 
 // Runs `work` on every rank of `comm`; if it threw an Error on some, every rank throws an AgreedError with the exit code
 // and the message of the lowest such rank. The only way to do something that may fail on one rank alone (open a file,

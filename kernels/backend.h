@@ -117,7 +117,7 @@ class Backend {
   virtual void synchronize() {}
   // Calls body. The operations that it calls are the same, on the same tensors, in every pass of that name; what is in the
   // tensors may change. A backend may prepare such a pass once, which saves the host the work of starting each operation.
-  virtual void repeated([[maybe_unused]] const std::string& name, const std::function<void()>& body) { body(); }
+  virtual void repeated(const std::string& name, const std::function<void()>& body) { body(); }
   // As many logits as are worth computing at once.
   virtual Index logits_at_once() const { return Index{4} << 20; }
   Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros

@@ -73,6 +73,7 @@ int evaluate_command(CommandLine& line) {
     device = make_backend(backend, local);
     if (device->on_host()) config.run.dtype = "f32";  // a checkpoint holds f32 values, whatever it was computed with
   });
+  agree_on_kind(world, *device);
   evaluation.dropless = !given.count("capacity");
 
   Engine engine(config, state.vocab, std::move(device), make_mesh(world, evaluation_layout(config, world.size())),

@@ -11,22 +11,17 @@ Index round_up(Index n, Index to) {
   return (n + to - 1) / to * to;
 }
 
-// Calls f(local index, global index, count) for each contiguous innermost run of a box.
-template <class F>
-void for_each_run(const Shape& global, const Box& box, F f) {
-  if (box.elements() == 0) return;
+// Where in the whole tensor a row of a box begins: elements along the last dimension, rows counted over all others.
+Index row_begin(const Shape& global, const Box& box, Index row) {
   const int n = global.size();
-  if (n == 0) return f(Index{0}, Index{0}, Index{1});
-  const Index inner = box.size[n - 1], outer = box.elements() / inner;
-  for (Index i = 0; i < outer; ++i) {
-    Index rest = i, at = box.begin[n - 1], stride = global[n - 1];
-    for (int d = n - 2; d >= 0; --d) {
-      at += (box.begin[d] + rest % box.size[d]) * stride;
-      rest /= box.size[d];
-      stride *= global[d];
-    }
-    f(i * inner, at, inner);
+  if (n == 0) return 0;
+  Index at = box.begin[n - 1], stride = global[n - 1];
+  for (int d = n - 2; d >= 0; --d) {
+    at += (box.begin[d] + row % box.size[d]) * stride;
+    row /= box.size[d];
+    stride *= global[d];
   }
+  return at;
 }
 
 }  // namespace
@@ -92,19 +87,28 @@ ParamStore::ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Lay
 }
 
 void ParamStore::initialize(std::uint64_t seed) {
+  constexpr Index at_once = Index{1} << 24;  // elements, as rows
   std::vector<float> values;
   for (int g = 0; g < num_grad_groups; ++g)
     for (const Placement& p : layout_.groups[g].placements) {
       const Init init = p.spec->init;
-      values.assign(p.box.elements(), init.kind == InitKind::ones ? 1.0f : 0.0f);
-      if (init.kind == InitKind::normal) {
-        const RandomStream random(seed, "init." + p.spec->name);
-        for_each_run(p.spec->shape, p.box, [&](Index local, Index global, Index count) {
-          for (Index i = 0; i < count; ++i)
-            values[local + i] = static_cast<float>(init.deviation * random.normal(global + i));
-        });
+      const RandomStream random(seed, "init." + p.spec->name);
+      const int dims = p.box.size.size();
+      const Index width = dims > 0 ? p.box.size[dims - 1] : 1, rows = p.box.elements() / std::max<Index>(width, 1);
+      const Index step = std::max<Index>(1, at_once / std::max<Index>(width, 1));
+      for (Index first = 0; first < rows; first += step) {
+        const Index n = std::min(step, rows - first);
+        values.assign(n * width, init.kind == InitKind::ones ? 1.0f : 0.0f);
+        if (init.kind == InitKind::normal) {
+#pragma omp parallel for
+          for (Index row = 0; row < n; ++row) {
+            const Index global = row_begin(p.spec->shape, p.box, first + row);
+            for (Index i = 0; i < width; ++i)
+              values[row * width + i] = static_cast<float>(init.deviation * random.normal(global + i));
+          }
+        }
+        set_values(p, first * width, values);
       }
-      set_values(p, 0, values);
     }
 }
 

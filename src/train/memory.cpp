@@ -33,7 +33,7 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   const bool fixed = !backend.on_host();  // a host has other uses for its memory, and can lend some
   const Index free = backend.free_bytes();
   // On a device: what the driver keeps for kernels, and among several ranks NCCL's buffers.
-  const Index reserve = fixed ? std::max<Index>(Index{layout.ranks > 1 ? 2048 : 512} << 20, free / 32) : 0;
+  const Index reserve = fixed ? std::max<Index>(Index{layout.ranks > 1 ? 4096 : 512} << 20, free / 32) : 0;
   const Index mine = (free - reserve) / ranks_here;
   MemoryPlan plan = plan_parameters(config, vocab, layout, rank);
   const Index parameters = plan.total();

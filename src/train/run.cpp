@@ -258,6 +258,7 @@ int run_training(Comm& world, const Config& config) {
       bad_input("run.dtype = {} needs a GPU, and this runs on the {} backend: set run.dtype = f32", config.run.dtype,
                 backend->name());
   });
+  agree_on_kind(world, *backend);
   const int sharing = ranks_sharing(world, backend->device_id());
   Index arena = 0;
   agree(world,

@@ -65,6 +65,17 @@ expect_ok env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=auto -
 expect_output "cpu, "
 expect_error "run.backend = cuda" env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=none --run.backend=cuda
 
+# Where just some ranks have one, none goes its own way.
+cat >one_without.sh <<'SH'
+#!/usr/bin/env bash
+[[ $OMPI_COMM_WORLD_RANK != 0 ]] || export CUDA_VISIBLE_DEVICES=
+exec "$@"
+SH
+chmod +x one_without.sh
+expect_exit 2 "$root/launch/mpirun.sh" 2 ./one_without.sh "$on_cuda" train config.ini --run.dir=mixed
+[[ $err == *"some ranks have a GPU and others have none"* ]] || die "ranks of two kinds trained together"
+expect_exit 2 "$root/launch/mpirun.sh" 2 ./one_without.sh "$on_cuda" evaluate bf16
+
 # What does not fit is said before anything runs, with what takes the room and what to do.
 expect_error "training needs" "$on_cuda" train config.ini --run.dir=large --train.micro_batch=8 --model.seq_len=12 \
   --moe.d_ff=1048576
