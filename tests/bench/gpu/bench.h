@@ -84,5 +84,6 @@ Config config_of(const ModelShape& shape, DType dtype);
 void measure_operations(const Setup& setup, std::vector<Section>& sections);
 void measure_layers(const Setup& setup, std::vector<Section>& sections);
 void measure_step(const Setup& setup, std::vector<Section>& sections);
+void measure_graphs(const Setup& setup, std::vector<Section>& sections);
 
 }  // namespace sy::bench

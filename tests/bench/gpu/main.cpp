@@ -50,7 +50,7 @@ int run(int argc, char** argv) {
   std::string text;
   bool complete = true;
   roofs.measure();
-  for (const auto& part : {measure_operations, measure_layers, measure_step}) {
+  for (const auto& part : {measure_operations, measure_layers, measure_step, measure_graphs}) {
     try {
       part(setup, sections);
       roofs.measure();

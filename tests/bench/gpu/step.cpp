@@ -1,5 +1,6 @@
 // A whole training step of a model that fills the device.
 #include <cmath>
+#include <cstdlib>
 
 #include "kernels/dry/dry.h"
 #include "kernels/philox.h"
@@ -16,6 +17,8 @@ const ModelShape widths[] = {
     {"half of Mixtral 8x7B's width", 2, 2048, 16, 4, 8, 2, 7168, 32768, 2, 4096},
     {"a quarter of Mixtral 8x7B's width", 2, 1024, 8, 2, 8, 2, 3584, 32768, 2, 4096},
 };
+// Dense, and so narrow that starting its operations takes long beside computing them.
+const ModelShape narrow = {"a narrow dense model", 12, 768, 12, 12, 0, 1, 2048, 32768, 1, 1024};
 const ModelShape small_model = {"small", 2, 64, 2, 1, 4, 2, 96, 64, 2, 24};
 
 struct Plan {
@@ -128,6 +131,29 @@ void measure_step(const Setup& setup, std::vector<Section>& sections) {
   const double after = training.loss();
   if (!(after < before)) fail("training on one batch took the loss from {} to {}: it does not learn", before, after);
   section.about += fmt::format("\nOn this one batch the loss went from {:.3f} to {:.3f}.", before, after);
+}
+
+void measure_graphs(const Setup& setup, std::vector<Section>& sections) {
+  ModelShape shape = setup.small ? small_model : narrow;
+  shape.experts = 0;
+  sections.push_back({"CUDA graphs",
+                      fmt::format("A step of {}, {} layers of {}, {} tokens, {}.", shape.name, shape.layers,
+                                  shape.d_model, shape.sequences * shape.seq_len, info(setup.dtype).name),
+                      {}});
+  for (const char* graphs : {"1", "0"}) {
+    setenv("SWITCHYARD_GRAPHS", graphs, 1);
+    auto backend = setup.make();
+    const Index arena = room_for(shape, setup, *backend).value();
+    Training training(shape, setup, std::move(backend), arena);
+    for (int i = 0; i < 3; ++i) training.step(1);
+    const Spread seconds = measure(training.backend(), setup, [&] { training.step(1); });
+    sections.back().lines.push_back(
+        {.what = *graphs == '1' ? "replayed" : "operation by operation",
+         .flops = model_flops(shape, setup, training.backend().logits_at_once()),
+         .seconds = seconds,
+         .note = fmt::format("{:.0f} tokens/s", static_cast<double>(training.tokens()) / seconds.median)});
+  }
+  unsetenv("SWITCHYARD_GRAPHS");
 }
 
 }  // namespace sy::bench
