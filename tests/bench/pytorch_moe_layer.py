@@ -38,12 +38,33 @@ def weighted_sum(rows, weights):  # [T, k, D], [T, k] -> [T, D]
     return (rows * weights[..., None]).sum(1)
 
 
+class Select(torch.autograd.Function):
+    """Rows of x by index, each of them equally often; x's row i is found in rows copies[i] of the result.
+
+    index_select adds up in backward what each copy brings, row by row with atomics; knowing where they are, one gathers them.
+    """
+
+    @staticmethod
+    def forward(ctx, x, index, copies):  # [R, D], [R c], [R, c] -> [R c, D]
+        ctx.save_for_backward(copies)
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx, dy):
+        copies, = ctx.saved_tensors
+        dx = dy.index_select(0, copies.flatten())
+        return (dx if copies.shape[1] == 1 else dx.view(*copies.shape, -1).sum(1)), None, None
+
+
 # Ways of multiplying rows with the matrix of their expert. x: [R, Q], sorted by expert; w: [E, N, Q]; counts: [E] -> [R, N]
+
+
+grouped_mm = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)  # older versions have it by this name
 
 
 def grouped(x, w, counts):
     """All experts in one launch; the counts stay on the device."""
-    return torch._grouped_mm(x, w.transpose(1, 2), offs=counts.cumsum(0, dtype=torch.int32))
+    return grouped_mm(x, w.transpose(1, 2), offs=counts.cumsum(0, dtype=torch.int32))
 
 
 def loop(x, w, counts):
@@ -51,7 +72,7 @@ def loop(x, w, counts):
     return torch.cat([F.linear(part, matrix) for part, matrix in zip(x.split(counts.tolist()), w)])
 
 
-PRODUCTS = [product for product in (grouped, loop) if product is loop or hasattr(torch, "_grouped_mm")]
+PRODUCTS = [grouped, loop] if grouped_mm else [loop]
 
 
 class Layer:
@@ -82,11 +103,11 @@ class Layer:
         weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
         order = chosen.flatten().argsort(stable=True)  # of the assignments, by expert
         counts = (chosen.flatten() == self.all_experts).sum(1)  # for bincount the host would wait
-        rows = x.index_select(0, order // self.top_k)
-        rows = self.product(self.activate(self.product(rows, self.up, counts)), self.down, counts)
         place = torch.empty_like(order)
         place[order] = torch.arange(order.numel(), device=order.device)
-        return self.combine(rows.index_select(0, place).view(*chosen.shape, -1), weights)
+        rows = Select.apply(x, order // self.top_k, place.view_as(chosen))
+        rows = self.product(self.activate(self.product(rows, self.up, counts)), self.down, counts)
+        return self.combine(Select.apply(rows, place, order[:, None]).view(*chosen.shape, -1), weights)
 
     def step(self):
         self.forward().backward(self.dy)
