@@ -30,7 +30,8 @@ def results(layer, forward):
 
 # Fewer assignments than experts, so that some have no row; one choice and several; widths that divide by 8 alone.
 for tokens, experts, top_k in (5, 16, 2), (97, 8, 3), (33, 4, 1), (1, 2, 2):
-    layer = Layer(types.SimpleNamespace(tokens=tokens, experts=experts, top_k=top_k, d_model=24, d_ff=40), "cpu", torch.float32)
+    options = types.SimpleNamespace(tokens=tokens, experts=experts, top_k=top_k, d_model=24, d_ff=40)
+    layer = Layer(options, "cpu", torch.float32)
     layer.router.data *= 50  # weights that differ
     expected = results(layer, lambda: plain(layer))
     for product in PRODUCTS:
