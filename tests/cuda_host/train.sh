@@ -52,12 +52,12 @@ near "$(loss cpu 4)" "$(loss bf16 4)" 1e-2
 # A checkpoint of bf16 weights holds the f32 values that they are rounded from: training goes on from it on the CPU, on
 # another layout, and in the other type.
 expect_ok "$switchyard" inspect bf16 --verify
-expect_ok "$switchyard" train config.ini --run.dir=bf16 --run.resume=true --train.steps=5
+expect_ok "$switchyard" train config.ini --run.dir=bf16 --run.backend=cpu --run.resume=true --train.steps=5
 expect_ok "$on_cuda" train config.ini --run.dir=bf16 --run.resume=true --train.steps=6 --run.dtype=bf16
 near "$(loss cpu 4)" "$(loss bf16 6)" 0.1
 expect_ok "$on_cuda" evaluate bf16 --json
 on_device=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
-expect_ok "$switchyard" evaluate bf16 --json
+expect_ok "$switchyard" evaluate bf16 --backend cpu --json
 near "$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")" "$on_device" 1e-2
 
 # Without a device, auto takes the CPU, and cuda says what is missing.
