@@ -1,6 +1,7 @@
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include <omp.h>
@@ -21,9 +22,9 @@ constexpr Index a_rows = 8 * tile_rows;
 // A task's packed part of B (k block x columns) stays in the L2 cache.
 constexpr Index max_b_floats = 96 * 1024;
 
-// Equal blocks, so that none is short.
+// Equal blocks, so that none is short, of whole cache lines.
 Index k_block(Index k) {
-  return ceil_div(k, ceil_div(k, max_k_block));
+  return ceil_div(ceil_div(k, ceil_div(k, max_k_block)), 16) * 16;
 }
 
 // Rows [i, i_end) and columns [j, j_end) of one product.
@@ -98,23 +99,27 @@ double multiplications(const Problem& p) {
   return double(p.m) * double(p.n) * double(std::max<Index>(p.k, 1));
 }
 
-// Cuts a product into tasks of about `work` multiplications, of a shape that keeps packing cheap.
+// Cuts a product into tasks of about `work` multiplications, of a shape that keeps packing cheap: as nearly square as the
+// product and the cache allow.
 void cut(const Problem& p, double work, std::vector<Task>& tasks) {
   if (p.m == 0 || p.n == 0) return;
-  const Index depth = p.k == 0 ? 1 : k_block(p.k);
-  const Index max_cols = std::max<Index>(tile_cols, max_b_floats / depth / tile_cols * tile_cols);
-  const Index parts = ceil_div(p.n, max_cols);
-  const Index cols = ceil_div(ceil_div(p.n, parts), tile_cols) * tile_cols;
-  const double wanted_rows = work / (double(std::min(cols, p.n)) * double(std::max<Index>(p.k, 1)));
-  const Index row_parts = std::max<Index>(1, Index(double(p.m) / std::max(wanted_rows, 1.0) + 0.5));
-  const Index rows = ceil_div(ceil_div(p.m, row_parts), tile_rows) * tile_rows;
+  const Index k = std::max<Index>(p.k, 1), max_cols = std::max<Index>(tile_cols, max_b_floats / k_block(k));
+  const double area = work / double(k);
+  // Equal parts of whole tiles, about so long.
+  const auto part = [](Index size, double length, Index tile, Index longest) {
+    const Index parts = std::max<Index>(std::lround(double(size) / length), ceil_div(size, longest));
+    return ceil_div(ceil_div(size, parts), tile) * tile;
+  };
+  const Index cols = part(p.n, std::max(std::sqrt(area), area / double(p.m)), tile_cols, max_cols);
+  const Index rows = part(p.m, area / double(std::min(cols, p.n)), tile_rows, p.m);
   for (Index j = 0; j < p.n; j += cols)
     for (Index i = 0; i < p.m; i += rows) tasks.push_back({&p, i, std::min(i + rows, p.m), j, std::min(j + cols, p.n)});
 }
 
 constexpr double serial_multiplications = 2.5e5;  // less takes less time than waking the threads
-constexpr double min_task_multiplications = 8e6;  // smaller tasks pack too much
-constexpr Index tasks_per_thread = 8;             // enough to even out threads of unequal speed
+constexpr double min_task_multiplications = 8e6;  // smaller tasks pack too much,
+constexpr double min_task_area = 128 * 128;       // and so do those of fewer elements of C
+constexpr Index tasks_per_thread = 16;            // enough to even out threads of unequal speed
 
 }  // namespace
 
@@ -124,8 +129,8 @@ void gemm_batch(std::span<const Problem> problems) {
   const int threads = omp_in_parallel() || total < serial_multiplications ? 1 : omp_get_max_threads();
   std::vector<Task> tasks;
   const double share = total / double(threads);
-  const double work = std::min(share, std::max(share / tasks_per_thread, min_task_multiplications));
-  for (const Problem& p : problems) cut(p, threads == 1 ? total : work, tasks);
+  const double work = threads == 1 ? total : std::max(share / tasks_per_thread, min_task_multiplications);
+  for (const Problem& p : problems) cut(p, std::min(share, std::max(work, min_task_area * double(p.k))), tasks);
   const Index count = std::ssize(tasks);
 #pragma omp parallel num_threads(threads) if (threads > 1 && count > 1)
   {

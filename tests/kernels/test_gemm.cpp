@@ -161,17 +161,19 @@ TEST(CpuGemm, TheLayoutOfAnOperandChangesNoBit) {
 }
 
 TEST(CpuGemm, ThreadsChangeNoBit) {
-  const Index m = 700, n = 500, k = 390;
-  const Stored a = random_matrix(m, k, Layout::rows, 10), b = random_matrix(k, n, Layout::columns, 11);
-  std::vector<std::vector<float>> results;
-  for (int threads : {1, 2, 3, 8}) {
-    const ThreadCount count(threads);
+  const Index sizes[][3] = {{700, 500, 390}, {40, 100, 6000}};  // the second is shared by columns
+  for (const auto& [m, n, k] : sizes) {
+    const Stored a = random_matrix(m, k, Layout::rows, 10), b = random_matrix(k, n, Layout::columns, 11);
+    std::vector<std::vector<float>> results;
+    for (int threads : {1, 2, 3, 8}) {
+      const ThreadCount count(threads);
+      results.emplace_back(m * n);
+      gemm(m, n, k, a.matrix, b.matrix, results.back().data(), n, false);
+    }
     results.emplace_back(m * n);
-    gemm(m, n, k, a.matrix, b.matrix, results.back().data(), n, false);
+    gemm_serial(m, n, k, a.matrix, b.matrix, results.back().data(), n, false);
+    for (const auto& r : results) EXPECT_TRUE(same_bits(r, results[0])) << m << " x " << n << " x " << k;
   }
-  results.emplace_back(m * n);
-  gemm_serial(m, n, k, a.matrix, b.matrix, results.back().data(), n, false);
-  for (const auto& r : results) EXPECT_TRUE(same_bits(r, results[0]));
 }
 
 TEST(CpuGemm, ABatchIsBitwiseItsProductsOneByOne) {
