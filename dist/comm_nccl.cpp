@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "dist/activity.h"
+#include "dist/runtime.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/staging.h"
@@ -24,18 +25,6 @@ class CommNccl;
 
 using Clock = std::chrono::steady_clock;
 
-// How long the host waits for a collective that does not end: $SWITCHYARD_TIMEOUT seconds, or ten minutes. NCCL does not
-// report a peer that hangs, or one on the same machine that died.
-std::chrono::duration<double> patience() {
-  const char* const given = std::getenv("SWITCHYARD_TIMEOUT");
-  if (!given) return std::chrono::minutes(10);
-  char* end = nullptr;
-  const double seconds = std::strtod(given, &end);
-  if (*given == 0 || *end != 0 || !(seconds > 0))
-    bad_input("SWITCHYARD_TIMEOUT = '{}': give a number of seconds above 0, or unset it", given);
-  return std::chrono::duration<double>(seconds);
-}
-
 // What the communicators of one backend have in common.
 struct Shared {
   struct Stream {
@@ -47,7 +36,7 @@ struct Shared {
   int rank;
   std::array<Stream, num_comm_streams> streams;
   std::vector<CommNccl*> members;
-  const std::chrono::duration<double> timeout = patience();
+  const std::chrono::duration<double> timeout = hang_timeout();
 
   Shared(Backend& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
     int lowest = 0, highest = 0;

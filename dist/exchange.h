@@ -34,7 +34,7 @@ DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, int ranks, int 
 //
 // plan() is the one place within a step where the host waits for a device, since NCCL and cuBLAS must be told the numbers
 // of rows: the device has nothing to do from the end of the counts (and of what was given to it meanwhile) until the host has
-// started the next kernel, some 10 to 20 microseconds for each MoE layer and pass.
+// started the next kernel; estimated, not measured, at 10 to 20 microseconds for each MoE layer and pass.
 class Exchange {
  public:
   // counts: [E] i32 the rows that this rank has for each expert, on the backend. Collective over `ep`, which must outlive

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <new>
 #include <tuple>
 
@@ -26,7 +25,7 @@ bool launched() {
 void print_error(std::string what) {
   for (char& c : what)
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
-  std::cerr << "switchyard: " << what << std::endl;
+  fmt::print(stderr, "switchyard: {}\n", what);  // in one write: other ranks may print too
 }
 
 // The exit code and the words of the exception being handled.
@@ -112,10 +111,30 @@ int ranks_sharing(Comm& world, const std::string& device) {
   return like_this(world, device).second;
 }
 
-void agree_on_kind(Comm& world, const Backend& backend) {
+std::chrono::duration<double> hang_timeout() {
+  const char* const given = std::getenv("SWITCHYARD_TIMEOUT");
+  if (!given) return std::chrono::minutes(10);
+  char* end = nullptr;
+  const double seconds = std::strtod(given, &end);
+  if (*given == 0 || *end != 0 || !(seconds > 0))
+    bad_input("SWITCHYARD_TIMEOUT = '{}': give a number of seconds above 0, or unset it", given);
+  return std::chrono::duration<double>(seconds);
+}
+
+int agree_on_devices(Comm& world, const Backend& backend) {
+  agree(world, [] { hang_timeout(); });
   if (world.max(backend.on_host()) + world.max(!backend.on_host()) == 2)
     throw AgreedError(2,
                       "some ranks have a GPU and others have none: see `switchyard doctor`, or set the backend to cpu");
+  if (backend.on_host()) return 1;
+  const int sharing = ranks_sharing(world, backend.device_id());
+  // NCCL takes ranks for those of several machines where this is set.
+  if (world.max(sharing > 1 && !std::getenv("NCCL_HOSTID")) > 0)
+    throw AgreedError(
+        2,
+        "several ranks share a GPU, which NCCL refuses: start as many ranks on a machine as it has GPUs (see "
+        "`switchyard doctor`), or set the backend to cpu");
+  return sharing;
 }
 
 void agree(Comm& comm, const std::function<void()>& work) {

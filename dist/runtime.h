@@ -1,6 +1,7 @@
 // The process among its ranks: starts and ends MPI, and sees to it that an error on any rank ends all of them.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -40,8 +41,14 @@ int local_rank(Comm& world);
 // How many ranks of its machine, itself included, name the same device. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
 
-// Throws AgreedError unless all ranks compute on the same kind of device, which "auto" leaves to what each finds. Collective.
-void agree_on_kind(Comm& world, const Backend& backend);
+// How long the host waits for a collective on a device that does not end: $SWITCHYARD_TIMEOUT seconds, or ten minutes. NCCL
+// does not report a peer that hangs, or one on the same machine that died. Throws InputError where it is no such number.
+std::chrono::duration<double> hang_timeout();
+
+// Sees to it that the ranks can compute together: on the same kind of device, which "auto" leaves to what each of them finds,
+// and each on one of its own. Returns how many share this one's (NCCL_HOSTID makes NCCL allow it). Collective; throws
+// AgreedError.
+int agree_on_devices(Comm& world, const Backend& backend);
 
 // Runs `work` on every rank of `comm`; if it threw an Error on some, every rank throws an AgreedError with the exit code
 // and the message of the lowest such rank. The only way to do something that may fail on one rank alone (open a file,

@@ -16,6 +16,7 @@
 //   * Every size may be zero.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -118,6 +119,7 @@ class Backend {
   // Calls body. The operations that it calls are the same, on the same tensors, in every pass of that name; what is in the
   // tensors may change. A backend may prepare such a pass once, which saves the host the work of starting each operation.
   virtual void repeated(const std::string& name, const std::function<void()>& body) { body(); }
+  virtual Index largest_head() const { return INT64_MAX; }  // hd that attention and QK-norm take
   // As many logits as are worth computing at once.
   virtual Index logits_at_once() const { return Index{4} << 20; }
   Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros

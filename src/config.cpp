@@ -502,4 +502,14 @@ void check_config_for_layout(const Config& config, const Layout& layout) {
                 : fmt::format("on {} ranks these layouts work: {}", layout.ranks, list));
 }
 
+void check_config_for_backend(const Config& config, const Backend& backend) {
+  if (backend.on_host() && config.dtype() != DType::f32)
+    bad_input("run.dtype = {} needs a GPU, and this runs on the {} backend: set run.dtype = f32", config.run.dtype,
+              backend.name());
+  if (config.model.head_dim > backend.largest_head())
+    bad_input(
+        "model.head_dim = {}: the {} backend takes heads of up to {}: set it to that or less, or run.backend = cpu",
+        config.model.head_dim, backend.name(), backend.largest_head());
+}
+
 }  // namespace sy

@@ -102,5 +102,7 @@ std::vector<std::string> differences(const Config& a, const Config& b, const std
 
 // What the layout demands of the model: heads, experts, batch. Throws InputError with what would work.
 void check_config_for_layout(const Config& config, const Layout& layout);
+// What the backend cannot compute. Throws InputError.
+void check_config_for_backend(const Config& config, const Backend& backend);
 
 }  // namespace sy

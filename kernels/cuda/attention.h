@@ -329,7 +329,7 @@ void with_width(Index hd, F f) {
   if (hd <= 128) return f(Width<128>{});
   if (hd <= 192) return f(Width<192>{});
   if (hd <= 256) return f(Width<256>{});
-  bad_input("the cuda backend's attention takes heads of at most 256 elements, not {}", hd);
+  SY_ASSERT(false, "heads of {}", hd);
 }
 
 }  // namespace sy::cuda::attention

@@ -33,7 +33,9 @@ Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Ind
 // $SWITCHYARD_GRAPHS = 0 puts every operation on the stream by itself: for debuggers, and to see what graphs gain.
 bool graphs_wanted() {
   const char* const given = std::getenv("SWITCHYARD_GRAPHS");
-  return !given || std::string_view(given) != "0";
+  const std::string_view word = given ? given : "1";
+  if (word != "0" && word != "1") bad_input("SWITCHYARD_GRAPHS = '{}': set it to 0 or 1, or unset it", word);
+  return word == "1";
 }
 
 class CudaBackend final : public Backend {
@@ -70,7 +72,8 @@ class CudaBackend final : public Backend {
     return static_cast<Index>(free);
   }
   bool on_host() const override { return false; }
-  Index logits_at_once() const override { return Index{128} << 20; }
+  Index largest_head() const override { return 256; }
+  Index logits_at_once() const override { return Index{256} << 20; }
   void synchronize() override {
     check(cudaEventRecord(all_done_.get(), context_.stream), "cudaEventRecord");
     waiter_.wait(all_done_.get());

@@ -178,9 +178,7 @@ void with_sizes(const QkNorm& desc, ConstView table, std::initializer_list<Const
   const ConstView x = *operands.begin();
   const Index heads = x.dim(1), hd = x.dim(2), half = table ? table.dim(1) : 0;
   constexpr Index most = 2 * most_pairs * warp_size;
-  if (hd > most)
-    bad_input("model.head_dim = {}: model.qk_norm takes up to {} on a GPU: set it to that or less", hd, most);
-  SY_ASSERT(heads <= INT32_MAX, "qk_norm: {} heads", heads);
+  SY_ASSERT(heads <= INT32_MAX && hd <= most, "qk_norm: {} heads of {}", heads, hd);
   const Sizes s{x.dim(0),
                 static_cast<int>(heads),
                 static_cast<int>(desc.q_heads),

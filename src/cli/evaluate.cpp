@@ -72,8 +72,9 @@ int evaluate_command(CommandLine& line) {
       bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dataset->dir().string());
     device = make_backend(backend, local);
     if (device->on_host()) config.run.dtype = "f32";  // a checkpoint holds f32 values, whatever it was computed with
+    check_config_for_backend(config, *device);
   });
-  agree_on_kind(world, *device);
+  agree_on_devices(world, *device);
   evaluation.dropless = !given.count("capacity");
 
   Engine engine(config, state.vocab, std::move(device), make_mesh(world, evaluation_layout(config, world.size())),

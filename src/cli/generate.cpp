@@ -46,6 +46,7 @@ int generate_command(CommandLine& line) {
 
   auto device = make_backend(backend);
   if (device->on_host()) config.run.dtype = "f32";  // a checkpoint holds f32 values, whatever it was computed with
+  check_config_for_backend(config, *device);
   Engine engine(config, state.vocab, std::move(device), make_mesh(line.world, {}), false);
   load_checkpoint(step_dir, engine.store());
   engine.set_router_bias(state.router_bias);

@@ -34,7 +34,7 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   const Index free = backend.free_bytes();
   // On a device: what the driver keeps for kernels, and among several ranks NCCL's buffers.
   const Index reserve = fixed ? std::max<Index>(Index{layout.ranks > 1 ? 4096 : 512} << 20, free / 32) : 0;
-  const Index mine = (free - reserve) / ranks_here;
+  const Index mine = std::max<Index>(0, free - reserve) / ranks_here;
   MemoryPlan plan = plan_parameters(config, vocab, layout, rank);
   const Index parameters = plan.total();
   if (fixed && parameters <= mine) plan = plan_memory(config, vocab, layout, rank, backend);
@@ -50,9 +50,10 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   advice.push_back("use more ranks with a larger parallel.tp or parallel.ep, or a smaller model");
   bad_input(
       "training needs {:.1f} GB on each rank (weights {:.1f}, gradients {:.1f}, optimizer {:.1f}, activations {}) and "
-      "{:.1f} GB are there: {}",
+      "{:.1f} GB are there{}: {}",
       gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.gradients), gigabytes(plan.optimizer),
       plan.activations > 0 ? fmt::format("{:.1f}", gigabytes(plan.activations)) : "not counted yet", gigabytes(mine),
+      reserve > 0 ? fmt::format(", without {:.1f} for NCCL and the driver", gigabytes(reserve)) : "",
       fmt::join(advice, ", or "));
 }
 

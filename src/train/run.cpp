@@ -254,15 +254,11 @@ int run_training(Comm& world, const Config& config) {
     if (vocab < layout.tp)
       bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", vocab, layout.tp);
     backend = make_backend(config.run.backend, local);
-    if (backend->on_host() && config.dtype() != DType::f32)
-      bad_input("run.dtype = {} needs a GPU, and this runs on the {} backend: set run.dtype = f32", config.run.dtype,
-                backend->name());
+    check_config_for_backend(config, *backend);
   });
-  agree_on_kind(world, *backend);
-  const int sharing = ranks_sharing(world, backend->device_id());
+  const int sharing = agree_on_devices(world, *backend);
   Index arena = 0;
-  agree(world,
-        [&] { arena = arena_bytes(config, vocab, layout, world.rank(), *backend, backend->on_host() ? 1 : sharing); });
+  agree(world, [&] { arena = arena_bytes(config, vocab, layout, world.rank(), *backend, sharing); });
   Run run(world, config, layout, std::move(backend), arena);
   return or_end_all(world, [&] { return run.execute(); });
 }

@@ -82,7 +82,17 @@ expect_error "training needs" "$on_cuda" train config.ini --run.dir=large --trai
 expect_error "use more ranks" "$on_cuda" train config.ini --run.dir=large --train.micro_batch=8 --moe.d_ff=1048576
 expect_no_file large/checkpoints
 
-# Ranks that share a card end with NCCL's reason, on all ranks, with exit code 1.
-expect_exit 1 env CUDA_VISIBLE_DEVICES=0 "$root/launch/mpirun.sh" 2 "$on_cuda" train config.ini \
-  --run.dir=duplicate
+# What no rank can do is one error, and leaves no folder behind: heads that are too wide, ranks that share a card, variables that
+# make no sense.
+two=("$root/launch/mpirun.sh" 2)
+train=("$on_cuda" train config.ini --run.dir=refused)
+expect_error "model.head_dim = 260" "${two[@]}" "${train[@]}" --model.head_dim=260
+expect_error "share a GPU" env CUDA_VISIBLE_DEVICES=0 "${two[@]}" "${train[@]}"
+expect_error "share a GPU" env CUDA_VISIBLE_DEVICES=0 "${two[@]}" "$on_cuda" evaluate bf16
+expect_error "SWITCHYARD_TIMEOUT = 'soon'" env SWITCHYARD_TIMEOUT=soon "${two[@]}" "${train[@]}"
+expect_error "SWITCHYARD_GRAPHS = 'no'" env SWITCHYARD_GRAPHS=no "${two[@]}" "${train[@]}"
+expect_no_file refused
+
+# What NCCL refuses ends all ranks with its reason.
+expect_exit 1 env CUDA_VISIBLE_DEVICES=0 NCCL_HOSTID=same "${two[@]}" "$on_cuda" train config.ini --run.dir=duplicate
 [[ $err == *"Duplicate GPU"* && $err == *"a GPU of its own"* ]] || die "no word of the duplicate GPU"
