@@ -51,7 +51,8 @@ class ComputeStream {
     std::vector<Piece> pieces;
   };
 
-  // A part without padding, whose bytes are its value. Others are passed over.
+  // A part without padding, whose bytes are its value. Others are passed over, among them what element-wise kernels do to
+  // each element.
   template <class T>
   void note(const T& part) {
     if constexpr (std::is_scalar_v<T> || std::has_unique_object_representations_v<T>) {

@@ -93,22 +93,20 @@ auto Engine::with_context(const Batch& batch, bool dropless, Run run) {
   return run(ctx, ids, targets);
 }
 
-void Engine::run_pass(const std::string& kind, const Batch& batch, const std::function<void()>& pass) {
-  if (!block_ || model_->moe_layers() > 0) return pass();
-  backend_->repeated(fmt::format("{}, {} x {} tokens of {}", kind, batch.sequences, batch.seq_len, batch.global_tokens),
-                     pass);
-}
-
 void Engine::train(const Batch& batch, const Transformer::LayerDone& layer_done) {
   with_context(batch, false, [&](const Context& ctx, View ids, View targets) {
-    run_pass(layer_done ? "last of a step" : "training", batch, [&] { model_->train(ctx, ids, targets, layer_done); });
+    const auto pass = [&] { model_->train(ctx, ids, targets, layer_done); };
+    // Where memory is one block, and no expert's rows decide on sizes and addresses, a pass is always the same.
+    if (!block_ || model_->moe_layers() > 0) return pass();
+    backend_->repeated(fmt::format("{} of {} x {} tokens of {}", layer_done ? "last pass" : "pass", batch.sequences,
+                                   batch.seq_len, batch.global_tokens),
+                       pass);
   });
 }
 
 void Engine::evaluate(const Batch& batch, bool dropless) {
-  with_context(batch, dropless, [&](const Context& ctx, View ids, View targets) {
-    run_pass("evaluation", batch, [&] { model_->evaluate(ctx, ids, targets); });
-  });
+  with_context(batch, dropless,
+               [&](const Context& ctx, View ids, View targets) { model_->evaluate(ctx, ids, targets); });
 }
 
 std::vector<float> Engine::next_logits(std::span<const std::int32_t> ids) {

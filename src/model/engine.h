@@ -54,8 +54,6 @@ class Engine {
   StatisticsView statistics() const;
   template <class Run>
   auto with_context(const Batch& batch, bool dropless, Run run);
-  // A pass over the model. It is the same every time where memory is one block, and no expert's rows decide on sizes.
-  void run_pass(const std::string& kind, const Batch& batch, const std::function<void()>& pass);
 
   Config config_;
   Index vocab_;

@@ -342,6 +342,12 @@ TEST_F(HostStreams, APassThatChangesIsRefused) {
   for (const auto& other_pass : others) {
     for (int run = 0; run < 3; ++run) context.stream.repeated("test", set_x);
     EXPECT_THROW(context.stream.repeated("test", other_pass), Failure);
+    // A part of a pass is another one too.
+    const auto twice = [&] { set_x(), set_x(), context.stream.cut(), set_x(); };
+    for (int run = 0; run < 3; ++run) context.stream.repeated("twice", twice);
+    EXPECT_THROW(context.stream.repeated("twice", other_pass), Failure);
+    for (int run = 0; run < 3; ++run) context.stream.repeated("twice", twice);
+    EXPECT_THROW(context.stream.repeated("twice", [&] { twice(), set_x(); }), Failure);
     for (int run = 0; run < 3; ++run) {
       set_all(context, x, 0);
       context.stream.repeated("test", set_x);
