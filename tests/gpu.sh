@@ -72,7 +72,7 @@ for part in "${parts[@]}"; do
   echo "== $part"
   SECONDS=0 result=passed
   if [[ $part == *check ]] && ! command -v compute-sanitizer >/dev/null; then
-    result="not run: compute-sanitizer is not installed"
+    result="not run: compute-sanitizer is not installed" worst=1
   elif ! "$part"; then
     result=failed worst=1
   fi

@@ -244,6 +244,9 @@ cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOpe
   if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
   std::size_t count = 0;
   for (int g = 0; g < group_count; ++g) count += static_cast<std::size_t>(group_size[g]);
+  for (const void* list : {static_cast<const void*>(a), static_cast<const void*>(b), static_cast<const void*>(c)})
+    if (reinterpret_cast<std::uintptr_t>(list) % 16 != 0)
+      mistake("{}: a list is not aligned to 16 bytes", text(operation));
   read_range(operation, a, count * sizeof *a, "the list of A");
   read_range(operation, b, count * sizeof *b, "the list of B");
   read_range(operation, c, count * sizeof *c, "the list of C");

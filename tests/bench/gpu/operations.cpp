@@ -219,17 +219,37 @@ void add_elementwise(std::vector<Operation>& all, const Sizes& s) {
 
 void add_attention(std::vector<Operation>& all, const Sizes& s) {
   const AttentionDesc desc = {.scale = 1 / std::sqrt(static_cast<float>(s.hd))};
-  all.push_back({"rope", [s](Operands& o) -> Run {
-                   const View x = o.random({s.T(), s.H + 2 * s.K, s.hd});
-                   // A rotation by any angles that leaves lengths as they are.
-                   std::vector<float> turns(s.S * s.hd);
-                   for (Index i = 0; i < s.S * s.hd / 2; ++i) {
-                     turns[2 * i] = std::cos(static_cast<float>(i));
-                     turns[2 * i + 1] = std::sin(static_cast<float>(i));
-                   }
-                   const View table = o.zeros({s.S, s.hd / 2, 2}, DType::f32), positions = o.below(s.T(), s.S);
-                   o.b.to_device(turns.data(), table);
-                   return [&o, s, x, positions, table] { o.b.rope(x, s.H + s.K, positions, table, false); };
+  // Rotations by any angles that leave lengths as they are.
+  const auto table = [s](Operands& o) {
+    std::vector<float> turns(s.S * s.hd);
+    for (Index i = 0; i < s.S * s.hd / 2; ++i) {
+      turns[2 * i] = std::cos(static_cast<float>(i));
+      turns[2 * i + 1] = std::sin(static_cast<float>(i));
+    }
+    const View made = o.zeros({s.S, s.hd / 2, 2}, DType::f32);
+    o.b.to_device(turns.data(), made);
+    return made;
+  };
+  const Shape qkv_rows = {s.T(), s.H + 2 * s.K, s.hd};
+  all.push_back({"rope", [s, table, qkv_rows](Operands& o) -> Run {
+                   const View x = o.random(qkv_rows), turns = table(o), positions = o.below(s.T(), s.S);
+                   return [&o, s, x, positions, turns] { o.b.rope(x, s.H + s.K, positions, turns, false); };
+                 }});
+  const QkNorm qk_norm = {s.H, s.K, 1e-5f};
+  all.push_back({"qk_norm_forward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
+                   const View x = o.random(qkv_rows), weight = o.random({2, s.hd}), y = o.zeros(qkv_rows);
+                   const View turns = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
+                   return [&o, qk_norm, x, weight, positions, turns, y, inverse] {
+                     o.b.qk_norm_forward(qk_norm, x, weight, positions, turns, y, inverse);
+                   };
+                 }});
+  all.push_back({"qk_norm_backward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
+                   const View dy = o.random(qkv_rows), x = o.random(qkv_rows), weight = o.random({2, s.hd});
+                   const View turns = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
+                   const View dx = o.zeros(qkv_rows), dweight = o.f32({2, s.hd});
+                   return [&o, qk_norm, dy, x, weight, inverse, positions, turns, dx, dweight] {
+                     o.b.qk_norm_backward(qk_norm, dy, x, weight, inverse, positions, turns, dx, dweight);
+                   };
                  }});
   all.push_back({"attention_forward", [s, desc](Operands& o) -> Run {
                    const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
