@@ -305,6 +305,12 @@ __device__ void multiply(float (&c)[M][W][4], const Left<float, M, N>& a, const 
 
 // ---- kernels by head width ----
 
+// Bytes that a block may take: an A100 offers 163 KiB, and H100 and B200 more; the smallest cards of compute capability 8.0 or
+// later 99 KiB, which are to serve for heads of up to 64.
+constexpr Index shared_limit(int width) {
+  return (width > 64 ? 160 : 99) * 1024;
+}
+
 // The tiles of a kernel. A block of `warps` warps takes 16 M * warps rows; `cols` positions of the other side pass by at
 // once. resident: tiles of rows, passing: tiles of cols.
 template <class T, int width, int M_, int warps_, int cols_, int resident, int passing>
@@ -314,7 +320,7 @@ struct Tiles {
   using Left = attention::Left<T, M, cols / 8>;
   static constexpr int shared_elements =
       (resident * rows + passing * cols) * pitch<T>(width) + warps_ * Left::shared_size;
-  static_assert(shared_elements * sizeof(T) <= 160 * 1024);  // an A100 has 163 KiB for a block
+  static_assert(shared_elements * sizeof(T) <= shared_limit(width));
 };
 
 template <int width>

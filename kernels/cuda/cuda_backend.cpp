@@ -72,7 +72,8 @@ class CudaBackend final : public Backend {
     return static_cast<Index>(free);
   }
   bool on_host() const override { return false; }
-  Index largest_head() const override { return 256; }
+  // As attention's shared_limit has it.
+  Index largest_head() const override { return properties_.sharedMemPerBlockOptin >= 160 * 1024 ? 256 : 64; }
   Index logits_at_once() const override { return Index{256} << 20; }
   void synchronize() override {
     check(cudaEventRecord(all_done_.get(), context_.stream), "cudaEventRecord");
