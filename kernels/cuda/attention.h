@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/mma.h"
+#include "kernels/cuda/ops.h"
 
 namespace sy::cuda::attention {
 
@@ -305,12 +306,6 @@ __device__ void multiply(float (&c)[M][W][4], const Left<float, M, N>& a, const 
 
 // ---- kernels by head width ----
 
-// Bytes that a block may take: an A100 offers 163 KiB, and H100 and B200 more; the smallest cards of compute capability 8.0 or
-// later 99 KiB, which are to serve for heads of up to 64.
-constexpr Index shared_limit(int width) {
-  return (width > 64 ? 160 : 99) * 1024;
-}
-
 // The tiles of a kernel. A block of `warps` warps takes 16 M * warps rows; `cols` positions of the other side pass by at
 // once. resident: tiles of rows, passing: tiles of cols.
 template <class T, int width, int M_, int warps_, int cols_, int resident, int passing>
@@ -320,7 +315,7 @@ struct Tiles {
   using Left = attention::Left<T, M, cols / 8>;
   static constexpr int shared_elements =
       (resident * rows + passing * cols) * pitch<T>(width) + warps_ * Left::shared_size;
-  static_assert(shared_elements * sizeof(T) <= shared_limit(width));
+  static_assert(shared_elements * sizeof(T) <= attention_shared_bytes(width));
 };
 
 template <int width>

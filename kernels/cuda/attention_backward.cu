@@ -58,7 +58,7 @@ struct Backward {
   // lse and D of the queries: of all rows, or of two tiles of columns.
   static constexpr int queries = of_keys ? cols : Of::rows, stats = (of_keys ? 4 : 2) * queries;
   static constexpr Index shared_bytes = Of::shared_elements * sizeof(T) + stats * sizeof(float);
-  static_assert(shared_bytes <= shared_limit(width));
+  static_assert(shared_bytes <= attention_shared_bytes(width));
 };
 
 // Brings lse and D of queries [first, first + count) to stats: [2, count], as load_tile() does; 0 from S on.

@@ -72,8 +72,10 @@ class CudaBackend final : public Backend {
     return static_cast<Index>(free);
   }
   bool on_host() const override { return false; }
-  // As attention's shared_limit has it.
-  Index largest_head() const override { return properties_.sharedMemPerBlockOptin >= 160 * 1024 ? 256 : 64; }
+  Index largest_head() const override {
+    const auto shared = static_cast<Index>(properties_.sharedMemPerBlockOptin);
+    return shared >= attention_shared_bytes(widest_head) ? widest_head : narrow_head;
+  }
   Index logits_at_once() const override { return Index{256} << 20; }
   void synchronize() override {
     check(cudaEventRecord(all_done_.get(), context_.stream), "cudaEventRecord");

@@ -99,7 +99,7 @@ void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args.
   if (grid.shared_bytes > 32 * 1024)
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared_bytes)),
-          "a kernel that needs more shared memory than this GPU has: use a smaller model.head_dim");
+          "cudaFuncSetAttribute");
   context.stream.put(
       [&](cudaStream_t stream) {
         kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), grid.threads,

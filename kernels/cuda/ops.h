@@ -39,7 +39,12 @@ void qk_norm_forward(Context& context, const QkNorm& desc, ConstView x, ConstVie
 void qk_norm_backward(Context& context, const QkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                       ConstView inverse, ConstView positions, ConstView table, View dx, View dweight);
 
-// attention_forward.cu, attention_backward.cu
+// attention_forward.cu, attention_backward.cu. A block takes at most attention_shared_bytes(hd): an A100 offers 163 KiB, and
+// H100 and B200 more; the smallest cards of compute capability 8.0 or later 99 KiB, which are to serve for narrow heads.
+constexpr Index widest_head = 256, narrow_head = 64;  // hd
+constexpr Index attention_shared_bytes(Index hd) {
+  return (hd > narrow_head ? 160 : 99) * 1024;
+}
 void attention_forward(Context& context, const AttentionDesc& desc, ConstView qkv, View out, View lse);
 void attention_backward(Context& context, const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
                         ConstView lse, View dqkv);

@@ -6,9 +6,9 @@ namespace sy::cuda {
 
 void ComputeStream::repeated(const std::string& name, const std::function<void()>& body) {
   SY_ASSERT(!pass_, "the pass '{}' within '{}'", name, pass_->name);
-  Pass& pass = passes_[name];
-  pass.name = name;
-  if (!std::exchange(pass.seen, true)) return body();
+  const auto [known, first] = passes_.try_emplace(name, Pass{name, false, {}});
+  if (first) return body();
+  Pass& pass = known->second;
   pass_ = &pass;
   piece_ = compared_ = 0;
   try {

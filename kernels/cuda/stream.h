@@ -47,7 +47,7 @@ class ComputeStream {
   };
   struct Pass {
     std::string name;
-    bool seen = false, recorded = false;
+    bool recorded = false;
     std::vector<Piece> pieces;
   };
 

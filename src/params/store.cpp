@@ -94,8 +94,8 @@ void ParamStore::initialize(std::uint64_t seed) {
       const Init init = p.spec->init;
       const RandomStream random(seed, "init." + p.spec->name);
       const int dims = p.box.size.size();
-      const Index width = dims > 0 ? p.box.size[dims - 1] : 1, rows = p.box.elements() / std::max<Index>(width, 1);
-      const Index step = std::max<Index>(1, at_once / std::max<Index>(width, 1));
+      const Index width = dims > 0 ? std::max<Index>(1, p.box.size[dims - 1]) : 1, rows = p.box.elements() / width;
+      const Index step = std::max<Index>(1, at_once / width);
       for (Index first = 0; first < rows; first += step) {
         const Index n = std::min(step, rows - first);
         values.assign(n * width, init.kind == InitKind::ones ? 1.0f : 0.0f);

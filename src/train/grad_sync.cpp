@@ -103,8 +103,9 @@ void GradSync::reduce_rest(GradGroup group) {
 }
 
 // Every parameter lies in exactly one rank's owned range, but for those that replicas hold too: the first of these counts.
-void GradSync::add_squares(GradGroup group, ConstView owned) {
+void GradSync::add_squares(GradGroup group) {
   Backend& backend = store_.backend();
+  const ConstView owned = owned_gradients(group);
   if (!replicas_ || replicas_->rank() == 0) return backend.sum_squares(owned, squares_);
   const GroupLayout& layout = store_.layout().groups[static_cast<int>(group)];
   for (const OwnedRun& run : owned_runs(layout)) {
@@ -123,7 +124,7 @@ void GradSync::step(const Config::Train& train, double lr, Index step) {
     if (layout.elements == 0) continue;
     const GradGroup group = static_cast<GradGroup>(g);
     if (layout.shards > 1) reduce_rest(group);
-    add_squares(group, owned_gradients(group));
+    add_squares(group);
   }
   mesh_.all->all_reduce(squares_);
   backend.clip_factor(squares_, static_cast<float>(train.clip), factor_);

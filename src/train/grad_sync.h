@@ -44,7 +44,7 @@ class GradSync {
   void reduce_rest(GradGroup group);
   View owned_gradients(GradGroup group);  // [n / shards]
   // squares_ += those of the owned range.
-  void add_squares(GradGroup group, ConstView owned);
+  void add_squares(GradGroup group);
   // AdamW on the owned ranges, and the new weights to all who use them.
   void update(const Config::Train& train);
 

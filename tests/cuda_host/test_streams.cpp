@@ -237,7 +237,7 @@ TEST_F(HostStreams, MemoryIsLimitedAndCounted) {
   EXPECT_EQ(after.launches - before.launches, 1);
 }
 
-// y = 2 x, twice, at once or in a graph.
+// Nothing happens while a graph is captured, and all of it with every launch, on what is there then.
 TEST_F(HostStreams, GraphsDoTheirWorkWhenTheyAreLaunched) {
   const View x = memory({8}), y = memory({8});
   cudaGraph_t graph = nullptr;

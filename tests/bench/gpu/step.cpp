@@ -140,6 +140,7 @@ void measure_graphs(const Setup& setup, std::vector<Section>& sections) {
                       fmt::format("A step of {}, {} layers of {}, {} tokens, {}.", shape.name, shape.layers,
                                   shape.d_model, shape.sequences * shape.seq_len, info(setup.dtype).name),
                       {}});
+  const double flops = model_flops(shape, setup, setup.make()->logits_at_once());
   for (const char* graphs : {"1", "0"}) {
     setenv("SWITCHYARD_GRAPHS", graphs, 1);
     auto backend = setup.make();
@@ -149,7 +150,7 @@ void measure_graphs(const Setup& setup, std::vector<Section>& sections) {
     const Spread seconds = measure(training.backend(), setup, [&] { training.step(1); });
     sections.back().lines.push_back(
         {.what = *graphs == '1' ? "replayed" : "operation by operation",
-         .flops = model_flops(shape, setup, training.backend().logits_at_once()),
+         .flops = flops,
          .seconds = seconds,
          .note = fmt::format("{:.0f} tokens/s", static_cast<double>(training.tokens()) / seconds.median)});
   }
