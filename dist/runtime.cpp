@@ -21,11 +21,9 @@ bool launched() {
   return false;
 }
 
-// One line, whatever a file or an argument that it quotes is made of.
-void print_error(std::string what) {
-  for (char& c : what)
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
-  fmt::print(stderr, "switchyard: {}\n", what);  // in one write: other ranks may print too
+// In one write: other ranks may print too.
+void print_error(const std::string& what) {
+  fmt::print(stderr, "switchyard: {}\n", one_line(what));
 }
 
 // The exit code and the words of the exception being handled.
@@ -42,6 +40,16 @@ std::pair<int, std::string> current_error() {
 }
 
 }  // namespace
+
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+  return text;
+}
+
+void warn(const std::string& text) {
+  print_error("warning: " + text);
+}
 
 Runtime::Runtime(int* argc, char*** argv) {
   if (!launched()) {

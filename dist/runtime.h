@@ -36,6 +36,11 @@ class Runtime {
 // `work`: a GPU frees no memory while a collective waits there for other ranks.
 int or_end_all(Comm& world, const std::function<int()>& work);
 
+// `text`, on one line and without what a terminal would obey: control characters become blanks.
+std::string one_line(std::string text);
+// A line on standard error: "switchyard: warning: ". On one rank alone, where the others would say the same.
+void warn(const std::string& text);
+
 // Which of the ranks on its machine this one is, from 0 on. Collective.
 int local_rank(Comm& world);
 // How many ranks of its machine, itself included, name the same device. Collective.

@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "src/cli/options.h"
+#include "src/text/words.h"
 
 namespace sy {
 namespace {

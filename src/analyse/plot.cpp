@@ -11,7 +11,7 @@
 #include <cstring>
 #include <memory>
 
-#include "src/analyse/table.h"
+#include "src/text/table.h"
 
 extern char** environ;
 

@@ -5,9 +5,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "src/analyse/table.h"
 #include "src/io/manifest.h"
 #include "src/params/specs.h"
+#include "src/text/numbers.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -124,21 +125,6 @@ ordered_json load_json(const LayerLoad& l) {
 }
 
 }  // namespace
-
-std::string percent_text(double fraction) {
-  return fmt::format("{:.1f} %", fraction * 100);
-}
-
-std::string count_text(Index n) {
-  const std::string digits = std::to_string(n);
-  std::string out;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    const bool group = (digits.size() - i) % 3 == 0 && i > (n < 0 ? 1u : 0u);
-    if (group) out += ',';
-    out += digits[i];
-  }
-  return out;
-}
 
 std::string step_range(const ExpertHistory& h, Index first, Index last) {
   return fmt::format("{}-{}", first_step(h, first), h.steps[last - 1]);

@@ -50,7 +50,5 @@ std::string report_html(const ExpertReport& report);
 // What several forms say in the same words.
 std::string model_text(const ExpertReport& report);  // "4 layers, each with 8 experts, 2 chosen per token; ..."
 std::string step_range(const ExpertHistory& history, Index first, Index last);  // "181-200"
-std::string percent_text(double fraction);                                      // "12.5 %"
-std::string count_text(Index n);                                                // "1,638,400"
 
 }  // namespace sy

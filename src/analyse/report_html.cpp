@@ -7,6 +7,7 @@
 #include "src/analyse/plot.h"
 #include "src/analyse/report.h"
 #include "src/io/manifest.h"
+#include "src/text/numbers.h"
 
 namespace sy {
 namespace {

@@ -1,8 +1,8 @@
 #include <fmt/core.h>
 
-#include "src/analyse/table.h"
 #include "src/cli/options.h"
 #include "src/config.h"
+#include "src/text/words.h"
 
 namespace sy {
 

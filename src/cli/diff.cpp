@@ -2,9 +2,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "src/analyse/table.h"
 #include "src/cli/options.h"
 #include "src/io/checkpoint.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -17,7 +17,7 @@ int diff_command(CommandLine& line) {
   const auto resolve = [&](const char* name) {
     std::vector<std::string> warnings;
     const fs::path dir = resolve_checkpoint(given[name].as<std::string>(), &warnings);
-    for (const std::string& warning : warnings) fmt::print(stderr, "switchyard: warning: {}\n", warning);
+    for (const std::string& warning : warnings) warn(warning);
     return dir;
   };
   const fs::path first = resolve("first"), second = resolve("second");

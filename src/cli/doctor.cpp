@@ -4,10 +4,10 @@
 
 #include "dist/comm_nccl.h"
 #include "kernels/cpu/processor.h"
-#include "src/analyse/table.h"
 #include "src/cli/options.h"
 #include "src/doctor/facts.h"
 #include "src/io/hdf5.h"
+#include "src/text/table.h"
 
 namespace sy {
 using Json = nlohmann::ordered_json;

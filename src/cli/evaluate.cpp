@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "src/analyse/evaluate.h"
-#include "src/analyse/table.h"
 #include "src/cli/options.h"
 #include "src/io/checkpoint.h"
 #include "src/io/files.h"
 #include "src/io/manifest.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace {
@@ -56,7 +56,7 @@ int evaluate_command(CommandLine& line) {
   const int local = local_rank(world);
   std::vector<std::string> warnings;
   step_dir = resolve_checkpoint(world, given["checkpoint"].as<std::string>(), &warnings);
-  for (const std::string& w : warnings) fmt::print(stderr, "switchyard: warning: {}\n", w);
+  for (const std::string& w : warnings) warn(w);
   agree(world, [&] {
     state = read_state(step_dir);
     config = parse_config(state.config, step_dir.string());

@@ -84,7 +84,7 @@ int experts_command(CommandLine& line) {
 
   std::vector<std::string> warnings;
   const fs::path checkpoint = resolve_checkpoint(given["checkpoint"].as<std::string>(), &warnings);
-  for (const std::string& w : warnings) fmt::print(stderr, "switchyard: warning: {}\n", w);
+  for (const std::string& w : warnings) warn(w);
   const ExpertReport report = make_report(checkpoint, wanted);
 
   if (given["json"].as<bool>())

@@ -36,7 +36,7 @@ int generate_command(CommandLine& line) {
 
   std::vector<std::string> warnings;
   const auto step_dir = resolve_checkpoint(given["checkpoint"].as<std::string>(), &warnings);
-  for (const std::string& w : warnings) fmt::print(stderr, "switchyard: warning: {}\n", w);
+  for (const std::string& w : warnings) warn(w);
   const TrainState state = read_state(step_dir);
   Config config = parse_config(state.config, step_dir.string());
   const auto tokenizer = open_tokenizer(given.count("data") ? given["data"].as<std::string>() : state.dataset);

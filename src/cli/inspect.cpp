@@ -2,11 +2,11 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "src/analyse/table.h"
 #include "src/cli/options.h"
 #include "src/config.h"
 #include "src/io/checkpoint.h"
 #include "src/io/manifest.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -70,7 +70,7 @@ int inspect_command(CommandLine& line) {
 
   std::vector<std::string> warnings;
   const fs::path dir = resolve_checkpoint(path, &warnings);
-  for (const std::string& warning : warnings) fmt::print(stderr, "switchyard: warning: {}\n", warning);
+  for (const std::string& warning : warnings) warn(warning);
   const TrainState state = read_state(dir);
   if (given["config"].as<bool>()) {
     std::cout << state.config;

@@ -1,5 +1,6 @@
 // The one binary. Starts the ranks, finds the command, returns one exit code on all of them.
 #include "src/cli/options.h"
+#include "src/text/words.h"
 
 int main(int argc, char** argv) {
   sy::Runtime runtime(&argc, &argv);

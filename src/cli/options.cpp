@@ -1,7 +1,8 @@
 #include "src/cli/options.h"
 
-#include <algorithm>
 #include <iostream>
+
+#include "src/text/words.h"
 
 namespace sy {
 
@@ -42,29 +43,6 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
   for (const std::string& p : positional)
     if (!out.count(p)) bad_input("{}: {} is missing: {}", command, p, usage());
   return true;
-}
-
-std::string nearest(const std::string& given, const std::vector<std::string>& known) {
-  std::string best;
-  std::size_t best_distance = std::max<std::size_t>(3, given.size() / 2 + 1);  // farther than this is no help
-  for (const std::string& k : known) {
-    std::vector<std::size_t> row(k.size() + 1);
-    for (std::size_t j = 0; j <= k.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= given.size(); ++i) {
-      std::size_t diagonal = row[0];
-      row[0] = i;
-      for (std::size_t j = 1; j <= k.size(); ++j) {
-        const std::size_t above = row[j];
-        row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (given[i - 1] != k[j - 1])});
-        diagonal = above;
-      }
-    }
-    if (row[k.size()] < best_distance) {
-      best_distance = row[k.size()];
-      best = k;
-    }
-  }
-  return best;
 }
 
 }  // namespace sy

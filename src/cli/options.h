@@ -40,7 +40,4 @@ int help_command(CommandLine&);
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
 
-// The name of `known` nearest to `given` (edit distance), or "" when none is near.
-std::string nearest(const std::string& given, const std::vector<std::string>& known);
-
 }  // namespace sy

@@ -6,9 +6,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "src/analyse/table.h"
 #include "src/cli/options.h"
 #include "src/data/prepare.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace {

@@ -10,7 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/check.h"
-#include "src/analyse/table.h"
+#include "src/text/numbers.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace {
@@ -47,12 +48,6 @@ int terminal_columns() {
   return known ? size.ws_col : 80;
 }
 
-std::string count_text(double x) {
-  return x >= 1e6   ? fmt::format("{:.2f}M", x / 1e6)
-         : x >= 1e4 ? fmt::format("{:.1f}k", x / 1e3)
-                    : fmt::format("{:.0f}", x);
-}
-
 }  // namespace
 
 MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step) : path_(run_dir / "metrics.jsonl") {
@@ -83,19 +78,9 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts) {
     fail("cannot write {}: {}", path_.string(), std::strerror(errno));
 }
 
-std::string duration_text(double seconds) {
-  if (!(seconds >= 0) || !std::isfinite(seconds)) return "?";
-  if (seconds < 0.9995) return fmt::format("{:.0f} ms", seconds * 1e3);
-  const Index s = std::llround(seconds);
-  if (s < 60) return fmt::format("{} s", s);
-  if (s < 3600) return fmt::format("{}m {:02}s", s / 60, s % 60);
-  if (s < 86400) return fmt::format("{}h {:02}m", s / 3600, s % 3600 / 60);
-  return fmt::format("{}d {:02}h", s / 86400, s % 86400 / 3600);
-}
-
 std::string progress_text(const StepMetrics& m, Index total_steps, double per_step) {
   std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
-                                 total_steps, m.loss, count_text(m.tokens_per_second));
+                                 total_steps, m.loss, short_count_text(m.tokens_per_second));
   if (m.routed > 0) text += fmt::format("  dropped {:.1f} %", 100.0 * m.dropped / m.routed);
   if (m.step < total_steps) text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
   return text;

@@ -57,7 +57,5 @@ class ProgressLine {
 
 // What a progress line says; `per_step` is the time that the remaining steps are reckoned with.
 std::string progress_text(const StepMetrics& m, Index total_steps, double per_step);
-// "850 ms", "12 s", "3m 20s", "1h 02m", "2d 03h"; "?" for what is negative or not finite.
-std::string duration_text(double seconds);
 
 }  // namespace sy

@@ -5,6 +5,8 @@
 
 #include "dist/runtime.h"
 #include "src/io/files.h"
+#include "src/text/numbers.h"
+#include "src/text/words.h"
 #include "src/train/history.h"
 #include "src/train/memory.h"
 #include "src/train/trainer.h"
@@ -19,10 +21,6 @@ volatile std::sig_atomic_t stop_asked = 0;
 // SIGUSR1 asks for a checkpoint and a clean stop: mpirun and Slurm forward it, where SIGTERM leaves about a second.
 void ask_to_stop(int) {
   stop_asked = 1;
-}
-
-std::string megabytes(Index bytes) {
-  return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
 }
 
 // The keys that shape the parameters: a checkpoint fits only where they agree.
@@ -49,12 +47,6 @@ std::vector<std::string> structural_differences(const Config& here, const Config
                       "moe.first_dense",
                       "moe.d_ff",
                       "moe.shared_experts"});
-}
-
-std::string join(const std::vector<std::string>& items) {
-  std::string s;
-  for (const std::string& i : items) s += (s.empty() ? "" : "; ") + i;
-  return s;
 }
 
 class Run {
@@ -144,7 +136,7 @@ class Run {
     if (any) {
       std::vector<std::string> warnings;
       path = resolve_checkpoint(world_, dir_, &warnings);
-      for (const std::string& w : warnings) fmt::print(stderr, "switchyard: warning: {}\n", w);
+      for (const std::string& w : warnings) warn(w);
     }
     agree(world_, [&] {
       if (any) check_same_model(path);
@@ -176,9 +168,7 @@ class Run {
     const auto other_data = differences(config_, parse_config(read_state(path).config, path.string()),
                                         {"model.seq_len", "train.seed", "data.path"});
     if (lead() && !other_data.empty())
-      fmt::print(stderr,
-                 "switchyard: warning: the order of samples changes with {}: some may be seen twice, others not\n",
-                 join(other_data));
+      warn(fmt::format("the order of samples changes with {}: some may be seen twice, others not", join(other_data)));
     say(fmt::format("resumed from {} (step {})", path.string(), trainer_.steps_done()));
   }
 
@@ -218,8 +208,7 @@ class Run {
     state_.samples = trainer_.samples_done();
     state_.tokens = trainer_.tokens_done();
     state_.router_bias = engine_.router_bias();
-    for (const std::string& w : save_checkpoint(world_, dir_, state_, engine_.store(), config_.run.keep))
-      fmt::print(stderr, "switchyard: warning: {}\n", w);
+    for (const std::string& w : save_checkpoint(world_, dir_, state_, engine_.store(), config_.run.keep)) warn(w);
   }
 
   Comm& world_;

@@ -12,7 +12,7 @@
 #include <iostream>
 
 #include "dist/runtime.h"
-#include "src/analyse/table.h"
+#include "src/text/table.h"
 #include "src/train/memory.h"
 #include "tests/bench/peak.h"
 #include "tests/traffic.h"

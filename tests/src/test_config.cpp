@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
-#include "src/cli/options.h"
 #include "src/config.h"
 #include "src/model/router.h"
 #include "src/params/specs.h"
+#include "src/text/words.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {

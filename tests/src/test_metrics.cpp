@@ -15,8 +15,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/check.h"
-#include "src/analyse/table.h"
 #include "src/io/files.h"
+#include "src/text/numbers.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace {

@@ -1,4 +1,5 @@
 #include "src/analyse/report.h"
+#include "src/text/numbers.h"
 
 #include <gtest/gtest.h>
 

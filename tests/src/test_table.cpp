@@ -1,4 +1,4 @@
-#include "src/analyse/table.h"
+#include "src/text/table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The roofs, and the tables of what was measured under them.
 #include "kernels/backend.h"
-#include "src/analyse/table.h"
+#include "src/text/table.h"
 #include "tests/bench/gpu/bench.h"
 
 namespace sy::bench {

@@ -1,0 +1,44 @@
+#include "src/text/numbers.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace sy {
+
+std::string duration_text(double seconds) {
+  if (!(seconds >= 0) || !std::isfinite(seconds)) return "?";
+  if (seconds < 0.9995) return fmt::format("{:.0f} ms", seconds * 1e3);
+  const Index s = std::llround(seconds);
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{}m {:02}s", s / 60, s % 60);
+  if (s < 86400) return fmt::format("{}h {:02}m", s / 3600, s % 3600 / 60);
+  return fmt::format("{}d {:02}h", s / 86400, s % 86400 / 3600);
+}
+
+std::string percent_text(double fraction) {
+  return fmt::format("{:.1f} %", fraction * 100);
+}
+
+std::string count_text(Index n) {
+  const std::string digits = std::to_string(n);
+  std::string out;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const bool group = (digits.size() - i) % 3 == 0 && i > (n < 0 ? 1u : 0u);
+    if (group) out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
+std::string short_count_text(double x) {
+  return x >= 1e6   ? fmt::format("{:.2f}M", x / 1e6)
+         : x >= 1e4 ? fmt::format("{:.1f}k", x / 1e3)
+                    : fmt::format("{:.0f}", x);
+}
+
+std::string megabytes(Index bytes) {
+  return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+}
+
+}  // namespace sy

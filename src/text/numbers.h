@@ -1,0 +1,17 @@
+// Numbers for people.
+#pragma once
+
+#include <string>
+
+#include "kernels/tensor.h"
+
+namespace sy {
+
+std::string duration_text(
+    double seconds);  // "850 ms", "12 s", "3m 20s", "1h 02m", "2d 03h"; "?" where negative or not finite
+std::string percent_text(double fraction);  // "12.5 %"
+std::string count_text(Index n);            // "1,638,400"
+std::string short_count_text(double x);     // "950", "22.4k", "1.64M"
+std::string megabytes(Index bytes);         // "74.0 MB"
+
+}  // namespace sy

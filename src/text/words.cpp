@@ -1,0 +1,36 @@
+#include "src/text/words.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sy {
+
+std::string nearest(const std::string& given, const std::vector<std::string>& known) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(3, given.size() / 2 + 1);  // farther than this is no help
+  for (const std::string& k : known) {
+    std::vector<std::size_t> row(k.size() + 1);
+    for (std::size_t j = 0; j <= k.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= given.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j <= k.size(); ++j) {
+        const std::size_t above = row[j];
+        row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (given[i - 1] != k[j - 1])});
+        diagonal = above;
+      }
+    }
+    if (row[k.size()] < best_distance) {
+      best_distance = row[k.size()];
+      best = k;
+    }
+  }
+  return best;
+}
+
+std::string join(const std::vector<std::string>& items, std::string_view separator) {
+  return fmt::format("{}", fmt::join(items, separator));
+}
+
+}  // namespace sy
