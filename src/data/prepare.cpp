@@ -1,14 +1,8 @@
 #include "src/data/prepare.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <set>
@@ -16,6 +10,7 @@
 #include "src/data/text.h"
 #include "src/data/tokenizer.h"
 #include "src/io/files.h"
+#include "src/io/lock.h"
 
 namespace sy {
 
@@ -203,27 +198,17 @@ class Output {
  public:
   explicit Output(const fs::path& folder) : folder_(folder), staging_(folder / "prepare.tmp") {}
   ~Output() {
-    if (lock_ < 0) return;
+    if (!lock_) return;
     std::error_code ignored;
     fs::remove_all(staging_, ignored);
+    lock_.reset();
     if (made_) fs::remove(folder_, ignored);  // where it stayed empty
-    ::close(lock_);
   }
   void open() {
     std::error_code error;
     made_ = fs::create_directories(folder_, error);
     if (error) bad_input("cannot make the folder {}: {}: choose another --output", folder_.string(), error.message());
-    const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0) bad_input("cannot open {}: {}: choose another --output", folder_.string(), std::strerror(errno));
-    // Some network file systems have no locks; then there is no guard.
-    if (::flock(folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      ::close(folder);
-      bad_input("another `switchyard prepare` is writing {}: wait for it, or choose another --output",
-                folder_.string());
-    }
-    lock_ = folder;
-    if (::access(folder_.c_str(), W_OK) != 0)
-      bad_input("cannot write in {}: {}: choose another --output", folder_.string(), std::strerror(errno));
+    lock_.emplace(folder_, std::chrono::milliseconds(0), "--output", "choose another --output");
     remove_tree(staging_);
     make_folders(staging_);
   }
@@ -249,7 +234,7 @@ class Output {
 
  private:
   fs::path folder_, staging_;
-  int lock_ = -1;  // an open folder
+  std::optional<FolderLock> lock_;
   bool made_ = false;
 };
 

@@ -1,8 +1,6 @@
 #include "src/data/prepare.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -12,6 +10,7 @@
 #include "src/data/text.h"
 #include "src/data/tokenizer.h"
 #include "src/io/files.h"
+#include "src/io/lock.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -306,10 +305,10 @@ TEST(Prepare, OneProcessAtATime) {
   const TempFolder folder;
   const PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "first\nsecond\n")}}});
   fs::create_directory(o.output);
-  const int lock = ::open(o.output.c_str(), O_RDONLY | O_DIRECTORY);
-  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
-  EXPECT_BAD_INPUT(run(o), "another `switchyard prepare`");
-  ::close(lock);
+  {
+    const FolderLock lock(o.output, std::chrono::seconds(0), "--output", "");
+    EXPECT_BAD_INPUT(run(o), ", process " + std::to_string(getpid()));
+  }
   EXPECT_NO_THROW(run(o));
 }
 

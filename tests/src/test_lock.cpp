@@ -1,0 +1,123 @@
+#include "src/io/lock.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+
+#include "kernels/check.h"
+#include "src/io/files.h"
+
+#include "tests/src/temp_folder.h"
+
+namespace {
+bool no_locks = false;  // as on some network file systems
+}
+
+// Takes the place of the C library's in this program.
+extern "C" int flock(int file, int operation) noexcept {
+  if (!no_locks) return static_cast<int>(syscall(SYS_flock, file, operation));
+  errno = ENOLCK;
+  return -1;
+}
+
+namespace sy {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+struct LockTest : testing::TestWithParam<bool> {
+  LockTest() { no_locks = GetParam(); }
+  ~LockTest() override { no_locks = false; }
+  std::string file() const { return (folder.path() / "switchyard.lock").string(); }
+  void take(milliseconds patience = milliseconds(0)) const {
+    const FolderLock lock(folder.path(), patience, "run.dir", "choose another run.dir");
+    EXPECT_NE(read_file(file()).find(", process " + std::to_string(getpid())), std::string::npos);
+  }
+  TempFolder folder;
+};
+INSTANTIATE_TEST_SUITE_P(FileSystems, LockTest, testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "WithoutLocks" : "WithLocks"; });
+
+// A process that holds the lock, until it is told to die or, without a word, to let go.
+struct Holder {
+  explicit Holder(const fs::path& folder) {
+    EXPECT_EQ(pipe(ready), 0);
+    process = fork();
+    if (process != 0) {
+      char c;
+      EXPECT_EQ(read(ready[0], &c, 1), 1);
+      return;
+    }
+    {
+      const FolderLock lock(folder, milliseconds(0), "run.dir", "");
+      static_cast<void>(!write(ready[1], "x", 1));
+      signal(SIGTERM, [](int) {});
+      pause();
+    }
+    _exit(0);
+  }
+  void end(int signal) {
+    kill(process, signal);
+    waitpid(process, nullptr, 0);
+    for (const int end : ready) close(end);
+  }
+  pid_t process;
+  int ready[2];
+};
+
+TEST_P(LockTest, IsHeldByOneProcessWhichAPersonCanRead) {
+  setenv("SLURM_JOB_ID", "4711", 1);
+  Holder holder(folder.path());
+  unsetenv("SLURM_JOB_ID");
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  const std::string who = fmt::format("{}, process {}, job 4711", host, holder.process);
+  EXPECT_EQ(read_file(file()), who + "\n");
+  EXPECT_BAD_INPUT(take(), fmt::format("run.dir = {} is in use by {}: wait for it, or choose another run.dir",
+                                       folder.path().string(), who));
+  EXPECT_EQ(read_file(file()), who + "\n");  // unharmed
+  holder.end(SIGTERM);
+  EXPECT_FALSE(fs::exists(file()));
+  take();
+  EXPECT_FALSE(fs::exists(file()));
+}
+
+TEST_P(LockTest, OfAProcessThatWasKilledIsFree) {
+  Holder holder(folder.path());
+  holder.end(SIGKILL);
+  ASSERT_TRUE(fs::exists(file()));
+  take();
+  EXPECT_FALSE(fs::exists(file()));
+}
+
+TEST_P(LockTest, WaitsForAProcessThatIsEnding) {
+  Holder holder(folder.path());
+  std::thread later([&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    holder.end(SIGKILL);
+  });
+  EXPECT_NO_THROW(take(std::chrono::minutes(1)));
+  later.join();
+}
+
+// Whether a process of another host lives, a file cannot tell; a lock can.
+TEST_P(LockTest, OfAnotherHost) {
+  write_file(file(), "elsewhere, process 1\n");
+  if (!no_locks) return take();
+  EXPECT_BAD_INPUT(take(), "in use by elsewhere, process 1: wait");
+  EXPECT_BAD_INPUT(take(), "if that process is gone, delete " + file());
+}
+
+TEST_P(LockTest, WhereTheFolderIsMissing) {
+  EXPECT_BAD_INPUT(FolderLock(folder.path() / "no", milliseconds(0), "run.dir", "choose another run.dir"),
+                   "run.dir = " + (folder.path() / "no").string() + " cannot be written (No such file");
+}
+
+}  // namespace
+}  // namespace sy
