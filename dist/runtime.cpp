@@ -1,10 +1,16 @@
 #include "dist/runtime.h"
 
+#include <fcntl.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <tuple>
 
@@ -21,9 +27,32 @@ bool launched() {
   return false;
 }
 
-// In one write: other ranks may print too.
+// In one write: other ranks may print too. Where standard error cannot be written there is nobody to tell.
 void print_error(const std::string& what) {
-  fmt::print(stderr, "switchyard: {}\n", one_line(what));
+  std::fputs(fmt::format("switchyard: {}\n", one_line(what)).c_str(), stderr);
+}
+
+// A file opened later would get the number of a closed stream, and with it what is printed. /dev/null is opened the wrong way
+// round: reading or writing the stream fails as it did.
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(stream, F_GETFD) < 0 && errno == EBADF)
+      static_cast<void>(open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+}
+
+volatile pid_t started_by = 0;
+
+// A rank whose launcher is gone would go on alone until MPI notices, in a folder that may have a new owner by then. The
+// kernel's signal tells at once. It also comes when only that thread of the launcher has ended which started this rank.
+void leave_without_launcher(int) {
+  if (getppid() != started_by) _exit(1);
+}
+
+void follow_launcher() {
+  started_by = getppid();
+  std::signal(SIGURG, leave_without_launcher);  // nothing else uses it, and it does no harm elsewhere
+  prctl(PR_SET_PDEATHSIG, SIGURG);
+  leave_without_launcher(0);
 }
 
 // The exit code and the words of the exception being handled.
@@ -32,6 +61,8 @@ std::pair<int, std::string> current_error() {
     throw;
   } catch (const Error& e) {
     return {e.exit_code(), e.what()};
+  } catch (const std::filesystem::filesystem_error& e) {
+    return {2, fmt::format("{}: {}: check the path and its permissions", e.path1().string(), e.code().message())};
   } catch (const std::bad_alloc&) {
     return {1, "not enough memory: use smaller values, or more ranks"};
   } catch (const std::exception& e) {
@@ -51,11 +82,29 @@ void warn(const std::string& text) {
   print_error("warning: " + text);
 }
 
+pid_t launcher() {
+  return launched() ? getppid() : 0;
+}
+
+std::string lost_output() {
+  errno = 0;
+  // What a network file system could not store it may say only when the file is closed.
+  const bool broken = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  const int copy = broken ? -1 : dup(STDOUT_FILENO);
+  if (!broken && (copy < 0 || close(copy) == 0)) return "";
+  std::string why = errno != 0 ? std::strerror(errno) : "an earlier write failed";
+  std::clearerr(stdout);
+  return why;
+}
+
 Runtime::Runtime(int* argc, char*** argv) {
+  open_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);
   if (!launched()) {
     world_ = make_comm_self();
     return;
   }
+  follow_launcher();
   int provided = 0;
   MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
   owns_mpi_ = true;
@@ -65,12 +114,22 @@ Runtime::Runtime(int* argc, char*** argv) {
 
 Runtime::~Runtime() {
   world_.reset();
-  if (owns_mpi_) MPI_Finalize();
+  if (!owns_mpi_) return;
+  std::fflush(stdout);
+  MPI_Barrier(MPI_COMM_WORLD);  // launchers end the others at the first exit code that is not 0
+  MPI_Finalize();
 }
 
 int Runtime::run(const std::function<int()>& program) {
   try {
-    return or_end_all(*world_, program);
+    return or_end_all(*world_, [&] {
+      const int code = program();
+      agree(*world_, [] {
+        if (const std::string why = lost_output(); !why.empty())
+          fail("cannot write standard output: {}: what was to be printed is not whole", why);
+      });
+      return code;
+    });
   } catch (const AgreedError& e) {
     if (world_->rank() == 0) print_error(e.what());
     return e.exit_code();

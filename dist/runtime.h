@@ -1,6 +1,8 @@
 // The process among its ranks: starts and ends MPI, and sees to it that an error on any rank ends all of them.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -11,8 +13,9 @@
 
 namespace sy {
 
-// Construct once, at the start of main. MPI is started only where a launcher (mpirun, srun) started this process;
-// alone, the world is a comm_self.
+// Construct once, at the start of main. MPI is started only where a launcher (mpirun, srun) started this process, and the
+// process then ends with its launcher; alone, the world is a comm_self. Standard streams that were closed are open from here
+// on, so that no file takes their place, but cannot be written; a file that may not grow (SIGXFSZ) is an error of the write.
 class Runtime {
  public:
   Runtime(int* argc, char*** argv);
@@ -23,7 +26,8 @@ class Runtime {
   Comm& world() { return *world_; }
 
   // Runs a program on all ranks and returns the exit code that all of them share. An Error that agree() has told to
-  // every rank ends all of them in order; one that strikes a single rank ends them as or_end_all does.
+  // every rank ends all of them in order; one that strikes a single rank ends them as or_end_all does. Output that was
+  // lost is an error. All that ranks print is out before any of them leaves.
   int run(const std::function<int()>& program);
 
  private:
@@ -35,6 +39,13 @@ class Runtime {
 // wait in a collective that will never complete. It ends them here, before anything is freed that was made outside of
 // `work`: a GPU frees no memory while a collective waits there for other ranks.
 int or_end_all(Comm& world, const std::function<int()>& work);
+
+// The process that started this rank: mpirun, or its like on another machine. 0: there is none.
+pid_t launcher();
+
+// Why something that was printed to standard output did not get there (a full disk, a closed stream), told once; empty where
+// all of it did.
+std::string lost_output();
 
 // `text`, on one line and without what a terminal would obey: control characters become blanks.
 std::string one_line(std::string text);
