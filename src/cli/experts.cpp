@@ -29,12 +29,8 @@ std::pair<Index, Index> parse_steps(const std::string& text) {
   return steps;
 }
 
-// "-" is standard output; a device or a pipe is written to, a file replaced as a whole.
+// A device or a pipe is written to, a file replaced as a whole.
 void write_output(const fs::path& path, const std::string& text) {
-  if (path == "-") {
-    std::cout << text << std::flush;
-    return;
-  }
   std::error_code ignored;
   if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
     std::ofstream out(path);
@@ -87,12 +83,17 @@ int experts_command(CommandLine& line) {
   for (const std::string& w : warnings) warn(w);
   const ExpertReport report = make_report(checkpoint, wanted);
 
+  // Files first: a reader of standard output that has seen enough (`| head`) ends the command.
+  if (!csv.empty() && csv != "-") write_output(csv, report_csv(report));
+  if (!html.empty() && html != "-") write_output(html, report_html(report));
   if (given["json"].as<bool>())
     std::cout << report_json(report).dump(1) << std::endl;
-  else if (csv != "-" && html != "-")
+  else if (csv == "-")
+    std::cout << report_csv(report) << std::flush;
+  else if (html == "-")
+    std::cout << report_html(report) << std::flush;
+  else
     std::cout << report_text(report, colours_wanted()) << std::flush;
-  if (!csv.empty()) write_output(csv, report_csv(report));
-  if (!html.empty()) write_output(html, report_html(report));
   return 0;
 }
 
