@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # launch/mpirun.sh RANKS COMMAND...: mpirun with what a single machine needs: it may run as root, may have more ranks than
 # cores (waiting ranks then yield), and each rank computes with its share of the cores (OMP_NUM_THREADS, if set, wins).
-# SIGUSR1 sent to it reaches every rank. A machine with a host file or a batch system needs none of this: call mpirun or
-# srun directly (launch/slurm.sbatch).
+# SIGUSR1 sent to it reaches every rank, and so does the first Ctrl-C, SIGTERM or SIGHUP, as SIGUSR1: training then writes a
+# checkpoint and stops, for which mpirun itself would leave it a second. The next one ends mpirun and the ranks. A machine
+# with a host file or a batch system needs none of this: call mpirun or srun directly (launch/slurm.sbatch).
 set -euo pipefail
 usage="usage: launch/mpirun.sh RANKS COMMAND..."
 ranks=${1:?$usage}
@@ -15,5 +16,21 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 if ((ranks * OMP_NUM_THREADS > cores)); then
   export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive
 fi
+# In a process group of its own a terminal's Ctrl-C does not reach mpirun; with this script it ends, however that ends.
+set -m
 # Without --bind-to none, mpirun ties each of two ranks to one core, and a rank's threads then share it.
-exec mpirun --oversubscribe --bind-to none -np "$ranks" "$@"
+setpriv --pdeathsig KILL mpirun --oversubscribe --bind-to none -np "$ranks" "$@" &
+mpirun=$!
+asked=
+stop() {
+  if [[ -z $asked ]]; then
+    asked=$SECONDS
+    kill -USR1 "$mpirun"
+  elif ((SECONDS > asked + 1)); then  # sooner it is the same request: `timeout` sends a process its signal twice
+    kill -TERM "$mpirun"
+  fi
+}
+trap stop INT TERM HUP
+trap 'kill -USR1 "$mpirun"' USR1
+while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done  # a signal ends the waiting, too
+wait "$mpirun"

@@ -207,6 +207,8 @@ void for_each_key(C& c, F&& key) {
   key("run.dtype", r.dtype, "of weights and activations: f32, or bf16 with f32 sums and optimizer (on cuda)");
   key("run.log_every", r.log_every, "steps between log lines and expert counts");
   key("run.checkpoint_every", r.checkpoint_every, "steps between checkpoints; 0: only the last");
+  key("run.checkpoint_first", r.checkpoint_first,
+      "write a checkpoint of step 0, the initial weights, too; run.keep counts it");
   key("run.keep", r.keep, "checkpoints kept; 0: all");
   key("run.resume", r.resume, "continue from the newest whole checkpoint of run.dir, if there is one");
 }

@@ -76,7 +76,7 @@ struct Config {
   struct Run {
     std::string dir, backend = "auto", dtype = "f32";
     Index log_every = 10, checkpoint_every = 200, keep = 3;
-    bool resume = false;
+    bool resume = false, checkpoint_first = false;
   } run;
 
   bool is_moe(Index layer) const;

@@ -1,8 +1,10 @@
 // The one binary. Starts the ranks, finds the command, returns one exit code on all of them.
 #include "src/cli/options.h"
 #include "src/text/words.h"
+#include "src/train/stop.h"
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "train") sy::listen_for_stop();
   sy::Runtime runtime(&argc, &argv);
   return runtime.run([&] {
     sy::Comm& world = runtime.world();

@@ -32,7 +32,9 @@ int train_command(CommandLine& line) {
       fmt::print(
           "usage: switchyard train CONFIG [--section.key=value ...]\n\n"
           "Alone, or under mpirun or srun with one process per rank. `switchyard help config` lists the keys;\n"
-          "configs/ holds examples. SIGUSR1 asks for a checkpoint and a clean stop.\n");
+          "configs/ holds examples. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 ask for a checkpoint and a clean stop, which "
+          "has\n"
+          "exit code 3; a second Ctrl-C, SIGTERM or SIGHUP ends the run at once.\n");
     return line.args.empty() ? 2 : 0;
   }
   return run_training(line.world, config);

@@ -1,6 +1,8 @@
 #include "src/train/metrics.h"
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,7 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "kernels/check.h"
+#include "dist/runtime.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 
@@ -42,10 +44,36 @@ void cut_from(const std::filesystem::path& path, Index first_step) {
   if (error) fail("cannot cut {} back to step {}: {}", path.string(), first_step - 1, error.message());
 }
 
-int terminal_columns() {
+// The terminal that a standard stream ends on, opened anew; -1: it ends elsewhere. What a rank prints is passed on by the process
+// that started it, whose own streams say where it ends; another machine's are not to be seen.
+int terminal_of(int stream) {
+  const pid_t parent = launcher();
+  const std::string path = fmt::format("/proc/{}/fd/{}", parent, stream);
+  struct stat info;
+  int file = -1;
+  if (parent == 0)
+    file = fcntl(stream, F_DUPFD_CLOEXEC, 0);
+  else if (stat(path.c_str(), &info) == 0 && S_ISCHR(info.st_mode))
+    file = open(path.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+  if (file < 0 || isatty(file)) return file;
+  close(file);
+  return -1;
+}
+
+bool same_device(int a, int b) {
+  struct stat one, other;
+  return fstat(a, &one) == 0 && fstat(b, &other) == 0 && one.st_rdev == other.st_rdev;
+}
+
+int columns_of(int terminal) {
   winsize size{};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  const bool known = ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return known ? size.ws_col : 80;
+}
+
+void print(std::FILE* stream, const std::string& text) {
+  std::fputs(text.c_str(), stream);
+  std::fflush(stream);
 }
 
 }  // namespace
@@ -82,45 +110,52 @@ std::string progress_text(const StepMetrics& m, Index total_steps, double per_st
   std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
                                  total_steps, m.loss, short_count_text(m.tokens_per_second));
   if (m.routed > 0) text += fmt::format("  dropped {:.1f} %", 100.0 * m.dropped / m.routed);
-  if (m.step < total_steps) text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
+  if (m.step < total_steps && per_step > 0)
+    text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
   return text;
 }
 
 ProgressLine::ProgressLine(Index total_steps, Index every)
-    : total_(total_steps), every_(std::max<Index>(every, 1)), terminal_(isatty(STDERR_FILENO) != 0) {}
+    : total_(total_steps), every_(std::max<Index>(every, 1)), terminal_(terminal_of(STDERR_FILENO)) {
+  const int output = terminal_of(STDOUT_FILENO);
+  one_screen_ = terminal_ >= 0 && output >= 0 && same_device(terminal_, output);
+  if (output >= 0) close(output);
+}
+
+ProgressLine::~ProgressLine() {
+  clear();
+  if (terminal_ >= 0) close(terminal_);
+}
 
 void ProgressLine::step(const StepMetrics& m) {
-  // The first step also warms the machine up, so the second replaces it; then a mean of all, later of
-  // about 20.
+  // The first step also warms the machine up: it is left out of a mean of all, later of about 20. One step
+  // alone is no ground for an estimate.
   const bool first = seen_++ == 0;
   const double weight = std::max(0.05, 1.0 / std::max<Index>(seen_ - 1, 1));
-  per_step_ += weight * (m.step_seconds - per_step_);
-  if (terminal_)
-    show(progress_text(m, total_, per_step_));
-  else if (first || m.step % every_ == 0 || m.step == total_) {
-    fmt::print("{}\n", progress_text(m, total_, per_step_));
-    std::fflush(stdout);
-  }
+  if (!first) per_step_ += weight * (m.step_seconds - per_step_);
+  const std::string text = progress_text(m, total_, seen_ > 2 ? per_step_ : 0);
+  if (first || m.step % every_ == 0 || m.step == total_) {
+    clear();
+    note(text);
+  } else if (terminal_ >= 0)
+    show(text);
 }
 
 void ProgressLine::show(const std::string& line) {
-  shown_ = fit_width(line, terminal_columns() - 1);
-  fmt::print(stderr, "\r{}\x1b[K", shown_);
-  std::fflush(stderr);
+  shown_ = fit_width(line, columns_of(terminal_) - 1);
+  print(stderr, fmt::format("\r{}\x1b[K", shown_));
 }
 
+// On one screen both go the same way: mpirun passes the two streams on in any order.
 void ProgressLine::note(const std::string& text) {
-  if (!terminal_) {
-    fmt::print("{}\n", text);
-    std::fflush(stdout);
-    return;
-  }
-  fmt::print(stderr, "\r\x1b[K{}\n{}", text, shown_);
-  std::fflush(stderr);
+  const std::string below = shown_;
+  clear();
+  print(one_screen_ ? stderr : stdout, text + '\n');
+  if (!below.empty()) show(below);
 }
 
-void ProgressLine::finish() {
-  if (terminal_ && !shown_.empty()) fmt::print(stderr, "\n");
+void ProgressLine::clear() {
+  if (!shown_.empty()) print(stderr, "\r\x1b[K");
   shown_.clear();
 }
 

@@ -38,24 +38,29 @@ class MetricsFile {
   std::FILE* file_ = nullptr;
 };
 
-// On a terminal (standard error) one line that is rewritten; elsewhere a plain line on standard output for
-// the first step, every `every` steps and the last.
+// A plain line on standard output for the first step, every `every` steps and the last; on a terminal (standard error, or that
+// of mpirun on this machine) also one line below them that every step rewrites. What cannot be written is lost without an
+// error: it is not worth a run.
 class ProgressLine {
  public:
   ProgressLine(Index total_steps, Index every);
+  ~ProgressLine();
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
   void step(const StepMetrics& m);
-  void note(const std::string& text);  // a line of its own, above the progress
-  void finish();                       // leaves the last progress line on the terminal
+  void note(const std::string& text);  // a line that stays, above the rewritten one
+  void clear();                        // takes the rewritten line away, before others print
 
  private:
   void show(const std::string& line);
   Index total_, every_, seen_ = 0;
-  bool terminal_;
+  int terminal_;         // a descriptor; -1: there is none
+  bool one_screen_;      // standard output appears on the same terminal
   double per_step_ = 0;  // smoothed seconds a step
   std::string shown_;
 };
 
-// What a progress line says; `per_step` is the time that the remaining steps are reckoned with.
+// What a progress line says; `per_step` is the time that the remaining steps are reckoned with, 0 where it is not known yet.
 std::string progress_text(const StepMetrics& m, Index total_steps, double per_step);
 
 }  // namespace sy

@@ -1,14 +1,20 @@
 // `switchyard train`: the run folder, resuming, the loop over steps, checkpoints, signals.
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <cstring>
+#include <optional>
 
 #include "dist/runtime.h"
 #include "src/io/files.h"
+#include "src/io/lock.h"
 #include "src/text/numbers.h"
 #include "src/text/words.h"
 #include "src/train/history.h"
 #include "src/train/memory.h"
+#include "src/train/stop.h"
 #include "src/train/trainer.h"
 
 namespace sy {
@@ -16,11 +22,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-volatile std::sig_atomic_t stop_asked = 0;
+// How long a run that was ended may take to let go of its folder: under load, ranks outlive mpirun by a second or two.
+constexpr std::chrono::seconds patience(5);
 
-// SIGUSR1 asks for a checkpoint and a clean stop: mpirun and Slurm forward it, where SIGTERM leaves about a second.
-void ask_to_stop(int) {
-  stop_asked = 1;
+// What an error says of the disk, if it is full.
+bool is_full(const std::string& what) {
+  for (const int error : {ENOSPC, EDQUOT, EFBIG})
+    if (what.find(std::strerror(error)) != what.npos) return true;
+  return false;
 }
 
 // The keys that shape the parameters: a checkpoint fits only where they agree.
@@ -70,7 +79,29 @@ class Run {
   }
 
   int execute() {
-    prepare_folder();
+    try {
+      return train();
+    } catch (const AgreedError& e) {
+      if (!is_full(e.what())) throw;
+      throw AgreedError(e.exit_code(),
+                        fmt::format("{}: make room, or lower run.keep = {} (checkpoints kept; 0: all), then continue "
+                                    "with --run.resume=true",
+                                    e.what(), config_.run.keep));
+    }
+  }
+
+ private:
+  bool lead() const { return world_.rank() == 0; }
+  void say(const std::string& text) {
+    if (lead()) progress_.note(text);
+  }
+  void say(const std::vector<std::string>& warnings) {
+    progress_.clear();
+    for (const std::string& w : warnings) warn(w);
+  }
+
+  int train() {
+    const bool resumed = prepare_folder();
     if (trainer_.steps_done() >= config_.train.steps) {
       say(fmt::format("{} is complete: step {} of {}. Raise train.steps to go on.", dir_.string(),
                       trainer_.steps_done(), config_.train.steps));
@@ -81,8 +112,9 @@ class Run {
     agree(world_, [&] {
       if (lead()) metrics = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1);
     });
-    ProgressLine progress(config_.train.steps, config_.run.log_every);
-    while (trainer_.steps_done() < config_.train.steps) {
+    if (config_.run.checkpoint_first && !resumed) save();
+    int stop = signal_everywhere();
+    while (!stop && trainer_.steps_done() < config_.train.steps) {
       const StepResult result = trainer_.step();
       const Index step = trainer_.steps_done();
       const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
@@ -95,31 +127,40 @@ class Run {
       agree(world_, [&] {
         if (!lead()) return;
         metrics->write(result.metrics, counts.routed.empty() ? nullptr : &counts);
-        progress.step(result.metrics);
+        progress_.step(result.metrics);
       });
-      const bool stop = world_.max(stop_asked) > 0;
+      stop = signal_everywhere();
       const Index every = config_.run.checkpoint_every;
       if (stop || step == config_.train.steps || (every > 0 && step % every == 0)) save();
-      if (stop) {
-        if (lead()) progress.finish();
-        say(fmt::format("stopped at step {} as SIGUSR1 asked; continue with --run.resume=true", step));
-        return 0;
-      }
     }
-    if (lead()) progress.finish();
-    return 0;
+    progress_.clear();
+    if (trainer_.steps_done() == config_.train.steps) return 0;
+    say(fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
+                    signal_name(stop)));
+    return stopped_exit_code;
   }
 
- private:
-  bool lead() const { return world_.rank() == 0; }
-  void say(const std::string& text) const {
-    if (lead()) fmt::print("{}\n", text);
-    if (lead()) std::fflush(stdout);
+  // What any rank was asked to stop by; 0: nothing. Collective.
+  int signal_everywhere() { return static_cast<int>(world_.max(stop_asked())); }
+
+  // Takes the folder, which no other run has from then on.
+  void lock_folder() {
+    if (!lead()) return;
+    std::error_code ec;
+    fs::create_directories(dir_, ec);
+    if (ec)
+      bad_input("run.dir = {} cannot be written ({}): check the path and its permissions", dir_.string(), ec.message());
+    lock_.emplace(dir_, patience, "run.dir", "choose another run.dir");
+    const fs::path checkpoints = dir_ / "checkpoints";
+    if (fs::exists(checkpoints) && access(checkpoints.c_str(), R_OK | W_OK | X_OK) != 0)
+      bad_input("{} cannot be written ({}): check its permissions, or choose another run.dir", checkpoints.string(),
+                std::strerror(errno));
   }
 
-  // Starts a new run folder or continues one. Nothing of an older run is overwritten.
-  void prepare_folder() {
+  // Starts a new run folder, or continues one, and then returns true. Nothing of an older run is overwritten.
+  bool prepare_folder() {
     bool any = false;
+    agree(world_, [&] { lock_folder(); });
     agree(world_, [&] {
       std::error_code ec;
       bool has_run = false;
@@ -136,16 +177,10 @@ class Run {
     if (any) {
       std::vector<std::string> warnings;
       path = resolve_checkpoint(world_, dir_, &warnings);
-      for (const std::string& w : warnings) warn(w);
+      say(warnings);
     }
     agree(world_, [&] {
       if (any) check_same_model(path);
-      if (!lead()) return;
-      std::error_code ec;
-      fs::create_directories(dir_, ec);
-      if (ec || access(dir_.c_str(), W_OK) != 0)
-        bad_input("run.dir = {} cannot be written{}: check the path and its permissions", dir_.string(),
-                  ec ? " (" + ec.message() + ")" : "");
     });
     if (any)
       load(path);
@@ -154,6 +189,7 @@ class Run {
     agree(world_, [&] {
       if (lead()) write_file(dir_ / "config.ini", to_ini(config_));
     });
+    return any;
   }
 
   void load(const fs::path& path) {
@@ -208,7 +244,7 @@ class Run {
     state_.samples = trainer_.samples_done();
     state_.tokens = trainer_.tokens_done();
     state_.router_bias = engine_.router_bias();
-    for (const std::string& w : save_checkpoint(world_, dir_, state_, engine_.store(), config_.run.keep)) warn(w);
+    say(save_checkpoint(world_, dir_, state_, engine_.store(), config_.run.keep));
   }
 
   Comm& world_;
@@ -220,13 +256,14 @@ class Run {
   Trainer trainer_;
   TrainState state_;
   HistoryWindow window_;
+  ProgressLine progress_{config_.train.steps, config_.run.log_every};
+  std::optional<FolderLock> lock_;  // on the first rank
 };
 
 }  // namespace
 
 int run_training(Comm& world, const Config& config) {
-  signal(SIGUSR1,
-         ask_to_stop);  // from here on: starting may take long, and to be asked meanwhile must not end the process
+  std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: no reason to stop
   const Layout layout{world.size(), static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
                       static_cast<int>(config.parallel.etp)};
   const int local = local_rank(world);
@@ -249,7 +286,11 @@ int run_training(Comm& world, const Config& config) {
   Index arena = 0;
   agree(world, [&] { arena = arena_bytes(config, vocab, layout, world.rank(), *backend, sharing); });
   Run run(world, config, layout, std::move(backend), arena);
-  return or_end_all(world, [&] { return run.execute(); });
+  const int code = or_end_all(world, [&] { return run.execute(); });
+  // A run's purpose is its folder.
+  if (const std::string why = lost_output(); !why.empty())
+    warn(fmt::format("some progress lines are lost ({}): {}/metrics.jsonl has every step", why, config.run.dir));
+  return code;
 }
 
 }  // namespace sy

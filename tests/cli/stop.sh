@@ -1,0 +1,183 @@
+#!/usr/bin/env bash
+# Training that is asked to stop, killed, sent twice: the work is kept, and a folder has one run at a time.
+source "$2/tests/cli/lib/lib.sh"
+
+make_text text 60
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+cat >config.ini <<'INI'
+[model]
+layers = 2
+d_model = 32
+heads = 4
+seq_len = 16
+[moe]
+experts = 4
+d_ff = 32
+[train]
+steps = 100000
+global_batch = 6
+micro_batch = 1
+[data]
+path = data
+[run]
+backend = cpu
+checkpoint_every = 20
+resume = true
+INI
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
+set -m  # what runs in the background is not deaf to SIGINT, and $! is the command
+on_mpirun() { exec mpirun --oversubscribe --bind-to none -np 3 "$switchyard" train config.ini "$@"; }
+on_script() { exec "$root/launch/mpirun.sh" 3 "$switchyard" train config.ini "$@"; }
+alone() { exec "$switchyard" train config.ini "$@"; }
+
+steps() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
+wait_for_steps() {  # RUN STEPS PID
+  for _ in $(seq 1200); do
+    [[ $(steps "$1") -lt $2 ]] || return 0
+    kill -0 "$3" 2>/dev/null || die "the run ended before step $2: $(cat out err)"
+    sleep 0.05
+  done
+  die "no step $2 within a minute"
+}
+in_order() {  # each step once
+  sed -E 's/^\{"step":([0-9]+),.*\}$/\1/' "$1/metrics.jsonl" | awk '$1 != NR { exit 1 }' || die "the steps of $1 are not in order"
+}
+whole() {  # the newest checkpoint is that of the last step
+  expect_file "$1/checkpoints/step-$(printf %08d "$(steps "$1")")/manifest.json"
+}
+
+# The first signal: a checkpoint, a word on how to go on, and an exit code of its own.
+try() {  # CODE LAUNCHER SIGNAL NAME
+  rm -rf run
+  "$2" --run.dir=run >out 2>err &
+  wait_for_steps run 3 $!
+  kill "-$3" $!
+  code=0; wait $! || code=$?
+  [[ $code -eq $1 ]] || die "exit code $code instead of $1 after SIG$3 to $2: $(cat out err)"
+  grep -q "stopped at step $(steps run) as SIG$4 asked; continue with --run.resume=true" out || die "no word of the stop: $(cat out err)"
+  in_order run
+  whole run
+  expect_no_file run/switchyard.lock
+}
+for signal in INT TERM HUP USR1; do try 3 alone $signal $signal; done
+try 3 on_mpirun USR1 USR1
+for signal in INT TERM HUP USR1; do try 3 on_script $signal USR1; done
+
+# Asked before there is a step, or MPI: nothing is lost, nothing is in the way.
+rm -rf early
+for signal in USR1 TERM; do
+  for pause in 0.02 0.1 0.3; do
+    alone --run.dir=early --train.steps=1 >out 2>err &
+    sleep $pause
+    kill -$signal $! 2>/dev/null || true
+    code=0; wait $! || code=$?
+    # 138, 143: the shell had not become the command yet.
+    [[ $code == [03] || $code -eq 138 || $code -eq 143 ]] || die "exit code $code after an early SIG$signal: $(cat out err)"
+  done
+done
+expect_ok "$switchyard" train config.ini --run.dir=early --train.steps=1
+
+# A run under nohup outlives its terminal.
+rm -rf run
+(trap '' HUP; alone --run.dir=run >out 2>err) &
+wait_for_steps run 3 $!
+kill -HUP $!
+wait_for_steps run $(($(steps run) + 20)) $!
+kill -TERM $!
+code=0; wait $! || code=$?
+[[ $code -eq 3 ]] || die "exit code $code of a run that ignores SIGHUP"
+
+# The second one ends the run at once, in the middle of a long step; the same one sent twice is the first.
+rm -rf run
+alone --run.dir=run --train.global_batch=1200000 >out 2>err &
+for _ in $(seq 1200); do [[ -e run/metrics.jsonl ]] && break; sleep 0.05; done
+for _ in 1 2; do kill -TERM $!; done
+sleep 2.5
+kill -0 $! || die "a signal that is sent twice ends the run"
+grep -q "stopping after this step" err || die "no answer to the signal"
+kill -TERM $!
+code=0; wait $! || code=$?
+[[ $code -eq 143 && $(steps run) -eq 0 ]] || die "exit code $code after a second signal, at step $(steps run)"
+
+# mpirun is killed, and the same command sent at once.
+rm -rf run
+on_mpirun --run.dir=run >out 2>err &
+for trial in 1 2 3 4 5; do
+  wait_for_steps run $(($(steps run) / 20 * 20 + 25)) $!
+  kill -9 $!
+  wait $! 2>/dev/null || true
+  on_mpirun --run.dir=run >out 2>err &
+  for _ in $(seq 1200); do grep -q "^resumed from" out && break; kill -0 $! 2>/dev/null || break; sleep 0.05; done
+  grep -q "^resumed from" out || die "trial $trial: the same command, sent at once, failed: $(cat out err)"
+done
+# Sent again by accident, it is refused, and the run goes on.
+holder=$(cat run/switchyard.lock)
+[[ $holder == "$(uname -n), process "* ]] || die "the lock says '$holder'"
+here=$(steps run)
+for start in alone on_mpirun; do
+  expect_exit 2 bash -c "$(declare -f $start); switchyard=$switchyard; $start --run.dir=run"
+  [[ $(grep '^switchyard: ' .err) == "switchyard: run.dir = run is in use by $holder: wait for it, or choose another run.dir" ]] ||
+    die "another message"
+done
+wait_for_steps run $((here + 20)) $!
+kill -USR1 $!
+code=0; wait $! || code=$?
+[[ $code -eq 3 ]] || die "exit code $code: $(cat out err)"
+in_order run
+whole run
+expect_ok "$switchyard" inspect run --verify
+
+# A launcher that dies takes its ranks with it, at once: the lock is free before MPI would notice.
+rm -rf run
+on_script --run.dir=run >out 2>err &
+wait_for_steps run 3 $!
+rank=$(sed -E 's/.*process ([0-9]+).*/\1/' run/switchyard.lock)
+kill -9 $!
+wait $! 2>/dev/null || true
+for _ in $(seq 100); do kill -0 "$rank" 2>/dev/null || break; sleep 0.1; done
+! kill -0 "$rank" 2>/dev/null || die "a rank outlives its launcher"
+
+# A folder of checkpoints that cannot be used is found before the first step.
+mkdir -p odd && echo x >odd/checkpoints
+expect_error "odd/checkpoints" "$switchyard" train config.ini --run.dir=odd
+expect_no_file odd/metrics.jsonl
+if [[ $(id -u) -eq 0 ]]; then  # root may write anywhere
+  rm -rf odd && mkdir -p odd/checkpoints && chmod 755 "$work" && chmod 777 odd && chmod 555 odd/checkpoints
+  expect_error "odd/checkpoints cannot be written (Permission denied)" \
+    setpriv --reuid 65534 --clear-groups "$switchyard" train config.ini --run.dir=odd
+  expect_no_file odd/metrics.jsonl
+fi
+
+# A checkpoint of step 0, on request.
+expect_ok "$switchyard" train config.ini --run.dir=zero --train.steps=2
+expect_no_file zero/checkpoints/step-00000000
+expect_ok "$switchyard" train config.ini --run.dir=first --train.steps=2 --run.checkpoint_first=true
+expect_ok "$switchyard" diff first zero
+expect_ok "$switchyard" inspect first/checkpoints/step-00000000 --verify
+rm -r first/checkpoints/step-00000002
+expect_ok "$switchyard" train config.ini --run.dir=first --train.steps=2 --run.checkpoint_first=true
+expect_output "(step 0)"
+expect_ok "$switchyard" diff first zero
+
+# On a terminal, alone and under mpirun: the lines of every log_every steps stay, others are rewritten.
+if ! script -qec true /dev/null >/dev/null 2>&1; then
+  echo "there is no pseudo-terminal here: the progress line is not tested"
+  exit 0
+fi
+for ranks in 0 2; do
+  start="'$switchyard'"
+  [[ $ranks -eq 0 ]] || start="'$root/launch/mpirun.sh' $ranks $start"
+  rm -rf seen
+  script -qec "$start train config.ini --run.dir=seen --train.steps=12 --run.log_every=5" /dev/null </dev/null >screen
+  [[ $(wc -l <seen/metrics.jsonl) -eq 12 ]] || die "the run on a terminal failed: $(cat screen)"
+  # What comes after the last \r of a line is what stays of it.
+  tr -d '\n' <screen >flow
+  for step in 4 9 11; do grep -q $'\r'"step *$step/12[^"$'\r'"]*"$'\e' flow || die "no rewritten line of step $step: $(cat -v screen)"; done
+  sed -E 's/\r*$//; s/.*\r//; s/\x1b\[K//g' screen | grep -oE "^step +[0-9]+/12" | tr -d ' ' | tr '\n' ' ' >stay
+  [[ $(cat stay) == "step1/12 step5/12 step10/12 step12/12 " ]] || die "other lines stay: $(cat stay); $(cat -v screen)"
+  # Sent to a file, the lines are plain.
+  rm -rf seen
+  script -qec "$start train config.ini --run.dir=seen --train.steps=12 --run.log_every=5 >plain 2>other" /dev/null </dev/null >screen
+  ! grep -q $'\r' plain other || die "a file gets a terminal's lines: $(cat -v plain other)"
+  [[ $(grep -c "^step" plain) -eq 4 ]] || die "not four lines: $(cat plain)"
+done
