@@ -1,9 +1,10 @@
-// switchyard inspect: what is in a checkpoint, and whether it is whole.
+// switchyard inspect: what is in a checkpoint or a data set, and whether it is whole.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "src/cli/options.h"
 #include "src/config.h"
+#include "src/data/dataset.h"
 #include "src/io/checkpoint.h"
 #include "src/io/manifest.h"
 #include "src/text/table.h"
@@ -38,6 +39,62 @@ int verify(const fs::path& step_or_run, bool json) {
   return whole ? 0 : 1;
 }
 
+// Every file of a data set against its digest; what its files say where they can be opened, else what dataset.ini says.
+int inspect_data(const fs::path& dir, bool json) {
+  const DatasetDescription said = read_dataset_ini(dir);
+  const std::vector<DatasetFile> files = verify_dataset(dir);
+  std::vector<std::string> problems;
+  bool known = true;  // by digests
+  for (const DatasetFile& file : files) {
+    known &= !file.expected.empty();
+    if (!file.problem.empty()) problems.push_back(file.name + ": " + file.problem);
+  }
+  std::unique_ptr<Dataset> dataset;
+  try {
+    dataset = std::make_unique<Dataset>(dir);
+  } catch (const InputError& e) {
+    if (problems.empty()) problems.push_back(e.what());
+  }
+  const std::vector<Domain>& domains = dataset ? dataset->domains() : said.domains;
+  const Index vocab = dataset ? dataset->vocab() : said.vocab;
+  const std::string digest = dataset ? dataset->digest() : "";
+
+  if (json) {
+    Json report{{"dataset", dir.string()},  {"tokenizer", said.tokenizer}, {"vocab", vocab},
+                {"digest", digest},         {"whole", problems.empty()},   {"problems", problems},
+                {"domains", Json::array()}, {"files", Json::array()}};
+    const auto split = [](Index documents, Index tokens, Index bytes) {
+      const auto count = [](Index n) { return n < 0 ? Json() : Json(n); };
+      return Json{{"documents", count(documents)}, {"tokens", count(tokens)}, {"bytes", count(bytes)}};
+    };
+    for (const Domain& d : domains)
+      report["domains"].push_back({{"name", d.name},
+                                   {"train", split(d.train_documents, d.train_tokens, d.train_bytes)},
+                                   {"valid", split(d.valid_documents, d.valid_tokens, d.valid_bytes)}});
+    for (const DatasetFile& f : files)
+      report["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"sha256", f.sha256}, {"expected", f.expected}});
+    std::cout << report.dump(2) << std::endl;
+    return problems.empty() ? 0 : 1;
+  }
+  const auto count = [](Index n) { return n < 0 ? "-" : std::to_string(n); };
+  Table tokens({"domain", "split", "documents", "tokens", "bytes"});
+  for (const Domain& d : domains) {
+    tokens.row({d.name, "train", count(d.train_documents), count(d.train_tokens), count(d.train_bytes)});
+    tokens.row({d.name, "valid", count(d.valid_documents), count(d.valid_tokens), count(d.valid_bytes)});
+  }
+  Table digests({"file", "bytes", "SHA-256", "verdict"});
+  for (const DatasetFile& f : files)
+    digests.row({f.name, std::to_string(f.bytes), f.sha256.empty() ? "-" : f.sha256,
+                 !f.problem.empty()   ? "damaged"
+                 : f.expected.empty() ? "no digest to compare with"
+                                      : "OK"});
+  fmt::print("data set    {}\ntokenizer   {} (vocabulary {})\ndigest      {}\n\n{}\n{}\n", dir.string(), said.tokenizer,
+             vocab, digest.empty() ? "-" : digest, tokens.str(), digests.str());
+  for (const std::string& problem : problems) fmt::print("  {}\n", problem);
+  fmt::print("{}: {}\n", dir.string(), !problems.empty() ? "damaged" : known ? "OK" : "no damage found");
+  return problems.empty() ? 0 : 1;
+}
+
 Index elements_below(const CheckpointTensors& tensors, std::string_view prefix) {
   Index n = 0;
   for (const TensorInfo& t : tensors.list())
@@ -57,7 +114,9 @@ std::string model_line(const Config& c) {
 
 int inspect_command(CommandLine& line) {
   po::options_description options;
-  options.add_options()("verify", po::bool_switch(), "compare every file with its digest; of a run, every checkpoint")(
+  options.add_options()(
+      "verify", po::bool_switch(),
+      "compare every file with its digest; of a run, every checkpoint (of a data set, this is always done)")(
       "stats", po::bool_switch(), "least and largest value, mean and root mean square of every tensor")(
       "all", po::bool_switch(), "list the optimizer's tensors too")(
       "config", po::bool_switch(), "print the configuration that the checkpoint was trained with, and nothing else")(
@@ -66,6 +125,7 @@ int inspect_command(CommandLine& line) {
   if (!parse_options(line, "inspect", options, {"checkpoint"}, given)) return 0;
   const fs::path path = given["checkpoint"].as<std::string>();
   const bool json = given["json"].as<bool>(), stats = given["stats"].as<bool>();
+  if (std::error_code error; fs::exists(path / "dataset.ini", error)) return inspect_data(path, json);
   if (given["verify"].as<bool>()) return verify(path, json);
 
   std::vector<std::string> warnings;
@@ -115,6 +175,7 @@ int inspect_command(CommandLine& line) {
         {"seed", state.seed},
         {"vocab", state.vocab},
         {"dataset", state.dataset},
+        {"dataset_digest", state.dataset_digest},
         {"layout", state.layout},
         {"files", manifest.files.size()},
         {"bytes", bytes},

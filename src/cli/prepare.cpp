@@ -8,6 +8,7 @@
 
 #include "src/cli/options.h"
 #include "src/data/prepare.h"
+#include "src/text/numbers.h"
 #include "src/text/table.h"
 
 namespace sy {
@@ -19,7 +20,7 @@ class ProgressLine {
   void show(const PrepareProgress& p) {
     const bool new_phase = p.phase != phase_;
     const double now = std::chrono::duration<double>(Clock::now() - start_).count();
-    if (!new_phase && p.bytes < p.total && now - shown_ < (terminal_ ? 0.2 : 30)) return;
+    if (!new_phase && (p.total == 0 || p.bytes < p.total) && now - shown_ < (terminal_ ? 0.2 : 30)) return;
     if (new_phase) {
       phase_ = p.phase;
       phase_start_ = now;
@@ -27,6 +28,7 @@ class ProgressLine {
     }
     shown_ = now;
     std::string line = phase_;
+    if (p.total == 0 && p.bytes > 0) line += fmt::format(": {:.1f} MB", static_cast<double>(p.bytes) / 1e6);
     if (p.total > 0) {
       line += fmt::format(": {:.0f}% of {:.1f} MB", 100.0 * static_cast<double>(p.bytes) / static_cast<double>(p.total),
                           static_cast<double>(p.total) / 1e6);
@@ -53,48 +55,72 @@ class ProgressLine {
   Index phase_bytes_ = 0;
 };
 
+// NAME=PATH[,PATH...]. A path that exists as it stands is taken whole, whatever commas it has; else "\," is a comma.
 PrepareOptions::Source parse_domain(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == text.npos) bad_input("--domain {}: write NAME=PATH[,PATH...]", text);
   PrepareOptions::Source source{text.substr(0, equals), {}};
-  for (std::size_t begin = equals + 1; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    if (end == begin) bad_input("--domain {}: a path is empty: write NAME=PATH[,PATH...]", text);
-    source.paths.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
+  const std::string list = text.substr(equals + 1);
+  if (std::error_code ignored; std::filesystem::exists(list, ignored)) {
+    source.paths.emplace_back(list);
+    return source;
+  }
+  std::vector<std::string> paths(1);
+  for (std::size_t i = 0; i < list.size(); ++i)
+    if (list[i] == ',')
+      paths.emplace_back();
+    else
+      paths.back() += list.compare(i, 2, "\\,") == 0 ? list[++i] : list[i];
+  for (const std::string& path : paths) {
+    if (path.empty()) bad_input("--domain {}: a path is empty: write NAME=PATH[,PATH...]", text);
+    source.paths.emplace_back(path);
   }
   return source;
 }
 
-// Calls row(domain's name, split's name, documents, tokens, bytes) for each split of each domain.
+// Calls row(domain's name, split's name, documents, tokens, bytes, its share of the domain's bytes) for each split.
 template <class Row>
 void for_each_split(const Dataset& dataset, const Row& row) {
   for (const Domain& d : dataset.domains()) {
-    row(d.name, "train", d.train_documents, d.train_tokens, d.train_bytes);
-    row(d.name, "valid", d.valid_documents, d.valid_tokens, d.valid_bytes);
+    const double bytes = static_cast<double>(d.train_bytes + d.valid_bytes);
+    row(d.name, "train", d.train_documents, d.train_tokens, d.train_bytes, static_cast<double>(d.train_bytes) / bytes);
+    row(d.name, "valid", d.valid_documents, d.valid_tokens, d.valid_bytes, static_cast<double>(d.valid_bytes) / bytes);
   }
 }
 
 std::string as_table(const Dataset& dataset) {
-  Table table({"domain", "split", "documents", "tokens", "bytes", "tokens/byte"});
-  for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes) {
+  Table table({"domain", "split", "documents", "tokens", "bytes", "share", "tokens/byte"});
+  for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes,
+                              double share) {
     table.row({name, split, std::to_string(documents), std::to_string(tokens), std::to_string(bytes),
+               percent_text(share),
                bytes > 0 ? fmt::format("{:.3f}", static_cast<double>(tokens) / static_cast<double>(bytes)) : "-"});
   });
   return table.str();
 }
 
-std::string as_json(const Dataset& dataset) {
+std::string as_json(const Prepared& prepared) {
   using Json = nlohmann::ordered_json;
-  Json json = {{"output", dataset.dir().string()},
-               {"tokenizer", dataset.tokenizer()},
-               {"vocab", dataset.vocab()},
+  const Dataset& dataset = prepared.dataset;
+  Json json = {{"output", dataset.dir().string()}, {"tokenizer", dataset.tokenizer()}, {"vocab", dataset.vocab()},
+               {"digest", dataset.digest()},       {"left_out", prepared.left_out},    {"copies", prepared.copies},
                {"domains", Json::array()}};
-  for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes) {
+  for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes,
+                              double share) {
     if (std::string_view(split) == "train") json["domains"].push_back({{"name", name}});
-    json["domains"].back()[split] = {{"documents", documents}, {"tokens", tokens}, {"bytes", bytes}};
+    json["domains"].back()[split] = {{"documents", documents}, {"tokens", tokens}, {"bytes", bytes}, {"share", share}};
   });
   return json.dump(2) + "\n";
+}
+
+// Where the text could not be divided as it was asked.
+void warn_of_shares(const Dataset& dataset, double wanted) {
+  for_each_split(dataset, [&](const std::string& name, const char* split, Index, Index, Index bytes, double share) {
+    if (std::string_view(split) == "train" || std::abs(share - wanted) <= 0.2 * wanted) return;
+    warn(
+        fmt::format("domain {}: {} of its text ({} bytes) became validation text instead of {}: it cannot be cut finer",
+                    name, percent_text(share), bytes, percent_text(wanted)));
+  });
 }
 
 }  // namespace
@@ -106,11 +132,15 @@ int prepare_command(CommandLine& line) {
   po::options_description known("Turns text into tokens to train on");
   auto add = known.add_options();
   add("domain", po::value(&domains)->composing()->required()->value_name("NAME=PATH[,PATH...]"),
-      "a domain and its text files or folders (searched to any depth); repeat for more domains");
+      "a domain and its text files or folders (searched to any depth); repeat for more domains. A comma in a path is "
+      "written \\,. A file is a document; one over 1 MiB is taken for a collection and becomes several of about 64 "
+      "KiB. "
+      "NAME.jsonl holds a document in each line; NAME.gz and NAME.zst are read as NAME");
+  add("text-key", po::value(&options.text_key)->default_value("text"), "key of the text in .jsonl files");
   add("tokenizer", po::value(&options.tokenizer)->default_value("bytes"),
       "bytes, spm:FILE (a SentencePiece model) or train-spm:VOCAB (train one)");
   add("valid-fraction", po::value(&options.valid_fraction)->default_value(0.05, "0.05"),
-      "share of the documents kept for validation");
+      "share of each domain's bytes kept for validation; a long document is cut in two for it");
   add("output", po::value(&output)->required()->value_name("DIR"), "folder of the data set");
   add("seed", po::value(&options.seed)->default_value(1),
       "of the validation split and of the text a tokenizer learns from");
@@ -127,7 +157,11 @@ int prepare_command(CommandLine& line) {
   }();
   if (prepared.left_out > 0)
     fmt::print(stderr, "left out {} links to folders, broken links and special files\n", prepared.left_out);
-  std::cout << (given.count("json") ? as_json(prepared.dataset) : as_table(prepared.dataset)) << std::flush;
+  if (prepared.copies > 0)
+    fmt::print(stderr, "left out {} files with the text of another file, so that no text is in both splits\n",
+               prepared.copies);
+  warn_of_shares(prepared.dataset, options.valid_fraction);
+  std::cout << (given.count("json") ? as_json(prepared) : as_table(prepared.dataset)) << std::flush;
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "src/data/tokenizer.h"
+#include "src/io/digest.h"
 #include "src/io/files.h"
 
 namespace sy {
@@ -27,6 +28,19 @@ constexpr CountKey count_keys[] = {
     {"train_documents", &Domain::train_documents}, {"train_tokens", &Domain::train_tokens},
     {"train_bytes", &Domain::train_bytes},         {"valid_documents", &Domain::valid_documents},
     {"valid_tokens", &Domain::valid_tokens},       {"valid_bytes", &Domain::valid_bytes}};
+
+struct SplitFiles {
+  const char* name;  // of the split: "NAME.train.bin", and its keys
+  PairDigests Domain::*digests;
+};
+constexpr SplitFiles split_files[] = {{"train", &Domain::train_digests}, {"valid", &Domain::valid_digests}};
+
+struct DigestKey {
+  const char* name;  // after "train_"
+  std::string PairDigests::*field;
+};
+constexpr DigestKey digest_keys[] = {
+    {"bin_sha256", &PairDigests::bin}, {"idx_sha256", &PairDigests::idx}, {"sample", &PairDigests::sample}};
 
 // "section.key" -> value; a key is taken out when it is read, so what is left over is unknown.
 class Entries {
@@ -56,6 +70,14 @@ class Entries {
     if (error != std::errc() || end != text.data() + text.size() || !(value >= 0) || value > static_cast<T>(0x1p62))
       bad_input("{}: {} = {} is not a number from 0 on: correct it", file_, key, text);
     return value;
+  }
+  std::string take_digest(const std::string& key) {
+    const std::string text = take(key);
+    const bool hex = text.find_first_not_of("0123456789abcdef") == text.npos;
+    if (!text.empty() && (text.size() != 64 || !hex))
+      bad_input("{}: {} = {} is not a SHA-256 of 64 lower-case hexadecimal digits: correct or remove it", file_, key,
+                text);
+    return text;
   }
   void check_all_taken() const {
     if (!values_.empty())
@@ -115,6 +137,7 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
     const std::string model = entries.take("dataset.model");
     if (model.empty()) bad_input("{}: dataset.model is missing: name the SentencePiece model", entries.file());
     d.model = dir / model;
+    d.model_sha256 = entries.take_digest("dataset.model_sha256");
   }
   d.vocab = entries.take_number<Index>("dataset.vocab", 0);
   if (d.vocab == 0 && d.tokenizer == "none")
@@ -129,6 +152,9 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
     Domain domain;
     domain.name = name;
     for (const CountKey& key : count_keys) domain.*key.field = entries.take_number<Index>(name + "." + key.name, -1);
+    for (const SplitFiles& split : split_files)
+      for (const DigestKey& key : digest_keys)
+        domain.*split.digests.*key.field = entries.take_digest(fmt::format("{}.{}_{}", name, split.name, key.name));
     domain.weight = entries.take_number<double>(name + ".weight", -1);
     weights += domain.weight >= 0;
     d.domains.push_back(domain);
@@ -148,33 +174,113 @@ std::string to_ini(const DatasetDescription& d) {
   for (const Domain& domain : d.domains) names.push_back(domain.name);
   std::string text = fmt::format("[dataset]\ntokenizer = {}\n", d.tokenizer);
   if (!d.model.empty()) text += fmt::format("model = {}\n", d.model.filename().string());
+  if (!d.model_sha256.empty()) text += fmt::format("model_sha256 = {}\n", d.model_sha256);
   text += fmt::format("vocab = {}\ndomains = {}\n", d.vocab, fmt::join(names, ","));
   for (const Domain& domain : d.domains) {
     text += fmt::format("\n[{}]\n", domain.name);
     if (domain.weight >= 0) text += fmt::format("weight = {}\n", domain.weight);
     for (const CountKey& key : count_keys)
       if (domain.*key.field >= 0) text += fmt::format("{} = {}\n", key.name, domain.*key.field);
+    for (const SplitFiles& split : split_files)
+      for (const DigestKey& key : digest_keys)
+        if (const std::string& hex = domain.*split.digests.*key.field; !hex.empty())
+          text += fmt::format("{}_{} = {}\n", split.name, key.name, hex);
   }
   return text;
 }
 
+PairDigests digests_of(const fs::path& prefix, bool sample_alone) {
+  const std::string bin = prefix.string() + ".bin", idx = prefix.string() + ".idx";
+  PairDigests digests;
+  digests.sample = to_hex(sha256(to_hex(sha256_sampled(bin)) + to_hex(sha256_sampled(idx))));
+  if (sample_alone) return digests;
+  digests.bin = to_hex(sha256_file(bin));
+  digests.idx = to_hex(sha256_file(idx));
+  return digests;
+}
+
+void check_model(const DatasetDescription& d) {
+  if (!d.model_sha256.empty() && to_hex(sha256_file(d.model)) != d.model_sha256)
+    bad_input("{} is not the model that {} describes (another SHA-256): copy it again", d.model.string(), ini_name);
+}
+
+namespace {
+
+// Whether dataset.ini says that this pair was there when the data set was made.
+bool described(const PairDigests& digests) {
+  return !digests.bin.empty() || !digests.idx.empty() || !digests.sample.empty();
+}
+
+// None where the files are absent and need not be there.
+IndexedTokens open_pair(const fs::path& prefix, bool needed, Index& documents, Index& tokens, PairDigests& digests) {
+  IndexedTokens pair;
+  if (needed || described(digests) || fs::exists(prefix.string() + ".idx") || fs::exists(prefix.string() + ".bin")) {
+    pair = IndexedTokens(prefix);
+    const std::string sample = digests_of(prefix, true).sample;
+    if (!digests.sample.empty() && digests.sample != sample)
+      bad_input(
+          "{}.{{bin,idx}} are not what {} describes (their sampled blocks have another digest): copy or prepare them "
+          "again; `switchyard inspect {}` says which is damaged",
+          prefix.string(), ini_name, prefix.parent_path().string());
+    digests.sample = sample;
+  }
+  settle(prefix, pair, documents, tokens);
+  return pair;
+}
+
+}  // namespace
+
 Dataset::Dataset(const fs::path& dir) : dir_(dir) {
   DatasetDescription d = read_dataset_ini(dir);
+  check_model(d);
   tokenizer_ = d.tokenizer;
   vocab_ = d.vocab > 0 ? d.vocab : open_tokenizer(dir)->vocab();
   domains_ = std::move(d.domains);
+  std::string content = fmt::format("{} {} {}\n", tokenizer_, vocab_, d.model_sha256);
   for (Domain& domain : domains_) {
     const fs::path train = dir / (domain.name + ".train"), valid = dir / (domain.name + ".valid");
-    train_.emplace_back(train);
-    const bool has_valid = fs::exists(valid.string() + ".idx") || fs::exists(valid.string() + ".bin");
-    valid_.push_back(has_valid ? IndexedTokens(valid) : IndexedTokens());
-    settle(train, train_.back(), domain.train_documents, domain.train_tokens);
-    settle(valid, valid_.back(), domain.valid_documents, domain.valid_tokens);
+    train_.push_back(open_pair(train, true, domain.train_documents, domain.train_tokens, domain.train_digests));
+    valid_.push_back(open_pair(valid, false, domain.valid_documents, domain.valid_tokens, domain.valid_digests));
     // A byte is a token there, and end_of_text ends each document.
     const bool bytes = tokenizer_ == "bytes";
     if (domain.train_bytes < 0) domain.train_bytes = bytes ? domain.train_tokens - domain.train_documents : 0;
     if (domain.valid_bytes < 0) domain.valid_bytes = bytes ? domain.valid_tokens - domain.valid_documents : 0;
+    content += fmt::format("{} {}", domain.name, domain.weight);
+    for (const PairDigests* pair : {&domain.train_digests, &domain.valid_digests})
+      content += " " + (pair->bin.empty() || pair->idx.empty() ? pair->sample : pair->bin + pair->idx);
+    content += '\n';
   }
+  digest_ = to_hex(sha256(content));
+}
+
+std::vector<DatasetFile> verify_dataset(const fs::path& dir) {
+  const DatasetDescription d = read_dataset_ini(dir);
+  std::vector<DatasetFile> files;
+  const auto check = [&](const fs::path& path, const std::string& expected) {
+    DatasetFile file;
+    file.name = path.lexically_relative(dir).string();
+    file.expected = expected;
+    try {
+      file.sha256 = to_hex(sha256_file(path));
+      file.bytes = static_cast<Index>(fs::file_size(path));
+      if (!expected.empty() && expected != file.sha256) file.problem = "another SHA-256 than dataset.ini says";
+    } catch (const std::exception& e) {
+      file.problem = e.what();
+    }
+    files.push_back(file);
+  };
+  for (const Domain& domain : d.domains)
+    for (const SplitFiles& split : split_files) {
+      const fs::path prefix = dir / fmt::format("{}.{}", domain.name, split.name);
+      const PairDigests& digests = domain.*split.digests;
+      const std::string bin = prefix.string() + ".bin", idx = prefix.string() + ".idx";
+      const bool optional = std::string_view(split.name) == "valid" && !described(digests);
+      if (optional && !fs::exists(bin) && !fs::exists(idx)) continue;
+      check(bin, digests.bin);
+      check(idx, digests.idx);
+    }
+  if (!d.model.empty()) check(d.model, d.model_sha256);
+  return files;
 }
 
 IndexedTokens Dataset::open(int domain, SplitName split) const {

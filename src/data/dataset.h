@@ -12,8 +12,10 @@
 //   weight = 0.7            # share of the training samples; all domains have one, or none: by size then
 //   valid_bytes = 123456    # text behind the validation tokens: bits per byte are measured against it
 //
-// Further keys of a domain, checked against the files: {train,valid}_{documents,tokens}; and train_bytes. A
-// missing validation pair means that there is no validation text.
+// Further keys of a domain, checked against the files: {train,valid}_{documents,tokens}, and digests:
+// {train,valid}_{bin,idx}_sha256 of the whole files, {train,valid}_sample of blocks of both (sha256_sampled). The model
+// has dataset.model_sha256. `switchyard inspect DIR` computes all of them. And train_bytes. A missing validation
+// pair means that there is no validation text.
 #pragma once
 
 #include <filesystem>
@@ -29,28 +31,41 @@ namespace sy {
 
 enum class SplitName { train, valid };
 
+// Of a pair; lower-case hex, empty where it is not known.
+struct PairDigests {
+  std::string bin, idx;  // SHA-256
+  std::string sample;    // SHA-256 of the two files' sha256_sampled
+};
+// Of files that are there; `sample` alone, or all three, which takes as long as reading them does.
+PairDigests digests_of(const std::filesystem::path& prefix, bool sample_alone);
+
 struct Domain {
   std::string name;
   Index train_documents = 0, train_tokens = 0, valid_documents = 0, valid_tokens = 0;
   // Of the text, without end_of_text. 0: unknown (described by hand; `bytes` knows it from the tokens).
   Index train_bytes = 0, valid_bytes = 0;
   double weight = -1;  // share of the training samples, relative to the other domains'; -1: as many as it has
+  PairDigests train_digests = {}, valid_digests = {};
 };
 
 class Dataset {
  public:
-  // Opens and checks all files. Throws InputError naming the file or key that is wrong.
+  // Opens and checks all files, their content by sampled blocks. Throws InputError naming the file or key that is
+  // wrong.
   explicit Dataset(const std::filesystem::path& dir);
   const std::filesystem::path& dir() const { return dir_; }
   Index vocab() const { return vocab_; }
   const std::string& tokenizer() const { return tokenizer_; }  // "bytes" | "sentencepiece" | "none"
   const std::vector<Domain>& domains() const { return domains_; }
+  // SHA-256 (hex) over everything that samples follow from: vocabulary, domains, weights, and the files' digests, or
+  // their sampled blocks' where dataset.ini has no digests. Two data sets in different folders may have the same.
+  const std::string& digest() const { return digest_; }
   IndexedTokens open(int domain, SplitName split) const;
 
  private:
   std::filesystem::path dir_;
   Index vocab_ = 0;
-  std::string tokenizer_;
+  std::string tokenizer_, digest_;
   std::vector<Domain> domains_;
   std::vector<IndexedTokens> train_, valid_;  // of each domain
 };
@@ -59,11 +74,24 @@ class Dataset {
 struct DatasetDescription {
   std::string tokenizer;
   std::filesystem::path model;  // of SentencePiece
+  std::string model_sha256;     // empty: not known
   Index vocab = 0;
   std::vector<Domain> domains;
 };
 DatasetDescription read_dataset_ini(const std::filesystem::path& dir);
 std::string to_ini(const DatasetDescription& description);
+// Throws InputError where the model is not the one that model_sha256 is of.
+void check_model(const DatasetDescription& description);
+
+// A file of a data set, compared with its digest.
+struct DatasetFile {
+  std::string name;
+  Index bytes = 0;
+  std::string sha256, expected;  // of what is there; what dataset.ini says, empty where it says nothing
+  std::string problem;           // empty: none
+};
+// Reads every byte of the files that dataset.ini describes; says in `problem` what is missing or damaged.
+std::vector<DatasetFile> verify_dataset(const std::filesystem::path& dir);
 // [A-Za-z0-9_-]+, and not "dataset".
 void check_domain_name(const std::string& name);
 

@@ -1,10 +1,10 @@
 #include "src/data/megatron.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -68,60 +68,89 @@ constexpr TokenType token_types[] = {token_type<std::uint8_t>(1), token_type<std
                                      token_type<std::int16_t>(3), token_type<std::int32_t>(code_i32),
                                      token_type<std::int64_t>(5), token_type<std::uint16_t>(code_u16)};
 
-class MappedFile {
+class File {
  public:
-  explicit MappedFile(const std::filesystem::path& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) bad_input("{}: {}: check data.path", path.string(), std::strerror(errno));
+  explicit File(const std::filesystem::path& path)
+      : path_(path.string()), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {  // no FIFO is waited for
+    if (file_ < 0)
+      bad_input("{}: {}: {}", path_, std::strerror(errno), errno == EMFILE ? "raise ulimit -n" : "check data.path");
     struct stat status;
-    const bool regular = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
-    if (regular) size_ = static_cast<std::size_t>(status.st_size);
-    void* address = nullptr;
-    if (size_ > 0) address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);
-    const int error = errno;
-    ::close(file);
-    if (!regular) bad_input("{} is not a regular file: check data.path", path.string());
-    if (address == MAP_FAILED) fail("cannot map {}: {}", path.string(), std::strerror(error));
-    data_ = static_cast<const std::byte*>(address);
+    const bool regular = ::fstat(file_, &status) == 0 && S_ISREG(status.st_mode);
+    if (regular) size_ = status.st_size;
+    if (!regular) {
+      ::close(file_);
+      bad_input("{} is not a regular file: check data.path", path_);
+    }
   }
-  ~MappedFile() {
-    if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+  ~File() { ::close(file_); }
+  File(const File&) = delete;
+  Index size() const { return size_; }  // when it was opened
+
+  void read(Index offset, void* out, Index bytes) const {
+    for (Index done = 0; done < bytes;) {
+      const ssize_t n =
+          ::pread(file_, static_cast<std::byte*>(out) + done, static_cast<std::size_t>(bytes - done), offset + done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail("cannot read {}: {}", path_, std::strerror(errno));
+      if (n == 0)
+        bad_input(
+            "{} ends before byte {}: it was cut short while it was in use; restore it, and leave data in use alone",
+            path_, offset + bytes);
+      done += n;
+    }
   }
-  MappedFile(const MappedFile&) = delete;
-  const std::byte* data() const { return data_; }
-  std::size_t size() const { return size_; }
 
  private:
-  const std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
+  std::string path_;
+  int file_;
+  Index size_ = 0;
+};
+
+// Numbers that follow one another in a file, read in pieces; to be asked for in rising order.
+template <class T>
+class Table {
+ public:
+  Table(const File& file, Index offset, Index count) : file_(file), offset_(offset), count_(count) {}
+  Index operator[](Index i) {
+    if (i >= first_ + static_cast<Index>(piece_.size())) {
+      first_ = i;
+      piece_.resize(static_cast<std::size_t>(std::min(Index{1} << 16, count_ - i)));
+      file_.read(offset_ + i * Index{sizeof(T)}, piece_.data(), static_cast<Index>(piece_.size() * sizeof(T)));
+    }
+    return piece_[static_cast<std::size_t>(i - first_)];
+  }
+
+ private:
+  const File& file_;
+  Index offset_, count_, first_ = 0;
+  std::vector<T> piece_;
 };
 
 }  // namespace
 
-struct IndexedTokens::Mapped {
-  explicit Mapped(const std::filesystem::path& prefix)
-      : idx_path(with_suffix(prefix, ".idx")), bin_path(with_suffix(prefix, ".bin")), idx(idx_path), bin(bin_path) {
-    read_header();
-    check_tables();
+struct IndexedTokens::Pair {
+  explicit Pair(const std::filesystem::path& prefix) : Pair(prefix, File(with_suffix(prefix, ".idx"))) {}
+  Pair(const std::filesystem::path& prefix, const File& idx)  // the idx need not stay open
+      : idx_path(with_suffix(prefix, ".idx")), bin_path(with_suffix(prefix, ".bin")), bin(bin_path) {
+    read_header(idx);
+    check_tables(idx);
   }
 
-  Index length(Index sequence) const { return load<std::int32_t>(lengths + sequence * 4); }
-  Index pointer(Index sequence) const { return load<std::int64_t>(pointers + sequence * 8); }
-  Index boundary(Index document) const { return load<std::int64_t>(boundaries + document * 8); }
-  // The first token of a sequence; of one past the last: the number of tokens.
-  Index first_token(Index sequence) const { return sequence == sequences ? tokens : pointer(sequence) / type->bytes; }
+  Index lengths() const { return header_bytes; }
+  Index pointers() const { return lengths() + sequences * 4; }
+  Index boundaries() const { return pointers() + sequences * 8; }
 
   std::filesystem::path idx_path, bin_path;
-  MappedFile idx, bin;
+  File bin;
   const TokenType* type = nullptr;
   Index sequences = 0, documents = 0, tokens = 0;
-  const std::byte *lengths = nullptr, *pointers = nullptr, *boundaries = nullptr;
 
  private:
-  void read_header() {
+  void read_header(const File& idx) {
     const std::string name = idx_path.string();
-    const std::byte* p = idx.data();
-    if (idx.size() < header_bytes || std::memcmp(p, magic, sizeof magic) != 0)
+    std::byte p[header_bytes];
+    if (idx.size() >= Index{header_bytes}) idx.read(0, p, header_bytes);
+    if (idx.size() < Index{header_bytes} || std::memcmp(p, magic, sizeof magic) != 0)
       bad_input("{} is not a Megatron index (MMIDIDX): write it again with `switchyard prepare`", name);
     if (const auto found = load<std::uint64_t>(p + 9); found != version)
       bad_input("{} has version {}, but only version {} is known: convert it", name, found, version);
@@ -131,72 +160,85 @@ struct IndexedTokens::Mapped {
     if (!type) bad_input("{} has tokens of type {}: only integers of up to 64 bits are tokens", name, code);
 
     const auto n = load<std::uint64_t>(p + 18), m = load<std::uint64_t>(p + 26);
+    const auto size = static_cast<std::uint64_t>(idx.size());
     // The first two comparisons keep the sum from overflowing.
-    if (n > idx.size() || m > idx.size() || m == 0 || header_bytes + n * 12 + m * 8 != idx.size())
+    const bool possible = n <= size && m <= size && m > 0;
+    const std::uint64_t without_modes = header_bytes + n * 12 + m * 8;
+    if (!possible || (size != without_modes && size != without_modes + n))
       bad_input(
           "{} has {} bytes, which does not fit its {} sequences and {} document boundaries: "
           "it is truncated or damaged; copy or prepare it again",
           name, idx.size(), n, m);
     sequences = static_cast<Index>(n);
     documents = static_cast<Index>(m) - 1;
-    lengths = p + header_bytes;
-    pointers = lengths + n * 4;
-    boundaries = pointers + n * 8;
   }
 
   // Sequences must fill .bin one after another, so that a token's position is its place in the file.
-  void check_tables() {
+  void check_tables(const File& idx) {
     const std::string name = idx_path.string();
+    Table<std::int32_t> length(idx, lengths(), sequences);
+    Table<std::int64_t> pointer(idx, pointers(), sequences), boundary(idx, boundaries(), documents + 1);
     Index offset = 0;
     for (Index s = 0; s < sequences; ++s) {
-      if (length(s) < 0) bad_input("{}: sequence {} has length {}: the index is damaged", name, s, length(s));
-      if (pointer(s) != offset)
+      if (length[s] < 0) bad_input("{}: sequence {} has length {}: the index is damaged", name, s, length[s]);
+      if (pointer[s] != offset)
         bad_input(
             "{}: sequence {} begins at byte {} instead of {}: sequences must follow one another; "
             "prepare the data again",
-            name, s, pointer(s), offset);
-      offset += length(s) * type->bytes;
+            name, s, pointer[s], offset);
+      offset += length[s] * type->bytes;
     }
-    if (static_cast<std::size_t>(offset) != bin.size())
+    if (offset != bin.size())
       bad_input(
           "{} has {} bytes, but {} describes {}: one of them is truncated or of another data set; "
           "copy or prepare both again",
           bin_path.string(), bin.size(), name, offset);
     tokens = offset / type->bytes;
+    Index low = 0;
     for (Index d = 0; d <= documents; ++d) {
-      const Index low = d == 0 ? 0 : boundary(d - 1), high = d == 0 ? 0 : sequences;
-      if (boundary(d) < low || boundary(d) > high || (d == documents && boundary(d) != sequences))
-        bad_input("{}: document boundary {} is at sequence {} of {}: the index is damaged", name, d, boundary(d),
+      const Index high = d == 0 ? 0 : sequences;
+      if (boundary[d] < low || boundary[d] > high || (d == documents && boundary[d] != sequences))
+        bad_input("{}: document boundary {} is at sequence {} of {}: the index is damaged", name, d, boundary[d],
                   sequences);
+      low = boundary[d];
     }
   }
 };
 
-IndexedTokens::IndexedTokens(const std::filesystem::path& prefix) : mapped_(std::make_shared<Mapped>(prefix)) {}
+IndexedTokens::IndexedTokens(const std::filesystem::path& prefix) : pair_(std::make_shared<Pair>(prefix)) {}
 
 Index IndexedTokens::documents() const {
-  return mapped_ ? mapped_->documents : 0;
+  return pair_ ? pair_->documents : 0;
 }
 Index IndexedTokens::tokens() const {
-  return mapped_ ? mapped_->tokens : 0;
+  return pair_ ? pair_->tokens : 0;
 }
 
 Range IndexedTokens::document(Index i) const {
   SY_ASSERT(i >= 0 && i < documents(), "document {} of {}", i, documents());
-  return {mapped_->first_token(mapped_->boundary(i)), mapped_->first_token(mapped_->boundary(i + 1))};
+  const File idx(pair_->idx_path);
+  std::int64_t sequence[2], begin[2];
+  idx.read(pair_->boundaries() + i * 8, sequence, sizeof sequence);
+  for (int side = 0; side < 2; ++side)
+    if (sequence[side] == pair_->sequences)
+      begin[side] = pair_->tokens * pair_->type->bytes;
+    else
+      idx.read(pair_->pointers() + sequence[side] * 8, &begin[side], sizeof begin[side]);
+  return {begin[0] / pair_->type->bytes, begin[1] / pair_->type->bytes};
 }
 
 void IndexedTokens::read(Index begin, Index vocab, std::span<std::int32_t> out) const {
   const Index count = static_cast<Index>(out.size());
   SY_ASSERT(begin >= 0 && begin + count <= tokens(), "tokens {}+{} of {}", begin, count, tokens());
   if (count == 0) return;
-  const TokenType& type = *mapped_->type;
-  const std::byte* in = mapped_->bin.data() + begin * type.bytes;
-  if (const Index bad = type.convert(in, vocab, out); bad >= 0)
+  const TokenType& type = *pair_->type;
+  const auto in = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(count * type.bytes));
+  pair_->bin.read(begin * type.bytes, in.get(), count * type.bytes);
+  if (const Index bad = type.convert(in.get(), vocab, out); bad >= 0)
     bad_input(
         "{}: token {} is id {}, but the vocabulary has only {}: the data was made with another tokenizer; "
         "prepare it again, or correct `vocab` in dataset.ini",
-        mapped_->bin_path.string(), begin + bad, type.value(in + bad * type.bytes), vocab);
+        pair_->bin_path.string(), begin + bad, type.value(in.get() + bad * type.bytes), vocab);
 }
 
 IndexedWriter::IndexedWriter(const std::filesystem::path& prefix, Index vocab)

@@ -9,6 +9,7 @@
 //   lengths      i32 [sequences]    tokens
 //   pointers     i64 [sequences]    byte offset in .bin
 //   boundaries   i64 [boundaries]   first sequence of each document; begins with 0, ends with `sequences`
+//   modes        u8 [sequences]     in multimodal sets alone; the tokens are read whatever the mode
 //
 // A document is one sequence or more. The layout is that of megatron/core/datasets/indexed_dataset.py.
 #pragma once
@@ -23,9 +24,10 @@
 
 namespace sy {
 
-// A pair, memory-mapped and read-only; a copy shares the mapping, and threads may read at the same time. The
-// constructor reads the whole idx (20 bytes a document) to check it, and throws InputError naming the file
-// when it is truncated, foreign, or when idx and bin disagree.
+// A pair, open for reading; a copy shares the open file, and threads may read at the same time. The constructor
+// reads the whole idx (20 bytes a document) to check it, and throws InputError naming the file when it is
+// truncated, foreign, or when idx and bin disagree. Files are read, not mapped: one that is cut short later is an
+// InputError as well, where a mapping would end the process by SIGBUS.
 class IndexedTokens {
  public:
   IndexedTokens() = default;                                    // no documents
@@ -39,8 +41,8 @@ class IndexedTokens {
   void read(Index begin, Index vocab, std::span<std::int32_t> out) const;
 
  private:
-  struct Mapped;
-  std::shared_ptr<const Mapped> mapped_;
+  struct Pair;
+  std::shared_ptr<const Pair> pair_;
 };
 
 // Writes a pair document by document, in constant memory: the lengths go to the idx as they come, and

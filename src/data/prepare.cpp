@@ -6,9 +6,12 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <unordered_set>
+#include <utility>
 
 #include "src/data/text.h"
 #include "src/data/tokenizer.h"
+#include "src/io/digest.h"
 #include "src/io/files.h"
 #include "src/io/lock.h"
 
@@ -44,41 +47,151 @@ void check_options(const PrepareOptions& options) {
   }
 }
 
-struct Size {
-  Index bytes = 0, left_out = 0;
+// Divides the bytes of a domain: documents by their draws, the one at the boundary by its bytes. Draws fall into
+// buckets, so that memory does not depend on how many there are.
+class Division {
+ public:
+  void add(std::uint64_t draw, Index bytes) {
+    buckets_[bucket_of(draw)] += bytes;
+    total_ += bytes;
+  }
+  Index bytes() const { return total_; }
+
+  // When all documents have been added.
+  void settle(double fraction) {
+    const std::vector<Index> buckets = std::move(buckets_);
+    if (fraction == 0 || total_ < 2) return;
+    const Index wanted =
+        std::clamp<Index>(static_cast<Index>(std::ceil(fraction * static_cast<double>(total_))), 1, total_ - 1);
+    Index before = 0;
+    while (before + buckets[boundary_] <= wanted) before += buckets[boundary_++];
+    // Documents are cut where whole ones would miss what is wanted by more than a twentieth, or leave a split empty.
+    const Index here = buckets[boundary_], missing = wanted - before, tolerance = wanted / 20;
+    const bool others_train = before + here < total_;
+    if (missing <= tolerance && before > 0)
+      share_ = 0;
+    else if (here - missing <= tolerance && others_train)
+      share_ = 1;
+    else
+      share_ = static_cast<double>(missing) / static_cast<double>(here);
+    uncut_ = before == 0 && others_train ? SplitName::valid : SplitName::train;
+  }
+
+  // Where the validation text of a document begins: 0, its size, or between.
+  std::size_t begin_of_valid(std::uint64_t draw, std::string_view text) const {
+    const std::size_t bucket = bucket_of(draw), size = text.size();
+    const double share = bucket < boundary_ ? 1 : bucket > boundary_ ? 0 : share_;
+    if (share == 0 || share == 1) return share == 0 ? size : 0;
+    // If need be a little more of it than asked for.
+    const auto wanted = static_cast<std::size_t>(std::ceil(share * static_cast<double>(size)));
+    const std::size_t high = size - std::min(wanted, size - 1);
+    const std::size_t cut = cut_point(text, high - std::min(high, std::max<std::size_t>(wanted / 8, 3)), high);
+    if (cut > 0 && cut < size) return cut;
+    return uncut_ == SplitName::valid ? 0 : size;  // a single character
+  }
+
+ private:
+  static constexpr int bits = 17;
+  static std::size_t bucket_of(std::uint64_t draw) { return draw >> (64 - bits); }
+
+  std::vector<Index> buckets_ = std::vector<Index>(std::size_t{1} << bits);
+  Index total_ = 0;
+  std::size_t boundary_ = 0;
+  double share_ = 0;                    // of a document at the boundary that is validation text
+  SplitName uncut_ = SplitName::train;  // where such a one goes that cannot be cut
 };
 
-// Of all domains; throws when one of them is empty.
-Size measure(const PrepareOptions& options) {
-  Size size;
-  for (const auto& domain : options.domains) {
-    const Index before = size.bytes;
-    for (const fs::path& path : domain.paths)
-      size.left_out += walk_files(path, [&](const fs::path&, Index bytes) { size.bytes += bytes; });
-    if (size.bytes == before) bad_input("domain {} is empty: its files hold no text", domain.name);
+// The text of all domains without the files that are copies, after a first reading.
+class Corpus {
+ public:
+  // Throws InputError when a domain is empty.
+  Corpus(const PrepareOptions& options, const Report& report) : options_(options), draws_(options.seed, "validation") {
+    for (const auto& domain : options.domains)  // what is missing is said before the long reading
+      for (const fs::path& path : domain.paths) left_out_ += walk_files(path, [](const fs::path&, Index) {});
+    std::unordered_set<std::uint64_t> known;  // texts of files
+    for (std::size_t d = 0; d < options.domains.size(); ++d) {
+      const auto& domain = options.domains[d];
+      Division& division = divisions_.emplace_back();
+      const std::size_t copies_before = copies_.size();
+      fs::path file;  // that is being read
+      Index number = -1;
+      std::optional<Sha256> content;
+      const auto end_file = [&] {
+        if (!content || known.insert(head(content->finish())).second) return;
+        copies_.emplace(d, number);
+        for_each_document({file}, options.text_key, [&](Document&& copy) {
+          division.add(draw(sha256(copy.text)), -static_cast<Index>(copy.text.size()));
+        });
+      };
+      for_each_document(domain.paths, options.text_key, [&](Document&& document) {
+        if (document.file_number != number) {
+          end_file();
+          number = document.file_number;
+          file = document.file;
+          content.emplace();
+        }
+        const Digest digest = sha256(document.text);
+        content->update(digest.data(), digest.size());
+        division.add(draw(digest), static_cast<Index>(document.text.size()));
+        report({"reading", read_ += static_cast<Index>(document.text.size()), 0});
+      });
+      end_file();
+      if (division.bytes() == 0)
+        bad_input(
+            "domain {} is empty: {}", domain.name,
+            copies_.size() > copies_before ? "its files are copies of files before them" : "its files hold no text");
+      division.settle(options.valid_fraction);
+      bytes_ += division.bytes();
+    }
   }
-  return size;
-}
+
+  void for_each(std::size_t domain, const std::function<void(Document&&)>& take) const {
+    for_each_document(options_.domains[domain].paths, options_.text_key, [&](Document&& document) {
+      if (!copies_.contains({domain, document.file_number})) take(std::move(document));
+    });
+  }
+  std::size_t begin_of_valid(std::size_t domain, std::string_view text) const {
+    return divisions_[domain].begin_of_valid(draw(sha256(text)), text);
+  }
+  Index bytes() const { return bytes_; }
+  Index left_out() const { return left_out_; }
+  Index copies() const { return static_cast<Index>(copies_.size()); }
+
+ private:
+  static std::uint64_t head(const Digest& digest) {
+    std::uint64_t bits;
+    std::memcpy(&bits, digest.data(), sizeof bits);
+    return bits;
+  }
+  std::uint64_t draw(const Digest& text) const { return draws_.bits(head(text)); }
+
+  const PrepareOptions& options_;
+  RandomStream draws_;
+  std::vector<Division> divisions_;                 // of each domain
+  std::set<std::pair<std::size_t, Index>> copies_;  // domain and number of the file
+  Index bytes_ = 0, read_ = 0, left_out_ = 0;
+};
 
 void check_utf8(const Document& document) {
   if (const auto bad = invalid_utf8(document.text))
     bad_input(
-        "{}: byte {} is not UTF-8: convert the file (iconv -t UTF-8), or use --tokenizer bytes, which takes "
-        "any",
-        document.file.string(), document.offset + *bad);
+        "{}: byte {} is not UTF-8, in line {}: convert the file (iconv -t UTF-8), or use --tokenizer bytes, which "
+        "takes any",
+        document.file.string(), document.offset + *bad,
+        document.line + std::count(document.text.begin(), document.text.begin() + *bad, '\n'));
 }
 
 // Lines of all domains, each kept with the same probability: about training_bytes, never twice that.
-std::vector<std::string> sample_lines(const PrepareOptions& options, Index total, const Report& report) {
+std::vector<std::string> sample_lines(const PrepareOptions& options, const Corpus& corpus, const Report& report) {
   // SentencePiece skips longer lines, and lines with a tab (its own mark for boundaries): they are cut there.
   constexpr std::size_t longest_line = 4000;
-  const double keep = static_cast<double>(training_bytes) / static_cast<double>(total);
+  const double keep = static_cast<double>(training_bytes) / static_cast<double>(corpus.bytes());
   std::vector<std::string> lines;
   Index kept = 0, read = 0;
-  for (const auto& domain : options.domains) {
-    const RandomStream draw(options.seed, "tokenizer lines of " + domain.name);
+  for (std::size_t d = 0; d < options.domains.size(); ++d) {
+    const RandomStream draw(options.seed, "tokenizer lines of " + options.domains[d].name);
     std::uint64_t number = 0;
-    for_each_document(domain.paths, [&](Document&& document) {
+    corpus.for_each(d, [&](Document&& document) {
       check_utf8(document);
       for (std::string_view rest = document.text; !rest.empty();) {
         const std::size_t end = std::min(rest.find_first_of("\n\t"), rest.size());
@@ -89,14 +202,14 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, Index total
         }
         rest.remove_prefix(std::min(size + (size == end), rest.size()));
       }
-      report({"sampling lines", read += static_cast<Index>(document.text.size()), total});
+      report({"sampling lines", read += static_cast<Index>(document.text.size()), corpus.bytes()});
     });
   }
   return lines;
 }
 
 // Writes `folder`/tokenizer.model for SentencePiece.
-std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, Index total, const fs::path& folder,
+std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, const Corpus& corpus, const fs::path& folder,
                                           const Report& report) {
   const std::string& spec = options.tokenizer;
   if (spec == "bytes") return make_byte_tokenizer();
@@ -112,7 +225,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, Index t
     Index vocab = 0;
     if (const auto r = std::from_chars(begin, end, vocab); r.ec != std::errc() || r.ptr != end || vocab < 1)
       bad_input("--tokenizer {}: VOCAB must be a number of pieces, as in train-spm:4096", spec);
-    const std::vector<std::string> lines = sample_lines(options, total, report);
+    const std::vector<std::string> lines = sample_lines(options, corpus, report);
     report({"training the tokenizer", 0, 0});
     write_file(model, train_sentencepiece(lines, vocab));
     return load_sentencepiece(model);
@@ -120,77 +233,51 @@ std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, Index t
   bad_input("--tokenizer {}: choose bytes, spm:FILE or train-spm:VOCAB", spec);
 }
 
-class DomainWriter {
+class SplitWriter {
  public:
-  DomainWriter(const fs::path& folder, const std::string& name, const Tokenizer& tokenizer)
-      : tokenizer_(tokenizer),
-        train_(folder / (name + ".train"), tokenizer.vocab()),
-        valid_(folder / (name + ".valid"), tokenizer.vocab()) {
-    domain_.name = name;
-  }
+  SplitWriter(const fs::path& prefix, const Tokenizer& tokenizer)
+      : prefix_(prefix), tokenizer_(tokenizer), writer_(prefix, tokenizer.vocab()) {}
 
-  void add(std::string_view text, SplitName split) {
+  void add(std::string_view text) {
+    if (text.empty()) return;
     ids_.clear();
     tokenizer_.encode(text, ids_);
     ids_.push_back(tokenizer_.end_of_text());
-    const bool train = split == SplitName::train;
-    (train ? train_ : valid_).add(ids_);
-    (train ? domain_.train_bytes : domain_.valid_bytes) += static_cast<Index>(text.size());
+    writer_.add(ids_);
+    bytes_ += static_cast<Index>(text.size());
   }
-  bool has(SplitName split) const { return (split == SplitName::train ? train_ : valid_).documents() > 0; }
-
-  Domain finish() {
-    train_.finish();
-    valid_.finish();
-    domain_.train_documents = train_.documents();
-    domain_.train_tokens = train_.tokens();
-    domain_.valid_documents = valid_.documents();
-    domain_.valid_tokens = valid_.tokens();
-    return domain_;
+  void finish(Index& documents, Index& tokens, Index& bytes, PairDigests& digests) {
+    writer_.finish();
+    documents = writer_.documents();
+    tokens = writer_.tokens();
+    bytes = bytes_;
+    digests = digests_of(prefix_, false);
   }
 
  private:
+  fs::path prefix_;
   const Tokenizer& tokenizer_;
-  IndexedWriter train_, valid_;
+  IndexedWriter writer_;
   std::vector<std::int32_t> ids_;
-  Domain domain_;
+  Index bytes_ = 0;
 };
 
-Domain write_domain(const PrepareOptions& options, const PrepareOptions::Source& source, const Tokenizer& tokenizer,
+Domain write_domain(const std::string& name, std::size_t number, const Corpus& corpus, const Tokenizer& tokenizer,
                     const fs::path& folder, const std::function<void(Index)>& have_read) {
-  DomainWriter writer(folder, source.name, tokenizer);
-  const double fraction = options.valid_fraction;
-  const RandomStream draw(options.seed, "validation documents of " + source.name);
-  std::uint64_t number = 0;
-  const auto drawn = [&] { return draw.uniform(number++) < fraction ? SplitName::valid : SplitName::train; };
-
-  // The last document is decided upon when it is known to be the last.
-  std::optional<Document> last;
-  for_each_document(source.paths, [&](Document&& document) {
+  SplitWriter train(folder / (name + ".train"), tokenizer), valid(folder / (name + ".valid"), tokenizer);
+  corpus.for_each(number, [&](Document&& document) {
     if (tokenizer.needs_utf8()) check_utf8(document);
     have_read(static_cast<Index>(document.text.size()));
-    if (last) writer.add(last->text, drawn());
-    last = std::move(document);
+    const std::string_view text = document.text;
+    const std::size_t cut = corpus.begin_of_valid(number, text);
+    train.add(text.substr(0, cut));
+    valid.add(text.substr(cut));
   });
-  SY_ASSERT(last, "domain {} lost its text", source.name);
-
-  const std::string_view text = last->text;
-  if (fraction == 0) {
-    writer.add(text, SplitName::train);
-  } else if (number == 0) {
-    // A single document: its last part is the validation text, if need be a little more of it than asked for.
-    const auto wanted = static_cast<std::size_t>(std::ceil(fraction * static_cast<double>(text.size())));
-    const std::size_t high = text.size() - std::min(wanted, text.size() - 1);
-    const std::size_t cut = cut_point(text, high - std::min(high, std::max<std::size_t>(wanted / 2, 3)), high);
-    const bool in_two = cut > 0 && cut < text.size();  // not a text of one character
-    writer.add(in_two ? text.substr(0, cut) : text, SplitName::train);
-    if (in_two) writer.add(text.substr(cut), SplitName::valid);
-  } else {
-    const SplitName split = drawn();
-    const SplitName other = split == SplitName::valid ? SplitName::train : SplitName::valid;
-    writer.add(text, writer.has(other) ? split : other);
-  }
-  return writer.finish();
+  Domain domain;
+  domain.name = name;
+  train.finish(domain.train_documents, domain.train_tokens, domain.train_bytes, domain.train_digests);
+  valid.finish(domain.valid_documents, domain.valid_tokens, domain.valid_bytes, domain.valid_digests);
+  return domain;
 }
 
 // OUTPUT, held by one process at a time, and in it the folder where files grow until commit().
@@ -253,26 +340,31 @@ Prepared prepare(const PrepareOptions& options, const Report& progress) {
       bad_input("{} exists: choose another --output, or give --overwrite to replace the data set",
                 (options.output / file).string());
   files.pop_back();
-  const Size size = measure(options);
 
   Output output(options.output);
   output.open();
-  const auto tokenizer = make_tokenizer(options, size.bytes, output.staging(), progress);
+  const Corpus corpus(options, progress);
+  const auto tokenizer = make_tokenizer(options, corpus, output.staging(), progress);
   DatasetDescription description;
   description.tokenizer = tokenizer->kind();
   description.vocab = tokenizer->vocab();
-  if (tokenizer->kind() == "sentencepiece") description.model = model_name;
+  if (tokenizer->kind() == "sentencepiece") {
+    description.model = model_name;
+    description.model_sha256 = to_hex(sha256_file(output.staging() / model_name));
+  }
   Index read = 0;
-  for (const auto& source : options.domains)
-    description.domains.push_back(write_domain(options, source, *tokenizer, output.staging(), [&](Index bytes) {
-      progress({source.name, read += bytes, size.bytes});
+  for (std::size_t d = 0; d < options.domains.size(); ++d) {
+    const std::string& name = options.domains[d].name;
+    description.domains.push_back(write_domain(name, d, corpus, *tokenizer, output.staging(), [&](Index bytes) {
+      progress({name, read += bytes, corpus.bytes()});
     }));
+  }
 
   const std::string origin =
       fmt::format("# Written by switchyard prepare with --tokenizer {} --valid-fraction {} --seed {}\n",
                   options.tokenizer, options.valid_fraction, options.seed);
   output.commit(files, origin + to_ini(description));
-  return {Dataset(options.output), size.left_out};
+  return {Dataset(options.output), corpus.left_out(), corpus.copies()};
 }
 
 }  // namespace sy

@@ -17,14 +17,15 @@ struct PrepareOptions {
   };
   std::vector<Source> domains;
   std::string tokenizer = "bytes";  // bytes | spm:FILE | train-spm:VOCAB
-  double valid_fraction = 0.05;     // of the documents, in [0, 1)
+  std::string text_key = "text";    // of JSON lines
+  double valid_fraction = 0.05;     // of each domain's bytes, in [0, 1)
   std::filesystem::path output;
   std::uint64_t seed = 1;
   bool overwrite = false;
 };
 
 struct PrepareProgress {
-  // "sampling lines", "training the tokenizer", or the domain that is being tokenized.
+  // "reading", "sampling lines", "training the tokenizer", or the domain that is being tokenized.
   std::string_view phase;
   // Of text: read by this phase, or by all domains while they are tokenized. total 0: unknown.
   Index bytes = 0, total = 0;
@@ -33,14 +34,17 @@ struct PrepareProgress {
 struct Prepared {
   Dataset dataset;
   Index left_out;  // entries of folders: links to folders, special files (walk_files)
+  Index copies;    // files whose text a file before them has, of any domain: they are left out
 };
 
-// Each document goes to validation with probability valid_fraction, drawn by (seed, domain, document's
-// number); with 0 < valid_fraction, a domain of two documents or more has some in both splits, and a single
-// document is cut in two. Documents end with end_of_text.
+// valid_fraction of a domain's bytes are validation text: the documents with the smallest draws, which are keyed by
+// (seed, text), and the last part of the next one where it is too long to be taken whole. Where there are two
+// characters, both splits have text. Documents of the same text share their fate, and of two files with the same text
+// the second is left out: what one split has, the other has not. Documents end with end_of_text.
 //
-// Memory does not grow with the corpus: a document at a time (src/data/text.h), the idx in IndexedWriter's
-// way, and about training_bytes (never twice that) to train a tokenizer. The files grow in OUTPUT/prepare.tmp
+// The text is read twice, first to measure it. Memory does not grow with it: a document at a time (src/data/text.h),
+// the idx in IndexedWriter's way, a few words for every file, and about training_bytes (never twice that) to train a
+// tokenizer. The files grow in OUTPUT/prepare.tmp
 // and are renamed when all are whole, dataset.ini last: without it there is no data set. Nothing is
 // overwritten unless `overwrite`. Throws InputError for what is wrong with options or text, Failure when the
 // disk fails.

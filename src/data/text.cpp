@@ -1,10 +1,11 @@
 #include "src/data/text.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "src/data/stream.h"
 
 namespace sy {
 
@@ -83,31 +84,87 @@ Index walk_folder(const fs::path& folder, const std::function<void(const fs::pat
   return left_out;
 }
 
-// Cuts one file into documents.
-void read_documents(const fs::path& path, const std::function<void(Document&&)>& take) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (!file) bad_input("cannot read {}: {}: check the file and its permissions", path.string(), std::strerror(errno));
-  std::string buffer;
-  bool ended = false;
-  const auto fill = [&](std::size_t size) {
-    const std::size_t have = buffer.size();
-    if (ended || have >= size) return;
-    buffer.resize(size);
-    const std::size_t got = std::fread(buffer.data() + have, 1, size - have, file.get());
-    if (std::ferror(file.get())) bad_input("cannot read {}: {}", path.string(), std::strerror(errno));
-    buffer.resize(have + got);
-    ended = got < size - have;
-  };
+using Take = std::function<void(Document&&)>;
 
-  fill(max_document_bytes + 1);
-  Index offset = 0;
-  const std::size_t limit = ended ? max_document_bytes : piece_bytes;
+// Reads more of the stream, so that the buffer holds `size` bytes or the stream has ended.
+bool fill(ByteStream& stream, std::string& buffer, std::size_t size) {
+  const std::size_t have = buffer.size();
+  if (have >= size) return true;
+  buffer.resize(size);
+  buffer.resize(have + stream.read(std::span(buffer).subspan(have)));
+  return buffer.size() == size;
+}
+
+std::size_t document_size(std::string_view text, std::size_t limit) {
+  return text.size() <= limit ? text.size() : cut_point(text, limit / 2, limit);
+}
+
+// Cuts one file into documents. `document` says which file it is.
+void read_text(Document document, const Take& take) {
+  const auto stream = open_stream(document.file);
+  std::string buffer;
+  const bool large = fill(*stream, buffer, max_document_bytes + 1);
+  const std::size_t limit = large ? piece_bytes : max_document_bytes;
   while (!buffer.empty()) {
-    const std::size_t size = buffer.size() <= limit ? buffer.size() : cut_point(buffer, limit / 2, limit);
-    take({buffer.substr(0, size), path, offset});
+    const std::size_t size = document_size(buffer, limit);
+    document.text = buffer.substr(0, size);
     buffer.erase(0, size);
-    offset += static_cast<Index>(size);
-    if (buffer.size() <= limit) fill(max_document_bytes);
+    const Index lines = std::count(document.text.begin(), document.text.end(), '\n');
+    take(Document(document));
+    document.line += lines;
+    document.offset += static_cast<Index>(size);
+    if (large && buffer.size() <= limit) fill(*stream, buffer, max_document_bytes);
+  }
+}
+
+// The text of a line, empty where the line is blank.
+std::string text_of_json(std::string_view json_line, const std::string& key, const fs::path& file, Index line) {
+  using nlohmann::json;
+  if (json_line.find_first_not_of(" \t\r") == json_line.npos) return "";
+  if (const auto bad = invalid_utf8(json_line))
+    bad_input("{}: line {} is not UTF-8 from its byte {} on: convert the file (iconv -t UTF-8)", file.string(), line,
+              *bad);
+  try {
+    json object = json::parse(json_line);
+    if (!object.is_object())
+      bad_input("{}: line {} is of JSON type {}, not an object: write {{\"{}\": \"...\"}}, one to a line",
+                file.string(), line, object.type_name(), key);
+    if (!object.contains(key))
+      bad_input("{}: line {} has no key '{}': name the key of the text with --text-key", file.string(), line, key);
+    if (!object[key].is_string())
+      bad_input("{}: line {}: '{}' is of JSON type {}, not a string: name the key of the text with --text-key",
+                file.string(), line, key, object[key].type_name());
+    return std::move(object[key].get_ref<std::string&>());
+  } catch (const json::parse_error& e) {
+    bad_input("{}: line {} is not JSON from its byte {} on: correct it, or rename a file that is plain text",
+              file.string(), line, e.byte == 0 ? 0 : e.byte - 1);
+  }
+}
+
+void read_json_lines(Document document, const std::string& key, const Take& take) {
+  const auto stream = open_stream(document.file);
+  std::string buffer;
+  std::size_t begin = 0;  // of the line in the buffer
+  for (bool more = true; more || begin < buffer.size(); ++document.line) {
+    std::size_t end = buffer.find('\n', begin);
+    while (end == buffer.npos && more) {
+      buffer.erase(0, std::exchange(begin, 0));
+      const std::size_t seen = buffer.size();
+      if (seen >= max_json_line_bytes)
+        bad_input("{}: line {} has {} MiB or more: is it JSON lines? split the line", document.file.string(),
+                  document.line, max_json_line_bytes >> 20);
+      more = fill(*stream, buffer, std::clamp(2 * seen, max_document_bytes, max_json_line_bytes));
+      end = buffer.find('\n', seen);
+    }
+    end = std::min(end, buffer.size());
+    const auto line = std::string_view(buffer).substr(begin, end - begin);
+    const std::string text = text_of_json(line, key, document.file, document.line);
+    const std::size_t limit = text.size() > max_document_bytes ? piece_bytes : max_document_bytes;
+    for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(document.text.size())) {
+      document.text = rest.substr(0, document_size(rest, limit));
+      take(Document(document));
+    }
+    begin = end + 1;
   }
 }
 
@@ -125,8 +182,17 @@ Index walk_files(const fs::path& path, const std::function<void(const fs::path&,
   bad_input("{}: {}: check the path", path.string(), error ? error.message() : "no such file or folder");
 }
 
-void for_each_document(const std::vector<fs::path>& paths, const std::function<void(Document&&)>& take) {
-  for (const fs::path& path : paths) walk_files(path, [&](const fs::path& file, Index) { read_documents(file, take); });
+void for_each_document(const std::vector<fs::path>& paths, const std::string& text_key, const Take& take) {
+  Document document;
+  for (const fs::path& path : paths)
+    walk_files(path, [&](const fs::path& file, Index) {
+      document.file = file;
+      if (uncompressed_name(file).extension() == ".jsonl")
+        read_json_lines(document, text_key, take);
+      else
+        read_text(document, take);
+      ++document.file_number;
+    });
 }
 
 }  // namespace sy

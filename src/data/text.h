@@ -1,4 +1,4 @@
-// Text files as documents: finding them, cutting them, checking that they are UTF-8.
+// Text files as documents: finding them, reading JSON lines, cutting them, checking that they are UTF-8.
 #pragma once
 
 #include <filesystem>
@@ -29,16 +29,22 @@ Index walk_files(const std::filesystem::path& path,
 struct Document {
   std::string text;
   std::filesystem::path file;
-  Index offset = 0;  // of the text in the file
+  Index file_number = 0;  // among all files of the paths, from 0 on
+  Index line = 1;         // of the file: where the text begins, from 1 on
+  Index offset = 0;       // of the text in the (uncompressed) file; 0 in a .jsonl file
 };
 
 // A file of up to max_document_bytes is a document. A larger one is taken for a collection and cut
 // (cut_point) into documents of up to piece_bytes: then a validation split can be drawn from a single large
-// file, and no document needs much memory. No byte is lost or added.
+// file, and no document needs much memory. No byte is lost or added. Of a file NAME.jsonl each line is a JSON object,
+// whose `text_key` is a document, treated as a file is. NAME.gz and NAME.zst are read as NAME.
 constexpr std::size_t max_document_bytes = 1 << 20;
 constexpr std::size_t piece_bytes = 64 << 10;
+constexpr std::size_t max_json_line_bytes = 64 << 20;
 
-// The documents of the files, in order, none empty. Throws InputError naming a file that cannot be read.
-void for_each_document(const std::vector<std::filesystem::path>& paths, const std::function<void(Document&&)>& take);
+// The documents of the files, in order, none empty. Throws InputError naming a file, and the line of a .jsonl file,
+// that cannot be read.
+void for_each_document(const std::vector<std::filesystem::path>& paths, const std::string& text_key,
+                       const std::function<void(Document&&)>& take);
 
 }  // namespace sy

@@ -24,6 +24,7 @@ class ByteTokenizer : public Tokenizer {
   Index vocab() const override { return 257; }
   int end_of_text() const override { return 256; }
   bool needs_utf8() const override { return false; }
+  Index text_bytes(std::int32_t id) const override { return id < 0 || id > 256 ? -1 : id < 256; }
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
     const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
     ids.insert(ids.end(), bytes, bytes + text.size());
@@ -64,12 +65,27 @@ class SentencePieceTokenizer : public Tokenizer {
     check(processor_.Encode("a", &letter));
     const bool adds_blank = !letter.empty() && processor_.IdToPiece(letter.front()).starts_with(blank_mark);
     if (bytes.size() == blank_mark.size() && !adds_blank) blank_mark_ids_ = bytes;
+    // Blanks that models add, merge or strip, and letters that their normalisations change; a byte more or less shows.
+    for (const std::string_view probe :
+         {"a", " a  b\t\n", "\xEF\xBC\xA1\xEF\xAC\x81\xE2\x85\xA7", "\xC3\x84\xE2\x84\xAB"}) {
+      std::vector<std::int32_t> ids;
+      encode(probe, ids);
+      Index size = 0;
+      for (const std::int32_t id : ids) {
+        if (processor_.IsUnknown(id)) keeps_text_ = false;
+        size += piece_bytes(id);
+      }
+      if (size != static_cast<Index>(probe.size())) keeps_text_ = false;
+    }
   }
 
   std::string_view kind() const override { return "sentencepiece"; }
   Index vocab() const override { return processor_.GetPieceSize(); }
   int end_of_text() const override { return processor_.eos_id(); }
   bool needs_utf8() const override { return true; }
+  Index text_bytes(std::int32_t id) const override {
+    return keeps_text_ && id >= 0 && id < vocab() && !processor_.IsUnknown(id) ? piece_bytes(id) : -1;
+  }
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
     std::vector<int> part;
@@ -91,7 +107,18 @@ class SentencePieceTokenizer : public Tokenizer {
  private:
   static void check(const sp::util::Status& status) { SY_ASSERT(status.ok(), "SentencePiece: {}", status.ToString()); }
 
+  // Of the normalised text.
+  Index piece_bytes(int id) const {
+    if (processor_.IsControl(id)) return 0;
+    if (processor_.IsByte(id)) return 1;
+    const std::string_view piece = processor_.IdToPiece(id);
+    Index marks = 0;
+    for (std::size_t at = piece.find(blank_mark); at != piece.npos; at = piece.find(blank_mark, at + 1)) ++marks;
+    return static_cast<Index>(piece.size()) - marks * static_cast<Index>(blank_mark.size() - 1);
+  }
+
   sp::SentencePieceProcessor processor_;
+  bool keeps_text_ = true;           // the pieces of a text are its bytes
   std::vector<int> blank_mark_ids_;  // empty: U+2581 is left to the model
 };
 
@@ -129,7 +156,10 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& model) {
 std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& dataset_dir) {
   const DatasetDescription d = read_dataset_ini(dataset_dir);
   if (d.tokenizer == "bytes") return make_byte_tokenizer();
-  if (d.tokenizer == "sentencepiece") return load_sentencepiece(d.model);
+  if (d.tokenizer == "sentencepiece") {
+    check_model(d);
+    return load_sentencepiece(d.model);
+  }
   bad_input("{} has `tokenizer = {}`: text cannot be turned into its tokens, nor back", dataset_dir.string(),
             d.tokenizer);
 }

@@ -22,6 +22,9 @@ class Tokenizer {
   // end_of_text and other control ids are no text. Ids must be in [0, vocab).
   virtual std::string decode(const std::vector<std::int32_t>& ids) const = 0;
   virtual bool needs_utf8() const = 0;
+  // How many bytes of the encoded text the id stands for, 0 for control ids. Negative: not known, as where the model
+  // normalises text or adds blanks.
+  virtual Index text_bytes(std::int32_t id) const = 0;
 };
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();  // ids 0..255 are bytes, 256 ends a text

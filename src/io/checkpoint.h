@@ -39,8 +39,9 @@ struct TrainState {
   std::uint64_t seed = 0;
   std::string config;  // the resolved configuration, INI
   Index vocab = 0;
-  std::string dataset;  // absolute path of the data set's folder
-  std::string layout;   // "dp 4 tp 1 ep 2 etp 1", informative
+  std::string dataset;         // absolute path of the data set's folder
+  std::string dataset_digest;  // Dataset::digest(); empty in checkpoints from before there was one
+  std::string layout;          // "dp 4 tp 1 ep 2 etp 1", informative
   ExpertHistory experts;
   std::vector<float> router_bias;  // [layer, expert], empty when unused
 };

@@ -93,6 +93,7 @@ TrainState read_state(const fs::path& step_dir) {
   state.vocab = file.get_int("/state", "vocab");
   state.config = file.get_string("/state", "config");
   state.dataset = file.get_string("/state", "dataset");
+  if (file.has("/state", "dataset_digest")) state.dataset_digest = file.get_string("/state", "dataset_digest");
   state.layout = file.get_string("/state", "layout");
   ExpertHistory& h = state.experts;
   h.layers = file.get_int("/experts", "layers");

@@ -77,6 +77,7 @@ void write_state(Hdf5File& file, const TrainState& state) {
   file.set("/state", "vocab", state.vocab);
   file.set("/state", "config", state.config);
   file.set("/state", "dataset", state.dataset);
+  if (!state.dataset_digest.empty()) file.set("/state", "dataset_digest", state.dataset_digest);
   file.set("/state", "layout", state.layout);
   write_experts(file, state.experts);
   if (state.router_bias.empty()) return;

@@ -30,5 +30,8 @@ class Sha256 {
 Digest sha256(std::string_view text);
 // Reads the file in pieces. Throws InputError naming it when it cannot be read.
 Digest sha256_file(const std::filesystem::path& path);
+// Of the file's size and of up to 16 blocks of 16 KiB, evenly spread, its first and last bytes among them: the time
+// that it takes is bounded, whatever the size. Throws the same.
+Digest sha256_sampled(const std::filesystem::path& path);
 
 }  // namespace sy

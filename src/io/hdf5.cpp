@@ -265,6 +265,12 @@ bool Hdf5File::has(const std::string& name) const {
   return check(H5Lexists(id_.get(), name.c_str(), H5P_DEFAULT), where_, "look up", name) > 0;
 }
 
+bool Hdf5File::has(const std::string& object, const std::string& attribute) const {
+  if (!has(object)) return false;
+  return check(H5Aexists_by_name(id_.get(), object.c_str(), attribute.c_str(), H5P_DEFAULT), where_,
+               "look up attribute " + attribute, object) > 0;
+}
+
 Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
   if (!has(name)) bad_input("{} holds no {}", where_.file.string(), name);
   Hdf5Dataset dataset;

@@ -87,6 +87,7 @@ class Hdf5File {
   void create_virtual(const std::string& name, const Shape& shape, const std::vector<Mapping>& parts);
 
   bool has(const std::string& name) const;
+  bool has(const std::string& object, const std::string& attribute) const;
   Hdf5Dataset open_dataset(const std::string& name) const;
   // The names of all datasets below a group, in the order of their making.
   std::vector<std::string> datasets(const std::string& group = "/") const;

@@ -37,6 +37,10 @@ std::string short_count_text(double x) {
                     : fmt::format("{:.0f}", x);
 }
 
+std::string number_text(double x, int digits) {
+  return std::isnan(x) ? "-" : fmt::format("{:.{}f}", x, digits);
+}
+
 std::string megabytes(Index bytes) {
   return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
 }

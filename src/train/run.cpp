@@ -72,6 +72,7 @@ class Run {
     state_.config = to_ini(config);
     state_.vocab = dataset_.vocab();
     state_.dataset = fs::absolute(config.data.path).string();
+    state_.dataset_digest = dataset_.digest();
     state_.layout = layout.str();
     state_.experts.layers = engine_.model().moe_layers();
     state_.experts.experts = config.moe.experts;
@@ -201,10 +202,17 @@ class Run {
         state_.experts = there.experts;
       if (!there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
     });
-    const auto other_data = differences(config_, parse_config(read_state(path).config, path.string()),
-                                        {"model.seq_len", "train.seed", "data.path"});
+    const TrainState there = read_state(path);
+    std::vector<std::string> order = {"model.seq_len", "train.seed"};
+    if (there.dataset_digest.empty()) order.push_back("data.path");  // the path is all that is known of its data
+    const auto other_data = differences(config_, parse_config(there.config, path.string()), order);
     if (lead() && !other_data.empty())
       warn(fmt::format("the order of samples changes with {}: some may be seen twice, others not", join(other_data)));
+    if (lead() && !there.dataset_digest.empty() && there.dataset_digest != dataset_.digest())
+      warn(
+          fmt::format("{} does not hold the data that {} was trained on (then in {}; its digest differs): some samples "
+                      "may be seen twice, others not",
+                      config_.data.path, path.string(), there.dataset));
     say(fmt::format("resumed from {} (step {})", path.string(), trainer_.steps_done()));
   }
 

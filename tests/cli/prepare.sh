@@ -13,6 +13,7 @@ ln -s ../en text/de/link
 expect_ok "$switchyard" prepare --domain english=text/en --domain german=text/de,text/en/7 \
   --tokenizer bytes --valid-fraction 0.1 --output data
 expect_output "english  train"
+[[ $err == *"left out 1 files with the text of another"* ]] || die "a file in two domains is not told"
 expect_output "german   valid"
 [[ $err == *"left out 2 links"* ]] || die "links to folders are not told"
 for file in data/{english,german}.{train,valid}.{bin,idx} data/dataset.ini; do expect_file "$file"; done
@@ -62,6 +63,43 @@ expect_error "--domain" "$switchyard" prepare --output x
 expect_error "--output" "$switchyard" prepare --domain a=text
 expect_error "--tokenizer" "$switchyard" prepare --domain a=text --output x --tokeniser bytes
 expect_no_file x text/x
+
+# JSON lines, compressed text and paths with commas: the same data set as from plain files.
+mkdir plain packed
+for i in $(seq 1 40); do
+  printf 'document %d\nof "two" lines\n' "$i" >"plain/$(printf %02d "$i")"
+  printf '{"id": %d, "body": "document %d\\nof \\"two\\" lines\\n"}\n' "$i" "$i" >>packed/a,b.jsonl
+done
+gzip -k packed/a,b.jsonl
+cat plain/* >all && gzip -k all
+expect_ok "$switchyard" prepare --domain a=plain --output of-files
+for paths in packed/a,b.jsonl 'packed/a\,b.jsonl' packed/a,b.jsonl.gz 'packed/a\,b.jsonl.gz,packed/a\,b.jsonl'; do
+  expect_ok "$switchyard" prepare --domain a="$paths" --text-key body --output of-lines --overwrite
+  diff -r of-files of-lines || die "another data set from $paths"
+done
+expect_ok "$switchyard" prepare --domain a=all --output of-all
+expect_ok "$switchyard" prepare --domain a=all.gz --output of-gzip
+diff -r of-all of-gzip || die "another data set from all.gz"
+expect_error "a,b.jsonl: line 1 has no key 'text'" "$switchyard" prepare --domain a=packed/a,b.jsonl --output x
+expect_error "packed/a: " "$switchyard" prepare --domain a=packed/a,packed/b.jsonl --output x
+head -c 100 all.gz >cut.gz
+expect_error "cut.gz ends in the middle" "$switchyard" prepare --domain a=cut.gz --output x
+cp latin latin.gz
+expect_error "latin.gz is no gzip file" "$switchyard" prepare --domain a=latin.gz --output x
+expect_no_file x
+expect_ok "$switchyard" help prepare
+expect_output "one over 1 MiB"
+
+# The validation text is a fraction of the bytes, whatever the lengths of the documents.
+mkdir lengths
+for i in $(seq 1 100); do echo "line $i of thirty characters..."; done | head -c 3000 >lengths/short
+for i in $(seq 1 900); do echo "line $i of the long document"; done | head -c 20001 >lengths/long
+for seed in 1 2 3 4 5 6; do
+  expect_ok "$switchyard" prepare --domain a=lengths --seed $seed --output lengths.out --overwrite
+  expect_output "5."
+  bytes=$(sed -n 's/^valid_bytes = //p' lengths.out/dataset.ini)
+  [[ $bytes -ge 1100 && $bytes -le 1300 ]] || die "$bytes of 23001 bytes for validation, instead of 1150"
+done
 
 # Killed in the middle, it leaves no data set behind, and can simply be run again.
 head -c 100000000 /dev/zero | tr '\0' 'x' >big

@@ -145,6 +145,7 @@ expect_error "backend = tpu" ranks 2 evaluate whole --backend tpu
 expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0 --output unvalidated
 bad_command "no validation text" evaluate whole --data unvalidated
 cp data/english.train.bin saved.bin
+sed -i '/_sample = /d' data/dataset.ini  # which would find this before the first step
 printf '\xff\xff' | dd of=data/english.train.bin bs=1 seek=100 conv=notrunc status=none
 expect_exit 2 "$switchyard" train config.ini --run.dir=ids --train.steps=200
 [[ $err == *english.train* ]] || die "the file with the token id is not named"

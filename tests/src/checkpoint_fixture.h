@@ -97,6 +97,7 @@ inline TrainState example_state(Index step) {
   state.config = "[model]\nlayers = 11\n# ÄÖ 日本\n";
   state.vocab = 67;
   state.dataset = "/data/größe";
+  state.dataset_digest = std::string(64, 'd');
   state.layout = "dp 1 tp 1 ep 1 etp 1 edp 1";
   ExpertHistory& h = state.experts;
   h.layers = 2;

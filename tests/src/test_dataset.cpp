@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "tests/src/temp_folder.h"
 
@@ -133,6 +134,36 @@ TEST(IndexedTokens, DocumentsOfSeveralSequences) {
   EXPECT_EQ(t.document(1).size(), 0);
   EXPECT_EQ(t.document(2).begin, 4);
   EXPECT_EQ(t.document(2).end, 6);
+}
+
+TEST(IndexedTokens, ReadsSetsWithModes) {
+  const TempFolder folder;
+  folder.write("t.idx", Idx().str() + std::string("\0\1\0", 3));
+  folder.write("t.bin", tokens_as<std::uint16_t>({1, 2, 3, 4, 5, 6}));
+  const IndexedTokens t(folder.path() / "t");
+  EXPECT_EQ(t.documents(), 3);
+  EXPECT_EQ(read_all(t), (std::vector<std::int32_t>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(t.document(1).begin, 3);
+  EXPECT_EQ(t.document(2).end, 6);
+  for (const char* more : {"ab", "abcd"}) {
+    folder.write("t.idx", Idx().str() + more);
+    EXPECT_BAD_INPUT(IndexedTokens(folder.path() / "t"), "truncated or damaged");
+  }
+}
+
+// A file that is cut short while it is in use is an error, and no signal.
+TEST(IndexedTokens, CutShortWhileInUse) {
+  const TempFolder folder;
+  folder.write("t.idx", Idx().str());
+  folder.write("t.bin", tokens_as<std::uint16_t>({1, 2, 3, 4, 5, 6}));
+  const IndexedTokens t(folder.path() / "t");
+  std::filesystem::resize_file(folder.path() / "t.bin", 8);
+  std::int32_t ids[3];
+  t.read(1, 10, ids);
+  EXPECT_EQ(ids[2], 4);
+  EXPECT_BAD_INPUT(t.read(2, 10, ids), "t.bin ends before byte 10: it was cut short");
+  std::filesystem::resize_file(folder.path() / "t.idx", 50);
+  EXPECT_BAD_INPUT(t.document(2), "t.idx ends before byte");
 }
 
 TEST(IndexedTokens, RefusesIdsBeyondTheVocabulary) {
@@ -274,6 +305,67 @@ TEST(Dataset, NamesWhatIsWrong) {
   }
 }
 
+// The data set of make_dataset, with all digests.
+void make_digests(const TempFolder& folder) {
+  make_dataset(folder, "[dataset]\ntokenizer = bytes\ndomains = a,b\n");
+  DatasetDescription d = read_dataset_ini(folder.path());
+  for (Domain& domain : d.domains) {
+    domain.train_digests = digests_of(folder.path() / (domain.name + ".train"), false);
+    domain.valid_digests = digests_of(folder.path() / (domain.name + ".valid"), false);
+  }
+  folder.write("dataset.ini", to_ini(d));
+}
+
+TEST(Dataset, DamageIsFound) {
+  const TempFolder folder;
+  make_digests(folder);
+  EXPECT_NO_THROW(Dataset(folder.path()));
+  for (const char* name : {"a.train.bin", "b.valid.bin"}) {
+    make_digests(folder);
+    std::string bytes = content(folder.path() / name);
+    bytes[3] ^= 1;  // still an id
+    folder.write(name, bytes);
+    EXPECT_BAD_INPUT(Dataset(folder.path()), std::string(name).substr(0, 7));
+    std::string problems;
+    for (const DatasetFile& f : verify_dataset(folder.path()))
+      if (!f.problem.empty()) problems += f.name;
+    EXPECT_EQ(problems, name);
+  }
+  make_digests(folder);
+  for (const char* name : {"b.valid.bin", "b.valid.idx"}) std::filesystem::remove(folder.path() / name);
+  EXPECT_BAD_INPUT(Dataset(folder.path()), "b.valid.idx");  // no domain without validation text: it has been lost
+  EXPECT_NE(verify_dataset(folder.path()).back().problem, "");
+  for (const char* wrong : {"train_sample = 12", "train_bin_sha256 = ABCD", "train_sha256 = 1"}) {
+    make_dataset(folder, std::string("[dataset]\ntokenizer = bytes\ndomains = a\n[a]\n") + wrong + "\n");
+    EXPECT_BAD_INPUT(Dataset(folder.path()), "a.train_");
+  }
+}
+
+TEST(Dataset, DigestFollowsTheContent) {
+  const TempFolder folder, other;
+  make_digests(folder);
+  make_digests(other);
+  const std::string digest = Dataset(folder.path()).digest();
+  EXPECT_EQ(digest.size(), 64u);
+  EXPECT_EQ(Dataset(other.path()).digest(), digest);  // wherever it lies
+  // By hand, without digests: what changes is seen all the same.
+  const std::string ini = "[dataset]\ntokenizer = bytes\ndomains = a,b\n";
+  make_dataset(folder, ini);
+  const std::string by_hand = Dataset(folder.path()).digest();
+  EXPECT_EQ(Dataset(folder.path()).digest(), by_hand);
+  std::set<std::string> digests = {by_hand};
+  std::string bytes = content(folder.path() / "a.valid.bin");
+  bytes[2] ^= 1;
+  folder.write("a.valid.bin", bytes);
+  EXPECT_TRUE(digests.insert(Dataset(folder.path()).digest()).second);
+  make_dataset(folder, ini + "[a]\nweight = 1\n[b]\nweight = 2\n");
+  EXPECT_TRUE(digests.insert(Dataset(folder.path()).digest()).second);
+  make_dataset(folder, "[dataset]\ntokenizer = bytes\ndomains = b,a\n");
+  EXPECT_TRUE(digests.insert(Dataset(folder.path()).digest()).second);
+  make_dataset(folder, "[dataset]\ntokenizer = bytes\ndomains = a,b\n[a]\ntrain_tokens = 12\n");
+  EXPECT_EQ(Dataset(folder.path()).digest(), by_hand);  // what the files say anyway
+}
+
 TEST(Dataset, IniRoundTrip) {
   const TempFolder folder;
   DatasetDescription d;
@@ -283,6 +375,10 @@ TEST(Dataset, IniRoundTrip) {
   d.domains.resize(2);
   d.domains[0] = {"x-1", 1, 2, 3, 4, 5, 6, 0.25};
   d.domains[1] = {"Y_2", 7, 8, 9, 10, 11, 12, 3};
+  d.model_sha256 = std::string(64, '5');
+  d.domains[0].train_digests.bin = std::string(64, 'a');
+  d.domains[1].valid_digests.idx = std::string(64, 'b');
+  d.domains[1].valid_digests.sample = std::string(64, '0');
   folder.write("dataset.ini", to_ini(d));
   const DatasetDescription r = read_dataset_ini(folder.path());
   EXPECT_EQ(r.tokenizer, d.tokenizer);
@@ -295,6 +391,11 @@ TEST(Dataset, IniRoundTrip) {
   EXPECT_EQ(r.domains[1].train_tokens, 8);
   EXPECT_EQ(r.domains[1].valid_documents, 9);
   EXPECT_EQ(r.domains[1].valid_tokens, 10);
+  EXPECT_EQ(r.model_sha256, d.model_sha256);
+  EXPECT_EQ(r.domains[0].train_digests.bin, d.domains[0].train_digests.bin);
+  EXPECT_EQ(r.domains[0].train_digests.idx, "");
+  EXPECT_EQ(r.domains[1].valid_digests.idx, d.domains[1].valid_digests.idx);
+  EXPECT_EQ(r.domains[1].valid_digests.sample, d.domains[1].valid_digests.sample);
   EXPECT_EQ(r.domains[1].train_bytes, 11);
   EXPECT_EQ(r.domains[1].valid_bytes, 12);
 }

@@ -33,9 +33,42 @@ TEST(Digest, PiecesAndFilesGiveTheSame) {
   EXPECT_EQ(sha256_file(folder.path() / "file"), sha256(""));
 }
 
+TEST(Digest, SamplesSeeSizeBothEndsAndTheMiddle) {
+  const Folder folder;
+  const auto sampled = [&](const std::string& text) {
+    write_file(folder.path() / "file", text);
+    return sha256_sampled(folder.path() / "file");
+  };
+  // All of a small file, whatever its size.
+  for (const std::size_t size : {1, 2, 16383, 16384, 16385, 40000, 262144}) {
+    std::string text(size, 'x');
+    const Digest before = sampled(text);
+    EXPECT_EQ(sampled(text), before);
+    EXPECT_NE(sampled(text + "x"), before);
+    for (const std::size_t at : {std::size_t{0}, size / 3, size / 2, size - 1}) {
+      std::string other = text;
+      other[at] = 'y';
+      EXPECT_NE(sampled(other), before) << at << " of " << size;
+    }
+  }
+  EXPECT_NE(sampled(""), sampled("x"));
+  std::string large(10 << 20, 'x');
+  const Digest before = sampled(large);
+  for (const std::size_t at : {std::size_t{0}, std::size_t{16383}, large.size() - 16384, large.size() - 1}) {
+    std::string other = large;
+    other[at] = 'y';
+    EXPECT_NE(sampled(other), before) << at;
+  }
+  std::string middle = large;
+  for (std::size_t i = 0; i < 1 << 20; ++i) middle[(4 << 20) + i] = 'y';  // longer than the gaps
+  EXPECT_NE(sampled(middle), before);
+}
+
 TEST(Digest, UnreadableFilesAreNamed) {
   const Folder folder;
   EXPECT_NE(error_of([&] { sha256_file(folder.path() / "none"); }).find("none: No such file"), std::string::npos);
+  EXPECT_NE(error_of([&] { sha256_sampled(folder.path() / "none"); }).find("cannot read"), std::string::npos);
+  EXPECT_NE(error_of([&] { sha256_sampled(folder.path()); }).find("cannot read"), std::string::npos);
   EXPECT_NE(error_of([&] { sha256_file(folder.path()); }).find("Is a directory"), std::string::npos);
 }
 

@@ -1,7 +1,12 @@
 #include "src/data/text.h"
 
 #include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
 
+#include <nlohmann/json.hpp>
+
+#include "src/data/stream.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -44,7 +49,7 @@ TEST(CutPoint, PrefersBlankLinesThenLinesThenCharacters) {
 
 std::vector<Document> documents_of(const std::vector<fs::path>& paths) {
   std::vector<Document> documents;
-  for_each_document(paths, [&](Document&& d) { documents.push_back(std::move(d)); });
+  for_each_document(paths, "text", [&](Document&& d) { documents.push_back(std::move(d)); });
   return documents;
 }
 
@@ -84,6 +89,121 @@ TEST(Documents, LargeFilesAreCutAndNothingIsLost) {
   const TempFolder folder;
   const auto documents = documents_of({folder.write("big", lines)});
   for (std::size_t i = 0; i + 1 < documents.size(); ++i) EXPECT_TRUE(documents[i].text.ends_with("\n\n"));
+}
+
+std::string gzip(const std::string& text) {
+  std::string out(text.size() + 1000, '\0');
+  z_stream z = {};
+  EXPECT_EQ(deflateInit2(&z, 9, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  z.avail_in = static_cast<uInt>(text.size());
+  z.next_out = reinterpret_cast<Bytef*>(out.data());
+  z.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&z, Z_FINISH), Z_STREAM_END);
+  out.resize(z.total_out);
+  deflateEnd(&z);
+  return out;
+}
+
+std::string zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+std::string read_stream(const fs::path& path, std::size_t at_a_time) {
+  const auto stream = open_stream(path);
+  std::string text, piece(at_a_time, '\0');
+  while (const std::size_t n = stream->read(piece)) text += piece.substr(0, n);
+  EXPECT_EQ(stream->read(piece), 0u);
+  return text;
+}
+
+TEST(Streams, DecompressWhateverTheLengths) {
+  const TempFolder folder;
+  std::string mixed, zeros(5 << 20, 'x');  // the second: much text from few bytes
+  for (int i = 0; i < 100000; ++i) mixed += static_cast<char>(i * i / 7);
+  for (const std::string& text : {mixed, zeros, std::string("a"), std::string()})
+    for (const std::size_t at_a_time : {std::size_t{7}, std::size_t{4096}, std::size_t{3} << 20}) {
+      if (text.size() > 1 << 20 && at_a_time < 100) continue;
+      EXPECT_TRUE(read_stream(folder.write("f", text), at_a_time) == text);
+      EXPECT_TRUE(read_stream(folder.write("f.gz", gzip(text)), at_a_time) == text);
+      EXPECT_TRUE(read_stream(folder.write("f.zst", zstd(text)), at_a_time) == text);
+      // Several in one file, as `cat` and parallel compressors leave them.
+      EXPECT_TRUE(read_stream(folder.write("f.gz", gzip("one") + gzip("") + gzip(text)), at_a_time) == "one" + text);
+      EXPECT_TRUE(read_stream(folder.write("f.zst", zstd("one") + zstd("") + zstd(text)), at_a_time) == "one" + text);
+    }
+}
+
+TEST(Streams, RefuseWhatIsCutOffOrDamaged) {
+  const TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += std::to_string(i * 7919 % 1000);
+  for (const auto& [name, whole] : {std::pair{"f.gz", gzip(text)}, {"f.zst", zstd(text)}}) {
+    for (std::size_t keep = 0; keep < whole.size(); keep += 13)
+      EXPECT_BAD_INPUT(read_stream(folder.write(name, whole.substr(0, keep)), 100), "ends in the middle");
+    EXPECT_BAD_INPUT(read_stream(folder.write(name, whole.substr(0, whole.size() - 1)), 100), name);
+    EXPECT_BAD_INPUT(read_stream(folder.write(name, whole + whole.substr(0, 20)), 100), "ends in the middle");
+    EXPECT_BAD_INPUT(read_stream(folder.write(name, "no such format"), 100), "or is damaged after 0 bytes");
+    EXPECT_BAD_INPUT(read_stream(folder.write(name, whole + "garbage"), 100), "or is damaged after 8");
+  }
+  std::string flipped = gzip(text);
+  flipped[flipped.size() - 6] ^= 1;  // of the checksum
+  EXPECT_BAD_INPUT(read_stream(folder.write("f.gz", flipped), 100), "is no gzip file, or is damaged");
+  EXPECT_BAD_INPUT(open_stream(folder.path() / "none.gz"), "none.gz");
+}
+
+TEST(Documents, JsonLines) {
+  const TempFolder folder;
+  const std::string lines =
+      "{\"text\": \"one\\ntwo \\u00e4\"}\n\n  \r\n{\"id\": [1, {}], \"text\": \"three\"}\r\n{\"text\": "
+      "\"\"}\n{\"text\": "
+      "\"last\"}";
+  for (const auto& [name, content] :
+       {std::pair{"a.jsonl", lines}, {"a.jsonl.gz", gzip(lines)}, {"a.jsonl.zst", zstd(lines)}}) {
+    const auto documents = documents_of({folder.write(name, content)});
+    ASSERT_EQ(documents.size(), 3u) << name;
+    EXPECT_EQ(documents[0].text, "one\ntwo ä");
+    EXPECT_EQ(documents[1].text, "three");
+    EXPECT_EQ(documents[1].line, 4);
+    EXPECT_EQ(documents[2].text, "last");
+  }
+  // Lines around the sizes in which files are read and cut; many short ones.
+  std::string big, text;
+  for (int i = 0; text.size() < 2 * max_document_bytes + 77; ++i) text += fmt::format("line {}\n", i);
+  for (const std::size_t size : {max_document_bytes - 20, max_document_bytes, max_document_bytes + 1, text.size()})
+    big += nlohmann::json{{"text", text.substr(0, size)}}.dump() + "\n";
+  for (int i = 0; i < 50000; ++i) big += "{\"text\":\"x\"}\n";
+  const auto documents = documents_of({folder.write("big.jsonl", big)});
+  std::string all;
+  for (const Document& d : documents) all += d.text;
+  EXPECT_EQ(documents[1].text.size(), max_document_bytes);
+  EXPECT_LE(documents[2].text.size(), piece_bytes);
+  EXPECT_EQ(documents.back().line, 50004);
+  EXPECT_TRUE(all == text.substr(0, max_document_bytes - 20) + text.substr(0, max_document_bytes) +
+                         text.substr(0, max_document_bytes + 1) + text + std::string(50000, 'x'));
+}
+
+TEST(Documents, BadJsonLinesAreNamed) {
+  const TempFolder folder;
+  const std::string good = "{\"text\": \"good\"}\n\n";
+  const std::pair<std::string, const char*> wrong[] = {
+      {"{\"body\": \"x\"}", "f.jsonl: line 3 has no key 'text'"},
+      {"{\"text\": 7}", "line 3: 'text' is of JSON type number"},
+      {"{\"text\": null}", "line 3: 'text' is of JSON type null"},
+      {"[\"text\"]", "line 3 is of JSON type array"},
+      {"\"text\"", "line 3 is of JSON type string"},
+      {"plain text", "line 3 is not JSON from its byte 0 on"},
+      {"{\"text\": \"x\"} {\"text\": \"y\"}", "line 3 is not JSON from its byte 14 on"},
+      {"{\"text\": \"x", "line 3 is not JSON"},
+      {"{\"text\": \"\\ud800\"}", "line 3 is not JSON"},
+      {"{\"text\": \"gr\xF6\xDF\"}", "line 3 is not UTF-8 from its byte 12 on"},
+      {std::string("\0", 1), "line 3 is not JSON"},
+      {std::string(max_json_line_bytes + 1, ' '), "line 3 has 64 MiB or more"}};
+  for (const auto& [line, message] : wrong)
+    EXPECT_BAD_INPUT(documents_of({folder.write("f.jsonl", good + line + "\n" + good)}), message);
+  EXPECT_BAD_INPUT(documents_of({folder.write("f.jsonl.gz", gzip(good).substr(0, 20))}),
+                   "f.jsonl.gz ends in the middle");
 }
 
 TEST(WalkFiles, SortedAndToAnyDepth) {

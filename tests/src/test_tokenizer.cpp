@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+// SentencePiece's headers use containers that they do not include.
+#include <unordered_map>
+
+#include <sentencepiece_trainer.h>
+
+#include "src/data/dataset.h"
+#include "src/io/digest.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -14,6 +21,19 @@ std::vector<std::string> some_lines() {
         fmt::format("  wagon {} goes to track {}; größer als {}, その線路は{}番です", i, i * 7 % 31, i % 9, i % 13));
   return lines;
 }
+
+class Sentences : public sentencepiece::SentenceIterator {
+ public:
+  explicit Sentences(std::vector<std::string> lines) : lines_(std::move(lines)) {}
+  bool done() const override { return next_ == lines_.size(); }
+  void Next() override { ++next_; }
+  const std::string& value() const override { return lines_[next_]; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  std::vector<std::string> lines_;
+  std::size_t next_ = 0;
+};
 
 std::unique_ptr<Tokenizer> trained(const TempFolder& folder, Index vocab = 350) {
   return load_sentencepiece(folder.write("t.model", train_sentencepiece(some_lines(), vocab)));
@@ -68,6 +88,52 @@ TEST(SentencePiece, DecodesWhatItEncoded) {
   for (const std::string& text : texts) EXPECT_EQ(round_trip(*t, text), text);
 }
 
+// The bytes of a text's ids, -1 where those of one are not known.
+Index text_bytes(const Tokenizer& t, const std::string& text) {
+  std::vector<std::int32_t> ids;
+  t.encode(text, ids);
+  ids.push_back(t.end_of_text());
+  Index sum = 0;
+  for (const std::int32_t id : ids) {
+    if (t.text_bytes(id) < 0) return -1;
+    sum += t.text_bytes(id);
+  }
+  return sum;
+}
+
+TEST(Tokenizers, KnowTheBytesOfTheirIds) {
+  const TempFolder folder;
+  const auto bytes = make_byte_tokenizer(), pieces = trained(folder);
+  for (const std::string& text : {std::string(), std::string("  two  blanks "), some_lines()[7],
+                                  std::string("\xE2\x96\x81 größer\t線\n"), std::string("\xF0\x9F\x9A\x82")}) {
+    EXPECT_EQ(text_bytes(*bytes, text), static_cast<Index>(text.size()));
+    EXPECT_EQ(text_bytes(*pieces, text), static_cast<Index>(text.size())) << text;
+  }
+  EXPECT_LT(bytes->text_bytes(300), 0);
+  EXPECT_LT(pieces->text_bytes(-1), 0);
+  EXPECT_LT(pieces->text_bytes(350), 0);
+
+  // Models that change the text, as most that others have made do.
+  for (const auto& [option, value] : {std::pair{"normalization_rule_name", "nmt_nfkc"},
+                                      {"add_dummy_prefix", "true"},
+                                      {"remove_extra_whitespaces", "true"},
+                                      {"byte_fallback", "false"}}) {
+    std::unordered_map<std::string, std::string> options = {{"model_type", "unigram"},
+                                                            {"vocab_size", "350"},
+                                                            {"hard_vocab_limit", "false"},
+                                                            {"byte_fallback", "true"},
+                                                            {"normalization_rule_name", "identity"},
+                                                            {"add_dummy_prefix", "false"},
+                                                            {"remove_extra_whitespaces", "false"},
+                                                            {"minloglevel", "2"}};
+    options[option] = value;
+    std::string model;
+    Sentences lines(some_lines());
+    ASSERT_TRUE(sentencepiece::SentencePieceTrainer::Train(options, &lines, &model).ok());
+    EXPECT_EQ(text_bytes(*load_sentencepiece(folder.write("other.model", model)), " Ａ  wagon "), -1) << option;
+  }
+}
+
 TEST(SentencePiece, UsesItsPieces) {
   const TempFolder folder;
   const auto t = trained(folder);
@@ -106,6 +172,22 @@ TEST(SentencePiece, RefusesWhatIsNoModel) {
   const std::string model = train_sentencepiece(some_lines(), 340);
   EXPECT_BAD_INPUT(load_sentencepiece(folder.write("half.model", model.substr(0, model.size() / 2))),
                    "not a SentencePiece model");
+}
+
+TEST(OpenTokenizer, ComparesTheModelWithItsDigest) {
+  const TempFolder folder;
+  trained(folder);
+  DatasetDescription d;
+  d.tokenizer = "sentencepiece";
+  d.model = "t.model";
+  d.vocab = 350;
+  d.domains.resize(1);
+  d.domains[0].name = "a";
+  d.model_sha256 = to_hex(sha256_file(folder.path() / "t.model"));
+  folder.write("dataset.ini", to_ini(d));
+  EXPECT_EQ(open_tokenizer(folder.path())->vocab(), 350);
+  folder.write("t.model", train_sentencepiece(some_lines(), 351));
+  EXPECT_BAD_INPUT(open_tokenizer(folder.path()), "t.model is not the model that dataset.ini describes");
 }
 
 TEST(OpenTokenizer, FollowsDatasetIni) {
