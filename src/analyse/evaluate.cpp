@@ -2,18 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+
+#include "src/data/tokenizer.h"
 
 namespace sy {
 
 double DomainScore::loss() const {
-  return tokens > 0 ? nats / static_cast<double>(tokens) : 0;
+  return tokens > 0 ? nats / static_cast<double>(tokens) : std::numeric_limits<double>::quiet_NaN();
 }
 double DomainScore::perplexity() const {
   return std::exp(loss());
 }
 double DomainScore::bits_per_byte() const {
-  return bytes > 0 ? nats / std::log(2.0) / bytes : 0;
+  return bytes > 0 ? nats / std::log(2.0) / static_cast<double>(bytes) : std::numeric_limits<double>::quiet_NaN();
 }
 
 std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const EvaluateOptions& options,
@@ -23,6 +26,9 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   std::vector<EvalStream> streams;
   std::vector<Index> windows;
   Index total = 0, done = 0;
+  // Of all windows dataset.ini knows the bytes; of some, the tokenizer may.
+  const bool partial = options.max_windows > 0 && dataset.tokenizer() != "none";
+  const auto tokenizer = partial ? open_tokenizer(dataset.dir()) : nullptr;
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
     streams.emplace_back(dataset, static_cast<int>(d), S);
     const Index all = streams.back().windows();
@@ -32,7 +38,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
 
   std::vector<DomainScore> scores;
   for (std::size_t d = 0; d < streams.size(); ++d) {
-    Index tokens = 0;
+    Index tokens = 0, bytes = 0, unknown = 0;  // of the windows that this rank counts
     std::vector<std::int32_t> ids(S), targets(S), batch_ids, batch_targets;
     // Runs of equal length: full windows together, the short last one alone. Every rank makes the same number of passes,
     // with no sequences where nothing is left, since its experts are needed by the others.
@@ -55,7 +61,13 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
         batch_targets.insert(batch_targets.end(), targets.begin(), targets.end());
       }
       pass(count, S);
-      if (mesh.coord.tp == 0) tokens += count * S;
+      if (mesh.coord.tp == 0) {
+        tokens += count * S;
+        for (const std::int32_t id : batch_targets) {
+          const Index size = tokenizer ? tokenizer->text_bytes(id) : -1;
+          (size < 0 ? unknown : bytes) += std::abs(size);
+        }
+      }
       done += std::min(dp * per_pass, full - p * dp * per_pass);
       progress(done, total);
     }
@@ -76,7 +88,8 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     }
 
     const Statistics found = engine.take_statistics();
-    std::vector<double> reduced = {found.loss_sum, static_cast<double>(tokens)};
+    std::vector<double> reduced = {found.loss_sum, static_cast<double>(tokens), static_cast<double>(bytes),
+                                   static_cast<double>(unknown)};
     for (const RouterStats& s : found.layers)
       for (Index c : s.routed) reduced.push_back(static_cast<double>(c));
     mesh.world->all_reduce(view_of(reduced.data(), {static_cast<Index>(reduced.size())}));
@@ -84,10 +97,15 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     score.name = dataset.domains()[d].name;
     score.nats = reduced[0];
     score.tokens = static_cast<Index>(reduced[1]);
-    const double part =
-        static_cast<double>(score.tokens) / static_cast<double>(std::max<Index>(1, streams[d].targets()));
-    score.bytes = part * static_cast<double>(dataset.domains()[d].valid_bytes);
-    std::size_t at = 2;
+    score.windows = n;
+    score.of = all;
+    if (n < all)
+      score.bytes = reduced[3] > 0 ? -1 : static_cast<Index>(reduced[2]);
+    else if (const Index whole = dataset.domains()[d].valid_bytes; whole > 0 || n == 0)
+      score.bytes = whole;
+    else
+      score.bytes = -1;
+    std::size_t at = 4;
     for (const RouterStats& s : found.layers) {
       auto& layer = score.experts.emplace_back();
       for (std::size_t e = 0; e < s.routed.size(); ++e) layer.push_back(static_cast<Index>(reduced[at++]));
@@ -102,7 +120,9 @@ DomainScore total_of(const std::vector<DomainScore>& scores) {
   all.name = "all";
   for (const DomainScore& s : scores) {
     all.tokens += s.tokens;
-    all.bytes += s.bytes;
+    all.windows += s.windows;
+    all.of += s.of;
+    all.bytes = all.bytes < 0 || s.bytes < 0 ? -1 : all.bytes + s.bytes;
     all.nats += s.nats;
   }
   return all;
@@ -110,8 +130,10 @@ DomainScore total_of(const std::vector<DomainScore>& scores) {
 
 nlohmann::json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids, Index step) {
   const auto one = [](const DomainScore& s) {
-    return nlohmann::json{{"tokens", s.tokens},
-                          {"bytes", std::llround(s.bytes)},
+    return nlohmann::json{{"windows", s.windows},
+                          {"of", s.of},
+                          {"tokens", s.tokens},
+                          {"bytes", s.bytes < 0 ? nlohmann::json() : nlohmann::json(s.bytes)},
                           {"loss", s.loss()},
                           {"perplexity", s.perplexity()},
                           {"bits_per_byte", s.bits_per_byte()}};

@@ -16,10 +16,12 @@ namespace sy {
 struct DomainScore {
   std::string name;
   Index tokens = 0;                         // predicted
-  double bytes = 0;                         // of text that they stand for
+  Index windows = 0, of = 0;                // evaluated, and of the split
+  Index bytes = 0;                          // of text that the tokens stand for; -1: not known
   double nats = 0;                          // their summed cross-entropy
   std::vector<std::vector<Index>> experts;  // [MoE layer][expert] assignments
-  double loss() const;                      // nats per token
+  // NaN where they are not known: without tokens, or without their bytes.
+  double loss() const;  // nats per token
   double perplexity() const;
   double bits_per_byte() const;
 };
@@ -36,7 +38,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
 
 DomainScore total_of(const std::vector<DomainScore>& scores);
 
-// The object that `--json` prints and RUN/evaluation.json holds.
+// The object that `--json` prints and RUN/evaluation.json holds. What is not known is null.
 nlohmann::json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids, Index step);
 
 }  // namespace sy

@@ -150,11 +150,13 @@ Evaluation read_evaluation(const std::filesystem::path& file) try {
                  number(j.at("perplexity")),
                  number(j.at("bits_per_byte")),
                  {},
-                 j.at("layers").get<std::vector<std::int64_t>>()};
+                 j.at("layers").get<std::vector<std::int64_t>>(),
+                 j.value("windows", Index{0}),
+                 j.value("of", Index{0})};
   for (const json& d : j.at("domains")) {
     DomainUse use{d.at("name").get<std::string>(),
                   d.at("tokens").get<Index>(),
-                  d.at("bytes").get<Index>(),
+                  d.at("bytes").is_null() ? -1 : d.at("bytes").get<Index>(),
                   number(d.at("loss")),
                   number(d.at("perplexity")),
                   number(d.at("bits_per_byte")),

@@ -48,15 +48,16 @@ double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64
 // RUN/evaluation.json, as `switchyard evaluate` writes it.
 struct DomainUse {
   std::string name;
-  Index tokens = 0, bytes = 0;
-  double loss = 0, perplexity = 0, bits_per_byte = 0;
-  std::vector<std::vector<std::int64_t>> experts;  // [MoE layer][expert] assignments
+  Index tokens = 0, bytes = 0;                         // bytes -1: not known
+  double loss = 0, perplexity = 0, bits_per_byte = 0;  // NaN: not known
+  std::vector<std::vector<std::int64_t>> experts;      // [MoE layer][expert] assignments
 };
 struct Evaluation {
   Index step = 0, tokens = 0;
   double loss = 0, perplexity = 0, bits_per_byte = 0;
   std::vector<DomainUse> domains;
   std::vector<std::int64_t> layers;  // [MoE layer] its block
+  Index windows = 0, of = 0;         // evaluated, and of the split; equal where all were
 };
 // Throws InputError naming the file and what is wrong with it.
 Evaluation read_evaluation(const std::filesystem::path& file);

@@ -100,8 +100,8 @@ std::string time_table(const ExpertReport& r) {
 std::string domain_tables(const ExpertReport& r) {
   Table domains({"domain", "tokens", "loss", "perplexity", "bits/byte"});
   for (const DomainUse& d : r.evaluation->domains)
-    domains.row({d.name, count_text(d.tokens), fmt::format("{:.4f}", d.loss), fmt::format("{:.2f}", d.perplexity),
-                 fmt::format("{:.3f}", d.bits_per_byte)});
+    domains.row({d.name, count_text(d.tokens), number_text(d.loss, 4), number_text(d.perplexity, 2),
+                 number_text(d.bits_per_byte, 3)});
   std::string out = domains.str();
   if (r.evaluation->domains.size() < 2) return out;
   Table layers({"layer", "divergence", "largest", "between"});
@@ -128,6 +128,12 @@ ordered_json load_json(const LayerLoad& l) {
 
 std::string step_range(const ExpertHistory& h, Index first, Index last) {
   return fmt::format("{}-{}", first_step(h, first), h.steps[last - 1]);
+}
+
+std::string evaluated_at(const Evaluation& e) {
+  std::string text = "evaluated at step " + count_text(e.step);
+  if (e.windows < e.of) text += fmt::format(" on {} of {} windows", count_text(e.windows), count_text(e.of));
+  return text;
 }
 
 std::string model_text(const ExpertReport& r) {
@@ -193,7 +199,7 @@ std::string report_text(const ExpertReport& r, bool colour) {
     if (h.layers == 1) out += '\n' + expert_table(r.load[0]);
     if (h.windows() > 1) out += "\nOver time (means of the layers)\n" + time_table(r);
   }
-  if (r.evaluation) out += fmt::format("\nDomains, evaluated at step {}\n", r.evaluation->step) + domain_tables(r);
+  if (r.evaluation) out += fmt::format("\nDomains, {}\n", evaluated_at(*r.evaluation)) + domain_tables(r);
   return out;
 }
 
@@ -251,12 +257,15 @@ ordered_json report_json(const ExpertReport& r) {
     out["windows"].push_back(std::move(window));
   }
   if (!r.evaluation) return out;
-  ordered_json domains = {
-      {"step", r.evaluation->step}, {"domains", ordered_json::array()}, {"layers", ordered_json::array()}};
+  ordered_json domains = {{"step", r.evaluation->step},
+                          {"windows", r.evaluation->windows},
+                          {"of", r.evaluation->of},
+                          {"domains", ordered_json::array()},
+                          {"layers", ordered_json::array()}};
   for (const DomainUse& d : r.evaluation->domains)
     domains["domains"].push_back({{"name", d.name},
                                   {"tokens", d.tokens},
-                                  {"bytes", d.bytes},
+                                  {"bytes", d.bytes < 0 ? ordered_json() : ordered_json(d.bytes)},
                                   {"loss", d.loss},
                                   {"perplexity", d.perplexity},
                                   {"bits_per_byte", d.bits_per_byte},

@@ -48,7 +48,8 @@ nlohmann::ordered_json report_json(const ExpertReport& report);
 std::string report_html(const ExpertReport& report);
 
 // What several forms say in the same words.
-std::string model_text(const ExpertReport& report);  // "4 layers, each with 8 experts, 2 chosen per token; ..."
+std::string model_text(const ExpertReport& report);      // "4 layers, each with 8 experts, 2 chosen per token; ..."
+std::string evaluated_at(const Evaluation& evaluation);  // "evaluated at step 200 on 8 of 90 windows"
 std::string step_range(const ExpertHistory& history, Index first, Index last);  // "181-200"
 
 }  // namespace sy

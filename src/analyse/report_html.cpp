@@ -93,7 +93,7 @@ void tiles(Page& page, const ExpertReport& r) {
   const auto tile = [&](const std::string& value, const std::string& what) {
     page << fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", value, what);
   };
-  if (r.evaluation) tile(fmt::format("{:.3f}", r.evaluation->bits_per_byte), "bits per byte, validation");
+  if (r.evaluation) tile(number_text(r.evaluation->bits_per_byte, 3), "bits per byte, validation");
   if (!r.losses.empty()) {
     const std::size_t n = std::min<std::size_t>(r.losses.size(), 20);
     double sum = 0;
@@ -304,15 +304,15 @@ void domain_section(Page& page, const ExpertReport& r) {
   if (!r.evaluation || r.evaluation->domains.empty()) return;
   const Evaluation& ev = *r.evaluation;
   page << fmt::format(
-      "<section><h2>Domains</h2>\n<p>Validation text of each domain, evaluated at step {}. Bits per byte "
+      "<section><h2>Domains</h2>\n<p>Validation text of each domain, {}. Bits per byte "
       "can be compared between tokenizers: lower is better.</p>\n",
-      count_text(ev.step));
+      evaluated_at(ev));
   std::vector<std::vector<std::string>> rows;
   for (const DomainUse& d : ev.domains)
-    rows.push_back({d.name, count_text(d.tokens), count_text(d.bytes), fmt::format("{:.4f}", d.loss),
-                    fmt::format("{:.2f}", d.perplexity), fmt::format("{:.3f}", d.bits_per_byte)});
-  rows.push_back({"all", count_text(ev.tokens), "", fmt::format("{:.4f}", ev.loss),
-                  fmt::format("{:.2f}", ev.perplexity), fmt::format("{:.3f}", ev.bits_per_byte)});
+    rows.push_back({d.name, count_text(d.tokens), d.bytes < 0 ? "-" : count_text(d.bytes), number_text(d.loss, 4),
+                    number_text(d.perplexity, 2), number_text(d.bits_per_byte, 3)});
+  rows.push_back({"all", count_text(ev.tokens), "", number_text(ev.loss, 4), number_text(ev.perplexity, 2),
+                  number_text(ev.bits_per_byte, 3)});
   page << html_table({"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows, 0);
   if (ev.layers.empty()) {
     page << "</section>\n";

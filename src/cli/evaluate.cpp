@@ -6,10 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "src/analyse/evaluate.h"
+#include "src/analyse/experts.h"
 #include "src/cli/options.h"
 #include "src/io/checkpoint.h"
 #include "src/io/files.h"
 #include "src/io/manifest.h"
+#include "src/text/numbers.h"
 #include "src/text/table.h"
 
 namespace sy {
@@ -22,6 +24,18 @@ Layout evaluation_layout(const Config& config, int ranks) {
                    static_cast<int>(config.parallel.etp)};
   const bool fits = ranks % own.tp == 0 && ranks % (own.ep * own.etp) == 0 && config.model.seq_len % own.tp == 0;
   return fits ? own : Layout{ranks};
+}
+
+// Whether `file` holds an evaluation of all windows at this step.
+bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return false;
+  try {
+    const Evaluation there = read_evaluation(file);
+    return there.step == step && there.windows == there.of;
+  } catch (const InputError&) {
+    return false;  // what cannot be read may be replaced
+  }
 }
 
 }  // namespace
@@ -66,6 +80,10 @@ int evaluate_command(CommandLine& line) {
           "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
           "prepared with the same tokenizer",
           dataset->dir().string(), dataset->vocab(), state.vocab);
+    if (!given.count("data") && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest() &&
+        world.rank() == 0)
+      warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs",
+                       dataset->dir().string()));
     Index tokens = 0;
     for (const Domain& domain : dataset->domains()) tokens += domain.valid_tokens;
     if (tokens == 0)
@@ -92,23 +110,30 @@ int evaluate_command(CommandLine& line) {
 
   agree(world, [&] {
     if (world.rank() != 0) return;
+    const DomainScore all = total_of(scores);
     const nlohmann::json json = to_json(scores, engine.model().moe_layer_ids(), state.step);
     // The report finds the domains' experts here.
-    if (const auto run = run_of(step_dir); run && access(run->c_str(), W_OK) == 0)
-      write_file(*run / "evaluation.json", json.dump(1) + "\n");
+    if (const auto run = run_of(step_dir); run && access(run->c_str(), W_OK) == 0) {
+      const std::filesystem::path file = *run / "evaluation.json";
+      if (all.windows < all.of && whole_evaluation_of(file, state.step))
+        warn(fmt::format("{} keeps the evaluation of all windows at step {}: this one, of {} of {}, is only printed",
+                         file.string(), state.step, all.windows, all.of));
+      else
+        write_file(file, json.dump(1) + "\n");
+    }
     if (given.count("json")) {
       fmt::print("{}\n", json.dump(1));
       return;
     }
     Table table({"domain", "tokens", "loss", "perplexity", "bits/byte"});
     std::vector<DomainScore> rows = scores;
-    if (scores.size() != 1) rows.push_back(total_of(scores));
+    if (scores.size() != 1) rows.push_back(all);
     for (const DomainScore& s : rows) {
-      const auto cell = [&](double x, int digits) { return s.tokens > 0 ? fmt::format("{:.{}f}", x, digits) : "-"; };
-      table.row(
-          {s.name, std::to_string(s.tokens), cell(s.loss(), 4), cell(s.perplexity(), 3), cell(s.bits_per_byte(), 4)});
+      table.row({s.name, std::to_string(s.tokens), number_text(s.loss(), 4), number_text(s.perplexity(), 3),
+                 number_text(s.bits_per_byte(), 4)});
     }
-    fmt::print("{} at step {}\n{}", step_dir.string(), state.step, table.str());
+    fmt::print("{} at step {}{}\n{}", step_dir.string(), state.step,
+               all.windows < all.of ? fmt::format(", {} of {} windows", all.windows, all.of) : "", table.str());
   });
   return 0;
 }

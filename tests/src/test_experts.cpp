@@ -164,6 +164,18 @@ TEST(Evaluation, ReadAndCompared) {
   EXPECT_EQ(specialisation(one)[0].domain_a, "");
 }
 
+TEST(Evaluation, OfSomeWindowsWithUnknownBytes) {
+  const TempFolder folder;
+  std::string text = evaluation_text;
+  text.replace(text.find("\"step\""), 0, "\"windows\": 6, \"of\": 90, ");
+  text.replace(text.find("\"bytes\": 11"), 11, "\"bytes\": null");
+  const Evaluation e = read_evaluation(folder.write("evaluation.json", text));
+  EXPECT_EQ(e.windows, 6);
+  EXPECT_EQ(e.of, 90);
+  EXPECT_EQ(e.domains[0].bytes, -1);
+  EXPECT_EQ(read_evaluation(folder.write("evaluation.json", evaluation_text)).of, 0);  // of an older version: of all
+}
+
 TEST(Evaluation, DamageIsNamed) {
   const TempFolder folder;
   const std::string good = evaluation_text;

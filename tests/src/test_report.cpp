@@ -124,6 +124,25 @@ void add_domains(ExpertReport& r) {
   r.specialisation = specialisation(*r.evaluation);
 }
 
+TEST(Report, SaysThatAnEvaluationIsPartialAndWhatIsUnknown) {
+  ExpertReport r = example(2, 4, 3);
+  add_domains(r);
+  EXPECT_FALSE(has(report_text(r, false), "windows"));
+  r.evaluation->windows = 8;
+  r.evaluation->of = 1234;
+  DomainUse& d = r.evaluation->domains[1];
+  d.bytes = -1;
+  d.bits_per_byte = r.evaluation->bits_per_byte = std::nan("");
+  EXPECT_TRUE(has(report_text(r, false), "Domains, evaluated at step 30 on 8 of 1,234 windows\n"));
+  EXPECT_FALSE(has(report_text(r, false), "nan"));
+  EXPECT_TRUE(has(report_html(r), "evaluated at step 30 on 8 of 1,234 windows"));
+  const auto j = report_json(r)["evaluation"];
+  EXPECT_EQ(j["windows"], 8);
+  EXPECT_EQ(j["of"], 1234);
+  EXPECT_TRUE(j["domains"][1]["bytes"].is_null());
+  EXPECT_TRUE(nlohmann::json::parse(j.dump())["domains"][1]["bits_per_byte"].is_null());
+}
+
 TEST(Report, DomainsInEveryForm) {
   ExpertReport r = example(2, 4, 3);
   add_domains(r);
