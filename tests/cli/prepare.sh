@@ -92,8 +92,10 @@ expect_output "one over 1 MiB"
 
 # The validation text is a fraction of the bytes, whatever the lengths of the documents.
 mkdir lengths
-for i in $(seq 1 100); do echo "line $i of thirty characters..."; done | head -c 3000 >lengths/short
-for i in $(seq 1 900); do echo "line $i of the long document"; done | head -c 20001 >lengths/long
+for i in $(seq 1 100); do echo "line $i of thirty characters..."; done >lengths/short
+for i in $(seq 1 900); do echo "line $i of the long document"; done >lengths/long
+truncate -s 3000 lengths/short
+truncate -s 20001 lengths/long
 for seed in 1 2 3 4 5 6; do
   expect_ok "$switchyard" prepare --domain a=lengths --seed $seed --output lengths.out --overwrite
   expect_output "5."
