@@ -25,6 +25,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   const Index S = engine.config().model.seq_len, dp = mesh.layout.dp();
   std::vector<EvalStream> streams;
   std::vector<Index> windows;
+  const Index layers = engine.model().moe_layers(), experts = engine.config().moe.experts;
   Index total = 0, done = 0;
   // Of all windows dataset.ini knows the bytes; of some, the tokenizer may.
   const bool partial = options.max_windows > 0 && dataset.tokenizer() != "none";
@@ -39,6 +40,17 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   std::vector<DomainScore> scores;
   for (std::size_t d = 0; d < streams.size(); ++d) {
     Index tokens = 0, bytes = 0, unknown = 0;  // of the windows that this rank counts
+    // What counts of this rank's passes: nats, and the assignments to each expert of each layer.
+    double nats = 0;
+    std::vector<double> assignments(layers * experts);
+    const auto collect = [&](bool counts) {
+      const Statistics found = engine.take_statistics();
+      if (!counts) return;
+      nats += found.loss_sum;
+      auto to = assignments.begin();
+      for (const RouterStats& s : found.layers)
+        for (Index c : s.routed) *to++ += static_cast<double>(c);
+    };
     std::vector<std::int32_t> ids(S), targets(S), batch_ids, batch_targets;
     // Runs of equal length: full windows together, the short last one alone. Every rank makes the same number of passes,
     // with no sequences where nothing is left, since its experts are needed by the others.
@@ -71,27 +83,28 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       done += std::min(dp * per_pass, full - p * dp * per_pass);
       progress(done, total);
     }
+    collect(true);
     if (short_tail) {
       batch_ids.clear();
       batch_targets.clear();
       const bool mine = mesh.coord.dp == 0;
-      // A length that the tensor-parallel ranks can share; what is beyond the text has no target.
-      const Index length = (tail + mesh.layout.tp - 1) / mesh.layout.tp * mesh.layout.tp;
-      if (mine) {
-        streams[d].read(n - 1, ids, targets);
-        batch_ids.assign(ids.begin(), ids.begin() + length);
-        batch_targets.assign(targets.begin(), targets.begin() + length);
+      // Tensor-parallel ranks may be unable to share its tokens, and padding would be routed like text. So each of them holds
+      // a copy, a sequence of its own, and that of the first counts.
+      const Index copies = mine ? mesh.layout.tp : 0;
+      if (mine) streams[d].read(n - 1, ids, targets);
+      for (Index i = 0; i < copies; ++i) {
+        batch_ids.insert(batch_ids.end(), ids.begin(), ids.begin() + tail);
+        batch_targets.insert(batch_targets.end(), targets.begin(), targets.begin() + tail);
       }
-      pass(mine ? 1 : 0, length);
+      pass(copies, tail);
+      collect(mesh.coord.tp == 0);
       if (mine && mesh.coord.tp == 0) tokens += tail;
       progress(++done, total);
     }
 
-    const Statistics found = engine.take_statistics();
-    std::vector<double> reduced = {found.loss_sum, static_cast<double>(tokens), static_cast<double>(bytes),
+    std::vector<double> reduced = {nats, static_cast<double>(tokens), static_cast<double>(bytes),
                                    static_cast<double>(unknown)};
-    for (const RouterStats& s : found.layers)
-      for (Index c : s.routed) reduced.push_back(static_cast<double>(c));
+    reduced.insert(reduced.end(), assignments.begin(), assignments.end());
     mesh.world->all_reduce(view_of(reduced.data(), {static_cast<Index>(reduced.size())}));
     DomainScore score;
     score.name = dataset.domains()[d].name;
@@ -105,11 +118,8 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       score.bytes = whole;
     else
       score.bytes = -1;
-    std::size_t at = 4;
-    for (const RouterStats& s : found.layers) {
-      auto& layer = score.experts.emplace_back();
-      for (std::size_t e = 0; e < s.routed.size(); ++e) layer.push_back(static_cast<Index>(reduced[at++]));
-    }
+    for (auto of_layer = reduced.begin() + 4; of_layer != reduced.end(); of_layer += experts)
+      score.experts.emplace_back(of_layer, of_layer + experts);
     scores.push_back(std::move(score));
   }
   return scores;

@@ -77,6 +77,38 @@ rm -r resumed/checkpoints/step-00000006
 train resumed --run.resume=true
 expect_ok "$switchyard" diff $layout resumed
 
+# ---- evaluation: as on one rank, whatever the last window of a domain ----
+# tp ranks cannot share a window of 6 tokens between 4, nor one of 15 at all; --capacity: a token more than 6 enlarges it.
+mkdir uneven
+cat text/* >whole
+for tail in 6 15; do
+  head -c $((24 * 9 + tail)) whole >tail-$tail
+  expect_ok "$switchyard" prepare --domain all=tail-$tail --tokenizer bytes --valid-fraction 0 --output data-$tail
+  for suffix in bin idx; do
+    cp data-$tail/all.train.$suffix uneven/tail-$tail.train.$suffix
+    cp data-$tail/all.train.$suffix uneven/tail-$tail.valid.$suffix
+  done
+done
+printf '[dataset]\ntokenizer = bytes\ndomains = tail-6,tail-15\n' >uneven/dataset.ini
+# The losses, and how many assignments each domain's experts got.
+scores() {  # RANKS RUN OPTION...
+  expect_ok "$root/launch/mpirun.sh" "$1" "$switchyard" evaluate "${@:2}" --data uneven --backend cpu --json
+  awk '/"loss":/ { gsub(",", ""); print "loss", $2 }
+       /"experts":/ { sum = 0; inside = 1 }
+       inside && /^ *[0-9]+,?$/ { sum += $1 }
+       inside && /"loss":|"name":/ { print "assignments", sum; inside = 0 }' <<<"$out"
+}
+for layout in 2-2-1-1-2 4-4-2-2-1; do
+  for capacity in "" --capacity; do
+    scores 1 $layout $capacity >one
+    scores ${layout%%-*} $layout $capacity >many
+    [[ $(grep -c . one) -eq 5 ]] || die "not three losses and two counts: $(cat one)"
+    grep -q "^assignments $(((24 * 9 + 6) * 2))$" one || die "a token does not count for two assignments: $(cat one)"
+    paste -d' ' one many | awk '{ d = $2 - $4; if ($1 != $3 || ($1 == "loss" ? d * d > 1e-12 : d != 0)) exit 1 }' ||
+      die "$layout $capacity: another evaluation than on one rank: $(paste one many)"
+  done
+done
+
 # ---- layouts that cannot be: exit code 2, and those that work ----
 bad() {  # TEXT RANKS OPTION...
   expect_error "$1" "$root/launch/mpirun.sh" "$2" "$switchyard" train config.ini --run.dir=x "${@:3}"

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
+#include "src/analyse/evaluate.h"
 #include "src/train/trainer.h"
 #include "tests/mpi_world.h"
 #include "tests/src/box_index.h"
@@ -335,6 +337,38 @@ TEST(Layout, RanksWhoseExpertsStayIdleTrainOn) {
     const View w = engine.store().get(spec.name).weight;
     for (Index i = 0; i < w.elements(); ++i) ASSERT_TRUE(std::isfinite(w.f32()[i])) << spec.name;
   }
+}
+
+// Evaluation on any layout is that of one rank. Here the last window of each domain is short, and tensor-parallel ranks cannot
+// share its tokens; at these capacities a token more would let an expert take one more.
+TEST(Layout, EvaluationCountsNoMoreThanTheText) {
+  const TempFolder folder;
+  const Dataset dataset = make_dataset(folder);
+  const auto self = make_comm_self();
+  for (const Layouts& l : all_layouts)
+    for (const char* capacity : {"0", "0.44", "0.75"}) {
+      const Config config =
+          parse_config(l.model, "test", {std::string("--moe.capacity_factor=") + capacity, "--train.seed=2"});
+      if (l.ranks != world().size() || config.model.seq_len % l.tp != 0) continue;
+      const auto scores = [&](Comm& comm, const Layout& layout) {
+        Engine engine(config, dataset.vocab(), make_cpu(), make_mesh(comm, layout), false);
+        engine.store().initialize(config.train.seed);
+        return evaluate(engine, dataset, {.windows_per_pass = 3, .dropless = false}, [](Index, Index) {});
+      };
+      const Layout layout{l.ranks, l.tp, l.ep, l.etp};
+      const std::vector<DomainScore> one = scores(*self, {}), many = scores(world(), layout);
+      for (std::size_t d = 0; d < one.size(); ++d) {
+        const std::string where = fmt::format("{}, capacity {}, {}", layout.str(), capacity, one[d].name);
+        EXPECT_EQ(many[d].tokens, 30 * 71 - 1) << where;
+        EXPECT_NEAR(many[d].loss(), one[d].loss(), 1e-6) << where;
+        for (std::size_t moe = 0; moe < one[d].experts.size(); ++moe) {
+          const auto &a = one[d].experts[moe], &b = many[d].experts[moe];
+          EXPECT_EQ(std::accumulate(b.begin(), b.end(), Index{0}), many[d].tokens * config.moe.top_k) << where;
+          // Two scores may tie to within rounding.
+          for (std::size_t e = 0; e < a.size(); ++e) EXPECT_NEAR(b[e], a[e], 1) << where << ", expert " << e;
+        }
+      }
+    }
 }
 
 // `rank` scope is not invariant; it is what it says: each rank's micro-batch has its own capacity.
