@@ -256,7 +256,7 @@ inline Numbers route_weights(const RouteDesc& desc, Index t_all, Index e_all, co
     double sum = 0;
     for (Index j = 0; j < desc.top_k; ++j) sum += s[whole(experts[t * desc.top_k + j])];
     for (Index j = 0; j < desc.top_k; ++j)
-      weights.push_back(desc.scale * s[whole(experts[t * desc.top_k + j])] / (desc.renormalize ? sum : 1.0));
+      weights.push_back(desc.scale * (s[whole(experts[t * desc.top_k + j])] / (desc.renormalize ? sum : 1.0)));
   }
   return weights;
 }

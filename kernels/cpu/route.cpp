@@ -135,7 +135,7 @@ void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View
           ++count[chosen[j]];
           sum += score[chosen[j]];
         }
-        for (Index j = 0; j < k; ++j) weight[j] = desc.scale * score[chosen[j]] / (desc.renormalize ? sum : 1.0f);
+        for (Index j = 0; j < k; ++j) weight[j] = desc.scale * (score[chosen[j]] / (desc.renormalize ? sum : 1.0f));
       }
       run_z_squared[run] = sum_z;
     }

@@ -128,7 +128,7 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
         atomicAdd(&count[best], 1);
       }
       const float divisor = desc.renormalize ? sum : 1.0f;
-      for (Index j = lane; j < k; j += warp_size) weights[t * k + j] = desc.scale * weights[t * k + j] / divisor;
+      for (Index j = lane; j < k; j += warp_size) weights[t * k + j] = desc.scale * (weights[t * k + j] / divisor);
     }
     __syncthreads();
     for (int i = threadIdx.x; i < e; i += blockDim.x) {

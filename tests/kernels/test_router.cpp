@@ -139,6 +139,22 @@ TEST_P(Router, equal_scores_go_to_the_lower_expert) {
   EXPECT_EQ(route({Score::softmax, 4}, 1, 37, one).experts, (Ints{36, 0, 1, 2}));
 }
 
+// A single choice that is divided by itself weighs exactly `scale`, whatever its score; and where weights are equal, the
+// earlier token is served first.
+TEST_P(Router, one_renormalized_choice_weighs_exactly_the_scale) {
+  constexpr Index tokens = 200, experts = 3;
+  const RandomStream draw(4, "numbers");
+  Floats numbers(tokens * experts);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(0.05 + draw.uniform(i));
+  for (const Score score : {Score::softmax, Score::sigmoid}) {
+    const Routed r = route({score, 1, true, 1.7f}, tokens, experts, numbers);
+    EXPECT_EQ(r.weights, Floats(tokens, 1.7f));
+    for (const Index groups : {1, 4})
+      EXPECT_EQ(keep(DropOrder::probability, 9, groups, experts, 1, r.experts, r.weights),
+                keep(DropOrder::token, 9, groups, experts, 1, r.experts));
+  }
+}
+
 TEST_P(Router, k_equal_to_E_takes_all_by_falling_score) {
   const Routed r = route({Score::softmax, 4, true, 1.0f}, 1, 4, {2, 1, 4, 3});
   EXPECT_EQ(r.experts, (Ints{2, 3, 0, 1}));
