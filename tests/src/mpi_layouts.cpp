@@ -202,6 +202,8 @@ const Case cases[] = {
     {"choice", {"--moe.drop_order=choice"}},
     {"probability", {"--moe.drop_order=probability"}},
     {"dropless", {"--moe.capacity_factor=0"}},
+    {"balance_global_batch", {"--moe.aux_scope=global_batch"}},
+    {"balance_micro_batch", {"--moe.aux_scope=micro_batch"}},
     {"tight_shared_sigmoid_bias",
      {"--moe.capacity_factor=0.5", "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_rate=0.01",
       "--model.qk_norm=true"}},
@@ -224,20 +226,37 @@ double parameter_difference(const Config& config, const History& one, const Hist
   return most;
 }
 
+// Sequences that one rank alone must compute at once for the same scopes of the balance loss as under a layout; 0: no number
+// of them gives the same.
+Index at_once_alone(const Config& config, const Layouts& l) {
+  switch (config.moe.aux_scope) {
+    case AuxScope::sequence:
+      return config.train.micro_batch;
+    case AuxScope::micro_batch:
+      return l.tp == 1 ? l.micro_batch : 0;
+    case AuxScope::global_batch:
+      return l.micro_batch * (l.ranks / l.tp);
+  }
+  return 0;
+}
+
 class LayoutCase : public testing::TestWithParam<Case> {};
 
 TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
   const auto self = make_comm_self();
-  std::map<std::string, History> reference;  // by model
+  std::map<std::pair<std::string, Index>, History> reference;  // by model and micro-batch
   int compared = 0;
   auto common = GetParam().settings;
   if (device.backend == "cuda") common.push_back("--train.steps=4");  // one card, or none at all, is slow
   for (const Layouts& l : all_layouts) {
     if (l.ranks != world().size()) continue;
-    if (!reference.count(l.model)) reference[l.model] = train(*self, dataset, parse_config(l.model, "test", common));
-    const History& one = reference[l.model];
+    Config alone = parse_config(l.model, "test", common);
+    alone.train.micro_batch = at_once_alone(alone, l);
+    if (alone.train.micro_batch == 0) continue;
+    History& one = reference[{l.model, alone.train.micro_batch}];
+    if (one.steps.empty()) one = train(*self, dataset, alone);
     ASSERT_LT(one.steps.back().metrics.loss, one.steps.front().metrics.loss);
     auto settings = common;
     for (const auto& [key, value] : {std::pair{"parallel.tp", l.tp},

@@ -56,5 +56,19 @@ TEST(History, ALongRunStaysBoundedAndLosesNoCount) {
   for (Index i = 0; i < h.windows(); ++i) ASSERT_FLOAT_EQ(h.probability[2 * i], 0.25f);
 }
 
+// Windows of one and of three steps: the longer one weighs three times as much.
+TEST(History, MergedWindowsAreWeighedByTheirSteps) {
+  ExpertHistory h = one_layer_of_two();
+  h.steps = {1, 4, 5, 6};
+  h.routed = {1, 2, 30, 40, 5, 6, 7, 8};
+  h.dropped = {0, 1, 2, 3, 4, 5, 6, 7};
+  h.probability = {0.25f, 0.75f, 0.75f, 0.25f, 0.5f, 0.5f, 1, 0};
+  merge_older_half(h);
+  EXPECT_EQ(h.steps, (std::vector<std::int64_t>{4, 5, 6}));
+  EXPECT_EQ(h.routed, (std::vector<std::int64_t>{31, 42, 5, 6, 7, 8}));
+  EXPECT_EQ(h.dropped, (std::vector<std::int64_t>{2, 4, 4, 5, 6, 7}));
+  EXPECT_EQ(h.probability, (std::vector<float>{0.625f, 0.375f, 0.5f, 0.5f, 1, 0}));
+}
+
 }  // namespace
 }  // namespace sy

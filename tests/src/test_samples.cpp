@@ -125,6 +125,24 @@ TEST(SampleStream, OneDomainEpochsAreExact) {
   }
 }
 
+// Blocks of a domain much longer than one: were the epochs in the same order, each would have the windows that it had before.
+// Of windows drawn anew, an eighth are.
+TEST(SampleStream, NoTwoEpochsHaveTheSameOrder) {
+  const TempFolder folder;
+  constexpr Index block = SampleStream::mixing_block, blocks = 8, epochs = 5;
+  const SampleStream samples(make_dataset(folder, {{"a", 2 * block * blocks + 1}}), 2, 11);
+  std::set<Index> seen[epochs][blocks];
+  for (Index i = 0; i < epochs * blocks * block; ++i)
+    seen[i / block / blocks][i / block % blocks].insert(samples.where(i).window);
+  for (Index b = 0; b < blocks; ++b)
+    for (Index e = 0; e < epochs; ++e)
+      for (Index other = 0; other < e; ++other) {
+        Index same = 0;
+        for (const Index window : seen[e][b]) same += static_cast<Index>(seen[other][b].count(window));
+        EXPECT_LT(same, block / 3) << "block " << b << " of epochs " << other << " and " << e;
+      }
+}
+
 TEST(SampleStream, ProportionsAreExactBlockByBlock) {
   const std::vector<Spec> by_size = {{"a", 701}, {"b", 201}, {"c", 101}, {"d", 8}};
   std::vector<Spec> weighted = by_size;

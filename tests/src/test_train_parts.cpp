@@ -8,6 +8,7 @@
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
 #include "src/train/schedule.h"
+#include "tests/reference.h"
 #include "tests/src/box_index.h"
 
 namespace sy {
@@ -102,6 +103,26 @@ TEST(GradSync, ClipsAndDecaysMatricesOnly) {
   EXPECT_EQ(matrix.grad.f32()[0], 0);
   // Only decay acts on a matrix element without gradient.
   EXPECT_NE(matrix.weight.f32()[1], 0);
+}
+
+// Several steps against AdamW in double precision: running means and their corrections go from step to step.
+TEST(GradSync, StepsFollowAdamW) {
+  OneRank one({"--train.clip=0", "--train.weight_decay=0.2"});
+  const Config::Train& train = one.config.train;
+  const Param matrix = one.engine.store().get("output.weight");
+  const Index n = matrix.weight.elements();
+  reference::Numbers w(matrix.weight.f32(), matrix.weight.f32() + n), m(n, 0.0), v(n, 0.0), g(n);
+  const RandomStream random(2, "gradients");
+  for (Index step = 1; step <= 5; ++step) {
+    const double lr = 0.01 / static_cast<double>(step);
+    for (Index i = 0; i < n; ++i) g[i] = matrix.grad.f32()[i] = static_cast<float>(random.normal(step * n + i));
+    one.sync.step(train, lr, step);
+    const AdamW adamw{static_cast<float>(train.beta1), static_cast<float>(train.beta2), static_cast<float>(train.eps),
+                      static_cast<float>(train.weight_decay)};
+    const double s = static_cast<double>(step);
+    reference::adamw(adamw, 1, {lr, 1 - std::pow(train.beta1, s), 1 - std::pow(train.beta2, s)}, g, w, m, v);
+    for (Index i = 0; i < n; ++i) ASSERT_NEAR(matrix.weight.f32()[i], w[i], 1e-6) << "step " << step;
+  }
 }
 
 TEST(GradSync, AGradientThatIsNotFiniteChangesNothing) {

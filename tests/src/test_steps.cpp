@@ -1,0 +1,136 @@
+// Steps of training and passes of evaluation on one rank, against the same ones taken by hand.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/analyse/evaluate.h"
+#include "src/train/schedule.h"
+#include "src/train/trainer.h"
+#include "tests/reference.h"
+#include "tests/src/temp_folder.h"
+
+namespace sy {
+namespace {
+
+constexpr const char* text = R"(
+[model]
+layers = 2
+d_model = 8
+heads = 2
+seq_len = 5
+[moe]
+experts = 3
+top_k = 1
+renormalize = false
+d_ff = 4
+bias_rate = 0.01
+[train]
+steps = 40
+global_batch = 6
+micro_batch = 2
+lr = 1e-2
+min_lr = 1e-3
+warmup = 3
+)";
+constexpr Index vocab = 23;
+
+// A domain of so many training tokens, and of `valid` validation tokens.
+Dataset make_dataset(const TempFolder& folder, Index train, Index valid) {
+  DatasetDescription description;
+  description.tokenizer = "none";
+  description.vocab = vocab;
+  const RandomStream random(3, "tokens");
+  for (const auto& [split, size] : {std::pair{".train", train}, std::pair{".valid", valid}}) {
+    IndexedWriter writer(folder.path() / (std::string("a") + split), vocab);
+    std::vector<std::int32_t> ids;
+    for (Index i = 0; i < size; ++i) ids.push_back(static_cast<std::int32_t>(random.bits(i) % vocab));
+    writer.add(ids);
+    writer.finish();
+  }
+  description.domains.push_back({"a", 1, train, 1, valid});
+  folder.write("dataset.ini", to_ini(description));
+  return Dataset(folder.path());
+}
+
+struct OneRank {
+  explicit OneRank(const Config& config)
+      : self(make_comm_self()), engine(config, vocab, make_cpu(), make_mesh(*self, {}), true) {
+    engine.store().initialize(config.train.seed);
+  }
+  std::unique_ptr<Comm> self;
+  Engine engine;
+};
+
+// Step n trains on samples n * global_batch and the following, over several epochs, at the rate of step n + 1; and each
+// expert's bias rises by bias_rate where it got less than its share of the layer's assignments, or falls where more.
+TEST(Trainer, EveryStepIsTheOneByHand) {
+  const Config config = parse_config(text, "test");
+  const TempFolder folder;
+  const Dataset dataset = make_dataset(folder, 301, 0);
+  const SampleStream samples(dataset, 5, config.train.seed);
+  OneRank trained(config), by_hand(config);
+  Trainer trainer(trained.engine, samples);
+  GradSync sync(by_hand.engine.mesh(), by_hand.engine.store());
+  std::vector<float> bias(2 * 3, 0.0f);
+  for (Index step = 0; step < config.train.steps; ++step) {
+    const StepResult result = trainer.step();
+
+    for (Index micro = 0; micro < 3; ++micro) {
+      std::vector<std::int32_t> ids, targets, window(6);
+      for (Index i = 0; i < 2; ++i) {
+        samples.read(step * 6 + micro * 2 + i, window);
+        ids.insert(ids.end(), window.begin(), window.end() - 1);
+        targets.insert(targets.end(), window.begin() + 1, window.end());
+      }
+      by_hand.engine.train({2, 5, ids, targets, 30, 6, 3});
+    }
+    sync.step(config.train, learning_rate(config.train, step + 1), step + 1);
+    const Statistics found = by_hand.engine.take_statistics();
+    for (std::size_t l = 0; l < found.layers.size(); ++l)
+      for (std::size_t e = 0; e < 3; ++e) {
+        const Index routed = found.layers[l].routed[e], share = 30 / 3;
+        bias[l * 3 + e] += routed < share ? 0.01f : routed > share ? -0.01f : 0.0f;
+        ASSERT_EQ(result.routed[l][e], routed) << "step " << step + 1;
+        ASSERT_EQ(result.dropped[l][e], found.layers[l].dropped[e]) << "step " << step + 1;
+      }
+    by_hand.engine.set_router_bias(bias);
+
+    ASSERT_EQ(result.metrics.step, step + 1);
+    ASSERT_EQ(result.metrics.tokens, (step + 1) * 30);
+    ASSERT_EQ(result.metrics.lr, learning_rate(config.train, step + 1));
+    ASSERT_EQ(result.metrics.loss, found.loss_sum / 30) << "step " << step + 1;
+    ASSERT_EQ(trained.engine.router_bias(), bias) << "step " << step + 1;
+  }
+}
+
+// Whatever remains for the last window: every token but the first is predicted once, from those before it in its window.
+TEST(Evaluation, EveryTokenCountsOnce) {
+  const Config config = parse_config(text, "test", {"--train.seed=4"});
+  OneRank rank(config);
+  for (const Index size : {0, 1, 2, 5, 6, 7, 15, 16, 17, 19, 21}) {
+    const TempFolder folder;
+    const Dataset dataset = make_dataset(folder, 11, size);
+    const EvalStream stream(dataset, 0, 5);
+    double nats = 0;
+    std::vector<std::vector<Index>> experts(2, std::vector<Index>(3));
+    for (Index at = 0; at + 1 < size; at += 5) {
+      const auto n = static_cast<std::size_t>(std::min<Index>(5, size - 1 - at));
+      std::vector<std::int32_t> ids(5), targets(5);
+      stream.read(at / 5, ids, targets);
+      rank.engine.evaluate({1, static_cast<Index>(n), std::span(ids).first(n), std::span(targets).first(n)}, true);
+      const Statistics found = rank.engine.take_statistics();
+      nats += found.loss_sum;
+      for (std::size_t l = 0; l < 2; ++l)
+        for (std::size_t e = 0; e < 3; ++e) experts[l][e] += found.layers[l].routed[e];
+    }
+    const std::vector<DomainScore> scores =
+        evaluate(rank.engine, dataset, {.windows_per_pass = 2}, [](Index, Index) {});
+    ASSERT_EQ(scores.size(), 1u);
+    EXPECT_EQ(scores[0].tokens, std::max<Index>(0, size - 1)) << size;
+    EXPECT_NEAR(scores[0].nats, nats, 1e-6 * nats) << size;
+    EXPECT_EQ(scores[0].experts, experts) << size;
+  }
+}
+
+}  // namespace
+}  // namespace sy
