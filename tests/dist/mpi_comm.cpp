@@ -149,8 +149,8 @@ TEST(Exchange, DispatchThenCombineIsTheIdentity) {
   std::vector<std::int32_t> counts(experts);
   std::vector<float> labels;
   for (Index e = 0; e < experts; ++e) {
-    counts[e] = static_cast<std::int32_t>((e * 5 + r * 3) % 4);
-    if (e % 4 == 1) counts[e] = 0;  // an expert without tokens
+    counts[e] = static_cast<std::int32_t>((e * 5 + e / 4 + r * 3) % 4);  // of no two ranks alike
+    if (e % 4 == 1) counts[e] = 0;                                       // an expert without tokens
     for (int i = 0; i < counts[e]; ++i)
       labels.insert(labels.end(), {static_cast<float>(e), static_cast<float>(r * 100 + i)});
   }

@@ -182,6 +182,20 @@ TEST(SampleStream, DomainsAreMixedWithinABlock) {
   EXPECT_LT(changes, 166);
 }
 
+// Nor do blocks repeat one another: the same place has the same domain half the time.
+TEST(SampleStream, EveryBlockIsMixedInItsOwnWay) {
+  const TempFolder folder;
+  const SampleStream samples(make_dataset(folder, {{"a", 1001}, {"b", 1001}}), 10, 5);
+  for (Index block = 1; block < 6; ++block)
+    for (Index other = 0; other < block; ++other) {
+      int same = 0;
+      for (Index i = 0; i < SampleStream::mixing_block; ++i)
+        same += samples.where(block * SampleStream::mixing_block + i).domain ==
+                samples.where(other * SampleStream::mixing_block + i).domain;
+      EXPECT_LT(same, SampleStream::mixing_block * 3 / 4) << "blocks " << other << " and " << block;
+    }
+}
+
 TEST(SampleStream, IsAFunctionOfSeedAndIndexOnly) {
   const TempFolder folder;
   const Dataset data = make_dataset(folder, {{"a", 801}, {"b", 401}});
@@ -212,6 +226,19 @@ TEST(SampleStream, AnotherDomainLeavesADomainsOrderAlone) {
   }
   EXPECT_EQ(seen[0].size(), 128u);
   EXPECT_EQ(seen[0], seen[1]);
+}
+
+// Domains of one size, each half of a block: they are not in the same order.
+TEST(SampleStream, EveryDomainHasItsOwnOrder) {
+  const TempFolder folder;
+  const SampleStream samples(make_dataset(folder, {{"a", 1025}, {"b", 1025}}), 4, 9);
+  std::set<Index> seen[2];
+  for (Index i = 0; i < SampleStream::mixing_block; ++i) {
+    const auto w = samples.where(i);
+    seen[w.domain].insert(w.window);
+  }
+  EXPECT_EQ(seen[0].size(), 128u);
+  EXPECT_NE(seen[0], seen[1]);
 }
 
 TEST(SampleStream, LargeIndicesDoNotOverflow) {

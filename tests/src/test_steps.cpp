@@ -24,6 +24,8 @@ top_k = 1
 renormalize = false
 d_ff = 4
 bias_rate = 0.01
+aux_loss = 0.05
+z_loss = 0.01
 [train]
 steps = 40
 global_batch = 6
@@ -92,13 +94,21 @@ TEST(Trainer, EveryStepIsTheOneByHand) {
         bias[l * 3 + e] += routed < share ? 0.01f : routed > share ? -0.01f : 0.0f;
         ASSERT_EQ(result.routed[l][e], routed) << "step " << step + 1;
         ASSERT_EQ(result.dropped[l][e], found.layers[l].dropped[e]) << "step " << step + 1;
+        ASSERT_EQ(result.probability[l][e], found.layers[l].probability[e] / 30) << "step " << step + 1;
       }
+    double aux_loss = 0, z_loss = 0;
+    for (const RouterStats& s : found.layers) {
+      aux_loss += s.aux_loss;
+      z_loss += s.z_loss;
+    }
     by_hand.engine.set_router_bias(bias);
 
     ASSERT_EQ(result.metrics.step, step + 1);
     ASSERT_EQ(result.metrics.tokens, (step + 1) * 30);
     ASSERT_EQ(result.metrics.lr, learning_rate(config.train, step + 1));
     ASSERT_EQ(result.metrics.loss, found.loss_sum / 30) << "step " << step + 1;
+    ASSERT_EQ(result.metrics.aux_loss, aux_loss) << "step " << step + 1;
+    ASSERT_EQ(result.metrics.z_loss, z_loss) << "step " << step + 1;
     ASSERT_EQ(trained.engine.router_bias(), bias) << "step " << step + 1;
   }
 }
@@ -130,6 +140,38 @@ TEST(Evaluation, EveryTokenCountsOnce) {
     EXPECT_NEAR(scores[0].nats, nats, 1e-6 * nats) << size;
     EXPECT_EQ(scores[0].experts, experts) << size;
   }
+}
+
+// Without --capacity no token is dropped, whatever the model was trained with; with it, as many as training drops.
+TEST(Evaluation, DropsOnlyWhenAsked) {
+  const TempFolder folder;
+  const Dataset dataset = make_dataset(folder, 11, 51);
+  double nats[2][2];
+  for (const bool tight : {false, true}) {
+    OneRank rank(parse_config(text, "test", {std::string("--moe.capacity_factor=") + (tight ? "0.5" : "0")}));
+    for (const bool dropless : {false, true})
+      nats[tight][dropless] = evaluate(rank.engine, dataset, {.dropless = dropless}, [](Index, Index) {})[0].nats;
+  }
+  EXPECT_EQ(nats[true][true], nats[false][true]);
+  EXPECT_EQ(nats[false][false], nats[false][true]);
+  EXPECT_NE(nats[true][false], nats[true][true]);
+}
+
+// Of seven windows three are the first, the third and the fifth.
+TEST(Evaluation, SomeWindowsAreSpreadOverAll) {
+  OneRank rank(parse_config(text, "test"));
+  const TempFolder folder;
+  const Dataset dataset = make_dataset(folder, 11, 36);
+  const EvalStream stream(dataset, 0, 5);
+  std::vector<std::int32_t> ids(5), targets(5);
+  for (const Index window : {0, 2, 4}) {
+    stream.read(window, ids, targets);
+    rank.engine.evaluate({1, 5, ids, targets}, true);
+  }
+  const double nats = rank.engine.take_statistics().loss_sum;
+  const DomainScore score = evaluate(rank.engine, dataset, {.max_windows = 3}, [](Index, Index) {})[0];
+  EXPECT_EQ(score.tokens, 15);
+  EXPECT_NEAR(score.nats, nats, 1e-6 * nats);
 }
 
 }  // namespace

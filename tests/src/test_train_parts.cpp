@@ -37,6 +37,8 @@ TEST(LearningRate, ByHand) {
   EXPECT_DOUBLE_EQ(learning_rate(wsd, 90), 1);
   EXPECT_NEAR(learning_rate(wsd, 95), 0.55, 1e-12);
   EXPECT_NEAR(learning_rate(wsd, 100), 0.1, 1e-12);
+  // A warm-up that reaches into the last tenth: the way down begins where it ends.
+  EXPECT_NEAR(learning_rate(schedule(Schedule::wsd, 100, 95), 96), 0.82, 1e-12);
   EXPECT_DOUBLE_EQ(learning_rate(schedule(Schedule::constant, 10, 0), 1), 1);
 }
 

@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# Do the tests notice? Puts the faults of tests/faults.txt into a copy of the source tree, one at a time, builds, and runs the
+# tests that should see each. The tree itself is only read, so that it may be interrupted at any time.
+#   tests/mutate.sh                  every fault: some twenty minutes on two cores
+#   tests/mutate.sh 'router-*'       those whose name fits one of the patterns
+#   tests/mutate.sh --check          only whether each fault still fits the code
+# Exit code 0: all were noticed; 1: some were not, or could not be tried; 2: faults.txt does not fit the code.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+copy=$root/build/mutate # with its own build folder at the same place as in the tree, for ccache
+logs=$copy/logs
+test_seconds=300 # a fault may make ranks wait for ever
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+
+die() {
+  echo "tests/mutate.sh: $1" >&2
+  exit 2
+}
+
+# ---- the table ----
+names=()
+declare -A file from to seen
+read_faults() {
+  local line name="" key value
+  while IFS= read -r line; do
+    [[ -z $line || $line == \#* ]] && continue
+    key=${line%%:*} value=${line#*:}
+    value=${value#"${value%%[! ]*}"}
+    case $key in
+      name)
+        [[ -z ${seen[$value]-} ]] || die "faults.txt: $value is there twice: give one another name"
+        name=$value
+        names+=("$name")
+        ;;
+      file) file[$name]=$value ;;
+      from) from[$name]=$value ;;
+      to) to[$name]=$value ;;
+      seen) seen[$name]=$value ;;
+      *) die "faults.txt: '$line': a line is name:, file:, from:, to: or seen:" ;;
+    esac
+  done <"$root/tests/faults.txt"
+}
+
+# The content of a file; what $() would cut from its end stays.
+content_of() {
+  content=$(cat "$1" && printf .)
+  content=${content%.}
+}
+
+check_faults() {
+  local name rest problems=0
+  for name in "${names[@]}"; do
+    content=""
+    [[ -f $root/${file[$name]-} ]] && content_of "$root/${file[$name]}"
+    rest=${content#*"${from[$name]-}"}
+    if [[ -z ${from[$name]-} || -z ${seen[$name]-} || ${from[$name]} == "${to[$name]-}" ]]; then
+      echo "$name: it needs file:, from:, another to:, and seen:" >&2
+    elif [[ $rest == "$content" ]]; then
+      echo "$name: '${from[$name]}' is not in ${file[$name]}: follow the code" >&2
+    elif [[ $rest == *"${from[$name]}"* ]]; then
+      echo "$name: '${from[$name]}' is in ${file[$name]} more than once: give more of the line" >&2
+    else
+      continue
+    fi
+    problems=$((problems + 1))
+  done
+  ((problems == 0)) || die "$problems of ${#names[@]} faults do not fit the code: correct tests/faults.txt"
+}
+
+# ---- the copy ----
+rooms=(CMakeLists.txt cmake configs dist kernels launch src tests)
+update_copy() {
+  local path
+  mkdir -p "$copy" "$logs"
+  while IFS= read -r path; do
+    cmp -s "$root/$path" "$copy/$path" || { mkdir -p "$(dirname "$copy/$path")" && cp "$root/$path" "$copy/$path"; }
+  done < <(cd "$root" && find "${rooms[@]}" -type f)
+  while IFS= read -r path; do
+    [[ -e $root/$path ]] || rm "$copy/$path"
+  done < <(cd "$copy" && find "${rooms[@]}" -type f)
+}
+
+build() { # SPEC...
+  local spec targets=()
+  for spec; do
+    case $spec in
+      mpi*) targets+=(test_mpi) ;;
+      cli:*) targets+=(switchyard) ;;
+      *) targets+=("test_${spec%%:*}") ;;
+    esac
+  done
+  cmake --build "$copy/build" --parallel "$(nproc)" --target "${targets[@]}"
+}
+
+# kernels:FILTER, dist:FILTER, src:FILTER of gtest; mpiN:FILTER under N ranks; cli:NAME of tests/cli.
+run_test() { # SPEC
+  local what=${1%%:*} filter=${1#*:} command
+  case $what in
+    mpi*) command=("$copy/launch/mpirun.sh" "${what#mpi}" "$copy/build/test_mpi" "--gtest_filter=$filter") ;;
+    cli) command=(bash "$copy/tests/cli/$filter.sh" "$copy/build/switchyard" "$copy") ;;
+    *) command=("$copy/build/test_$what" "--gtest_filter=$filter") ;;
+  esac
+  timeout --kill-after=10 "$test_seconds" "${command[@]}" </dev/null
+}
+
+left() { # SECONDS
+  printf '%dm %02ds' $(($1 / 60)) $(($1 % 60))
+}
+
+read_faults
+check_faults
+[[ ${1-} == --check ]] && exit 0
+chosen=()
+for name in "${names[@]}"; do
+  [[ $# -eq 0 ]] && chosen+=("$name")
+  for pattern; do
+    # shellcheck disable=SC2053
+    [[ $name == $pattern ]] && chosen+=("$name") && break
+  done
+done
+((${#chosen[@]} > 0)) || die "no fault is named so: see tests/faults.txt"
+
+# Without a fault every test must pass, and none may be an empty list.
+update_copy
+cmake -S "$copy" -B "$copy/build" -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_CUDA=OFF -DSWITCHYARD_TESTS=ON \
+  --log-level=NOTICE >"$logs/configure" 2>&1 || die "cmake failed: see $logs/configure"
+mapfile -t specs < <(for name in "${chosen[@]}"; do tr ' ' '\n' <<<"${seen[$name]}"; done | sort -u)
+echo "building, and running ${#specs[@]} tests without a fault"
+build "${specs[@]}" >"$logs/build" 2>&1 || die "the tree does not build: see $logs/build"
+for spec in "${specs[@]}"; do
+  run_test "$spec" >"$logs/test" 2>&1 || die "$spec fails without any fault: see $logs/test"
+  ! grep -q 'Running 0 tests' "$logs/test" || die "$spec names no test"
+done
+
+started=$SECONDS done=0 missed=()
+for name in "${chosen[@]}"; do
+  path=${file[$name]}
+  content_of "$root/$path"
+  printf '%s' "${content/"${from[$name]}"/"${to[$name]}"}" >"$copy/$path"
+  read -ra specs <<<"${seen[$name]}"
+  verdict="UNNOTICED"
+  if build "${specs[@]}" >"$logs/$name" 2>&1; then
+    for spec in "${specs[@]}"; do
+      code=0
+      run_test "$spec" >>"$logs/$name" 2>&1 || code=$?
+      ((code == 0)) && continue
+      verdict="noticed by $spec"
+      ((code != 124 && code != 137)) || verdict+=" (ended after $test_seconds s, or killed)"
+      break
+    done
+  else
+    verdict="DOES NOT BUILD"
+  fi
+  cp "$root/$path" "$copy/$path"
+  [[ $verdict == noticed* ]] || missed+=("$name")
+  done=$((done + 1))
+  ahead=$(((SECONDS - started) * (${#chosen[@]} - done) / done))
+  printf '%3d/%d  %-36s %s%s\n' "$done" "${#chosen[@]}" "$name" "$verdict" \
+    "$( ((ahead > 0)) && echo "   [$(left "$ahead") left]")"
+done
+echo "$((${#chosen[@]} - ${#missed[@]})) of ${#chosen[@]} faults were noticed, in $(left $((SECONDS - started)))"
+((${#missed[@]} == 0)) || { echo "not: ${missed[*]}; what was built and run is in $logs" >&2; exit 1; }
