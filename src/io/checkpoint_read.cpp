@@ -145,7 +145,7 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
     for (const TensorKind& kind : tensor_kinds) {
       const View buffer = kind.buffer ? (store.buffers(static_cast<GradGroup>(g)).*kind.buffer).view() : View{};
       if (kind.buffer && (!buffer || what == Load::weights))
-        continue;  // a store that does not train has no such buffer
+        continue;  // nothing is trained, or the weights alone are asked for
       for (const OwnedRun& run : kind.buffer ? owned : whole_boxes) {
         const std::string name = kind.prefix + run.placement->spec->name;
         const Hdf5Dataset dataset = checkpoint.index().open_dataset(name);
