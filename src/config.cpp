@@ -211,6 +211,8 @@ void for_each_key(C& c, F&& key) {
       "write a checkpoint of step 0, the initial weights, too; run.keep counts it");
   key("run.keep", r.keep, "checkpoints kept; 0: all");
   key("run.resume", r.resume, "continue from the newest whole checkpoint of run.dir, if there is one");
+  key("run.resume_step", r.resume_step, "with run.resume: continue from this step's checkpoint; -1: from the newest");
+  key("run.init_from", r.init_from, "checkpoint or run whose weights a new run starts from, in place of random ones");
 }
 
 std::vector<std::string> key_names() {
@@ -289,6 +291,7 @@ void check(const Config& c, const std::string& origin) {
       {"run.log_every", double(c.run.log_every), 1, big},
       {"run.checkpoint_every", double(c.run.checkpoint_every), 0, big},
       {"run.keep", double(c.run.keep), 0, big},
+      {"run.resume_step", double(c.run.resume_step), -1, big},
   };
   for (const Bound& b : bounds)
     if (!(b.value >= b.low && b.value <= b.high))
@@ -318,6 +321,9 @@ void check(const Config& c, const std::string& origin) {
   if (t.schedule != Schedule::constant && t.min_lr > t.lr)
     bad_input("{}: train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it", origin,
               t.min_lr, t.lr, show(t.schedule));
+
+  if (c.run.resume_step >= 0 && !c.run.resume)
+    bad_input("{}: run.resume_step = {} needs run.resume = true: set it", origin, c.run.resume_step);
 
   if (c.run.dtype != "f32" && c.run.dtype != "bf16")
     bad_input("{}: run.dtype = '{}': expected f32 or bf16", origin, c.run.dtype);

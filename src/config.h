@@ -77,6 +77,8 @@ struct Config {
     std::string dir, backend = "auto", dtype = "f32";
     Index log_every = 10, checkpoint_every = 200, keep = 3;
     bool resume = false, checkpoint_first = false;
+    Index resume_step = -1;
+    std::string init_from;
   } run;
 
   bool is_moe(Index layer) const;

@@ -74,6 +74,7 @@ int evaluate_command(CommandLine& line) {
   agree(world, [&] {
     state = read_state(step_dir);
     config = parse_config(state.config, step_dir.string());
+    check_parameters(step_dir, param_specs(config, state.vocab));
     dataset = std::make_unique<Dataset>(given.count("data") ? given["data"].as<std::string>() : state.dataset);
     if (dataset->vocab() != state.vocab)
       bad_input(
@@ -97,8 +98,10 @@ int evaluate_command(CommandLine& line) {
 
   Engine engine(config, state.vocab, std::move(device), make_mesh(world, evaluation_layout(config, world.size())),
                 false);
-  agree(world, [&] { load_checkpoint(step_dir, engine.store()); });
-  engine.set_router_bias(state.router_bias);
+  agree(world, [&] {
+    load_checkpoint(step_dir, engine.store());
+    engine.set_router_bias(state.router_bias);
+  });
   const bool show = world.rank() == 0 && isatty(STDERR_FILENO);
   std::vector<DomainScore> scores;
   or_end_all(world, [&] {

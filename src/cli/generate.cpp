@@ -39,6 +39,7 @@ int generate_command(CommandLine& line) {
   for (const std::string& w : warnings) warn(w);
   const TrainState state = read_state(step_dir);
   Config config = parse_config(state.config, step_dir.string());
+  check_parameters(step_dir, param_specs(config, state.vocab));
   const auto tokenizer = open_tokenizer(given.count("data") ? given["data"].as<std::string>() : state.dataset);
   if (tokenizer->vocab() != state.vocab)
     bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data", tokenizer->vocab(),

@@ -26,7 +26,9 @@ int verify(const fs::path& step_or_run, bool json) {
   Json report = Json::array();
   bool whole = true;
   for (const fs::path& folder : folders) {
-    const std::vector<std::string> problems = verify_checkpoint(folder);
+    std::vector<std::string> warnings;
+    const std::vector<std::string> problems = verify_checkpoint(folder, &warnings);
+    for (const std::string& warning : warnings) warn(warning);
     whole &= problems.empty();
     if (json) {
       report.push_back({{"checkpoint", folder.string()}, {"whole", problems.empty()}, {"problems", problems}});

@@ -47,31 +47,47 @@ struct TrainState {
 };
 
 // Collective over `world`. Writes RUN/checkpoints/step-N, then deletes what is older but for the newest keep
-// - 1 (keep 0: nothing). A failure on any rank throws AgreedError on all and leaves older checkpoints alone.
-// Returns, on rank 0, what could not be deleted: no reason to stop.
+// - 1 (keep 0: nothing). A failure on any rank throws AgreedError on all and leaves older checkpoints alone; a value that is
+// not finite is one, before anything is written. Returns, on rank 0, what could not be deleted: no reason to stop.
 std::vector<std::string> save_checkpoint(Comm& world, const std::filesystem::path& run_dir, const TrainState& state,
                                          const ParamStore& store, Index keep);
 
 // Step folder, or run folder: its newest whole checkpoint (those that do not verify are named in `warnings`
-// and passed over). Throws InputError when there is none.
+// and passed over, and so are files that are not ours). Throws InputError when there is none.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& step_or_run, std::vector<std::string>* warnings);
 // The same, collective: rank 0 reads the files, and all ranks get its answer or its error. `warnings` on rank
 // 0 alone.
 std::filesystem::path resolve_checkpoint(Comm& world, const std::filesystem::path& step_or_run,
                                          std::vector<std::string>* warnings);
 
-// What is wrong with a step folder: digests, missing and foreign files. Empty: nothing. Reads every byte.
-std::vector<std::string> verify_checkpoint(const std::filesystem::path& step_dir);
+// The checkpoint that a run goes on from: that of `step`, or with -1 the newest one that is whole and holds finite values
+// alone; an empty path where the run has no checkpoint yet. Throws InputError where there are some and none will do.
+// Collective; `warnings` on rank 0 alone.
+std::filesystem::path resume_checkpoint(Comm& world, const std::filesystem::path& run_dir, Index step,
+                                        std::vector<std::string>* warnings);
+// Renames the checkpoints of a run that are newer than `step`, so that they are not taken for those of a run that went back
+// to it: step-N.abandoned. Returns what was done, for people. Throws Failure.
+std::vector<std::string> set_newer_aside(const std::filesystem::path& run_dir, Index step);
+
+// What is wrong with a step folder: digests, missing files, a name of another step. Empty: nothing. Reads every byte.
+// `warnings`: files that do not belong to it, which nothing reads.
+std::vector<std::string> verify_checkpoint(const std::filesystem::path& step_dir,
+                                           std::vector<std::string>* warnings = nullptr);
 
 // What follows reads a folder that resolve_checkpoint has returned; only the files' sizes are compared again.
 
-// Reads the state alone.
+// Reads the state alone, and sees that its numbers are some that training can write.
 TrainState read_state(const std::filesystem::path& step_dir);
 
-// Reads the boxes and ranges that this rank's store owns, whatever layout wrote them; optimizer state too
-// when the store has it. Throws InputError when the store's parameters are not the checkpoint's (naming those
-// that differ), or when a tensor holds NaN (a lost shard, or a training that had diverged).
-void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store);
+// Throws InputError when the parameters are not the checkpoint's, naming those that differ, or when its files are smaller
+// than they: to be asked before memory is taken for a model that a file describes.
+void check_parameters(const std::filesystem::path& step_dir, const std::vector<ParamSpec>& specs);
+
+// Reads the boxes and ranges that this rank's store owns, whatever layout wrote them; optimizer state too where the store
+// has it and not the weights alone are asked for. Throws InputError as check_parameters does, when a shard cannot be read,
+// and when a value is not finite.
+enum class Load { all, weights };
+void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, Load what = Load::all);
 
 // The tensors of a checkpoint, whole, for inspect, diff and analysis.
 struct TensorInfo {

@@ -2,11 +2,18 @@
 // shards of all ranks, one after the other.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <list>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "src/io/checkpoint.h"
 #include "src/io/hdf5.h"
+#include "src/io/manifest.h"
 
 namespace sy {
 
@@ -23,10 +30,21 @@ inline const TensorKind tensor_kinds[] = {
     {"/optimizer/v/", &ParamStore::Buffers::v, "running mean of the squared gradient"},
 };
 
+// The attribute of /state that says that all values were looked at. Older checkpoints lack it.
+constexpr const char* finite_mark = "finite";
+
 // The parts of parameters that a rank writes: its ZeRO-1 ranges, without what a lower rank holds as well (kv
 // heads where kv_heads < tp). Over all ranks, every element of every parameter occurs exactly once. Points
 // into `flat`.
 std::vector<OwnedRun> shard_runs(const FlatLayout& flat, const Layout& layout, const Coord& coord);
+
+inline bool all_finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+}
+// The first tensor that holds a value which is not finite, the counts of experts left out; "" where none does. Reads all.
+std::string first_not_finite(const CheckpointTensors& tensors);
+// The same for what this rank would write of its store.
+std::string first_not_finite(const ParamStore& store, int rank);
 
 // The boxes of the whole tensor that a run covers, in the run's order.
 std::vector<Box> global_boxes(const Placement& placement, Range local);
@@ -41,8 +59,28 @@ void write_index(const std::filesystem::path& path, const TrainState& state, con
 // Deletes checkpoints older than `step` but for the newest keep - 1. Returns what could not be deleted.
 std::vector<std::string> prune_checkpoints(const std::filesystem::path& checkpoints, Index step, Index keep);
 
-// Opens index.h5 after a look at the sizes of all files: libhdf5 may crash on one that is cut off.
-Hdf5File open_index(const std::filesystem::path& step_dir);
+// The files of a checkpoint, opened after a look at all their sizes: libhdf5 may crash on one that is cut off.
+//
+// A whole tensor is put together here, from the shards that index.h5 names. The library could do that too, as it does for
+// other tools, but it shows what it cannot open as NaN, opens all shards at once, and follows a forged file anywhere. Here
+// the shards are files of the manifest, few are open at a time, and whatever cannot be read is an error.
+class CheckpointReader {
+ public:
+  explicit CheckpointReader(const std::filesystem::path& step_dir);
+  const Manifest& manifest() const { return manifest_; }
+  const Hdf5File& index() const { return index_; }
+  // Of a dataset of the index: as Hdf5Dataset::read, but of virtual ones too.
+  void read(const Hdf5Dataset& tensor, const Box& box, void* data);
+  void read(const Hdf5Dataset& tensor, Range run, void* data);
+
+ private:
+  const Hdf5File& shard(const std::string& file);
+
+  std::filesystem::path dir_;
+  Manifest manifest_;
+  Hdf5File index_;
+  std::list<std::pair<std::string, Hdf5File>> shards_;  // that are open, the latest first
+};
 
 // Where host and device exchange a tensor, piece by piece.
 constexpr Index piece_elements = Index{1} << 22;

@@ -1,8 +1,7 @@
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <map>
 
-#include "dist/runtime.h"
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_parts.h"
 #include "src/io/hdf5.h"
@@ -13,6 +12,12 @@ namespace sy {
 namespace fs = std::filesystem;
 
 namespace {
+
+// Throws unless it is from `low` to `high`: what is counted and computed with it relies on that.
+void check_range(const fs::path& step_dir, const char* what, Index value, Index low, Index high) {
+  if (value < low || value > high)
+    bad_input("{} has {} = {}, which cannot be: use another checkpoint", step_dir.string(), what, value);
+}
 
 template <class T>
 std::vector<T> read_all(const Hdf5File& file, const std::string& name, const Shape& expected) {
@@ -25,8 +30,9 @@ std::vector<T> read_all(const Hdf5File& file, const std::string& name, const Sha
   return values;
 }
 
-// Throws unless the checkpoint has exactly the parameters of the store.
-void compare_specs(const Hdf5File& file, const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
+// Throws unless the checkpoint has exactly these parameters.
+void compare_specs(const CheckpointReader& checkpoint, const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
+  const Hdf5File& file = checkpoint.index();
   const std::string prefix = tensor_kinds[0].prefix;
   std::map<std::string, Shape> theirs;
   for (const std::string& name : file.datasets("/params"))
@@ -45,7 +51,15 @@ void compare_specs(const Hdf5File& file, const fs::path& step_dir, const std::ve
   }
   for (const auto& [name, shape] : theirs)
     differences.push_back(fmt::format("it has {} {}, this model has none", name, shape.str()));
-  if (differences.empty()) return;
+  if (differences.empty()) {
+    // What they claim to hold is there, before memory is taken for it.
+    Index bytes = 0;
+    for (const Manifest::File& part : checkpoint.manifest().files) bytes += part.bytes;
+    for (const ParamSpec& spec : specs)
+      if ((bytes -= spec.shape.elements() * size_of(DType::f32)) < 0)
+        bad_input("{} is smaller than its parameters: use another checkpoint", step_dir.string());
+    return;
+  }
   constexpr std::size_t shown = 5;
   std::string rest;
   if (differences.size() > shown) {
@@ -56,35 +70,11 @@ void compare_specs(const Hdf5File& file, const fs::path& step_dir, const std::ve
             fmt::join(differences, "; "), rest);
 }
 
-[[noreturn]] void holds_nan(const fs::path& step_dir, const std::string& name, const Hdf5Dataset& dataset) {
-  for (const std::string& file : dataset.sources()) {
-    std::error_code error;
-    if (!fs::exists(step_dir / file, error))
-      bad_input("{} of {} holds NaN, since {} is missing: use another checkpoint", name, step_dir.string(), file);
-  }
-  bad_input("{} of {} holds NaN: the training had diverged: use an older checkpoint", name, step_dir.string());
-}
-
 }  // namespace
 
-Hdf5File open_index(const fs::path& step_dir) {
-  const auto problems = file_problems(step_dir, read_manifest(step_dir), CheckFiles::sizes);
-  if (!problems.empty()) bad_input("{}: use another checkpoint", fmt::join(problems, "; "));
-  return Hdf5File::open(step_dir / index_name);
-}
-
-fs::path resolve_checkpoint(Comm& world, const fs::path& step_or_run, std::vector<std::string>* warnings) {
-  std::string found;
-  agree(world, [&] {
-    if (world.rank() == 0) found = resolve_checkpoint(step_or_run, warnings).string();
-  });
-  found.resize(static_cast<std::size_t>(world.max(static_cast<Index>(found.size()))));
-  world.broadcast(view_of(reinterpret_cast<std::uint8_t*>(found.data()), {static_cast<Index>(found.size())}), 0);
-  return found;
-}
-
 TrainState read_state(const fs::path& step_dir) {
-  const Hdf5File file = open_index(step_dir);
+  CheckpointReader checkpoint(step_dir);
+  const Hdf5File& file = checkpoint.index();
   TrainState state;
   state.step = file.get_int("/state", "step");
   state.tokens = file.get_int("/state", "tokens");
@@ -98,33 +88,52 @@ TrainState read_state(const fs::path& step_dir) {
   ExpertHistory& h = state.experts;
   h.layers = file.get_int("/experts", "layers");
   h.experts = file.get_int("/experts", "experts");
+  constexpr Index most = Index{1} << 53;
+  check_range(step_dir, "step", state.step, checkpoint.manifest().step, checkpoint.manifest().step);
+  check_range(step_dir, "step", state.step, 0, most);
+  check_range(step_dir, "tokens", state.tokens, 0, most);
+  check_range(step_dir, "samples", state.samples, 0, most);
+  check_range(step_dir, "vocabulary", state.vocab, 0, std::numeric_limits<std::int32_t>::max());
+  check_range(step_dir, "MoE layers", h.layers, 0, 1 << 16);
+  check_range(step_dir, "experts", h.experts, 0, 1 << 20);
   h.steps = read_all<std::int64_t>(file, "/experts/steps", file.open_dataset("/experts/steps").shape());
   const Shape counts{h.windows(), h.layers, h.experts};
   h.routed = read_all<std::int64_t>(file, "/experts/routed", counts);
   h.dropped = read_all<std::int64_t>(file, "/experts/dropped", counts);
   h.probability = read_all<float>(file, "/experts/probability", counts);
   h.layer_ids = read_all<std::int64_t>(file, "/experts/layers", {h.layers});
+  for (Index window = 0; window < h.windows(); ++window)
+    check_range(step_dir, "a window up to step", h.steps[window], window > 0 ? h.steps[window - 1] + 1 : 0, most);
+  for (Index n : h.routed) check_range(step_dir, "assignments", n, 0, most);
+  for (Index n : h.dropped) check_range(step_dir, "dropped assignments", n, 0, most);
+  for (Index layer : h.layer_ids) check_range(step_dir, "a MoE layer", layer, 0, most);
   if (file.has("/router/bias")) state.router_bias = read_all<float>(file, "/router/bias", {h.layers, h.experts});
+  if (!all_finite(state.router_bias))
+    bad_input("/router/bias of {} is not finite: use another checkpoint", step_dir.string());
   return state;
 }
 
-void load_checkpoint(const fs::path& step_dir, ParamStore& store) {
-  const Hdf5File file = open_index(step_dir);
-  compare_specs(file, step_dir, store.specs());
+void check_parameters(const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
+  compare_specs(CheckpointReader(step_dir), step_dir, specs);
+}
+
+void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
+  CheckpointReader checkpoint(step_dir);
+  compare_specs(checkpoint, step_dir, store.specs());
   std::vector<float> host;
   // Reads run `local` of the placement's box, and hands it on in pieces.
-  const auto load = [&](const Hdf5Dataset& dataset, const std::string& name, const Placement& placement, Range local,
-                        const auto& put) {
+  const auto load = [&](const Hdf5Dataset& dataset, const Placement& placement, Range local, const auto& put) {
     for (Index begin = local.begin; begin < local.end; begin += piece_elements) {
       const Range piece{begin, std::min(local.end, begin + piece_elements)};
       host.resize(static_cast<std::size_t>(piece.size()));
       float* out = host.data();
       for (const Box& box : global_boxes(placement, piece)) {
-        dataset.read(box, out);
+        checkpoint.read(dataset, box, out);
         out += box.elements();
       }
-      if (std::any_of(host.begin(), host.end(), [](float x) { return std::isnan(x); }))
-        holds_nan(step_dir, name, dataset);
+      if (!all_finite(host))
+        bad_input("{} of {} holds values that are not finite: the training had diverged: use an older checkpoint",
+                  dataset.name(), step_dir.string());
       put(piece);
     }
   };
@@ -135,14 +144,15 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store) {
     const std::vector<OwnedRun> owned = owned_runs(group);
     for (const TensorKind& kind : tensor_kinds) {
       const View buffer = kind.buffer ? (store.buffers(static_cast<GradGroup>(g)).*kind.buffer).view() : View{};
-      if (kind.buffer && !buffer) continue;  // a store that does not train has no optimizer state
+      if (kind.buffer && (!buffer || what == Load::weights))
+        continue;  // nothing is trained, or the weights alone are asked for
       for (const OwnedRun& run : kind.buffer ? owned : whole_boxes) {
         const std::string name = kind.prefix + run.placement->spec->name;
-        const Hdf5Dataset dataset = file.open_dataset(name);
+        const Hdf5Dataset dataset = checkpoint.index().open_dataset(name);
         if (dataset.shape() != run.placement->spec->shape || dataset.dtype() != DType::f32)
           bad_input("{} of {} is {} of {}, expected {} of f32", name, step_dir.string(), dataset.shape().str(),
                     info(dataset.dtype()).name, run.placement->spec->shape.str());
-        load(dataset, name, *run.placement, run.local, [&](Range piece) {
+        load(dataset, *run.placement, run.local, [&](Range piece) {
           if (!kind.buffer) return store.set_values(*run.placement, piece.begin, host);
           const Index at = run.flat.begin - group.owned().begin + piece.begin - run.local.begin;
           store.backend().to_device(host.data(), buffer.rows(at, piece.size()));

@@ -13,16 +13,76 @@ namespace sy {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+bool overlap(const Box& a, const Box& b) {
+  for (int d = 0; d < a.size.size(); ++d)
+    if (a.begin[d] + a.size[d] <= b.begin[d] || b.begin[d] + b.size[d] <= a.begin[d]) return false;
+  return true;
+}
+
+// Calls f(run) for pieces of [0, n).
+template <class F>
+void for_pieces(Index n, F f) {
+  for (Index begin = 0; begin < n; begin += piece_elements) f(Range{begin, std::min(n, begin + piece_elements)});
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(const fs::path& step_dir) : dir_(step_dir), manifest_(read_manifest(step_dir)) {
+  const auto problems = file_problems(step_dir, manifest_, CheckFiles::sizes);
+  if (!problems.empty()) bad_input("{}: use another checkpoint", fmt::join(problems, "; "));
+  index_ = Hdf5File::open(step_dir / index_name);
+}
+
+const Hdf5File& CheckpointReader::shard(const std::string& file) {
+  constexpr std::size_t most_open = 4;
+  const auto known = [&](const auto& entry) { return entry.first == file; };
+  const auto open = std::find_if(shards_.begin(), shards_.end(), known);
+  if (open != shards_.end()) {
+    shards_.splice(shards_.begin(), shards_, open);
+    return shards_.front().second;
+  }
+  const auto listed = [&](const Manifest::File& entry) { return entry.name == file; };
+  if (std::none_of(manifest_.files.begin(), manifest_.files.end(), listed))
+    bad_input("{} needs {}, which is not in its manifest: use another checkpoint", dir_.string(), file);
+  if (shards_.size() == most_open) shards_.pop_back();
+  shards_.emplace_front(file, Hdf5File::open(dir_ / file));
+  return shards_.front().second;
+}
+
+void CheckpointReader::read(const Hdf5Dataset& tensor, const Box& box, void* data) {
+  if (!tensor.is_virtual()) return tensor.read(box, data);
+  Index found = 0;
+  for (const Hdf5Part& part : tensor.parts()) {
+    if (!overlap(part.box, box)) continue;
+    const Hdf5Dataset source = shard(part.file).open_dataset(tensor.name());
+    if (source.dtype() != tensor.dtype())
+      bad_input("{} of {} in {} has another type than the whole", tensor.name(), dir_.string(), part.file);
+    found += source.read_part(part, box, data);
+  }
+  if (found != box.elements())
+    bad_input("{} of {} is not covered by its shards: use another checkpoint", tensor.name(), dir_.string());
+}
+
+void CheckpointReader::read(const Hdf5Dataset& tensor, Range run, void* data) {
+  auto* out = static_cast<std::byte*>(data);
+  for (const Box& box : boxes_of_run(tensor.shape(), run)) {
+    read(tensor, box, out);
+    out += box.elements() * size_of(tensor.dtype());
+  }
+}
+
 struct CheckpointTensors::Impl {
-  Hdf5File file;
+  CheckpointReader reader;
   std::vector<TensorInfo> list;
   std::map<std::string, std::size_t> by_name;
 };
 
 CheckpointTensors::CheckpointTensors(const fs::path& step_dir) {
-  impl_ = std::make_unique<Impl>(open_index(step_dir));
-  for (const std::string& name : impl_->file.datasets()) {
-    const Hdf5Dataset dataset = impl_->file.open_dataset(name);
+  impl_ = std::make_unique<Impl>(CheckpointReader(step_dir));
+  for (const std::string& name : impl_->reader.index().datasets()) {
+    const Hdf5Dataset dataset = impl_->reader.index().open_dataset(name);
     impl_->by_name[name] = impl_->list.size();
     impl_->list.push_back({name, dataset.dtype(), dataset.shape()});
   }
@@ -40,15 +100,15 @@ const TensorInfo* CheckpointTensors::find(const std::string& name) const {
 }
 
 void CheckpointTensors::read(const std::string& name, Range run, void* data) const {
-  impl_->file.open_dataset(name).read(run, data);
+  impl_->reader.read(impl_->reader.index().open_dataset(name), run, data);
 }
 
 std::vector<double> CheckpointTensors::values(const std::string& name, Range run) const {
-  const Hdf5Dataset dataset = impl_->file.open_dataset(name);
+  const Hdf5Dataset dataset = impl_->reader.index().open_dataset(name);
   std::vector<double> values(static_cast<std::size_t>(run.size()));
   const auto convert = [&](auto zero) {
     std::vector<decltype(zero)> own(values.size());
-    dataset.read(run, own.data());
+    impl_->reader.read(dataset, run, own.data());
     std::copy(own.begin(), own.end(), values.begin());
   };
   switch (dataset.dtype()) {
@@ -71,12 +131,6 @@ std::vector<double> CheckpointTensors::values(const std::string& name, Range run
 }
 
 namespace {
-
-// Calls f(run) for pieces of [0, n).
-template <class F>
-void for_pieces(Index n, F f) {
-  for (Index begin = 0; begin < n; begin += piece_elements) f(Range{begin, std::min(n, begin + piece_elements)});
-}
 
 TensorDifference compare(const CheckpointTensors& a, const CheckpointTensors& b, const std::string& name) {
   TensorDifference d{name, std::numeric_limits<double>::quiet_NaN(), false, ""};
@@ -111,6 +165,18 @@ TensorDifference compare(const CheckpointTensors& a, const CheckpointTensors& b,
 }
 
 }  // namespace
+
+std::string first_not_finite(const CheckpointTensors& tensors) {
+  for (const TensorInfo& tensor : tensors.list()) {
+    bool finite = true;
+    for_pieces(tensor.name.starts_with("/experts/") ? 0 : tensor.shape.elements(), [&](Range run) {
+      if (!finite) return;
+      for (double x : tensors.values(tensor.name, run)) finite &= std::isfinite(x);
+    });
+    if (!finite) return tensor.name;
+  }
+  return {};
+}
 
 TensorStatistics statistics(const CheckpointTensors& tensors, const std::string& name) {
   TensorStatistics s;

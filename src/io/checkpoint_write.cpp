@@ -68,7 +68,9 @@ void write_experts(Hdf5File& file, const ExpertHistory& h) {
 
 void write_state(Hdf5File& file, const TrainState& state) {
   file.make_group("/state");
-  file.set("/state", "meaning", "where training stands: step optimizer steps, on tokens tokens of samples samples");
+  file.set("/state", "meaning",
+           "where training stands: step optimizer steps, on tokens tokens of samples samples; finite = 1: no value is "
+           "NaN or infinite");
   file.set("/state", "format", checkpoint_format);
   file.set("/state", "step", state.step);
   file.set("/state", "tokens", state.tokens);
@@ -79,6 +81,7 @@ void write_state(Hdf5File& file, const TrainState& state) {
   file.set("/state", "dataset", state.dataset);
   if (!state.dataset_digest.empty()) file.set("/state", "dataset_digest", state.dataset_digest);
   file.set("/state", "layout", state.layout);
+  file.set("/state", finite_mark, std::int64_t{1});
   write_experts(file, state.experts);
   if (state.router_bias.empty()) return;
   const Shape shape{state.experts.layers, state.experts.experts};
@@ -88,6 +91,36 @@ void write_state(Hdf5File& file, const TrainState& state) {
   file.set("/router/bias", "unit", "score");
   file.set("/router/bias", "meaning", "added to the scores for the selection of experts alone");
 }
+
+// How to read the parameters whose names end so: what shapes alone do not tell.
+struct TensorFacts {
+  std::string_view suffix;
+  const char *dimensions, *meaning;
+};
+constexpr const char* rotation =
+    "where positions are rotated (model.position = rope), the first model.rope_fraction of each head is, by halves: "
+    "row i of "
+    "the rotated ones with row i + half of them";
+constexpr const char* gating = "where there are two halves, the FFN is gated: [gate, linear], act(gate x) * (linear x)";
+constexpr TensorFacts tensor_facts[] = {
+    {".q.weight", "head, out, in", rotation},
+    {".k.weight", "kv head, out, in", rotation},
+    {".v.weight", "kv head, out, in", ""},
+    {".q.bias", "head, out", rotation},
+    {".k.bias", "kv head, out", rotation},
+    {".v.bias", "kv head, out", ""},
+    {".attention.out.weight", "out, head, in", ""},
+    {".router.weight", "expert, in", ""},
+    {".experts.up.weight", "expert, half, out, in", gating},
+    {".experts.down.weight", "expert, out, in", ""},
+    {".mlp.up.weight", "half, out, in", gating},
+    {".mlp.up.bias", "half, out", gating},
+    {".mlp.down.weight", "out, in", ""},
+    {".shared.up.weight", "half, out, in", gating},
+    {".shared.down.weight", "out, in", ""},
+    {"embedding.weight", "token, out", ""},
+    {"output.weight", "token, in", ""},
+};
 
 // What rank 0 needs to know of a shard.
 struct ShardFile {
@@ -133,11 +166,11 @@ std::vector<Box> global_boxes(const Placement& placement, Range local) {
   return boxes;
 }
 
-void write_shard(const fs::path& path, const TrainState& state, const ParamStore& store, int rank) {
-  Hdf5File file = Hdf5File::create(path);
-  file.set("/", "step", state.step);
-  file.set("/", "rank", static_cast<std::int64_t>(rank));
-  file.set("/", "layout", store.mesh_layout().str());
+namespace {
+
+// Goes through what a rank writes: begin(name, elements) for every run of a tensor, then piece(first, values) of it.
+template <class Begin, class Piece>
+void for_shard(const ParamStore& store, int rank, Begin begin, Piece piece) {
   store.backend().synchronize();
   const Layout& layout = store.mesh_layout();
   const std::vector<OwnedRun> runs = shard_runs(store.layout(), layout, coord_of(layout, rank));
@@ -146,7 +179,7 @@ void write_shard(const fs::path& path, const TrainState& state, const ParamStore
     for (const OwnedRun& run : runs) {
       const GradGroup group = run.placement->spec->group();
       const Index first = run.flat.begin - store.layout().groups[static_cast<int>(group)].owned().begin;
-      Hdf5Dataset dataset = file.create(kind.prefix + run.placement->spec->name, {run.flat.size()}, DType::f32);
+      begin(kind.prefix + run.placement->spec->name, run.flat.size());
       for (Index done = 0; done < run.flat.size(); done += piece_elements) {
         const Index count = std::min(piece_elements, run.flat.size() - done);
         host.resize(static_cast<std::size_t>(count));
@@ -154,15 +187,45 @@ void write_shard(const fs::path& path, const TrainState& state, const ParamStore
           store.backend().to_host((store.buffers(group).*kind.buffer).view().rows(first + done, count), host.data());
         else
           store.get_values(*run.placement, run.local.begin + done, host);
-        dataset.write({{done}, {count}}, host.data());
+        piece(done, host);
       }
     }
+}
+
+}  // namespace
+
+void write_shard(const fs::path& path, const TrainState& state, const ParamStore& store, int rank) {
+  Hdf5File file = Hdf5File::create(path);
+  file.set("/", "step", state.step);
+  file.set("/", "rank", static_cast<std::int64_t>(rank));
+  file.set("/", "layout", store.mesh_layout().str());
+  Hdf5Dataset dataset;
+  for_shard(
+      store, rank,
+      [&](const std::string& name, Index elements) {
+        dataset = {};
+        dataset = file.create(name, {elements}, DType::f32);
+      },
+      [&](Index first, const std::vector<float>& values) {
+        dataset.write({{first}, {static_cast<Index>(values.size())}}, values.data());
+      });
+  dataset = {};
   file.close();
+}
+
+std::string first_not_finite(const ParamStore& store, int rank) {
+  std::string name, found;
+  for_shard(
+      store, rank, [&](const std::string& run, Index) { name = run; },
+      [&](Index, const std::vector<float>& values) {
+        if (found.empty() && !all_finite(values)) found = name;
+      });
+  return found;
 }
 
 void write_index(const fs::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
                  const Layout& layout) {
-  std::vector<std::vector<Hdf5File::Mapping>> parts(specs.size());
+  std::vector<std::vector<Hdf5Part>> parts(specs.size());
   for (int rank = 0; rank < layout.ranks; ++rank) {
     const Coord coord = coord_of(layout, rank);
     const FlatLayout flat = flat_layout(specs, layout, coord);
@@ -185,6 +248,11 @@ void write_index(const fs::path& path, const TrainState& state, const std::vecto
     file.make_group(group);
     file.set(group, "meaning", kind.meaning);
   }
+  for (const ParamSpec& spec : specs)
+    for (const TensorFacts& facts : tensor_facts)
+      if (spec.name.ends_with(facts.suffix))
+        for (const auto& [key, text] : {std::pair{"dimensions", facts.dimensions}, {"meaning", facts.meaning}})
+          if (*text) file.set(tensor_kinds[0].prefix + spec.name, key, text);
   file.close();
 }
 
@@ -211,6 +279,16 @@ std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, c
   const fs::path checkpoints = checkpoints_of(run_dir), final_dir = checkpoints / step_name(state.step);
   const fs::path dir = final_dir.string() + ".tmp";
   bool committed = false;
+  agree(world, [&] {
+    std::string name = first_not_finite(store, world.rank());
+    if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";
+    if (!name.empty())
+      fail(
+          "{} holds values that are not finite at step {}: the training has diverged, and nothing was saved: go on "
+          "from an "
+          "older checkpoint (--run.resume=true) with a lower train.lr",
+          name, state.step);
+  });
   try {
     agree(world, [&] {
       if (!lead) return;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -77,11 +78,19 @@ void read_pieces(const fs::path& path, const std::function<void(std::string_view
 }
 
 void write_file(const fs::path& path, std::string_view content) {
-  const fs::path fresh = path.string() + ".tmp";
+  fs::path fresh = path.string() + ".tmp";
+  write_point("write", fresh);
+  // What has that name already is not ours, or another process is writing it: neither is followed nor touched.
+  constexpr int most_names = 100;
+  std::optional<Descriptor> made;
+  for (int n = 1; n <= most_names && (!made || made->get() < 0); ++n) {
+    fresh = fmt::format("{}.tmp{}", path.string(), n > 1 ? std::to_string(n) : "");
+    made.emplace(fresh, O_WRONLY | O_CREAT | O_EXCL);
+    if (made->get() < 0 && errno != EEXIST) break;
+  }
+  Descriptor& file = *made;
+  if (file.get() < 0) fail("cannot create {}: {}", fresh.string(), std::strerror(errno));
   try {
-    write_point("write", fresh);
-    Descriptor file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
-    if (file.get() < 0) fail("cannot create {}: {}", fresh.string(), std::strerror(errno));
     while (!content.empty()) {
       const ssize_t n = ::write(file.get(), content.data(), content.size());
       if (n < 0 && errno == EINTR) continue;

@@ -1,18 +1,17 @@
 #include "src/io/hdf5.h"
 
-#include <hdf5.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
 #include "src/io/files.h"
+#include "src/io/hdf5_calls.h"
 
 namespace sy {
 
 static_assert(std::is_same_v<hid_t, std::int64_t> && std::is_same_v<herr_t, int>);
 
+namespace h5 {
 namespace {
 
 // The library's own clean-up at exit crashes on a file whose close failed, as on a full disk, and the exit code would be
@@ -37,28 +36,25 @@ std::string innermost_error() {
   return text.empty() ? "HDF5 gives no reason" : text;
 }
 
-[[noreturn]] void hdf5_error(const Hdf5Where& where, std::string_view action, const std::string& object) {
+Dims dims_of(const Shape& shape) {
+  Dims dims{};
+  std::copy(shape.begin(), shape.end(), dims.begin());
+  return dims;
+}
+
+}  // namespace
+
+void throw_error(const Hdf5Where& where, std::string_view action, const std::string& object) {
   const std::string text = fmt::format("cannot {} {}{}{}: {}", action, object, object.empty() ? "" : " of ",
                                        where.file.string(), innermost_error());
   if (where.writing) throw Failure(text);
   throw InputError(text);
 }
 
-// Returns `result`, the code of a call that failed if negative.
-template <class Result>
-Result check(Result result, const Hdf5Where& where, std::string_view action, const std::string& object = "") {
-  if (result < 0) hdf5_error(where, action, object);
-  return result;
-}
-
 Hdf5Id property_list(hid_t kind) {
   return {H5Pcreate(kind), H5Pclose};
 }
 
-struct Types {
-  DType dtype;
-  hid_t file, memory;
-};
 std::array<Types, 4> type_table() {
   return {{{DType::f32, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT},
            {DType::f64, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE},
@@ -72,19 +68,11 @@ Types types_of(DType dtype) {
   std::abort();
 }
 
-using Dims = std::array<hsize_t, max_dims>;
-Dims dims_of(const Shape& shape) {
-  Dims dims{};
-  std::copy(shape.begin(), shape.end(), dims.begin());
-  return dims;
-}
-
 Hdf5Id make_space(const Shape& shape) {
   const Dims dims = dims_of(shape);
   return {shape.size() ? H5Screate_simple(shape.size(), dims.data(), nullptr) : H5Screate(H5S_SCALAR), H5Sclose};
 }
 
-// The elements of a space of `shape` that lie in `box`.
 Hdf5Id make_space(const Shape& shape, const Box& box, const Hdf5Where& where) {
   SY_ASSERT(box.begin.size() == shape.size() && box.size.size() == shape.size(), "{} in {}", box.size.str(),
             shape.str());
@@ -111,18 +99,23 @@ Hdf5Id file_access() {
   return access;
 }
 
-Hdf5Id dataset_creation() {
-  Hdf5Id creation = property_list(H5P_DATASET_CREATE);
-  H5Pset_obj_track_times(creation.get(), false);
-  return creation;
-}
-
-// The groups on the way to `name`: "/a/b/c" -> "/a", "/a/b".
 std::vector<std::string> parents(const std::string& name) {
   std::vector<std::string> result;
   for (std::size_t at = name.find('/', 1); at != std::string::npos; at = name.find('/', at + 1))
     result.push_back(name.substr(0, at));
   return result;
+}
+
+}  // namespace h5
+
+using namespace h5;
+
+namespace {
+
+Hdf5Id dataset_creation() {
+  Hdf5Id creation = property_list(H5P_DATASET_CREATE);
+  H5Pset_obj_track_times(creation.get(), false);
+  return creation;
 }
 
 }  // namespace
@@ -146,36 +139,6 @@ void Hdf5Dataset::write(const Box& box, const void* data) {
         name_);
 }
 
-void Hdf5Dataset::read(const Box& box, void* data) const {
-  if (box.elements() == 0) return;
-  const Hdf5Id space = make_space(shape_, box, where_), memory = make_space(box.size);
-  check(H5Dread(id_.get(), types_of(dtype_).memory, memory.get(), space.get(), H5P_DEFAULT, data), where_, "read",
-        name_);
-}
-
-void Hdf5Dataset::read(Range run, void* data) const {
-  auto* out = static_cast<std::byte*>(data);
-  for (const Box& box : boxes_of_run(shape_, run)) {
-    read(box, out);
-    out += box.elements() * size_of(dtype_);
-  }
-}
-
-std::vector<std::string> Hdf5Dataset::sources() const {
-  const Hdf5Id creation(check(H5Dget_create_plist(id_.get()), where_, "read", name_), H5Pclose);
-  if (H5Pget_layout(creation.get()) != H5D_VIRTUAL) return {};
-  std::size_t count = 0;
-  check(H5Pget_virtual_count(creation.get(), &count), where_, "read", name_);
-  std::vector<std::string> files;
-  for (std::size_t i = 0; i < count; ++i) {
-    const ssize_t length = check(H5Pget_virtual_filename(creation.get(), i, nullptr, 0), where_, "read", name_);
-    std::string file(static_cast<std::size_t>(length), '\0');
-    check(H5Pget_virtual_filename(creation.get(), i, file.data(), file.size() + 1), where_, "read", name_);
-    if (std::find(files.begin(), files.end(), file) == files.end()) files.push_back(file);
-  }
-  return files;
-}
-
 Hdf5File Hdf5File::create(const std::filesystem::path& path) {
   Hdf5File file;
   file.where_ = {path, true};
@@ -185,15 +148,6 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path) {
   H5Pset_obj_track_times(creation.get(), false);
   file.id_ = {H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), H5Fclose};
   check(file.id_.get(), file.where_, "create");
-  return file;
-}
-
-Hdf5File Hdf5File::open(const std::filesystem::path& path) {
-  Hdf5File file;
-  file.where_ = {path, false};
-  const Hdf5Id access = file_access();
-  file.id_ = {H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose};
-  check(file.id_.get(), file.where_, "read");
   return file;
 }
 
@@ -240,13 +194,13 @@ void Hdf5File::write(const std::string& name, const Shape& shape, DType dtype, c
   create(name, shape, dtype).write(whole(shape), data);
 }
 
-void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const std::vector<Mapping>& parts) {
+void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const std::vector<Hdf5Part>& parts) {
   if (const auto groups = parents(name); !groups.empty()) make_group(groups.back());
   write_point("create " + name, where_.file);
   const Hdf5Id creation = dataset_creation(), space = make_space(shape);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   check(H5Pset_fill_value(creation.get(), H5T_NATIVE_FLOAT, &nan), where_, "create", name);
-  for (const Mapping& part : parts) {
+  for (const Hdf5Part& part : parts) {
     const Hdf5Id target = make_space(shape, part.box, where_);
     const Hdf5Id source = make_space({part.source_size}, {{part.run.begin}, {part.run.size()}}, where_);
     check(H5Pset_virtual(creation.get(), target.get(), part.file.c_str(), name.c_str(), source.get()), where_, "create",
@@ -256,64 +210,6 @@ void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const
       check(H5Dcreate2(id_.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
             where_, "create", name),
       H5Dclose);
-}
-
-bool Hdf5File::has(const std::string& name) const {
-  if (name == "/") return true;
-  for (const std::string& group : parents(name))
-    if (check(H5Lexists(id_.get(), group.c_str(), H5P_DEFAULT), where_, "look up", group) == 0) return false;
-  return check(H5Lexists(id_.get(), name.c_str(), H5P_DEFAULT), where_, "look up", name) > 0;
-}
-
-bool Hdf5File::has(const std::string& object, const std::string& attribute) const {
-  if (!has(object)) return false;
-  return check(H5Aexists_by_name(id_.get(), object.c_str(), attribute.c_str(), H5P_DEFAULT), where_,
-               "look up attribute " + attribute, object) > 0;
-}
-
-Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
-  if (!has(name)) bad_input("{} holds no {}", where_.file.string(), name);
-  Hdf5Dataset dataset;
-  dataset.where_ = where_;
-  dataset.name_ = name;
-  dataset.id_ = {check(H5Dopen2(id_.get(), name.c_str(), H5P_DEFAULT), where_, "read", name), H5Dclose};
-  const Hdf5Id type(check(H5Dget_type(dataset.id_.get()), where_, "read", name), H5Tclose);
-  const Hdf5Id space(check(H5Dget_space(dataset.id_.get()), where_, "read", name), H5Sclose);
-  const auto table = type_table();
-  const auto row =
-      std::find_if(table.begin(), table.end(), [&](const Types& t) { return H5Tequal(type.get(), t.file) > 0; });
-  if (row == table.end()) bad_input("{} of {} has a type that is unknown here", name, where_.file.string());
-  dataset.dtype_ = row->dtype;
-  const int rank = check(H5Sget_simple_extent_ndims(space.get()), where_, "read", name);
-  if (rank > max_dims) bad_input("{} of {} has {} dimensions", name, where_.file.string(), rank);
-  Dims dims{};
-  check(H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr), where_, "read", name);
-  for (int i = 0; i < rank; ++i) dataset.shape_.push_back(static_cast<Index>(dims[static_cast<std::size_t>(i)]));
-  return dataset;
-}
-
-std::vector<std::string> Hdf5File::datasets(const std::string& group) const {
-  const Hdf5Id id(check(H5Gopen2(id_.get(), group.c_str(), H5P_DEFAULT), where_, "read", group), H5Gclose);
-  H5G_info_t info;
-  check(H5Gget_info(id.get(), &info), where_, "read", group);
-  const std::string prefix = group == "/" ? group : group + "/";
-  std::vector<std::string> names;
-  for (hsize_t i = 0; i < info.nlinks; ++i) {
-    const auto link_name = [&](char* out, std::size_t size) {
-      return check(H5Lget_name_by_idx(id.get(), ".", H5_INDEX_CRT_ORDER, H5_ITER_INC, i, out, size, H5P_DEFAULT),
-                   where_, "read", group);
-    };
-    std::string name(static_cast<std::size_t>(link_name(nullptr, 0)), '\0');
-    link_name(name.data(), name.size() + 1);
-    name = prefix + name;
-    const Hdf5Id object(check(H5Oopen(id_.get(), name.c_str(), H5P_DEFAULT), where_, "read", name), H5Oclose);
-    if (H5Iget_type(object.get()) == H5I_DATASET) {
-      names.push_back(name);
-    } else if (H5Iget_type(object.get()) == H5I_GROUP) {
-      for (std::string& below : datasets(name)) names.push_back(std::move(below));
-    }
-  }
-  return names;
 }
 
 void Hdf5File::set(const std::string& object, const std::string& attribute, const std::string& value) {
@@ -347,39 +243,6 @@ void Hdf5File::set(const std::string& object, const std::string& attribute, std:
 }
 void Hdf5File::set(const std::string& object, const std::string& attribute, std::uint64_t value) {
   set_number(object, attribute, value);
-}
-
-Hdf5Id Hdf5File::open_attribute(const std::string& object, const std::string& attribute) const {
-  if (!has(object)) bad_input("{} holds no {}", where_.file.string(), object);
-  return {check(H5Aopen_by_name(id_.get(), object.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT), where_,
-                "read attribute " + attribute, object),
-          H5Aclose};
-}
-
-std::string Hdf5File::get_string(const std::string& object, const std::string& attribute) const {
-  const Hdf5Id id = open_attribute(object, attribute);
-  const Hdf5Id type(check(H5Aget_type(id.get()), where_, "read attribute " + attribute, object), H5Tclose);
-  if (H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0)
-    bad_input("attribute {} of {} of {} is no text", attribute, object, where_.file.string());
-  std::string value(H5Tget_size(type.get()), '\0');
-  check(H5Aread(id.get(), type.get(), value.data()), where_, "read attribute " + attribute, object);
-  value.resize(value.find_last_not_of('\0') + 1);
-  return value;
-}
-
-template <class Int>
-Int Hdf5File::get_number(const std::string& object, const std::string& attribute) const {
-  const Hdf5Id id = open_attribute(object, attribute);
-  Int value = 0;
-  check(H5Aread(id.get(), std::is_signed_v<Int> ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64, &value), where_,
-        "read attribute " + attribute, object);
-  return value;
-}
-std::int64_t Hdf5File::get_int(const std::string& object, const std::string& attribute) const {
-  return get_number<std::int64_t>(object, attribute);
-}
-std::uint64_t Hdf5File::get_unsigned(const std::string& object, const std::string& attribute) const {
-  return get_number<std::uint64_t>(object, attribute);
 }
 
 std::string hdf5_version() {

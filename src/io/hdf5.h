@@ -2,6 +2,10 @@
 // and object, Failure while writing and InputError while reading. The library is not thread-safe: one thread
 // at a time.
 //
+// A file that is opened for reading may be forged. Nothing outside of it is followed: links are hard ones, datasets lie in the
+// file as one piece (a virtual one names its parts, which the caller reads from where it sees fit), and attributes are one
+// element of the class that is asked for. What is allocated is no more than what the file holds.
+//
 // Names are paths from the root ("/params/embedding.weight"); missing groups on the way are made. Links keep
 // the order in which they were made. No times are stored, so equal content gives equal files.
 #pragma once
@@ -36,6 +40,15 @@ class Hdf5Id {
   int (*close_)(std::int64_t) = nullptr;
 };
 
+// A part of a virtual dataset: `box` of it are elements [run.begin, run.end) of the 1-D dataset of the same name in `file`
+// (relative to the virtual one's folder). `source_size`: all elements of that one; a file that is read does not tell it (0).
+struct Hdf5Part {
+  std::string file;
+  Index source_size;
+  Range run;
+  Box box;
+};
+
 // Where an error happened, for messages, and which kind it is.
 struct Hdf5Where {
   std::filesystem::path file;
@@ -44,15 +57,19 @@ struct Hdf5Where {
 
 class Hdf5Dataset {
  public:
+  const std::string& name() const { return name_; }
   const Shape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }  // f32, f64, i32, i64
-  // The box's elements in row-major order, as the dataset's own type.
+  // The box's elements in row-major order, as the dataset's own type. Not of a virtual dataset.
   void write(const Box& box, const void* data);
   void read(const Box& box, void* data) const;
   // Elements [run.begin, run.end) of the row-major order.
   void read(Range run, void* data) const;
-  // The files that a virtual dataset is made of, each once, in order; none for an ordinary dataset.
-  std::vector<std::string> sources() const;
+  bool is_virtual() const { return virtual_; }
+  const std::vector<Hdf5Part>& parts() const { return parts_; }  // of a virtual dataset
+  // This dataset is the source of `part`: reads the elements that lie in `box` too to their places in the memory of the
+  // whole box, and returns how many they are.
+  Index read_part(const Hdf5Part& part, const Box& box, void* data) const;
 
  private:
   friend class Hdf5File;
@@ -61,6 +78,8 @@ class Hdf5Dataset {
   Hdf5Id id_;
   Shape shape_;
   DType dtype_ = DType::f32;
+  bool virtual_ = false;
+  std::vector<Hdf5Part> parts_;
 };
 
 class Hdf5File {
@@ -75,17 +94,10 @@ class Hdf5File {
   // Creates a dataset and writes all of it.
   void write(const std::string& name, const Shape& shape, DType dtype, const void* data);
 
-  // A part of a virtual dataset: `box` of it are elements [run.begin, run.end) of the 1-D dataset of the same
-  // name in `file` (relative to this file's folder), which has `source_size` elements.
-  struct Mapping {
-    std::string file;
-    Index source_size;
-    Range run;
-    Box box;
-  };
   // f32; what no mapping covers, or whose file is missing, reads as NaN.
-  void create_virtual(const std::string& name, const Shape& shape, const std::vector<Mapping>& parts);
+  void create_virtual(const std::string& name, const Shape& shape, const std::vector<Hdf5Part>& parts);
 
+  // Throws where a link on the way leads elsewhere.
   bool has(const std::string& name) const;
   bool has(const std::string& object, const std::string& attribute) const;
   Hdf5Dataset open_dataset(const std::string& name) const;
@@ -105,7 +117,8 @@ class Hdf5File {
   void set_number(const std::string& object, const std::string& attribute, Int value);
   template <class Int>
   Int get_number(const std::string& object, const std::string& attribute) const;
-  Hdf5Id open_attribute(const std::string& object, const std::string& attribute) const;
+  // Throws unless it is one text or one whole number.
+  Hdf5Id open_attribute(const std::string& object, const std::string& attribute, bool text) const;
 
   Hdf5Where where_;
   Hdf5Id id_;

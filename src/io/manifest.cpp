@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "src/io/checkpoint.h"
 #include "src/io/digest.h"
 #include "src/io/files.h"
 
@@ -18,7 +17,14 @@ namespace {
 
 constexpr const char* format_name = "switchyard checkpoint";
 
-// The names in a folder; none where it cannot be read.
+// Whatever way it is given: "..", "." and a slash at the end name a folder too.
+fs::path full_path(const fs::path& folder) {
+  // The empty name makes sure of a slash at the end, whose parent is the folder itself.
+  return (fs::absolute(folder) / "").lexically_normal().parent_path();
+}
+
+}  // namespace
+
 std::set<std::string> names_in(const fs::path& folder) {
   std::set<std::string> names;
   std::error_code error;
@@ -26,8 +32,6 @@ std::set<std::string> names_in(const fs::path& folder) {
     names.insert(it->path().filename().string());
   return names;
 }
-
-}  // namespace
 
 std::string to_text(const Manifest& manifest) {
   nlohmann::ordered_json json;
@@ -49,6 +53,9 @@ Manifest read_manifest(const fs::path& step_dir) {
               step_dir.string());
   if (!fs::exists(path, error))
     bad_input("{} is missing: {} is no checkpoint, or not a whole one", path.string(), step_dir.string());
+  constexpr std::uintmax_t most_bytes = 1 << 28;  // a million files
+  if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > most_bytes)
+    bad_input("{} is no manifest: use another checkpoint", path.string());
   const std::string text = read_file(path);
   Manifest manifest;
   try {
@@ -64,18 +71,22 @@ Manifest read_manifest(const fs::path& step_dir) {
     bad_input("{} is damaged: use another checkpoint", path.string());
   }
   if (to_text(manifest) != text) bad_input("{} is damaged: use another checkpoint", path.string());
+  if (const auto named = step_of(full_path(step_dir).filename().string()); named && *named != manifest.step)
+    bad_input("{} holds step {}: rename it to {}, or remove it", step_dir.string(), manifest.step,
+              step_name(manifest.step));
   return manifest;
 }
 
 std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest& manifest, CheckFiles check) {
   std::vector<std::string> problems;
-  std::set<std::string> foreign = names_in(step_dir);
-  foreign.erase(manifest_name);
   for (const Manifest::File& file : manifest.files) {
     const fs::path path = step_dir / file.name;
     std::error_code error;
-    if (foreign.erase(file.name) == 0) {
+    // A name and no way: only what lies in the folder itself is part of a checkpoint.
+    if (file.name.find('/') != std::string::npos || !fs::exists(path, error)) {
       problems.push_back(path.string() + " is missing");
+    } else if (!fs::is_regular_file(path, error)) {
+      problems.push_back(path.string() + " is no regular file");
     } else if (const auto bytes = fs::file_size(path, error); error) {
       problems.push_back(fmt::format("{} cannot be read: {}", path.string(), error.message()));
     } else if (static_cast<Index>(bytes) != file.bytes) {
@@ -89,8 +100,6 @@ std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest&
       }
     }
   }
-  for (const std::string& name : foreign)
-    problems.push_back((step_dir / name).string() + " does not belong to this checkpoint");
   return problems;
 }
 
@@ -98,9 +107,7 @@ fs::path checkpoints_of(const fs::path& run_dir) {
   return run_dir / "checkpoints";
 }
 std::optional<fs::path> run_of(const fs::path& step_dir) {
-  // The empty name makes sure of a slash at the end, whose parent is the folder itself.
-  const fs::path folder = (fs::absolute(step_dir) / "").lexically_normal().parent_path();
-  const fs::path checkpoints = folder.parent_path();
+  const fs::path checkpoints = full_path(step_dir).parent_path();
   if (checkpoints != checkpoints_of(checkpoints.parent_path())) return {};
   return checkpoints.parent_path();
 }
@@ -126,43 +133,6 @@ std::vector<Index> steps_in(const fs::path& checkpoints) {
     if (const auto step = step_of(name)) steps.push_back(*step);
   std::sort(steps.rbegin(), steps.rend());
   return steps;
-}
-
-std::vector<std::string> verify_checkpoint(const fs::path& step_dir) {
-  try {
-    return file_problems(step_dir, read_manifest(step_dir), CheckFiles::digests);
-  } catch (const InputError& e) {
-    return {e.what()};
-  }
-}
-
-fs::path resolve_checkpoint(const fs::path& step_or_run, std::vector<std::string>* warnings) {
-  const auto none = [&](const std::string& why) {
-    bad_input("{}: give a run folder or a step folder within RUN/checkpoints", why);
-  };
-  std::error_code error;
-  if (!fs::is_directory(step_or_run, error)) none(step_or_run.string() + " is no folder");
-  const fs::path checkpoints = checkpoints_of(step_or_run);
-  // A run has its configuration before its first checkpoint.
-  const bool run = fs::is_directory(checkpoints, error) || fs::exists(step_or_run / "config.ini", error);
-  if (!run || fs::exists(step_or_run / manifest_name, error)) {
-    const auto problems = verify_checkpoint(step_or_run);
-    if (problems.empty()) return (step_or_run / "").parent_path();  // without a slash at the end
-    bad_input("{} is no whole checkpoint: {}", step_or_run.string(), fmt::join(problems, "; "));
-  }
-  std::string damaged;
-  for (Index step : steps_in(checkpoints)) {
-    const fs::path dir = checkpoints / step_name(step);
-    const auto problems = verify_checkpoint(dir);
-    if (problems.empty()) return dir;
-    const std::string warning =
-        fmt::format("checkpoint {} is passed over: {}", dir.string(), fmt::join(problems, "; "));
-    if (warnings) warnings->push_back(warning);
-    damaged += (damaged.empty() ? "" : "; ") + warning;
-  }
-  if (damaged.empty())
-    bad_input("{} holds no checkpoint yet: wait until the run has written its first", step_or_run.string());
-  bad_input("{} holds no whole checkpoint: {}", checkpoints.string(), damaged);
 }
 
 }  // namespace sy

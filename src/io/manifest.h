@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,14 +28,17 @@ struct Manifest {
 std::string to_text(const Manifest& manifest);
 
 // Throws InputError: no checkpoint folder, no manifest, a damaged one, a format that this program does not
-// know.
+// know, a folder that is named after another step.
 Manifest read_manifest(const std::filesystem::path& step_dir);
 
-// What the folder holds otherwise than its manifest says: missing, foreign and damaged files, each named.
+// What the folder holds otherwise than its manifest says: missing and damaged files, each named.
 // Without digests only sizes are compared: quick, and enough for a folder that has been verified before.
 enum class CheckFiles { sizes, digests };
 std::vector<std::string> file_problems(const std::filesystem::path& step_dir, const Manifest& manifest,
                                        CheckFiles check);
+
+// The names in a folder; none where it cannot be read.
+std::set<std::string> names_in(const std::filesystem::path& folder);
 
 // RUN/checkpoints, "step-00000200", and back.
 std::filesystem::path checkpoints_of(const std::filesystem::path& run_dir);

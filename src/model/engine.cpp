@@ -36,7 +36,9 @@ std::vector<float> Engine::router_bias() const {
 void Engine::set_router_bias(const std::vector<float>& bias) {
   const View device = router_bias_;
   if (!device) return;
-  SY_ASSERT(static_cast<Index>(bias.size()) == device.elements(), "{} biases for {}", bias.size(), device.elements());
+  if (static_cast<Index>(bias.size()) != device.elements())
+    bad_input("the checkpoint has {} selection biases for {} experts of all layers: use another checkpoint",
+              bias.size(), device.elements());
   backend_->to_device(bias.data(), device);
 }
 

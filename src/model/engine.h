@@ -26,7 +26,7 @@ class Engine {
   Arena& scratch() { return scratch_; }
   Index vocab() const { return vocab_; }
 
-  // [MoE layers, E], on the host; empty when moe.bias_rate = 0.
+  // [MoE layers, E], on the host; empty when moe.bias_rate = 0. Setting throws InputError where their number is another.
   std::vector<float> router_bias() const;
   void set_router_bias(const std::vector<float>& bias);
 

@@ -160,7 +160,6 @@ class Run {
 
   // Starts a new run folder, or continues one, and then returns true. Nothing of an older run is overwritten.
   bool prepare_folder() {
-    bool any = false;
     agree(world_, [&] { lock_folder(); });
     agree(world_, [&] {
       std::error_code ec;
@@ -169,25 +168,25 @@ class Run {
       if (has_run && !config_.run.resume)
         bad_input("{} already holds a run: continue it with --run.resume=true, or choose another run.dir",
                   dir_.string());
-      if (fs::is_directory(dir_ / "checkpoints", ec))
-        for (const auto& entry : fs::directory_iterator(dir_ / "checkpoints"))
-          any |= entry.path().extension() != ".tmp";
     });
-    any = world_.max(any) > 0;
+    std::vector<std::string> warnings;
     fs::path path;
-    if (any) {
-      std::vector<std::string> warnings;
-      path = resolve_checkpoint(world_, dir_, &warnings);
-      say(warnings);
-    }
+    if (config_.run.resume) path = resume_checkpoint(world_, dir_, config_.run.resume_step, &warnings);
+    const bool any = !path.empty();
+    fs::path init;
+    if (!any && !config_.run.init_from.empty()) init = resolve_checkpoint(world_, config_.run.init_from, &warnings);
+    say(warnings);
     agree(world_, [&] {
       if (any) check_same_model(path);
     });
     if (any)
       load(path);
+    else if (!init.empty())
+      start_from(init);
     else
       engine_.store().initialize(config_.train.seed);
     agree(world_, [&] {
+      if (lead() && config_.run.resume_step >= 0) say(set_newer_aside(dir_, trainer_.steps_done()));
       if (lead()) write_file(dir_ / "config.ini", to_ini(config_));
     });
     return any;
@@ -214,6 +213,19 @@ class Run {
                       "may be seen twice, others not",
                       config_.data.path, path.string(), there.dataset));
     say(fmt::format("resumed from {} (step {})", path.string(), trainer_.steps_done()));
+  }
+
+  // Another run's weights; everything else is new.
+  void start_from(const fs::path& path) {
+    agree(world_, [&] {
+      load_checkpoint(path, engine_.store(), Load::weights);
+      const TrainState there = read_state(path);
+      if (config_.moe.bias_rate > 0 && !there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
+      const auto other = differences(config_, parse_config(there.config, path.string()), {"model.", "moe."});
+      if (lead() && !other.empty())
+        warn(fmt::format("{} was trained with other settings: {}", path.string(), join(other)));
+    });
+    say(fmt::format("starts from the weights of {}", path.string()));
   }
 
   void check_same_model(const fs::path& checkpoint) const {

@@ -178,4 +178,30 @@ struct FaultScope {
   ~FaultScope() { write_fault = nullptr; }
 };
 
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline std::string joined(const std::vector<std::string>& lines) {
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+inline std::vector<fs::path> files_in(const fs::path& dir) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(dir)) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// One rank's training, saved by the real protocol.
+struct SingleRank {
+  std::unique_ptr<Backend> backend = make_cpu();
+  std::unique_ptr<Comm> world = make_comm_self();
+  ParamStore store{*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true};
+  SingleRank() { fill(store); }
+  std::vector<std::string> save(const fs::path& run, Index step, Index keep = 0) {
+    return save_checkpoint(*world, run, example_state(step), store, keep);
+  }
+};
+
 }  // namespace sy::test

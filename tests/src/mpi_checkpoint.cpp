@@ -1,6 +1,8 @@
 // Saving and loading by real ranks: every layout of the ranks at hand, and a fault on each rank.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "dist/runtime.h"
 #include "tests/mpi_world.h"
 #include "tests/src/checkpoint_fixture.h"
@@ -103,8 +105,29 @@ TEST(MpiCheckpoint, AFaultOnOneRankEndsTheSaveOnAll) {
     }
 }
 
+TEST(MpiCheckpoint, AValueThatIsNotFiniteOnOneRankIsSavedByNone) {
+  Rank rank({world().size(), 1, world().size(), 1});
+  for (const char* tensor :
+       {"/params/layers.0.moe.experts.down.weight", "/optimizer/v/layers.0.moe.experts.down.weight"}) {
+    const SharedFolder run;
+    fill(rank.store);
+    rank.save(run.path, 1);
+    for_each_element(rank.store, [&](const std::string& name, Index i, float* x) {
+      if (name == tensor && i == 6 * 29 * 7 - 1) *x = std::numeric_limits<float>::quiet_NaN();  // of the last expert
+    });
+    const std::string error = error_of([&] { rank.save(run.path, 2, 1); });
+    EXPECT_TRUE(error.starts_with(fmt::format("1: {} holds values that are not finite at step 2", tensor)))
+        << world().rank() << ": " << error;
+    EXPECT_EQ(resume_checkpoint(world(), run.path, -1, nullptr).filename(), step_name(1));
+    EXPECT_EQ(resume_checkpoint(world(), run.path, 1, nullptr).filename(), step_name(1));
+    EXPECT_TRUE(
+        error_of([&] { resume_checkpoint(world(), run.path, 2, nullptr); }).starts_with("2: run.resume_step = 2"));
+  }
+}
+
 TEST(MpiCheckpoint, AllRanksLearnThatThereIsNone) {
   const SharedFolder run;
+  EXPECT_EQ(resume_checkpoint(world(), run.path, -1, nullptr), "");
   EXPECT_NE(error_of([&] { resolve_checkpoint(world(), run.path, nullptr); }).find("2: "), std::string::npos);
 }
 

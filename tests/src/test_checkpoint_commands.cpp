@@ -88,6 +88,25 @@ TEST(InspectCommand, Verify) {
   EXPECT_TRUE(has(r, "shard-00001.h5 has 77 bytes")) << r.out;
 }
 
+// A configuration that asks for a terabyte is compared with the files before memory is taken.
+TEST(GenerateCommand, AModelThatTheFilesDoNotHold) {
+  const std::string ini =
+      "[model]\nlayers = 1\nd_model = 8192\nheads = 64\nd_ff = 8\n[moe]\nexperts = 1048576\nd_ff = 16\n";
+  for (bool index_too : {false, true}) {
+    const Folder run;
+    const fs::path dir = write_as(run.path(), {1, 1, 1, 1}, 200);
+    TrainState state = example_state(200);
+    state.config = ini;
+    const std::vector<ParamSpec> specs = index_too ? param_specs(parse_config(ini, "test"), state.vocab) : odd_specs();
+    fs::remove(dir / index_name);
+    write_index(dir / index_name, state, specs, Layout{});
+    seal(dir, 200);
+    const Result r = call(generate_command, {dir.string(), "--prompt", "x", "--backend", "cpu"});
+    EXPECT_EQ(r.code, 2);
+    EXPECT_TRUE(has(r, index_too ? "is smaller than its parameters" : "is of another model")) << r.out;
+  }
+}
+
 TEST(DiffCommand, ExitCodeAndList) {
   const Folder a, b;
   const fs::path first = write_as(a.path(), {4, 2, 2, 1}, 200), second = write_as(b.path(), {2, 1, 1, 1}, 200);

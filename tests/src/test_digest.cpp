@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "src/io/digest.h"
 #include "tests/src/checkpoint_fixture.h"
 
@@ -96,6 +98,30 @@ TEST(Files, WriteReplacesWholeOrNotAtAll) {
     EXPECT_FALSE(fs::exists(file.string() + ".tmp"));
   }
   EXPECT_NE(error_of([&] { write_file(folder.path() / "no" / "file", "x"); }).find("No such file"), std::string::npos);
+}
+
+TEST(Files, WritingTouchesNothingBeside) {
+  const Folder folder;
+  const fs::path file = folder.path() / "file", victim = folder.path() / "victim";
+  std::ofstream(victim) << "precious";
+  fs::create_symlink(victim, file.string() + ".tmp");
+  std::ofstream(file.string() + ".tmp2") << "another's";
+  write_file(file, "new");
+  EXPECT_EQ(read_file(file), "new");
+  EXPECT_FALSE(fs::is_symlink(file));
+  EXPECT_EQ(read_file(victim), "precious");
+  EXPECT_TRUE(fs::is_symlink(file.string() + ".tmp"));
+  EXPECT_EQ(read_file(file.string() + ".tmp2"), "another's");
+  EXPECT_FALSE(fs::exists(file.string() + ".tmp3"));
+  {
+    const FaultScope fault([&](std::string_view what, const fs::path&) {
+      if (what == "sync") fail("injected");
+    });
+    EXPECT_EQ(error_of([&] { write_file(file, "newer"); }), "1: injected");
+  }
+  EXPECT_EQ(read_file(file), "new");
+  EXPECT_EQ(read_file(file.string() + ".tmp2"), "another's");
+  EXPECT_FALSE(fs::exists(file.string() + ".tmp3"));
 }
 
 TEST(Files, FoldersChangePlaces) {

@@ -6,6 +6,7 @@
 
 #include "src/io/hdf5.h"
 #include "tests/src/checkpoint_fixture.h"
+#include "tests/src/raw_hdf5.h"
 
 namespace sy {
 namespace {
@@ -98,25 +99,33 @@ TEST(Hdf5, VirtualDatasetsShowTheirParts) {
   const fs::path moved = folder.path() / "elsewhere";
   fs::create_directory(moved);
   for (const char* name : {"one.h5", "two.h5", "index.h5"}) fs::rename(folder.path() / name, moved / name);
-  const auto read = [&](const std::string& name, Index n) {
-    std::vector<float> x(static_cast<std::size_t>(n));
-    const Hdf5File file = Hdf5File::open(moved / "index.h5");
-    file.open_dataset(name).read(Range{0, n}, x.data());
-    return x;
-  };
-  std::vector<float> x = read("/g/x", 12);
+  std::vector<float> x = raw_values(moved / "index.h5", "/g/x");
+  ASSERT_EQ(x.size(), 12u);
   for (int row = 0; row < 3; ++row) {
     EXPECT_EQ(x[row * 4 + 0], static_cast<float>(row * 2 + 1));
     EXPECT_EQ(x[row * 4 + 1], static_cast<float>(row * 2 + 2));
     EXPECT_TRUE(std::isnan(x[row * 4 + 2]));
     EXPECT_EQ(x[row * 4 + 3], static_cast<float>(10 * (row + 3)));
   }
-  for (float v : read("/g/nothing", 2)) EXPECT_TRUE(std::isnan(v));
-  EXPECT_EQ(Hdf5File::open(moved / "index.h5").open_dataset("/g/x").sources(),
-            (std::vector<std::string>{"one.h5", "two.h5"}));
+  for (float v : raw_values(moved / "index.h5", "/g/nothing")) EXPECT_TRUE(std::isnan(v));
+
+  // The same parts, for whoever reads them one by one.
+  const Hdf5Dataset dataset = Hdf5File::open(moved / "index.h5").open_dataset("/g/x");
+  ASSERT_EQ(dataset.parts().size(), 2u);
+  const Hdf5Part& two = dataset.parts()[1];
+  EXPECT_EQ(two.file, "two.h5");
+  EXPECT_EQ(two.run.begin, 2);
+  EXPECT_EQ(two.run.end, 5);
+  EXPECT_EQ(two.box.begin, (Shape{0, 3}));
+  EXPECT_EQ(two.box.size, (Shape{3, 1}));
+  x.assign(4, -1);  // rows 1 and 2, columns 2 and 3
+  const Hdf5File shard = Hdf5File::open(moved / "two.h5");
+  EXPECT_EQ(shard.open_dataset("/g/x").read_part(two, {{1, 2}, {2, 2}}, x.data()), 2);
+  EXPECT_EQ(x, (std::vector<float>{-1, 40, -1, 50}));
+  EXPECT_NE(error_of([&] { dataset.read(Range{0, 1}, x.data()); }).find("2: /g/x"), std::string::npos);
 
   fs::remove(moved / "two.h5");
-  x = read("/g/x", 12);
+  x = raw_values(moved / "index.h5", "/g/x");
   EXPECT_EQ(x[0], 1.0f);
   EXPECT_TRUE(std::isnan(x[3]));
 }

@@ -1,0 +1,151 @@
+// Which checkpoint is meant, and whether it is whole.
+#include <algorithm>
+
+#include "dist/runtime.h"
+#include "src/io/checkpoint.h"
+#include "src/io/checkpoint_parts.h"
+#include "src/io/files.h"
+#include "src/io/manifest.h"
+#include "src/text/words.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* abandoned = ".abandoned";
+
+// Of names in a folder that nothing here reads, one warning.
+void warn_of_strays(const fs::path& folder, const std::set<std::string>& strays, std::vector<std::string>* warnings) {
+  if (strays.empty() || !warnings) return;
+  warnings->push_back(fmt::format("{} holds what is not Switchyard's, and is ignored: {}", folder.string(),
+                                  join({strays.begin(), strays.end()}, ", ")));
+}
+
+// A checkpoint, one being written or deleted, or one set aside.
+bool is_ours(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  if (dot == std::string::npos) return step_of(name).has_value();
+  const std::string_view rest = std::string_view(name).substr(dot);
+  return step_of(name.substr(0, dot)) && (rest.starts_with(".tmp") || rest.starts_with(abandoned));
+}
+
+// What keeps a training from going on from it, beside damage.
+std::vector<std::string> not_finite(const fs::path& dir) {
+  try {
+    read_state(dir);
+    if (CheckpointReader(dir).index().has("/state", finite_mark)) return {};
+    const std::string name = first_not_finite(CheckpointTensors(dir));
+    if (name.empty()) return {};
+    return {fmt::format("{} holds values that are not finite: the training had diverged", name)};
+  } catch (const InputError& e) {
+    return {e.what()};
+  }
+}
+
+using Problems = std::vector<std::string>;
+
+Problems problems_of(const fs::path& dir, bool finite, std::vector<std::string>* warnings) {
+  Problems problems = verify_checkpoint(dir, warnings);
+  return problems.empty() && finite ? not_finite(dir) : problems;
+}
+
+// The newest of a run that has no problem.
+fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings) {
+  const fs::path checkpoints = checkpoints_of(run_dir);
+  std::set<std::string> strays = names_in(checkpoints);
+  std::erase_if(strays, is_ours);
+  warn_of_strays(checkpoints, strays, warnings);
+  std::vector<std::string> passed_over;
+  for (Index step : steps_in(checkpoints)) {
+    const fs::path dir = checkpoints / step_name(step);
+    const Problems problems = problems_of(dir, finite, warnings);
+    if (problems.empty()) return dir;
+    passed_over.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
+    if (warnings) warnings->push_back(passed_over.back());
+  }
+  if (passed_over.empty())
+    bad_input("{} holds no checkpoint yet: wait until the run has written its first", run_dir.string());
+  bad_input("{} holds no whole checkpoint: {}", checkpoints.string(), join(passed_over));
+}
+
+// What `find` returns on rank 0, or its error, on all ranks.
+template <class Find>
+fs::path on_all_ranks(Comm& world, Find find) {
+  std::string found;
+  agree(world, [&] {
+    if (world.rank() == 0) found = find().string();
+  });
+  found.resize(static_cast<std::size_t>(world.max(static_cast<Index>(found.size()))));
+  world.broadcast(view_of(reinterpret_cast<std::uint8_t*>(found.data()), {static_cast<Index>(found.size())}), 0);
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> verify_checkpoint(const fs::path& step_dir, std::vector<std::string>* warnings) {
+  try {
+    const Manifest manifest = read_manifest(step_dir);
+    std::set<std::string> strays = names_in(step_dir);
+    strays.erase(manifest_name);
+    for (const Manifest::File& file : manifest.files) strays.erase(file.name);
+    warn_of_strays(step_dir, strays, warnings);
+    return file_problems(step_dir, manifest, CheckFiles::digests);
+  } catch (const InputError& e) {
+    return {e.what()};
+  }
+}
+
+fs::path resolve_checkpoint(const fs::path& step_or_run, std::vector<std::string>* warnings) {
+  std::error_code error;
+  if (!fs::is_directory(step_or_run, error))
+    bad_input("{} is no folder: give a run folder or a step folder within RUN/checkpoints", step_or_run.string());
+  // A run has its configuration before its first checkpoint.
+  const bool run =
+      fs::is_directory(checkpoints_of(step_or_run), error) || fs::exists(step_or_run / "config.ini", error);
+  if (run && !fs::exists(step_or_run / manifest_name, error)) return newest(step_or_run, false, warnings);
+  const Problems problems = verify_checkpoint(step_or_run, warnings);
+  if (problems.empty()) return (step_or_run / "").parent_path();  // without a slash at the end
+  bad_input("{} is no whole checkpoint: {}", step_or_run.string(), join(problems));
+}
+
+fs::path resolve_checkpoint(Comm& world, const fs::path& step_or_run, std::vector<std::string>* warnings) {
+  return on_all_ranks(world, [&] { return resolve_checkpoint(step_or_run, warnings); });
+}
+
+fs::path resume_checkpoint(Comm& world, const fs::path& run_dir, Index step, std::vector<std::string>* warnings) {
+  return on_all_ranks(world, [&]() -> fs::path {
+    const fs::path checkpoints = checkpoints_of(run_dir);
+    const std::vector<Index> steps = steps_in(checkpoints);
+    if (step < 0) return steps.empty() ? fs::path() : newest(run_dir, true, warnings);
+    if (std::find(steps.begin(), steps.end(), step) == steps.end())
+      bad_input("run.resume_step = {}: {}", step,
+                steps.empty() ? fmt::format("{} holds no checkpoint: leave it out", run_dir.string())
+                              : fmt::format("{} holds the steps {}: choose one of them", checkpoints.string(),
+                                            fmt::join(steps.rbegin(), steps.rend(), ", ")));
+    const fs::path dir = checkpoints / step_name(step);
+    if (const Problems problems = problems_of(dir, true, warnings); !problems.empty())
+      bad_input("run.resume_step = {}: {}: choose another step", step, join(problems));
+    return dir;
+  });
+}
+
+std::vector<std::string> set_newer_aside(const fs::path& run_dir, Index step) {
+  const fs::path checkpoints = checkpoints_of(run_dir);
+  std::vector<std::string> done;
+  for (Index newer : steps_in(checkpoints)) {
+    if (newer <= step) break;
+    const fs::path dir = checkpoints / step_name(newer);
+    fs::path aside = dir.string() + abandoned;
+    std::error_code error;
+    for (int n = 2; fs::exists(aside, error); ++n) aside = fmt::format("{}{}-{}", dir.string(), abandoned, n);
+    rename_folder(dir, aside);
+    done.push_back(
+        fmt::format("{} is now {}: remove it where it is of no more use", dir.string(), aside.filename().string()));
+  }
+  if (!done.empty()) sync_folder(checkpoints);
+  return done;
+}
+
+}  // namespace sy

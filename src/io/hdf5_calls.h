@@ -1,0 +1,42 @@
+// What hdf5.cpp and hdf5_read.cpp share: checked return codes, types and spaces. The one header that shows the library's own.
+#pragma once
+
+#include <hdf5.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/io/hdf5.h"
+
+namespace sy::h5 {
+
+[[noreturn]] void throw_error(const Hdf5Where& where, std::string_view action, const std::string& object);
+
+// Returns `result`, the code of a call that failed if negative.
+template <class Result>
+Result check(Result result, const Hdf5Where& where, std::string_view action, const std::string& object = "") {
+  if (result < 0) throw_error(where, action, object);
+  return result;
+}
+
+struct Types {
+  DType dtype;
+  hid_t file, memory;
+};
+std::array<Types, 4> type_table();
+Types types_of(DType dtype);
+
+using Dims = std::array<hsize_t, max_dims>;
+
+Hdf5Id make_space(const Shape& shape);
+// The elements of a space of `shape` that lie in `box`.
+Hdf5Id make_space(const Shape& shape, const Box& box, const Hdf5Where& where);
+
+Hdf5Id property_list(hid_t kind);
+Hdf5Id file_access();
+
+// The groups on the way to `name`: "/a/b/c" -> "/a", "/a/b".
+std::vector<std::string> parents(const std::string& name);
+
+}  // namespace sy::h5

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Which checkpoint a run goes on from: the newest that is what its name says and finite, one that is chosen, or another run's.
+# What others left beside the checkpoints stops nothing, and few files suffice to read many.
+source "$2/tests/cli/lib/lib.sh"
+
+make_text text 200
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.1 --output data
+cat >config.ini <<'INI'
+[model]
+layers = 2
+d_model = 32
+heads = 4
+kv_heads = 2
+seq_len = 16
+[moe]
+experts = 4
+d_ff = 32
+bias_rate = 0.01
+[train]
+steps = 8
+global_batch = 4
+micro_batch = 1
+[data]
+path = data
+[run]
+dir = run
+backend = cpu
+checkpoint_every = 2
+keep = 0
+INI
+ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" train config.ini "${@:2}"; }
+step() { printf 'run/checkpoints/step-%08d' "$1"; }
+expect_ok "$switchyard" train config.ini
+
+# A copy under the name of another step is not that step.
+cp -r "$(step 8)" "$(step 50)"
+expect_exit 1 "$switchyard" inspect run --verify
+expect_output "holds step 8: rename it to step-00000008, or remove it"
+expect_error "holds step 8: rename it" "$switchyard" diff "$(step 8)" "$(step 50)"
+expect_ok "$switchyard" inspect run
+expect_output "step        8 "
+expect_ok "$switchyard" train config.ini --train.steps=9 --run.resume=true
+expect_output "(step 8)"
+[[ $err == *"step-00000050 is passed over: "*"holds step 8"* ]] || die "no warning of the folder's name"
+rm -r "$(step 50)"
+
+# Foreign files are named once and ignored.
+touch run/checkpoints/.DS_Store "$(step 9)/notes.txt"
+expect_ok "$switchyard" train config.ini --train.steps=10 --run.resume=true
+expect_output "(step 9)"
+[[ $(grep -c 'is ignored: .DS_Store' "$work/.err") -eq 1 ]] || die "no warning of a foreign file"
+[[ $(grep -c 'is ignored: notes.txt' "$work/.err") -eq 1 ]] || die "no warning of a foreign file"
+expect_ok "$switchyard" inspect run --verify
+rm run/checkpoints/.DS_Store "$(step 9)/notes.txt"
+mkdir -p fresh/checkpoints
+touch fresh/checkpoints/.DS_Store
+expect_ok "$switchyard" train config.ini --train.steps=1 --run.dir=fresh --run.resume=true
+
+# An evaluation overwrites nothing that another put where it writes.
+echo precious >victim
+ln -s ../victim run/evaluation.json.tmp
+expect_ok "$switchyard" evaluate run
+expect_file run/evaluation.json
+[[ $(cat victim) == precious ]] || die "a link was followed"
+
+# Where files cannot be opened, nothing is equal, and no value is NaN. Few are enough.
+expect_ok ranks 4 --run.dir=four --parallel.ep=2 --train.steps=2 --train.seed=5
+expect_error "Too many open files" bash -c "ulimit -n 5; exec '$switchyard' diff run four"
+expect_error "Too many open files" bash -c "ulimit -n 4; exec '$switchyard' inspect four --stats"
+expect_exit 1 bash -c "ulimit -n 16; exec '$switchyard' diff run four"
+expect_output "tensors differ"
+
+# A step is chosen; what is newer is set aside, so that the next resume goes on from what follows the choice.
+expect_error "run.resume_step = 3: run/checkpoints holds the steps 2, 4, 6, 8, 9, 10: choose one of them" \
+  "$switchyard" train config.ini --run.resume=true --run.resume_step=3
+expect_error "needs run.resume = true" "$switchyard" train config.ini --run.resume_step=4
+cp -r "$(step 6)" six
+expect_ok ranks 2 --run.resume=true --run.resume_step=4 --train.steps=6 --parallel.tp=2
+expect_output "(step 4)"
+expect_file "$(step 6).abandoned/manifest.json" "$(step 10).abandoned/manifest.json"
+expect_no_file "$(step 10)"
+expect_ok "$switchyard" train config.ini --run.resume=true --train.steps=7
+expect_output "(step 6)"
+expect_ok "$switchyard" inspect "$(step 6).abandoned"
+expect_output "step        6 "
+
+# Weights that are not finite are not saved: eps = 0 divides 0 by 0 where a token was never seen.
+expect_exit 1 "$switchyard" train config.ini --run.resume=true --train.steps=8 --train.eps=0 --run.checkpoint_every=1
+[[ $(grep -c 'not finite at step 8: the training has diverged, and nothing was saved' "$work/.err") -eq 1 ]] ||
+  die "no word of weights that are not finite"
+expect_no_file "$(step 8)" "$(step 8).tmp"
+expect_exit 1 ranks 2 --run.resume=true --train.steps=8 --train.eps=0 --parallel.ep=2
+[[ $(grep -c '^switchyard: .*not finite at step 8' "$work/.err") -eq 1 ]] || die "not exactly one error on two ranks"
+expect_ok "$switchyard" train config.ini --run.resume=true --train.steps=8
+expect_output "(step 7)"
+
+# A new run from another's weights, under another layout: nothing else is taken over.
+expect_ok ranks 2 --run.dir=tuned --run.init_from=six --parallel.ep=2 --train.steps=1 --train.lr=0 --train.min_lr=0 \
+  --moe.bias_rate=1e-12
+expect_output "starts from the weights of six"
+[[ $(wc -l <tuned/metrics.jsonl) -eq 1 ]] || die "not one step"
+expect_exit 1 "$switchyard" diff six tuned
+[[ $out != *"/params/"* && $out == *"/optimizer/"* ]] || die "not the weights alone"
+expect_ok ranks 2 --run.dir=tuned --run.init_from=gone --run.resume=true --train.steps=2  # what there is goes first
+expect_output "(step 1)"
+expect_error "it has layers.0.attention.k.weight [2, 8, 32], this model has [4, 8, 32]" \
+  "$switchyard" train config.ini --run.dir=wider --run.init_from=six --model.kv_heads=4
+expect_ok "$switchyard" train config.ini --run.dir=other --run.init_from=six --train.steps=1 --moe.top_k=1
+[[ $err == *"trained with other settings: moe.top_k: 1 here, 2 there"* ]] || die "no warning of other settings"
+expect_error "none is no folder" "$switchyard" train config.ini --run.dir=nowhere --run.init_from=none
+expect_no_file nowhere/config.ini

@@ -1,0 +1,195 @@
+// Saving: whole or not at all, whatever fails.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+#include <utility>
+
+#include "dist/runtime.h"
+#include "tests/src/checkpoint_fixture.h"
+#include "tests/src/raw_hdf5.h"
+
+namespace sy {
+namespace {
+
+using namespace test;
+
+TEST(CheckpointSave, KeepsTheNewest) {
+  const Folder run;
+  SingleRank trainer;
+  const auto steps = [&] { return steps_in(checkpoints_of(run.path())); };
+  for (Index step : {1, 2, 3, 4}) trainer.save(run.path(), step, 0);
+  EXPECT_EQ(steps(), (std::vector<Index>{4, 3, 2, 1}));
+  trainer.save(run.path(), 5, 3);
+  EXPECT_EQ(steps(), (std::vector<Index>{5, 4, 3}));
+  // Going on from an older one: what is newer, and was abandoned, is no reason to delete anything.
+  trainer.save(run.path(), 4, 2);
+  EXPECT_EQ(steps(), (std::vector<Index>{5, 4, 3}));
+  trainer.save(run.path(), 6, 1);
+  EXPECT_EQ(steps(), (std::vector<Index>{6}));
+  fs::create_directories(checkpoints_of(run.path()) / "step-00000003.tmp" / "x");
+  fs::create_directories(checkpoints_of(run.path()) / "notes.tmp");
+  trainer.save(run.path(), 7, 1);
+  EXPECT_FALSE(fs::exists(checkpoints_of(run.path()) / "step-00000003.tmp"));
+  EXPECT_TRUE(fs::exists(checkpoints_of(run.path()) / "notes.tmp"));
+}
+
+TEST(CheckpointSave, AStepReachedAgainReplacesItsFolder) {
+  const Folder run;
+  SingleRank trainer;
+  trainer.save(run.path(), 5);
+  const fs::path dir = checkpoints_of(run.path()) / step_name(5);
+  fs::resize_file(dir / shard_name(0), 10);
+  std::ofstream(dir / "foreign") << "x";
+  EXPECT_TRUE(trainer.save(run.path(), 5).empty());
+  EXPECT_TRUE(verify_checkpoint(dir).empty());
+  EXPECT_EQ(files_in(checkpoints_of(run.path())).size(), 1u);
+
+  // The new name could not be forced to the disk: after a crash the old content may be there, so it is kept.
+  {
+    bool renamed = false;
+    const FaultScope fault([&](std::string_view what, const fs::path& path) {
+      if (std::exchange(renamed, false)) fail("injected: {} {}", what, path.string());
+      renamed = what == "rename" && path == dir;
+    });
+    EXPECT_TRUE(has(error_of([&] { trainer.save(run.path(), 5); }), "injected: sync"));
+  }
+  EXPECT_TRUE(verify_checkpoint(dir).empty());
+  EXPECT_TRUE(verify_checkpoint(dir.string() + ".tmp").empty());
+  EXPECT_TRUE(trainer.save(run.path(), 5).empty());
+  EXPECT_EQ(files_in(checkpoints_of(run.path())).size(), 1u);
+}
+
+TEST(CheckpointSave, EqualStatesGiveEqualBytes) {
+  const Folder run, other;
+  SingleRank trainer;
+  trainer.save(run.path(), 5);
+  trainer.save(other.path(), 5);
+  for (const fs::path& file : files_in(checkpoints_of(run.path()) / step_name(5)))
+    EXPECT_EQ(read_file(file), read_file(checkpoints_of(other.path()) / step_name(5) / file.filename())) << file;
+}
+
+// Every operation that changes the disk fails once, and then for good, and the run is none the worse for it.
+TEST(CheckpointSave, AFaultAtAnyPointLosesNothing) {
+  SingleRank trainer;
+  std::vector<std::string> points;
+  const Folder prepared;
+  for (Index step : {1, 2, 3}) trainer.save(prepared.path(), step);
+  fs::create_directories(checkpoints_of(prepared.path()) / "step-00000002.tmp");
+  const auto prepare = [&](const fs::path& run) { fs::copy(prepared.path(), run, fs::copy_options::recursive); };
+  {
+    const Folder run;
+    prepare(run.path());
+    const FaultScope count([&](std::string_view what, const fs::path& path) {
+      points.push_back(fmt::format("{} {}", what, path.filename().string()));
+    });
+    ASSERT_TRUE(trainer.save(run.path(), 4, 2).empty());
+  }
+  ASSERT_GT(points.size(), 100u);
+  const auto commit = std::find(points.begin(), points.end(), "rename step-00000004") - points.begin();
+  ASSERT_LT(commit, std::ssize(points));
+
+  // Datasets and attributes are many and alike: every 5th of them, and all the rest.
+  const auto alike = [](const std::string& point) {
+    return point.starts_with("write ") || point.starts_with("create /");
+  };
+  for (bool for_good : {false, true})
+    for (std::ptrdiff_t failing = 0; failing < std::ssize(points); ++failing) {
+      const std::string& point = points[static_cast<std::size_t>(failing)];
+      if (alike(point) && failing % 5 != 0) continue;
+      const Folder run;
+      prepare(run.path());
+      std::string error;
+      std::vector<std::string> warnings;
+      {
+        std::ptrdiff_t at = 0;
+        const FaultScope fault([&](std::string_view what, const fs::path& path) {
+          const std::ptrdiff_t now = at++;
+          if (now == failing || (for_good && now > failing)) fail("injected: {} {}", what, path.string());
+        });
+        error = error_of([&] { warnings = trainer.save(run.path(), 4, 2); });
+      }
+      const std::string where = fmt::format("{} ({}{})", point, failing, for_good ? ", for good" : "");
+      const std::vector<Index> steps = steps_in(checkpoints_of(run.path()));
+      for (Index step : steps)
+        ASSERT_TRUE(verify_checkpoint(checkpoints_of(run.path()) / step_name(step)).empty()) << where;
+      if (failing <= commit) {
+        ASSERT_TRUE(has(error, "1: ") && has(error, "injected: ")) << where << ": " << error;
+        ASSERT_EQ(steps, (std::vector<Index>{3, 2, 1})) << where;
+        ASSERT_TRUE(for_good || !fs::exists(checkpoints_of(run.path()) / "step-00000004.tmp")) << where;
+      } else if (!error.empty()) {  // the folder's name could not be forced to the disk: an error, but
+                                    // nothing is deleted
+        ASSERT_EQ(steps, (std::vector<Index>{4, 3, 2, 1})) << where;
+      } else {
+        ASSERT_FALSE(warnings.empty()) << where;
+        ASSERT_EQ(steps.front(), 4) << where;
+      }
+      // The disk is well again.
+      ASSERT_TRUE(trainer.save(run.path(), 4, 2).empty()) << where;
+      ASSERT_EQ(files_in(checkpoints_of(run.path())).size(), 2u) << where;
+      ASSERT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(4)) << where;
+    }
+}
+
+// A limit on the size of files makes the system's own writes fail within HDF5, at every stage of a file.
+TEST(CheckpointSave, WritesThatTheSystemRefuses) {
+  const Folder run;
+  SingleRank trainer;
+  trainer.save(run.path(), 1);
+  const auto largest = fs::file_size(checkpoints_of(run.path()) / step_name(1) / shard_name(0));
+  const auto open_files = [] {
+    return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  };
+  const auto open_before = open_files();
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  for (std::uintmax_t limit :
+       {std::uintmax_t{1}, std::uintmax_t{512}, std::uintmax_t{3000}, largest / 2, largest - 1}) {
+    struct rlimit limited = before;
+    limited.rlim_cur = limit;
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limited), 0);
+    const std::string error = error_of([&] { trainer.save(run.path(), 2, 1); });
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_TRUE(has(error, "1: ") && has(error, shard_name(0)) && has(error, "File too large"))
+        << limit << ": " << error;
+    EXPECT_EQ(files_in(checkpoints_of(run.path())).size(), 1u) << limit;
+    EXPECT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(1));
+  }
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(open_files(), open_before);
+  trainer.save(run.path(), 2, 1);
+  EXPECT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(2));
+}
+
+TEST(CheckpointSave, AFolderThatCannotBeMade) {
+  const Folder run;
+  SingleRank trainer;
+  std::ofstream(checkpoints_of(run.path())) << "a file in the way";
+  EXPECT_TRUE(has(error_of([&] { trainer.save(run.path(), 1); }), "1: cannot make the folder " + run.path().string()));
+}
+
+TEST(CheckpointSave, ValuesThatAreNotFiniteAreNotSaved) {
+  const Folder run;
+  SingleRank good;
+  good.save(run.path(), 1);
+  for (const TensorKind& kind : tensor_kinds)
+    for (float value : {nan, infinity}) {
+      SingleRank trainer;
+      const std::string bad = std::string(kind.prefix) + "layers.10.norm.weight";
+      for_each_element(trainer.store, [&](const std::string& name, Index i, float* x) {
+        if (name == bad && i == 7) *x = value;
+      });
+      const std::string error = error_of([&] { trainer.save(run.path(), 2, 1); });
+      EXPECT_TRUE(has(error, "1: " + bad + " holds values that are not finite at step 2")) << error;
+      EXPECT_EQ(files_in(checkpoints_of(run.path())).size(), 1u);
+    }
+  TrainState state = example_state(2);
+  state.router_bias[3] = nan;
+  EXPECT_TRUE(has(error_of([&] { save_checkpoint(*good.world, run.path(), state, good.store, 1); }), "/router/bias"));
+  EXPECT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(1));
+}
+
+}  // namespace
+}  // namespace sy
