@@ -121,6 +121,12 @@ ExpertHistory coarsen(const ExpertHistory& h, Index max_windows) {
   return out;
 }
 
+Index last_tenth(const ExpertHistory& h) {
+  Index first = std::max<Index>(h.windows() - 1, 0);
+  while (first > 0 && h.steps[first - 1] > h.steps.back() - h.steps.back() / 10) --first;
+  return first;
+}
+
 ExpertHistory select_block(const ExpertHistory& h, Index block) {
   const Index l = block_position(h.layer_ids, block);
   ExpertHistory out{1, h.experts, h.steps, {}, {}, {}, {block}};

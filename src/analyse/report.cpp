@@ -174,10 +174,7 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
   if (r.evaluation) r.specialisation = specialisation(*r.evaluation);
 
   r.last = h.windows();
-  // The windows that hold the last tenth of the steps.
-  for (r.first = r.last;
-       r.first > 0 && (r.first == r.last || h.steps[r.first - 1] > h.steps.back() - h.steps.back() / 10);)
-    --r.first;
+  r.first = last_tenth(h);
   if (options.steps && h.windows() > 0) {
     const auto [from, to] = *options.steps;
     r.first = std::lower_bound(h.steps.begin(), h.steps.end(), from) - h.steps.begin();

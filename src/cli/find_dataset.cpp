@@ -2,6 +2,7 @@
 #include "src/config.h"
 #include "src/io/checkpoint.h"
 #include "src/io/manifest.h"
+#include "src/text/words.h"
 
 namespace sy {
 
@@ -22,9 +23,10 @@ fs::path find_dataset(const fs::path& step_dir, const TrainState& state, const C
   std::error_code ignored;
   for (const fs::path& place : places)
     if (fs::exists(place / "dataset.ini", ignored)) return place;
-  bad_input("{} was trained on {}, where there is no data set{}: give its folder with --data", step_dir.string(),
-            recorded.string(),
-            places.size() > 1 ? ", nor is there one where the run folder's move would have taken it" : "");
+  std::vector<std::string> names;
+  for (const fs::path& place : places) names.push_back(place.string());
+  bad_input("the data set that {} was trained on is not at {}: give its folder with --data", step_dir.string(),
+            join(names, " nor at "));
 }
 
 }  // namespace sy

@@ -128,6 +128,20 @@ TEST(Coarsen, ShortWindowsJoinTheirNeighbours) {
   }
 }
 
+TEST(LastTenth, IsOfStepsNotOfWindows) {
+  const auto first = [](std::vector<std::int64_t> ends) {
+    ExpertHistory h = history(1, 1, {}, {}, {}, {});
+    h.steps = std::move(ends);
+    return last_tenth(h);
+  };
+  EXPECT_EQ(first({50, 100, 150, 200, 250, 300, 350, 351}), 6);  // not the last step alone
+  EXPECT_EQ(first({10, 20, 30, 40, 50, 60, 70, 80, 90, 100}), 9);
+  EXPECT_EQ(first({10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 100}), 9);
+  EXPECT_EQ(first({4, 9, 14, 19}), 3);
+  EXPECT_EQ(first({7}), 0);
+  EXPECT_EQ(first({}), 0);
+}
+
 TEST(SelectBlock, TakesOneLayerOfEveryWindow) {
   const ExpertHistory h = history(2, 2, {4, 8}, {1, 2, 3, 4, 5, 6, 7, 8}, {0, 0, 1, 1, 0, 0, 2, 2},
                                   {.1f, .2f, .3f, .4f, .5f, .6f, .7f, .8f});
