@@ -135,7 +135,7 @@ int evaluate_command(CommandLine& line) {
       table.row({s.name, std::to_string(s.tokens), number_text(s.loss(), 4), number_text(s.perplexity(), 3),
                  number_text(s.bits_per_byte(), 4)});
     }
-    fmt::print("{} at step {}{}\n{}", step_dir.string(), state.step,
+    fmt::print("{} at step {}{}\n{}", visible(step_dir.string()), state.step,
                all.windows < all.of ? fmt::format(", {} of {} windows", all.windows, all.of) : "", table.str());
   });
   return 0;

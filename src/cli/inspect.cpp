@@ -75,7 +75,7 @@ int inspect_data(const fs::path& dir, bool json) {
                                    {"valid", split(d.valid_documents, d.valid_tokens, d.valid_bytes)}});
     for (const DatasetFile& f : files)
       report["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"sha256", f.sha256}, {"expected", f.expected}});
-    std::cout << report.dump(2) << std::endl;
+    std::cout << json_text(report) << std::flush;
     return problems.empty() ? 0 : 1;
   }
   const auto count = [](Index n) { return n < 0 ? "-" : std::to_string(n); };
@@ -90,10 +90,10 @@ int inspect_data(const fs::path& dir, bool json) {
                  !f.problem.empty()   ? "damaged"
                  : f.expected.empty() ? "no digest to compare with"
                                       : "OK"});
-  fmt::print("data set    {}\ntokenizer   {} (vocabulary {})\ndigest      {}\n\n{}\n{}\n", dir.string(), said.tokenizer,
-             vocab, digest.empty() ? "-" : digest, tokens.str(), digests.str());
-  for (const std::string& problem : problems) fmt::print("  {}\n", problem);
-  fmt::print("{}: {}\n", dir.string(), !problems.empty() ? "damaged" : known ? "OK" : "no damage found");
+  fmt::print("data set    {}\ntokenizer   {} (vocabulary {})\ndigest      {}\n\n{}\n{}\n", visible(dir.string()),
+             said.tokenizer, vocab, digest.empty() ? "-" : digest, tokens.str(), digests.str());
+  for (const std::string& problem : problems) fmt::print("  {}\n", visible(problem));
+  fmt::print("{}: {}\n", visible(dir.string()), !problems.empty() ? "damaged" : known ? "OK" : "no damage found");
   return problems.empty() ? 0 : 1;
 }
 
