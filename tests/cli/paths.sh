@@ -75,6 +75,7 @@ done
 expect_ok "$switchyard" inspect "$bytes" --verify --json
 expect_ok "$switchyard" diff "$bytes" "$bytes" --json
 expect_ok "$switchyard" prepare --domain english=moved/text --output "$bytes/data" --json
+expect_ok "$switchyard" inspect "$bytes/data" --json
 
 # What a terminal would obey: names from files, the configuration, a prompt.
 escape=$'\x1b'
