@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <sstream>
 #include <tuple>
 
 #include "dist/comm_mpi.h"
@@ -29,7 +30,11 @@ bool launched() {
 
 // In one write: other ranks may print too. Where standard error cannot be written there is nobody to tell.
 void print_error(const std::string& what) {
-  std::fputs(fmt::format("switchyard: {}\n", one_line(what)).c_str(), stderr);
+  std::string shown;
+  std::istringstream lines(what);
+  for (std::string line; std::getline(lines, line, next_line);)
+    shown += (shown.empty() ? "switchyard: " : "  ") + one_line(line) + "\n";
+  std::fputs(shown.c_str(), stderr);
 }
 
 // A file opened later would get the number of a closed stream, and with it what is printed. /dev/null is opened the wrong way
@@ -75,6 +80,9 @@ std::pair<int, std::string> current_error() {
 std::string one_line(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+  // U+0080 to U+009F, control characters too, are two bytes in UTF-8.
+  for (std::size_t i = 0; i + 1 < text.size(); ++i)
+    if (text[i] == '\xc2' && static_cast<unsigned char>(text[i + 1]) < 0xa0) text[i] = text[i + 1] = ' ';
   return text;
 }
 

@@ -12,6 +12,10 @@
 
 namespace sy {
 
+// Parts the lines of a message that has several: the first says what is wrong as a whole, and the others, which follow it
+// indented, say each thing. A line feed does not, as what a message quotes may hold one.
+constexpr char next_line = '\x1e';
+
 class Error : public std::runtime_error {
  public:
   Error(int exit_code, const std::string& what) : std::runtime_error(what), exit_code_(exit_code) {}

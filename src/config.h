@@ -86,21 +86,37 @@ struct Config {
   DType dtype() const;  // of weights and activations
 };
 
-// A key of the table, for people and for comparisons.
+// A key of the table, for people.
 struct ConfigKey {
   std::string name, type, default_value, help;
 };
 const std::vector<ConfigKey>& config_keys();
 
 // Reads `file`, applies overrides ("--section.key=value"), fills in the defaults that depend on other keys, checks every
-// value. Throws InputError naming file, key and what is expected; an unknown key is answered with the nearest one.
+// value. Throws InputError that names all that is wrong, each with its line and what is expected; an unknown key is
+// answered with the nearest one. Paths are relative to the working directory; a data.path of the file that is no folder
+// there is one beside the file.
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides);
 Config parse_config(const std::string& ini_text, const std::string& origin,
                     const std::vector<std::string>& overrides = {});
 // Every key with its value, as INI; parse_config(to_ini(c)) == c.
 std::string to_ini(const Config& config);
-// The keys of these sections in which two configurations differ, as "model.layers: 4 here, 6 there".
-std::vector<std::string> differences(const Config& a, const Config& b, const std::vector<std::string>& sections);
+
+// What a checkpoint makes of another value of a key than its own.
+enum class Effect {
+  change,   // trains on with it, and says so
+  samples,  // trains on, on another order of samples
+  model,    // is of another model
+  none,     // nothing: where a run lies, how it is started, and its layout, which is told as a whole
+};
+struct KeyDifference {
+  std::string key, here, there;
+};
+// The keys of this effect in which two configurations differ.
+std::vector<KeyDifference> differences(const Config& here, const Config& there, Effect effect);
+
+// What can be computed but is hardly meant, each with the key to set. The layout is one that the configuration fits.
+std::vector<std::string> doubts(const Config& config, const Layout& layout);
 
 // What the layout demands of the model: heads, experts, batch. Throws InputError with what would work.
 void check_config_for_layout(const Config& config, const Layout& layout);

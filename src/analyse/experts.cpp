@@ -91,10 +91,24 @@ std::vector<LayerLoad> layer_loads(const ExpertHistory& h) {
 
 ExpertHistory coarsen(const ExpertHistory& h, Index max_windows) {
   SY_ASSERT(max_windows > 0, "{} windows", max_windows);
-  if (h.windows() <= max_windows) return h;
   ExpertHistory out{h.layers, h.experts, {}, {}, {}, {}, h.layer_ids};
-  for (Index i = 0; i < max_windows; ++i) {
-    const Index first = i * h.windows() / max_windows, last = (i + 1) * h.windows() / max_windows;
+  if (h.windows() == 0) return out;
+  // Windows [ends[i - 1], ends[i]) become one. A part ends where that is nearest to its share of the steps, and is at least
+  // half as long as an even one.
+  const double even = static_cast<double>(h.steps.back()) / static_cast<double>(std::min(max_windows, h.windows()));
+  const auto length = [&](Index first, Index last) {
+    return static_cast<double>(h.steps[last - 1]) - (first > 0 ? static_cast<double>(h.steps[first - 1]) : 0);
+  };
+  std::vector<Index> ends;
+  for (Index last = 1, first = 0; last < h.windows(); ++last) {
+    const double target = even * static_cast<double>(ends.size() + 1);
+    const double here = static_cast<double>(h.steps[last - 1]), next = static_cast<double>(h.steps[last]);
+    if (length(first, last) < even / 2 || std::abs(next - target) < std::abs(here - target)) continue;
+    ends.push_back(first = last);
+  }
+  if (!ends.empty() && length(ends.back(), h.windows()) < even / 2) ends.pop_back();
+  ends.push_back(h.windows());
+  for (Index first = 0; const Index last : ends) {
     out.steps.push_back(h.steps[last - 1]);
     for (const LayerLoad& layer : layer_loads(h, first, last))
       for (const ExpertLoad& e : layer.experts) {
@@ -102,8 +116,15 @@ ExpertHistory coarsen(const ExpertHistory& h, Index max_windows) {
         out.dropped.push_back(e.dropped);
         out.probability.push_back(static_cast<float>(e.probability));
       }
+    first = last;
   }
   return out;
+}
+
+Index last_tenth(const ExpertHistory& h) {
+  Index first = std::max<Index>(h.windows() - 1, 0);
+  while (first > 0 && h.steps[first - 1] > h.steps.back() - h.steps.back() / 10) --first;
+  return first;
 }
 
 ExpertHistory select_block(const ExpertHistory& h, Index block) {

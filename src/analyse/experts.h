@@ -34,8 +34,11 @@ struct LayerLoad {
 std::vector<LayerLoad> layer_loads(const ExpertHistory& history, Index first, Index last);
 std::vector<LayerLoad> layer_loads(const ExpertHistory& history);
 
-// The same history in at most `max_windows` windows, neighbours summed.
+// The same history in at most `max_windows` windows of about as many steps each, neighbours summed. A window much shorter than
+// the others, as a run's last one may be, is no fair sight beside them and is summed with a neighbour too.
 ExpertHistory coarsen(const ExpertHistory& history, Index max_windows);
+// From this window on, the history holds the last tenth of its steps, or more.
+Index last_tenth(const ExpertHistory& history);
 // The history of one block. Throws InputError naming the MoE blocks when `block` is not one.
 ExpertHistory select_block(const ExpertHistory& history, Index block);
 // The first step of a window: that after the window before.

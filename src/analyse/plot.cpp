@@ -26,7 +26,6 @@ const std::vector<std::string> palette_stops[] = {
     {"#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#fde725"}};
 constexpr const char* ink = "#334155";
 constexpr std::size_t legend_lines = 8;  // more lines are told apart by the colour bar
-constexpr int name_columns = 24;         // longer names of rows are cut
 
 const std::vector<std::string>& stops_of(Palette p) {
   return palette_stops[static_cast<int>(p)];
@@ -87,7 +86,7 @@ std::string name_tics(const std::string& axis, const std::vector<std::string>& n
   }
   std::string out = fmt::format("set {}tics (", axis);
   for (std::size_t i = 0; i < names.size(); i += every)
-    out += fmt::format("{}{} {}", i ? ", " : "", quoted_mark(fit_width(names[i], name_columns)), i);
+    out += fmt::format("{}{} {}", i ? ", " : "", quoted_mark(fit_width(names[i], row_name_columns)), i);
   return out + ") scale 0\n";
 }
 
@@ -173,7 +172,7 @@ std::string script_of(const Heatmap& map) {
       map.plot_height > 0 ? map.plot_height : static_cast<int>(std::clamp<Index>(map.rows * 30, 110, 560));
   int longest_name = 1;
   for (const std::string& n : map.row_names) longest_name = std::max(longest_name, display_width(n));
-  const int left = (map.y_label.empty() ? 14 : 34) + 7 * std::min(longest_name, name_columns);
+  const int left = (map.y_label.empty() ? 14 : 34) + 7 * std::min(longest_name, row_name_columns);
   const int right = map.colour_bar ? 110 : 20, top = 8;
   const int bottom = map.x_label.empty() ? 26 : 52, height = top + plot_height + bottom;
   const double plot_width = map.width - left - right;

@@ -17,6 +17,9 @@ enum class Palette {
   order     // viridis: lines from first to last
 };
 
+// Longer names of rows are cut.
+constexpr int row_name_columns = 24;
+
 // Cells in rows (the first on top) and columns, coloured by value.
 struct Heatmap {
   Index rows = 0, columns = 0;

@@ -54,7 +54,7 @@ std::string expert_and_share(const LayerLoad& layer, Index expert) {
 }
 
 std::string load_table(const ExpertReport& r, bool colour) {
-  Table table({"layer", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest", "share of each expert"});
+  Table table({"layer", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest", "share of each expert"}, true);
   for (const LayerLoad& l : r.load)
     table.row({std::to_string(l.layer), percent_text(l.drop_rate), fmt::format("{:.2f}", l.max_over_mean),
                fmt::format("{:.3f}", l.cv), fmt::format("{:.3f}", l.entropy), expert_and_share(l, l.busiest()),
@@ -174,7 +174,7 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
   if (r.evaluation) r.specialisation = specialisation(*r.evaluation);
 
   r.last = h.windows();
-  r.first = r.last - (r.last + 9) / 10;
+  r.first = last_tenth(h);
   if (options.steps && h.windows() > 0) {
     const auto [from, to] = *options.steps;
     r.first = std::lower_bound(h.steps.begin(), h.steps.end(), from) - h.steps.begin();
@@ -189,8 +189,9 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
 
 std::string report_text(const ExpertReport& r, bool colour) {
   const ExpertHistory& h = r.state.experts;
-  std::string out = fmt::format("{}\n{}\nstep {}, {} tokens, trained as {}\n\n", r.checkpoint.string(), model_text(r),
-                                count_text(r.state.step), count_text(r.state.tokens), r.state.layout);
+  std::string out =
+      fmt::format("{}\n{}\nstep {}, {} tokens, trained as {}\n\n", visible(r.checkpoint.string()), model_text(r),
+                  count_text(r.state.step), count_text(r.state.tokens), visible(r.state.layout));
   if (h.windows() == 0)
     out +=
         fmt::format("No expert counts yet at step {}: they come with the first step that is trained.\n", r.state.step);

@@ -19,7 +19,7 @@ struct LossPoint {
 
 struct ReportOptions {
   std::optional<Index> layer;                    // this block alone
-  std::optional<std::pair<Index, Index>> steps;  // the load of these steps; otherwise of the last tenth
+  std::optional<std::pair<Index, Index>> steps;  // the load of these steps; otherwise of the last tenth of all
 };
 
 // Everything that the four forms show.

@@ -8,6 +8,7 @@
 #include "src/analyse/report.h"
 #include "src/io/manifest.h"
 #include "src/text/numbers.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace {
@@ -307,10 +308,16 @@ void domain_section(Page& page, const ExpertReport& r) {
       "<section><h2>Domains</h2>\n<p>Validation text of each domain, {}. Bits per byte "
       "can be compared between tokenizers: lower is better.</p>\n",
       evaluated_at(ev));
+  // Pictures cut long names, which may begin alike: there and here they are numbered then.
+  bool number = false;
+  for (const DomainUse& d : ev.domains) number |= display_width(d.name) > row_name_columns;
+  std::vector<std::string> names;
+  for (const DomainUse& d : ev.domains)
+    names.push_back(number ? fmt::format("{}: {}", names.size() + 1, d.name) : d.name);
   std::vector<std::vector<std::string>> rows;
   for (const DomainUse& d : ev.domains)
-    rows.push_back({d.name, count_text(d.tokens), d.bytes < 0 ? "-" : count_text(d.bytes), number_text(d.loss, 4),
-                    number_text(d.perplexity, 2), number_text(d.bits_per_byte, 3)});
+    rows.push_back({names[rows.size()], count_text(d.tokens), d.bytes < 0 ? "-" : count_text(d.bytes),
+                    number_text(d.loss, 4), number_text(d.perplexity, 2), number_text(d.bits_per_byte, 3)});
   rows.push_back({"all", count_text(ev.tokens), "", number_text(ev.loss, 4), number_text(ev.perplexity, 2),
                   number_text(ev.bits_per_byte, 3)});
   page << html_table({"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows, 0);
@@ -345,7 +352,7 @@ void domain_section(Page& page, const ExpertReport& r) {
     map.values.assign(relative.begin() + l * domains * experts, relative.begin() + (l + 1) * domains * experts);
     for (std::size_t i = 0; texts && i < map.values.size(); ++i)
       map.cell_texts.push_back(fmt::format("{:.1f}", map.values[i] / static_cast<double>(experts) * 100));
-    for (const DomainUse& d : ev.domains) map.row_names.push_back(d.name);
+    map.row_names = names;
     map.column_names = numbered(experts);
     map.x_label = "expert";
     map.palette = Palette::balance;

@@ -10,8 +10,8 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"prepare", "--domain NAME=PATH[,PATH...] ... --tokenizer KIND --output DIR", "text to a data set",
        prepare_command, false},
-      {"train", "CONFIG [--section.key=value ...]", "train a model, alone or under mpirun or srun", train_command,
-       true},
+      {"train", "CONFIG [--section.key=value ...] [--quiet] [--dry-run [--ranks N]]",
+       "train a model, alone or under mpirun or srun", train_command, true},
       {"evaluate", "CHECKPOINT [--data DIR]", "loss, perplexity and bits per byte, by domain", evaluate_command, true},
       {"generate", "CHECKPOINT --prompt TEXT", "continue a text", generate_command, false},
       {"experts", "RUN|CHECKPOINT [--html FILE] [--csv FILE] [--json] [--layer N] [--steps A-B]",
@@ -21,15 +21,25 @@ const std::vector<Command>& commands() {
       {"diff", "CHECKPOINT CHECKPOINT", "compare two checkpoints, tensor by tensor", diff_command, false},
       {"doctor", "[--json]", "what this machine offers, and what is misconfigured; under mpirun, on every rank",
        doctor_command, true},
+      {"completion", "bash", "what bash needs to complete commands, options and settings", completion_command, false},
       {"help", "[config | COMMAND]", "this list, every configuration key, or a command", help_command, false},
+      {"version", "", "the version", version_command, false},
   };
   return table;
 }
 
+int version_command(CommandLine& line) {
+  po::variables_map given;
+  if (!parse_options(line, "version", {}, {}, given)) return 0;
+  fmt::print("switchyard {}\n", SWITCHYARD_VERSION);
+  return 0;
+}
+
 int help_command(CommandLine& line) {
+  if (line.options) return 0;
   if (line.args.empty() || line.args.front() == "--help" || line.args.front() == "-h") {
     fmt::print("Switchyard trains mixture-of-experts decoders on MPI ranks.\n\nusage: switchyard COMMAND ...\n\n");
-    for (const Command& c : commands()) fmt::print("  {:<9} {}\n", c.name, c.summary);
+    for (const Command& c : commands()) fmt::print("  {:<11} {}\n", c.name, c.summary);
     fmt::print("\n`switchyard help COMMAND` says more; `switchyard help config` lists every configuration key.\n");
     return 0;
   }
@@ -48,8 +58,8 @@ int help_command(CommandLine& line) {
   }
   std::vector<std::string> names;
   for (const Command& c : commands()) {
-    if (topic == c.name && topic != "help") {
-      CommandLine other{line.world, {"--help"}};
+    if (topic == c.name) {
+      CommandLine other{line.world, {"--help"}, nullptr};
       return c.run(other);
     }
     names.emplace_back(c.name);

@@ -1,9 +1,9 @@
 // switchyard diff: compares two checkpoints, whatever layouts wrote them.
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "src/cli/options.h"
 #include "src/io/checkpoint.h"
+#include "src/text/json.h"
 #include "src/text/table.h"
 
 namespace sy {
@@ -37,7 +37,7 @@ int diff_command(CommandLine& line) {
     const nlohmann::ordered_json report{{"first", first.string()}, {"second", second.string()},
                                         {"equal", different == 0}, {"compared", tensors.size()},
                                         {"different", different},  {"tensors", list}};
-    std::cout << report.dump(2) << std::endl;
+    std::cout << json_text(report) << std::flush;
   } else {
     if (!list.empty()) std::cout << table.str() << "\n";
     if (different == 0)

@@ -1,12 +1,12 @@
 // switchyard doctor: what this machine, or every rank's, offers, and what is misconfigured.
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "dist/comm_nccl.h"
 #include "kernels/cpu/processor.h"
 #include "src/cli/options.h"
 #include "src/doctor/facts.h"
 #include "src/io/hdf5.h"
+#include "src/text/json.h"
 #include "src/text/table.h"
 
 namespace sy {
@@ -142,7 +142,7 @@ int doctor_command(CommandLine& line) {
   if (line.world.rank() == 0) {
     report.cuda = cuda::versions();
     if (given["json"].as<bool>())
-      std::cout << to_json(report).dump(2) << std::endl;
+      std::cout << json_text(to_json(report)) << std::flush;
     else
       print(report);
   }

@@ -3,7 +3,6 @@
 
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "src/analyse/evaluate.h"
 #include "src/analyse/experts.h"
@@ -11,10 +10,12 @@
 #include "src/io/checkpoint.h"
 #include "src/io/files.h"
 #include "src/io/manifest.h"
+#include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 
 namespace sy {
+namespace fs = std::filesystem;
 namespace {
 
 // The checkpoint's own layout where the ranks allow it and the tensor-parallel ones can share any number of windows;
@@ -51,6 +52,7 @@ int evaluate_command(CommandLine& line) {
       ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")  //
       ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")                           //
       ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")                  //
+      ("quiet", "no progress")                                                                                   //
       ("json", "print JSON");
   po::variables_map given;
   bool go = true;
@@ -75,7 +77,8 @@ int evaluate_command(CommandLine& line) {
     state = read_state(step_dir);
     config = parse_config(state.config, step_dir.string());
     check_parameters(step_dir, param_specs(config, state.vocab));
-    dataset = std::make_unique<Dataset>(given.count("data") ? given["data"].as<std::string>() : state.dataset);
+    dataset = std::make_unique<Dataset>(given.count("data") ? fs::path(given["data"].as<std::string>())
+                                                            : find_dataset(step_dir, state, config));
     if (dataset->vocab() != state.vocab)
       bad_input(
           "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
@@ -102,7 +105,7 @@ int evaluate_command(CommandLine& line) {
     load_checkpoint(step_dir, engine.store());
     engine.set_router_bias(state.router_bias);
   });
-  const bool show = world.rank() == 0 && isatty(STDERR_FILENO);
+  const bool show = world.rank() == 0 && !given.count("quiet") && isatty(STDERR_FILENO);
   std::vector<DomainScore> scores;
   or_end_all(world, [&] {
     scores = evaluate(engine, *dataset, evaluation, [&](Index done, Index total) {
@@ -117,15 +120,15 @@ int evaluate_command(CommandLine& line) {
     const nlohmann::json json = to_json(scores, engine.model().moe_layer_ids(), state.step);
     // The report finds the domains' experts here.
     if (const auto run = run_of(step_dir); run && access(run->c_str(), W_OK) == 0) {
-      const std::filesystem::path file = *run / "evaluation.json";
+      const fs::path file = *run / "evaluation.json";
       if (all.windows < all.of && whole_evaluation_of(file, state.step))
         warn(fmt::format("{} keeps the evaluation of all windows at step {}: this one, of {} of {}, is only printed",
                          file.string(), state.step, all.windows, all.of));
       else
-        write_file(file, json.dump(1) + "\n");
+        write_file(file, json_text(json, 1));
     }
     if (given.count("json")) {
-      fmt::print("{}\n", json.dump(1));
+      fmt::print("{}", json_text(json, 1));
       return;
     }
     Table table({"domain", "tokens", "loss", "perplexity", "bits/byte"});
@@ -135,7 +138,7 @@ int evaluate_command(CommandLine& line) {
       table.row({s.name, std::to_string(s.tokens), number_text(s.loss(), 4), number_text(s.perplexity(), 3),
                  number_text(s.bits_per_byte(), 4)});
     }
-    fmt::print("{} at step {}{}\n{}", step_dir.string(), state.step,
+    fmt::print("{} at step {}{}\n{}", visible(step_dir.string()), state.step,
                all.windows < all.of ? fmt::format(", {} of {} windows", all.windows, all.of) : "", table.str());
   });
   return 0;

@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "src/analyse/report.h"
 #include "src/cli/options.h"
 #include "src/io/files.h"
+#include "src/text/json.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -87,7 +87,7 @@ int experts_command(CommandLine& line) {
   if (!csv.empty() && csv != "-") write_output(csv, report_csv(report));
   if (!html.empty() && html != "-") write_output(html, report_html(report));
   if (given["json"].as<bool>())
-    std::cout << report_json(report).dump(1) << std::endl;
+    std::cout << json_text(report_json(report), 1) << std::flush;
   else if (csv == "-")
     std::cout << report_csv(report) << std::flush;
   else if (html == "-")

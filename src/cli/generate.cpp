@@ -1,14 +1,41 @@
 #include <fmt/core.h>
-
-#include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "src/cli/options.h"
 #include "src/data/tokenizer.h"
 #include "src/generate/sample.h"
 #include "src/io/checkpoint.h"
 #include "src/model/engine.h"
+#include "src/text/json.h"
+#include "src/text/table.h"
 
 namespace sy {
+namespace {
+
+// Text as it comes. A terminal gets it by whole characters, and none that it would obey.
+class Shown {
+ public:
+  void add(std::string_view text) {
+    pending_ += text;
+    show(terminal_ ? whole_characters(pending_) : pending_.size());
+  }
+  void finish() {
+    show(pending_.size());
+    fmt::print("\n");
+  }
+
+ private:
+  void show(std::size_t bytes) {
+    const std::string text = pending_.substr(0, bytes);
+    fmt::print("{}", terminal_ ? visible(text, "\n\t") : text);
+    std::fflush(stdout);
+    pending_.erase(0, bytes);
+  }
+  const bool terminal_ = isatty(STDOUT_FILENO) != 0;
+  std::string pending_;
+};
+
+}  // namespace
 
 int generate_command(CommandLine& line) {
   po::options_description options("options");
@@ -40,7 +67,8 @@ int generate_command(CommandLine& line) {
   const TrainState state = read_state(step_dir);
   Config config = parse_config(state.config, step_dir.string());
   check_parameters(step_dir, param_specs(config, state.vocab));
-  const auto tokenizer = open_tokenizer(given.count("data") ? given["data"].as<std::string>() : state.dataset);
+  const auto tokenizer = open_tokenizer(given.count("data") ? std::filesystem::path(given["data"].as<std::string>())
+                                                            : find_dataset(step_dir, state, config));
   if (tokenizer->vocab() != state.vocab)
     bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data", tokenizer->vocab(),
               state.vocab);
@@ -59,8 +87,9 @@ int generate_command(CommandLine& line) {
   const bool json = given.count("json") > 0;
   const RandomStream random(seed, "generate");
   const std::size_t first = ids.size();
-  std::string shown = tokenizer->decode(ids);
-  if (!json) fmt::print("{}", prompt_tokens > 0 ? shown : std::string());
+  std::string text = tokenizer->decode(ids);
+  Shown shown;
+  if (!json && prompt_tokens > 0) shown.add(text);
   bool ended = false;
   for (Index i = 0; i < count; ++i) {
     const Index context = std::min<Index>(static_cast<Index>(ids.size()), config.model.seq_len);
@@ -72,20 +101,18 @@ int generate_command(CommandLine& line) {
     }
     ids.push_back(next);
     if (json) continue;
-    const std::string text = tokenizer->decode(ids);
-    fmt::print("{}", text.substr(std::min(shown.size(), text.size())));
-    std::fflush(stdout);
-    shown = text;
+    const std::size_t before = text.size();
+    text = tokenizer->decode(ids);
+    shown.add(std::string_view(text).substr(std::min(before, text.size())));
   }
   if (!json) {
-    fmt::print("\n");
+    shown.finish();
     return 0;
   }
   const std::vector<std::int32_t> added(ids.begin() + static_cast<std::ptrdiff_t>(first), ids.end());
   const nlohmann::json out = {
       {"prompt", prompt}, {"text", tokenizer->decode(added)}, {"tokens", added}, {"ended", ended}};
-  // Bytes that are no UTF-8, as a model may write, become U+FFFD.
-  fmt::print("{}\n", out.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}", json_text(out, 1));
   return 0;
 }
 

@@ -1,12 +1,14 @@
 // switchyard inspect: what is in a checkpoint or a data set, and whether it is whole.
+#include <unistd.h>
+
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "src/cli/options.h"
 #include "src/config.h"
 #include "src/data/dataset.h"
 #include "src/io/checkpoint.h"
 #include "src/io/manifest.h"
+#include "src/text/json.h"
 #include "src/text/table.h"
 
 namespace sy {
@@ -34,10 +36,10 @@ int verify(const fs::path& step_or_run, bool json) {
       report.push_back({{"checkpoint", folder.string()}, {"whole", problems.empty()}, {"problems", problems}});
       continue;
     }
-    fmt::print("{}: {}\n", folder.string(), problems.empty() ? "OK" : "damaged");
-    for (const std::string& problem : problems) fmt::print("  {}\n", problem);
+    fmt::print("{}: {}\n", visible(folder.string()), problems.empty() ? "OK" : "damaged");
+    for (const std::string& problem : problems) fmt::print("  {}\n", visible(problem));
   }
-  if (json) std::cout << report.dump(2) << std::endl;
+  if (json) std::cout << json_text(report) << std::flush;
   return whole ? 0 : 1;
 }
 
@@ -75,7 +77,7 @@ int inspect_data(const fs::path& dir, bool json) {
                                    {"valid", split(d.valid_documents, d.valid_tokens, d.valid_bytes)}});
     for (const DatasetFile& f : files)
       report["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"sha256", f.sha256}, {"expected", f.expected}});
-    std::cout << report.dump(2) << std::endl;
+    std::cout << json_text(report) << std::flush;
     return problems.empty() ? 0 : 1;
   }
   const auto count = [](Index n) { return n < 0 ? "-" : std::to_string(n); };
@@ -90,10 +92,10 @@ int inspect_data(const fs::path& dir, bool json) {
                  !f.problem.empty()   ? "damaged"
                  : f.expected.empty() ? "no digest to compare with"
                                       : "OK"});
-  fmt::print("data set    {}\ntokenizer   {} (vocabulary {})\ndigest      {}\n\n{}\n{}\n", dir.string(), said.tokenizer,
-             vocab, digest.empty() ? "-" : digest, tokens.str(), digests.str());
-  for (const std::string& problem : problems) fmt::print("  {}\n", problem);
-  fmt::print("{}: {}\n", dir.string(), !problems.empty() ? "damaged" : known ? "OK" : "no damage found");
+  fmt::print("data set    {}\ntokenizer   {} (vocabulary {})\ndigest      {}\n\n{}\n{}\n", visible(dir.string()),
+             said.tokenizer, vocab, digest.empty() ? "-" : digest, tokens.str(), digests.str());
+  for (const std::string& problem : problems) fmt::print("  {}\n", visible(problem));
+  fmt::print("{}: {}\n", visible(dir.string()), !problems.empty() ? "damaged" : known ? "OK" : "no damage found");
   return problems.empty() ? 0 : 1;
 }
 
@@ -135,7 +137,7 @@ int inspect_command(CommandLine& line) {
   for (const std::string& warning : warnings) warn(warning);
   const TrainState state = read_state(dir);
   if (given["config"].as<bool>()) {
-    std::cout << state.config;
+    std::cout << (isatty(STDOUT_FILENO) ? visible(state.config, "\n\t") : state.config) << std::flush;
     return 0;
   }
   const CheckpointTensors tensors(dir);
@@ -186,10 +188,10 @@ int inspect_command(CommandLine& line) {
          {{"windows", state.experts.windows()}, {"layers", state.experts.layers}, {"experts", state.experts.experts}}},
         {"config", state.config},
         {"tensors", list}};
-    std::cout << report.dump(2) << std::endl;
+    std::cout << json_text(report) << std::flush;
     return 0;
   }
-  const auto print = [](const char* key, const std::string& value) { fmt::print("{:<12}{}\n", key, value); };
+  const auto print = [](const char* key, const std::string& value) { fmt::print("{:<12}{}\n", key, visible(value)); };
   print("checkpoint", dir.string());
   print("step",
         fmt::format("{} ({} tokens, {} samples, seed {})", state.step, state.tokens, state.samples, state.seed));

@@ -12,17 +12,18 @@ int main(int argc, char** argv) {
     std::string name = args.empty() ? "help" : args.front();
     if (!args.empty()) args.erase(args.begin());
     if (name == "--help" || name == "-h") name = "help";
+    if (name == "--version") name = "version";
     std::vector<std::string> known;
     for (const sy::Command& c : sy::commands()) {
       if (name == c.name) {
-        sy::CommandLine line{world, args};
+        sy::CommandLine line{world, args, nullptr};
         if (c.parallel) return c.run(line);
         // One rank does it; started on several, the others wait for its result.
         int code = 0;
         sy::agree(world, [&] {
           if (world.rank() != 0) return;
           const auto self = sy::make_comm_self();
-          sy::CommandLine alone{*self, args};
+          sy::CommandLine alone{*self, args, nullptr};
           code = c.run(alone);
         });
         return static_cast<int>(world.max(code));

@@ -11,6 +11,10 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
   po::options_description all;
   all.add(options);
   all.add_options()("help,h", "show this");
+  if (line.options) {
+    for (const auto& option : all.options()) line.options->push_back("--" + option->long_name());
+    return false;
+  }
   po::positional_options_description places;
   for (std::size_t i = 0; i < positional.size(); ++i) {
     places.add(positional[i].c_str(), repeat_last && i + 1 == positional.size() ? -1 : 1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace po = boost::program_options;
 
 struct CommandLine {
   Comm& world;
-  std::vector<std::string> args;  // after the command's name
+  std::vector<std::string> args;                // after the command's name
+  std::vector<std::string>* options = nullptr;  // takes the names of the command's options, and nothing else is done
 };
 
 struct Command {
@@ -33,11 +35,22 @@ int inspect_command(CommandLine&);
 int diff_command(CommandLine&);
 int experts_command(CommandLine&);
 int doctor_command(CommandLine&);
+int completion_command(CommandLine&);
 int help_command(CommandLine&);
+int version_command(CommandLine&);
 
 // Parses args against `options` (positional names in order; the last may repeat when repeat_last). Throws InputError for
-// unknown options, missing required ones and ill-typed values; with --help prints usage and returns false.
+// unknown options, missing required ones and ill-typed values; with --help prints usage and returns false. Commands call it
+// before they do anything.
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
+
+struct Config;
+struct TrainState;
+// The folder of the data set that a checkpoint was trained on. Where a relative data.path was given, it lies today as far from
+// the run folder as then: a run that was copied or moved together with its data finds them. Otherwise, and where nothing lies
+// there, it is where it was. Throws InputError where there is none.
+std::filesystem::path find_dataset(const std::filesystem::path& step_dir, const TrainState& state,
+                                   const Config& config);
 
 }  // namespace sy

@@ -4,10 +4,10 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "src/cli/options.h"
 #include "src/data/prepare.h"
+#include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 
@@ -110,7 +110,7 @@ std::string as_json(const Prepared& prepared) {
     if (std::string_view(split) == "train") json["domains"].push_back({{"name", name}});
     json["domains"].back()[split] = {{"documents", documents}, {"tokens", tokens}, {"bytes", bytes}, {"share", share}};
   });
-  return json.dump(2) + "\n";
+  return json_text(json);
 }
 
 // Where the text could not be divided as it was asked.
@@ -145,6 +145,7 @@ int prepare_command(CommandLine& line) {
   add("seed", po::value(&options.seed)->default_value(1),
       "of the validation split and of the text a tokenizer learns from");
   add("overwrite", po::bool_switch(&options.overwrite), "replace a data set that is there");
+  add("quiet", "no progress");
   add("json", "print the result as JSON");
   po::variables_map given;
   if (!parse_options(line, "prepare", known, {}, given)) return 0;
@@ -153,7 +154,9 @@ int prepare_command(CommandLine& line) {
 
   const Prepared prepared = [&] {
     ProgressLine progress;
-    return prepare(options, [&](const PrepareProgress& p) { progress.show(p); });
+    return prepare(options, [&](const PrepareProgress& p) {
+      if (!given.count("quiet")) progress.show(p);
+    });
   }();
   if (prepared.left_out > 0)
     fmt::print(stderr, "left out {} links to folders, broken links and special files\n", prepared.left_out);

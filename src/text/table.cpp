@@ -13,11 +13,16 @@ struct CodePoint {
   std::size_t bytes;
 };
 
+// Bytes of the character that begins with `lead`.
+std::size_t length_of(unsigned char lead) {
+  return lead < 0x80 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+}
+
 // The code point at the start of `s`; an ill-formed byte stands for itself.
 CodePoint decode(std::string_view s) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
   const unsigned char lead = byte(0);
-  const std::size_t n = lead < 0x80 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+  const std::size_t n = length_of(lead);
   if (n == 1 || n > s.size()) return {lead, 1};
   std::uint32_t value = lead & (0x7f >> n);
   for (std::size_t i = 1; i < n; ++i) {
@@ -80,6 +85,34 @@ int display_width(std::string_view text) {
   return width;
 }
 
+std::string visible(std::string_view text, std::string_view keep) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint c = decode(text.substr(at));
+    const bool ill_formed = c.bytes == 1 && c.value >= 0x80;
+    if (c.value < 0x20 && keep.find(static_cast<char>(c.value)) == keep.npos)
+      out += {'\xe2', '\x90', static_cast<char>(0x80 + c.value)};  // U+2400 and on
+    else if (c.value == 0x7f)
+      out += "\u2421";
+    else if (ill_formed || (c.value >= 0x80 && c.value < 0xa0))
+      out += "\ufffd";
+    else
+      out += text.substr(at, c.bytes);
+    at += c.bytes;
+  }
+  return out;
+}
+
+std::size_t whole_characters(std::string_view text) {
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
+    const std::size_t at = text.size() - back;
+    const unsigned char byte = static_cast<unsigned char>(text[at]);
+    if ((byte & 0xc0) == 0x80) continue;
+    return back < length_of(byte) ? at : text.size();
+  }
+  return text.size();
+}
+
 std::string fit_width(std::string_view text, int width) {
   if (display_width(text) <= width) return std::string(text);
   std::string cut;
@@ -96,6 +129,7 @@ std::string fit_width(std::string_view text, int width) {
 void Table::row(std::vector<std::string> cells) {
   SY_ASSERT(cells.size() <= header_.size(), "{} cells under {} headings", cells.size(), header_.size());
   cells.resize(header_.size());
+  for (std::size_t c = 0; c + painted_ < cells.size(); ++c) cells[c] = visible(cells[c]);
   rows_.push_back(std::move(cells));
 }
 

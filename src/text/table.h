@@ -10,11 +10,18 @@ namespace sy {
 // Columns that UTF-8 text takes on a terminal: combining marks and colour sequences none, East Asian wide
 // characters and emoji two. An ill-formed byte counts as one.
 int display_width(std::string_view text);
+// `text` without what a terminal would obey: control characters, but for those of `keep`, become pictures of them, and what is
+// no UTF-8 becomes U+FFFD. For what comes from files.
+std::string visible(std::string_view text, std::string_view keep = "");
+// Bytes of `text` up to a last character of which the rest is still to come.
+std::size_t whole_characters(std::string_view text);
 // `text` cut to at most `width` columns, with an ellipsis where something was cut.
 std::string fit_width(std::string_view text, int width);
 
 struct Table {
-  explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
+  // painted: the last column is the program's own, with colours. All others are shown as visible() says.
+  explicit Table(std::vector<std::string> header, bool painted = false)
+      : header_(std::move(header)), painted_(painted) {}
   // As many cells as the header has; missing ones are empty.
   void row(std::vector<std::string> cells);
   // Header, a rule, the rows; every line ends in '\n' and has no blanks at its end. A column is right-aligned
@@ -24,6 +31,7 @@ struct Table {
 
  private:
   std::vector<std::string> header_;
+  bool painted_;
   std::vector<std::vector<std::string>> rows_;
 };
 

@@ -37,7 +37,10 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   const Index mine = std::max<Index>(0, free - reserve) / ranks_here;
   MemoryPlan plan = plan_parameters(config, vocab, layout, rank);
   const Index parameters = plan.total();
-  if (fixed && parameters <= mine) plan = plan_memory(config, vocab, layout, rank, backend);
+  // Between any two blocks lies a row for each token. Planning itself takes memory by the token, and is for what may fit.
+  plan.activations =
+      config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model * size_of(config.dtype());
+  if (plan.total() <= mine) plan = plan_memory(config, vocab, layout, rank, backend);
   if (plan.total() <= mine) return fixed ? (mine - parameters) / Arena::alignment * Arena::alignment : 0;
 
   const auto gigabytes = [](Index bytes) { return static_cast<double>(bytes) / 1e9; };
@@ -49,10 +52,10 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   if (fixed && config.dtype() == DType::f32) advice.push_back("set run.dtype = bf16");
   advice.push_back("use more ranks with a larger parallel.tp or parallel.ep, or a smaller model");
   bad_input(
-      "training needs {:.1f} GB on each rank (weights {:.1f}, gradients {:.1f}, optimizer {:.1f}, activations {}) and "
-      "{:.1f} GB are there{}: {}",
+      "training needs {:.1f} GB on each rank (weights {:.1f}, gradients {:.1f}, optimizer {:.1f}, activations at least "
+      "{:.1f}) and {:.1f} GB are there{}: {}",
       gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.gradients), gigabytes(plan.optimizer),
-      plan.activations > 0 ? fmt::format("{:.1f}", gigabytes(plan.activations)) : "not counted yet", gigabytes(mine),
+      gigabytes(plan.activations), gigabytes(mine),
       reserve > 0 ? fmt::format(", without {:.1f} for NCCL and the driver", gigabytes(reserve)) : "",
       fmt::join(advice, ", or "));
 }

@@ -11,6 +11,7 @@
 #include "src/io/files.h"
 #include "src/io/lock.h"
 #include "src/text/numbers.h"
+#include "src/text/table.h"
 #include "src/text/words.h"
 #include "src/train/history.h"
 #include "src/train/memory.h"
@@ -32,36 +33,36 @@ bool is_full(const std::string& what) {
   return false;
 }
 
-// The keys that shape the parameters: a checkpoint fits only where they agree.
-std::vector<std::string> structural_differences(const Config& here, const Config& there) {
-  return differences(here, there,
-                     {"model.layers",
-                      "model.d_model",
-                      "model.heads",
-                      "model.kv_heads",
-                      "model.head_dim",
-                      "model.d_ff",
-                      "model.norm",
-                      "model.parallel_block",
-                      "model.ffn",
-                      "model.bias",
-                      "model.position",
-                      "model.qk_norm",
-                      "model.tie_embeddings",
-                      "model.rope_",
-                      "model.attention",
-                      "model.window",
-                      "moe.experts",
-                      "moe.every",
-                      "moe.first_dense",
-                      "moe.d_ff",
-                      "moe.shared_experts"});
+// As "KEY: A here, B there".
+std::string told(const std::vector<KeyDifference>& differences) {
+  std::vector<std::string> texts;
+  for (const KeyDifference& d : differences)
+    texts.push_back(fmt::format("{}: {} here, {} there", d.key, d.here, d.there));
+  return join(texts);
+}
+
+// What is about to be trained, in four lines.
+std::string summary(const Config& config, const Dataset& dataset, const SampleStream& samples, const Layout& layout,
+                    const Backend& backend) {
+  const ParamCount count = count_params(config, dataset.vocab());
+  const MemoryPlan memory = plan_memory(config, dataset.vocab(), layout, 0, backend);
+  return fmt::format(
+      "model     {:.2f} M parameters, {:.2f} M active per token\n"
+      "layout    {} ({} ranks), {}\n"
+      "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}\n"
+      "data      {}: {} sequences of {} tokens an epoch; a step takes {}",
+      static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(), layout.ranks,
+      backend.describe(), megabytes(memory.total()), megabytes(memory.weights), megabytes(memory.gradients),
+      megabytes(memory.optimizer), megabytes(memory.activations), config.data.path, samples.samples_per_epoch(),
+      config.model.seq_len, config.train.global_batch);
 }
 
 class Run {
  public:
-  Run(Comm& world, const Config& config, const Layout& layout, std::unique_ptr<Backend> backend, Index arena_bytes)
+  Run(Comm& world, const Config& config, const RunOptions& how, const Layout& layout, std::unique_ptr<Backend> backend,
+      Index arena_bytes)
       : world_(world),
+        how_(how),
         config_(config),
         dir_(config.run.dir),
         dataset_(config.data.path),
@@ -94,7 +95,7 @@ class Run {
  private:
   bool lead() const { return world_.rank() == 0; }
   void say(const std::string& text) {
-    if (lead()) progress_.note(text);
+    if (lead()) progress_.note(visible(text, "\n"));
   }
   void say(const std::vector<std::string>& warnings) {
     progress_.clear();
@@ -128,7 +129,7 @@ class Run {
       agree(world_, [&] {
         if (!lead()) return;
         metrics->write(result.metrics, counts.routed.empty() ? nullptr : &counts);
-        progress_.step(result.metrics);
+        if (!how_.quiet || step == config_.train.steps) progress_.step(result.metrics);
       });
       stop = signal_everywhere();
       const Index every = config_.run.checkpoint_every;
@@ -202,17 +203,23 @@ class Run {
       if (!there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
     });
     const TrainState there = read_state(path);
-    std::vector<std::string> order = {"model.seq_len", "train.seed"};
-    if (there.dataset_digest.empty()) order.push_back("data.path");  // the path is all that is known of its data
-    const auto other_data = differences(config_, parse_config(there.config, path.string()), order);
-    if (lead() && !other_data.empty())
-      warn(fmt::format("the order of samples changes with {}: some may be seen twice, others not", join(other_data)));
+    const Config before = parse_config(there.config, path.string());
+    std::vector<KeyDifference> changed = differences(config_, before, Effect::change), order;
+    for (const KeyDifference& d : differences(config_, before, Effect::samples))  // data are known by their digest
+      (d.key == "data.path" && !there.dataset_digest.empty() ? changed : order).push_back(d);
+    if (lead() && !order.empty())
+      warn(fmt::format("the order of samples changes with {}: some may be seen twice, others not", told(order)));
     if (lead() && !there.dataset_digest.empty() && there.dataset_digest != dataset_.digest())
       warn(
           fmt::format("{} does not hold the data that {} was trained on (then in {}; its digest differs): some samples "
                       "may be seen twice, others not",
                       config_.data.path, path.string(), there.dataset));
+    if (how_.quiet) return;
     say(fmt::format("resumed from {} (step {})", path.string(), trainer_.steps_done()));
+    std::vector<std::string> changes;
+    for (const KeyDifference& d : changed) changes.push_back(fmt::format("{} {} -> {}", d.key, d.there, d.here));
+    if (there.layout != state_.layout) changes.push_back(fmt::format("layout {} -> {}", there.layout, state_.layout));
+    if (!changes.empty()) say("changed   " + join(changes));
   }
 
   // Another run's weights; everything else is new.
@@ -221,18 +228,21 @@ class Run {
       load_checkpoint(path, engine_.store(), Load::weights);
       const TrainState there = read_state(path);
       if (config_.moe.bias_rate > 0 && !there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
-      const auto other = differences(config_, parse_config(there.config, path.string()), {"model.", "moe."});
+      const Config before = parse_config(there.config, path.string());
+      std::vector<KeyDifference> other = differences(config_, before, Effect::model);
+      for (const KeyDifference& d : differences(config_, before, Effect::change))
+        if (d.key.starts_with("model.") || d.key.starts_with("moe.")) other.push_back(d);
       if (lead() && !other.empty())
-        warn(fmt::format("{} was trained with other settings: {}", path.string(), join(other)));
+        warn(fmt::format("{} was trained with other settings: {}", path.string(), told(other)));
     });
     say(fmt::format("starts from the weights of {}", path.string()));
   }
 
   void check_same_model(const fs::path& checkpoint) const {
     const TrainState there = read_state(checkpoint);
-    const auto differ = structural_differences(config_, parse_config(there.config, checkpoint.string()));
+    const auto differ = differences(config_, parse_config(there.config, checkpoint.string()), Effect::model);
     if (!differ.empty())
-      bad_input("{} holds another model ({}): choose another run.dir or the same model", dir_.string(), join(differ));
+      bad_input("{} holds another model ({}): choose another run.dir or the same model", dir_.string(), told(differ));
     if (there.vocab != dataset_.vocab())
       bad_input("{} was trained with a vocabulary of {}, and {} has {}: set data.path to the same data", dir_.string(),
                 there.vocab, config_.data.path, dataset_.vocab());
@@ -245,17 +255,9 @@ class Run {
 
   void announce() {
     if (!lead()) return;
-    const ParamCount count = count_params(config_, dataset_.vocab());
-    const MemoryPlan memory = plan_memory(config_, dataset_.vocab(), engine_.mesh().layout, 0, engine_.backend());
-    say(fmt::format("model     {:.2f} M parameters, {:.2f} M active per token", static_cast<double>(count.total) / 1e6,
-                    static_cast<double>(count.active) / 1e6));
-    say(fmt::format("layout    {} ({} ranks), {}", engine_.mesh().layout.str(), world_.size(),
-                    engine_.backend().describe()));
-    say(fmt::format("memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}",
-                    megabytes(memory.total()), megabytes(memory.weights), megabytes(memory.gradients),
-                    megabytes(memory.optimizer), megabytes(memory.activations)));
-    say(fmt::format("data      {}: {} sequences of {} tokens an epoch; a step takes {}", config_.data.path,
-                    samples_.samples_per_epoch(), config_.model.seq_len, config_.train.global_batch));
+    const Layout& layout = engine_.mesh().layout;
+    say(doubts(config_, layout));
+    if (!how_.quiet) say(summary(config_, dataset_, samples_, layout, engine_.backend()));
   }
 
   void save() {
@@ -268,6 +270,7 @@ class Run {
   }
 
   Comm& world_;
+  RunOptions how_;
   Config config_;
   fs::path dir_;
   Dataset dataset_;
@@ -282,10 +285,10 @@ class Run {
 
 }  // namespace
 
-int run_training(Comm& world, const Config& config) {
+int run_training(Comm& world, const Config& config, const RunOptions& how) {
   std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: no reason to stop
-  const Layout layout{world.size(), static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
-                      static_cast<int>(config.parallel.etp)};
+  const Layout layout{how.ranks > 0 ? how.ranks : world.size(), static_cast<int>(config.parallel.tp),
+                      static_cast<int>(config.parallel.ep), static_cast<int>(config.parallel.etp)};
   const int local = local_rank(world);
   std::unique_ptr<Backend> backend;
   Index vocab = 0;
@@ -293,6 +296,11 @@ int run_training(Comm& world, const Config& config) {
     check_config_for_layout(config, layout);
     if (config.data.path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
     if (config.run.dir.empty()) bad_input("run.dir is not set: give a folder for this run");
+    if (std::error_code ec; !fs::exists(fs::path(config.data.path) / "dataset.ini", ec))
+      bad_input(
+          "data.path = {} is no data set (it has no dataset.ini): set it to a folder that `switchyard prepare` wrote "
+          "(a relative path begins in the working directory)",
+          config.data.path);
     // Everything that can be wrong on one rank alone is tried before the first collective.
     const Dataset dataset(config.data.path);
     const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
@@ -304,8 +312,18 @@ int run_training(Comm& world, const Config& config) {
   });
   const int sharing = agree_on_devices(world, *backend);
   Index arena = 0;
-  agree(world, [&] { arena = arena_bytes(config, vocab, layout, world.rank(), *backend, sharing); });
-  Run run(world, config, layout, std::move(backend), arena);
+  agree(world, [&] { arena = arena_bytes(config, vocab, layout, how.dry_run ? 0 : world.rank(), *backend, sharing); });
+  if (how.dry_run) {
+    agree(world, [&] {
+      if (world.rank() != 0) return;
+      const Dataset dataset(config.data.path);
+      const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
+      for (const std::string& doubt : doubts(config, layout)) warn(doubt);
+      fmt::print("{}\n", visible(summary(config, dataset, samples, layout, *backend), "\n"));
+    });
+    return 0;
+  }
+  Run run(world, config, how, layout, std::move(backend), arena);
   const int code = or_end_all(world, [&] { return run.execute(); });
   // A run's purpose is its folder.
   if (const std::string why = lost_output(); !why.empty())

@@ -45,7 +45,14 @@ class Trainer {
   Index step_ = 0, samples_done_ = 0, tokens_done_ = 0;
 };
 
+// How `switchyard train` goes about it.
+struct RunOptions {
+  bool quiet = false;    // tells the last step, warnings and errors
+  bool dry_run = false;  // checks and tells what would be trained, and writes nothing
+  int ranks = 0;         // a dry run's; 0: those of the world
+};
+
 // `switchyard train`: everything around the steps, on all ranks of `world`. Returns the exit code.
-int run_training(Comm& world, const Config& config);
+int run_training(Comm& world, const Config& config, const RunOptions& how);
 
 }  // namespace sy

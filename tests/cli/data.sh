@@ -16,6 +16,7 @@ seq_len = 24
 [moe]
 experts = 2
 top_k = 1
+renormalize = false
 [train]
 steps = 4
 global_batch = 4

@@ -71,7 +71,9 @@ expect_error "holds no checkpoint yet" "$switchyard" experts killed
 
 # What an error quotes may hold anything; it stays one line.
 expect_error "unknown command" "$switchyard" $'new\nswitchyard: line'
-printf '\001\002\r\nx' >binary.ini
+printf '\001\002\rx' >binary.ini
 expect_error "binary.ini" "$switchyard" train binary.ini
 [[ $(wc -l <"$work/.err") -eq 1 ]] || die "more than one line"
+expect_error "and 380 more" "$switchyard" train <(printf 'nonsense%s\n' {1..400})
+expect_error "larger than 1 MiB" "$switchyard" train /dev/zero
 expect_ok "$switchyard" help --help

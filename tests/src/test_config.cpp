@@ -57,7 +57,7 @@ TEST(Config, WhatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(with({"--train.steps=-1"}), "train.steps = -1");
   EXPECT_BAD_INPUT(with({"model.layers=2"}), "--section.key=value");
   EXPECT_BAD_INPUT(parse_config("[model]\nlayers = 2\nlayers = 3\n", "file.ini"),
-                   "file.ini: model.layers is given twice");
+                   "file.ini:3: model.layers is given twice, at file.ini:2 too");
   EXPECT_BAD_INPUT(parse_config("[model]\nlayers\n", "file.ini"), "file.ini");
   EXPECT_BAD_INPUT(read_config("/nonexistent/x.ini", {}), "/nonexistent/x.ini");
   EXPECT_BAD_INPUT(read_config("/", {}), "is a folder");
@@ -70,11 +70,103 @@ TEST(Config, WhatIsNotBuiltYetIsRefused) {
     EXPECT_BAD_INPUT(with({key}), "not available in this version");
 }
 
-TEST(Config, DifferencesAreByKeyAndSection) {
-  const Config a = with({"--model.layers=4", "--train.lr=0.1"}), b = with({"--model.layers=6", "--train.lr=0.2"});
-  EXPECT_EQ(differences(a, b, {"model."}), std::vector<std::string>{"model.layers: 4 here, 6 there"});
-  EXPECT_EQ(differences(a, a, {""}).size(), 0u);
-  EXPECT_EQ(differences(a, b, {""}).size(), 2u);
+// Everything at once, in the order of the lines; the first line of the message says where and how much.
+TEST(Config, AllThatIsWrongIsSaidAtOnce) {
+  const std::string message = MESSAGE_OF(InputError, parse_config("\xef\xbb\xbf[model]\r\nlayer = 3\r\n"
+                                                                  "heads = -4\r\nd_model = x\r\nnothing\r\n",
+                                                                  "f.ini", {"--train.lr=q", "--moe.top_k=0"}));
+  const std::vector<std::string> lines = {"f.ini: 6 errors: correct each",
+                                          "f.ini:2: unknown key 'model.layer': did you mean 'model.layers'?",
+                                          "f.ini:3: model.heads = -4: must be from 1 to 65536",
+                                          "f.ini:4: model.d_model = 'x': expected a whole number",
+                                          "f.ini:5: 'nothing': lines are [section], key = value or # comment",
+                                          "command line: train.lr = 'q': expected a number",
+                                          "command line: moe.top_k = 0: must be from 1 to 1048576"};
+  EXPECT_EQ(message, join(lines, std::string(1, next_line)));
+  // What follows from several keys is said at the line of the one to change, with the others.
+  EXPECT_EQ(MESSAGE_OF(InputError, parse_config("[moe]\nexperts = 4\ntop_k = 5\n[train]\nmin_lr = 1\n", "f.ini")),
+            "f.ini: 2 errors: correct each" + std::string(1, next_line) +
+                "f.ini:3: moe.top_k = 5 is more than moe.experts = 4: lower moe.top_k" + next_line +
+                "f.ini:5: train.min_lr = 1 is above train.lr = 0.001, where train.schedule = cosine ends: lower it");
+}
+
+TEST(Config, AnyPathComesBack) {
+  for (const std::string& path :
+       {std::string("a#b"), std::string("a #b"), std::string("# "), std::string(" a "), std::string("\"a\""),
+        std::string("a\\b"), std::string("\"\\x41#"), std::string("tab\tline\nreturn\r"), std::string("\x1b[31m"),
+        std::string("\xff\xfe/[x]=y"), std::string("größe"), std::string()}) {
+    Config c = with({});
+    c.data.path = path;
+    c.run.dir = path + "/run";
+    const Config again = parse_config(to_ini(c), "again");
+    EXPECT_EQ(again.data.path, path);
+    EXPECT_EQ(again.run.dir, path + "/run");
+  }
+}
+
+TEST(Config, CommentsAndQuotes) {
+  const auto path = [](const std::string& line) { return parse_config("[data]\n" + line, "f").data.path; };
+  EXPECT_EQ(path("path = a#b # c"), "a#b");
+  EXPECT_EQ(path("path = \"a # b\"# c"), "a # b");
+  EXPECT_EQ(path("path = \"\\x41\\\\\\\"\""), "A\\\"");
+  EXPECT_EQ(path("path = a \"b\""), "a \"b\"");
+  EXPECT_EQ(path("# path = a"), "");
+  for (const char* line : {"path = \"a", "path = \"a\" b", "path = \"\\q\"", "path = \"\\x4\"", "path = \"\\", "= a"})
+    EXPECT_BAD_INPUT(path(line), "f:2: ");
+}
+
+// A relative data.path of a file is looked for in the working directory, then beside the file.
+TEST(Config, DataBesideTheFile) {
+  const TempFolder folder;
+  folder.write("some/data/dataset.ini", "");
+  const auto file = folder.write("some/c.ini", "[data]\npath = data\n");
+  EXPECT_EQ(read_config(file, {}).data.path, (folder.path() / "some/data").string());
+  EXPECT_EQ(read_config(file, {"--data.path=data"}).data.path, "data");
+}
+
+// No value within its bounds makes a product that overflows or a size that no machine has.
+TEST(Config, SizesThatNoMachineHas) {
+  EXPECT_BAD_INPUT(with({"--train.global_batch=268435456"}), "tokens a step");
+  EXPECT_BAD_INPUT(with({"--model.seq_len=268435456"}), "tokens a step");
+  EXPECT_BAD_INPUT(with({"--model.layers=10000", "--model.d_model=1048576", "--model.heads=1024"}), "parameters");
+  EXPECT_BAD_INPUT(with({"--moe.experts=1048576", "--moe.d_ff=16777216", "--moe.shared_experts=65536"}), "parameters");
+  EXPECT_BAD_INPUT(with({"--train.micro_batch=65536", "--model.d_ff=16777216"}), "activations");
+  EXPECT_BAD_INPUT(with({"--moe.experts=1024", "--moe.top_k=1024", "--train.micro_batch=65536", "--moe.d_ff=1"}),
+                   "numbered");
+  for (const char* key : {"--model.d_ff=-1", "--model.kv_heads=-1", "--model.head_dim=-1", "--moe.d_ff=-1",
+                          "--model.d_model=9223372036854775807", "--model.heads=-9223372036854775808",
+                          "--train.micro_batch=9223372036854775807", "--run.keep=-1", "--moe.capacity_factor=1e300",
+                          "--moe.groups=9223372036854775807", "--train.eps=0"})
+    EXPECT_BAD_INPUT(with({key}), "must be from");
+}
+
+TEST(Config, DifferencesAreByEffect) {
+  const Config a = with({"--model.layers=4", "--train.lr=0.1", "--train.seed=3", "--run.dir=x", "--moe.experts=2"});
+  const Config b = with({"--model.layers=6", "--train.lr=0.2", "--model.attention_softcap=30", "--moe.experts=2"});
+  const auto told = [&](Effect effect) {
+    std::string all;
+    for (const KeyDifference& d : differences(a, b, effect)) all += d.key + " " + d.here + " " + d.there + ";";
+    return all;
+  };
+  EXPECT_EQ(told(Effect::model), "model.layers 4 6;");
+  EXPECT_EQ(told(Effect::change), "model.attention_softcap 0 30;train.lr 0.1 0.2;");
+  EXPECT_EQ(told(Effect::samples), "train.seed 3 1;");
+  EXPECT_EQ(told(Effect::none), "run.dir x ;");
+  EXPECT_EQ(differences(a, a, Effect::model).size(), 0u);
+}
+
+TEST(Config, DoubtsNameTheKey) {
+  const auto doubt = [](const std::vector<std::string>& settings, Layout layout = {}) {
+    return join(doubts(with(settings), layout));
+  };
+  EXPECT_NE(doubt({"--moe.experts=4", "--moe.top_k=1"}).find("set moe.renormalize = false"), std::string::npos);
+  EXPECT_EQ(doubt({"--moe.experts=4", "--moe.top_k=1", "--moe.renormalize=false"}), "");
+  EXPECT_EQ(doubt({"--moe.top_k=1"}), "");                                                      // dense
+  const std::vector<std::string> global = {"--moe.experts=4", "--moe.aux_scope=global_batch"};  // of 16, 4 at a time
+  EXPECT_NE(doubt(global).find("1 * 4 of the step's 16 sequences"), std::string::npos);
+  EXPECT_NE(doubt(global).find("set train.micro_batch = 16"), std::string::npos);
+  EXPECT_EQ(doubt(global, {4}), "");
+  EXPECT_NE(doubt(global, {4, 2}).find("set train.micro_batch = 8"), std::string::npos);
 }
 
 TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {

@@ -94,16 +94,52 @@ TEST(Coarsen, KeepsTotalsAndLastSteps) {
     h.dropped.insert(h.dropped.end(), {0, w});
     h.probability.insert(h.probability.end(), {0.5f, 0.5f});
   }
-  const ExpertHistory c = coarsen(h, 3);  // windows 0-1, 2-3, 4-6
-  EXPECT_EQ(c.steps, (std::vector<std::int64_t>{20, 40, 70}));
-  EXPECT_EQ(c.routed, (std::vector<std::int64_t>{1, 2, 5, 2, 15, 3}));
-  EXPECT_EQ(c.dropped, (std::vector<std::int64_t>{0, 1, 0, 5, 0, 15}));
+  const ExpertHistory c = coarsen(h, 3);  // windows 0-1, 2-4, 5-6
+  EXPECT_EQ(c.steps, (std::vector<std::int64_t>{20, 50, 70}));
+  EXPECT_EQ(c.routed, (std::vector<std::int64_t>{1, 2, 9, 3, 11, 2}));
+  EXPECT_EQ(c.dropped, (std::vector<std::int64_t>{0, 1, 0, 9, 0, 11}));
   EXPECT_EQ(c.layer_ids, h.layer_ids);
   EXPECT_EQ(first_step(c, 0), 1);
-  EXPECT_EQ(first_step(c, 2), 41);
+  EXPECT_EQ(first_step(c, 2), 51);
   EXPECT_EQ(coarsen(h, 7).routed, h.routed);
   EXPECT_EQ(coarsen(h, 1).routed, (std::vector<std::int64_t>{21, 7}));
   EXPECT_EQ(coarsen(history(1, 2, {}, {}, {}, {}), 5).windows(), 0);
+}
+
+// A run of 351 steps with a window every 50: the last step alone would look like a collapse.
+TEST(Coarsen, ShortWindowsJoinTheirNeighbours) {
+  const auto steps = [](std::vector<std::int64_t> ends, Index most) {
+    const std::size_t n = ends.size();
+    ExpertHistory h = history(1, 1, std::move(ends), std::vector<std::int64_t>(n, 1), std::vector<std::int64_t>(n, 0),
+                              std::vector<float>(n, 1));
+    return coarsen(h, most).steps;
+  };
+  using Steps = std::vector<std::int64_t>;
+  EXPECT_EQ(steps({50, 100, 150, 200, 250, 300, 350, 351}, 8), (Steps{50, 100, 150, 200, 250, 300, 351}));
+  EXPECT_EQ(steps({50, 100, 150, 175}, 8), (Steps{50, 100, 150, 175}));  // half a window stands for itself
+  EXPECT_EQ(steps({5, 6, 10, 12, 13}, 8), (Steps{5, 10, 13}));  // a log line every 5 steps, a checkpoint every 6
+  EXPECT_EQ(steps({1, 100}, 8), (Steps{100}));
+  EXPECT_EQ(steps({100, 101}, 8), (Steps{101}));
+  EXPECT_EQ(steps({7}, 8), (Steps{7}));
+  for (Index most = 1; most < 12; ++most) {
+    const Steps found = steps({3, 5, 30, 31, 50, 80, 81, 82, 90, 100, 101}, most);
+    EXPECT_LE(static_cast<Index>(found.size()), most);
+    EXPECT_EQ(found.back(), 101);
+  }
+}
+
+TEST(LastTenth, IsOfStepsNotOfWindows) {
+  const auto first = [](std::vector<std::int64_t> ends) {
+    ExpertHistory h = history(1, 1, {}, {}, {}, {});
+    h.steps = std::move(ends);
+    return last_tenth(h);
+  };
+  EXPECT_EQ(first({50, 100, 150, 200, 250, 300, 350, 351}), 6);  // not the last step alone
+  EXPECT_EQ(first({10, 20, 30, 40, 50, 60, 70, 80, 90, 100}), 9);
+  EXPECT_EQ(first({10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 100}), 9);
+  EXPECT_EQ(first({4, 9, 14, 19}), 3);
+  EXPECT_EQ(first({7}), 0);
+  EXPECT_EQ(first({}), 0);
 }
 
 TEST(SelectBlock, TakesOneLayerOfEveryWindow) {

@@ -1,4 +1,5 @@
 #include "src/analyse/report.h"
+#include "src/text/json.h"
 #include "src/text/numbers.h"
 
 #include <gtest/gtest.h>
@@ -157,6 +158,28 @@ TEST(Report, DomainsInEveryForm) {
   EXPECT_TRUE(has(page, "&lt;script&gt;"));
 }
 
+// Domain names are never lost: cut in the pictures, they have a number there, and the table has it with the whole name.
+TEST(Report, LongNamesOfDomains) {
+  ExpertReport r = example(1, 4, 3);
+  add_domains(r);
+  const std::string long_name = "manual-pages-of-section-eight-in-";
+  r.evaluation->domains[0].name = long_name + "german";
+  r.evaluation->domains[1].name = long_name + "\x1b[31mjapanese";
+  r.specialisation = specialisation(*r.evaluation);
+  const std::string page = report_html(r), text = report_text(r, false);
+  EXPECT_TRUE(has(page, "<td class=\"text\">1: " + long_name + "german"));
+  EXPECT_TRUE(has(page, ">1: manual-pages-of-sect…<") && has(page, ">2: manual-pages-of-sect…<"));
+  EXPECT_TRUE(has(text, long_name + "german"));
+  EXPECT_TRUE(has(text, long_name + "␛[31mjapanese") && !has(text, "\x1b"));
+}
+
+// JSON is written whatever bytes a path has.
+TEST(Report, JsonOfAnyBytes) {
+  ExpertReport r = example(1, 2, 1);
+  r.checkpoint = "/runs/\xff\xfe/step";
+  EXPECT_EQ(nlohmann::json::parse(json_text(report_json(r)))["checkpoint"], "/runs/\ufffd\ufffd/step");
+}
+
 TEST(ReportHtml, IsOneSelfContainedPage) {
   ExpertReport r = example(2, 4, 3);
   r.losses = {{1, 5.5}, {2, 4.5}, {3, 4}};
@@ -211,7 +234,7 @@ class MakeReport : public testing::Test {
 TEST_F(MakeReport, FromACheckpointAlone) {
   const ExpertReport r = make_report(checkpoint_, {});
   EXPECT_EQ(r.state.experts.windows(), 4);
-  EXPECT_EQ(r.first, 3);  // a tenth, but one at least
+  EXPECT_EQ(r.first, 3);  // a tenth of the steps, but one window at least
   EXPECT_EQ(r.last, 4);
   EXPECT_EQ(r.load[1].layer, 10);
   EXPECT_TRUE(r.losses.empty());

@@ -32,6 +32,35 @@ TEST(FitWidth, CutsAtColumns) {
   EXPECT_EQ(fit_width("abc", 0), "");
 }
 
+TEST(Visible, TerminalsAreToldNothing) {
+  EXPECT_EQ(visible("a\x1b]0;title\x07z"), "a␛]0;title␇z");
+  EXPECT_EQ(visible("a\tb\nc\r\x7f", "\n\t"), "a\tb\nc␍␡");
+  EXPECT_EQ(visible(std::string("\0", 1)), "␀");
+  EXPECT_EQ(visible("\xc2\x9b"
+                    "31m"),
+            "\ufffd31m");  // U+009B, in one character what ESC [ is in two
+  EXPECT_EQ(visible("\x9b\xff"), "\ufffd\ufffd");
+  EXPECT_EQ(visible("Käse 日本 😀"), "Käse 日本 😀");
+}
+
+TEST(Visible, ACharacterIsWholeOrHeldBack) {
+  EXPECT_EQ(whole_characters(""), 0u);
+  EXPECT_EQ(whole_characters("ab"), 2u);
+  EXPECT_EQ(whole_characters("a\xc2"), 1u);
+  EXPECT_EQ(whole_characters("a\xf0\x9f\x98"), 1u);
+  EXPECT_EQ(whole_characters("a\xf0\x9f\x98\x80"), 5u);
+  EXPECT_EQ(whole_characters("\x80\x80\x80\x80"), 4u);  // nothing that could become one
+}
+
+TEST(Table, CellsOfFilesObeyNothing) {
+  Table t({"name", "share"}, true);
+  t.row({"\x1b[31ma\nb", "\x1b[34m▄\x1b[0m"});
+  EXPECT_EQ(t.str(),
+            "name      share\n"
+            "────────  ─────\n"
+            "␛[31ma␊b  \x1b[34m▄\x1b[0m\n");
+}
+
 TEST(Table, AlignsNumbersRightAndTextLeft) {
   Table t({"name", "tokens", "loss"});
   t.row({"english", "12345", "1.5"});

@@ -1,0 +1,87 @@
+// What layouts and backends ask of a configuration.
+#include "src/config.h"
+
+namespace sy {
+namespace {
+
+// What a layout asks of the model, or "".
+std::string problem_of(const Config& c, const Layout& l) {
+  if (const std::string p = layout_problem(l); !p.empty()) return p;
+  const auto& m = c.model;
+  const Index batch = c.train.global_batch, micro = c.train.micro_batch, dp = l.dp();
+  const auto over = [](Index value, const char* key, Index by, const char* axis) {
+    return fmt::format("{} = {} is not divisible by {} = {}", key, value, axis, by);
+  };
+  if (m.heads % l.tp != 0) return over(m.heads, "model.heads", l.tp, "parallel.tp");
+  if (m.kv_heads >= l.tp && m.kv_heads % l.tp != 0) return over(m.kv_heads, "model.kv_heads", l.tp, "parallel.tp");
+  if (m.kv_heads < l.tp && l.tp % m.kv_heads != 0)
+    return fmt::format("parallel.tp = {} is not a multiple of model.kv_heads = {}", l.tp, m.kv_heads);
+  if (m.d_ff % l.tp != 0) return over(m.d_ff, "model.d_ff", l.tp, "parallel.tp");
+  if (c.moe.experts == 0 && l.ep * l.etp > 1)
+    return fmt::format("parallel.ep = {} and parallel.etp = {} need experts, but moe.experts = 0", l.ep, l.etp);
+  if (c.moe.experts % l.ep != 0) return over(c.moe.experts, "moe.experts", l.ep, "parallel.ep");
+  if (c.moe.experts > 0 && c.moe.d_ff % l.etp != 0) return over(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
+  if (c.moe.shared_experts * c.moe.d_ff % l.tp != 0)
+    return over(c.moe.shared_experts * c.moe.d_ff, "moe.shared_experts * moe.d_ff", l.tp, "parallel.tp");
+  if (batch % (dp * micro) != 0)
+    return fmt::format("train.global_batch = {} is not divisible by {} data-parallel ranks * train.micro_batch = {}",
+                       batch, dp, micro);
+  if (micro * m.seq_len % l.tp != 0)
+    return over(micro * m.seq_len, "train.micro_batch * model.seq_len", l.tp, "parallel.tp");
+  return {};
+}
+
+}  // namespace
+
+void check_config_for_layout(const Config& config, const Layout& layout) {
+  const std::string problem = problem_of(config, layout);
+  if (problem.empty()) return;
+  std::vector<std::string> works;
+  std::vector<int> divisors;
+  for (int d = 1; d <= layout.ranks; ++d)
+    if (layout.ranks % d == 0) divisors.push_back(d);
+  for (int tp : divisors)
+    for (int ep : divisors)
+      for (int etp : divisors)
+        if (problem_of(config, {layout.ranks, tp, ep, etp}).empty())
+          works.push_back(fmt::format("tp {} ep {} etp {}", tp, ep, etp));
+  constexpr std::size_t shown = 24;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(shown, works.size()); ++i) list += (i ? ", " : "") + works[i];
+  if (works.size() > shown) list += fmt::format(" and {} more", works.size() - shown);
+  bad_input("{}: {}", problem,
+            works.empty()
+                ? fmt::format("no layout of {} ranks works with this model and batch; change the number of ranks, "
+                              "train.global_batch or train.micro_batch",
+                              layout.ranks)
+                : fmt::format("on {} ranks these layouts work: {}", layout.ranks, list));
+}
+
+void check_config_for_backend(const Config& config, const Backend& backend) {
+  if (backend.on_host() && config.dtype() != DType::f32)
+    bad_input("run.dtype = {} needs a GPU, and this runs on the {} backend: set run.dtype = f32", config.run.dtype,
+              backend.name());
+  if (config.model.head_dim > backend.largest_head())
+    bad_input(
+        "model.head_dim = {}: the {} backend takes heads of up to {}: set it to that or less, or run.backend = cpu",
+        config.model.head_dim, backend.name(), backend.largest_head());
+}
+
+std::vector<std::string> doubts(const Config& config, const Layout& layout) {
+  std::vector<std::string> out;
+  const auto& e = config.moe;
+  const Index together = layout.dp() * config.train.micro_batch, batch = config.train.global_batch;
+  if (e.experts > 1 && e.top_k == 1 && e.renormalize)
+    out.push_back(
+        "moe.top_k = 1 with moe.renormalize = true divides each token's only weight by itself, so the loss teaches the "
+        "router nothing: set moe.renormalize = false");
+  if (e.experts > 0 && e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch && together != batch)
+    out.push_back(
+        fmt::format("moe.aux_scope = global_batch balances what is computed at once, here dp * "
+                    "train.micro_batch = {} * {} of the step's {} sequences, so that the layout matters: set "
+                    "train.micro_batch = {}",
+                    layout.dp(), config.train.micro_batch, batch, batch / layout.dp()));
+  return out;
+}
+
+}  // namespace sy

@@ -1,0 +1,108 @@
+#include "src/text/ini.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "src/text/table.h"
+
+namespace sy {
+namespace {
+
+constexpr std::string_view blanks = " \t\r\v\f";
+
+std::string_view trimmed(std::string_view s) {
+  const std::size_t first = s.find_first_not_of(blanks);
+  return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(blanks) + 1 - first);
+}
+
+// What stands before a comment.
+std::string_view before_comment(std::string_view s) {
+  for (std::size_t at = s.find('#'); at != s.npos; at = s.find('#', at + 1))
+    if (at == 0 || blanks.find(s[at - 1]) != blanks.npos) return s.substr(0, at);
+  return s;
+}
+
+// The text between the quotes that `s` begins with; nothing where they do not close, or more than a comment follows.
+std::optional<std::string> unquoted(std::string_view s) {
+  std::string out;
+  for (std::size_t i = 1; i < s.size(); ++i) {
+    if (s[i] == '"') {
+      if (trimmed(before_comment(s.substr(i + 1))).empty()) return out;
+      return {};
+    }
+    if (s[i] != '\\') {
+      out += s[i];
+      continue;
+    }
+    const char escape = ++i < s.size() ? s[i] : '\0';
+    unsigned char byte = static_cast<unsigned char>(escape);
+    if (escape == 'x') {
+      if (i + 2 >= s.size()) return {};
+      const auto read = std::from_chars(s.data() + i + 1, s.data() + i + 3, byte, 16);
+      if (read.ec != std::errc() || read.ptr != s.data() + i + 3) return {};
+      i += 2;
+    } else if (escape != '"' && escape != '\\') {
+      return {};
+    }
+    out += static_cast<char>(byte);
+  }
+  return {};
+}
+
+}  // namespace
+
+IniText read_ini(std::string_view text) {
+  IniText out;
+  std::string section;
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  for (int line = 1; !text.empty(); ++line) {
+    const std::size_t end = text.find('\n');
+    const std::string_view whole = trimmed(text.substr(0, end)), code = trimmed(before_comment(whole));
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
+    if (code.empty()) continue;
+    const std::size_t equals = code.find('=');
+    const auto wrong = [&](std::string_view why) {
+      out.problems.push_back({line, fmt::format("'{}': {}", fit_width(whole, 60), why)});
+    };
+    if (code.front() == '[' && code.back() == ']') {
+      section = trimmed(code.substr(1, code.size() - 2));
+    } else if (equals == code.npos || trimmed(code.substr(0, equals)).empty()) {
+      wrong("lines are [section], key = value or # comment");
+    } else {
+      const std::string key(trimmed(code.substr(0, equals)));
+      std::string value(trimmed(code.substr(equals + 1)));
+      if (value.starts_with('"')) {
+        // A comment's sign may stand between the quotes.
+        const auto inner = unquoted(trimmed(whole.substr(whole.find('=') + 1)));
+        if (!inner) {
+          wrong("the quotes do not close, or hold a \\ that is none of \\\" \\\\ \\xHH");
+          continue;
+        }
+        value = *inner;
+      }
+      out.entries.push_back({section.empty() ? key : section + "." + key, value, line});
+    }
+  }
+  return out;
+}
+
+std::string ini_value(std::string_view value) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; };
+  if (trimmed(value) == value && before_comment(value) == value && !value.starts_with('"') &&
+      std::none_of(value.begin(), value.end(), is_control))
+    return std::string(value);
+  std::string out = "\"";
+  for (char c : value) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (is_control(c))
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      out += c;
+  }
+  return out + '"';
+}
+
+}  // namespace sy

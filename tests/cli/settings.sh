@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# Settings and options as people give them: all that is wrong at once, what is doubtful, what a resume changes, dry and quiet
+# runs, completion.
+source "$2/tests/cli/lib/lib.sh"
+
+make_text text 100
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data --quiet
+[[ -z $err ]] || die "progress in spite of --quiet"
+cat >config.ini <<'INI'
+[model]
+layers = 2
+d_model = 32
+heads = 4
+seq_len = 16
+[moe]
+experts = 4
+d_ff = 32
+[train]
+steps = 6
+global_batch = 6
+micro_batch = 3
+warmup = 2
+[data]
+path = data
+[run]
+backend = cpu
+checkpoint_every = 3
+INI
+ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
+files() { find . -not -name '.out' -not -name '.err' -type f | sort | xargs sha256sum; }
+says() { [[ $err == *"$1"* ]] || die "no '$1' on stderr"; }
+says_not() { [[ $err != *"$1"* ]] || die "'$1' on stderr"; }
+
+# ---- every mistake in one message, at its line, on any number of ranks ----
+printf '\xef\xbb\xbf[model]\r\nlayer = 3\r\nheads = -4\r\n[train]\r\nlr = fast\r\nsteps\r\n' >wrong.ini
+for n in 1 3; do
+  expect_error "wrong.ini: 5 errors: correct each" ranks "$n" train wrong.ini --moe.top_k=0
+  [[ $(grep -A 9 '^switchyard: ' .err | head -6) == "switchyard: wrong.ini: 5 errors: correct each
+  wrong.ini:2: unknown key 'model.layer': did you mean 'model.layers'?
+  wrong.ini:3: model.heads = -4: must be from 1 to 65536
+  wrong.ini:5: train.lr = 'fast': expected a number
+  wrong.ini:6: 'steps': lines are [section], key = value or # comment
+  command line: moe.top_k = 0: must be from 1 to 1048576" ]] || die "not all that is wrong"
+done
+# A byte order mark and carriage returns are no mistakes.
+{ printf '\xef\xbb\xbf'; sed 's/$/\r/' config.ini; } >windows.ini
+expect_ok "$switchyard" train windows.ini --run.dir=windows --train.steps=1
+
+# ---- settings in the form of options; options that are none ----
+expect_ok "$switchyard" train config.ini --run.dir blank --train.steps 2
+expect_output "step 2/2"
+expect_error "did you mean --train.steps?" "$switchyard" train config.ini --steps 3
+expect_error "--train.steps has no value" "$switchyard" train config.ini --run.dir=x --train.steps
+expect_error "--train.steps has no value" "$switchyard" train config.ini --train.steps --run.dir=x
+expect_error "did you mean --dry-run?" "$switchyard" train config.ini --dryrun
+expect_error "config is missing" "$switchyard" train --run.dir=x
+
+# ---- a dry run: what would be trained, and nothing written ----
+before=$(files)
+expect_ok "$switchyard" train config.ini --run.dir=dry --dry-run
+expect_output "layout    dp 1 tp 1 ep 1 etp 1 edp 1 (1 ranks)"
+expect_output "memory "
+expect_output "a step takes 6"
+expect_ok ranks 2 train config.ini --run.dir=dry --parallel.ep=2 --dry-run
+expect_output "layout    dp 2 tp 1 ep 2 etp 1 edp 1 (2 ranks)"
+expect_ok "$switchyard" train config.ini --run.dir=dry --dry-run --ranks 6 --train.micro_batch=1
+expect_output "(6 ranks)"
+expect_error "on 4 ranks" "$switchyard" train config.ini --run.dir=dry --dry-run --ranks 4
+expect_error "GB on each rank" "$switchyard" train config.ini --run.dir=dry --dry-run --model.d_model=65536 --model.head_dim=16384
+expect_error "nowhere" ranks 2 train config.ini --run.dir=dry --dry-run --data.path=nowhere
+expect_error "--dry-run" "$switchyard" train config.ini --run.dir=dry --ranks 4
+expect_no_file dry
+[[ $before == "$(files)" ]] || die "a dry run wrote something"
+
+# Sizes that no machine has are refused before memory is taken: there are 2 GB of address space here.
+huge() { (ulimit -v 2000000; "$switchyard" train config.ini --run.dir=dry "$@"); }
+expect_error "tokens a step" huge --train.global_batch=268435456 --train.micro_batch=1
+expect_error "GB on each rank" huge --train.global_batch=4194304 --train.micro_batch=4194304 --model.d_model=65536 --model.head_dim=64 --model.d_ff=64
+expect_error "parameters" huge --moe.experts=1048576 --moe.d_ff=16777216
+
+# ---- doubts, at every start ----
+expect_ok "$switchyard" train config.ini --dry-run --run.dir=dry
+says_not warning
+expect_ok "$switchyard" train config.ini --dry-run --run.dir=dry --moe.top_k=1
+says "warning: moe.top_k = 1 with moe.renormalize = true"
+says "set moe.renormalize = false"
+expect_ok "$switchyard" train config.ini --run.dir=doubtful --train.steps=1 --moe.aux_scope=global_batch
+says "set train.micro_batch = 6"
+expect_ok ranks 2 train config.ini --run.dir=sure --train.steps=1 --moe.aux_scope=global_batch
+says_not warning
+# The README's run of the quickstart's model alone is one that says nothing.
+read -r -a alone < <(sed -n 's/^    build\/switchyard train configs\/quickstart.ini //p' "$root/README.md")
+expect_ok "$switchyard" train "$root/configs/quickstart.ini" "${alone[@]}" --data.path=data --dry-run
+says_not warning
+
+# ---- quiet: the last step; warnings all the same ----
+expect_ok "$switchyard" train config.ini --run.dir=quiet --quiet --moe.top_k=1
+[[ $(wc -l <.out) -eq 1 && $out == "step 6/6 "* ]] || die "not the last step alone"
+says "warning: moe.top_k"
+expect_ok "$switchyard" evaluate quiet --backend cpu --quiet
+
+# ---- a resume says what changed; another model is refused ----
+expect_ok "$switchyard" train config.ini --run.dir=run --train.steps=3
+expect_ok ranks 2 train config.ini --run.dir=run --run.resume=true --train.lr=2e-3 --moe.top_k=1 --moe.renormalize=false \
+  --moe.score=sigmoid --moe.capacity_factor=2 --train.micro_batch=1 --parallel.ep=2
+for change in "moe.top_k 2 -> 1" "moe.score softmax -> sigmoid" "moe.capacity_factor 1.25 -> 2" \
+  "train.lr 0.001 -> 0.002" "train.steps 3 -> 6" "moe.renormalize true -> false" "train.micro_batch 3 -> 1" \
+  "layout dp 1 tp 1 ep 1 etp 1 edp 1 -> dp 2 tp 1 ep 2 etp 1 edp 1"; do
+  grep -q "^changed .*$change" .out || die "no word of: $change"
+done
+[[ $(grep -c ^changed .out) -eq 1 && $out != *run.* ]] || die "more than what changed"
+expect_ok ranks 2 train config.ini --run.dir=run --run.resume=true --train.lr=2e-3 --moe.top_k=1 --moe.renormalize=false \
+  --moe.score=sigmoid --moe.capacity_factor=2 --train.micro_batch=1 --parallel.ep=2 --train.steps=6
+[[ $out != *changed* ]] || die "a change where there is none"
+expect_error "holds another model (model.window: 4 here, 0 there)" "$switchyard" train config.ini --run.dir=run --run.resume=true --model.window=4
+expect_ok "$switchyard" train config.ini --run.dir=run --run.resume=true --train.steps=7 --train.seed=9
+says "the order of samples changes with train.seed: 9 here, 1 there"
+
+# ---- the program itself ----
+expect_ok "$switchyard" --version
+[[ $out =~ ^switchyard\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || die "not a version"
+expect_ok "$switchyard" help help
+expect_output "usage: switchyard"
+complete_line() {  # WORD...: what bash offers for the last one
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+  compopt() { :; }  # bash knows it while it completes alone
+  _switchyard
+  out="${COMPREPLY[*]}"
+}
+offers() { [[ " $out " == *" $1 "* ]] || die "'$1' is not offered, but: $out"; }
+"$switchyard" completion bash >completion
+source completion
+complete_line switchyard tr
+[[ $out == train ]] || die "not train: $out"
+complete_line switchyard train --train.ste
+[[ $out == --train.steps= ]] || die "not --train.steps=: $out"
+complete_line switchyard train --dr
+[[ $out == --dry-run ]] || die "not --dry-run: $out"
+complete_line switchyard experts --
+for option in --html --csv --json --help; do offers $option; done
+complete_line switchyard help ""
+for topic in config train completion; do offers $topic; done
+complete_line switchyard train c
+[[ -z $out ]] || die "files are bash's own matter: $out"
+expect_error "expected bash" "$switchyard" completion fish
