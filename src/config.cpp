@@ -230,7 +230,7 @@ void for_each_key(C& c, F&& visit) {
   key("train.weight_decay", t.weight_decay, "AdamW, on matrices only", {0, big});
   key("train.beta1", t.beta1, "AdamW, first moment", {0, 1 - 1e-6});
   key("train.beta2", t.beta2, "AdamW, second moment", {0, 1 - 1e-6});
-  key("train.eps", t.eps, "AdamW, added to the root of the second moment", {1e-30, 1});
+  key("train.eps", t.eps, "AdamW, added to the root of the second moment", {0, 1});
   key("train.clip", t.clip, "largest norm of the gradient; 0: not clipped", {0, big});
   key("train.recompute", t.recompute, "compute each block's activations again in backward in place of keeping them");
   key("train.z_loss", t.z_loss,

@@ -136,7 +136,7 @@ TEST(Config, SizesThatNoMachineHas) {
   for (const char* key : {"--model.d_ff=-1", "--model.kv_heads=-1", "--model.head_dim=-1", "--moe.d_ff=-1",
                           "--model.d_model=9223372036854775807", "--model.heads=-9223372036854775808",
                           "--train.micro_batch=9223372036854775807", "--run.keep=-1", "--moe.capacity_factor=1e300",
-                          "--moe.groups=9223372036854775807", "--train.eps=0"})
+                          "--moe.groups=9223372036854775807", "--train.eps=-1"})
     EXPECT_BAD_INPUT(with({key}), "must be from");
 }
 
