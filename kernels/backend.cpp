@@ -1,5 +1,7 @@
 #include "kernels/backend.h"
 
+#include <utility>
+
 namespace sy {
 
 namespace {
@@ -287,39 +289,50 @@ void Backend::qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, Co
 
 namespace {
 
-struct AttentionShapes {
-  Shape qkv, out, lse;
-};
+void check_heads(const char* operation, const char* name, ConstHeads x, const Shape& shape, ConstHeads like) {
+  SY_ASSERT(x.shape() == shape && x.dtype == like.dtype, "{}: {} is {} {}, not {} {}", operation, name,
+            info(x.dtype).name, x.shape().str(), info(like.dtype).name, shape.str());
+  SY_ASSERT(x.data || x.elements() == 0, "{}: {} {} is none", operation, name, shape.str());
+}
 
-AttentionShapes attention_shapes(const char* operation, ConstView qkv, ConstView out) {
-  Operands(operation).real("qkv", qkv, 4).real("out", out, 4);
-  const Index b = out.dim(0), s = out.dim(1), h = out.dim(2), hd = out.dim(3), k = (qkv.dim(2) - h) / 2;
-  SY_ASSERT(k > 0 && h % k == 0 && hd > 0, "{}: qkv {} does not hold the heads of out {}", operation, qkv.shape().str(),
-            out.shape().str());
-  return {{b, s, h + 2 * k, hd}, {b, s, h, hd}, {b, h, s}};
+// The operands that forward and backward share. Returns the shapes of out and lse.
+std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDesc& desc, ConstHeads q, ConstHeads k,
+                                        ConstHeads v) {
+  SY_ASSERT(q.dtype == DType::f32 || q.dtype == DType::bf16, "{}: q is {}, not f32 or bf16", operation,
+            info(q.dtype).name);
+  SY_ASSERT(k.heads > 0 && q.heads % k.heads == 0 && q.width > 0 && v.width > 0, "{}: heads of q {} for k {}, v {}",
+            operation, q.shape().str(), k.shape().str(), v.shape().str());
+  const Visibility& see = desc.visible;
+  SY_ASSERT(see.window >= 0 && see.query_offset >= 0 && (q.positions == 0 || k.positions > 0),
+            "{}: {} queries from {} on see {} keys, {} at a time", operation, q.positions, see.query_offset,
+            k.positions, see.window);
+  check_heads(operation, "q", q, q.shape(), q);
+  check_heads(operation, "k", k, {q.sequences, k.positions, k.heads, q.width}, q);
+  check_heads(operation, "v", v, {q.sequences, k.positions, k.heads, v.width}, q);
+  Operands(operation).optional("first_key", see.first_key, {q.sequences, q.positions}, DType::i32);
+  return {{q.sequences, q.positions, q.heads, v.width}, {q.sequences, q.heads, q.positions}};
 }
 
 }  // namespace
 
-void Backend::attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) {
-  const AttentionShapes shapes = attention_shapes("attention_forward", qkv, out);
-  Operands("attention_forward")
-      .same("qkv", qkv, shapes.qkv, qkv)
-      .same("out", out, shapes.out, qkv)
-      .is("lse", lse, shapes.lse);
-  if (out.elements() > 0) do_attention_forward(desc, qkv, out, lse);
+void Backend::attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                                View lse) {
+  const auto [out_shape, lse_shape] = check_attention("attention_forward", desc, q, k, v);
+  Operands("attention_forward").is("out", out, out_shape, q.dtype).is("lse", lse, lse_shape);
+  if (out.elements() > 0) do_attention_forward(desc, q, k, v, out, lse);
 }
 
-void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
-                                 View dqkv) {
-  const AttentionShapes shapes = attention_shapes("attention_backward", qkv, out);
+void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                                 ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
+  const auto [out_shape, lse_shape] = check_attention("attention_backward", desc, q, k, v);
   Operands("attention_backward")
-      .same("dout", dout, shapes.out, qkv)
-      .same("qkv", qkv, shapes.qkv, qkv)
-      .same("out", out, shapes.out, qkv)
-      .is("lse", lse, shapes.lse)
-      .same("dqkv", dqkv, shapes.qkv, qkv);
-  if (out.elements() > 0) do_attention_backward(desc, dout, qkv, out, lse, dqkv);
+      .is("dout", dout, out_shape, q.dtype)
+      .is("out", out, out_shape, q.dtype)
+      .is("lse", lse, lse_shape);
+  check_heads("attention_backward", "dq", dq, q.shape(), q);
+  check_heads("attention_backward", "dk", dk, k.shape(), q);
+  check_heads("attention_backward", "dv", dv, v.shape(), q);
+  if (k.elements() > 0) do_attention_backward(desc, dout, q, k, v, out, lse, dq, dk, dv);
 }
 
 // ---- routing ----

@@ -22,6 +22,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/attention.h"
 #include "kernels/tensor.h"
 
 namespace sy {
@@ -50,13 +51,6 @@ struct FfnActivation {
 struct QkNorm {
   Index q_heads, k_heads;
   float eps;
-};
-
-struct AttentionDesc {
-  float scale = 1.0f;  // of the scores, usually 1/sqrt(hd)
-  bool causal = true;
-  Index window = 0;      // a query sees this many latest keys, itself included; 0: all
-  float softcap = 0.0f;  // cap * tanh(score / cap); 0: none
 };
 
 struct RouteDesc {
@@ -178,12 +172,13 @@ class Backend {
   void qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                         ConstView positions, ConstView table, View dx, View dweight);
 
-  // ---- attention ----  qkv, dqkv: [B, S, H + 2K, hd] c, heads ordered q, k, v; out, dout: [B, S, H, hd] c;
-  // lse: [B, H, S]
+  // ---- attention ----  q: heads of [B, Sq, H, hd] c; k: [B, Sk, K, hd] c; v: [B, Sk, K, vd] c; out: [B, Sq, H, vd] c;
+  // lse: [B, H, Sq]
   // Query head h reads kv head h / (H / K). lse is the log of the sum of exponentials of each row of scores.
-  void attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse);
-  void attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
-                          View dqkv);
+  void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse);
+  // dq, dk, dv: as q, k, v; 0 for a key that no query sees.
+  void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                          ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
 
   // ---- routing ----
   // logits: [T, E] -> experts: [T, k] i32 by falling selection score (ties: the lower index first); weights: [T, k];
@@ -283,9 +278,10 @@ class Backend {
                                   ConstView table, View y, View inverse) = 0;
   virtual void do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                                    ConstView positions, ConstView table, View dx, View dweight) = 0;
-  virtual void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) = 0;
-  virtual void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
-                                     ConstView lse, View dqkv) = 0;
+  virtual void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                                    View lse) = 0;
+  virtual void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                     ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) = 0;
   virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
                                 View counts, View probability, View z_squared) = 0;
   virtual void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,

@@ -169,8 +169,8 @@ inline Attention attention(const AttentionDesc& desc, Index b_all, Index s, Inde
   for (Index b = 0; b < b_all; ++b)
     for (Index h = 0; h < h_all; ++h)
       for (Index i = 0; i < s; ++i) {
-        const Index kv = h / (h_all / k), last = desc.causal ? i : s - 1;
-        const Index first = desc.window > 0 ? std::max<Index>(0, i - desc.window + 1) : 0;
+        const Index kv = h / (h_all / k), last = desc.visible.causal ? i : s - 1;
+        const Index window = desc.visible.window, first = window > 0 ? std::max<Index>(0, i - window + 1) : 0;
         Numbers scores;
         for (Index j = first; j <= last; ++j) {
           double score = 0;

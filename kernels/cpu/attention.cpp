@@ -32,29 +32,62 @@ struct Range {
   Index size() const { return end - begin; }
 };
 
-// The sizes of a call: where each head's matrix [S, hd] lies, and which keys a query sees.
+// The elements of one head, `stride` apart from token to token.
+template <class T>
+struct Rows {
+  T* data;
+  Index stride;
+  T* at(Index position) const { return data + position * stride; }
+};
+Rows<const float> rows_of(ConstHeads x, Index b, Index head) {
+  return {reinterpret_cast<const float*>(x.data) + b * x.sequence_stride + head * x.width, x.token_stride};
+}
+Rows<float> rows_of(Heads x, Index b, Index head) {
+  return {reinterpret_cast<float*>(x.data) + b * x.sequence_stride + head * x.width, x.token_stride};
+}
+
+// The sizes of a call, and which keys a query sees.
 struct Sizes {
   AttentionDesc desc;
-  Index B, S, H, K, hd;
+  Index B, queries_all, keys_all, H, K, hd, vd;
+  const std::int32_t* first_key;  // [B, queries_all], or null
+
+  Sizes(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
+      : desc(d),
+        B(q.sequences),
+        queries_all(q.positions),
+        keys_all(k.positions),
+        H(q.heads),
+        K(k.heads),
+        hd(q.width),
+        vd(v.width),
+        first_key(d.visible.first_key ? d.visible.first_key.i32() : nullptr) {}
 
   Index group() const { return H / K; }
-  Index token_stride() const { return (H + 2 * K) * hd; }  // of qkv
-  Index q_offset(Index b, Index head) const { return b * S * token_stride() + head * hd; }
-  Index k_offset(Index b, Index kv_head) const { return q_offset(b, H + kv_head); }
-  Index v_offset(Index b, Index kv_head) const { return q_offset(b, H + K + kv_head); }
-  Index out_stride() const { return H * hd; }
-  Index out_offset(Index b, Index head) const { return b * S * out_stride() + head * hd; }
-  Index lse_offset(Index b, Index head) const { return (b * H + head) * S; }
+  Index lse_offset(Index b, Index head) const { return (b * H + head) * queries_all; }
 
-  // The keys that query i sees.
-  Range keys(Index i) const {
-    return {desc.window > 0 ? std::max<Index>(0, i - desc.window + 1) : 0, desc.causal ? i + 1 : S};
+  // The keys that query i of sequence b sees.
+  Range keys(Index b, Index i) const {
+    const Visibility& see = desc.visible;
+    const Index at = see.query_offset + i;
+    Range range{see.window > 0 ? std::max<Index>(0, at - see.window + 1) : 0,
+                see.causal ? std::min(at + 1, keys_all) : keys_all};
+    if (first_key) range.begin = std::max<Index>(range.begin, first_key[b * queries_all + i]);
+    return range;
   }
-  // The keys that some query of the range sees.
-  Range keys(Range queries) const { return {keys(queries.begin).begin, keys(queries.end - 1).end}; }
-  // The queries that see some key of the range.
-  Range queries(Range keys) const {
-    return {desc.causal ? keys.begin : 0, desc.window > 0 ? std::min(S, keys.end - 1 + desc.window) : S};
+  // The keys that some query of the range sees: neither end falls from one query to the next.
+  Range keys(Index b, Range queries) const { return {keys(b, queries.begin).begin, keys(b, queries.end - 1).end}; }
+  // The queries between the first and the last that see some key of the range; perhaps none.
+  Range queries(Index b, Range keys) const {
+    const Visibility& see = desc.visible;
+    const auto within = [&](Index i) { return std::clamp<Index>(i, 0, queries_all); };
+    Range range{see.causal ? within(keys.begin - see.query_offset) : 0,
+                see.window > 0 ? within(keys.end - 1 + see.window - see.query_offset) : queries_all};
+    if (first_key) {
+      const std::int32_t* const row = first_key + b * queries_all;
+      range.end = std::lower_bound(row, row + range.end, keys.end) - row;
+    }
+    return {range.begin, std::max(range.begin, range.end)};
   }
 };
 
@@ -62,6 +95,7 @@ struct Sizes {
 // block.
 template <class Body>
 void for_blocks(Range positions, Index block, Index end, const Body& body) {
+  if (positions.size() <= 0) return;
   for (Index begin = positions.begin / block * block; begin < positions.end; begin += block)
     body(Range{begin, std::min(begin + block, end)});
 }
@@ -159,44 +193,46 @@ struct RowState {
 };
 
 // A run of queries, in all heads that read one kv head, which so share the packing of its keys.
-void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, const float* qkv, float* out, float* lse) {
+void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, ConstHeads q, ConstHeads k, ConstHeads v,
+                  Heads out, float* lse) {
   thread_local Buffer buffer;
   thread_local std::vector<RowState> states;  // [group, rows]
-  const Index hd = z.hd, group = z.group(), stride = z.token_stride();
+  const Index hd = z.hd, vd = z.vd, group = z.group();
+  const Rows<const float> key_rows = rows_of(k, b, kv_head), value_rows = rows_of(v, b, kv_head);
   const Index rows = round_up(queries.size(), tile_rows);
   float* q_panels =
-      buffer.reserve(group * rows * hd + key_block * (hd + round_up(hd, tile_cols) + tile_rows) + 3 * lanes);
+      buffer.reserve(group * rows * hd + key_block * (hd + round_up(vd, tile_cols) + tile_rows) + 3 * lanes);
   float* k_panels = q_panels + group * rows * hd + lanes;
   float* v_panels = k_panels + key_block * hd + lanes;
-  float* scores = v_panels + key_block * round_up(hd, tile_cols) + lanes;  // [tile_rows, key_block]
+  float* scores = v_panels + key_block * round_up(vd, tile_cols) + lanes;  // [tile_rows, key_block]
   states.assign(group * rows, {});
 
   for (Index h = 0; h < group; ++h) {
-    pack<tile_rows>(qkv + z.q_offset(b, kv_head * group + h) + queries.begin * stride, stride, 1, queries.size(), hd,
-                    q_panels + h * rows * hd);
+    const Rows<const float> query_rows = rows_of(q, b, kv_head * group + h);
+    pack<tile_rows>(query_rows.at(queries.begin), query_rows.stride, 1, queries.size(), hd, q_panels + h * rows * hd);
   }
-  for_blocks(z.keys(queries), key_block, z.S, [&](Range keys) {
-    pack<tile_cols>(qkv + z.k_offset(b, kv_head) + keys.begin * stride, stride, 1, keys.size(), hd, k_panels);
-    pack<tile_cols>(qkv + z.v_offset(b, kv_head) + keys.begin * stride, 1, stride, hd, keys.size(), v_panels);
+  for_blocks(z.keys(b, queries), key_block, z.keys_all, [&](Range keys) {
+    pack<tile_cols>(key_rows.at(keys.begin), key_rows.stride, 1, keys.size(), hd, k_panels);
+    pack<tile_cols>(value_rows.at(keys.begin), 1, value_rows.stride, vd, keys.size(), v_panels);
     for (Index h = 0; h < group; ++h) {
+      const Rows<float> sums = rows_of(out, b, kv_head * group + h);
       for (Index i = queries.begin; i < queries.end; i += tile_rows) {
         const Range strip{i, std::min(i + tile_rows, queries.end)};
-        const Range strip_keys = z.keys(strip);
+        const Range strip_keys = z.keys(b, strip);
         if (strip_keys.end <= keys.begin || strip_keys.begin >= keys.end) continue;
         const bool begun = strip_keys.begin < keys.begin;                    // in an earlier block
         const Index used = std::min(strip_keys.end, keys.end) - keys.begin;  // of the block's keys
         const Index cols = round_up(used, lanes);
         const Index row = h * rows + i - queries.begin;
         multiply<1, tile_rows>(strip.size(), hd, q_panels + row * hd, k_panels, hd, cols, scores, key_block, false);
-        float* sums = out + z.out_offset(b, kv_head * group + h) + i * z.out_stride();
         for (Index r = 0; r < strip.size(); ++r) {
           float* row_scores = scores + r * key_block;
-          const float largest = finish_scores(z.desc, z.keys(i + r), keys.begin, cols, row_scores);
+          const float largest = finish_scores(z.desc, z.keys(b, i + r), keys.begin, cols, row_scores);
           const float shrink = states[row + r].add(row_scores, cols, largest);
           if (begun && shrink != 1.0f)
-            for (Index c = 0; c < hd; ++c) sums[r * z.out_stride() + c] *= shrink;
+            for (Index c = 0; c < vd; ++c) sums.at(i + r)[c] *= shrink;
         }
-        multiply<key_block, 1>(strip.size(), used, scores, v_panels, keys.size(), hd, sums, z.out_stride(), begun);
+        multiply<key_block, 1>(strip.size(), used, scores, v_panels, keys.size(), vd, sums.at(i), sums.stride, begun);
       }
     }
   });
@@ -205,8 +241,8 @@ void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, const f
     for (Index i = queries.begin; i < queries.end; ++i) {
       const RowState& state = states[h * rows + i - queries.begin];
       const float factor = 1.0f / state.total;
-      float* row = out + z.out_offset(b, head) + i * z.out_stride();
-      for (Index c = 0; c < hd; ++c) row[c] *= factor;
+      float* row = rows_of(out, b, head).at(i);
+      for (Index c = 0; c < vd; ++c) row[c] *= factor;
       lse[z.lse_offset(b, head) + i] = state.largest + std::log(state.total);
     }
   }
@@ -218,30 +254,31 @@ void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, const f
 // the derivative of the cap and the scale,  dQ = dS K,  dK = dS^T Q.
 
 struct Gradients {
-  const float *dout, *qkv, *out, *lse;
-  float* dqkv;
+  ConstHeads dout, q, k, v, out;
+  const float* lse;
+  Heads dq, dk, dv;
 };
 
 // A thread's memory for one block of keys and one of queries. "left" and "right" of a product: see
 // multiply().
 struct Workspace {
-  float *k_right, *v_right;     // [hd, keys]: of Q K^T, of dout V^T
-  float* k_rows_right;          // [keys, hd]: of dS K
-  float *q_left, *dout_left;    // [queries, hd]: of Q K^T, of dout V^T
-  float *q_right, *dout_right;  // [queries, hd]: of dS^T Q, of P^T dout
+  float *k_right, *v_right;     // [hd, keys] of Q K^T, [vd, keys] of dout V^T
+  float* k_rows_right;          // [keys, hd] of dS K
+  float *q_left, *dout_left;    // [queries, hd] of Q K^T, [queries, vd] of dout V^T
+  float *q_right, *dout_right;  // [queries, hd] of dS^T Q, [queries, vd] of P^T dout
   float *p, *ds;                // [query_block, key_block]
   float* delta;                 // [query_block]: D
 
-  explicit Workspace(Index hd) {
+  Workspace(Index hd, Index vd) {
     thread_local Buffer buffer;
-    const Index panel_cols = round_up(hd, tile_cols);
+    const Index hd_panels = round_up(hd, tile_cols), vd_panels = round_up(vd, tile_cols);
     const std::pair<float**, Index> parts[] = {{&k_right, key_block * hd},
-                                               {&v_right, key_block * hd},
-                                               {&k_rows_right, key_block * panel_cols},
+                                               {&v_right, key_block * vd},
+                                               {&k_rows_right, key_block * hd_panels},
                                                {&q_left, query_block * hd},
-                                               {&dout_left, query_block * hd},
-                                               {&q_right, query_block * panel_cols},
-                                               {&dout_right, query_block * panel_cols},
+                                               {&dout_left, query_block * vd},
+                                               {&q_right, query_block * hd_panels},
+                                               {&dout_right, query_block * vd_panels},
                                                {&p, query_block * key_block},
                                                {&ds, query_block * key_block},
                                                {&delta, query_block}};
@@ -259,17 +296,19 @@ struct Workspace {
 class Backward {
  public:
   Backward(const Sizes& sizes, const Gradients& tensors, Index b, Index kv_head)
-      : z(sizes), t(tensors), b_(b), kv_head_(kv_head), w(sizes.hd) {}
+      : z(sizes), t(tensors), b_(b), kv_head_(kv_head), w(sizes.hd, sizes.vd) {}
 
   // One block of keys with all queries that see it.
   void keys_task(Range keys, bool want_dq) {
+    clear_unseen(keys);
     pack_keys(keys);
     for (Index head = first_head(); head < first_head() + z.group(); ++head)
-      for_blocks(z.queries(keys), query_block, z.S, [&](Range queries) { tile(head, queries, keys, want_dq, true); });
+      for_blocks(z.queries(b_, keys), query_block, z.queries_all,
+                 [&](Range queries) { tile(head, queries, keys, want_dq, true); });
   }
   // One block of queries with all keys that they see: dq alone.
   void queries_task(Range queries) {
-    for_blocks(z.keys(queries), key_block, z.S, [&](Range keys) {
+    for_blocks(z.keys(b_, queries), key_block, z.keys_all, [&](Range keys) {
       pack_keys(keys);
       for (Index head = first_head(); head < first_head() + z.group(); ++head) tile(head, queries, keys, true, false);
     });
@@ -278,38 +317,52 @@ class Backward {
  private:
   Index first_head() const { return kv_head_ * z.group(); }
 
-  void pack_keys(Range keys) {
-    const float* k = t.qkv + z.k_offset(b_, kv_head_) + keys.begin * z.token_stride();
-    const float* v = t.qkv + z.v_offset(b_, kv_head_) + keys.begin * z.token_stride();
-    pack<tile_cols>(k, z.token_stride(), 1, keys.size(), z.hd, w.k_right);
-    pack<tile_cols>(v, z.token_stride(), 1, keys.size(), z.hd, w.v_right);
-    pack<tile_cols>(k, 1, z.token_stride(), z.hd, keys.size(), w.k_rows_right);
+  // body(strip) for each strip of a block of keys, in order.
+  template <class Body>
+  static void for_strips(Range keys, const Body& body) {
+    for (Index j = keys.begin; j < keys.end; j += tile_rows) body(Range{j, std::min(j + tile_rows, keys.end)});
   }
 
-  // What a block of queries of one head and the packed block of keys give each other. Each row of dqkv adds
-  // its blocks in an order of positions alone, and its sum begins at the first block that sees it.
+  // The gradients of strips that no query sees, which no tile will write.
+  void clear_unseen(Range keys) {
+    for_strips(keys, [&](Range strip) {
+      if (z.queries(b_, strip).size() > 0) return;
+      for (Index j = strip.begin; j < strip.end; ++j) {
+        std::fill_n(rows_of(t.dk, b_, kv_head_).at(j), z.hd, 0.0f);
+        std::fill_n(rows_of(t.dv, b_, kv_head_).at(j), z.vd, 0.0f);
+      }
+    });
+  }
+
+  void pack_keys(Range keys) {
+    const Rows<const float> k = rows_of(t.k, b_, kv_head_), v = rows_of(t.v, b_, kv_head_);
+    pack<tile_cols>(k.at(keys.begin), k.stride, 1, keys.size(), z.hd, w.k_right);
+    pack<tile_cols>(v.at(keys.begin), v.stride, 1, keys.size(), z.vd, w.v_right);
+    pack<tile_cols>(k.at(keys.begin), 1, k.stride, z.hd, keys.size(), w.k_rows_right);
+  }
+
+  // What a block of queries of one head and the packed block of keys give each other. Each row of a gradient
+  // adds its blocks in an order of positions alone, and its sum begins at the first block that sees it.
   void tile(Index head, Range queries, Range keys, bool want_dq, bool want_dkv) {
-    const float* q = t.qkv + z.q_offset(b_, head) + queries.begin * z.token_stride();
-    const float* dout = t.dout + z.out_offset(b_, head) + queries.begin * z.out_stride();
-    const float* out = t.out + z.out_offset(b_, head) + queries.begin * z.out_stride();
-    pack<tile_rows>(q, z.token_stride(), 1, queries.size(), z.hd, w.q_left);
-    pack<tile_rows>(dout, z.out_stride(), 1, queries.size(), z.hd, w.dout_left);
+    const Rows<const float> q = rows_of(t.q, b_, head), dout = rows_of(t.dout, b_, head),
+                            out = rows_of(t.out, b_, head);
+    pack<tile_rows>(q.at(queries.begin), q.stride, 1, queries.size(), z.hd, w.q_left);
+    pack<tile_rows>(dout.at(queries.begin), dout.stride, 1, queries.size(), z.vd, w.dout_left);
     for (Index i = 0; i < queries.size(); ++i)
-      w.delta[i] = dot(dout + i * z.out_stride(), out + i * z.out_stride(), z.hd);
+      w.delta[i] = dot(dout.at(queries.begin + i), out.at(queries.begin + i), z.vd);
     for (Index i = queries.begin; i < queries.end; i += tile_rows)
       query_strip(head, {i, std::min(i + tile_rows, queries.end)}, i - queries.begin, keys, want_dq);
     if (!want_dkv) return;
-    pack<tile_cols>(q, 1, z.token_stride(), z.hd, queries.size(), w.q_right);
-    pack<tile_cols>(dout, 1, z.out_stride(), z.hd, queries.size(), w.dout_right);
-    for (Index j = keys.begin; j < keys.end; j += tile_rows)
-      key_strip(head, queries, {j, std::min(j + tile_rows, keys.end)}, j - keys.begin);
+    pack<tile_cols>(q.at(queries.begin), 1, q.stride, z.hd, queries.size(), w.q_right);
+    pack<tile_cols>(dout.at(queries.begin), 1, dout.stride, z.vd, queries.size(), w.dout_right);
+    for_strips(keys, [&](Range strip) { key_strip(head, queries, strip, strip.begin - keys.begin); });
   }
 
   // P and dS for a strip of queries, `row` rows into their block, and dQ.
   void query_strip(Index head, Range strip, Index row, Range keys, bool want_dq) {
     float* p = w.p + row * key_block;
     float* ds = w.ds + row * key_block;
-    const Range strip_keys = z.keys(strip);
+    const Range strip_keys = z.keys(b_, strip);
     if (strip_keys.end <= keys.begin || strip_keys.begin >= keys.end) {
       std::fill_n(p, strip.size() * key_block, 0.0f);
       std::fill_n(ds, strip.size() * key_block, 0.0f);
@@ -317,19 +370,20 @@ class Backward {
     }
     const Index used = std::min(strip_keys.end, keys.end) - keys.begin, cols = round_up(used, lanes);
     multiply<1, tile_rows>(strip.size(), z.hd, w.q_left + row * z.hd, w.k_right, z.hd, cols, p, key_block, false);
-    multiply<1, tile_rows>(strip.size(), z.hd, w.dout_left + row * z.hd, w.v_right, z.hd, cols, ds, key_block, false);
+    multiply<1, tile_rows>(strip.size(), z.vd, w.dout_left + row * z.vd, w.v_right, z.vd, cols, ds, key_block, false);
     for (Index r = 0; r < strip.size(); ++r)
       finish_row(strip.begin + r, t.lse[z.lse_offset(b_, head) + strip.begin + r], w.delta[row + r], keys.begin, cols,
                  p + r * key_block, ds + r * key_block);
     if (!want_dq) return;
     const bool begun = strip_keys.begin < keys.begin;
-    multiply<key_block, 1>(strip.size(), used, ds, w.k_rows_right, keys.size(), z.hd,
-                           t.dqkv + z.q_offset(b_, head) + strip.begin * z.token_stride(), z.token_stride(), begun);
+    const Rows<float> dq = rows_of(t.dq, b_, head);
+    multiply<key_block, 1>(strip.size(), used, ds, w.k_rows_right, keys.size(), z.hd, dq.at(strip.begin), dq.stride,
+                           begun);
   }
 
   // From raw scores and dP to P and dS; zero from `cols` on.
   void finish_row(Index query, float lse, float delta, Index first_key, Index cols, float* p, float* ds) {
-    finish_scores(z.desc, z.keys(query), first_key, cols, p);
+    finish_scores(z.desc, z.keys(b_, query), first_key, cols, p);
     const float cap = z.desc.softcap;
     for (Index j = 0; j < cols; j += lanes) {
       const Vector score = load(p + j);
@@ -349,17 +403,17 @@ class Backward {
 
   // dK and dV for a strip of keys, `column` columns into their block.
   void key_strip(Index head, Range queries, Range strip, Index column) {
-    const Range strip_queries = z.queries(strip);
+    const Range strip_queries = z.queries(b_, strip);
+    if (strip_queries.size() == 0) return;
     const Index skipped = std::max<Index>(strip_queries.begin - queries.begin, 0);
     if (skipped >= queries.size()) return;
     const bool begun = head > first_head() || strip_queries.begin / query_block * query_block < queries.begin;
-    const auto add = [&](const float* left, const float* right, Index offset) {
+    const auto add = [&](const float* left, const float* right, Index width, const Rows<float>& to) {
       multiply<1, key_block>(strip.size(), queries.size() - skipped, left + skipped * key_block + column,
-                             right + skipped * tile_cols, queries.size(), z.hd,
-                             t.dqkv + offset + strip.begin * z.token_stride(), z.token_stride(), begun);
+                             right + skipped * tile_cols, queries.size(), width, to.at(strip.begin), to.stride, begun);
     };
-    add(w.ds, w.q_right, z.k_offset(b_, kv_head_));
-    add(w.p, w.dout_right, z.v_offset(b_, kv_head_));
+    add(w.ds, w.q_right, z.hd, rows_of(t.dk, b_, kv_head_));
+    add(w.p, w.dout_right, z.vd, rows_of(t.dv, b_, kv_head_));
   }
 
   const Sizes& z;
@@ -370,29 +424,26 @@ class Backward {
 
 }  // namespace
 
-void attention_forward(const AttentionDesc& desc, Index B, Index S, Index H, Index K, Index hd, const float* qkv,
-                       float* out, float* lse) {
-  if (B * S * H * hd == 0) return;
-  const Sizes z{desc, B, S, H, K, hd};
+void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse) {
+  const Sizes z(desc, q, k, v);
   // Runs of queries: packing the keys is shared by a run, whose queries should stay in the L2 cache.
-  const Index threads = omp_get_max_threads();
-  const Index even = B * K * S / (4 * threads);
-  const Index largest = std::max<Index>(128, 64 * 1024 / (z.group() * hd));
+  const Index pairs = z.B * z.K, S = z.queries_all, threads = omp_get_max_threads();
+  const Index even = pairs * S / (4 * threads);
+  const Index largest = std::max<Index>(128, 64 * 1024 / (z.group() * z.hd));
   const Index run = round_up(std::min(std::clamp<Index>(even, 128, largest), S), tile_rows);
   const Index runs = (S + run - 1) / run;
 #pragma omp parallel for schedule(dynamic)
-  for (Index task = 0; task < B * K * runs; ++task) {
-    const Index pair = task % (B * K), begin = (runs - 1 - task / (B * K)) * run;  // the longest rows first
-    forward_task(z, pair / K, pair % K, {begin, std::min(begin + run, S)}, qkv, out, lse);
+  for (Index task = 0; task < pairs * runs; ++task) {
+    const Index pair = task % pairs, begin = (runs - 1 - task / pairs) * run;  // the longest rows first
+    forward_task(z, pair / z.K, pair % z.K, {begin, std::min(begin + run, S)}, q, k, v, out, lse.f32());
   }
 }
 
-void attention_backward(const AttentionDesc& desc, Index B, Index S, Index H, Index K, Index hd, const float* dout,
-                        const float* qkv, const float* out, const float* lse, float* dqkv) {
-  if (B * S * hd == 0) return;
-  const Sizes z{desc, B, S, H, K, hd};
-  const Gradients t{dout, qkv, out, lse, dqkv};
-  const Index pairs = B * K, threads = omp_get_max_threads();
+void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                        ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
+  const Sizes z(desc, q, k, v);
+  const Gradients t{dout, q, k, v, out, lse.f32(), dq, dk, dv};
+  const Index pairs = z.B * z.K, threads = omp_get_max_threads();
   const Index rounds = (pairs + threads - 1) / threads;
 
   // Either a thread does all of one kv head with five products a tile, or, where that leaves threads idle,
@@ -400,23 +451,23 @@ void attention_backward(const AttentionDesc& desc, Index B, Index S, Index H, In
   if (pairs * 7 >= rounds * threads * 5) {
 #pragma omp parallel for schedule(dynamic)
     for (Index pair = 0; pair < pairs; ++pair) {
-      Backward backward(z, t, pair / K, pair % K);
-      for_blocks({0, S}, key_block, S, [&](Range keys) { backward.keys_task(keys, true); });
+      Backward backward(z, t, pair / z.K, pair % z.K);
+      for_blocks({0, z.keys_all}, key_block, z.keys_all, [&](Range keys) { backward.keys_task(keys, true); });
     }
     return;
   }
-  const Index key_blocks = (S + key_block - 1) / key_block;
-  const Index query_blocks = (S + query_block - 1) / query_block;
+  const Index key_blocks = (z.keys_all + key_block - 1) / key_block;
+  const Index query_blocks = (z.queries_all + query_block - 1) / query_block;
   const Index blocks = key_blocks + query_blocks;
 #pragma omp parallel for schedule(dynamic)
   for (Index task = 0; task < pairs * blocks; ++task) {
     const Index pair = task / blocks, block = task % blocks;
-    Backward backward(z, t, pair / K, pair % K);
+    Backward backward(z, t, pair / z.K, pair % z.K);
     if (block < key_blocks)
-      backward.keys_task({block * key_block, std::min((block + 1) * key_block, S)}, false);
+      backward.keys_task({block * key_block, std::min((block + 1) * key_block, z.keys_all)}, false);
     else {
       const Index begin = (block - key_blocks) * query_block;
-      backward.queries_task({begin, std::min(begin + query_block, S)});
+      backward.queries_task({begin, std::min(begin + query_block, z.queries_all)});
     }
   }
 }

@@ -180,15 +180,13 @@ class CpuBackend final : public Backend {
     cpu::qk_norm_backward(desc, x, weight, inverse, dx, dweight);
   }
 
-  void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) override {
-    const Index h = out.dim(2), k = (qkv.dim(2) - h) / 2;
-    cpu::attention_forward(desc, out.dim(0), out.dim(1), h, k, out.dim(3), qkv.f32(), out.f32(), lse.f32());
+  void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                            View lse) override {
+    cpu::attention_forward(desc, q, k, v, out, lse);
   }
-  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
-                             View dqkv) override {
-    const Index h = out.dim(2), k = (qkv.dim(2) - h) / 2;
-    cpu::attention_backward(desc, out.dim(0), out.dim(1), h, k, out.dim(3), dout.f32(), qkv.f32(), out.f32(), lse.f32(),
-                            dqkv.f32());
+  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                             ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override {
+    cpu::attention_backward(desc, dout, q, k, v, out, lse, dq, dk, dv);
   }
 
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,

@@ -1,4 +1,4 @@
-// What the kernels of attention's forward and backward have in common: sizes, tiles in shared memory, and products of tiles.
+// What the kernels of attention's forward and backward have in common: operands, tiles in shared memory, and products of tiles.
 //
 // Both follow FlashAttention-2 (Dao, 2023): a block keeps a tile of rows (queries, or in one kernel keys) and lets tiles of
 // the other side pass by, so that nothing of S x S is ever held. A warp owns 16 M rows of the tile. Its products lie in
@@ -22,67 +22,117 @@ struct Span {
   int begin, end;
 };
 
-// The rows of one head, `stride` elements apart, in an In or an Out.
+// The rows of one head, `stride` elements apart, in an In or an Out. Those from `count` on, and columns from `width` on,
+// are not there.
 template <class P>
-struct Rows {
+struct HeadRows {
   P x;
   Index stride;
+  int count, width;
 };
 
-// A call. Positions see each other as kernels/cpu/attention.h says. Sizes, positions and heads have 32 bits, which spares
+// Heads as a kernel takes them. All members have 64 bits, so that no padding keeps recorded launches from being compared.
+template <class P>
+struct HeadsOf {
+  P x;
+  Index token_stride, sequence_stride, positions, width;
+  __device__ HeadRows<P> rows(int b, int head) const {
+    return {x + (b * sequence_stride + head * width), token_stride, static_cast<int>(positions),
+            static_cast<int>(width)};
+  }
+};
+template <class T>
+auto in_heads(ConstHeads x) {
+  const auto first = in<T>(x.span());
+  return HeadsOf<std::remove_const_t<decltype(first)>>{first, x.token_stride, x.sequence_stride, x.positions, x.width};
+}
+template <class T>
+auto out_heads(Heads x) {
+  const auto first = out<T>(x.span());
+  return HeadsOf<std::remove_const_t<decltype(first)>>{first, x.token_stride, x.sequence_stride, x.positions, x.width};
+}
+template <class T>
+using InHeads = decltype(in_heads<T>(ConstHeads()));
+template <class T>
+using OutHeads = decltype(out_heads<T>(Heads()));
+
+// Whether all rows can be moved in packs.
+template <class T>
+bool in_packs(ConstHeads x) {
+  constexpr int pack = pack_size<T>;
+  return aligned<T, pack>(x.span(), x.width) && x.token_stride % pack == 0 && x.sequence_stride % pack == 0;
+}
+
+// A call. Queries see keys as kernels/attention.h says. Sizes, positions and heads have 32 bits, which spares
 // registers; elements are counted with 64.
-struct Sizes {
-  int B, S, H, K, hd;
-  int window;  // at most S; none: S
+struct Call {
+  int B, Sq, Sk, H, K;
+  int window, query_offset;  // none: more than there are positions
   bool causal;
   bool packs;  // all rows of heads can be moved in packs
   // Scores in units of log 2 are outer * x, or outer * tanh(inner * x) where `capped`, of the products x.
   bool capped;
   float scale, inner, outer;
 
-  Sizes(const AttentionDesc& desc, ConstView qkv, ConstView out)
-      : B(size(out.dim(0))),
-        S(size(out.dim(1))),
-        H(size(out.dim(2))),
-        K((size(qkv.dim(2)) - H) / 2),
-        hd(size(out.dim(3))),
-        window(desc.window > 0 && desc.window < S ? static_cast<int>(desc.window) : S),
-        causal(desc.causal),
+  Call(const AttentionDesc& desc, ConstHeads q, ConstHeads k)
+      : B(size(q.sequences)),
+        Sq(size(q.positions)),
+        Sk(size(k.positions)),
+        H(size(q.heads)),
+        K(size(k.heads)),
+        window(1 << 30),
+        query_offset(size(desc.visible.query_offset)),
+        causal(desc.visible.causal),
         packs(false),
         capped(desc.softcap > 0),
         scale(desc.scale),
         inner(capped ? desc.scale / desc.softcap : 0.0f),
         outer(log2_e * (capped ? desc.softcap : desc.scale)) {
     SY_ASSERT(scale > 0, "scores times {}", scale);  // the largest product is that of the largest score
+    if (desc.visible.window > 0 && desc.visible.window < window) window = static_cast<int>(desc.visible.window);
   }
   static int size(Index n) {
-    SY_ASSERT(n < 1 << 30, "attention with a dimension of {}", n);
+    SY_ASSERT(n < 1 << 29, "attention with a dimension of {}", n);
     return static_cast<int>(n);
   }
 
   __device__ int group() const { return H / K; }
-  // Of qkv: [B, S, H + 2K, hd], and of out: [B, S, H, hd].
-  template <class P>
-  __device__ Rows<P> query(P qkv, int b, int head) const {
-    return {qkv + (Index{b} * S * (H + 2 * K) + head) * hd, Index{H + 2 * K} * hd};
-  }
-  template <class P>
-  __device__ Rows<P> key(P qkv, int b, int kv_head) const {
-    return query(qkv, b, H + kv_head);
-  }
-  template <class P>
-  __device__ Rows<P> value(P qkv, int b, int kv_head) const {
-    return query(qkv, b, H + K + kv_head);
-  }
-  template <class P>
-  __device__ Rows<P> output(P out, int b, int head) const {
-    return {out + (Index{b} * S * H + head) * hd, Index{H} * hd};
-  }
 
-  // What a query sees, and what sees a key.
-  __device__ Span keys(int query) const { return {query < window ? 0 : query - window + 1, causal ? query + 1 : S}; }
-  __device__ Span queries(int key) const { return {causal ? key : 0, key < S - window ? key + window : S}; }
+  // What a query sees, and from the first to the last what sees a key. first_key: of the sequence's queries, or none.
+  template <class P>
+  __device__ Span keys(P first_key, int query) const {
+    const int at = query_offset + query;
+    Span seen = {at < window ? 0 : at - window + 1, causal ? min(at + 1, Sk) : Sk};
+    if (first_key != nullptr) seen.begin = max(seen.begin, static_cast<int>(first_key[min(query, Sq - 1)]));
+    return seen;
+  }
+  template <class P>
+  __device__ Span queries(P first_key, int key) const {
+    const int from = key - query_offset;
+    Span seen = {causal ? max(from, 0) : 0, from < Sq - window ? max(from + window, 0) : Sq};
+    if (first_key == nullptr) return seen;
+    // The queries whose first key is not behind this one.
+    int low = 0;
+    while (low < seen.end) {
+      const int middle = (low + seen.end) / 2;
+      if (first_key[middle] <= key)
+        low = middle + 1;
+      else
+        seen.end = middle;
+    }
+    return seen;
+  }
+  template <class P>
+  __device__ bool sees(P first_key, int query, int key) const {
+    const Span seen = keys(first_key, query);
+    return (query < Sq) & (key >= seen.begin) & (key < seen.end);
+  }
 };
+// Of sequence b.
+template <class P>
+__device__ P first_keys(P first_key, int b, const Call& z) {
+  return first_key == nullptr ? first_key : first_key + Index{b} * z.Sq;
+}
 
 // ---- elements of products ----
 
@@ -112,10 +162,6 @@ __device__ inline int column_of(int n, int i) {
   return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
 }
 
-__device__ inline bool holds(const Span& span, int position) {
-  return (position >= span.begin) & (position < span.end);
-}
-
 // tanh, for bf16 with an error of 1e-7 instead of a relative one.
 template <class T>
 __device__ float cap_tanh(float x) {
@@ -134,14 +180,14 @@ constexpr int pitch(int width) {
   return width + pack_size<T>;
 }
 
-// Starts to bring rows [first, first + rows) to a tile, by the whole block; zeros from S on. They are there after
+// Starts to bring rows [first, first + rows) to a tile, by the whole block; zeros where there are none. They are there after
 // wait_async() and a barrier. Rows that cannot be moved in packs have no kernels of their own: those would double the time
 // that all this takes to compile.
 template <int rows, int width, int threads, class T, class P>
-__device__ void load_tile(T* tile, const Rows<P>& from, int first, const Sizes& z) {
-  const int thread = static_cast<int>(threadIdx.x), count = min(z.S - first, rows);
+__device__ void load_tile(T* tile, const HeadRows<P>& from, int first, bool in_packs) {
+  const int thread = static_cast<int>(threadIdx.x), count = min(from.count - first, rows);
   auto x = from.x + Index{first} * from.stride;
-  if (z.packs) {
+  if (in_packs) {
     constexpr int pack = pack_size<T>, packs = width / pack;  // of a row
     constexpr int at_once = threads / packs;                  // rows
     const int c = thread % packs * pack;
@@ -151,20 +197,21 @@ __device__ void load_tile(T* tile, const Rows<P>& from, int first, const Sizes& 
     for (int step = 0; step < blocks_of(rows, at_once); ++step) {
       const int row = thread / packs + step * at_once;
       if (rows % at_once == 0 || row < rows)
-        load_async<pack>(tile + row * pitch<T>(width) + c, x, step * at_once * from.stride, row < count && c < z.hd);
+        load_async<pack>(tile + row * pitch<T>(width) + c, x, step * at_once * from.stride,
+                         row < count && c < from.width);
     }
   } else {
 #pragma unroll 1
     for (int i = thread; i < rows * width; i += threads) {
       const int row = i / width, c = i % width;
-      tile[row * pitch<T>(width) + c] = row < count && c < z.hd ? x[row * from.stride + c] : from_float<T>(0.0f);
+      tile[row * pitch<T>(width) + c] = row < count && c < from.width ? x[row * from.stride + c] : from_float<T>(0.0f);
     }
   }
 }
 
-// Rounds a warp's results to rows [first, first + 16 M), as far as they are before S. `tile` is its own: [16 M, pitch].
+// Rounds a warp's results to rows [first, first + 16 M), as far as they are there. `tile` is its own: [16 M, pitch].
 template <int M, int N, class T, class P>
-__device__ void store_tile(const float (&c)[M][N][4], T* tile, const Rows<P>& to, int first, const Sizes& z) {
+__device__ void store_tile(const float (&c)[M][N][4], T* tile, const HeadRows<P>& to, int first, bool in_packs) {
   constexpr int pack = pack_size<T>, width = 8 * N;
   __syncwarp();  // the tile has been read
   each<M, N>(
@@ -174,11 +221,11 @@ __device__ void store_tile(const float (&c)[M][N][4], T* tile, const Rows<P>& to
     const int row = i / (width / pack), c = i % (width / pack) * pack;
     const T* const from = tile + row * pitch<T>(width) + c;
     const Index at = Index{first + row} * to.stride + c;
-    if (first + row >= z.S || c >= z.hd) continue;
-    if (z.packs)
+    if (first + row >= to.count || c >= to.width) continue;
+    if (in_packs)
       store(to.x, at, load<pack>(from, 0));
     else
-      for (int e = 0; e < pack && c + e < z.hd; ++e) to.x[at + e] = from[e];
+      for (int e = 0; e < pack && c + e < to.width; ++e) to.x[at + e] = from[e];
   }
 }
 
@@ -321,7 +368,7 @@ struct Tiles {
 template <int width>
 using Width = std::integral_constant<int, width>;
 
-// Calls f(Width<width>{}) for the smallest width that there are kernels for and that holds hd.
+// Calls f(Width<width>{}) for the smallest width that there are kernels for and that holds heads of hd elements.
 template <class F>
 void with_width(Index hd, F f) {
   if (hd <= 32) return f(Width<32>{});

@@ -15,27 +15,27 @@ namespace {
 using namespace attention;
 
 // The heads of one call: all, or as many kv heads as the workspace holds D for, with the query heads that read them.
-struct Heads {
+struct HeadRange {
   int first_kv, kv_heads;
   int group;
   __device__ int count() const { return kv_heads * group; }
   __device__ int first() const { return first_kv * group; }
 };
 
-// D: [B, heads, S], a block for each token, whose heads its warps take in turn.
+// D: [B, heads, Sq] of rows of `width` elements, a block for each token, whose heads its warps take in turn.
 template <class T, int N>
-__global__ void deltas(const Sizes z, const Heads heads, In<T> dout, In<T> out, Out<float> delta) {
+__global__ void deltas(const Call z, const HeadRange heads, Index width, In<T> dout, In<T> out, Out<float> delta) {
   const int warps = static_cast<int>(blockDim.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
-  const Index token = blockIdx.x, b = token / z.S, position = token % z.S;
+  const Index token = blockIdx.x, b = token / z.Sq, position = token % z.Sq;
   for (int head = static_cast<int>(threadIdx.x) / warp_size; head < heads.count(); head += warps) {
-    const Index row = (token * z.H + heads.first() + head) * z.hd;
+    const Index row = (token * z.H + heads.first() + head) * width;
     float sum = 0;
-    for (Index i = lane * N; i < z.hd; i += warp_size * N) {
+    for (Index i = lane * N; i < width; i += warp_size * N) {
       const Pack<T, N> x = load<N>(dout, row + i), y = load<N>(out, row + i);
       for (int e = 0; e < N; ++e) sum += to_float(x[e]) * to_float(y[e]);
     }
     sum = warp_sum(sum);
-    if (lane == 0) delta[(b * heads.count() + head) * z.S + position] = sum;
+    if (lane == 0) delta[(b * heads.count() + head) * z.Sq + position] = sum;
   }
 }
 
@@ -77,8 +77,9 @@ __device__ void load_stats(float* stats, In<float> lse, In<float> delta, int fir
 // The next Y arrives while this one is used, the next W during dS Y.
 template <class T, int width, Wanted wanted>
 __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
-    backward(const Sizes z, const Heads heads, int tiles, In<T> dout, In<T> qkv, In<float> lse, In<float> delta,
-             Out<T> dqkv) {
+    backward(const Call z, const HeadRange heads, int tiles, const InHeads<T> dout, const InHeads<T> q,
+             const InHeads<T> k, const InHeads<T> v, In<std::int32_t> first_key, In<float> lse, In<float> delta,
+             const OutHeads<T> dq, const OutHeads<T> dk, const OutHeads<T> dv_out) {
   using B = Backward<T, width, wanted>;
   using Of = typename B::Of;
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8, tile_of_cols = Of::cols * pitch<T>(width);
@@ -91,10 +92,12 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
   const int kv_head = heads.first_kv + (B::of_keys ? block_head : block_head / heads.group);
   const int first_head = B::of_keys ? kv_head * heads.group : heads.first() + block_head;
   const int end_head = first_head + (B::of_keys ? heads.group : 1);
-  const auto seen = [&](int row) { return B::of_keys ? z.queries(row) : z.keys(row); };
-  const int last = min(first + Of::rows, z.S) - 1, warp_first = first + warp * 16 * M;
-  const int begin = seen(first).begin / Of::cols * Of::cols, end = seen(last).end;
-  const Span seen_by_all = {seen(last).begin, seen(first).end};
+  const auto of_document = first_keys(first_key, b, z);
+  const auto seen = [&](int row) { return B::of_keys ? z.queries(of_document, row) : z.keys(of_document, row); };
+  const int last = min(first + Of::rows, B::of_keys ? z.Sk : z.Sq) - 1, warp_first = first + warp * 16 * M;
+  const Span by_first = seen(first), by_last = seen(last);
+  const int begin = by_first.begin / Of::cols * Of::cols, end = by_last.end;
+  const Span seen_by_all = {by_last.begin, by_first.end};
 
   T* const x = reinterpret_cast<T*>(dynamic_shared());
   T* const u = x + Of::rows * pitch<T>(width);
@@ -106,24 +109,22 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
   T* const warp_u = u + warp * 16 * M * pitch<T>(width);
 
   const auto load_query_stats = [&](int which, int head, int from) {
-    load_stats<B::queries, Of::threads>(stats + 2 * which * B::queries, lse + (Index{b} * z.H + head) * z.S,
-                                        delta + (Index{b} * heads.count() + head - heads.first()) * z.S, from, z.S);
+    load_stats<B::queries, Of::threads>(stats + 2 * which * B::queries, lse + (Index{b} * z.H + head) * z.Sq,
+                                        delta + (Index{b} * heads.count() + head - heads.first()) * z.Sq, from, z.Sq);
   };
   const auto load_y = [&](int which, int head, int from) {
-    load_tile<Of::cols, width, Of::threads>(y + which * tile_of_cols,
-                                            B::of_keys ? z.query(qkv, b, head) : z.key(qkv, b, kv_head), from, z);
+    load_tile<Of::cols, width, Of::threads>(y + which * tile_of_cols, B::of_keys ? q.rows(b, head) : k.rows(b, kv_head),
+                                            from, z.packs);
     if (B::of_keys) load_query_stats(which, head, from);
   };
   const auto load_w = [&](int head, int from) {
-    load_tile<Of::cols, width, Of::threads>(w, B::of_keys ? z.output(dout, b, head) : z.value(qkv, b, kv_head), from,
-                                            z);
+    load_tile<Of::cols, width, Of::threads>(w, B::of_keys ? dout.rows(b, head) : v.rows(b, kv_head), from, z.packs);
   };
 
-  load_tile<Of::rows, width, Of::threads>(x, B::of_keys ? z.key(qkv, b, kv_head) : z.query(qkv, b, first_head), first,
-                                          z);
+  load_tile<Of::rows, width, Of::threads>(x, B::of_keys ? k.rows(b, kv_head) : q.rows(b, first_head), first, z.packs);
   if (B::through_scores)
-    load_tile<Of::rows, width, Of::threads>(u, B::of_keys ? z.value(qkv, b, kv_head) : z.output(dout, b, first_head),
-                                            first, z);
+    load_tile<Of::rows, width, Of::threads>(u, B::of_keys ? v.rows(b, kv_head) : dout.rows(b, first_head), first,
+                                            z.packs);
   if (!B::of_keys) load_query_stats(0, first_head, first);
   int head = first_head, col = begin;
   load_y(0, head, col);
@@ -157,7 +158,8 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
     });
     if (col < seen_by_all.begin || col + Of::cols > seen_by_all.end)
       each<M, N>([&](int m, int n, int i) {
-        if (!holds(seen(warp_first + row_of(m, i)), col + column_of(n, i))) p[m][n][i] = 0;
+        const int row = warp_first + row_of(m, i), column = col + column_of(n, i);
+        if (!(B::of_keys ? z.sees(of_document, column, row) : z.sees(of_document, row, column))) p[m][n][i] = 0;
       });
     each<M, N>([&](int m, int n, int i) { ds[m][n][i] *= p[m][n][i]; });
 
@@ -171,38 +173,54 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
 
   if (B::through_scores) {
     each<M, W>([&](int m, int n, int i) { dx[m][n][i] *= z.scale; });
-    store_tile(dx, warp_x, B::of_keys ? z.key(dqkv, b, kv_head) : z.query(dqkv, b, first_head), warp_first, z);
+    store_tile(dx, warp_x, B::of_keys ? dk.rows(b, kv_head) : dq.rows(b, first_head), warp_first, z.packs);
   }
-  if (B::through_values) store_tile(dv, warp_x, z.value(dqkv, b, kv_head), warp_first, z);
+  if (B::through_values) store_tile(dv, warp_x, dv_out.rows(b, kv_head), warp_first, z.packs);
 }
 
+// The operands of a call.
+struct Operands {
+  ConstView dout;
+  ConstHeads q, k, v;
+  ConstView out, lse;
+  Heads dq, dk, dv;
+  ConstView first_key;
+
+  Operands rows(Index begin, Index count) const {
+    return {dout.rows(begin, count), q.rows(begin, count),
+            k.rows(begin, count),    v.rows(begin, count),
+            out.rows(begin, count),  lse.rows(begin, count),
+            dq.rows(begin, count),   dk.rows(begin, count),
+            dv.rows(begin, count),   first_key ? first_key.rows(begin, count) : first_key};
+  }
+};
+
 template <class T, int width, Wanted wanted>
-void launch_backward(Context& context, const Sizes& z, const Heads& heads, ConstView dout, ConstView qkv, ConstView lse,
-                     ConstView delta, View dqkv) {
+void launch_backward(Context& context, const Call& z, const HeadRange& heads, const Operands& o, ConstView delta) {
   using B = Backward<T, width, wanted>;
-  const Index tiles = blocks_of(z.S, B::Of::rows);
+  const Index tiles = blocks_of(B::of_keys ? z.Sk : z.Sq, B::Of::rows);
   launch(context,
          {.x = tiles * z.B * heads.kv_heads * (B::of_keys ? 1 : heads.group),
           .threads = B::Of::threads,
           .shared_bytes = B::shared_bytes},
-         backward<T, width, wanted>, z, heads, static_cast<int>(tiles), in<T>(dout), in<T>(qkv), in<float>(lse),
-         in<float>(delta), out<T>(dqkv));
+         backward<T, width, wanted>, z, heads, static_cast<int>(tiles), in_heads<T>(o.dout), in_heads<T>(o.q),
+         in_heads<T>(o.k), in_heads<T>(o.v), in<std::int32_t>(o.first_key), in<float>(o.lse), in<float>(delta),
+         out_heads<T>(o.dq), out_heads<T>(o.dk), out_heads<T>(o.dv));
 }
 
-// All heads of the views, or those of `heads`. delta: [B, heads, S], to be computed.
-void backward_part(Context& context, const AttentionDesc& desc, const Heads& heads, ConstView dout, ConstView qkv,
-                   ConstView out, ConstView lse, View delta, View dqkv) {
-  with_type(qkv.dtype(), [&](auto type) {
+// All heads of the operands, or those of `heads`. delta: [B, heads, Sq], to be computed.
+void backward_part(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o, View delta) {
+  with_type(o.q.dtype, [&](auto type) {
     using T = decltype(type);
-    Sizes z(desc, qkv, out);
+    Call z(desc, o.q, o.k);
     z.packs = true;
-    for (ConstView v : {dout, qkv, out, ConstView(dqkv)}) z.packs &= aligned<T, pack_size<T>>(v, z.hd);
-    launch(context, Grid{.x = Index{z.B} * z.S}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, in<T>(dout),
-           in<T>(out), cuda::out<float>(delta));
-    with_width(z.hd, [&](auto width) {
-      const auto run = [&](auto wanted) {
-        launch_backward<T, width, wanted>(context, z, heads, dout, qkv, lse, delta, dqkv);
-      };
+    for (ConstHeads x :
+         {ConstHeads(o.dout), o.q, o.k, o.v, ConstHeads(o.out), ConstHeads(o.dq), ConstHeads(o.dk), ConstHeads(o.dv)})
+      z.packs &= in_packs<T>(x);
+    launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, o.v.width,
+           in<T>(o.dout), in<T>(o.out), cuda::out<float>(delta));
+    with_width(std::max(o.q.width, o.v.width), [&](auto width) {
+      const auto run = [&](auto wanted) { launch_backward<T, width, wanted>(context, z, heads, o, delta); };
       run(Kernel<Wanted::dq>{});
       if constexpr (width <= 128) {
         run(Kernel<Wanted::dk_dv>{});
@@ -216,21 +234,21 @@ void backward_part(Context& context, const AttentionDesc& desc, const Heads& hea
 
 }  // namespace
 
-void attention_backward(Context& context, const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
-                        ConstView lse, View dqkv) {
-  const Sizes all(desc, qkv, out);
+void attention_backward(Context& context, const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                        ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
+  const Call all(desc, q, k);
+  const Operands operands{dout, q, k, v, out, lse, dq, dk, dv, desc.visible.first_key};
   // The sequences and kv heads whose D fits the workspace: all heads of some sequences, or some of one.
   const int group = all.H / all.K;
-  const Index fit = context.workspace_bytes / (Index{group} * all.S * size_of(DType::f32));
+  const Index fit = context.workspace_bytes / (Index{group} * std::max(all.Sq, 1) * size_of(DType::f32));
   const int step_b = static_cast<int>(std::clamp<Index>(fit / all.K, 1, all.B));
   const int step_kv = static_cast<int>(std::clamp<Index>(fit, 1, all.K));
   for (int b = 0; b < all.B; b += step_b)
     for (int kv = 0; kv < all.K; kv += step_kv) {
       const int batch = std::min(step_b, all.B - b);
-      const Heads heads{kv, std::min(step_kv, all.K - kv), group};
-      const View delta = Workspace(context).take({batch, heads.kv_heads * group, all.S}, DType::f32);
-      backward_part(context, desc, heads, dout.rows(b, batch), qkv.rows(b, batch), out.rows(b, batch),
-                    lse.rows(b, batch), delta, dqkv.rows(b, batch));
+      const HeadRange heads{kv, std::min(step_kv, all.K - kv), group};
+      const View delta = Workspace(context).take({batch, heads.kv_heads * group, all.Sq}, DType::f32);
+      backward_part(context, desc, heads, operands.rows(b, batch), delta);
     }
 }
 

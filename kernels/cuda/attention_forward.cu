@@ -1,4 +1,6 @@
 // Attention, forward.
+#include <algorithm>
+
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/ops.h"
 
@@ -38,15 +40,17 @@ __device__ float row_sum(float x) {
 // softmax (Milakov and Gimelshein, 2018). Keys arrive while the values before them are used, values while the keys are.
 template <class T, int width>
 __global__ void __launch_bounds__(Forward<T, width>::Of::threads)
-    forward(const Sizes z, int tiles, In<T> qkv, Out<T> out, Out<float> lse) {
+    forward(const Call z, int tiles, const InHeads<T> q_heads, const InHeads<T> k_heads, const InHeads<T> v_heads,
+            In<std::int32_t> first_key, const OutHeads<T> out, Out<float> lse) {
   using Of = typename Forward<T, width>::Of;
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
   const int block = static_cast<int>(blockIdx.x), b = block / tiles / z.H, head = block / tiles % z.H;
   const int kv_head = head / z.group();
   const int first = (tiles - 1 - block % tiles) * Of::rows;  // the queries that see most go first
-  const int last = min(first + Of::rows, z.S) - 1, warp_first = first + warp * 16 * M;
-  const auto keys = z.key(qkv, b, kv_head), values = z.value(qkv, b, kv_head);
+  const int last = min(first + Of::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
+  const auto keys = k_heads.rows(b, kv_head), values = v_heads.rows(b, kv_head);
+  const auto of_document = first_keys(first_key, b, z);
 
   T* const q = reinterpret_cast<T*>(dynamic_shared());
   T* const k = q + Of::rows * pitch<T>(width);
@@ -59,21 +63,22 @@ __global__ void __launch_bounds__(Forward<T, width>::Of::threads)
   each_row<M>([&](int m, int half) { largest[m][half] = -INFINITY; });
 
   // Keys that some of the queries see, and those that all of them do.
-  const Span seen = {z.keys(first).begin, z.keys(last).end}, seen_by_all = {z.keys(last).begin, z.keys(first).end};
+  const Span by_first = z.keys(of_document, first), by_last = z.keys(of_document, last);
+  const Span seen = {by_first.begin, by_last.end}, seen_by_all = {by_last.begin, by_first.end};
   int key = seen.begin / Of::cols * Of::cols;
-  load_tile<Of::rows, width, Of::threads>(q, z.query(qkv, b, head), first, z);
-  load_tile<Of::cols, width, Of::threads>(k, keys, key, z);
+  load_tile<Of::rows, width, Of::threads>(q, q_heads.rows(b, head), first, z.packs);
+  load_tile<Of::cols, width, Of::threads>(k, keys, key, z.packs);
   for (; key < seen.end; key += Of::cols) {
     wait_async();
     __syncthreads();
-    load_tile<Of::cols, width, Of::threads>(v, values, key, z);
+    load_tile<Of::cols, width, Of::threads>(v, values, key, z.packs);
     float s[M][N][4] = {};
     multiply_transposed<width>(s, warp_q, k);
 
     if (z.capped) each<M, N>([&](int m, int n, int i) { s[m][n][i] = cap_tanh<T>(z.inner * s[m][n][i]); });
     if (key < seen_by_all.begin || key + Of::cols > seen_by_all.end)
       each<M, N>([&](int m, int n, int i) {
-        if (!holds(z.keys(warp_first + row_of(m, i)), key + column_of(n, i))) s[m][n][i] = -INFINITY;
+        if (!z.sees(of_document, warp_first + row_of(m, i), key + column_of(n, i))) s[m][n][i] = -INFINITY;
       });
 
     float shift[M][2];
@@ -96,35 +101,37 @@ __global__ void __launch_bounds__(Forward<T, width>::Of::threads)
 
     wait_async();
     __syncthreads();
-    if (key + Of::cols < seen.end) load_tile<Of::cols, width, Of::threads>(k, keys, key + Of::cols, z);
+    if (key + Of::cols < seen.end) load_tile<Of::cols, width, Of::threads>(k, keys, key + Of::cols, z.packs);
     multiply(o, p, v);
   }
 
   each_row<M>([&](int m, int half) {
     const float sum = row_sum(total[m][half]);
     const int query = warp_first + row_of(m, 2 * half);
-    if (lane % 4 == 0 && query < z.S)
-      lse[(Index{b} * z.H + head) * z.S + query] = (z.outer * largest[m][half] + log2f(sum)) * ln_2;
+    if (lane % 4 == 0 && query < z.Sq)
+      lse[(Index{b} * z.H + head) * z.Sq + query] = (z.outer * largest[m][half] + log2f(sum)) * ln_2;
     scale_row(o, m, half, 1 / sum);
   });
-  store_tile(o, warp_q, z.output(out, b, head), warp_first, z);
+  store_tile(o, warp_q, out.rows(b, head), warp_first, z.packs);
 }
 
 }  // namespace
 
-void attention_forward(Context& context, const AttentionDesc& desc, ConstView qkv, View out, View lse) {
-  with_type(qkv.dtype(), [&](auto type) {
+void attention_forward(Context& context, const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                       View lse) {
+  with_type(q.dtype, [&](auto type) {
     using T = decltype(type);
-    Sizes z(desc, qkv, out);
-    z.packs = aligned<T, pack_size<T>>(qkv, z.hd) && aligned<T, pack_size<T>>(out, z.hd);
-    with_width(z.hd, [&](auto width) {
+    Call z(desc, q, k);
+    z.packs = in_packs<T>(q) && in_packs<T>(k) && in_packs<T>(v) && in_packs<T>(ConstView(out));
+    with_width(std::max(q.width, v.width), [&](auto width) {
       using Of = typename Forward<T, width>::Of;
-      const Index tiles = blocks_of(z.S, Of::rows);
+      const Index tiles = blocks_of(z.Sq, Of::rows);
       launch(context,
              {.x = tiles * z.B * z.H,
               .threads = Of::threads,
               .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
-             forward<T, width>, z, static_cast<int>(tiles), in<T>(qkv), cuda::out<T>(out), cuda::out<float>(lse));
+             forward<T, width>, z, static_cast<int>(tiles), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v),
+             in<std::int32_t>(desc.visible.first_key), out_heads<T>(out), cuda::out<float>(lse));
     });
   });
 }

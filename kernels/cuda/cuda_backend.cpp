@@ -149,12 +149,13 @@ class CudaBackend final : public Backend {
                            ConstView positions, ConstView table, View dx, View dweight) override {
     cuda::qk_norm_backward(context_, desc, dy, x, weight, inverse, positions, table, dx, dweight);
   }
-  void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) override {
-    cuda::attention_forward(context_, desc, qkv, out, lse);
+  void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                            View lse) override {
+    cuda::attention_forward(context_, desc, q, k, v, out, lse);
   }
-  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
-                             View dqkv) override {
-    cuda::attention_backward(context_, desc, dout, qkv, out, lse, dqkv);
+  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                             ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override {
+    cuda::attention_backward(context_, desc, dout, q, k, v, out, lse, dq, dk, dv);
   }
 
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,

@@ -45,9 +45,10 @@ constexpr Index widest_head = 256, narrow_head = 64;  // hd
 constexpr Index attention_shared_bytes(Index hd) {
   return (hd > narrow_head ? 160 : 99) * 1024;
 }
-void attention_forward(Context& context, const AttentionDesc& desc, ConstView qkv, View out, View lse);
-void attention_backward(Context& context, const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out,
-                        ConstView lse, View dqkv);
+void attention_forward(Context& context, const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                       View lse);
+void attention_backward(Context& context, const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                        ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
 
 // route.cu
 void route_forward(Context& context, const RouteDesc& desc, ConstView logits, ConstView bias, View experts,

@@ -1,5 +1,6 @@
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -23,12 +24,13 @@ void release(std::byte* memory) {
   munmap(memory - page, static_cast<std::size_t>(size));
 }
 
-// Pairs of a query and a key that it sees.
-double visible_pairs(const AttentionDesc& desc, Index s) {
+// Pairs of a query and a key that it sees. Documents are not known here: a query may see less.
+double visible_pairs(const Visibility& see, Index queries, Index keys) {
   double pairs = 0;
-  for (Index i = 0; i < s; ++i) {
-    const Index last = desc.causal ? i : s - 1, first = desc.window > 0 ? std::max<Index>(0, i - desc.window + 1) : 0;
-    pairs += static_cast<double>(last - first + 1);
+  for (Index i = 0; i < queries; ++i) {
+    const Index at = see.query_offset + i, last = see.causal ? std::min(at, keys - 1) : keys - 1;
+    const Index first = see.window > 0 ? std::max<Index>(0, at - see.window + 1) : 0;
+    pairs += static_cast<double>(std::max<Index>(0, last - first + 1));
   }
   return pairs;
 }
@@ -120,14 +122,16 @@ class DryBackend final : public Backend {
   }
 
   // Two products of each query with each key that it sees; backward five, as the scores are computed again.
-  void do_attention_forward(const AttentionDesc& desc, ConstView qkv, View out, View lse) override {
-    count(2 * attention_product(desc, out), {qkv, out, lse});
+  void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                            View lse) override {
+    count(attention_flops(desc, q, k, 1, v, 1), {out, lse});
+    for (ConstHeads x : {q, k, v}) count_heads(x);
   }
-  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstView qkv, ConstView out, ConstView lse,
-                             View dqkv) override {
-    count(5 * attention_product(desc, out), {dout, qkv, out, lse, dqkv});
+  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                             ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override {
+    count(attention_flops(desc, q, k, 3, v, 2), {dout, out, lse});
+    for (ConstHeads x : {q, k, v, ConstHeads(dq), ConstHeads(dk), ConstHeads(dv)}) count_heads(x);
   }
-
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, View experts, View weights, View routed,
                         View probability, View z_squared) override {
     count(0, {logits, experts, weights, routed, probability});
@@ -205,8 +209,12 @@ class DryBackend final : public Backend {
     else
       std::fill_n(x.f32(), x.elements(), value);
   }
-  static double attention_product(const AttentionDesc& desc, ConstView out) {
-    return 2 * number(out.dim(0)) * number(out.dim(2)) * number(out.dim(3)) * visible_pairs(desc, out.dim(1));
+  void count_heads(ConstHeads x) { counts.bytes += number(x.elements() * size_of(x.dtype)); }
+  // Of products over the width of queries and keys, and of others over that of values.
+  static double attention_flops(const AttentionDesc& desc, ConstHeads q, ConstHeads k, double of_keys, ConstHeads v,
+                                double of_values) {
+    return 2 * (of_keys * number(q.width) + of_values * number(v.width)) * number(q.sequences) * number(q.heads) *
+           visible_pairs(desc.visible, q.positions, k.positions);
   }
 };
 

@@ -8,7 +8,7 @@ Attention::Attention(const Config& config, const ParamStore& store, const std::s
     : rope_(config.model.position == Position::rope), head_dim_(config.model.head_dim) {
   const auto& m = config.model;
   desc_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(m.head_dim)));
-  desc_.window = m.window;
+  desc_.visible.window = m.window;
   desc_.softcap = static_cast<float>(m.attention_softcap);
   heads_ = store.get(prefix + "q.weight").weight.dim(0);
   kv_heads_ = store.get(prefix + "k.weight").weight.dim(0);
@@ -38,7 +38,7 @@ void Attention::forward(const Context& ctx, ConstView x, View y, Saved& s) const
     qkv_->forward(ctx, s.x, s.qkv.reshape({T, row}));
     if (rope_) ctx.backend.rope(s.qkv.reshape(by_token), heads_ + kv_heads_, ctx.positions, ctx.rope_table, false);
   }
-  ctx.backend.attention_forward(desc_, s.qkv, s.out, s.lse);
+  ctx.backend.attention_forward(desc_, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse);
   out_->forward_sum(ctx, s.out.reshape({T, heads_ * head_dim_}), y);
 }
 
@@ -52,7 +52,8 @@ void Attention::backward(const Context& ctx, ConstView dy, const Saved& s, View 
   out_->backward_input(ctx, dy, dout.reshape({T, heads_ * head_dim_}));
   out_->backward_weight(ctx, dy, s.out.reshape({T, heads_ * head_dim_}));
   const View dqkv = ctx.temp(s.qkv.shape());
-  ctx.backend.attention_backward(desc_, dout, s.qkv, s.out, s.lse, dqkv);
+  ctx.backend.attention_backward(desc_, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse, queries(dqkv),
+                                 keys(dqkv), values(dqkv));
   const Shape by_token = {T, heads_ + 2 * kv_heads_, head_dim_};
   View dqkv_rows = dqkv.reshape({T, row});
   if (norm_) {

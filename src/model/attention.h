@@ -28,6 +28,20 @@ class Attention {
   void backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const;
 
  private:
+  // The query, key and value heads of a tensor of all three: [B, S, Hl + 2 Kl, hd].
+  template <class V>
+  auto queries(V qkv) const {
+    return heads_of(qkv, 0, heads_);
+  }
+  template <class V>
+  auto keys(V qkv) const {
+    return heads_of(qkv, heads_, kv_heads_);
+  }
+  template <class V>
+  auto values(V qkv) const {
+    return heads_of(qkv, heads_ + kv_heads_, kv_heads_);
+  }
+
   AttentionDesc desc_;
   bool rope_;
   Index heads_, kv_heads_, head_dim_;  // local

@@ -32,14 +32,23 @@ int main() {
       for (Index i = 0; i < size; ++i) v[i] = float((i * 7919) % 1009) / 1009 - 0.5f;
       return v;
     };
-    const std::vector<float> qkv = filled(s.B * s.S * (s.H + 2 * s.K) * s.hd), dout = filled(s.B * s.S * s.H * s.hd);
-    std::vector<float> out(dout.size()), lse(s.B * s.H * s.S), dqkv(qkv.size());
-    const sy::AttentionDesc desc{1 / std::sqrt(float(s.hd)), true, 0, 0};
-    const double forward = sy::bench::best_seconds(
-        [&] { sy::cpu::attention_forward(desc, s.B, s.S, s.H, s.K, s.hd, qkv.data(), out.data(), lse.data()); });
+    std::vector<float> qkv = filled(s.B * s.S * (s.H + 2 * s.K) * s.hd), dqkv = qkv;
+    std::vector<float> dout = filled(s.B * s.S * s.H * s.hd), out = dout, lse(s.B * s.H * s.S);
+    const sy::View dout_view = sy::view_of(dout.data(), {s.B, s.S, s.H, s.hd});
+    const sy::View out_view = sy::view_of(out.data(), dout_view.shape());
+    const sy::View lse_view = sy::view_of(lse.data(), {s.B, s.H, s.S});
+    const auto part = [&](std::vector<float>& all, Index first, Index count) {
+      return sy::heads_of(sy::view_of(all.data(), {s.B, s.S, s.H + 2 * s.K, s.hd}), first, count);
+    };
+    const auto q = [&](std::vector<float>& all) { return part(all, 0, s.H); };
+    const auto k = [&](std::vector<float>& all) { return part(all, s.H, s.K); };
+    const auto v = [&](std::vector<float>& all) { return part(all, s.H + s.K, s.K); };
+    const sy::AttentionDesc desc{1 / std::sqrt(float(s.hd))};
+    const double forward =
+        sy::bench::best_seconds([&] { sy::cpu::attention_forward(desc, q(qkv), k(qkv), v(qkv), out_view, lse_view); });
     const double backward = sy::bench::best_seconds([&] {
-      sy::cpu::attention_backward(desc, s.B, s.S, s.H, s.K, s.hd, dout.data(), qkv.data(), out.data(), lse.data(),
-                                  dqkv.data());
+      sy::cpu::attention_backward(desc, dout_view, q(qkv), k(qkv), v(qkv), out_view, lse_view, q(dqkv), k(dqkv),
+                                  v(dqkv));
     });
     const double product = double(s.B) * double(s.H) * double(s.S) * double(s.S) * double(s.hd);  // causal
     std::printf("%4td %5td %3td %3td %4td %12.2f %4.0f%% %12.2f %4.0f%%\n", s.B, s.S, s.H, s.K, s.hd, forward * 1e3,

@@ -23,12 +23,15 @@ TEST_F(WorkspaceTest, AttentionTakesSomeSequencesOrSomeHeadsAtOnce) {
   values.resize(static_cast<std::size_t>(out_shape.elements()));
   const View dout = upload(values).reshape(out_shape), out = memory(out_shape), lse = memory({batch, heads, positions});
   const AttentionDesc desc = {0.4f};
-  attention_forward(context, desc, qkv, out, lse);
+  const auto q = [](View x) { return heads_of(x, 0, heads); };
+  const auto k = [](View x) { return heads_of(x, heads, kv_heads); };
+  const auto v = [](View x) { return heads_of(x, heads + kv_heads, kv_heads); };
+  attention_forward(context, desc, q(qkv), k(qkv), v(qkv), out, lse);
 
   const auto gradient = [&](Index rows) {
     give(rows * row_bytes);
     const View dqkv = memory(qkv_shape);
-    attention_backward(context, desc, dout, qkv, out, lse, dqkv);
+    attention_backward(context, desc, dout, q(qkv), k(qkv), v(qkv), out, lse, q(dqkv), k(dqkv), v(dqkv));
     return download<float>(dqkv);
   };
   const std::vector<float> whole = gradient(batch * heads);

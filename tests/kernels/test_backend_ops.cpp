@@ -422,11 +422,14 @@ struct AttentionCase : OpCase {
   AttentionDesc desc;
   AttentionShape a;
   AttentionCase(AttentionDesc d, AttentionShape shape) : desc(d), a(shape) {
-    note = fmt::format("causal {} window {} softcap {}", d.causal, d.window, d.softcap);
+    note = fmt::format("causal {} window {} softcap {}", d.visible.causal, d.visible.window, d.softcap);
     in("qkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
     tolerance = gradient_tolerance = 2e-5;
     bf16_tolerance = 2e-2;  // the probabilities are rounded too
   }
+  Heads q(View qkv) const { return {qkv, 0, a.h}; }
+  Heads k(View qkv) const { return {qkv, a.h, a.k}; }
+  Heads v(View qkv) const { return {qkv, a.h + a.k, a.k}; }
   ref::Attention forward(Values& v) { return ref::attention(desc, a.b, a.s, a.h, a.k, a.hd, v["qkv"]); }
 };
 
@@ -435,7 +438,10 @@ struct AttentionForward : AttentionCase {
     out("out", {a.b, a.s, a.h, a.hd});
     out("lse", {a.b, a.h, a.s}, DType::f32);
   }
-  void run(Backend& b) override { b.attention_forward(desc, at("qkv"), at("out"), at("lse")); }
+  void run(Backend& b) override {
+    const View qkv = at("qkv");
+    b.attention_forward(desc, q(qkv), k(qkv), v(qkv), at("out"), at("lse"));
+  }
   void expect(Values& v) override {
     const ref::Attention want = forward(v);
     v["out"] = want.out;
@@ -452,7 +458,10 @@ struct AttentionBackward : AttentionCase {
     out("dqkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
     gradients = {{"dqkv", "qkv"}};
   }
-  void run(Backend& b) override { b.attention_backward(desc, at("dout"), at("qkv"), at("out"), at("lse"), at("dqkv")); }
+  void run(Backend& b) override {
+    const View x = at("qkv"), dx = at("dqkv");
+    b.attention_backward(desc, at("dout"), q(x), k(x), v(x), at("out"), at("lse"), q(dx), k(dx), v(dx));
+  }
   double loss(Values& v) override { return ref::dot(v["dout"], forward(v).out); }
 };
 
@@ -463,7 +472,7 @@ TEST_P(DenseOps, attention) {
     for (bool causal : {true, false})
       for (Index window : {0, 1, 5, 64})
         for (float softcap : {0.0f, 2.0f}) {
-          const AttentionDesc desc = {1 / std::sqrt(static_cast<float>(s.hd)), causal, window, softcap};
+          const AttentionDesc desc = {1 / std::sqrt(static_cast<float>(s.hd)), softcap, {causal, window}};
           check(AttentionForward(desc, s));
           if (s.s < 20 || window == (s.s < 100 ? 5 : 64)) check(AttentionBackward(desc, s));
         }
@@ -539,7 +548,18 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
   refused("norm_forward", [&] { backend->norm_forward({NormKind::none}, a, t({3}), {}, t({2, 3}), s); });
   refused("activation_forward", [&] { backend->activation_forward({}, a, {}, t({2, 3})); });  // gated wants 6
   refused("rope", [&] { backend->rope(t({2, 3, 4}), 4, i2, t({9, 2, 2}), false); });
-  refused("attention_forward", [&] { backend->attention_forward({}, t({1, 2, 5, 4}), t({1, 2, 3, 4}), t({1, 3})); });
+  refused("attention_forward", [&] {
+    backend->attention_forward({}, t({1, 2, 3, 4}).view(), t({1, 2, 1, 4}).view(), t({1, 2, 1, 4}).view(),
+                               t({1, 2, 3, 4}), t({1, 3}));
+  });
+  refused("attention_forward", [&] {  // three query heads over two kv heads
+    backend->attention_forward({}, t({1, 2, 3, 4}).view(), t({1, 2, 2, 4}).view(), t({1, 2, 2, 4}).view(),
+                               t({1, 2, 3, 4}), t({1, 3, 2}));
+  });
+  refused("attention_forward", [&] {  // keys of another width
+    backend->attention_forward({}, t({1, 2, 2, 4}).view(), t({1, 2, 2, 5}).view(), t({1, 2, 2, 4}).view(),
+                               t({1, 2, 2, 4}), t({1, 2, 2}));
+  });
   refused("route_forward", [&] {
     backend->route_forward({Score::softmax, 5}, c, {}, t({2, 5}, DType::i32), t({2, 5}), t({1, 4}, DType::i32),
                            t({1, 4}), t({1}, DType::f64));

@@ -78,8 +78,10 @@ void run_all(Backend& b, Recorder& r) {
 
   const Tensor qkv = r.normal("qkv", {2, 150, 6, 24}), out = zeros({2, 150, 4, 24}), lse = zeros({2, 4, 150}),
                dqkv = zeros({2, 150, 6, 24});
-  b.attention_forward({0.2f}, qkv, out, lse);
-  b.attention_backward({0.2f}, out, qkv, out, lse, dqkv);
+  const auto part = [](const Tensor& x, Index first, Index count) { return Heads(x.view(), first, count); };
+  b.attention_forward({0.2f}, part(qkv, 0, 4), part(qkv, 4, 1), part(qkv, 5, 1), out, lse);
+  b.attention_backward({0.2f}, out, part(qkv, 0, 4), part(qkv, 4, 1), part(qkv, 5, 1), out, lse, part(dqkv, 0, 4),
+                       part(dqkv, 4, 1), part(dqkv, 5, 1));
   r.keep("attention_forward", out);
   r.keep("attention_backward", dqkv);
 
@@ -222,10 +224,13 @@ TEST_P(Determinism, no_sequence_depends_on_the_others) {
   constexpr Index sequences = 3, s = 77, h = 4, k = 2, hd = 16;
   const Tensor qkv = r.normal("qkv", {sequences, s, h + 2 * k, hd}), out = backend->tensor({sequences, s, h, hd}),
                lse = backend->tensor({sequences, h, s});
-  backend->attention_forward({0.25f}, qkv, out, lse);
+  const auto attention = [&](View x, View y, View z) {
+    backend->attention_forward({0.25f}, heads_of(x, 0, h), heads_of(x, h, k), heads_of(x, h + k, k), y, z);
+  };
+  attention(qkv, out, lse);
   for (Index i = 0; i < sequences; ++i) {
     const Tensor one = backend->tensor({1, s, h, hd}), one_lse = backend->tensor({1, h, s});
-    backend->attention_forward({0.25f}, qkv.view().rows(i, 1), one, one_lse);
+    attention(qkv.view().rows(i, 1), one, one_lse);
     Recorder both(*backend);
     both.keep("alone", one);
     both.keep("together", out.view().rows(i, 1));

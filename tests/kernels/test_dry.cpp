@@ -45,12 +45,12 @@ TEST(Dry, counts_products_and_bytes) {
 
 TEST(Dry, counts_the_pairs_that_attention_sees) {
   const auto backend = make_dry();
-  const Tensor qkv = backend->tensor({2, 4, 5, 8}), out = backend->tensor({2, 4, 3, 8}),
-               lse = backend->tensor({2, 3, 4});
+  const Tensor q = backend->tensor({2, 4, 3, 8}), k = backend->tensor({2, 4, 1, 8}), v = backend->tensor({2, 4, 1, 8}),
+               out = backend->tensor({2, 4, 3, 8}), lse = backend->tensor({2, 3, 4});
   DryCounts& counts = dry_counts(*backend);
   const auto flops = [&](bool causal, Index window) {
     counts = {};
-    backend->attention_forward({1.0f, causal, window}, qkv, out, lse);
+    backend->attention_forward({1.0f, 0.0f, {causal, window}}, q.view(), k.view(), v.view(), out, lse);
     return counts.flops / (2 * 2 * 2 * 3 * 8);  // two products, two flops each; sequences, heads, width
   };
   EXPECT_EQ(flops(true, 0), 1 + 2 + 3 + 4);
@@ -58,8 +58,17 @@ TEST(Dry, counts_the_pairs_that_attention_sees) {
   EXPECT_EQ(flops(false, 0), 16);
   EXPECT_EQ(flops(false, 2), 4 + 4 + 3 + 2);
   counts = {};
-  backend->attention_backward({1.0f, true, 0}, out, qkv, out, lse, qkv);
+  backend->attention_backward({}, out, q.view(), k.view(), v.view(), out, lse, q.view(), k.view(), v.view());
   EXPECT_EQ(counts.flops, 5 * 2 * 2 * 3 * 8 * 10);
+  // One query behind four keys, of which it sees all or two; values half as wide.
+  const Tensor one = backend->tensor({2, 1, 3, 8}), narrow = backend->tensor({2, 4, 1, 4}),
+               narrow_out = backend->tensor({2, 1, 3, 4}), one_lse = backend->tensor({2, 3, 1});
+  for (Index window : {0, 2}) {
+    counts = {};
+    backend->attention_forward({1.0f, 0.0f, {true, window, 3}}, one.view(), k.view(), narrow.view(), narrow_out,
+                               one_lse);
+    EXPECT_EQ(counts.flops, 2 * (8 + 4) * 2 * 3 * (window > 0 ? 2 : 4));
+  }
 }
 
 TEST(Dry, a_model_beyond_the_machine_costs_no_memory) {

@@ -251,17 +251,22 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
                      o.b.qk_norm_backward(qk_norm, dy, x, weight, inverse, positions, turns, dx, dweight);
                    };
                  }});
-  all.push_back({"attention_forward", [s, desc](Operands& o) -> Run {
+  // Of a tensor of all heads.
+  const auto queries = [s](View qkv) { return heads_of(qkv, 0, s.H); };
+  const auto keys = [s](View qkv) { return heads_of(qkv, s.H, s.K); };
+  const auto values = [s](View qkv) { return heads_of(qkv, s.H + s.K, s.K); };
+  all.push_back({"attention_forward", [=](Operands& o) -> Run {
                    const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
                    const View lse = o.f32({s.B, s.H, s.S});
-                   return [&o, desc, qkv, out, lse] { o.b.attention_forward(desc, qkv, out, lse); };
+                   return [=, &o] { o.b.attention_forward(desc, queries(qkv), keys(qkv), values(qkv), out, lse); };
                  }});
-  all.push_back({"attention_backward", [s, desc](Operands& o) -> Run {
+  all.push_back({"attention_backward", [=](Operands& o) -> Run {
                    const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
                    const View lse = o.f32({s.B, s.H, s.S}), dout = o.random(out.shape()), dqkv = o.zeros(qkv.shape());
-                   o.b.attention_forward(desc, qkv, out, lse);
-                   return [&o, desc, dout, qkv, out, lse, dqkv] {
-                     o.b.attention_backward(desc, dout, qkv, out, lse, dqkv);
+                   o.b.attention_forward(desc, queries(qkv), keys(qkv), values(qkv), out, lse);
+                   return [=, &o] {
+                     o.b.attention_backward(desc, dout, queries(qkv), keys(qkv), values(qkv), out, lse, queries(dqkv),
+                                            keys(dqkv), values(dqkv));
                    };
                  }});
 }

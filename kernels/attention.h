@@ -1,0 +1,94 @@
+// What attention takes: heads of queries, keys and values, wherever they lie, and which keys a query sees.
+#pragma once
+
+#include "kernels/tensor.h"
+
+namespace sy {
+
+// Rows of one width for several heads of every position of every sequence. Row (b, s, h) begins
+//   b * sequence_stride + s * token_stride + h * width
+// elements after the first one. Part of a tensor that holds more heads, part of a cache that holds more positions, and one row
+// that is both a key and (in its first columns) a value are all such operands.
+template <class Byte>
+struct BasicHeads {
+  Byte* data = nullptr;
+  DType dtype = DType::f32;
+  Index sequences = 0, positions = 0, heads = 0, width = 0;
+  Index token_stride = 0, sequence_stride = 0;  // in elements
+
+  BasicHeads() = default;
+  // Heads [first, first + count) of x: [B, S, N, width].
+  BasicHeads(BasicView<Byte> x, Index first, Index count)
+      : data(x.bytes()),
+        dtype(x.dtype()),
+        sequences(x.dim(0)),
+        positions(x.dim(1)),
+        heads(count),
+        width(x.dim(3)),
+        token_stride(x.dim(2) * x.dim(3)),
+        sequence_stride(x.dim(1) * token_stride) {
+    SY_ASSERT(first >= 0 && count >= 0 && first + count <= x.dim(2), "heads {}+{} of {}", first, count,
+              x.shape().str());
+    if (data) data += first * width * size_of(dtype);
+  }
+  // All heads of x: [B, S, N, width].
+  template <class From>
+  BasicHeads(BasicView<From> x) : BasicHeads(x, 0, x.dim(2)) {}
+  operator BasicHeads<const std::byte>() const {
+    BasicHeads<const std::byte> same;
+    same.data = data;
+    same.dtype = dtype;
+    same.sequences = sequences;
+    same.positions = positions;
+    same.heads = heads;
+    same.width = width;
+    same.token_stride = token_stride;
+    same.sequence_stride = sequence_stride;
+    return same;
+  }
+
+  Shape shape() const { return {sequences, positions, heads, width}; }
+  Index elements() const { return sequences * positions * heads * width; }
+  // From the first element to the last, with what lies between the rows.
+  BasicView<Byte> span() const {
+    const Index last = (sequences - 1) * sequence_stride + (positions - 1) * token_stride + heads * width;
+    return {data, {elements() > 0 ? last : 0}, dtype};
+  }
+  // Sequences [begin, begin + count).
+  BasicHeads rows(Index begin, Index count) const {
+    SY_ASSERT(begin >= 0 && count >= 0 && begin + count <= sequences, "sequences {}+{} of {}", begin, count,
+              shape().str());
+    BasicHeads part = *this;
+    part.sequences = count;
+    if (data) part.data += begin * sequence_stride * size_of(dtype);
+    return part;
+  }
+};
+
+using Heads = BasicHeads<std::byte>;
+using ConstHeads = BasicHeads<const std::byte>;
+
+template <class Byte>
+BasicHeads<Byte> heads_of(BasicView<Byte> x, Index first, Index count) {
+  return {x, first, count};
+}
+
+// Which keys a query sees. Query i of a sequence stands at position p = query_offset + i of the keys, and sees key j where
+//   j <= p (causal),  j > p - window (window > 0),  j >= first_key[b, i] (where given).
+// Every query sees at least one key.
+struct Visibility {
+  bool causal = true;
+  Index window = 0;        // how many latest keys, its own included; 0: all
+  Index query_offset = 0;  // keys that come before the first query, as in a cache; at least 0
+  // [B, queries] i32 of each query: the first token of its document where several share a sequence. It must not fall
+  // within a sequence.
+  ConstView first_key = {};
+};
+
+struct AttentionDesc {
+  float scale = 1.0f;    // of the scores, usually 1/sqrt(width of queries and keys)
+  float softcap = 0.0f;  // cap * tanh(score / cap); 0: none
+  Visibility visible = {};
+};
+
+}  // namespace sy
