@@ -20,7 +20,7 @@ Attention::Attention(const Config& config, const ParamStore& store, const std::s
   out_.emplace(store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
 }
 
-void Attention::forward(const Context& ctx, ConstView x, View y, Saved& s) const {
+void Attention::forward(const Context& ctx, ConstView x, Output to, Saved& s) const {
   const Index B = ctx.sequences, S = ctx.seq_len, T = B * S, row = (heads_ + 2 * kv_heads_) * head_dim_;
   s.x = gather_tokens(ctx, ctx.saved, x);
   s.qkv = ctx.keep({B, S, heads_ + 2 * kv_heads_, head_dim_});
@@ -39,7 +39,7 @@ void Attention::forward(const Context& ctx, ConstView x, View y, Saved& s) const
     if (rope_) ctx.backend.rope(s.qkv.reshape(by_token), heads_ + kv_heads_, ctx.positions, ctx.rope_table, false);
   }
   ctx.backend.attention_forward(desc_, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse);
-  out_->forward_sum(ctx, s.out.reshape({T, heads_ * head_dim_}), y);
+  out_->forward_sum(ctx, s.out.reshape({T, heads_ * head_dim_}), to);
 }
 
 void Attention::backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const {

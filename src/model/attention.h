@@ -22,8 +22,8 @@ class Attention {
 
   Attention(const Config& config, const ParamStore& store, const std::string& prefix);
 
-  // y: [T, D] += attention(x: [T, D])
-  void forward(const Context& ctx, ConstView x, View y, Saved& s) const;
+  // to: [T, D] attention(x: [T, D])
+  void forward(const Context& ctx, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = the gradient through the attention of dy: [T, D]
   void backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const;
 

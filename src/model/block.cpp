@@ -35,19 +35,22 @@ View Block::forward(const Context& ctx, View x, Saved& s, View stats) const {
   s.attention_in = ctx.keep(shape);
   s.attention_stats = ctx.saved.f32({shape[0], 2});
   s.middle = ctx.keep(shape);
+  // middle = x + attention(norm(x))
   attention_norm_.forward(ctx, x, s.attention_in, s.attention_stats);
   b.copy(x, s.middle);
-  attention_.forward(ctx, s.attention_in, s.middle, s.attention);
+  attention_.forward(ctx, s.attention_in, {.y = s.middle, .add = true}, s.attention);
 
   s.ffn_in = ctx.keep(shape);
   s.ffn_stats = ctx.saved.f32({shape[0], 2});
   const View y = ctx.keep(shape);
+  // y = middle + ffn(norm(middle))
   ffn_norm_.forward(ctx, s.middle, s.ffn_in, s.ffn_stats);
   b.copy(s.middle, y);
+  const Output sum{.y = y, .add = true};
   if (moe_)
-    moe_->forward(ctx, s.ffn_in, y, s.moe, stats);
+    moe_->forward(ctx, s.ffn_in, sum, s.moe, stats);
   else
-    mlp_->forward(ctx, s.ffn_in, y, s.mlp);
+    mlp_->forward(ctx, s.ffn_in, sum, s.mlp);
   return y;
 }
 

@@ -11,12 +11,12 @@ ConstView gather_tokens(const Context& ctx, Arena& arena, ConstView x) {
   return full;
 }
 
-void scatter_tokens(const Context& ctx, ConstView partial, View y) {
-  if (ctx.mesh.tp->size() == 1) return ctx.backend.add(partial, y);
+void scatter_tokens(const Context& ctx, ConstView partial, Output to) {
+  if (!to.add) return ctx.mesh.tp->reduce_scatter(partial, to.y);
   const Arena::Scope scope(ctx.scratch);
-  const View sum = ctx.temp(y.shape());
+  const View sum = ctx.temp(to.y.shape());
   ctx.mesh.tp->reduce_scatter(partial, sum);
-  ctx.backend.add(sum, y);
+  ctx.backend.add(sum, to.y);
 }
 
 }  // namespace sy

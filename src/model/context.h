@@ -72,9 +72,16 @@ struct Context {
   }
 };
 
+// Where a sublayer's result goes. Added to the residual stream by the last product itself, it is never held alone; a norm
+// behind the sublayer needs it alone.
+struct Output {
+  View y;    // [T, D]
+  bool add;  // y += the result; otherwise y = the result
+};
+
 // x: [T, ...] -> [B * S, ...]: x itself when tp = 1, otherwise taken from `arena`.
 ConstView gather_tokens(const Context& ctx, Arena& arena, ConstView x);
-// y: [T, D] += the sum over tensor-parallel ranks of partial: [B * S, D], own tokens.
-void scatter_tokens(const Context& ctx, ConstView partial, View y);
+// to: the sum over tensor-parallel ranks (more than one) of partial: [B * S, D], own tokens.
+void scatter_tokens(const Context& ctx, ConstView partial, Output to);
 
 }  // namespace sy

@@ -16,16 +16,16 @@ void Linear::forward(const Context& ctx, ConstView x, View y) const {
   if (bias_) ctx.backend.bias_forward(bias_.weight, y);
 }
 
-void Linear::forward_sum(const Context& ctx, ConstView x, View y) const {
+void Linear::forward_sum(const Context& ctx, ConstView x, Output to) const {
   if (ctx.mesh.tp->size() == 1) {
-    ctx.backend.gemm({.transpose_b = true, .accumulate = true}, x, weight_.weight, y);
+    ctx.backend.gemm({.transpose_b = true, .accumulate = to.add}, x, weight_.weight, to.y);
   } else {
     const Arena::Scope scope(ctx.scratch);
-    const View partial = ctx.temp({x.dim(0), y.dim(1)});
+    const View partial = ctx.temp({x.dim(0), to.y.dim(1)});
     ctx.backend.gemm({.transpose_b = true}, x, weight_.weight, partial);
-    scatter_tokens(ctx, partial, y);
+    scatter_tokens(ctx, partial, to);
   }
-  if (bias_) ctx.backend.bias_forward(bias_.weight, y);
+  if (bias_) ctx.backend.bias_forward(bias_.weight, to.y);
 }
 
 void Linear::backward_input(const Context& ctx, ConstView dy, View dx, bool accumulate) const {

@@ -16,8 +16,8 @@ class Linear {
 
   // y: [T, out] = x: [T, in] W^T + b
   void forward(const Context& ctx, ConstView x, View y) const;
-  // Row-parallel. y: [T, out] += sum over tp of (x W^T), + b. x: [B * S, in]
-  void forward_sum(const Context& ctx, ConstView x, View y) const;
+  // Row-parallel. to: [T, out] sum over tp of (x W^T), + b. x: [B * S, in]
+  void forward_sum(const Context& ctx, ConstView x, Output to) const;
   // dx: [T, in] = dy: [T, out] W; accumulate: dx +=
   void backward_input(const Context& ctx, ConstView dy, View dx, bool accumulate = false) const;
   // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]

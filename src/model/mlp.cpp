@@ -8,13 +8,13 @@ Mlp::Mlp(const Config& config, const ParamStore& store, const std::string& prefi
       up_(store.get(prefix + "up.weight"), config.model.d_model, store.find(prefix + "up.bias")),
       down_(store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {}
 
-void Mlp::forward(const Context& ctx, ConstView x, View y, Saved& s) const {
+void Mlp::forward(const Context& ctx, ConstView x, Output to, Saved& s) const {
   s.x = gather_tokens(ctx, ctx.saved, x);
   s.h = ctx.keep({ctx.full_tokens(), (activation_.gated ? 2 : 1) * width_});
   s.a = ctx.keep({ctx.full_tokens(), width_});
   up_.forward(ctx, s.x, s.h);
   ctx.backend.activation_forward(activation_, s.h, {}, s.a);
-  down_.forward_sum(ctx, s.a, y);
+  down_.forward_sum(ctx, s.a, to);
 }
 
 void Mlp::backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const {

@@ -17,8 +17,8 @@ class Mlp {
 
   Mlp(const Config& config, const ParamStore& store, const std::string& prefix);
 
-  // y: [T, D] += mlp(x: [T, D])
-  void forward(const Context& ctx, ConstView x, View y, Saved& s) const;
+  // to: [T, D] mlp(x: [T, D])
+  void forward(const Context& ctx, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = the gradient through the network of dy: [T, D]
   void backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const;
 

@@ -20,7 +20,7 @@ Moe::Moe(const Config& config, const ParamStore& store, const std::string& prefi
   if (config.moe.shared_experts > 0) shared_.emplace(config, store, prefix + "shared.");
 }
 
-void Moe::forward(const Context& ctx, ConstView x, View y, Saved& s, View stats) const {
+void Moe::forward(const Context& ctx, ConstView x, Output to, Saved& s, View stats) const {
   Backend& b = ctx.backend;
   const Index T = ctx.tokens(), k = router_.top_k(), D = x.dim(1);
   s.x = x;
@@ -40,7 +40,10 @@ void Moe::forward(const Context& ctx, ConstView x, View y, Saved& s, View stats)
   exchange.plan(ctx.saved);
   s.rows = exchange.dispatch(rows.rows(0, exchange.sent()), ctx.saved, ctx.scratch);
   s.gates = exchange.dispatch(gates.rows(0, exchange.sent()), ctx.saved, ctx.scratch);
-  if (shared_) shared_->forward(ctx, x, y, s.shared);  // while the rows travel
+  if (shared_) {  // while the rows travel
+    shared_->forward(ctx, x, to, s.shared);
+    to.add = true;
+  }
   exchange.finish();
 
   const Index R = exchange.received();
@@ -51,7 +54,7 @@ void Moe::forward(const Context& ctx, ConstView x, View y, Saved& s, View stats)
   b.grouped_gemm(a, down_.weight, exchange.groups(), out);
   const View back = exchange.combine(out, ctx.scratch, ctx.scratch);
   exchange.finish();
-  b.combine_rows(back, r.slots, true, y);
+  b.combine_rows(back, r.slots, to.add, to.y);
 }
 
 void Moe::backward(const Context& ctx, ConstView dy, Saved& s, View dx) const {

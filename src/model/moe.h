@@ -24,8 +24,8 @@ class Moe {
 
   Moe(const Config& config, const ParamStore& store, const std::string& prefix, View bias);
 
-  // y: [T, D] += sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x). stats: of Router::forward.
-  void forward(const Context& ctx, ConstView x, View y, Saved& s, View stats) const;
+  // to: [T, D] sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x). stats: of Router::forward.
+  void forward(const Context& ctx, ConstView x, Output to, Saved& s, View stats) const;
   // dx: [T, D] = the gradient through the layer of dy: [T, D]
   void backward(const Context& ctx, ConstView dy, Saved& s, View dx) const;
 

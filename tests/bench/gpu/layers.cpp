@@ -43,12 +43,12 @@ class Layer {
   void forward() {
     const Arena::Scope scope(engine_.saved());
     Moe::Saved saved;
-    moe_.forward(context_, x_, y_, saved, {});
+    moe_.forward(context_, x_, {.y = y_, .add = true}, saved, {});
   }
   void forward_backward() {
     const Arena::Scope scope(engine_.saved());
     Moe::Saved saved;
-    moe_.forward(context_, x_, y_, saved, {});
+    moe_.forward(context_, x_, {.y = y_, .add = true}, saved, {});
     moe_.backward(context_, dy_, saved, dx_);
   }
   void check() {
