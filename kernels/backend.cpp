@@ -424,7 +424,7 @@ void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope
       .is("kept", kept, {e * desc.split.parts}, DType::i32)
       .is("z_squared", z_squared, {1}, DType::f64)
       .is("dprobability", dprobability, {g, e})
-      .optional("stats", stats, {3 * e + 2}, DType::f64);
+      .optional("stats", stats, {RouterSums{e}.size()}, DType::f64);
   if (counts.elements() > 0) do_balance(desc, counts, scope_counts, probability, kept, z_squared, dprobability, stats);
 }
 

@@ -87,6 +87,16 @@ struct BalanceDesc {
   ExpertSplit split;    // of the kept counts
 };
 
+// What balance() adds up of a router of `experts`, as one row of f64: where each kind of number begins.
+struct RouterSums {
+  Index experts;
+  constexpr Index routed() const { return 0; }                 // [E] assignments
+  constexpr Index dropped() const { return experts; }          // [E] those of them that were dropped
+  constexpr Index probability() const { return 2 * experts; }  // [E] sums over tokens of the softmax score
+  constexpr Index loss() const { return 3 * experts; }         // [2] the load-balance loss, and the router z-loss
+  constexpr Index size() const { return 3 * experts + 2; }
+};
+
 // Rows of each expert: group e owns rows [offsets[e], offsets[e + 1]), offsets[0] = 0.
 struct Groups {
   ConstView offsets;         // [E + 1] i32
@@ -208,8 +218,8 @@ class Backend {
   // [G, E], z_squared: [1] f64 of route_forward for G segments; scope_counts: [N, E] i32, those of all segments; kept:
   // [E * parts] i32 of sort_assignments. Segment g lies in scope (first + g) / per_scope, or in the last one.
   // dprobability: [G, E] = factor * the assignments in its scope.
-  // stats, where given: [3 E + 2] f64 += assignments, those dropped, the sum of probabilities: [E] each;
-  //   the loss, sum over g, e of dprobability * probability;  z_factor * z_squared.
+  // stats, where given: [RouterSums of E] f64 +=, with the loss sum over g, e of dprobability * probability and the z-loss
+  //   z_factor * z_squared.
   void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability, ConstView kept,
                ConstView z_squared, View dprobability, View stats);
   // Puts rows in order that arrive from P ranks, one after the other, each sorted by expert. counts: [P, E] i32 rows that

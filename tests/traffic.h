@@ -84,8 +84,7 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
   // What each pass sends between the layers.
   const Index M = micro_batches, D = c.model.d_model, E = c.moe.experts, S = c.model.seq_len, k = c.moe.top_k;
   const Index T = B * S / l.tp, P = l.ep * l.etp, again = c.train.recompute ? 2 : 1;  // forward passes through a block
-  Index moe_layers = 0;
-  for (Index layer = 0; layer < c.model.layers; ++layer) moe_layers += c.is_moe(layer);
+  const Index moe_layers = count_moe(block_specs(c));
   const Index routings = M * moe_layers * again;
   const Index dense_ffns = c.model.layers - moe_layers + (c.moe.shared_experts > 0 ? moe_layers : 0);
   // Tokens are gathered before and scattered after attention and dense FFNs, and so are their gradients; the output

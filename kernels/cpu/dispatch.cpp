@@ -112,6 +112,7 @@ void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, 
   const Index groups = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
   const Index local = e / desc.split.owners;
   double* const sums = stats ? stats.as<double>() : nullptr;
+  const RouterSums at{e};
   for (Index g = 0; g < groups; ++g) {
     const Index scope = std::min(scopes - 1, (desc.first + g) / desc.per_scope);
     for (Index x = 0; x < e; ++x) {
@@ -123,16 +124,16 @@ void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, 
       if (!sums) continue;
       const float p = probability.f32()[g * e + x];
       const std::int32_t count = counts.i32()[g * e + x];
-      sums[x] += count;
-      sums[e + x] += count;
-      sums[2 * e + x] += p;
-      sums[3 * e] += gradient * p;
+      sums[at.routed() + x] += count;
+      sums[at.dropped() + x] += count;
+      sums[at.probability() + x] += p;
+      sums[at.loss()] += gradient * p;
     }
   }
   if (!sums) return;
   // Of the rows that go to all parts of an expert, those of the first part count.
-  for (Index x = 0; x < e; ++x) sums[e + x] -= kept.i32()[x / local * desc.split.parts * local + x % local];
-  sums[3 * e + 1] += desc.z_factor * *z_squared.as<double>();
+  for (Index x = 0; x < e; ++x) sums[at.dropped() + x] -= kept.i32()[x / local * desc.split.parts * local + x % local];
+  sums[at.loss() + 1] += desc.z_factor * *z_squared.as<double>();
 }
 
 void order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) {

@@ -239,9 +239,10 @@ __global__ void balance_expert(BalanceDesc desc, Index segments, Index scopes, I
   loss = block_sum(loss);
   if (!stats || threadIdx.x != 0) return;
   const Index local = e / desc.split.owners;
-  stats[x] += assigned;
-  stats[e + x] += assigned - kept[x / local * desc.split.parts * local + x % local];
-  stats[2 * e + x] += probable;
+  const RouterSums at{e};
+  stats[at.routed() + x] += assigned;
+  stats[at.dropped() + x] += assigned - kept[x / local * desc.split.parts * local + x % local];
+  stats[at.probability() + x] += probable;
   losses[x] = loss;
 }
 
@@ -312,9 +313,8 @@ void balance(Context& context, const BalanceDesc& desc, ConstView counts, ConstV
          in<std::int32_t>(scope_counts), in<float>(probability), in<std::int32_t>(kept), out<float>(dprobability),
          out<double>(stats), out<double>(losses));
   if (!stats) return;
-  // The losses follow the three rows of experts.
   launch(context, {}, add_losses, e, in<double>(losses), desc.z_factor, in<double>(z_squared),
-         out<double>(stats) + 3 * e);
+         out<double>(stats) + RouterSums{e}.loss());
 }
 
 }  // namespace sy::cuda

@@ -4,19 +4,18 @@
 
 namespace sy {
 
-Attention::Attention(const Config& config, const ParamStore& store, const std::string& prefix)
-    : rope_(config.model.position == Position::rope), head_dim_(config.model.head_dim) {
-  const auto& m = config.model;
-  desc_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(m.head_dim)));
-  desc_.visible.window = m.window;
-  desc_.softcap = static_cast<float>(m.attention_softcap);
+Attention::Attention(const AttentionSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix)
+    : rope_(spec.rope.has_value()), head_dim_(spec.key_width) {
+  SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
+  desc_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.key_width)));
+  desc_.visible.window = spec.window;
+  desc_.softcap = spec.softcap;
   heads_ = store.get(prefix + "q.weight").weight.dim(0);
   kv_heads_ = store.get(prefix + "k.weight").weight.dim(0);
-  qk_norm_ = {heads_, kv_heads_, static_cast<float>(m.norm_eps)};
-  if (m.qk_norm) norm_ = store.get_joined(prefix + "q_norm.weight", 2);
-  // q, k and v lie side by side, so one product computes all three.
-  qkv_.emplace(store.get_joined(prefix + "q.weight", 3), m.d_model,
-               m.bias ? store.get_joined(prefix + "q.bias", 3) : Param{});
+  qk_norm_ = {heads_, kv_heads_, spec.qk_norm.value_or(0)};
+  if (spec.qk_norm) norm_ = store.get_joined(prefix + "q_norm.weight", 2);
+  qkv_.emplace(store.get_joined(prefix + "q.weight", 3), d_model,
+               spec.bias ? store.get_joined(prefix + "q.bias", 3) : Param{});
   out_.emplace(store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
 }
 

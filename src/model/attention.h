@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "src/config.h"
 #include "src/model/linear.h"
+#include "src/params/block_specs.h"
 
 namespace sy {
 
@@ -20,7 +20,8 @@ class Attention {
     View lse;      // [B, Hl, S]
   };
 
-  Attention(const Config& config, const ParamStore& store, const std::string& prefix);
+  // prefix: of its parameters' names, "layers.3.attention.".
+  Attention(const AttentionSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix);
 
   // to: [T, D] attention(x: [T, D])
   void forward(const Context& ctx, ConstView x, Output to, Saved& s) const;

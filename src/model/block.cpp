@@ -9,22 +9,17 @@ std::string prefix_of(Index layer) {
   return "layers." + std::to_string(layer) + ".";
 }
 
-Norm make_norm(const Config& config, const ParamStore& store, const std::string& name) {
-  return Norm({config.model.norm, static_cast<float>(config.model.norm_eps)}, store.find(name + ".weight"),
-              store.find(name + ".bias"));
-}
-
 }  // namespace
 
-Block::Block(const Config& config, const ParamStore& store, Index layer, View bias)
+Block::Block(const BlockSpec& spec, Index d_model, Index layer, const ParamStore& store, View bias)
     : layer_(layer),
-      attention_norm_(make_norm(config, store, prefix_of(layer) + "attention_norm")),
-      ffn_norm_(make_norm(config, store, prefix_of(layer) + "ffn_norm")),
-      attention_(config, store, prefix_of(layer) + "attention.") {
-  if (config.is_moe(layer))
-    moe_.emplace(config, store, prefix_of(layer) + "moe.", bias);
+      attention_norm_(spec.norm.desc(), store, prefix_of(layer) + "attention_norm"),
+      ffn_norm_(spec.norm.desc(), store, prefix_of(layer) + "ffn_norm"),
+      attention_(spec.attention, d_model, store, prefix_of(layer) + "attention.") {
+  if (const MoeSpec* moe = spec.moe())
+    moe_.emplace(*moe, d_model, store, prefix_of(layer) + "moe.", bias);
   else
-    mlp_.emplace(config, store, prefix_of(layer) + "mlp.");
+    mlp_.emplace(std::get<MlpSpec>(spec.ffn), d_model, store, prefix_of(layer) + "mlp.");
 }
 
 View Block::forward(const Context& ctx, View x, Saved& s, View stats) const {

@@ -23,7 +23,7 @@ class Block {
   };
 
   // bias: the layer's selection bias [E], or none.
-  Block(const Config& config, const ParamStore& store, Index layer, View bias);
+  Block(const BlockSpec& spec, Index d_model, Index layer, const ParamStore& store, View bias);
 
   // Returns the block's output [T, D], taken from ctx.saved. stats: of a MoE layer, or none (StatisticsView).
   View forward(const Context& ctx, View x, Saved& s, View stats) const;

@@ -28,8 +28,8 @@ struct Statistics {
   double loss_sum = 0, lse_square_sum = 0;  // over this rank's tokens with a target: cross-entropy in nats, logsumexp^2
 };
 
-// Where the passes add them up, on the backend, so that the host need not wait for any: [MoE layers, 3 E + 2] as
-// Backend::balance writes it, and [2] as Backend::loss_sums. None: nobody asks.
+// Where the passes add them up, on the backend, so that the host need not wait for any: [MoE layers, RouterSums of E]
+// as Backend::balance writes it, and [2] as Backend::loss_sums. None: nobody asks.
 struct StatisticsView {
   View layers, loss;
   View layer(Index i) const { return layers ? layers.rows(i, 1).reshape({layers.dim(1)}) : View{}; }

@@ -13,17 +13,17 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
       saved_(make_arena(End::low)),
       scratch_(make_arena(End::high)) {
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
-  if (config.model.position == Position::rope) {
-    const std::vector<float> table = rope_table(config, config.model.seq_len);
-    const Index pairs = static_cast<Index>(table.size()) / 2 / config.model.seq_len;
-    rope_table_ = backend_->tensor({config.model.seq_len, pairs, 2});
+  const std::vector<BlockSpec> blocks = block_specs(config);
+  if (const std::optional<RopeSpec>& rope = blocks.front().attention.rope) {
+    for (const BlockSpec& block : blocks) SY_ASSERT(block.attention.rope == rope, "layers rotate in two ways");
+    const std::vector<float> table = rope_table(*rope, config.model.seq_len);
+    rope_table_ = backend_->tensor({config.model.seq_len, rope->rotated / 2, 2});
     backend_->to_device(table.data(), rope_table_);
   }
-  Index moe_layers = 0;
-  for (Index layer = 0; layer < config.model.layers; ++layer) moe_layers += config.is_moe(layer);
-  if (config.moe.bias_rate > 0 && moe_layers > 0) router_bias_ = backend_->tensor({moe_layers, config.moe.experts});
-  statistics_ = backend_->tensor({moe_layers * (3 * config.moe.experts + 2) + 2}, DType::f64);
-  model_ = std::make_unique<Transformer>(config, store_, mesh_, router_bias_.view());
+  const Index moe_layers = count_moe(blocks), E = config.moe.experts;
+  if (config.moe.bias_rate > 0 && moe_layers > 0) router_bias_ = backend_->tensor({moe_layers, E});
+  statistics_ = backend_->tensor({moe_layers * RouterSums{E}.size() + 2}, DType::f64);
+  model_ = std::make_unique<Transformer>(config, store_, router_bias_.view());
 }
 
 std::vector<float> Engine::router_bias() const {
@@ -47,7 +47,7 @@ Arena Engine::make_arena(End end) {
 }
 
 StatisticsView Engine::statistics() const {
-  const Index layers = model_->moe_layers(), width = 3 * config_.moe.experts + 2;
+  const Index layers = model_->moe_layers(), width = RouterSums{config_.moe.experts}.size();
   const View all = statistics_;
   return {layers > 0 ? all.rows(0, layers * width).reshape({layers, width}) : View{}, all.rows(layers * width, 2)};
 }
@@ -59,8 +59,13 @@ Statistics Engine::take_statistics() {
   backend_->fill(statistics_, 0);
   Statistics s;
   const double* at = host.data();
-  for (Index layer = 0; layer < model_->moe_layers(); ++layer, at += 3 * E + 2)
-    s.layers.push_back({{at, at + E}, {at + E, at + 2 * E}, {at + 2 * E, at + 3 * E}, at[3 * E], at[3 * E + 1]});
+  const RouterSums sums{E};
+  for (Index layer = 0; layer < model_->moe_layers(); ++layer, at += sums.size()) {
+    const double *routed = at + sums.routed(), *dropped = at + sums.dropped(), *probability = at + sums.probability();
+    const double* loss = at + sums.loss();
+    s.layers.push_back(
+        {{routed, routed + E}, {dropped, dropped + E}, {probability, probability + E}, loss[0], loss[1]});
+  }
   s.loss_sum = at[0];
   s.lse_square_sum = at[1];
   return s;

@@ -64,7 +64,7 @@ class Engine {
   Arena saved_, scratch_;
   Tensor rope_table_;   // [seq_len, rot / 2, 2]
   Tensor router_bias_;  // [MoE layers, E]
-  Tensor statistics_;   // [MoE layers * (3 E + 2) + 2] f64
+  Tensor statistics_;   // [MoE layers * RouterSums + 2] f64
   std::unique_ptr<Transformer> model_;
   RoutingObserver observer_;
 };

@@ -2,10 +2,10 @@
 
 namespace sy {
 
-Mlp::Mlp(const Config& config, const ParamStore& store, const std::string& prefix)
-    : activation_(config.ffn_activation()),
+Mlp::Mlp(const MlpSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix)
+    : activation_(spec.activation),
       width_(store.get(prefix + "up.weight").weight.dim(1)),
-      up_(store.get(prefix + "up.weight"), config.model.d_model, store.find(prefix + "up.bias")),
+      up_(store.get(prefix + "up.weight"), d_model, store.find(prefix + "up.bias")),
       down_(store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {}
 
 void Mlp::forward(const Context& ctx, ConstView x, Output to, Saved& s) const {

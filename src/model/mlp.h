@@ -1,8 +1,8 @@
 // The dense feed-forward network: act(x W1) W2, or gated (act(x W1) * (x V)) W2 (Shazeer, "GLU variants", 2020).
 #pragma once
 
-#include "src/config.h"
 #include "src/model/linear.h"
+#include "src/params/block_specs.h"
 
 namespace sy {
 
@@ -15,7 +15,7 @@ class Mlp {
     View a;       // [B * S, Fl]
   };
 
-  Mlp(const Config& config, const ParamStore& store, const std::string& prefix);
+  Mlp(const MlpSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix);
 
   // to: [T, D] mlp(x: [T, D])
   void forward(const Context& ctx, ConstView x, Output to, Saved& s) const;

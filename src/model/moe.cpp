@@ -11,13 +11,13 @@ Param join_halves(Param p) {
 
 }  // namespace
 
-Moe::Moe(const Config& config, const ParamStore& store, const std::string& prefix, View bias)
-    : activation_(config.ffn_activation()),
+Moe::Moe(const MoeSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix, View bias)
+    : activation_(spec.expert.activation),
       width_(store.get(prefix + "experts.down.weight").weight.dim(2)),
-      router_(config, store, prefix, bias),
+      router_(spec, d_model, store, prefix, bias),
       up_(join_halves(store.get(prefix + "experts.up.weight"))),
       down_(store.get(prefix + "experts.down.weight")) {
-  if (config.moe.shared_experts > 0) shared_.emplace(config, store, prefix + "shared.");
+  if (spec.shared) shared_.emplace(*spec.shared, d_model, store, prefix + "shared.");
 }
 
 void Moe::forward(const Context& ctx, ConstView x, Output to, Saved& s, View stats) const {

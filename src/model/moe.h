@@ -22,7 +22,8 @@ class Moe {
     Mlp::Saved shared;
   };
 
-  Moe(const Config& config, const ParamStore& store, const std::string& prefix, View bias);
+  // bias: of Router.
+  Moe(const MoeSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix, View bias);
 
   // to: [T, D] sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x). stats: of Router::forward.
   void forward(const Context& ctx, ConstView x, Output to, Saved& s, View stats) const;

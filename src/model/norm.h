@@ -8,7 +8,8 @@ namespace sy {
 // RMSNorm (Zhang and Sennrich, 2019), LayerNorm, or nothing.
 class Norm {
  public:
-  Norm(NormDesc desc, Param weight, Param bias) : desc_(desc), weight_(weight), bias_(bias) {}
+  Norm(NormDesc desc, const ParamStore& store, const std::string& name)
+      : desc_(desc), weight_(store.find(name + ".weight")), bias_(store.find(name + ".bias")) {}
 
   // y: [T, D] = norm(x: [T, D]); stats: [T, 2]
   void forward(const Context& ctx, ConstView x, View y, View stats) const {

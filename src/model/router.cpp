@@ -13,28 +13,12 @@ Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
   return std::max<Index>(1, static_cast<Index>(std::ceil(exact * (1 - 1e-12))));
 }
 
-Router::Router(const Config& config, const ParamStore& store, const std::string& prefix, View bias)
-    : experts_(config.moe.experts),
-      capacity_factor_(config.moe.capacity_factor),
-      aux_loss_(config.moe.aux_loss),
-      z_loss_(config.moe.z_loss),
-      capacity_scope_(config.moe.capacity_scope),
-      drop_order_(config.moe.drop_order),
-      aux_scope_(config.moe.aux_scope),
-      logits_(store.get(prefix + "router.weight"), config.model.d_model),
-      bias_(bias) {
-  const auto& e = config.moe;
-  desc_ = {e.score,
-           static_cast<int>(e.top_k),
-           e.renormalize,
-           static_cast<float>(e.scale),
-           static_cast<int>(e.groups),
-           static_cast<int>(e.group_limit)};
-}
+Router::Router(const MoeSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix, View bias)
+    : spec_(spec.router), experts_(spec.experts), logits_(store.get(prefix + "router.weight"), d_model), bias_(bias) {}
 
 void Router::forward(const Context& ctx, ConstView x, Saved& s, View stats) const {
   Backend& b = ctx.backend;
-  const Index T = ctx.tokens(), E = experts_, k = desc_.top_k;
+  const Index T = ctx.tokens(), E = experts_, k = spec_.route.top_k;
   const ExpertSplit split{ctx.mesh.layout.ep, ctx.mesh.layout.etp};
   // Statistics are kept by segment: the longest runs of tokens that lie within one sequence on every rank.
   const Index G = std::max<Index>(1, T / std::gcd(T, ctx.seq_len));  // one, and empty, where there is no token
@@ -52,22 +36,23 @@ void Router::forward(const Context& ctx, ConstView x, Saved& s, View stats) cons
   const View counts = ctx.scratch.i32({G, E}), probability = ctx.scratch.f32({G, E});
   const View keep = ctx.scratch.i32({T, k}), z_squared = ctx.scratch.take({1}, DType::f64);
   logits_.forward(ctx, x, s.logits);
-  b.route_forward(desc_, s.logits, bias_, s.experts, r.weights, counts, probability, z_squared);
+  b.route_forward(spec_.route, s.logits, bias_, s.experts, r.weights, counts, probability, z_squared);
   drop(ctx, s.experts, r.weights, keep);
   if (ctx.observer) (*ctx.observer)({s.logits, s.experts, r.weights, keep});
   b.sort_assignments(split, s.experts, keep, r.rows, r.tokens, r.slots, r.counts);
   View scope_counts;
   BalanceDesc balance = balance_scope(ctx, counts, scope_counts);
-  balance.z_factor = z_loss_ / static_cast<double>(ctx.global_tokens);
+  balance.z_factor = spec_.z_loss / static_cast<double>(ctx.global_tokens);
   balance.split = split;
   b.balance(balance, counts, scope_counts, probability, r.counts, z_squared, s.dprobability, stats);
 }
 
 void Router::drop(const Context& ctx, ConstView experts, ConstView weights, View keep) const {
-  const bool by_rank = capacity_scope_ == CapacityScope::rank;
+  const bool by_rank = spec_.capacity_scope == CapacityScope::rank;
   const Index scope_tokens = by_rank ? ctx.tokens() : ctx.seq_len;
-  const Index capacity = ctx.dropless ? 0 : expert_capacity(capacity_factor_, desc_.top_k, scope_tokens, experts_);
-  const CapacityDesc desc{drop_order_, capacity};
+  const Index capacity =
+      ctx.dropless ? 0 : expert_capacity(spec_.capacity_factor, spec_.route.top_k, scope_tokens, experts_);
+  const CapacityDesc desc{spec_.drop_order, capacity};
   const bool one_scope = by_rank || capacity == 0;
   if (one_scope || ctx.tokens() % ctx.seq_len == 0)
     return ctx.backend.capacity(desc, experts, weights, one_scope ? 1 : std::max<Index>(1, ctx.tokens() / ctx.seq_len),
@@ -90,7 +75,7 @@ BalanceDesc Router::balance_scope(const Context& ctx, View counts, View& scope_c
   BalanceDesc desc;
   scope_counts = counts;
   double tokens = 0, scopes = 0;  // N; how many scopes a step averages over
-  switch (aux_scope_) {
+  switch (spec_.aux_scope) {
     case AuxScope::sequence:
       desc.per_scope = B > 0 ? tp * G / B : 1;
       if (desc.per_scope > 1) {  // a sequence's segments may lie on other ranks
@@ -115,15 +100,15 @@ BalanceDesc Router::balance_scope(const Context& ctx, View counts, View& scope_c
       break;
   }
   tokens = std::max(tokens, 1.0);
-  desc.factor = aux_loss_ * static_cast<double>(E) / desc_.top_k / (tokens * tokens * scopes);
+  desc.factor = spec_.aux_loss * static_cast<double>(E) / spec_.route.top_k / (tokens * tokens * scopes);
   return desc;
 }
 
 void Router::backward(const Context& ctx, ConstView dweights, ConstView x, const Saved& s, View dx) const {
   const Arena::Scope scope(ctx.scratch);
   const View dlogits = ctx.temp(s.logits.shape());
-  const float z_factor = static_cast<float>(z_loss_ / static_cast<double>(ctx.global_tokens));
-  ctx.backend.route_backward(desc_, s.logits, s.experts, s.routing.weights, dweights, s.dprobability, z_factor,
+  const float z_factor = static_cast<float>(spec_.z_loss / static_cast<double>(ctx.global_tokens));
+  ctx.backend.route_backward(spec_.route, s.logits, s.experts, s.routing.weights, dweights, s.dprobability, z_factor,
                              dlogits);
   logits_.backward_weight(ctx, dlogits, x);
   logits_.backward_input(ctx, dlogits, dx, true);

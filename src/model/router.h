@@ -6,8 +6,8 @@
 // balancing loss belongs to balance() here.
 #pragma once
 
-#include "src/config.h"
 #include "src/model/linear.h"
+#include "src/params/block_specs.h"
 
 namespace sy {
 
@@ -32,15 +32,15 @@ class Router {
   };
 
   // bias: [E], added to the scores for the selection alone, or none.
-  Router(const Config& config, const ParamStore& store, const std::string& prefix, View bias);
+  Router(const MoeSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix, View bias);
 
-  // x: [T, D]. Adds to stats: [3 E + 2] f64 (StatisticsView), where given.
+  // x: [T, D]. Adds to stats: [RouterSums of E] f64 (StatisticsView), where given.
   void forward(const Context& ctx, ConstView x, Saved& s, View stats) const;
   // dx: [T, D] += the gradient through the logits of dweights: [T, k], the load-balance loss and the z-loss.
   void backward(const Context& ctx, ConstView dweights, ConstView x, const Saved& s, View dx) const;
 
   Index experts() const { return experts_; }
-  Index top_k() const { return desc_.top_k; }
+  Index top_k() const { return spec_.route.top_k; }
 
  private:
   // keep: [T, k] i32 for the own tokens.
@@ -49,12 +49,8 @@ class Router {
   // ctx.scratch. counts: [G, E] i32 of this rank's segments.
   BalanceDesc balance_scope(const Context& ctx, View counts, View& scope_counts) const;
 
-  RouteDesc desc_;
+  RouterSpec spec_;
   Index experts_;
-  double capacity_factor_, aux_loss_, z_loss_;
-  CapacityScope capacity_scope_;
-  DropOrder drop_order_;
-  AuxScope aux_scope_;
   Linear logits_;
   View bias_;
 };

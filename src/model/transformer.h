@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "src/model/block.h"
+#include "src/model/embedding.h"
 #include "src/model/head.h"
 
 namespace sy {
@@ -12,7 +13,7 @@ namespace sy {
 class Transformer {
  public:
   // router_bias: [MoE layers, E], or none.
-  Transformer(const Config& config, const ParamStore& store, const Mesh& mesh, View router_bias);
+  Transformer(const Config& config, const ParamStore& store, View router_bias);
 
   // Called with a layer when the gradients of its parameters are complete: the last to the first.
   using LayerDone = std::function<void(Index layer)>;
@@ -25,24 +26,25 @@ class Transformer {
   // logits: [V] after the last of S tokens; B = 1, tp = 1.
   void next_logits(const Context& ctx, ConstView ids, View logits) const;
 
-  Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
+  // The numbers of the layers that are MoE layers.
   const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }
+  Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
 
  private:
   struct Saved;
   // Returns the last block's output, [T, D].
   View forward(const Context& ctx, ConstView ids, Saved& s) const;
 
-  Config config_;
-  Param embedding_;  // [V, D]
-  Index embedding_first_;
+  Index d_model_;
+  bool recompute_;
+  Embedding embedding_;
   std::vector<Block> blocks_;
   std::vector<std::int64_t> moe_layer_ids_;
   Norm final_norm_;
   Head head_;
 };
 
-// [positions, rot / 2, 2] cos and sin of position * theta^(-2i / rot) (Su et al., "RoFormer", 2021), in double precision.
-std::vector<float> rope_table(const Config& config, Index positions);
+// [positions, rotated / 2, 2] cos and sin of position * theta^(-2i / rotated), in double precision.
+std::vector<float> rope_table(const RopeSpec& rope, Index positions);
 
 }  // namespace sy

@@ -2,72 +2,92 @@
 
 #include <cmath>
 
+#include "src/params/block_specs.h"
+
 namespace sy {
 
-std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
-  const auto& m = config.model;
-  const auto& e = config.moe;
-  const Index D = m.d_model, H = m.heads, K = m.kv_heads, hd = m.head_dim;
-  const Index halves = config.ffn_activation().gated ? 2 : 1;
-  const Init normal{InitKind::normal, 0.02};
-  // What is added to the residual stream starts smaller, so that its variance does not grow with depth (GPT-2).
-  const Init residual{InitKind::normal, 0.02 / std::sqrt(2.0 * static_cast<double>(m.layers))};
-  const Init zeros{InitKind::zeros, 0}, ones{InitKind::ones, 0};
-  constexpr Axis none = Axis::none, tp = Axis::tp, ep = Axis::ep, etp = Axis::etp;
+namespace {
 
-  std::vector<ParamSpec> specs;
-  const auto matrix = [&](std::string name, Shape shape, Split split, Init init, bool joined = false) {
-    specs.push_back({std::move(name), shape, split, init, true, joined});
-  };
-  const auto vector = [&](std::string name, Shape shape, Split split, Init init, bool joined = false) {
-    specs.push_back({std::move(name), shape, split, init, false, joined});
-  };
-  const auto norm = [&](const std::string& name) {
-    if (m.norm == NormKind::none) return;
-    vector(name + ".weight", {D}, {}, ones);
-    if (m.norm == NormKind::layernorm && m.bias) vector(name + ".bias", {D}, {}, zeros);
-  };
-  // A dense FFN of width F: the gate's and the linear half's rows side by side, [halves, F, D].
-  const auto mlp = [&](const std::string& name, Index F, bool bias) {
-    matrix(name + ".up.weight", {halves, F, D}, {none, tp}, normal);
-    if (bias) vector(name + ".up.bias", {halves, F}, {none, tp}, zeros);
-    matrix(name + ".down.weight", {D, F}, {none, tp}, residual);
-    if (bias) vector(name + ".down.bias", {D}, {}, zeros);
-  };
+constexpr Axis none = Axis::none, tp = Axis::tp, ep = Axis::ep, etp = Axis::etp;
+const Init normal{InitKind::normal, 0.02}, zeros{InitKind::zeros, 0}, ones{InitKind::ones, 0};
 
-  matrix("embedding.weight", {vocab, D}, {tp}, normal);
-  for (Index layer = 0; layer < m.layers; ++layer) {
-    const std::string prefix = "layers." + std::to_string(layer) + ".";
-    norm(prefix + "attention_norm");
-    const std::string attention = prefix + "attention.";
-    matrix(attention + "q.weight", {H, hd, D}, {tp}, normal);
-    matrix(attention + "k.weight", {K, hd, D}, {tp}, normal, true);
-    matrix(attention + "v.weight", {K, hd, D}, {tp}, normal, true);
-    if (m.bias) {
-      vector(attention + "q.bias", {H, hd}, {tp}, zeros);
-      vector(attention + "k.bias", {K, hd}, {tp}, zeros, true);
-      vector(attention + "v.bias", {K, hd}, {tp}, zeros, true);
-    }
-    if (m.qk_norm) {
-      vector(attention + "q_norm.weight", {hd}, {}, ones);
-      vector(attention + "k_norm.weight", {hd}, {}, ones, true);
-    }
-    matrix(attention + "out.weight", {D, H, hd}, {none, tp}, residual);
-    if (m.bias) vector(attention + "out.bias", {D}, {}, zeros);
-    norm(prefix + "ffn_norm");
-    if (config.is_moe(layer)) {
-      const std::string moe = prefix + "moe.";
-      matrix(moe + "router.weight", {e.experts, D}, {}, normal);
-      matrix(moe + "experts.up.weight", {e.experts, halves, e.d_ff, D}, {ep, none, etp}, normal);
-      matrix(moe + "experts.down.weight", {e.experts, D, e.d_ff}, {ep, none, etp}, residual);
-      if (e.shared_experts > 0) mlp(moe + "shared", e.shared_experts * e.d_ff, false);
-    } else {
-      mlp(prefix + "mlp", m.d_ff, m.bias);
-    }
+// Puts the list together. Names are relative to the prefix of what is being described.
+class Specs {
+ public:
+  Specs(const Config& config) : D_(config.model.d_model) {
+    // What is added to the residual stream starts smaller, so that its variance does not grow with depth (GPT-2).
+    residual_ = {InitKind::normal, 0.02 / std::sqrt(2.0 * static_cast<double>(config.model.layers))};
   }
-  norm("final_norm");
-  if (!m.tie_embeddings) matrix("output.weight", {vocab, D}, {tp}, normal);
-  return specs;
+
+  void matrix(std::string name, Shape shape, Split split, Init init, bool joined = false) {
+    list.push_back({std::move(name), shape, split, init, true, joined});
+  }
+  void vector(std::string name, Shape shape, Split split, Init init, bool joined = false) {
+    list.push_back({std::move(name), shape, split, init, false, joined});
+  }
+  void norm(const std::string& name, const NormSpec& n) {
+    if (n.kind == NormKind::none) return;
+    vector(name + ".weight", {D_}, {}, ones);
+    if (n.kind == NormKind::layernorm && n.bias) vector(name + ".bias", {D_}, {}, zeros);
+  }
+  // q, k and v lie side by side, so that one product computes all three.
+  void attention(const std::string& name, const AttentionSpec& a) {
+    const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width;
+    matrix(name + ".q.weight", {H, qk, D_}, {tp}, normal);
+    matrix(name + ".k.weight", {K, qk, D_}, {tp}, normal, true);
+    matrix(name + ".v.weight", {K, v, D_}, {tp}, normal, true);
+    if (a.bias) {
+      vector(name + ".q.bias", {H, qk}, {tp}, zeros);
+      vector(name + ".k.bias", {K, qk}, {tp}, zeros, true);
+      vector(name + ".v.bias", {K, v}, {tp}, zeros, true);
+    }
+    if (a.qk_norm) {
+      vector(name + ".q_norm.weight", {qk}, {}, ones);
+      vector(name + ".k_norm.weight", {qk}, {}, ones, true);
+    }
+    matrix(name + ".out.weight", {D_, H, v}, {none, tp}, residual_);
+    if (a.bias) vector(name + ".out.bias", {D_}, {}, zeros);
+  }
+  // The gate's and the linear half's rows side by side: [halves, F, D].
+  void ffn(const std::string& name, const MlpSpec& f) {
+    matrix(name + ".up.weight", {f.halves(), f.width, D_}, {none, tp}, normal);
+    if (f.bias) vector(name + ".up.bias", {f.halves(), f.width}, {none, tp}, zeros);
+    matrix(name + ".down.weight", {D_, f.width}, {none, tp}, residual_);
+    if (f.bias) vector(name + ".down.bias", {D_}, {}, zeros);
+  }
+  void ffn(const std::string& name, const MoeSpec& m) {
+    matrix(name + ".router.weight", {m.experts, D_}, {}, normal);
+    matrix(name + ".experts.up.weight", {m.experts, m.expert.halves(), m.expert.width, D_}, {ep, none, etp}, normal);
+    matrix(name + ".experts.down.weight", {m.experts, D_, m.expert.width}, {ep, none, etp}, residual_);
+    if (m.shared) ffn(name + ".shared", *m.shared);
+  }
+
+  std::vector<ParamSpec> list;
+
+ private:
+  Index D_;
+  Init residual_;
+};
+
+}  // namespace
+
+std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
+  const Index D = config.model.d_model;
+  const std::vector<BlockSpec> blocks = block_specs(config);
+  Specs specs(config);
+  specs.matrix("embedding.weight", {vocab, D}, {tp}, normal);
+  for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
+    const BlockSpec& block = blocks[layer];
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    specs.norm(prefix + "attention_norm", block.norm);
+    specs.attention(prefix + "attention", block.attention);
+    specs.norm(prefix + "ffn_norm", block.norm);
+    const std::string ffn = prefix + (block.moe() ? "moe" : "mlp");
+    std::visit([&](const auto& spec) { specs.ffn(ffn, spec); }, block.ffn);
+  }
+  specs.norm("final_norm", final_norm_spec(config));
+  if (!config.model.tie_embeddings) specs.matrix("output.weight", {vocab, D}, {tp}, normal);
+  return std::move(specs.list);
 }
 
 ParamCount count_params(const Config& config, Index vocab) {

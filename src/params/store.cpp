@@ -157,6 +157,12 @@ Param ParamStore::get(const std::string& name) const {
   return p;
 }
 
+const Box& ParamStore::box(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  SY_ASSERT(it != by_name_.end(), "no parameter {}", name);
+  return it->second->box;
+}
+
 Param ParamStore::get_joined(const std::string& first, int count) const {
   const auto it = by_name_.find(first);
   SY_ASSERT(it != by_name_.end(), "no parameter {}", first);

@@ -65,6 +65,8 @@ class ParamStore {
   // The local part of a parameter. Param{} where the model has none of that name.
   Param find(const std::string& name) const;
   Param get(const std::string& name) const;  // must exist
+  // Which part of the whole parameter that is. It must exist.
+  const Box& box(const std::string& name) const;
   // `first` and the `count - 1` joined after it, read as one matrix [sum of rows, row elements].
   Param get_joined(const std::string& first, int count) const;
 

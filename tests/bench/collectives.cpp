@@ -232,8 +232,7 @@ int run(Comm& world, int argc, char** argv) {
 
   // Of the k rows of a token, a share (P - 1) / P leaves its rank where experts are equally loaded; each part of an
   // expert's width takes one. A token whose experts share a rank could do with one row for both.
-  Index moe_layers = 0;
-  for (Index layer = 0; layer < config.model.layers; ++layer) moe_layers += config.is_moe(layer);
+  const Index moe_layers = count_moe(block_specs(config));
   const double balanced = static_cast<double>(T / layout.tp * n["top-k"] * layout.etp * moe_layers) * (P - 1) / P;
   const double mean_leaving = world.sum(static_cast<double>(leaving)) / static_cast<double>(steps * world.size());
   const double mean_tokens = world.sum(static_cast<double>(tokens)) / static_cast<double>(steps * world.size());

@@ -18,7 +18,7 @@ class Layer {
   Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend)
       : self_(make_comm_self()),
         engine_(config_of(shape, dtype), shape.vocab, std::move(backend), make_mesh(*self_, {}), true),
-        moe_(engine_.config(), engine_.store(), "layers.0.moe.", {}),
+        moe_(*block_specs(engine_.config()).front().moe(), shape.d_model, engine_.store(), "layers.0.moe.", {}),
         context_{.backend = this->backend(),
                  .saved = engine_.saved(),
                  .scratch = engine_.scratch(),

@@ -1,0 +1,81 @@
+#include "src/params/block_specs.h"
+
+#include <gtest/gtest.h>
+
+namespace sy {
+namespace {
+
+TEST(BlockSpecs, SayWhatEachLayerIsMadeOf) {
+  const Config config = parse_config(R"(
+[model]
+layers = 6
+d_model = 48
+heads = 6
+kv_heads = 2
+head_dim = 10
+d_ff = 100
+window = 7
+rope_fraction = 0.75
+qk_norm = true
+norm_eps = 1e-6
+bias = true
+ffn = geglu
+[moe]
+experts = 9
+top_k = 3
+first_dense = 1
+every = 2
+d_ff = 20
+shared_experts = 2
+score = sigmoid
+scale = 2.5
+groups = 3
+group_limit = 2
+)",
+                                     "test");
+  const std::vector<BlockSpec> blocks = block_specs(config);
+  ASSERT_EQ(blocks.size(), 6u);
+  EXPECT_EQ(count_moe(blocks), 3);
+  for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
+    SCOPED_TRACE(layer);
+    const BlockSpec& block = blocks[layer];
+    const AttentionSpec& a = block.attention;
+    EXPECT_EQ(a.heads, 6);
+    EXPECT_EQ(a.kv_heads, 2);
+    EXPECT_EQ(a.key_width, 10);
+    EXPECT_EQ(a.value_width, 10);
+    EXPECT_EQ(a.window, 7);
+    ASSERT_TRUE(a.rope);
+    EXPECT_EQ(a.rope->rotated, 6);  // three quarters of ten, in whole pairs
+    EXPECT_EQ(a.qk_norm, 1e-6f);
+    EXPECT_TRUE(a.bias);
+    EXPECT_EQ(block.norm.kind, NormKind::rmsnorm);
+    EXPECT_EQ(block.moe() != nullptr, layer % 2 == 1);
+    if (const MoeSpec* moe = block.moe()) {
+      EXPECT_EQ(moe->experts, 9);
+      EXPECT_EQ(moe->expert.width, 20);
+      EXPECT_EQ(moe->expert.halves(), 2);
+      EXPECT_FALSE(moe->expert.bias);
+      ASSERT_TRUE(moe->shared);
+      EXPECT_EQ(moe->shared->width, 40);
+      EXPECT_EQ(moe->router.route.top_k, 3);
+      EXPECT_EQ(moe->router.route.scale, 2.5f);
+      EXPECT_EQ(moe->router.route.groups, 3);
+    } else {
+      EXPECT_EQ(std::get<MlpSpec>(block.ffn).width, 100);
+      EXPECT_TRUE(std::get<MlpSpec>(block.ffn).bias);
+    }
+  }
+}
+
+TEST(BlockSpecs, OfADenseModelWithoutPositions) {
+  const std::vector<BlockSpec> blocks =
+      block_specs(parse_config("[model]\nlayers = 2\nposition = none\nffn = relu\nnorm = none\n", "test"));
+  EXPECT_EQ(count_moe(blocks), 0);
+  EXPECT_FALSE(blocks.front().attention.rope || blocks.front().attention.qk_norm);
+  EXPECT_EQ(std::get<MlpSpec>(blocks.back().ffn).halves(), 1);
+  EXPECT_EQ(blocks.front().norm.kind, NormKind::none);
+}
+
+}  // namespace
+}  // namespace sy
