@@ -125,7 +125,7 @@ class Model {
     }
     AttentionDesc desc;
     desc.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(hd)));
-    desc.window = m.window;
+    desc.visible.window = m.window;
     desc.softcap = static_cast<float>(m.attention_softcap);
     return linear(p, prefix + "out", T, H * hd, attention(desc, B_, S_, H, K, hd, qkv).out);
   }
