@@ -14,6 +14,7 @@
 #include "src/io/checkpoint.h"
 #include "src/io/hdf5.h"
 #include "src/io/manifest.h"
+#include "src/params/values.h"
 
 namespace sy {
 
@@ -45,10 +46,6 @@ inline bool all_finite(std::span<const float> values) {
 std::string first_not_finite(const CheckpointTensors& tensors);
 // The same for what this rank would write of its store.
 std::string first_not_finite(const ParamStore& store, int rank);
-
-// The boxes of the whole tensor that a run covers, in the run's order.
-std::vector<Box> global_boxes(const Placement& placement, Range local);
-
 // A new file with the runs of one rank. Throws Failure.
 void write_shard(const std::filesystem::path& path, const TrainState& state, const ParamStore& store, int rank);
 
@@ -81,8 +78,5 @@ class CheckpointReader {
   Hdf5File index_;
   std::list<std::pair<std::string, Hdf5File>> shards_;  // that are open, the latest first
 };
-
-// Where host and device exchange a tensor, piece by piece.
-constexpr Index piece_elements = Index{1} << 22;
 
 }  // namespace sy

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_parts.h"
@@ -70,6 +72,31 @@ void compare_specs(const CheckpointReader& checkpoint, const fs::path& step_dir,
             fmt::join(differences, "; "), rest);
 }
 
+// One kind of tensor of a checkpoint: weights, m or v.
+class CheckpointValues final : public ValueSource {
+ public:
+  CheckpointValues(CheckpointReader& checkpoint, const fs::path& step_dir, std::string prefix)
+      : checkpoint_(checkpoint), step_dir_(step_dir), prefix_(std::move(prefix)) {}
+
+  void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
+    const std::string name = prefix_ + spec.name;
+    if (!dataset_ || dataset_->name() != name) dataset_ = checkpoint_.index().open_dataset(name);
+    if (dataset_->shape() != spec.shape || dataset_->dtype() != DType::f32)
+      bad_input("{} of {} is {} of {}, expected {} of f32", name, step_dir_.string(), dataset_->shape().str(),
+                info(dataset_->dtype()).name, spec.shape.str());
+    checkpoint_.read(*dataset_, box, values.data());
+    if (!all_finite(values))
+      bad_input("{} of {} holds values that are not finite: the training had diverged: use an older checkpoint", name,
+                step_dir_.string());
+  }
+
+ private:
+  CheckpointReader& checkpoint_;
+  fs::path step_dir_;
+  std::string prefix_;
+  std::optional<Hdf5Dataset> dataset_;  // the last one
+};
+
 }  // namespace
 
 TrainState read_state(const fs::path& step_dir) {
@@ -120,44 +147,21 @@ void check_parameters(const fs::path& step_dir, const std::vector<ParamSpec>& sp
 void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
   CheckpointReader checkpoint(step_dir);
   compare_specs(checkpoint, step_dir, store.specs());
-  std::vector<float> host;
-  // Reads run `local` of the placement's box, and hands it on in pieces.
-  const auto load = [&](const Hdf5Dataset& dataset, const Placement& placement, Range local, const auto& put) {
-    for (Index begin = local.begin; begin < local.end; begin += piece_elements) {
-      const Range piece{begin, std::min(local.end, begin + piece_elements)};
-      host.resize(static_cast<std::size_t>(piece.size()));
-      float* out = host.data();
-      for (const Box& box : global_boxes(placement, piece)) {
-        checkpoint.read(dataset, box, out);
-        out += box.elements();
-      }
-      if (!all_finite(host))
-        bad_input("{} of {} holds values that are not finite: the training had diverged: use an older checkpoint",
-                  dataset.name(), step_dir.string());
-      put(piece);
-    }
-  };
-  for (int g = 0; g < num_grad_groups; ++g) {
-    const GroupLayout& group = store.layout().groups[g];
-    std::vector<OwnedRun> whole_boxes;
-    for (const Placement& p : group.placements) whole_boxes.push_back({&p, {0, p.box.elements()}, p.range()});
-    const std::vector<OwnedRun> owned = owned_runs(group);
-    for (const TensorKind& kind : tensor_kinds) {
-      const View buffer = kind.buffer ? (store.buffers(static_cast<GradGroup>(g)).*kind.buffer).view() : View{};
-      if (kind.buffer && (!buffer || what == Load::weights))
-        continue;  // nothing is trained, or the weights alone are asked for
-      for (const OwnedRun& run : kind.buffer ? owned : whole_boxes) {
-        const std::string name = kind.prefix + run.placement->spec->name;
-        const Hdf5Dataset dataset = checkpoint.index().open_dataset(name);
-        if (dataset.shape() != run.placement->spec->shape || dataset.dtype() != DType::f32)
-          bad_input("{} of {} is {} of {}, expected {} of f32", name, step_dir.string(), dataset.shape().str(),
-                    info(dataset.dtype()).name, run.placement->spec->shape.str());
-        load(dataset, *run.placement, run.local, [&](Range piece) {
-          if (!kind.buffer) return store.set_values(*run.placement, piece.begin, host);
-          const Index at = run.flat.begin - group.owned().begin + piece.begin - run.local.begin;
-          store.backend().to_device(host.data(), buffer.rows(at, piece.size()));
+  CheckpointValues weights(checkpoint, step_dir, tensor_kinds[0].prefix);
+  store.fill(weights);
+  if (what == Load::weights) return;
+  for (const TensorKind& kind : tensor_kinds) {
+    if (!kind.buffer) continue;
+    CheckpointValues values(checkpoint, step_dir, kind.prefix);
+    for (int g = 0; g < num_grad_groups; ++g) {
+      const GroupLayout& group = store.layout().groups[g];
+      const View buffer = (store.buffers(static_cast<GradGroup>(g)).*kind.buffer).view();
+      if (!buffer) continue;  // nothing is trained
+      for (const OwnedRun& run : owned_runs(group))
+        read_values(values, *run.placement, run.local, [&](Index first, std::span<const float> part) {
+          const Index at = run.flat.begin - group.owned().begin + first - run.local.begin;
+          store.backend().to_device(part.data(), buffer.rows(at, static_cast<Index>(part.size())));
         });
-      }
     }
   }
 }

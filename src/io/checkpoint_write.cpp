@@ -159,13 +159,6 @@ std::vector<OwnedRun> shard_runs(const FlatLayout& flat, const Layout& layout, c
   return runs;
 }
 
-std::vector<Box> global_boxes(const Placement& placement, Range local) {
-  std::vector<Box> boxes = boxes_of_run(placement.box.size, local);
-  for (Box& box : boxes)
-    for (int d = 0; d < box.begin.size(); ++d) box.begin[d] += placement.box.begin[d];
-  return boxes;
-}
-
 namespace {
 
 // Goes through what a rank writes: begin(name, elements) for every run of a tensor, then piece(first, values) of it.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/params/values.h"
+
 namespace sy {
 namespace {
 
@@ -9,19 +11,6 @@ constexpr Index alignment = 64;  // elements: a parameter starts on a cache line
 
 Index round_up(Index n, Index to) {
   return (n + to - 1) / to * to;
-}
-
-// Where in the whole tensor a row of a box begins: elements along the last dimension, rows counted over all others.
-Index row_begin(const Shape& global, const Box& box, Index row) {
-  const int n = global.size();
-  if (n == 0) return 0;
-  Index at = box.begin[n - 1], stride = global[n - 1];
-  for (int d = n - 2; d >= 0; --d) {
-    at += (box.begin[d] + row % box.size[d]) * stride;
-    row /= box.size[d];
-    stride *= global[d];
-  }
-  return at;
 }
 
 }  // namespace
@@ -86,30 +75,16 @@ ParamStore::ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Lay
   }
 }
 
+void ParamStore::fill(ValueSource& source) {
+  for (const GroupLayout& group : layout_.groups)
+    for (const Placement& p : group.placements)
+      read_values(source, p, {0, p.box.elements()},
+                  [&](Index first, std::span<const float> values) { set_values(p, first, values); });
+}
+
 void ParamStore::initialize(std::uint64_t seed) {
-  constexpr Index at_once = Index{1} << 24;  // elements, as rows
-  std::vector<float> values;
-  for (int g = 0; g < num_grad_groups; ++g)
-    for (const Placement& p : layout_.groups[g].placements) {
-      const Init init = p.spec->init;
-      const RandomStream random(seed, "init." + p.spec->name);
-      const int dims = p.box.size.size();
-      const Index width = dims > 0 ? std::max<Index>(1, p.box.size[dims - 1]) : 1, rows = p.box.elements() / width;
-      const Index step = std::max<Index>(1, at_once / width);
-      for (Index first = 0; first < rows; first += step) {
-        const Index n = std::min(step, rows - first);
-        values.assign(n * width, init.kind == InitKind::ones ? 1.0f : 0.0f);
-        if (init.kind == InitKind::normal) {
-#pragma omp parallel for
-          for (Index row = 0; row < n; ++row) {
-            const Index global = row_begin(p.spec->shape, p.box, first + row);
-            for (Index i = 0; i < width; ++i)
-              values[row * width + i] = static_cast<float>(init.deviation * random.normal(global + i));
-          }
-        }
-        set_values(p, first * width, values);
-      }
-    }
+  InitialValues values(seed);
+  fill(values);
 }
 
 void ParamStore::set_values(const Placement& p, Index begin, std::span<const float> values) {

@@ -53,13 +53,17 @@ struct Param {
   explicit operator bool() const { return weight.present(); }
 };
 
+class ValueSource;  // src/params/values.h
+
 class ParamStore {
  public:
   // training: gradients and optimizer state are allocated too. dtype: of the weights.
   ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
              DType dtype = DType::f32);
 
-  // Draws every weight by Philox keyed by (seed, name, global index): the same on every layout.
+  // Takes the local part of every parameter from `source`.
+  void fill(ValueSource& source);
+  // The same from InitialValues.
   void initialize(std::uint64_t seed);
 
   // The local part of a parameter. Param{} where the model has none of that name.

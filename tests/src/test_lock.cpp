@@ -55,10 +55,15 @@ struct Holder {
       return;
     }
     {
+      // Blocked, the word waits until it is asked for, however early it comes.
+      sigset_t word;
+      sigemptyset(&word);
+      sigaddset(&word, SIGTERM);
+      sigprocmask(SIG_BLOCK, &word, nullptr);
       const FolderLock lock(folder, milliseconds(0), "run.dir", "");
       static_cast<void>(!write(ready[1], "x", 1));
-      signal(SIGTERM, [](int) {});
-      pause();
+      int signal = 0;
+      sigwait(&word, &signal);
     }
     _exit(0);
   }

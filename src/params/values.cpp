@@ -1,0 +1,59 @@
+#include "src/params/values.h"
+
+#include <algorithm>
+
+namespace sy {
+namespace {
+
+// Where in the whole tensor a row of a box begins: elements along the last dimension, rows counted over all others.
+Index row_begin(const Shape& global, const Box& box, Index row) {
+  const int n = global.size();
+  if (n == 0) return 0;
+  Index at = box.begin[n - 1], stride = global[n - 1];
+  for (int d = n - 2; d >= 0; --d) {
+    at += (box.begin[d] + row % box.size[d]) * stride;
+    row /= box.size[d];
+    stride *= global[d];
+  }
+  return at;
+}
+
+}  // namespace
+
+void InitialValues::read(const ParamSpec& spec, const Box& box, std::span<float> values) {
+  const Init init = spec.init;
+  if (init.kind != InitKind::normal) return std::fill(values.begin(), values.end(), init.kind == InitKind::ones);
+  const RandomStream random(seed_, "init." + spec.name);
+  const int dims = box.size.size();
+  const Index width = dims > 0 ? std::max<Index>(1, box.size[dims - 1]) : 1, rows = box.elements() / width;
+#pragma omp parallel for
+  for (Index row = 0; row < rows; ++row) {
+    const Index global = row_begin(spec.shape, box, row);
+    for (Index i = 0; i < width; ++i)
+      values[row * width + i] = static_cast<float>(init.deviation * random.normal(global + i));
+  }
+}
+
+void read_values(ValueSource& source, const Placement& placement, Range local,
+                 const std::function<void(Index, std::span<const float>)>& take) {
+  std::vector<float> host;
+  for (Index first = local.begin; first < local.end; first += piece_elements) {
+    const Range piece{first, std::min(local.end, first + piece_elements)};
+    host.resize(static_cast<std::size_t>(piece.size()));
+    float* out = host.data();
+    for (const Box& box : global_boxes(placement, piece)) {
+      source.read(*placement.spec, box, {out, static_cast<std::size_t>(box.elements())});
+      out += box.elements();
+    }
+    take(first, host);
+  }
+}
+
+std::vector<Box> global_boxes(const Placement& placement, Range local) {
+  std::vector<Box> boxes = boxes_of_run(placement.box.size, local);
+  for (Box& box : boxes)
+    for (int d = 0; d < box.begin.size(); ++d) box.begin[d] += placement.box.begin[d];
+  return boxes;
+}
+
+}  // namespace sy
