@@ -7,8 +7,8 @@ namespace sy {
 
 // Rows of one width for several heads of every position of every sequence. Row (b, s, h) begins
 //   b * sequence_stride + s * token_stride + h * width
-// elements after the first one. Part of a tensor that holds more heads, part of a cache that holds more positions, and one row
-// that is both a key and (in its first columns) a value are all such operands.
+// elements after the first one. Part of a tensor that holds more heads, part of a cache that holds more positions, and, of one
+// kv head, rows that are keys and in their first columns values, are all such operands.
 template <class Byte>
 struct BasicHeads {
   Byte* data = nullptr;
@@ -75,13 +75,14 @@ BasicHeads<Byte> heads_of(BasicView<Byte> x, Index first, Index count) {
 
 // Which keys a query sees. Query i of a sequence stands at position p = query_offset + i of the keys, and sees key j where
 //   j <= p (causal),  j > p - window (window > 0),  j >= first_key[b, i] (where given).
-// Every query sees at least one key.
+// Every query sees at least one key. Keys and values must be finite, seen or not, but for those behind the last causal query of
+// a forward call, which are not looked at.
 struct Visibility {
   bool causal = true;
-  Index window = 0;        // how many latest keys, its own included; 0: all
+  Index window = 0;        // where causal: how many latest keys, its own included; 0: all
   Index query_offset = 0;  // keys that come before the first query, as in a cache; at least 0
-  // [B, queries] i32 of each query: the first token of its document where several share a sequence. It must not fall
-  // within a sequence.
+  // [B, queries] i32, where causal: the position, among the keys, of the first token of each query's document, where several
+  // share a sequence. It must not fall within a sequence.
   ConstView first_key = {};
 };
 

@@ -1,5 +1,6 @@
 #include "kernels/backend.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sy {
@@ -300,12 +301,14 @@ std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDe
                                         ConstHeads v) {
   SY_ASSERT(q.dtype == DType::f32 || q.dtype == DType::bf16, "{}: q is {}, not f32 or bf16", operation,
             info(q.dtype).name);
-  SY_ASSERT(k.heads > 0 && q.heads % k.heads == 0 && q.width > 0 && v.width > 0, "{}: heads of q {} for k {}, v {}",
-            operation, q.shape().str(), k.shape().str(), v.shape().str());
+  SY_ASSERT(k.heads > 0 && q.heads > 0 && q.heads % k.heads == 0 && q.width > 0 && v.width > 0,
+            "{}: heads of q {} for k {}, v {}", operation, q.shape().str(), k.shape().str(), v.shape().str());
   const Visibility& see = desc.visible;
-  SY_ASSERT(see.window >= 0 && see.query_offset >= 0 && (q.positions == 0 || k.positions > 0),
+  const bool last_sees = see.window == 0 || see.query_offset + q.positions - see.window < k.positions;
+  SY_ASSERT(see.window >= 0 && see.query_offset >= 0 && (q.positions == 0 || (k.positions > 0 && last_sees)),
             "{}: {} queries from {} on see {} keys, {} at a time", operation, q.positions, see.query_offset,
             k.positions, see.window);
+  SY_ASSERT(see.causal || !see.first_key, "{}: documents that see what follows them", operation);
   check_heads(operation, "q", q, q.shape(), q);
   check_heads(operation, "k", k, {q.sequences, k.positions, k.heads, q.width}, q);
   check_heads(operation, "v", v, {q.sequences, k.positions, k.heads, v.width}, q);
@@ -319,7 +322,10 @@ void Backend::attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHe
                                 View lse) {
   const auto [out_shape, lse_shape] = check_attention("attention_forward", desc, q, k, v);
   Operands("attention_forward").is("out", out, out_shape, q.dtype).is("lse", lse, lse_shape);
-  if (out.elements() > 0) do_attention_forward(desc, q, k, v, out, lse);
+  if (out.elements() == 0) return;
+  // What lies behind the last query's key, as in a cache that is not full, is not looked at.
+  if (desc.visible.causal) k.positions = v.positions = std::min(k.positions, desc.visible.query_offset + q.positions);
+  do_attention_forward(desc, q, k, v, out, lse);
 }
 
 void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,

@@ -186,7 +186,7 @@ class Backend {
   // lse: [B, H, Sq]
   // Query head h reads kv head h / (H / K). lse is the log of the sum of exponentials of each row of scores.
   void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse);
-  // dq, dk, dv: as q, k, v; 0 for a key that no query sees.
+  // dq, dk, dv: of the shapes of q, k, v, and without an element in common; 0 for a key that no query sees.
   void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                           ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
 

@@ -1,8 +1,10 @@
 #include "src/config.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -513,7 +515,9 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
   std::error_code ec;
   if (std::filesystem::is_directory(file, ec)) bad_input("{} is a folder: give a configuration file", file.string());
   std::ifstream in(file);
-  if (!in) bad_input("cannot read the configuration {}: check the path; configs/ holds examples", file.string());
+  if (!in)
+    bad_input("cannot read the configuration {} ({}): check the path; configs/ holds examples", file.string(),
+              std::strerror(errno));
   std::string text(1 << 20, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (in) bad_input("{} is larger than 1 MiB: give a configuration file", file.string());

@@ -61,7 +61,9 @@ struct Sizes {
         K(k.heads),
         hd(q.width),
         vd(v.width),
-        first_key(d.visible.first_key ? d.visible.first_key.i32() : nullptr) {}
+        first_key(d.visible.first_key ? d.visible.first_key.i32() : nullptr) {
+    SY_ASSERT(q.dtype == DType::f32, "the cpu backend computes in f32, not in {}", info(q.dtype).name);
+  }
 
   Index group() const { return H / K; }
   Index lse_offset(Index b, Index head) const { return (b * H + head) * queries_all; }

@@ -63,16 +63,29 @@ bool in_packs(ConstHeads x) {
   return aligned<T, pack>(x.span(), x.width) && x.token_stride % pack == 0 && x.sequence_stride % pack == 0;
 }
 
-// A call. Queries see keys as kernels/attention.h says. Sizes, positions and heads have 32 bits, which spares
-// registers; elements are counted with 64.
-struct Call {
-  int B, Sq, Sk, H, K;
-  int window, query_offset;  // none: more than there are positions
-  bool causal;
-  bool packs;  // all rows of heads can be moved in packs
-  // Scores in units of log 2 are outer * x, or outer * tanh(inner * x) where `capped`, of the products x.
+// From products x of queries and keys to scores in units of log 2: outer * x, or outer * tanh(inner * x) where `capped`.
+struct Scores {
   bool capped;
   float scale, inner, outer;
+
+  explicit Scores(const AttentionDesc& desc)
+      : capped(desc.softcap > 0),
+        scale(desc.scale),
+        inner(capped ? desc.scale / desc.softcap : 0.0f),
+        outer(log2_e * (capped ? desc.softcap : desc.scale)) {
+    SY_ASSERT(scale > 0, "scores times {}", scale);  // the largest product is that of the largest score
+  }
+};
+
+// A call. Queries see keys as kernels/attention.h says. Sizes, positions and heads have 32 bits, which spares
+// registers; elements are counted with 64. All members are ints, so that no padding keeps recorded launches from being
+// compared.
+struct Call {
+  int B, Sq, Sk, H, K;
+  int window;  // none: more than there are positions
+  int query_offset;
+  int causal;
+  int packs;  // all rows of heads can be moved in packs
 
   Call(const AttentionDesc& desc, ConstHeads q, ConstHeads k)
       : B(size(q.sequences)),
@@ -83,12 +96,7 @@ struct Call {
         window(1 << 30),
         query_offset(size(desc.visible.query_offset)),
         causal(desc.visible.causal),
-        packs(false),
-        capped(desc.softcap > 0),
-        scale(desc.scale),
-        inner(capped ? desc.scale / desc.softcap : 0.0f),
-        outer(log2_e * (capped ? desc.softcap : desc.scale)) {
-    SY_ASSERT(scale > 0, "scores times {}", scale);  // the largest product is that of the largest score
+        packs(false) {
     if (desc.visible.window > 0 && desc.visible.window < window) window = static_cast<int>(desc.visible.window);
   }
   static int size(Index n) {
@@ -98,40 +106,51 @@ struct Call {
 
   __device__ int group() const { return H / K; }
 
-  // What a query sees, and from the first to the last what sees a key. first_key: of the sequence's queries, or none.
+  // What a query sees, and from the first to the last what sees a key. first_key: of the sequence's queries, or nullptr. Each
+  // is asked for a tile of rows.
   template <class P>
   __device__ Span keys(P first_key, int query) const {
     const int at = query_offset + query;
     Span seen = {at < window ? 0 : at - window + 1, causal ? min(at + 1, Sk) : Sk};
-    if (first_key != nullptr) seen.begin = max(seen.begin, static_cast<int>(first_key[min(query, Sq - 1)]));
+    if constexpr (!std::is_null_pointer_v<P>)
+      if (query < Sq) seen.begin = max(seen.begin, static_cast<int>(first_key[query]));
     return seen;
   }
   template <class P>
   __device__ Span queries(P first_key, int key) const {
     const int from = key - query_offset;
     Span seen = {causal ? max(from, 0) : 0, from < Sq - window ? max(from + window, 0) : Sq};
-    if (first_key == nullptr) return seen;
-    // The queries whose first key is not behind this one.
-    int low = 0;
-    while (low < seen.end) {
-      const int middle = (low + seen.end) / 2;
-      if (first_key[middle] <= key)
-        low = middle + 1;
-      else
-        seen.end = middle;
+    if constexpr (!std::is_null_pointer_v<P>) {
+      // The queries whose first key is not behind this one.
+      int low = 0;
+      while (low < seen.end) {
+        const int middle = (low + seen.end) / 2;
+        if (first_key[middle] <= key)
+          low = middle + 1;
+        else
+          seen.end = middle;
+      }
     }
     return seen;
   }
+  // Whether it sees it, apart from documents, and where there are such, whether both are of one: asked for single elements.
+  __device__ bool sees(int query, int key) const {
+    const int at = query_offset + query;
+    return (query < Sq) & (key > at - window) & (key < (causal ? min(at + 1, Sk) : Sk));
+  }
   template <class P>
-  __device__ bool sees(P first_key, int query, int key) const {
-    const Span seen = keys(first_key, query);
-    return (query < Sq) & (key >= seen.begin) & (key < seen.end);
+  __device__ bool same_document(P first_key, int query, int key) const {
+    return query < Sq && key >= first_key[query];
   }
 };
-// Of sequence b.
-template <class P>
-__device__ P first_keys(P first_key, int b, const Call& z) {
-  return first_key == nullptr ? first_key : first_key + Index{b} * z.Sq;
+// Of sequence b; nullptr where a kernel is for sequences of one document: the look-up alone takes more registers than wide
+// heads have left.
+template <bool documents, class P>
+__device__ auto first_keys(P first_key, int b, const Call& z) {
+  if constexpr (documents)
+    return first_key + Index{b} * z.Sq;
+  else
+    return nullptr;
 }
 
 // ---- elements of products ----

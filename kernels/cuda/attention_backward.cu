@@ -45,13 +45,13 @@ enum class Wanted { dq, dk_dv, dk, dv };
 template <Wanted wanted>
 using Kernel = std::integral_constant<Wanted, wanted>;
 
-template <class T, int width, Wanted wanted>
+template <class T, int width, Wanted wanted, bool documents>
 struct Backward {
   static constexpr bool f32 = std::is_same_v<T, float>, wide = width > 128;
   static constexpr bool of_keys = wanted != Wanted::dq;  // the resident rows are keys
   static constexpr bool through_scores = wanted != Wanted::dv,
                         through_values = wanted == Wanted::dv || wanted == Wanted::dk_dv;
-  static constexpr int M = !f32 && width * (through_scores + through_values) <= 128 ? 2 : 1;
+  static constexpr int M = !f32 && width * (through_scores + through_values) <= (documents ? 64 : 128) ? 2 : 1;
   static constexpr int cols = f32 ? (wide ? 16 : 32) : (M == 2 || wide ? 32 : 64);
   static constexpr int resident = through_scores ? 2 : 1;
   using Of = Tiles<T, width, M, f32 && wide ? 2 : 4, cols, resident, 3>;
@@ -75,12 +75,12 @@ __device__ void load_stats(float* stats, In<float> lse, In<float> delta, int fir
 // those in dout V^T:
 //   P = exp(score(X Y^T) - lse),  dS = P (U W^T - D),  dX = dS Y,  dV = P W.
 // The next Y arrives while this one is used, the next W during dS Y.
-template <class T, int width, Wanted wanted>
-__global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
-    backward(const Call z, const HeadRange heads, int tiles, const InHeads<T> dout, const InHeads<T> q,
-             const InHeads<T> k, const InHeads<T> v, In<std::int32_t> first_key, In<float> lse, In<float> delta,
-             const OutHeads<T> dq, const OutHeads<T> dk, const OutHeads<T> dv_out) {
-  using B = Backward<T, width, wanted>;
+template <class T, int width, Wanted wanted, bool documents>
+__global__ void __launch_bounds__(Backward<T, width, wanted, documents>::Of::threads)
+    backward(const Call z, const Scores scores, const HeadRange heads, int tiles, const InHeads<T> dout,
+             const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, In<std::int32_t> first_key, In<float> lse,
+             In<float> delta, const OutHeads<T> dq, const OutHeads<T> dk, const OutHeads<T> dv_out) {
+  using B = Backward<T, width, wanted, documents>;
   using Of = typename B::Of;
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8, tile_of_cols = Of::cols * pitch<T>(width);
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
   const int kv_head = heads.first_kv + (B::of_keys ? block_head : block_head / heads.group);
   const int first_head = B::of_keys ? kv_head * heads.group : heads.first() + block_head;
   const int end_head = first_head + (B::of_keys ? heads.group : 1);
-  const auto of_document = first_keys(first_key, b, z);
+  const auto of_document = first_keys<documents>(first_key, b, z);
   const auto seen = [&](int row) { return B::of_keys ? z.queries(of_document, row) : z.keys(of_document, row); };
   const int last = min(first + Of::rows, B::of_keys ? z.Sk : z.Sq) - 1, warp_first = first + warp * 16 * M;
   const Span by_first = seen(first), by_last = seen(last);
@@ -148,19 +148,26 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
     const float* const query_delta = query_lse + B::queries;
     const auto query_of = [](int m, int n, int i) { return B::of_keys ? column_of(n, i) : row_of(m, i); };
     each<M, N>([&](int m, int n, int i) { ds[m][n][i] -= query_delta[query_of(m, n, i)]; });
-    if (z.capped)
+    if (scores.capped)
       each<M, N>([&](int m, int n, int i) {
-        p[m][n][i] = cap_tanh<T>(z.inner * p[m][n][i]);
+        p[m][n][i] = cap_tanh<T>(scores.inner * p[m][n][i]);
         ds[m][n][i] *= 1 - p[m][n][i] * p[m][n][i];
       });
     each<M, N>([&](int m, int n, int i) {
-      p[m][n][i] = exp2_approx(z.outer * p[m][n][i] - log2_e * query_lse[query_of(m, n, i)]);
+      p[m][n][i] = exp2_approx(scores.outer * p[m][n][i] - log2_e * query_lse[query_of(m, n, i)]);
     });
-    if (col < seen_by_all.begin || col + Of::cols > seen_by_all.end)
+    if (col < seen_by_all.begin || col + Of::cols > seen_by_all.end) {
       each<M, N>([&](int m, int n, int i) {
         const int row = warp_first + row_of(m, i), column = col + column_of(n, i);
-        if (!(B::of_keys ? z.sees(of_document, column, row) : z.sees(of_document, row, column))) p[m][n][i] = 0;
+        if (!(B::of_keys ? z.sees(column, row) : z.sees(row, column))) p[m][n][i] = 0;
       });
+      if constexpr (documents)
+        each<M, N>([&](int m, int n, int i) {
+          const int row = warp_first + row_of(m, i), column = col + column_of(n, i);
+          if (!(B::of_keys ? z.same_document(of_document, column, row) : z.same_document(of_document, row, column)))
+            p[m][n][i] = 0;
+        });
+    }
     each<M, N>([&](int m, int n, int i) { ds[m][n][i] *= p[m][n][i]; });
 
     if (B::through_values) multiply(dv, typename Of::Left(p, scratch), w);
@@ -172,7 +179,7 @@ __global__ void __launch_bounds__(Backward<T, width, wanted>::Of::threads)
   }
 
   if (B::through_scores) {
-    each<M, W>([&](int m, int n, int i) { dx[m][n][i] *= z.scale; });
+    each<M, W>([&](int m, int n, int i) { dx[m][n][i] *= scores.scale; });
     store_tile(dx, warp_x, B::of_keys ? dk.rows(b, kv_head) : dq.rows(b, first_head), warp_first, z.packs);
   }
   if (B::through_values) store_tile(dv, warp_x, dv_out.rows(b, kv_head), warp_first, z.packs);
@@ -195,17 +202,18 @@ struct Operands {
   }
 };
 
-template <class T, int width, Wanted wanted>
-void launch_backward(Context& context, const Call& z, const HeadRange& heads, const Operands& o, ConstView delta) {
-  using B = Backward<T, width, wanted>;
+template <class T, int width, Wanted wanted, bool documents>
+void launch_backward(Context& context, const Call& z, const Scores& scores, const HeadRange& heads, const Operands& o,
+                     ConstView delta) {
+  using B = Backward<T, width, wanted, documents>;
   const Index tiles = blocks_of(B::of_keys ? z.Sk : z.Sq, B::Of::rows);
   launch(context,
          {.x = tiles * z.B * heads.kv_heads * (B::of_keys ? 1 : heads.group),
           .threads = B::Of::threads,
           .shared_bytes = B::shared_bytes},
-         backward<T, width, wanted>, z, heads, static_cast<int>(tiles), in_heads<T>(o.dout), in_heads<T>(o.q),
-         in_heads<T>(o.k), in_heads<T>(o.v), in<std::int32_t>(o.first_key), in<float>(o.lse), in<float>(delta),
-         out_heads<T>(o.dq), out_heads<T>(o.dk), out_heads<T>(o.dv));
+         backward<T, width, wanted, documents>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
+         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), in<std::int32_t>(o.first_key), in<float>(o.lse),
+         in<float>(delta), out_heads<T>(o.dq), out_heads<T>(o.dk), out_heads<T>(o.dv));
 }
 
 // All heads of the operands, or those of `heads`. delta: [B, heads, Sq], to be computed.
@@ -220,7 +228,10 @@ void backward_part(Context& context, const AttentionDesc& desc, const HeadRange&
     launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, o.v.width,
            in<T>(o.dout), in<T>(o.out), cuda::out<float>(delta));
     with_width(std::max(o.q.width, o.v.width), [&](auto width) {
-      const auto run = [&](auto wanted) { launch_backward<T, width, wanted>(context, z, heads, o, delta); };
+      const auto run = [&](auto wanted) {
+        o.first_key ? launch_backward<T, width, wanted, true>(context, z, Scores(desc), heads, o, delta)
+                    : launch_backward<T, width, wanted, false>(context, z, Scores(desc), heads, o, delta);
+      };
       run(Kernel<Wanted::dq>{});
       if constexpr (width <= 128) {
         run(Kernel<Wanted::dk_dv>{});

@@ -10,10 +10,11 @@ namespace {
 
 using namespace attention;
 
-template <class T, int width>
+// Where documents are looked up, wide heads leave registers for half as many rows to a warp.
+template <class T, int width, bool documents>
 struct Forward {
   static constexpr bool f32 = std::is_same_v<T, float>;
-  static constexpr int M = f32 || width > 128 ? 1 : 2;
+  static constexpr int M = f32 || width > (documents ? 64 : 128) ? 1 : 2;
   using Of = Tiles<T, width, M, f32 || M == 2 ? 4 : 8, f32 ? 32 : 64, 1, 2>;
 };
 
@@ -38,11 +39,11 @@ __device__ float row_sum(float x) {
 
 // A block takes a tile of queries of one head and passes over the tiles of keys that some of them see, with an online
 // softmax (Milakov and Gimelshein, 2018). Keys arrive while the values before them are used, values while the keys are.
-template <class T, int width>
-__global__ void __launch_bounds__(Forward<T, width>::Of::threads)
-    forward(const Call z, int tiles, const InHeads<T> q_heads, const InHeads<T> k_heads, const InHeads<T> v_heads,
-            In<std::int32_t> first_key, const OutHeads<T> out, Out<float> lse) {
-  using Of = typename Forward<T, width>::Of;
+template <class T, int width, bool documents>
+__global__ void __launch_bounds__(Forward<T, width, documents>::Of::threads)
+    forward(const Call z, const Scores scores, int tiles, const InHeads<T> q_heads, const InHeads<T> k_heads,
+            const InHeads<T> v_heads, In<std::int32_t> first_key, const OutHeads<T> out, Out<float> lse) {
+  using Of = typename Forward<T, width, documents>::Of;
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
   const int block = static_cast<int>(blockIdx.x), b = block / tiles / z.H, head = block / tiles % z.H;
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(Forward<T, width>::Of::threads)
   const int first = (tiles - 1 - block % tiles) * Of::rows;  // the queries that see most go first
   const int last = min(first + Of::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
   const auto keys = k_heads.rows(b, kv_head), values = v_heads.rows(b, kv_head);
-  const auto of_document = first_keys(first_key, b, z);
+  const auto of_document = first_keys<documents>(first_key, b, z);
 
   T* const q = reinterpret_cast<T*>(dynamic_shared());
   T* const k = q + Of::rows * pitch<T>(width);
@@ -75,11 +76,16 @@ __global__ void __launch_bounds__(Forward<T, width>::Of::threads)
     float s[M][N][4] = {};
     multiply_transposed<width>(s, warp_q, k);
 
-    if (z.capped) each<M, N>([&](int m, int n, int i) { s[m][n][i] = cap_tanh<T>(z.inner * s[m][n][i]); });
-    if (key < seen_by_all.begin || key + Of::cols > seen_by_all.end)
+    if (scores.capped) each<M, N>([&](int m, int n, int i) { s[m][n][i] = cap_tanh<T>(scores.inner * s[m][n][i]); });
+    if (key < seen_by_all.begin || key + Of::cols > seen_by_all.end) {
       each<M, N>([&](int m, int n, int i) {
-        if (!z.sees(of_document, warp_first + row_of(m, i), key + column_of(n, i))) s[m][n][i] = -INFINITY;
+        if (!z.sees(warp_first + row_of(m, i), key + column_of(n, i))) s[m][n][i] = -INFINITY;
       });
+      if constexpr (documents)
+        each<M, N>([&](int m, int n, int i) {
+          if (!z.same_document(of_document, warp_first + row_of(m, i), key + column_of(n, i))) s[m][n][i] = -INFINITY;
+        });
+    }
 
     float shift[M][2];
     each_row<M>([&](int m, int half) { shift[m][half] = largest[m][half]; });
@@ -87,14 +93,14 @@ __global__ void __launch_bounds__(Forward<T, width>::Of::threads)
     each_row<M>([&](int m, int half) {
       const float before = shift[m][half], now = row_max(largest[m][half]);
       largest[m][half] = now;
-      shift[m][half] = now == -INFINITY ? 0.0f : z.outer * now;  // no key seen yet: all exponentials are 0
+      shift[m][half] = now == -INFINITY ? 0.0f : scores.outer * now;  // no key seen yet: all exponentials are 0
       // Of a maximum that stays it is 1: a difference of two products, one of which nvcc fuses unrounded, would not be 0.
-      const float shrink = exp2_approx(before == now ? 0.0f : z.outer * (before - now));
+      const float shrink = exp2_approx(before == now ? 0.0f : scores.outer * (before - now));
       total[m][half] *= shrink;
       if (shrink != 1.0f) scale_row(o, m, half, shrink);
     });
     each<M, N>([&](int m, int n, int i) {
-      s[m][n][i] = exp2_approx(z.outer * s[m][n][i] - shift[m][i / 2]);
+      s[m][n][i] = exp2_approx(scores.outer * s[m][n][i] - shift[m][i / 2]);
       total[m][i / 2] += s[m][n][i];
     });
     const typename Of::Left p(s, scratch);
@@ -109,7 +115,7 @@ __global__ void __launch_bounds__(Forward<T, width>::Of::threads)
     const float sum = row_sum(total[m][half]);
     const int query = warp_first + row_of(m, 2 * half);
     if (lane % 4 == 0 && query < z.Sq)
-      lse[(Index{b} * z.H + head) * z.Sq + query] = (z.outer * largest[m][half] + log2f(sum)) * ln_2;
+      lse[(Index{b} * z.H + head) * z.Sq + query] = (scores.outer * largest[m][half] + log2f(sum)) * ln_2;
     scale_row(o, m, half, 1 / sum);
   });
   store_tile(o, warp_q, out.rows(b, head), warp_first, z.packs);
@@ -124,14 +130,17 @@ void attention_forward(Context& context, const AttentionDesc& desc, ConstHeads q
     Call z(desc, q, k);
     z.packs = in_packs<T>(q) && in_packs<T>(k) && in_packs<T>(v) && in_packs<T>(ConstView(out));
     with_width(std::max(q.width, v.width), [&](auto width) {
-      using Of = typename Forward<T, width>::Of;
-      const Index tiles = blocks_of(z.Sq, Of::rows);
-      launch(context,
-             {.x = tiles * z.B * z.H,
-              .threads = Of::threads,
-              .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
-             forward<T, width>, z, static_cast<int>(tiles), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v),
-             in<std::int32_t>(desc.visible.first_key), out_heads<T>(out), cuda::out<float>(lse));
+      const auto run = [&](auto documents) {
+        using Of = typename Forward<T, width, documents>::Of;
+        const Index tiles = blocks_of(z.Sq, Of::rows);
+        launch(context,
+               {.x = tiles * z.B * z.H,
+                .threads = Of::threads,
+                .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
+               forward<T, width, documents>, z, Scores(desc), static_cast<int>(tiles), in_heads<T>(q), in_heads<T>(k),
+               in_heads<T>(v), in<std::int32_t>(desc.visible.first_key), out_heads<T>(out), cuda::out<float>(lse));
+      };
+      desc.visible.first_key ? run(std::true_type{}) : run(std::false_type{});
     });
   });
 }

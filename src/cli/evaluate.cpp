@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 
@@ -119,9 +121,12 @@ int evaluate_command(CommandLine& line) {
     const DomainScore all = total_of(scores);
     const nlohmann::json json = to_json(scores, engine.model().moe_layer_ids(), state.step);
     // The report finds the domains' experts here.
-    if (const auto run = run_of(step_dir); run && access(run->c_str(), W_OK) == 0) {
+    if (const auto run = run_of(step_dir)) {
       const fs::path file = *run / "evaluation.json";
-      if (all.windows < all.of && whole_evaluation_of(file, state.step))
+      if (access(run->c_str(), W_OK) != 0)
+        warn(fmt::format("{} cannot be written ({}): this evaluation is only printed", file.string(),
+                         std::strerror(errno)));
+      else if (all.windows < all.of && whole_evaluation_of(file, state.step))
         warn(fmt::format("{} keeps the evaluation of all windows at step {}: this one, of {} of {}, is only printed",
                          file.string(), state.step, all.windows, all.of));
       else

@@ -92,8 +92,12 @@ int FolderLock::take() {
   return 0;
 }
 
+bool FolderLock::held() const {
+  return is_at(file_, path_);
+}
+
 FolderLock::~FolderLock() {
-  if (is_at(file_, path_)) unlink(path_.c_str());
+  if (held()) unlink(path_.c_str());
   close(file_);
 }
 

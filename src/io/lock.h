@@ -18,6 +18,8 @@ class FolderLock {
   FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds patience, const std::string& user,
              const std::string& elsewhere);
   ~FolderLock();  // deletes the file
+  // Whether the file is still there: a folder that was removed or replaced meanwhile is nobody's.
+  bool held() const;
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 

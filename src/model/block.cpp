@@ -16,6 +16,7 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, const ParamStore
       attention_norm_(spec.norm.desc(), store, prefix_of(layer) + "attention_norm"),
       ffn_norm_(spec.norm.desc(), store, prefix_of(layer) + "ffn_norm"),
       attention_(spec.attention, d_model, store, prefix_of(layer) + "attention.") {
+  SY_ASSERT(spec.norm_position == NormPosition::pre && !spec.parallel, "a block that is not built yet");
   if (const MoeSpec* moe = spec.moe())
     moe_.emplace(*moe, d_model, store, prefix_of(layer) + "moe.", bias);
   else

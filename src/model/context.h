@@ -3,7 +3,7 @@
 // Tokens. The ranks of one tensor-parallel group work on the same B sequences of S positions. Outside attention and dense
 // FFNs each of them holds its own run of T = B * S / tp consecutive tokens (sequence parallelism), so that a token is
 // routed once. Inside, all hold the full B * S tokens and a part of the heads or of the FFN's width. gather_tokens and
-// scatter_tokens lead from one to the other; with tp = 1 they are the identity.
+// scatter_tokens lead from one to the other; with tp = 1 there is nothing to gather or scatter.
 #pragma once
 
 #include <functional>
@@ -72,8 +72,7 @@ struct Context {
   }
 };
 
-// Where a sublayer's result goes. Added to the residual stream by the last product itself, it is never held alone; a norm
-// behind the sublayer needs it alone.
+// Where a sublayer's result goes: added to the residual stream, or alone, for a norm behind the sublayer.
 struct Output {
   View y;    // [T, D]
   bool add;  // y += the result; otherwise y = the result

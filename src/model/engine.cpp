@@ -14,8 +14,9 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
       scratch_(make_arena(End::high)) {
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config);
-  if (const std::optional<RopeSpec>& rope = blocks.front().attention.rope) {
-    for (const BlockSpec& block : blocks) SY_ASSERT(block.attention.rope == rope, "layers rotate in two ways");
+  const std::optional<RopeSpec>& rope = blocks.front().attention.rope;
+  for (const BlockSpec& block : blocks) SY_ASSERT(block.attention.rope == rope, "layers rotate in two ways");
+  if (rope) {
     const std::vector<float> table = rope_table(*rope, config.model.seq_len);
     rope_table_ = backend_->tensor({config.model.seq_len, rope->rotated / 2, 2});
     backend_->to_device(table.data(), rope_table_);

@@ -1,5 +1,5 @@
-// The decoder's layers as data: what each is made of, and of which sizes. A pure function of the configuration; parameters,
-// the model and its planning read this list, and no key of the configuration that shapes a layer beside it.
+// The decoder's layers as data: what each is made of, and of which sizes. A pure function of the configuration, which
+// parameters and the model read in its place.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ struct RopeSpec {
 struct AttentionSpec {
   Index heads, kv_heads;
   Index key_width, value_width;  // of one head
-  Index window;                  // keys that a query sees, its own included; 0: all before it
+  Index window;                  // latest keys that a query sees, its own included; 0: all
   std::optional<RopeSpec> rope;
   std::optional<float> qk_norm;  // RMSNorm of queries and keys by head, with this eps
   float softcap;                 // 0: none

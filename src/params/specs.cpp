@@ -14,7 +14,7 @@ const Init normal{InitKind::normal, 0.02}, zeros{InitKind::zeros, 0}, ones{InitK
 // Puts the list together. Names are relative to the prefix of what is being described.
 class Specs {
  public:
-  Specs(const Config& config) : D_(config.model.d_model) {
+  explicit Specs(const Config& config) : D_(config.model.d_model) {
     // What is added to the residual stream starts smaller, so that its variance does not grow with depth (GPT-2).
     residual_ = {InitKind::normal, 0.02 / std::sqrt(2.0 * static_cast<double>(config.model.layers))};
   }

@@ -17,7 +17,7 @@ struct Init {
 };
 
 struct ParamSpec {
-  std::string name;  // canonical: "layers.3.moe.experts.gate_up.weight"
+  std::string name;  // canonical: "layers.3.moe.experts.up.weight"
   Shape shape;       // global
   Split split{};     // which mesh axis splits which dimension
   Init init;

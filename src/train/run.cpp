@@ -85,10 +85,11 @@ class Run {
       return train();
     } catch (const AgreedError& e) {
       if (!is_full(e.what())) throw;
+      const std::string keep = config_.run.keep == 0
+                                   ? "set run.keep (0: all checkpoints are kept)"
+                                   : fmt::format("lower run.keep = {} (checkpoints kept)", config_.run.keep);
       throw AgreedError(e.exit_code(),
-                        fmt::format("{}: make room, or lower run.keep = {} (checkpoints kept; 0: all), then continue "
-                                    "with --run.resume=true",
-                                    e.what(), config_.run.keep));
+                        fmt::format("{}: make room, or {}, then continue with --run.resume=true", e.what(), keep));
     }
   }
 
@@ -261,6 +262,13 @@ class Run {
   }
 
   void save() {
+    agree(world_, [&] {
+      if (lead() && !lock_->held())
+        fail(
+            "{} was removed or replaced while it was trained in: nothing more is written there: start again in a "
+            "folder of its own",
+            dir_.string());
+    });
     window_.close(trainer_.steps_done(), state_.experts);
     state_.step = trainer_.steps_done();
     state_.samples = trainer_.samples_done();

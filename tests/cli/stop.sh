@@ -159,6 +159,17 @@ expect_ok "$switchyard" train config.ini --run.dir=first --train.steps=2 --run.c
 expect_output "(step 0)"
 expect_ok "$switchyard" diff first zero
 
+# A folder that is taken away from a run is not made anew.
+"$switchyard" train config.ini --run.dir=gone --train.steps=1000000 --run.checkpoint_every=0 >gone.out 2>gone.err &
+pid=$!
+for _ in $(seq 600); do [[ -s gone/metrics.jsonl ]] && break; sleep 0.1; done
+rm -r gone
+kill -USR1 "$pid"
+code=0; wait "$pid" || code=$?
+[[ $code -eq 1 && $(cat gone.err) == *"gone was removed or replaced while it was trained in"* ]] ||
+  die "exit code $code: $(cat gone.err)"
+expect_no_file gone
+
 # On a terminal, alone and under mpirun: the lines of every log_every steps stay, others are rewritten.
 if ! script -qec true /dev/null >/dev/null 2>&1; then
   echo "there is no pseudo-terminal here: the progress line is not tested"

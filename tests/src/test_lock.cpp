@@ -93,6 +93,15 @@ TEST_P(LockTest, IsHeldByOneProcessWhichAPersonCanRead) {
   EXPECT_FALSE(fs::exists(file()));
 }
 
+TEST_P(LockTest, OfAFolderThatIsRemovedIsNobodys) {
+  const FolderLock lock(folder.path(), milliseconds(0), "run.dir", "choose another run.dir");
+  EXPECT_TRUE(lock.held());
+  fs::remove(file());
+  EXPECT_FALSE(lock.held());
+  write_file(file(), "elsewhere, process 1\n");  // another one's
+  EXPECT_FALSE(lock.held());
+}
+
 TEST_P(LockTest, OfAProcessThatWasKilledIsFree) {
   Holder holder(folder.path());
   holder.end(SIGKILL);
