@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/io/manifest.h"
+#include "src/params/block_specs.h"
 #include "src/params/specs.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -141,8 +142,7 @@ std::string model_text(const ExpertReport& r) {
   const auto counted = [](Index n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); };
   if (!r.config) return counted(h.layers, "layer") + " with " + counted(h.experts, "expert");
   const Config& c = *r.config;
-  Index with_experts = 0;
-  for (Index l = 0; l < c.model.layers; ++l) with_experts += c.is_moe(l);
+  const Index with_experts = count_moe(block_specs(c));
   const ParamCount params = count_params(c, r.state.vocab);
   return fmt::format(
       "{}, {} with {}, {} chosen per token; d_model {}; {} parameters, {} active", counted(c.model.layers, "layer"),

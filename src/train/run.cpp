@@ -195,16 +195,17 @@ class Run {
   }
 
   void load(const fs::path& path) {
+    TrainState there;
+    Config before;
     agree(world_, [&] {
       load_checkpoint(path, engine_.store());
-      const TrainState there = read_state(path);
+      there = read_state(path);
+      before = parse_config(there.config, path.string());
       trainer_.set_progress(there.step, there.samples, there.tokens);
       if (lead() && there.experts.layers == state_.experts.layers && there.experts.experts == state_.experts.experts)
         state_.experts = there.experts;
       if (!there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
     });
-    const TrainState there = read_state(path);
-    const Config before = parse_config(there.config, path.string());
     std::vector<KeyDifference> changed = differences(config_, before, Effect::change), order;
     for (const KeyDifference& d : differences(config_, before, Effect::samples))  // data are known by their digest
       (d.key == "data.path" && !there.dataset_digest.empty() ? changed : order).push_back(d);

@@ -4,22 +4,12 @@ source "$2/tests/cli/lib/lib.sh"
 
 make_text text 100
 expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
-cat >config.ini <<'INI'
-[model]
-layers = 2
-d_model = 32
-heads = 4
-seq_len = 16
-[moe]
-experts = 4
-d_ff = 32
+small_config <<'INI'
 [train]
 steps = 8
 global_batch = 6
 micro_batch = 1
 warmup = 2
-[data]
-path = data
 [run]
 dir = run
 backend = cpu

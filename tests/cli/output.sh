@@ -4,21 +4,11 @@ source "$2/tests/cli/lib/lib.sh"
 
 make_text text 60
 expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
-cat >config.ini <<'INI'
-[model]
-layers = 2
-d_model = 32
-heads = 4
-seq_len = 16
-[moe]
-experts = 4
-d_ff = 32
+small_config <<'INI'
 [train]
 steps = 12
 global_batch = 2
 micro_batch = 1
-[data]
-path = data
 [run]
 backend = cpu
 log_every = 2

@@ -6,22 +6,12 @@ source "$2/tests/cli/lib/lib.sh"
 make_text text 100
 expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data --quiet
 [[ -z $err ]] || die "progress in spite of --quiet"
-cat >config.ini <<'INI'
-[model]
-layers = 2
-d_model = 32
-heads = 4
-seq_len = 16
-[moe]
-experts = 4
-d_ff = 32
+small_config <<'INI'
 [train]
 steps = 6
 global_batch = 6
 micro_batch = 3
 warmup = 2
-[data]
-path = data
 [run]
 backend = cpu
 checkpoint_every = 3

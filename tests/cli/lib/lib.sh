@@ -19,6 +19,23 @@ make_text() {  # FOLDER FILES
   done
 }
 
+# config.ini: a model of a few thousand parameters that trains on data/; the other sections come from standard input.
+small_config() {
+  cat >config.ini <<'INI'
+[model]
+layers = 2
+d_model = 32
+heads = 4
+seq_len = 16
+[moe]
+experts = 4
+d_ff = 32
+[data]
+path = data
+INI
+  cat >>config.ini
+}
+
 die() {
   echo "${BASH_SOURCE[-1]}:${BASH_LINENO[-2]}: $1" >&2
   [[ -s $work/.out ]] && sed 's/^/  stdout: /' "$work/.out" >&2
