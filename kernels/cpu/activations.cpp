@@ -1,5 +1,5 @@
-#include "kernels/cpu/activations.h"
-
+// The activations of feed-forward layers, gated or not.
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -130,12 +130,12 @@ constexpr Row table[] = {row<Relu>, row<Gelu>, row<GeluTanh>, row<Silu>, row<Rel
 
 }  // namespace
 
-void activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
+void CpuBackend::do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
   table[static_cast<int>(desc.act)].forward(desc, h, row_scale, y);
 }
 
-void activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
-                         View drow_scale) {
+void CpuBackend::do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
+                                        View dh, View drow_scale) {
   table[static_cast<int>(desc.act)].backward(desc, dy, h, row_scale, dh, drow_scale);
 }
 

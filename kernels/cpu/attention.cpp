@@ -1,5 +1,5 @@
-#include "kernels/cpu/attention.h"
-
+// Attention in tiles, with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022): no S x S
+// matrix is held. A row's result depends only on its own sequence, and never on the number of threads.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,6 +8,7 @@
 
 #include <omp.h>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -426,7 +427,8 @@ class Backward {
 
 }  // namespace
 
-void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse) {
+void CpuBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                                      View lse) {
   const Sizes z(desc, q, k, v);
   // Runs of queries: packing the keys is shared by a run, whose queries should stay in the L2 cache.
   const Index pairs = z.B * z.K, S = z.queries_all, threads = omp_get_max_threads();
@@ -441,8 +443,8 @@ void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, Co
   }
 }
 
-void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
-                        ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
+void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                       ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
   const Sizes z(desc, q, k, v);
   const Gradients t{dout, q, k, v, out, lse.f32(), dq, dk, dv};
   const Index pairs = z.B * z.K, threads = omp_get_max_threads();

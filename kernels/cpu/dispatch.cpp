@@ -3,8 +3,8 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/routing.h"
 
 namespace sy::cpu {
 
@@ -45,8 +45,8 @@ void keep_largest(const std::int32_t* experts, const float* weights, Index n, In
 
 }  // namespace
 
-void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
-              View keep) {
+void CpuBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
+                             Index num_experts, View keep) {
   const Index tokens = experts.dim(0) / groups, k = experts.dim(1), n = tokens * k;
   if (desc.capacity == 0 || desc.capacity >= tokens) {  // an expert is chosen at most once by a token
     std::fill_n(keep.i32(), groups * n, 1);
@@ -70,8 +70,8 @@ void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, In
 
 // A counting sort: runs of assignments count their experts, the counts are summed by (owner, part, expert, run), and each
 // run then knows where its rows begin. Assignments are in token order already.
-void sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens, View slots,
-                      View counts) {
+void CpuBackend::do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows,
+                                     View tokens, View slots, View counts) {
   constexpr Index grain = 4096;
   const Index n = experts.elements(), k = experts.dim(1), parts = split.parts, e = counts.dim(0) / parts;
   const Index local = e / split.owners, runs = (n + grain - 1) / grain;
@@ -107,36 +107,7 @@ void sort_assignments(const ExpertSplit& split, ConstView experts, ConstView kee
   std::fill(tokens.i32() + row, tokens.i32() + n * parts, -1);
 }
 
-void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability, ConstView kept,
-             ConstView z_squared, View dprobability, View stats) {
-  const Index groups = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
-  const Index local = e / desc.split.owners;
-  double* const sums = stats ? stats.as<double>() : nullptr;
-  const RouterSums at{e};
-  for (Index g = 0; g < groups; ++g) {
-    const Index scope = std::min(scopes - 1, (desc.first + g) / desc.per_scope);
-    for (Index x = 0; x < e; ++x) {
-      Index assigned = 0;
-      for (Index i = scope * desc.per_scope; i < (scope + 1) * desc.per_scope; ++i)
-        assigned += scope_counts.i32()[i * e + x];
-      const double gradient = desc.factor * static_cast<double>(assigned);
-      dprobability.f32()[g * e + x] = static_cast<float>(gradient);
-      if (!sums) continue;
-      const float p = probability.f32()[g * e + x];
-      const std::int32_t count = counts.i32()[g * e + x];
-      sums[at.routed() + x] += count;
-      sums[at.dropped() + x] += count;
-      sums[at.probability() + x] += p;
-      sums[at.loss()] += gradient * p;
-    }
-  }
-  if (!sums) return;
-  // Of the rows that go to all parts of an expert, those of the first part count.
-  for (Index x = 0; x < e; ++x) sums[at.dropped() + x] -= kept.i32()[x / local * desc.split.parts * local + x % local];
-  sums[at.loss() + 1] += desc.z_factor * *z_squared.as<double>();
-}
-
-void order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) {
+void CpuBackend::do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) {
   const Index ranks = counts.dim(0), e = counts.dim(1), local = offsets.dim(0) - 1;
   std::vector<std::int32_t> next(local * ranks);  // the first row of each (expert, rank)
   std::int32_t row = 0;
@@ -159,7 +130,7 @@ void order_arrivals(ConstView counts, Index first, View offsets, View order, Vie
       }
 }
 
-void gather_rows(ConstView x, ConstView index, View y) {
+void CpuBackend::do_gather_rows(ConstView x, ConstView index, View y) {
   const Index d = y.dim(1);
   for_runs(y.dim(0), rows_per_run(d), [&](Index begin, Index end) {
     for (Index r = begin; r < end; ++r)
@@ -168,7 +139,7 @@ void gather_rows(ConstView x, ConstView index, View y) {
   });
 }
 
-void combine_rows(ConstView x, ConstView slots, bool accumulate, View y) {
+void CpuBackend::do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) {
   const Index d = y.dim(1), k = slots.dim(1);
   for_runs(y.dim(0), rows_per_run(2 * d), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {

@@ -6,6 +6,7 @@
 
 #include <omp.h>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/tile.h"
 
 namespace sy::cpu {
@@ -151,6 +152,60 @@ void gemm_serial(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index 
   cut(problem, multiplications(problem), tasks);
   Worker worker;
   for (const Task& task : tasks) worker.run(task);
+}
+
+// ---- the backend's products ----
+
+namespace {
+
+// A row-major matrix with `columns` columns, and its transpose.
+Matrix plain(const float* data, Index columns) {
+  return {data, columns, 1};
+}
+Matrix transposed(const float* data, Index columns) {
+  return {data, 1, columns};
+}
+
+// make(expert, first row, rows) gives the product of each group that owns rows.
+template <class Make>
+void multiply_groups(const Groups& groups, const Make& make) {
+  std::vector<Problem> problems;
+  const std::int32_t* const begin = groups.host;
+  for (Index e = 0; e + 1 < groups.offsets.dim(0); ++e)
+    if (begin[e] < begin[e + 1]) problems.push_back(make(e, begin[e], begin[e + 1] - begin[e]));
+  gemm_batch(problems);
+}
+
+}  // namespace
+
+void CpuBackend::do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) {
+  const Index q = a.dim(desc.transpose_a ? 0 : 1);
+  cpu::gemm(c.dim(0), c.dim(1), q, (desc.transpose_a ? transposed : plain)(a.f32(), a.dim(1)),
+            (desc.transpose_b ? transposed : plain)(b.f32(), b.dim(1)), c.f32(), c.dim(1), desc.accumulate);
+}
+
+void CpuBackend::do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) {
+  const Index n = w.dim(1), q = w.dim(2);
+  multiply_groups(groups, [&](Index e, Index row, Index rows) {
+    const Matrix a = plain(x.f32() + row * q, q), b = transposed(w.f32() + e * n * q, q);
+    return Problem{rows, n, q, a, b, y.f32() + row * n, n, false};
+  });
+}
+
+void CpuBackend::do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) {
+  const Index n = w.dim(1), q = w.dim(2);
+  multiply_groups(groups, [&](Index e, Index row, Index rows) {
+    const Matrix a = plain(dy.f32() + row * n, n), b = plain(w.f32() + e * n * q, q);
+    return Problem{rows, q, n, a, b, dx.f32() + row * q, q, false};
+  });
+}
+
+void CpuBackend::do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) {
+  const Index n = dw.dim(1), q = dw.dim(2);
+  multiply_groups(groups, [&](Index e, Index row, Index rows) {
+    const Matrix a = transposed(dy.f32() + row * n, n), b = plain(x.f32() + row * q, q);
+    return Problem{n, q, rows, a, b, dw.f32() + e * n * q, q, true};
+  });
 }
 
 }  // namespace sy::cpu

@@ -1,8 +1,8 @@
-#include "kernels/cpu/loss.h"
-
+// Cross-entropy over a vocabulary that may lie in parts on several ranks.
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -76,14 +76,15 @@ void backward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView tar
 
 }  // namespace
 
-void cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats) {
+void CpuBackend::do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
+                                          View stats) {
   if (desc.softcap > 0)
     forward(Capped{desc.softcap}, desc.vocab_begin, logits, targets, stats);
   else
     forward(Plain{}, desc.vocab_begin, logits, targets, stats);
 }
 
-void cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) {
+void CpuBackend::do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) {
   const Index parts = stats.dim(0), t_all = stats.dim(1);
   for_runs(t_all, run_elements / 8, [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
@@ -101,7 +102,7 @@ void cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss)
   });
 }
 
-void loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) {
+void CpuBackend::do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) {
   double* const out = sums.as<double>();
   for (Index t = 0; t < losses.elements(); ++t) {
     if (targets.i32()[t] < 0) continue;  // its loss is 0
@@ -110,8 +111,8 @@ void loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) {
   }
 }
 
-void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
-                            float factor, float z_factor, View dlogits) {
+void CpuBackend::do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
+                                           ConstView lse, float factor, float z_factor, View dlogits) {
   if (desc.softcap > 0)
     backward(Capped{desc.softcap}, desc.vocab_begin, logits, targets, lse, factor, z_factor, dlogits);
   else

@@ -1,12 +1,13 @@
-#include "kernels/cpu/norms.h"
-
+// RMSNorm, LayerNorm and biases.
 #include <cmath>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 
 namespace sy::cpu {
 
-void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats) {
+void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
+                                 View stats) {
   const Index d = x.dim(1);
   const auto width = static_cast<float>(d);
   for_runs(x.dim(0), rows_per_run(d), [&](Index begin, Index end) {
@@ -32,8 +33,8 @@ void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView
 // With n = (x - mean) * inverse and dn = dy * weight:
 //   dx = inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
 //   dweight = sum_t dy * n,   dbias = sum_t dy.
-void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
-                   View dweight, View dbias) {
+void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
+                                  View dx, View dweight, View dbias) {
   const Index t_all = x.dim(0), d = x.dim(1);
   const bool centred = desc.kind == NormKind::layernorm;
   // dweight and dbias side by side, so that one pass over the rows sums both.
@@ -66,7 +67,7 @@ void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView we
     for (Index i = 0; i < d; ++i) dbias.f32()[i] += sums[d + i];
 }
 
-void bias_forward(ConstView bias, View y) {
+void CpuBackend::do_bias_forward(ConstView bias, View y) {
   const Index n = y.dim(1);
   for_runs(y.dim(0), rows_per_run(n), [&](Index begin, Index end) {
     const float* const b = bias.f32();
@@ -78,7 +79,7 @@ void bias_forward(ConstView bias, View y) {
   });
 }
 
-void bias_backward(ConstView dy, View dbias) {
+void CpuBackend::do_bias_backward(ConstView dy, View dbias) {
   const Index n = dy.dim(1);
   sum_over_rows(dy.dim(0), n, dbias.f32(), [&](Index begin, Index end, float* partial) {
     for (Index t = begin; t < end; ++t) {

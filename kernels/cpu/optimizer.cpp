@@ -1,20 +1,22 @@
-#include "kernels/cpu/optimizer.h"
-
+// Clipping and AdamW.
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 
 namespace sy::cpu {
 
-void clip_factor(ConstView squares, float clip, View factor) {
+void CpuBackend::do_clip_factor(ConstView squares, float clip, View factor) {
   const double norm = std::sqrt(*squares.as<double>());
   *factor.f32() = !std::isfinite(norm)      ? std::numeric_limits<float>::quiet_NaN()
                   : clip > 0 && norm > clip ? static_cast<float>(clip / norm)
                                             : 1.0f;
 }
 
-void adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v) {
+void CpuBackend::do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+                          View rounded) {
+  SY_ASSERT(!rounded, "the cpu backend computes in f32");
   if (std::isnan(*factor.f32())) return;
   for_runs(w.elements(), run_elements, [&](Index begin, Index end) {
     // Copies in locals, which the compiler knows that no store through wp, mp or vp changes.

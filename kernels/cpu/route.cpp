@@ -1,9 +1,9 @@
-// Scores, the choice of experts, and their gradient.
+// Scores, the choice of experts, its gradient, and the loss that keeps experts equally loaded.
 #include <cmath>
 #include <vector>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/routing.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace sy::cpu {
@@ -92,8 +92,8 @@ struct Chooser {
 
 }  // namespace
 
-void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights, View counts,
-                   View probability, View z_squared) {
+void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
+                                  View counts, View probability, View z_squared) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, groups = counts.dim(0);
   const Index group_tokens = t_all / groups;
   // Runs of tokens that stay within a group, `runs` to each.
@@ -162,8 +162,8 @@ void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
 //   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s)
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
-void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView dweights,
-                    ConstView dprobability, float z_factor, View dlogits) {
+void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
+                                   ConstView dweights, ConstView dprobability, float z_factor, View dlogits) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k;
   const Index group_tokens = t_all / dprobability.dim(0);
   const bool sigmoid = desc.score == Score::sigmoid;
@@ -199,6 +199,35 @@ void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, 
       for (Index j = 0; j < k; ++j) dz[chosen[j]] += ds[j] * s[j] * (sigmoid ? 1 - s[j] : 1.0f);
     }
   });
+}
+
+void CpuBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
+                            ConstView kept, ConstView z_squared, View dprobability, View stats) {
+  const Index groups = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
+  const Index local = e / desc.split.owners;
+  double* const sums = stats ? stats.as<double>() : nullptr;
+  const RouterSums at{e};
+  for (Index g = 0; g < groups; ++g) {
+    const Index scope = std::min(scopes - 1, (desc.first + g) / desc.per_scope);
+    for (Index x = 0; x < e; ++x) {
+      Index assigned = 0;
+      for (Index i = scope * desc.per_scope; i < (scope + 1) * desc.per_scope; ++i)
+        assigned += scope_counts.i32()[i * e + x];
+      const double gradient = desc.factor * static_cast<double>(assigned);
+      dprobability.f32()[g * e + x] = static_cast<float>(gradient);
+      if (!sums) continue;
+      const float p = probability.f32()[g * e + x];
+      const std::int32_t count = counts.i32()[g * e + x];
+      sums[at.routed() + x] += count;
+      sums[at.dropped() + x] += count;
+      sums[at.probability() + x] += p;
+      sums[at.loss()] += gradient * p;
+    }
+  }
+  if (!sums) return;
+  // Of the rows that go to all parts of an expert, those of the first part count.
+  for (Index x = 0; x < e; ++x) sums[at.dropped() + x] -= kept.i32()[x / local * desc.split.parts * local + x % local];
+  sums[at.loss() + 1] += desc.z_factor * *z_squared.as<double>();
 }
 
 }  // namespace sy::cpu

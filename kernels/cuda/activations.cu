@@ -1,25 +1,10 @@
-#include "kernels/cuda/ops.h"
+// The activations of feed-forward layers, gated or not.
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
 namespace sy::cuda {
 
 namespace {
-
-// ---- bias ----
-
-// A block adds bias: [width] to its row of y: [T, width].
-template <class T, int N>
-__global__ void add_bias(Index width, In<T> bias, Out<T> y) {
-  const Index start = blockIdx.x * width;
-  for_row<N>(width, [&](Index i) {
-    const auto more = load<N>(bias, i);
-    auto pack = load<N>(y, start + i);
-    for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) + to_float(more[e]));
-    store<N>(y, start + i, pack);
-  });
-}
-
-// ---- activations ----
 
 // An activation at one point: its value and its derivative.
 struct Point {
@@ -152,80 +137,15 @@ constexpr Row table[][2] = {{row<Relu, false>, row<Relu, true>},         {row<Ge
                             {row<Relu2, false>, row<Relu2, true>},       {row<Sigmoid, false>, row<Sigmoid, true>},
                             {row<Identity, false>, row<Identity, true>}};
 
-// ---- positions ----
-
-// A block turns the pairs (i, i + half) of the first `heads` heads of a token of x: [T, row]; heads lie hd apart.
-template <class T, int N>
-__global__ void turn(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions, In<float> table,
-                     Out<T> x) {
-  const Index token = blockIdx.x, turns = positions[token] * Index{half} * 2;
-  for_row<N>(Index{heads} * half, [&](Index pair) {
-    const int head = static_cast<int>(pair) / half, i = static_cast<int>(pair) % half;
-    float cosine[N], sine[N];
-    if constexpr (N == 1) {
-      cosine[0] = table[turns + 2 * i];
-      sine[0] = table[turns + 2 * i + 1];
-    } else {
-      for (int e = 0; e < N; e += 2) {
-        const auto two = load<4>(table, turns + 2 * (i + e));
-        cosine[e] = two[0];
-        sine[e] = two[1];
-        cosine[e + 1] = two[2];
-        sine[e + 1] = two[3];
-      }
-    }
-    const Index at = token * row + head * hd + i;
-    auto a = load<N>(x, at), b = load<N>(x, at + half);
-    for (int e = 0; e < N; ++e) {
-      const float u = to_float(a[e]), v = to_float(b[e]), s = sign * sine[e];
-      a[e] = from_float<T>(u * cosine[e] - v * s);
-      b[e] = from_float<T>(u * s + v * cosine[e]);
-    }
-    store<N>(x, at, a);
-    store<N>(x, at + half, b);
-  });
-}
-
 }  // namespace
 
-void bias_forward(Context& context, ConstView bias, View y) {
-  const Index width = y.dim(1);
-  with_type_and_packs(width, {bias, y}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
-    launch(context, {.x = y.dim(0), .threads = row_threads(blocks_of(width, N))}, add_bias<T, N>, width, in<T>(bias),
-           out<T>(y));
-  });
+void CudaBackend::do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
+  table[static_cast<int>(desc.act)][desc.gated].forward(context_, h, row_scale, y);
 }
 
-void bias_backward(Context& context, ConstView dy, View dbias) {
-  Workspace workspace(context);
-  add_column_sums(context, workspace, dy, dbias);
-}
-
-void activation_forward(Context& context, const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
-  table[static_cast<int>(desc.act)][desc.gated].forward(context, h, row_scale, y);
-}
-
-void activation_backward(Context& context, const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
-                         View dh, View drow_scale) {
-  table[static_cast<int>(desc.act)][desc.gated].backward(context, dy, h, row_scale, dh, drow_scale);
-}
-
-void rope(Context& context, View x, Index heads, ConstView positions, ConstView table, bool inverse) {
-  const Index hd = x.dim(2), half = table.dim(1);
-  SY_ASSERT(heads * half <= INT32_MAX, "rope: {} heads of {}", heads, hd);
-  with_type(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    // Both halves of a head must begin at a pack, and so must the table.
-    const bool aligned_table = aligned<float, 4>(table, 0);
-    with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {x}, [&](auto packs) {
-      constexpr int N = packs;
-      launch(context, {.x = x.dim(0), .threads = row_threads(blocks_of(heads * half, N))}, turn<T, N>, x.dim(1) * hd,
-             hd, static_cast<int>(heads), static_cast<int>(half), inverse ? -1.0f : 1.0f, in<std::int32_t>(positions),
-             in<float>(table), out<T>(x));
-    });
-  });
+void CudaBackend::do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
+                                         View dh, View drow_scale) {
+  table[static_cast<int>(desc.act)][desc.gated].backward(context_, dy, h, row_scale, dh, drow_scale);
 }
 
 }  // namespace sy::cuda

@@ -10,9 +10,15 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/mma.h"
-#include "kernels/cuda/ops.h"
 
 namespace sy::cuda::attention {
+
+// A block takes at most attention_shared_bytes(hd): an A100 offers 163 KiB, and H100 and B200 more; the smallest cards of
+// compute capability 8.0 or later 99 KiB, which are to serve for narrow heads.
+constexpr Index widest_head = 256, narrow_head = 64;  // hd
+constexpr Index attention_shared_bytes(Index hd) {
+  return (hd > narrow_head ? 160 : 99) * 1024;
+}
 
 constexpr float log2_e = 1.44269504088896340736f;
 constexpr float ln_2 = 0.69314718055994530942f;

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_backend.h"
 
 namespace sy::cuda {
 
@@ -245,21 +245,21 @@ void backward_part(Context& context, const AttentionDesc& desc, const HeadRange&
 
 }  // namespace
 
-void attention_backward(Context& context, const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
-                        ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
+void CudaBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                        ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
   const Call all(desc, q, k);
   const Operands operands{dout, q, k, v, out, lse, dq, dk, dv, desc.visible.first_key};
   // The sequences and kv heads whose D fits the workspace: all heads of some sequences, or some of one.
   const int group = all.H / all.K;
-  const Index fit = context.workspace_bytes / (Index{group} * std::max(all.Sq, 1) * size_of(DType::f32));
+  const Index fit = context_.workspace_bytes / (Index{group} * std::max(all.Sq, 1) * size_of(DType::f32));
   const int step_b = static_cast<int>(std::clamp<Index>(fit / all.K, 1, all.B));
   const int step_kv = static_cast<int>(std::clamp<Index>(fit, 1, all.K));
   for (int b = 0; b < all.B; b += step_b)
     for (int kv = 0; kv < all.K; kv += step_kv) {
       const int batch = std::min(step_b, all.B - b);
       const HeadRange heads{kv, std::min(step_kv, all.K - kv), group};
-      const View delta = Workspace(context).take({batch, heads.kv_heads * group, all.Sq}, DType::f32);
-      backward_part(context, desc, heads, operands.rows(b, batch), delta);
+      const View delta = Workspace(context_).take({batch, heads.kv_heads * group, all.Sq}, DType::f32);
+      backward_part(context_, desc, heads, operands.rows(b, batch), delta);
     }
 }
 

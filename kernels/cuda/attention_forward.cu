@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_backend.h"
 
 namespace sy::cuda {
 
@@ -123,8 +123,13 @@ __global__ void __launch_bounds__(Forward<T, width, documents>::Of::threads)
 
 }  // namespace
 
-void attention_forward(Context& context, const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
-                       View lse) {
+Index CudaBackend::largest_head() const {
+  const auto shared = static_cast<Index>(properties_.sharedMemPerBlockOptin);
+  return shared >= attention_shared_bytes(widest_head) ? widest_head : narrow_head;
+}
+
+void CudaBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                                       View lse) {
   with_type(q.dtype, [&](auto type) {
     using T = decltype(type);
     Call z(desc, q, k);
@@ -133,7 +138,7 @@ void attention_forward(Context& context, const AttentionDesc& desc, ConstHeads q
       const auto run = [&](auto documents) {
         using Of = typename Forward<T, width, documents>::Of;
         const Index tiles = blocks_of(z.Sq, Of::rows);
-        launch(context,
+        launch(context_,
                {.x = tiles * z.B * z.H,
                 .threads = Of::threads,
                 .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},

@@ -5,8 +5,8 @@
 // how many of a bucket came before it. The ranks are those of a sequential loop, whatever runs at the same time.
 #include <algorithm>
 
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/ops.h"
 #include "kernels/cuda/scan.h"
 
 namespace sy::cuda {
@@ -228,22 +228,22 @@ void capacity_by_weight(Context& context, const Runs& runs, Index limit, ConstVi
 
 }  // namespace
 
-void capacity(Context& context, const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
-              Index num_experts, View keep) {
+void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
+                              Index num_experts, View keep) {
   const Index tokens = experts.dim(0) / groups, k = experts.dim(1);
   if (desc.capacity == 0 || desc.capacity >= tokens)  // an expert is chosen at most once by a token
-    return launch(context, {.x = blocks_of(tokens * groups * k, 256)}, keep_all, tokens * groups * k,
+    return launch(context_, {.x = blocks_of(tokens * groups * k, 256)}, keep_all, tokens * groups * k,
                   out<std::int32_t>(keep));
   if (desc.order != DropOrder::probability)
-    return capacity_by_order(context, make_runs(groups, tokens, k, num_experts, desc.order == DropOrder::choice),
+    return capacity_by_order(context_, make_runs(groups, tokens, k, num_experts, desc.order == DropOrder::choice),
                              desc.capacity, experts, keep);
   // As many groups at once as fit the workspace: a list of the assignments, and three tables of experts at most for those
   // that are one run, some more for one group alone.
   const Index of_group = (tokens * k + 3 * (num_experts + 1)) * Index{sizeof(std::int32_t)};
-  const Index at_once = std::clamp<Index>(context.workspace_bytes / 2 / of_group, 1, groups);
+  const Index at_once = std::clamp<Index>(context_.workspace_bytes / 2 / of_group, 1, groups);
   for (Index g = 0; g < groups; g += at_once) {
     const Index now = std::min(at_once, groups - g), first = g * tokens;
-    capacity_by_weight(context, make_runs(now, tokens, k, num_experts, false), desc.capacity,
+    capacity_by_weight(context_, make_runs(now, tokens, k, num_experts, false), desc.capacity,
                        experts.rows(first, now * tokens), weights.rows(first, now * tokens),
                        keep.rows(first, now * tokens));
   }
@@ -296,15 +296,15 @@ struct PlaceRows {
 
 }  // namespace
 
-void sort_assignments(Context& context, const ExpertSplit& split, ConstView experts, ConstView keep, View rows,
-                      View tokens, View slots, View counts) {
+void CudaBackend::do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows,
+                                      View tokens, View slots, View counts) {
   const Index k = experts.dim(1), segments = counts.dim(0), num_experts = segments / split.parts;
   const Runs runs = make_runs(1, experts.dim(0), k, num_experts + 1, false);
   const Segments order{num_experts / split.owners, split.parts};
-  Workspace workspace(context);
-  const Counted counted = count(context, workspace, runs, experts, keep);
+  Workspace workspace(context_);
+  const Counted counted = count(context_, workspace, runs, experts, keep);
   const View starts = workspace.take({segments + 1}, DType::i32);
-  launch(context, {.threads = 1024}, sum_segments, order, segments, in<std::int32_t>(counted.totals),
+  launch(context_, {.threads = 1024}, sum_segments, order, segments, in<std::int32_t>(counted.totals),
          out<std::int32_t>(counts), out<std::int32_t>(starts));
   const PlaceRows visit{order,
                         k,
@@ -314,7 +314,7 @@ void sort_assignments(Context& context, const ExpertSplit& split, ConstView expe
                         out<std::int32_t>(rows),
                         out<std::int32_t>(tokens),
                         out<std::int32_t>(slots)};
-  launch(context, run_grid(runs), visit_runs<PlaceRows>, runs, in<std::int32_t>(experts), in<std::int32_t>(keep),
+  launch(context_, run_grid(runs), visit_runs<PlaceRows>, runs, in<std::int32_t>(experts), in<std::int32_t>(keep),
          in<std::int32_t>(counted.before), visit);
 }
 
@@ -353,14 +353,14 @@ __global__ void place_arrivals(Index all_experts, Index first, Index experts, In
 
 }  // namespace
 
-void order_arrivals(Context& context, ConstView counts, Index first, View offsets, View order, View inverse) {
+void CudaBackend::do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) {
   const Index ranks = counts.dim(0), all_experts = counts.dim(1), experts = offsets.dim(0) - 1;
-  Workspace workspace(context);
+  Workspace workspace(context_);
   const View arrived = workspace.take({ranks, experts}, DType::i32),
              sorted = workspace.take({ranks, experts}, DType::i32);
-  launch(context, {.threads = 1024}, sum_arrivals, ranks, all_experts, first, experts, in<std::int32_t>(counts),
+  launch(context_, {.threads = 1024}, sum_arrivals, ranks, all_experts, first, experts, in<std::int32_t>(counts),
          out<std::int32_t>(arrived), out<std::int32_t>(sorted), out<std::int32_t>(offsets));
-  launch(context, {.x = ranks * experts}, place_arrivals, all_experts, first, experts, in<std::int32_t>(counts),
+  launch(context_, {.x = ranks * experts}, place_arrivals, all_experts, first, experts, in<std::int32_t>(counts),
          in<std::int32_t>(arrived), in<std::int32_t>(sorted), out<std::int32_t>(order), out<std::int32_t>(inverse));
 }
 
@@ -445,19 +445,19 @@ void with_packs(ConstView x, ConstView y, F f) {
 
 }  // namespace
 
-void gather_rows(Context& context, ConstView x, ConstView index, View y) {
+void CudaBackend::do_gather_rows(ConstView x, ConstView index, View y) {
   with_packs(x, y, [&](auto type, auto n) {
     using T = decltype(type);
     const Rows rows = rows_of(y.dim(0), y.dim(1) / n);
-    launch(context, row_grid(rows), gather<T, n>, rows, in<T>(x), in<std::int32_t>(index), out<T>(y));
+    launch(context_, row_grid(rows), gather<T, n>, rows, in<T>(x), in<std::int32_t>(index), out<T>(y));
   });
 }
 
-void combine_rows(Context& context, ConstView x, ConstView slots, bool accumulate, View y) {
+void CudaBackend::do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) {
   with_packs(x, y, [&](auto type, auto n) {
     using T = decltype(type);
     const Rows rows = rows_of(y.dim(0), y.dim(1) / n);
-    launch(context, row_grid(rows), combine<T, n>, rows, in<T>(x), slots.dim(1), in<std::int32_t>(slots), accumulate,
+    launch(context_, row_grid(rows), combine<T, n>, rows, in<T>(x), slots.dim(1), in<std::int32_t>(slots), accumulate,
            out<T>(y));
   });
 }

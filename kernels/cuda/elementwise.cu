@@ -1,4 +1,5 @@
-#include "kernels/cuda/ops.h"
+// What treats all elements alike.
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
 namespace sy::cuda {
@@ -68,43 +69,52 @@ __global__ void add_sum(Index n, In<double> partial, Out<double> out) {
 
 }  // namespace
 
-void fill(Context& context, View x, float value) {
+void CudaBackend::do_fill(View x, float value) {
   if (value == 0)
-    context.stream.put(
+    context_.stream.put(
         [&](cudaStream_t stream) {
           check(cudaMemsetAsync(x.bytes(), 0, static_cast<std::size_t>(x.size_bytes()), stream), "cudaMemsetAsync");
         },
         x.bytes(), x.size_bytes());
   else
-    for_elements(context, x.elements(), {x}, Fill{value, out<float>(x)});
+    for_elements(context_, x.elements(), {x}, Fill{value, out<float>(x)});
 }
 
-void convert(Context& context, ConstView x, View y) {
+void CudaBackend::do_copy(ConstView x, View y) {
+  const auto bytes = static_cast<std::size_t>(x.size_bytes());
+  context_.stream.put(
+      [&](cudaStream_t stream) {
+        check(cudaMemcpyAsync(y.bytes(), x.bytes(), bytes, cudaMemcpyDeviceToDevice, stream), "a copy on the GPU");
+      },
+      y.bytes(), x.bytes(), bytes);
+}
+
+void CudaBackend::do_convert(ConstView x, View y) {
   if (x.dtype() == DType::bf16)
-    for_elements(context, x.elements(), {x, y}, Convert<bf16, float>{in<bf16>(x), out<float>(y)});
+    for_elements(context_, x.elements(), {x, y}, Convert<bf16, float>{in<bf16>(x), out<float>(y)});
   else
-    for_elements(context, x.elements(), {x, y}, Convert<float, bf16>{in<float>(x), out<bf16>(y)});
+    for_elements(context_, x.elements(), {x, y}, Convert<float, bf16>{in<float>(x), out<bf16>(y)});
 }
 
-void add(Context& context, ConstView x, View y) {
+void CudaBackend::do_add(ConstView x, View y) {
   with_type(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for_elements(context, x.elements(), {x, y}, Add<T>{in<T>(x), out<T>(y)});
+    for_elements(context_, x.elements(), {x, y}, Add<T>{in<T>(x), out<T>(y)});
   });
 }
 
 // The number of blocks, and so the order of the sum, follows from the number of elements alone.
-void sum_squares(Context& context, ConstView x, View out) {
+void CudaBackend::do_sum_squares(ConstView x, View out) {
   constexpr Index of_a_thread = 16, most_blocks = 1024;
   const Index n = x.elements();
   Grid grid;
   grid.x = std::min(blocks_of(n, grid.threads * of_a_thread), most_blocks);
-  const View partial = Workspace(context).take({grid.x}, DType::f64);
+  const View partial = Workspace(context_).take({grid.x}, DType::f64);
   with_packs<4>(0, {x}, [&](auto packs) {
     constexpr int N = packs;
-    launch(context, grid, sum_of_squares<N>, n, in<float>(x), cuda::out<double>(partial));
+    launch(context_, grid, sum_of_squares<N>, n, in<float>(x), cuda::out<double>(partial));
   });
-  launch(context, {}, add_sum, grid.x, in<double>(partial), cuda::out<double>(out));
+  launch(context_, {}, add_sum, grid.x, in<double>(partial), cuda::out<double>(out));
 }
 
 }  // namespace sy::cuda

@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
 namespace sy::cuda {
@@ -141,31 +141,32 @@ __global__ void add_pieces(Index n, Index vocab, Index width, In<Key> keys, In<f
 
 }  // namespace
 
-void embedding_forward(Context& context, ConstView ids, ConstView table, Index vocab_begin, View y) {
+void CudaBackend::do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) {
   const Index tokens = y.dim(0), width = y.dim(1);
-  if (table.dim(0) == 0) return fill(context, y, 0);
+  if (table.dim(0) == 0) return fill(y, 0);
   with_type_and_packs(width, {table, y}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
-    launch(context, {.x = tokens, .threads = row_threads(blocks_of(width, N))}, copy_rows<T, N>, vocab_begin,
+    launch(context_, {.x = tokens, .threads = row_threads(blocks_of(width, N))}, copy_rows<T, N>, vocab_begin,
            table.dim(0), width, in<std::int32_t>(ids), in<T>(table), out<T>(y));
   });
 }
 
 // As many tokens at once as the workspace has room for; the order of the sums stays that of the tokens.
-void embedding_backward(Context& context, ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
+void CudaBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
   const Index tokens = ids.dim(0), width = dy.dim(1), vocab = dtable.dim(0);
-  const Index room = (context.workspace_bytes - 1024) / (piece * 2 * size_of(DType::i64) + width * size_of(DType::f32));
+  const Index room =
+      (context_.workspace_bytes - 1024) / (piece * 2 * size_of(DType::i64) + width * size_of(DType::f32));
   SY_ASSERT(room > 0, "embedding_backward: rows of {}", width);
   for (Index at = 0; at < tokens; at += room * piece) {
     const Index n = std::min(tokens - at, room * piece), pieces = blocks_of(n, piece);
-    Workspace workspace(context);
+    Workspace workspace(context_);
     View keys = workspace.take({n}, DType::i64), merged = workspace.take({n}, DType::i64);
     const View partial = workspace.take({pieces, width}, DType::f32);
-    launch(context, {.x = blocks_of(n, tile_size), .threads = tile_size}, sort_tiles, n, vocab_begin, vocab,
+    launch(context_, {.x = blocks_of(n, tile_size), .threads = tile_size}, sort_tiles, n, vocab_begin, vocab,
            in<std::int32_t>(ids.rows(at, n)), out<Key>(keys));
     for (Index run = tile_size; run < n; run *= 2) {
-      launch(context, {.x = blocks_of(n, Grid{}.threads)}, merge_runs, n, run, in<Key>(keys), out<Key>(merged));
+      launch(context_, {.x = blocks_of(n, Grid{}.threads)}, merge_runs, n, run, in<Key>(keys), out<Key>(merged));
       std::swap(keys, merged);
     }
     const ConstView rows = dy.rows(at, n);
@@ -173,11 +174,11 @@ void embedding_backward(Context& context, ConstView ids, ConstView dy, Index voc
       constexpr int N = packs;
       with_type(dy.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        launch(context, {.x = blocks_of(n * warp_size, Grid{}.threads)}, sum_pieces<T, N>, n, vocab, width,
+        launch(context_, {.x = blocks_of(n * warp_size, Grid{}.threads)}, sum_pieces<T, N>, n, vocab, width,
                in<Key>(keys), in<T>(rows), out<float>(dtable), out<float>(partial));
       });
-      launch(context, {.x = pieces, .y = blocks_of(width, piece * N), .threads = piece}, add_pieces<N>, n, vocab, width,
-             in<Key>(keys), in<float>(partial), out<float>(dtable));
+      launch(context_, {.x = pieces, .y = blocks_of(width, piece * N), .threads = piece}, add_pieces<N>, n, vocab,
+             width, in<Key>(keys), in<float>(partial), out<float>(dtable));
     });
   }
 }

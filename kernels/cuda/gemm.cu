@@ -6,8 +6,8 @@
 // pedantic type forbids no more that concerns real products, but fast kernels too.
 #include <vector>
 
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/ops.h"
 #include "kernels/cuda/scan.h"
 
 namespace sy::cuda {
@@ -134,22 +134,22 @@ void multiply_grouped(Context& context, const Gemm& desc, const Groups& groups, 
 
 }  // namespace
 
-void gemm(Context& context, const Gemm& desc, ConstView a, ConstView b, View c) {
-  multiply(context, desc, Sizes(c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1)), a.dtype(), a.bytes(), b.bytes(),
+void CudaBackend::do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) {
+  multiply(context_, desc, Sizes(c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1)), a.dtype(), a.bytes(), b.bytes(),
            c.dtype(), c.bytes());
 }
 
-void grouped_gemm(Context& context, ConstView x, ConstView w, const Groups& groups, View y) {
-  multiply_grouped(context, {.transpose_b = true}, groups, x, w, y,
+void CudaBackend::do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) {
+  multiply_grouped(context_, {.transpose_b = true}, groups, x, w, y,
                    [&](Index rows) { return Sizes(rows, w.dim(1), w.dim(2)); });
 }
 
-void grouped_gemm_input(Context& context, ConstView dy, ConstView w, const Groups& groups, View dx) {
-  multiply_grouped(context, {}, groups, dy, w, dx, [&](Index rows) { return Sizes(rows, w.dim(2), w.dim(1)); });
+void CudaBackend::do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) {
+  multiply_grouped(context_, {}, groups, dy, w, dx, [&](Index rows) { return Sizes(rows, w.dim(2), w.dim(1)); });
 }
 
-void grouped_gemm_weight(Context& context, ConstView dy, ConstView x, const Groups& groups, View dw) {
-  multiply_grouped(context, {.transpose_a = true, .accumulate = true}, groups, dy, x, dw,
+void CudaBackend::do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) {
+  multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, groups, dy, x, dw,
                    [&](Index rows) { return Sizes(dw.dim(1), dw.dim(2), rows); });
 }
 

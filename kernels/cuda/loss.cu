@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
 namespace sy::cuda {
@@ -131,34 +131,34 @@ __global__ void row_gradient(Cap cap, Index vocab_begin, Index vocab, float fact
 
 }  // namespace
 
-void cross_entropy_forward(Context& context, const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                           View stats) {
+void CudaBackend::do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
+                                           View stats) {
   const Index vocab = logits.dim(1);
   with_packs<4>(vocab, {logits}, [&](auto packs) {
     with_cap(desc.softcap, [&](auto cap) {
       constexpr int N = packs;
-      launch(context, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), most_threads)},
+      launch(context_, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), most_threads)},
              row_stats<decltype(cap), N>, cap, desc.vocab_begin, vocab, in<float>(logits), in<std::int32_t>(targets),
              out<float>(stats));
     });
   });
 }
 
-void cross_entropy_loss(Context& context, ConstView stats, ConstView targets, View lse, View loss) {
+void CudaBackend::do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) {
   const Index tokens = lse.dim(0);
   for_elements(
-      context, tokens, {},
+      context_, tokens, {},
       Join{stats.dim(0), tokens, in<float>(stats), in<std::int32_t>(targets), out<float>(lse), out<float>(loss)});
 }
 
-void loss_sums(Context& context, ConstView losses, ConstView lse, ConstView targets, View sums) {
+void CudaBackend::do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) {
   const Index tokens = losses.dim(0);
-  launch(context, {.threads = row_threads(tokens, 1024)}, sum_losses, tokens, in<float>(losses), in<float>(lse),
+  launch(context_, {.threads = row_threads(tokens, 1024)}, sum_losses, tokens, in<float>(losses), in<float>(lse),
          in<std::int32_t>(targets), out<double>(sums));
 }
 
-void cross_entropy_backward(Context& context, const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                            ConstView lse, float factor, float z_factor, View dlogits) {
+void CudaBackend::do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
+                                            ConstView lse, float factor, float z_factor, View dlogits) {
   const Index vocab = logits.dim(1);
   with_packs<4>(vocab, {logits, dlogits}, [&](auto packs) {
     with_cap(desc.softcap, [&](auto cap) {
@@ -167,7 +167,7 @@ void cross_entropy_backward(Context& context, const CrossEntropyDesc& desc, Cons
         using T = decltype(zero);
         constexpr int N = packs;
         const auto gradient = [&](auto kernel, auto x) {
-          launch(context, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), most_threads)}, kernel, cap,
+          launch(context_, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), most_threads)}, kernel, cap,
                  desc.vocab_begin, vocab, factor, z_factor, x, in<std::int32_t>(targets), in<float>(lse),
                  out<T>(dlogits));
         };

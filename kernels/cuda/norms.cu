@@ -1,4 +1,5 @@
-#include "kernels/cuda/ops.h"
+// RMSNorm, LayerNorm and biases.
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
 namespace sy::cuda {
@@ -97,6 +98,18 @@ __global__ void norm_gradient(Index rows, Index width, Index slice, In<T> dy, In
   });
 }
 
+// A block adds bias: [width] to its row of y: [T, width].
+template <class T, int N>
+__global__ void add_bias(Index width, In<T> bias, Out<T> y) {
+  const Index start = blockIdx.x * width;
+  for_row<N>(width, [&](Index i) {
+    const auto more = load<N>(bias, i);
+    auto pack = load<N>(y, start + i);
+    for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) + to_float(more[e]));
+    store<N>(y, start + i, pack);
+  });
+}
+
 // Calls f with the flag as a constant.
 template <class F>
 void with_flag(bool flag, F f) {
@@ -105,46 +118,61 @@ void with_flag(bool flag, F f) {
 
 }  // namespace
 
-void norm_forward(Context& context, const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
-                  View stats) {
+void CudaBackend::do_bias_forward(ConstView bias, View y) {
+  const Index width = y.dim(1);
+  with_type_and_packs(width, {bias, y}, [&](auto zero, auto packs) {
+    using T = decltype(zero);
+    constexpr int N = packs;
+    launch(context_, {.x = y.dim(0), .threads = row_threads(blocks_of(width, N))}, add_bias<T, N>, width, in<T>(bias),
+           out<T>(y));
+  });
+}
+
+void CudaBackend::do_bias_backward(ConstView dy, View dbias) {
+  Workspace workspace(context_);
+  add_column_sums(context_, workspace, dy, dbias);
+}
+
+void CudaBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
+                                  View stats) {
   const Index width = x.dim(1);
   with_type_and_packs(width, {x, weight, bias, y}, [&](auto zero, auto packs) {
     with_flag(desc.kind == NormKind::layernorm, [&](auto centred) {
       using T = decltype(zero);
       constexpr int N = packs;
-      launch(context, {.x = x.dim(0), .threads = row_threads(blocks_of(width, N))}, norm_rows<T, N, centred>, width,
+      launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(width, N))}, norm_rows<T, N, centred>, width,
              desc.eps, in<T>(x), in<T>(weight), in<T>(bias), out<T>(y), out<float>(stats));
     });
   });
 }
 
-void norm_backward(Context& context, const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
-                   View dx, View dweight, View dbias) {
+void CudaBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
+                                   View dx, View dweight, View dbias) {
   // Threads that keep a large device's memory busy, and columns whose sums leave room for several blocks.
   constexpr Index all_threads = 528 * 256, most_columns = 12288;
   const Index rows = x.dim(0), width = x.dim(1);
   const int sums = dbias ? 2 : 1;
-  Workspace workspace(context);
+  Workspace workspace(context_);
   with_type_and_packs(width, {dy, x, weight, dx}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
     const Index slices = blocks_of(width, most_columns), slice = blocks_of(blocks_of(width, slices), N) * N;
     const int threads = row_threads(blocks_of(width, N));
-    const Index room = context.workspace_bytes / 2 / (sums * width * size_of(DType::f32));
+    const Index room = context_.workspace_bytes / 2 / (sums * width * size_of(DType::f32));
     const Index blocks = std::min({rows, room, all_threads / threads});
     SY_ASSERT(blocks > 0, "norm_backward: rows of {}", width);
     const View weight_sums = workspace.take({blocks, width}, DType::f32);
     const View bias_sums = dbias ? workspace.take({blocks, width}, DType::f32) : View{};
     with_flag(desc.kind == NormKind::layernorm, [&](auto centred) {
       with_flag(dbias.present(), [&](auto biased) {
-        launch(context,
+        launch(context_,
                {.x = blocks, .y = slices, .threads = threads, .shared_bytes = sums * slice * size_of(DType::f32)},
                norm_gradient<T, N, centred, biased>, rows, width, slice, in<T>(dy), in<T>(x), in<T>(weight),
                in<float>(stats), out<T>(dx), out<float>(weight_sums), out<float>(bias_sums));
       });
     });
-    add_column_sums(context, workspace, weight_sums, dweight);
-    if (dbias) add_column_sums(context, workspace, bias_sums, dbias);
+    add_column_sums(context_, workspace, weight_sums, dweight);
+    if (dbias) add_column_sums(context_, workspace, bias_sums, dbias);
   });
 }
 

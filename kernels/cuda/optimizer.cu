@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
 namespace sy::cuda {
@@ -47,13 +47,13 @@ struct Update {
 
 }  // namespace
 
-void clip_factor(Context& context, ConstView squares, float clip, View factor) {
-  launch(context, {.threads = warp_size}, factor_of, in<double>(squares), clip, out<float>(factor));
+void CudaBackend::do_clip_factor(ConstView squares, float clip, View factor) {
+  launch(context_, {.threads = warp_size}, factor_of, in<double>(squares), clip, out<float>(factor));
 }
 
-void adamw(Context& context, const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
-           View rounded) {
-  for_elements(context, w.elements(), {g, w, m, v, rounded},
+void CudaBackend::do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+                           View rounded) {
+  for_elements(context_, w.elements(), {g, w, m, v, rounded},
                Update{desc, in<float>(factor), in<float>(rates), in<float>(g), out<float>(w), out<float>(m),
                       out<float>(v), out<bf16>(rounded)});
 }

@@ -1,8 +1,8 @@
 // Scores, the choice of experts, its gradient, and the loss that keeps experts equally loaded.
 #include <algorithm>
 
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/ops.h"
 
 namespace sy::cuda {
 
@@ -265,14 +265,14 @@ int warps_for(Index fixed, Index of_warp) {
 
 }  // namespace
 
-void route_forward(Context& context, const RouteDesc& desc, ConstView logits, ConstView bias, View experts,
-                   View weights, View counts, View probability, View z_squared) {
+void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
+                                   View counts, View probability, View z_squared) {
   constexpr Index wanted_runs = 528;  // four blocks for each of 132 multiprocessors
   const Index tokens = logits.dim(0), e = logits.dim(1), segments = counts.dim(0), segment_tokens = tokens / segments;
   const int warps = warps_for(e, 2 * e + desc.groups);
   const Index runs = std::clamp<Index>(wanted_runs / segments, 1, blocks_of(segment_tokens, warps));
   const Index blocks = std::min(segments * runs, 4 * wanted_runs);
-  Workspace workspace(context);
+  Workspace workspace(context_);
   const View squares = workspace.take({blocks}, DType::f64);
   // Where a run is all of its segment, its sums are the results.
   const Index sums = runs > 1 ? segments * e : 0;
@@ -282,38 +282,38 @@ void route_forward(Context& context, const RouteDesc& desc, ConstView logits, Co
     run_probability = workspace.take({segments * runs, e}, DType::f32);
   }
   const Index shared_bytes = (e + warps * (2 * e + desc.groups)) * Index{sizeof(float)};
-  launch(context, {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts, desc,
+  launch(context_, {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts, desc,
          segments, runs, segment_tokens, static_cast<int>(e), in<float>(logits), in<float>(bias),
          out<std::int32_t>(experts), out<float>(weights), out<std::int32_t>(sums > 0 ? run_counts : counts),
          out<float>(sums > 0 ? run_probability : probability), out<double>(squares));
-  launch(context, {.x = blocks_of(sums * warp_size, 256) + 1}, sum_runs, sums, runs, static_cast<int>(e),
+  launch(context_, {.x = blocks_of(sums * warp_size, 256) + 1}, sum_runs, sums, runs, static_cast<int>(e),
          in<std::int32_t>(run_counts), in<float>(run_probability), blocks, in<double>(squares),
          out<std::int32_t>(counts), out<float>(probability), out<double>(z_squared));
 }
 
-void route_backward(Context& context, const RouteDesc& desc, ConstView logits, ConstView experts, ConstView dweights,
-                    ConstView dprobability, float z_factor, View dlogits) {
+void CudaBackend::do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
+                                    ConstView dweights, ConstView dprobability, float z_factor, View dlogits) {
   const Index tokens = logits.dim(0), e = logits.dim(1);
   const int warps = warps_for(0, e);
   const Grid grid{
       .x = blocks_of(tokens, warps), .threads = warps * warp_size, .shared_bytes = warps * e * Index{sizeof(float)}};
   with_type(dlogits.dtype(), [&](auto type) {
     using T = decltype(type);
-    launch(context, grid, route_gradient<T>, desc, tokens, tokens / dprobability.dim(0), static_cast<int>(e),
+    launch(context_, grid, route_gradient<T>, desc, tokens, tokens / dprobability.dim(0), static_cast<int>(e),
            in<float>(logits), in<std::int32_t>(experts), in<float>(dweights), in<float>(dprobability), z_factor,
            out<T>(dlogits));
   });
 }
 
-void balance(Context& context, const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-             ConstView kept, ConstView z_squared, View dprobability, View stats) {
+void CudaBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
+                             ConstView kept, ConstView z_squared, View dprobability, View stats) {
   const Index segments = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
-  const View losses = Workspace(context).take({e}, DType::f64);
-  launch(context, {.x = e}, balance_expert, desc, segments, scopes, e, in<std::int32_t>(counts),
+  const View losses = Workspace(context_).take({e}, DType::f64);
+  launch(context_, {.x = e}, balance_expert, desc, segments, scopes, e, in<std::int32_t>(counts),
          in<std::int32_t>(scope_counts), in<float>(probability), in<std::int32_t>(kept), out<float>(dprobability),
          out<double>(stats), out<double>(losses));
   if (!stats) return;
-  launch(context, {}, add_losses, e, in<double>(losses), desc.z_factor, in<double>(z_squared),
+  launch(context_, {}, add_losses, e, in<double>(losses), desc.z_factor, in<double>(z_squared),
          out<double>(stats) + RouterSums{e}.loss());
 }
 

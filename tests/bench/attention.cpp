@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/cpu/attention.h"
+#include "kernels/backend.h"
 #include "tests/bench/peak.h"
 
 namespace {
@@ -22,6 +22,7 @@ constexpr Shape shapes[] = {{8, 256, 8, 8, 32},  {8, 256, 8, 2, 32},  {2, 1024, 
 }  // namespace
 
 int main() {
+  const auto backend = sy::make_cpu();
   const double peak = sy::bench::measured_fma_peak();
   std::printf("FMA peak %.1f GFLOP/s on %d threads\n\n", peak / 1e9, omp_get_max_threads());
   std::printf("%4s %5s %3s %3s %4s %12s %5s %12s %5s\n", "B", "S", "H", "K", "hd", "forward ms", "peak", "backward ms",
@@ -45,9 +46,9 @@ int main() {
     const auto v = [&](std::vector<float>& all) { return part(all, s.H + s.K, s.K); };
     const sy::AttentionDesc desc{1 / std::sqrt(float(s.hd))};
     const double forward =
-        sy::bench::best_seconds([&] { sy::cpu::attention_forward(desc, q(qkv), k(qkv), v(qkv), out_view, lse_view); });
+        sy::bench::best_seconds([&] { backend->attention_forward(desc, q(qkv), k(qkv), v(qkv), out_view, lse_view); });
     const double backward = sy::bench::best_seconds([&] {
-      sy::cpu::attention_backward(desc, dout_view, q(qkv), k(qkv), v(qkv), out_view, lse_view, q(dqkv), k(dqkv),
+      backend->attention_backward(desc, dout_view, q(qkv), k(qkv), v(qkv), out_view, lse_view, q(dqkv), k(dqkv),
                                   v(dqkv));
     });
     const double product = double(s.B) * double(s.H) * double(s.S) * double(s.S) * double(s.hd);  // causal

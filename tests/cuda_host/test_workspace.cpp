@@ -1,6 +1,6 @@
 // Operations whose workspace is too small for all that they would keep in it: they split their work and give the same bits.
 #include "host_test.h"
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda.h"
 
 namespace sy::cuda {
 namespace {
@@ -8,9 +8,11 @@ namespace {
 class WorkspaceTest : public HostTest {
  protected:
   void give(Index bytes) {
-    context.workspace = memory({bytes}, DType::u8).bytes();
-    context.workspace_bytes = bytes;
+    Context& of_backend = context_of(*backend);
+    of_backend.workspace = memory({bytes}, DType::u8).bytes();
+    of_backend.workspace_bytes = bytes;
   }
+  const std::unique_ptr<Backend> backend = make_cuda();
 };
 
 // It keeps a number for each row of each head.
@@ -26,12 +28,13 @@ TEST_F(WorkspaceTest, AttentionTakesSomeSequencesOrSomeHeadsAtOnce) {
   const auto q = [](View x) { return heads_of(x, 0, heads); };
   const auto k = [](View x) { return heads_of(x, heads, kv_heads); };
   const auto v = [](View x) { return heads_of(x, heads + kv_heads, kv_heads); };
-  attention_forward(context, desc, q(qkv), k(qkv), v(qkv), out, lse);
+  backend->attention_forward(desc, q(qkv), k(qkv), v(qkv), out, lse);
 
   const auto gradient = [&](Index rows) {
     give(rows * row_bytes);
     const View dqkv = memory(qkv_shape);
-    attention_backward(context, desc, dout, q(qkv), k(qkv), v(qkv), out, lse, q(dqkv), k(dqkv), v(dqkv));
+    backend->attention_backward(desc, dout, q(qkv), k(qkv), v(qkv), out, lse, q(dqkv), k(dqkv), v(dqkv));
+    backend->synchronize();
     return download<float>(dqkv);
   };
   const std::vector<float> whole = gradient(batch * heads);

@@ -1,10 +1,46 @@
-// Queries and keys normalised by head and rotated, in one pass each way.
-#include "kernels/cuda/ops.h"
+// Rotary positions, and queries and keys normalised by head and rotated in one pass each way.
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
 namespace sy::cuda {
 
 namespace {
+
+// ---- rotation ----
+
+// A block turns the pairs (i, i + half) of the first `heads` heads of a token of x: [T, row]; heads lie hd apart.
+template <class T, int N>
+__global__ void turn(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions, In<float> table,
+                     Out<T> x) {
+  const Index token = blockIdx.x, turns = positions[token] * Index{half} * 2;
+  for_row<N>(Index{heads} * half, [&](Index pair) {
+    const int head = static_cast<int>(pair) / half, i = static_cast<int>(pair) % half;
+    float cosine[N], sine[N];
+    if constexpr (N == 1) {
+      cosine[0] = table[turns + 2 * i];
+      sine[0] = table[turns + 2 * i + 1];
+    } else {
+      for (int e = 0; e < N; e += 2) {
+        const auto two = load<4>(table, turns + 2 * (i + e));
+        cosine[e] = two[0];
+        sine[e] = two[1];
+        cosine[e + 1] = two[2];
+        sine[e + 1] = two[3];
+      }
+    }
+    const Index at = token * row + head * hd + i;
+    auto a = load<N>(x, at), b = load<N>(x, at + half);
+    for (int e = 0; e < N; ++e) {
+      const float u = to_float(a[e]), v = to_float(b[e]), s = sign * sine[e];
+      a[e] = from_float<T>(u * cosine[e] - v * s);
+      b[e] = from_float<T>(u * s + v * cosine[e]);
+    }
+    store<N>(x, at, a);
+    store<N>(x, at + half, b);
+  });
+}
+
+// ---- QK-norm ----
 
 constexpr int warps_of_block = 8, threads_of_block = warps_of_block * warp_size;
 constexpr int most_pairs = 4;  // of a head that a lane keeps: heads of up to 256
@@ -194,27 +230,43 @@ void with_sizes(const QkNorm& desc, ConstView table, std::initializer_list<Const
 
 }  // namespace
 
-void qk_norm_forward(Context& context, const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
-                     ConstView table, View y, View inverse) {
+void CudaBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) {
+  const Index hd = x.dim(2), half = table.dim(1);
+  SY_ASSERT(heads * half <= INT32_MAX, "rope: {} heads of {}", heads, hd);
+  with_type(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    // Both halves of a head must begin at a pack, and so must the table.
+    const bool aligned_table = aligned<float, 4>(table, 0);
+    with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {x}, [&](auto packs) {
+      constexpr int N = packs;
+      launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(heads * half, N))}, turn<T, N>, x.dim(1) * hd,
+             hd, static_cast<int>(heads), static_cast<int>(half), inverse ? -1.0f : 1.0f, in<std::int32_t>(positions),
+             in<float>(table), out<T>(x));
+    });
+  });
+}
+
+void CudaBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
+                                     ConstView table, View y, View inverse) {
   with_sizes(desc, table, {x, weight, y}, [&](const Sizes& s, auto zero, auto packs) {
     using T = decltype(zero);
-    launch(context, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs>, s, desc.eps, in<T>(x),
+    launch(context_, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs>, s, desc.eps, in<T>(x),
            in<T>(weight), in<std::int32_t>(positions), in<float>(table), out<T>(y), out<float>(inverse));
   });
 }
 
-void qk_norm_backward(Context& context, const QkNorm& desc, ConstView dy, ConstView x, ConstView weight,
-                      ConstView inverse, ConstView positions, ConstView table, View dx, View dweight) {
+void CudaBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight,
+                                      ConstView inverse, ConstView positions, ConstView table, View dx, View dweight) {
   with_sizes(desc, table, {x, dy, weight, dx}, [&](const Sizes& s, auto zero, auto packs) {
     using T = decltype(zero);
     const Index blocks = std::min<Index>(s.tokens, multiprocessors * blocks_of_each), warps = blocks * warps_of_block;
-    Workspace workspace(context);
+    Workspace workspace(context_);
     const View partial = workspace.take({2 * warps, s.hd}, DType::f32);
-    launch(context, {.x = blocks, .threads = threads_of_block}, normalize_gradient<T, packs>, s, in<T>(dy), in<T>(x),
+    launch(context_, {.x = blocks, .threads = threads_of_block}, normalize_gradient<T, packs>, s, in<T>(dy), in<T>(x),
            in<T>(weight), in<float>(inverse), in<std::int32_t>(positions), in<float>(table), out<T>(dx),
            out<float>(partial));
     for (Index of : {0, 1})
-      add_column_sums(context, workspace, partial.rows(of * warps, warps), dweight.rows(of, 1).reshape({s.hd}));
+      add_column_sums(context_, workspace, partial.rows(of * warps, warps), dweight.rows(of, 1).reshape({s.hd}));
   });
 }
 

@@ -1,0 +1,100 @@
+// The cpu backend: OpenMP threads over host memory, in f32. Shapes and meanings of all operations: kernels/backend.h.
+#pragma once
+
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace sy::cpu {
+
+class CpuBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "cpu"; }
+  std::string describe() const override;
+  DeviceMemory allocate(Index bytes) override;
+  Index free_bytes() const override;
+
+ protected:
+  // cpu_backend.cpp
+  void do_to_device(const void* host, View x) override;
+  void do_to_host(ConstView x, void* host) override;
+  void do_begin_read(ConstView x) override;
+  void do_end_read(void* host, Index bytes) override;
+
+  // elementwise.cpp
+  void do_fill(View x, float value) override;
+  void do_copy(ConstView x, View y) override;
+  void do_convert(ConstView x, View y) override;
+  void do_add(ConstView x, View y) override;
+  void do_sum_squares(ConstView x, View out) override;
+
+  // gemm.cpp
+  void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override;
+  void do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) override;
+  void do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) override;
+  void do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) override;
+
+  // norms.cpp
+  void do_bias_forward(ConstView bias, View y) override;
+  void do_bias_backward(ConstView dy, View dbias) override;
+  void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
+                       View stats) override;
+  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                        View dweight, View dbias) override;
+
+  // activations.cpp
+  void do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) override;
+  void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
+                              View drow_scale) override;
+
+  // positions.cpp
+  void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) override;
+  void do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table,
+                          View y, View inverse) override;
+  void do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
+                           ConstView positions, ConstView table, View dx, View dweight) override;
+
+  // attention.cpp
+  void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                            View lse) override;
+  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                             ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override;
+
+  // route.cpp
+  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
+                        View counts, View probability, View z_squared) override;
+  void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
+                         ConstView dweights, ConstView dprobability, float z_factor, View dlogits) override;
+  void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
+                  ConstView kept, ConstView z_squared, View dprobability, View stats) override;
+
+  // dispatch.cpp
+  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
+                   View keep) override;
+  void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
+                           View slots, View counts) override;
+  void do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) override;
+  void do_gather_rows(ConstView x, ConstView index, View y) override;
+  void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override;
+
+  // embedding.cpp
+  void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) override;
+  void do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) override;
+
+  // loss.cpp
+  void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats) override;
+  void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) override;
+  void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) override;
+  void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
+                                 float factor, float z_factor, View dlogits) override;
+
+  // optimizer.cpp
+  void do_clip_factor(ConstView squares, float clip, View factor) override;
+  void do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+                View rounded) override;
+
+ private:
+  std::vector<std::byte> read_;  // what begin_read copied
+};
+
+}  // namespace sy::cpu

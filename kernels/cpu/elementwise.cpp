@@ -1,0 +1,58 @@
+// What treats all elements alike.
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
+
+namespace sy::cpu {
+
+void CpuBackend::do_fill(View x, float value) {
+  if (value == 0)
+    for_runs(x.size_bytes(), 4 * run_elements,
+             [&](Index begin, Index end) { std::memset(x.bytes() + begin, 0, static_cast<std::size_t>(end - begin)); });
+  else
+    for_runs(x.elements(), run_elements,
+             [&](Index begin, Index end) { std::fill(x.f32() + begin, x.f32() + end, value); });
+}
+
+void CpuBackend::do_copy(ConstView x, View y) {
+  for_runs(x.size_bytes(), 4 * run_elements, [&](Index begin, Index end) {
+    std::memcpy(y.bytes() + begin, x.bytes() + begin, static_cast<std::size_t>(end - begin));
+  });
+}
+
+void CpuBackend::do_convert(ConstView x, View y) {
+  const bool widen = x.dtype() == DType::bf16;
+  for (Index i = 0; i < x.elements(); ++i)
+    if (widen)
+      y.f32()[i] = float_of_bf16(reinterpret_cast<const std::uint16_t*>(x.bytes())[i]);
+    else
+      reinterpret_cast<std::uint16_t*>(y.bytes())[i] = bf16_of_float(x.f32()[i]);
+}
+
+void CpuBackend::do_add(ConstView x, View y) {
+  for_runs(y.elements(), run_elements, [&](Index begin, Index end) {
+    const float* const in = x.f32();
+    float* const out = y.f32();
+#pragma omp simd
+    for (Index i = begin; i < end; ++i) out[i] += in[i];
+  });
+}
+
+void CpuBackend::do_sum_squares(ConstView x, View out) {
+  const Index n = x.elements(), grain = run_elements;
+  std::vector<double> sums((n + grain - 1) / grain);
+  for_runs(n, grain, [&](Index begin, Index end) {
+    const float* const in = x.f32();
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (Index i = begin; i < end; ++i) sum += static_cast<double>(in[i]) * static_cast<double>(in[i]);
+    sums[begin / grain] = sum;
+  });
+  double total = 0;
+  for (double sum : sums) total += sum;
+  *out.as<double>() += total;
+}
+
+}  // namespace sy::cpu

@@ -1,0 +1,88 @@
+// QK-norm and rotary positions.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
+
+namespace sy::cpu {
+
+void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
+                                    ConstView table, View y, View inverse) {
+  const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
+  for_runs(x.dim(0), rows_per_run(all * hd), [&](Index begin, Index end) {
+    for (Index row = begin * all; row < end * all; ++row) {
+      const Index head = row % all;
+      const float* const in = x.f32() + row * hd;
+      float* const out = y.f32() + row * hd;
+      if (head >= heads) {
+        std::copy_n(in, hd, out);
+        continue;
+      }
+      const float* const w = weight.f32() + (head < desc.q_heads ? 0 : hd);
+      const float squares = sum_of(hd, [=](Index i) { return in[i] * in[i]; });
+      const float r = 1 / std::sqrt(squares / static_cast<float>(hd) + desc.eps);
+      inverse.f32()[row / all * heads + head] = r;
+#pragma omp simd
+      for (Index i = 0; i < hd; ++i) out[i] = in[i] * r * w[i];
+    }
+  });
+  if (table) rope(y, heads, positions, table, false);
+}
+
+// With g = dy turned back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r.
+void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
+                                     ConstView positions, ConstView table, View dx, View dweight) {
+  const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
+  copy(dy, dx);
+  if (table) rope(dx, heads, positions, table, true);
+  sum_over_rows(x.dim(0), 2 * hd, dweight.f32(), [&](Index begin, Index end, float* partial) {
+    for (Index row = begin * all; row < end * all; ++row) {
+      const Index head = row % all;
+      if (head >= heads) continue;
+      const Index of = head < desc.q_heads ? 0 : hd;
+      const float* const in = x.f32() + row * hd;
+      const float* const w = weight.f32() + of;
+      float* const g = dx.f32() + row * hd;
+      float* const dw = partial + of;
+      const float r = inverse.f32()[row / all * heads + head];
+      const float inner = sum_of(hd, [=](Index i) { return g[i] * w[i] * in[i] * r; }) / static_cast<float>(hd);
+#pragma omp simd
+      for (Index i = 0; i < hd; ++i) {
+        const float normal = in[i] * r;
+        dw[i] += g[i] * normal;
+        g[i] = r * (g[i] * w[i] - normal * inner);
+      }
+    }
+  });
+}
+
+void CpuBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) {
+  const Index all_heads = x.dim(1), hd = x.dim(2), half = table.dim(1);
+  const float sign = inverse ? -1.0f : 1.0f;
+  for_runs(x.dim(0), rows_per_run(heads * hd), [&](Index begin, Index end) {
+    // The table holds (cos, sin) pairs; a token's rows are split once and used by all its heads.
+    const auto cosines = scratch<float>(2 * half);
+    float* const cosine = cosines.get();
+    float* const sine = cosine + half;
+    for (Index t = begin; t < end; ++t) {
+      const float* const turn = table.f32() + positions.i32()[t] * half * 2;
+      for (Index i = 0; i < half; ++i) {
+        cosine[i] = turn[2 * i];
+        sine[i] = sign * turn[2 * i + 1];
+      }
+      for (Index h = 0; h < heads; ++h) {
+        float* const a = x.f32() + (t * all_heads + h) * hd;
+        float* const b = a + half;
+#pragma omp simd
+        for (Index i = 0; i < half; ++i) {
+          const float u = a[i], v = b[i];
+          a[i] = u * cosine[i] - v * sine[i];
+          b[i] = u * sine[i] + v * cosine[i];
+        }
+      }
+    }
+  });
+}
+
+}  // namespace sy::cpu

@@ -1,0 +1,122 @@
+// The cuda backend: one GPU, one stream. Shapes and meanings of all operations: kernels/backend.h; operands are checked and
+// not empty. Every operation runs on the context's stream, in order, and none makes the host wait.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/staging.h"
+
+namespace sy::cuda {
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int device);  // the current one
+
+  Context& context() { return context_; }
+  void set_wait_hook(std::function<void()> hook) { waiter_.hook = std::move(hook); }
+
+  std::string_view name() const override { return "cuda"; }
+  std::string describe() const override;
+  std::string device_id() const override { return cuda::device_id(properties_); }
+  bool on_host() const override { return false; }
+  DeviceMemory allocate(Index bytes) override;
+  Index free_bytes() const override;
+  void synchronize() override;
+  void repeated(const std::string& name, const std::function<void()>& body) override;
+  Index largest_head() const override;  // attention_forward.cu
+  Index logits_at_once() const override { return Index{256} << 20; }
+
+ protected:
+  // cuda_backend.cpp
+  void do_to_device(const void* host, View x) override;
+  void do_to_host(ConstView x, void* host) override;
+  void do_begin_read(ConstView x) override;
+  void do_end_read(void* host, Index bytes) override;
+
+  // elementwise.cu
+  void do_fill(View x, float value) override;
+  void do_copy(ConstView x, View y) override;
+  void do_convert(ConstView x, View y) override;
+  void do_add(ConstView x, View y) override;
+  void do_sum_squares(ConstView x, View out) override;
+
+  // gemm.cu
+  void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override;
+  void do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) override;
+  void do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) override;
+  void do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) override;
+
+  // norms.cu
+  void do_bias_forward(ConstView bias, View y) override;
+  void do_bias_backward(ConstView dy, View dbias) override;
+  void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
+                       View stats) override;
+  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                        View dweight, View dbias) override;
+
+  // activations.cu
+  void do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) override;
+  void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
+                              View drow_scale) override;
+
+  // positions.cu
+  void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) override;
+  void do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table,
+                          View y, View inverse) override;
+  void do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
+                           ConstView positions, ConstView table, View dx, View dweight) override;
+
+  // attention_forward.cu, attention_backward.cu
+  void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                            View lse) override;
+  void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                             ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override;
+
+  // route.cu
+  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
+                        View counts, View probability, View z_squared) override;
+  void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
+                         ConstView dweights, ConstView dprobability, float z_factor, View dlogits) override;
+  void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
+                  ConstView kept, ConstView z_squared, View dprobability, View stats) override;
+
+  // dispatch.cu
+  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
+                   View keep) override;
+  void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
+                           View slots, View counts) override;
+  void do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) override;
+  void do_gather_rows(ConstView x, ConstView index, View y) override;
+  void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override;
+
+  // embedding.cu
+  void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) override;
+  void do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) override;
+
+  // loss.cu
+  void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats) override;
+  void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) override;
+  void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) override;
+  void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
+                                 float factor, float z_factor, View dlogits) override;
+
+  // optimizer.cu
+  void do_clip_factor(ConstView squares, float clip, View factor) override;
+  void do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+                View rounded) override;
+
+ private:
+  // Freed in the reverse order: what the stream still uses is freed before it, which waits for it.
+  Owned<cudaStream_t> stream_;
+  DeviceMemory workspace_, cublas_workspace_;
+  Owned<cublasHandle_t> cublas_;
+  Context context_;
+  Waiter waiter_;
+  Staging staging_;
+  DeviceMemory read_;  // what begin_read copies
+  Owned<cudaEvent_t> read_done_, all_done_;
+  const bool graphs_;
+  cudaDeviceProp properties_;
+};
+
+}  // namespace sy::cuda
