@@ -75,6 +75,8 @@ class Arena {
     if (fixed_) fixed_->used_[static_cast<int>(end_)] = in_use_;
   }
 
+  void clear() { rewind({0, 0, 0}); }
+
   Index in_use() const { return in_use_; }                                // bytes taken now
   Index peak() const { return peak_; }                                    // the most ever taken
   Index reserved() const { return fixed_ ? fixed_->bytes_ : reserved_; }  // bytes asked of the device

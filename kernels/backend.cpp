@@ -501,12 +501,12 @@ void Backend::loss_sums(ConstView losses, ConstView lse, ConstView targets, View
 }
 
 void Backend::cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
-                                     float factor, float z_factor, View dlogits) {
+                                     ConstView total, View dlogits) {
   const Operands check("cross_entropy_backward");
   check.dims("logits", logits, 2).real("dlogits", dlogits, 2);
   check.is("targets", targets, {logits.dim(0)}, DType::i32).is("lse", lse, {logits.dim(0)});
-  check.is("dlogits", dlogits, logits.shape(), dlogits.dtype());
-  if (logits.elements() > 0) do_cross_entropy_backward(desc, logits, targets, lse, factor, z_factor, dlogits);
+  check.is("total", total, {1}, DType::f64).is("dlogits", dlogits, logits.shape(), dlogits.dtype());
+  if (logits.elements() > 0) do_cross_entropy_backward(desc, logits, targets, lse, total, dlogits);
 }
 
 // ---- optimizer ----

@@ -70,6 +70,7 @@ struct CapacityDesc {
 struct CrossEntropyDesc {
   Index vocab_begin = 0;  // the first vocabulary row held here
   float softcap = 0.0f;   // cap * tanh(logit / cap); 0: none
+  double z_loss = 0;      // of the mean of squared logsumexps (Chowdhery et al., "PaLM", 2022)
 };
 
 // Experts as the ranks of an expert-parallel group hold them: `owners` ranks with equal runs of them, each of which is
@@ -245,10 +246,10 @@ class Backend {
   void cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss);
   // sums: [2] f64 += the sum of losses: [T], and that of lse^2: [T] over tokens with a target.
   void loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums);
-  // dlogits: [T, V] c = factor * (softmax - onehot) + z_factor * 2 * lse * softmax; 0 where the target is -1. It may be
-  // logits: [T, V] itself.
+  // dlogits: [T, V] c = (softmax - onehot + z_loss * 2 * lse * softmax) / total; 0 where the target is -1. It may be
+  // logits: [T, V] itself. total: [1] f64 the tokens with a target that the loss is the mean over, these and others.
   void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
-                              float factor, float z_factor, View dlogits);
+                              ConstView total, View dlogits);
 
   // ---- optimizer ----
   // factor: [1] = what a gradient whose squares sum to squares: [1] f64 is multiplied by: clip / norm where its norm is
@@ -312,7 +313,7 @@ class Backend {
   virtual void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) = 0;
   virtual void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) = 0;
   virtual void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                                         ConstView lse, float factor, float z_factor, View dlogits) = 0;
+                                         ConstView lse, ConstView total, View dlogits) = 0;
   virtual void do_clip_factor(ConstView squares, float clip, View factor) = 0;
   virtual void do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
                         View rounded) = 0;

@@ -112,7 +112,9 @@ void CpuBackend::do_loss_sums(ConstView losses, ConstView lse, ConstView targets
 }
 
 void CpuBackend::do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                                           ConstView lse, float factor, float z_factor, View dlogits) {
+                                           ConstView lse, ConstView total, View dlogits) {
+  const double n = *total.as<double>();
+  const float factor = static_cast<float>(1 / n), z_factor = static_cast<float>(desc.z_loss / n);
   if (desc.softcap > 0)
     backward(Capped{desc.softcap}, desc.vocab_begin, logits, targets, lse, factor, z_factor, dlogits);
   else

@@ -98,7 +98,7 @@ class CudaBackend final : public Backend {
   void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) override;
   void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) override;
   void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
-                                 float factor, float z_factor, View dlogits) override;
+                                 ConstView total, View dlogits) override;
 
   // optimizer.cu
   void do_clip_factor(ConstView squares, float clip, View factor) override;

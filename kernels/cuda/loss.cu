@@ -109,10 +109,11 @@ __global__ void sum_losses(Index tokens, In<float> losses, In<float> lse, In<std
 // A block for each row. Logits is In<float>, or Out<float> where dlogits: [T, vocab] are the logits' memory: a thread
 // has read a pack before it writes it.
 template <class Cap, class T, int N, class Logits>
-__global__ void row_gradient(Cap cap, Index vocab_begin, Index vocab, float factor, float z_factor, Logits logits,
-                             In<std::int32_t> targets, In<float> lse, Out<T> dlogits) {
+__global__ void row_gradient(Cap cap, Index vocab_begin, Index vocab, double z_loss, Logits logits,
+                             In<std::int32_t> targets, In<float> lse, In<double> total, Out<T> dlogits) {
   const Index row = blockIdx.x, start = row * vocab, target = targets[row] - vocab_begin;
   const bool counted = targets[row] >= 0;
+  const float factor = static_cast<float>(1 / total[0]), z_factor = static_cast<float>(z_loss / total[0]);
   const float z = lse[row], weight = factor + z_factor * 2 * z;
   for_row<N>(vocab, [&](Index i) {
     Pack<T, N> result;
@@ -158,7 +159,7 @@ void CudaBackend::do_loss_sums(ConstView losses, ConstView lse, ConstView target
 }
 
 void CudaBackend::do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                                            ConstView lse, float factor, float z_factor, View dlogits) {
+                                            ConstView lse, ConstView total, View dlogits) {
   const Index vocab = logits.dim(1);
   with_packs<4>(vocab, {logits, dlogits}, [&](auto packs) {
     with_cap(desc.softcap, [&](auto cap) {
@@ -168,7 +169,7 @@ void CudaBackend::do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstV
         constexpr int N = packs;
         const auto gradient = [&](auto kernel, auto x) {
           launch(context_, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), most_threads)}, kernel, cap,
-                 desc.vocab_begin, vocab, factor, z_factor, x, in<std::int32_t>(targets), in<float>(lse),
+                 desc.vocab_begin, vocab, desc.z_loss, x, in<std::int32_t>(targets), in<float>(lse), in<double>(total),
                  out<T>(dlogits));
         };
         if constexpr (std::is_same_v<T, float>)

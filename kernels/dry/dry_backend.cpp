@@ -182,9 +182,9 @@ class DryBackend final : public Backend {
   void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View) override {
     count(0, {losses, lse, targets});
   }
-  void do_cross_entropy_backward(const CrossEntropyDesc&, ConstView logits, ConstView targets, ConstView lse, float,
-                                 float, View dlogits) override {
-    count(0, {targets, lse, logits, dlogits});
+  void do_cross_entropy_backward(const CrossEntropyDesc&, ConstView logits, ConstView targets, ConstView lse,
+                                 ConstView total, View dlogits) override {
+    count(0, {targets, lse, total, logits, dlogits});
   }
   void do_clip_factor(ConstView, float, View) override {}
   void do_adamw(const AdamW&, ConstView, ConstView, ConstView g, View w, View m, View v, View rounded) override {

@@ -19,53 +19,57 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, const ParamStore&
   out_.emplace(store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
 }
 
-void Attention::forward(const Context& ctx, ConstView x, Output to, Saved& s) const {
-  const Index B = ctx.sequences, S = ctx.seq_len, T = B * S, row = (heads_ + 2 * kv_heads_) * head_dim_;
-  s.x = gather_tokens(ctx, ctx.saved, x);
-  s.qkv = ctx.keep({B, S, heads_ + 2 * kv_heads_, head_dim_});
-  s.out = ctx.keep({B, S, heads_, head_dim_});
-  s.lse = ctx.saved.f32({B, heads_, S});
+void Attention::forward(const Pass& pass, ConstView x, Output to, Saved& s) const {
+  const Device& device = pass.device;
+  const Index B = pass.batch.sequences, S = pass.batch.seq_len, T = B * S, row = (heads_ + 2 * kv_heads_) * head_dim_;
+  s.x = gather_tokens(device, pass.saved, x);
+  s.qkv = pass.keep({B, S, heads_ + 2 * kv_heads_, head_dim_});
+  s.out = pass.keep({B, S, heads_, head_dim_});
+  s.lse = pass.saved.f32({B, heads_, S});
 
   const Shape by_token = {T, heads_ + 2 * kv_heads_, head_dim_};
   if (norm_) {
-    s.raw = ctx.keep(s.qkv.shape());
-    s.inverse = ctx.saved.f32({T, heads_ + kv_heads_});
-    qkv_->forward(ctx, s.x, s.raw.reshape({T, row}));
-    ctx.backend.qk_norm_forward(qk_norm_, s.raw.reshape(by_token), norm_.weight, ctx.positions,
-                                rope_ ? ctx.rope_table : ConstView{}, s.qkv.reshape(by_token), s.inverse);
+    s.raw = pass.keep(s.qkv.shape());
+    s.inverse = pass.saved.f32({T, heads_ + kv_heads_});
+    qkv_->forward(device, s.x, s.raw.reshape({T, row}));
+    device.backend.qk_norm_forward(qk_norm_, s.raw.reshape(by_token), norm_.weight, pass.batch.positions,
+                                   rope_ ? pass.batch.rope_table : ConstView{}, s.qkv.reshape(by_token), s.inverse);
   } else {
-    qkv_->forward(ctx, s.x, s.qkv.reshape({T, row}));
-    if (rope_) ctx.backend.rope(s.qkv.reshape(by_token), heads_ + kv_heads_, ctx.positions, ctx.rope_table, false);
+    qkv_->forward(device, s.x, s.qkv.reshape({T, row}));
+    if (rope_)
+      device.backend.rope(s.qkv.reshape(by_token), heads_ + kv_heads_, pass.batch.positions, pass.batch.rope_table,
+                          false);
   }
-  ctx.backend.attention_forward(desc_, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse);
-  out_->forward_sum(ctx, s.out.reshape({T, heads_ * head_dim_}), to);
+  device.backend.attention_forward(desc_, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse);
+  out_->forward_sum(device, s.out.reshape({T, heads_ * head_dim_}), to);
 }
 
-void Attention::backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const {
-  const Arena::Scope scope(ctx.scratch);
-  const Index T = ctx.full_tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
-  out_->backward_bias(ctx, dy);
-  dy = gather_tokens(ctx, ctx.scratch, dy);
+void Attention::backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const {
+  const Device& device = pass.device;
+  const Arena::Scope scope(device.scratch);
+  const Index T = pass.batch.tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
+  out_->backward_bias(device, dy);
+  dy = gather_tokens(device, device.scratch, dy);
 
-  const View dout = ctx.temp(s.out.shape());
-  out_->backward_input(ctx, dy, dout.reshape({T, heads_ * head_dim_}));
-  out_->backward_weight(ctx, dy, s.out.reshape({T, heads_ * head_dim_}));
-  const View dqkv = ctx.temp(s.qkv.shape());
-  ctx.backend.attention_backward(desc_, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse, queries(dqkv),
-                                 keys(dqkv), values(dqkv));
+  const View dout = device.temp(s.out.shape());
+  out_->backward_input(device, dy, dout.reshape({T, heads_ * head_dim_}));
+  out_->backward_weight(device, dy, s.out.reshape({T, heads_ * head_dim_}));
+  const View dqkv = device.temp(s.qkv.shape());
+  device.backend.attention_backward(desc_, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse,
+                                    queries(dqkv), keys(dqkv), values(dqkv));
   const Shape by_token = {T, heads_ + 2 * kv_heads_, head_dim_};
   View dqkv_rows = dqkv.reshape({T, row});
   if (norm_) {
-    dqkv_rows = ctx.temp({T, row});
-    ctx.backend.qk_norm_backward(qk_norm_, dqkv.reshape(by_token), s.raw.reshape(by_token), norm_.weight, s.inverse,
-                                 ctx.positions, rope_ ? ctx.rope_table : ConstView{}, dqkv_rows.reshape(by_token),
-                                 norm_.grad);
+    dqkv_rows = device.temp({T, row});
+    device.backend.qk_norm_backward(qk_norm_, dqkv.reshape(by_token), s.raw.reshape(by_token), norm_.weight, s.inverse,
+                                    pass.batch.positions, rope_ ? pass.batch.rope_table : ConstView{},
+                                    dqkv_rows.reshape(by_token), norm_.grad);
   } else if (rope_) {
-    ctx.backend.rope(dqkv.reshape(by_token), heads_ + kv_heads_, ctx.positions, ctx.rope_table, true);
+    device.backend.rope(dqkv.reshape(by_token), heads_ + kv_heads_, pass.batch.positions, pass.batch.rope_table, true);
   }
-  qkv_->backward_weight(ctx, dqkv_rows, s.x);
-  qkv_->backward_bias(ctx, dqkv_rows);
-  qkv_->backward_input_sum(ctx, dqkv_rows, dx);
+  qkv_->backward_weight(device, dqkv_rows, s.x);
+  qkv_->backward_bias(device, dqkv_rows);
+  qkv_->backward_input_sum(device, dqkv_rows, dx);
 }
 
 }  // namespace sy

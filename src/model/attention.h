@@ -24,9 +24,9 @@ class Attention {
   Attention(const AttentionSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix);
 
   // to: [T, D] attention(x: [T, D])
-  void forward(const Context& ctx, ConstView x, Output to, Saved& s) const;
+  void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = the gradient through the attention of dy: [T, D]
-  void backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const;
+  void backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const;
 
  private:
   // The query, key and value heads of a tensor of all three: [B, S, Hl + 2 Kl, hd].

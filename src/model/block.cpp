@@ -23,44 +23,46 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, const ParamStore
     mlp_.emplace(std::get<MlpSpec>(spec.ffn), d_model, store, prefix_of(layer) + "mlp.");
 }
 
-View Block::forward(const Context& ctx, View x, Saved& s, View stats) const {
+View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) const {
   const Doing doing("forward pass", layer_);
-  Backend& b = ctx.backend;
+  const Device& device = pass.device;
+  Backend& b = device.backend;
   const Shape shape = x.shape();  // [T, D]
   s.x = x;
-  s.attention_in = ctx.keep(shape);
-  s.attention_stats = ctx.saved.f32({shape[0], 2});
-  s.middle = ctx.keep(shape);
+  s.attention_in = pass.keep(shape);
+  s.attention_stats = pass.saved.f32({shape[0], 2});
+  s.middle = pass.keep(shape);
   // middle = x + attention(norm(x))
-  attention_norm_.forward(ctx, x, s.attention_in, s.attention_stats);
+  attention_norm_.forward(device, x, s.attention_in, s.attention_stats);
   b.copy(x, s.middle);
-  attention_.forward(ctx, s.attention_in, {.y = s.middle, .add = true}, s.attention);
+  attention_.forward(pass, s.attention_in, {.y = s.middle, .add = true}, s.attention);
 
-  s.ffn_in = ctx.keep(shape);
-  s.ffn_stats = ctx.saved.f32({shape[0], 2});
-  const View y = ctx.keep(shape);
+  s.ffn_in = pass.keep(shape);
+  s.ffn_stats = pass.saved.f32({shape[0], 2});
+  const View y = pass.keep(shape);
   // y = middle + ffn(norm(middle))
-  ffn_norm_.forward(ctx, s.middle, s.ffn_in, s.ffn_stats);
+  ffn_norm_.forward(device, s.middle, s.ffn_in, s.ffn_stats);
   b.copy(s.middle, y);
   const Output sum{.y = y, .add = true};
   if (moe_)
-    moe_->forward(ctx, s.ffn_in, sum, s.moe, stats);
+    moe_->forward(pass, s.ffn_in, sum, s.moe, report);
   else
-    mlp_->forward(ctx, s.ffn_in, sum, s.mlp);
+    mlp_->forward(pass, s.ffn_in, sum, s.mlp);
   return y;
 }
 
-void Block::backward(const Context& ctx, View d, Saved& s) const {
+void Block::backward(const Pass& pass, View d, Saved& s) const {
   const Doing doing("backward pass", layer_);
-  const Arena::Scope scope(ctx.scratch);
-  const View dn = ctx.temp(d.shape());
+  const Device& device = pass.device;
+  const Arena::Scope scope(device.scratch);
+  const View dn = device.temp(d.shape());
   if (moe_)
-    moe_->backward(ctx, d, s.moe, dn);
+    moe_->backward(pass, d, s.moe, dn);
   else
-    mlp_->backward(ctx, d, s.mlp, dn);
-  ffn_norm_.backward(ctx, dn, s.middle, s.ffn_stats, d);
-  attention_.backward(ctx, d, s.attention, dn);
-  attention_norm_.backward(ctx, dn, s.x, s.attention_stats, d);
+    mlp_->backward(pass, d, s.mlp, dn);
+  ffn_norm_.backward(device, dn, s.middle, s.ffn_stats, d);
+  attention_.backward(pass, d, s.attention, dn);
+  attention_norm_.backward(device, dn, s.x, s.attention_stats, d);
 }
 
 }  // namespace sy

@@ -25,10 +25,10 @@ class Block {
   // bias: the layer's selection bias [E], or none.
   Block(const BlockSpec& spec, Index d_model, Index layer, const ParamStore& store, View bias);
 
-  // Returns the block's output [T, D], taken from ctx.saved. stats: of a MoE layer, or none (StatisticsView).
-  View forward(const Context& ctx, View x, Saved& s, View stats) const;
+  // Returns the block's output [T, D], taken from pass.saved. report: of a MoE layer.
+  View forward(const Pass& pass, View x, Saved& s, RouterReport report) const;
   // d: [T, D], the gradient by the block's output, becomes that by its input.
-  void backward(const Context& ctx, View d, Saved& s) const;
+  void backward(const Pass& pass, View d, Saved& s) const;
 
   bool is_moe() const { return moe_.has_value(); }
 

@@ -3,14 +3,14 @@
 namespace sy {
 
 Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
-               Index arena_bytes)
+               Index arena_bytes, Index slots)
     : config_(config),
       vocab_(vocab),
       backend_(std::move(backend)),
       mesh_(on_backend(std::move(mesh), *backend_)),
       store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype()),
       block_(arena_bytes > 0 ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes) : nullptr),
-      saved_(make_arena(End::low)),
+      slots_(make_slots(slots)),
       scratch_(make_arena(End::high)) {
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config);
@@ -24,7 +24,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
   if (config.moe.bias_rate > 0 && moe_layers > 0) router_bias_ = backend_->tensor({moe_layers, E});
   statistics_ = backend_->tensor({moe_layers * RouterSums{E}.size() + 2}, DType::f64);
-  model_ = std::make_unique<Transformer>(config, store_, router_bias_.view());
+  model_ = std::make_unique<Stage>(config, store_, Range{0, config.model.layers}, router_bias_.view());
 }
 
 std::vector<float> Engine::router_bias() const {
@@ -47,10 +47,18 @@ Arena Engine::make_arena(End end) {
   return block_ ? Arena(*block_, end) : Arena([this](Index bytes) { return backend_->allocate(bytes); });
 }
 
-StatisticsView Engine::statistics() const {
+std::vector<Slot> Engine::make_slots(Index slots) {
+  SY_ASSERT(slots == 1 || (slots > 1 && !block_), "{} slots in one block", slots);
+  std::vector<Slot> all;
+  for (Index i = 0; i < slots; ++i) all.emplace_back(make_arena(End::low));
+  return all;
+}
+
+Report Engine::report() const {
   const Index layers = model_->moe_layers(), width = RouterSums{config_.moe.experts}.size();
   const View all = statistics_;
-  return {layers > 0 ? all.rows(0, layers * width).reshape({layers, width}) : View{}, all.rows(layers * width, 2)};
+  return {layers > 0 ? all.rows(0, layers * width).reshape({layers, width}) : View{}, all.rows(layers * width, 2),
+          observer_ ? &observer_ : nullptr};
 }
 
 Statistics Engine::take_statistics() {
@@ -72,60 +80,73 @@ Statistics Engine::take_statistics() {
   return s;
 }
 
-template <class Run>
-auto Engine::with_context(const Batch& batch, bool dropless, Run run) {
-  const Index T = batch.sequences * batch.seq_len;
+Slot& Engine::open(Index slot, const MicroBatch& batch, bool dropless) {
+  const Index B = batch.sequences, S = batch.seq_len, T = B * S;
   SY_ASSERT(static_cast<Index>(batch.ids.size()) == T, "{} ids for {} tokens", batch.ids.size(), T);
+  Slot& s = slots_[static_cast<std::size_t>(slot)];
+  s.clear();
+  const auto on_device = [&](const void* host, Shape shape, DType dtype) {
+    const View view = s.saved.take(shape, dtype);
+    backend_->to_device(host, view);
+    return view;
+  };
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(T));
+  for (Index i = 0; i < T; ++i) positions[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i % S);
+  const double targets = static_cast<double>(batch.step_targets);
+  s.batch = {.sequences = B,
+             .seq_len = S,
+             .ids = on_device(batch.ids.data(), {T}, DType::i32),
+             .targets = T > 0 && batch.targets.empty() ? ConstView{} : on_device(batch.targets.data(), {T}, DType::i32),
+             .positions = on_device(positions.data(), {T}, DType::i32),
+             .rope_table = rope_table_,
+             .step = {on_device(&targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
+             .dropless = dropless};
+  s.report = report();
+  return s;
+}
+
+void Engine::run(const char* half, const Slot& slot, const std::function<void()>& body) {
+  // Where memory is one block, and no expert's rows decide on sizes and addresses, a pass is always the same.
+  if (!block_ || model_->moe_layers() > 0) return body();
+  backend_->repeated(fmt::format("{} of {} x {} tokens", half, slot.batch.sequences, slot.batch.seq_len), body);
+}
+
+void Engine::forward(const MicroBatch& batch, Index slot) {
+  Slot& s = open(slot, batch, false);
+  run("forward pass", s, [&] { model_->forward(device(), s, {}); });
+}
+
+void Engine::backward(Index slot, const Stage::LayerDone& layer_done) {
+  Slot& s = slots_[static_cast<std::size_t>(slot)];
   const Arena::Scope scope(scratch_);
-  std::vector<std::int32_t> host_positions(T);
-  for (Index i = 0; i < T; ++i) host_positions[i] = static_cast<std::int32_t>(i % batch.seq_len);
-  const View positions = scratch_.i32({T}), ids = scratch_.i32({T}), targets = scratch_.i32({T});
-  backend_->to_device(host_positions.data(), positions);
-  backend_->to_device(batch.ids.data(), ids);
-  if (!batch.targets.empty()) backend_->to_device(batch.targets.data(), targets);
-  const Context ctx{*backend_,
-                    saved_,
-                    scratch_,
-                    mesh_,
-                    config_.dtype(),
-                    batch.sequences,
-                    batch.seq_len,
-                    batch.global_tokens,
-                    batch.global_sequences,
-                    batch.micro_batches,
-                    dropless,
-                    positions,
-                    rope_table_,
-                    statistics(),
-                    observer_ ? &observer_ : nullptr};
-  return run(ctx, ids, targets);
+  const Device on = device();
+  const View d = on.temp(s.normed.shape());
+  run(layer_done ? "last backward pass" : "backward pass", s, [&] { model_->backward(on, s, d, layer_done); });
+  s.clear();
 }
 
-void Engine::train(const Batch& batch, const Transformer::LayerDone& layer_done) {
-  with_context(batch, false, [&](const Context& ctx, View ids, View targets) {
-    const auto pass = [&] { model_->train(ctx, ids, targets, layer_done); };
-    // Where memory is one block, and no expert's rows decide on sizes and addresses, a pass is always the same.
-    if (!block_ || model_->moe_layers() > 0) return pass();
-    backend_->repeated(fmt::format("{} of {} x {} tokens of {}", layer_done ? "last pass" : "pass", batch.sequences,
-                                   batch.seq_len, batch.global_tokens),
-                       pass);
-  });
+void Engine::train(const MicroBatch& batch, const Stage::LayerDone& layer_done) {
+  forward(batch);
+  backward(0, layer_done);
 }
 
-void Engine::evaluate(const Batch& batch, bool dropless) {
-  with_context(batch, dropless,
-               [&](const Context& ctx, View ids, View targets) { model_->evaluate(ctx, ids, targets); });
+void Engine::evaluate(const MicroBatch& batch, bool dropless) {
+  Slot& s = open(0, batch, dropless);
+  model_->forward(device(), s, {});
+  model_->loss(device(), s);
+  s.clear();
 }
 
 std::vector<float> Engine::next_logits(std::span<const std::int32_t> ids) {
-  const Batch batch{1, static_cast<Index>(ids.size()), ids, {}};
-  return with_context(batch, true, [&](const Context& ctx, View device_ids, View) {
-    const View logits = ctx.scratch.f32({vocab_});
-    model_->next_logits(ctx, device_ids, logits);
-    std::vector<float> host(vocab_);
-    backend_->to_host(logits, host.data());
-    return host;
-  });
+  Slot& s = open(0, {1, static_cast<Index>(ids.size()), ids, {}}, true);
+  model_->forward(device(), s, {});
+  const Arena::Scope scope(scratch_);
+  const View logits = scratch_.f32({vocab_});
+  model_->next_logits(device(), s, logits);
+  std::vector<float> host(static_cast<std::size_t>(vocab_));
+  backend_->to_host(logits, host.data());
+  s.clear();
+  return host;
 }
 
 }  // namespace sy

@@ -5,24 +5,26 @@
 #include <memory>
 #include <span>
 
-#include "src/model/transformer.h"
+#include "src/model/stage.h"
 
 namespace sy {
 
 class Engine {
  public:
   // `backend` may be the dry one; the mesh is one for host buffers. training: gradients and optimizer state are allocated
-  // too. arena_bytes: what activations may take, as one block; 0: as much as turns out to be needed.
+  // too. arena_bytes: what activations may take, as one block, which one slot uses; 0: as much as turns out to be needed.
+  // slots: micro-batches that can be in flight.
   Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
-         Index arena_bytes = 0);
+         Index arena_bytes = 0, Index slots = 1);
   Engine(const Engine&) = delete;
 
   const Config& config() const { return config_; }
   Backend& backend() { return *backend_; }
   const Mesh& mesh() const { return mesh_; }
   ParamStore& store() { return store_; }
-  const Transformer& model() const { return *model_; }
-  Arena& saved() { return saved_; }
+  const Stage& model() const { return *model_; }
+  const Arena& saved(Index slot = 0) const { return slots_[static_cast<std::size_t>(slot)].saved; }
+  Index slots() const { return std::ssize(slots_); }
   Arena& scratch() { return scratch_; }
   Index vocab() const { return vocab_; }
 
@@ -30,17 +32,20 @@ class Engine {
   std::vector<float> router_bias() const;
   void set_router_bias(const std::vector<float>& bias);
 
-  // One micro-batch of B sequences of S tokens. ids, targets: [B * S]. global_*: what the step averages over (Context).
-  struct Batch {
+  // One micro-batch of B sequences of S tokens, on the host.
+  struct MicroBatch {
     Index sequences, seq_len;
-    std::span<const std::int32_t> ids, targets;
-    Index global_tokens = 1, global_sequences = 1, micro_batches = 1;
+    std::span<const std::int32_t> ids, targets;                          // [B * S]; a target of -1 carries no loss
+    Index step_targets = 1, step_sequences = 1, step_micro_batches = 1;  // what the step averages over (StepSize)
   };
-  // Forward and backward; what it found is added to the statistics. The host does not wait for it. layer_done: for the last
-  // micro-batch of a step.
-  void train(const Batch& batch, const Transformer::LayerDone& layer_done = {});
-  // Forward alone.
-  void evaluate(const Batch& batch, bool dropless);
+  // The two halves of a training pass; what they find is added to the statistics, and the host does not wait for it. Each
+  // forward is followed by a backward in its slot. layer_done: for the last backward of a step.
+  void forward(const MicroBatch& batch, Index slot = 0);
+  void backward(Index slot = 0, const Stage::LayerDone& layer_done = {});
+  // Both, one after the other.
+  void train(const MicroBatch& batch, const Stage::LayerDone& layer_done = {});
+  // Forward alone, and the loss.
+  void evaluate(const MicroBatch& batch, bool dropless);
   // What all passes found since the last call. Waits for them.
   Statistics take_statistics();
   // The logits [V] that follow ids: [S].
@@ -51,21 +56,26 @@ class Engine {
 
  private:
   Arena make_arena(End end);
-  StatisticsView statistics() const;
-  template <class Run>
-  auto with_context(const Batch& batch, bool dropless, Run run);
+  std::vector<Slot> make_slots(Index slots);
+  Device device() { return {*backend_, mesh_, scratch_, config_.dtype()}; }
+  Report report() const;
+  // The slot, holding nothing but the batch.
+  Slot& open(Index slot, const MicroBatch& batch, bool dropless);
+  // Runs a half of a training pass.
+  void run(const char* half, const Slot& slot, const std::function<void()>& body);
 
   Config config_;
   Index vocab_;
   std::unique_ptr<Backend> backend_;
   Mesh mesh_;
   ParamStore store_;
-  std::unique_ptr<FixedBlock> block_;  // of both arenas, where their size is fixed
-  Arena saved_, scratch_;
+  std::unique_ptr<FixedBlock> block_;  // of the arenas, where their size is fixed
+  std::vector<Slot> slots_;
+  Arena scratch_;
   Tensor rope_table_;   // [seq_len, rot / 2, 2]
   Tensor router_bias_;  // [MoE layers, E]
   Tensor statistics_;   // [MoE layers * RouterSums + 2] f64
-  std::unique_ptr<Transformer> model_;
+  std::unique_ptr<Stage> model_;
   RoutingObserver observer_;
 };
 

@@ -12,18 +12,17 @@ class Head {
   // weight: [V, D]; first_row: the vocabulary id of its first local row.
   Head(const Config& config, Param weight, Index first_row);
 
-  // losses: [B * S] = the cross-entropy of each token in nats, 0 where the target is -1. x: [T, D], targets: [B * S].
-  // Adds up the own tokens' in ctx.statistics. Where dx: [T, D] is given, it becomes the gradient by x of (sum of losses +
-  // z-losses) / global tokens, and that by W is added to its gradient.
-  void loss(const Context& ctx, ConstView x, ConstView targets, View losses, View dx) const;
+  // The cross-entropy of the batch's targets. x: [T, D]. Adds the own tokens' to sums: [2] f64 of Backend::loss_sums, where
+  // given. Where dx: [T, D] is given, it becomes the gradient by x of (sum of losses + z-losses) / the step's targets, and
+  // that by W is added to its gradient.
+  void loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const;
 
   // logits: [n, V] of n tokens, the whole vocabulary held here. x: [n, D]
-  void logits(const Context& ctx, ConstView x, View logits) const;
+  void logits(const Device& device, ConstView x, View logits) const;
 
  private:
   Param weight_;
   CrossEntropyDesc desc_;
-  double z_loss_;
   Linear linear_;
 };
 

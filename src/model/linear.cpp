@@ -11,41 +11,41 @@ Linear::Linear(Param weight, Index in, Param bias) : bias_(bias) {
   if (bias_.grad) bias_.grad = bias_.grad.reshape({shape[0]});
 }
 
-void Linear::forward(const Context& ctx, ConstView x, View y) const {
-  ctx.backend.gemm({.transpose_b = true}, x, weight_.weight, y);
-  if (bias_) ctx.backend.bias_forward(bias_.weight, y);
+void Linear::forward(const Device& device, ConstView x, View y) const {
+  device.backend.gemm({.transpose_b = true}, x, weight_.weight, y);
+  if (bias_) device.backend.bias_forward(bias_.weight, y);
 }
 
-void Linear::forward_sum(const Context& ctx, ConstView x, Output to) const {
-  if (ctx.mesh.tp->size() == 1) {
-    ctx.backend.gemm({.transpose_b = true, .accumulate = to.add}, x, weight_.weight, to.y);
+void Linear::forward_sum(const Device& device, ConstView x, Output to) const {
+  if (device.mesh.tp->size() == 1) {
+    device.backend.gemm({.transpose_b = true, .accumulate = to.add}, x, weight_.weight, to.y);
   } else {
-    const Arena::Scope scope(ctx.scratch);
-    const View partial = ctx.temp({x.dim(0), to.y.dim(1)});
-    ctx.backend.gemm({.transpose_b = true}, x, weight_.weight, partial);
-    scatter_tokens(ctx, partial, to);
+    const Arena::Scope scope(device.scratch);
+    const View partial = device.temp({x.dim(0), to.y.dim(1)});
+    device.backend.gemm({.transpose_b = true}, x, weight_.weight, partial);
+    scatter_tokens(device, partial, to);
   }
-  if (bias_) ctx.backend.bias_forward(bias_.weight, to.y);
+  if (bias_) device.backend.bias_forward(bias_.weight, to.y);
 }
 
-void Linear::backward_input(const Context& ctx, ConstView dy, View dx, bool accumulate) const {
-  ctx.backend.gemm({.accumulate = accumulate}, dy, weight_.weight, dx);
+void Linear::backward_input(const Device& device, ConstView dy, View dx, bool accumulate) const {
+  device.backend.gemm({.accumulate = accumulate}, dy, weight_.weight, dx);
 }
 
-void Linear::backward_input_sum(const Context& ctx, ConstView dy, View dx) const {
-  if (ctx.mesh.tp->size() == 1) return backward_input(ctx, dy, dx);
-  const Arena::Scope scope(ctx.scratch);
-  const View partial = ctx.temp({dy.dim(0), dx.dim(1)});
-  backward_input(ctx, dy, partial);
-  ctx.mesh.tp->reduce_scatter(partial, dx);
+void Linear::backward_input_sum(const Device& device, ConstView dy, View dx) const {
+  if (device.mesh.tp->size() == 1) return backward_input(device, dy, dx);
+  const Arena::Scope scope(device.scratch);
+  const View partial = device.temp({dy.dim(0), dx.dim(1)});
+  backward_input(device, dy, partial);
+  device.mesh.tp->reduce_scatter(partial, dx);
 }
 
-void Linear::backward_weight(const Context& ctx, ConstView dy, ConstView x) const {
-  ctx.backend.gemm({.transpose_a = true, .accumulate = true}, dy, x, weight_.grad);
+void Linear::backward_weight(const Device& device, ConstView dy, ConstView x) const {
+  device.backend.gemm({.transpose_a = true, .accumulate = true}, dy, x, weight_.grad);
 }
 
-void Linear::backward_bias(const Context& ctx, ConstView dy) const {
-  if (bias_) ctx.backend.bias_backward(dy, bias_.grad);
+void Linear::backward_bias(const Device& device, ConstView dy) const {
+  if (bias_) device.backend.bias_backward(dy, bias_.grad);
 }
 
 }  // namespace sy

@@ -4,7 +4,7 @@
 // one holds columns of W, and its outputs are partial sums that forward_sum adds up over the ranks.
 #pragma once
 
-#include "src/model/context.h"
+#include "src/model/pass.h"
 #include "src/params/store.h"
 
 namespace sy {
@@ -15,17 +15,17 @@ class Linear {
   Linear(Param weight, Index in, Param bias = {});
 
   // y: [T, out] = x: [T, in] W^T + b
-  void forward(const Context& ctx, ConstView x, View y) const;
+  void forward(const Device& device, ConstView x, View y) const;
   // Row-parallel. to: [T, out] sum over tp of (x W^T), + b. x: [B * S, in]
-  void forward_sum(const Context& ctx, ConstView x, Output to) const;
+  void forward_sum(const Device& device, ConstView x, Output to) const;
   // dx: [T, in] = dy: [T, out] W; accumulate: dx +=
-  void backward_input(const Context& ctx, ConstView dy, View dx, bool accumulate = false) const;
+  void backward_input(const Device& device, ConstView dy, View dx, bool accumulate = false) const;
   // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]
-  void backward_input_sum(const Context& ctx, ConstView dy, View dx) const;
+  void backward_input_sum(const Device& device, ConstView dy, View dx) const;
   // dW += dy^T x
-  void backward_weight(const Context& ctx, ConstView dy, ConstView x) const;
+  void backward_weight(const Device& device, ConstView dy, ConstView x) const;
   // db += column sums of dy; of a row-parallel Linear dy is that of the own tokens. dy: [T, out]
-  void backward_bias(const Context& ctx, ConstView dy) const;
+  void backward_bias(const Device& device, ConstView dy) const;
 
  private:
   Param weight_, bias_;  // [out, in], [out]

@@ -18,9 +18,9 @@ class Mlp {
   Mlp(const MlpSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix);
 
   // to: [T, D] mlp(x: [T, D])
-  void forward(const Context& ctx, ConstView x, Output to, Saved& s) const;
+  void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = the gradient through the network of dy: [T, D]
-  void backward(const Context& ctx, ConstView dy, const Saved& s, View dx) const;
+  void backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const;
 
  private:
   FfnActivation activation_;

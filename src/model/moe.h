@@ -25,10 +25,10 @@ class Moe {
   // bias: of Router.
   Moe(const MoeSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix, View bias);
 
-  // to: [T, D] sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x). stats: of Router::forward.
-  void forward(const Context& ctx, ConstView x, Output to, Saved& s, View stats) const;
+  // to: [T, D] sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x). report: of Router::forward.
+  void forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterReport report) const;
   // dx: [T, D] = the gradient through the layer of dy: [T, D]
-  void backward(const Context& ctx, ConstView dy, Saved& s, View dx) const;
+  void backward(const Pass& pass, ConstView dy, Saved& s, View dx) const;
 
  private:
   FfnActivation activation_;

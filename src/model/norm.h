@@ -1,6 +1,6 @@
 #pragma once
 
-#include "src/model/context.h"
+#include "src/model/pass.h"
 #include "src/params/store.h"
 
 namespace sy {
@@ -12,14 +12,14 @@ class Norm {
       : desc_(desc), weight_(store.find(name + ".weight")), bias_(store.find(name + ".bias")) {}
 
   // y: [T, D] = norm(x: [T, D]); stats: [T, 2]
-  void forward(const Context& ctx, ConstView x, View y, View stats) const {
-    if (desc_.kind == NormKind::none) return ctx.backend.copy(x, y);
-    ctx.backend.norm_forward(desc_, x, weight_.weight, bias_.weight, y, stats);
+  void forward(const Device& device, ConstView x, View y, View stats) const {
+    if (desc_.kind == NormKind::none) return device.backend.copy(x, y);
+    device.backend.norm_forward(desc_, x, weight_.weight, bias_.weight, y, stats);
   }
   // dx: [T, D] += the gradient through the norm of dy: [T, D]
-  void backward(const Context& ctx, ConstView dy, ConstView x, ConstView stats, View dx) const {
-    if (desc_.kind == NormKind::none) return ctx.backend.add(dy, dx);
-    ctx.backend.norm_backward(desc_, dy, x, weight_.weight, stats, dx, weight_.grad, bias_.grad);
+  void backward(const Device& device, ConstView dy, ConstView x, ConstView stats, View dx) const {
+    if (desc_.kind == NormKind::none) return device.backend.add(dy, dx);
+    device.backend.norm_backward(desc_, dy, x, weight_.weight, stats, dx, weight_.grad, bias_.grad);
   }
 
  private:

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "src/model/linear.h"
+#include "src/model/statistics.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
@@ -34,20 +35,20 @@ class Router {
   // bias: [E], added to the scores for the selection alone, or none.
   Router(const MoeSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix, View bias);
 
-  // x: [T, D]. Adds to stats: [RouterSums of E] f64 (StatisticsView), where given.
-  void forward(const Context& ctx, ConstView x, Saved& s, View stats) const;
+  // x: [T, D]. What it decided is told to `report`.
+  void forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const;
   // dx: [T, D] += the gradient through the logits of dweights: [T, k], the load-balance loss and the z-loss.
-  void backward(const Context& ctx, ConstView dweights, ConstView x, const Saved& s, View dx) const;
+  void backward(const Pass& pass, ConstView dweights, ConstView x, const Saved& s, View dx) const;
 
   Index experts() const { return experts_; }
   Index top_k() const { return spec_.route.top_k; }
 
  private:
   // keep: [T, k] i32 for the own tokens.
-  void drop(const Context& ctx, ConstView experts, ConstView weights, View keep) const;
+  void drop(const Pass& pass, ConstView experts, ConstView weights, View keep) const;
   // What is balanced over which segments, and their counts [N, E], which may be other ranks' too and are taken from
-  // ctx.scratch. counts: [G, E] i32 of this rank's segments.
-  BalanceDesc balance_scope(const Context& ctx, View counts, View& scope_counts) const;
+  // scratch. counts: [G, E] i32 of this rank's segments.
+  BalanceDesc balance_scope(const Pass& pass, View counts, View& scope_counts) const;
 
   RouterSpec spec_;
   Index experts_;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "dist/runtime.h"
+#include "src/train/passes.h"
 #include "src/train/schedule.h"
 
 namespace sy {
@@ -29,14 +30,18 @@ StepResult Trainer::step() {
       std::copy_n(window.begin() + 1, S, targets.begin() + i * S);
     }
   });
-  for (Index micro = 0; micro < micro_batches; ++micro) {
-    const auto of_micro = [&](const std::vector<std::int32_t>& all) {
-      return std::span(all).subspan(micro * B * S, B * S);
-    };
-    // The last micro-batch completes the gradients.
-    const auto layer_done = [&](Index layer) { grad_sync_.layer_done(layer); };
-    engine_.train({B, S, of_micro(ids), of_micro(targets), t.global_batch * S, t.global_batch, micro_batches},
-                  micro + 1 == micro_batches ? Transformer::LayerDone(layer_done) : nullptr);
+  const auto of_micro = [&](const std::vector<std::int32_t>& all, Index micro) {
+    return std::span(all).subspan(micro * B * S, B * S);
+  };
+  const auto layer_done = [&](Index layer) { grad_sync_.layer_done(layer); };
+  for (const auto& [half, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
+    const Index slot = micro % engine_.slots();
+    if (half == PassCall::Half::forward)
+      engine_.forward(
+          {B, S, of_micro(ids, micro), of_micro(targets, micro), t.global_batch * S, t.global_batch, micro_batches},
+          slot);
+    else  // the last micro-batch completes the gradients
+      engine_.backward(slot, micro + 1 == micro_batches ? Stage::LayerDone(layer_done) : nullptr);
   }
   const double lr = learning_rate(t, step_ + 1), tokens = static_cast<double>(t.global_batch * S);
   grad_sync_.step(t, lr, step_ + 1);

@@ -53,7 +53,7 @@ struct Trained {
   }
   void step() {
     const Index tokens = sequences * length * micro_batches * layout.dp();
-    const Transformer::LayerDone layer_done = [&](Index layer) { sync.layer_done(layer); };
+    const Stage::LayerDone layer_done = [&](Index layer) { sync.layer_done(layer); };
     for (Index micro = 0; micro < micro_batches; ++micro)
       engine.train({sequences, length, ids, ids, tokens, 1, micro_batches},
                    micro + 1 == micro_batches ? layer_done : nullptr);

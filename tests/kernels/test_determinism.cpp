@@ -122,7 +122,8 @@ void run_all(Backend& b, Recorder& r) {
   const Tensor stats = zeros({1, t, 3}), token_lse = zeros({t}), loss = zeros({t});
   b.cross_entropy_forward({}, product, id, stats.view().reshape({t, 3}));
   b.cross_entropy_loss(stats, id, token_lse, loss);
-  b.cross_entropy_backward({}, product, id, token_lse, 1.0f, 0.1f, product);
+  const Tensor total = r.put<double>({1}, {1.0});
+  b.cross_entropy_backward({.z_loss = 0.1}, product, id, token_lse, total, product);
   r.keep("cross_entropy", loss);
   r.keep("cross_entropy_backward", product);
 }

@@ -346,9 +346,11 @@ struct CrossEntropyLoss : OpCase {
 };
 
 struct CrossEntropyBackward : CrossEntropyCase {
-  static constexpr float factor = 0.7f, z_factor = 0.02f;
+  static constexpr double total = 1.4, z_loss = 0.03;
   bool replaces;
   CrossEntropyBackward(CrossEntropyDesc d, Rows s, bool in_its_place) : CrossEntropyCase(d, s), replaces(in_its_place) {
+    desc.z_loss = z_loss;
+    in("total", {1}, {total}, DType::f64);
     in_its_place ? in_place("logits", {t, v_all}, DType::f32) : in("logits", {t, v_all}, DType::f32);
     in("lse", {t}, v_all ? ref::cross_entropy_loss(1, stats(values()), values()["targets"]).lse : Numbers(t),
        DType::f32);
@@ -356,7 +358,7 @@ struct CrossEntropyBackward : CrossEntropyCase {
     gradients = {{in_its_place ? "logits" : "dlogits", "logits"}};
   }
   void run(Backend& b) override {
-    b.cross_entropy_backward(desc, at("logits"), at("targets"), at("lse"), factor, z_factor,
+    b.cross_entropy_backward(desc, at("logits"), at("targets"), at("lse"), at("total"),
                              at(replaces ? "logits" : "dlogits"));
   }
   double loss(Values& v) override {
@@ -364,7 +366,7 @@ struct CrossEntropyBackward : CrossEntropyCase {
     double sum = 0;
     for (Index i = 0; i < t; ++i)
       if (v["targets"][i] >= 0)
-        sum += static_cast<double>(factor) * l.loss[i] + static_cast<double>(z_factor) * l.lse[i] * l.lse[i];
+        sum += (l.loss[i] + z_loss * l.lse[i] * l.lse[i]) / total;
     return sum;
   }
 };

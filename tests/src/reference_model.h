@@ -48,7 +48,7 @@ class Model {
       const Numbers h = normed(p, prefix + "ffn_norm", x);
       if (c_.is_moe(layer)) {
         if (!frozen) decisions_.resize(moe + 1);
-        x = plus(x, experts(p, prefix + "moe.", h, decisions_[moe++], frozen, tokens, out));
+        x = plus(x, experts(p, prefix + "moe.", h, decisions_[moe++], frozen, out));
       } else {
         x = plus(x, ffn(p, prefix + "mlp.", h, m.d_ff));
       }
@@ -137,7 +137,7 @@ class Model {
   }
 
   Numbers experts(const Parameters& p, const std::string& prefix, const Numbers& x, Decision& decision, bool frozen,
-                  double tokens, ModelLoss& out) const {
+                  ModelLoss& out) const {
     const auto& e = c_.moe;
     const Index T = B_ * S_, D = c_.model.d_model, E = e.experts, k = e.top_k, F = e.d_ff;
     const RouteDesc route{e.score,
@@ -163,7 +163,7 @@ class Model {
     const RouteSums sums = route_sums(scopes, T, E, logits, decision.experts);
     for (Index i = 0; i < scopes * E; ++i)
       out.aux += e.aux_loss * static_cast<double>(E) / k * (sums.counts[i] / n) * (sums.probability[i] / n) / scopes;
-    out.router_z += e.z_loss * sums.z_squared / tokens;
+    out.router_z += e.z_loss * sums.z_squared / static_cast<double>(T);
 
     Numbers y(T * D, 0.0);
     const FfnActivation activation = c_.ffn_activation();

@@ -19,19 +19,9 @@ class Layer {
       : self_(make_comm_self()),
         engine_(config_of(shape, dtype), shape.vocab, std::move(backend), make_mesh(*self_, {}), true),
         moe_(*block_specs(engine_.config()).front().moe(), shape.d_model, engine_.store(), "layers.0.moe.", {}),
-        context_{.backend = this->backend(),
-                 .saved = engine_.saved(),
-                 .scratch = engine_.scratch(),
-                 .mesh = engine_.mesh(),
-                 .dtype = dtype,
-                 .sequences = shape.sequences,
-                 .seq_len = shape.seq_len,
-                 .global_tokens = shape.sequences * shape.seq_len,
-                 .global_sequences = shape.sequences,
-                 .micro_batches = 1,
-                 .positions = {},
-                 .rope_table = {},
-                 .statistics = {}},
+        saved_([this](Index bytes) { return this->backend().allocate(bytes); }),
+        device_{this->backend(), engine_.mesh(), engine_.scratch(), dtype},
+        batch_{.sequences = shape.sequences, .seq_len = shape.seq_len, .step = {{}, shape.sequences, 1}},
         x_(activations(shape, "x")),
         dy_(activations(shape, "dy")),
         y_(this->backend().tensor(x_.shape(), dtype)),
@@ -41,15 +31,15 @@ class Layer {
 
   Backend& backend() { return engine_.backend(); }
   void forward() {
-    const Arena::Scope scope(engine_.saved());
+    const Arena::Scope scope(saved_);
     Moe::Saved saved;
-    moe_.forward(context_, x_, {.y = y_, .add = true}, saved, {});
+    moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .add = true}, saved, {});
   }
   void forward_backward() {
-    const Arena::Scope scope(engine_.saved());
+    const Arena::Scope scope(saved_);
     Moe::Saved saved;
-    moe_.forward(context_, x_, {.y = y_, .add = true}, saved, {});
-    moe_.backward(context_, dy_, saved, dx_);
+    moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .add = true}, saved, {});
+    moe_.backward({device_, batch_, saved_}, dy_, saved, dx_);
   }
   void check() {
     for (ConstView v : {y_.view(), dx_.view()}) checked_norm(backend(), v);
@@ -59,7 +49,7 @@ class Layer {
 
  private:
   Tensor activations(const ModelShape& shape, const char* name) {
-    Tensor x = backend().tensor({shape.sequences * shape.seq_len, shape.d_model}, context_.dtype);
+    Tensor x = backend().tensor({shape.sequences * shape.seq_len, shape.d_model}, device_.dtype);
     fill_normal(backend(), x, 1, name);
     return x;
   }
@@ -67,7 +57,9 @@ class Layer {
   std::unique_ptr<Comm> self_;
   Engine engine_;
   Moe moe_;
-  Context context_;
+  Arena saved_;
+  Device device_;
+  Batch batch_;
   Tensor x_, dy_, y_, dx_;
 };
 

@@ -80,7 +80,7 @@ class Training {
   }
 
  private:
-  Engine::Batch batch(Index micro_batches) const {
+  Engine::MicroBatch batch(Index micro_batches) const {
     return {shape_.sequences, shape_.seq_len,           ids_,
             targets_,         tokens() * micro_batches, shape_.sequences * micro_batches,
             micro_batches};

@@ -1,0 +1,23 @@
+#include "src/model/pass.h"
+
+namespace sy {
+
+ConstView gather_tokens(const Device& device, Arena& arena, ConstView x) {
+  Comm& tp = *device.mesh.tp;
+  if (tp.size() == 1) return x;
+  Shape shape = x.shape();
+  shape[0] *= tp.size();
+  const View full = arena.take(shape, x.dtype());
+  tp.all_gather(x, full);
+  return full;
+}
+
+void scatter_tokens(const Device& device, ConstView partial, Output to) {
+  if (!to.add) return device.mesh.tp->reduce_scatter(partial, to.y);
+  const Arena::Scope scope(device.scratch);
+  const View sum = device.temp(to.y.shape());
+  device.mesh.tp->reduce_scatter(partial, sum);
+  device.backend.add(sum, to.y);
+}
+
+}  // namespace sy

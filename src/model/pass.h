@@ -1,0 +1,74 @@
+// A pass over the decoder in its parts: the device that computes it, the batch that it is of, and the memory that its
+// forward leaves to its backward. A part of the model is given those that it needs.
+//
+// Tokens. The ranks of one tensor-parallel group work on the same B sequences of S positions. Outside attention and dense
+// FFNs each of them holds its own run of T = B * S / tp consecutive tokens (sequence parallelism), so that a token is
+// routed once. Inside, all hold the full B * S tokens and a part of the heads or of the FFN's width. gather_tokens and
+// scatter_tokens lead from one to the other; with tp = 1 there is nothing to gather or scatter.
+#pragma once
+
+#include "dist/mesh.h"
+#include "kernels/arena.h"
+#include "kernels/backend.h"
+
+namespace sy {
+
+// What computes: the same for every pass.
+struct Device {
+  Backend& backend;
+  const Mesh& mesh;
+  Arena& scratch;  // memory within one function
+  DType dtype;     // of weights and activations: f32 or bf16
+
+  // An activation that lives within one function.
+  View temp(Shape shape) const { return scratch.take(shape, dtype); }
+  // This rank's run of a tensor of all B * S tokens.
+  template <class V>
+  V own_tokens(V full) const {
+    const Index tokens = full.dim(0) / mesh.layout.tp;
+    return full.rows(mesh.coord.tp * tokens, tokens);
+  }
+};
+
+// What one optimizer step averages over: the global batch.
+struct StepSize {
+  ConstView targets;    // [1] f64 tokens with a target
+  Index sequences;      // all of S tokens
+  Index micro_batches;  // that one rank computes
+};
+
+// One micro-batch.
+struct Batch {
+  Index sequences, seq_len;  // B, S
+  ConstView ids, targets;    // [B * S] i32; a target of -1 carries no loss
+  ConstView positions;       // [B * S] i32
+  ConstView rope_table;      // [S, rot / 2, 2]
+  StepSize step;
+  bool dropless = false;  // ignore the capacity factor: evaluation and generation
+
+  Index tokens() const { return sequences * seq_len; }
+  Index step_tokens() const { return step.sequences * seq_len; }
+};
+
+struct Pass {
+  const Device& device;
+  const Batch& batch;
+  Arena& saved;  // memory from a layer's forward to its backward
+
+  // An activation that lives from forward to backward.
+  View keep(Shape shape) const { return saved.take(shape, device.dtype); }
+  Index own_tokens() const { return batch.tokens() / device.mesh.layout.tp; }  // T
+};
+
+// Where a sublayer's result goes: added to the residual stream, or alone, for a norm behind the sublayer.
+struct Output {
+  View y;    // [T, D]
+  bool add;  // y += the result; otherwise y = the result
+};
+
+// x: [T, ...] -> [B * S, ...]: x itself when tp = 1, otherwise taken from `arena`.
+ConstView gather_tokens(const Device& device, Arena& arena, ConstView x);
+// to: the sum over tensor-parallel ranks (more than one) of partial: [B * S, D], own tokens.
+void scatter_tokens(const Device& device, ConstView partial, Output to);
+
+}  // namespace sy

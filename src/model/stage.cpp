@@ -1,0 +1,112 @@
+#include "src/model/stage.h"
+
+#include <cmath>
+
+namespace sy {
+namespace {
+
+Param output_weight(const ParamStore& store) {
+  const Param own = store.find("output.weight");
+  return own ? own : store.get("embedding.weight");  // tied
+}
+
+}  // namespace
+
+void Slot::clear() {
+  saved.clear();
+  batch = {};
+  report = {};
+  blocks.clear();
+  inputs.clear();
+  last = normed = stats = {};
+}
+
+Stage::Stage(const Config& config, const ParamStore& store, Range layers, View router_bias)
+    : d_model_(config.model.d_model), first_layer_(layers.begin), recompute_(config.train.recompute) {
+  const std::vector<BlockSpec> specs = block_specs(config);
+  SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= std::ssize(specs), "layers {} to {} of {}",
+            layers.begin, layers.end, specs.size());
+  if (layers.begin == 0) embedding_.emplace(store);
+  for (Index layer = layers.begin; layer < layers.end; ++layer) {
+    const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
+    View bias;
+    if (const MoeSpec* moe = spec.moe()) {
+      if (router_bias) bias = router_bias.rows(moe_layers(), 1).reshape({moe->experts});
+      moe_layer_ids_.push_back(layer);
+    }
+    blocks_.emplace_back(spec, d_model_, layer, store, bias);
+  }
+  if (layers.end == std::ssize(specs)) {
+    final_norm_.emplace(final_norm_spec(config).desc(), store, "final_norm");
+    head_.emplace(config, output_weight(store), store.box("embedding.weight").begin[0]);
+  }
+}
+
+View Stage::forward(const Device& device, Slot& slot, View x) const {
+  const Pass pass{device, slot.batch, slot.saved};
+  if (embedding_) {
+    x = pass.keep({pass.own_tokens(), d_model_});
+    embedding_->forward(device, slot.batch.ids, x);
+  }
+  slot.blocks.resize(blocks_.size());
+  Index moe = 0;
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const RouterReport report = blocks_[i].is_moe() ? slot.report.layer(moe++) : RouterReport{};
+    slot.inputs.push_back(x);
+    if (!recompute_) {
+      x = blocks_[i].forward(pass, x, slot.blocks[i], report);
+      continue;
+    }
+    const View y = pass.keep(x.shape());  // all that outlives the block
+    const Arena::Scope scope(slot.saved);
+    device.backend.copy(blocks_[i].forward(pass, x, slot.blocks[i], report), y);
+    x = y;
+  }
+  if (!final_norm_) return x;
+  slot.last = x;
+  slot.normed = pass.keep(x.shape());
+  slot.stats = slot.saved.f32({x.dim(0), 2});
+  final_norm_->forward(device, x, slot.normed, slot.stats);
+  return slot.normed;
+}
+
+void Stage::backward(const Device& device, Slot& slot, View d, const LayerDone& layer_done) const {
+  const Pass pass{device, slot.batch, slot.saved};
+  if (head_) {
+    const Arena::Scope scope(device.scratch);
+    const View dnormed = device.temp(d.shape());
+    head_->loss(device, slot.batch, slot.normed, dnormed, slot.report.loss);
+    device.backend.fill(d, 0);
+    final_norm_->backward(device, dnormed, slot.last, slot.stats, d);
+  }
+  for (std::size_t i = blocks_.size(); i-- > 0;) {
+    const Arena::Scope scope(slot.saved);
+    if (recompute_) blocks_[i].forward(pass, slot.inputs[i], slot.blocks[i], {});  // told to nobody: it was told once
+    blocks_[i].backward(pass, d, slot.blocks[i]);
+    if (layer_done) layer_done(first_layer_ + static_cast<Index>(i));
+  }
+  if (embedding_) embedding_->backward(device, slot.batch.ids, d);
+}
+
+void Stage::loss(const Device& device, const Slot& slot) const {
+  head_->loss(device, slot.batch, slot.normed, {}, slot.report.loss);
+}
+
+void Stage::next_logits(const Device& device, const Slot& slot, View logits) const {
+  const View x = slot.normed;
+  head_->logits(device, x.rows(x.dim(0) - 1, 1), logits.reshape({1, logits.elements()}));
+}
+
+std::vector<float> rope_table(const RopeSpec& rope, Index positions) {
+  std::vector<float> table;
+  table.reserve(positions * rope.rotated);
+  for (Index p = 0; p < positions; ++p)
+    for (Index i = 0; i < rope.rotated / 2; ++i) {
+      const double angle = static_cast<double>(p) * std::pow(rope.theta, -2.0 * i / rope.rotated);
+      table.push_back(static_cast<float>(std::cos(angle)));
+      table.push_back(static_cast<float>(std::sin(angle)));
+    }
+  return table;
+}
+
+}  // namespace sy

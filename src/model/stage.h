@@ -1,0 +1,71 @@
+// A run of the decoder's layers, with what stands before the first of all (the embedding) and behind the last (the norm and
+// the output). One stage of all layers is the whole decoder.
+//
+// A training pass is forward, then backward, of one micro-batch in a slot of its own. Several may be in flight: their slots
+// share nothing, and the gradients that they add up depend on the order of the backward passes alone.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "src/model/block.h"
+#include "src/model/embedding.h"
+#include "src/model/head.h"
+#include "src/model/statistics.h"
+
+namespace sy {
+
+// The memory of one micro-batch in flight: what forward leaves to backward.
+struct Slot {
+  explicit Slot(Arena arena) : saved(std::move(arena)) {}
+  // Forgets the micro-batch and gives its memory back.
+  void clear();
+
+  Arena saved;
+  Batch batch;
+  Report report;
+  std::vector<Block::Saved> blocks;
+  std::vector<View> inputs;  // [T, D] of each block
+  View last, normed, stats;  // [T, D] the last block's output, [T, D] and [T, 2] of the final norm
+};
+
+class Stage {
+ public:
+  // layers: those of the decoder that this stage has, not empty. router_bias: [MoE layers, E] of these, or none.
+  Stage(const Config& config, const ParamStore& store, Range layers, View router_bias);
+
+  // Called with a layer when the gradients of its parameters are complete: the last to the first.
+  using LayerDone = std::function<void(Index layer)>;
+
+  // Runs slot.batch through the layers, and keeps in the slot what backward needs. x: [T, D] what the stage before returned;
+  // none in the first stage, which starts from the batch's ids. Returns [T, D]: of the last stage, the normalised output.
+  View forward(const Device& device, Slot& slot, View x) const;
+  // Adds to the parameters' gradients those of the slot's part of the step's loss. d: [T, D] the gradient by what forward
+  // returned becomes that by its x. In the last stage, what d is before does not matter: the gradient comes of the loss,
+  // which is computed here, so that logits need not be kept.
+  void backward(const Device& device, Slot& slot, View d, const LayerDone& layer_done) const;
+
+  // Of the last stage, after forward. The loss alone, told to slot.report.
+  void loss(const Device& device, const Slot& slot) const;
+  // The same. logits: [V] behind the last of S tokens; B = 1, tp = 1.
+  void next_logits(const Device& device, const Slot& slot, View logits) const;
+
+  // The numbers of the layers that are MoE layers.
+  const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }
+  Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
+
+ private:
+  Index d_model_, first_layer_;
+  bool recompute_;
+  std::optional<Embedding> embedding_;  // of the first stage
+  std::vector<Block> blocks_;
+  std::vector<std::int64_t> moe_layer_ids_;
+  std::optional<Norm> final_norm_;  // of the last stage
+  std::optional<Head> head_;
+};
+
+// [positions, rotated / 2, 2] cos and sin of position * theta^(-2i / rotated), in double precision.
+std::vector<float> rope_table(const RopeSpec& rope, Index positions);
+
+}  // namespace sy

@@ -1,0 +1,47 @@
+// What passes find besides gradients, and who is told.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "kernels/tensor.h"
+
+namespace sy {
+
+// What the routers of one MoE layer did, summed over this rank's tokens.
+struct RouterStats {
+  std::vector<Index> routed, dropped;  // [E] assignments before dropping; those dropped
+  std::vector<double> probability;     // [E] sum over tokens of the softmax score
+  double aux_loss = 0, z_loss = 0;     // this rank's part of the sums that the layer adds to the training loss
+};
+
+// What passes over the model found since it was last read, on this rank.
+struct Statistics {
+  std::vector<RouterStats> layers;          // of each MoE layer
+  double loss_sum = 0, lse_square_sum = 0;  // over this rank's tokens with a target: cross-entropy in nats, logsumexp^2
+};
+
+// What a router decided for this rank's tokens, shown to an observer: analyses and tests that look at single tokens.
+struct RoutingView {
+  ConstView logits, experts, weights, keep;  // [T, E], [T, k] i32, [T, k], [T, k] i32 (1 kept, 0 dropped)
+};
+using RoutingObserver = std::function<void(const RoutingView&)>;
+
+// Whom one MoE layer tells what its router did: nobody, where the layer is computed again for its backward pass.
+struct RouterReport {
+  View sums;                                  // [RouterSums of E] f64, which Backend::balance adds to, or none
+  const RoutingObserver* observer = nullptr;  // called once a pass
+};
+
+// Whom a pass tells what it found. The sums lie on the backend, so that the host need not wait for any.
+struct Report {
+  View layers;                                // [MoE layers, RouterSums of E] f64, or none
+  View loss;                                  // [2] f64, which Backend::loss_sums adds to, or none
+  const RoutingObserver* observer = nullptr;  // called by each MoE layer in order
+
+  RouterReport layer(Index moe_layer) const {
+    return {layers ? layers.rows(moe_layer, 1).reshape({layers.dim(1)}) : View{}, observer};
+  }
+};
+
+}  // namespace sy
