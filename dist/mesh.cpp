@@ -3,6 +3,47 @@
 #include "dist/comm_nccl.h"
 
 namespace sy {
+namespace {
+
+// From the outermost in.
+struct AxisFacts {
+  Axis axis;
+  const char* name;
+  int (*size)(const Layout&);
+  int Coord::*index;
+};
+constexpr AxisFacts all_axes[] = {{Axis::dp, "dp", [](const Layout& l) { return l.dp(); }, &Coord::dp},
+                                  {Axis::tp, "tp", [](const Layout& l) { return l.tp; }, &Coord::tp},
+                                  {Axis::edp, "edp", [](const Layout& l) { return l.edp(); }, &Coord::edp},
+                                  {Axis::ep, "ep", [](const Layout& l) { return l.ep; }, &Coord::ep},
+                                  {Axis::etp, "etp", [](const Layout& l) { return l.etp; }, &Coord::etp}};
+
+// The communicators of a mesh, each over a set of axes.
+struct Member {
+  Axes axes;
+  std::unique_ptr<Comm> Mesh::*comm;
+  CommStream stream;
+};
+constexpr Member members[] = {{dense_grid, &Mesh::stage, CommStream::gradients},
+                              {Axis::dp, &Mesh::dp, CommStream::gradients},
+                              {Axis::tp, &Mesh::tp, CommStream::tokens},
+                              {Axis::edp, &Mesh::edp, CommStream::gradients},
+                              {Axis::ep | Axis::etp, &Mesh::experts, CommStream::tokens}};
+
+}  // namespace
+
+std::string Axes::str() const {
+  std::string text;
+  for (const AxisFacts& a : all_axes)
+    if (has(a.axis)) text += (text.empty() ? "" : " x ") + std::string(a.name);
+  return text;
+}
+
+Axes grid_of(Axes axes) {
+  const Axes grid = (axes & expert_grid).empty() ? dense_grid : expert_grid;
+  SY_ASSERT(grid.has(axes), "{} are axes of two grids", axes.str());
+  return grid;
+}
 
 std::string Layout::str() const {
   return fmt::format("dp {} tp {} ep {} etp {} edp {}", dp(), tp, ep, etp, edp());
@@ -12,6 +53,16 @@ Coord coord_of(const Layout& l, int rank) {
   return {rank / l.tp, rank % l.tp, rank / (l.ep * l.etp), rank / l.etp % l.ep, rank % l.etp};
 }
 
+Place place_of(const Layout& layout, const Coord& coord, Axes axes) {
+  Place place;
+  for (const AxisFacts& a : all_axes) {
+    if (!axes.has(a.axis)) continue;
+    const int size = a.size(layout);
+    place = {place.size * size, place.index * size + coord.*a.index};
+  }
+  return place;
+}
+
 std::string layout_problem(const Layout& l) {
   if (l.ranks % l.tp != 0) return fmt::format("{} ranks are not divisible by parallel.tp = {}", l.ranks, l.tp);
   if (l.ranks % (l.ep * l.etp) != 0)
@@ -19,27 +70,30 @@ std::string layout_problem(const Layout& l) {
   return {};
 }
 
+Comm& Mesh::over(Axes axes) const {
+  for (const Member& member : members)
+    if (member.axes == axes) return *(this->*member.comm);
+  SY_ASSERT(false, "no communicator over {}", axes.str());
+}
+
 Mesh make_mesh(Comm& world, const Layout& layout) {
   SY_ASSERT(layout_problem(layout).empty(), "{}", layout_problem(layout));
-  // The ranks of one axis share the other coordinates; the colour names those. Their order is that of the axis.
-  const auto along = [&](auto others) { return world.split([&](int rank) { return others(coord_of(layout, rank)); }); };
-  return {layout,
-          coord_of(layout, world.rank()),
-          world.rank(),
-          &world,
-          along([](const Coord&) { return 0; }),
-          along([](const Coord& c) { return c.tp; }),
-          along([](const Coord& c) { return c.dp; }),
-          along([&](const Coord& c) { return c.ep * layout.etp + c.etp; }),
-          along([](const Coord& c) { return c.edp; })};
+  Mesh mesh{};
+  mesh.layout = layout;
+  mesh.rank = world.rank();
+  mesh.coord = coord_of(layout, mesh.rank);
+  mesh.host = &world;
+  // Ranks that stand at the same place along the other axes of the grid belong together.
+  for (const Member& member : members)
+    mesh.*member.comm = world.split(
+        [&](int rank) { return place_of(layout, coord_of(layout, rank), grid_of(member.axes) - member.axes).index; });
+  return mesh;
 }
 
 Mesh on_backend(Mesh mesh, Backend& backend) {
   if (backend.on_host()) return mesh;
   const MakeComm nccl = nccl_on(backend, mesh.rank);
-  for (std::unique_ptr<Comm>* axis : {&mesh.all, &mesh.dp, &mesh.edp})
-    *axis = nccl(std::move(*axis), CommStream::gradients);
-  for (std::unique_ptr<Comm>* axis : {&mesh.tp, &mesh.experts}) *axis = nccl(std::move(*axis), CommStream::tokens);
+  for (const Member& member : members) mesh.*member.comm = nccl(std::move(mesh.*member.comm), member.stream);
   return mesh;
 }
 

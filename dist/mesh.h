@@ -1,13 +1,14 @@
-// The mesh of ranks. Pure geometry first (Layout, Coord: no MPI), then the communicators that it implies.
+// The mesh of ranks. Pure geometry first (Layout, Coord, Place: no MPI), then the communicators that it implies.
 //
 // World = dp x tp, tp fastest. The MoE layers see the same ranks as edp x ep x etp, etp fastest ("folding"), with
-// edp * ep * etp = dp * tp.
+// edp * ep * etp = dp * tp. A pipeline would put stages of such ranks one after the other; there is one.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "dist/axes.h"
 #include "dist/comm.h"
 #include "kernels/backend.h"
 
@@ -26,6 +27,12 @@ struct Coord {
 
 Coord coord_of(const Layout& layout, int rank);
 
+// Where a rank stands among those from which it differs in these axes alone, which are in the order of their ranks.
+struct Place {
+  int size = 1, index = 0;
+};
+Place place_of(const Layout& layout, const Coord& coord, Axes axes);
+
 // What is wrong with a layout, naming the key, or "": tp and ep * etp must divide the ranks.
 std::string layout_problem(const Layout& layout);
 
@@ -33,11 +40,16 @@ struct Mesh {
   Layout layout;
   Coord coord;
   int rank;
-  Comm* world;  // on host buffers; not owned
+  Comm* host;  // every rank of the world, on host buffers; not owned
   // These are on buffers of the backend that the mesh was made for.
-  std::unique_ptr<Comm> all;  // every rank
+  std::unique_ptr<Comm> stage;  // dp x tp: the ranks that compute the same layers
   std::unique_ptr<Comm> dp, tp, edp;
   std::unique_ptr<Comm> experts;  // the ep * etp ranks that hold all experts between them, etp fastest
+
+  // Every rank of the world: with one stage, the ranks of that.
+  Comm& world() const { return *stage; }
+  // The ranks that differ from this one in these axes alone; one of the communicators above.
+  Comm& over(Axes axes) const;
 };
 
 // For buffers on the host. Collective.

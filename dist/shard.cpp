@@ -4,18 +4,15 @@
 
 namespace sy {
 
-std::string_view name_of(GradGroup group) {
-  constexpr std::string_view names[] = {"replicated", "tensor", "expert"};
-  return names[static_cast<int>(group)];
+Axes axes_of(const Split& split) {
+  Axes axes;
+  for (const Axis axis : split) axes = axes | axis;
+  return axes;
 }
 
-GradGroup group_of(const Split& split) {
-  GradGroup group = GradGroup::replicated;
-  for (Axis axis : split) {
-    if (axis == Axis::ep || axis == Axis::etp) return GradGroup::expert;
-    if (axis == Axis::tp) group = GradGroup::tensor;
-  }
-  return group;
+Axes summed_axes(const Split& split) {
+  const Axes axes = axes_of(split);
+  return grid_of(axes) - axes;
 }
 
 Range piece(Index n, int parts, int index) {
@@ -24,13 +21,9 @@ Range piece(Index n, int parts, int index) {
 }
 
 Box owned_box(const Shape& shape, const Split& split, const Layout& layout, const Coord& coord) {
-  struct Along {
-    int parts, index;
-  };
-  const Along along[] = {{1, 0}, {layout.tp, coord.tp}, {layout.ep, coord.ep}, {layout.etp, coord.etp}};
   Box box;
   for (int d = 0; d < shape.size(); ++d) {
-    const auto [parts, index] = along[static_cast<int>(split[d])];
+    const auto [parts, index] = place_of(layout, coord, split[d]);
     Range r = piece(shape[d], parts, index);
     if (shape[d] > 0 && shape[d] < parts) {  // replicated: several coordinates hold the same one
       const Index i = index * shape[d] / parts;

@@ -9,18 +9,17 @@
 
 namespace sy {
 
-// A mesh axis that splits a dimension of a parameter.
-enum class Axis : std::uint8_t { none, tp, ep, etp };
+// Which mesh axis splits each dimension of a parameter; those of one grid.
 using Split = std::array<Axis, max_dims>;
 
-// Over which ranks a parameter's gradient is summed. It follows from the split:
-//   replicated  no axis splits it: the same on all ranks; every rank sees other tokens      -> the world
-//   tensor      split over tp: the ranks of one tp coordinate hold the same part           -> dp
-//   expert      split over ep (and etp): the ranks of one (ep, etp) coordinate hold it     -> edp
-enum class GradGroup : std::uint8_t { replicated, tensor, expert };
-constexpr int num_grad_groups = 3;
-std::string_view name_of(GradGroup group);
-GradGroup group_of(const Split& split);
+// The axes that split a parameter.
+Axes axes_of(const Split& split);
+// The axes over which its gradient is summed: the ranks along them hold the same part of it, and each sees what its own tokens
+// and parts of other parameters add. It follows from the split:
+//   not split              dp x tp, the stage
+//   over tp                dp
+//   over ep and etp        edp
+Axes summed_axes(const Split& split);
 
 struct Range {
   Index begin = 0, end = 0;

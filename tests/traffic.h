@@ -13,7 +13,7 @@ namespace sy::test {
 
 // The communicators of a mesh, and that of the ranks which hold the same kv heads.
 inline std::vector<std::pair<std::string, const Comm*>> groups_of(const Mesh& mesh, const GradSync& sync) {
-  return {{"world", mesh.all.get()},       {"dp", mesh.dp.get()}, {"edp", mesh.edp.get()},
+  return {{"stage", mesh.stage.get()},     {"dp", mesh.dp.get()}, {"edp", mesh.edp.get()},
           {"experts", mesh.experts.get()}, {"tp", mesh.tp.get()}, {"replicas", sync.replicas()}};
 }
 
@@ -51,7 +51,7 @@ using Loads = std::map<std::pair<std::string, Collective>, Load>;
 inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int rank, Index B, Index micro_batches,
                             Index leaving, Index arriving) {
   Loads out;
-  const auto add = [&](const char* group, int size, Collective kind, Index calls, Index bytes, double needed) {
+  const auto add = [&](const std::string& group, int size, Collective kind, Index calls, Index bytes, double needed) {
     if (size == 1 || calls == 0) return;
     Load& load = out[{group, kind}];
     load.calls += calls;
@@ -62,11 +62,11 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
   // Gradients summed and weights spread, once a step, over the ranks that share them.
   const std::vector<ParamSpec> specs = param_specs(c, vocab);
   const FlatLayout flat = flat_layout(specs, l, coord_of(l, rank));
-  const char* names[num_grad_groups] = {"world", "dp", "edp"};
-  const int sizes[num_grad_groups] = {l.ranks, l.dp(), l.edp()};
-  for (int g = 0; g < num_grad_groups; ++g) {
+  for (const GroupLayout& group : flat.groups) {
+    const std::string name = group.axes == dense_grid ? "stage" : group.axes.str();
+    const int size = name == "stage" ? l.ranks : name == "dp" ? l.dp() : l.edp();
     Index elements = 0;
-    for (const Placement& p : flat.groups[g].placements) {
+    for (const Placement& p : group.placements) {
       elements += p.box.elements();
       int replicas = 1;  // ranks of tp with the same kv heads: their gradients are summed first
       for (int d = 0; d < p.spec->shape.size(); ++d)
@@ -74,12 +74,10 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
       add("replicas", replicas, Collective::all_reduce, 1, p.box.elements() * 4 * (replicas - 1),
           p.box.elements() * 8.0 * (replicas - 1) / replicas);
     }
-    if (elements == 0) continue;
     for (Collective kind : {Collective::reduce_scatter, Collective::all_gather})
-      add(names[g], sizes[g], kind, 1, flat.groups[g].elements / sizes[g] * 4 * (sizes[g] - 1),
-          elements * 4.0 * (sizes[g] - 1) / sizes[g]);
+      add(name, size, kind, 1, group.elements / size * 4 * (size - 1), elements * 4.0 * (size - 1) / size);
   }
-  add("world", l.ranks, Collective::all_reduce, 1, 8 * (l.ranks - 1), 0);  // the squared norm
+  add("stage", l.ranks, Collective::all_reduce, 1, 8 * (l.ranks - 1), 0);  // the squared norm
 
   // What each pass sends between the layers.
   const Index M = micro_batches, D = c.model.d_model, E = c.moe.experts, S = c.model.seq_len, k = c.moe.top_k;
@@ -104,7 +102,7 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
       add("tp", l.tp, Collective::all_gather, 2 * routings, routings * T * k * 8 * (l.tp - 1), 0);
   }
   if (c.moe.aux_scope == AuxScope::global_batch)
-    add("world", l.ranks, Collective::all_gather, routings, routings * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
+    add("stage", l.ranks, Collective::all_gather, routings, routings * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
   add("experts", P, Collective::all_gather, routings, routings * E * l.etp * 4 * (P - 1), 0);
   // Dispatch takes a row and its weight, combine brings a row; backward the weight's gradient comes along.
   add("experts", P, Collective::all_to_all, 3 * M * moe_layers * (again + 1),

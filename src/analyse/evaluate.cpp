@@ -105,7 +105,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     std::vector<double> reduced = {nats, static_cast<double>(tokens), static_cast<double>(bytes),
                                    static_cast<double>(unknown)};
     reduced.insert(reduced.end(), assignments.begin(), assignments.end());
-    mesh.world->all_reduce(view_of(reduced.data(), {static_cast<Index>(reduced.size())}));
+    mesh.host->all_reduce(view_of(reduced.data(), {static_cast<Index>(reduced.size())}));
     DomainScore score;
     score.name = dataset.domains()[d].name;
     score.nats = reduced[0];

@@ -153,9 +153,9 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
   for (const TensorKind& kind : tensor_kinds) {
     if (!kind.buffer) continue;
     CheckpointValues values(checkpoint, step_dir, kind.prefix);
-    for (int g = 0; g < num_grad_groups; ++g) {
+    for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
       const GroupLayout& group = store.layout().groups[g];
-      const View buffer = (store.buffers(static_cast<GradGroup>(g)).*kind.buffer).view();
+      const View buffer = (store.buffers(g).*kind.buffer).view();
       if (!buffer) continue;  // nothing is trained
       for (const OwnedRun& run : owned_runs(group))
         read_values(values, *run.placement, run.local, [&](Index first, std::span<const float> part) {

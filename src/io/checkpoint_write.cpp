@@ -170,8 +170,8 @@ void for_shard(const ParamStore& store, int rank, Begin begin, Piece piece) {
   std::vector<float> host;
   for (const TensorKind& kind : tensor_kinds)
     for (const OwnedRun& run : runs) {
-      const GradGroup group = run.placement->spec->group();
-      const Index first = run.flat.begin - store.layout().groups[static_cast<int>(group)].owned().begin;
+      const std::size_t group = run.placement->group;
+      const Index first = run.flat.begin - store.layout().groups[group].owned().begin;
       begin(kind.prefix + run.placement->spec->name, run.flat.size());
       for (Index done = 0; done < run.flat.size(); done += piece_elements) {
         const Index count = std::min(piece_elements, run.flat.size() - done);

@@ -99,7 +99,7 @@ BalanceDesc Router::balance_scope(const Pass& pass, View counts, View& scope_cou
       break;
     case AuxScope::global_batch:
       scope_counts = device.scratch.i32({ranks * G, E});
-      device.mesh.all->all_gather(counts, scope_counts);
+      device.mesh.stage->all_gather(counts, scope_counts);
       desc.per_scope = ranks * G;
       tokens = static_cast<double>(pass.own_tokens() * ranks);
       scopes = static_cast<double>(batch.step.micro_batches);

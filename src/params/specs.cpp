@@ -20,10 +20,10 @@ class Specs {
   }
 
   void matrix(std::string name, Shape shape, Split split, Init init, bool joined = false) {
-    list.push_back({std::move(name), shape, split, init, true, joined});
+    list.push_back({std::move(name), shape, split, init, UpdateRule::adamw, joined, layer});
   }
   void vector(std::string name, Shape shape, Split split, Init init, bool joined = false) {
-    list.push_back({std::move(name), shape, split, init, false, joined});
+    list.push_back({std::move(name), shape, split, init, UpdateRule::adamw_without_decay, joined, layer});
   }
   void norm(const std::string& name, const NormSpec& n) {
     if (n.kind == NormKind::none) return;
@@ -63,6 +63,7 @@ class Specs {
   }
 
   std::vector<ParamSpec> list;
+  std::optional<Index> layer;  // of what is described next
 
  private:
   Index D_;
@@ -78,6 +79,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   specs.matrix("embedding.weight", {vocab, D}, {tp}, normal);
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     const BlockSpec& block = blocks[layer];
+    specs.layer = static_cast<Index>(layer);
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     specs.norm(prefix + "attention_norm", block.norm);
     specs.attention(prefix + "attention", block.attention);
@@ -85,6 +87,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
     const std::string ffn = prefix + (block.moe() ? "moe" : "mlp");
     std::visit([&](const auto& spec) { specs.ffn(ffn, spec); }, block.ffn);
   }
+  specs.layer.reset();
   specs.norm("final_norm", final_norm_spec(config));
   if (!config.model.tie_embeddings) specs.matrix("output.weight", {vocab, D}, {tp}, normal);
   return std::move(specs.list);
@@ -95,7 +98,7 @@ ParamCount count_params(const Config& config, Index vocab) {
   for (const ParamSpec& s : param_specs(config, vocab)) {
     const Index n = s.shape.elements();
     count.total += n;
-    count.active += s.group() == GradGroup::expert ? n / config.moe.experts * config.moe.top_k : n;
+    count.active += axes_of(s.split).has(Axis::ep) ? n / config.moe.experts * config.moe.top_k : n;
     if (s.name == "embedding.weight") count.embedding = n;
   }
   return count;

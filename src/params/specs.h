@@ -2,6 +2,7 @@
 // import and export are all derived from this one list.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,20 @@ struct Init {
   double deviation = 0.02;
 };
 
+// How the optimizer changes a parameter. A rule of another kind (Muon, of whole matrices) is a value here and a case in
+// GradSync::update.
+enum class UpdateRule : std::uint8_t { adamw, adamw_without_decay };
+
 struct ParamSpec {
   std::string name;  // canonical: "layers.3.moe.experts.up.weight"
   Shape shape;       // global
   Split split{};     // which mesh axis splits which dimension
   Init init;
-  bool decay = false;   // weight decay: matrices only
-  bool joined = false;  // lies right after the previous one, so that both can be read as one matrix (q, k, v)
-  GradGroup group() const { return group_of(split); }
+  UpdateRule rule = UpdateRule::adamw_without_decay;  // weights decay in matrices only
+  bool joined = false;           // lies right after the previous one, so that both can be read as one matrix (q, k, v)
+  std::optional<Index> layer{};  // none: of the embedding, the final norm or the output
+  // The mesh axes over which its gradient is summed.
+  Axes summed() const { return summed_axes(split); }
 };
 
 // vocab: the number of token ids of the data set.

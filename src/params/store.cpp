@@ -17,17 +17,18 @@ Index round_up(Index n, Index to) {
 
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& c) {
   FlatLayout out;
-  const auto group = [&](GradGroup g) -> GroupLayout& { return out.groups[static_cast<int>(g)]; };
-  group(GradGroup::replicated).shards = layout.ranks;
-  group(GradGroup::replicated).shard = c.dp * layout.tp + c.tp;
-  group(GradGroup::tensor).shards = layout.dp();
-  group(GradGroup::tensor).shard = c.dp;
-  group(GradGroup::expert).shards = layout.edp();
-  group(GradGroup::expert).shard = c.edp;
+  std::map<Axes, std::size_t> group_of;
+  for (const ParamSpec& spec : specs) group_of[spec.summed()] = 0;
+  for (auto& [axes, group] : group_of) {
+    group = out.groups.size();
+    const Place place = place_of(layout, c, axes);
+    out.groups.push_back({axes, {}, 0, place.size, place.index});
+  }
   for (const ParamSpec& spec : specs) {
-    GroupLayout& g = group(spec.group());
+    const std::size_t group = group_of[spec.summed()];
+    GroupLayout& g = out.groups[group];
     if (!spec.joined) g.elements = round_up(g.elements, alignment);
-    g.placements.push_back({&spec, owned_box(spec.shape, spec.split, layout, c), g.elements});
+    g.placements.push_back({&spec, owned_box(spec.shape, spec.split, layout, c), g.elements, group});
     g.elements += g.placements.back().box.elements();
   }
   for (GroupLayout& g : out.groups) g.elements = round_up(g.elements, g.shards * alignment);
@@ -63,15 +64,15 @@ ParamStore::ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Lay
       mesh_layout_(layout),
       dtype_(dtype),
       layout_(flat_layout(specs_, layout, coord)) {
-  for (int g = 0; g < num_grad_groups; ++g) {
-    const GroupLayout& group = layout_.groups[g];
+  for (const GroupLayout& group : layout_.groups) {
     for (const Placement& p : group.placements) by_name_[p.spec->name] = &p;
-    buffers_[g].weights = backend.tensor({group.elements}, dtype);
+    Buffers& b = buffers_.emplace_back();
+    b.weights = backend.tensor({group.elements}, dtype);
     if (!training) continue;
-    buffers_[g].grads = backend.tensor({group.elements});
-    buffers_[g].m = backend.tensor({group.owned().size()});
-    buffers_[g].v = backend.tensor({group.owned().size()});
-    if (dtype != DType::f32) buffers_[g].master = backend.tensor({group.owned().size()});
+    b.grads = backend.tensor({group.elements});
+    b.m = backend.tensor({group.owned().size()});
+    b.v = backend.tensor({group.owned().size()});
+    if (dtype != DType::f32) b.master = backend.tensor({group.owned().size()});
   }
 }
 
@@ -88,8 +89,7 @@ void ParamStore::initialize(std::uint64_t seed) {
 }
 
 void ParamStore::set_values(const Placement& p, Index begin, std::span<const float> values) {
-  const GradGroup group = p.spec->group();
-  const Buffers& b = buffers(group);
+  const Buffers& b = buffers(p.group);
   const Range flat{p.offset + begin, p.offset + begin + static_cast<Index>(values.size())};
   const View weights = b.weights.view().rows(flat.begin, flat.size());
   if (dtype_ == DType::f32) return backend_.to_device(values.data(), weights);
@@ -97,7 +97,7 @@ void ParamStore::set_values(const Placement& p, Index begin, std::span<const flo
   std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
   backend_.to_device(rounded.data(), weights);
   if (!b.master.view()) return;
-  const Range owned = layout_.groups[static_cast<int>(group)].owned();
+  const Range owned = layout_.groups[p.group].owned();
   const Range mine{std::max(flat.begin, owned.begin), std::min(flat.end, owned.end)};
   if (mine.size() > 0)
     backend_.to_device(values.data() + (mine.begin - flat.begin),
@@ -105,11 +105,10 @@ void ParamStore::set_values(const Placement& p, Index begin, std::span<const flo
 }
 
 void ParamStore::get_values(const Placement& p, Index begin, std::span<float> values) const {
-  const GradGroup group = p.spec->group();
-  const Buffers& b = buffers(group);
+  const Buffers& b = buffers(p.group);
   const Index at = p.offset + begin, n = static_cast<Index>(values.size());
   if (dtype_ == DType::f32) return backend_.to_host(b.weights.view().rows(at, n), values.data());
-  const Range owned = layout_.groups[static_cast<int>(group)].owned();
+  const Range owned = layout_.groups[p.group].owned();
   SY_ASSERT(b.master.view() && at >= owned.begin && at + n <= owned.end, "{}: values that another rank owns",
             p.spec->name);
   backend_.to_host(b.master.view().rows(at - owned.begin, n), values.data());
@@ -119,7 +118,7 @@ Param ParamStore::find(const std::string& name) const {
   const auto it = by_name_.find(name);
   if (it == by_name_.end()) return {};
   const Placement& p = *it->second;
-  const Buffers& b = buffers(p.spec->group());
+  const Buffers& b = buffers(p.group);
   const auto part = [&](View flat) {
     return flat ? flat.rows(p.offset, p.box.elements()).reshape(p.box.size) : View{};
   };
@@ -148,7 +147,7 @@ Param ParamStore::get_joined(const std::string& first, int count) const {
     SY_ASSERT(i == 0 || p[i].spec->joined, "{} is not joined to {}", p[i].spec->name, first);
     elements += p[i].box.elements();
   }
-  const Buffers& b = buffers(p->spec->group());
+  const Buffers& b = buffers(p->group);
   const auto part = [&](View flat) {
     return flat ? flat.rows(p->offset, elements).reshape({elements / row, row}) : View{};
   };

@@ -1,10 +1,11 @@
-// Where the parameters lie. One flat buffer per gradient group, and within it each parameter's local box:
+// Where the parameters lie. A group is the parameters whose gradients are summed over the same mesh axes. It has one flat
+// buffer, and within it each parameter's local box:
 //
 //   weights  [n]          f32 or bf16; gradients [n] f32    n a multiple of shards * 64
 //   m, v     [n / shards] the ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards)
 //   master   [n / shards] the f32 values that bf16 weights are rounded from; none where weights are f32
 //
-// `shards` is the number of ranks that the group's gradient is summed over; each owns an equal range of the buffer.
+// `shards` is the number of ranks along those axes; each owns an equal range of the buffer.
 #pragma once
 
 #include <map>
@@ -22,10 +23,12 @@ struct Placement {
   const ParamSpec* spec;
   Box box;       // the local part of the parameter
   Index offset;  // its first element in the group's buffer
+  std::size_t group;  // of FlatLayout::groups
   Range range() const { return {offset, offset + box.elements()}; }
 };
 
 struct GroupLayout {
+  Axes axes;
   std::vector<Placement> placements;
   Index elements = 0;  // of the buffer, padding included
   int shards = 1, shard = 0;
@@ -34,9 +37,9 @@ struct GroupLayout {
 
 // Pure: what a rank at `coord` holds. `specs` must outlive it.
 struct FlatLayout {
-  std::array<GroupLayout, num_grad_groups> groups;
-  Index elements() const;        // of all weights, and of all gradients
-  Index owned_elements() const;  // of m, and of v
+  std::vector<GroupLayout> groups;  // one for each set of axes among the specs, in the order of these sets
+  Index elements() const;           // of all weights, and of all gradients
+  Index owned_elements() const;     // of m, and of v
 };
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& coord);
 
@@ -86,8 +89,8 @@ class ParamStore {
   const FlatLayout& layout() const { return layout_; }
   const Layout& mesh_layout() const { return mesh_layout_; }
   DType dtype() const { return dtype_; }
-  Buffers& buffers(GradGroup g) { return buffers_[static_cast<int>(g)]; }
-  const Buffers& buffers(GradGroup g) const { return buffers_[static_cast<int>(g)]; }
+  Buffers& buffers(std::size_t group) { return buffers_[group]; }
+  const Buffers& buffers(std::size_t group) const { return buffers_[group]; }
   Index allocated_bytes() const;
   Backend& backend() const { return backend_; }
 
@@ -97,7 +100,7 @@ class ParamStore {
   Layout mesh_layout_;
   DType dtype_;
   FlatLayout layout_;
-  std::array<Buffers, num_grad_groups> buffers_;
+  std::vector<Buffers> buffers_;  // of each group
   std::map<std::string, const Placement*> by_name_;
 };
 

@@ -1,20 +1,17 @@
 // From every rank's gradients to every rank's new weights (ZeRO-1, Rajbhandari et al., 2020):
-// reduce-scatter the gradients, clip by the global norm, AdamW on the owned range, all-gather the weights.
+// reduce-scatter the gradients, clip by the global norm, update the owned range, all-gather the weights.
 //
 // Where collectives run beside the backend, each layer's gradients are reduced to their owners as soon as they are complete,
 // while backward goes on. Elsewhere that gains nothing, and one reduce-scatter at the end is the faster way.
 #pragma once
 
-#include <array>
+#include <vector>
 
 #include "dist/mesh.h"
 #include "kernels/arena.h"
 #include "src/params/store.h"
 
 namespace sy {
-
-// The ranks that share a group's gradient.
-Comm& comm_of(const Mesh& mesh, GradGroup group);
 
 class GradSync {
  public:
@@ -32,30 +29,34 @@ class GradSync {
   const Comm* replicas() const { return replicas_.get(); }
 
  private:
-  // kv heads that are fewer than the tensor-parallel ranks: several of these hold the same one, and each sees the gradient
-  // from its own query heads alone.
-  struct Replicated {
-    const Placement* placement;
-    GradGroup group;
+  // The parameters whose gradients are summed over the same ranks.
+  struct Group {
+    const GroupLayout& layout;
+    ParamStore::Buffers& buffers;
+    Comm& comm;                   // those ranks
+    std::vector<Range> layers{};  // where the gradients of each layer's parameters lie
+    std::vector<const Placement*> replicated{};
+    std::vector<Range> reduced{};  // of this step, from the last to the first
+
+    View owned_gradients() const;  // [n / shards]
   };
   void sum_replicas();
   // Elements of a group's gradients become, each at its owner, the sum over the ranks that share it.
-  void reduce(GradGroup group, Range flat);
-  void reduce_rest(GradGroup group);
-  View owned_gradients(GradGroup group);  // [n / shards]
+  static void reduce(Group& group, Range flat);
+  static void reduce_rest(Group& group);
   // squares_ += those of the owned range.
-  void add_squares(GradGroup group);
-  // AdamW on the owned ranges, and the new weights to all who use them.
+  void add_squares(const Group& group);
+  // The rule of each parameter on the owned ranges, and the new weights to all who use them.
   void update(const Config::Train& train);
 
   const Mesh& mesh_;
-  ParamStore& store_;
-  std::vector<Replicated> replicated_;
-  std::vector<std::array<Range, num_grad_groups>> layers_;  // where the gradients of each layer's parameters lie
-  std::unique_ptr<Comm> replicas_;  // the ranks that hold the same kv heads; none where nothing is replicated
-  std::array<std::vector<Range>, num_grad_groups> reduced_;  // of this step, from the last to the first
-  Tensor squares_;                                           // [1] f64
-  Tensor factor_, rates_;                                    // [1], [3] of Backend::adamw
+  Backend& backend_;
+  std::vector<Group> groups_;
+  // The ranks that hold the same kv heads, where these are fewer than the tensor-parallel ranks: each of them sees the
+  // gradient from its own query heads alone. None where nothing is replicated.
+  std::unique_ptr<Comm> replicas_;
+  Tensor squares_;         // [1] f64
+  Tensor factor_, rates_;  // [1], [3] of Backend::adamw
 };
 
 }  // namespace sy

@@ -23,7 +23,7 @@ StepResult Trainer::step() {
   std::vector<std::int32_t> window(S + 1), ids(micro_batches * B * S), targets(micro_batches * B * S);
   // The step's samples lie side by side over (micro-batch, data-parallel rank, sequence). All are read before the ranks
   // exchange anything else, so that what is wrong with one rank's is every rank's error.
-  agree(*mesh.world, [&] {
+  agree(*mesh.host, [&] {
     for (Index i = 0; i < micro_batches * B; ++i) {
       samples_.read(samples_done_ + (i / B * dp + mesh.coord.dp) * B + i % B, window);
       std::copy_n(window.begin(), S, ids.begin() + i * S);
@@ -63,7 +63,7 @@ StepResult Trainer::step() {
     }
   }
   sums.insert(sums.end(), {found.loss_sum, aux_loss, z_loss});
-  mesh.world->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
+  mesh.host->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
 
   StepResult result;
   StepMetrics& m = result.metrics;

@@ -70,9 +70,9 @@ std::string mega(double bytes) {
 
 // What the collectives of each communicator carry.
 const std::map<std::pair<std::string, Collective>, const char*> meanings = {
-    {{"world", Collective::reduce_scatter}, "gradients of norms, routers"},
-    {{"world", Collective::all_gather}, "weights of norms, routers"},
-    {{"world", Collective::all_reduce}, "gradient norm"},
+    {{"stage", Collective::reduce_scatter}, "gradients of norms, routers"},
+    {{"stage", Collective::all_gather}, "weights of norms, routers"},
+    {{"stage", Collective::all_reduce}, "gradient norm"},
     {{"dp", Collective::reduce_scatter}, "gradients of dense matrices"},
     {{"dp", Collective::all_gather}, "weights of dense matrices"},
     {{"edp", Collective::reduce_scatter}, "gradients of experts"},

@@ -117,6 +117,34 @@ TEST(Comm, SplitKeepsOrder) {
   for (std::int64_t m : members) EXPECT_EQ(m % 2, r % 2);
 }
 
+// Of every layout, what the mesh gives for a set of axes are the ranks that geometry says, in its order.
+TEST(Comm, AMeshHasTheRanksOfASetOfAxes) {
+  const int n = world().size(), me = world().rank();
+  for (int tp = 1; tp <= n; ++tp)
+    for (int ep = 1; ep <= n; ++ep)
+      for (int etp = 1; etp <= n; ++etp) {
+        const Layout l{n, tp, ep, etp};
+        if (!layout_problem(l).empty()) continue;
+        const Mesh mesh = make_mesh(world(), l);
+        for (const Axes axes : {dense_grid, Axes(Axis::dp), Axes(Axis::tp), Axes(Axis::edp), Axis::ep | Axis::etp}) {
+          Comm& comm = mesh.over(axes);
+          const Place place = place_of(l, coord_of(l, me), axes);
+          ASSERT_EQ(comm.size(), place.size) << l.str() << " over " << axes.str();
+          ASSERT_EQ(comm.rank(), place.index) << l.str() << " over " << axes.str();
+          std::vector<Index> ranks(comm.size());
+          const Index mine = me;
+          comm.all_gather(view_of(&mine, {1}), view_of(ranks.data(), {comm.size()}));
+          const Axes others = grid_of(axes) - axes;
+          for (const Index rank : ranks)
+            ASSERT_EQ(place_of(l, coord_of(l, static_cast<int>(rank)), others).index,
+                      place_of(l, coord_of(l, me), others).index);
+        }
+        EXPECT_EQ(&mesh.over(dense_grid), mesh.stage.get());
+        EXPECT_EQ(mesh.world().size(), n);
+        EXPECT_THROW(mesh.over(Axis::ep), std::exception);
+      }
+}
+
 TEST(Runtime, AgreeTellsEveryRankTheLowestFailure) {
   EXPECT_NO_THROW(agree(world(), [] {}));
   const int n = world().size();

@@ -34,6 +34,59 @@ TEST(Mesh, LayoutsThatDoNotDivideAreRefused) {
   EXPECT_EQ(layout_problem({6, 2, 3, 2}), "");
 }
 
+TEST(Axes, AreSets) {
+  const Axes three = Axes(Axis::dp) | Axis::tp | Axis::etp;
+  EXPECT_TRUE(Axes().empty());
+  EXPECT_TRUE(Axes(Axis::none).empty());
+  EXPECT_TRUE(three.has(Axis::tp));
+  EXPECT_TRUE(three.has(Axis::none));
+  EXPECT_FALSE(three.has(Axis::tp | Axis::ep));
+  EXPECT_EQ(three - dense_grid, Axes(Axis::etp));
+  EXPECT_EQ(three & expert_grid, Axes(Axis::etp));
+  EXPECT_EQ(expert_grid.str(), "edp x ep x etp");
+  EXPECT_EQ(Axes().str(), "");
+  // The flat buffers, and with them the order in which the gradient norm is summed, follow this order.
+  EXPECT_LT(dense_grid, Axes(Axis::dp));
+  EXPECT_LT(Axes(Axis::dp), Axes(Axis::tp));
+  EXPECT_LT(Axes(Axis::tp), expert_grid);
+  EXPECT_LT(expert_grid, Axes(Axis::edp));
+  EXPECT_FALSE(Axes(Axis::dp) < Axes(Axis::dp));
+}
+
+TEST(Axes, AreOfOneGrid) {
+  EXPECT_EQ(grid_of({}), dense_grid);
+  EXPECT_EQ(grid_of(Axis::tp), dense_grid);
+  EXPECT_EQ(grid_of(Axis::etp), expert_grid);
+  EXPECT_THROW(grid_of(Axis::tp | Axis::ep), std::exception);
+}
+
+// The ranks along a set of axes are those with the same place along the grid's other axes, in the order of the ranks. As many
+// ranks in both grids: a set may have the ranks of another one, and is another set nevertheless.
+TEST(Mesh, PlacesAlongSetsOfAxes) {
+  const std::vector<Axis> axes = {Axis::dp, Axis::tp, Axis::edp, Axis::ep, Axis::etp};
+  for (const Layout l : {Layout{12, 3, 2, 2}, Layout{12, 2, 3, 2}, Layout{12, 4, 3, 1}, Layout{30, 5, 3, 2},
+                         Layout{6, 1, 6, 1}, Layout{6, 6, 1, 3}, Layout{9, 3, 3, 3}, Layout{1}})
+    for (int mask = 0; mask < 32; ++mask) {
+      Axes set;
+      for (int i = 0; i < 5; ++i)
+        if (mask & 1 << i) set = set | axes[i];
+      if (!dense_grid.has(set) && !expert_grid.has(set)) continue;
+      const Axes others = grid_of(set) - set;
+      for (int me = 0; me < l.ranks; ++me) {
+        const Place mine = place_of(l, coord_of(l, me), set), rest = place_of(l, coord_of(l, me), others);
+        EXPECT_EQ(mine.size * rest.size, l.ranks);
+        int index = 0, size = 0;
+        for (int r = 0; r < l.ranks; ++r) {
+          if (place_of(l, coord_of(l, r), others).index != rest.index) continue;
+          index += r < me;
+          ++size;
+        }
+        ASSERT_EQ(mine.size, size) << l.str() << " over " << set.str();
+        ASSERT_EQ(mine.index, index) << l.str() << " over " << set.str() << ", rank " << me;
+      }
+    }
+}
+
 TEST(Shard, PiecesCoverWithoutOverlap) {
   for (Index n : {0, 1, 5, 16, 257})
     for (int parts : {1, 2, 3, 7}) {
@@ -73,10 +126,12 @@ TEST(Shard, FewKvHeadsAreReplicated) {
   }
 }
 
-TEST(Shard, GroupsFollowFromSplits) {
-  EXPECT_EQ(group_of({}), GradGroup::replicated);
-  EXPECT_EQ(group_of({Axis::none, Axis::tp}), GradGroup::tensor);
-  EXPECT_EQ(group_of({Axis::ep, Axis::none, Axis::etp}), GradGroup::expert);
+TEST(Shard, GradientsAreSummedOverTheAxesThatDoNotSplit) {
+  EXPECT_EQ(summed_axes({}), Axis::dp | Axis::tp);
+  EXPECT_EQ(summed_axes({Axis::none, Axis::tp}), Axis::dp);
+  EXPECT_EQ(summed_axes({Axis::ep, Axis::none, Axis::etp}), Axis::edp);
+  EXPECT_EQ(summed_axes({Axis::none, Axis::ep}), Axis::edp | Axis::etp);
+  EXPECT_EQ(axes_of({Axis::ep, Axis::none, Axis::etp}), Axis::ep | Axis::etp);
 }
 
 // Every run of every small box, element by element.

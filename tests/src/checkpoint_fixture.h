@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 inline std::vector<ParamSpec> odd_specs() {
   const auto spec = [](std::string name, Shape shape, Split split, bool joined = false) {
-    return ParamSpec{std::move(name), shape, split, {}, false, joined};
+    return ParamSpec{std::move(name), shape, split, {}, {}, joined};
   };
   constexpr Axis none = Axis::none, tp = Axis::tp, ep = Axis::ep, etp = Axis::etp;
   return {spec("embedding.weight", {67, 29}, {none, none}),
@@ -56,11 +56,11 @@ inline Index global_index(const Shape& shape, const Box& box, Index local) {
 
 // Calls f(tensor name, index in the whole tensor, address) for every element that a store holds.
 inline void for_each_element(ParamStore& store, const std::function<void(const std::string&, Index, float*)>& f) {
-  for (int g = 0; g < num_grad_groups; ++g) {
-    const GroupLayout& group = store.layout().groups[static_cast<std::size_t>(g)];
+  for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
+    const GroupLayout& group = store.layout().groups[g];
     const Range owned = group.owned();
     for (const TensorKind& kind : tensor_kinds) {
-      ParamStore::Buffers& buffers = store.buffers(static_cast<GradGroup>(g));
+      ParamStore::Buffers& buffers = store.buffers(g);
       const View buffer = (kind.buffer ? buffers.*kind.buffer : buffers.weights).view();
       if (!buffer) continue;
       for (const Placement& p : group.placements)

@@ -8,8 +8,8 @@ using namespace test;
 
 // Written by two ranks and read by one and by three: the ranges of all of them begin and end within a piece.
 TEST(Checkpoint, ATensorOfManyPiecesComesBack) {
-  const std::vector<ParamSpec> specs = {{"small", {3}, {Axis::none}, {}, false, false},
-                                        {"large", {4099, 3001}, {Axis::none, Axis::none}, {}, false, false}};
+  const std::vector<ParamSpec> specs = {{"small", {3}, {Axis::none}, {}, {}, false},
+                                        {"large", {4099, 3001}, {Axis::none, Axis::none}, {}, {}, false}};
   ASSERT_GT(specs[1].shape.elements() / 2, piece_elements);
   const Folder run;
   const fs::path dir = checkpoints_of(run.path()) / step_name(1);

@@ -199,14 +199,14 @@ TEST(Memory, Zero1DividesTheOptimizerAndExpertsTheWeights) {
   Index all = 0, all_experts = 0;
   for (const ParamSpec& s : specs) {
     all += s.shape.elements();
-    if (s.group() == GradGroup::expert) all_experts += s.shape.elements();
+    if (s.summed() == Axis::edp) all_experts += s.shape.elements();
   }
   const Layout layout{4, 1, 2, 1};
   for (int r = 0; r < 4; ++r) {
     const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, r));
     for (const GroupLayout& g : flat.groups)
       for (const OwnedRun& run : owned_runs(g)) optimizer += run.local.size();
-    for (const Placement& p : flat.groups[static_cast<int>(GradGroup::expert)].placements) experts += p.box.elements();
+    for (const Placement& p : flat.groups.back().placements) experts += p.box.elements();
   }
   EXPECT_EQ(optimizer, all);            // every parameter's state is on exactly one rank
   EXPECT_EQ(experts, 2 * all_experts);  // edp = 2 copies of the experts on 4 ranks

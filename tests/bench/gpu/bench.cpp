@@ -64,8 +64,8 @@ void fill_parameters(Engine& engine) {
     b.convert(values, weight);
     b.synchronize();  // before they are freed
   }
-  for (int g = 0; g < num_grad_groups; ++g) {
-    ParamStore::Buffers& buffers = store.buffers(static_cast<GradGroup>(g));
+  for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
+    ParamStore::Buffers& buffers = store.buffers(g);
     if (buffers.master.view()) b.convert(buffers.weights, buffers.master);
   }
 }

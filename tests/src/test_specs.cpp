@@ -1,0 +1,102 @@
+#include "src/params/specs.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "src/params/store.h"
+
+namespace sy {
+namespace {
+
+// Dense and MoE layers in turn, with all that a parameter can be.
+Config model(const std::vector<std::string>& overrides = {}) {
+  return parse_config(R"(
+[model]
+layers = 12
+d_model = 24
+heads = 6
+kv_heads = 3
+d_ff = 30
+bias = true
+qk_norm = true
+norm = layernorm
+[moe]
+experts = 6
+every = 3
+d_ff = 12
+shared_experts = 1
+)",
+                      "test", overrides);
+}
+
+TEST(ParamSpecs, SayTheirAxesRuleAndLayer) {
+  std::map<std::string, const ParamSpec*> by_name;
+  const std::vector<ParamSpec> specs = param_specs(model(), 37);
+  for (const ParamSpec& s : specs) by_name[s.name] = &s;
+  struct Expected {
+    const char* name;
+    Axes summed;
+    UpdateRule rule;
+    std::optional<Index> layer;
+  };
+  const Axes all = Axis::dp | Axis::tp;
+  constexpr UpdateRule decays = UpdateRule::adamw, stays = UpdateRule::adamw_without_decay;
+  for (const Expected& e : {Expected{"embedding.weight", Axis::dp, decays, {}},
+                            {"layers.0.attention_norm.weight", all, stays, 0},
+                            {"layers.1.attention_norm.bias", all, stays, 1},
+                            {"layers.2.attention.q.weight", Axis::dp, decays, 2},
+                            {"layers.10.attention.k.bias", Axis::dp, stays, 10},
+                            {"layers.11.attention.k_norm.weight", all, stays, 11},
+                            {"layers.5.attention.out.weight", Axis::dp, decays, 5},
+                            {"layers.5.attention.out.bias", all, stays, 5},
+                            {"layers.1.mlp.up.weight", Axis::dp, decays, 1},
+                            {"layers.1.mlp.down.bias", all, stays, 1},
+                            {"layers.9.moe.router.weight", all, decays, 9},
+                            {"layers.3.moe.experts.up.weight", Axis::edp, decays, 3},
+                            {"layers.3.moe.experts.down.weight", Axis::edp, decays, 3},
+                            {"layers.6.moe.shared.down.weight", Axis::dp, decays, 6},
+                            {"final_norm.weight", all, stays, {}},
+                            {"output.weight", Axis::dp, decays, {}}}) {
+    ASSERT_TRUE(by_name.count(e.name)) << e.name;
+    const ParamSpec& s = *by_name[e.name];
+    EXPECT_EQ(s.summed(), e.summed) << e.name << ": " << s.summed().str();
+    EXPECT_EQ(s.rule, e.rule) << e.name;
+    EXPECT_EQ(s.layer, e.layer) << e.name;
+  }
+}
+
+// A name shows the layer to people; the two say the same.
+TEST(ParamSpecs, NamesShowTheLayer) {
+  for (const ParamSpec& s : param_specs(model(), 37)) {
+    const std::string prefix = s.layer ? fmt::format("layers.{}.", *s.layer) : "";
+    EXPECT_TRUE(s.name.starts_with(prefix)) << s.name << ": " << prefix;
+    EXPECT_EQ(s.name.starts_with("layers."), s.layer.has_value()) << s.name;
+  }
+}
+
+TEST(FlatLayout, HasABufferForEverySetOfAxesThatOccurs) {
+  const auto sets = [](const Config& config, const Layout& layout, int rank) {
+    std::string text;
+    const std::vector<ParamSpec> specs = param_specs(config, 37);
+    const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
+    for (std::size_t g = 0; g < flat.groups.size(); ++g) {
+      const GroupLayout& group = flat.groups[g];
+      text += fmt::format("{}: {} of {}; ", group.axes.str(), group.shard, group.shards);
+      for (const Placement& p : group.placements) {
+        EXPECT_EQ(p.group, g) << p.spec->name;
+        EXPECT_EQ(p.spec->summed(), group.axes) << p.spec->name;
+      }
+    }
+    return text;
+  };
+  // Rank 7 of 12: dp 2, tp 1; edp 1, ep 0, etp 1, and so on. Where tp is 1, two sets are the same ranks and yet two buffers.
+  EXPECT_EQ(sets(model(), {12, 3, 3, 2}, 7), "dp x tp: 7 of 12; dp: 2 of 4; edp: 1 of 2; ");
+  EXPECT_EQ(sets(model(), {12, 1, 6, 1}, 7), "dp x tp: 7 of 12; dp: 7 of 12; edp: 1 of 2; ");
+  EXPECT_EQ(sets(model(), {12, 3, 1, 1}, 7), "dp x tp: 7 of 12; dp: 2 of 4; edp: 7 of 12; ");
+  EXPECT_EQ(sets(model(), {12, 3, 3, 4}, 7), "dp x tp: 7 of 12; dp: 2 of 4; edp: 0 of 1; ");
+  EXPECT_EQ(sets(model({"--moe.experts=0"}), {12, 3, 1, 1}, 7), "dp x tp: 7 of 12; dp: 2 of 4; ");
+}
+
+}  // namespace
+}  // namespace sy
