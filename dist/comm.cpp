@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "dist/compare.h"
+
 namespace sy {
 namespace {
 
@@ -24,6 +26,10 @@ class Counted {
   Clock::time_point started_;
 };
 
+bool compared(const Comm& comm) {
+  return comparing.on && comm.size() > 1;
+}
+
 }  // namespace
 
 std::string_view name_of(Collective kind) {
@@ -32,7 +38,19 @@ std::string_view name_of(Collective kind) {
   return names[static_cast<int>(kind)];
 }
 
+std::unique_ptr<Comm> Comm::split(const std::function<int(int)>& color) const {
+  if (compared(*this)) compare(*this, "a split into groups");
+  return do_split(color);
+}
+
+void Comm::barrier() {
+  if (compared(*this)) compare(*this, "a barrier");
+  do_barrier();
+}
+
 void Comm::broadcast(View x, int root) {
+  if (compared(*this))
+    compare(*this, fmt::format("a broadcast of {} bytes from the group's rank {}", x.size_bytes(), root));
   const Counted counted(*this, traffic_[static_cast<int>(Collective::broadcast)],
                         rank() == root ? x.size_bytes() * (size() - 1) : 0);
   mark();
@@ -41,6 +59,9 @@ void Comm::broadcast(View x, int root) {
 }
 
 void Comm::all_reduce(View x, Reduce op) {
+  if (compared(*this))
+    compare(*this, fmt::format("an all-reduce of {} bytes, the {} of {}", x.size_bytes(),
+                               op == Reduce::sum ? "sum" : "maximum", info(x.dtype()).name));
   const Counted counted(*this, traffic_[static_cast<int>(Collective::all_reduce)], x.size_bytes() * (size() - 1));
   mark();
   do_all_reduce(x, op);
@@ -48,6 +69,7 @@ void Comm::all_reduce(View x, Reduce op) {
 }
 
 void Comm::start_reduce(View x, int root) {
+  if (compared(*this)) compare(*this, fmt::format("a reduce of {} bytes to the group's rank {}", x.size_bytes(), root));
   const Counted counted(*this, traffic_[static_cast<int>(Collective::reduce)], rank() == root ? 0 : x.size_bytes());
   do_reduce(x, root);
 }
@@ -55,6 +77,8 @@ void Comm::start_reduce(View x, int root) {
 void Comm::reduce_scatter(ConstView in, View out) {
   SY_ASSERT(in.elements() == out.elements() * size() && in.dtype() == out.dtype(), "reduce_scatter of {} into {}",
             in.shape().str(), out.shape().str());
+  if (compared(*this))
+    compare(*this, fmt::format("a reduce-scatter of {} bytes of {}", in.size_bytes(), info(in.dtype()).name));
   const Counted counted(*this, traffic_[static_cast<int>(Collective::reduce_scatter)], out.size_bytes() * (size() - 1));
   mark();
   do_reduce_scatter(in, out);
@@ -64,6 +88,7 @@ void Comm::reduce_scatter(ConstView in, View out) {
 void Comm::all_gather(ConstView in, View out) {
   SY_ASSERT(out.size_bytes() == in.size_bytes() * size(), "all_gather of {} into {}", in.shape().str(),
             out.shape().str());
+  if (compared(*this)) compare(*this, fmt::format("an all-gather of {} bytes from each", in.size_bytes()));
   const Counted counted(*this, traffic_[static_cast<int>(Collective::all_gather)], in.size_bytes() * (size() - 1));
   mark();
   do_all_gather(in, out);
@@ -87,6 +112,7 @@ void Comm::start_all_to_all_v(ConstView in, std::span<const Index> send, View ou
   }
   SY_ASSERT(sent == in.dim(0) && received == out.dim(0) && send[rank()] == receive[rank()],
             "{} rows to send of {}, {} to receive of {}", sent, in.dim(0), received, out.dim(0));
+  if (compared(*this)) compare(*this, fmt::format("an all-to-all of rows of {} bytes", row), send, receive);
   const Counted counted(*this, traffic_[static_cast<int>(Collective::all_to_all)], (sent - send[rank()]) * row);
   do_all_to_all_v(in, send, out, receive);
 }

@@ -31,15 +31,15 @@ struct Traffic {
   double seconds = 0;  // in the calls, waiting for the other ranks included
 };
 
-// The public functions check shapes and count; the do_* of each kind move the data.
+// The public functions check shapes, compare (dist/compare.h) and count; the do_* of each kind move the data.
 class Comm {
  public:
   virtual ~Comm() = default;
   virtual int size() const = 0;
   virtual int rank() const = 0;
   // The ranks whose colour is that of this one, in their order. color must be the same function on all ranks. Collective.
-  virtual std::unique_ptr<Comm> split(const std::function<int(int rank)>& color) const = 0;
-  virtual void barrier() = 0;
+  std::unique_ptr<Comm> split(const std::function<int(int rank)>& color) const;
+  void barrier();
 
   void broadcast(View x, int root);
   // x = the reduction of every rank's x, element by element. f32, f64, i32, i64. Every rank sends all of x to all others:
@@ -64,6 +64,11 @@ class Comm {
   // What the backend is given from now on sees the results of all that was started.
   virtual void wait() {}
 
+  // Every rank tells the others as many words, `mine`: [n]; all: [size * n]. On the host, whatever the buffers of the
+  // collectives. False where some have not told theirs within hang_timeout(). Where there is nobody to tell, `all` stays as
+  // it is.
+  virtual bool tell(std::span<const Index> /*mine*/, std::span<Index> /*all*/) const { return true; }
+
   // Of a group of one rank nothing is counted.
   const Traffic& traffic(Collective kind) const { return traffic_[static_cast<int>(kind)]; }
 
@@ -72,6 +77,8 @@ class Comm {
   Index max(Index x);
 
  protected:
+  virtual std::unique_ptr<Comm> do_split(const std::function<int(int rank)>& color) const = 0;
+  virtual void do_barrier() = 0;
   virtual void do_broadcast(View x, int root) = 0;
   virtual void do_all_reduce(View x, Reduce op) = 0;
   virtual void do_reduce(View x, int root) = 0;

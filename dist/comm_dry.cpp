@@ -12,7 +12,9 @@ class CommDry final : public Comm {
   CommDry(int size, int rank) : size_(size), rank_(rank) {}
   int size() const override { return size_; }
   int rank() const override { return rank_; }
-  std::unique_ptr<Comm> split(const std::function<int(int)>& color) const override {
+
+ private:
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
     int size = 0, rank = 0;
     for (int r = 0; r < size_; ++r) {
       if (color(r) != color(rank_)) continue;
@@ -21,9 +23,7 @@ class CommDry final : public Comm {
     }
     return make_comm_dry(size, rank);
   }
-  void barrier() override {}
-
- private:
+  void do_barrier() override {}
   void do_broadcast(View, int) override {}
   void do_all_reduce(View, Reduce) override {}
   void do_reduce(View, int) override {}

@@ -1,8 +1,12 @@
 #include "dist/comm_mpi.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
+#include <thread>
+
+#include "dist/runtime.h"
 
 namespace sy {
 namespace {
@@ -61,7 +65,22 @@ class CommMpi final : public Comm {
   int size() const override { return size_; }
   int rank() const override { return rank_; }
 
-  std::unique_ptr<Comm> split(const std::function<int(int)>& color) const override {
+  bool tell(std::span<const Index> mine, std::span<Index> all) const override {
+    const int bytes = narrow(static_cast<Index>(mine.size_bytes()));
+    const auto until = std::chrono::steady_clock::now() + hang_timeout();
+    MPI_Request request;
+    check_mpi(MPI_Iallgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_, &request),
+              "MPI_Iallgather");
+    for (;;) {
+      int done = 0;
+      check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      if (done || std::chrono::steady_clock::now() > until) return done;
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
     MPI_Comm part;
     check_mpi(MPI_Comm_split(comm_, color(rank_), rank_, &part), "MPI_Comm_split");
     int size = 0;
@@ -74,9 +93,8 @@ class CommMpi final : public Comm {
     return make_comm_mpi(part, true);
   }
 
-  void barrier() override { check_mpi(MPI_Barrier(comm_), "MPI_Barrier"); }
+  void do_barrier() override { check_mpi(MPI_Barrier(comm_), "MPI_Barrier"); }
 
- private:
   void do_broadcast(View x, int root) override {
     for (Index at = 0; at < x.size_bytes(); at += message_bytes)
       check_mpi(MPI_Bcast(x.bytes() + at, narrow(std::min(message_bytes, x.size_bytes() - at)), MPI_BYTE, root, comm_),

@@ -101,13 +101,7 @@ class CommNccl final : public Comm {
 
   int size() const override { return host_->size(); }
   int rank() const override { return host_->rank(); }
-  std::unique_ptr<Comm> split(const std::function<int(int)>& color) const override {
-    return std::make_unique<CommNccl>(shared_, host_->split(color), kind_);
-  }
-  void barrier() override {
-    shared_->backend.synchronize();
-    host_->barrier();
-  }
+  bool tell(std::span<const Index> mine, std::span<Index> all) const override { return host_->tell(mine, all); }
 
   bool asynchronous() const override { return size() > 1; }
   void mark() override {
@@ -143,6 +137,13 @@ class CommNccl final : public Comm {
   }
 
  private:
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
+    return std::make_unique<CommNccl>(shared_, host_->split(color), kind_);
+  }
+  void do_barrier() override {
+    shared_->backend.synchronize();
+    host_->barrier();
+  }
   void do_broadcast(View x, int root) override {
     run(Collective::broadcast, x.elements(), [&](cudaStream_t on) {
       return ncclBroadcast(x.bytes(), x.bytes(), count_of(x.size_bytes()), ncclUint8, root, nccl_, on);

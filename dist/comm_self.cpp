@@ -14,10 +14,10 @@ class CommSelf final : public Comm {
  public:
   int size() const override { return 1; }
   int rank() const override { return 0; }
-  std::unique_ptr<Comm> split(const std::function<int(int)>&) const override { return make_comm_self(); }
-  void barrier() override {}
 
  private:
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>&) const override { return make_comm_self(); }
+  void do_barrier() override {}
   void do_broadcast(View, int) override {}
   void do_all_reduce(View, Reduce) override {}
   void do_reduce(View, int) override {}

@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "dist/comm_mpi.h"
+#include "dist/compare.h"
 #include "kernels/philox.h"
 
 namespace sy {
@@ -118,6 +119,9 @@ Runtime::Runtime(int* argc, char*** argv) {
   owns_mpi_ = true;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   world_ = make_comm_mpi(MPI_COMM_WORLD, false);
+  // Launchers need not hand the environment to every rank.
+  const char* const compare = std::getenv("SWITCHYARD_COMPARE");
+  comparing = {world_->max(compare && std::string_view(compare) == "1") > 0, world_->rank()};
 }
 
 Runtime::~Runtime() {

@@ -27,12 +27,12 @@ class ExpertsComm final : public Comm {
   explicit ExpertsComm(std::unique_ptr<Comm> inner) : inner_(std::move(inner)) {}
   int size() const override { return inner_->size(); }
   int rank() const override { return inner_->rank(); }
-  std::unique_ptr<Comm> split(const std::function<int(int)>& color) const override { return inner_->split(color); }
-  void barrier() override { inner_->barrier(); }
 
   Traffic dispatch, combine;
 
  private:
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override { return inner_->split(color); }
+  void do_barrier() override { inner_->barrier(); }
   void do_broadcast(View x, int root) override { inner_->broadcast(x, root); }
   void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
   void do_reduce(View x, int root) override { inner_->start_reduce(x, root); }

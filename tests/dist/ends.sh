@@ -8,3 +8,27 @@ done
 # What a rank has printed is not lost when others leave with an exit code that makes mpirun end the rest.
 expect_exit 1 timeout 60 "$root/launch/mpirun.sh" 3 "$1" slow
 expect_output "all that it found"
+
+# Ranks that do not do the same end with a message that names both sides.
+export SWITCHYARD_COMPARE=1
+differ() {
+  expect_exit 1 timeout 60 "$root/launch/mpirun.sh" "$1" "$ends" differ "$2"
+  [[ $err == *"$3"* ]] || die "$2 on $1 ranks: no '$3' in: $err"
+}
+ends=$1
+layer="in the forward pass of layer 2"
+for ranks in 2 3; do
+  last=$((ranks - 1))
+  expect_exit 0 "$root/launch/mpirun.sh" $ranks "$ends" differ nothing
+  reduce="rank 0 is about to do an all-reduce of 16 bytes, the sum of f32 $layer, and rank $last"
+  differ $ranks operation "$reduce an all-gather of 16 bytes from each $layer: every rank must"
+  differ $ranks size "$reduce an all-reduce of 20 bytes, the sum of f32 $layer: every rank must"
+  differ $ranks layer "$reduce an all-reduce of 16 bytes, the sum of f32 in the backward pass of layer 2: every"
+  differ $ranks barrier "$reduce a barrier $layer: every rank must"
+  differ $ranks counts "rank 0 is about to send 1 rows to rank $last, which expects 2, in an all-to-all of rows of 8 bytes"
+done
+# In a part of the ranks, which are named as in the world.
+differ 3 group "rank 1 is about to do an all-reduce of 8 bytes, the sum of f32 $layer, and rank 2 an all-reduce of 12 bytes"
+# A rank that is in a collective of other ranks cannot be compared; it is waited for as long as for a device.
+export SWITCHYARD_TIMEOUT=2
+differ 3 elsewhere "has waited 2 s for others to do a"
