@@ -63,13 +63,6 @@ Place place_of(const Layout& layout, const Coord& coord, Axes axes) {
   return place;
 }
 
-std::string layout_problem(const Layout& l) {
-  if (l.ranks % l.tp != 0) return fmt::format("{} ranks are not divisible by parallel.tp = {}", l.ranks, l.tp);
-  if (l.ranks % (l.ep * l.etp) != 0)
-    return fmt::format("{} ranks are not divisible by parallel.ep * parallel.etp = {} * {}", l.ranks, l.ep, l.etp);
-  return {};
-}
-
 Comm& Mesh::over(Axes axes) const {
   for (const Member& member : members)
     if (member.axes == axes) return *(this->*member.comm);
@@ -77,7 +70,7 @@ Comm& Mesh::over(Axes axes) const {
 }
 
 Mesh make_mesh(Comm& world, const Layout& layout) {
-  SY_ASSERT(layout_problem(layout).empty(), "{}", layout_problem(layout));
+  SY_ASSERT(layout.divides(), "{} ranks as tp {}, ep {}, etp {}", layout.ranks, layout.tp, layout.ep, layout.etp);
   Mesh mesh{};
   mesh.layout = layout;
   mesh.rank = world.rank();

@@ -18,6 +18,10 @@ struct Layout {
   int ranks = 1, tp = 1, ep = 1, etp = 1;
   int dp() const { return ranks / tp; }
   int edp() const { return ranks / (ep * etp); }
+  // Whether the ranks can be divided so.
+  bool tp_divides() const { return ranks % tp == 0; }
+  bool experts_divide() const { return ranks % (ep * etp) == 0; }
+  bool divides() const { return tp_divides() && experts_divide(); }
   std::string str() const;  // "dp 4 tp 1 ep 2 etp 1 edp 2"
 };
 
@@ -32,9 +36,6 @@ struct Place {
   int size = 1, index = 0;
 };
 Place place_of(const Layout& layout, const Coord& coord, Axes axes);
-
-// What is wrong with a layout, naming the key, or "": tp and ep * etp must divide the ranks.
-std::string layout_problem(const Layout& layout);
 
 struct Mesh {
   Layout layout;

@@ -37,7 +37,7 @@ class Arena {
 
   // Grows by blocks of at least block_bytes.
   explicit Arena(Allocate allocate) : allocate_(std::move(allocate)) {}
-  // Takes from one end of a block, which must outlive it. Throws Failure where the ends would meet.
+  // Takes from one end of a block, which must outlive it. Throws NoMemory where the ends would meet.
   Arena(FixedBlock& block, End end) : fixed_(&block), end_(end) {}
 
   struct Mark {
@@ -107,11 +107,8 @@ class Arena {
     Index& mine = fixed_->used_[static_cast<int>(end_)];
     const Index other = fixed_->used_[1 - static_cast<int>(end_)];
     if (mine + bytes + other > fixed_->bytes_)
-      fail(
-          "a step needs more memory than the {:.1f} GB left for activations, as some experts get more tokens than "
-          "others: "
-          "lower train.micro_batch, set train.recompute = true or moe.capacity_factor, or use more ranks",
-          static_cast<double>(fixed_->bytes_) / 1e9);
+      no_memory("no memory for {} bytes more, {} of the {:.1f} GB for activations are free", bytes,
+                fixed_->bytes_ - mine - other, static_cast<double>(fixed_->bytes_) / 1e9);
     mine += bytes;
     count(bytes);
     return fixed_->memory_.get() + (end_ == End::low ? mine - bytes : fixed_->bytes_ / alignment * alignment - mine);

@@ -531,7 +531,7 @@ std::unique_ptr<Backend> make_backend(std::string_view name, int local_rank) {
   if (name == "auto") return cuda_available() ? make_cuda(local_rank) : make_cpu();
   if (name == "cpu") return make_cpu();
   if (name == "cuda") return make_cuda(local_rank);
-  bad_input("run.backend = {}: there is no such backend: use auto, cpu or cuda", name);
+  throw NoBackend(name, "there is no such backend");
 }
 
 }  // namespace sy

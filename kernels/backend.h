@@ -323,8 +323,8 @@ class Backend {
 };
 
 // local_rank: of this process among those of its machine, which take its devices in turn.
-// The backends by name: "cpu", "cuda", "dry". make_cuda throws InputError saying what is missing where there is none;
-// cuda_available says whether it would succeed.
+// The backends by name: "cpu", "cuda", "dry". make_backend and make_cuda throw NoBackend where there is none;
+// cuda_available says whether make_cuda would succeed.
 std::unique_ptr<Backend> make_cpu();
 std::unique_ptr<Backend> make_cuda(int local_rank = 0);
 // As one of a device that computes so many logits at once.

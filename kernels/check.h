@@ -8,6 +8,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace sy {
@@ -32,6 +33,23 @@ struct InputError : Error {
 struct Failure : Error {
   explicit Failure(const std::string& what) : Error(1, what) {}
 };
+
+// Memory that is not there. `what` says how much and where; who knows what it is for says what to do.
+struct NoMemory : Failure {
+  using Failure::Failure;
+};
+
+// A backend that cannot be had, and why: what is missing. Who knows where its name was given says what to do.
+struct NoBackend : InputError {
+  NoBackend(std::string_view backend, std::string_view why)
+      : InputError(fmt::format("{}: {}", backend, why)), name(backend), missing(why) {}
+  std::string name, missing;
+};
+
+template <class... Args>
+[[noreturn]] void no_memory(fmt::format_string<Args...> format, Args&&... args) {
+  throw NoMemory(fmt::format(format, std::forward<Args>(args)...));
+}
 
 template <class... Args>
 [[noreturn]] void bad_input(fmt::format_string<Args...> format, Args&&... args) {

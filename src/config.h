@@ -1,10 +1,13 @@
-// A run's configuration: INI file, overrides, defaults, checks. One table (config.cpp) names every key once; parsing,
-// `help config`, RUN/config.ini and the comparison of two runs all read it.
+// A run's configuration: INI file, overrides, defaults, checks. One table (config/keys.h) names every key once; parsing,
+// `help config`, RUN/config.ini and the comparison of two runs all read it. config/read.cpp reads, config/check.cpp checks
+// and fills in defaults, config/layout.cpp asks what layouts and backends allow.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dist/mesh.h"
@@ -18,13 +21,22 @@ enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class Schedule { constant, cosine, linear, wsd };
 
-struct FfnKind {
-  FfnActivation activation;
+// How kinds of layer follow one another, as in "local*5, global". The list is repeated over the layers and cut where they
+// end. An empty one: all layers are of one kind, which has no name.
+struct Pattern {
+  struct Run {
+    std::string kind;
+    Index layers = 1;
+  };
+  std::vector<Run> runs;
+  const std::string& kind_of(Index layer) const;  // "": it has no name
 };
 
 struct Config {
   struct Model {
-    Index layers = 4, d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
+    Index layers = 4;
+    Pattern pattern;
+    Index d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
     Index d_ff = 0 /* gated: 8/3 d_model rounded up to 64; otherwise 4 d_model */, seq_len = 256;
     NormKind norm = NormKind::rmsnorm;
     double norm_eps = 1e-5;
@@ -81,12 +93,23 @@ struct Config {
     std::string init_from;
   } run;
 
+  // The layers that model.pattern gives one name. `model` is [model] as they read it: with the values that the sections of
+  // this kind, as [attention.local], have in place of its own. `own`: the keys of those sections that were given.
+  struct Kind {
+    std::string name;
+    Model model;
+    std::vector<std::string> own;
+  };
+  std::vector<Kind> kinds;  // of the pattern, each once
+
+  // [model] as this layer reads it.
+  const Model& model_of(Index layer) const;
   bool is_moe(Index layer) const;
   FfnActivation ffn_activation() const;
   DType dtype() const;  // of weights and activations
 };
 
-// A key of the table, for people.
+// A key of the table, for people. Those of a kind of layer stand for all kinds, under the name NAME.
 struct ConfigKey {
   std::string name, type, default_value, help;
 };
@@ -112,7 +135,8 @@ enum class Effect {
 struct KeyDifference {
   std::string key, here, there;
 };
-// The keys of this effect in which two configurations differ.
+// The keys of this effect in which two configurations differ. What kinds of layer may have of their own is compared layer by
+// layer, so that the names of the kinds do not matter.
 std::vector<KeyDifference> differences(const Config& here, const Config& there, Effect effect);
 
 // What can be computed but is hardly meant, each with the key to set. The layout is one that the configuration fits.
@@ -120,6 +144,8 @@ std::vector<std::string> doubts(const Config& config, const Layout& layout);
 
 // What the layout demands of the model: heads, experts, batch. Throws InputError with what would work.
 void check_config_for_layout(const Config& config, const Layout& layout);
+// The backend of this name; setting: where the name was given, which an InputError says. Where there is none, one is thrown.
+std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, int local_rank = 0);
 // What the backend cannot compute. Throws InputError.
 void check_config_for_backend(const Config& config, const Backend& backend);
 

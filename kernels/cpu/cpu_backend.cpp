@@ -23,7 +23,7 @@ DeviceMemory CpuBackend::allocate(Index bytes) {
   const Index pieces = std::max<Index>(1, (bytes + alignment - 1) / alignment);
   const auto size = static_cast<std::size_t>(pieces * alignment);
   void* const memory = std::aligned_alloc(static_cast<std::size_t>(alignment), size);
-  if (!memory) fail("no memory for {} bytes: lower train.micro_batch or use more ranks", bytes);
+  if (!memory) no_memory("no memory for {} bytes", bytes);
   if (alignment == huge) madvise(memory, size, MADV_HUGEPAGE);  // a wish: nothing depends on it
   return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
 }

@@ -25,7 +25,7 @@ bool cuda_available() {
 }
 
 std::unique_ptr<Backend> make_cuda(int local_rank) {
-  bad_input("run.backend = cuda, but {}: set run.backend to cpu or auto", cuda::choose_device(local_rank).missing);
+  throw NoBackend("cuda", cuda::choose_device(local_rank).missing);
 }
 
 }  // namespace sy

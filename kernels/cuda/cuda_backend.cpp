@@ -116,7 +116,7 @@ bool cuda_available() {
 
 std::unique_ptr<Backend> make_cuda(int local_rank) {
   const cuda::Choice choice = cuda::choose_device(local_rank);
-  if (!choice.missing.empty()) bad_input("run.backend = cuda, but {}. run.backend = cpu needs no GPU", choice.missing);
+  if (!choice.missing.empty()) throw NoBackend("cuda", choice.missing);
   cuda::check(cudaSetDevice(choice.device), "cudaSetDevice");
   return std::make_unique<cuda::CudaBackend>(choice.device);
 }

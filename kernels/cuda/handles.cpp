@@ -33,8 +33,7 @@ DeviceMemory device_memory(Index bytes) {
     cudaGetLastError();  // told here
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    fail("no memory on the GPU for {} bytes, {} of {} are free: compute fewer tokens at a time or use more ranks",
-         bytes, free, total);
+    no_memory("no memory on the GPU for {} bytes, {} of {} are free", bytes, free, total);
   }
   return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFree(p); }};
 }

@@ -53,7 +53,7 @@ class DryBackend final : public Backend {
     const Index size = bytes + page;
     void* const memory = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) fail("no address space for {} bytes: plan a smaller model or more ranks", bytes);
+    if (memory == MAP_FAILED) no_memory("no address space for {} bytes", bytes);
     std::memcpy(memory, &size, sizeof size);
     return {static_cast<std::byte*>(memory) + page, release};
   }

@@ -47,7 +47,7 @@ int help_command(CommandLine& line) {
   if (topic == "config") {
     std::string section;
     for (const ConfigKey& k : config_keys()) {
-      const auto dot = k.name.find('.');
+      const auto dot = k.name.rfind('.');
       if (k.name.substr(0, dot) != section) {
         section = k.name.substr(0, dot);
         fmt::print("\n[{}]\n", section);

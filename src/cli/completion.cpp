@@ -43,6 +43,8 @@ _switchyard() {{
     2,help) words='config {}' ;;
     2,completion) words='bash' ;;
   esac
+  # A kind of layer has any name.
+  [[ $word =~ ^--([a-z]+)\.([^.=]+)\. ]] && options=${{options//.NAME./.${{BASH_REMATCH[2]}}.}}
   [[ $word == -* ]] && words+=" $options"
   COMPREPLY=($(compgen -W "$words" -- "$word" || :))
   # The value of a setting follows at once.

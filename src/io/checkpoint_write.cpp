@@ -98,9 +98,8 @@ struct TensorFacts {
   const char *dimensions, *meaning;
 };
 constexpr const char* rotation =
-    "where positions are rotated (model.position = rope), the first model.rope_fraction of each head is, by halves: "
-    "row i of "
-    "the rotated ones with row i + half of them";
+    "in layers whose position is rope, the first rope_fraction of each head is rotated, by halves: row i of the rotated "
+    "ones with row i + half of them";
 constexpr const char* gating = "where there are two halves, the FFN is gated: [gate, linear], act(gate x) * (linear x)";
 constexpr TensorFacts tensor_facts[] = {
     {".q.weight", "head, out, in", rotation},

@@ -4,9 +4,11 @@
 
 namespace sy {
 
-Attention::Attention(const AttentionSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix)
-    : rope_(spec.rope.has_value()), head_dim_(spec.key_width) {
+Attention::Attention(const AttentionSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix,
+                     ConstView rope_table)
+    : rope_table_(rope_table), head_dim_(spec.key_width) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
+  SY_ASSERT(rope_table ? spec.rope && rope_table.dim(1) * 2 == spec.rope->rotated : !spec.rope, "another table");
   desc_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.key_width)));
   desc_.visible.window = spec.window;
   desc_.softcap = spec.softcap;
@@ -32,13 +34,12 @@ void Attention::forward(const Pass& pass, ConstView x, Output to, Saved& s) cons
     s.raw = pass.keep(s.qkv.shape());
     s.inverse = pass.saved.f32({T, heads_ + kv_heads_});
     qkv_->forward(device, s.x, s.raw.reshape({T, row}));
-    device.backend.qk_norm_forward(qk_norm_, s.raw.reshape(by_token), norm_.weight, pass.batch.positions,
-                                   rope_ ? pass.batch.rope_table : ConstView{}, s.qkv.reshape(by_token), s.inverse);
+    device.backend.qk_norm_forward(qk_norm_, s.raw.reshape(by_token), norm_.weight, pass.batch.positions, rope_table_,
+                                   s.qkv.reshape(by_token), s.inverse);
   } else {
     qkv_->forward(device, s.x, s.qkv.reshape({T, row}));
-    if (rope_)
-      device.backend.rope(s.qkv.reshape(by_token), heads_ + kv_heads_, pass.batch.positions, pass.batch.rope_table,
-                          false);
+    if (rope_table_)
+      device.backend.rope(s.qkv.reshape(by_token), heads_ + kv_heads_, pass.batch.positions, rope_table_, false);
   }
   device.backend.attention_forward(desc_, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse);
   out_->forward_sum(device, s.out.reshape({T, heads_ * head_dim_}), to);
@@ -62,10 +63,9 @@ void Attention::backward(const Pass& pass, ConstView dy, const Saved& s, View dx
   if (norm_) {
     dqkv_rows = device.temp({T, row});
     device.backend.qk_norm_backward(qk_norm_, dqkv.reshape(by_token), s.raw.reshape(by_token), norm_.weight, s.inverse,
-                                    pass.batch.positions, rope_ ? pass.batch.rope_table : ConstView{},
-                                    dqkv_rows.reshape(by_token), norm_.grad);
-  } else if (rope_) {
-    device.backend.rope(dqkv.reshape(by_token), heads_ + kv_heads_, pass.batch.positions, pass.batch.rope_table, true);
+                                    pass.batch.positions, rope_table_, dqkv_rows.reshape(by_token), norm_.grad);
+  } else if (rope_table_) {
+    device.backend.rope(dqkv.reshape(by_token), heads_ + kv_heads_, pass.batch.positions, rope_table_, true);
   }
   qkv_->backward_weight(device, dqkv_rows, s.x);
   qkv_->backward_bias(device, dqkv_rows);

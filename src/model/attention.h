@@ -20,8 +20,10 @@ class Attention {
     View lse;      // [B, Hl, S]
   };
 
-  // prefix: of its parameters' names, "layers.3.attention.".
-  Attention(const AttentionSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix);
+  // prefix: of its parameters' names, "layers.3.attention.". rope_table: [positions, rotated / 2, 2] cos and sin (RopeTables);
+  // none: it does not rotate.
+  Attention(const AttentionSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix,
+            ConstView rope_table);
 
   // to: [T, D] attention(x: [T, D])
   void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
@@ -44,7 +46,7 @@ class Attention {
   }
 
   AttentionDesc desc_;
-  bool rope_;
+  ConstView rope_table_;
   Index heads_, kv_heads_, head_dim_;  // local
   QkNorm qk_norm_;
   Param norm_;  // [2, hd] of queries and keys, or none

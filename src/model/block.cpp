@@ -11,11 +11,12 @@ std::string prefix_of(Index layer) {
 
 }  // namespace
 
-Block::Block(const BlockSpec& spec, Index d_model, Index layer, const ParamStore& store, View bias)
+Block::Block(const BlockSpec& spec, Index d_model, Index layer, const ParamStore& store, View bias,
+             ConstView rope_table)
     : layer_(layer),
       attention_norm_(spec.norm.desc(), store, prefix_of(layer) + "attention_norm"),
       ffn_norm_(spec.norm.desc(), store, prefix_of(layer) + "ffn_norm"),
-      attention_(spec.attention, d_model, store, prefix_of(layer) + "attention.") {
+      attention_(spec.attention, d_model, store, prefix_of(layer) + "attention.", rope_table) {
   SY_ASSERT(spec.norm_position == NormPosition::pre && !spec.parallel, "a block that is not built yet");
   if (const MoeSpec* moe = spec.moe())
     moe_.emplace(*moe, d_model, store, prefix_of(layer) + "moe.", bias);

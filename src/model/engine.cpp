@@ -11,20 +11,14 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
       store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype()),
       block_(arena_bytes > 0 ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes) : nullptr),
       slots_(make_slots(slots)),
-      scratch_(make_arena(End::high)) {
+      scratch_(make_arena(End::high)),
+      rope_(*backend_, block_specs(config), config.model.seq_len) {
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config);
-  const std::optional<RopeSpec>& rope = blocks.front().attention.rope;
-  for (const BlockSpec& block : blocks) SY_ASSERT(block.attention.rope == rope, "layers rotate in two ways");
-  if (rope) {
-    const std::vector<float> table = rope_table(*rope, config.model.seq_len);
-    rope_table_ = backend_->tensor({config.model.seq_len, rope->rotated / 2, 2});
-    backend_->to_device(table.data(), rope_table_);
-  }
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
   if (config.moe.bias_rate > 0 && moe_layers > 0) router_bias_ = backend_->tensor({moe_layers, E});
   statistics_ = backend_->tensor({moe_layers * RouterSums{E}.size() + 2}, DType::f64);
-  model_ = std::make_unique<Stage>(config, store_, Range{0, config.model.layers}, router_bias_.view());
+  model_ = std::make_unique<Stage>(config, store_, Range{0, config.model.layers}, router_bias_.view(), rope_);
 }
 
 std::vector<float> Engine::router_bias() const {
@@ -98,7 +92,6 @@ Slot& Engine::open(Index slot, const MicroBatch& batch, bool dropless) {
              .ids = on_device(batch.ids.data(), {T}, DType::i32),
              .targets = T > 0 && batch.targets.empty() ? ConstView{} : on_device(batch.targets.data(), {T}, DType::i32),
              .positions = on_device(positions.data(), {T}, DType::i32),
-             .rope_table = rope_table_,
              .step = {on_device(&targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
              .dropless = dropless};
   s.report = report();

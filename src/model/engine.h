@@ -72,7 +72,7 @@ class Engine {
   std::unique_ptr<FixedBlock> block_;  // of the arenas, where their size is fixed
   std::vector<Slot> slots_;
   Arena scratch_;
-  Tensor rope_table_;   // [seq_len, rot / 2, 2]
+  RopeTables rope_;
   Tensor router_bias_;  // [MoE layers, E]
   Tensor statistics_;   // [MoE layers * RouterSums + 2] f64
   std::unique_ptr<Stage> model_;

@@ -42,7 +42,6 @@ struct Batch {
   Index sequences, seq_len;  // B, S
   ConstView ids, targets;    // [B * S] i32; a target of -1 carries no loss
   ConstView positions;       // [B * S] i32
-  ConstView rope_table;      // [S, rot / 2, 2]
   StepSize step;
   bool dropless = false;  // ignore the capacity factor: evaluation and generation
 

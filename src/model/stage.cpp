@@ -1,7 +1,5 @@
 #include "src/model/stage.h"
 
-#include <cmath>
-
 namespace sy {
 namespace {
 
@@ -21,7 +19,7 @@ void Slot::clear() {
   last = normed = stats = {};
 }
 
-Stage::Stage(const Config& config, const ParamStore& store, Range layers, View router_bias)
+Stage::Stage(const Config& config, const ParamStore& store, Range layers, View router_bias, const RopeTables& rope)
     : d_model_(config.model.d_model), first_layer_(layers.begin), recompute_(config.train.recompute) {
   const std::vector<BlockSpec> specs = block_specs(config);
   SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= std::ssize(specs), "layers {} to {} of {}",
@@ -34,7 +32,7 @@ Stage::Stage(const Config& config, const ParamStore& store, Range layers, View r
       if (router_bias) bias = router_bias.rows(moe_layers(), 1).reshape({moe->experts});
       moe_layer_ids_.push_back(layer);
     }
-    blocks_.emplace_back(spec, d_model_, layer, store, bias);
+    blocks_.emplace_back(spec, d_model_, layer, store, bias, rope.of(spec.attention.rope));
   }
   if (layers.end == std::ssize(specs)) {
     final_norm_.emplace(final_norm_spec(config).desc(), store, "final_norm");
@@ -95,18 +93,6 @@ void Stage::loss(const Device& device, const Slot& slot) const {
 void Stage::next_logits(const Device& device, const Slot& slot, View logits) const {
   const View x = slot.normed;
   head_->logits(device, x.rows(x.dim(0) - 1, 1), logits.reshape({1, logits.elements()}));
-}
-
-std::vector<float> rope_table(const RopeSpec& rope, Index positions) {
-  std::vector<float> table;
-  table.reserve(positions * rope.rotated);
-  for (Index p = 0; p < positions; ++p)
-    for (Index i = 0; i < rope.rotated / 2; ++i) {
-      const double angle = static_cast<double>(p) * std::pow(rope.theta, -2.0 * i / rope.rotated);
-      table.push_back(static_cast<float>(std::cos(angle)));
-      table.push_back(static_cast<float>(std::sin(angle)));
-    }
-  return table;
 }
 
 }  // namespace sy

@@ -12,6 +12,7 @@
 #include "src/model/block.h"
 #include "src/model/embedding.h"
 #include "src/model/head.h"
+#include "src/model/rope.h"
 #include "src/model/statistics.h"
 
 namespace sy {
@@ -32,8 +33,9 @@ struct Slot {
 
 class Stage {
  public:
-  // layers: those of the decoder that this stage has, not empty. router_bias: [MoE layers, E] of these, or none.
-  Stage(const Config& config, const ParamStore& store, Range layers, View router_bias);
+  // layers: those of the decoder that this stage has, not empty. router_bias: [MoE layers, E] of these, or none. rope: of
+  // these layers at least; it must outlive the stage.
+  Stage(const Config& config, const ParamStore& store, Range layers, View router_bias, const RopeTables& rope);
 
   // Called with a layer when the gradients of its parameters are complete: the last to the first.
   using LayerDone = std::function<void(Index layer)>;
@@ -64,8 +66,5 @@ class Stage {
   std::optional<Norm> final_norm_;  // of the last stage
   std::optional<Head> head_;
 };
-
-// [positions, rotated / 2, 2] cos and sin of position * theta^(-2i / rotated), in double precision.
-std::vector<float> rope_table(const RopeSpec& rope, Index positions);
 
 }  // namespace sy

@@ -39,11 +39,12 @@ NormSpec final_norm_spec(const Config& config) {
 
 std::vector<BlockSpec> block_specs(const Config& config) {
   const Config::Model& m = config.model;
-  const BlockSpec block{final_norm_spec(config), m.norm_position, m.parallel_block, attention_spec(m),
-                        MlpSpec{config.ffn_activation(), m.d_ff, m.bias}};
-  std::vector<BlockSpec> blocks(static_cast<std::size_t>(m.layers), block);
-  for (Index layer = 0; layer < m.layers; ++layer)
-    if (config.is_moe(layer)) blocks[static_cast<std::size_t>(layer)].ffn = moe_spec(config);
+  std::vector<BlockSpec> blocks;
+  for (Index layer = 0; layer < m.layers; ++layer) {
+    blocks.push_back({final_norm_spec(config), m.norm_position, m.parallel_block,
+                      attention_spec(config.model_of(layer)), MlpSpec{config.ffn_activation(), m.d_ff, m.bias}});
+    if (config.is_moe(layer)) blocks.back().ffn = moe_spec(config);
+  }
   return blocks;
 }
 

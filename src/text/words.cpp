@@ -29,6 +29,22 @@ std::string nearest(const std::string& given, const std::vector<std::string>& kn
   return best;
 }
 
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r\n\v\f";
+  const std::size_t first = text.find_first_not_of(blanks);
+  return first == text.npos ? std::string_view() : text.substr(first, text.find_last_not_of(blanks) + 1 - first);
+}
+
+std::vector<std::string> split_list(std::string_view text) {
+  std::vector<std::string> items;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    items.emplace_back(trimmed(text.substr(0, comma)));
+    text.remove_prefix(comma == text.npos ? text.size() : comma + 1);
+  }
+  return items;
+}
+
 std::string join(const std::vector<std::string>& items, std::string_view separator) {
   return fmt::format("{}", fmt::join(items, separator));
 }

@@ -10,6 +10,10 @@ namespace sy {
 // The name of `known` nearest to `given` (edit distance), or "" when none is near.
 std::string nearest(const std::string& given, const std::vector<std::string>& known);
 
+// Without the blanks, tabs and ends of lines around it.
+std::string_view trimmed(std::string_view text);
+// The items between commas, trimmed. Behind a comma at the end there is none.
+std::vector<std::string> split_list(std::string_view text);
 std::string join(const std::vector<std::string>& items, std::string_view separator = "; ");
 
 }  // namespace sy

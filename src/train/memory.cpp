@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/model/engine.h"
+#include "src/text/words.h"
 #include "src/train/grad_sync.h"
 
 namespace sy {
@@ -26,6 +27,16 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   MemoryPlan plan = plan_parameters(config, vocab, layout, rank);
   plan.activations = engine.saved().peak() + engine.scratch().peak();
   return plan;
+}
+
+std::string memory_advice(const Config& config) {
+  std::vector<std::string> advice;
+  if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
+  if (!config.train.recompute) advice.push_back("set train.recompute = true");
+  if (config.moe.experts > 0 && config.moe.capacity_factor == 0)
+    advice.push_back("set moe.capacity_factor, as some experts may get many more tokens than others");
+  advice.push_back("use more ranks");
+  return join(advice, ", or ");
 }
 
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,

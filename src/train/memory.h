@@ -21,4 +21,16 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
                   int ranks_here);
 
+// Does `work`; where memory runs out in it, the error also says what to do about it.
+template <class Work>
+auto with_advice(const std::string& advice, Work work) {
+  try {
+    return work();
+  } catch (const NoMemory& e) {
+    fail("{}: {}", e.what(), advice);
+  }
+}
+// What to set where training runs out of memory.
+std::string memory_advice(const Config& config);
+
 }  // namespace sy

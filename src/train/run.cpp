@@ -233,7 +233,8 @@ class Run {
       const Config before = parse_config(there.config, path.string());
       std::vector<KeyDifference> other = differences(config_, before, Effect::model);
       for (const KeyDifference& d : differences(config_, before, Effect::change))
-        if (d.key.starts_with("model.") || d.key.starts_with("moe.")) other.push_back(d);
+        for (const char* section : {"model.", "attention.", "moe."})
+          if (d.key.starts_with(section)) other.push_back(d);
       if (lead() && !other.empty())
         warn(fmt::format("{} was trained with other settings: {}", path.string(), told(other)));
     });
@@ -316,7 +317,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
     vocab = dataset.vocab();
     if (vocab < layout.tp)
       bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", vocab, layout.tp);
-    backend = make_backend(config.run.backend, local);
+    backend = open_backend("run.backend", config.run.backend, local);
     check_config_for_backend(config, *backend);
   });
   const int sharing = agree_on_devices(world, *backend);
@@ -332,8 +333,10 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
     });
     return 0;
   }
-  Run run(world, config, how, layout, std::move(backend), arena);
-  const int code = or_end_all(world, [&] { return run.execute(); });
+  const std::string advice = memory_advice(config);
+  const auto run =
+      with_advice(advice, [&] { return std::make_unique<Run>(world, config, how, layout, std::move(backend), arena); });
+  const int code = or_end_all(world, [&] { return with_advice(advice, [&] { return run->execute(); }); });
   // A run's purpose is its folder.
   if (const std::string why = lost_output(); !why.empty())
     warn(fmt::format("some progress lines are lost ({}): {}/metrics.jsonl has every step", why, config.run.dir));

@@ -145,7 +145,7 @@ int run(Comm& world, int argc, char** argv) {
   po::notify(given);
 
   const Layout layout{world.size(), static_cast<int>(n["tp"]), static_cast<int>(n["ep"]), static_cast<int>(n["etp"])};
-  if (const std::string problem = layout_problem(layout); !problem.empty()) throw AgreedError(2, problem);
+  if (!layout.divides()) throw AgreedError(2, "--tp and --ep * --etp must divide the ranks");
   const Index S = n["seq-len"], B = n["batch"] / layout.dp(), vocab = n["vocab"], steps = n["steps"], E = n["experts"];
   const Config config = parse_config(
       fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\nd_ff={}\n[moe]\nexperts={}\n"

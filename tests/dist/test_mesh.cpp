@@ -27,11 +27,13 @@ TEST(Mesh, CoordinatesAreABijectionAndFold) {
   }
 }
 
-TEST(Mesh, LayoutsThatDoNotDivideAreRefused) {
-  EXPECT_NE(layout_problem({6, 4, 1, 1}).find("parallel.tp = 4"), std::string::npos);
-  EXPECT_NE(layout_problem({6, 1, 4, 1}).find("parallel.ep"), std::string::npos);
-  EXPECT_NE(layout_problem({6, 1, 3, 4}).find("parallel.etp"), std::string::npos);
-  EXPECT_EQ(layout_problem({6, 2, 3, 2}), "");
+TEST(Mesh, WhatDoesNotDivideTheRanks) {
+  EXPECT_FALSE((Layout{6, 4, 1, 1}.tp_divides()));
+  EXPECT_TRUE((Layout{6, 4, 1, 1}.experts_divide()));
+  EXPECT_FALSE((Layout{6, 1, 4, 1}.experts_divide()));
+  EXPECT_TRUE((Layout{6, 1, 4, 1}.tp_divides()));
+  EXPECT_FALSE((Layout{6, 1, 3, 4}.divides()));
+  EXPECT_TRUE((Layout{6, 2, 3, 2}.divides()));
 }
 
 TEST(Axes, AreSets) {

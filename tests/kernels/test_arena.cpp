@@ -109,8 +109,8 @@ TEST(Arena, two_arenas_share_a_fixed_block) {
     for (Arena* arena : {&low, &high}) try {
         arena->f32({1});
         FAIL() << "took more than there is";
-      } catch (const Failure& e) {
-        EXPECT_NE(std::string(e.what()).find("train.micro_batch"), std::string::npos);
+      } catch (const NoMemory& e) {
+        EXPECT_NE(std::string(e.what()).find("no memory for 256 bytes more, 0 of "), std::string::npos);
       }
     EXPECT_EQ(low.in_use() + high.in_use(), 2048);
   }

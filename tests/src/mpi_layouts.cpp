@@ -210,6 +210,9 @@ const Case cases[] = {
     {"top1_every_second_tied_biases",
      {"--moe.top_k=1", "--moe.every=2", "--model.tie_embeddings=true", "--model.bias=true", "--model.norm=layernorm",
       "--train.z_loss=0.001"}},
+    {"pattern",
+     {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
+      "--attention.global.position=none"}},
 };
 
 // The largest difference between the parameters of one rank and this rank's part of a layout's.

@@ -44,7 +44,7 @@ class Model {
     std::size_t moe = 0;
     for (Index layer = 0; layer < m.layers; ++layer) {
       const std::string prefix = "layers." + std::to_string(layer) + ".";
-      x = plus(x, attend(p, prefix + "attention.", normed(p, prefix + "attention_norm", x)));
+      x = plus(x, attend(p, c_.model_of(layer), prefix + "attention.", normed(p, prefix + "attention_norm", x)));
       const Numbers h = normed(p, prefix + "ffn_norm", x);
       if (c_.is_moe(layer)) {
         if (!frozen) decisions_.resize(moe + 1);
@@ -93,8 +93,8 @@ class Model {
         .y;
   }
 
-  Numbers attend(const Parameters& p, const std::string& prefix, const Numbers& x) const {
-    const auto& m = c_.model;
+  // m: [model] as the layer reads it.
+  Numbers attend(const Parameters& p, const Config::Model& m, const std::string& prefix, const Numbers& x) const {
     const Index T = B_ * S_, D = m.d_model, H = m.heads, K = m.kv_heads, hd = m.head_dim, all = H + 2 * K;
     Numbers qkv(T * all * hd);
     Index first = 0;

@@ -68,6 +68,34 @@ group_limit = 2
   }
 }
 
+TEST(BlockSpecs, LayersOfAPattern) {
+  const std::vector<BlockSpec> blocks = block_specs(parse_config(R"(
+[model]
+layers = 4
+d_model = 32
+heads = 4
+pattern = local*2, global
+[attention.local]
+window = 3
+rope_theta = 100
+rope_fraction = 0.5
+[attention.global]
+position = none
+qk_norm = true
+attention_softcap = 20
+)",
+                                                                 "test"));
+  for (std::size_t layer = 0; layer < 4; ++layer) {
+    SCOPED_TRACE(layer);
+    const AttentionSpec& a = blocks[layer].attention;
+    const bool local = layer != 2;
+    EXPECT_EQ(a.window, local ? 3 : 0);
+    EXPECT_EQ(a.rope, local ? std::optional(RopeSpec{100, 4}) : std::nullopt);
+    EXPECT_EQ(a.qk_norm.has_value(), !local);
+    EXPECT_EQ(a.softcap, local ? 0 : 20);
+  }
+}
+
 TEST(BlockSpecs, OfADenseModelWithoutPositions) {
   const std::vector<BlockSpec> blocks =
       block_specs(parse_config("[model]\nlayers = 2\nposition = none\nffn = relu\nnorm = none\n", "test"));

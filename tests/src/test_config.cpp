@@ -31,7 +31,10 @@ TEST(Config, TextAndBack) {
   EXPECT_EQ(to_ini(parse_config(ini, "again")), ini);
   EXPECT_EQ(parse_config(ini, "again").data.path, "a b=c");
   EXPECT_EQ(parse_config(ini, "again").train.lr, 0.00037);
-  EXPECT_EQ(config_keys().size(), static_cast<std::size_t>(std::count(ini.begin(), ini.end(), '=') - 1));
+  const std::vector<ConfigKey>& keys = config_keys();
+  const auto of_kinds =
+      std::count_if(keys.begin(), keys.end(), [](const ConfigKey& k) { return k.name.find(".NAME.") != k.name.npos; });
+  EXPECT_EQ(static_cast<std::ptrdiff_t>(keys.size()), of_kinds + std::count(ini.begin(), ini.end(), '=') - 1);
 }
 
 TEST(Config, WhatIsWrongIsNamed) {
@@ -68,6 +71,146 @@ TEST(Config, WhatIsNotBuiltYetIsRefused) {
   for (const char* key : {"--model.norm_position=post", "--model.parallel_block=true", "--model.position=alibi",
                           "--model.attention=strided"})
     EXPECT_BAD_INPUT(with({key}), "not available in this version");
+  EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--attention.b.position=t5"}),
+                   "attention.b.position = t5 is not available in this version, which has rope, none");
+}
+
+// ---- patterns ----
+
+constexpr const char* mixed = R"([model]
+layers = 7
+pattern = local*2, global
+window = 5
+[attention.local]
+rope_theta = 500
+qk_norm = true
+[attention.global]
+position = none
+window = 0
+)";
+
+std::string kinds_of(const Config& c) {
+  std::string out;
+  for (Index layer = 0; layer < c.model.layers; ++layer) out += (layer ? " " : "") + c.model.pattern.kind_of(layer);
+  return out;
+}
+
+TEST(Pattern, IsRepeatedOverTheLayersAndCut) {
+  EXPECT_EQ(kinds_of(parse_config(mixed, "f")), "local local global local local global local");
+  EXPECT_EQ(kinds_of(parse_config(mixed, "f", {"--model.layers=2"})), "local local");
+  EXPECT_EQ(kinds_of(with({"--model.pattern= a *1,b * 2 , a", "--model.layers=6"})), "a b b a a b");
+  EXPECT_EQ(kinds_of(with({"--model.layers=3"})), "  ");
+  EXPECT_EQ(kinds_of(with({"--model.pattern=A-1_x*10000", "--model.layers=1"})), "A-1_x");
+}
+
+TEST(Pattern, AKindTakesItsOwnKeysAndThoseOfTheModel) {
+  // The section may stand before [model], and the command line may change either.
+  const std::string text = mixed;
+  const std::size_t sections = text.find("[attention.local]");
+  for (const std::string& ini : {text, text.substr(sections) + text.substr(0, sections)}) {
+    const Config c = parse_config(ini, "f", {"--attention.global.attention_softcap=30", "--model.rope_fraction=0.5"});
+    const Config::Model &local = c.model_of(1), &global = c.model_of(2);
+    EXPECT_EQ(local.window, 5);
+    EXPECT_EQ(local.rope_theta, 500);
+    EXPECT_TRUE(local.qk_norm);
+    EXPECT_EQ(local.position, Position::rope);
+    EXPECT_EQ(local.rope_fraction, 0.5);
+    EXPECT_EQ(local.attention_softcap, 0);
+    EXPECT_EQ(local.head_dim, 32);  // what follows from other keys is there, too
+    EXPECT_EQ(global.window, 0);
+    EXPECT_EQ(global.position, Position::none);
+    EXPECT_EQ(global.rope_theta, 10000);
+    EXPECT_EQ(global.attention_softcap, 30);
+    EXPECT_EQ(c.model.window, 5);
+  }
+  EXPECT_EQ(parse_config(mixed, "f", {"--attention.local.window=3", "--attention.local.window=4"}).model_of(0).window,
+            4);
+  // A kind without a section is as [model].
+  EXPECT_EQ(with({"--model.pattern=a,b", "--model.window=9", "--attention.a.window=3"}).model_of(1).window, 9);
+}
+
+TEST(Pattern, TextAndBack) {
+  const Config c = parse_config(mixed, "f");
+  const std::string ini = to_ini(c);
+  EXPECT_NE(ini.find("pattern = local*2, global\n"), std::string::npos);
+  EXPECT_NE(
+      ini.find("\n[attention.local]\nrope_theta = 500\nqk_norm = true\n\n[attention.global]\nposition = none\nwindow = "
+               "0\n\n[moe]\n"),
+      std::string::npos);
+  const Config again = parse_config(ini, "again");
+  EXPECT_EQ(to_ini(again), ini);
+  for (const Effect effect : {Effect::change, Effect::samples, Effect::model, Effect::none})
+    EXPECT_EQ(differences(c, again, effect).size(), 0u);
+  // What a kind has of [model] follows it.
+  EXPECT_EQ(parse_config(ini, "again", {"--model.rope_theta=7"}).model_of(2).rope_theta, 7);
+}
+
+TEST(Pattern, WhatIsWrongIsNamed) {
+  for (const char* bad : {"local*0", "local*-1", "*3", ",", "a,,b", "a, ", "a,", "a*", "a*x", "a*2*3", "a b", "3",
+                          "a.b", "a*10001", "a*9999,b*2", "a*99999999999999999999", "a=b", "[a]", "\xff"})
+    EXPECT_EQ(MESSAGE_OF(InputError, with({std::string("--model.pattern=") + bad, "--attention.a.window=3"})),
+              fmt::format(
+                  "command line: model.pattern = '{}': expected names of kinds, each with how many layers of it follow "
+                  "one another, up to 10000 in all: local*5, global",
+                  bad));
+  const auto message = [](const std::string& text, const std::vector<std::string>& settings = {}) {
+    return MESSAGE_OF(InputError, parse_config(text, "f", settings));
+  };
+  // A section of a kind that no layer is of: once, at its first line.
+  EXPECT_EQ(message("[model]\npattern = local, global\n[attention.locl]\nwindow = 3\nqk_norm = true\n"),
+            "f:4: attention.locl.window: model.pattern names no kind 'locl': did you mean 'local'?");
+  EXPECT_EQ(message("[attention.local]\nwindow = 3\n"),
+            "f:2: attention.local.window: model.pattern names no kind 'local': set it, as in model.pattern = local*5, "
+            "global");
+  EXPECT_EQ(
+      message(mixed, {"--attention.sparse_and_wide.window=3"}),
+      "command line: attention.sparse_and_wide.window: model.pattern names no kind 'sparse_and_wide': it names local, "
+      "global");
+  EXPECT_EQ(message(mixed, {"--attention.local.windw=3"}),
+            "command line: unknown key 'attention.local.windw': did you mean 'attention.local.window'?");
+  EXPECT_EQ(message(mixed, {"--atention.local.window=3"}),
+            "command line: unknown key 'atention.local.window': did you mean 'attention.local.window'?");
+  EXPECT_EQ(message(mixed, {"--attention.local.heads=3"}),
+            "command line: attention.local.heads: all layers have the same model.heads: set that one");
+  EXPECT_EQ(message("[model]\npattern = a\n[attention.a]\nwindow = -1\nqk_norm = 3\nwindow = 2\n"),
+            "f: 2 errors: correct each" + std::string(1, next_line) +
+                "f:5: attention.a.qk_norm = '3': expected true or false" + next_line +
+                "f:6: attention.a.window is given twice, at f:4 too: keep one");
+  EXPECT_EQ(message("[model]\npattern = a\n[attention.a]\nwindow = -1\n"),
+            "f:4: attention.a.window = -1: must be from 0 to 1000000000000000");
+  EXPECT_EQ(
+      message(mixed, {"--attention.local.rope_fraction=0.01"}),
+      "command line: attention.local.rope_fraction = 0.01 of model.head_dim = 32 leaves no pair to rotate: raise it");
+  // Where the kinds have it from [model], it is said once, and of [model].
+  EXPECT_EQ(message(mixed, {"--model.rope_fraction=0.01"}),
+            "command line: model.rope_fraction = 0.01 of model.head_dim = 32 leaves no pair to rotate: raise it");
+}
+
+TEST(Pattern, DifferencesAreByLayer) {
+  const auto told = [](const Config& a, const Config& b, Effect effect) {
+    std::string all;
+    for (const KeyDifference& d : differences(a, b, effect)) all += d.key + ": " + d.here + " " + d.there + ";";
+    return all;
+  };
+  const Config c = parse_config(mixed, "f");
+  EXPECT_EQ(told(parse_config(mixed, "f", {"--attention.local.window=4"}), c, Effect::model),
+            "attention.local.window of layer 0: 4 5;");
+  EXPECT_EQ(told(parse_config(mixed, "f", {"--attention.local.rope_theta=7"}), c, Effect::model),
+            "attention.local.rope_theta: 7 500;");
+  EXPECT_EQ(told(parse_config(mixed, "f", {"--attention.global.attention_softcap=7"}), c, Effect::change),
+            "attention.global.attention_softcap of layer 2: 7 0;");
+  EXPECT_EQ(told(parse_config(mixed, "f", {"--model.pattern=local, global"}), c, Effect::model),
+            "attention.global.position of layer 1: none rope;model.position of layer 2: rope none;"
+            "model.rope_theta of layer 1: 10000 500;attention.local.rope_theta of layer 2: 500 10000;"
+            "attention.global.window of layer 1: 0 5;model.window of layer 2: 5 0;"
+            "model.qk_norm of layer 1: false true;attention.local.qk_norm of layer 2: true false;");
+  // Other names for the same layers make the same model.
+  const Config spelt =
+      with({"--model.layers=7", "--model.pattern=x,y,z", "--model.window=5", "--attention.x.rope_theta=500",
+            "--attention.x.qk_norm=true", "--attention.y.rope_theta=500", "--attention.y.qk_norm=true",
+            "--attention.z.position=none", "--attention.z.window=0"});
+  EXPECT_EQ(told(spelt, c, Effect::model) + told(spelt, c, Effect::change), "");
+  EXPECT_NE(told(with({"--model.layers=7", "--model.window=5"}), c, Effect::model), "");
 }
 
 // Everything at once, in the order of the lines; the first line of the message says where and how much.

@@ -115,19 +115,19 @@ TEST_P(InFlight, StagesAddUpToTheSameGradients) {
     Model model(config);
     Engine& engine = model.engine;
     const Device device{engine.backend(), engine.mesh(), engine.scratch(), config.dtype()};
-    const Stage first(config, engine.store(), {0, cut}, {}), second(config, engine.store(), {cut, layers}, {});
+    const RopeTables rope(engine.backend(), block_specs(config), S);
+    const Stage first(config, engine.store(), {0, cut}, {}, rope),
+        second(config, engine.store(), {cut, layers}, {}, rope);
     EXPECT_EQ(first.moe_layers() + second.moe_layers(), whole.engine.model().moe_layers());
 
     std::vector<std::int32_t> positions(static_cast<std::size_t>(T));
     for (Index i = 0; i < T; ++i) positions[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i % S);
     const double total = static_cast<double>(T);
-    const std::vector<float> table = rope_table(*block_specs(config).front().attention.rope, S);
     const Batch batch{.sequences = sequences,
                       .seq_len = S,
                       .ids = view_of(ids.data(), {T}),
                       .targets = view_of(targets.data(), {T}),
                       .positions = view_of(positions.data(), {T}),
-                      .rope_table = view_of(table.data(), {S, std::ssize(table) / S / 2, 2}),
                       .step = {view_of(&total, {1}), sequences, 1}};
     const auto slot = [&] {
       Slot s{Arena([&](Index bytes) { return engine.backend().allocate(bytes); })};
@@ -146,12 +146,14 @@ TEST_P(InFlight, StagesAddUpToTheSameGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, InFlight,
-                         testing::Values(std::vector<std::string>{},
-                                         std::vector<std::string>{"--train.recompute=true", "--train.z_loss=0.1"},
-                                         std::vector<std::string>{"--moe.experts=0", "--model.tie_embeddings=false"},
-                                         std::vector<std::string>{"--moe.aux_scope=global_batch",
-                                                                  "--moe.shared_experts=1"}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, InFlight,
+    testing::Values(std::vector<std::string>{},
+                    std::vector<std::string>{"--train.recompute=true", "--train.z_loss=0.1"},
+                    std::vector<std::string>{"--moe.experts=0", "--model.tie_embeddings=false"},
+                    std::vector<std::string>{"--model.pattern=local,global", "--attention.local.rope_theta=50",
+                                             "--attention.global.position=none"},
+                    std::vector<std::string>{"--moe.aux_scope=global_batch", "--moe.shared_experts=1"}));
 
 }  // namespace
 }  // namespace sy

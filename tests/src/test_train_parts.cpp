@@ -7,9 +7,11 @@
 #include "src/generate/sample.h"
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
+#include "src/train/memory.h"
 #include "src/train/schedule.h"
 #include "tests/reference.h"
 #include "tests/src/box_index.h"
+#include "tests/src/temp_folder.h"
 
 namespace sy {
 namespace {
@@ -22,6 +24,21 @@ Config::Train schedule(Schedule kind, Index steps, Index warmup) {
   t.lr = 1;
   t.min_lr = 0.1;
   return t;
+}
+
+// Who allocates knows the bytes; who knows the keys says what to set. Other errors pass as they are.
+TEST(Memory, AdviceFollowsWhatIsMissing) {
+  const auto fails = [](const std::vector<std::string>& settings) {
+    const auto backend = make_cpu();
+    const std::string advice = memory_advice(parse_config("", "test", settings));
+    return MESSAGE_OF(Failure, with_advice(advice, [&] { return backend->allocate(Index{1} << 60); }));
+  };
+  EXPECT_EQ(fails({"--moe.experts=4", "--moe.capacity_factor=0"}),
+            "no memory for 1152921504606846976 bytes: lower train.micro_batch, or set train.recompute = true, or set "
+            "moe.capacity_factor, as some experts may get many more tokens than others, or use more ranks");
+  EXPECT_EQ(fails({"--train.micro_batch=1", "--train.recompute=true"}),
+            "no memory for 1152921504606846976 bytes: use more ranks");
+  EXPECT_EQ(MESSAGE_OF(Failure, with_advice("none", [] { fail("a full disk"); })), "a full disk");
 }
 
 TEST(LearningRate, ByHand) {

@@ -6,7 +6,9 @@ namespace {
 
 // What a layout asks of the model, or "".
 std::string problem_of(const Config& c, const Layout& l) {
-  if (const std::string p = layout_problem(l); !p.empty()) return p;
+  if (!l.tp_divides()) return fmt::format("{} ranks are not divisible by parallel.tp = {}", l.ranks, l.tp);
+  if (!l.experts_divide())
+    return fmt::format("{} ranks are not divisible by parallel.ep * parallel.etp = {} * {}", l.ranks, l.ep, l.etp);
   const auto& m = c.model;
   const Index batch = c.train.global_batch, micro = c.train.micro_batch, dp = l.dp();
   const auto over = [](Index value, const char* key, Index by, const char* axis) {
@@ -55,6 +57,15 @@ void check_config_for_layout(const Config& config, const Layout& layout) {
                               "train.global_batch or train.micro_batch",
                               layout.ranks)
                 : fmt::format("on {} ranks these layouts work: {}", layout.ranks, list));
+}
+
+std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, int local_rank) {
+  try {
+    return make_backend(name, local_rank);
+  } catch (const NoBackend& e) {
+    bad_input("{} = {}, but {}: set it to {}", setting, e.name, e.missing,
+              e.name == "cuda" ? "cpu or auto" : "auto, cpu or cuda");
+  }
 }
 
 void check_config_for_backend(const Config& config, const Backend& backend) {

@@ -1,0 +1,143 @@
+#include "src/config/keys.h"
+
+#include <map>
+#include <set>
+
+#include "src/text/ini.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+// What kinds of layer have for the keys that they may have of their own: the key that gives the value, and its text; by kind
+// ("", where the layers are of one) and by key of [model].
+struct Given {
+  std::string key, text;
+};
+std::map<std::string, std::map<std::string_view, Given>> values_of_kinds(const Config& c) {
+  std::map<std::string, std::map<std::string_view, Given>> out;
+  for_each_key(c, [&](const Row& row, const auto& value) {
+    if (row.traits.by_kind.empty() || (row.kind != nullptr) == c.kinds.empty()) return;
+    out[row.kind ? row.kind->name : ""][row.of_model] = {row.giver(), show(value)};
+  });
+  return out;
+}
+
+}  // namespace
+
+const std::string& Pattern::kind_of(Index layer) const {
+  static const std::string one_kind;
+  if (runs.empty()) return one_kind;
+  Index period = 0;
+  for (const Run& run : runs) period += run.layers;
+  Index at = layer % period;
+  std::size_t i = 0;
+  while (at >= runs[i].layers) at -= runs[i++].layers;
+  return runs[i].kind;
+}
+
+std::string show(const Pattern& pattern) {
+  std::vector<std::string> runs;
+  for (const Pattern::Run& run : pattern.runs)
+    runs.push_back(run.layers == 1 ? run.kind : fmt::format("{}*{}", run.kind, run.layers));
+  return join(runs, ", ");
+}
+
+bool read(const std::string& text, Pattern& out) {
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", others = "0123456789_-";
+  constexpr Index most_layers = 10000;
+  Index layers = 0;
+  out.runs.clear();
+  for (const std::string& item : split_list(text)) {
+    const std::size_t star = item.find('*');
+    Pattern::Run run{std::string(trimmed(item.substr(0, star)))};
+    const bool named = !run.kind.empty() && letters.find(run.kind.front()) != letters.npos &&
+                       run.kind.find_first_not_of(std::string(letters).append(others)) == run.kind.npos;
+    const bool counted = star == item.npos || read(std::string(trimmed(item.substr(star + 1))), run.layers);
+    if (!named || !counted || run.layers < 1 || run.layers > most_layers - layers) return false;
+    layers += run.layers;
+    out.runs.push_back(std::move(run));
+  }
+  return !text.ends_with(',');
+}
+
+const Config::Model& Config::model_of(Index layer) const {
+  if (kinds.empty()) return model;
+  const std::string& name = model.pattern.kind_of(layer);
+  return std::find_if(kinds.begin(), kinds.end(), [&](const Kind& kind) { return kind.name == name; })->model;
+}
+
+bool Config::is_moe(Index layer) const {
+  return moe.experts > 0 && layer >= moe.first_dense && (layer - moe.first_dense) % moe.every == 0;
+}
+
+DType Config::dtype() const {
+  return run.dtype == "bf16" ? DType::bf16 : DType::f32;
+}
+
+FfnActivation Config::ffn_activation() const {
+  for (const FfnName& f : ffn_names)
+    if (f.name == model.ffn) return f.kind;
+  return {};
+}
+
+const std::vector<ConfigKey>& config_keys() {
+  static const std::vector<ConfigKey> keys = [] {
+    std::vector<ConfigKey> k;
+    Config defaults;
+    defaults.kinds.push_back({"NAME", {}, {}});
+    for_each_key(defaults, [&]<class T>(const Row& row, const T& value) {
+      std::string type = accepts<T>();
+      if (!row.traits.built.empty()) type += fmt::format("; this version has {}", row.traits.built);
+      if (row.kind)
+        k.push_back({row.name, type, "", fmt::format("takes the place of {} in layers of kind NAME", row.of_model)});
+      else
+        k.push_back({row.name, type, show(value), row.help});
+    });
+    return k;
+  }();
+  return keys;
+}
+
+std::string to_ini(const Config& config) {
+  std::string out, section;
+  for_each_key(config, [&](const Row& row, const auto& value) {
+    if (!row.own()) return;
+    const auto dot = row.name.rfind('.');
+    if (row.name.substr(0, dot) != section) {
+      section = row.name.substr(0, dot);
+      out += (out.empty() ? "[" : "\n[") + section + "]\n";
+    }
+    out += row.name.substr(dot + 1) + " = " + ini_value(show(value)) + "\n";
+  });
+  return out;
+}
+
+std::vector<KeyDifference> differences(const Config& here, const Config& there, Effect effect) {
+  std::map<std::string, std::string> theirs;
+  for_each_key(there, [&](const Row& row, const auto& value) { theirs[row.name] = show(value); });
+  // The pairs of kinds that a layer has here and there, and the first layer that has them.
+  std::map<std::pair<std::string, std::string>, Index> pairs;
+  for (Index layer = 0; layer < std::min(here.model.layers, there.model.layers); ++layer)
+    pairs.try_emplace({here.model.pattern.kind_of(layer), there.model.pattern.kind_of(layer)}, layer);
+  const auto ours_by_kind = values_of_kinds(here), theirs_by_kind = values_of_kinds(there);
+
+  std::vector<KeyDifference> out;
+  for_each_key(here, [&](const Row& row, const auto& value) {
+    if (row.kind || row.traits.effect != effect) return;
+    if (row.traits.by_kind.empty()) {
+      if (show(value) != theirs[row.name]) out.push_back({row.name, show(value), theirs[row.name]});
+      return;
+    }
+    std::set<std::string> told;
+    for (const auto& [kinds, layer] : pairs) {
+      const Given &a = ours_by_kind.at(kinds.first).at(row.of_model),
+                  &b = theirs_by_kind.at(kinds.second).at(row.of_model);
+      if (a.text != b.text && told.insert(a.key).second)
+        out.push_back({a.key == b.key ? a.key : fmt::format("{} of layer {}", a.key, layer), a.text, b.text});
+    }
+  });
+  return out;
+}
+
+}  // namespace sy

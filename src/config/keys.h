@@ -1,0 +1,343 @@
+// The table of configuration keys, and how their values are written. For the files of this folder.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "src/config.h"
+
+namespace sy {
+
+// ---- the words of the enumerations ----
+
+template <class T>
+struct Word {
+  std::string_view name;
+  T value;
+};
+template <class T>
+struct Words;  // Words<T>::table
+
+#define SY_WORDS(Type, ...)                            \
+  template <>                                          \
+  struct Words<Type> {                                 \
+    static constexpr Word<Type> table[] = __VA_ARGS__; \
+  }
+SY_WORDS(NormKind, {{"none", NormKind::none}, {"rmsnorm", NormKind::rmsnorm}, {"layernorm", NormKind::layernorm}});
+SY_WORDS(NormPosition, {{"pre", NormPosition::pre},
+                        {"post", NormPosition::post},
+                        {"both", NormPosition::both},
+                        {"output", NormPosition::output}});
+SY_WORDS(Position, {{"none", Position::none},
+                    {"sinusoidal", Position::sinusoidal},
+                    {"learned", Position::learned},
+                    {"t5", Position::t5},
+                    {"alibi", Position::alibi},
+                    {"rope", Position::rope}});
+SY_WORDS(Score, {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}});
+SY_WORDS(DropOrder,
+         {{"token", DropOrder::token}, {"choice", DropOrder::choice}, {"probability", DropOrder::probability}});
+SY_WORDS(CapacityScope, {{"sequence", CapacityScope::sequence}, {"rank", CapacityScope::rank}});
+SY_WORDS(AuxScope, {{"sequence", AuxScope::sequence},
+                    {"micro_batch", AuxScope::micro_batch},
+                    {"global_batch", AuxScope::global_batch}});
+SY_WORDS(Schedule, {{"constant", Schedule::constant},
+                    {"cosine", Schedule::cosine},
+                    {"linear", Schedule::linear},
+                    {"wsd", Schedule::wsd}});
+#undef SY_WORDS
+
+// The feed-forward kinds: activation and whether it gates a linear half.
+struct FfnName {
+  std::string_view name;
+  FfnActivation kind;
+};
+constexpr FfnName ffn_names[] = {
+    {"relu", {Activation::relu, false}},           {"gelu", {Activation::gelu, false}},
+    {"gelu_tanh", {Activation::gelu_tanh, false}}, {"silu", {Activation::silu, false}},
+    {"relu2", {Activation::relu2, false}},         {"glu", {Activation::sigmoid, true}},
+    {"reglu", {Activation::relu, true}},           {"geglu", {Activation::gelu, true}},
+    {"geglu_tanh", {Activation::gelu_tanh, true}}, {"swiglu", {Activation::silu, true}},
+};
+
+// ---- values to text and back; each type says what it accepts ----
+
+std::string show(const Pattern& pattern);
+bool read(const std::string& text, Pattern& out);
+
+template <class T>
+std::string show(const T& v) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return v ? "true" : "false";
+  } else if constexpr (std::is_enum_v<T>) {
+    for (const auto& w : Words<T>::table)
+      if (w.value == v) return std::string(w.name);
+    return "?";
+  } else {
+    return fmt::format("{}", v);
+  }
+}
+
+template <class T>
+std::string accepts() {
+  if constexpr (std::is_same_v<T, bool>) {
+    return "true or false";
+  } else if constexpr (std::is_integral_v<T>) {
+    return "a whole number";
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return "a number";
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return "text";
+  } else if constexpr (std::is_same_v<T, Pattern>) {
+    return "names of kinds, each with how many layers of it follow one another, up to 10000 in all: local*5, global";
+  } else {
+    std::string s = "one of";
+    for (const auto& w : Words<T>::table) s += (s.size() > 6 ? ", " : " ") + std::string(w.name);
+    return s;
+  }
+}
+
+template <class T>
+bool read(const std::string& text, T& out) {
+  const char* end = text.data() + text.size();
+  if constexpr (std::is_same_v<T, std::string>) {
+    out = text;
+    return true;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    out = text == "true" || text == "1" || text == "yes" || text == "on";
+    return out || text == "false" || text == "0" || text == "no" || text == "off";
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    const auto r = std::from_chars(text.data(), end, out);
+    bool finite = true;
+    if constexpr (std::is_floating_point_v<T>) finite = std::isfinite(out);
+    return r.ec == std::errc() && r.ptr == end && !text.empty() && finite;
+  } else {
+    for (const auto& w : Words<T>::table)
+      if (w.name == text) {
+        out = w.value;
+        return true;
+      }
+    return false;
+  }
+}
+
+// ---- the table ----
+
+struct Bounds {
+  double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
+};
+// The sections in which kinds of layer have keys of their own: [attention.NAME].
+constexpr std::string_view attention_section = "attention";
+
+struct Traits {
+  Bounds bounds{};  // of a number
+  Effect effect = Effect::change;
+  // The section in which a kind of layer may have this key of [model], too; none: all layers share it.
+  std::string_view by_kind{};
+  // Those of its values that this version can compute, as "a, b"; none: all.
+  std::string_view built{};
+};
+
+struct Row {
+  std::string name;           // "model.window", "attention.local.window"
+  std::string_view of_model;  // "model.window": the key that a kind's one stands in for, or `name`
+  const char* help;
+  Traits traits;
+  const Config::Kind* kind = nullptr;  // whose key it is
+  // Whether the key has a value of its own. A kind has that of [model] where it was given none.
+  bool own() const { return !kind || std::find(kind->own.begin(), kind->own.end(), name) != kind->own.end(); }
+  std::string giver() const { return own() ? name : std::string(of_model); }  // the key that the value is of
+};
+
+constexpr double big = 1e15;
+
+// Calls key(name, value, help, traits) for every key of [model].
+template <class M, class Key>
+void for_each_model_key(M& m, Key&& key) {
+  constexpr Effect model = Effect::model;
+  key("model.layers", m.layers, "the number of layers (blocks)", {{1, 10000}, model});
+  key("model.pattern", m.pattern,
+      "the kinds of the layers in their order, as in local*5, global, which is repeated over the layers and cut where "
+      "they "
+      "end. Layers of kind local take the keys of [attention.local] in place of those of [model]. Empty: all layers "
+      "are as "
+      "[model] says",
+      {.effect = Effect::none});
+  key("model.d_model", m.d_model, "the width of the residual stream", {{1, 1 << 20}, model});
+  key("model.heads", m.heads, "the number of query heads", {{1, 1 << 16}, model});
+  key("model.kv_heads", m.kv_heads,
+      "the number of key and value heads. 0: as many as query heads (multi-head attention); 1: multi-query attention",
+      {{0, 1 << 16}, model});
+  key("model.head_dim", m.head_dim, "the width of a head. 0: d_model / heads", {{0, 1 << 16}, model});
+  key("model.d_ff", m.d_ff,
+      "the inner width of a dense FFN. 0: 8/3 d_model rounded up to a multiple of 64 where the FFN is gated, otherwise "
+      "4 "
+      "d_model",
+      {{0, 1 << 24}, model});
+  key("model.seq_len", m.seq_len, "the number of positions in a training sequence", {{1, 1 << 28}, Effect::samples});
+  key("model.norm", m.norm, "the kind of normalisation", {.effect = model});
+  key("model.norm_eps", m.norm_eps,
+      "norms add this to the variance (rmsnorm: to the mean square) before they take its root", {{0, 1}, model});
+  key("model.norm_position", m.norm_position, "where a block normalises. pre: the input of attention and of the FFN",
+      {.effect = model, .built = "pre"});
+  key("model.parallel_block", m.parallel_block,
+      "true: attention and FFN read the same input, x + attention(norm(x)) + ffn(norm(x)). false: the FFN reads what "
+      "attention has added to",
+      {.effect = model, .built = "false"});
+  key("model.ffn", m.ffn,
+      "the activation of FFNs and experts: relu, gelu, gelu_tanh, silu or relu2; or, gated, glu, reglu, geglu, "
+      "geglu_tanh or swiglu",
+      {.effect = model});
+  key("model.bias", m.bias, "true: attention, dense FFNs and layernorm have biases", {.effect = model});
+  key("model.position", m.position,
+      "how attention knows where tokens stand. rope: queries and keys are rotated by their positions; none: it knows "
+      "no "
+      "more than the causal mask tells",
+      {.effect = model, .by_kind = attention_section, .built = "rope, none"});
+  key("model.rope_theta", m.rope_theta, "the base of rope's frequencies", {{1e-3, big}, model, attention_section});
+  key("model.rope_fraction", m.rope_fraction, "rope rotates this part of each head, above 0 and up to 1",
+      {{1e-6, 1}, model, attention_section});
+  key("model.attention", m.attention,
+      "which tokens a token sees. causal: itself and earlier ones, as many as model.window says",
+      {.effect = model, .built = "causal"});
+  key("model.window", m.window, "a token sees this many tokens, itself and the latest before it. 0: all before it",
+      {{0, big}, model, attention_section});
+  key("model.qk_norm", m.qk_norm, "true: rmsnorm, by head, of queries and keys",
+      {.effect = model, .by_kind = attention_section});
+  key("model.attention_softcap", m.attention_softcap,
+      "attention's scores s become cap * tanh(s / cap) with this cap. 0: they stay as they are",
+      {.bounds = {0, big}, .by_kind = attention_section});
+  key("model.output_softcap", m.output_softcap,
+      "the logits z become cap * tanh(z / cap) with this cap. 0: they stay as they are", {{0, big}});
+  key("model.tie_embeddings", m.tie_embeddings, "true: the output uses the embedding's weights", {.effect = model});
+}
+
+// Calls visit(Row, value) for every key, in the order in which they are written; those of kinds follow [model].
+template <class C, class F>
+void for_each_key(C& c, F&& visit) {
+  const auto key = [&](const char* name, auto& value, const char* help, const Traits& traits = {}) {
+    visit(Row{name, name, help, traits}, value);
+  };
+  constexpr Effect model = Effect::model, none = Effect::none;
+  for_each_model_key(c.model, key);
+  for (auto& kind : c.kinds)
+    for_each_model_key(kind.model, [&](std::string_view name, auto& value, const char* help, const Traits& traits) {
+      if (traits.by_kind.empty()) return;
+      visit(Row{fmt::format("{}.{}.{}", traits.by_kind, kind.name, name.substr(name.find('.') + 1)), name, help, traits,
+                &kind},
+            value);
+    });
+  auto& e = c.moe;
+  key("moe.experts", e.experts, "the number of experts of each MoE layer. 0: a dense model", {{0, 1 << 20}, model});
+  key("moe.top_k", e.top_k, "the number of experts that the router sends each token to", {{1, 1 << 20}});
+  key("moe.every", e.every,
+      "layers first_dense, first_dense + every, first_dense + 2 every and so on, counted from 0, have experts; the "
+      "others "
+      "have a dense FFN",
+      {{1, 10000}, model});
+  key("moe.first_dense", e.first_dense, "this many layers at the start have a dense FFN", {{0, 10000}, model});
+  key("moe.d_ff", e.d_ff, "the inner width of an expert. 0: model.d_ff", {{0, 1 << 24}, model});
+  key("moe.shared_experts", e.shared_experts, "the number of experts, of width moe.d_ff each, that every token passes",
+      {{0, 1 << 16}, model});
+  key("moe.score", e.score, "the function that makes scores of the router's logits");
+  key("moe.renormalize", e.renormalize,
+      "true: the weights of a token's experts are divided by their sum. Set it to false with top_k = 1, or the router "
+      "learns from the load-balance loss alone");
+  key("moe.scale", e.scale, "the weights of a token's experts are multiplied by this", {{1e-30, big}});
+  key("moe.capacity_factor", e.capacity_factor,
+      "an expert takes up to ceil(capacity_factor * top_k * tokens / experts) of the tokens that share a capacity; "
+      "what "
+      "is over is dropped. 0: nothing is dropped",
+      {{0, 1 << 20}});
+  key("moe.capacity_scope", e.capacity_scope,
+      "the tokens that share a capacity: those of a sequence, or those of a rank's micro-batch");
+  key("moe.drop_order", e.drop_order,
+      "who keeps a place in a full expert. token: earlier tokens; choice: tokens for which it is the first choice, "
+      "then "
+      "the second; probability: tokens with larger weights");
+  key("moe.aux_loss", e.aux_loss, "the factor of the load-balance loss", {{0, big}});
+  key("moe.aux_scope", e.aux_scope,
+      "the tokens over which the load-balance loss is taken: those of a sequence, those of a rank's micro-batch, or "
+      "those "
+      "that all ranks compute at once (dp * train.micro_batch sequences)");
+  key("moe.z_loss", e.z_loss, "the factor of the router z-loss", {{0, big}});
+  key("moe.bias_rate", e.bias_rate,
+      "after a step, an expert's selection bias rises by this where it had less than its share, and falls by it where "
+      "it "
+      "had more. 0: there is no such bias",
+      {{0, big}});
+  key("moe.groups", e.groups, "the experts form this many groups", {{1, 1 << 20}});
+  key("moe.group_limit", e.group_limit,
+      "a token chooses its experts within this many groups, the best ones. A group's score is the sum of its two best "
+      "experts' scores, selection biases included",
+      {{1, 1 << 20}});
+  auto& p = c.parallel;
+  key("parallel.tp", p.tp,
+      "the number of tensor-parallel ranks, which split attention, dense FFNs and the vocabulary. The data-parallel "
+      "ranks "
+      "are the rest: ranks / tp",
+      {{1, 1 << 15}, none});
+  key("parallel.ep", p.ep, "the number of expert-parallel ranks, which hold the experts between them",
+      {{1, 1 << 15}, none});
+  key("parallel.etp", p.etp, "the number of ranks that split each expert", {{1, 1 << 15}, none});
+  auto& t = c.train;
+  key("train.steps", t.steps, "the number of optimizer steps", {{1, big}});
+  key("train.global_batch", t.global_batch, "the number of sequences in a step, over all ranks", {{1, 1 << 28}});
+  key("train.micro_batch", t.micro_batch,
+      "the number of sequences that a data-parallel rank computes at a time. A step's samples go to (micro-batch, "
+      "rank, "
+      "sequence) in this order",
+      {{1, 1 << 28}});
+  key("train.seed", t.seed, "the initial weights and the order of the samples follow from this number",
+      {.effect = Effect::samples});
+  key("train.lr", t.lr, "the highest learning rate, after the warm-up", {{0, big}});
+  key("train.min_lr", t.min_lr, "the learning rate at the last step, unless train.schedule is constant", {{0, big}});
+  key("train.warmup", t.warmup, "the learning rate rises from 0 over this many steps", {{0, big}});
+  key("train.schedule", t.schedule,
+      "how the learning rate goes from train.lr to train.min_lr. constant: it stays; wsd: it stays, then falls "
+      "linearly over "
+      "the last tenth of the steps");
+  key("train.weight_decay", t.weight_decay, "AdamW's weight decay, of matrices alone", {{0, big}});
+  key("train.beta1", t.beta1, "AdamW's decay of the first moment", {{0, 1 - 1e-6}});
+  key("train.beta2", t.beta2, "AdamW's decay of the second moment", {{0, 1 - 1e-6}});
+  key("train.eps", t.eps, "AdamW adds this to the root of the second moment", {{0, 1}});
+  key("train.clip", t.clip, "a gradient with a larger norm than this is scaled down to it. 0: it is not", {{0, big}});
+  key("train.recompute", t.recompute,
+      "true: the backward pass computes each block's activations again, which takes time and saves memory");
+  key("train.z_loss", t.z_loss,
+      "the factor of the output z-loss, the mean of log^2 Z. z_loss in the metrics is its sum with that of the routers",
+      {{0, big}});
+  key("data.path", c.data.path,
+      "the folder that `switchyard prepare` wrote. A relative path is looked for in the working directory, then beside "
+      "the "
+      "configuration file",
+      {.effect = Effect::samples});
+  auto& r = c.run;
+  key("run.dir", r.dir, "the folder of the run, with its configuration, metrics and checkpoints", {.effect = none});
+  key("run.backend", r.backend, "what computes: cpu, cuda, or auto, which is a GPU where there is one");
+  key("run.dtype", r.dtype,
+      "the type of weights and activations: f32, or, on a GPU, bf16 with sums and optimizer in f32");
+  key("run.log_every", r.log_every, "the number of steps between log lines, and between counts of the experts' tokens",
+      {{1, big}});
+  key("run.checkpoint_every", r.checkpoint_every,
+      "the number of steps between checkpoints. 0: there is one after the last step alone", {{0, big}});
+  key("run.checkpoint_first", r.checkpoint_first,
+      "true: a checkpoint of the initial weights, step 0, is written, too; run.keep counts it");
+  key("run.keep", r.keep, "the number of checkpoints that are kept, the newest ones. 0: all", {{0, big}});
+  key("run.resume", r.resume,
+      "true: training goes on from the newest whole checkpoint of run.dir, or starts where there is none",
+      {.effect = none});
+  key("run.resume_step", r.resume_step,
+      "with run.resume, training goes on from the checkpoint of this step. -1: from the newest", {{-1, big}, none});
+  key("run.init_from", r.init_from,
+      "a checkpoint, or a run, whose weights a new run starts from in place of random ones", {.effect = none});
+}
+
+}  // namespace sy

@@ -1,0 +1,152 @@
+// From text to a configuration.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include "src/config/check.h"
+#include "src/config/keys.h"
+#include "src/text/ini.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+constexpr std::string_view pattern_key = "model.pattern";
+
+std::vector<std::string> key_names(const Config& c) {
+  std::vector<std::string> names;
+  for_each_key(c, [&](const Row& row, const auto&) { names.push_back(row.name); });
+  return names;
+}
+
+// A key with the text that it is given, and where.
+struct Setting {
+  std::string key, text;
+  int line;
+  // The name of the kind of layer whose key this is; "": that of none.
+  std::string kind() const {
+    const std::size_t first = key.find('.'), last = key.rfind('.');
+    const bool of_kind = first < last && last != key.npos && key.substr(0, first) == attention_section;
+    return of_kind ? key.substr(first + 1, last - first - 1) : "";
+  }
+};
+
+bool has_kind(const Config& c, const std::string& name) {
+  return std::any_of(c.kinds.begin(), c.kinds.end(), [&](const Config::Kind& kind) { return kind.name == name; });
+}
+
+// The kinds that the pattern names.
+void add_kinds(Config& c) {
+  for (const Pattern::Run& run : c.model.pattern.runs)
+    if (!has_kind(c, run.kind)) c.kinds.push_back({run.kind, {}, {}});
+}
+
+// Every kind that has a section must be one that some layers are of.
+void check_kinds(const Config& c, const std::vector<Setting>& settings, Problems& problems) {
+  std::set<std::string> told;
+  std::vector<std::string> names;
+  for (const Config::Kind& kind : c.kinds) names.push_back(kind.name);
+  for (const Setting& s : settings) {
+    const std::string kind = s.kind();
+    if (kind.empty() || has_kind(c, kind) || !told.insert(kind).second) continue;
+    const std::string near = nearest(kind, names);
+    problems.at(s.line, "{}: model.pattern names no kind '{}': {}", s.key, kind,
+                names.empty()  ? fmt::format("set it, as in model.pattern = {}*5, global", kind)
+                : near.empty() ? fmt::format("it names {}", join(names, ", "))
+                               : fmt::format("did you mean '{}'?", near));
+  }
+}
+
+// Sets one key. Returns whether it has a value that can be computed with.
+bool set_key(Config& c, const Setting& s, Problems& problems) {
+  const std::size_t before = problems.count();
+  const std::string kind = s.kind(), of_model = "model" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
+  bool known = false, shared = false;
+  for_each_key(c, [&]<class T>(const Row& row, T& value) {
+    shared = shared || (!kind.empty() && row.name == of_model);
+    if (s.key != row.name) return;
+    known = true;
+    T given = value;
+    if (!read(s.text, given))
+      problems.at(s.line, "{} = '{}': expected {}", s.key, s.text, accepts<T>());
+    else
+      value = given;
+  });
+  if (known) {
+    for (Config::Kind& k : c.kinds)
+      if (k.name == kind && std::find(k.own.begin(), k.own.end(), s.key) == k.own.end()) k.own.push_back(s.key);
+  } else if (shared) {
+    problems.at(s.line, "{}: all layers have the same {}: set that one", s.key, of_model);
+  } else {
+    const std::string near = nearest(s.key, key_names(c));
+    problems.at(s.line, "unknown key '{}': {}", s.key,
+                near.empty() ? "`switchyard help config` lists them" : "did you mean '" + near + "'?");
+  }
+  return problems.count() == before;
+}
+
+}  // namespace
+
+Config parse_config(const std::string& ini_text, const std::string& origin, const std::vector<std::string>& overrides) {
+  Config c;
+  Problems problems(origin);
+  const IniText ini = read_ini(ini_text);
+  for (const IniProblem& p : ini.problems) problems.at(p.line, "{}", p.what);
+  std::vector<Setting> settings;
+  for (const IniEntry& entry : ini.entries) {
+    const int before = problems.give(entry.key, entry.line);
+    if (before != no_line)
+      problems.at(entry.line, "{} is given twice, at {} too: keep one", entry.key, problems.place(before));
+    settings.push_back({entry.key, entry.value, entry.line});
+  }
+  for (const std::string& o : overrides) {
+    const auto equals = o.find('=');
+    if (o.rfind("--", 0) != 0 || equals == std::string::npos)
+      bad_input("'{}': an override has the form --section.key=value", o);
+    settings.push_back({o.substr(2, equals - 2), o.substr(equals + 1), command_line});
+    problems.give(settings.back().key, command_line);
+  }
+  bool values = true, pattern = true;  // no value is left unknown; nor is the pattern
+  for (const Setting& s : settings)
+    if (s.key == pattern_key) pattern &= set_key(c, s, problems);
+  if (pattern) {
+    add_kinds(c);
+    check_kinds(c, settings, problems);
+  }
+  for (const Setting& s : settings)
+    if (s.kind().empty() && s.key != pattern_key) values &= set_key(c, s, problems);
+  // A kind begins as [model], wherever in the file and on the command line that is told.
+  for (Config::Kind& kind : c.kinds) kind.model = c.model;
+  for (const Setting& s : settings)
+    if (has_kind(c, s.kind())) values &= set_key(c, s, problems);
+  const std::size_t read = problems.count();
+  check_values(c, problems);
+  if (values && pattern && problems.count() == read) complete(c, problems);
+  problems.raise();
+  return c;
+}
+
+Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+  std::error_code ec;
+  if (std::filesystem::is_directory(file, ec)) bad_input("{} is a folder: give a configuration file", file.string());
+  std::ifstream in(file);
+  if (!in)
+    bad_input("cannot read the configuration {} ({}): check the path; configs/ holds examples", file.string(),
+              std::strerror(errno));
+  std::string text(1 << 20, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in) bad_input("{} is larger than 1 MiB: give a configuration file", file.string());
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  Config c = parse_config(text, file.string(), overrides);
+  const bool given = std::any_of(overrides.begin(), overrides.end(),
+                                 [](const std::string& o) { return o.starts_with("--data.path="); });
+  const std::filesystem::path beside = file.parent_path() / c.data.path;
+  if (!given && !c.data.path.empty() && !std::filesystem::exists(c.data.path, ec) &&
+      std::filesystem::exists(beside, ec))
+    c.data.path = beside.string();
+  return c;
+}
+
+}  // namespace sy

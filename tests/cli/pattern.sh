@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# A model whose layers are of several kinds, from its configuration to a checkpoint that is resumed, evaluated and sampled.
+source "$2/tests/cli/lib/lib.sh"
+
+make_text text 100
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data --quiet
+small_config <<'INI'
+[train]
+steps = 6
+global_batch = 4
+micro_batch = 2
+warmup = 2
+[run]
+backend = cpu
+checkpoint_every = 3
+[attention.local]
+window = 5
+rope_theta = 100
+[attention.global]
+position = none
+INI
+sed -i 's/^layers = 2/layers = 3\npattern = local*2, global/' config.ini
+ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
+
+# A resumed run is the whole one, and so is one of RUN/config.ini.
+expect_ok "$switchyard" train config.ini --run.dir=whole
+grep -A 2 -x '\[attention.local\]' whole/config.ini | diff - <(printf '[attention.local]\nrope_theta = 100\nwindow = 5\n')
+expect_ok "$switchyard" train config.ini --run.dir=part
+rm -r part/checkpoints/step-00000006
+expect_ok "$switchyard" train config.ini --run.dir=part --run.resume=true
+expect_output "(step 3)"
+[[ $out != *changed* ]] || die "a change where there is none"
+expect_ok "$switchyard" diff whole part
+expect_ok "$switchyard" train whole/config.ini --run.dir=again
+expect_ok "$switchyard" diff whole again
+# The layers differ: with the same window everywhere the same weights lead elsewhere.
+expect_ok "$switchyard" train config.ini --run.dir=other --attention.global.window=5
+expect_exit 1 "$switchyard" diff whole other
+
+# Another layout goes on from it; another model does not.
+expect_ok ranks 2 train config.ini --run.dir=part --run.resume=true --train.steps=7 --parallel.tp=2 --parallel.ep=2
+expect_error "holds another model (attention.local.window: 4 here, 5 there)" \
+  "$switchyard" train config.ini --run.dir=part --run.resume=true --attention.local.window=4
+expect_error "(attention.global.position of layer 1: none here, rope there; model.position of layer 2: rope here, none there" \
+  "$switchyard" train config.ini --run.dir=part --run.resume=true --model.pattern=local,global
+# The names of kinds are no part of a model.
+sed 's/local/narrow/; s/global\b/wide/' config.ini >renamed.ini
+expect_ok "$switchyard" train renamed.ini --run.dir=part --run.resume=true --train.steps=8
+
+expect_ok "$switchyard" evaluate whole --backend cpu --json
+loss=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
+expect_ok ranks 2 evaluate whole --backend cpu --json
+awk -v a="$loss" -v b="$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")" \
+  'BEGIN { exit !(a > 0 && (a - b < 1e-5) && (b - a < 1e-5)) }' || die "loss $loss alone, another on 2 ranks"
+expect_ok "$switchyard" generate whole --backend cpu --prompt "token " --tokens 8
+expect_ok "$switchyard" inspect whole
+expect_output "3 layers"
+
+# ---- help, completion, and what is wrong ----
+expect_ok "$switchyard" help config
+expect_output "[attention.NAME]"
+grep -q '^window = .*takes the place of model.window' .out || die "no key of kinds of layer"
+"$switchyard" completion bash >completion
+source completion
+complete_line() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=(); compopt() { :; }; _switchyard; out="${COMPREPLY[*]}"; }
+complete_line switchyard train --attention.NA
+[[ $out == *--attention.NAME.window=* ]] || die "no keys of kinds of layer: $out"
+complete_line switchyard train --attention.local.win
+[[ $out == --attention.local.window= ]] || die "not --attention.local.window=: $out"
+sed 's/local\*2/local*0/' config.ini >wrong.ini
+for n in 1 2; do
+  expect_error "did you mean 'local'?" ranks "$n" train config.ini --run.dir=x --attention.locla.window=3
+  expect_error "wrong.ini:3: model.pattern = 'local*0, global': expected names of kinds" ranks "$n" train wrong.ini --run.dir=x
+done
