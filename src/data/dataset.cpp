@@ -1,16 +1,16 @@
 #include "src/data/dataset.h"
 
 #include <algorithm>
-#include <boost/program_options.hpp>
 #include <charconv>
 #include <cmath>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "src/data/tokenizer.h"
 #include "src/io/digest.h"
 #include "src/io/files.h"
+#include "src/text/ini.h"
+#include "src/text/words.h"
 
 namespace sy {
 
@@ -46,15 +46,12 @@ constexpr DigestKey digest_keys[] = {
 class Entries {
  public:
   explicit Entries(const fs::path& file) : file_(file.string()) {
-    namespace po = boost::program_options;
-    std::istringstream text(read_file(file));
-    try {
-      for (const auto& option : po::parse_config_file(text, po::options_description(), true).options)
-        if (!values_.emplace(option.string_key, option.value.at(0)).second)
-          bad_input("{}: {} is given twice: keep one", file_, option.string_key);
-    } catch (const po::error& e) {
-      bad_input("{}: {}: write `key = value` lines under [section] lines", file_, e.what());
-    }
+    // Files that were written by hand may have a comment right behind a value.
+    const IniText ini = read_ini(read_file(file), Comments::anywhere);
+    for (const IniProblem& problem : ini.problems) bad_input("{}:{}: {}", file_, problem.line, problem.what);
+    for (const IniEntry& entry : ini.entries)
+      if (!values_.emplace(entry.key, entry.value).second)
+        bad_input("{}:{}: {} is given twice: keep one", file_, entry.line, entry.key);
   }
 
   std::string take(const std::string& key, const std::string& otherwise = "") {
@@ -89,17 +86,6 @@ class Entries {
   std::string file_;
   std::map<std::string, std::string> values_;
 };
-
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> items;
-  std::istringstream in(text);
-  for (std::string item; std::getline(in, item, ',');) {
-    item.erase(0, item.find_first_not_of(" \t"));
-    item.erase(item.find_last_not_of(" \t") + 1);
-    items.push_back(item);
-  }
-  return items;
-}
 
 // Takes the counts of a split from its files; where dataset.ini has them too, they must agree.
 void settle(const fs::path& prefix, const IndexedTokens& tokens, Index& documents, Index& count) {
@@ -173,7 +159,7 @@ std::string to_ini(const DatasetDescription& d) {
   std::vector<std::string> names;
   for (const Domain& domain : d.domains) names.push_back(domain.name);
   std::string text = fmt::format("[dataset]\ntokenizer = {}\n", d.tokenizer);
-  if (!d.model.empty()) text += fmt::format("model = {}\n", d.model.filename().string());
+  if (!d.model.empty()) text += fmt::format("model = {}\n", ini_value(d.model.filename().string()));
   if (!d.model_sha256.empty()) text += fmt::format("model_sha256 = {}\n", d.model_sha256);
   text += fmt::format("vocab = {}\ndomains = {}\n", d.vocab, fmt::join(names, ","));
   for (const Domain& domain : d.domains) {

@@ -7,21 +7,17 @@
 #include <optional>
 
 #include "src/text/table.h"
+#include "src/text/words.h"
 
 namespace sy {
 namespace {
 
 constexpr std::string_view blanks = " \t\r\v\f";
 
-std::string_view trimmed(std::string_view s) {
-  const std::size_t first = s.find_first_not_of(blanks);
-  return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(blanks) + 1 - first);
-}
-
 // What stands before a comment.
-std::string_view before_comment(std::string_view s) {
+std::string_view before_comment(std::string_view s, Comments comments = Comments::after_blanks) {
   for (std::size_t at = s.find('#'); at != s.npos; at = s.find('#', at + 1))
-    if (at == 0 || blanks.find(s[at - 1]) != blanks.npos) return s.substr(0, at);
+    if (at == 0 || comments == Comments::anywhere || blanks.find(s[at - 1]) != blanks.npos) return s.substr(0, at);
   return s;
 }
 
@@ -54,13 +50,13 @@ std::optional<std::string> unquoted(std::string_view s) {
 
 }  // namespace
 
-IniText read_ini(std::string_view text) {
+IniText read_ini(std::string_view text, Comments comments) {
   IniText out;
   std::string section;
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   for (int line = 1; !text.empty(); ++line) {
     const std::size_t end = text.find('\n');
-    const std::string_view whole = trimmed(text.substr(0, end)), code = trimmed(before_comment(whole));
+    const std::string_view whole = trimmed(text.substr(0, end)), code = trimmed(before_comment(whole, comments));
     text.remove_prefix(end == text.npos ? text.size() : end + 1);
     if (code.empty()) continue;
     const std::size_t equals = code.find('=');
@@ -91,7 +87,7 @@ IniText read_ini(std::string_view text) {
 
 std::string ini_value(std::string_view value) {
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; };
-  if (trimmed(value) == value && before_comment(value) == value && !value.starts_with('"') &&
+  if (trimmed(value) == value && value.find('#') == value.npos && !value.starts_with('"') &&
       std::none_of(value.begin(), value.end(), is_control))
     return std::string(value);
   std::string out = "\"";

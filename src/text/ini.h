@@ -1,6 +1,7 @@
 // INI text: [section] lines, key = value lines, comments.
 //
-// `#` begins a comment at the start of a line or after a blank; within a word it is a character. A value between double
+// `#` begins a comment at the start of a line or after a blank; within a word it is a character, unless Comments says
+// otherwise. A value between double
 // quotes is taken as it stands, with \" \\ and \xHH for what cannot be written otherwise. A byte order mark and
 // carriage returns at the ends of lines are passed over.
 #pragma once
@@ -24,9 +25,10 @@ struct IniText {
   std::vector<IniEntry> entries;     // in their order, repeated ones too
   std::vector<IniProblem> problems;  // lines that are none of the above
 };
-IniText read_ini(std::string_view text);
+enum class Comments { after_blanks, anywhere };
+IniText read_ini(std::string_view text, Comments comments = Comments::after_blanks);
 
-// A value as it is written behind `key = `: between quotes where it would be read otherwise. Any bytes come back.
+// A value as it is written behind `key = `: between quotes where it might be read otherwise. Any bytes come back.
 std::string ini_value(std::string_view value);
 
 }  // namespace sy

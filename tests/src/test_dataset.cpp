@@ -269,6 +269,25 @@ TEST(Dataset, HandMadeIniNeedsLittle) {
   EXPECT_EQ(none.open(0, SplitName::valid).tokens(), 0);
 }
 
+// Files that were written before read as they did: '#' begins a comment wherever it stands, unless between quotes.
+TEST(Dataset, CommentsOfTheIni) {
+  const TempFolder folder;
+  make_dataset(folder,
+               "[dataset]# all\r\ntokenizer = none#x\nvocab = 300# GPT\ndomains = a , b #\n\n[ a ] # one\nweight=2#\n"
+               "[b]\nweight = 1\nvalid_bytes =\n");
+  const Dataset d(folder.path());
+  EXPECT_EQ(d.tokenizer(), "none");
+  EXPECT_EQ(d.vocab(), 300);
+  EXPECT_EQ(d.domains()[0].weight, 2);
+  make_dataset(folder, "[dataset]\ntokenizer = sentencepiece\nmodel = m#n.model\ndomains = a\n");
+  EXPECT_EQ(read_dataset_ini(folder.path()).model, folder.path() / "m");
+  make_dataset(folder, "[dataset]\ntokenizer = sentencepiece\nmodel = \"m#n.model\"\ndomains = a\n");
+  const DatasetDescription quoted = read_dataset_ini(folder.path());
+  EXPECT_EQ(quoted.model, folder.path() / "m#n.model");
+  folder.write("dataset.ini", to_ini(quoted));
+  EXPECT_EQ(read_dataset_ini(folder.path()).model, quoted.model);
+}
+
 TEST(Dataset, NamesWhatIsWrong) {
   const TempFolder folder;
   EXPECT_BAD_INPUT(Dataset(folder.path() / "nowhere"), "nowhere");
@@ -283,7 +302,7 @@ TEST(Dataset, NamesWhatIsWrong) {
       {head + "domains = a/b\n", "a/b"},
       {head + "domains = dataset\n", "dataset"},
       {head + "domains = a,a\n", "twice"},
-      {head + "domains = a\ndomains = b\n", "dataset.domains is given twice"},
+      {head + "domains = a\ndomains = b\n", "dataset.ini:4: dataset.domains is given twice"},
       {head + "domains = a\nvocab = many\n", "dataset.vocab = many"},
       {head + "domains = a\nvocab = -1\n", "dataset.vocab = -1"},
       {head + "domains = a\nvocab = 3000000000\n", "3000000000"},
@@ -294,7 +313,7 @@ TEST(Dataset, NamesWhatIsWrong) {
       {head + "domains = a\n[a]\nweight = inf\n", "a.weight"},
       {head + "domains = a\n[a]\nweight = 0\n", "every weight is 0"},
       {head + "domains = a,b\n[a]\nweight = 1\n", "1 of 2 domains have a weight"},
-      {head + "domains = a\nno equals sign\n", "dataset.ini"},
+      {head + "domains = a\nno equals sign\n", "dataset.ini:4: 'no equals sign'"},
       {head + "domains = a\n[a]\ntrain_tokens = 13\n", "13"},
       {head + "domains = a\n[a]\nvalid_documents = 4\n", "a.valid.idx has 1 documents"},
       {head + "domains = a,c\n", "c.train.idx"},
