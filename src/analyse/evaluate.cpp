@@ -138,7 +138,13 @@ DomainScore total_of(const std::vector<DomainScore>& scores) {
   return all;
 }
 
-nlohmann::json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids, Index step) {
+std::string evaluation_file(const Evaluated& what) {
+  return fmt::format("evaluation{}{}.json", what.own_dataset ? "" : "-" + what.dataset_digest.substr(0, 8),
+                     what.capacity_factor > 0 ? "-capacity" : "");
+}
+
+nlohmann::json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids,
+                       const Evaluated& what) {
   const auto one = [](const DomainScore& s) {
     return nlohmann::json{{"windows", s.windows},
                           {"of", s.of},
@@ -149,7 +155,10 @@ nlohmann::json to_json(const std::vector<DomainScore>& scores, const std::vector
                           {"bits_per_byte", s.bits_per_byte()}};
   };
   nlohmann::json j = one(total_of(scores));
-  j["step"] = step;
+  j["step"] = what.step;
+  j["dataset"] = what.dataset;
+  j["dataset_digest"] = what.dataset_digest;
+  j["capacity_factor"] = what.capacity_factor;
   j["layers"] = layer_ids;
   j["domains"] = nlohmann::json::array();
   for (const DomainScore& s : scores) {

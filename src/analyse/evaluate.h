@@ -38,7 +38,19 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
 
 DomainScore total_of(const std::vector<DomainScore>& scores);
 
-// The object that `--json` prints and RUN/evaluation.json holds. What is not known is null.
-nlohmann::json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids, Index step);
+// What was evaluated: a checkpoint's step, on a data set.
+struct Evaluated {
+  Index step;
+  std::string dataset, dataset_digest;  // absolute path of its folder; Dataset::digest()
+  bool own_dataset;                     // that which the checkpoint was trained on
+  double capacity_factor;               // moe.capacity_factor as it was applied; 0: dropless
+};
+// The file of a run that holds an evaluation of this kind: evaluation.json, which reports read, for the run's own data set and
+// dropless; kinds have files of their own, so that none replaces another.
+std::string evaluation_file(const Evaluated& what);
+
+// The object that `--json` prints and the file holds. What is not known is null.
+nlohmann::json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids,
+                       const Evaluated& what);
 
 }  // namespace sy

@@ -4,17 +4,16 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iostream>
 
 #include "src/analyse/evaluate.h"
 #include "src/analyse/experts.h"
-#include "src/cli/options.h"
-#include "src/io/checkpoint.h"
+#include "src/cli/trained.h"
 #include "src/io/files.h"
 #include "src/io/manifest.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
+#include "src/train/memory.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -25,7 +24,7 @@ namespace {
 Layout evaluation_layout(const Config& config, int ranks) {
   const Layout own{ranks, static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
                    static_cast<int>(config.parallel.etp)};
-  const bool fits = ranks % own.tp == 0 && ranks % (own.ep * own.etp) == 0 && config.model.seq_len % own.tp == 0;
+  const bool fits = own.divides() && config.model.seq_len % own.tp == 0;
   return fits ? own : Layout{ranks};
 }
 
@@ -39,6 +38,25 @@ bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
   } catch (const InputError&) {
     return false;  // what cannot be read may be replaced
   }
+}
+
+// The data set to evaluate on, which must have text to do it with. warns: of one that is not as it was.
+std::unique_ptr<Dataset> open_dataset(const Trained& trained, const po::variables_map& given, bool warns) {
+  const TrainState& state = trained.state;
+  auto dataset = std::make_unique<Dataset>(dataset_of(trained, given));
+  const std::string dir = dataset->dir().string();
+  if (dataset->vocab() != state.vocab)
+    bad_input(
+        "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
+        "prepared "
+        "with the same tokenizer",
+        dir, dataset->vocab(), state.vocab);
+  if (warns && !given.count("data") && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest())
+    warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs", dir));
+  Index tokens = 0;
+  for (const Domain& domain : dataset->domains()) tokens += domain.valid_tokens;
+  if (tokens == 0) bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dir);
+  return dataset;
 }
 
 }  // namespace
@@ -58,11 +76,6 @@ int evaluate_command(CommandLine& line) {
       ("json", "print JSON");
   po::variables_map given;
   bool go = true;
-  std::filesystem::path step_dir;
-  TrainState state;
-  Config config;
-  std::unique_ptr<Dataset> dataset;
-  std::unique_ptr<Backend> device;
   Comm& world = line.world;
   agree(world, [&] {
     go = parse_options(line, "evaluate", options, {"checkpoint"}, given);
@@ -71,47 +84,26 @@ int evaluate_command(CommandLine& line) {
     if (evaluation.max_windows < 0) bad_input("evaluate: --max-windows must not be negative");
   });
   if (!go) return 0;
-  const int local = local_rank(world);
-  std::vector<std::string> warnings;
-  step_dir = resolve_checkpoint(world, given["checkpoint"].as<std::string>(), &warnings);
-  for (const std::string& w : warnings) warn(w);
-  agree(world, [&] {
-    state = read_state(step_dir);
-    config = parse_config(state.config, step_dir.string());
-    check_parameters(step_dir, param_specs(config, state.vocab));
-    dataset = std::make_unique<Dataset>(given.count("data") ? fs::path(given["data"].as<std::string>())
-                                                            : find_dataset(step_dir, state, config));
-    if (dataset->vocab() != state.vocab)
-      bad_input(
-          "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
-          "prepared with the same tokenizer",
-          dataset->dir().string(), dataset->vocab(), state.vocab);
-    if (!given.count("data") && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest() &&
-        world.rank() == 0)
-      warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs",
-                       dataset->dir().string()));
-    Index tokens = 0;
-    for (const Domain& domain : dataset->domains()) tokens += domain.valid_tokens;
-    if (tokens == 0)
-      bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dataset->dir().string());
-    device = make_backend(backend, local);
-    if (device->on_host()) config.run.dtype = "f32";  // a checkpoint holds f32 values, whatever it was computed with
-    check_config_for_backend(config, *device);
-  });
-  agree_on_devices(world, *device);
+  const Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
+  const auto& [step_dir, state, config] = trained;
+  std::unique_ptr<Dataset> dataset;
+  agree(world, [&] { dataset = open_dataset(trained, given, world.rank() == 0); });
   evaluation.dropless = !given.count("capacity");
+  const Evaluated what{
+      state.step, fs::absolute(dataset->dir()).lexically_normal().string(), dataset->digest(),
+      !given.count("data") || state.dataset_digest.empty() || state.dataset_digest == dataset->digest(),
+      evaluation.dropless ? 0 : config.moe.capacity_factor};
 
-  Engine engine(config, state.vocab, std::move(device), make_mesh(world, evaluation_layout(config, world.size())),
-                false);
-  agree(world, [&] {
-    load_checkpoint(step_dir, engine.store());
-    engine.set_router_bias(state.router_bias);
-  });
+  const std::string advice = "lower --batch, or use more ranks";
+  const auto engine =
+      with_advice(advice, [&] { return load_model(world, trained, evaluation_layout(config, world.size()), backend); });
   const bool show = world.rank() == 0 && !given.count("quiet") && isatty(STDERR_FILENO);
   std::vector<DomainScore> scores;
   or_end_all(world, [&] {
-    scores = evaluate(engine, *dataset, evaluation, [&](Index done, Index total) {
-      if (show) fmt::print(stderr, "\revaluating {}/{} windows{}", done, total, done == total ? "\n" : "");
+    with_advice(advice, [&] {
+      scores = evaluate(*engine, *dataset, evaluation, [&](Index done, Index total) {
+        if (show) fmt::print(stderr, "\revaluating {}/{} windows{}", done, total, done == total ? "\n" : "");
+      });
     });
     return 0;
   });
@@ -119,10 +111,10 @@ int evaluate_command(CommandLine& line) {
   agree(world, [&] {
     if (world.rank() != 0) return;
     const DomainScore all = total_of(scores);
-    const nlohmann::json json = to_json(scores, engine.model().moe_layer_ids(), state.step);
+    const nlohmann::json json = to_json(scores, engine->model().moe_layer_ids(), what);
     // The report finds the domains' experts here.
     if (const auto run = run_of(step_dir)) {
-      const fs::path file = *run / "evaluation.json";
+      const fs::path file = *run / evaluation_file(what);
       if (access(run->c_str(), W_OK) != 0)
         warn(fmt::format("{} cannot be written ({}): this evaluation is only printed", file.string(),
                          std::strerror(errno)));

@@ -1,13 +1,12 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include "src/cli/options.h"
+#include "src/cli/trained.h"
 #include "src/data/tokenizer.h"
 #include "src/generate/sample.h"
-#include "src/io/checkpoint.h"
-#include "src/model/engine.h"
 #include "src/text/json.h"
 #include "src/text/table.h"
+#include "src/train/memory.h"
 
 namespace sy {
 namespace {
@@ -47,13 +46,15 @@ int generate_command(CommandLine& line) {
       ("prompt", po::value<std::string>(&prompt)->required(), "text to continue")        //
       ("tokens", po::value<Index>(&count)->default_value(200), "tokens to add at most")  //
       ("temperature", po::value<double>(&sampling.temperature)->default_value(0.8, "0.8"),
-       "0: always the most likely token")("top-k", po::value<Index>(&sampling.top_k)->default_value(0),
-                                          "choose among the k most likely tokens; 0: all")(
-          "top-p", po::value<double>(&sampling.top_p)->default_value(1.0),
-          "choose among those that reach this probability")("seed", po::value<std::uint64_t>(&seed)->default_value(1),
-                                                            "of the random choices")  //
-      ("data", po::value<std::string>(), "data set whose tokenizer to use; default: the one that it was trained on")(
-          "backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")  //
+       "0: always the most likely token")  //
+      ("top-k", po::value<Index>(&sampling.top_k)->default_value(0),
+       "choose among the k most likely tokens; 0: all")  //
+      ("top-p", po::value<double>(&sampling.top_p)->default_value(1.0),
+       "choose among those that reach this probability")                                                         //
+      ("seed", po::value<std::uint64_t>(&seed)->default_value(1), "the random choices follow from this number")  //
+      ("data", po::value<std::string>(),
+       "data set whose tokenizer to use; default: the one that it was trained on")               //
+      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")  //
       ("json", "print JSON");
   po::variables_map given;
   if (!parse_options(line, "generate", options, {"checkpoint"}, given)) return 0;
@@ -61,24 +62,15 @@ int generate_command(CommandLine& line) {
   if (!(sampling.top_p > 0 && sampling.top_p <= 1)) bad_input("generate: --top-p must be in (0, 1]");
   if (sampling.top_k < 0 || count < 0) bad_input("generate: --top-k and --tokens must not be negative");
 
-  std::vector<std::string> warnings;
-  const auto step_dir = resolve_checkpoint(given["checkpoint"].as<std::string>(), &warnings);
-  for (const std::string& w : warnings) warn(w);
-  const TrainState state = read_state(step_dir);
-  Config config = parse_config(state.config, step_dir.string());
-  check_parameters(step_dir, param_specs(config, state.vocab));
-  const auto tokenizer = open_tokenizer(given.count("data") ? std::filesystem::path(given["data"].as<std::string>())
-                                                            : find_dataset(step_dir, state, config));
-  if (tokenizer->vocab() != state.vocab)
+  const Trained trained = open_checkpoint(line.world, given["checkpoint"].as<std::string>());
+  const auto tokenizer = open_tokenizer(dataset_of(trained, given));
+  if (tokenizer->vocab() != trained.state.vocab)
     bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data", tokenizer->vocab(),
-              state.vocab);
-
-  auto device = make_backend(backend);
-  if (device->on_host()) config.run.dtype = "f32";  // a checkpoint holds f32 values, whatever it was computed with
-  check_config_for_backend(config, *device);
-  Engine engine(config, state.vocab, std::move(device), make_mesh(line.world, {}), false);
-  load_checkpoint(step_dir, engine.store());
-  engine.set_router_bias(state.router_bias);
+              trained.state.vocab);
+  const auto advised = [](auto work) {
+    return with_advice("use another --backend, or a machine with more memory", work);
+  };
+  const std::unique_ptr<Engine> engine = advised([&] { return load_model(line.world, trained, {}, backend); });
 
   std::vector<std::int32_t> ids;
   tokenizer->encode(prompt, ids);
@@ -92,8 +84,8 @@ int generate_command(CommandLine& line) {
   if (!json && prompt_tokens > 0) shown.add(text);
   bool ended = false;
   for (Index i = 0; i < count; ++i) {
-    const Index context = std::min<Index>(static_cast<Index>(ids.size()), config.model.seq_len);
-    const auto logits = engine.next_logits(std::span(ids).last(context));
+    const Index context = std::min<Index>(static_cast<Index>(ids.size()), trained.config.model.seq_len);
+    const auto logits = advised([&] { return engine->next_logits(std::span(ids).last(context)); });
     const std::int32_t next = sample_token(logits, sampling, random.uniform(i));
     if (next == tokenizer->end_of_text()) {
       ended = true;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <boost/program_options.hpp>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -44,13 +43,5 @@ int version_command(CommandLine&);
 // before they do anything.
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
-
-struct Config;
-struct TrainState;
-// The folder of the data set that a checkpoint was trained on. Where a relative data.path was given, it lies today as far from
-// the run folder as then: a run that was copied or moved together with its data finds them. Otherwise, and where nothing lies
-// there, it is where it was. Throws InputError where there is none.
-std::filesystem::path find_dataset(const std::filesystem::path& step_dir, const TrainState& state,
-                                   const Config& config);
 
 }  // namespace sy

@@ -108,6 +108,23 @@ expect_output "evaluated at step 4 on 7 of $windows windows"
 expect_ok "$switchyard" evaluate eval --backend cpu
 [[ $(cat eval/evaluation.json) == "$whole" ]] || die "the whole evaluation did not replace the partial one"
 
+# Evaluations of other kinds have files of their own, and all say what they are of.
+grep -q "\"dataset_digest\": \"$digest\"" eval/evaluation.json || die "the evaluation does not know its data set"
+grep -q "\"dataset\": \"$PWD/data\"" eval/evaluation.json || die "the evaluation does not know the data set's folder"
+grep -q '"capacity_factor": 0' eval/evaluation.json || die "the evaluation does not say that it is dropless"
+expect_ok "$switchyard" prepare --domain english=other --tokenizer bytes --valid-fraction 0.2 --output elsewhere
+expect_ok ranks 2 evaluate eval --backend cpu --data elsewhere
+other=$(echo eval/evaluation-????????.json)
+grep -q "\"dataset\": \"$PWD/elsewhere\"" "$other" || die "no evaluation on the other data set"
+expect_ok "$switchyard" evaluate eval --backend cpu --capacity
+grep -q '"capacity_factor": 1.25' eval/evaluation-capacity.json || die "no evaluation with a capacity"
+expect_ok "$switchyard" evaluate eval --backend cpu --capacity --data elsewhere
+expect_file "${other%.json}-capacity.json"
+cp -r data copy
+expect_ok "$switchyard" evaluate eval --backend cpu --data copy --max-windows 3
+[[ $err == *"keeps the evaluation of all windows"* ]] || die "a copy of the data set is taken for another one"
+[[ $(cat eval/evaluation.json) == "$whole" ]] || die "an evaluation of another kind replaced the run's"
+
 # Where nobody knows the bytes: "-" and null, never 0.
 mkdir none && cp data/english.* none/
 printf '[dataset]\ntokenizer = none\nvocab = 257\ndomains = english\n' >none/dataset.ini

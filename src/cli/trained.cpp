@@ -1,0 +1,66 @@
+#include "src/cli/trained.h"
+
+#include "src/io/manifest.h"
+#include "src/text/words.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+Trained open_checkpoint(Comm& world, const std::string& name) {
+  Trained out;
+  std::vector<std::string> warnings;
+  out.step_dir = resolve_checkpoint(world, name, &warnings);
+  for (const std::string& w : warnings) warn(w);
+  agree(world, [&] {
+    out.state = read_state(out.step_dir);
+    out.config = parse_config(out.state.config, out.step_dir.string());
+    check_parameters(out.step_dir, param_specs(out.config, out.state.vocab));
+  });
+  return out;
+}
+
+fs::path dataset_of(const Trained& trained, const po::variables_map& given) {
+  if (given.count("data")) return given["data"].as<std::string>();
+  const auto& [step_dir, state, config] = trained;
+  const fs::path recorded = state.dataset, data = config.data.path;
+  // Training was started in the folder that makes the relative data.path the recorded one.
+  fs::path started;
+  if (!data.is_absolute() && state.dataset.ends_with("/" + data.string()))
+    started = state.dataset.substr(0, state.dataset.size() - data.string().size());
+  const fs::path run_then = (started / config.run.dir).lexically_normal();
+  std::vector<fs::path> places{recorded};
+  if (const auto run_now = run_of(step_dir); run_now && run_then.is_absolute()) {
+    const fs::path beside = *run_now / recorded.lexically_normal().lexically_relative(run_then);
+    places.insert(data.is_absolute() ? places.end() : places.begin(), beside.lexically_normal());
+  }
+  std::error_code ignored;
+  for (const fs::path& place : places)
+    if (fs::exists(place / "dataset.ini", ignored)) return place;
+  std::vector<std::string> names;
+  for (const fs::path& place : places) names.push_back(place.string());
+  bad_input("the data set that {} was trained on is not at {}: give its folder with --data", step_dir.string(),
+            join(names, " nor at "));
+}
+
+std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, const Layout& layout,
+                                   const std::string& backend) {
+  Config config = trained.config;
+  std::unique_ptr<Backend> device;
+  const int local = local_rank(world);
+  agree(world, [&] {
+    device = open_backend("--backend", backend, local);
+    if (device->on_host()) config.run.dtype = "f32";  // a checkpoint holds f32 values
+    check_config_for_backend(config, *device);
+  });
+  agree_on_devices(world, *device);
+  auto engine =
+      std::make_unique<Engine>(config, trained.state.vocab, std::move(device), make_mesh(world, layout), false);
+  agree(world, [&] {
+    load_checkpoint(trained.step_dir, engine->store());
+    engine->set_router_bias(trained.state.router_bias);
+  });
+  return engine;
+}
+
+}  // namespace sy

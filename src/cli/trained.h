@@ -1,0 +1,33 @@
+// A checkpoint that a command opens to compute with: its model, and the data set that it was trained on.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "src/cli/options.h"
+#include "src/io/checkpoint.h"
+#include "src/model/engine.h"
+
+namespace sy {
+
+struct Trained {
+  std::filesystem::path step_dir;
+  TrainState state;
+  Config config;
+};
+
+// The checkpoint that is named, a step folder or a run; all of it is checked and read but for the weights. Collective.
+Trained open_checkpoint(Comm& world, const std::string& name);
+
+// The folder of --data, where it is given. Otherwise that of the data set that the checkpoint was trained on: where a relative
+// data.path was given, it lies today as far from the run folder as then, so that a run that was copied or moved together with
+// its data finds them; else, and where nothing lies there, it is where it was. Throws InputError where there is none.
+std::filesystem::path dataset_of(const Trained& trained, const po::variables_map& given);
+
+// The model with its weights, on the backend that --backend names: without gradients. On the host it computes in f32,
+// whatever it was trained with. Collective.
+std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, const Layout& layout,
+                                   const std::string& backend);
+
+}  // namespace sy
