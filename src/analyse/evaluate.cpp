@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "src/data/tokenizer.h"
 
@@ -143,26 +142,26 @@ std::string evaluation_file(const Evaluated& what) {
                      what.capacity_factor > 0 ? "-capacity" : "");
 }
 
-nlohmann::json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids,
-                       const Evaluated& what) {
+Json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids,
+             const Evaluated& what) {
   const auto one = [](const DomainScore& s) {
-    return nlohmann::json{{"windows", s.windows},
-                          {"of", s.of},
-                          {"tokens", s.tokens},
-                          {"bytes", s.bytes < 0 ? nlohmann::json() : nlohmann::json(s.bytes)},
-                          {"loss", s.loss()},
-                          {"perplexity", s.perplexity()},
-                          {"bits_per_byte", s.bits_per_byte()}};
+    return Json{{"windows", s.windows},
+                {"of", s.of},
+                {"tokens", s.tokens},
+                {"bytes", s.bytes < 0 ? Json() : Json(s.bytes)},
+                {"loss", s.loss()},
+                {"perplexity", s.perplexity()},
+                {"bits_per_byte", s.bits_per_byte()}};
   };
-  nlohmann::json j = one(total_of(scores));
+  Json j = one(total_of(scores));
   j["step"] = what.step;
   j["dataset"] = what.dataset;
   j["dataset_digest"] = what.dataset_digest;
   j["capacity_factor"] = what.capacity_factor;
   j["layers"] = layer_ids;
-  j["domains"] = nlohmann::json::array();
+  j["domains"] = Json::array();
   for (const DomainScore& s : scores) {
-    nlohmann::json d = one(s);
+    Json d = one(s);
     d["name"] = s.name;
     d["experts"] = s.experts;
     j["domains"].push_back(std::move(d));

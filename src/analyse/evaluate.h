@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "src/data/dataset.h"
 #include "src/model/engine.h"
+#include "src/text/json.h"
 
 namespace sy {
 
@@ -50,7 +49,6 @@ struct Evaluated {
 std::string evaluation_file(const Evaluated& what);
 
 // The object that `--json` prints and the file holds. What is not known is null.
-nlohmann::json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids,
-                       const Evaluated& what);
+Json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids, const Evaluated& what);
 
 }  // namespace sy

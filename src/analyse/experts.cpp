@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "src/io/files.h"
+#include "src/text/json.h"
 
 namespace sy {
 namespace {
@@ -159,12 +159,12 @@ double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64
 }
 
 Evaluation read_evaluation(const std::filesystem::path& file) try {
-  using nlohmann::json;
-  const json j = json::parse(read_file(file));
+  const Json j = Json::parse(read_file(file));
   // The writer turns what is not finite into null.
-  const auto number = [](const json& x) {
+  const auto number = [](const Json& x) {
     return x.is_null() ? std::numeric_limits<double>::quiet_NaN() : x.get<double>();
   };
+  const auto or_0 = [&](const char* key) { return j.contains(key) ? j.at(key).get<Index>() : 0; };
   Evaluation out{j.at("step").get<Index>(),
                  j.at("tokens").get<Index>(),
                  number(j.at("loss")),
@@ -172,9 +172,9 @@ Evaluation read_evaluation(const std::filesystem::path& file) try {
                  number(j.at("bits_per_byte")),
                  {},
                  j.at("layers").get<std::vector<std::int64_t>>(),
-                 j.value("windows", Index{0}),
-                 j.value("of", Index{0})};
-  for (const json& d : j.at("domains")) {
+                 or_0("windows"),
+                 or_0("of")};
+  for (const Json& d : j.at("domains")) {
     DomainUse use{d.at("name").get<std::string>(),
                   d.at("tokens").get<Index>(),
                   d.at("bytes").is_null() ? -1 : d.at("bytes").get<Index>(),
@@ -194,7 +194,7 @@ Evaluation read_evaluation(const std::filesystem::path& file) try {
     out.domains.push_back(std::move(use));
   }
   return out;
-} catch (const nlohmann::json::exception& e) {
+} catch (const JsonError& e) {
   bad_input("{} is not what `switchyard evaluate` writes ({}): run it again", file.string(), e.what());
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "src/io/manifest.h"
 #include "src/params/block_specs.h"
@@ -15,9 +14,6 @@ namespace sy {
 namespace fs = std::filesystem;
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 constexpr Index strip_columns = 64;  // more experts share their marks
 
 // Lines that were torn or that hold no loss are passed over.
@@ -25,9 +21,10 @@ std::vector<LossPoint> read_losses(const fs::path& file, Index last_step) {
   std::vector<LossPoint> losses;
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
-    const json m = json::parse(line, nullptr, false);
-    if (!m.is_object() || !m.contains("step") || !m["step"].is_number() || !m.contains("loss")) continue;
-    if (m["step"].get<Index>() <= last_step && m["loss"].is_number()) losses.push_back({m["step"], m["loss"]});
+    const std::optional<Json> m = Json::try_parse(line);
+    const Json *step = m ? m->find("step") : nullptr, *loss = m ? m->find("loss") : nullptr;
+    if (!step || !step->is_integer() || !loss || !loss->is_number()) continue;
+    if (const auto at = step->get<Index>(); at <= last_step) losses.push_back({static_cast<double>(at), loss->get<double>()});
   }
   return losses;
 }
@@ -115,7 +112,7 @@ std::string domain_tables(const ExpertReport& r) {
          layers.str();
 }
 
-ordered_json load_json(const LayerLoad& l) {
+Json load_json(const LayerLoad& l) {
   return {{"layer", l.layer},
           {"routed", l.routed},
           {"dropped", l.dropped},
@@ -217,22 +214,22 @@ std::string report_csv(const ExpertReport& r) {
   return out;
 }
 
-ordered_json report_json(const ExpertReport& r) {
+Json report_json(const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
-  ordered_json out = {{"checkpoint", r.checkpoint.string()},
-                      {"step", r.state.step},
-                      {"tokens", r.state.tokens},
-                      {"layout", r.state.layout},
-                      {"dataset", r.state.dataset},
-                      {"experts", h.experts},
-                      {"layers", ordered_json::array()},
-                      {"windows", ordered_json::array()}};
+  Json out = {{"checkpoint", r.checkpoint.string()},
+              {"step", r.state.step},
+              {"tokens", r.state.tokens},
+              {"layout", r.state.layout},
+              {"dataset", r.state.dataset},
+              {"experts", h.experts},
+              {"layers", Json::array()},
+              {"windows", Json::array()}};
   if (h.windows() > 0) {
     out["first_step"] = first_step(h, r.first);
     out["last_step"] = h.steps[r.last - 1];
   }
   for (const LayerLoad& l : r.load) {
-    ordered_json layer = load_json(l);
+    Json layer = load_json(l);
     for (const ExpertLoad& e : l.experts)
       layer["experts"].push_back({{"routed", e.routed},
                                   {"dropped", e.dropped},
@@ -242,9 +239,9 @@ ordered_json report_json(const ExpertReport& r) {
     out["layers"].push_back(std::move(layer));
   }
   for (Index w = 0; w < h.windows(); ++w) {
-    ordered_json window = {{"first_step", first_step(h, w)}, {"last_step", h.steps[w]}};
+    Json window = {{"first_step", first_step(h, w)}, {"last_step", h.steps[w]}};
     for (const LayerLoad& l : layer_loads(h, w, w + 1)) {
-      ordered_json layer = load_json(l), routed, dropped, probability;
+      Json layer = load_json(l), routed, dropped, probability;
       for (const ExpertLoad& e : l.experts) {
         routed.push_back(e.routed);
         dropped.push_back(e.dropped);
@@ -258,15 +255,15 @@ ordered_json report_json(const ExpertReport& r) {
     out["windows"].push_back(std::move(window));
   }
   if (!r.evaluation) return out;
-  ordered_json domains = {{"step", r.evaluation->step},
-                          {"windows", r.evaluation->windows},
-                          {"of", r.evaluation->of},
-                          {"domains", ordered_json::array()},
-                          {"layers", ordered_json::array()}};
+  Json domains = {{"step", r.evaluation->step},
+                  {"windows", r.evaluation->windows},
+                  {"of", r.evaluation->of},
+                  {"domains", Json::array()},
+                  {"layers", Json::array()}};
   for (const DomainUse& d : r.evaluation->domains)
     domains["domains"].push_back({{"name", d.name},
                                   {"tokens", d.tokens},
-                                  {"bytes", d.bytes < 0 ? ordered_json() : ordered_json(d.bytes)},
+                                  {"bytes", d.bytes < 0 ? Json() : Json(d.bytes)},
                                   {"loss", d.loss},
                                   {"perplexity", d.perplexity},
                                   {"bits_per_byte", d.bits_per_byte},
@@ -275,7 +272,7 @@ ordered_json report_json(const ExpertReport& r) {
     domains["layers"].push_back({{"layer", s.layer},
                                  {"js_divergence_mean", s.mean},
                                  {"js_divergence_max", s.max},
-                                 {"between", {s.domain_a, s.domain_b}}});
+                                 {"between", Json::array({s.domain_a, s.domain_b})}});
   out["evaluation"] = std::move(domains);
   return out;
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "src/analyse/experts.h"
 #include "src/config.h"
+#include "src/text/json.h"
 
 namespace sy {
 
@@ -43,7 +43,7 @@ ExpertReport make_report(const std::filesystem::path& checkpoint, const ReportOp
 std::string report_text(const ExpertReport& report, bool colour);
 // One row per (window, layer, expert); the first line names the columns.
 std::string report_csv(const ExpertReport& report);
-nlohmann::ordered_json report_json(const ExpertReport& report);
+Json report_json(const ExpertReport& report);
 // One self-contained page. Needs gnuplot.
 std::string report_html(const ExpertReport& report);
 

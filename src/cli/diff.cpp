@@ -24,7 +24,7 @@ int diff_command(CommandLine& line) {
 
   const std::vector<TensorDifference> tensors = diff_checkpoints(first, second);
   std::size_t different = 0;
-  auto list = nlohmann::ordered_json::array();
+  Json list = Json::array();
   Table table({"tensor", "max |a - b|", "note"});
   for (const TensorDifference& d : tensors) {
     different += !d.bitwise_equal;
@@ -34,9 +34,8 @@ int diff_command(CommandLine& line) {
     table.row({d.name, d.note.empty() ? fmt::format("{:.6g}", d.max_abs) : "-", d.bitwise_equal ? "equal" : d.note});
   }
   if (given["json"].as<bool>()) {
-    const nlohmann::ordered_json report{{"first", first.string()}, {"second", second.string()},
-                                        {"equal", different == 0}, {"compared", tensors.size()},
-                                        {"different", different},  {"tensors", list}};
+    const Json report{{"first", first.string()},    {"second", second.string()}, {"equal", different == 0},
+                      {"compared", tensors.size()}, {"different", different},    {"tensors", list}};
     std::cout << json_text(report) << std::flush;
   } else {
     if (!list.empty()) std::cout << table.str() << "\n";

@@ -10,7 +10,7 @@
 #include "src/text/table.h"
 
 namespace sy {
-using Json = nlohmann::ordered_json;
+
 namespace {
 
 struct Report {
@@ -23,7 +23,11 @@ struct Report {
 
 Json gpu_json(const cuda::Device& g) {
   Json j{{"id", g.id}, {"name", g.name}, {"compute_capability", g.capability}, {"bytes", g.bytes}, {"peers", g.peers}};
-  if (g.tried) j.update({{"free_bytes", g.free_bytes}, {"kernels", g.kernels}, {"error", g.error}});
+  if (g.tried) {
+    j["free_bytes"] = g.free_bytes;
+    j["kernels"] = g.kernels;
+    j["error"] = g.error;
+  }
   return j;
 }
 

@@ -111,7 +111,7 @@ int evaluate_command(CommandLine& line) {
   agree(world, [&] {
     if (world.rank() != 0) return;
     const DomainScore all = total_of(scores);
-    const nlohmann::json json = to_json(scores, engine->model().moe_layer_ids(), what);
+    const Json json = to_json(scores, engine->model().moe_layer_ids(), what);
     // The report finds the domains' experts here.
     if (const auto run = run_of(step_dir)) {
       const fs::path file = *run / evaluation_file(what);

@@ -102,8 +102,7 @@ int generate_command(CommandLine& line) {
     return 0;
   }
   const std::vector<std::int32_t> added(ids.begin() + static_cast<std::ptrdiff_t>(first), ids.end());
-  const nlohmann::json out = {
-      {"prompt", prompt}, {"text", tokenizer->decode(added)}, {"tokens", added}, {"ended", ended}};
+  const Json out = {{"prompt", prompt}, {"text", tokenizer->decode(added)}, {"tokens", added}, {"ended", ended}};
   fmt::print("{}", json_text(out, 1));
   return 0;
 }

@@ -13,7 +13,7 @@
 
 namespace sy {
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+
 namespace {
 
 // The digests of one step folder, or of every one of a run.

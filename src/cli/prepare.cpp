@@ -100,15 +100,15 @@ std::string as_table(const Dataset& dataset) {
 }
 
 std::string as_json(const Prepared& prepared) {
-  using Json = nlohmann::ordered_json;
   const Dataset& dataset = prepared.dataset;
   Json json = {{"output", dataset.dir().string()}, {"tokenizer", dataset.tokenizer()}, {"vocab", dataset.vocab()},
                {"digest", dataset.digest()},       {"left_out", prepared.left_out},    {"copies", prepared.copies},
                {"domains", Json::array()}};
+  Json* domain = nullptr;
   for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes,
                               double share) {
-    if (std::string_view(split) == "train") json["domains"].push_back({{"name", name}});
-    json["domains"].back()[split] = {{"documents", documents}, {"tokens", tokens}, {"bytes", bytes}, {"share", share}};
+    if (std::string_view(split) == "train") domain = &json["domains"].push_back({{"name", name}});
+    (*domain)[split] = {{"documents", documents}, {"tokens", tokens}, {"bytes", bytes}, {"share", share}};
   });
   return json_text(json);
 }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "src/data/stream.h"
+#include "src/text/json.h"
 
 namespace sy {
 
@@ -119,25 +119,24 @@ void read_text(Document document, const Take& take) {
 
 // The text of a line, empty where the line is blank.
 std::string text_of_json(std::string_view json_line, const std::string& key, const fs::path& file, Index line) {
-  using nlohmann::json;
   if (json_line.find_first_not_of(" \t\r") == json_line.npos) return "";
   if (const auto bad = invalid_utf8(json_line))
     bad_input("{}: line {} is not UTF-8 from its byte {} on: convert the file (iconv -t UTF-8)", file.string(), line,
               *bad);
   try {
-    json object = json::parse(json_line);
+    Json object = Json::parse(json_line);
     if (!object.is_object())
       bad_input("{}: line {} is of JSON type {}, not an object: write {{\"{}\": \"...\"}}, one to a line",
                 file.string(), line, object.type_name(), key);
     if (!object.contains(key))
       bad_input("{}: line {} has no key '{}': name the key of the text with --text-key", file.string(), line, key);
-    if (!object[key].is_string())
+    Json& text = object[key];
+    if (!text.is_string())
       bad_input("{}: line {}: '{}' is of JSON type {}, not a string: name the key of the text with --text-key",
-                file.string(), line, key, object[key].type_name());
-    return std::move(object[key].get_ref<std::string&>());
-  } catch (const json::parse_error& e) {
-    bad_input("{}: line {} is not JSON from its byte {} on: correct it, or rename a file that is plain text",
-              file.string(), line, e.byte == 0 ? 0 : e.byte - 1);
+                file.string(), line, key, text.type_name());
+    return text.take_string();
+  } catch (const JsonError& e) {
+    bad_input("{}: line {} is {}: correct it, or rename a file that is plain text", file.string(), line, e.what());
   }
 }
 

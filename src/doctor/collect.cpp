@@ -6,23 +6,68 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "dist/runtime.h"
 #include "kernels/cpu/processor.h"
 #include "src/doctor/facts.h"
+#include "src/text/json.h"
 
 namespace sy {
 
-namespace cuda {
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Device, name, id, capability, bytes, peers, tried, free_bytes, kernels, error)
-}
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostFacts, name, processor, sockets, threads_per_core, cpus, kernels_run, memory,
-                                   available, shared_memory, locked_memory, infiniband, driver, driver_cuda, gpus)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, host, cpus, threads, gpu, missing, broken)
-
 namespace {
+
+// The members of what ranks tell one another, each with the name that it has on the way.
+template <class F>
+void each_member(cuda::Device& d, F f) {
+  f("name", d.name), f("id", d.id), f("capability", d.capability), f("bytes", d.bytes), f("peers", d.peers);
+  f("tried", d.tried), f("free_bytes", d.free_bytes), f("kernels", d.kernels), f("error", d.error);
+}
+template <class F>
+void each_member(HostFacts& h, F f) {
+  f("name", h.name), f("processor", h.processor), f("sockets", h.sockets), f("threads_per_core", h.threads_per_core);
+  f("cpus", h.cpus), f("kernels_run", h.kernels_run), f("memory", h.memory), f("available", h.available);
+  f("shared_memory", h.shared_memory), f("locked_memory", h.locked_memory), f("infiniband", h.infiniband);
+  f("driver", h.driver), f("driver_cuda", h.driver_cuda), f("gpus", h.gpus);
+}
+template <class F>
+void each_member(RankFacts& r, F f) {
+  f("rank", r.rank), f("host", r.host), f("cpus", r.cpus), f("threads", r.threads), f("gpu", r.gpu);
+  f("missing", r.missing), f("broken", r.broken);
+}
+
+template <class T>
+concept Facts = requires(T& x) {
+  each_member(x, [](const char*, auto&) {});
+};
+
+// Any of these as JSON, vectors of them too, and what JSON has as it is.
+template <class T>
+Json to_json(T& x) {
+  if constexpr (Facts<T>) {
+    Json json = Json::object();
+    each_member(x, [&](const char* name, auto& member) { json[name] = to_json(member); });
+    return json;
+  } else if constexpr (requires { x.push_back(x[0]); } && !std::is_same_v<T, std::string>) {
+    Json json = Json::array();
+    for (auto& element : x) json.push_back(to_json(element));
+    return json;
+  } else {
+    return x;
+  }
+}
+template <class T>
+void from_json(const Json& json, T& x) {
+  if constexpr (Facts<T>) {
+    each_member(x, [&](const char* name, auto& member) { from_json(json.at(name), member); });
+  } else if constexpr (requires { x.push_back(x[0]); } && !std::is_same_v<T, std::string>) {
+    for (const Json& element : json) from_json(element, x.emplace_back());
+  } else if constexpr (std::is_same_v<T, int>) {
+    x = static_cast<int>(json.get<Index>());
+  } else {
+    x = json.get<T>();
+  }
+}
 
 // Calls f(key, value) for each "key : value" of a file of /proc.
 template <class F>
@@ -128,11 +173,10 @@ std::vector<RankFacts> collect_facts(Comm& world) {
     if (choice.device >= 0) mine.gpu = mine.host.gpus[choice.device].id;
     mine.missing = choice.missing;
     mine.broken = choice.broken;
-    const auto not_utf8 = nlohmann::json::error_handler_t::replace;
-    text = nlohmann::json(mine).dump(-1, ' ', false, not_utf8);
+    text = to_json(mine).dump();
   });
   std::vector<RankFacts> ranks;
-  for (const std::string& t : gather(world, text)) ranks.push_back(nlohmann::json::parse(t).get<RankFacts>());
+  for (const std::string& t : gather(world, text)) from_json(Json::parse(t), ranks.emplace_back());
   return ranks;
 }
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "src/io/digest.h"
 #include "src/io/files.h"
+#include "src/text/json.h"
 
 namespace sy {
 
@@ -34,15 +34,14 @@ std::set<std::string> names_in(const fs::path& folder) {
 }
 
 std::string to_text(const Manifest& manifest) {
-  nlohmann::ordered_json json;
+  Json json;
   json["format"] = format_name;
   json["version"] = checkpoint_format;
   json["step"] = manifest.step;
-  json["files"] = nlohmann::ordered_json::object();
-  for (const Manifest::File& file : manifest.files)
-    json["files"][file.name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
+  Json& files = json["files"] = Json::object();
+  for (const Manifest::File& file : manifest.files) files[file.name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
   json["sha256"] = to_hex(sha256(json.dump()));
-  return json.dump(2) + "\n";
+  return json_text(json);
 }
 
 Manifest read_manifest(const fs::path& step_dir) {
@@ -59,15 +58,15 @@ Manifest read_manifest(const fs::path& step_dir) {
   const std::string text = read_file(path);
   Manifest manifest;
   try {
-    const auto json = nlohmann::ordered_json::parse(text);
+    const Json json = Json::parse(text);
     if (json.at("format") != format_name) bad_input("{} does not describe a checkpoint of Switchyard", path.string());
-    if (const Index version = json.at("version"); version != checkpoint_format)
+    if (const auto version = json.at("version").get<Index>(); version != checkpoint_format)
       bad_input("{} has format version {}, this program reads version {}: use the program that wrote it", path.string(),
                 version, checkpoint_format);
-    manifest.step = json.at("step");
-    for (const auto& [name, file] : json.at("files").items())
-      manifest.files.push_back({name, file.at("bytes"), file.at("sha256")});
-  } catch (const nlohmann::json::exception&) {
+    manifest.step = json.at("step").get<Index>();
+    for (const auto& [name, file] : json.at("files").members())
+      manifest.files.push_back({name, file.at("bytes").get<Index>(), file.at("sha256").get<std::string>()});
+  } catch (const JsonError&) {
     bad_input("{} is damaged: use another checkpoint", path.string());
   }
   if (to_text(manifest) != text) bad_input("{} is damaged: use another checkpoint", path.string());

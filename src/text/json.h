@@ -1,15 +1,147 @@
-// How JSON is written, for all who write it.
+// JSON: values, as they are written and read. The library that knows how stays in json.cpp, since its header takes seconds
+// to compile in every file that includes it.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <iosfwd>
+#include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
 
 namespace sy {
 
-// With a line end. Bytes that are no UTF-8, as paths and generated text may hold, become U+FFFD; what is not finite, null.
-template <class Json>
-std::string json_text(const Json& json, int indent = 2) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace) + '\n';
+// Text that is no JSON, a value of another type than asked for, or a key or element that is not there.
+class JsonError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class Json {
+ public:
+  struct Member;
+  using Array = std::vector<Json>;
+  using Object = std::vector<Member>;  // in the order in which they were added or read
+
+  Json();  // null
+  Json(bool value);
+  Json(double value);
+  template <std::integral T>
+  Json(T value) : Json(of(static_cast<std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>(value))) {}
+  Json(std::string value);
+  Json(std::string_view value);
+  Json(const char* value);
+  template <class T>
+  Json(const std::vector<T>& values) : Json(array(Array(values.begin(), values.end()))) {}
+  // An object: {{"step", 3}, {"loss", 1.5}}
+  Json(std::initializer_list<Member> members);
+  static Json array(Array elements = {});
+  static Json object();
+  Json(const Json& other);
+  Json(Json&& other) noexcept;
+  Json& operator=(Json other) noexcept;
+  ~Json();
+
+  // Throws JsonError that says from which byte on it is none; what is nested a thousand deep is none either.
+  static Json parse(std::string_view text);
+  static std::optional<Json> try_parse(std::string_view text);
+
+  bool is_null() const { return value_.index() == 0; }
+  bool is_number() const { return is_integer() || holds<std::uint64_t>() || holds<double>(); }
+  bool is_integer() const { return holds<std::int64_t>(); }  // of 63 bits and a sign
+  bool is_string() const { return holds<std::string>(); }
+  bool is_array() const { return holds<Array>(); }
+  bool is_object() const { return holds<Object>(); }
+  const char* type_name() const;  // "null", "boolean", "number", "string", "array", "object"
+
+  // The value as bool, double, std::int64_t, std::uint64_t, std::string, or std::vector of such. Throws JsonError where it is
+  // of another type, or an integer that does not fit.
+  template <class T>
+  T get() const;
+  std::string take_string();  // moved out
+
+  // Of an object; a key that is there twice has its last value. operator[] adds what is not there, and turns null into an
+  // object.
+  const Json* find(std::string_view key) const;  // nullptr: no such key, or no object
+  bool contains(std::string_view key) const { return find(key) != nullptr; }
+  const Json& at(std::string_view key) const;
+  const Json& operator[](std::string_view key) const { return at(key); }
+  Json& operator[](std::string_view key);
+  Json& append(std::string key, Json value);  // does not look whether the key is there; returns the value where it lies
+  const Object& members() const;
+
+  // Of an array; push_back turns null into one.
+  const Json& at(std::size_t i) const;
+  const Json& operator[](std::size_t i) const { return at(i); }
+  const Array& elements() const;
+  Array::const_iterator begin() const { return elements().begin(); }
+  Array::const_iterator end() const { return elements().end(); }
+  Json& push_back(Json element);  // returns it where it lies
+
+  std::size_t size() const;  // members or elements; of any other value 0
+  bool empty() const { return size() == 0; }
+
+  // On one line, or with `indent` spaces for each level. Bytes that are no UTF-8, as paths and generated text may hold, become
+  // U+FFFD; what is not finite, null.
+  std::string dump(int indent = -1) const;
+
+  friend bool operator==(const Json& a, const Json& b);
+  friend std::ostream& operator<<(std::ostream& out, const Json& json);  // for people
+
+ private:
+  template <class T>
+  bool holds() const {
+    return std::holds_alternative<T>(value_);
+  }
+  static Json of(std::int64_t value);
+  static Json of(std::uint64_t value);
+  template <class T>
+  const T& held(const char* what) const;
+  void write(std::string& out, int indent, int depth) const;
+
+  // An integer is unsigned only where it is too large to be signed, so that equal ones are alike.
+  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value_;
+};
+
+struct Json::Member {
+  std::string name;
+  Json value;
+  friend bool operator==(const Member&, const Member&) = default;
+};
+
+template <>
+bool Json::get() const;
+template <>
+double Json::get() const;
+template <>
+std::int64_t Json::get() const;
+template <>
+std::uint64_t Json::get() const;
+template <>
+std::string Json::get() const;
+
+namespace detail {
+template <class T>
+struct JsonList : std::false_type {};
+template <class T>
+struct JsonList<std::vector<T>> : std::true_type {
+  using Element = T;
+};
+}  // namespace detail
+
+template <class T>
+T Json::get() const {
+  static_assert(detail::JsonList<T>::value, "a type that JSON has, or a vector of such");
+  T values;
+  for (const Json& element : elements()) values.push_back(element.get<typename detail::JsonList<T>::Element>());
+  return values;
 }
+
+// With a line end.
+std::string json_text(const Json& json, int indent = 2);
 
 }  // namespace sy

@@ -9,26 +9,24 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "dist/runtime.h"
+#include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 
 namespace sy {
 namespace {
 
-using nlohmann::json;
-
 // The step that a line is of; -1 for what is no whole line of ours.
 Index step_of(const std::string& line) {
-  const json m = json::parse(line, nullptr, false);
-  const bool whole = m.is_object() && m.contains("step") && m["step"].is_number_integer();
-  return whole ? m["step"].get<Index>() : -1;
+  const std::optional<Json> m = Json::try_parse(line);
+  const Json* step = m ? m->find("step") : nullptr;
+  return step && step->is_integer() ? step->get<Index>() : -1;
 }
 
-// Cuts the file after its last whole line of a step before `first_step`. Steps only grow, so that what is cut
-// is a tail.
+// Cuts the file after its last whole line of a step before `first_step`. Steps only grow, so that what is cut is a tail. A
+// last line that is torn is what a kill leaves; of anything else that is lost it warns.
 void cut_from(const std::filesystem::path& path, Index first_step) {
   std::ifstream in(path);
   if (!in) return;
@@ -89,19 +87,19 @@ MetricsFile::~MetricsFile() {
 }
 
 void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts) {
-  nlohmann::ordered_json line = {{"step", m.step},
-                                 {"tokens", m.tokens},
-                                 {"loss", m.loss},
-                                 {"aux_loss", m.aux_loss},
-                                 {"z_loss", m.z_loss},
-                                 {"lr", m.lr},
-                                 {"grad_norm", m.grad_norm},
-                                 {"step_seconds", m.step_seconds},
-                                 {"tokens_per_second", m.tokens_per_second},
-                                 {"routed", m.routed},
-                                 {"dropped", m.dropped}};
+  Json line = {{"step", m.step},
+               {"tokens", m.tokens},
+               {"loss", m.loss},
+               {"aux_loss", m.aux_loss},
+               {"z_loss", m.z_loss},
+               {"lr", m.lr},
+               {"grad_norm", m.grad_norm},
+               {"step_seconds", m.step_seconds},
+               {"tokens_per_second", m.tokens_per_second},
+               {"routed", m.routed},
+               {"dropped", m.dropped}};
   if (experts) line["experts"] = {{"routed", experts->routed}, {"dropped", experts->dropped}};
-  const std::string text = line.dump() + '\n';
+  const std::string text = json_text(line, -1);
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
     fail("cannot write {}: {}", path_.string(), std::strerror(errno));
 }

@@ -6,11 +6,11 @@
 
 #include <csignal>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "kernels/tensor.h"
+#include "src/text/json.h"
 
 namespace sy::bench {
 
@@ -52,26 +52,26 @@ class Peer {
   Peer(const Peer&) = delete;
 
   // Whether that Python has PyTorch; what it said of itself.
-  bool ready() const { return hello_.value("ready", false); }
-  const nlohmann::json& hello() const { return hello_; }
+  bool ready() const { return hello_.contains("ready") && hello_.at("ready").get<bool>(); }
+  const Json& hello() const { return hello_; }
   // Of n times.
   double seconds(Index n) {
     fmt::print(in_, "{}\n", n);
     fflush(in_);
-    const nlohmann::json answer = read();
+    const Json answer = read();
     if (!answer.contains("seconds")) fail("PyTorch ended before its turn did: see what it printed");
-    return answer["seconds"];
+    return answer["seconds"].get<double>();
   }
 
  private:
-  nlohmann::json read() {
+  Json read() {
     std::string line;
     for (int c; (c = fgetc(out_)) != EOF && c != '\n';) line += static_cast<char>(c);
-    return line.empty() ? nlohmann::json::object() : nlohmann::json::parse(line);
+    return line.empty() ? Json::object() : Json::parse(line);
   }
   pid_t child_ = -1;
   FILE *in_ = nullptr, *out_ = nullptr;
-  nlohmann::json hello_ = nlohmann::json::object();
+  Json hello_ = Json::object();
 };
 
 }  // namespace sy::bench

@@ -120,7 +120,8 @@ int run(int argc, char** argv) {
     fmt::print("pytorch     not compared: {} has no PyTorch (give one with --python)\n", python);
     return 0;
   }
-  fmt::print("pytorch {} tokens/s {}, best of its settings: {}\n", peer.hello().value("torch", "?"),
+  fmt::print("pytorch {} tokens/s {}, best of its settings: {}\n",
+             peer.hello().contains("torch") ? peer.hello()["torch"].get<std::string>() : "?",
              range(their_speed, "{:.0f}"), peer.hello().dump());
   fmt::print("ratio       {}\n", range(ratio, "{:.2f}"));
   return 0;

@@ -1,15 +1,13 @@
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "src/cli/options.h"
+#include "src/text/json.h"
 #include "tests/src/checkpoint_fixture.h"
 
 namespace sy {
 namespace {
 
 using namespace test;
-using Json = nlohmann::json;
 
 struct Result {
   int code;

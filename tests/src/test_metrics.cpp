@@ -13,10 +13,10 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "dist/runtime.h"
 #include "src/io/files.h"
+#include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 
@@ -24,7 +24,6 @@ namespace sy {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::ordered_json;
 
 struct TempDir {
   TempDir() {
@@ -49,10 +48,10 @@ StepMetrics at_step(Index step) {
   return m;
 }
 
-std::vector<ordered_json> lines_of(const std::string& text) {
-  std::vector<ordered_json> lines;
+std::vector<Json> lines_of(const std::string& text) {
+  std::vector<Json> lines;
   std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(ordered_json::parse(line));
+  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
   return lines;
 }
 
@@ -68,7 +67,7 @@ TEST(MetricsFile, WritesTheDesignsKeysInFull) {
   const auto lines = lines_of(dir.metrics());  // read while open: every line is flushed
   ASSERT_EQ(lines.size(), 2u);
   std::string keys;
-  for (const auto& [key, value] : lines[0].items()) keys += key + " ";
+  for (const auto& [key, value] : lines[0].members()) keys += key + " ";
   EXPECT_EQ(keys, "step tokens loss aux_loss z_loss lr grad_norm step_seconds tokens_per_second routed dropped ");
   EXPECT_EQ(lines[0]["loss"].get<double>(), 1.0 / 3);  // bit for bit
   EXPECT_TRUE(lines[0]["grad_norm"].is_null());

@@ -1,12 +1,11 @@
 #include "src/analyse/report.h"
-#include "src/text/json.h"
-#include "src/text/numbers.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "src/text/json.h"
+#include "src/text/numbers.h"
 #include "tests/src/checkpoint_fixture.h"
 #include "tests/src/temp_folder.h"
 
@@ -93,15 +92,15 @@ TEST(ReportCsv, OneRowForEachWindowLayerAndExpert) {
 
 TEST(ReportJson, HoldsEverything) {
   ExpertReport r = example(2, 4, 3);
-  const auto j = nlohmann::json::parse(report_json(r).dump());
+  const auto j = Json::parse(report_json(r).dump());
   EXPECT_EQ(j["step"], 30);
   EXPECT_EQ(j["first_step"], 21);
   EXPECT_EQ(j["layers"].size(), 2u);
   EXPECT_EQ(j["layers"][1]["experts"].size(), 4u);
   EXPECT_EQ(j["layers"][1]["experts"][0]["routed"], 16);
-  EXPECT_DOUBLE_EQ(j["layers"][1]["max_over_mean"], 16.0 / 7);
+  EXPECT_DOUBLE_EQ(j["layers"][1]["max_over_mean"].get<double>(), 16.0 / 7);
   EXPECT_EQ(j["windows"].size(), 3u);
-  EXPECT_EQ(j["windows"][0]["layers"][0]["expert_routed"], (std::vector<int>{16, 0, 4, 4}));
+  EXPECT_EQ(j["windows"][0]["layers"][0]["expert_routed"], Json(std::vector<int>{16, 0, 4, 4}));
   EXPECT_FALSE(j.contains("evaluation"));
   EXPECT_EQ(report_json(example(1, 2, 0))["windows"].size(), 0u);
 }
@@ -141,7 +140,7 @@ TEST(Report, SaysThatAnEvaluationIsPartialAndWhatIsUnknown) {
   EXPECT_EQ(j["windows"], 8);
   EXPECT_EQ(j["of"], 1234);
   EXPECT_TRUE(j["domains"][1]["bytes"].is_null());
-  EXPECT_TRUE(nlohmann::json::parse(j.dump())["domains"][1]["bits_per_byte"].is_null());
+  EXPECT_TRUE(Json::parse(j.dump())["domains"][1]["bits_per_byte"].is_null());
 }
 
 TEST(Report, DomainsInEveryForm) {
@@ -177,7 +176,7 @@ TEST(Report, LongNamesOfDomains) {
 TEST(Report, JsonOfAnyBytes) {
   ExpertReport r = example(1, 2, 1);
   r.checkpoint = "/runs/\xff\xfe/step";
-  EXPECT_EQ(nlohmann::json::parse(json_text(report_json(r)))["checkpoint"], "/runs/\ufffd\ufffd/step");
+  EXPECT_EQ(Json::parse(json_text(report_json(r)))["checkpoint"], "/runs/\ufffd\ufffd/step");
 }
 
 TEST(ReportHtml, IsOneSelfContainedPage) {

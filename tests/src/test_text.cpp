@@ -4,9 +4,8 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include <nlohmann/json.hpp>
-
 #include "src/data/stream.h"
+#include "src/text/json.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -172,7 +171,7 @@ TEST(Documents, JsonLines) {
   std::string big, text;
   for (int i = 0; text.size() < 2 * max_document_bytes + 77; ++i) text += fmt::format("line {}\n", i);
   for (const std::size_t size : {max_document_bytes - 20, max_document_bytes, max_document_bytes + 1, text.size()})
-    big += nlohmann::json{{"text", text.substr(0, size)}}.dump() + "\n";
+    big += json_text({{"text", text.substr(0, size)}}, -1);
   for (int i = 0; i < 50000; ++i) big += "{\"text\":\"x\"}\n";
   const auto documents = documents_of({folder.write("big.jsonl", big)});
   std::string all;
