@@ -122,8 +122,12 @@ ExpertHistory coarsen(const ExpertHistory& h, Index max_windows) {
 }
 
 Index last_tenth(const ExpertHistory& h) {
-  Index first = std::max<Index>(h.windows() - 1, 0);
-  while (first > 0 && h.steps[first - 1] > h.steps.back() - h.steps.back() / 10) --first;
+  Index longest = 0, first = h.windows();
+  for (Index w = 0; w < h.windows(); ++w) longest = std::max(longest, h.steps[w] - first_step(h, w) + 1);
+  for (Index steps = 0; first > 0 && steps < std::max(longest, h.steps.back() / 10);) {
+    --first;
+    steps = h.steps.back() - first_step(h, first) + 1;
+  }
   return first;
 }
 

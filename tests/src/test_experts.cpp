@@ -138,6 +138,8 @@ TEST(LastTenth, IsOfStepsNotOfWindows) {
   EXPECT_EQ(first({10, 20, 30, 40, 50, 60, 70, 80, 90, 100}), 9);
   EXPECT_EQ(first({10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 100}), 9);
   EXPECT_EQ(first({4, 9, 14, 19}), 3);
+  EXPECT_EQ(first({10, 11}), 0);
+  EXPECT_EQ(first({10, 20, 25}), 1);  // a short window is not seen alone
   EXPECT_EQ(first({7}), 0);
   EXPECT_EQ(first({}), 0);
 }
