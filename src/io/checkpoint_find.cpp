@@ -28,7 +28,7 @@ bool is_ours(const std::string& name) {
   const std::size_t dot = name.find('.');
   if (dot == std::string::npos) return step_of(name).has_value();
   const std::string_view rest = std::string_view(name).substr(dot);
-  return step_of(name.substr(0, dot)) && (rest.starts_with(".tmp") || rest.starts_with(abandoned));
+  return step_set_aside(name) || (step_of(name.substr(0, dot)) && rest.starts_with(".tmp"));
 }
 
 // What keeps a training from going on from it, beside damage.
@@ -129,6 +129,11 @@ fs::path resume_checkpoint(Comm& world, const fs::path& run_dir, Index step, std
       bad_input("run.resume_step = {}: {}: choose another step", step, join(problems));
     return dir;
   });
+}
+
+std::optional<Index> step_set_aside(const std::string& name) {
+  const std::size_t dot = name.find(abandoned);
+  return dot == std::string::npos ? std::nullopt : step_of(name.substr(0, dot));
 }
 
 std::vector<std::string> set_newer_aside(const fs::path& run_dir, Index step) {

@@ -53,7 +53,11 @@ void write_shard(const std::filesystem::path& path, const TrainState& state, con
 void write_index(const std::filesystem::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
                  const Layout& layout);
 
-// Deletes checkpoints older than `step` but for the newest keep - 1. Returns what could not be deleted.
+// The step of a checkpoint that set_newer_aside has renamed; of another name, none.
+std::optional<Index> step_set_aside(const std::string& name);
+
+// Deletes checkpoints older than `step` but for the newest keep - 1, and what was set aside and is older than all that stay.
+// Returns what could not be deleted.
 std::vector<std::string> prune_checkpoints(const std::filesystem::path& checkpoints, Index step, Index keep);
 
 // The files of a checkpoint, opened after a look at all their sizes: libhdf5 may crash on one that is cut off.

@@ -251,10 +251,20 @@ void write_index(const fs::path& path, const TrainState& state, const std::vecto
 std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index step, Index keep) {
   std::vector<std::string> problems;
   if (keep <= 0) return problems;
-  Index kept = 1;  // `step` itself; later ones are of a run that was abandoned: they are replaced when reached again
-  for (Index old : steps_in(checkpoints)) {
-    if (old >= step || kept++ < keep) continue;
-    const fs::path dir = checkpoints / step_name(old), doomed = dir.string() + ".tmp";
+  Index kept = 1, oldest = step;  // of those that stay; later ones were abandoned, and are replaced when reached again
+  std::vector<std::pair<std::string, Index>> old;
+  for (Index of : steps_in(checkpoints)) {
+    if (of >= step) continue;
+    if (kept++ < keep)
+      oldest = of;
+    else
+      old.emplace_back(step_name(of), of);
+  }
+  // One that was set aside stays as long as one of its step would.
+  for (const std::string& name : names_in(checkpoints))
+    if (const auto of = step_set_aside(name); of && *of < oldest) old.emplace_back(name, *of);
+  for (const auto& [name, of] : old) {
+    const fs::path dir = checkpoints / name, doomed = checkpoints / (step_name(of) + ".tmp");
     try {
       rename_folder(dir, doomed);  // so that no reader ever meets half of it
       remove_tree(doomed);

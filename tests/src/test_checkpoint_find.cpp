@@ -209,6 +209,22 @@ TEST(CheckpointResume, NewerOnesAreSetAside) {
   std::vector<std::string> warnings;  // they are ours
   EXPECT_EQ(resume_checkpoint(*trainer.world, run.path(), -1, &warnings).filename(), step_name(3));
   EXPECT_EQ(joined(warnings), "");
+
+  // They stay as long as one of their step would: until all that stay are newer.
+  const auto names = [&] {
+    std::vector<std::string> all;
+    for (const fs::path& path : files_in(checkpoints)) all.push_back(path.filename().string());
+    return fmt::format("{}", fmt::join(all, " "));
+  };
+  trainer.save(run.path(), 4, 0);
+  trainer.save(run.path(), 5, 2);
+  EXPECT_EQ(names(),
+            "step-00000004 step-00000004.abandoned step-00000004.abandoned-2 step-00000005 "
+            "step-00000005.abandoned step-00000005.abandoned-2");
+  trainer.save(run.path(), 6, 2);
+  EXPECT_EQ(names(), "step-00000005 step-00000005.abandoned step-00000005.abandoned-2 step-00000006");
+  trainer.save(run.path(), 7, 1);
+  EXPECT_EQ(names(), "step-00000007");
 }
 
 }  // namespace
