@@ -84,10 +84,16 @@ int evaluate_command(CommandLine& line) {
     if (evaluation.max_windows < 0) bad_input("evaluate: --max-windows must not be negative");
   });
   if (!go) return 0;
-  const Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
-  const auto& [step_dir, state, config] = trained;
+  Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
+  auto& [step_dir, state, config] = trained;
   std::unique_ptr<Dataset> dataset;
-  agree(world, [&] { dataset = open_dataset(trained, given, world.rank() == 0); });
+  agree(world, [&] {
+    dataset = open_dataset(trained, given, world.rank() == 0);
+    // Tables are made for no more positions than are computed, whatever the file says.
+    Index longest = 0;
+    for (const Domain& domain : dataset->domains()) longest = std::max(longest, domain.valid_tokens);
+    config.model.seq_len = std::min(config.model.seq_len, longest);
+  });
   evaluation.dropless = !given.count("capacity");
   const Evaluated what{
       state.step, fs::absolute(dataset->dir()).lexically_normal().string(), dataset->digest(),

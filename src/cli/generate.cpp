@@ -62,20 +62,25 @@ int generate_command(CommandLine& line) {
   if (!(sampling.top_p > 0 && sampling.top_p <= 1)) bad_input("generate: --top-p must be in (0, 1]");
   if (sampling.top_k < 0 || count < 0) bad_input("generate: --top-k and --tokens must not be negative");
 
-  const Trained trained = open_checkpoint(line.world, given["checkpoint"].as<std::string>());
+  Trained trained = open_checkpoint(line.world, given["checkpoint"].as<std::string>());
   const auto tokenizer = open_tokenizer(dataset_of(trained, given));
   if (tokenizer->vocab() != trained.state.vocab)
     bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data", tokenizer->vocab(),
               trained.state.vocab);
-  const auto advised = [](auto work) {
-    return with_advice("use another --backend, or a machine with more memory", work);
-  };
-  const std::unique_ptr<Engine> engine = advised([&] { return load_model(line.world, trained, {}, backend); });
 
   std::vector<std::int32_t> ids;
   tokenizer->encode(prompt, ids);
   const std::size_t prompt_tokens = ids.size();
   if (ids.empty()) ids.push_back(tokenizer->end_of_text());  // an empty prompt starts a new document
+  // Tables are made for no more positions than are computed, whatever the file says.
+  Index& seq_len = trained.config.model.seq_len;
+  seq_len = std::min(seq_len, static_cast<Index>(ids.size()) + count);
+
+  const auto advised = [](auto work) {
+    return with_advice("use another --backend, or a machine with more memory", work);
+  };
+  const std::unique_ptr<Engine> engine = advised([&] { return load_model(line.world, trained, {}, backend); });
+
   const bool json = given.count("json") > 0;
   const RandomStream random(seed, "generate");
   const std::size_t first = ids.size();
@@ -84,7 +89,7 @@ int generate_command(CommandLine& line) {
   if (!json && prompt_tokens > 0) shown.add(text);
   bool ended = false;
   for (Index i = 0; i < count; ++i) {
-    const Index context = std::min<Index>(static_cast<Index>(ids.size()), trained.config.model.seq_len);
+    const Index context = std::min<Index>(static_cast<Index>(ids.size()), seq_len);
     const auto logits = advised([&] { return engine->next_logits(std::span(ids).last(context)); });
     const std::int32_t next = sample_token(logits, sampling, random.uniform(i));
     if (next == tokenizer->end_of_text()) {
