@@ -48,16 +48,20 @@ int inspect_data(const fs::path& dir, bool json) {
   const DatasetDescription said = read_dataset_ini(dir);
   const std::vector<DatasetFile> files = verify_dataset(dir);
   std::vector<std::string> problems;
-  bool known = true;  // by digests
+  bool known = true, damaged = false;  // by digests
   for (const DatasetFile& file : files) {
     known &= !file.expected.empty();
+    damaged |= !file.problem.empty() && !file.sha256.empty();
     if (!file.problem.empty()) problems.push_back(file.name + ": " + file.problem);
   }
   std::unique_ptr<Dataset> dataset;
   try {
     dataset = std::make_unique<Dataset>(dir);
   } catch (const InputError& e) {
-    if (problems.empty()) problems.push_back(e.what());
+    if (problems.empty()) {
+      problems.push_back(e.what());
+      damaged = true;
+    }
   }
   const std::vector<Domain>& domains = dataset ? dataset->domains() : said.domains;
   const Index vocab = dataset ? dataset->vocab() : said.vocab;
@@ -89,13 +93,17 @@ int inspect_data(const fs::path& dir, bool json) {
   Table digests({"file", "bytes", "SHA-256", "verdict"});
   for (const DatasetFile& f : files)
     digests.row({f.name, std::to_string(f.bytes), f.sha256.empty() ? "-" : f.sha256,
-                 !f.problem.empty()   ? "damaged"
+                 !f.problem.empty()   ? (f.sha256.empty() ? "not read" : "damaged")
                  : f.expected.empty() ? "no digest to compare with"
                                       : "OK"});
   fmt::print("data set    {}\ntokenizer   {} (vocabulary {})\ndigest      {}\n\n{}\n{}\n", visible(dir.string()),
              said.tokenizer, vocab, digest.empty() ? "-" : digest, tokens.str(), digests.str());
   for (const std::string& problem : problems) fmt::print("  {}\n", visible(problem));
-  fmt::print("{}: {}\n", visible(dir.string()), !problems.empty() ? "damaged" : known ? "OK" : "no damage found");
+  fmt::print("{}: {}\n", visible(dir.string()),
+             damaged             ? "damaged"
+             : !problems.empty() ? "not all of it can be read"
+             : known             ? "OK"
+                                 : "no damage found");
   return problems.empty() ? 0 : 1;
 }
 

@@ -49,6 +49,10 @@ expect_exit 1 "$switchyard" inspect damaged
 expect_error "english.train" "$switchyard" train config.ini --run.dir=x --data.path=damaged
 cp data/* damaged/ && truncate -s -2 damaged/english.train.idx
 expect_exit 1 "$switchyard" inspect damaged
+cp -r data gone && rm gone/english.valid.*  # what is not there, or may not be read, is not said to be damaged
+expect_exit 1 "$switchyard" inspect gone
+expect_output "gone: not all of it can be read"
+! grep -q damaged .out || die "a file that is not there is said to be damaged"
 cp data/* damaged/ && sed -i '/_sha256\|_sample/d' damaged/dataset.ini  # as one by hand
 expect_ok "$switchyard" inspect damaged
 expect_output "no digest to compare with"
