@@ -31,15 +31,23 @@ void cut_from(const std::filesystem::path& path, Index first_step) {
   std::ifstream in(path);
   if (!in) return;
   std::uintmax_t at = 0, keep = 0;
+  Index last = 0, damaged = 0;  // the step before what is cut, and lines in that which are not ours
   for (std::string line; std::getline(in, line) && !in.eof();) {  // a last line without '\n' is torn
     at += line.size() + 1;
     const Index step = step_of(line);
-    if (step >= 0 && step < first_step) keep = at;
+    damaged += step < 0;
+    if (step < 0 || step >= first_step) continue;
+    keep = at;
+    last = step;
+    damaged = 0;
   }
   if (keep == std::filesystem::file_size(path)) return;
   std::error_code error;
   std::filesystem::resize_file(path, keep, error);
   if (error) fail("cannot cut {} back to step {}: {}", path.string(), first_step - 1, error.message());
+  if (damaged > 0)
+    warn(fmt::format("{} is cut after step {}, from where on {} of its lines are damaged{}", path.string(), last,
+                     damaged, last < first_step - 1 ? fmt::format(": it lacks the steps to {}", first_step - 1) : ""));
 }
 
 // The terminal that a standard stream ends on, opened anew; -1: it ends elsewhere. What a rank prints is passed on by the process

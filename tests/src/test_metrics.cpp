@@ -94,6 +94,27 @@ TEST(MetricsFile, ResumingDropsLaterAndBrokenLines) {
   EXPECT_EQ(dir.files(), 1);  // nothing partial is left
 }
 
+TEST(MetricsFile, DamageIsNotCutWithoutAWord) {
+  TempDir dir;
+  const auto cut = [&](const std::string& text, Index first_step) {
+    std::ofstream(dir.path / "metrics.jsonl") << text;
+    testing::internal::CaptureStderr();
+    MetricsFile(dir.path, first_step);
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string one = "{\"step\":1}\n", two = "{\"step\":2}\n", three = "{\"step\":3}\n", zeros(40, '\0');
+  EXPECT_EQ(cut(one + two + three, 3), "");    // steps that are trained again
+  EXPECT_EQ(cut(one + two + "{\"st", 3), "");  // what a kill leaves
+  const std::string damaged = cut(one + zeros + "\nxx\n", 3);
+  EXPECT_NE(damaged.find(
+                "metrics.jsonl is cut after step 1, from where on 2 of its lines are damaged: it lacks the steps to 2"),
+            std::string::npos)
+      << damaged;
+  EXPECT_EQ(dir.metrics(), one);
+  EXPECT_NE(cut(one + two + "xx\n" + three, 3).find("is cut after step 2, from where on 1 of its lines are damaged\n"),
+            std::string::npos);
+}
+
 TEST(MetricsFile, AWholeLineWithoutItsNewlineIsTorn) {
   TempDir dir;
   std::ofstream(dir.path / "metrics.jsonl") << "{\"step\":1}\n{\"step\":2}";
