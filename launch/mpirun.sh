@@ -21,16 +21,30 @@ set -m
 # Without --bind-to none, mpirun ties each of two ranks to one core, and a rank's threads then share it.
 setpriv --pdeathsig KILL mpirun --oversubscribe --bind-to none -np "$ranks" "$@" &
 mpirun=$!
+# A request that comes before mpirun has its ranks, or they a handler, would be lost or end them. So in the first seconds it
+# waits until as many of mpirun's children as there are ranks catch SIGUSR1, bit 9 of the mask.
+listening() {
+  local child caught count=0
+  for child in $(cat "/proc/$mpirun/task/"*/children 2>/dev/null); do
+    caught=$(sed -n 's/^SigCgt:\t*//p' "/proc/$child/status" 2>/dev/null)
+    if ((0x0${caught:-0} & 0x200)); then count=$((count + 1)); fi
+  done
+  ((count >= ranks))
+}
+ask() {
+  while ((SECONDS < 10)) && kill -0 "$mpirun" 2>/dev/null && ! listening; do sleep 0.05; done
+  kill -USR1 "$mpirun"
+}
 asked=
 stop() {
   if [[ -z $asked ]]; then
     asked=$SECONDS
-    kill -USR1 "$mpirun"
+    ask
   elif ((SECONDS > asked + 1)); then  # sooner it is the same request: `timeout` sends a process its signal twice
     kill -TERM "$mpirun"
   fi
 }
 trap stop INT TERM HUP
-trap 'kill -USR1 "$mpirun"' USR1
+trap ask USR1
 while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done  # a signal ends the waiting, too
 wait "$mpirun"

@@ -14,7 +14,8 @@ namespace {
 volatile std::sig_atomic_t asked = 0;
 volatile std::sig_atomic_t insisting = 0;  // a signal that a second one would make an order
 timespec first_time;
-const char* notice = "";
+const char* notice_of_order = "";    // what answers a signal of which a second one ends the run
+const char* notice_of_request = "";  // and SIGUSR1, of which any number may come
 
 void ask_to_stop(int signal) {
   if (signal != SIGUSR1) {
@@ -29,7 +30,10 @@ void ask_to_stop(int signal) {
       std::raise(signal);
     }
   }
-  if (!asked) static_cast<void>(!write(STDERR_FILENO, notice, std::strlen(notice)));
+  if (!asked) {
+    const char* notice = signal == SIGUSR1 ? notice_of_request : notice_of_order;
+    static_cast<void>(!write(STDERR_FILENO, notice, std::strlen(notice)));
+  }
   asked = signal;
 }
 
@@ -37,9 +41,11 @@ void ask_to_stop(int signal) {
 
 void listen_for_stop() {
   // A step may take long; under a launcher all ranks would say it.
-  if (launcher() == 0)
-    notice = isatty(STDERR_FILENO) ? "\nstopping after this step; a second Ctrl-C ends the run at once\n"
-                                   : "stopping after this step; a second signal ends the run at once\n";
+  if (launcher() == 0) {
+    notice_of_order = isatty(STDERR_FILENO) ? "\nstopping after this step; a second Ctrl-C ends the run at once\n"
+                                            : "stopping after this step; a second signal ends the run at once\n";
+    notice_of_request = "stopping after this step\n";
+  }
   for (const int signal : {SIGUSR1, SIGTERM}) std::signal(signal, ask_to_stop);
   for (const int signal : {SIGINT, SIGHUP})
     if (std::signal(signal, ask_to_stop) == SIG_IGN) std::signal(signal, SIG_IGN);

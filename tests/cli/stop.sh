@@ -50,11 +50,23 @@ try() {  # CODE LAUNCHER SIGNAL NAME
   expect_no_file run/switchyard.lock
 }
 for signal in INT TERM HUP USR1; do try 3 alone $signal $signal; done
+[[ $(cat err) == "stopping after this step" ]] || die "SIGUSR1 is answered by: $(cat err)"  # a second one is no order
 try 3 on_mpirun USR1 USR1
 for signal in INT TERM HUP USR1; do try 3 on_script $signal USR1; done
 
 # Asked before there is a step, or MPI: nothing is lost, nothing is in the way.
 rm -rf early
+for pause in 0.03 0.06 0.1 0.3; do  # mpirun has no ranks yet, or they do not listen
+  on_script --run.dir=early --run.checkpoint_first=true >out 2>err &
+  sleep $pause
+  kill -USR1 $!
+  for _ in $(seq 600); do kill -0 $! 2>/dev/null || break; sleep 0.1; done
+  ! kill -0 $! 2>/dev/null || die "a request $pause s after the start is lost"
+  code=0; wait $! || code=$?
+  # 138 without a word: the script had not come to its trap yet.
+  [[ $code -eq 3 || ($code -eq 138 && ! -s err) ]] || die "exit code $code $pause s after the start: $(cat out err)"
+  rm -rf early
+done
 for signal in USR1 TERM; do
   for pause in 0.02 0.1 0.3; do
     alone --run.dir=early --train.steps=1 >out 2>err &
@@ -84,7 +96,7 @@ for _ in $(seq 1200); do [[ -e run/metrics.jsonl ]] && break; sleep 0.05; done
 for _ in 1 2; do kill -TERM $!; done
 sleep 2.5
 kill -0 $! || die "a signal that is sent twice ends the run"
-grep -q "stopping after this step" err || die "no answer to the signal"
+grep -q "stopping after this step; a second signal ends the run at once" err || die "no answer to the signal"
 kill -TERM $!
 code=0; wait $! || code=$?
 [[ $code -eq 143 && $(steps run) -eq 0 ]] || die "exit code $code after a second signal, at step $(steps run)"
