@@ -1,7 +1,7 @@
 // What every operation of kernels/backend.h means: plain loops in double precision, to be read as the
 // definition and compared with. Shapes are those of backend.h; all arrays are row-major doubles, integers
-// too. An empty array stands for an operand that is none. Gradients have no definition of their own: they are
-// finite differences of these.
+// too. An empty array stands for an operand that is none. Gradients are finite differences of these; that of attention is
+// written out, and compared with them where it is used.
 #pragma once
 
 #include <algorithm>
@@ -156,40 +156,78 @@ inline QkNormed qk_norm(const QkNorm& desc, Index all, Index hd, Index half, con
 
 // ---- attention ----
 
-struct Attention {
-  Numbers out, lse;
+// Some heads of [sequences, positions, all heads, width].
+struct HeadsOf {
+  const double* data;
+  Index positions, all, first, heads, width;
+  const double* at(Index sequence, Index position, Index head) const {
+    return data + ((sequence * positions + position) * all + first + head) * width;
+  }
 };
 
-inline Attention attention(const AttentionDesc& desc, Index b_all, Index s, Index h_all, Index k, Index hd,
-                           const Numbers& qkv) {
-  Attention result{Numbers(b_all * s * h_all * hd, 0.0), Numbers(b_all * h_all * s)};
-  const auto head = [&](Index b, Index position, Index which) {
-    return &qkv[((b * s + position) * (h_all + 2 * k) + which) * hd];
+struct Attention {
+  Numbers out, lse;    // [sequences, queries, heads, value width], [sequences, heads, queries]
+  Numbers dq, dk, dv;  // of dout, in the shapes of operands that lie alone
+};
+
+// sees(sequence, query, key). With `dout`, of the shape of out, the gradients too.
+template <class Sees>
+Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const HeadsOf& v, double scale, double cap,
+                    const Sees& sees, const double* dout = nullptr) {
+  const Index queries = q.positions, keys = k.positions, group = k.heads > 0 ? q.heads / k.heads : 1;
+  Attention r{Numbers(sequences * queries * q.heads * v.width), Numbers(sequences * q.heads * queries), {}, {}, {}};
+  if (dout) {
+    r.dq.resize(sequences * queries * q.heads * q.width);
+    r.dk.resize(sequences * keys * k.heads * k.width);
+    r.dv.resize(sequences * keys * v.heads * v.width);
+  }
+  const auto product = [](const double* a, const double* b, Index n) { return std::inner_product(a, a + n, b, 0.0); };
+  const auto add = [](double* to, double factor, const double* x, Index n) {
+    for (Index l = 0; l < n; ++l) to[l] += factor * x[l];
   };
-  for (Index b = 0; b < b_all; ++b)
-    for (Index h = 0; h < h_all; ++h)
-      for (Index i = 0; i < s; ++i) {
-        const Index kv = h / (h_all / k), last = desc.visible.causal ? i : s - 1;
-        const Index window = desc.visible.window, first = window > 0 ? std::max<Index>(0, i - window + 1) : 0;
-        Numbers scores;
-        for (Index j = first; j <= last; ++j) {
-          double score = 0;
-          for (Index l = 0; l < hd; ++l) score += head(b, i, h)[l] * head(b, j, h_all + kv)[l];
-          score *= desc.scale;
-          if (desc.softcap > 0) score = desc.softcap * std::tanh(score / desc.softcap);
-          scores.push_back(score);
+  Numbers score(keys), p(keys), dp(keys);
+  for (Index b = 0; b < sequences; ++b)
+    for (Index h = 0; h < q.heads; ++h)
+      for (Index i = 0; i < queries; ++i) {
+        const Index query = (b * queries + i) * q.heads + h, kv = h / group;
+        const auto key = [&](Index j) { return (b * keys + j) * k.heads + kv; };
+        double largest = -std::numeric_limits<double>::infinity(), sum = 0, mean = 0;
+        for (Index j = 0; j < keys; ++j) {
+          if (!sees(b, i, j)) continue;
+          const double s = scale * product(q.at(b, i, h), k.at(b, j, kv), q.width);
+          score[j] = cap > 0 ? cap * std::tanh(s / cap) : s;
+          largest = std::max(largest, score[j]);
         }
-        const double largest = *std::max_element(scores.begin(), scores.end());
-        double sum = 0;
-        for (double score : scores) sum += std::exp(score - largest);
-        const double lse = largest + std::log(sum);
-        result.lse[(b * h_all + h) * s + i] = lse;
-        for (Index j = first; j <= last; ++j)
-          for (Index l = 0; l < hd; ++l)
-            result.out[((b * s + i) * h_all + h) * hd + l] +=
-                std::exp(scores[j - first] - lse) * head(b, j, h_all + k + kv)[l];
+        for (Index j = 0; j < keys; ++j) sum += p[j] = sees(b, i, j) ? std::exp(score[j] - largest) : 0;
+        r.lse[(b * q.heads + h) * queries + i] = largest + std::log(sum);
+        for (Index j = 0; j < keys; ++j) {
+          if (p[j] == 0) continue;
+          p[j] /= sum;
+          add(&r.out[query * v.width], p[j], v.at(b, j, kv), v.width);
+          if (dout) mean += p[j] * (dp[j] = product(dout + query * v.width, v.at(b, j, kv), v.width));
+        }
+        for (Index j = 0; dout && j < keys; ++j) {
+          if (p[j] == 0) continue;
+          const double ds = p[j] * (dp[j] - mean) * scale * (cap > 0 ? 1 - (score[j] / cap) * (score[j] / cap) : 1);
+          add(&r.dq[query * q.width], ds, k.at(b, j, kv), q.width);
+          add(&r.dk[key(j) * k.width], ds, q.at(b, i, h), q.width);
+          add(&r.dv[key(j) * v.width], p[j], dout + query * v.width, v.width);
+        }
       }
-  return result;
+  return r;
+}
+
+// Of queries, keys and values side by side: [sequences, positions, heads + 2 kv heads, width].
+inline Attention attention(const AttentionDesc& desc, Index sequences, Index positions, Index heads, Index kv_heads,
+                           Index width, const Numbers& qkv) {
+  const auto part = [&](Index first, Index n) {
+    return HeadsOf{qkv.data(), positions, heads + 2 * kv_heads, first, n, width};
+  };
+  return attention(sequences, part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads), desc.scale,
+                   desc.softcap, [&](Index, Index i, Index j) {
+                     const Index window = desc.visible.window;
+                     return (!desc.visible.causal || j <= i) && (window == 0 || j > i - window);
+                   });
 }
 
 // ---- routing ----

@@ -15,6 +15,8 @@
 namespace sy::test {
 namespace {
 
+namespace ref = reference;
+
 struct Case {
   Index B, S, H, K, hd;  // S queries
   bool causal = true;
@@ -30,11 +32,6 @@ struct Case {
   Index k_size() const { return B * keys * K * hd; }
   Index v_size() const { return B * keys * K * vd; }
   Index out_size() const { return B * S * H * vd; }
-  Index q_at(Index b, Index s, Index head, Index c) const { return ((b * S + s) * H + head) * hd + c; }
-  // Of the kv head that a query head reads.
-  Index k_at(Index b, Index s, Index head, Index c) const { return ((b * keys + s) * K + head / (H / K)) * hd + c; }
-  Index v_at(Index b, Index s, Index head, Index c) const { return ((b * keys + s) * K + head / (H / K)) * vd + c; }
-  Index out_at(Index b, Index s, Index head, Index c) const { return ((b * S + s) * H + head) * vd + c; }
 
   // The first token of the document that query i of sequence b is in: documents differ in length, and by sequence.
   Index first_key(Index b, Index i) const {
@@ -64,49 +61,14 @@ struct Inputs {
 };
 using Exact = Inputs<double>;
 
-struct Reference {
-  std::vector<double> out, lse, dq, dk, dv;
-};
-
 // Forward and backward.
-Reference reference(const Case& c, const Exact& x) {
-  const double scale = c.desc().scale, cap = c.softcap;
-  Reference r;
-  r.out.resize(c.out_size()), r.lse.resize(c.B * c.H * c.S);
-  r.dq.resize(c.q_size()), r.dk.resize(c.k_size()), r.dv.resize(c.v_size());
-  std::vector<double> score(c.keys), p(c.keys), dp(c.keys);
-  for (Index b = 0; b < c.B; ++b)
-    for (Index h = 0; h < c.H; ++h)
-      for (Index i = 0; i < c.S; ++i) {
-        double sum = 0;
-        for (Index j = 0; j < c.keys; ++j) {
-          double s = 0;
-          for (Index l = 0; l < c.hd; ++l) s += x.q[c.q_at(b, i, h, l)] * x.k[c.k_at(b, j, h, l)];
-          score[j] = cap > 0 ? cap * std::tanh(s * scale / cap) : s * scale;
-          p[j] = c.sees(b, i, j) ? std::exp(score[j]) : 0;
-          sum += p[j];
-        }
-        r.lse[(b * c.H + h) * c.S + i] = std::log(sum);
-        double mean = 0;
-        for (Index j = 0; j < c.keys; ++j) {
-          p[j] /= sum;
-          dp[j] = 0;
-          for (Index l = 0; l < c.vd; ++l) {
-            r.out[c.out_at(b, i, h, l)] += p[j] * x.v[c.v_at(b, j, h, l)];
-            dp[j] += x.dout[c.out_at(b, i, h, l)] * x.v[c.v_at(b, j, h, l)];
-          }
-          mean += p[j] * dp[j];
-        }
-        for (Index j = 0; j < c.keys; ++j) {
-          const double ds = p[j] * (dp[j] - mean) * scale * (cap > 0 ? 1 - (score[j] / cap) * (score[j] / cap) : 1);
-          for (Index l = 0; l < c.hd; ++l) {
-            r.dq[c.q_at(b, i, h, l)] += ds * x.k[c.k_at(b, j, h, l)];
-            r.dk[c.k_at(b, j, h, l)] += ds * x.q[c.q_at(b, i, h, l)];
-          }
-          for (Index l = 0; l < c.vd; ++l) r.dv[c.v_at(b, j, h, l)] += p[j] * x.dout[c.out_at(b, i, h, l)];
-        }
-      }
-  return r;
+ref::Attention expected(const Case& c, const Exact& x) {
+  const auto operand = [](const std::vector<double>& data, Index positions, Index heads, Index width) {
+    return ref::HeadsOf{data.data(), positions, heads, 0, heads, width};
+  };
+  const auto sees = [&](Index b, Index i, Index j) { return c.sees(b, i, j); };
+  return ref::attention(c.B, operand(x.q, c.S, c.H, c.hd), operand(x.k, c.keys, c.K, c.hd),
+                        operand(x.v, c.keys, c.K, c.vd), c.desc().scale, c.softcap, sees, x.dout.data());
 }
 
 std::vector<float> random_floats(Index count, unsigned seed, float range = 1.5f) {
@@ -170,7 +132,7 @@ class Attention : public testing::TestWithParam<Target> {
     SCOPED_TRACE(testing::Message() << c);
     const Inputs<float> x = random_inputs(c, range);
     const auto exact = [](const std::vector<float>& f) { return std::vector<double>(f.begin(), f.end()); };
-    const Reference want = reference(c, {exact(x.q), exact(x.k), exact(x.v), exact(x.dout)});
+    const ref::Attention want = expected(c, {exact(x.q), exact(x.k), exact(x.v), exact(x.dout)});
     const Result got = run(c, x);
     expect_near(got.lse, want.lse, 1e-5, "lse");
     const bool bf16 = dtype() == DType::bf16;
@@ -341,9 +303,9 @@ TEST(AttentionReference, TheGradientMatchesFiniteDifferences) {
       return std::vector<double>(f.begin(), f.end());
     };
     Exact x{random(c.q_size(), 3), random(c.k_size(), 4), random(c.v_size(), 5), random(c.out_size(), 6)};
-    const Reference r = reference(c, x);
+    const ref::Attention r = expected(c, x);
     const auto loss = [&] {
-      const Reference at = reference(c, x);
+      const ref::Attention at = expected(c, x);
       double sum = 0;
       for (Index i = 0; i < c.out_size(); ++i) sum += at.out[i] * x.dout[i];
       return sum;
