@@ -356,11 +356,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId un
   return progress(*comm);
 }
 
-// Waits, as far as the stream is concerned, for nothing: all has run.
-ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  return progress(comm);
-}
-
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return end(comm, true);
 }

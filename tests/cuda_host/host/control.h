@@ -19,7 +19,6 @@ void set_order_seed(std::uint64_t seed);
 void set_latency(std::chrono::milliseconds latency);
 
 void set_device_count(int count);
-void set_device_bytes(std::uint64_t bytes);  // of a device's memory: more cannot be allocated
 
 // The ncclResult_t that communicators report from now on, as if another rank were lost: collectives do not end, nor does
 // what waits for them, until ncclCommAbort. 0: none is lost, and what was under way ends.

@@ -94,9 +94,6 @@ std::string last_writer(std::uintptr_t address) {
 
 }  // namespace
 
-void set_device_bytes(std::uint64_t bytes) {
-  space().limit = bytes;
-}
 std::size_t device_bytes() {
   return space().limit;
 }
