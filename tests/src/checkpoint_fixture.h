@@ -12,6 +12,7 @@
 #include "src/io/digest.h"
 #include "src/io/files.h"
 #include "src/io/manifest.h"
+#include "tests/src/temp_folder.h"
 
 namespace sy::test {
 
@@ -115,25 +116,7 @@ inline TrainState example_state(Index step) {
   return state;
 }
 
-// A folder of its own, removed in the end.
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "switchyard-test-XXXXXX").string();
-    if (!::mkdtemp(name.data())) throw Failure("cannot make " + name);
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+using Folder = TempFolder;
 
 // Writes manifest.json for the files that are there.
 inline void seal(const fs::path& step_dir, Index step) {
@@ -177,10 +160,6 @@ struct FaultScope {
   explicit FaultScope(WriteFault fault) { write_fault = std::move(fault); }
   ~FaultScope() { write_fault = nullptr; }
 };
-
-inline bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 inline std::string joined(const std::vector<std::string>& lines) {
   return fmt::format("{}", fmt::join(lines, "\n"));

@@ -1,13 +1,13 @@
-// A folder that goes with the test.
+// A folder that goes with the test, and what is asked of texts and errors.
 #pragma once
 
-#include <unistd.h>
+#include <stdlib.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "kernels/tensor.h"
 #include "src/io/files.h"
 
 namespace sy {
@@ -15,10 +15,9 @@ namespace sy {
 class TempFolder {
  public:
   TempFolder() {
-    static std::atomic<int> number = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("switchyard-test-" + std::to_string(::getpid()) + "-" + std::to_string(number++));
-    std::filesystem::create_directories(path_);
+    std::string name = (std::filesystem::temp_directory_path() / "switchyard-test-XXXXXX").string();
+    if (!::mkdtemp(name.data())) throw Failure("cannot make " + name);
+    path_ = name;
   }
   ~TempFolder() {
     std::error_code ignored;
@@ -37,6 +36,16 @@ class TempFolder {
  private:
   std::filesystem::path path_;
 };
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+// How often.
+inline Index count(const std::string& text, const std::string& part) {
+  Index n = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
+  return n;
+}
 
 // The message of the E that `code` throws; fails the test when it throws something else or nothing.
 #define MESSAGE_OF(E, code)                                      \

@@ -19,6 +19,7 @@
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
+#include "tests/src/temp_folder.h"
 
 namespace sy {
 namespace {
@@ -26,14 +27,10 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TempDir {
-  TempDir() {
-    char name[] = "/tmp/sy_metrics_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~TempDir() { fs::remove_all(path); }
+  TempFolder folder;
+  fs::path path = folder.path();
   std::string metrics() const { return read_file(path / "metrics.jsonl"); }
   Index files() const { return std::distance(fs::directory_iterator(path), fs::directory_iterator()); }
-  fs::path path;
 };
 
 StepMetrics at_step(Index step) {

@@ -11,16 +11,6 @@
 namespace sy {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-Index count(const std::string& text, const std::string& part) {
-  Index n = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
-  return n;
-}
-
 Heatmap heatmap(Index rows, Index columns) {
   Heatmap map;
   map.rows = rows;

@@ -12,16 +12,6 @@
 namespace sy {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-Index count(const std::string& text, const std::string& part) {
-  Index n = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
-  return n;
-}
-
 // A report of a history in which expert 0 of every layer has half the load and expert 1 nothing.
 ExpertReport example(Index layers, Index experts, Index windows) {
   ExpertReport r;
