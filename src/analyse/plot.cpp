@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,8 +13,6 @@
 #include <memory>
 
 #include "src/text/table.h"
-
-extern char** environ;
 
 namespace sy {
 namespace {
@@ -32,7 +31,7 @@ const std::vector<std::string>& stops_of(Palette p) {
 }
 
 // A string of gnuplot's. Between double quotes: between single ones it misreads some doubled quotes.
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
   std::string out = "\"";
   for (char c : text) {
     if (c == '\\' || c == '"' || c == '`') out += '\\';
@@ -42,10 +41,10 @@ std::string quoted(const std::string& text) {
 }
 
 // Marks on an axis are formats too.
-std::string quoted_mark(const std::string& text) {
+std::string mark_in_quotes(const std::string& text) {
   std::string format;
   for (char c : text) format += c == '%' ? "%%" : std::string(1, c);
-  return quoted(format);
+  return in_quotes(format);
 }
 
 std::string number(double x) {
@@ -64,7 +63,7 @@ std::string prelude(int width, int height) {
 }
 
 std::string label_of(const std::string& axis, const std::string& text) {
-  return text.empty() ? "" : fmt::format("set {}label {} textcolor rgb '{}'\n", axis, quoted(text), ink);
+  return text.empty() ? "" : fmt::format("set {}label {} textcolor rgb '{}'\n", axis, in_quotes(text), ink);
 }
 
 std::string palette_of(Palette palette) {
@@ -86,14 +85,14 @@ std::string name_tics(const std::string& axis, const std::vector<std::string>& n
   }
   std::string out = fmt::format("set {}tics (", axis);
   for (std::size_t i = 0; i < names.size(); i += every)
-    out += fmt::format("{}{} {}", i ? ", " : "", quoted_mark(fit_width(names[i], row_name_columns)), i);
+    out += fmt::format("{}{} {}", i ? ", " : "", mark_in_quotes(fit_width(names[i], row_name_columns)), i);
   return out + ") scale 0\n";
 }
 
 std::string ratio_tics(double low, double high) {
   std::string out;
   for (const std::string& mark : ratio_marks(low, high)) {
-    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", quoted_mark(mark), low);
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", mark_in_quotes(mark), low);
     low *= 2;
   }
   return "set cbtics (" + out + ")\n";
@@ -223,7 +222,7 @@ std::string script_of(const Heatmap& map) {
       const double v = map.values[r * map.columns + c];
       if (!std::isfinite(v)) continue;
       s += fmt::format("set label {} at {},{} center front textcolor rgb '{}'\n",
-                       quoted(map.cell_texts[r * map.columns + c]), number(x_low + column * (c + 0.5)), r,
+                       in_quotes(map.cell_texts[r * map.columns + c]), number(x_low + column * (c + 0.5)), r,
                        text_colour(palette_colour(map.palette, position(v))));
     }
   // gnuplot draws no image of a single row or column: that one is given as two halves.
@@ -277,7 +276,7 @@ std::string script_of(const LineChart& chart) {
     // A line through one point would not be seen.
     const std::string style = line.x.size() == 1 ? "points pt 7 ps 0.7" : "lines lw 1.8";
     plots += fmt::format("{}$line{} using 1:2 with {} lc {} {}", i ? ", \\\n     " : "", i, style, paint,
-                         legend ? "title " + quoted(line.name) : "notitle");
+                         legend ? "title " + in_quotes(line.name) : "notitle");
   }
   SY_ASSERT(low_x <= high_x, "a chart without points");
   if (low_x == high_x) low_x -= 1, high_x += 1;

@@ -16,7 +16,7 @@ namespace {
 constexpr Index max_time_columns = 120;  // of a heatmap over time
 constexpr Index max_line_points = 400;
 constexpr Index max_table_rows = 512;
-constexpr Index max_cell_texts = 16 * 16;
+constexpr Index max_cell_texts = 256;
 constexpr Index max_small_texts = 8;  // columns of a small picture whose cells have room for figures
 
 std::vector<std::string> numbered(Index n) {

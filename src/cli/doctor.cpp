@@ -13,7 +13,7 @@ namespace sy {
 
 namespace {
 
-struct Report {
+struct Findings {
   MpiInfo mpi;
   cuda::Versions cuda;
   std::vector<RankFacts> ranks;
@@ -31,9 +31,9 @@ Json gpu_json(const cuda::Device& g) {
   return j;
 }
 
-Json to_json(const Report& report) {
+Json to_json(const Findings& findings) {
   Json hosts = Json::array(), ranks = Json::array(), problems = Json::array();
-  for (const HostFacts& h : report.hosts) {
+  for (const HostFacts& h : findings.hosts) {
     Json gpus = Json::array();
     for (const cuda::Device& g : h.gpus) gpus.push_back(gpu_json(g));
     hosts.push_back({{"name", h.name},
@@ -51,35 +51,35 @@ Json to_json(const Report& report) {
                      {"driver_cuda", h.driver_cuda},
                      {"gpus", gpus}});
   }
-  for (const RankFacts& r : report.ranks)
+  for (const RankFacts& r : findings.ranks)
     ranks.push_back({{"rank", r.rank},
                      {"host", r.host.name},
                      {"cpus", r.cpus},
                      {"threads", r.threads},
                      {"gpu", r.gpu},
                      {"no_gpu_because", r.missing}});
-  for (const Problem& p : report.problems) problems.push_back({{"what", p.what}, {"remedy", p.remedy}});
+  for (const Problem& p : findings.problems) problems.push_back({{"what", p.what}, {"remedy", p.remedy}});
   return {{"build",
            {{"compiler", __VERSION__},
             {"simd", kernel_simd()},
-            {"cuda", report.cuda.runtime},
-            {"cuda_architectures", report.cuda.kernels},
+            {"cuda", findings.cuda.runtime},
+            {"cuda_architectures", findings.cuda.kernels},
             {"nccl", nccl_version()},
             {"hdf5", hdf5_version()}}},
           {"mpi",
-           {{"library", report.mpi.library},
-            {"launched", !report.mpi.threads.empty()},
-            {"threads", report.mpi.threads},
-            {"cuda_aware", report.mpi.cuda_aware}}},
+           {{"library", findings.mpi.library},
+            {"launched", !findings.mpi.threads.empty()},
+            {"threads", findings.mpi.threads},
+            {"cuda_aware", findings.mpi.cuda_aware}}},
           {"hosts", hosts},
           {"ranks", ranks},
           {"problems", problems}};
 }
 
-void print_gpus(const Report& report) {
+void print_gpus(const Findings& findings) {
   Table table({"host", "GPU", "name", "capability", "kernels", "free GiB", "of", "reaches"});
   bool any = false;
-  for (const HostFacts& h : report.hosts)
+  for (const HostFacts& h : findings.hosts)
     for (const cuda::Device& g : h.gpus) {
       any = true;
       const std::string reaches = g.peers.empty()                       ? "-"
@@ -92,15 +92,15 @@ void print_gpus(const Report& report) {
   if (any) std::cout << "\n" << table.str();
 }
 
-void print(const Report& report) {
-  const RankFacts& first = report.ranks.front();
-  const cuda::Versions& cuda = report.cuda;
+void print(const Findings& findings) {
+  const RankFacts& first = findings.ranks.front();
+  const cuda::Versions& cuda = findings.cuda;
   fmt::print("build     compiler {}; CPU kernels for {}\n", __VERSION__, kernel_simd());
-  if (report.mpi.threads.empty())
-    fmt::print("MPI       {}; not started: no launcher\n", report.mpi.library);
+  if (findings.mpi.threads.empty())
+    fmt::print("MPI       {}; not started: no launcher\n", findings.mpi.library);
   else
-    fmt::print("MPI       {}; thread level {}; takes GPU memory: {} (not needed)\n", report.mpi.library,
-               report.mpi.threads, report.mpi.cuda_aware);
+    fmt::print("MPI       {}; thread level {}; takes GPU memory: {} (not needed)\n", findings.mpi.library,
+               findings.mpi.threads, findings.mpi.cuda_aware);
   fmt::print("HDF5      {}\n", hdf5_version());
   if (!cuda.kernels.empty())
     fmt::print("CUDA      {} with NCCL {}; kernels for compute capability {}\n", cuda.runtime, nccl_version(),
@@ -112,21 +112,21 @@ void print(const Report& report) {
   if (!first.missing.empty()) fmt::print("GPU       {}\n", first.missing);
 
   Table hosts({"host", "processor", "sockets", "cores", "memory GiB", "available", "/dev/shm"});
-  for (const HostFacts& h : report.hosts)
+  for (const HostFacts& h : findings.hosts)
     hosts.row({h.name, h.processor, std::to_string(h.sockets),
                std::to_string(static_cast<int>(h.cpus.size()) / h.threads_per_core),
                fmt::format("{:.1f}", gibibytes(h.memory)), fmt::format("{:.1f}", gibibytes(h.available)),
                fmt::format("{:.1f}", gibibytes(h.shared_memory))});
   std::cout << "\n" << hosts.str();
-  print_gpus(report);
+  print_gpus(findings);
   Table ranks({"rank", "host", "CPUs it may use", "threads", "GPU"});
-  for (const RankFacts& r : report.ranks)
+  for (const RankFacts& r : findings.ranks)
     ranks.row({std::to_string(r.rank), r.host.name, ranges(r.cpus), std::to_string(r.threads),
                r.gpu.empty() ? "none" : r.gpu});
   std::cout << "\n" << ranks.str() << "\n";
 
-  for (const Problem& p : report.problems) std::cout << "problem: " << p.what << ": " << p.remedy << "\n";
-  if (report.problems.empty()) std::cout << "no problems found\n";
+  for (const Problem& p : findings.problems) std::cout << "problem: " << p.what << ": " << p.remedy << "\n";
+  if (findings.problems.empty()) std::cout << "no problems found\n";
 }
 
 }  // namespace
@@ -138,19 +138,19 @@ int doctor_command(CommandLine& line) {
   bool wanted = false;
   agree(line.world, [&] { wanted = parse_options(line, "doctor", options, {}, given); });
   if (!wanted) return 0;
-  Report report;
-  report.mpi = mpi_info();
-  report.ranks = collect_facts(line.world);
-  report.hosts = hosts_of(report.ranks);
-  report.problems = find_problems(report.ranks, report.mpi);
+  Findings findings;
+  findings.mpi = mpi_info();
+  findings.ranks = collect_facts(line.world);
+  findings.hosts = hosts_of(findings.ranks);
+  findings.problems = find_problems(findings.ranks, findings.mpi);
   if (line.world.rank() == 0) {
-    report.cuda = cuda::versions();
+    findings.cuda = cuda::versions();
     if (given["json"].as<bool>())
-      std::cout << json_text(to_json(report)) << std::flush;
+      std::cout << json_text(to_json(findings)) << std::flush;
     else
-      print(report);
+      print(findings);
   }
-  return report.problems.empty() ? 0 : 1;
+  return findings.problems.empty() ? 0 : 1;
 }
 
 }  // namespace sy

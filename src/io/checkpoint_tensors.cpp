@@ -74,13 +74,14 @@ void CheckpointReader::read(const Hdf5Dataset& tensor, Range run, void* data) {
 }
 
 struct CheckpointTensors::Impl {
+  explicit Impl(const fs::path& step_dir) : reader(step_dir) {}
   CheckpointReader reader;
   std::vector<TensorInfo> list;
   std::map<std::string, std::size_t> by_name;
 };
 
 CheckpointTensors::CheckpointTensors(const fs::path& step_dir) {
-  impl_ = std::make_unique<Impl>(CheckpointReader(step_dir));
+  impl_ = std::make_unique<Impl>(step_dir);
   for (const std::string& name : impl_->reader.index().datasets()) {
     const Hdf5Dataset dataset = impl_->reader.index().open_dataset(name);
     impl_->by_name[name] = impl_->list.size();

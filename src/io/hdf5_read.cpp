@@ -213,7 +213,7 @@ Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
   dataset.dtype_ = row->dtype;
   dataset.shape_ = shape_of(space.get(), where_, name);
   const Shape& shape = dataset.shape_;
-  const auto bytes = static_cast<hsize_t>(shape.elements() * size_of(dataset.dtype_));
+  const auto bytes = static_cast<hsize_t>(shape.elements()) * static_cast<hsize_t>(size_of(dataset.dtype_));
   hsize_t file_bytes = 0;
   check(H5Fget_filesize(id_.get(), &file_bytes), where_, "read");
   if (!dataset.virtual_ && (H5Dget_storage_size(dataset.id_.get()) != bytes || bytes > file_bytes))

@@ -79,7 +79,7 @@ IniText read_ini(std::string_view text, Comments comments) {
         }
         value = *inner;
       }
-      out.entries.push_back({section.empty() ? key : section + "." + key, value, line});
+      out.entries.push_back({section.empty() ? key : fmt::format("{}.{}", section, key), value, line});
     }
   }
   return out;

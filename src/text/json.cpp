@@ -187,7 +187,9 @@ Json& Json::operator[](std::string_view key) {
 Json& Json::append(std::string key, Json value) {
   if (is_null()) value_ = Object();
   held<Object>("an object");
-  return std::get<Object>(value_).emplace_back(std::move(key), std::move(value)).value;
+  Object& object = std::get<Object>(value_);
+  object.push_back({std::move(key), std::move(value)});
+  return object.back().value;
 }
 const Json::Object& Json::members() const {
   return held<Object>("an object");
@@ -219,7 +221,8 @@ std::string Json::dump(int indent) const {
 void Json::write(std::string& out, int indent, int depth) const {
   const auto list = [&](char open, char close, const auto& parts, const auto& write_part) {
     const auto new_line = [&](int level) {
-      if (indent >= 0) out.append(1, '\n').append(static_cast<std::size_t>(indent * level), ' ');
+      if (indent >= 0)
+        out.append(1, '\n').append(static_cast<std::size_t>(indent) * static_cast<std::size_t>(level), ' ');
     };
     out += open;
     for (const auto& part : parts) {

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# tests/tidy.sh BUILD [ROOM...]: clang-tidy, as .clang-tidy says, over these rooms (src/io, dist, ...), or over all of kernels/,
+# dist/ and src/ but kernels/cuda, which is not always compiled, and kernels/cpu, whose vectors only GCC knows. Exit code 77
+# where there is no clang-tidy.
+#
+# The files of a room are looked at as one, since most of the time goes by in the headers that they share. A room that has
+# passed is passed over until one of its files or headers, the checks or clang-tidy itself change: BUILD/tidy/ROOM.passed
+# holds the digest of them all.
+set -euo pipefail
+build=$(cd "${1:?usage: tests/tidy.sh BUILD [ROOM...]}" && pwd)
+shift
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+tidy=${SWITCHYARD_CLANG_TIDY:-clang-tidy}
+command -v "$tidy" >/dev/null || { echo "there is no $tidy here"; exit 77; }
+[[ $# -gt 0 ]] || mapfile -t rooms < <(find kernels dist src -name '*.cpp' ! -path 'kernels/c*/*' -printf '%h\n' | sort -u)
+[[ $# -eq 0 ]] || rooms=("$@")
+
+# Where the build found headers of other projects.
+mapfile -t found < <(grep -oE -- '-(isystem |I)[^ "]+' "$build/compile_commands.json" | sort -u | tr ' ' '\n')
+flags=(-std=c++20 -fopenmp "-I$PWD" '-DSWITCHYARD_VERSION=""' "${found[@]}")
+version=$("$tidy" --version)
+mkdir -p "$build/tidy"
+
+check() {  # ROOM
+  local name=${1//\//-} sources stamp
+  sources=$build/tidy/$name.cpp
+  find "$1" -maxdepth 1 -name '*.cpp' ! -name comm_nccl.cpp -printf '#include "%p"\n' | sort >"$sources"
+  stamp=$({ echo "$version"; cat .clang-tidy "$sources" $(c++ -MM "${flags[@]}" "$sources" | tr -d '\\\n' | cut -d: -f2)
+          } | sha256sum)
+  if [[ $(cat "$build/tidy/$name.passed" 2>/dev/null) != "$stamp" ]]; then
+    "$tidy" --quiet "--config-file=$PWD/.clang-tidy" "$sources" -- "${flags[@]}" 2>/dev/null | sed "s|$PWD/||" || return 1
+    echo "$stamp" >"$build/tidy/$name.passed"
+  fi
+  echo "$1 passes"
+}
+running=0 failed=0
+for room in "${rooms[@]}"; do
+  if ((++running > $(nproc))); then wait -n || failed=1; fi
+  check "$room" &
+done
+for _ in "${rooms[@]}"; do wait -n || { [[ $? -eq 127 ]] || failed=1; }; done
+exit $failed
