@@ -105,12 +105,12 @@ class CommNccl final : public Comm {
 
   bool asynchronous() const override { return size() > 1; }
   void mark() override {
-    if (asynchronous()) check(cudaEventRecord(marked_.get(), shared_->context.stream), "cudaEventRecord");
+    if (asynchronous()) check(cudaEventRecord(marked_.get(), shared_->context.stream.cut()), "cudaEventRecord");
   }
   void wait() override {
     if (!asynchronous()) return;
     check(cudaEventRecord(stream().done.get(), stream().stream.get()), "cudaEventRecord");
-    check(cudaStreamWaitEvent(shared_->context.stream, stream().done.get(), 0), "cudaStreamWaitEvent");
+    check(cudaStreamWaitEvent(shared_->context.stream.cut(), stream().done.get(), 0), "cudaStreamWaitEvent");
   }
 
   // Of NCCL itself, or none.

@@ -28,7 +28,7 @@ DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, int ranks, int 
 
 // One trip of a layer's rows to the experts and back, in steps, so that something else can run beside the travelling:
 //   Exchange x(...);             the counts are on their way to the host
-//   x.plan(arena);               the host waits for the counts; sent(), received() and groups() are known from here on
+//   x.plan(arena);               the host waits for the counts; sent(), received() and expert_rows() are known from here on
 //   v = x.dispatch(rows, ...);   under way
 //   x.finish();                  v holds the rows
 //
@@ -45,7 +45,7 @@ class Exchange {
 
   Index sent() const { return plan_.sent; }
   Index received() const { return plan_.received; }
-  Groups groups() const { return {offsets_, plan_.offsets.data()}; }
+  ExpertRows expert_rows() const { return {offsets_, plan_.offsets.data()}; }
   bool local() const { return ep_->size() == 1; }  // dispatch and combine then return their argument
 
   // rows: [sent, ...] by (expert, token) -> [received, ...] by (local expert, global token), taken from `arena` and valid

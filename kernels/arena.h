@@ -1,10 +1,9 @@
-// A LIFO allocator of device memory. A step needs the same buffers again and again, so they are carved from blocks
-// that stay. Memory is given back in the reverse order of its taking: rewind(mark) frees all that was taken since
-// mark().
+// A stack of device memory. A step needs the same buffers again and again, so they are carved from blocks that stay.
+// Memory is given back in the reverse order of its taking: rewind(mark) frees all that was taken since mark().
 //
 // Two arenas serve a training step: `saved`, whose content lives from a layer's forward to its backward, and `scratch`,
-// whose content dies with the function that took it (Arena::Scope). They grow by blocks, or share one FixedBlock, sized
-// before the first step, from its two ends: what one leaves, the other may take.
+// whose content dies with the function that took it (Arena::Scope). Each grows by blocks, or both take from the two
+// ends of one FixedBlock, which is sized before the first step, so that either may take what the other leaves.
 #pragma once
 
 #include <functional>
@@ -16,7 +15,7 @@ namespace sy {
 
 enum class End { low, high };
 
-// One block for two arenas.
+// One block that two arenas share.
 class FixedBlock {
  public:
   FixedBlock(DeviceMemory memory, Index bytes) : memory_(std::move(memory)), bytes_(bytes) {}
@@ -26,7 +25,7 @@ class FixedBlock {
   friend class Arena;
   DeviceMemory memory_;
   Index bytes_;
-  Index used_[2] = {0, 0};  // from each end
+  Index used_[2] = {0, 0};  // bytes taken from each end
 };
 
 class Arena {
@@ -35,9 +34,9 @@ class Arena {
   static constexpr Index alignment = 256;
   static constexpr Index block_bytes = Index{1} << 20;
 
-  // Grows by blocks of at least block_bytes.
+  // An arena that grows by blocks of at least block_bytes.
   explicit Arena(Allocate allocate) : allocate_(std::move(allocate)) {}
-  // Takes from one end of a block, which must outlive it. Throws NoMemory where the ends would meet.
+  // An arena that takes from one end of a block, which must outlive it. take() throws NoMemory where the ends meet.
   Arena(FixedBlock& block, End end) : fixed_(&block), end_(end) {}
 
   struct Mark {
@@ -81,7 +80,7 @@ class Arena {
   Index peak() const { return peak_; }                                    // the most ever taken
   Index reserved() const { return fixed_ ? fixed_->bytes_ : reserved_; }  // bytes asked of the device
 
-  // Frees on leaving a scope what was taken within it.
+  // Frees, at the end of a C++ scope, what was taken within it.
   class Scope {
    public:
     explicit Scope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
@@ -117,9 +116,9 @@ class Arena {
     blocks_.push_back({allocate_(bytes), bytes});
     reserved_ += bytes;
   }
-  // Sizes differ from step to step, as experts get more or fewer rows: what no longer fits its block passes it over, and
-  // all that follows moves on. Left alone, blocks would pile up to many times what is in use. So an arena that has grown
-  // becomes, when it is next empty, one block of all that was ever in use at once and an eighth more.
+  // Sizes differ from step to step, as experts get more or fewer rows. A buffer that no longer fits the rest of its
+  // block goes to the next block, and so does all that follows it; left alone, blocks would pile up to many times what
+  // is in use. So an arena that has grown becomes, when it is next empty, one block, an eighth larger than its peak.
   void join_blocks() {
     blocks_.clear();
     current_ = 0;

@@ -1,14 +1,14 @@
-// What attention takes: heads of queries, keys and values, wherever they lie, and which keys a query sees.
+// The operands of attention: heads of queries, keys and values, wherever they lie, and which keys a query sees.
 #pragma once
 
 #include "kernels/tensor.h"
 
 namespace sy {
 
-// Rows of one width for several heads of every position of every sequence. Row (b, s, h) begins
+// For every position of every sequence, the vectors of several heads, all of one width. The vector of (b, s, h) begins
 //   b * sequence_stride + s * token_stride + h * width
-// elements after the first one. Part of a tensor that holds more heads, part of a cache that holds more positions, and, of one
-// kv head, rows that are keys and in their first columns values, are all such operands.
+// elements after the first one. Such an operand may be part of a tensor that holds more heads, or part of a cache that
+// holds more positions. Keys and values may also share vectors, where the first columns of a key are its value.
 template <class Byte>
 struct BasicHeads {
   Byte* data = nullptr;
@@ -49,13 +49,13 @@ struct BasicHeads {
 
   Shape shape() const { return {sequences, positions, heads, width}; }
   Index elements() const { return sequences * positions * heads * width; }
-  // From the first element to the last, with what lies between the rows.
+  // From the first element to the last, with all that lies between the vectors.
   BasicView<Byte> span() const {
     const Index last = (sequences - 1) * sequence_stride + (positions - 1) * token_stride + heads * width;
     return {data, {elements() > 0 ? last : 0}, dtype};
   }
-  // Sequences [begin, begin + count).
-  BasicHeads rows(Index begin, Index count) const {
+  // The same of sequences [begin, begin + count) alone.
+  BasicHeads of_sequences(Index begin, Index count) const {
     SY_ASSERT(begin >= 0 && count >= 0 && begin + count <= sequences, "sequences {}+{} of {}", begin, count,
               shape().str());
     BasicHeads part = *this;
@@ -73,16 +73,16 @@ BasicHeads<Byte> heads_of(BasicView<Byte> x, Index first, Index count) {
   return {x, first, count};
 }
 
-// Which keys a query sees. Query i of a sequence stands at position p = query_offset + i of the keys, and sees key j where
-//   j <= p (causal),  j > p - window (window > 0),  j >= first_key[b, i] (where given).
-// Every query sees at least one key. Keys and values must be finite, seen or not, but for those behind the last causal query of
-// a forward call, which are not looked at.
+// Which keys a query sees. Query i of a sequence stands at position p = query_offset + i of the keys, and sees key j
+//   where j <= p (causal),  j > p - window (window > 0),  j >= first_key[b, i] (where given).
+// Every query must see at least one key. All keys and values must be finite, even those that no query sees. The
+// exception is what lies behind the last query of a causal forward call: it is not looked at.
 struct Visibility {
   bool causal = true;
-  Index window = 0;        // where causal: how many latest keys, its own included; 0: all
-  Index query_offset = 0;  // keys that come before the first query, as in a cache; at least 0
-  // [B, queries] i32, where causal: the position, among the keys, of the first token of each query's document, where several
-  // share a sequence. It must not fall within a sequence.
+  Index window = 0;        // where causal: how many of the latest keys a query sees, its own included; 0: all
+  Index query_offset = 0;  // how many keys come before the first query, as in a cache; at least 0
+  // [B, queries] i32, where causal and several documents share a sequence: the position, among the keys, of the first
+  // token of each query's document. It must not fall from one query of a sequence to the next.
   ConstView first_key = {};
 };
 

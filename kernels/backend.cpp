@@ -7,7 +7,7 @@ namespace sy {
 
 namespace {
 
-// The checks of one operation. A mistake here is ours, never the user's, so it is an internal error that
+// The checks of one operation's operands. A mistake here is ours, never the user's, so it is an internal error that
 // names the operation, the operand and both shapes.
 class Operands {
  public:
@@ -24,17 +24,17 @@ class Operands {
   const Operands& optional(const char* name, ConstView v, const Shape& shape, DType dtype = DType::f32) const {
     return v ? is(name, v, shape, dtype) : *this;
   }
-  // The same for an operand of weights, activations or their gradients: f32 or bf16, as `like` is.
+  // The same for weights, activations or their gradients, which have the type of `like`.
   const Operands& same(const char* name, ConstView v, const Shape& shape, ConstView like) const {
     return is(name, v, shape, like.dtype());
   }
-  // Only the number of dimensions is known: the other operands follow from this one.
+  // The operand is f32 or bf16 and has so many dimensions; the shapes of others follow from it.
   const Operands& real(const char* name, ConstView v, int dims) const {
     SY_ASSERT(v.dtype() == DType::f32 || v.dtype() == DType::bf16, "{}: {} is {}, not f32 or bf16", operation_, name,
               info(v.dtype()).name);
     return this->dims(name, v, dims, v.dtype());
   }
-  // Only the number of dimensions and the type are known.
+  // The operand has this type and so many dimensions; the shapes of others follow from it.
   const Operands& dims(const char* name, ConstView v, int dims, DType dtype = DType::f32) const {
     SY_ASSERT(v.shape().size() == dims && v.dtype() == dtype, "{}: {} is {} {}, not {} with {} dimensions", operation_,
               name, info(v.dtype()).name, v.shape().str(), info(dtype).name, dims);
@@ -50,9 +50,8 @@ class Operands {
   const char* operation_;
 };
 
-// Groups are equal runs of tokens.
-void check_groups(const char* operation, Index tokens, Index groups) {
-  SY_ASSERT(groups > 0 && tokens % groups == 0, "{}: {} tokens in {} groups", operation, tokens, groups);
+void check_segments(const char* operation, Index tokens, Index segments) {
+  SY_ASSERT(segments > 0 && tokens % segments == 0, "{}: {} tokens in {} segments", operation, tokens, segments);
 }
 
 }  // namespace
@@ -137,43 +136,43 @@ void Backend::gemm(const Gemm& desc, ConstView a, ConstView b, View c) {
 
 namespace {
 
-void check_groups_of(const Operands& check, const Groups& groups, Index experts, Index rows) {
-  check.is("offsets", groups.offsets, {experts + 1}, DType::i32);
-  SY_ASSERT(groups.host && groups.host[0] == 0 && groups.host[experts] == rows, "{} rows in groups of {}", rows,
-            groups.host ? groups.host[experts] : 0);
+void check_rows(const Operands& check, const ExpertRows& rows, Index experts, Index count) {
+  check.is("offsets", rows.offsets, {experts + 1}, DType::i32);
+  SY_ASSERT(rows.host && rows.host[0] == 0 && rows.host[experts] == count, "{} rows, {} of experts", count,
+            rows.host ? rows.host[experts] : 0);
 }
 
 }  // namespace
 
-void Backend::grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) {
+void Backend::grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) {
   const Operands check("grouped_gemm");
   check.real("w", w, 3).real("x", x, 2);
-  const Index rows = x.dim(0), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
-  check.same("x", x, {rows, q}, w).same("y", y, {rows, n}, w);
-  check_groups_of(check, groups, experts, rows);
+  const Index count = x.dim(0), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
+  check.same("x", x, {count, q}, w).same("y", y, {count, n}, w);
+  check_rows(check, rows, experts, count);
   if (y.elements() == 0) return;
   if (q == 0) return fill(y, 0);
-  do_grouped_gemm(x, w, groups, y);
+  do_grouped_gemm(x, w, rows, y);
 }
 
-void Backend::grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) {
+void Backend::grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) {
   const Operands check("grouped_gemm_input");
   check.real("w", w, 3).real("dy", dy, 2);
-  const Index rows = dy.dim(0), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
-  check.same("dy", dy, {rows, n}, w).same("dx", dx, {rows, q}, w);
-  check_groups_of(check, groups, experts, rows);
+  const Index count = dy.dim(0), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
+  check.same("dy", dy, {count, n}, w).same("dx", dx, {count, q}, w);
+  check_rows(check, rows, experts, count);
   if (dx.elements() == 0) return;
   if (n == 0) return fill(dx, 0);
-  do_grouped_gemm_input(dy, w, groups, dx);
+  do_grouped_gemm_input(dy, w, rows, dx);
 }
 
-void Backend::grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) {
+void Backend::grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) {
   const Operands check("grouped_gemm_weight");
   check.dims("dw", dw, 3).real("x", x, 2);
-  const Index rows = x.dim(0), experts = dw.dim(0), n = dw.dim(1), q = dw.dim(2);
-  check.same("dy", dy, {rows, n}, x).same("x", x, {rows, q}, x);
-  check_groups_of(check, groups, experts, rows);
-  if (rows > 0 && dw.elements() > 0) do_grouped_gemm_weight(dy, x, groups, dw);
+  const Index count = x.dim(0), experts = dw.dim(0), n = dw.dim(1), q = dw.dim(2);
+  check.same("dy", dy, {count, n}, x).same("x", x, {count, q}, x);
+  check_rows(check, rows, experts, count);
+  if (count > 0 && dw.elements() > 0) do_grouped_gemm_weight(dy, x, rows, dw);
 }
 
 void Backend::bias_forward(ConstView bias, View y) {
@@ -190,30 +189,30 @@ void Backend::bias_backward(ConstView dy, View dbias) {
 
 // ---- norms ----
 
-void Backend::norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats) {
+void Backend::norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View moments) {
   const Operands check("norm_forward");
   SY_ASSERT(desc.kind != NormKind::none, "norm_forward: no norm to compute");
   check.real("x", x, 2);
   const Index t = x.dim(0), d = x.dim(1);
-  check.same("weight", weight, {d}, x).same("y", y, {t, d}, x).is("stats", stats, {t, 2});
+  check.same("weight", weight, {d}, x).same("y", y, {t, d}, x).is("moments", moments, {t, 2});
   if (bias) check.same("bias", bias, {d}, x);
-  if (x.elements() == 0) return fill(stats, 0);
-  do_norm_forward(desc, x, weight, bias, y, stats);
+  if (x.elements() == 0) return fill(moments, 0);
+  do_norm_forward(desc, x, weight, bias, y, moments);
 }
 
-void Backend::norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
-                            View dweight, View dbias) {
+void Backend::norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments,
+                            View dx, View dweight, View dbias) {
   const Operands check("norm_backward");
   SY_ASSERT(desc.kind != NormKind::none, "norm_backward: no norm to compute");
   check.real("x", x, 2);
   const Index t = x.dim(0), d = x.dim(1);
   check.same("dy", dy, {t, d}, x)
       .same("weight", weight, {d}, x)
-      .is("stats", stats, {t, 2})
+      .is("moments", moments, {t, 2})
       .same("dx", dx, {t, d}, x)
       .is("dweight", dweight, {d})
       .optional("dbias", dbias, {d});
-  if (x.elements() > 0) do_norm_backward(desc, dy, x, weight, stats, dx, dweight, dbias);
+  if (x.elements() > 0) do_norm_backward(desc, dy, x, weight, moments, dx, dweight, dbias);
 }
 
 // ---- FFN ----
@@ -358,14 +357,14 @@ void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView b
                             View counts, View probability, View z_squared) {
   const Operands check("route_forward");
   check.dims("logits", logits, 2).dims("counts", counts, 2, DType::i32);
-  const Index t = logits.dim(0), e = logits.dim(1), groups = counts.dim(0);
+  const Index t = logits.dim(0), e = logits.dim(1), segments = counts.dim(0);
   check_route("route_forward", desc, e);
-  check_groups("route_forward", t, groups);
+  check_segments("route_forward", t, segments);
   check.optional("bias", bias, {e})
       .is("experts", experts, {t, desc.top_k}, DType::i32)
       .is("weights", weights, {t, desc.top_k})
-      .is("counts", counts, {groups, e}, DType::i32)
-      .is("probability", probability, {groups, e})
+      .is("counts", counts, {segments, e}, DType::i32)
+      .is("probability", probability, {segments, e})
       .is("z_squared", z_squared, {1}, DType::f64);
   if (t == 0) {
     for (View v : {counts, probability, z_squared}) fill(v, 0);
@@ -380,7 +379,7 @@ void Backend::route_backward(const RouteDesc& desc, ConstView logits, ConstView 
   check.dims("logits", logits, 2).dims("dprobability", dprobability, 2);
   const Index t = logits.dim(0), e = logits.dim(1);
   check_route("route_backward", desc, e);
-  check_groups("route_backward", t, dprobability.dim(0));
+  check_segments("route_backward", t, dprobability.dim(0));
   const Shape chosen = {t, desc.top_k};
   check.is("experts", experts, chosen, DType::i32)
       .is("weights", weights, chosen)
@@ -391,15 +390,15 @@ void Backend::route_backward(const RouteDesc& desc, ConstView logits, ConstView 
   if (t > 0) do_route_backward(desc, logits, experts, weights, dweights, dprobability, z_factor, dlogits);
 }
 
-void Backend::capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
-                       View keep) {
+void Backend::capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
+                       Index num_experts, View keep) {
   const Operands check("capacity");
   check.dims("experts", experts, 2, DType::i32);
   check.is("weights", weights, experts.shape()).is("keep", keep, experts.shape(), DType::i32);
-  check_groups("capacity", experts.dim(0), groups);
+  check_segments("capacity", experts.dim(0), segments);
   SY_ASSERT(desc.capacity >= 0 && num_experts >= experts.dim(1), "capacity: {} of each of {} experts, {} chosen",
             desc.capacity, num_experts, experts.dim(1));
-  if (experts.elements() > 0) do_capacity(desc, experts, weights, groups, num_experts, keep);
+  if (experts.elements() > 0) do_capacity(desc, experts, weights, segments, num_experts, keep);
 }
 
 void Backend::sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
@@ -419,7 +418,7 @@ void Backend::sort_assignments(const ExpertSplit& split, ConstView experts, Cons
 }
 
 void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                      ConstView kept, ConstView z_squared, View dprobability, View stats) {
+                      ConstView kept, ConstView z_squared, View dprobability, View sums) {
   const Operands check("balance");
   check.dims("counts", counts, 2, DType::i32).dims("scope_counts", scope_counts, 2, DType::i32);
   const Index g = counts.dim(0), e = counts.dim(1), n = scope_counts.dim(0);
@@ -430,8 +429,8 @@ void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope
       .is("kept", kept, {e * desc.split.parts}, DType::i32)
       .is("z_squared", z_squared, {1}, DType::f64)
       .is("dprobability", dprobability, {g, e})
-      .optional("stats", stats, {RouterSums{e}.size()}, DType::f64);
-  if (counts.elements() > 0) do_balance(desc, counts, scope_counts, probability, kept, z_squared, dprobability, stats);
+      .optional("sums", sums, {RouterSums{e}.size()}, DType::f64);
+  if (counts.elements() > 0) do_balance(desc, counts, scope_counts, probability, kept, z_squared, dprobability, sums);
 }
 
 void Backend::order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) {
@@ -474,23 +473,23 @@ void Backend::embedding_backward(ConstView ids, ConstView dy, Index vocab_begin,
   if (dy.elements() > 0 && dtable.elements() > 0) do_embedding_backward(ids, dy, vocab_begin, dtable);
 }
 
-void Backend::cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats) {
+void Backend::cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View partial) {
   const Operands check("cross_entropy_forward");
   check.dims("logits", logits, 2);
-  check.is("targets", targets, {logits.dim(0)}, DType::i32).is("stats", stats, {logits.dim(0), 3});
-  if (stats.elements() > 0) do_cross_entropy_forward(desc, logits, targets, stats);
+  check.is("targets", targets, {logits.dim(0)}, DType::i32).is("partial", partial, {logits.dim(0), 3});
+  if (partial.elements() > 0) do_cross_entropy_forward(desc, logits, targets, partial);
 }
 
-void Backend::cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) {
+void Backend::cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) {
   const Operands check("cross_entropy_loss");
-  check.dims("stats", stats, 3);
-  const Index t = stats.dim(1);
-  check.is("stats", stats, {stats.dim(0), t, 3})
+  check.dims("partials", partials, 3);
+  const Index t = partials.dim(1);
+  check.is("partials", partials, {partials.dim(0), t, 3})
       .is("targets", targets, {t}, DType::i32)
       .is("lse", lse, {t})
       .is("loss", loss, {t});
-  SY_ASSERT(stats.dim(0) > 0, "cross_entropy_loss: stats {} of no part", stats.shape().str());
-  if (t > 0) do_cross_entropy_loss(stats, targets, lse, loss);
+  SY_ASSERT(partials.dim(0) > 0, "cross_entropy_loss: partials {} of no part", partials.shape().str());
+  if (t > 0) do_cross_entropy_loss(partials, targets, lse, loss);
 }
 
 void Backend::loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) {

@@ -1,18 +1,22 @@
 // What one device computes: about forty coarse, fused operations on contiguous views.
 //
-// The public functions check shapes and dtypes once and call the protected virtual do_* of the implementation
-// (cpu/, cuda/, dry/). They know no model and no rank. Conventions:
-//   * Dimensions: B sequences, S positions, T = B*S tokens, D width, H query heads, K kv heads, hd head width,
-//     E experts, F ffn width, V vocabulary (or the part of it held here), k choices, R routed rows, G token groups.
+// The public functions check shapes and dtypes once and call the protected virtual do_* of a backend. A backend's class
+// is declared in cpu/cpu_backend.h, cuda/cuda_backend.h or dry/dry_backend.cpp, and its do_* are defined in the files
+// of their topics. They know no model and no rank. Conventions:
+//   * Dimensions: B sequences, S positions, T = B*S tokens, D width, H query heads, K kv heads, hd width of a head,
+//     E experts, F ffn width, V vocabulary (or the part of it held here), k choices, R routed rows, G segments.
+//   * A row is what a matrix holds for one index of its first dimension, most often one token's elements.
+//   * A segment is a run of consecutive tokens, all segments being equally long. The assignments of tokens to experts
+//     are counted, limited and balanced within segments.
 //   * Weights are [out, in], as in y = x W^T.
-//   * Weights, activations and their gradients are of one type, f32 or bf16: every operand marked `c` of a call has it.
-//     All others are f32 unless another type is named: statistics, scores, losses, the gradients of parameters, and
-//     the optimizer's state. Sums are taken in f32 at least and rounded once.
-//   * "+=" in a comment: the operation accumulates. Otherwise it overwrites every element of its outputs.
-//   * A result never depends on the number of threads or on their timing, and a row of a product, norm, activation or
-//     attention output depends only on its own inputs, never on how many rows share the call (but for products on a device,
-//     where cuBLAS chooses its kernel by their size).
-//   * Operations run in order on one stream, and the host does not wait for them but in to_host, end_read and synchronize.
+//   * Weights, activations and their gradients have one type within a call, f32 or bf16: operands marked `c` are of it.
+//     All other operands are f32 unless another type is named: scores, losses, sums over rows, the gradients of
+//     parameters, and the optimizer's state. Sums are taken in f32 at least and rounded once.
+//   * "+=" in a comment says that the operation adds to an output. It overwrites every element of its other outputs.
+//   * A result never depends on the number of threads or on their timing. A row of a product, norm, activation or
+//     attention output depends only on its own inputs, never on how many rows share the call. Products on a device are
+//     the one exception, as cuBLAS chooses its kernel by their size.
+//   * Operations run in order on one stream. The host waits for them in to_host, end_read and synchronize alone.
 //   * Every size may be zero.
 #pragma once
 
@@ -45,7 +49,7 @@ struct NormDesc {
 
 struct FfnActivation {
   Activation act = Activation::silu;
-  bool gated = true;  // h holds [act input | linear part] side by side: y = act(h[:, :F]) * h[:, F:]
+  bool gated = true;  // h holds [act input | linear half] side by side: y = act(h[:, :F]) * h[:, F:]
 };
 
 struct QkNorm {
@@ -58,37 +62,37 @@ struct RouteDesc {
   int top_k = 2;
   bool renormalize = true;
   float scale = 1.0f;
-  int groups = 1;       // DeepSeek-V3: experts form `groups` equal groups, and only the `group_limit` groups
-  int group_limit = 1;  // with the largest sum of their two best selection scores may be chosen
+  int groups = 1;       // DeepSeek-V3: the experts form this many equal groups, and a token may choose only within the
+  int group_limit = 1;  // `group_limit` groups whose two best selection scores have the largest sum
 };
 
 struct CapacityDesc {
   DropOrder order = DropOrder::token;
-  Index capacity = 0;  // assignments that an expert takes from each token group; 0: no limit
+  Index capacity = 0;  // the most assignments of one segment that an expert takes; 0: no limit
 };
 
 struct CrossEntropyDesc {
-  Index vocab_begin = 0;  // the first vocabulary row held here
+  Index vocab_begin = 0;  // the vocabulary's index of the first logit held here
   float softcap = 0.0f;   // cap * tanh(logit / cap); 0: none
   double z_loss = 0;      // of the mean of squared logsumexps (Chowdhery et al., "PaLM", 2022)
 };
 
-// Experts as the ranks of an expert-parallel group hold them: `owners` ranks with equal runs of them, each of which is
-// `parts` times a part of the experts (rows go to all parts).
+// How experts lie on the ranks that share them. Each of the `owners` holds an equal run of consecutive experts, and is
+// itself `parts` ranks that each hold a part of every expert of the run. A row goes to all parts of its expert.
 struct ExpertSplit {
   Index owners = 1, parts = 1;
 };
 
-// The scopes of a load-balance loss: N segments of tokens, each `per_scope` consecutive ones a scope; those of a call are
-// number `first` and the following.
+// The scopes of a load-balance loss. Of N segments of all ranks, each `per_scope` consecutive ones form a scope. A call
+// is about the G segments that begin with number `first` of the N.
 struct BalanceDesc {
   Index first = 0, per_scope = 1;
-  double factor = 0;    // of the loss: factor * sum over scopes and experts of assignments * probability
-  double z_factor = 0;  // of the sum of squared logsumexps
-  ExpertSplit split;    // of the kept counts
+  double factor = 0;    // the loss is factor * the sum over scopes and experts of assignments * probability
+  double z_factor = 0;  // the router z-loss is z_factor * the sum of squared logsumexps
+  ExpertSplit split;    // in what order the counts of kept assignments are given
 };
 
-// What balance() adds up of a router of `experts`, as one row of f64: where each kind of number begins.
+// What balance() adds up for a router of E experts lies in one row of f64: where each kind of number begins.
 struct RouterSums {
   Index experts;
   constexpr Index routed() const { return 0; }                 // [E] assignments
@@ -98,10 +102,10 @@ struct RouterSums {
   constexpr Index size() const { return 3 * experts + 2; }
 };
 
-// Rows of each expert: group e owns rows [offsets[e], offsets[e + 1]), offsets[0] = 0.
-struct Groups {
+// Which rows of a matrix are whose: expert e owns rows [offsets[e], offsets[e + 1]), and offsets[0] is 0.
+struct ExpertRows {
   ConstView offsets;         // [E + 1] i32
-  const std::int32_t* host;  // the same on the host
+  const std::int32_t* host;  // the same numbers on the host
 };
 
 struct AdamW {
@@ -112,31 +116,30 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
-  virtual std::string describe() const = 0;  // device, threads: for people
+  virtual std::string describe() const = 0;  // its device and its threads, for people
 
   // ---- memory ----
   virtual DeviceMemory allocate(Index bytes) = 0;  // aligned to 256 bytes, content undefined
-  virtual Index free_bytes() const = 0;            // that can still be allocated
-  virtual bool on_host() const { return true; }    // its memory is the host's: MPI may read it
-  // Which of its machine's devices it is, in words that another process on it would use too.
+  virtual Index free_bytes() const = 0;            // how much can still be allocated
+  virtual bool on_host() const { return true; }    // whether its memory is the host's, so that MPI may read it
+  // Names its device among those of the machine, in words that another process on the machine would use too.
   virtual std::string device_id() const { return {}; }
   virtual void synchronize() {}
-  // Calls body. The operations that it calls are the same, on the same tensors, in every pass of that name; what is in the
-  // tensors may change. A backend may prepare such a pass once, which saves the host the work of starting each operation.
+  // Calls body. In every pass of one name, body calls the same operations on the same tensors; only what the tensors
+  // hold may change. A backend may record such a pass once, so that the host need not start each operation again.
   virtual void repeated(const std::string& name, const std::function<void()>& body) { body(); }
-  virtual Index largest_head() const { return INT64_MAX; }  // hd that attention and QK-norm take
-  // As many logits as are worth computing at once.
-  virtual Index logits_at_once() const { return Index{4} << 20; }
-  Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros
+  virtual Index largest_head() const { return INT64_MAX; }         // the widest hd that attention and QK-norm take
+  virtual Index logits_at_once() const { return Index{4} << 20; }  // how many logits are best computed at once
+  Tensor tensor(Shape shape, DType dtype = DType::f32);            // filled with zeros
   void to_device(const void* host, View x);
   void to_host(ConstView x, void* host);
-  // The same in two halves, between which the host is free: end_read gives what x was when begin_read was called. At most
-  // one read is under way, of at most read_limit bytes.
+  // to_host in two halves, between which the host is free: end_read gives what x held when begin_read was called. Only
+  // one read may be under way, of at most read_limit bytes.
   void begin_read(ConstView x);
   void end_read(void* host);
   static constexpr Index read_limit = Index{4} << 20;
-  void fill(View x, float value);           // x f32 or, for value 0, any type
-  void copy(ConstView x, View y);           // same number of bytes
+  void fill(View x, float value);           // x is f32; for value 0 it may be of any type
+  void copy(ConstView x, View y);           // x and y have the same number of bytes
   void convert(ConstView x, View y);        // y = x, each f32 or bf16 (rounded to nearest, ties to even)
   void add(ConstView x, View y);            // y += x, both c
   void sum_squares(ConstView x, View out);  // out: [1] f64 += sum x^2, summed in f64
@@ -144,24 +147,28 @@ class Backend {
   // ---- products ----
   // c: [M, N] (+)= op(a) op(b), op(a): [M, Q] c, op(b): [Q, N] c. c itself is c or f32.
   void gemm(const Gemm& desc, ConstView a, ConstView b, View c);
+  // The grouped products are one product for each expert, over the rows that it owns. In y_e = x_e w_e^T, x_e and y_e
+  // are expert e's rows and w_e is its matrix.
   // y: [R, N] c; y_e = x_e w_e^T.  x: [R, Q] c, w: [E, N, Q] c
-  void grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y);
+  void grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y);
   // dx: [R, Q] c; dx_e = dy_e w_e.  dy: [R, N] c
-  void grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx);
+  void grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx);
   // dw: [E, N, Q]; dw_e += dy_e^T x_e.  dy, x: c
-  void grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw);
+  void grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw);
   // y: [T, N] c += bias: [N] c
   void bias_forward(ConstView bias, View y);
   // dbias: [N] += sum over rows of dy: [T, N] c.
   void bias_backward(ConstView dy, View dbias);
 
-  // ---- norms ----  x, y, dy, dx: [T, D] c; weight, bias: [D] c (bias may be none); stats: [T, 2] = mean, 1/deviation
-  void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View stats);
+  // ---- norms ----
+  // x, y, dy, dx: [T, D] c; weight, bias: [D] c (bias may be none); moments: [T, 2] = mean (RMSNorm: 0), 1/deviation
+  void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View moments);
   // dx +=; dweight, dbias: [D] += (none when there is no bias)
-  void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+  void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments, View dx,
                      View dweight, View dbias);
 
-  // ---- FFN ----  h, dh: [R, gated ? 2F : F] c; y, dy: [R, F] c; row_scale, drow_scale: [R] or none
+  // ---- FFN ----
+  // h, dh: [R, gated ? 2F : F] c; y, dy: [R, F] c; row_scale, drow_scale: [R] or none
   // y = row_scale * act(h) (* the linear half)
   void activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y);
   void activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
@@ -173,65 +180,68 @@ class Backend {
   // inverse: rotates back, which is the gradient.
   void rope(View x, Index heads, ConstView positions, ConstView table, bool inverse);
 
-  // QK-norm by head (Henry et al., "Query-Key Normalization for Transformers", 2020; RMSNorm in place of the l2 norm), and
-  // rotation, at once. The first q_heads + k_heads heads of x: [T, all_heads, hd] c are divided by their root mean square,
-  // multiplied by weight: [2, hd] c (of queries, of keys), and rotated as by rope where a table is given; the others are
-  // copied. y: [T, all_heads, hd] c; inverse: [T, q_heads + k_heads] = 1 / root mean square.
+  // QK-norm by head and rotation, at once (Henry et al., "Query-Key Normalization for Transformers", 2020, with RMSNorm
+  // in place of the l2 norm). The first q_heads + k_heads heads of x: [T, all_heads, hd] c are divided by their root
+  // mean square, multiplied by weight: [2, hd] c (its first row for queries, its second for keys), and, where a table
+  // is given, rotated as by rope; the other heads are copied. y: [T, all_heads, hd] c; inverse: [T, q_heads + k_heads]
+  // = 1 / root mean square.
   void qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table, View y,
                        View inverse);
-  // dx: [T, all_heads, hd] c = the gradient through it of dy, of the same shape; dweight: [2, hd] +=
+  // dx: [T, all_heads, hd] c = the gradient of x for dy, the gradient of y; dweight: [2, hd] +=
   void qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                         ConstView positions, ConstView table, View dx, View dweight);
 
-  // ---- attention ----  q: heads of [B, Sq, H, hd] c; k: [B, Sk, K, hd] c; v: [B, Sk, K, vd] c; out: [B, Sq, H, vd] c;
-  // lse: [B, H, Sq]
-  // Query head h reads kv head h / (H / K). lse is the log of the sum of exponentials of each row of scores.
+  // ---- attention ----
+  // q: heads of [B, Sq, H, hd] c; k: [B, Sk, K, hd] c; v: [B, Sk, K, vd] c; out: [B, Sq, H, vd] c; lse: [B, H, Sq]
+  // Query head h reads kv head h / (H / K). lse is the log of the sum of exponentials of each query's scores.
   void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse);
-  // dq, dk, dv: of the shapes of q, k, v, and without an element in common; 0 for a key that no query sees.
+  // dq, dk, dv have the shapes of q, k, v and share no element. The gradient of a key that no query sees is 0.
   void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                           ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
 
   // ---- routing ----
   // logits: [T, E] -> experts: [T, k] i32 by falling selection score (ties: the lower index first); weights: [T, k];
-  // and for each of the G equal runs of consecutive tokens: counts: [G, E] i32 assignments, probability: [G, E] sum
-  // of softmax(logits). z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2. bias: [E] or none, added to the
-  // score for the selection alone.
+  // and for each of the G segments: counts: [G, E] i32 assignments, probability: [G, E] sum of softmax(logits).
+  // z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2. bias: [E] or none, added to the score for the
+  // selection alone.
   void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights, View counts,
                      View probability, View z_squared);
   // dlogits: [T, E] c = through the weights (dweights: [T, k])
-  //                 + through the softmax of each token (dprobability: [G, E], the gradient of its group's sum)
+  //                 + through each token's softmax (dprobability: [G, E], the gradient of its segment's sum)
   //                 + z_factor * 2 * logsumexp * softmax.
   void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
                       ConstView dprobability, float z_factor, View dlogits);
-  // keep: [T, k] i32, 1 where the assignment fits its expert's capacity within its group (G equal runs of tokens), 0
-  // where it is dropped. token: all of a token's choices before the next token's. choice: all first choices, then all
-  // second ones. probability: the largest weight first (ties: lower token, then lower choice). A token's experts must
-  // be distinct, as route_forward leaves them.
-  void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
+  // keep: [T, k] i32 = 1 where the expert still has room for the assignment within the token's segment, 0 where the
+  // assignment is dropped. Who comes first is said by the order. token: all of a token's choices before the next
+  // token's. choice: all first choices, then all second ones. probability: the largest weight first (ties: lower token,
+  // then lower choice). A token's experts must be distinct, as route_forward leaves them.
+  void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
                 View keep);
-  // Orders the kept assignments by (owner, part, expert, token): a row for each of the parts of its expert. R: rows;
-  // n = T * k * parts, of which R <= n are used. Assignment a = token * k + choice.
-  // rows: [n] i32, row -> assignment; tokens: [n] i32, row -> token; both -1 from R on.
-  // slots: [T, k * parts] i32, assignment and part -> row or -1; counts: [E * parts] i32 rows, in the order of the rows.
+  // Gives every kept assignment one row for each part of its expert, ordered by (owner, part, expert, token). Of
+  // n = T * k * parts possible rows, R are used. An assignment is numbered a = token * k + choice.
+  // rows: [n] i32, row -> assignment; tokens: [n] i32, row -> token; both are -1 from row R on.
+  // slots: [T, k * parts] i32, assignment and part -> row or -1; counts: [E * parts] i32 rows of each, in their order.
   void sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens, View slots,
                         View counts);
-  // The loss that keeps experts equally loaded, and what there is to tell about them. counts: [G, E] i32, probability:
-  // [G, E], z_squared: [1] f64 of route_forward for G segments; scope_counts: [N, E] i32, those of all segments; kept:
-  // [E * parts] i32 of sort_assignments. Segment g lies in scope (first + g) / per_scope, or in the last one.
+  // The loss that keeps experts equally loaded, and the sums that are reported about a router. counts: [G, E] i32,
+  // probability: [G, E] and z_squared: [1] f64 are route_forward's; scope_counts: [N, E] i32 are the counts of all
+  // segments; kept: [E * parts] i32 are sort_assignments' counts. Segment g lies in scope (first + g) / per_scope, or
+  // in the last scope.
   // dprobability: [G, E] = factor * the assignments in its scope.
-  // stats, where given: [RouterSums of E] f64 +=, with the loss sum over g, e of dprobability * probability and the z-loss
-  //   z_factor * z_squared.
+  // sums, where given: [RouterSums of E] f64 +=, where the loss is the sum over g, e of dprobability * probability, and
+  // the z-loss is z_factor * z_squared.
   void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability, ConstView kept,
-               ConstView z_squared, View dprobability, View stats);
-  // Puts rows in order that arrive from P ranks, one after the other, each sorted by expert. counts: [P, E] i32 rows that
-  // each rank sends for each expert, of which those from `first` on, as many as `offsets` is for, arrive: L of them.
-  // offsets: [L + 1] i32 the first row of each in (expert, rank) order; order: [R] i32 row in order -> row as it arrived;
+               ConstView z_squared, View dprobability, View sums);
+  // Rows arrive from P ranks, one rank's after the other's, each rank's sorted by expert; this puts them in (expert,
+  // rank) order. counts: [P, E] i32 rows that each rank sends for each expert. Those for the L experts from `first` on
+  // arrive here, where L + 1 is the length of offsets.
+  // offsets: [L + 1] i32 the first row of each of these experts; order: [R] i32 row in order -> row as it arrived;
   // inverse: [R] i32 row as it arrived -> row in order.
   void order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse);
   // y: [n, D] = x[index[r]]; index -1 leaves the row as it is.  x: [N, D], index: [n] i32; x, y: c
   void gather_rows(ConstView x, ConstView index, View y);
-  // y: [T, D] (+)= sum_j x[slots[t, j]] in slot order, where slots[t, j] >= 0. x: [R, D], slots: [T, k]; x, y: c. No
-  // atomics: the adjoint of gather_rows.
+  // y: [T, D] (+)= the sum of x[slots[t, j]] over j in order, where slots[t, j] >= 0. x: [R, D], slots: [T, k]; x, y:
+  // c. It is the adjoint of gather_rows, without atomics.
   void combine_rows(ConstView x, ConstView slots, bool accumulate, View y);
 
   // ---- embedding and loss ----  ids, targets: [T] i32; a target of -1 carries no loss
@@ -239,25 +249,26 @@ class Backend {
   void embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y);
   // dtable: [V, D] += the rows of dy: [T, D] c
   void embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable);
-  // logits: [T, V]; stats: [T, 3] = max logit, sum exp(logit - max), the target's logit (0 where it is not held here)
-  void cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats);
-  // Joins the stats of P vocabulary parts, stats: [P, T, 3], into lse: [T] and loss: [T] = lse - target's logit (0 where
-  // the target is -1).
-  void cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss);
+  // What the part of the vocabulary that is held here gives to each token's loss. logits: [T, V]; partial: [T, 3] = the
+  // largest logit, sum exp(logit - largest), the target's logit (0 where it is not held here)
+  void cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View partial);
+  // Joins the results of P parts of the vocabulary, partials: [P, T, 3], into lse: [T] and loss: [T] = lse - target's
+  // logit (0 where the target is -1).
+  void cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss);
   // sums: [2] f64 += the sum of losses: [T], and that of lse^2: [T] over tokens with a target.
   void loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums);
-  // dlogits: [T, V] c = (softmax - onehot + z_loss * 2 * lse * softmax) / total; 0 where the target is -1. It may be
-  // logits: [T, V] itself. total: [1] f64 the tokens with a target that the loss is the mean over, these and others.
+  // dlogits: [T, V] c = (softmax - onehot + z_loss * 2 * lse * softmax) / total; 0 where the target is -1. dlogits may be
+  // logits: [T, V] itself. total: [1] f64 = how many tokens with a target the loss is the mean over, here and elsewhere.
   void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
                               ConstView total, View dlogits);
 
   // ---- optimizer ----
-  // factor: [1] = what a gradient whose squares sum to squares: [1] f64 is multiplied by: clip / norm where its norm is
-  // larger than clip, otherwise 1 (clip 0: always); NaN where the norm is not finite.
+  // factor: [1] = what a gradient is multiplied by, given the sum of its squares, squares: [1] f64: clip / norm where
+  // its norm is larger than clip, otherwise 1 (for clip 0: always 1); NaN where the norm is not finite.
   void clip_factor(ConstView squares, float clip, View factor);
-  // Decoupled weight decay (Loshchilov and Hutter, 2019): with g * factor, m, v are the running means of g and g^2 and
+  // Decoupled weight decay (Loshchilov and Hutter, 2019): m, v are the running means of g * factor and its square,
   // w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w).  g, w, m, v: [n]; factor: [1];
-  // rates: [3] = lr, bias1 = 1 - beta1^step, bias2 = 1 - beta2^step: what changes from step to step.
+  // rates: [3] = lr, bias1 = 1 - beta1^step, bias2 = 1 - beta2^step, which is all that changes from step to step.
   // rounded: [n] bf16 = w, where given. A factor of NaN changes nothing.
   void adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v, View rounded);
 
@@ -272,14 +283,14 @@ class Backend {
   virtual void do_add(ConstView x, View y) = 0;
   virtual void do_sum_squares(ConstView x, View out) = 0;
   virtual void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) = 0;
-  virtual void do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) = 0;
-  virtual void do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) = 0;
-  virtual void do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) = 0;
+  virtual void do_grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) = 0;
+  virtual void do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) = 0;
+  virtual void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) = 0;
   virtual void do_bias_forward(ConstView bias, View y) = 0;
   virtual void do_bias_backward(ConstView dy, View dbias) = 0;
   virtual void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
-                               View stats) = 0;
-  virtual void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
+                               View moments) = 0;
+  virtual void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments,
                                 View dx, View dweight, View dbias) = 0;
   virtual void do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) = 0;
   virtual void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
@@ -297,20 +308,20 @@ class Backend {
                                 View counts, View probability, View z_squared) = 0;
   virtual void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                                  ConstView dweights, ConstView dprobability, float z_factor, View dlogits) = 0;
-  virtual void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
+  virtual void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
                            Index num_experts, View keep) = 0;
   virtual void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
                                    View slots, View counts) = 0;
   virtual void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                          ConstView kept, ConstView z_squared, View dprobability, View stats) = 0;
+                          ConstView kept, ConstView z_squared, View dprobability, View sums) = 0;
   virtual void do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) = 0;
   virtual void do_gather_rows(ConstView x, ConstView index, View y) = 0;
   virtual void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) = 0;
   virtual void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) = 0;
   virtual void do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) = 0;
   virtual void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                                        View stats) = 0;
-  virtual void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) = 0;
+                                        View partial) = 0;
+  virtual void do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) = 0;
   virtual void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) = 0;
   virtual void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
                                          ConstView lse, ConstView total, View dlogits) = 0;
@@ -319,17 +330,17 @@ class Backend {
                         View rounded) = 0;
 
  private:
-  Index reading_ = 0;  // bytes of the read under way
+  Index reading_ = 0;  // bytes of the read that is under way
 };
 
-// local_rank: of this process among those of its machine, which take its devices in turn.
-// The backends by name: "cpu", "cuda", "dry". make_backend and make_cuda throw NoBackend where there is none;
-// cuda_available says whether make_cuda would succeed.
+// make_cuda and make_backend throw NoBackend, which says what is missing, where there is none.
 std::unique_ptr<Backend> make_cpu();
+// local_rank is this process's number among those of its machine, which take its devices in turn. cuda_available says
+// whether it would succeed.
 std::unique_ptr<Backend> make_cuda(int local_rank = 0);
-// As one of a device that computes so many logits at once.
-std::unique_ptr<Backend> make_dry(Index logits_at_once = Index{4} << 20);
 bool cuda_available();
+// Counts what a device would do that computes so many logits at once (kernels/dry/dry.h).
+std::unique_ptr<Backend> make_dry(Index logits_at_once = Index{4} << 20);
 std::unique_ptr<Backend> make_backend(std::string_view name, int local_rank = 0);  // auto|cpu|cuda
 
 }  // namespace sy

@@ -1,7 +1,7 @@
 // Errors. Two kinds reach a user, and each carries its exit code:
-//   InputError (2)  something the user gave is wrong; the message says what it is and what to do.
+//   InputError (2)  something that the user gave is wrong; the message says what it is and what to do.
 //   Failure    (1)  the machine let us down: a full disk, a lost rank, no memory.
-// Anything else (SY_ASSERT) is a mistake of ours.
+// Any other error, such as that of SY_ASSERT, is a mistake in switchyard.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 
 namespace sy {
 
-// Parts the lines of a message that has several: the first says what is wrong as a whole, and the others, which follow it
-// indented, say each thing. A line feed does not, as what a message quotes may hold one.
+// Separates the lines of a message that has several. The first line says what is wrong as a whole; the others, which
+// are printed indented, name each thing. A line feed cannot serve, since the text that a message quotes may hold one.
 constexpr char next_line = '\x1e';
 
 class Error : public std::runtime_error {

@@ -1,4 +1,4 @@
-// Element types. A table, so that a new type is one row.
+// Element types, in a table, so that a new type is one line of it.
 #pragma once
 
 #include <bit>
@@ -34,7 +34,7 @@ constexpr float float_of_bf16(std::uint16_t x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
 }
 
-// The type that holds the values; bf16 is held by u16's and has no type of its own on the host.
+// Which element type a C++ type is. bf16 has no C++ type on the host, where its values are held as std::uint16_t.
 template <class T>
 struct DTypeOf;
 template <>

@@ -1,6 +1,6 @@
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a pure function from
-// (key, counter) to 128 random bits. All randomness in Switchyard is a stream keyed by (seed, purpose) and indexed by
-// a global index, so no draw depends on a rank, a thread or on what was drawn before.
+// (key, counter) to 128 random bits. All randomness in Switchyard comes from streams keyed by (seed, purpose) and
+// indexed by a global index, so that no draw depends on a rank, on a thread, or on what was drawn before.
 #pragma once
 
 #include <array>

@@ -60,7 +60,7 @@ inline Numbers bias_forward(Index t, Index n, const Numbers& bias, Numbers y) {
 // ---- norms ----
 
 struct Norm {
-  Numbers y, stats;
+  Numbers y, moments;
 };
 
 inline Norm norm(const NormDesc& desc, Index t, Index d, const Numbers& x, const Numbers& weight, const Numbers& bias) {
@@ -73,8 +73,8 @@ inline Norm norm(const NormDesc& desc, Index t, Index d, const Numbers& x, const
     const double inverse = 1 / std::sqrt(squares / static_cast<double>(d) + static_cast<double>(desc.eps));
     for (Index i = 0; i < d; ++i)
       out.y[r * d + i] = (x[r * d + i] - mean) * inverse * weight[i] + (bias.empty() ? 0.0 : bias[i]);
-    out.stats[2 * r] = mean;
-    out.stats[2 * r + 1] = inverse;
+    out.moments[2 * r] = mean;
+    out.moments[2 * r + 1] = inverse;
   }
   return out;
 }
@@ -304,10 +304,10 @@ struct RouteSums {
   double z_squared;
 };
 
-inline RouteSums route_sums(Index groups, Index t_all, Index e_all, const Numbers& logits, const Numbers& experts) {
-  RouteSums sums{Numbers(groups * e_all, 0.0), Numbers(groups * e_all, 0.0), 0.0};
+inline RouteSums route_sums(Index segments, Index t_all, Index e_all, const Numbers& logits, const Numbers& experts) {
+  RouteSums sums{Numbers(segments * e_all, 0.0), Numbers(segments * e_all, 0.0), 0.0};
   for (Index t = 0; t < t_all; ++t) {
-    const Index g = t / (t_all / groups), k = static_cast<Index>(experts.size()) / t_all;
+    const Index g = t / (t_all / segments), k = static_cast<Index>(experts.size()) / t_all;
     const Softmax s = softmax(&logits[t * e_all], e_all);
     for (Index e = 0; e < e_all; ++e) sums.probability[g * e_all + e] += s.p[e];
     for (Index j = 0; j < k; ++j) ++sums.counts[g * e_all + whole(experts[t * k + j])];
@@ -317,12 +317,12 @@ inline RouteSums route_sums(Index groups, Index t_all, Index e_all, const Number
 }
 
 // keep: [T, k]
-inline Numbers capacity(const CapacityDesc& desc, Index groups, Index t_all, Index k, const Numbers& experts,
+inline Numbers capacity(const CapacityDesc& desc, Index segments, Index t_all, Index k, const Numbers& experts,
                         const Numbers& weights) {
   Numbers keep(t_all * k, 0.0);
-  const Index size = t_all / groups;
-  for (Index g = 0; g < groups; ++g) {
-    std::vector<Index> queue;  // assignments of this group, in the order in which they are served
+  const Index size = t_all / segments;
+  for (Index g = 0; g < segments; ++g) {
+    std::vector<Index> queue;  // assignments of this segment, in the order in which they are served
     if (desc.order == DropOrder::choice)
       for (Index j = 0; j < k; ++j)
         for (Index t = g * size; t < (g + 1) * size; ++t) queue.push_back(t * k + j);
@@ -368,7 +368,7 @@ inline Sorted sort_assignments(const ExpertSplit& split, Index k, Index e_all, c
 }
 
 struct Balance {
-  Numbers dprobability, stats;
+  Numbers dprobability, sums;
 };
 
 // Segment by segment, as kernels/backend.h says it.
@@ -383,14 +383,14 @@ inline Balance balance(const BalanceDesc& desc, Index g_all, Index e_all, Index 
         if (n / desc.per_scope == std::min((desc.first + g) / desc.per_scope, n_all / desc.per_scope - 1))
           assigned += scope_counts[n * e_all + e];
       b.dprobability[g * e_all + e] = desc.factor * assigned;
-      b.stats[e] += counts[g * e_all + e];
-      b.stats[e_all + e] += counts[g * e_all + e];
-      b.stats[2 * e_all + e] += probability[g * e_all + e];
-      b.stats[3 * e_all] += desc.factor * assigned * probability[g * e_all + e];
+      b.sums[e] += counts[g * e_all + e];
+      b.sums[e_all + e] += counts[g * e_all + e];
+      b.sums[2 * e_all + e] += probability[g * e_all + e];
+      b.sums[3 * e_all] += desc.factor * assigned * probability[g * e_all + e];
     }
   for (Index owner = 0; owner < desc.split.owners; ++owner)
-    for (Index i = 0; i < local; ++i) b.stats[e_all + owner * local + i] -= kept[owner * desc.split.parts * local + i];
-  b.stats[3 * e_all + 1] = desc.z_factor * z_squared;
+    for (Index i = 0; i < local; ++i) b.sums[e_all + owner * local + i] -= kept[owner * desc.split.parts * local + i];
+  b.sums[3 * e_all + 1] = desc.z_factor * z_squared;
   return b;
 }
 
@@ -451,34 +451,34 @@ inline double capped(double softcap, double x) {
 }
 
 // [T, 3]
-inline Numbers cross_entropy_stats(const CrossEntropyDesc& desc, Index v, const Numbers& logits,
-                                   const Numbers& targets) {
-  Numbers stats;
+inline Numbers cross_entropy_partial(const CrossEntropyDesc& desc, Index v, const Numbers& logits,
+                                     const Numbers& targets) {
+  Numbers partial;
   for (std::size_t t = 0; t < targets.size(); ++t) {
     const double* const row = logits.data() + static_cast<Index>(t) * v;
     double most = -std::numeric_limits<double>::infinity(), sum = 0;
     for (Index i = 0; i < v; ++i) most = std::max(most, capped(desc.softcap, row[i]));
     for (Index i = 0; i < v; ++i) sum += std::exp(capped(desc.softcap, row[i]) - most);
     const Index target = whole(targets[t]) - desc.vocab_begin;
-    stats.insert(stats.end(), {most, sum, target >= 0 && target < v ? capped(desc.softcap, row[target]) : 0.0});
+    partial.insert(partial.end(), {most, sum, target >= 0 && target < v ? capped(desc.softcap, row[target]) : 0.0});
   }
-  return stats;
+  return partial;
 }
 
 struct Loss {
   Numbers lse, loss;
 };
 
-// stats: [P, T, 3]
-inline Loss cross_entropy_loss(Index parts, const Numbers& stats, const Numbers& targets) {
+// partials: [P, T, 3]
+inline Loss cross_entropy_loss(Index parts, const Numbers& partials, const Numbers& targets) {
   const Index t_all = static_cast<Index>(targets.size());
   Loss out;
   for (Index t = 0; t < t_all; ++t) {
     double most = -std::numeric_limits<double>::infinity(), sum = 0, target = 0;
-    for (Index p = 0; p < parts; ++p) most = std::max(most, stats[(p * t_all + t) * 3]);
+    for (Index p = 0; p < parts; ++p) most = std::max(most, partials[(p * t_all + t) * 3]);
     for (Index p = 0; p < parts; ++p) {
-      sum += stats[(p * t_all + t) * 3 + 1] * std::exp(stats[(p * t_all + t) * 3] - most);
-      target += stats[(p * t_all + t) * 3 + 2];
+      sum += partials[(p * t_all + t) * 3 + 1] * std::exp(partials[(p * t_all + t) * 3] - most);
+      target += partials[(p * t_all + t) * 3 + 2];
     }
     out.lse.push_back(most + std::log(sum));
     out.loss.push_back(targets[t] < 0 ? 0.0 : out.lse.back() - target);

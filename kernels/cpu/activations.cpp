@@ -1,4 +1,8 @@
 // The activations of feed-forward layers, gated or not.
+//
+// FLOPs of one activation:    relu  relu2  sigmoid  silu  gelu_tanh  gelu
+//   value                        0      1       23    24         29    39
+//   slope, beside the value      0      1        2     4          8     3
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
@@ -37,7 +41,7 @@ struct Silu {
   }
 };
 
-// x * Phi(x), Phi the standard normal distribution: 1/2 (1 + erf(x / sqrt 2)). erf by formula 7.1.26 of
+// x * Phi(x), where Phi is the standard normal distribution, 1/2 (1 + erf(x / sqrt 2)). erf is formula 7.1.26 of
 // Abramowitz and Stegun (absolute error below 1.5e-7), which shares its exponential with the density.
 struct Gelu {
   static Point at(float x) {
@@ -64,6 +68,7 @@ struct Identity {
   static Point at(float x) { return {x, 1.0f}; }
 };
 
+// An element of y costs 12 bytes and 2 FLOPs beside the activation's where gated, otherwise 8 bytes and 1 FLOP.
 template <class Act>
 void forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
   const Index f = y.dim(1), width = h.dim(1);
@@ -84,6 +89,8 @@ void forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y
   });
 }
 
+// Computes the activation again. An element of dy costs 20 bytes and 7 FLOPs beside those of value and slope where
+// gated, otherwise 12 bytes and 4 FLOPs.
 template <class Act>
 void backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh, View drow_scale) {
   const Index f = dy.dim(1), width = h.dim(1);
@@ -118,15 +125,15 @@ void backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView ro
   });
 }
 
-struct Row {
+struct Functions {
   decltype(&forward<Relu>) forward;
   decltype(&backward<Relu>) backward;
 };
 template <class Act>
-constexpr Row row = {forward<Act>, backward<Act>};
+constexpr Functions of = {forward<Act>, backward<Act>};
 
 // In the order of enum Activation.
-constexpr Row table[] = {row<Relu>, row<Gelu>, row<GeluTanh>, row<Silu>, row<Relu2>, row<Sigmoid>, row<Identity>};
+constexpr Functions table[] = {of<Relu>, of<Gelu>, of<GeluTanh>, of<Silu>, of<Relu2>, of<Sigmoid>, of<Identity>};
 
 }  // namespace
 

@@ -1,5 +1,10 @@
-// Attention in tiles, with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022): no S x S
-// matrix is held. A row's result depends only on its own sequence, and never on the number of threads.
+// Attention in tiles, with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022), so that no S x S matrix
+// is held. A query's result depends only on its own sequence, and never on the number of threads.
+//
+// What a pair of a query and a key that it sees costs in one head, in FLOPs:
+//   forward    2 (hd + vd) for two products, and 24 for the softmax
+//   backward   2 (3 hd + 2 vd) for five products, or 2 (4 hd + 3 vd) for seven, and 26 for P and dS
+// A cap adds 27 forward and 31 backward. Blocks of keys and queries stay in the caches, so that products set the pace.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,9 +24,9 @@ constexpr Index round_up(Index n, Index multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// Keys and queries are taken in blocks that begin at multiples of these from the start of the sequence, so
-// that the order of every sum is a matter of positions alone. The scores of a strip of tile_rows queries fit
-// the L1 cache; those of a block of queries, the L2 cache.
+// Keys and queries are taken in blocks that begin at multiples of these sizes from the start of the sequence, so that
+// the order of every sum is a matter of positions alone. The scores of a strip of tile_rows queries fit the L1 cache,
+// and those of a block of queries fit the L2 cache.
 constexpr Index key_block = 256;
 constexpr Index query_block = round_up(96, tile_rows);
 
@@ -33,27 +38,27 @@ struct Range {
   Index size() const { return end - begin; }
 };
 
-// The elements of one head, `stride` apart from token to token.
+// The vectors of one head, which lie `stride` elements apart from token to token.
 template <class T>
-struct Rows {
+struct HeadRows {
   T* data;
   Index stride;
   T* at(Index position) const { return data + position * stride; }
 };
-Rows<const float> rows_of(ConstHeads x, Index b, Index head) {
+HeadRows<const float> rows_of(ConstHeads x, Index b, Index head) {
   return {reinterpret_cast<const float*>(x.data) + b * x.sequence_stride + head * x.width, x.token_stride};
 }
-Rows<float> rows_of(Heads x, Index b, Index head) {
+HeadRows<float> rows_of(Heads x, Index b, Index head) {
   return {reinterpret_cast<float*>(x.data) + b * x.sequence_stride + head * x.width, x.token_stride};
 }
 
-// The sizes of a call, and which keys a query sees.
-struct Sizes {
+// The sizes of a call, and which keys its queries see.
+struct Call {
   AttentionDesc desc;
   Index B, queries_all, keys_all, H, K, hd, vd;
   const std::int32_t* first_key;  // [B, queries_all], or null
 
-  Sizes(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
+  Call(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
       : desc(d),
         B(q.sequences),
         queries_all(q.positions),
@@ -66,7 +71,7 @@ struct Sizes {
     SY_ASSERT(q.dtype == DType::f32, "the cpu backend computes in f32, not in {}", info(q.dtype).name);
   }
 
-  Index group() const { return H / K; }
+  Index heads_per_kv() const { return H / K; }
   Index lse_offset(Index b, Index head) const { return (b * H + head) * queries_all; }
 
   // The keys that query i of sequence b sees.
@@ -78,9 +83,9 @@ struct Sizes {
     if (first_key) range.begin = std::max<Index>(range.begin, first_key[b * queries_all + i]);
     return range;
   }
-  // The keys that some query of the range sees: neither end falls from one query to the next.
+  // The keys that some query of the range sees. Neither end falls from one query to the next.
   Range keys(Index b, Range queries) const { return {keys(b, queries.begin).begin, keys(b, queries.end - 1).end}; }
-  // The queries between the first and the last that see some key of the range; perhaps none.
+  // The queries from the first to the last that see some key of the range. There may be none.
   Range queries(Index b, Range keys) const {
     const Visibility& see = desc.visible;
     const auto within = [&](Index i) { return std::clamp<Index>(i, 0, queries_all); };
@@ -94,8 +99,8 @@ struct Sizes {
   }
 };
 
-// body(range) for every block that overlaps `positions`, in order; a range is cut at `end` but begins at its
-// block.
+// Calls body(range) for every block that overlaps `positions`, in order. A range begins with its block and ends at
+// `end` or before.
 template <class Body>
 void for_blocks(Range positions, Index block, Index end, const Body& body) {
   if (positions.size() <= 0) return;
@@ -111,7 +116,7 @@ constexpr Lanes number_lanes(std::integer_sequence<int, lane...>) {
 }
 constexpr Lanes lane_numbers = number_lanes(std::make_integer_sequence<int, lanes>{});
 
-// Lane i becomes lane i + distance, going round: with the distances lanes/2, ..., 2, 1, all lanes meet.
+// Lane i becomes lane i + distance, going round. By the distances lanes/2, ..., 2, 1, every lane meets all others.
 Vector rotated(Vector v, int distance) {
   return __builtin_shuffle(v, (lane_numbers + distance) & (lanes - 1));
 }
@@ -139,12 +144,12 @@ float dot(const float* x, const float* y, Index n) {
   return sum(products) + rest;
 }
 
-// row[j] for the key first + j becomes its score, scaled and capped; minus infinity where `visible` excludes
-// it. j < cols, a multiple of lanes. Returns the largest score.
+// Turns row[j], the product of a query with key first + j, into the score: scaled and capped, or minus infinity where
+// the key is not in `visible`. j < cols, a multiple of lanes. Returns the largest score.
 float finish_scores(const AttentionDesc& desc, Range visible, Index first, Index cols, float* row) {
   Vector largest = Vector{} + minus_infinity;
   const Vector cap = Vector{} + desc.softcap;
-  // Of the columns that stay.
+  // The columns that are visible.
   const auto begin = static_cast<std::int32_t>(std::max<Index>(visible.begin - first, 0));
   const auto end = static_cast<std::int32_t>(std::clamp<Index>(visible.end - first, 0, cols));
   for (Index j = 0; j < cols; j += lanes) {
@@ -173,16 +178,17 @@ void multiply(Index rows, Index k, const float* left, const float* right, Index 
 
 // ---- forward ----
 
-// The softmax of one query, as far as its keys have been seen.
+// The softmax of one query over the keys that have been added so far.
 struct RowState {
   float largest = minus_infinity;  // score
   float total = 0;                 // of exp(score - largest)
 
-  // Turns scores into exp(score - largest), and returns what all earlier exponentials must be multiplied by.
+  // Turns a row of scores into exp(score - largest), and returns the factor by which all earlier exponentials, and the
+  // sums made with them, must be multiplied.
   float add(float* row, Index cols, float row_largest) {
     const float before = largest;
     largest = std::max(largest, row_largest);
-    const float shift = largest == minus_infinity ? 0.0f : largest;  // no key seen yet: all exponentials are 0
+    const float shift = largest == minus_infinity ? 0.0f : largest;  // before the first key all exponentials are 0
     Vector row_total{};
     for (Index j = 0; j < cols; j += lanes) {
       const Vector p = exp_(load(row + j) - shift);
@@ -195,30 +201,30 @@ struct RowState {
   }
 };
 
-// A run of queries, in all heads that read one kv head, which so share the packing of its keys.
-void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, ConstHeads q, ConstHeads k, ConstHeads v,
+// A run of queries in all `heads` heads that read one kv head, which share the packing of its keys.
+void forward_task(const Call& z, Index b, Index kv_head, Range queries, ConstHeads q, ConstHeads k, ConstHeads v,
                   Heads out, float* lse) {
   thread_local Buffer buffer;
-  thread_local std::vector<RowState> states;  // [group, rows]
-  const Index hd = z.hd, vd = z.vd, group = z.group();
-  const Rows<const float> key_rows = rows_of(k, b, kv_head), value_rows = rows_of(v, b, kv_head);
+  thread_local std::vector<RowState> states;  // [heads, rows]
+  const Index hd = z.hd, vd = z.vd, heads = z.heads_per_kv();
+  const HeadRows<const float> key_rows = rows_of(k, b, kv_head), value_rows = rows_of(v, b, kv_head);
   const Index rows = round_up(queries.size(), tile_rows);
   float* q_panels =
-      buffer.reserve(group * rows * hd + key_block * (hd + round_up(vd, tile_cols) + tile_rows) + 3 * lanes);
-  float* k_panels = q_panels + group * rows * hd + lanes;
+      buffer.reserve(heads * rows * hd + key_block * (hd + round_up(vd, tile_cols) + tile_rows) + 3 * lanes);
+  float* k_panels = q_panels + heads * rows * hd + lanes;
   float* v_panels = k_panels + key_block * hd + lanes;
   float* scores = v_panels + key_block * round_up(vd, tile_cols) + lanes;  // [tile_rows, key_block]
-  states.assign(group * rows, {});
+  states.assign(heads * rows, {});
 
-  for (Index h = 0; h < group; ++h) {
-    const Rows<const float> query_rows = rows_of(q, b, kv_head * group + h);
+  for (Index h = 0; h < heads; ++h) {
+    const HeadRows<const float> query_rows = rows_of(q, b, kv_head * heads + h);
     pack<tile_rows>(query_rows.at(queries.begin), query_rows.stride, 1, queries.size(), hd, q_panels + h * rows * hd);
   }
   for_blocks(z.keys(b, queries), key_block, z.keys_all, [&](Range keys) {
     pack<tile_cols>(key_rows.at(keys.begin), key_rows.stride, 1, keys.size(), hd, k_panels);
     pack<tile_cols>(value_rows.at(keys.begin), 1, value_rows.stride, vd, keys.size(), v_panels);
-    for (Index h = 0; h < group; ++h) {
-      const Rows<float> sums = rows_of(out, b, kv_head * group + h);
+    for (Index h = 0; h < heads; ++h) {
+      const HeadRows<float> sums = rows_of(out, b, kv_head * heads + h);
       for (Index i = queries.begin; i < queries.end; i += tile_rows) {
         const Range strip{i, std::min(i + tile_rows, queries.end)};
         const Range strip_keys = z.keys(b, strip);
@@ -239,8 +245,8 @@ void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, ConstHe
       }
     }
   });
-  for (Index h = 0; h < group; ++h) {
-    const Index head = kv_head * group + h;
+  for (Index h = 0; h < heads; ++h) {
+    const Index head = kv_head * heads + h;
     for (Index i = queries.begin; i < queries.end; ++i) {
       const RowState& state = states[h * rows + i - queries.begin];
       const float factor = 1.0f / state.total;
@@ -253,8 +259,8 @@ void forward_task(const Sizes& z, Index b, Index kv_head, Range queries, ConstHe
 
 // ---- backward ----
 //
-// With P = exp(score - lse) and D_i = dout_i . out_i:  dV = P^T dout,  dP = dout V^T,  dS = P (dP - D) times
-// the derivative of the cap and the scale,  dQ = dS K,  dK = dS^T Q.
+// With P = exp(score - lse) and D_i = dout_i . out_i:  dV = P^T dout,  dP = dout V^T,  dQ = dS K,  dK = dS^T Q,  where
+// dS is P (dP - D) times the scale and the derivative of the cap.
 
 struct Gradients {
   ConstHeads dout, q, k, v, out;
@@ -262,8 +268,7 @@ struct Gradients {
   Heads dq, dk, dv;
 };
 
-// A thread's memory for one block of keys and one of queries. "left" and "right" of a product: see
-// multiply().
+// A thread's memory for one block of keys and one of queries. "left" and "right" are the operands of multiply().
 struct Workspace {
   float *k_right, *v_right;     // [hd, keys] of Q K^T, [vd, keys] of dout V^T
   float* k_rows_right;          // [keys, hd] of dS K
@@ -298,35 +303,36 @@ struct Workspace {
 
 class Backward {
  public:
-  Backward(const Sizes& sizes, const Gradients& tensors, Index b, Index kv_head)
-      : z(sizes), t(tensors), b_(b), kv_head_(kv_head), w(sizes.hd, sizes.vd) {}
+  Backward(const Call& call, const Gradients& tensors, Index b, Index kv_head)
+      : z(call), t(tensors), b_(b), kv_head_(kv_head), w(call.hd, call.vd) {}
 
-  // One block of keys with all queries that see it.
+  // One block of keys with all queries that see it: dK and dV, and dQ where it is wanted.
   void keys_task(Range keys, bool want_dq) {
     clear_unseen(keys);
     pack_keys(keys);
-    for (Index head = first_head(); head < first_head() + z.group(); ++head)
+    for (Index head = first_head(); head < end_head(); ++head)
       for_blocks(z.queries(b_, keys), query_block, z.queries_all,
                  [&](Range queries) { tile(head, queries, keys, want_dq, true); });
   }
-  // One block of queries with all keys that they see: dq alone.
+  // One block of queries with all keys that they see: dQ alone.
   void queries_task(Range queries) {
     for_blocks(z.keys(b_, queries), key_block, z.keys_all, [&](Range keys) {
       pack_keys(keys);
-      for (Index head = first_head(); head < first_head() + z.group(); ++head) tile(head, queries, keys, true, false);
+      for (Index head = first_head(); head < end_head(); ++head) tile(head, queries, keys, true, false);
     });
   }
 
  private:
-  Index first_head() const { return kv_head_ * z.group(); }
+  Index first_head() const { return kv_head_ * z.heads_per_kv(); }
+  Index end_head() const { return first_head() + z.heads_per_kv(); }
 
-  // body(strip) for each strip of a block of keys, in order.
+  // Calls body(strip) for each strip of a block of keys, in order.
   template <class Body>
   static void for_strips(Range keys, const Body& body) {
     for (Index j = keys.begin; j < keys.end; j += tile_rows) body(Range{j, std::min(j + tile_rows, keys.end)});
   }
 
-  // The gradients of strips that no query sees, which no tile will write.
+  // Clears the gradients of strips that no query sees, which no tile will write.
   void clear_unseen(Range keys) {
     for_strips(keys, [&](Range strip) {
       if (z.queries(b_, strip).size() > 0) return;
@@ -338,17 +344,17 @@ class Backward {
   }
 
   void pack_keys(Range keys) {
-    const Rows<const float> k = rows_of(t.k, b_, kv_head_), v = rows_of(t.v, b_, kv_head_);
+    const HeadRows<const float> k = rows_of(t.k, b_, kv_head_), v = rows_of(t.v, b_, kv_head_);
     pack<tile_cols>(k.at(keys.begin), k.stride, 1, keys.size(), z.hd, w.k_right);
     pack<tile_cols>(v.at(keys.begin), v.stride, 1, keys.size(), z.vd, w.v_right);
     pack<tile_cols>(k.at(keys.begin), 1, k.stride, z.hd, keys.size(), w.k_rows_right);
   }
 
-  // What a block of queries of one head and the packed block of keys give each other. Each row of a gradient
-  // adds its blocks in an order of positions alone, and its sum begins at the first block that sees it.
+  // What a block of queries of one head and the packed block of keys add to each other's gradients. Every gradient adds
+  // its blocks in an order that depends on positions alone, and its sum begins at the first block that adds to it.
   void tile(Index head, Range queries, Range keys, bool want_dq, bool want_dkv) {
-    const Rows<const float> q = rows_of(t.q, b_, head), dout = rows_of(t.dout, b_, head),
-                            out = rows_of(t.out, b_, head);
+    const HeadRows<const float> q = rows_of(t.q, b_, head), dout = rows_of(t.dout, b_, head),
+                                out = rows_of(t.out, b_, head);
     pack<tile_rows>(q.at(queries.begin), q.stride, 1, queries.size(), z.hd, w.q_left);
     pack<tile_rows>(dout.at(queries.begin), dout.stride, 1, queries.size(), z.vd, w.dout_left);
     for (Index i = 0; i < queries.size(); ++i)
@@ -361,7 +367,7 @@ class Backward {
     for_strips(keys, [&](Range strip) { key_strip(head, queries, strip, strip.begin - keys.begin); });
   }
 
-  // P and dS for a strip of queries, `row` rows into their block, and dQ.
+  // P and dS of a strip of queries, which begins `row` rows into their block, and dQ.
   void query_strip(Index head, Range strip, Index row, Range keys, bool want_dq) {
     float* p = w.p + row * key_block;
     float* ds = w.ds + row * key_block;
@@ -379,12 +385,12 @@ class Backward {
                  p + r * key_block, ds + r * key_block);
     if (!want_dq) return;
     const bool begun = strip_keys.begin < keys.begin;
-    const Rows<float> dq = rows_of(t.dq, b_, head);
+    const HeadRows<float> dq = rows_of(t.dq, b_, head);
     multiply<key_block, 1>(strip.size(), used, ds, w.k_rows_right, keys.size(), z.hd, dq.at(strip.begin), dq.stride,
                            begun);
   }
 
-  // From raw scores and dP to P and dS; zero from `cols` on.
+  // Turns the products in p and ds into P and dS, which are zero from `cols` on.
   void finish_row(Index query, float lse, float delta, Index first_key, Index cols, float* p, float* ds) {
     finish_scores(z.desc, z.keys(b_, query), first_key, cols, p);
     const float cap = z.desc.softcap;
@@ -393,7 +399,7 @@ class Backward {
       const Vector probability = exp_(score - lse);
       Vector gradient = probability * (load(ds + j) - delta) * z.desc.scale;
       if (cap > 0) {
-        // The cap's derivative is 1 - tanh^2. A masked score is infinite: bounded, to give 0 and no NaN.
+        // The cap's derivative is 1 - tanh^2. A masked score is infinite, and is bounded so that it gives 0 and no NaN.
         const Vector tanh = at_least(score, -cap) / cap;
         gradient *= 1.0f - tanh * tanh;
       }
@@ -404,14 +410,14 @@ class Backward {
     std::fill(ds + cols, ds + key_block, 0.0f);
   }
 
-  // dK and dV for a strip of keys, `column` columns into their block.
+  // dK and dV of a strip of keys, which begins `column` columns into their block.
   void key_strip(Index head, Range queries, Range strip, Index column) {
     const Range strip_queries = z.queries(b_, strip);
     if (strip_queries.size() == 0) return;
     const Index skipped = std::max<Index>(strip_queries.begin - queries.begin, 0);
     if (skipped >= queries.size()) return;
     const bool begun = head > first_head() || strip_queries.begin / query_block * query_block < queries.begin;
-    const auto add = [&](const float* left, const float* right, Index width, const Rows<float>& to) {
+    const auto add = [&](const float* left, const float* right, Index width, const HeadRows<float>& to) {
       multiply<1, key_block>(strip.size(), queries.size() - skipped, left + skipped * key_block + column,
                              right + skipped * tile_cols, queries.size(), width, to.at(strip.begin), to.stride, begun);
     };
@@ -419,7 +425,7 @@ class Backward {
     add(w.p, w.dout_right, z.vd, rows_of(t.dv, b_, kv_head_));
   }
 
-  const Sizes& z;
+  const Call& z;
   const Gradients& t;
   const Index b_, kv_head_;
   Workspace w;
@@ -429,11 +435,11 @@ class Backward {
 
 void CpuBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                                       View lse) {
-  const Sizes z(desc, q, k, v);
-  // Runs of queries: packing the keys is shared by a run, whose queries should stay in the L2 cache.
+  const Call z(desc, q, k, v);
+  // A run of queries shares the packing of its keys, and should stay in the L2 cache.
   const Index pairs = z.B * z.K, S = z.queries_all, threads = omp_get_max_threads();
   const Index even = pairs * S / (4 * threads);
-  const Index largest = std::max<Index>(128, 64 * 1024 / (z.group() * z.hd));
+  const Index largest = std::max<Index>(128, 64 * 1024 / (z.heads_per_kv() * z.hd));
   const Index run = round_up(std::min(std::clamp<Index>(even, 128, largest), S), tile_rows);
   const Index runs = (S + run - 1) / run;
 #pragma omp parallel for schedule(dynamic)
@@ -445,13 +451,13 @@ void CpuBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, C
 
 void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                        ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
-  const Sizes z(desc, q, k, v);
+  const Call z(desc, q, k, v);
   const Gradients t{dout, q, k, v, out, lse.f32(), dq, dk, dv};
   const Index pairs = z.B * z.K, threads = omp_get_max_threads();
   const Index rounds = (pairs + threads - 1) / threads;
 
-  // Either a thread does all of one kv head with five products a tile, or, where that leaves threads idle,
-  // blocks of queries and blocks of keys are tasks of their own, with seven. Both add in the same order.
+  // Either a thread does all of one kv head with five products a tile, or, where that would leave threads idle, blocks
+  // of keys and blocks of queries are tasks of their own, which take seven products. Both ways add in the same order.
   if (pairs * 7 >= rounds * threads * 5) {
 #pragma omp parallel for schedule(dynamic)
     for (Index pair = 0; pair < pairs; ++pair) {

@@ -30,16 +30,16 @@ class CpuBackend final : public Backend {
 
   // gemm.cpp
   void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override;
-  void do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) override;
-  void do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) override;
-  void do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) override;
+  void do_grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) override;
+  void do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) override;
+  void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) override;
 
   // norms.cpp
   void do_bias_forward(ConstView bias, View y) override;
   void do_bias_backward(ConstView dy, View dbias) override;
   void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
-                       View stats) override;
-  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                       View moments) override;
+  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments, View dx,
                         View dweight, View dbias) override;
 
   // activations.cpp
@@ -66,10 +66,10 @@ class CpuBackend final : public Backend {
   void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                          ConstView dweights, ConstView dprobability, float z_factor, View dlogits) override;
   void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                  ConstView kept, ConstView z_squared, View dprobability, View stats) override;
+                  ConstView kept, ConstView z_squared, View dprobability, View sums) override;
 
   // dispatch.cpp
-  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
+  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
                    View keep) override;
   void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
                            View slots, View counts) override;
@@ -82,8 +82,9 @@ class CpuBackend final : public Backend {
   void do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) override;
 
   // loss.cpp
-  void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats) override;
-  void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) override;
+  void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
+                                View partial) override;
+  void do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) override;
   void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) override;
   void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
                                  ConstView total, View dlogits) override;

@@ -1,4 +1,4 @@
-// What treats all elements alike.
+// Operations that treat all elements alike.
 #include <cstring>
 #include <vector>
 
@@ -7,6 +7,7 @@
 
 namespace sy::cpu {
 
+// An element costs 4 bytes.
 void CpuBackend::do_fill(View x, float value) {
   if (value == 0)
     for_runs(x.size_bytes(), 4 * run_elements,
@@ -16,12 +17,14 @@ void CpuBackend::do_fill(View x, float value) {
              [&](Index begin, Index end) { std::fill(x.f32() + begin, x.f32() + end, value); });
 }
 
+// A byte of x is read, and one of y is written.
 void CpuBackend::do_copy(ConstView x, View y) {
   for_runs(x.size_bytes(), 4 * run_elements, [&](Index begin, Index end) {
     std::memcpy(y.bytes() + begin, x.bytes() + begin, static_cast<std::size_t>(end - begin));
   });
 }
 
+// An element costs 6 bytes. This runs on one thread: only files and tests convert on the CPU.
 void CpuBackend::do_convert(ConstView x, View y) {
   const bool widen = x.dtype() == DType::bf16;
   for (Index i = 0; i < x.elements(); ++i)
@@ -31,6 +34,7 @@ void CpuBackend::do_convert(ConstView x, View y) {
       reinterpret_cast<std::uint16_t*>(y.bytes())[i] = bf16_of_float(x.f32()[i]);
 }
 
+// An element costs 12 bytes and 1 FLOP.
 void CpuBackend::do_add(ConstView x, View y) {
   for_runs(y.elements(), run_elements, [&](Index begin, Index end) {
     const float* const in = x.f32();
@@ -40,6 +44,7 @@ void CpuBackend::do_add(ConstView x, View y) {
   });
 }
 
+// An element costs 4 bytes and 2 FLOPs, in f64.
 void CpuBackend::do_sum_squares(ConstView x, View out) {
   const Index n = x.elements(), grain = run_elements;
   std::vector<double> sums((n + grain - 1) / grain);

@@ -6,6 +6,7 @@
 
 namespace sy::cpu {
 
+// An element of y costs 8 bytes.
 void CpuBackend::do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) {
   const Index d = y.dim(1), vocab = table.dim(0);
   for_runs(y.dim(0), rows_per_run(d), [&](Index begin, Index end) {
@@ -20,8 +21,8 @@ void CpuBackend::do_embedding_forward(ConstView ids, ConstView table, Index voca
   });
 }
 
-// Threads share the columns, and each adds its columns of all tokens in order: a row's sum is in token order,
-// and two tokens with one id never meet.
+// Threads share the columns, and each adds its columns of all tokens in order. A row's sum is therefore in token order,
+// and two threads never add to one element. An element of dy costs 12 bytes and 1 FLOP.
 void CpuBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
   constexpr Index columns = 64;
   const Index t_all = ids.dim(0), d = dy.dim(1), vocab = dtable.dim(0);

@@ -16,14 +16,14 @@ constexpr Index ceil_div(Index a, Index b) {
   return (a + b - 1) / b;
 }
 
-// k is summed in blocks of at most this many. A packed panel of A (tile_rows x block) stays in the L1 cache.
+// k is summed in blocks of at most this many, so that a packed panel of A (tile_rows x block) stays in the L1 cache.
 constexpr Index max_k_block = 384;
-// Rows of A that are packed together: a few panels.
+// How many rows of A are packed together: a few panels.
 constexpr Index a_rows = 8 * tile_rows;
-// A task's packed part of B (k block x columns) stays in the L2 cache.
+// How many floats a task's packed part of B (k block x columns) may have, so that it stays in the L2 cache.
 constexpr Index max_b_floats = 96 * 1024;
 
-// Equal blocks, so that none is short, of whole cache lines.
+// Blocks are equal, so that none is short, and whole cache lines long.
 Index k_block(Index k) {
   return ceil_div(ceil_div(k, ceil_div(k, max_k_block)), 16) * 16;
 }
@@ -54,7 +54,7 @@ class Worker {
   }
 
  private:
-  // The task's columns of B, [l, l + depth): often those of the task before.
+  // Packs rows [l, l + depth) of the task's columns of B, which are often still packed from the task before.
   void pack_b(const Task& task, Index l, Index depth) {
     if (packed_problem_ == task.problem && packed_j_ == task.j && packed_l_ == l) return;
     packed_problem_ = task.problem;
@@ -82,7 +82,7 @@ class Worker {
     }
   }
 
-  // Kept by the thread from product to product.
+  // A thread keeps this memory from product to product.
   struct Memory {
     Buffer a, b;
   };
@@ -100,13 +100,13 @@ double multiplications(const Problem& p) {
   return double(p.m) * double(p.n) * double(std::max<Index>(p.k, 1));
 }
 
-// Cuts a product into tasks of about `work` multiplications, of a shape that keeps packing cheap: as nearly square as the
-// product and the cache allow.
+// Cuts a product into tasks of about `work` multiplications, of a shape that keeps packing cheap: as nearly square as
+// the product and the cache allow.
 void cut(const Problem& p, double work, std::vector<Task>& tasks) {
   if (p.m == 0 || p.n == 0) return;
   const Index k = std::max<Index>(p.k, 1), max_cols = std::max<Index>(tile_cols, max_b_floats / k_block(k));
   const double area = work / double(k);
-  // Equal parts of whole tiles, about so long.
+  // How long equal parts of whole tiles are that come nearest to `length`.
   const auto part = [](Index size, double length, Index tile, Index longest) {
     const Index parts = std::max<Index>(std::lround(double(size) / length), ceil_div(size, longest));
     return ceil_div(ceil_div(size, parts), tile) * tile;
@@ -117,9 +117,9 @@ void cut(const Problem& p, double work, std::vector<Task>& tasks) {
     for (Index i = 0; i < p.m; i += rows) tasks.push_back({&p, i, std::min(i + rows, p.m), j, std::min(j + cols, p.n)});
 }
 
-constexpr double serial_multiplications = 2.5e5;  // less takes less time than waking the threads
-constexpr double min_task_multiplications = 8e6;  // smaller tasks pack too much,
-constexpr double min_task_area = 128 * 128;       // and so do those of fewer elements of C
+constexpr double serial_multiplications = 2.5e5;  // fewer take less time than waking the threads
+constexpr double min_task_multiplications = 8e6;  // smaller tasks spend too much on packing,
+constexpr double min_task_area = 128 * 128;       // and so do tasks of fewer elements of C
 constexpr Index tasks_per_thread = 16;            // enough to even out threads of unequal speed
 
 }  // namespace
@@ -166,12 +166,12 @@ Matrix transposed(const float* data, Index columns) {
   return {data, 1, columns};
 }
 
-// make(expert, first row, rows) gives the product of each group that owns rows.
+// make(expert, its first row, how many it owns) gives the product of each expert that owns rows.
 template <class Make>
-void multiply_groups(const Groups& groups, const Make& make) {
+void multiply_by_expert(const ExpertRows& rows, const Make& make) {
   std::vector<Problem> problems;
-  const std::int32_t* const begin = groups.host;
-  for (Index e = 0; e + 1 < groups.offsets.dim(0); ++e)
+  const std::int32_t* const begin = rows.host;
+  for (Index e = 0; e + 1 < rows.offsets.dim(0); ++e)
     if (begin[e] < begin[e + 1]) problems.push_back(make(e, begin[e], begin[e + 1] - begin[e]));
   gemm_batch(problems);
 }
@@ -184,27 +184,27 @@ void CpuBackend::do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) {
             (desc.transpose_b ? transposed : plain)(b.f32(), b.dim(1)), c.f32(), c.dim(1), desc.accumulate);
 }
 
-void CpuBackend::do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) {
+void CpuBackend::do_grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) {
   const Index n = w.dim(1), q = w.dim(2);
-  multiply_groups(groups, [&](Index e, Index row, Index rows) {
-    const Matrix a = plain(x.f32() + row * q, q), b = transposed(w.f32() + e * n * q, q);
-    return Problem{rows, n, q, a, b, y.f32() + row * n, n, false};
+  multiply_by_expert(rows, [&](Index e, Index first, Index count) {
+    const Matrix a = plain(x.f32() + first * q, q), b = transposed(w.f32() + e * n * q, q);
+    return Problem{count, n, q, a, b, y.f32() + first * n, n, false};
   });
 }
 
-void CpuBackend::do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) {
+void CpuBackend::do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) {
   const Index n = w.dim(1), q = w.dim(2);
-  multiply_groups(groups, [&](Index e, Index row, Index rows) {
-    const Matrix a = plain(dy.f32() + row * n, n), b = plain(w.f32() + e * n * q, q);
-    return Problem{rows, q, n, a, b, dx.f32() + row * q, q, false};
+  multiply_by_expert(rows, [&](Index e, Index first, Index count) {
+    const Matrix a = plain(dy.f32() + first * n, n), b = plain(w.f32() + e * n * q, q);
+    return Problem{count, q, n, a, b, dx.f32() + first * q, q, false};
   });
 }
 
-void CpuBackend::do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) {
+void CpuBackend::do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) {
   const Index n = dw.dim(1), q = dw.dim(2);
-  multiply_groups(groups, [&](Index e, Index row, Index rows) {
-    const Matrix a = transposed(dy.f32() + row * n, n), b = plain(x.f32() + row * q, q);
-    return Problem{n, q, rows, a, b, dw.f32() + e * n * q, q, true};
+  multiply_by_expert(rows, [&](Index e, Index first, Index count) {
+    const Matrix a = transposed(dy.f32() + first * n, n), b = plain(x.f32() + first * q, q);
+    return Problem{n, q, count, a, b, dw.f32() + e * n * q, q, true};
   });
 }
 

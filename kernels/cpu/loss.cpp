@@ -21,8 +21,10 @@ struct Capped {
   float operator()(float x) const { return cap * tanh_(x / cap); }
 };
 
+// A logit costs 4 bytes and 23 FLOPs, 50 with a cap. The row is read for its largest logit and again, from the cache,
+// for the sum.
 template <class Cap>
-void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targets, View stats) {
+void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targets, View partial) {
   const Index v = logits.dim(1);
   for_runs(logits.dim(0), rows_per_run(v), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
@@ -32,7 +34,7 @@ void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targ
       for (Index i = 0; i < v; ++i) largest = row[i] > largest ? row[i] : largest;
       largest = cap(largest);  // the cap is monotone
       const Index target = targets.i32()[t] - vocab_begin;
-      float* const out = stats.f32() + 3 * t;
+      float* const out = partial.f32() + 3 * t;
       out[0] = largest;
       out[1] = sum_of(v, [=](Index i) { return exp_(cap(row[i]) - largest); });
       out[2] = target >= 0 && target < v ? cap(row[target]) : 0.0f;
@@ -40,7 +42,7 @@ void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targ
   });
 }
 
-// Slope of the cap at capped value c: 1 - (c / cap)^2.
+// The derivative of the cap where its value is c: 1 - (c / cap)^2.
 float slope(const Plain&, float) {
   return 1.0f;
 }
@@ -48,6 +50,7 @@ float slope(const Capped& cap, float c) {
   return 1 - (c / cap.cap) * (c / cap.cap);
 }
 
+// A logit costs 8 bytes and 23 FLOPs, 54 with a cap.
 template <class Cap>
 void backward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targets, ConstView lse, float factor,
               float z_factor, View dlogits) {
@@ -77,21 +80,22 @@ void backward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView tar
 }  // namespace
 
 void CpuBackend::do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                                          View stats) {
+                                          View partial) {
   if (desc.softcap > 0)
-    forward(Capped{desc.softcap}, desc.vocab_begin, logits, targets, stats);
+    forward(Capped{desc.softcap}, desc.vocab_begin, logits, targets, partial);
   else
-    forward(Plain{}, desc.vocab_begin, logits, targets, stats);
+    forward(Plain{}, desc.vocab_begin, logits, targets, partial);
 }
 
-void CpuBackend::do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) {
-  const Index parts = stats.dim(0), t_all = stats.dim(1);
+// A token costs 12 bytes for each part of the vocabulary and 12 more.
+void CpuBackend::do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) {
+  const Index parts = partials.dim(0), t_all = partials.dim(1);
   for_runs(t_all, run_elements / 8, [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       float largest = minus_infinity, sum = 0, target = 0;
-      for (Index p = 0; p < parts; ++p) largest = std::max(largest, stats.f32()[(p * t_all + t) * 3]);
+      for (Index p = 0; p < parts; ++p) largest = std::max(largest, partials.f32()[(p * t_all + t) * 3]);
       for (Index p = 0; p < parts; ++p) {
-        const float* const part = stats.f32() + (p * t_all + t) * 3;
+        const float* const part = partials.f32() + (p * t_all + t) * 3;
         sum += part[1] * std::exp(part[0] - largest);  // 0 * exp(-inf) for a part without rows
         target += part[2];
       }

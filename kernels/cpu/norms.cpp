@@ -6,8 +6,9 @@
 
 namespace sy::cpu {
 
+// An element costs 8 bytes and 6 FLOPs, 7 for LayerNorm, and 1 more with a bias.
 void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
-                                 View stats) {
+                                 View moments) {
   const Index d = x.dim(1);
   const auto width = static_cast<float>(d);
   for_runs(x.dim(0), rows_per_run(d), [&](Index begin, Index end) {
@@ -24,8 +25,8 @@ void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView we
       if (b)
 #pragma omp simd
         for (Index i = 0; i < d; ++i) out[i] += b[i];
-      stats.f32()[2 * t] = mean;
-      stats.f32()[2 * t + 1] = inverse;
+      moments.f32()[2 * t] = mean;
+      moments.f32()[2 * t + 1] = inverse;
     }
   });
 }
@@ -33,7 +34,8 @@ void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView we
 // With n = (x - mean) * inverse and dn = dy * weight:
 //   dx = inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
 //   dweight = sum_t dy * n,   dbias = sum_t dy.
-void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
+// An element costs 16 bytes and 15 FLOPs, 17 for LayerNorm, and 1 more with a bias.
+void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments,
                                   View dx, View dweight, View dbias) {
   const Index t_all = x.dim(0), d = x.dim(1);
   const bool centred = desc.kind == NormKind::layernorm;
@@ -47,7 +49,7 @@ void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView 
       const float* const in = x.f32() + t * d;
       const float* const g = dy.f32() + t * d;
       float* const out = dx.f32() + t * d;
-      const float mean = stats.f32()[2 * t], inverse = stats.f32()[2 * t + 1];
+      const float mean = moments.f32()[2 * t], inverse = moments.f32()[2 * t + 1];
       const float mean_dn = centred ? sum_of(d, [=](Index i) { return g[i] * w[i]; }) / static_cast<float>(d) : 0;
       const float mean_dn_n =
           sum_of(d, [=](Index i) { return g[i] * w[i] * ((in[i] - mean) * inverse); }) / static_cast<float>(d);
@@ -67,6 +69,7 @@ void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView 
     for (Index i = 0; i < d; ++i) dbias.f32()[i] += sums[d + i];
 }
 
+// An element costs 8 bytes and 1 FLOP.
 void CpuBackend::do_bias_forward(ConstView bias, View y) {
   const Index n = y.dim(1);
   for_runs(y.dim(0), rows_per_run(n), [&](Index begin, Index end) {
@@ -79,6 +82,7 @@ void CpuBackend::do_bias_forward(ConstView bias, View y) {
   });
 }
 
+// An element costs 4 bytes and 1 FLOP.
 void CpuBackend::do_bias_backward(ConstView dy, View dbias) {
   const Index n = dy.dim(1);
   sum_over_rows(dy.dim(0), n, dbias.f32(), [&](Index begin, Index end, float* partial) {

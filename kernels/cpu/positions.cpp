@@ -7,6 +7,7 @@
 
 namespace sy::cpu {
 
+// An element costs 8 bytes and 4 FLOPs, and rope comes on top.
 void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                     ConstView table, View y, View inverse) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
@@ -30,7 +31,8 @@ void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView w
   if (table) rope(y, heads, positions, table, false);
 }
 
-// With g = dy turned back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r.
+// With g = dy rotated back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. An element costs 20
+// bytes and 11 FLOPs, and rope comes on top.
 void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                                      ConstView positions, ConstView table, View dx, View dweight) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
@@ -57,11 +59,12 @@ void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView
   });
 }
 
+// An element that is rotated costs 8 bytes and 3 FLOPs.
 void CpuBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) {
   const Index all_heads = x.dim(1), hd = x.dim(2), half = table.dim(1);
   const float sign = inverse ? -1.0f : 1.0f;
   for_runs(x.dim(0), rows_per_run(heads * hd), [&](Index begin, Index end) {
-    // The table holds (cos, sin) pairs; a token's rows are split once and used by all its heads.
+    // The table holds (cos, sin) pairs. They are split once for a token and used by all its heads.
     const auto cosines = scratch<float>(2 * half);
     float* const cosine = cosines.get();
     float* const sine = cosine + half;

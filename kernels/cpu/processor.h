@@ -1,15 +1,15 @@
-// The processor as the CPU kernels see it, for reports.
+// What reports say of the processor and of how the CPU kernels use it.
 #pragma once
 
 #include <string_view>
 
 namespace sy {
 
-// Threads that the kernels compute with.
+// How many threads the kernels compute with.
 int cpu_threads();
 
-// The widest vector instructions that the kernels were compiled for ("AVX-512", "AVX2", "AVX"; "baseline": the
-// compiler's own), and whether this machine has them: where not, the kernels end in an illegal instruction.
+// The widest vector instructions that the kernels were compiled for: "AVX-512", "AVX2", "AVX", or "baseline" for what
+// every machine has; and whether this machine has them. Where it has not, the kernels end in an illegal instruction.
 std::string_view kernel_simd();
 bool kernels_run_here();
 

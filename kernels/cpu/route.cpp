@@ -10,10 +10,10 @@ namespace sy::cpu {
 
 namespace {
 
-// Sigmoid scores may all vanish; their sum must not.
+// Added to a sum of scores, since sigmoid scores may all be 0 and their sum is a divisor.
 constexpr float tiny_sum = 1e-20f;
 
-// p: [e] = softmax(z); returns logsumexp(z).
+// p: [e] = softmax(z); returns logsumexp(z). A logit costs 24 FLOPs.
 float softmax(const float* z, Index e, float* p) {
   float largest = z[0];
 #pragma omp simd reduction(max : largest)
@@ -30,8 +30,8 @@ float softmax(const float* z, Index e, float* p) {
   return largest + std::log(sum);
 }
 
-// The candidates with the k largest keys so far, by falling key. A candidate must beat another to pass it, so
-// of equal ones the first offered stays ahead; and a NaN, which beats nothing, still leaves k distinct
+// The candidates with the k largest keys so far, by falling key. A candidate passes another only where its key is
+// larger, so that of equal ones the first offered stays ahead. A NaN passes nothing, which still leaves k distinct
 // candidates.
 class Best {
  public:
@@ -53,7 +53,7 @@ class Best {
   float* key_;
 };
 
-// What one thread needs to choose the experts of a token.
+// Chooses the experts of a token, with memory of its own for each thread.
 struct Chooser {
   const RouteDesc& desc;
   Index num_experts;
@@ -92,19 +92,20 @@ struct Chooser {
 
 }  // namespace
 
+// A logit costs 4 bytes and 25 FLOPs, 48 with sigmoid scores. The choice compares each with the k-th best so far.
 void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
                                   View counts, View probability, View z_squared) {
-  const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, groups = counts.dim(0);
-  const Index group_tokens = t_all / groups;
-  // Runs of tokens that stay within a group, `runs` to each.
-  const Index grain = std::max(rows_per_run(4 * e), (group_tokens + 63) / 64);
-  const Index runs = (group_tokens + grain - 1) / grain;
-  const auto run_counts = scratch<std::int32_t>(groups * runs * e);
-  const auto run_probability = scratch<float>(groups * runs * e);
-  const auto run_z_squared = scratch<double>(groups * runs);
+  const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, segments = counts.dim(0);
+  const Index segment_tokens = t_all / segments;
+  // Each segment is cut into `runs` runs of tokens.
+  const Index grain = std::max(rows_per_run(4 * e), (segment_tokens + 63) / 64);
+  const Index runs = (segment_tokens + grain - 1) / grain;
+  const auto run_counts = scratch<std::int32_t>(segments * runs * e);
+  const auto run_probability = scratch<float>(segments * runs * e);
+  const auto run_z_squared = scratch<double>(segments * runs);
 
-  const Index runs_at_once = std::max<Index>(1, rows_per_run(4 * e) / group_tokens);
-  for_runs(groups * runs, runs_at_once, [&](Index first, Index last) {
+  const Index runs_at_once = std::max<Index>(1, rows_per_run(4 * e) / segment_tokens);
+  for_runs(segments * runs, runs_at_once, [&](Index first, Index last) {
     Chooser chooser(desc, e);
     std::vector<float> p(e), sigmoid(e);
     const float* const score = desc.score == Score::softmax ? p.data() : sigmoid.data();
@@ -114,8 +115,8 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
       double sum_z = 0;
       std::fill_n(count, e, 0);
       std::fill_n(sum_p, e, 0.0f);
-      const Index in_group = run % runs * grain, begin = run / runs * group_tokens + in_group;
-      const Index end = begin + std::min(grain, group_tokens - in_group);
+      const Index in_segment = run % runs * grain, begin = run / runs * segment_tokens + in_segment;
+      const Index end = begin + std::min(grain, segment_tokens - in_segment);
       for (Index t = begin; t < end; ++t) {
         const float* const z = logits.f32() + t * e;
         const float lse = softmax(z, e, p.data());
@@ -142,7 +143,7 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
   });
 
   double sum_z = 0;
-  for (Index g = 0; g < groups; ++g) {
+  for (Index g = 0; g < segments; ++g) {
     std::int32_t* const count = counts.i32() + g * e;
     float* const sum_p = probability.f32() + g * e;
     std::fill_n(count, e, 0);
@@ -158,20 +159,21 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
   *z_squared.as<double>() = sum_z;
 }
 
-// With s the scores, p the softmax, and c = dweights * scale:
+// s are the scores, p is the softmax, and c = dweights * scale:
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
 //   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s)
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
+// A logit costs 8 bytes and 28 FLOPs.
 void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                                    ConstView dweights, ConstView dprobability, float z_factor, View dlogits) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k;
-  const Index group_tokens = t_all / dprobability.dim(0);
+  const Index segment_tokens = t_all / dprobability.dim(0);
   const bool sigmoid = desc.score == Score::sigmoid;
   for_runs(t_all, rows_per_run(4 * e), [&](Index begin, Index end) {
     std::vector<float> p(e), s(k), ds(k);
     for (Index t = begin; t < end; ++t) {
       const float* const z = logits.f32() + t * e;
-      const float* const dp = dprobability.f32() + t / group_tokens * e;
+      const float* const dp = dprobability.f32() + t / segment_tokens * e;
       const std::int32_t* const chosen = experts.i32() + t * k;
       float* const dz = dlogits.f32() + t * e;
       const float lse = softmax(z, e, p.data());
@@ -186,8 +188,7 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
       if (desc.renormalize)
         for (Index j = 0; j < k; ++j) ds[j] = (ds[j] - sum_c_s / sum) / sum;
 
-      // All that goes through the softmax of every expert: p * (d - sum d p) with d = dp, and ds at the
-      // chosen ones.
+      // What goes through the softmax is p * (d - sum d p), where d is dp, and for the chosen experts ds as well.
       float inner = 0;
 #pragma omp simd reduction(+ : inner)
       for (Index i = 0; i < e; ++i) inner += dp[i] * p[i];
@@ -202,12 +203,12 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
 }
 
 void CpuBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                            ConstView kept, ConstView z_squared, View dprobability, View stats) {
-  const Index groups = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
+                            ConstView kept, ConstView z_squared, View dprobability, View sums) {
+  const Index segments = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
   const Index local = e / desc.split.owners;
-  double* const sums = stats ? stats.as<double>() : nullptr;
+  double* const all = sums ? sums.as<double>() : nullptr;
   const RouterSums at{e};
-  for (Index g = 0; g < groups; ++g) {
+  for (Index g = 0; g < segments; ++g) {
     const Index scope = std::min(scopes - 1, (desc.first + g) / desc.per_scope);
     for (Index x = 0; x < e; ++x) {
       Index assigned = 0;
@@ -215,19 +216,19 @@ void CpuBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView
         assigned += scope_counts.i32()[i * e + x];
       const double gradient = desc.factor * static_cast<double>(assigned);
       dprobability.f32()[g * e + x] = static_cast<float>(gradient);
-      if (!sums) continue;
+      if (!all) continue;
       const float p = probability.f32()[g * e + x];
       const std::int32_t count = counts.i32()[g * e + x];
-      sums[at.routed() + x] += count;
-      sums[at.dropped() + x] += count;
-      sums[at.probability() + x] += p;
-      sums[at.loss()] += gradient * p;
+      all[at.routed() + x] += count;
+      all[at.dropped() + x] += count;
+      all[at.probability() + x] += p;
+      all[at.loss()] += gradient * p;
     }
   }
-  if (!sums) return;
-  // Of the rows that go to all parts of an expert, those of the first part count.
-  for (Index x = 0; x < e; ++x) sums[at.dropped() + x] -= kept.i32()[x / local * desc.split.parts * local + x % local];
-  sums[at.loss() + 1] += desc.z_factor * *z_squared.as<double>();
+  if (!all) return;
+  // Rows go to all parts of their expert, and those of the first part are counted.
+  for (Index x = 0; x < e; ++x) all[at.dropped() + x] -= kept.i32()[x / local * desc.split.parts * local + x % local];
+  all[at.loss() + 1] += desc.z_factor * *z_squared.as<double>();
 }
 
 }  // namespace sy::cpu

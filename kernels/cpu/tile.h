@@ -1,7 +1,7 @@
-// The inner loop of every product: a tile of C held in registers, and the packing that feeds it.
+// The inner loop of every product, which holds a tile of C in registers, and the packing that feeds it.
 //
-// Vectors are the compiler's own (GCC and Clang vector extensions), of the width the target offers; full
-// unrolling keeps the tile in registers, and the loop runs at 95-99% of the FMA peak on AVX-512 and AVX2.
+// Vectors are the compiler's own (GCC and Clang vector extensions), of the width that the target offers. Full unrolling
+// keeps the tile in registers, and the loop runs at 95-99% of the FMA peak on AVX-512 and AVX2.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace sy::cpu {
 
-// A tile has tile_rows x tile_vectors sums in registers, besides tile_vectors of B and one of A.
+// A tile keeps tile_rows x tile_vectors vectors of sums in registers, besides tile_vectors of B and one of A.
 #if defined(__AVX512F__)
 constexpr int lanes = 16;
 constexpr int tile_rows = 14;
@@ -34,7 +34,7 @@ constexpr int tile_vectors = 2;
 constexpr int tile_cols = tile_vectors * lanes;
 
 typedef float Vector __attribute__((vector_size(lanes * sizeof(float))));
-// As it lies in memory: at any address of a float.
+// A vector as it lies in memory, at any address of a float.
 typedef float UnalignedVector __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
 
 inline Vector load(const float* p) {
@@ -44,12 +44,15 @@ inline void store(float* p, Vector v) {
   *reinterpret_cast<UnalignedVector*>(p) = v;
 }
 
-// c[i * ldc + j] (+)= sum over l < k, in order, of a[i * a_row + l * a_col] * b[l * b_row + j], for i < rows
-// and j < cols <= vectors * lanes. Reads all vectors * lanes columns of b. Every element takes the same
-// operations whatever rows, vectors and cols are.
+// c[i * ldc + j] (+)= sum over l < k, in order, of a[i * a_row + l * a_col] * b[l * b_row + j], for i < rows and
+// j < cols <= vectors * lanes. Reads all vectors * lanes columns of b. Every element takes the same operations whatever
+// rows, vectors and cols are.
+//
+// A step of l is 2 * rows * vectors * lanes FLOPs for 4 * (rows + vectors * lanes) bytes, which come from the L1 cache:
+// a full tile of AVX-512 computes 896 FLOPs with 184 bytes.
 template <int rows, int vectors, Index a_row, Index a_col>
 void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols, bool accumulate) {
-  // C is asked for now, to be there at the end.
+  // C is prefetched now, so that it is there at the end.
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
@@ -86,7 +89,7 @@ void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index 
   }
 }
 
-// Tiles of 1 .. tile_rows rows, and of 1 .. tile_vectors vectors.
+// The tiles of 1 .. tile_rows rows and 1 .. tile_vectors vectors, chosen at run time.
 template <Index a_row, Index a_col>
 class Tiles {
  public:
@@ -109,8 +112,8 @@ class Tiles {
 
 namespace detail {
 
-// Of two vectors seen as 128-bit blocks of four lanes, in each block: the low or high halves, lane by lane
-// (step 1) or pair by pair (step 2) - x0 y0 x1 y1 or x0 x1 y0 y1 for low.
+// Mixes two vectors within each 128-bit block of four lanes. Of both it takes the low or the high half of the block,
+// lane by lane (step 1) or pair by pair (step 2): x0 y0 x1 y1 or x0 x1 y0 y1 for the low halves.
 template <int step, bool high, int... lane>
 [[gnu::always_inline]] inline Vector unpack(Vector x, Vector y, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(
@@ -128,7 +131,7 @@ constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
 
 }  // namespace detail
 
-// v[i][j] becomes v[j][i]. First within 4 x 4 blocks, then the blocks: each step is one instruction a vector.
+// v[i][j] becomes v[j][i], first within blocks of 4 x 4, then among them. Each step is one instruction a vector.
 [[gnu::always_inline]] inline void transpose(Vector (&v)[lanes]) {
   using namespace detail;
   Vector t[lanes];
@@ -166,8 +169,8 @@ constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
 
 namespace detail {
 
-// Panels whose vectors lie side by side: copies runs of `width` floats. Several panels together make longer
-// runs to read; not all of them, as panels may lie a multiple of 4 KB apart, and a cache keeps few such lines.
+// Packs vectors that lie side by side, by copying runs of `width` floats. Several panels are packed together, so that
+// longer runs are read; not all of them, as panels may lie a multiple of 4 KB apart, and a cache keeps few such lines.
 template <int width>
 void pack_runs(const float* data, Index k_stride, Index count, Index k, float* out) {
   constexpr Index together = 4, rows_ahead = 32;
@@ -190,8 +193,8 @@ void pack_runs(const float* data, Index k_stride, Index count, Index k, float* o
     for (Index i = 0; i < width; ++i) out[l * width + i] = i < rest ? data[l * k_stride + i] : 0.0f;
 }
 
-// One panel of vectors that are contiguous, `stride` apart: transposes squares of lanes x lanes as far as
-// they go in k, and returns how far. Vectors from `count` on are zero.
+// Packs one panel of vectors that are contiguous themselves and `stride` apart. It transposes squares of lanes x lanes
+// as far as they go in k, and returns how far that is. Vectors from `count` on are zero.
 template <int width, bool full>
 Index pack_squares(const float* data, Index stride, Index count, Index k, float* out) {
   constexpr int rows = std::min(width, lanes);
@@ -205,11 +208,11 @@ Index pack_squares(const float* data, Index stride, Index count, Index k, float*
 #pragma GCC unroll 16
       for (int i = 0; i < rows; ++i) {
         if (full || first + i < count) v[i] = load(from + i * stride);
-        // The processor does not guess this order of reading: the next panel is asked for here.
+        // The processor does not foresee this order of reading, so the next panel is prefetched here.
         if (full) __builtin_prefetch(from + (width + i) * stride, 0, 2);
       }
       transpose(v);
-      // A width below `lanes` writes beyond its row: the next row overwrites that.
+      // A width below `lanes` writes beyond its row, and the next row overwrites that.
 #pragma GCC unroll 16
       for (int i = 0; i < lanes; ++i) store(to + i * width, v[i]);
     }
@@ -219,9 +222,9 @@ Index pack_squares(const float* data, Index stride, Index count, Index k, float*
 
 }  // namespace detail
 
-// Cuts `count` vectors of k floats into panels of `width` vectors, interleaved: float l of vector i, which
-// lies at data[i * stride + l * k_stride], goes to out[(i / width) * width * k + l * width + i % width]. The
-// last panel is completed by zeros. Writes up to `lanes` floats beyond the last panel.
+// Cuts `count` vectors of k floats into panels of `width` interleaved vectors. Float l of vector i, which lies at
+// data[i * stride + l * k_stride], goes to out[(i / width) * width * k + l * width + i % width]. Zeros complete the
+// last panel, and up to `lanes` floats beyond it are written. Costs 8 bytes a float.
 template <int width>
 void pack(const float* data, Index stride, Index k_stride, Index count, Index k, float* out) {
   static_assert(width < lanes || width % lanes == 0);
@@ -237,7 +240,7 @@ void pack(const float* data, Index stride, Index k_stride, Index count, Index k,
   }
 }
 
-// Memory of one thread for packed operands: grows and stays.
+// Memory of one thread for packed operands, which grows as it is needed and stays.
 class Buffer {
  public:
   float* reserve(Index floats) {

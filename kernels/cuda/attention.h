@@ -1,9 +1,9 @@
-// What the kernels of attention's forward and backward have in common: operands, tiles in shared memory, and products of tiles.
+// What attention's forward and backward kernels share: operands, tiles in shared memory, and products of tiles.
 //
-// Both follow FlashAttention-2 (Dao, 2023): a block keeps a tile of rows (queries, or in one kernel keys) and lets tiles of
-// the other side pass by, so that nothing of S x S is ever held. A warp owns 16 M rows of the tile. Its products lie in
-// registers, c[m][n][i] in the layout of mma.h whatever the type: lane 4 g + t holds of each 16 x 8 part (m, n)
-//   c[m][n][i] = C[16 m + 8 (i / 2) + g][8 n + 2 t + i % 2].
+// Both follow FlashAttention-2 (Dao, 2023): a block keeps a tile of rows (queries, or in one kernel keys) and lets
+// tiles of the other side pass by, so that nothing of S x S is ever held. A warp owns 16 M rows of the tile. Its
+// products lie in registers, c[m][n][i] in the layout of mma.h whatever the type: lane 4 g + t holds of each 16 x 8
+//   part (m, n) c[m][n][i] = C[16 m + 8 (i / 2) + g][8 n + 2 t + i % 2].
 // bf16 is multiplied by the tensor cores, f32 by plain fused multiply-adds.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace sy::cuda::attention {
 
-// A block takes at most attention_shared_bytes(hd): an A100 offers 163 KiB, and H100 and B200 more; the smallest cards of
-// compute capability 8.0 or later 99 KiB, which are to serve for narrow heads.
+// A block takes at most attention_shared_bytes(hd): an A100 offers 163 KiB, and H100 and B200 more; the smallest cards
+// of compute capability 8.0 or later 99 KiB, which are to serve for narrow heads.
 constexpr Index widest_head = 256, narrow_head = 64;  // hd
 constexpr Index attention_shared_bytes(Index hd) {
   return (hd > narrow_head ? 160 : 99) * 1024;
@@ -28,8 +28,7 @@ struct Span {
   int begin, end;
 };
 
-// The rows of one head, `stride` elements apart, in an In or an Out. Those from `count` on, and columns from `width` on,
-// are not there.
+// The vectors of one head in an In or an Out: `count` of them, of `width` elements, `stride` elements apart.
 template <class P>
 struct HeadRows {
   P x;
@@ -37,7 +36,7 @@ struct HeadRows {
   int count, width;
 };
 
-// Heads as a kernel takes them. All members have 64 bits, so that no padding keeps recorded launches from being compared.
+// Heads as a kernel takes them. All members have 64 bits: with padding, recorded launches could not be compared.
 template <class P>
 struct HeadsOf {
   P x;
@@ -62,14 +61,15 @@ using InHeads = decltype(in_heads<T>(ConstHeads()));
 template <class T>
 using OutHeads = decltype(out_heads<T>(Heads()));
 
-// Whether all rows can be moved in packs.
+// Whether all vectors can be moved in packs.
 template <class T>
 bool in_packs(ConstHeads x) {
   constexpr int pack = pack_size<T>;
   return aligned<T, pack>(x.span(), x.width) && x.token_stride % pack == 0 && x.sequence_stride % pack == 0;
 }
 
-// From products x of queries and keys to scores in units of log 2: outer * x, or outer * tanh(inner * x) where `capped`.
+// How scores, in units of log 2, follow from products x of queries and keys: outer * x, or, where `capped`,
+// outer * tanh(inner * x).
 struct Scores {
   bool capped;
   float scale, inner, outer;
@@ -83,15 +83,15 @@ struct Scores {
   }
 };
 
-// A call. Queries see keys as kernels/attention.h says. Sizes, positions and heads have 32 bits, which spares
-// registers; elements are counted with 64. All members are ints, so that no padding keeps recorded launches from being
-// compared.
+// The sizes of a call, and which keys its queries see, as kernels/attention.h says. Sizes, positions and heads have 32
+// bits, which spares registers; elements are counted with 64. All members are ints: with padding, recorded launches
+// could not be compared.
 struct Call {
   int B, Sq, Sk, H, K;
-  int window;  // none: more than there are positions
+  int window;  // more than there are positions where there is none
   int query_offset;
   int causal;
-  int packs;  // all rows of heads can be moved in packs
+  int packs;  // whether all vectors can be moved in packs
 
   Call(const AttentionDesc& desc, ConstHeads q, ConstHeads k)
       : B(size(q.sequences)),
@@ -110,10 +110,10 @@ struct Call {
     return static_cast<int>(n);
   }
 
-  __device__ int group() const { return H / K; }
+  __device__ int heads_per_kv() const { return H / K; }
 
-  // What a query sees, and from the first to the last what sees a key. first_key: of the sequence's queries, or nullptr. Each
-  // is asked for a tile of rows.
+  // The keys that a query sees, and the queries from the first to the last that see a key. first_key: of the sequence's
+  // queries, or nullptr. These are computed once or twice for a tile of rows.
   template <class P>
   __device__ Span keys(P first_key, int query) const {
     const int at = query_offset + query;
@@ -139,18 +139,22 @@ struct Call {
     }
     return seen;
   }
-  // Whether it sees it, apart from documents, and where there are such, whether both are of one: asked for single elements.
+  // Whether a query sees a key, documents apart; and whether both are of one document. These are computed for every
+  // element of a tile that is only partly seen.
   __device__ bool sees(int query, int key) const {
     const int at = query_offset + query;
     return (query < Sq) & (key > at - window) & (key < (causal ? min(at + 1, Sk) : Sk));
   }
   template <class P>
   __device__ bool same_document(P first_key, int query, int key) const {
-    return query < Sq && key >= first_key[query];
+    if constexpr (std::is_null_pointer_v<P>)
+      return true;
+    else
+      return query < Sq && key >= first_key[query];
   }
 };
-// Of sequence b; nullptr where a kernel is for sequences of one document: the look-up alone takes more registers than wide
-// heads have left.
+// The first keys of sequence b's queries. A kernel for sequences of one document gets nullptr, since the look-up alone
+// takes more registers than wide heads have left.
 template <bool documents, class P>
 __device__ auto first_keys(P first_key, int b, const Call& z) {
   if constexpr (documents)
@@ -161,7 +165,7 @@ __device__ auto first_keys(P first_key, int b, const Call& z) {
 
 // ---- elements of products ----
 
-// f(m, n, i) for all elements of a warp's C: [16 M, 8 N] that this lane holds.
+// Calls f(m, n, i) for all elements of a warp's C: [16 M, 8 N] that this lane holds.
 template <int M, int N, class F>
 __device__ void each(F f) {
 #pragma unroll
@@ -171,7 +175,7 @@ __device__ void each(F f) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) f(m, n, i);
 }
-// f(m, half) for the rows: elements i of row (m, half) are those with i / 2 = half.
+// Calls f(m, half) for the rows that they lie in. Elements i of row (m, half) are those with i / 2 = half.
 template <int M, class F>
 __device__ void each_row(F f) {
 #pragma unroll
@@ -179,7 +183,7 @@ __device__ void each_row(F f) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) f(m, half);
 }
-// Where they lie.
+// The row and the column in which element (m, n, i) lies.
 __device__ inline int row_of(int m, int i) {
   return 16 * m + i / 2 * 8 + static_cast<int>(threadIdx.x) % warp_size / 4;
 }
@@ -187,7 +191,7 @@ __device__ inline int column_of(int n, int i) {
   return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
 }
 
-// tanh, for bf16 with an error of 1e-7 instead of a relative one.
+// tanh. For bf16 its absolute error is 1e-7, and its relative error near 0 is larger than tanhf's.
 template <class T>
 __device__ float cap_tanh(float x) {
   if constexpr (std::is_same_v<T, float>)
@@ -197,17 +201,17 @@ __device__ float cap_tanh(float x) {
 }
 
 // ---- tiles in shared memory ----
-// [rows, pitch]; `width` is the head width rounded up, with zeros in what is added. 16 bytes more keep the rows that the
-// lanes read at once in different banks.
+// A tile is [rows, pitch]. `width` is the width of a head rounded up, and zeros fill what is added. Another 16 bytes
+// keep the rows that the lanes read at once in different banks.
 
 template <class T>
 constexpr int pitch(int width) {
   return width + pack_size<T>;
 }
 
-// Starts to bring rows [first, first + rows) to a tile, by the whole block; zeros where there are none. They are there after
-// wait_async() and a barrier. Rows that cannot be moved in packs have no kernels of their own: those would double the time
-// that all this takes to compile.
+// Starts to bring vectors [first, first + rows) to a tile, by the whole block; rows without a vector become zero. All
+// are there after wait_async() and a barrier. Vectors that cannot be moved in packs have no kernels of their own, since
+// those would double the time that all this takes to compile.
 template <int rows, int width, int threads, class T, class P>
 __device__ void load_tile(T* tile, const HeadRows<P>& from, int first, bool in_packs) {
   const int thread = static_cast<int>(threadIdx.x), count = min(from.count - first, rows);
@@ -234,7 +238,7 @@ __device__ void load_tile(T* tile, const HeadRows<P>& from, int first, bool in_p
   }
 }
 
-// Rounds a warp's results to rows [first, first + 16 M), as far as they are there. `tile` is its own: [16 M, pitch].
+// Rounds a warp's results to vectors [first, first + 16 M), as far as there are any. tile: [16 M, pitch] of the warp.
 template <int M, int N, class T, class P>
 __device__ void store_tile(const float (&c)[M][N][4], T* tile, const HeadRows<P>& to, int first, bool in_packs) {
   constexpr int pack = pack_size<T>, width = 8 * N;
@@ -256,7 +260,7 @@ __device__ void store_tile(const float (&c)[M][N][4], T* tile, const HeadRows<P>
 
 // ---- products of tiles ----
 
-// C += A B^T.  a: [16 M, width] the warp's rows, b: [8 N, width], both tiles.
+// C += A B^T.  a: [16 M, width] the warp's rows, b: [8 N, width], both in tiles.
 template <int width, int M, int N>
 __device__ void multiply_transposed(float (&c)[M][N][4], const bf16* a, const bf16* b) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
@@ -320,20 +324,20 @@ struct Left<bf16, M, N> {
     });
   }
 };
-// In shared memory: shared_size elements for the warp alone.
+// f32 lies in shared memory, in shared_size elements of the warp's own.
 template <int M, int N>
 struct Left<float, M, N> {
   static constexpr int shared_size = 16 * M * pitch<float>(8 * N);
   const float* rows;
 
   __device__ Left(const float (&c)[M][N][4], float* shared) : rows(shared) {
-    __syncwarp();  // the one before has been read
+    __syncwarp();  // what was there before has been read
     each<M, N>([&](int m, int n, int i) { shared[row_of(m, i) * pitch<float>(8 * N) + column_of(n, i)] = c[m][n][i]; });
     __syncwarp();
   }
 };
 
-// C += A B.  a: [16 M, 8 N] of the warp, b: [8 N, 8 W] a tile.
+// C += A B.  a: [16 M, 8 N] of the warp, b: [8 N, 8 W] in a tile.
 template <int M, int N, int W>
 __device__ void multiply(float (&c)[M][W][4], const Left<bf16, M, N>& a, const bf16* b) {
   constexpr int width = 8 * W;
@@ -378,22 +382,21 @@ __device__ void multiply(float (&c)[M][W][4], const Left<float, M, N>& a, const 
 
 // ---- kernels by head width ----
 
-// The tiles of a kernel. A block of `warps` warps takes 16 M * warps rows; `cols` positions of the other side pass by at
-// once. resident: tiles of rows, passing: tiles of cols.
-template <class T, int width, int M_, int warps_, int cols_, int resident, int passing>
+// The tiles of a kernel. A block of `warps` warps keeps 16 M * warps rows, in `kept` tiles; `cols` positions of the
+// other side pass by at once, in `passing` tiles.
+template <class T, int width, int M_, int warps_, int cols_, int kept, int passing>
 struct Tiles {
   static constexpr int M = M_, cols = cols_;
   static constexpr int threads = warps_ * warp_size, rows = 16 * M * warps_;
   using Left = attention::Left<T, M, cols / 8>;
-  static constexpr int shared_elements =
-      (resident * rows + passing * cols) * pitch<T>(width) + warps_ * Left::shared_size;
+  static constexpr int shared_elements = (kept * rows + passing * cols) * pitch<T>(width) + warps_ * Left::shared_size;
   static_assert(shared_elements * sizeof(T) <= attention_shared_bytes(width));
 };
 
 template <int width>
 using Width = std::integral_constant<int, width>;
 
-// Calls f(Width<width>{}) for the smallest width that there are kernels for and that holds heads of hd elements.
+// Calls f(Width<width>{}) for the smallest width that has kernels and that holds heads of hd elements.
 template <class F>
 void with_width(Index hd, F f) {
   if (hd <= 32) return f(Width<32>{});

@@ -1,8 +1,15 @@
 // Attention, backward. With P = exp(score - lse) and D_i = dout_i . out_i:
 //   dV = P^T dout,  dS = P (dout V^T - D) * the derivative of the cap,  dQ = scale dS K,  dK = scale dS^T Q.
 //
-// No block adds to what another one does: one kernel sums dQ over keys, another one dK and dV over queries. Both compute P
-// and dS anew.
+// No block adds to what another one computes. A block of the one kernel keeps queries, lets keys pass by, and sums dQ.
+// A block of the other keeps keys, lets queries pass by, and sums dK and dV. Both take the same step from tile to tile,
+// in which they compute P and dS anew.
+//
+// A pair of a query and a key that it sees costs in one head of hd elements:
+//   query_gradient  6 hd FLOPs, for three products, and 6 for P and dS
+//   key_gradients   8 hd FLOPs, for four products, and 6; where dK and dV are apart, 6 hd for dK and 4 hd for dV
+// A cap adds 5. A step reads 2 cols * hd elements, mostly from the L2 cache, for rows * cols pairs: with 64 rows of
+// bf16, the least, that makes 96 FLOPs a byte, and products set the pace.
 #include <algorithm>
 
 #include "kernels/cuda/attention.h"
@@ -14,24 +21,25 @@ namespace {
 
 using namespace attention;
 
-// The heads of one call: all, or as many kv heads as the workspace holds D for, with the query heads that read them.
+// The heads of one launch: all, or as many kv heads as the workspace holds D for, with the query heads that read them.
 struct HeadRange {
   int first_kv, kv_heads;
-  int group;
-  __device__ int count() const { return kv_heads * group; }
-  __device__ int first() const { return first_kv * group; }
+  int heads_per_kv;
+  __device__ int count() const { return kv_heads * heads_per_kv; }
+  __device__ int first() const { return first_kv * heads_per_kv; }
 };
 
-// D: [B, heads, Sq] of rows of `width` elements, a block for each token, whose heads its warps take in turn.
+// D: [B, heads, Sq] of vectors of `width` elements. A block takes a token, and its warps the token's heads in turn. An
+// element of out costs 2w bytes and 2 FLOPs.
 template <class T, int N>
 __global__ void deltas(const Call z, const HeadRange heads, Index width, In<T> dout, In<T> out, Out<float> delta) {
   const int warps = static_cast<int>(blockDim.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
   const Index token = blockIdx.x, b = token / z.Sq, position = token % z.Sq;
   for (int head = static_cast<int>(threadIdx.x) / warp_size; head < heads.count(); head += warps) {
-    const Index row = (token * z.H + heads.first() + head) * width;
+    const Index first = (token * z.H + heads.first() + head) * width;
     float sum = 0;
     for (Index i = lane * N; i < width; i += warp_size * N) {
-      const Pack<T, N> x = load<N>(dout, row + i), y = load<N>(out, row + i);
+      const Pack<T, N> x = load<N>(dout, first + i), y = load<N>(out, first + i);
       for (int e = 0; e < N; ++e) sum += to_float(x[e]) * to_float(y[e]);
     }
     sum = warp_sum(sum);
@@ -39,153 +47,239 @@ __global__ void deltas(const Call z, const HeadRange heads, Index width, In<T> d
   }
 }
 
-// What a kernel computes. dK and dV of wide heads do not fit the registers together.
-enum class Wanted { dq, dk_dv, dk, dv };
+// ---- the step that both kernels take ----
+//
+// A step multiplies the rows that a block keeps with the columns of a tile that passes by. x and y are what the rows
+// and the columns have in Q K^T: queries and keys, or the other way round. u and w are what they have in dout V^T.
 
-template <Wanted wanted>
-using Kernel = std::integral_constant<Wanted, wanted>;
-
-template <class T, int width, Wanted wanted, bool documents>
-struct Backward {
+// A kernel's tiles. gradients: how many gradients a warp sums in registers; kept: how many tiles of rows a block keeps,
+// x and perhaps u. Of y there are two tiles, as the next arrives while one is used; of w there is one, and the next
+// arrives during dS y.
+template <class T, int width, int gradients, int kept, bool documents>
+struct Steps {
   static constexpr bool f32 = std::is_same_v<T, float>, wide = width > 128;
-  static constexpr bool of_keys = wanted != Wanted::dq;  // the resident rows are keys
-  static constexpr bool through_scores = wanted != Wanted::dv,
-                        through_values = wanted == Wanted::dv || wanted == Wanted::dk_dv;
-  static constexpr int M = !f32 && width * (through_scores + through_values) <= (documents ? 64 : 128) ? 2 : 1;
+  static constexpr int M = !f32 && width * gradients <= (documents ? 64 : 128) ? 2 : 1;
   static constexpr int cols = f32 ? (wide ? 16 : 32) : (M == 2 || wide ? 32 : 64);
-  static constexpr int resident = through_scores ? 2 : 1;
-  using Of = Tiles<T, width, M, f32 && wide ? 2 : 4, cols, resident, 3>;
-  // lse and D of the queries: of all rows, or of two tiles of columns.
-  static constexpr int queries = of_keys ? cols : Of::rows, stats = (of_keys ? 4 : 2) * queries;
-  static constexpr Index shared_bytes = Of::shared_elements * sizeof(T) + stats * sizeof(float);
-  static_assert(shared_bytes <= attention_shared_bytes(width));
-};
+  static constexpr int N = cols / 8, W = width / 8;
+  using Of = Tiles<T, width, M, f32 && wide ? 2 : 4, cols, kept, 3>;
+  using Left = typename Of::Left;
+  static constexpr int rows = Of::rows, threads = Of::threads;
 
-// Brings lse and D of queries [first, first + count) to stats: [2, count], as load_tile() does; 0 from S on.
-template <int count, int threads>
-__device__ void load_stats(float* stats, In<float> lse, In<float> delta, int first, int S) {
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
-    load_async<1>(stats + i, lse, first + i, first + i < S);
-    load_async<1>(stats + count + i, delta, first + i, first + i < S);
+  // The shared memory of a block, and behind it lse and D of `queries` queries.
+  struct Shared {
+    static constexpr int tile_of_rows = rows * pitch<T>(width), tile_of_cols = cols * pitch<T>(width);
+    T *x, *u, *y, *w, *scratch;  // scratch: of this warp
+    float* query_sums;
+
+    __device__ explicit Shared(int warp)
+        : x(reinterpret_cast<T*>(dynamic_shared())),
+          u(x + tile_of_rows),
+          y(x + kept * tile_of_rows),
+          w(y + 2 * tile_of_cols),
+          scratch(w + tile_of_cols + warp * Left::shared_size),
+          query_sums(reinterpret_cast<float*>(x + Of::shared_elements)) {}
+  };
+  static constexpr Index shared_bytes(int queries) {
+    return Of::shared_elements * sizeof(T) + 2 * queries * sizeof(float);
   }
-}
 
-// A block takes a tile of rows of one head, queries or keys, and passes over the tiles of columns that see some of them, or
-// are seen: keys, or queries of all heads that read these keys. With X, Y the rows' and the columns' part in Q K^T, U, W
-// those in dout V^T:
-//   P = exp(score(X Y^T) - lse),  dS = P (U W^T - D),  dX = dS Y,  dV = P W.
-// The next Y arrives while this one is used, the next W during dS Y.
-template <class T, int width, Wanted wanted, bool documents>
-__global__ void __launch_bounds__(Backward<T, width, wanted, documents>::Of::threads)
-    backward(const Call z, const Scores scores, const HeadRange heads, int tiles, const InHeads<T> dout,
-             const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, In<std::int32_t> first_key, In<float> lse,
-             In<float> delta, const OutHeads<T> dq, const OutHeads<T> dk, const OutHeads<T> dv_out) {
-  using B = Backward<T, width, wanted, documents>;
-  using Of = typename B::Of;
-  constexpr int M = Of::M, N = Of::cols / 8, W = width / 8, tile_of_cols = Of::cols * pitch<T>(width);
-  const int warp = static_cast<int>(threadIdx.x) / warp_size;
+  // Starts to bring a tile to shared memory, as load_tile() says.
+  template <class P>
+  static __device__ void load_rows(T* tile, const HeadRows<P>& from, int first, bool in_packs) {
+    load_tile<rows, width, threads>(tile, from, first, in_packs);
+  }
+  template <class P>
+  static __device__ void load_cols(T* tile, const HeadRows<P>& from, int first, bool in_packs) {
+    load_tile<cols, width, threads>(tile, from, first, in_packs);
+  }
+  // The same of lse and D of queries [first, first + count), to sums: [2, count]; 0 from S on.
+  template <int count>
+  static __device__ void load_query_sums(float* sums, In<float> lse, In<float> delta, int first, int S) {
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
+      load_async<1>(sums + i, lse, first + i, first + i < S);
+      load_async<1>(sums + count + i, delta, first + i, first + i < S);
+    }
+  }
 
-  // Of all blocks, the rows that see most, or are seen most, go first.
-  const int block = static_cast<int>(blockIdx.x), block_heads = B::of_keys ? heads.kv_heads : heads.count();
-  const int first = (B::of_keys ? block % tiles : tiles - 1 - block % tiles) * Of::rows;
-  const int b = block / tiles / block_heads, block_head = block / tiles % block_heads;
-  const int kv_head = heads.first_kv + (B::of_keys ? block_head : block_head / heads.group);
-  const int first_head = B::of_keys ? kv_head * heads.group : heads.first() + block_head;
-  const int end_head = first_head + (B::of_keys ? heads.group : 1);
-  const auto of_document = first_keys<documents>(first_key, b, z);
-  const auto seen = [&](int row) { return B::of_keys ? z.queries(of_document, row) : z.keys(of_document, row); };
-  const int last = min(first + Of::rows, B::of_keys ? z.Sk : z.Sq) - 1, warp_first = first + warp * 16 * M;
-  const Span by_first = seen(first), by_last = seen(last);
-  const int begin = by_first.begin / Of::cols * Of::cols, end = by_last.end;
-  const Span seen_by_all = {by_last.begin, by_first.end};
-
-  T* const x = reinterpret_cast<T*>(dynamic_shared());
-  T* const u = x + Of::rows * pitch<T>(width);
-  T* const y = x + B::resident * Of::rows * pitch<T>(width);  // two tiles
-  T* const w = y + 2 * tile_of_cols;
-  T* const scratch = w + tile_of_cols + warp * Of::Left::shared_size;
-  float* const stats = reinterpret_cast<float*>(x + Of::shared_elements);
-  T* const warp_x = x + warp * 16 * M * pitch<T>(width);
-  T* const warp_u = u + warp * 16 * M * pitch<T>(width);
-
-  const auto load_query_stats = [&](int which, int head, int from) {
-    load_stats<B::queries, Of::threads>(stats + 2 * which * B::queries, lse + (Index{b} * z.H + head) * z.Sq,
-                                        delta + (Index{b} * heads.count() + head - heads.first()) * z.Sq, from, z.Sq);
-  };
-  const auto load_y = [&](int which, int head, int from) {
-    load_tile<Of::cols, width, Of::threads>(y + which * tile_of_cols, B::of_keys ? q.rows(b, head) : k.rows(b, kv_head),
-                                            from, z.packs);
-    if (B::of_keys) load_query_stats(which, head, from);
-  };
-  const auto load_w = [&](int head, int from) {
-    load_tile<Of::cols, width, Of::threads>(w, B::of_keys ? dout.rows(b, head) : v.rows(b, kv_head), from, z.packs);
-  };
-
-  load_tile<Of::rows, width, Of::threads>(x, B::of_keys ? k.rows(b, kv_head) : q.rows(b, first_head), first, z.packs);
-  if (B::through_scores)
-    load_tile<Of::rows, width, Of::threads>(u, B::of_keys ? v.rows(b, kv_head) : dout.rows(b, first_head), first,
-                                            z.packs);
-  if (!B::of_keys) load_query_stats(0, first_head, first);
-  int head = first_head, col = begin;
-  load_y(0, head, col);
-  load_w(head, col);
-
-  float dx[M][W][4] = {}, dv[M][W][4] = {};
-  for (int which = 0;; which ^= 1) {
-    const int next_head = col + Of::cols < end ? head : head + 1;
-    const int next_col = next_head == head ? col + Of::cols : begin;
-    const bool more = next_head < end_head;
-    wait_async();
-    __syncthreads();
-    if (more) load_y(which ^ 1, next_head, next_col);
-    const T* const this_y = y + which * tile_of_cols;
-    float p[M][N][4] = {}, ds[M][N][4] = {};
-    multiply_transposed<width>(p, warp_x, this_y);
-    if (B::through_scores) multiply_transposed<width>(ds, warp_u, w);
-
-    // From products to P and dS.
-    const float* const query_lse = stats + (B::of_keys ? 2 * which * B::queries : warp * 16 * M);
-    const float* const query_delta = query_lse + B::queries;
-    const auto query_of = [](int m, int n, int i) { return B::of_keys ? column_of(n, i) : row_of(m, i); };
-    each<M, N>([&](int m, int n, int i) { ds[m][n][i] -= query_delta[query_of(m, n, i)]; });
+  // Turns p, the products of queries and keys, into P, and ds, the products of dout and values, into dS / scale.
+  // Element (m, n, i) belongs to query query_of(m, n, i) of lse and delta. Only where all_seen is false are sees(m, n,
+  // i) and, where there are documents, same_document(m, n, i) asked.
+  template <class QueryOf, class Sees, class SameDocument>
+  static __device__ void finish(float (&p)[M][N][4], float (&ds)[M][N][4], const Scores& scores, const float* lse,
+                                const float* delta, bool all_seen, QueryOf query_of, Sees sees,
+                                SameDocument same_document) {
+    each<M, N>([&](int m, int n, int i) { ds[m][n][i] -= delta[query_of(m, n, i)]; });
     if (scores.capped)
       each<M, N>([&](int m, int n, int i) {
         p[m][n][i] = cap_tanh<T>(scores.inner * p[m][n][i]);
         ds[m][n][i] *= 1 - p[m][n][i] * p[m][n][i];
       });
     each<M, N>([&](int m, int n, int i) {
-      p[m][n][i] = exp2_approx(scores.outer * p[m][n][i] - log2_e * query_lse[query_of(m, n, i)]);
+      p[m][n][i] = exp2_approx(scores.outer * p[m][n][i] - log2_e * lse[query_of(m, n, i)]);
     });
-    if (col < seen_by_all.begin || col + Of::cols > seen_by_all.end) {
+    if (!all_seen) {
       each<M, N>([&](int m, int n, int i) {
-        const int row = warp_first + row_of(m, i), column = col + column_of(n, i);
-        if (!(B::of_keys ? z.sees(column, row) : z.sees(row, column))) p[m][n][i] = 0;
+        if (!sees(m, n, i)) p[m][n][i] = 0;
       });
       if constexpr (documents)
         each<M, N>([&](int m, int n, int i) {
-          const int row = warp_first + row_of(m, i), column = col + column_of(n, i);
-          if (!(B::of_keys ? z.same_document(of_document, column, row) : z.same_document(of_document, row, column)))
-            p[m][n][i] = 0;
+          if (!same_document(m, n, i)) p[m][n][i] = 0;
         });
     }
     each<M, N>([&](int m, int n, int i) { ds[m][n][i] *= p[m][n][i]; });
+  }
 
-    if (B::through_values) multiply(dv, typename Of::Left(p, scratch), w);
+  static __device__ void scale(float (&c)[M][W][4], float factor) {
+    each<M, W>([&](int m, int n, int i) { c[m][n][i] *= factor; });
+  }
+};
+
+// ---- dQ ----
+
+template <class T, int width, bool documents>
+struct QuerySteps : Steps<T, width, 1, 2, documents> {
+  static constexpr int queries = QuerySteps::rows;
+};
+
+// A block takes a tile of queries of one head and lets the keys pass by that some of them see.
+template <class T, int width, bool documents>
+__global__ void __launch_bounds__(QuerySteps<T, width, documents>::threads)
+    query_gradient(const Call z, const Scores scores, const HeadRange heads, int tiles, const InHeads<T> dout,
+                   const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, In<std::int32_t> first_key,
+                   In<float> lse, In<float> delta, const OutHeads<T> dq_out) {
+  using S = QuerySteps<T, width, documents>;
+  constexpr int M = S::M, N = S::N, cols = S::cols;
+  const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
+  const int first = (tiles - 1 - block % tiles) * S::rows;  // the queries that see most go first
+  const int b = block / tiles / heads.count(), head = heads.first() + block / tiles % heads.count();
+  const int kv_head = heads.first_kv + block / tiles % heads.count() / heads.heads_per_kv;
+  const auto of_document = first_keys<documents>(first_key, b, z);
+  const int last = min(first + S::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
+  const Span by_first = z.keys(of_document, first), by_last = z.keys(of_document, last);
+  const Span seen_by_all = {by_last.begin, by_first.end};
+  const int end = by_last.end;
+
+  const typename S::Shared tile(warp);
+  T* const warp_q = tile.x + warp * 16 * M * pitch<T>(width);
+  T* const warp_dout = tile.u + warp * 16 * M * pitch<T>(width);
+  S::load_rows(tile.x, q.rows(b, head), first, z.packs);
+  S::load_rows(tile.u, dout.rows(b, head), first, z.packs);
+  S::template load_query_sums<S::queries>(tile.query_sums, lse + (Index{b} * z.H + head) * z.Sq,
+                                          delta + (Index{b} * heads.count() + head - heads.first()) * z.Sq, first,
+                                          z.Sq);
+  int key = by_first.begin / cols * cols;
+  S::load_cols(tile.y, k.rows(b, kv_head), key, z.packs);
+  S::load_cols(tile.w, v.rows(b, kv_head), key, z.packs);
+
+  float dq[M][S::W][4] = {};
+  for (int which = 0;; which ^= 1) {
+    const int next = key + cols;
+    wait_async();
     __syncthreads();
-    if (more) load_w(next_head, next_col);
-    if (B::through_scores) multiply(dx, typename Of::Left(ds, scratch), this_y);
-    if (!more) break;
-    head = next_head, col = next_col;
+    if (next < end) S::load_cols(tile.y + (which ^ 1) * S::Shared::tile_of_cols, k.rows(b, kv_head), next, z.packs);
+    const T* const keys = tile.y + which * S::Shared::tile_of_cols;
+    float p[M][N][4] = {}, ds[M][N][4] = {};
+    multiply_transposed<width>(p, warp_q, keys);
+    multiply_transposed<width>(ds, warp_dout, tile.w);
+    const float* const query_lse = tile.query_sums + warp * 16 * M;
+    S::finish(
+        p, ds, scores, query_lse, query_lse + S::queries, key >= seen_by_all.begin && next <= seen_by_all.end,
+        [](int m, int, int i) { return row_of(m, i); },
+        [&](int m, int n, int i) { return z.sees(warp_first + row_of(m, i), key + column_of(n, i)); },
+        [&](int m, int n, int i) {
+          return z.same_document(of_document, warp_first + row_of(m, i), key + column_of(n, i));
+        });
+    __syncthreads();
+    if (next < end) S::load_cols(tile.w, v.rows(b, kv_head), next, z.packs);
+    multiply(dq, typename S::Left(ds, tile.scratch), keys);
+    if (next >= end) break;
+    key = next;
   }
-
-  if (B::through_scores) {
-    each<M, W>([&](int m, int n, int i) { dx[m][n][i] *= scores.scale; });
-    store_tile(dx, warp_x, B::of_keys ? dk.rows(b, kv_head) : dq.rows(b, first_head), warp_first, z.packs);
-  }
-  if (B::through_values) store_tile(dv, warp_x, dv_out.rows(b, kv_head), warp_first, z.packs);
+  S::scale(dq, scores.scale);
+  store_tile(dq, warp_q, dq_out.rows(b, head), warp_first, z.packs);
 }
 
-// The operands of a call.
+// ---- dK and dV ----
+
+// Which of the two a kernel computes. Those of wide heads do not fit the registers together.
+enum class Wanted { dk_dv, dk, dv };
+
+template <class T, int width, Wanted wanted, bool documents>
+struct KeySteps : Steps<T, width, wanted == Wanted::dk_dv ? 2 : 1, wanted == Wanted::dv ? 1 : 2, documents> {
+  static constexpr bool wants_dk = wanted != Wanted::dv, wants_dv = wanted != Wanted::dk;
+  static constexpr int queries = KeySteps::cols;  // of one tile; lse and D of two are kept
+};
+
+// A block takes a tile of keys of one head and lets the queries pass by that see some of them, in all heads that
+// read it.
+template <class T, int width, Wanted wanted, bool documents>
+__global__ void __launch_bounds__(KeySteps<T, width, wanted, documents>::threads)
+    key_gradients(const Call z, const Scores scores, const HeadRange heads, int tiles, const InHeads<T> dout,
+                  const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, In<std::int32_t> first_key, In<float> lse,
+                  In<float> delta, const OutHeads<T> dk_out, const OutHeads<T> dv_out) {
+  using S = KeySteps<T, width, wanted, documents>;
+  constexpr int M = S::M, N = S::N, cols = S::cols;
+  const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
+  const int first = block % tiles * S::rows;  // the keys that are seen most go first
+  const int b = block / tiles / heads.kv_heads, kv_head = heads.first_kv + block / tiles % heads.kv_heads;
+  const int first_head = kv_head * heads.heads_per_kv, end_head = first_head + heads.heads_per_kv;
+  const auto of_document = first_keys<documents>(first_key, b, z);
+  const int last = min(first + S::rows, z.Sk) - 1, warp_first = first + warp * 16 * M;
+  const Span by_first = z.queries(of_document, first), by_last = z.queries(of_document, last);
+  const Span see_all = {by_last.begin, by_first.end};
+  const int begin = by_first.begin / cols * cols, end = by_last.end;
+
+  const typename S::Shared tile(warp);
+  T* const warp_k = tile.x + warp * 16 * M * pitch<T>(width);
+  T* const warp_v = tile.u + warp * 16 * M * pitch<T>(width);
+  const auto load_queries = [&](int which, int head, int from) {
+    S::load_cols(tile.y + which * S::Shared::tile_of_cols, q.rows(b, head), from, z.packs);
+    S::template load_query_sums<S::queries>(
+        tile.query_sums + 2 * which * S::queries, lse + (Index{b} * z.H + head) * z.Sq,
+        delta + (Index{b} * heads.count() + head - heads.first()) * z.Sq, from, z.Sq);
+  };
+  S::load_rows(tile.x, k.rows(b, kv_head), first, z.packs);
+  if (S::wants_dk) S::load_rows(tile.u, v.rows(b, kv_head), first, z.packs);
+  int head = first_head, query = begin;
+  load_queries(0, head, query);
+  S::load_cols(tile.w, dout.rows(b, head), query, z.packs);
+
+  float dk[M][S::W][4] = {}, dv[M][S::W][4] = {};
+  for (int which = 0;; which ^= 1) {
+    const int next_head = query + cols < end ? head : head + 1;
+    const int next = next_head == head ? query + cols : begin;
+    const bool more = next_head < end_head;
+    wait_async();
+    __syncthreads();
+    if (more) load_queries(which ^ 1, next_head, next);
+    const T* const queries = tile.y + which * S::Shared::tile_of_cols;
+    float p[M][N][4] = {}, ds[M][N][4] = {};
+    multiply_transposed<width>(p, warp_k, queries);
+    if (S::wants_dk) multiply_transposed<width>(ds, warp_v, tile.w);
+    const float* const query_lse = tile.query_sums + 2 * which * S::queries;
+    S::finish(
+        p, ds, scores, query_lse, query_lse + S::queries, query >= see_all.begin && query + cols <= see_all.end,
+        [](int, int n, int i) { return column_of(n, i); },
+        [&](int m, int n, int i) { return z.sees(query + column_of(n, i), warp_first + row_of(m, i)); },
+        [&](int m, int n, int i) {
+          return z.same_document(of_document, query + column_of(n, i), warp_first + row_of(m, i));
+        });
+    if (S::wants_dv) multiply(dv, typename S::Left(p, tile.scratch), tile.w);
+    __syncthreads();
+    if (more) S::load_cols(tile.w, dout.rows(b, next_head), next, z.packs);
+    if (S::wants_dk) multiply(dk, typename S::Left(ds, tile.scratch), queries);
+    if (!more) break;
+    head = next_head, query = next;
+  }
+  if (S::wants_dk) {
+    S::scale(dk, scores.scale);
+    store_tile(dk, warp_k, dk_out.rows(b, kv_head), warp_first, z.packs);
+  }
+  if (S::wants_dv) store_tile(dv, warp_k, dv_out.rows(b, kv_head), warp_first, z.packs);
+}
+
+// ---- launches ----
+
 struct Operands {
   ConstView dout;
   ConstHeads q, k, v;
@@ -193,33 +287,47 @@ struct Operands {
   Heads dq, dk, dv;
   ConstView first_key;
 
-  Operands rows(Index begin, Index count) const {
-    return {dout.rows(begin, count), q.rows(begin, count),
-            k.rows(begin, count),    v.rows(begin, count),
-            out.rows(begin, count),  lse.rows(begin, count),
-            dq.rows(begin, count),   dk.rows(begin, count),
-            dv.rows(begin, count),   first_key ? first_key.rows(begin, count) : first_key};
+  Operands of_sequences(Index begin, Index count) const {
+    return {dout.rows(begin, count),       q.of_sequences(begin, count),
+            k.of_sequences(begin, count),  v.of_sequences(begin, count),
+            out.rows(begin, count),        lse.rows(begin, count),
+            dq.of_sequences(begin, count), dk.of_sequences(begin, count),
+            dv.of_sequences(begin, count), first_key ? first_key.rows(begin, count) : first_key};
   }
 };
 
-template <class T, int width, Wanted wanted, bool documents>
-void launch_backward(Context& context, const Call& z, const Scores& scores, const HeadRange& heads, const Operands& o,
-                     ConstView delta) {
-  using B = Backward<T, width, wanted, documents>;
-  const Index tiles = blocks_of(B::of_keys ? z.Sk : z.Sq, B::Of::rows);
+template <class T, int width, bool documents>
+void launch_query_gradient(Context& context, const Call& z, const Scores& scores, const HeadRange& heads,
+                           const Operands& o, ConstView delta) {
+  using S = QuerySteps<T, width, documents>;
+  constexpr Index shared_bytes = S::shared_bytes(S::queries);
+  static_assert(shared_bytes <= attention_shared_bytes(width));
+  const Index tiles = blocks_of(z.Sq, S::rows);
   launch(context,
-         {.x = tiles * z.B * heads.kv_heads * (B::of_keys ? 1 : heads.group),
-          .threads = B::Of::threads,
-          .shared_bytes = B::shared_bytes},
-         backward<T, width, wanted, documents>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
+         {.x = tiles * z.B * heads.kv_heads * heads.heads_per_kv, .threads = S::threads, .shared_bytes = shared_bytes},
+         query_gradient<T, width, documents>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
          in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), in<std::int32_t>(o.first_key), in<float>(o.lse),
-         in<float>(delta), out_heads<T>(o.dq), out_heads<T>(o.dk), out_heads<T>(o.dv));
+         in<float>(delta), out_heads<T>(o.dq));
 }
 
-// All heads of the operands, or those of `heads`. delta: [B, heads, Sq], to be computed.
-void backward_part(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o, View delta) {
+template <class T, int width, Wanted wanted, bool documents>
+void launch_key_gradients(Context& context, const Call& z, const Scores& scores, const HeadRange& heads,
+                          const Operands& o, ConstView delta) {
+  using S = KeySteps<T, width, wanted, documents>;
+  constexpr Index shared_bytes = S::shared_bytes(2 * S::queries);
+  static_assert(shared_bytes <= attention_shared_bytes(width));
+  const Index tiles = blocks_of(z.Sk, S::rows);
+  launch(context, {.x = tiles * z.B * heads.kv_heads, .threads = S::threads, .shared_bytes = shared_bytes},
+         key_gradients<T, width, wanted, documents>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
+         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), in<std::int32_t>(o.first_key), in<float>(o.lse),
+         in<float>(delta), out_heads<T>(o.dk), out_heads<T>(o.dv));
+}
+
+// The gradients of all heads of the operands, or of `heads` alone. delta: [B, heads, Sq] is memory for D.
+void backward_of(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o, View delta) {
   with_type(o.q.dtype, [&](auto type) {
     using T = decltype(type);
+    const Scores scores(desc);
     Call z(desc, o.q, o.k);
     z.packs = true;
     for (ConstHeads x :
@@ -228,17 +336,16 @@ void backward_part(Context& context, const AttentionDesc& desc, const HeadRange&
     launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, o.v.width,
            in<T>(o.dout), in<T>(o.out), cuda::out<float>(delta));
     with_width(std::max(o.q.width, o.v.width), [&](auto width) {
-      const auto run = [&](auto wanted) {
-        o.first_key ? launch_backward<T, width, wanted, true>(context, z, Scores(desc), heads, o, delta)
-                    : launch_backward<T, width, wanted, false>(context, z, Scores(desc), heads, o, delta);
+      const auto run = [&](auto documents) {
+        launch_query_gradient<T, width, documents>(context, z, scores, heads, o, delta);
+        if constexpr (width <= 128) {
+          launch_key_gradients<T, width, Wanted::dk_dv, documents>(context, z, scores, heads, o, delta);
+        } else {
+          launch_key_gradients<T, width, Wanted::dk, documents>(context, z, scores, heads, o, delta);
+          launch_key_gradients<T, width, Wanted::dv, documents>(context, z, scores, heads, o, delta);
+        }
       };
-      run(Kernel<Wanted::dq>{});
-      if constexpr (width <= 128) {
-        run(Kernel<Wanted::dk_dv>{});
-      } else {
-        run(Kernel<Wanted::dk>{});
-        run(Kernel<Wanted::dv>{});
-      }
+      o.first_key ? run(std::true_type{}) : run(std::false_type{});
     });
   });
 }
@@ -249,17 +356,17 @@ void CudaBackend::do_attention_backward(const AttentionDesc& desc, ConstView dou
                                         ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
   const Call all(desc, q, k);
   const Operands operands{dout, q, k, v, out, lse, dq, dk, dv, desc.visible.first_key};
-  // The sequences and kv heads whose D fits the workspace: all heads of some sequences, or some of one.
-  const int group = all.H / all.K;
-  const Index fit = context_.workspace_bytes / (Index{group} * std::max(all.Sq, 1) * size_of(DType::f32));
+  // As many sequences, or kv heads of one sequence, at once as the workspace holds D for.
+  const int heads_per_kv = all.H / all.K;
+  const Index fit = context_.workspace_bytes / (Index{heads_per_kv} * std::max(all.Sq, 1) * size_of(DType::f32));
   const int step_b = static_cast<int>(std::clamp<Index>(fit / all.K, 1, all.B));
   const int step_kv = static_cast<int>(std::clamp<Index>(fit, 1, all.K));
   for (int b = 0; b < all.B; b += step_b)
     for (int kv = 0; kv < all.K; kv += step_kv) {
-      const int batch = std::min(step_b, all.B - b);
-      const HeadRange heads{kv, std::min(step_kv, all.K - kv), group};
-      const View delta = Workspace(context_).take({batch, heads.kv_heads * group, all.Sq}, DType::f32);
-      backward_part(context_, desc, heads, operands.rows(b, batch), delta);
+      const int sequences = std::min(step_b, all.B - b);
+      const HeadRange heads{kv, std::min(step_kv, all.K - kv), heads_per_kv};
+      const View delta = Workspace(context_).take({sequences, heads.kv_heads * heads_per_kv, all.Sq}, DType::f32);
+      backward_of(context_, desc, heads, operands.of_sequences(b, sequences), delta);
     }
 }
 

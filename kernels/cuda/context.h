@@ -1,24 +1,24 @@
-// One device as the host sees it: its compute stream, cuBLAS, and memory that kernels use among themselves.
+// One device as the host sees it: its compute stream, cuBLAS, and memory that the kernels of one operation share.
 #pragma once
 
 #include "kernels/cuda/stream.h"
 
 namespace sy::cuda {
 
-// Where it is plugged in, "0000:01:00": PCI's domain, bus and device.
+// Where a device is plugged in, as "0000:01:00": PCI's domain, bus and device.
 std::string device_id(const cudaDeviceProp& properties);
 
 struct Context {
   int device = 0;
   ComputeStream stream;             // all that the backend computes, in order
   cublasHandle_t cublas = nullptr;  // on that stream
-  // Memory for what one operation keeps between its kernels, such as partial sums. The next operation may overwrite it.
+  // Memory for what one operation passes from kernel to kernel, such as partial sums. The next may overwrite it.
   std::byte* workspace = nullptr;
   Index workspace_bytes = 0;  // workspace_size; an operation that needs more splits its work
 };
 constexpr Index workspace_size = Index{64} << 20;
 
-// Takes tensors from the workspace for one operation. Throws where it is too small: the operation must split its work.
+// Takes tensors from the workspace for one operation. Throws where that is too small: operations must split their work.
 class Workspace {
  public:
   explicit Workspace(const Context& context) : context_(context) {}

@@ -1,4 +1,4 @@
-// What others need of a cuda backend beyond kernels/backend.h.
+// What dist/ and tests need of a cuda backend beyond kernels/backend.h.
 #pragma once
 
 #include <functional>
@@ -9,10 +9,10 @@ namespace sy::cuda {
 
 struct Context;  // kernels/cuda/context.h
 
-// Of a backend that make_cuda made.
+// The context of a backend that make_cuda made.
 Context& context_of(Backend& backend);
-// Called again and again while the host waits for the device, once it has waited for some milliseconds; it may throw, which
-// ends the wait. None: nothing is called.
+// Sets what is called again and again while the host waits for the device, once it has waited for some milliseconds.
+// The hook may throw, which ends the wait. An empty one is not called.
 void set_wait_hook(Backend& backend, std::function<void()> hook);
 
 }  // namespace sy::cuda

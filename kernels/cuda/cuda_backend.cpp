@@ -12,8 +12,8 @@ namespace cuda {
 
 namespace {
 
-// The workspace is given after the stream, with which cuBLAS takes one of its own. Products whose result is bf16 are
-// still summed in f32 where cuBLAS splits them.
+// The workspace is set after the stream, since cuBLAS takes one of its own when it is given a stream. The math mode
+// makes cuBLAS sum in f32 where it splits a product whose result is bf16.
 Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Index bytes) {
   cublasHandle_t handle = nullptr;
   check(cublasCreate(&handle), "cublasCreate");
@@ -26,7 +26,7 @@ Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Ind
   return owned;
 }
 
-// $SWITCHYARD_GRAPHS = 0 puts every operation on the stream by itself: for debuggers, and to see what graphs gain.
+// SWITCHYARD_GRAPHS = 0 in the environment makes no graphs: for debuggers, and to see what graphs gain.
 bool graphs_wanted() {
   const char* const given = std::getenv("SWITCHYARD_GRAPHS");
   const std::string_view word = given ? given : "1";
@@ -72,7 +72,7 @@ Index CudaBackend::free_bytes() const {
 }
 
 void CudaBackend::synchronize() {
-  check(cudaEventRecord(all_done_.get(), context_.stream), "cudaEventRecord");
+  check(cudaEventRecord(all_done_.get(), context_.stream.cut()), "cudaEventRecord");
   waiter_.wait(all_done_.get());
 }
 
@@ -90,9 +90,9 @@ void CudaBackend::do_to_host(ConstView x, void* host) {
 
 void CudaBackend::do_begin_read(ConstView x) {
   check(cudaMemcpyAsync(read_.get(), x.bytes(), static_cast<std::size_t>(x.size_bytes()), cudaMemcpyDeviceToHost,
-                        context_.stream),
+                        context_.stream.cut()),
         "a copy from the GPU");
-  check(cudaEventRecord(read_done_.get(), context_.stream), "cudaEventRecord");
+  check(cudaEventRecord(read_done_.get(), context_.stream.cut()), "cudaEventRecord");
 }
 
 void CudaBackend::do_end_read(void* host, Index bytes) {

@@ -1,5 +1,5 @@
-// The cuda backend: one GPU, one stream. Shapes and meanings of all operations: kernels/backend.h; operands are checked and
-// not empty. Every operation runs on the context's stream, in order, and none makes the host wait.
+// The cuda backend: one GPU, one stream. Shapes and meanings of all operations: kernels/backend.h; operands are checked
+// and not empty. Every operation runs on the context's stream, in order, and none makes the host wait.
 #pragma once
 
 #include "kernels/backend.h"
@@ -42,16 +42,16 @@ class CudaBackend final : public Backend {
 
   // gemm.cu
   void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override;
-  void do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) override;
-  void do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) override;
-  void do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) override;
+  void do_grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) override;
+  void do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) override;
+  void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) override;
 
   // norms.cu
   void do_bias_forward(ConstView bias, View y) override;
   void do_bias_backward(ConstView dy, View dbias) override;
   void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
-                       View stats) override;
-  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+                       View moments) override;
+  void do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments, View dx,
                         View dweight, View dbias) override;
 
   // activations.cu
@@ -78,10 +78,10 @@ class CudaBackend final : public Backend {
   void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                          ConstView dweights, ConstView dprobability, float z_factor, View dlogits) override;
   void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                  ConstView kept, ConstView z_squared, View dprobability, View stats) override;
+                  ConstView kept, ConstView z_squared, View dprobability, View sums) override;
 
   // dispatch.cu
-  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups, Index num_experts,
+  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
                    View keep) override;
   void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
                            View slots, View counts) override;
@@ -94,8 +94,9 @@ class CudaBackend final : public Backend {
   void do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) override;
 
   // loss.cu
-  void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View stats) override;
-  void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) override;
+  void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
+                                View partial) override;
+  void do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) override;
   void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) override;
   void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
                                  ConstView total, View dlogits) override;
@@ -106,7 +107,7 @@ class CudaBackend final : public Backend {
                 View rounded) override;
 
  private:
-  // Freed in the reverse order: what the stream still uses is freed before it, which waits for it.
+  // Members are freed in reverse order. Freeing device memory waits for the stream, which must therefore be freed last.
   Owned<cudaStream_t> stream_;
   DeviceMemory workspace_, cublas_workspace_;
   Owned<cublasHandle_t> cublas_;

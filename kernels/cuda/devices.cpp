@@ -31,7 +31,7 @@ void try_device(int number, Device& device) {
     device.error = "no kernel of this build runs on it";
   else if (code != cudaSuccess)
     device.error = cudaGetErrorString(code);
-  cudaGetLastError();  // told here
+  cudaGetLastError();  // reported here, so that no later call reports it
   device.free_bytes = static_cast<Index>(free);
   if (device.error.empty()) device.kernels = "compiled for " + capability(image);
 }
@@ -49,7 +49,7 @@ Choice choose_device(int local_rank) {
   if (driver == 0)
     return {-1, fmt::format("there is no NVIDIA driver: install one for CUDA {} or later", version(runtime))};
   const cudaError_t code = cudaGetDeviceCount(&devices);
-  cudaGetLastError();  // told here
+  cudaGetLastError();  // reported here, so that no later call reports it
   if (code == cudaErrorNoDevice || (code == cudaSuccess && devices == 0))
     return {-1, "there is no GPU, or CUDA_VISIBLE_DEVICES hides it"};
   if (code != cudaSuccess && driver < runtime)
@@ -79,7 +79,7 @@ Versions versions() {
 std::vector<Device> find_devices(int local_rank, int local_ranks) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
-  cudaGetLastError();  // choose_device tells
+  cudaGetLastError();  // choose_device reports it
   std::vector<Device> found;
   for (int i = 0; i < count; ++i) {
     const cudaDeviceProp p = properties_of(i);

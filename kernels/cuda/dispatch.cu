@@ -1,56 +1,58 @@
 // Which assignments fit their expert, the order of the rows that experts work on, and the rows' way there and back.
 //
-// All that ranks assignments is one counting sort. The assignments of a token group are cut into runs, a warp each, which
-// count their buckets (experts); the counts are summed over the runs; and each warp goes through its run again, knowing
-// how many of a bucket came before it. The ranks are those of a sequential loop, whatever runs at the same time.
+// Everything that ranks assignments is one counting sort. The assignments of a segment are cut into runs. A warp takes
+// a run and counts its buckets, which are experts; the counts are summed over the runs; and each warp goes through its
+// run again, knowing how many of each bucket came before it. The ranks are those of a sequential loop, whatever runs at
+// the same time. To count an assignment costs 4 bytes, or 8 with `keep`, and to visit it as many and what is written.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/rows.h"
 #include "kernels/cuda/scan.h"
 
 namespace sy::cuda {
 
 namespace {
 
-// Groups of n = tokens * choices assignments, in runs of `length`. Order: by (token, choice), or by (choice, token).
+// Segments of tokens * choices assignments, in runs of `length`, ordered by (token, choice) or by (choice, token).
 struct Runs {
-  Index groups, tokens, choices;
+  Index segments, tokens, choices;
   int buckets;
   bool by_choice;
-  Index per_group, length;
+  Index per_segment, length;
 
-  Index all() const { return groups * per_group; }
+  Index all() const { return segments * per_segment; }
 };
 
-Runs make_runs(Index groups, Index tokens, Index choices, Index buckets, bool by_choice) {
+Runs make_runs(Index segments, Index tokens, Index choices, Index buckets, bool by_choice) {
   constexpr Index most_runs = 2048, least_length = 128, most_counts = Index{4} << 20;
   const Index n = tokens * choices;
-  const Index most = std::min(most_runs / groups, most_counts / (groups * buckets));
+  const Index most = std::min(most_runs / segments, most_counts / (segments * buckets));
   const Index wanted = std::clamp<Index>(blocks_of(n, least_length), 1, std::max<Index>(1, most));
   const Index length = blocks_of(blocks_of(n, wanted), warp_size) * warp_size;
-  return {groups, tokens, choices, static_cast<int>(buckets), by_choice, blocks_of(n, length), length};
+  return {segments, tokens, choices, static_cast<int>(buckets), by_choice, blocks_of(n, length), length};
 }
 
-// Calls visit(group, a, bucket, rank) in order for the assignments of a warp's run, a counted within the group; rank is
-// next[bucket] and what came before it in the run. Those not kept are in bucket `buckets - 1`. next: [buckets] of the warp.
+// A warp calls visit(segment, a, bucket, rank) in order for the assignments a of its run, which are numbered within the
+// segment. The rank is next[bucket] plus how many of the bucket came before in the run. Assignments that are not kept
+// are in bucket `buckets - 1`. next: [buckets] of the warp.
 template <class Visit>
 __device__ void walk(const Runs& runs, Index run, In<std::int32_t> experts, In<std::int32_t> keep, int* next,
                      Visit visit) {
   const int lane = threadIdx.x % warp_size;
-  const Index n = runs.tokens * runs.choices, group = run / runs.per_group;
-  const Index begin = run % runs.per_group * runs.length, end = min(begin + runs.length, n);
+  const Index n = runs.tokens * runs.choices, segment = run / runs.per_segment;
+  const Index begin = run % runs.per_segment * runs.length, end = min(begin + runs.length, n);
   for (Index first = begin; first < end; first += warp_size) {
     const Index i = first + lane;
     const Index a = runs.by_choice ? i % runs.tokens * runs.choices + i / runs.tokens : i;
     int bucket = -1;
-    if (i < end) bucket = keep && keep[group * n + a] == 0 ? runs.buckets - 1 : experts[group * n + a];
+    if (i < end) bucket = keep && keep[segment * n + a] == 0 ? runs.buckets - 1 : experts[segment * n + a];
     const unsigned peers = __match_any_sync(0xffffffffu, bucket);
     const int before = __popc(peers & ((1u << lane) - 1)), rank = bucket < 0 ? 0 : next[bucket] + before;
     __syncwarp();
     if (bucket >= 0 && before == 0) next[bucket] += __popc(peers);
     __syncwarp();
-    if (bucket >= 0) visit(group, a, bucket, rank);
+    if (bucket >= 0) visit(segment, a, bucket, rank);
   }
 }
 
@@ -58,38 +60,38 @@ __device__ Index warp_of_grid() {
   return (static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) / warp_size;
 }
 
-// counts: [all runs, buckets]
+// counts: [all runs, buckets] = how many assignments of each bucket a run has.
 __global__ void count_runs(Runs runs, In<std::int32_t> experts, In<std::int32_t> keep, Out<std::int32_t> counts) {
   const int lane = threadIdx.x % warp_size;
   int* const next = reinterpret_cast<int*>(dynamic_shared()) + threadIdx.x / warp_size * runs.buckets;
   const Index run = warp_of_grid();
-  if (run >= runs.groups * runs.per_group) return;
+  if (run >= runs.segments * runs.per_segment) return;
   for (int i = lane; i < runs.buckets; i += warp_size) next[i] = 0;
   __syncwarp();
   walk(runs, run, experts, keep, next, [](Index, Index, int, int) {});
   for (int i = lane; i < runs.buckets; i += warp_size) counts[run * runs.buckets + i] = next[i];
 }
 
-// A block a group and bucket: counts: [all runs, buckets] become those of the earlier runs of the group; totals:
-// [groups, buckets].
+// A block takes one segment and bucket. counts: [all runs, buckets] become the sums of the counts of the segment's
+// earlier runs; totals: [segments, buckets] are the sums over all of its runs. A count costs 8 bytes.
 __global__ void scan_runs(Runs runs, Out<std::int32_t> counts, Out<std::int32_t> totals) {
-  const Index group = blockIdx.x / runs.buckets, first = group * runs.per_group * runs.buckets;
+  const Index segment = blockIdx.x / runs.buckets, first = segment * runs.per_segment * runs.buckets;
   const Index bucket = blockIdx.x % runs.buckets;
   const auto at = [&](Index run) { return first + run * runs.buckets + bucket; };
   const int total = block_scan(
-      runs.per_group, [&](Index i) { return counts[at(i)]; }, [&](Index i, int before) { counts[at(i)] = before; });
+      runs.per_segment, [&](Index i) { return counts[at(i)]; }, [&](Index i, int before) { counts[at(i)] = before; });
   if (threadIdx.x == 0) totals[blockIdx.x] = total;
 }
 
-// Goes through all runs with what comes before each of them, or with zeros where there is no such table. Visit::operator()
-// is called as walk() says.
+// Goes through all runs, where before: [all runs, buckets] says what came before each of them, or is none and stands
+// for zeros. Visit::operator() is called as walk() says.
 template <class Visit>
 __global__ void visit_runs(Runs runs, In<std::int32_t> experts, In<std::int32_t> keep, In<std::int32_t> before,
                            Visit visit) {
   const int lane = threadIdx.x % warp_size;
   int* const next = reinterpret_cast<int*>(dynamic_shared()) + threadIdx.x / warp_size * runs.buckets;
   const Index run = warp_of_grid();
-  if (run >= runs.groups * runs.per_group) return;
+  if (run >= runs.segments * runs.per_segment) return;
   for (int i = lane; i < runs.buckets; i += warp_size) next[i] = before ? before[run * runs.buckets + i] : 0;
   __syncwarp();
   walk(runs, run, experts, keep, next, visit);
@@ -105,40 +107,43 @@ Grid run_grid(const Runs& runs) {
 }
 
 struct Counted {
-  View before, totals;  // [all runs, buckets], [groups, buckets]
+  View before, totals;  // [all runs, buckets], [segments, buckets], as scan_runs leaves them
 };
 
 Counted count(Context& context, Workspace& workspace, const Runs& runs, ConstView experts, ConstView keep) {
   const Counted counted{workspace.take({runs.all(), runs.buckets}, DType::i32),
-                        workspace.take({runs.groups, runs.buckets}, DType::i32)};
+                        workspace.take({runs.segments, runs.buckets}, DType::i32)};
   launch(context, run_grid(runs), count_runs, runs, in<std::int32_t>(experts), in<std::int32_t>(keep),
          out<std::int32_t>(counted.before));
-  launch(context, {.x = runs.groups * runs.buckets}, scan_runs, runs, out<std::int32_t>(counted.before),
+  launch(context, {.x = runs.segments * runs.buckets}, scan_runs, runs, out<std::int32_t>(counted.before),
          out<std::int32_t>(counted.totals));
   return counted;
 }
 
 // ---- capacity ----
 
+// Keeps what ranks below the limit.
 struct KeepFirst {
-  Index group_size;
+  Index segment_size;  // in assignments, here and below
   int limit;
   Out<std::int32_t> keep;
-  __device__ void operator()(Index group, Index a, int, int rank) const { keep[group * group_size + a] = rank < limit; }
-};
-
-// Lists the assignments of each expert in order. starts: [groups, experts + 1]; list: [groups, group_size]
-struct ListByExpert {
-  Index group_size;
-  int experts;
-  In<std::int32_t> starts;
-  Out<std::int32_t> list;
-  __device__ void operator()(Index group, Index a, int expert, int rank) const {
-    list[group * group_size + starts[group * (experts + 1) + expert] + rank] = static_cast<std::int32_t>(a);
+  __device__ void operator()(Index segment, Index a, int, int rank) const {
+    keep[segment * segment_size + a] = rank < limit;
   }
 };
 
-// starts: [groups, experts + 1] from totals: [groups, experts], a block a group.
+// Lists the assignments of each expert in their order. starts: [segments, experts + 1]; list: [segments, segment_size].
+struct ListByExpert {
+  Index segment_size;
+  int experts;
+  In<std::int32_t> starts;
+  Out<std::int32_t> list;
+  __device__ void operator()(Index segment, Index a, int expert, int rank) const {
+    list[segment * segment_size + starts[segment * (experts + 1) + expert] + rank] = static_cast<std::int32_t>(a);
+  }
+};
+
+// A block takes a segment. starts: [segments, experts + 1] = the sum of totals: [segments, experts] before each expert.
 __global__ void sum_totals(int experts, In<std::int32_t> totals, Out<std::int32_t> starts) {
   const Index first = blockIdx.x * static_cast<Index>(experts + 1), of = blockIdx.x * static_cast<Index>(experts);
   const int sum = block_scan(
@@ -146,23 +151,24 @@ __global__ void sum_totals(int experts, In<std::int32_t> totals, Out<std::int32_
   if (threadIdx.x == 0) starts[first + experts] = sum;
 }
 
-// Unsigned integers that rise as floats fall; a NaN has a place too.
+// Maps floats to unsigned integers that rise as the floats fall. A NaN has a place among them too.
 __device__ std::uint32_t falling(float x) {
   const std::uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
   return bits & 0x80000000u ? bits : ~(bits | 0x80000000u);
 }
 
-// A block keeps the `limit` largest weights of a group's expert, of equal ones the first. It finds the last of them by
-// eight bits of its key at a time, the highest first (radix selection).
-__global__ void keep_largest(int experts, Index group_size, int limit, In<std::int32_t> starts, In<std::int32_t> lists,
-                             In<float> all_weights, Out<std::int32_t> all_keep) {
+// A block keeps the `limit` largest weights of one expert of a segment, the first of equal ones. It finds the key of
+// the last one kept by eight bits at a time, the highest first (radix selection). An assignment costs 12 bytes, and
+// reads 8 of them again, mostly from a cache, for each of four digits.
+__global__ void keep_largest(int experts, Index segment_size, int limit, In<std::int32_t> starts,
+                             In<std::int32_t> lists, In<float> all_weights, Out<std::int32_t> all_keep) {
   constexpr int digits = 256;
   __shared__ int histogram[digits];
   __shared__ int chosen, left;
-  const Index group = blockIdx.x / experts, start = group * (experts + 1) + blockIdx.x % experts;
-  const In<std::int32_t> list = lists + (group * group_size + starts[start]);
-  const In<float> weights = all_weights + group * group_size;
-  const Out<std::int32_t> keep = all_keep + group * group_size;
+  const Index segment = blockIdx.x / experts, start = segment * (experts + 1) + blockIdx.x % experts;
+  const In<std::int32_t> list = lists + (segment * segment_size + starts[start]);
+  const In<float> weights = all_weights + segment * segment_size;
+  const Out<std::int32_t> keep = all_keep + segment * segment_size;
   const Index n = starts[start + 1] - starts[start];
   if (n <= limit) {
     for (Index i = threadIdx.x; i < n; i += blockDim.x) keep[list[i]] = 1;
@@ -203,7 +209,7 @@ __global__ void keep_all(Index n, Out<std::int32_t> keep) {
 
 void capacity_by_order(Context& context, const Runs& runs, Index limit, ConstView experts, View keep) {
   Workspace workspace(context);
-  const View before = runs.per_group > 1 ? count(context, workspace, runs, experts, {}).before : View();
+  const View before = runs.per_segment > 1 ? count(context, workspace, runs, experts, {}).before : View();
   const KeepFirst visit{runs.tokens * runs.choices, static_cast<int>(limit), out<std::int32_t>(keep)};
   launch(context, run_grid(runs), visit_runs<KeepFirst>, runs, in<std::int32_t>(experts), in<std::int32_t>({}),
          in<std::int32_t>(before), visit);
@@ -214,35 +220,35 @@ void capacity_by_weight(Context& context, const Runs& runs, Index limit, ConstVi
   Workspace workspace(context);
   const Index n = runs.tokens * runs.choices;
   const Counted counted = count(context, workspace, runs, experts, {});
-  const View starts = workspace.take({runs.groups, runs.buckets + 1}, DType::i32),
-             list = workspace.take({runs.groups, n}, DType::i32);
-  launch(context, {.x = runs.groups}, sum_totals, runs.buckets, in<std::int32_t>(counted.totals),
+  const View starts = workspace.take({runs.segments, runs.buckets + 1}, DType::i32),
+             list = workspace.take({runs.segments, n}, DType::i32);
+  launch(context, {.x = runs.segments}, sum_totals, runs.buckets, in<std::int32_t>(counted.totals),
          out<std::int32_t>(starts));
   const ListByExpert visit{n, runs.buckets, in<std::int32_t>(starts), out<std::int32_t>(list)};
   launch(context, run_grid(runs), visit_runs<ListByExpert>, runs, in<std::int32_t>(experts), in<std::int32_t>({}),
          in<std::int32_t>(counted.before), visit);
-  launch(context, {.x = runs.groups * runs.buckets, .threads = n / runs.buckets > 4096 ? 1024 : 256}, keep_largest,
+  launch(context, {.x = runs.segments * runs.buckets, .threads = n / runs.buckets > 4096 ? 1024 : 256}, keep_largest,
          runs.buckets, n, static_cast<int>(limit), in<std::int32_t>(starts), in<std::int32_t>(list), in<float>(weights),
          out<std::int32_t>(keep));
 }
 
 }  // namespace
 
-void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index groups,
+void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
                               Index num_experts, View keep) {
-  const Index tokens = experts.dim(0) / groups, k = experts.dim(1);
+  const Index tokens = experts.dim(0) / segments, k = experts.dim(1);
   if (desc.capacity == 0 || desc.capacity >= tokens)  // an expert is chosen at most once by a token
-    return launch(context_, {.x = blocks_of(tokens * groups * k, 256)}, keep_all, tokens * groups * k,
+    return launch(context_, {.x = blocks_of(tokens * segments * k, 256)}, keep_all, tokens * segments * k,
                   out<std::int32_t>(keep));
   if (desc.order != DropOrder::probability)
-    return capacity_by_order(context_, make_runs(groups, tokens, k, num_experts, desc.order == DropOrder::choice),
+    return capacity_by_order(context_, make_runs(segments, tokens, k, num_experts, desc.order == DropOrder::choice),
                              desc.capacity, experts, keep);
-  // As many groups at once as fit the workspace: a list of the assignments, and three tables of experts at most for those
-  // that are one run, some more for one group alone.
-  const Index of_group = (tokens * k + 3 * (num_experts + 1)) * Index{sizeof(std::int32_t)};
-  const Index at_once = std::clamp<Index>(context_.workspace_bytes / 2 / of_group, 1, groups);
-  for (Index g = 0; g < groups; g += at_once) {
-    const Index now = std::min(at_once, groups - g), first = g * tokens;
+  // As many segments at once as fit the workspace. Each takes a list of its assignments and three tables of experts, if
+  // it is a single run; a segment of several runs is alone and may take more.
+  const Index of_segment = (tokens * k + 3 * (num_experts + 1)) * Index{sizeof(std::int32_t)};
+  const Index at_once = std::clamp<Index>(context_.workspace_bytes / 2 / of_segment, 1, segments);
+  for (Index g = 0; g < segments; g += at_once) {
+    const Index now = std::min(at_once, segments - g), first = g * tokens;
     capacity_by_weight(context_, make_runs(now, tokens, k, num_experts, false), desc.capacity,
                        experts.rows(first, now * tokens), weights.rows(first, now * tokens),
                        keep.rows(first, now * tokens));
@@ -253,43 +259,44 @@ void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, Const
 
 namespace {
 
-// The segments of rows, one after the other: those of (owner, part, expert), and then one for the dropped assignments.
-struct Segments {
-  Index local, parts;  // experts of an owner
+// The sections of rows, one after the other: those of (owner, part, expert), and then one for the dropped assignments.
+struct Sections {
+  Index local, parts;  // how many experts an owner has, and in how many parts
   __device__ Index of(Index expert, Index part) const {
     return (expert / local * parts + part) * local + expert % local;
   }
-  __device__ Index expert(Index segment) const { return segment / (local * parts) * local + segment % local; }
+  __device__ Index expert(Index section) const { return section / (local * parts) * local + section % local; }
 };
 
-// One block. totals: [experts + 1], the last of them dropped; counts: [segments]; starts: [segments + 1], at the end the
-// rows used.
-__global__ void sum_segments(Segments segments, Index n, In<std::int32_t> totals, Out<std::int32_t> counts,
+// One block finds where the n sections begin. totals: [experts + 1], the last for what is dropped; counts: [n] = the
+// rows of each; starts: [n + 1] = the first row of each, and at the end how many rows are used.
+__global__ void sum_sections(Sections sections, Index n, In<std::int32_t> totals, Out<std::int32_t> counts,
                              Out<std::int32_t> starts) {
   const int rows = block_scan(
-      n, [&](Index i) { return totals[segments.expert(i)]; },
+      n, [&](Index i) { return totals[sections.expert(i)]; },
       [&](Index i, int before) {
-        counts[i] = totals[segments.expert(i)];
+        counts[i] = totals[sections.expert(i)];
         starts[i] = before;
       });
   if (threadIdx.x == 0) starts[n] = rows;
 }
 
-// What is dropped leaves as many places at the end of rows and tokens, which it marks as empty.
+// Writes the rows of an assignment. One that is dropped has as many places at the end of rows and tokens, and marks
+// them as empty. A row costs 12 bytes.
 struct PlaceRows {
-  Segments segments;
+  Sections sections;
   Index k;
-  int dropped;  // bucket
-  Index end;    // segments
+  int dropped;  // the bucket of what is dropped
+  Index end;    // sections
   In<std::int32_t> starts;
   Out<std::int32_t> rows, tokens, slots;
   __device__ void operator()(Index, Index a, int bucket, int rank) const {
-    for (Index part = 0; part < segments.parts; ++part) {
+    for (Index part = 0; part < sections.parts; ++part) {
       const bool kept = bucket != dropped;
-      const Index row = kept ? starts[segments.of(bucket, part)] + rank : starts[end] + rank * segments.parts + part;
+      const Index row = kept ? starts[sections.of(bucket, part)] + rank : starts[end] + rank * sections.parts + part;
       rows[row] = kept ? static_cast<std::int32_t>(a) : -1;
       tokens[row] = kept ? static_cast<std::int32_t>(a / k) : -1;
-      slots[a * segments.parts + part] = kept ? static_cast<std::int32_t>(row) : -1;
+      slots[a * sections.parts + part] = kept ? static_cast<std::int32_t>(row) : -1;
     }
   }
 };
@@ -298,18 +305,18 @@ struct PlaceRows {
 
 void CudaBackend::do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows,
                                       View tokens, View slots, View counts) {
-  const Index k = experts.dim(1), segments = counts.dim(0), num_experts = segments / split.parts;
+  const Index k = experts.dim(1), sections = counts.dim(0), num_experts = sections / split.parts;
   const Runs runs = make_runs(1, experts.dim(0), k, num_experts + 1, false);
-  const Segments order{num_experts / split.owners, split.parts};
+  const Sections order{num_experts / split.owners, split.parts};
   Workspace workspace(context_);
   const Counted counted = count(context_, workspace, runs, experts, keep);
-  const View starts = workspace.take({segments + 1}, DType::i32);
-  launch(context_, {.threads = 1024}, sum_segments, order, segments, in<std::int32_t>(counted.totals),
+  const View starts = workspace.take({sections + 1}, DType::i32);
+  launch(context_, {.threads = 1024}, sum_sections, order, sections, in<std::int32_t>(counted.totals),
          out<std::int32_t>(counts), out<std::int32_t>(starts));
   const PlaceRows visit{order,
                         k,
                         static_cast<int>(num_experts),
-                        segments,
+                        sections,
                         in<std::int32_t>(starts),
                         out<std::int32_t>(rows),
                         out<std::int32_t>(tokens),
@@ -322,8 +329,9 @@ void CudaBackend::do_sort_assignments(const ExpertSplit& split, ConstView expert
 
 namespace {
 
-// One block sums counts: [ranks, all experts], of which `experts` from `first` on, in both orders. arrived, sorted:
-// [ranks, experts] the first row of each rank and expert, as rows arrive and in order; offsets: [experts + 1]
+// One block sums counts: [ranks, all experts], those of the `experts` experts from `first` on, in both orders. arrived,
+// sorted: [ranks, experts] = the first row of each rank and expert, as rows arrive and in order; offsets: [experts + 1]
+// = the first row of each expert in order.
 __global__ void sum_arrivals(Index ranks, Index all_experts, Index first, Index experts, In<std::int32_t> counts,
                              Out<std::int32_t> arrived, Out<std::int32_t> sorted, Out<std::int32_t> offsets) {
   const auto count = [&](Index rank, Index expert) { return counts[rank * all_experts + first + expert]; };
@@ -339,7 +347,7 @@ __global__ void sum_arrivals(Index ranks, Index all_experts, Index first, Index 
   if (threadIdx.x == 0) offsets[experts] = rows;
 }
 
-// A block a rank and expert.
+// A block takes the rows of one rank for one expert. A row costs 8 bytes.
 __global__ void place_arrivals(Index all_experts, Index first, Index experts, In<std::int32_t> counts,
                                In<std::int32_t> arrived, In<std::int32_t> sorted, Out<std::int32_t> order,
                                Out<std::int32_t> inverse) {
@@ -368,48 +376,49 @@ void CudaBackend::do_order_arrivals(ConstView counts, Index first, View offsets,
 
 namespace {
 
-// Rows of `packs` packs of N elements; `lanes` threads of a block share a row.
-struct Rows {
+// How threads share rows of `packs` packs of N elements: `lanes` threads of a block take a row.
+struct RowLanes {
   Index rows, packs;
   int lanes;
 
-  // The first element of a pack, for either operand. Only where it is a multiple of N on the face of it does the compiler
-  // store a pack at once.
+  // The first element of a pack, in either operand. The compiler must see that it is a multiple of N, to store at once.
   template <int N>
   __device__ Index at(Index row, Index pack) const {
     return (row * packs + pack) * N;
   }
 };
 
-constexpr int row_threads = 256;
+constexpr int gather_threads = 256;  // of a block
 
-Rows rows_of(Index rows, Index packs) {
+RowLanes lanes_of(Index rows, Index packs) {
   int lanes = 1;
-  while (lanes < packs && lanes < row_threads) lanes *= 2;
+  while (lanes < packs && lanes < gather_threads) lanes *= 2;
   return {rows, packs, lanes};
 }
-Grid row_grid(const Rows& rows) {
-  return {.x = blocks_of(rows.rows, row_threads / rows.lanes), .threads = row_threads};
+Grid row_grid(const RowLanes& rows) {
+  return {.x = blocks_of(rows.rows, gather_threads / rows.lanes), .threads = gather_threads};
 }
 
 // Calls visit(row, pack) for the packs of the grid's rows.
 template <class Visit>
-__device__ void for_packs(const Rows& rows, Visit visit) {
-  const Index row = static_cast<Index>(blockIdx.x) * (row_threads / rows.lanes) + threadIdx.x / rows.lanes;
+__device__ void for_packs(const RowLanes& rows, Visit visit) {
+  const Index row = static_cast<Index>(blockIdx.x) * (gather_threads / rows.lanes) + threadIdx.x / rows.lanes;
   if (row >= rows.rows) return;
   for (Index pack = threadIdx.x % rows.lanes; pack < rows.packs; pack += rows.lanes) visit(row, pack);
 }
 
+// An element of y costs 2w bytes.
 template <class T, int N>
-__global__ void gather(Rows rows, In<T> x, In<std::int32_t> index, Out<T> y) {
+__global__ void gather(RowLanes rows, In<T> x, In<std::int32_t> index, Out<T> y) {
   for_packs(rows, [&](Index row, Index pack) {
     const Index from = index[row];
     if (from >= 0) store<N>(y, rows.at<N>(row, pack), load<N>(x, rows.at<N>(from, pack)));
   });
 }
 
+// An element of y costs w bytes, w more where it accumulates, and w bytes and 1 FLOP for each slot.
 template <class T, int N>
-__global__ void combine(Rows rows, In<T> x, Index k, In<std::int32_t> slots, bool accumulate, Out<T> y) {
+__global__ void combine(RowLanes rows, In<T> x, Index k, In<std::int32_t> slots, bool accumulate, Out<T> y) {
   for_packs(rows, [&](Index row, Index pack) {
     const Index to = rows.at<N>(row, pack);
     float sums[N] = {};
@@ -429,34 +438,20 @@ __global__ void combine(Rows rows, In<T> x, Index k, In<std::int32_t> slots, boo
   });
 }
 
-// Calls f(T{}, N) with the widest packs that rows of x and y can be moved in.
-template <class F>
-void with_packs(ConstView x, ConstView y, F f) {
-  with_type(y.dtype(), [&](auto type) {
-    using T = decltype(type);
-    constexpr int wide = pack_size<T>;
-    const Index d = y.dim(1);
-    if (aligned<T, wide>(x, d) && aligned<T, wide>(y, d))
-      f(type, std::integral_constant<int, wide>{});
-    else
-      f(type, std::integral_constant<int, 1>{});
-  });
-}
-
 }  // namespace
 
 void CudaBackend::do_gather_rows(ConstView x, ConstView index, View y) {
-  with_packs(x, y, [&](auto type, auto n) {
+  with_type_and_packs(y.dim(1), {y, x}, [&](auto type, auto n) {
     using T = decltype(type);
-    const Rows rows = rows_of(y.dim(0), y.dim(1) / n);
+    const RowLanes rows = lanes_of(y.dim(0), y.dim(1) / n);
     launch(context_, row_grid(rows), gather<T, n>, rows, in<T>(x), in<std::int32_t>(index), out<T>(y));
   });
 }
 
 void CudaBackend::do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) {
-  with_packs(x, y, [&](auto type, auto n) {
+  with_type_and_packs(y.dim(1), {y, x}, [&](auto type, auto n) {
     using T = decltype(type);
-    const Rows rows = rows_of(y.dim(0), y.dim(1) / n);
+    const RowLanes rows = lanes_of(y.dim(0), y.dim(1) / n);
     launch(context_, row_grid(rows), combine<T, n>, rows, in<T>(x), slots.dim(1), in<std::int32_t>(slots), accumulate,
            out<T>(y));
   });

@@ -1,3 +1,4 @@
+// The embedding table.
 #include <utility>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -7,7 +8,7 @@ namespace sy::cuda {
 
 namespace {
 
-// A block copies the row of its token, or writes zeros.
+// A block copies the row of its token, or writes zeros. An element of y costs 2w bytes.
 template <class T, int N>
 __global__ void copy_rows(Index vocab_begin, Index vocab, Index width, In<std::int32_t> ids, In<T> table, Out<T> y) {
   const Index token = blockIdx.x, id = ids[token] - vocab_begin;
@@ -18,11 +19,12 @@ __global__ void copy_rows(Index vocab_begin, Index vocab, Index width, In<std::i
 }
 
 // ---- the gradient ----
-// The tokens are sorted by (id, token): in tiles by one block each, then by merging. Each run of tokens with one id is
-// cut into pieces, and a warp sums the rows of a piece; the first piece's sum goes to the table at once, those of the
-// others by way of partial sums. Where a run is cut depends on that run alone.
+// The tokens are sorted by (id, token): tiles of them by one block each, and then by merging. Each run of tokens with
+// one id is cut into pieces, and a warp sums the rows of a piece. The sum of a run's first piece is added to the table
+// at once; the sums of the others are kept and added later. Where a run is cut depends on that run alone.
 
-using Key = std::int64_t;  // id << 32 | token, which all differ; rows not held here have id `vocab`
+// id << 32 | token, so that no two are equal. The id is `vocab` where the table's row is not held here.
+using Key = std::int64_t;
 
 __device__ Index id_of(Key key) {
   return key >> 32;
@@ -44,8 +46,8 @@ __device__ Index lower_bound(const Keys& keys, Index low, Index high, Key key) {
   return low;
 }
 
-// Where key i of sorted runs of `run` keys, a power of two, goes when each two neighbours are merged: behind the keys
-// that are less, in its own run and in the other.
+// Where key i goes when sorted runs of `run` keys, a power of two, are merged two by two: behind all keys that are
+// less, in its own run and in the other.
 template <class Keys>
 __device__ Index merged_place(const Keys& keys, Index i, Index run, Index n) {
   const Index begin = i & ~(2 * run - 1);
@@ -56,7 +58,7 @@ __device__ Index merged_place(const Keys& keys, Index i, Index run, Index n) {
 
 constexpr int tile_size = 1024;
 
-// Sorts each tile_size keys of ids: [n], a thread for each.
+// A block sorts the keys of tile_size of the ids: [n], a thread for each. A token costs 12 bytes.
 __global__ void sort_tiles(Index n, Index vocab_begin, Index vocab, In<std::int32_t> ids, Out<Key> keys) {
   __shared__ Key tile[2][tile_size];
   const Index first = Index{blockIdx.x} * tile_size, i = threadIdx.x;
@@ -75,6 +77,7 @@ __global__ void sort_tiles(Index n, Index vocab_begin, Index vocab, In<std::int3
   if (i < count) keys[first + i] = tile[from][i];
 }
 
+// A token costs 16 bytes.
 __global__ void merge_runs(Index n, Index run, In<Key> keys, Out<Key> merged) {
   const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < n) merged[merged_place(keys, i, run, n)] = keys[i];
@@ -82,9 +85,10 @@ __global__ void merge_runs(Index n, Index run, In<Key> keys, Out<Key> merged) {
 
 constexpr int piece = 128;  // the most rows that one warp sums
 
-// A warp for each place i of the sorted keys sums the piece that begins there, if one does. The first piece of an id is
-// added to its row of dtable: [vocab, width]; the others are written to partial[i / piece]: no two of them begin within
-// `piece` places, since the first piece of a longer run is a full one.
+// Each place i of the sorted keys has a warp, which sums the piece that begins there, if one does. The first piece of
+// an id is added to its row of dtable: [vocab, width]; the others are written to partial[i / piece]. No two of those
+// begin within `piece` places, since the first piece of a run that has more is a full one. An element of dy costs w
+// bytes and 1 FLOP, and an element of a piece 8 bytes.
 template <class T, int N>
 __global__ void sum_pieces(Index n, Index vocab, Index width, In<Key> keys, In<T> dy, Out<float> dtable,
                            Out<float> partial) {
@@ -115,8 +119,9 @@ __global__ void sum_pieces(Index n, Index vocab, Index width, In<Key> keys, In<T
   }
 }
 
-// A block looks for a run of more than a piece that begins at one of its `piece` places, of which there is at most one,
-// and adds the sums of the run's further pieces to its row, in order.
+// A block looks at `piece` places for a run of more than one piece that begins there, of which there is at most one,
+// and adds the sums of the run's further pieces to its row, in order. An element of such a piece costs
+// 4 bytes and 1 FLOP.
 template <int N>
 __global__ void add_pieces(Index n, Index vocab, Index width, In<Key> keys, In<float> partial, Out<float> dtable) {
   __shared__ Index found;
@@ -152,7 +157,7 @@ void CudaBackend::do_embedding_forward(ConstView ids, ConstView table, Index voc
   });
 }
 
-// As many tokens at once as the workspace has room for; the order of the sums stays that of the tokens.
+// Takes as many tokens at once as the workspace has room for. The sums stay in the order of the tokens.
 void CudaBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
   const Index tokens = ids.dim(0), width = dy.dim(1), vocab = dtable.dim(0);
   const Index room =

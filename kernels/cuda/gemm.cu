@@ -1,9 +1,11 @@
-// Products, by cuBLAS. It knows column-major matrices: a row-major one is its transpose there, so c = a b is asked for as
-// c^T = b^T a^T, with the operands exchanged.
+// Products, by cuBLAS. It takes matrices as column-major, to which a row-major matrix is its own transpose. So c = a b
+// is asked for as c^T = b^T a^T, with the operands exchanged.
 //
-// Types: A and B alike, f32 or bf16, C as they are or f32, products summed in f32. CUBLAS_COMPUTE_32F with the handle's
-// default math computes f32 in full: TF32 would have to be asked for, by CUBLAS_TF32_TENSOR_OP_MATH or a _FAST_ type. The
-// pedantic type forbids no more that concerns real products, but fast kernels too.
+// A and B are of one type, f32 or bf16, C is of theirs or f32, and sums are taken in f32. CUBLAS_COMPUTE_32F with the
+// handle's default math computes f32 in full: TF32 would have to be asked for, by CUBLAS_TF32_TENSOR_OP_MATH or a
+// _FAST_ type. The pedantic compute type would also forbid fast kernels, and nothing else that matters to real numbers.
+//
+// A product is 2 m n q FLOPs and at least w (m q + q n + m n) bytes.
 #include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -21,10 +23,10 @@ cublasOperation_t transposed(bool yes) {
   return yes ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
 
-// What cuBLAS takes as int. c: [m, n], q: the inner size
-struct Sizes {
+// The sizes of a product, which cuBLAS takes as int. c: [m, n], and q is summed over.
+struct Product {
   int m, n, q;
-  Sizes(Index m, Index n, Index q) : m(static_cast<int>(m)), n(static_cast<int>(n)), q(static_cast<int>(q)) {
+  Product(Index m, Index n, Index q) : m(static_cast<int>(m)), n(static_cast<int>(n)), q(static_cast<int>(q)) {
     SY_ASSERT(m <= INT32_MAX && n <= INT32_MAX && q <= INT32_MAX, "a product of {} x {} x {}", m, n, q);
   }
   Index multiplications() const { return Index{m} * n * q; }
@@ -33,25 +35,25 @@ struct Sizes {
   int columns_of_b(const Gemm& desc) const { return desc.transpose_b ? q : n; }
 };
 
-void multiply(Context& context, const Gemm& desc, const Sizes& sizes, DType type, const void* a, const void* b,
+void multiply(Context& context, const Gemm& desc, const Product& p, DType type, const void* a, const void* b,
               DType type_of_c, void* c) {
   const float alpha = 1, beta = desc.accumulate ? 1 : 0;
   context.stream.put(
       [&](cudaStream_t) {
-        check(cublasGemmEx(context.cublas, transposed(desc.transpose_b), transposed(desc.transpose_a), sizes.n, sizes.m,
-                           sizes.q, &alpha, b, cublas_type(type), sizes.columns_of_b(desc), a, cublas_type(type),
-                           sizes.columns_of_a(desc), &beta, c, cublas_type(type_of_c), sizes.n, CUBLAS_COMPUTE_32F,
-                           CUBLAS_GEMM_DEFAULT),
-              "cublasGemmEx");
+        check(
+            cublasGemmEx(context.cublas, transposed(desc.transpose_b), transposed(desc.transpose_a), p.n, p.m, p.q,
+                         &alpha, b, cublas_type(type), p.columns_of_b(desc), a, cublas_type(type), p.columns_of_a(desc),
+                         &beta, c, cublas_type(type_of_c), p.n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+            "cublasGemmEx");
       },
-      desc, sizes, type, type_of_c, a, b, c);
+      desc, p, type, type_of_c, a, b, c);
 }
 
 // ---- a product for each expert ----
 
-// Matrices of the experts: runs of the rows of one matrix, or one matrix each.
+// One operand of the experts' products: runs of the rows of one matrix, or a matrix for each expert.
 struct Operand {
-  Index address, bytes;  // of the first; of a row, or of an expert
+  Index address, bytes;  // where the first begins; the size of a row, or of an expert's matrix
   bool by_row;
 
   explicit Operand(ConstView v)
@@ -64,7 +66,8 @@ struct Operand {
   bool aligned() const { return address % 16 == 0 && bytes % 16 == 0; }
 };
 
-// One block writes the addresses of the operands of the experts that have rows, one after the other: [3, pitch].
+// One block writes addresses: [3, pitch], of a, b and c for each expert that owns rows, without gaps. An expert
+// costs 28 bytes.
 __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand a, Operand b, Operand c,
                                 Out<Index> addresses, Index pitch) {
   block_scan(
@@ -77,52 +80,54 @@ __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand
       });
 }
 
-// The mean expert's multiplications from which on each expert has a call of its own: its product fills a GPU alone, and
-// cuBLAS's grouped kernels do without the instructions of four warps that Hopper needs for its full rate ("Introducing
-// Grouped GEMM APIs in cuBLAS", NVIDIA, 2024). Chosen without a GPU: bench_gpu measures both ways.
+// From so many multiplications of the mean expert on, each expert has a call of its own. Its product then fills a GPU
+// alone, and cuBLAS's grouped kernels do without the instructions of four warps that Hopper needs for its full rate
+// ("Introducing Grouped GEMM APIs in cuBLAS", NVIDIA, 2024). Chosen without a GPU: bench_gpu measures both ways.
 constexpr Index large_product = Index{1} << 34;
 
-// c_e (+)= op(a_e) op(b_e) for every expert with rows; sizes_of(rows) are those of its product. One call of cuBLAS for
-// products that are small, where it offers that: types must be alike, and addresses aligned.
-template <class SizesOf>
-void multiply_grouped(Context& context, const Gemm& desc, const Groups& groups, ConstView a, ConstView b, View c,
-                      SizesOf sizes_of) {
-  const Index experts = groups.offsets.dim(0) - 1;
+// c_e (+)= op(a_e) op(b_e) for every expert that owns rows. product_of(count) gives the sizes of the product of an
+// expert that owns `count` rows. Small products share one call of cuBLAS, where types are alike and addresses
+// are aligned.
+template <class ProductOf>
+void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows, ConstView a, ConstView b, View c,
+                      ProductOf product_of) {
+  const Index experts = rows.offsets.dim(0) - 1;
   const Operand of_a(a), of_b(b), of_c(c);
-  const auto rows = [&](Index e) { return groups.host[e + 1] - groups.host[e]; };
-  const bool large = sizes_of(groups.host[experts]).multiplications() >= experts * large_product;
+  const auto count_of = [&](Index e) { return rows.host[e + 1] - rows.host[e]; };
+  const bool large = product_of(rows.host[experts]).multiplications() >= experts * large_product;
   if (large || a.dtype() != c.dtype() || !of_a.aligned() || !of_b.aligned() || !of_c.aligned()) {
     for (Index e = 0; e < experts; ++e) {
-      const auto at = [&](const Operand& x) { return reinterpret_cast<void*>(x.of(e, groups.host[e])); };
-      if (rows(e) > 0) multiply(context, desc, sizes_of(rows(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
+      const auto at = [&](const Operand& x) { return reinterpret_cast<void*>(x.of(e, rows.host[e])); };
+      if (count_of(e) > 0)
+        multiply(context, desc, product_of(count_of(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
     }
     return;
   }
 
-  std::vector<Sizes> all;
+  std::vector<Product> products;
   for (Index e = 0; e < experts; ++e)
-    if (rows(e) > 0) all.push_back(sizes_of(rows(e)));
-  const std::size_t count = all.size();
+    if (count_of(e) > 0) products.push_back(product_of(count_of(e)));
+  const std::size_t count = products.size();
   const auto each = [&](auto get) {
     std::vector<int> values(count);
-    for (std::size_t i = 0; i < count; ++i) values[i] = get(all[i]);
+    for (std::size_t i = 0; i < count; ++i) values[i] = get(products[i]);
     return values;
   };
-  const std::vector<int> m = each([](const Sizes&s) { return s.m; }), n = each([](const Sizes&s) { return s.n; }),
-                         q = each([](const Sizes&s) { return s.q; }),
-                         columns_of_a = each([&](const Sizes&s) { return s.columns_of_a(desc); }),
-                         columns_of_b = each([&](const Sizes&s) { return s.columns_of_b(desc); });
+  const std::vector<int> m = each([](const Product&p) { return p.m; }), n = each([](const Product&p) { return p.n; }),
+                         q = each([](const Product&p) { return p.q; }),
+                         columns_of_a = each([&](const Product&p) { return p.columns_of_a(desc); }),
+                         columns_of_b = each([&](const Product&p) { return p.columns_of_b(desc); });
   const std::vector<cublasOperation_t> op_a(count, transposed(desc.transpose_a)),
       op_b(count, transposed(desc.transpose_b));
   const std::vector<float> alpha(count, 1.0f), beta(count, desc.accumulate ? 1.0f : 0.0f);
   const std::vector<int> ones(count, 1);
-  // An even number, so that each list is aligned to 16 bytes too.
+  // The pitch is even, so that each list is aligned to 16 bytes too.
   const Index pitch = blocks_of(experts, 2) * 2;
   const View addresses = Workspace(context).take({3, pitch}, DType::i64);
-  launch(context, {}, write_addresses, experts, in<std::int32_t>(groups.offsets), of_a, of_b, of_c,
-         out<Index>(addresses), pitch);
+  launch(context, {}, write_addresses, experts, in<std::int32_t>(rows.offsets), of_a, of_b, of_c, out<Index>(addresses),
+         pitch);
   const auto list = [&](Index i) { return reinterpret_cast<void**>(addresses.rows(i, 1).bytes()); };
-  // Its sizes are those of this call: no pass repeats it.
+  // The sizes differ from call to call, so that no pass can repeat it.
   context.stream.cut();
   check(
       cublasGemmGroupedBatchedEx(context.cublas, op_b.data(), op_a.data(), n.data(), m.data(), q.data(), alpha.data(),
@@ -135,22 +140,22 @@ void multiply_grouped(Context& context, const Gemm& desc, const Groups& groups, 
 }  // namespace
 
 void CudaBackend::do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) {
-  multiply(context_, desc, Sizes(c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1)), a.dtype(), a.bytes(), b.bytes(),
-           c.dtype(), c.bytes());
+  multiply(context_, desc, Product(c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1)), a.dtype(), a.bytes(),
+           b.bytes(), c.dtype(), c.bytes());
 }
 
-void CudaBackend::do_grouped_gemm(ConstView x, ConstView w, const Groups& groups, View y) {
-  multiply_grouped(context_, {.transpose_b = true}, groups, x, w, y,
-                   [&](Index rows) { return Sizes(rows, w.dim(1), w.dim(2)); });
+void CudaBackend::do_grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) {
+  multiply_grouped(context_, {.transpose_b = true}, rows, x, w, y,
+                   [&](Index count) { return Product(count, w.dim(1), w.dim(2)); });
 }
 
-void CudaBackend::do_grouped_gemm_input(ConstView dy, ConstView w, const Groups& groups, View dx) {
-  multiply_grouped(context_, {}, groups, dy, w, dx, [&](Index rows) { return Sizes(rows, w.dim(2), w.dim(1)); });
+void CudaBackend::do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) {
+  multiply_grouped(context_, {}, rows, dy, w, dx, [&](Index count) { return Product(count, w.dim(2), w.dim(1)); });
 }
 
-void CudaBackend::do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups& groups, View dw) {
-  multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, groups, dy, x, dw,
-                   [&](Index rows) { return Sizes(dw.dim(1), dw.dim(2), rows); });
+void CudaBackend::do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) {
+  multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, rows, dy, x, dw,
+                   [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
 }
 
 }  // namespace sy::cuda

@@ -6,7 +6,7 @@ namespace sy::cuda {
 
 void check(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
-  cudaGetLastError();  // told here: it must not be told again by a later call
+  cudaGetLastError();  // reported here, so that no later call reports it
   fail("{}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
@@ -30,7 +30,7 @@ DeviceMemory device_memory(Index bytes) {
   void* memory = nullptr;
   const auto size = static_cast<std::size_t>(std::max<Index>(bytes, 1));
   if (cudaMalloc(&memory, size) != cudaSuccess) {
-    cudaGetLastError();  // told here
+    cudaGetLastError();  // reported here, so that no later call reports it
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     no_memory("no memory on the GPU for {} bytes, {} of {} are free", bytes, free, total);

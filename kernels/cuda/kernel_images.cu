@@ -3,7 +3,7 @@
 namespace sy::cuda {
 namespace {
 
-__global__ void nothing() {}  // compiled for the same devices as all the others
+__global__ void nothing() {}  // compiled for the same devices as all other kernels
 
 }  // namespace
 

@@ -6,10 +6,11 @@ namespace sy::cuda {
 
 namespace {
 
-// A block for each row of x: [T, width] sums it once for the mean (LayerNorm alone), once for the squares of what is left,
-// and writes y; after the first pass the row comes from the cache.
+// A block takes a row of x: [T, width]. It sums the row for the mean (LayerNorm alone), sums the squares of what is
+// left, and writes y; after the first pass the row comes from the cache. An element costs 2w bytes and 6 FLOPs, 7 for
+// LayerNorm, and 1 more with a bias.
 template <class T, int N, bool centred>
-__global__ void norm_rows(Index width, float eps, In<T> x, In<T> weight, In<T> bias, Out<T> y, Out<float> stats) {
+__global__ void norm_rows(Index width, float eps, In<T> x, In<T> weight, In<T> bias, Out<T> y, Out<float> moments) {
   const Index row = blockIdx.x, start = row * width;
   float mean = 0, squares = 0;
   if constexpr (centred) {
@@ -37,22 +38,23 @@ __global__ void norm_rows(Index width, float eps, In<T> x, In<T> weight, In<T> b
     store<N>(y, start + i, result);
   });
   if (threadIdx.x == 0) {
-    stats[2 * row] = mean;
-    stats[2 * row + 1] = inverse;
+    moments[2 * row] = mean;
+    moments[2 * row + 1] = inverse;
   }
 }
 
 // With n = (x - mean) * inverse and dn = dy * weight:
 //   dx += inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
 //   dweight += sum_t dy * n,   dbias += sum_t dy.
-// Blocks x share the rows: a block walks over every gridDim.x-th one, and keeps in shared memory what its rows add to
-// dweight and dbias; those sums, [gridDim.x, width], are added later. Blocks y share the columns, `slice` each, for widths
-// that shared memory does not hold; all need the means over the whole row.
+// Blocks along x share the rows: a block walks over every gridDim.x-th row, and keeps in shared memory what its rows
+// add to dweight and dbias; those sums, [gridDim.x, width], are added later. Blocks along y share the columns, `slice`
+// each, where shared memory does not hold a row; each of them computes the means over the whole row. An element costs
+// 4w bytes and 15 FLOPs, 16 for LayerNorm, and 1 more with a bias.
 template <class T, int N, bool centred, bool biased>
-__global__ void norm_gradient(Index rows, Index width, Index slice, In<T> dy, In<T> x, In<T> weight, In<float> stats,
+__global__ void norm_gradient(Index rows, Index width, Index slice, In<T> dy, In<T> x, In<T> weight, In<float> moments,
                               Out<T> dx, Out<float> dweight, Out<float> dbias) {
   const Index begin = blockIdx.y * slice, columns = width - begin < slice ? width - begin : slice;
-  // Element e of pack p is at e * packs + p: neighbouring threads use neighbouring words. No thread reads another's.
+  // Element e of pack p is at e * packs + p, so that neighbouring threads use neighbouring words, each its own.
   const Index packs = slice / N;
   float* const weight_sums = reinterpret_cast<float*>(dynamic_shared());
   float* const bias_sums = weight_sums + slice;
@@ -64,7 +66,7 @@ __global__ void norm_gradient(Index rows, Index width, Index slice, In<T> dy, In
   });
   for (Index row = blockIdx.x; row < rows; row += gridDim.x) {
     const Index start = row * width;
-    const float mean = stats[2 * row], inverse = stats[2 * row + 1];
+    const float mean = moments[2 * row], inverse = moments[2 * row + 1];
     float mean_dn = 0, mean_dn_n = 0;
     for_row<N>(width, [&](Index i) {
       const auto g = load<N>(dy, start + i), in = load<N>(x, start + i), w = load<N>(weight, i);
@@ -98,7 +100,7 @@ __global__ void norm_gradient(Index rows, Index width, Index slice, In<T> dy, In
   });
 }
 
-// A block adds bias: [width] to its row of y: [T, width].
+// A block adds bias: [width] to its row of y: [T, width]. An element costs 2w bytes and 1 FLOP.
 template <class T, int N>
 __global__ void add_bias(Index width, In<T> bias, Out<T> y) {
   const Index start = blockIdx.x * width;
@@ -110,7 +112,7 @@ __global__ void add_bias(Index width, In<T> bias, Out<T> y) {
   });
 }
 
-// Calls f with the flag as a constant.
+// Calls f with the flag as a compile-time constant.
 template <class F>
 void with_flag(bool flag, F f) {
   flag ? f(std::true_type{}) : f(std::false_type{});
@@ -134,21 +136,21 @@ void CudaBackend::do_bias_backward(ConstView dy, View dbias) {
 }
 
 void CudaBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
-                                  View stats) {
+                                  View moments) {
   const Index width = x.dim(1);
   with_type_and_packs(width, {x, weight, bias, y}, [&](auto zero, auto packs) {
     with_flag(desc.kind == NormKind::layernorm, [&](auto centred) {
       using T = decltype(zero);
       constexpr int N = packs;
       launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(width, N))}, norm_rows<T, N, centred>, width,
-             desc.eps, in<T>(x), in<T>(weight), in<T>(bias), out<T>(y), out<float>(stats));
+             desc.eps, in<T>(x), in<T>(weight), in<T>(bias), out<T>(y), out<float>(moments));
     });
   });
 }
 
-void CudaBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView stats,
+void CudaBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments,
                                    View dx, View dweight, View dbias) {
-  // Threads that keep a large device's memory busy, and columns whose sums leave room for several blocks.
+  // So many threads keep the memory of a large device busy. The sums of so many columns leave room for several blocks.
   constexpr Index all_threads = 528 * 256, most_columns = 12288;
   const Index rows = x.dim(0), width = x.dim(1);
   const int sums = dbias ? 2 : 1;
@@ -168,7 +170,7 @@ void CudaBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView
         launch(context_,
                {.x = blocks, .y = slices, .threads = threads, .shared_bytes = sums * slice * size_of(DType::f32)},
                norm_gradient<T, N, centred, biased>, rows, width, slice, in<T>(dy), in<T>(x), in<T>(weight),
-               in<float>(stats), out<T>(dx), out<float>(weight_sums), out<float>(bias_sums));
+               in<float>(moments), out<T>(dx), out<float>(weight_sums), out<float>(bias_sums));
       });
     });
     add_column_sums(context_, workspace, weight_sums, dweight);

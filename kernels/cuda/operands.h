@@ -1,8 +1,9 @@
-// How a kernel reaches memory and starts: operands, packs, shared memory, launches. Included through kernels/cuda/device.h.
+// How a kernel reaches memory and how it is started: operands, packs, shared memory, launches. kernels/cuda/device.h
+// includes it, and the host's stand-in for a device has another file of this name.
 //
 // A kernel takes its tensors as In<T> (read only) and Out<T> (written, and read where it accumulates), never as a raw
-// pointer, indexes them with 64 bits, and reaches them through x[i], x + n, load<N> and store<N> alone. It starts through
-// launch(), so that every launch is checked in one place.
+// pointer. It indexes them with 64 bits, and reaches them through x[i], x + n, load<N> and store<N> alone. It is
+// started by launch(), so that every launch is checked in one place.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -34,7 +35,7 @@ Out<T> out(View v) {
   return reinterpret_cast<T*>(v.bytes());
 }
 
-// N elements that are moved at once: sizeof(T) * N is 4, 8 or 16 bytes, and so is their alignment.
+// N elements that are moved at once. Their size, sizeof(T) * N, is 2, 4, 8 or 16 bytes, and so is their alignment.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T values[N];
@@ -50,9 +51,9 @@ template <int N, class T>
 __device__ void store(T* y, Index i, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(y + i) = pack;
 }
-// Starts to copy elements [i, i + N) of x to y in shared memory, as load and store would; where they are not `used` they are
-// not read, and y becomes zero. The thread that started it has them after wait_async(), the others after a barrier behind
-// that.
+// Starts to copy elements [i, i + N) of x to y in shared memory, as load and store would. Where they are not `used`,
+// they are not read and y becomes zero. The thread that starts the copy has the elements after wait_async(), and the
+// other threads have them after a barrier behind that.
 template <int N, class T>
 __device__ void load_async(T* y, const T* x, Index i, bool used = true) {
   constexpr int bytes = sizeof(T) * N;
@@ -68,6 +69,7 @@ __device__ void load_async(T* y, const T* x, Index i, bool used = true) {
 __device__ inline void wait_async() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
+
 // ---- shared memory ----
 
 // The bytes of shared memory that the launch asked for, aligned to 16.
@@ -76,7 +78,7 @@ __device__ inline std::byte* dynamic_shared() {
   return reinterpret_cast<std::byte*>(shared_memory);
 }
 
-// 2^x to about 2^-22 of it; less than 2^-126 is zero. One instruction.
+// 2^x with a relative error of about 2^-22, in one instruction; results below 2^-126 are zero.
 __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -86,7 +88,7 @@ __device__ inline float exp2_approx(float x) {
 // ---- launches ----
 
 struct Grid {
-  Index x = 1, y = 1;      // blocks; none: nothing is launched
+  Index x = 1, y = 1;      // blocks; where there are none, nothing is launched
   int threads = 256;       // of a block
   Index shared_bytes = 0;  // dynamic shared memory of a block
 };
@@ -95,7 +97,7 @@ template <class... Params, class... Args>
 void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args... arguments) {
   if (grid.x == 0 || grid.y == 0) return;
   SY_ASSERT(grid.x <= INT32_MAX && grid.y <= 65535, "a grid of {} x {} blocks", grid.x, grid.y);
-  // More than 48 KiB must be asked for, where what the kernel declares counts too.
+  // More than 48 KiB must be asked for, and the shared memory that the kernel declares counts among them.
   if (grid.shared_bytes > 32 * 1024)
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared_bytes)),

@@ -1,3 +1,4 @@
+// Clipping and AdamW.
 #include <limits>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -16,6 +17,7 @@ __global__ void factor_of(In<double> squares, float clip, Out<float> factor) {
     factor[0] = !(norm < infinity) ? nan : clip > 0 && norm > clip ? static_cast<float>(clip / norm) : 1.0f;
 }
 
+// An element costs 28 bytes, 30 with rounded, and 15 FLOPs.
 struct Update {
   AdamW desc;
   In<float> factor, rates, g;

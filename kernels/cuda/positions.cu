@@ -8,7 +8,8 @@ namespace {
 
 // ---- rotation ----
 
-// A block turns the pairs (i, i + half) of the first `heads` heads of a token of x: [T, row]; heads lie hd apart.
+// A block turns the pairs (i, i + half) of the first `heads` heads of a token of x: [T, row], where heads lie hd apart.
+// An element that is turned costs 2w bytes and 3.5 FLOPs.
 template <class T, int N>
 __global__ void turn(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions, In<float> table,
                      Out<T> x) {
@@ -43,11 +44,11 @@ __global__ void turn(Index row, Index hd, int heads, int half, float sign, In<st
 // ---- QK-norm ----
 
 constexpr int warps_of_block = 8, threads_of_block = warps_of_block * warp_size;
-constexpr int most_pairs = 4;  // of a head that a lane keeps: heads of up to 256
+constexpr int most_pairs = 4;  // that a lane keeps of a head, which may have up to 256 elements
 
-// A head is taken as pairs: `half` that are turned, (i, i + half), and behind them `rest` that are not, (i, i + rest), of
-// which the last has no second where their elements are odd in number.
-struct Sizes {
+// How a head is taken as pairs of elements. First come `half` pairs that are turned, (i, i + half), and behind them
+// `rest` pairs that are not, (i, i + rest). The last of those has no second element where they are odd in number.
+struct Pairing {
   Index tokens;
   int heads, q_heads, k_heads, hd, half, rest;
 
@@ -56,20 +57,20 @@ struct Sizes {
   __device__ int second(int i) const { return first(i) + (i < half ? half : rest); }
 };
 
-// N pairs in a row, which are moved at once: what comes first of each, and then what comes second.
+// N consecutive pairs, which are moved at once: first the first elements of all of them, then the second ones.
 template <int N>
 struct Run {
   float values[2 * N] = {};
   __device__ float& operator[](int e) { return values[e]; }
   __device__ float operator[](int e) const { return values[e]; }
 };
-// Of a lane.
+// How many of them a lane has.
 template <int N>
 constexpr int runs = most_pairs / N;
 
-// f(n, i) for this lane's runs of a head, the n-th of which begins at pair i.
+// Calls f(n, i) for this lane's runs of a head, where run n begins at pair i.
 template <int N, class F>
-__device__ void for_runs(const Sizes& s, F f) {
+__device__ void for_runs(const Pairing& s, F f) {
 #pragma unroll
   for (int n = 0; n < runs<N>; ++n) {
     const int i = (static_cast<int>(threadIdx.x) % warp_size + n * warp_size) * N;
@@ -78,7 +79,7 @@ __device__ void for_runs(const Sizes& s, F f) {
 }
 
 template <int N, class P>
-__device__ Run<N> read(const Sizes& s, P head, int i) {
+__device__ Run<N> read(const Pairing& s, P head, int i) {
   Run<N> run;
   const auto first = load<N>(head, s.first(i));
   for (int e = 0; e < N; ++e) run[e] = to_float(first[e]);
@@ -88,7 +89,7 @@ __device__ Run<N> read(const Sizes& s, P head, int i) {
   return run;
 }
 template <int N, class T>
-__device__ void write(const Sizes& s, Out<T> head, int i, const Run<N>& run) {
+__device__ void write(const Pairing& s, Out<T> head, int i, const Run<N>& run) {
   Pack<T, N> first, second;
   for (int e = 0; e < N; ++e) {
     first[e] = from_float<T>(run[e]);
@@ -98,12 +99,12 @@ __device__ void write(const Sizes& s, Out<T> head, int i, const Run<N>& run) {
   if (s.second(i) < s.hd) store<N>(head, s.second(i), second);
 }
 
-// How this lane's runs of every head of a token are turned: forth (sign 1) or back (-1).
+// How this lane's runs are turned, which is the same in every head of a token: forth (sign 1) or back (-1).
 template <int N>
 struct Turns {
   float cosine[runs<N>][N], sine[runs<N>][N];
 
-  __device__ Turns(const Sizes& s, float sign, In<std::int32_t> positions, In<float> table, Index t) {
+  __device__ Turns(const Pairing& s, float sign, In<std::int32_t> positions, In<float> table, Index t) {
     if (s.half == 0) return;
     const In<float> row = table + Index{positions[t]} * s.half * 2;
     for_runs<N>(s, [&](int n, int i) {
@@ -120,8 +121,8 @@ struct Turns {
       }
     });
   }
-  // The n-th run, which begins at pair i.
-  __device__ void turn(const Sizes& s, int n, int i, Run<N>& x) const {
+  // Turns x, which is run n and begins at pair i.
+  __device__ void turn(const Pairing& s, int n, int i, Run<N>& x) const {
     if (i >= s.half) return;
     for (int e = 0; e < N; ++e) {
       const float a = x[e], b = x[N + e];
@@ -131,11 +132,11 @@ struct Turns {
   }
 };
 
-// A block for each token, whose heads its warps take in turn. x, y: [T, heads, hd]; weight: [2, hd];
-// inverse: [T, q_heads + k_heads]
+// A block takes a token, and its warps the token's heads in turn. x, y: [T, heads, hd]; weight: [2, hd];
+// inverse: [T, q_heads + k_heads]. An element costs 2w bytes and 7 FLOPs, 4 of them where it is not turned.
 template <class T, int N>
 __global__ void __launch_bounds__(threads_of_block)
-    normalize(Sizes s, float eps, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table, Out<T> y,
+    normalize(Pairing s, float eps, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table, Out<T> y,
               Out<float> inverse) {
   const Index t = blockIdx.x;
   const int normed = s.q_heads + s.k_heads;
@@ -161,12 +162,13 @@ __global__ void __launch_bounds__(threads_of_block)
   }
 }
 
-// With g = dy turned back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. Each block takes every so many
-// tokens, and each of its warps leaves the sums of g x r for queries and keys in partial: [2, warps, hd].
+// With g = dy turned back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. Each block takes every
+// gridDim.x-th token, and each of its warps leaves the sums of g x r for queries and keys in partial: [2, warps, hd].
+// An element costs 3w bytes and 13 FLOPs, 10 of them where it is not turned.
 constexpr int multiprocessors = 132, blocks_of_each = 3;
 template <class T, int N>
 __global__ void __launch_bounds__(threads_of_block, blocks_of_each)
-    normalize_gradient(Sizes s, In<T> dy, In<T> x, In<T> weight, In<float> inverse, In<std::int32_t> positions,
+    normalize_gradient(Pairing s, In<T> dy, In<T> x, In<T> weight, In<float> inverse, In<std::int32_t> positions,
                        In<float> table, Out<T> dx, Out<float> partial) {
   const int warp = static_cast<int>(threadIdx.x) / warp_size, normed = s.q_heads + s.k_heads;
   Run<N> sums[2][runs<N>];
@@ -208,20 +210,20 @@ __global__ void __launch_bounds__(threads_of_block, blocks_of_each)
   });
 }
 
-// Calls f(sizes, T{}, N), N as many pairs as can be moved at once. operands: [.., hd] of one type, x: [T, heads, hd] first.
+// Calls f(pairing, T{}, N), where N pairs can be moved at once. operands: [.., hd] of one type, x first.
 template <class F>
-void with_sizes(const QkNorm& desc, ConstView table, std::initializer_list<ConstView> operands, F f) {
+void with_pairing(const QkNorm& desc, ConstView table, std::initializer_list<ConstView> operands, F f) {
   const ConstView x = *operands.begin();
   const Index heads = x.dim(1), hd = x.dim(2), half = table ? table.dim(1) : 0;
   constexpr Index most = 2 * most_pairs * warp_size;
   SY_ASSERT(heads <= INT32_MAX && hd <= most, "qk_norm: {} heads of {}", heads, hd);
-  const Sizes s{x.dim(0),
-                static_cast<int>(heads),
-                static_cast<int>(desc.q_heads),
-                static_cast<int>(desc.k_heads),
-                static_cast<int>(hd),
-                static_cast<int>(half),
-                static_cast<int>(blocks_of(hd - 2 * half, 2))};
+  const Pairing s{x.dim(0),
+                  static_cast<int>(heads),
+                  static_cast<int>(desc.q_heads),
+                  static_cast<int>(desc.k_heads),
+                  static_cast<int>(hd),
+                  static_cast<int>(half),
+                  static_cast<int>(blocks_of(hd - 2 * half, 2))};
   // Both sides of every run must begin at a pack, and so must its cosines and sines.
   const bool packed = hd % 4 == 0 && half % 2 == 0 && aligned<float, 4>(table, 0);
   with_type(x.dtype(),
@@ -248,7 +250,7 @@ void CudaBackend::do_rope(View x, Index heads, ConstView positions, ConstView ta
 
 void CudaBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                      ConstView table, View y, View inverse) {
-  with_sizes(desc, table, {x, weight, y}, [&](const Sizes& s, auto zero, auto packs) {
+  with_pairing(desc, table, {x, weight, y}, [&](const Pairing& s, auto zero, auto packs) {
     using T = decltype(zero);
     launch(context_, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs>, s, desc.eps, in<T>(x),
            in<T>(weight), in<std::int32_t>(positions), in<float>(table), out<T>(y), out<float>(inverse));
@@ -257,7 +259,7 @@ void CudaBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView 
 
 void CudaBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                                       ConstView inverse, ConstView positions, ConstView table, View dx, View dweight) {
-  with_sizes(desc, table, {x, dy, weight, dx}, [&](const Sizes& s, auto zero, auto packs) {
+  with_pairing(desc, table, {x, dy, weight, dx}, [&](const Pairing& s, auto zero, auto packs) {
     using T = decltype(zero);
     const Index blocks = std::min<Index>(s.tokens, multiprocessors * blocks_of_each), warps = blocks * warps_of_block;
     Workspace workspace(context_);

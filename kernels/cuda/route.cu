@@ -8,7 +8,7 @@ namespace sy::cuda {
 
 namespace {
 
-// Sigmoid scores may all vanish; their sum must not.
+// Added to a sum of scores, since sigmoid scores may all be 0 and their sum is a divisor.
 constexpr float tiny_sum = 1e-20f;
 
 __device__ float sigmoid(float z) {
@@ -20,7 +20,7 @@ struct Softmax {
   __device__ float operator()(float z) const { return expf(z - largest) * inverse; }
 };
 
-// Of z: [e], by a warp.
+// A warp takes the softmax of z: [e].
 __device__ Softmax softmax(In<float> z, int e, int lane) {
   float largest = -INFINITY, sum = 0;
   for (int i = lane; i < e; i += warp_size) largest = fmaxf(largest, z[i]);
@@ -30,7 +30,7 @@ __device__ Softmax softmax(In<float> z, int e, int lane) {
   return {largest, 1 / sum, largest + logf(sum)};
 }
 
-// Selection scores as integers in the same order, so that 0 can mean "taken". A NaN comes last.
+// Maps selection scores to integers in the same order, all above 0, so that 0 can mean "taken". A NaN comes last.
 __device__ std::uint32_t key_of(float x) {
   if (x != x) return 1;
   const std::uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
@@ -40,8 +40,8 @@ __device__ float value_of(std::uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
 }
 
-// The index of the largest of keys: [n], of equal ones the lowest, by a warp; the key becomes 0. Lane l has written, and
-// alone reads, the keys l, l + 32, ...
+// A warp finds the index of the largest of keys: [n], the lowest of equal ones, and sets that key to 0. Lane l has
+// written the keys l, l + 32, ..., and no other lane reads them.
 __device__ int take_largest(std::uint32_t* keys, int n, int lane) {
   std::uint32_t best = 0;
   int index = 0;
@@ -86,9 +86,11 @@ __device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::ui
   __syncwarp();
 }
 
-// A warp scores a token and takes its k best experts one by one. A block's warps share a run of tokens within a segment,
-// whose assignments and probabilities it counts in shared memory, each warp in its own sum: [segments * runs, e] each.
-// z_squared: [blocks] over the runs that a block has worked on.
+// A warp scores a token and takes its k best experts one by one. The warps of a block share a run of tokens within a
+// segment. The block counts the run's assignments and adds up its probabilities in shared memory, where each warp has
+// sums of its own, and writes both to counts and probability: [segments * runs, e]. z_squared: [blocks] are the sums
+// over all runs of a block. A logit costs 4 bytes and 7 FLOPs, 10 with sigmoid scores, and k comparisons in shared
+// memory; a token 8 k bytes more.
 __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index segment_tokens, int e,
                                In<float> logits, In<float> bias, Out<std::int32_t> experts, Out<float> weights,
                                Out<std::int32_t> counts, Out<float> probability, Out<double> z_squared) {
@@ -143,7 +145,8 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
   if (threadIdx.x == 0) z_squared[blockIdx.x] = sum_z;
 }
 
-// A warp sums the runs of a segment and expert, of which there are n = segments * e; the last block sums the squares.
+// A warp sums the runs of one segment and expert, of which there are n = segments * e; the last block sums the squares.
+// An expert of a run costs 8 bytes and 1 FLOP.
 __global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts, In<float> run_probability,
                          Index squares, In<double> block_squares, Out<std::int32_t> counts, Out<float> probability,
                          Out<double> z_squared) {
@@ -172,10 +175,11 @@ __global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts
   }
 }
 
-// A warp a token. With s the scores, p the softmax, and c = dweights * scale:
+// A warp takes a token. s are the scores, p is the softmax, and c = dweights * scale:
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
 //   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s)
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
+// A logit costs 4 + w bytes and 14 FLOPs.
 template <class T>
 __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_tokens, int e, In<float> logits,
                                In<std::int32_t> experts, In<float> dweights, In<float> dprobability, float z_factor,
@@ -189,7 +193,7 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   const In<std::int32_t> chosen = experts + t * k;
   const Softmax p = softmax(z, e, lane);
 
-  float sum = 0, sum_c_s = 0, inner = 0;  // inner: sum d p, d all that goes through the softmax
+  float sum = 0, sum_c_s = 0, inner = 0;  // inner: the sum of d p, where d is all that goes through the softmax
   for (Index j = lane; j < k; j += warp_size) {
     const float s = sigmoids ? sigmoid(z[chosen[j]]) : p(z[chosen[j]]);
     sum += s;
@@ -214,11 +218,12 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
     dlogits[t * e + i] = from_float<T>(p(z[i]) * (dp[i] + all) + through_weights[i]);
 }
 
-// A block an expert, a warp a segment: its assignments within the segment's scope, and what follows. kept: of the part of
-// the expert that its assignments are counted by. losses: [e], this expert's share.
+// A block takes an expert, and its warps take segments in turn: a warp adds up the expert's assignments within the
+// segment's scope, and what follows from them. losses: [e] are the experts' shares of the loss. A segment of an expert
+// costs 12 bytes, and 4 for each segment of its scope.
 __global__ void balance_expert(BalanceDesc desc, Index segments, Index scopes, Index e, In<std::int32_t> counts,
                                In<std::int32_t> scope_counts, In<float> probability, In<std::int32_t> kept,
-                               Out<float> dprobability, Out<double> stats, Out<double> losses) {
+                               Out<float> dprobability, Out<double> sums, Out<double> losses) {
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
   const Index x = blockIdx.x;
   double assigned = 0, probable = 0, loss = 0;
@@ -237,27 +242,27 @@ __global__ void balance_expert(BalanceDesc desc, Index segments, Index scopes, I
   assigned = block_sum(assigned);
   probable = block_sum(probable);
   loss = block_sum(loss);
-  if (!stats || threadIdx.x != 0) return;
+  if (!sums || threadIdx.x != 0) return;
   const Index local = e / desc.split.owners;
   const RouterSums at{e};
-  stats[at.routed() + x] += assigned;
-  stats[at.dropped() + x] += assigned - kept[x / local * desc.split.parts * local + x % local];
-  stats[at.probability() + x] += probable;
+  sums[at.routed() + x] += assigned;
+  sums[at.dropped() + x] += assigned - kept[x / local * desc.split.parts * local + x % local];
+  sums[at.probability() + x] += probable;
   losses[x] = loss;
 }
 
-// One block adds the losses up: [e]. stats: [2], the loss and the z-loss.
-__global__ void add_losses(Index e, In<double> losses, double z_factor, In<double> z_squared, Out<double> stats) {
-  double loss = 0;
-  for (Index i = threadIdx.x; i < e; i += blockDim.x) loss += losses[i];
-  loss = block_sum(loss);
+// One block adds losses: [e] up. loss: [2] += the load-balance loss and the z-loss.
+__global__ void add_losses(Index e, In<double> losses, double z_factor, In<double> z_squared, Out<double> loss) {
+  double sum = 0;
+  for (Index i = threadIdx.x; i < e; i += blockDim.x) sum += losses[i];
+  sum = block_sum(sum);
   if (threadIdx.x != 0) return;
-  stats[0] += loss;
-  stats[1] += z_factor * z_squared[0];
+  loss[0] += sum;
+  loss[1] += z_factor * z_squared[0];
 }
 
-// Warps of a block that takes `fixed` floats of shared memory and `of_warp` more for each: as many of 8 as fit what every
-// block may have, and one at least.
+// How many warps a block has that takes `fixed` floats of shared memory and `of_warp` more for each warp: at most 8, no
+// more than fit what every block may have, and at least one.
 int warps_for(Index fixed, Index of_warp) {
   constexpr Index shared_floats = 48 * 1024 / sizeof(float);
   return static_cast<int>(std::clamp<Index>((shared_floats - fixed) / of_warp, 1, 8));
@@ -267,14 +272,14 @@ int warps_for(Index fixed, Index of_warp) {
 
 void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
                                    View counts, View probability, View z_squared) {
-  constexpr Index wanted_runs = 528;  // four blocks for each of 132 multiprocessors
+  constexpr Index wanted_runs = 528;  // four blocks for each of an H100's 132 multiprocessors
   const Index tokens = logits.dim(0), e = logits.dim(1), segments = counts.dim(0), segment_tokens = tokens / segments;
   const int warps = warps_for(e, 2 * e + desc.groups);
   const Index runs = std::clamp<Index>(wanted_runs / segments, 1, blocks_of(segment_tokens, warps));
   const Index blocks = std::min(segments * runs, 4 * wanted_runs);
   Workspace workspace(context_);
   const View squares = workspace.take({blocks}, DType::f64);
-  // Where a run is all of its segment, its sums are the results.
+  // Where each run is a whole segment, its sums are the results.
   const Index sums = runs > 1 ? segments * e : 0;
   View run_counts, run_probability;
   if (sums > 0) {
@@ -306,15 +311,15 @@ void CudaBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Con
 }
 
 void CudaBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                             ConstView kept, ConstView z_squared, View dprobability, View stats) {
+                             ConstView kept, ConstView z_squared, View dprobability, View sums) {
   const Index segments = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
   const View losses = Workspace(context_).take({e}, DType::f64);
   launch(context_, {.x = e}, balance_expert, desc, segments, scopes, e, in<std::int32_t>(counts),
          in<std::int32_t>(scope_counts), in<float>(probability), in<std::int32_t>(kept), out<float>(dprobability),
-         out<double>(stats), out<double>(losses));
-  if (!stats) return;
+         out<double>(sums), out<double>(losses));
+  if (!sums) return;
   launch(context_, {}, add_losses, e, in<double>(losses), desc.z_factor, in<double>(z_squared),
-         out<double>(stats) + RouterSums{e}.loss());
+         out<double>(sums) + RouterSums{e}.loss());
 }
 
 }  // namespace sy::cuda

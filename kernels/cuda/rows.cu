@@ -4,10 +4,11 @@ namespace sy::cuda {
 
 namespace {
 
-constexpr int walkers = 16;  // warps of a block, each of which takes every 16th row
+constexpr int walkers = 16;  // the warps of a block, each of which takes every 16th row
 
-// A block sums the rows [run * blockIdx.y, + run) of 32 * N columns: a lane walks down N columns, and the warps' sums are
-// added in order. total: [gridDim.y, width] = the sums, or += them.
+// A block sums a run of rows, those from run * blockIdx.y on, in 32 * N columns. A lane walks down N columns, and the
+// warps' sums are added in order. total: [gridDim.y, width] = the sums, or += them. An element of x costs
+// w bytes and 1 FLOP.
 template <class T, int N>
 __global__ void sum_columns(Index rows, Index width, Index run, bool accumulate, In<T> x, Out<float> total) {
   __shared__ float sums[walkers][N][warp_size];
@@ -38,7 +39,7 @@ void launch_sums(Context& context, ConstView x, Index runs, bool accumulate, Vie
 
 }  // namespace
 
-// So many rows that one block's warps would be long at them are summed in runs first.
+// Many rows are summed in runs first, since the warps of one block would take long over them.
 void add_column_sums(Context& context, Workspace& workspace, ConstView x, View sums) {
   constexpr Index few = 1024, least_run = 128, blocks = 1024;
   const Index rows = x.dim(0), width = x.dim(1);

@@ -6,11 +6,11 @@
 namespace sy::cuda {
 
 struct Scanned {
-  int before, total;  // the sum of the threads before this one, and of all
+  int before, total;  // the sum over the threads before this one, and over all
 };
 
-// The block is one-dimensional and a whole number of warps, all of whose threads take part. Each file has its own, as it has
-// shared memory.
+// The block is one-dimensional and a whole number of warps, all of whose threads take part. Every file has a copy of
+// this function, since it declares shared memory.
 __device__ static Scanned block_scan(int x) {
   __shared__ int sums[warp_size];
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
@@ -30,8 +30,8 @@ __device__ static Scanned block_scan(int x) {
   return result;
 }
 
-// put(i, sum of get(j) over j < i) for each i < n, by a block; returns the sum of all. What put(i) writes, get may read
-// for that i alone.
+// A block calls put(i, the sum of get(j) over j < i) for each i < n, and returns the sum of all. get(i) may read what
+// put(i) writes, and nothing that another put writes.
 template <class Get, class Put>
 __device__ int block_scan(Index n, Get get, Put put) {
   int sum = 0;

@@ -15,7 +15,7 @@ void Waiter::wait(cudaEvent_t event) const {
     const cudaError_t state = cudaEventQuery(event);
     if (state == cudaSuccess) return;
     if (state != cudaErrorNotReady) check(state, "waiting for the GPU");
-    cudaGetLastError();  // "not ready" counts as an error otherwise
+    cudaGetLastError();  // "not ready" would be reported as an error by a later call
     if (Clock::now() - start < patience) {
       std::this_thread::yield();
       continue;
@@ -31,7 +31,7 @@ Staging::Staging(ComputeStream& stream, const Waiter& waiter)
 }
 
 void Staging::next_piece() {
-  check(cudaEventRecord(events_[current_].get(), stream_), "cudaEventRecord");
+  check(cudaEventRecord(events_[current_].get(), stream_.cut()), "cudaEventRecord");
   current_ = (current_ + 1) % pieces;
   waiter_.wait(events_[current_].get());
   used_ = 0;
@@ -43,7 +43,7 @@ void Staging::to_device(const void* host, std::byte* device, Index bytes) {
     const Index now = std::min(bytes, piece_bytes - used_);
     std::byte* const pinned = piece(current_) + used_;
     std::memcpy(pinned, from, static_cast<std::size_t>(now));
-    check(cudaMemcpyAsync(device, pinned, static_cast<std::size_t>(now), cudaMemcpyHostToDevice, stream_),
+    check(cudaMemcpyAsync(device, pinned, static_cast<std::size_t>(now), cudaMemcpyHostToDevice, stream_.cut()),
           "a copy to the GPU");
     used_ = std::min(piece_bytes, (used_ + now + 255) / 256 * 256);
     from += now;
@@ -53,7 +53,7 @@ void Staging::to_device(const void* host, std::byte* device, Index bytes) {
 }
 
 void Staging::to_host(const std::byte* device, void* host, Index bytes) {
-  // Each part is in a piece of its own. While one is on its way, the one before it goes to where it belongs.
+  // Each part takes a piece of its own. While one part is on its way, the host delivers the part before it.
   struct Part {
     int piece;
     Index begin, bytes;
@@ -67,7 +67,7 @@ void Staging::to_host(const std::byte* device, void* host, Index bytes) {
   for (Index begin = 0; begin < bytes; begin += piece_bytes) {
     const Part part{current_, begin, std::min(piece_bytes, bytes - begin)};
     check(cudaMemcpyAsync(piece(current_), device + begin, static_cast<std::size_t>(part.bytes), cudaMemcpyDeviceToHost,
-                          stream_),
+                          stream_.cut()),
           "a copy from the GPU");
     next_piece();
     if (begin > 0) deliver(before);

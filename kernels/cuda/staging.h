@@ -1,4 +1,4 @@
-// How the host waits for the device, and pinned memory through which bytes pass between them.
+// How the host waits for the device, and the pinned memory through which bytes pass between them.
 #pragma once
 
 #include <array>
@@ -8,15 +8,15 @@
 
 namespace sy::cuda {
 
-// Every wait of the host. It asks rather than blocks, so that it can look after other things meanwhile.
+// Makes every wait of the host. It asks again and again rather than blocks, so that the host can do more meanwhile.
 class Waiter {
  public:
   std::function<void()> hook;  // see set_wait_hook
   void wait(cudaEvent_t event) const;
 };
 
-// Copies between pageable host memory and the device by way of pinned memory, in order on a stream. To the device the host
-// goes on once it has copied the bytes, and waits only where the ring has come round to pieces still on their way.
+// Copies between pageable host memory and the device through a ring of pieces of pinned memory, in order on a stream.
+// to_device returns once the bytes are copied into the ring, and waits only for pieces that are still on their way.
 class Staging {
  public:
   Staging(ComputeStream& stream, const Waiter& waiter);
@@ -28,7 +28,7 @@ class Staging {
   static constexpr Index piece_bytes = Index{1} << 20;
 
   std::byte* piece(int i) const { return memory_.get() + i * piece_bytes; }
-  // Goes to the next piece once nothing uses it; the event of the one left then says when its copies have ended.
+  // Goes to the next piece once nothing uses it. The event of the piece before says when its copies have ended.
   void next_piece();
 
   ComputeStream& stream_;

@@ -20,7 +20,7 @@ void ComputeStream::repeated(const std::string& name, const std::function<void()
       cudaGraph_t graph = nullptr;
       cudaStreamEndCapture(stream_, &graph);
       if (graph) cudaGraphDestroy(graph);
-      cudaGetLastError();  // the first error is the one to tell
+      cudaGetLastError();  // the first error is the one to report
     }
     open_ = false;
     compared_ = 0;
@@ -48,14 +48,15 @@ bool ComputeStream::to_issue() {
   return true;
 }
 
-void ComputeStream::cut() {
+cudaStream_t ComputeStream::cut() {
   if (open_)
     end_recording();
   else if (compared_ > 0)
     replay();
+  return stream_;
 }
 
-// Other streams, and other threads, may meanwhile do what they like.
+// The relaxed mode lets other streams, and other threads, do what they like meanwhile.
 void ComputeStream::begin_recording() {
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
   open_ = true;

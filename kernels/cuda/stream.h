@@ -1,4 +1,4 @@
-// The stream that a backend computes on, and the CUDA graphs of what it computes again and again.
+// The stream that a backend computes on, and CUDA graphs of what it computes again and again.
 #pragma once
 
 #include <cstring>
@@ -11,21 +11,18 @@
 
 namespace sy::cuda {
 
-// Kernels, products and copies on the device reach the stream through put(). Within repeated() they are recorded the second
-// time and replayed from then on: the host goes through the same operations, but each piece between two cuts is one launch of
-// a graph. Whatever else uses the stream (an event, a copy from or to the host) cannot be in a graph. It takes this object
-// for a cudaStream_t, which makes the cut: the stream then has all that was put there before.
+// Kernels, products and copies on the device reach the stream through put(). A pass is what happens within repeated().
+// In the second pass of a name these operations are recorded, as pieces that are a CUDA graph each, and from the third
+// pass on they are replayed: the host goes through the same operations, but launches one graph for each piece. What
+// cannot be in a graph, such as an event or a copy to the host, takes the stream from cut(), which ends a piece.
 class ComputeStream {
  public:
   ComputeStream(cudaStream_t stream = nullptr) : stream_(stream) {}
-  operator cudaStream_t() {
-    cut();
-    return stream_;
-  }
-  void cut();
+  // Ends the piece under way, if there is one, and launches it. Returns the stream, which then has all that was put.
+  cudaStream_t cut();
 
-  // issue(cudaStream_t) puts one operation on the stream. parts: what makes it the operation that it is, such as a kernel and
-  // its arguments; while a pass is replayed they are compared with those recorded.
+  // issue(cudaStream_t) puts one operation on the stream. parts are what identifies the operation, such as a kernel and
+  // its arguments. While a pass is replayed they are compared with those that were recorded.
   template <class Issue, class... Parts>
   void put(Issue issue, const Parts&... parts) {
     if (!pass_) return issue(stream_);
@@ -34,8 +31,8 @@ class ComputeStream {
     if (to_issue()) issue(stream_);
   }
 
-  // Calls body. The operations that it puts here are the same, with the same arguments, in every pass of that name: otherwise
-  // Failure. The first is not recorded: libraries and drivers prepare themselves.
+  // Calls body. It must put the same operations here, with the same arguments, in every pass of one name, or Failure is
+  // thrown. The first pass is not recorded, as libraries and drivers prepare themselves in it.
   void repeated(const std::string& name, const std::function<void()>& body);
 
  private:
@@ -51,8 +48,7 @@ class ComputeStream {
     std::vector<Piece> pieces;
   };
 
-  // A part without padding, whose bytes are its value. Others are passed over, among them what element-wise kernels do to
-  // each element.
+  // Notes a part without padding, whose bytes are its value. Others are passed over, as are element-wise functors.
   template <class T>
   void note(const T& part) {
     if constexpr (std::is_scalar_v<T> || std::has_unique_object_representations_v<T>) {
@@ -69,10 +65,10 @@ class ComputeStream {
 
   cudaStream_t stream_;
   std::map<std::string, Pass> passes_;
-  Pass* pass_ = nullptr;   // the one under way, if it is recorded or replayed
-  bool open_ = false;      // the last piece is being recorded
-  std::size_t piece_ = 0;  // that is replayed, and how much of it was compared
-  std::size_t compared_ = 0;
+  Pass* pass_ = nullptr;      // the pass under way, if it is recorded or replayed
+  bool open_ = false;         // whether its last piece is being recorded
+  std::size_t piece_ = 0;     // the piece that is being replayed,
+  std::size_t compared_ = 0;  // and how many of its words have been compared
   Words operation_;
 };
 

@@ -11,10 +11,10 @@ namespace sy {
 
 namespace {
 
-// Host code may read what is this small; anything larger would only cost memory.
+// Host code may read tensors of at most this size, and only they are written: larger ones would cost memory.
 constexpr Index small_bytes = Index{1} << 20;
 
-// The size of each allocation stands in a page before it.
+// The size of an allocation is kept in a page before it.
 constexpr Index page = 4096;
 
 void release(std::byte* memory) {
@@ -23,7 +23,8 @@ void release(std::byte* memory) {
   munmap(memory - page, static_cast<std::size_t>(size));
 }
 
-// Pairs of a query and a key that it sees. Documents are not known here: a query may see less.
+// How many pairs there are of a query and a key that it sees. It takes each sequence for one document, as documents are
+// known to a device alone.
 double visible_pairs(const Visibility& see, Index queries, Index keys) {
   double pairs = 0;
   for (Index i = 0; i < queries; ++i) {
@@ -84,24 +85,24 @@ class DryBackend final : public Backend {
   void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override {
     count(2 * number(a.elements()) * number(c.dim(1)), {a, b, c, desc.accumulate ? c : View()});
   }
-  void do_grouped_gemm(ConstView x, ConstView w, const Groups&, View y) override {
+  void do_grouped_gemm(ConstView x, ConstView w, const ExpertRows&, View y) override {
     count(2 * number(x.elements()) * number(w.dim(1)), {x, w, y});
   }
-  void do_grouped_gemm_input(ConstView dy, ConstView w, const Groups&, View dx) override {
+  void do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows&, View dx) override {
     count(2 * number(dx.elements()) * number(w.dim(1)), {dy, w, dx});
   }
-  void do_grouped_gemm_weight(ConstView dy, ConstView x, const Groups&, View dw) override {
+  void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows&, View dw) override {
     count(2 * number(x.elements()) * number(dw.dim(1)), {dy, x, dw, dw});
   }
   void do_bias_forward(ConstView bias, View y) override { count(0, {bias, y, y}); }
   void do_bias_backward(ConstView dy, View dbias) override { count(0, {dy, dbias, dbias}); }
 
-  void do_norm_forward(const NormDesc&, ConstView x, ConstView weight, ConstView, View y, View stats) override {
-    count(0, {x, weight, y, stats});
+  void do_norm_forward(const NormDesc&, ConstView x, ConstView weight, ConstView, View y, View moments) override {
+    count(0, {x, weight, y, moments});
   }
-  void do_norm_backward(const NormDesc&, ConstView dy, ConstView x, ConstView weight, ConstView stats, View dx,
+  void do_norm_backward(const NormDesc&, ConstView dy, ConstView x, ConstView weight, ConstView moments, View dx,
                         View dweight, View) override {
-    count(0, {dy, x, weight, stats, dx, dx, dweight, dweight});
+    count(0, {dy, x, weight, moments, dx, dx, dweight, dweight});
   }
   void do_activation_forward(const FfnActivation&, ConstView h, ConstView, View y) override { count(0, {h, y}); }
   void do_activation_backward(const FfnActivation&, ConstView dy, ConstView h, ConstView, View dh,
@@ -120,7 +121,8 @@ class DryBackend final : public Backend {
     count(0, {dy, x, inverse, dx});
   }
 
-  // Two products of each query with each key that it sees; backward five, as the scores are computed again.
+  // Each pair of a query and a key that it sees takes part in two products, and backward in five, as the scores are
+  // computed again.
   void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                             View lse) override {
     count(attention_flops(desc, q, k, 1, v, 1), {out, lse});
@@ -134,14 +136,15 @@ class DryBackend final : public Backend {
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, View experts, View weights, View routed,
                         View probability, View z_squared) override {
     count(0, {logits, experts, weights, routed, probability});
-    const Index e = logits.dim(1), group = routed.dim(0) > 0 ? experts.elements() / routed.dim(0) : 1;
+    const Index e = logits.dim(1), of_segment = routed.dim(0) > 0 ? experts.elements() / routed.dim(0) : 1;
     std::fill_n(routed.i32(), routed.elements(), 0);
     for (Index a = 0; a < experts.elements(); ++a) {
       experts.i32()[a] = static_cast<std::int32_t>(a % e);
       weights.f32()[a] = 1.0f / static_cast<float>(desc.top_k);
-      ++routed.i32()[a / group * e + a % e];
+      ++routed.i32()[a / of_segment * e + a % e];
     }
-    std::fill_n(probability.f32(), probability.elements(), static_cast<float>(number(group) / desc.top_k / number(e)));
+    std::fill_n(probability.f32(), probability.elements(),
+                static_cast<float>(number(of_segment) / desc.top_k / number(e)));
     write(z_squared, 0);
   }
   void do_route_backward(const RouteDesc&, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
@@ -158,8 +161,8 @@ class DryBackend final : public Backend {
     cpu_->sort_assignments(split, experts, keep, rows, tokens, slots, counted);
   }
   void do_balance(const BalanceDesc&, ConstView routed, ConstView scope_counts, ConstView probability, ConstView,
-                  ConstView, View dprobability, View stats) override {
-    count(0, {routed, scope_counts, probability, dprobability, stats});
+                  ConstView, View dprobability, View sums) override {
+    count(0, {routed, scope_counts, probability, dprobability, sums});
   }
   void do_order_arrivals(ConstView sent, Index first, View offsets, View order, View inverse) override {
     count(0, {order, inverse});
@@ -172,11 +175,11 @@ class DryBackend final : public Backend {
 
   void do_embedding_forward(ConstView ids, ConstView, Index, View y) override { count(0, {ids, y, y}); }
   void do_embedding_backward(ConstView ids, ConstView dy, Index, View) override { count(0, {ids, dy, dy, dy}); }
-  void do_cross_entropy_forward(const CrossEntropyDesc&, ConstView logits, ConstView targets, View stats) override {
-    count(0, {logits, targets, stats});
+  void do_cross_entropy_forward(const CrossEntropyDesc&, ConstView logits, ConstView targets, View partial) override {
+    count(0, {logits, targets, partial});
   }
-  void do_cross_entropy_loss(ConstView stats, ConstView targets, View lse, View loss) override {
-    count(0, {stats, targets, lse, loss});
+  void do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) override {
+    count(0, {partials, targets, lse, loss});
     write(loss, 0);
   }
   void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View) override {
@@ -201,7 +204,7 @@ class DryBackend final : public Backend {
   std::vector<std::byte> read_;
   const std::unique_ptr<Backend> cpu_ = make_cpu();  // orders rows, as what host code reads is real
 
-  // Small tensors only.
+  // Writes small tensors only.
   static void write(View x, float value) {
     if (x.size_bytes() > small_bytes) return;
     if (value == 0)
@@ -210,7 +213,7 @@ class DryBackend final : public Backend {
       std::fill_n(x.f32(), x.elements(), value);
   }
   void count_heads(ConstHeads x) { counts.bytes += number(x.elements() * size_of(x.dtype)); }
-  // Of products over the width of queries and keys, and of others over that of values.
+  // of_keys products have the width of queries and keys, of_values products that of values.
   static double attention_flops(const AttentionDesc& desc, ConstHeads q, ConstHeads k, double of_keys, ConstHeads v,
                                 double of_values) {
     return 2 * (of_keys * number(q.width) + of_values * number(v.width)) * number(q.sequences) * number(q.heads) *

@@ -50,9 +50,9 @@ void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterRepo
   const Index R = exchange.received();
   s.h = pass.keep({R, (activation_.gated ? 2 : 1) * width_});
   const View a = device.temp({R, width_}), out = device.temp({R, D});
-  b.grouped_gemm(s.rows, up_.weight, exchange.groups(), s.h);
+  b.grouped_gemm(s.rows, up_.weight, exchange.expert_rows(), s.h);
   b.activation_forward(activation_, s.h, s.gates, a);  // the weight of a row passes through the second product
-  b.grouped_gemm(a, down_.weight, exchange.groups(), out);
+  b.grouped_gemm(a, down_.weight, exchange.expert_rows(), out);
   const View back = exchange.combine(out, device.scratch, device.scratch);
   exchange.finish();
   b.combine_rows(back, r.slots, to.add, to.y);
@@ -77,14 +77,14 @@ void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
   b.activation_forward(activation_, s.h, s.gates, a);  // cheaper to compute again than to keep
   exchange.finish();
 
-  b.grouped_gemm_input(dout, down_.weight, exchange.groups(), da);
+  b.grouped_gemm_input(dout, down_.weight, exchange.expert_rows(), da);
   const View dh = device.temp(s.h.shape()), dgates = device.scratch.f32({R}), drows = device.temp({R, D});
   b.activation_backward(activation_, da, s.h, s.gates, dh, dgates);
-  b.grouped_gemm_input(dh, up_.weight, exchange.groups(), drows);
+  b.grouped_gemm_input(dh, up_.weight, exchange.expert_rows(), drows);
   const View back = exchange.combine(drows, device.scratch, device.scratch);
   const View dgates_back = exchange.combine(dgates, device.scratch, device.scratch);
-  b.grouped_gemm_weight(dout, a, exchange.groups(), down_.grad);  // while the rows travel back
-  b.grouped_gemm_weight(dh, s.rows, exchange.groups(), up_.grad);
+  b.grouped_gemm_weight(dout, a, exchange.expert_rows(), down_.grad);  // while the rows travel back
+  b.grouped_gemm_weight(dh, s.rows, exchange.expert_rows(), up_.grad);
   exchange.finish();
 
   b.combine_rows(back, r.slots, true, dx);

@@ -43,15 +43,15 @@ class HostTest : public ::testing::Test {
   template <class T>
   View upload(const std::vector<T>& values) {
     const View x = memory({static_cast<Index>(values.size())}, cuda_host::type_of<T>);
-    cudaMemcpyAsync(x.bytes(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, context.stream);
-    cudaStreamSynchronize(context.stream);
+    cudaMemcpyAsync(x.bytes(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, context.stream.cut());
+    cudaStreamSynchronize(context.stream.cut());
     return x;
   }
   template <class T>
   std::vector<T> download(ConstView x) {
     std::vector<T> values(static_cast<std::size_t>(x.elements()));
-    cudaMemcpyAsync(values.data(), x.bytes(), values.size() * sizeof(T), cudaMemcpyDeviceToHost, context.stream);
-    cudaStreamSynchronize(context.stream);
+    cudaMemcpyAsync(values.data(), x.bytes(), values.size() * sizeof(T), cudaMemcpyDeviceToHost, context.stream.cut());
+    cudaStreamSynchronize(context.stream.cut());
     return values;
   }
 

@@ -76,10 +76,11 @@ class HostNccl : public HostTest {
     View y = memory({n}, dtype);
     const int root = size - 1;
 
-    ASSERT_EQ(ncclAllReduce(mine<T>(n).bytes(), y.bytes(), count, type, ncclSum, comm, context.stream), ncclSuccess);
+    ASSERT_EQ(ncclAllReduce(mine<T>(n).bytes(), y.bytes(), count, type, ncclSum, comm, context.stream.cut()),
+              ncclSuccess);
     expect<T>(y, [&](Index i) { return sum(i); });
     View x = mine<T>(n);
-    ASSERT_EQ(ncclAllReduce(x.bytes(), x.bytes(), count, type, ncclMax, comm, context.stream), ncclSuccess);
+    ASSERT_EQ(ncclAllReduce(x.bytes(), x.bytes(), count, type, ncclMax, comm, context.stream.cut()), ncclSuccess);
     expect<T>(x, [&](Index i) {
       double most = 0;
       for (int r = 0; r < size; ++r) most = std::max(most, given(r, i));
@@ -87,31 +88,33 @@ class HostNccl : public HostTest {
     });
 
     x = mine<T>(n);
-    ASSERT_EQ(ncclReduce(x.bytes(), x.bytes(), count, type, ncclSum, root, comm, context.stream), ncclSuccess);
+    ASSERT_EQ(ncclReduce(x.bytes(), x.bytes(), count, type, ncclSum, root, comm, context.stream.cut()), ncclSuccess);
     expect<T>(x, [&](Index i) { return rank == root ? sum(i) : given(rank, i); });
 
     y = memory({n}, dtype);
-    ASSERT_EQ(ncclReduceScatter(mine<T>(n * size).bytes(), y.bytes(), count, type, ncclSum, comm, context.stream),
+    ASSERT_EQ(ncclReduceScatter(mine<T>(n * size).bytes(), y.bytes(), count, type, ncclSum, comm, context.stream.cut()),
               ncclSuccess);
     expect<T>(y, [&](Index i) { return sum(rank * n + i); });
     x = mine<T>(n * size);
-    ASSERT_EQ(ncclReduceScatter(x.bytes(), x.rows(rank * n, n).bytes(), count, type, ncclSum, comm, context.stream),
-              ncclSuccess);
+    ASSERT_EQ(
+        ncclReduceScatter(x.bytes(), x.rows(rank * n, n).bytes(), count, type, ncclSum, comm, context.stream.cut()),
+        ncclSuccess);
     expect<T>(x.rows(rank * n, n), [&](Index i) { return sum(rank * n + i); });
 
     y = memory({n * size}, dtype);
-    ASSERT_EQ(ncclAllGather(mine<T>(n).bytes(), y.bytes(), count, type, comm, context.stream), ncclSuccess);
+    ASSERT_EQ(ncclAllGather(mine<T>(n).bytes(), y.bytes(), count, type, comm, context.stream.cut()), ncclSuccess);
     const auto gathered = [&](Index i) { return given(static_cast<int>(i / n), i % n); };
     expect<T>(y, gathered);
     y = memory({n * size}, dtype);
     x = mine<T>(n);
     cudaMemcpyAsync(y.rows(rank * n, n).bytes(), x.bytes(), static_cast<std::size_t>(x.size_bytes()),
-                    cudaMemcpyDeviceToDevice, context.stream);
-    ASSERT_EQ(ncclAllGather(y.rows(rank * n, n).bytes(), y.bytes(), count, type, comm, context.stream), ncclSuccess);
+                    cudaMemcpyDeviceToDevice, context.stream.cut());
+    ASSERT_EQ(ncclAllGather(y.rows(rank * n, n).bytes(), y.bytes(), count, type, comm, context.stream.cut()),
+              ncclSuccess);
     expect<T>(y, gathered);
 
     x = mine<T>(n);
-    ASSERT_EQ(ncclBroadcast(x.bytes(), x.bytes(), count, type, root, comm, context.stream), ncclSuccess);
+    ASSERT_EQ(ncclBroadcast(x.bytes(), x.bytes(), count, type, root, comm, context.stream.cut()), ncclSuccess);
     expect<T>(x, [&](Index i) { return given(root, i); });
   }
 
@@ -139,7 +142,7 @@ TEST_F(HostNccl, Bf16IsSummedInF32) {
   // 256 ones more are lost one by one, and not in f32.
   const float values[] = {256, 1, 1, 1};
   const View x = upload(std::vector<bf16>{values[rank % 4]});
-  ASSERT_EQ(ncclAllReduce(x.bytes(), x.bytes(), 1, ncclBfloat16, ncclSum, comm, context.stream), ncclSuccess);
+  ASSERT_EQ(ncclAllReduce(x.bytes(), x.bytes(), 1, ncclBfloat16, ncclSum, comm, context.stream.cut()), ncclSuccess);
   float exact = 0;
   for (int r = 0; r < size; ++r) exact += values[r % 4];
   EXPECT_EQ(static_cast<float>(download<bf16>(x)[0]), static_cast<float>(bf16(exact)));
@@ -161,11 +164,12 @@ TEST_F(HostNccl, AllToAllOfAnySizes) {
   Index sent = 0, received = 0;
   for (int s = 0; s < size; ++s) {
     const auto send = count(rank, s), receive = count(s, rank);
-    EXPECT_EQ(ncclSend(x.bytes() + 4 * sent, static_cast<std::size_t>(send) * 4, ncclUint8, s, comm, context.stream),
-              ncclSuccess);
     EXPECT_EQ(
-        ncclRecv(y.bytes() + 4 * received, static_cast<std::size_t>(receive) * 4, ncclUint8, s, comm, context.stream),
+        ncclSend(x.bytes() + 4 * sent, static_cast<std::size_t>(send) * 4, ncclUint8, s, comm, context.stream.cut()),
         ncclSuccess);
+    EXPECT_EQ(ncclRecv(y.bytes() + 4 * received, static_cast<std::size_t>(receive) * 4, ncclUint8, s, comm,
+                       context.stream.cut()),
+              ncclSuccess);
     sent += send;
     received += receive;
   }
@@ -182,8 +186,8 @@ TEST_F(HostNccl, ManyMessagesBetweenTwoKeepTheirOrder) {
   const std::size_t part = 1 << 18;
   ncclGroupStart();
   for (std::size_t i = 0; i < 4; ++i) {
-    ncclSend(x.bytes() + 4 * part * i, part, ncclFloat32, to, comm, context.stream);
-    ncclRecv(y.bytes() + 4 * part * i, part, ncclFloat32, from, comm, context.stream);
+    ncclSend(x.bytes() + 4 * part * i, part, ncclFloat32, to, comm, context.stream.cut());
+    ncclRecv(y.bytes() + 4 * part * i, part, ncclFloat32, from, comm, context.stream.cut());
   }
   ASSERT_EQ(ncclGroupEnd(), ncclSuccess);
   expect<float>(y, [&](Index i) { return given(from, i); });
@@ -207,9 +211,9 @@ TEST_F(HostNccl, SubsetsAndTwoAtOnce) {
   const View x = mine<float>(3), y = memory({3}), z = memory({3});
   const bool first = rank < size / 2;  // in a group the order of communicators may differ
   ncclGroupStart();
-  if (first) ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, comm, context.stream);
-  ncclAllReduce(x.bytes(), z.bytes(), 3, ncclFloat32, ncclSum, of_half, context.stream);
-  if (!first) ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, comm, context.stream);
+  if (first) ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, comm, context.stream.cut());
+  ncclAllReduce(x.bytes(), z.bytes(), 3, ncclFloat32, ncclSum, of_half, context.stream.cut());
+  if (!first) ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, comm, context.stream.cut());
   ASSERT_EQ(ncclGroupEnd(), ncclSuccess);
   expect<float>(y, [&](Index i) { return sum(i); });
   expect<float>(z, [&](Index i) {
@@ -220,7 +224,7 @@ TEST_F(HostNccl, SubsetsAndTwoAtOnce) {
   EXPECT_EQ(ncclCommDestroy(of_half), ncclSuccess);
   EXPECT_EQ(ncclCommDestroy(of_half), ncclInvalidArgument);
   expect_mistake("of a communicator that is no more",
-                 [&] { ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, of_half, context.stream); });
+                 [&] { ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, of_half, context.stream.cut()); });
   MPI_Comm_free(&half);
 }
 
@@ -230,23 +234,23 @@ TEST_F(HostNccl, OperandsAreChecked) {
     ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, s);
   };
   expect_mistake("what is sent, which is uninitialised",
-                 [&] { reduce(memory({4}).bytes(), y.bytes(), context.stream); });
-  expect_mistake("reaches beyond its allocation", [&] { reduce(x.bytes() + 4, y.bytes(), context.stream); });
-  expect_mistake("receives what", [&] { reduce(x.bytes(), x.bytes() + 4, context.stream); });
-  reduce(x.bytes(), y.bytes(), context.stream);
+                 [&] { reduce(memory({4}).bytes(), y.bytes(), context.stream.cut()); });
+  expect_mistake("reaches beyond its allocation", [&] { reduce(x.bytes() + 4, y.bytes(), context.stream.cut()); });
+  expect_mistake("receives what", [&] { reduce(x.bytes(), x.bytes() + 4, context.stream.cut()); });
+  reduce(x.bytes(), y.bytes(), context.stream.cut());
   expect_mistake("without waiting for ncclAllReduce", [&] { reduce(y.bytes(), memory({4}).bytes(), stream()); });
   expect_mistake("in one group", [&] {
     ncclGroupStart();
-    ncclSend(x.bytes(), 4, ncclFloat32, rank, comm, context.stream);
-    ncclRecv(x.bytes() + 8, 2, ncclFloat32, rank, comm, context.stream);
+    ncclSend(x.bytes(), 4, ncclFloat32, rank, comm, context.stream.cut());
+    ncclRecv(x.bytes() + 8, 2, ncclFloat32, rank, comm, context.stream.cut());
     ncclGroupEnd();
   });
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
-  EXPECT_EQ(ncclSend(x.bytes(), 4, ncclFloat32, size, comm, context.stream), ncclInvalidArgument);
+  EXPECT_EQ(ncclSend(x.bytes(), 4, ncclFloat32, size, comm, context.stream.cut()), ncclInvalidArgument);
   expect_mistake("waits for 8 bytes from rank", [&] {
     ncclGroupStart();
-    ncclSend(x.bytes(), 1, ncclFloat32, rank, comm, context.stream);
-    ncclRecv(y.bytes(), 2, ncclFloat32, rank, comm, context.stream);
+    ncclSend(x.bytes(), 1, ncclFloat32, rank, comm, context.stream.cut());
+    ncclRecv(y.bytes(), 2, ncclFloat32, rank, comm, context.stream.cut());
     ncclGroupEnd();
   });
 }
@@ -267,7 +271,7 @@ TEST_F(HostNccl, WithoutBlocking) {
   const ncclComm_t mine_alone = make_comm(MPI_COMM_WORLD, &config, ncclInProgress);
   const View x = mine<float>(4), y = memory({4});
   const auto reduce = [&] {
-    return ncclAllReduce(x.bytes(), y.bytes(), 4, ncclFloat32, ncclSum, mine_alone, context.stream);
+    return ncclAllReduce(x.bytes(), y.bytes(), 4, ncclFloat32, ncclSum, mine_alone, context.stream.cut());
   };
   const auto state = [&] {
     ncclResult_t s = ncclSuccess;
@@ -290,16 +294,16 @@ TEST_F(HostNccl, LostRanks) {
   const View x = mine<float>(4);
   ncclResult_t state = ncclSuccess;
   cuda_host::set_nccl_error(ncclRemoteError);
-  EXPECT_EQ(ncclAllReduce(x.bytes(), x.bytes(), 4, ncclFloat32, ncclSum, lost, context.stream), ncclSuccess);
+  EXPECT_EQ(ncclAllReduce(x.bytes(), x.bytes(), 4, ncclFloat32, ncclSum, lost, context.stream.cut()), ncclSuccess);
   EXPECT_EQ(ncclCommGetAsyncError(lost, &state), ncclSuccess);
   EXPECT_EQ(state, ncclRemoteError);
   cudaEvent_t done = event();
-  cudaEventRecord(done, context.stream);
+  cudaEventRecord(done, context.stream.cut());
   for (int i = 0; i < 3; ++i) EXPECT_EQ(cudaEventQuery(done), cudaErrorNotReady);
   cudaGetLastError();
-  expect_mistake("waits for ever", [&] { cudaStreamSynchronize(context.stream); });
+  expect_mistake("waits for ever", [&] { cudaStreamSynchronize(context.stream.cut()); });
   EXPECT_EQ(ncclCommAbort(lost), ncclSuccess);
-  EXPECT_EQ(cudaStreamSynchronize(context.stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(context.stream.cut()), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(done), cudaSuccess);
   cuda_host::set_nccl_error(ncclSuccess);
 }

@@ -30,7 +30,7 @@ class HostCublas : public HostTest {
   void SetUp() override {
     HostTest::SetUp();
     ASSERT_EQ(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
-    ASSERT_EQ(cublasSetStream(handle, context.stream), CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(cublasSetStream(handle, context.stream.cut()), CUBLAS_STATUS_SUCCESS);
   }
   void TearDown() override {
     HostTest::TearDown();
@@ -49,7 +49,7 @@ class HostCublas : public HostTest {
       const View to = x.rows(Index{j} * ld, rows);
       std::vector<bf16> rounded(column, column + rows);
       cudaMemcpyAsync(to.bytes(), type == DType::bf16 ? static_cast<const void*>(rounded.data()) : &*column,
-                      static_cast<std::size_t>(to.size_bytes()), cudaMemcpyHostToDevice, context.stream);
+                      static_cast<std::size_t>(to.size_bytes()), cudaMemcpyHostToDevice, context.stream.cut());
     }
     return x;
   }
@@ -200,7 +200,7 @@ TEST_F(HostCublas, Mistakes) {
   expect_mistake("of C, which is uninitialised", [&] { multiply(sum, a, b, memory({35})); });
   expect_mistake("reaches beyond", [&] { multiply(c, a, b.rows(1, 54), y); });
 
-  cudaStreamSynchronize(context.stream);
+  cudaStreamSynchronize(context.stream.cut());
   ASSERT_EQ(multiply(c, a, b, y), CUBLAS_STATUS_SUCCESS);
   cublasSetStream(handle, stream());
   expect_mistake("without waiting for a cuBLAS product", [&] { multiply(c, a, b, y); });
@@ -212,7 +212,7 @@ TEST_F(HostCublas, OneWorkspaceForOneStream) {
   std::vector<float> values;
   const View a = matrix(7, 11, 0, DType::f32, values), b = matrix(11, 5, 0, DType::f32, values), y = memory({35}),
              z = memory({35}), workspace = memory({64}, DType::u8);
-  cudaStreamSynchronize(context.stream);
+  cudaStreamSynchronize(context.stream.cut());
   cublasSetWorkspace(handle, workspace.bytes(), 64);
   ASSERT_EQ(multiply(c, a, b, y), CUBLAS_STATUS_SUCCESS);
   cublasSetStream(handle, stream());  // takes it away

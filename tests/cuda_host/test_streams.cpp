@@ -60,7 +60,7 @@ TEST_F(HostStreams, PartsBecomeOneAgain) {
   const View x = upload(std::vector<float>(16, 1)), y = memory({8});
   set_all(context, x.rows(0, 4), 2);
   set_all(context, x.rows(8, 4), 2);
-  cudaStreamSynchronize(context.stream);
+  cudaStreamSynchronize(context.stream.cut());
   set_all(context, x, 3);
   expect_mistake("which writes it", [&] { copy_all(other, x.rows(8, 8), y); });
 }
@@ -70,17 +70,17 @@ TEST_F(HostStreams, EventsCarryTheOrder) {
   const cudaEvent_t ready = event(), done = event();
   for (int step = 0; step < 3; ++step) {
     set_all(context, x, static_cast<float>(step));
-    cudaEventRecord(ready, context.stream);
-    cudaStreamWaitEvent(other.stream, ready);
+    cudaEventRecord(ready, context.stream.cut());
+    cudaStreamWaitEvent(other.stream.cut(), ready);
     copy_all(other, x, y);
-    cudaEventRecord(done, other.stream);
-    cudaStreamWaitEvent(context.stream, done);
+    cudaEventRecord(done, other.stream.cut());
+    cudaStreamWaitEvent(context.stream.cut(), done);
   }
   EXPECT_EQ(download<float>(y), std::vector<float>(8, 2));
   // An event says what had been issued when it was recorded.
-  cudaEventRecord(ready, context.stream);
+  cudaEventRecord(ready, context.stream.cut());
   set_all(context, x, 5);
-  cudaStreamWaitEvent(other.stream, ready);
+  cudaStreamWaitEvent(other.stream.cut(), ready);
   expect_mistake("without waiting", [&] { copy_all(other, x, y); });
 }
 
@@ -90,20 +90,20 @@ TEST_F(HostStreams, EventsCarryWhatTheyWaitedFor) {
   third.stream = stream();
   const cudaEvent_t first = event(), second = event();
   set_all(context, x, 7);
-  cudaEventRecord(first, context.stream);
-  cudaStreamWaitEvent(other.stream, first);
-  cudaEventRecord(second, other.stream);
-  cudaStreamWaitEvent(third.stream, second);
+  cudaEventRecord(first, context.stream.cut());
+  cudaStreamWaitEvent(other.stream.cut(), first);
+  cudaEventRecord(second, other.stream.cut());
+  cudaStreamWaitEvent(third.stream.cut(), second);
   copy_all(third, x, y);
 }
 
 TEST_F(HostStreams, TheHostCarriesTheOrder) {
   const View x = memory({8}), y = memory({8});
   set_all(context, x, 3);
-  cudaStreamSynchronize(context.stream);
+  cudaStreamSynchronize(context.stream.cut());
   copy_all(other, x, y);
   const cudaEvent_t copied = event();
-  cudaEventRecord(copied, other.stream);
+  cudaEventRecord(copied, other.stream.cut());
   expect_mistake("which reads it", [&] { set_all(context, x, 4); });
   cudaEventSynchronize(copied);
   set_all(context, x, 4);
@@ -116,16 +116,16 @@ TEST_F(HostStreams, QueriesAnswerLater) {
   const cudaEvent_t done = event();
   EXPECT_EQ(cudaEventQuery(done), cudaSuccess);  // never recorded
   set_all(context, x, 3);
-  cudaEventRecord(done, context.stream);
+  cudaEventRecord(done, context.stream.cut());
   EXPECT_EQ(cudaEventQuery(done), cudaErrorNotReady);
   expect_mistake("an earlier error that nobody took: cudaErrorNotReady", [&] { set_all(context, x, 4); });
   EXPECT_EQ(cudaEventQuery(done), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(done), cudaSuccess);
   set_all(other, x, 4);  // the host knows
-  EXPECT_EQ(cudaStreamQuery(other.stream), cudaErrorNotReady);
+  EXPECT_EQ(cudaStreamQuery(other.stream.cut()), cudaErrorNotReady);
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-  EXPECT_EQ(cudaStreamQuery(other.stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(other.stream.cut()), cudaSuccess);
 }
 
 TEST_F(HostStreams, StreamsAndEventsMustLive) {
@@ -134,7 +134,7 @@ TEST_F(HostStreams, StreamsAndEventsMustLive) {
   cudaStreamDestroy(gone);
   cudaEventDestroy(destroyed);
   expect_mistake("which has been destroyed", [&] { cudaStreamSynchronize(gone); });
-  expect_mistake("has been destroyed", [&] { cudaEventRecord(destroyed, context.stream); });
+  expect_mistake("has been destroyed", [&] { cudaEventRecord(destroyed, context.stream.cut()); });
   Context null;
   expect_mistake("null stream", [&] { set_all(null, memory({8}), 1); });
   cudaStream_t blocking = nullptr;
@@ -148,9 +148,9 @@ TEST_F(HostStreams, CopiesToTheHostArriveWhenItWaits) {
   std::vector<float> pageable(3);
   for (float* to : {pinned, pageable.data()}) {
     const cudaEvent_t before = event(), after = event();
-    cudaEventRecord(before, context.stream);
-    cudaMemcpyAsync(to, x.bytes(), 3 * sizeof(float), cudaMemcpyDeviceToHost, context.stream);
-    cudaEventRecord(after, context.stream);
+    cudaEventRecord(before, context.stream.cut());
+    cudaMemcpyAsync(to, x.bytes(), 3 * sizeof(float), cudaMemcpyDeviceToHost, context.stream.cut());
+    cudaEventRecord(after, context.stream.cut());
     EXPECT_NE(to[1], 2);
     cudaEventSynchronize(before);
     EXPECT_NE(to[1], 2);
@@ -158,7 +158,7 @@ TEST_F(HostStreams, CopiesToTheHostArriveWhenItWaits) {
     cudaEventSynchronize(after);
     EXPECT_EQ(to[1], 2);
     const std::vector<float> again{1, 2, 3};
-    cudaMemcpyAsync(x.bytes(), again.data(), 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream);
+    cudaMemcpyAsync(x.bytes(), again.data(), 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream.cut());
   }
   EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
   expect_mistake("has not given", [&] { cudaFreeHost(pageable.data()); });
@@ -170,16 +170,16 @@ TEST_F(HostStreams, PinnedMemoryMustStayUntilItIsCopied) {
   ASSERT_EQ(cudaMallocHost(&pinned, 3 * sizeof(float)), cudaSuccess);
   std::vector<float> pageable{1, 2, 3};
   std::copy(pageable.begin(), pageable.end(), pinned);
-  cudaMemcpyAsync(y.bytes(), pageable.data(), 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream);
+  cudaMemcpyAsync(y.bytes(), pageable.data(), 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream.cut());
   pageable[1] = 7;  // has been copied
-  cudaMemcpyAsync(x.bytes(), pinned, 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream);
-  cudaStreamSynchronize(context.stream);
+  cudaMemcpyAsync(x.bytes(), pinned, 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream.cut());
+  cudaStreamSynchronize(context.stream.cut());
   pinned[1] = 7;
   EXPECT_EQ(download<float>(x)[1], 2);
   EXPECT_EQ(download<float>(y)[1], 2);
-  cudaMemcpyAsync(x.bytes(), pinned, 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream);
+  cudaMemcpyAsync(x.bytes(), pinned, 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream.cut());
   pinned[1] = 8;
-  expect_mistake("changed pinned memory", [&] { cudaStreamSynchronize(context.stream); });
+  expect_mistake("changed pinned memory", [&] { cudaStreamSynchronize(context.stream.cut()); });
   cudaFreeHost(pinned);
 }
 
@@ -187,16 +187,17 @@ TEST_F(HostStreams, CopiesAreChecked) {
   const View x = upload(std::vector<float>(8, 1)), y = memory({8});
   float host[8] = {};
   expect_mistake("the kind of the copy",
-                 [&] { cudaMemcpyAsync(host, x.bytes(), 32, cudaMemcpyHostToDevice, context.stream); });
+                 [&] { cudaMemcpyAsync(host, x.bytes(), 32, cudaMemcpyHostToDevice, context.stream.cut()); });
   expect_mistake("the kind of the copy",
-                 [&] { cudaMemcpyAsync(x.bytes(), host, 32, cudaMemcpyDeviceToDevice, context.stream); });
-  expect_mistake("reaches beyond its allocation",
-                 [&] { cudaMemcpyAsync(y.bytes() + 4, x.bytes(), 32, cudaMemcpyDeviceToDevice, context.stream); });
+                 [&] { cudaMemcpyAsync(x.bytes(), host, 32, cudaMemcpyDeviceToDevice, context.stream.cut()); });
+  expect_mistake("reaches beyond its allocation", [&] {
+    cudaMemcpyAsync(y.bytes() + 4, x.bytes(), 32, cudaMemcpyDeviceToDevice, context.stream.cut());
+  });
   set_all(context, x, 2);
   expect_mistake("without waiting",
-                 [&] { cudaMemcpyAsync(y.bytes(), x.bytes(), 32, cudaMemcpyDeviceToDevice, other.stream); });
-  expect_mistake("without waiting", [&] { cudaMemsetAsync(x.bytes(), 0, 32, other.stream); });
-  cudaMemsetAsync(x.bytes(), 0, 16, context.stream);
+                 [&] { cudaMemcpyAsync(y.bytes(), x.bytes(), 32, cudaMemcpyDeviceToDevice, other.stream.cut()); });
+  expect_mistake("without waiting", [&] { cudaMemsetAsync(x.bytes(), 0, 32, other.stream.cut()); });
+  cudaMemsetAsync(x.bytes(), 0, 16, context.stream.cut());
   EXPECT_EQ(download<float>(x), (std::vector<float>{0, 0, 0, 0, 2, 2, 2, 2}));
 }
 
@@ -204,13 +205,13 @@ TEST_F(HostStreams, CopiesOfColumns) {
   std::vector<float> values(12);
   std::iota(values.begin(), values.end(), 0.0f);
   const View x = upload(values), y = memory({6});
-  cudaMemcpy2DAsync(y.bytes(), 8, x.bytes() + 4, 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream);
+  cudaMemcpy2DAsync(y.bytes(), 8, x.bytes() + 4, 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream.cut());
   EXPECT_EQ(download<float>(y), (std::vector<float>{1, 2, 5, 6, 9, 10}));
-  EXPECT_EQ(cudaMemcpy2DAsync(y.bytes(), 4, x.bytes(), 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream),
+  EXPECT_EQ(cudaMemcpy2DAsync(y.bytes(), 4, x.bytes(), 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream.cut()),
             cudaErrorInvalidValue);
   cudaGetLastError();
   // The columns between are nobody's.
-  cudaMemcpy2DAsync(y.bytes(), 8, x.bytes() + 4, 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream);
+  cudaMemcpy2DAsync(y.bytes(), 8, x.bytes() + 4, 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream.cut());
   set_all(other, x.rows(3, 1), 0);
   expect_mistake("which reads it", [&] { set_all(other, x.rows(2, 1), 0); });
 }
@@ -227,8 +228,8 @@ TEST_F(HostStreams, MemoryIsLimitedAndCounted) {
   EXPECT_EQ(cudaMalloc(&too_much, free_then + 1), cudaErrorMemoryAllocation);
   EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
   set_all(context, x.rows(0, 8), 1);
-  cudaStreamSynchronize(context.stream);
-  cudaStreamSynchronize(context.stream);  // nothing to wait for
+  cudaStreamSynchronize(context.stream.cut());
+  cudaStreamSynchronize(context.stream.cut());  // nothing to wait for
   cudaFree(x.bytes());
   const auto after = cuda_host::counters();
   EXPECT_EQ(after.allocations - before.allocations, 2);
@@ -242,20 +243,20 @@ TEST_F(HostStreams, GraphsDoTheirWorkWhenTheyAreLaunched) {
   const View x = memory({8}), y = memory({8});
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
-  EXPECT_EQ(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeRelaxed), cudaErrorIllegalState);
+  ASSERT_EQ(cudaStreamBeginCapture(context.stream.cut(), cudaStreamCaptureModeRelaxed), cudaSuccess);
+  EXPECT_EQ(cudaStreamBeginCapture(context.stream.cut(), cudaStreamCaptureModeRelaxed), cudaErrorIllegalState);
   cudaGetLastError();
   const auto before = cuda_host::counters();
   copy_all(context, x, y);  // not initialised yet: nobody reads it now
-  cudaMemsetAsync(x.bytes(), 0, 16, context.stream);
-  cudaMemcpyAsync(y.rows(6, 2).bytes(), x.bytes(), 8, cudaMemcpyDeviceToDevice, context.stream);
-  ASSERT_EQ(cudaStreamEndCapture(context.stream, &graph), cudaSuccess);
+  cudaMemsetAsync(x.bytes(), 0, 16, context.stream.cut());
+  cudaMemcpyAsync(y.rows(6, 2).bytes(), x.bytes(), 8, cudaMemcpyDeviceToDevice, context.stream.cut());
+  ASSERT_EQ(cudaStreamEndCapture(context.stream.cut(), &graph), cudaSuccess);
   ASSERT_EQ(cudaGraphInstantiateWithFlags(&executable, graph, 0), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   for (float value : {3.0f, 5.0f}) {
-    cudaStreamSynchronize(other.stream);
+    cudaStreamSynchronize(other.stream.cut());
     set_all(context, x, value);
-    EXPECT_EQ(cudaGraphLaunch(executable, context.stream), cudaSuccess);
+    EXPECT_EQ(cudaGraphLaunch(executable, context.stream.cut()), cudaSuccess);
     EXPECT_EQ(download<float>(y), (std::vector<float>{value, value, value, value, value, value, 0, 0}));
     EXPECT_EQ(download<float>(x), (std::vector<float>{0, 0, 0, 0, value, value, value, value}));
   }
@@ -264,15 +265,15 @@ TEST_F(HostStreams, GraphsDoTheirWorkWhenTheyAreLaunched) {
   EXPECT_EQ(after.launches - before.launches, 2);  // set_all
   // What a graph does is checked as what a stream does.
   set_all(other, x, 1);
-  expect_mistake("without waiting", [&] { cudaGraphLaunch(executable, context.stream); });
+  expect_mistake("without waiting", [&] { cudaGraphLaunch(executable, context.stream.cut()); });
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
-  expect_mistake("has been destroyed", [&] { cudaGraphLaunch(executable, context.stream); });
+  expect_mistake("has been destroyed", [&] { cudaGraphLaunch(executable, context.stream.cut()); });
 }
 
 TEST_F(HostStreams, GraphsHoldKernelsAndCopiesOnTheDeviceAlone) {
   const View x = upload(std::vector<float>(8, 1));
   const cudaEvent_t done = event();
-  const cudaStream_t captured = context.stream;
+  const cudaStream_t captured = context.stream.cut();
   ASSERT_EQ(cudaStreamBeginCapture(captured, cudaStreamCaptureModeRelaxed), cudaSuccess);
   float host[8] = {};
   const std::string message = "which is being captured";
@@ -297,7 +298,7 @@ TEST_F(HostStreams, WhatIsRepeatedBecomesGraphs) {
   const cudaEvent_t done = event();
   const auto pass = [&] {
     copy_all(context, x, y);
-    cudaEventRecord(done, context.stream);  // cuts
+    cudaEventRecord(done, context.stream.cut());
     copy_all(context, y, z);
     set_all(context, y, 2);
   };
@@ -309,7 +310,7 @@ TEST_F(HostStreams, WhatIsRepeatedBecomesGraphs) {
     const auto after = cuda_host::counters();
     EXPECT_EQ(after.graphs - before.graphs, run == 0 ? 0 : 2);
     EXPECT_EQ(after.launches - before.launches, run == 0 ? 3 : 0);
-    cudaStreamWaitEvent(other.stream, done);
+    cudaStreamWaitEvent(other.stream.cut(), done);
     EXPECT_EQ(download<float>(z), std::vector<float>(8, value));
     EXPECT_EQ(download<float>(y), std::vector<float>(8, 2));
   }
@@ -337,7 +338,7 @@ TEST_F(HostStreams, APassThatChangesIsRefused) {
                                                      [&] { set_all(context, x.rows(0, 4), 2); },  // another size
                                                      [&] { copy_all(context, x, y); },            // another kernel
                                                      [&] { set_x(), set_x(); },                   // more
-                                                     [&] { cudaEventRecord(event(), context.stream); },  // less
+                                                     [&] { cudaEventRecord(event(), context.stream.cut()); },  // less
                                                      [&] { set_x(), context.stream.cut(), set_x(); }};  // another piece
   for (const auto& other_pass : others) {
     for (int run = 0; run < 3; ++run) context.stream.repeated("test", set_x);

@@ -189,7 +189,7 @@ TEST(Exchange, DispatchThenCombineIsTheIdentity) {
   const View rows = view_of(labels.data(), {sent, 2});
   const View there = exchange.dispatch(rows, arena, scratch);
   exchange.finish();
-  const auto* offsets = exchange.groups().host;
+  const auto* offsets = exchange.expert_rows().host;
   for (Index e = 0; e < 4; ++e) {
     float last = -1;
     for (Index i = offsets[e]; i < offsets[e + 1]; ++i) {

@@ -100,7 +100,7 @@ Numbers offsets_of(const std::vector<Index>& counts) {
 struct GroupedCase : OpCase {
   Index experts, rows, n, q;
   std::vector<std::int32_t> host;
-  Groups groups() const { return {at("offsets"), host.data()}; }
+  ExpertRows owned() const { return {at("offsets"), host.data()}; }
   GroupedCase(const std::vector<Index>& counts, Index n_, Index q_)
       : experts(static_cast<Index>(counts.size())), n(n_), q(q_) {
     const Numbers offsets = offsets_of(counts);
@@ -119,7 +119,7 @@ struct GroupedGemm : GroupedCase {
     in("w", {experts, n, q});
     out("y", {rows, n});
   }
-  void run(Backend& b) override { b.grouped_gemm(at("x"), at("w"), groups(), at("y")); }
+  void run(Backend& b) override { b.grouped_gemm(at("x"), at("w"), owned(), at("y")); }
   void expect(Values& v) override { v["y"] = product(v); }
 };
 
@@ -131,7 +131,7 @@ struct GroupedGemmInput : GroupedCase {
     out("dx", {rows, q});
     gradients = {{"dx", "x"}};
   }
-  void run(Backend& b) override { b.grouped_gemm_input(at("dy"), at("w"), groups(), at("dx")); }
+  void run(Backend& b) override { b.grouped_gemm_input(at("dy"), at("w"), owned(), at("dx")); }
 };
 
 struct GroupedGemmWeight : GroupedCase {
@@ -142,7 +142,7 @@ struct GroupedGemmWeight : GroupedCase {
     accumulate("dw", {experts, n, q}, DType::f32);
     gradients = {{"dw", "w"}};
   }
-  void run(Backend& b) override { b.grouped_gemm_weight(at("dy"), at("x"), groups(), at("dw")); }
+  void run(Backend& b) override { b.grouped_gemm_weight(at("dy"), at("x"), owned(), at("dw")); }
 };
 
 template <class Case, class Check>
@@ -202,14 +202,14 @@ struct NormForward : OpCase {
     in("weight", {d});
     in_if(biased, "bias", {d});
     out("y", {t, d});
-    out("stats", {t, 2}, DType::f32);
+    out("moments", {t, 2}, DType::f32);
     tolerance = 3e-6;
   }
-  void run(Backend& b) override { b.norm_forward(desc, at("x"), at("weight"), at("bias"), at("y"), at("stats")); }
+  void run(Backend& b) override { b.norm_forward(desc, at("x"), at("weight"), at("bias"), at("y"), at("moments")); }
   void expect(Values& v) override {
     if (t * d == 0) return;
-    std::tie(v["y"], v["stats"]) = [](ref::Norm n) {
-      return std::pair(n.y, n.stats);
+    std::tie(v["y"], v["moments"]) = [](ref::Norm n) {
+      return std::pair(n.y, n.moments);
     }(ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]));
   }
 };
@@ -223,8 +223,8 @@ struct NormBackward : OpCase {
     in("weight", {d});
     in("dy", {t, d});
     if (biased) hidden("bias", {d});
-    in("stats", {t, 2}, t * d > 0 ? ref::norm(desc, t, d, values()["x"], values()["weight"], {}).stats : Numbers(t * 2),
-       DType::f32);
+    in("moments", {t, 2},
+       t * d > 0 ? ref::norm(desc, t, d, values()["x"], values()["weight"], {}).moments : Numbers(t * 2), DType::f32);
     accumulate("dx", {t, d});
     accumulate("dweight", {d}, DType::f32);
     gradients = {{"dx", "x"}, {"dweight", "weight"}};
@@ -234,7 +234,7 @@ struct NormBackward : OpCase {
     }
   }
   void run(Backend& b) override {
-    b.norm_backward(desc, at("dy"), at("x"), at("weight"), at("stats"), at("dx"), at("dweight"), at("dbias"));
+    b.norm_backward(desc, at("dy"), at("x"), at("weight"), at("moments"), at("dx"), at("dweight"), at("dbias"));
   }
   double loss(Values& v) override { return ref::dot(v["dy"], ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]).y); }
 };
@@ -564,7 +564,7 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
     backend->route_forward({Score::softmax, 5}, c, {}, t({2, 5}, DType::i32), t({2, 5}), t({1, 4}, DType::i32),
                            t({1, 4}), t({1}, DType::f64));
   });
-  refused("route_forward", [&] {  // two tokens make no three groups
+  refused("route_forward", [&] {  // two tokens make no three segments
     backend->route_forward({}, c, {}, t({2, 2}, DType::i32), s, t({3, 4}, DType::i32), t({3, 4}), t({1}, DType::f64));
   });
   refused("embedding_forward", [&] { backend->embedding_forward(v4, b, 0, t({4, 3})); });  // ids of type f32

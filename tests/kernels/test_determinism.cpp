@@ -61,9 +61,9 @@ void run_all(Backend& b, Recorder& r) {
   r.keep("gemm, long sum", weight_gradient);
 
   for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
-    const Tensor y = zeros({t, d}), stats = zeros({t, 2}), dx = zeros({t, d}), dw = zeros({d}), db = zeros({d});
-    b.norm_forward({kind}, x, w, w, y, stats);
-    b.norm_backward({kind}, dy, x, w, stats, dx, dw, db);
+    const Tensor y = zeros({t, d}), moments = zeros({t, 2}), dx = zeros({t, d}), dw = zeros({d}), db = zeros({d});
+    b.norm_forward({kind}, x, w, w, y, moments);
+    b.norm_backward({kind}, dy, x, w, moments, dx, dw, db);
     for (const Tensor* out : {&y, &dx, &dw, &db}) r.keep("norm", *out);
   }
   const Tensor db = zeros({d});
@@ -107,10 +107,10 @@ void run_all(Backend& b, Recorder& r) {
   const Tensor at = r.put<std::int32_t>({e + 1}, offsets), gx = r.normal("gx", {grouped_rows, d}),
                gw = r.normal("gw", {e, 40, d}), gy = zeros({grouped_rows, 40}), gdx = zeros({grouped_rows, d}),
                gdw = zeros({e, 40, d});
-  const Groups groups = {at, offsets.data()};
-  b.grouped_gemm(gx, gw, groups, gy);
-  b.grouped_gemm_input(gy, gw, groups, gdx);
-  b.grouped_gemm_weight(gy, gx, groups, gdw);
+  const ExpertRows owned = {at, offsets.data()};
+  b.grouped_gemm(gx, gw, owned, gy);
+  b.grouped_gemm_input(gy, gw, owned, gdx);
+  b.grouped_gemm_weight(gy, gx, owned, gdw);
   for (const Tensor* o : {&gy, &gdx, &gdw}) r.keep("grouped_gemm", *o);
 
   std::vector<std::int32_t> ids(t);
@@ -119,9 +119,9 @@ void run_all(Backend& b, Recorder& r) {
   b.embedding_backward(id, dy, 0, dtable);
   r.keep("embedding_backward", dtable);
 
-  const Tensor stats = zeros({1, t, 3}), token_lse = zeros({t}), loss = zeros({t});
-  b.cross_entropy_forward({}, product, id, stats.view().reshape({t, 3}));
-  b.cross_entropy_loss(stats, id, token_lse, loss);
+  const Tensor partials = zeros({1, t, 3}), token_lse = zeros({t}), loss = zeros({t});
+  b.cross_entropy_forward({}, product, id, partials.view().reshape({t, 3}));
+  b.cross_entropy_loss(partials, id, token_lse, loss);
   const Tensor total = r.put<double>({1}, {1.0});
   b.cross_entropy_backward({.z_loss = 0.1}, product, id, token_lse, total, product);
   r.keep("cross_entropy", loss);
@@ -180,8 +180,8 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
       },
       [&](Index begin, Index count) {
         Tensor y = b.tensor({count, d});
-        const Tensor stats = b.tensor({count, 2});
-        b.norm_forward({NormKind::layernorm}, x.view().rows(begin, count), norm_weight, norm_weight, y, stats);
+        const Tensor moments = b.tensor({count, 2});
+        b.norm_forward({NormKind::layernorm}, x.view().rows(begin, count), norm_weight, norm_weight, y, moments);
         return y;
       },
       [&](Index begin, Index count) {
@@ -197,9 +197,9 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
         return weights;
       },
       [&](Index begin, Index count) {
-        Tensor stats = b.tensor({count, 3});
-        b.cross_entropy_forward({0, 2.0f}, x.view().rows(begin, count), targets.view().rows(begin, count), stats);
-        return stats;
+        Tensor partial = b.tensor({count, 3});
+        b.cross_entropy_forward({0, 2.0f}, x.view().rows(begin, count), targets.view().rows(begin, count), partial);
+        return partial;
       },
   };
   int number = 0;

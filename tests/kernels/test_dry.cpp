@@ -36,10 +36,10 @@ TEST(Dry, counts_products_and_bytes) {
                y = backend->tensor({9, 7});
   counts = {};
   const std::int32_t host[] = {0, 4, 9};
-  const Groups groups = {offsets, host};
-  backend->grouped_gemm(x, w, groups, y);
-  backend->grouped_gemm_input(y, w, groups, x);
-  backend->grouped_gemm_weight(y, x, groups, w);
+  const ExpertRows rows = {offsets, host};
+  backend->grouped_gemm(x, w, rows, y);
+  backend->grouped_gemm_input(y, w, rows, x);
+  backend->grouped_gemm_weight(y, x, rows, w);
   EXPECT_EQ(counts.flops, 3 * 2 * 9 * 5 * 7);
 }
 

@@ -45,14 +45,14 @@ class Router : public testing::TestWithParam<Target> {
     double z_squared;
   };
   // logits: [T, E], given as numbers of which the logarithm is taken unless `as_they_are`.
-  Routed route(const RouteDesc& desc, Index t, Index e, Floats numbers, const Floats& bias = {}, Index groups = 1,
+  Routed route(const RouteDesc& desc, Index t, Index e, Floats numbers, const Floats& bias = {}, Index segments = 1,
                bool as_they_are = false) {
     if (!as_they_are)
       for (float& x : numbers) x = std::log(x);
     const Tensor logits = put<float>({t, e}, numbers), b = put<float>({static_cast<Index>(bias.size())}, bias);
     const Shape chosen = {t, desc.top_k};
     const Tensor experts = backend->tensor(chosen, DType::i32), weights = backend->tensor(chosen),
-                 counts = backend->tensor({groups, e}, DType::i32), probability = backend->tensor({groups, e}),
+                 counts = backend->tensor({segments, e}, DType::i32), probability = backend->tensor({segments, e}),
                  z = backend->tensor({1}, DType::f64);
     backend->route_forward(desc, logits, bias.empty() ? ConstView() : ConstView(b), experts, weights, counts,
                            probability, z);
@@ -61,13 +61,13 @@ class Router : public testing::TestWithParam<Target> {
   }
 
   // experts: [T, k]; returns keep: [T, k].
-  Ints keep(DropOrder order, Index capacity, Index groups, Index num_experts, Index k, const Ints& experts,
+  Ints keep(DropOrder order, Index capacity, Index segments, Index num_experts, Index k, const Ints& experts,
             Floats weights = {}) {
     const Index t = static_cast<Index>(experts.size()) / k;
     if (weights.empty()) weights.assign(experts.size(), 0.5f);
     const Tensor e = put<std::int32_t>({t, k}, experts), w = put<float>({t, k}, weights),
                  out = backend->tensor({t, k}, DType::i32);
-    backend->capacity({order, capacity}, e, w, groups, num_experts, out);
+    backend->capacity({order, capacity}, e, w, segments, num_experts, out);
     return get<std::int32_t>(out);
   }
 
@@ -149,9 +149,9 @@ TEST_P(Router, one_renormalized_choice_weighs_exactly_the_scale) {
   for (const Score score : {Score::softmax, Score::sigmoid}) {
     const Routed r = route({score, 1, true, 1.7f}, tokens, experts, numbers);
     EXPECT_EQ(r.weights, Floats(tokens, 1.7f));
-    for (const Index groups : {1, 4})
-      EXPECT_EQ(keep(DropOrder::probability, 9, groups, experts, 1, r.experts, r.weights),
-                keep(DropOrder::token, 9, groups, experts, 1, r.experts));
+    for (const Index segments : {1, 4})
+      EXPECT_EQ(keep(DropOrder::probability, 9, segments, experts, 1, r.experts, r.weights),
+                keep(DropOrder::token, 9, segments, experts, 1, r.experts));
   }
 }
 
@@ -194,8 +194,8 @@ TEST_P(Router, groups_limit_the_choice) {
   EXPECT_EQ(route({Score::softmax, 1, true, 1.0f, 2, 1}, 1, 6, {5, 1, 4, 4, 4, 4}).experts, (Ints{0}));
 }
 
-TEST_P(Router, counts_and_probabilities_are_summed_by_token_group) {
-  // Two groups of two tokens; probabilities .25/.75, .75/.25, .5/.5, .125/.875.
+TEST_P(Router, counts_and_probabilities_are_summed_by_segment) {
+  // Two segments of two tokens; probabilities .25/.75, .75/.25, .5/.5, .125/.875.
   const Routed r = route({Score::softmax, 1, false, 1.0f}, 4, 2, {1, 3, 3, 1, 1, 1, 1, 7}, {}, 2);
   EXPECT_EQ(r.experts, (Ints{1, 0, 0, 1}));
   EXPECT_EQ(r.counts, (Ints{1, 1, 1, 1}));
@@ -286,7 +286,7 @@ TEST_P(Router, sequences_fill_their_own_capacity) {
   EXPECT_EQ(keep(DropOrder::choice, 1, 2, 3, 2, asked), (Ints{1, 0, 1, 0, 1, 1, 0, 1}));
   const Floats weights = {0.6f, 0.4f, 0.3f, 0.7f, 0.5f, 0.1f, 0.9f, 0.3f};
   EXPECT_EQ(keep(DropOrder::probability, 1, 2, 3, 2, asked, weights), (Ints{0, 1, 0, 1, 0, 1, 1, 1}));
-  // One group for each token: nothing can be dropped.
+  // One segment for each token: nothing can be dropped.
   EXPECT_EQ(keep(DropOrder::token, 1, 4, 3, 2, asked), Ints(8, 1));
 }
 

@@ -14,10 +14,10 @@ INSTANTIATE_TEST_SUITE_P(On, TokenOps, testing::ValuesIn(targets), target_name);
 
 struct RouteCase : OpCase {
   RouteDesc desc;
-  Index groups, t, e;
-  RouteCase(RouteDesc d, Index g, Rows s, bool biased) : desc(d), groups(g), t(s.t), e(s.d) {
-    note = fmt::format("score {} top {} renormalize {} groups {}/{}, {} token groups", static_cast<int>(d.score),
-                       d.top_k, d.renormalize, d.group_limit, d.groups, g);
+  Index segments, t, e;
+  RouteCase(RouteDesc d, Index g, Rows s, bool biased) : desc(d), segments(g), t(s.t), e(s.d) {
+    note = fmt::format("score {} top {} renormalize {} groups {}/{}, {} segments", static_cast<int>(d.score), d.top_k,
+                       d.renormalize, d.group_limit, d.groups, g);
     // Multiples of 1/16: equal scores occur, and unequal ones differ in f32 too.
     Numbers logits = normal("logits", {t, e}, 2);
     for (double& z : logits) z = std::round(z * 16) / 16;
@@ -32,8 +32,8 @@ struct RouteForward : RouteCase {
   RouteForward(RouteDesc d, Index g, Rows s, bool biased) : RouteCase(d, g, s, biased) {
     out("experts", {t, d.top_k}, DType::i32);
     out("weights", {t, d.top_k}, DType::f32);
-    out("counts", {groups, e}, DType::i32);
-    out("probability", {groups, e}, DType::f32);
+    out("counts", {segments, e}, DType::i32);
+    out("probability", {segments, e}, DType::f32);
     out("z_squared", {1}, DType::f64);
   }
   void run(Backend& b) override {
@@ -43,7 +43,7 @@ struct RouteForward : RouteCase {
   void expect(Values& v) override {
     v["experts"] = choice(v);
     v["weights"] = ref::route_weights(desc, t, e, v["logits"], v["experts"]);
-    const ref::RouteSums sums = ref::route_sums(groups, t, e, v["logits"], v["experts"]);
+    const ref::RouteSums sums = ref::route_sums(segments, t, e, v["logits"], v["experts"]);
     v["counts"] = sums.counts;
     v["probability"] = sums.probability;
     v["z_squared"] = {sums.z_squared};
@@ -57,7 +57,7 @@ struct RouteBackward : RouteCase {
     in("experts", chosen, choice(values()), DType::i32);
     in("weights", chosen, ref::route_weights(desc, t, e, values()["logits"], values()["experts"]), DType::f32);
     in("dweights", chosen, DType::f32);
-    in("dprobability", {groups, e}, DType::f32);
+    in("dprobability", {segments, e}, DType::f32);
     out("dlogits", {t, e});
     gradients = {{"dlogits", "logits"}};
   }
@@ -66,7 +66,7 @@ struct RouteBackward : RouteCase {
                      at("dlogits"));
   }
   double loss(Values& v) override {
-    const ref::RouteSums sums = ref::route_sums(groups, t, e, v["logits"], v["experts"]);
+    const ref::RouteSums sums = ref::route_sums(segments, t, e, v["logits"], v["experts"]);
     return ref::dot(v["dweights"], ref::route_weights(desc, t, e, v["logits"], v["experts"])) +
            ref::dot(v["dprobability"], sums.probability) + static_cast<double>(z_factor) * sums.z_squared;
   }
@@ -75,7 +75,7 @@ struct RouteBackward : RouteCase {
 TEST_P(TokenOps, route) {
   struct {
     Rows shape;
-    Index token_groups;
+    Index segments;
     int top_k, groups, group_limit;
   } const cases[] = {{{0, 4}, 1, 2, 1, 1},   {{0, 4}, 3, 2, 1, 1},  {{1, 1}, 1, 1, 1, 1},    {{3, 4}, 3, 4, 1, 1},
                      {{8, 8}, 2, 2, 1, 1},   {{30, 5}, 5, 3, 1, 1}, {{100, 67}, 4, 6, 1, 1}, {{900, 33}, 1, 2, 1, 1},
@@ -86,8 +86,8 @@ TEST_P(TokenOps, route) {
       for (bool renormalize : {false, true})
         for (bool biased : {false, true}) {
           const RouteDesc desc = {score, c.top_k, renormalize, biased ? 2.5f : 1.0f, c.groups, c.group_limit};
-          check(RouteForward(desc, c.token_groups, c.shape, biased));
-          check(RouteBackward(desc, c.token_groups, c.shape, biased));
+          check(RouteForward(desc, c.segments, c.shape, biased));
+          check(RouteBackward(desc, c.segments, c.shape, biased));
         }
 }
 
@@ -105,9 +105,9 @@ Numbers random_experts(Index t, Index k, Index e) {
 
 struct CapacityCase : OpCase {
   CapacityDesc desc;
-  Index groups, t, k, e;
-  CapacityCase(CapacityDesc d, Index g, Index t_, Index k_, Index e_) : desc(d), groups(g), t(t_), k(k_), e(e_) {
-    note = fmt::format("order {} capacity {} groups {}", static_cast<int>(d.order), d.capacity, g);
+  Index segments, t, k, e;
+  CapacityCase(CapacityDesc d, Index g, Index t_, Index k_, Index e_) : desc(d), segments(g), t(t_), k(k_), e(e_) {
+    note = fmt::format("order {} capacity {} segments {}", static_cast<int>(d.order), d.capacity, g);
     in("experts", {t, k}, random_experts(t, k, e), DType::i32);
     Numbers weights = whole("weights", {t, k}, 0, 20);  // many equal ones
     for (double& w : weights) w /= 20;
@@ -115,8 +115,8 @@ struct CapacityCase : OpCase {
     out("keep", {t, k}, DType::i32);
     tolerance = 0;
   }
-  void run(Backend& b) override { b.capacity(desc, at("experts"), at("weights"), groups, e, at("keep")); }
-  void expect(Values& v) override { v["keep"] = ref::capacity(desc, groups, t, k, v["experts"], v["weights"]); }
+  void run(Backend& b) override { b.capacity(desc, at("experts"), at("weights"), segments, e, at("keep")); }
+  void expect(Values& v) override { v["keep"] = ref::capacity(desc, segments, t, k, v["experts"], v["weights"]); }
 };
 
 struct SortCase : OpCase {
@@ -146,12 +146,12 @@ struct SortCase : OpCase {
 
 TEST_P(TokenOps, capacity_and_sort) {
   struct {
-    Index groups, t, k, e;
+    Index segments, t, k, e;
   } const cases[] = {{1, 0, 2, 4},  {3, 0, 2, 4},     {1, 1, 1, 1},    {4, 12, 2, 5},
                      {2, 50, 7, 7}, {5, 1000, 3, 16}, {1, 3000, 4, 64}};
   for (const auto& c : cases) {
     for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
-      for (Index capacity : {0, 1, 2, 17, 200, 5000}) check(CapacityCase({order, capacity}, c.groups, c.t, c.k, c.e));
+      for (Index capacity : {0, 1, 2, 17, 200, 5000}) check(CapacityCase({order, capacity}, c.segments, c.t, c.k, c.e));
     for (Index owners : {Index{1}, c.e})
       for (Index parts : {1, 3}) check(SortCase({owners, parts}, c.t, c.k, c.e));
   }
@@ -170,17 +170,17 @@ struct BalanceCase : OpCase {
     in("kept", {e * d.split.parts}, whole("kept", {e * d.split.parts}, 0, 1000), DType::i32);
     in("z_squared", {1}, {12.25}, DType::f64);
     out("dprobability", {g, e}, DType::f32);
-    if (counted) accumulate("stats", {3 * e + 2}, DType::f64);
+    if (counted) accumulate("sums", {3 * e + 2}, DType::f64);
   }
   void run(Backend& b) override {
     b.balance(desc, at("counts"), at("scope_counts"), at("probability"), at("kept"), at("z_squared"),
-              at("dprobability"), at("stats"));
+              at("dprobability"), at("sums"));
   }
   void expect(Values& v) override {
     const ref::Balance want =
         ref::balance(desc, g, e, n, v["counts"], v["scope_counts"], v["probability"], v["kept"], v["z_squared"][0]);
     v["dprobability"] = want.dprobability;
-    for (std::size_t i = 0; i < v["stats"].size(); ++i) v["stats"][i] += want.stats[i];
+    for (std::size_t i = 0; i < v["sums"].size(); ++i) v["sums"][i] += want.sums[i];
   }
 };
 
@@ -311,35 +311,35 @@ struct CrossEntropyCase : OpCase {
     for (std::size_t i = 2; i < targets.size(); i += 3) targets[i] = -1;
     in("targets", {t}, targets, DType::i32);
   }
-  Numbers stats(Values& v) { return ref::cross_entropy_stats(desc, v_all, v["logits"], v["targets"]); }
+  Numbers partial(Values& v) { return ref::cross_entropy_partial(desc, v_all, v["logits"], v["targets"]); }
 };
 
 struct CrossEntropyForward : CrossEntropyCase {
   CrossEntropyForward(CrossEntropyDesc d, Rows s, double deviation) : CrossEntropyCase(d, s) {
     in("logits", {t, v_all}, normal("logits", {t, v_all}, deviation), DType::f32);
-    out("stats", {t, 3}, DType::f32);
+    out("partial", {t, 3}, DType::f32);
     tolerance = 3e-6;
   }
-  void run(Backend& b) override { b.cross_entropy_forward(desc, at("logits"), at("targets"), at("stats")); }
-  void expect(Values& v) override { v["stats"] = stats(v); }
+  void run(Backend& b) override { b.cross_entropy_forward(desc, at("logits"), at("targets"), at("partial")); }
+  void expect(Values& v) override { v["partial"] = partial(v); }
 };
 
 struct CrossEntropyLoss : OpCase {
   Index parts;
   CrossEntropyLoss(Index parts_, Index t, bool empty_part) : parts(parts_) {
-    Numbers targets = whole("targets", {t}, -1, 10), stats = normal("stats", {parts, t, 3}, 5);
-    for (std::size_t i = 1; i < stats.size(); i += 3) stats[i] = 1 + std::abs(stats[i]);
+    Numbers targets = whole("targets", {t}, -1, 10), partials = normal("partials", {parts, t, 3}, 5);
+    for (std::size_t i = 1; i < partials.size(); i += 3) partials[i] = 1 + std::abs(partials[i]);
     if (empty_part)  // the first rank holds no row of the vocabulary
       for (Index i = 0; i < t; ++i)
-        stats[3 * i] = -std::numeric_limits<double>::infinity(), stats[3 * i + 1] = stats[3 * i + 2] = 0;
-    in("stats", {parts, t, 3}, stats, DType::f32);
+        partials[3 * i] = -std::numeric_limits<double>::infinity(), partials[3 * i + 1] = partials[3 * i + 2] = 0;
+    in("partials", {parts, t, 3}, partials, DType::f32);
     in("targets", {t}, targets, DType::i32);
     out("lse", {t}, DType::f32);
     out("loss", {t}, DType::f32);
   }
-  void run(Backend& b) override { b.cross_entropy_loss(at("stats"), at("targets"), at("lse"), at("loss")); }
+  void run(Backend& b) override { b.cross_entropy_loss(at("partials"), at("targets"), at("lse"), at("loss")); }
   void expect(Values& v) override {
-    const ref::Loss want = ref::cross_entropy_loss(parts, v["stats"], v["targets"]);
+    const ref::Loss want = ref::cross_entropy_loss(parts, v["partials"], v["targets"]);
     v["lse"] = want.lse;
     v["loss"] = want.loss;
   }
@@ -352,7 +352,7 @@ struct CrossEntropyBackward : CrossEntropyCase {
     desc.z_loss = z_loss;
     in("total", {1}, {total}, DType::f64);
     in_its_place ? in_place("logits", {t, v_all}, DType::f32) : in("logits", {t, v_all}, DType::f32);
-    in("lse", {t}, v_all ? ref::cross_entropy_loss(1, stats(values()), values()["targets"]).lse : Numbers(t),
+    in("lse", {t}, v_all ? ref::cross_entropy_loss(1, partial(values()), values()["targets"]).lse : Numbers(t),
        DType::f32);
     if (!in_its_place) out("dlogits", {t, v_all});
     gradients = {{in_its_place ? "logits" : "dlogits", "logits"}};
@@ -362,7 +362,7 @@ struct CrossEntropyBackward : CrossEntropyCase {
                              at(replaces ? "logits" : "dlogits"));
   }
   double loss(Values& v) override {
-    const ref::Loss l = ref::cross_entropy_loss(1, stats(v), v["targets"]);
+    const ref::Loss l = ref::cross_entropy_loss(1, partial(v), v["targets"]);
     double sum = 0;
     for (Index i = 0; i < t; ++i)
       if (v["targets"][i] >= 0)

@@ -57,7 +57,7 @@ class Model {
     const Numbers& w = p.at(m.tie_embeddings ? "embedding.weight" : "output.weight");
     const Numbers logits = gemm({.transpose_b = true}, T, V_, D, x, w);
     const CrossEntropyDesc desc{0, static_cast<float>(m.output_softcap)};
-    const Loss ce = cross_entropy_loss(1, cross_entropy_stats(desc, V_, logits, targets_), targets_);
+    const Loss ce = cross_entropy_loss(1, cross_entropy_partial(desc, V_, logits, targets_), targets_);
     for (Index t = 0; t < T; ++t) {
       out.cross_entropy += ce.loss[t] / tokens;
       if (targets_[t] >= 0) out.output_z += c_.train.z_loss * ce.lse[t] * ce.lse[t] / tokens;

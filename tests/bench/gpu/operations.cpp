@@ -53,8 +53,8 @@ class Operands {
     for (Index i = 0; i < n; ++i) values[i] = static_cast<std::int32_t>(random.bits(i) % end);
     return numbers(values);
   }
-  // Equal groups of `rows` rows, which multiply.
-  Groups groups(Index rows, Index experts) {
+  // Every expert owns as many of `rows` rows.
+  ExpertRows owned(Index rows, Index experts) {
     offsets_.resize(experts + 1);
     for (Index e = 0; e <= experts; ++e) offsets_[e] = static_cast<std::int32_t>(rows * e / experts);
     return {numbers(offsets_), offsets_.data()};
@@ -119,17 +119,17 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
     all.push_back({fmt::format("grouped_gemm, {}", m.what), [s, m](Operands& o) -> Run {
                      const View x = o.random({s.R(), m.q}), w = o.random({m.experts, m.n, m.q});
                      const View y = o.zeros({s.R(), m.n});
-                     const Groups groups = o.groups(s.R(), m.experts);
-                     return [&o, x, w, groups, y] { o.b.grouped_gemm(x, w, groups, y); };
+                     const ExpertRows owned = o.owned(s.R(), m.experts);
+                     return [&o, x, w, owned, y] { o.b.grouped_gemm(x, w, owned, y); };
                    }});
     // The same, as grouped_gemm does it too where that is thought to be faster.
     all.push_back({fmt::format("gemm for each expert, {}", m.what), [s, m](Operands& o) -> Run {
                      const View x = o.random({s.R(), m.q}), w = o.random({m.experts, m.n, m.q});
                      const View y = o.zeros({s.R(), m.n});
-                     const Groups groups = o.groups(s.R(), m.experts);
-                     return [&o, m, x, w, groups, y] {
+                     const ExpertRows owned = o.owned(s.R(), m.experts);
+                     return [&o, m, x, w, owned, y] {
                        for (Index e = 0; e < m.experts; ++e) {
-                         const Index first = groups.host[e], rows = groups.host[e + 1] - first;
+                         const Index first = owned.host[e], rows = owned.host[e + 1] - first;
                          o.b.gemm({.transpose_b = true}, x.rows(first, rows), w.rows(e, 1).reshape({m.n, m.q}),
                                   y.rows(first, rows));
                        }
@@ -138,14 +138,14 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
     all.push_back({fmt::format("grouped_gemm_input, {}", m.what), [s, m](Operands& o) -> Run {
                      const View dy = o.random({s.R(), m.n}), w = o.random({m.experts, m.n, m.q});
                      const View dx = o.zeros({s.R(), m.q});
-                     const Groups groups = o.groups(s.R(), m.experts);
-                     return [&o, dy, w, groups, dx] { o.b.grouped_gemm_input(dy, w, groups, dx); };
+                     const ExpertRows owned = o.owned(s.R(), m.experts);
+                     return [&o, dy, w, owned, dx] { o.b.grouped_gemm_input(dy, w, owned, dx); };
                    }});
     all.push_back({fmt::format("grouped_gemm_weight, {}", m.what), [s, m](Operands& o) -> Run {
                      const View dy = o.random({s.R(), m.n}), x = o.random({s.R(), m.q});
                      const View dw = o.zeros({m.experts, m.n, m.q}, DType::f32);
-                     const Groups groups = o.groups(s.R(), m.experts);
-                     return [&o, dy, x, groups, dw] { o.b.grouped_gemm_weight(dy, x, groups, dw); };
+                     const ExpertRows owned = o.owned(s.R(), m.experts);
+                     return [&o, dy, x, owned, dw] { o.b.grouped_gemm_weight(dy, x, owned, dw); };
                    }});
   }
 }
