@@ -20,6 +20,7 @@
 //   * Every size may be zero.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,6 +41,19 @@ struct Gemm {
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
+};
+
+// The two products of a layer y = x w^T that read its weight: its output, and its input's gradient dx = dy w.
+enum class WeightUse { output, input };
+
+// A weight matrix, or a stack of E of them, as products take it. Where there is a prepared form (Backend::prepare), the
+// product that it is for reads that, and otherwise the values.
+struct Weight {
+  Weight() = default;
+  template <std::convertible_to<ConstView> V>
+  Weight(const V& values) : values(values) {}
+  ConstView values;         // [N, Q] or [E, N, Q] c
+  ConstView output, input;  // [prepared_bytes] u8 for WeightUse::output and WeightUse::input, or none
 };
 
 struct NormDesc {
@@ -145,14 +159,20 @@ class Backend {
   void sum_squares(ConstView x, View out);  // out: [1] f64 += sum x^2, summed in f64
 
   // ---- products ----
-  // c: [M, N] (+)= op(a) op(b), op(a): [M, Q] c, op(b): [Q, N] c. c itself is c or f32.
-  void gemm(const Gemm& desc, ConstView a, ConstView b, View c);
+  // A backend may want a weight in another form than rows: packed for its caches, transposed, of another type. Whoever owns
+  // the weight has it prepared once for all products until it changes, and again after that. A product's result is the
+  // same, bit by bit, with and without. prepared: [prepared_bytes] u8, which is 0 where the values serve as they are.
+  virtual Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const { return 0; }
+  void prepare(ConstView weight, WeightUse use, View prepared);
+  // c: [M, N] (+)= op(a) op(b), op(a): [M, Q] c, op(b): [Q, N] c. c itself is c or f32. A prepared b is that of
+  // WeightUse::output where it is transposed, otherwise that of WeightUse::input.
+  void gemm(const Gemm& desc, ConstView a, const Weight& b, View c);
   // The grouped products are one product for each expert, over the rows that it owns. In y_e = x_e w_e^T, x_e and y_e
   // are expert e's rows and w_e is its matrix.
   // y: [R, N] c; y_e = x_e w_e^T.  x: [R, Q] c, w: [E, N, Q] c
-  void grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y);
+  void grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y);
   // dx: [R, Q] c; dx_e = dy_e w_e.  dy: [R, N] c
-  void grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx);
+  void grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx);
   // dw: [E, N, Q]; dw_e += dy_e^T x_e.  dy, x: c
   void grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw);
   // y: [T, N] c += bias: [N] c
@@ -282,9 +302,10 @@ class Backend {
   virtual void do_convert(ConstView x, View y) = 0;
   virtual void do_add(ConstView x, View y) = 0;
   virtual void do_sum_squares(ConstView x, View out) = 0;
-  virtual void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) = 0;
-  virtual void do_grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) = 0;
-  virtual void do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) = 0;
+  virtual void do_prepare(ConstView weight, WeightUse use, View prepared);  // where prepared_bytes is not 0
+  virtual void do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) = 0;
+  virtual void do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) = 0;
+  virtual void do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) = 0;
   virtual void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) = 0;
   virtual void do_bias_forward(ConstView bias, View y) = 0;
   virtual void do_bias_backward(ConstView dy, View dbias) = 0;
@@ -339,8 +360,9 @@ std::unique_ptr<Backend> make_cpu();
 // whether it would succeed.
 std::unique_ptr<Backend> make_cuda(int local_rank = 0);
 bool cuda_available();
-// Counts what a device would do that computes so many logits at once (kernels/dry/dry.h).
-std::unique_ptr<Backend> make_dry(Index logits_at_once = Index{4} << 20);
+// Counts what a device would do (kernels/dry/dry.h): in the place of `stands_for`, which must outlive it and whose needs of
+// memory it has.
+std::unique_ptr<Backend> make_dry(const Backend* stands_for = nullptr);
 std::unique_ptr<Backend> make_backend(std::string_view name, int local_rank = 0);  // auto|cpu|cuda
 
 }  // namespace sy

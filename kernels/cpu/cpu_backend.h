@@ -13,6 +13,7 @@ class CpuBackend final : public Backend {
   std::string describe() const override;
   DeviceMemory allocate(Index bytes) override;
   Index free_bytes() const override;
+  Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const override;  // gemm.cpp
 
  protected:
   // cpu_backend.cpp
@@ -29,9 +30,10 @@ class CpuBackend final : public Backend {
   void do_sum_squares(ConstView x, View out) override;
 
   // gemm.cpp
-  void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override;
-  void do_grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) override;
-  void do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) override;
+  void do_prepare(ConstView weight, WeightUse use, View prepared) override;
+  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) override;
+  void do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) override;
+  void do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) override;
   void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) override;
 
   // norms.cpp

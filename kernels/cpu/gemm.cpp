@@ -28,6 +28,13 @@ Index k_block(Index k) {
   return ceil_div(ceil_div(k, ceil_div(k, max_k_block)), 16) * 16;
 }
 
+// Where the panel of columns from j on begins in rows [l, l + depth) of a packed operand of n columns: whole blocks of rows lie
+// one after the other, in each of them the panels. It works for a const operand and for one that is being packed.
+template <class Float>
+Float* packed_panel(Float* packed, Index n, Index l, Index depth, Index j) {
+  return packed + l * ceil_div(n, tile_cols) * tile_cols + j * depth;
+}
+
 // Rows [i, i_end) and columns [j, j_end) of one product.
 struct Task {
   const Problem* problem;
@@ -56,15 +63,19 @@ class Worker {
  private:
   // Packs rows [l, l + depth) of the task's columns of B, which are often still packed from the task before.
   void pack_b(const Task& task, Index l, Index depth) {
+    if (task.problem->b_packed) {
+      b_panels_ = packed_panel(task.problem->b_packed, task.problem->n, l, depth, task.j);
+      return;
+    }
     if (packed_problem_ == task.problem && packed_j_ == task.j && packed_l_ == l) return;
     packed_problem_ = task.problem;
     packed_j_ = task.j;
     packed_l_ = l;
     const Index cols = task.j_end - task.j;
-    b_panels_ = memory().b.reserve(ceil_div(cols, tile_cols) * tile_cols * depth + lanes);
+    float* const panels = memory().b.reserve(ceil_div(cols, tile_cols) * tile_cols * depth + lanes);
+    b_panels_ = panels;
     const Matrix& b = task.problem->b;
-    pack<tile_cols>(b.data + l * b.row_stride + task.j * b.col_stride, b.col_stride, b.row_stride, cols, depth,
-                    b_panels_);
+    pack<tile_cols>(b.data + l * b.row_stride + task.j * b.col_stride, b.col_stride, b.row_stride, cols, depth, panels);
   }
 
   // Rows [begin, end), at most a_rows, of the task's part of C (+)= those of A times the packed B.
@@ -93,7 +104,7 @@ class Worker {
 
   const Problem* packed_problem_ = nullptr;
   Index packed_j_ = 0, packed_l_ = 0;
-  float* b_panels_ = nullptr;
+  const float* b_panels_ = nullptr;
 };
 
 double multiplications(const Problem& p) {
@@ -141,6 +152,22 @@ void gemm_batch(std::span<const Problem> problems) {
   }
 }
 
+Index packed_floats(Index k, Index n) {
+  return k * ceil_div(n, tile_cols) * tile_cols;
+}
+
+void pack_operand(Index k, Index n, Matrix b, float* packed) {
+  constexpr Index columns = 8 * tile_cols;  // of a task
+  const Index block = k_block(std::max<Index>(k, 1)), across = ceil_div(n, columns), down = ceil_div(k, block);
+#pragma omp parallel for collapse(2) schedule(static) if (k * n > 4096)
+  for (Index row = 0; row < down; ++row)
+    for (Index column = 0; column < across; ++column) {
+      const Index l = row * block, depth = std::min(block, k - l), j = column * columns;
+      pack<tile_cols>(b.data + l * b.row_stride + j * b.col_stride, b.col_stride, b.row_stride,
+                      std::min(columns, n - j), depth, packed_panel(packed, n, l, depth, j));
+    }
+}
+
 void gemm(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index ldc, bool accumulate) {
   const Problem problem{m, n, k, a, b, c, ldc, accumulate};
   gemm_batch({&problem, 1});
@@ -176,28 +203,77 @@ void multiply_by_expert(const ExpertRows& rows, const Make& make) {
   gemm_batch(problems);
 }
 
+// A weight [N, Q] or [E, N, Q] as stacked right operands [k, n] of a product: of y = x w^T, or of dx = dy w.
+struct Operand {
+  Operand(const Shape& weight, WeightUse u) : use(u) {
+    const int last = weight.size() - 1;
+    stack = last == 2 ? weight[0] : 1;
+    N = weight[last - 1];
+    Q = weight[last];
+    k = u == WeightUse::output ? Q : N;
+    n = u == WeightUse::output ? N : Q;
+  }
+  Matrix matrix(ConstView weight, Index e) const {
+    return (use == WeightUse::output ? transposed : plain)(weight.f32() + e * N * Q, Q);
+  }
+  const float* packed(const Weight& weight, Index e) const {
+    const ConstView form = use == WeightUse::output ? weight.output : weight.input;
+    return form ? reinterpret_cast<const float*>(form.bytes()) + e * packed_floats(k, n) : nullptr;
+  }
+  WeightUse use;
+  Index stack, N, Q, k, n;
+};
+
+// c_e = a_e b_e
+void multiply_by_stack(ConstView a, const Weight& weight, WeightUse use, const ExpertRows& rows, View c) {
+  const Operand b(weight.values.shape(), use);
+  multiply_by_expert(rows, [&](Index e, Index first, Index count) {
+    return Problem{.m = count,
+                   .n = b.n,
+                   .k = b.k,
+                   .a = plain(a.f32() + first * b.k, b.k),
+                   .b = b.matrix(weight.values, e),
+                   .c = c.f32() + first * b.n,
+                   .ldc = b.n,
+                   .accumulate = false,
+                   .b_packed = b.packed(weight, e)};
+  });
+}
+
 }  // namespace
 
-void CpuBackend::do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) {
-  const Index q = a.dim(desc.transpose_a ? 0 : 1);
-  cpu::gemm(c.dim(0), c.dim(1), q, (desc.transpose_a ? transposed : plain)(a.f32(), a.dim(1)),
-            (desc.transpose_b ? transposed : plain)(b.f32(), b.dim(1)), c.f32(), c.dim(1), desc.accumulate);
+Index CpuBackend::prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const {
+  const Operand b(weight, use);
+  return dtype == DType::f32 ? b.stack * packed_floats(b.k, b.n) * Index{sizeof(float)} : 0;
 }
 
-void CpuBackend::do_grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) {
-  const Index n = w.dim(1), q = w.dim(2);
-  multiply_by_expert(rows, [&](Index e, Index first, Index count) {
-    const Matrix a = plain(x.f32() + first * q, q), b = transposed(w.f32() + e * n * q, q);
-    return Problem{count, n, q, a, b, y.f32() + first * n, n, false};
-  });
+void CpuBackend::do_prepare(ConstView weight, WeightUse use, View prepared) {
+  const Operand b(weight.shape(), use);
+  for (Index e = 0; e < b.stack; ++e)
+    pack_operand(b.k, b.n, b.matrix(weight, e),
+                 reinterpret_cast<float*>(prepared.bytes()) + e * packed_floats(b.k, b.n));
 }
 
-void CpuBackend::do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) {
-  const Index n = w.dim(1), q = w.dim(2);
-  multiply_by_expert(rows, [&](Index e, Index first, Index count) {
-    const Matrix a = plain(dy.f32() + first * n, n), b = plain(w.f32() + e * n * q, q);
-    return Problem{count, q, n, a, b, dx.f32() + first * q, q, false};
-  });
+void CpuBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) {
+  const Operand right(b.values.shape(), desc.transpose_b ? WeightUse::output : WeightUse::input);
+  const Problem problem{.m = c.dim(0),
+                        .n = right.n,
+                        .k = right.k,
+                        .a = (desc.transpose_a ? transposed : plain)(a.f32(), a.dim(1)),
+                        .b = right.matrix(b.values, 0),
+                        .c = c.f32(),
+                        .ldc = right.n,
+                        .accumulate = desc.accumulate,
+                        .b_packed = right.packed(b, 0)};
+  gemm_batch({&problem, 1});
+}
+
+void CpuBackend::do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) {
+  multiply_by_stack(x, w, WeightUse::output, rows, y);
+}
+
+void CpuBackend::do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) {
+  multiply_by_stack(dy, w, WeightUse::input, rows, dx);
 }
 
 void CpuBackend::do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) {

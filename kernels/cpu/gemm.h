@@ -18,14 +18,19 @@ struct Matrix {
 
 // c[i * ldc + j] (+)= sum over l of a(i, l) b(l, j).  a: [m, k], b: [k, n], c: [m, n]. Any size may be 0; with k = 0, c
 // becomes zero unless it accumulates. c must not overlap a or b. A product is 2 m n k FLOPs and at least
-// 4 (m k + k n + m n) bytes.
+// 4 (m k + k n + m n) bytes. b_packed: pack_operand of b, or none.
 struct Problem {
   Index m, n, k;
   Matrix a, b;
   float* c;
   Index ldc;
   bool accumulate;
+  const float* b_packed = nullptr;
 };
+
+// A right operand as the products' inner loop reads it, made once for many of them. b: [k, n]; packed: [packed_floats].
+Index packed_floats(Index k, Index n);
+void pack_operand(Index k, Index n, Matrix b, float* packed);
 
 // Many products at once, whose tiles the OpenMP threads share. The outputs must not overlap.
 void gemm_batch(std::span<const Problem> problems);

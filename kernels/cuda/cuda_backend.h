@@ -41,9 +41,9 @@ class CudaBackend final : public Backend {
   void do_sum_squares(ConstView x, View out) override;
 
   // gemm.cu
-  void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override;
-  void do_grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) override;
-  void do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) override;
+  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) override;
+  void do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) override;
+  void do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) override;
   void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) override;
 
   // norms.cu

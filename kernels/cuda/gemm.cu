@@ -139,17 +139,19 @@ void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows
 
 }  // namespace
 
-void CudaBackend::do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) {
+void CudaBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) {
   multiply(context_, desc, Product(c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1)), a.dtype(), a.bytes(),
-           b.bytes(), c.dtype(), c.bytes());
+           b.values.bytes(), c.dtype(), c.bytes());
 }
 
-void CudaBackend::do_grouped_gemm(ConstView x, ConstView w, const ExpertRows& rows, View y) {
+void CudaBackend::do_grouped_gemm(ConstView x, const Weight& weight, const ExpertRows& rows, View y) {
+  const ConstView w = weight.values;
   multiply_grouped(context_, {.transpose_b = true}, rows, x, w, y,
                    [&](Index count) { return Product(count, w.dim(1), w.dim(2)); });
 }
 
-void CudaBackend::do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows& rows, View dx) {
+void CudaBackend::do_grouped_gemm_input(ConstView dy, const Weight& weight, const ExpertRows& rows, View dx) {
+  const ConstView w = weight.values;
   multiply_grouped(context_, {}, rows, dy, w, dx, [&](Index count) { return Product(count, w.dim(2), w.dim(1)); });
 }
 

@@ -43,13 +43,18 @@ class DryBackend final : public Backend {
  public:
   DryCounts counts;
 
-  explicit DryBackend(Index logits_at_once) : logits_at_once_(logits_at_once) {}
+  explicit DryBackend(const Backend* stands_for) : stands_for_(stands_for) {}
 
   std::string_view name() const override { return "dry"; }
   std::string describe() const override { return "dry, computes nothing"; }
 
   Index free_bytes() const override { return std::numeric_limits<Index>::max(); }
-  Index logits_at_once() const override { return logits_at_once_; }
+  Index logits_at_once() const override {
+    return stands_for_ ? stands_for_->logits_at_once() : Backend::logits_at_once();
+  }
+  Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const override {
+    return stands_for_ ? stands_for_->prepared_bytes(weight, dtype, use) : 0;
+  }
   DeviceMemory allocate(Index bytes) override {
     const Index size = bytes + page;
     void* const memory = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE,
@@ -82,14 +87,16 @@ class DryBackend final : public Backend {
   void do_add(ConstView x, View y) override { count(0, {x, y, y}); }
   void do_sum_squares(ConstView x, View out) override { count(0, {x}); }
 
-  void do_gemm(const Gemm& desc, ConstView a, ConstView b, View c) override {
-    count(2 * number(a.elements()) * number(c.dim(1)), {a, b, c, desc.accumulate ? c : View()});
+  void do_prepare(ConstView weight, WeightUse, View prepared) override { count(0, {weight, prepared}); }
+  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) override {
+    count(2 * number(a.elements()) * number(c.dim(1)),
+          {a, read(b, desc.transpose_b ? b.output : b.input), c, desc.accumulate ? c : View()});
   }
-  void do_grouped_gemm(ConstView x, ConstView w, const ExpertRows&, View y) override {
-    count(2 * number(x.elements()) * number(w.dim(1)), {x, w, y});
+  void do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows&, View y) override {
+    count(2 * number(x.elements()) * number(w.values.dim(1)), {x, read(w, w.output), y});
   }
-  void do_grouped_gemm_input(ConstView dy, ConstView w, const ExpertRows&, View dx) override {
-    count(2 * number(dx.elements()) * number(w.dim(1)), {dy, w, dx});
+  void do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows&, View dx) override {
+    count(2 * number(dx.elements()) * number(w.values.dim(1)), {dy, read(w, w.input), dx});
   }
   void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows&, View dw) override {
     count(2 * number(x.elements()) * number(dw.dim(1)), {dy, x, dw, dw});
@@ -200,7 +207,10 @@ class DryBackend final : public Backend {
     for (ConstView v : moved)
       if (v) counts.bytes += number(v.size_bytes());
   }
-  Index logits_at_once_;
+  // What a product reads of a weight: the prepared form, where there is one.
+  static ConstView read(const Weight& weight, ConstView form) { return form ? form : weight.values; }
+
+  const Backend* stands_for_;
   std::vector<std::byte> read_;
   const std::unique_ptr<Backend> cpu_ = make_cpu();  // orders rows, as what host code reads is real
 
@@ -223,8 +233,8 @@ class DryBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_dry(Index logits_at_once) {
-  return std::make_unique<DryBackend>(logits_at_once);
+std::unique_ptr<Backend> make_dry(const Backend* stands_for) {
+  return std::make_unique<DryBackend>(stands_for);
 }
 
 DryCounts& dry_counts(Backend& backend) {

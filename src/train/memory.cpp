@@ -17,7 +17,7 @@ MemoryPlan plan_parameters(const Config& config, Index vocab, const Layout& layo
 
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend) {
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  Engine engine(config, vocab, make_dry(backend.logits_at_once()), make_mesh(*world, layout), true);
+  Engine engine(config, vocab, make_dry(&backend), make_mesh(*world, layout), true);
 
   const Index tokens = config.train.micro_batch * config.model.seq_len;
   const std::vector<std::int32_t> ids(tokens, 0);

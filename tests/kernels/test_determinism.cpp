@@ -155,6 +155,73 @@ TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
   omp_set_num_threads(threads);
 }
 
+// A prepared weight changes no bit of its products, and is what they read: they do not see values that were not prepared yet.
+TEST_P(Determinism, a_prepared_weight_gives_the_same_products) {
+  const auto backend = GetParam().make();
+  Backend& b = *backend;
+  Recorder r(b);
+  struct {
+    Index rows, experts, n, q;
+  } const sizes[] = {{5, 1, 1, 1}, {1, 1, 45, 67}, {130, 3, 45, 67}, {61, 4, 520, 700}, {0, 2, 3, 5}, {7, 2, 0, 3}};
+  for (const auto& [rows, experts, n, q] : sizes) {
+    const Tensor x = r.normal("x", {rows, q}), dy = r.normal("dy", {rows, n}), w = r.normal("w", {experts, n, q});
+    std::vector<std::int32_t> host;
+    for (Index e = 0; e <= experts; ++e)
+      host.push_back(static_cast<std::int32_t>(e == 0 ? 0 : rows - rows / (e + 1) / 2));
+    host.back() = static_cast<std::int32_t>(rows);
+    const Tensor offsets = r.put<std::int32_t>({experts + 1}, host);
+    const ExpertRows of_experts{offsets, host.data()};
+
+    std::vector<Tensor> forms;
+    const auto form = [&](WeightUse use) -> View {
+      const Index bytes = b.prepared_bytes(w.shape(), w.view().dtype(), use);
+      return bytes > 0 ? forms.emplace_back(b.tensor({bytes}, DType::u8)).view() : View{};
+    };
+    Weight prepared(w);
+    const View output = form(WeightUse::output), input = form(WeightUse::input);
+    prepared.output = output;
+    prepared.input = input;
+    const auto prepare = [&] {
+      if (output) b.prepare(w, WeightUse::output, output);
+      if (input) b.prepare(w, WeightUse::input, input);
+    };
+    const auto products = [&](const Weight& weight) {
+      std::vector<std::byte> all;
+      const auto keep = [&](View y) {
+        const std::size_t at = all.size();
+        all.resize(at + static_cast<std::size_t>(y.size_bytes()));
+        b.to_host(y, all.data() + at);
+      };
+      const auto form_of = [&](ConstView stack, Index e) {  // of one matrix alone
+        return stack ? stack.rows(stack.dim(0) / experts * e, stack.dim(0) / experts) : ConstView{};
+      };
+      const Tensor y = b.tensor({rows, n}), dx = b.tensor({rows, q});
+      b.grouped_gemm(x, weight, of_experts, y);
+      b.grouped_gemm_input(dy, weight, of_experts, dx);
+      keep(y);
+      keep(dx);
+      for (Index e = 0; e < experts; ++e) {
+        Weight one(weight.values.rows(e, 1).reshape({n, q}));
+        one.output = form_of(weight.output, e);
+        one.input = form_of(weight.input, e);
+        b.gemm({.transpose_b = true, .accumulate = true}, x, one, y);
+        b.gemm({}, dy, one, dx);
+        keep(y);
+        keep(dx);
+      }
+      return all;
+    };
+    const std::vector<std::byte> expected = products(w);
+    prepare();
+    EXPECT_EQ(products(prepared), expected) << rows << " rows of " << n << " x " << q;
+    if (!output) continue;
+    b.fill(w, 0);
+    EXPECT_EQ(products(prepared), expected) << "not read";
+    prepare();
+    EXPECT_EQ(products(prepared), products(w));
+  }
+}
+
 // Each case computes rows [begin, begin + count) of its whole input.
 TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
   const auto backend = GetParam().make();

@@ -390,7 +390,7 @@ void measure_operations(const Setup& setup, std::vector<Section>& sections) {
   add_routing(all, s);
   add_ends(all, s);
 
-  const std::unique_ptr<Backend> backend = setup.make(), dry = make_dry(backend->logits_at_once());
+  const std::unique_ptr<Backend> backend = setup.make(), dry = make_dry(backend.get());
   sections.push_back(
       {"Operations",
        fmt::format("{}, {} x {} tokens, d_model {}, {} heads and {} kv heads of {}, {} experts of {}, top {}, "

@@ -95,8 +95,8 @@ class Training {
 };
 
 // Of one micro-batch, forward and backward, nothing computed twice: three times what the dry backend counts forward.
-double model_flops(const ModelShape& shape, const Setup& setup, Index logits_at_once) {
-  Training training(shape, setup, make_dry(logits_at_once), 0);
+double model_flops(const ModelShape& shape, const Setup& setup, const Backend& backend) {
+  Training training(shape, setup, make_dry(&backend), 0);
   dry_counts(training.backend()) = {};
   training.loss();
   return 3 * dry_counts(training.backend()).flops;
@@ -107,7 +107,7 @@ double model_flops(const ModelShape& shape, const Setup& setup, Index logits_at_
 void measure_step(const Setup& setup, std::vector<Section>& sections) {
   const auto [shape, arena] = largest(setup);
   Training training(shape, setup, setup.make(), arena);
-  const double flops = model_flops(shape, setup, training.backend().logits_at_once()), before = training.loss();
+  const double flops = model_flops(shape, setup, training.backend()), before = training.loss();
   const ParamCount count = count_params(config_of(shape, setup.dtype), shape.vocab);
   sections.push_back(
       {"Training step: " + shape.name,
@@ -140,7 +140,7 @@ void measure_graphs(const Setup& setup, std::vector<Section>& sections) {
                       fmt::format("A step of {}, {} layers of {}, {} tokens, {}.", shape.name, shape.layers,
                                   shape.d_model, shape.sequences * shape.seq_len, info(setup.dtype).name),
                       {}});
-  const double flops = model_flops(shape, setup, setup.make()->logits_at_once());
+  const double flops = model_flops(shape, setup, *setup.make());
   for (const char* graphs : {"1", "0"}) {
     setenv("SWITCHYARD_GRAPHS", graphs, 1);
     auto backend = setup.make();
