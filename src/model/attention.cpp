@@ -4,7 +4,7 @@
 
 namespace sy {
 
-Attention::Attention(const AttentionSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix,
+Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
                      ConstView rope_table)
     : rope_table_(rope_table), head_dim_(spec.key_width) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
@@ -16,9 +16,9 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, const ParamStore&
   kv_heads_ = store.get(prefix + "k.weight").weight.dim(0);
   qk_norm_ = {heads_, kv_heads_, spec.qk_norm.value_or(0)};
   if (spec.qk_norm) norm_ = store.get_joined(prefix + "q_norm.weight", 2);
-  qkv_.emplace(store.get_joined(prefix + "q.weight", 3), d_model,
+  qkv_.emplace(store, store.get_joined(prefix + "q.weight", 3), d_model,
                spec.bias ? store.get_joined(prefix + "q.bias", 3) : Param{});
-  out_.emplace(store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
+  out_.emplace(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
 }
 
 void Attention::forward(const Pass& pass, ConstView x, Output to, Saved& s) const {

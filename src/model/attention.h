@@ -22,7 +22,7 @@ class Attention {
 
   // prefix: of its parameters' names, "layers.3.attention.". rope_table: [positions, rotated / 2, 2] cos and sin (RopeTables);
   // none: it does not rotate.
-  Attention(const AttentionSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix,
+  Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
             ConstView rope_table);
 
   // to: [T, D] attention(x: [T, D])

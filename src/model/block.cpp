@@ -11,8 +11,7 @@ std::string prefix_of(Index layer) {
 
 }  // namespace
 
-Block::Block(const BlockSpec& spec, Index d_model, Index layer, const ParamStore& store, View bias,
-             ConstView rope_table)
+Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, View bias, ConstView rope_table)
     : layer_(layer),
       attention_norm_(spec.norm.desc(), store, prefix_of(layer) + "attention_norm"),
       ffn_norm_(spec.norm.desc(), store, prefix_of(layer) + "ffn_norm"),

@@ -2,7 +2,7 @@
 
 namespace sy {
 
-Embedding::Embedding(const ParamStore& store)
+Embedding::Embedding(ParamStore& store)
     : table_(store.get("embedding.weight")), first_row_(store.box("embedding.weight").begin[0]) {}
 
 void Embedding::forward(const Device& device, ConstView ids, View x) const {

@@ -8,7 +8,7 @@ namespace sy {
 
 class Embedding {
  public:
-  explicit Embedding(const ParamStore& store);
+  explicit Embedding(ParamStore& store);
 
   // x: [T, D] = the rows of ids: [B * S], own tokens.
   void forward(const Device& device, ConstView ids, View x) const;

@@ -2,13 +2,26 @@
 
 namespace sy {
 
+namespace {
+
+// Preparing a weight costs about what one pass saves by it, and memory: it is for weights that several passes use before
+// they change.
+std::vector<WeightUse> products_to_prepare(const Config& config, const Layout& layout, bool training) {
+  if (!training) return {WeightUse::output};
+  const bool several = config.train.global_batch > config.train.micro_batch * layout.dp();
+  return several ? std::vector{WeightUse::output, WeightUse::input} : std::vector<WeightUse>{};
+}
+
+}  // namespace
+
 Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
                Index arena_bytes, Index slots)
     : config_(config),
       vocab_(vocab),
       backend_(std::move(backend)),
       mesh_(on_backend(std::move(mesh), *backend_)),
-      store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype()),
+      store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype(),
+             products_to_prepare(config, mesh_.layout, training)),
       block_(arena_bytes > 0 ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes) : nullptr),
       slots_(make_slots(slots)),
       scratch_(make_arena(End::high)),
@@ -95,6 +108,7 @@ Slot& Engine::open(Index slot, const MicroBatch& batch, bool dropless) {
              .step = {on_device(&targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
              .dropless = dropless};
   s.report = report();
+  store_.prepared().refresh();
   return s;
 }
 

@@ -4,10 +4,10 @@
 
 namespace sy {
 
-Head::Head(const Config& config, Param weight, Index first_row)
+Head::Head(const Config& config, ParamStore& store, Param weight, Index first_row)
     : weight_(weight),
       desc_{first_row, static_cast<float>(config.model.output_softcap), config.train.z_loss},
-      linear_(weight, config.model.d_model) {}
+      linear_(store, weight, config.model.d_model) {}
 
 void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const {
   // As many tokens as the backend takes at once, and enough rows for an efficient product.

@@ -10,7 +10,7 @@ namespace sy {
 class Head {
  public:
   // weight: [V, D]; first_row: the vocabulary id of its first local row.
-  Head(const Config& config, Param weight, Index first_row);
+  Head(const Config& config, ParamStore& store, Param weight, Index first_row);
 
   // The cross-entropy of the batch's targets. x: [T, D]. Adds the own tokens' to sums: [2] f64 of Backend::loss_sums, where
   // given. Where dx: [T, D] is given, it becomes the gradient by x of (sum of losses + z-losses) / the step's targets, and

@@ -2,10 +2,9 @@
 
 namespace sy {
 
-Linear::Linear(Param weight, Index in, Param bias) : bias_(bias) {
+Linear::Linear(ParamStore& store, Param weight, Index in, Param bias) : bias_(bias) {
   const Shape shape{weight.weight.elements() / in, in};
-  weight_.weight = weight.weight.reshape(shape);
-  if (weight.grad) weight_.grad = weight.grad.reshape(shape);
+  weight_ = store.matrix(weight, shape);
   if (!bias_) return;
   bias_.weight = bias_.weight.reshape({shape[0]});
   if (bias_.grad) bias_.grad = bias_.grad.reshape({shape[0]});

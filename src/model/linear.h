@@ -11,8 +11,8 @@ namespace sy {
 
 class Linear {
  public:
-  // weight: [out..., in...], read as [out, in] with `in` columns; bias: [out] or none.
-  Linear(Param weight, Index in, Param bias = {});
+  // weight: [out..., in...] of the store, read as [out, in] with `in` columns; bias: [out] or none.
+  Linear(ParamStore& store, Param weight, Index in, Param bias = {});
 
   // y: [T, out] = x: [T, in] W^T + b
   void forward(const Device& device, ConstView x, View y) const;
@@ -28,7 +28,8 @@ class Linear {
   void backward_bias(const Device& device, ConstView dy) const;
 
  private:
-  Param weight_, bias_;  // [out, in], [out]
+  MatrixParam weight_;  // [out, in]
+  Param bias_;          // [out]
 };
 
 }  // namespace sy

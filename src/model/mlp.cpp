@@ -2,11 +2,11 @@
 
 namespace sy {
 
-Mlp::Mlp(const MlpSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix)
+Mlp::Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix)
     : activation_(spec.activation),
       width_(store.get(prefix + "up.weight").weight.dim(1)),
-      up_(store.get(prefix + "up.weight"), d_model, store.find(prefix + "up.bias")),
-      down_(store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {}
+      up_(store, store.get(prefix + "up.weight"), d_model, store.find(prefix + "up.bias")),
+      down_(store, store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {}
 
 void Mlp::forward(const Pass& pass, ConstView x, Output to, Saved& s) const {
   const Device& device = pass.device;

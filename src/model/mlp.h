@@ -15,7 +15,7 @@ class Mlp {
     View a;       // [B * S, Fl]
   };
 
-  Mlp(const MlpSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix);
+  Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix);
 
   // to: [T, D] mlp(x: [T, D])
   void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;

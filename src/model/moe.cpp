@@ -1,22 +1,15 @@
 #include "src/model/moe.h"
 
 namespace sy {
-namespace {
 
-// The halves of a gated FFN are one matrix to the grouped product: [E, halves, F, D] -> [E, halves * F, D].
-Param join_halves(Param p) {
-  const auto joined = [](View w) { return w ? w.reshape({w.dim(0), w.dim(1) * w.dim(2), w.dim(3)}) : View{}; };
-  return {joined(p.weight), joined(p.grad)};
-}
-
-}  // namespace
-
-Moe::Moe(const MoeSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix, View bias)
-    : activation_(spec.expert.activation),
-      width_(store.get(prefix + "experts.down.weight").weight.dim(2)),
-      router_(spec, d_model, store, prefix, bias),
-      up_(join_halves(store.get(prefix + "experts.up.weight"))),
-      down_(store.get(prefix + "experts.down.weight")) {
+Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, View bias)
+    : activation_(spec.expert.activation), router_(spec, d_model, store, prefix, bias) {
+  const Param up = store.get(prefix + "experts.up.weight"), down = store.get(prefix + "experts.down.weight");
+  const Index local = down.weight.dim(0);
+  width_ = down.weight.dim(2);
+  // The halves of a gated FFN are one matrix to the grouped product.
+  up_ = store.matrix(up, {local, spec.expert.halves() * width_, d_model});
+  down_ = store.matrix(down, down.weight.shape());
   if (spec.shared) shared_.emplace(*spec.shared, d_model, store, prefix + "shared.");
 }
 

@@ -23,7 +23,7 @@ class Moe {
   };
 
   // bias: of Router.
-  Moe(const MoeSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix, View bias);
+  Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, View bias);
 
   // to: [T, D] sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x). report: of Router::forward.
   void forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterReport report) const;
@@ -34,8 +34,8 @@ class Moe {
   FfnActivation activation_;
   Index width_;  // F
   Router router_;
-  Param up_,
-      down_;  // [E / ep, halves * F, D], [E / ep, D, F]; with etp > 1, F is this rank's part of an expert's width
+  // With etp > 1, F is this rank's part of an expert's width.
+  MatrixParam up_, down_;  // [E / ep, halves * F, D], [E / ep, D, F]
   std::optional<Mlp> shared_;
 };
 

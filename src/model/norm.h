@@ -8,7 +8,7 @@ namespace sy {
 // RMSNorm (Zhang and Sennrich, 2019), LayerNorm, or nothing.
 class Norm {
  public:
-  Norm(NormDesc desc, const ParamStore& store, const std::string& name)
+  Norm(NormDesc desc, ParamStore& store, const std::string& name)
       : desc_(desc), weight_(store.find(name + ".weight")), bias_(store.find(name + ".bias")) {}
 
   // y: [T, D] = norm(x: [T, D]); stats: [T, 2]

@@ -13,8 +13,11 @@ Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
   return std::max<Index>(1, static_cast<Index>(std::ceil(exact * (1 - 1e-12))));
 }
 
-Router::Router(const MoeSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix, View bias)
-    : spec_(spec.router), experts_(spec.experts), logits_(store.get(prefix + "router.weight"), d_model), bias_(bias) {}
+Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, View bias)
+    : spec_(spec.router),
+      experts_(spec.experts),
+      logits_(store, store.get(prefix + "router.weight"), d_model),
+      bias_(bias) {}
 
 void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const {
   const Device& device = pass.device;

@@ -33,7 +33,7 @@ class Router {
   };
 
   // bias: [E], added to the scores for the selection alone, or none.
-  Router(const MoeSpec& spec, Index d_model, const ParamStore& store, const std::string& prefix, View bias);
+  Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, View bias);
 
   // x: [T, D]. What it decided is told to `report`.
   void forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const;

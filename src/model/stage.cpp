@@ -19,7 +19,7 @@ void Slot::clear() {
   last = normed = stats = {};
 }
 
-Stage::Stage(const Config& config, const ParamStore& store, Range layers, View router_bias, const RopeTables& rope)
+Stage::Stage(const Config& config, ParamStore& store, Range layers, View router_bias, const RopeTables& rope)
     : d_model_(config.model.d_model), first_layer_(layers.begin), recompute_(config.train.recompute) {
   const std::vector<BlockSpec> specs = block_specs(config);
   SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= std::ssize(specs), "layers {} to {} of {}",
@@ -36,7 +36,7 @@ Stage::Stage(const Config& config, const ParamStore& store, Range layers, View r
   }
   if (layers.end == std::ssize(specs)) {
     final_norm_.emplace(final_norm_spec(config).desc(), store, "final_norm");
-    head_.emplace(config, output_weight(store), store.box("embedding.weight").begin[0]);
+    head_.emplace(config, store, output_weight(store), store.box("embedding.weight").begin[0]);
   }
 }
 

@@ -58,12 +58,13 @@ std::vector<OwnedRun> owned_runs(const GroupLayout& group) {
 }
 
 ParamStore::ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord,
-                       bool training, DType dtype)
+                       bool training, DType dtype, std::vector<WeightUse> prepare_for)
     : backend_(backend),
       specs_(std::move(specs)),
       mesh_layout_(layout),
       dtype_(dtype),
-      layout_(flat_layout(specs_, layout, coord)) {
+      layout_(flat_layout(specs_, layout, coord)),
+      prepared_(backend, std::move(prepare_for)) {
   for (const GroupLayout& group : layout_.groups) {
     for (const Placement& p : group.placements) by_name_[p.spec->name] = &p;
     Buffers& b = buffers_.emplace_back();
@@ -89,6 +90,7 @@ void ParamStore::initialize(std::uint64_t seed) {
 }
 
 void ParamStore::set_values(const Placement& p, Index begin, std::span<const float> values) {
+  prepared_.invalidate();
   const Buffers& b = buffers(p.group);
   const Range flat{p.offset + begin, p.offset + begin + static_cast<Index>(values.size())};
   const View weights = b.weights.view().rows(flat.begin, flat.size());
@@ -154,8 +156,12 @@ Param ParamStore::get_joined(const std::string& first, int count) const {
   return {part(b.weights.view()), part(b.grads.view())};
 }
 
+MatrixParam ParamStore::matrix(const Param& param, const Shape& shape) {
+  return {prepared_.add(param.weight.reshape(shape)), param.grad ? param.grad.reshape(shape) : View{}};
+}
+
 Index ParamStore::allocated_bytes() const {
-  Index n = 0;
+  Index n = prepared_.bytes();
   for (const Buffers& b : buffers_)
     for (const Tensor* t : {&b.weights, &b.grads, &b.m, &b.v, &b.master}) n += t->size_bytes();
   return n;

@@ -15,14 +15,15 @@
 
 #include "kernels/backend.h"
 #include "kernels/philox.h"
+#include "src/params/prepared.h"
 #include "src/params/specs.h"
 
 namespace sy {
 
 struct Placement {
   const ParamSpec* spec;
-  Box box;       // the local part of the parameter
-  Index offset;  // its first element in the group's buffer
+  Box box;            // the local part of the parameter
+  Index offset;       // its first element in the group's buffer
   std::size_t group;  // of FlatLayout::groups
   Range range() const { return {offset, offset + box.elements()}; }
 };
@@ -56,13 +57,19 @@ struct Param {
   explicit operator bool() const { return weight.present(); }
 };
 
+// One that products multiply by, as a matrix or a stack of them.
+struct MatrixParam {
+  Weight weight;  // with its prepared forms
+  View grad;      // f32
+};
+
 class ValueSource;  // src/params/values.h
 
 class ParamStore {
  public:
-  // training: gradients and optimizer state are allocated too. dtype: of the weights.
+  // training: gradients and optimizer state are allocated too. dtype: of the weights. prepare_for: of PreparedWeights.
   ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
-             DType dtype = DType::f32);
+             DType dtype = DType::f32, std::vector<WeightUse> prepare_for = {});
 
   // Takes the local part of every parameter from `source`.
   void fill(ValueSource& source);
@@ -76,6 +83,9 @@ class ParamStore {
   const Box& box(const std::string& name) const;
   // `first` and the `count - 1` joined after it, read as one matrix [sum of rows, row elements].
   Param get_joined(const std::string& first, int count) const;
+
+  // A parameter of this store read as [N, Q] or [E, N, Q], whose products the model computes.
+  MatrixParam matrix(const Param& param, const Shape& shape);
 
   // Elements [begin, begin + n) of a parameter's local part, from and to the host: its values in f32, which weights of
   // bf16 are rounded from. get_values: where this rank owns them (owned_runs).
@@ -93,6 +103,8 @@ class ParamStore {
   const Buffers& buffers(std::size_t group) const { return buffers_[group]; }
   Index allocated_bytes() const;
   Backend& backend() const { return backend_; }
+  PreparedWeights& prepared() { return prepared_; }
+  const PreparedWeights& prepared() const { return prepared_; }
 
  private:
   Backend& backend_;
@@ -102,6 +114,7 @@ class ParamStore {
   FlatLayout layout_;
   std::vector<Buffers> buffers_;  // of each group
   std::map<std::string, const Placement*> by_name_;
+  PreparedWeights prepared_;
 };
 
 }  // namespace sy

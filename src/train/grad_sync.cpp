@@ -8,6 +8,7 @@ namespace sy {
 GradSync::GradSync(const Mesh& mesh, ParamStore& store)
     : mesh_(mesh),
       backend_(store.backend()),
+      prepared_(store.prepared()),
       squares_(backend_.tensor({1}, DType::f64)),
       factor_(backend_.tensor({1})),
       rates_(backend_.tensor({3})) {
@@ -111,6 +112,7 @@ void GradSync::step(const Config::Train& train, double lr, Index step) {
 }
 
 void GradSync::update(const Config::Train& train) {
+  prepared_.invalidate();
   AdamW adamw{static_cast<float>(train.beta1), static_cast<float>(train.beta2), static_cast<float>(train.eps), 0};
   for (Group& group : groups_) {
     const ParamStore::Buffers& b = group.buffers;

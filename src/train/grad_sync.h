@@ -51,6 +51,7 @@ class GradSync {
 
   const Mesh& mesh_;
   Backend& backend_;
+  PreparedWeights& prepared_;
   std::vector<Group> groups_;
   // The ranks that hold the same kv heads, where these are fewer than the tensor-parallel ranks: each of them sees the
   // gradient from its own query heads alone. None where nothing is replicated.

@@ -12,7 +12,7 @@ MemoryPlan plan_parameters(const Config& config, Index vocab, const Layout& layo
   const std::vector<ParamSpec> specs = param_specs(config, vocab);
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
   const Index copies = config.dtype() == DType::f32 ? 2 : 3;  // m, v, and the master weights
-  return {flat.elements() * size_of(config.dtype()), flat.elements() * 4, flat.owned_elements() * copies * 4, 0};
+  return {flat.elements() * size_of(config.dtype()), flat.elements() * 4, flat.owned_elements() * copies * 4};
 }
 
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend) {
@@ -26,6 +26,7 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 
   MemoryPlan plan = plan_parameters(config, vocab, layout, rank);
   plan.activations = engine.saved().peak() + engine.scratch().peak();
+  plan.weights += engine.store().prepared().bytes();
   return plan;
 }
 
@@ -47,16 +48,15 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   const Index reserve = fixed ? std::max<Index>(Index{layout.ranks > 1 ? 4096 : 512} << 20, free / 32) : 0;
   const Index mine = std::max<Index>(0, free - reserve) / ranks_here;
   MemoryPlan plan = plan_parameters(config, vocab, layout, rank);
-  const Index parameters = plan.total();
   // Between any two blocks lies a row for each token. Planning itself takes memory by the token, and is for what may fit.
   plan.activations =
       config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model * size_of(config.dtype());
   if (plan.total() <= mine) plan = plan_memory(config, vocab, layout, rank, backend);
-  if (plan.total() <= mine) return fixed ? (mine - parameters) / Arena::alignment * Arena::alignment : 0;
+  if (plan.total() <= mine) return fixed ? (mine - plan.parameters()) / Arena::alignment * Arena::alignment : 0;
 
   const auto gigabytes = [](Index bytes) { return static_cast<double>(bytes) / 1e9; };
   std::vector<std::string> advice;
-  if (plan.activations > parameters / 2) {
+  if (plan.activations > plan.parameters() / 2) {
     if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
     if (!config.train.recompute) advice.push_back("set train.recompute = true");
   }

@@ -8,10 +8,14 @@ namespace sy {
 // are exact. Activations come from a training step of the same model on the dry backend, with every expert equally
 // loaded and nothing dropped: exact where routing is, otherwise what a balanced router takes.
 struct MemoryPlan {
-  Index weights = 0, gradients = 0, optimizer = 0 /* m, v, and master weights */, activations = 0;
-  Index total() const { return weights + gradients + optimizer + activations; }
+  Index weights = 0;  // with the forms that the backend multiplies by (PreparedWeights)
+  Index gradients = 0;
+  Index optimizer = 0;  // m, v, and master weights
+  Index activations = 0;
+  Index parameters() const { return weights + gradients + optimizer; }
+  Index total() const { return parameters() + activations; }
 };
-// Parameters alone.
+// Parameters alone, without prepared forms of weights.
 MemoryPlan plan_parameters(const Config& config, Index vocab, const Layout& layout, int rank);
 // backend: that it is planned for.
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend);
