@@ -112,7 +112,7 @@ void print_memory(const Config& config, Index vocab, Engine& engine) {
     layouts.push_back(own);
   for (const Layout& l : layouts) {
     const MemoryPlan plan = plan_memory(config, vocab, l, 0, *make_cpu());
-    const Index unsplit = 2 * plan.weights;
+    const Index unsplit = 2 * plan.gradients;
     table.row({l.str(), mega(plan.weights), mega(plan.gradients), mega(plan.optimizer), mega(unsplit),
                mega(plan.activations), mega(plan.total()), mega(plan.total() - plan.optimizer + unsplit)});
   }
