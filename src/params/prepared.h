@@ -17,7 +17,7 @@ class PreparedWeights {
   Weight add(View values);
 
   void invalidate() { stale_ = true; }
-  // Prepares all weights anew where they may have changed.
+  // Prepares all weights anew where they may have changed. A pass without this computes with what was prepared before.
   void refresh();
 
   Index bytes() const;

@@ -92,7 +92,7 @@ TEST_P(InFlight, MicroBatchesAddUpToTheSameGradients) {
       EXPECT_NE(expected.at("layers.0.attention.q.weight").front(), 0.0f);
       continue;
     }
-    EXPECT_EQ(model.gradients(), expected) << slots;
+    EXPECT_TRUE(model.gradients() == expected) << slots << " in flight";
     EXPECT_EQ(sums.loss_sum, found.loss_sum);
     for (std::size_t layer = 0; layer < sums.layers.size(); ++layer) {
       EXPECT_EQ(sums.layers[layer].dropped, found.layers[layer].dropped);
@@ -135,13 +135,14 @@ TEST_P(InFlight, StagesAddUpToTheSameGradients) {
       return s;
     };
     Slot a = slot(), b = slot();
+    engine.store().prepared().refresh();
     std::vector<Index> done;
     const auto layer_done = [&](Index layer) { done.push_back(layer); };
     const View y = second.forward(device, b, first.forward(device, a, {}));
     const View d = device.temp(y.shape());
     second.backward(device, b, d, layer_done);
     first.backward(device, a, d, layer_done);
-    EXPECT_EQ(model.gradients(), whole.gradients()) << "cut at " << cut;
+    EXPECT_TRUE(model.gradients() == whole.gradients()) << "cut at " << cut;
     EXPECT_EQ(done, whole_done);
   }
 }
