@@ -92,7 +92,7 @@ struct Steps {
   static __device__ void load_cols(T* tile, const HeadRows<P>& from, int first, bool in_packs) {
     load_tile<cols, width, threads>(tile, from, first, in_packs);
   }
-  // The same of lse and D of queries [first, first + count), to sums: [2, count]; 0 from S on.
+  // Starts to bring lse and D of queries [first, first + count) to sums: [2, count], which are 0 from S on.
   template <int count>
   static __device__ void load_query_sums(float* sums, In<float> lse, In<float> delta, int first, int S) {
     for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
@@ -102,8 +102,8 @@ struct Steps {
   }
 
   // Turns p, the products of queries and keys, into P, and ds, the products of dout and values, into dS / scale.
-  // Element (m, n, i) belongs to query query_of(m, n, i) of lse and delta. Only where all_seen is false are sees(m, n,
-  // i) and, where there are documents, same_document(m, n, i) asked.
+  // Element (m, n, i) belongs to query query_of(m, n, i) of lse and delta. sees(m, n, i), and with documents
+  // same_document(m, n, i), are asked where not all elements are seen.
   template <class QueryOf, class Sees, class SameDocument>
   static __device__ void finish(float (&p)[M][N][4], float (&ds)[M][N][4], const Scores& scores, const float* lse,
                                 const float* delta, bool all_seen, QueryOf query_of, Sees sees,

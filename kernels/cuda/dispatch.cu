@@ -259,7 +259,7 @@ void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, Const
 
 namespace {
 
-// The sections of rows, one after the other: those of (owner, part, expert), and then one for the dropped assignments.
+// The rows lie in sections, one after the other: one for each (owner, part, expert), then one for what is dropped.
 struct Sections {
   Index local, parts;  // how many experts an owner has, and in how many parts
   __device__ Index of(Index expert, Index part) const {
@@ -287,7 +287,7 @@ struct PlaceRows {
   Sections sections;
   Index k;
   int dropped;  // the bucket of what is dropped
-  Index end;    // sections
+  Index end;    // how many sections there are
   In<std::int32_t> starts;
   Out<std::int32_t> rows, tokens, slots;
   __device__ void operator()(Index, Index a, int bucket, int rank) const {
