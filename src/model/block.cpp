@@ -30,18 +30,18 @@ View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) con
   const Shape shape = x.shape();  // [T, D]
   s.x = x;
   s.attention_in = pass.keep(shape);
-  s.attention_stats = pass.saved.f32({shape[0], 2});
+  s.attention_moments = pass.saved.f32({shape[0], 2});
   s.middle = pass.keep(shape);
   // middle = x + attention(norm(x))
-  attention_norm_.forward(device, x, s.attention_in, s.attention_stats);
+  attention_norm_.forward(device, x, s.attention_in, s.attention_moments);
   b.copy(x, s.middle);
   attention_.forward(pass, s.attention_in, {.y = s.middle, .add = true}, s.attention);
 
   s.ffn_in = pass.keep(shape);
-  s.ffn_stats = pass.saved.f32({shape[0], 2});
+  s.ffn_moments = pass.saved.f32({shape[0], 2});
   const View y = pass.keep(shape);
   // y = middle + ffn(norm(middle))
-  ffn_norm_.forward(device, s.middle, s.ffn_in, s.ffn_stats);
+  ffn_norm_.forward(device, s.middle, s.ffn_in, s.ffn_moments);
   b.copy(s.middle, y);
   const Output sum{.y = y, .add = true};
   if (moe_)
@@ -60,9 +60,9 @@ void Block::backward(const Pass& pass, View d, Saved& s) const {
     moe_->backward(pass, d, s.moe, dn);
   else
     mlp_->backward(pass, d, s.mlp, dn);
-  ffn_norm_.backward(device, dn, s.middle, s.ffn_stats, d);
+  ffn_norm_.backward(device, dn, s.middle, s.ffn_moments, d);
   attention_.backward(pass, d, s.attention, dn);
-  attention_norm_.backward(device, dn, s.x, s.attention_stats, d);
+  attention_norm_.backward(device, dn, s.x, s.attention_moments, d);
 }
 
 }  // namespace sy

@@ -16,7 +16,7 @@ class Block {
     View x;                           // [T, D] the block's input
     View middle;                      // [T, D] after attention
     View attention_in, ffn_in;        // [T, D] normalised
-    View attention_stats, ffn_stats;  // [T, 2]
+    View attention_moments, ffn_moments;  // [T, 2]
     Attention::Saved attention;
     Mlp::Saved mlp;
     Moe::Saved moe;

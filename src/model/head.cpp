@@ -22,13 +22,13 @@ void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, 
   for (Index at = 0; at < T; at += chunk) {
     const Arena::Scope chunk_scope(device.scratch);
     const Index n = std::min(chunk, T - at);
-    const View logits = device.scratch.f32({n, V}), stats = device.scratch.f32({P, n, 3});
+    const View logits = device.scratch.f32({n, V}), partials = device.scratch.f32({P, n, 3});
     const ConstView x_chunk = x.rows(at, n), targets = batch.targets.rows(at, n);
-    const View mine = stats.rows(device.mesh.coord.tp, 1);
+    const View mine = partials.rows(device.mesh.coord.tp, 1);
     linear_.forward(device, x_chunk, logits);
     b.cross_entropy_forward(desc_, logits, targets, mine.reshape({n, 3}));
-    if (P > 1) device.mesh.tp->all_gather(mine, stats);
-    b.cross_entropy_loss(stats, targets, lse.rows(at, n), losses.rows(at, n));
+    if (P > 1) device.mesh.tp->all_gather(mine, partials);
+    b.cross_entropy_loss(partials, targets, lse.rows(at, n), losses.rows(at, n));
     if (!dx) continue;
     const View dlogits = device.dtype == DType::f32 ? logits : device.temp(logits.shape());
     b.cross_entropy_backward(desc_, logits, targets, lse.rows(at, n), batch.step.targets, dlogits);

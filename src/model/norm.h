@@ -11,15 +11,15 @@ class Norm {
   Norm(NormDesc desc, ParamStore& store, const std::string& name)
       : desc_(desc), weight_(store.find(name + ".weight")), bias_(store.find(name + ".bias")) {}
 
-  // y: [T, D] = norm(x: [T, D]); stats: [T, 2]
-  void forward(const Device& device, ConstView x, View y, View stats) const {
+  // y: [T, D] = norm(x: [T, D]); moments: [T, 2]
+  void forward(const Device& device, ConstView x, View y, View moments) const {
     if (desc_.kind == NormKind::none) return device.backend.copy(x, y);
-    device.backend.norm_forward(desc_, x, weight_.weight, bias_.weight, y, stats);
+    device.backend.norm_forward(desc_, x, weight_.weight, bias_.weight, y, moments);
   }
   // dx: [T, D] += the gradient through the norm of dy: [T, D]
-  void backward(const Device& device, ConstView dy, ConstView x, ConstView stats, View dx) const {
+  void backward(const Device& device, ConstView dy, ConstView x, ConstView moments, View dx) const {
     if (desc_.kind == NormKind::none) return device.backend.add(dy, dx);
-    device.backend.norm_backward(desc_, dy, x, weight_.weight, stats, dx, weight_.grad, bias_.grad);
+    device.backend.norm_backward(desc_, dy, x, weight_.weight, moments, dx, weight_.grad, bias_.grad);
   }
 
  private:

@@ -16,7 +16,7 @@ void Slot::clear() {
   report = {};
   blocks.clear();
   inputs.clear();
-  last = normed = stats = {};
+  last = normed = moments = {};
 }
 
 Stage::Stage(const Config& config, ParamStore& store, Range layers, View router_bias, const RopeTables& rope)
@@ -63,8 +63,8 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
   if (!final_norm_) return x;
   slot.last = x;
   slot.normed = pass.keep(x.shape());
-  slot.stats = slot.saved.f32({x.dim(0), 2});
-  final_norm_->forward(device, x, slot.normed, slot.stats);
+  slot.moments = slot.saved.f32({x.dim(0), 2});
+  final_norm_->forward(device, x, slot.normed, slot.moments);
   return slot.normed;
 }
 
@@ -75,7 +75,7 @@ void Stage::backward(const Device& device, Slot& slot, View d, const LayerDone& 
     const View dnormed = device.temp(d.shape());
     head_->loss(device, slot.batch, slot.normed, dnormed, slot.report.loss);
     device.backend.fill(d, 0);
-    final_norm_->backward(device, dnormed, slot.last, slot.stats, d);
+    final_norm_->backward(device, dnormed, slot.last, slot.moments, d);
   }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Scope scope(slot.saved);

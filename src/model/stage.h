@@ -28,7 +28,7 @@ struct Slot {
   Report report;
   std::vector<Block::Saved> blocks;
   std::vector<View> inputs;  // [T, D] of each block
-  View last, normed, stats;  // [T, D] the last block's output, [T, D] and [T, 2] of the final norm
+  View last, normed, moments;  // [T, D] the last block's output, [T, D] and [T, 2] of the final norm
 };
 
 class Stage {
