@@ -85,7 +85,9 @@ int evaluate_command(CommandLine& line) {
   });
   if (!go) return 0;
   Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
-  auto& [step_dir, state, config] = trained;
+  const fs::path& step_dir = trained.step_dir;
+  const TrainState& state = trained.state;
+  Config& config = trained.config;
   std::unique_ptr<Dataset> dataset;
   agree(world, [&] {
     dataset = open_dataset(trained, given, world.rank() == 0);

@@ -7,8 +7,8 @@ Weight PreparedWeights::add(View values) {
   for (const WeightUse use : uses_) {
     const Index bytes = backend_.prepared_bytes(values.shape(), values.dtype(), use);
     if (bytes == 0) continue;
-    const Form& form = forms_.emplace_back(values, use, backend_.tensor({bytes}, DType::u8));
-    (use == WeightUse::output ? weight.output : weight.input) = form.prepared;
+    forms_.push_back({values, use, backend_.tensor({bytes}, DType::u8)});
+    (use == WeightUse::output ? weight.output : weight.input) = forms_.back().prepared;
     stale_ = true;
   }
   return weight;
