@@ -144,18 +144,18 @@ void check_prepared(const Operands& check, const Backend& backend, const Weight&
 
 }  // namespace
 
-void Backend::gemm(const Gemm& desc, ConstView a, const Weight& w, View c) {
+void Backend::gemm(const Gemm& desc, ConstView a, const Weight& b, View c) {
   const Operands check("gemm");
-  const ConstView b = w.values;
-  check.real("a", a, 2).real("b", b, 2).real("c", c, 2);
+  const ConstView right = b.values;
+  check.real("a", a, 2).real("b", right, 2).real("c", c, 2);
   const Index m = c.dim(0), n = c.dim(1), q = a.dim(desc.transpose_a ? 0 : 1);
   check.same("a", a, desc.transpose_a ? Shape{q, m} : Shape{m, q}, a)
-      .same("b", b, desc.transpose_b ? Shape{n, q} : Shape{q, n}, a)
+      .same("b", right, desc.transpose_b ? Shape{n, q} : Shape{q, n}, a)
       .is("c", c, {m, n}, c.dtype() == DType::f32 ? DType::f32 : a.dtype());
-  check_prepared(check, *this, w, desc.transpose_b ? WeightUse::output : WeightUse::input);
+  check_prepared(check, *this, b, desc.transpose_b ? WeightUse::output : WeightUse::input);
   if (c.elements() == 0 || (q == 0 && desc.accumulate)) return;
   if (q == 0) return fill(c, 0);
-  do_gemm(desc, a, w, c);
+  do_gemm(desc, a, b, c);
 }
 
 namespace {
@@ -168,30 +168,30 @@ void check_rows(const Operands& check, const ExpertRows& rows, Index experts, In
 
 }  // namespace
 
-void Backend::grouped_gemm(ConstView x, const Weight& weight, const ExpertRows& rows, View y) {
+void Backend::grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) {
   const Operands check("grouped_gemm");
-  const ConstView w = weight.values;
-  check.real("w", w, 3).real("x", x, 2);
-  const Index count = x.dim(0), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
-  check.same("x", x, {count, q}, w).same("y", y, {count, n}, w);
+  const ConstView values = w.values;
+  check.real("w", values, 3).real("x", x, 2);
+  const Index count = x.dim(0), experts = values.dim(0), n = values.dim(1), q = values.dim(2);
+  check.same("x", x, {count, q}, values).same("y", y, {count, n}, values);
   check_rows(check, rows, experts, count);
-  check_prepared(check, *this, weight, WeightUse::output);
+  check_prepared(check, *this, w, WeightUse::output);
   if (y.elements() == 0) return;
   if (q == 0) return fill(y, 0);
-  do_grouped_gemm(x, weight, rows, y);
+  do_grouped_gemm(x, w, rows, y);
 }
 
-void Backend::grouped_gemm_input(ConstView dy, const Weight& weight, const ExpertRows& rows, View dx) {
+void Backend::grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) {
   const Operands check("grouped_gemm_input");
-  const ConstView w = weight.values;
-  check.real("w", w, 3).real("dy", dy, 2);
-  const Index count = dy.dim(0), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
-  check.same("dy", dy, {count, n}, w).same("dx", dx, {count, q}, w);
+  const ConstView values = w.values;
+  check.real("w", values, 3).real("dy", dy, 2);
+  const Index count = dy.dim(0), experts = values.dim(0), n = values.dim(1), q = values.dim(2);
+  check.same("dy", dy, {count, n}, values).same("dx", dx, {count, q}, values);
   check_rows(check, rows, experts, count);
-  check_prepared(check, *this, weight, WeightUse::input);
+  check_prepared(check, *this, w, WeightUse::input);
   if (dx.elements() == 0) return;
   if (n == 0) return fill(dx, 0);
-  do_grouped_gemm_input(dy, weight, rows, dx);
+  do_grouped_gemm_input(dy, w, rows, dx);
 }
 
 void Backend::grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) {
