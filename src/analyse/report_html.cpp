@@ -137,8 +137,7 @@ Line thinned(const std::vector<LossPoint>& points, std::size_t most) {
 void loss_section(Page& page, const ExpertReport& r) {
   if (r.losses.empty()) return;
   page << "<section><h2>Loss</h2>\n<p>Mean cross-entropy of each step's batch, in nats per token. The line "
-          "should fall, "
-          "steeply at first, then ever more slowly; a rise or a jump means that training became "
+          "should fall, steeply at first, then ever more slowly; a rise or a jump means that training became "
           "unstable.</p>\n";
   LineChart chart;
   chart.lines = {thinned(r.losses, max_line_points * 3)};
@@ -153,9 +152,8 @@ void loss_section(Page& page, const ExpertReport& r) {
 void load_section(Page& page, const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
   page << fmt::format(
-      "<section><h2>Load of each expert</h2>\n<p>Steps {}. Each cell is one expert of one layer: its share "
-      "of the layer's "
-      "assignments, relative to an even share of {}. White is balanced, red is overloaded, blue is "
+      "<section><h2>Load of each expert</h2>\n<p>Steps {}. Each cell is one expert of one layer: its share of the "
+      "layer's assignments, relative to an even share of {}. White is balanced, red is overloaded, blue is "
       "idle{}.</p>\n",
       step_range(h, r.first, r.last), percent_text(r.even_share()),
       h.layers * h.experts <= max_cell_texts ? "; the figures are the shares in percent" : "");
@@ -182,8 +180,7 @@ void load_section(Page& page, const ExpertReport& r) {
   for (const LayerLoad& l : r.load) any_dropped = any_dropped || l.dropped > 0;
   if (any_dropped) {
     page << "<h3>Dropped</h3><p>The part of each expert's assignments that found no room, because the expert "
-            "was full. "
-            "Dropped assignments add nothing to the result: overloaded experts are where to look.</p>\n";
+            "was full. Dropped assignments add nothing to the result: overloaded experts are where to look.</p>\n";
     map.palette = Palette::amount;
     map.ratio = false;
     map.percent = true;
@@ -223,8 +220,7 @@ void time_section(Page& page, const ExpertReport& r) {
        "Of the shares, over its largest value. 1 is balanced; a fall towards 0 means that the router "
        "collapses."}};
   page << "<section><h2>Balance over time</h2>\n<p>One line per layer. Early steps are usually uneven; the "
-          "load-balance "
-          "loss should bring the lines towards balance within some hundred steps.</p>\n<div class=\"grid "
+          "load-balance loss should bring the lines towards balance within some hundred steps.</p>\n<div class=\"grid "
           "two\">\n";
   std::vector<std::vector<LayerLoad>> loads;
   for (Index w = 0; w < h.windows(); ++w) loads.push_back(layer_loads(h, w, w + 1));
@@ -271,10 +267,8 @@ void history_section(Page& page, const ExpertReport& r) {
   }
   const double limit = ratio_limit(all);
   page << "<section><h2>Every expert over time</h2>\n<p>One picture per layer, experts from top to bottom, "
-          "steps from left "
-          "to right. Steady colours mean that the experts have found their roles; a row that stays blue is "
-          "an expert that "
-          "is hardly used, one that stays red is a bottleneck.</p>\n";
+          "steps from left to right. Steady colours mean that the experts have found their roles; a row that stays "
+          "blue is an expert that is hardly used, one that stays red is a bottleneck.</p>\n";
   page << scale_bar(limit);
   page << fmt::format("<div class=\"{}\">\n", grid_class(h.layers));
   for (Index l = 0; l < h.layers; ++l) {
@@ -369,8 +363,7 @@ void domain_section(Page& page, const ExpertReport& r) {
   page << "</div>\n";
   if (domains > 1) {
     page << "<h3>How far apart the domains are</h3><p>Jensen-Shannon divergence between the expert shares of "
-            "two domains: 0 "
-            "bits where they use the experts alike, 1 bit where they have no expert in common.</p>\n";
+            "two domains: 0 bits where they use the experts alike, 1 bit where they have no expert in common.</p>\n";
     std::vector<std::vector<std::string>> table;
     for (const Specialisation& s : r.specialisation)
       table.push_back({std::to_string(s.layer), fmt::format("{:.4f}", s.mean), fmt::format("{:.4f}", s.max),

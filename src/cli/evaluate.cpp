@@ -48,8 +48,7 @@ std::unique_ptr<Dataset> open_dataset(const Trained& trained, const po::variable
   if (dataset->vocab() != state.vocab)
     bad_input(
         "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
-        "prepared "
-        "with the same tokenizer",
+        "prepared with the same tokenizer",
         dir, dataset->vocab(), state.vocab);
   if (warns && !given.count("data") && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest())
     warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs", dir));

@@ -134,8 +134,7 @@ int prepare_command(CommandLine& line) {
   add("domain", po::value(&domains)->composing()->required()->value_name("NAME=PATH[,PATH...]"),
       "a domain and its text files or folders (searched to any depth); repeat for more domains. A comma in a path is "
       "written \\,. A file is a document; one over 1 MiB is taken for a collection and becomes several of about 64 "
-      "KiB. "
-      "NAME.jsonl holds a document in each line; NAME.gz and NAME.zst are read as NAME");
+      "KiB. NAME.jsonl holds a document in each line; NAME.gz and NAME.zst are read as NAME");
   add("text-key", po::value(&options.text_key)->default_value("text"), "key of the text in .jsonl files");
   add("tokenizer", po::value(&options.tokenizer)->default_value("bytes"),
       "bytes, spm:FILE (a SentencePiece model) or train-spm:VOCAB (train one)");

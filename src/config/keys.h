@@ -165,10 +165,8 @@ void for_each_model_key(M& m, Key&& key) {
   key("model.layers", m.layers, "the number of layers (blocks)", {{1, 10000}, model});
   key("model.pattern", m.pattern,
       "the kinds of the layers in their order, as in local*5, global, which is repeated over the layers and cut where "
-      "they "
-      "end. Layers of kind local take the keys of [attention.local] in place of those of [model]. Empty: all layers "
-      "are as "
-      "[model] says",
+      "they end. Layers of kind local take the keys of [attention.local] in place of those of [model]. Empty: all "
+      "layers are as [model] says",
       {.effect = Effect::none});
   key("model.d_model", m.d_model, "the width of the residual stream", {{1, 1 << 20}, model});
   key("model.heads", m.heads, "the number of query heads", {{1, 1 << 16}, model});
@@ -178,8 +176,7 @@ void for_each_model_key(M& m, Key&& key) {
   key("model.head_dim", m.head_dim, "the width of a head. 0: d_model / heads", {{0, 1 << 16}, model});
   key("model.d_ff", m.d_ff,
       "the inner width of a dense FFN. 0: 8/3 d_model rounded up to a multiple of 64 where the FFN is gated, otherwise "
-      "4 "
-      "d_model",
+      "4 d_model",
       {{0, 1 << 24}, model});
   key("model.seq_len", m.seq_len, "the number of positions in a training sequence", {{1, 1 << 28}, Effect::samples});
   key("model.norm", m.norm, "the kind of normalisation", {.effect = model});
@@ -198,8 +195,7 @@ void for_each_model_key(M& m, Key&& key) {
   key("model.bias", m.bias, "true: attention, dense FFNs and layernorm have biases", {.effect = model});
   key("model.position", m.position,
       "how attention knows where tokens stand. rope: queries and keys are rotated by their positions; none: it knows "
-      "no "
-      "more than the causal mask tells",
+      "no more than the causal mask tells",
       {.effect = model, .by_kind = attention_section, .built = "rope, none"});
   key("model.rope_theta", m.rope_theta, "the base of rope's frequencies", {{1e-3, big}, model, attention_section});
   key("model.rope_fraction", m.rope_fraction, "rope rotates this part of each head, above 0 and up to 1",
@@ -239,8 +235,7 @@ void for_each_key(C& c, F&& visit) {
   key("moe.top_k", e.top_k, "the number of experts that the router sends each token to", {{1, 1 << 20}});
   key("moe.every", e.every,
       "layers first_dense, first_dense + every, first_dense + 2 every and so on, counted from 0, have experts; the "
-      "others "
-      "have a dense FFN",
+      "others have a dense FFN",
       {{1, 10000}, model});
   key("moe.first_dense", e.first_dense, "this many layers at the start have a dense FFN", {{0, 10000}, model});
   key("moe.d_ff", e.d_ff, "the inner width of an expert. 0: model.d_ff", {{0, 1 << 24}, model});
@@ -253,25 +248,21 @@ void for_each_key(C& c, F&& visit) {
   key("moe.scale", e.scale, "the weights of a token's experts are multiplied by this", {{1e-30, big}});
   key("moe.capacity_factor", e.capacity_factor,
       "an expert takes up to ceil(capacity_factor * top_k * tokens / experts) of the tokens that share a capacity; "
-      "what "
-      "is over is dropped. 0: nothing is dropped",
+      "what is over is dropped. 0: nothing is dropped",
       {{0, 1 << 20}});
   key("moe.capacity_scope", e.capacity_scope,
       "the tokens that share a capacity: those of a sequence, or those of a rank's micro-batch");
   key("moe.drop_order", e.drop_order,
       "who keeps a place in a full expert. token: earlier tokens; choice: tokens for which it is the first choice, "
-      "then "
-      "the second; probability: tokens with larger weights");
+      "then the second; probability: tokens with larger weights");
   key("moe.aux_loss", e.aux_loss, "the factor of the load-balance loss", {{0, big}});
   key("moe.aux_scope", e.aux_scope,
       "the tokens over which the load-balance loss is taken: those of a sequence, those of a rank's micro-batch, or "
-      "those "
-      "that all ranks compute at once (dp * train.micro_batch sequences)");
+      "those that all ranks compute at once (dp * train.micro_batch sequences)");
   key("moe.z_loss", e.z_loss, "the factor of the router z-loss", {{0, big}});
   key("moe.bias_rate", e.bias_rate,
       "after a step, an expert's selection bias rises by this where it had less than its share, and falls by it where "
-      "it "
-      "had more. 0: there is no such bias",
+      "it had more. 0: there is no such bias",
       {{0, big}});
   key("moe.groups", e.groups, "the experts form this many groups", {{1, 1 << 20}});
   key("moe.group_limit", e.group_limit,
@@ -281,8 +272,7 @@ void for_each_key(C& c, F&& visit) {
   auto& p = c.parallel;
   key("parallel.tp", p.tp,
       "the number of tensor-parallel ranks, which split attention, dense FFNs and the vocabulary. The data-parallel "
-      "ranks "
-      "are the rest: ranks / tp",
+      "ranks are the rest: ranks / tp",
       {{1, 1 << 15}, none});
   key("parallel.ep", p.ep, "the number of expert-parallel ranks, which hold the experts between them",
       {{1, 1 << 15}, none});
@@ -292,8 +282,7 @@ void for_each_key(C& c, F&& visit) {
   key("train.global_batch", t.global_batch, "the number of sequences in a step, over all ranks", {{1, 1 << 28}});
   key("train.micro_batch", t.micro_batch,
       "the number of sequences that a data-parallel rank computes at a time. A step's samples go to (micro-batch, "
-      "rank, "
-      "sequence) in this order",
+      "rank, sequence) in this order",
       {{1, 1 << 28}});
   key("train.seed", t.seed, "the initial weights and the order of the samples follow from this number",
       {.effect = Effect::samples});
@@ -302,8 +291,7 @@ void for_each_key(C& c, F&& visit) {
   key("train.warmup", t.warmup, "the learning rate rises from 0 over this many steps", {{0, big}});
   key("train.schedule", t.schedule,
       "how the learning rate goes from train.lr to train.min_lr. constant: it stays; wsd: it stays, then falls "
-      "linearly over "
-      "the last tenth of the steps");
+      "linearly over the last tenth of the steps");
   key("train.weight_decay", t.weight_decay, "AdamW's weight decay, of matrices alone", {{0, big}});
   key("train.beta1", t.beta1, "AdamW's decay of the first moment", {{0, 1 - 1e-6}});
   key("train.beta2", t.beta2, "AdamW's decay of the second moment", {{0, 1 - 1e-6}});
@@ -316,8 +304,7 @@ void for_each_key(C& c, F&& visit) {
       {{0, big}});
   key("data.path", c.data.path,
       "the folder that `switchyard prepare` wrote. A relative path is looked for in the working directory, then beside "
-      "the "
-      "configuration file",
+      "the configuration file",
       {.effect = Effect::samples});
   auto& r = c.run;
   key("run.dir", r.dir, "the folder of the run, with its configuration, metrics and checkpoints", {.effect = none});

@@ -91,8 +91,7 @@ class Entries {
 void settle(const fs::path& prefix, const IndexedTokens& tokens, Index& documents, Index& count) {
   if ((documents >= 0 && documents != tokens.documents()) || (count >= 0 && count != tokens.tokens()))
     bad_input(
-        "{}.idx has {} documents and {} tokens, but {} says {} and {}: the files belong to different data "
-        "sets; "
+        "{}.idx has {} documents and {} tokens, but {} says {} and {}: the files belong to different data sets; "
         "prepare them again",
         prefix.string(), tokens.documents(), tokens.tokens(), ini_name, documents, count);
   documents = tokens.documents();

@@ -287,8 +287,7 @@ std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, c
     if (!name.empty())
       fail(
           "{} holds values that are not finite at step {}: the training has diverged, and nothing was saved: go on "
-          "from an "
-          "older checkpoint (--run.resume=true) with a lower train.lr",
+          "from an older checkpoint (--run.resume=true) with a lower train.lr",
           name, state.step);
   });
   try {

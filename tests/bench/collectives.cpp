@@ -268,8 +268,7 @@ int run(Comm& world, int argc, char** argv) {
   print_memory(config, vocab, engine);
   fmt::print(
       "\nMeasured in this run, the most of any rank: weights, gradients and moments {} MB; activations {} MB (saved "
-      "{}, "
-      "scratch {}; reserved {}); resident {} MB\n",
+      "{}, scratch {}; reserved {}); resident {} MB\n",
       mega(allocated), mega(saved + scratch), mega(saved), mega(scratch), mega(reserved), mega(resident));
   return 0;
 }

@@ -156,8 +156,7 @@ TEST(Documents, JsonLines) {
   const TempFolder folder;
   const std::string lines =
       "{\"text\": \"one\\ntwo \\u00e4\"}\n\n  \r\n{\"id\": [1, {}], \"text\": \"three\"}\r\n{\"text\": "
-      "\"\"}\n{\"text\": "
-      "\"last\"}";
+      "\"\"}\n{\"text\": \"last\"}";
   for (const auto& [name, content] :
        {std::pair{"a.jsonl", lines}, {"a.jsonl.gz", gzip(lines)}, {"a.jsonl.zst", zstd(lines)}}) {
     const auto documents = documents_of({folder.write(name, content)});

@@ -60,8 +60,7 @@ int run(int argc, char** argv) {
     }
     text = fmt::format(
         "# {}, {}\n\nMedian, and from least to most, of {} samples of at least {} s. Roofs are measured between the "
-        "parts; "
-        "shares are of their medians.\n\n{}",
+        "parts; shares are of their medians.\n\n{}",
         device, today(), setup.samples, setup.sample_seconds, report(roofs, sections));
     if (!file.empty()) write_file(file, text);
   }
