@@ -15,7 +15,7 @@ inline Activity activity;  // of the one thread that computes
 // Holds until the end of the scope.
 class Doing {
  public:
-  Doing(const char* what, Index layer) : before_(activity) { activity = {what, layer}; }
+  explicit Doing(const char* what, Index layer = -1) : before_(activity) { activity = {what, layer}; }
   ~Doing() { activity = before_; }
   Doing(const Doing&) = delete;
   Doing& operator=(const Doing&) = delete;

@@ -3,24 +3,17 @@
 #include "dist/activity.h"
 
 namespace sy {
-namespace {
-
-std::string prefix_of(Index layer) {
-  return "layers." + std::to_string(layer) + ".";
-}
-
-}  // namespace
 
 Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, View bias, ConstView rope_table)
     : layer_(layer),
-      attention_norm_(spec.norm.desc(), store, prefix_of(layer) + "attention_norm"),
-      ffn_norm_(spec.norm.desc(), store, prefix_of(layer) + "ffn_norm"),
-      attention_(spec.attention, d_model, store, prefix_of(layer) + "attention.", rope_table) {
+      attention_norm_(spec.norm.desc(), store, layer_prefix(layer) + "attention_norm"),
+      ffn_norm_(spec.norm.desc(), store, layer_prefix(layer) + "ffn_norm"),
+      attention_(spec.attention, d_model, store, layer_prefix(layer) + "attention.", rope_table) {
   SY_ASSERT(spec.norm_position == NormPosition::pre && !spec.parallel, "a block that is not built yet");
   if (const MoeSpec* moe = spec.moe())
-    moe_.emplace(*moe, d_model, store, prefix_of(layer) + "moe.", bias);
+    moe_.emplace(*moe, d_model, store, layer_prefix(layer) + "moe.", bias);
   else
-    mlp_.emplace(std::get<MlpSpec>(spec.ffn), d_model, store, prefix_of(layer) + "mlp.");
+    mlp_.emplace(std::get<MlpSpec>(spec.ffn), d_model, store, layer_prefix(layer) + "mlp.");
 }
 
 View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dist/activity.h"
+
 namespace sy {
 
 Head::Head(const Config& config, ParamStore& store, Param weight, Index first_row)
@@ -10,6 +12,7 @@ Head::Head(const Config& config, ParamStore& store, Param weight, Index first_ro
       linear_(store, weight, config.model.d_model) {}
 
 void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const {
+  const Doing doing("output and loss");
   // As many tokens as the backend takes at once, and enough rows for an efficient product.
   const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.tokens(), P = device.mesh.tp->size();
   const Index chunk = std::clamp<Index>(device.backend.logits_at_once() / std::max<Index>(V, 1), 64, 4096);

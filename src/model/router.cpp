@@ -80,7 +80,7 @@ BalanceDesc Router::balance_scope(const Pass& pass, View counts, View& scope_cou
   const Device& device = pass.device;
   const Batch& batch = pass.batch;
   const Index G = counts.dim(0), E = experts_, B = batch.sequences, tp = device.mesh.layout.tp;
-  const Index ranks = device.mesh.layout.ranks;
+  const Index ranks = device.mesh.stage->size();
   BalanceDesc desc;
   scope_counts = counts;
   double tokens = 0, scopes = 0;  // N; how many scopes a step averages over

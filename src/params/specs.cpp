@@ -72,6 +72,10 @@ class Specs {
 
 }  // namespace
 
+std::string layer_prefix(Index layer) {
+  return "layers." + std::to_string(layer) + ".";
+}
+
 std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   const Index D = config.model.d_model;
   const std::vector<BlockSpec> blocks = block_specs(config);
@@ -80,7 +84,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     const BlockSpec& block = blocks[layer];
     specs.layer = static_cast<Index>(layer);
-    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    const std::string prefix = layer_prefix(static_cast<Index>(layer));
     specs.norm(prefix + "attention_norm", block.norm);
     specs.attention(prefix + "attention", block.attention);
     specs.norm(prefix + "ffn_norm", block.norm);

@@ -33,6 +33,9 @@ struct ParamSpec {
   Axes summed() const { return summed_axes(split); }
 };
 
+// What the names of a layer's parameters begin with: "layers.3."
+std::string layer_prefix(Index layer);
+
 // vocab: the number of token ids of the data set.
 std::vector<ParamSpec> param_specs(const Config& config, Index vocab);
 

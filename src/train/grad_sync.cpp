@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dist/activity.h"
+
 namespace sy {
 
 GradSync::GradSync(const Mesh& mesh, ParamStore& store)
@@ -96,6 +98,7 @@ void GradSync::add_squares(const Group& group) {
 }
 
 void GradSync::step(const Config::Train& train, double lr, Index step) {
+  const Doing doing("update of the weights");
   sum_replicas();
   backend_.fill(squares_, 0);
   for (Group& group : groups_) {
