@@ -173,7 +173,7 @@ struct Attention {
 // sees(sequence, query, key). With `dout`, of the shape of out, the gradients too.
 template <class Sees>
 Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const HeadsOf& v, double scale, double cap,
-                    const Sees& sees, const double* dout = nullptr) {
+                    const Sees& sees, const Numbers* dout = nullptr) {
   const Index queries = q.positions, keys = k.positions, group = k.heads > 0 ? q.heads / k.heads : 1;
   Attention r{Numbers(sequences * queries * q.heads * v.width), Numbers(sequences * q.heads * queries), {}, {}, {}};
   if (dout) {
@@ -204,14 +204,14 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
           if (p[j] == 0) continue;
           p[j] /= sum;
           add(&r.out[query * v.width], p[j], v.at(b, j, kv), v.width);
-          if (dout) mean += p[j] * (dp[j] = product(dout + query * v.width, v.at(b, j, kv), v.width));
+          if (dout) mean += p[j] * (dp[j] = product(&(*dout)[query * v.width], v.at(b, j, kv), v.width));
         }
         for (Index j = 0; dout && j < keys; ++j) {
           if (p[j] == 0) continue;
           const double ds = p[j] * (dp[j] - mean) * scale * (cap > 0 ? 1 - (score[j] / cap) * (score[j] / cap) : 1);
           add(&r.dq[query * q.width], ds, k.at(b, j, kv), q.width);
           add(&r.dk[key(j) * k.width], ds, q.at(b, i, h), q.width);
-          add(&r.dv[key(j) * v.width], p[j], dout + query * v.width, v.width);
+          add(&r.dv[key(j) * v.width], p[j], &(*dout)[query * v.width], v.width);
         }
       }
   return r;

@@ -68,7 +68,7 @@ ref::Attention expected(const Case& c, const Exact& x) {
   };
   const auto sees = [&](Index b, Index i, Index j) { return c.sees(b, i, j); };
   return ref::attention(c.B, operand(x.q, c.S, c.H, c.hd), operand(x.k, c.keys, c.K, c.hd),
-                        operand(x.v, c.keys, c.K, c.vd), c.desc().scale, c.softcap, sees, x.dout.data());
+                        operand(x.v, c.keys, c.K, c.vd), c.desc().scale, c.softcap, sees, &x.dout);
 }
 
 std::vector<float> random_floats(Index count, unsigned seed, float range = 1.5f) {
