@@ -93,10 +93,11 @@ printf '[dataset]\ntokenizer = bytes\ndomains = tail-6,tail-15\n' >uneven/datase
 # The losses, and how many assignments each domain's experts got.
 scores() {  # RANKS RUN OPTION...
   expect_ok "$root/launch/mpirun.sh" "$1" "$switchyard" evaluate "${@:2}" --data uneven --backend cpu --json
-  awk '/"loss":/ { gsub(",", ""); print "loss", $2 }
+  awk '/"[a-z_]+":/ && inside { print "assignments", sum; inside = 0 }
+       /"loss":/ { gsub(",", ""); print "loss", $2 }
        /"experts":/ { sum = 0; inside = 1 }
        inside && /^ *[0-9]+,?$/ { sum += $1 }
-       inside && /"loss":|"name":/ { print "assignments", sum; inside = 0 }' <<<"$out"
+       END { if (inside) print "assignments", sum }' <<<"$out"
 }
 for layout in 2-2-1-1-2 4-4-2-2-1; do
   for capacity in "" --capacity; do
