@@ -10,9 +10,9 @@ namespace sy::test {
 Comm& world();
 
 // What the layouts are tested on: --backend=cpu|cuda, --dtype=f32|bf16.
-struct Device {
+struct DeviceName {
   std::string backend = "cpu", dtype = "f32";
 };
-inline Device device;
+inline DeviceName device;
 
 }  // namespace sy::test

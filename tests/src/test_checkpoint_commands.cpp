@@ -22,7 +22,7 @@ Result call(int (*command)(CommandLine&), std::vector<std::string> args) {
   std::string out = testing::internal::GetCapturedStdout();
   return error.empty() ? Result{code, out} : Result{error[0] - '0', error.substr(3)};
 }
-bool has(const Result& r, const std::string& part) {
+bool says(const Result& r, const std::string& part) {
   return r.out.find(part) != std::string::npos;
 }
 
@@ -37,10 +37,10 @@ TEST(InspectCommand, ShowsWhatIsInACheckpoint) {
        {dir.string(), std::string("200 (200000 tokens, 2000 samples"), std::string("11 layers"),
         "parameters  " + std::to_string(parameters), Layout{4, 2, 2, 1}.str(), std::string("[6, 3, 29]"),
         std::string("/experts/routed"), std::string("4 windows of 2 MoE layers of 3 experts")})
-    EXPECT_TRUE(has(r, part)) << part << " in\n" << r.out;
-  EXPECT_FALSE(has(r, "/optimizer/"));
-  EXPECT_FALSE(has(r, "rms"));
-  EXPECT_TRUE(has(call(inspect_command, {dir.string(), "--all"}), "/optimizer/v/layers.0.tiny"));
+    EXPECT_TRUE(says(r, part)) << part << " in\n" << r.out;
+  EXPECT_FALSE(says(r, "/optimizer/"));
+  EXPECT_FALSE(says(r, "rms"));
+  EXPECT_TRUE(says(call(inspect_command, {dir.string(), "--all"}), "/optimizer/v/layers.0.tiny"));
   EXPECT_EQ(call(inspect_command, {dir.string(), "--config"}).out, example_state(200).config);
 
   r = call(inspect_command, {dir.string(), "--json", "--stats", "--all"});
@@ -73,17 +73,17 @@ TEST(InspectCommand, Verify) {
   fs::resize_file(dir / shard_name(1), 77);
   r = call(inspect_command, {dir.string(), "--verify"});
   EXPECT_EQ(r.code, 1);
-  EXPECT_TRUE(has(r, (dir / shard_name(1)).string() + " has 77 bytes"));
+  EXPECT_TRUE(says(r, (dir / shard_name(1)).string() + " has 77 bytes"));
   r = call(inspect_command, {run.path().string(), "--verify"});
   EXPECT_EQ(r.code, 1);
-  EXPECT_TRUE(has(r, older.string() + ": OK\n"));
+  EXPECT_TRUE(says(r, older.string() + ": OK\n"));
   r = call(inspect_command, {run.path().string(), "--verify", "--json"});
   EXPECT_EQ(r.code, 1);
   EXPECT_EQ(Json::parse(r.out).at(0).at("whole"), false);
   EXPECT_EQ(Json::parse(r.out).at(1).at("whole"), true);
   r = call(inspect_command, {dir.string()});
   EXPECT_EQ(r.code, 2);
-  EXPECT_TRUE(has(r, "shard-00001.h5 has 77 bytes")) << r.out;
+  EXPECT_TRUE(says(r, "shard-00001.h5 has 77 bytes")) << r.out;
 }
 
 // A configuration that asks for a terabyte is compared with the files before memory is taken.
@@ -101,7 +101,7 @@ TEST(GenerateCommand, AModelThatTheFilesDoNotHold) {
     seal(dir, 200);
     const Result r = call(generate_command, {dir.string(), "--prompt", "x", "--backend", "cpu"});
     EXPECT_EQ(r.code, 2);
-    EXPECT_TRUE(has(r, index_too ? "is smaller than its parameters" : "is of another model")) << r.out;
+    EXPECT_TRUE(says(r, index_too ? "is smaller than its parameters" : "is of another model")) << r.out;
   }
 }
 
@@ -113,7 +113,7 @@ TEST(DiffCommand, ExitCodeAndList) {
   EXPECT_EQ(r.out, fmt::format("all {} tensors are bitwise equal\n", odd_specs().size() * 3 + 6));
   r = call(diff_command, {first.string(), second.string(), "--all"});
   EXPECT_EQ(r.code, 0);
-  EXPECT_TRUE(has(r, "/params/embedding.weight")) << r.out;
+  EXPECT_TRUE(says(r, "/params/embedding.weight")) << r.out;
 
   const std::unique_ptr<Backend> backend = make_cpu();
   const std::unique_ptr<Comm> world = make_comm_self();
@@ -123,8 +123,8 @@ TEST(DiffCommand, ExitCodeAndList) {
   save_checkpoint(*world, b.path(), example_state(300), store, 0);
   r = call(diff_command, {first.string(), b.path().string()});
   EXPECT_EQ(r.code, 1) << r.out;
-  EXPECT_TRUE(has(r, "/params/layers.0.tiny") && has(r, "0.5") && has(r, "1 of ")) << r.out;
-  EXPECT_FALSE(has(r, "/params/embedding.weight"));
+  EXPECT_TRUE(says(r, "/params/layers.0.tiny") && says(r, "0.5") && says(r, "1 of ")) << r.out;
+  EXPECT_FALSE(says(r, "/params/embedding.weight"));
   r = call(diff_command, {first.string(), b.path().string(), "--json"});
   EXPECT_EQ(r.code, 1);
   const Json json = Json::parse(r.out);

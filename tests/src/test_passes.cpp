@@ -24,7 +24,7 @@ TEST(Passes, AreFirstInFirstOutWithSoManyInFlight) {
   EXPECT_EQ(letters(one_forward_one_backward(0, 2)), "");
 }
 
-constexpr const char* base = R"(
+constexpr const char* tied_moe = R"(
 [model]
 layers = 3
 d_model = 12
@@ -70,7 +70,7 @@ struct Model {
 class InFlight : public testing::TestWithParam<std::vector<std::string>> {};
 
 TEST_P(InFlight, MicroBatchesAddUpToTheSameGradients) {
-  const Config config = parse_config(base, "test", GetParam());
+  const Config config = parse_config(tied_moe, "test", GetParam());
   const Index S = config.model.seq_len;
   std::map<std::string, std::vector<float>> expected;
   Statistics found;
@@ -104,7 +104,7 @@ TEST_P(InFlight, MicroBatchesAddUpToTheSameGradients) {
 
 // The layers cut in two at every place: each half is a stage, and hands x and its gradient on.
 TEST_P(InFlight, StagesAddUpToTheSameGradients) {
-  const Config config = parse_config(base, "test", GetParam());
+  const Config config = parse_config(tied_moe, "test", GetParam());
   const Index S = config.model.seq_len, T = sequences * S, layers = config.model.layers;
   const auto ids = tokens(T, 1), targets = tokens(T, 2);
   Model whole(config);

@@ -93,8 +93,8 @@ TEST(Sample, FollowsTheDistribution) {
   EXPECT_EQ(shares({.temperature = 1, .top_p = 1e-9}).size(), 1u);
 }
 
-struct OneRank {
-  explicit OneRank(const std::vector<std::string>& overrides)
+struct WithGradSync {
+  explicit WithGradSync(const std::vector<std::string>& overrides)
       : config(parse_config("[model]\nlayers=1\nd_model=8\nheads=2\nseq_len=4\nd_ff=6\n", "test", overrides)),
         self(make_comm_self()),
         engine(config, 9, make_cpu(), make_mesh(*self, {}), true),
@@ -109,7 +109,7 @@ struct OneRank {
 
 // The whole step against AdamW by hand, on an element of a matrix (decayed) and of a norm (not decayed).
 TEST(GradSync, ClipsAndDecaysMatricesOnly) {
-  OneRank one({"--train.clip=0.5", "--train.weight_decay=0.2"});
+  WithGradSync one({"--train.clip=0.5", "--train.weight_decay=0.2"});
   const Param matrix = one.engine.store().get("output.weight"), norm = one.engine.store().get("final_norm.weight");
   const float w0 = matrix.weight.f32()[0], n0 = norm.weight.f32()[0];
   matrix.grad.f32()[0] = 3;
@@ -126,7 +126,7 @@ TEST(GradSync, ClipsAndDecaysMatricesOnly) {
 
 // Several steps against AdamW in double precision: running means and their corrections go from step to step.
 TEST(GradSync, StepsFollowAdamW) {
-  OneRank one({"--train.clip=0", "--train.weight_decay=0.2"});
+  WithGradSync one({"--train.clip=0", "--train.weight_decay=0.2"});
   const Config::Train& train = one.config.train;
   const Param matrix = one.engine.store().get("output.weight");
   const Index n = matrix.weight.elements();
@@ -145,7 +145,7 @@ TEST(GradSync, StepsFollowAdamW) {
 }
 
 TEST(GradSync, AGradientThatIsNotFiniteChangesNothing) {
-  OneRank one({});
+  WithGradSync one({});
   const Param matrix = one.engine.store().get("output.weight");
   const std::vector<float> before(matrix.weight.f32(), matrix.weight.f32() + matrix.weight.elements());
   matrix.grad.f32()[5] = INFINITY;
