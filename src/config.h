@@ -146,7 +146,7 @@ std::vector<std::string> doubts(const Config& config, const Layout& layout);
 void check_config_for_layout(const Config& config, const Layout& layout);
 // The backend of this name; setting: where the name was given, which an InputError says. Where there is none, one is thrown.
 std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, int local_rank = 0);
-// What the backend cannot compute. Throws InputError.
-void check_config_for_backend(const Config& config, const Backend& backend);
+// What the backend cannot compute. Throws InputError. setting: as above.
+void check_config_for_backend(std::string_view setting, const Config& config, const Backend& backend);
 
 }  // namespace sy

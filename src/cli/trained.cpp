@@ -51,7 +51,7 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, const La
   agree(world, [&] {
     device = open_backend("--backend", backend, local);
     if (device->on_host()) config.run.dtype = "f32";  // a checkpoint holds f32 values
-    check_config_for_backend(config, *device);
+    check_config_for_backend("--backend", config, *device);
   });
   agree_on_devices(world, *device);
   auto engine =

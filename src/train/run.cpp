@@ -318,7 +318,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
     if (vocab < layout.tp)
       bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", vocab, layout.tp);
     backend = open_backend("run.backend", config.run.backend, local);
-    check_config_for_backend(config, *backend);
+    check_config_for_backend("run.backend", config, *backend);
   });
   const int sharing = agree_on_devices(world, *backend);
   Index arena = 0;
