@@ -54,12 +54,12 @@ class Comm {
   void all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive);
 
   // ---- beside the backend ----
-  // Whether that is so; otherwise these calls are complete when they return.
+  // Whether collectives run beside what the backend computes; where not, the calls below are complete when they return.
   virtual bool asynchronous() const { return false; }
   // What is started from now on sees all that the backend was given up to here.
   virtual void mark() {}
   void start_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive);
-  // x at `root` becomes the sum of every rank's x; elsewhere it keeps no meaning. f32.
+  // x at `root` becomes the sum of every rank's x; on the other ranks x is undefined afterwards. f32.
   void start_reduce(View x, int root);
   // What the backend is given from now on sees the results of all that was started.
   virtual void wait() {}

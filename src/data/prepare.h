@@ -44,10 +44,9 @@ struct Prepared {
 //
 // The text is read twice, first to measure it. Memory does not grow with it: a document at a time (src/data/text.h),
 // the idx in IndexedWriter's way, a few words for every file, and about training_bytes (never twice that) to train a
-// tokenizer. The files grow in OUTPUT/prepare.tmp
-// and are renamed when all are whole, dataset.ini last: without it there is no data set. Nothing is
-// overwritten unless `overwrite`. Throws InputError for what is wrong with options or text, Failure when the
-// disk fails.
+// tokenizer. The files grow in OUTPUT/prepare.tmp and are renamed when all are whole, dataset.ini last: without it
+// there is no data set. Nothing is overwritten unless `overwrite`. Throws InputError for what is wrong with options or
+// text, Failure when the disk fails.
 Prepared prepare(const PrepareOptions& options, const std::function<void(const PrepareProgress&)>& progress);
 
 // The text that a tokenizer is trained on: lines drawn at random from the whole corpus.

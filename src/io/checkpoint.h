@@ -1,11 +1,9 @@
 // Checkpoints: RUN/checkpoints/step-00000200/{index.h5, shard-00000.h5 ..., manifest.json}.
 //
-// Each rank writes its own shard with the serial HDF5 library: of every gradient group the ZeRO-1 range that
-// it owns, of weights, m and v alike, so nothing is written twice. Within a shard, dataset `/params/<name>`
-// (and
-// `/optimizer/{m,v}/<name>`) is the flat run of that parameter. index.h5 shows every tensor whole, under its
-// name and global shape, as a virtual dataset over the shards (fill value NaN), plus /state, /experts and
-// /router/bias.
+// Each rank writes its own shard with the serial HDF5 library: of every gradient group the ZeRO-1 range that it owns,
+// of weights, m and v alike, so nothing is written twice. Within a shard, dataset `/params/<name>` (and
+// `/optimizer/{m,v}/<name>`) is the flat run of that parameter. index.h5 shows every tensor whole, under its name and
+// global shape, as a virtual dataset over the shards (fill value NaN), plus /state, /experts and /router/bias.
 //
 // Committed atomically: written to step-N.tmp, SHA-256 digests in manifest.json, every file and folder
 // fsynced, renamed. After every step of the protocol all ranks agree on its status. A reader verifies digests

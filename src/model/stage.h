@@ -44,8 +44,8 @@ class Stage {
   // none in the first stage, which starts from the batch's ids. Returns [T, D]: of the last stage, the normalised output.
   View forward(const Device& device, Slot& slot, View x) const;
   // Adds to the parameters' gradients those of the slot's part of the step's loss. d: [T, D] the gradient by what forward
-  // returned becomes that by its x. In the last stage, what d is before does not matter: the gradient comes of the loss,
-  // which is computed here, so that logits need not be kept.
+  // returned becomes that by its x. In the last stage d is not read: the gradient comes from the loss, which is
+  // computed here, so that logits need not be kept.
   void backward(const Device& device, Slot& slot, View d, const LayerDone& layer_done) const;
 
   // Of the last stage, after forward. The loss alone, told to slot.report.
