@@ -79,6 +79,7 @@ struct Config {
     Schedule schedule = Schedule::cosine;
     double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 1.0, z_loss = 0;
     bool recompute = false;
+    Index validate_every = 0, validate_windows = 64;
   } train;
 
   struct Data {

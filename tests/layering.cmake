@@ -11,6 +11,7 @@ set(order
     "src/params"
     "src/io src/model"
     "src/data"
+    "src/evaluate"
     "src/analyse src/doctor src/generate src/train"
     "src/cli")
 

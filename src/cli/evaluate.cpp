@@ -5,7 +5,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "src/analyse/evaluate.h"
+#include "src/evaluate/evaluate.h"
 #include "src/analyse/experts.h"
 #include "src/cli/trained.h"
 #include "src/io/files.h"

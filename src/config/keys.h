@@ -297,6 +297,12 @@ void for_each_key(C& c, F&& visit) {
   key("train.beta2", t.beta2, "AdamW's decay of the second moment", {{0, 1 - 1e-6}});
   key("train.eps", t.eps, "AdamW adds this to the root of the second moment", {{0, 1}});
   key("train.clip", t.clip, "a gradient with a larger norm than this is scaled down to it. 0: it is not", {{0, big}});
+  key("train.validate_every", t.validate_every,
+      "the number of steps between validations, which tell the loss by domain on the data set's validation text, "
+      "dropless; there is one after the last step, too. 0: none",
+      {{0, big}});
+  key("train.validate_windows", t.validate_windows,
+      "a validation takes this many windows of model.seq_len tokens of each domain, evenly spread. 0: all", {{0, big}});
   key("train.recompute", t.recompute,
       "true: the backward pass computes each block's activations again, which takes time and saves memory");
   key("train.z_loss", t.z_loss,

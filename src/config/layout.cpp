@@ -28,6 +28,9 @@ std::string problem_of(const Config& c, const Layout& l) {
   if (batch % (dp * micro) != 0)
     return fmt::format("train.global_batch = {} is not divisible by {} data-parallel ranks * train.micro_batch = {}",
                        batch, dp, micro);
+  if (c.train.validate_every > 0 && m.seq_len % l.tp != 0)
+    return over(m.seq_len, "train.validate_every needs single windows to be shared: model.seq_len", l.tp,
+                "parallel.tp");
   if (micro * m.seq_len % l.tp != 0)
     return over(micro * m.seq_len, "train.micro_batch * model.seq_len", l.tp, "parallel.tp");
   return {};

@@ -94,7 +94,7 @@ MetricsFile::~MetricsFile() {
   if (file_) std::fclose(file_);
 }
 
-void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts) {
+void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation) {
   Json line = {{"step", m.step},
                {"tokens", m.tokens},
                {"loss", m.loss},
@@ -107,6 +107,13 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts) {
                {"routed", m.routed},
                {"dropped", m.dropped}};
   if (experts) line["experts"] = {{"routed", experts->routed}, {"dropped", experts->dropped}};
+  if (!validation.empty()) {
+    const auto told = [](const DomainScore& s) {
+      return Json{{"loss", s.loss()}, {"bits_per_byte", s.bits_per_byte()}, {"windows", s.windows}};
+    };
+    Json& all = line["validation"] = told(total_of(validation));
+    for (const DomainScore& s : validation) all["domains"][s.name] = told(s);
+  }
   const std::string text = json_text(line, -1);
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
     fail("cannot write {}: {}", path_.string(), std::strerror(errno));
@@ -118,6 +125,14 @@ std::string progress_text(const StepMetrics& m, Index total_steps, double per_st
   if (m.routed > 0) text += fmt::format("  dropped {:.1f} %", 100.0 * m.dropped / m.routed);
   if (m.step < total_steps && per_step > 0)
     text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
+  return text;
+}
+
+std::string validation_text(Index step, Index total_steps, const std::vector<DomainScore>& scores) {
+  std::string text = fmt::format("step {:>{}}/{}  validation loss {:.4f}", step, std::to_string(total_steps).size(),
+                                 total_steps, total_of(scores).loss());
+  if (scores.size() > 1)
+    for (const DomainScore& s : scores) text += fmt::format("  {} {}", s.name, number_text(s.loss(), 4));
   return text;
 }
 
@@ -139,12 +154,16 @@ void ProgressLine::step(const StepMetrics& m) {
   const bool first = seen_++ == 0;
   const double weight = std::max(0.05, 1.0 / std::max<Index>(seen_ - 1, 1));
   if (!first) per_step_ += weight * (m.step_seconds - per_step_);
-  const std::string text = progress_text(m, total_, seen_ > 2 ? per_step_ : 0);
+  const std::string text = progress_text(m, total_, seen_ > 2 ? per_step_ + pauses_ : 0);
   if (first || m.step % every_ == 0 || m.step == total_) {
     clear();
     note(text);
   } else if (terminal_ >= 0)
     show(text);
+}
+
+void ProgressLine::pause(double seconds, Index every) {
+  pauses_ = seconds / static_cast<double>(every);
 }
 
 void ProgressLine::show(const std::string& line) {

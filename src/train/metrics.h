@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/tensor.h"
+#include "src/evaluate/evaluate.h"
 
 namespace sy {
 
@@ -31,7 +31,8 @@ class MetricsFile {
   MetricsFile(const std::filesystem::path& run_dir, Index first_step);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
-  void write(const StepMetrics& m, const ExpertCounts* experts);
+  // validation: the domains' scores after this step; empty where there was none.
+  void write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation = {});
 
  private:
   std::filesystem::path path_;
@@ -48,8 +49,9 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
   void step(const StepMetrics& m);
-  void note(const std::string& text);  // a line that stays, above the rewritten one
-  void clear();                        // takes the rewritten line away, before others print
+  void pause(double seconds, Index every);  // what comes every so many steps besides the steps takes so long
+  void note(const std::string& text);       // a line that stays, above the rewritten one
+  void clear();                             // takes the rewritten line away, before others print
 
  private:
   void show(const std::string& line);
@@ -57,10 +59,13 @@ class ProgressLine {
   int terminal_;         // a descriptor; -1: there is none
   bool one_screen_;      // standard output appears on the same terminal
   double per_step_ = 0;  // smoothed seconds a step
+  double pauses_ = 0;    // seconds of pauses for each step
   std::string shown_;
 };
 
 // What a progress line says; `per_step` is the time that the remaining steps are reckoned with, 0 where it is not known yet.
 std::string progress_text(const StepMetrics& m, Index total_steps, double per_step);
+// The line of a validation: the loss of all tokens, and where there are several domains that of each.
+std::string validation_text(Index step, Index total_steps, const std::vector<DomainScore>& scores);
 
 }  // namespace sy

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "dist/runtime.h"
+#include "src/evaluate/evaluate.h"
 #include "src/io/files.h"
 #include "src/io/lock.h"
 #include "src/text/numbers.h"
@@ -127,10 +128,14 @@ class Run {
         window_.close(step, state_.experts);
         counts = counts_since((step - 1) / config_.run.log_every * config_.run.log_every, state_.experts);
       }
+      const std::vector<DomainScore> validation = validate(step);
       agree(world_, [&] {
         if (!lead()) return;
-        metrics->write(result.metrics, counts.routed.empty() ? nullptr : &counts);
-        if (!how_.quiet || step == config_.train.steps) progress_.step(result.metrics);
+        metrics->write(result.metrics, counts.routed.empty() ? nullptr : &counts, validation);
+        const bool last = step == config_.train.steps;
+        if (!how_.quiet || last) progress_.step(result.metrics);
+        if (!validation.empty() && (!how_.quiet || last))
+          progress_.note(validation_text(step, config_.train.steps, validation));
       });
       stop = signal_everywhere();
       const Index every = config_.run.checkpoint_every;
@@ -141,6 +146,19 @@ class Run {
     say(fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
                     signal_name(stop)));
     return stopped_exit_code;
+  }
+
+  // The scores on the validation text after this step, or none where the step is not one of a validation. Collective.
+  std::vector<DomainScore> validate(Index step) {
+    const auto& t = config_.train;
+    if (t.validate_every == 0 || (step % t.validate_every != 0 && step != t.steps)) return {};
+    const auto started = std::chrono::steady_clock::now();
+    // Half of what training computes at a time: nothing is dropped here, and busy experts get more rows than in training.
+    const EvaluateOptions options{std::max<Index>(1, t.micro_batch / 2), t.validate_windows, true};
+    const std::vector<DomainScore> scores = evaluate(engine_, dataset_, options, [](Index, Index) {});
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
+    progress_.pause(took.count(), t.validate_every);
+    return scores;
   }
 
   // What any rank was asked to stop by; 0: nothing. Collective.
@@ -315,6 +333,13 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
     const Dataset dataset(config.data.path);
     const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
     vocab = dataset.vocab();
+    Index validation = 0;
+    for (const Domain& domain : dataset.domains()) validation += domain.valid_tokens;
+    if (config.train.validate_every > 0 && validation == 0)
+      bad_input(
+          "train.validate_every = {}, but {} has no validation text: set it to 0, or prepare the data with a "
+          "--valid-fraction above 0",
+          config.train.validate_every, config.data.path);
     if (vocab < layout.tp)
       bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", vocab, layout.tp);
     backend = open_backend("run.backend", config.run.backend, local);

@@ -32,7 +32,7 @@ log_every = 5
 checkpoint_every = 6
 INI
 ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
-losses() { sed -E 's/"(step_seconds|tokens_per_second)":[^,}]*,?//g' "$1/metrics.jsonl"; }
+losses() { sed -E 's/"(step_seconds|tokens_per_second)":[^,}]*,?//g; s/,"validation":.*\}{4}$/}/' "$1/metrics.jsonl"; }
 
 # Alone, with neither mpirun nor MPI.
 expect_ok "$switchyard" train config.ini --run.dir=whole
@@ -40,6 +40,21 @@ expect_output "step 13/13"
 expect_file whole/config.ini whole/metrics.jsonl whole/checkpoints/step-00000013/manifest.json
 [[ $(wc -l <whole/metrics.jsonl) -eq 13 ]] || die "not 13 steps in metrics.jsonl"
 grep -q '"experts":{"routed":\[\[' <(sed -n 5p whole/metrics.jsonl) || die "no expert counts at step 5"
+
+# Validated on the way: training is bitwise the same, and the last validation is what evaluate finds, on any layout.
+validation() { sed -nE 's/.*"validation":\{"loss":([0-9]+\.[0-9]{5}).*/\1/p' "$1/metrics.jsonl" | tail -1; }
+validate=(--train.validate_every=5 --train.validate_windows=3)
+expect_ok "$switchyard" train config.ini --run.dir=validated "${validate[@]}"
+for said in "step  5/13  validation loss" "  english " "  german " "step 13/13  validation loss"; do expect_output "$said"; done
+diff <(losses whole) <(losses validated) >&2 || die "validation changes what is trained"
+[[ $(grep -c validation validated/metrics.jsonl) -eq 3 ]] || die "not 3 validations in metrics.jsonl"
+expect_ok "$switchyard" evaluate validated --max-windows 3 --json
+grep -q "\"loss\": $(validation validated)" <<<"$out" || die "evaluate finds another loss than $(validation validated)"
+expect_ok ranks 4 train config.ini --run.dir=validated-4 "${validate[@]}" --parallel.tp=2 --parallel.ep=2
+[[ $(validation validated-4) == "$(validation validated)" ]] || die "the validation loss depends on the layout"
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0 --output unvalidated
+expect_error "unvalidated has no validation text" \
+  "$switchyard" train config.ini --run.dir=never --data.path=unvalidated "${validate[@]}"
 
 # Cut off after any checkpoint and resumed: bitwise the same losses, and the same last checkpoint.
 for stop in 1 3 9; do

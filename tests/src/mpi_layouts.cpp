@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "src/analyse/evaluate.h"
+#include "src/evaluate/evaluate.h"
 #include "src/train/trainer.h"
 #include "tests/mpi_world.h"
 #include "tests/src/box_index.h"

@@ -52,6 +52,28 @@ std::vector<Json> lines_of(const std::string& text) {
   return lines;
 }
 
+TEST(MetricsFile, WritesAValidationByDomain) {
+  TempDir dir;
+  DomainScore english, german;
+  english.name = "english", english.tokens = 30, english.windows = 3, english.bytes = 60, english.nats = 60;
+  german.name = "german", german.tokens = 10, german.windows = 1, german.bytes = -1, german.nats = 40;
+  MetricsFile file(dir.path, 1);
+  file.write(at_step(1), nullptr, {english, german});
+  file.write(at_step(2), nullptr);
+  const auto lines = lines_of(dir.metrics());
+  ASSERT_EQ(lines.size(), 2u);
+  const Json& all = lines[0]["validation"];
+  EXPECT_EQ(all["loss"].get<double>(), 2.5);
+  EXPECT_EQ(all["windows"], 4);
+  EXPECT_TRUE(all["bits_per_byte"].is_null());
+  EXPECT_EQ(all["domains"]["german"]["loss"].get<double>(), 4);
+  EXPECT_NEAR(all["domains"]["english"]["bits_per_byte"].get<double>(), 1 / std::log(2), 1e-12);
+  EXPECT_EQ(lines[1].find("validation"), nullptr);
+  EXPECT_EQ(validation_text(1, 20, {english, german}),
+            "step  1/20  validation loss 2.5000  english 2.0000  german 4.0000");
+  EXPECT_EQ(validation_text(20, 20, {german}), "step 20/20  validation loss 4.0000");
+}
+
 TEST(MetricsFile, WritesTheDesignsKeysInFull) {
   TempDir dir;
   StepMetrics m = at_step(7);

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "src/analyse/evaluate.h"
+#include "src/evaluate/evaluate.h"
 #include "src/train/schedule.h"
 #include "src/train/trainer.h"
 #include "tests/reference.h"

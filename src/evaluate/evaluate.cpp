@@ -1,4 +1,4 @@
-#include "src/analyse/evaluate.h"
+#include "src/evaluate/evaluate.h"
 
 #include <algorithm>
 #include <cmath>
