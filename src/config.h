@@ -37,6 +37,7 @@ struct Config {
     Index layers = 4;
     Pattern pattern;
     Index d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
+    Index vocab = 0 /* = the ids of the data set's tokenizer */;
     Index d_ff = 0 /* gated: 8/3 d_model rounded up to 64; otherwise 4 d_model */, seq_len = 256;
     NormKind norm = NormKind::rmsnorm;
     double norm_eps = 1e-5;

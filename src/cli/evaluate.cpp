@@ -45,7 +45,7 @@ std::unique_ptr<Dataset> open_dataset(const Trained& trained, const po::variable
   const TrainState& state = trained.state;
   auto dataset = std::make_unique<Dataset>(dataset_of(trained, given));
   const std::string dir = dataset->dir().string();
-  if (dataset->vocab() != state.vocab)
+  if (model_vocab(trained.config, dataset->vocab()) != state.vocab)
     bad_input(
         "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
         "prepared with the same tokenizer",

@@ -64,7 +64,7 @@ int generate_command(CommandLine& line) {
 
   Trained trained = open_checkpoint(line.world, given["checkpoint"].as<std::string>());
   const auto tokenizer = open_tokenizer(dataset_of(trained, given));
-  if (tokenizer->vocab() != trained.state.vocab)
+  if (model_vocab(trained.config, tokenizer->vocab()) != trained.state.vocab)
     bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data", tokenizer->vocab(),
               trained.state.vocab);
 
@@ -90,7 +90,8 @@ int generate_command(CommandLine& line) {
   bool ended = false;
   for (Index i = 0; i < count; ++i) {
     const Index context = std::min<Index>(static_cast<Index>(ids.size()), seq_len);
-    const auto logits = advised([&] { return engine->next_logits(std::span(ids).last(context)); });
+    auto logits = advised([&] { return engine->next_logits(std::span(ids).last(context)); });
+    logits.resize(static_cast<std::size_t>(tokenizer->vocab()));  // what is no token is never chosen
     const std::int32_t next = sample_token(logits, sampling, random.uniform(i));
     if (next == tokenizer->end_of_text()) {
       ended = true;

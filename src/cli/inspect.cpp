@@ -8,7 +8,9 @@
 #include "src/data/dataset.h"
 #include "src/io/checkpoint.h"
 #include "src/io/manifest.h"
+#include "src/params/costs.h"
 #include "src/text/json.h"
+#include "src/text/numbers.h"
 #include "src/text/table.h"
 
 namespace sy {
@@ -122,6 +124,40 @@ std::string model_line(const Config& c) {
   return line;
 }
 
+// What the model of a configuration costs. Nothing but the configuration is read where model.vocab is set.
+int inspect_config(const fs::path& file, bool json) {
+  const Config config = read_config(file, {});
+  std::error_code error;
+  Index known = 0;
+  if (fs::exists(fs::path(config.data.path) / "dataset.ini", error)) known = Dataset(config.data.path).vocab();
+  const Index vocab = model_vocab(config, known);
+  if (vocab == 0)
+    bad_input("{}: the vocabulary is not known: set model.vocab, or data.path to a prepared data set", file.string());
+  const ModelCosts costs = model_costs(config, vocab);
+  if (json) {
+    const Json report{{"config", file.string()},
+                      {"vocab", vocab},
+                      {"parameters", costs.parameters.total},
+                      {"active_parameters", costs.parameters.active},
+                      {"embedding_parameters", costs.parameters.embedding},
+                      {"flops_per_token", costs.flops_per_token},
+                      {"kv_cache_bytes_per_token", costs.kv_bytes_per_token}};
+    std::cout << json_text(report) << std::flush;
+    return 0;
+  }
+  const auto print = [](const char* key, const std::string& value) { fmt::print("{:<12}{}\n", key, visible(value)); };
+  print("config", file.string());
+  print("model", fmt::format("{}, vocabulary {}", model_line(config), vocab));
+  print("parameters", fmt::format("{} ({}), {} active per token, {} of the embedding", costs.parameters.total,
+                                  short_count_text(static_cast<double>(costs.parameters.total)),
+                                  short_count_text(static_cast<double>(costs.parameters.active)),
+                                  short_count_text(static_cast<double>(costs.parameters.embedding))));
+  print("FLOPs",
+        fmt::format("{:.4g} to train on a token, in sequences of {}", costs.flops_per_token, config.model.seq_len));
+  print("kv cache", fmt::format("{} bytes a token, in bf16", costs.kv_bytes_per_token));
+  return 0;
+}
+
 }  // namespace
 
 int inspect_command(CommandLine& line) {
@@ -131,13 +167,15 @@ int inspect_command(CommandLine& line) {
       "compare every file with its digest; of a run, every checkpoint (of a data set, this is always done)")(
       "stats", po::bool_switch(), "least and largest value, mean and root mean square of every tensor")(
       "all", po::bool_switch(), "list the optimizer's tensors too")(
-      "config", po::bool_switch(), "print the configuration that the checkpoint was trained with, and nothing else")(
-      "json", po::bool_switch(), "print JSON");
+      "config", po::bool_switch(),
+      "of a checkpoint: print the configuration that it was trained with, and nothing else. Of a configuration file: its "
+      "model's parameters, FLOPs and kv cache")("json", po::bool_switch(), "print JSON");
   po::variables_map given;
   if (!parse_options(line, "inspect", options, {"checkpoint"}, given)) return 0;
   const fs::path path = given["checkpoint"].as<std::string>();
   const bool json = given["json"].as<bool>(), stats = given["stats"].as<bool>();
   if (std::error_code error; fs::exists(path / "dataset.ini", error)) return inspect_data(path, json);
+  if (std::error_code error; fs::is_regular_file(path, error)) return inspect_config(path, json);
   if (given["verify"].as<bool>()) return verify(path, json);
 
   std::vector<std::string> warnings;

@@ -174,6 +174,10 @@ void for_each_model_key(M& m, Key&& key) {
       "the number of key and value heads. 0: as many as query heads (multi-head attention); 1: multi-query attention",
       {{0, 1 << 16}, model});
   key("model.head_dim", m.head_dim, "the width of a head. 0: d_model / heads", {{0, 1 << 16}, model});
+  key("model.vocab", m.vocab,
+      "the number of rows of the embedding and of the output, at least the token ids that the data set knows; the others "
+      "are never a target. 0: as many as these ids",
+      {{0, 1 << 24}});
   key("model.d_ff", m.d_ff,
       "the inner width of a dense FFN. 0: 8/3 d_model rounded up to a multiple of 64 where the FFN is gated, otherwise "
       "4 d_model",

@@ -76,6 +76,13 @@ std::string layer_prefix(Index layer) {
   return "layers." + std::to_string(layer) + ".";
 }
 
+Index model_vocab(const Config& config, Index token_ids) {
+  const Index rows = config.model.vocab;
+  if (rows > 0 && rows < token_ids)
+    bad_input("model.vocab = {} is less than the {} token ids of the data: raise it, or set it to 0", rows, token_ids);
+  return rows > 0 ? rows : token_ids;
+}
+
 std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   const Index D = config.model.d_model;
   const std::vector<BlockSpec> blocks = block_specs(config);

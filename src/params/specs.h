@@ -36,7 +36,10 @@ struct ParamSpec {
 // What the names of a layer's parameters begin with: "layers.3."
 std::string layer_prefix(Index layer);
 
-// vocab: the number of token ids of the data set.
+// The rows of the embedding for data of so many token ids. Throws InputError where model.vocab is less.
+Index model_vocab(const Config& config, Index token_ids);
+
+// vocab: the rows of the embedding.
 std::vector<ParamSpec> param_specs(const Config& config, Index vocab);
 
 struct ParamCount {

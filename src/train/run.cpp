@@ -45,8 +45,9 @@ std::string told(const std::vector<KeyDifference>& differences) {
 // What is about to be trained, in four lines.
 std::string summary(const Config& config, const Dataset& dataset, const SampleStream& samples, const Layout& layout,
                     const Backend& backend) {
-  const ParamCount count = count_params(config, dataset.vocab());
-  const MemoryPlan memory = plan_memory(config, dataset.vocab(), layout, 0, backend);
+  const Index vocab = model_vocab(config, dataset.vocab());
+  const ParamCount count = count_params(config, vocab);
+  const MemoryPlan memory = plan_memory(config, vocab, layout, 0, backend);
   return fmt::format(
       "model     {:.2f} M parameters, {:.2f} M active per token\n"
       "layout    {} ({} ranks), {}\n"
@@ -68,11 +69,12 @@ class Run {
         dir_(config.run.dir),
         dataset_(config.data.path),
         samples_(dataset_, config.model.seq_len, config.train.seed),
-        engine_(config, dataset_.vocab(), std::move(backend), make_mesh(world, layout), true, arena_bytes),
+        engine_(config, model_vocab(config, dataset_.vocab()), std::move(backend), make_mesh(world, layout), true,
+                arena_bytes),
         trainer_(engine_, samples_) {
     state_.seed = config.train.seed;
     state_.config = to_ini(config);
-    state_.vocab = dataset_.vocab();
+    state_.vocab = engine_.vocab();
     state_.dataset = fs::absolute(config.data.path).string();
     state_.dataset_digest = dataset_.digest();
     state_.layout = layout.str();
@@ -264,9 +266,9 @@ class Run {
     const auto differ = differences(config_, parse_config(there.config, checkpoint.string()), Effect::model);
     if (!differ.empty())
       bad_input("{} holds another model ({}): choose another run.dir or the same model", dir_.string(), told(differ));
-    if (there.vocab != dataset_.vocab())
+    if (there.vocab != engine_.vocab())
       bad_input("{} was trained with a vocabulary of {}, and {} has {}: set data.path to the same data", dir_.string(),
-                there.vocab, config_.data.path, dataset_.vocab());
+                there.vocab, config_.model.vocab > 0 ? "model.vocab" : config_.data.path, engine_.vocab());
     if (!there.router_bias.empty() && config_.moe.bias_rate == 0)
       bad_input(
           "{} has selection biases, which moe.bias_rate = 0 would take away: set it above 0 (1e-12 all but "
@@ -332,7 +334,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
     // Everything that can be wrong on one rank alone is tried before the first collective.
     const Dataset dataset(config.data.path);
     const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
-    vocab = dataset.vocab();
+    vocab = model_vocab(config, dataset.vocab());
     Index validation = 0;
     for (const Domain& domain : dataset.domains()) validation += domain.valid_tokens;
     if (config.train.validate_every > 0 && validation == 0)
