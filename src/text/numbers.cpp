@@ -32,7 +32,9 @@ std::string count_text(Index n) {
 }
 
 std::string short_count_text(double x) {
-  return x >= 1e6   ? fmt::format("{:.2f}M", x / 1e6)
+  return x >= 1e12  ? fmt::format("{:.3f}T", x / 1e12)
+         : x >= 1e9 ? fmt::format("{:.2f}G", x / 1e9)
+         : x >= 1e6 ? fmt::format("{:.2f}M", x / 1e6)
          : x >= 1e4 ? fmt::format("{:.1f}k", x / 1e3)
                     : fmt::format("{:.0f}", x);
 }

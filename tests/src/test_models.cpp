@@ -1,0 +1,122 @@
+// The known models of configs/models: their sizes are the published ones.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "src/params/costs.h"
+
+namespace sy {
+namespace {
+
+struct Published {
+  double parameters;  // in 1e9
+  double active = 0;  // in 1e9; 0: all, or not published
+};
+
+// Each file's first lines name the source of its number. Of what a file says to leave out, the number is without it: Gopher's
+// and Chinchilla's are less layers * d_model^2, which Transformer-XL's positions take. Decoders of models that are encoder and
+// decoder have no published number; theirs is counted by hand: layers * (attention + FFN) + embeddings.
+const std::map<std::string, Published> published = {
+    {"transformer-2017", {6 * (4 * 512e-9 * 512 + 2 * 512e-9 * 2048) + 37e-6 * 512}},
+    {"gpt-1", {0.11653}},
+    {"t5-11b-decoder", {24 * (4 * 1024e-9 * 16384 + 2 * 1024e-9 * 65536) + 32.128e-6 * 1024}},
+    {"t5-v1.1-xxl-decoder", {24 * (4 * 4096e-9 * 4096 + 3 * 4096e-9 * 10240) + 2 * 32.128e-6 * 4096}},
+    {"gpt-2-xl", {1.5576}},
+    {"gpt-3-175b", {174.6}},
+    {"gpt-j-6b", {6.0533}},
+    {"lamda-137b", {137}},
+    {"gopher-280b", {280 - 80 * 16384e-9 * 16384}},
+    {"gpt-neox-20b", {20.5546}},
+    {"bloom-176b", {176.247}},
+    {"opt-175b", {175}},
+    {"palm-540b", {540.35}},
+    {"chinchilla-70b", {70 - 80 * 8192e-9 * 8192}},
+    {"mistral-7b", {7.2417}},
+    {"llama-65b", {65.2}},
+    {"llama-2-70b", {68.9766}},
+    {"olmo-7b", {6.888}},
+    {"olmo-2-7b", {7.2986}},
+    {"gemma-2-27b", {27.2271}},
+    {"nemotron-4-340b", {9.4 + 331.6}},
+    {"qwen-14b", {14.1673}},
+    {"qwen-2.5-72b", {72.7062}},
+    {"falcon-2-11b", {11.1034}},
+    {"phi-3-small", {7.3923}},
+    {"phi-4", {14.6595}},
+    {"llama-3.1-70b", {70.5537}},
+    {"reka-flash-3", {20.9}},
+    {"yi-34b", {34.3889}},
+    {"deepseek-67b", {67.4247}},
+    {"command-r-plus", {103.8107}},
+    {"mixtral-8x7b", {46.7028, 12.88}},
+    {"mixtral-8x22b", {140.6301, 39.15}},
+    {"command-a", {111.0576}},
+    {"gemma-3-27b", {27.009}},
+    {"smollm2-1.7b", {1.7114}},
+    {"switch-base-8-decoder",
+     {12 * 4 * 768e-9 * 768 + 6 * 2 * 768e-9 * 3072 + 6 * 8 * 2 * 768e-9 * 3072 + 32.128e-6 * 768}},
+    {"glam-64b-64e", {1162, 96.6}},
+    {"qwen2-57b-a14b", {57.4092, 14.2}},
+    {"qwen3-235b-a22b", {235.0936, 22.2}},
+    {"olmoe-7b-1b", {6.9192, 1.282}},
+    {"gpt-oss-120b", {116.83, 5.13}},
+};
+
+TEST(KnownModels, HaveThePublishedNumbersOfParameters) {
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(MODELS)) {
+    const std::string name = entry.path().stem();
+    SCOPED_TRACE(name);
+    ++files;
+    const Config config = read_config(entry.path(), {});
+    const ParamCount count = count_params(config, model_vocab(config, 0));
+    ASSERT_TRUE(published.count(name));
+    const auto [parameters, active] = published.at(name);
+    EXPECT_NEAR(static_cast<double>(count.total) / 1e9 / parameters, 1, 0.01) << count.total;
+    if (active > 0) {
+      EXPECT_NEAR(static_cast<double>(count.active) / 1e9 / active, 1, 0.01) << count.active;
+    }
+  }
+  EXPECT_EQ(files, published.size());
+}
+
+TEST(ModelCosts, CountKeysThatAreSeen) {
+  for (Index tokens : {1, 2, 7, 20})
+    for (Index window : {0, 1, 3, 7, 50}) {
+      double sum = 0;
+      for (Index i = 0; i < tokens; ++i) sum += static_cast<double>(window > 0 ? std::min(window, i + 1) : i + 1);
+      EXPECT_DOUBLE_EQ(mean_visible(tokens, window), sum / static_cast<double>(tokens)) << tokens << ", " << window;
+    }
+  EXPECT_EQ(mean_visible(0, 0), 0);
+}
+
+// Counted by hand: one layer, d_model 8, 2 heads of 4, 1 kv head, an FFN of 3 x 8 x 16, a vocabulary of 10.
+TEST(ModelCosts, AreThoseOfASmallModel) {
+  const std::string text = "[model]\nlayers=1\nd_model=8\nheads=2\nkv_heads=1\nd_ff=16\nseq_len=5\nnorm=none\n";
+  const Index weights = 8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 16;
+  const ModelCosts own = model_costs(parse_config(text, "test"), 10);
+  EXPECT_EQ(own.parameters.total, weights + 2 * 10 * 8);
+  EXPECT_DOUBLE_EQ(own.flops_per_token, 6 * (weights + 10 * 8) + 6 * 2 * 8 * 3.0);
+  EXPECT_EQ(own.kv_bytes_per_token, 2 * 4 * 2);
+  const ModelCosts tied = model_costs(parse_config(text + "tie_embeddings=true\n", "test"), 10);
+  EXPECT_EQ(tied.parameters.total, weights + 10 * 8);
+  EXPECT_DOUBLE_EQ(tied.flops_per_token, own.flops_per_token);
+  // One of four experts: of 3 x 8 x 6 weights each.
+  const ModelCosts moe = model_costs(
+      parse_config(text + "[moe]\nexperts=4\ntop_k=1\nrenormalize=false\nd_ff=6\n", "test"), 10);
+  EXPECT_EQ(moe.parameters.total - own.parameters.total, 4 * 3 * 8 * 6 + 4 * 8 - 3 * 8 * 16);
+  EXPECT_DOUBLE_EQ(own.flops_per_token - moe.flops_per_token, 6 * (3 * 8 * 16 - 3 * 8 * 6 - 4 * 8));
+}
+
+TEST(ModelVocabulary, HasRoomForTheDatasTokens) {
+  const auto of = [](const std::string& vocab) { return parse_config("[model]\nvocab=" + vocab + "\n", "test"); };
+  EXPECT_EQ(model_vocab(of("0"), 257), 257);
+  EXPECT_EQ(model_vocab(of("257"), 257), 257);
+  EXPECT_EQ(model_vocab(of("320"), 257), 320);
+  EXPECT_THROW(model_vocab(of("256"), 257), InputError);
+}
+
+}  // namespace
+}  // namespace sy
