@@ -52,9 +52,9 @@ expect_ok "$switchyard" evaluate validated --max-windows 3 --json
 grep -q "\"loss\": $(validation validated)" <<<"$out" || die "evaluate finds another loss than $(validation validated)"
 expect_ok ranks 4 train config.ini --run.dir=validated-4 "${validate[@]}" --parallel.tp=2 --parallel.ep=2
 [[ $(validation validated-4) == "$(validation validated)" ]] || die "the validation loss depends on the layout"
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0 --output unvalidated
-expect_error "unvalidated has no validation text" \
-  "$switchyard" train config.ini --run.dir=never --data.path=unvalidated "${validate[@]}"
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0 --output no-text
+expect_error "no-text has no validation text" \
+  "$switchyard" train config.ini --run.dir=never --data.path=no-text "${validate[@]}"
 
 # Cut off after any checkpoint and resumed: bitwise the same losses, and the same last checkpoint.
 for stop in 1 3 9; do
@@ -157,7 +157,7 @@ bad_command "prompt" generate whole
 bad_command "checkpoint" evaluate elsewhere
 bad_command "backend = tpu" evaluate whole --backend tpu
 expect_error "backend = tpu" ranks 2 evaluate whole --backend tpu
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0 --output unvalidated
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0 --output no-text
 bad_command "no validation text" evaluate whole --data unvalidated
 cp data/english.train.bin saved.bin
 sed -i '/_sample = /d' data/dataset.ini  # which would find this before the first step
