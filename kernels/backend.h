@@ -34,7 +34,7 @@ namespace sy {
 
 enum class NormKind { none, rmsnorm, layernorm };
 enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity };
-enum class Score { softmax, sigmoid };
+enum class Score { softmax, sigmoid, sqrt_softplus };
 enum class DropOrder { token, choice, probability };
 
 struct Gemm {

@@ -249,7 +249,7 @@ inline Softmax softmax(const double* z, Index n) {
 inline Numbers scores(Score score, const double* z, Index e) {
   if (score == Score::softmax) return softmax(z, e).p;
   Numbers s(e);
-  for (Index i = 0; i < e; ++i) s[i] = sigmoid(z[i]);
+  for (Index i = 0; i < e; ++i) s[i] = score == Score::sigmoid ? sigmoid(z[i]) : std::sqrt(std::log1p(std::exp(z[i])));
   return s;
 }
 

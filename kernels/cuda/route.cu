@@ -1,5 +1,6 @@
 // Scores, the choice of experts, its gradient, and the loss that keeps experts equally loaded.
 #include <algorithm>
+#include <cfloat>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
@@ -13,6 +14,36 @@ constexpr float tiny_sum = 1e-20f;
 
 __device__ float sigmoid(float z) {
   return 1 / (1 + expf(-z));
+}
+
+// log(1 + e^z)
+__device__ float softplus(float z) {
+  return fmaxf(z, 0.0f) + log1pf(expf(-fabsf(z)));
+}
+
+// The score of a logit z of probability p.
+__device__ float score_of(Score score, float z, float p) {
+  switch (score) {
+    case Score::softmax:
+      return p;
+    case Score::sigmoid:
+      return sigmoid(z);
+    case Score::sqrt_softplus:
+      return sqrtf(softplus(z));
+  }
+  return p;
+}
+// d log s / dz of a logit's score s, beside what goes through the softmax.
+__device__ float log_slope(Score score, float z, float s) {
+  switch (score) {
+    case Score::softmax:
+      return 1;
+    case Score::sigmoid:
+      return 1 - s;
+    case Score::sqrt_softplus:
+      return 0.5f * sigmoid(z) / fmaxf(softplus(z), FLT_MIN);
+  }
+  return 1;
 }
 
 struct Softmax {
@@ -114,7 +145,7 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
       const Softmax p = softmax(z, e, lane);
       sum_z += static_cast<double>(p.lse) * p.lse;
       for (int i = lane; i < e; i += warp_size) {
-        const float probable = p(z[i]), score = desc.score == Score::sigmoid ? sigmoid(z[i]) : probable;
+        const float probable = p(z[i]), score = score_of(desc.score, z[i], probable);
         sum_p[i] += probable;
         keys[i] = key_of(bias ? score + bias[i] : score);
       }
@@ -122,7 +153,7 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
       float sum = tiny_sum;
       for (Index j = 0; j < k; ++j) {
         const int best = take_largest(keys, e, lane);
-        const float score = desc.score == Score::sigmoid ? sigmoid(z[best]) : p(z[best]);
+        const float score = score_of(desc.score, z[best], p(z[best]));
         sum += score;
         if (j % warp_size != lane) continue;
         experts[t * k + j] = best;
@@ -177,7 +208,7 @@ __global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts
 
 // A warp takes a token. s are the scores, p is the softmax, and c = dweights * scale:
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
-//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s)
+//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds * s * log_slope
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
 // A logit costs 4 + w bytes and 14 FLOPs.
 template <class T>
@@ -188,14 +219,13 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   float* const through_weights = reinterpret_cast<float*>(dynamic_shared()) + warp * e;  // [e] of each warp
   const Index t = static_cast<Index>(blockIdx.x) * warps + warp, k = desc.top_k;
   if (t >= tokens) return;
-  const bool sigmoids = desc.score == Score::sigmoid;
   const In<float> z = logits + t * e, dp = dprobability + t / segment_tokens * e, dw = dweights + t * k;
   const In<std::int32_t> chosen = experts + t * k;
   const Softmax p = softmax(z, e, lane);
 
   float sum = 0, sum_c_s = 0, inner = 0;  // inner: the sum of d p, where d is all that goes through the softmax
   for (Index j = lane; j < k; j += warp_size) {
-    const float s = sigmoids ? sigmoid(z[chosen[j]]) : p(z[chosen[j]]);
+    const float s = score_of(desc.score, z[chosen[j]], p(z[chosen[j]]));
     sum += s;
     sum_c_s += desc.scale * dw[j] * s;
   }
@@ -207,10 +237,10 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   }
   __syncwarp();
   for (Index j = lane; j < k; j += warp_size) {
-    const float s = sigmoids ? sigmoid(z[chosen[j]]) : p(z[chosen[j]]), c = desc.scale * dw[j];
+    const float zj = z[chosen[j]], s = score_of(desc.score, zj, p(zj)), c = desc.scale * dw[j];
     const float ds = desc.renormalize ? (c - sum_c_s / sum) / sum : c;
-    if (!sigmoids) inner += ds * s;
-    through_weights[chosen[j]] = ds * s * (sigmoids ? 1 - s : 1.0f);
+    if (desc.score == Score::softmax) inner += ds * s;
+    through_weights[chosen[j]] = ds * s * log_slope(desc.score, zj, s);
   }
   __syncwarp();
   const float all = z_factor * 2 * p.lse - warp_sum(inner);

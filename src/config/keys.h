@@ -41,7 +41,7 @@ SY_WORDS(Position, {{"none", Position::none},
                     {"t5", Position::t5},
                     {"alibi", Position::alibi},
                     {"rope", Position::rope}});
-SY_WORDS(Score, {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}});
+SY_WORDS(Score, {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}, {"sqrt_softplus", Score::sqrt_softplus}});
 SY_WORDS(DropOrder,
          {{"token", DropOrder::token}, {"choice", DropOrder::choice}, {"probability", DropOrder::probability}});
 SY_WORDS(CapacityScope, {{"sequence", CapacityScope::sequence}, {"rank", CapacityScope::rank}});

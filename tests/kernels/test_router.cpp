@@ -123,9 +123,20 @@ TEST_P(Router, sigmoid_scores_each_expert_by_itself) {
   expect_near(renormalized.weights, {2 * 0.8f / 1.55f, 2 * 0.75f / 1.55f});
 }
 
+TEST_P(Router, sqrt_softplus_scores_each_expert_by_itself) {
+  // softplus(log n) = log(n + 1), and e^1 - 1, e^4 - 1, e^9 - 1 give 1, 4, 9, of which the roots are 1, 2, 3.
+  const Floats numbers = {std::exp(1.0f) - 1, std::exp(9.0f) - 1, std::exp(4.0f) - 1};
+  const Routed plain = route({Score::sqrt_softplus, 2, false, 1.0f}, 1, 3, numbers);
+  EXPECT_EQ(plain.experts, (Ints{1, 2}));
+  expect_near(plain.weights, {3, 2});
+  expect_near(route({Score::sqrt_softplus, 2, true, 2.0f}, 1, 3, numbers).weights, {1.2f, 0.8f});
+}
+
 TEST_P(Router, vanishing_sigmoids_give_vanishing_weights_not_nan) {
-  const Routed r = route({Score::sigmoid, 2, true, 1.0f}, 1, 3, {-200, -300, -250}, {}, 1, true);
-  for (float w : r.weights) EXPECT_TRUE(w >= 0 && w <= 1) << w;
+  for (const Score score : {Score::sigmoid, Score::sqrt_softplus}) {
+    const Routed r = route({score, 2, true, 1.0f}, 1, 3, {-200, -300, -250}, {}, 1, true);
+    for (float w : r.weights) EXPECT_TRUE(w >= 0 && w <= 1) << w;
+  }
 }
 
 TEST_P(Router, equal_scores_go_to_the_lower_expert) {

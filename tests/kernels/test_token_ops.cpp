@@ -82,7 +82,7 @@ TEST_P(TokenOps, route) {
                      {{9, 8}, 1, 8, 1, 1},   {{40, 8}, 2, 3, 4, 2}, {{70, 16}, 1, 4, 16, 5}, {{2000, 64}, 2, 6, 8, 3},
                      {{12, 256}, 1, 8, 8, 4}};
   for (const auto& c : cases)
-    for (Score score : {Score::softmax, Score::sigmoid})
+    for (Score score : {Score::softmax, Score::sigmoid, Score::sqrt_softplus})
       for (bool renormalize : {false, true})
         for (bool biased : {false, true}) {
           const RouteDesc desc = {score, c.top_k, renormalize, biased ? 2.5f : 1.0f, c.groups, c.group_limit};
