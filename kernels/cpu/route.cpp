@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/philox.h"
 
 namespace sy::cpu {
 
@@ -111,10 +112,10 @@ struct Chooser {
   void allow_best_groups(Index per_group) {
     Best best(desc.group_limit, group.data(), key.data());
     for (Index g = 0; g < desc.groups; ++g) {
-      std::int32_t two[2];
+      std::int32_t index[2];
       float scores[2] = {0, 0};
-      Best best_two(2, two, scores);
-      for (Index e = g * per_group; e < (g + 1) * per_group; ++e) best_two.offer(0, selection[e]);
+      Best best_few(desc.group_score == GroupScore::top2 ? 2 : 1, index, scores);
+      for (Index e = g * per_group; e < (g + 1) * per_group; ++e) best_few.offer(0, selection[e]);
       best.offer(static_cast<std::int32_t>(g), scores[0] + scores[1]);
     }
     std::fill(allowed.begin(), allowed.end(), false);
@@ -124,9 +125,23 @@ struct Chooser {
 
 }  // namespace
 
+// A number costs 4 bytes and a block of Philox.
+void CpuBackend::do_draw(const Draw& desc, ConstView index, View x) {
+  const Index n = x.dim(1);
+  const RandomStream stream(desc.seed, desc.stream);
+  for_runs(x.dim(0), rows_per_run(64 * n), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t)
+      for (Index i = 0; i < n; ++i) {
+        const auto at = static_cast<std::uint64_t>(index.i64()[t] * n + i);
+        const double number = desc.distribution == Distribution::normal ? stream.normal(at) : stream.gumbel(at);
+        x.f32()[t * n + i] = desc.scale * static_cast<float>(number);
+      }
+  });
+}
+
 // A logit costs 4 bytes and 25 FLOPs, 48 with sigmoid scores. The choice compares each with the k-th best so far.
-void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
-                                  View counts, View probability, View z_squared) {
+void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise,
+                                  View experts, View weights, View counts, View probability, View z_squared) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, segments = counts.dim(0);
   const Index segment_tokens = t_all / segments;
   // Each segment is cut into `runs` runs of tokens.
@@ -158,10 +173,13 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
           for (Index i = 0; i < e; ++i) own[i] = sigmoid_(z[i]);
         else if (desc.score != Score::softmax)
           for (Index i = 0; i < e; ++i) own[i] = score_of(desc.score, z[i], p[i]);
+        const float* const select = desc.select_by_logit ? z : score;
         for (Index i = 0; i < e; ++i) {
-          chooser.selection[i] = bias ? score[i] + bias.f32()[i] : score[i];
+          chooser.selection[i] = bias ? select[i] + bias.f32()[i] : select[i];
           sum_p[i] += p[i];
         }
+        if (noise)
+          for (Index i = 0; i < e; ++i) chooser.selection[i] += noise.f32()[t * e + i];
         std::int32_t* const chosen = experts.i32() + t * k;
         float* const weight = weights.f32() + t * k;
         chooser.choose(chosen);

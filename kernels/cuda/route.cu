@@ -3,7 +3,8 @@
 #include <cfloat>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/philox.h"
 
 namespace sy::cuda {
 
@@ -61,6 +62,24 @@ __device__ Softmax softmax(In<float> z, int e, int lane) {
   return {largest, 1 / sum, largest + logf(sum)};
 }
 
+// A number costs 4 bytes, a block of Philox and four functions in f64: those of RandomStream.
+struct DrawNumbers {
+  Draw desc;
+  Index n;
+  In<Index> index;
+  Out<float> x;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (int e = 0; e < N; ++e) x[i + e] = desc.scale * static_cast<float>(number(i + e));
+  }
+  __device__ double number(Index i) const {
+    const Philox4 r = philox(desc.seed, static_cast<std::uint64_t>(index[i / n] * n + i % n), desc.stream);
+    if (desc.distribution == Distribution::gumbel) return -log(-log((static_cast<double>(r[0]) + 0.5) * 0x1.0p-32));
+    const double u = (static_cast<double>(r[0]) + 1.0) * 0x1.0p-32, v = static_cast<double>(r[1]) * 0x1.0p-32;
+    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+  }
+};
+
 // Maps selection scores to integers in the same order, all above 0, so that 0 can mean "taken". A NaN comes last.
 __device__ std::uint32_t key_of(float x) {
   if (x != x) return 1;
@@ -108,6 +127,7 @@ __device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::ui
         second = key;
       }
     }
+    if (desc.group_score == GroupScore::max) second = 0;
     group_keys[g] = key_of(value_of(first) + (second == 0 ? 0.0f : value_of(second)));
   }
   for (int i = 0; i < desc.group_limit; ++i) take_largest(group_keys, desc.groups, lane);
@@ -123,8 +143,9 @@ __device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::ui
 // over all runs of a block. A logit costs 4 bytes and 7 FLOPs, 10 with sigmoid scores, and k comparisons in shared
 // memory; a token 8 k bytes more.
 __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index segment_tokens, int e,
-                               In<float> logits, In<float> bias, Out<std::int32_t> experts, Out<float> weights,
-                               Out<std::int32_t> counts, Out<float> probability, Out<double> z_squared) {
+                               In<float> logits, In<float> bias, In<float> noise, Out<std::int32_t> experts,
+                               Out<float> weights, Out<std::int32_t> counts, Out<float> probability,
+                               Out<double> z_squared) {
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
   int* const count = reinterpret_cast<int*>(dynamic_shared());                // [e]
   float* const sums = reinterpret_cast<float*>(count + e);                    // [warps, e]
@@ -147,7 +168,9 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
       for (int i = lane; i < e; i += warp_size) {
         const float probable = p(z[i]), score = score_of(desc.score, z[i], probable);
         sum_p[i] += probable;
-        keys[i] = key_of(bias ? score + bias[i] : score);
+        const float select = desc.select_by_logit ? z[i] : score;
+        const float biased = bias ? select + bias[i] : select;
+        keys[i] = key_of(noise ? biased + noise[t * e + i] : biased);
       }
       if (desc.group_limit < desc.groups) limit_groups(desc, keys, keys + e, e, lane);
       float sum = tiny_sum;
@@ -300,8 +323,12 @@ int warps_for(Index fixed, Index of_warp) {
 
 }  // namespace
 
-void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
-                                   View counts, View probability, View z_squared) {
+void CudaBackend::do_draw(const Draw& desc, ConstView index, View x) {
+  for_elements(context_, x.elements(), {}, DrawNumbers{desc, x.dim(1), in<Index>(index), out<float>(x)});
+}
+
+void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise,
+                                   View experts, View weights, View counts, View probability, View z_squared) {
   constexpr Index wanted_runs = 528;  // four blocks for each of an H100's 132 multiprocessors
   const Index tokens = logits.dim(0), e = logits.dim(1), segments = counts.dim(0), segment_tokens = tokens / segments;
   const int warps = warps_for(e, 2 * e + desc.groups);
@@ -318,7 +345,7 @@ void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Cons
   }
   const Index shared_bytes = (e + warps * (2 * e + desc.groups)) * Index{sizeof(float)};
   launch(context_, {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts, desc,
-         segments, runs, segment_tokens, static_cast<int>(e), in<float>(logits), in<float>(bias),
+         segments, runs, segment_tokens, static_cast<int>(e), in<float>(logits), in<float>(bias), in<float>(noise),
          out<std::int32_t>(experts), out<float>(weights), out<std::int32_t>(sums > 0 ? run_counts : counts),
          out<float>(sums > 0 ? run_probability : probability), out<double>(squares));
   launch(context_, {.x = blocks_of(sums * warp_size, 256) + 1}, sum_runs, sums, runs, static_cast<int>(e),
