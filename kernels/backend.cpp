@@ -203,6 +203,30 @@ void Backend::grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& r
   if (count > 0 && dw.elements() > 0) do_grouped_gemm_weight(dy, x, rows, dw);
 }
 
+void Backend::grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first, View y) {
+  const Operands check("grouped_bias_forward");
+  check.real("y", y, 2).real("bias", bias, 2);
+  const Index count = y.dim(0), experts = bias.dim(0), n = bias.dim(1);
+  SY_ASSERT(first >= 0 && first + n <= y.dim(1), "grouped_bias_forward: columns {} + {} of {}", first, n, y.dim(1));
+  check.same("bias", bias, bias.shape(), y).optional("row_scale", row_scale, {count});
+  check_rows(check, rows, experts, count);
+  if (count > 0 && n > 0) do_grouped_bias_forward(bias, row_scale, rows, first, y);
+}
+
+void Backend::grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows,
+                                    Index first, View dbias, View drow_scale) {
+  const Operands check("grouped_bias_backward");
+  check.real("dy", dy, 2).real("bias", bias, 2);
+  const Index count = dy.dim(0), experts = bias.dim(0), n = bias.dim(1);
+  SY_ASSERT(first >= 0 && first + n <= dy.dim(1), "grouped_bias_backward: columns {} + {} of {}", first, n, dy.dim(1));
+  check.same("bias", bias, bias.shape(), dy)
+      .optional("row_scale", row_scale, {count})
+      .is("dbias", dbias, bias.shape())
+      .optional("drow_scale", drow_scale, {count});
+  check_rows(check, rows, experts, count);
+  if (count > 0 && n > 0) do_grouped_bias_backward(dy, bias, row_scale, rows, first, dbias, drow_scale);
+}
+
 void Backend::bias_forward(ConstView bias, View y) {
   const Operands check("bias_forward");
   check.real("y", y, 2).same("bias", bias, {y.dim(1)}, y);
@@ -381,14 +405,21 @@ void check_route(const char* operation, const RouteDesc& desc, Index experts) {
 
 }  // namespace
 
-void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
-                            View counts, View probability, View z_squared) {
+void Backend::draw(const Draw& desc, ConstView index, View x) {
+  const Operands check("draw");
+  check.dims("x", x, 2).is("index", index, {x.dim(0)}, DType::i64);
+  if (x.elements() > 0) do_draw(desc, index, x);
+}
+
+void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
+                            View weights, View counts, View probability, View z_squared) {
   const Operands check("route_forward");
   check.dims("logits", logits, 2).dims("counts", counts, 2, DType::i32);
   const Index t = logits.dim(0), e = logits.dim(1), segments = counts.dim(0);
   check_route("route_forward", desc, e);
   check_segments("route_forward", t, segments);
   check.optional("bias", bias, {e})
+      .optional("noise", noise, {t, e})
       .is("experts", experts, {t, desc.top_k}, DType::i32)
       .is("weights", weights, {t, desc.top_k})
       .is("counts", counts, {segments, e}, DType::i32)
@@ -398,7 +429,7 @@ void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView b
     for (View v : {counts, probability, z_squared}) fill(v, 0);
     return;
   }
-  do_route_forward(desc, logits, bias, experts, weights, counts, probability, z_squared);
+  do_route_forward(desc, logits, bias, noise, experts, weights, counts, probability, z_squared);
 }
 
 void Backend::route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,

@@ -33,8 +33,10 @@
 namespace sy {
 
 enum class NormKind { none, rmsnorm, layernorm };
-enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity };
-enum class Score { softmax, sigmoid };
+enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, silu_clamped };
+enum class Score { softmax, sigmoid, sqrt_softplus };
+enum class GroupScore { top2, max };
+enum class Distribution { normal, gumbel };
 enum class DropOrder { token, choice, probability };
 
 struct Gemm {
@@ -64,6 +66,10 @@ struct NormDesc {
 struct FfnActivation {
   Activation act = Activation::silu;
   bool gated = true;  // h holds [act input | linear half] side by side: y = act(h[:, :F]) * h[:, F:]
+  float beta = 1;     // silu(x) = x sigmoid(beta x) (Ramachandran et al., "Searching for activation functions", 2017)
+  // Of silu_clamped (OpenAI, "gpt-oss", 2025), which is silu(min(x, limit)) and has (clamp(l, -limit, limit) + 1) in the
+  // place of the linear half l.
+  float limit = 7;
 };
 
 struct QkNorm {
@@ -76,8 +82,18 @@ struct RouteDesc {
   int top_k = 2;
   bool renormalize = true;
   float scale = 1.0f;
-  int groups = 1;       // DeepSeek-V3: the experts form this many equal groups, and a token may choose only within the
-  int group_limit = 1;  // `group_limit` groups whose two best selection scores have the largest sum
+  int groups = 1;       // the experts form this many equal groups, and a token may choose only within the
+  int group_limit = 1;  // `group_limit` groups of the largest score
+  // The sum of a group's two best selection scores (DeepSeek-V3), or the best one (DeepSeek-V2).
+  GroupScore group_score = GroupScore::top2;
+  bool select_by_logit = false;  // the selection score is made of the logit in place of the score
+};
+
+// Random numbers of a stream (kernels/philox.h).
+struct Draw {
+  Distribution distribution = Distribution::normal;
+  std::uint64_t seed = 0, stream = 0;
+  float scale = 1;  // what they are multiplied by
 };
 
 struct CapacityDesc {
@@ -175,6 +191,12 @@ class Backend {
   void grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx);
   // dw: [E, N, Q]; dw_e += dy_e^T x_e.  dy, x: c
   void grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw);
+  // Of columns [first, first + n) of y: [R, N] c, those of expert e's rows += row_scale * bias_e. bias: [E, n] c;
+  // row_scale: [R] or none, which is 1
+  void grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first, View y);
+  // dbias: [E, n] += the sum over expert e's rows of row_scale * dy: [R, N] c; drow_scale: [R] or none += dy . bias_e
+  void grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+                             View dbias, View drow_scale);
   // y: [T, N] c += bias: [N] c
   void bias_forward(ConstView bias, View y);
   // dbias: [N] += sum over rows of dy: [T, N] c.
@@ -220,12 +242,15 @@ class Backend {
                           ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
 
   // ---- routing ----
+  // x: [T, N]; element i of row t = scale * number index[t] * N + i of the stream. index: [T] i64. The numbers are
+  // computed in f64 from the same bits on every backend, and rounded.
+  void draw(const Draw& desc, ConstView index, View x);
   // logits: [T, E] -> experts: [T, k] i32 by falling selection score (ties: the lower index first); weights: [T, k];
   // and for each of the G segments: counts: [G, E] i32 assignments, probability: [G, E] sum of softmax(logits).
-  // z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2. bias: [E] or none, added to the score for the
-  // selection alone.
-  void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights, View counts,
-                     View probability, View z_squared);
+  // z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2. bias: [E] or none, noise: [T, E] or none: added to the
+  // score for the selection alone.
+  void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
+                     View weights, View counts, View probability, View z_squared);
   // dlogits: [T, E] c = through the weights (dweights: [T, k])
   //                 + through each token's softmax (dprobability: [G, E], the gradient of its segment's sum)
   //                 + z_factor * 2 * logsumexp * softmax.
@@ -307,6 +332,10 @@ class Backend {
   virtual void do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) = 0;
   virtual void do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) = 0;
   virtual void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) = 0;
+  virtual void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+                                       View y) = 0;
+  virtual void do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows,
+                                        Index first, View dbias, View drow_scale) = 0;
   virtual void do_bias_forward(ConstView bias, View y) = 0;
   virtual void do_bias_backward(ConstView dy, View dbias) = 0;
   virtual void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
@@ -325,8 +354,9 @@ class Backend {
                                     View lse) = 0;
   virtual void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                      ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) = 0;
-  virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
-                                View counts, View probability, View z_squared) = 0;
+  virtual void do_draw(const Draw& desc, ConstView index, View x) = 0;
+  virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
+                                View weights, View counts, View probability, View z_squared) = 0;
   virtual void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                                  ConstView dweights, ConstView dprobability, float z_factor, View dlogits) = 0;
   virtual void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,

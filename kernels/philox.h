@@ -36,7 +36,8 @@ constexpr std::uint64_t hash_name(std::string_view name) {
 // A random stream: element i is a pure function of (seed, purpose, i).
 class RandomStream {
  public:
-  RandomStream(std::uint64_t seed, std::string_view purpose) : seed_(seed), stream_(hash_name(purpose)) {}
+  RandomStream(std::uint64_t seed, std::string_view purpose) : RandomStream(seed, hash_name(purpose)) {}
+  RandomStream(std::uint64_t seed, std::uint64_t stream) : seed_(seed), stream_(stream) {}
 
   std::uint64_t bits(std::uint64_t i) const {
     const Philox4 r = philox(seed_, i, stream_);
@@ -50,6 +51,12 @@ class RandomStream {
     const double u = (static_cast<double>(r[0]) + 1.0) * 0x1.0p-32;  // (0, 1]: the logarithm is finite
     const double v = static_cast<double>(r[1]) * 0x1.0p-32;
     return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v);
+  }
+  // Standard Gumbel, -log(-log u). The k largest of z_i + gumbel_i are k draws without replacement in proportion to
+  // softmax(z) (Kool et al., "Stochastic beams and where to find them", 2019).
+  double gumbel(std::uint64_t i) const {
+    const Philox4 r = philox(seed_, i, stream_);
+    return -std::log(-std::log((static_cast<double>(r[0]) + 0.5) * 0x1.0p-32));  // u lies within (0, 1)
   }
 
  private:

@@ -17,6 +17,7 @@ namespace sy {
 
 enum class NormPosition { pre, post, both, output };
 enum class Position { none, sinusoidal, learned, t5, alibi, rope };
+enum class Choice { top, noisy, sampled };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class Schedule { constant, cosine, linear, wsd };
@@ -44,6 +45,7 @@ struct Config {
     NormPosition norm_position = NormPosition::pre;
     bool parallel_block = false;
     std::string ffn = "swiglu";
+    double swish_beta = 0 /* 1; swiglu_clamped: 1.702 */, ffn_clamp = 7;
     bool bias = false;
     Position position = Position::rope;
     double rope_theta = 10000, rope_fraction = 1;
@@ -56,7 +58,8 @@ struct Config {
 
   struct Moe {
     Index experts = 0 /* 0: a dense model */, top_k = 2, every = 1, first_dense = 0, d_ff = 0 /* = model.d_ff */;
-    Index shared_experts = 0;
+    Index shared_experts = 0, shared_d_ff = 0 /* = shared_experts * d_ff */;
+    bool shared_gate = false, bias = false, router_bias = false;
     Score score = Score::softmax;
     bool renormalize = true;
     double scale = 1, capacity_factor = 1.25;
@@ -66,6 +69,9 @@ struct Config {
     AuxScope aux_scope = AuxScope::sequence;
     double z_loss = 0.001, bias_rate = 0;
     Index groups = 1, group_limit = 1;
+    GroupScore group_score = GroupScore::top2;
+    Choice choice = Choice::top;
+    double noise = 0;
   } moe;
 
   struct Parallel {

@@ -51,6 +51,16 @@ inline Numbers grouped_gemm(Index n, Index q, const Numbers& x, const Numbers& w
 }
 
 // y + row_scale * bias
+// Of columns [first, first + n) of y: [R, width], those of each expert's rows += scale * bias. bias: [E, n]
+inline Numbers grouped_bias(Index n, Index first, Index width, const Numbers& bias, const Numbers& scale,
+                            const Numbers& offsets, Numbers y) {
+  for (std::size_t e = 0; e + 1 < offsets.size(); ++e)
+    for (Index r = whole(offsets[e]); r < whole(offsets[e + 1]); ++r)
+      for (Index i = 0; i < n; ++i)
+        y[r * width + first + i] += (scale.empty() ? 1.0 : scale[r]) * bias[static_cast<Index>(e) * n + i];
+  return y;
+}
+
 inline Numbers bias_forward(Index t, Index n, const Numbers& bias, Numbers y) {
   for (Index r = 0; r < t; ++r)
     for (Index i = 0; i < n; ++i) y[r * n + i] += bias[i];
@@ -85,8 +95,8 @@ inline double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
-inline double activation(Activation act, double x) {
-  switch (act) {
+inline double activation(const FfnActivation& desc, double x) {
+  switch (desc.act) {
     case Activation::relu:
       return std::max(x, 0.0);
     case Activation::gelu:
@@ -94,7 +104,10 @@ inline double activation(Activation act, double x) {
     case Activation::gelu_tanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
     case Activation::silu:
-      return x * sigmoid(x);
+      return x * sigmoid(desc.beta * x);
+    case Activation::silu_clamped:
+      x = std::min<double>(x, desc.limit);
+      return x * sigmoid(desc.beta * x);
     case Activation::relu2:
       return std::max(x, 0.0) * std::max(x, 0.0);
     case Activation::sigmoid:
@@ -105,14 +118,18 @@ inline double activation(Activation act, double x) {
   return std::nan("");
 }
 
+inline double linear_half(const FfnActivation& desc, double x) {
+  return desc.act == Activation::silu_clamped ? 1 + std::clamp<double>(x, -desc.limit, desc.limit) : x;
+}
+
 inline Numbers ffn_activation(const FfnActivation& desc, Index rows, Index f, const Numbers& h,
                               const Numbers& row_scale) {
   Numbers y(rows * f);
   const Index width = desc.gated ? 2 * f : f;
   for (Index r = 0; r < rows; ++r)
     for (Index i = 0; i < f; ++i)
-      y[r * f + i] = (row_scale.empty() ? 1.0 : row_scale[r]) * activation(desc.act, h[r * width + i]) *
-                     (desc.gated ? h[r * width + f + i] : 1.0);
+      y[r * f + i] = (row_scale.empty() ? 1.0 : row_scale[r]) * activation(desc, h[r * width + i]) *
+                     (desc.gated ? linear_half(desc, h[r * width + f + i]) : 1.0);
   return y;
 }
 
@@ -249,7 +266,7 @@ inline Softmax softmax(const double* z, Index n) {
 inline Numbers scores(Score score, const double* z, Index e) {
   if (score == Score::softmax) return softmax(z, e).p;
   Numbers s(e);
-  for (Index i = 0; i < e; ++i) s[i] = sigmoid(z[i]);
+  for (Index i = 0; i < e; ++i) s[i] = score == Score::sigmoid ? sigmoid(z[i]) : std::sqrt(std::log1p(std::exp(z[i])));
   return s;
 }
 
@@ -264,17 +281,20 @@ inline std::vector<Index> largest(const Numbers& values, Index n) {
 
 // [T, k]
 inline Numbers choose_experts(const RouteDesc& desc, Index t_all, Index e_all, const Numbers& logits,
-                              const Numbers& bias) {
+                              const Numbers& bias, const Numbers& noise = {}) {
   Numbers experts;
   const Index size = e_all / desc.groups;
   for (Index t = 0; t < t_all; ++t) {
-    Numbers selection = scores(desc.score, &logits[t * e_all], e_all);
-    for (Index e = 0; e < e_all; ++e) selection[e] += bias.empty() ? 0.0 : bias[e];
+    const double* const z = &logits[t * e_all];
+    Numbers selection = desc.select_by_logit ? Numbers(z, z + e_all) : scores(desc.score, z, e_all);
+    for (Index e = 0; e < e_all; ++e)
+      selection[e] += (bias.empty() ? 0.0 : bias[e]) + (noise.empty() ? 0.0 : noise[t * e_all + e]);
     Numbers of_group;
     for (Index g = 0; g < desc.groups; ++g) {
       const Numbers mine(selection.begin() + g * size, selection.begin() + (g + 1) * size);
       double sum = 0;
-      for (Index best : largest(mine, std::min<Index>(2, size))) sum += mine[best];
+      const Index counted = desc.group_score == GroupScore::top2 ? 2 : 1;
+      for (Index best : largest(mine, std::min(counted, size))) sum += mine[best];
       of_group.push_back(sum);
     }
     Numbers allowed(e_all, -std::numeric_limits<double>::infinity());

@@ -1,8 +1,8 @@
 // The activations of feed-forward layers, gated or not.
 //
 // FLOPs of one activation:    relu  relu2  sigmoid  silu  gelu_tanh  gelu
-//   value                        0      1       23    24         29    39
-//   slope, beside the value      0      1        2     4          8     3
+//   value                        0      1       23    25         29    39
+//   slope, beside the value      0      1        2     5          8     3
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
@@ -16,35 +16,51 @@ struct Point {
   float value, slope;
 };
 
-struct Relu {
-  static Point at(float x) { return {x > 0 ? x : 0.0f, x > 0 ? 1.0f : 0.0f}; }
+// How most activations treat the linear half.
+struct AsItIs {
+  static Point linear(float l, const FfnActivation&) { return {l, 1}; }
 };
 
-struct Relu2 {
-  static Point at(float x) {
+struct Relu : AsItIs {
+  static Point at(float x, const FfnActivation&) { return {x > 0 ? x : 0.0f, x > 0 ? 1.0f : 0.0f}; }
+};
+
+struct Relu2 : AsItIs {
+  static Point at(float x, const FfnActivation&) {
     const float r = x > 0 ? x : 0.0f;
     return {r * r, 2 * r};
   }
 };
 
-struct Sigmoid {
-  static Point at(float x) {
+struct Sigmoid : AsItIs {
+  static Point at(float x, const FfnActivation&) {
     const float s = sigmoid_(x);
     return {s, s * (1 - s)};
   }
 };
 
-struct Silu {
-  static Point at(float x) {
-    const float s = sigmoid_(x);
-    return {x * s, s * (1 + x * (1 - s))};
+struct Silu : AsItIs {
+  static Point at(float x, const FfnActivation& desc) {
+    const float u = desc.beta * x, s = sigmoid_(u);
+    return {x * s, s * (1 + u * (1 - s))};
+  }
+};
+
+struct SiluClamped {
+  static Point at(float x, const FfnActivation& desc) {
+    const Point p = Silu::at(at_most(x, desc.limit), desc);
+    return {p.value, x > desc.limit ? 0.0f : p.slope};
+  }
+  static Point linear(float l, const FfnActivation& desc) {
+    const float inside = at_most(at_least(l, -desc.limit), desc.limit);
+    return {inside + 1, inside == l ? 1.0f : 0.0f};
   }
 };
 
 // x * Phi(x), where Phi is the standard normal distribution, 1/2 (1 + erf(x / sqrt 2)). erf is formula 7.1.26 of
 // Abramowitz and Stegun (absolute error below 1.5e-7), which shares its exponential with the density.
-struct Gelu {
-  static Point at(float x) {
+struct Gelu : AsItIs {
+  static Point at(float x, const FfnActivation&) {
     const float z = (x < 0 ? -x : x) * 0.70710678f;
     const float t = 1 / (1 + 0.3275911f * z);
     const float e = exp_(-z * z);
@@ -57,22 +73,23 @@ struct Gelu {
 };
 
 // 1/2 x (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3), where 1/2 (1 + tanh u) = sigmoid(2u).
-struct GeluTanh {
-  static Point at(float x) {
+struct GeluTanh : AsItIs {
+  static Point at(float x, const FfnActivation&) {
     const float s = sigmoid_(1.59576912f * (x + 0.044715f * x * x * x));
     return {x * s, s + x * s * (1 - s) * 1.59576912f * (1 + 0.134145f * x * x)};
   }
 };
 
-struct Identity {
-  static Point at(float x) { return {x, 1.0f}; }
+struct Identity : AsItIs {
+  static Point at(float x, const FfnActivation&) { return {x, 1.0f}; }
 };
 
 // An element of y costs 12 bytes and 2 FLOPs beside the activation's where gated, otherwise 8 bytes and 1 FLOP.
 template <class Act>
-void forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
+void forward(const FfnActivation& which, ConstView h, ConstView row_scale, View y) {
   const Index f = y.dim(1), width = h.dim(1);
   for_runs(y.dim(0), rows_per_run(width), [&](Index begin, Index end) {
+    const FfnActivation desc = which;
     for (Index r = begin; r < end; ++r) {
       const float* const in = h.f32() + r * width;
       const float* const linear = in + f;
@@ -80,10 +97,10 @@ void forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y
       const float scale = row_scale ? row_scale.f32()[r] : 1.0f;
       if (desc.gated) {
 #pragma omp simd
-        for (Index i = 0; i < f; ++i) out[i] = scale * Act::at(in[i]).value * linear[i];
+        for (Index i = 0; i < f; ++i) out[i] = scale * Act::at(in[i], desc).value * Act::linear(linear[i], desc).value;
       } else {
 #pragma omp simd
-        for (Index i = 0; i < f; ++i) out[i] = scale * Act::at(in[i]).value;
+        for (Index i = 0; i < f; ++i) out[i] = scale * Act::at(in[i], desc).value;
       }
     }
   });
@@ -92,9 +109,10 @@ void forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y
 // Computes the activation again. An element of dy costs 20 bytes and 7 FLOPs beside those of value and slope where
 // gated, otherwise 12 bytes and 4 FLOPs.
 template <class Act>
-void backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh, View drow_scale) {
+void backward(const FfnActivation& which, ConstView dy, ConstView h, ConstView row_scale, View dh, View drow_scale) {
   const Index f = dy.dim(1), width = h.dim(1);
   for_runs(dy.dim(0), rows_per_run(width), [&](Index begin, Index end) {
+    const FfnActivation desc = which;
     for (Index r = begin; r < end; ++r) {
       const float* const g = dy.f32() + r * f;
       const float* const in = h.f32() + r * width;
@@ -106,16 +124,16 @@ void backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView ro
       if (desc.gated) {
 #pragma omp simd reduction(+ : dscale)
         for (Index i = 0; i < f; ++i) {
-          const Point a = Act::at(in[i]);
+          const Point a = Act::at(in[i], desc), l = Act::linear(linear[i], desc);
           const float ga = g[i] * a.value;
-          out[i] = scale * g[i] * linear[i] * a.slope;
-          dscale += ga * linear[i];
-          dlinear[i] = scale * ga;
+          out[i] = scale * g[i] * l.value * a.slope;
+          dscale += ga * l.value;
+          dlinear[i] = scale * ga * l.slope;
         }
       } else {
 #pragma omp simd reduction(+ : dscale)
         for (Index i = 0; i < f; ++i) {
-          const Point a = Act::at(in[i]);
+          const Point a = Act::at(in[i], desc);
           out[i] = scale * g[i] * a.slope;
           dscale += g[i] * a.value;
         }
@@ -133,7 +151,8 @@ template <class Act>
 constexpr Functions of = {forward<Act>, backward<Act>};
 
 // In the order of enum Activation.
-constexpr Functions table[] = {of<Relu>, of<Gelu>, of<GeluTanh>, of<Silu>, of<Relu2>, of<Sigmoid>, of<Identity>};
+constexpr Functions table[] = {of<Relu>,  of<Gelu>,    of<GeluTanh>, of<Silu>,
+                               of<Relu2>, of<Sigmoid>, of<Identity>, of<SiluClamped>};
 
 }  // namespace
 

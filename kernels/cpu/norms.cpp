@@ -69,6 +69,58 @@ void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView 
     for (Index i = 0; i < d; ++i) dbias.f32()[i] += sums[d + i];
 }
 
+namespace {
+
+// Calls body(row, expert) for the rows [begin, end) of a grouped operation.
+template <class Body>
+void for_rows(const ExpertRows& rows, Index experts, Index begin, Index end, const Body& body) {
+  Index e = std::upper_bound(rows.host, rows.host + experts + 1, begin) - rows.host - 1;
+  for (Index r = begin; r < end; ++r) {
+    while (r >= rows.host[e + 1]) ++e;
+    body(r, e);
+  }
+}
+
+}  // namespace
+
+// An element costs 8 bytes and 2 FLOPs.
+void CpuBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+                                         View y) {
+  const Index n = bias.dim(1), width = y.dim(1);
+  for_runs(y.dim(0), rows_per_run(n), [&](Index begin, Index end) {
+    for_rows(rows, bias.dim(0), begin, end, [&](Index r, Index e) {
+      const float* const b = bias.f32() + e * n;
+      float* const out = y.f32() + r * width + first;
+      const float scale = row_scale ? row_scale.f32()[r] : 1.0f;
+#pragma omp simd
+      for (Index i = 0; i < n; ++i) out[i] += scale * b[i];
+    });
+  });
+}
+
+// An element costs 4 bytes and 4 FLOPs.
+void CpuBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows,
+                                          Index first, View dbias, View drow_scale) {
+  const Index n = bias.dim(1), width = dy.dim(1);
+  for (Index e = 0; e < bias.dim(0); ++e) {
+    const Index start = rows.host[e];
+    sum_over_rows(rows.host[e + 1] - start, n, dbias.f32() + e * n, [&](Index begin, Index end, float* partial) {
+      const float* const b = bias.f32() + e * n;
+      for (Index r = start + begin; r < start + end; ++r) {
+        const float* const g = dy.f32() + r * width + first;
+        const float scale = row_scale ? row_scale.f32()[r] : 1.0f;
+        float dscale = 0;
+#pragma omp simd reduction(+ : dscale)
+        for (Index i = 0; i < n; ++i) {
+          partial[i] += scale * g[i];
+          dscale += g[i] * b[i];
+        }
+        if (drow_scale) drow_scale.f32()[r] += dscale;
+      }
+    });
+  }
+}
+
 // An element costs 8 bytes and 1 FLOP.
 void CpuBackend::do_bias_forward(ConstView bias, View y) {
   const Index n = y.dim(1);

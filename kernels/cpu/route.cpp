@@ -1,10 +1,13 @@
 // Scores, the choice of experts, its gradient, and the loss that keeps experts equally loaded.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/philox.h"
 
 namespace sy::cpu {
 
@@ -28,6 +31,36 @@ float softmax(const float* z, Index e, float* p) {
 #pragma omp simd
   for (Index i = 0; i < e; ++i) p[i] *= inverse;
   return largest + std::log(sum);
+}
+
+// log(1 + e^z)
+float softplus(float z) {
+  return std::max(z, 0.0f) + std::log1p(exp_(-std::abs(z)));
+}
+
+// The score of a logit z of probability p.
+float score_of(Score score, float z, float p) {
+  switch (score) {
+    case Score::softmax:
+      return p;
+    case Score::sigmoid:
+      return sigmoid_(z);
+    case Score::sqrt_softplus:
+      return std::sqrt(softplus(z));
+  }
+  return p;
+}
+// d log s / dz of a logit's score s, beside what goes through the softmax.
+float log_slope(Score score, float z, float s) {
+  switch (score) {
+    case Score::softmax:
+      return 1;
+    case Score::sigmoid:
+      return 1 - s;
+    case Score::sqrt_softplus:
+      return 0.5f * sigmoid_(z) / std::max(softplus(z), std::numeric_limits<float>::min());
+  }
+  return 1;
 }
 
 // The candidates with the k largest keys so far, by falling key. A candidate passes another only where its key is
@@ -79,10 +112,10 @@ struct Chooser {
   void allow_best_groups(Index per_group) {
     Best best(desc.group_limit, group.data(), key.data());
     for (Index g = 0; g < desc.groups; ++g) {
-      std::int32_t two[2];
+      std::int32_t index[2];
       float scores[2] = {0, 0};
-      Best best_two(2, two, scores);
-      for (Index e = g * per_group; e < (g + 1) * per_group; ++e) best_two.offer(0, selection[e]);
+      Best best_few(desc.group_score == GroupScore::top2 ? 2 : 1, index, scores);
+      for (Index e = g * per_group; e < (g + 1) * per_group; ++e) best_few.offer(0, selection[e]);
       best.offer(static_cast<std::int32_t>(g), scores[0] + scores[1]);
     }
     std::fill(allowed.begin(), allowed.end(), false);
@@ -92,9 +125,23 @@ struct Chooser {
 
 }  // namespace
 
+// A number costs 4 bytes and a block of Philox.
+void CpuBackend::do_draw(const Draw& desc, ConstView index, View x) {
+  const Index n = x.dim(1);
+  const RandomStream stream(desc.seed, desc.stream);
+  for_runs(x.dim(0), rows_per_run(64 * n), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t)
+      for (Index i = 0; i < n; ++i) {
+        const auto at = static_cast<std::uint64_t>(index.i64()[t] * n + i);
+        const double number = desc.distribution == Distribution::normal ? stream.normal(at) : stream.gumbel(at);
+        x.f32()[t * n + i] = desc.scale * static_cast<float>(number);
+      }
+  });
+}
+
 // A logit costs 4 bytes and 25 FLOPs, 48 with sigmoid scores. The choice compares each with the k-th best so far.
-void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
-                                  View counts, View probability, View z_squared) {
+void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise,
+                                  View experts, View weights, View counts, View probability, View z_squared) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, segments = counts.dim(0);
   const Index segment_tokens = t_all / segments;
   // Each segment is cut into `runs` runs of tokens.
@@ -107,8 +154,8 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
   const Index runs_at_once = std::max<Index>(1, rows_per_run(4 * e) / segment_tokens);
   for_runs(segments * runs, runs_at_once, [&](Index first, Index last) {
     Chooser chooser(desc, e);
-    std::vector<float> p(e), sigmoid(e);
-    const float* const score = desc.score == Score::softmax ? p.data() : sigmoid.data();
+    std::vector<float> p(e), own(e);
+    const float* const score = desc.score == Score::softmax ? p.data() : own.data();
     for (Index run = first; run < last; ++run) {
       std::int32_t* const count = &run_counts[run * e];
       float* const sum_p = &run_probability[run * e];
@@ -123,11 +170,16 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
         sum_z += static_cast<double>(lse) * lse;
         if (desc.score == Score::sigmoid)
 #pragma omp simd
-          for (Index i = 0; i < e; ++i) sigmoid[i] = sigmoid_(z[i]);
+          for (Index i = 0; i < e; ++i) own[i] = sigmoid_(z[i]);
+        else if (desc.score != Score::softmax)
+          for (Index i = 0; i < e; ++i) own[i] = score_of(desc.score, z[i], p[i]);
+        const float* const select = desc.select_by_logit ? z : score;
         for (Index i = 0; i < e; ++i) {
-          chooser.selection[i] = bias ? score[i] + bias.f32()[i] : score[i];
+          chooser.selection[i] = bias ? select[i] + bias.f32()[i] : select[i];
           sum_p[i] += p[i];
         }
+        if (noise)
+          for (Index i = 0; i < e; ++i) chooser.selection[i] += noise.f32()[t * e + i];
         std::int32_t* const chosen = experts.i32() + t * k;
         float* const weight = weights.f32() + t * k;
         chooser.choose(chosen);
@@ -161,14 +213,13 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
 
 // s are the scores, p is the softmax, and c = dweights * scale:
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
-//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s)
+//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds * s * log_slope
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
 // A logit costs 8 bytes and 28 FLOPs.
 void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                                    ConstView dweights, ConstView dprobability, float z_factor, View dlogits) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k;
   const Index segment_tokens = t_all / dprobability.dim(0);
-  const bool sigmoid = desc.score == Score::sigmoid;
   for_runs(t_all, rows_per_run(4 * e), [&](Index begin, Index end) {
     std::vector<float> p(e), s(k), ds(k);
     for (Index t = begin; t < end; ++t) {
@@ -180,7 +231,7 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
 
       float sum = tiny_sum, sum_c_s = 0;
       for (Index j = 0; j < k; ++j) {
-        s[j] = sigmoid ? sigmoid_(z[chosen[j]]) : p[chosen[j]];
+        s[j] = score_of(desc.score, z[chosen[j]], p[chosen[j]]);
         ds[j] = desc.scale * dweights.f32()[t * k + j];
         sum += s[j];
         sum_c_s += ds[j] * s[j];
@@ -192,12 +243,12 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
       float inner = 0;
 #pragma omp simd reduction(+ : inner)
       for (Index i = 0; i < e; ++i) inner += dp[i] * p[i];
-      if (!sigmoid)
+      if (desc.score == Score::softmax)
         for (Index j = 0; j < k; ++j) inner += ds[j] * s[j];
       const float all = z_factor * 2 * lse - inner;
 #pragma omp simd
       for (Index i = 0; i < e; ++i) dz[i] = p[i] * (dp[i] + all);
-      for (Index j = 0; j < k; ++j) dz[chosen[j]] += ds[j] * s[j] * (sigmoid ? 1 - s[j] : 1.0f);
+      for (Index j = 0; j < k; ++j) dz[chosen[j]] += ds[j] * s[j] * log_slope(desc.score, z[chosen[j]], s[j]);
     }
   });
 }

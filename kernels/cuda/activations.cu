@@ -1,8 +1,8 @@
 // The activations of feed-forward layers, gated or not.
 //
 // FLOPs of one activation:    relu  relu2  sigmoid  silu  gelu_tanh  gelu
-//   value                        0      1        3     4          9     4
-//   slope, beside the value      0      1        2     4          8     6
+//   value                        0      1        3     5          9     4
+//   slope, beside the value      0      1        2     5          8     6
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
@@ -19,63 +19,80 @@ __device__ float sigmoid(float x) {
   return 1 / (1 + expf(-x));
 }
 
-struct Relu {
-  static __device__ Point at(float x) { return {x > 0 ? x : 0.0f, x > 0 ? 1.0f : 0.0f}; }
+// How most activations treat the linear half.
+struct AsItIs {
+  static __device__ Point linear(float l, const FfnActivation&) { return {l, 1}; }
 };
 
-struct Relu2 {
-  static __device__ Point at(float x) {
+struct Relu : AsItIs {
+  static __device__ Point at(float x, const FfnActivation&) { return {x > 0 ? x : 0.0f, x > 0 ? 1.0f : 0.0f}; }
+};
+
+struct Relu2 : AsItIs {
+  static __device__ Point at(float x, const FfnActivation&) {
     const float r = x > 0 ? x : 0.0f;
     return {r * r, 2 * r};
   }
 };
 
-struct Sigmoid {
-  static __device__ Point at(float x) {
+struct Sigmoid : AsItIs {
+  static __device__ Point at(float x, const FfnActivation&) {
     const float s = sigmoid(x);
     return {s, s * (1 - s)};
   }
 };
 
-struct Silu {
-  static __device__ Point at(float x) {
-    const float s = sigmoid(x);
-    return {x * s, s * (1 + x * (1 - s))};
+struct Silu : AsItIs {
+  static __device__ Point at(float x, const FfnActivation& desc) {
+    const float u = desc.beta * x, s = sigmoid(u);
+    return {x * s, s * (1 + u * (1 - s))};
+  }
+};
+
+struct SiluClamped {
+  static __device__ Point at(float x, const FfnActivation& desc) {
+    const Point p = Silu::at(x > desc.limit ? desc.limit : x, desc);
+    return {p.value, x > desc.limit ? 0.0f : p.slope};
+  }
+  static __device__ Point linear(float l, const FfnActivation& desc) {
+    const float inside = l > desc.limit ? desc.limit : l < -desc.limit ? -desc.limit : l;
+    return {inside + 1, inside == l ? 1.0f : 0.0f};
   }
 };
 
 // x * Phi(x), where Phi is the standard normal distribution: Phi(x) = 1/2 erfc(-x / sqrt 2), and its density is
 // e^(-x^2 / 2) / sqrt(2 pi).
-struct Gelu {
-  static __device__ Point at(float x) {
+struct Gelu : AsItIs {
+  static __device__ Point at(float x, const FfnActivation&) {
     const float phi = 0.5f * erfcf(-0.70710678f * x);
     return {x * phi, phi + x * expf(-0.5f * x * x) * 0.39894228f};
   }
 };
 
 // 1/2 x (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3), where 1/2 (1 + tanh u) = sigmoid(2u).
-struct GeluTanh {
-  static __device__ Point at(float x) {
+struct GeluTanh : AsItIs {
+  static __device__ Point at(float x, const FfnActivation&) {
     const float s = sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
     return {x * s, s + x * s * (1 - s) * 1.59576912f * (1 + 0.134145f * x * x)};
   }
 };
 
-struct Identity {
-  static __device__ Point at(float x) { return {x, 1.0f}; }
+struct Identity : AsItIs {
+  static __device__ Point at(float x, const FfnActivation&) { return {x, 1.0f}; }
 };
 
 // A block takes a row. h: [R, gated ? 2 width : width], the linear half last; y: [R, width]. An element of y costs 3w
 // bytes and 2 FLOPs beside the activation's where gated, otherwise 2w bytes and 1 FLOP.
 template <class Act, bool gated, class T, int N>
-__global__ void activate(Index width, In<T> h, In<float> row_scale, Out<T> y) {
+__global__ void activate(FfnActivation desc, Index width, In<T> h, In<float> row_scale, Out<T> y) {
   const Index row = blockIdx.x, start = row * (gated ? 2 * width : width);
   const float scale = row_scale ? row_scale[row] : 1.0f;
   for_row<N>(width, [&](Index i) {
     const auto x = load<N>(h, start + i), linear = load<N>(h, start + (gated ? width : 0) + i);
     Pack<T, N> result;
     for (int e = 0; e < N; ++e)
-      result[e] = from_float<T>(scale * Act::at(to_float(x[e])).value * (gated ? to_float(linear[e]) : 1.0f));
+      result[e] = from_float<T>(scale * Act::at(to_float(x[e]), desc).value *
+                                (gated ? Act::linear(to_float(linear[e]), desc).value : 1.0f));
     store<N>(y, row * width + i, result);
   });
 }
@@ -83,7 +100,7 @@ __global__ void activate(Index width, In<T> h, In<float> row_scale, Out<T> y) {
 // A block takes a row and computes the activation anew. dy: [R, width], dh as h; drow_scale: [R] or null. An element of
 // dy costs 5w bytes and 7 FLOPs beside those of value and slope where gated, otherwise 3w bytes and 4 FLOPs.
 template <class Act, bool gated, class T, int N>
-__global__ void activation_gradient(Index width, In<T> dy, In<T> h, In<float> row_scale, Out<T> dh,
+__global__ void activation_gradient(FfnActivation desc, Index width, In<T> dy, In<T> h, In<float> row_scale, Out<T> dh,
                                     Out<float> drow_scale) {
   const Index row = blockIdx.x, start = row * (gated ? 2 * width : width);
   const float scale = row_scale ? row_scale[row] : 1.0f;
@@ -93,11 +110,12 @@ __global__ void activation_gradient(Index width, In<T> dy, In<T> h, In<float> ro
     const auto x = load<N>(h, start + i), linear = load<N>(h, start + (gated ? width : 0) + i);
     Pack<T, N> dx, dlinear;
     for (int e = 0; e < N; ++e) {
-      const Point a = Act::at(to_float(x[e]));
-      const float ge = to_float(g[e]), le = gated ? to_float(linear[e]) : 1.0f;
-      dx[e] = from_float<T>(scale * ge * le * a.slope);
-      dlinear[e] = from_float<T>(scale * ge * a.value);
-      dscale += ge * a.value * le;
+      const Point a = Act::at(to_float(x[e]), desc);
+      const Point l = gated ? Act::linear(to_float(linear[e]), desc) : Point{1, 0};
+      const float ge = to_float(g[e]);
+      dx[e] = from_float<T>(scale * ge * l.value * a.slope);
+      dlinear[e] = from_float<T>(scale * ge * a.value * l.slope);
+      dscale += ge * a.value * l.value;
     }
     store<N>(dh, start + i, dx);
     if constexpr (gated) store<N>(dh, start + width + i, dlinear);
@@ -108,29 +126,31 @@ __global__ void activation_gradient(Index width, In<T> dy, In<T> h, In<float> ro
 }
 
 struct Functions {
-  void (*forward)(Context&, ConstView h, ConstView row_scale, View y);
-  void (*backward)(Context&, ConstView dy, ConstView h, ConstView row_scale, View dh, View drow_scale);
+  void (*forward)(Context&, const FfnActivation&, ConstView h, ConstView row_scale, View y);
+  void (*backward)(Context&, const FfnActivation&, ConstView dy, ConstView h, ConstView row_scale, View dh,
+                   View drow_scale);
 };
 
 template <class Act, bool gated>
-void forward(Context& context, ConstView h, ConstView row_scale, View y) {
+void forward(Context& context, const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
   const Index width = y.dim(1);
   with_type_and_packs(width, {h, y}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
-    launch(context, {.x = y.dim(0), .threads = row_threads(blocks_of(width, N))}, activate<Act, gated, T, N>, width,
-           in<T>(h), in<float>(row_scale), out<T>(y));
+    launch(context, {.x = y.dim(0), .threads = row_threads(blocks_of(width, N))}, activate<Act, gated, T, N>, desc,
+           width, in<T>(h), in<float>(row_scale), out<T>(y));
   });
 }
 
 template <class Act, bool gated>
-void backward(Context& context, ConstView dy, ConstView h, ConstView row_scale, View dh, View drow_scale) {
+void backward(Context& context, const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
+              View drow_scale) {
   const Index width = dy.dim(1);
   with_type_and_packs(width, {dy, h, dh}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
     launch(context, {.x = dy.dim(0), .threads = row_threads(blocks_of(width, N))},
-           activation_gradient<Act, gated, T, N>, width, in<T>(dy), in<T>(h), in<float>(row_scale), out<T>(dh),
+           activation_gradient<Act, gated, T, N>, desc, width, in<T>(dy), in<T>(h), in<float>(row_scale), out<T>(dh),
            out<float>(drow_scale));
   });
 }
@@ -139,20 +159,21 @@ template <class Act, bool gated>
 constexpr Functions of = {forward<Act, gated>, backward<Act, gated>};
 
 // In the order of enum Activation; plain and gated.
-constexpr Functions table[][2] = {{of<Relu, false>, of<Relu, true>},         {of<Gelu, false>, of<Gelu, true>},
-                                  {of<GeluTanh, false>, of<GeluTanh, true>}, {of<Silu, false>, of<Silu, true>},
-                                  {of<Relu2, false>, of<Relu2, true>},       {of<Sigmoid, false>, of<Sigmoid, true>},
-                                  {of<Identity, false>, of<Identity, true>}};
+constexpr Functions table[][2] = {
+    {of<Relu, false>, of<Relu, true>},         {of<Gelu, false>, of<Gelu, true>},
+    {of<GeluTanh, false>, of<GeluTanh, true>}, {of<Silu, false>, of<Silu, true>},
+    {of<Relu2, false>, of<Relu2, true>},       {of<Sigmoid, false>, of<Sigmoid, true>},
+    {of<Identity, false>, of<Identity, true>}, {of<SiluClamped, false>, of<SiluClamped, true>}};
 
 }  // namespace
 
 void CudaBackend::do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
-  table[static_cast<int>(desc.act)][desc.gated].forward(context_, h, row_scale, y);
+  table[static_cast<int>(desc.act)][desc.gated].forward(context_, desc, h, row_scale, y);
 }
 
 void CudaBackend::do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
                                          View dh, View drow_scale) {
-  table[static_cast<int>(desc.act)][desc.gated].backward(context_, dy, h, row_scale, dh, drow_scale);
+  table[static_cast<int>(desc.act)][desc.gated].backward(context_, desc, dy, h, row_scale, dh, drow_scale);
 }
 
 }  // namespace sy::cuda

@@ -47,6 +47,10 @@ class CudaBackend final : public Backend {
   void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) override;
 
   // norms.cu
+  void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+                               View y) override;
+  void do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+                                View dbias, View drow_scale) override;
   void do_bias_forward(ConstView bias, View y) override;
   void do_bias_backward(ConstView dy, View dbias) override;
   void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
@@ -73,8 +77,9 @@ class CudaBackend final : public Backend {
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override;
 
   // route.cu
-  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
-                        View counts, View probability, View z_squared) override;
+  void do_draw(const Draw& desc, ConstView index, View x) override;
+  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
+                        View weights, View counts, View probability, View z_squared) override;
   void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                          ConstView dweights, ConstView dprobability, float z_factor, View dlogits) override;
   void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,

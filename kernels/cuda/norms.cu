@@ -112,6 +112,61 @@ __global__ void add_bias(Index width, In<T> bias, Out<T> y) {
   });
 }
 
+// The expert that row `row` is of. offsets: [experts + 1]
+__device__ Index expert_of(In<std::int32_t> offsets, Index experts, Index row) {
+  Index low = 0, high = experts;  // offsets[low] <= row < offsets[high]
+  while (high - low > 1) {
+    const Index middle = (low + high) / 2;
+    (offsets[middle] <= row ? low : high) = middle;
+  }
+  return low;
+}
+
+// A block adds bias: [experts, n] to columns [first, first + n) of its row of y: [R, width]. An element costs 2w bytes
+// and 2 FLOPs.
+template <class T>
+__global__ void add_expert_bias(Index experts, Index n, Index first, Index width, In<std::int32_t> offsets, In<T> bias,
+                                In<float> row_scale, Out<T> y) {
+  const Index row = blockIdx.x, e = expert_of(offsets, experts, row);
+  const float scale = row_scale ? row_scale[row] : 1.0f;
+  for_row<1>(n, [&](Index i) {
+    const Index at = row * width + first + i;
+    y[at] = from_float<T>(to_float(y[at]) + scale * to_float(bias[e * n + i]));
+  });
+}
+
+// A block takes 32 columns of expert blockIdx.y's rows of dy: [R, width], and its warps take rows in turn. dbias:
+// [experts, n] += the sums. An element costs w bytes and 2 FLOPs.
+template <class T>
+__global__ void expert_bias_gradient(Index n, Index first, Index width, In<std::int32_t> offsets, In<T> dy,
+                                     In<float> row_scale, Out<float> dbias) {
+  constexpr int most_warps = 8;
+  __shared__ float sums[most_warps][warp_size];
+  const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
+  const Index e = blockIdx.y, column = Index{blockIdx.x} * warp_size + lane;
+  float sum = 0;
+  if (column < n)
+    for (Index row = offsets[e] + warp; row < offsets[e + 1]; row += warps)
+      sum += (row_scale ? row_scale[row] : 1.0f) * to_float(dy[row * width + first + column]);
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || column >= n) return;
+  for (int w = 1; w < warps; ++w) sum += sums[w][lane];
+  dbias[e * n + column] += sum;
+}
+
+// A block takes a row of dy: [R, width]. drow_scale: [R] += its product with the expert's bias. An element costs
+// w bytes and 2 FLOPs.
+template <class T>
+__global__ void expert_bias_scale_gradient(Index experts, Index n, Index first, Index width, In<std::int32_t> offsets,
+                                           In<T> dy, In<T> bias, Out<float> drow_scale) {
+  const Index row = blockIdx.x, e = expert_of(offsets, experts, row);
+  float sum = 0;
+  for_row<1>(n, [&](Index i) { sum += to_float(dy[row * width + first + i]) * to_float(bias[e * n + i]); });
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) drow_scale[row] += sum;
+}
+
 // Calls f with the flag as a compile-time constant.
 template <class F>
 void with_flag(bool flag, F f) {
@@ -119,6 +174,29 @@ void with_flag(bool flag, F f) {
 }
 
 }  // namespace
+
+void CudaBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+                                          View y) {
+  const Index n = bias.dim(1);
+  with_type(y.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    launch(context_, {.x = y.dim(0), .threads = row_threads(n)}, add_expert_bias<T>, bias.dim(0), n, first, y.dim(1),
+           in<std::int32_t>(rows.offsets), in<T>(bias), in<float>(row_scale), out<T>(y));
+  });
+}
+
+void CudaBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows,
+                                           Index first, View dbias, View drow_scale) {
+  const Index experts = bias.dim(0), n = bias.dim(1);
+  with_type(dy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    launch(context_, {.x = blocks_of(n, warp_size), .y = experts}, expert_bias_gradient<T>, n, first, dy.dim(1),
+           in<std::int32_t>(rows.offsets), in<T>(dy), in<float>(row_scale), out<float>(dbias));
+    if (!drow_scale) return;
+    launch(context_, {.x = dy.dim(0), .threads = row_threads(n)}, expert_bias_scale_gradient<T>, experts, n, first,
+           dy.dim(1), in<std::int32_t>(rows.offsets), in<T>(dy), in<T>(bias), out<float>(drow_scale));
+  });
+}
 
 void CudaBackend::do_bias_forward(ConstView bias, View y) {
   const Index width = y.dim(1);

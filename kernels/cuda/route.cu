@@ -1,8 +1,10 @@
 // Scores, the choice of experts, its gradient, and the loss that keeps experts equally loaded.
 #include <algorithm>
+#include <cfloat>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/philox.h"
 
 namespace sy::cuda {
 
@@ -13,6 +15,36 @@ constexpr float tiny_sum = 1e-20f;
 
 __device__ float sigmoid(float z) {
   return 1 / (1 + expf(-z));
+}
+
+// log(1 + e^z)
+__device__ float softplus(float z) {
+  return fmaxf(z, 0.0f) + log1pf(expf(-fabsf(z)));
+}
+
+// The score of a logit z of probability p.
+__device__ float score_of(Score score, float z, float p) {
+  switch (score) {
+    case Score::softmax:
+      return p;
+    case Score::sigmoid:
+      return sigmoid(z);
+    case Score::sqrt_softplus:
+      return sqrtf(softplus(z));
+  }
+  return p;
+}
+// d log s / dz of a logit's score s, beside what goes through the softmax.
+__device__ float log_slope(Score score, float z, float s) {
+  switch (score) {
+    case Score::softmax:
+      return 1;
+    case Score::sigmoid:
+      return 1 - s;
+    case Score::sqrt_softplus:
+      return 0.5f * sigmoid(z) / fmaxf(softplus(z), FLT_MIN);
+  }
+  return 1;
 }
 
 struct Softmax {
@@ -29,6 +61,24 @@ __device__ Softmax softmax(In<float> z, int e, int lane) {
   sum = warp_sum(sum);
   return {largest, 1 / sum, largest + logf(sum)};
 }
+
+// A number costs 4 bytes, a block of Philox and four functions in f64: those of RandomStream.
+struct DrawNumbers {
+  Draw desc;
+  Index n;
+  In<Index> index;
+  Out<float> x;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (int e = 0; e < N; ++e) x[i + e] = desc.scale * static_cast<float>(number(i + e));
+  }
+  __device__ double number(Index i) const {
+    const Philox4 r = philox(desc.seed, static_cast<std::uint64_t>(index[i / n] * n + i % n), desc.stream);
+    if (desc.distribution == Distribution::gumbel) return -log(-log((static_cast<double>(r[0]) + 0.5) * 0x1.0p-32));
+    const double u = (static_cast<double>(r[0]) + 1.0) * 0x1.0p-32, v = static_cast<double>(r[1]) * 0x1.0p-32;
+    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+  }
+};
 
 // Maps selection scores to integers in the same order, all above 0, so that 0 can mean "taken". A NaN comes last.
 __device__ std::uint32_t key_of(float x) {
@@ -77,6 +127,7 @@ __device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::ui
         second = key;
       }
     }
+    if (desc.group_score == GroupScore::max) second = 0;
     group_keys[g] = key_of(value_of(first) + (second == 0 ? 0.0f : value_of(second)));
   }
   for (int i = 0; i < desc.group_limit; ++i) take_largest(group_keys, desc.groups, lane);
@@ -92,8 +143,9 @@ __device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::ui
 // over all runs of a block. A logit costs 4 bytes and 7 FLOPs, 10 with sigmoid scores, and k comparisons in shared
 // memory; a token 8 k bytes more.
 __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index segment_tokens, int e,
-                               In<float> logits, In<float> bias, Out<std::int32_t> experts, Out<float> weights,
-                               Out<std::int32_t> counts, Out<float> probability, Out<double> z_squared) {
+                               In<float> logits, In<float> bias, In<float> noise, Out<std::int32_t> experts,
+                               Out<float> weights, Out<std::int32_t> counts, Out<float> probability,
+                               Out<double> z_squared) {
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
   int* const count = reinterpret_cast<int*>(dynamic_shared());                // [e]
   float* const sums = reinterpret_cast<float*>(count + e);                    // [warps, e]
@@ -114,15 +166,17 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
       const Softmax p = softmax(z, e, lane);
       sum_z += static_cast<double>(p.lse) * p.lse;
       for (int i = lane; i < e; i += warp_size) {
-        const float probable = p(z[i]), score = desc.score == Score::sigmoid ? sigmoid(z[i]) : probable;
+        const float probable = p(z[i]), score = score_of(desc.score, z[i], probable);
         sum_p[i] += probable;
-        keys[i] = key_of(bias ? score + bias[i] : score);
+        const float select = desc.select_by_logit ? z[i] : score;
+        const float biased = bias ? select + bias[i] : select;
+        keys[i] = key_of(noise ? biased + noise[t * e + i] : biased);
       }
       if (desc.group_limit < desc.groups) limit_groups(desc, keys, keys + e, e, lane);
       float sum = tiny_sum;
       for (Index j = 0; j < k; ++j) {
         const int best = take_largest(keys, e, lane);
-        const float score = desc.score == Score::sigmoid ? sigmoid(z[best]) : p(z[best]);
+        const float score = score_of(desc.score, z[best], p(z[best]));
         sum += score;
         if (j % warp_size != lane) continue;
         experts[t * k + j] = best;
@@ -177,7 +231,7 @@ __global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts
 
 // A warp takes a token. s are the scores, p is the softmax, and c = dweights * scale:
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
-//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s)
+//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds * s * log_slope
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
 // A logit costs 4 + w bytes and 14 FLOPs.
 template <class T>
@@ -188,14 +242,13 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   float* const through_weights = reinterpret_cast<float*>(dynamic_shared()) + warp * e;  // [e] of each warp
   const Index t = static_cast<Index>(blockIdx.x) * warps + warp, k = desc.top_k;
   if (t >= tokens) return;
-  const bool sigmoids = desc.score == Score::sigmoid;
   const In<float> z = logits + t * e, dp = dprobability + t / segment_tokens * e, dw = dweights + t * k;
   const In<std::int32_t> chosen = experts + t * k;
   const Softmax p = softmax(z, e, lane);
 
   float sum = 0, sum_c_s = 0, inner = 0;  // inner: the sum of d p, where d is all that goes through the softmax
   for (Index j = lane; j < k; j += warp_size) {
-    const float s = sigmoids ? sigmoid(z[chosen[j]]) : p(z[chosen[j]]);
+    const float s = score_of(desc.score, z[chosen[j]], p(z[chosen[j]]));
     sum += s;
     sum_c_s += desc.scale * dw[j] * s;
   }
@@ -207,10 +260,10 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   }
   __syncwarp();
   for (Index j = lane; j < k; j += warp_size) {
-    const float s = sigmoids ? sigmoid(z[chosen[j]]) : p(z[chosen[j]]), c = desc.scale * dw[j];
+    const float zj = z[chosen[j]], s = score_of(desc.score, zj, p(zj)), c = desc.scale * dw[j];
     const float ds = desc.renormalize ? (c - sum_c_s / sum) / sum : c;
-    if (!sigmoids) inner += ds * s;
-    through_weights[chosen[j]] = ds * s * (sigmoids ? 1 - s : 1.0f);
+    if (desc.score == Score::softmax) inner += ds * s;
+    through_weights[chosen[j]] = ds * s * log_slope(desc.score, zj, s);
   }
   __syncwarp();
   const float all = z_factor * 2 * p.lse - warp_sum(inner);
@@ -270,8 +323,12 @@ int warps_for(Index fixed, Index of_warp) {
 
 }  // namespace
 
-void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
-                                   View counts, View probability, View z_squared) {
+void CudaBackend::do_draw(const Draw& desc, ConstView index, View x) {
+  for_elements(context_, x.elements(), {}, DrawNumbers{desc, x.dim(1), in<Index>(index), out<float>(x)});
+}
+
+void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise,
+                                   View experts, View weights, View counts, View probability, View z_squared) {
   constexpr Index wanted_runs = 528;  // four blocks for each of an H100's 132 multiprocessors
   const Index tokens = logits.dim(0), e = logits.dim(1), segments = counts.dim(0), segment_tokens = tokens / segments;
   const int warps = warps_for(e, 2 * e + desc.groups);
@@ -288,7 +345,7 @@ void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Cons
   }
   const Index shared_bytes = (e + warps * (2 * e + desc.groups)) * Index{sizeof(float)};
   launch(context_, {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts, desc,
-         segments, runs, segment_tokens, static_cast<int>(e), in<float>(logits), in<float>(bias),
+         segments, runs, segment_tokens, static_cast<int>(e), in<float>(logits), in<float>(bias), in<float>(noise),
          out<std::int32_t>(experts), out<float>(weights), out<std::int32_t>(sums > 0 ? run_counts : counts),
          out<float>(sums > 0 ? run_probability : probability), out<double>(squares));
   launch(context_, {.x = blocks_of(sums * warp_size, 256) + 1}, sum_runs, sums, runs, static_cast<int>(e),

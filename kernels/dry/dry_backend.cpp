@@ -101,6 +101,13 @@ class DryBackend final : public Backend {
   void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows&, View dw) override {
     count(2 * number(x.elements()) * number(dw.dim(1)), {dy, x, dw, dw});
   }
+  void do_grouped_bias_forward(ConstView bias, ConstView, const ExpertRows&, Index, View y) override {
+    count(0, {bias, y, y});
+  }
+  void do_grouped_bias_backward(ConstView dy, ConstView, ConstView, const ExpertRows&, Index, View dbias,
+                                View) override {
+    count(0, {dy, dbias, dbias});
+  }
   void do_bias_forward(ConstView bias, View y) override { count(0, {bias, y, y}); }
   void do_bias_backward(ConstView dy, View dbias) override { count(0, {dy, dbias, dbias}); }
 
@@ -140,9 +147,10 @@ class DryBackend final : public Backend {
     count(attention_flops(desc, q, k, 3, v, 2), {dout, out, lse});
     for (ConstHeads x : {q, k, v, ConstHeads(dq), ConstHeads(dk), ConstHeads(dv)}) count_heads(x);
   }
-  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, View experts, View weights, View routed,
-                        View probability, View z_squared) override {
-    count(0, {logits, experts, weights, routed, probability});
+  void do_draw(const Draw&, ConstView index, View x) override { count(0, {index, x}); }
+  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, ConstView noise, View experts, View weights,
+                        View routed, View probability, View z_squared) override {
+    count(0, {logits, noise, experts, weights, routed, probability});
     const Index e = logits.dim(1), of_segment = routed.dim(0) > 0 ? experts.elements() / routed.dim(0) : 1;
     std::fill_n(routed.i32(), routed.elements(), 0);
     for (Index a = 0; a < experts.elements(); ++a) {

@@ -7,10 +7,11 @@
 namespace sy {
 namespace {
 
-void resolve(Config::Model& m, bool gated) {
+void resolve(Config::Model& m, const FfnActivation& ffn) {
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   if (m.head_dim == 0) m.head_dim = std::max<Index>(1, m.d_model / m.heads);
-  if (m.d_ff == 0) m.d_ff = gated ? ((m.d_model * 8 + 2) / 3 + 63) / 64 * 64 : 4 * m.d_model;
+  if (m.d_ff == 0) m.d_ff = ffn.gated ? ((m.d_model * 8 + 2) / 3 + 63) / 64 * 64 : 4 * m.d_model;
+  if (m.swish_beta == 0) m.swish_beta = ffn.act == Activation::silu_clamped ? 1.702 : 1;
 }
 
 // What values that are each within their bounds cannot be together. Products are taken in floating point: those of integers
@@ -23,7 +24,7 @@ void check_sizes(const Config& c, Problems& problems) {
   const double step = number(c.train.global_batch) * number(m.seq_len);
   const double tokens = number(c.train.micro_batch) * number(m.seq_len);
   const double heads = number(m.heads) * number(m.head_dim), kv = number(m.kv_heads) * number(m.head_dim);
-  const double shared = number(e.shared_experts) * number(e.d_ff), experts = number(e.experts) * number(e.d_ff);
+  const double shared = number(e.shared_d_ff), experts = number(e.experts) * number(e.d_ff);
   const double chosen = number(e.top_k) * (number(e.d_ff) + number(m.d_model));
   const double weights =
       number(m.layers) * number(m.d_model) * (2 * (heads + kv) + 3 * (number(m.d_ff) + shared + experts));
@@ -75,6 +76,21 @@ void check_together(const Config& c, Problems& problems) {
     problems.of("moe.first_dense",
                 "moe.first_dense = {} leaves no MoE layer of model.layers = {}: lower it, or set moe.experts = 0",
                 e.first_dense, m.layers);
+  if (e.shared_experts == 0 && (e.shared_gate || e.shared_d_ff > 0)) {
+    const char* const key = e.shared_gate ? "moe.shared_gate" : "moe.shared_d_ff";
+    problems.of(key, "{} needs moe.shared_experts: set it", key);
+  }
+  if ((e.choice == Choice::noisy) != (e.noise > 0))
+    problems.of("moe.noise", "moe.noise = {} with moe.choice = {}: noisy needs noise above 0, and others have none",
+                e.noise, show(e.choice));
+  const FfnActivation ffn = c.ffn_activation();
+  if (m.swish_beta != 1 && ffn.act != Activation::silu && ffn.act != Activation::silu_clamped)
+    problems.of("model.swish_beta",
+                "model.swish_beta = {} with model.ffn = {}: it is of silu, swiglu and swiglu_clamped", m.swish_beta,
+                m.ffn);
+  if (m.ffn_clamp != 7 && ffn.act != Activation::silu_clamped)
+    problems.of("model.ffn_clamp", "model.ffn_clamp = {} with model.ffn = {}: it is of swiglu_clamped", m.ffn_clamp,
+                m.ffn);
   for_each_key(c, [&](const Row& row, const auto&) {
     if (row.of_model != "model.rope_fraction") return;
     const Config::Model& of = row.kind ? row.kind->model : m;
@@ -125,10 +141,11 @@ void complete(Config& c, Problems& problems) {
     problems.of("model.heads",
                 "model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim",
                 c.model.d_model, c.model.heads);
-  const bool gated = c.ffn_activation().gated;
-  resolve(c.model, gated);
-  for (Config::Kind& kind : c.kinds) resolve(kind.model, gated);
+  const FfnActivation ffn = c.ffn_activation();
+  resolve(c.model, ffn);
+  for (Config::Kind& kind : c.kinds) resolve(kind.model, ffn);
   if (c.moe.d_ff == 0) c.moe.d_ff = c.model.d_ff;
+  if (c.moe.shared_d_ff == 0) c.moe.shared_d_ff = c.moe.shared_experts * c.moe.d_ff;
   check_together(c, problems);
   check_sizes(c, problems);
 }

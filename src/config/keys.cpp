@@ -77,7 +77,8 @@ DType Config::dtype() const {
 
 FfnActivation Config::ffn_activation() const {
   for (const FfnName& f : ffn_names)
-    if (f.name == model.ffn) return f.kind;
+    if (f.name == model.ffn)
+      return {f.kind.act, f.kind.gated, static_cast<float>(model.swish_beta), static_cast<float>(model.ffn_clamp)};
   return {};
 }
 

@@ -41,7 +41,9 @@ SY_WORDS(Position, {{"none", Position::none},
                     {"t5", Position::t5},
                     {"alibi", Position::alibi},
                     {"rope", Position::rope}});
-SY_WORDS(Score, {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}});
+SY_WORDS(Score, {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}, {"sqrt_softplus", Score::sqrt_softplus}});
+SY_WORDS(GroupScore, {{"top2", GroupScore::top2}, {"max", GroupScore::max}});
+SY_WORDS(Choice, {{"top", Choice::top}, {"noisy", Choice::noisy}, {"sampled", Choice::sampled}});
 SY_WORDS(DropOrder,
          {{"token", DropOrder::token}, {"choice", DropOrder::choice}, {"probability", DropOrder::probability}});
 SY_WORDS(CapacityScope, {{"sequence", CapacityScope::sequence}, {"rank", CapacityScope::rank}});
@@ -60,11 +62,17 @@ struct FfnName {
   FfnActivation kind;
 };
 constexpr FfnName ffn_names[] = {
-    {"relu", {Activation::relu, false}},           {"gelu", {Activation::gelu, false}},
-    {"gelu_tanh", {Activation::gelu_tanh, false}}, {"silu", {Activation::silu, false}},
-    {"relu2", {Activation::relu2, false}},         {"glu", {Activation::sigmoid, true}},
-    {"reglu", {Activation::relu, true}},           {"geglu", {Activation::gelu, true}},
-    {"geglu_tanh", {Activation::gelu_tanh, true}}, {"swiglu", {Activation::silu, true}},
+    {"relu", {Activation::relu, false}},
+    {"gelu", {Activation::gelu, false}},
+    {"gelu_tanh", {Activation::gelu_tanh, false}},
+    {"silu", {Activation::silu, false}},
+    {"relu2", {Activation::relu2, false}},
+    {"glu", {Activation::sigmoid, true}},
+    {"reglu", {Activation::relu, true}},
+    {"geglu", {Activation::gelu, true}},
+    {"geglu_tanh", {Activation::gelu_tanh, true}},
+    {"swiglu", {Activation::silu, true}},
+    {"swiglu_clamped", {Activation::silu_clamped, true}},
 };
 
 // ---- values to text and back; each type says what it accepts ----
@@ -194,8 +202,13 @@ void for_each_model_key(M& m, Key&& key) {
       {.effect = model, .built = "false"});
   key("model.ffn", m.ffn,
       "the activation of FFNs and experts: relu, gelu, gelu_tanh, silu or relu2; or, gated, glu, reglu, geglu, "
-      "geglu_tanh or swiglu",
+      "geglu_tanh, swiglu or swiglu_clamped, which is (clamp(l, -c, c) + 1) * silu(min(x, c)) of linear half l and "
+      "input x, with c = model.ffn_clamp",
       {.effect = model});
+  key("model.swish_beta", m.swish_beta,
+      "in silu, swiglu and swiglu_clamped, silu(x) is x * sigmoid(swish_beta * x). 0: 1, and in swiglu_clamped 1.702",
+      {{0, 1000}, model});
+  key("model.ffn_clamp", m.ffn_clamp, "where swiglu_clamped cuts off what it gets", {{1e-3, big}, model});
   key("model.bias", m.bias, "true: attention, dense FFNs and layernorm have biases", {.effect = model});
   key("model.position", m.position,
       "how attention knows where tokens stand. rope: queries and keys are rotated by their positions; none: it knows "
@@ -245,6 +258,12 @@ void for_each_key(C& c, F&& visit) {
   key("moe.d_ff", e.d_ff, "the inner width of an expert. 0: model.d_ff", {{0, 1 << 24}, model});
   key("moe.shared_experts", e.shared_experts, "the number of experts, of width moe.d_ff each, that every token passes",
       {{0, 1 << 16}, model});
+  key("moe.shared_d_ff", e.shared_d_ff, "the inner width of all shared experts together. 0: shared_experts * d_ff",
+      {{0, 1 << 24}, model});
+  key("moe.shared_gate", e.shared_gate,
+      "true: what the shared experts give is multiplied by sigmoid(w x), with a learned vector w", {.effect = model});
+  key("moe.bias", e.bias, "true: the experts have biases, but for the shared ones", {.effect = model});
+  key("moe.router_bias", e.router_bias, "true: the router's logits have a learned bias", {.effect = model});
   key("moe.score", e.score, "the function that makes scores of the router's logits");
   key("moe.renormalize", e.renormalize,
       "true: the weights of a token's experts are divided by their sum. Set it to false with top_k = 1, or the router "
@@ -270,9 +289,15 @@ void for_each_key(C& c, F&& visit) {
       {{0, big}});
   key("moe.groups", e.groups, "the experts form this many groups", {{1, 1 << 20}});
   key("moe.group_limit", e.group_limit,
-      "a token chooses its experts within this many groups, the best ones. A group's score is the sum of its two best "
-      "experts' scores, selection biases included",
-      {{1, 1 << 20}});
+      "a token chooses its experts within this many groups, those of the largest moe.group_score", {{1, 1 << 20}});
+  key("moe.group_score", e.group_score,
+      "the score of a group, selection biases included: the sum of its two best experts' scores, or the best one's");
+  key("moe.choice", e.choice,
+      "how a token chooses its experts. top: those of the largest scores; noisy: those of the largest logits, to which "
+      "training adds normal noise for the choice alone; sampled: training draws them, one after the other, in proportion "
+      "to the softmax of the logits of those that are left. Evaluation and generation draw nothing: they take the "
+      "largest ones");
+  key("moe.noise", e.noise, "the standard deviation of the noise of moe.choice = noisy", {{0, big}});
   auto& p = c.parallel;
   key("parallel.tp", p.tp,
       "the number of tensor-parallel ranks, which split attention, dense FFNs and the vocabulary. The data-parallel "

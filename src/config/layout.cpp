@@ -23,8 +23,11 @@ std::string problem_of(const Config& c, const Layout& l) {
     return fmt::format("parallel.ep = {} and parallel.etp = {} need experts, but moe.experts = 0", l.ep, l.etp);
   if (c.moe.experts % l.ep != 0) return over(c.moe.experts, "moe.experts", l.ep, "parallel.ep");
   if (c.moe.experts > 0 && c.moe.d_ff % l.etp != 0) return over(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
-  if (c.moe.shared_experts * c.moe.d_ff % l.tp != 0)
-    return over(c.moe.shared_experts * c.moe.d_ff, "moe.shared_experts * moe.d_ff", l.tp, "parallel.tp");
+  if (c.moe.shared_d_ff % l.tp != 0)
+    return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
+  // Each of the ranks that split an expert has a part of its last bias.
+  if (c.moe.experts > 0 && c.moe.bias && m.d_model % l.etp != 0)
+    return over(m.d_model, "with moe.bias, model.d_model", l.etp, "parallel.etp");
   if (batch % (dp * micro) != 0)
     return fmt::format("train.global_batch = {} is not divisible by {} data-parallel ranks * train.micro_batch = {}",
                        batch, dp, micro);

@@ -1,5 +1,7 @@
 #include "src/model/engine.h"
 
+#include <numeric>
+
 namespace sy {
 
 namespace {
@@ -120,6 +122,14 @@ void Engine::run(const char* half, const Slot& slot, const std::function<void()>
 
 void Engine::forward(const MicroBatch& batch, Index slot) {
   Slot& s = open(slot, batch, false);
+  if (config_.moe.choice != Choice::top) {
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(s.batch.tokens()));
+    std::iota(numbers.begin(), numbers.end(), batch.first_sequence * batch.seq_len);
+    const View on_device = s.saved.take({s.batch.tokens()}, DType::i64);
+    backend_->to_device(numbers.data(), on_device);
+    s.batch.token_numbers = on_device;
+    s.batch.seed = config_.train.seed;
+  }
   run("forward pass", s, [&] { model_->forward(device(), s, {}); });
 }
 

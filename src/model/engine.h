@@ -37,6 +37,7 @@ class Engine {
     Index sequences, seq_len;
     std::span<const std::int32_t> ids, targets;                          // [B * S]; a target of -1 carries no loss
     Index step_targets = 1, step_sequences = 1, step_micro_batches = 1;  // what the step averages over (StepSize)
+    Index first_sequence = 0;  // the number in the run of the first of them, which random choices are keyed by
   };
   // The two halves of a training pass; what they find is added to the statistics, and the host does not wait for it. Each
   // forward is followed by a backward in its slot. layer_done: for the last backward of a step.

@@ -12,7 +12,12 @@ Linear::Linear(ParamStore& store, Param weight, Index in, Param bias) : bias_(bi
 
 void Linear::forward(const Device& device, ConstView x, View y) const {
   device.backend.gemm({.transpose_b = true}, x, weight_.weight, y);
-  if (bias_) device.backend.bias_forward(bias_.weight, y);
+  if (!bias_) return;
+  if (bias_.weight.dtype() == y.dtype()) return device.backend.bias_forward(bias_.weight, y);
+  const Arena::Scope scope(device.scratch);
+  const View bias = device.scratch.take(bias_.weight.shape(), y.dtype());
+  device.backend.convert(bias_.weight, bias);
+  device.backend.bias_forward(bias, y);
 }
 
 void Linear::forward_sum(const Device& device, ConstView x, Output to) const {
@@ -32,11 +37,7 @@ void Linear::backward_input(const Device& device, ConstView dy, View dx, bool ac
 }
 
 void Linear::backward_input_sum(const Device& device, ConstView dy, View dx) const {
-  if (device.mesh.tp->size() == 1) return backward_input(device, dy, dx);
-  const Arena::Scope scope(device.scratch);
-  const View partial = device.temp({dy.dim(0), dx.dim(1)});
-  backward_input(device, dy, partial);
-  device.mesh.tp->reduce_scatter(partial, dx);
+  sum_tokens(device, dx, [&](View partial) { backward_input(device, dy, partial); });
 }
 
 void Linear::backward_weight(const Device& device, ConstView dy, ConstView x) const {

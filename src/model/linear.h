@@ -14,7 +14,7 @@ class Linear {
   // weight: [out..., in...] of the store, read as [out, in] with `in` columns; bias: [out] or none.
   Linear(ParamStore& store, Param weight, Index in, Param bias = {});
 
-  // y: [T, out] = x: [T, in] W^T + b
+  // y: [T, out] = x: [T, in] W^T + b; y may be f32 where weights are not
   void forward(const Device& device, ConstView x, View y) const;
   // Row-parallel. to: [T, out] sum over tp of (x W^T), + b. x: [B * S, in]
   void forward_sum(const Device& device, ConstView x, Output to) const;

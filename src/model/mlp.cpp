@@ -1,12 +1,20 @@
 #include "src/model/mlp.h"
 
 namespace sy {
+namespace {
 
-Mlp::Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix)
+constexpr FfnActivation sigmoid{Activation::sigmoid, false};
+
+}  // namespace
+
+Mlp::Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param gate)
     : activation_(spec.activation),
       width_(store.get(prefix + "up.weight").weight.dim(1)),
       up_(store, store.get(prefix + "up.weight"), d_model, store.find(prefix + "up.bias")),
-      down_(store, store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {}
+      down_(store, store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {
+  SY_ASSERT(!(gate && spec.bias), "{}: a gate does not multiply the last bias", prefix);
+  if (gate) gate_.emplace(store, gate, d_model);
+}
 
 void Mlp::forward(const Pass& pass, ConstView x, Output to, Saved& s) const {
   const Device& device = pass.device;
@@ -14,7 +22,14 @@ void Mlp::forward(const Pass& pass, ConstView x, Output to, Saved& s) const {
   s.h = pass.keep({pass.batch.tokens(), (activation_.gated ? 2 : 1) * width_});
   s.a = pass.keep({pass.batch.tokens(), width_});
   up_.forward(device, s.x, s.h);
-  device.backend.activation_forward(activation_, s.h, {}, s.a);
+  if (gate_) {
+    s.gate_logits = pass.saved.f32({pass.batch.tokens()});
+    s.gate = pass.saved.f32({pass.batch.tokens()});
+    gate_->forward(device, s.x, s.gate_logits.reshape({pass.batch.tokens(), 1}));
+    const Shape rows = {pass.batch.sequences, pass.batch.seq_len};
+    device.backend.activation_forward(sigmoid, s.gate_logits.reshape(rows), {}, s.gate.reshape(rows));
+  }
+  device.backend.activation_forward(activation_, s.h, s.gate, s.a);  // the factor passes through the second product
   down_.forward_sum(device, s.a, to);
 }
 
@@ -26,10 +41,23 @@ void Mlp::backward(const Pass& pass, ConstView dy, const Saved& s, View dx) cons
   const View da = device.temp(s.a.shape()), dh = device.temp(s.h.shape());
   down_.backward_input(device, dy, da);
   down_.backward_weight(device, dy, s.a);
-  device.backend.activation_backward(activation_, da, s.h, {}, dh, {});
+  const View dgate = gate_ ? device.scratch.f32(s.gate.shape()) : View{};
+  device.backend.activation_backward(activation_, da, s.h, s.gate, dh, dgate);
   up_.backward_weight(device, dh, s.x);
   up_.backward_bias(device, dh);
-  up_.backward_input_sum(device, dh, dx);
+  if (!gate_) return up_.backward_input_sum(device, dh, dx);
+
+  // A rank has a part of the width, and so a part of the gradient by the gate. The parts add up with those of dx.
+  const Index tokens = pass.batch.tokens();
+  const Shape rows = {pass.batch.sequences, pass.batch.seq_len};
+  const View dsigmoid = device.scratch.f32(rows), dlogits = device.temp({tokens, 1});
+  device.backend.activation_backward(sigmoid, dgate.reshape(rows), s.gate_logits.reshape(rows), {}, dsigmoid, {});
+  device.backend.convert(dsigmoid.reshape({tokens, 1}), dlogits);
+  gate_->backward_weight(device, dlogits, s.x);
+  sum_tokens(device, dx, [&](View partial) {
+    up_.backward_input(device, dh, partial);
+    gate_->backward_input(device, dlogits, partial, true);
+  });
 }
 
 }  // namespace sy

@@ -1,5 +1,8 @@
-// The dense feed-forward network: act(x W1) W2, or gated (act(x W1) * (x V)) W2 (Shazeer, "GLU variants", 2020).
+// The dense feed-forward network: act(x W1) W2, or gated (act(x W1) * (x V)) W2 (Shazeer, "GLU variants", 2020). That of
+// shared experts may be multiplied by sigmoid(w x) (Qwen team, "Qwen1.5-MoE", 2024).
 #pragma once
+
+#include <optional>
 
 #include "src/model/linear.h"
 #include "src/params/block_specs.h"
@@ -10,12 +13,14 @@ class Mlp {
  public:
   // Fl: the part of the width that this rank holds.
   struct Saved {
-    ConstView x;  // [B * S, D] the gathered input
-    View h;       // [B * S, halves * Fl]
-    View a;       // [B * S, Fl]
+    ConstView x;             // [B * S, D] the gathered input
+    View h;                  // [B * S, halves * Fl]
+    View a;                  // [B * S, Fl]
+    View gate_logits, gate;  // [B * S] f32: w x, and its sigmoid; or none
   };
 
-  Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix);
+  // gate: w [1, D], or none.
+  Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param gate = {});
 
   // to: [T, D] mlp(x: [T, D])
   void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
@@ -26,6 +31,7 @@ class Mlp {
   FfnActivation activation_;
   Index width_;  // Fl
   Linear up_, down_;
+  std::optional<Linear> gate_;
 };
 
 }  // namespace sy

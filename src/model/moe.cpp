@@ -10,7 +10,15 @@ Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::strin
   // The halves of a gated FFN are one matrix to the grouped product.
   up_ = store.matrix(up, {local, spec.expert.halves() * width_, d_model});
   down_ = store.matrix(down, down.weight.shape());
-  if (spec.shared) shared_.emplace(*spec.shared, d_model, store, prefix + "shared.");
+  if (spec.expert.bias) {
+    up_bias_ = store.get(prefix + "experts.up.bias");
+    for (View* v : {&up_bias_.weight, &up_bias_.grad})
+      if (*v) *v = v->reshape({local, spec.expert.halves() * width_});
+    down_bias_ = store.get(prefix + "experts.down.bias");
+    down_bias_column_ = store.box(prefix + "experts.down.bias").begin[1];
+  }
+  if (spec.shared)
+    shared_.emplace(*spec.shared, d_model, store, prefix + "shared.", store.find(prefix + "shared_gate.weight"));
 }
 
 void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterReport report) const {
@@ -44,8 +52,10 @@ void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterRepo
   s.h = pass.keep({R, (activation_.gated ? 2 : 1) * width_});
   const View a = device.temp({R, width_}), out = device.temp({R, D});
   b.grouped_gemm(s.rows, up_.weight, exchange.expert_rows(), s.h);
+  if (up_bias_) b.grouped_bias_forward(up_bias_.weight, {}, exchange.expert_rows(), 0, s.h);
   b.activation_forward(activation_, s.h, s.gates, a);  // the weight of a row passes through the second product
   b.grouped_gemm(a, down_.weight, exchange.expert_rows(), out);
+  if (down_bias_) b.grouped_bias_forward(down_bias_.weight, s.gates, exchange.expert_rows(), down_bias_column_, out);
   const View back = exchange.combine(out, device.scratch, device.scratch);
   exchange.finish();
   b.combine_rows(back, r.slots, to.add, to.y);
@@ -73,6 +83,10 @@ void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
   b.grouped_gemm_input(dout, down_.weight, exchange.expert_rows(), da);
   const View dh = device.temp(s.h.shape()), dgates = device.scratch.f32({R}), drows = device.temp({R, D});
   b.activation_backward(activation_, da, s.h, s.gates, dh, dgates);
+  if (down_bias_)
+    b.grouped_bias_backward(dout, down_bias_.weight, s.gates, exchange.expert_rows(), down_bias_column_,
+                            down_bias_.grad, dgates);
+  if (up_bias_) b.grouped_bias_backward(dh, up_bias_.weight, {}, exchange.expert_rows(), 0, up_bias_.grad, {});
   b.grouped_gemm_input(dh, up_.weight, exchange.expert_rows(), drows);
   const View back = exchange.combine(drows, device.scratch, device.scratch);
   const View dgates_back = exchange.combine(dgates, device.scratch, device.scratch);

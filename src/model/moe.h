@@ -35,7 +35,9 @@ class Moe {
   Index width_;  // F
   Router router_;
   // With etp > 1, F is this rank's part of an expert's width.
-  MatrixParam up_, down_;  // [E / ep, halves * F, D], [E / ep, D, F]
+  MatrixParam up_, down_;       // [E / ep, halves * F, D], [E / ep, D, F]
+  Param up_bias_, down_bias_;   // [E / ep, halves * F], [E / ep, D / etp]; or none
+  Index down_bias_column_ = 0;  // the first of the D outputs that down_bias_ is of
   std::optional<Mlp> shared_;
 };
 

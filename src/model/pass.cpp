@@ -12,6 +12,15 @@ ConstView gather_tokens(const Device& device, Arena& arena, ConstView x) {
   return full;
 }
 
+void sum_tokens(const Device& device, View y, const std::function<void(View)>& compute) {
+  Comm& tp = *device.mesh.tp;
+  if (tp.size() == 1) return compute(y);
+  const Arena::Scope scope(device.scratch);
+  const View partial = device.temp({y.dim(0) * tp.size(), y.dim(1)});
+  compute(partial);
+  tp.reduce_scatter(partial, y);
+}
+
 void scatter_tokens(const Device& device, ConstView partial, Output to) {
   if (!to.add) return device.mesh.tp->reduce_scatter(partial, to.y);
   const Arena::Scope scope(device.scratch);

@@ -7,6 +7,8 @@
 // scatter_tokens lead from one to the other; with tp = 1 there is nothing to gather or scatter.
 #pragma once
 
+#include <functional>
+
 #include "dist/mesh.h"
 #include "kernels/arena.h"
 #include "kernels/backend.h"
@@ -44,6 +46,10 @@ struct Batch {
   ConstView positions;       // [B * S] i32
   StepSize step;
   bool dropless = false;  // ignore the capacity factor: evaluation and generation
+  // What random choices are keyed by: the tokens' numbers in the run, [B * S] i64, and the run's seed. None, as in
+  // evaluation and generation: nothing is drawn.
+  ConstView token_numbers{};
+  std::uint64_t seed = 0;
 
   Index tokens() const { return sequences * seq_len; }
   Index step_tokens() const { return step.sequences * seq_len; }
@@ -67,6 +73,8 @@ struct Output {
 
 // x: [T, ...] -> [B * S, ...]: x itself when tp = 1, otherwise taken from `arena`.
 ConstView gather_tokens(const Device& device, Arena& arena, ConstView x);
+// y: [T, D] = the sum over tensor-parallel ranks of what compute(partial: [B * S, D]) writes, own tokens.
+void sum_tokens(const Device& device, View y, const std::function<void(View partial)>& compute);
 // to: the sum over tensor-parallel ranks (more than one) of partial: [B * S, D], own tokens.
 void scatter_tokens(const Device& device, ConstView partial, Output to);
 

@@ -16,8 +16,10 @@ Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
 Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, View bias)
     : spec_(spec.router),
       experts_(spec.experts),
-      logits_(store, store.get(prefix + "router.weight"), d_model),
-      bias_(bias) {}
+      logits_(store, store.get(prefix + "router.weight"), d_model, store.find(prefix + "router.bias")),
+      bias_(bias) {
+  if (spec_.noise) spec_.noise->stream = hash_name(prefix + "router.noise");
+}
 
 void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const {
   const Device& device = pass.device;
@@ -41,7 +43,14 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   const View counts = device.scratch.i32({G, E}), probability = device.scratch.f32({G, E});
   const View keep = device.scratch.i32({T, k}), z_squared = device.scratch.take({1}, DType::f64);
   logits_.forward(device, x, s.logits);
-  b.route_forward(spec_.route, s.logits, bias_, s.experts, r.weights, counts, probability, z_squared);
+  View noise;
+  if (spec_.noise && batch.token_numbers) {
+    noise = device.scratch.f32({T, E});
+    Draw draw = *spec_.noise;
+    draw.seed = batch.seed;
+    b.draw(draw, device.own_tokens(batch.token_numbers), noise);
+  }
+  b.route_forward(spec_.route, s.logits, bias_, noise, s.experts, r.weights, counts, probability, z_squared);
   drop(pass, s.experts, r.weights, keep);
   if (report.observer) (*report.observer)({s.logits, s.experts, r.weights, keep});
   b.sort_assignments(split, s.experts, keep, r.rows, r.tokens, r.slots, r.counts);
@@ -121,6 +130,7 @@ void Router::backward(const Pass& pass, ConstView dweights, ConstView x, const S
   device.backend.route_backward(spec_.route, s.logits, s.experts, s.routing.weights, dweights, s.dprobability, z_factor,
                                 dlogits);
   logits_.backward_weight(device, dlogits, x);
+  logits_.backward_bias(device, dlogits);
   logits_.backward_input(device, dlogits, dx, true);
 }
 

@@ -1,9 +1,9 @@
 // The router: which experts each token is sent to, with which weights, and what balance costs.
 //
-//   z_t = W_r x_t,  s_t = softmax(z_t) or sigmoid(z_t);  the top k of s_t + bias;  capacity drops what does not fit.
+//   z_t = W_r x_t,  s_t = a score of z_t;  the top k of s_t + bias + noise;  capacity drops what does not fit.
 //
-// A new way to choose (hash, expert choice, noisy top-k) is a new score or order in Backend::route_forward; a new
-// balancing loss belongs to balance() here.
+// A new way to choose (hash, expert choice) is a new score or order in Backend::route_forward; a new balancing loss
+// belongs to balance() here.
 #pragma once
 
 #include "src/model/linear.h"

@@ -22,12 +22,17 @@ MoeSpec moe_spec(const Config& config) {
                         e.renormalize,
                         static_cast<float>(e.scale),
                         static_cast<int>(e.groups),
-                        static_cast<int>(e.group_limit)};
+                        static_cast<int>(e.group_limit),
+                        e.group_score,
+                        e.choice != Choice::top};
   MoeSpec spec{e.experts,
                {route, e.capacity_factor, e.capacity_scope, e.drop_order, e.aux_loss, e.aux_scope, e.z_loss},
-               {activation, e.d_ff, false},
+               {activation, e.d_ff, e.bias},
                {}};
-  if (e.shared_experts > 0) spec.shared = {activation, e.shared_experts * e.d_ff, false};
+  spec.router.bias = e.router_bias;
+  if (e.choice == Choice::noisy) spec.router.noise = {.scale = static_cast<float>(e.noise)};
+  if (e.choice == Choice::sampled) spec.router.noise = {.distribution = Distribution::gumbel};
+  if (e.shared_experts > 0) spec.shared = {activation, e.shared_d_ff, false, e.shared_gate};
   return spec;
 }
 

@@ -39,6 +39,7 @@ struct MlpSpec {
   FfnActivation activation;
   Index width;
   bool bias;
+  bool gate = false;                                         // its output is multiplied by sigmoid(w x)
   Index halves() const { return activation.gated ? 2 : 1; }  // of the first product: gate and linear part
 };
 
@@ -50,6 +51,8 @@ struct RouterSpec {
   double aux_loss;
   AuxScope aux_scope;
   double z_loss;
+  bool bias = false;            // of the logits
+  std::optional<Draw> noise{};  // of the choice, while training; its seed and stream are the router's to set
 };
 
 struct MoeSpec {

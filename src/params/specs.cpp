@@ -56,10 +56,17 @@ class Specs {
     if (f.bias) vector(name + ".down.bias", {D_}, {}, zeros);
   }
   void ffn(const std::string& name, const MoeSpec& m) {
+    const MlpSpec& e = m.expert;
     matrix(name + ".router.weight", {m.experts, D_}, {}, normal);
-    matrix(name + ".experts.up.weight", {m.experts, m.expert.halves(), m.expert.width, D_}, {ep, none, etp}, normal);
-    matrix(name + ".experts.down.weight", {m.experts, D_, m.expert.width}, {ep, none, etp}, residual_);
-    if (m.shared) ffn(name + ".shared", *m.shared);
+    if (m.router.bias) vector(name + ".router.bias", {m.experts}, {}, zeros);
+    matrix(name + ".experts.up.weight", {m.experts, e.halves(), e.width, D_}, {ep, none, etp}, normal);
+    if (e.bias) vector(name + ".experts.up.bias", {m.experts, e.halves(), e.width}, {ep, none, etp}, zeros);
+    matrix(name + ".experts.down.weight", {m.experts, D_, e.width}, {ep, none, etp}, residual_);
+    // Each part of an expert adds a part of the bias, so that the parts' outputs have it once.
+    if (e.bias) vector(name + ".experts.down.bias", {m.experts, D_}, {ep, etp}, zeros);
+    if (!m.shared) return;
+    ffn(name + ".shared", *m.shared);
+    if (m.shared->gate) matrix(name + ".shared_gate.weight", {1, D_}, {}, normal);
   }
 
   std::vector<ParamSpec> list;

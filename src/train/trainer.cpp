@@ -37,9 +37,9 @@ StepResult Trainer::step() {
   for (const auto& [half, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
     const Index slot = micro % engine_.slots();
     if (half == PassCall::Half::forward)
-      engine_.forward(
-          {B, S, of_micro(ids, micro), of_micro(targets, micro), t.global_batch * S, t.global_batch, micro_batches},
-          slot);
+      engine_.forward({B, S, of_micro(ids, micro), of_micro(targets, micro), t.global_batch * S, t.global_batch,
+                       micro_batches, samples_done_ + (micro * dp + mesh.coord.dp) * B},
+                      slot);
     else  // the last micro-batch completes the gradients
       engine_.backward(slot, micro + 1 == micro_batches ? Stage::LayerDone(layer_done) : nullptr);
   }

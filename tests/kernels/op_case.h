@@ -222,6 +222,7 @@ class OpCase {
     if (dtype == DType::bf16) put(bf16_of_float(static_cast<float>(value)));
     if (dtype == DType::f64) put(value);
     if (dtype == DType::i32) put(static_cast<std::int32_t>(value));
+    if (dtype == DType::i64) put(static_cast<std::int64_t>(value));
   }
   static double load(DType dtype, const std::byte* from, std::size_t i) {
     if (dtype == DType::bf16) {
@@ -235,7 +236,10 @@ class OpCase {
       std::memcpy(&x, from + i * sizeof x, sizeof x);
       return first == pattern ? std::nan("") : static_cast<double>(x);
     };
-    return dtype == DType::f32 ? get(0.0f) : dtype == DType::f64 ? get(0.0) : get(std::int32_t{0});
+    return dtype == DType::f32   ? get(0.0f)
+           : dtype == DType::f64 ? get(0.0)
+           : dtype == DType::i64 ? get(std::int64_t{0})
+                                 : get(std::int32_t{0});
   }
   // By how much an element of an operand may be off for its rounding alone.
   double rounding(const Operand& o, double value, double rms) const {

@@ -162,6 +162,56 @@ TEST_P(DenseOps, grouped_gemm_weight) {
   grouped_cases<GroupedGemmWeight>([&](auto&& c) { check(c); });
 }
 
+// Columns [first, first + n) of rows of `width`.
+struct GroupedBiasCase : GroupedCase {
+  Index first, width;
+  GroupedBiasCase(const std::vector<Index>& counts, Index n_, Index first_, Index width_, bool scaled)
+      : GroupedCase(counts, n_, 0), first(first_), width(width_) {
+    note = fmt::format("from column {}", first);
+    in_if(scaled, "row_scale", {rows}, DType::f32);
+  }
+  Numbers forward(Values& v, Numbers y) {
+    return ref::grouped_bias(n, first, width, v["bias"], v["row_scale"], v["offsets"], std::move(y));
+  }
+};
+
+struct GroupedBiasForward : GroupedBiasCase {
+  GroupedBiasForward(const std::vector<Index>& counts, Index n_, Index first_, Index width_, bool scaled)
+      : GroupedBiasCase(counts, n_, first_, width_, scaled) {
+    in("bias", {experts, n});
+    accumulate("y", {rows, width});
+  }
+  void run(Backend& b) override { b.grouped_bias_forward(at("bias"), at("row_scale"), owned(), first, at("y")); }
+  void expect(Values& v) override { v["y"] = forward(v, v["y"]); }
+};
+
+struct GroupedBiasBackward : GroupedBiasCase {
+  GroupedBiasBackward(const std::vector<Index>& counts, Index n_, Index first_, Index width_, bool scaled)
+      : GroupedBiasCase(counts, n_, first_, width_, scaled) {
+    in("bias", {experts, n});
+    in("dy", {rows, width});
+    accumulate("dbias", {experts, n}, DType::f32);
+    gradients = {{"dbias", "bias"}};
+    if (!scaled) return;
+    accumulate("drow_scale", {rows}, DType::f32);
+    gradients.push_back({"drow_scale", "row_scale"});
+  }
+  void run(Backend& b) override {
+    b.grouped_bias_backward(at("dy"), at("bias"), at("row_scale"), owned(), first, at("dbias"), at("drow_scale"));
+  }
+  double loss(Values& v) override { return ref::dot(v["dy"], forward(v, Numbers(rows * width, 0.0))); }
+};
+
+TEST_P(DenseOps, grouped_bias) {
+  for (const auto& counts : row_counts)
+    for (bool scaled : {false, true})
+      for (const auto& [n, first, width] :
+           {std::tuple<Index, Index, Index>{1, 0, 1}, {0, 2, 3}, {3, 2, 5}, {40, 0, 40}, {33, 7, 65}, {5, 0, 300}}) {
+        check(GroupedBiasForward(counts, n, first, width, scaled));
+        check(GroupedBiasBackward(counts, n, first, width, scaled));
+      }
+}
+
 struct BiasForward : OpCase {
   Index t, n;
   explicit BiasForward(Rows s) : t(s.t), n(s.d) {
@@ -251,19 +301,28 @@ TEST_P(DenseOps, norm) {
 
 // ---- FFN ----
 
-constexpr Activation all_activations[] = {Activation::relu,    Activation::gelu,  Activation::gelu_tanh,
-                                          Activation::silu,    Activation::relu2, Activation::sigmoid,
-                                          Activation::identity};
+// A limit that many inputs reach, and one that few do.
+constexpr FfnActivation all_activations[] = {{Activation::relu},
+                                             {Activation::gelu},
+                                             {Activation::gelu_tanh},
+                                             {Activation::silu},
+                                             {Activation::silu, true, 1.7f},
+                                             {Activation::relu2},
+                                             {Activation::sigmoid},
+                                             {Activation::identity},
+                                             {Activation::silu_clamped, true, 1.702f, 0.7f},
+                                             {Activation::silu_clamped, true, 1.702f, 7}};
 
 struct ActivationCase : OpCase {
   FfnActivation desc;
   Index r, f;
   ActivationCase(FfnActivation a, Rows s, bool scaled, double deviation) : desc(a), r(s.t), f(s.d) {
-    note = fmt::format("activation {}", static_cast<int>(a.act));
+    note = fmt::format("activation {} beta {} limit {}", static_cast<int>(a.act), a.beta, a.limit);
     const Shape hidden_shape = {r, a.gated ? 2 * f : f};
     Numbers h = normal("h", hidden_shape, deviation);
     for (double& x : h)
-      if (std::abs(x) < 0.01) x = 0.5;  // away from the corner of relu, which has no derivative
+      for (double corner : {0.0, static_cast<double>(desc.limit)})  // where there is no derivative
+        if (std::abs(std::abs(x) - corner) < 0.01) x = 0.5;
     in("h", hidden_shape, h);
     in_if(scaled, "row_scale", {r}, DType::f32);
   }
@@ -295,12 +354,13 @@ struct ActivationBackward : ActivationCase {
 };
 
 TEST_P(DenseOps, activation) {
-  for (Activation act : all_activations)
+  for (FfnActivation desc : all_activations)
     for (bool gated : {false, true})
       for (bool scaled : {false, true})
         for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {5, 7}, {67, 33}, {130, 257}}) {
-          for (double deviation : {1.0, 40.0}) check(ActivationForward({act, gated}, s, scaled, deviation));
-          check(ActivationBackward({act, gated}, s, scaled));
+          desc.gated = gated;
+          for (double deviation : {1.0, 40.0}) check(ActivationForward(desc, s, scaled, deviation));
+          check(ActivationBackward(desc, s, scaled));
         }
 }
 
@@ -561,11 +621,12 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
                                t({1, 2, 2, 4}), t({1, 2, 2}));
   });
   refused("route_forward", [&] {
-    backend->route_forward({Score::softmax, 5}, c, {}, t({2, 5}, DType::i32), t({2, 5}), t({1, 4}, DType::i32),
+    backend->route_forward({Score::softmax, 5}, c, {}, {}, t({2, 5}, DType::i32), t({2, 5}), t({1, 4}, DType::i32),
                            t({1, 4}), t({1}, DType::f64));
   });
   refused("route_forward", [&] {  // two tokens make no three segments
-    backend->route_forward({}, c, {}, t({2, 2}, DType::i32), s, t({3, 4}, DType::i32), t({3, 4}), t({1}, DType::f64));
+    backend->route_forward({}, c, {}, {}, t({2, 2}, DType::i32), s, t({3, 4}, DType::i32), t({3, 4}),
+                           t({1}, DType::f64));
   });
   refused("embedding_forward", [&] { backend->embedding_forward(v4, b, 0, t({4, 3})); });  // ids of type f32
   refused("adamw", [&] { backend->adamw({}, t({1}), t({3}), v4, t({4}), t({3}), t({4}), {}); });

@@ -89,7 +89,7 @@ void run_all(Backend& b, Recorder& r) {
                routed = zeros({1, e}, DType::i32), probability = zeros({1, e}), z = zeros({1}, DType::f64),
                keep = zeros({t, k}, DType::i32), rows = zeros({t * k}, DType::i32), tokens = zeros({t * k}, DType::i32),
                slots = zeros({t, k}, DType::i32), counts = zeros({e}, DType::i32), dlogits = zeros({t, e});
-  b.route_forward({Score::softmax, k}, logits, {}, experts, weights, routed, probability, z);
+  b.route_forward({Score::softmax, k}, logits, {}, {}, experts, weights, routed, probability, z);
   b.route_backward({Score::softmax, k}, logits, experts, weights, weights, probability, 0.1f, dlogits);
   b.capacity({DropOrder::probability, 200}, experts, weights, 1, e, keep);
   b.sort_assignments({}, experts, keep, rows, tokens, slots, counts);
@@ -108,6 +108,11 @@ void run_all(Backend& b, Recorder& r) {
                gw = r.normal("gw", {e, 40, d}), gy = zeros({grouped_rows, 40}), gdx = zeros({grouped_rows, d}),
                gdw = zeros({e, 40, d});
   const ExpertRows owned = {at, offsets.data()};
+  const Tensor gbias = r.normal("gbias", {e, d}), gscale = r.normal("gscale", {grouped_rows}), gdbias = zeros({e, d}),
+               gbiased = zeros({grouped_rows, d}), gdscale = zeros({grouped_rows});
+  b.grouped_bias_forward(gbias, gscale, owned, 0, gbiased);
+  b.grouped_bias_backward(gx, gbias, gscale, owned, 0, gdbias, gdscale);
+  for (const Tensor* o : {&gbiased, &gdbias, &gdscale}) r.keep("grouped_bias", *o);
   b.grouped_gemm(gx, gw, owned, gy);
   b.grouped_gemm_input(gy, gw, owned, gdx);
   b.grouped_gemm_weight(gy, gx, owned, gdw);
@@ -260,7 +265,8 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
         Tensor weights = b.tensor({count, 3});
         const Tensor experts = b.tensor({count, 3}, DType::i32), counts = b.tensor({1, d}, DType::i32),
                      probability = b.tensor({1, d}), z = b.tensor({1}, DType::f64);
-        b.route_forward({Score::softmax, 3}, x.view().rows(begin, count), {}, experts, weights, counts, probability, z);
+        b.route_forward({Score::softmax, 3}, x.view().rows(begin, count), {}, {}, experts, weights, counts, probability,
+                        z);
         return weights;
       },
       [&](Index begin, Index count) {

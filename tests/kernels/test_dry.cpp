@@ -107,7 +107,7 @@ TEST(Dry, routes_tokens_to_the_experts_in_turn) {
                keep = backend->tensor({t, k}, DType::i32), rows = backend->tensor({t * k}, DType::i32),
                tokens = backend->tensor({t * k}, DType::i32), slots = backend->tensor({t, k}, DType::i32),
                kept = backend->tensor({e}, DType::i32);
-  backend->route_forward({Score::softmax, k}, logits, {}, experts, weights, counts, probability, z);
+  backend->route_forward({Score::softmax, k}, logits, {}, {}, experts, weights, counts, probability, z);
   backend->capacity({DropOrder::token, 1}, experts, weights, 2, e, keep);
   backend->sort_assignments({}, experts, keep, rows, tokens, slots, kept);
   const auto ints = [](const Tensor& x) {

@@ -45,8 +45,9 @@ class Router : public testing::TestWithParam<Target> {
     double z_squared;
   };
   // logits: [T, E], given as numbers of which the logarithm is taken unless `as_they_are`.
+  // noise: [T, E], or none.
   Routed route(const RouteDesc& desc, Index t, Index e, Floats numbers, const Floats& bias = {}, Index segments = 1,
-               bool as_they_are = false) {
+               bool as_they_are = false, ConstView noise = {}) {
     if (!as_they_are)
       for (float& x : numbers) x = std::log(x);
     const Tensor logits = put<float>({t, e}, numbers), b = put<float>({static_cast<Index>(bias.size())}, bias);
@@ -54,7 +55,7 @@ class Router : public testing::TestWithParam<Target> {
     const Tensor experts = backend->tensor(chosen, DType::i32), weights = backend->tensor(chosen),
                  counts = backend->tensor({segments, e}, DType::i32), probability = backend->tensor({segments, e}),
                  z = backend->tensor({1}, DType::f64);
-    backend->route_forward(desc, logits, bias.empty() ? ConstView() : ConstView(b), experts, weights, counts,
+    backend->route_forward(desc, logits, bias.empty() ? ConstView() : ConstView(b), noise, experts, weights, counts,
                            probability, z);
     return {get<std::int32_t>(experts), get<float>(weights), get<std::int32_t>(counts), get<float>(probability),
             get<double>(z)[0]};
@@ -123,9 +124,20 @@ TEST_P(Router, sigmoid_scores_each_expert_by_itself) {
   expect_near(renormalized.weights, {2 * 0.8f / 1.55f, 2 * 0.75f / 1.55f});
 }
 
+TEST_P(Router, sqrt_softplus_scores_each_expert_by_itself) {
+  // softplus(log n) = log(n + 1), and e^1 - 1, e^4 - 1, e^9 - 1 give 1, 4, 9, of which the roots are 1, 2, 3.
+  const Floats numbers = {std::exp(1.0f) - 1, std::exp(9.0f) - 1, std::exp(4.0f) - 1};
+  const Routed plain = route({Score::sqrt_softplus, 2, false, 1.0f}, 1, 3, numbers);
+  EXPECT_EQ(plain.experts, (Ints{1, 2}));
+  expect_near(plain.weights, {3, 2});
+  expect_near(route({Score::sqrt_softplus, 2, true, 2.0f}, 1, 3, numbers).weights, {1.2f, 0.8f});
+}
+
 TEST_P(Router, vanishing_sigmoids_give_vanishing_weights_not_nan) {
-  const Routed r = route({Score::sigmoid, 2, true, 1.0f}, 1, 3, {-200, -300, -250}, {}, 1, true);
-  for (float w : r.weights) EXPECT_TRUE(w >= 0 && w <= 1) << w;
+  for (const Score score : {Score::sigmoid, Score::sqrt_softplus}) {
+    const Routed r = route({score, 2, true, 1.0f}, 1, 3, {-200, -300, -250}, {}, 1, true);
+    for (float w : r.weights) EXPECT_TRUE(w >= 0 && w <= 1) << w;
+  }
 }
 
 TEST_P(Router, equal_scores_go_to_the_lower_expert) {
@@ -190,8 +202,47 @@ TEST_P(Router, groups_limit_the_choice) {
             (Ints{4, 5}));
   // Groups of one expert: the sum is that expert's score. Equal groups: the lower.
   EXPECT_EQ(route({Score::softmax, 2, true, 1.0f, 4, 2}, 1, 4, {1, 2, 2, 2}).experts, (Ints{1, 2}));
+  // By the best expert alone (DeepSeek-V2): 6, 4, 3, and the bias of .3 lifts the last group's best to 9.
+  const RouteDesc by_best = {Score::softmax, 1, true, 1.0f, 3, 1, GroupScore::max};
+  EXPECT_EQ(route(by_best, 1, 6, numbers).experts, (Ints{0}));
+  EXPECT_EQ(route(by_best, 1, 6, numbers, {0, 0, 0, 0, 0.3f, 0}).experts, (Ints{4}));
   // Three in a group: the third does not count. {5, 1, 4}: 9 against {4, 4, 4}: 8.
   EXPECT_EQ(route({Score::softmax, 1, true, 1.0f, 2, 1}, 1, 6, {5, 1, 4, 4, 4, 4}).experts, (Ints{0}));
+}
+
+TEST_P(Router, noise_selects_but_does_not_weigh) {
+  // Scores .1 .2 .3 .4; the noise makes the first token's selection .6 .2 .3 .4, and the second's .1 .7 .3 .45.
+  const Tensor noise = put<float>({2, 4}, {0.5f, 0, 0, 0, 0, 0.5f, 0, 0.05f});
+  const Routed r = route({Score::softmax, 2, false, 1.0f}, 2, 4, {1, 2, 3, 4, 1, 2, 3, 4}, {}, 1, false, noise);
+  EXPECT_EQ(r.experts, (Ints{0, 3, 1, 3}));
+  expect_near(r.weights, {0.1f, 0.4f, 0.2f, 0.4f});
+  expect_near(r.probability, {0.2f, 0.4f, 0.6f, 0.8f});
+  // On logits log {1, 2, 3, 4} = 0 .69 1.10 1.39, half is not enough to make the first one the largest.
+  RouteDesc by_logit{Score::softmax, 1};
+  by_logit.select_by_logit = true;
+  EXPECT_EQ(route(by_logit, 2, 4, {1, 2, 3, 4, 1, 2, 3, 4}, {}, 1, false, noise).experts, (Ints{3, 3}));
+}
+
+// With Gumbel noise, tokens go to experts in proportion to the softmax: the first choice of p = .1 .2 .3 .4, and a second
+// one of what then is left, which is expert 0 with probability sum_i p_i p_0 / (1 - p_i) = .2 .1 / .8 + ... = .1345.
+TEST_P(Router, gumbel_noise_samples_without_replacement) {
+  constexpr Index tokens = 40000;
+  std::vector<std::int64_t> index(tokens);
+  for (Index t = 0; t < tokens; ++t) index[t] = t;
+  const Tensor noise = backend->tensor({tokens, 4}), at = put<std::int64_t>({tokens}, index);
+  backend->draw({Distribution::gumbel, 5, hash_name("choice")}, at, noise);
+  Floats numbers;
+  for (Index t = 0; t < tokens; ++t) numbers.insert(numbers.end(), {1, 2, 3, 4});
+  RouteDesc desc{Score::softmax, 2};
+  desc.select_by_logit = true;
+  const Routed r = route(desc, tokens, 4, numbers, {}, 1, false, noise);
+  double first[4] = {}, second = 0;
+  for (Index t = 0; t < tokens; ++t) {
+    first[r.experts[2 * t]] += 1.0 / tokens;
+    second += r.experts[2 * t + 1] == 0 ? 1.0 / tokens : 0.0;
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(first[i], 0.1 * (i + 1), 0.01);  // four deviations of the mean
+  EXPECT_NEAR(second, 0.1 * (0.2 / 0.8 + 0.3 / 0.7 + 0.4 / 0.6), 0.008);
 }
 
 TEST_P(Router, counts_and_probabilities_are_summed_by_segment) {

@@ -15,21 +15,27 @@ INSTANTIATE_TEST_SUITE_P(On, TokenOps, testing::ValuesIn(targets), target_name);
 struct RouteCase : OpCase {
   RouteDesc desc;
   Index segments, t, e;
-  RouteCase(RouteDesc d, Index g, Rows s, bool biased) : desc(d), segments(g), t(s.t), e(s.d) {
-    note = fmt::format("score {} top {} renormalize {} groups {}/{}, {} segments", static_cast<int>(d.score), d.top_k,
-                       d.renormalize, d.group_limit, d.groups, g);
+  RouteCase(RouteDesc d, Index g, Rows s, bool biased, bool noisy) : desc(d), segments(g), t(s.t), e(s.d) {
+    note = fmt::format("score {} top {} renormalize {} groups {}/{} by {}, by logit {}, {} segments",
+                       static_cast<int>(d.score), d.top_k, d.renormalize, d.group_limit, d.groups,
+                       static_cast<int>(d.group_score), d.select_by_logit, g);
     // Multiples of 1/16: equal scores occur, and unequal ones differ in f32 too.
     Numbers logits = normal("logits", {t, e}, 2);
     for (double& z : logits) z = std::round(z * 16) / 16;
     in("logits", {t, e}, logits, DType::f32);
     if (biased) in("bias", {e}, normal("bias", {e}, 0.2), DType::f32);
+    if (noisy) {
+      Numbers noise = normal("noise", {t, e}, 0.5);
+      for (double& x : noise) x = std::round(x * 16) / 16;
+      in("noise", {t, e}, noise, DType::f32);
+    }
     tolerance = gradient_tolerance = 5e-6;
   }
-  Numbers choice(Values& v) { return ref::choose_experts(desc, t, e, v["logits"], v["bias"]); }
+  Numbers choice(Values& v) { return ref::choose_experts(desc, t, e, v["logits"], v["bias"], v["noise"]); }
 };
 
 struct RouteForward : RouteCase {
-  RouteForward(RouteDesc d, Index g, Rows s, bool biased) : RouteCase(d, g, s, biased) {
+  RouteForward(RouteDesc d, Index g, Rows s, bool biased, bool noisy = false) : RouteCase(d, g, s, biased, noisy) {
     out("experts", {t, d.top_k}, DType::i32);
     out("weights", {t, d.top_k}, DType::f32);
     out("counts", {segments, e}, DType::i32);
@@ -37,8 +43,8 @@ struct RouteForward : RouteCase {
     out("z_squared", {1}, DType::f64);
   }
   void run(Backend& b) override {
-    b.route_forward(desc, at("logits"), at("bias"), at("experts"), at("weights"), at("counts"), at("probability"),
-                    at("z_squared"));
+    b.route_forward(desc, at("logits"), at("bias"), at("noise"), at("experts"), at("weights"), at("counts"),
+                    at("probability"), at("z_squared"));
   }
   void expect(Values& v) override {
     v["experts"] = choice(v);
@@ -52,7 +58,7 @@ struct RouteForward : RouteCase {
 
 struct RouteBackward : RouteCase {
   static constexpr float z_factor = 0.3f;
-  RouteBackward(RouteDesc d, Index g, Rows s, bool biased) : RouteCase(d, g, s, biased) {
+  RouteBackward(RouteDesc d, Index g, Rows s, bool biased, bool noisy = false) : RouteCase(d, g, s, biased, noisy) {
     const Shape chosen = {t, d.top_k};
     in("experts", chosen, choice(values()), DType::i32);
     in("weights", chosen, ref::route_weights(desc, t, e, values()["logits"], values()["experts"]), DType::f32);
@@ -82,13 +88,59 @@ TEST_P(TokenOps, route) {
                      {{9, 8}, 1, 8, 1, 1},   {{40, 8}, 2, 3, 4, 2}, {{70, 16}, 1, 4, 16, 5}, {{2000, 64}, 2, 6, 8, 3},
                      {{12, 256}, 1, 8, 8, 4}};
   for (const auto& c : cases)
-    for (Score score : {Score::softmax, Score::sigmoid})
+    for (Score score : {Score::softmax, Score::sigmoid, Score::sqrt_softplus})
       for (bool renormalize : {false, true})
         for (bool biased : {false, true}) {
           const RouteDesc desc = {score, c.top_k, renormalize, biased ? 2.5f : 1.0f, c.groups, c.group_limit};
           check(RouteForward(desc, c.segments, c.shape, biased));
           check(RouteBackward(desc, c.segments, c.shape, biased));
         }
+}
+
+TEST_P(TokenOps, noisy_route) {
+  struct {
+    Rows shape;
+    Index segments;
+    int top_k, groups, group_limit;
+  } const cases[] = {{{0, 4}, 1, 2, 1, 1},
+                     {{3, 4}, 3, 4, 1, 1},
+                     {{40, 8}, 2, 3, 4, 2},
+                     {{200, 67}, 4, 6, 1, 1},
+                     {{12, 256}, 1, 8, 8, 4}};
+  for (const auto& c : cases)
+    for (bool by_logit : {false, true})
+      for (GroupScore group_score : {GroupScore::top2, GroupScore::max})
+        for (bool noisy : {false, true}) {
+          const RouteDesc desc = {Score::sigmoid, c.top_k, true, 1.0f, c.groups, c.group_limit, group_score, by_logit};
+          check(RouteForward(desc, c.segments, c.shape, by_logit == noisy, noisy));
+          check(RouteBackward(desc, c.segments, c.shape, by_logit == noisy, noisy));
+        }
+}
+
+struct DrawCase : OpCase {
+  Draw desc;
+  Index n;
+  DrawCase(Draw d, Rows s) : desc(d), n(s.d) {
+    note = fmt::format("distribution {}", static_cast<int>(d.distribution));
+    in("index", {s.t}, whole("index", {s.t}, Index{1} << 33, Index{1} << 34), DType::i64);
+    out("x", {s.t, s.d}, DType::f32);
+    tolerance = 1.2e-7;  // a rounding of f32
+  }
+  void run(Backend& b) override { b.draw(desc, at("index"), at("x")); }
+  void expect(Values& v) override {
+    const RandomStream stream(desc.seed, desc.stream);
+    for (std::size_t i = 0; i < v["x"].size(); ++i) {
+      const auto number = static_cast<std::uint64_t>(v["index"][i / n]) * n + i % n;
+      v["x"][i] = static_cast<double>(desc.scale) *
+                  (desc.distribution == Distribution::normal ? stream.normal(number) : stream.gumbel(number));
+    }
+  }
+};
+
+TEST_P(TokenOps, draw) {
+  for (Distribution distribution : {Distribution::normal, Distribution::gumbel})
+    for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {1000, 67}})
+      check(DrawCase({distribution, 0x123456789abcdef0u, hash_name("stream"), 2.5f}, s));
 }
 
 // k different experts for each of t tokens.
@@ -365,8 +417,7 @@ struct CrossEntropyBackward : CrossEntropyCase {
     const ref::Loss l = ref::cross_entropy_loss(1, partial(v), v["targets"]);
     double sum = 0;
     for (Index i = 0; i < t; ++i)
-      if (v["targets"][i] >= 0)
-        sum += (l.loss[i] + z_loss * l.lse[i] * l.lse[i]) / total;
+      if (v["targets"][i] >= 0) sum += (l.loss[i] + z_loss * l.lse[i] * l.lse[i]) / total;
     return sum;
   }
 };

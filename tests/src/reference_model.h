@@ -145,9 +145,17 @@ class Model {
                           e.renormalize,
                           static_cast<float>(e.scale),
                           static_cast<int>(e.groups),
-                          static_cast<int>(e.group_limit)};
+                          static_cast<int>(e.group_limit),
+                          e.group_score,
+                          e.choice != Choice::top};
     const Numbers logits = linear(p, prefix + "router", T, D, x);
-    if (!frozen) decision.experts = choose_experts(route, T, E, logits, {});
+    Numbers noise;
+    if (e.choice != Choice::top) {
+      const RandomStream stream(c_.train.seed, prefix + "router.noise");
+      for (Index i = 0; i < T * E; ++i)
+        noise.push_back(e.choice == Choice::noisy ? e.noise * stream.normal(i) : stream.gumbel(i));
+    }
+    if (!frozen) decision.experts = choose_experts(route, T, E, logits, {}, noise);
     const Numbers g = route_weights(route, T, E, logits, decision.experts);
     if (!frozen) {
       const bool by_sequence = e.capacity_scope == CapacityScope::sequence;
@@ -169,17 +177,26 @@ class Model {
     const FfnActivation activation = c_.ffn_activation();
     const Index halves = activation.gated ? 2 : 1;
     const Numbers &up = p.at(prefix + "experts.up.weight"), &down = p.at(prefix + "experts.down.weight");
+    const Numbers up_bias = e.bias ? p.at(prefix + "experts.up.bias") : Numbers(E * halves * F, 0.0);
+    const Numbers down_bias = e.bias ? p.at(prefix + "experts.down.bias") : Numbers(E * D, 0.0);
     for (Index a = 0; a < T * k; ++a) {
       if (decision.keep[a] == 0) continue;
       const Index t = a / k, expert = whole(decision.experts[a]);
       const Numbers row(x.begin() + t * D, x.begin() + (t + 1) * D);
       const Numbers w1(up.begin() + expert * halves * F * D, up.begin() + (expert + 1) * halves * F * D);
       const Numbers w2(down.begin() + expert * D * F, down.begin() + (expert + 1) * D * F);
-      const Numbers h = gemm({.transpose_b = true}, 1, halves * F, D, row, w1);
+      Numbers h = gemm({.transpose_b = true}, 1, halves * F, D, row, w1);
+      for (Index i = 0; i < halves * F; ++i) h[i] += up_bias[expert * halves * F + i];
       const Numbers o = gemm({.transpose_b = true}, 1, D, F, ffn_activation(activation, 1, F, h, {}), w2);
-      for (Index i = 0; i < D; ++i) y[t * D + i] += g[a] * o[i];
+      for (Index i = 0; i < D; ++i) y[t * D + i] += g[a] * (o[i] + down_bias[expert * D + i]);
     }
-    return e.shared_experts > 0 ? plus(y, ffn(p, prefix + "shared.", x, e.shared_experts * F)) : y;
+    if (e.shared_experts == 0) return y;
+    Numbers shared = ffn(p, prefix + "shared.", x, e.shared_d_ff);
+    if (e.shared_gate) {
+      const Numbers gate = linear(p, prefix + "shared_gate", T, D, x);
+      for (Index i = 0; i < T * D; ++i) shared[i] *= sigmoid(gate[i / D]);
+    }
+    return plus(y, shared);
   }
 
   Config c_;

@@ -22,6 +22,10 @@ TEST(Config, DefaultsThatFollowFromOtherKeys) {
   EXPECT_EQ(with({"--model.d_model=96", "--model.heads=6"}).model.d_ff, 256);  // 8/3 * 96 = 256 exactly
   EXPECT_EQ(with({"--model.ffn=gelu"}).model.d_ff, 1024);
   EXPECT_EQ(with({"--moe.d_ff=100"}).moe.d_ff, 100);
+  EXPECT_EQ(with({"--moe.d_ff=100", "--moe.shared_experts=3"}).moe.shared_d_ff, 300);
+  EXPECT_EQ(with({"--moe.shared_experts=1", "--moe.shared_d_ff=70"}).moe.shared_d_ff, 70);
+  EXPECT_EQ(with({"--model.ffn=swiglu_clamped"}).model.swish_beta, 1.702);
+  EXPECT_EQ(with({}).model.swish_beta, 1);
 }
 
 TEST(Config, TextAndBack) {
@@ -55,6 +59,12 @@ TEST(Config, WhatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.groups=3"}), "moe.groups = 3");
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.groups=4", "--moe.top_k=3"}), "raise moe.group_limit");
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.first_dense=4"}), "leaves no MoE layer");
+  EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.shared_gate=true"}), "moe.shared_gate needs moe.shared_experts");
+  EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.shared_d_ff=9"}), "moe.shared_d_ff needs moe.shared_experts");
+  EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.choice=noisy"}), "noisy needs noise above 0");
+  EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.noise=1"}), "noisy needs noise above 0");
+  EXPECT_BAD_INPUT(with({"--model.ffn=gelu", "--model.swish_beta=2"}), "it is of silu, swiglu and swiglu_clamped");
+  EXPECT_BAD_INPUT(with({"--model.ffn_clamp=2"}), "it is of swiglu_clamped");
   EXPECT_BAD_INPUT(with({"--model.ffn=tanh"}), "swiglu");
   EXPECT_BAD_INPUT(with({"--train.beta2=1"}), "train.beta2 = 1");
   EXPECT_BAD_INPUT(with({"--train.steps=-1"}), "train.steps = -1");

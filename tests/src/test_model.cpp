@@ -142,6 +142,19 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"sigmoid_shared_groups",
              {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2", "--moe.groups=3",
               "--moe.group_limit=2"}},
+        Case{"sqrt_softplus_groups_by_best",
+             {"--moe.experts=6", "--moe.score=sqrt_softplus", "--moe.groups=3", "--moe.group_limit=2",
+              "--moe.group_score=max"}},
+        Case{"noisy", {"--moe.choice=noisy", "--moe.noise=0.7", "--train.seed=5"}},
+        Case{"sampled_and_computed_again", {"--moe.choice=sampled", "--train.recompute=true"}},
+        Case{"expert_biases_relu", {"--moe.bias=true", "--moe.router_bias=true", "--model.ffn=relu"}},
+        Case{"swish_beta", {"--model.ffn=silu", "--model.swish_beta=1.5", "--moe.every=2"}},
+        Case{"gpt_oss",
+             {"--moe.bias=true", "--moe.router_bias=true", "--model.ffn=swiglu_clamped", "--model.ffn_clamp=0.6",
+              "--model.bias=true", "--model.window=3"}},
+        Case{"qwen2_moe",
+             {"--moe.shared_experts=1", "--moe.shared_d_ff=7", "--moe.shared_gate=true", "--moe.renormalize=false",
+              "--moe.capacity_factor=0"}},
         Case{"all_experts", {"--moe.top_k=5"}}, Case{"dense", {"--moe.experts=0"}},
         Case{"dense_first_then_every_second", {"--model.layers=4", "--moe.first_dense=1", "--moe.every=2"}},
         Case{"layernorm_bias_gelu_tied",
@@ -158,10 +171,56 @@ INSTANTIATE_TEST_SUITE_P(
               "--attention.global.attention_softcap=3", "--attention.narrow.rope_fraction=0.7"}}),
     [](const auto& info) { return info.param.name; });
 
+// The experts that the first router chose for each token.
+struct Choices {
+  Engine& engine;
+  std::vector<std::int32_t> experts{};
+  explicit Choices(Engine& e) : engine(e) {
+    engine.observe_routing([this](const RoutingView& r) {
+      std::vector<std::int32_t> of_layer(static_cast<std::size_t>(r.experts.elements()));
+      engine.backend().to_host(r.experts, of_layer.data());
+      experts.insert(experts.end(), of_layer.begin(), of_layer.end());
+    });
+  }
+  std::vector<std::int32_t> take() { return std::exchange(experts, {}); }
+};
+
+// What is drawn depends on the numbers of the tokens in the run and on nothing else, and evaluation draws nothing.
+TEST(RandomChoice, IsKeyedByTheTokensNumbers) {
+  for (const std::string choice : {"noisy", "sampled"}) {
+    const Config config = parse_config(
+        base, "test",
+        {"--model.layers=1", "--moe.choice=" + choice, choice == "noisy" ? "--moe.noise=2" : "--moe.noise=0"});
+    const auto self = make_comm_self();
+    Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
+    engine.store().initialize(7);
+    Choices choices(engine);
+    const std::vector<std::int32_t> ids(6 * 7, 3);
+    const auto train = [&](Index first, Index sequences) {
+      const auto some = std::span(ids).first(static_cast<std::size_t>(sequences * 7));
+      engine.train({sequences, 7, some, some, 42, 6, 1, first});
+      return choices.take();
+    };
+    const std::vector<std::int32_t> all = train(10, 6), first = train(10, 2), rest = train(12, 4);
+    std::vector<std::int32_t> parts = first;
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    EXPECT_EQ(parts, all);
+    EXPECT_NE(train(16, 6), all);
+    engine.evaluate({6, 7, ids, ids}, false);
+    const std::vector<std::int32_t> evaluated = choices.take();
+    EXPECT_NE(evaluated, all);
+    engine.evaluate({6, 7, ids, ids, 1, 1, 1, 16}, false);
+    EXPECT_EQ(choices.take(), evaluated);
+  }
+}
+
 // A rank without any sequence is an ordinary case: it has experts that others need.
 TEST(EmptyRank, TrainsWithoutAnySequence) {
   for (const char* aux : {"sequence", "micro_batch", "global_batch"}) {
-    const Config config = parse_config(base, "test", {std::string("--moe.aux_scope=") + aux});
+    const Config config =
+        parse_config(base, "test",
+                     {std::string("--moe.aux_scope=") + aux, "--moe.choice=sampled", "--moe.bias=true",
+                      "--moe.shared_experts=1", "--moe.shared_gate=true", "--moe.router_bias=true"});
     const auto self = make_comm_self();
     Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
     engine.store().initialize(7);
@@ -181,9 +240,9 @@ TEST(Memory, PlanIsWhatIsAllocated) {
   for (const std::string experts : {"5", "0"}) {
     // Dropless on one rank: the number of routed rows does not depend on the router.
     // Of several micro-batches, so that weights are prepared.
-    Config config = parse_config(base, "test",
-                                 {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
-                                  "--train.global_batch=6"});
+    Config config = parse_config(
+        base, "test",
+        {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3", "--train.global_batch=6"});
     const Index V = 300;
     const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *make_cpu());
     const auto self = make_comm_self();

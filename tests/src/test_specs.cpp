@@ -26,6 +26,9 @@ experts = 6
 every = 3
 d_ff = 12
 shared_experts = 1
+shared_gate = true
+bias = true
+router_bias = true
 )",
                       "test", overrides);
 }
@@ -55,6 +58,10 @@ TEST(ParamSpecs, SayTheirAxesRuleAndLayer) {
                             {"layers.9.moe.router.weight", all, decays, 9},
                             {"layers.3.moe.experts.up.weight", Axis::edp, decays, 3},
                             {"layers.3.moe.experts.down.weight", Axis::edp, decays, 3},
+                            {"layers.3.moe.experts.up.bias", Axis::edp, stays, 3},
+                            {"layers.3.moe.experts.down.bias", Axis::edp, stays, 3},
+                            {"layers.3.moe.router.bias", all, stays, 3},
+                            {"layers.6.moe.shared_gate.weight", all, decays, 6},
                             {"layers.6.moe.shared.down.weight", Axis::dp, decays, 6},
                             {"final_norm.weight", all, stays, {}},
                             {"output.weight", Axis::dp, decays, {}}}) {

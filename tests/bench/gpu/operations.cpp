@@ -293,7 +293,9 @@ struct Routed {
     limit(o.b, 0);
     sort(o.b);
   }
-  void route(Backend& b) const { b.route_forward(desc, logits, {}, experts, weights, counts, probability, z_squared); }
+  void route(Backend& b) const {
+    b.route_forward(desc, logits, {}, {}, experts, weights, counts, probability, z_squared);
+  }
   void limit(Backend& b, Index capacity) const {
     b.capacity({.capacity = capacity}, experts, weights, counts.dim(0), counts.dim(1), keep);
   }
