@@ -152,6 +152,48 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"softcaps_window_mqa_part_rope",
              {"--model.attention_softcap=3", "--model.output_softcap=4", "--model.window=3", "--model.kv_heads=1",
               "--model.rope_fraction=0.7", "--train.z_loss=0.01"}},
+        Case{"post_norm", {"--model.norm_position=post"}}, Case{"norms_on_both_sides", {"--model.norm_position=both"}},
+        Case{"output_norm", {"--model.norm_position=output"}},
+        Case{"parallel_shared_norm", {"--model.parallel_block=true"}},
+        Case{"parallel_two_norms", {"--model.parallel_block=true", "--model.parallel_norms=2"}},
+        Case{"learned_positions", {"--model.position=learned"}},
+        Case{"sinusoidal_positions", {"--model.position=sinusoidal"}},
+        Case{"scaled_embedding_with_norm", {"--model.scale_embedding=true", "--model.embedding_norm=true"}},
+        Case{"logit_scale", {"--model.logit_scale=0.3", "--train.z_loss=0.01", "--model.output_softcap=2"}},
+        Case{"qkv_bias", {"--model.bias=qkv"}},
+        Case{"mlp_and_norm_bias",
+             {"--model.bias=mlp", "--model.norm=layernorm", "--model.norm_bias=true", "--moe.every=2"}},
+        Case{"biases_but_of_norms",
+             {"--model.bias=all", "--model.norm=layernorm", "--model.norm_bias=false", "--moe.every=2"}},
+        Case{"interleaved_pairs", {"--model.rope_pairs=interleaved", "--model.rope_fraction=0.7"}},
+        Case{"interleaved_pairs_qk_norm", {"--model.rope_pairs=interleaved", "--model.qk_norm=head"}},
+        Case{"linear_rope_scaling", {"--model.rope_scaling=linear", "--model.rope_factor=3"}},
+        Case{"yarn_sharpens_attention",
+             {"--model.rope_scaling=yarn", "--model.rope_factor=4", "--model.rope_original_length=3",
+              "--model.rope_beta_fast=2", "--model.rope_beta_slow=0.1", "--model.qk_norm=whole"}},
+        Case{"qk_norm_over_all_heads", {"--model.qk_norm=whole"}},
+        Case{"qk_norm_over_all_heads_without_positions", {"--model.qk_norm=whole", "--model.position=none"}},
+        // Mixtures like the original transformer, Gemma, GPT-J and OLMo 2. Where keys are not rotated, the soft cap keeps the
+        // gradient of their bias from being nothing but rounding.
+        Case{"post_sinusoidal_layernorm_biases_scaled",
+             {"--model.norm_position=post", "--model.position=sinusoidal", "--model.norm=layernorm", "--model.bias=all",
+              "--model.scale_embedding=true", "--model.ffn=relu", "--moe.every=2", "--model.tie_embeddings=true",
+              "--model.attention_softcap=3"}},
+        Case{"both_scaled_softcaps_pattern",
+             {"--model.norm_position=both", "--model.scale_embedding=true", "--model.attention_softcap=3",
+              "--model.output_softcap=4", "--model.pattern=local,global", "--attention.local.window=3",
+              "--attention.global.rope_scaling=linear", "--attention.global.rope_factor=8",
+              "--model.tie_embeddings=true", "--model.qk_norm=head"}},
+        Case{"parallel_both_interleaved_part_biases",
+             {"--model.parallel_block=true", "--model.norm_position=both", "--model.rope_pairs=interleaved",
+              "--model.rope_fraction=0.7", "--model.norm=layernorm", "--model.bias=mlp", "--model.norm_bias=true",
+              "--moe.first_dense=1", "--model.logit_scale=0.5"}},
+        Case{"parallel_output_learned_embedding_norm",
+             {"--model.parallel_block=true", "--model.norm_position=output", "--model.position=learned",
+              "--model.embedding_norm=true", "--model.bias=all", "--model.norm=layernorm",
+              "--model.attention_softcap=3"}},
+        Case{"output_norm_whole_qk_norm_shared_experts",
+             {"--model.norm_position=output", "--model.qk_norm=whole", "--moe.shared_experts=1", "--model.kv_heads=4"}},
         Case{"mixed_layers",
              {"--model.layers=4", "--model.pattern=local*2,global,narrow", "--attention.local.window=3",
               "--attention.local.rope_theta=50", "--attention.local.qk_norm=true", "--attention.global.position=none",
@@ -181,9 +223,9 @@ TEST(Memory, PlanIsWhatIsAllocated) {
   for (const std::string experts : {"5", "0"}) {
     // Dropless on one rank: the number of routed rows does not depend on the router.
     // Of several micro-batches, so that weights are prepared.
-    Config config = parse_config(base, "test",
-                                 {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
-                                  "--train.global_batch=6"});
+    Config config = parse_config(
+        base, "test",
+        {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3", "--train.global_batch=6"});
     const Index V = 300;
     const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *make_cpu());
     const auto self = make_comm_self();
