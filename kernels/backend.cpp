@@ -115,6 +115,12 @@ void Backend::add(ConstView x, View y) {
   if (y.elements() > 0) do_add(x, y);
 }
 
+void Backend::scale(View x, float factor) {
+  const Operands check("scale");
+  check.real("x", x, x.shape().size());
+  if (x.elements() > 0) do_scale(x, factor);
+}
+
 void Backend::sum_squares(ConstView x, View out) {
   Operands("sum_squares").is("x", x, x.shape()).is("out", out, {1}, DType::f64);
   if (x.elements() > 0) do_sum_squares(x, out);
@@ -296,13 +302,13 @@ void Backend::activation_backward(const FfnActivation& desc, ConstView dy, Const
 
 // ---- positions ----
 
-void Backend::rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) {
+void Backend::rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) {
   const Operands check("rope");
   check.real("x", x, 3).dims("table", table, 3);
   check.is("positions", positions, {x.dim(0)}, DType::i32).is("table", table, {table.dim(0), table.dim(1), 2});
   SY_ASSERT(heads >= 0 && heads <= x.dim(1) && 2 * table.dim(1) <= x.dim(2), "rope: {} heads of x {} by table {}",
             heads, x.shape().str(), table.shape().str());
-  if (x.elements() > 0 && heads > 0 && table.elements() > 0) do_rope(x, heads, positions, table, inverse);
+  if (x.elements() > 0 && heads > 0 && table.elements() > 0) do_rope(x, heads, positions, table, inverse, pairs);
 }
 
 namespace {
@@ -335,6 +341,47 @@ void Backend::qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, Co
   check_qk_norm(check, desc, x, weight, inverse, positions, table);
   check.same("dy", dy, x.shape(), x).same("dx", dx, x.shape(), x).is("dweight", dweight, {2, x.dim(2)});
   if (x.elements() > 0) do_qk_norm_backward(desc, dy, x, weight, inverse, positions, table, dx, dweight);
+}
+
+namespace {
+
+// x: [T, row]; sums: [T, 2]
+void check_whole_qk_norm(const Operands& check, const WholeQkNorm& desc, ConstView x, ConstView sums) {
+  check.real("x", x, 2).is("sums", sums, {x.dim(0), 2});
+  SY_ASSERT(desc.queries > 0 && desc.keys > 0 && desc.queries + desc.keys <= x.dim(1),
+            "whole_qk_norm: {} queries and {} keys of x {}", desc.queries, desc.keys, x.shape().str());
+  SY_ASSERT(desc.all_queries >= desc.queries && desc.all_keys >= desc.keys,
+            "whole_qk_norm: {} of all {} queries, {} of all {} keys", desc.queries, desc.all_queries, desc.keys,
+            desc.all_keys);
+}
+
+}  // namespace
+
+void Backend::whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums) {
+  const Operands check("whole_qk_norm_sums");
+  check_whole_qk_norm(check, desc, x, sums);
+  check.same("y", y, x.shape(), x);
+  if (x.elements() > 0) do_whole_qk_norm_sums(desc, x, y, sums);
+}
+
+void Backend::whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares, View y) {
+  const Operands check("whole_qk_norm_forward");
+  check_whole_qk_norm(check, desc, x, squares);
+  check.same("weight", weight, {desc.queries + desc.keys}, x).same("y", y, x.shape(), x);
+  if (x.elements() > 0) do_whole_qk_norm_forward(desc, x, weight, squares, y);
+}
+
+void Backend::whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
+                                     ConstView squares, ConstView products, View dx, View dweight) {
+  const Operands check("whole_qk_norm_backward");
+  check_whole_qk_norm(check, desc, x, squares);
+  const Shape normed{desc.queries + desc.keys};
+  check.is("products", products, {x.dim(0), 2})
+      .same("weight", weight, normed, x)
+      .same("dy", dy, x.shape(), x)
+      .same("dx", dx, x.shape(), x)
+      .is("dweight", dweight, normed);
+  if (x.elements() > 0) do_whole_qk_norm_backward(desc, dy, x, weight, squares, products, dx, dweight);
 }
 
 // ---- attention ----

@@ -72,8 +72,20 @@ struct FfnActivation {
   float limit = 7;
 };
 
+// Which elements of a head are turned together, of the first `rot`: (i, i + rot/2), or neighbours, (2i, 2i + 1).
+enum class RopePairs { half, interleaved };
+
 struct QkNorm {
   Index q_heads, k_heads;
+  float eps;
+  RopePairs pairs = RopePairs::half;
+};
+
+// QK-norm over the whole projection. A row holds the elements of some query heads, then those of some key heads, then
+// others.
+struct WholeQkNorm {
+  Index queries, keys;          // elements of a row that are of queries, and of keys
+  Index all_queries, all_keys;  // those of all ranks that share the heads, over which the mean square is taken
   float eps;
 };
 
@@ -172,6 +184,7 @@ class Backend {
   void copy(ConstView x, View y);           // x and y have the same number of bytes
   void convert(ConstView x, View y);        // y = x, each f32 or bf16 (rounded to nearest, ties to even)
   void add(ConstView x, View y);            // y += x, both c
+  void scale(View x, float factor);         // x *= factor, x: f32 or bf16
   void sum_squares(ConstView x, View out);  // out: [1] f64 += sum x^2, summed in f64
 
   // ---- products ----
@@ -217,10 +230,10 @@ class Backend {
                            View drow_scale);
 
   // ---- positions ----
-  // Rotates, in place, the first `heads` heads of every token of x: [T, all_heads, hd] c. Pairs are (i, i + rot/2) of
-  // the first rot elements ("half-split"). table: [positions, rot/2, 2] = cos, sin; positions: [T] i32.
+  // Rotates, in place, the first `heads` heads of every token of x: [T, all_heads, hd] c, by pairs of the first rot
+  // elements. table: [positions, rot/2, 2] = cos, sin; positions: [T] i32.
   // inverse: rotates back, which is the gradient.
-  void rope(View x, Index heads, ConstView positions, ConstView table, bool inverse);
+  void rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs = RopePairs::half);
 
   // QK-norm by head and rotation, at once (Henry et al., "Query-Key Normalization for Transformers", 2020, with RMSNorm
   // in place of the l2 norm). The first q_heads + k_heads heads of x: [T, all_heads, hd] c are divided by their root
@@ -232,6 +245,19 @@ class Backend {
   // dx: [T, all_heads, hd] c = the gradient of x for dy, the gradient of y; dweight: [2, hd] +=
   void qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                         ConstView positions, ConstView table, View dx, View dweight);
+
+  // QK-norm over the whole projection (OLMo team, "2 OLMo 2 Furious", 2024), without rotation: the queries of a token are
+  // divided by the root mean square of all of them together, and so are its keys. Where ranks share the heads, each sums
+  // over its own, and the sums are added up over the ranks between these calls.
+  // sums: [T, 2] = the sums over the queries, and over the keys, of x * y.  x, y: [T, row] c
+  void whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums);
+  // y: [T, row] c = x / root mean square * weight: [queries + keys] c for queries and keys; what is behind them is copied.
+  // squares: [T, 2] the sums of x * x
+  void whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares, View y);
+  // dx: [T, row] c = the gradient of x for dy; dweight: [queries + keys] +=.  products: [T, 2] the sums of dy * y, which
+  // are the same behind a rotation of both.
+  void whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView squares,
+                              ConstView products, View dx, View dweight);
 
   // ---- attention ----
   // q: heads of [B, Sq, H, hd] c; k: [B, Sk, K, hd] c; v: [B, Sk, K, vd] c; out: [B, Sq, H, vd] c; lse: [B, H, Sq]
@@ -326,6 +352,7 @@ class Backend {
   virtual void do_copy(ConstView x, View y) = 0;
   virtual void do_convert(ConstView x, View y) = 0;
   virtual void do_add(ConstView x, View y) = 0;
+  virtual void do_scale(View x, float factor) = 0;
   virtual void do_sum_squares(ConstView x, View out) = 0;
   virtual void do_prepare(ConstView weight, WeightUse use, View prepared);  // where prepared_bytes is not 0
   virtual void do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) = 0;
@@ -345,11 +372,16 @@ class Backend {
   virtual void do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) = 0;
   virtual void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
                                       View dh, View drow_scale) = 0;
-  virtual void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) = 0;
+  virtual void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) = 0;
   virtual void do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                   ConstView table, View y, View inverse) = 0;
   virtual void do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                                    ConstView positions, ConstView table, View dx, View dweight) = 0;
+  virtual void do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums) = 0;
+  virtual void do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares,
+                                        View y) = 0;
+  virtual void do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
+                                         ConstView squares, ConstView products, View dx, View dweight) = 0;
   virtual void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                                     View lse) = 0;
   virtual void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,

@@ -16,8 +16,12 @@
 namespace sy {
 
 enum class NormPosition { pre, post, both, output };
+enum class NormBias { automatic, present, absent };
+enum class Biases { none, all, qkv, mlp };
 enum class Position { none, sinusoidal, learned, t5, alibi, rope };
 enum class Choice { top, noisy, sampled };
+enum class RopeScaling { none, linear, ntk, dynamic, llama3, yarn, longrope };
+enum class QkNormKind { none, head, whole };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class Schedule { constant, cosine, linear, wsd };
@@ -44,16 +48,26 @@ struct Config {
     double norm_eps = 1e-5;
     NormPosition norm_position = NormPosition::pre;
     bool parallel_block = false;
+    Index parallel_norms = 1;
     std::string ffn = "swiglu";
     double swish_beta = 0 /* 1; swiglu_clamped: 1.702 */, ffn_clamp = 7;
-    bool bias = false;
+    Biases bias = Biases::none;
+    NormBias norm_bias = NormBias::automatic;
     Position position = Position::rope;
     double rope_theta = 10000, rope_fraction = 1;
+    RopePairs rope_pairs = RopePairs::half;
+    RopeScaling rope_scaling = RopeScaling::none;
+    double rope_factor = 1;
+    Index rope_original_length = 0;
+    double rope_low_frequency = 1, rope_high_frequency = 4, rope_beta_fast = 32, rope_beta_slow = 1;
+    bool rope_whole_dimensions = true;
+    double rope_attention_factor = 0;
+    std::vector<double> rope_short_factors, rope_long_factors;
     std::string attention = "causal";
     Index window = 0;
-    bool qk_norm = false;
-    double attention_softcap = 0, output_softcap = 0;
-    bool tie_embeddings = false;
+    QkNormKind qk_norm = QkNormKind::none;
+    double attention_softcap = 0, output_softcap = 0, logit_scale = 1;
+    bool tie_embeddings = false, scale_embedding = false, embedding_norm = false;
   } model;
 
   struct Moe {

@@ -137,12 +137,13 @@ inline Numbers ffn_activation(const FfnActivation& desc, Index rows, Index f, co
 
 // x: [T, all_heads, hd], table: [positions, half, 2]
 inline Numbers rope(Index all_heads, Index hd, Index heads, Index half, const Numbers& positions, const Numbers& table,
-                    bool inverse, Numbers x) {
+                    bool inverse, Numbers x, RopePairs pairs = RopePairs::half) {
+  const bool neighbours = pairs == RopePairs::interleaved;
   for (std::size_t t = 0; t < positions.size(); ++t)
     for (Index h = 0; h < heads; ++h)
       for (Index i = 0; i < half; ++i) {
-        double& a = x[(static_cast<Index>(t) * all_heads + h) * hd + i];
-        double& b = (&a)[half];
+        double& a = x[(static_cast<Index>(t) * all_heads + h) * hd + (neighbours ? 2 * i : i)];
+        double& b = (&a)[neighbours ? 1 : half];
         const double cosine = table[(whole(positions[t]) * half + i) * 2];
         const double sine = table[(whole(positions[t]) * half + i) * 2 + 1] * (inverse ? -1 : 1);
         std::tie(a, b) = std::pair(a * cosine - b * sine, a * sine + b * cosine);
@@ -167,8 +168,33 @@ inline QkNormed qk_norm(const QkNorm& desc, Index all, Index hd, Index half, con
       for (Index i = 0; i < hd; ++i)
         out.y[at + i] = x[at + i] * out.inverse.back() * weight[(h < desc.q_heads ? 0 : hd) + i];
     }
-  if (!table.empty()) out.y = rope(all, hd, heads, half, positions, table, false, out.y);
+  if (!table.empty()) out.y = rope(all, hd, heads, half, positions, table, false, out.y, desc.pairs);
   return out;
+}
+
+// The sums over queries and over keys of x * y: [T, 2].
+inline Numbers whole_sums(const WholeQkNorm& d, Index row, const Numbers& x, const Numbers& y) {
+  Numbers sums;
+  for (std::size_t t = 0; t < x.size() / row; ++t)
+    for (const auto& [begin, size] : {std::pair{Index{0}, d.queries}, std::pair{d.queries, d.keys}}) {
+      const Index at = static_cast<Index>(t) * row + begin;
+      sums.push_back(std::inner_product(&x[at], &x[at] + size, &y[at], 0.0));
+    }
+  return sums;
+}
+
+// Root mean square norm of all queries of a token, and of all its keys. weight: [queries + keys]; others: [T, 2] the sums
+// of squares of those that other ranks hold.
+inline Numbers whole_qk_norm(const WholeQkNorm& d, Index row, const Numbers& weight, const Numbers& others, Numbers x) {
+  const Numbers mine = whole_sums(d, row, x, x);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const Index t = static_cast<Index>(i) / row, column = static_cast<Index>(i) % row;
+    if (column >= d.queries + d.keys) continue;
+    const bool key = column >= d.queries;
+    const double squares = mine[2 * t + key] + (others.empty() ? 0.0 : others[2 * t + key]);
+    x[i] *= weight[column] / std::sqrt(squares / static_cast<double>(key ? d.all_keys : d.all_queries) + d.eps);
+  }
+  return x;
 }
 
 // ---- attention ----

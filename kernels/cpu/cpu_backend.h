@@ -27,6 +27,7 @@ class CpuBackend final : public Backend {
   void do_copy(ConstView x, View y) override;
   void do_convert(ConstView x, View y) override;
   void do_add(ConstView x, View y) override;
+  void do_scale(View x, float factor) override;
   void do_sum_squares(ConstView x, View out) override;
 
   // gemm.cpp
@@ -54,11 +55,16 @@ class CpuBackend final : public Backend {
                               View drow_scale) override;
 
   // positions.cpp
-  void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) override;
+  void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) override;
   void do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table,
                           View y, View inverse) override;
   void do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                            ConstView positions, ConstView table, View dx, View dweight) override;
+  void do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums) override;
+  void do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares,
+                                View y) override;
+  void do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
+                                 ConstView squares, ConstView products, View dx, View dweight) override;
 
   // attention.cpp
   void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,

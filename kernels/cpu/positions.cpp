@@ -1,5 +1,6 @@
 // QK-norm and rotary positions.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -28,7 +29,7 @@ void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView w
       for (Index i = 0; i < hd; ++i) out[i] = in[i] * r * w[i];
     }
   });
-  if (table) rope(y, heads, positions, table, false);
+  if (table) rope(y, heads, positions, table, false, desc.pairs);
 }
 
 // With g = dy rotated back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. An element costs 20
@@ -37,7 +38,7 @@ void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView
                                      ConstView positions, ConstView table, View dx, View dweight) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
   copy(dy, dx);
-  if (table) rope(dx, heads, positions, table, true);
+  if (table) rope(dx, heads, positions, table, true, desc.pairs);
   sum_over_rows(x.dim(0), 2 * hd, dweight.f32(), [&](Index begin, Index end, float* partial) {
     for (Index row = begin * all; row < end * all; ++row) {
       const Index head = row % all;
@@ -60,7 +61,7 @@ void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView
 }
 
 // An element that is rotated costs 8 bytes and 3 FLOPs.
-void CpuBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) {
+void CpuBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) {
   const Index all_heads = x.dim(1), hd = x.dim(2), half = table.dim(1);
   const float sign = inverse ? -1.0f : 1.0f;
   for_runs(x.dim(0), rows_per_run(heads * hd), [&](Index begin, Index end) {
@@ -76,6 +77,15 @@ void CpuBackend::do_rope(View x, Index heads, ConstView positions, ConstView tab
       }
       for (Index h = 0; h < heads; ++h) {
         float* const a = x.f32() + (t * all_heads + h) * hd;
+        if (pairs == RopePairs::interleaved) {
+#pragma omp simd
+          for (Index i = 0; i < half; ++i) {
+            const float u = a[2 * i], v = a[2 * i + 1];
+            a[2 * i] = u * cosine[i] - v * sine[i];
+            a[2 * i + 1] = u * sine[i] + v * cosine[i];
+          }
+          continue;
+        }
         float* const b = a + half;
 #pragma omp simd
         for (Index i = 0; i < half; ++i) {
@@ -84,6 +94,81 @@ void CpuBackend::do_rope(View x, Index heads, ConstView positions, ConstView tab
           b[i] = u * sine[i] + v * cosine[i];
         }
       }
+    }
+  });
+}
+
+namespace {
+
+// Of the queries (0) and the keys (1) of a row: where they begin, how many there are, and of how many the mean is taken.
+struct Part {
+  Index begin, size;
+  float all;
+};
+std::array<Part, 2> parts_of(const WholeQkNorm& d) {
+  return {{{0, d.queries, static_cast<float>(d.all_queries)}, {d.queries, d.keys, static_cast<float>(d.all_keys)}}};
+}
+
+}  // namespace
+
+// An element of queries and keys costs 8 bytes and 2 FLOPs.
+void CpuBackend::do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums) {
+  const Index row = x.dim(1);
+  for_runs(x.dim(0), rows_per_run(row), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t)
+      for (const int of : {0, 1}) {
+        const Part part = parts_of(desc)[of];
+        const float* const a = x.f32() + t * row + part.begin;
+        const float* const b = y.f32() + t * row + part.begin;
+        sums.f32()[2 * t + of] = sum_of(part.size, [=](Index i) { return a[i] * b[i]; });
+      }
+  });
+}
+
+// An element costs 8 bytes and 2 FLOPs.
+void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares,
+                                          View y) {
+  const Index row = x.dim(1), normed = desc.queries + desc.keys;
+  for_runs(x.dim(0), rows_per_run(row), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      for (const int of : {0, 1}) {
+        const Part part = parts_of(desc)[of];
+        const float* const in = x.f32() + t * row + part.begin;
+        const float* const w = weight.f32() + part.begin;
+        float* const out = y.f32() + t * row + part.begin;
+        const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / part.all + desc.eps);
+#pragma omp simd
+        for (Index i = 0; i < part.size; ++i) out[i] = in[i] * r * w[i];
+      }
+      std::copy_n(x.f32() + t * row + normed, row - normed, y.f32() + t * row + normed);
+    }
+  });
+}
+
+// dx = r (dy w - x r products / all), dw = sum over rows of dy x r. An element costs 16 bytes and 7 FLOPs.
+void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
+                                           ConstView squares, ConstView products, View dx, View dweight) {
+  const Index row = x.dim(1), normed = desc.queries + desc.keys;
+  sum_over_rows(x.dim(0), normed, dweight.f32(), [&](Index begin, Index end, float* partial) {
+    for (Index t = begin; t < end; ++t) {
+      for (const int of : {0, 1}) {
+        const Part part = parts_of(desc)[of];
+        const Index at = t * row + part.begin;
+        const float* const in = x.f32() + at;
+        const float* const g = dy.f32() + at;
+        const float* const w = weight.f32() + part.begin;
+        float* const out = dx.f32() + at;
+        float* const dw = partial + part.begin;
+        const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / part.all + desc.eps);
+        const float inner = products.f32()[2 * t + of] / part.all;
+#pragma omp simd
+        for (Index i = 0; i < part.size; ++i) {
+          const float normal = in[i] * r;
+          dw[i] += g[i] * normal;
+          out[i] = r * (g[i] * w[i] - normal * inner);
+        }
+      }
+      std::copy_n(dy.f32() + t * row + normed, row - normed, dx.f32() + t * row + normed);
     }
   });
 }

@@ -46,6 +46,19 @@ struct Add {
   }
 };
 
+// An element costs 2w bytes and 1 FLOP.
+template <class T>
+struct Scale {
+  float factor;
+  Out<T> x;
+  template <int N>
+  __device__ void at(Index i) const {
+    auto pack = load<N>(x, i);
+    for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) * factor);
+    store<N>(x, i, pack);
+  }
+};
+
 // Each block sums every gridDim.x-th piece of blockDim.x packs of x: [n] into partial[blockIdx.x]. An element costs
 // 4 bytes and 2 FLOPs in f64.
 template <int N>
@@ -104,6 +117,13 @@ void CudaBackend::do_add(ConstView x, View y) {
   with_type(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for_elements(context_, x.elements(), {x, y}, Add<T>{in<T>(x), out<T>(y)});
+  });
+}
+
+void CudaBackend::do_scale(View x, float factor) {
+  with_type(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_elements(context_, x.elements(), {x}, Scale<T>{factor, out<T>(x)});
   });
 }
 

@@ -41,20 +41,73 @@ __global__ void turn(Index row, Index hd, int heads, int half, float sign, In<st
   });
 }
 
+// The same of neighbouring pairs, (2i, 2i + 1): N elements, a pack of whole pairs, or one pair where N is 1.
+template <class T, int N>
+__global__ void turn_neighbours(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions,
+                                In<float> table, Out<T> x) {
+  constexpr int pairs = N == 1 ? 1 : N / 2;
+  const Index token = blockIdx.x, turns = positions[token] * Index{half} * 2;
+  for_row<pairs>(Index{heads} * half, [&](Index pair) {
+    const int head = static_cast<int>(pair) / half, i = static_cast<int>(pair) % half;
+    const Index at = token * row + head * hd + 2 * i;
+    const auto turned = [&](float u, float v, int e, float& a, float& b) {
+      const float cosine = table[turns + 2 * (i + e)], s = sign * table[turns + 2 * (i + e) + 1];
+      a = u * cosine - v * s;
+      b = u * s + v * cosine;
+    };
+    float a, b;
+    if constexpr (N == 1) {
+      turned(to_float(x[at]), to_float(x[at + 1]), 0, a, b);
+      x[at] = from_float<T>(a);
+      x[at + 1] = from_float<T>(b);
+    } else {
+      auto pack = load<N>(x, at);
+      for (int e = 0; e < pairs; ++e) {
+        turned(to_float(pack[2 * e]), to_float(pack[2 * e + 1]), e, a, b);
+        pack[2 * e] = from_float<T>(a);
+        pack[2 * e + 1] = from_float<T>(b);
+      }
+      store<N>(x, at, pack);
+    }
+  });
+}
+
 // ---- QK-norm ----
 
 constexpr int warps_of_block = 8, threads_of_block = warps_of_block * warp_size;
 constexpr int most_pairs = 4;  // that a lane keeps of a head, which may have up to 256 elements
 
-// How a head is taken as pairs of elements. First come `half` pairs that are turned, (i, i + half), and behind them
-// `rest` pairs that are not, (i, i + rest). The last of those has no second element where they are odd in number.
+// How a head is taken as pairs of elements. First come `half` pairs that are turned, and behind them `rest` pairs that
+// are not. The last of those has no second element where they are odd in number.
 struct Pairing {
   Index tokens;
   int heads, q_heads, k_heads, hd, half, rest;
-
+};
+// Halves: (i, i + half), then (i, i + rest). N consecutive pairs are moved as their first elements, then the second ones.
+struct Halves : Pairing {
   // Where the elements of pair i lie.
   __device__ int first(int i) const { return i < half ? i : i + half; }
   __device__ int second(int i) const { return first(i) + (i < half ? half : rest); }
+
+  // Calls f(size, element, of_run) for each pack of a run of N pairs that begins at pair i: so many elements of the head
+  // from this one on, of which of_run says what index in the run element e of the pack has.
+  template <int N, class F>
+  __device__ void packs(int i, F f) const {
+    f(std::integral_constant<int, N>{}, first(i), [](int e) { return e; });
+    if (second(i) < hd) f(std::integral_constant<int, N>{}, second(i), [](int e) { return N + e; });
+  }
+};
+// Neighbours: (2i, 2i + 1). N consecutive pairs are one pack of 2N elements.
+struct Neighbours : Pairing {
+  template <int N, class F>
+  __device__ void packs(int i, F f) const {
+    if constexpr (N == 1) {  // the head may end after the first element, and pairs need not begin at a pack
+      f(std::integral_constant<int, 1>{}, 2 * i, [](int) { return 0; });
+      if (2 * i + 1 < hd) f(std::integral_constant<int, 1>{}, 2 * i + 1, [](int) { return 1; });
+    } else {
+      f(std::integral_constant<int, 2 * N>{}, 2 * i, [](int e) { return e / 2 + e % 2 * N; });
+    }
+  }
 };
 
 // N consecutive pairs, which are moved at once: first the first elements of all of them, then the second ones.
@@ -78,25 +131,22 @@ __device__ void for_runs(const Pairing& s, F f) {
   }
 }
 
-template <int N, class P>
-__device__ Run<N> read(const Pairing& s, P head, int i) {
+template <int N, class S, class P>
+__device__ Run<N> read(const S& s, P head, int i) {
   Run<N> run;
-  const auto first = load<N>(head, s.first(i));
-  for (int e = 0; e < N; ++e) run[e] = to_float(first[e]);
-  if (s.second(i) >= s.hd) return run;
-  const auto second = load<N>(head, s.second(i));
-  for (int e = 0; e < N; ++e) run[N + e] = to_float(second[e]);
+  s.template packs<N>(i, [&](auto size, int element, auto of_run) {
+    const auto pack = load<size.value>(head, element);
+    for (int e = 0; e < size.value; ++e) run[of_run(e)] = to_float(pack[e]);
+  });
   return run;
 }
-template <int N, class T>
-__device__ void write(const Pairing& s, Out<T> head, int i, const Run<N>& run) {
-  Pack<T, N> first, second;
-  for (int e = 0; e < N; ++e) {
-    first[e] = from_float<T>(run[e]);
-    second[e] = from_float<T>(run[N + e]);
-  }
-  store<N>(head, s.first(i), first);
-  if (s.second(i) < s.hd) store<N>(head, s.second(i), second);
+template <int N, class S, class T>
+__device__ void write(const S& s, Out<T> head, int i, const Run<N>& run) {
+  s.template packs<N>(i, [&](auto size, int element, auto of_run) {
+    Pack<T, size.value> pack;
+    for (int e = 0; e < size.value; ++e) pack[e] = from_float<T>(run[of_run(e)]);
+    store<size.value>(head, element, pack);
+  });
 }
 
 // How this lane's runs are turned, which is the same in every head of a token: forth (sign 1) or back (-1).
@@ -134,9 +184,9 @@ struct Turns {
 
 // A block takes a token, and its warps the token's heads in turn. x, y: [T, heads, hd]; weight: [2, hd];
 // inverse: [T, q_heads + k_heads]. An element costs 2w bytes and 7 FLOPs, 4 of them where it is not turned.
-template <class T, int N>
+template <class T, int N, class S>
 __global__ void __launch_bounds__(threads_of_block)
-    normalize(Pairing s, float eps, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table, Out<T> y,
+    normalize(S s, float eps, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table, Out<T> y,
               Out<float> inverse) {
   const Index t = blockIdx.x;
   const int normed = s.q_heads + s.k_heads;
@@ -166,9 +216,9 @@ __global__ void __launch_bounds__(threads_of_block)
 // gridDim.x-th token, and each of its warps leaves the sums of g x r for queries and keys in partial: [2, warps, hd].
 // An element costs 3w bytes and 13 FLOPs, 10 of them where it is not turned.
 constexpr int multiprocessors = 132, blocks_of_each = 3;
-template <class T, int N>
+template <class T, int N, class S>
 __global__ void __launch_bounds__(threads_of_block, blocks_of_each)
-    normalize_gradient(Pairing s, In<T> dy, In<T> x, In<T> weight, In<float> inverse, In<std::int32_t> positions,
+    normalize_gradient(S s, In<T> dy, In<T> x, In<T> weight, In<float> inverse, In<std::int32_t> positions,
                        In<float> table, Out<T> dx, Out<float> partial) {
   const int warp = static_cast<int>(threadIdx.x) / warp_size, normed = s.q_heads + s.k_heads;
   Run<N> sums[2][runs<N>];
@@ -226,49 +276,179 @@ void with_pairing(const QkNorm& desc, ConstView table, std::initializer_list<Con
                   static_cast<int>(blocks_of(hd - 2 * half, 2))};
   // Both sides of every run must begin at a pack, and so must its cosines and sines.
   const bool packed = hd % 4 == 0 && half % 2 == 0 && aligned<float, 4>(table, 0);
-  with_type(x.dtype(),
-            [&](auto zero) { with_packs<2>(packed ? hd : 1, operands, [&](auto packs) { f(s, zero, packs); }); });
+  with_type(x.dtype(), [&](auto zero) {
+    if (desc.pairs == RopePairs::half)
+      with_packs<2>(packed ? hd : 1, operands, [&](auto packs) { f(Halves{s}, zero, packs); });
+    else  // packs of two pairs
+      with_packs<4>(packed ? hd : 1, operands, [&](auto elements) {
+        f(Neighbours{s}, zero, std::integral_constant < int, elements.value == 1 ? 1 : 2 > {});
+      });
+  });
+}
+
+// ---- QK-norm over the whole projection ----
+
+// A block sums x * y over the queries of its token, and over the keys. An element of them costs 2w bytes and 2 FLOPs.
+template <class T, int N>
+__global__ void whole_sums(Index row, Index queries, Index keys, In<T> x, In<T> y, Out<float> sums) {
+  const Index token = blockIdx.x;
+  for (int of = 0; of < 2; ++of) {
+    const Index at = token * row + of * queries;
+    float sum = 0;
+    for_row<N>(of ? keys : queries, [&](Index i) {
+      const auto a = load<N>(x, at + i), b = load<N>(y, at + i);
+      for (int e = 0; e < N; ++e) sum += to_float(a[e]) * to_float(b[e]);
+    });
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[2 * token + of] = sum;
+  }
+}
+
+// What divides the queries (of 0) or the keys (1) of a token, inverted.
+__device__ inline float whole_inverse(const WholeQkNorm& d, In<float> squares, Index token, int of) {
+  return 1 / sqrtf(squares[2 * token + of] / static_cast<float>(of ? d.all_keys : d.all_queries) + d.eps);
+}
+
+// A block takes a token. An element costs 2w bytes and 2 FLOPs.
+template <class T, int N>
+__global__ void whole_normalize(WholeQkNorm d, Index row, In<T> x, In<T> weight, In<float> squares, Out<T> y) {
+  const Index token = blockIdx.x, normed = d.queries + d.keys;
+  const float of_queries = whole_inverse(d, squares, token, 0), of_keys = whole_inverse(d, squares, token, 1);
+  for_row<N>(row, [&](Index i) {
+    auto pack = load<N>(x, token * row + i);
+    if (i < normed) {
+      const auto w = load<N>(weight, i);
+      const float r = i < d.queries ? of_queries : of_keys;
+      for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) * r * to_float(w[e]));
+    }
+    store<N>(y, token * row + i, pack);
+  });
+}
+
+// A thread takes a pack of columns, and every gridDim.x-th token. It leaves the sums of dy x r in partial:
+// [gridDim.x, queries + keys]. An element costs 3w bytes and 7 FLOPs.
+template <class T, int N>
+__global__ void whole_gradient(WholeQkNorm d, Index tokens, Index row, In<T> dy, In<T> x, In<T> weight,
+                               In<float> squares, In<float> products, Out<T> dx, Out<float> partial) {
+  const Index i = (Index{blockIdx.y} * blockDim.x + threadIdx.x) * N, normed = d.queries + d.keys;
+  if (i >= row) return;
+  const int of = i >= d.queries;
+  const float all = static_cast<float>(of ? d.all_keys : d.all_queries);
+  float w[N] = {}, sums[N] = {};
+  if (i < normed) {
+    const auto pack = load<N>(weight, i);
+    for (int e = 0; e < N; ++e) w[e] = to_float(pack[e]);
+  }
+  for (Index t = blockIdx.x; t < tokens; t += gridDim.x) {
+    auto g = load<N>(dy, t * row + i);
+    if (i < normed) {
+      const auto in = load<N>(x, t * row + i);
+      const float r = whole_inverse(d, squares, t, of), inner = products[2 * t + of] / all;
+      for (int e = 0; e < N; ++e) {
+        const float ge = to_float(g[e]), normal = to_float(in[e]) * r;
+        sums[e] += ge * normal;
+        g[e] = from_float<T>(r * (ge * w[e] - normal * inner));
+      }
+    }
+    store<N>(dx, t * row + i, g);
+  }
+  if (i < normed)
+    for (int e = 0; e < N; ++e) partial[blockIdx.x * normed + i + e] = sums[e];
+}
+
+// The width of rows for with_packs: queries and keys must both end where a pack does.
+Index whole_width(const WholeQkNorm& d, ConstView x) {
+  constexpr Index largest_pack = 8;
+  return d.queries % largest_pack == 0 && d.keys % largest_pack == 0 ? x.dim(1) : 1;
 }
 
 }  // namespace
 
-void CudaBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse) {
+void CudaBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) {
   const Index hd = x.dim(2), half = table.dim(1);
   SY_ASSERT(heads * half <= INT32_MAX, "rope: {} heads of {}", heads, hd);
+  const float sign = inverse ? -1.0f : 1.0f;
   with_type(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
+    if (pairs == RopePairs::interleaved)
+      return with_packs<pack_size<T>>(hd % pack_size<T> == 0 ? 2 * half : 1, {x}, [&](auto packs) {
+        constexpr int N = packs, pairs_of_pack = N == 1 ? 1 : N / 2;
+        launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(heads * half, pairs_of_pack))},
+               turn_neighbours<T, N>, x.dim(1) * hd, hd, static_cast<int>(heads), static_cast<int>(half), sign,
+               in<std::int32_t>(positions), in<float>(table), out<T>(x));
+      });
     // Both halves of a head must begin at a pack, and so must the table.
     const bool aligned_table = aligned<float, 4>(table, 0);
     with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {x}, [&](auto packs) {
       constexpr int N = packs;
       launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(heads * half, N))}, turn<T, N>, x.dim(1) * hd,
-             hd, static_cast<int>(heads), static_cast<int>(half), inverse ? -1.0f : 1.0f, in<std::int32_t>(positions),
-             in<float>(table), out<T>(x));
+             hd, static_cast<int>(heads), static_cast<int>(half), sign, in<std::int32_t>(positions), in<float>(table),
+             out<T>(x));
     });
   });
 }
 
 void CudaBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                      ConstView table, View y, View inverse) {
-  with_pairing(desc, table, {x, weight, y}, [&](const Pairing& s, auto zero, auto packs) {
+  with_pairing(desc, table, {x, weight, y}, [&]<class S>(const S& s, auto zero, auto packs) {
     using T = decltype(zero);
-    launch(context_, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs>, s, desc.eps, in<T>(x),
+    launch(context_, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs.value, S>, s, desc.eps, in<T>(x),
            in<T>(weight), in<std::int32_t>(positions), in<float>(table), out<T>(y), out<float>(inverse));
   });
 }
 
 void CudaBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                                       ConstView inverse, ConstView positions, ConstView table, View dx, View dweight) {
-  with_pairing(desc, table, {x, dy, weight, dx}, [&](const Pairing& s, auto zero, auto packs) {
+  with_pairing(desc, table, {x, dy, weight, dx}, [&]<class S>(const S& s, auto zero, auto packs) {
     using T = decltype(zero);
     const Index blocks = std::min<Index>(s.tokens, multiprocessors * blocks_of_each), warps = blocks * warps_of_block;
     Workspace workspace(context_);
     const View partial = workspace.take({2 * warps, s.hd}, DType::f32);
-    launch(context_, {.x = blocks, .threads = threads_of_block}, normalize_gradient<T, packs>, s, in<T>(dy), in<T>(x),
-           in<T>(weight), in<float>(inverse), in<std::int32_t>(positions), in<float>(table), out<T>(dx),
+    launch(context_, {.x = blocks, .threads = threads_of_block}, normalize_gradient<T, packs.value, S>, s, in<T>(dy),
+           in<T>(x), in<T>(weight), in<float>(inverse), in<std::int32_t>(positions), in<float>(table), out<T>(dx),
            out<float>(partial));
     for (Index of : {0, 1})
       add_column_sums(context_, workspace, partial.rows(of * warps, warps), dweight.rows(of, 1).reshape({s.hd}));
+  });
+}
+
+void CudaBackend::do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums) {
+  with_type_and_packs(whole_width(desc, x), {x, y}, [&](auto zero, auto packs) {
+    using T = decltype(zero);
+    constexpr int N = packs;
+    launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(desc.queries, N))}, whole_sums<T, N>, x.dim(1),
+           desc.queries, desc.keys, in<T>(x), in<T>(y), out<float>(sums));
+  });
+}
+
+void CudaBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares,
+                                           View y) {
+  with_type_and_packs(whole_width(desc, x), {x, weight, y}, [&](auto zero, auto packs) {
+    using T = decltype(zero);
+    constexpr int N = packs;
+    launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(x.dim(1), N))}, whole_normalize<T, N>, desc,
+           x.dim(1), in<T>(x), in<T>(weight), in<float>(squares), out<T>(y));
+  });
+}
+
+void CudaBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
+                                            ConstView squares, ConstView products, View dx, View dweight) {
+  constexpr Index most_blocks = multiprocessors * 4;
+  const Index tokens = x.dim(0), row = x.dim(1), normed = desc.queries + desc.keys;
+  with_type_and_packs(whole_width(desc, x), {dy, x, weight, dx}, [&](auto zero, auto packs) {
+    using T = decltype(zero);
+    constexpr int N = packs;
+    const int threads = row_threads(blocks_of(row, N));
+    const Index columns = blocks_of(row, Index{threads} * N);
+    const Index room = context_.workspace_bytes / 2 / (normed * size_of(DType::f32));
+    const Index blocks = std::min({tokens, room, std::max<Index>(1, most_blocks / columns)});
+    SY_ASSERT(blocks > 0, "whole_qk_norm_backward: rows of {}", row);
+    Workspace workspace(context_);
+    const View partial = workspace.take({blocks, normed}, DType::f32);
+    launch(context_, {.x = blocks, .y = columns, .threads = threads}, whole_gradient<T, N>, desc, tokens, row,
+           in<T>(dy), in<T>(x), in<T>(weight), in<float>(squares), in<float>(products), out<T>(dx),
+           out<float>(partial));
+    add_column_sums(context_, workspace, partial, dweight);
   });
 }
 

@@ -85,6 +85,7 @@ class DryBackend final : public Backend {
   }
   void do_convert(ConstView x, View y) override { count(0, {x, y}); }
   void do_add(ConstView x, View y) override { count(0, {x, y, y}); }
+  void do_scale(View x, float) override { count(0, {x, x}); }
   void do_sum_squares(ConstView x, View out) override { count(0, {x}); }
 
   void do_prepare(ConstView weight, WeightUse, View prepared) override { count(0, {weight, prepared}); }
@@ -123,7 +124,7 @@ class DryBackend final : public Backend {
                               View drow_scale) override {
     count(0, {dy, h, dh, drow_scale});
   }
-  void do_rope(View x, Index heads, ConstView, ConstView, bool) override {
+  void do_rope(View x, Index heads, ConstView, ConstView, bool, RopePairs) override {
     counts.bytes += 2 * number(x.size_bytes()) * number(heads) / number(x.dim(1));
   }
 
@@ -133,6 +134,17 @@ class DryBackend final : public Backend {
   void do_qk_norm_backward(const QkNorm&, ConstView dy, ConstView x, ConstView, ConstView inverse, ConstView, ConstView,
                            View dx, View) override {
     count(0, {dy, x, inverse, dx});
+  }
+  void do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView, View sums) override {
+    counts.bytes += 2 * number(x.size_bytes()) * number(desc.queries + desc.keys) / number(x.dim(1));
+    count(0, {sums});
+  }
+  void do_whole_qk_norm_forward(const WholeQkNorm&, ConstView x, ConstView, ConstView squares, View y) override {
+    count(0, {x, squares, y});
+  }
+  void do_whole_qk_norm_backward(const WholeQkNorm&, ConstView dy, ConstView x, ConstView, ConstView squares,
+                                 ConstView products, View dx, View) override {
+    count(0, {dy, x, squares, products, dx});
   }
 
   // Each pair of a query and a key that it sees takes part in two products, and backward in five, as the scores are

@@ -50,6 +50,48 @@ void check_sizes(const Config& c, Problems& problems) {
         c.train.micro_batch, m.seq_len, e.top_k, c.parallel.etp);
 }
 
+// What positions are made of, in each kind of layer.
+void check_positions(const Config& c, Problems& problems) {
+  const auto of_embedding = [](Position p) { return p == Position::learned || p == Position::sinusoidal; };
+  for_each_key(c, [&](const Row& row, const auto&) {
+    const Config::Model& m = row.kind ? row.kind->model : c.model;
+    const std::string key = row.giver();
+    if (row.of_model == "model.position" && of_embedding(m.position) && m.position != c.model.position)
+      problems.of(key, "{} = {}: it is the embedding that has such positions, for all layers: set model.position", key,
+                  show(m.position));
+    if (m.position != Position::rope) return;
+    const Index pairs = static_cast<Index>(double(m.head_dim) * m.rope_fraction / 2);
+    const RopeScaling scaling = m.rope_scaling;
+    const auto any_of = [&](std::initializer_list<RopeScaling> list) {
+      return std::find(list.begin(), list.end(), scaling) != list.end();
+    };
+    if (row.of_model == "model.rope_fraction" && pairs < 1)
+      problems.of(key, "{} = {} of model.head_dim = {} leaves no pair to rotate: raise it", key, m.rope_fraction,
+                  m.head_dim);
+    if (row.of_model == "model.rope_original_length" && m.rope_original_length < 2 &&
+        any_of({RopeScaling::dynamic, RopeScaling::llama3, RopeScaling::yarn, RopeScaling::longrope}))
+      problems.of(key, "model.rope_scaling = {} needs {}: set it to the number of positions of the earlier training",
+                  show(scaling), key);
+    if (row.of_model == "model.rope_theta" && m.rope_theta <= 1 && scaling == RopeScaling::yarn)
+      problems.of(key, "{} = {}: model.rope_scaling = yarn needs more than 1", key, m.rope_theta);
+    if (row.of_model == "model.rope_fraction" && pairs == 1 && any_of({RopeScaling::ntk, RopeScaling::dynamic}))
+      problems.of(key,
+                  "{} = {} of model.head_dim = {} leaves one pair, and model.rope_scaling = {} needs two: raise it",
+                  key, m.rope_fraction, m.head_dim, show(scaling));
+    if (row.of_model == "model.rope_low_frequency" && scaling == RopeScaling::llama3 &&
+        m.rope_low_frequency >= m.rope_high_frequency)
+      problems.of(key, "{} = {} is not below model.rope_high_frequency = {}: lower it", key, m.rope_low_frequency,
+                  m.rope_high_frequency);
+    const bool is_long = m.seq_len > m.rope_original_length;
+    const std::vector<double>& factors = is_long ? m.rope_long_factors : m.rope_short_factors;
+    if (row.of_model == (is_long ? "model.rope_long_factors" : "model.rope_short_factors") &&
+        scaling == RopeScaling::longrope &&
+        (std::ssize(factors) != pairs || std::any_of(factors.begin(), factors.end(), [](double f) { return f <= 0; })))
+      problems.of(key, "{} are {} numbers: model.rope_scaling = longrope needs one above 0 for each of {} pairs", key,
+                  factors.size(), pairs);
+  });
+}
+
 // What values cannot be together, of layers, heads, experts and training.
 void check_together(const Config& c, Problems& problems) {
   const auto& m = c.model;
@@ -91,13 +133,13 @@ void check_together(const Config& c, Problems& problems) {
   if (m.ffn_clamp != 7 && ffn.act != Activation::silu_clamped)
     problems.of("model.ffn_clamp", "model.ffn_clamp = {} with model.ffn = {}: it is of swiglu_clamped", m.ffn_clamp,
                 m.ffn);
-  for_each_key(c, [&](const Row& row, const auto&) {
-    if (row.of_model != "model.rope_fraction") return;
-    const Config::Model& of = row.kind ? row.kind->model : m;
-    if (of.position == Position::rope && static_cast<Index>(double(of.head_dim) * of.rope_fraction / 2) < 1)
-      problems.of(row.giver(), "{} = {} of model.head_dim = {} leaves no pair to rotate: raise it", row.giver(),
-                  of.rope_fraction, of.head_dim);
-  });
+  check_positions(c, problems);
+  if (m.parallel_block && m.norm_position == NormPosition::post)
+    problems.of("model.norm_position",
+                "model.norm_position = post with model.parallel_block = true: set it to pre, both or output");
+  if (m.embedding_norm && m.norm == NormKind::none)
+    problems.of("model.embedding_norm",
+                "model.embedding_norm = true with model.norm = none leaves nothing to compute: change one");
 
   if (t.schedule != Schedule::constant && t.min_lr > t.lr)
     problems.of("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",

@@ -61,6 +61,20 @@ bool read(const std::string& text, Pattern& out) {
   return !text.ends_with(',');
 }
 
+std::string show(const std::vector<double>& numbers) {
+  return fmt::format("{}", fmt::join(numbers, ", "));
+}
+
+bool read(const std::string& text, std::vector<double>& out) {
+  out.clear();
+  for (const std::string& item : split_list(text)) {
+    double number = 0;
+    if (!read(item, number)) return false;
+    out.push_back(number);
+  }
+  return !text.ends_with(',');
+}
+
 const Config::Model& Config::model_of(Index layer) const {
   if (kinds.empty()) return model;
   const std::string& name = model.pattern.kind_of(layer);

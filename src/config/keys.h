@@ -35,6 +35,17 @@ SY_WORDS(NormPosition, {{"pre", NormPosition::pre},
                         {"post", NormPosition::post},
                         {"both", NormPosition::both},
                         {"output", NormPosition::output}});
+SY_WORDS(NormBias, {{"auto", NormBias::automatic}, {"true", NormBias::present}, {"false", NormBias::absent}});
+SY_WORDS(Biases, {{"none", Biases::none}, {"all", Biases::all}, {"qkv", Biases::qkv}, {"mlp", Biases::mlp}});
+SY_WORDS(QkNormKind, {{"none", QkNormKind::none}, {"head", QkNormKind::head}, {"whole", QkNormKind::whole}});
+SY_WORDS(RopePairs, {{"half", RopePairs::half}, {"interleaved", RopePairs::interleaved}});
+SY_WORDS(RopeScaling, {{"none", RopeScaling::none},
+                       {"linear", RopeScaling::linear},
+                       {"ntk", RopeScaling::ntk},
+                       {"dynamic", RopeScaling::dynamic},
+                       {"llama3", RopeScaling::llama3},
+                       {"yarn", RopeScaling::yarn},
+                       {"longrope", RopeScaling::longrope}});
 SY_WORDS(Position, {{"none", Position::none},
                     {"sinusoidal", Position::sinusoidal},
                     {"learned", Position::learned},
@@ -55,6 +66,18 @@ SY_WORDS(Schedule, {{"constant", Schedule::constant},
                     {"linear", Schedule::linear},
                     {"wsd", Schedule::wsd}});
 #undef SY_WORDS
+
+// What true and false mean for a key that once had no other values, and whose files are still read.
+template <class T>
+struct Flag;
+template <>
+struct Flag<Biases> {
+  static constexpr Biases on = Biases::all, off = Biases::none;
+};
+template <>
+struct Flag<QkNormKind> {
+  static constexpr QkNormKind on = QkNormKind::head, off = QkNormKind::none;
+};
 
 // The feed-forward kinds: activation and whether it gates a linear half.
 struct FfnName {
@@ -79,6 +102,8 @@ constexpr FfnName ffn_names[] = {
 
 std::string show(const Pattern& pattern);
 bool read(const std::string& text, Pattern& out);
+std::string show(const std::vector<double>& numbers);
+bool read(const std::string& text, std::vector<double>& out);
 
 template <class T>
 std::string show(const T& v) {
@@ -103,6 +128,8 @@ std::string accepts() {
     return "a number";
   } else if constexpr (std::is_same_v<T, std::string>) {
     return "text";
+  } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+    return "numbers with commas between them";
   } else if constexpr (std::is_same_v<T, Pattern>) {
     return "names of kinds, each with how many layers of it follow one another, up to 10000 in all: local*5, global";
   } else {
@@ -132,6 +159,12 @@ bool read(const std::string& text, T& out) {
         out = w.value;
         return true;
       }
+    if constexpr (requires { Flag<T>::on; }) {
+      bool flag = false;
+      if (!read(text, flag)) return false;
+      out = flag ? Flag<T>::on : Flag<T>::off;
+      return true;
+    }
     return false;
   }
 }
@@ -194,12 +227,18 @@ void for_each_model_key(M& m, Key&& key) {
   key("model.norm", m.norm, "the kind of normalisation", {.effect = model});
   key("model.norm_eps", m.norm_eps,
       "norms add this to the variance (rmsnorm: to the mean square) before they take its root", {{0, 1}, model});
-  key("model.norm_position", m.norm_position, "where a block normalises. pre: the input of attention and of the FFN",
-      {.effect = model, .built = "pre"});
+  key("model.norm_position", m.norm_position,
+      "where a block normalises, f being attention or the FFN. pre: x + f(norm(x)); post: norm(x + f(x)), and there is "
+      "no norm before the output; both: x + norm(f(norm(x))); output: x + norm(f(x))",
+      {.effect = model});
   key("model.parallel_block", m.parallel_block,
       "true: attention and FFN read the same input, x + attention(norm(x)) + ffn(norm(x)). false: the FFN reads what "
       "attention has added to",
-      {.effect = model, .built = "false"});
+      {.effect = model});
+  key("model.parallel_norms", m.parallel_norms,
+      "with model.parallel_block, 1: attention and FFN read the same norm of the input (GPT-J, PaLM); 2: each has its "
+      "own (GPT-NeoX)",
+      {{1, 2}, model});
   key("model.ffn", m.ffn,
       "the activation of FFNs and experts: relu, gelu, gelu_tanh, silu or relu2; or, gated, glu, reglu, geglu, "
       "geglu_tanh, swiglu or swiglu_clamped, which is (clamp(l, -c, c) + 1) * silu(min(x, c)) of linear half l and "
@@ -209,27 +248,76 @@ void for_each_model_key(M& m, Key&& key) {
       "in silu, swiglu and swiglu_clamped, silu(x) is x * sigmoid(swish_beta * x). 0: 1, and in swiglu_clamped 1.702",
       {{0, 1000}, model});
   key("model.ffn_clamp", m.ffn_clamp, "where swiglu_clamped cuts off what it gets", {{1e-3, big}, model});
-  key("model.bias", m.bias, "true: attention, dense FFNs and layernorm have biases", {.effect = model});
+  key("model.bias", m.bias,
+      "what has biases. all: attention, dense FFNs and layernorm; qkv: attention's queries, keys and values alone; mlp: "
+      "dense FFNs alone. true is all, and false none",
+      {.effect = model});
+  key("model.norm_bias", m.norm_bias, "whether layernorm has a bias. auto: where model.bias is all", {.effect = model});
   key("model.position", m.position,
-      "how attention knows where tokens stand. rope: queries and keys are rotated by their positions; none: it knows "
-      "no more than the causal mask tells",
-      {.effect = model, .by_kind = attention_section, .built = "rope, none"});
+      "how the model knows where tokens stand. rope: attention rotates queries and keys by their positions; learned: a "
+      "vector of each position up to model.seq_len is added to the embedding; sinusoidal: the same with sines and "
+      "cosines of the position (Vaswani et al., 2017); none: it knows no more than the causal mask tells",
+      {.effect = model, .by_kind = attention_section, .built = "rope, learned, sinusoidal, none"});
   key("model.rope_theta", m.rope_theta, "the base of rope's frequencies", {{1e-3, big}, model, attention_section});
   key("model.rope_fraction", m.rope_fraction, "rope rotates this part of each head, above 0 and up to 1",
       {{1e-6, 1}, model, attention_section});
+  key("model.rope_pairs", m.rope_pairs,
+      "which elements of a head rope rotates together. half: i and i + n of the first 2n; interleaved: 2i and 2i + 1",
+      {.effect = model, .by_kind = attention_section});
+  key("model.rope_scaling", m.rope_scaling,
+      "how rope's frequencies are changed for sequences longer than those of an earlier training, "
+      "model.rope_original_length. linear: all are divided by model.rope_factor; ntk: theta grows instead, so that the "
+      "lowest frequency is divided by it; dynamic: the same as far as model.seq_len asks for it; llama3: low ones are "
+      "divided; yarn: low ones are divided, and attention is sharpened; longrope: each is divided by a factor of its own",
+      {.by_kind = attention_section});
+  key("model.rope_factor", m.rope_factor, "how many times as long as before model.rope_scaling makes sequences",
+      {.bounds = {1, big}, .by_kind = attention_section});
+  key("model.rope_original_length", m.rope_original_length,
+      "the number of positions of the earlier training, which dynamic, llama3, yarn and longrope need",
+      {.bounds = {0, 1 << 28}, .by_kind = attention_section});
+  key("model.rope_low_frequency", m.rope_low_frequency,
+      "llama3 divides frequencies of fewer turns than this over the original length",
+      {.bounds = {1e-6, big}, .by_kind = attention_section});
+  key("model.rope_high_frequency", m.rope_high_frequency,
+      "llama3 leaves frequencies of more turns than this over the original length as they are",
+      {.bounds = {1e-6, big}, .by_kind = attention_section});
+  key("model.rope_beta_fast", m.rope_beta_fast,
+      "yarn leaves frequencies of more turns than this over the original length as they are",
+      {.bounds = {1e-6, big}, .by_kind = attention_section});
+  key("model.rope_beta_slow", m.rope_beta_slow,
+      "yarn divides frequencies of fewer turns than this over the original length",
+      {.bounds = {1e-6, big}, .by_kind = attention_section});
+  key("model.rope_whole_dimensions", m.rope_whole_dimensions,
+      "true: yarn rounds the first and the last dimension of those between to whole ones",
+      {.by_kind = attention_section});
+  key("model.rope_attention_factor", m.rope_attention_factor,
+      "rotated queries and keys are multiplied by this. 0: by what model.rope_scaling says, which is "
+      "0.1 ln(rope_factor) + 1 of yarn, sqrt(1 + ln(rope_factor) / ln(rope_original_length)) of longrope, otherwise 1",
+      {.bounds = {0, big}, .by_kind = attention_section});
+  key("model.rope_short_factors", m.rope_short_factors,
+      "what longrope divides each frequency by where model.seq_len is up to model.rope_original_length",
+      {.by_kind = attention_section});
+  key("model.rope_long_factors", m.rope_long_factors, "the same where it is more", {.by_kind = attention_section});
   key("model.attention", m.attention,
       "which tokens a token sees. causal: itself and earlier ones, as many as model.window says",
       {.effect = model, .built = "causal"});
   key("model.window", m.window, "a token sees this many tokens, itself and the latest before it. 0: all before it",
       {{0, big}, model, attention_section});
-  key("model.qk_norm", m.qk_norm, "true: rmsnorm, by head, of queries and keys",
+  key("model.qk_norm", m.qk_norm,
+      "rmsnorm of queries and keys. head: of each head by itself; whole: of the queries of all heads together, and of "
+      "the keys (OLMo 2). true is head, and false none",
       {.effect = model, .by_kind = attention_section});
   key("model.attention_softcap", m.attention_softcap,
       "attention's scores s become cap * tanh(s / cap) with this cap. 0: they stay as they are",
       {.bounds = {0, big}, .by_kind = attention_section});
   key("model.output_softcap", m.output_softcap,
       "the logits z become cap * tanh(z / cap) with this cap. 0: they stay as they are", {{0, big}});
+  key("model.logit_scale", m.logit_scale, "the logits are multiplied by this, before they are capped",
+      {{1e-6, 1e6}, model});
   key("model.tie_embeddings", m.tie_embeddings, "true: the output uses the embedding's weights", {.effect = model});
+  key("model.scale_embedding", m.scale_embedding,
+      "true: the embedding is multiplied by the root of d_model (Vaswani et al., 2017; Gemma)", {.effect = model});
+  key("model.embedding_norm", m.embedding_norm, "true: a norm follows the embedding (BLOOM)", {.effect = model});
 }
 
 // Calls visit(Row, value) for every key, in the order in which they are written; those of kinds follow [model].

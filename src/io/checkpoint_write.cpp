@@ -99,7 +99,7 @@ struct TensorFacts {
 };
 constexpr const char* rotation =
     "in layers whose position is rope, the first rope_fraction of each head is rotated, by halves: row i of the rotated "
-    "ones with row i + half of them";
+    "ones with row i + half of them; where rope_pairs is interleaved, by neighbours: row 2i with row 2i + 1";
 constexpr const char* gating = "where there are two halves, the FFN is gated: [gate, linear], act(gate x) * (linear x)";
 constexpr TensorFacts tensor_facts[] = {
     {".q.weight", "head, out, in", rotation},
@@ -118,6 +118,7 @@ constexpr TensorFacts tensor_facts[] = {
     {".shared.up.weight", "half, out, in", gating},
     {".shared.down.weight", "out, in", ""},
     {"embedding.weight", "token, out", ""},
+    {"position.weight", "position, out", ""},
     {"output.weight", "token, in", ""},
 };
 

@@ -14,10 +14,21 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
   desc_.softcap = spec.softcap;
   heads_ = store.get(prefix + "q.weight").weight.dim(0);
   kv_heads_ = store.get(prefix + "k.weight").weight.dim(0);
-  qk_norm_ = {heads_, kv_heads_, spec.qk_norm.value_or(0)};
-  if (spec.qk_norm) norm_ = store.get_joined(prefix + "q_norm.weight", 2);
+  if (spec.rope) pairs_ = spec.rope->pairs;
+  const float eps = spec.qk_norm.value_or(0);
+  qk_norm_ = {heads_, kv_heads_, eps, pairs_};
+  if (spec.qk_norm && spec.whole_qk_norm) {
+    // A mean over the ranks' heads takes one that several ranks hold as often as they do, and so do the sums.
+    const Index q = heads_ * head_dim_, k = kv_heads_ * head_dim_, ranks = spec.heads / heads_;
+    whole_qk_norm_ = {q, k, ranks * q, ranks * k, eps};
+    whole_norm_ = store.get_joined(prefix + "q_norm.weight", 2);
+    whole_norm_.weight = whole_norm_.weight.reshape({q + k});
+    if (whole_norm_.grad) whole_norm_.grad = whole_norm_.grad.reshape({q + k});
+  } else if (spec.qk_norm) {
+    norm_ = store.get_joined(prefix + "q_norm.weight", 2);
+  }
   qkv_.emplace(store, store.get_joined(prefix + "q.weight", 3), d_model,
-               spec.bias ? store.get_joined(prefix + "q.bias", 3) : Param{});
+               spec.qkv_bias ? store.get_joined(prefix + "q.bias", 3) : Param{});
   out_.emplace(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
 }
 
@@ -29,18 +40,9 @@ void Attention::forward(const Pass& pass, ConstView x, Output to, Saved& s) cons
   s.out = pass.keep({B, S, heads_, head_dim_});
   s.lse = pass.saved.f32({B, heads_, S});
 
-  const Shape by_token = {T, heads_ + 2 * kv_heads_, head_dim_};
-  if (norm_) {
-    s.raw = pass.keep(s.qkv.shape());
-    s.inverse = pass.saved.f32({T, heads_ + kv_heads_});
-    qkv_->forward(device, s.x, s.raw.reshape({T, row}));
-    device.backend.qk_norm_forward(qk_norm_, s.raw.reshape(by_token), norm_.weight, pass.batch.positions, rope_table_,
-                                   s.qkv.reshape(by_token), s.inverse);
-  } else {
-    qkv_->forward(device, s.x, s.qkv.reshape({T, row}));
-    if (rope_table_)
-      device.backend.rope(s.qkv.reshape(by_token), heads_ + kv_heads_, pass.batch.positions, rope_table_, false);
-  }
+  s.raw = norm_ || whole_norm_ ? pass.keep(s.qkv.shape()) : s.qkv;
+  qkv_->forward(device, s.x, s.raw.reshape({T, row}));
+  normalize(pass, s);
   device.backend.attention_forward(desc_, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse);
   out_->forward_sum(device, s.out.reshape({T, heads_ * head_dim_}), to);
 }
@@ -58,18 +60,57 @@ void Attention::backward(const Pass& pass, ConstView dy, const Saved& s, View dx
   const View dqkv = device.temp(s.qkv.shape());
   device.backend.attention_backward(desc_, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse,
                                     queries(dqkv), keys(dqkv), values(dqkv));
-  const Shape by_token = {T, heads_ + 2 * kv_heads_, head_dim_};
-  View dqkv_rows = dqkv.reshape({T, row});
-  if (norm_) {
-    dqkv_rows = device.temp({T, row});
-    device.backend.qk_norm_backward(qk_norm_, dqkv.reshape(by_token), s.raw.reshape(by_token), norm_.weight, s.inverse,
-                                    pass.batch.positions, rope_table_, dqkv_rows.reshape(by_token), norm_.grad);
-  } else if (rope_table_) {
-    device.backend.rope(dqkv.reshape(by_token), heads_ + kv_heads_, pass.batch.positions, rope_table_, true);
-  }
+  const View dqkv_rows = backward_normalize(pass, dqkv, s).reshape({T, row});
   qkv_->backward_weight(device, dqkv_rows, s.x);
   qkv_->backward_bias(device, dqkv_rows);
   qkv_->backward_input_sum(device, dqkv_rows, dx);
+}
+
+void Attention::normalize(const Pass& pass, Saved& s) const {
+  Backend& b = pass.device.backend;
+  const Index T = pass.batch.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
+  const Shape by_token = {T, heads + kv_heads_, head_dim_};
+  if (norm_) {
+    s.inverse = pass.saved.f32({T, heads});
+    return b.qk_norm_forward(qk_norm_, s.raw.reshape(by_token), norm_.weight, pass.batch.positions, rope_table_,
+                             s.qkv.reshape(by_token), s.inverse);
+  }
+  if (whole_norm_) {
+    s.squares = pass.saved.f32({T, 2});
+    whole_sums(pass.device, s.raw, s.raw, s.squares);
+    b.whole_qk_norm_forward(whole_qk_norm_, s.raw.reshape({T, row}), whole_norm_.weight, s.squares,
+                            s.qkv.reshape({T, row}));
+  }
+  if (rope_table_) b.rope(s.qkv.reshape(by_token), heads, pass.batch.positions, rope_table_, false, pairs_);
+}
+
+View Attention::backward_normalize(const Pass& pass, View dqkv, const Saved& s) const {
+  const Device& device = pass.device;
+  Backend& b = device.backend;
+  const Index T = pass.batch.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
+  const Shape by_token = {T, heads + kv_heads_, head_dim_};
+  const View draw = norm_ || whole_norm_ ? device.temp(dqkv.shape()) : dqkv;
+  if (norm_) {
+    b.qk_norm_backward(qk_norm_, dqkv.reshape(by_token), s.raw.reshape(by_token), norm_.weight, s.inverse,
+                       pass.batch.positions, rope_table_, draw.reshape(by_token), norm_.grad);
+    return draw;
+  }
+  View products;
+  if (whole_norm_) {
+    products = device.scratch.f32({T, 2});
+    whole_sums(device, dqkv, s.qkv, products);  // rotated both, which leaves the sums as they are
+  }
+  if (rope_table_) b.rope(dqkv.reshape(by_token), heads, pass.batch.positions, rope_table_, true, pairs_);
+  if (whole_norm_)
+    b.whole_qk_norm_backward(whole_qk_norm_, dqkv.reshape({T, row}), s.raw.reshape({T, row}), whole_norm_.weight,
+                             s.squares, products, draw.reshape({T, row}), whole_norm_.grad);
+  return draw;
+}
+
+void Attention::whole_sums(const Device& device, ConstView a, ConstView b, View sums) const {
+  const Shape rows = {sums.dim(0), (heads_ + 2 * kv_heads_) * head_dim_};
+  device.backend.whole_qk_norm_sums(whole_qk_norm_, a.reshape(rows), b.reshape(rows), sums);
+  if (device.mesh.tp->size() > 1) device.mesh.tp->all_reduce(sums);
 }
 
 }  // namespace sy

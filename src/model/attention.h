@@ -14,7 +14,8 @@ class Attention {
   struct Saved {
     ConstView x;   // [B * S, D] the gathered input
     View raw;      // [B, S, Hl + 2 Kl, hd] before QK-norm, where there is one
-    View inverse;  // [B * S, Hl + Kl] of QK-norm
+    View inverse;  // [B * S, Hl + Kl] of QK-norm by head
+    View squares;  // [B * S, 2] of QK-norm over all heads: the sums of squares of queries and of keys
     View qkv;      // [B, S, Hl + 2 Kl, hd] after rotation
     View out;      // [B, S, Hl, hd]
     View lse;      // [B, Hl, S]
@@ -31,6 +32,14 @@ class Attention {
   void backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const;
 
  private:
+  // raw to qkv: QK-norm and rotation.
+  void normalize(const Pass& pass, Saved& s) const;
+  // dqkv: [B, S, Hl + 2 Kl, hd], the gradient by qkv, becomes that by what the projection made. Returns it as rows: dqkv's, or
+  // such that are taken from scratch.
+  View backward_normalize(const Pass& pass, View dqkv, const Saved& s) const;
+  // The sums over all ranks' heads of a * b: [B * S, 2]
+  void whole_sums(const Device& device, ConstView a, ConstView b, View sums) const;
+
   // The query, key and value heads of a tensor of all three: [B, S, Hl + 2 Kl, hd].
   template <class V>
   auto queries(V qkv) const {
@@ -47,9 +56,11 @@ class Attention {
 
   AttentionDesc desc_;
   ConstView rope_table_;
+  RopePairs pairs_ = RopePairs::half;
   Index heads_, kv_heads_, head_dim_;  // local
   QkNorm qk_norm_;
-  Param norm_;  // [2, hd] of queries and keys, or none
+  WholeQkNorm whole_qk_norm_;
+  Param norm_, whole_norm_;  // [2, hd] of queries and keys, [(Hl + Kl) hd] of all of them, or none
   std::optional<Linear> qkv_, out_;
 };
 

@@ -4,12 +4,72 @@
 
 namespace sy {
 
+template <class F>
+View Branch::forward(const Pass& pass, ConstView x, View y, Saved& s, const F& f, const Saved* same_input) const {
+  const Device& device = pass.device;
+  const Shape shape = x.shape();
+  s.x = s.in = x;
+  if (places_.input && same_input) {
+    s.in = same_input->in;
+    s.moments = same_input->moments;
+  } else if (places_.input) {
+    const View in = pass.keep(shape);
+    s.moments = pass.saved.f32({shape[0], 2});
+    norm_.forward(device, x, in, s.moments);
+    s.in = in;
+  }
+  if (places_.output) {
+    s.out = pass.keep(shape);
+    s.out_moments = pass.saved.f32({shape[0], 2});
+    f(s.in, Output{.y = s.out, .add = false});
+    const Arena::Scope scope(device.scratch);
+    const View normed = device.temp(shape);
+    out_norm_.forward(device, s.out, normed, s.out_moments);
+    device.backend.add(normed, y);
+  } else {
+    f(s.in, Output{.y = y, .add = true});
+  }
+  if (!places_.sum) return y;
+  s.sum = y;
+  s.moments = pass.saved.f32({shape[0], 2});
+  const View normed = pass.keep(shape);
+  norm_.forward(device, s.sum, normed, s.moments);
+  return normed;
+}
+
+template <class F>
+void Branch::backward(const Pass& pass, View d, const Saved& s, View dx, const F& f) const {
+  const Device& device = pass.device;
+  Backend& b = device.backend;
+  const Arena::Scope scope(device.scratch);
+  const View before = places_.sum || places_.output ? device.temp(d.shape()) : d;  // the gradient before a norm of d
+  if (places_.sum) {
+    b.fill(before, 0);
+    norm_.backward(device, d, s.sum, s.moments, before);
+    b.copy(before, d);
+  }
+  if (places_.output) {
+    b.fill(before, 0);
+    out_norm_.backward(device, d, s.out, s.out_moments, before);
+  }
+  const View din = device.temp(d.shape());
+  f(before, din);
+  if (places_.input)
+    norm_.backward(device, din, s.x, s.moments, dx);
+  else
+    b.add(din, dx);
+}
+
 Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, View bias, ConstView rope_table)
     : layer_(layer),
-      attention_norm_(spec.norm.desc(), store, layer_prefix(layer) + "attention_norm"),
-      ffn_norm_(spec.norm.desc(), store, layer_prefix(layer) + "ffn_norm"),
+      parallel_(spec.parallel),
+      shared_norm_(spec.shared_norm),
+      attention_branch_(spec, store, layer_prefix(layer) + "attention_norm",
+                        layer_prefix(layer) + "attention_out_norm"),
+      ffn_branch_(spec, store, layer_prefix(layer) + (spec.shared_norm ? "attention_norm" : "ffn_norm"),
+                  layer_prefix(layer) + "ffn_out_norm"),
       attention_(spec.attention, d_model, store, layer_prefix(layer) + "attention.", rope_table) {
-  SY_ASSERT(spec.norm_position == NormPosition::pre && !spec.parallel, "a block that is not built yet");
+  SY_ASSERT(!parallel_ || !spec.norms.sum, "a parallel block of which each branch normalises the sum");
   if (const MoeSpec* moe = spec.moe())
     moe_.emplace(*moe, d_model, store, layer_prefix(layer) + "moe.", bias);
   else
@@ -18,44 +78,44 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& stor
 
 View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) const {
   const Doing doing("forward pass", layer_);
-  const Device& device = pass.device;
-  Backend& b = device.backend;
-  const Shape shape = x.shape();  // [T, D]
-  s.x = x;
-  s.attention_in = pass.keep(shape);
-  s.attention_moments = pass.saved.f32({shape[0], 2});
-  s.middle = pass.keep(shape);
-  // middle = x + attention(norm(x))
-  attention_norm_.forward(device, x, s.attention_in, s.attention_moments);
-  b.copy(x, s.middle);
-  attention_.forward(pass, s.attention_in, {.y = s.middle, .add = true}, s.attention);
-
-  s.ffn_in = pass.keep(shape);
-  s.ffn_moments = pass.saved.f32({shape[0], 2});
-  const View y = pass.keep(shape);
-  // y = middle + ffn(norm(middle))
-  ffn_norm_.forward(device, s.middle, s.ffn_in, s.ffn_moments);
-  b.copy(s.middle, y);
-  const Output sum{.y = y, .add = true};
-  if (moe_)
-    moe_->forward(pass, s.ffn_in, sum, s.moe, report);
-  else
-    mlp_->forward(pass, s.ffn_in, sum, s.mlp);
-  return y;
+  const auto copied = [&](View from) {
+    const View y = pass.keep(from.shape());
+    pass.device.backend.copy(from, y);
+    return y;
+  };
+  const auto attention = [&](ConstView in, Output to) { attention_.forward(pass, in, to, s.attention); };
+  const auto ffn = [&](ConstView in, Output to) {
+    if (moe_)
+      moe_->forward(pass, in, to, s.moe, report);
+    else
+      mlp_->forward(pass, in, to, s.mlp);
+  };
+  const View middle = attention_branch_.forward(pass, x, copied(x), s.attention_branch, attention);
+  if (!parallel_) return ffn_branch_.forward(pass, middle, copied(middle), s.ffn_branch, ffn);
+  return ffn_branch_.forward(pass, x, middle, s.ffn_branch, ffn, shared_norm_ ? &s.attention_branch : nullptr);
 }
 
 void Block::backward(const Pass& pass, View d, Saved& s) const {
   const Doing doing("backward pass", layer_);
-  const Device& device = pass.device;
-  const Arena::Scope scope(device.scratch);
-  const View dn = device.temp(d.shape());
-  if (moe_)
-    moe_->backward(pass, d, s.moe, dn);
-  else
-    mlp_->backward(pass, d, s.mlp, dn);
-  ffn_norm_.backward(device, dn, s.middle, s.ffn_moments, d);
-  attention_.backward(pass, d, s.attention, dn);
-  attention_norm_.backward(device, dn, s.x, s.attention_moments, d);
+  const auto attention = [&](ConstView dy, View din) { attention_.backward(pass, dy, s.attention, din); };
+  const auto ffn = [&](ConstView dy, View din) {
+    if (moe_)
+      moe_->backward(pass, dy, s.moe, din);
+    else
+      mlp_->backward(pass, dy, s.mlp, din);
+  };
+  if (!parallel_) {
+    ffn_branch_.backward(pass, d, s.ffn_branch, d, ffn);
+    attention_branch_.backward(pass, d, s.attention_branch, d, attention);
+    return;
+  }
+  // Both branches read d, so that neither may add to it before the other has.
+  const Arena::Scope scope(pass.device.scratch);
+  const View dx = pass.device.temp(d.shape());
+  pass.device.backend.copy(d, dx);
+  ffn_branch_.backward(pass, d, s.ffn_branch, dx, ffn);
+  attention_branch_.backward(pass, d, s.attention_branch, dx, attention);
+  pass.device.backend.copy(dx, d);
 }
 
 }  // namespace sy

@@ -1,4 +1,5 @@
-// One block of the decoder: x + attention(norm(x)), then + ffn(norm(.)), where the FFN is dense or a MoE by layer.
+// One block of the decoder: attention, then the FFN, dense or a MoE by layer, each a branch that is added to the residual
+// stream.
 #pragma once
 
 #include <optional>
@@ -10,13 +11,38 @@
 
 namespace sy {
 
+// One sublayer f between its norms, which are there or not as NormPlaces says:
+//   y += output norm(f(input norm(x))), and then, for NormPlaces::sum, y = norm(y).
+class Branch {
+ public:
+  struct Saved {
+    ConstView x, in;            // [T, D] the branch's input, and that of f
+    View out, sum;              // [T, D] what the output norm and the norm of the sum read, where there are such
+    View moments, out_moments;  // [T, 2] of the norm of the input or of the sum, and of the output norm
+  };
+
+  // norm, out_norm: the names of its norms' parameters, "layers.3.attention_norm" and "layers.3.attention_out_norm".
+  Branch(const BlockSpec& spec, ParamStore& store, const std::string& norm, const std::string& out_norm)
+      : places_(spec.norms), norm_(spec.norm.desc(), store, norm), out_norm_(spec.norm.desc(), store, out_norm) {}
+
+  // f(in, Output) computes the sublayer. y: [T, D] holds what the branch is added to. same_input: of a branch that has the
+  // same x and input norm, where there is one. Returns y, or its norm, taken from pass.saved.
+  template <class F>
+  View forward(const Pass& pass, ConstView x, View y, Saved& s, const F& f, const Saved* same_input = nullptr) const;
+  // f(dy, din) is the sublayer's backward: din = the gradient through it of dy. d: [T, D] the gradient by what forward
+  // returned becomes that by y. dx: [T, D] += the gradient by x through the branch; it may be d.
+  template <class F>
+  void backward(const Pass& pass, View d, const Saved& s, View dx, const F& f) const;
+
+ private:
+  NormPlaces places_;
+  Norm norm_, out_norm_;
+};
+
 class Block {
  public:
   struct Saved {
-    View x;                           // [T, D] the block's input
-    View middle;                      // [T, D] after attention
-    View attention_in, ffn_in;        // [T, D] normalised
-    View attention_moments, ffn_moments;  // [T, 2]
+    Branch::Saved attention_branch, ffn_branch;
     Attention::Saved attention;
     Mlp::Saved mlp;
     Moe::Saved moe;
@@ -34,7 +60,8 @@ class Block {
 
  private:
   Index layer_;
-  Norm attention_norm_, ffn_norm_;
+  bool parallel_, shared_norm_;
+  Branch attention_branch_, ffn_branch_;
   Attention attention_;
   std::optional<Mlp> mlp_;  // one of the two
   std::optional<Moe> moe_;

@@ -1,26 +1,93 @@
 #include "src/model/embedding.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "dist/activity.h"
+#include "src/params/block_specs.h"
 
 namespace sy {
+namespace {
 
-Embedding::Embedding(ParamStore& store)
-    : table_(store.get("embedding.weight")), first_row_(store.box("embedding.weight").begin[0]) {}
-
-void Embedding::forward(const Device& device, ConstView ids, View x) const {
-  const Doing doing("embedding");
-  if (device.mesh.tp->size() == 1) return device.backend.embedding_forward(ids, table_.weight, first_row_, x);
-  // Each rank knows a part of the vocabulary: the sum over ranks has every row.
-  const Arena::Scope scope(device.scratch);
-  const View partial = device.temp({ids.dim(0), x.dim(1)});
-  device.backend.embedding_forward(ids, table_.weight, first_row_, partial);
-  device.mesh.tp->reduce_scatter(partial, x);
+// Values on the store's backend, in the type of its weights.
+Tensor constant(const ParamStore& store, const std::vector<float>& values, const Shape& shape) {
+  Tensor tensor = store.backend().tensor(shape, store.dtype());
+  if (store.dtype() == DType::f32) {
+    store.backend().to_device(values.data(), tensor);
+  } else {
+    std::vector<std::uint16_t> rounded(values.size());
+    std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
+    store.backend().to_device(rounded.data(), tensor);
+  }
+  return tensor;
 }
 
-void Embedding::backward(const Device& device, ConstView ids, ConstView dx) const {
-  const Doing doing("gradient of the embedding");
+}  // namespace
+
+Embedding::Embedding(const Config& config, ParamStore& store)
+    : table_(store.get("embedding.weight")),
+      first_row_(store.box("embedding.weight").begin[0]),
+      scale_(config.model.scale_embedding ? std::sqrt(static_cast<float>(config.model.d_model)) : 1.0f),
+      positions_(store.find("position.weight")) {
+  const Config::Model& m = config.model;
+  if (m.position == Position::sinusoidal)
+    sines_ = constant(store, sinusoidal_positions(m.seq_len, m.d_model), {m.seq_len, m.d_model});
+  if (m.embedding_norm) norm_.emplace(norm_spec(config).desc(), store, "embedding_norm");
+}
+
+View Embedding::forward(const Pass& pass, Saved& s) const {
+  const Doing doing("embedding");
+  const Device& device = pass.device;
+  Backend& b = device.backend;
   const Arena::Scope scope(device.scratch);
-  device.backend.embedding_backward(ids, gather_tokens(device, device.scratch, dx), first_row_, table_.grad);
+  const Index D = table_.weight.dim(1);
+  const View x = pass.keep({pass.own_tokens(), D});
+  if (device.mesh.tp->size() == 1) {
+    b.embedding_forward(pass.batch.ids, table_.weight, first_row_, x);
+  } else {
+    // Each rank knows a part of the vocabulary: the sum over ranks has every row.
+    const View partial = device.temp({pass.batch.tokens(), D});
+    b.embedding_forward(pass.batch.ids, table_.weight, first_row_, partial);
+    device.mesh.tp->reduce_scatter(partial, x);
+  }
+  if (scale_ != 1) b.scale(x, scale_);
+  if (const ConstView positions = positions_ ? ConstView(positions_.weight) : ConstView(sines_)) {
+    const View rows = device.temp(x.shape());
+    b.embedding_forward(device.own_tokens(pass.batch.positions), positions, 0, rows);
+    b.add(rows, x);
+  }
+  if (!norm_) return x;
+  s.sum = x;
+  s.moments = pass.saved.f32({x.dim(0), 2});
+  const View normed = pass.keep(x.shape());
+  norm_->forward(device, x, normed, s.moments);
+  return normed;
+}
+
+void Embedding::backward(const Device& device, const Batch& batch, const Saved& s, View d) const {
+  const Doing doing("gradient of the embedding");
+  Backend& b = device.backend;
+  const Arena::Scope scope(device.scratch);
+  if (norm_) {
+    const View dsum = device.temp(d.shape());
+    b.fill(dsum, 0);
+    norm_->backward(device, d, s.sum, s.moments, dsum);
+    d = dsum;
+  }
+  if (positions_) b.embedding_backward(device.own_tokens(batch.positions), d, 0, positions_.grad);
+  if (scale_ != 1) b.scale(d, scale_);
+  b.embedding_backward(batch.ids, gather_tokens(device, device.scratch, d), first_row_, table_.grad);
+}
+
+std::vector<float> sinusoidal_positions(Index positions, Index d_model) {
+  std::vector<float> table;
+  for (Index p = 0; p < positions; ++p)
+    for (Index i = 0; i < d_model; ++i) {
+      const double angle =
+          static_cast<double>(p) * std::pow(10000.0, -2.0 * static_cast<double>(i / 2) / static_cast<double>(d_model));
+      table.push_back(static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle)));
+    }
+  return table;
 }
 
 }  // namespace sy

@@ -9,6 +9,7 @@ namespace sy {
 Head::Head(const Config& config, ParamStore& store, Param weight, Index first_row)
     : weight_(weight),
       desc_{first_row, static_cast<float>(config.model.output_softcap), config.train.z_loss},
+      scale_(static_cast<float>(config.model.logit_scale)),
       linear_(store, weight, config.model.d_model) {}
 
 void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const {
@@ -28,13 +29,14 @@ void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, 
     const View logits = device.scratch.f32({n, V}), partials = device.scratch.f32({P, n, 3});
     const ConstView x_chunk = x.rows(at, n), targets = batch.targets.rows(at, n);
     const View mine = partials.rows(device.mesh.coord.tp, 1);
-    linear_.forward(device, x_chunk, logits);
+    this->logits(device, x_chunk, logits);
     b.cross_entropy_forward(desc_, logits, targets, mine.reshape({n, 3}));
     if (P > 1) device.mesh.tp->all_gather(mine, partials);
     b.cross_entropy_loss(partials, targets, lse.rows(at, n), losses.rows(at, n));
     if (!dx) continue;
     const View dlogits = device.dtype == DType::f32 ? logits : device.temp(logits.shape());
     b.cross_entropy_backward(desc_, logits, targets, lse.rows(at, n), batch.step.targets, dlogits);
+    if (scale_ != 1) b.scale(dlogits, scale_);
     linear_.backward_input(device, dlogits, dx_full.rows(at, n).reshape({n, D}));
     linear_.backward_weight(device, dlogits, x_chunk);
   }
@@ -44,6 +46,7 @@ void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, 
 
 void Head::logits(const Device& device, ConstView x, View logits) const {
   linear_.forward(device, x, logits);
+  if (scale_ != 1) device.backend.scale(logits, scale_);
 }
 
 }  // namespace sy

@@ -17,12 +17,13 @@ class Head {
   // that by W is added to its gradient.
   void loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const;
 
-  // logits: [n, V] of n tokens, the whole vocabulary held here. x: [n, D]
+  // logits: [n, V] of n tokens and the vocabulary held here, before they are capped. x: [n, D]
   void logits(const Device& device, ConstView x, View logits) const;
 
  private:
   Param weight_;
   CrossEntropyDesc desc_;
+  float scale_;  // of the logits
   Linear linear_;
 };
 

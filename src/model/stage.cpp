@@ -14,6 +14,7 @@ void Slot::clear() {
   saved.clear();
   batch = {};
   report = {};
+  embedding = {};
   blocks.clear();
   inputs.clear();
   last = normed = moments = {};
@@ -24,7 +25,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, View router_
   const std::vector<BlockSpec> specs = block_specs(config);
   SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= std::ssize(specs), "layers {} to {} of {}",
             layers.begin, layers.end, specs.size());
-  if (layers.begin == 0) embedding_.emplace(store);
+  if (layers.begin == 0) embedding_.emplace(config, store);
   for (Index layer = layers.begin; layer < layers.end; ++layer) {
     const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
     View bias;
@@ -42,10 +43,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, View router_
 
 View Stage::forward(const Device& device, Slot& slot, View x) const {
   const Pass pass{device, slot.batch, slot.saved};
-  if (embedding_) {
-    x = pass.keep({pass.own_tokens(), d_model_});
-    embedding_->forward(device, slot.batch.ids, x);
-  }
+  if (embedding_) x = embedding_->forward(pass, slot.embedding);
   slot.blocks.resize(blocks_.size());
   Index moe = 0;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -83,7 +81,7 @@ void Stage::backward(const Device& device, Slot& slot, View d, const LayerDone& 
     blocks_[i].backward(pass, d, slot.blocks[i]);
     if (layer_done) layer_done(first_layer_ + static_cast<Index>(i));
   }
-  if (embedding_) embedding_->backward(device, slot.batch.ids, d);
+  if (embedding_) embedding_->backward(device, slot.batch, slot.embedding, d);
 }
 
 void Stage::loss(const Device& device, const Slot& slot) const {

@@ -26,8 +26,9 @@ struct Slot {
   Arena saved;
   Batch batch;
   Report report;
+  Embedding::Saved embedding;
   std::vector<Block::Saved> blocks;
-  std::vector<View> inputs;  // [T, D] of each block
+  std::vector<View> inputs;    // [T, D] of each block
   View last, normed, moments;  // [T, D] the last block's output, [T, D] and [T, 2] of the final norm
 };
 

@@ -1,16 +1,63 @@
 #include "src/params/block_specs.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace sy {
 namespace {
 
+// Which layers have a bias.
+struct BiasPlaces {
+  bool qkv, attention_out, mlp, norm;
+};
+BiasPlaces bias_places(const Config::Model& m) {
+  constexpr std::pair<Biases, BiasPlaces> table[] = {
+      {Biases::none, {false, false, false, false}},
+      {Biases::all, {true, true, true, true}},
+      {Biases::qkv, {true, false, false, false}},
+      {Biases::mlp, {false, false, true, false}},
+  };
+  BiasPlaces places =
+      std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return row.first == m.bias; })->second;
+  if (m.norm_bias != NormBias::automatic) places.norm = m.norm_bias == NormBias::present;
+  return places;
+}
+
+// By which a scaling multiplies cos and sin where nothing else is said.
+double attention_factor(const RopeSpec& r) {
+  if (r.scaling == RopeScaling::yarn) return 0.1 * std::log(r.factor) + 1;
+  if (r.scaling == RopeScaling::longrope)
+    return std::sqrt(1 + std::log(r.factor) / std::log(static_cast<double>(r.original_length)));
+  return 1;
+}
+
+RopeSpec rope_spec(const Config::Model& m) {
+  RopeSpec r{m.rope_theta, static_cast<Index>(static_cast<double>(m.head_dim) * m.rope_fraction / 2) * 2, m.rope_pairs};
+  if (m.rope_scaling == RopeScaling::none) return r;
+  r.scaling = m.rope_scaling;
+  r.factor = m.rope_factor;
+  r.original_length = m.rope_original_length;
+  r.length = m.seq_len;
+  r.low_frequency = m.rope_low_frequency;
+  r.high_frequency = m.rope_high_frequency;
+  r.beta_fast = m.rope_beta_fast;
+  r.beta_slow = m.rope_beta_slow;
+  r.whole_dimensions = m.rope_whole_dimensions;
+  if (r.scaling == RopeScaling::longrope)
+    r.factors = m.seq_len > m.rope_original_length ? m.rope_long_factors : m.rope_short_factors;
+  r.attention_factor = m.rope_attention_factor > 0 ? m.rope_attention_factor : attention_factor(r);
+  return r;
+}
+
 AttentionSpec attention_spec(const Config::Model& m) {
+  const BiasPlaces bias = bias_places(m);
   AttentionSpec a{
-      m.heads, m.kv_heads, m.head_dim, m.head_dim, m.window, {}, {}, static_cast<float>(m.attention_softcap), m.bias};
-  if (m.position == Position::rope)
-    a.rope = {m.rope_theta, static_cast<Index>(static_cast<double>(m.head_dim) * m.rope_fraction / 2) * 2};
-  if (m.qk_norm) a.qk_norm = static_cast<float>(m.norm_eps);
+      m.heads,  m.kv_heads,        m.head_dim, m.head_dim, m.window, {}, {}, static_cast<float>(m.attention_softcap),
+      bias.qkv, bias.attention_out};
+  if (m.position == Position::rope) a.rope = rope_spec(m);
+  if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
+  a.whole_qk_norm = m.qk_norm == QkNormKind::whole;
   return a;
 }
 
@@ -38,16 +85,35 @@ MoeSpec moe_spec(const Config& config) {
 
 }  // namespace
 
+NormPlaces norm_places(NormPosition position) {
+  constexpr std::pair<NormPosition, NormPlaces> table[] = {
+      {NormPosition::pre, {true, false, false}},
+      {NormPosition::post, {false, false, true}},
+      {NormPosition::both, {true, true, false}},
+      {NormPosition::output, {false, true, false}},
+  };
+  return std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return row.first == position; })
+      ->second;
+}
+
+NormSpec norm_spec(const Config& config) {
+  return {config.model.norm, static_cast<float>(config.model.norm_eps), bias_places(config.model).norm};
+}
+
 NormSpec final_norm_spec(const Config& config) {
-  return {config.model.norm, static_cast<float>(config.model.norm_eps), config.model.bias};
+  NormSpec spec = norm_spec(config);
+  if (norm_places(config.model.norm_position).sum) spec.kind = NormKind::none;
+  return spec;
 }
 
 std::vector<BlockSpec> block_specs(const Config& config) {
   const Config::Model& m = config.model;
   std::vector<BlockSpec> blocks;
   for (Index layer = 0; layer < m.layers; ++layer) {
-    blocks.push_back({final_norm_spec(config), m.norm_position, m.parallel_block,
-                      attention_spec(config.model_of(layer)), MlpSpec{config.ffn_activation(), m.d_ff, m.bias}});
+    const NormPlaces norms = norm_places(m.norm_position);
+    blocks.push_back({norm_spec(config), norms, m.parallel_block,
+                      m.parallel_block && norms.input && m.parallel_norms == 1, attention_spec(config.model_of(layer)),
+                      MlpSpec{config.ffn_activation(), m.d_ff, bias_places(m).mlp}});
     if (config.is_moe(layer)) blocks.back().ffn = moe_spec(config);
   }
   return blocks;

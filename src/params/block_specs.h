@@ -17,10 +17,27 @@ struct NormSpec {
   NormDesc desc() const { return {kind, eps}; }
 };
 
-// Rotary positions (Su et al., "RoFormer", 2021).
+// Where a block has norms, for a sublayer f (attention or the FFN) that reads x of the residual stream.
+struct NormPlaces {
+  bool input, output, sum;  // f(norm(x)); x + norm(f(.)); norm(x + f(.))
+};
+NormPlaces norm_places(NormPosition position);
+
+// Rotary positions (Su et al., "RoFormer", 2021), and how their frequencies theta^(-2i / rotated) are changed for sequences
+// that are longer than those of an earlier training. rope_table in src/model/rope.h has the formulas.
 struct RopeSpec {
   double theta;   // the base of the frequencies
   Index rotated;  // elements of each head that are rotated, the first ones: an even number
+  RopePairs pairs = RopePairs::half;
+  RopeScaling scaling = RopeScaling::none;
+  // What follows is used as far as the scaling needs it.
+  double factor = 1;                             // how many times as long
+  Index original_length = 0, length = 0;         // positions of the earlier training, and of the model
+  double low_frequency = 1, high_frequency = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;          // yarn
+  bool whole_dimensions = true;                  // yarn
+  double attention_factor = 1;                   // cos and sin are multiplied by it
+  std::vector<double> factors{};                 // longrope: [rotated / 2], each frequency is divided by its own
   bool operator==(const RopeSpec&) const = default;
 };
 
@@ -29,9 +46,10 @@ struct AttentionSpec {
   Index key_width, value_width;  // of one head
   Index window;                  // latest keys that a query sees, its own included; 0: all
   std::optional<RopeSpec> rope;
-  std::optional<float> qk_norm;  // RMSNorm of queries and keys by head, with this eps
+  std::optional<float> qk_norm;  // RMSNorm of queries and keys, with this eps
   float softcap;                 // 0: none
-  bool bias;
+  bool qkv_bias, out_bias;
+  bool whole_qk_norm = false;  // that norm is over all heads together; otherwise each head is normalised alone
 };
 
 // A feed-forward network of `width`.
@@ -64,8 +82,9 @@ struct MoeSpec {
 
 struct BlockSpec {
   NormSpec norm;
-  NormPosition norm_position;
-  bool parallel;  // attention and FFN read the same input
+  NormPlaces norms;
+  bool parallel;     // attention and FFN read the same input
+  bool shared_norm;  // and the same norm of it
   AttentionSpec attention;
   std::variant<MlpSpec, MoeSpec> ffn;
   const MoeSpec* moe() const { return std::get_if<MoeSpec>(&ffn); }
@@ -73,7 +92,9 @@ struct BlockSpec {
 
 // One for each layer, in order.
 std::vector<BlockSpec> block_specs(const Config& config);
-// Of the norm before the output.
+// Of the norms of the residual stream.
+NormSpec norm_spec(const Config& config);
+// Of the norm before the output; none where blocks end with a norm (NormPosition::post).
 NormSpec final_norm_spec(const Config& config);
 // How many of them are MoE layers.
 Index count_moe(const std::vector<BlockSpec>& blocks);

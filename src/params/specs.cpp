@@ -36,17 +36,20 @@ class Specs {
     matrix(name + ".q.weight", {H, qk, D_}, {tp}, normal);
     matrix(name + ".k.weight", {K, qk, D_}, {tp}, normal, true);
     matrix(name + ".v.weight", {K, v, D_}, {tp}, normal, true);
-    if (a.bias) {
+    if (a.qkv_bias) {
       vector(name + ".q.bias", {H, qk}, {tp}, zeros);
       vector(name + ".k.bias", {K, qk}, {tp}, zeros, true);
       vector(name + ".v.bias", {K, v}, {tp}, zeros, true);
     }
-    if (a.qk_norm) {
+    if (a.qk_norm && a.whole_qk_norm) {
+      vector(name + ".q_norm.weight", {H, qk}, {tp}, ones);
+      vector(name + ".k_norm.weight", {K, qk}, {tp}, ones, true);
+    } else if (a.qk_norm) {
       vector(name + ".q_norm.weight", {qk}, {}, ones);
       vector(name + ".k_norm.weight", {qk}, {}, ones, true);
     }
     matrix(name + ".out.weight", {D_, H, v}, {none, tp}, residual_);
-    if (a.bias) vector(name + ".out.bias", {D_}, {}, zeros);
+    if (a.out_bias) vector(name + ".out.bias", {D_}, {}, zeros);
   }
   // The gate's and the linear half's rows side by side: [halves, F, D].
   void ffn(const std::string& name, const MlpSpec& f) {
@@ -95,15 +98,21 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   const std::vector<BlockSpec> blocks = block_specs(config);
   Specs specs(config);
   specs.matrix("embedding.weight", {vocab, D}, {tp}, normal);
+  if (config.model.position == Position::learned)
+    specs.matrix("position.weight", {config.model.seq_len, D}, {}, normal);
+  if (config.model.embedding_norm) specs.norm("embedding_norm", norm_spec(config));
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     const BlockSpec& block = blocks[layer];
     specs.layer = static_cast<Index>(layer);
     const std::string prefix = layer_prefix(static_cast<Index>(layer));
-    specs.norm(prefix + "attention_norm", block.norm);
+    const auto& [input, output, sum] = block.norms;
+    if (input || sum) specs.norm(prefix + "attention_norm", block.norm);
     specs.attention(prefix + "attention", block.attention);
-    specs.norm(prefix + "ffn_norm", block.norm);
+    if (output) specs.norm(prefix + "attention_out_norm", block.norm);
+    if ((input || sum) && !block.shared_norm) specs.norm(prefix + "ffn_norm", block.norm);
     const std::string ffn = prefix + (block.moe() ? "moe" : "mlp");
     std::visit([&](const auto& spec) { specs.ffn(ffn, spec); }, block.ffn);
+    if (output) specs.norm(prefix + "ffn_out_norm", block.norm);
   }
   specs.layer.reset();
   specs.norm("final_norm", final_norm_spec(config));

@@ -16,6 +16,7 @@ struct Elementwise : OpCase {
   explicit Elementwise(Index n) {
     in("x", {n});
     in_place("sum", {n});
+    in_place("scaled", {n});
     in("numbers", {n}, DType::f32);
     out("filled", {n}, DType::f32);
     out("zeros", {n}, DType::i32);
@@ -26,6 +27,7 @@ struct Elementwise : OpCase {
   }
   void run(Backend& b) override {
     b.add(at("x"), at("sum"));
+    b.scale(at("scaled"), -1.7f);
     b.fill(at("filled"), 0.75f);
     b.fill(at("zeros"), 0);
     b.copy(at("x"), at("copied"));
@@ -36,6 +38,7 @@ struct Elementwise : OpCase {
   void expect(Values& v) override {
     for (std::size_t i = 0; i < v["x"].size(); ++i) {
       v["sum"][i] += v["x"][i];
+      v["scaled"][i] *= static_cast<double>(-1.7f);
       v["filled"][i] = 0.75;
     }
     v["copied"] = v["x"];
@@ -369,9 +372,10 @@ TEST_P(DenseOps, activation) {
 struct RopeCase : OpCase {
   Index all_heads, hd, heads, half;
   bool inverse;
-  RopeCase(Index t, Index all, Index width, Index turned, Index half_, bool backward)
-      : all_heads(all), hd(width), heads(turned), half(half_), inverse(backward) {
-    note = fmt::format("{} heads, inverse {}", turned, backward);
+  RopePairs pairs;
+  RopeCase(Index t, Index all, Index width, Index turned, Index half_, bool backward, RopePairs p)
+      : all_heads(all), hd(width), heads(turned), half(half_), inverse(backward), pairs(p) {
+    note = fmt::format("{} heads, inverse {}, pairs {}", turned, backward, static_cast<int>(pairs));
     constexpr Index positions = 11;
     Numbers table(positions * half * 2);
     for (Index p = 0; p < positions; ++p)
@@ -388,32 +392,35 @@ struct RopeCase : OpCase {
     hidden("x", {t, all, width});  // y holds the gradient of the rotated x
     gradients = {{"y", "x"}};
   }
-  void run(Backend& b) override { b.rope(at("y"), heads, at("positions"), at("table"), inverse); }
+  void run(Backend& b) override { b.rope(at("y"), heads, at("positions"), at("table"), inverse, pairs); }
   void expect(Values& v) override {
-    v["y"] = ref::rope(all_heads, hd, heads, half, v["positions"], v["table"], inverse, v["y"]);
+    v["y"] = ref::rope(all_heads, hd, heads, half, v["positions"], v["table"], inverse, v["y"], pairs);
   }
   double loss(Values& v) override {
-    return ref::dot(v["y"], ref::rope(all_heads, hd, heads, half, v["positions"], v["table"], false, v["x"]));
+    return ref::dot(v["y"], ref::rope(all_heads, hd, heads, half, v["positions"], v["table"], false, v["x"], pairs));
   }
 };
 
 TEST_P(DenseOps, rope) {
-  for (bool inverse : {false, true}) {
-    check(RopeCase(0, 2, 4, 1, 2, inverse));
-    check(RopeCase(5, 3, 2, 0, 1, inverse));
-    check(RopeCase(1, 1, 2, 1, 1, inverse));
-    check(RopeCase(7, 3, 10, 2, 3, inverse));  // part of the heads, and part of the head
-    check(RopeCase(260, 6, 64, 4, 32, inverse));
-    check(RopeCase(9, 4, 6, 4, 0, inverse));  // nothing turns
-  }
+  for (RopePairs pairs : {RopePairs::half, RopePairs::interleaved})
+    for (bool inverse : {false, true}) {
+      check(RopeCase(0, 2, 4, 1, 2, inverse, pairs));
+      check(RopeCase(5, 3, 2, 0, 1, inverse, pairs));
+      check(RopeCase(1, 1, 2, 1, 1, inverse, pairs));
+      check(RopeCase(7, 3, 10, 2, 3, inverse, pairs));  // part of the heads, and part of the head
+      check(RopeCase(5, 2, 7, 2, 3, inverse, pairs));
+      check(RopeCase(20, 3, 16, 2, 4, inverse, pairs));
+      check(RopeCase(260, 6, 64, 4, 32, inverse, pairs));
+      check(RopeCase(9, 4, 6, 4, 0, inverse, pairs));  // nothing turns
+    }
 }
 
 struct QkNormCase : OpCase {
   QkNorm desc;
   Index t, all, hd, half;
-  QkNormCase(Index t_, Index q, Index k, Index others, Index width, Index half_)
-      : desc{q, k, 1e-5f}, t(t_), all(q + k + others), hd(width), half(half_) {
-    note = fmt::format("{} queries, {} keys", q, k);
+  QkNormCase(Index t_, QkNorm d, Index others, Index width, Index half_)
+      : desc(d), t(t_), all(d.q_heads + d.k_heads + others), hd(width), half(half_) {
+    note = fmt::format("{} queries, {} keys, pairs {}", d.q_heads, d.k_heads, static_cast<int>(d.pairs));
     in("x", {t, all, hd});
     in("weight", {2, hd});
     in("positions", {t}, whole("positions", {t}, 0, 7), DType::i32);
@@ -429,10 +436,9 @@ struct QkNormCase : OpCase {
 };
 
 struct QkNormForward : QkNormCase {
-  QkNormForward(Index t_, Index q, Index k, Index others, Index width, Index half_)
-      : QkNormCase(t_, q, k, others, width, half_) {
+  QkNormForward(Index t_, QkNorm d, Index others, Index width, Index half_) : QkNormCase(t_, d, others, width, half_) {
     out("y", {t, all, hd});
-    out("inverse", {t, q + k}, DType::f32);
+    out("inverse", {t, d.q_heads + d.k_heads}, DType::f32);
   }
   void run(Backend& b) override {
     b.qk_norm_forward(desc, at("x"), at("weight"), at("positions"), at("table"), at("y"), at("inverse"));
@@ -445,9 +451,8 @@ struct QkNormForward : QkNormCase {
 };
 
 struct QkNormBackward : QkNormCase {
-  QkNormBackward(Index t_, Index q, Index k, Index others, Index width, Index half_)
-      : QkNormCase(t_, q, k, others, width, half_) {
-    in("inverse", {t, q + k}, forward(values()).inverse, DType::f32);
+  QkNormBackward(Index t_, QkNorm d, Index others, Index width, Index half_) : QkNormCase(t_, d, others, width, half_) {
+    in("inverse", {t, d.q_heads + d.k_heads}, forward(values()).inverse, DType::f32);
     in("dy", {t, all, hd});
     out("dx", {t, all, hd});
     accumulate("dweight", {2, hd}, DType::f32);
@@ -466,10 +471,84 @@ TEST_P(DenseOps, qk_norm) {
   } const cases[] = {{0, 2, 1, 1, 4, 2},    {1, 1, 1, 1, 2, 1},     {5, 3, 1, 1, 7, 0},     {6, 4, 2, 2, 10, 3},
                      {33, 6, 2, 2, 64, 32}, {3, 2, 2, 0, 256, 128}, {700, 2, 1, 1, 33, 16}, {2, 9, 3, 1, 48, 8},
                      {3, 1, 1, 1, 132, 0},  {1, 1, 1, 0, 255, 1}};
-  for (const auto& c : cases) {
-    check(QkNormForward(c.t, c.q, c.k, c.others, c.hd, c.half));
-    check(QkNormBackward(c.t, c.q, c.k, c.others, c.hd, c.half));
+  for (const auto& c : cases)
+    for (RopePairs pairs : {RopePairs::half, RopePairs::interleaved}) {
+      const QkNorm desc{c.q, c.k, 1e-5f, pairs};
+      check(QkNormForward(c.t, desc, c.others, c.hd, c.half));
+      check(QkNormBackward(c.t, desc, c.others, c.hd, c.half));
+    }
+}
+
+struct WholeQkNormCase : OpCase {
+  WholeQkNorm desc;
+  Index t, row;
+  // Of so many ranks that share the heads.
+  WholeQkNormCase(Index t_, Index q, Index k, Index others, Index ranks)
+      : desc{q, k, ranks * q, ranks * k, 1e-5f}, t(t_), row(q + k + others) {
+    note = fmt::format("{} queries, {} keys, {} ranks", q, k, ranks);
+    in("x", {t, row});
+    in("weight", {q + k});
+    tolerance = gradient_tolerance = 1e-5;
+    if (ranks == 1) return;
+    Numbers elsewhere = normal("others", {t, 2});
+    for (double& x : elsewhere) x = std::abs(x) * static_cast<double>((ranks - 1) * q);
+    in("others", {t, 2}, elsewhere, DType::f32);
   }
+  Numbers squares(Values& v) { return added(ref::whole_sums(desc, row, v["x"], v["x"]), v); }
+  Numbers forward(Values& v) { return ref::whole_qk_norm(desc, row, v["weight"], v["others"], v["x"]); }
+
+ private:
+  static Numbers added(Numbers sums, Values& v) {
+    for (std::size_t i = 0; i < v["others"].size(); ++i) sums[i] += v["others"][i];
+    return sums;
+  }
+};
+
+struct WholeQkNormForward : WholeQkNormCase {
+  WholeQkNormForward(Index t_, Index q, Index k, Index others, Index ranks) : WholeQkNormCase(t_, q, k, others, ranks) {
+    in("other_x", {t, row});
+    in("squares", {t, 2}, squares(values()), DType::f32);
+    out("sums", {t, 2}, DType::f32);
+    out("y", {t, row});
+  }
+  void run(Backend& b) override {
+    b.whole_qk_norm_sums(desc, at("x"), at("other_x"), at("sums"));
+    b.whole_qk_norm_forward(desc, at("x"), at("weight"), at("squares"), at("y"));
+  }
+  void expect(Values& v) override {
+    v["sums"] = ref::whole_sums(desc, row, v["x"], v["other_x"]);
+    v["y"] = forward(v);
+  }
+};
+
+// Of a rank whose peers have given the gradients of nothing.
+struct WholeQkNormBackward : WholeQkNormCase {
+  WholeQkNormBackward(Index t_, Index q, Index k, Index others, Index ranks)
+      : WholeQkNormCase(t_, q, k, others, ranks) {
+    in("dy", {t, row});
+    in("squares", {t, 2}, squares(values()), DType::f32);
+    in("products", {t, 2}, ref::whole_sums(desc, row, values()["dy"], forward(values())), DType::f32);
+    out("dx", {t, row});
+    accumulate("dweight", {q + k}, DType::f32);
+    gradients = {{"dx", "x"}, {"dweight", "weight"}};
+  }
+  void run(Backend& b) override {
+    b.whole_qk_norm_backward(desc, at("dy"), at("x"), at("weight"), at("squares"), at("products"), at("dx"),
+                             at("dweight"));
+  }
+  double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
+};
+
+TEST_P(DenseOps, whole_qk_norm) {
+  struct {
+    Index t, q, k, others;
+  } const cases[] = {{0, 4, 2, 2},   {1, 3, 2, 0},      {5, 7, 3, 3},    {6, 40, 20, 20},
+                     {33, 64, 8, 8}, {3, 1000, 250, 1}, {700, 24, 8, 8}, {2, 2048, 512, 512}};
+  for (const auto& c : cases)
+    for (Index ranks : {1, 3}) {
+      check(WholeQkNormForward(c.t, c.q, c.k, c.others, ranks));
+      check(WholeQkNormBackward(c.t, c.q, c.k, c.others, ranks));
+    }
 }
 
 // ---- attention ----

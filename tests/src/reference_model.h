@@ -6,6 +6,7 @@
 #include <string>
 
 #include "src/config.h"
+#include "src/model/rope.h"
 #include "src/model/router.h"
 #include "tests/reference.h"
 
@@ -40,22 +41,32 @@ class Model {
     ModelLoss out;
     double tokens = 0;
     for (double t : targets_) tokens += t >= 0;
-    Numbers x = embedding(V_, D, 0, ids_, p.at("embedding.weight"));
+    Numbers x = embedded(p);
     std::size_t moe = 0;
     for (Index layer = 0; layer < m.layers; ++layer) {
       const std::string prefix = "layers." + std::to_string(layer) + ".";
-      x = plus(x, attend(p, c_.model_of(layer), prefix + "attention.", normed(p, prefix + "attention_norm", x)));
-      const Numbers h = normed(p, prefix + "ffn_norm", x);
-      if (c_.is_moe(layer)) {
+      const auto attention = [&](const Numbers& h) { return attend(p, c_.model_of(layer), prefix + "attention.", h); };
+      const auto feed = [&](const Numbers& h) {
+        if (!c_.is_moe(layer)) return ffn(p, prefix + "mlp.", h, m.d_ff);
         if (!frozen) decisions_.resize(moe + 1);
-        x = plus(x, experts(p, prefix + "moe.", h, decisions_[moe++], frozen, out));
+        return experts(p, prefix + "moe.", h, decisions_[moe++], frozen, out);
+      };
+      if (m.parallel_block) {
+        const Numbers a = branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention);
+        const char* norm = m.parallel_norms == 1 ? "attention_norm" : "ffn_norm";
+        x = plus(plus(x, a), branch(p, prefix + norm, prefix + "ffn_out_norm", x, feed));
+      } else if (m.norm_position == NormPosition::post) {
+        x = normed(p, prefix + "attention_norm", plus(x, attention(x)));
+        x = normed(p, prefix + "ffn_norm", plus(x, feed(x)));
       } else {
-        x = plus(x, ffn(p, prefix + "mlp.", h, m.d_ff));
+        x = plus(x, branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention));
+        x = plus(x, branch(p, prefix + "ffn_norm", prefix + "ffn_out_norm", x, feed));
       }
     }
-    x = normed(p, "final_norm", x);
+    if (m.norm_position != NormPosition::post) x = normed(p, "final_norm", x);
     const Numbers& w = p.at(m.tie_embeddings ? "embedding.weight" : "output.weight");
-    const Numbers logits = gemm({.transpose_b = true}, T, V_, D, x, w);
+    Numbers logits = gemm({.transpose_b = true}, T, V_, D, x, w);
+    for (double& z : logits) z *= m.logit_scale;
     const CrossEntropyDesc desc{0, static_cast<float>(m.output_softcap)};
     const Loss ce = cross_entropy_loss(1, cross_entropy_partial(desc, V_, logits, targets_), targets_);
     for (Index t = 0; t < T; ++t) {
@@ -93,6 +104,33 @@ class Model {
         .y;
   }
 
+  // What is added to the residual stream x, where norms stand around the sublayer and not behind the sum.
+  template <class F>
+  Numbers branch(const Parameters& p, const std::string& norm, const std::string& out_norm, const Numbers& x,
+                 const F& f) const {
+    const NormPosition position = c_.model.norm_position;
+    const Numbers y = f(position == NormPosition::output ? x : normed(p, norm, x));
+    return position == NormPosition::pre ? y : normed(p, out_norm, y);
+  }
+
+  Numbers embedded(const Parameters& p) const {
+    const auto& m = c_.model;
+    const Index T = B_ * S_, D = m.d_model;
+    Numbers x = embedding(V_, D, 0, ids_, p.at("embedding.weight"));
+    for (Index t = 0; t < T; ++t)
+      for (Index i = 0; i < D; ++i) {
+        double& of = x[t * D + i];
+        if (m.scale_embedding) of *= std::sqrt(static_cast<double>(D));
+        const double s = static_cast<double>(t % S_);
+        if (m.position == Position::learned) of += p.at("position.weight")[(t % S_) * D + i];
+        if (m.position == Position::sinusoidal) {
+          const double angle = s / std::pow(10000.0, static_cast<double>(i - i % 2) / static_cast<double>(D));
+          of += i % 2 ? std::cos(angle) : std::sin(angle);
+        }
+      }
+    return m.embedding_norm ? normed(p, "embedding_norm", x) : x;
+  }
+
   // m: [model] as the layer reads it.
   Numbers attend(const Parameters& p, const Config::Model& m, const std::string& prefix, const Numbers& x) const {
     const Index T = B_ * S_, D = m.d_model, H = m.heads, K = m.kv_heads, hd = m.head_dim, all = H + 2 * K;
@@ -110,18 +148,31 @@ class Model {
       half = static_cast<Index>(static_cast<double>(hd) * m.rope_fraction / 2);
       for (Index s = 0; s < S_; ++s)
         for (Index i = 0; i < half; ++i) {
-          const double angle = static_cast<double>(s) / std::pow(m.rope_theta, static_cast<double>(i) / half);
+          const double angle = static_cast<double>(s) / std::pow(m.rope_theta, static_cast<double>(i) / half) /
+                               (m.rope_scaling == RopeScaling::linear ? m.rope_factor : 1.0);
           table.insert(table.end(), {std::cos(angle), std::sin(angle)});
         }
+      // The other scalings are compared with golden data in test_rope.cpp.
+      if (m.rope_scaling != RopeScaling::none && m.rope_scaling != RopeScaling::linear) {
+        const std::vector<float> scaled = rope_table(*block_specs(c_).front().attention.rope, S_);
+        table.assign(scaled.begin(), scaled.end());
+      }
       for (Index t = 0; t < T; ++t) positions.push_back(static_cast<double>(t % S_));
     }
-    if (m.qk_norm) {
+    if (m.qk_norm == QkNormKind::whole) {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
-      qkv = qk_norm({H, K, static_cast<float>(m.norm_eps)}, all, hd, half, weight, positions, table, qkv).y;
+      qkv = whole_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps)}, all * hd, weight, {}, qkv);
+    }
+    if (m.qk_norm == QkNormKind::head) {
+      Numbers weight = p.at(prefix + "q_norm.weight");
+      const Numbers& keys = p.at(prefix + "k_norm.weight");
+      weight.insert(weight.end(), keys.begin(), keys.end());
+      qkv =
+          qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs}, all, hd, half, weight, positions, table, qkv).y;
     } else if (!table.empty()) {
-      qkv = rope(all, hd, H + K, half, positions, table, false, qkv);
+      qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
     }
     AttentionDesc desc;
     desc.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(hd)));

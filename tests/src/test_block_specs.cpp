@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "src/params/specs.h"
+
 namespace sy {
 namespace {
 
@@ -48,7 +52,7 @@ group_limit = 2
     ASSERT_TRUE(a.rope);
     EXPECT_EQ(a.rope->rotated, 6);  // three quarters of ten, in whole pairs
     EXPECT_EQ(a.qk_norm, 1e-6f);
-    EXPECT_TRUE(a.bias);
+    EXPECT_TRUE(a.qkv_bias && a.out_bias);
     EXPECT_EQ(block.norm.kind, NormKind::rmsnorm);
     EXPECT_EQ(block.moe() != nullptr, layer % 2 == 1);
     if (const MoeSpec* moe = block.moe()) {
@@ -94,6 +98,90 @@ attention_softcap = 20
     EXPECT_EQ(a.qk_norm.has_value(), !local);
     EXPECT_EQ(a.softcap, local ? 0 : 20);
   }
+}
+
+// The names of layer 0's parameters behind "layers.0.", and those outside of the layers, in their order.
+std::string names_of(const std::vector<std::string>& settings) {
+  std::vector<std::string> overrides = {"--model.layers=1", "--model.norm=layernorm", "--model.norm_bias=false"};
+  overrides.insert(overrides.end(), settings.begin(), settings.end());
+  std::string all;
+  for (const ParamSpec& spec : param_specs(parse_config("", "test", overrides), 10))
+    if (spec.name.find("attention.") == std::string::npos)
+      all += (all.empty() ? "" : " ") + (spec.layer ? spec.name.substr(layer_prefix(0).size()) : spec.name);
+  return all;
+}
+
+TEST(BlockSpecs, NormsStandWhereTheyAreAskedFor) {
+  const std::string ffn = "mlp.up.weight mlp.down.weight ", ends = "final_norm.weight output.weight";
+  EXPECT_EQ(names_of({}), "embedding.weight attention_norm.weight ffn_norm.weight " + ffn + ends);
+  EXPECT_EQ(names_of({"--model.norm_position=post"}),
+            "embedding.weight attention_norm.weight ffn_norm.weight " + ffn + "output.weight");
+  EXPECT_EQ(names_of({"--model.norm_position=both"}),
+            "embedding.weight attention_norm.weight attention_out_norm.weight ffn_norm.weight " + ffn +
+                "ffn_out_norm.weight " + ends);
+  EXPECT_EQ(names_of({"--model.norm_position=output"}),
+            "embedding.weight attention_out_norm.weight " + ffn + "ffn_out_norm.weight " + ends);
+  EXPECT_EQ(names_of({"--model.parallel_block=true"}), "embedding.weight attention_norm.weight " + ffn + ends);
+  EXPECT_EQ(names_of({"--model.parallel_block=true", "--model.parallel_norms=2"}), names_of({}));
+  EXPECT_EQ(
+      names_of({"--model.position=learned", "--model.embedding_norm=true"}),
+      "embedding.weight position.weight embedding_norm.weight attention_norm.weight ffn_norm.weight " + ffn + ends);
+  EXPECT_EQ(names_of({"--model.position=sinusoidal", "--model.scale_embedding=true"}), names_of({}));
+}
+
+TEST(BlockSpecs, BiasesStandWhereTheyAreAskedFor) {
+  const auto biases = [](const std::string& bias, const std::string& of_norms = "auto") {
+    std::string all;
+    for (const ParamSpec& spec : param_specs(parse_config("", "test",
+                                                          {"--model.layers=1", "--model.norm=layernorm",
+                                                           "--model.bias=" + bias, "--model.norm_bias=" + of_norms}),
+                                             10))
+      if (spec.name.ends_with(".bias")) all += spec.name.substr(0, spec.name.size() - 5) + " ";
+    return all;
+  };
+  const std::string qkv = "layers.0.attention.q layers.0.attention.k layers.0.attention.v ";
+  const std::string mlp = "layers.0.mlp.up layers.0.mlp.down ";
+  EXPECT_EQ(biases("none"), "");
+  EXPECT_EQ(biases("qkv"), qkv);
+  EXPECT_EQ(biases("mlp"), mlp);
+  EXPECT_EQ(biases("all", "false"), qkv + "layers.0.attention.out " + mlp);
+  EXPECT_EQ(biases("all"),
+            "layers.0.attention_norm " + qkv + "layers.0.attention.out layers.0.ffn_norm " + mlp + "final_norm ");
+  EXPECT_EQ(biases("none", "true"), "layers.0.attention_norm layers.0.ffn_norm final_norm ");
+}
+
+TEST(BlockSpecs, QkNormOverAllHeadsHasAWeightForEachElement) {
+  const Config config = parse_config(
+      "", "test",
+      {"--model.layers=1", "--model.heads=8", "--model.kv_heads=2", "--model.head_dim=6", "--model.qk_norm=whole"});
+  std::map<std::string, Shape> shapes;
+  for (const ParamSpec& spec : param_specs(config, 10)) shapes[spec.name] = spec.shape;
+  EXPECT_EQ(shapes["layers.0.attention.q_norm.weight"], (Shape{8, 6}));
+  EXPECT_EQ(shapes["layers.0.attention.k_norm.weight"], (Shape{2, 6}));
+  EXPECT_TRUE(block_specs(config).front().attention.whole_qk_norm);
+}
+
+// Keys of a scaling that is not asked for make no other table.
+TEST(BlockSpecs, RopeOfAKindOfLayer) {
+  const std::vector<BlockSpec> blocks = block_specs(parse_config(R"(
+[model]
+layers = 2
+pattern = near, far
+seq_len = 512
+rope_factor = 4
+rope_original_length = 128
+[attention.near]
+rope_pairs = interleaved
+[attention.far]
+rope_scaling = yarn
+)",
+                                                                 "test"));
+  EXPECT_EQ(blocks[0].attention.rope, (RopeSpec{10000, 32, RopePairs::interleaved}));
+  const RopeSpec& far = *blocks[1].attention.rope;
+  EXPECT_EQ(far.scaling, RopeScaling::yarn);
+  EXPECT_EQ(far.pairs, RopePairs::half);
+  EXPECT_EQ(far.factor, 4);
+  EXPECT_EQ(far.original_length, 128);
 }
 
 TEST(BlockSpecs, OfADenseModelWithoutPositions) {

@@ -78,11 +78,58 @@ TEST(Config, WhatIsWrongIsNamed) {
 
 // A key that would be silently ignored is refused.
 TEST(Config, WhatIsNotBuiltYetIsRefused) {
-  for (const char* key : {"--model.norm_position=post", "--model.parallel_block=true", "--model.position=alibi",
-                          "--model.attention=strided"})
+  for (const char* key : {"--model.position=alibi", "--model.attention=strided"})
     EXPECT_BAD_INPUT(with({key}), "not available in this version");
-  EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--attention.b.position=t5"}),
-                   "attention.b.position = t5 is not available in this version, which has rope, none");
+  EXPECT_BAD_INPUT(
+      with({"--model.pattern=a,b", "--attention.b.position=t5"}),
+      "attention.b.position = t5 is not available in this version, which has rope, learned, sinusoidal, none");
+}
+
+// Keys that were true or false once: files that say so mean what they meant.
+TEST(Config, FilesOfEarlierVersionsAreRead) {
+  for (const char* word : {"true", "1", "yes", "on", "all"})
+    EXPECT_EQ(with({std::string("--model.bias=") + word}).model.bias, Biases::all) << word;
+  for (const char* word : {"false", "0", "no", "off", "none"})
+    EXPECT_EQ(with({std::string("--model.bias=") + word}).model.bias, Biases::none) << word;
+  EXPECT_EQ(with({"--model.qk_norm=true"}).model.qk_norm, QkNormKind::head);
+  EXPECT_EQ(with({"--model.qk_norm=false"}).model.qk_norm, QkNormKind::none);
+  EXPECT_EQ(differences(with({"--model.bias=true"}), with({"--model.bias=all"}), Effect::model).size(), 0u);
+  EXPECT_BAD_INPUT(with({"--model.bias=maybe"}), "expected one of none, all, qkv, mlp");
+}
+
+TEST(Config, PositionsThatCannotBe) {
+  // The embedding is that of all layers; a kind may still have other positions than that one.
+  EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--attention.b.position=learned"}),
+                   "attention.b.position = learned: it is the embedding that has such positions, for all layers: set "
+                   "model.position");
+  EXPECT_NO_THROW(with({"--model.pattern=a,b", "--model.position=learned", "--attention.b.position=rope"}));
+  for (const char* scaling : {"dynamic", "llama3", "yarn", "longrope"})
+    EXPECT_BAD_INPUT(with({std::string("--model.rope_scaling=") + scaling, "--model.rope_short_factors=1"}),
+                     fmt::format("model.rope_scaling = {} needs model.rope_original_length", scaling));
+  EXPECT_BAD_INPUT(
+      with({"--model.rope_scaling=longrope", "--model.rope_original_length=16", "--model.head_dim=8",
+            "--model.rope_long_factors=1,2,3"}),
+      "model.rope_long_factors are 3 numbers: model.rope_scaling = longrope needs one above 0 for each of 4");
+  EXPECT_BAD_INPUT(with({"--model.rope_long_factors=1,x"}), "expected numbers with commas between them");
+  EXPECT_BAD_INPUT(with({"--model.rope_scaling=linear", "--model.rope_factor=0.5"}),
+                   "model.rope_factor = 0.5: must be");
+  EXPECT_BAD_INPUT(with({"--model.rope_scaling=ntk", "--model.head_dim=2"}), "leaves one pair");
+  EXPECT_BAD_INPUT(
+      with({"--model.rope_scaling=llama3", "--model.rope_original_length=16", "--model.rope_low_frequency=4"}),
+      "model.rope_low_frequency = 4 is not below model.rope_high_frequency = 4");
+  EXPECT_BAD_INPUT(with({"--model.rope_scaling=yarn", "--model.rope_original_length=16", "--model.rope_theta=1"}),
+                   "yarn needs more than 1");
+  EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--attention.b.rope_scaling=yarn"}),
+                   "model.rope_scaling = yarn needs model.rope_original_length");
+  const Config c = with({"--model.rope_long_factors=1, 2.5,3", "--model.rope_scaling=linear"});
+  EXPECT_EQ(parse_config(to_ini(c), "again").model.rope_long_factors, (std::vector<double>{1, 2.5, 3}));
+}
+
+TEST(Config, BlocksThatCannotBe) {
+  EXPECT_BAD_INPUT(with({"--model.parallel_block=true", "--model.norm_position=post"}),
+                   "set it to pre, both or output");
+  EXPECT_BAD_INPUT(with({"--model.parallel_block=true", "--model.parallel_norms=3"}), "must be from 1 to 2");
+  EXPECT_BAD_INPUT(with({"--model.embedding_norm=true", "--model.norm=none"}), "leaves nothing to compute");
 }
 
 // ---- patterns ----
@@ -122,7 +169,7 @@ TEST(Pattern, AKindTakesItsOwnKeysAndThoseOfTheModel) {
     const Config::Model &local = c.model_of(1), &global = c.model_of(2);
     EXPECT_EQ(local.window, 5);
     EXPECT_EQ(local.rope_theta, 500);
-    EXPECT_TRUE(local.qk_norm);
+    EXPECT_EQ(local.qk_norm, QkNormKind::head);
     EXPECT_EQ(local.position, Position::rope);
     EXPECT_EQ(local.rope_fraction, 0.5);
     EXPECT_EQ(local.attention_softcap, 0);
@@ -144,7 +191,7 @@ TEST(Pattern, TextAndBack) {
   const std::string ini = to_ini(c);
   EXPECT_NE(ini.find("pattern = local*2, global\n"), std::string::npos);
   EXPECT_NE(
-      ini.find("\n[attention.local]\nrope_theta = 500\nqk_norm = true\n\n[attention.global]\nposition = none\nwindow = "
+      ini.find("\n[attention.local]\nrope_theta = 500\nqk_norm = head\n\n[attention.global]\nposition = none\nwindow = "
                "0\n\n[moe]\n"),
       std::string::npos);
   const Config again = parse_config(ini, "again");
@@ -184,7 +231,7 @@ TEST(Pattern, WhatIsWrongIsNamed) {
             "command line: attention.local.heads: all layers have the same model.heads: set that one");
   EXPECT_EQ(message("[model]\npattern = a\n[attention.a]\nwindow = -1\nqk_norm = 3\nwindow = 2\n"),
             "f: 2 errors: correct each" + std::string(1, next_line) +
-                "f:5: attention.a.qk_norm = '3': expected true or false" + next_line +
+                "f:5: attention.a.qk_norm = '3': expected one of none, head, whole" + next_line +
                 "f:6: attention.a.window is given twice, at f:4 too: keep one");
   EXPECT_EQ(message("[model]\npattern = a\n[attention.a]\nwindow = -1\n"),
             "f:4: attention.a.window = -1: must be from 0 to 1000000000000000");
@@ -213,7 +260,7 @@ TEST(Pattern, DifferencesAreByLayer) {
             "attention.global.position of layer 1: none rope;model.position of layer 2: rope none;"
             "model.rope_theta of layer 1: 10000 500;attention.local.rope_theta of layer 2: 500 10000;"
             "attention.global.window of layer 1: 0 5;model.window of layer 2: 5 0;"
-            "model.qk_norm of layer 1: false true;attention.local.qk_norm of layer 2: true false;");
+            "model.qk_norm of layer 1: none head;attention.local.qk_norm of layer 2: head none;");
   // Other names for the same layers make the same model.
   const Config spelt =
       with({"--model.layers=7", "--model.pattern=x,y,z", "--model.window=5", "--attention.x.rope_theta=500",
