@@ -15,7 +15,8 @@
 //   * "+=" in a comment says that the operation adds to an output. It overwrites every element of its other outputs.
 //   * A result never depends on the number of threads or on their timing. A row of a product, norm, activation or
 //     attention output depends only on its own inputs, never on how many rows share the call. Products on a device are
-//     the one exception, as cuBLAS chooses its kernel by their size.
+//     one exception, as cuBLAS chooses its kernel by their size; attention of one query to each sequence of a cache is
+//     the other (Visibility::query_offsets), since what is fastest there sums in another order.
 //   * Operations run in order on one stream. The host waits for them in to_host, end_read and synchronize alone.
 //   * Every size may be zero.
 #pragma once
@@ -219,6 +220,10 @@ class Backend {
   void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                           ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
 
+  // Vectors to their places in a cache: y[b, offsets[b] + i] = x[b, i].  x: heads of [B, S, N, w] c, offsets: [B] i32,
+  // y: heads of [B, C, N, w] c with offsets[b] + S <= C. The rest of y stays. They share no element.
+  void append_heads(ConstHeads x, ConstView offsets, Heads y);
+
   // ---- routing ----
   // logits: [T, E] -> experts: [T, k] i32 by falling selection score (ties: the lower index first); weights: [T, k];
   // and for each of the G segments: counts: [G, E] i32 assignments, probability: [G, E] sum of softmax(logits).
@@ -325,6 +330,7 @@ class Backend {
                                     View lse) = 0;
   virtual void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                      ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) = 0;
+  virtual void do_append_heads(ConstHeads x, ConstView offsets, Heads y) = 0;
   virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
                                 View counts, View probability, View z_squared) = 0;
   virtual void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,

@@ -1,8 +1,10 @@
 #include "src/model/head.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "dist/activity.h"
+#include "dist/shard.h"
 
 namespace sy {
 
@@ -42,8 +44,25 @@ void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, 
   if (sums) b.loss_sums(device.own_tokens(losses), device.own_tokens(lse), device.own_tokens(batch.targets), sums);
 }
 
-void Head::logits(const Device& device, ConstView x, View logits) const {
-  linear_.forward(device, x, logits);
+std::vector<float> Head::logits(const Device& device, ConstView x, Index vocab) const {
+  const Doing doing("output");
+  const int ranks = device.mesh.layout.tp;
+  const Index n = x.dim(0), most = piece(vocab, ranks, 0).size(), own = weight_.weight.dim(0);  // of the vocabulary
+  const Arena::Scope scope(device.scratch);
+  const View parts = device.scratch.f32({ranks, n * most});
+  const View mine = parts.rows(device.mesh.coord.tp, 1).reshape({n * most}).rows(0, n * own);
+  linear_.forward(device, x, mine.reshape({n, own}));
+  if (ranks > 1) device.mesh.tp->all_gather(parts.rows(device.mesh.coord.tp, 1), parts);
+  std::vector<float> from(static_cast<std::size_t>(parts.elements())), to(static_cast<std::size_t>(n * vocab));
+  device.backend.to_host(parts, from.data());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Range run = piece(vocab, ranks, rank);
+    for (Index i = 0; i < n; ++i)
+      std::copy_n(from.begin() + rank * n * most + i * run.size(), run.size(), to.begin() + i * vocab + run.begin);
+  }
+  if (desc_.softcap > 0)
+    for (float& logit : to) logit = desc_.softcap * std::tanh(logit / desc_.softcap);
+  return to;
 }
 
 }  // namespace sy

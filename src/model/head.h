@@ -17,8 +17,8 @@ class Head {
   // that by W is added to its gradient.
   void loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const;
 
-  // logits: [n, V] of n tokens, the whole vocabulary held here. x: [n, D]
-  void logits(const Device& device, ConstView x, View logits) const;
+  // [n, vocab] of n tokens, on the host, of every rank's run of the vocabulary. x: [n, D], the same on all ranks.
+  std::vector<float> logits(const Device& device, ConstView x, Index vocab) const;
 
  private:
   Param weight_;
