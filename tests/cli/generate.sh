@@ -40,7 +40,7 @@ done
 # What is drawn depends on the seed, the prompt's number and the position alone.
 generate --prompts prompts --tokens 20 --seed 4 --json
 drawn=$out
-[[ $(grep -c '"finish": "length"' .out) -eq 3 ]] || die "not three texts"
+[[ $(grep -c '"finish": "' .out) -eq 3 ]] || die "not three texts"
 expect_ok ranks 2 generate run --backend cpu --prompts prompts --tokens 20 --seed 4 --batch 1 --json
 [[ $out == "$drawn" ]] || die "another draw on two ranks"
 generate --prompts prompts --tokens 20 --seed 5 --json

@@ -112,10 +112,12 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
       const auto many = texts(world(), l, prompts, options);
       ASSERT_EQ(std::ssize(many), count);
       const auto one = texts(*self, l, prompts, options);
+      std::size_t longest = 0;  // some texts go on, while others have ended
+      for (const Continuation& c : many) longest = std::max(longest, c.added.size());
+      EXPECT_GE(longest, 7u);
       for (std::size_t i = 0; i < one.size(); ++i) {
         const std::string where =
             fmt::format("{} ranks, tp {} ep {} etp {}, {} prompts, prompt {}", l.ranks, l.tp, l.ep, l.etp, count, i);
-        EXPECT_GT(many[i].added.size(), 0u) << where;
         if (device.dtype == "bf16") continue;  // which decides otherwise where two logits are close
         EXPECT_EQ(many[i].added, one[i].added) << where;
         EXPECT_EQ(many[i].finish, one[i].finish) << where;
