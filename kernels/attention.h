@@ -84,6 +84,9 @@ struct Visibility {
   // [B, queries] i32, where causal and several documents share a sequence: the position, among the keys, of the first
   // token of each query's document. It must not fall from one query of a sequence to the next.
   ConstView first_key = {};
+  // [B] i32, where causal, and forward alone: the query_offset of each sequence, in place of the one above. So sequences of
+  // different lengths lie in one cache. All of its keys and values must be finite.
+  ConstView query_offsets = {};
 };
 
 struct AttentionDesc {

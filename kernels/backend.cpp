@@ -410,7 +410,10 @@ std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDe
   check_heads(operation, "q", q, q.shape(), q);
   check_heads(operation, "k", k, {q.sequences, k.positions, k.heads, q.width}, q);
   check_heads(operation, "v", v, {q.sequences, k.positions, k.heads, v.width}, q);
-  Operands(operation).optional("first_key", see.first_key, {q.sequences, q.positions}, DType::i32);
+  SY_ASSERT(see.causal || !see.query_offsets, "{}: a cache whose queries see what follows them", operation);
+  Operands(operation)
+      .optional("first_key", see.first_key, {q.sequences, q.positions}, DType::i32)
+      .optional("query_offsets", see.query_offsets, {q.sequences}, DType::i32);
   return {{q.sequences, q.positions, q.heads, v.width}, {q.sequences, q.heads, q.positions}};
 }
 
@@ -422,13 +425,15 @@ void Backend::attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHe
   Operands("attention_forward").is("out", out, out_shape, q.dtype).is("lse", lse, lse_shape);
   if (out.elements() == 0) return;
   // What lies behind the last query's key, as in a cache that is not full, is not looked at.
-  if (desc.visible.causal) k.positions = v.positions = std::min(k.positions, desc.visible.query_offset + q.positions);
+  if (desc.visible.causal && !desc.visible.query_offsets)
+    k.positions = v.positions = std::min(k.positions, desc.visible.query_offset + q.positions);
   do_attention_forward(desc, q, k, v, out, lse);
 }
 
 void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                                  ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
   const auto [out_shape, lse_shape] = check_attention("attention_backward", desc, q, k, v);
+  SY_ASSERT(!desc.visible.query_offsets, "attention_backward: there is none through a cache of {}", k.shape().str());
   Operands("attention_backward")
       .is("dout", dout, out_shape, q.dtype)
       .is("out", out, out_shape, q.dtype)
@@ -437,6 +442,14 @@ void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, Cons
   check_heads("attention_backward", "dk", dk, k.shape(), q);
   check_heads("attention_backward", "dv", dv, v.shape(), q);
   if (k.elements() > 0) do_attention_backward(desc, dout, q, k, v, out, lse, dq, dk, dv);
+}
+
+void Backend::append_heads(ConstHeads x, ConstView offsets, Heads y) {
+  check_heads("append_heads", "x", x, x.shape(), y);
+  check_heads("append_heads", "y", y, {x.sequences, y.positions, x.heads, x.width}, x);
+  SY_ASSERT(x.positions <= y.positions, "append_heads: {} to {}", x.shape().str(), y.shape().str());
+  Operands("append_heads").is("offsets", offsets, {x.sequences}, DType::i32);
+  if (x.elements() > 0) do_append_heads(x, offsets, y);
 }
 
 // ---- routing ----

@@ -15,7 +15,8 @@
 //   * "+=" in a comment says that the operation adds to an output. It overwrites every element of its other outputs.
 //   * A result never depends on the number of threads or on their timing. A row of a product, norm, activation or
 //     attention output depends only on its own inputs, never on how many rows share the call. Products on a device are
-//     the one exception, as cuBLAS chooses its kernel by their size.
+//     one exception, as cuBLAS chooses its kernel by their size; attention of one query to each sequence of a cache is
+//     the other (Visibility::query_offsets), since what is fastest there sums in another order.
 //   * Operations run in order on one stream. The host waits for them in to_host, end_read and synchronize alone.
 //   * Every size may be zero.
 #pragma once
@@ -267,6 +268,10 @@ class Backend {
   void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                           ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
 
+  // Vectors to their places in a cache: y[b, offsets[b] + i] = x[b, i].  x: heads of [B, S, N, w] c, offsets: [B] i32,
+  // y: heads of [B, C, N, w] c with offsets[b] + S <= C. The rest of y stays. They share no element.
+  void append_heads(ConstHeads x, ConstView offsets, Heads y);
+
   // ---- routing ----
   // x: [T, N]; element i of row t = scale * number index[t] * N + i of the stream. index: [T] i64. The numbers are
   // computed in f64 from the same bits on every backend, and rounded.
@@ -386,6 +391,7 @@ class Backend {
                                     View lse) = 0;
   virtual void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                      ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) = 0;
+  virtual void do_append_heads(ConstHeads x, ConstView offsets, Heads y) = 0;
   virtual void do_draw(const Draw& desc, ConstView index, View x) = 0;
   virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                                 View weights, View counts, View probability, View z_squared) = 0;

@@ -4,7 +4,8 @@
 // What a pair of a query and a key that it sees costs in one head, in FLOPs:
 //   forward    2 (hd + vd) for two products, and 24 for the softmax
 //   backward   2 (3 hd + 2 vd) for five products, or 2 (4 hd + 3 vd) for seven, and 26 for P and dS
-// A cap adds 27 forward and 31 backward. Blocks of keys and queries stay in the caches, so that products set the pace.
+// A cap adds 27 forward and 31 backward. Blocks of keys and queries stay in the caches, so that products set the pace, but
+// where each sequence has one query: there keys and values are read once, and memory sets it.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,6 +15,7 @@
 #include <omp.h>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -69,6 +71,13 @@ struct Call {
         vd(v.width),
         first_key(d.visible.first_key ? d.visible.first_key.i32() : nullptr) {
     SY_ASSERT(q.dtype == DType::f32, "the cpu backend computes in f32, not in {}", info(q.dtype).name);
+  }
+
+  // The call as it is for sequence b, whose queries have an offset of their own where Visibility::query_offsets are given.
+  Call of_sequence(Index b) const {
+    Call z = *this;
+    if (z.desc.visible.query_offsets) z.desc.visible.query_offset = z.desc.visible.query_offsets.i32()[b];
+    return z;
   }
 
   Index heads_per_kv() const { return H / K; }
@@ -202,8 +211,9 @@ struct RowState {
 };
 
 // A run of queries in all `heads` heads that read one kv head, which share the packing of its keys.
-void forward_task(const Call& z, Index b, Index kv_head, Range queries, ConstHeads q, ConstHeads k, ConstHeads v,
+void forward_task(const Call& call, Index b, Index kv_head, Range queries, ConstHeads q, ConstHeads k, ConstHeads v,
                   Heads out, float* lse) {
+  const Call z = call.of_sequence(b);
   thread_local Buffer buffer;
   thread_local std::vector<RowState> states;  // [heads, rows]
   const Index hd = z.hd, vd = z.vd, heads = z.heads_per_kv();
@@ -253,6 +263,128 @@ void forward_task(const Call& z, Index b, Index kv_head, Range queries, ConstHea
       float* row = rows_of(out, b, head).at(i);
       for (Index c = 0; c < vd; ++c) row[c] *= factor;
       lse[z.lse_offset(b, head) + i] = state.largest + std::log(state.total);
+    }
+  }
+}
+
+// ---- forward, one query to a sequence ----
+//
+// A sequence's keys are cut into blocks that begin at multiples of decode_block, each of which is a task of all heads, so
+// that memory is read in one go. The parts of the softmax that blocks give are joined in their order. A pair of a query
+// and a key that it sees costs in one head 2 (hd + vd) + 26 FLOPs, and in all heads of a kv head 4 (hd + vd) bytes.
+constexpr Index decode_block = 64;
+
+struct DecodeTask {
+  Index b;
+  Range keys;
+};
+
+// The products of a query with `lanes` keys.
+Vector products(const float* query, const float* const (&keys)[lanes], Index hd) {
+  Vector sum[lanes] = {};
+  Index c = 0;
+  for (; c + lanes <= hd; c += lanes) {
+    const Vector x = load(query + c);
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) sum[i] += x * load(keys[i] + c);
+  }
+  transpose(sum);  // now lane i of all of them is what belongs to key i
+  Vector all{};
+  for (const Vector& part : sum) all += part;
+  for (; c < hd; ++c)
+    for (int i = 0; i < lanes; ++i) all[i] += query[c] * keys[i][c];
+  return all;
+}
+
+// sums[c] += weights[0] * rows.at(first)[c] + weights[1] * rows.at(first + 1)[c] + ..., in this order. N rows.
+template <int N>
+void add_rows(const float* weights, const HeadRows<const float>& rows, Index first, Index width, float* sums) {
+  const float* row[N];
+  for (int i = 0; i < N; ++i) row[i] = rows.at(first + i);
+  Index c = 0;
+  for (; c + lanes <= width; c += lanes) {
+    Vector sum = load(sums + c);
+    for (int i = 0; i < N; ++i) sum += weights[i] * load(row[i] + c);
+    store(sums + c, sum);
+  }
+  for (; c < width; ++c)
+    for (int i = 0; i < N; ++i) sums[c] += weights[i] * row[i][c];
+}
+
+// What a block of keys gives to its sequence's query: state: [H], sums: [H, vd] of values times exponentials.
+void decode_task(const Call& z, const DecodeTask& task, ConstHeads q, ConstHeads k, ConstHeads v, RowState* state,
+                 float* sums) {
+  thread_local Buffer buffer;
+  float* const scores = buffer.reserve(z.H * decode_block);
+  const Index heads = z.heads_per_kv(), n = task.keys.size();
+  for (Index j = 0; j < n; j += lanes)
+    for (Index kv_head = 0; kv_head < z.K; ++kv_head) {
+      const HeadRows<const float> rows = rows_of(k, task.b, kv_head);
+      const float* keys[lanes];
+      for (int i = 0; i < lanes; ++i) keys[i] = rows.at(task.keys.begin + std::min(j + i, n - 1));
+      for (Index head = kv_head * heads; head < (kv_head + 1) * heads; ++head)
+        store(scores + head * decode_block + j, products(rows_of(q, task.b, head).at(0), keys, z.hd));
+    }
+  for (Index head = 0; head < z.H; ++head) {
+    float* const row = scores + head * decode_block;
+    state[head] = {};
+    state[head].add(row, round_up(n, lanes),
+                    finish_scores(z.desc, task.keys, task.keys.begin, round_up(n, lanes), row));
+  }
+  std::fill_n(sums, z.H * z.vd, 0.0f);
+  constexpr int at_once = 4;
+  for (Index j = 0; j < n; j += at_once)
+    for (Index head = 0; head < z.H; ++head) {
+      const HeadRows<const float> rows = rows_of(v, task.b, head / heads);
+      const float* const weights = scores + head * decode_block + j;
+      if (j + at_once <= n)
+        add_rows<at_once>(weights, rows, task.keys.begin + j, z.vd, sums + head * z.vd);
+      else
+        for (Index i = 0; i < n - j; ++i)
+          add_rows<1>(weights + i, rows, task.keys.begin + j + i, z.vd, sums + head * z.vd);
+    }
+}
+
+// Joins what the tasks [first, first + count) of one sequence found in one head.
+void join_tasks(const Call& z, Index head, Index first, Index count, const RowState* states, const float* sums,
+                float* out, float& lse) {
+  RowState all;
+  for (Index t = first; t < first + count; ++t) all.largest = std::max(all.largest, states[t * z.H + head].largest);
+  std::fill_n(out, z.vd, 0.0f);
+  for (Index t = first; t < first + count; ++t) {
+    const float weight = std::exp(states[t * z.H + head].largest - all.largest);
+    all.total += weight * states[t * z.H + head].total;
+    add_rows<1>(&weight, {sums + head * z.vd, z.H * z.vd}, t, z.vd, out);
+  }
+  const float factor = 1.0f / all.total;
+  for (Index c = 0; c < z.vd; ++c) out[c] *= factor;
+  lse = all.largest + std::log(all.total);
+}
+
+void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, float* lse) {
+  std::vector<DecodeTask> tasks;
+  std::vector<Index> first_task;  // [B + 1]
+  for (Index b = 0; b < z.B; ++b) {
+    first_task.push_back(std::ssize(tasks));
+    const Range seen = z.of_sequence(b).keys(b, Index{0});
+    for_blocks(seen, decode_block, seen.end, [&](Range block) {
+      tasks.push_back({b, {std::max(block.begin, seen.begin), block.end}});
+    });
+  }
+  const Index count = std::ssize(tasks);
+  first_task.push_back(count);
+  std::vector<RowState> states(count * z.H);
+  thread_local Buffer buffer;
+  float* const sums = buffer.reserve(count * z.H * z.vd);
+#pragma omp parallel if (count > 1)
+  {
+#pragma omp for schedule(dynamic)
+    for (Index t = 0; t < count; ++t) decode_task(z, tasks[t], q, k, v, states.data() + t * z.H, sums + t * z.H * z.vd);
+#pragma omp for schedule(static)
+    for (Index row = 0; row < z.B * z.H; ++row) {
+      const Index b = row / z.H, head = row % z.H;
+      join_tasks(z, head, first_task[b], first_task[b + 1] - first_task[b], states.data(), sums,
+                 rows_of(out, b, head).at(0), lse[z.lse_offset(b, head)]);
     }
   }
 }
@@ -436,6 +568,7 @@ class Backward {
 void CpuBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                                       View lse) {
   const Call z(desc, q, k, v);
+  if (desc.visible.query_offsets && z.queries_all == 1) return decode(z, q, k, v, out, lse.f32());
   // A run of queries shares the packing of its keys, and should stay in the L2 cache.
   const Index pairs = z.B * z.K, S = z.queries_all, threads = omp_get_max_threads();
   const Index even = pairs * S / (4 * threads);
@@ -447,6 +580,17 @@ void CpuBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, C
     const Index pair = task % pairs, begin = (runs - 1 - task / pairs) * run;  // the longest rows first
     forward_task(z, pair / z.K, pair % z.K, {begin, std::min(begin + run, S)}, q, k, v, out, lse.f32());
   }
+}
+
+void CpuBackend::do_append_heads(ConstHeads x, ConstView offsets, Heads y) {
+  const Index row = x.heads * x.width;
+  for_runs(x.sequences * x.positions, rows_per_run(row), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      const Index b = t / x.positions, i = t % x.positions, at = offsets.i32()[b] + i;
+      SY_ASSERT(at >= 0 && at < y.positions, "position {} of {}", at, y.positions);
+      std::copy_n(rows_of(x, b, 0).at(i), row, rows_of(y, b, 0).at(at));
+    }
+  });
 }
 
 void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,

@@ -67,6 +67,7 @@ class CpuBackend final : public Backend {
                                  ConstView squares, ConstView products, View dx, View dweight) override;
 
   // attention.cpp
+  void do_append_heads(ConstHeads x, ConstView offsets, Heads y) override;
   void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                             View lse) override;
   void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/rows.h"
 
 namespace sy::cuda {
 
@@ -45,12 +46,15 @@ __device__ float row_sum(float x) {
 // arrive while the values of the tile before are used, and values while the keys of their own tile are.
 template <class T, int width, bool documents>
 __global__ void __launch_bounds__(Forward<T, width, documents>::Of::threads)
-    forward(const Call z, const Scores scores, int tiles, const InHeads<T> q_heads, const InHeads<T> k_heads,
-            const InHeads<T> v_heads, In<std::int32_t> first_key, const OutHeads<T> out, Out<float> lse) {
+    forward(const Call call, const Scores scores, int tiles, const InHeads<T> q_heads, const InHeads<T> k_heads,
+            const InHeads<T> v_heads, In<std::int32_t> first_key, In<std::int32_t> query_offsets, const OutHeads<T> out,
+            Out<float> lse) {
   using Of = typename Forward<T, width, documents>::Of;
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int block = static_cast<int>(blockIdx.x), b = block / tiles / z.H, head = block / tiles % z.H;
+  const int block = static_cast<int>(blockIdx.x), b = block / tiles / call.H, head = block / tiles % call.H;
+  Call z = call;
+  if (query_offsets != nullptr) z.query_offset = query_offsets[b];
   const int kv_head = head / z.heads_per_kv();
   const int first = (tiles - 1 - block % tiles) * Of::rows;  // the queries that see most go first
   const int last = min(first + Of::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
@@ -127,7 +131,30 @@ __global__ void __launch_bounds__(Forward<T, width, documents>::Of::threads)
   store_tile(o, warp_q, out.rows(b, head), warp_first, z.packs);
 }
 
+// A block copies one token's vectors, which lie side by side on both sides. An element costs 2w bytes.
+template <class T, int N>
+__global__ void append(Index tokens, Index row, const InHeads<T> x, In<std::int32_t> offsets, const OutHeads<T> y) {
+  const Index b = blockIdx.x / tokens, i = blockIdx.x % tokens;
+  const Index from = b * x.sequence_stride + i * x.token_stride;
+  const Index to = b * y.sequence_stride + (offsets[b] + i) * y.token_stride;
+  for_row<N>(row, [&](Index c) { store(y.x, to + c, load<N>(x.x, from + c)); });
+}
+
 }  // namespace
+
+void CudaBackend::do_append_heads(ConstHeads x, ConstView offsets, Heads y) {
+  with_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto run = [&](auto packs) {
+      constexpr int N = packs;
+      const Index row = x.heads * x.width;
+      launch(context_, {.x = x.sequences * x.positions, .threads = row_threads(row / N)}, append<T, N>, x.positions,
+             row, in_heads<T>(x), in<std::int32_t>(offsets), out_heads<T>(y));
+    };
+    in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})
+                                     : run(std::integral_constant<int, 1>{});
+  });
+}
 
 Index CudaBackend::largest_head() const {
   const auto shared = static_cast<Index>(properties_.sharedMemPerBlockOptin);
@@ -149,7 +176,8 @@ void CudaBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, 
                 .threads = Of::threads,
                 .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
                forward<T, width, documents>, z, Scores(desc), static_cast<int>(tiles), in_heads<T>(q), in_heads<T>(k),
-               in_heads<T>(v), in<std::int32_t>(desc.visible.first_key), out_heads<T>(out), cuda::out<float>(lse));
+               in_heads<T>(v), in<std::int32_t>(desc.visible.first_key), in<std::int32_t>(desc.visible.query_offsets),
+               out_heads<T>(out), cuda::out<float>(lse));
       };
       desc.visible.first_key ? run(std::true_type{}) : run(std::false_type{});
     });

@@ -77,6 +77,7 @@ class CudaBackend final : public Backend {
                                  ConstView squares, ConstView products, View dx, View dweight) override;
 
   // attention_forward.cu, attention_backward.cu
+  void do_append_heads(ConstHeads x, ConstView offsets, Heads y) override;
   void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                             View lse) override;
   void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,

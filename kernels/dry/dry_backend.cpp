@@ -23,12 +23,13 @@ void release(std::byte* memory) {
   munmap(memory - page, static_cast<std::size_t>(size));
 }
 
-// How many pairs there are of a query and a key that it sees. It takes each sequence for one document, as documents are
-// known to a device alone.
+// How many pairs there are of a query and a key that it sees. It takes each sequence for one document, and a cache for full,
+// as documents and lengths are known to a device alone.
 double visible_pairs(const Visibility& see, Index queries, Index keys) {
   double pairs = 0;
+  const Index offset = see.query_offsets ? keys - queries : see.query_offset;
   for (Index i = 0; i < queries; ++i) {
-    const Index at = see.query_offset + i, last = see.causal ? std::min(at, keys - 1) : keys - 1;
+    const Index at = offset + i, last = see.causal ? std::min(at, keys - 1) : keys - 1;
     const Index first = see.window > 0 ? std::max<Index>(0, at - see.window + 1) : 0;
     pairs += static_cast<double>(std::max<Index>(0, last - first + 1));
   }
@@ -158,6 +159,10 @@ class DryBackend final : public Backend {
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override {
     count(attention_flops(desc, q, k, 3, v, 2), {dout, out, lse});
     for (ConstHeads x : {q, k, v, ConstHeads(dq), ConstHeads(dk), ConstHeads(dv)}) count_heads(x);
+  }
+  void do_append_heads(ConstHeads x, ConstView offsets, Heads) override {
+    count(0, {offsets});
+    for (int side = 0; side < 2; ++side) count_heads(x);
   }
   void do_draw(const Draw&, ConstView index, View x) override { count(0, {index, x}); }
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, ConstView noise, View experts, View weights,

@@ -1,9 +1,13 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <sstream>
+
 #include "src/cli/trained.h"
 #include "src/data/tokenizer.h"
-#include "src/generate/sample.h"
+#include "src/generate/generate.h"
+#include "src/generate/stop_strings.h"
+#include "src/io/files.h"
 #include "src/text/json.h"
 #include "src/text/table.h"
 #include "src/train/memory.h"
@@ -34,82 +38,206 @@ class Shown {
   std::string pending_;
 };
 
-}  // namespace
+struct Settings {
+  GenerateOptions options;
+  std::vector<std::string> prompts, stops;
+  std::string backend;
+  std::optional<int> tp, ep, etp;
+};
 
-int generate_command(CommandLine& line) {
+// false: there is nothing to do, as with --help.
+bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
   po::options_description options("options");
-  SampleOptions sampling;
-  Index count = 0;
-  std::uint64_t seed = 0;
-  std::string prompt, backend;
-  options.add_options()                                                                  //
-      ("prompt", po::value<std::string>(&prompt)->required(), "text to continue")        //
-      ("tokens", po::value<Index>(&count)->default_value(200), "tokens to add at most")  //
+  SampleOptions& sampling = s.options.sampling;
+  options.add_options()                                                                                            //
+      ("prompt", po::value<std::vector<std::string>>(), "text to continue; given several times, several at once")  //
+      ("prompts", po::value<std::string>(),
+       "file with a text to continue in each line; blank lines are passed over")                    //
+      ("tokens", po::value<Index>(&s.options.tokens)->default_value(200), "tokens to add at most")  //
       ("temperature", po::value<double>(&sampling.temperature)->default_value(0.8, "0.8"),
        "0: always the most likely token")  //
       ("top-k", po::value<Index>(&sampling.top_k)->default_value(0),
        "choose among the k most likely tokens; 0: all")  //
       ("top-p", po::value<double>(&sampling.top_p)->default_value(1.0),
-       "choose among those that reach this probability")                                                         //
-      ("seed", po::value<std::uint64_t>(&seed)->default_value(1), "the random choices follow from this number")  //
+       "choose among the most likely tokens that reach this probability")  //
+      ("min-p", po::value<double>(&sampling.min_p)->default_value(0.0),
+       "choose among tokens of at least this share of the most likely one's probability")  //
+      ("repetition-penalty", po::value<double>(&sampling.repetition_penalty)->default_value(1.0),
+       "above 1: tokens that are there already become less likely")  //
+      ("stop", po::value<std::vector<std::string>>(&s.stops),
+       "end a text before this string; may be given several times")  //
+      ("seed", po::value<std::uint64_t>(&s.options.seed)->default_value(1),
+       "the random choices follow from this number")  //
+      ("batch", po::value<Index>(&s.options.batch)->default_value(16),
+       "texts that a data-parallel rank computes at a time")  //
       ("data", po::value<std::string>(),
-       "data set whose tokenizer to use; default: the one that it was trained on")               //
-      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")  //
-      ("json", "print JSON");
-  po::variables_map given;
-  if (!parse_options(line, "generate", options, {"checkpoint"}, given)) return 0;
+       "data set whose tokenizer to use; default: the one that it was trained on")  //
+      ("backend", po::value<std::string>(&s.backend)->default_value("auto"), "auto, cpu or cuda");
+  for (const auto& [name, to] : {std::pair{"parallel.tp", &s.tp}, {"parallel.ep", &s.ep}, {"parallel.etp", &s.etp}})
+    options.add_options()(name, po::value<int>()->notifier([to = to](int value) { *to = value; }),
+                          "as for training; default: the checkpoint's own layout, where the ranks allow it");
+  options.add_options()("json", "print JSON");
+  if (!parse_options(line, "generate", options, {"checkpoint"}, given)) return false;
   if (!(sampling.temperature >= 0)) bad_input("generate: --temperature must not be negative");
   if (!(sampling.top_p > 0 && sampling.top_p <= 1)) bad_input("generate: --top-p must be in (0, 1]");
-  if (sampling.top_k < 0 || count < 0) bad_input("generate: --top-k and --tokens must not be negative");
+  if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) bad_input("generate: --min-p must be in [0, 1]");
+  if (!(sampling.repetition_penalty > 0)) bad_input("generate: --repetition-penalty must be above 0");
+  if (sampling.top_k < 0 || s.options.tokens < 0) bad_input("generate: --top-k and --tokens must not be negative");
+  if (s.options.batch < 1) bad_input("generate: --batch must be at least 1");
+  for (const std::string& stop : s.stops)
+    if (stop.empty()) bad_input("generate: --stop must not be empty");
+  for (const std::optional<int>& part : {s.tp, s.ep, s.etp})
+    if (part && *part < 1) bad_input("generate: --parallel.tp, --parallel.ep and --parallel.etp must be at least 1");
 
-  Trained trained = open_checkpoint(line.world, given["checkpoint"].as<std::string>());
-  const auto tokenizer = open_tokenizer(dataset_of(trained, given));
-  if (model_vocab(trained.config, tokenizer->vocab()) != trained.state.vocab)
-    bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data", tokenizer->vocab(),
-              trained.state.vocab);
-
-  std::vector<std::int32_t> ids;
-  tokenizer->encode(prompt, ids);
-  const std::size_t prompt_tokens = ids.size();
-  if (ids.empty()) ids.push_back(tokenizer->end_of_text());  // an empty prompt starts a new document
-  // Tables are made for no more positions than are computed, whatever the file says.
-  Index& seq_len = trained.config.model.seq_len;
-  seq_len = std::min(seq_len, static_cast<Index>(ids.size()) + count);
-
-  const auto advised = [](auto work) {
-    return with_advice("use another --backend, or a machine with more memory", work);
-  };
-  const std::unique_ptr<Engine> engine = advised([&] { return load_model(line.world, trained, {}, backend); });
-
-  const bool json = given.count("json") > 0;
-  const RandomStream random(seed, "generate");
-  const std::size_t first = ids.size();
-  std::string text = tokenizer->decode(ids);
-  Shown shown;
-  if (!json && prompt_tokens > 0) shown.add(text);
-  bool ended = false;
-  for (Index i = 0; i < count; ++i) {
-    const Index context = std::min<Index>(static_cast<Index>(ids.size()), seq_len);
-    auto logits = advised([&] { return engine->next_logits(std::span(ids).last(context)); });
-    logits.resize(static_cast<std::size_t>(tokenizer->vocab()));  // what is no token is never chosen
-    const std::int32_t next = sample_token(logits, sampling, random.uniform(i));
-    if (next == tokenizer->end_of_text()) {
-      ended = true;
-      break;
+  if (given.count("prompt")) s.prompts = given["prompt"].as<std::vector<std::string>>();
+  if (given.count("prompts")) {
+    std::istringstream lines(read_file(given["prompts"].as<std::string>()));
+    for (std::string text; std::getline(lines, text);) {
+      if (text.ends_with('\r')) text.pop_back();
+      if (!text.empty()) s.prompts.push_back(text);
     }
-    ids.push_back(next);
-    if (json) continue;
-    const std::size_t before = text.size();
-    text = tokenizer->decode(ids);
-    shown.add(std::string_view(text).substr(std::min(before, text.size())));
   }
-  if (!json) {
-    shown.finish();
+  if (s.prompts.empty())
+    bad_input("generate: there is no prompt: give one with --prompt, or a file of them with --prompts");
+  return true;
+}
+
+// The checkpoint's own layout where the ranks allow it, or what is asked for; otherwise every rank holds the whole model.
+Layout layout_of(const Settings& s, Config config, int ranks) {
+  const auto own = [](Index n) { return static_cast<int>(n); };
+  const Layout trained{ranks, own(config.parallel.tp), own(config.parallel.ep), own(config.parallel.etp)};
+  if (!s.tp && !s.ep && !s.etp) return trained.divides() ? trained : Layout{ranks};
+  const Layout asked{ranks, s.tp.value_or(1), s.ep.value_or(1), s.etp.value_or(1)};
+  // Any number of sequences can be shared out.
+  config.train.micro_batch = asked.tp;
+  config.train.global_batch = asked.tp * (asked.tp_divides() ? asked.dp() : 1);
+  check_config_for_layout(config, asked);
+  return asked;
+}
+
+void check_positions(const Config& config, Index positions) {
+  for (Index layer = 0; layer < config.model.layers; ++layer)
+    if (config.model_of(layer).position == Position::learned && positions > config.model.seq_len)
+      bad_input(
+          "generate: the longest prompt and --tokens make {} positions, and the model has learned {}: lower --tokens",
+          positions, config.model.seq_len);
+}
+
+// The texts that ids are.
+class Texts {
+ public:
+  Texts(const Tokenizer& tokenizer, const std::vector<std::string>& prompts) : tokenizer_(tokenizer) {
+    for (const std::string& prompt : prompts) {
+      auto& ids = prompts_.emplace_back();
+      tokenizer.encode(prompt, ids);
+      empty_.push_back(ids.empty());
+      if (ids.empty()) ids.push_back(tokenizer.end_of_text());  // an empty prompt starts a new document
+      before_.push_back(tokenizer.decode(ids).size());
+    }
+  }
+  const std::vector<std::vector<std::int32_t>>& prompts() const { return prompts_; }
+  // A prompt as it is shown.
+  std::string prompt(std::size_t i) const { return empty_[i] ? "" : tokenizer_.decode(prompts_[i]); }
+  // What was added to a prompt.
+  std::string added(std::size_t i, std::span<const std::int32_t> ids) const {
+    std::vector<std::int32_t> all = prompts_[i];
+    all.insert(all.end(), ids.begin(), ids.end());
+    const std::string text = tokenizer_.decode(all);
+    return text.substr(std::min(before_[i], text.size()));
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::vector<std::vector<std::int32_t>> prompts_;
+  std::vector<bool> empty_;
+  std::vector<std::size_t> before_;  // bytes of each prompt's text
+};
+
+const char* name_of(Finish finish) {
+  constexpr const char* names[] = {"length", "end_of_text", "stop"};
+  return names[static_cast<int>(finish)];
+}
+
+}  // namespace
+
+int generate_command(CommandLine& line) {
+  Comm& world = line.world;
+  Settings s;
+  po::variables_map given;
+  bool go = true;
+  agree(world, [&] { go = read_settings(line, s, given); });
+  if (!go) return 0;
+
+  Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<Texts> texts;
+  Layout layout;
+  Index positions = 0;
+  agree(world, [&] {
+    tokenizer = open_tokenizer(dataset_of(trained, given));
+    if (model_vocab(trained.config, tokenizer->vocab()) != trained.state.vocab)
+      bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data",
+                tokenizer->vocab(), trained.state.vocab);
+    texts.emplace(*tokenizer, s.prompts);
+    positions = positions_of(texts->prompts(), s.options.tokens);
+    check_positions(trained.config, positions);
+    layout = layout_of(s, trained.config, world.size());
+  });
+
+  const std::string advice = "lower --batch or --tokens, use more ranks, or another --backend";
+  const auto engine = with_advice(advice, [&] { return load_model(world, trained, layout, s.backend, positions); });
+
+  s.options.end_of_text = tokenizer->end_of_text();
+  s.options.token_ids = tokenizer->vocab();
+  if (!s.stops.empty())
+    s.options.stops = [&](std::size_t i, std::span<const std::int32_t> added) {
+      return find_stop(texts->added(i, added), s.stops) != std::string::npos;
+    };
+  const bool speaks = world.rank() == 0, json = given.count("json") > 0,
+             streams = speaks && !json && s.prompts.size() == 1;
+  // What is shown of an added text: all that comes before a stop string, and, while it goes on, before what may become one.
+  const auto shown_part = [&](const std::string& text, bool goes_on) {
+    const std::size_t stop = find_stop(text, s.stops);
+    return text.substr(0, stop != text.npos || !goes_on ? stop : before_possible_stop(text, s.stops));
+  };
+  Shown shown;
+  std::size_t bytes = 0;  // of the added text that have been shown
+  const auto show = [&](const std::string& text) {
+    if (text.size() > bytes) shown.add(std::string_view(text).substr(bytes));
+    bytes = std::max(bytes, text.size());
+  };
+  if (streams) shown.add(texts->prompt(0));
+  std::vector<Continuation> found;
+  or_end_all(world, [&] {
+    with_advice(advice, [&] {
+      found = generate(*engine, texts->prompts(), s.options, [&](std::size_t i, std::span<const std::int32_t> added) {
+        if (streams) show(shown_part(texts->added(i, added), true));
+      });
+    });
     return 0;
+  });
+  if (!speaks) return 0;
+
+  Json list = Json::array();
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const std::string text = shown_part(texts->added(i, found[i].added), false);
+    if (json) {
+      list.push_back({{"prompt", s.prompts[i]},
+                      {"text", text},
+                      {"tokens", found[i].added},
+                      {"ended", found[i].finish == Finish::end_of_text},
+                      {"finish", name_of(found[i].finish)}});
+      continue;
+    }
+    if (!streams) {
+      fmt::print("--- {} of {} ---\n", i + 1, found.size());
+      shown.add(texts->prompt(i));
+      bytes = 0;
+    }
+    show(text);
+    shown.finish();
   }
-  const std::vector<std::int32_t> added(ids.begin() + static_cast<std::ptrdiff_t>(first), ids.end());
-  const Json out = {{"prompt", prompt}, {"text", tokenizer->decode(added)}, {"tokens", added}, {"ended", ended}};
-  fmt::print("{}", json_text(out, 1));
+  if (json) fmt::print("{}", json_text(list.size() == 1 ? list.at(0) : list, 1));
   return 0;
 }
 

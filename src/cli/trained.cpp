@@ -44,7 +44,7 @@ fs::path dataset_of(const Trained& trained, const po::variables_map& given) {
 }
 
 std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, const Layout& layout,
-                                   const std::string& backend) {
+                                   const std::string& backend, Index positions) {
   Config config = trained.config;
   std::unique_ptr<Backend> device;
   const int local = local_rank(world);
@@ -54,8 +54,8 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, const La
     check_config_for_backend("--backend", config, *device);
   });
   agree_on_devices(world, *device);
-  auto engine =
-      std::make_unique<Engine>(config, trained.state.vocab, std::move(device), make_mesh(world, layout), false);
+  auto engine = std::make_unique<Engine>(config, trained.state.vocab, std::move(device), make_mesh(world, layout),
+                                         false, 0, 1, positions);
   agree(world, [&] {
     load_checkpoint(trained.step_dir, engine->store());
     engine->set_router_bias(trained.state.router_bias);

@@ -26,8 +26,8 @@ Trained open_checkpoint(Comm& world, const std::string& name);
 std::filesystem::path dataset_of(const Trained& trained, const po::variables_map& given);
 
 // The model with its weights, on the backend that --backend names: without gradients. On the host it computes in f32,
-// whatever it was trained with. Collective.
+// whatever it was trained with. positions: of Engine. Collective.
 std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, const Layout& layout,
-                                   const std::string& backend);
+                                   const std::string& backend, Index positions = 0);
 
 }  // namespace sy

@@ -2,32 +2,72 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace sy {
 
-std::int32_t sample_token(const std::vector<float>& logits, const SampleOptions& options, double u) {
-  std::vector<std::int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::erase_if(order, [&](std::int32_t i) { return std::isnan(logits[i]); });
-  if (order.empty()) fail("the model's logits are not numbers: the checkpoint comes from a run that diverged");
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return logits[a] > logits[b]; });
-  if (options.temperature <= 0) return order[0];
-  if (options.top_k > 0 && options.top_k < static_cast<Index>(order.size())) order.resize(options.top_k);
+std::int32_t sample_token(std::span<const float> logits, const SampleOptions& options, double u,
+                          std::span<const std::int32_t> seen) {
+  std::vector<double> score(logits.begin(), logits.end());
+  if (options.repetition_penalty != 1)
+    for (const std::int32_t id : seen) {  // from the logit, so that one that is there twice counts once
+      const double logit = static_cast<double>(logits[static_cast<std::size_t>(id)]);
+      score[static_cast<std::size_t>(id)] =
+          logit > 0 ? logit / options.repetition_penalty : logit * options.repetition_penalty;
+    }
+  std::vector<std::int32_t> heap;
+  for (std::size_t i = 0; i < score.size(); ++i)
+    if (!std::isnan(score[i])) heap.push_back(static_cast<std::int32_t>(i));
+  if (heap.empty()) fail("the model's logits are not numbers: the checkpoint comes from a run that diverged");
+  const auto of = [&](std::int32_t id) { return score[static_cast<std::size_t>(id)]; };
+  const auto less = [&](std::int32_t a, std::int32_t b) { return of(a) < of(b) || (of(a) == of(b) && a > b); };
+  const std::int32_t best = *std::max_element(heap.begin(), heap.end(), less);
+  if (options.temperature <= 0) return best;
 
-  std::vector<double> p;
-  double sum = 0;
-  for (std::int32_t i : order) {
-    p.push_back(std::exp((static_cast<double>(logits[i]) - logits[order[0]]) / options.temperature));
-    sum += p.back();
+  // Tokens leave the heap by falling probability, and no more of them than are needed.
+  struct Choice {
+    std::int32_t id;
+    double weight;  // probability over that of the best one
+  };
+  std::make_heap(heap.begin(), heap.end(), less);
+  const auto weight = [&](std::int32_t id) { return std::exp((of(id) - of(best)) / options.temperature); };
+  const auto next = [&] {
+    std::pop_heap(heap.begin(), heap.end(), less);
+    const std::int32_t id = heap.back();
+    heap.pop_back();
+    return Choice{id, weight(id)};
+  };
+  std::vector<Choice> choices;
+  double sum = 0;  // of all that top_k leaves
+  if (options.top_k > 0 && options.top_k < std::ssize(heap)) {
+    while (std::ssize(choices) < options.top_k) sum += choices.emplace_back(next()).weight;
+    heap.clear();
+  } else {
+    for (const std::int32_t id : heap) sum += weight(id);
   }
-  double kept = 0;
-  std::size_t n = 0;
-  while (n < p.size() && (n == 0 || kept < options.top_p * sum)) kept += p[n++];
+  // Choice i of those that top_k leaves, or null behind the last one.
+  const auto choice = [&](std::size_t i) -> const Choice* {
+    if (i == choices.size() && !heap.empty()) choices.push_back(next());
+    return i < choices.size() ? &choices[i] : nullptr;
+  };
+  double kept = sum;
+  std::size_t last = static_cast<std::size_t>(-1);  // the least likely one that is left, where something was left out
+  if (options.top_p < 1 || options.min_p > 0) {
+    kept = 0;
+    std::size_t n = 0;
+    for (const Choice* c = choice(0); c && (n == 0 || (kept < options.top_p * sum && c->weight >= options.min_p));
+         c = choice(++n))
+      kept += c->weight;
+    last = n - 1;
+  }
   double at = u * kept;
-  for (std::size_t i = 0; i < n; ++i)
-    if ((at -= p[i]) < 0) return order[i];
-  return order[n - 1];
+  std::int32_t chosen = best;
+  for (std::size_t i = 0; i <= last; ++i) {
+    const Choice* const c = choice(i);
+    if (!c) break;  // the sum was rounded
+    chosen = c->id;
+    if ((at -= c->weight) < 0) break;
+  }
+  return chosen;
 }
 
 }  // namespace sy

@@ -43,7 +43,16 @@ void Attention::forward(const Pass& pass, ConstView x, Output to, Saved& s) cons
   s.raw = norm_ || whole_norm_ ? pass.keep(s.qkv.shape()) : s.qkv;
   qkv_->forward(device, s.x, s.raw.reshape({T, row}));
   normalize(pass, s);
-  device.backend.attention_forward(desc_, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse);
+  AttentionDesc desc = desc_;
+  ConstHeads k = keys(s.qkv), v = values(s.qkv);
+  if (const LayerCache& cache = pass.cache) {
+    device.backend.append_heads(k, cache.offsets, cache.keys);
+    device.backend.append_heads(v, cache.offsets, cache.values);
+    desc.visible.query_offsets = cache.offsets;
+    k = Heads(cache.keys);
+    v = Heads(cache.values);
+  }
+  device.backend.attention_forward(desc, queries(s.qkv), k, v, s.out, s.lse);
   out_->forward_sum(device, s.out.reshape({T, heads_ * head_dim_}), to);
 }
 

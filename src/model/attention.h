@@ -26,6 +26,9 @@ class Attention {
   Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
             ConstView rope_table);
 
+  // What it keeps of a token in generation.
+  CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, desc_.visible.window}; }
+
   // to: [T, D] attention(x: [T, D])
   void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = the gradient through the attention of dy: [T, D]

@@ -57,6 +57,7 @@ class Block {
   void backward(const Pass& pass, View d, Saved& s) const;
 
   bool is_moe() const { return moe_.has_value(); }
+  CacheSpec cache_spec() const { return attention_.cache_spec(); }
 
  private:
   Index layer_;

@@ -14,10 +14,14 @@ std::vector<WeightUse> products_to_prepare(const Config& config, const Layout& l
   return several ? std::vector{WeightUse::output, WeightUse::input} : std::vector<WeightUse>{};
 }
 
+constexpr Index round_up(Index n, Index multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
 }  // namespace
 
 Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
-               Index arena_bytes, Index slots)
+               Index arena_bytes, Index slots, Index positions)
     : config_(config),
       vocab_(vocab),
       backend_(std::move(backend)),
@@ -27,7 +31,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
       block_(arena_bytes > 0 ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes) : nullptr),
       slots_(make_slots(slots)),
       scratch_(make_arena(End::high)),
-      rope_(*backend_, block_specs(config), config.model.seq_len) {
+      rope_(*backend_, block_specs(config), positions > 0 ? positions : config.model.seq_len) {
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
@@ -89,7 +93,7 @@ Statistics Engine::take_statistics() {
   return s;
 }
 
-Slot& Engine::open(Index slot, const MicroBatch& batch, bool dropless) {
+Slot& Engine::open(Index slot, const MicroBatch& batch, bool dropless, std::vector<std::int32_t> positions) {
   const Index B = batch.sequences, S = batch.seq_len, T = B * S;
   SY_ASSERT(static_cast<Index>(batch.ids.size()) == T, "{} ids for {} tokens", batch.ids.size(), T);
   Slot& s = slots_[static_cast<std::size_t>(slot)];
@@ -99,8 +103,7 @@ Slot& Engine::open(Index slot, const MicroBatch& batch, bool dropless) {
     backend_->to_device(host, view);
     return view;
   };
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(T));
-  for (Index i = 0; i < T; ++i) positions[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i % S);
+  for (Index i = std::ssize(positions); i < T; ++i) positions.push_back(static_cast<std::int32_t>(i % S));
   const double targets = static_cast<double>(batch.step_targets);
   s.batch = {.sequences = B,
              .seq_len = S,
@@ -154,16 +157,39 @@ void Engine::evaluate(const MicroBatch& batch, bool dropless) {
   s.clear();
 }
 
-std::vector<float> Engine::next_logits(std::span<const std::int32_t> ids) {
-  Slot& s = open(0, {1, static_cast<Index>(ids.size()), ids, {}}, true);
+Cache Engine::make_cache(Index sequences, Index positions, Index at_once) {
+  // Room for the padding of a pass, too.
+  const Index tp = mesh_.layout.tp;
+  return {*backend_,          model_->cache_specs(), config_.dtype(), round_up(sequences, tp),
+          positions + tp - 1, round_up(at_once, tp)};
+}
+
+std::vector<float> Engine::extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
+                                  bool wanted) {
+  const Index tokens = sequences > 0 ? std::ssize(ids) / sequences : 1, tp = mesh_.layout.tp;
+  // Tensor-parallel ranks share the tokens, so that there may be some more: sequences in free slots, or positions of the one.
+  const bool one = sequences == 1 && (tokens > 1 || first > 0);
+  const Index B = one ? 1 : round_up(sequences, tp), S = one ? round_up(tokens, tp) : 1;
+  SY_ASSERT(tokens * sequences == std::ssize(ids) && (one || (tokens == 1 && first == 0)),
+            "{} ids for {} sequences from {} on", ids.size(), sequences, first);
+  std::vector<std::int32_t> padded(ids.begin(), ids.end()), positions;
+  padded.resize(static_cast<std::size_t>(B * S));
+  for (Index b = 0; b < B; ++b)
+    for (Index i = 0; i < S; ++i)
+      positions.push_back(i < tokens ? static_cast<std::int32_t>(cache.length(first + b) + i) : 0);
+
+  Slot& s = open(0, {B, S, padded, {}}, true, std::move(positions));
+  s.batch.generation = true;
+  s.batch.padding = B * S - std::ssize(ids);
+  s.cache = &cache;
+  cache.begin(first, B, S, s.saved, scratch_);
   model_->forward(device(), s, {});
-  const Arena::Scope scope(scratch_);
-  const View logits = scratch_.f32({vocab_});
-  model_->next_logits(device(), s, logits);
-  std::vector<float> host(static_cast<std::size_t>(vocab_));
-  backend_->to_host(logits, host.data());
+  cache.end(sequences, tokens);
+  std::vector<float> logits;
+  if (wanted && sequences > 0)
+    logits = model_->logits(device(), s, one ? Range{tokens - 1, tokens} : Range{0, sequences}, vocab_);
   s.clear();
-  return host;
+  return logits;
 }
 
 }  // namespace sy

@@ -13,9 +13,10 @@ class Engine {
  public:
   // `backend` may be the dry one; the mesh is one for host buffers. training: gradients and optimizer state are allocated
   // too. arena_bytes: what activations may take, as one block, which one slot uses; 0: as much as turns out to be needed.
-  // slots: micro-batches that can be in flight.
+  // slots: micro-batches that can be in flight. positions: those that a sequence may have, for tables of them; 0:
+  // model.seq_len.
   Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
-         Index arena_bytes = 0, Index slots = 1);
+         Index arena_bytes = 0, Index slots = 1, Index positions = 0);
   Engine(const Engine&) = delete;
 
   const Config& config() const { return config_; }
@@ -49,8 +50,15 @@ class Engine {
   void evaluate(const MicroBatch& batch, bool dropless);
   // What all passes found since the last call. Waits for them.
   Statistics take_statistics();
-  // The logits [V] that follow ids: [S].
-  std::vector<float> next_logits(std::span<const std::int32_t> ids);
+
+  // Generation. A cache for so many sequences of this rank's, of up to so many positions each; a pass may add `at_once` tokens
+  // to one of them.
+  Cache make_cache(Index sequences, Index positions, Index at_once);
+  // Computes the next tokens of the sequences in `sequences` slots of the cache from `first` on. ids: one of each, or, where it
+  // is one sequence, several. Returns the logits [sequences, vocab] behind the last token of each where they are wanted,
+  // otherwise nothing. Collective: ranks that have nothing to do call it with no sequences, since the others need their
+  // experts. The ranks of one tensor-parallel group call it alike.
+  std::vector<float> extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids, bool wanted);
 
   // Sees every decision from now on; an empty one ends that.
   void observe_routing(RoutingObserver observer) { observer_ = std::move(observer); }
@@ -60,8 +68,8 @@ class Engine {
   std::vector<Slot> make_slots(Index slots);
   Device device() { return {*backend_, mesh_, scratch_, config_.dtype()}; }
   Report report() const;
-  // The slot, holding nothing but the batch.
-  Slot& open(Index slot, const MicroBatch& batch, bool dropless);
+  // The slot, holding nothing but the batch. positions: [B * S]; none: each sequence's from 0 on.
+  Slot& open(Index slot, const MicroBatch& batch, bool dropless, std::vector<std::int32_t> positions = {});
   // Runs a half of a training pass.
   void run(const char* half, const Slot& slot, const std::function<void()>& body);
 

@@ -1,8 +1,10 @@
 #include "src/model/head.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "dist/activity.h"
+#include "dist/shard.h"
 
 namespace sy {
 
@@ -29,7 +31,7 @@ void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, 
     const View logits = device.scratch.f32({n, V}), partials = device.scratch.f32({P, n, 3});
     const ConstView x_chunk = x.rows(at, n), targets = batch.targets.rows(at, n);
     const View mine = partials.rows(device.mesh.coord.tp, 1);
-    this->logits(device, x_chunk, logits);
+    own_logits(device, x_chunk, logits);
     b.cross_entropy_forward(desc_, logits, targets, mine.reshape({n, 3}));
     if (P > 1) device.mesh.tp->all_gather(mine, partials);
     b.cross_entropy_loss(partials, targets, lse.rows(at, n), losses.rows(at, n));
@@ -44,9 +46,30 @@ void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, 
   if (sums) b.loss_sums(device.own_tokens(losses), device.own_tokens(lse), device.own_tokens(batch.targets), sums);
 }
 
-void Head::logits(const Device& device, ConstView x, View logits) const {
+void Head::own_logits(const Device& device, ConstView x, View logits) const {
   linear_.forward(device, x, logits);
   if (scale_ != 1) device.backend.scale(logits, scale_);
+}
+
+std::vector<float> Head::logits(const Device& device, ConstView x, Index vocab) const {
+  const Doing doing("output");
+  const int ranks = device.mesh.layout.tp;
+  const Index n = x.dim(0), most = piece(vocab, ranks, 0).size(), own = weight_.weight.dim(0);  // of the vocabulary
+  const Arena::Scope scope(device.scratch);
+  const View parts = device.scratch.f32({ranks, n * most});
+  const View mine = parts.rows(device.mesh.coord.tp, 1).reshape({n * most}).rows(0, n * own);
+  own_logits(device, x, mine.reshape({n, own}));
+  if (ranks > 1) device.mesh.tp->all_gather(parts.rows(device.mesh.coord.tp, 1), parts);
+  std::vector<float> from(static_cast<std::size_t>(parts.elements())), to(static_cast<std::size_t>(n * vocab));
+  device.backend.to_host(parts, from.data());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Range run = piece(vocab, ranks, rank);
+    for (Index i = 0; i < n; ++i)
+      std::copy_n(from.begin() + rank * n * most + i * run.size(), run.size(), to.begin() + i * vocab + run.begin);
+  }
+  if (desc_.softcap > 0)
+    for (float& logit : to) logit = desc_.softcap * std::tanh(logit / desc_.softcap);
+  return to;
 }
 
 }  // namespace sy

@@ -17,10 +17,13 @@ class Head {
   // that by W is added to its gradient.
   void loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const;
 
-  // logits: [n, V] of n tokens and the vocabulary held here, before they are capped. x: [n, D]
-  void logits(const Device& device, ConstView x, View logits) const;
+  // [n, vocab] of n tokens, on the host, of every rank's run of the vocabulary. x: [n, D], the same on all ranks.
+  std::vector<float> logits(const Device& device, ConstView x, Index vocab) const;
 
  private:
+  // logits: [n, V] of n tokens and the vocabulary held here, before they are capped. x: [n, D]
+  void own_logits(const Device& device, ConstView x, View logits) const;
+
   Param weight_;
   CrossEntropyDesc desc_;
   float scale_;  // of the logits

@@ -12,6 +12,7 @@
 #include "dist/mesh.h"
 #include "kernels/arena.h"
 #include "kernels/backend.h"
+#include "src/model/cache.h"
 
 namespace sy {
 
@@ -50,6 +51,9 @@ struct Batch {
   // evaluation and generation: nothing is drawn.
   ConstView token_numbers{};
   std::uint64_t seed = 0;
+  // Of generation, which has no loss, so that nothing is balanced.
+  bool generation = false;
+  Index padding = 0;  // the last of its tokens are none: no expert gets them
 
   Index tokens() const { return sequences * seq_len; }
   Index step_tokens() const { return step.sequences * seq_len; }
@@ -58,7 +62,8 @@ struct Batch {
 struct Pass {
   const Device& device;
   const Batch& batch;
-  Arena& saved;  // memory from a layer's forward to its backward
+  Arena& saved;           // memory from a layer's forward to its backward
+  LayerCache cache = {};  // of generation: where the layer's keys and values are kept, and come from
 
   // An activation that lives from forward to backward.
   View keep(Shape shape) const { return saved.take(shape, device.dtype); }

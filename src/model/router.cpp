@@ -52,8 +52,11 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   }
   b.route_forward(spec_.route, s.logits, bias_, noise, s.experts, r.weights, counts, probability, z_squared);
   drop(pass, s.experts, r.weights, keep);
+  const Index real = std::clamp<Index>(batch.tokens() - batch.padding - device.mesh.coord.tp * T, 0, T);
+  if (real < T) b.fill(keep.rows(real, T - real), 0);
   if (report.observer) (*report.observer)({s.logits, s.experts, r.weights, keep});
   b.sort_assignments(split, s.experts, keep, r.rows, r.tokens, r.slots, r.counts);
+  if (batch.generation) return;
   View scope_counts;
   BalanceDesc balance = balance_scope(pass, counts, scope_counts);
   balance.z_factor = spec_.z_loss / static_cast<double>(batch.step_tokens());

@@ -15,6 +15,7 @@ void Slot::clear() {
   batch = {};
   report = {};
   embedding = {};
+  cache = nullptr;
   blocks.clear();
   inputs.clear();
   last = normed = moments = {};
@@ -42,14 +43,15 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, View router_
 }
 
 View Stage::forward(const Device& device, Slot& slot, View x) const {
-  const Pass pass{device, slot.batch, slot.saved};
+  Pass pass{device, slot.batch, slot.saved};
   if (embedding_) x = embedding_->forward(pass, slot.embedding);
   slot.blocks.resize(blocks_.size());
   Index moe = 0;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const RouterReport report = blocks_[i].is_moe() ? slot.report.layer(moe++) : RouterReport{};
     slot.inputs.push_back(x);
-    if (!recompute_) {
+    if (slot.cache) pass.cache = slot.cache->layer(static_cast<Index>(i));
+    if (!recompute_ && !slot.cache) {
       x = blocks_[i].forward(pass, x, slot.blocks[i], report);
       continue;
     }
@@ -88,9 +90,16 @@ void Stage::loss(const Device& device, const Slot& slot) const {
   head_->loss(device, slot.batch, slot.normed, {}, slot.report.loss);
 }
 
-void Stage::next_logits(const Device& device, const Slot& slot, View logits) const {
-  const View x = slot.normed;
-  head_->logits(device, x.rows(x.dim(0) - 1, 1), logits.reshape({1, logits.elements()}));
+std::vector<float> Stage::logits(const Device& device, const Slot& slot, Range tokens, Index vocab) const {
+  const Arena::Scope scope(device.scratch);
+  const ConstView x = gather_tokens(device, device.scratch, slot.normed);
+  return head_->logits(device, x.rows(tokens.begin, tokens.size()), vocab);
+}
+
+std::vector<CacheSpec> Stage::cache_specs() const {
+  std::vector<CacheSpec> specs;
+  for (const Block& block : blocks_) specs.push_back(block.cache_spec());
+  return specs;
 }
 
 }  // namespace sy

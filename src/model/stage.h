@@ -27,6 +27,7 @@ struct Slot {
   Batch batch;
   Report report;
   Embedding::Saved embedding;
+  const Cache* cache = nullptr;  // of generation
   std::vector<Block::Saved> blocks;
   std::vector<View> inputs;    // [T, D] of each block
   View last, normed, moments;  // [T, D] the last block's output, [T, D] and [T, 2] of the final norm
@@ -51,8 +52,11 @@ class Stage {
 
   // Of the last stage, after forward. The loss alone, told to slot.report.
   void loss(const Device& device, const Slot& slot) const;
-  // The same. logits: [V] behind the last of S tokens; B = 1, tp = 1.
-  void next_logits(const Device& device, const Slot& slot, View logits) const;
+  // The same. [count, vocab] the logits behind tokens [begin, begin + count) of the batch's B * S, on the host.
+  std::vector<float> logits(const Device& device, const Slot& slot, Range tokens, Index vocab) const;
+
+  // What each layer keeps of a token in generation.
+  std::vector<CacheSpec> cache_specs() const;
 
   // The numbers of the layers that are MoE layers.
   const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }

@@ -27,32 +27,34 @@ struct Case {
   Index keys = S, offset = 0;  // positions of keys, and those before the first query
   Index document = 0;          // documents of about this many tokens share a sequence; 0: one document
   bool apart = false;          // q, k, v in tensors of their own, with gaps; otherwise side by side where they fit
+  Index fewer = -1;  // forward alone, by query_offsets: each sequence's offset is so much less than the last one's
 
   Index q_size() const { return B * S * H * hd; }
   Index k_size() const { return B * keys * K * hd; }
   Index v_size() const { return B * keys * K * vd; }
   Index out_size() const { return B * S * H * vd; }
 
+  Index offset_of(Index b) const { return fewer < 0 ? offset : offset - b * fewer; }
   // The first token of the document that query i of sequence b is in: documents differ in length, and by sequence.
   Index first_key(Index b, Index i) const {
     if (document == 0) return 0;
     Index begin = 0;
-    for (Index n = 0, at = i + offset; begin + document + (b + n) % 3 <= at; ++n) begin += document + (b + n) % 3;
+    for (Index n = 0, at = i + offset_of(b); begin + document + (b + n) % 3 <= at; ++n) begin += document + (b + n) % 3;
     return begin;
   }
   bool sees(Index b, Index i, Index j) const {
-    const Index at = i + offset;
+    const Index at = i + offset_of(b);
     return (!causal || j <= at) && (window == 0 || j > at - window) && j >= first_key(b, i);
   }
-  AttentionDesc desc(ConstView first_keys = {}) const {
-    return {1.3f / std::sqrt(float(hd)), softcap, {causal, window, offset, first_keys}};
+  AttentionDesc desc(ConstView first_keys = {}, ConstView query_offsets = {}) const {
+    return {1.3f / std::sqrt(float(hd)), softcap, {causal, window, fewer < 0 ? offset : 0, first_keys, query_offsets}};
   }
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << "B " << c.B << " S " << c.S << " H " << c.H << " K " << c.K << " hd " << c.hd << " causal " << c.causal
              << " window " << c.window << " softcap " << c.softcap << " vd " << c.vd << " keys " << c.keys << " offset "
-             << c.offset << " document " << c.document << " apart " << c.apart;
+             << c.offset << " document " << c.document << " apart " << c.apart << " fewer " << c.fewer;
 }
 
 template <class T>
@@ -120,8 +122,17 @@ class Attention : public testing::TestWithParam<Target> {
       for (Index i = 0; i < c.S; ++i) first.push_back(static_cast<std::int32_t>(c.first_key(b, i)));
     const Tensor first_keys = backend->tensor({c.B, c.S}, DType::i32);
     backend->to_device(first.data(), first_keys);
-    const AttentionDesc desc = c.desc(c.document > 0 ? ConstView(first_keys) : ConstView{});
+    std::vector<std::int32_t> offsets;
+    for (Index b = 0; b < c.B; ++b) offsets.push_back(static_cast<std::int32_t>(c.offset_of(b)));
+    const Tensor query_offsets = backend->tensor({c.B}, DType::i32);
+    backend->to_device(offsets.data(), query_offsets);
+    const AttentionDesc desc = c.desc(c.document > 0 ? ConstView(first_keys) : ConstView{},
+                                      c.fewer < 0 ? ConstView{} : ConstView(query_offsets));
     backend->attention_forward(desc, in.heads(0), in.heads(1), in.heads(2), out.view, lse.view);
+    if (c.fewer >= 0) {
+      omp_set_num_threads(before);
+      return {out.values(), lse.values(), {}, {}, {}};
+    }
     backend->attention_backward(desc, d.view, in.heads(0), in.heads(1), in.heads(2), out.view, lse.view,
                                 gradients.heads(0), gradients.heads(1), gradients.heads(2));
     omp_set_num_threads(before);
@@ -139,6 +150,7 @@ class Attention : public testing::TestWithParam<Target> {
     // Single elements of bf16 may be off by several times what they are rounded by: D is a difference.
     const auto near = bf16 ? expect_near_in_sum : expect_near;
     near(got.out, want.out, bf16 ? 4e-3 : 1e-5, "out");
+    if (c.fewer >= 0) return;
     // All gradients together, since in bf16 those of queries and keys are small differences where scores are large.
     const auto joined = [](const auto& r) {
       auto all = r.dq;
@@ -397,6 +409,48 @@ TEST_P(Attention, QueriesBehindACache) {
              .keys = keys,
              .offset = offset,
              .apart = true});
+}
+
+// Sequences of different lengths in one cache: with one query each, as in decoding, and with several.
+TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
+  for (Index queries : {1, 2, 9})
+    for (const auto& [offset, fewer] : {std::pair<Index, Index>{0, 0}, {6, 3}, {63, 31}, {64, 32}, {300, 117}})
+      for (const auto& [H, K, hd, vd] : {std::array<Index, 4>{4, 2, 16, 16}, {3, 3, 5, 7}, {6, 1, 72, 33}})
+        for (const auto& [window, softcap] : {std::pair<Index, float>{0, 0.0f}, {20, 0.0f}, {100, 2.0f}})
+          check({.B = 3,
+                 .S = queries,
+                 .H = H,
+                 .K = K,
+                 .hd = hd,
+                 .window = window,
+                 .softcap = softcap,
+                 .vd = vd,
+                 .keys = 320,
+                 .offset = offset,
+                 .apart = true,
+                 .fewer = fewer});
+  check({.B = 2, .S = 1, .H = 2, .K = 1, .hd = 8, .keys = 80, .offset = 75, .document = 30, .apart = true, .fewer = 9});
+  EXPECT_TRUE(run({.B = 0, .S = 1, .H = 2, .K = 1, .hd = 4, .keys = 5, .fewer = 0}, {}).out.empty());
+}
+
+// Its result is that of the sequence alone, whatever the number of threads and of other sequences.
+TEST_P(Attention, ASequenceOfACacheAloneIsBitwiseThatOfTheBatch) {
+  const Case batch{.B = 3, .S = 1, .H = 4, .K = 2, .hd = 16, .keys = 400, .offset = 399, .apart = true, .fewer = 130};
+  const Inputs<float> x = random_inputs(batch);
+  const Result whole = run(batch, x);
+  for (int threads : {1, 3}) EXPECT_TRUE(run(batch, x, threads) == whole) << threads << " threads";
+  for (Index b = 0; b < batch.B; ++b) {
+    Case alone = batch;
+    alone.B = 1;
+    alone.offset = batch.offset_of(b);
+    const auto part = [b](const std::vector<float>& v) {
+      const auto size = std::ssize(v) / 3;
+      return std::vector<float>(v.begin() + b * size, v.begin() + (b + 1) * size);
+    };
+    const Result one = run(alone, {part(x.q), part(x.k), part(x.v), part(x.dout)});
+    EXPECT_EQ(one.out, part(whole.out));
+    EXPECT_EQ(one.lse, part(whole.lse));
+  }
 }
 
 // A row of a longer call, computed alone behind its keys, is bitwise the same: that is what decoding relies on.

@@ -68,6 +68,17 @@ TEST(Dry, counts_the_pairs_that_attention_sees) {
     backend->attention_forward({1.0f, 0.0f, {true, window, 3}}, one.view(), k.view(), narrow.view(), narrow_out,
                                one_lse);
     EXPECT_EQ(counts.flops, 2 * (8 + 4) * 2 * 3 * (window > 0 ? 2 : 4));
+    // A cache counts as full, since its lengths are known to a device alone.
+    const double of_one_offset = counts.flops;
+    const Tensor offsets = backend->tensor({2}, DType::i32);
+    counts = {};
+    backend->attention_forward({1.0f, 0.0f, {.window = window, .query_offsets = offsets}}, one.view(), k.view(),
+                               narrow.view(), narrow_out, one_lse);
+    EXPECT_EQ(counts.flops, of_one_offset);
+    counts = {};
+    backend->append_heads(heads_of(one.view(), 0, 1), offsets, k.view());
+    EXPECT_EQ(counts.flops, 0);
+    EXPECT_EQ(counts.bytes, 2 * (2 * 8 * 4) + 2 * 4);
   }
 }
 

@@ -290,6 +290,32 @@ struct GatherRows : OpCase {
   void expect(Values& v) override { v["y"] = ref::gather_rows(d, v["x"], v["index"]); }
 };
 
+// Heads 1 to N of N + 2 of each token, to a cache of C positions.
+struct AppendHeads : OpCase {
+  Index B, S, C, N, w;
+  AppendHeads(Index sequences, Index tokens, Index capacity, Index heads, Index width)
+      : B(sequences), S(tokens), C(capacity), N(heads), w(width) {
+    in("x", {B, S, N + 2, w});
+    in("offsets", {B}, whole("offsets", {B}, 0, C - S + 1), DType::i32);
+    in_place("y", {B, C, N, w});
+    tolerance = 0;
+  }
+  void run(Backend& b) override { b.append_heads(heads_of(at("x"), 1, N), at("offsets"), at("y")); }
+  void expect(Values& v) override {
+    for (Index b = 0; b < B; ++b)
+      for (Index i = 0; i < S; ++i)
+        for (Index c = 0; c < N * w; ++c)
+          v["y"][(b * C + ref::whole(v["offsets"][b]) + i) * N * w + c] = v["x"][(b * S + i) * (N + 2) * w + w + c];
+  }
+};
+
+TEST_P(TokenOps, append_heads) {
+  for (Index B : {0, 1, 3})
+    for (const auto& [S, C] : {std::pair<Index, Index>{0, 4}, {1, 1}, {1, 40}, {7, 9}, {64, 200}})
+      for (const auto& [N, w] : {std::pair<Index, Index>{1, 1}, {2, 3}, {3, 8}, {4, 64}})
+        check(AppendHeads(B, S, C, N, w));
+}
+
 struct CombineRows : OpCase {
   Index k, d;
   bool adding;

@@ -1,0 +1,107 @@
+#include "src/model/cache.h"
+
+#include <algorithm>
+
+namespace sy {
+
+namespace {
+
+// Positions [begin, begin + count) of one slot of x: [slots, capacity, heads, width].
+View part_of(View x, Index slot, Index begin, Index count) {
+  const Shape positions{x.dim(1), x.dim(2) * x.dim(3)};
+  return x.rows(slot, 1).reshape(positions).rows(begin, count);
+}
+
+}  // namespace
+
+Cache::Cache(Backend& backend, const std::vector<CacheSpec>& layers, DType dtype, Index slots, Index positions,
+             Index at_once)
+    : backend_(backend), positions_(positions), lengths_(static_cast<std::size_t>(slots)) {
+  for (const CacheSpec& spec : layers) {
+    const auto same =
+        std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return g.window == spec.window; });
+    const auto group = static_cast<std::size_t>(same - groups_.begin());
+    if (same == groups_.end()) {
+      // A query sees window - 1 keys besides its own, and room for a pass comes on top.
+      const Index capacity = spec.window > 0 ? std::min(positions, spec.window - 1 + at_once) : positions;
+      groups_.push_back({spec.window, capacity, std::vector<Index>(lengths_.size()), {}});
+    }
+    const Index capacity = groups_[group].capacity;
+    layers_.push_back({group, backend.tensor({slots, capacity, spec.heads, spec.key_width}, dtype),
+                       backend.tensor({slots, capacity, spec.heads, spec.value_width}, dtype)});
+  }
+}
+
+Index Cache::bytes() const {
+  Index bytes = 0;
+  for (const Layer& layer : layers_) bytes += layer.keys.size_bytes() + layer.values.size_bytes();
+  return bytes;
+}
+
+void Cache::begin(Index first, Index count, Index tokens, Arena& arena, Arena& scratch) {
+  first_ = first;
+  count_ = count;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    std::vector<std::int32_t> offsets;
+    for (Index slot = first; slot < first + count; ++slot) {
+      Index& begin = group.begin[static_cast<std::size_t>(slot)];
+      Index there = length(slot) - begin;
+      if (there + tokens > group.capacity) {
+        const Index keep = group.window > 0 ? std::min(group.window - 1, there) : there;
+        SY_ASSERT(keep + tokens <= group.capacity, "{} tokens more in slot {}, which has {} and room for {}", tokens,
+                  slot, there, group.capacity);
+        for (Layer& layer : layers_)
+          if (layer.group == g) shift(layer, slot, there - keep, keep, scratch);
+        begin += there - keep;
+        there = keep;
+      }
+      offsets.push_back(static_cast<std::int32_t>(there));
+    }
+    const View on_device = arena.i32({count});
+    backend_.to_device(offsets.data(), on_device);
+    group.offsets = on_device;
+  }
+}
+
+void Cache::shift(Layer& layer, Index slot, Index begin, Index keep, Arena& scratch) {
+  for (const View x : {layer.keys.view(), layer.values.view()}) {
+    const Arena::Scope scope(scratch);
+    const View from = part_of(x, slot, begin, keep), between = scratch.take(from.shape(), from.dtype());
+    backend_.copy(from, between);  // the two places may overlap
+    backend_.copy(between, part_of(x, slot, 0, keep));
+  }
+}
+
+LayerCache Cache::layer(Index layer) const {
+  const Layer& of = layers_[static_cast<std::size_t>(layer)];
+  return {of.keys.view().rows(first_, count_), of.values.view().rows(first_, count_), groups_[of.group].offsets};
+}
+
+void Cache::end(Index sequences, Index tokens) {
+  SY_ASSERT(sequences <= count_, "{} sequences of {}", sequences, count_);
+  for (Index slot = first_; slot < first_ + sequences; ++slot) lengths_[static_cast<std::size_t>(slot)] += tokens;
+}
+
+void Cache::remove(Index slot, Index last) {
+  const auto to = static_cast<std::size_t>(slot), from = static_cast<std::size_t>(last);
+  for (const Layer& layer : layers_) {
+    const Index there = length(last) - groups_[layer.group].begin[from];
+    if (slot == last || there == 0) continue;
+    for (const View x : {layer.keys.view(), layer.values.view()})
+      backend_.copy(part_of(x, last, 0, there), part_of(x, slot, 0, there));
+  }
+  lengths_[to] = lengths_[from];
+  lengths_[from] = 0;
+  for (Group& group : groups_) {
+    group.begin[to] = group.begin[from];
+    group.begin[from] = 0;
+  }
+}
+
+void Cache::clear() {
+  std::fill(lengths_.begin(), lengths_.end(), 0);
+  for (Group& group : groups_) std::fill(group.begin.begin(), group.begin.end(), 0);
+}
+
+}  // namespace sy

@@ -1,0 +1,166 @@
+// Greedy texts are those of one rank on every layout, with more prompts than ranks and with fewer.
+#include <gtest/gtest.h>
+
+#include "src/generate/generate.h"
+#include "tests/mpi_world.h"
+
+namespace sy {
+namespace {
+
+using test::device;
+using test::world;
+
+// Heads and experts that two and four ranks share, and those that three do.
+constexpr const char* eight = R"(
+[model]
+layers = 3
+d_model = 24
+heads = 4
+kv_heads = 2
+seq_len = 20
+d_ff = 40
+pattern = local*2, global
+[moe]
+experts = 8
+first_dense = 1
+d_ff = 20
+shared_experts = 1
+aux_scope = global_batch
+[attention.local]
+window = 6
+)";
+constexpr const char* six = R"(
+[model]
+layers = 2
+d_model = 24
+heads = 6
+seq_len = 21
+d_ff = 42
+qk_norm = true
+[moe]
+experts = 6
+d_ff = 18
+)";
+constexpr const char* dense = R"(
+[model]
+layers = 2
+d_model = 24
+heads = 12
+seq_len = 8
+d_ff = 48
+window = 5
+)";
+
+struct Layouts {
+  const char* model;
+  int ranks, tp, ep, etp;
+};
+const Layouts all_layouts[] = {
+    {eight, 1, 1, 1, 1}, {eight, 2, 1, 1, 1}, {eight, 2, 1, 2, 1}, {eight, 2, 2, 1, 1}, {eight, 2, 2, 2, 1},
+    {eight, 2, 1, 1, 2}, {six, 3, 1, 3, 1},   {six, 3, 3, 1, 1},   {six, 3, 3, 3, 1},   {six, 3, 1, 1, 3},
+    {eight, 4, 1, 4, 1}, {eight, 4, 2, 2, 1}, {eight, 4, 4, 4, 1}, {eight, 4, 4, 2, 2}, {six, 6, 2, 3, 1},
+    {six, 6, 6, 3, 2},   {eight, 8, 2, 8, 1}, {eight, 8, 1, 8, 1}, {dense, 1, 1, 1, 1}, {dense, 2, 2, 1, 1},
+    {dense, 3, 3, 1, 1}, {dense, 4, 4, 1, 1}, {dense, 4, 2, 1, 1}, {dense, 4, 1, 1, 1},
+};
+
+constexpr Index V = 37;
+
+std::vector<std::vector<std::int32_t>> some_prompts(Index count) {
+  const RandomStream random(3, "prompts");
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (Index p = 0; p < count; ++p) {
+    auto& ids = prompts.emplace_back();
+    for (Index i = 0; i < 1 + (p * 7 + 3) % 11; ++i)
+      ids.push_back(static_cast<std::int32_t>(random.bits(100 * p + i) % static_cast<std::uint64_t>(V)));
+  }
+  return prompts;
+}
+
+std::vector<Continuation> texts(Comm& comm, const Layouts& l, const std::vector<std::vector<std::int32_t>>& prompts,
+                                const GenerateOptions& options) {
+  const bool alone = &comm != &world();
+  std::vector<std::string> settings;
+  if (!alone) settings.push_back("--run.dtype=" + device.dtype);
+  Engine engine(parse_config(l.model, "test", settings), V, make_backend(alone ? "cpu" : device.backend),
+                make_mesh(comm, alone ? Layout{} : Layout{l.ranks, l.tp, l.ep, l.etp}), false, 0, 1,
+                positions_of(prompts, options.tokens));
+  engine.store().initialize(5);
+  // Larger weights than a fresh model's, so that texts do not repeat themselves.
+  for (const ParamSpec& spec : engine.store().specs()) {
+    const View w = engine.store().get(spec.name).weight;
+    if (spec.init.kind != InitKind::normal || w.dtype() != DType::f32) continue;
+    std::vector<float> host(static_cast<std::size_t>(w.elements()));
+    engine.backend().to_host(w, host.data());
+    for (float& x : host) x *= 12;
+    engine.backend().to_device(host.data(), w);
+  }
+  engine.store().prepared().invalidate();
+  return generate(engine, prompts, options);
+}
+
+TEST(GenerateLayouts, GiveTheTextOfOneRank) {
+  const auto self = make_comm_self();
+  for (const Layouts& l : all_layouts) {
+    if (l.ranks != world().size()) continue;
+    for (const Index count : {1, 3, 7}) {
+      const auto prompts = some_prompts(count);
+      GenerateOptions options{.sampling = {.temperature = 0}, .tokens = 14, .end_of_text = 2, .prefill = 4};
+      // A text that ends early leaves its slot to another one, and a rank without work goes on for the others.
+      options.stops = [](std::size_t prompt, std::span<const std::int32_t> added) {
+        return prompt % 3 == 1 && added.size() == 3 + prompt;
+      };
+      const auto many = texts(world(), l, prompts, options);
+      ASSERT_EQ(std::ssize(many), count);
+      const auto one = texts(*self, l, prompts, options);
+      std::size_t longest = 0;  // some texts go on, while others have ended
+      for (const Continuation& c : many) longest = std::max(longest, c.added.size());
+      EXPECT_GE(longest, 7u);
+      for (std::size_t i = 0; i < one.size(); ++i) {
+        const std::string where =
+            fmt::format("{} ranks, tp {} ep {} etp {}, {} prompts, prompt {}", l.ranks, l.tp, l.ep, l.etp, count, i);
+        if (device.dtype == "bf16") continue;  // which decides otherwise where two logits are close
+        EXPECT_EQ(many[i].added, one[i].added) << where;
+        EXPECT_EQ(many[i].finish, one[i].finish) << where;
+      }
+    }
+  }
+}
+
+// Tokens that fill up a pass of tensor-parallel ranks reach no expert.
+TEST(GenerateLayouts, PaddingIsRoutedToNobody) {
+  const int ranks = world().size();
+  if (ranks != 2 && ranks != 4) return;
+  Engine engine(parse_config(eight, "test", {"--run.dtype=" + device.dtype}), V, make_backend(device.backend),
+                make_mesh(world(), {ranks, ranks, ranks, 1}), false);
+  engine.store().initialize(5);
+  Index kept = 0, layers = 0;
+  engine.observe_routing([&](const RoutingView& r) {
+    std::vector<std::int32_t> keep(static_cast<std::size_t>(r.keep.elements()));
+    engine.backend().to_host(r.keep, keep.data());
+    for (const std::int32_t k : keep) kept += k;
+    ++layers;
+  });
+  Cache cache = engine.make_cache(3, 12, 8);
+  const std::vector<std::int32_t> ids = {1, 2, 3, 4, 5};
+  const auto routed = [&] {
+    Index all = kept;
+    world().all_reduce(view_of(&all, {1}));
+    EXPECT_EQ(layers, 2);
+    kept = layers = 0;
+    return all;
+  };
+  const Index of_token = 2 * 2;  // two MoE layers, two experts each
+  engine.extend(cache, 0, 1, ids, false);
+  EXPECT_EQ(routed(), 5 * of_token);
+  engine.extend(cache, 1, 1, std::span(ids).first(1), false);
+  EXPECT_EQ(routed(), of_token);
+  engine.extend(cache, 2, 1, std::span(ids).first(3), false);
+  EXPECT_EQ(routed(), 3 * of_token);
+  engine.extend(cache, 0, 3, std::span(ids).first(3), true);
+  EXPECT_EQ(routed(), 3 * of_token);
+  engine.extend(cache, 0, 0, {}, false);
+  EXPECT_EQ(routed(), 0);
+}
+
+}  // namespace
+}  // namespace sy

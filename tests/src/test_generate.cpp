@@ -1,0 +1,291 @@
+// Generation with a cache: the same numbers as without, whatever shares its batch; and the rules by which texts go on and end.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "src/generate/generate.h"
+#include "src/generate/stop_strings.h"
+
+namespace sy {
+namespace {
+
+constexpr Index V = 11;
+
+constexpr const char* base = R"(
+[model]
+layers = 3
+d_model = 12
+heads = 4
+kv_heads = 2
+head_dim = 6
+d_ff = 10
+seq_len = 7
+[moe]
+experts = 5
+top_k = 2
+d_ff = 9
+first_dense = 1
+capacity_factor = 0.5
+)";
+
+struct Model {
+  explicit Model(const std::vector<std::string>& overrides, Index positions = 80)
+      : self(make_comm_self()),
+        engine(parse_config(base, "test", overrides), V, make_cpu(), make_mesh(*self, {}), false, 0, 1, positions) {
+    // Larger weights than a fresh model's, so that every path matters; norms away from 1, biases away from 0.
+    for (const ParamSpec& spec : engine.store().specs()) {
+      const View w = engine.store().get(spec.name).weight;
+      const RandomStream random(11, spec.name);
+      for (Index i = 0; i < w.elements(); ++i)
+        w.f32()[i] = static_cast<float>((spec.init.kind == InitKind::ones ? 1.0 : 0.0) + 0.3 * random.normal(i));
+    }
+    engine.store().prepared().invalidate();
+  }
+  // Without a cache: the logarithm of the probability of each token behind ids, all of which are computed.
+  std::vector<double> recomputed(std::span<const std::int32_t> ids) {
+    std::vector<double> found;
+    for (std::int32_t id = 0; id < V; ++id) {
+      std::vector<std::int32_t> targets(ids.size(), -1);
+      targets.back() = id;
+      engine.evaluate({1, static_cast<Index>(ids.size()), ids, targets}, true);
+      found.push_back(-engine.take_statistics().loss_sum);
+    }
+    return found;
+  }
+  std::unique_ptr<Comm> self;
+  Engine engine;
+};
+
+std::vector<std::int32_t> some_ids(Index count, std::uint64_t number) {
+  const RandomStream random(number, "ids");
+  std::vector<std::int32_t> ids;
+  for (Index i = 0; i < count; ++i) ids.push_back(static_cast<std::int32_t>(random.bits(i) % V));
+  return ids;
+}
+
+void expect_log_probabilities(std::span<const float> logits, const std::vector<double>& want,
+                              const std::string& where) {
+  double sum = 0;
+  for (const float z : logits) sum += std::exp(static_cast<double>(z));
+  for (std::size_t i = 0; i < want.size(); ++i)
+    EXPECT_NEAR(static_cast<double>(logits[i]) - std::log(sum), want[i], 3e-5) << where << ", token " << i;
+}
+
+struct Case {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+const Case cases[] = {
+    {"mixtral", {}},
+    {"dense", {"--moe.experts=0"}},
+    {"window", {"--model.window=4"}},
+    {"window_of_one", {"--model.window=1"}},
+    {"pattern",
+     {"--model.pattern=local*2,global", "--attention.local.window=5", "--attention.local.rope_theta=100",
+      "--attention.global.position=none"}},
+    {"two_windows",
+     {"--model.pattern=near,far,global", "--attention.near.window=2", "--attention.far.window=9",
+      "--attention.far.qk_norm=true"}},
+    {"norms_and_caps",
+     {"--model.qk_norm=true", "--model.attention_softcap=1.5", "--model.output_softcap=2", "--model.window=3"}},
+    {"shared_sigmoid_bias",
+     {"--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_rate=0.01", "--moe.aux_scope=global_batch"}},
+    {"one_kv_head", {"--model.kv_heads=1", "--model.head_dim=10", "--model.rope_fraction=0.5"}},
+    {"all_heads", {"--model.kv_heads=4", "--model.head_dim=18"}},
+    {"layernorm_tied", {"--model.norm=layernorm", "--model.bias=true", "--model.tie_embeddings=true"}},
+};
+
+class Cached : public testing::TestWithParam<Case> {};
+
+// A prompt in parts, then token by token, in a slot that is not the first and beside another sequence.
+TEST_P(Cached, GivesWhatComputingAllAgainGives) {
+  Model model(GetParam().overrides);
+  Engine& engine = model.engine;
+  const std::vector<std::int32_t> ids = some_ids(31, 1), other = some_ids(40, 2);
+  constexpr Index at_once = 5, prompt = 13;
+  Cache cache = engine.make_cache(2, 60, at_once);
+  engine.extend(cache, 0, 1, std::span(other).first(3), false);
+  for (Index begin = 0; begin < prompt; begin += at_once) {
+    const Index count = std::min(at_once, prompt - begin);
+    const auto logits = engine.extend(cache, 1, 1, std::span(ids).subspan(begin, count), true);
+    expect_log_probabilities(logits, model.recomputed(std::span(ids).first(begin + count)), "prompt");
+  }
+  for (Index i = prompt; i < 31; ++i) {
+    const Index of_other = 3 + i - prompt;
+    const auto logits = engine.extend(cache, 0, 2, std::vector{other[of_other], ids[i]}, true);
+    ASSERT_EQ(std::ssize(logits), 2 * V);
+    const std::string where = "position " + std::to_string(i);
+    if (i % 3 == 0)
+      expect_log_probabilities(std::span(logits).last(V), model.recomputed(std::span(ids).first(i + 1)), where);
+    if (i % 6 == 0)
+      expect_log_probabilities(std::span(logits).first(V), model.recomputed(std::span(other).first(of_other + 1)),
+                               where + " of the other");
+  }
+  // The first sequence ends, and the second takes its place.
+  cache.remove(0, 1);
+  EXPECT_EQ(cache.length(0), 31);
+  EXPECT_EQ(cache.length(1), 0);
+  std::vector<std::int32_t> more = ids;
+  more.push_back(4);
+  expect_log_probabilities(engine.extend(cache, 0, 1, std::vector{4}, true), model.recomputed(more), "moved");
+}
+
+TEST_P(Cached, ABatchOfUnequalPromptsGivesEachWhatItGetsAlone) {
+  Model model(GetParam().overrides);
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (const Index length : {1, 9, 3, 17, 6}) prompts.push_back(some_ids(length, static_cast<std::uint64_t>(length)));
+  GenerateOptions options{.sampling = {.temperature = 0}, .tokens = 20, .prefill = 4};
+  const auto together = generate(model.engine, prompts, options);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto alone = generate(model.engine, std::span(prompts).subspan(i, 1), options);
+    EXPECT_EQ(together[i].added, alone[0].added) << "prompt " << i;
+    EXPECT_EQ(std::ssize(alone[0].added), options.tokens);
+  }
+  // And what computing all again gives: each token is the most likely one behind those before it.
+  std::vector<std::int32_t> ids = prompts[3];
+  for (const std::int32_t id : std::span(together[3].added).first(8)) {
+    const auto p = model.recomputed(ids);
+    EXPECT_GT(p[id], *std::max_element(p.begin(), p.end()) - 1e-4);
+    ids.push_back(id);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Configs, Cached, testing::ValuesIn(cases),
+                         [](const testing::TestParamInfo<Case>& c) { return std::string(c.param.name); });
+
+TEST(Cache, AWindowKeepsItsSizeWhateverTheLength) {
+  Model all({}), window({"--model.window=6"}),
+      pattern({"--model.pattern=local*2,global", "--attention.local.window=6"});
+  const auto bytes = [](Model& m, Index positions) { return m.engine.make_cache(3, positions, 4).bytes(); };
+  const Index token = 2 * 3 * 2 * 6 * 4;  // keys and values of 3 slots, 2 kv heads of 6 floats
+  EXPECT_EQ(bytes(all, 100), 3 * 100 * token);
+  EXPECT_EQ(bytes(window, 100), 3 * (6 - 1 + 4) * token);
+  EXPECT_EQ(bytes(window, 100000), bytes(window, 100));
+  EXPECT_EQ(bytes(window, 5), 3 * 5 * token);
+  EXPECT_EQ(bytes(pattern, 100), (2 * 9 + 100) * token);
+}
+
+TEST(Generate, SamplesByPromptAndPositionAlone) {
+  Model model({});
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (Index i = 0; i < 5; ++i) prompts.push_back(some_ids(4, 7));  // the same one, five times
+  GenerateOptions options{.sampling = {.temperature = 1.2, .top_p = 0.95}, .tokens = 12};
+  const auto all = generate(model.engine, prompts, options);
+  EXPECT_NE(all[0].added, all[1].added);
+  for (const auto& [batch, prefill] : {std::pair<Index, Index>{1, 1}, {2, 3}, {16, 4}}) {
+    options.batch = batch;
+    options.prefill = prefill;
+    const auto again = generate(model.engine, prompts, options);
+    for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(again[i].added, all[i].added) << batch << " at a time";
+  }
+  options.seed = 2;
+  EXPECT_NE(generate(model.engine, prompts, options)[0].added, all[0].added);
+}
+
+TEST(Generate, EndsWhereItIsTold) {
+  Model model({});
+  const std::vector<std::vector<std::int32_t>> prompts = {some_ids(4, 1), some_ids(2, 2), some_ids(6, 3)};
+  GenerateOptions options{.sampling = {.temperature = 1.5}, .tokens = 30, .batch = 2};
+  const auto all = generate(model.engine, prompts, options);
+  for (const Continuation& c : all) EXPECT_EQ(c.finish, Finish::length);
+
+  options.end_of_text = all[1].added[5];
+  options.stops = [&](std::size_t prompt, std::span<const std::int32_t> added) {
+    return prompt == 0 && added.size() == 7;
+  };
+  std::map<std::size_t, std::size_t> told;  // how many tokens of each prompt
+  const auto ended = generate(model.engine, prompts, options, [&](std::size_t i, std::span<const std::int32_t> added) {
+    EXPECT_EQ(added.size(), ++told[i]);
+  });
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto& whole = all[i].added;
+    const std::size_t end = std::find(whole.begin(), whole.end(), options.end_of_text) - whole.begin();
+    const std::size_t most = i == 0 ? std::min<std::size_t>(end, 7) : end;
+    EXPECT_EQ(ended[i].added, std::vector(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(most))) << i;
+    EXPECT_EQ(told[i], most) << i;
+    EXPECT_EQ(ended[i].finish, most < end           ? Finish::stop
+                               : end < whole.size() ? Finish::end_of_text
+                                                    : Finish::length)
+        << i;
+  }
+  EXPECT_EQ(ended[1].finish, Finish::end_of_text);
+  options.tokens = 0;
+  EXPECT_TRUE(generate(model.engine, prompts, options)[0].added.empty());
+}
+
+// ---- the sampler ----
+
+std::map<std::int32_t, double> shares(const std::vector<float>& logits, const SampleOptions& options,
+                                      const std::vector<std::int32_t>& seen = {}) {
+  std::map<std::int32_t, double> count;
+  for (int i = 0; i < 1000; ++i) count[sample_token(logits, options, (i + 0.5) / 1000, seen)] += 1e-3;
+  return count;
+}
+
+TEST(Sample, MinPLeavesThoseOfAShareOfTheLikeliest) {
+  const std::vector<float> logits = {std::log(0.15f), std::log(0.5f), std::log(0.05f), std::log(0.3f)};
+  EXPECT_EQ(shares(logits, {.temperature = 1, .min_p = 0.05}).size(), 4u);
+  EXPECT_EQ(shares(logits, {.temperature = 1, .min_p = 0.2}).size(), 3u);
+  auto two = shares(logits, {.temperature = 1, .min_p = 0.5});
+  EXPECT_EQ(two.size(), 2u);
+  EXPECT_NEAR(two[1], 0.625, 0.002);
+  EXPECT_NEAR(two[3], 0.375, 0.002);
+  EXPECT_EQ(shares(logits, {.temperature = 1, .min_p = 1}).size(), 1u);
+  // Of the temperature's probabilities: at 2 they are as 0.39, 0.71, 0.22, 0.55.
+  EXPECT_EQ(shares(logits, {.temperature = 2, .min_p = 0.5}).size(), 3u);
+  EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 3, .top_p = 0.6, .min_p = 0.2}).size(), 2u);
+}
+
+TEST(Sample, TopPCountsWhatTopKLeaves) {
+  const std::vector<float> logits = {std::log(0.4f), std::log(0.2f), std::log(0.2f), std::log(0.2f)};
+  EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2, .top_p = 0.66}).size(), 1u);  // 0.4 of 0.6
+  EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2, .top_p = 0.68}).size(), 2u);
+  EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2}).count(1), 1u);  // ties go to the lower id
+}
+
+TEST(Sample, APenaltyMakesWhatIsThereLessLikely) {
+  const std::vector<float> logits = {1.0f, 3.0f, 2.5f, -1.0f};
+  const SampleOptions greedy{.repetition_penalty = 1.3, .temperature = 0};
+  EXPECT_EQ(sample_token(logits, greedy, 0, {}), 1);
+  const std::vector<std::int32_t> once = {1}, twice = {1, 1}, both = {2, 1};
+  EXPECT_EQ(sample_token(logits, greedy, 0, once), 2);  // 3 / 1.3 is less than 2.5
+  EXPECT_EQ(sample_token(logits, greedy, 0, both), 1);
+  const SampleOptions warm{.repetition_penalty = 2, .temperature = 1};
+  auto p = shares(logits, warm, {3, 1, 3});
+  const double all = std::exp(1.0) + std::exp(1.5) + std::exp(2.5) + std::exp(-2.0);
+  EXPECT_NEAR(p[1], std::exp(1.5) / all, 0.002);
+  EXPECT_NEAR(p[3], std::exp(-2.0) / all, 0.002);
+  EXPECT_EQ(shares(logits, warm, twice), shares(logits, warm, once));
+}
+
+// ---- stop strings ----
+
+TEST(StopStrings, AreFoundAtTheFirstPlace) {
+  EXPECT_EQ(find_stop("one two three", {"three", "two"}), 4u);
+  EXPECT_EQ(find_stop("one two", {"twos"}), std::string::npos);
+  EXPECT_EQ(find_stop("one two", {}), std::string::npos);
+}
+
+TEST(StopStrings, WhatMayBeginOneWaits) {
+  EXPECT_EQ(before_possible_stop("a text\n", {"\n\n"}), 6u);
+  EXPECT_EQ(before_possible_stop("a text", {"\n\n"}), 6u);
+  EXPECT_EQ(before_possible_stop("abab", {"ababc", "bx"}), 0u);
+  EXPECT_EQ(before_possible_stop("ac", {"b"}), 2u);  // one byte is there, or not
+  EXPECT_EQ(before_possible_stop("", {"stop"}), 0u);
+  // Whatever a text is cut into, what is shown is what comes before the stop string.
+  const std::string text = "eeendless enough, the ending";
+  const std::vector<std::string> stops = {"ending", "enough,t"};
+  std::string shown;
+  for (std::size_t n = 0; n <= text.size(); ++n) {
+    const std::string_view so_far = std::string_view(text).substr(0, n);
+    const std::size_t stop = find_stop(so_far, stops);
+    const auto part = so_far.substr(0, stop != so_far.npos ? stop : before_possible_stop(so_far, stops));
+    ASSERT_TRUE(part.starts_with(shown)) << n;  // nothing is taken back
+    shown = part;
+  }
+  EXPECT_EQ(shown, "eeendless enough, the ");
+}
+
+}  // namespace
+}  // namespace sy
