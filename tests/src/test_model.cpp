@@ -282,9 +282,10 @@ TEST(Memory, PlanIsWhatIsAllocated) {
   for (const std::string experts : {"5", "0"}) {
     // Dropless on one rank: the number of routed rows does not depend on the router.
     // Of several micro-batches, so that weights are prepared.
-    Config config = parse_config(
-        base, "test",
-        {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3", "--train.global_batch=6"});
+    Config config = parse_config(base, "test",
+                                 {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
+                                  "--train.global_batch=6", "--moe.shared_experts=1", "--moe.shared_gate=true",
+                                  "--moe.bias=true", "--moe.router_bias=true", "--moe.choice=sampled"});
     const Index V = 300;
     const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *make_cpu());
     const auto self = make_comm_self();
