@@ -10,8 +10,8 @@ namespace {
 using test::device;
 using test::world;
 
-// Heads and experts that two and four ranks share, and those that three do.
-constexpr const char* eight = R"(
+// Heads and experts that two and on_four ranks share, and those that three do.
+constexpr const char* on_eight = R"(
 [model]
 layers = 3
 d_model = 24
@@ -29,7 +29,7 @@ aux_scope = global_batch
 [attention.local]
 window = 6
 )";
-constexpr const char* six = R"(
+constexpr const char* on_six = R"(
 [model]
 layers = 2
 d_model = 24
@@ -51,15 +51,15 @@ d_ff = 48
 window = 5
 )";
 
-struct Layouts {
+struct RanksAndLayouts {
   const char* model;
   int ranks, tp, ep, etp;
 };
-const Layouts all_layouts[] = {
-    {eight, 1, 1, 1, 1}, {eight, 2, 1, 1, 1}, {eight, 2, 1, 2, 1}, {eight, 2, 2, 1, 1}, {eight, 2, 2, 2, 1},
-    {eight, 2, 1, 1, 2}, {six, 3, 1, 3, 1},   {six, 3, 3, 1, 1},   {six, 3, 3, 3, 1},   {six, 3, 1, 1, 3},
-    {eight, 4, 1, 4, 1}, {eight, 4, 2, 2, 1}, {eight, 4, 4, 4, 1}, {eight, 4, 4, 2, 2}, {six, 6, 2, 3, 1},
-    {six, 6, 6, 3, 2},   {eight, 8, 2, 8, 1}, {eight, 8, 1, 8, 1}, {dense, 1, 1, 1, 1}, {dense, 2, 2, 1, 1},
+const RanksAndLayouts generating_layouts[] = {
+    {on_eight, 1, 1, 1, 1}, {on_eight, 2, 1, 1, 1}, {on_eight, 2, 1, 2, 1}, {on_eight, 2, 2, 1, 1}, {on_eight, 2, 2, 2, 1},
+    {on_eight, 2, 1, 1, 2}, {on_six, 3, 1, 3, 1},   {on_six, 3, 3, 1, 1},   {on_six, 3, 3, 3, 1},   {on_six, 3, 1, 1, 3},
+    {on_eight, 4, 1, 4, 1}, {on_eight, 4, 2, 2, 1}, {on_eight, 4, 4, 4, 1}, {on_eight, 4, 4, 2, 2}, {on_six, 6, 2, 3, 1},
+    {on_six, 6, 6, 3, 2},   {on_eight, 8, 2, 8, 1}, {on_eight, 8, 1, 8, 1}, {dense, 1, 1, 1, 1}, {dense, 2, 2, 1, 1},
     {dense, 3, 3, 1, 1}, {dense, 4, 4, 1, 1}, {dense, 4, 2, 1, 1}, {dense, 4, 1, 1, 1},
 };
 
@@ -76,7 +76,7 @@ std::vector<std::vector<std::int32_t>> some_prompts(Index count) {
   return prompts;
 }
 
-std::vector<Continuation> texts(Comm& comm, const Layouts& l, const std::vector<std::vector<std::int32_t>>& prompts,
+std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l, const std::vector<std::vector<std::int32_t>>& prompts,
                                 const GenerateOptions& options) {
   const bool alone = &comm != &world();
   std::vector<std::string> settings;
@@ -100,7 +100,7 @@ std::vector<Continuation> texts(Comm& comm, const Layouts& l, const std::vector<
 
 TEST(GenerateLayouts, GiveTheTextOfOneRank) {
   const auto self = make_comm_self();
-  for (const Layouts& l : all_layouts) {
+  for (const RanksAndLayouts& l : generating_layouts) {
     if (l.ranks != world().size()) continue;
     for (const Index count : {1, 3, 7}) {
       const auto prompts = some_prompts(count);
@@ -130,7 +130,7 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
 TEST(GenerateLayouts, PaddingIsRoutedToNobody) {
   const int ranks = world().size();
   if (ranks != 2 && ranks != 4) return;
-  Engine engine(parse_config(eight, "test", {"--run.dtype=" + device.dtype}), V, make_backend(device.backend),
+  Engine engine(parse_config(on_eight, "test", {"--run.dtype=" + device.dtype}), V, make_backend(device.backend),
                 make_mesh(world(), {ranks, ranks, ranks, 1}), false);
   engine.store().initialize(5);
   Index kept = 0, layers = 0;
