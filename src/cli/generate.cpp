@@ -110,7 +110,7 @@ Layout layout_of(const Settings& s, Config config, int ranks) {
   const Layout asked{ranks, s.tp.value_or(1), s.ep.value_or(1), s.etp.value_or(1)};
   // Any number of sequences can be shared out.
   config.train.micro_batch = asked.tp;
-  config.train.global_batch = asked.tp * (asked.tp_divides() ? asked.dp() : 1);
+  config.train.global_batch = config.train.micro_batch * (asked.tp_divides() ? asked.dp() : 1);
   check_config_for_layout(config, asked);
   return asked;
 }
