@@ -157,8 +157,7 @@ bad_command "prompt" generate whole
 bad_command "checkpoint" evaluate elsewhere
 bad_command "backend = tpu" evaluate whole --backend tpu
 expect_error "backend = tpu" ranks 2 evaluate whole --backend tpu
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0 --output no-text
-bad_command "no validation text" evaluate whole --data unvalidated
+bad_command "no validation text" evaluate whole --data no-text
 cp data/english.train.bin saved.bin
 sed -i '/_sample = /d' data/dataset.ini  # which would find this before the first step
 printf '\xff\xff' | dd of=data/english.train.bin bs=1 seek=100 conv=notrunc status=none
