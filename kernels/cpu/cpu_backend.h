@@ -61,6 +61,8 @@ class CpuBackend final : public Backend {
                             View lse) override;
   void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override;
+  void do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                     ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) override;
 
   // route.cpp
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, View experts, View weights,
