@@ -17,6 +17,7 @@ namespace sy {
 
 enum class NormPosition { pre, post, both, output };
 enum class Position { none, sinusoidal, learned, t5, alibi, rope };
+enum class AttentionPattern { causal, strided, fixed, longformer };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class Schedule { constant, cosine, linear, wsd };
@@ -46,8 +47,11 @@ struct Config {
     bool bias = false;
     Position position = Position::rope;
     double rope_theta = 10000, rope_fraction = 1;
-    std::string attention = "causal";
-    Index window = 0;
+    Index t5_buckets = 32, t5_max_distance = 128;
+    bool t5_shared = true;
+    AttentionPattern attention = AttentionPattern::causal;
+    Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
+    bool attention_sinks = false;
     bool qk_norm = false;
     double attention_softcap = 0, output_softcap = 0;
     bool tie_embeddings = false;

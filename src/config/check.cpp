@@ -49,6 +49,35 @@ void check_sizes(const Config& c, Problems& problems) {
         c.train.micro_batch, m.seq_len, e.top_k, c.parallel.etp);
 }
 
+// What a kind of layer's scores and patterns cannot be together.
+void check_attention(const Config& c, Problems& problems) {
+  for_each_key(c, [&](const Row& row, const auto&) {
+    const Config::Model& m = row.kind ? row.kind->model : c.model;
+    const std::string key = row.giver();
+    const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed;
+    if (row.of_model == "model.attention_softcap" && m.attention_softcap > 0 &&
+        (m.position == Position::alibi || m.position == Position::t5))
+      problems.of(key,
+                  "{} = {} with model.position = {}, whose biases are not capped: set it to 0, or another position",
+                  key, m.attention_softcap, show(m.position));
+    if (row.of_model == "model.window" && m.window == 0 && m.attention == AttentionPattern::longformer)
+      problems.of(key, "model.attention = longformer needs {}: set it to the number of latest tokens that are seen",
+                  key);
+    if (row.of_model == "model.window" && m.window > 0 && sparse)
+      problems.of(key, "{} = {} with model.attention = {}, which has a window of its own: set it to 0", key, m.window,
+                  show(m.attention));
+    if (row.of_model == "model.attention_summary" && m.attention == AttentionPattern::fixed &&
+        m.attention_summary > m.attention_stride)
+      problems.of(key, "{} = {} is more than model.attention_stride = {}: lower it", key, m.attention_summary,
+                  m.attention_stride);
+    if (row.name == "model.t5_max_distance" && m.t5_max_distance <= m.t5_buckets / 2)
+      problems.of(key,
+                  "{} = {} is not above the {} distances that have a bucket of their own: raise it, or lower "
+                  "model.t5_buckets",
+                  key, m.t5_max_distance, m.t5_buckets / 2);
+  });
+}
+
 // What values cannot be together, of layers, heads, experts and training.
 void check_together(const Config& c, Problems& problems) {
   const auto& m = c.model;
@@ -83,6 +112,7 @@ void check_together(const Config& c, Problems& problems) {
                   of.rope_fraction, of.head_dim);
   });
 
+  check_attention(c, problems);
   if (t.schedule != Schedule::constant && t.min_lr > t.lr)
     problems.of("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",
                 t.min_lr, t.lr, show(t.schedule));

@@ -41,6 +41,10 @@ SY_WORDS(Position, {{"none", Position::none},
                     {"t5", Position::t5},
                     {"alibi", Position::alibi},
                     {"rope", Position::rope}});
+SY_WORDS(AttentionPattern, {{"causal", AttentionPattern::causal},
+                            {"strided", AttentionPattern::strided},
+                            {"fixed", AttentionPattern::fixed},
+                            {"longformer", AttentionPattern::longformer}});
 SY_WORDS(Score, {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}});
 SY_WORDS(DropOrder,
          {{"token", DropOrder::token}, {"choice", DropOrder::choice}, {"probability", DropOrder::probability}});
@@ -194,17 +198,40 @@ void for_each_model_key(M& m, Key&& key) {
       {.effect = model});
   key("model.bias", m.bias, "true: attention, dense FFNs and layernorm have biases", {.effect = model});
   key("model.position", m.position,
-      "how attention knows where tokens stand. rope: queries and keys are rotated by their positions; none: it knows "
-      "no more than the causal mask tells",
-      {.effect = model, .by_kind = attention_section, .built = "rope, none"});
+      "how attention knows where tokens stand. rope: queries and keys are rotated by their positions; alibi: a score "
+      "falls by a slope of its head for each token between (Press et al., 2022); t5: a score has a learned bias by head "
+      "and bucket of distances (Raffel et al., 2020); none: it knows no more than the causal mask tells",
+      {.effect = model, .by_kind = attention_section, .built = "rope, alibi, t5, none"});
   key("model.rope_theta", m.rope_theta, "the base of rope's frequencies", {{1e-3, big}, model, attention_section});
   key("model.rope_fraction", m.rope_fraction, "rope rotates this part of each head, above 0 and up to 1",
       {{1e-6, 1}, model, attention_section});
+  key("model.t5_buckets", m.t5_buckets,
+      "the number of buckets of position = t5. Half of them are of one distance each, the others of ranges that grow",
+      {{2, 1 << 16}, model});
+  key("model.t5_max_distance", m.t5_max_distance, "from this distance on, all are in the last bucket of position = t5",
+      {{2, 1 << 28}, model});
+  key("model.t5_shared", m.t5_shared, "true: all layers of position = t5 have the same biases; false: each its own",
+      {.effect = model});
   key("model.attention", m.attention,
-      "which tokens a token sees. causal: itself and earlier ones, as many as model.window says",
-      {.effect = model, .built = "causal"});
+      "which tokens a token sees. causal: itself and earlier ones, as many as model.window says; strided: the latest "
+      "attention_stride ones, and before these every attention_stride-th; fixed: those of its own run of attention_stride "
+      "tokens, and the last attention_summary ones of every run (Child et al., 2019); longformer: the latest window ones, "
+      "and the first global_tokens of the sequence (Beltagy et al., 2020)",
+      {.effect = model, .by_kind = attention_section});
   key("model.window", m.window, "a token sees this many tokens, itself and the latest before it. 0: all before it",
       {{0, big}, model, attention_section});
+  key("model.attention_stride", m.attention_stride, "the stride of attention = strided and of attention = fixed",
+      {{1, 1 << 28}, model, attention_section});
+  key("model.attention_summary", m.attention_summary,
+      "attention = fixed: this many tokens at the end of each run are seen from all later ones",
+      {{0, 1 << 28}, model, attention_section});
+  key("model.global_tokens", m.global_tokens,
+      "attention = longformer: this many tokens at the start are seen from all later ones",
+      {{0, 1 << 28}, model, attention_section});
+  key("model.attention_sinks", m.attention_sinks,
+      "true: each head has a learned logit that takes part in its softmax and has no value, so that it may attend to "
+      "nothing (gpt-oss)",
+      {.effect = model, .by_kind = attention_section});
   key("model.qk_norm", m.qk_norm, "true: rmsnorm, by head, of queries and keys",
       {.effect = model, .by_kind = attention_section});
   key("model.attention_softcap", m.attention_softcap,

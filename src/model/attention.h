@@ -1,9 +1,10 @@
-// Grouped-query causal attention with rotary positions and QK-norm.
+// Grouped-query causal attention with rotary positions or biases by distance, QK-norm, sparse patterns and sinks.
 #pragma once
 
 #include <optional>
 
 #include "src/model/linear.h"
+#include "src/model/relative.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
@@ -45,7 +46,14 @@ class Attention {
     return heads_of(qkv, heads_ + kv_heads_, kv_heads_);
   }
 
+  // desc_ with what attention learns of its own, in scratch memory.
+  AttentionDesc described(const Device& device) const;
+  // Adds to the gradients of what that is.
+  void backward_learned(const Device& device, const AttentionDesc& desc, ConstView dout, const Saved& s) const;
+
   AttentionDesc desc_;
+  std::optional<RelativeBias> relative_;
+  Param sinks_;  // [Hl], or none
   ConstView rope_table_;
   Index heads_, kv_heads_, head_dim_;  // local
   QkNorm qk_norm_;

@@ -10,6 +10,22 @@ AttentionSpec attention_spec(const Config::Model& m) {
       m.heads, m.kv_heads, m.head_dim, m.head_dim, m.window, {}, {}, static_cast<float>(m.attention_softcap), m.bias};
   if (m.position == Position::rope)
     a.rope = {m.rope_theta, static_cast<Index>(static_cast<double>(m.head_dim) * m.rope_fraction / 2) * 2};
+  if (m.position == Position::alibi || m.position == Position::t5)
+    a.relative = {m.position, m.seq_len, m.t5_buckets, m.t5_max_distance, m.t5_shared};
+  switch (m.attention) {
+    case AttentionPattern::causal:
+      break;
+    case AttentionPattern::strided:
+      a.sparse = Sparsity::strided(m.attention_stride);
+      break;
+    case AttentionPattern::fixed:
+      a.sparse = Sparsity::fixed(m.attention_stride, m.attention_summary);
+      break;
+    case AttentionPattern::longformer:
+      a.sparse = Sparsity::longformer(m.window, m.global_tokens);
+      a.window = 0;  // global tokens are seen from beyond it
+  }
+  a.sinks = m.attention_sinks;
   if (m.qk_norm) a.qk_norm = static_cast<float>(m.norm_eps);
   return a;
 }

@@ -24,6 +24,14 @@ struct RopeSpec {
   bool operator==(const RopeSpec&) const = default;
 };
 
+// Biases of scores by the distance from query to key (src/model/relative.h).
+struct RelativeSpec {
+  Position kind;                // alibi or t5
+  Index distances;              // 0, 1 ... distances - 1
+  Index buckets, max_distance;  // of t5
+  bool shared;                  // t5: all layers that have one read the same table
+};
+
 struct AttentionSpec {
   Index heads, kv_heads;
   Index key_width, value_width;  // of one head
@@ -32,6 +40,9 @@ struct AttentionSpec {
   std::optional<float> qk_norm;  // RMSNorm of queries and keys by head, with this eps
   float softcap;                 // 0: none
   bool bias;
+  Sparsity sparse = {};  // within the window
+  std::optional<RelativeSpec> relative = {};
+  bool sinks = false;  // a learned logit a head that takes part in the softmax and has no value
 };
 
 // A feed-forward network of `width`.

@@ -1,5 +1,6 @@
 #include "src/params/specs.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/params/block_specs.h"
@@ -45,8 +46,14 @@ class Specs {
       vector(name + ".q_norm.weight", {qk}, {}, ones);
       vector(name + ".k_norm.weight", {qk}, {}, ones, true);
     }
+    if (a.relative && a.relative->kind == Position::t5 && !a.relative->shared) relative_bias(name + ".", a);
+    if (a.sinks) vector(name + ".sinks", {H}, {tp}, zeros);
     matrix(name + ".out.weight", {D_, H, v}, {none, tp}, residual_);
     if (a.bias) vector(name + ".out.bias", {D_}, {}, zeros);
+  }
+  // Of T5, by bucket of distances.
+  void relative_bias(const std::string& prefix, const AttentionSpec& a) {
+    vector(prefix + "relative_bias.weight", {a.heads, a.relative->buckets}, {tp}, normal);
   }
   // The gate's and the linear half's rows side by side: [halves, F, D].
   void ffn(const std::string& name, const MlpSpec& f) {
@@ -81,6 +88,12 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   const std::vector<BlockSpec> blocks = block_specs(config);
   Specs specs(config);
   specs.matrix("embedding.weight", {vocab, D}, {tp}, normal);
+  const auto shares = [](const BlockSpec& block) {
+    const std::optional<RelativeSpec>& relative = block.attention.relative;
+    return relative && relative->kind == Position::t5 && relative->shared;
+  };
+  const auto sharing = std::find_if(blocks.begin(), blocks.end(), shares);
+  if (sharing != blocks.end()) specs.relative_bias("", sharing->attention);
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     const BlockSpec& block = blocks[layer];
     specs.layer = static_cast<Index>(layer);

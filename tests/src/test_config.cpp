@@ -68,11 +68,29 @@ TEST(Config, WhatIsWrongIsNamed) {
 
 // A key that would be silently ignored is refused.
 TEST(Config, WhatIsNotBuiltYetIsRefused) {
-  for (const char* key : {"--model.norm_position=post", "--model.parallel_block=true", "--model.position=alibi",
-                          "--model.attention=strided"})
+  for (const char* key : {"--model.norm_position=post", "--model.parallel_block=true", "--model.position=learned"})
     EXPECT_BAD_INPUT(with({key}), "not available in this version");
-  EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--attention.b.position=t5"}),
-                   "attention.b.position = t5 is not available in this version, which has rope, none");
+  EXPECT_BAD_INPUT(
+      with({"--model.pattern=a,b", "--attention.b.position=sinusoidal"}),
+      "attention.b.position = sinusoidal is not available in this version, which has rope, alibi, t5, none");
+}
+
+// What attention's scores and patterns cannot be together, in [model] and in a kind of layer.
+TEST(Config, AttentionThatContradictsItselfIsRefused) {
+  EXPECT_BAD_INPUT(with({"--model.position=t5", "--model.attention_softcap=30"}),
+                   "model.attention_softcap = 30 with model.position = t5, whose biases are not capped");
+  EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--model.attention_softcap=30", "--attention.b.position=alibi"}),
+                   "model.attention_softcap = 30 with model.position = alibi, whose biases are not capped");
+  EXPECT_BAD_INPUT(with({"--model.attention=longformer"}), "model.attention = longformer needs model.window");
+  EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--attention.b.attention=longformer", "--attention.b.window=0"}),
+                   "model.attention = longformer needs attention.b.window");
+  EXPECT_BAD_INPUT(with({"--model.attention=strided", "--model.window=5"}),
+                   "model.window = 5 with model.attention = strided, which has a window of its own: set it to 0");
+  EXPECT_BAD_INPUT(with({"--model.attention=fixed", "--model.attention_stride=4", "--model.attention_summary=5"}),
+                   "model.attention_summary = 5 is more than model.attention_stride = 4: lower it");
+  EXPECT_BAD_INPUT(with({"--model.t5_buckets=64", "--model.t5_max_distance=32"}),
+                   "model.t5_max_distance = 32 is not above the 32 distances");
+  EXPECT_BAD_INPUT(with({"--model.attention=sideways"}), "expected one of causal, strided, fixed, longformer");
 }
 
 // ---- patterns ----

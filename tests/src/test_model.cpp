@@ -152,6 +152,40 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"softcaps_window_mqa_part_rope",
              {"--model.attention_softcap=3", "--model.output_softcap=4", "--model.window=3", "--model.kv_heads=1",
               "--model.rope_fraction=0.7", "--train.z_loss=0.01"}},
+        Case{"alibi", {"--model.position=alibi"}},
+        Case{"alibi_of_six_heads_with_window",
+             {"--model.position=alibi", "--model.heads=6", "--model.kv_heads=3", "--model.window=4"}},
+        Case{"t5", {"--model.position=t5", "--model.t5_buckets=5", "--model.t5_max_distance=6"}},
+        Case{"t5_of_each_layer",
+             {"--model.position=t5", "--model.t5_shared=false", "--model.t5_buckets=4", "--model.t5_max_distance=5"}},
+        Case{"sinks", {"--model.attention_sinks=true", "--model.window=3"}},
+        Case{"sinks_with_softcap_mqa",
+             {"--model.attention_sinks=true", "--model.attention_softcap=2", "--model.kv_heads=1"}},
+        Case{"strided", {"--model.attention=strided", "--model.attention_stride=3"}},
+        Case{"fixed", {"--model.attention=fixed", "--model.attention_stride=3", "--model.attention_summary=2"}},
+        Case{"longformer", {"--model.attention=longformer", "--model.window=2", "--model.global_tokens=2"}},
+        Case{"mixed_scores_and_patterns",
+             {"--model.layers=5",
+              "--model.pattern=a,b,c,d,e",
+              "--model.t5_buckets=4",
+              "--model.t5_max_distance=6",
+              "--attention.a.position=t5",
+              "--attention.a.attention=fixed",
+              "--attention.a.attention_stride=2",
+              "--attention.a.attention_summary=1",
+              "--attention.b.position=alibi",
+              "--attention.b.attention=strided",
+              "--attention.b.attention_stride=2",
+              "--attention.b.attention_sinks=true",
+              "--attention.c.position=t5",
+              "--attention.c.attention_sinks=true",
+              "--attention.c.qk_norm=true",
+              "--attention.c.window=5",
+              "--attention.d.attention=longformer",
+              "--attention.d.window=2",
+              "--attention.d.attention_sinks=true",
+              "--attention.e.position=none",
+              "--attention.e.attention_softcap=3"}},
         Case{"mixed_layers",
              {"--model.layers=4", "--model.pattern=local*2,global,narrow", "--attention.local.window=3",
               "--attention.local.rope_theta=50", "--attention.local.qk_norm=true", "--attention.global.position=none",
@@ -181,9 +215,9 @@ TEST(Memory, PlanIsWhatIsAllocated) {
   for (const std::string experts : {"5", "0"}) {
     // Dropless on one rank: the number of routed rows does not depend on the router.
     // Of several micro-batches, so that weights are prepared.
-    Config config = parse_config(base, "test",
-                                 {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
-                                  "--train.global_batch=6"});
+    Config config = parse_config(
+        base, "test",
+        {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3", "--train.global_batch=6"});
     const Index V = 300;
     const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *make_cpu());
     const auto self = make_comm_self();
