@@ -513,13 +513,13 @@ TEST_P(Attention, SparsePatterns) {
         Sparsity::fixed(9, 0), Sparsity::longformer(1, 1), Sparsity::longformer(17, 3), Sparsity::longformer(40, 100),
         Sparsity::longformer(5, 0), Sparsity{.local = 3, .block = 16, .summary = 2, .global = 5},
         Sparsity{.stride = 6}}) {
-    for (Index S : {1, 67, 130}) check({.B = 2, .S = S, .H = 2, .K = 1, .hd = 8, .sparse = sparse});
+    for (Index S : {1, 130}) check({.B = 2, .S = S, .H = 2, .K = 1, .hd = 8, .sparse = sparse});
     check({.B = 2, .S = 100, .H = 2, .K = 2, .hd = 8, .window = 20, .softcap = 3, .sparse = sparse});
     check({.B = 2, .S = 70, .H = 2, .K = 1, .hd = 8, .keys = 560, .offset = 480, .apart = true, .sparse = sparse});
-    check({.B = 2, .S = 300, .H = 2, .K = 1, .hd = 8, .document = 110, .sparse = sparse, .biases = 300, .sinks = true});
+    check({.B = 1, .S = 300, .H = 2, .K = 1, .hd = 8, .document = 110, .sparse = sparse, .biases = 300, .sinks = true});
   }
   // Whole blocks of which nothing is seen.
-  for (const Sparsity& sparse : {Sparsity::longformer(40, 3), Sparsity::longformer(30, 0), Sparsity::longformer(5, 70),
+  for (const Sparsity& sparse : {Sparsity::longformer(40, 3), Sparsity::longformer(30, 0), Sparsity::longformer(5, 300),
                                  Sparsity::strided(50), Sparsity::fixed(64, 3)}) {
     check({.B = 1, .S = 900, .H = 1, .K = 1, .hd = 8, .sparse = sparse});
     check({.B = 1, .S = 900, .H = 1, .K = 1, .hd = 8, .window = 400, .sparse = sparse, .biases = 900});
