@@ -165,27 +165,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"fixed", {"--model.attention=fixed", "--model.attention_stride=3", "--model.attention_summary=2"}},
         Case{"longformer", {"--model.attention=longformer", "--model.window=2", "--model.global_tokens=2"}},
         Case{"mixed_scores_and_patterns",
-             {"--model.layers=5",
-              "--model.pattern=a,b,c,d,e",
-              "--model.t5_buckets=4",
-              "--model.t5_max_distance=6",
-              "--attention.a.position=t5",
-              "--attention.a.attention=fixed",
-              "--attention.a.attention_stride=2",
-              "--attention.a.attention_summary=1",
-              "--attention.b.position=alibi",
-              "--attention.b.attention=strided",
-              "--attention.b.attention_stride=2",
-              "--attention.b.attention_sinks=true",
-              "--attention.c.position=t5",
-              "--attention.c.attention_sinks=true",
-              "--attention.c.qk_norm=true",
-              "--attention.c.window=5",
-              "--attention.d.attention=longformer",
-              "--attention.d.window=2",
-              "--attention.d.attention_sinks=true",
-              "--attention.e.position=none",
-              "--attention.e.attention_softcap=3"}},
+             {"--model.layers=5", "--model.pattern=a,b,c,d,e", "--model.t5_buckets=4", "--model.t5_max_distance=6",
+              "--attention.a.position=t5", "--attention.a.attention=fixed", "--attention.a.attention_stride=2",
+              "--attention.a.attention_summary=1", "--attention.b.position=alibi", "--attention.b.attention=strided",
+              "--attention.b.attention_stride=2", "--attention.b.attention_sinks=true", "--attention.c.position=t5",
+              "--attention.c.attention_sinks=true", "--attention.c.qk_norm=true", "--attention.c.window=5",
+              "--attention.d.attention=longformer", "--attention.d.window=2", "--attention.d.attention_sinks=true",
+              "--attention.e.position=none", "--attention.e.attention_softcap=3"}},
         Case{"mixed_layers",
              {"--model.layers=4", "--model.pattern=local*2,global,narrow", "--attention.local.window=3",
               "--attention.local.rope_theta=50", "--attention.local.qk_norm=true", "--attention.global.position=none",
@@ -215,9 +201,10 @@ TEST(Memory, PlanIsWhatIsAllocated) {
   for (const std::string experts : {"5", "0"}) {
     // Dropless on one rank: the number of routed rows does not depend on the router.
     // Of several micro-batches, so that weights are prepared.
-    Config config = parse_config(
-        base, "test",
-        {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3", "--train.global_batch=6"});
+    Config config = parse_config(base, "test",
+                                 {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
+                                  "--train.global_batch=6", "--model.pattern=a,b", "--attention.a.position=t5",
+                                  "--attention.a.attention_sinks=true"});
     const Index V = 300;
     const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *make_cpu());
     const auto self = make_comm_self();
