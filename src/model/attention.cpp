@@ -9,6 +9,8 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
     : rope_table_(rope_table), head_dim_(spec.key_width) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   SY_ASSERT(rope_table ? spec.rope && rope_table.dim(1) * 2 == spec.rope->rotated : !spec.rope, "another table");
+  SY_ASSERT(!spec.sparse || spec.window == 0, "a pattern, which counts from the first token, and a window of {}",
+            spec.window);  // a cache would forget the first token
   desc_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.key_width)));
   desc_.visible.window = spec.window;
   desc_.visible.sparse = spec.sparse;

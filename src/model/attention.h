@@ -27,10 +27,8 @@ class Attention {
   Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
             ConstView rope_table, Index positions);
 
-  // What it keeps of a token in generation. A sparse pattern counts from the start of the sequence, and needs all of it.
-  CacheSpec cache_spec() const {
-    return {kv_heads_, head_dim_, head_dim_, desc_.visible.sparse ? 0 : desc_.visible.window};
-  }
+  // What it keeps of a token in generation.
+  CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, desc_.visible.window}; }
 
   // to: [T, D] attention(x: [T, D])
   void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;

@@ -83,8 +83,8 @@ std::vector<float> sinusoidal_positions(Index positions, Index d_model) {
   std::vector<float> table;
   for (Index p = 0; p < positions; ++p)
     for (Index i = 0; i < d_model; ++i) {
-      const double angle =
-          static_cast<double>(p) * std::pow(10000.0, -2.0 * static_cast<double>(i / 2) / static_cast<double>(d_model));
+      const double exponent = static_cast<double>(i - i % 2) / static_cast<double>(d_model);
+      const double angle = static_cast<double>(p) * std::pow(10000.0, -exponent);
       table.push_back(static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle)));
     }
   return table;

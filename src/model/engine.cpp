@@ -175,7 +175,7 @@ std::vector<float> Engine::extend(Cache& cache, Index first, Index sequences, st
   padded.resize(static_cast<std::size_t>(B * S));
   for (Index b = 0; b < B; ++b)
     for (Index i = 0; i < S; ++i)
-      positions.push_back(i < tokens ? static_cast<std::int32_t>(cache.length(first + b) + i) : 0);
+      positions.push_back(b < sequences && i < tokens ? static_cast<std::int32_t>(cache.length(first + b) + i) : 0);
 
   Slot& s = open(0, {B, S, padded, {}}, true, std::move(positions));
   s.batch.generation = true;

@@ -57,9 +57,10 @@ std::vector<float> Head::logits(const Device& device, ConstView x, Index vocab) 
   const Index n = x.dim(0), most = piece(vocab, ranks, 0).size(), own = weight_.weight.dim(0);  // of the vocabulary
   const Arena::Scope scope(device.scratch);
   const View parts = device.scratch.f32({ranks, n * most});
-  const View mine = parts.rows(device.mesh.coord.tp, 1).reshape({n * most}).rows(0, n * own);
-  own_logits(device, x, mine.reshape({n, own}));
-  if (ranks > 1) device.mesh.tp->all_gather(parts.rows(device.mesh.coord.tp, 1), parts);
+  const View part = parts.rows(device.mesh.coord.tp, 1).reshape({n * most});
+  own_logits(device, x, part.rows(0, n * own).reshape({n, own}));
+  device.backend.fill(part.rows(n * own, n * (most - own)), 0);  // a run that is shorter than the first
+  if (ranks > 1) device.mesh.tp->all_gather(part, parts);
   std::vector<float> from(static_cast<std::size_t>(parts.elements())), to(static_cast<std::size_t>(n * vocab));
   device.backend.to_host(parts, from.data());
   for (int rank = 0; rank < ranks; ++rank) {

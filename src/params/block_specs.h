@@ -57,7 +57,7 @@ struct AttentionSpec {
   float softcap;                 // 0: none
   bool qkv_bias, out_bias;
   bool whole_qk_norm = false;  // that norm is over all heads together; otherwise each head is normalised alone
-  Sparsity sparse = {};        // within the window
+  Sparsity sparse = {};        // all earlier tokens: empty; otherwise window is 0
   std::optional<RelativeSpec> relative = {};
   bool sinks = false;  // a learned logit a head that takes part in the softmax and has no value
 };

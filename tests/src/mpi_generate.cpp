@@ -11,7 +11,7 @@ using test::device;
 using test::world;
 
 // Heads and experts that two and four ranks share, and those that three do.
-constexpr const char* eight = R"(
+constexpr const char* on_eight = R"(
 [model]
 layers = 3
 d_model = 24
@@ -29,7 +29,7 @@ aux_scope = global_batch
 [attention.local]
 window = 6
 )";
-constexpr const char* six = R"(
+constexpr const char* on_six = R"(
 [model]
 layers = 2
 d_model = 24
@@ -50,17 +50,43 @@ seq_len = 8
 d_ff = 48
 window = 5
 )";
+constexpr const char* scores = R"(
+[model]
+layers = 3
+d_model = 24
+heads = 8
+kv_heads = 4
+head_dim = 6
+seq_len = 8
+d_ff = 48
+pattern = a, b, c
+t5_buckets = 6
+t5_max_distance = 12
+attention_sinks = true
+[attention.a]
+position = t5
+window = 5
+[attention.b]
+position = alibi
+attention = strided
+attention_stride = 3
+[attention.c]
+attention = longformer
+window = 4
+)";
 
-struct Layouts {
+struct RanksAndLayouts {
   const char* model;
   int ranks, tp, ep, etp;
 };
-const Layouts all_layouts[] = {
-    {eight, 1, 1, 1, 1}, {eight, 2, 1, 1, 1}, {eight, 2, 1, 2, 1}, {eight, 2, 2, 1, 1}, {eight, 2, 2, 2, 1},
-    {eight, 2, 1, 1, 2}, {six, 3, 1, 3, 1},   {six, 3, 3, 1, 1},   {six, 3, 3, 3, 1},   {six, 3, 1, 1, 3},
-    {eight, 4, 1, 4, 1}, {eight, 4, 2, 2, 1}, {eight, 4, 4, 4, 1}, {eight, 4, 4, 2, 2}, {six, 6, 2, 3, 1},
-    {six, 6, 6, 3, 2},   {eight, 8, 2, 8, 1}, {eight, 8, 1, 8, 1}, {dense, 1, 1, 1, 1}, {dense, 2, 2, 1, 1},
-    {dense, 3, 3, 1, 1}, {dense, 4, 4, 1, 1}, {dense, 4, 2, 1, 1}, {dense, 4, 1, 1, 1},
+const RanksAndLayouts generating_layouts[] = {
+    {on_eight, 1, 1, 1, 1}, {on_eight, 2, 1, 1, 1}, {on_eight, 2, 1, 2, 1}, {on_eight, 2, 2, 1, 1},
+    {on_eight, 2, 2, 2, 1}, {on_eight, 2, 1, 1, 2}, {on_six, 3, 1, 3, 1},   {on_six, 3, 3, 1, 1},
+    {on_six, 3, 3, 3, 1},   {on_six, 3, 1, 1, 3},   {on_eight, 4, 1, 4, 1}, {on_eight, 4, 2, 2, 1},
+    {on_eight, 4, 4, 4, 1}, {on_eight, 4, 4, 2, 2}, {on_six, 6, 2, 3, 1},   {on_six, 6, 6, 3, 2},
+    {on_eight, 8, 2, 8, 1}, {on_eight, 8, 1, 8, 1}, {dense, 1, 1, 1, 1},    {dense, 2, 2, 1, 1},
+    {dense, 3, 3, 1, 1},    {dense, 4, 4, 1, 1},    {dense, 4, 2, 1, 1},    {dense, 4, 1, 1, 1},
+    {scores, 1, 1, 1, 1},   {scores, 2, 2, 1, 1},   {scores, 4, 4, 1, 1},   {scores, 4, 2, 1, 1},
 };
 
 constexpr Index V = 37;
@@ -76,8 +102,8 @@ std::vector<std::vector<std::int32_t>> some_prompts(Index count) {
   return prompts;
 }
 
-std::vector<Continuation> texts(Comm& comm, const Layouts& l, const std::vector<std::vector<std::int32_t>>& prompts,
-                                const GenerateOptions& options) {
+std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
+                                const std::vector<std::vector<std::int32_t>>& prompts, const GenerateOptions& options) {
   const bool alone = &comm != &world();
   std::vector<std::string> settings;
   if (!alone) settings.push_back("--run.dtype=" + device.dtype);
@@ -100,7 +126,7 @@ std::vector<Continuation> texts(Comm& comm, const Layouts& l, const std::vector<
 
 TEST(GenerateLayouts, GiveTheTextOfOneRank) {
   const auto self = make_comm_self();
-  for (const Layouts& l : all_layouts) {
+  for (const RanksAndLayouts& l : generating_layouts) {
     if (l.ranks != world().size()) continue;
     for (const Index count : {1, 3, 7}) {
       const auto prompts = some_prompts(count);
@@ -130,7 +156,7 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
 TEST(GenerateLayouts, PaddingIsRoutedToNobody) {
   const int ranks = world().size();
   if (ranks != 2 && ranks != 4) return;
-  Engine engine(parse_config(eight, "test", {"--run.dtype=" + device.dtype}), V, make_backend(device.backend),
+  Engine engine(parse_config(on_eight, "test", {"--run.dtype=" + device.dtype}), V, make_backend(device.backend),
                 make_mesh(world(), {ranks, ranks, ranks, 1}), false);
   engine.store().initialize(5);
   Index kept = 0, layers = 0;

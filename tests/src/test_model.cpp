@@ -313,13 +313,22 @@ TEST(EmptyRank, TrainsWithoutAnySequence) {
 
 // Bytes are known before anything is allocated, and are what is then taken.
 TEST(Memory, PlanIsWhatIsAllocated) {
-  for (const std::string experts : {"5", "0"}) {
+  const std::vector<std::string> blocks[] = {
+      {"--model.pattern=a,b", "--attention.a.position=t5", "--attention.a.attention_sinks=true"},
+      {"--model.norm_position=both", "--model.qk_norm=whole", "--model.scale_embedding=true"},
+      {"--model.norm_position=post", "--model.position=learned", "--model.embedding_norm=true"},
+      {"--model.parallel_block=true", "--model.norm_position=output", "--model.position=sinusoidal"}};
+  for (int i = 0; i < 5; ++i) {  // each block with a MoE layer, and the first without
+    const std::string experts = i < 4 ? "5" : "0";
+    SCOPED_TRACE(i);
     // Dropless on one rank: the number of routed rows does not depend on the router.
     // Of several micro-batches, so that weights are prepared.
-    Config config = parse_config(
-        base, "test",
-        {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3", "--train.global_batch=6",
-         "--model.pattern=a,b", "--attention.a.position=t5", "--attention.a.attention_sinks=true"});
+    std::vector<std::string> settings = blocks[i % 4];
+    settings.insert(settings.end(),
+                    {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
+                     "--train.global_batch=6", "--moe.bias=true", "--moe.router_bias=true", "--moe.choice=sampled"});
+    if (i < 4) settings.insert(settings.end(), {"--moe.shared_experts=1", "--moe.shared_gate=true"});
+    const Config config = parse_config(base, "test", settings);
     const Index V = 300;
     const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *make_cpu());
     const auto self = make_comm_self();

@@ -2,10 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
+#include "dist/comm.h"
+#include "src/model/engine.h"
 #include "src/params/costs.h"
+#include "src/train/grad_sync.h"
 
 namespace sy {
 namespace {
@@ -80,6 +84,63 @@ TEST(KnownModels, HaveThePublishedNumbersOfParameters) {
     }
   }
   EXPECT_EQ(files, published.size());
+}
+
+// The same model with everything that its file says but for its sizes, which are small: two layers of each kind, and where
+// the file has a width, a window or a number of experts, less of it.
+Config in_small(const std::filesystem::path& file) {
+  const Config whole = read_config(file, {});
+  const Config::Model& m = whole.model;
+  const Index heads = 4, kv = m.kv_heads == 1 ? 1 : m.kv_heads < m.heads ? 2 : 4;
+  Index kinds = 0;
+  for (const Pattern::Run& run : m.pattern.runs) kinds += run.layers;
+  std::vector<std::string> small = {"--model.d_model=32",
+                                    "--model.heads=" + std::to_string(heads),
+                                    "--model.kv_heads=" + std::to_string(kv),
+                                    "--model.head_dim=8",
+                                    "--model.d_ff=48",
+                                    "--model.vocab=0",
+                                    "--model.seq_len=16",
+                                    "--model.layers=" + std::to_string(std::max<Index>(2, kinds))};
+  const auto windowed = [&](const std::string& prefix, const Config::Model& model) {
+    if (model.window > 0) small.push_back("--" + prefix + ".window=5");
+    if (model.rope_original_length > 0) small.push_back("--" + prefix + ".rope_original_length=8");
+  };
+  windowed("model", m);
+  for (const Config::Kind& kind : whole.kinds) windowed("attention." + kind.name, kind.model);
+  if (whole.moe.experts > 0)
+    small.insert(small.end(), {"--moe.experts=8", "--moe.d_ff=16",
+                               "--moe.top_k=" + std::to_string(std::min<Index>(2, whole.moe.top_k)),
+                               "--moe.shared_experts=" + std::to_string(std::min<Index>(1, whole.moe.shared_experts))});
+  small.insert(small.end(), {"--train.lr=0.01", "--train.warmup=0", "--train.schedule=constant", "--run.dtype=f32"});
+  return read_config(file, small);
+}
+
+// On one batch, over and over: a model whose parts fit together learns it.
+TEST(KnownModels, LearnInSmall) {
+  for (const auto& entry : std::filesystem::directory_iterator(MODELS)) {
+    SCOPED_TRACE(entry.path().stem());
+    const Config config = in_small(entry.path());
+    const Index V = 23, B = 4, S = config.model.seq_len;
+    const auto self = make_comm_self();
+    Engine engine(config, V, make_cpu(), make_mesh(*self, {}), true);
+    engine.store().initialize(1);
+    GradSync sync(engine.mesh(), engine.store());
+    std::vector<std::int32_t> ids, targets;
+    const RandomStream draw(3, "tokens");
+    for (Index i = 0; i < B * S; ++i) ids.push_back(static_cast<std::int32_t>(draw.bits(i) % V));
+    targets.assign(ids.begin() + 1, ids.end());
+    targets.push_back(0);
+    double first = 0, last = 0;
+    for (Index step = 1; step <= 12; ++step) {
+      engine.train({B, S, ids, targets, B * S, B, 1});
+      sync.step(config.train, config.train.lr, step);
+      last = engine.take_statistics().loss_sum / static_cast<double>(B * S);
+      if (step == 1) first = last;
+      ASSERT_TRUE(std::isfinite(last));
+    }
+    EXPECT_LT(last, 0.8 * first) << first << " becomes " << last;
+  }
 }
 
 TEST(ModelCosts, CountKeysThatAreSeen) {

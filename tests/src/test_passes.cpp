@@ -154,6 +154,8 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector<std::string>{"--moe.experts=0", "--model.tie_embeddings=false"},
                     std::vector<std::string>{"--model.pattern=local,global", "--attention.local.rope_theta=50",
                                              "--attention.global.position=none"},
+                    std::vector<std::string>{"--model.norm_position=post", "--model.position=learned",
+                                             "--model.embedding_norm=true", "--model.scale_embedding=true"},
                     std::vector<std::string>{"--moe.aux_scope=global_batch", "--moe.shared_experts=1"}));
 
 }  // namespace

@@ -70,9 +70,9 @@ TEST(LearningRate, EdgesAreFinite) {
 }
 
 TEST(Sample, GreedyTakesTheLargestAndTheLowerOfEqualOnes) {
-  EXPECT_EQ(sample_token({1, 3, 3, 2}, {.temperature = 0}, 0.9), 1);
-  EXPECT_THROW(sample_token({NAN, NAN}, {}, 0.5), Failure);
-  EXPECT_EQ(sample_token({NAN, -1e30f}, {.temperature = 0}, 0.5), 1);
+  EXPECT_EQ(sample_token(std::vector<float>{1, 3, 3, 2}, {.temperature = 0}, 0.9), 1);
+  EXPECT_THROW(sample_token(std::vector<float>{NAN, NAN}, {}, 0.5), Failure);
+  EXPECT_EQ(sample_token(std::vector<float>{NAN, -1e30f}, {.temperature = 0}, 0.5), 1);
 }
 
 TEST(Sample, FollowsTheDistribution) {
