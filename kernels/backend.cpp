@@ -407,13 +407,25 @@ std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDe
             "{}: {} queries from {} on see {} keys, {} at a time", operation, q.positions, see.query_offset,
             k.positions, see.window);
   SY_ASSERT(see.causal || !see.first_key, "{}: documents that see what follows them", operation);
+  const Sparsity& sparse = see.sparse;
+  SY_ASSERT(!sparse || (see.causal && (sparse.local > 0 || sparse.block > 0 || sparse.stride > 0)),
+            "{}: a sparse pattern that is not causal, or in which a query does not see itself", operation);
+  SY_ASSERT((sparse.stride == 0 || sparse.block == 0) && sparse.summary <= sparse.block,
+            "{}: {} of blocks of {}, stride {}", operation, sparse.summary, sparse.block, sparse.stride);
   check_heads(operation, "q", q, q.shape(), q);
   check_heads(operation, "k", k, {q.sequences, k.positions, k.heads, q.width}, q);
   check_heads(operation, "v", v, {q.sequences, k.positions, k.heads, v.width}, q);
   SY_ASSERT(see.causal || !see.query_offsets, "{}: a cache whose queries see what follows them", operation);
+  // Offsets of each sequence are known to the device alone: a query may be that of the last key.
+  const Index positions = see.query_offsets ? k.positions : see.query_offset + q.positions;
+  SY_ASSERT(
+      !desc.bias || (see.causal && desc.softcap == 0 && desc.bias.shape().size() == 2 && desc.bias.dim(1) >= positions),
+      "{}: bias {} of {} positions, with cap {}", operation, desc.bias.shape().str(), positions, desc.softcap);
   Operands(operation)
       .optional("first_key", see.first_key, {q.sequences, q.positions}, DType::i32)
-      .optional("query_offsets", see.query_offsets, {q.sequences}, DType::i32);
+      .optional("query_offsets", see.query_offsets, {q.sequences}, DType::i32)
+      .optional("bias", desc.bias, {q.heads, desc.bias ? desc.bias.dim(1) : 0})
+      .optional("sinks", desc.sinks, {q.heads});
   return {{q.sequences, q.positions, q.heads, v.width}, {q.sequences, q.heads, q.positions}};
 }
 
@@ -442,6 +454,19 @@ void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, Cons
   check_heads("attention_backward", "dk", dk, k.shape(), q);
   check_heads("attention_backward", "dv", dv, v.shape(), q);
   if (k.elements() > 0) do_attention_backward(desc, dout, q, k, v, out, lse, dq, dk, dv);
+}
+
+void Backend::attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                         ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) {
+  const auto [out_shape, lse_shape] = check_attention("attention_backward_learned", desc, q, k, v);
+  SY_ASSERT((desc.bias || !dbias) && (desc.sinks || !dsinks), "the gradient of a bias or of sinks that are none");
+  Operands("attention_backward_learned")
+      .is("dout", dout, out_shape, q.dtype)
+      .is("out", out, out_shape, q.dtype)
+      .is("lse", lse, lse_shape)
+      .optional("dbias", dbias, desc.bias ? desc.bias.shape() : Shape{})
+      .optional("dsinks", dsinks, {q.heads});
+  if (out.elements() > 0) do_attention_backward_learned(desc, dout, q, k, v, out, lse, dbias, dsinks);
 }
 
 void Backend::append_heads(ConstHeads x, ConstView offsets, Heads y) {

@@ -262,11 +262,16 @@ class Backend {
 
   // ---- attention ----
   // q: heads of [B, Sq, H, hd] c; k: [B, Sk, K, hd] c; v: [B, Sk, K, vd] c; out: [B, Sq, H, vd] c; lse: [B, H, Sq]
-  // Query head h reads kv head h / (H / K). lse is the log of the sum of exponentials of each query's scores.
+  // Query head h reads kv head h / (H / K). lse is the log of the sum of exponentials of each query's scores, and of the
+  // head's sink where there is one.
   void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse);
   // dq, dk, dv have the shapes of q, k, v and share no element. The gradient of a key that no query sees is 0.
   void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                           ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
+  // The gradients of what attention itself learns. dbias: [H, n], of desc.bias, or none; dsinks: [H], of desc.sinks, or
+  // none. Both +=
+  void attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                                  ConstView out, ConstView lse, View dbias, View dsinks);
 
   // Vectors to their places in a cache: y[b, offsets[b] + i] = x[b, i].  x: heads of [B, S, N, w] c, offsets: [B] i32,
   // y: heads of [B, C, N, w] c with offsets[b] + S <= C. The rest of y stays. They share no element.
@@ -391,6 +396,8 @@ class Backend {
                                     View lse) = 0;
   virtual void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                      ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) = 0;
+  virtual void do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                             ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) = 0;
   virtual void do_append_heads(ConstHeads x, ConstView offsets, Heads y) = 0;
   virtual void do_draw(const Draw& desc, ConstView index, View x) = 0;
   virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,

@@ -211,15 +211,27 @@ struct HeadsOf {
 struct Attention {
   Numbers out, lse;    // [sequences, queries, heads, value width], [sequences, heads, queries]
   Numbers dq, dk, dv;  // of dout, in the shapes of operands that lie alone
+  Numbers dbias, dsinks;
 };
 
-// sees(sequence, query, key). With `dout`, of the shape of out, the gradients too.
+// What attention itself may learn, or none: bias [heads, distances], of what is so far before the query; sinks [heads].
+struct AttentionLearned {
+  Numbers bias, sinks;
+};
+
+// sees(sequence, query, key). The first query of sequence b stands at
+// query_offsets[b] of the keys, or at 0. With `dout`, of the shape of out, the gradients too.
 template <class Sees>
 Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const HeadsOf& v, double scale, double cap,
-                    const Sees& sees, const Numbers* dout = nullptr) {
+                    const Sees& sees, const Numbers* dout = nullptr, const AttentionLearned& learned = {},
+                    const std::vector<Index>& query_offsets = {}) {
   const Index queries = q.positions, keys = k.positions, group = k.heads > 0 ? q.heads / k.heads : 1;
-  Attention r{Numbers(sequences * queries * q.heads * v.width), Numbers(sequences * q.heads * queries), {}, {}, {}};
+  Attention r{
+      Numbers(sequences * queries * q.heads * v.width), Numbers(sequences * q.heads * queries), {}, {}, {}, {}, {}};
+  const Index distances = q.heads > 0 ? static_cast<Index>(learned.bias.size()) / q.heads : 0;
   if (dout) {
+    r.dbias.resize(learned.bias.size());
+    r.dsinks.resize(learned.sinks.size());
     r.dq.resize(sequences * queries * q.heads * q.width);
     r.dk.resize(sequences * keys * k.heads * k.width);
     r.dv.resize(sequences * keys * v.heads * v.width);
@@ -233,14 +245,19 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
     for (Index h = 0; h < q.heads; ++h)
       for (Index i = 0; i < queries; ++i) {
         const Index query = (b * queries + i) * q.heads + h, kv = h / group;
+        const Index at = i + (query_offsets.empty() ? 0 : query_offsets[static_cast<std::size_t>(b)]);
         const auto key = [&](Index j) { return (b * keys + j) * k.heads + kv; };
         double largest = -std::numeric_limits<double>::infinity(), sum = 0, mean = 0;
         for (Index j = 0; j < keys; ++j) {
           if (!sees(b, i, j)) continue;
           const double s = scale * product(q.at(b, i, h), k.at(b, j, kv), q.width);
           score[j] = cap > 0 ? cap * std::tanh(s / cap) : s;
+          if (distances > 0) score[j] += learned.bias[h * distances + at - j];
           largest = std::max(largest, score[j]);
         }
+        const double sink = learned.sinks.empty() ? -std::numeric_limits<double>::infinity() : learned.sinks[h];
+        largest = std::max(largest, sink);
+        sum = std::exp(sink - largest);
         for (Index j = 0; j < keys; ++j) sum += p[j] = sees(b, i, j) ? std::exp(score[j] - largest) : 0;
         r.lse[(b * q.heads + h) * queries + i] = largest + std::log(sum);
         for (Index j = 0; j < keys; ++j) {
@@ -249,8 +266,10 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
           add(&r.out[query * v.width], p[j], v.at(b, j, kv), v.width);
           if (dout) mean += p[j] * (dp[j] = product(&(*dout)[query * v.width], v.at(b, j, kv), v.width));
         }
+        if (dout && !learned.sinks.empty()) r.dsinks[h] -= std::exp(sink - largest) / sum * mean;
         for (Index j = 0; dout && j < keys; ++j) {
           if (p[j] == 0) continue;
+          if (distances > 0) r.dbias[h * distances + at - j] += p[j] * (dp[j] - mean);
           const double ds = p[j] * (dp[j] - mean) * scale * (cap > 0 ? 1 - (score[j] / cap) * (score[j] / cap) : 1);
           add(&r.dq[query * q.width], ds, k.at(b, j, kv), q.width);
           add(&r.dk[key(j) * k.width], ds, q.at(b, i, h), q.width);
@@ -260,17 +279,28 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
   return r;
 }
 
+// Whether a sparse pattern lets query p see key j, each said as the papers do.
+inline bool sees(const Sparsity& sparse, Index p, Index j) {
+  if (!sparse) return true;
+  if (p - j < sparse.local || j < sparse.global) return true;
+  if (sparse.stride > 0 && (p - j) % sparse.stride == 0) return true;
+  return sparse.block > 0 &&
+         (p / sparse.block == j / sparse.block || j % sparse.block >= sparse.block - sparse.summary);
+}
+
 // Of queries, keys and values side by side: [sequences, positions, heads + 2 kv heads, width].
 inline Attention attention(const AttentionDesc& desc, Index sequences, Index positions, Index heads, Index kv_heads,
-                           Index width, const Numbers& qkv) {
+                           Index width, const Numbers& qkv, const AttentionLearned& learned = {}) {
   const auto part = [&](Index first, Index n) {
     return HeadsOf{qkv.data(), positions, heads + 2 * kv_heads, first, n, width};
   };
-  return attention(sequences, part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads), desc.scale,
-                   desc.softcap, [&](Index, Index i, Index j) {
-                     const Index window = desc.visible.window;
-                     return (!desc.visible.causal || j <= i) && (window == 0 || j > i - window);
-                   });
+  return attention(
+      sequences, part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads), desc.scale, desc.softcap,
+      [&](Index, Index i, Index j) {
+        const Index window = desc.visible.window;
+        return (!desc.visible.causal || j <= i) && (window == 0 || j > i - window) && sees(desc.visible.sparse, i, j);
+      },
+      nullptr, learned);
 }
 
 // ---- routing ----

@@ -4,8 +4,9 @@
 // What a pair of a query and a key that it sees costs in one head, in FLOPs:
 //   forward    2 (hd + vd) for two products, and 24 for the softmax
 //   backward   2 (3 hd + 2 vd) for five products, or 2 (4 hd + 3 vd) for seven, and 26 for P and dS
-// A cap adds 27 forward and 31 backward. Blocks of keys and queries stay in the caches, so that products set the pace, but
-// where each sequence has one query: there keys and values are read once, and memory sets it.
+// A cap adds 27 forward and 31 backward, a bias 3. A sparse pattern costs what all that it is part of would, apart from
+// blocks of which nothing is seen. Blocks of keys and queries stay in the caches, so that products set the pace, but where
+// each sequence has one query: there keys and values are read once, and memory sets it.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -59,6 +60,7 @@ struct Call {
   AttentionDesc desc;
   Index B, queries_all, keys_all, H, K, hd, vd;
   const std::int32_t* first_key;  // [B, queries_all], or null
+  bool special;                   // whether scores are more than scaled, capped and cut to a range
 
   Call(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
       : desc(d),
@@ -69,7 +71,8 @@ struct Call {
         K(k.heads),
         hd(q.width),
         vd(v.width),
-        first_key(d.visible.first_key ? d.visible.first_key.i32() : nullptr) {
+        first_key(d.visible.first_key ? d.visible.first_key.i32() : nullptr),
+        special(d.bias || d.visible.sparse) {
     SY_ASSERT(q.dtype == DType::f32, "the cpu backend computes in f32, not in {}", info(q.dtype).name);
   }
 
@@ -92,7 +95,18 @@ struct Call {
     if (first_key) range.begin = std::max<Index>(range.begin, first_key[b * queries_all + i]);
     return range;
   }
-  // The keys that some query of the range sees. Neither end falls from one query to the next.
+  // The position from which a sparse pattern counts those of query i.
+  Index origin(Index b, Index i) const { return first_key ? first_key[b * queries_all + i] : 0; }
+  // Whether a sparse pattern lets no query of the range see any of these keys. It is not asked of the first block that a
+  // query may see, in which sums begin.
+  bool unseen(Index b, Range queries, Range keys) const {
+    const Sparsity& sparse = desc.visible.sparse;
+    if (!sparse || sparse.stride > 0 || sparse.block > 0) return false;
+    return keys.begin > this->keys(b, queries.end - 1).begin &&
+           keys.begin >= origin(b, queries.end - 1) + sparse.global &&
+           keys.end <= desc.visible.query_offset + queries.begin - sparse.local + 1;
+  }
+  // The keys that some query of the range may see, a sparse pattern apart. Neither end falls from one query to the next.
   Range keys(Index b, Range queries) const { return {keys(b, queries.begin).begin, keys(b, queries.end - 1).end}; }
   // The queries from the first to the last that see some key of the range. There may be none.
   Range queries(Index b, Range keys) const {
@@ -174,6 +188,47 @@ float finish_scores(const AttentionDesc& desc, Range visible, Index first, Index
   return max(largest);
 }
 
+// Hides the keys of one query that a sparse pattern leaves out: their scores become minus infinity. row[j]: of key first + j.
+// origin: where the pattern counts from.
+void hide_unseen(const Sparsity& sparse, Index query, Index origin, Range keys, Index first, float* row) {
+  const Index p = query - origin, near = std::min(origin + sparse.near(p), keys.end);
+  const Index begin = std::max(keys.begin, origin + sparse.global);
+  if (begin >= near) return;
+  // Divisions are left out of the loop.
+  Index to_stride = sparse.stride > 0 ? (query - begin) % sparse.stride : -1;
+  Index in_block = sparse.block > 0 ? (begin - origin) % sparse.block : 0;
+  const Index summary = sparse.block > 0 ? sparse.block - sparse.summary : keys.end;
+  for (Index j = begin; j < near; ++j) {
+    if (to_stride != 0 && in_block < summary) row[j - first] = minus_infinity;
+    if (--to_stride == -1) to_stride = sparse.stride - 1;
+    if (++in_block == sparse.block) in_block = 0;
+  }
+}
+
+// As finish_scores, with the bias and the pattern of a call that is special.
+float finish_special_scores(const Call& z, Index b, Index head, Index query, Range visible, Index first, Index cols,
+                            float* row) {
+  finish_scores(z.desc, visible, first, cols, row);
+  const Index at = z.desc.visible.query_offset + query;
+  const Range keys{std::max(visible.begin, first), std::min(visible.end, first + cols)};
+  if (z.desc.bias) {
+    const Index n = z.desc.bias.dim(1);
+    const float* const bias = z.desc.bias.f32() + head * n + n - 1 - at;  // of key 0
+    for (Index j = keys.begin; j < keys.end; ++j) row[j - first] += bias[j];
+  }
+  if (z.desc.visible.sparse) hide_unseen(z.desc.visible.sparse, at, z.origin(b, query), keys, first, row);
+  Vector largest = Vector{} + minus_infinity;
+  for (Index j = 0; j < cols; j += lanes) largest = max(largest, load(row + j));
+  return max(largest);
+}
+
+// The scores of one query, in one head, with those keys that are in `visible`: row[j] is the product with key first + j.
+// Returns the largest.
+float row_scores(const Call& z, Index b, Index head, Index query, Range visible, Index first, Index cols, float* row) {
+  return z.special ? finish_special_scores(z, b, head, query, visible, first, cols, row)
+                   : finish_scores(z.desc, visible, first, cols, row);
+}
+
 // out[r, c] (+)= sum over l < k of left(r, l) right(l, c), r < rows, c < cols. left(r, l) lies at
 // left[r * a_row + l * a_col]; right is packed in panels of tile_cols columns and `depth` >= k rows.
 template <Index a_row, Index a_col>
@@ -227,6 +282,9 @@ void forward_task(const Call& call, Index b, Index kv_head, Range queries, Const
   states.assign(heads * rows, {});
 
   for (Index h = 0; h < heads; ++h) {
+    // A sink is a score that comes before all others, and that has no value.
+    if (z.desc.sinks)
+      std::fill_n(states.begin() + h * rows, rows, RowState{z.desc.sinks.f32()[kv_head * heads + h], 1});
     const HeadRows<const float> query_rows = rows_of(q, b, kv_head * heads + h);
     pack<tile_rows>(query_rows.at(queries.begin), query_rows.stride, 1, queries.size(), hd, q_panels + h * rows * hd);
   }
@@ -238,16 +296,17 @@ void forward_task(const Call& call, Index b, Index kv_head, Range queries, Const
       for (Index i = queries.begin; i < queries.end; i += tile_rows) {
         const Range strip{i, std::min(i + tile_rows, queries.end)};
         const Range strip_keys = z.keys(b, strip);
-        if (strip_keys.end <= keys.begin || strip_keys.begin >= keys.end) continue;
+        if (strip_keys.end <= keys.begin || strip_keys.begin >= keys.end || z.unseen(b, strip, keys)) continue;
         const bool begun = strip_keys.begin < keys.begin;                    // in an earlier block
         const Index used = std::min(strip_keys.end, keys.end) - keys.begin;  // of the block's keys
         const Index cols = round_up(used, lanes);
         const Index row = h * rows + i - queries.begin;
         multiply<1, tile_rows>(strip.size(), hd, q_panels + row * hd, k_panels, hd, cols, scores, key_block, false);
         for (Index r = 0; r < strip.size(); ++r) {
-          float* row_scores = scores + r * key_block;
-          const float largest = finish_scores(z.desc, z.keys(b, i + r), keys.begin, cols, row_scores);
-          const float shrink = states[row + r].add(row_scores, cols, largest);
+          float* of_row = scores + r * key_block;
+          const float largest =
+              row_scores(z, b, kv_head * heads + h, i + r, z.keys(b, i + r), keys.begin, cols, of_row);
+          const float shrink = states[row + r].add(of_row, cols, largest);
           if (begun && shrink != 1.0f)
             for (Index c = 0; c < vd; ++c) sums.at(i + r)[c] *= shrink;
         }
@@ -312,8 +371,9 @@ void add_rows(const float* weights, const HeadRows<const float>& rows, Index fir
 }
 
 // What a block of keys gives to its sequence's query: state: [H], sums: [H, vd] of values times exponentials.
-void decode_task(const Call& z, const DecodeTask& task, ConstHeads q, ConstHeads k, ConstHeads v, RowState* state,
+void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHeads k, ConstHeads v, RowState* state,
                  float* sums) {
+  const Call z = call.of_sequence(task.b);
   thread_local Buffer buffer;
   float* const scores = buffer.reserve(z.H * decode_block);
   const Index heads = z.heads_per_kv(), n = task.keys.size();
@@ -327,9 +387,9 @@ void decode_task(const Call& z, const DecodeTask& task, ConstHeads q, ConstHeads
     }
   for (Index head = 0; head < z.H; ++head) {
     float* const row = scores + head * decode_block;
+    const Index cols = round_up(n, lanes);
     state[head] = {};
-    state[head].add(row, round_up(n, lanes),
-                    finish_scores(z.desc, task.keys, task.keys.begin, round_up(n, lanes), row));
+    state[head].add(row, cols, row_scores(z, task.b, head, 0, task.keys, task.keys.begin, cols, row));
   }
   std::fill_n(sums, z.H * z.vd, 0.0f);
   constexpr int at_once = 4;
@@ -345,11 +405,14 @@ void decode_task(const Call& z, const DecodeTask& task, ConstHeads q, ConstHeads
     }
 }
 
-// Joins what the tasks [first, first + count) of one sequence found in one head.
+// Joins what the tasks [first, first + count) of one sequence found in one head, and its sink.
 void join_tasks(const Call& z, Index head, Index first, Index count, const RowState* states, const float* sums,
                 float* out, float& lse) {
   RowState all;
+  const float sink = z.desc.sinks ? z.desc.sinks.f32()[head] : minus_infinity;
+  all.largest = sink;
   for (Index t = first; t < first + count; ++t) all.largest = std::max(all.largest, states[t * z.H + head].largest);
+  all.total = std::exp(sink - all.largest);
   std::fill_n(out, z.vd, 0.0f);
   for (Index t = first; t < first + count; ++t) {
     const float weight = std::exp(states[t * z.H + head].largest - all.largest);
@@ -366,9 +429,11 @@ void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, 
   std::vector<Index> first_task;  // [B + 1]
   for (Index b = 0; b < z.B; ++b) {
     first_task.push_back(std::ssize(tasks));
-    const Range seen = z.of_sequence(b).keys(b, Index{0});
+    const Call of = z.of_sequence(b);
+    const Range seen = of.keys(b, Index{0});
     for_blocks(seen, decode_block, seen.end, [&](Range block) {
-      tasks.push_back({b, {std::max(block.begin, seen.begin), block.end}});
+      const Range keys{std::max(block.begin, seen.begin), block.end};
+      if (!of.unseen(b, {0, 1}, keys)) tasks.push_back({b, keys});
     });
   }
   const Index count = std::ssize(tasks);
@@ -446,6 +511,23 @@ class Backward {
       for_blocks(z.queries(b_, keys), query_block, z.queries_all,
                  [&](Range queries) { tile(head, queries, keys, want_dq, true); });
   }
+  // The bias's gradient of one head: dbias[n - 1 - distance] += the sums of dS / scale by distance.
+  void bias_task(Index head, Index n, float* dbias) {
+    const float factor = 1.0f / z.desc.scale;
+    for_blocks({0, z.keys_all}, key_block, z.keys_all, [&](Range keys) {
+      pack_keys(keys);
+      for_blocks(z.queries(b_, keys), query_block, z.queries_all, [&](Range queries) {
+        if (!tile(head, queries, keys, false, false)) return;
+        for (Index i = queries.begin; i < queries.end; ++i) {
+          const Range seen = z.keys(b_, i);
+          const float* const ds = w.ds + (i - queries.begin) * key_block - keys.begin;
+          float* const to = dbias + n - 1 - (z.desc.visible.query_offset + i);
+          for (Index j = std::max(seen.begin, keys.begin); j < std::min(seen.end, keys.end); ++j)
+            to[j] += factor * ds[j];
+        }
+      });
+    });
+  }
   // One block of queries with all keys that they see: dQ alone.
   void queries_task(Range queries) {
     for_blocks(z.keys(b_, queries), key_block, z.keys_all, [&](Range keys) {
@@ -483,8 +565,10 @@ class Backward {
   }
 
   // What a block of queries of one head and the packed block of keys add to each other's gradients. Every gradient adds
-  // its blocks in an order that depends on positions alone, and its sum begins at the first block that adds to it.
-  void tile(Index head, Range queries, Range keys, bool want_dq, bool want_dkv) {
+  // its blocks in an order that depends on positions alone, and its sum begins at the first block that adds to it. Returns
+  // whether some query may see some key; w.ds holds dS then.
+  bool tile(Index head, Range queries, Range keys, bool want_dq, bool want_dkv) {
+    if (z.unseen(b_, queries, keys)) return false;
     const HeadRows<const float> q = rows_of(t.q, b_, head), dout = rows_of(t.dout, b_, head),
                                 out = rows_of(t.out, b_, head);
     pack<tile_rows>(q.at(queries.begin), q.stride, 1, queries.size(), z.hd, w.q_left);
@@ -493,10 +577,11 @@ class Backward {
       w.delta[i] = dot(dout.at(queries.begin + i), out.at(queries.begin + i), z.vd);
     for (Index i = queries.begin; i < queries.end; i += tile_rows)
       query_strip(head, {i, std::min(i + tile_rows, queries.end)}, i - queries.begin, keys, want_dq);
-    if (!want_dkv) return;
+    if (!want_dkv) return true;
     pack<tile_cols>(q.at(queries.begin), 1, q.stride, z.hd, queries.size(), w.q_right);
     pack<tile_cols>(dout.at(queries.begin), 1, dout.stride, z.vd, queries.size(), w.dout_right);
     for_strips(keys, [&](Range strip) { key_strip(head, queries, strip, strip.begin - keys.begin); });
+    return true;
   }
 
   // P and dS of a strip of queries, which begins `row` rows into their block, and dQ.
@@ -504,7 +589,7 @@ class Backward {
     float* p = w.p + row * key_block;
     float* ds = w.ds + row * key_block;
     const Range strip_keys = z.keys(b_, strip);
-    if (strip_keys.end <= keys.begin || strip_keys.begin >= keys.end) {
+    if (strip_keys.end <= keys.begin || strip_keys.begin >= keys.end || z.unseen(b_, strip, keys)) {
       std::fill_n(p, strip.size() * key_block, 0.0f);
       std::fill_n(ds, strip.size() * key_block, 0.0f);
       return;
@@ -513,8 +598,8 @@ class Backward {
     multiply<1, tile_rows>(strip.size(), z.hd, w.q_left + row * z.hd, w.k_right, z.hd, cols, p, key_block, false);
     multiply<1, tile_rows>(strip.size(), z.vd, w.dout_left + row * z.vd, w.v_right, z.vd, cols, ds, key_block, false);
     for (Index r = 0; r < strip.size(); ++r)
-      finish_row(strip.begin + r, t.lse[z.lse_offset(b_, head) + strip.begin + r], w.delta[row + r], keys.begin, cols,
-                 p + r * key_block, ds + r * key_block);
+      finish_row(head, strip.begin + r, t.lse[z.lse_offset(b_, head) + strip.begin + r], w.delta[row + r], keys.begin,
+                 cols, p + r * key_block, ds + r * key_block);
     if (!want_dq) return;
     const bool begun = strip_keys.begin < keys.begin;
     const HeadRows<float> dq = rows_of(t.dq, b_, head);
@@ -523,8 +608,8 @@ class Backward {
   }
 
   // Turns the products in p and ds into P and dS, which are zero from `cols` on.
-  void finish_row(Index query, float lse, float delta, Index first_key, Index cols, float* p, float* ds) {
-    finish_scores(z.desc, z.keys(b_, query), first_key, cols, p);
+  void finish_row(Index head, Index query, float lse, float delta, Index first_key, Index cols, float* p, float* ds) {
+    row_scores(z, b_, head, query, z.keys(b_, query), first_key, cols, p);
     const float cap = z.desc.softcap;
     for (Index j = 0; j < cols; j += lanes) {
       const Vector score = load(p + j);
@@ -624,6 +709,28 @@ void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout
       backward.queries_task({begin, std::min(begin + query_block, z.queries_all)});
     }
   }
+}
+
+// A head is a task, which takes its sequences in order.
+void CpuBackend::do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                               ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) {
+  const Call z(desc, q, k, v);
+  const Gradients t{dout, q, k, v, out, lse.f32(), {}, {}, {}};
+#pragma omp parallel for schedule(dynamic)
+  for (Index head = 0; head < z.H; ++head)
+    for (Index b = 0; b < z.B; ++b) {
+      if (dbias)
+        Backward(z, t, b, head / z.heads_per_kv()).bias_task(head, dbias.dim(1), dbias.f32() + head * dbias.dim(1));
+      if (!dsinks) continue;
+      // The sink's weight is exp(sink - lse), and what it is the weight of is 0.
+      const HeadRows<const float> dout_rows = rows_of(ConstHeads(dout), b, head),
+                                  out_rows = rows_of(ConstHeads(out), b, head);
+      float sum = 0;
+      for (Index i = 0; i < z.queries_all; ++i)
+        sum += std::exp(desc.sinks.f32()[head] - lse.f32()[z.lse_offset(b, head) + i]) *
+               dot(dout_rows.at(i), out_rows.at(i), z.vd);
+      dsinks.f32()[head] -= sum;
+    }
 }
 
 }  // namespace sy::cpu

@@ -72,6 +72,8 @@ class CpuBackend final : public Backend {
                             View lse) override;
   void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override;
+  void do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                     ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) override;
 
   // route.cpp
   void do_draw(const Draw& desc, ConstView index, View x) override;

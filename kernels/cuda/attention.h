@@ -7,6 +7,8 @@
 // bf16 is multiplied by the tensor cores, f32 by plain fused multiply-adds.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/backend.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/mma.h"
@@ -73,15 +75,46 @@ bool in_packs(ConstHeads x) {
 struct Scores {
   bool capped;
   float scale, inner, outer;
+  float of_log;  // what a natural log is as a product: a sink's, and a bias where nothing is capped
 
   explicit Scores(const AttentionDesc& desc)
       : capped(desc.softcap > 0),
         scale(desc.scale),
         inner(capped ? desc.scale / desc.softcap : 0.0f),
-        outer(log2_e * (capped ? desc.softcap : desc.scale)) {
+        outer(log2_e * (capped ? desc.softcap : desc.scale)),
+        of_log(log2_e / outer) {
     SY_ASSERT(scale > 0, "scores times {}", scale);  // the largest product is that of the largest score
   }
 };
+
+// What a general kernel takes: the operands of a description, each perhaps none. Kernels that are not general get nullptr in
+// its place, as sequences of one document, full patterns and scores without a bias need none of it, and the look-up alone
+// takes more registers than wide heads have left.
+struct General {
+  In<std::int32_t> first_key;  // [B, Sq]
+  In<float> bias;              // [H, n]
+  In<float> sinks;             // [H]
+
+  static bool is_needed(const AttentionDesc& desc) {
+    return desc.visible.first_key || desc.visible.sparse || desc.bias || desc.sinks;
+  }
+  explicit General(const AttentionDesc& desc)
+      : first_key(in<std::int32_t>(desc.visible.first_key)), bias(in<float>(desc.bias)), sinks(in<float>(desc.sinks)) {}
+  // The same of sequence b, as Call's functions take it.
+  template <class Sizes>
+  __device__ General of(int b, const Sizes& z) const {
+    General part = *this;
+    if (z.documents) part.first_key = first_key + Index{b} * z.Sq;
+    return part;
+  }
+};
+template <bool general, class Sizes>
+__device__ auto of_sequence(const General& all, int b, const Sizes& z) {
+  if constexpr (general)
+    return all.of(b, z);
+  else
+    return nullptr;
+}
 
 // The sizes of a call, and which keys its queries see, as kernels/attention.h says. Sizes, positions and heads have 32
 // bits, which spares registers; elements are counted with 64. All members are ints: with padding, recorded launches
@@ -92,6 +125,10 @@ struct Call {
   int query_offset;
   int causal;
   int packs;  // whether all vectors can be moved in packs
+  // Of general kernels: whether there are first keys and sinks; how many biases a head has; and Sparsity.
+  int documents, sinks, biases;
+  int sparse, local, block, summary, stride, global;
+  int skip_from;  // the first key from which on a query sees its latest keys alone
 
   Call(const AttentionDesc& desc, ConstHeads q, ConstHeads k)
       : B(size(q.sequences)),
@@ -102,7 +139,17 @@ struct Call {
         window(1 << 30),
         query_offset(size(desc.visible.query_offset)),
         causal(desc.visible.causal),
-        packs(false) {
+        packs(false),
+        documents(desc.visible.first_key.present()),
+        sinks(desc.sinks.present()),
+        biases(desc.bias ? size(desc.bias.dim(1)) : 0),
+        sparse(static_cast<bool>(desc.visible.sparse)),
+        local(limited(desc.visible.sparse.local)),
+        block(limited(desc.visible.sparse.block)),
+        summary(limited(desc.visible.sparse.summary)),
+        stride(limited(desc.visible.sparse.stride)),
+        global(limited(desc.visible.sparse.global)),
+        skip_from(sparse && block == 0 && stride == 0 && !documents ? global : 1 << 30) {
     if (desc.visible.window > 0 && desc.visible.window < window) window = static_cast<int>(desc.visible.window);
   }
   static int size(Index n) {
@@ -110,28 +157,32 @@ struct Call {
     return static_cast<int>(n);
   }
 
+  // No sequence has as many positions.
+  static int limited(Index n) { return static_cast<int>(std::min<Index>(n, 1 << 29)); }
+
   __device__ int heads_per_kv() const { return H / K; }
 
-  // The keys that a query sees, and the queries from the first to the last that see a key. first_key: of the sequence's
-  // queries, or nullptr. These are computed once or twice for a tile of rows.
-  template <class P>
-  __device__ Span keys(P first_key, int query) const {
+  // The keys that a query sees, and the queries from the first to the last that see a key, a sparse pattern apart. G: General
+  // of the sequence, or nullptr. These are computed once or twice for a tile of rows.
+  template <class G>
+  __device__ Span keys(const G& general, int query) const {
     const int at = query_offset + query;
     Span seen = {at < window ? 0 : at - window + 1, causal ? min(at + 1, Sk) : Sk};
-    if constexpr (!std::is_null_pointer_v<P>)
-      if (query < Sq) seen.begin = max(seen.begin, static_cast<int>(first_key[query]));
+    if constexpr (!std::is_null_pointer_v<G>)
+      if (query < Sq) seen.begin = max(seen.begin, origin(general, query));
     return seen;
   }
-  template <class P>
-  __device__ Span queries(P first_key, int key) const {
+  template <class G>
+  __device__ Span queries(const G& general, int key) const {
     const int from = key - query_offset;
     Span seen = {causal ? max(from, 0) : 0, from < Sq - window ? max(from + window, 0) : Sq};
-    if constexpr (!std::is_null_pointer_v<P>) {
+    if constexpr (!std::is_null_pointer_v<G>) {
+      if (!documents) return seen;
       // The queries whose first key is not behind this one.
       int low = 0;
       while (low < seen.end) {
         const int middle = (low + seen.end) / 2;
-        if (first_key[middle] <= key)
+        if (general.first_key[middle] <= key)
           low = middle + 1;
         else
           seen.end = middle;
@@ -139,29 +190,43 @@ struct Call {
     }
     return seen;
   }
-  // Whether a query sees a key, documents apart; and whether both are of one document. These are computed for every
-  // element of a tile that is only partly seen.
+  // The first key of a query's document.
+  __device__ int origin(const General& general, int query) const {
+    return documents ? static_cast<int>(general.first_key[query]) : 0;
+  }
+  // Whether a query sees a key, as far as positions say; and, of those, whether documents and patterns let it. These are
+  // computed for every element of a tile that is only partly seen.
   __device__ bool sees(int query, int key) const {
     const int at = query_offset + query;
     return (query < Sq) & (key > at - window) & (key < (causal ? min(at + 1, Sk) : Sk));
   }
-  template <class P>
-  __device__ bool same_document(P first_key, int query, int key) const {
-    if constexpr (std::is_null_pointer_v<P>)
-      return true;
-    else
-      return query < Sq && key >= first_key[query];
+  __device__ bool allows(const General& general, int query, int key) const {
+    const int first = origin(general, query), p = query_offset + query - first, j = key - first;
+    if (j < 0 || !sparse) return j >= 0;
+    if (p - j < local || j < global) return true;
+    if (stride > 0) return (p - j) % stride == 0;
+    return block > 0 && (j / block == p / block || j % block >= block - summary);
+  }
+  // Whether a tile must be looked at element by element, although all its keys are in reach of all its queries.
+  template <class G>
+  __device__ bool uneven(const G&) const {
+    return !std::is_null_pointer_v<G> && (sparse || biases > 0);
+  }
+  // What a query's score of a key that it sees has on top of their product.
+  __device__ float bias(const General& general, const Scores& scores, int head, int query, int key) const {
+    if (biases == 0) return 0;
+    return scores.of_log * general.bias[Index{head} * biases + biases - 1 - (query_offset + query - key)];
+  }
+  // The first tile of `cols` keys, from the one at `key` on, of which queries from `first` on may see anything.
+  template <class G>
+  __device__ int skip_unseen(const G&, int key, int cols, int first) const {
+    if constexpr (!std::is_null_pointer_v<G>) {
+      const int near = query_offset + first - local + 1;
+      if (key >= skip_from && key + cols <= near) return near / cols * cols;
+    }
+    return key;
   }
 };
-// The first keys of sequence b's queries. A kernel for sequences of one document gets nullptr, since the look-up alone
-// takes more registers than wide heads have left.
-template <bool documents, class P>
-__device__ auto first_keys(P first_key, int b, const Call& z) {
-  if constexpr (documents)
-    return first_key + Index{b} * z.Sq;
-  else
-    return nullptr;
-}
 
 // ---- elements of products ----
 

@@ -47,6 +47,15 @@ __global__ void deltas(const Call z, const HeadRange heads, Index width, In<T> d
   }
 }
 
+// What a score has on top of the product, of a query and a key that it sees by their positions.
+template <class G>
+__device__ float special_score(const Call& z, const G& rules, const Scores& scores, int head, int query, int key) {
+  if constexpr (std::is_null_pointer_v<G>)
+    return 0;
+  else
+    return z.allows(rules, query, key) ? z.bias(rules, scores, head, query, key) : -INFINITY;
+}
+
 // ---- the step that both kernels take ----
 //
 // A step multiplies the rows that a block keeps with the columns of a tile that passes by. x and y are what the rows
@@ -55,10 +64,10 @@ __global__ void deltas(const Call z, const HeadRange heads, Index width, In<T> d
 // A kernel's tiles. gradients: how many gradients a warp sums in registers; kept: how many tiles of rows a block keeps,
 // x and perhaps u. Of y there are two tiles, as the next arrives while one is used; of w there is one, and the next
 // arrives during dS y.
-template <class T, int width, int gradients, int kept, bool documents>
+template <class T, int width, int gradients, int kept, bool general>
 struct Steps {
   static constexpr bool f32 = std::is_same_v<T, float>, wide = width > 128;
-  static constexpr int M = !f32 && width * gradients <= (documents ? 64 : 128) ? 2 : 1;
+  static constexpr int M = !f32 && width * gradients <= (general ? 64 : 128) ? 2 : 1;
   static constexpr int cols = f32 ? (wide ? 16 : 32) : (M == 2 || wide ? 32 : 64);
   static constexpr int N = cols / 8, W = width / 8;
   using Of = Tiles<T, width, M, f32 && wide ? 2 : 4, cols, kept, 3>;
@@ -102,18 +111,20 @@ struct Steps {
   }
 
   // Turns p, the products of queries and keys, into P, and ds, the products of dout and values, into dS / scale.
-  // Element (m, n, i) belongs to query query_of(m, n, i) of lse and delta. sees(m, n, i), and with documents
-  // same_document(m, n, i), are asked where not all elements are seen.
-  template <class QueryOf, class Sees, class SameDocument>
+  // Element (m, n, i) belongs to query query_of(m, n, i) of lse and delta. sees(m, n, i) is asked where not all elements
+  // are seen. In general kernels, and there too, special(m, n, i) is asked for those that are: for what their score has on
+  // top of the product, or minus infinity where they are not seen after all.
+  template <class QueryOf, class Sees, class Special>
   static __device__ void finish(float (&p)[M][N][4], float (&ds)[M][N][4], const Scores& scores, const float* lse,
-                                const float* delta, bool all_seen, QueryOf query_of, Sees sees,
-                                SameDocument same_document) {
+                                const float* delta, bool all_seen, QueryOf query_of, Sees sees, Special special) {
     each<M, N>([&](int m, int n, int i) { ds[m][n][i] -= delta[query_of(m, n, i)]; });
     if (scores.capped)
       each<M, N>([&](int m, int n, int i) {
         p[m][n][i] = cap_tanh<T>(scores.inner * p[m][n][i]);
         ds[m][n][i] *= 1 - p[m][n][i] * p[m][n][i];
       });
+    if constexpr (general)
+      if (!all_seen) each<M, N>([&](int m, int n, int i) { p[m][n][i] += sees(m, n, i) ? special(m, n, i) : 0; });
     each<M, N>([&](int m, int n, int i) {
       p[m][n][i] = exp2_approx(scores.outer * p[m][n][i] - log2_e * lse[query_of(m, n, i)]);
     });
@@ -121,10 +132,6 @@ struct Steps {
       each<M, N>([&](int m, int n, int i) {
         if (!sees(m, n, i)) p[m][n][i] = 0;
       });
-      if constexpr (documents)
-        each<M, N>([&](int m, int n, int i) {
-          if (!same_document(m, n, i)) p[m][n][i] = 0;
-        });
     }
     each<M, N>([&](int m, int n, int i) { ds[m][n][i] *= p[m][n][i]; });
   }
@@ -136,26 +143,26 @@ struct Steps {
 
 // ---- dQ ----
 
-template <class T, int width, bool documents>
-struct QuerySteps : Steps<T, width, 1, 2, documents> {
+template <class T, int width, bool general>
+struct QuerySteps : Steps<T, width, 1, 2, general> {
   static constexpr int queries = QuerySteps::rows;
 };
 
 // A block takes a tile of queries of one head and lets the keys pass by that some of them see.
-template <class T, int width, bool documents>
-__global__ void __launch_bounds__(QuerySteps<T, width, documents>::threads)
+template <class T, int width, bool general>
+__global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
     query_gradient(const Call z, const Scores scores, const HeadRange heads, int tiles, const InHeads<T> dout,
-                   const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, In<std::int32_t> first_key,
-                   In<float> lse, In<float> delta, const OutHeads<T> dq_out) {
-  using S = QuerySteps<T, width, documents>;
+                   const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, const General special, In<float> lse,
+                   In<float> delta, const OutHeads<T> dq_out) {
+  using S = QuerySteps<T, width, general>;
   constexpr int M = S::M, N = S::N, cols = S::cols;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
   const int first = (tiles - 1 - block % tiles) * S::rows;  // the queries that see most go first
   const int b = block / tiles / heads.count(), head = heads.first() + block / tiles % heads.count();
   const int kv_head = heads.first_kv + block / tiles % heads.count() / heads.heads_per_kv;
-  const auto of_document = first_keys<documents>(first_key, b, z);
+  const auto rules = of_sequence<general>(special, b, z);
   const int last = min(first + S::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
-  const Span by_first = z.keys(of_document, first), by_last = z.keys(of_document, last);
+  const Span by_first = z.keys(rules, first), by_last = z.keys(rules, last);
   const Span seen_by_all = {by_last.begin, by_first.end};
   const int end = by_last.end;
 
@@ -167,13 +174,13 @@ __global__ void __launch_bounds__(QuerySteps<T, width, documents>::threads)
   S::template load_query_sums<S::queries>(tile.query_sums, lse + (Index{b} * z.H + head) * z.Sq,
                                           delta + (Index{b} * heads.count() + head - heads.first()) * z.Sq, first,
                                           z.Sq);
-  int key = by_first.begin / cols * cols;
+  int key = z.skip_unseen(rules, by_first.begin / cols * cols, cols, first);
   S::load_cols(tile.y, k.rows(b, kv_head), key, z.packs);
   S::load_cols(tile.w, v.rows(b, kv_head), key, z.packs);
 
   float dq[M][S::W][4] = {};
   for (int which = 0;; which ^= 1) {
-    const int next = key + cols;
+    const int next = z.skip_unseen(rules, key + cols, cols, first);
     wait_async();
     __syncthreads();
     if (next < end) S::load_cols(tile.y + (which ^ 1) * S::Shared::tile_of_cols, k.rows(b, kv_head), next, z.packs);
@@ -183,11 +190,12 @@ __global__ void __launch_bounds__(QuerySteps<T, width, documents>::threads)
     multiply_transposed<width>(ds, warp_dout, tile.w);
     const float* const query_lse = tile.query_sums + warp * 16 * M;
     S::finish(
-        p, ds, scores, query_lse, query_lse + S::queries, key >= seen_by_all.begin && next <= seen_by_all.end,
+        p, ds, scores, query_lse, query_lse + S::queries,
+        key >= seen_by_all.begin && key + cols <= seen_by_all.end && !z.uneven(rules),
         [](int m, int, int i) { return row_of(m, i); },
         [&](int m, int n, int i) { return z.sees(warp_first + row_of(m, i), key + column_of(n, i)); },
         [&](int m, int n, int i) {
-          return z.same_document(of_document, warp_first + row_of(m, i), key + column_of(n, i));
+          return special_score(z, rules, scores, head, warp_first + row_of(m, i), key + column_of(n, i));
         });
     __syncthreads();
     if (next < end) S::load_cols(tile.w, v.rows(b, kv_head), next, z.packs);
@@ -204,30 +212,31 @@ __global__ void __launch_bounds__(QuerySteps<T, width, documents>::threads)
 // Which of the two a kernel computes. Those of wide heads do not fit the registers together.
 enum class Wanted { dk_dv, dk, dv };
 
-template <class T, int width, Wanted wanted, bool documents>
-struct KeySteps : Steps<T, width, wanted == Wanted::dk_dv ? 2 : 1, wanted == Wanted::dv ? 1 : 2, documents> {
+template <class T, int width, Wanted wanted, bool general>
+struct KeySteps : Steps<T, width, wanted == Wanted::dk_dv ? 2 : 1, wanted == Wanted::dv ? 1 : 2, general> {
   static constexpr bool wants_dk = wanted != Wanted::dv, wants_dv = wanted != Wanted::dk;
   static constexpr int queries = KeySteps::cols;  // of one tile; lse and D of two are kept
 };
 
 // A block takes a tile of keys of one head and lets the queries pass by that see some of them, in all heads that
 // read it.
-template <class T, int width, Wanted wanted, bool documents>
-__global__ void __launch_bounds__(KeySteps<T, width, wanted, documents>::threads)
+template <class T, int width, Wanted wanted, bool general>
+__global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
     key_gradients(const Call z, const Scores scores, const HeadRange heads, int tiles, const InHeads<T> dout,
-                  const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, In<std::int32_t> first_key, In<float> lse,
+                  const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, const General special, In<float> lse,
                   In<float> delta, const OutHeads<T> dk_out, const OutHeads<T> dv_out) {
-  using S = KeySteps<T, width, wanted, documents>;
+  using S = KeySteps<T, width, wanted, general>;
   constexpr int M = S::M, N = S::N, cols = S::cols;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
   const int first = block % tiles * S::rows;  // the keys that are seen most go first
   const int b = block / tiles / heads.kv_heads, kv_head = heads.first_kv + block / tiles % heads.kv_heads;
   const int first_head = kv_head * heads.heads_per_kv, end_head = first_head + heads.heads_per_kv;
-  const auto of_document = first_keys<documents>(first_key, b, z);
+  const auto rules = of_sequence<general>(special, b, z);
   const int last = min(first + S::rows, z.Sk) - 1, warp_first = first + warp * 16 * M;
-  const Span by_first = z.queries(of_document, first), by_last = z.queries(of_document, last);
+  const Span by_first = z.queries(rules, first), by_last = z.queries(rules, last);
   const Span see_all = {by_last.begin, by_first.end};
-  const int begin = by_first.begin / cols * cols, end = by_last.end;
+  const int begin = by_first.begin / cols * cols;
+  const int end = general && first >= z.skip_from ? min(by_last.end, last - z.query_offset + z.local) : by_last.end;
 
   const typename S::Shared tile(warp);
   T* const warp_k = tile.x + warp * 16 * M * pitch<T>(width);
@@ -258,11 +267,12 @@ __global__ void __launch_bounds__(KeySteps<T, width, wanted, documents>::threads
     if (S::wants_dk) multiply_transposed<width>(ds, warp_v, tile.w);
     const float* const query_lse = tile.query_sums + 2 * which * S::queries;
     S::finish(
-        p, ds, scores, query_lse, query_lse + S::queries, query >= see_all.begin && query + cols <= see_all.end,
+        p, ds, scores, query_lse, query_lse + S::queries,
+        query >= see_all.begin && query + cols <= see_all.end && !z.uneven(rules),
         [](int, int n, int i) { return column_of(n, i); },
         [&](int m, int n, int i) { return z.sees(query + column_of(n, i), warp_first + row_of(m, i)); },
         [&](int m, int n, int i) {
-          return z.same_document(of_document, query + column_of(n, i), warp_first + row_of(m, i));
+          return special_score(z, rules, scores, head, query + column_of(n, i), warp_first + row_of(m, i));
         });
     if (S::wants_dv) multiply(dv, typename S::Left(p, tile.scratch), tile.w);
     __syncthreads();
@@ -278,6 +288,60 @@ __global__ void __launch_bounds__(KeySteps<T, width, wanted, documents>::threads
   if (S::wants_dv) store_tile(dv, warp_k, dv_out.rows(b, kv_head), warp_first, z.packs);
 }
 
+// ---- what attention learns ----
+
+// The vector of one position in one head.
+template <class P>
+__device__ P vector_of(const HeadsOf<P>& x, int b, int head, int position) {
+  const HeadRows<P> rows = x.rows(b, head);
+  return rows.x + position * rows.stride;
+}
+
+// dbias: [H, n] += the sums of dS / scale by head and distance. A block takes one distance in one head, and its threads the
+// pairs of that distance in turn: the blocks above hold parts of many distances, which they could not add up in an order.
+// A pair costs 2 hd + 3 vd FLOPs, and vectors that caches hold at best.
+template <class T>
+__global__ void bias_gradient(const Call z, const Scores scores, const InHeads<T> dout, const InHeads<T> q,
+                              const InHeads<T> k, const InHeads<T> v, const InHeads<T> out, const General special,
+                              In<float> lse, Out<float> dbias) {
+  const int distance = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const int kv_head = head / z.heads_per_kv();
+  float sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < z.B * z.Sq; i += static_cast<int>(blockDim.x)) {
+    const int b = i / z.Sq, query = i % z.Sq, key = z.query_offset + query - distance;
+    const General rules = special.of(b, z);
+    if (key < 0 || !z.sees(query, key) || !z.allows(rules, query, key)) continue;
+    const auto query_vector = vector_of(q, b, head, query), key_vector = vector_of(k, b, kv_head, key);
+    float product = 0, slope = 0;  // slope: of the loss by the score, over its weight
+    for (Index c = 0; c < q.width; ++c) product += to_float(query_vector[c]) * to_float(key_vector[c]);
+    const auto d = vector_of(dout, b, head, query), value = vector_of(v, b, kv_head, key),
+               mean = vector_of(out, b, head, query);
+    for (Index c = 0; c < v.width; ++c) slope += to_float(d[c]) * (to_float(value[c]) - to_float(mean[c]));
+    const float score = scores.outer * (product + z.bias(rules, scores, head, query, key));
+    sum += slope * exp2_approx(score - log2_e * lse[(Index{b} * z.H + head) * z.Sq + query]);
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) dbias[Index{head} * z.biases + z.biases - 1 - distance] += sum;
+}
+
+// dsinks: [H] += the sums of -exp(sink - lse) D. A block takes a head. An element of out costs 2w bytes and 2 FLOPs.
+template <class T>
+__global__ void sink_gradient(const Call z, const InHeads<T> dout, const InHeads<T> out, const General special,
+                              In<float> lse, Out<float> dsinks) {
+  const int head = static_cast<int>(blockIdx.x);
+  const float sink = special.sinks[head];
+  float sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < z.B * z.Sq; i += static_cast<int>(blockDim.x)) {
+    const int b = i / z.Sq, query = i % z.Sq;
+    const auto x = vector_of(dout, b, head, query), y = vector_of(out, b, head, query);
+    float delta = 0;
+    for (Index c = 0; c < out.width; ++c) delta += to_float(x[c]) * to_float(y[c]);
+    sum += delta * exp2_approx(log2_e * (sink - lse[(Index{b} * z.H + head) * z.Sq + query]));
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) dsinks[head] -= sum;
+}
+
 // ---- launches ----
 
 struct Operands {
@@ -285,42 +349,39 @@ struct Operands {
   ConstHeads q, k, v;
   ConstView out, lse;
   Heads dq, dk, dv;
-  ConstView first_key;
 
   Operands of_sequences(Index begin, Index count) const {
-    return {dout.rows(begin, count),       q.of_sequences(begin, count),
-            k.of_sequences(begin, count),  v.of_sequences(begin, count),
-            out.rows(begin, count),        lse.rows(begin, count),
-            dq.of_sequences(begin, count), dk.of_sequences(begin, count),
-            dv.of_sequences(begin, count), first_key ? first_key.rows(begin, count) : first_key};
+    return {dout.rows(begin, count),       q.of_sequences(begin, count),  k.of_sequences(begin, count),
+            v.of_sequences(begin, count),  out.rows(begin, count),        lse.rows(begin, count),
+            dq.of_sequences(begin, count), dk.of_sequences(begin, count), dv.of_sequences(begin, count)};
   }
 };
 
-template <class T, int width, bool documents>
+template <class T, int width, bool general>
 void launch_query_gradient(Context& context, const Call& z, const Scores& scores, const HeadRange& heads,
-                           const Operands& o, ConstView delta) {
-  using S = QuerySteps<T, width, documents>;
+                           const General& special, const Operands& o, ConstView delta) {
+  using S = QuerySteps<T, width, general>;
   constexpr Index shared_bytes = S::shared_bytes(S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
   const Index tiles = blocks_of(z.Sq, S::rows);
   launch(context,
          {.x = tiles * z.B * heads.kv_heads * heads.heads_per_kv, .threads = S::threads, .shared_bytes = shared_bytes},
-         query_gradient<T, width, documents>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
-         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), in<std::int32_t>(o.first_key), in<float>(o.lse),
-         in<float>(delta), out_heads<T>(o.dq));
+         query_gradient<T, width, general>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
+         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, in<float>(o.lse), in<float>(delta),
+         out_heads<T>(o.dq));
 }
 
-template <class T, int width, Wanted wanted, bool documents>
+template <class T, int width, Wanted wanted, bool general>
 void launch_key_gradients(Context& context, const Call& z, const Scores& scores, const HeadRange& heads,
-                          const Operands& o, ConstView delta) {
-  using S = KeySteps<T, width, wanted, documents>;
+                          const General& special, const Operands& o, ConstView delta) {
+  using S = KeySteps<T, width, wanted, general>;
   constexpr Index shared_bytes = S::shared_bytes(2 * S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
   const Index tiles = blocks_of(z.Sk, S::rows);
   launch(context, {.x = tiles * z.B * heads.kv_heads, .threads = S::threads, .shared_bytes = shared_bytes},
-         key_gradients<T, width, wanted, documents>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
-         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), in<std::int32_t>(o.first_key), in<float>(o.lse),
-         in<float>(delta), out_heads<T>(o.dk), out_heads<T>(o.dv));
+         key_gradients<T, width, wanted, general>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
+         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, in<float>(o.lse), in<float>(delta),
+         out_heads<T>(o.dk), out_heads<T>(o.dv));
 }
 
 // The gradients of all heads of the operands, or of `heads` alone. delta: [B, heads, Sq] is memory for D.
@@ -336,16 +397,16 @@ void backward_of(Context& context, const AttentionDesc& desc, const HeadRange& h
     launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, o.v.width,
            in<T>(o.dout), in<T>(o.out), cuda::out<float>(delta));
     with_width(std::max(o.q.width, o.v.width), [&](auto width) {
-      const auto run = [&](auto documents) {
-        launch_query_gradient<T, width, documents>(context, z, scores, heads, o, delta);
+      const auto run = [&](auto general) {
+        launch_query_gradient<T, width, general>(context, z, scores, heads, General(desc), o, delta);
         if constexpr (width <= 128) {
-          launch_key_gradients<T, width, Wanted::dk_dv, documents>(context, z, scores, heads, o, delta);
+          launch_key_gradients<T, width, Wanted::dk_dv, general>(context, z, scores, heads, General(desc), o, delta);
         } else {
-          launch_key_gradients<T, width, Wanted::dk, documents>(context, z, scores, heads, o, delta);
-          launch_key_gradients<T, width, Wanted::dv, documents>(context, z, scores, heads, o, delta);
+          launch_key_gradients<T, width, Wanted::dk, general>(context, z, scores, heads, General(desc), o, delta);
+          launch_key_gradients<T, width, Wanted::dv, general>(context, z, scores, heads, General(desc), o, delta);
         }
       };
-      o.first_key ? run(std::true_type{}) : run(std::false_type{});
+      General::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
     });
   });
 }
@@ -355,7 +416,7 @@ void backward_of(Context& context, const AttentionDesc& desc, const HeadRange& h
 void CudaBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                         ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
   const Call all(desc, q, k);
-  const Operands operands{dout, q, k, v, out, lse, dq, dk, dv, desc.visible.first_key};
+  const Operands operands{dout, q, k, v, out, lse, dq, dk, dv};
   // As many sequences, or kv heads of one sequence, at once as the workspace holds D for.
   const int heads_per_kv = all.H / all.K;
   const Index fit = context_.workspace_bytes / (Index{heads_per_kv} * std::max(all.Sq, 1) * size_of(DType::f32));
@@ -366,8 +427,26 @@ void CudaBackend::do_attention_backward(const AttentionDesc& desc, ConstView dou
       const int sequences = std::min(step_b, all.B - b);
       const HeadRange heads{kv, std::min(step_kv, all.K - kv), heads_per_kv};
       const View delta = Workspace(context_).take({sequences, heads.kv_heads * heads_per_kv, all.Sq}, DType::f32);
-      backward_of(context_, desc, heads, operands.of_sequences(b, sequences), delta);
+      AttentionDesc part = desc;
+      if (desc.visible.first_key) part.visible.first_key = desc.visible.first_key.rows(b, sequences);
+      backward_of(context_, part, heads, operands.of_sequences(b, sequences), delta);
     }
+}
+
+void CudaBackend::do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                                ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) {
+  with_type(q.dtype, [&](auto type) {
+    using T = decltype(type);
+    const Call z(desc, q, k);
+    const General special(desc);
+    if (dbias)
+      launch(context_, {.x = Index{z.query_offset} + z.Sq, .y = z.H, .threads = 128}, bias_gradient<T>, z, Scores(desc),
+             in_heads<T>(dout), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v), in_heads<T>(out), special,
+             in<float>(lse), cuda::out<float>(dbias));
+    if (dsinks)
+      launch(context_, {.x = z.H}, sink_gradient<T>, z, in_heads<T>(dout), in_heads<T>(out), special, in<float>(lse),
+             cuda::out<float>(dsinks));
+  });
 }
 
 }  // namespace sy::cuda

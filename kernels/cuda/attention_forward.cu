@@ -15,11 +15,11 @@ namespace {
 
 using namespace attention;
 
-// The tiles of the kernel. Where documents are looked up, wide heads leave registers for half as many rows to a warp.
-template <class T, int width, bool documents>
+// The tiles of the kernel. In a general one, wide heads leave registers for half as many rows to a warp.
+template <class T, int width, bool general>
 struct Forward {
   static constexpr bool f32 = std::is_same_v<T, float>;
-  static constexpr int M = f32 || width > (documents ? 64 : 128) ? 1 : 2;
+  static constexpr int M = f32 || width > (general ? 64 : 128) ? 1 : 2;
   using Of = Tiles<T, width, M, f32 || M == 2 ? 4 : 8, f32 ? 32 : 64, 1, 2>;
 };
 
@@ -44,12 +44,12 @@ __device__ float row_sum(float x) {
 
 // A block takes a tile of queries of one head and lets the tiles of keys and values pass by that some of them see. Keys
 // arrive while the values of the tile before are used, and values while the keys of their own tile are.
-template <class T, int width, bool documents>
-__global__ void __launch_bounds__(Forward<T, width, documents>::Of::threads)
+template <class T, int width, bool general>
+__global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
     forward(const Call call, const Scores scores, int tiles, const InHeads<T> q_heads, const InHeads<T> k_heads,
-            const InHeads<T> v_heads, In<std::int32_t> first_key, In<std::int32_t> query_offsets, const OutHeads<T> out,
+            const InHeads<T> v_heads, const General special, In<std::int32_t> query_offsets, const OutHeads<T> out,
             Out<float> lse) {
-  using Of = typename Forward<T, width, documents>::Of;
+  using Of = typename Forward<T, width, general>::Of;
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
   const int block = static_cast<int>(blockIdx.x), b = block / tiles / call.H, head = block / tiles % call.H;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(Forward<T, width, documents>::Of::threads)
   const int first = (tiles - 1 - block % tiles) * Of::rows;  // the queries that see most go first
   const int last = min(first + Of::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
   const auto keys = k_heads.rows(b, kv_head), values = v_heads.rows(b, kv_head);
-  const auto of_document = first_keys<documents>(first_key, b, z);
+  const auto rules = of_sequence<general>(special, b, z);
 
   T* const q = reinterpret_cast<T*>(dynamic_shared());
   T* const k = q + Of::rows * pitch<T>(width);
@@ -71,14 +71,21 @@ __global__ void __launch_bounds__(Forward<T, width, documents>::Of::threads)
   float largest[M][2];     // of each row, not yet multiplied by outer
   float total[M][2] = {};  // this lane's part of each row's sum of exponentials
   each_row<M>([&](int m, int half) { largest[m][half] = -INFINITY; });
+  if constexpr (general)
+    if (z.sinks)  // a score that comes before all others, and has no value
+      each_row<M>([&](int m, int half) {
+        largest[m][half] = scores.of_log * special.sinks[head];
+        total[m][half] = lane % 4 == 0 ? 1.0f : 0.0f;
+      });
 
   // The keys that some of the queries see, and those that all of them see.
-  const Span by_first = z.keys(of_document, first), by_last = z.keys(of_document, last);
+  const Span by_first = z.keys(rules, first), by_last = z.keys(rules, last);
   const Span seen = {by_first.begin, by_last.end}, seen_by_all = {by_last.begin, by_first.end};
-  int key = seen.begin / Of::cols * Of::cols;
+  int key = z.skip_unseen(rules, seen.begin / Of::cols * Of::cols, Of::cols, first);
   load_tile<Of::rows, width, Of::threads>(q, q_heads.rows(b, head), first, z.packs);
   load_tile<Of::cols, width, Of::threads>(k, keys, key, z.packs);
-  for (; key < seen.end; key += Of::cols) {
+  for (int next; key < seen.end; key = next) {
+    next = z.skip_unseen(rules, key + Of::cols, Of::cols, first);
     wait_async();
     __syncthreads();
     load_tile<Of::cols, width, Of::threads>(v, values, key, z.packs);
@@ -86,13 +93,16 @@ __global__ void __launch_bounds__(Forward<T, width, documents>::Of::threads)
     multiply_transposed<width>(s, warp_q, k);
 
     if (scores.capped) each<M, N>([&](int m, int n, int i) { s[m][n][i] = cap_tanh<T>(scores.inner * s[m][n][i]); });
-    if (key < seen_by_all.begin || key + Of::cols > seen_by_all.end) {
+    if (key < seen_by_all.begin || key + Of::cols > seen_by_all.end || z.uneven(rules)) {
       each<M, N>([&](int m, int n, int i) {
         if (!z.sees(warp_first + row_of(m, i), key + column_of(n, i))) s[m][n][i] = -INFINITY;
       });
-      if constexpr (documents)
+      if constexpr (general)
         each<M, N>([&](int m, int n, int i) {
-          if (!z.same_document(of_document, warp_first + row_of(m, i), key + column_of(n, i))) s[m][n][i] = -INFINITY;
+          const int query = warp_first + row_of(m, i), other = key + column_of(n, i);
+          if (s[m][n][i] != -INFINITY)
+            s[m][n][i] =
+                z.allows(rules, query, other) ? s[m][n][i] + z.bias(rules, scores, head, query, other) : -INFINITY;
         });
     }
 
@@ -117,7 +127,7 @@ __global__ void __launch_bounds__(Forward<T, width, documents>::Of::threads)
 
     wait_async();
     __syncthreads();
-    if (key + Of::cols < seen.end) load_tile<Of::cols, width, Of::threads>(k, keys, key + Of::cols, z.packs);
+    if (next < seen.end) load_tile<Of::cols, width, Of::threads>(k, keys, next, z.packs);
     multiply(o, p, v);
   }
 
@@ -168,18 +178,18 @@ void CudaBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, 
     Call z(desc, q, k);
     z.packs = in_packs<T>(q) && in_packs<T>(k) && in_packs<T>(v) && in_packs<T>(ConstView(out));
     with_width(std::max(q.width, v.width), [&](auto width) {
-      const auto run = [&](auto documents) {
-        using Of = typename Forward<T, width, documents>::Of;
+      const auto run = [&](auto general) {
+        using Of = typename Forward<T, width, general>::Of;
         const Index tiles = blocks_of(z.Sq, Of::rows);
         launch(context_,
                {.x = tiles * z.B * z.H,
                 .threads = Of::threads,
                 .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
-               forward<T, width, documents>, z, Scores(desc), static_cast<int>(tiles), in_heads<T>(q), in_heads<T>(k),
-               in_heads<T>(v), in<std::int32_t>(desc.visible.first_key), in<std::int32_t>(desc.visible.query_offsets),
-               out_heads<T>(out), cuda::out<float>(lse));
+               forward<T, width, general>, z, Scores(desc), static_cast<int>(tiles), in_heads<T>(q), in_heads<T>(k),
+               in_heads<T>(v), General(desc), in<std::int32_t>(desc.visible.query_offsets), out_heads<T>(out),
+               cuda::out<float>(lse));
       };
-      desc.visible.first_key ? run(std::true_type{}) : run(std::false_type{});
+      General::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
     });
   });
 }

@@ -82,6 +82,8 @@ class CudaBackend final : public Backend {
                             View lse) override;
   void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override;
+  void do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                     ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) override;
 
   // route.cu
   void do_draw(const Draw& desc, ConstView index, View x) override;

@@ -23,6 +23,19 @@ void release(std::byte* memory) {
   munmap(memory - page, static_cast<std::size_t>(size));
 }
 
+// How many of keys [first, last] a sparse pattern hides from a query.
+Index hidden_keys(const Sparsity& sparse, Index at, Index first, Index last) {
+  const Index begin = std::max(first, sparse.global), near = std::min(sparse.near(at), last + 1);
+  if (begin >= near) return 0;
+  Index seen = 0;
+  if (sparse.stride > 0) seen = (at - begin) / sparse.stride + 1 - (at - near + sparse.stride) / sparse.stride;
+  const auto summaries = [&](Index end) {  // before a key
+    return end / sparse.block * sparse.summary + std::max<Index>(0, end % sparse.block - sparse.block + sparse.summary);
+  };
+  if (sparse.block > 0) seen = summaries(near) - summaries(begin);
+  return near - begin - seen;
+}
+
 // How many pairs there are of a query and a key that it sees. It takes each sequence for one document, and a cache for full,
 // as documents and lengths are known to a device alone.
 double visible_pairs(const Visibility& see, Index queries, Index keys) {
@@ -31,6 +44,7 @@ double visible_pairs(const Visibility& see, Index queries, Index keys) {
   for (Index i = 0; i < queries; ++i) {
     const Index at = offset + i, last = see.causal ? std::min(at, keys - 1) : keys - 1;
     const Index first = see.window > 0 ? std::max<Index>(0, at - see.window + 1) : 0;
+    if (see.sparse && first <= last) pairs -= static_cast<double>(hidden_keys(see.sparse, at, first, last));
     pairs += static_cast<double>(std::max<Index>(0, last - first + 1));
   }
   return pairs;
@@ -159,6 +173,12 @@ class DryBackend final : public Backend {
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override {
     count(attention_flops(desc, q, k, 3, v, 2), {dout, out, lse});
     for (ConstHeads x : {q, k, v, ConstHeads(dq), ConstHeads(dk), ConstHeads(dv)}) count_heads(x);
+  }
+  void do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
+                                     ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) override {
+    count(dbias ? attention_flops(desc, q, k, 1, v, 1) : 0, {dout, out, lse, dbias, dbias, dsinks, dsinks});
+    if (!dbias) return;
+    for (ConstHeads x : {q, k, v}) count_heads(x);
   }
   void do_append_heads(ConstHeads x, ConstView offsets, Heads) override {
     count(0, {offsets});

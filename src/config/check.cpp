@@ -92,6 +92,35 @@ void check_positions(const Config& c, Problems& problems) {
   });
 }
 
+// What a kind of layer's scores and patterns cannot be together.
+void check_attention(const Config& c, Problems& problems) {
+  for_each_key(c, [&](const Row& row, const auto&) {
+    const Config::Model& m = row.kind ? row.kind->model : c.model;
+    const std::string key = row.giver();
+    const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed;
+    if (row.of_model == "model.attention_softcap" && m.attention_softcap > 0 &&
+        (m.position == Position::alibi || m.position == Position::t5))
+      problems.of(key,
+                  "{} = {} with model.position = {}, whose biases are not capped: set it to 0, or another position",
+                  key, m.attention_softcap, show(m.position));
+    if (row.of_model == "model.window" && m.window == 0 && m.attention == AttentionPattern::longformer)
+      problems.of(key, "model.attention = longformer needs {}: set it to the number of latest tokens that are seen",
+                  key);
+    if (row.of_model == "model.window" && m.window > 0 && sparse)
+      problems.of(key, "{} = {} with model.attention = {}, which has a window of its own: set it to 0", key, m.window,
+                  show(m.attention));
+    if (row.of_model == "model.attention_summary" && m.attention == AttentionPattern::fixed &&
+        m.attention_summary > m.attention_stride)
+      problems.of(key, "{} = {} is more than model.attention_stride = {}: lower it", key, m.attention_summary,
+                  m.attention_stride);
+    if (row.name == "model.t5_max_distance" && m.t5_max_distance <= m.t5_buckets / 2)
+      problems.of(key,
+                  "{} = {} is not above the {} distances that have a bucket of their own: raise it, or lower "
+                  "model.t5_buckets",
+                  key, m.t5_max_distance, m.t5_buckets / 2);
+  });
+}
+
 // What values cannot be together, of layers, heads, experts and training.
 void check_together(const Config& c, Problems& problems) {
   const auto& m = c.model;
@@ -141,6 +170,7 @@ void check_together(const Config& c, Problems& problems) {
     problems.of("model.embedding_norm",
                 "model.embedding_norm = true with model.norm = none leaves nothing to compute: change one");
 
+  check_attention(c, problems);
   if (t.schedule != Schedule::constant && t.min_lr > t.lr)
     problems.of("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",
                 t.min_lr, t.lr, show(t.schedule));
@@ -165,16 +195,10 @@ void check_together(const Config& c, Problems& problems) {
 void check_values(const Config& c, Problems& problems) {
   for_each_key(c, [&]<class T>(const Row& row, const T& value) {
     if (!row.own()) return;
-    const auto& [bounds, effect, by_kind, built] = row.traits;
+    const Bounds& bounds = row.traits.bounds;
     if constexpr (std::is_same_v<T, Index> || std::is_same_v<T, double>)
       if (!(double(value) >= bounds.low && double(value) <= bounds.high))
         problems.of(row.name, "{} = {}: must be from {} to {}", row.name, value, bounds.low, bounds.high);
-    // Rows of the survey that a later version builds. A configuration that asks for one is refused, not trained as something
-    // else.
-    const std::vector<std::string> words = split_list(built);
-    if (!words.empty() && std::find(words.begin(), words.end(), show(value)) == words.end())
-      problems.of(row.name, "{} = {} is not available in this version, which has {}: change it", row.name, show(value),
-                  built);
   });
 }
 

@@ -102,8 +102,7 @@ const std::vector<ConfigKey>& config_keys() {
     Config defaults;
     defaults.kinds.push_back({"NAME", {}, {}});
     for_each_key(defaults, [&]<class T>(const Row& row, const T& value) {
-      std::string type = accepts<T>();
-      if (!row.traits.built.empty()) type += fmt::format("; this version has {}", row.traits.built);
+      const std::string type = accepts<T>();
       if (row.kind)
         k.push_back({row.name, type, "", fmt::format("takes the place of {} in layers of kind NAME", row.of_model)});
       else

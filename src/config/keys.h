@@ -55,6 +55,10 @@ SY_WORDS(Position, {{"none", Position::none},
 SY_WORDS(Score, {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}, {"sqrt_softplus", Score::sqrt_softplus}});
 SY_WORDS(GroupScore, {{"top2", GroupScore::top2}, {"max", GroupScore::max}});
 SY_WORDS(Choice, {{"top", Choice::top}, {"noisy", Choice::noisy}, {"sampled", Choice::sampled}});
+SY_WORDS(AttentionPattern, {{"causal", AttentionPattern::causal},
+                            {"strided", AttentionPattern::strided},
+                            {"fixed", AttentionPattern::fixed},
+                            {"longformer", AttentionPattern::longformer}});
 SY_WORDS(DropOrder,
          {{"token", DropOrder::token}, {"choice", DropOrder::choice}, {"probability", DropOrder::probability}});
 SY_WORDS(CapacityScope, {{"sequence", CapacityScope::sequence}, {"rank", CapacityScope::rank}});
@@ -182,8 +186,6 @@ struct Traits {
   Effect effect = Effect::change;
   // The section in which a kind of layer may have this key of [model], too; none: all layers share it.
   std::string_view by_kind{};
-  // Those of its values that this version can compute, as "a, b"; none: all.
-  std::string_view built{};
 };
 
 struct Row {
@@ -254,10 +256,12 @@ void for_each_model_key(M& m, Key&& key) {
       {.effect = model});
   key("model.norm_bias", m.norm_bias, "whether layernorm has a bias. auto: where model.bias is all", {.effect = model});
   key("model.position", m.position,
-      "how the model knows where tokens stand. rope: attention rotates queries and keys by their positions; learned: a "
-      "vector of each position up to model.seq_len is added to the embedding; sinusoidal: the same with sines and "
-      "cosines of the position (Vaswani et al., 2017); none: it knows no more than the causal mask tells",
-      {.effect = model, .by_kind = attention_section, .built = "rope, learned, sinusoidal, none"});
+      "how the model knows where tokens stand. rope: attention rotates queries and keys by their positions; alibi: a score "
+      "falls by a slope of its head for each token between (Press et al., 2022); t5: a score has a learned bias by head "
+      "and bucket of distances (Raffel et al., 2020); learned: a vector of each position up to model.seq_len is added to "
+      "the embedding; sinusoidal: the same with sines and cosines of the position (Vaswani et al., 2017); none: it knows "
+      "no more than the causal mask tells",
+      {.effect = model, .by_kind = attention_section});
   key("model.rope_theta", m.rope_theta, "the base of rope's frequencies", {{1e-3, big}, model, attention_section});
   key("model.rope_fraction", m.rope_fraction, "rope rotates this part of each head, above 0 and up to 1",
       {{1e-6, 1}, model, attention_section});
@@ -298,11 +302,33 @@ void for_each_model_key(M& m, Key&& key) {
       "what longrope divides each frequency by where model.seq_len is up to model.rope_original_length",
       {.by_kind = attention_section});
   key("model.rope_long_factors", m.rope_long_factors, "the same where it is more", {.by_kind = attention_section});
+  key("model.t5_buckets", m.t5_buckets,
+      "the number of buckets of position = t5. Half of them are of one distance each, the others of ranges that grow",
+      {{2, 1 << 16}, model});
+  key("model.t5_max_distance", m.t5_max_distance, "from this distance on, all are in the last bucket of position = t5",
+      {{2, 1 << 28}, model});
+  key("model.t5_shared", m.t5_shared, "true: all layers of position = t5 have the same biases; false: each its own",
+      {.effect = model});
   key("model.attention", m.attention,
-      "which tokens a token sees. causal: itself and earlier ones, as many as model.window says",
-      {.effect = model, .built = "causal"});
+      "which tokens a token sees. causal: itself and earlier ones, as many as model.window says; strided: the latest "
+      "attention_stride ones, and before these every attention_stride-th; fixed: those of its own run of attention_stride "
+      "tokens, and the last attention_summary ones of every run (Child et al., 2019); longformer: the latest window ones, "
+      "and the first global_tokens of the sequence (Beltagy et al., 2020)",
+      {.effect = model, .by_kind = attention_section});
   key("model.window", m.window, "a token sees this many tokens, itself and the latest before it. 0: all before it",
       {{0, big}, model, attention_section});
+  key("model.attention_stride", m.attention_stride, "the stride of attention = strided and of attention = fixed",
+      {{1, 1 << 28}, model, attention_section});
+  key("model.attention_summary", m.attention_summary,
+      "attention = fixed: this many tokens at the end of each run are seen from all later ones",
+      {{0, 1 << 28}, model, attention_section});
+  key("model.global_tokens", m.global_tokens,
+      "attention = longformer: this many tokens at the start are seen from all later ones",
+      {{0, 1 << 28}, model, attention_section});
+  key("model.attention_sinks", m.attention_sinks,
+      "true: each head has a learned logit that takes part in its softmax and has no value, so that it may attend to "
+      "nothing (gpt-oss)",
+      {.effect = model, .by_kind = attention_section});
   key("model.qk_norm", m.qk_norm,
       "rmsnorm of queries and keys. head: of each head by itself; whole: of the queries of all heads together, and of "
       "the keys (OLMo 2). true is head, and false none",

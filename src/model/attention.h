@@ -1,9 +1,10 @@
-// Grouped-query causal attention with rotary positions and QK-norm.
+// Grouped-query causal attention with rotary positions or biases by distance, QK-norm, sparse patterns and sinks.
 #pragma once
 
 #include <optional>
 
 #include "src/model/linear.h"
+#include "src/model/relative.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
@@ -22,9 +23,9 @@ class Attention {
   };
 
   // prefix: of its parameters' names, "layers.3.attention.". rope_table: [positions, rotated / 2, 2] cos and sin (RopeTables);
-  // none: it does not rotate.
+  // none: it does not rotate. positions: those that a sequence may have.
   Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-            ConstView rope_table);
+            ConstView rope_table, Index positions);
 
   // What it keeps of a token in generation.
   CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, desc_.visible.window}; }
@@ -57,7 +58,14 @@ class Attention {
     return heads_of(qkv, heads_ + kv_heads_, kv_heads_);
   }
 
+  // desc_ with what attention learns of its own, in scratch memory.
+  AttentionDesc described(const Device& device) const;
+  // Adds to the gradients of what that is.
+  void backward_learned(const Device& device, const AttentionDesc& desc, ConstView dout, const Saved& s) const;
+
   AttentionDesc desc_;
+  std::optional<RelativeBias> relative_;
+  Param sinks_;  // [Hl], or none
   ConstView rope_table_;
   RopePairs pairs_ = RopePairs::half;
   Index heads_, kv_heads_, head_dim_;  // local

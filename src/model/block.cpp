@@ -60,7 +60,8 @@ void Branch::backward(const Pass& pass, View d, const Saved& s, View dx, const F
     b.add(din, dx);
 }
 
-Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, View bias, ConstView rope_table)
+Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, View bias, ConstView rope_table,
+             Index positions)
     : layer_(layer),
       parallel_(spec.parallel),
       shared_norm_(spec.shared_norm),
@@ -68,7 +69,7 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& stor
                         layer_prefix(layer) + "attention_out_norm"),
       ffn_branch_(spec, store, layer_prefix(layer) + (spec.shared_norm ? "attention_norm" : "ffn_norm"),
                   layer_prefix(layer) + "ffn_out_norm"),
-      attention_(spec.attention, d_model, store, layer_prefix(layer) + "attention.", rope_table) {
+      attention_(spec.attention, d_model, store, layer_prefix(layer) + "attention.", rope_table, positions) {
   SY_ASSERT(!parallel_ || !spec.norms.sum, "a parallel block of which each branch normalises the sum");
   if (const MoeSpec* moe = spec.moe())
     moe_.emplace(*moe, d_model, store, layer_prefix(layer) + "moe.", bias);

@@ -49,7 +49,9 @@ class Block {
   };
 
   // bias: the layer's selection bias [E], or none. rope_table: [positions, rotated / 2, 2] of the layer, or none.
-  Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, View bias, ConstView rope_table);
+  // positions: those that a sequence may have.
+  Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, View bias, ConstView rope_table,
+        Index positions);
 
   // Returns the block's output [T, D], taken from pass.saved. report: of a MoE layer.
   View forward(const Pass& pass, View x, Saved& s, RouterReport report) const;

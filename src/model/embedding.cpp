@@ -24,14 +24,14 @@ Tensor constant(const ParamStore& store, const std::vector<float>& values, const
 
 }  // namespace
 
-Embedding::Embedding(const Config& config, ParamStore& store)
+Embedding::Embedding(const Config& config, ParamStore& store, Index positions)
     : table_(store.get("embedding.weight")),
       first_row_(store.box("embedding.weight").begin[0]),
       scale_(config.model.scale_embedding ? std::sqrt(static_cast<float>(config.model.d_model)) : 1.0f),
       positions_(store.find("position.weight")) {
   const Config::Model& m = config.model;
   if (m.position == Position::sinusoidal)
-    sines_ = constant(store, sinusoidal_positions(m.seq_len, m.d_model), {m.seq_len, m.d_model});
+    sines_ = constant(store, sinusoidal_positions(positions, m.d_model), {positions, m.d_model});
   if (m.embedding_norm) norm_.emplace(norm_spec(config).desc(), store, "embedding_norm");
 }
 

@@ -15,7 +15,8 @@ class Embedding {
     View sum, moments;  // [T, D] and [T, 2] of the norm, where there is one
   };
 
-  Embedding(const Config& config, ParamStore& store);
+  // positions: those that a sequence may have.
+  Embedding(const Config& config, ParamStore& store, Index positions);
 
   // Returns the rows of the batch's ids, own tokens: [T, D], taken from pass.saved.
   View forward(const Pass& pass, Saved& s) const;

@@ -31,7 +31,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
       block_(arena_bytes > 0 ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes) : nullptr),
       slots_(make_slots(slots)),
       scratch_(make_arena(End::high)),
-      rope_(*backend_, block_specs(config), positions > 0 ? positions : config.model.seq_len) {
+      rope_(*backend_, block_specs(config), positions > 0 ? room_for(positions) : config.model.seq_len) {
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
@@ -158,10 +158,9 @@ void Engine::evaluate(const MicroBatch& batch, bool dropless) {
 }
 
 Cache Engine::make_cache(Index sequences, Index positions, Index at_once) {
-  // Room for the padding of a pass, too.
-  const Index tp = mesh_.layout.tp;
-  return {*backend_,          model_->cache_specs(), config_.dtype(), round_up(sequences, tp),
-          positions + tp - 1, round_up(at_once, tp)};
+  const Index tp = mesh_.layout.tp, room = room_for(positions);
+  SY_ASSERT(room <= rope_.positions(), "a cache of {} positions, and tables of {}", room, rope_.positions());
+  return {*backend_, model_->cache_specs(), config_.dtype(), round_up(sequences, tp), room, round_up(at_once, tp)};
 }
 
 std::vector<float> Engine::extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,

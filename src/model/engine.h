@@ -68,6 +68,8 @@ class Engine {
   std::vector<Slot> make_slots(Index slots);
   Device device() { return {*backend_, mesh_, scratch_, config_.dtype()}; }
   Report report() const;
+  // A cache's, with the padding of a pass.
+  Index room_for(Index positions) const { return positions + mesh_.layout.tp - 1; }
   // The slot, holding nothing but the batch. positions: [B * S]; none: each sequence's from 0 on.
   Slot& open(Index slot, const MicroBatch& batch, bool dropless, std::vector<std::int32_t> positions = {});
   // Runs a half of a training pass.

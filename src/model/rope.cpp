@@ -82,7 +82,8 @@ std::vector<float> rope_table(const RopeSpec& rope, Index positions) {
   return table;
 }
 
-RopeTables::RopeTables(Backend& backend, const std::vector<BlockSpec>& blocks, Index positions) {
+RopeTables::RopeTables(Backend& backend, const std::vector<BlockSpec>& blocks, Index positions)
+    : positions_(positions) {
   for (const BlockSpec& block : blocks) {
     const std::optional<RopeSpec>& rope = block.attention.rope;
     if (!rope || of(rope)) continue;

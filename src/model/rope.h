@@ -31,8 +31,11 @@ class RopeTables {
   RopeTables(Backend& backend, const std::vector<BlockSpec>& blocks, Index positions);
   // The table of one way of rotating; none for a layer that does not rotate.
   ConstView of(const std::optional<RopeSpec>& rope) const;
+  // Those that a sequence may have, for all tables by position or distance.
+  Index positions() const { return positions_; }
 
  private:
+  Index positions_;
   std::vector<std::pair<RopeSpec, Tensor>> tables_;
 };
 

@@ -26,7 +26,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, View router_
   const std::vector<BlockSpec> specs = block_specs(config);
   SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= std::ssize(specs), "layers {} to {} of {}",
             layers.begin, layers.end, specs.size());
-  if (layers.begin == 0) embedding_.emplace(config, store);
+  if (layers.begin == 0) embedding_.emplace(config, store, rope.positions());
   for (Index layer = layers.begin; layer < layers.end; ++layer) {
     const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
     View bias;
@@ -34,7 +34,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, View router_
       if (router_bias) bias = router_bias.rows(moe_layers(), 1).reshape({moe->experts});
       moe_layer_ids_.push_back(layer);
     }
-    blocks_.emplace_back(spec, d_model_, layer, store, bias, rope.of(spec.attention.rope));
+    blocks_.emplace_back(spec, d_model_, layer, store, bias, rope.of(spec.attention.rope), rope.positions());
   }
   if (layers.end == std::ssize(specs)) {
     final_norm_.emplace(final_norm_spec(config).desc(), store, "final_norm");

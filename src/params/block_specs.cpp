@@ -55,7 +55,32 @@ AttentionSpec attention_spec(const Config::Model& m) {
   AttentionSpec a{
       m.heads,  m.kv_heads,        m.head_dim, m.head_dim, m.window, {}, {}, static_cast<float>(m.attention_softcap),
       bias.qkv, bias.attention_out};
-  if (m.position == Position::rope) a.rope = rope_spec(m);
+  switch (m.position) {
+    case Position::none:
+    case Position::learned:  // these two are the embedding's
+    case Position::sinusoidal:
+      break;
+    case Position::rope:
+      a.rope = rope_spec(m);
+      break;
+    case Position::alibi:
+    case Position::t5:
+      a.relative = {m.position, m.t5_buckets, m.t5_max_distance, m.t5_shared};
+  }
+  switch (m.attention) {
+    case AttentionPattern::causal:
+      break;
+    case AttentionPattern::strided:
+      a.sparse = Sparsity::strided(m.attention_stride);
+      break;
+    case AttentionPattern::fixed:
+      a.sparse = Sparsity::fixed(m.attention_stride, m.attention_summary);
+      break;
+    case AttentionPattern::longformer:
+      a.sparse = Sparsity::longformer(m.window, m.global_tokens);
+      a.window = 0;  // global tokens are seen from beyond it
+  }
+  a.sinks = m.attention_sinks;
   if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
   a.whole_qk_norm = m.qk_norm == QkNormKind::whole;
   return a;

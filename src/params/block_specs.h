@@ -41,6 +41,13 @@ struct RopeSpec {
   bool operator==(const RopeSpec&) const = default;
 };
 
+// Biases of scores by the distance from query to key (src/model/relative.h).
+struct RelativeSpec {
+  Position kind;                // alibi or t5
+  Index buckets, max_distance;  // of t5
+  bool shared;                  // t5: all layers that have one read the same table
+};
+
 struct AttentionSpec {
   Index heads, kv_heads;
   Index key_width, value_width;  // of one head
@@ -50,6 +57,9 @@ struct AttentionSpec {
   float softcap;                 // 0: none
   bool qkv_bias, out_bias;
   bool whole_qk_norm = false;  // that norm is over all heads together; otherwise each head is normalised alone
+  Sparsity sparse = {};        // all earlier tokens: empty; otherwise window is 0
+  std::optional<RelativeSpec> relative = {};
+  bool sinks = false;  // a learned logit a head that takes part in the softmax and has no value
 };
 
 // A feed-forward network of `width`.

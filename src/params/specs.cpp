@@ -1,5 +1,6 @@
 #include "src/params/specs.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/params/block_specs.h"
@@ -48,8 +49,14 @@ class Specs {
       vector(name + ".q_norm.weight", {qk}, {}, ones);
       vector(name + ".k_norm.weight", {qk}, {}, ones, true);
     }
+    if (a.relative && a.relative->kind == Position::t5 && !a.relative->shared) relative_bias(name + ".", a);
+    if (a.sinks) vector(name + ".sinks", {H}, {tp}, zeros);
     matrix(name + ".out.weight", {D_, H, v}, {none, tp}, residual_);
     if (a.out_bias) vector(name + ".out.bias", {D_}, {}, zeros);
+  }
+  // Of T5, by bucket of distances.
+  void relative_bias(const std::string& prefix, const AttentionSpec& a) {
+    vector(prefix + "relative_bias.weight", {a.heads, a.relative->buckets}, {tp}, normal);
   }
   // The gate's and the linear half's rows side by side: [halves, F, D].
   void ffn(const std::string& name, const MlpSpec& f) {
@@ -101,6 +108,12 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   if (config.model.position == Position::learned)
     specs.matrix("position.weight", {config.model.seq_len, D}, {}, normal);
   if (config.model.embedding_norm) specs.norm("embedding_norm", norm_spec(config));
+  const auto shares = [](const BlockSpec& block) {
+    const std::optional<RelativeSpec>& relative = block.attention.relative;
+    return relative && relative->kind == Position::t5 && relative->shared;
+  };
+  const auto sharing = std::find_if(blocks.begin(), blocks.end(), shares);
+  if (sharing != blocks.end()) specs.relative_bias("", sharing->attention);
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     const BlockSpec& block = blocks[layer];
     specs.layer = static_cast<Index>(layer);

@@ -28,7 +28,7 @@ struct ParamSpec {
   Init init;
   UpdateRule rule = UpdateRule::adamw_without_decay;  // weights decay in matrices only
   bool joined = false;           // lies right after the previous one, so that both can be read as one matrix (q, k, v)
-  std::optional<Index> layer{};  // none: of the embedding, the final norm or the output
+  std::optional<Index> layer{};  // none: of the embedding, the final norm or the output, or shared by layers
   // The mesh axes over which its gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };

@@ -1,5 +1,6 @@
 // Attention and its gradient against a double-precision reference that holds the whole S x S matrix; the
 // reference's gradient against finite differences.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -28,6 +29,9 @@ struct Case {
   Index document = 0;          // documents of about this many tokens share a sequence; 0: one document
   bool apart = false;          // q, k, v in tensors of their own, with gaps; otherwise side by side where they fit
   Index fewer = -1;  // forward alone, by query_offsets: each sequence's offset is so much less than the last one's
+  Sparsity sparse = {};
+  Index biases = 0;  // of a head; 0: none
+  bool sinks = false;
 
   Index q_size() const { return B * S * H * hd; }
   Index k_size() const { return B * keys * K * hd; }
@@ -44,22 +48,31 @@ struct Case {
   }
   bool sees(Index b, Index i, Index j) const {
     const Index at = i + offset_of(b);
-    return (!causal || j <= at) && (window == 0 || j > at - window) && j >= first_key(b, i);
+    const Index first = first_key(b, i);
+    return (!causal || j <= at) && (window == 0 || j > at - window) && j >= first &&
+           (!causal || j > at || ref::sees(sparse, at - first, j - first));
   }
   AttentionDesc desc(ConstView first_keys = {}, ConstView query_offsets = {}) const {
-    return {1.3f / std::sqrt(float(hd)), softcap, {causal, window, fewer < 0 ? offset : 0, first_keys, query_offsets}};
+    return {1.3f / std::sqrt(float(hd)),
+            softcap,
+            {causal, window, fewer < 0 ? offset : 0, first_keys, sparse, query_offsets},
+            {},
+            {}};
   }
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << "B " << c.B << " S " << c.S << " H " << c.H << " K " << c.K << " hd " << c.hd << " causal " << c.causal
              << " window " << c.window << " softcap " << c.softcap << " vd " << c.vd << " keys " << c.keys << " offset "
-             << c.offset << " document " << c.document << " apart " << c.apart << " fewer " << c.fewer;
+             << c.offset << " document " << c.document << " apart " << c.apart << " fewer " << c.fewer << " local "
+             << c.sparse.local << " block " << c.sparse.block << " summary " << c.sparse.summary << " stride "
+             << c.sparse.stride << " global " << c.sparse.global << " biases " << c.biases << " sinks " << c.sinks;
 }
 
 template <class T>
 struct Inputs {
   std::vector<T> q, k, v, dout;
+  std::vector<T> bias, sinks;  // [H, biases], as the operation takes it; [H]
 };
 using Exact = Inputs<double>;
 
@@ -69,8 +82,19 @@ ref::Attention expected(const Case& c, const Exact& x) {
     return ref::HeadsOf{data.data(), positions, heads, 0, heads, width};
   };
   const auto sees = [&](Index b, Index i, Index j) { return c.sees(b, i, j); };
-  return ref::attention(c.B, operand(x.q, c.S, c.H, c.hd), operand(x.k, c.keys, c.K, c.hd),
-                        operand(x.v, c.keys, c.K, c.vd), c.desc().scale, c.softcap, sees, &x.dout);
+  // The reference has the distances in their order, the operation has them backwards.
+  const auto backwards = [&](std::vector<double> bias) {
+    for (Index h = 0; h < c.H && !bias.empty(); ++h)
+      std::reverse(bias.begin() + h * c.biases, bias.begin() + (h + 1) * c.biases);
+    return bias;
+  };
+  std::vector<Index> offsets;
+  for (Index b = 0; b < c.B; ++b) offsets.push_back(c.offset_of(b));
+  ref::Attention found = ref::attention(c.B, operand(x.q, c.S, c.H, c.hd), operand(x.k, c.keys, c.K, c.hd),
+                                        operand(x.v, c.keys, c.K, c.vd), c.desc().scale, c.softcap, sees, &x.dout,
+                                        {backwards(x.bias), x.sinks}, offsets);
+  found.dbias = backwards(found.dbias);
+  return found;
 }
 
 std::vector<float> random_floats(Index count, unsigned seed, float range = 1.5f) {
@@ -83,6 +107,8 @@ std::vector<float> random_floats(Index count, unsigned seed, float range = 1.5f)
 
 struct Result {
   std::vector<float> out, lse, dq, dk, dv;
+  std::vector<float> dbias, dsinks;  // of which each was `before` before
+  static constexpr float before = 0.75f;
   bool operator==(const Result&) const = default;
 };
 
@@ -102,8 +128,9 @@ class Attention : public testing::TestWithParam<Target> {
   }
 
   Inputs<float> random_inputs(const Case& c, float range = 1.5f) const {
-    return {random_operand(c.q_size(), 1, range), random_operand(c.k_size(), 2, range),
-            random_operand(c.v_size(), 3, range), random_operand(c.out_size(), 4)};
+    return {random_operand(c.q_size(), 1, range),    random_operand(c.k_size(), 2, range),
+            random_operand(c.v_size(), 3, range),    random_operand(c.out_size(), 4),
+            random_floats(c.H * c.biases, 5, range), random_floats(c.sinks ? c.H : 0, 6, range)};
   }
 
   Result run(const Case& c, const Inputs<float>& x, int threads = 2) {
@@ -126,24 +153,36 @@ class Attention : public testing::TestWithParam<Target> {
     for (Index b = 0; b < c.B; ++b) offsets.push_back(static_cast<std::int32_t>(c.offset_of(b)));
     const Tensor query_offsets = backend->tensor({c.B}, DType::i32);
     backend->to_device(offsets.data(), query_offsets);
-    const AttentionDesc desc = c.desc(c.document > 0 ? ConstView(first_keys) : ConstView{},
-                                      c.fewer < 0 ? ConstView{} : ConstView(query_offsets));
+    AttentionDesc desc = c.desc(c.document > 0 ? ConstView(first_keys) : ConstView{},
+                                c.fewer < 0 ? ConstView{} : ConstView(query_offsets));
+    const Guarded bias(*backend, {c.H, c.biases}, DType::f32, x.bias),
+        sinks(*backend, {c.sinks ? c.H : 0}, DType::f32, x.sinks);
+    const auto all_before = [](const std::vector<float>& v) { return std::vector<float>(v.size(), Result::before); };
+    const Guarded dbias(*backend, {c.H, c.biases}, DType::f32, all_before(x.bias)),
+        dsinks(*backend, {c.sinks ? c.H : 0}, DType::f32, all_before(x.sinks));
+    if (c.biases > 0) desc.bias = bias.view;
+    if (c.sinks) desc.sinks = sinks.view;
     backend->attention_forward(desc, in.heads(0), in.heads(1), in.heads(2), out.view, lse.view);
     if (c.fewer >= 0) {
       omp_set_num_threads(before);
-      return {out.values(), lse.values(), {}, {}, {}};
+      return {out.values(), lse.values(), {}, {}, {}, {}, {}};
     }
     backend->attention_backward(desc, d.view, in.heads(0), in.heads(1), in.heads(2), out.view, lse.view,
                                 gradients.heads(0), gradients.heads(1), gradients.heads(2));
+    if (desc.bias || desc.sinks)
+      backend->attention_backward_learned(desc, d.view, in.heads(0), in.heads(1), in.heads(2), out.view, lse.view,
+                                          desc.bias ? dbias.view : View(), desc.sinks ? dsinks.view : View());
     omp_set_num_threads(before);
-    return {out.values(), lse.values(), gradients.get(0), gradients.get(1), gradients.get(2)};
+    return {out.values(),     lse.values(),   gradients.get(0), gradients.get(1),
+            gradients.get(2), dbias.values(), dsinks.values()};
   }
 
   void check(const Case& c, float range = 1.5f) {
     SCOPED_TRACE(testing::Message() << c);
     const Inputs<float> x = random_inputs(c, range);
     const auto exact = [](const std::vector<float>& f) { return std::vector<double>(f.begin(), f.end()); };
-    const ref::Attention want = expected(c, {exact(x.q), exact(x.k), exact(x.v), exact(x.dout)});
+    ref::Attention want =
+        expected(c, {exact(x.q), exact(x.k), exact(x.v), exact(x.dout), exact(x.bias), exact(x.sinks)});
     const Result got = run(c, x);
     expect_near(got.lse, want.lse, 1e-5, "lse");
     const bool bf16 = dtype() == DType::bf16;
@@ -159,6 +198,11 @@ class Attention : public testing::TestWithParam<Target> {
       return all;
     };
     near(joined(got), joined(want), (bf16 ? 7e-3 : 2e-5) * range, "gradients");
+    // These are sums over many pairs, some of which cancel.
+    for (auto* sums : {&want.dbias, &want.dsinks})
+      for (double& sum : *sums) sum += Result::before;
+    near(got.dbias, want.dbias, (bf16 ? 7e-3 : 4e-5) * range, "dbias");
+    near(got.dsinks, want.dsinks, (bf16 ? 7e-3 : 4e-5) * range, "dsinks");
   }
 
   std::unique_ptr<Backend> backend;
@@ -305,16 +349,21 @@ class Attention : public testing::TestWithParam<Target> {
 INSTANTIATE_TEST_SUITE_P(On, Attention, testing::ValuesIn(targets), target_name);
 
 TEST(AttentionReference, TheGradientMatchesFiniteDifferences) {
-  for (const Case& c : {Case{1, 5, 2, 1, 3}, Case{2, 4, 2, 2, 2, false}, Case{1, 6, 1, 1, 3, true, 2},
-                        Case{1, 5, 2, 1, 3, true, 0, 1.5f}, Case{1, 5, 2, 1, 2, false, 3, 2.0f},
-                        Case{.B = 2, .S = 4, .H = 2, .K = 1, .hd = 3, .vd = 2, .keys = 7, .offset = 2},
-                        Case{.B = 2, .S = 7, .H = 1, .K = 1, .hd = 2, .document = 3}}) {
+  for (const Case& c :
+       {Case{1, 5, 2, 1, 3}, Case{2, 4, 2, 2, 2, false}, Case{1, 6, 1, 1, 3, true, 2},
+        Case{1, 5, 2, 1, 3, true, 0, 1.5f}, Case{1, 5, 2, 1, 2, false, 3, 2.0f},
+        Case{.B = 2, .S = 4, .H = 2, .K = 1, .hd = 3, .vd = 2, .keys = 7, .offset = 2},
+        Case{.B = 2, .S = 7, .H = 1, .K = 1, .hd = 2, .document = 3},
+        Case{.B = 2, .S = 4, .H = 2, .K = 1, .hd = 3, .keys = 7, .offset = 2, .biases = 8, .sinks = true},
+        Case{.B = 1, .S = 6, .H = 2, .K = 1, .hd = 2, .softcap = 2, .sinks = true},
+        Case{.B = 1, .S = 7, .H = 1, .K = 1, .hd = 2, .sparse = Sparsity::fixed(3, 1), .biases = 7}}) {
     SCOPED_TRACE(testing::Message() << c);
     const auto random = [](Index size, unsigned seed) {
       const std::vector<float> f = random_floats(size, seed);
       return std::vector<double>(f.begin(), f.end());
     };
-    Exact x{random(c.q_size(), 3), random(c.k_size(), 4), random(c.v_size(), 5), random(c.out_size(), 6)};
+    Exact x{random(c.q_size(), 3),   random(c.k_size(), 4),     random(c.v_size(), 5),
+            random(c.out_size(), 6), random(c.H * c.biases, 7), random(c.sinks ? c.H : 0, 8)};
     const ref::Attention r = expected(c, x);
     const auto loss = [&] {
       const ref::Attention at = expected(c, x);
@@ -322,7 +371,8 @@ TEST(AttentionReference, TheGradientMatchesFiniteDifferences) {
       for (Index i = 0; i < c.out_size(); ++i) sum += at.out[i] * x.dout[i];
       return sum;
     };
-    for (const auto& [values, gradient] : {std::pair{&x.q, &r.dq}, {&x.k, &r.dk}, {&x.v, &r.dv}})
+    for (const auto& [values, gradient] :
+         {std::pair{&x.q, &r.dq}, {&x.k, &r.dk}, {&x.v, &r.dv}, {&x.bias, &r.dbias}, {&x.sinks, &r.dsinks}})
       for (std::size_t i = 0; i < values->size(); ++i) {
         const double before = (*values)[i], step = 1e-5;
         (*values)[i] = before + step;
@@ -365,7 +415,7 @@ TEST_P(Attention, NansOfOneCallLeaveNoTraceInTheNext) {
   for (const Case& c : {Case{1, 20, 2, 1, 20}, Case{1, 300, 2, 1, 20}, Case{1, 300, 2, 1, 20, false},
                         Case{1, 400, 2, 1, 20, true, 10}}) {
     const auto nans = [](Index n) { return std::vector<float>(n, std::numeric_limits<float>::quiet_NaN()); };
-    run(c, {nans(c.q_size()), nans(c.k_size()), nans(c.v_size()), nans(c.out_size())});
+    run(c, {nans(c.q_size()), nans(c.k_size()), nans(c.v_size()), nans(c.out_size()), {}, {}});
     check(c);
   }
 }
@@ -430,44 +480,95 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
                  .apart = true,
                  .fewer = fewer});
   check({.B = 2, .S = 1, .H = 2, .K = 1, .hd = 8, .keys = 80, .offset = 75, .document = 30, .apart = true, .fewer = 9});
+  // With what attention learns, and with patterns, which go by each sequence's own positions.
+  for (Index queries : {1, 9})
+    for (const auto& [offset, fewer] : {std::pair<Index, Index>{6, 3}, {63, 31}, {64, 32}, {300, 117}})
+      for (const Sparsity& sparse :
+           {Sparsity{}, Sparsity::strided(7), Sparsity::strided(100), Sparsity::fixed(8, 2), Sparsity::fixed(90, 1),
+            Sparsity::longformer(5, 3), Sparsity::longformer(20, 0), Sparsity::longformer(40, 70)})
+        for (const auto& [biases, sinks] : {std::pair<Index, bool>{0, false}, {320, false}, {337, true}, {0, true}})
+          for (Index window : {0, 50})
+            check({.B = 3,
+                   .S = queries,
+                   .H = 4,
+                   .K = 2,
+                   .hd = 16,
+                   .window = window,
+                   .vd = 24,
+                   .keys = 320,
+                   .offset = offset,
+                   .apart = true,
+                   .fewer = fewer,
+                   .sparse = sparse,
+                   .biases = biases,
+                   .sinks = sinks});
+  // Sinks that all weight goes to, or none, whatever the number of blocks.
+  for (Index offset : {50, 300})
+    check({.B = 2,
+           .S = 1,
+           .H = 4,
+           .K = 2,
+           .hd = 16,
+           .keys = 320,
+           .offset = offset,
+           .apart = true,
+           .fewer = 20,
+           .sinks = true},
+          6.0f);
   EXPECT_TRUE(run({.B = 0, .S = 1, .H = 2, .K = 1, .hd = 4, .keys = 5, .fewer = 0}, {}).out.empty());
 }
 
 // Its result is that of the sequence alone, whatever the number of threads and of other sequences.
 TEST_P(Attention, ASequenceOfACacheAloneIsBitwiseThatOfTheBatch) {
-  const Case batch{.B = 3, .S = 1, .H = 4, .K = 2, .hd = 16, .keys = 400, .offset = 399, .apart = true, .fewer = 130};
-  const Inputs<float> x = random_inputs(batch);
-  const Result whole = run(batch, x);
-  for (int threads : {1, 3}) EXPECT_TRUE(run(batch, x, threads) == whole) << threads << " threads";
-  for (Index b = 0; b < batch.B; ++b) {
-    Case alone = batch;
-    alone.B = 1;
-    alone.offset = batch.offset_of(b);
-    const auto part = [b](const std::vector<float>& v) {
-      const auto size = std::ssize(v) / 3;
-      return std::vector<float>(v.begin() + b * size, v.begin() + (b + 1) * size);
-    };
-    const Result one = run(alone, {part(x.q), part(x.k), part(x.v), part(x.dout)});
-    EXPECT_EQ(one.out, part(whole.out));
-    EXPECT_EQ(one.lse, part(whole.lse));
+  Case plain{.B = 3, .S = 1, .H = 4, .K = 2, .hd = 16, .keys = 400, .offset = 399, .apart = true, .fewer = 130};
+  Case learned = plain, longformer = plain;
+  learned.biases = 400;
+  learned.sinks = longformer.sinks = true;
+  longformer.sparse = Sparsity::longformer(40, 3);
+  for (const Case& batch : {plain, learned, longformer}) {
+    SCOPED_TRACE(testing::Message() << batch);
+    const Inputs<float> x = random_inputs(batch);
+    const Result whole = run(batch, x);
+    for (int threads : {1, 3}) EXPECT_TRUE(run(batch, x, threads) == whole) << threads << " threads";
+    for (Index b = 0; b < batch.B; ++b) {
+      Case alone = batch;
+      alone.B = 1;
+      alone.offset = batch.offset_of(b);
+      const auto part = [b](const std::vector<float>& v) {
+        const auto size = std::ssize(v) / 3;
+        return std::vector<float>(v.begin() + b * size, v.begin() + (b + 1) * size);
+      };
+      const Result one = run(alone, {part(x.q), part(x.k), part(x.v), part(x.dout), x.bias, x.sinks});
+      EXPECT_EQ(one.out, part(whole.out));
+      EXPECT_EQ(one.lse, part(whole.lse));
+    }
   }
 }
 
 // A row of a longer call, computed alone behind its keys, is bitwise the same: that is what decoding relies on.
 TEST_P(Attention, ADecodedRowIsThatOfTheWholeSequence) {
-  const Case whole{.B = 1, .S = 70, .H = 4, .K = 2, .hd = 16, .apart = true};
-  const Inputs<float> x = random_inputs(whole);
-  const Result all = run(whole, x);
-  for (Index at : {0, 1, 13, 14, 31, 69}) {
-    const Case row{.B = 1, .S = 1, .H = 4, .K = 2, .hd = 16, .keys = at + 1, .offset = at, .apart = true};
-    const auto part = [](const std::vector<float>& v, Index begin, Index end) {
-      return std::vector<float>(v.begin() + begin, v.begin() + end);
-    };
-    const Index q = 4 * 16, kv = 2 * 16;
-    const Result alone = run(row, {part(x.q, at * q, (at + 1) * q), part(x.k, 0, (at + 1) * kv),
-                                   part(x.v, 0, (at + 1) * kv), part(x.dout, at * q, (at + 1) * q)});
-    EXPECT_EQ(alone.out, part(all.out, at * q, (at + 1) * q)) << "row " << at;
-  }
+  for (const Sparsity& sparse : {Sparsity{}, Sparsity::strided(5), Sparsity::fixed(8, 2), Sparsity::longformer(9, 3)})
+    for (const auto& [biases, sinks] : {std::pair<Index, bool>{0, false}, {70, true}}) {
+      const Case whole{
+          .B = 1, .S = 70, .H = 4, .K = 2, .hd = 16, .apart = true, .sparse = sparse, .biases = biases, .sinks = sinks};
+      SCOPED_TRACE(testing::Message() << whole);
+      const Inputs<float> x = random_inputs(whole);
+      const Result all = run(whole, x);
+      for (Index at : {0, 1, 13, 14, 31, 69}) {
+        Case row = whole;
+        row.S = 1;
+        row.keys = at + 1;
+        row.offset = at;
+        const auto part = [](const std::vector<float>& v, Index begin, Index end) {
+          return std::vector<float>(v.begin() + begin, v.begin() + end);
+        };
+        const Index q = 4 * 16, kv = 2 * 16;
+        const Result alone =
+            run(row, {part(x.q, at * q, (at + 1) * q), part(x.k, 0, (at + 1) * kv), part(x.v, 0, (at + 1) * kv),
+                      part(x.dout, at * q, (at + 1) * q), x.bias, x.sinks});
+        EXPECT_EQ(alone.out, part(all.out, at * q, (at + 1) * q)) << "row " << at;
+      }
+    }
 }
 
 // Documents that share a sequence do not see each other, nor what is before the window.
@@ -479,12 +580,67 @@ TEST_P(Attention, Documents) {
   check({.B = 3, .S = 40, .H = 2, .K = 2, .hd = 8, .keys = 140, .offset = 100, .document = 30, .apart = true});
 }
 
+// What attention learns of its own.
+TEST_P(Attention, BiasesByDistance) {
+  for (Index S : {1, 20, 67, 130, 300})
+    for (const auto& [H, K] : {std::pair<Index, Index>{3, 3}, {4, 2}})
+      for (Index window : {0, 1, 17})
+        check({.B = 2, .S = S, .H = H, .K = K, .hd = 16, .window = window, .biases = S + (S % 2) * 5});
+  for (const auto& [queries, keys, offset] :
+       {std::array<Index, 3>{1, 40, 39}, {1, 300, 299}, {64, 300, 236}, {100, 257, 150}, {130, 400, 100}})
+    check({.B = 2,
+           .S = queries,
+           .H = 4,
+           .K = 2,
+           .hd = 8,
+           .vd = 24,
+           .keys = keys,
+           .offset = offset,
+           .apart = true,
+           .biases = offset + queries + 3});
+  check({.B = 2, .S = 150, .H = 2, .K = 1, .hd = 8, .document = 40, .biases = 150});
+  for (Index hd : {5, 96, 192}) check({.B = 1, .S = 40, .H = 2, .K = 1, .hd = hd, .biases = 40});
+}
+
+TEST_P(Attention, Sinks) {
+  for (Index S : {1, 20, 130, 300})
+    for (Index window : {0, 1, 17})
+      for (float softcap : {0.0f, 2.0f})
+        check({.B = 2, .S = S, .H = 4, .K = 2, .hd = 16, .window = window, .softcap = softcap, .sinks = true});
+  check({.B = 2, .S = 64, .H = 2, .K = 2, .hd = 16, .causal = false, .sinks = true});
+  check({.B = 2, .S = 30, .H = 2, .K = 1, .hd = 8, .vd = 24, .keys = 300, .offset = 260, .apart = true, .sinks = true});
+  check({.B = 2, .S = 150, .H = 2, .K = 1, .hd = 8, .document = 40, .biases = 150, .sinks = true});
+  check({.B = 1, .S = 40, .H = 1, .K = 1, .hd = 16, .sinks = true}, dtype() == DType::bf16 ? 12.0f : 20.0f);
+}
+
+TEST_P(Attention, SparsePatterns) {
+  for (const Sparsity& sparse :
+       {Sparsity::strided(1), Sparsity::strided(7), Sparsity::strided(64), Sparsity::strided(1000),
+        Sparsity::fixed(1, 1), Sparsity::fixed(8, 1), Sparsity::fixed(32, 5), Sparsity::fixed(7, 7),
+        Sparsity::fixed(9, 0), Sparsity::longformer(1, 1), Sparsity::longformer(17, 3), Sparsity::longformer(40, 100),
+        Sparsity::longformer(5, 0), Sparsity{.local = 3, .block = 16, .summary = 2, .global = 5},
+        Sparsity{.stride = 6}}) {
+    for (Index S : {1, 130}) check({.B = 2, .S = S, .H = 2, .K = 1, .hd = 8, .sparse = sparse});
+    check({.B = 2, .S = 100, .H = 2, .K = 2, .hd = 8, .window = 20, .softcap = 3, .sparse = sparse});
+    check({.B = 2, .S = 70, .H = 2, .K = 1, .hd = 8, .keys = 560, .offset = 480, .apart = true, .sparse = sparse});
+    check({.B = 1, .S = 300, .H = 2, .K = 1, .hd = 8, .document = 110, .sparse = sparse, .biases = 300, .sinks = true});
+  }
+  // Whole blocks of which nothing is seen.
+  for (const Sparsity& sparse : {Sparsity::longformer(40, 3), Sparsity::longformer(30, 0), Sparsity::longformer(5, 300),
+                                 Sparsity::strided(50), Sparsity::fixed(64, 3)}) {
+    check({.B = 1, .S = 900, .H = 1, .K = 1, .hd = 8, .sparse = sparse});
+    check({.B = 1, .S = 900, .H = 1, .K = 1, .hd = 8, .window = 400, .sparse = sparse, .biases = 900});
+  }
+}
+
 // With one kv head, more threads than that share its blocks.
 TEST_P(Attention, ThreadsChangeNoBit) {
   for (const Case& c :
        {Case{2, 300, 4, 2, 16}, Case{1, 500, 2, 1, 24, true, 250}, Case{1, 300, 3, 1, 8, false, 40},
         Case{1, 700, 1, 1, 8},
-        Case{.B = 1, .S = 300, .H = 2, .K = 1, .hd = 8, .vd = 24, .keys = 500, .offset = 150, .document = 60}}) {
+        Case{.B = 1, .S = 300, .H = 2, .K = 1, .hd = 8, .vd = 24, .keys = 500, .offset = 150, .document = 60},
+        Case{.B = 2, .S = 600, .H = 3, .K = 1, .hd = 8, .biases = 600, .sinks = true},
+        Case{.B = 1, .S = 600, .H = 2, .K = 1, .hd = 8, .sparse = Sparsity::longformer(40, 3)}}) {
     SCOPED_TRACE(testing::Message() << c);
     const Inputs<float> x = random_inputs(c);
     const Result one = run(c, x, 1);
@@ -501,8 +657,8 @@ TEST_P(Attention, ASequenceAloneIsBitwiseThatOfTheBatch) {
       const auto size = std::ssize(v) / 3;
       return std::vector<float>(v.begin() + b * size, v.begin() + (b + 1) * size);
     };
-    EXPECT_TRUE((run(alone, {part(x.q), part(x.k), part(x.v), part(x.dout)}) ==
-                 Result{part(whole.out), part(whole.lse), part(whole.dq), part(whole.dk), part(whole.dv)}));
+    EXPECT_TRUE((run(alone, {part(x.q), part(x.k), part(x.v), part(x.dout), {}, {}}) ==
+                 Result{part(whole.out), part(whole.lse), part(whole.dq), part(whole.dk), part(whole.dv), {}, {}}));
   }
 }
 
@@ -513,14 +669,18 @@ TEST_P(Attention, ACausalRowDoesNotSeeWhatFollows) {
   const auto part = [](const std::vector<float>& v, Index size) {
     return std::vector<float>(v.begin(), v.begin() + size);
   };
-  const Result prefix = run(shorter, {part(x.q, shorter.q_size()), part(x.k, shorter.k_size()),
-                                      part(x.v, shorter.v_size()), part(x.dout, shorter.out_size())});
+  const Result prefix = run(shorter, {part(x.q, shorter.q_size()),
+                                      part(x.k, shorter.k_size()),
+                                      part(x.v, shorter.v_size()),
+                                      part(x.dout, shorter.out_size()),
+                                      {},
+                                      {}});
   EXPECT_EQ(std::memcmp(prefix.out.data(), all.out.data(), prefix.out.size() * sizeof(float)), 0);
 }
 
 // Lying side by side or apart is a matter of addresses.
 TEST_P(Attention, WhereHeadsLieChangesNoBit) {
-  Case c{.B = 2, .S = 130, .H = 4, .K = 2, .hd = 16};
+  Case c{.B = 2, .S = 130, .H = 4, .K = 2, .hd = 16, .biases = 130, .sinks = true};
   const Inputs<float> x = random_inputs(c);
   const Result together = run(c, x);
   c.apart = true;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/dry/dry.h"
+#include "tests/reference.h"
 
 namespace sy {
 namespace {
@@ -50,13 +51,28 @@ TEST(Dry, counts_the_pairs_that_attention_sees) {
   DryCounts& counts = dry_counts(*backend);
   const auto flops = [&](bool causal, Index window) {
     counts = {};
-    backend->attention_forward({1.0f, 0.0f, {causal, window}}, q.view(), k.view(), v.view(), out, lse);
+    backend->attention_forward({1.0f, 0.0f, {causal, window}, {}, {}}, q.view(), k.view(), v.view(), out, lse);
     return counts.flops / (2 * 2 * 2 * 3 * 8);  // two products, two flops each; sequences, heads, width
   };
   EXPECT_EQ(flops(true, 0), 1 + 2 + 3 + 4);
   EXPECT_EQ(flops(true, 2), 1 + 2 + 2 + 2);
   EXPECT_EQ(flops(false, 0), 16);
   EXPECT_EQ(flops(false, 2), 4 + 4 + 3 + 2);
+  // Sparse patterns: the pairs that the rule names.
+  for (const Sparsity& sparse :
+       {Sparsity::strided(2), Sparsity::strided(3), Sparsity{.stride = 2}, Sparsity::fixed(2, 1), Sparsity::fixed(3, 2),
+        Sparsity::longformer(1, 1), Sparsity::longformer(2, 0)})
+    for (Index offset : {0, 9}) {
+      constexpr Index n = 4;
+      const Tensor keys = backend->tensor({2, n + offset, 1, 8});
+      double pairs = 0;
+      for (Index p = offset; p < offset + n; ++p)
+        for (Index j = 0; j <= p; ++j) pairs += reference::sees(sparse, p, j);
+      counts = {};
+      backend->attention_forward({1.0f, 0.0f, {true, 0, offset, {}, sparse}, {}, {}}, q.view(), keys.view(),
+                                 keys.view(), out, lse);
+      EXPECT_EQ(counts.flops / (2 * 2 * 2 * 3 * 8), pairs) << sparse.stride << " " << sparse.block << " " << offset;
+    }
   counts = {};
   backend->attention_backward({}, out, q.view(), k.view(), v.view(), out, lse, q.view(), k.view(), v.view());
   EXPECT_EQ(counts.flops, 5 * 2 * 2 * 3 * 8 * 10);
@@ -65,7 +81,7 @@ TEST(Dry, counts_the_pairs_that_attention_sees) {
                narrow_out = backend->tensor({2, 1, 3, 4}), one_lse = backend->tensor({2, 3, 1});
   for (Index window : {0, 2}) {
     counts = {};
-    backend->attention_forward({1.0f, 0.0f, {true, window, 3}}, one.view(), k.view(), narrow.view(), narrow_out,
+    backend->attention_forward({1.0f, 0.0f, {true, window, 3}, {}, {}}, one.view(), k.view(), narrow.view(), narrow_out,
                                one_lse);
     EXPECT_EQ(counts.flops, 2 * (8 + 4) * 2 * 3 * (window > 0 ? 2 : 4));
     // A cache counts as full, since its lengths are known to a device alone.

@@ -10,7 +10,7 @@ namespace {
 using test::device;
 using test::world;
 
-// Heads and experts that two and on_four ranks share, and those that three do.
+// Heads and experts that two and four ranks share, and those that three do.
 constexpr const char* on_eight = R"(
 [model]
 layers = 3
@@ -50,17 +50,43 @@ seq_len = 8
 d_ff = 48
 window = 5
 )";
+constexpr const char* scores = R"(
+[model]
+layers = 3
+d_model = 24
+heads = 8
+kv_heads = 4
+head_dim = 6
+seq_len = 8
+d_ff = 48
+pattern = a, b, c
+t5_buckets = 6
+t5_max_distance = 12
+attention_sinks = true
+[attention.a]
+position = t5
+window = 5
+[attention.b]
+position = alibi
+attention = strided
+attention_stride = 3
+[attention.c]
+attention = longformer
+window = 4
+)";
 
 struct RanksAndLayouts {
   const char* model;
   int ranks, tp, ep, etp;
 };
 const RanksAndLayouts generating_layouts[] = {
-    {on_eight, 1, 1, 1, 1}, {on_eight, 2, 1, 1, 1}, {on_eight, 2, 1, 2, 1}, {on_eight, 2, 2, 1, 1}, {on_eight, 2, 2, 2, 1},
-    {on_eight, 2, 1, 1, 2}, {on_six, 3, 1, 3, 1},   {on_six, 3, 3, 1, 1},   {on_six, 3, 3, 3, 1},   {on_six, 3, 1, 1, 3},
-    {on_eight, 4, 1, 4, 1}, {on_eight, 4, 2, 2, 1}, {on_eight, 4, 4, 4, 1}, {on_eight, 4, 4, 2, 2}, {on_six, 6, 2, 3, 1},
-    {on_six, 6, 6, 3, 2},   {on_eight, 8, 2, 8, 1}, {on_eight, 8, 1, 8, 1}, {dense, 1, 1, 1, 1}, {dense, 2, 2, 1, 1},
-    {dense, 3, 3, 1, 1}, {dense, 4, 4, 1, 1}, {dense, 4, 2, 1, 1}, {dense, 4, 1, 1, 1},
+    {on_eight, 1, 1, 1, 1}, {on_eight, 2, 1, 1, 1}, {on_eight, 2, 1, 2, 1}, {on_eight, 2, 2, 1, 1},
+    {on_eight, 2, 2, 2, 1}, {on_eight, 2, 1, 1, 2}, {on_six, 3, 1, 3, 1},   {on_six, 3, 3, 1, 1},
+    {on_six, 3, 3, 3, 1},   {on_six, 3, 1, 1, 3},   {on_eight, 4, 1, 4, 1}, {on_eight, 4, 2, 2, 1},
+    {on_eight, 4, 4, 4, 1}, {on_eight, 4, 4, 2, 2}, {on_six, 6, 2, 3, 1},   {on_six, 6, 6, 3, 2},
+    {on_eight, 8, 2, 8, 1}, {on_eight, 8, 1, 8, 1}, {dense, 1, 1, 1, 1},    {dense, 2, 2, 1, 1},
+    {dense, 3, 3, 1, 1},    {dense, 4, 4, 1, 1},    {dense, 4, 2, 1, 1},    {dense, 4, 1, 1, 1},
+    {scores, 1, 1, 1, 1},   {scores, 2, 2, 1, 1},   {scores, 4, 4, 1, 1},   {scores, 4, 2, 1, 1},
 };
 
 constexpr Index V = 37;
@@ -76,8 +102,8 @@ std::vector<std::vector<std::int32_t>> some_prompts(Index count) {
   return prompts;
 }
 
-std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l, const std::vector<std::vector<std::int32_t>>& prompts,
-                                const GenerateOptions& options) {
+std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
+                                const std::vector<std::vector<std::int32_t>>& prompts, const GenerateOptions& options) {
   const bool alone = &comm != &world();
   std::vector<std::string> settings;
   if (!alone) settings.push_back("--run.dtype=" + device.dtype);

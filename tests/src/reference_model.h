@@ -176,9 +176,53 @@ class Model {
     }
     AttentionDesc desc;
     desc.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(hd)));
-    desc.visible.window = m.window;
+    desc.visible.window = m.attention == AttentionPattern::longformer ? 0 : m.window;
+    desc.visible.sparse = pattern(m);
     desc.softcap = static_cast<float>(m.attention_softcap);
-    return linear(p, prefix + "out", T, H * hd, attention(desc, B_, S_, H, K, hd, qkv).out);
+    const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks")};
+    return linear(p, prefix + "out", T, H * hd, attention(desc, B_, S_, H, K, hd, qkv, learned).out);
+  }
+
+  static Sparsity pattern(const Config::Model& m) {
+    switch (m.attention) {
+      case AttentionPattern::strided:
+        return {.local = m.attention_stride, .stride = m.attention_stride};
+      case AttentionPattern::fixed:
+        return {.block = m.attention_stride, .summary = m.attention_summary};
+      case AttentionPattern::longformer:
+        return {.local = m.window, .global = m.global_tokens};
+      default:
+        return {};
+    }
+  }
+
+  // [heads, distances], or none.
+  Numbers distance_biases(const Parameters& p, const Config::Model& m, const std::string& prefix) const {
+    Numbers bias;
+    for (Index h = 0; h < m.heads; ++h)
+      for (Index d = 0; d < S_; ++d) {
+        if (m.position == Position::alibi) bias.push_back(-alibi_slope(h, m.heads) * static_cast<double>(d));
+        if (m.position == Position::t5) {
+          const Numbers& table = p.at((m.t5_shared ? "" : prefix) + "relative_bias.weight");
+          bias.push_back(table[h * m.t5_buckets + t5_bucket(d, m)]);
+        }
+      }
+    return bias;
+  }
+  // The paper's get_slopes: a geometric series where heads are a power of two; otherwise that of the next lower power, and
+  // behind it every second one of the double of that.
+  static double alibi_slope(Index head, Index heads) {
+    Index power = 1;
+    while (power * 2 <= heads) power *= 2;
+    if (head < power) return std::pow(2.0, -8.0 * static_cast<double>(head + 1) / static_cast<double>(power));
+    return std::pow(2.0, -4.0 * static_cast<double>(2 * (head - power) + 1) / static_cast<double>(power));
+  }
+  static Index t5_bucket(Index distance, const Config::Model& m) {
+    const double exact = static_cast<double>(m.t5_buckets / 2), d = static_cast<double>(distance);
+    if (d < exact) return distance;
+    const double more = std::log(d / exact) / std::log(static_cast<double>(m.t5_max_distance) / exact);
+    return std::min<Index>(m.t5_buckets - 1,
+                           static_cast<Index>(exact + std::floor(more * (static_cast<double>(m.t5_buckets) - exact))));
   }
 
   Numbers ffn(const Parameters& p, const std::string& prefix, const Numbers& x, Index width) const {

@@ -184,6 +184,46 @@ rope_scaling = yarn
   EXPECT_EQ(far.original_length, 128);
 }
 
+TEST(BlockSpecs, ScoresAndSparsePatterns) {
+  const std::vector<BlockSpec> blocks = block_specs(parse_config(R"(
+[model]
+layers = 4
+d_model = 32
+heads = 4
+seq_len = 20
+pattern = strided, fixed, longformer, plain
+t5_buckets = 6
+[attention.strided]
+position = t5
+attention = strided
+attention_stride = 5
+[attention.fixed]
+position = alibi
+attention = fixed
+attention_stride = 7
+attention_summary = 3
+[attention.longformer]
+attention = longformer
+window = 9
+global_tokens = 2
+attention_sinks = true
+)",
+                                                                 "test"));
+  const Sparsity expected[] = {{.local = 5, .stride = 5}, {.block = 7, .summary = 3}, {.local = 9, .global = 2}, {}};
+  for (std::size_t layer = 0; layer < 4; ++layer) {
+    SCOPED_TRACE(layer);
+    const AttentionSpec& a = blocks[layer].attention;
+    EXPECT_EQ(a.sparse, expected[layer]);
+    EXPECT_EQ(a.window, 0);  // nothing is hidden from all later tokens
+    EXPECT_EQ(a.sinks, layer == 2);
+    ASSERT_EQ(a.relative.has_value(), layer < 2);
+    if (!a.relative) continue;
+    EXPECT_EQ(a.relative->kind, layer == 0 ? Position::t5 : Position::alibi);
+    EXPECT_EQ(a.relative->buckets, 6);
+    EXPECT_FALSE(a.rope);
+  }
+}
+
 TEST(BlockSpecs, OfADenseModelWithoutPositions) {
   const std::vector<BlockSpec> blocks =
       block_specs(parse_config("[model]\nlayers = 2\nposition = none\nffn = relu\nnorm = none\n", "test"));

@@ -76,15 +76,6 @@ TEST(Config, WhatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(read_config("/", {}), "is a folder");
 }
 
-// A key that would be silently ignored is refused.
-TEST(Config, WhatIsNotBuiltYetIsRefused) {
-  for (const char* key : {"--model.position=alibi", "--model.attention=strided"})
-    EXPECT_BAD_INPUT(with({key}), "not available in this version");
-  EXPECT_BAD_INPUT(
-      with({"--model.pattern=a,b", "--attention.b.position=t5"}),
-      "attention.b.position = t5 is not available in this version, which has rope, learned, sinusoidal, none");
-}
-
 // Keys that were true or false once: files that say so mean what they meant.
 TEST(Config, FilesOfEarlierVersionsAreRead) {
   for (const char* word : {"true", "1", "yes", "on", "all"})
@@ -102,7 +93,11 @@ TEST(Config, PositionsThatCannotBe) {
   EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--attention.b.position=learned"}),
                    "attention.b.position = learned: it is the embedding that has such positions, for all layers: set "
                    "model.position");
-  EXPECT_NO_THROW(with({"--model.pattern=a,b", "--model.position=learned", "--attention.b.position=rope"}));
+  EXPECT_BAD_INPUT(with({"--model.position=alibi", "--model.pattern=a,b", "--attention.b.position=sinusoidal"}),
+                   "set model.position");
+  for (const char* position : {"rope", "alibi", "t5", "none"})
+    EXPECT_NO_THROW(
+        with({"--model.pattern=a,b", "--model.position=learned", std::string("--attention.b.position=") + position}));
   for (const char* scaling : {"dynamic", "llama3", "yarn", "longrope"})
     EXPECT_BAD_INPUT(with({std::string("--model.rope_scaling=") + scaling, "--model.rope_short_factors=1"}),
                      fmt::format("model.rope_scaling = {} needs model.rope_original_length", scaling));
@@ -130,6 +125,24 @@ TEST(Config, BlocksThatCannotBe) {
                    "set it to pre, both or output");
   EXPECT_BAD_INPUT(with({"--model.parallel_block=true", "--model.parallel_norms=3"}), "must be from 1 to 2");
   EXPECT_BAD_INPUT(with({"--model.embedding_norm=true", "--model.norm=none"}), "leaves nothing to compute");
+}
+
+// What attention's scores and patterns cannot be together, in [model] and in a kind of layer.
+TEST(Config, AttentionThatContradictsItselfIsRefused) {
+  EXPECT_BAD_INPUT(with({"--model.position=t5", "--model.attention_softcap=30"}),
+                   "model.attention_softcap = 30 with model.position = t5, whose biases are not capped");
+  EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--model.attention_softcap=30", "--attention.b.position=alibi"}),
+                   "model.attention_softcap = 30 with model.position = alibi, whose biases are not capped");
+  EXPECT_BAD_INPUT(with({"--model.attention=longformer"}), "model.attention = longformer needs model.window");
+  EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--attention.b.attention=longformer", "--attention.b.window=0"}),
+                   "model.attention = longformer needs attention.b.window");
+  EXPECT_BAD_INPUT(with({"--model.attention=strided", "--model.window=5"}),
+                   "model.window = 5 with model.attention = strided, which has a window of its own: set it to 0");
+  EXPECT_BAD_INPUT(with({"--model.attention=fixed", "--model.attention_stride=4", "--model.attention_summary=5"}),
+                   "model.attention_summary = 5 is more than model.attention_stride = 4: lower it");
+  EXPECT_BAD_INPUT(with({"--model.t5_buckets=64", "--model.t5_max_distance=32"}),
+                   "model.t5_max_distance = 32 is not above the 32 distances");
+  EXPECT_BAD_INPUT(with({"--model.attention=sideways"}), "expected one of causal, strided, fixed, longformer");
 }
 
 // ---- patterns ----

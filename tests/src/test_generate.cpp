@@ -93,6 +93,27 @@ const Case cases[] = {
      {"--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_rate=0.01", "--moe.aux_scope=global_batch"}},
     {"one_kv_head", {"--model.kv_heads=1", "--model.head_dim=10", "--model.rope_fraction=0.5"}},
     {"all_heads", {"--model.kv_heads=4", "--model.head_dim=18"}},
+    {"learned", {"--model.position=learned", "--model.seq_len=60"}},
+    {"sinusoidal", {"--model.position=sinusoidal"}},
+    {"alibi", {"--model.position=alibi"}},
+    {"alibi_with_a_window", {"--model.position=alibi", "--model.window=4", "--model.kv_heads=1"}},
+    {"t5", {"--model.position=t5", "--model.t5_buckets=8", "--model.t5_max_distance=20"}},
+    {"t5_of_each_layer_with_a_window",
+     {"--model.position=t5", "--model.t5_shared=false", "--model.t5_buckets=5", "--model.t5_max_distance=6",
+      "--model.window=6"}},
+    {"sinks", {"--model.attention_sinks=true"}},
+    {"sinks_with_a_window_and_a_cap",
+     {"--model.attention_sinks=true", "--model.window=3", "--model.attention_softcap=1.5"}},
+    {"strided", {"--model.attention=strided", "--model.attention_stride=4"}},
+    {"fixed", {"--model.attention=fixed", "--model.attention_stride=5", "--model.attention_summary=2"}},
+    {"longformer", {"--model.attention=longformer", "--model.window=4", "--model.global_tokens=2"}},
+    {"windows_scores_and_patterns",
+     {"--model.layers=5", "--model.pattern=a,b,c,d,e", "--model.t5_buckets=6", "--model.t5_max_distance=12",
+      "--attention.a.position=t5", "--attention.a.window=5", "--attention.a.attention_sinks=true",
+      "--attention.b.position=alibi", "--attention.b.attention=strided", "--attention.b.attention_stride=3",
+      "--attention.c.position=t5", "--attention.c.attention=fixed", "--attention.c.attention_stride=6",
+      "--attention.c.attention_summary=1", "--attention.d.attention=longformer", "--attention.d.window=3",
+      "--attention.d.attention_sinks=true", "--attention.e.window=4", "--attention.e.qk_norm=whole"}},
     {"layernorm_tied", {"--model.norm=layernorm", "--model.bias=true", "--model.tie_embeddings=true"}},
 };
 
@@ -155,15 +176,19 @@ INSTANTIATE_TEST_SUITE_P(Configs, Cached, testing::ValuesIn(cases),
                          [](const testing::TestParamInfo<Case>& c) { return std::string(c.param.name); });
 
 TEST(Cache, AWindowKeepsItsSizeWhateverTheLength) {
-  Model all({}), window({"--model.window=6"}),
-      pattern({"--model.pattern=local*2,global", "--attention.local.window=6"});
+  constexpr Index most = 100000;
+  Model all({}, most), window({"--model.window=6"}, most),
+      pattern({"--model.pattern=local*2,global", "--attention.local.window=6"}, most);
   const auto bytes = [](Model& m, Index positions) { return m.engine.make_cache(3, positions, 4).bytes(); };
   const Index token = 2 * 3 * 2 * 6 * 4;  // keys and values of 3 slots, 2 kv heads of 6 floats
   EXPECT_EQ(bytes(all, 100), 3 * 100 * token);
   EXPECT_EQ(bytes(window, 100), 3 * (6 - 1 + 4) * token);
-  EXPECT_EQ(bytes(window, 100000), bytes(window, 100));
+  EXPECT_EQ(bytes(window, most), bytes(window, 100));
   EXPECT_EQ(bytes(window, 5), 3 * 5 * token);
   EXPECT_EQ(bytes(pattern, 100), (2 * 9 + 100) * token);
+  // Global tokens are seen from beyond the window.
+  Model longformer({"--model.window=6", "--model.attention=longformer"}, most);
+  EXPECT_EQ(bytes(longformer, 100), bytes(all, 100));
 }
 
 TEST(Generate, SamplesByPromptAndPositionAlone) {

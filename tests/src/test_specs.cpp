@@ -73,6 +73,29 @@ TEST(ParamSpecs, SayTheirAxesRuleAndLayer) {
   }
 }
 
+// T5's table is of all layers, unless each has its own; sinks are of a layer.
+TEST(ParamSpecs, OfAttentionItself) {
+  const auto names = [](const std::vector<std::string>& overrides) {
+    std::map<std::string, ParamSpec> found;
+    for (const ParamSpec& s : param_specs(model(overrides), 37))
+      if (s.name.ends_with("relative_bias.weight") || s.name.ends_with("sinks")) found[s.name] = s;
+    return found;
+  };
+  EXPECT_TRUE(names({}).empty());
+  EXPECT_TRUE(names({"--model.position=alibi"}).empty());
+  const auto shared = names({"--model.position=t5", "--model.t5_buckets=9"});
+  ASSERT_EQ(shared.size(), 1u);
+  const ParamSpec& table = shared.at("relative_bias.weight");
+  EXPECT_EQ(table.shape, (Shape{6, 9}));
+  EXPECT_EQ(table.summed(), Axes(Axis::dp));
+  EXPECT_FALSE(table.layer);
+  const auto own = names({"--model.position=t5", "--model.t5_shared=false", "--model.attention_sinks=true"});
+  EXPECT_EQ(own.size(), 24u);
+  EXPECT_EQ(own.at("layers.3.attention.relative_bias.weight").layer, 3);
+  EXPECT_EQ(own.at("layers.3.attention.sinks").shape, (Shape{6}));
+  EXPECT_EQ(own.at("layers.3.attention.sinks").summed(), Axes(Axis::dp));
+}
+
 // A name shows the layer to people; the two say the same.
 TEST(ParamSpecs, NamesShowTheLayer) {
   for (const ParamSpec& s : param_specs(model(), 37)) {
