@@ -132,7 +132,7 @@ TEST(KnownModels, LearnInSmall) {
     targets.assign(ids.begin() + 1, ids.end());
     targets.push_back(0);
     double first = 0, last = 0;
-    for (Index step = 1; step <= 12; ++step) {
+    for (Index step = 1; step <= 20; ++step) {
       engine.train({B, S, ids, targets, B * S, B, 1});
       sync.step(config.train, config.train.lr, step);
       last = engine.take_statistics().loss_sum / static_cast<double>(B * S);
