@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -482,26 +483,26 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
   check({.B = 2, .S = 1, .H = 2, .K = 1, .hd = 8, .keys = 80, .offset = 75, .document = 30, .apart = true, .fewer = 9});
   // With what attention learns, and with patterns, which go by each sequence's own positions.
   for (Index queries : {1, 9})
-    for (const auto& [offset, fewer] : {std::pair<Index, Index>{6, 3}, {63, 31}, {64, 32}, {300, 117}})
+    for (const auto& [offset, fewer] : {std::pair<Index, Index>{6, 3}, {300, 117}})
       for (const Sparsity& sparse :
            {Sparsity{}, Sparsity::strided(7), Sparsity::strided(100), Sparsity::fixed(8, 2), Sparsity::fixed(90, 1),
             Sparsity::longformer(5, 3), Sparsity::longformer(20, 0), Sparsity::longformer(40, 70)})
-        for (const auto& [biases, sinks] : {std::pair<Index, bool>{0, false}, {320, false}, {337, true}, {0, true}})
-          for (Index window : {0, 50})
-            check({.B = 3,
-                   .S = queries,
-                   .H = 4,
-                   .K = 2,
-                   .hd = 16,
-                   .window = window,
-                   .vd = 24,
-                   .keys = 320,
-                   .offset = offset,
-                   .apart = true,
-                   .fewer = fewer,
-                   .sparse = sparse,
-                   .biases = biases,
-                   .sinks = sinks});
+        for (const auto& [biases, sinks, window] :
+             {std::tuple<Index, bool, Index>{0, false, 0}, {320, false, 50}, {337, true, 0}, {0, true, 50}})
+          check({.B = 3,
+                 .S = queries,
+                 .H = 4,
+                 .K = 2,
+                 .hd = 16,
+                 .window = window,
+                 .vd = 24,
+                 .keys = 320,
+                 .offset = offset,
+                 .apart = true,
+                 .fewer = fewer,
+                 .sparse = sparse,
+                 .biases = biases,
+                 .sinks = sinks});
   // Sinks that all weight goes to, or none, whatever the number of blocks.
   for (Index offset : {50, 300})
     check({.B = 2,
