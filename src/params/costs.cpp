@@ -6,11 +6,25 @@
 
 namespace sy {
 
-double mean_visible(Index tokens, Index window) {
-  // The first `full` tokens see one key more each; the others see `full` keys.
-  const Index full = window > 0 ? std::min(window, tokens) : tokens;
-  const double sum = 0.5 * static_cast<double>(full) * static_cast<double>(full + 1) +
-                     static_cast<double>(tokens - full) * static_cast<double>(full);
+namespace {
+
+// The keys of query p below `end` that a pattern shows behind the near ones. One kind of far keys alone is there.
+Index far_keys(const Sparsity& s, Index p, Index end) {
+  if (s.stride > 0) return end > p % s.stride ? (end - 1 - p % s.stride) / s.stride + 1 : 0;
+  if (s.block > 0) return end / s.block * s.summary + std::max<Index>(0, end % s.block - (s.block - s.summary));
+  return std::min(s.global, end);
+}
+
+}  // namespace
+
+double mean_visible(Index tokens, Index window, const Sparsity& sparse) {
+  double sum = 0;
+  for (Index p = 0; p < tokens; ++p) {
+    if (sparse)
+      sum += static_cast<double>(p + 1 - sparse.near(p) + far_keys(sparse, p, sparse.near(p)));
+    else
+      sum += static_cast<double>(window > 0 ? std::min(window, p + 1) : p + 1);
+  }
   return tokens > 0 ? sum / static_cast<double>(tokens) : 0;
 }
 
@@ -22,7 +36,8 @@ ModelCosts model_costs(const Config& config, Index vocab) {
   for (const BlockSpec& block : block_specs(config)) {
     const AttentionSpec& a = block.attention;
     const Index widths = a.key_width + a.value_width;
-    costs.flops_per_token += 6 * static_cast<double>(a.heads * widths) * mean_visible(config.model.seq_len, a.window);
+    costs.flops_per_token +=
+        6 * static_cast<double>(a.heads * widths) * mean_visible(config.model.seq_len, a.window, a.sparse);
     costs.kv_bytes_per_token += a.kv_heads * widths * size_of(DType::bf16);
   }
   return costs;

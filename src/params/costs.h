@@ -1,6 +1,7 @@
 // What a model costs, by its sizes alone: parameters, arithmetic, memory of a cache. Pure.
 #pragma once
 
+#include "kernels/attention.h"
 #include "src/params/specs.h"
 
 namespace sy {
@@ -17,7 +18,8 @@ struct ModelCosts {
 
 ModelCosts model_costs(const Config& config, Index vocab);
 
-// How many keys a token sees, on average over a sequence of `tokens`, itself included.
-double mean_visible(Index tokens, Index window);
+// How many keys a token sees, on average over a sequence of `tokens`, itself included. window: 0: all. sparse: the pattern
+// among these, of Sparsity::strided, fixed or longformer; empty: all.
+double mean_visible(Index tokens, Index window, const Sparsity& sparse = {});
 
 }  // namespace sy

@@ -153,6 +153,20 @@ TEST(ModelCosts, CountKeysThatAreSeen) {
   EXPECT_EQ(mean_visible(0, 0), 0);
 }
 
+TEST(ModelCosts, CountKeysThatAPatternShows) {
+  for (const Sparsity& s : {Sparsity::strided(1), Sparsity::strided(4), Sparsity::fixed(5, 2), Sparsity::fixed(4, 0),
+                            Sparsity::fixed(3, 3), Sparsity::longformer(3, 2), Sparsity::longformer(6, 0)})
+    for (Index tokens : {1, 2, 6, 23}) {
+      double sum = 0;
+      for (Index p = 0; p < tokens; ++p)
+        for (Index j = 0; j <= p; ++j)
+          sum += p - j < s.local || (s.stride > 0 && (p - j) % s.stride == 0) || j < s.global ||
+                 (s.block > 0 && (j / s.block == p / s.block || j % s.block >= s.block - s.summary));
+      EXPECT_DOUBLE_EQ(mean_visible(tokens, 0, s), sum / static_cast<double>(tokens))
+          << tokens << ", " << s.local << " " << s.block << " " << s.summary << " " << s.stride << " " << s.global;
+    }
+}
+
 // Counted by hand: one layer, d_model 8, 2 heads of 4, 1 kv head, an FFN of 3 x 8 x 16, a vocabulary of 10.
 TEST(ModelCosts, AreThoseOfASmallModel) {
   const std::string text = "[model]\nlayers=1\nd_model=8\nheads=2\nkv_heads=1\nd_ff=16\nseq_len=5\nnorm=none\n";
