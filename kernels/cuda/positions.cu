@@ -407,8 +407,9 @@ void CudaBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstVie
     launch(context_, {.x = blocks, .threads = threads_of_block}, normalize_gradient<T, packs.value, S>, s, in<T>(dy),
            in<T>(x), in<T>(weight), in<float>(inverse), in<std::int32_t>(positions), in<float>(table), out<T>(dx),
            out<float>(partial));
+    const Shape head{s.hd};
     for (Index of : {0, 1})
-      add_column_sums(context_, workspace, partial.rows(of * warps, warps), dweight.rows(of, 1).reshape({s.hd}));
+      add_column_sums(context_, workspace, partial.rows(of * warps, warps), dweight.rows(of, 1).reshape(head));
   });
 }
 
