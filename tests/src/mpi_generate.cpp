@@ -139,7 +139,7 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
       ASSERT_EQ(std::ssize(many), count);
       const auto one = texts(*self, l, prompts, options);
       std::size_t longest = 0;  // some texts go on, while others have ended
-      for (const Continuation& c : many) longest = std::max(longest, c.added.size());
+      for (const Continuation& c : one) longest = std::max(longest, c.added.size());
       EXPECT_GE(longest, 7u);
       for (std::size_t i = 0; i < one.size(); ++i) {
         const std::string where =
