@@ -133,6 +133,8 @@ struct Config {
   bool is_moe(Index layer) const;
   FfnActivation ffn_activation() const;
   DType dtype() const;  // of weights and activations
+  // What [parallel] says, of so many ranks, which may not divide so.
+  Layout layout(int ranks) const;
 };
 
 // A key of the table, for people. Those of a kind of layer stand for all kinds, under the name NAME.

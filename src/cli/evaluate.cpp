@@ -5,9 +5,9 @@
 #include <cstring>
 #include <fstream>
 
-#include "src/evaluate/evaluate.h"
 #include "src/analyse/experts.h"
 #include "src/cli/trained.h"
+#include "src/evaluate/evaluate.h"
 #include "src/io/files.h"
 #include "src/io/manifest.h"
 #include "src/text/json.h"
@@ -22,8 +22,7 @@ namespace {
 // The checkpoint's own layout where the ranks allow it and the tensor-parallel ones can share any number of windows;
 // otherwise every rank holds the whole model.
 Layout evaluation_layout(const Config& config, int ranks) {
-  const Layout own{ranks, static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
-                   static_cast<int>(config.parallel.etp)};
+  const Layout own = config.layout(ranks);
   const bool fits = own.divides() && config.model.seq_len % own.tp == 0;
   return fits ? own : Layout{ranks};
 }
@@ -52,9 +51,8 @@ std::unique_ptr<Dataset> open_dataset(const Trained& trained, const po::variable
         dir, dataset->vocab(), state.vocab);
   if (warns && !given.count("data") && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest())
     warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs", dir));
-  Index tokens = 0;
-  for (const Domain& domain : dataset->domains()) tokens += domain.valid_tokens;
-  if (tokens == 0) bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dir);
+  if (dataset->valid_tokens() == 0)
+    bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dir);
   return dataset;
 }
 

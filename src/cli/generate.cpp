@@ -104,8 +104,7 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
 
 // The checkpoint's own layout where the ranks allow it, or what is asked for; otherwise every rank holds the whole model.
 Layout layout_of(const Settings& s, Config config, int ranks) {
-  const auto own = [](Index n) { return static_cast<int>(n); };
-  const Layout trained{ranks, own(config.parallel.tp), own(config.parallel.ep), own(config.parallel.etp)};
+  const Layout trained = config.layout(ranks);
   if (!s.tp && !s.ep && !s.etp) return trained.divides() ? trained : Layout{ranks};
   const Layout asked{ranks, s.tp.value_or(1), s.ep.value_or(1), s.etp.value_or(1)};
   // Any number of sequences can be shared out.

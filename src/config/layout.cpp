@@ -41,6 +41,10 @@ std::string problem_of(const Config& c, const Layout& l) {
 
 }  // namespace
 
+Layout Config::layout(int ranks) const {
+  return {ranks, static_cast<int>(parallel.tp), static_cast<int>(parallel.ep), static_cast<int>(parallel.etp)};
+}
+
 void check_config_for_layout(const Config& config, const Layout& layout) {
   const std::string problem = problem_of(config, layout);
   if (problem.empty()) return;

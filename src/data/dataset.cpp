@@ -268,6 +268,12 @@ std::vector<DatasetFile> verify_dataset(const fs::path& dir) {
   return files;
 }
 
+Index Dataset::valid_tokens() const {
+  Index tokens = 0;
+  for (const Domain& domain : domains_) tokens += domain.valid_tokens;
+  return tokens;
+}
+
 IndexedTokens Dataset::open(int domain, SplitName split) const {
   return (split == SplitName::train ? train_ : valid_).at(static_cast<std::size_t>(domain));
 }

@@ -57,6 +57,7 @@ class Dataset {
   Index vocab() const { return vocab_; }
   const std::string& tokenizer() const { return tokenizer_; }  // "bytes" | "sentencepiece" | "none"
   const std::vector<Domain>& domains() const { return domains_; }
+  Index valid_tokens() const;  // of all domains
   // SHA-256 (hex) over everything that samples follow from: vocabulary, domains, weights, and the files' digests, or
   // their sampled blocks' where dataset.ini has no digests. Two data sets in different folders may have the same.
   const std::string& digest() const { return digest_; }

@@ -317,8 +317,7 @@ class Run {
 
 int run_training(Comm& world, const Config& config, const RunOptions& how) {
   std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: no reason to stop
-  const Layout layout{how.ranks > 0 ? how.ranks : world.size(), static_cast<int>(config.parallel.tp),
-                      static_cast<int>(config.parallel.ep), static_cast<int>(config.parallel.etp)};
+  const Layout layout = config.layout(how.ranks > 0 ? how.ranks : world.size());
   const int local = local_rank(world);
   std::unique_ptr<Backend> backend;
   Index vocab = 0;
@@ -335,9 +334,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
     const Dataset dataset(config.data.path);
     const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
     vocab = model_vocab(config, dataset.vocab());
-    Index validation = 0;
-    for (const Domain& domain : dataset.domains()) validation += domain.valid_tokens;
-    if (config.train.validate_every > 0 && validation == 0)
+    if (config.train.validate_every > 0 && dataset.valid_tokens() == 0)
       bad_input(
           "train.validate_every = {}, but {} has no validation text: set it to 0, or prepare the data with a "
           "--valid-fraction above 0",
