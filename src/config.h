@@ -152,6 +152,8 @@ Config parse_config(const std::string& ini_text, const std::string& origin,
                     const std::vector<std::string>& overrides = {});
 // Every key with its value, as INI; parse_config(to_ini(c)) == c.
 std::string to_ini(const Config& config);
+// The value of one key, "model.d_model" or "attention.local.window", as to_ini writes it.
+std::string value_of(const Config& config, std::string_view key);
 
 // What a checkpoint makes of another value of a key than its own.
 enum class Effect {

@@ -10,7 +10,7 @@ set(order
     "src/config"
     "src/params"
     "src/io src/model"
-    "src/data"
+    "src/data src/families"
     "src/evaluate"
     "src/analyse src/doctor src/generate src/train"
     "src/cli")

@@ -1,5 +1,7 @@
 #include "src/cli/options.h"
 
+#include "src/config.h"
+
 #include <iostream>
 
 #include "src/text/words.h"
@@ -47,6 +49,28 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
   for (const std::string& p : positional)
     if (!out.count(p)) bad_input("{}: {} is missing: {}", command, p, usage());
   return true;
+}
+
+std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
+                                       std::vector<std::string>& settings) {
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    const std::string name = arg.substr(0, arg.find('='));
+    if (!name.starts_with("--") || name.find('.') == name.npos) {
+      for (const ConfigKey& key : config_keys())
+        if (name.starts_with("--") && key.name.ends_with("." + name.substr(2)))
+          bad_input("{}: unknown option {}: did you mean --{}?", command, name, key.name);
+      rest.push_back(arg);
+    } else if (name.size() < arg.size()) {
+      settings.push_back(arg);
+    } else if (i + 1 < args.size() && !args[i + 1].starts_with("--")) {
+      settings.push_back(arg + "=" + args[++i]);
+    } else {
+      bad_input("{}: {} has no value: settings have the form --section.key=value", command, arg);
+    }
+  }
+  return rest;
 }
 
 }  // namespace sy

@@ -28,6 +28,8 @@ const std::vector<Command>& commands();
 
 int prepare_command(CommandLine&);
 int train_command(CommandLine&);
+int import_command(CommandLine&);
+int export_command(CommandLine&);
 int evaluate_command(CommandLine&);
 int generate_command(CommandLine&);
 int inspect_command(CommandLine&);
@@ -43,5 +45,9 @@ int version_command(CommandLine&);
 // before they do anything.
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
+
+// Takes the settings, --section.key=value or --section.key value, out of the arguments and returns what is left.
+std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
+                                       std::vector<std::string>& settings);
 
 }  // namespace sy

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "src/cli/options.h"
+#include "src/cli/progress.h"
 #include "src/data/prepare.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
@@ -13,47 +14,6 @@
 
 namespace sy {
 namespace {
-
-// On a terminal one line that renews itself; elsewhere a line for every domain and every half minute.
-class ProgressLine {
- public:
-  void show(const PrepareProgress& p) {
-    const bool new_phase = p.phase != phase_;
-    const double now = std::chrono::duration<double>(Clock::now() - start_).count();
-    if (!new_phase && (p.total == 0 || p.bytes < p.total) && now - shown_ < (terminal_ ? 0.2 : 30)) return;
-    if (new_phase) {
-      phase_ = p.phase;
-      phase_start_ = now;
-      phase_bytes_ = p.bytes;
-    }
-    shown_ = now;
-    std::string line = phase_;
-    if (p.total == 0 && p.bytes > 0) line += fmt::format(": {:.1f} MB", static_cast<double>(p.bytes) / 1e6);
-    if (p.total > 0) {
-      line += fmt::format(": {:.0f}% of {:.1f} MB", 100.0 * static_cast<double>(p.bytes) / static_cast<double>(p.total),
-                          static_cast<double>(p.total) / 1e6);
-      const double seconds = now - phase_start_;
-      if (seconds > 0.5 && p.bytes > phase_bytes_ && p.bytes < p.total) {
-        const double rate = static_cast<double>(p.bytes - phase_bytes_) / seconds;
-        line += fmt::format(", {:.1f} MB/s, {:.0f} s left", rate / 1e6, static_cast<double>(p.total - p.bytes) / rate);
-      }
-    }
-    std::fputs((terminal_ ? "\r" + line + "\033[K" : line + "\n").c_str(), stderr);
-    std::fflush(stderr);
-  }
-  // Leaves the terminal's line empty.
-  ~ProgressLine() {
-    if (terminal_ && !phase_.empty()) fmt::print(stderr, "\r\033[K");
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  const bool terminal_ = ::isatty(STDERR_FILENO);
-  const Clock::time_point start_ = Clock::now();
-  std::string phase_;
-  double phase_start_ = 0, shown_ = 0;
-  Index phase_bytes_ = 0;
-};
 
 // NAME=PATH[,PATH...]. A path that exists as it stands is taken whole, whatever commas it has; else "\," is a comma.
 PrepareOptions::Source parse_domain(const std::string& text) {
@@ -154,7 +114,7 @@ int prepare_command(CommandLine& line) {
   const Prepared prepared = [&] {
     ProgressLine progress;
     return prepare(options, [&](const PrepareProgress& p) {
-      if (!given.count("quiet")) progress.show(p);
+      if (!given.count("quiet")) progress.show(p.phase, p.bytes, p.total);
     });
   }();
   if (prepared.left_out > 0)

@@ -1,6 +1,7 @@
 #include "src/config/keys.h"
 
 #include <map>
+#include <optional>
 #include <set>
 
 #include "src/text/ini.h"
@@ -125,6 +126,15 @@ std::string to_ini(const Config& config) {
     out += row.name.substr(dot + 1) + " = " + ini_value(show(value)) + "\n";
   });
   return out;
+}
+
+std::string value_of(const Config& config, std::string_view key) {
+  std::optional<std::string> text;
+  for_each_key(config, [&](const Row& row, const auto& value) {
+    if (row.name == key) text = show(value);
+  });
+  SY_ASSERT(text, "no key {}", key);
+  return *text;
 }
 
 std::vector<KeyDifference> differences(const Config& here, const Config& there, Effect effect) {

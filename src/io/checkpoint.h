@@ -17,6 +17,7 @@
 
 #include "dist/comm.h"
 #include "src/params/store.h"
+#include "src/params/values.h"
 
 namespace sy {
 
@@ -49,6 +50,13 @@ struct TrainState {
 // not finite is one, before anything is written. Returns, on rank 0, what could not be deleted: no reason to stop.
 std::vector<std::string> save_checkpoint(Comm& world, const std::filesystem::path& run_dir, const TrainState& state,
                                          const ParamStore& store, Index keep);
+
+// The same of weights alone, without an optimizer's state, which no rank holds: they are read from `source` piece by piece and
+// written. The ranks share the work equally. Training starts from such a checkpoint (run.init_from); it cannot be resumed.
+// progress: called on every rank with the elements that it has written, and those that it is to write.
+void save_weights(Comm& world, const std::filesystem::path& run_dir, const TrainState& state,
+                  const std::vector<ParamSpec>& specs, ValueSource& source,
+                  const std::function<void(Index done, Index total)>& progress);
 
 // Step folder, or run folder: its newest whole checkpoint (those that do not verify are named in `warnings`
 // and passed over, and so are files that are not ours). Throws InputError when there is none.
@@ -85,6 +93,8 @@ void check_parameters(const std::filesystem::path& step_dir, const std::vector<P
 // has it and not the weights alone are asked for. Throws InputError as check_parameters does, when a shard cannot be read,
 // and when a value is not finite.
 enum class Load { all, weights };
+// The weights of a checkpoint, for who takes values from any source. It must stay as long as they are read.
+std::unique_ptr<ValueSource> checkpoint_weights(const std::filesystem::path& step_dir);
 void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, Load what = Load::all);
 
 // The tensors of a checkpoint, whole, for inspect, diff and analysis.
@@ -102,6 +112,7 @@ class CheckpointTensors {
   const TensorInfo* find(const std::string& name) const;
   // Elements [run.begin, run.end) of the row-major order, as the tensor's own type.
   void read(const std::string& name, Range run, void* data) const;
+  void read(const std::string& name, const Box& box, void* data) const;
   // The same, converted.
   std::vector<double> values(const std::string& name, Range run) const;
 

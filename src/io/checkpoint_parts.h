@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <list>
 #include <span>
 #include <string>
@@ -46,12 +47,24 @@ inline bool all_finite(std::span<const float> values) {
 std::string first_not_finite(const CheckpointTensors& tensors);
 // The same for what this rank would write of its store.
 std::string first_not_finite(const ParamStore& store, int rank);
+
+// What a rank's shard is made of.
+struct ShardContents {
+  const std::vector<ParamSpec>& specs;
+  const Layout& layout;
+  const FlatLayout& flat;  // of this rank
+  std::span<const TensorKind> kinds;
+  // values = elements [begin, begin + values.size()) of the run, of this kind.
+  std::function<void(const TensorKind& kind, const OwnedRun& run, Index begin, std::span<float> values)> read;
+};
+ShardContents contents_of(const ParamStore& store);
+
 // A new file with the runs of one rank. Throws Failure.
-void write_shard(const std::filesystem::path& path, const TrainState& state, const ParamStore& store, int rank);
+void write_shard(const std::filesystem::path& path, const TrainState& state, const ShardContents& contents, int rank);
 
 // A new file that shows the shards of all ranks as whole tensors, and holds the state. Throws Failure.
 void write_index(const std::filesystem::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
-                 const Layout& layout);
+                 const Layout& layout, std::span<const TensorKind> kinds = tensor_kinds);
 
 // The step of a checkpoint that set_newer_aside has renamed; of another name, none.
 std::optional<Index> step_set_aside(const std::string& name);

@@ -144,12 +144,35 @@ void check_parameters(const fs::path& step_dir, const std::vector<ParamSpec>& sp
   compare_specs(CheckpointReader(step_dir), step_dir, specs);
 }
 
+namespace {
+
+// With the files that they are read from.
+class OpenedWeights final : public ValueSource {
+ public:
+  explicit OpenedWeights(const fs::path& step_dir)
+      : checkpoint_(step_dir), values_(checkpoint_, step_dir, tensor_kinds[0].prefix) {}
+  void read(const ParamSpec& spec, const Box& box, std::span<float> values) override { values_.read(spec, box, values); }
+
+ private:
+  CheckpointReader checkpoint_;
+  CheckpointValues values_;
+};
+
+}  // namespace
+
+std::unique_ptr<ValueSource> checkpoint_weights(const fs::path& step_dir) {
+  return std::make_unique<OpenedWeights>(step_dir);
+}
+
 void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
   CheckpointReader checkpoint(step_dir);
   compare_specs(checkpoint, step_dir, store.specs());
   CheckpointValues weights(checkpoint, step_dir, tensor_kinds[0].prefix);
   store.fill(weights);
   if (what == Load::weights) return;
+  if (!checkpoint.index().has("/optimizer"))
+    bad_input("{} holds weights alone, and no optimizer's state: start a run from it with --run.init_from={}",
+              step_dir.string(), step_dir.string());
   for (const TensorKind& kind : tensor_kinds) {
     if (!kind.buffer) continue;
     CheckpointValues values(checkpoint, step_dir, kind.prefix);

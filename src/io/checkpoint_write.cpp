@@ -163,23 +163,15 @@ namespace {
 
 // Goes through what a rank writes: begin(name, elements) for every run of a tensor, then piece(first, values) of it.
 template <class Begin, class Piece>
-void for_shard(const ParamStore& store, int rank, Begin begin, Piece piece) {
-  store.backend().synchronize();
-  const Layout& layout = store.mesh_layout();
-  const std::vector<OwnedRun> runs = shard_runs(store.layout(), layout, coord_of(layout, rank));
+void for_shard(const ShardContents& contents, int rank, Begin begin, Piece piece) {
+  const std::vector<OwnedRun> runs = shard_runs(contents.flat, contents.layout, coord_of(contents.layout, rank));
   std::vector<float> host;
-  for (const TensorKind& kind : tensor_kinds)
+  for (const TensorKind& kind : contents.kinds)
     for (const OwnedRun& run : runs) {
-      const std::size_t group = run.placement->group;
-      const Index first = run.flat.begin - store.layout().groups[group].owned().begin;
       begin(kind.prefix + run.placement->spec->name, run.flat.size());
       for (Index done = 0; done < run.flat.size(); done += piece_elements) {
-        const Index count = std::min(piece_elements, run.flat.size() - done);
-        host.resize(static_cast<std::size_t>(count));
-        if (kind.buffer)
-          store.backend().to_host((store.buffers(group).*kind.buffer).view().rows(first + done, count), host.data());
-        else
-          store.get_values(*run.placement, run.local.begin + done, host);
+        host.resize(static_cast<std::size_t>(std::min(piece_elements, run.flat.size() - done)));
+        contents.read(kind, run, done, host);
         piece(done, host);
       }
     }
@@ -187,14 +179,26 @@ void for_shard(const ParamStore& store, int rank, Begin begin, Piece piece) {
 
 }  // namespace
 
-void write_shard(const fs::path& path, const TrainState& state, const ParamStore& store, int rank) {
+ShardContents contents_of(const ParamStore& store) {
+  store.backend().synchronize();
+  const auto read = [&store](const TensorKind& kind, const OwnedRun& run, Index begin, std::span<float> values) {
+    if (!kind.buffer) return store.get_values(*run.placement, run.local.begin + begin, values);
+    const std::size_t group = run.placement->group;
+    const Index first = run.flat.begin - store.layout().groups[group].owned().begin;
+    const View buffer = (store.buffers(group).*kind.buffer).view();
+    store.backend().to_host(buffer.rows(first + begin, static_cast<Index>(values.size())), values.data());
+  };
+  return {store.specs(), store.mesh_layout(), store.layout(), tensor_kinds, read};
+}
+
+void write_shard(const fs::path& path, const TrainState& state, const ShardContents& contents, int rank) {
   Hdf5File file = Hdf5File::create(path);
   file.set("/", "step", state.step);
   file.set("/", "rank", static_cast<std::int64_t>(rank));
-  file.set("/", "layout", store.mesh_layout().str());
+  file.set("/", "layout", contents.layout.str());
   Hdf5Dataset dataset;
   for_shard(
-      store, rank,
+      contents, rank,
       [&](const std::string& name, Index elements) {
         dataset = {};
         dataset = file.create(name, {elements}, DType::f32);
@@ -209,7 +213,7 @@ void write_shard(const fs::path& path, const TrainState& state, const ParamStore
 std::string first_not_finite(const ParamStore& store, int rank) {
   std::string name, found;
   for_shard(
-      store, rank, [&](const std::string& run, Index) { name = run; },
+      contents_of(store), rank, [&](const std::string& run, Index) { name = run; },
       [&](Index, const std::vector<float>& values) {
         if (found.empty() && !all_finite(values)) found = name;
       });
@@ -217,7 +221,7 @@ std::string first_not_finite(const ParamStore& store, int rank) {
 }
 
 void write_index(const fs::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
-                 const Layout& layout) {
+                 const Layout& layout, std::span<const TensorKind> kinds) {
   std::vector<std::vector<Hdf5Part>> parts(specs.size());
   for (int rank = 0; rank < layout.ranks; ++rank) {
     const Coord coord = coord_of(layout, rank);
@@ -234,7 +238,7 @@ void write_index(const fs::path& path, const TrainState& state, const std::vecto
   }
   Hdf5File file = Hdf5File::create(path);
   write_state(file, state);
-  for (const TensorKind& kind : tensor_kinds) {
+  for (const TensorKind& kind : kinds) {
     for (std::size_t i = 0; i < specs.size(); ++i)
       file.create_virtual(kind.prefix + specs[i].name, specs[i].shape, parts[i]);
     const std::string group(kind.prefix, std::strlen(kind.prefix) - 1);
@@ -276,21 +280,15 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
   return problems;
 }
 
-std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, const TrainState& state,
-                                         const ParamStore& store, Index keep) {
+namespace {
+
+// The protocol of saving, on all ranks.
+std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainState& state,
+                              const ShardContents& contents, Index keep) {
   const bool lead = world.rank() == 0;
   const fs::path checkpoints = checkpoints_of(run_dir), final_dir = checkpoints / step_name(state.step);
   const fs::path dir = final_dir.string() + ".tmp";
   bool committed = false;
-  agree(world, [&] {
-    std::string name = first_not_finite(store, world.rank());
-    if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";
-    if (!name.empty())
-      fail(
-          "{} holds values that are not finite at step {}: the training has diverged, and nothing was saved: go on "
-          "from an older checkpoint (--run.resume=true) with a lower train.lr",
-          name, state.step);
-  });
   try {
     agree(world, [&] {
       if (!lead) return;
@@ -301,7 +299,7 @@ std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, c
 
     ShardFile mine{};
     agree(world, [&] {
-      write_shard(dir / shard_name(world.rank()), state, store, world.rank());
+      write_shard(dir / shard_name(world.rank()), state, contents, world.rank());
       mine = describe(dir / shard_name(world.rank()));
     });
     constexpr Index words = sizeof(ShardFile) / sizeof(Index);
@@ -316,7 +314,7 @@ std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, c
       const auto add = [&](const std::string& name, const ShardFile& file) {
         manifest.files.push_back({name, file.bytes, to_hex(file.sha256)});
       };
-      write_index(dir / index_name, state, store.specs(), store.mesh_layout());
+      write_index(dir / index_name, state, contents.specs, contents.layout, contents.kinds);
       add(index_name, describe(dir / index_name));
       for (int rank = 0; rank < world.size(); ++rank) {
         ShardFile shard;
@@ -350,6 +348,42 @@ std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, c
       warnings.push_back(std::move(problem));
   }
   return warnings;
+}
+
+}  // namespace
+
+std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, const TrainState& state,
+                                         const ParamStore& store, Index keep) {
+  agree(world, [&] {
+    std::string name = first_not_finite(store, world.rank());
+    if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";
+    if (!name.empty())
+      fail(
+          "{} holds values that are not finite at step {}: the training has diverged, and nothing was saved: go on "
+          "from an older checkpoint (--run.resume=true) with a lower train.lr",
+          name, state.step);
+  });
+  return save(world, run_dir, state, contents_of(store), keep);
+}
+
+void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state, const std::vector<ParamSpec>& specs,
+                  ValueSource& source, const std::function<void(Index, Index)>& progress) {
+  const Layout layout{world.size()};
+  const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, world.rank()));
+  Index done = 0;
+  const Index total = flat.owned_elements();
+  const auto read = [&](const TensorKind&, const OwnedRun& run, Index begin, std::span<float> values) {
+    const Index first = run.local.begin + begin;
+    float* to = values.data();
+    for (const Box& box : global_boxes(*run.placement, {first, first + static_cast<Index>(values.size())})) {
+      const auto part = static_cast<std::size_t>(box.elements());
+      source.read(*run.placement->spec, box, {to, part});
+      to += part;
+    }
+    done += static_cast<Index>(values.size());
+    progress(done, total);
+  };
+  save(world, run_dir, state, {specs, layout, flat, std::span(tensor_kinds).first(1), read}, 0);
 }
 
 }  // namespace sy

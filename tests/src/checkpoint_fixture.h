@@ -138,7 +138,7 @@ inline fs::path write_as(const fs::path& run_dir, const Layout& layout, Index st
   for (int rank = 0; rank < layout.ranks; ++rank) {
     ParamStore store(*backend, odd_specs(), layout, coord_of(layout, rank), true);
     fill(store);
-    write_shard(dir / shard_name(rank), state, store, rank);
+    write_shard(dir / shard_name(rank), state, contents_of(store), rank);
   }
   write_index(dir / index_name, state, odd_specs(), layout);
   seal(dir, step);

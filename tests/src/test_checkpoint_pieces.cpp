@@ -23,7 +23,7 @@ TEST(Checkpoint, ATensorOfManyPiecesComesBack) {
   for (int rank = 0; rank < 2; ++rank) {
     ParamStore store(*backend, specs, writers, coord_of(writers, rank), true);
     for_each_element(store, [&](const std::string& name, Index i, float* x) { *x = value(name, i); });
-    write_shard(dir / shard_name(rank), example_state(1), store, rank);
+    write_shard(dir / shard_name(rank), example_state(1), contents_of(store), rank);
   }
   write_index(dir / index_name, example_state(1), specs, writers);
   seal(dir, 1);

@@ -1,0 +1,44 @@
+// switchyard export: a checkpoint as a Hugging Face model.
+#include <fmt/format.h>
+
+#include "src/cli/progress.h"
+#include "src/cli/trained.h"
+#include "src/families/export.h"
+
+namespace sy {
+
+int export_command(CommandLine& line) {
+  po::options_description options(
+      "Writes config.json, safetensors and, where the run was imported, its tokenizer to FOLDER, which must be new.\n\n"
+      "Options");
+  ExportOptions how;
+  bool quiet = false;
+  options.add_options()  //
+      ("family", po::value(&how.family),
+       "model_type of config.json; default: the imported model's, otherwise the first that has words for the model")  //
+      ("dtype", po::value(&how.type), "f32, bf16 or f16; default: as imported, otherwise run.dtype")                  //
+      ("file-bytes", po::value(&how.file_bytes)->default_value(how.file_bytes),
+       "a file ends where the next tensor would make it larger than this; default: as imported")  //
+      ("quiet", po::bool_switch(&quiet), "no progress");
+  po::variables_map given;
+  bool go = true;
+  Comm& world = line.world;
+  agree(world, [&] {
+    go = parse_options(line, "export", options, {"checkpoint", "folder"}, given);
+    if (go && how.file_bytes < 1) bad_input("export: --file-bytes must be at least 1");
+  });
+  if (!go) return 0;
+  const Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
+  const bool lead = world.rank() == 0;
+  const std::string folder = given["folder"].as<std::string>();
+  {
+    ProgressLine progress;
+    export_checkpoint(world, trained.step_dir, trained.state, trained.config, folder, how, [&](Index done, Index total) {
+      if (lead && !quiet) progress.show("exporting", done, total);
+    });
+  }
+  if (lead && !quiet) fmt::print("{} of {} at step {}\n", folder, trained.step_dir.string(), trained.state.step);
+  return 0;
+}
+
+}  // namespace sy

@@ -1,0 +1,140 @@
+// switchyard import: a run whose first checkpoint is another model's weights.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "src/cli/options.h"
+#include "src/cli/progress.h"
+#include "src/config.h"
+#include "src/families/export.h"
+#include "src/families/import.h"
+#include "src/families/upcycle.h"
+#include "src/io/checkpoint.h"
+#include "src/io/files.h"
+#include "src/io/manifest.h"
+#include "src/params/block_specs.h"
+#include "src/text/numbers.h"
+
+namespace sy {
+namespace fs = std::filesystem;
+
+namespace {
+
+// What an import makes: a model, and where its values come from.
+struct Imported {
+  Config config;
+  Index vocab = 0;
+  std::vector<ParamSpec> params;
+  std::vector<float> biases;  // of the routers' selection
+  std::unique_ptr<FamilyValues> files;
+  std::unique_ptr<ValueSource> checkpoint, upcycled;
+  std::string what;  // "llama"
+  ValueSource& values() { return upcycled ? *upcycled : checkpoint ? *checkpoint : static_cast<ValueSource&>(*files); }
+};
+
+// `settings` apply to what is made in the end.
+Imported open_source(const fs::path& folder, const std::string& upcycling, const std::vector<std::string>& settings) {
+  Imported in;
+  const std::vector<std::string> none;
+  std::error_code error;
+  if (fs::exists(folder / "config.json", error)) {
+    const FamilyModel model = open_family_model(folder, upcycling.empty() ? settings : none);
+    in.files = std::make_unique<FamilyValues>(folder, model);
+    in.config = model.config;
+    in.vocab = model.vocab;
+    in.biases = selection_biases(*in.files, in.files->params());
+    in.what = model.family->name;
+  } else if (!upcycling.empty()) {
+    std::vector<std::string> warnings;
+    const fs::path step = resolve_checkpoint(folder, &warnings);
+    for (const std::string& warning : warnings) warn(warning);
+    const TrainState state = read_state(step);
+    in.config = parse_config(state.config, step.string());
+    in.vocab = state.vocab;
+    check_parameters(step, param_specs(in.config, in.vocab));
+    in.checkpoint = checkpoint_weights(step);
+    in.what = "the checkpoint";
+  } else {
+    bad_input("{} has no config.json: give the folder of a model as Hugging Face keeps it", folder.string());
+  }
+  in.params = param_specs(in.config, in.vocab);
+  if (upcycling.empty()) return in;
+  const Upcycling how = parse_upcycling(upcycling);
+  const Config config = upcycled_config(in.config, how, settings);
+  in.upcycled = upcycled_values(in.values(), in.params, how, config.train.seed);
+  in.config = config;
+  in.params = param_specs(config, in.vocab);
+  return in;
+}
+
+TrainState first_state(const Imported& in, int ranks) {
+  TrainState state;
+  state.seed = in.config.train.seed;
+  state.config = to_ini(in.config);
+  state.vocab = in.vocab;
+  state.layout = Layout{ranks}.str();
+  state.experts.experts = in.config.moe.experts;
+  for (Index layer = 0; layer < in.config.model.layers; ++layer)
+    if (in.config.is_moe(layer)) state.experts.layer_ids.push_back(layer);
+  state.experts.layers = std::ssize(state.experts.layer_ids);
+  state.router_bias = in.biases;
+  return state;
+}
+
+}  // namespace
+
+int import_command(CommandLine& line) {
+  po::options_description options(
+      "Reads config.json and the safetensors of FOLDER, in f32, bf16 or f16, and makes RUN, with its configuration and a\n"
+      "checkpoint at step 0. Train from it with --run.init_from=RUN. Settings change the configuration.\n\nOptions");
+  std::string upcycle;
+  bool quiet = false;
+  options.add_options()  //
+      ("upcycle", po::value(&upcycle),
+       "experts=E,top_k=K[,parts=P]: experts of each FFN of a dense model, which is then FOLDER's or a checkpoint. Each is "
+       "a copy of it, or with parts=P one of P parts of it; the first outputs are the dense model's")  //
+      ("quiet", po::bool_switch(&quiet), "no progress");
+  std::string folder, run;
+  Imported in;
+  TrainState state;
+  bool go = true;
+  Comm& world = line.world;
+  agree(world, [&] {
+    std::vector<std::string> settings;
+    CommandLine rest{world, take_settings("import", line.args, settings), line.options};
+    po::variables_map given;
+    go = parse_options(rest, "import", options, {"folder", "run"}, given);
+    if (!go) return;
+    folder = given["folder"].as<std::string>();
+    run = given["run"].as<std::string>();
+    std::error_code error;
+    if (fs::exists(checkpoints_of(run), error)) bad_input("import: {} is a run already: give a new folder", run);
+    settings.push_back("--run.dir=" + run);
+    in = open_source(folder, upcycle, settings);
+    state = first_state(in, world.size());
+  });
+  if (!go) return 0;
+  const bool lead = world.rank() == 0;
+  agree(world, [&] {
+    if (!lead) return;
+    make_folders(run);
+    if (in.files) keep_imported(folder, *in.files, run);
+    write_file(fs::path(run) / "config.ini", state.config);
+  });
+  {
+    ProgressLine progress;
+    save_weights(world, run, state, in.params, in.values(), [&](Index done, Index total) {
+      const Index bytes = Index{sizeof(float)} * world.size();
+      if (lead && !quiet) progress.show("importing", done * bytes, total * bytes);
+    });
+  }
+  if (lead && !quiet) {
+    const ParamCount count = count_params(in.config, in.vocab);
+    fmt::print("{} of {}: {} parameters, {} active per token\n", run, upcycle.empty() ? in.what : in.what + ", upcycled",
+               count_text(count.total), count_text(count.active));
+  }
+  return 0;
+}
+
+}  // namespace sy

@@ -1,0 +1,340 @@
+#include "src/families/export.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "dist/runtime.h"
+#include "src/families/import.h"
+#include "src/families/settings.h"
+#include "src/families/tensors.h"
+#include "src/io/files.h"
+#include "src/io/manifest.h"
+#include "src/io/safetensors.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char *files_name = "files.json", *fillers_folder = "fillers";
+// Files beside the tensors that travel with them as they are.
+constexpr const char* companions[] = {"tokenizer.json",     "tokenizer_config.json",   "tokenizer.model",
+                                      "vocab.json",         "merges.txt",              "special_tokens_map.json",
+                                      "added_tokens.json",  "generation_config.json",  "chat_template.jinja"};
+
+void copy_companions(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  for (const char* name : companions)
+    if (fs::is_regular_file(from / name, error)) write_file(to / name, read_file(from / name));
+}
+
+// ---- what is written ----
+
+struct OutputTensor {
+  const FileTensor* tensor;
+  const StoredType* type;
+};
+struct OutputFile {
+  std::string name;
+  std::map<std::string, std::string> metadata{{"format", "pt"}};
+  std::vector<OutputTensor> tensors;
+};
+
+// The imported files' names, their tensors' order and types, where these are the tensors of this model.
+std::optional<std::vector<OutputFile>> as_imported(const Json& kept, const std::vector<FileTensor>& tensors,
+                                                   const std::string& type) {
+  std::map<std::string, const FileTensor*> by_name;
+  for (const FileTensor& tensor : tensors) by_name[tensor.name] = &tensor;
+  std::vector<OutputFile> files;
+  std::size_t placed = 0;
+  for (const Json& file : kept.at("files")) {
+    OutputFile out{file.at("name").get<std::string>(), {}, {}};
+    for (const Json::Member& m : file.at("metadata").members()) out.metadata[m.name] = m.value.get<std::string>();
+    for (const Json& entry : file.at("tensors")) {
+      const auto it = by_name.find(entry.at("name").get<std::string>());
+      if (it == by_name.end()) return {};
+      const StoredType* stored = stored_type(type.empty() ? entry.at("type").get<std::string>() : type);
+      if (!stored) return {};
+      out.tensors.push_back({it->second, stored});
+      ++placed;
+    }
+    files.push_back(std::move(out));
+  }
+  if (placed != tensors.size()) return {};
+  return files;
+}
+
+// Tensors in their order, a new file where one is full.
+std::vector<OutputFile> split_files(const std::vector<FileTensor>& tensors, const StoredType& type, Index file_bytes) {
+  std::vector<OutputFile> files(1);
+  Index bytes = 0;
+  for (const FileTensor& tensor : tensors) {
+    const Index own = tensor.elements() * type.bytes;
+    if (bytes > 0 && bytes + own > file_bytes) {
+      files.emplace_back();
+      bytes = 0;
+    }
+    files.back().tensors.push_back({&tensor, &type});
+    bytes += own;
+  }
+  for (std::size_t i = 0; i < files.size(); ++i)
+    files[i].name = files.size() == 1 ? "model.safetensors"
+                                      : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+  return files;
+}
+
+std::string index_text(const std::vector<OutputFile>& files) {
+  Json map = Json::object();
+  Index bytes = 0;
+  for (const OutputFile& file : files)
+    for (const OutputTensor& t : file.tensors) {
+      map.append(t.tensor->name, file.name);
+      bytes += t.tensor->elements() * t.type->bytes;
+    }
+  return json_text({{"metadata", {{"total_size", bytes}}}, {"weight_map", map}});
+}
+
+// ---- what is read ----
+
+// The parameters of a checkpoint, by boxes.
+class CheckpointValues {
+ public:
+  CheckpointValues(const fs::path& step_dir, const TrainState& state, const std::vector<ParamSpec>& params)
+      : tensors_(step_dir), state_(state), params_(params) {}
+
+  void read(std::size_t param, const Box& box, std::vector<float>& values) const {
+    const ParamSpec& spec = params_[param];
+    values.resize(static_cast<std::size_t>(box.elements()));
+    if (!spec.name.ends_with(selection_bias)) return tensors_.read("/params/" + spec.name, box, values.data());
+    const auto& ids = state_.experts.layer_ids;
+    const Index row = std::find(ids.begin(), ids.end(), *spec.layer) - ids.begin();
+    const Index first = row * state_.experts.experts + box.begin[0];
+    const bool known = first + box.size[0] <= std::ssize(state_.router_bias);
+    for (Index i = 0; i < box.size[0]; ++i)
+      values[static_cast<std::size_t>(i)] = known ? state_.router_bias[static_cast<std::size_t>(first + i)] : 0.0f;
+  }
+
+ private:
+  CheckpointTensors tensors_;
+  const TrainState& state_;
+  const std::vector<ParamSpec>& params_;
+};
+
+// Calls f(box) for boxes of a bounded number of elements that make up `box`.
+template <class F>
+void for_boxes(const Box& box, F f) {
+  const Index n = box.elements();
+  for (Index begin = 0; begin < n; begin += piece_elements)
+    for (Box part : boxes_of_run(box.size, {begin, std::min(n, begin + piece_elements)})) {
+      for (int d = 0; d < part.begin.size(); ++d) part.begin[d] += box.begin[d];
+      f(part);
+    }
+}
+
+void write_tensor(const OutputTensor& out, const CheckpointValues& values, const StoredTensor* filler, std::byte* to) {
+  const Index bytes = out.type->bytes;
+  // What no parameter covers stays as it was, or zero.
+  if (filler && filler->type == out.type->name && filler->shape == out.tensor->shape)
+    std::memcpy(to, filler->data, static_cast<std::size_t>(filler->bytes));
+  std::vector<float> host;
+  for (const TensorPart& part : out.tensor->parts) {
+    if (!part.param) continue;
+    Box all;
+    for (const PartDim& dim : part.dims) {
+      all.begin.push_back(dim.range.begin);
+      all.size.push_back(dim.range.size());
+    }
+    for_boxes(all, [&](const Box& box) {
+      values.read(*part.param, box, host);
+      for_runs(part, box, [&](Index first, Index offset, Index stride, Index n) {
+        out.type->store(host.data() + first, n, to + offset * bytes, stride);
+      });
+    });
+  }
+}
+
+// ---- the family ----
+
+struct Chosen {
+  const Family* family;
+  Json config;
+  FamilyTensors tensors;
+};
+
+// Throws InputError where the family cannot say what the model is.
+Chosen try_family(const Family& family, const Config& config, const std::vector<ParamSpec>& params, const Json& kept_config,
+                  std::string_view base) {
+  const Json* type = kept_config.find("model_type");
+  const bool own = type && *type == Json(family.name);
+  return {&family, config_json(family, config, own ? kept_config : Json()),
+          family_tensors(family, config, params, own ? base : family.base)};
+}
+
+Chosen choose_family(const Config& config, const std::vector<ParamSpec>& params, const std::string& name,
+                     const Json& kept_config, std::string_view base) {
+  if (!name.empty()) return try_family(family_named(name), config, params, kept_config, base);
+  const Json* kept = kept_config.find("model_type");
+  std::string why = "none has words for it";
+  std::vector<const Family*> order;
+  for (const Family& family : families())
+    order.insert(kept && *kept == Json(family.name) ? order.begin() : order.end(), &family);
+  for (const Family* family : order) try {
+      return try_family(*family, config, params, kept_config, base);
+    } catch (const InputError& e) {
+      if (kept && family == order.front()) why = e.what();
+    }
+  bad_input("export: the model is of no family of Hugging Face's that is known here: {}; --family NAME says why one does not fit",
+            why);
+}
+
+void check_ones(const CheckpointValues& values, const std::vector<ParamSpec>& params, const Chosen& chosen) {
+  std::vector<float> host;
+  for (const std::size_t param : chosen.tensors.ones)
+    for_boxes({Shape{0}, params[param].shape}, [&](const Box& box) {
+      values.read(param, box, host);
+      for (const float x : host)
+        if (x != 1)
+          bad_input("models of {} have no {}, which has values other than 1 here: it cannot be exported as one",
+                    chosen.family->name, params[param].name);
+    });
+}
+
+Json kept_json(const fs::path& file) {
+  std::error_code error;
+  if (!fs::exists(file, error)) return Json::object();
+  try {
+    return Json::parse(read_file(file));
+  } catch (const JsonError& e) {
+    bad_input("{} cannot be read: {}: remove it, or import again", file.string(), e.what());
+  }
+}
+
+}  // namespace
+
+void keep_imported(const fs::path& folder, const FamilyValues& values, const fs::path& run_dir) {
+  const fs::path kept = run_dir / kept_folder;
+  make_folders(kept);
+  write_file(kept / "config.json", read_file(folder / "config.json"));
+  copy_companions(folder, kept);
+  Json files = Json::array();
+  std::map<std::string, const FileTensor*> by_name;
+  for (const FileTensor& tensor : values.tensors()) by_name[tensor.name] = &tensor;
+  std::vector<StoredLayout> fillers;
+  for (const StoredTensors::File& file : values.stored().files()) {
+    Json entry{{"name", file.name}, {"metadata", Json::object()}, {"tensors", Json::array()}};
+    for (const auto& [key, value] : file.metadata) entry["metadata"].append(key, value);
+    for (const std::string& name : file.tensors) {
+      const auto it = by_name.find(name);
+      if (it == by_name.end()) continue;  // it means nothing
+      const StoredTensor& stored = *values.stored().find(name);
+      entry["tensors"].push_back({{"name", name}, {"type", stored.type}});
+      const auto& parts = it->second->parts;
+      if (std::any_of(parts.begin(), parts.end(), [](const TensorPart& part) { return !part.param; }))
+        fillers.push_back({name, stored_type(stored.type)->name, stored.shape});
+    }
+    files.push_back(std::move(entry));
+  }
+  write_file(kept / files_name, json_text({{"files", files}}));
+  if (fillers.empty()) return;
+  const StoredHeader header = stored_header(fillers, {});
+  make_folders(kept / fillers_folder);
+  std::string content = header.bytes;
+  for (const StoredLayout& filler : fillers) {
+    const StoredTensor& stored = *values.stored().find(filler.name);
+    content.append(reinterpret_cast<const char*>(stored.data), static_cast<std::size_t>(stored.bytes));
+  }
+  write_file(kept / fillers_folder / "model.safetensors", content);
+}
+
+void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& state, const Config& config,
+                       const fs::path& folder, const ExportOptions& options,
+                       const std::function<void(Index, Index)>& progress) {
+  const bool lead = world.rank() == 0;
+  const fs::path target = folder.has_filename() ? folder : folder.parent_path();
+  const fs::path dir = target.string() + ".tmp";
+  const auto run = run_of(step_dir);
+  const fs::path kept = run ? *run / kept_folder : fs::path();
+  const std::vector<ParamSpec> params = model_tensors(config, state.vocab);
+  Chosen chosen{};
+  std::vector<OutputFile> files;
+  std::unique_ptr<CheckpointValues> values;
+  std::unique_ptr<StoredTensors> fillers;
+  std::error_code error;
+  agree(world, [&] {
+    if (fs::exists(target, error)) bad_input("export: {} is there already: give a new folder", target.string());
+    const Json kept_config = run ? kept_json(kept / "config.json") : Json::object();
+    const Json kept_files = run ? kept_json(kept / files_name) : Json::object();
+    // Files without the family's base stay without.
+    const Json* type = kept_config.find("model_type");
+    bool bare = kept_files.contains("files");
+    std::string_view base;
+    for (const Family& family : families())
+      if (type && *type == Json(family.name)) base = family.base;
+    if (bare)
+      for (const Json& file : kept_files.at("files"))
+        for (const Json& tensor : file.at("tensors")) bare = bare && !tensor.at("name").get<std::string>().starts_with(base);
+    chosen = choose_family(config, params, options.family, kept_config, bare ? std::string_view() : base);
+    values = std::make_unique<CheckpointValues>(step_dir, state, params);
+    check_ones(*values, params, chosen);
+    if (!options.type.empty() && !stored_type(options.type))
+      bad_input("export: --dtype {}: expected f32, bf16 or f16", options.type);
+    auto imported = kept_files.contains("files") ? as_imported(kept_files, chosen.tensors.files, options.type) : std::nullopt;
+    const StoredType& own = *stored_type(options.type.empty() ? config.run.dtype : options.type);
+    files = imported ? std::move(*imported) : split_files(chosen.tensors.files, own, options.file_bytes);
+    if (run && fs::exists(kept / fillers_folder, error)) fillers = std::make_unique<StoredTensors>(kept / fillers_folder);
+    if (!lead) return;
+    std::vector<std::string_view> types;
+    for (const OutputFile& file : files)
+      for (const OutputTensor& t : file.tensors) types.push_back(t.type->name);
+    const StoredType& most = *stored_type(types.empty() ? own.name : types.front());
+    const char* const dtype = most.word == "f32" ? "float32" : most.word == "bf16" ? "bfloat16" : "float16";
+    chosen.config[chosen.config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype;
+    remove_tree(dir);
+    make_folders(dir);
+    write_file(dir / "config.json", json_text(chosen.config));
+    if (run) copy_companions(kept, dir);
+    if (files.size() > 1) write_file(dir / "model.safetensors.index.json", index_text(files));
+  });
+
+  Index total = 0, done = 0, number = 0;
+  for (const OutputFile& file : files)
+    for (const OutputTensor& t : file.tensors) total += t.tensor->elements() * t.type->bytes;
+  for (const OutputFile& file : files) {
+    std::vector<StoredLayout> layout;
+    for (const OutputTensor& t : file.tensors) layout.push_back({t.tensor->name, t.type->name, t.tensor->shape});
+    const StoredHeader header = stored_header(layout, file.metadata);
+    std::unique_ptr<MappedOutput> output;
+    const auto open = [&](bool create) {
+      agree(world, [&] {
+        if (create == lead) output = std::make_unique<MappedOutput>(dir / file.name, header.file_bytes, create);
+      });
+    };
+    open(true);
+    open(false);
+    agree(world, [&] {
+      if (lead) std::memcpy(output->data(), header.bytes.data(), header.bytes.size());
+      for (std::size_t i = 0; i < file.tensors.size(); ++i) {
+        const OutputTensor& t = file.tensors[i];
+        if (number++ % world.size() == world.rank())
+          write_tensor(t, *values, fillers ? fillers->find(t.tensor->name) : nullptr, output->data() + header.begins[i]);
+        done += t.tensor->elements() * t.type->bytes;
+        progress(done, total);
+      }
+      output->sync();
+    });
+  }
+  agree(world, [&] {
+    if (!lead) return;
+    sync_folder(dir);
+    rename_folder(dir, target);
+    if (target.has_parent_path()) sync_folder(target.parent_path());
+  });
+}
+
+}  // namespace sy

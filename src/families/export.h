@@ -1,0 +1,36 @@
+// A checkpoint as a folder that Hugging Face's programs open: config.json, safetensors, and what was imported beside them.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dist/comm.h"
+#include "src/families/family.h"
+#include "src/io/checkpoint.h"
+
+namespace sy {
+
+// What an import keeps in RUN/huggingface, so that an export gives the same files again: config.json and the tokenizer as they
+// were, files.json, which says which tensors of which type each file had, and fillers.safetensors, with those that have parts
+// which no parameter covers.
+constexpr const char* kept_folder = "huggingface";
+class FamilyValues;
+// By one rank. Throws Failure.
+void keep_imported(const std::filesystem::path& folder, const FamilyValues& values, const std::filesystem::path& run_dir);
+
+struct ExportOptions {
+  std::string family;            // model_type; "": that of the imported model, or else the first that has words for this one
+  std::string type;              // of the numbers: f32, bf16, f16; "": as imported, otherwise that of run.dtype
+  Index file_bytes = 5'000'000'000;  // about how large files grow, where they are not as imported
+};
+
+// Collective: the ranks write their shares of the tensors into the same files, which are bitwise those that one rank writes.
+// `folder` must not exist yet; it is there when it is whole. Throws InputError where no family fits, which says why.
+void export_checkpoint(Comm& world, const std::filesystem::path& step_dir, const TrainState& state, const Config& config,
+                       const std::filesystem::path& folder, const ExportOptions& options,
+                       const std::function<void(Index done, Index total)>& progress);
+
+}  // namespace sy

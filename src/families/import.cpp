@@ -1,0 +1,126 @@
+#include "src/families/import.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "src/families/settings.h"
+#include "src/io/files.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace fs = std::filesystem;
+
+namespace {
+
+// At most a few of them, so that a message stays one.
+std::string some_of(std::vector<std::string> items) {
+  constexpr std::size_t shown = 5;
+  const std::size_t count = items.size();
+  items.resize(std::min(count, shown));
+  return join(items) + (count > shown ? fmt::format("; and {} more", count - shown) : "");
+}
+
+}  // namespace
+
+FamilyModel open_family_model(const fs::path& folder, const std::vector<std::string>& overrides) {
+  const fs::path file = folder / "config.json";
+  std::error_code error;
+  if (!fs::exists(file, error))
+    bad_input("{} has no config.json: give the folder of a model as Hugging Face keeps it", folder.string());
+  FamilyModel model{};
+  try {
+    model.json = Json::parse(read_file(file));
+    model.family = &family_of(model.json);
+  } catch (const JsonError& e) {
+    bad_input("{} cannot be read: {}: fetch it again", file.string(), e.what());
+  } catch (const InputError& e) {
+    bad_input("{}: {}", file.string(), e.what());
+  }
+  model.config = config_of(*model.family, model.json, file.string(), overrides);
+  model.vocab = model.config.model.vocab;
+  if (model.vocab < 1) bad_input("{}: vocab_size = {}: expected 1 or more", file.string(), model.vocab);
+  return model;
+}
+
+FamilyValues::FamilyValues(const fs::path& folder, const FamilyModel& model)
+    : folder_(folder),
+      stored_(std::make_unique<StoredTensors>(folder)),
+      params_(model_tensors(model.config, model.vocab)) {
+  const Family& family = *model.family;
+  tensors_ = family_tensors(family, model.config, params_, family.base);
+  const auto has_some = [&] {
+    return std::any_of(tensors_.files.begin(), tensors_.files.end(),
+                       [&](const FileTensor& t) { return t.name.starts_with(family.base) && stored_->find(t.name); });
+  };
+  if (!has_some()) {  // files of the model without its head's program
+    FamilyTensors bare = family_tensors(family, model.config, params_, "");
+    std::swap(bare, tensors_);
+    const bool named = std::any_of(tensors_.files.begin(), tensors_.files.end(),
+                                   [&](const FileTensor& t) { return stored_->find(t.name) != nullptr; });
+    if (!named) std::swap(bare, tensors_);
+  }
+  compare(family);
+  for (const std::size_t param : tensors_.ones) places_[params_[param].name];
+  for (std::size_t t = 0; t < tensors_.files.size(); ++t)
+    for (std::size_t p = 0; p < tensors_.files[t].parts.size(); ++p)
+      if (const auto param = tensors_.files[t].parts[p].param) places_[params_[*param].name].push_back({t, p});
+}
+
+void FamilyValues::compare(const Family& family) const {
+  std::vector<std::string> problems;
+  std::set<std::string> known;
+  for (const FileTensor& tensor : tensors_.files) {
+    known.insert(tensor.name);
+    const StoredTensor* stored = stored_->find(tensor.name);
+    if (!stored)
+      problems.push_back(fmt::format("{} {} is missing", tensor.name, shape_text(tensor.shape)));
+    else if (stored->shape != tensor.shape)
+      problems.push_back(fmt::format("{} is {}, expected {}", tensor.name, shape_text(stored->shape), shape_text(tensor.shape)));
+    else if (!stored_type(stored->type))
+      problems.push_back(fmt::format("{} is of type {}, expected F32, BF16 or F16", tensor.name, stored->type));
+  }
+  for (const StoredTensors::File& file : stored_->files())
+    for (const std::string& name : file.tensors) {
+      const auto meaningless = [&](std::string_view end) { return name.ends_with(end); };
+      // Of tied weights some files have both.
+      if (known.count(name) == 0 && name != "lm_head.weight" &&
+          std::none_of(family.ignored.begin(), family.ignored.end(), meaningless))
+        problems.push_back(fmt::format("{} {} is more than the model of config.json has", name,
+                                       shape_text(stored_->find(name)->shape)));
+    }
+  if (!problems.empty()) bad_input("{} does not fit its config.json: {}", folder_.string(), some_of(problems));
+}
+
+void FamilyValues::read(const ParamSpec& spec, const Box& box, std::span<float> values) {
+  const auto places = places_.find(spec.name);
+  if (places == places_.end()) bad_input("{} has no {}", folder_.string(), spec.name);
+  if (places->second.empty()) return std::fill(values.begin(), values.end(), 1.0f);
+  Index found = 0;
+  for (const Place& place : places->second) {
+    const FileTensor& tensor = tensors_.files[place.tensor];
+    const StoredTensor& stored = *stored_->find(tensor.name);
+    const StoredType& type = *stored_type(stored.type);
+    found += for_runs(tensor.parts[place.part], box, [&](Index first, Index offset, Index stride, Index n) {
+      type.load(stored.data + offset * type.bytes, stride, n, values.data() + first);
+    });
+  }
+  SY_ASSERT(found == box.elements(), "{} of {} elements of {} are in the files", found, box.elements(), spec.name);
+  for (const float value : values)
+    if (!std::isfinite(value)) bad_input("{} of {} holds values that are not finite", spec.name, folder_.string());
+}
+
+std::vector<float> selection_biases(ValueSource& source, const std::vector<ParamSpec>& params) {
+  std::vector<float> biases;
+  for (const ParamSpec& param : params)
+    if (param.name.ends_with(selection_bias)) {
+      std::vector<float> of_layer(static_cast<std::size_t>(param.shape[0]));
+      source.read(param, {{0}, {param.shape[0]}}, of_layer);
+      biases.insert(biases.end(), of_layer.begin(), of_layer.end());
+    }
+  return biases;
+}
+
+}  // namespace sy

@@ -1,0 +1,405 @@
+#include "src/families/parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "src/families/settings.h"
+#include "src/params/block_specs.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+void set(Settings& ours, std::string_view key, const Json& value) {
+  ours.emplace_back(key, setting_text(value));
+}
+void copy(const Json& theirs, std::string_view key, Settings& ours, std::string_view own) {
+  if (const Json* value = given(theirs, key)) set(ours, own, *value);
+}
+
+std::string list_text(const Json& numbers) {
+  std::vector<std::string> items;
+  for (const Json& n : numbers) items.push_back(setting_text(n));
+  return join(items, ", ");
+}
+
+Index count(const Json& theirs, std::string_view key, Index otherwise) {
+  const Json* value = given(theirs, key);
+  return value ? value->get<std::int64_t>() : otherwise;
+}
+bool flag(const Json& theirs, std::string_view key, bool otherwise) {
+  const Json* value = given(theirs, key);
+  return value ? value->get<bool>() : otherwise;
+}
+
+// ---- rotary positions ----
+
+// What YaRN multiplies cos and sin by, for a factor m of DeepSeek's mscale (arXiv 2309.00071, 3.4).
+double yarn_scale(double factor, double m) {
+  return factor > 1 ? 0.1 * m * std::log(factor) + 1 : 1;
+}
+
+// A key of a scaling, ours and theirs. Those of one scaling that are absent have our defaults, which are theirs.
+struct ScalingKey {
+  RopeScaling scaling;
+  std::string_view theirs, ours;
+};
+constexpr ScalingKey scaling_keys[] = {
+    {RopeScaling::linear, "factor", "rope_factor"},
+    {RopeScaling::dynamic, "factor", "rope_factor"},
+    {RopeScaling::llama3, "factor", "rope_factor"},
+    {RopeScaling::llama3, "original_max_position_embeddings", "rope_original_length"},
+    {RopeScaling::llama3, "low_freq_factor", "rope_low_frequency"},
+    {RopeScaling::llama3, "high_freq_factor", "rope_high_frequency"},
+    {RopeScaling::yarn, "factor", "rope_factor"},
+    {RopeScaling::yarn, "original_max_position_embeddings", "rope_original_length"},
+    {RopeScaling::yarn, "beta_fast", "rope_beta_fast"},
+    {RopeScaling::yarn, "beta_slow", "rope_beta_slow"},
+    {RopeScaling::yarn, "truncate", "rope_whole_dimensions"},
+    {RopeScaling::yarn, "attention_factor", "rope_attention_factor"},
+    {RopeScaling::longrope, "factor", "rope_factor"},
+    {RopeScaling::longrope, "original_max_position_embeddings", "rope_original_length"},
+    {RopeScaling::longrope, "short_factor", "rope_short_factors"},
+    {RopeScaling::longrope, "long_factor", "rope_long_factors"},
+    {RopeScaling::longrope, "attention_factor", "rope_attention_factor"},
+};
+constexpr std::pair<std::string_view, RopeScaling> scaling_names[] = {
+    {"default", RopeScaling::none}, {"linear", RopeScaling::linear}, {"dynamic", RopeScaling::dynamic},
+    {"llama3", RopeScaling::llama3}, {"yarn", RopeScaling::yarn},     {"longrope", RopeScaling::longrope},
+    {"su", RopeScaling::longrope},
+};
+
+// Reads what is said of one kind of layer. section: "model" or "attention.local".
+void read_rope(const Json& theirs, const Json& rope, const std::string& section, Settings& ours) {
+  copy(rope, "rope_theta", ours, section + ".rope_theta");
+  copy(rope, "partial_rotary_factor", ours, section + ".rope_fraction");
+  const Json* type = given(rope, "rope_type") ? given(rope, "rope_type") : given(rope, "type");
+  const std::string name = type ? type->get<std::string>() : "default";
+  const auto found = std::find_if(std::begin(scaling_names), std::end(scaling_names),
+                                  [&](const auto& row) { return row.first == name; });
+  if (found == std::end(scaling_names)) bad_input("a rope scaling of type {} is not known", name);
+  const RopeScaling scaling = found->second;
+  if (scaling == RopeScaling::none) return;
+  ours.emplace_back(section + ".rope_scaling", name == "su" ? "longrope" : name);
+  Json complete = rope;
+  constexpr std::string_view original = "original_max_position_embeddings", factor = "factor";
+  const Json& positions = theirs.at("max_position_embeddings");
+  if (!given(complete, original))
+    complete[original] = given(theirs, original) ? *given(theirs, original) : positions;
+  if (!given(complete, factor))
+    complete[factor] = positions.get<double>() / complete.at(original).get<double>();
+  if (scaling == RopeScaling::yarn && !given(complete, "attention_factor")) {
+    const Json *m = given(rope, "mscale"), *all = given(rope, "mscale_all_dim");
+    const double f = complete.at(factor).get<double>();
+    if (m && all) complete["attention_factor"] = yarn_scale(f, m->get<double>()) / yarn_scale(f, all->get<double>());
+  }
+  if (scaling == RopeScaling::dynamic)
+    ours.emplace_back(section + ".rope_original_length", setting_text(complete.at(original)));
+  for (const ScalingKey& key : scaling_keys)
+    if (const Json* value = key.scaling == scaling ? given(complete, key.theirs) : nullptr)
+      ours.emplace_back(fmt::format("{}.{}", section, key.ours), value->is_array() ? list_text(*value) : setting_text(*value));
+}
+
+// What is said of a kind of layer whose keys are in `section`; `rope` has what is known beforehand.
+void write_rope(const Config& ours, const std::string& section, const RopeSpec& spec, Index head, Json& rope) {
+  const auto value = [&](std::string_view key) { return value_of(ours, fmt::format("{}.{}", section, key)); };
+  const auto number = [](const std::string& text) { return Json::parse(text); };
+  rope["rope_theta"] = spec.theta;
+  if (given(rope, "partial_rotary_factor") || spec.rotated != head)
+    rope["partial_rotary_factor"] = number(value("rope_fraction"));
+  const Json* type = given(rope, "rope_type") ? given(rope, "rope_type") : given(rope, "type");
+  for (const auto& [name, scaling] : scaling_names)
+    if (scaling == spec.scaling && !(type && type->get<std::string>() == "su" && scaling == RopeScaling::longrope)) {
+      rope["rope_type"] = std::string(name);
+      break;
+    }
+  for (const ScalingKey& key : scaling_keys) {
+    if (key.scaling != spec.scaling) continue;
+    const std::string text = value(key.ours);
+    if (key.theirs == "attention_factor" && (text == "0" || given(rope, "mscale"))) continue;
+    if (text.find(',') != text.npos) {
+      Json list = Json::array();
+      for (const std::string& item : split_list(text)) list.push_back(number(item));
+      rope[key.theirs] = std::move(list);
+    } else {
+      rope[key.theirs] = number(text);
+    }
+  }
+}
+
+const RopeSpec* rope_of(const Config& ours) {
+  static thread_local std::vector<BlockSpec> blocks;
+  blocks = block_specs(ours);
+  for (const BlockSpec& block : blocks)
+    if (block.attention.rope) return &*block.attention.rope;
+  return nullptr;
+}
+
+}  // namespace
+
+const ConfigPart rope_part{
+    [](const Json& theirs, Settings& ours) {
+      if (const Json* rope = given(theirs, "rope_parameters")) {
+        read_rope(theirs, *rope, "model", ours);
+      } else {
+        copy(theirs, "rope_theta", ours, "model.rope_theta");
+        if (const Json* scaling = given(theirs, "rope_scaling")) read_rope(theirs, *scaling, "model", ours);
+      }
+      copy(theirs, "partial_rotary_factor", ours, "model.rope_fraction");
+    },
+    [](const Config& ours, Json& theirs) {
+      const RopeSpec* spec = rope_of(ours);
+      if (!spec) return;
+      // Files from before rope_parameters stay such files.
+      const bool apart = !given(theirs, "rope_parameters") && (given(theirs, "rope_theta") || given(theirs, "rope_scaling"));
+      const char* name = apart ? "rope_scaling" : "rope_parameters";
+      Json rope = given(theirs, name) ? *given(theirs, name) : Json::object();
+      const bool partial = given(theirs, "partial_rotary_factor");
+      write_rope(ours, "model", *spec, partial ? spec->rotated : ours.model.head_dim, rope);
+      if (partial) theirs["partial_rotary_factor"] = Json::parse(value_of(ours, "model.rope_fraction"));
+      if (apart) {
+        theirs["rope_theta"] = spec->theta;
+        Json without = Json::object();
+        for (const Json::Member& m : rope.members())
+          if (m.name != "rope_theta") without.append(m.name, m.value);
+        rope = spec->scaling == RopeScaling::none ? Json() : without;
+      }
+      theirs[name] = rope;
+    }};
+
+const ConfigPart rope_by_kind_part{
+    [](const Json& theirs, Settings& ours) {
+      const Json* rope = given(theirs, "rope_parameters");
+      const bool local = std::any_of(ours.begin(), ours.end(), [](const auto& s) { return s.first == "model.pattern"; });
+      if (rope && given(*rope, "full_attention")) {
+        read_rope(theirs, rope->at("full_attention"), "model", ours);
+        if (local) {
+          ours.emplace_back("attention.local.rope_scaling", "none");
+          read_rope(theirs, rope->at("sliding_attention"), "attention.local", ours);
+        }
+        return;
+      }
+      rope_part.read(theirs, ours);
+      if (!local) return;
+      ours.emplace_back("attention.local.rope_scaling", "none");
+      const Json* theta = given(theirs, "rope_local_base_freq");
+      ours.emplace_back("attention.local.rope_theta", theta ? setting_text(*theta) : "10000");
+    },
+    [](const Config& ours, Json& theirs) {
+      const std::vector<BlockSpec> blocks = block_specs(ours);
+      const bool apart = given(theirs, "rope_local_base_freq");
+      if (apart) rope_part.write(ours, theirs);
+      Json full = Json::object(), local = Json::object();
+      for (Index layer = 0; layer < ours.model.layers; ++layer) {
+        const BlockSpec& block = blocks[static_cast<std::size_t>(layer)];
+        if (!block.attention.rope) continue;
+        const bool windowed = block.attention.window > 0;
+        const std::string kind = ours.model.pattern.kind_of(layer);
+        const std::string section = kind.empty() ? "model" : "attention." + kind;
+        if (apart && windowed) theirs["rope_local_base_freq"] = block.attention.rope->theta;
+        write_rope(ours, section, *block.attention.rope, block.attention.key_width, windowed ? local : full);
+      }
+      if (apart) return;
+      Json rope = Json::object();
+      rope["full_attention"] = full;
+      if (!local.empty()) rope["sliding_attention"] = local;
+      theirs["rope_parameters"] = rope;
+    }};
+
+// ---- windows ----
+
+namespace {
+
+constexpr std::string_view full = "full_attention", sliding = "sliding_attention";
+
+// The types of the layers, from a rule where they are not listed.
+std::vector<std::string> layer_types(const Json& theirs, const std::function<bool(Index)>& windowed) {
+  if (const Json* types = given(theirs, "layer_types")) return types->get<std::vector<std::string>>();
+  std::vector<std::string> out;
+  for (Index i = 0; i < theirs.at("num_hidden_layers").get<std::int64_t>(); ++i)
+    out.emplace_back(windowed(i) ? sliding : full);
+  return out;
+}
+
+// model.pattern: the shortest one that the layers repeat.
+std::string pattern_of(const std::vector<std::string>& types) {
+  std::size_t period = 1;
+  const auto repeats = [&] {
+    for (std::size_t i = period; i < types.size(); ++i)
+      if (types[i] != types[i - period]) return false;
+    return true;
+  };
+  while (!repeats()) ++period;
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < period;) {
+    std::size_t end = i;
+    while (end < period && types[end] == types[i]) ++end;
+    runs.push_back(fmt::format("{}*{}", types[i] == sliding ? "local" : "global", end - i));
+    i = end;
+  }
+  return join(runs, ", ");
+}
+
+void read_windows(const Json& theirs, const std::vector<std::string>& types, Settings& ours) {
+  for (const std::string& type : types)
+    if (type != full && type != sliding) bad_input("layer_types: {} is not known", type);
+  const auto windowed = std::count(types.begin(), types.end(), sliding);
+  if (windowed == 0) return;
+  const std::string window = setting_text(theirs.at("sliding_window"));
+  if (windowed == std::ssize(types)) return ours.emplace_back("model.window", window), void();
+  ours.emplace_back("model.pattern", pattern_of(types));
+  ours.emplace_back("attention.local.window", window);
+}
+
+// Says the types of all layers, and the window.
+void write_windows(const Config& ours, Json& theirs) {
+  Json types = Json::array();
+  Json window;
+  for (const BlockSpec& block : block_specs(ours)) {
+    types.push_back(std::string(block.attention.window > 0 ? sliding : full));
+    if (block.attention.window > 0) window = block.attention.window;
+  }
+  theirs["layer_types"] = types;
+  if (!window.is_null()) theirs["sliding_window"] = window;
+}
+
+template <Index every>
+constexpr ConfigPart full_every{
+    [](const Json& theirs, Settings& ours) {
+      const Json* pattern = given(theirs, "sliding_window_pattern");
+      const Index n = pattern ? pattern->get<std::int64_t>() : every;
+      read_windows(theirs, layer_types(theirs, [n](Index i) { return (i + 1) % n != 0; }), ours);
+    },
+    write_windows};
+
+}  // namespace
+
+const ConfigPart window_part{
+    [](const Json& theirs, Settings& ours) {
+      const bool has = given(theirs, "sliding_window");
+      read_windows(theirs, layer_types(theirs, [has](Index) { return has; }), ours);
+    },
+    [](const Config& ours, Json& theirs) {
+      const bool listed = given(theirs, "layer_types");
+      write_windows(ours, theirs);
+      const Json types = theirs.at("layer_types");
+      const bool some = std::any_of(types.begin(), types.end(), [](const Json& t) { return t == Json(sliding); });
+      if (!some) theirs["sliding_window"] = Json();
+      if (listed) return;
+      Json without = Json::object();
+      for (const Json::Member& m : theirs.members())
+        if (m.name != "layer_types") without.append(m.name, m.value);
+      theirs = without;
+    }};
+
+const ConfigPart qwen_window_part{
+    [](const Json& theirs, Settings& ours) {
+      const bool use = flag(theirs, "use_sliding_window", false);
+      const Index first = count(theirs, "max_window_layers", 28);
+      if (!use) return;
+      read_windows(theirs, layer_types(theirs, [&](Index i) { return i >= first; }), ours);
+    },
+    [](const Config& ours, Json& theirs) {
+      write_windows(ours, theirs);
+      const std::vector<BlockSpec> blocks = block_specs(ours);
+      const bool some = std::any_of(blocks.begin(), blocks.end(), [](const BlockSpec& b) { return b.attention.window > 0; });
+      theirs["use_sliding_window"] = some;
+    }};
+
+const ConfigPart alternating_part = full_every<2>;
+const ConfigPart every_sixth_part = full_every<6>;
+const ConfigPart every_fourth_part{
+    [](const Json& theirs, Settings& ours) {
+      full_every<4>.read(theirs, ours);
+      const bool mixed = std::any_of(ours.begin(), ours.end(), [](const auto& s) { return s.first == "model.pattern"; });
+      if (mixed) ours.emplace_back("attention.global.position", "none");
+    },
+    write_windows};
+
+// ---- single families ----
+
+const ConfigPart attention_scale_part{
+    [](const Json& theirs, Settings& ours) {
+      const double scalar = theirs.at("query_pre_attn_scalar").get<double>();
+      if (!(scalar > 0)) bad_input("query_pre_attn_scalar = {}: expected more than 0", scalar);
+      ours.emplace_back("model.attention_scale", fmt::format("{}", 1 / std::sqrt(scalar)));
+    },
+    [](const Config& ours, Json& theirs) {
+      const double scale = ours.model.attention_scale > 0 ? ours.model.attention_scale
+                                                          : 1 / std::sqrt(static_cast<double>(ours.model.head_dim));
+      double scalar = 1 / (scale * scale);
+      if (std::abs(scalar - std::round(scalar)) < 1e-9 * scalar) scalar = std::round(scalar);
+      theirs["query_pre_attn_scalar"] = scalar == std::round(scalar) ? Json(static_cast<Index>(scalar)) : Json(scalar);
+    }};
+
+const ConfigPart rotary_dim_part{
+    [](const Json& theirs, Settings& ours) {
+      const Index head = theirs.at("n_embd").get<std::int64_t>() / theirs.at("n_head").get<std::int64_t>();
+      const Index rotated = count(theirs, "rotary_dim", head);
+      // A little more, so that the product with the head's width is not just below it.
+      ours.emplace_back("model.rope_fraction",
+                        rotated >= head ? "1" : fmt::format("{}", (static_cast<double>(rotated) + 1e-6) / static_cast<double>(head)));
+    },
+    [](const Config& ours, Json& theirs) {
+      if (const RopeSpec* spec = rope_of(ours)) theirs["rotary_dim"] = spec->rotated;
+    }};
+
+const ConfigPart gpt2_width_part{
+    [](const Json& theirs, Settings& ours) {
+      ours.emplace_back("model.d_ff", fmt::format("{}", count(theirs, "n_inner", 4 * theirs.at("n_embd").get<std::int64_t>())));
+    },
+    [](const Config& ours, Json& theirs) {
+      const bool usual = ours.model.d_ff == 4 * ours.model.d_model;
+      theirs["n_inner"] = usual && !given(theirs, "n_inner") ? Json() : Json(ours.model.d_ff);
+    }};
+
+const ConfigPart falcon_part{
+    [](const Json& theirs, Settings& ours) {
+      const bool fresh = flag(theirs, "new_decoder_architecture", false);
+      const Index heads = theirs.at("num_attention_heads").get<std::int64_t>();
+      const Index kv = fresh ? count(theirs, "num_kv_heads", heads) : flag(theirs, "multi_query", true) ? 1 : heads;
+      if (!fresh && !flag(theirs, "parallel_attn", true)) bad_input("parallel_attn = false is not known");
+      ours.emplace_back("model.kv_heads", fmt::format("{}", kv));
+      ours.emplace_back("model.parallel_norms",
+                        fresh && count(theirs, "num_ln_in_parallel_attn", 2) == 2 ? "2" : "1");
+      ours.emplace_back("model.d_ff",
+                        fmt::format("{}", count(theirs, "ffn_hidden_size", 4 * theirs.at("hidden_size").get<std::int64_t>())));
+    },
+    [](const Config& ours, Json& theirs) {
+      const bool two = ours.model.parallel_norms == 2, grouped = ours.model.kv_heads != 1;
+      const bool fresh = two || grouped || flag(theirs, "new_decoder_architecture", false);
+      theirs["new_decoder_architecture"] = fresh;
+      theirs["parallel_attn"] = true;
+      theirs["multi_query"] = ours.model.kv_heads == 1;
+      theirs["num_kv_heads"] = ours.model.kv_heads;
+      theirs["num_ln_in_parallel_attn"] = fresh ? Json(two ? 2 : 1) : Json();
+      theirs["ffn_hidden_size"] = ours.model.d_ff;
+    }};
+
+const ConfigPart sparse_step_part{
+    [](const Json& theirs, Settings& ours) {
+      const Index step = count(theirs, "decoder_sparse_step", 1);
+      Index dense = step - 1;  // layers i with (i + 1) % step == 0 are sparse
+      if (const Json* only = given(theirs, "mlp_only_layers"); only && !only->empty()) {
+        const auto layers = only->get<std::vector<std::int64_t>>();
+        for (std::size_t i = 0; i < layers.size(); ++i)
+          if (step != 1 || layers[i] != static_cast<std::int64_t>(i))
+            bad_input("mlp_only_layers = {}: expected the first layers, and decoder_sparse_step = 1", only->dump());
+        dense = std::ssize(layers);
+      }
+      ours.emplace_back("moe.every", fmt::format("{}", step));
+      ours.emplace_back("moe.first_dense", fmt::format("{}", dense));
+    },
+    [](const Config& ours, Json& theirs) {
+      theirs["decoder_sparse_step"] = ours.moe.every;
+      Json only = Json::array();
+      if (ours.moe.every == 1)
+        for (Index layer = 0; layer < ours.moe.first_dense; ++layer) only.push_back(layer);
+      theirs["mlp_only_layers"] = only;
+    }};
+
+}  // namespace sy

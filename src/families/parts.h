@@ -1,0 +1,26 @@
+// What several keys of config.json say together, each in one place for all families that have it.
+#pragma once
+
+#include "src/families/family.h"
+
+namespace sy {
+
+// Rotary positions: rope_theta and rope_scaling, or rope_parameters, which has both and a partial_rotary_factor.
+extern const ConfigPart rope_part;
+// The same of Gemma 3, whose windowed layers have frequencies of their own.
+extern const ConfigPart rope_by_kind_part;
+
+// Which layers see a window alone.
+extern const ConfigPart window_part;           // sliding_window: all layers (Mistral), unless layer_types says more
+extern const ConfigPart qwen_window_part;      // use_sliding_window: layers from max_window_layers on
+extern const ConfigPart alternating_part;      // layer_types; where it is absent, every second layer sees all
+extern const ConfigPart every_sixth_part;      // the same with sliding_window_pattern, or every sixth (Gemma 3)
+extern const ConfigPart every_fourth_part;     // every fourth, which then has no positions (Cohere 2)
+
+extern const ConfigPart attention_scale_part;  // query_pre_attn_scalar (Gemma)
+extern const ConfigPart rotary_dim_part;       // rotary_dim (GPT-J)
+extern const ConfigPart gpt2_width_part;       // n_inner or 4 n_embd
+extern const ConfigPart falcon_part;           // which norms and kv heads its kinds have
+extern const ConfigPart sparse_step_part;      // decoder_sparse_step, mlp_only_layers (Qwen)
+
+}  // namespace sy

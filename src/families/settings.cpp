@@ -1,0 +1,126 @@
+#include "src/families/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+// Keys of [moe] that say how a model is trained and not what it computes: no family has words for them.
+constexpr std::string_view of_training[] = {"moe.capacity_factor", "moe.capacity_scope", "moe.drop_order",
+                                            "moe.aux_loss",        "moe.aux_scope",      "moe.z_loss",
+                                            "moe.bias_rate",       "moe.choice",         "moe.noise"};
+
+bool of_model(const std::string& key) {
+  const bool section = key.starts_with("model.") || key.starts_with("attention.") || key.starts_with("moe.");
+  return section && std::find(std::begin(of_training), std::end(of_training), key) == std::end(of_training);
+}
+
+std::string words_text(const ConfigRow& row) {
+  std::vector<std::string> words;
+  for (const auto& [theirs, ours] : row.words) words.emplace_back(theirs);
+  return join(words, ", ");
+}
+
+void read_row(const ConfigRow& row, const Json& theirs, const Family& family, Settings& ours) {
+  if (row.theirs.empty()) {
+    ours.emplace_back(row.ours, row.words.front().second);
+    return;
+  }
+  const Json* value = given(theirs, row.theirs);
+  Json otherwise;
+  if (!value) {
+    if (row.missing == "!") bad_input("it has no {}, which {} models need", row.theirs, family.name);
+    if (row.missing.empty()) return;
+    otherwise = Json::parse(row.missing);
+    value = &otherwise;
+  }
+  if (row.words.empty()) {
+    ours.emplace_back(row.ours, setting_text(*value));
+    return;
+  }
+  for (const auto& [word, own] : row.words)
+    if (Json::parse(word) == *value) {
+      if (!row.ours.empty()) ours.emplace_back(row.ours, own);
+      return;
+    }
+  bad_input("{} = {}: of {} models, only {} can be read", row.theirs, value->dump(), family.name, words_text(row));
+}
+
+void write_row(const ConfigRow& row, const Config& ours, const Family& family, Json& theirs) {
+  if (row.theirs.empty()) return;
+  if (row.ours.empty()) {
+    if (!given(theirs, row.theirs)) theirs[row.theirs] = Json::parse(row.words.front().first);
+    return;
+  }
+  const std::string text = value_of(ours, row.ours);
+  if (row.words.empty()) {
+    const std::optional<Json> literal = Json::try_parse(text);
+    theirs[row.theirs] = literal ? *literal : Json(text);
+    return;
+  }
+  // What is known beforehand stays where it means the same.
+  const Json* before = given(theirs, row.theirs);
+  const std::pair<std::string_view, std::string_view>* found = nullptr;
+  for (const auto& word : row.words) {
+    if (word.second != text) continue;
+    if (!found || (before && Json::parse(word.first) == *before)) found = &word;
+  }
+  if (!found) bad_input("{} = {} has no words in a config.json of {}", row.ours, text, family.name);
+  theirs[row.theirs] = Json::parse(found->first);
+}
+
+}  // namespace
+
+const Json* given(const Json& theirs, std::string_view key) {
+  const Json* value = theirs.find(key);
+  return value && !value->is_null() ? value : nullptr;
+}
+
+std::string setting_text(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+Config config_of(const Family& family, const Json& theirs, const std::string& origin,
+                 const std::vector<std::string>& overrides) {
+  Settings settings;
+  try {
+    if (given(theirs, "quantization_config"))
+      bad_input("its weights are quantised: save them in bf16 or f32 first");
+    for (const auto& table : family.config)
+      for (const ConfigRow& row : table) read_row(row, theirs, family, settings);
+    for (const ConfigPart* part : family.parts) part->read(theirs, settings);
+  } catch (const JsonError& e) {
+    bad_input("{}: {}", origin, e.what());
+  } catch (const InputError& e) {
+    bad_input("{}: {}", origin, e.what());
+  }
+  std::vector<std::string> all;
+  for (const auto& [key, value] : settings) all.push_back(fmt::format("--{}={}", key, value));
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return parse_config("", origin, all);
+}
+
+Json config_json(const Family& family, const Config& ours, Json theirs) {
+  if (theirs.is_null()) theirs = Json::object();
+  theirs["architectures"] = Json::array({std::string(family.architecture)});
+  theirs["model_type"] = std::string(family.name);
+  for (const auto& table : family.config)
+    for (const ConfigRow& row : table) write_row(row, ours, family, theirs);
+  for (const ConfigPart* part : family.parts) part->write(ours, theirs);
+  // What is read from it again must be this very model.
+  const Config again = config_of(family, theirs, "the exported config.json", {});
+  std::vector<std::string> lost;
+  for (const Effect effect : {Effect::model, Effect::change, Effect::samples})
+    for (const KeyDifference& d : differences(ours, again, effect))
+      if (of_model(d.key)) lost.push_back(fmt::format("{} = {} (it would be {})", d.key, d.here, d.there));
+  if (!lost.empty())
+    bad_input("a config.json of {} cannot say {}: the model is not one of this family", family.name, join(lost, ", "));
+  return theirs;
+}
+
+}  // namespace sy

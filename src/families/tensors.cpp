@@ -1,0 +1,308 @@
+#include "src/families/tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "src/params/block_specs.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+// ---- views, as they are written ----
+
+// A dimension, or one of those whose product it is: "H", "+1", "r:n".
+struct Term {
+  std::string name, behind;  // behind: of "r:n" on the left, where it begins is `name` and how many it has is this
+  bool joins = false;        // "+"
+};
+using Dimension = std::vector<Term>;
+struct ViewText {
+  std::vector<Dimension> ours, theirs;
+};
+
+std::vector<Dimension> parse_side(std::string_view text) {
+  std::vector<Dimension> dims;
+  bool grouped = false;
+  for (std::size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    if (c == ' ') {
+      ++i;
+    } else if (c == '(') {
+      dims.emplace_back();
+      grouped = true;
+      ++i;
+    } else if (c == ')') {
+      grouped = false;
+      ++i;
+    } else {
+      const std::size_t end = std::min(text.find_first_of(" ()", i), text.size());
+      Term term{std::string(text.substr(i, end - i)), {}};
+      if (term.name.starts_with('+')) term = {term.name.substr(1), {}, true};
+      if (const auto colon = term.name.find(':'); colon != term.name.npos)
+        term = {term.name.substr(0, colon), term.name.substr(colon + 1), term.joins};
+      if (!grouped) dims.emplace_back();
+      dims.back().push_back(std::move(term));
+      i = end;
+    }
+  }
+  return dims;
+}
+
+ViewText parse_view(std::string_view view) {
+  constexpr std::string_view arrow = "->";
+  const std::size_t at = view.find(arrow);
+  return {parse_side(view.substr(0, at)), parse_side(view.substr(at + arrow.size()))};
+}
+
+std::optional<Index> number(const std::string& text) {
+  Index n = 0;
+  const auto r = std::from_chars(text.data(), text.data() + text.size(), n);
+  return r.ec == std::errc() && r.ptr == text.data() + text.size() ? std::optional(n) : std::nullopt;
+}
+
+using Sizes = std::map<std::string, Index>;
+
+// The letters whose size no parameter's dimension says by itself.
+Sizes sizes_of(const AttentionSpec& a) {
+  return {{"K", a.kv_heads}};
+}
+
+// ---- from rows to tensors ----
+
+// A row as it applies to one layer, or to one expert of it.
+struct Applied {
+  std::optional<std::size_t> param;
+  const ParamSpec* spec = nullptr;
+  ViewText view;
+  Index expert = 0;
+  Sizes sizes;
+};
+
+Index size_of_term(const Term& term, const Sizes& sizes, const std::string& tensor) {
+  if (const auto n = number(term.name)) return *n;
+  const auto it = sizes.find(term.name);
+  SY_ASSERT(it != sizes.end(), "{}: the size of {} is not known", tensor, term.name);
+  return it->second;
+}
+
+// Learns the sizes of letters from the parameter's shape.
+void learn_sizes(Applied& row, const std::string& tensor) {
+  if (!row.spec) return;
+  SY_ASSERT(row.view.ours.size() == static_cast<std::size_t>(row.spec->shape.size()), "{}: {} is {}", tensor,
+            row.spec->name, row.spec->shape.str());
+  for (std::size_t d = 0; d < row.view.ours.size(); ++d) {
+    Index rest = row.spec->shape[static_cast<int>(d)];
+    const Dimension& dim = row.view.ours[d];
+    if (dim.size() == 1 && (dim[0].name == "e" || number(dim[0].name) || !dim[0].behind.empty())) continue;
+    for (std::size_t j = 0; j + 1 < dim.size(); ++j) rest /= size_of_term(dim[j], row.sizes, tensor);
+    row.sizes[dim.back().name] = rest;
+  }
+}
+
+FileTensor file_tensor(const std::string& name, std::vector<Applied>& rows) {
+  for (Applied& row : rows) learn_sizes(row, name);
+  for (Applied& row : rows)  // a filler has the sizes of its neighbours
+    for (const Applied& other : rows) row.sizes.insert(other.sizes.begin(), other.sizes.end());
+
+  // The tensor's dimensions with those in parentheses apart; where the rows join, the sum of their sizes.
+  std::vector<Index> fine;
+  std::vector<Index> begins;  // of each row, along the joint
+  std::optional<std::size_t> joint;
+  for (const Applied& row : rows) {
+    std::vector<Index> own;
+    for (const Dimension& dim : row.view.theirs)
+      for (const Term& term : dim) {
+        if (term.joins) joint = own.size();
+        own.push_back(size_of_term(term, row.sizes, name));
+      }
+    if (fine.empty()) {
+      fine = own;
+      begins.push_back(0);
+      continue;
+    }
+    SY_ASSERT(joint && own.size() == fine.size(), "{}: several parameters, and no + that joins them", name);
+    for (std::size_t d = 0; d < fine.size(); ++d)
+      SY_ASSERT(d == *joint || own[d] == fine[d], "{}: dimension {} is {} and {}", name, d, fine[d], own[d]);
+    begins.push_back(fine[*joint]);
+    fine[*joint] += own[*joint];
+  }
+  std::vector<Index> strides(fine.size(), 1);
+  for (std::size_t d = fine.size(); d-- > 1;) strides[d - 1] = strides[d] * fine[d];
+
+  FileTensor tensor{name, {}, {}};
+  std::size_t d = 0;
+  for (const Dimension& dim : rows.front().view.theirs) {
+    Index size = 1;
+    for (std::size_t j = 0; j < dim.size(); ++j) size *= fine[d++];
+    tensor.shape.push_back(size);
+  }
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const Applied& row = rows[r];
+    std::map<std::string, Index> stride_of;
+    std::size_t t = 0;
+    for (const Dimension& dim : row.view.theirs)
+      for (const Term& term : dim) stride_of[term.name] = strides[t++];
+    TensorPart part{row.param, {}, joint ? begins[r] * strides[*joint] : 0};
+    for (std::size_t o = 0; row.spec && o < row.view.ours.size(); ++o) {
+      const Dimension& dim = row.view.ours[o];
+      const Index size = row.spec->shape[static_cast<int>(o)];
+      PartDim out{{0, size}, {}};
+      const auto only = dim[0].name == "e" ? std::optional(row.expert) : number(dim[0].name);
+      if (dim.size() == 1 && only) {
+        out = {{*only, *only + 1}, {{1, 0}}};
+      } else if (dim.size() == 1 && !dim[0].behind.empty()) {
+        const Index begin = size_of_term(dim[0], row.sizes, name);
+        const Index n = size_of_term({dim[0].behind, {}}, row.sizes, name);
+        out = {{begin, begin + n}, {{n, stride_of.at(dim[0].behind)}}};
+      } else {
+        for (const Term& term : dim)
+          out.factors.push_back({size_of_term(term, row.sizes, name), stride_of.at(term.name)});
+      }
+      part.dims.push_back(std::move(out));
+    }
+    tensor.parts.push_back(std::move(part));
+  }
+  return tensor;
+}
+
+}  // namespace
+
+Index PartDim::offset(Index i) const {
+  Index at = 0, rest = i - range.begin;
+  for (std::size_t j = factors.size(); j-- > 0;) {
+    at += rest % factors[j].size * factors[j].stride;
+    rest /= factors[j].size;
+  }
+  return at;
+}
+
+Index FileTensor::elements() const {
+  Index n = 1;
+  for (const Index d : shape) n *= d;
+  return n;
+}
+
+std::vector<ParamSpec> model_tensors(const Config& config, Index vocab) {
+  std::vector<ParamSpec> all = param_specs(config, vocab);
+  if (config.moe.bias_rate > 0) {
+    const std::vector<BlockSpec> blocks = block_specs(config);
+    for (std::size_t layer = 0; layer < blocks.size(); ++layer)
+      if (const MoeSpec* moe = blocks[layer].moe()) {
+        ParamSpec bias;
+        bias.name = layer_prefix(static_cast<Index>(layer)) + std::string(selection_bias);
+        bias.shape = {moe->experts};
+        bias.init = {InitKind::zeros, 0};
+        bias.layer = static_cast<Index>(layer);
+        all.push_back(bias);
+      }
+  }
+  return all;
+}
+
+FamilyTensors family_tensors(const Family& family, const Config& config, const std::vector<ParamSpec>& params,
+                             std::string_view base) {
+  std::map<std::string_view, std::size_t> by_name;
+  for (std::size_t i = 0; i < params.size(); ++i) by_name[params[i].name] = i;
+  std::vector<bool> placed(params.size());
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<Applied>> rows;
+  FamilyTensors out;
+
+  const auto apply = [&](const TensorRow& row, const std::string& theirs, const std::string& ours, const Sizes& sizes) {
+    if (!row.beside.empty()) {
+      const bool absent = row.beside.starts_with('!');
+      const auto other = by_name.find(ours + std::string(row.beside.substr(absent ? 1 : 0)));
+      if ((other == by_name.end()) != absent) return;
+    }
+    Applied applied{{}, nullptr, {}, 0, sizes};
+    if (!row.ours.empty()) {
+      const auto it = by_name.find(ours + std::string(row.ours));
+      if (it == by_name.end()) return;  // the model has no such parameter
+      applied.param = it->second;
+      applied.spec = &params[it->second];
+      placed[it->second] = true;
+      if (row.theirs.empty()) return out.ones.push_back(it->second);
+    }
+    applied.view = parse_view(row.view);
+    const auto add = [&](std::string name) {
+      std::vector<Applied>& of_tensor = rows[name];
+      if (of_tensor.empty()) order.push_back(name);
+      of_tensor.push_back(applied);
+    };
+    const std::string name = theirs + std::string(row.theirs);
+    if (applied.view.ours.empty() || applied.view.ours[0][0].name != "e") return add(name);
+    const std::size_t at = name.find("{}");
+    for (Index e = 0; e < applied.spec->shape[0]; ++e) {
+      applied.expert = e;
+      add(name.substr(0, at) + std::to_string(e) + name.substr(at + 2));
+    }
+  };
+  const std::vector<BlockSpec> blocks = block_specs(config);
+  for (const auto& table : family.of_model)
+    for (const TensorRow& row : table) {
+      const bool root = row.theirs.starts_with('/');
+      apply({root ? row.theirs.substr(1) : row.theirs, row.ours, row.view}, root ? "" : std::string(base), "",
+            blocks.empty() ? Sizes{} : sizes_of(blocks.front().attention));
+    }
+  for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
+    const std::string prefix = std::string(base) + fmt::format(fmt::runtime(family.layers), layer);
+    for (const auto& table : family.of_layer)
+      for (const TensorRow& row : table)
+        apply(row, prefix, layer_prefix(static_cast<Index>(layer)), sizes_of(blocks[layer].attention));
+  }
+  std::vector<std::string> homeless;
+  for (std::size_t i = 0; i < params.size(); ++i)
+    if (!placed[i]) homeless.push_back(params[i].name);
+  if (!homeless.empty()) {
+    const std::size_t count = homeless.size();
+    homeless.resize(std::min<std::size_t>(count, 3));
+    bad_input("models of {} have no {}{}: the model is not one of this family", family.name, join(homeless, ", "),
+              count > 3 ? fmt::format(" and {} more", count - 3) : "");
+  }
+  for (const std::string& name : order) out.files.push_back(file_tensor(name, rows[name]));
+  return out;
+}
+
+Index for_runs(const TensorPart& part, const Box& box,
+               const std::function<void(Index, Index, Index, Index)>& run) {
+  const int n = box.size.size();
+  SY_ASSERT(static_cast<std::size_t>(n) == part.dims.size() && n > 0, "a box of {} dimensions", n);
+  // Of each dimension, the indices within the box that are in the part.
+  std::vector<Range> in(static_cast<std::size_t>(n));
+  for (int d = 0; d < n; ++d) {
+    in[d] = {std::max(box.begin[d], part.dims[d].range.begin),
+             std::min(box.begin[d] + box.size[d], part.dims[d].range.end)};
+    if (in[d].size() <= 0) return 0;
+  }
+  const PartDim& last = part.dims[static_cast<std::size_t>(n - 1)];
+  const Factor inner = last.factors.back();
+  Index total = 0;
+  Shape at;  // of the dimensions but the last one
+  for (int d = 0; d + 1 < n; ++d) at.push_back(in[d].begin);
+  for (;;) {
+    Index offset = part.base, row = 0;
+    for (int d = 0; d + 1 < n; ++d) {
+      offset += part.dims[d].offset(at[d]);
+      row = row * box.size[d] + at[d] - box.begin[d];
+    }
+    const Range& columns = in[n - 1];
+    for (Index i = columns.begin; i < columns.end;) {
+      const Index in_factor = (i - last.range.begin) % inner.size, count = std::min(columns.end - i, inner.size - in_factor);
+      run(row * box.size[n - 1] + i - box.begin[n - 1], offset + last.offset(i), inner.stride, count);
+      total += count;
+      i += count;
+    }
+    int d = n - 2;
+    while (d >= 0 && ++at[d] == in[d].end) {
+      at[d] = in[d].begin;
+      --d;
+    }
+    if (d < 0) return total;
+  }
+}
+
+}  // namespace sy

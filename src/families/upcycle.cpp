@@ -1,0 +1,112 @@
+#include "src/families/upcycle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+class UpcycledValues final : public ValueSource {
+ public:
+  UpcycledValues(ValueSource& dense, const std::vector<ParamSpec>& specs, const Upcycling& how, std::uint64_t seed)
+      : dense_(dense), how_(how), initial_(seed) {
+    for (const ParamSpec& spec : specs) specs_[spec.name] = spec;
+  }
+
+  void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
+    if (const auto same = specs_.find(spec.name); same != specs_.end()) return dense_.read(spec, box, values);
+    constexpr std::string_view experts = ".moe.experts.", router = ".moe.router.weight";
+    if (spec.name.ends_with(router)) return read_router(spec, box, values);
+    const std::size_t at = spec.name.find(experts);
+    SY_ASSERT(at != spec.name.npos, "{} is of neither model", spec.name);
+    const std::string kind = spec.name.substr(at + experts.size());  // "up.weight"
+    const ParamSpec& whole = specs_.at(spec.name.substr(0, at) + ".mlp." + kind);
+    float* to = values.data();
+    for (Index e = box.begin[0]; e < box.begin[0] + box.size[0]; ++e) {
+      Box of_expert;
+      for (int d = 1; d < box.size.size(); ++d) {
+        // The dimension that the experts divide between them.
+        const bool divided = whole.shape[d - 1] != spec.shape[d];
+        of_expert.begin.push_back(box.begin[d] + (divided ? e % how_.parts * spec.shape[d] : 0));
+        of_expert.size.push_back(box.size[d]);
+      }
+      const std::span<float> part(to, static_cast<std::size_t>(of_expert.elements()));
+      dense_.read(whole, of_expert, part);
+      // All parts add a bias of the output.
+      if (kind == "down.bias")
+        for (float& value : part) value /= static_cast<float>(how_.parts);
+      to += part.size();
+    }
+  }
+
+ private:
+  void read_router(const ParamSpec& spec, const Box& box, std::span<float> values) {
+    float* to = values.data();
+    for (Index e = box.begin[0]; e < box.begin[0] + box.size[0]; ++e) {
+      Box row = box;
+      row.begin[0] = e - e % how_.parts;
+      row.size[0] = 1;
+      initial_.read(spec, row, {to, static_cast<std::size_t>(row.elements())});
+      to += row.elements();
+    }
+  }
+
+  ValueSource& dense_;
+  Upcycling how_;
+  InitialValues initial_;
+  std::map<std::string, ParamSpec> specs_;  // of the dense model
+};
+
+}  // namespace
+
+Upcycling parse_upcycling(const std::string& text) {
+  Upcycling how;
+  const std::pair<std::string_view, Index*> known[] = {
+      {"experts", &how.experts}, {"top_k", &how.top_k}, {"parts", &how.parts}};
+  for (const std::string& item : split_list(text)) {
+    const std::size_t equals = std::min(item.find('='), item.size());
+    const auto found = std::find_if(std::begin(known), std::end(known),
+                                    [&](const auto& row) { return row.first == item.substr(0, equals); });
+    const char* end = item.data() + item.size();
+    Index value = 0;
+    if (found == std::end(known) || equals == item.size() ||
+        std::from_chars(item.data() + equals + 1, end, value).ptr != end || value < 1)
+      bad_input("--upcycle {}: '{}': write experts=E,top_k=K or experts=E,top_k=K,parts=P", text, item);
+    *found->second = value;
+  }
+  if (how.experts < 1 || how.top_k < 1) bad_input("--upcycle {}: write experts=E,top_k=K", text);
+  if (how.experts % how.parts != 0 || how.top_k % how.parts != 0)
+    bad_input("--upcycle {}: experts and top_k must be multiples of parts, of which a whole FFN is made", text);
+  return how;
+}
+
+Config upcycled_config(const Config& dense, const Upcycling& how, const std::vector<std::string>& overrides) {
+  if (dense.moe.experts > 0)
+    bad_input("--upcycle makes experts of a dense model's FFN, and this model has {} experts already", dense.moe.experts);
+  if (dense.model.d_ff % how.parts != 0)
+    bad_input("--upcycle: an FFN of width {} cannot be divided into {} parts", dense.model.d_ff, how.parts);
+  const bool biased = value_of(dense, "model.bias") == "all" || value_of(dense, "model.bias") == "mlp";
+  std::vector<std::string> settings;
+  const auto set = [&](std::string_view key, const auto& value) { settings.push_back(fmt::format("--{}={}", key, value)); };
+  set("moe.experts", how.experts);
+  set("moe.top_k", how.top_k);
+  set("moe.d_ff", dense.model.d_ff / how.parts);
+  set("moe.renormalize", true);
+  set("moe.scale", how.parts);
+  set("moe.capacity_factor", 0);
+  set("moe.bias", biased);
+  settings.insert(settings.end(), overrides.begin(), overrides.end());
+  return parse_config(to_ini(dense), "the dense model's configuration", settings);
+}
+
+std::unique_ptr<ValueSource> upcycled_values(ValueSource& dense_values, const std::vector<ParamSpec>& dense,
+                                             const Upcycling& how, std::uint64_t seed) {
+  return std::make_unique<UpcycledValues>(dense_values, dense, how, seed);
+}
+
+}  // namespace sy

@@ -1,0 +1,197 @@
+"""Makes families.json: small models of the families that can be imported, as Hugging Face transformers keeps and computes them.
+
+Needs torch and transformers (5.23 made the file):
+  python3 families.py > families.json
+  python3 families.py check SWITCHYARD    imports and exports each with the program, and loads what it exported
+Values are not stored: both sides make them of the tensors' names (value()).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+
+IDS = [3, 1, 4, 1, 5, 9, 2, 6, 12, 30, 7]
+V = 37
+
+
+def values(name, shape):
+    """Element i of the tensor of this name: in [-0.5, 0.5), and around 1 of a norm's weight."""
+    h = 0
+    for c in name:
+        h = (h * 31 + ord(c)) % 65521
+    n = int(np.prod(shape, dtype=np.int64))
+    x = (np.arange(1, n + 1, dtype=np.uint64) * 2654435761 + h * 40503) % 2**32
+    x ^= x >> np.uint64(15)
+    x = x * 2246822519 % 2**32
+    x ^= x >> np.uint64(13)
+    around = 1 if name.endswith("weight") and len(shape) == 1 else 0
+    return torch.tensor((x / 2**32 - 0.5 + around).astype(np.float32)).reshape(shape)
+
+
+def sizes(**more):
+    out = dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+               intermediate_size=28, max_position_embeddings=40, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    return {**out, **more}
+
+
+def plain(**more):  # without grouped heads
+    out = sizes(**more)
+    del out["num_key_value_heads"]
+    return out
+
+
+def gpt2(**more):
+    return dict(vocab_size=V, n_embd=24, n_layer=2, n_head=4, n_positions=40, bos_token_id=0, eos_token_id=0, **more)
+
+
+def rope(kind, **more):
+    return {"rope_type": kind, "rope_theta": 1000.0, **more}
+
+
+LONG = dict(short_factor=[1.0, 1.5, 2.0], long_factor=[2.0, 3.0, 5.0])
+MOE = dict(num_local_experts=5, num_experts_per_tok=2)
+FINE = dict(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=12)
+DEEP = dict(n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, kv_lora_rank=10, qk_rope_head_dim=4,
+            qk_nope_head_dim=6, v_head_dim=5, first_k_dense_replace=1, num_key_value_heads=4, num_hidden_layers=3)
+# name, model's class, its configuration, what is then said otherwise in config.json (None: left out)
+CASES = [
+    ("gpt2", "GPT2LMHeadModel", hf.GPT2Config(**gpt2()), {}),
+    ("gpt2_bare", "GPT2LMHeadModel", hf.GPT2Config(**gpt2(n_inner=28)), {}),
+    ("gptj", "GPTJForCausalLM", hf.GPTJConfig(**gpt2(rotary_dim=4, tie_word_embeddings=False)), {}),
+    ("gpt_neox", "GPTNeoXForCausalLM", hf.GPTNeoXConfig(**plain(hidden_size=32, rotary_pct=0.25)), {}),
+    ("bloom", "BloomForCausalLM", hf.BloomConfig(vocab_size=V, hidden_size=24, n_layer=2, n_head=4, bos_token_id=0,
+                                                eos_token_id=0, pad_token_id=0), {}),
+    ("opt", "OPTForCausalLM", hf.OPTConfig(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, ffn_dim=28,
+                                          max_position_embeddings=40, word_embed_proj_dim=20, bos_token_id=0,
+                                          eos_token_id=0, pad_token_id=1), {}),
+    ("falcon_7b", "FalconForCausalLM", hf.FalconConfig(**plain(multi_query=True, ffn_hidden_size=28)), {}),
+    ("falcon_40b", "FalconForCausalLM",
+     hf.FalconConfig(**plain(new_decoder_architecture=True, num_kv_heads=2, ffn_hidden_size=28)), {}),
+    ("falcon2", "FalconForCausalLM",
+     hf.FalconConfig(**plain(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1,
+                             ffn_hidden_size=28)), {}),
+    ("llama", "LlamaForCausalLM", hf.LlamaConfig(**sizes(head_dim=6)), {}),
+    ("llama3", "LlamaForCausalLM",
+     hf.LlamaConfig(**sizes(head_dim=8, tie_word_embeddings=True,
+                            rope_parameters=rope("llama3", factor=4.0, original_max_position_embeddings=10,
+                                                 low_freq_factor=1.0, high_freq_factor=4.0))), {}),
+    ("llama_4x_keys", "LlamaForCausalLM",
+     hf.LlamaConfig(**sizes(head_dim=8, rope_parameters=rope("linear", factor=2.0))),
+     dict(rope_parameters=None, rope_theta=1000.0, rope_scaling={"type": "linear", "factor": 2.0}, dtype=None,
+          torch_dtype="float32", head_dim=8)),
+    ("mistral", "MistralForCausalLM", hf.MistralConfig(**sizes(head_dim=8, sliding_window=5)), {}),
+    ("gemma2", "Gemma2ForCausalLM",
+     hf.Gemma2Config(**sizes(head_dim=6, sliding_window=5, query_pre_attn_scalar=9, num_hidden_layers=3,
+                             final_logit_softcapping=5.0, attn_logit_softcapping=3.0)), {}),
+    ("gemma3", "Gemma3ForCausalLM",
+     hf.Gemma3TextConfig(**sizes(head_dim=6, sliding_window=5, query_pre_attn_scalar=9, num_hidden_layers=7)), {}),
+    ("qwen2", "Qwen2ForCausalLM", hf.Qwen2Config(**sizes()), {}),
+    ("qwen3", "Qwen3ForCausalLM", hf.Qwen3Config(**sizes(head_dim=6)), {}),
+    ("olmo", "OlmoForCausalLM", hf.OlmoConfig(**sizes()), {}),
+    ("olmo2", "Olmo2ForCausalLM", hf.Olmo2Config(**sizes()), {}),
+    ("phi3", "Phi3ForCausalLM", hf.Phi3Config(**sizes(sliding_window=7)), {}),
+    ("phi3_long", "Phi3ForCausalLM",
+     hf.Phi3Config(**sizes(original_max_position_embeddings=10,
+                           rope_parameters=rope("longrope", original_max_position_embeddings=10, **LONG))), {}),
+    ("cohere", "CohereForCausalLM", hf.CohereConfig(**sizes(logit_scale=0.25)), {}),
+    ("cohere_qk", "CohereForCausalLM", hf.CohereConfig(**sizes(logit_scale=0.25, use_qk_norm=True)), {}),
+    ("cohere2", "Cohere2ForCausalLM",
+     hf.Cohere2Config(**sizes(sliding_window=5, num_hidden_layers=5, logit_scale=0.25)), {}),
+    ("nemotron", "NemotronForCausalLM", hf.NemotronConfig(**sizes(hidden_size=32, head_dim=8)), {}),
+    ("mixtral", "MixtralForCausalLM", hf.MixtralConfig(**sizes(head_dim=6, **MOE)), {}),
+    ("qwen2_moe", "Qwen2MoeForCausalLM",
+     hf.Qwen2MoeConfig(**sizes(shared_expert_intermediate_size=10, num_hidden_layers=4, decoder_sparse_step=2, **FINE)), {}),
+    ("qwen3_moe", "Qwen3MoeForCausalLM",
+     hf.Qwen3MoeConfig(**sizes(head_dim=6, num_hidden_layers=3, mlp_only_layers=[0], norm_topk_prob=True, **FINE)), {}),
+    ("olmoe", "OlmoeForCausalLM",
+     hf.OlmoeConfig(**sizes(num_experts=5, num_experts_per_tok=3)), {}),
+    ("deepseek_v2", "DeepseekV2ForCausalLM",
+     hf.DeepseekV2Config(**sizes(**DEEP, q_lora_rank=None, n_group=3, topk_group=2, topk_method="group_limited_greedy",
+                                 routed_scaling_factor=2.0, n_shared_experts=2)), {}),
+    ("deepseek_v3", "DeepseekV3ForCausalLM",
+     hf.DeepseekV3Config(**sizes(**DEEP, q_lora_rank=9, n_group=3, topk_group=2, n_shared_experts=1,
+                                 routed_scaling_factor=2.5,
+                                 rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=10, mscale=0.7,
+                                                      mscale_all_dim=0.9))), {}),
+    ("gpt_oss", "GptOssForCausalLM",
+     hf.GptOssConfig(**sizes(head_dim=8, num_hidden_layers=3, sliding_window=5, **MOE,
+                             rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=10, beta_fast=32.0,
+                                                  beta_slow=1.0, truncate=False))), {}),
+]
+
+
+def save(folder, name, architecture, config, otherwise):
+    """The model's folder, with values of value(). Returns config.json and the tensors."""
+    config._attn_implementation = "eager"
+    torch.manual_seed(1)
+    model = getattr(hf, architecture)(config)
+    model.save_pretrained(folder)
+    path = f"{folder}/model.safetensors"
+    tensors = load_file(path)
+    bare = name.endswith("_bare")
+    tensors = {(k.removeprefix("transformer.") if bare else k): t for k, t in tensors.items()}
+    filled = {k: values(k, list(t.shape)) for k, t in tensors.items()}
+    save_file(filled, path, metadata={"format": "pt"})
+    with open(f"{folder}/config.json") as f:
+        said = json.load(f)
+    for key, value in otherwise.items():
+        said[key] = value
+        if value is None:
+            del said[key]
+    with open(f"{folder}/config.json", "w") as f:
+        json.dump(said, f)
+    os.path.exists(f"{folder}/generation_config.json") and os.remove(f"{folder}/generation_config.json")
+    return said, filled
+
+
+def logits(folder, architecture):
+    model, info = getattr(hf, architecture).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                            output_loading_info=True)
+    assert not info["unexpected_keys"] and not [k for k in info["missing_keys"] if k != "lm_head.weight"], info
+    model.eval()
+    with torch.no_grad():
+        return model(torch.tensor([IDS]), use_cache=False).logits[0]
+
+
+def main():
+    out = []
+    for name, architecture, config, otherwise in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            said, tensors = save(folder, name, architecture, config, otherwise)
+            got = logits(folder, architecture)
+            rows = {p: [float(f"{x:.9g}") for x in got[p].tolist()] for p in (len(IDS) // 2, len(IDS) - 1)}
+            out.append({"name": name, "config": said, "ids": IDS, "logits": rows,
+                        "tensors": {k: list(t.shape) for k, t in tensors.items()}})
+            print(name, float(got.abs().max()), file=sys.stderr)
+    print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in out) + "]")
+
+
+def check(switchyard):
+    for name, architecture, config, otherwise in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            theirs, run, back = f"{folder}/theirs", f"{folder}/run", f"{folder}/back"
+            _, tensors = save(theirs, name, architecture, config, otherwise)
+            for command in (["import", theirs, run], ["export", run, back]):
+                done = subprocess.run([switchyard, *command, "--quiet"], capture_output=True, text=True)
+                if done.returncode:
+                    print(f"{name}: {command[0]}: {done.stderr.strip()}")
+                    break
+            else:
+                again = load_file(f"{back}/model.safetensors")
+                same = again.keys() == tensors.keys() and all(torch.equal(again[k], tensors[k]) for k in tensors)
+                with open(f"{theirs}/model.safetensors", "rb") as a, open(f"{back}/model.safetensors", "rb") as b:
+                    bytes_equal = a.read() == b.read()
+                worst = float((logits(back, architecture) - logits(theirs, architecture)).abs().max())
+                print(f"{name}: tensors {'equal' if same else 'DIFFER'}, file {'equal' if bytes_equal else 'differs'}, "
+                      f"logits of the export differ by {worst:.2g}")
+
+
+if __name__ == "__main__":
+    check(sys.argv[2]) if sys.argv[1:2] == ["check"] else main()

@@ -1,0 +1,162 @@
+// Models of Hugging Face's families, imported, computed and exported (tests/golden/families.py).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "src/families/export.h"
+#include "src/families/import.h"
+#include "src/families/settings.h"
+#include "src/families/upcycle.h"
+#include "src/io/files.h"
+#include "src/model/engine.h"
+#include "tests/src/temp_folder.h"
+
+namespace sy {
+namespace {
+
+namespace fs = std::filesystem;
+
+const Json& cases() {
+  static const Json all = Json::parse(read_file(std::string(GOLDEN) + "/families.json"));
+  return all;
+}
+
+// Element i of the tensor of this name, as in families.py.
+float golden_value(const std::string& name, bool vector, std::uint32_t i) {
+  std::uint32_t h = 0;
+  for (const char c : name) h = (h * 31 + static_cast<unsigned char>(c)) % 65521;
+  std::uint32_t x = (i + 1) * 2654435761u + h * 40503u;
+  x ^= x >> 15;
+  x *= 2246822519u;
+  x ^= x >> 13;
+  return static_cast<float>(x / 4294967296.0 - 0.5 + (vector && name.ends_with("weight") ? 1 : 0));
+}
+
+struct TestTensor {
+  std::string name;
+  std::vector<Index> shape;
+};
+
+std::string tensors_text(const std::vector<TestTensor>& tensors, std::string_view type = "F32") {
+  std::vector<StoredLayout> layout;
+  for (const TestTensor& t : tensors) layout.push_back({t.name, type, t.shape});
+  const StoredHeader header = stored_header(layout, {{"format", "pt"}});
+  std::string text = header.bytes;
+  text.resize(static_cast<std::size_t>(header.file_bytes));
+  const StoredType& stored = *stored_type(type);
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    Index n = 1;
+    for (const Index d : tensors[t].shape) n *= d;
+    std::vector<float> values(static_cast<std::size_t>(n));
+    for (Index i = 0; i < n; ++i)
+      values[static_cast<std::size_t>(i)] =
+          golden_value(tensors[t].name, tensors[t].shape.size() == 1, static_cast<std::uint32_t>(i));
+    stored.store(values.data(), n, reinterpret_cast<std::byte*>(text.data()) + header.begins[t], 1);
+  }
+  return text;
+}
+
+// The folder of a golden case.
+void write_model(const fs::path& folder, const Json& golden, std::string_view type = "F32") {
+  make_folders(folder);
+  write_file(folder / "config.json", json_text(golden["config"]));
+  std::vector<TestTensor> tensors;
+  for (const Json::Member& m : golden["tensors"].members())
+    tensors.push_back({m.name, m.value.get<std::vector<Index>>()});
+  write_file(folder / "model.safetensors", tensors_text(tensors, type));
+}
+
+// The run that the command makes of a folder.
+void import_model(const fs::path& folder, const fs::path& run, const FamilyModel& model, FamilyValues& values) {
+  const auto self = make_comm_self();
+  TrainState state;
+  state.config = to_ini(model.config);
+  state.vocab = model.vocab;
+  state.layout = Layout{}.str();
+  state.experts.experts = model.config.moe.experts;
+  for (Index layer = 0; layer < model.config.model.layers; ++layer)
+    if (model.config.is_moe(layer)) state.experts.layer_ids.push_back(layer);
+  state.experts.layers = std::ssize(state.experts.layer_ids);
+  state.router_bias = selection_biases(values, values.params());
+  keep_imported(folder, values, run);
+  save_weights(*self, run, state, param_specs(model.config, model.vocab), values, [](Index, Index) {});
+}
+
+// The largest of the logits, and how far they are from those that are wanted.
+void expect_logits(Engine& engine, const Json& golden, double tolerance) {
+  const auto ids = golden["ids"].get<std::vector<std::int64_t>>();
+  Cache cache = engine.make_cache(1, std::ssize(ids), std::ssize(ids));
+  Index done = 0;
+  for (const Json::Member& row : golden["logits"].members()) {
+    const Index upto = std::stoll(row.name) + 1;
+    const std::vector<std::int32_t> next(ids.begin() + done, ids.begin() + upto);
+    const std::vector<float> logits = engine.extend(cache, 0, 1, next, true);
+    done = upto;
+    const auto want = row.value.get<std::vector<double>>();
+    ASSERT_EQ(logits.size(), want.size());
+    double largest = 0;
+    for (const double x : want) largest = std::max(largest, std::abs(x));
+    for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(logits[i], want[i], tolerance * largest) << row.name << " " << i;
+  }
+}
+
+class ImportedFamily : public testing::TestWithParam<std::size_t> {
+ protected:
+  const Json& golden() const { return cases()[GetParam()]; }
+};
+
+std::vector<std::size_t> numbers_of_cases() {
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < cases().size(); ++i) numbers.push_back(i);
+  return numbers;
+}
+std::string name_of_case(const testing::TestParamInfo<std::size_t>& info) {
+  return cases()[info.param]["name"].get<std::string>();
+}
+
+TEST_P(ImportedFamily, LogitsAreThoseOfTransformers) {
+  const TempFolder temp;
+  write_model(temp.path() / "model", golden());
+  const FamilyModel model = open_family_model(temp.path() / "model", {});
+  FamilyValues values(temp.path() / "model", model);
+  const auto self = make_comm_self();
+  Engine engine(model.config, model.vocab, make_cpu(), make_mesh(*self, Layout{}), false);
+  engine.store().fill(values);
+  engine.set_router_bias(selection_biases(values, values.params()));
+  expect_logits(engine, golden(), 1e-4);
+}
+
+TEST_P(ImportedFamily, IsExportedBitForBit) {
+  for (const std::string_view type : {"F32", "BF16", "F16"}) {
+    SCOPED_TRACE(type);
+    const TempFolder temp;
+    const fs::path theirs = temp.path() / "model", run = temp.path() / "run", back = temp.path() / "back";
+    write_model(theirs, golden(), type);
+    const FamilyModel model = open_family_model(theirs, {});
+    FamilyValues values(theirs, model);
+    import_model(theirs, run, model, values);
+    const auto self = make_comm_self();
+    const fs::path step = resolve_checkpoint(run, nullptr);
+    const TrainState state = read_state(step);
+    export_checkpoint(*self, step, state, model.config, back, {}, [](Index, Index) {});
+    EXPECT_TRUE(read_file(theirs / "model.safetensors") == read_file(back / "model.safetensors"));
+    const Json before = golden()["config"], after = Json::parse(read_file(back / "config.json"));
+    for (const Json::Member& m : before.members()) {
+      if (m.name == "dtype" || m.name == "torch_dtype") continue;
+      ASSERT_TRUE(after.contains(m.name)) << m.name;
+      // A number may be written as 1000 or as 1000.0, and what is absent as null.
+      if (m.value.is_number())
+        EXPECT_EQ(after[m.name].get<double>(), m.value.get<double>()) << m.name;
+      else if (!m.value.is_null() && !m.value.is_object())
+        EXPECT_EQ(after[m.name], m.value) << m.name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, ImportedFamily, testing::ValuesIn(numbers_of_cases()), name_of_case);
+
+}  // namespace
+}  // namespace sy
