@@ -62,6 +62,7 @@ struct Weight {
 struct NormDesc {
   NormKind kind = NormKind::rmsnorm;
   float eps = 1e-5f;
+  float offset = 0;  // is added to the weight: 1 where the weight is a difference from 1 (Gemma team, "Gemma", 2024)
 };
 
 struct FfnActivation {
@@ -80,6 +81,7 @@ struct QkNorm {
   Index q_heads, k_heads;
   float eps;
   RopePairs pairs = RopePairs::half;
+  float offset = 0;  // as NormDesc::offset
 };
 
 // QK-norm over the whole projection. A row holds the elements of some query heads, then those of some key heads, then
@@ -88,6 +90,7 @@ struct WholeQkNorm {
   Index queries, keys;          // elements of a row that are of queries, and of keys
   Index all_queries, all_keys;  // those of all ranks that share the heads, over which the mean square is taken
   float eps;
+  float offset = 0;  // as NormDesc::offset
 };
 
 struct RouteDesc {

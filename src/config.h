@@ -47,6 +47,7 @@ struct Config {
     Index d_ff = 0 /* gated: 8/3 d_model rounded up to 64; otherwise 4 d_model */, seq_len = 256;
     NormKind norm = NormKind::rmsnorm;
     double norm_eps = 1e-5;
+    bool norm_offset = false;
     NormPosition norm_position = NormPosition::pre;
     bool parallel_block = false;
     Index parallel_norms = 1;

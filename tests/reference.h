@@ -82,7 +82,7 @@ inline Norm norm(const NormDesc& desc, Index t, Index d, const Numbers& x, const
     for (Index i = 0; i < d; ++i) squares += (x[r * d + i] - mean) * (x[r * d + i] - mean);
     const double inverse = 1 / std::sqrt(squares / static_cast<double>(d) + static_cast<double>(desc.eps));
     for (Index i = 0; i < d; ++i)
-      out.y[r * d + i] = (x[r * d + i] - mean) * inverse * weight[i] + (bias.empty() ? 0.0 : bias[i]);
+      out.y[r * d + i] = (x[r * d + i] - mean) * inverse * (desc.offset + weight[i]) + (bias.empty() ? 0.0 : bias[i]);
     out.moments[2 * r] = mean;
     out.moments[2 * r + 1] = inverse;
   }
@@ -166,7 +166,7 @@ inline QkNormed qk_norm(const QkNorm& desc, Index all, Index hd, Index half, con
       for (Index i = 0; i < hd; ++i) squares += x[at + i] * x[at + i];
       out.inverse.push_back(1 / std::sqrt(squares / static_cast<double>(hd) + desc.eps));
       for (Index i = 0; i < hd; ++i)
-        out.y[at + i] = x[at + i] * out.inverse.back() * weight[(h < desc.q_heads ? 0 : hd) + i];
+        out.y[at + i] = x[at + i] * out.inverse.back() * (desc.offset + weight[(h < desc.q_heads ? 0 : hd) + i]);
     }
   if (!table.empty()) out.y = rope(all, hd, heads, half, positions, table, false, out.y, desc.pairs);
   return out;
@@ -192,7 +192,8 @@ inline Numbers whole_qk_norm(const WholeQkNorm& d, Index row, const Numbers& wei
     if (column >= d.queries + d.keys) continue;
     const bool key = column >= d.queries;
     const double squares = mine[2 * t + key] + (others.empty() ? 0.0 : others[2 * t + key]);
-    x[i] *= weight[column] / std::sqrt(squares / static_cast<double>(key ? d.all_keys : d.all_queries) + d.eps);
+    x[i] *= (d.offset + weight[column]) /
+            std::sqrt(squares / static_cast<double>(key ? d.all_keys : d.all_queries) + d.eps);
   }
   return x;
 }

@@ -8,10 +8,11 @@
 
 namespace sy::cpu {
 
-// An element costs 8 bytes and 4 FLOPs, and rope comes on top.
+// An element costs 8 bytes and 5 FLOPs, and rope comes on top.
 void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                     ConstView table, View y, View inverse) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
+  const float offset = desc.offset;
   for_runs(x.dim(0), rows_per_run(all * hd), [&](Index begin, Index end) {
     for (Index row = begin * all; row < end * all; ++row) {
       const Index head = row % all;
@@ -26,17 +27,18 @@ void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView w
       const float r = 1 / std::sqrt(squares / static_cast<float>(hd) + desc.eps);
       inverse.f32()[row / all * heads + head] = r;
 #pragma omp simd
-      for (Index i = 0; i < hd; ++i) out[i] = in[i] * r * w[i];
+      for (Index i = 0; i < hd; ++i) out[i] = in[i] * r * (offset + w[i]);
     }
   });
   if (table) rope(y, heads, positions, table, false, desc.pairs);
 }
 
-// With g = dy rotated back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. An element costs 20
-// bytes and 11 FLOPs, and rope comes on top.
+// With g = dy rotated back and w the weight with its offset: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of
+// g x r. An element costs 20 bytes and 13 FLOPs, and rope comes on top.
 void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                                      ConstView positions, ConstView table, View dx, View dweight) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
+  const float offset = desc.offset;
   copy(dy, dx);
   if (table) rope(dx, heads, positions, table, true, desc.pairs);
   sum_over_rows(x.dim(0), 2 * hd, dweight.f32(), [&](Index begin, Index end, float* partial) {
@@ -49,12 +51,13 @@ void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView
       float* const g = dx.f32() + row * hd;
       float* const dw = partial + of;
       const float r = inverse.f32()[row / all * heads + head];
-      const float inner = sum_of(hd, [=](Index i) { return g[i] * w[i] * in[i] * r; }) / static_cast<float>(hd);
+      const float inner =
+          sum_of(hd, [=](Index i) { return g[i] * (offset + w[i]) * in[i] * r; }) / static_cast<float>(hd);
 #pragma omp simd
       for (Index i = 0; i < hd; ++i) {
         const float normal = in[i] * r;
         dw[i] += g[i] * normal;
-        g[i] = r * (g[i] * w[i] - normal * inner);
+        g[i] = r * (g[i] * (offset + w[i]) - normal * inner);
       }
     }
   });
@@ -129,6 +132,7 @@ void CpuBackend::do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, Con
 void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares,
                                           View y) {
   const Index row = x.dim(1), normed = desc.queries + desc.keys;
+  const float offset = desc.offset;
   for_runs(x.dim(0), rows_per_run(row), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       for (const int of : {0, 1}) {
@@ -138,17 +142,19 @@ void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, 
         float* const out = y.f32() + t * row + part.begin;
         const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / part.all + desc.eps);
 #pragma omp simd
-        for (Index i = 0; i < part.size; ++i) out[i] = in[i] * r * w[i];
+        for (Index i = 0; i < part.size; ++i) out[i] = in[i] * r * (offset + w[i]);
       }
       std::copy_n(x.f32() + t * row + normed, row - normed, y.f32() + t * row + normed);
     }
   });
 }
 
-// dx = r (dy w - x r products / all), dw = sum over rows of dy x r. An element costs 16 bytes and 7 FLOPs.
+// With w the weight with its offset: dx = r (dy w - x r products / all), dw = sum over rows of dy x r. An element costs 16
+// bytes and 8 FLOPs.
 void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                                            ConstView squares, ConstView products, View dx, View dweight) {
   const Index row = x.dim(1), normed = desc.queries + desc.keys;
+  const float offset = desc.offset;
   sum_over_rows(x.dim(0), normed, dweight.f32(), [&](Index begin, Index end, float* partial) {
     for (Index t = begin; t < end; ++t) {
       for (const int of : {0, 1}) {
@@ -165,7 +171,7 @@ void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy
         for (Index i = 0; i < part.size; ++i) {
           const float normal = in[i] * r;
           dw[i] += g[i] * normal;
-          out[i] = r * (g[i] * w[i] - normal * inner);
+          out[i] = r * (g[i] * (offset + w[i]) - normal * inner);
         }
       }
       std::copy_n(dy.f32() + t * row + normed, row - normed, dx.f32() + t * row + normed);

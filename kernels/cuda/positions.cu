@@ -183,11 +183,11 @@ struct Turns {
 };
 
 // A block takes a token, and its warps the token's heads in turn. x, y: [T, heads, hd]; weight: [2, hd];
-// inverse: [T, q_heads + k_heads]. An element costs 2w bytes and 7 FLOPs, 4 of them where it is not turned.
+// inverse: [T, q_heads + k_heads]. An element costs 2w bytes and 8 FLOPs, 5 of them where it is not turned.
 template <class T, int N, class S>
 __global__ void __launch_bounds__(threads_of_block)
-    normalize(S s, float eps, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table, Out<T> y,
-              Out<float> inverse) {
+    normalize(S s, float eps, float offset, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table,
+              Out<T> y, Out<float> inverse) {
   const Index t = blockIdx.x;
   const int normed = s.q_heads + s.k_heads;
   const Turns<N> turns(s, 1, positions, table, t);
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(threads_of_block)
       if (threadIdx.x % warp_size == 0) inverse[t * normed + head] = r;
       for_runs<N>(s, [&](int n, int i) {
         const Run<N> w = read<N>(s, weight + (head < s.q_heads ? 0 : s.hd), i);
-        for (int e = 0; e < 2 * N; ++e) v[n][e] *= r * w[e];
+        for (int e = 0; e < 2 * N; ++e) v[n][e] *= r * (offset + w[e]);
         turns.turn(s, n, i, v[n]);
       });
     }
@@ -212,14 +212,14 @@ __global__ void __launch_bounds__(threads_of_block)
   }
 }
 
-// With g = dy turned back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. Each block takes every
+// With g = dy turned back and w the weight with its offset: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. Each block takes every
 // gridDim.x-th token, and each of its warps leaves the sums of g x r for queries and keys in partial: [2, warps, hd].
-// An element costs 3w bytes and 13 FLOPs, 10 of them where it is not turned.
+// An element costs 3w bytes and 15 FLOPs, 12 of them where it is not turned.
 constexpr int multiprocessors = 132, blocks_of_each = 3;
 template <class T, int N, class S>
 __global__ void __launch_bounds__(threads_of_block, blocks_of_each)
-    normalize_gradient(S s, In<T> dy, In<T> x, In<T> weight, In<float> inverse, In<std::int32_t> positions,
-                       In<float> table, Out<T> dx, Out<float> partial) {
+    normalize_gradient(S s, float offset, In<T> dy, In<T> x, In<T> weight, In<float> inverse,
+                       In<std::int32_t> positions, In<float> table, Out<T> dx, Out<float> partial) {
   const int warp = static_cast<int>(threadIdx.x) / warp_size, normed = s.q_heads + s.k_heads;
   Run<N> sums[2][runs<N>];
   for (Index t = blockIdx.x; t < s.tokens; t += gridDim.x) {
@@ -241,8 +241,8 @@ __global__ void __launch_bounds__(threads_of_block, blocks_of_each)
             const float part = g[n][e] * normal[n][e];
             sums[0][n][e] += key ? 0.0f : part;
             sums[1][n][e] += key ? part : 0.0f;
-            inner += part * w[e];
-            g[n][e] *= w[e];
+            inner += part * (offset + w[e]);
+            g[n][e] *= offset + w[e];
           }
         });
         inner = warp_sum(inner) / static_cast<float>(s.hd);
@@ -319,7 +319,7 @@ __global__ void whole_normalize(WholeQkNorm d, Index row, In<T> x, In<T> weight,
     if (i < normed) {
       const auto w = load<N>(weight, i);
       const float r = i < d.queries ? of_queries : of_keys;
-      for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) * r * to_float(w[e]));
+      for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) * r * (d.offset + to_float(w[e])));
     }
     store<N>(y, token * row + i, pack);
   });
@@ -337,7 +337,7 @@ __global__ void whole_gradient(WholeQkNorm d, Index tokens, Index row, In<T> dy,
   float w[N] = {}, sums[N] = {};
   if (i < normed) {
     const auto pack = load<N>(weight, i);
-    for (int e = 0; e < N; ++e) w[e] = to_float(pack[e]);
+    for (int e = 0; e < N; ++e) w[e] = d.offset + to_float(pack[e]);
   }
   for (Index t = blockIdx.x; t < tokens; t += gridDim.x) {
     auto g = load<N>(dy, t * row + i);
@@ -392,8 +392,9 @@ void CudaBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView 
                                      ConstView table, View y, View inverse) {
   with_pairing(desc, table, {x, weight, y}, [&]<class S>(const S& s, auto zero, auto packs) {
     using T = decltype(zero);
-    launch(context_, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs.value, S>, s, desc.eps, in<T>(x),
-           in<T>(weight), in<std::int32_t>(positions), in<float>(table), out<T>(y), out<float>(inverse));
+    launch(context_, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs.value, S>, s, desc.eps,
+           desc.offset, in<T>(x), in<T>(weight), in<std::int32_t>(positions), in<float>(table), out<T>(y),
+           out<float>(inverse));
   });
 }
 
@@ -404,9 +405,9 @@ void CudaBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstVie
     const Index blocks = std::min<Index>(s.tokens, multiprocessors * blocks_of_each), warps = blocks * warps_of_block;
     Workspace workspace(context_);
     const View partial = workspace.take({2 * warps, s.hd}, DType::f32);
-    launch(context_, {.x = blocks, .threads = threads_of_block}, normalize_gradient<T, packs.value, S>, s, in<T>(dy),
-           in<T>(x), in<T>(weight), in<float>(inverse), in<std::int32_t>(positions), in<float>(table), out<T>(dx),
-           out<float>(partial));
+    launch(context_, {.x = blocks, .threads = threads_of_block}, normalize_gradient<T, packs.value, S>, s, desc.offset,
+           in<T>(dy), in<T>(x), in<T>(weight), in<float>(inverse), in<std::int32_t>(positions), in<float>(table),
+           out<T>(dx), out<float>(partial));
     const Shape head{s.hd};
     for (Index of : {0, 1})
       add_column_sums(context_, workspace, partial.rows(of * warps, warps), dweight.rows(of, 1).reshape(head));

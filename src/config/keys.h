@@ -229,6 +229,9 @@ void for_each_model_key(M& m, Key&& key) {
   key("model.norm", m.norm, "the kind of normalisation", {.effect = model});
   key("model.norm_eps", m.norm_eps,
       "norms add this to the variance (rmsnorm: to the mean square) before they take its root", {{0, 1}, model});
+  key("model.norm_offset", m.norm_offset,
+      "true: norms, those of queries and keys too, multiply by 1 + their weight, which starts at 0 (Gemma, Nemotron)",
+      {.effect = model});
   key("model.norm_position", m.norm_position,
       "where a block normalises, f being attention or the FFN. pre: x + f(norm(x)); post: norm(x + f(x)), and there is "
       "no norm before the output; both: x + norm(f(norm(x))); output: x + norm(f(x))",

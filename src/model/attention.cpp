@@ -24,11 +24,11 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
   }
   sinks_ = store.find(prefix + "sinks");
   const float eps = spec.qk_norm.value_or(0);
-  qk_norm_ = {heads_, kv_heads_, eps, pairs_};
+  qk_norm_ = {heads_, kv_heads_, eps, pairs_, spec.norm_offset};
   if (spec.qk_norm && spec.whole_qk_norm) {
     // A mean over the ranks' heads takes one that several ranks hold as often as they do, and so do the sums.
     const Index q = heads_ * head_dim_, k = kv_heads_ * head_dim_, ranks = spec.heads / heads_;
-    whole_qk_norm_ = {q, k, ranks * q, ranks * k, eps};
+    whole_qk_norm_ = {q, k, ranks * q, ranks * k, eps, spec.norm_offset};
     whole_norm_ = store.get_joined(prefix + "q_norm.weight", 2);
     whole_norm_.weight = whole_norm_.weight.reshape({q + k});
     if (whole_norm_.grad) whole_norm_.grad = whole_norm_.grad.reshape({q + k});

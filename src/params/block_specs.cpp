@@ -24,6 +24,10 @@ BiasPlaces bias_places(const Config::Model& m) {
   return places;
 }
 
+float norm_offset(const Config::Model& m) {
+  return m.norm_offset ? 1.0f : 0.0f;
+}
+
 // By which a scaling multiplies cos and sin where nothing else is said.
 double attention_factor(const RopeSpec& r) {
   if (r.scaling == RopeScaling::yarn) return 0.1 * std::log(r.factor) + 1;
@@ -83,6 +87,7 @@ AttentionSpec attention_spec(const Config::Model& m) {
   a.sinks = m.attention_sinks;
   if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
   a.whole_qk_norm = m.qk_norm == QkNormKind::whole;
+  a.norm_offset = norm_offset(m);
   return a;
 }
 
@@ -122,7 +127,8 @@ NormPlaces norm_places(NormPosition position) {
 }
 
 NormSpec norm_spec(const Config& config) {
-  return {config.model.norm, static_cast<float>(config.model.norm_eps), bias_places(config.model).norm};
+  const Config::Model& m = config.model;
+  return {m.norm, static_cast<float>(m.norm_eps), bias_places(m).norm, norm_offset(m)};
 }
 
 NormSpec final_norm_spec(const Config& config) {

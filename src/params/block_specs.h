@@ -14,7 +14,8 @@ struct NormSpec {
   NormKind kind;
   float eps;
   bool bias;
-  NormDesc desc() const { return {kind, eps}; }
+  float offset = 0;  // is added to the weight, which starts at 1 less
+  NormDesc desc() const { return {kind, eps, offset}; }
 };
 
 // Where a block has norms, for a sublayer f (attention or the FFN) that reads x of the residual stream.
@@ -59,7 +60,8 @@ struct AttentionSpec {
   bool whole_qk_norm = false;  // that norm is over all heads together; otherwise each head is normalised alone
   Sparsity sparse = {};        // all earlier tokens: empty; otherwise window is 0
   std::optional<RelativeSpec> relative = {};
-  bool sinks = false;  // a learned logit a head that takes part in the softmax and has no value
+  float norm_offset = 0;  // is added to the weights of qk_norm, which start at 1 less
+  bool sinks = false;     // a learned logit a head that takes part in the softmax and has no value
 };
 
 // A feed-forward network of `width`.

@@ -28,7 +28,7 @@ class Specs {
   }
   void norm(const std::string& name, const NormSpec& n) {
     if (n.kind == NormKind::none) return;
-    vector(name + ".weight", {D_}, {}, ones);
+    vector(name + ".weight", {D_}, {}, scale(n.offset));
     if (n.kind == NormKind::layernorm && n.bias) vector(name + ".bias", {D_}, {}, zeros);
   }
   // q, k and v lie side by side, so that one product computes all three.
@@ -43,11 +43,11 @@ class Specs {
       vector(name + ".v.bias", {K, v}, {tp}, zeros, true);
     }
     if (a.qk_norm && a.whole_qk_norm) {
-      vector(name + ".q_norm.weight", {H, qk}, {tp}, ones);
-      vector(name + ".k_norm.weight", {K, qk}, {tp}, ones, true);
+      vector(name + ".q_norm.weight", {H, qk}, {tp}, scale(a.norm_offset));
+      vector(name + ".k_norm.weight", {K, qk}, {tp}, scale(a.norm_offset), true);
     } else if (a.qk_norm) {
-      vector(name + ".q_norm.weight", {qk}, {}, ones);
-      vector(name + ".k_norm.weight", {qk}, {}, ones, true);
+      vector(name + ".q_norm.weight", {qk}, {}, scale(a.norm_offset));
+      vector(name + ".k_norm.weight", {qk}, {}, scale(a.norm_offset), true);
     }
     if (a.relative && a.relative->kind == Position::t5 && !a.relative->shared) relative_bias(name + ".", a);
     if (a.sinks) vector(name + ".sinks", {H}, {tp}, zeros);
@@ -83,6 +83,9 @@ class Specs {
   std::optional<Index> layer;  // of what is described next
 
  private:
+  // A weight to which `offset` is added multiplies by 1 at first.
+  static Init scale(float offset) { return offset == 1 ? zeros : ones; }
+
   Index D_;
   Init residual_;
 };

@@ -168,7 +168,7 @@ cases = [
            hf.Olmo2ForCausalLM(hf.Olmo2Config(**common(), rms_norm_eps=1e-5, tie_word_embeddings=False)),
            {"post_attention_layernorm": "attention_out_norm", "post_feedforward_layernorm": "ffn_out_norm"}, qk=True),
     family("gemma2", ["norm_position=both", "scale_embedding=true", "tie_embeddings=true", "ffn=geglu_tanh",
-                      "attention_softcap=5", "output_softcap=3", "pattern=local,global"],
+                      "attention_softcap=5", "output_softcap=3", "norm_offset=true", "pattern=local,global"],
            hf.Gemma2ForCausalLM(hf.Gemma2Config(**common(), rms_norm_eps=1e-5, query_pre_attn_scalar=HD,
                                                 sliding_window=3, attn_logit_softcapping=5.0,
                                                 final_logit_softcapping=3.0)),

@@ -249,8 +249,8 @@ TEST_P(DenseOps, bias) {
 struct NormForward : OpCase {
   NormDesc desc;
   Index t, d;
-  NormForward(NormKind kind, Rows s, bool biased, double deviation) : desc{kind, 1e-5f}, t(s.t), d(s.d) {
-    note = fmt::format("kind {}, inputs of size {}", static_cast<int>(kind), deviation);
+  NormForward(NormDesc d_, Rows s, bool biased, double deviation) : desc(d_), t(s.t), d(s.d) {
+    note = fmt::format("kind {}, offset {}, inputs of size {}", static_cast<int>(desc.kind), desc.offset, deviation);
     in("x", {t, d}, normal("x", {t, d}, deviation));
     in("weight", {d});
     in_if(biased, "bias", {d});
@@ -270,8 +270,8 @@ struct NormForward : OpCase {
 struct NormBackward : OpCase {
   NormDesc desc;
   Index t, d;
-  NormBackward(NormKind kind, Rows s, bool biased) : desc{kind, 1e-5f}, t(s.t), d(s.d) {
-    note = fmt::format("kind {}", static_cast<int>(kind));
+  NormBackward(NormDesc d_, Rows s, bool biased) : desc(d_), t(s.t), d(s.d) {
+    note = fmt::format("kind {}, offset {}", static_cast<int>(desc.kind), desc.offset);
     in("x", {t, d});
     in("weight", {d});
     in("dy", {t, d});
@@ -296,10 +296,14 @@ TEST_P(DenseOps, norm) {
   for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm})
     for (bool biased : {false, true})
       for (Rows s : many_rows) {
-        for (double deviation : {1.0, 1e-3, 1e4}) check(NormForward(kind, s, biased, deviation));
+        const NormDesc desc{kind, 1e-5f, biased ? 1.0f : 0.0f};
+        for (double deviation : {1.0, 1e-3, 1e4}) check(NormForward(desc, s, biased, deviation));
         // A layer norm of one element has gradient 0, and what is left is the rounding of the statistics.
-        if (s.d != 1) check(NormBackward(kind, s, biased));
+        if (s.d != 1) check(NormBackward(desc, s, biased));
       }
+  check(NormForward({NormKind::rmsnorm, 1e-5f, 1}, {33, 40}, false, 1));
+  check(NormBackward({NormKind::rmsnorm, 1e-5f, 1}, {33, 40}, false));
+  check(NormBackward({NormKind::layernorm, 1e-5f, 0}, {33, 40}, true));
 }
 
 // ---- FFN ----
@@ -473,7 +477,7 @@ TEST_P(DenseOps, qk_norm) {
                      {3, 1, 1, 1, 132, 0},  {1, 1, 1, 0, 255, 1}};
   for (const auto& c : cases)
     for (RopePairs pairs : {RopePairs::half, RopePairs::interleaved}) {
-      const QkNorm desc{c.q, c.k, 1e-5f, pairs};
+      const QkNorm desc{c.q, c.k, 1e-5f, pairs, c.t % 2 == 0 ? 1.0f : 0.0f};
       check(QkNormForward(c.t, desc, c.others, c.hd, c.half));
       check(QkNormBackward(c.t, desc, c.others, c.hd, c.half));
     }
@@ -484,7 +488,7 @@ struct WholeQkNormCase : OpCase {
   Index t, row;
   // Of so many ranks that share the heads.
   WholeQkNormCase(Index t_, Index q, Index k, Index others, Index ranks)
-      : desc{q, k, ranks * q, ranks * k, 1e-5f}, t(t_), row(q + k + others) {
+      : desc{q, k, ranks * q, ranks * k, 1e-5f, ranks > 1 ? 1.0f : 0.0f}, t(t_), row(q + k + others) {
     note = fmt::format("{} queries, {} keys, {} ranks", q, k, ranks);
     in("x", {t, row});
     in("weight", {q + k});

@@ -222,7 +222,7 @@ const Case cases[] = {
     // A norm of what is small at first makes rounding grow from step to step, by data parallelism alone too: there are fewer.
     {"both_norms_whole_qk_norm",
      {"--model.norm_position=both", "--model.qk_norm=whole", "--model.logit_scale=1.5", "--model.bias=qkv",
-      "--train.lr=1e-3", "--train.steps=8"}},
+      "--model.norm_offset=true", "--train.lr=1e-3", "--train.steps=8"}},
     {"output_norm_sinusoidal",
      {"--model.norm_position=output", "--model.position=sinusoidal", "--model.scale_embedding=true", "--train.lr=1e-3",
       "--train.steps=8"}},

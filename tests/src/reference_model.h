@@ -97,9 +97,11 @@ class Model {
                         gemm({.transpose_b = true}, rows, out, in, x, w));
   }
 
+  float offset() const { return c_.model.norm_offset ? 1.0f : 0.0f; }
+
   Numbers normed(const Parameters& p, const std::string& name, const Numbers& x) const {
     if (c_.model.norm == NormKind::none) return x;
-    return norm({c_.model.norm, static_cast<float>(c_.model.norm_eps)}, B_ * S_, c_.model.d_model, x,
+    return norm({c_.model.norm, static_cast<float>(c_.model.norm_eps), offset()}, B_ * S_, c_.model.d_model, x,
                 p.at(name + ".weight"), optional(p, name + ".bias"))
         .y;
   }
@@ -163,14 +165,16 @@ class Model {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
-      qkv = whole_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps)}, all * hd, weight, {}, qkv);
+      qkv = whole_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps), offset()}, all * hd, weight,
+                          {}, qkv);
     }
     if (m.qk_norm == QkNormKind::head) {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
-      qkv =
-          qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs}, all, hd, half, weight, positions, table, qkv).y;
+      qkv = qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs, offset()}, all, hd, half, weight, positions,
+                    table, qkv)
+                .y;
     } else if (!table.empty()) {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
     }
