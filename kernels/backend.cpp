@@ -318,7 +318,8 @@ void check_qk_norm(const Operands& check, const QkNorm& desc, ConstView x, Const
   check.real("x", x, 3);
   const Index t = x.dim(0), heads = desc.q_heads + desc.k_heads, hd = x.dim(2);
   SY_ASSERT(heads <= x.dim(1), "qk_norm: {} heads of x {}", heads, x.shape().str());
-  check.same("weight", weight, {2, hd}, x).is("inverse", inverse, {t, heads});
+  SY_ASSERT(desc.kind != NormKind::none, "qk_norm: no norm to compute");
+  check.same("weight", weight, {desc.weights(), hd}, x).is("inverse", inverse, {t, heads});
   if (!table) return;
   check.dims("table", table, 3).is("positions", positions, {t}, DType::i32);
   SY_ASSERT(table.dim(2) == 2 && 2 * table.dim(1) <= hd, "qk_norm: x {} by table {}", x.shape().str(),
@@ -339,7 +340,7 @@ void Backend::qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, Co
                                ConstView positions, ConstView table, View dx, View dweight) {
   const Operands check("qk_norm_backward");
   check_qk_norm(check, desc, x, weight, inverse, positions, table);
-  check.same("dy", dy, x.shape(), x).same("dx", dx, x.shape(), x).is("dweight", dweight, {2, x.dim(2)});
+  check.same("dy", dy, x.shape(), x).same("dx", dx, x.shape(), x).is("dweight", dweight, {desc.weights(), x.dim(2)});
   if (x.elements() > 0) do_qk_norm_backward(desc, dy, x, weight, inverse, positions, table, dx, dweight);
 }
 

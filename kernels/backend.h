@@ -81,7 +81,11 @@ struct QkNorm {
   Index q_heads, k_heads;
   float eps;
   RopePairs pairs = RopePairs::half;
-  float offset = 0;  // as NormDesc::offset
+  float offset = 0;                   // as NormDesc::offset
+  NormKind kind = NormKind::rmsnorm;  // or layernorm
+  bool each_head = false;  // each head has a weight of its own, in place of one of all queries and one of all keys
+  Index weights() const { return each_head ? q_heads + k_heads : 2; }
+  Index weight_of(Index head) const { return each_head ? head : head >= q_heads; }
 };
 
 // QK-norm over the whole projection. A row holds the elements of some query heads, then those of some key heads, then
@@ -240,13 +244,13 @@ class Backend {
   void rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs = RopePairs::half);
 
   // QK-norm by head and rotation, at once (Henry et al., "Query-Key Normalization for Transformers", 2020, with RMSNorm
-  // in place of the l2 norm). The first q_heads + k_heads heads of x: [T, all_heads, hd] c are divided by their root
-  // mean square, multiplied by weight: [2, hd] c (its first row for queries, its second for keys), and, where a table
-  // is given, rotated as by rope; the other heads are copied. y: [T, all_heads, hd] c; inverse: [T, q_heads + k_heads]
-  // = 1 / root mean square.
+  // or LayerNorm in place of the l2 norm). The first q_heads + k_heads heads of x: [T, all_heads, hd] c are normalised,
+  // multiplied by weight: [2, hd] c (its first row for queries, its second for keys) or [q_heads + k_heads, hd] (a row for
+  // each head), and, where a table is given, rotated as by rope; the other heads are copied. y: [T, all_heads, hd] c;
+  // inverse: [T, q_heads + k_heads] = 1 / root mean square (of what differs from the mean).
   void qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table, View y,
                        View inverse);
-  // dx: [T, all_heads, hd] c = the gradient of x for dy, the gradient of y; dweight: [2, hd] +=
+  // dx: [T, all_heads, hd] c = the gradient of x for dy, the gradient of y; dweight: as weight, +=
   void qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                         ConstView positions, ConstView table, View dx, View dweight);
 

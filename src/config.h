@@ -22,7 +22,7 @@ enum class Position { none, sinusoidal, learned, t5, alibi, rope };
 enum class AttentionPattern { causal, strided, fixed, longformer };
 enum class Choice { top, noisy, sampled };
 enum class RopeScaling { none, linear, ntk, dynamic, llama3, yarn, longrope };
-enum class QkNormKind { none, head, whole };
+enum class QkNormKind { none, head, whole, head_layernorm };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class Schedule { constant, cosine, linear, wsd };

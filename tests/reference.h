@@ -151,7 +151,7 @@ inline Numbers rope(Index all_heads, Index hd, Index heads, Index half, const Nu
   return x;
 }
 
-// Root mean square norm of the first q + k heads by head, then rotation. weight: [2, hd]
+// Norm of the first q + k heads by head, then rotation. weight: [2, hd], or [q + k, hd] where each head has its own
 struct QkNormed {
   Numbers y, inverse;
 };
@@ -162,11 +162,14 @@ inline QkNormed qk_norm(const QkNorm& desc, Index all, Index hd, Index half, con
   for (std::size_t t = 0; t < x.size() / (all * hd); ++t)
     for (Index h = 0; h < heads; ++h) {
       const Index at = (static_cast<Index>(t) * all + h) * hd;
-      double squares = 0;
-      for (Index i = 0; i < hd; ++i) squares += x[at + i] * x[at + i];
+      double mean = 0, squares = 0;
+      if (desc.kind == NormKind::layernorm)
+        for (Index i = 0; i < hd; ++i) mean += x[at + i] / static_cast<double>(hd);
+      for (Index i = 0; i < hd; ++i) squares += (x[at + i] - mean) * (x[at + i] - mean);
+      const Index row = desc.each_head ? h : h < desc.q_heads ? 0 : 1;
       out.inverse.push_back(1 / std::sqrt(squares / static_cast<double>(hd) + desc.eps));
       for (Index i = 0; i < hd; ++i)
-        out.y[at + i] = x[at + i] * out.inverse.back() * (desc.offset + weight[(h < desc.q_heads ? 0 : hd) + i]);
+        out.y[at + i] = (x[at + i] - mean) * out.inverse.back() * (desc.offset + weight[row * hd + i]);
     }
   if (!table.empty()) out.y = rope(all, hd, heads, half, positions, table, false, out.y, desc.pairs);
   return out;

@@ -37,7 +37,10 @@ SY_WORDS(NormPosition, {{"pre", NormPosition::pre},
                         {"output", NormPosition::output}});
 SY_WORDS(NormBias, {{"auto", NormBias::automatic}, {"true", NormBias::present}, {"false", NormBias::absent}});
 SY_WORDS(Biases, {{"none", Biases::none}, {"all", Biases::all}, {"qkv", Biases::qkv}, {"mlp", Biases::mlp}});
-SY_WORDS(QkNormKind, {{"none", QkNormKind::none}, {"head", QkNormKind::head}, {"whole", QkNormKind::whole}});
+SY_WORDS(QkNormKind, {{"none", QkNormKind::none},
+                      {"head", QkNormKind::head},
+                      {"whole", QkNormKind::whole},
+                      {"head_layernorm", QkNormKind::head_layernorm}});
 SY_WORDS(RopePairs, {{"half", RopePairs::half}, {"interleaved", RopePairs::interleaved}});
 SY_WORDS(RopeScaling, {{"none", RopeScaling::none},
                        {"linear", RopeScaling::linear},
@@ -333,8 +336,9 @@ void for_each_model_key(M& m, Key&& key) {
       "nothing (gpt-oss)",
       {.effect = model, .by_kind = attention_section});
   key("model.qk_norm", m.qk_norm,
-      "rmsnorm of queries and keys. head: of each head by itself; whole: of the queries of all heads together, and of "
-      "the keys (OLMo 2). true is head, and false none",
+      "norm of queries and keys. head: rmsnorm of each head by itself; whole: rmsnorm of the queries of all heads "
+      "together, and of the keys (OLMo 2); head_layernorm: layernorm of each head, with a weight of its own and no bias "
+      "(Command R+). true is head, and false none",
       {.effect = model, .by_kind = attention_section});
   key("model.attention_softcap", m.attention_softcap,
       "attention's scores s become cap * tanh(s / cap) with this cap. 0: they stay as they are",

@@ -71,7 +71,8 @@ class Attention {
   Index heads_, kv_heads_, head_dim_;  // local
   QkNorm qk_norm_;
   WholeQkNorm whole_qk_norm_;
-  Param norm_, whole_norm_;  // [2, hd] of queries and keys, [(Hl + Kl) hd] of all of them, or none
+  Param norm_,
+      whole_norm_;  // [2, hd] of queries and keys or [Hl + Kl, hd] of each head, [(Hl + Kl) hd] of all, or none
   std::optional<Linear> qkv_, out_;
 };
 

@@ -87,6 +87,7 @@ AttentionSpec attention_spec(const Config::Model& m) {
   a.sinks = m.attention_sinks;
   if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
   a.whole_qk_norm = m.qk_norm == QkNormKind::whole;
+  a.head_layernorm = m.qk_norm == QkNormKind::head_layernorm;
   a.norm_offset = norm_offset(m);
   return a;
 }

@@ -54,11 +54,12 @@ struct AttentionSpec {
   Index key_width, value_width;  // of one head
   Index window;                  // latest keys that a query sees, its own included; 0: all
   std::optional<RopeSpec> rope;
-  std::optional<float> qk_norm;  // RMSNorm of queries and keys, with this eps
+  std::optional<float> qk_norm;  // norm of queries and keys, with this eps
   float softcap;                 // 0: none
   bool qkv_bias, out_bias;
-  bool whole_qk_norm = false;  // that norm is over all heads together; otherwise each head is normalised alone
-  Sparsity sparse = {};        // all earlier tokens: empty; otherwise window is 0
+  bool whole_qk_norm = false;   // that norm is over all heads together; otherwise each head is normalised alone
+  bool head_layernorm = false;  // it is a LayerNorm with a weight of each head; otherwise an RMSNorm
+  Sparsity sparse = {};         // all earlier tokens: empty; otherwise window is 0
   std::optional<RelativeSpec> relative = {};
   float norm_offset = 0;  // is added to the weights of qk_norm, which start at 1 less
   bool sinks = false;     // a learned logit a head that takes part in the softmax and has no value

@@ -42,7 +42,7 @@ class Specs {
       vector(name + ".k.bias", {K, qk}, {tp}, zeros, true);
       vector(name + ".v.bias", {K, v}, {tp}, zeros, true);
     }
-    if (a.qk_norm && a.whole_qk_norm) {
+    if (a.qk_norm && (a.whole_qk_norm || a.head_layernorm)) {
       vector(name + ".q_norm.weight", {H, qk}, {tp}, scale(a.norm_offset));
       vector(name + ".k_norm.weight", {K, qk}, {tp}, scale(a.norm_offset), true);
     } else if (a.qk_norm) {

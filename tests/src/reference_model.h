@@ -168,12 +168,14 @@ class Model {
       qkv = whole_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps), offset()}, all * hd, weight,
                           {}, qkv);
     }
-    if (m.qk_norm == QkNormKind::head) {
+    if (m.qk_norm == QkNormKind::head || m.qk_norm == QkNormKind::head_layernorm) {
+      const bool layer = m.qk_norm == QkNormKind::head_layernorm;
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
-      qkv = qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs, offset()}, all, hd, half, weight, positions,
-                    table, qkv)
+      qkv = qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs, offset(),
+                     layer ? NormKind::layernorm : NormKind::rmsnorm, layer},
+                    all, hd, half, weight, positions, table, qkv)
                 .y;
     } else if (!table.empty()) {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
