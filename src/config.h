@@ -72,7 +72,7 @@ struct Config {
     bool attention_sinks = false;
     QkNormKind qk_norm = QkNormKind::none;
     double attention_softcap = 0, output_softcap = 0, logit_scale = 1;
-    bool tie_embeddings = false, scale_embedding = false, embedding_norm = false;
+    bool output_bias = false, tie_embeddings = false, scale_embedding = false, embedding_norm = false;
   } model;
 
   struct Moe {

@@ -347,6 +347,7 @@ void for_each_model_key(M& m, Key&& key) {
       "the logits z become cap * tanh(z / cap) with this cap. 0: they stay as they are", {{0, big}});
   key("model.logit_scale", m.logit_scale, "the logits are multiplied by this, before they are capped",
       {{1e-6, 1e6}, model});
+  key("model.output_bias", m.output_bias, "true: the logits have a learned bias (GPT-J)", {.effect = model});
   key("model.tie_embeddings", m.tie_embeddings, "true: the output uses the embedding's weights", {.effect = model});
   key("model.scale_embedding", m.scale_embedding,
       "true: the embedding is multiplied by the root of d_model (Vaswani et al., 2017; Gemma)", {.effect = model});

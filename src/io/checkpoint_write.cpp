@@ -120,6 +120,7 @@ constexpr TensorFacts tensor_facts[] = {
     {"embedding.weight", "token, out", ""},
     {"position.weight", "position, out", ""},
     {"output.weight", "token, in", ""},
+    {"output.bias", "token", ""},
 };
 
 // What rank 0 needs to know of a shard.

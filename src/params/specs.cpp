@@ -133,6 +133,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   specs.layer.reset();
   specs.norm("final_norm", final_norm_spec(config));
   if (!config.model.tie_embeddings) specs.matrix("output.weight", {vocab, D}, {tp}, normal);
+  if (config.model.output_bias) specs.vector("output.bias", {vocab}, {tp}, zeros);
   return std::move(specs.list);
 }
 

@@ -218,7 +218,7 @@ const Case cases[] = {
       "--moe.renormalize=false"}},
     {"post_norm_learned_scaled",
      {"--model.norm_position=post", "--model.position=learned", "--model.scale_embedding=true",
-      "--model.embedding_norm=true", "--model.norm=layernorm", "--model.bias=all"}},
+      "--model.embedding_norm=true", "--model.norm=layernorm", "--model.bias=all", "--model.output_bias=true"}},
     // A norm of what is small at first makes rounding grow from step to step, by data parallelism alone too: there are fewer.
     {"both_norms_whole_qk_norm",
      {"--model.norm_position=both", "--model.qk_norm=whole", "--model.logit_scale=1.5", "--model.bias=qkv",
