@@ -78,6 +78,7 @@ struct Config {
   struct Moe {
     Index experts = 0 /* 0: a dense model */, top_k = 2, every = 1, first_dense = 0, d_ff = 0 /* = model.d_ff */;
     Index shared_experts = 0, shared_d_ff = 0 /* = shared_experts * d_ff */;
+    std::string ffn = "" /* = model.ffn */;
     bool shared_gate = false, bias = false, router_bias = false;
     Score score = Score::softmax;
     bool renormalize = true;
@@ -132,8 +133,9 @@ struct Config {
   // [model] as this layer reads it.
   const Model& model_of(Index layer) const;
   bool is_moe(Index layer) const;
-  FfnActivation ffn_activation() const;
-  DType dtype() const;  // of weights and activations
+  FfnActivation ffn_activation() const;     // of dense FFNs
+  FfnActivation expert_activation() const;  // of experts, the shared ones too
+  DType dtype() const;                      // of weights and activations
   // What [parallel] says, of so many ranks, which may not divide so.
   Layout layout(int ranks) const;
 };

@@ -7,11 +7,12 @@
 namespace sy {
 namespace {
 
-void resolve(Config::Model& m, const FfnActivation& ffn) {
+// gated, clamped: whether dense FFNs are gated, and whether any FFN is of silu_clamped.
+void resolve(Config::Model& m, bool gated, bool clamped) {
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   if (m.head_dim == 0) m.head_dim = std::max<Index>(1, m.d_model / m.heads);
-  if (m.d_ff == 0) m.d_ff = ffn.gated ? ((m.d_model * 8 + 2) / 3 + 63) / 64 * 64 : 4 * m.d_model;
-  if (m.swish_beta == 0) m.swish_beta = ffn.act == Activation::silu_clamped ? 1.702 : 1;
+  if (m.d_ff == 0) m.d_ff = gated ? ((m.d_model * 8 + 2) / 3 + 63) / 64 * 64 : 4 * m.d_model;
+  if (m.swish_beta == 0) m.swish_beta = clamped ? 1.702 : 1;
 }
 
 // What values that are each within their bounds cannot be together. Products are taken in floating point: those of integers
@@ -154,13 +155,18 @@ void check_together(const Config& c, Problems& problems) {
   if ((e.choice == Choice::noisy) != (e.noise > 0))
     problems.of("moe.noise", "moe.noise = {} with moe.choice = {}: noisy needs noise above 0, and others have none",
                 e.noise, show(e.choice));
-  const FfnActivation ffn = c.ffn_activation();
-  if (m.swish_beta != 1 && ffn.act != Activation::silu && ffn.act != Activation::silu_clamped)
+  const Activation dense = c.ffn_activation().act, expert = e.experts > 0 ? c.expert_activation().act : dense;
+  const auto either = [&](Activation act) { return dense == act || expert == act; };
+  if (m.swish_beta != 1 && !either(Activation::silu) && !either(Activation::silu_clamped))
     problems.of("model.swish_beta",
                 "model.swish_beta = {} with model.ffn = {}: it is of silu, swiglu and swiglu_clamped", m.swish_beta,
                 m.ffn);
-  if (m.ffn_clamp != 7 && ffn.act != Activation::silu_clamped)
+  if (m.ffn_clamp != 7 && !either(Activation::silu_clamped))
     problems.of("model.ffn_clamp", "model.ffn_clamp = {} with model.ffn = {}: it is of swiglu_clamped", m.ffn_clamp,
+                m.ffn);
+  if (dense != expert && either(Activation::silu_clamped) && either(Activation::silu))
+    problems.of("moe.ffn",
+                "moe.ffn = {} with model.ffn = {}: both would have the same model.swish_beta: choose another", e.ffn,
                 m.ffn);
   check_positions(c, problems);
   if (m.parallel_block && m.norm_position == NormPosition::post)
@@ -181,13 +187,14 @@ void check_together(const Config& c, Problems& problems) {
   if (c.run.dtype != "f32" && c.run.dtype != "bf16")
     problems.of("run.dtype", "run.dtype = '{}': expected f32 or bf16", c.run.dtype);
 
-  bool ffn_known = false;
   std::vector<std::string> ffns;
-  for (const FfnName& f : ffn_names) {
-    ffn_known |= f.name == m.ffn;
-    ffns.emplace_back(f.name);
-  }
-  if (!ffn_known) problems.of("model.ffn", "model.ffn = '{}': expected one of {}", m.ffn, join(ffns, ", "));
+  for (const FfnName& f : ffn_names) ffns.emplace_back(f.name);
+  const auto check_ffn = [&](const char* key, const std::string& ffn) {
+    if (std::find(ffns.begin(), ffns.end(), ffn) == ffns.end())
+      problems.of(key, "{} = '{}': expected one of {}", key, ffn, join(ffns, ", "));
+  };
+  check_ffn("model.ffn", m.ffn);
+  if (e.ffn != m.ffn) check_ffn("moe.ffn", e.ffn);
 }
 
 }  // namespace
@@ -207,9 +214,11 @@ void complete(Config& c, Problems& problems) {
     problems.of("model.heads",
                 "model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim",
                 c.model.d_model, c.model.heads);
+  if (c.moe.ffn.empty()) c.moe.ffn = c.model.ffn;
   const FfnActivation ffn = c.ffn_activation();
-  resolve(c.model, ffn);
-  for (Config::Kind& kind : c.kinds) resolve(kind.model, ffn);
+  const bool clamped = ffn.act == Activation::silu_clamped || c.expert_activation().act == Activation::silu_clamped;
+  resolve(c.model, ffn.gated, clamped);
+  for (Config::Kind& kind : c.kinds) resolve(kind.model, ffn.gated, clamped);
   if (c.moe.d_ff == 0) c.moe.d_ff = c.model.d_ff;
   if (c.moe.shared_d_ff == 0) c.moe.shared_d_ff = c.moe.shared_experts * c.moe.d_ff;
   check_together(c, problems);

@@ -248,7 +248,7 @@ void for_each_model_key(M& m, Key&& key) {
       "own (GPT-NeoX)",
       {{1, 2}, model});
   key("model.ffn", m.ffn,
-      "the activation of FFNs and experts: relu, gelu, gelu_tanh, silu or relu2; or, gated, glu, reglu, geglu, "
+      "the activation of dense FFNs, and of experts where moe.ffn is empty: relu, gelu, gelu_tanh, silu or relu2; or, gated, glu, reglu, geglu, "
       "geglu_tanh, swiglu or swiglu_clamped, which is (clamp(l, -c, c) + 1) * silu(min(x, c)) of linear half l and "
       "input x, with c = model.ffn_clamp",
       {.effect = model});
@@ -378,6 +378,8 @@ void for_each_key(C& c, F&& visit) {
       {{1, 10000}, model});
   key("moe.first_dense", e.first_dense, "this many layers at the start have a dense FFN", {{0, 10000}, model});
   key("moe.d_ff", e.d_ff, "the inner width of an expert. 0: model.d_ff", {{0, 1 << 24}, model});
+  key("moe.ffn", e.ffn, "the activation of experts, the shared ones too, as model.ffn. Empty: that of model.ffn",
+      {.effect = model});
   key("moe.shared_experts", e.shared_experts, "the number of experts, of width moe.d_ff each, that every token passes",
       {{0, 1 << 16}, model});
   key("moe.shared_d_ff", e.shared_d_ff, "the inner width of all shared experts together. 0: shared_experts * d_ff",

@@ -94,7 +94,7 @@ AttentionSpec attention_spec(const Config::Model& m) {
 
 MoeSpec moe_spec(const Config& config) {
   const Config::Moe& e = config.moe;
-  const FfnActivation activation = config.ffn_activation();
+  const FfnActivation activation = config.expert_activation();
   const RouteDesc route{e.score,
                         static_cast<int>(e.top_k),
                         e.renormalize,

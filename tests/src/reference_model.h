@@ -47,7 +47,7 @@ class Model {
       const std::string prefix = "layers." + std::to_string(layer) + ".";
       const auto attention = [&](const Numbers& h) { return attend(p, c_.model_of(layer), prefix + "attention.", h); };
       const auto feed = [&](const Numbers& h) {
-        if (!c_.is_moe(layer)) return ffn(p, prefix + "mlp.", h, m.d_ff);
+        if (!c_.is_moe(layer)) return ffn(p, prefix + "mlp.", h, m.d_ff, c_.ffn_activation());
         if (!frozen) decisions_.resize(moe + 1);
         return experts(p, prefix + "moe.", h, decisions_[moe++], frozen, out);
       };
@@ -232,10 +232,11 @@ class Model {
                            static_cast<Index>(exact + std::floor(more * (static_cast<double>(m.t5_buckets) - exact))));
   }
 
-  Numbers ffn(const Parameters& p, const std::string& prefix, const Numbers& x, Index width) const {
+  Numbers ffn(const Parameters& p, const std::string& prefix, const Numbers& x, Index width,
+              const FfnActivation& activation) const {
     const Index T = B_ * S_;
     const Numbers h = linear(p, prefix + "up", T, c_.model.d_model, x);
-    return linear(p, prefix + "down", T, width, ffn_activation(c_.ffn_activation(), T, width, h, {}));
+    return linear(p, prefix + "down", T, width, ffn_activation(activation, T, width, h, {}));
   }
 
   Numbers experts(const Parameters& p, const std::string& prefix, const Numbers& x, Decision& decision, bool frozen,
@@ -276,7 +277,7 @@ class Model {
     out.router_z += e.z_loss * sums.z_squared / static_cast<double>(T);
 
     Numbers y(T * D, 0.0);
-    const FfnActivation activation = c_.ffn_activation();
+    const FfnActivation activation = c_.expert_activation();
     const Index halves = activation.gated ? 2 : 1;
     const Numbers &up = p.at(prefix + "experts.up.weight"), &down = p.at(prefix + "experts.down.weight");
     const Numbers up_bias = e.bias ? p.at(prefix + "experts.up.bias") : Numbers(E * halves * F, 0.0);
@@ -293,7 +294,7 @@ class Model {
       for (Index i = 0; i < D; ++i) y[t * D + i] += g[a] * (o[i] + down_bias[expert * D + i]);
     }
     if (e.shared_experts == 0) return y;
-    Numbers shared = ffn(p, prefix + "shared.", x, e.shared_d_ff);
+    Numbers shared = ffn(p, prefix + "shared.", x, e.shared_d_ff, activation);
     if (e.shared_gate) {
       const Numbers gate = linear(p, prefix + "shared_gate", T, D, x);
       for (Index i = 0; i < T * D; ++i) shared[i] *= sigmoid(gate[i / D]);

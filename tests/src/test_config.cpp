@@ -26,6 +26,8 @@ TEST(Config, DefaultsThatFollowFromOtherKeys) {
   EXPECT_EQ(with({"--moe.shared_experts=1", "--moe.shared_d_ff=70"}).moe.shared_d_ff, 70);
   EXPECT_EQ(with({"--model.ffn=swiglu_clamped"}).model.swish_beta, 1.702);
   EXPECT_EQ(with({}).model.swish_beta, 1);
+  EXPECT_EQ(with({"--model.ffn=gelu"}).moe.ffn, "gelu");
+  EXPECT_EQ(with({"--moe.experts=4", "--moe.ffn=swiglu_clamped", "--model.ffn=relu"}).model.swish_beta, 1.702);
 }
 
 TEST(Config, TextAndBack) {
@@ -66,6 +68,8 @@ TEST(Config, WhatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(with({"--model.ffn=gelu", "--model.swish_beta=2"}), "it is of silu, swiglu and swiglu_clamped");
   EXPECT_BAD_INPUT(with({"--model.ffn_clamp=2"}), "it is of swiglu_clamped");
   EXPECT_BAD_INPUT(with({"--model.ffn=tanh"}), "swiglu");
+  EXPECT_BAD_INPUT(with({"--moe.ffn=tanh"}), "moe.ffn = 'tanh': expected one of relu");
+  EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.ffn=swiglu_clamped"}), "both would have the same model.swish_beta");
   EXPECT_BAD_INPUT(with({"--train.beta2=1"}), "train.beta2 = 1");
   EXPECT_BAD_INPUT(with({"--train.steps=-1"}), "train.steps = -1");
   EXPECT_BAD_INPUT(with({"model.layers=2"}), "--section.key=value");

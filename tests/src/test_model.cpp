@@ -148,6 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"noisy", {"--moe.choice=noisy", "--moe.noise=0.7", "--train.seed=5"}},
         Case{"sampled_and_computed_again", {"--moe.choice=sampled", "--train.recompute=true"}},
         Case{"expert_biases_relu", {"--moe.bias=true", "--moe.router_bias=true", "--model.ffn=relu"}},
+        Case{"glam", {"--moe.ffn=gelu", "--model.ffn=geglu", "--moe.every=2", "--moe.shared_experts=1"}},
         Case{"swish_beta", {"--model.ffn=silu", "--model.swish_beta=1.5", "--moe.every=2"}},
         Case{"gpt_oss",
              {"--moe.bias=true", "--moe.router_bias=true", "--model.ffn=swiglu_clamped", "--model.ffn_clamp=0.6",
