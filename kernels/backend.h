@@ -107,6 +107,10 @@ struct RouteDesc {
   // The sum of a group's two best selection scores (DeepSeek-V3), or the best one (DeepSeek-V2).
   GroupScore group_score = GroupScore::top2;
   bool select_by_logit = false;  // the selection score is made of the logit in place of the score
+  // What balance takes for an expert's probability: its score divided by the sum of all experts' scores (DeepSeek-AI,
+  // "DeepSeek-V3", 2024, eq. 19), or softmax(logits), which is the same where that is the score.
+  bool balance_by_score = false;
+  bool balances_by_score() const { return balance_by_score && score != Score::softmax; }
 };
 
 // Random numbers of a stream (kernels/philox.h).
@@ -147,7 +151,7 @@ struct RouterSums {
   Index experts;
   constexpr Index routed() const { return 0; }                 // [E] assignments
   constexpr Index dropped() const { return experts; }          // [E] those of them that were dropped
-  constexpr Index probability() const { return 2 * experts; }  // [E] sums over tokens of the softmax score
+  constexpr Index probability() const { return 2 * experts; }  // [E] sums over tokens of the probability
   constexpr Index loss() const { return 3 * experts; }         // [2] the load-balance loss, and the router z-loss
   constexpr Index size() const { return 3 * experts + 2; }
 };
@@ -289,13 +293,13 @@ class Backend {
   // computed in f64 from the same bits on every backend, and rounded.
   void draw(const Draw& desc, ConstView index, View x);
   // logits: [T, E] -> experts: [T, k] i32 by falling selection score (ties: the lower index first); weights: [T, k];
-  // and for each of the G segments: counts: [G, E] i32 assignments, probability: [G, E] sum of softmax(logits).
+  // and for each of the G segments: counts: [G, E] i32 assignments, probability: [G, E] the sum of the probabilities.
   // z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2. bias: [E] or none, noise: [T, E] or none: added to the
   // score for the selection alone.
   void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                      View weights, View counts, View probability, View z_squared);
   // dlogits: [T, E] c = through the weights (dweights: [T, k])
-  //                 + through each token's softmax (dprobability: [G, E], the gradient of its segment's sum)
+  //                 + through each token's probabilities (dprobability: [G, E], the gradient of its segment's sum)
   //                 + z_factor * 2 * logsumexp * softmax.
   void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
                       ConstView dprobability, float z_factor, View dlogits);

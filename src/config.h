@@ -22,6 +22,7 @@ enum class Position { none, sinusoidal, learned, t5, alibi, rope };
 enum class AttentionPattern { causal, strided, fixed, longformer };
 enum class Choice { top, noisy, sampled };
 enum class RopeScaling { none, linear, ntk, dynamic, llama3, yarn, longrope };
+enum class AuxProbability { softmax, score };
 enum class QkNormKind { none, head, whole, head_layernorm };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
@@ -87,6 +88,7 @@ struct Config {
     DropOrder drop_order = DropOrder::token;
     double aux_loss = 0.01;
     AuxScope aux_scope = AuxScope::sequence;
+    AuxProbability aux_probability = AuxProbability::softmax;
     double z_loss = 0.001, bias_rate = 0;
     Index groups = 1, group_limit = 1;
     GroupScore group_score = GroupScore::top2;

@@ -384,12 +384,15 @@ struct RouteSums {
   double z_squared;
 };
 
-inline RouteSums route_sums(Index segments, Index t_all, Index e_all, const Numbers& logits, const Numbers& experts) {
+inline RouteSums route_sums(const RouteDesc& desc, Index segments, Index t_all, Index e_all, const Numbers& logits,
+                            const Numbers& experts) {
   RouteSums sums{Numbers(segments * e_all, 0.0), Numbers(segments * e_all, 0.0), 0.0};
   for (Index t = 0; t < t_all; ++t) {
     const Index g = t / (t_all / segments), k = static_cast<Index>(experts.size()) / t_all;
     const Softmax s = softmax(&logits[t * e_all], e_all);
-    for (Index e = 0; e < e_all; ++e) sums.probability[g * e_all + e] += s.p[e];
+    const Numbers of = desc.balance_by_score ? scores(desc.score, &logits[t * e_all], e_all) : s.p;
+    const double all = std::accumulate(of.begin(), of.end(), 0.0);
+    for (Index e = 0; e < e_all; ++e) sums.probability[g * e_all + e] += of[e] / all;
     for (Index j = 0; j < k; ++j) ++sums.counts[g * e_all + whole(experts[t * k + j])];
     sums.z_squared += s.lse * s.lse;
   }

@@ -62,6 +62,13 @@ __device__ Softmax softmax(In<float> z, int e, int lane) {
   return {largest, 1 / sum, largest + logf(sum)};
 }
 
+// A warp adds up the scores of z: [e], whose softmax is p.
+__device__ float sum_of_scores(Score score, In<float> z, int e, const Softmax& p, int lane) {
+  float sum = 0;
+  for (int i = lane; i < e; i += warp_size) sum += score_of(score, z[i], p(z[i]));
+  return tiny_sum + warp_sum(sum);
+}
+
 // A number costs 4 bytes, a block of Philox and four functions in f64: those of RandomStream.
 struct DrawNumbers {
   Draw desc;
@@ -165,9 +172,10 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
       const In<float> z = logits + t * e;
       const Softmax p = softmax(z, e, lane);
       sum_z += static_cast<double>(p.lse) * p.lse;
+      const float all = desc.balances_by_score() ? sum_of_scores(desc.score, z, e, p, lane) : 1.0f;
       for (int i = lane; i < e; i += warp_size) {
         const float probable = p(z[i]), score = score_of(desc.score, z[i], probable);
-        sum_p[i] += probable;
+        sum_p[i] += desc.balances_by_score() ? score / all : probable;
         const float select = desc.select_by_logit ? z[i] : score;
         const float biased = bias ? select + bias[i] : select;
         keys[i] = key_of(noise ? biased + noise[t * e + i] : biased);
@@ -233,6 +241,7 @@ __global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
 //   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds * s * log_slope
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
+//   balances_by_score, q = s / sum_i s_i:   q * log_slope * (dprobability - sum_i dprobability_i q_i) in its place
 // A logit costs 4 + w bytes and 14 FLOPs.
 template <class T>
 __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_tokens, int e, In<float> logits,
@@ -246,7 +255,9 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   const In<std::int32_t> chosen = experts + t * k;
   const Softmax p = softmax(z, e, lane);
 
-  float sum = 0, sum_c_s = 0, inner = 0;  // inner: the sum of d p, where d is all that goes through the softmax
+  const bool by_score = desc.balances_by_score();
+  const float scores = by_score ? sum_of_scores(desc.score, z, e, p, lane) : 1.0f;
+  float sum = 0, sum_c_s = 0, inner = 0;  // inner: the sum of d p, where d is all that goes through p (or q)
   for (Index j = lane; j < k; j += warp_size) {
     const float s = score_of(desc.score, z[chosen[j]], p(z[chosen[j]]));
     sum += s;
@@ -256,7 +267,7 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   sum_c_s = warp_sum(sum_c_s);
   for (int i = lane; i < e; i += warp_size) {
     through_weights[i] = 0;
-    inner += dp[i] * p(z[i]);
+    inner += dp[i] * (by_score ? score_of(desc.score, z[i], p(z[i])) / scores : p(z[i]));
   }
   __syncwarp();
   for (Index j = lane; j < k; j += warp_size) {
@@ -266,9 +277,16 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
     through_weights[chosen[j]] = ds * s * log_slope(desc.score, zj, s);
   }
   __syncwarp();
-  const float all = z_factor * 2 * p.lse - warp_sum(inner);
-  for (int i = lane; i < e; i += warp_size)
-    dlogits[t * e + i] = from_float<T>(p(z[i]) * (dp[i] + all) + through_weights[i]);
+  inner = warp_sum(inner);
+  const float through_z = z_factor * 2 * p.lse;
+  for (int i = lane; i < e; i += warp_size) {
+    float dz = p(z[i]) * (dp[i] + (through_z - inner));
+    if (by_score) {
+      const float s = score_of(desc.score, z[i], p(z[i]));
+      dz = p(z[i]) * through_z + s / scores * log_slope(desc.score, z[i], s) * (dp[i] - inner);
+    }
+    dlogits[t * e + i] = from_float<T>(dz + through_weights[i]);
+  }
 }
 
 // A block takes an expert, and its warps take segments in turn: a warp adds up the expert's assignments within the

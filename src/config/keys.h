@@ -68,6 +68,7 @@ SY_WORDS(CapacityScope, {{"sequence", CapacityScope::sequence}, {"rank", Capacit
 SY_WORDS(AuxScope, {{"sequence", AuxScope::sequence},
                     {"micro_batch", AuxScope::micro_batch},
                     {"global_batch", AuxScope::global_batch}});
+SY_WORDS(AuxProbability, {{"softmax", AuxProbability::softmax}, {"score", AuxProbability::score}});
 SY_WORDS(Schedule, {{"constant", Schedule::constant},
                     {"cosine", Schedule::cosine},
                     {"linear", Schedule::linear},
@@ -406,6 +407,9 @@ void for_each_key(C& c, F&& visit) {
   key("moe.aux_scope", e.aux_scope,
       "the tokens over which the load-balance loss is taken: those of a sequence, those of a rank's micro-batch, or "
       "those that all ranks compute at once (dp * train.micro_batch sequences)");
+  key("moe.aux_probability", e.aux_probability,
+      "what the load-balance loss takes for the probabilities of a token's experts. softmax: those of the softmax of the "
+      "logits; score: the scores of moe.score, divided by their sum over the experts (DeepSeek-V3)");
   key("moe.z_loss", e.z_loss, "the factor of the router z-loss", {{0, big}});
   key("moe.bias_rate", e.bias_rate,
       "after a step, an expert's selection bias rises by this where it had less than its share, and falls by it where "

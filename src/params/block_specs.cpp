@@ -102,7 +102,8 @@ MoeSpec moe_spec(const Config& config) {
                         static_cast<int>(e.groups),
                         static_cast<int>(e.group_limit),
                         e.group_score,
-                        e.choice != Choice::top};
+                        e.choice != Choice::top,
+                        e.aux_probability == AuxProbability::score};
   MoeSpec spec{e.experts,
                {route, e.capacity_factor, e.capacity_scope, e.drop_order, e.aux_loss, e.aux_scope, e.z_loss},
                {activation, e.d_ff, e.bias},

@@ -49,7 +49,7 @@ struct RouteForward : RouteCase {
   void expect(Values& v) override {
     v["experts"] = choice(v);
     v["weights"] = ref::route_weights(desc, t, e, v["logits"], v["experts"]);
-    const ref::RouteSums sums = ref::route_sums(segments, t, e, v["logits"], v["experts"]);
+    const ref::RouteSums sums = ref::route_sums(desc, segments, t, e, v["logits"], v["experts"]);
     v["counts"] = sums.counts;
     v["probability"] = sums.probability;
     v["z_squared"] = {sums.z_squared};
@@ -72,7 +72,7 @@ struct RouteBackward : RouteCase {
                      at("dlogits"));
   }
   double loss(Values& v) override {
-    const ref::RouteSums sums = ref::route_sums(segments, t, e, v["logits"], v["experts"]);
+    const ref::RouteSums sums = ref::route_sums(desc, segments, t, e, v["logits"], v["experts"]);
     return ref::dot(v["dweights"], ref::route_weights(desc, t, e, v["logits"], v["experts"])) +
            ref::dot(v["dprobability"], sums.probability) + static_cast<double>(z_factor) * sums.z_squared;
   }
@@ -94,6 +94,10 @@ TEST_P(TokenOps, route) {
           const RouteDesc desc = {score, c.top_k, renormalize, biased ? 2.5f : 1.0f, c.groups, c.group_limit};
           check(RouteForward(desc, c.segments, c.shape, biased));
           check(RouteBackward(desc, c.segments, c.shape, biased));
+          RouteDesc by_score = desc;
+          by_score.balance_by_score = true;
+          check(RouteForward(by_score, c.segments, c.shape, biased));
+          check(RouteBackward(by_score, c.segments, c.shape, biased));
         }
 }
 

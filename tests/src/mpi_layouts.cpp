@@ -206,7 +206,7 @@ const Case cases[] = {
     {"balance_micro_batch", {"--moe.aux_scope=micro_batch"}},
     {"tight_shared_sigmoid_bias",
      {"--moe.capacity_factor=0.5", "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_rate=0.01",
-      "--model.qk_norm=true"}},
+      "--moe.aux_probability=score", "--model.qk_norm=true"}},
     {"top1_every_second_tied_biases",
      {"--moe.top_k=1", "--moe.every=2", "--model.tie_embeddings=true", "--model.bias=true", "--model.norm=layernorm",
       "--train.z_loss=0.001"}},

@@ -250,7 +250,8 @@ class Model {
                           static_cast<int>(e.groups),
                           static_cast<int>(e.group_limit),
                           e.group_score,
-                          e.choice != Choice::top};
+                          e.choice != Choice::top,
+                          e.aux_probability == AuxProbability::score};
     const Numbers logits = linear(p, prefix + "router", T, D, x);
     Numbers noise;
     if (e.choice != Choice::top) {
@@ -271,7 +272,7 @@ class Model {
     }
     const Index scopes = e.aux_scope == AuxScope::sequence ? B_ : 1;
     const double n = static_cast<double>(T) / static_cast<double>(scopes);
-    const RouteSums sums = route_sums(scopes, T, E, logits, decision.experts);
+    const RouteSums sums = route_sums(route, scopes, T, E, logits, decision.experts);
     for (Index i = 0; i < scopes * E; ++i)
       out.aux += e.aux_loss * static_cast<double>(E) / k * (sums.counts[i] / n) * (sums.probability[i] / n) / scopes;
     out.router_z += e.z_loss * sums.z_squared / static_cast<double>(T);
