@@ -497,6 +497,12 @@ void Backend::draw(const Draw& desc, ConstView index, View x) {
   if (x.elements() > 0) do_draw(desc, index, x);
 }
 
+void Backend::jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) {
+  const Operands check("jitter");
+  check.real("x", x, 2).is("index", index, {x.dim(0)}, DType::i64).same("y", y, x.shape(), x);
+  if (x.elements() > 0) do_jitter(desc, index, x, accumulate, y);
+}
+
 void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                             View weights, View counts, View probability, View z_squared) {
   const Operands check("route_forward");

@@ -37,7 +37,7 @@ enum class NormKind { none, rmsnorm, layernorm };
 enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, silu_clamped };
 enum class Score { softmax, sigmoid, sqrt_softplus };
 enum class GroupScore { top2, max };
-enum class Distribution { normal, gumbel };
+enum class Distribution { normal, gumbel, uniform };  // uniform: in [-1, 1)
 enum class DropOrder { token, choice, probability };
 
 struct Gemm {
@@ -292,6 +292,8 @@ class Backend {
   // x: [T, N]; element i of row t = scale * number index[t] * N + i of the stream. index: [T] i64. The numbers are
   // computed in f64 from the same bits on every backend, and rounded.
   void draw(const Draw& desc, ConstView index, View x);
+  // y: [T, N] c (+)= x: [T, N] c times (1 + the element of the stream). index: [T] i64. It is its own adjoint.
+  void jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y);
   // logits: [T, E] -> experts: [T, k] i32 by falling selection score (ties: the lower index first); weights: [T, k];
   // and for each of the G segments: counts: [G, E] i32 assignments, probability: [G, E] the sum of the probabilities.
   // z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2. bias: [E] or none, noise: [T, E] or none: added to the
@@ -411,6 +413,7 @@ class Backend {
                                              ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) = 0;
   virtual void do_append_heads(ConstHeads x, ConstView offsets, Heads y) = 0;
   virtual void do_draw(const Draw& desc, ConstView index, View x) = 0;
+  virtual void do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) = 0;
   virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                                 View weights, View counts, View probability, View z_squared) = 0;
   virtual void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,

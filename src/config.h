@@ -93,7 +93,7 @@ struct Config {
     Index groups = 1, group_limit = 1;
     GroupScore group_score = GroupScore::top2;
     Choice choice = Choice::top;
-    double noise = 0;
+    double noise = 0, jitter = 0;
   } moe;
 
   struct Parallel {
@@ -134,6 +134,8 @@ struct Config {
 
   // [model] as this layer reads it.
   const Model& model_of(Index layer) const;
+  // Whether training draws random numbers for the routers.
+  bool draws() const { return moe.choice != Choice::top || moe.jitter > 0; }
   bool is_moe(Index layer) const;
   FfnActivation ffn_activation() const;     // of dense FFNs
   FfnActivation expert_activation() const;  // of experts, the shared ones too

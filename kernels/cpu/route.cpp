@@ -125,17 +125,42 @@ struct Chooser {
 
 }  // namespace
 
+namespace {
+
+// Calls f(place, number) for the elements of t_all rows of n, where `place` counts them and `number` is the stream's.
+template <class F>
+void for_numbers(const Draw& desc, const std::int64_t* index, Index t_all, Index n, const F& f) {
+  const RandomStream stream(desc.seed, desc.stream);
+  const auto number = [&](std::uint64_t at) {
+    switch (desc.distribution) {
+      case Distribution::normal:
+        return stream.normal(at);
+      case Distribution::gumbel:
+        return stream.gumbel(at);
+      case Distribution::uniform:
+        return stream.symmetric(at);
+    }
+    return 0.0;
+  };
+  for_runs(t_all, rows_per_run(64 * n), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t)
+      for (Index i = 0; i < n; ++i)
+        f(t * n + i, desc.scale * static_cast<float>(number(static_cast<std::uint64_t>(index[t] * n + i))));
+  });
+}
+
+}  // namespace
+
 // A number costs 4 bytes and a block of Philox.
 void CpuBackend::do_draw(const Draw& desc, ConstView index, View x) {
-  const Index n = x.dim(1);
-  const RandomStream stream(desc.seed, desc.stream);
-  for_runs(x.dim(0), rows_per_run(64 * n), [&](Index begin, Index end) {
-    for (Index t = begin; t < end; ++t)
-      for (Index i = 0; i < n; ++i) {
-        const auto at = static_cast<std::uint64_t>(index.i64()[t] * n + i);
-        const double number = desc.distribution == Distribution::normal ? stream.normal(at) : stream.gumbel(at);
-        x.f32()[t * n + i] = desc.scale * static_cast<float>(number);
-      }
+  for_numbers(desc, index.i64(), x.dim(0), x.dim(1), [&](Index at, float number) { x.f32()[at] = number; });
+}
+
+// An element costs 8 bytes and a block of Philox.
+void CpuBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) {
+  for_numbers(desc, index.i64(), x.dim(0), x.dim(1), [&](Index at, float number) {
+    const float value = x.f32()[at] * (1 + number);
+    y.f32()[at] = accumulate ? y.f32()[at] + value : value;
   });
 }
 

@@ -69,21 +69,47 @@ __device__ float sum_of_scores(Score score, In<float> z, int e, const Softmax& p
   return tiny_sum + warp_sum(sum);
 }
 
-// A number costs 4 bytes, a block of Philox and four functions in f64: those of RandomStream.
-struct DrawNumbers {
+// The numbers of a stream for rows of n: those of RandomStream. One costs a block of Philox and four functions in f64.
+struct Numbers {
   Draw desc;
   Index n;
   In<Index> index;
-  Out<float> x;
-  template <int N>
-  __device__ void at(Index i) const {
-    for (int e = 0; e < N; ++e) x[i + e] = desc.scale * static_cast<float>(number(i + e));
-  }
+  __device__ float operator()(Index i) const { return desc.scale * static_cast<float>(number(i)); }
   __device__ double number(Index i) const {
     const Philox4 r = philox(desc.seed, static_cast<std::uint64_t>(index[i / n] * n + i % n), desc.stream);
+    if (desc.distribution == Distribution::uniform) {
+      const std::uint64_t bits = (static_cast<std::uint64_t>(r[1]) << 32 | r[0]) >> 11;
+      return 2 * (static_cast<double>(bits) * 0x1.0p-53) - 1;
+    }
     if (desc.distribution == Distribution::gumbel) return -log(-log((static_cast<double>(r[0]) + 0.5) * 0x1.0p-32));
     const double u = (static_cast<double>(r[0]) + 1.0) * 0x1.0p-32, v = static_cast<double>(r[1]) * 0x1.0p-32;
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+  }
+};
+
+// An element costs 4 bytes.
+struct DrawNumbers {
+  Numbers numbers;
+  Out<float> x;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (int e = 0; e < N; ++e) x[i + e] = numbers(i + e);
+  }
+};
+
+// y (+)= x * (1 + number). An element costs 2w bytes.
+template <class T>
+struct Jitter {
+  Numbers numbers;
+  bool accumulate;
+  In<T> x;
+  Out<T> y;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (int e = 0; e < N; ++e) {
+      const float value = to_float(x[i + e]) * (1 + numbers(i + e));
+      y[i + e] = from_float<T>(accumulate ? to_float(y[i + e]) + value : value);
+    }
   }
 };
 
@@ -342,7 +368,15 @@ int warps_for(Index fixed, Index of_warp) {
 }  // namespace
 
 void CudaBackend::do_draw(const Draw& desc, ConstView index, View x) {
-  for_elements(context_, x.elements(), {}, DrawNumbers{desc, x.dim(1), in<Index>(index), out<float>(x)});
+  for_elements(context_, x.elements(), {}, DrawNumbers{{desc, x.dim(1), in<Index>(index)}, out<float>(x)});
+}
+
+void CudaBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) {
+  const Numbers numbers{desc, x.dim(1), in<Index>(index)};
+  with_type(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_elements(context_, x.elements(), {}, Jitter<T>{numbers, accumulate, in<T>(x), out<T>(y)});
+  });
 }
 
 void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise,

@@ -185,6 +185,10 @@ class DryBackend final : public Backend {
     for (int side = 0; side < 2; ++side) count_heads(x);
   }
   void do_draw(const Draw&, ConstView index, View x) override { count(0, {index, x}); }
+  void do_jitter(const Draw&, ConstView index, ConstView x, bool accumulate, View y) override {
+    count(0, {index, x, y});
+    if (accumulate) count(0, {y});
+  }
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, ConstView noise, View experts, View weights,
                         View routed, View probability, View z_squared) override {
     count(0, {logits, noise, experts, weights, routed, probability});

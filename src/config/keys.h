@@ -426,6 +426,10 @@ void for_each_key(C& c, F&& visit) {
       "to the softmax of the logits of those that are left. Evaluation and generation draw nothing: they take the "
       "largest ones");
   key("moe.noise", e.noise, "the standard deviation of the noise of moe.choice = noisy", {{0, big}});
+  key("moe.jitter", e.jitter,
+      "training multiplies each element of what the router reads by a number between 1 - jitter and 1 + jitter (Fedus et "
+      "al., \"Switch Transformers\", 2022)",
+      {{0, 1}});
   auto& p = c.parallel;
   key("parallel.tp", p.tp,
       "the number of tensor-parallel ranks, which split attention, dense FFNs and the vocabulary. The data-parallel "

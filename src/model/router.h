@@ -1,6 +1,6 @@
 // The router: which experts each token is sent to, with which weights, and what balance costs.
 //
-//   z_t = W_r x_t,  s_t = a score of z_t;  the top k of s_t + bias + noise;  capacity drops what does not fit.
+//   z_t = W_r x_t (jitter on x_t),  s_t = a score of z_t;  the top k of s_t + bias + noise;  capacity drops what does not fit.
 //
 // A new way to choose (hash, expert choice) is a new score or order in Backend::route_forward; a new balancing loss
 // belongs to balance() here.
@@ -46,6 +46,10 @@ class Router {
  private:
   // keep: [T, k] i32 for the own tokens.
   void drop(const Pass& pass, ConstView experts, ConstView weights, View keep) const;
+  // A random stream, keyed by the run.
+  static Draw keyed(Draw draw, const Batch& batch);
+  // What the logits are computed of: x, or, while training, x with jitter, taken from scratch.
+  ConstView input(const Pass& pass, ConstView x) const;
   // What is balanced over which segments, and their counts [N, E], which may be other ranks' too and are taken from
   // scratch. counts: [G, E] i32 of this rank's segments.
   BalanceDesc balance_scope(const Pass& pass, View counts, View& scope_counts) const;

@@ -82,8 +82,10 @@ struct RouterSpec {
   double aux_loss;
   AuxScope aux_scope;
   double z_loss;
-  bool bias = false;            // of the logits
-  std::optional<Draw> noise{};  // of the choice, while training; its seed and stream are the router's to set
+  bool bias = false;  // of the logits
+  // Of the choice, and what the elements of the input are multiplied by; while training. Their seed and stream are the
+  // router's to set.
+  std::optional<Draw> noise{}, jitter{};
 };
 
 struct MoeSpec {

@@ -135,16 +135,45 @@ struct DrawCase : OpCase {
     const RandomStream stream(desc.seed, desc.stream);
     for (std::size_t i = 0; i < v["x"].size(); ++i) {
       const auto number = static_cast<std::uint64_t>(v["index"][i / n]) * n + i % n;
-      v["x"][i] = static_cast<double>(desc.scale) *
-                  (desc.distribution == Distribution::normal ? stream.normal(number) : stream.gumbel(number));
+      v["x"][i] =
+          static_cast<double>(desc.scale) * (desc.distribution == Distribution::normal   ? stream.normal(number)
+                                             : desc.distribution == Distribution::gumbel ? stream.gumbel(number)
+                                                                                         : stream.symmetric(number));
+    }
+  }
+};
+
+struct JitterCase : OpCase {
+  Draw desc{Distribution::uniform, 0x123456789abcdef0u, hash_name("jitter"), 0.3f};
+  Index n;
+  bool add;
+  JitterCase(Rows s, bool add_) : n(s.d), add(add_) {
+    in("index", {s.t}, whole("index", {s.t}, Index{1} << 33, Index{1} << 34), DType::i64);
+    in("x", {s.t, s.d});
+    if (add)
+      accumulate("y", {s.t, s.d});
+    else
+      out("y", {s.t, s.d});
+  }
+  void run(Backend& b) override { b.jitter(desc, at("index"), at("x"), add, at("y")); }
+  void expect(Values& v) override {
+    const RandomStream stream(desc.seed, desc.stream);
+    for (std::size_t i = 0; i < v["x"].size(); ++i) {
+      const double u = stream.uniform(static_cast<std::uint64_t>(v["index"][i / n]) * n + i % n);
+      v["y"][i] = (add ? v["y"][i] : 0.0) + v["x"][i] * (1 + static_cast<double>(desc.scale) * (2 * u - 1));
     }
   }
 };
 
 TEST_P(TokenOps, draw) {
-  for (Distribution distribution : {Distribution::normal, Distribution::gumbel})
+  for (Distribution distribution : {Distribution::normal, Distribution::gumbel, Distribution::uniform})
     for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {1000, 67}})
       check(DrawCase({distribution, 0x123456789abcdef0u, hash_name("stream"), 2.5f}, s));
+}
+
+TEST_P(TokenOps, jitter) {
+  for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {300, 67}})
+    for (bool add : {false, true}) check(JitterCase(s, add));
 }
 
 // k different experts for each of t tokens.

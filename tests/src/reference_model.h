@@ -252,7 +252,11 @@ class Model {
                           e.group_score,
                           e.choice != Choice::top,
                           e.aux_probability == AuxProbability::score};
-    const Numbers logits = linear(p, prefix + "router", T, D, x);
+    Numbers read = x;
+    const RandomStream jitter(c_.train.seed, prefix + "router.jitter");
+    if (e.jitter > 0)
+      for (Index i = 0; i < T * D; ++i) read[i] *= 1 + e.jitter * (2 * jitter.uniform(i) - 1);
+    const Numbers logits = linear(p, prefix + "router", T, D, read);
     Numbers noise;
     if (e.choice != Choice::top) {
       const RandomStream stream(c_.train.seed, prefix + "router.noise");
