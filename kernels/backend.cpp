@@ -503,6 +503,19 @@ void Backend::jitter(const Draw& desc, ConstView index, ConstView x, bool accumu
   if (x.elements() > 0) do_jitter(desc, index, x, accumulate, y);
 }
 
+void Backend::sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) {
+  const Operands check("sized_noise_forward");
+  check.dims("x", x, 2).is("index", index, {x.dim(0)}, DType::i64).is("size", size, x.shape());
+  if (x.elements() > 0) do_sized_noise_forward(desc, index, size, x);
+}
+
+void Backend::sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) {
+  const Operands check("sized_noise_backward");
+  check.real("dx", dx, 2).is("index", index, {dx.dim(0)}, DType::i64).is("size", size, dx.shape());
+  check.same("dsize", dsize, dx.shape(), dx);
+  if (dx.elements() > 0) do_sized_noise_backward(desc, index, dx, size, dsize);
+}
+
 void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                             View weights, View counts, View probability, View z_squared) {
   const Operands check("route_forward");

@@ -294,6 +294,11 @@ class Backend {
   void draw(const Draw& desc, ConstView index, View x);
   // y: [T, N] c (+)= x: [T, N] c times (1 + the element of the stream). index: [T] i64. It is its own adjoint.
   void jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y);
+  // Noise of a learned size (Shazeer et al., "Outrageously large neural networks", 2017): x: [T, N] += the element of the
+  // stream * softplus(size: [T, N]).
+  void sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x);
+  // dsize: [T, N] c = the gradient by size of dx: [T, N] c
+  void sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize);
   // logits: [T, E] -> experts: [T, k] i32 by falling selection score (ties: the lower index first); weights: [T, k];
   // and for each of the G segments: counts: [G, E] i32 assignments, probability: [G, E] the sum of the probabilities.
   // z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2. bias: [E] or none, noise: [T, E] or none: added to the
@@ -414,6 +419,8 @@ class Backend {
   virtual void do_append_heads(ConstHeads x, ConstView offsets, Heads y) = 0;
   virtual void do_draw(const Draw& desc, ConstView index, View x) = 0;
   virtual void do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) = 0;
+  virtual void do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) = 0;
+  virtual void do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) = 0;
   virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                                 View weights, View counts, View probability, View z_squared) = 0;
   virtual void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,

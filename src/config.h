@@ -94,6 +94,7 @@ struct Config {
     GroupScore group_score = GroupScore::top2;
     Choice choice = Choice::top;
     double noise = 0, jitter = 0;
+    bool learned_noise = false;
   } moe;
 
   struct Parallel {

@@ -78,6 +78,8 @@ class CpuBackend final : public Backend {
   // route.cpp
   void do_draw(const Draw& desc, ConstView index, View x) override;
   void do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) override;
+  void do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) override;
+  void do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) override;
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                         View weights, View counts, View probability, View z_squared) override;
   void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,

@@ -113,6 +113,31 @@ struct Jitter {
   }
 };
 
+// x += number * softplus(size). An element costs 12 bytes.
+struct SizedNoise {
+  Numbers numbers;
+  In<float> size;
+  Out<float> x;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (int e = 0; e < N; ++e) x[i + e] += numbers(i + e) * softplus(size[i + e]);
+  }
+};
+
+// dsize = dx * number * sigmoid(size). An element costs 4 + 2w bytes.
+template <class T>
+struct SizedNoiseGradient {
+  Numbers numbers;
+  In<T> dx;
+  In<float> size;
+  Out<T> dsize;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (int e = 0; e < N; ++e)
+      dsize[i + e] = from_float<T>(to_float(dx[i + e]) * numbers(i + e) * sigmoid(size[i + e]));
+  }
+};
+
 // Maps selection scores to integers in the same order, all above 0, so that 0 can mean "taken". A NaN comes last.
 __device__ std::uint32_t key_of(float x) {
   if (x != x) return 1;
@@ -376,6 +401,20 @@ void CudaBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool
   with_type(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for_elements(context_, x.elements(), {}, Jitter<T>{numbers, accumulate, in<T>(x), out<T>(y)});
+  });
+}
+
+void CudaBackend::do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) {
+  const Numbers numbers{desc, x.dim(1), in<Index>(index)};
+  for_elements(context_, x.elements(), {}, SizedNoise{numbers, in<float>(size), out<float>(x)});
+}
+
+void CudaBackend::do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) {
+  const Numbers numbers{desc, dx.dim(1), in<Index>(index)};
+  with_type(dx.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_elements(context_, dx.elements(), {},
+                 SizedNoiseGradient<T>{numbers, in<T>(dx), in<float>(size), out<T>(dsize)});
   });
 }
 

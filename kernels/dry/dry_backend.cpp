@@ -189,6 +189,12 @@ class DryBackend final : public Backend {
     count(0, {index, x, y});
     if (accumulate) count(0, {y});
   }
+  void do_sized_noise_forward(const Draw&, ConstView index, ConstView size, View x) override {
+    count(0, {index, size, x, x});
+  }
+  void do_sized_noise_backward(const Draw&, ConstView index, ConstView dx, ConstView size, View dsize) override {
+    count(0, {index, dx, size, dsize});
+  }
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, ConstView noise, View experts, View weights,
                         View routed, View probability, View z_squared) override {
     count(0, {logits, noise, experts, weights, routed, probability});

@@ -155,6 +155,8 @@ void check_together(const Config& c, Problems& problems) {
   if ((e.choice == Choice::noisy) != (e.noise > 0))
     problems.of("moe.noise", "moe.noise = {} with moe.choice = {}: noisy needs noise above 0, and others have none",
                 e.noise, show(e.choice));
+  if (e.learned_noise && e.choice != Choice::noisy)
+    problems.of("moe.learned_noise", "moe.learned_noise = true with moe.choice = {}: set it to noisy", show(e.choice));
   const Activation dense = c.ffn_activation().act, expert = e.experts > 0 ? c.expert_activation().act : dense;
   const auto either = [&](Activation act) { return dense == act || expert == act; };
   if (m.swish_beta != 1 && !either(Activation::silu) && !either(Activation::silu_clamped))

@@ -426,6 +426,10 @@ void for_each_key(C& c, F&& visit) {
       "to the softmax of the logits of those that are left. Evaluation and generation draw nothing: they take the "
       "largest ones");
   key("moe.noise", e.noise, "the standard deviation of the noise of moe.choice = noisy", {{0, big}});
+  key("moe.learned_noise", e.learned_noise,
+      "true: moe.noise is multiplied by softplus(w x) of each expert, with learned w, and the noise is added to the logits "
+      "themselves (Shazeer et al., \"Outrageously large neural networks\", 2017)",
+      {.effect = model});
   key("moe.jitter", e.jitter,
       "training multiplies each element of what the router reads by a number between 1 - jitter and 1 + jitter (Fedus et "
       "al., \"Switch Transformers\", 2022)",

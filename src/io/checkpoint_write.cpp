@@ -110,6 +110,7 @@ constexpr TensorFacts tensor_facts[] = {
     {".v.bias", "kv head, out", ""},
     {".attention.out.weight", "out, head, in", ""},
     {".router.weight", "expert, in", ""},
+    {".router.noise.weight", "expert, in", ""},
     {".experts.up.weight", "expert, half, out, in", gating},
     {".experts.down.weight", "expert, out, in", ""},
     {".mlp.up.weight", "half, out, in", gating},

@@ -1,6 +1,6 @@
 // The router: which experts each token is sent to, with which weights, and what balance costs.
 //
-//   z_t = W_r x_t (jitter on x_t),  s_t = a score of z_t;  the top k of s_t + bias + noise;  capacity drops what does not fit.
+//   z_t = W_r x_t (jitter on x_t),  s_t = a score of z_t (learned noise on z_t);  the top k of s_t + bias + noise;  capacity drops what does not fit.
 //
 // A new way to choose (hash, expert choice) is a new score or order in Backend::route_forward; a new balancing loss
 // belongs to balance() here.
@@ -27,6 +27,7 @@ class Router {
  public:
   struct Saved {
     View logits;        // [T, E]
+    View noise_size;    // [T, E] of learned noise, before its softplus
     View experts;       // [T, k] i32
     View dprobability;  // [G, E] gradient of the load-balance loss by each segment's sum of probabilities
     Routing routing;
@@ -48,6 +49,8 @@ class Router {
   void drop(const Pass& pass, ConstView experts, ConstView weights, View keep) const;
   // A random stream, keyed by the run.
   static Draw keyed(Draw draw, const Batch& batch);
+  // Whether the logits get noise of a learned size.
+  bool sizes_noise(const Pass& pass) const { return noise_size_ && pass.batch.token_numbers; }
   // What the logits are computed of: x, or, while training, x with jitter, taken from scratch.
   ConstView input(const Pass& pass, ConstView x) const;
   // What is balanced over which segments, and their counts [N, E], which may be other ranks' too and are taken from
@@ -57,6 +60,7 @@ class Router {
   RouterSpec spec_;
   Index experts_;
   Linear logits_;
+  std::optional<Linear> noise_size_;
   View bias_;
 };
 

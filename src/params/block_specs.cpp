@@ -110,6 +110,7 @@ MoeSpec moe_spec(const Config& config) {
                {}};
   spec.router.bias = e.router_bias;
   if (e.choice == Choice::noisy) spec.router.noise = {.scale = static_cast<float>(e.noise)};
+  spec.router.learned_noise = e.learned_noise;
   if (e.jitter > 0) spec.router.jitter = {.distribution = Distribution::uniform, .scale = static_cast<float>(e.jitter)};
   if (e.choice == Choice::sampled) spec.router.noise = {.distribution = Distribution::gumbel};
   if (e.shared_experts > 0) spec.shared = {activation, e.shared_d_ff, false, e.shared_gate};

@@ -86,6 +86,7 @@ struct RouterSpec {
   // Of the choice, and what the elements of the input are multiplied by; while training. Their seed and stream are the
   // router's to set.
   std::optional<Draw> noise{}, jitter{};
+  bool learned_noise = false;  // the noise is of the logits, and of a size that is learned
 };
 
 struct MoeSpec {

@@ -68,6 +68,7 @@ class Specs {
   void ffn(const std::string& name, const MoeSpec& m) {
     const MlpSpec& e = m.expert;
     matrix(name + ".router.weight", {m.experts, D_}, {}, normal);
+    if (m.router.learned_noise) matrix(name + ".router.noise.weight", {m.experts, D_}, {}, zeros);
     if (m.router.bias) vector(name + ".router.bias", {m.experts}, {}, zeros);
     matrix(name + ".experts.up.weight", {m.experts, e.halves(), e.width, D_}, {ep, none, etp}, normal);
     if (e.bias) vector(name + ".experts.up.bias", {m.experts, e.halves(), e.width}, {ep, none, etp}, zeros);

@@ -171,6 +171,49 @@ TEST_P(TokenOps, draw) {
       check(DrawCase({distribution, 0x123456789abcdef0u, hash_name("stream"), 2.5f}, s));
 }
 
+struct SizedNoiseCase : OpCase {
+  Draw desc{Distribution::normal, 0x123456789abcdef0u, hash_name("size"), 0.7f};
+  Index n;
+  explicit SizedNoiseCase(Rows s) : n(s.d) {
+    in("index", {s.t}, whole("index", {s.t}, Index{1} << 33, Index{1} << 34), DType::i64);
+    in("size", {s.t, s.d}, normal("size", {s.t, s.d}, 2), DType::f32);
+    tolerance = gradient_tolerance = 3e-6;
+  }
+  // What is added to x.
+  Numbers noise(Values& v) {
+    const RandomStream stream(desc.seed, desc.stream);
+    Numbers noise;
+    for (std::size_t i = 0; i < v["size"].size(); ++i)
+      noise.push_back(desc.scale * stream.normal(static_cast<std::uint64_t>(v["index"][i / n]) * n + i % n) *
+                      std::log1p(std::exp(v["size"][i])));
+    return noise;
+  }
+};
+struct SizedNoiseForward : SizedNoiseCase {
+  explicit SizedNoiseForward(Rows s) : SizedNoiseCase(s) { accumulate("x", {s.t, s.d}, DType::f32); }
+  void run(Backend& b) override { b.sized_noise_forward(desc, at("index"), at("size"), at("x")); }
+  void expect(Values& v) override {
+    const Numbers more = noise(v);
+    for (std::size_t i = 0; i < more.size(); ++i) v["x"][i] += more[i];
+  }
+};
+struct SizedNoiseBackward : SizedNoiseCase {
+  explicit SizedNoiseBackward(Rows s) : SizedNoiseCase(s) {
+    in("dx", {s.t, s.d});
+    out("dsize", {s.t, s.d});
+    gradients = {{"dsize", "size"}};
+  }
+  void run(Backend& b) override { b.sized_noise_backward(desc, at("index"), at("dx"), at("size"), at("dsize")); }
+  double loss(Values& v) override { return ref::dot(v["dx"], noise(v)); }
+};
+
+TEST_P(TokenOps, sized_noise) {
+  for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {300, 67}}) {
+    check(SizedNoiseForward(s));
+    check(SizedNoiseBackward(s));
+  }
+}
+
 TEST_P(TokenOps, jitter) {
   for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {300, 67}})
     for (bool add : {false, true}) check(JitterCase(s, add));

@@ -256,9 +256,13 @@ class Model {
     const RandomStream jitter(c_.train.seed, prefix + "router.jitter");
     if (e.jitter > 0)
       for (Index i = 0; i < T * D; ++i) read[i] *= 1 + e.jitter * (2 * jitter.uniform(i) - 1);
-    const Numbers logits = linear(p, prefix + "router", T, D, read);
+    Numbers logits = linear(p, prefix + "router", T, D, read);
     Numbers noise;
-    if (e.choice != Choice::top) {
+    if (e.learned_noise) {
+      const RandomStream stream(c_.train.seed, prefix + "router.noise");
+      const Numbers size = linear(p, prefix + "router.noise", T, D, read);
+      for (Index i = 0; i < T * E; ++i) logits[i] += e.noise * stream.normal(i) * std::log1p(std::exp(size[i]));
+    } else if (e.choice != Choice::top) {
       const RandomStream stream(c_.train.seed, prefix + "router.noise");
       for (Index i = 0; i < T * E; ++i)
         noise.push_back(e.choice == Choice::noisy ? e.noise * stream.normal(i) : stream.gumbel(i));

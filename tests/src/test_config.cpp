@@ -68,6 +68,7 @@ TEST(Config, WhatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(with({"--model.ffn=gelu", "--model.swish_beta=2"}), "it is of silu, swiglu and swiglu_clamped");
   EXPECT_BAD_INPUT(with({"--model.ffn_clamp=2"}), "it is of swiglu_clamped");
   EXPECT_BAD_INPUT(with({"--model.ffn=tanh"}), "swiglu");
+  EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.learned_noise=true"}), "moe.choice = top: set it to noisy");
   EXPECT_BAD_INPUT(with({"--moe.ffn=tanh"}), "moe.ffn = 'tanh': expected one of relu");
   EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.ffn=swiglu_clamped"}), "both would have the same model.swish_beta");
   EXPECT_BAD_INPUT(with({"--train.beta2=1"}), "train.beta2 = 1");
