@@ -72,7 +72,7 @@ struct Config {
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
     bool attention_sinks = false;
     QkNormKind qk_norm = QkNormKind::none;
-    double attention_softcap = 0, output_softcap = 0, logit_scale = 1;
+    double attention_scale = 0 /* = 1 / sqrt(head_dim) */, attention_softcap = 0, output_softcap = 0, logit_scale = 1;
     bool output_bias = false, tie_embeddings = false, scale_embedding = false, embedding_norm = false;
   } model;
 

@@ -341,6 +341,10 @@ void for_each_model_key(M& m, Key&& key) {
       "together, and of the keys (OLMo 2); head_layernorm: layernorm of each head, with a weight of its own and no bias "
       "(Command R+). true is head, and false none",
       {.effect = model, .by_kind = attention_section});
+  key("model.attention_scale", m.attention_scale,
+      "products of queries and keys are multiplied by this. 0: by 1 / sqrt(head_dim). T5 has 1, and Gemma 2 and 3 in their "
+      "largest sizes 1 / sqrt(d_model / heads)",
+      {{0, 1e6}, model, attention_section});
   key("model.attention_softcap", m.attention_softcap,
       "attention's scores s become cap * tanh(s / cap) with this cap. 0: they stay as they are",
       {.bounds = {0, big}, .by_kind = attention_section});

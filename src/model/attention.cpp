@@ -11,7 +11,7 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
   SY_ASSERT(rope_table ? spec.rope && rope_table.dim(1) * 2 == spec.rope->rotated : !spec.rope, "another table");
   SY_ASSERT(!spec.sparse || spec.window == 0, "a pattern, which counts from the first token, and a window of {}",
             spec.window);  // a cache would forget the first token
-  desc_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.key_width)));
+  desc_.scale = spec.scale > 0 ? spec.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.key_width)));
   desc_.visible.window = spec.window;
   desc_.visible.sparse = spec.sparse;
   desc_.softcap = spec.softcap;

@@ -84,6 +84,7 @@ AttentionSpec attention_spec(const Config::Model& m) {
       a.sparse = Sparsity::longformer(m.window, m.global_tokens);
       a.window = 0;  // global tokens are seen from beyond it
   }
+  a.scale = static_cast<float>(m.attention_scale);
   a.sinks = m.attention_sinks;
   if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
   a.whole_qk_norm = m.qk_norm == QkNormKind::whole;

@@ -62,6 +62,7 @@ struct AttentionSpec {
   Sparsity sparse = {};         // all earlier tokens: empty; otherwise window is 0
   std::optional<RelativeSpec> relative = {};
   float norm_offset = 0;  // is added to the weights of qk_norm, which start at 1 less
+  float scale = 0;        // of products of queries and keys; 0: 1 / sqrt(key_width)
   bool sinks = false;     // a learned logit a head that takes part in the softmax and has no value
 };
 

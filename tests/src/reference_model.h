@@ -182,7 +182,7 @@ class Model {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
     }
     AttentionDesc desc;
-    desc.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(hd)));
+    desc.scale = static_cast<float>(m.attention_scale > 0 ? m.attention_scale : 1 / std::sqrt(static_cast<double>(hd)));
     desc.visible.window = m.attention == AttentionPattern::longformer ? 0 : m.window;
     desc.visible.sparse = pattern(m);
     desc.softcap = static_cast<float>(m.attention_softcap);

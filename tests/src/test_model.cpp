@@ -240,6 +240,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"t5", {"--model.position=t5", "--model.t5_buckets=5", "--model.t5_max_distance=6"}},
         Case{"t5_of_each_layer",
              {"--model.position=t5", "--model.t5_shared=false", "--model.t5_buckets=4", "--model.t5_max_distance=5"}},
+        Case{"attention_scale",
+             {"--model.attention_scale=0.9", "--model.pattern=a,b", "--attention.b.attention_scale=0.2"}},
         Case{"sinks", {"--model.attention_sinks=true", "--model.window=3"}},
         Case{"sinks_with_softcap_mqa",
              {"--model.attention_sinks=true", "--model.attention_softcap=2", "--model.kv_heads=1"}},
