@@ -238,6 +238,18 @@ const Case cases[] = {
       "--attention.a.attention_sinks=true", "--attention.b.position=alibi", "--attention.b.attention=strided",
       "--attention.b.attention_stride=4", "--attention.c.position=t5", "--attention.c.attention=fixed",
       "--attention.c.attention_stride=5", "--attention.c.attention_summary=2"}},
+    // Like gpt-oss, and like Gemma 3 with DeepSeek-V3's experts.
+    {"windows_sinks_biases_clamped_yarn",
+     {"--model.pattern=local,global", "--attention.local.window=6", "--model.attention_sinks=true", "--model.bias=all",
+      "--model.ffn=swiglu_clamped", "--model.rope_scaling=yarn", "--model.rope_factor=4",
+      "--model.rope_original_length=8", "--model.attention_scale=0.3", "--moe.bias=true", "--moe.router_bias=true",
+      "--moe.first_dense=0"}},
+    {"both_norms_offset_softcaps_sigmoid_groups",
+     {"--model.norm_position=both", "--model.norm_offset=true", "--model.qk_norm=head", "--model.attention_softcap=5",
+      "--model.output_softcap=10", "--model.scale_embedding=true", "--model.pattern=local,global",
+      "--attention.local.window=6", "--attention.global.rope_scaling=linear", "--attention.global.rope_factor=8",
+      "--moe.score=sigmoid", "--moe.groups=2", "--moe.aux_probability=score", "--moe.shared_experts=1",
+      "--moe.ffn=geglu", "--train.lr=1e-3", "--train.steps=8"}},
     {"pattern",
      {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
       "--attention.global.position=none"}},
@@ -335,6 +347,54 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
         << l.ranks << " ranks, tp " << l.tp << " ep " << l.ep << " etp " << l.etp;
   }
   if (world().rank() == 0) fmt::print("{} layouts compared to the last step\n", compared);
+  EXPECT_GT(compared, 0);
+}
+
+// AdamW's first step with eps = 1, and nothing else, moves a weight by lr * g / (|g| + 1): the weights behind it tell the
+// gradient of every element.
+TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
+  if (device.dtype != "f32") GTEST_SKIP() << "weights are compared in f32";
+  const TempFolder folder;
+  const Dataset dataset = make_dataset(folder);
+  const auto self = make_comm_self();
+  auto settings = GetParam().settings;
+  settings.insert(settings.end(),
+                  {"--train.steps=1", "--train.eps=1", "--train.lr=1000", "--train.min_lr=0", "--train.warmup=0",
+                   "--train.schedule=constant", "--train.weight_decay=0", "--train.clip=0"});
+  int compared = 0;
+  for (const Layouts& l : all_layouts) {
+    if (l.ranks != world().size()) continue;
+    Config config = parse_config(l.model, "test", settings);
+    config.train.micro_batch = at_once_alone(config, l);
+    if (config.train.micro_batch == 0) continue;
+    const History one = train(*self, dataset, config);
+    Engine fresh(config, dataset.vocab(), make_cpu(), make_mesh(*self, {}), false);
+    fresh.store().initialize(config.train.seed);
+    config.parallel = {l.tp, l.ep, l.etp};
+    config.train.micro_batch = l.micro_batch;
+    config.train.recompute = l.recompute;
+    const History many = train(world(), dataset, config);
+    ASSERT_EQ(one.steps[0].routed, many.steps[0].routed);
+    ASSERT_EQ(one.steps[0].dropped, many.steps[0].dropped);
+    std::map<std::string, double> largest;  // gradient of each parameter, times lr
+    double of_all = 0;
+    for (const auto& [name, weights] : one.weights) {
+      const float* const before = fresh.store().get(name).weight.f32();
+      for (std::size_t i = 0; i < weights.size(); ++i)
+        largest[name] = std::max(largest[name], std::abs(static_cast<double>(weights[i]) - before[i]));
+      of_all = std::max(of_all, largest[name]);
+    }
+    const Layout layout{l.ranks, l.tp, l.ep, l.etp};
+    for (const ParamSpec& spec : param_specs(config, dataset.vocab())) {
+      const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, world().rank()));
+      const double most = 10 * bounds().norm * largest.at(spec.name) + 1e-6 * of_all;
+      for (Index i = 0; i < box.elements(); ++i)
+        ASSERT_NEAR(one.weights.at(spec.name)[test::whole_index(spec.shape, box, i)], many.weights.at(spec.name)[i],
+                    most)
+            << layout.str() << ", " << spec.name << ", element " << i << " of rank " << world().rank();
+    }
+    ++compared;
+  }
   EXPECT_GT(compared, 0);
 }
 
