@@ -84,8 +84,8 @@ struct QkNorm {
   float offset = 0;                   // as NormDesc::offset
   NormKind kind = NormKind::rmsnorm;  // or layernorm
   bool each_head = false;  // each head has a weight of its own, in place of one of all queries and one of all keys
-  Index weights() const { return each_head ? q_heads + k_heads : 2; }
-  Index weight_of(Index head) const { return each_head ? head : head >= q_heads; }
+  constexpr Index weights() const { return each_head ? q_heads + k_heads : 2; }
+  constexpr Index weight_of(Index head) const { return each_head ? head : head >= q_heads; }
 };
 
 // QK-norm over the whole projection. A row holds the elements of some query heads, then those of some key heads, then
@@ -110,7 +110,7 @@ struct RouteDesc {
   // What balance takes for an expert's probability: its score divided by the sum of all experts' scores (DeepSeek-AI,
   // "DeepSeek-V3", 2024, eq. 19), or softmax(logits), which is the same where that is the score.
   bool balance_by_score = false;
-  bool balances_by_score() const { return balance_by_score && score != Score::softmax; }
+  constexpr bool balances_by_score() const { return balance_by_score && score != Score::softmax; }
 };
 
 // Random numbers of a stream (kernels/philox.h).

@@ -249,8 +249,8 @@ void for_each_model_key(M& m, Key&& key) {
       "own (GPT-NeoX)",
       {{1, 2}, model});
   key("model.ffn", m.ffn,
-      "the activation of dense FFNs, and of experts where moe.ffn is empty: relu, gelu, gelu_tanh, silu or relu2; or, gated, glu, reglu, geglu, "
-      "geglu_tanh, swiglu or swiglu_clamped, which is (clamp(l, -c, c) + 1) * silu(min(x, c)) of linear half l and "
+      "the activation of dense FFNs, and of experts where moe.ffn is empty: relu, gelu, gelu_tanh, silu or relu2; or, "
+      "gated, glu, reglu, geglu, geglu_tanh, swiglu or swiglu_clamped, which is (clamp(l, -c, c) + 1) * silu(min(x, c)) of linear half l and "
       "input x, with c = model.ffn_clamp",
       {.effect = model});
   key("model.swish_beta", m.swish_beta,

@@ -1,6 +1,8 @@
 // The router: which experts each token is sent to, with which weights, and what balance costs.
 //
-//   z_t = W_r x_t (jitter on x_t),  s_t = a score of z_t (learned noise on z_t);  the top k of s_t + bias + noise;  capacity drops what does not fit.
+//   z_t = W_r x_t,  s_t = a score of z_t;  the top k of s_t + bias + noise;  capacity drops what does not fit.
+//
+// While training, x_t may have jitter, and z_t noise of a size that is learned.
 //
 // A new way to choose (hash, expert choice) is a new score or order in Backend::route_forward; a new balancing loss
 // belongs to balance() here.
