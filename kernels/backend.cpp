@@ -394,6 +394,11 @@ void check_heads(const char* operation, const char* name, ConstHeads x, const Sh
             info(x.dtype).name, x.shape().str(), info(like.dtype).name, shape.str());
   SY_ASSERT(x.data || x.elements() == 0, "{}: {} {} is none", operation, name, shape.str());
 }
+// The same, of heads that lie side by side.
+void check_whole_heads(const char* operation, const char* name, ConstHeads x, const Shape& shape, ConstHeads like) {
+  check_heads(operation, name, x, shape, like);
+  SY_ASSERT(x.side_by_side(), "{}: {} are columns of heads of {}", operation, name, x.head_stride);
+}
 
 // The operands that forward and backward share. Returns the shapes of out and lse.
 std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDesc& desc, ConstHeads q, ConstHeads k,
@@ -413,9 +418,9 @@ std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDe
             "{}: a sparse pattern that is not causal, or in which a query does not see itself", operation);
   SY_ASSERT((sparse.stride == 0 || sparse.block == 0) && sparse.summary <= sparse.block,
             "{}: {} of blocks of {}, stride {}", operation, sparse.summary, sparse.block, sparse.stride);
-  check_heads(operation, "q", q, q.shape(), q);
-  check_heads(operation, "k", k, {q.sequences, k.positions, k.heads, q.width}, q);
-  check_heads(operation, "v", v, {q.sequences, k.positions, k.heads, v.width}, q);
+  check_whole_heads(operation, "q", q, q.shape(), q);
+  check_whole_heads(operation, "k", k, {q.sequences, k.positions, k.heads, q.width}, q);
+  check_whole_heads(operation, "v", v, {q.sequences, k.positions, k.heads, v.width}, q);
   SY_ASSERT(see.causal || !see.query_offsets, "{}: a cache whose queries see what follows them", operation);
   // Offsets of each sequence are known to the device alone: a query may be that of the last key.
   const Index positions = see.query_offsets ? k.positions : see.query_offset + q.positions;
@@ -451,9 +456,9 @@ void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, Cons
       .is("dout", dout, out_shape, q.dtype)
       .is("out", out, out_shape, q.dtype)
       .is("lse", lse, lse_shape);
-  check_heads("attention_backward", "dq", dq, q.shape(), q);
-  check_heads("attention_backward", "dk", dk, k.shape(), q);
-  check_heads("attention_backward", "dv", dv, v.shape(), q);
+  check_whole_heads("attention_backward", "dq", dq, q.shape(), q);
+  check_whole_heads("attention_backward", "dk", dk, k.shape(), q);
+  check_whole_heads("attention_backward", "dv", dv, v.shape(), q);
   if (k.elements() > 0) do_attention_backward(desc, dout, q, k, v, out, lse, dq, dk, dv);
 }
 
@@ -471,11 +476,37 @@ void Backend::attention_backward_learned(const AttentionDesc& desc, ConstView do
 }
 
 void Backend::append_heads(ConstHeads x, ConstView offsets, Heads y) {
-  check_heads("append_heads", "x", x, x.shape(), y);
-  check_heads("append_heads", "y", y, {x.sequences, y.positions, x.heads, x.width}, x);
+  check_whole_heads("append_heads", "x", x, x.shape(), y);
+  check_whole_heads("append_heads", "y", y, {x.sequences, y.positions, x.heads, x.width}, x);
   SY_ASSERT(x.positions <= y.positions, "append_heads: {} to {}", x.shape().str(), y.shape().str());
   Operands("append_heads").is("offsets", offsets, {x.sequences}, DType::i32);
   if (x.elements() > 0) do_append_heads(x, offsets, y);
+}
+
+void Backend::copy_heads(ConstHeads x, Heads y) {
+  check_heads("copy_heads", "x", x, {y.sequences, y.positions, x.heads == 1 ? 1 : y.heads, y.width}, y);
+  check_heads("copy_heads", "y", y, y.shape(), x);
+  if (y.elements() > 0) do_copy_heads(x, y);
+}
+
+void Backend::sum_heads(ConstHeads x, Heads y) {
+  check_heads("sum_heads", "x", x, x.shape(), y);
+  check_heads("sum_heads", "y", y, {x.sequences, x.positions, 1, x.width}, x);
+  if (y.elements() > 0) do_sum_heads(x, y);
+}
+
+void Backend::heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) {
+  const Operands check("heads_gemm");
+  check.real("w", w, 3);
+  const Index n = w.dim(1), q = w.dim(2);
+  const auto [in, out] = use == WeightUse::output ? std::pair{q, n} : std::pair{n, q};
+  check_heads("heads_gemm", "x", x, {x.sequences, x.positions, w.dim(0), in}, y);
+  check_heads("heads_gemm", "y", y, {x.sequences, x.positions, w.dim(0), out}, x);
+  SY_ASSERT(w.dtype() == x.dtype && in > 0, "heads_gemm: w is {} {}", info(w.dtype()).name, w.shape().str());
+  for (const ConstHeads& heads : {x, ConstHeads(y)})
+    SY_ASSERT(heads.sequences <= 1 || heads.sequence_stride == heads.positions * heads.token_stride,
+              "heads_gemm: gaps between the sequences of {}", heads.shape().str());
+  if (y.elements() > 0) do_heads_gemm(use, x, w, y);
 }
 
 // ---- routing ----

@@ -182,7 +182,7 @@ class Backend {
   // Calls body. In every pass of one name, body calls the same operations on the same tensors; only what the tensors
   // hold may change. A backend may record such a pass once, so that the host need not start each operation again.
   virtual void repeated(const std::string& name, const std::function<void()>& body) { body(); }
-  virtual Index largest_head() const { return INT64_MAX; }         // the widest hd that attention and QK-norm take
+  virtual Index largest_head() const { return INT64_MAX; }         // the widest hd that QK-norm and training take
   virtual Index logits_at_once() const { return Index{4} << 20; }  // how many logits are best computed at once
   Tensor tensor(Shape shape, DType dtype = DType::f32);            // filled with zeros
   void to_device(const void* host, View x);
@@ -287,6 +287,15 @@ class Backend {
   // Vectors to their places in a cache: y[b, offsets[b] + i] = x[b, i].  x: heads of [B, S, N, w] c, offsets: [B] i32,
   // y: heads of [B, C, N, w] c with offsets[b] + S <= C. The rest of y stays. They share no element.
   void append_heads(ConstHeads x, ConstView offsets, Heads y);
+
+  // Parts of heads, as latent attention puts them together. x, y: columns of any heads, of [B, S, N, w] c each.
+  // y[b, s, h] = x[b, s, h], or, where x has one head, x[b, s, 0]. They share no element.
+  void copy_heads(ConstHeads x, Heads y);
+  // y: one head: y[b, s, 0] = the sum over h of x[b, s, h], which is the adjoint of copying one head to several.
+  void sum_heads(ConstHeads x, Heads y);
+  // Each head has a matrix of its own, w: [N, n, q] c. WeightUse::output: y[b, s, h] = w[h] x[b, s, h], n elements of q.
+  // WeightUse::input: y[b, s, h] = w[h]^T x[b, s, h], q elements of n. Positions of all sequences lie equally far apart.
+  void heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y);
 
   // ---- routing ----
   // x: [T, N]; element i of row t = scale * number index[t] * N + i of the stream. index: [T] i64. The numbers are
@@ -417,6 +426,9 @@ class Backend {
   virtual void do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                              ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) = 0;
   virtual void do_append_heads(ConstHeads x, ConstView offsets, Heads y) = 0;
+  virtual void do_copy_heads(ConstHeads x, Heads y) = 0;
+  virtual void do_sum_heads(ConstHeads x, Heads y) = 0;
+  virtual void do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) = 0;
   virtual void do_draw(const Draw& desc, ConstView index, View x) = 0;
   virtual void do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) = 0;
   virtual void do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) = 0;

@@ -44,6 +44,11 @@ struct Config {
     Index layers = 4;
     Pattern pattern;
     Index d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
+    // Latent attention, where kv_latent is not 0: head_dim is then of what is not rotated.
+    Index kv_latent = 0, q_latent = 0, rope_head_dim = 0, value_head_dim = 0 /* = head_dim */;
+    double latent_eps = 0 /* = norm_eps */;
+    Index key_width() const { return head_dim + (kv_latent > 0 ? rope_head_dim : 0); }
+    Index value_width() const { return value_head_dim > 0 ? value_head_dim : head_dim; }
     Index vocab = 0 /* = the ids of the data set's tokenizer */;
     Index d_ff = 0 /* gated: 8/3 d_model rounded up to 64; otherwise 4 d_model */, seq_len = 256;
     NormKind norm = NormKind::rmsnorm;
@@ -72,7 +77,8 @@ struct Config {
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
     bool attention_sinks = false;
     QkNormKind qk_norm = QkNormKind::none;
-    double attention_scale = 0 /* = 1 / sqrt(head_dim) */, attention_softcap = 0, output_softcap = 0, logit_scale = 1;
+    double attention_scale = 0 /* = 1 / sqrt(key_width()) */, attention_softcap = 0, output_softcap = 0,
+           logit_scale = 1;
     bool output_bias = false, tie_embeddings = false, scale_embedding = false, embedding_norm = false;
   } model;
 

@@ -66,6 +66,11 @@ class CpuBackend final : public Backend {
   void do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                                  ConstView squares, ConstView products, View dx, View dweight) override;
 
+  // heads.cpp
+  void do_copy_heads(ConstHeads x, Heads y) override;
+  void do_sum_heads(ConstHeads x, Heads y) override;
+  void do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) override;
+
   // attention.cpp
   void do_append_heads(ConstHeads x, ConstView offsets, Heads y) override;
   void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,

@@ -184,6 +184,16 @@ class DryBackend final : public Backend {
     count(0, {offsets});
     for (int side = 0; side < 2; ++side) count_heads(x);
   }
+  void do_copy_heads(ConstHeads x, Heads y) override {
+    for (ConstHeads side : {x, ConstHeads(y)}) count_heads(side);
+  }
+  void do_sum_heads(ConstHeads x, Heads y) override {
+    for (ConstHeads side : {x, ConstHeads(y)}) count_heads(side);
+  }
+  void do_heads_gemm(WeightUse, ConstHeads x, ConstView w, Heads y) override {
+    count(2 * number(x.sequences * x.positions) * number(w.elements()), {w});
+    for (ConstHeads side : {x, ConstHeads(y)}) count_heads(side);
+  }
   void do_draw(const Draw&, ConstView index, View x) override { count(0, {index, x}); }
   void do_jitter(const Draw&, ConstView index, ConstView x, bool accumulate, View y) override {
     count(0, {index, x, y});

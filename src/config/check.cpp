@@ -24,7 +24,8 @@ void check_sizes(const Config& c, Problems& problems) {
   constexpr double most_tokens = 0x1p28, most_elements = 0x1p50, most_rows = 0x1p31 - 1;
   const double step = number(c.train.global_batch) * number(m.seq_len);
   const double tokens = number(c.train.micro_batch) * number(m.seq_len);
-  const double heads = number(m.heads) * number(m.head_dim), kv = number(m.kv_heads) * number(m.head_dim);
+  const double heads = number(m.heads) * number(m.key_width()),
+               kv = number(m.kv_heads) * number(std::max(m.key_width(), m.value_width()));
   const double shared = number(e.shared_d_ff), experts = number(e.experts) * number(e.d_ff);
   const double chosen = number(e.top_k) * (number(e.d_ff) + number(m.d_model));
   const double weights =
@@ -61,14 +62,16 @@ void check_positions(const Config& c, Problems& problems) {
       problems.of(key, "{} = {}: it is the embedding that has such positions, for all layers: set model.position", key,
                   show(m.position));
     if (m.position != Position::rope) return;
-    const Index pairs = static_cast<Index>(double(m.head_dim) * m.rope_fraction / 2);
+    const bool latent = m.kv_latent > 0;
+    const Index width = latent ? m.rope_head_dim : m.head_dim;
+    const char* const of = latent ? "model.rope_head_dim" : "model.head_dim";
+    const Index pairs = static_cast<Index>(double(width) * m.rope_fraction / 2);
     const RopeScaling scaling = m.rope_scaling;
     const auto any_of = [&](std::initializer_list<RopeScaling> list) {
       return std::find(list.begin(), list.end(), scaling) != list.end();
     };
     if (row.of_model == "model.rope_fraction" && pairs < 1)
-      problems.of(key, "{} = {} of model.head_dim = {} leaves no pair to rotate: raise it", key, m.rope_fraction,
-                  m.head_dim);
+      problems.of(key, "{} = {} of {} = {} leaves no pair to rotate: raise it", key, m.rope_fraction, of, width);
     if (row.of_model == "model.rope_original_length" && m.rope_original_length < 2 &&
         any_of({RopeScaling::dynamic, RopeScaling::llama3, RopeScaling::yarn, RopeScaling::longrope}))
       problems.of(key, "model.rope_scaling = {} needs {}: set it to the number of positions of the earlier training",
@@ -76,9 +79,8 @@ void check_positions(const Config& c, Problems& problems) {
     if (row.of_model == "model.rope_theta" && m.rope_theta <= 1 && scaling == RopeScaling::yarn)
       problems.of(key, "{} = {}: model.rope_scaling = yarn needs more than 1", key, m.rope_theta);
     if (row.of_model == "model.rope_fraction" && pairs == 1 && any_of({RopeScaling::ntk, RopeScaling::dynamic}))
-      problems.of(key,
-                  "{} = {} of model.head_dim = {} leaves one pair, and model.rope_scaling = {} needs two: raise it",
-                  key, m.rope_fraction, m.head_dim, show(scaling));
+      problems.of(key, "{} = {} of {} = {} leaves one pair, and model.rope_scaling = {} needs two: raise it", key,
+                  m.rope_fraction, of, width, show(scaling));
     if (row.of_model == "model.rope_low_frequency" && scaling == RopeScaling::llama3 &&
         m.rope_low_frequency >= m.rope_high_frequency)
       problems.of(key, "{} = {} is not below model.rope_high_frequency = {}: lower it", key, m.rope_low_frequency,
@@ -119,6 +121,41 @@ void check_attention(const Config& c, Problems& problems) {
                   "{} = {} is not above the {} distances that have a bucket of their own: raise it, or lower "
                   "model.t5_buckets",
                   key, m.t5_max_distance, m.t5_buckets / 2);
+  });
+}
+
+// What latent attention cannot be together with, and what is of it alone.
+void check_latent(const Config& c, Problems& problems) {
+  const Config::Model& m = c.model;
+  if (m.kv_latent == 0) {
+    const auto alone = [&](const char* key, double value) {
+      if (value > 0)
+        problems.of(key, "{} = {} is of latent attention alone: set model.kv_latent, or this to 0", key, value);
+    };
+    alone("model.q_latent", double(m.q_latent));
+    alone("model.rope_head_dim", double(m.rope_head_dim));
+    alone("model.value_head_dim", double(m.value_head_dim));
+    alone("model.latent_eps", m.latent_eps);
+    return;
+  }
+  if (m.kv_heads != m.heads)
+    problems.of("model.kv_heads",
+                "model.kv_heads = {} with model.kv_latent = {}, of which each of {} heads makes keys and values of its "
+                "own: set it to 0",
+                m.kv_heads, m.kv_latent, m.heads);
+  if (m.rope_head_dim < 2 || m.rope_head_dim % 2 != 0)
+    problems.of("model.rope_head_dim", "model.rope_head_dim = {}: model.kv_latent needs an even number from 2 on",
+                m.rope_head_dim);
+  if (m.bias == Biases::all || m.bias == Biases::qkv)
+    problems.of("model.bias",
+                "model.bias = {} with model.kv_latent: latent attention has no biases: set it to none or mlp",
+                show(m.bias));
+  for_each_key(c, [&](const Row& row, const auto&) {
+    const Config::Model& of = row.kind ? row.kind->model : m;
+    const std::string key = row.giver();
+    if (row.of_model == "model.qk_norm" && of.qk_norm != QkNormKind::none)
+      problems.of(key, "{} = {} with model.kv_latent, whose latents are normalised in their place: set it to none", key,
+                  show(of.qk_norm));
   });
 }
 
@@ -179,6 +216,7 @@ void check_together(const Config& c, Problems& problems) {
                 "model.embedding_norm = true with model.norm = none leaves nothing to compute: change one");
 
   check_attention(c, problems);
+  check_latent(c, problems);
   if (t.schedule != Schedule::constant && t.min_lr > t.lr)
     problems.of("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",
                 t.min_lr, t.lr, show(t.schedule));

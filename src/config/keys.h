@@ -220,7 +220,27 @@ void for_each_model_key(M& m, Key&& key) {
   key("model.kv_heads", m.kv_heads,
       "the number of key and value heads. 0: as many as query heads (multi-head attention); 1: multi-query attention",
       {{0, 1 << 16}, model});
-  key("model.head_dim", m.head_dim, "the width of a head. 0: d_model / heads", {{0, 1 << 16}, model});
+  key("model.head_dim", m.head_dim,
+      "the width of a head. 0: d_model / heads. With model.kv_latent: of what a head's queries and keys have besides "
+      "model.rope_head_dim (qk_nope_head_dim)",
+      {{0, 1 << 16}, model});
+  key("model.kv_latent", m.kv_latent,
+      "the width of the latent that all heads' keys and values are made of, in multi-head latent attention (DeepSeek-V2, "
+      "2024; kv_lora_rank): generation keeps this latent and the rotated key alone. 0: there is no latent",
+      {{0, 1 << 16}, model});
+  key("model.q_latent", m.q_latent,
+      "with model.kv_latent, the width of the latent that queries are made of (q_lora_rank). 0: they are made of the "
+      "attention's input",
+      {{0, 1 << 16}, model});
+  key("model.rope_head_dim", m.rope_head_dim,
+      "with model.kv_latent, the elements of each query, and of a key that all heads share, that rope rotates "
+      "(qk_rope_head_dim)",
+      {{0, 1 << 16}, model});
+  key("model.value_head_dim", m.value_head_dim,
+      "with model.kv_latent, the width of a head's values (v_head_dim). 0: model.head_dim", {{0, 1 << 16}, model});
+  key("model.latent_eps", m.latent_eps,
+      "with model.kv_latent, what the rmsnorms of the latents add to the mean square. 0: model.norm_eps",
+      {{0, 1}, model});
   key("model.vocab", m.vocab,
       "the number of rows of the embedding and of the output, at least the token ids that the data set knows; the others "
       "are never a target. 0: as many as these ids",
@@ -342,8 +362,9 @@ void for_each_model_key(M& m, Key&& key) {
       "(Command R+). true is head, and false none",
       {.effect = model, .by_kind = attention_section});
   key("model.attention_scale", m.attention_scale,
-      "products of queries and keys are multiplied by this. 0: by 1 / sqrt(head_dim). T5 has 1, and Gemma 2 and 3 in their "
-      "largest sizes 1 / sqrt(d_model / heads)",
+      "attention's scores are the products of queries and keys times this. 0: 1 / sqrt(the width of a key). T5 has 1; Gemma 2 "
+      "and 3 in their largest sizes 1 / sqrt(d_model / heads); DeepSeek's yarn (0.1 mscale_all_dim ln(rope_factor) + 1)^2 "
+      "times the usual one, and model.rope_attention_factor = 1",
       {{0, 1e6}, model, attention_section});
   key("model.attention_softcap", m.attention_softcap,
       "attention's scores s become cap * tanh(s / cap) with this cap. 0: they stay as they are",

@@ -37,7 +37,8 @@ double attention_factor(const RopeSpec& r) {
 }
 
 RopeSpec rope_spec(const Config::Model& m) {
-  RopeSpec r{m.rope_theta, static_cast<Index>(static_cast<double>(m.head_dim) * m.rope_fraction / 2) * 2, m.rope_pairs};
+  const Index width = m.kv_latent > 0 ? m.rope_head_dim : m.head_dim;
+  RopeSpec r{m.rope_theta, static_cast<Index>(static_cast<double>(width) * m.rope_fraction / 2) * 2, m.rope_pairs};
   if (m.rope_scaling == RopeScaling::none) return r;
   r.scaling = m.rope_scaling;
   r.factor = m.rope_factor;
@@ -56,9 +57,21 @@ RopeSpec rope_spec(const Config::Model& m) {
 
 AttentionSpec attention_spec(const Config::Model& m) {
   const BiasPlaces bias = bias_places(m);
-  AttentionSpec a{
-      m.heads,  m.kv_heads,        m.head_dim, m.head_dim, m.window, {}, {}, static_cast<float>(m.attention_softcap),
-      bias.qkv, bias.attention_out};
+  const double scale = m.attention_scale > 0 ? m.attention_scale : 1.0 / std::sqrt(static_cast<double>(m.key_width()));
+  AttentionSpec a{.heads = m.heads,
+                  .kv_heads = m.kv_heads,
+                  .key_width = m.key_width(),
+                  .value_width = m.value_width(),
+                  .window = m.window,
+                  .rope = {},
+                  .qk_norm = {},
+                  .scale = static_cast<float>(scale),
+                  .softcap = static_cast<float>(m.attention_softcap),
+                  .qkv_bias = bias.qkv,
+                  .out_bias = bias.attention_out};
+  if (m.kv_latent > 0)
+    a.latent = {m.kv_latent, m.q_latent, m.rope_head_dim,
+                static_cast<float>(m.latent_eps > 0 ? m.latent_eps : m.norm_eps)};
   switch (m.position) {
     case Position::none:
     case Position::learned:  // these two are the embedding's
@@ -84,7 +97,6 @@ AttentionSpec attention_spec(const Config::Model& m) {
       a.sparse = Sparsity::longformer(m.window, m.global_tokens);
       a.window = 0;  // global tokens are seen from beyond it
   }
-  a.scale = static_cast<float>(m.attention_scale);
   a.sinks = m.attention_sinks;
   if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
   a.whole_qk_norm = m.qk_norm == QkNormKind::whole;

@@ -49,12 +49,22 @@ struct RelativeSpec {
   bool shared;                  // t5: all layers that have one read the same table
 };
 
+// Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024): keys and values of all heads are made of one latent of
+// the token, and queries perhaps of another. The first rope elements of a key are shared by all heads, and they and those
+// of the queries alone are rotated; the others, and the values, each head makes of the latent.
+struct LatentSpec {
+  Index kv, q;  // widths of the latents; q 0: queries are made of the attention's input
+  Index rope;   // of a key's width
+  float eps;    // of the RMSNorms of latents
+};
+
 struct AttentionSpec {
   Index heads, kv_heads;
   Index key_width, value_width;  // of one head
   Index window;                  // latest keys that a query sees, its own included; 0: all
   std::optional<RopeSpec> rope;
   std::optional<float> qk_norm;  // norm of queries and keys, with this eps
+  float scale;                   // of the scores
   float softcap;                 // 0: none
   bool qkv_bias, out_bias;
   bool whole_qk_norm = false;   // that norm is over all heads together; otherwise each head is normalised alone
@@ -62,8 +72,10 @@ struct AttentionSpec {
   Sparsity sparse = {};         // all earlier tokens: empty; otherwise window is 0
   std::optional<RelativeSpec> relative = {};
   float norm_offset = 0;  // is added to the weights of qk_norm, which start at 1 less
-  float scale = 0;        // of products of queries and keys; 0: 1 / sqrt(key_width)
   bool sinks = false;     // a learned logit a head that takes part in the softmax and has no value
+  std::optional<LatentSpec> latent = {};
+  // The elements that generation keeps of a token, of all heads together.
+  Index cached() const { return latent ? latent->rope + latent->kv : kv_heads * (key_width + value_width); }
 };
 
 // A feed-forward network of `width`.

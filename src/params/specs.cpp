@@ -31,8 +31,15 @@ class Specs {
     vector(name + ".weight", {D_}, {}, scale(n.offset));
     if (n.kind == NormKind::layernorm && n.bias) vector(name + ".bias", {D_}, {}, zeros);
   }
-  // q, k and v lie side by side, so that one product computes all three.
   void attention(const std::string& name, const AttentionSpec& a) {
+    a.latent ? latent_heads(name, a, *a.latent) : plain_heads(name, a);
+    if (a.relative && a.relative->kind == Position::t5 && !a.relative->shared) relative_bias(name + ".", a);
+    if (a.sinks) vector(name + ".sinks", {a.heads}, {tp}, zeros);
+    matrix(name + ".out.weight", {D_, a.heads, a.value_width}, {none, tp}, residual_);
+    if (a.out_bias) vector(name + ".out.bias", {D_}, {}, zeros);
+  }
+  // q, k and v lie side by side, so that one product computes all three.
+  void plain_heads(const std::string& name, const AttentionSpec& a) {
     const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width;
     matrix(name + ".q.weight", {H, qk, D_}, {tp}, normal);
     matrix(name + ".k.weight", {K, qk, D_}, {tp}, normal, true);
@@ -49,10 +56,20 @@ class Specs {
       vector(name + ".q_norm.weight", {qk}, {}, scale(a.norm_offset));
       vector(name + ".k_norm.weight", {qk}, {}, scale(a.norm_offset), true);
     }
-    if (a.relative && a.relative->kind == Position::t5 && !a.relative->shared) relative_bias(name + ".", a);
-    if (a.sinks) vector(name + ".sinks", {H}, {tp}, zeros);
-    matrix(name + ".out.weight", {D_, H, v}, {none, tp}, residual_);
-    if (a.out_bias) vector(name + ".out.bias", {D_}, {}, zeros);
+  }
+  // The latents are whole on every rank, and the heads that are made of them split. k and v lie side by side. A query's first
+  // elements are those that are rotated.
+  void latent_heads(const std::string& name, const AttentionSpec& a, const LatentSpec& latent) {
+    if (latent.q > 0) down(name + ".q", latent.q);
+    matrix(name + ".q.weight", {a.heads, a.key_width, latent.q > 0 ? latent.q : D_}, {tp}, normal);
+    down(name + ".kv", latent.kv);
+    matrix(name + ".k_rope.weight", {latent.rope, D_}, {}, normal);
+    matrix(name + ".k.weight", {a.heads, a.key_width - latent.rope, latent.kv}, {tp}, normal);
+    matrix(name + ".v.weight", {a.heads, a.value_width, latent.kv}, {tp}, normal, true);
+  }
+  void down(const std::string& name, Index width) {
+    matrix(name + "_down.weight", {width, D_}, {}, normal);
+    vector(name + "_latent_norm.weight", {width}, {}, ones);
   }
   // Of T5, by bucket of distances.
   void relative_bias(const std::string& prefix, const AttentionSpec& a) {

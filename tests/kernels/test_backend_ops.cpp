@@ -709,6 +709,16 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
     backend->attention_forward({}, t({1, 2, 2, 4}).view(), t({1, 2, 2, 5}).view(), t({1, 2, 2, 4}).view(),
                                t({1, 2, 2, 4}), t({1, 2, 2}));
   });
+  refused("attention_forward", [&] {  // columns of several heads
+    const Tensor wide = t({1, 2, 2, 4});
+    const Heads k = Heads(wide.view()).columns(0, 3);
+    backend->attention_forward({}, t({1, 2, 2, 3}).view(), k, k, t({1, 2, 2, 3}), t({1, 2, 2}));
+  });
+  refused("copy_heads", [&] { backend->copy_heads(t({1, 2, 3, 4}).view(), t({1, 2, 4, 4}).view()); });
+  refused("sum_heads", [&] { backend->sum_heads(t({1, 2, 3, 4}).view(), t({1, 2, 2, 4}).view()); });
+  refused("heads_gemm", [&] {  // a weight of another number of heads
+    backend->heads_gemm(WeightUse::output, t({1, 2, 3, 4}).view(), t({2, 5, 4}), t({1, 2, 3, 5}).view());
+  });
   refused("route_forward", [&] {
     backend->route_forward({Score::softmax, 5}, c, {}, {}, t({2, 5}, DType::i32), t({2, 5}), t({1, 4}, DType::i32),
                            t({1, 4}), t({1}, DType::f64));

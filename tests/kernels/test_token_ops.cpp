@@ -392,6 +392,102 @@ TEST_P(TokenOps, append_heads) {
         check(AppendHeads(B, S, C, N, w));
 }
 
+// Columns of the heads of a tensor [B, S, N, w] that has more of both: heads [first_head, first_head + heads), columns
+// [first, first + width).
+struct Part {
+  Index all_heads, first_head, heads, all_columns, first, width;
+  Shape shape(Index B, Index S) const { return {B, S, all_heads, all_columns}; }
+  Index place(Index token, Index head, Index column) const {
+    return (token * all_heads + first_head + head) * all_columns + first + column;
+  }
+  template <class V>
+  auto of(V x) const {
+    return heads_of(x, first_head, heads).columns(first, width);
+  }
+};
+// Parts of heads that are copied: all heads, or one to all.
+struct CopyHeads : OpCase {
+  Index T;
+  Part x, y;
+  CopyHeads(Index B, Index S, Part from, Part to) : T(B * S), x(from), y(to) {
+    in("x", x.shape(B, S));
+    in_place("y", y.shape(B, S));
+    tolerance = 0;
+  }
+  void run(Backend& b) override { b.copy_heads(x.of(at("x")), y.of(at("y"))); }
+  void expect(Values& v) override {
+    for (Index t = 0; t < T; ++t)
+      for (Index h = 0; h < y.heads; ++h)
+        for (Index c = 0; c < y.width; ++c) v["y"][y.place(t, h, c)] = v["x"][x.place(t, x.heads == 1 ? 0 : h, c)];
+  }
+};
+
+// The sum, and that it is the gradient of what the same parts are copied to.
+struct SumHeads : OpCase {
+  Index B, S;
+  Part x, y;
+  SumHeads(Index sequences, Index tokens, Part from, Part to) : B(sequences), S(tokens), x(from), y(to) {
+    in("x", x.shape(B, S));
+    in_place("y", y.shape(B, S));
+    tolerance = 2e-6;
+  }
+  void run(Backend& b) override { b.sum_heads(x.of(at("x")), y.of(at("y"))); }
+  void expect(Values& v) override {
+    for (Index t = 0; t < B * S; ++t)
+      for (Index c = 0; c < y.width; ++c) {
+        double& sum = v["y"][y.place(t, 0, c)];
+        sum = 0;
+        for (Index h = 0; h < x.heads; ++h) sum += v["x"][x.place(t, h, c)];
+      }
+  }
+};
+
+struct HeadsGemm : OpCase {
+  WeightUse use;
+  Index T, n, q;
+  Part x, y;
+  HeadsGemm(WeightUse u, Index B, Index S, Part from, Part to)
+      : use(u),
+        T(B * S),
+        n(u == WeightUse::output ? to.width : from.width),
+        q(u == WeightUse::output ? from.width : to.width),
+        x(from),
+        y(to) {
+    note = use == WeightUse::output ? "output" : "input";
+    in("x", x.shape(B, S));
+    in("w", {x.heads, n, q});
+    in_place("y", y.shape(B, S));
+    tolerance = 5e-6;
+  }
+  void run(Backend& b) override { b.heads_gemm(use, x.of(at("x")), at("w"), y.of(at("y"))); }
+  void expect(Values& v) override {
+    for (Index t = 0; t < T; ++t)
+      for (Index h = 0; h < y.heads; ++h)
+        for (Index i = 0; i < y.width; ++i) {
+          double& sum = v["y"][y.place(t, h, i)];
+          sum = 0;
+          for (Index j = 0; j < x.width; ++j)
+            sum += v["x"][x.place(t, h, j)] *
+                   v["w"][(h * n + (use == WeightUse::output ? i : j)) * q + (use == WeightUse::output ? j : i)];
+        }
+  }
+};
+
+TEST_P(TokenOps, parts_of_heads) {
+  for (const auto& [B, S] : {std::pair<Index, Index>{0, 3}, {2, 0}, {1, 1}, {3, 7}, {2, 129}}) {
+    for (const auto& [shared, w, first] :
+         {std::tuple<bool, Index, Index>{false, 8, 16}, {false, 3, 5}, {true, 8, 16}, {true, 5, 1}, {true, 1, 0}}) {
+      const Index heads = shared ? 1 : 4;
+      check(CopyHeads(B, S, {heads + 1, 1, heads, w + 8, 8, w}, {6, 1, 4, first + w + 4, first, w}));
+      check(SumHeads(B, S, {6, 2, 4, first + w + 4, first, w}, {1, 0, 1, w + 8, 8, w}));
+    }
+    for (const WeightUse use : {WeightUse::output, WeightUse::input})
+      for (const auto& [in, out] : {std::pair<Index, Index>{8, 16}, {1, 1}, {7, 5}, {33, 70}})
+        check(HeadsGemm(use, B, S, {5, 1, 3, in + 4, 4, in}, {3, 0, 3, out + 3, 2, out}));
+  }
+  check(SumHeads(2, 9, {1, 0, 1, 4, 0, 4}, {2, 1, 1, 4, 0, 4}));
+}
+
 struct CombineRows : OpCase {
   Index k, d;
   bool adding;

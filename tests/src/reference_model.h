@@ -137,6 +137,7 @@ class Model {
   // m: [model] as the layer reads it.
   Numbers attend(const Parameters& p, const Config::Model& m, const std::string& prefix, const Numbers& x) const {
     const Index T = B_ * S_, D = m.d_model, H = m.heads, K = m.kv_heads, hd = m.head_dim, all = H + 2 * K;
+    if (m.kv_latent > 0) return attend_to_latent(p, m, prefix, x);
     Numbers qkv(T * all * hd);
     Index first = 0;
     for (const auto& [name, heads] : {std::pair{"q", H}, std::pair{"k", K}, std::pair{"v", K}}) {
@@ -145,23 +146,7 @@ class Model {
         for (Index i = 0; i < heads * hd; ++i) qkv[(t * all + first) * hd + i] = y[t * heads * hd + i];
       first += heads;
     }
-    Numbers table, positions;
-    Index half = 0;
-    if (m.position == Position::rope) {
-      half = static_cast<Index>(static_cast<double>(hd) * m.rope_fraction / 2);
-      for (Index s = 0; s < S_; ++s)
-        for (Index i = 0; i < half; ++i) {
-          const double angle = static_cast<double>(s) / std::pow(m.rope_theta, static_cast<double>(i) / half) /
-                               (m.rope_scaling == RopeScaling::linear ? m.rope_factor : 1.0);
-          table.insert(table.end(), {std::cos(angle), std::sin(angle)});
-        }
-      // The other scalings are compared with golden data in test_rope.cpp.
-      if (m.rope_scaling != RopeScaling::none && m.rope_scaling != RopeScaling::linear) {
-        const std::vector<float> scaled = rope_table(*block_specs(c_).front().attention.rope, S_);
-        table.assign(scaled.begin(), scaled.end());
-      }
-      for (Index t = 0; t < T; ++t) positions.push_back(static_cast<double>(t % S_));
-    }
+    const auto [table, positions, half] = turns(m, hd);
     if (m.qk_norm == QkNormKind::whole) {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
@@ -181,13 +166,79 @@ class Model {
     } else if (!table.empty()) {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
     }
-    AttentionDesc desc;
-    desc.scale = static_cast<float>(m.attention_scale > 0 ? m.attention_scale : 1 / std::sqrt(static_cast<double>(hd)));
-    desc.visible.window = m.attention == AttentionPattern::longformer ? 0 : m.window;
-    desc.visible.sparse = pattern(m);
-    desc.softcap = static_cast<float>(m.attention_softcap);
+    const auto part = [&](Index from, Index heads) { return HeadsOf{qkv.data(), S_, all, from, heads, hd}; };
+    return linear(
+        p, prefix + "out", T, H * hd,
+        weighted(p, m, prefix, part(0, H), part(H, K), part(H + K, K), 1 / std::sqrt(static_cast<double>(hd))));
+  }
+
+  // DeepSeek-V2, equations 9 to 19 and 37 to 47. What is rotated lies first in a query and in a key.
+  Numbers attend_to_latent(const Parameters& p, const Config::Model& m, const std::string& prefix,
+                           const Numbers& x) const {
+    const Index T = B_ * S_, D = m.d_model, H = m.heads, own = m.head_dim, r = m.rope_head_dim, width = own + r;
+    const Index vd = m.value_head_dim > 0 ? m.value_head_dim : own;
+    const NormDesc rms{NormKind::rmsnorm, static_cast<float>(m.latent_eps > 0 ? m.latent_eps : m.norm_eps)};
+    const auto latent = [&](const std::string& name, Index w) {
+      return norm(rms, T, w, linear(p, prefix + name + "_down", T, D, x), p.at(prefix + name + "_latent_norm.weight"),
+                  {})
+          .y;
+    };
+    const Numbers c = latent("kv", m.kv_latent);
+    Numbers q = m.q_latent > 0 ? linear(p, prefix + "q", T, m.q_latent, latent("q", m.q_latent))
+                               : linear(p, prefix + "q", T, D, x);
+    Numbers shared = linear(p, prefix + "k_rope", T, D, x);
+    const auto [table, positions, half] = turns(m, r);
+    if (!table.empty()) {
+      q = rope(H, width, H, half, positions, table, false, q, m.rope_pairs);
+      shared = rope(1, r, 1, half, positions, table, false, shared, m.rope_pairs);
+    }
+    const Numbers of_heads = linear(p, prefix + "k", T, m.kv_latent, c), v = linear(p, prefix + "v", T, m.kv_latent, c);
+    Numbers k;
+    for (Index t = 0; t < T; ++t)
+      for (Index h = 0; h < H; ++h) {
+        k.insert(k.end(), shared.begin() + t * r, shared.begin() + (t + 1) * r);
+        k.insert(k.end(), of_heads.begin() + (t * H + h) * own, of_heads.begin() + (t * H + h + 1) * own);
+      }
+    return linear(p, prefix + "out", T, H * vd,
+                  weighted(p, m, prefix, {q.data(), S_, H, 0, H, width}, {k.data(), S_, H, 0, H, width},
+                           {v.data(), S_, H, 0, H, vd}, 1 / std::sqrt(static_cast<double>(width))));
+  }
+
+  // How `width` elements of a head are rotated: cos and sin of each pair at each position, and the tokens' positions.
+  struct Turns {
+    Numbers table, positions;
+    Index half = 0;
+  };
+  Turns turns(const Config::Model& m, Index width) const {
+    Turns turns;
+    if (m.position != Position::rope) return turns;
+    const Index half = turns.half = static_cast<Index>(static_cast<double>(width) * m.rope_fraction / 2);
+    for (Index s = 0; s < S_; ++s)
+      for (Index i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(s) / std::pow(m.rope_theta, static_cast<double>(i) / half) /
+                             (m.rope_scaling == RopeScaling::linear ? m.rope_factor : 1.0);
+        turns.table.insert(turns.table.end(), {std::cos(angle), std::sin(angle)});
+      }
+    // The other scalings are compared with golden data in test_rope.cpp.
+    if (m.rope_scaling != RopeScaling::none && m.rope_scaling != RopeScaling::linear) {
+      const std::vector<float> scaled = rope_table(*block_specs(c_).front().attention.rope, S_);
+      turns.table.assign(scaled.begin(), scaled.end());
+    }
+    for (Index t = 0; t < B_ * S_; ++t) turns.positions.push_back(static_cast<double>(t % S_));
+    return turns;
+  }
+
+  // What attention weighs of the values. scale: unless the configuration says another.
+  Numbers weighted(const Parameters& p, const Config::Model& m, const std::string& prefix, const HeadsOf& q,
+                   const HeadsOf& k, const HeadsOf& v, double scale) const {
+    const Index window = m.attention == AttentionPattern::longformer ? 0 : m.window;
+    const auto seen = [&](Index, Index i, Index j) {
+      return j <= i && (window == 0 || j > i - window) && sees(pattern(m), i, j);
+    };
     const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks")};
-    return linear(p, prefix + "out", T, H * hd, attention(desc, B_, S_, H, K, hd, qkv, learned).out);
+    return attention(B_, q, k, v, static_cast<float>(m.attention_scale > 0 ? m.attention_scale : scale),
+                     m.attention_softcap, seen, nullptr, learned)
+        .out;
   }
 
   static Sparsity pattern(const Config::Model& m) {

@@ -270,6 +270,23 @@ INSTANTIATE_TEST_SUITE_P(
               "--attention.d.attention_sinks=true",
               "--attention.e.position=none",
               "--attention.e.attention_softcap=3"}},
+        Case{"latent", {"--model.kv_heads=0", "--model.kv_latent=5", "--model.rope_head_dim=4"}},
+        Case{"latent_of_queries_too",
+             {"--model.kv_heads=0", "--model.kv_latent=5", "--model.q_latent=7", "--model.rope_head_dim=4",
+              "--model.value_head_dim=3", "--model.latent_eps=0.1", "--model.rope_pairs=interleaved"}},
+        Case{"latent_scaled_yarn_shared_experts",
+             {"--model.kv_heads=0", "--model.kv_latent=9", "--model.q_latent=4", "--model.rope_head_dim=6",
+              "--model.value_head_dim=8", "--model.head_dim=5", "--model.attention_scale=0.4",
+              "--model.rope_scaling=yarn", "--model.rope_factor=4", "--model.rope_original_length=3",
+              "--model.rope_beta_fast=2", "--model.rope_beta_slow=0.1", "--model.rope_attention_factor=1",
+              "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.first_dense=1", "--model.norm_position=both"}},
+        Case{"latent_of_several_kinds",
+             {"--model.layers=3", "--model.pattern=a,b,c", "--model.kv_heads=0", "--model.kv_latent=6",
+              "--model.rope_head_dim=2", "--model.q_latent=3", "--attention.a.window=3",
+              "--attention.a.attention_sinks=true", "--attention.b.position=t5", "--attention.b.attention_softcap=0",
+              "--model.t5_buckets=5", "--model.t5_max_distance=6", "--attention.c.position=none",
+              "--attention.c.attention_softcap=2", "--model.parallel_block=true"}},
+        Case{"attention_scale", {"--model.attention_scale=0.9", "--model.qk_norm=true"}},
         Case{"mixed_layers",
              {"--model.layers=4", "--model.pattern=local*2,global,narrow", "--attention.local.window=3",
               "--attention.local.rope_theta=50", "--attention.local.qk_norm=true", "--attention.global.position=none",
@@ -346,17 +363,18 @@ TEST(Memory, PlanIsWhatIsAllocated) {
       {"--model.pattern=a,b", "--attention.a.position=t5", "--attention.a.attention_sinks=true"},
       {"--model.norm_position=both", "--model.qk_norm=whole", "--model.scale_embedding=true"},
       {"--model.norm_position=post", "--model.position=learned", "--model.embedding_norm=true"},
-      {"--model.parallel_block=true", "--model.norm_position=output", "--model.position=sinusoidal"}};
-  for (int i = 0; i < 5; ++i) {  // each block with a MoE layer, and the first without
-    const std::string experts = i < 4 ? "5" : "0";
+      {"--model.parallel_block=true", "--model.norm_position=output", "--model.position=sinusoidal"},
+      {"--model.kv_heads=0", "--model.kv_latent=6", "--model.q_latent=3", "--model.rope_head_dim=4"}};
+  for (int i = 0; i < 6; ++i) {  // each block with a MoE layer, and the first without
+    const std::string experts = i < 5 ? "5" : "0";
     SCOPED_TRACE(i);
     // Dropless on one rank: the number of routed rows does not depend on the router.
     // Of several micro-batches, so that weights are prepared.
-    std::vector<std::string> settings = blocks[i % 4];
+    std::vector<std::string> settings = blocks[i % 5];
     settings.insert(settings.end(),
                     {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
                      "--train.global_batch=6", "--moe.bias=true", "--moe.router_bias=true", "--moe.choice=sampled"});
-    if (i < 4) settings.insert(settings.end(), {"--moe.shared_experts=1", "--moe.shared_gate=true"});
+    if (i < 5) settings.insert(settings.end(), {"--moe.shared_experts=1", "--moe.shared_gate=true"});
     const Config config = parse_config(base, "test", settings);
     const Index V = 300;
     const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *make_cpu());
