@@ -8,15 +8,15 @@
 namespace sy {
 
 // For every position of every sequence, the vectors of several heads, all of one width. The vector of (b, s, h) begins
-//   b * sequence_stride + s * token_stride + h * width
-// elements after the first one. Such an operand may be part of a tensor that holds more heads, or part of a cache that
-// holds more positions. Keys and values may also share vectors, where the first columns of a key are its value.
+//   b * sequence_stride + s * token_stride + h * head_stride
+// elements after the first one. Such an operand may be part of a tensor that holds more heads, part of a cache that holds
+// more positions, or some columns of wider vectors, so that keys and values may share vectors.
 template <class Byte>
 struct BasicHeads {
   Byte* data = nullptr;
   DType dtype = DType::f32;
   Index sequences = 0, positions = 0, heads = 0, width = 0;
-  Index token_stride = 0, sequence_stride = 0;  // in elements
+  Index token_stride = 0, sequence_stride = 0, head_stride = 0;  // in elements
 
   BasicHeads() = default;
   // Heads [first, first + count) of x: [B, S, N, width].
@@ -28,7 +28,8 @@ struct BasicHeads {
         heads(count),
         width(x.dim(3)),
         token_stride(x.dim(2) * x.dim(3)),
-        sequence_stride(x.dim(1) * token_stride) {
+        sequence_stride(x.dim(1) * token_stride),
+        head_stride(width) {
     SY_ASSERT(first >= 0 && count >= 0 && first + count <= x.dim(2), "heads {}+{} of {}", first, count,
               x.shape().str());
     if (data) data += first * width * size_of(dtype);
@@ -46,6 +47,7 @@ struct BasicHeads {
     same.width = width;
     same.token_stride = token_stride;
     same.sequence_stride = sequence_stride;
+    same.head_stride = head_stride;
     return same;
   }
 
@@ -53,9 +55,20 @@ struct BasicHeads {
   Index elements() const { return sequences * positions * heads * width; }
   // From the first element to the last, with all that lies between the vectors.
   BasicView<Byte> span() const {
-    const Index last = (sequences - 1) * sequence_stride + (positions - 1) * token_stride + heads * width;
+    const Index last =
+        (sequences - 1) * sequence_stride + (positions - 1) * token_stride + (heads - 1) * head_stride + width;
     return {data, {elements() > 0 ? last : 0}, dtype};
   }
+  // Elements [first, first + count) of each vector alone.
+  BasicHeads columns(Index first, Index count) const {
+    SY_ASSERT(first >= 0 && count >= 0 && first + count <= width, "columns {}+{} of {}", first, count, shape().str());
+    BasicHeads part = *this;
+    part.width = count;
+    if (data) part.data += first * size_of(dtype);
+    return part;
+  }
+  // Whether the vectors of a position's heads follow one another without gaps.
+  bool side_by_side() const { return heads <= 1 || head_stride == width; }
   // The same of sequences [begin, begin + count) alone.
   BasicHeads of_sequences(Index begin, Index count) const {
     SY_ASSERT(begin >= 0 && count >= 0 && begin + count <= sequences, "sequences {}+{} of {}", begin, count,
@@ -73,6 +86,15 @@ using ConstHeads = BasicHeads<const std::byte>;
 template <class Byte>
 BasicHeads<Byte> heads_of(BasicView<Byte> x, Index first, Index count) {
   return {x, first, count};
+}
+// `count` heads of `width` elements that lie side by side from column `first` on in rows of x: [B, S, row].
+template <class Byte>
+BasicHeads<Byte> heads_in(BasicView<Byte> x, Index first, Index count, Index width) {
+  const Index row = x.dim(2);
+  BasicHeads<Byte> heads = BasicHeads<Byte>(x.reshape({x.dim(0), x.dim(1), 1, row})).columns(first, count * width);
+  heads.heads = count;
+  heads.width = heads.head_stride = width;
+  return heads;
 }
 
 // Which earlier keys a query sees, where not all. Query p sees key j <= p where one of these holds:

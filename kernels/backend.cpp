@@ -318,7 +318,8 @@ void check_qk_norm(const Operands& check, const QkNorm& desc, ConstView x, Const
   check.real("x", x, 3);
   const Index t = x.dim(0), heads = desc.q_heads + desc.k_heads, hd = x.dim(2);
   SY_ASSERT(heads <= x.dim(1), "qk_norm: {} heads of x {}", heads, x.shape().str());
-  check.same("weight", weight, {2, hd}, x).is("inverse", inverse, {t, heads});
+  SY_ASSERT(desc.kind != NormKind::none, "qk_norm: no norm to compute");
+  check.same("weight", weight, {desc.weights(), hd}, x).is("inverse", inverse, {t, heads});
   if (!table) return;
   check.dims("table", table, 3).is("positions", positions, {t}, DType::i32);
   SY_ASSERT(table.dim(2) == 2 && 2 * table.dim(1) <= hd, "qk_norm: x {} by table {}", x.shape().str(),
@@ -339,7 +340,7 @@ void Backend::qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, Co
                                ConstView positions, ConstView table, View dx, View dweight) {
   const Operands check("qk_norm_backward");
   check_qk_norm(check, desc, x, weight, inverse, positions, table);
-  check.same("dy", dy, x.shape(), x).same("dx", dx, x.shape(), x).is("dweight", dweight, {2, x.dim(2)});
+  check.same("dy", dy, x.shape(), x).same("dx", dx, x.shape(), x).is("dweight", dweight, {desc.weights(), x.dim(2)});
   if (x.elements() > 0) do_qk_norm_backward(desc, dy, x, weight, inverse, positions, table, dx, dweight);
 }
 
@@ -393,6 +394,11 @@ void check_heads(const char* operation, const char* name, ConstHeads x, const Sh
             info(x.dtype).name, x.shape().str(), info(like.dtype).name, shape.str());
   SY_ASSERT(x.data || x.elements() == 0, "{}: {} {} is none", operation, name, shape.str());
 }
+// The same, of heads that lie side by side.
+void check_whole_heads(const char* operation, const char* name, ConstHeads x, const Shape& shape, ConstHeads like) {
+  check_heads(operation, name, x, shape, like);
+  SY_ASSERT(x.side_by_side(), "{}: {} are columns of heads of {}", operation, name, x.head_stride);
+}
 
 // The operands that forward and backward share. Returns the shapes of out and lse.
 std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDesc& desc, ConstHeads q, ConstHeads k,
@@ -412,9 +418,9 @@ std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDe
             "{}: a sparse pattern that is not causal, or in which a query does not see itself", operation);
   SY_ASSERT((sparse.stride == 0 || sparse.block == 0) && sparse.summary <= sparse.block,
             "{}: {} of blocks of {}, stride {}", operation, sparse.summary, sparse.block, sparse.stride);
-  check_heads(operation, "q", q, q.shape(), q);
-  check_heads(operation, "k", k, {q.sequences, k.positions, k.heads, q.width}, q);
-  check_heads(operation, "v", v, {q.sequences, k.positions, k.heads, v.width}, q);
+  check_whole_heads(operation, "q", q, q.shape(), q);
+  check_whole_heads(operation, "k", k, {q.sequences, k.positions, k.heads, q.width}, q);
+  check_whole_heads(operation, "v", v, {q.sequences, k.positions, k.heads, v.width}, q);
   SY_ASSERT(see.causal || !see.query_offsets, "{}: a cache whose queries see what follows them", operation);
   // Offsets of each sequence are known to the device alone: a query may be that of the last key.
   const Index positions = see.query_offsets ? k.positions : see.query_offset + q.positions;
@@ -450,9 +456,9 @@ void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, Cons
       .is("dout", dout, out_shape, q.dtype)
       .is("out", out, out_shape, q.dtype)
       .is("lse", lse, lse_shape);
-  check_heads("attention_backward", "dq", dq, q.shape(), q);
-  check_heads("attention_backward", "dk", dk, k.shape(), q);
-  check_heads("attention_backward", "dv", dv, v.shape(), q);
+  check_whole_heads("attention_backward", "dq", dq, q.shape(), q);
+  check_whole_heads("attention_backward", "dk", dk, k.shape(), q);
+  check_whole_heads("attention_backward", "dv", dv, v.shape(), q);
   if (k.elements() > 0) do_attention_backward(desc, dout, q, k, v, out, lse, dq, dk, dv);
 }
 
@@ -470,11 +476,37 @@ void Backend::attention_backward_learned(const AttentionDesc& desc, ConstView do
 }
 
 void Backend::append_heads(ConstHeads x, ConstView offsets, Heads y) {
-  check_heads("append_heads", "x", x, x.shape(), y);
-  check_heads("append_heads", "y", y, {x.sequences, y.positions, x.heads, x.width}, x);
+  check_whole_heads("append_heads", "x", x, x.shape(), y);
+  check_whole_heads("append_heads", "y", y, {x.sequences, y.positions, x.heads, x.width}, x);
   SY_ASSERT(x.positions <= y.positions, "append_heads: {} to {}", x.shape().str(), y.shape().str());
   Operands("append_heads").is("offsets", offsets, {x.sequences}, DType::i32);
   if (x.elements() > 0) do_append_heads(x, offsets, y);
+}
+
+void Backend::copy_heads(ConstHeads x, Heads y) {
+  check_heads("copy_heads", "x", x, {y.sequences, y.positions, x.heads == 1 ? 1 : y.heads, y.width}, y);
+  check_heads("copy_heads", "y", y, y.shape(), x);
+  if (y.elements() > 0) do_copy_heads(x, y);
+}
+
+void Backend::sum_heads(ConstHeads x, Heads y) {
+  check_heads("sum_heads", "x", x, x.shape(), y);
+  check_heads("sum_heads", "y", y, {x.sequences, x.positions, 1, x.width}, x);
+  if (y.elements() > 0) do_sum_heads(x, y);
+}
+
+void Backend::heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) {
+  const Operands check("heads_gemm");
+  check.real("w", w, 3);
+  const Index n = w.dim(1), q = w.dim(2);
+  const auto [in, out] = use == WeightUse::output ? std::pair{q, n} : std::pair{n, q};
+  check_heads("heads_gemm", "x", x, {x.sequences, x.positions, w.dim(0), in}, y);
+  check_heads("heads_gemm", "y", y, {x.sequences, x.positions, w.dim(0), out}, x);
+  SY_ASSERT(w.dtype() == x.dtype && in > 0, "heads_gemm: w is {} {}", info(w.dtype()).name, w.shape().str());
+  for (const ConstHeads& heads : {x, ConstHeads(y)})
+    SY_ASSERT(heads.sequences <= 1 || heads.sequence_stride == heads.positions * heads.token_stride,
+              "heads_gemm: gaps between the sequences of {}", heads.shape().str());
+  if (y.elements() > 0) do_heads_gemm(use, x, w, y);
 }
 
 // ---- routing ----
@@ -494,6 +526,25 @@ void Backend::draw(const Draw& desc, ConstView index, View x) {
   const Operands check("draw");
   check.dims("x", x, 2).is("index", index, {x.dim(0)}, DType::i64);
   if (x.elements() > 0) do_draw(desc, index, x);
+}
+
+void Backend::jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) {
+  const Operands check("jitter");
+  check.real("x", x, 2).is("index", index, {x.dim(0)}, DType::i64).same("y", y, x.shape(), x);
+  if (x.elements() > 0) do_jitter(desc, index, x, accumulate, y);
+}
+
+void Backend::sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) {
+  const Operands check("sized_noise_forward");
+  check.dims("x", x, 2).is("index", index, {x.dim(0)}, DType::i64).is("size", size, x.shape());
+  if (x.elements() > 0) do_sized_noise_forward(desc, index, size, x);
+}
+
+void Backend::sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) {
+  const Operands check("sized_noise_backward");
+  check.real("dx", dx, 2).is("index", index, {dx.dim(0)}, DType::i64).is("size", size, dx.shape());
+  check.same("dsize", dsize, dx.shape(), dx);
+  if (dx.elements() > 0) do_sized_noise_backward(desc, index, dx, size, dsize);
 }
 
 void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,

@@ -37,7 +37,7 @@ enum class NormKind { none, rmsnorm, layernorm };
 enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, silu_clamped };
 enum class Score { softmax, sigmoid, sqrt_softplus };
 enum class GroupScore { top2, max };
-enum class Distribution { normal, gumbel };
+enum class Distribution { normal, gumbel, uniform };  // uniform: in [-1, 1)
 enum class DropOrder { token, choice, probability };
 
 struct Gemm {
@@ -62,6 +62,7 @@ struct Weight {
 struct NormDesc {
   NormKind kind = NormKind::rmsnorm;
   float eps = 1e-5f;
+  float offset = 0;  // is added to the weight: 1 where the weight is a difference from 1 (Gemma team, "Gemma", 2024)
 };
 
 struct FfnActivation {
@@ -80,6 +81,11 @@ struct QkNorm {
   Index q_heads, k_heads;
   float eps;
   RopePairs pairs = RopePairs::half;
+  float offset = 0;                   // as NormDesc::offset
+  NormKind kind = NormKind::rmsnorm;  // or layernorm
+  bool each_head = false;  // each head has a weight of its own, in place of one of all queries and one of all keys
+  constexpr Index weights() const { return each_head ? q_heads + k_heads : 2; }
+  constexpr Index weight_of(Index head) const { return each_head ? head : head >= q_heads; }
 };
 
 // QK-norm over the whole projection. A row holds the elements of some query heads, then those of some key heads, then
@@ -88,6 +94,7 @@ struct WholeQkNorm {
   Index queries, keys;          // elements of a row that are of queries, and of keys
   Index all_queries, all_keys;  // those of all ranks that share the heads, over which the mean square is taken
   float eps;
+  float offset = 0;  // as NormDesc::offset
 };
 
 struct RouteDesc {
@@ -100,6 +107,10 @@ struct RouteDesc {
   // The sum of a group's two best selection scores (DeepSeek-V3), or the best one (DeepSeek-V2).
   GroupScore group_score = GroupScore::top2;
   bool select_by_logit = false;  // the selection score is made of the logit in place of the score
+  // What balance takes for an expert's probability: its score divided by the sum of all experts' scores (DeepSeek-AI,
+  // "DeepSeek-V3", 2024, eq. 19), or softmax(logits), which is the same where that is the score.
+  bool balance_by_score = false;
+  constexpr bool balances_by_score() const { return balance_by_score && score != Score::softmax; }
 };
 
 // Random numbers of a stream (kernels/philox.h).
@@ -140,7 +151,7 @@ struct RouterSums {
   Index experts;
   constexpr Index routed() const { return 0; }                 // [E] assignments
   constexpr Index dropped() const { return experts; }          // [E] those of them that were dropped
-  constexpr Index probability() const { return 2 * experts; }  // [E] sums over tokens of the softmax score
+  constexpr Index probability() const { return 2 * experts; }  // [E] sums over tokens of the probability
   constexpr Index loss() const { return 3 * experts; }         // [2] the load-balance loss, and the router z-loss
   constexpr Index size() const { return 3 * experts + 2; }
 };
@@ -171,7 +182,7 @@ class Backend {
   // Calls body. In every pass of one name, body calls the same operations on the same tensors; only what the tensors
   // hold may change. A backend may record such a pass once, so that the host need not start each operation again.
   virtual void repeated(const std::string& name, const std::function<void()>& body) { body(); }
-  virtual Index largest_head() const { return INT64_MAX; }         // the widest hd that attention and QK-norm take
+  virtual Index largest_head() const { return INT64_MAX; }         // the widest hd that QK-norm and training take
   virtual Index logits_at_once() const { return Index{4} << 20; }  // how many logits are best computed at once
   Tensor tensor(Shape shape, DType dtype = DType::f32);            // filled with zeros
   void to_device(const void* host, View x);
@@ -237,13 +248,13 @@ class Backend {
   void rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs = RopePairs::half);
 
   // QK-norm by head and rotation, at once (Henry et al., "Query-Key Normalization for Transformers", 2020, with RMSNorm
-  // in place of the l2 norm). The first q_heads + k_heads heads of x: [T, all_heads, hd] c are divided by their root
-  // mean square, multiplied by weight: [2, hd] c (its first row for queries, its second for keys), and, where a table
-  // is given, rotated as by rope; the other heads are copied. y: [T, all_heads, hd] c; inverse: [T, q_heads + k_heads]
-  // = 1 / root mean square.
+  // or LayerNorm in place of the l2 norm). The first q_heads + k_heads heads of x: [T, all_heads, hd] c are normalised,
+  // multiplied by weight: [2, hd] c (its first row for queries, its second for keys) or [q_heads + k_heads, hd] (a row for
+  // each head), and, where a table is given, rotated as by rope; the other heads are copied. y: [T, all_heads, hd] c;
+  // inverse: [T, q_heads + k_heads] = 1 / root mean square (of what differs from the mean).
   void qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table, View y,
                        View inverse);
-  // dx: [T, all_heads, hd] c = the gradient of x for dy, the gradient of y; dweight: [2, hd] +=
+  // dx: [T, all_heads, hd] c = the gradient of x for dy, the gradient of y; dweight: as weight, +=
   void qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                         ConstView positions, ConstView table, View dx, View dweight);
 
@@ -277,18 +288,34 @@ class Backend {
   // y: heads of [B, C, N, w] c with offsets[b] + S <= C. The rest of y stays. They share no element.
   void append_heads(ConstHeads x, ConstView offsets, Heads y);
 
+  // Parts of heads, as latent attention puts them together. x, y: columns of any heads, of [B, S, N, w] c each.
+  // y[b, s, h] = x[b, s, h], or, where x has one head, x[b, s, 0]. They share no element.
+  void copy_heads(ConstHeads x, Heads y);
+  // y: one head: y[b, s, 0] = the sum over h of x[b, s, h], which is the adjoint of copying one head to several.
+  void sum_heads(ConstHeads x, Heads y);
+  // Each head has a matrix of its own, w: [N, n, q] c. WeightUse::output: y[b, s, h] = w[h] x[b, s, h], n elements of q.
+  // WeightUse::input: y[b, s, h] = w[h]^T x[b, s, h], q elements of n. Positions of all sequences lie equally far apart.
+  void heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y);
+
   // ---- routing ----
   // x: [T, N]; element i of row t = scale * number index[t] * N + i of the stream. index: [T] i64. The numbers are
   // computed in f64 from the same bits on every backend, and rounded.
   void draw(const Draw& desc, ConstView index, View x);
+  // y: [T, N] c (+)= x: [T, N] c times (1 + the element of the stream). index: [T] i64. It is its own adjoint.
+  void jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y);
+  // Noise of a learned size (Shazeer et al., "Outrageously large neural networks", 2017): x: [T, N] += the element of the
+  // stream * softplus(size: [T, N]).
+  void sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x);
+  // dsize: [T, N] c = the gradient by size of dx: [T, N] c
+  void sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize);
   // logits: [T, E] -> experts: [T, k] i32 by falling selection score (ties: the lower index first); weights: [T, k];
-  // and for each of the G segments: counts: [G, E] i32 assignments, probability: [G, E] sum of softmax(logits).
+  // and for each of the G segments: counts: [G, E] i32 assignments, probability: [G, E] the sum of the probabilities.
   // z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2. bias: [E] or none, noise: [T, E] or none: added to the
   // score for the selection alone.
   void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                      View weights, View counts, View probability, View z_squared);
   // dlogits: [T, E] c = through the weights (dweights: [T, k])
-  //                 + through each token's softmax (dprobability: [G, E], the gradient of its segment's sum)
+  //                 + through each token's probabilities (dprobability: [G, E], the gradient of its segment's sum)
   //                 + z_factor * 2 * logsumexp * softmax.
   void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
                       ConstView dprobability, float z_factor, View dlogits);
@@ -399,7 +426,13 @@ class Backend {
   virtual void do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                              ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) = 0;
   virtual void do_append_heads(ConstHeads x, ConstView offsets, Heads y) = 0;
+  virtual void do_copy_heads(ConstHeads x, Heads y) = 0;
+  virtual void do_sum_heads(ConstHeads x, Heads y) = 0;
+  virtual void do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) = 0;
   virtual void do_draw(const Draw& desc, ConstView index, View x) = 0;
+  virtual void do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) = 0;
+  virtual void do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) = 0;
+  virtual void do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) = 0;
   virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                                 View weights, View counts, View probability, View z_squared) = 0;
   virtual void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,

@@ -45,6 +45,8 @@ class RandomStream {
   }
   // Uniform in [0, 1), 53 bits.
   double uniform(std::uint64_t i) const { return static_cast<double>(bits(i) >> 11) * 0x1.0p-53; }
+  // Uniform in [-1, 1), 53 bits.
+  double symmetric(std::uint64_t i) const { return 2 * uniform(i) - 1; }
   // Standard normal, by Box and Muller from one Philox block.
   double normal(std::uint64_t i) const {
     const Philox4 r = philox(seed_, i, stream_);

@@ -22,7 +22,8 @@ enum class Position { none, sinusoidal, learned, t5, alibi, rope };
 enum class AttentionPattern { causal, strided, fixed, longformer };
 enum class Choice { top, noisy, sampled };
 enum class RopeScaling { none, linear, ntk, dynamic, llama3, yarn, longrope };
-enum class QkNormKind { none, head, whole };
+enum class AuxProbability { softmax, score };
+enum class QkNormKind { none, head, whole, head_layernorm };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class Schedule { constant, cosine, linear, wsd };
@@ -43,10 +44,16 @@ struct Config {
     Index layers = 4;
     Pattern pattern;
     Index d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
+    // Latent attention, where kv_latent is not 0: head_dim is then of what is not rotated.
+    Index kv_latent = 0, q_latent = 0, rope_head_dim = 0, value_head_dim = 0 /* = head_dim */;
+    double latent_eps = 0 /* = norm_eps */;
+    Index key_width() const { return head_dim + (kv_latent > 0 ? rope_head_dim : 0); }
+    Index value_width() const { return value_head_dim > 0 ? value_head_dim : head_dim; }
     Index vocab = 0 /* = the ids of the data set's tokenizer */;
     Index d_ff = 0 /* gated: 8/3 d_model rounded up to 64; otherwise 4 d_model */, seq_len = 256;
     NormKind norm = NormKind::rmsnorm;
     double norm_eps = 1e-5;
+    bool norm_offset = false;
     NormPosition norm_position = NormPosition::pre;
     bool parallel_block = false;
     Index parallel_norms = 1;
@@ -70,13 +77,15 @@ struct Config {
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
     bool attention_sinks = false;
     QkNormKind qk_norm = QkNormKind::none;
-    double attention_softcap = 0, output_softcap = 0, logit_scale = 1;
-    bool tie_embeddings = false, scale_embedding = false, embedding_norm = false;
+    double attention_scale = 0 /* = 1 / sqrt(key_width()) */, attention_softcap = 0, output_softcap = 0,
+           logit_scale = 1;
+    bool output_bias = false, tie_embeddings = false, scale_embedding = false, embedding_norm = false;
   } model;
 
   struct Moe {
     Index experts = 0 /* 0: a dense model */, top_k = 2, every = 1, first_dense = 0, d_ff = 0 /* = model.d_ff */;
     Index shared_experts = 0, shared_d_ff = 0 /* = shared_experts * d_ff */;
+    std::string ffn = "" /* = model.ffn */;
     bool shared_gate = false, bias = false, router_bias = false;
     Score score = Score::softmax;
     bool renormalize = true;
@@ -85,11 +94,13 @@ struct Config {
     DropOrder drop_order = DropOrder::token;
     double aux_loss = 0.01;
     AuxScope aux_scope = AuxScope::sequence;
+    AuxProbability aux_probability = AuxProbability::softmax;
     double z_loss = 0.001, bias_rate = 0;
     Index groups = 1, group_limit = 1;
     GroupScore group_score = GroupScore::top2;
     Choice choice = Choice::top;
-    double noise = 0;
+    double noise = 0, jitter = 0;
+    bool learned_noise = false;
   } moe;
 
   struct Parallel {
@@ -130,9 +141,12 @@ struct Config {
 
   // [model] as this layer reads it.
   const Model& model_of(Index layer) const;
+  // Whether training draws random numbers for the routers.
+  bool draws() const { return moe.choice != Choice::top || moe.jitter > 0; }
   bool is_moe(Index layer) const;
-  FfnActivation ffn_activation() const;
-  DType dtype() const;  // of weights and activations
+  FfnActivation ffn_activation() const;     // of dense FFNs
+  FfnActivation expert_activation() const;  // of experts, the shared ones too
+  DType dtype() const;                      // of weights and activations
   // What [parallel] says, of so many ranks, which may not divide so.
   Layout layout(int ranks) const;
 };

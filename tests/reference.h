@@ -82,7 +82,7 @@ inline Norm norm(const NormDesc& desc, Index t, Index d, const Numbers& x, const
     for (Index i = 0; i < d; ++i) squares += (x[r * d + i] - mean) * (x[r * d + i] - mean);
     const double inverse = 1 / std::sqrt(squares / static_cast<double>(d) + static_cast<double>(desc.eps));
     for (Index i = 0; i < d; ++i)
-      out.y[r * d + i] = (x[r * d + i] - mean) * inverse * weight[i] + (bias.empty() ? 0.0 : bias[i]);
+      out.y[r * d + i] = (x[r * d + i] - mean) * inverse * (desc.offset + weight[i]) + (bias.empty() ? 0.0 : bias[i]);
     out.moments[2 * r] = mean;
     out.moments[2 * r + 1] = inverse;
   }
@@ -151,7 +151,7 @@ inline Numbers rope(Index all_heads, Index hd, Index heads, Index half, const Nu
   return x;
 }
 
-// Root mean square norm of the first q + k heads by head, then rotation. weight: [2, hd]
+// Norm of the first q + k heads by head, then rotation. weight: [2, hd], or [q + k, hd] where each head has its own
 struct QkNormed {
   Numbers y, inverse;
 };
@@ -162,11 +162,14 @@ inline QkNormed qk_norm(const QkNorm& desc, Index all, Index hd, Index half, con
   for (std::size_t t = 0; t < x.size() / (all * hd); ++t)
     for (Index h = 0; h < heads; ++h) {
       const Index at = (static_cast<Index>(t) * all + h) * hd;
-      double squares = 0;
-      for (Index i = 0; i < hd; ++i) squares += x[at + i] * x[at + i];
+      double mean = 0, squares = 0;
+      if (desc.kind == NormKind::layernorm)
+        for (Index i = 0; i < hd; ++i) mean += x[at + i] / static_cast<double>(hd);
+      for (Index i = 0; i < hd; ++i) squares += (x[at + i] - mean) * (x[at + i] - mean);
+      const Index row = desc.each_head ? h : h < desc.q_heads ? 0 : 1;
       out.inverse.push_back(1 / std::sqrt(squares / static_cast<double>(hd) + desc.eps));
       for (Index i = 0; i < hd; ++i)
-        out.y[at + i] = x[at + i] * out.inverse.back() * weight[(h < desc.q_heads ? 0 : hd) + i];
+        out.y[at + i] = (x[at + i] - mean) * out.inverse.back() * (desc.offset + weight[row * hd + i]);
     }
   if (!table.empty()) out.y = rope(all, hd, heads, half, positions, table, false, out.y, desc.pairs);
   return out;
@@ -192,7 +195,8 @@ inline Numbers whole_qk_norm(const WholeQkNorm& d, Index row, const Numbers& wei
     if (column >= d.queries + d.keys) continue;
     const bool key = column >= d.queries;
     const double squares = mine[2 * t + key] + (others.empty() ? 0.0 : others[2 * t + key]);
-    x[i] *= weight[column] / std::sqrt(squares / static_cast<double>(key ? d.all_keys : d.all_queries) + d.eps);
+    x[i] *= (d.offset + weight[column]) /
+            std::sqrt(squares / static_cast<double>(key ? d.all_keys : d.all_queries) + d.eps);
   }
   return x;
 }
@@ -380,12 +384,15 @@ struct RouteSums {
   double z_squared;
 };
 
-inline RouteSums route_sums(Index segments, Index t_all, Index e_all, const Numbers& logits, const Numbers& experts) {
+inline RouteSums route_sums(const RouteDesc& desc, Index segments, Index t_all, Index e_all, const Numbers& logits,
+                            const Numbers& experts) {
   RouteSums sums{Numbers(segments * e_all, 0.0), Numbers(segments * e_all, 0.0), 0.0};
   for (Index t = 0; t < t_all; ++t) {
     const Index g = t / (t_all / segments), k = static_cast<Index>(experts.size()) / t_all;
     const Softmax s = softmax(&logits[t * e_all], e_all);
-    for (Index e = 0; e < e_all; ++e) sums.probability[g * e_all + e] += s.p[e];
+    const Numbers of = desc.balance_by_score ? scores(desc.score, &logits[t * e_all], e_all) : s.p;
+    const double all = std::accumulate(of.begin(), of.end(), 0.0);
+    for (Index e = 0; e < e_all; ++e) sums.probability[g * e_all + e] += of[e] / all;
     for (Index j = 0; j < k; ++j) ++sums.counts[g * e_all + whole(experts[t * k + j])];
     sums.z_squared += s.lse * s.lse;
   }

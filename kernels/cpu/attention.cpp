@@ -49,10 +49,10 @@ struct HeadRows {
   T* at(Index position) const { return data + position * stride; }
 };
 HeadRows<const float> rows_of(ConstHeads x, Index b, Index head) {
-  return {reinterpret_cast<const float*>(x.data) + b * x.sequence_stride + head * x.width, x.token_stride};
+  return {reinterpret_cast<const float*>(x.data) + b * x.sequence_stride + head * x.head_stride, x.token_stride};
 }
 HeadRows<float> rows_of(Heads x, Index b, Index head) {
-  return {reinterpret_cast<float*>(x.data) + b * x.sequence_stride + head * x.width, x.token_stride};
+  return {reinterpret_cast<float*>(x.data) + b * x.sequence_stride + head * x.head_stride, x.token_stride};
 }
 
 // The sizes of a call, and which keys its queries see.

@@ -6,11 +6,12 @@
 
 namespace sy::cpu {
 
-// An element costs 8 bytes and 6 FLOPs, 7 for LayerNorm, and 1 more with a bias.
+// An element costs 8 bytes and 7 FLOPs, 8 for LayerNorm, and 1 more with a bias.
 void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
                                  View moments) {
   const Index d = x.dim(1);
   const auto width = static_cast<float>(d);
+  const float offset = desc.offset;
   for_runs(x.dim(0), rows_per_run(d), [&](Index begin, Index end) {
     const float* const w = weight.f32();
     const float* const b = bias ? bias.f32() : nullptr;
@@ -21,7 +22,7 @@ void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView we
       const float squares = sum_of(d, [=](Index i) { return (in[i] - mean) * (in[i] - mean); });
       const float inverse = 1 / std::sqrt(squares / width + desc.eps);
 #pragma omp simd
-      for (Index i = 0; i < d; ++i) out[i] = (in[i] - mean) * inverse * w[i];
+      for (Index i = 0; i < d; ++i) out[i] = (in[i] - mean) * inverse * (offset + w[i]);
       if (b)
 #pragma omp simd
         for (Index i = 0; i < d; ++i) out[i] += b[i];
@@ -31,14 +32,15 @@ void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView we
   });
 }
 
-// With n = (x - mean) * inverse and dn = dy * weight:
+// With n = (x - mean) * inverse and dn = dy * (offset + weight):
 //   dx = inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
 //   dweight = sum_t dy * n,   dbias = sum_t dy.
-// An element costs 16 bytes and 15 FLOPs, 17 for LayerNorm, and 1 more with a bias.
+// An element costs 16 bytes and 17 FLOPs, 20 for LayerNorm, and 1 more with a bias.
 void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments,
                                   View dx, View dweight, View dbias) {
   const Index t_all = x.dim(0), d = x.dim(1);
   const bool centred = desc.kind == NormKind::layernorm;
+  const float offset = desc.offset;
   // dweight and dbias side by side, so that one pass over the rows sums both.
   const Index width = dbias ? 2 * d : d;
   const auto sums = scratch<float>(width);
@@ -50,13 +52,14 @@ void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView 
       const float* const g = dy.f32() + t * d;
       float* const out = dx.f32() + t * d;
       const float mean = moments.f32()[2 * t], inverse = moments.f32()[2 * t + 1];
-      const float mean_dn = centred ? sum_of(d, [=](Index i) { return g[i] * w[i]; }) / static_cast<float>(d) : 0;
-      const float mean_dn_n =
-          sum_of(d, [=](Index i) { return g[i] * w[i] * ((in[i] - mean) * inverse); }) / static_cast<float>(d);
+      const float mean_dn =
+          centred ? sum_of(d, [=](Index i) { return g[i] * (offset + w[i]); }) / static_cast<float>(d) : 0;
+      const float mean_dn_n = sum_of(d, [=](Index i) { return g[i] * (offset + w[i]) * ((in[i] - mean) * inverse); }) /
+                              static_cast<float>(d);
 #pragma omp simd
       for (Index i = 0; i < d; ++i) {
         const float n = (in[i] - mean) * inverse;
-        out[i] += inverse * (g[i] * w[i] - mean_dn - n * mean_dn_n);
+        out[i] += inverse * (g[i] * (offset + w[i]) - mean_dn - n * mean_dn_n);
         partial[i] += g[i] * n;
       }
       if (dbias)

@@ -8,10 +8,21 @@
 
 namespace sy::cpu {
 
-// An element costs 8 bytes and 4 FLOPs, and rope comes on top.
+namespace {
+
+// Of a head, which QK-norm takes from it.
+float mean_of(const QkNorm& desc, Index hd, const float* head) {
+  if (desc.kind != NormKind::layernorm) return 0;
+  return sum_of(hd, [=](Index i) { return head[i]; }) / static_cast<float>(hd);
+}
+
+}  // namespace
+
+// An element costs 8 bytes and 5 FLOPs, 7 for LayerNorm, and rope comes on top.
 void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                     ConstView table, View y, View inverse) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
+  const float offset = desc.offset;
   for_runs(x.dim(0), rows_per_run(all * hd), [&](Index begin, Index end) {
     for (Index row = begin * all; row < end * all; ++row) {
       const Index head = row % all;
@@ -21,40 +32,46 @@ void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView w
         std::copy_n(in, hd, out);
         continue;
       }
-      const float* const w = weight.f32() + (head < desc.q_heads ? 0 : hd);
-      const float squares = sum_of(hd, [=](Index i) { return in[i] * in[i]; });
+      const float* const w = weight.f32() + desc.weight_of(head) * hd;
+      const float mean = mean_of(desc, hd, in);
+      const float squares = sum_of(hd, [=](Index i) { return (in[i] - mean) * (in[i] - mean); });
       const float r = 1 / std::sqrt(squares / static_cast<float>(hd) + desc.eps);
       inverse.f32()[row / all * heads + head] = r;
 #pragma omp simd
-      for (Index i = 0; i < hd; ++i) out[i] = in[i] * r * w[i];
+      for (Index i = 0; i < hd; ++i) out[i] = (in[i] - mean) * r * (offset + w[i]);
     }
   });
   if (table) rope(y, heads, positions, table, false, desc.pairs);
 }
 
-// With g = dy rotated back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. An element costs 20
-// bytes and 11 FLOPs, and rope comes on top.
+// With g = dy rotated back, w the weight with its offset and n = (x - mean) r: dx = r (g w - mean(g w) - n mean(g w n)),
+// without mean(g w) for RMSNorm, dw = sum over rows of g n. An element costs 20 bytes and 13 FLOPs, 17 for LayerNorm, and
+// rope comes on top.
 void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                                      ConstView positions, ConstView table, View dx, View dweight) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
+  const float offset = desc.offset;
   copy(dy, dx);
   if (table) rope(dx, heads, positions, table, true, desc.pairs);
-  sum_over_rows(x.dim(0), 2 * hd, dweight.f32(), [&](Index begin, Index end, float* partial) {
+  sum_over_rows(x.dim(0), desc.weights() * hd, dweight.f32(), [&](Index begin, Index end, float* partial) {
     for (Index row = begin * all; row < end * all; ++row) {
       const Index head = row % all;
       if (head >= heads) continue;
-      const Index of = head < desc.q_heads ? 0 : hd;
+      const Index of = desc.weight_of(head) * hd;
       const float* const in = x.f32() + row * hd;
       const float* const w = weight.f32() + of;
       float* const g = dx.f32() + row * hd;
       float* const dw = partial + of;
       const float r = inverse.f32()[row / all * heads + head];
-      const float inner = sum_of(hd, [=](Index i) { return g[i] * w[i] * in[i] * r; }) / static_cast<float>(hd);
+      const float mean = mean_of(desc, hd, in), width = static_cast<float>(hd);
+      const float mean_dn =
+          desc.kind == NormKind::layernorm ? sum_of(hd, [=](Index i) { return g[i] * (offset + w[i]); }) / width : 0;
+      const float inner = sum_of(hd, [=](Index i) { return g[i] * (offset + w[i]) * (in[i] - mean) * r; }) / width;
 #pragma omp simd
       for (Index i = 0; i < hd; ++i) {
-        const float normal = in[i] * r;
+        const float normal = (in[i] - mean) * r;
         dw[i] += g[i] * normal;
-        g[i] = r * (g[i] * w[i] - normal * inner);
+        g[i] = r * (g[i] * (offset + w[i]) - (normal * inner + mean_dn));
       }
     }
   });
@@ -129,6 +146,7 @@ void CpuBackend::do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, Con
 void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares,
                                           View y) {
   const Index row = x.dim(1), normed = desc.queries + desc.keys;
+  const float offset = desc.offset;
   for_runs(x.dim(0), rows_per_run(row), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       for (const int of : {0, 1}) {
@@ -138,17 +156,19 @@ void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, 
         float* const out = y.f32() + t * row + part.begin;
         const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / part.all + desc.eps);
 #pragma omp simd
-        for (Index i = 0; i < part.size; ++i) out[i] = in[i] * r * w[i];
+        for (Index i = 0; i < part.size; ++i) out[i] = in[i] * r * (offset + w[i]);
       }
       std::copy_n(x.f32() + t * row + normed, row - normed, y.f32() + t * row + normed);
     }
   });
 }
 
-// dx = r (dy w - x r products / all), dw = sum over rows of dy x r. An element costs 16 bytes and 7 FLOPs.
+// With w the weight with its offset: dx = r (dy w - x r products / all), dw = sum over rows of dy x r. An element costs 16
+// bytes and 8 FLOPs.
 void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                                            ConstView squares, ConstView products, View dx, View dweight) {
   const Index row = x.dim(1), normed = desc.queries + desc.keys;
+  const float offset = desc.offset;
   sum_over_rows(x.dim(0), normed, dweight.f32(), [&](Index begin, Index end, float* partial) {
     for (Index t = begin; t < end; ++t) {
       for (const int of : {0, 1}) {
@@ -165,7 +185,7 @@ void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy
         for (Index i = 0; i < part.size; ++i) {
           const float normal = in[i] * r;
           dw[i] += g[i] * normal;
-          out[i] = r * (g[i] * w[i] - normal * inner);
+          out[i] = r * (g[i] * (offset + w[i]) - normal * inner);
         }
       }
       std::copy_n(dy.f32() + t * row + normed, row - normed, dx.f32() + t * row + normed);

@@ -125,18 +125,53 @@ struct Chooser {
 
 }  // namespace
 
+namespace {
+
+// Calls f(place, number) for the elements of t_all rows of n, where `place` counts them and `number` is the stream's.
+template <class F>
+void for_numbers(const Draw& desc, const std::int64_t* index, Index t_all, Index n, const F& f) {
+  const RandomStream stream(desc.seed, desc.stream);
+  const auto number = [&](std::uint64_t at) {
+    switch (desc.distribution) {
+      case Distribution::normal:
+        return stream.normal(at);
+      case Distribution::gumbel:
+        return stream.gumbel(at);
+      case Distribution::uniform:
+        return stream.symmetric(at);
+    }
+    return 0.0;
+  };
+  for_runs(t_all, rows_per_run(64 * n), [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t)
+      for (Index i = 0; i < n; ++i)
+        f(t * n + i, desc.scale * static_cast<float>(number(static_cast<std::uint64_t>(index[t] * n + i))));
+  });
+}
+
+}  // namespace
+
 // A number costs 4 bytes and a block of Philox.
 void CpuBackend::do_draw(const Draw& desc, ConstView index, View x) {
-  const Index n = x.dim(1);
-  const RandomStream stream(desc.seed, desc.stream);
-  for_runs(x.dim(0), rows_per_run(64 * n), [&](Index begin, Index end) {
-    for (Index t = begin; t < end; ++t)
-      for (Index i = 0; i < n; ++i) {
-        const auto at = static_cast<std::uint64_t>(index.i64()[t] * n + i);
-        const double number = desc.distribution == Distribution::normal ? stream.normal(at) : stream.gumbel(at);
-        x.f32()[t * n + i] = desc.scale * static_cast<float>(number);
-      }
+  for_numbers(desc, index.i64(), x.dim(0), x.dim(1), [&](Index at, float number) { x.f32()[at] = number; });
+}
+
+// An element costs 8 bytes and a block of Philox.
+void CpuBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) {
+  for_numbers(desc, index.i64(), x.dim(0), x.dim(1), [&](Index at, float number) {
+    const float value = x.f32()[at] * (1 + number);
+    y.f32()[at] = accumulate ? y.f32()[at] + value : value;
   });
+}
+
+// An element costs 12 bytes and a block of Philox, and so it does backward.
+void CpuBackend::do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) {
+  for_numbers(desc, index.i64(), x.dim(0), x.dim(1),
+              [&](Index at, float number) { x.f32()[at] += number * softplus(size.f32()[at]); });
+}
+void CpuBackend::do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) {
+  for_numbers(desc, index.i64(), dx.dim(0), dx.dim(1),
+              [&](Index at, float number) { dsize.f32()[at] = dx.f32()[at] * number * sigmoid_(size.f32()[at]); });
 }
 
 // A logit costs 4 bytes and 25 FLOPs, 48 with sigmoid scores. The choice compares each with the k-th best so far.
@@ -173,6 +208,10 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
           for (Index i = 0; i < e; ++i) own[i] = sigmoid_(z[i]);
         else if (desc.score != Score::softmax)
           for (Index i = 0; i < e; ++i) own[i] = score_of(desc.score, z[i], p[i]);
+        if (desc.balances_by_score()) {
+          const float all = tiny_sum + sum_of(e, [&](Index i) { return own[i]; });
+          for (Index i = 0; i < e; ++i) p[i] = own[i] / all;
+        }
         const float* const select = desc.select_by_logit ? z : score;
         for (Index i = 0; i < e; ++i) {
           chooser.selection[i] = bias ? select[i] + bias.f32()[i] : select[i];
@@ -215,13 +254,14 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
 //   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds * s * log_slope
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
+//   balances_by_score, q = s / sum_i s_i:   q * log_slope * (dprobability - sum_i dprobability_i q_i) in its place
 // A logit costs 8 bytes and 28 FLOPs.
 void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                                    ConstView dweights, ConstView dprobability, float z_factor, View dlogits) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k;
   const Index segment_tokens = t_all / dprobability.dim(0);
   for_runs(t_all, rows_per_run(4 * e), [&](Index begin, Index end) {
-    std::vector<float> p(e), s(k), ds(k);
+    std::vector<float> p(e), q(e), s(k), ds(k);
     for (Index t = begin; t < end; ++t) {
       const float* const z = logits.f32() + t * e;
       const float* const dp = dprobability.f32() + t / segment_tokens * e;
@@ -239,6 +279,15 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
       if (desc.renormalize)
         for (Index j = 0; j < k; ++j) ds[j] = (ds[j] - sum_c_s / sum) / sum;
 
+      if (desc.balances_by_score()) {
+        float all = tiny_sum, inner = 0;
+        for (Index i = 0; i < e; ++i) all += q[i] = score_of(desc.score, z[i], p[i]);
+        for (Index i = 0; i < e; ++i) inner += dp[i] * q[i] / all;
+        for (Index i = 0; i < e; ++i)
+          dz[i] = z_factor * 2 * lse * p[i] + q[i] / all * log_slope(desc.score, z[i], q[i]) * (dp[i] - inner);
+        for (Index j = 0; j < k; ++j) dz[chosen[j]] += ds[j] * s[j] * log_slope(desc.score, z[chosen[j]], s[j]);
+        continue;
+      }
       // What goes through the softmax is p * (d - sum d p), where d is dp, and for the chosen experts ds as well.
       float inner = 0;
 #pragma omp simd reduction(+ : inner)

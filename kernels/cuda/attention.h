@@ -42,21 +42,23 @@ struct HeadRows {
 template <class P>
 struct HeadsOf {
   P x;
-  Index token_stride, sequence_stride, positions, width;
+  Index token_stride, sequence_stride, head_stride, positions, width;
   __device__ HeadRows<P> rows(int b, int head) const {
-    return {x + (b * sequence_stride + head * width), token_stride, static_cast<int>(positions),
+    return {x + (b * sequence_stride + head * head_stride), token_stride, static_cast<int>(positions),
             static_cast<int>(width)};
   }
 };
 template <class T>
 auto in_heads(ConstHeads x) {
   const auto first = in<T>(x.span());
-  return HeadsOf<std::remove_const_t<decltype(first)>>{first, x.token_stride, x.sequence_stride, x.positions, x.width};
+  return HeadsOf<std::remove_const_t<decltype(first)>>{first,         x.token_stride, x.sequence_stride,
+                                                       x.head_stride, x.positions,    x.width};
 }
 template <class T>
 auto out_heads(Heads x) {
   const auto first = out<T>(x.span());
-  return HeadsOf<std::remove_const_t<decltype(first)>>{first, x.token_stride, x.sequence_stride, x.positions, x.width};
+  return HeadsOf<std::remove_const_t<decltype(first)>>{first,         x.token_stride, x.sequence_stride,
+                                                       x.head_stride, x.positions,    x.width};
 }
 template <class T>
 using InHeads = decltype(in_heads<T>(ConstHeads()));
@@ -67,7 +69,8 @@ using OutHeads = decltype(out_heads<T>(Heads()));
 template <class T>
 bool in_packs(ConstHeads x) {
   constexpr int pack = pack_size<T>;
-  return aligned<T, pack>(x.span(), x.width) && x.token_stride % pack == 0 && x.sequence_stride % pack == 0;
+  return aligned<T, pack>(x.span(), x.width) && x.token_stride % pack == 0 && x.sequence_stride % pack == 0 &&
+         (x.heads <= 1 || x.head_stride % pack == 0);
 }
 
 // How scores, in units of log 2, follow from products x of queries and keys: outer * x, or, where `capped`,

@@ -76,6 +76,11 @@ class CudaBackend final : public Backend {
   void do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                                  ConstView squares, ConstView products, View dx, View dweight) override;
 
+  // heads.cu, gemm.cu
+  void do_copy_heads(ConstHeads x, Heads y) override;
+  void do_sum_heads(ConstHeads x, Heads y) override;
+  void do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) override;
+
   // attention_forward.cu, attention_backward.cu
   void do_append_heads(ConstHeads x, ConstView offsets, Heads y) override;
   void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
@@ -87,6 +92,9 @@ class CudaBackend final : public Backend {
 
   // route.cu
   void do_draw(const Draw& desc, ConstView index, View x) override;
+  void do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) override;
+  void do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) override;
+  void do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) override;
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                         View weights, View counts, View probability, View z_squared) override;
   void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,

@@ -26,8 +26,10 @@ cublasOperation_t transposed(bool yes) {
 // The sizes of a product, which cuBLAS takes as int. c: [m, n], and q is summed over.
 struct Product {
   int m, n, q;
-  Product(Index m, Index n, Index q) : m(static_cast<int>(m)), n(static_cast<int>(n)), q(static_cast<int>(q)) {
-    SY_ASSERT(m <= INT32_MAX && n <= INT32_MAX && q <= INT32_MAX, "a product of {} x {} x {}", m, n, q);
+  Product(Index m, Index n, Index q) : m(size(m)), n(size(n)), q(size(q)) {}
+  static int size(Index n) {
+    SY_ASSERT(n <= INT32_MAX, "a product with a dimension of {}", n);
+    return static_cast<int>(n);
   }
   Index multiplications() const { return Index{m} * n * q; }
   // The row length of a and b.
@@ -158,6 +160,25 @@ void CudaBackend::do_grouped_gemm_input(ConstView dy, const Weight& weight, cons
 void CudaBackend::do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) {
   multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, rows, dy, x, dw,
                    [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
+}
+
+// A product for each head, on rows that lie a position apart. To cuBLAS, which exchanges the operands, x is the second one.
+void CudaBackend::do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) {
+  const Gemm desc{.transpose_b = use == WeightUse::output};
+  const Product p(y.sequences * y.positions, y.width, x.width);
+  const cudaDataType_t type = cublas_type(w.dtype());
+  const int row_of_w = static_cast<int>(w.dim(2)), row_of_x = Product::size(x.token_stride),
+            row_of_y = Product::size(y.token_stride), heads = Product::size(y.heads);
+  const long long of_w = w.dim(1) * w.dim(2), of_x = x.head_stride, of_y = y.head_stride;
+  context_.stream.put(
+      [&](cudaStream_t) {
+        const float alpha = 1, beta = 0;
+        check(cublasGemmStridedBatchedEx(context_.cublas, transposed(desc.transpose_b), CUBLAS_OP_N, p.n, p.m, p.q,
+                                         &alpha, w.bytes(), type, row_of_w, of_w, x.data, type, row_of_x, of_x, &beta,
+                                         y.data, type, row_of_y, of_y, heads, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+              "cublasGemmStridedBatchedEx");
+      },
+      desc, p, type, w.bytes(), row_of_w, of_w, x.data, row_of_x, of_x, y.data, row_of_y, of_y, heads);
 }
 
 }  // namespace sy::cuda

@@ -7,10 +7,11 @@ namespace sy::cuda {
 namespace {
 
 // A block takes a row of x: [T, width]. It sums the row for the mean (LayerNorm alone), sums the squares of what is
-// left, and writes y; after the first pass the row comes from the cache. An element costs 2w bytes and 6 FLOPs, 7 for
+// left, and writes y; after the first pass the row comes from the cache. An element costs 2w bytes and 7 FLOPs, 8 for
 // LayerNorm, and 1 more with a bias.
 template <class T, int N, bool centred>
-__global__ void norm_rows(Index width, float eps, In<T> x, In<T> weight, In<T> bias, Out<T> y, Out<float> moments) {
+__global__ void norm_rows(Index width, float eps, float offset, In<T> x, In<T> weight, In<T> bias, Out<T> y,
+                          Out<float> moments) {
   const Index row = blockIdx.x, start = row * width;
   float mean = 0, squares = 0;
   if constexpr (centred) {
@@ -28,7 +29,7 @@ __global__ void norm_rows(Index width, float eps, In<T> x, In<T> weight, In<T> b
   for_row<N>(width, [&](Index i) {
     const auto pack = load<N>(x, start + i), w = load<N>(weight, i);
     float values[N];
-    for (int e = 0; e < N; ++e) values[e] = (to_float(pack[e]) - mean) * inverse * to_float(w[e]);
+    for (int e = 0; e < N; ++e) values[e] = (to_float(pack[e]) - mean) * inverse * (offset + to_float(w[e]));
     if (bias) {
       const auto b = load<N>(bias, i);
       for (int e = 0; e < N; ++e) values[e] += to_float(b[e]);
@@ -43,16 +44,16 @@ __global__ void norm_rows(Index width, float eps, In<T> x, In<T> weight, In<T> b
   }
 }
 
-// With n = (x - mean) * inverse and dn = dy * weight:
+// With n = (x - mean) * inverse and dn = dy * (offset + weight):
 //   dx += inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
 //   dweight += sum_t dy * n,   dbias += sum_t dy.
 // Blocks along x share the rows: a block walks over every gridDim.x-th row, and keeps in shared memory what its rows
 // add to dweight and dbias; those sums, [gridDim.x, width], are added later. Blocks along y share the columns, `slice`
 // each, where shared memory does not hold a row; each of them computes the means over the whole row. An element costs
-// 4w bytes and 15 FLOPs, 16 for LayerNorm, and 1 more with a bias.
+// 4w bytes and 17 FLOPs, 18 for LayerNorm, and 1 more with a bias.
 template <class T, int N, bool centred, bool biased>
-__global__ void norm_gradient(Index rows, Index width, Index slice, In<T> dy, In<T> x, In<T> weight, In<float> moments,
-                              Out<T> dx, Out<float> dweight, Out<float> dbias) {
+__global__ void norm_gradient(Index rows, Index width, Index slice, float offset, In<T> dy, In<T> x, In<T> weight,
+                              In<float> moments, Out<T> dx, Out<float> dweight, Out<float> dbias) {
   const Index begin = blockIdx.y * slice, columns = width - begin < slice ? width - begin : slice;
   // Element e of pack p is at e * packs + p, so that neighbouring threads use neighbouring words, each its own.
   const Index packs = slice / N;
@@ -71,7 +72,7 @@ __global__ void norm_gradient(Index rows, Index width, Index slice, In<T> dy, In
     for_row<N>(width, [&](Index i) {
       const auto g = load<N>(dy, start + i), in = load<N>(x, start + i), w = load<N>(weight, i);
       for (int e = 0; e < N; ++e) {
-        const float dn = to_float(g[e]) * to_float(w[e]);
+        const float dn = to_float(g[e]) * (offset + to_float(w[e]));
         if (centred) mean_dn += dn;
         mean_dn_n += dn * ((to_float(in[e]) - mean) * inverse);
       }
@@ -84,7 +85,7 @@ __global__ void norm_gradient(Index rows, Index width, Index slice, In<T> dy, In
       auto d = load<N>(dx, at);
       for (int e = 0; e < N; ++e) {
         const float ge = to_float(g[e]), n = (to_float(in[e]) - mean) * inverse;
-        d[e] = from_float<T>(to_float(d[e]) + inverse * (ge * to_float(w[e]) - mean_dn - n * mean_dn_n));
+        d[e] = from_float<T>(to_float(d[e]) + inverse * (ge * (offset + to_float(w[e])) - mean_dn - n * mean_dn_n));
         weight_sums[e * packs + i / N] += ge * n;
         if (biased) bias_sums[e * packs + i / N] += ge;
       }
@@ -221,7 +222,7 @@ void CudaBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView w
       using T = decltype(zero);
       constexpr int N = packs;
       launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(width, N))}, norm_rows<T, N, centred>, width,
-             desc.eps, in<T>(x), in<T>(weight), in<T>(bias), out<T>(y), out<float>(moments));
+             desc.eps, desc.offset, in<T>(x), in<T>(weight), in<T>(bias), out<T>(y), out<float>(moments));
     });
   });
 }
@@ -247,8 +248,8 @@ void CudaBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView
       with_flag(dbias.present(), [&](auto biased) {
         launch(context_,
                {.x = blocks, .y = slices, .threads = threads, .shared_bytes = sums * slice * size_of(DType::f32)},
-               norm_gradient<T, N, centred, biased>, rows, width, slice, in<T>(dy), in<T>(x), in<T>(weight),
-               in<float>(moments), out<T>(dx), out<float>(weight_sums), out<float>(bias_sums));
+               norm_gradient<T, N, centred, biased>, rows, width, slice, desc.offset, in<T>(dy), in<T>(x),
+               in<T>(weight), in<float>(moments), out<T>(dx), out<float>(weight_sums), out<float>(bias_sums));
       });
     });
     add_column_sums(context_, workspace, weight_sums, dweight);

@@ -82,6 +82,8 @@ constexpr int most_pairs = 4;  // that a lane keeps of a head, which may have up
 struct Pairing {
   Index tokens;
   int heads, q_heads, k_heads, hd, half, rest;
+  bool centred, each_head;  // LayerNorm; a weight of each head
+  __device__ int weight_of(int head) const { return each_head ? head : head >= q_heads; }
 };
 // Halves: (i, i + half), then (i, i + rest). N consecutive pairs are moved as their first elements, then the second ones.
 struct Halves : Pairing {
@@ -182,81 +184,121 @@ struct Turns {
   }
 };
 
-// A block takes a token, and its warps the token's heads in turn. x, y: [T, heads, hd]; weight: [2, hd];
-// inverse: [T, q_heads + k_heads]. An element costs 2w bytes and 7 FLOPs, 4 of them where it is not turned.
+// Takes the mean from run n of a head, which begins at pair i.
+template <int N, class S>
+__device__ void centre(const S& s, int i, float mean, Run<N>& run) {
+  s.template packs<N>(i, [&](auto size, int, auto of_run) {
+    for (int e = 0; e < size.value; ++e) run[of_run(e)] -= mean;
+  });
+}
+
+// Reads this lane's runs of a head, and takes the head's mean from them where the norm is a LayerNorm.
+template <int N, class S, class P>
+__device__ void read_centred(const S& s, P head, Run<N> (&v)[runs<N>]) {
+  float mean = 0;
+  for_runs<N>(s, [&](int n, int i) {
+    v[n] = read<N>(s, head, i);
+    for (int e = 0; e < 2 * N; ++e) mean += v[n][e];
+  });
+  if (!s.centred) return;
+  mean = warp_sum(mean) / static_cast<float>(s.hd);
+  for_runs<N>(s, [&](int n, int i) { centre<N>(s, i, mean, v[n]); });
+}
+
+// A block takes a token, and its warps the token's heads in turn. x, y: [T, heads, hd]; weight: [2, hd] or, for each_head,
+// [q_heads + k_heads, hd]; inverse: [T, q_heads + k_heads]. An element costs 2w bytes and 8 FLOPs, 5 of them where it is not
+// turned; LayerNorm takes 2 more.
 template <class T, int N, class S>
 __global__ void __launch_bounds__(threads_of_block)
-    normalize(S s, float eps, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table, Out<T> y,
-              Out<float> inverse) {
+    normalize(S s, float eps, float offset, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table,
+              Out<T> y, Out<float> inverse) {
   const Index t = blockIdx.x;
   const int normed = s.q_heads + s.k_heads;
   const Turns<N> turns(s, 1, positions, table, t);
   for (int head = static_cast<int>(threadIdx.x) / warp_size; head < s.heads; head += warps_of_block) {
     const Index at = (t * s.heads + head) * s.hd;
     Run<N> v[runs<N>];
-    float squares = 0;
-    for_runs<N>(s, [&](int n, int i) {
-      v[n] = read<N>(s, x + at, i);
-      for (int e = 0; e < 2 * N; ++e) squares += v[n][e] * v[n][e];
-    });
     if (head < normed) {
+      read_centred<N>(s, x + at, v);
+      float squares = 0;
+      for_runs<N>(s, [&](int n, int) {
+        for (int e = 0; e < 2 * N; ++e) squares += v[n][e] * v[n][e];
+      });
       const float r = 1 / sqrtf(warp_sum(squares) / static_cast<float>(s.hd) + eps);
       if (threadIdx.x % warp_size == 0) inverse[t * normed + head] = r;
       for_runs<N>(s, [&](int n, int i) {
-        const Run<N> w = read<N>(s, weight + (head < s.q_heads ? 0 : s.hd), i);
-        for (int e = 0; e < 2 * N; ++e) v[n][e] *= r * w[e];
+        const Run<N> w = read<N>(s, weight + s.weight_of(head) * s.hd, i);
+        for (int e = 0; e < 2 * N; ++e) v[n][e] *= r * (offset + w[e]);
         turns.turn(s, n, i, v[n]);
       });
+    } else {
+      for_runs<N>(s, [&](int n, int i) { v[n] = read<N>(s, x + at, i); });
     }
     for_runs<N>(s, [&](int n, int i) { write<N>(s, y + at, i, v[n]); });
   }
 }
 
-// With g = dy turned back: dx = r (g w) - x r^3 / hd sum(g w x), dw = sum over rows of g x r. Each block takes every
-// gridDim.x-th token, and each of its warps leaves the sums of g x r for queries and keys in partial: [2, warps, hd].
-// An element costs 3w bytes and 13 FLOPs, 10 of them where it is not turned.
+// With g = dy turned back, w the weight with its offset and v = (x - mean) r:
+//   dx = r (g w - mean(g w) - v mean(g w v)), without mean(g w) for RMSNorm;   dw = sum over rows of g v.
+// The warps of a block take every gridDim.x-th token, with all of its heads in turn; or, where each head has a weight of its
+// own, every (8 gridDim.x)-th token, with head blockIdx.y of it. Each leaves its sums of g v in a row of partial:
+// [warps, weights, hd]. An element costs 3w bytes and 15 FLOPs, 12 of them where it is not turned; LayerNorm takes 4 more.
 constexpr int multiprocessors = 132, blocks_of_each = 3;
-template <class T, int N, class S>
+template <class T, int N, bool each_head, class S>
 __global__ void __launch_bounds__(threads_of_block, blocks_of_each)
-    normalize_gradient(S s, In<T> dy, In<T> x, In<T> weight, In<float> inverse, In<std::int32_t> positions,
-                       In<float> table, Out<T> dx, Out<float> partial) {
+    normalize_gradient(S s, float offset, In<T> dy, In<T> x, In<T> weight, In<float> inverse,
+                       In<std::int32_t> positions, In<float> table, Out<T> dx, Out<float> partial) {
   const int warp = static_cast<int>(threadIdx.x) / warp_size, normed = s.q_heads + s.k_heads;
-  Run<N> sums[2][runs<N>];
-  for (Index t = blockIdx.x; t < s.tokens; t += gridDim.x) {
+  const Index row = Index{blockIdx.x} * warps_of_block + warp;
+  const int first = each_head ? static_cast<int>(blockIdx.y) : warp, step = each_head ? s.heads : warps_of_block;
+  Run<N> sums[each_head ? 1 : 2][runs<N>];
+  for (Index t = each_head ? row : Index{blockIdx.x}; t < s.tokens;
+       t += Index{gridDim.x} * (each_head ? warps_of_block : 1)) {
     const Turns<N> turns(s, -1, positions, table, t);
-    for (int head = warp; head < s.heads; head += warps_of_block) {
+    for (int head = first; head < s.heads; head += step) {
       const Index at = (t * s.heads + head) * s.hd;
-      Run<N> g[runs<N>], normal[runs<N>];
+      Run<N> g[runs<N>];
       for_runs<N>(s, [&](int n, int i) { g[n] = read<N>(s, dy + at, i); });
       if (head < normed) {
         const bool key = head >= s.q_heads;
         const float r = inverse[t * normed + head];
-        float inner = 0;
+        Run<N> normal[runs<N>];
+        read_centred<N>(s, x + at, normal);
+        float inner = 0, mean = 0;
         for_runs<N>(s, [&](int n, int i) {
           turns.turn(s, n, i, g[n]);
-          normal[n] = read<N>(s, x + at, i);
-          const Run<N> w = read<N>(s, weight + (key ? s.hd : 0), i);
+          const Run<N> w = read<N>(s, weight + s.weight_of(head) * s.hd, i);
           for (int e = 0; e < 2 * N; ++e) {
             normal[n][e] *= r;
             const float part = g[n][e] * normal[n][e];
-            sums[0][n][e] += key ? 0.0f : part;
-            sums[1][n][e] += key ? part : 0.0f;
-            inner += part * w[e];
-            g[n][e] *= w[e];
+            if constexpr (each_head) {
+              sums[0][n][e] += part;
+            } else {
+              sums[0][n][e] += key ? 0.0f : part;
+              sums[1][n][e] += key ? part : 0.0f;
+            }
+            inner += part * (offset + w[e]);
+            g[n][e] *= offset + w[e];
+            mean += g[n][e];
           }
         });
         inner = warp_sum(inner) / static_cast<float>(s.hd);
+        mean = s.centred ? warp_sum(mean) / static_cast<float>(s.hd) : 0.0f;
         for_runs<N>(s, [&](int n, int) {
-          for (int e = 0; e < 2 * N; ++e) g[n][e] = r * (g[n][e] - normal[n][e] * inner);
+          for (int e = 0; e < 2 * N; ++e) g[n][e] = r * (g[n][e] - (normal[n][e] * inner + mean));
         });
       }
       for_runs<N>(s, [&](int n, int i) { write<N>(s, dx + at, i, g[n]); });
     }
   }
-  const Index row = Index{blockIdx.x} * warps_of_block + warp, rows = Index{gridDim.x} * warps_of_block;
+  if (each_head && first >= normed) return;
   for_runs<N>(s, [&](int n, int i) {
-    write<N>(s, partial + row * s.hd, i, sums[0][n]);
-    write<N>(s, partial + (rows + row) * s.hd, i, sums[1][n]);
+    if constexpr (each_head) {
+      write<N>(s, partial + (row * normed + first) * s.hd, i, sums[0][n]);
+    } else {
+      write<N>(s, partial + row * 2 * s.hd, i, sums[0][n]);
+      write<N>(s, partial + (row * 2 + 1) * s.hd, i, sums[1][n]);
+    }
   });
 }
 
@@ -273,7 +315,9 @@ void with_pairing(const QkNorm& desc, ConstView table, std::initializer_list<Con
                   static_cast<int>(desc.k_heads),
                   static_cast<int>(hd),
                   static_cast<int>(half),
-                  static_cast<int>(blocks_of(hd - 2 * half, 2))};
+                  static_cast<int>(blocks_of(hd - 2 * half, 2)),
+                  desc.kind == NormKind::layernorm,
+                  desc.each_head};
   // Both sides of every run must begin at a pack, and so must its cosines and sines.
   const bool packed = hd % 4 == 0 && half % 2 == 0 && aligned<float, 4>(table, 0);
   with_type(x.dtype(), [&](auto zero) {
@@ -319,7 +363,7 @@ __global__ void whole_normalize(WholeQkNorm d, Index row, In<T> x, In<T> weight,
     if (i < normed) {
       const auto w = load<N>(weight, i);
       const float r = i < d.queries ? of_queries : of_keys;
-      for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) * r * to_float(w[e]));
+      for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) * r * (d.offset + to_float(w[e])));
     }
     store<N>(y, token * row + i, pack);
   });
@@ -337,7 +381,7 @@ __global__ void whole_gradient(WholeQkNorm d, Index tokens, Index row, In<T> dy,
   float w[N] = {}, sums[N] = {};
   if (i < normed) {
     const auto pack = load<N>(weight, i);
-    for (int e = 0; e < N; ++e) w[e] = to_float(pack[e]);
+    for (int e = 0; e < N; ++e) w[e] = d.offset + to_float(pack[e]);
   }
   for (Index t = blockIdx.x; t < tokens; t += gridDim.x) {
     auto g = load<N>(dy, t * row + i);
@@ -392,8 +436,9 @@ void CudaBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView 
                                      ConstView table, View y, View inverse) {
   with_pairing(desc, table, {x, weight, y}, [&]<class S>(const S& s, auto zero, auto packs) {
     using T = decltype(zero);
-    launch(context_, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs.value, S>, s, desc.eps, in<T>(x),
-           in<T>(weight), in<std::int32_t>(positions), in<float>(table), out<T>(y), out<float>(inverse));
+    launch(context_, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs.value, S>, s, desc.eps,
+           desc.offset, in<T>(x), in<T>(weight), in<std::int32_t>(positions), in<float>(table), out<T>(y),
+           out<float>(inverse));
   });
 }
 
@@ -401,15 +446,25 @@ void CudaBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstVie
                                       ConstView inverse, ConstView positions, ConstView table, View dx, View dweight) {
   with_pairing(desc, table, {x, dy, weight, dx}, [&]<class S>(const S& s, auto zero, auto packs) {
     using T = decltype(zero);
-    const Index blocks = std::min<Index>(s.tokens, multiprocessors * blocks_of_each), warps = blocks * warps_of_block;
+    constexpr int N = packs;
+    const Index weights = desc.weights(), heads = s.heads, all_blocks = multiprocessors * blocks_of_each;
+    const Index room = context_.workspace_bytes / 2 / (warps_of_block * weights * s.hd * size_of(DType::f32));
+    const Index blocks = desc.each_head
+                             ? std::min({blocks_of(s.tokens, warps_of_block), room, blocks_of(all_blocks, heads)})
+                             : std::min({s.tokens, room, all_blocks});
+    SY_ASSERT(blocks > 0, "qk_norm_backward: {} weights of {}", weights, s.hd);
     Workspace workspace(context_);
-    const View partial = workspace.take({2 * warps, s.hd}, DType::f32);
-    launch(context_, {.x = blocks, .threads = threads_of_block}, normalize_gradient<T, packs.value, S>, s, in<T>(dy),
-           in<T>(x), in<T>(weight), in<float>(inverse), in<std::int32_t>(positions), in<float>(table), out<T>(dx),
-           out<float>(partial));
-    const Shape head{s.hd};
-    for (Index of : {0, 1})
-      add_column_sums(context_, workspace, partial.rows(of * warps, warps), dweight.rows(of, 1).reshape(head));
+    const View partial = workspace.take({blocks * warps_of_block, weights * s.hd}, DType::f32);
+    const auto start = [&](auto kernel, Index y) {
+      launch(context_, {.x = blocks, .y = y, .threads = threads_of_block}, kernel, s, desc.offset, in<T>(dy), in<T>(x),
+             in<T>(weight), in<float>(inverse), in<std::int32_t>(positions), in<float>(table), out<T>(dx),
+             out<float>(partial));
+    };
+    if (desc.each_head)
+      start(normalize_gradient<T, N, true, S>, heads);
+    else
+      start(normalize_gradient<T, N, false, S>, 1);
+    add_column_sums(context_, workspace, partial, dweight.reshape(Shape{weights * s.hd}));
   });
 }
 

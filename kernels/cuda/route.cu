@@ -62,21 +62,79 @@ __device__ Softmax softmax(In<float> z, int e, int lane) {
   return {largest, 1 / sum, largest + logf(sum)};
 }
 
-// A number costs 4 bytes, a block of Philox and four functions in f64: those of RandomStream.
-struct DrawNumbers {
+// A warp adds up the scores of z: [e], whose softmax is p.
+__device__ float sum_of_scores(Score score, In<float> z, int e, const Softmax& p, int lane) {
+  float sum = 0;
+  for (int i = lane; i < e; i += warp_size) sum += score_of(score, z[i], p(z[i]));
+  return tiny_sum + warp_sum(sum);
+}
+
+// The numbers of a stream for rows of n: those of RandomStream. One costs a block of Philox and four functions in f64.
+struct Numbers {
   Draw desc;
   Index n;
   In<Index> index;
-  Out<float> x;
-  template <int N>
-  __device__ void at(Index i) const {
-    for (int e = 0; e < N; ++e) x[i + e] = desc.scale * static_cast<float>(number(i + e));
-  }
+  __device__ float operator()(Index i) const { return desc.scale * static_cast<float>(number(i)); }
   __device__ double number(Index i) const {
     const Philox4 r = philox(desc.seed, static_cast<std::uint64_t>(index[i / n] * n + i % n), desc.stream);
+    if (desc.distribution == Distribution::uniform) {
+      const std::uint64_t bits = (static_cast<std::uint64_t>(r[1]) << 32 | r[0]) >> 11;
+      return 2 * (static_cast<double>(bits) * 0x1.0p-53) - 1;
+    }
     if (desc.distribution == Distribution::gumbel) return -log(-log((static_cast<double>(r[0]) + 0.5) * 0x1.0p-32));
     const double u = (static_cast<double>(r[0]) + 1.0) * 0x1.0p-32, v = static_cast<double>(r[1]) * 0x1.0p-32;
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+  }
+};
+
+// An element costs 4 bytes.
+struct DrawNumbers {
+  Numbers numbers;
+  Out<float> x;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (int e = 0; e < N; ++e) x[i + e] = numbers(i + e);
+  }
+};
+
+// y (+)= x * (1 + number). An element costs 2w bytes.
+template <class T>
+struct Jitter {
+  Numbers numbers;
+  bool accumulate;
+  In<T> x;
+  Out<T> y;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (int e = 0; e < N; ++e) {
+      const float value = to_float(x[i + e]) * (1 + numbers(i + e));
+      y[i + e] = from_float<T>(accumulate ? to_float(y[i + e]) + value : value);
+    }
+  }
+};
+
+// x += number * softplus(size). An element costs 12 bytes.
+struct SizedNoise {
+  Numbers numbers;
+  In<float> size;
+  Out<float> x;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (int e = 0; e < N; ++e) x[i + e] += numbers(i + e) * softplus(size[i + e]);
+  }
+};
+
+// dsize = dx * number * sigmoid(size). An element costs 4 + 2w bytes.
+template <class T>
+struct SizedNoiseGradient {
+  Numbers numbers;
+  In<T> dx;
+  In<float> size;
+  Out<T> dsize;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (int e = 0; e < N; ++e)
+      dsize[i + e] = from_float<T>(to_float(dx[i + e]) * numbers(i + e) * sigmoid(size[i + e]));
   }
 };
 
@@ -165,9 +223,10 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
       const In<float> z = logits + t * e;
       const Softmax p = softmax(z, e, lane);
       sum_z += static_cast<double>(p.lse) * p.lse;
+      const float all = desc.balances_by_score() ? sum_of_scores(desc.score, z, e, p, lane) : 1.0f;
       for (int i = lane; i < e; i += warp_size) {
         const float probable = p(z[i]), score = score_of(desc.score, z[i], probable);
-        sum_p[i] += probable;
+        sum_p[i] += desc.balances_by_score() ? score / all : probable;
         const float select = desc.select_by_logit ? z[i] : score;
         const float biased = bias ? select + bias[i] : select;
         keys[i] = key_of(noise ? biased + noise[t * e + i] : biased);
@@ -233,6 +292,7 @@ __global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
 //   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds * s * log_slope
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
+//   balances_by_score, q = s / sum_i s_i:   q * log_slope * (dprobability - sum_i dprobability_i q_i) in its place
 // A logit costs 4 + w bytes and 14 FLOPs.
 template <class T>
 __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_tokens, int e, In<float> logits,
@@ -246,7 +306,9 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   const In<std::int32_t> chosen = experts + t * k;
   const Softmax p = softmax(z, e, lane);
 
-  float sum = 0, sum_c_s = 0, inner = 0;  // inner: the sum of d p, where d is all that goes through the softmax
+  const bool by_score = desc.balances_by_score();
+  const float scores = by_score ? sum_of_scores(desc.score, z, e, p, lane) : 1.0f;
+  float sum = 0, sum_c_s = 0, inner = 0;  // inner: the sum of d p, where d is all that goes through p (or q)
   for (Index j = lane; j < k; j += warp_size) {
     const float s = score_of(desc.score, z[chosen[j]], p(z[chosen[j]]));
     sum += s;
@@ -256,7 +318,7 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   sum_c_s = warp_sum(sum_c_s);
   for (int i = lane; i < e; i += warp_size) {
     through_weights[i] = 0;
-    inner += dp[i] * p(z[i]);
+    inner += dp[i] * (by_score ? score_of(desc.score, z[i], p(z[i])) / scores : p(z[i]));
   }
   __syncwarp();
   for (Index j = lane; j < k; j += warp_size) {
@@ -266,9 +328,16 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
     through_weights[chosen[j]] = ds * s * log_slope(desc.score, zj, s);
   }
   __syncwarp();
-  const float all = z_factor * 2 * p.lse - warp_sum(inner);
-  for (int i = lane; i < e; i += warp_size)
-    dlogits[t * e + i] = from_float<T>(p(z[i]) * (dp[i] + all) + through_weights[i]);
+  inner = warp_sum(inner);
+  const float through_z = z_factor * 2 * p.lse;
+  for (int i = lane; i < e; i += warp_size) {
+    float dz = p(z[i]) * (dp[i] + (through_z - inner));
+    if (by_score) {
+      const float s = score_of(desc.score, z[i], p(z[i]));
+      dz = p(z[i]) * through_z + s / scores * log_slope(desc.score, z[i], s) * (dp[i] - inner);
+    }
+    dlogits[t * e + i] = from_float<T>(dz + through_weights[i]);
+  }
 }
 
 // A block takes an expert, and its warps take segments in turn: a warp adds up the expert's assignments within the
@@ -324,7 +393,29 @@ int warps_for(Index fixed, Index of_warp) {
 }  // namespace
 
 void CudaBackend::do_draw(const Draw& desc, ConstView index, View x) {
-  for_elements(context_, x.elements(), {}, DrawNumbers{desc, x.dim(1), in<Index>(index), out<float>(x)});
+  for_elements(context_, x.elements(), {}, DrawNumbers{{desc, x.dim(1), in<Index>(index)}, out<float>(x)});
+}
+
+void CudaBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) {
+  const Numbers numbers{desc, x.dim(1), in<Index>(index)};
+  with_type(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_elements(context_, x.elements(), {}, Jitter<T>{numbers, accumulate, in<T>(x), out<T>(y)});
+  });
+}
+
+void CudaBackend::do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) {
+  const Numbers numbers{desc, x.dim(1), in<Index>(index)};
+  for_elements(context_, x.elements(), {}, SizedNoise{numbers, in<float>(size), out<float>(x)});
+}
+
+void CudaBackend::do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) {
+  const Numbers numbers{desc, dx.dim(1), in<Index>(index)};
+  with_type(dx.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_elements(context_, dx.elements(), {},
+                 SizedNoiseGradient<T>{numbers, in<T>(dx), in<float>(size), out<T>(dsize)});
+  });
 }
 
 void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise,

@@ -184,7 +184,27 @@ class DryBackend final : public Backend {
     count(0, {offsets});
     for (int side = 0; side < 2; ++side) count_heads(x);
   }
+  void do_copy_heads(ConstHeads x, Heads y) override {
+    for (ConstHeads side : {x, ConstHeads(y)}) count_heads(side);
+  }
+  void do_sum_heads(ConstHeads x, Heads y) override {
+    for (ConstHeads side : {x, ConstHeads(y)}) count_heads(side);
+  }
+  void do_heads_gemm(WeightUse, ConstHeads x, ConstView w, Heads y) override {
+    count(2 * number(x.sequences * x.positions) * number(w.elements()), {w});
+    for (ConstHeads side : {x, ConstHeads(y)}) count_heads(side);
+  }
   void do_draw(const Draw&, ConstView index, View x) override { count(0, {index, x}); }
+  void do_jitter(const Draw&, ConstView index, ConstView x, bool accumulate, View y) override {
+    count(0, {index, x, y});
+    if (accumulate) count(0, {y});
+  }
+  void do_sized_noise_forward(const Draw&, ConstView index, ConstView size, View x) override {
+    count(0, {index, size, x, x});
+  }
+  void do_sized_noise_backward(const Draw&, ConstView index, ConstView dx, ConstView size, View dsize) override {
+    count(0, {index, dx, size, dsize});
+  }
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, ConstView noise, View experts, View weights,
                         View routed, View probability, View z_squared) override {
     count(0, {logits, noise, experts, weights, routed, probability});

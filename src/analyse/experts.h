@@ -14,7 +14,7 @@ struct ExpertLoad {
   Index routed = 0, dropped = 0;
   double share = 0;        // of the layer's assignments, before dropping
   double drop_rate = 0;    // dropped / routed; 0 where nothing was routed
-  double probability = 0;  // mean softmax score
+  double probability = 0;  // mean probability
 };
 
 // A layer to which nothing was routed counts as balanced.

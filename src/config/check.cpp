@@ -7,11 +7,12 @@
 namespace sy {
 namespace {
 
-void resolve(Config::Model& m, const FfnActivation& ffn) {
+// gated, clamped: whether dense FFNs are gated, and whether any FFN is of silu_clamped.
+void resolve(Config::Model& m, bool gated, bool clamped) {
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   if (m.head_dim == 0) m.head_dim = std::max<Index>(1, m.d_model / m.heads);
-  if (m.d_ff == 0) m.d_ff = ffn.gated ? ((m.d_model * 8 + 2) / 3 + 63) / 64 * 64 : 4 * m.d_model;
-  if (m.swish_beta == 0) m.swish_beta = ffn.act == Activation::silu_clamped ? 1.702 : 1;
+  if (m.d_ff == 0) m.d_ff = gated ? ((m.d_model * 8 + 2) / 3 + 63) / 64 * 64 : 4 * m.d_model;
+  if (m.swish_beta == 0) m.swish_beta = clamped ? 1.702 : 1;
 }
 
 // What values that are each within their bounds cannot be together. Products are taken in floating point: those of integers
@@ -23,7 +24,8 @@ void check_sizes(const Config& c, Problems& problems) {
   constexpr double most_tokens = 0x1p28, most_elements = 0x1p50, most_rows = 0x1p31 - 1;
   const double step = number(c.train.global_batch) * number(m.seq_len);
   const double tokens = number(c.train.micro_batch) * number(m.seq_len);
-  const double heads = number(m.heads) * number(m.head_dim), kv = number(m.kv_heads) * number(m.head_dim);
+  const double heads = number(m.heads) * number(m.key_width()),
+               kv = number(m.kv_heads) * number(std::max(m.key_width(), m.value_width()));
   const double shared = number(e.shared_d_ff), experts = number(e.experts) * number(e.d_ff);
   const double chosen = number(e.top_k) * (number(e.d_ff) + number(m.d_model));
   const double weights =
@@ -60,14 +62,16 @@ void check_positions(const Config& c, Problems& problems) {
       problems.of(key, "{} = {}: it is the embedding that has such positions, for all layers: set model.position", key,
                   show(m.position));
     if (m.position != Position::rope) return;
-    const Index pairs = static_cast<Index>(double(m.head_dim) * m.rope_fraction / 2);
+    const bool latent = m.kv_latent > 0;
+    const Index width = latent ? m.rope_head_dim : m.head_dim;
+    const char* const of = latent ? "model.rope_head_dim" : "model.head_dim";
+    const Index pairs = static_cast<Index>(double(width) * m.rope_fraction / 2);
     const RopeScaling scaling = m.rope_scaling;
     const auto any_of = [&](std::initializer_list<RopeScaling> list) {
       return std::find(list.begin(), list.end(), scaling) != list.end();
     };
     if (row.of_model == "model.rope_fraction" && pairs < 1)
-      problems.of(key, "{} = {} of model.head_dim = {} leaves no pair to rotate: raise it", key, m.rope_fraction,
-                  m.head_dim);
+      problems.of(key, "{} = {} of {} = {} leaves no pair to rotate: raise it", key, m.rope_fraction, of, width);
     if (row.of_model == "model.rope_original_length" && m.rope_original_length < 2 &&
         any_of({RopeScaling::dynamic, RopeScaling::llama3, RopeScaling::yarn, RopeScaling::longrope}))
       problems.of(key, "model.rope_scaling = {} needs {}: set it to the number of positions of the earlier training",
@@ -75,9 +79,8 @@ void check_positions(const Config& c, Problems& problems) {
     if (row.of_model == "model.rope_theta" && m.rope_theta <= 1 && scaling == RopeScaling::yarn)
       problems.of(key, "{} = {}: model.rope_scaling = yarn needs more than 1", key, m.rope_theta);
     if (row.of_model == "model.rope_fraction" && pairs == 1 && any_of({RopeScaling::ntk, RopeScaling::dynamic}))
-      problems.of(key,
-                  "{} = {} of model.head_dim = {} leaves one pair, and model.rope_scaling = {} needs two: raise it",
-                  key, m.rope_fraction, m.head_dim, show(scaling));
+      problems.of(key, "{} = {} of {} = {} leaves one pair, and model.rope_scaling = {} needs two: raise it", key,
+                  m.rope_fraction, of, width, show(scaling));
     if (row.of_model == "model.rope_low_frequency" && scaling == RopeScaling::llama3 &&
         m.rope_low_frequency >= m.rope_high_frequency)
       problems.of(key, "{} = {} is not below model.rope_high_frequency = {}: lower it", key, m.rope_low_frequency,
@@ -121,6 +124,41 @@ void check_attention(const Config& c, Problems& problems) {
   });
 }
 
+// What latent attention cannot be together with, and what is of it alone.
+void check_latent(const Config& c, Problems& problems) {
+  const Config::Model& m = c.model;
+  if (m.kv_latent == 0) {
+    const auto alone = [&](const char* key, double value) {
+      if (value > 0)
+        problems.of(key, "{} = {} is of latent attention alone: set model.kv_latent, or this to 0", key, value);
+    };
+    alone("model.q_latent", double(m.q_latent));
+    alone("model.rope_head_dim", double(m.rope_head_dim));
+    alone("model.value_head_dim", double(m.value_head_dim));
+    alone("model.latent_eps", m.latent_eps);
+    return;
+  }
+  if (m.kv_heads != m.heads)
+    problems.of("model.kv_heads",
+                "model.kv_heads = {} with model.kv_latent = {}, of which each of {} heads makes keys and values of its "
+                "own: set it to 0",
+                m.kv_heads, m.kv_latent, m.heads);
+  if (m.rope_head_dim < 2 || m.rope_head_dim % 2 != 0)
+    problems.of("model.rope_head_dim", "model.rope_head_dim = {}: model.kv_latent needs an even number from 2 on",
+                m.rope_head_dim);
+  if (m.bias == Biases::all || m.bias == Biases::qkv)
+    problems.of("model.bias",
+                "model.bias = {} with model.kv_latent: latent attention has no biases: set it to none or mlp",
+                show(m.bias));
+  for_each_key(c, [&](const Row& row, const auto&) {
+    const Config::Model& of = row.kind ? row.kind->model : m;
+    const std::string key = row.giver();
+    if (row.of_model == "model.qk_norm" && of.qk_norm != QkNormKind::none)
+      problems.of(key, "{} = {} with model.kv_latent, whose latents are normalised in their place: set it to none", key,
+                  show(of.qk_norm));
+  });
+}
+
 // What values cannot be together, of layers, heads, experts and training.
 void check_together(const Config& c, Problems& problems) {
   const auto& m = c.model;
@@ -154,13 +192,20 @@ void check_together(const Config& c, Problems& problems) {
   if ((e.choice == Choice::noisy) != (e.noise > 0))
     problems.of("moe.noise", "moe.noise = {} with moe.choice = {}: noisy needs noise above 0, and others have none",
                 e.noise, show(e.choice));
-  const FfnActivation ffn = c.ffn_activation();
-  if (m.swish_beta != 1 && ffn.act != Activation::silu && ffn.act != Activation::silu_clamped)
+  if (e.learned_noise && e.choice != Choice::noisy)
+    problems.of("moe.learned_noise", "moe.learned_noise = true with moe.choice = {}: set it to noisy", show(e.choice));
+  const Activation dense = c.ffn_activation().act, expert = e.experts > 0 ? c.expert_activation().act : dense;
+  const auto either = [&](Activation act) { return dense == act || expert == act; };
+  if (m.swish_beta != 1 && !either(Activation::silu) && !either(Activation::silu_clamped))
     problems.of("model.swish_beta",
                 "model.swish_beta = {} with model.ffn = {}: it is of silu, swiglu and swiglu_clamped", m.swish_beta,
                 m.ffn);
-  if (m.ffn_clamp != 7 && ffn.act != Activation::silu_clamped)
+  if (m.ffn_clamp != 7 && !either(Activation::silu_clamped))
     problems.of("model.ffn_clamp", "model.ffn_clamp = {} with model.ffn = {}: it is of swiglu_clamped", m.ffn_clamp,
+                m.ffn);
+  if (dense != expert && either(Activation::silu_clamped) && either(Activation::silu))
+    problems.of("moe.ffn",
+                "moe.ffn = {} with model.ffn = {}: both would have the same model.swish_beta: choose another", e.ffn,
                 m.ffn);
   check_positions(c, problems);
   if (m.parallel_block && m.norm_position == NormPosition::post)
@@ -171,6 +216,7 @@ void check_together(const Config& c, Problems& problems) {
                 "model.embedding_norm = true with model.norm = none leaves nothing to compute: change one");
 
   check_attention(c, problems);
+  check_latent(c, problems);
   if (t.schedule != Schedule::constant && t.min_lr > t.lr)
     problems.of("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",
                 t.min_lr, t.lr, show(t.schedule));
@@ -181,13 +227,14 @@ void check_together(const Config& c, Problems& problems) {
   if (c.run.dtype != "f32" && c.run.dtype != "bf16")
     problems.of("run.dtype", "run.dtype = '{}': expected f32 or bf16", c.run.dtype);
 
-  bool ffn_known = false;
   std::vector<std::string> ffns;
-  for (const FfnName& f : ffn_names) {
-    ffn_known |= f.name == m.ffn;
-    ffns.emplace_back(f.name);
-  }
-  if (!ffn_known) problems.of("model.ffn", "model.ffn = '{}': expected one of {}", m.ffn, join(ffns, ", "));
+  for (const FfnName& f : ffn_names) ffns.emplace_back(f.name);
+  const auto check_ffn = [&](const char* key, const std::string& ffn) {
+    if (std::find(ffns.begin(), ffns.end(), ffn) == ffns.end())
+      problems.of(key, "{} = '{}': expected one of {}", key, ffn, join(ffns, ", "));
+  };
+  check_ffn("model.ffn", m.ffn);
+  if (e.ffn != m.ffn) check_ffn("moe.ffn", e.ffn);
 }
 
 }  // namespace
@@ -207,9 +254,11 @@ void complete(Config& c, Problems& problems) {
     problems.of("model.heads",
                 "model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim",
                 c.model.d_model, c.model.heads);
+  if (c.moe.ffn.empty()) c.moe.ffn = c.model.ffn;
   const FfnActivation ffn = c.ffn_activation();
-  resolve(c.model, ffn);
-  for (Config::Kind& kind : c.kinds) resolve(kind.model, ffn);
+  const bool clamped = ffn.act == Activation::silu_clamped || c.expert_activation().act == Activation::silu_clamped;
+  resolve(c.model, ffn.gated, clamped);
+  for (Config::Kind& kind : c.kinds) resolve(kind.model, ffn.gated, clamped);
   if (c.moe.d_ff == 0) c.moe.d_ff = c.model.d_ff;
   if (c.moe.shared_d_ff == 0) c.moe.shared_d_ff = c.moe.shared_experts * c.moe.d_ff;
   check_together(c, problems);

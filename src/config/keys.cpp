@@ -90,11 +90,23 @@ DType Config::dtype() const {
   return run.dtype == "bf16" ? DType::bf16 : DType::f32;
 }
 
-FfnActivation Config::ffn_activation() const {
+namespace {
+
+FfnActivation activation_of(const Config::Model& m, const std::string& ffn) {
   for (const FfnName& f : ffn_names)
-    if (f.name == model.ffn)
-      return {f.kind.act, f.kind.gated, static_cast<float>(model.swish_beta), static_cast<float>(model.ffn_clamp)};
+    if (f.name == ffn)
+      return {f.kind.act, f.kind.gated, static_cast<float>(m.swish_beta), static_cast<float>(m.ffn_clamp)};
   return {};
+}
+
+}  // namespace
+
+FfnActivation Config::ffn_activation() const {
+  return activation_of(model, model.ffn);
+}
+
+FfnActivation Config::expert_activation() const {
+  return activation_of(model, moe.ffn);
 }
 
 const std::vector<ConfigKey>& config_keys() {

@@ -37,7 +37,10 @@ SY_WORDS(NormPosition, {{"pre", NormPosition::pre},
                         {"output", NormPosition::output}});
 SY_WORDS(NormBias, {{"auto", NormBias::automatic}, {"true", NormBias::present}, {"false", NormBias::absent}});
 SY_WORDS(Biases, {{"none", Biases::none}, {"all", Biases::all}, {"qkv", Biases::qkv}, {"mlp", Biases::mlp}});
-SY_WORDS(QkNormKind, {{"none", QkNormKind::none}, {"head", QkNormKind::head}, {"whole", QkNormKind::whole}});
+SY_WORDS(QkNormKind, {{"none", QkNormKind::none},
+                      {"head", QkNormKind::head},
+                      {"whole", QkNormKind::whole},
+                      {"head_layernorm", QkNormKind::head_layernorm}});
 SY_WORDS(RopePairs, {{"half", RopePairs::half}, {"interleaved", RopePairs::interleaved}});
 SY_WORDS(RopeScaling, {{"none", RopeScaling::none},
                        {"linear", RopeScaling::linear},
@@ -65,6 +68,7 @@ SY_WORDS(CapacityScope, {{"sequence", CapacityScope::sequence}, {"rank", Capacit
 SY_WORDS(AuxScope, {{"sequence", AuxScope::sequence},
                     {"micro_batch", AuxScope::micro_batch},
                     {"global_batch", AuxScope::global_batch}});
+SY_WORDS(AuxProbability, {{"softmax", AuxProbability::softmax}, {"score", AuxProbability::score}});
 SY_WORDS(Schedule, {{"constant", Schedule::constant},
                     {"cosine", Schedule::cosine},
                     {"linear", Schedule::linear},
@@ -216,7 +220,27 @@ void for_each_model_key(M& m, Key&& key) {
   key("model.kv_heads", m.kv_heads,
       "the number of key and value heads. 0: as many as query heads (multi-head attention); 1: multi-query attention",
       {{0, 1 << 16}, model});
-  key("model.head_dim", m.head_dim, "the width of a head. 0: d_model / heads", {{0, 1 << 16}, model});
+  key("model.head_dim", m.head_dim,
+      "the width of a head. 0: d_model / heads. With model.kv_latent: of what a head's queries and keys have besides "
+      "model.rope_head_dim (qk_nope_head_dim)",
+      {{0, 1 << 16}, model});
+  key("model.kv_latent", m.kv_latent,
+      "the width of the latent that all heads' keys and values are made of, in multi-head latent attention (DeepSeek-V2, "
+      "2024; kv_lora_rank): generation keeps this latent and the rotated key alone. 0: there is no latent",
+      {{0, 1 << 16}, model});
+  key("model.q_latent", m.q_latent,
+      "with model.kv_latent, the width of the latent that queries are made of (q_lora_rank). 0: they are made of the "
+      "attention's input",
+      {{0, 1 << 16}, model});
+  key("model.rope_head_dim", m.rope_head_dim,
+      "with model.kv_latent, the elements of each query, and of a key that all heads share, that rope rotates "
+      "(qk_rope_head_dim)",
+      {{0, 1 << 16}, model});
+  key("model.value_head_dim", m.value_head_dim,
+      "with model.kv_latent, the width of a head's values (v_head_dim). 0: model.head_dim", {{0, 1 << 16}, model});
+  key("model.latent_eps", m.latent_eps,
+      "with model.kv_latent, what the rmsnorms of the latents add to the mean square. 0: model.norm_eps",
+      {{0, 1}, model});
   key("model.vocab", m.vocab,
       "the number of rows of the embedding and of the output, at least the token ids that the data set knows; the others "
       "are never a target. 0: as many as these ids",
@@ -229,6 +253,9 @@ void for_each_model_key(M& m, Key&& key) {
   key("model.norm", m.norm, "the kind of normalisation", {.effect = model});
   key("model.norm_eps", m.norm_eps,
       "norms add this to the variance (rmsnorm: to the mean square) before they take its root", {{0, 1}, model});
+  key("model.norm_offset", m.norm_offset,
+      "true: norms, those of queries and keys too, multiply by 1 + their weight, which starts at 0 (Gemma, Nemotron)",
+      {.effect = model});
   key("model.norm_position", m.norm_position,
       "where a block normalises, f being attention or the FFN. pre: x + f(norm(x)); post: norm(x + f(x)), and there is "
       "no norm before the output; both: x + norm(f(norm(x))); output: x + norm(f(x))",
@@ -242,8 +269,8 @@ void for_each_model_key(M& m, Key&& key) {
       "own (GPT-NeoX)",
       {{1, 2}, model});
   key("model.ffn", m.ffn,
-      "the activation of FFNs and experts: relu, gelu, gelu_tanh, silu or relu2; or, gated, glu, reglu, geglu, "
-      "geglu_tanh, swiglu or swiglu_clamped, which is (clamp(l, -c, c) + 1) * silu(min(x, c)) of linear half l and "
+      "the activation of dense FFNs, and of experts where moe.ffn is empty: relu, gelu, gelu_tanh, silu or relu2; or, "
+      "gated, glu, reglu, geglu, geglu_tanh, swiglu or swiglu_clamped, which is (clamp(l, -c, c) + 1) * silu(min(x, c)) of linear half l and "
       "input x, with c = model.ffn_clamp",
       {.effect = model});
   key("model.swish_beta", m.swish_beta,
@@ -330,9 +357,15 @@ void for_each_model_key(M& m, Key&& key) {
       "nothing (gpt-oss)",
       {.effect = model, .by_kind = attention_section});
   key("model.qk_norm", m.qk_norm,
-      "rmsnorm of queries and keys. head: of each head by itself; whole: of the queries of all heads together, and of "
-      "the keys (OLMo 2). true is head, and false none",
+      "norm of queries and keys. head: rmsnorm of each head by itself; whole: rmsnorm of the queries of all heads "
+      "together, and of the keys (OLMo 2); head_layernorm: layernorm of each head, with a weight of its own and no bias "
+      "(Command R+). true is head, and false none",
       {.effect = model, .by_kind = attention_section});
+  key("model.attention_scale", m.attention_scale,
+      "attention's scores are the products of queries and keys times this. 0: 1 / sqrt(the width of a key). T5 has 1; Gemma 2 "
+      "and 3 in their largest sizes 1 / sqrt(d_model / heads); DeepSeek's yarn (0.1 mscale_all_dim ln(rope_factor) + 1)^2 "
+      "times the usual one, and model.rope_attention_factor = 1",
+      {{0, 1e6}, model, attention_section});
   key("model.attention_softcap", m.attention_softcap,
       "attention's scores s become cap * tanh(s / cap) with this cap. 0: they stay as they are",
       {.bounds = {0, big}, .by_kind = attention_section});
@@ -340,6 +373,7 @@ void for_each_model_key(M& m, Key&& key) {
       "the logits z become cap * tanh(z / cap) with this cap. 0: they stay as they are", {{0, big}});
   key("model.logit_scale", m.logit_scale, "the logits are multiplied by this, before they are capped",
       {{1e-6, 1e6}, model});
+  key("model.output_bias", m.output_bias, "true: the logits have a learned bias (GPT-J)", {.effect = model});
   key("model.tie_embeddings", m.tie_embeddings, "true: the output uses the embedding's weights", {.effect = model});
   key("model.scale_embedding", m.scale_embedding,
       "true: the embedding is multiplied by the root of d_model (Vaswani et al., 2017; Gemma)", {.effect = model});
@@ -370,6 +404,8 @@ void for_each_key(C& c, F&& visit) {
       {{1, 10000}, model});
   key("moe.first_dense", e.first_dense, "this many layers at the start have a dense FFN", {{0, 10000}, model});
   key("moe.d_ff", e.d_ff, "the inner width of an expert. 0: model.d_ff", {{0, 1 << 24}, model});
+  key("moe.ffn", e.ffn, "the activation of experts, the shared ones too, as model.ffn. Empty: that of model.ffn",
+      {.effect = model});
   key("moe.shared_experts", e.shared_experts, "the number of experts, of width moe.d_ff each, that every token passes",
       {{0, 1 << 16}, model});
   key("moe.shared_d_ff", e.shared_d_ff, "the inner width of all shared experts together. 0: shared_experts * d_ff",
@@ -396,6 +432,9 @@ void for_each_key(C& c, F&& visit) {
   key("moe.aux_scope", e.aux_scope,
       "the tokens over which the load-balance loss is taken: those of a sequence, those of a rank's micro-batch, or "
       "those that all ranks compute at once (dp * train.micro_batch sequences)");
+  key("moe.aux_probability", e.aux_probability,
+      "what the load-balance loss takes for the probabilities of a token's experts. softmax: those of the softmax of the "
+      "logits; score: the scores of moe.score, divided by their sum over the experts (DeepSeek-V3)");
   key("moe.z_loss", e.z_loss, "the factor of the router z-loss", {{0, big}});
   key("moe.bias_rate", e.bias_rate,
       "after a step, an expert's selection bias rises by this where it had less than its share, and falls by it where "
@@ -412,6 +451,14 @@ void for_each_key(C& c, F&& visit) {
       "to the softmax of the logits of those that are left. Evaluation and generation draw nothing: they take the "
       "largest ones");
   key("moe.noise", e.noise, "the standard deviation of the noise of moe.choice = noisy", {{0, big}});
+  key("moe.learned_noise", e.learned_noise,
+      "true: moe.noise is multiplied by softplus(w x) of each expert, with learned w, and the noise is added to the logits "
+      "themselves (Shazeer et al., \"Outrageously large neural networks\", 2017)",
+      {.effect = model});
+  key("moe.jitter", e.jitter,
+      "training multiplies each element of what the router reads by a number between 1 - jitter and 1 + jitter (Fedus et "
+      "al., \"Switch Transformers\", 2022)",
+      {{0, 1}});
   auto& p = c.parallel;
   key("parallel.tp", p.tp,
       "the number of tensor-parallel ranks, which split attention, dense FFNs and the vocabulary. The data-parallel "

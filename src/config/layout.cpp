@@ -82,9 +82,10 @@ void check_config_for_backend(std::string_view setting, const Config& config, co
   if (backend.on_host() && config.dtype() != DType::f32)
     bad_input("run.dtype = {} needs a GPU, and this runs on the {} backend: set run.dtype = f32", config.run.dtype,
               backend.name());
-  if (config.model.head_dim > backend.largest_head())
+  const Index widest = std::max(config.model.key_width(), config.model.value_width());
+  if (widest > backend.largest_head())
     bad_input("model.head_dim = {}: the {} backend takes heads of up to {}: set {} = cpu, or train narrower heads",
-              config.model.head_dim, backend.name(), backend.largest_head(), setting);
+              widest, backend.name(), backend.largest_head(), setting);
 }
 
 std::vector<std::string> doubts(const Config& config, const Layout& layout) {

@@ -28,7 +28,7 @@ struct ExpertHistory {
   std::vector<std::int64_t> steps;  // [window] the last step of each
   std::vector<std::int64_t> routed,
       dropped;                          // [window, layer, expert] assignments before dropping; those dropped
-  std::vector<float> probability;       // [window, layer, expert] mean softmax score
+  std::vector<float> probability;       // [window, layer, expert] mean probability
   std::vector<std::int64_t> layer_ids;  // [layer] the block that each MoE layer is in
   Index windows() const { return static_cast<Index>(steps.size()); }
 };

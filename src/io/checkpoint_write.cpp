@@ -99,17 +99,22 @@ struct TensorFacts {
 };
 constexpr const char* rotation =
     "in layers whose position is rope, the first rope_fraction of each head is rotated, by halves: row i of the rotated "
-    "ones with row i + half of them; where rope_pairs is interleaved, by neighbours: row 2i with row 2i + 1";
+    "ones with row i + half of them; where rope_pairs is interleaved, by neighbours: row 2i with row 2i + 1. Where there is "
+    "a kv_latent, the first rope_head_dim of a query and the shared part of keys, k_rope, take the place of heads, and "
+    "k.weight makes what is not rotated";
 constexpr const char* gating = "where there are two halves, the FFN is gated: [gate, linear], act(gate x) * (linear x)";
 constexpr TensorFacts tensor_facts[] = {
     {".q.weight", "head, out, in", rotation},
     {".k.weight", "kv head, out, in", rotation},
     {".v.weight", "kv head, out, in", ""},
+    {".k_rope.weight", "out, in", rotation},
+    {"_down.weight", "out, in", "makes a latent, which q_latent_norm or kv_latent_norm normalises"},
     {".q.bias", "head, out", rotation},
     {".k.bias", "kv head, out", rotation},
     {".v.bias", "kv head, out", ""},
     {".attention.out.weight", "out, head, in", ""},
     {".router.weight", "expert, in", ""},
+    {".router.noise.weight", "expert, in", ""},
     {".experts.up.weight", "expert, half, out, in", gating},
     {".experts.down.weight", "expert, out, in", ""},
     {".mlp.up.weight", "half, out, in", gating},
@@ -120,6 +125,7 @@ constexpr TensorFacts tensor_facts[] = {
     {"embedding.weight", "token, out", ""},
     {"position.weight", "position, out", ""},
     {"output.weight", "token, in", ""},
+    {"output.bias", "token", ""},
 };
 
 // What rank 0 needs to know of a shard.

@@ -1,34 +1,29 @@
 #include "src/model/attention.h"
 
-#include <cmath>
-
 namespace sy {
 
 Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
                      ConstView rope_table, Index positions)
-    : rope_table_(rope_table), head_dim_(spec.key_width) {
+    : rope_table_(rope_table),
+      heads_(store.get(prefix + "q.weight").weight.dim(0)),
+      kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
+      head_dim_(spec.key_width),
+      scores_(spec, store, prefix, positions) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   SY_ASSERT(rope_table ? spec.rope && rope_table.dim(1) * 2 == spec.rope->rotated : !spec.rope, "another table");
-  SY_ASSERT(!spec.sparse || spec.window == 0, "a pattern, which counts from the first token, and a window of {}",
-            spec.window);  // a cache would forget the first token
-  desc_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.key_width)));
-  desc_.visible.window = spec.window;
-  desc_.visible.sparse = spec.sparse;
-  desc_.softcap = spec.softcap;
-  heads_ = store.get(prefix + "q.weight").weight.dim(0);
-  kv_heads_ = store.get(prefix + "k.weight").weight.dim(0);
   if (spec.rope) pairs_ = spec.rope->pairs;
-  if (spec.relative) {
-    const Index first = store.box(prefix + "q.weight").begin[0];
-    relative_.emplace(*spec.relative, positions, spec.heads, Range{first, first + heads_}, store, prefix);
-  }
-  sinks_ = store.find(prefix + "sinks");
   const float eps = spec.qk_norm.value_or(0);
-  qk_norm_ = {heads_, kv_heads_, eps, pairs_};
+  qk_norm_ = {heads_,
+              kv_heads_,
+              eps,
+              pairs_,
+              spec.norm_offset,
+              spec.head_layernorm ? NormKind::layernorm : NormKind::rmsnorm,
+              spec.head_layernorm};
   if (spec.qk_norm && spec.whole_qk_norm) {
     // A mean over the ranks' heads takes one that several ranks hold as often as they do, and so do the sums.
     const Index q = heads_ * head_dim_, k = kv_heads_ * head_dim_, ranks = spec.heads / heads_;
-    whole_qk_norm_ = {q, k, ranks * q, ranks * k, eps};
+    whole_qk_norm_ = {q, k, ranks * q, ranks * k, eps, spec.norm_offset};
     whole_norm_ = store.get_joined(prefix + "q_norm.weight", 2);
     whole_norm_.weight = whole_norm_.weight.reshape({q + k});
     if (whole_norm_.grad) whole_norm_.grad = whole_norm_.grad.reshape({q + k});
@@ -51,19 +46,14 @@ void Attention::forward(const Pass& pass, ConstView x, Output to, Saved& s) cons
   s.raw = norm_ || whole_norm_ ? pass.keep(s.qkv.shape()) : s.qkv;
   qkv_->forward(device, s.x, s.raw.reshape({T, row}));
   normalize(pass, s);
-  {
-    const Arena::Scope scope(device.scratch);
-    AttentionDesc desc = described(device);
-    ConstHeads k = keys(s.qkv), v = values(s.qkv);
-    if (const LayerCache& cache = pass.cache) {
-      device.backend.append_heads(k, cache.offsets, cache.keys);
-      device.backend.append_heads(v, cache.offsets, cache.values);
-      desc.visible.query_offsets = cache.offsets;
-      k = Heads(cache.keys);
-      v = Heads(cache.values);
-    }
-    device.backend.attention_forward(desc, queries(s.qkv), k, v, s.out, s.lse);
+  ConstHeads k = keys(s.qkv), v = values(s.qkv);
+  if (const LayerCache& cache = pass.cache) {
+    device.backend.append_heads(k, cache.offsets, cache.keys);
+    device.backend.append_heads(v, cache.offsets, cache.values);
+    k = Heads(cache.keys);
+    v = Heads(cache.values);
   }
+  scores_.forward(device, queries(s.qkv), k, v, s.out, s.lse, pass.cache.offsets);
   out_->forward_sum(device, s.out.reshape({T, heads_ * head_dim_}), to);
 }
 
@@ -78,10 +68,8 @@ void Attention::backward(const Pass& pass, ConstView dy, const Saved& s, View dx
   out_->backward_input(device, dy, dout.reshape({T, heads_ * head_dim_}));
   out_->backward_weight(device, dy, s.out.reshape({T, heads_ * head_dim_}));
   const View dqkv = device.temp(s.qkv.shape());
-  const AttentionDesc desc = described(device);
-  device.backend.attention_backward(desc, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse, queries(dqkv),
-                                    keys(dqkv), values(dqkv));
-  backward_learned(device, desc, dout, s);
+  scores_.backward(device, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse, queries(dqkv), keys(dqkv),
+                   values(dqkv));
   const View dqkv_rows = backward_normalize(pass, dqkv, s).reshape({T, row});
   qkv_->backward_weight(device, dqkv_rows, s.x);
   qkv_->backward_bias(device, dqkv_rows);
@@ -133,26 +121,6 @@ void Attention::whole_sums(const Device& device, ConstView a, ConstView b, View 
   const Shape rows = {sums.dim(0), (heads_ + 2 * kv_heads_) * head_dim_};
   device.backend.whole_qk_norm_sums(whole_qk_norm_, a.reshape(rows), b.reshape(rows), sums);
   if (device.mesh.tp->size() > 1) device.mesh.tp->all_reduce(sums);
-}
-
-AttentionDesc Attention::described(const Device& device) const {
-  AttentionDesc desc = desc_;
-  if (relative_) desc.bias = relative_->bias(device);
-  if (sinks_) desc.sinks = as_f32(device, sinks_.weight);
-  return desc;
-}
-
-void Attention::backward_learned(const Device& device, const AttentionDesc& desc, ConstView dout,
-                                 const Saved& s) const {
-  if (!sinks_ && !(relative_ && relative_->learned())) return;
-  View dbias;
-  if (relative_ && relative_->learned()) {
-    dbias = device.scratch.f32(desc.bias.shape());
-    device.backend.fill(dbias, 0);
-  }
-  device.backend.attention_backward_learned(desc, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse, dbias,
-                                            sinks_.grad);
-  if (dbias) relative_->backward(device, dbias);
 }
 
 }  // namespace sy

@@ -1,11 +1,10 @@
-// Grouped-query causal attention with rotary positions or biases by distance, QK-norm, sparse patterns and sinks.
+// Grouped-query causal attention, with rotary positions and QK-norm.
 #pragma once
 
 #include <optional>
 
 #include "src/model/linear.h"
-#include "src/model/relative.h"
-#include "src/params/block_specs.h"
+#include "src/model/scores.h"
 
 namespace sy {
 
@@ -28,7 +27,7 @@ class Attention {
             ConstView rope_table, Index positions);
 
   // What it keeps of a token in generation.
-  CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, desc_.visible.window}; }
+  CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, scores_.window()}; }
 
   // to: [T, D] attention(x: [T, D])
   void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
@@ -58,20 +57,14 @@ class Attention {
     return heads_of(qkv, heads_ + kv_heads_, kv_heads_);
   }
 
-  // desc_ with what attention learns of its own, in scratch memory.
-  AttentionDesc described(const Device& device) const;
-  // Adds to the gradients of what that is.
-  void backward_learned(const Device& device, const AttentionDesc& desc, ConstView dout, const Saved& s) const;
-
-  AttentionDesc desc_;
-  std::optional<RelativeBias> relative_;
-  Param sinks_;  // [Hl], or none
   ConstView rope_table_;
   RopePairs pairs_ = RopePairs::half;
   Index heads_, kv_heads_, head_dim_;  // local
+  Scores scores_;
   QkNorm qk_norm_;
   WholeQkNorm whole_qk_norm_;
-  Param norm_, whole_norm_;  // [2, hd] of queries and keys, [(Hl + Kl) hd] of all of them, or none
+  Param norm_,
+      whole_norm_;  // [2, hd] of queries and keys or [Hl + Kl, hd] of each head, [(Hl + Kl) hd] of all, or none
   std::optional<Linear> qkv_, out_;
 };
 

@@ -68,9 +68,14 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& stor
       attention_branch_(spec, store, layer_prefix(layer) + "attention_norm",
                         layer_prefix(layer) + "attention_out_norm"),
       ffn_branch_(spec, store, layer_prefix(layer) + (spec.shared_norm ? "attention_norm" : "ffn_norm"),
-                  layer_prefix(layer) + "ffn_out_norm"),
-      attention_(spec.attention, d_model, store, layer_prefix(layer) + "attention.", rope_table, positions) {
+                  layer_prefix(layer) + "ffn_out_norm") {
   SY_ASSERT(!parallel_ || !spec.norms.sum, "a parallel block of which each branch normalises the sum");
+  const AttentionSpec& attention = spec.attention;
+  const std::string name = layer_prefix(layer) + "attention.";
+  if (attention.latent)
+    latent_attention_.emplace(attention, d_model, store, name, rope_table, positions);
+  else
+    attention_.emplace(attention, d_model, store, name, rope_table, positions);
   if (const MoeSpec* moe = spec.moe())
     moe_.emplace(*moe, d_model, store, layer_prefix(layer) + "moe.", bias);
   else
@@ -84,7 +89,12 @@ View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) con
     pass.device.backend.copy(from, y);
     return y;
   };
-  const auto attention = [&](ConstView in, Output to) { attention_.forward(pass, in, to, s.attention); };
+  const auto attention = [&](ConstView in, Output to) {
+    if (latent_attention_)
+      latent_attention_->forward(pass, in, to, s.latent_attention);
+    else
+      attention_->forward(pass, in, to, s.attention);
+  };
   const auto ffn = [&](ConstView in, Output to) {
     if (moe_)
       moe_->forward(pass, in, to, s.moe, report);
@@ -98,7 +108,12 @@ View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) con
 
 void Block::backward(const Pass& pass, View d, Saved& s) const {
   const Doing doing("backward pass", layer_);
-  const auto attention = [&](ConstView dy, View din) { attention_.backward(pass, dy, s.attention, din); };
+  const auto attention = [&](ConstView dy, View din) {
+    if (latent_attention_)
+      latent_attention_->backward(pass, dy, s.latent_attention, din);
+    else
+      attention_->backward(pass, dy, s.attention, din);
+  };
   const auto ffn = [&](ConstView dy, View din) {
     if (moe_)
       moe_->backward(pass, dy, s.moe, din);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "src/model/attention.h"
+#include "src/model/latent_attention.h"
 #include "src/model/mlp.h"
 #include "src/model/moe.h"
 #include "src/model/norm.h"
@@ -43,7 +44,8 @@ class Block {
  public:
   struct Saved {
     Branch::Saved attention_branch, ffn_branch;
-    Attention::Saved attention;
+    Attention::Saved attention;  // one of the two
+    LatentAttention::Saved latent_attention;
     Mlp::Saved mlp;
     Moe::Saved moe;
   };
@@ -59,13 +61,14 @@ class Block {
   void backward(const Pass& pass, View d, Saved& s) const;
 
   bool is_moe() const { return moe_.has_value(); }
-  CacheSpec cache_spec() const { return attention_.cache_spec(); }
+  CacheSpec cache_spec() const { return attention_ ? attention_->cache_spec() : latent_attention_->cache_spec(); }
 
  private:
   Index layer_;
   bool parallel_, shared_norm_;
   Branch attention_branch_, ffn_branch_;
-  Attention attention_;
+  std::optional<Attention> attention_;  // one of the two
+  std::optional<LatentAttention> latent_attention_;
   std::optional<Mlp> mlp_;  // one of the two
   std::optional<Moe> moe_;
 };

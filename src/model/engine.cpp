@@ -125,7 +125,7 @@ void Engine::run(const char* half, const Slot& slot, const std::function<void()>
 
 void Engine::forward(const MicroBatch& batch, Index slot) {
   Slot& s = open(slot, batch, false);
-  if (config_.moe.choice != Choice::top) {
+  if (config_.draws()) {
     std::vector<std::int64_t> numbers(static_cast<std::size_t>(s.batch.tokens()));
     std::iota(numbers.begin(), numbers.end(), batch.first_sequence * batch.seq_len);
     const View on_device = s.saved.take({s.batch.tokens()}, DType::i64);

@@ -12,7 +12,7 @@ Head::Head(const Config& config, ParamStore& store, Param weight, Index first_ro
     : weight_(weight),
       desc_{first_row, static_cast<float>(config.model.output_softcap), config.train.z_loss},
       scale_(static_cast<float>(config.model.logit_scale)),
-      linear_(store, weight, config.model.d_model) {}
+      linear_(store, weight, config.model.d_model, store.find("output.bias")) {}
 
 void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const {
   const Doing doing("output and loss");
@@ -41,6 +41,7 @@ void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, 
     if (scale_ != 1) b.scale(dlogits, scale_);
     linear_.backward_input(device, dlogits, dx_full.rows(at, n).reshape({n, D}));
     linear_.backward_weight(device, dlogits, x_chunk);
+    linear_.backward_bias(device, dlogits);
   }
   if (dx && P > 1) device.mesh.tp->reduce_scatter(dx_full, dx);
   if (sums) b.loss_sums(device.own_tokens(losses), device.own_tokens(lse), device.own_tokens(batch.targets), sums);

@@ -1,5 +1,5 @@
-// The output: logits = x W^T over the vocabulary, and the cross-entropy, a chunk of tokens at a time so that the
-// [tokens, V] logits are never held whole. Vocabulary-parallel: each rank holds a run of the rows of W.
+// The output: logits = x W^T (+ b) over the vocabulary, and the cross-entropy, a chunk of tokens at a time so that the
+// [tokens, V] logits are never held whole. Vocabulary-parallel: each rank holds a run of the rows of W and of b.
 #pragma once
 
 #include "src/config.h"
@@ -14,7 +14,7 @@ class Head {
 
   // The cross-entropy of the batch's targets. x: [T, D]. Adds the own tokens' to sums: [2] f64 of Backend::loss_sums, where
   // given. Where dx: [T, D] is given, it becomes the gradient by x of (sum of losses + z-losses) / the step's targets, and
-  // that by W is added to its gradient.
+  // those by W and b are added to their gradients.
   void loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const;
 
   // [n, vocab] of n tokens, on the host, of every rank's run of the vocabulary. x: [n, D], the same on all ranks.

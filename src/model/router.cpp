@@ -18,7 +18,22 @@ Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std:
       experts_(spec.experts),
       logits_(store, store.get(prefix + "router.weight"), d_model, store.find(prefix + "router.bias")),
       bias_(bias) {
+  if (spec_.learned_noise) noise_size_.emplace(store, store.get(prefix + "router.noise.weight"), d_model);
   if (spec_.noise) spec_.noise->stream = hash_name(prefix + "router.noise");
+  if (spec_.jitter) spec_.jitter->stream = hash_name(prefix + "router.jitter");
+}
+
+Draw Router::keyed(Draw draw, const Batch& batch) {
+  draw.seed = batch.seed;
+  return draw;
+}
+
+ConstView Router::input(const Pass& pass, ConstView x) const {
+  if (!spec_.jitter || !pass.batch.token_numbers) return x;
+  const Device& device = pass.device;
+  const View y = device.temp(x.shape());
+  device.backend.jitter(keyed(*spec_.jitter, pass.batch), device.own_tokens(pass.batch.token_numbers), x, false, y);
+  return y;
 }
 
 void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const {
@@ -42,13 +57,16 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   const Arena::Scope scope(device.scratch);
   const View counts = device.scratch.i32({G, E}), probability = device.scratch.f32({G, E});
   const View keep = device.scratch.i32({T, k}), z_squared = device.scratch.take({1}, DType::f64);
-  logits_.forward(device, x, s.logits);
+  const ConstView in = input(pass, x);
+  logits_.forward(device, in, s.logits);
   View noise;
-  if (spec_.noise && batch.token_numbers) {
+  if (sizes_noise(pass)) {
+    s.noise_size = pass.saved.f32({T, E});
+    noise_size_->forward(device, in, s.noise_size);
+    b.sized_noise_forward(keyed(*spec_.noise, batch), device.own_tokens(batch.token_numbers), s.noise_size, s.logits);
+  } else if (spec_.noise && batch.token_numbers) {
     noise = device.scratch.f32({T, E});
-    Draw draw = *spec_.noise;
-    draw.seed = batch.seed;
-    b.draw(draw, device.own_tokens(batch.token_numbers), noise);
+    b.draw(keyed(*spec_.noise, batch), device.own_tokens(batch.token_numbers), noise);
   }
   b.route_forward(spec_.route, s.logits, bias_, noise, s.experts, r.weights, counts, probability, z_squared);
   drop(pass, s.experts, r.weights, keep);
@@ -132,9 +150,21 @@ void Router::backward(const Pass& pass, ConstView dweights, ConstView x, const S
   const float z_factor = static_cast<float>(spec_.z_loss / static_cast<double>(pass.batch.step_tokens()));
   device.backend.route_backward(spec_.route, s.logits, s.experts, s.routing.weights, dweights, s.dprobability, z_factor,
                                 dlogits);
-  logits_.backward_weight(device, dlogits, x);
+  const ConstView in = input(pass, x);
+  logits_.backward_weight(device, dlogits, in);
   logits_.backward_bias(device, dlogits);
-  logits_.backward_input(device, dlogits, dx, true);
+  const bool jitter = in.bytes() != x.bytes();
+  const View din = jitter ? device.temp(x.shape()) : dx;
+  logits_.backward_input(device, dlogits, din, !jitter);
+  if (sizes_noise(pass)) {
+    const View dsize = device.temp(dlogits.shape());
+    device.backend.sized_noise_backward(keyed(*spec_.noise, pass.batch), device.own_tokens(pass.batch.token_numbers),
+                                        dlogits, s.noise_size, dsize);
+    noise_size_->backward_weight(device, dsize, in);
+    noise_size_->backward_input(device, dsize, din, true);
+  }
+  if (!jitter) return;
+  device.backend.jitter(keyed(*spec_.jitter, pass.batch), device.own_tokens(pass.batch.token_numbers), din, true, dx);
 }
 
 }  // namespace sy

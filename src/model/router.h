@@ -2,6 +2,8 @@
 //
 //   z_t = W_r x_t,  s_t = a score of z_t;  the top k of s_t + bias + noise;  capacity drops what does not fit.
 //
+// While training, x_t may have jitter, and z_t noise of a size that is learned.
+//
 // A new way to choose (hash, expert choice) is a new score or order in Backend::route_forward; a new balancing loss
 // belongs to balance() here.
 #pragma once
@@ -27,6 +29,7 @@ class Router {
  public:
   struct Saved {
     View logits;        // [T, E]
+    View noise_size;    // [T, E] of learned noise, before its softplus
     View experts;       // [T, k] i32
     View dprobability;  // [G, E] gradient of the load-balance loss by each segment's sum of probabilities
     Routing routing;
@@ -46,6 +49,12 @@ class Router {
  private:
   // keep: [T, k] i32 for the own tokens.
   void drop(const Pass& pass, ConstView experts, ConstView weights, View keep) const;
+  // A random stream, keyed by the run.
+  static Draw keyed(Draw draw, const Batch& batch);
+  // Whether the logits get noise of a learned size.
+  bool sizes_noise(const Pass& pass) const { return noise_size_ && pass.batch.token_numbers; }
+  // What the logits are computed of: x, or, while training, x with jitter, taken from scratch.
+  ConstView input(const Pass& pass, ConstView x) const;
   // What is balanced over which segments, and their counts [N, E], which may be other ranks' too and are taken from
   // scratch. counts: [G, E] i32 of this rank's segments.
   BalanceDesc balance_scope(const Pass& pass, View counts, View& scope_counts) const;
@@ -53,6 +62,7 @@ class Router {
   RouterSpec spec_;
   Index experts_;
   Linear logits_;
+  std::optional<Linear> noise_size_;
   View bias_;
 };
 

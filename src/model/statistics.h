@@ -11,7 +11,7 @@ namespace sy {
 // What the routers of one MoE layer did, summed over this rank's tokens.
 struct RouterStats {
   std::vector<Index> routed, dropped;  // [E] assignments before dropping; those dropped
-  std::vector<double> probability;     // [E] sum over tokens of the softmax score
+  std::vector<double> probability;     // [E] sum over tokens of the probability
   double aux_loss = 0, z_loss = 0;     // this rank's part of the sums that the layer adds to the training loss
 };
 

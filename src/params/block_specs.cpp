@@ -24,6 +24,10 @@ BiasPlaces bias_places(const Config::Model& m) {
   return places;
 }
 
+float norm_offset(const Config::Model& m) {
+  return m.norm_offset ? 1.0f : 0.0f;
+}
+
 // By which a scaling multiplies cos and sin where nothing else is said.
 double attention_factor(const RopeSpec& r) {
   if (r.scaling == RopeScaling::yarn) return 0.1 * std::log(r.factor) + 1;
@@ -33,7 +37,8 @@ double attention_factor(const RopeSpec& r) {
 }
 
 RopeSpec rope_spec(const Config::Model& m) {
-  RopeSpec r{m.rope_theta, static_cast<Index>(static_cast<double>(m.head_dim) * m.rope_fraction / 2) * 2, m.rope_pairs};
+  const Index width = m.kv_latent > 0 ? m.rope_head_dim : m.head_dim;
+  RopeSpec r{m.rope_theta, static_cast<Index>(static_cast<double>(width) * m.rope_fraction / 2) * 2, m.rope_pairs};
   if (m.rope_scaling == RopeScaling::none) return r;
   r.scaling = m.rope_scaling;
   r.factor = m.rope_factor;
@@ -52,9 +57,21 @@ RopeSpec rope_spec(const Config::Model& m) {
 
 AttentionSpec attention_spec(const Config::Model& m) {
   const BiasPlaces bias = bias_places(m);
-  AttentionSpec a{
-      m.heads,  m.kv_heads,        m.head_dim, m.head_dim, m.window, {}, {}, static_cast<float>(m.attention_softcap),
-      bias.qkv, bias.attention_out};
+  const double scale = m.attention_scale > 0 ? m.attention_scale : 1.0 / std::sqrt(static_cast<double>(m.key_width()));
+  AttentionSpec a{.heads = m.heads,
+                  .kv_heads = m.kv_heads,
+                  .key_width = m.key_width(),
+                  .value_width = m.value_width(),
+                  .window = m.window,
+                  .rope = {},
+                  .qk_norm = {},
+                  .scale = static_cast<float>(scale),
+                  .softcap = static_cast<float>(m.attention_softcap),
+                  .qkv_bias = bias.qkv,
+                  .out_bias = bias.attention_out};
+  if (m.kv_latent > 0)
+    a.latent = {m.kv_latent, m.q_latent, m.rope_head_dim,
+                static_cast<float>(m.latent_eps > 0 ? m.latent_eps : m.norm_eps)};
   switch (m.position) {
     case Position::none:
     case Position::learned:  // these two are the embedding's
@@ -83,12 +100,14 @@ AttentionSpec attention_spec(const Config::Model& m) {
   a.sinks = m.attention_sinks;
   if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
   a.whole_qk_norm = m.qk_norm == QkNormKind::whole;
+  a.head_layernorm = m.qk_norm == QkNormKind::head_layernorm;
+  a.norm_offset = norm_offset(m);
   return a;
 }
 
 MoeSpec moe_spec(const Config& config) {
   const Config::Moe& e = config.moe;
-  const FfnActivation activation = config.ffn_activation();
+  const FfnActivation activation = config.expert_activation();
   const RouteDesc route{e.score,
                         static_cast<int>(e.top_k),
                         e.renormalize,
@@ -96,13 +115,16 @@ MoeSpec moe_spec(const Config& config) {
                         static_cast<int>(e.groups),
                         static_cast<int>(e.group_limit),
                         e.group_score,
-                        e.choice != Choice::top};
+                        e.choice != Choice::top,
+                        e.aux_probability == AuxProbability::score};
   MoeSpec spec{e.experts,
                {route, e.capacity_factor, e.capacity_scope, e.drop_order, e.aux_loss, e.aux_scope, e.z_loss},
                {activation, e.d_ff, e.bias},
                {}};
   spec.router.bias = e.router_bias;
   if (e.choice == Choice::noisy) spec.router.noise = {.scale = static_cast<float>(e.noise)};
+  spec.router.learned_noise = e.learned_noise;
+  if (e.jitter > 0) spec.router.jitter = {.distribution = Distribution::uniform, .scale = static_cast<float>(e.jitter)};
   if (e.choice == Choice::sampled) spec.router.noise = {.distribution = Distribution::gumbel};
   if (e.shared_experts > 0) spec.shared = {activation, e.shared_d_ff, false, e.shared_gate};
   return spec;
@@ -122,7 +144,8 @@ NormPlaces norm_places(NormPosition position) {
 }
 
 NormSpec norm_spec(const Config& config) {
-  return {config.model.norm, static_cast<float>(config.model.norm_eps), bias_places(config.model).norm};
+  const Config::Model& m = config.model;
+  return {m.norm, static_cast<float>(m.norm_eps), bias_places(m).norm, norm_offset(m)};
 }
 
 NormSpec final_norm_spec(const Config& config) {

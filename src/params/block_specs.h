@@ -14,7 +14,8 @@ struct NormSpec {
   NormKind kind;
   float eps;
   bool bias;
-  NormDesc desc() const { return {kind, eps}; }
+  float offset = 0;  // is added to the weight, which starts at 1 less
+  NormDesc desc() const { return {kind, eps, offset}; }
 };
 
 // Where a block has norms, for a sublayer f (attention or the FFN) that reads x of the residual stream.
@@ -48,18 +49,33 @@ struct RelativeSpec {
   bool shared;                  // t5: all layers that have one read the same table
 };
 
+// Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024): keys and values of all heads are made of one latent of
+// the token, and queries perhaps of another. The first rope elements of a key are shared by all heads, and they and those
+// of the queries alone are rotated; the others, and the values, each head makes of the latent.
+struct LatentSpec {
+  Index kv, q;  // widths of the latents; q 0: queries are made of the attention's input
+  Index rope;   // of a key's width
+  float eps;    // of the RMSNorms of latents
+};
+
 struct AttentionSpec {
   Index heads, kv_heads;
   Index key_width, value_width;  // of one head
   Index window;                  // latest keys that a query sees, its own included; 0: all
   std::optional<RopeSpec> rope;
-  std::optional<float> qk_norm;  // RMSNorm of queries and keys, with this eps
+  std::optional<float> qk_norm;  // norm of queries and keys, with this eps
+  float scale;                   // of the scores
   float softcap;                 // 0: none
   bool qkv_bias, out_bias;
-  bool whole_qk_norm = false;  // that norm is over all heads together; otherwise each head is normalised alone
-  Sparsity sparse = {};        // all earlier tokens: empty; otherwise window is 0
+  bool whole_qk_norm = false;   // that norm is over all heads together; otherwise each head is normalised alone
+  bool head_layernorm = false;  // it is a LayerNorm with a weight of each head; otherwise an RMSNorm
+  Sparsity sparse = {};         // all earlier tokens: empty; otherwise window is 0
   std::optional<RelativeSpec> relative = {};
-  bool sinks = false;  // a learned logit a head that takes part in the softmax and has no value
+  float norm_offset = 0;  // is added to the weights of qk_norm, which start at 1 less
+  bool sinks = false;     // a learned logit a head that takes part in the softmax and has no value
+  std::optional<LatentSpec> latent = {};
+  // The elements that generation keeps of a token, of all heads together.
+  Index cached() const { return latent ? latent->rope + latent->kv : kv_heads * (key_width + value_width); }
 };
 
 // A feed-forward network of `width`.
@@ -79,8 +95,11 @@ struct RouterSpec {
   double aux_loss;
   AuxScope aux_scope;
   double z_loss;
-  bool bias = false;            // of the logits
-  std::optional<Draw> noise{};  // of the choice, while training; its seed and stream are the router's to set
+  bool bias = false;  // of the logits
+  // Of the choice, and what the elements of the input are multiplied by; while training. Their seed and stream are the
+  // router's to set.
+  std::optional<Draw> noise{}, jitter{};
+  bool learned_noise = false;  // the noise is of the logits, and of a size that is learned
 };
 
 struct MoeSpec {

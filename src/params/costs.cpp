@@ -38,7 +38,7 @@ ModelCosts model_costs(const Config& config, Index vocab) {
     const Index widths = a.key_width + a.value_width;
     costs.flops_per_token +=
         6 * static_cast<double>(a.heads * widths) * mean_visible(config.model.seq_len, a.window, a.sparse);
-    costs.kv_bytes_per_token += a.kv_heads * widths * size_of(DType::bf16);
+    costs.kv_bytes_per_token += a.cached() * size_of(DType::bf16);
   }
   return costs;
 }

@@ -12,7 +12,7 @@ struct ModelCosts {
   // is multiplied by, and 6 (key width + value width) for each head and key that it sees, on average over the sequence
   // (Chowdhery et al., "PaLM", 2022, appendix B, which counts the keys behind the token too).
   double flops_per_token;
-  // Bytes of keys and values that a token adds to a cache of bf16, in all layers.
+  // Bytes of keys and values, or of the latent that they are made of, that a token adds to a cache of bf16, in all layers.
   Index kv_bytes_per_token;
 };
 

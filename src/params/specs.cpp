@@ -28,11 +28,18 @@ class Specs {
   }
   void norm(const std::string& name, const NormSpec& n) {
     if (n.kind == NormKind::none) return;
-    vector(name + ".weight", {D_}, {}, ones);
+    vector(name + ".weight", {D_}, {}, scale(n.offset));
     if (n.kind == NormKind::layernorm && n.bias) vector(name + ".bias", {D_}, {}, zeros);
   }
-  // q, k and v lie side by side, so that one product computes all three.
   void attention(const std::string& name, const AttentionSpec& a) {
+    a.latent ? latent_heads(name, a, *a.latent) : plain_heads(name, a);
+    if (a.relative && a.relative->kind == Position::t5 && !a.relative->shared) relative_bias(name + ".", a);
+    if (a.sinks) vector(name + ".sinks", {a.heads}, {tp}, zeros);
+    matrix(name + ".out.weight", {D_, a.heads, a.value_width}, {none, tp}, residual_);
+    if (a.out_bias) vector(name + ".out.bias", {D_}, {}, zeros);
+  }
+  // q, k and v lie side by side, so that one product computes all three.
+  void plain_heads(const std::string& name, const AttentionSpec& a) {
     const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width;
     matrix(name + ".q.weight", {H, qk, D_}, {tp}, normal);
     matrix(name + ".k.weight", {K, qk, D_}, {tp}, normal, true);
@@ -42,17 +49,27 @@ class Specs {
       vector(name + ".k.bias", {K, qk}, {tp}, zeros, true);
       vector(name + ".v.bias", {K, v}, {tp}, zeros, true);
     }
-    if (a.qk_norm && a.whole_qk_norm) {
-      vector(name + ".q_norm.weight", {H, qk}, {tp}, ones);
-      vector(name + ".k_norm.weight", {K, qk}, {tp}, ones, true);
+    if (a.qk_norm && (a.whole_qk_norm || a.head_layernorm)) {
+      vector(name + ".q_norm.weight", {H, qk}, {tp}, scale(a.norm_offset));
+      vector(name + ".k_norm.weight", {K, qk}, {tp}, scale(a.norm_offset), true);
     } else if (a.qk_norm) {
-      vector(name + ".q_norm.weight", {qk}, {}, ones);
-      vector(name + ".k_norm.weight", {qk}, {}, ones, true);
+      vector(name + ".q_norm.weight", {qk}, {}, scale(a.norm_offset));
+      vector(name + ".k_norm.weight", {qk}, {}, scale(a.norm_offset), true);
     }
-    if (a.relative && a.relative->kind == Position::t5 && !a.relative->shared) relative_bias(name + ".", a);
-    if (a.sinks) vector(name + ".sinks", {H}, {tp}, zeros);
-    matrix(name + ".out.weight", {D_, H, v}, {none, tp}, residual_);
-    if (a.out_bias) vector(name + ".out.bias", {D_}, {}, zeros);
+  }
+  // The latents are whole on every rank, and the heads that are made of them split. k and v lie side by side. A query's first
+  // elements are those that are rotated.
+  void latent_heads(const std::string& name, const AttentionSpec& a, const LatentSpec& latent) {
+    if (latent.q > 0) down(name + ".q", latent.q);
+    matrix(name + ".q.weight", {a.heads, a.key_width, latent.q > 0 ? latent.q : D_}, {tp}, normal);
+    down(name + ".kv", latent.kv);
+    matrix(name + ".k_rope.weight", {latent.rope, D_}, {}, normal);
+    matrix(name + ".k.weight", {a.heads, a.key_width - latent.rope, latent.kv}, {tp}, normal);
+    matrix(name + ".v.weight", {a.heads, a.value_width, latent.kv}, {tp}, normal, true);
+  }
+  void down(const std::string& name, Index width) {
+    matrix(name + "_down.weight", {width, D_}, {}, normal);
+    vector(name + "_latent_norm.weight", {width}, {}, ones);
   }
   // Of T5, by bucket of distances.
   void relative_bias(const std::string& prefix, const AttentionSpec& a) {
@@ -68,6 +85,7 @@ class Specs {
   void ffn(const std::string& name, const MoeSpec& m) {
     const MlpSpec& e = m.expert;
     matrix(name + ".router.weight", {m.experts, D_}, {}, normal);
+    if (m.router.learned_noise) matrix(name + ".router.noise.weight", {m.experts, D_}, {}, zeros);
     if (m.router.bias) vector(name + ".router.bias", {m.experts}, {}, zeros);
     matrix(name + ".experts.up.weight", {m.experts, e.halves(), e.width, D_}, {ep, none, etp}, normal);
     if (e.bias) vector(name + ".experts.up.bias", {m.experts, e.halves(), e.width}, {ep, none, etp}, zeros);
@@ -83,6 +101,9 @@ class Specs {
   std::optional<Index> layer;  // of what is described next
 
  private:
+  // A weight to which `offset` is added multiplies by 1 at first.
+  static Init scale(float offset) { return offset == 1 ? zeros : ones; }
+
   Index D_;
   Init residual_;
 };
@@ -130,6 +151,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   specs.layer.reset();
   specs.norm("final_norm", final_norm_spec(config));
   if (!config.model.tie_embeddings) specs.matrix("output.weight", {vocab, D}, {tp}, normal);
+  if (config.model.output_bias) specs.vector("output.bias", {vocab}, {tp}, zeros);
   return std::move(specs.list);
 }
 

@@ -15,7 +15,7 @@ namespace sy {
 struct StepResult {
   StepMetrics metrics;
   std::vector<std::vector<Index>> routed, dropped;  // [MoE layer][expert], over the global batch
-  std::vector<std::vector<double>> probability;     // [MoE layer][expert] mean softmax score
+  std::vector<std::vector<double>> probability;     // [MoE layer][expert] mean probability
 };
 
 // One step after another, without files or signals: what tests and benchmarks drive.

@@ -431,7 +431,8 @@ TEST_P(Attention, EmptySizes) {
 
 // Heads of one width for scores and another for values, in tensors with other things around them.
 TEST_P(Attention, ValuesOfAnotherWidth) {
-  for (const auto& [hd, vd] : {std::pair<Index, Index>{16, 8}, {8, 16}, {24, 17}, {96, 64}, {192, 128}, {40, 200}})
+  for (const auto& [hd, vd] :
+       {std::pair<Index, Index>{16, 8}, {8, 16}, {24, 17}, {96, 64}, {192, 128}, {40, 200}, {19, 5}, {193, 71}})
     for (Index window : {0, 20})
       check({.B = 2, .S = 67, .H = 4, .K = 2, .hd = hd, .window = window, .vd = vd, .apart = true});
   for (Index hd : {5, 16, 64}) check({.B = 2, .S = 70, .H = 3, .K = 3, .hd = hd, .apart = true});
@@ -517,6 +518,63 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
            .sinks = true},
           6.0f);
   EXPECT_TRUE(run({.B = 0, .S = 1, .H = 2, .K = 1, .hd = 4, .keys = 5, .fewer = 0}, {}).out.empty());
+}
+
+// Heads that are wider than those of training, as the latents that generation reads.
+TEST_P(Attention, WideHeadsOfACache) {
+  for (const auto& [hd, vd] : {std::pair<Index, Index>{576, 512}, {257, 31}, {40, 300}, {321, 320}})
+    for (const auto& [queries, offset, fewer] :
+         {std::array<Index, 3>{1, 0, 0}, {1, 150, 60}, {5, 64, 31}, {20, 130, 7}})
+      for (const auto& [window, softcap] : {std::pair<Index, float>{0, 0.0f}, {70, 2.0f}})
+        check({.B = 2,
+               .S = queries,
+               .H = 6,
+               .K = window > 0 ? 2 : 1,
+               .hd = hd,
+               .window = window,
+               .softcap = softcap,
+               .vd = vd,
+               .keys = 160,
+               .offset = offset,
+               .apart = true,
+               .fewer = fewer});
+  const Case learned{.B = 2, .S = 3, .H = 2, .K = 1, .hd = 300, .keys = 150, .offset = 140, .apart = true, .fewer = 90};
+  Case biased = learned, sparse = learned;
+  biased.biases = 150;
+  biased.sinks = sparse.sinks = true;
+  sparse.sparse = Sparsity::longformer(20, 3);
+  check(biased);
+  check(sparse);
+}
+
+// Values may be the last columns of their keys.
+TEST_P(Attention, ValuesThatAreColumnsOfKeys) {
+  for (const auto& [hd, vd] : {std::pair<Index, Index>{24, 16}, {13, 7}, {300, 264}}) {
+    Case c{.B = 2, .S = 1, .H = 3, .K = 1, .hd = hd, .vd = vd, .keys = 90, .offset = 80, .apart = true, .fewer = 30};
+    SCOPED_TRACE(testing::Message() << c);
+    Inputs<float> x = random_inputs(c);
+    for (Index t = 0; t < c.B * c.keys; ++t) std::copy_n(x.k.begin() + t * hd + hd - vd, vd, x.v.begin() + t * vd);
+    const Result alone = run(c, x);
+    const auto tensor = [&](Shape shape, const std::vector<float>& values) {
+      const Tensor exact = backend->tensor(shape);
+      Tensor rounded = backend->tensor(shape, dtype());
+      backend->to_device(values.data(), exact);
+      backend->convert(exact, rounded);
+      return rounded;
+    };
+    const Tensor q = tensor({c.B, 1, c.H, hd}, x.q), k = tensor({c.B, c.keys, 1, hd}, x.k),
+                 out = backend->tensor({c.B, 1, c.H, vd}, dtype()), exact = backend->tensor({c.B, 1, c.H, vd}),
+                 lse = backend->tensor({c.B, c.H, 1}), offsets = backend->tensor({c.B}, DType::i32);
+    std::vector<std::int32_t> host;
+    for (Index b = 0; b < c.B; ++b) host.push_back(static_cast<std::int32_t>(c.offset_of(b)));
+    backend->to_device(host.data(), offsets);
+    const Heads keys = k.view();
+    backend->attention_forward(c.desc({}, offsets.view()), q.view(), keys, keys.columns(hd - vd, vd), out, lse);
+    backend->convert(out, exact);
+    std::vector<float> found(static_cast<std::size_t>(exact.shape().elements()));
+    backend->to_host(exact, found.data());
+    EXPECT_EQ(found, alone.out);
+  }
 }
 
 // Its result is that of the sequence alone, whatever the number of threads and of other sequences.

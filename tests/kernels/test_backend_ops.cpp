@@ -249,8 +249,8 @@ TEST_P(DenseOps, bias) {
 struct NormForward : OpCase {
   NormDesc desc;
   Index t, d;
-  NormForward(NormKind kind, Rows s, bool biased, double deviation) : desc{kind, 1e-5f}, t(s.t), d(s.d) {
-    note = fmt::format("kind {}, inputs of size {}", static_cast<int>(kind), deviation);
+  NormForward(NormDesc d_, Rows s, bool biased, double deviation) : desc(d_), t(s.t), d(s.d) {
+    note = fmt::format("kind {}, offset {}, inputs of size {}", static_cast<int>(desc.kind), desc.offset, deviation);
     in("x", {t, d}, normal("x", {t, d}, deviation));
     in("weight", {d});
     in_if(biased, "bias", {d});
@@ -270,8 +270,8 @@ struct NormForward : OpCase {
 struct NormBackward : OpCase {
   NormDesc desc;
   Index t, d;
-  NormBackward(NormKind kind, Rows s, bool biased) : desc{kind, 1e-5f}, t(s.t), d(s.d) {
-    note = fmt::format("kind {}", static_cast<int>(kind));
+  NormBackward(NormDesc d_, Rows s, bool biased) : desc(d_), t(s.t), d(s.d) {
+    note = fmt::format("kind {}, offset {}", static_cast<int>(desc.kind), desc.offset);
     in("x", {t, d});
     in("weight", {d});
     in("dy", {t, d});
@@ -296,10 +296,14 @@ TEST_P(DenseOps, norm) {
   for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm})
     for (bool biased : {false, true})
       for (Rows s : many_rows) {
-        for (double deviation : {1.0, 1e-3, 1e4}) check(NormForward(kind, s, biased, deviation));
+        const NormDesc desc{kind, 1e-5f, biased ? 1.0f : 0.0f};
+        for (double deviation : {1.0, 1e-3, 1e4}) check(NormForward(desc, s, biased, deviation));
         // A layer norm of one element has gradient 0, and what is left is the rounding of the statistics.
-        if (s.d != 1) check(NormBackward(kind, s, biased));
+        if (s.d != 1) check(NormBackward(desc, s, biased));
       }
+  check(NormForward({NormKind::rmsnorm, 1e-5f, 1}, {33, 40}, false, 1));
+  check(NormBackward({NormKind::rmsnorm, 1e-5f, 1}, {33, 40}, false));
+  check(NormBackward({NormKind::layernorm, 1e-5f, 0}, {33, 40}, true));
 }
 
 // ---- FFN ----
@@ -420,9 +424,10 @@ struct QkNormCase : OpCase {
   Index t, all, hd, half;
   QkNormCase(Index t_, QkNorm d, Index others, Index width, Index half_)
       : desc(d), t(t_), all(d.q_heads + d.k_heads + others), hd(width), half(half_) {
-    note = fmt::format("{} queries, {} keys, pairs {}", d.q_heads, d.k_heads, static_cast<int>(d.pairs));
+    note = fmt::format("{} queries, {} keys, pairs {}, kind {}", d.q_heads, d.k_heads, static_cast<int>(d.pairs),
+                       static_cast<int>(d.kind));
     in("x", {t, all, hd});
-    in("weight", {2, hd});
+    in("weight", {d.weights(), hd});
     in("positions", {t}, whole("positions", {t}, 0, 7), DType::i32);
     Numbers table;
     for (Index i = 0; i < 7 * half; ++i)
@@ -455,7 +460,7 @@ struct QkNormBackward : QkNormCase {
     in("inverse", {t, d.q_heads + d.k_heads}, forward(values()).inverse, DType::f32);
     in("dy", {t, all, hd});
     out("dx", {t, all, hd});
-    accumulate("dweight", {2, hd}, DType::f32);
+    accumulate("dweight", {desc.weights(), hd}, DType::f32);
     gradients = {{"dx", "x"}, {"dweight", "weight"}};
   }
   void run(Backend& b) override {
@@ -473,9 +478,14 @@ TEST_P(DenseOps, qk_norm) {
                      {3, 1, 1, 1, 132, 0},  {1, 1, 1, 0, 255, 1}};
   for (const auto& c : cases)
     for (RopePairs pairs : {RopePairs::half, RopePairs::interleaved}) {
-      const QkNorm desc{c.q, c.k, 1e-5f, pairs};
+      const QkNorm desc{c.q, c.k, 1e-5f, pairs, c.t % 2 == 0 ? 1.0f : 0.0f};
       check(QkNormForward(c.t, desc, c.others, c.hd, c.half));
       check(QkNormBackward(c.t, desc, c.others, c.hd, c.half));
+      // As of Command R+. A LayerNorm of two elements leaves little but its signs.
+      if (c.hd < 4) continue;
+      const QkNorm layernorm{c.q, c.k, 1e-5f, pairs, desc.offset, NormKind::layernorm, true};
+      check(QkNormForward(c.t, layernorm, c.others, c.hd, c.half));
+      check(QkNormBackward(c.t, layernorm, c.others, c.hd, c.half));
     }
 }
 
@@ -484,7 +494,7 @@ struct WholeQkNormCase : OpCase {
   Index t, row;
   // Of so many ranks that share the heads.
   WholeQkNormCase(Index t_, Index q, Index k, Index others, Index ranks)
-      : desc{q, k, ranks * q, ranks * k, 1e-5f}, t(t_), row(q + k + others) {
+      : desc{q, k, ranks * q, ranks * k, 1e-5f, ranks > 1 ? 1.0f : 0.0f}, t(t_), row(q + k + others) {
     note = fmt::format("{} queries, {} keys, {} ranks", q, k, ranks);
     in("x", {t, row});
     in("weight", {q + k});
@@ -698,6 +708,16 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
   refused("attention_forward", [&] {  // keys of another width
     backend->attention_forward({}, t({1, 2, 2, 4}).view(), t({1, 2, 2, 5}).view(), t({1, 2, 2, 4}).view(),
                                t({1, 2, 2, 4}), t({1, 2, 2}));
+  });
+  refused("attention_forward", [&] {  // columns of several heads
+    const Tensor wide = t({1, 2, 2, 4});
+    const Heads k = Heads(wide.view()).columns(0, 3);
+    backend->attention_forward({}, t({1, 2, 2, 3}).view(), k, k, t({1, 2, 2, 3}), t({1, 2, 2}));
+  });
+  refused("copy_heads", [&] { backend->copy_heads(t({1, 2, 3, 4}).view(), t({1, 2, 4, 4}).view()); });
+  refused("sum_heads", [&] { backend->sum_heads(t({1, 2, 3, 4}).view(), t({1, 2, 2, 4}).view()); });
+  refused("heads_gemm", [&] {  // a weight of another number of heads
+    backend->heads_gemm(WeightUse::output, t({1, 2, 3, 4}).view(), t({2, 5, 4}), t({1, 2, 3, 5}).view());
   });
   refused("route_forward", [&] {
     backend->route_forward({Score::softmax, 5}, c, {}, {}, t({2, 5}, DType::i32), t({2, 5}), t({1, 4}, DType::i32),

@@ -98,6 +98,22 @@ TEST(Dry, counts_the_pairs_that_attention_sees) {
   }
 }
 
+TEST(Dry, counts_products_of_heads) {
+  const auto backend = make_dry();
+  const Tensor x = backend->tensor({2, 4, 3, 8}), w = backend->tensor({3, 5, 8}), y = backend->tensor({2, 4, 3, 5}),
+               one = backend->tensor({2, 4, 1, 8});
+  DryCounts& counts = dry_counts(*backend);
+  counts = {};
+  backend->heads_gemm(WeightUse::output, x.view(), w, y.view());
+  EXPECT_EQ(counts.flops, 2 * 8 * 3 * 5 * 8);
+  EXPECT_EQ(counts.bytes, 4 * (8 * 3 * 8 + 3 * 5 * 8 + 8 * 3 * 5));
+  counts = {};
+  backend->copy_heads(one.view(), x.view());
+  backend->sum_heads(x.view(), one.view());
+  EXPECT_EQ(counts.flops, 0);
+  EXPECT_EQ(counts.bytes, 2 * 4 * (8 * 8 + 8 * 3 * 8));
+}
+
 TEST(Dry, a_model_beyond_the_machine_costs_no_memory) {
   const auto backend = make_dry();
   const Index before = resident_bytes();

@@ -49,7 +49,7 @@ struct RouteForward : RouteCase {
   void expect(Values& v) override {
     v["experts"] = choice(v);
     v["weights"] = ref::route_weights(desc, t, e, v["logits"], v["experts"]);
-    const ref::RouteSums sums = ref::route_sums(segments, t, e, v["logits"], v["experts"]);
+    const ref::RouteSums sums = ref::route_sums(desc, segments, t, e, v["logits"], v["experts"]);
     v["counts"] = sums.counts;
     v["probability"] = sums.probability;
     v["z_squared"] = {sums.z_squared};
@@ -72,7 +72,7 @@ struct RouteBackward : RouteCase {
                      at("dlogits"));
   }
   double loss(Values& v) override {
-    const ref::RouteSums sums = ref::route_sums(segments, t, e, v["logits"], v["experts"]);
+    const ref::RouteSums sums = ref::route_sums(desc, segments, t, e, v["logits"], v["experts"]);
     return ref::dot(v["dweights"], ref::route_weights(desc, t, e, v["logits"], v["experts"])) +
            ref::dot(v["dprobability"], sums.probability) + static_cast<double>(z_factor) * sums.z_squared;
   }
@@ -94,6 +94,10 @@ TEST_P(TokenOps, route) {
           const RouteDesc desc = {score, c.top_k, renormalize, biased ? 2.5f : 1.0f, c.groups, c.group_limit};
           check(RouteForward(desc, c.segments, c.shape, biased));
           check(RouteBackward(desc, c.segments, c.shape, biased));
+          RouteDesc by_score = desc;
+          by_score.balance_by_score = true;
+          check(RouteForward(by_score, c.segments, c.shape, biased));
+          check(RouteBackward(by_score, c.segments, c.shape, biased));
         }
 }
 
@@ -131,16 +135,88 @@ struct DrawCase : OpCase {
     const RandomStream stream(desc.seed, desc.stream);
     for (std::size_t i = 0; i < v["x"].size(); ++i) {
       const auto number = static_cast<std::uint64_t>(v["index"][i / n]) * n + i % n;
-      v["x"][i] = static_cast<double>(desc.scale) *
-                  (desc.distribution == Distribution::normal ? stream.normal(number) : stream.gumbel(number));
+      v["x"][i] =
+          static_cast<double>(desc.scale) * (desc.distribution == Distribution::normal   ? stream.normal(number)
+                                             : desc.distribution == Distribution::gumbel ? stream.gumbel(number)
+                                                                                         : stream.symmetric(number));
+    }
+  }
+};
+
+struct JitterCase : OpCase {
+  Draw desc{Distribution::uniform, 0x123456789abcdef0u, hash_name("jitter"), 0.3f};
+  Index n;
+  bool add;
+  JitterCase(Rows s, bool add_) : n(s.d), add(add_) {
+    in("index", {s.t}, whole("index", {s.t}, Index{1} << 33, Index{1} << 34), DType::i64);
+    in("x", {s.t, s.d});
+    if (add)
+      accumulate("y", {s.t, s.d});
+    else
+      out("y", {s.t, s.d});
+  }
+  void run(Backend& b) override { b.jitter(desc, at("index"), at("x"), add, at("y")); }
+  void expect(Values& v) override {
+    const RandomStream stream(desc.seed, desc.stream);
+    for (std::size_t i = 0; i < v["x"].size(); ++i) {
+      const double u = stream.uniform(static_cast<std::uint64_t>(v["index"][i / n]) * n + i % n);
+      v["y"][i] = (add ? v["y"][i] : 0.0) + v["x"][i] * (1 + static_cast<double>(desc.scale) * (2 * u - 1));
     }
   }
 };
 
 TEST_P(TokenOps, draw) {
-  for (Distribution distribution : {Distribution::normal, Distribution::gumbel})
+  for (Distribution distribution : {Distribution::normal, Distribution::gumbel, Distribution::uniform})
     for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {1000, 67}})
       check(DrawCase({distribution, 0x123456789abcdef0u, hash_name("stream"), 2.5f}, s));
+}
+
+struct SizedNoiseCase : OpCase {
+  Draw desc{Distribution::normal, 0x123456789abcdef0u, hash_name("size"), 0.7f};
+  Index n;
+  explicit SizedNoiseCase(Rows s) : n(s.d) {
+    in("index", {s.t}, whole("index", {s.t}, Index{1} << 33, Index{1} << 34), DType::i64);
+    in("size", {s.t, s.d}, normal("size", {s.t, s.d}, 2), DType::f32);
+    tolerance = gradient_tolerance = 3e-6;
+  }
+  // What is added to x.
+  Numbers noise(Values& v) {
+    const RandomStream stream(desc.seed, desc.stream);
+    Numbers noise;
+    for (std::size_t i = 0; i < v["size"].size(); ++i)
+      noise.push_back(desc.scale * stream.normal(static_cast<std::uint64_t>(v["index"][i / n]) * n + i % n) *
+                      std::log1p(std::exp(v["size"][i])));
+    return noise;
+  }
+};
+struct SizedNoiseForward : SizedNoiseCase {
+  explicit SizedNoiseForward(Rows s) : SizedNoiseCase(s) { accumulate("x", {s.t, s.d}, DType::f32); }
+  void run(Backend& b) override { b.sized_noise_forward(desc, at("index"), at("size"), at("x")); }
+  void expect(Values& v) override {
+    const Numbers more = noise(v);
+    for (std::size_t i = 0; i < more.size(); ++i) v["x"][i] += more[i];
+  }
+};
+struct SizedNoiseBackward : SizedNoiseCase {
+  explicit SizedNoiseBackward(Rows s) : SizedNoiseCase(s) {
+    in("dx", {s.t, s.d});
+    out("dsize", {s.t, s.d});
+    gradients = {{"dsize", "size"}};
+  }
+  void run(Backend& b) override { b.sized_noise_backward(desc, at("index"), at("dx"), at("size"), at("dsize")); }
+  double loss(Values& v) override { return ref::dot(v["dx"], noise(v)); }
+};
+
+TEST_P(TokenOps, sized_noise) {
+  for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {300, 67}}) {
+    check(SizedNoiseForward(s));
+    check(SizedNoiseBackward(s));
+  }
+}
+
+TEST_P(TokenOps, jitter) {
+  for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {300, 67}})
+    for (bool add : {false, true}) check(JitterCase(s, add));
 }
 
 // k different experts for each of t tokens.
@@ -314,6 +390,102 @@ TEST_P(TokenOps, append_heads) {
     for (const auto& [S, C] : {std::pair<Index, Index>{0, 4}, {1, 1}, {1, 40}, {7, 9}, {64, 200}})
       for (const auto& [N, w] : {std::pair<Index, Index>{1, 1}, {2, 3}, {3, 8}, {4, 64}})
         check(AppendHeads(B, S, C, N, w));
+}
+
+// Columns of the heads of a tensor [B, S, N, w] that has more of both: heads [first_head, first_head + heads), columns
+// [first, first + width).
+struct Part {
+  Index all_heads, first_head, heads, all_columns, first, width;
+  Shape shape(Index B, Index S) const { return {B, S, all_heads, all_columns}; }
+  Index place(Index token, Index head, Index column) const {
+    return (token * all_heads + first_head + head) * all_columns + first + column;
+  }
+  template <class V>
+  auto of(V x) const {
+    return heads_of(x, first_head, heads).columns(first, width);
+  }
+};
+// Parts of heads that are copied: all heads, or one to all.
+struct CopyHeads : OpCase {
+  Index T;
+  Part x, y;
+  CopyHeads(Index B, Index S, Part from, Part to) : T(B * S), x(from), y(to) {
+    in("x", x.shape(B, S));
+    in_place("y", y.shape(B, S));
+    tolerance = 0;
+  }
+  void run(Backend& b) override { b.copy_heads(x.of(at("x")), y.of(at("y"))); }
+  void expect(Values& v) override {
+    for (Index t = 0; t < T; ++t)
+      for (Index h = 0; h < y.heads; ++h)
+        for (Index c = 0; c < y.width; ++c) v["y"][y.place(t, h, c)] = v["x"][x.place(t, x.heads == 1 ? 0 : h, c)];
+  }
+};
+
+// The sum, and that it is the gradient of what the same parts are copied to.
+struct SumHeads : OpCase {
+  Index B, S;
+  Part x, y;
+  SumHeads(Index sequences, Index tokens, Part from, Part to) : B(sequences), S(tokens), x(from), y(to) {
+    in("x", x.shape(B, S));
+    in_place("y", y.shape(B, S));
+    tolerance = 2e-6;
+  }
+  void run(Backend& b) override { b.sum_heads(x.of(at("x")), y.of(at("y"))); }
+  void expect(Values& v) override {
+    for (Index t = 0; t < B * S; ++t)
+      for (Index c = 0; c < y.width; ++c) {
+        double& sum = v["y"][y.place(t, 0, c)];
+        sum = 0;
+        for (Index h = 0; h < x.heads; ++h) sum += v["x"][x.place(t, h, c)];
+      }
+  }
+};
+
+struct HeadsGemm : OpCase {
+  WeightUse use;
+  Index T, n, q;
+  Part x, y;
+  HeadsGemm(WeightUse u, Index B, Index S, Part from, Part to)
+      : use(u),
+        T(B * S),
+        n(u == WeightUse::output ? to.width : from.width),
+        q(u == WeightUse::output ? from.width : to.width),
+        x(from),
+        y(to) {
+    note = use == WeightUse::output ? "output" : "input";
+    in("x", x.shape(B, S));
+    in("w", {x.heads, n, q});
+    in_place("y", y.shape(B, S));
+    tolerance = 5e-6;
+  }
+  void run(Backend& b) override { b.heads_gemm(use, x.of(at("x")), at("w"), y.of(at("y"))); }
+  void expect(Values& v) override {
+    for (Index t = 0; t < T; ++t)
+      for (Index h = 0; h < y.heads; ++h)
+        for (Index i = 0; i < y.width; ++i) {
+          double& sum = v["y"][y.place(t, h, i)];
+          sum = 0;
+          for (Index j = 0; j < x.width; ++j)
+            sum += v["x"][x.place(t, h, j)] *
+                   v["w"][(h * n + (use == WeightUse::output ? i : j)) * q + (use == WeightUse::output ? j : i)];
+        }
+  }
+};
+
+TEST_P(TokenOps, parts_of_heads) {
+  for (const auto& [B, S] : {std::pair<Index, Index>{0, 3}, {2, 0}, {1, 1}, {3, 7}, {2, 129}}) {
+    for (const auto& [shared, w, first] :
+         {std::tuple<bool, Index, Index>{false, 8, 16}, {false, 3, 5}, {true, 8, 16}, {true, 5, 1}, {true, 1, 0}}) {
+      const Index heads = shared ? 1 : 4;
+      check(CopyHeads(B, S, {heads + 1, 1, heads, w + 8, 8, w}, {6, 1, 4, first + w + 4, first, w}));
+      check(SumHeads(B, S, {6, 2, 4, first + w + 4, first, w}, {1, 0, 1, w + 8, 8, w}));
+    }
+    for (const WeightUse use : {WeightUse::output, WeightUse::input})
+      for (const auto& [in, out] : {std::pair<Index, Index>{8, 16}, {1, 1}, {7, 5}, {33, 70}})
+        check(HeadsGemm(use, B, S, {5, 1, 3, in + 4, 4, in}, {3, 0, 3, out + 3, 2, out}));
+  }
+  check(SumHeads(2, 9, {1, 0, 1, 4, 0, 4}, {2, 1, 1, 4, 0, 4}));
 }
 
 struct CombineRows : OpCase {

@@ -75,6 +75,30 @@ attention = longformer
 window = 4
 )";
 
+constexpr const char* latent = R"(
+[model]
+layers = 3
+d_model = 24
+heads = 4
+head_dim = 6
+kv_latent = 12
+q_latent = 8
+rope_head_dim = 4
+value_head_dim = 5
+rope_pairs = interleaved
+seq_len = 12
+d_ff = 48
+pattern = local*2, global
+[moe]
+experts = 8
+first_dense = 1
+d_ff = 20
+shared_experts = 1
+score = sigmoid
+[attention.local]
+window = 6
+)";
+
 struct RanksAndLayouts {
   const char* model;
   int ranks, tp, ep, etp;
@@ -87,6 +111,8 @@ const RanksAndLayouts generating_layouts[] = {
     {on_eight, 8, 2, 8, 1}, {on_eight, 8, 1, 8, 1}, {dense, 1, 1, 1, 1},    {dense, 2, 2, 1, 1},
     {dense, 3, 3, 1, 1},    {dense, 4, 4, 1, 1},    {dense, 4, 2, 1, 1},    {dense, 4, 1, 1, 1},
     {scores, 1, 1, 1, 1},   {scores, 2, 2, 1, 1},   {scores, 4, 4, 1, 1},   {scores, 4, 2, 1, 1},
+    {latent, 1, 1, 1, 1},   {latent, 2, 2, 1, 1},   {latent, 2, 1, 2, 1},   {latent, 4, 4, 2, 2},
+    {latent, 4, 2, 4, 1},
 };
 
 constexpr Index V = 37;

@@ -206,34 +206,56 @@ const Case cases[] = {
     {"balance_micro_batch", {"--moe.aux_scope=micro_batch"}},
     {"tight_shared_sigmoid_bias",
      {"--moe.capacity_factor=0.5", "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_rate=0.01",
-      "--model.qk_norm=true"}},
+      "--moe.aux_probability=score", "--model.qk_norm=true"}},
     {"top1_every_second_tied_biases",
      {"--moe.top_k=1", "--moe.every=2", "--model.tie_embeddings=true", "--model.bias=true", "--model.norm=layernorm",
       "--train.z_loss=0.001"}},
     {"noisy_biases_clamped",
      {"--moe.choice=noisy", "--moe.noise=0.5", "--moe.bias=true", "--moe.router_bias=true",
       "--model.ffn=swiglu_clamped", "--model.ffn_clamp=0.5"}},
-    {"sampled_gated_shared",
-     {"--moe.choice=sampled", "--moe.shared_experts=1", "--moe.shared_d_ff=24", "--moe.shared_gate=true",
-      "--moe.renormalize=false"}},
+    {"learned_noise", {"--moe.choice=noisy", "--moe.noise=1", "--moe.learned_noise=true", "--moe.jitter=0.05"}},
+    {"sampled_gated_shared_jitter",
+     {"--moe.choice=sampled", "--moe.jitter=0.1", "--moe.shared_experts=1", "--moe.shared_d_ff=24",
+      "--moe.shared_gate=true", "--moe.renormalize=false"}},
     {"post_norm_learned_scaled",
      {"--model.norm_position=post", "--model.position=learned", "--model.scale_embedding=true",
-      "--model.embedding_norm=true", "--model.norm=layernorm", "--model.bias=all"}},
+      "--model.embedding_norm=true", "--model.norm=layernorm", "--model.bias=all", "--model.output_bias=true"}},
     // A norm of what is small at first makes rounding grow from step to step, by data parallelism alone too: there are fewer.
     {"both_norms_whole_qk_norm",
      {"--model.norm_position=both", "--model.qk_norm=whole", "--model.logit_scale=1.5", "--model.bias=qkv",
-      "--train.lr=1e-3", "--train.steps=8"}},
+      "--model.norm_offset=true", "--train.lr=1e-3", "--train.steps=8"}},
     {"output_norm_sinusoidal",
      {"--model.norm_position=output", "--model.position=sinusoidal", "--model.scale_embedding=true", "--train.lr=1e-3",
       "--train.steps=8"}},
     {"parallel_interleaved_whole_qk_norm",
      {"--model.parallel_block=true", "--model.rope_pairs=interleaved", "--model.rope_fraction=0.7",
       "--model.qk_norm=whole", "--moe.first_dense=0", "--model.rope_scaling=linear", "--model.rope_factor=2"}},
+    {"command_r_plus",
+     {"--model.parallel_block=true", "--model.norm=layernorm", "--model.qk_norm=head_layernorm",
+      "--model.rope_pairs=interleaved", "--model.logit_scale=0.8", "--model.tie_embeddings=true"}},
     {"scores_and_sparse_patterns",
      {"--model.pattern=a,b,c", "--model.t5_buckets=8", "--model.t5_max_distance=16", "--attention.a.position=t5",
       "--attention.a.attention_sinks=true", "--attention.b.position=alibi", "--attention.b.attention=strided",
       "--attention.b.attention_stride=4", "--attention.c.position=t5", "--attention.c.attention=fixed",
       "--attention.c.attention_stride=5", "--attention.c.attention_summary=2"}},
+    // Like gpt-oss, and like Gemma 3 with DeepSeek-V3's experts.
+    {"windows_sinks_biases_clamped_yarn",
+     {"--model.pattern=local,global", "--attention.local.window=6", "--model.attention_sinks=true", "--model.bias=all",
+      "--model.ffn=swiglu_clamped", "--model.rope_scaling=yarn", "--model.rope_factor=4",
+      "--model.rope_original_length=8", "--model.attention_scale=0.3", "--moe.bias=true", "--moe.router_bias=true",
+      "--moe.first_dense=0"}},
+    {"both_norms_offset_softcaps_sigmoid_groups",
+     {"--model.norm_position=both", "--model.norm_offset=true", "--model.qk_norm=head", "--model.attention_softcap=5",
+      "--model.output_softcap=10", "--model.scale_embedding=true", "--model.pattern=local,global",
+      "--attention.local.window=6", "--attention.global.rope_scaling=linear", "--attention.global.rope_factor=8",
+      "--moe.score=sigmoid", "--moe.groups=2", "--moe.aux_probability=score", "--moe.shared_experts=1",
+      "--moe.ffn=geglu", "--train.lr=1e-3", "--train.steps=8"}},
+    {"latent",
+     {"--model.kv_heads=0", "--model.kv_latent=14", "--model.q_latent=10", "--model.rope_head_dim=4",
+      "--model.value_head_dim=5", "--model.rope_pairs=interleaved", "--moe.shared_experts=1", "--moe.score=sigmoid"}},
+    {"latent_without_one_of_queries",
+     {"--model.kv_heads=0", "--model.kv_latent=9", "--model.rope_head_dim=6", "--model.head_dim=4",
+      "--model.attention_sinks=true", "--model.window=8", "--model.parallel_block=true"}},
     {"pattern",
      {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
       "--attention.global.position=none"}},
@@ -331,6 +353,54 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
         << l.ranks << " ranks, tp " << l.tp << " ep " << l.ep << " etp " << l.etp;
   }
   if (world().rank() == 0) fmt::print("{} layouts compared to the last step\n", compared);
+  EXPECT_GT(compared, 0);
+}
+
+// AdamW's first step with eps = 1, and nothing else, moves a weight by lr * g / (|g| + 1): the weights behind it tell the
+// gradient of every element.
+TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
+  if (device.dtype != "f32") GTEST_SKIP() << "weights are compared in f32";
+  const TempFolder folder;
+  const Dataset dataset = make_dataset(folder);
+  const auto self = make_comm_self();
+  auto settings = GetParam().settings;
+  settings.insert(settings.end(),
+                  {"--train.steps=1", "--train.eps=1", "--train.lr=1000", "--train.min_lr=0", "--train.warmup=0",
+                   "--train.schedule=constant", "--train.weight_decay=0", "--train.clip=0"});
+  int compared = 0;
+  for (const Layouts& l : all_layouts) {
+    if (l.ranks != world().size()) continue;
+    Config config = parse_config(l.model, "test", settings);
+    config.train.micro_batch = at_once_alone(config, l);
+    if (config.train.micro_batch == 0) continue;
+    const History one = train(*self, dataset, config);
+    Engine fresh(config, dataset.vocab(), make_cpu(), make_mesh(*self, {}), false);
+    fresh.store().initialize(config.train.seed);
+    config.parallel = {l.tp, l.ep, l.etp};
+    config.train.micro_batch = l.micro_batch;
+    config.train.recompute = l.recompute;
+    const History many = train(world(), dataset, config);
+    ASSERT_EQ(one.steps[0].routed, many.steps[0].routed);
+    ASSERT_EQ(one.steps[0].dropped, many.steps[0].dropped);
+    std::map<std::string, double> largest;  // gradient of each parameter, times lr
+    double of_all = 0;
+    for (const auto& [name, weights] : one.weights) {
+      const float* const before = fresh.store().get(name).weight.f32();
+      for (std::size_t i = 0; i < weights.size(); ++i)
+        largest[name] = std::max(largest[name], std::abs(static_cast<double>(weights[i]) - before[i]));
+      of_all = std::max(of_all, largest[name]);
+    }
+    const Layout layout{l.ranks, l.tp, l.ep, l.etp};
+    for (const ParamSpec& spec : param_specs(config, dataset.vocab())) {
+      const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, world().rank()));
+      const double most = 10 * bounds().norm * largest.at(spec.name) + 1e-6 * of_all;
+      for (Index i = 0; i < box.elements(); ++i)
+        ASSERT_NEAR(one.weights.at(spec.name)[test::whole_index(spec.shape, box, i)], many.weights.at(spec.name)[i],
+                    most)
+            << layout.str() << ", " << spec.name << ", element " << i << " of rank " << world().rank();
+    }
+    ++compared;
+  }
   EXPECT_GT(compared, 0);
 }
 

@@ -47,7 +47,7 @@ class Model {
       const std::string prefix = "layers." + std::to_string(layer) + ".";
       const auto attention = [&](const Numbers& h) { return attend(p, c_.model_of(layer), prefix + "attention.", h); };
       const auto feed = [&](const Numbers& h) {
-        if (!c_.is_moe(layer)) return ffn(p, prefix + "mlp.", h, m.d_ff);
+        if (!c_.is_moe(layer)) return ffn(p, prefix + "mlp.", h, m.d_ff, c_.ffn_activation());
         if (!frozen) decisions_.resize(moe + 1);
         return experts(p, prefix + "moe.", h, decisions_[moe++], frozen, out);
       };
@@ -66,6 +66,7 @@ class Model {
     if (m.norm_position != NormPosition::post) x = normed(p, "final_norm", x);
     const Numbers& w = p.at(m.tie_embeddings ? "embedding.weight" : "output.weight");
     Numbers logits = gemm({.transpose_b = true}, T, V_, D, x, w);
+    if (m.output_bias) logits = bias_forward(T, V_, p.at("output.bias"), logits);
     for (double& z : logits) z *= m.logit_scale;
     const CrossEntropyDesc desc{0, static_cast<float>(m.output_softcap)};
     const Loss ce = cross_entropy_loss(1, cross_entropy_partial(desc, V_, logits, targets_), targets_);
@@ -97,9 +98,11 @@ class Model {
                         gemm({.transpose_b = true}, rows, out, in, x, w));
   }
 
+  float offset() const { return c_.model.norm_offset ? 1.0f : 0.0f; }
+
   Numbers normed(const Parameters& p, const std::string& name, const Numbers& x) const {
     if (c_.model.norm == NormKind::none) return x;
-    return norm({c_.model.norm, static_cast<float>(c_.model.norm_eps)}, B_ * S_, c_.model.d_model, x,
+    return norm({c_.model.norm, static_cast<float>(c_.model.norm_eps), offset()}, B_ * S_, c_.model.d_model, x,
                 p.at(name + ".weight"), optional(p, name + ".bias"))
         .y;
   }
@@ -134,6 +137,7 @@ class Model {
   // m: [model] as the layer reads it.
   Numbers attend(const Parameters& p, const Config::Model& m, const std::string& prefix, const Numbers& x) const {
     const Index T = B_ * S_, D = m.d_model, H = m.heads, K = m.kv_heads, hd = m.head_dim, all = H + 2 * K;
+    if (m.kv_latent > 0) return attend_to_latent(p, m, prefix, x);
     Numbers qkv(T * all * hd);
     Index first = 0;
     for (const auto& [name, heads] : {std::pair{"q", H}, std::pair{"k", K}, std::pair{"v", K}}) {
@@ -142,45 +146,99 @@ class Model {
         for (Index i = 0; i < heads * hd; ++i) qkv[(t * all + first) * hd + i] = y[t * heads * hd + i];
       first += heads;
     }
-    Numbers table, positions;
-    Index half = 0;
-    if (m.position == Position::rope) {
-      half = static_cast<Index>(static_cast<double>(hd) * m.rope_fraction / 2);
-      for (Index s = 0; s < S_; ++s)
-        for (Index i = 0; i < half; ++i) {
-          const double angle = static_cast<double>(s) / std::pow(m.rope_theta, static_cast<double>(i) / half) /
-                               (m.rope_scaling == RopeScaling::linear ? m.rope_factor : 1.0);
-          table.insert(table.end(), {std::cos(angle), std::sin(angle)});
-        }
-      // The other scalings are compared with golden data in test_rope.cpp.
-      if (m.rope_scaling != RopeScaling::none && m.rope_scaling != RopeScaling::linear) {
-        const std::vector<float> scaled = rope_table(*block_specs(c_).front().attention.rope, S_);
-        table.assign(scaled.begin(), scaled.end());
-      }
-      for (Index t = 0; t < T; ++t) positions.push_back(static_cast<double>(t % S_));
-    }
+    const auto [table, positions, half] = turns(m, hd);
     if (m.qk_norm == QkNormKind::whole) {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
-      qkv = whole_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps)}, all * hd, weight, {}, qkv);
+      qkv = whole_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps), offset()}, all * hd, weight,
+                          {}, qkv);
     }
-    if (m.qk_norm == QkNormKind::head) {
+    if (m.qk_norm == QkNormKind::head || m.qk_norm == QkNormKind::head_layernorm) {
+      const bool layer = m.qk_norm == QkNormKind::head_layernorm;
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
-      qkv =
-          qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs}, all, hd, half, weight, positions, table, qkv).y;
+      qkv = qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs, offset(),
+                     layer ? NormKind::layernorm : NormKind::rmsnorm, layer},
+                    all, hd, half, weight, positions, table, qkv)
+                .y;
     } else if (!table.empty()) {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
     }
-    AttentionDesc desc;
-    desc.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(hd)));
-    desc.visible.window = m.attention == AttentionPattern::longformer ? 0 : m.window;
-    desc.visible.sparse = pattern(m);
-    desc.softcap = static_cast<float>(m.attention_softcap);
+    const auto part = [&](Index from, Index heads) { return HeadsOf{qkv.data(), S_, all, from, heads, hd}; };
+    return linear(
+        p, prefix + "out", T, H * hd,
+        weighted(p, m, prefix, part(0, H), part(H, K), part(H + K, K), 1 / std::sqrt(static_cast<double>(hd))));
+  }
+
+  // DeepSeek-V2, equations 9 to 19 and 37 to 47. What is rotated lies first in a query and in a key.
+  Numbers attend_to_latent(const Parameters& p, const Config::Model& m, const std::string& prefix,
+                           const Numbers& x) const {
+    const Index T = B_ * S_, D = m.d_model, H = m.heads, own = m.head_dim, r = m.rope_head_dim, width = own + r;
+    const Index vd = m.value_head_dim > 0 ? m.value_head_dim : own;
+    const NormDesc rms{NormKind::rmsnorm, static_cast<float>(m.latent_eps > 0 ? m.latent_eps : m.norm_eps)};
+    const auto latent = [&](const std::string& name, Index w) {
+      return norm(rms, T, w, linear(p, prefix + name + "_down", T, D, x), p.at(prefix + name + "_latent_norm.weight"),
+                  {})
+          .y;
+    };
+    const Numbers c = latent("kv", m.kv_latent);
+    Numbers q = m.q_latent > 0 ? linear(p, prefix + "q", T, m.q_latent, latent("q", m.q_latent))
+                               : linear(p, prefix + "q", T, D, x);
+    Numbers shared = linear(p, prefix + "k_rope", T, D, x);
+    const auto [table, positions, half] = turns(m, r);
+    if (!table.empty()) {
+      q = rope(H, width, H, half, positions, table, false, q, m.rope_pairs);
+      shared = rope(1, r, 1, half, positions, table, false, shared, m.rope_pairs);
+    }
+    const Numbers of_heads = linear(p, prefix + "k", T, m.kv_latent, c), v = linear(p, prefix + "v", T, m.kv_latent, c);
+    Numbers k;
+    for (Index t = 0; t < T; ++t)
+      for (Index h = 0; h < H; ++h) {
+        k.insert(k.end(), shared.begin() + t * r, shared.begin() + (t + 1) * r);
+        k.insert(k.end(), of_heads.begin() + (t * H + h) * own, of_heads.begin() + (t * H + h + 1) * own);
+      }
+    return linear(p, prefix + "out", T, H * vd,
+                  weighted(p, m, prefix, {q.data(), S_, H, 0, H, width}, {k.data(), S_, H, 0, H, width},
+                           {v.data(), S_, H, 0, H, vd}, 1 / std::sqrt(static_cast<double>(width))));
+  }
+
+  // How `width` elements of a head are rotated: cos and sin of each pair at each position, and the tokens' positions.
+  struct Turns {
+    Numbers table, positions;
+    Index half = 0;
+  };
+  Turns turns(const Config::Model& m, Index width) const {
+    Turns turns;
+    if (m.position != Position::rope) return turns;
+    const Index half = turns.half = static_cast<Index>(static_cast<double>(width) * m.rope_fraction / 2);
+    for (Index s = 0; s < S_; ++s)
+      for (Index i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(s) / std::pow(m.rope_theta, static_cast<double>(i) / half) /
+                             (m.rope_scaling == RopeScaling::linear ? m.rope_factor : 1.0);
+        turns.table.insert(turns.table.end(), {std::cos(angle), std::sin(angle)});
+      }
+    // The other scalings are compared with golden data in test_rope.cpp.
+    if (m.rope_scaling != RopeScaling::none && m.rope_scaling != RopeScaling::linear) {
+      const std::vector<float> scaled = rope_table(*block_specs(c_).front().attention.rope, S_);
+      turns.table.assign(scaled.begin(), scaled.end());
+    }
+    for (Index t = 0; t < B_ * S_; ++t) turns.positions.push_back(static_cast<double>(t % S_));
+    return turns;
+  }
+
+  // What attention weighs of the values. scale: unless the configuration says another.
+  Numbers weighted(const Parameters& p, const Config::Model& m, const std::string& prefix, const HeadsOf& q,
+                   const HeadsOf& k, const HeadsOf& v, double scale) const {
+    const Index window = m.attention == AttentionPattern::longformer ? 0 : m.window;
+    const auto seen = [&](Index, Index i, Index j) {
+      return j <= i && (window == 0 || j > i - window) && sees(pattern(m), i, j);
+    };
     const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks")};
-    return linear(p, prefix + "out", T, H * hd, attention(desc, B_, S_, H, K, hd, qkv, learned).out);
+    return attention(B_, q, k, v, static_cast<float>(m.attention_scale > 0 ? m.attention_scale : scale),
+                     m.attention_softcap, seen, nullptr, learned)
+        .out;
   }
 
   static Sparsity pattern(const Config::Model& m) {
@@ -225,10 +283,11 @@ class Model {
                            static_cast<Index>(exact + std::floor(more * (static_cast<double>(m.t5_buckets) - exact))));
   }
 
-  Numbers ffn(const Parameters& p, const std::string& prefix, const Numbers& x, Index width) const {
+  Numbers ffn(const Parameters& p, const std::string& prefix, const Numbers& x, Index width,
+              const FfnActivation& activation) const {
     const Index T = B_ * S_;
     const Numbers h = linear(p, prefix + "up", T, c_.model.d_model, x);
-    return linear(p, prefix + "down", T, width, ffn_activation(c_.ffn_activation(), T, width, h, {}));
+    return linear(p, prefix + "down", T, width, ffn_activation(activation, T, width, h, {}));
   }
 
   Numbers experts(const Parameters& p, const std::string& prefix, const Numbers& x, Decision& decision, bool frozen,
@@ -242,10 +301,19 @@ class Model {
                           static_cast<int>(e.groups),
                           static_cast<int>(e.group_limit),
                           e.group_score,
-                          e.choice != Choice::top};
-    const Numbers logits = linear(p, prefix + "router", T, D, x);
+                          e.choice != Choice::top,
+                          e.aux_probability == AuxProbability::score};
+    Numbers read = x;
+    const RandomStream jitter(c_.train.seed, prefix + "router.jitter");
+    if (e.jitter > 0)
+      for (Index i = 0; i < T * D; ++i) read[i] *= 1 + e.jitter * (2 * jitter.uniform(i) - 1);
+    Numbers logits = linear(p, prefix + "router", T, D, read);
     Numbers noise;
-    if (e.choice != Choice::top) {
+    if (e.learned_noise) {
+      const RandomStream stream(c_.train.seed, prefix + "router.noise");
+      const Numbers size = linear(p, prefix + "router.noise", T, D, read);
+      for (Index i = 0; i < T * E; ++i) logits[i] += e.noise * stream.normal(i) * std::log1p(std::exp(size[i]));
+    } else if (e.choice != Choice::top) {
       const RandomStream stream(c_.train.seed, prefix + "router.noise");
       for (Index i = 0; i < T * E; ++i)
         noise.push_back(e.choice == Choice::noisy ? e.noise * stream.normal(i) : stream.gumbel(i));
@@ -263,13 +331,13 @@ class Model {
     }
     const Index scopes = e.aux_scope == AuxScope::sequence ? B_ : 1;
     const double n = static_cast<double>(T) / static_cast<double>(scopes);
-    const RouteSums sums = route_sums(scopes, T, E, logits, decision.experts);
+    const RouteSums sums = route_sums(route, scopes, T, E, logits, decision.experts);
     for (Index i = 0; i < scopes * E; ++i)
       out.aux += e.aux_loss * static_cast<double>(E) / k * (sums.counts[i] / n) * (sums.probability[i] / n) / scopes;
     out.router_z += e.z_loss * sums.z_squared / static_cast<double>(T);
 
     Numbers y(T * D, 0.0);
-    const FfnActivation activation = c_.ffn_activation();
+    const FfnActivation activation = c_.expert_activation();
     const Index halves = activation.gated ? 2 : 1;
     const Numbers &up = p.at(prefix + "experts.up.weight"), &down = p.at(prefix + "experts.down.weight");
     const Numbers up_bias = e.bias ? p.at(prefix + "experts.up.bias") : Numbers(E * halves * F, 0.0);
@@ -286,7 +354,7 @@ class Model {
       for (Index i = 0; i < D; ++i) y[t * D + i] += g[a] * (o[i] + down_bias[expert * D + i]);
     }
     if (e.shared_experts == 0) return y;
-    Numbers shared = ffn(p, prefix + "shared.", x, e.shared_d_ff);
+    Numbers shared = ffn(p, prefix + "shared.", x, e.shared_d_ff, activation);
     if (e.shared_gate) {
       const Numbers gate = linear(p, prefix + "shared_gate", T, D, x);
       for (Index i = 0; i < T * D; ++i) shared[i] *= sigmoid(gate[i / D]);

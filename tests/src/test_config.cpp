@@ -26,6 +26,8 @@ TEST(Config, DefaultsThatFollowFromOtherKeys) {
   EXPECT_EQ(with({"--moe.shared_experts=1", "--moe.shared_d_ff=70"}).moe.shared_d_ff, 70);
   EXPECT_EQ(with({"--model.ffn=swiglu_clamped"}).model.swish_beta, 1.702);
   EXPECT_EQ(with({}).model.swish_beta, 1);
+  EXPECT_EQ(with({"--model.ffn=gelu"}).moe.ffn, "gelu");
+  EXPECT_EQ(with({"--moe.experts=4", "--moe.ffn=swiglu_clamped", "--model.ffn=relu"}).model.swish_beta, 1.702);
 }
 
 TEST(Config, TextAndBack) {
@@ -55,6 +57,22 @@ TEST(Config, WhatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(with({"--model.heads=0"}), "model.heads = 0");
   EXPECT_BAD_INPUT(with({"--model.heads=7"}), "not a multiple of model.heads");
   EXPECT_BAD_INPUT(with({"--model.kv_heads=3"}), "model.kv_heads = 3");
+  for (const char* key : {"q_latent", "rope_head_dim", "value_head_dim", "latent_eps"})
+    EXPECT_BAD_INPUT(with({fmt::format("--model.{}=1", key)}),
+                     fmt::format("model.{} = 1 is of latent attention alone: set model.kv_latent", key));
+  const auto latent = [](const std::string& other) {
+    return with({"--model.kv_latent=16", "--model.rope_head_dim=4", other});
+  };
+  EXPECT_NO_THROW(latent("--model.bias=mlp"));
+  EXPECT_BAD_INPUT(latent("--model.rope_head_dim=0"), "an even number from 2 on");
+  EXPECT_BAD_INPUT(latent("--model.rope_head_dim=3"), "an even number from 2 on");
+  EXPECT_BAD_INPUT(latent("--model.kv_heads=2"), "each of 8 heads makes keys and values of its own: set it to 0");
+  EXPECT_BAD_INPUT(latent("--model.qk_norm=head"), "whose latents are normalised");
+  EXPECT_BAD_INPUT(latent("--model.bias=qkv"), "latent attention has no biases");
+  EXPECT_BAD_INPUT(latent("--model.rope_fraction=0.1"), "0.1 of model.rope_head_dim = 4 leaves no pair");
+  EXPECT_BAD_INPUT(
+      with({"--model.kv_latent=16", "--model.rope_head_dim=4", "--model.pattern=a,b", "--attention.a.qk_norm=whole"}),
+      "attention.a.qk_norm = whole with model.kv_latent");
   EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.top_k=5"}), "lower moe.top_k");
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.groups=3"}), "moe.groups = 3");
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.groups=4", "--moe.top_k=3"}), "raise moe.group_limit");
@@ -66,6 +84,9 @@ TEST(Config, WhatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(with({"--model.ffn=gelu", "--model.swish_beta=2"}), "it is of silu, swiglu and swiglu_clamped");
   EXPECT_BAD_INPUT(with({"--model.ffn_clamp=2"}), "it is of swiglu_clamped");
   EXPECT_BAD_INPUT(with({"--model.ffn=tanh"}), "swiglu");
+  EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.learned_noise=true"}), "moe.choice = top: set it to noisy");
+  EXPECT_BAD_INPUT(with({"--moe.ffn=tanh"}), "moe.ffn = 'tanh': expected one of relu");
+  EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.ffn=swiglu_clamped"}), "both would have the same model.swish_beta");
   EXPECT_BAD_INPUT(with({"--train.beta2=1"}), "train.beta2 = 1");
   EXPECT_BAD_INPUT(with({"--train.steps=-1"}), "train.steps = -1");
   EXPECT_BAD_INPUT(with({"model.layers=2"}), "--section.key=value");

@@ -1,4 +1,4 @@
-// Small models of several families against Hugging Face transformers (tests/golden/blocks.py).
+// Small models of several families against Hugging Face transformers (tests/golden/blocks.py, tests/golden/latent.py).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,23 +11,51 @@
 namespace sy {
 namespace {
 
-// Element i of the parameter of this name, as in blocks.py.
-float value(const std::string& name, std::uint32_t i) {
+// Element i of what has this name, as in the scripts that made the files; around 1 of a norm's weight.
+float value(const std::string& name, std::uint32_t i, bool around_one = false) {
   std::uint32_t h = 0;
   for (const char c : name) h = (h * 31 + static_cast<unsigned char>(c)) % 65521;
   std::uint32_t x = (i + 1) * 2654435761u + h * 40503u;
   x ^= x >> 15;
   x *= 2246822519u;
   x ^= x >> 13;
-  return static_cast<float>(x / 4294967296.0 - 0.5 + (name.ends_with("norm.weight") ? 1 : 0));
+  return static_cast<float>(x / 4294967296.0 - 0.5 + (around_one ? 1 : 0));
+}
+
+Json golden(const std::string& file) {
+  std::ifstream in(std::string(GOLDEN) + "/" + file);
+  std::stringstream text;
+  text << in.rdbuf();
+  return Json::parse(text.str());
+}
+
+std::vector<std::int32_t> tokens_of(const Json& list) {
+  std::vector<std::int32_t> ids;
+  for (const Json& id : list) ids.push_back(static_cast<std::int32_t>(id.get<std::int64_t>()));
+  return ids;
+}
+
+void set_values(ParamStore& store) {
+  for (const ParamSpec& spec : store.specs()) {
+    const View w = store.get(spec.name).weight;
+    for (Index i = 0; i < w.elements(); ++i) w.f32()[i] = value(spec.name, static_cast<std::uint32_t>(i), spec.init.kind == InitKind::ones);
+  }
+}
+
+void expect_logits(Engine& engine, const std::vector<std::int32_t>& ids, Index at_once,
+                   const std::vector<double>& want) {
+  const Index tokens = std::ssize(ids);
+  Cache cache = engine.make_cache(1, tokens, at_once);
+  std::vector<float> logits;
+  for (Index begin = 0; begin < tokens; begin += at_once)
+    logits = engine.extend(cache, 0, 1, std::span(ids).subspan(begin, std::min(at_once, tokens - begin)), true);
+  ASSERT_EQ(logits.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(logits[i], want[i], 2e-5 * (1 + std::abs(want[i]))) << i;
 }
 
 TEST(Families, LogitsAreThoseOfTransformers) {
-  std::ifstream in(std::string(GOLDEN) + "/blocks.json");
-  std::stringstream text;
-  text << in.rdbuf();
-  const Json cases = Json::parse(text.str());
-  ASSERT_GE(cases.size(), 7u);
+  const Json cases = golden("blocks.json");
+  ASSERT_GE(cases.size(), 19u);
   for (const Json& c : cases) {
     SCOPED_TRACE(c["name"].get<std::string>());
     const Config config = parse_config(
@@ -36,19 +64,47 @@ TEST(Families, LogitsAreThoseOfTransformers) {
     const auto self = make_comm_self();
     const Index V = c["vocab"].get<std::int64_t>();
     Engine engine(config, V, make_cpu(), make_mesh(*self, Layout{}), true);
+    set_values(engine.store());
+    const std::vector<std::int32_t> ids = tokens_of(c["ids"]);
+    expect_logits(engine, ids, std::ssize(ids), c["logits"].get<std::vector<double>>());
+  }
+}
+
+// DeepSeek-V2 and V3: the loss and every gradient of training, and the logits of generation, which computes otherwise.
+TEST(Families, LatentAttentionIsThatOfTransformers) {
+  const Json cases = golden("latent.json");
+  ASSERT_EQ(cases.size(), 3u);
+  for (const Json& c : cases) {
+    SCOPED_TRACE(c["name"].get<std::string>());
+    const Config config = parse_config(
+        "[model]\nlayers = 3\nd_model = 16\nheads = 4\nd_ff = 20\nseq_len = 32\n[moe]\nexperts = 6\ntop_k = 2\n"
+        "first_dense = 1\nd_ff = 9\nshared_experts = 1\ncapacity_factor = 0\naux_loss = 0\nz_loss = 0\n",
+        "test", c["settings"].get<std::vector<std::string>>());
+    const auto self = make_comm_self();
+    const Index V = c["vocab"].get<std::int64_t>();
+    Engine engine(config, V, make_cpu(), make_mesh(*self, Layout{}), true);
+    set_values(engine.store());
+    const std::vector<std::int32_t> ids = tokens_of(c["ids"]), targets = tokens_of(c["targets"]);
+    for (const Index at_once : {Index{1}, Index{4}, std::ssize(ids)})
+      expect_logits(engine, ids, at_once, c["logits"].get<std::vector<double>>());
+    engine.take_statistics();
+    const Index T = std::ssize(ids);
+    engine.train({1, T, ids, targets, T, 1, 1});
+    const double loss = c["loss"].get<double>();
+    EXPECT_NEAR(engine.take_statistics().loss_sum / static_cast<double>(T), loss, 1e-5 * loss);
     for (const ParamSpec& spec : engine.store().specs()) {
-      const View w = engine.store().get(spec.name).weight;
-      for (Index i = 0; i < w.elements(); ++i) w.f32()[i] = value(spec.name, static_cast<std::uint32_t>(i));
+      const auto want = c["gradients"][spec.name].get<std::vector<double>>();
+      const View grad = engine.store().get(spec.name).grad;
+      double product = 0, squares = 0, length = 0;
+      for (Index i = 0; i < grad.elements(); ++i) {
+        const double g = grad.f32()[i], d = value("direction " + spec.name, static_cast<std::uint32_t>(i));
+        product += g * d;
+        squares += g * g;
+        length += d * d;
+      }
+      EXPECT_NEAR(product, want[0], 2e-5 * want[1] * std::sqrt(length) + 1e-7) << spec.name;
+      EXPECT_NEAR(std::sqrt(squares), want[1], 2e-5 * want[1]) << spec.name;
     }
-    std::vector<std::int32_t> ids;
-    for (const Json& id : c["ids"]) ids.push_back(static_cast<std::int32_t>(id.get<std::int64_t>()));
-    const Index tokens = std::ssize(ids);
-    Cache cache = engine.make_cache(1, tokens, tokens);
-    const std::vector<float> logits = engine.extend(cache, 0, 1, ids, true);
-    const auto want = c["logits"].get<std::vector<double>>();
-    ASSERT_EQ(logits.size(), want.size());
-    for (std::size_t i = 0; i < want.size(); ++i)
-      EXPECT_NEAR(logits[i], want[i], 2e-5 * (1 + std::abs(want[i]))) << i;
   }
 }
 

@@ -114,6 +114,13 @@ const Case cases[] = {
       "--attention.c.position=t5", "--attention.c.attention=fixed", "--attention.c.attention_stride=6",
       "--attention.c.attention_summary=1", "--attention.d.attention=longformer", "--attention.d.window=3",
       "--attention.d.attention_sinks=true", "--attention.e.window=4", "--attention.e.qk_norm=whole"}},
+    {"latent",
+     {"--model.kv_heads=0", "--model.kv_latent=5", "--model.q_latent=7", "--model.rope_head_dim=4",
+      "--model.value_head_dim=3", "--model.rope_pairs=interleaved"}},
+    {"latent_with_windows_biases_and_sinks",
+     {"--model.kv_heads=0", "--model.kv_latent=20", "--model.rope_head_dim=2", "--model.pattern=a,b,c",
+      "--attention.a.window=4", "--attention.a.attention_sinks=true", "--attention.b.position=alibi",
+      "--attention.c.position=none", "--attention.c.attention_softcap=1.5"}},
     {"layernorm_tied", {"--model.norm=layernorm", "--model.bias=true", "--model.tie_embeddings=true"}},
 };
 
@@ -186,6 +193,9 @@ TEST(Cache, AWindowKeepsItsSizeWhateverTheLength) {
   EXPECT_EQ(bytes(window, most), bytes(window, 100));
   EXPECT_EQ(bytes(window, 5), 3 * 5 * token);
   EXPECT_EQ(bytes(pattern, 100), (2 * 9 + 100) * token);
+  // A latent is kept once for all heads, with the part of keys that they share.
+  Model latent({"--model.kv_heads=0", "--model.kv_latent=5", "--model.rope_head_dim=4"}, most);
+  EXPECT_EQ(bytes(latent, 100), 3 * 100 * 3 * (5 + 4) * 4);
   // Global tokens are seen from beyond the window.
   Model longformer({"--model.window=6", "--model.attention=longformer"}, most);
   EXPECT_EQ(bytes(longformer, 100), bytes(all, 100));

@@ -142,12 +142,25 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"sigmoid_shared_groups",
              {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2", "--moe.groups=3",
               "--moe.group_limit=2"}},
+        Case{"deepseek_v3_balance",
+             {"--moe.experts=6", "--moe.score=sigmoid", "--moe.aux_probability=score", "--moe.aux_loss=0.5",
+              "--moe.z_loss=0.02"}},
+        Case{"sqrt_softplus_balanced_by_score",
+             {"--moe.score=sqrt_softplus", "--moe.aux_probability=score", "--moe.aux_scope=global_batch"}},
         Case{"sqrt_softplus_groups_by_best",
              {"--moe.experts=6", "--moe.score=sqrt_softplus", "--moe.groups=3", "--moe.group_limit=2",
               "--moe.group_score=max"}},
         Case{"noisy", {"--moe.choice=noisy", "--moe.noise=0.7", "--train.seed=5"}},
+        Case{"learned_noise", {"--moe.choice=noisy", "--moe.noise=1", "--moe.learned_noise=true"}},
+        Case{"learned_noise_sigmoid_jitter_bias",
+             {"--moe.choice=noisy", "--moe.noise=0.6", "--moe.learned_noise=true", "--moe.score=sigmoid",
+              "--moe.jitter=0.2", "--moe.router_bias=true"}},
+        Case{"jitter", {"--moe.jitter=0.4", "--moe.top_k=1", "--moe.renormalize=false", "--train.seed=5"}},
+        Case{"jitter_and_noise_computed_again",
+             {"--moe.jitter=0.2", "--moe.choice=noisy", "--moe.noise=0.7", "--train.recompute=true"}},
         Case{"sampled_and_computed_again", {"--moe.choice=sampled", "--train.recompute=true"}},
         Case{"expert_biases_relu", {"--moe.bias=true", "--moe.router_bias=true", "--model.ffn=relu"}},
+        Case{"glam", {"--moe.ffn=gelu", "--model.ffn=geglu", "--moe.every=2", "--moe.shared_experts=1"}},
         Case{"swish_beta", {"--model.ffn=silu", "--model.swish_beta=1.5", "--moe.every=2"}},
         Case{"gpt_oss",
              {"--moe.bias=true", "--moe.router_bias=true", "--model.ffn=swiglu_clamped", "--model.ffn_clamp=0.6",
@@ -161,6 +174,16 @@ INSTANTIATE_TEST_SUITE_P(
              {"--model.norm=layernorm", "--model.bias=true", "--model.ffn=gelu", "--model.tie_embeddings=true"}},
         Case{"no_norm_relu2_nope", {"--model.norm=none", "--model.ffn=relu2", "--model.position=none"}},
         Case{"qk_norm", {"--model.qk_norm=true"}},
+        Case{"head_layernorm_of_queries_and_keys", {"--model.qk_norm=head_layernorm"}},
+        Case{"head_layernorm_parallel_interleaved_kinds",
+             {"--model.qk_norm=head_layernorm", "--model.norm=layernorm", "--model.parallel_block=true",
+              "--model.rope_pairs=interleaved", "--model.norm_offset=true", "--model.pattern=a,b",
+              "--attention.b.position=none"}},
+        Case{"norms_with_an_offset",
+             {"--model.norm_offset=true", "--model.qk_norm=head", "--model.norm_position=both",
+              "--model.embedding_norm=true"}},
+        Case{"layernorms_with_an_offset_whole_qk_norm",
+             {"--model.norm_offset=true", "--model.norm=layernorm", "--model.norm_bias=true", "--model.qk_norm=whole"}},
         Case{"qk_norm_without_positions", {"--model.qk_norm=true", "--model.position=none"}},
         Case{"softcaps_window_mqa_part_rope",
              {"--model.attention_softcap=3", "--model.output_softcap=4", "--model.window=3", "--model.kv_heads=1",
@@ -173,6 +196,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"sinusoidal_positions", {"--model.position=sinusoidal"}},
         Case{"scaled_embedding_with_norm", {"--model.scale_embedding=true", "--model.embedding_norm=true"}},
         Case{"logit_scale", {"--model.logit_scale=0.3", "--train.z_loss=0.01", "--model.output_softcap=2"}},
+        Case{"output_bias", {"--model.output_bias=true"}},
+        Case{"output_bias_tied_scaled_capped",
+             {"--model.output_bias=true", "--model.tie_embeddings=true", "--model.logit_scale=0.4",
+              "--model.output_softcap=2", "--train.z_loss=0.01"}},
         Case{"qkv_bias", {"--model.bias=qkv"}},
         Case{"mlp_and_norm_bias",
              {"--model.bias=mlp", "--model.norm=layernorm", "--model.norm_bias=true", "--moe.every=2"}},
@@ -213,6 +240,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"t5", {"--model.position=t5", "--model.t5_buckets=5", "--model.t5_max_distance=6"}},
         Case{"t5_of_each_layer",
              {"--model.position=t5", "--model.t5_shared=false", "--model.t5_buckets=4", "--model.t5_max_distance=5"}},
+        Case{"attention_scale",
+             {"--model.attention_scale=0.9", "--model.pattern=a,b", "--attention.b.attention_scale=0.2"}},
         Case{"sinks", {"--model.attention_sinks=true", "--model.window=3"}},
         Case{"sinks_with_softcap_mqa",
              {"--model.attention_sinks=true", "--model.attention_softcap=2", "--model.kv_heads=1"}},
@@ -241,6 +270,23 @@ INSTANTIATE_TEST_SUITE_P(
               "--attention.d.attention_sinks=true",
               "--attention.e.position=none",
               "--attention.e.attention_softcap=3"}},
+        Case{"latent", {"--model.kv_heads=0", "--model.kv_latent=5", "--model.rope_head_dim=4"}},
+        Case{"latent_of_queries_too",
+             {"--model.kv_heads=0", "--model.kv_latent=5", "--model.q_latent=7", "--model.rope_head_dim=4",
+              "--model.value_head_dim=3", "--model.latent_eps=0.1", "--model.rope_pairs=interleaved"}},
+        Case{"latent_scaled_yarn_shared_experts",
+             {"--model.kv_heads=0", "--model.kv_latent=9", "--model.q_latent=4", "--model.rope_head_dim=6",
+              "--model.value_head_dim=8", "--model.head_dim=5", "--model.attention_scale=0.4",
+              "--model.rope_scaling=yarn", "--model.rope_factor=4", "--model.rope_original_length=3",
+              "--model.rope_beta_fast=2", "--model.rope_beta_slow=0.1", "--model.rope_attention_factor=1",
+              "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.first_dense=1", "--model.norm_position=both"}},
+        Case{"latent_of_several_kinds",
+             {"--model.layers=3", "--model.pattern=a,b,c", "--model.kv_heads=0", "--model.kv_latent=6",
+              "--model.rope_head_dim=2", "--model.q_latent=3", "--attention.a.window=3",
+              "--attention.a.attention_sinks=true", "--attention.b.position=t5", "--attention.b.attention_softcap=0",
+              "--model.t5_buckets=5", "--model.t5_max_distance=6", "--attention.c.position=none",
+              "--attention.c.attention_softcap=2", "--model.parallel_block=true"}},
+        Case{"attention_scale", {"--model.attention_scale=0.9", "--model.qk_norm=true"}},
         Case{"mixed_layers",
              {"--model.layers=4", "--model.pattern=local*2,global,narrow", "--attention.local.window=3",
               "--attention.local.rope_theta=50", "--attention.local.qk_norm=true", "--attention.global.position=none",
@@ -317,17 +363,18 @@ TEST(Memory, PlanIsWhatIsAllocated) {
       {"--model.pattern=a,b", "--attention.a.position=t5", "--attention.a.attention_sinks=true"},
       {"--model.norm_position=both", "--model.qk_norm=whole", "--model.scale_embedding=true"},
       {"--model.norm_position=post", "--model.position=learned", "--model.embedding_norm=true"},
-      {"--model.parallel_block=true", "--model.norm_position=output", "--model.position=sinusoidal"}};
-  for (int i = 0; i < 5; ++i) {  // each block with a MoE layer, and the first without
-    const std::string experts = i < 4 ? "5" : "0";
+      {"--model.parallel_block=true", "--model.norm_position=output", "--model.position=sinusoidal"},
+      {"--model.kv_heads=0", "--model.kv_latent=6", "--model.q_latent=3", "--model.rope_head_dim=4"}};
+  for (int i = 0; i < 6; ++i) {  // each block with a MoE layer, and the first without
+    const std::string experts = i < 5 ? "5" : "0";
     SCOPED_TRACE(i);
     // Dropless on one rank: the number of routed rows does not depend on the router.
     // Of several micro-batches, so that weights are prepared.
-    std::vector<std::string> settings = blocks[i % 4];
+    std::vector<std::string> settings = blocks[i % 5];
     settings.insert(settings.end(),
                     {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
                      "--train.global_batch=6", "--moe.bias=true", "--moe.router_bias=true", "--moe.choice=sampled"});
-    if (i < 4) settings.insert(settings.end(), {"--moe.shared_experts=1", "--moe.shared_gate=true"});
+    if (i < 5) settings.insert(settings.end(), {"--moe.shared_experts=1", "--moe.shared_gate=true"});
     const Config config = parse_config(base, "test", settings);
     const Index V = 300;
     const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *make_cpu());

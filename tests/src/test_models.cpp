@@ -53,6 +53,9 @@ const std::map<std::string, Published> published = {
     {"reka-flash-3", {20.9}},
     {"yi-34b", {34.3889}},
     {"deepseek-67b", {67.4247}},
+    {"deepseek-v2", {235.7414, 21 + 102.4e-6 * 5120}},     // its embedding is left out of what is active
+    {"deepseek-v2-lite", {15.7065}},                       // of what is active, 2.4 is all that is said
+    {"deepseek-v3", {671.0264, 36.7 + 129.28e-6 * 7168}},  // the same
     {"command-r-plus", {103.8107}},
     {"mixtral-8x7b", {46.7028, 12.88}},
     {"mixtral-8x22b", {140.6301, 39.15}},
@@ -102,6 +105,9 @@ Config in_small(const std::filesystem::path& file) {
                                     "--model.vocab=0",
                                     "--model.seq_len=16",
                                     "--model.layers=" + std::to_string(std::max<Index>(2, kinds))};
+  if (m.kv_latent > 0)
+    small.insert(small.end(), {"--model.kv_latent=12", "--model.q_latent=" + std::to_string(m.q_latent > 0 ? 10 : 0),
+                               "--model.rope_head_dim=4", "--model.value_head_dim=6"});
   const auto windowed = [&](const std::string& prefix, const Config::Model& model) {
     if (model.window > 0) small.push_back("--" + prefix + ".window=5");
     if (model.rope_original_length > 0) small.push_back("--" + prefix + ".rope_original_length=8");
@@ -110,6 +116,7 @@ Config in_small(const std::filesystem::path& file) {
   for (const Config::Kind& kind : whole.kinds) windowed("attention." + kind.name, kind.model);
   if (whole.moe.experts > 0)
     small.insert(small.end(), {"--moe.experts=8", "--moe.d_ff=16",
+                               "--moe.first_dense=" + std::to_string(std::min<Index>(1, whole.moe.first_dense)),
                                "--moe.top_k=" + std::to_string(std::min<Index>(2, whole.moe.top_k)),
                                "--moe.shared_experts=" + std::to_string(std::min<Index>(1, whole.moe.shared_experts))});
   small.insert(small.end(), {"--train.lr=0.01", "--train.warmup=0", "--train.schedule=constant", "--run.dtype=f32"});
@@ -178,6 +185,16 @@ TEST(ModelCosts, AreThoseOfASmallModel) {
   const ModelCosts tied = model_costs(parse_config(text + "tie_embeddings=true\n", "test"), 10);
   EXPECT_EQ(tied.parameters.total, weights + 10 * 8);
   EXPECT_DOUBLE_EQ(tied.flops_per_token, own.flops_per_token);
+  // Latents of 6 and 3: 8 x 3 + 3 x 2 x (4 + 2) of queries, 8 x (6 + 2) + 6 x 2 x (4 + 3) of keys and values, 2 x 3 x 8 out.
+  const ModelCosts latent = model_costs(
+      parse_config("[model]\nlayers=1\nd_model=8\nheads=2\nd_ff=16\nseq_len=5\nnorm=none\nkv_latent=6\nq_latent=3\n"
+                   "rope_head_dim=2\nvalue_head_dim=3\n",
+                   "test"),
+      10);
+  const Index of_latents = 8 * 3 + 3 + 3 * 2 * 6 + 8 * 8 + 6 + 6 * 2 * 7 + 2 * 3 * 8;
+  EXPECT_EQ(latent.parameters.total, of_latents + 3 * 8 * 16 + 2 * 10 * 8);
+  EXPECT_DOUBLE_EQ(latent.flops_per_token, 6 * (of_latents + 3 * 8 * 16 + 10 * 8) + 6 * 2 * (6 + 3) * 3.0);
+  EXPECT_EQ(latent.kv_bytes_per_token, (6 + 2) * 2);
   // One of four experts: of 3 x 8 x 6 weights each.
   const ModelCosts moe =
       model_costs(parse_config(text + "[moe]\nexperts=4\ntop_k=1\nrenormalize=false\nd_ff=6\n", "test"), 10);

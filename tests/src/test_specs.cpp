@@ -96,6 +96,21 @@ TEST(ParamSpecs, OfAttentionItself) {
   EXPECT_EQ(own.at("layers.3.attention.sinks").summed(), Axes(Axis::dp));
 }
 
+// What makes a latent is whole on every rank, and what makes heads of it is split.
+TEST(ParamSpecs, OfLatentAttention) {
+  const Config config = parse_config(
+      "[model]\nlayers=1\nd_model=24\nheads=6\nkv_latent=10\nq_latent=7\nrope_head_dim=2\nvalue_head_dim=5\n", "test");
+  std::string found;
+  for (const ParamSpec& s : param_specs(config, 37))
+    if (s.name.starts_with("layers.0.attention."))
+      found +=
+          fmt::format("{} {} {}{}; ", s.name.substr(19), s.shape.str(), s.summed().str(), s.joined ? " joined" : "");
+  EXPECT_EQ(found,
+            "q_down.weight [7, 24] dp x tp; q_latent_norm.weight [7] dp x tp; q.weight [6, 6, 7] dp; "
+            "kv_down.weight [10, 24] dp x tp; kv_latent_norm.weight [10] dp x tp; k_rope.weight [2, 24] dp x tp; "
+            "k.weight [6, 4, 10] dp; v.weight [6, 5, 10] dp joined; out.weight [24, 6, 5] dp; ");
+}
+
 // A name shows the layer to people; the two say the same.
 TEST(ParamSpecs, NamesShowTheLayer) {
   for (const ParamSpec& s : param_specs(model(), 37)) {

@@ -1,0 +1,75 @@
+// Parts of heads, copied and summed (their products are in gemm.cu).
+#include <algorithm>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/rows.h"
+
+namespace sy::cuda {
+
+namespace {
+
+using namespace attention;
+
+// Where the vector of the first head of a block's position begins. A block takes one position of one sequence.
+template <class P>
+__device__ Index first_vector(const HeadsOf<P>& x) {
+  const Index position = blockIdx.x;
+  return position / x.positions * x.sequence_stride + position % x.positions * x.token_stride;
+}
+
+// step: from head to head of x, 0 where they share one. An element of y costs 2w bytes.
+template <class T, int N>
+__global__ void copy_columns(Index heads, Index step, const InHeads<T> x, const OutHeads<T> y) {
+  const Index from = first_vector(x), to = first_vector(y), packs = y.width / N;
+  for_row<1>(heads * packs, [&](Index i) {
+    const Index head = i / packs, c = i % packs * N;
+    store(y.x, to + head * y.head_stride + c, load<N>(x.x, from + head * step + c));
+  });
+}
+
+// A thread sums the heads of its columns in their order. An element of x costs w bytes and 1 FLOP.
+template <class T, int N>
+__global__ void sum_columns(Index heads, const InHeads<T> x, const OutHeads<T> y) {
+  const Index from = first_vector(x), to = first_vector(y);
+  for_row<N>(y.width, [&](Index c) {
+    float sum[N] = {};
+    for (Index head = 0; head < heads; ++head) {
+      const auto pack = load<N>(x.x, from + head * x.head_stride + c);
+      for (int e = 0; e < N; ++e) sum[e] += to_float(pack[e]);
+    }
+    Pack<T, N> result;
+    for (int e = 0; e < N; ++e) result[e] = from_float<T>(sum[e]);
+    store(y.x, to + c, result);
+  });
+}
+
+}  // namespace
+
+void CudaBackend::do_copy_heads(ConstHeads x, Heads y) {
+  with_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto run = [&](auto packs) {
+      constexpr int N = packs;
+      launch(context_, {.x = y.sequences * y.positions, .threads = row_threads(y.heads * y.width / N)},
+             copy_columns<T, N>, y.heads, x.heads == 1 ? Index{0} : x.head_stride, in_heads<T>(x), out_heads<T>(y));
+    };
+    in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})
+                                     : run(std::integral_constant<int, 1>{});
+  });
+}
+
+void CudaBackend::do_sum_heads(ConstHeads x, Heads y) {
+  with_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto run = [&](auto packs) {
+      constexpr int N = packs;
+      launch(context_, {.x = y.sequences * y.positions, .threads = row_threads(y.width / N)}, sum_columns<T, N>,
+             x.heads, in_heads<T>(x), out_heads<T>(y));
+    };
+    in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})
+                                     : run(std::integral_constant<int, 1>{});
+  });
+}
+
+}  // namespace sy::cuda

@@ -1,0 +1,147 @@
+#include "src/model/latent_attention.h"
+
+namespace sy {
+
+Latent::Latent(ParamStore& store, const std::string& name, Index d_model, float eps)
+    : width_(store.get(name + "_down.weight").weight.dim(0)),
+      down_(store, store.get(name + "_down.weight"), d_model),
+      norm_({NormKind::rmsnorm, eps}, store, name + "_latent_norm") {}
+
+void Latent::forward(const Pass& pass, ConstView x, Saved& s) const {
+  s.low = pass.keep({x.dim(0), width_});
+  s.moments = pass.saved.f32({x.dim(0), 2});
+  const View normed = pass.keep(s.low.shape());
+  down_.forward(pass.device, x, s.low);
+  norm_.forward(pass.device, s.low, normed, s.moments);
+  s.all = gather_tokens(pass.device, pass.saved, normed);
+}
+
+void Latent::backward(const Pass& pass, const Linear& up, ConstView dy, ConstView x, const Saved& s, View dx,
+                      bool accumulate) const {
+  const Device& device = pass.device;
+  const Arena::Scope scope(device.scratch);
+  const View dnormed = device.temp(s.low.shape()), dlow = device.temp(s.low.shape());
+  up.backward_input_sum(device, dy, dnormed);
+  device.backend.fill(dlow, 0);
+  norm_.backward(device, dnormed, s.low, s.moments, dlow);
+  down_.backward_weight(device, dlow, x);
+  down_.backward_input(device, dlow, dx, accumulate);
+}
+
+LatentAttention::LatentAttention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
+                                 ConstView rope_table, Index positions)
+    : rope_table_(rope_table),
+      heads_(store.get(prefix + "q.weight").weight.dim(0)),
+      rope_(spec.latent->rope),
+      own_(spec.key_width - rope_),
+      value_(spec.value_width),
+      scores_(spec, store, prefix, positions),
+      kv_latent_(store, prefix + "kv", d_model, spec.latent->eps),
+      q_(store, store.get(prefix + "q.weight"), spec.latent->q > 0 ? spec.latent->q : d_model),
+      k_rope_(store, store.get(prefix + "k_rope.weight"), d_model),
+      kv_(store, store.get_joined(prefix + "k.weight", 2), spec.latent->kv),
+      out_(store, store.get(prefix + "out.weight"), heads_ * value_),
+      k_up_(store.get(prefix + "k.weight").weight),
+      v_up_(store.get(prefix + "v.weight").weight) {
+  SY_ASSERT(rope_table ? spec.rope && rope_table.dim(1) * 2 == spec.rope->rotated : !spec.rope, "another table");
+  SY_ASSERT(spec.kv_heads == spec.heads && !spec.qk_norm && !spec.qkv_bias, "{} kv heads of {}, or what latents lack",
+            spec.kv_heads, spec.heads);
+  if (spec.rope) pairs_ = spec.rope->pairs;
+  if (spec.latent->q > 0) q_latent_.emplace(store, prefix + "q", d_model, spec.latent->eps);
+}
+
+void LatentAttention::forward(const Pass& pass, ConstView x, Output to, Saved& s) const {
+  const Device& device = pass.device;
+  const Index B = pass.batch.sequences, S = pass.batch.seq_len, T = B * S;
+  s.x = x;
+  kv_latent_.forward(pass, x, s.kv_latent);
+  if (q_latent_) q_latent_->forward(pass, x, s.q_latent);
+  s.queries_of = q_latent_ ? s.q_latent.all : gather_tokens(device, pass.saved, x);
+  s.q = pass.keep({B, S, heads_, rope_ + own_});
+  s.out = pass.keep({B, S, heads_, value_});
+  s.lse = pass.saved.f32({B, heads_, S});
+
+  q_.forward(device, s.queries_of, s.q.reshape({T, heads_ * (rope_ + own_)}));
+  rotate(device, s.q.reshape({T, heads_, rope_ + own_}), pass.batch.positions, false);
+  {
+    const Arena::Scope scope(device.scratch);
+    const View shared = device.temp({x.dim(0), rope_});
+    k_rope_.forward(device, x, shared);
+    rotate(device, shared.reshape({x.dim(0), 1, rope_}), device.own_tokens(pass.batch.positions), false);
+    const ConstView all = gather_tokens(device, device.scratch, shared).reshape({B, S, 1, rope_});
+    pass.cache ? attend_to_cache(pass, all, s) : attend(pass, all, s);
+  }
+  out_.forward_sum(device, s.out.reshape({T, heads_ * value_}), to);
+}
+
+void LatentAttention::attend(const Pass& pass, ConstView shared, Saved& s) const {
+  Backend& b = pass.device.backend;
+  const Index B = pass.batch.sequences, S = pass.batch.seq_len, row = heads_ * (own_ + value_);
+  s.kv = pass.keep({B, S, row});
+  s.k = pass.keep(s.q.shape());
+  kv_.forward(pass.device, s.kv_latent.all, s.kv.reshape({B * S, row}));
+  b.copy_heads(shared, Heads(s.k).columns(0, rope_));
+  b.copy_heads(own_keys(s.kv), Heads(s.k).columns(rope_, own_));
+  scores_.forward(pass.device, s.q, s.k, values(s.kv), s.out, s.lse);
+}
+
+// A pair of a query and a key costs 2 (r + 2 c) FLOPs in a head, where it would cost 2 (kw + vw) with keys and values that are
+// made anew of all latents, for 2 c (kw - r + vw) a latent and head. With DeepSeek's widths that would pay from 171 queries at
+// once on, and generation computes a prompt 256 tokens at a time: it is left out.
+void LatentAttention::attend_to_cache(const Pass& pass, ConstView shared, Saved& s) const {
+  const Device& device = pass.device;
+  Backend& b = device.backend;
+  const Arena::Scope scope(device.scratch);
+  const Index B = pass.batch.sequences, S = pass.batch.seq_len, c = kv_latent_.width();
+  const Heads keys = pass.cache.keys, q = s.q;
+  b.append_heads(shared, pass.cache.offsets, keys.columns(0, rope_));
+  b.append_heads(s.kv_latent.all.reshape({B, S, 1, c}), pass.cache.offsets, keys.columns(rope_, c));
+
+  const Heads queries = device.temp({B, S, heads_, rope_ + c});
+  const View out = device.temp({B, S, heads_, c});
+  b.copy_heads(q.columns(0, rope_), queries.columns(0, rope_));
+  b.heads_gemm(WeightUse::input, q.columns(rope_, own_), k_up_, queries.columns(rope_, c));
+  scores_.forward(device, queries, keys, keys.columns(rope_, c), out, s.lse, pass.cache.offsets);
+  b.heads_gemm(WeightUse::output, ConstView(out), v_up_, s.out);
+}
+
+void LatentAttention::backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const {
+  const Device& device = pass.device;
+  Backend& b = device.backend;
+  const Arena::Scope scope(device.scratch);
+  const Index B = pass.batch.sequences, S = pass.batch.seq_len, T = B * S, width = rope_ + own_;
+  dy = gather_tokens(device, device.scratch, dy);
+  const View dout = device.temp(s.out.shape());
+  out_.backward_input(device, dy, dout.reshape({T, heads_ * value_}));
+  out_.backward_weight(device, dy, s.out.reshape({T, heads_ * value_}));
+  const View dq = device.temp(s.q.shape()), dk = device.temp(s.k.shape()), dkv = device.temp(s.kv.shape());
+  scores_.backward(device, dout, s.q, s.k, values(s.kv), s.out, s.lse, dq, dk, values(dkv));
+
+  // The first of these sets dx, and the others add to it.
+  const View dq_rows = dq.reshape({T, heads_ * width});
+  rotate(device, dq.reshape({T, heads_, width}), pass.batch.positions, true);
+  q_.backward_weight(device, dq_rows, s.queries_of);
+  if (q_latent_)
+    q_latent_->backward(pass, q_, dq_rows, s.x, s.q_latent, dx, false);
+  else
+    q_.backward_input_sum(device, dq_rows, dx);
+
+  b.copy_heads(Heads(dk).columns(rope_, own_), own_keys(dkv));
+  const ConstView dkv_rows = dkv.reshape({T, heads_ * (own_ + value_)});
+  kv_.backward_weight(device, dkv_rows, s.kv_latent.all);
+  kv_latent_.backward(pass, kv_, dkv_rows, s.x, s.kv_latent, dx, true);
+
+  const View dshared = device.temp({s.x.dim(0), rope_});
+  sum_tokens(device, dshared, [&](View partial) {
+    b.sum_heads(Heads(dk).columns(0, rope_), partial.reshape({B, S, 1, rope_}));
+  });
+  rotate(device, dshared.reshape({s.x.dim(0), 1, rope_}), device.own_tokens(pass.batch.positions), true);
+  k_rope_.backward_weight(device, dshared, s.x);
+  k_rope_.backward_input(device, dshared, dx, true);
+}
+
+void LatentAttention::rotate(const Device& device, View x, ConstView positions, bool inverse) const {
+  if (rope_table_) device.backend.rope(x, x.dim(1), positions, rope_table_, inverse, pairs_);
+}
+
+}  // namespace sy
