@@ -9,6 +9,7 @@ packages=(
   libhdf5-dev hdf5-tools                # checkpoints
   libboost-program-options-dev          # configuration and command line
   libfmt-dev nlohmann-json3-dev libssl-dev libsentencepiece-dev
+  libpcre2-dev libicu-dev               # tokenizers: how text is divided, and Unicode's normal forms
   zlib1g-dev libzstd-dev                # compressed text
   libgtest-dev                          # tests
   libboost-context-dev libopenblas-openmp-dev  # the CUDA backend's tests on machines without a GPU

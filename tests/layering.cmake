@@ -10,6 +10,7 @@ set(order
     "src/config"
     "src/params"
     "src/io src/model"
+    "src/tokenizers"
     "src/data src/families"
     "src/evaluate"
     "src/analyse src/doctor src/generate src/train"

@@ -97,7 +97,8 @@ int prepare_command(CommandLine& line) {
       "KiB. NAME.jsonl holds a document in each line; NAME.gz and NAME.zst are read as NAME");
   add("text-key", po::value(&options.text_key)->default_value("text"), "key of the text in .jsonl files");
   add("tokenizer", po::value(&options.tokenizer)->default_value("bytes"),
-      "bytes, spm:FILE (a SentencePiece model) or train-spm:VOCAB (train one)");
+      "bytes, spm:FILE (a SentencePiece model), train-spm:VOCAB (train one) or hf:FILE (a tokenizer.json of Hugging Face, or the "
+      "folder that has it; the eos_token of the tokenizer_config.json beside it ends documents)");
   add("valid-fraction", po::value(&options.valid_fraction)->default_value(0.05, "0.05"),
       "share of each domain's bytes kept for validation; a long document is cut in two for it");
   add("output", po::value(&output)->required()->value_name("DIR"), "folder of the data set");

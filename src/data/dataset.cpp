@@ -116,17 +116,23 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
   Entries entries(file);
   DatasetDescription d;
   d.tokenizer = entries.take("dataset.tokenizer");
-  if (d.tokenizer != "bytes" && d.tokenizer != "sentencepiece" && d.tokenizer != "none")
-    bad_input("{}: dataset.tokenizer = {}: set it to bytes, sentencepiece or none", entries.file(), d.tokenizer);
-  if (d.tokenizer == "sentencepiece") {
+  const TokenizerKind* kind = find_tokenizer_kind(d.tokenizer);
+  if (!kind && d.tokenizer != "none") {
+    std::vector<std::string_view> names;
+    for (const TokenizerKind& known : tokenizer_kinds()) names.push_back(known.name);
+    bad_input("{}: dataset.tokenizer = {}: set it to {} or none", entries.file(), d.tokenizer, fmt::join(names, ", "));
+  }
+  if (kind && kind->model) {
     const std::string model = entries.take("dataset.model");
-    if (model.empty()) bad_input("{}: dataset.model is missing: name the SentencePiece model", entries.file());
+    if (model.empty())
+      bad_input("{}: dataset.model is missing: name the file of the {} tokenizer", entries.file(), kind->name);
     d.model = dir / model;
     d.model_sha256 = entries.take_digest("dataset.model_sha256");
   }
   d.vocab = entries.take_number<Index>("dataset.vocab", 0);
   if (d.vocab == 0 && d.tokenizer == "none")
     bad_input("{}: dataset.vocab is missing: set it to the number of token ids", entries.file());
+  d.end_of_text = entries.take_number<Index>("dataset.end_of_text", -1);
   if (d.vocab > INT32_MAX) bad_input("{}: dataset.vocab = {}: ids have 31 bits", entries.file(), d.vocab);
 
   std::set<std::string> seen;
@@ -160,6 +166,7 @@ std::string to_ini(const DatasetDescription& d) {
   std::string text = fmt::format("[dataset]\ntokenizer = {}\n", d.tokenizer);
   if (!d.model.empty()) text += fmt::format("model = {}\n", ini_value(d.model.filename().string()));
   if (!d.model_sha256.empty()) text += fmt::format("model_sha256 = {}\n", d.model_sha256);
+  if (d.end_of_text >= 0) text += fmt::format("end_of_text = {}\n", d.end_of_text);
   text += fmt::format("vocab = {}\ndomains = {}\n", d.vocab, fmt::join(names, ","));
   for (const Domain& domain : d.domains) {
     text += fmt::format("\n[{}]\n", domain.name);

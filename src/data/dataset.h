@@ -5,7 +5,7 @@
 // name (or link) the pairs so and write by hand
 //
 //   [dataset]
-//   tokenizer = none        # or bytes, or sentencepiece with model = FILE (relative to DIR)
+//   tokenizer = none        # or bytes, or sentencepiece or huggingface with model = FILE (relative to DIR)
 //   vocab = 50257           # ids are below this; only `none` needs it
 //   domains = web,code      # [A-Za-z0-9_-]+, at least one; their order numbers them
 //   [web]                   # optional, as is every key of it
@@ -55,7 +55,7 @@ class Dataset {
   explicit Dataset(const std::filesystem::path& dir);
   const std::filesystem::path& dir() const { return dir_; }
   Index vocab() const { return vocab_; }
-  const std::string& tokenizer() const { return tokenizer_; }  // "bytes" | "sentencepiece" | "none"
+  const std::string& tokenizer() const { return tokenizer_; }  // of a TokenizerKind, or "none"
   const std::vector<Domain>& domains() const { return domains_; }
   Index valid_tokens() const;  // of all domains
   // SHA-256 (hex) over everything that samples follow from: vocabulary, domains, weights, and the files' digests, or
@@ -74,9 +74,10 @@ class Dataset {
 // What dataset.ini says, before any other file is looked at. Counts that are not there are -1, `vocab` is 0.
 struct DatasetDescription {
   std::string tokenizer;
-  std::filesystem::path model;  // of SentencePiece
+  std::filesystem::path model;  // of a kind that has one
   std::string model_sha256;     // empty: not known
   Index vocab = 0;
+  Index end_of_text = -1;  // the id that closes documents; -1: not known
   std::vector<Domain> domains;
 };
 DatasetDescription read_dataset_ini(const std::filesystem::path& dir);

@@ -23,7 +23,19 @@ namespace {
 
 using Report = std::function<void(const PrepareProgress&)>;
 
-constexpr const char* model_name = "tokenizer.model";
+// The ways to choose a tokenizer.
+struct Choice {
+  std::string_view prefix;  // of --tokenizer; with a colon, something follows
+  std::string_view kind;
+};
+constexpr Choice choices[] = {
+    {"bytes", "bytes"}, {"spm:", "sentencepiece"}, {"train-spm:", "sentencepiece"}, {"hf:", "huggingface"}};
+
+const Choice& choice_of(const std::string& tokenizer) {
+  for (const Choice& choice : choices)
+    if (choice.prefix.ends_with(':') ? tokenizer.starts_with(choice.prefix) : tokenizer == choice.prefix) return choice;
+  bad_input("--tokenizer {}: choose bytes, spm:FILE, train-spm:VOCAB or hf:FILE", tokenizer);
+}
 
 void check_options(const PrepareOptions& options) {
   if (options.domains.empty()) bad_input("there is no domain: give --domain NAME=PATH[,PATH...]");
@@ -208,29 +220,30 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Corpu
   return lines;
 }
 
-// Writes `folder`/tokenizer.model for SentencePiece.
+// Writes the tokenizer's files into `folder`.
 std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, const Corpus& corpus, const fs::path& folder,
                                           const Report& report) {
   const std::string& spec = options.tokenizer;
-  if (spec == "bytes") return make_byte_tokenizer();
-  const fs::path model = folder / model_name;
-  if (spec.starts_with("spm:")) {
-    const fs::path given = spec.substr(4);
-    load_sentencepiece(given);  // an error names the given file, not the copy
-    write_file(model, read_file(given));
-    return load_sentencepiece(model);
-  }
-  if (spec.starts_with("train-spm:")) {
-    const char *begin = spec.data() + 10, *end = spec.data() + spec.size();
+  const Choice& choice = choice_of(spec);
+  const TokenizerKind& kind = *find_tokenizer_kind(choice.kind);
+  if (!kind.model) return kind.open({});
+  const fs::path model = folder / kind.model;
+  if (choice.prefix == "train-spm:") {
+    const char *begin = spec.data() + choice.prefix.size(), *end = spec.data() + spec.size();
     Index vocab = 0;
     if (const auto r = std::from_chars(begin, end, vocab); r.ec != std::errc() || r.ptr != end || vocab < 1)
       bad_input("--tokenizer {}: VOCAB must be a number of pieces, as in train-spm:4096", spec);
     const std::vector<std::string> lines = sample_lines(options, corpus, report);
     report({"training the tokenizer", 0, 0});
     write_file(model, train_sentencepiece(lines, vocab));
-    return load_sentencepiece(model);
+  } else {
+    fs::path given = spec.substr(choice.prefix.size());
+    if (std::error_code ignored; fs::is_directory(given, ignored)) given /= kind.model;
+    kind.open(given);  // an error names the given file, not the copy
+    write_file(model, read_file(given));
+    if (kind.name == "huggingface") write_file(folder / huggingface_config_name, huggingface_config(given));
   }
-  bad_input("--tokenizer {}: choose bytes, spm:FILE or train-spm:VOCAB", spec);
+  return kind.open(model);
 }
 
 class SplitWriter {
@@ -333,7 +346,9 @@ Prepared prepare(const PrepareOptions& options, const Report& progress) {
   for (const auto& domain : options.domains)
     for (const char* suffix : {".train.bin", ".train.idx", ".valid.bin", ".valid.idx"})
       files.push_back(domain.name + suffix);
-  if (options.tokenizer != "bytes") files.push_back(model_name);
+  const TokenizerKind& kind = *find_tokenizer_kind(choice_of(options.tokenizer).kind);
+  if (kind.model) files.emplace_back(kind.model);
+  if (kind.name == "huggingface") files.emplace_back(huggingface_config_name);
   files.push_back("dataset.ini");
   for (const std::string& file : files)
     if (!options.overwrite && fs::exists(options.output / file))
@@ -348,10 +363,11 @@ Prepared prepare(const PrepareOptions& options, const Report& progress) {
   DatasetDescription description;
   description.tokenizer = tokenizer->kind();
   description.vocab = tokenizer->vocab();
-  if (tokenizer->kind() == "sentencepiece") {
-    description.model = model_name;
-    description.model_sha256 = to_hex(sha256_file(output.staging() / model_name));
+  if (kind.model) {
+    description.model = kind.model;
+    description.model_sha256 = to_hex(sha256_file(output.staging() / kind.model));
   }
+  if (kind.name == "huggingface") description.end_of_text = tokenizer->end_of_text();
   Index read = 0;
   for (std::size_t d = 0; d < options.domains.size(); ++d) {
     const std::string& name = options.domains[d].name;

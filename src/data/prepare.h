@@ -16,7 +16,7 @@ struct PrepareOptions {
     std::vector<std::filesystem::path> paths;  // files, or folders to walk
   };
   std::vector<Source> domains;
-  std::string tokenizer = "bytes";  // bytes | spm:FILE | train-spm:VOCAB
+  std::string tokenizer = "bytes";  // bytes | spm:FILE | train-spm:VOCAB | hf:FILE
   std::string text_key = "text";    // of JSON lines
   double valid_fraction = 0.05;     // of each domain's bytes, in [0, 1)
   std::filesystem::path output;

@@ -65,18 +65,7 @@ class SentencePieceTokenizer : public Tokenizer {
     check(processor_.Encode("a", &letter));
     const bool adds_blank = !letter.empty() && processor_.IdToPiece(letter.front()).starts_with(blank_mark);
     if (bytes.size() == blank_mark.size() && !adds_blank) blank_mark_ids_ = bytes;
-    // Blanks that models add, merge or strip, and letters that their normalisations change; a byte more or less shows.
-    for (const std::string_view probe :
-         {"a", " a  b\t\n", "\xEF\xBC\xA1\xEF\xAC\x81\xE2\x85\xA7", "\xC3\x84\xE2\x84\xAB"}) {
-      std::vector<std::int32_t> ids;
-      encode(probe, ids);
-      Index size = 0;
-      for (const std::int32_t id : ids) {
-        if (processor_.IsUnknown(id)) keeps_text_ = false;
-        size += piece_bytes(id);
-      }
-      if (size != static_cast<Index>(probe.size())) keeps_text_ = false;
-    }
+    keeps_text_ = bytes_add_up(*this);
   }
 
   std::string_view kind() const override { return "sentencepiece"; }
@@ -153,15 +142,50 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& model) {
   return std::make_unique<SentencePieceTokenizer>(model);
 }
 
+const std::vector<TokenizerKind>& tokenizer_kinds() {
+  static const std::vector<TokenizerKind> kinds = {
+      {"bytes", nullptr, [](const fs::path&) { return make_byte_tokenizer(); }},
+      {"sentencepiece", "tokenizer.model", load_sentencepiece},
+      {"huggingface", "tokenizer.json", load_huggingface},
+  };
+  return kinds;
+}
+
+const TokenizerKind* find_tokenizer_kind(std::string_view name) {
+  for (const TokenizerKind& kind : tokenizer_kinds())
+    if (kind.name == name) return &kind;
+  return nullptr;
+}
+
+bool bytes_add_up(const Tokenizer& tokenizer) {
+  // Blanks that models add, merge or strip, and letters that their normalisations change; a byte more or less shows.
+  for (const std::string_view probe :
+       {"a", " a  b\t\n", "\xEF\xBC\xA1\xEF\xAC\x81\xE2\x85\xA7", "\xC3\x84\xE2\x84\xAB"}) {
+    std::vector<std::int32_t> ids;
+    tokenizer.encode(probe, ids);
+    auto left = static_cast<Index>(probe.size());
+    for (const std::int32_t id : ids) {
+      const Index size = tokenizer.text_bytes(id);
+      if (size < 0) return false;
+      left -= size;
+    }
+    if (left != 0) return false;
+  }
+  return true;
+}
+
 std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& dataset_dir) {
   const DatasetDescription d = read_dataset_ini(dataset_dir);
-  if (d.tokenizer == "bytes") return make_byte_tokenizer();
-  if (d.tokenizer == "sentencepiece") {
-    check_model(d);
-    return load_sentencepiece(d.model);
-  }
-  bad_input("{} has `tokenizer = {}`: text cannot be turned into its tokens, nor back", dataset_dir.string(),
-            d.tokenizer);
+  const TokenizerKind* kind = find_tokenizer_kind(d.tokenizer);
+  if (!kind)
+    bad_input("{} has `tokenizer = {}`: text cannot be turned into its tokens, nor back", dataset_dir.string(),
+              d.tokenizer);
+  if (kind->model) check_model(d);
+  auto tokenizer = kind->open(d.model);
+  if (d.end_of_text >= 0 && tokenizer->end_of_text() != d.end_of_text)
+    bad_input("{} has documents that end with id {}, and the tokenizer ends them with {}: copy {} again",
+              dataset_dir.string(), d.end_of_text, tokenizer->end_of_text(), huggingface_config_name);
+  return tokenizer;
 }
 
 std::string train_sentencepiece(const std::vector<std::string>& lines, Index vocab) {

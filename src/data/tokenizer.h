@@ -1,4 +1,4 @@
-// Text to token ids and back. A new kind is a class in tokenizer.cpp and a row of open_tokenizer.
+// Text to token ids and back. A new kind is a class, and a row of the table in tokenizer.cpp.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,7 @@ namespace sy {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  virtual std::string_view kind() const = 0;  // "bytes" | "sentencepiece"
+  virtual std::string_view kind() const = 0;  // of a TokenizerKind
   virtual Index vocab() const = 0;            // ids are below this
   virtual int end_of_text() const = 0;        // closes every document
   // Appends the ids of one document's text, without end_of_text. Threads may encode at the same time.
@@ -30,6 +30,27 @@ class Tokenizer {
 std::unique_ptr<Tokenizer> make_byte_tokenizer();  // ids 0..255 are bytes, 256 ends a text
 // Throws InputError when the file is missing, is no model, or has no end-of-sentence piece.
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::filesystem::path& model);
+// A tokenizer.json of Hugging Face (src/tokenizers). Its end_of_text is the eos_token of the tokenizer_config.json beside it, and
+// else a special token of a name that is known for it. A special token's name within a text is that token, as it is there.
+// Throws InputError, naming the file, where it cannot be used or has no such token.
+std::unique_ptr<Tokenizer> load_huggingface(const std::filesystem::path& file);
+// The content of that tokenizer_config.json; where there is none, of one that names the end_of_text.
+std::string huggingface_config(const std::filesystem::path& file);
+constexpr const char* huggingface_config_name = "tokenizer_config.json";
+
+// What dataset.ini may call a tokenizer.
+struct TokenizerKind {
+  std::string_view name;
+  const char* model;  // file name of its model in a data set; nullptr: it has none
+  std::unique_ptr<Tokenizer> (*open)(const std::filesystem::path& model);
+};
+const std::vector<TokenizerKind>& tokenizer_kinds();
+const TokenizerKind* find_tokenizer_kind(std::string_view name);  // nullptr: there is none
+
+// Whether the text_bytes of texts' ids add up to their sizes: not where the model adds, merges or strips blanks, normalises, or
+// does not know a letter.
+bool bytes_add_up(const Tokenizer& tokenizer);
+
 // The tokenizer of a prepared data set; InputError where dataset.ini says `tokenizer = none`.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& dataset_dir);
 

@@ -57,6 +57,10 @@ constexpr TensorRow whole_qk_norm[] = {
     {"self_attn.q_norm.weight", "attention.q_norm.weight", "H i -> (H i)"},
     {"self_attn.k_norm.weight", "attention.k_norm.weight", "K i -> (K i)"},
 };
+constexpr TensorRow heads_qk_norm[] = {
+    {"self_attn.q_norm.weight", "attention.q_norm.weight", "H i -> H i"},
+    {"self_attn.k_norm.weight", "attention.k_norm.weight", "K i -> K i"},
+};
 constexpr TensorRow experts[] = {
     {"mlp.gate.weight", "moe.router.weight", "E D -> E D"},
     {"mlp.experts.{}.gate_proj.weight", "moe.experts.up.weight", "e 0 F D -> F D"},
@@ -228,6 +232,28 @@ constexpr TensorRow gpt_oss_moe[] = {
     {"mlp.experts.down_proj_bias", "moe.experts.down.bias", "E D -> E D"},
 };
 
+// A query and a key end with what is rotated, which lies first in ours.
+constexpr TensorRow latent_attention[] = {
+    {"self_attn.q_a_proj.weight", "attention.q_down.weight", "L D -> L D"},
+    {"self_attn.q_a_layernorm.weight", "attention.q_latent_norm.weight", "L -> L"},
+    {"self_attn.q_b_proj.weight", "attention.q.weight", "H r:n L -> (H +n) L", "attention.q_down.weight"},
+    {"self_attn.q_b_proj.weight", "attention.q.weight", "H 0:r L -> (H +r) L", "attention.q_down.weight"},
+    {"self_attn.q_proj.weight", "attention.q.weight", "H r:n L -> (H +n) L", "!attention.q_down.weight"},
+    {"self_attn.q_proj.weight", "attention.q.weight", "H 0:r L -> (H +r) L", "!attention.q_down.weight"},
+    {"self_attn.kv_a_proj_with_mqa.weight", "attention.kv_down.weight", "L D -> +L D"},
+    {"self_attn.kv_a_proj_with_mqa.weight", "attention.k_rope.weight", "r D -> +r D"},
+    {"self_attn.kv_a_layernorm.weight", "attention.kv_latent_norm.weight", "L -> L"},
+    {"self_attn.kv_b_proj.weight", "attention.k.weight", "H n L -> (H +n) L"},
+    {"self_attn.kv_b_proj.weight", "attention.v.weight", "H v L -> (H +v) L"},
+    {"self_attn.o_proj.weight", "attention.out.weight", "D H v -> D (H v)"},
+};
+constexpr TensorRow deepseek_moe[] = {
+    {"mlp.gate.e_score_correction_bias", "moe.selection_bias", "E -> E"},
+    {"mlp.shared_experts.gate_proj.weight", "moe.shared.up.weight", "0 F D -> F D"},
+    {"mlp.shared_experts.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},
+    {"mlp.shared_experts.down_proj.weight", "moe.shared.down.weight", "D F -> D F"},
+};
+
 // ---- keys of config.json ----
 
 const ConfigRow sizes[] = {
@@ -390,6 +416,35 @@ const ConfigRow gpt_oss_keys[] = {
     {"", "moe.bias", {{"", "true"}}},
     {"", "moe.router_bias", {{"", "true"}}},
 };
+// The norms of the latents have an eps of their own, which no key says.
+const ConfigRow deepseek_keys[] = {
+    {"num_key_value_heads", "model.kv_heads"},
+    {"q_lora_rank", "model.q_latent", {}, "0"},
+    {"kv_lora_rank", "model.kv_latent"},
+    {"qk_rope_head_dim", "model.rope_head_dim"},
+    {"qk_nope_head_dim", "model.head_dim"},
+    {"v_head_dim", "model.value_head_dim"},
+    {"", "model.latent_eps", {{"", "1e-06"}}},
+    {"n_routed_experts", "moe.experts"},
+    {"n_shared_experts", "moe.shared_experts", {}, "0"},
+    {"first_k_dense_replace", "moe.first_dense", {}, "0"},
+    {"moe_layer_freq", "", {{"1", ""}}, "1"},
+    {"routed_scaling_factor", "moe.scale", {}, "1.0"},
+    {"n_group", "moe.groups", {}, "1"},
+    {"topk_group", "moe.group_limit", {}, "1"},
+};
+const ConfigRow deepseek2_keys[] = {
+    {"", "model.rope_pairs", {{"", "interleaved"}}},
+    {"", "moe.score", {{"", "softmax"}}},
+    {"norm_topk_prob", "moe.renormalize", {{"false", "false"}}, "false"},
+    {"topk_method", "moe.group_score", {{"\"group_limited_greedy\"", "max"}, {"\"greedy\"", "max"}}, "\"greedy\""},
+};
+const ConfigRow deepseek3_keys[] = {
+    {"rope_interleave", "model.rope_pairs", {{"true", "interleaved"}, {"false", "half"}}, "true"},
+    {"", "moe.score", {{"", "sigmoid"}}},
+    {"", "moe.bias_rate", {{"", "0.001"}}},
+    {"norm_topk_prob", "moe.renormalize", {}, "true"},
+};
 
 std::string known_names() {
   std::vector<std::string> names;
@@ -440,7 +495,7 @@ const std::vector<Family>& families() {
       {"phi3", "Phi3ForCausalLM", "model.", "layers.{}.", {llama_model}, {phi3_layer, pre_norms},
        {sizes, grouped, dense_width, rms_norm, swiglu, untied, phi3_keys}, {&rope_part, &window_part}},
       {"cohere", "CohereForCausalLM", "model.", "layers.{}.", {llama_model},
-       {llama_attention, whole_qk_norm, pre_norms, gated_mlp},
+       {llama_attention, heads_qk_norm, pre_norms, gated_mlp},
        {sizes, grouped, dense_width, cohere_keys, cohere_only, swiglu, tied, no_bias}, {&rope_part}},
       {"cohere2", "Cohere2ForCausalLM", "model.", "layers.{}.", {llama_model}, {llama_attention, pre_norms, gated_mlp},
        {sizes, grouped, dense_width, cohere_keys, swiglu, tied, no_bias}, {&rope_part, &every_fourth_part}},
@@ -463,6 +518,14 @@ const std::vector<Family>& families() {
        {sizes, grouped, dense_width, rms_norm, swiglu, untied, no_bias, whole_norms, unclipped, fine_experts, top_k,
         dropless},
        {&rope_part}},
+      {"deepseek_v2", "DeepseekV2ForCausalLM", "model.", "layers.{}.", {llama_model},
+       {latent_attention, pre_norms, gated_mlp, experts, deepseek_moe},
+       {sizes, dense_width, rms_norm, swiglu, untied, no_bias, deepseek_keys, deepseek2_keys, own_width, top_k, dropless},
+       {&rope_part, &latent_scale_part}, {frequencies}},
+      {"deepseek_v3", "DeepseekV3ForCausalLM", "model.", "layers.{}.", {llama_model},
+       {latent_attention, pre_norms, gated_mlp, experts, deepseek_moe},
+       {sizes, dense_width, rms_norm, swiglu, untied, no_bias, deepseek_keys, deepseek3_keys, own_width, top_k, dropless},
+       {&rope_part, &latent_scale_part}, {frequencies}},
       {"gpt_oss", "GptOssForCausalLM", "model.", "layers.{}.", {llama_model}, {llama_attention, pre_norms, gpt_oss_moe},
        {sizes, grouped, dense_width, rms_norm, untied, mixtral_keys, gpt_oss_keys, top_k, dropless},
        {&alternating_part, &rope_part}},

@@ -159,7 +159,8 @@ const ConfigPart rope_part{
       const char* name = apart ? "rope_scaling" : "rope_parameters";
       Json rope = given(theirs, name) ? *given(theirs, name) : Json::object();
       const bool partial = given(theirs, "partial_rotary_factor");
-      write_rope(ours, "model", *spec, partial ? spec->rotated : ours.model.head_dim, rope);
+      const Index head = ours.model.kv_latent > 0 ? ours.model.rope_head_dim : ours.model.head_dim;
+      write_rope(ours, "model", *spec, partial ? spec->rotated : head, rope);
       if (partial) theirs["partial_rotary_factor"] = Json::parse(value_of(ours, "model.rope_fraction"));
       if (apart) {
         theirs["rope_theta"] = spec->theta;
@@ -335,6 +336,20 @@ const ConfigPart attention_scale_part{
       if (std::abs(scalar - std::round(scalar)) < 1e-9 * scalar) scalar = std::round(scalar);
       theirs["query_pre_attn_scalar"] = scalar == std::round(scalar) ? Json(static_cast<Index>(scalar)) : Json(scalar);
     }};
+
+// Scores are multiplied by the square of yarn's factor for mscale_all_dim besides.
+const ConfigPart latent_scale_part{
+    [](const Json& theirs, Settings& ours) {
+      const Json* rope = given(theirs, "rope_parameters");
+      if (!rope) rope = given(theirs, "rope_scaling");
+      const Json* all = rope ? given(*rope, "mscale_all_dim") : nullptr;
+      if (!all || all->get<double>() == 0) return;
+      const Index width = count(theirs, "qk_nope_head_dim", 0) + count(theirs, "qk_rope_head_dim", 0);
+      const double factor = yarn_scale(rope->at("factor").get<double>(), all->get<double>());
+      ours.emplace_back("model.attention_scale",
+                        fmt::format("{}", factor * factor / std::sqrt(static_cast<double>(width))));
+    },
+    [](const Config&, Json&) {}};  // it is in what is known of an imported model
 
 const ConfigPart rotary_dim_part{
     [](const Json& theirs, Settings& ours) {

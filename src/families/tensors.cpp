@@ -68,7 +68,12 @@ using Sizes = std::map<std::string, Index>;
 
 // The letters whose size no parameter's dimension says by itself.
 Sizes sizes_of(const AttentionSpec& a) {
-  return {{"K", a.kv_heads}};
+  Sizes sizes{{"K", a.kv_heads}};
+  if (a.latent) {  // of a head's queries and keys, what is rotated, which lies first, and the rest
+    sizes["r"] = a.latent->rope;
+    sizes["n"] = a.key_width - a.latent->rope;
+  }
+  return sizes;
 }
 
 // ---- from rows to tensors ----
@@ -152,12 +157,12 @@ FileTensor file_tensor(const std::string& name, std::vector<Applied>& rows) {
       const Index size = row.spec->shape[static_cast<int>(o)];
       PartDim out{{0, size}, {}};
       const auto only = dim[0].name == "e" ? std::optional(row.expert) : number(dim[0].name);
-      if (dim.size() == 1 && only) {
-        out = {{*only, *only + 1}, {{1, 0}}};
-      } else if (dim.size() == 1 && !dim[0].behind.empty()) {
-        const Index begin = size_of_term(dim[0], row.sizes, name);
+      if (!dim[0].behind.empty()) {
+        const Index begin = size_of_term({dim[0].name, {}}, row.sizes, name);
         const Index n = size_of_term({dim[0].behind, {}}, row.sizes, name);
         out = {{begin, begin + n}, {{n, stride_of.at(dim[0].behind)}}};
+      } else if (dim.size() == 1 && only) {
+        out = {{*only, *only + 1}, {{1, 0}}};
       } else {
         for (const Term& term : dim)
           out.factors.push_back({size_of_term(term, row.sizes, name), stride_of.at(term.name)});

@@ -1,0 +1,85 @@
+// Tokenizers of Hugging Face as ours.
+#include "src/data/tokenizer.h"
+#include "src/io/files.h"
+#include "src/text/json.h"
+#include "src/tokenizers/tokenizer_json.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Of special tokens that end a text, those that are no other's name first.
+constexpr const char* names_of_end[] = {"<|endoftext|>",         "<|end_of_text|>", "</s>",  "<eos>",      "<EOS>",
+                                        "<｜end▁of▁sentence｜>", "<|im_end|>",      "[EOS]", "<|return|>", "<|end|>"};
+
+// The eos_token of tokenizer_config.json: a text, or an added token. Empty: it says nothing.
+std::string eos_token(const fs::path& config) {
+  try {
+    const Json json = Json::parse(read_file(config));
+    const Json* eos = json.find("eos_token");
+    if (!eos || eos->is_null()) return "";
+    return eos->is_object() ? eos->at("content").get<std::string>() : eos->get<std::string>();
+  } catch (const JsonError& e) {
+    bad_input("{}: eos_token: {}", config.string(), e.what());
+  }
+}
+
+std::string end_token(const TokenizerJson& tokenizer, const fs::path& file) {
+  const fs::path config = file.parent_path() / huggingface_config_name;
+  if (std::error_code ignored; fs::exists(config, ignored))
+    if (std::string token = eos_token(config); !token.empty()) {
+      if (tokenizer.find(token) < 0)
+        bad_input("{}: the eos_token '{}' is no token of {}: correct it", config.string(), token, file.string());
+      return token;
+    }
+  for (const char* name : names_of_end)
+    if (const std::int32_t id = tokenizer.find(name); id >= 0 && tokenizer.is_special(id)) return name;
+  bad_input(
+      "{} does not say which token ends a text: write {{\"eos_token\": \"NAME\"}}, with one of its tokens, into {} beside it",
+      file.string(), huggingface_config_name);
+}
+
+class HuggingFaceTokenizer : public Tokenizer {
+ public:
+  explicit HuggingFaceTokenizer(const fs::path& file)
+      : tokenizer_(file), end_of_text_(tokenizer_.find(end_token(tokenizer_, file))) {
+    tokenizer_.encode("a", one_);
+    keeps_text_ = bytes_add_up(*this);
+  }
+
+  std::string_view kind() const override { return "huggingface"; }
+  Index vocab() const override { return tokenizer_.vocab(); }
+  int end_of_text() const override { return end_of_text_; }
+  bool needs_utf8() const override { return true; }
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override { tokenizer_.encode(text, ids); }
+  std::string decode(const std::vector<std::int32_t>& ids) const override { return tokenizer_.decode(ids); }
+  Index text_bytes(std::int32_t id) const override {
+    if (!keeps_text_ || id < 0 || id >= vocab() || id == tokenizer_.unknown_id()) return -1;
+    // What it adds to another text: decoders may treat the first token in another way.
+    std::vector<std::int32_t> longer = one_;
+    longer.push_back(id);
+    return static_cast<Index>(decode(longer).size()) - static_cast<Index>(decode(one_).size());
+  }
+
+ private:
+  TokenizerJson tokenizer_;
+  std::int32_t end_of_text_;
+  std::vector<std::int32_t> one_;  // a text's ids
+  bool keeps_text_ = true;         // the tokens of a text are its bytes
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_huggingface(const fs::path& file) {
+  return std::make_unique<HuggingFaceTokenizer>(file);
+}
+
+std::string huggingface_config(const fs::path& file) {
+  const fs::path config = file.parent_path() / huggingface_config_name;
+  if (std::error_code ignored; fs::exists(config, ignored)) return read_file(config);
+  return json_text(Json{{"eos_token", end_token(TokenizerJson(file), file)}});
+}
+
+}  // namespace sy

@@ -1,0 +1,192 @@
+// Byte pair encoding (Sennrich et al. 2016): the pair of neighbours that the table of merges names first becomes one token, until
+// there is none.
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "src/tokenizers/models.h"
+#include "src/tokenizers/trie.h"
+#include "src/tokenizers/unicode.h"
+
+namespace sy {
+namespace {
+
+// ["a b", ...] or [["a", "b"], ...]
+std::pair<std::string, std::string> merge_of(const Json& json) {
+  if (!json.is_string()) {
+    if (json.size() != 2) throw BadComponent(fmt::format("a merge of {} tokens", json.size()));
+    return {json.at(0).get<std::string>(), json.at(1).get<std::string>()};
+  }
+  const std::string text = json.get<std::string>();
+  const std::size_t blank = text.find(' ');
+  if (blank == text.npos || text.find(' ', blank + 1) != text.npos)
+    throw BadComponent(fmt::format("the merge '{}' is not two tokens with a blank between", text));
+  return {text.substr(0, blank), text.substr(blank + 1)};
+}
+
+std::unique_ptr<const Vocabulary> vocabulary_of(const Json& component) {
+  std::vector<std::pair<std::string, std::int64_t>> tokens;
+  for (const Json::Member& member : component.at("vocab").members())
+    tokens.emplace_back(member.name, member.value.get<std::int64_t>());
+  return std::make_unique<const Vocabulary>(std::move(tokens));
+}
+
+std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
+  return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
+}
+
+class Bpe : public Model {
+ public:
+  explicit Bpe(const Json& component)
+      : Model(vocabulary_of(component)),
+        prefix_(value_of<std::string>(component, "continuing_subword_prefix", "")),
+        suffix_(value_of<std::string>(component, "end_of_word_suffix", "")),
+        unknown_(value_of<std::string>(component, "unk_token", "")),
+        unknown_id_(vocabulary().find(unknown_)),
+        fuse_unknown_(value_of<bool>(component, "fuse_unk", false)),
+        ignore_merges_(value_of<bool>(component, "ignore_merges", false)) {
+    if (value_of<double>(component, "dropout", 0.0) != 0)
+      throw BadComponent("dropout would make ids random: set it to null");
+    if (value_of<bool>(component, "byte_fallback", false)) bytes_ = vocabulary().bytes();
+    std::uint64_t rank = 0;
+    for (const Json& merge : component.at("merges")) {
+      if (merge.is_string() && merge.get<std::string>().starts_with("#version")) continue;
+      const auto [left, right] = merge_of(merge);
+      if (right.size() < prefix_.size())
+        throw BadComponent(fmt::format("the merge '{} {}' lacks the prefix", left, right));
+      const std::string merged = left + right.substr(prefix_.size());
+      const auto id = [&](const std::string& token) {
+        const std::int32_t found = vocabulary().find(token);
+        if (found < 0)
+          throw BadComponent(fmt::format("the merge '{} {}' needs the token '{}', which is not in the vocabulary", left,
+                                         right, token));
+        return found;
+      };
+      const std::uint64_t pair = pair_of(id(left), id(right));
+      merges_.put(pair, rank++ << 32 | static_cast<std::uint32_t>(id(merged)));
+    }
+    for (std::int32_t i = 0; i < vocabulary().size(); ++i)
+      if (const std::string& token = vocabulary().token(i); !token.empty())
+        if (const Character c = character_at(token, 0); c.size == token.size())
+          characters_.put(c.code, static_cast<std::uint64_t>(i));
+  }
+
+  std::int32_t unknown_id() const override { return unknown_id_; }
+
+  void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
+    if (ignore_merges_)
+      if (const std::int32_t id = vocabulary().find(piece); id >= 0) return ids.push_back(id);
+    const std::size_t begin = ids.size();
+    characters_of(piece, ids);
+    if (ids.size() > begin + 1) merge(ids, begin);
+  }
+
+ private:
+  // Of a character alone, with what the first ones lack in front, and the last one has behind.
+  std::int32_t id_of(char32_t c, std::string_view character, bool first, bool last) const {
+    if ((first || prefix_.empty()) && (!last || suffix_.empty())) {
+      const std::uint64_t* id = characters_.find(c);
+      return id ? static_cast<std::int32_t>(*id) : -1;
+    }
+    return vocabulary().find(fmt::format("{}{}{}", first ? "" : prefix_, character, last ? suffix_ : ""));
+  }
+
+  void characters_of(std::string_view piece, std::vector<std::int32_t>& ids) const {
+    bool pending = false;  // an unknown character that others may join
+    const auto flush = [&] {
+      if (pending) ids.push_back(unknown_id_);
+      pending = false;
+    };
+    for_each_character(piece, [&](char32_t c, std::size_t at, std::string_view character) {
+      const bool first = at == 0, last = at + character.size() == piece.size();
+      if (const std::int32_t id = id_of(c, character, first, last); id >= 0) {
+        flush();
+        ids.push_back(id);
+        return;
+      }
+      if (bytes_of(character, first, last, ids)) return;
+      if (unknown_.empty()) return;  // as `tokenizers` does: it is left out
+      if (unknown_id_ < 0)
+        bad_input("the tokenizer has no token for '{}', nor for its unk_token '{}': it cannot encode this text",
+                  character, unknown_);
+      if (!fuse_unknown_) flush();
+      pending = true;
+    });
+    flush();
+  }
+  // Whether all bytes have tokens; then they are appended.
+  bool bytes_of(std::string_view character, bool first, bool last, std::vector<std::int32_t>& ids) const {
+    if (bytes_.empty()) return false;
+    const std::string all = fmt::format("{}{}{}", first ? "" : prefix_, character, last ? suffix_ : "");
+    const auto id = [&](char byte) { return bytes_[static_cast<unsigned char>(byte)]; };
+    if (std::any_of(all.begin(), all.end(), [&](char byte) { return id(byte) < 0; })) return false;
+    for (const char byte : all) ids.push_back(id(byte));
+    return true;
+  }
+
+  // Of a pair of neighbours that could be merged when it was found. The first in the table goes first, of the same ones the
+  // leftmost.
+  struct Candidate {
+    std::uint64_t order;  // rank, and place of the left one
+    std::int32_t merged;
+    bool operator<(const Candidate& other) const { return order > other.order; }  // of a heap, the least is on top
+  };
+  struct Symbol {
+    std::int32_t id, before, after;  // its neighbours; -1: there is none. id -1: it has been merged into one before it
+  };
+
+  // ids[begin...]
+  void merge(std::vector<std::int32_t>& ids, std::size_t begin) const {
+    thread_local std::vector<Symbol> symbols;
+    thread_local std::vector<Candidate> heap;
+    const auto count = static_cast<std::int32_t>(ids.size() - begin);
+    symbols.clear();
+    heap.clear();
+    for (std::int32_t i = 0; i < count; ++i)
+      symbols.push_back({ids[begin + static_cast<std::size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1});
+    const auto candidate = [&](std::int32_t left) -> bool {
+      const Symbol& l = symbols[static_cast<std::size_t>(left)];
+      const std::uint64_t* found = merges_.find(pair_of(l.id, symbols[static_cast<std::size_t>(l.after)].id));
+      if (found)
+        heap.push_back({(*found >> 32) << 32 | static_cast<std::uint32_t>(left), static_cast<std::int32_t>(*found)});
+      return found != nullptr;
+    };
+    for (std::int32_t i = 0; i + 1 < count; ++i) candidate(i);
+    std::make_heap(heap.begin(), heap.end());
+    while (!heap.empty()) {
+      std::pop_heap(heap.begin(), heap.end());
+      const Candidate top = heap.back();
+      heap.pop_back();
+      const auto at = static_cast<std::int32_t>(top.order);
+      Symbol& left = symbols[static_cast<std::size_t>(at)];
+      if (left.id < 0 || left.after < 0) continue;
+      Symbol& right = symbols[static_cast<std::size_t>(left.after)];
+      const std::uint64_t* now = merges_.find(pair_of(left.id, right.id));
+      if (!now || static_cast<std::int32_t>(*now) != top.merged) continue;  // one of them has become another
+      left.id = top.merged;
+      left.after = right.after;
+      right.id = -1;
+      if (left.after >= 0) symbols[static_cast<std::size_t>(left.after)].before = at;
+      if (left.before >= 0 && candidate(left.before)) std::push_heap(heap.begin(), heap.end());
+      if (left.after >= 0 && candidate(at)) std::push_heap(heap.begin(), heap.end());
+    }
+    ids.resize(begin);
+    for (std::int32_t i = 0; i >= 0; i = symbols[static_cast<std::size_t>(i)].after)
+      ids.push_back(symbols[static_cast<std::size_t>(i)].id);
+  }
+
+  std::string prefix_, suffix_;  // of tokens within a piece, and at its end
+  std::string unknown_;
+  std::int32_t unknown_id_;
+  bool fuse_unknown_, ignore_merges_;
+  std::vector<std::int32_t> bytes_;  // tokens of the bytes; empty: characters without a token are unknown
+  FlatMap merges_;                   // pair -> rank and what it becomes
+  FlatMap characters_;               // -> their tokens
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_bpe(const Json& component) {
+  return std::make_unique<Bpe>(component);
+}
+
+}  // namespace sy

@@ -1,0 +1,91 @@
+#include "src/tokenizers/charsmap.h"
+
+#include "src/tokenizers/component.h"
+#include "src/tokenizers/unicode.h"
+
+namespace sy {
+namespace {
+
+std::string of_base64(std::string_view text) {
+  constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  while (text.ends_with('=')) text.remove_suffix(1);
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    const std::size_t six = alphabet.find(c);
+    if (six == alphabet.npos) throw BadComponent("precompiled_charsmap is not base64");
+    bits = bits << 6 | static_cast<std::uint32_t>(six);
+    if ((count += 6) >= 8) bytes += static_cast<char>(bits >> (count -= 8) & 0xFF);
+  }
+  return bytes;
+}
+
+std::uint32_t word_at(const std::string& bytes, std::size_t at) {
+  std::uint32_t word = 0;
+  for (std::size_t i = 0; i < 4; ++i) word |= std::uint32_t{static_cast<unsigned char>(bytes[at + i])} << 8 * i;
+  return word;
+}
+
+// A unit of the trie, which is a node reached by a byte, or the value of the node before it.
+std::uint32_t offset_of(std::uint32_t unit) {
+  return (unit >> 10) << ((unit & 1u << 9) >> 6);
+}
+bool has_value(std::uint32_t unit) {
+  return unit >> 8 & 1;
+}
+std::uint32_t byte_of(std::uint32_t unit) {
+  return unit & (1u << 31 | 0xFF);
+}
+std::uint32_t value_of_unit(std::uint32_t unit) {
+  return unit & ~(1u << 31);
+}
+
+}  // namespace
+
+Charsmap::Charsmap(const std::string& base64) {
+  const std::string bytes = of_base64(base64);
+  const std::size_t size = bytes.size() < 4 ? 0 : word_at(bytes, 0);
+  if (size == 0 || size % 4 != 0 || size > bytes.size() - 4 || bytes.back() != '\0')
+    throw BadComponent("precompiled_charsmap is damaged");
+  for (std::size_t at = 4; at < 4 + size; at += 4) trie_.push_back(word_at(bytes, at));
+  replacements_ = bytes.substr(4 + size);
+}
+
+const char* Charsmap::replacement(std::string_view part) const {
+  std::size_t node = offset_of(trie_[0]);
+  for (const char c : part) {
+    const std::uint32_t byte = static_cast<unsigned char>(c);
+    node ^= byte;
+    if (node >= trie_.size() || byte_of(trie_[node]) != byte) return nullptr;
+    const std::uint32_t unit = trie_[node];
+    node ^= offset_of(unit);
+    if (!has_value(unit)) continue;
+    const std::size_t at = node < trie_.size() ? value_of_unit(trie_[node]) : replacements_.size();
+    return at < replacements_.size() ? replacements_.data() + at : nullptr;
+  }
+  return nullptr;
+}
+
+std::string Charsmap::apply(std::string_view text) const {
+  std::string result;
+  std::size_t begin = 0;
+  for (const std::size_t end : ends_of_graphemes(text)) {
+    const std::string_view grapheme = text.substr(begin, end - begin);
+    begin = end;
+    const char* whole = grapheme.size() < 6 ? replacement(grapheme) : nullptr;
+    if (whole) {
+      result += whole;
+      continue;
+    }
+    for_each_character(grapheme, [&](char32_t, std::size_t, std::string_view character) {
+      if (const char* instead = replacement(character))
+        result += instead;
+      else
+        result += character;
+    });
+  }
+  return result;
+}
+
+}  // namespace sy

@@ -1,0 +1,121 @@
+#include "src/tokenizers/normalizers.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "src/tokenizers/bytes_alphabet.h"
+#include "src/tokenizers/charsmap.h"
+#include "src/tokenizers/unicode.h"
+
+namespace sy {
+namespace {
+
+template <NormalForm form>
+Normalizer normal_form(const Json&) {
+  return [](NormalText& x) { x.text = normalized(x.text, form); };
+}
+
+Normalizer lowercase(const Json&) {
+  return [](NormalText& x) { x.text = lower_case(x.text); };
+}
+
+Normalizer strip_accents(const Json&) {
+  return [](NormalText& x) {
+    std::string kept;
+    for_each_character(x.text, [&](char32_t c, std::size_t at, std::string_view character) {
+      if (!is_mark(c))
+        kept += character;
+      else if (at == 0)
+        x.first = false;
+    });
+    x.text = std::move(kept);
+  };
+}
+
+Normalizer strip(const Json& component) {
+  const bool left = value_of<bool>(component, "strip_left"), right = value_of<bool>(component, "strip_right");
+  return [=](NormalText& x) {
+    std::size_t begin = x.text.size(), end = 0;  // of what is no white space
+    for_each_character(x.text, [&](char32_t c, std::size_t at, std::string_view character) {
+      if (is_white_space(c)) return;
+      begin = std::min(begin, at);
+      end = at + character.size();
+    });
+    if (right) x.text.resize(end);
+    begin = std::min(begin, x.text.size());
+    if (!left || begin == 0) return;
+    x.text.erase(0, begin);
+    x.first = false;
+  };
+}
+
+Normalizer prepend(const Json& component) {
+  return [front = value_of<std::string>(component, "prepend")](NormalText& x) {
+    if (!x.text.empty()) x.text.insert(0, front);
+  };
+}
+
+Normalizer replace(const Json& component) {
+  return [pattern = pattern_of(component), content = value_of<std::string>(component, "content")](NormalText& x) {
+    std::vector<Match> matches;
+    pattern.find(x.text, matches);
+    if (matches.empty()) return;
+    std::string replaced;
+    std::size_t copied = 0;
+    for (const Match& match : matches) {
+      replaced.append(x.text, copied, match.begin - copied).append(content);
+      copied = match.end;
+    }
+    // `tokenizers` counts what replaces several characters as the last of them.
+    const Match& front = matches.front();
+    if (front.begin == 0 && front.end > 0 && (content.empty() || front.end > character_at(x.text, 0).size))
+      x.first = false;
+    x.text = replaced.append(x.text, copied);
+  };
+}
+
+Normalizer precompiled(const Json& component) {
+  const auto map = std::make_shared<const Charsmap>(value_of<std::string>(component, "precompiled_charsmap"));
+  return [map](NormalText& x) { x.text = map->apply(x.text); };
+}
+
+Normalizer byte_level(const Json&) {
+  return [](NormalText& x) {
+    std::string characters;
+    bytes_to_characters(x.text, characters);
+    x.text = std::move(characters);
+  };
+}
+
+Normalizer sequence(const Json& component) {
+  return sequence_of<NormalText>(component, "normalizers", make_normalizer);
+}
+
+constexpr Kind<Normalizer> normalizer_kinds[] = {
+    {"Sequence", sequence},
+    {"NFC", normal_form<NormalForm::nfc>},
+    {"NFD", normal_form<NormalForm::nfd>},
+    {"NFKC", normal_form<NormalForm::nfkc>},
+    {"NFKD", normal_form<NormalForm::nfkd>},
+    {"Lowercase", lowercase},
+    {"StripAccents", strip_accents},
+    {"Strip", strip},
+    {"Prepend", prepend},
+    {"Replace", replace},
+    {"Precompiled", precompiled},
+    {"ByteLevel", byte_level},
+};
+
+}  // namespace
+
+Normalizer make_normalizer(const Json& component) {
+  return make_step<NormalText>("normalizer", component, normalizer_kinds);
+}
+
+Regex pattern_of(const Json& component) {
+  const Json& pattern = component.at("pattern");
+  return pattern.contains("String") ? Regex::of_text(value_of<std::string>(pattern, "String"))
+                                    : Regex::of(value_of<std::string>(pattern, "Regex"));
+}
+
+}  // namespace sy

@@ -1,0 +1,317 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "src/tokenizers/regex.h"
+
+#include <pcre2.h>
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "src/tokenizers/component.h"
+#include "src/tokenizers/unicode.h"
+
+namespace sy {
+namespace {
+
+using Code = std::shared_ptr<pcre2_code>;
+
+std::string pcre2_message(int error) {
+  PCRE2_UCHAR message[256];
+  pcre2_get_error_message(error, message, sizeof message);
+  return reinterpret_cast<const char*>(message);
+}
+
+// nullptr, and the error, where it is no expression.
+Code compiled(std::string_view pattern, std::uint32_t options, int& error, std::size_t& where) {
+  const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
+      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
+  if (!context) no_memory("a regular expression of {} bytes", pattern.size());
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  return {pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &where,
+                        context.get()),
+          pcre2_code_free};
+}
+
+constexpr std::uint32_t usual = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+
+constexpr std::string_view word_members = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+constexpr std::string_view hexadecimal = "0-9a-fA-F";
+
+// What stands for an escape: outside of brackets, and as a member of a class; empty: it cannot be one.
+struct Escape {
+  char name;
+  std::string outside, member;
+};
+const std::vector<Escape>& escapes() {
+  static const std::vector<Escape> table = [] {
+    // Oniguruma counts superscripts and fractions of Latin-1 as letters, but not within brackets.
+    const std::string word_or_digit = fmt::format("{}\\xB2\\xB3\\xB9\\xBC-\\xBE", word_members);
+    const std::string word = fmt::format("[{}]", word_or_digit);
+    return std::vector<Escape>{
+        {'s', "\\p{White_Space}", "\\p{White_Space}"},
+        {'S', "\\P{White_Space}", "\\P{White_Space}"},
+        {'w', word, std::string(word_members)},
+        {'W', fmt::format("[^{}]", word_or_digit), ""},
+        {'h', fmt::format("[{}]", hexadecimal), std::string(hexadecimal)},
+        {'H', fmt::format("[^{}]", hexadecimal), ""},
+        {'b', fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word), "\\x08"},
+        {'B', fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word), ""},
+        {'v', "\\x0B", "\\x0B"},
+        // Other things in one of the two than in the other.
+        {'Q', "", ""},
+        {'E', "", ""},
+        {'C', "", ""},
+        {'M', "", ""},
+    };
+  }();
+  return table;
+}
+
+// The classes of POSIX, [:alpha:] and so on, as members of a class.
+struct PosixClass {
+  std::string_view name, member;
+};
+constexpr PosixClass posix_classes[] = {
+    {"alnum", "\\p{Alphabetic}\\p{Nd}"},
+    {"alpha", "\\p{Alphabetic}"},
+    {"ascii", "\\x00-\\x7F"},
+    {"blank", "\\p{Zs}\\t"},
+    {"cntrl", "\\p{Cc}"},
+    {"digit", "\\p{Nd}"},
+    {"lower", "\\p{Lowercase}"},
+    {"punct", "\\p{P}\\p{S}"},
+    {"space", "\\p{White_Space}"},
+    {"upper", "\\p{Uppercase}"},
+    {"word", word_members},
+    {"xdigit", hexadecimal},
+};
+
+// An expression on its way to PCRE2's syntax.
+class Translation {
+ public:
+  explicit Translation(std::string_view expression) : text_(expression) {}
+
+  std::string run() {
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '\\') {
+        escape();
+      } else if (brackets_ > 0) {
+        within_brackets(c);
+      } else if (c == '[') {
+        atom_ = out_.size();
+        open_bracket();
+      } else if (c == '(') {
+        open_group();
+      } else if (c == ')') {
+        if (groups_.size() == 1) throw BadComponent("a ) without its (");
+        close_groups();
+        atom_ = groups_.back().begin;
+        groups_.pop_back();
+        put(")");
+      } else if (c != '{' || !interval()) {
+        if (c != '*' && c != '+' && c != '?') atom_ = out_.size();
+        put(character_text());
+      }
+    }
+    close_groups();
+    return std::move(out_);
+  }
+
+ private:
+  struct Group {
+    std::size_t begin;  // in out_
+    int options = 0;    // groups that options opened
+  };
+
+  void put(std::string_view text) {
+    out_ += text;
+    at_ += text.size();
+  }
+  std::string_view character_text() const { return text_.substr(at_, character_at(text_, at_).size); }
+  bool next_is(std::string_view text) const { return text_.substr(at_).starts_with(text); }
+  void close_groups() { out_.append(static_cast<std::size_t>(groups_.back().options), ')'); }
+
+  void escape() {
+    if (at_ + 1 == text_.size()) throw BadComponent("a backslash at the end");
+    if (brackets_ == 0) atom_ = out_.size();
+    const char name = text_[at_ + 1];
+    const auto& table = escapes();
+    const auto row = std::find_if(table.begin(), table.end(), [&](const Escape& e) { return e.name == name; });
+    if (row != table.end()) {
+      const std::string& stands = brackets_ > 0 ? row->member : row->outside;
+      if (stands.empty())
+        throw BadComponent(fmt::format("\\{}{} is not supported", name, brackets_ > 0 ? " within brackets" : ""));
+      out_ += stands;
+      at_ += 2;
+    } else if (name == 'u') {
+      const std::string_view digits = text_.substr(at_ + 2, 4);
+      if (digits.size() < 4 || digits.find_first_not_of("0123456789abcdefABCDEF") != digits.npos)
+        throw BadComponent("\\u without four hexadecimal digits");
+      out_ += fmt::format("\\x{{{}}}", digits);
+      at_ += 6;
+    } else if ((name == 'p' || name == 'P') && text_.substr(at_ + 2, 1) == "{") {
+      property(name);
+    } else {
+      put("\\");
+      put(character_text());
+    }
+  }
+
+  // A name is a script's, or a category. PCRE2 takes scripts with their extensions unless it is told otherwise.
+  void property(char p) {
+    const std::size_t end = text_.find('}', at_);
+    if (end == text_.npos) throw BadComponent("\\p{ without its }");
+    std::string_view name = text_.substr(at_ + 3, end - at_ - 3);
+    const std::string_view no = name.starts_with('^') ? "^" : "";
+    name.remove_prefix(no.size());
+    const std::string script = fmt::format("\\{}{{{}sc:{}}}", p, no, name);
+    int error;
+    std::size_t where;
+    const bool known = name.size() > 2 && compiled(script, usual, error, where);
+    out_ += known ? script : text_.substr(at_, end + 1 - at_);
+    at_ = end + 1;
+  }
+
+  void open_bracket() {
+    brackets_ = 1;
+    put("[");
+    if (next_is("^")) put("^");
+    literal_at_once("]");
+  }
+  // A character that would mean something here, where another bracket stood between.
+  void literal_at_once(std::string_view c) {
+    if (!next_is(c)) return;
+    out_ += '\\';
+    put(c);
+  }
+  void within_brackets(char c) {
+    if (c == ']') {
+      if (--brackets_ == 0) return put("]");
+      ++at_;
+      literal_at_once("-");
+    } else if (next_is("[:")) {
+      const std::size_t end = text_.find(":]", at_);
+      if (end == text_.npos) throw BadComponent("[: without its :]");
+      const std::string_view name = text_.substr(at_ + 2, end - at_ - 2);
+      const auto* found = std::find_if(std::begin(posix_classes), std::end(posix_classes),
+                                       [&](const PosixClass& posix) { return posix.name == name; });
+      if (found == std::end(posix_classes)) throw BadComponent(fmt::format("[:{}:] is not supported", name));
+      out_ += found->member;
+      at_ = end + 2;
+    } else if (c == '[') {
+      if (next_is("[^")) throw BadComponent("[^ within brackets is not supported");
+      ++at_;
+      ++brackets_;
+      literal_at_once("-");
+      literal_at_once("]");
+    } else if (next_is("&&")) {
+      throw BadComponent("&& within brackets is not supported");
+    } else {
+      put(character_text());
+    }
+  }
+
+  void open_group() {
+    const std::size_t begin = out_.size();
+    const std::size_t end = text_.find_first_not_of("imx-", at_ + 2);
+    if (next_is("(?") && end != text_.npos && end > at_ + 2 && (text_[end] == ')' || text_[end] == ':')) {
+      std::string options(text_.substr(at_, end - at_));
+      std::replace(options.begin(), options.end(), 'm', 's');
+      out_ += options + ':';
+      at_ = end + 1;
+      if (text_[end] == ')') {
+        ++groups_.back().options;
+        return;
+      }
+    } else {
+      put("(");
+      if (next_is("?")) {
+        // ?: ?= ?! ?> ?<= ?<! ?<name>
+        const std::size_t kind = text_.find_first_not_of("?<", at_);
+        put(text_.substr(at_, std::min(kind, text_.size()) - at_));
+        if (at_ < text_.size()) put(character_text());
+      }
+    }
+    groups_.push_back({begin});
+  }
+
+  // {n}, {n,}, {,m} or {n,m}; false: the brace stands for itself.
+  bool interval() {
+    const std::size_t end = text_.find('}', at_);
+    if (end == text_.npos) return false;
+    const std::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
+    const std::size_t comma = inside.find(',');
+    const bool exact = comma == inside.npos;
+    const std::string_view low = inside.substr(0, comma), high = exact ? "" : inside.substr(comma + 1);
+    const auto number = [](std::string_view s) { return s.find_first_not_of("0123456789") == s.npos; };
+    if (!number(low) || !number(high) || (low.empty() && high.empty())) return false;
+    out_ += exact ? fmt::format("{{{}}}", low) : fmt::format("{{{},{}}}", low.empty() ? "0" : low, high);
+    at_ = end + 1;
+    if (next_is("+") || (exact && next_is("?"))) {
+      out_.insert(atom_, "(?:");
+      out_ += ')';
+    }
+    return true;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::string out_;
+  std::size_t atom_ = 0;  // where in out_ begins what a quantifier would be for
+  int brackets_ = 0;      // open ones
+  std::vector<Group> groups_ = {{0}};
+};
+
+}  // namespace
+
+std::string to_pcre2(std::string_view expression) {
+  return Translation(expression).run();
+}
+
+Regex::Regex(std::string_view pattern, std::uint32_t options) : shown_(pattern) {
+  int error;
+  std::size_t where;
+  code_ = compiled(pattern, options, error, where);
+  if (!code_) throw BadComponent(fmt::format("{} (at byte {} of {})", pcre2_message(error), where, pattern));
+  pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // where it cannot, matching interprets
+}
+
+Regex Regex::of(std::string_view expression) {
+  try {
+    return {to_pcre2(expression), usual | PCRE2_MULTILINE};
+  } catch (const BadComponent& e) {
+    throw BadComponent(fmt::format("the regular expression {} cannot be used: {}", expression, e.what()));
+  }
+}
+
+Regex Regex::of_text(std::string_view text) {
+  return {text, PCRE2_UTF | PCRE2_LITERAL};
+}
+
+void Regex::find(std::string_view text, std::vector<Match>& matches) const {
+  thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
+      pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  if (!data) no_memory("a regular expression's match");
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  std::size_t last = text.npos;  // end of the last match
+  for (std::size_t at = 0; at <= text.size();) {
+    const auto match = [&](std::uint32_t options) {
+      return pcre2_match(code_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK | options, data.get(), nullptr);
+    };
+    int found = match(0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_JIT);
+    if (found == PCRE2_ERROR_NOMATCH) return;
+    const std::size_t* ends = pcre2_get_ovector_pointer(data.get());
+    if (found < 0 || ends[1] < ends[0] || ends[1] < at)
+      bad_input("the tokenizer's regular expression {} cannot be applied to a text of {} bytes: {}", shown_,
+                text.size(), found < 0 ? pcre2_message(found) : "it matches backwards");
+    if (ends[0] == ends[1] && ends[0] == last) {
+      at += at < text.size() ? character_at(text, at).size : 1;
+      continue;
+    }
+    matches.push_back({ends[0], ends[1]});
+    at = last = ends[1];
+  }
+}
+
+}  // namespace sy

@@ -1,0 +1,143 @@
+#include "src/tokenizers/tokenizer_json.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+#include "src/io/files.h"
+#include "src/tokenizers/unicode.h"
+
+namespace sy {
+
+// Words of a text repeat: most are looked up.
+class TokenizerJson::Words {
+ public:
+  void encode(const Model& model, std::string_view piece, std::vector<std::int32_t>& ids) {
+    constexpr std::size_t longest = 64, most = 1 << 17, most_ids = 1 << 21;
+    if (piece.size() > longest) return model.encode(piece, ids);
+    if (const auto known = places_.find(piece); known != places_.end()) {
+      const auto begin = ids_.begin() + known->second.first;
+      ids.insert(ids.end(), begin, begin + known->second.second);
+      return;
+    }
+    const std::size_t begin = ids.size();
+    model.encode(piece, ids);
+    if (places_.size() >= most || ids_.size() >= most_ids) {
+      places_.clear();
+      ids_.clear();
+    }
+    places_.emplace(piece,
+                    std::pair{static_cast<std::int32_t>(ids_.size()), static_cast<std::int32_t>(ids.size() - begin)});
+    ids_.insert(ids_.end(), ids.begin() + static_cast<std::ptrdiff_t>(begin), ids.end());
+  }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+  std::unordered_map<std::string, std::pair<std::int32_t, std::int32_t>, Hash, std::equal_to<>>
+      places_;  // begin, count
+  std::vector<std::int32_t> ids_;
+};
+
+// Words that nobody else uses meanwhile.
+struct TokenizerJson::Borrowed {
+  explicit Borrowed(const TokenizerJson& tokenizer) : owner(tokenizer) {
+    const std::lock_guard lock(owner.mutex_);
+    if (owner.idle_words_.empty()) {
+      words = std::make_unique<Words>();
+    } else {
+      words = std::move(owner.idle_words_.back());
+      owner.idle_words_.pop_back();
+    }
+  }
+  ~Borrowed() {
+    const std::lock_guard lock(owner.mutex_);
+    owner.idle_words_.push_back(std::move(words));
+  }
+  Borrowed(const Borrowed&) = delete;
+  const TokenizerJson& owner;
+  std::unique_ptr<Words> words;
+};
+
+TokenizerJson::TokenizerJson(const std::filesystem::path& file) {
+  try {
+    const Json json = Json::parse(read_file(file));
+    const auto part = [&](const char* key) {
+      const Json* found = json.find(key);
+      return found ? *found : Json();
+    };
+    if (value_of<std::string>(json, "version", "1.0") != "1.0")
+      throw BadComponent(fmt::format("version {} is not supported", value_of<std::string>(json, "version")));
+    normalizer_ = make_normalizer(part("normalizer"));
+    pre_tokenizer_ = make_pre_tokenizer(part("pre_tokenizer"));
+    decoder_ = make_decoder(part("decoder"));
+    model_ = make_model(json.at("model"));
+    if (json.contains("added_tokens")) added_ = AddedTokens(json.at("added_tokens"), model_->vocabulary(), normalizer_);
+    vocab_ = std::max(model_->vocabulary().size(), added_.end());
+    if (vocab_ == 0) throw BadComponent("the vocabulary is empty");
+  } catch (const JsonError& e) {
+    bad_input("{} is no tokenizer.json: {}", file.string(), e.what());
+  } catch (const BadComponent& e) {
+    bad_input("{}: {}", file.string(), e.what());
+  }
+}
+
+TokenizerJson::~TokenizerJson() = default;
+
+void TokenizerJson::encode(std::string_view text, std::vector<std::int32_t>& ids) const {
+  const std::string valid = as_utf8(text);
+  const Borrowed borrowed(*this);
+  for (const AddedTokens::Part& part : added_.split(valid, false))
+    if (part.id >= 0)
+      ids.push_back(part.id);
+    else
+      encode_text(std::string_view(valid).substr(part.begin, part.end - part.begin), part.begin == 0, *borrowed.words,
+                  ids);
+}
+
+void TokenizerJson::encode_text(std::string_view text, bool first, Words& words, std::vector<std::int32_t>& ids) const {
+  NormalText normal{std::string(text), first};
+  normalizer_(normal);
+  for (const AddedTokens::Part& part : added_.split(normal.text, true)) {
+    if (part.id >= 0) {
+      ids.push_back(part.id);
+      continue;
+    }
+    Pieces x;
+    x.text = normal.text.substr(part.begin, part.end - part.begin);
+    x.pieces = {{0, x.text.size(), normal.first && part.begin == 0}};
+    pre_tokenizer_(x);
+    for (const Pieces::Piece& piece : x.pieces)
+      words.encode(*model_, std::string_view(x.text).substr(piece.begin, piece.end - piece.begin), ids);
+  }
+}
+
+std::string TokenizerJson::decode(const std::vector<std::int32_t>& ids) const {
+  std::vector<std::string> tokens;
+  for (const std::int32_t id : ids) {
+    SY_ASSERT(id >= 0 && id < vocab_, "id {}", id);
+    const AddedToken* added = added_.find(id);
+    if (added && !added->special)
+      tokens.push_back(added->pattern);
+    else if (!added && id < model_->vocabulary().size() && !model_->vocabulary().token(id).empty())
+      tokens.push_back(model_->vocabulary().token(id));
+  }
+  decoder_(tokens);
+  std::string text;
+  for (const std::string& token : tokens) text += token;
+  return text;
+}
+
+std::int32_t TokenizerJson::find(std::string_view token) const {
+  const std::int32_t added = added_.find(token);
+  return added >= 0 ? added : model_->vocabulary().find(token);
+}
+
+bool TokenizerJson::is_special(std::int32_t id) const {
+  const AddedToken* added = added_.find(id);
+  return added && added->special;
+}
+
+}  // namespace sy

@@ -1,0 +1,81 @@
+// Maps that the inner loops of tokenizers look up.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace sy {
+
+// 64-bit keys, of which ~0 is none, to values; what is put again is replaced.
+class FlatMap {
+ public:
+  void put(std::uint64_t key, std::uint64_t value) {
+    if (2 * (used_ + 1) > slots_.size()) grow();
+    Slot& slot = slots_[place(key)];
+    used_ += slot.key == none;
+    slot = {key, value};
+  }
+  // nullptr: it is not there.
+  const std::uint64_t* find(std::uint64_t key) const {
+    if (slots_.empty()) return nullptr;
+    const Slot& slot = slots_[place(key)];
+    return slot.key == none ? nullptr : &slot.value;
+  }
+
+ private:
+  static constexpr std::uint64_t none = ~std::uint64_t{0};
+  struct Slot {
+    std::uint64_t key = none, value = 0;
+  };
+  // Where the key is, or the free slot where it belongs. There always is one.
+  std::size_t place(std::uint64_t key) const {
+    std::uint64_t hash = key * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
+    std::size_t at = hash & (slots_.size() - 1);
+    while (slots_[at].key != none && slots_[at].key != key) at = (at + 1) & (slots_.size() - 1);
+    return at;
+  }
+  void grow() {
+    std::vector<Slot> old(slots_.empty() ? 16 : 2 * slots_.size());
+    old.swap(slots_);
+    for (const Slot& slot : old)
+      if (slot.key != none) slots_[place(slot.key)] = slot;
+  }
+  std::vector<Slot> slots_;  // a power of two of them, at most half of them used
+  std::size_t used_ = 0;
+};
+
+// Words, each with a number from 0 on. A walk begins at `root`.
+class Trie {
+ public:
+  static constexpr std::uint32_t root = 0, nowhere = ~std::uint32_t{0};
+
+  void put(std::string_view word, std::int32_t number) {
+    std::uint32_t node = root;
+    for (const char byte : word) {
+      std::uint32_t next = step(node, byte);
+      if (next == nowhere) {
+        next = static_cast<std::uint32_t>(numbers_.size());
+        edges_.put(edge(node, byte), next);
+        numbers_.push_back(-1);
+      }
+      node = next;
+    }
+    numbers_[node] = number;
+  }
+  std::uint32_t step(std::uint32_t node, char byte) const {
+    const std::uint64_t* next = edges_.find(edge(node, byte));
+    return next ? static_cast<std::uint32_t>(*next) : nowhere;
+  }
+  std::int32_t number(std::uint32_t node) const { return numbers_[node]; }  // -1: no word ends there
+
+ private:
+  static std::uint64_t edge(std::uint32_t node, char byte) {
+    return std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
+  }
+  FlatMap edges_;
+  std::vector<std::int32_t> numbers_ = {-1};  // of each node
+};
+
+}  // namespace sy

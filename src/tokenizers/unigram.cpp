@@ -1,0 +1,112 @@
+// Unigram language model (Kudo 2018): of all ways to write a piece in tokens, that with the largest sum of scores.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/check.h"
+#include "src/tokenizers/models.h"
+#include "src/tokenizers/trie.h"
+#include "src/tokenizers/unicode.h"
+
+namespace sy {
+namespace {
+
+std::unique_ptr<const Vocabulary> list_of(const Json& component) {
+  std::vector<std::pair<std::string, std::int64_t>> tokens;
+  for (const Json& entry : component.at("vocab"))
+    tokens.emplace_back(entry.at(0).get<std::string>(), static_cast<std::int64_t>(tokens.size()));
+  return std::make_unique<const Vocabulary>(std::move(tokens));
+}
+
+class Unigram : public Model {
+ public:
+  explicit Unigram(const Json& component) : Model(list_of(component)) {
+    const auto unknown = value_of<std::int64_t>(component, "unk_id", -1);
+    if (unknown < -1 || unknown >= vocabulary().size())
+      throw BadComponent(fmt::format("unk_id {} is none of {} tokens", unknown, vocabulary().size()));
+    unknown_ = static_cast<std::int32_t>(unknown);
+    for (const Json& entry : component.at("vocab")) {
+      const double score = entry.at(1).get<double>();
+      tokens_.put(vocabulary().token(static_cast<std::int32_t>(scores_.size())),
+                  static_cast<std::int32_t>(scores_.size()));
+      scores_.push_back(score);
+      unknown_score_ = std::min(unknown_score_, score - 10);
+    }
+    if (value_of<bool>(component, "byte_fallback", false)) bytes_ = vocabulary().bytes();
+  }
+
+  std::int32_t unknown_id() const override { return unknown_; }
+
+  void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
+    thread_local std::vector<Best> best;
+    best.assign(piece.size() + 1, Best());
+    best[0] = {0, 0, -1};
+    for_each_character(piece, [&](char32_t, std::size_t begin, std::string_view character) {
+      const double before = best[begin].score;
+      const auto offer = [&](std::size_t end, double score, std::int32_t id) {
+        if (best[end].id == none || before + score > best[end].score) best[end] = {before + score, begin, id};
+      };
+      bool known = false;  // the character alone is a token
+      std::uint32_t node = Trie::root;
+      for (std::size_t end = begin; end < piece.size();) {
+        node = tokens_.step(node, piece[end++]);
+        if (node == Trie::nowhere) break;
+        if (const std::int32_t id = tokens_.number(node); id >= 0) {
+          offer(end, scores_[static_cast<std::size_t>(id)], id);
+          known |= end == begin + character.size();
+        }
+      }
+      if (known) return;
+      if (unknown_ < 0)
+        bad_input("the tokenizer has no token for '{}', and no unk_id: it cannot encode this text", character);
+      offer(begin + character.size(), unknown_score_, unknown_);
+    });
+
+    // From the end to the front; unknown ones in a row are one.
+    const std::size_t first = ids.size();
+    for (std::size_t end = piece.size(); end > 0;) {
+      std::size_t begin = best[end].begin;
+      std::int32_t id = best[end].id;
+      if (id == unknown_) {
+        while (begin > 0 && best[begin].id == unknown_) begin = best[begin].begin;
+        id = vocabulary().find(piece.substr(begin, end - begin));
+      }
+      if (id >= 0)
+        ids.push_back(id);
+      else if (!append_bytes_backwards(piece.substr(begin, end - begin), ids))
+        ids.push_back(unknown_);
+      end = begin;
+    }
+    std::reverse(ids.begin() + static_cast<std::ptrdiff_t>(first), ids.end());
+  }
+
+ private:
+  static constexpr std::int32_t none = -2;
+  // The best way to write what comes before a place: its last token.
+  struct Best {
+    double score = 0;
+    std::size_t begin = 0;
+    std::int32_t id = none;
+  };
+
+  bool append_bytes_backwards(std::string_view text, std::vector<std::int32_t>& ids) const {
+    if (bytes_.empty()) return false;
+    const auto id = [&](char byte) { return bytes_[static_cast<unsigned char>(byte)]; };
+    if (std::any_of(text.begin(), text.end(), [&](char byte) { return id(byte) < 0; })) return false;
+    for (std::size_t i = text.size(); i-- > 0;) ids.push_back(id(text[i]));
+    return true;
+  }
+
+  std::int32_t unknown_;
+  Trie tokens_;
+  std::vector<double> scores_;
+  double unknown_score_ = HUGE_VAL;  // lower than any token's by 10
+  std::vector<std::int32_t> bytes_;  // as those of BPE
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_unigram(const Json& component) {
+  return std::make_unique<Unigram>(component);
+}
+
+}  // namespace sy
