@@ -84,8 +84,9 @@ void check_config_for_backend(std::string_view setting, const Config& config, co
               backend.name());
   const Index widest = std::max(config.model.key_width(), config.model.value_width());
   if (widest > backend.largest_head())
-    bad_input("model.head_dim = {}: the {} backend takes heads of up to {}: set {} = cpu, or train narrower heads",
-              widest, backend.name(), backend.largest_head(), setting);
+    bad_input(
+        "heads of {} (model.head_dim): the {} backend takes heads of up to {}: set {} = cpu, or train narrower heads",
+        widest, backend.name(), backend.largest_head(), setting);
 }
 
 std::vector<std::string> doubts(const Config& config, const Layout& layout) {

@@ -13,13 +13,8 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
   SY_ASSERT(rope_table ? spec.rope && rope_table.dim(1) * 2 == spec.rope->rotated : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
   const float eps = spec.qk_norm.value_or(0);
-  qk_norm_ = {heads_,
-              kv_heads_,
-              eps,
-              pairs_,
-              spec.norm_offset,
-              spec.head_layernorm ? NormKind::layernorm : NormKind::rmsnorm,
-              spec.head_layernorm};
+  const NormKind by_head = spec.head_layernorm ? NormKind::layernorm : NormKind::rmsnorm;
+  qk_norm_ = {heads_, kv_heads_, eps, pairs_, spec.norm_offset, by_head, spec.head_layernorm};
   if (spec.qk_norm && spec.whole_qk_norm) {
     // A mean over the ranks' heads takes one that several ranks hold as often as they do, and so do the sums.
     const Index q = heads_ * head_dim_, k = kv_heads_ * head_dim_, ranks = spec.heads / heads_;

@@ -265,7 +265,7 @@ TEST(Pattern, WhatIsWrongIsNamed) {
             "command line: attention.local.heads: all layers have the same model.heads: set that one");
   EXPECT_EQ(message("[model]\npattern = a\n[attention.a]\nwindow = -1\nqk_norm = 3\nwindow = 2\n"),
             "f: 2 errors: correct each" + std::string(1, next_line) +
-                "f:5: attention.a.qk_norm = '3': expected one of none, head, whole" + next_line +
+                "f:5: attention.a.qk_norm = '3': expected one of none, head, whole, head_layernorm" + next_line +
                 "f:6: attention.a.window is given twice, at f:4 too: keep one");
   EXPECT_EQ(message("[model]\npattern = a\n[attention.a]\nwindow = -1\n"),
             "f:4: attention.a.window = -1: must be from 0 to 1000000000000000");

@@ -113,6 +113,9 @@ Config in_small(const std::filesystem::path& file) {
     if (model.rope_original_length > 0) small.push_back("--" + prefix + ".rope_original_length=8");
   };
   windowed("model", m);
+  const auto root = [](Index width) { return 1 / std::sqrt(static_cast<double>(width)); };
+  if (std::abs(m.logit_scale - root(m.d_model)) < 1e-6)
+    small.push_back(fmt::format("--model.logit_scale={}", root(32)));
   for (const Config::Kind& kind : whole.kinds) windowed("attention." + kind.name, kind.model);
   if (whole.moe.experts > 0)
     small.insert(small.end(), {"--moe.experts=8", "--moe.d_ff=16",
