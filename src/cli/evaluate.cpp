@@ -2,17 +2,22 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 
 #include "src/analyse/experts.h"
+#include "src/cli/progress.h"
 #include "src/cli/trained.h"
 #include "src/evaluate/evaluate.h"
+#include "src/evaluate/logits.h"
 #include "src/io/files.h"
+#include "src/io/hdf5.h"
 #include "src/io/manifest.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
+#include "src/text/words.h"
 #include "src/train/memory.h"
 
 namespace sy {
@@ -56,6 +61,53 @@ std::unique_ptr<Dataset> open_dataset(const Trained& trained, const po::variable
   return dataset;
 }
 
+// "3,1,4": ids that the model knows.
+std::vector<std::int32_t> parse_tokens(const std::string& text, Index vocab) {
+  std::vector<std::int32_t> ids;
+  for (const std::string& item : split_list(text)) {
+    std::int32_t id = 0;
+    const char* end = item.data() + item.size();
+    const auto read = std::from_chars(item.data(), end, id);
+    if (item.empty() || read.ec != std::errc() || read.ptr != end || id < 0 || id >= vocab)
+      bad_input("evaluate: --tokens: '{}' is no token id: expected numbers from 0 to {} with commas between them", item,
+                vocab - 1);
+    ids.push_back(id);
+  }
+  if (ids.empty()) bad_input("evaluate: --tokens is empty: give ids with commas between them");
+  return ids;
+}
+
+// Writes the logits behind each of the given tokens.
+void write_logits(Comm& world, const Trained& trained, const std::string& tokens, const std::string& file,
+                  const std::string& backend, bool quiet) {
+  std::vector<std::int32_t> ids;
+  agree(world, [&] {
+    ids = parse_tokens(tokens, trained.state.vocab);
+    check_positions(trained.config, std::ssize(ids));
+  });
+  const auto engine = with_advice("give fewer --tokens", [&] {
+    return load_model(world, trained, evaluation_layout(trained.config, world.size()), backend, std::ssize(ids));
+  });
+  std::vector<float> logits;
+  or_end_all(world, [&] {
+    ProgressLine progress;
+    logits = sequence_logits(*engine, ids, [&](Index done, Index total) {
+      const Index bytes = trained.state.vocab * Index{sizeof(float)};
+      if (world.rank() == 0 && !quiet) progress.show("computing logits", done * bytes, total * bytes);
+    });
+    return 0;
+  });
+  agree(world, [&] {
+    if (world.rank() != 0) return;
+    Hdf5File out = Hdf5File::create(file);
+    out.write("/logits", {std::ssize(ids), trained.state.vocab}, DType::f32, logits.data());
+    out.set("/logits", "dimensions", "position, token");
+    out.set("/logits", "meaning", "behind each of the given tokens, before the softmax");
+    out.write("/tokens", {std::ssize(ids)}, DType::i32, ids.data());
+    out.close();
+  });
+}
+
 }  // namespace
 
 int evaluate_command(CommandLine& line) {
@@ -67,6 +119,8 @@ int evaluate_command(CommandLine& line) {
       ("max-windows", po::value<Index>(&evaluation.max_windows)->default_value(0),
        "evaluate this many windows of each domain, evenly spread; 0: all")                                       //
       ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")  //
+      ("tokens", po::value<std::string>(), "ids with commas between them: compute their --logits, and nothing else")     //
+      ("logits", po::value<std::string>(), "HDF5 file to make, with /logits [position, token] in f32")                  //
       ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")                           //
       ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")                  //
       ("quiet", "no progress")                                                                                   //
@@ -79,9 +133,16 @@ int evaluate_command(CommandLine& line) {
     if (!go) return;
     if (evaluation.windows_per_pass < 1) bad_input("evaluate: --batch must be at least 1");
     if (evaluation.max_windows < 0) bad_input("evaluate: --max-windows must not be negative");
+    if (given.count("tokens") != given.count("logits"))
+      bad_input("evaluate: --tokens and --logits go together: what to compute, and where to write it");
   });
   if (!go) return 0;
   Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
+  if (given.count("tokens")) {
+    write_logits(world, trained, given["tokens"].as<std::string>(), given["logits"].as<std::string>(), backend,
+                 given.count("quiet") > 0);
+    return 0;
+  }
   const fs::path& step_dir = trained.step_dir;
   const TrainState& state = trained.state;
   Config& config = trained.config;

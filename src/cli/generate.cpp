@@ -114,14 +114,6 @@ Layout layout_of(const Settings& s, Config config, int ranks) {
   return asked;
 }
 
-void check_positions(const Config& config, Index positions) {
-  for (Index layer = 0; layer < config.model.layers; ++layer)
-    if (config.model_of(layer).position == Position::learned && positions > config.model.seq_len)
-      bad_input(
-          "generate: the longest prompt and --tokens make {} positions, and the model has learned {}: lower --tokens",
-          positions, config.model.seq_len);
-}
-
 // The texts that ids are.
 class Texts {
  public:
@@ -173,7 +165,7 @@ int generate_command(CommandLine& line) {
   Layout layout;
   Index positions = 0;
   agree(world, [&] {
-    tokenizer = open_tokenizer(dataset_of(trained, given));
+    tokenizer = tokenizer_of(trained, given);
     if (model_vocab(trained.config, tokenizer->vocab()) != trained.state.vocab)
       bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data",
                 tokenizer->vocab(), trained.state.vocab);

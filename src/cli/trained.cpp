@@ -1,5 +1,6 @@
 #include "src/cli/trained.h"
 
+#include "src/families/export.h"
 #include "src/io/manifest.h"
 #include "src/text/words.h"
 
@@ -23,6 +24,8 @@ Trained open_checkpoint(Comm& world, const std::string& name) {
 fs::path dataset_of(const Trained& trained, const po::variables_map& given) {
   if (given.count("data")) return given["data"].as<std::string>();
   const auto& [step_dir, state, config] = trained;
+  if (state.dataset.empty())
+    bad_input("{} was imported, and no data set belongs to it: give one with --data", step_dir.string());
   const fs::path recorded = state.dataset, data = config.data.path;
   // Training was started in the folder that makes the relative data.path the recorded one.
   fs::path started;
@@ -41,6 +44,22 @@ fs::path dataset_of(const Trained& trained, const po::variables_map& given) {
   for (const fs::path& place : places) names.push_back(place.string());
   bad_input("the data set that {} was trained on is not at {}: give its folder with --data", step_dir.string(),
             join(names, " nor at "));
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given) {
+  const auto run = run_of(trained.step_dir);
+  const fs::path imported = run ? *run / kept_folder / "tokenizer.json" : fs::path();
+  std::error_code ignored;
+  if (!given.count("data") && trained.state.dataset.empty() && run && fs::exists(imported, ignored))
+    return load_huggingface(imported);
+  return open_tokenizer(dataset_of(trained, given));
+}
+
+void check_positions(const Config& config, Index positions) {
+  for (Index layer = 0; layer < config.model.layers; ++layer)
+    if (config.model_of(layer).position == Position::learned && positions > config.model.seq_len)
+      bad_input("the model has learned {} positions, and {} are asked for: lower --tokens", config.model.seq_len,
+                positions);
 }
 
 std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, const Layout& layout,

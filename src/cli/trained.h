@@ -6,6 +6,7 @@
 #include <string>
 
 #include "src/cli/options.h"
+#include "src/data/tokenizer.h"
 #include "src/io/checkpoint.h"
 #include "src/model/engine.h"
 
@@ -24,6 +25,12 @@ Trained open_checkpoint(Comm& world, const std::string& name);
 // data.path was given, it lies today as far from the run folder as then, so that a run that was copied or moved together with
 // its data finds them; else, and where nothing lies there, it is where it was. Throws InputError where there is none.
 std::filesystem::path dataset_of(const Trained& trained, const po::variables_map& given);
+
+// The tokenizer of that data set; of a model that was imported, and where no --data is given, the one that it came with.
+std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given);
+
+// Throws InputError where the model has learned fewer positions.
+void check_positions(const Config& config, Index positions);
 
 // The model with its weights, on the backend that --backend names: without gradients. On the host it computes in f32,
 // whatever it was trained with. positions: of Engine. Collective.

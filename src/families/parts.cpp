@@ -104,13 +104,16 @@ void read_rope(const Json& theirs, const Json& rope, const std::string& section,
       ours.emplace_back(fmt::format("{}.{}", section, key.ours), value->is_array() ? list_text(*value) : setting_text(*value));
 }
 
-// What is said of a kind of layer whose keys are in `section`; `rope` has what is known beforehand.
-void write_rope(const Config& ours, const std::string& section, const RopeSpec& spec, Index head, Json& rope) {
-  const auto value = [&](std::string_view key) { return value_of(ours, fmt::format("{}.{}", section, key)); };
-  const auto number = [](const std::string& text) { return Json::parse(text); };
-  rope["rope_theta"] = spec.theta;
-  if (given(rope, "partial_rotary_factor") || spec.rotated != head)
-    rope["partial_rotary_factor"] = number(value("rope_fraction"));
+// What is said of a kind of layer whose keys are in `section`; `rope` has what is known beforehand. width: of what could be
+// rotated of a head.
+void write_rope(const Config& ours, const std::string& section, const RopeSpec& spec, Index width, Json& rope) {
+  const auto text_of = [&](std::string_view key) { return value_of(ours, fmt::format("{}.{}", section, key)); };
+  const auto value_of_key = [&](std::string_view key) {
+    return setting_json(fmt::format("model.{}", key), text_of(key));
+  };
+  put(rope, "rope_theta", spec.theta);
+  if (given(rope, "partial_rotary_factor") || spec.rotated != width)
+    put(rope, "partial_rotary_factor", value_of_key("rope_fraction"));
   const Json* type = given(rope, "rope_type") ? given(rope, "rope_type") : given(rope, "type");
   for (const auto& [name, scaling] : scaling_names)
     if (scaling == spec.scaling && !(type && type->get<std::string>() == "su" && scaling == RopeScaling::longrope)) {
@@ -119,14 +122,14 @@ void write_rope(const Config& ours, const std::string& section, const RopeSpec& 
     }
   for (const ScalingKey& key : scaling_keys) {
     if (key.scaling != spec.scaling) continue;
-    const std::string text = value(key.ours);
+    const std::string text = text_of(key.ours);
     if (key.theirs == "attention_factor" && (text == "0" || given(rope, "mscale"))) continue;
     if (text.find(',') != text.npos) {
       Json list = Json::array();
-      for (const std::string& item : split_list(text)) list.push_back(number(item));
+      for (const std::string& item : split_list(text)) list.push_back(Json::parse(item).get<double>());
       rope[key.theirs] = std::move(list);
     } else {
-      rope[key.theirs] = number(text);
+      put(rope, key.theirs, value_of_key(key.ours));
     }
   }
 }
@@ -161,9 +164,10 @@ const ConfigPart rope_part{
       const bool partial = given(theirs, "partial_rotary_factor");
       const Index head = ours.model.kv_latent > 0 ? ours.model.rope_head_dim : ours.model.head_dim;
       write_rope(ours, "model", *spec, partial ? spec->rotated : head, rope);
-      if (partial) theirs["partial_rotary_factor"] = Json::parse(value_of(ours, "model.rope_fraction"));
+      if (partial)
+        put(theirs, "partial_rotary_factor", setting_json("model.rope_fraction", value_of(ours, "model.rope_fraction")));
       if (apart) {
-        theirs["rope_theta"] = spec->theta;
+        put(theirs, "rope_theta", spec->theta);
         Json without = Json::object();
         for (const Json::Member& m : rope.members())
           if (m.name != "rope_theta") without.append(m.name, m.value);
@@ -201,7 +205,7 @@ const ConfigPart rope_by_kind_part{
         const bool windowed = block.attention.window > 0;
         const std::string kind = ours.model.pattern.kind_of(layer);
         const std::string section = kind.empty() ? "model" : "attention." + kind;
-        if (apart && windowed) theirs["rope_local_base_freq"] = block.attention.rope->theta;
+        if (apart && windowed) put(theirs, "rope_local_base_freq", block.attention.rope->theta);
         write_rope(ours, section, *block.attention.rope, block.attention.key_width, windowed ? local : full);
       }
       if (apart) return;
@@ -334,7 +338,7 @@ const ConfigPart attention_scale_part{
                                                           : 1 / std::sqrt(static_cast<double>(ours.model.head_dim));
       double scalar = 1 / (scale * scale);
       if (std::abs(scalar - std::round(scalar)) < 1e-9 * scalar) scalar = std::round(scalar);
-      theirs["query_pre_attn_scalar"] = scalar == std::round(scalar) ? Json(static_cast<Index>(scalar)) : Json(scalar);
+      put(theirs, "query_pre_attn_scalar", scalar == std::round(scalar) ? Json(static_cast<Index>(scalar)) : Json(scalar));
     }};
 
 // Scores are multiplied by the square of yarn's factor for mscale_all_dim besides.

@@ -59,9 +59,11 @@ void write_row(const ConfigRow& row, const Config& ours, const Family& family, J
   }
   const std::string text = value_of(ours, row.ours);
   if (row.words.empty()) {
-    const std::optional<Json> literal = Json::try_parse(text);
-    theirs[row.theirs] = literal ? *literal : Json(text);
-    return;
+    // What is 0 where there is none, as a cap, is null.
+    Json value = setting_json(row.ours, text);
+    const bool none = row.missing == "0" && value.get<double>() == 0;
+    if (none && !given(theirs, row.theirs)) value = Json();
+    return put(theirs, row.theirs, std::move(value));
   }
   // What is known beforehand stays where it means the same.
   const Json* before = given(theirs, row.theirs);
@@ -83,6 +85,21 @@ const Json* given(const Json& theirs, std::string_view key) {
 
 std::string setting_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+Json setting_json(std::string_view key, const std::string& text) {
+  static const std::vector<ConfigKey> keys = config_keys();
+  const auto row = std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& k) { return k.name == key; });
+  SY_ASSERT(row != keys.end(), "no key {}", key);
+  const std::optional<Json> literal = Json::try_parse(text);
+  if (!literal) return text;
+  return row->type == "a number" ? Json(literal->get<double>()) : *literal;
+}
+
+void put(Json& theirs, std::string_view key, Json value) {
+  const Json* before = given(theirs, key);
+  const bool same = before && before->is_number() && value.is_number() && before->get<double>() == value.get<double>();
+  if (!same) theirs[key] = std::move(value);
 }
 
 Config config_of(const Family& family, const Json& theirs, const std::string& origin,

@@ -23,5 +23,9 @@ Json config_json(const Family& family, const Config& ours, Json theirs);
 const Json* given(const Json& theirs, std::string_view key);
 // A number, text or truth value as a configuration file has it.
 std::string setting_text(const Json& value);
+// The value of one of our keys, with its type: transformers tells 5 from 5.0. key: of [model] or [moe].
+Json setting_json(std::string_view key, const std::string& text);
+// Sets a member. A number that is there and as large stays as it is written.
+void put(Json& theirs, std::string_view key, Json value);
 
 }  // namespace sy

@@ -2,7 +2,7 @@
 
 Needs torch and transformers (5.23 made the file):
   python3 families.py > families.json
-  python3 families.py check SWITCHYARD    imports and exports each with the program, and loads what it exported
+  python3 families.py check SWITCHYARD [NAME ...]    imports and exports each with the program, and loads what it exported
 Values are not stored: both sides make them of the tensors' names (value()).
 """
 
@@ -69,7 +69,7 @@ CASES = [
     ("bloom", "BloomForCausalLM", hf.BloomConfig(vocab_size=V, hidden_size=24, n_layer=2, n_head=4, bos_token_id=0,
                                                 eos_token_id=0, pad_token_id=0), {}),
     ("opt", "OPTForCausalLM", hf.OPTConfig(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, ffn_dim=28,
-                                          max_position_embeddings=40, word_embed_proj_dim=20, bos_token_id=0,
+                                          max_position_embeddings=40, word_embed_proj_dim=24, bos_token_id=0,
                                           eos_token_id=0, pad_token_id=1), {}),
     ("falcon_7b", "FalconForCausalLM", hf.FalconConfig(**plain(multi_query=True, ffn_hidden_size=28)), {}),
     ("falcon_40b", "FalconForCausalLM",
@@ -173,8 +173,10 @@ def main():
     print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in out) + "]")
 
 
-def check(switchyard):
+def check(switchyard, *only):
     for name, architecture, config, otherwise in CASES:
+        if only and name not in only:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             theirs, run, back = f"{folder}/theirs", f"{folder}/run", f"{folder}/back"
             _, tensors = save(theirs, name, architecture, config, otherwise)
@@ -194,4 +196,4 @@ def check(switchyard):
 
 
 if __name__ == "__main__":
-    check(sys.argv[2]) if sys.argv[1:2] == ["check"] else main()
+    check(*sys.argv[2:]) if sys.argv[1:2] == ["check"] else main()

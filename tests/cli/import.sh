@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# switchyard import, export and evaluate --tokens: any layout writes the same files, and hostile files are one clear error.
+source "$2/tests/cli/lib/lib.sh"
+ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
+
+make_text text 100
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data
+small_config <<'INI'
+[train]
+steps = 6
+global_batch = 8
+micro_batch = 2
+lr = 1e-2
+warmup = 2
+[run]
+backend = cpu
+INI
+# Like Mixtral, and trained on four ranks.
+expect_ok ranks 4 train config.ini --run.dir=trained --quiet --parallel.tp=2 --parallel.ep=2 --model.norm_eps=1e-6
+
+# One rank and three write the same files.
+expect_ok "$switchyard" export trained theirs
+expect_output "at step 6"
+expect_file theirs/config.json theirs/model.safetensors
+grep -q '"model_type": "mixtral"' theirs/config.json || die "not a Mixtral"
+expect_ok ranks 3 export trained/checkpoints/step-00000006 by3 --quiet
+cmp theirs/model.safetensors by3/model.safetensors
+expect_ok "$switchyard" export trained parts --file-bytes 20000 --dtype bf16
+[[ $(ls parts/model-*-of-*.safetensors | wc -l) -ge 3 ]] || die "not several files"
+expect_file parts/model.safetensors.index.json
+
+# What was exported comes back, on any number of ranks.
+expect_ok "$switchyard" import theirs back
+expect_ok ranks 3 import theirs back3 --quiet
+expect_ok "$switchyard" diff back back3
+for run in back back3; do
+  "$switchyard" inspect "$run" --json >"$run.json"
+  expect_ok "$switchyard" evaluate "$run" --tokens 1,2,3,200 --logits "$run.h5" --backend cpu --quiet
+done
+expect_ok "$switchyard" evaluate trained --tokens 1,2,3,200 --logits trained.h5 --backend cpu --quiet
+expect_ok ranks 2 evaluate trained --tokens 1,2,3,200 --logits trained2.h5 --backend cpu --quiet
+for file in back.h5 back3.h5 trained2.h5; do
+  expect_ok h5diff --delta=1e-5 trained.h5 "$file" /logits
+done
+expect_ok "$switchyard" export back again --quiet
+cmp theirs/model.safetensors again/model.safetensors
+cmp theirs/config.json again/config.json
+expect_ok "$switchyard" import parts rounded --quiet
+expect_ok "$switchyard" export rounded parts2 --quiet
+for file in parts/*.safetensors; do cmp "$file" "parts2/$(basename "$file")"; done
+
+# A run goes on from it; it cannot be resumed, and says what to do.
+expect_ok "$switchyard" train config.ini --run.dir=on --run.init_from=back --quiet --model.norm_eps=1e-6 --train.steps=2
+expect_error "--run.init_from" "$switchyard" train back/config.ini --run.resume=true --data.path=data --run.dir=back \
+  --run.backend=cpu --model.seq_len=16
+expect_error "was imported" "$switchyard" evaluate back --backend cpu
+expect_ok "$switchyard" evaluate back --data data --backend cpu --quiet
+
+# A dense model becomes one with experts whose first loss is the dense one's.
+expect_ok "$switchyard" train config.ini --run.dir=dense --quiet --moe.experts=0 --model.norm_eps=1e-6
+expect_ok "$switchyard" evaluate dense --backend cpu --json
+loss=$(grep -m1 '"loss"' .out | tr -dc '0-9.')
+expect_ok "$switchyard" export dense llama --quiet
+grep -q '"model_type": "llama"' llama/config.json || die "not a Llama"
+upcycled() {  # FOLDER RUN HOW
+  expect_ok "$switchyard" import "$1" "$2" --upcycle "$3" --quiet
+  expect_ok "$switchyard" evaluate "$2" --data data --backend cpu --json
+  local now
+  now=$(grep -m1 '"loss"' .out | tr -dc '0-9.')
+  awk -v a="$loss" -v b="$now" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 < 1e-8) }' || die "loss $now, and of the dense model $loss"
+}
+upcycled llama up experts=4,top_k=2
+upcycled dense up-parts experts=8,top_k=4,parts=2
+expect_ok "$switchyard" train up/config.ini --run.dir=up-on --run.init_from=up --data.path=data --run.backend=cpu --quiet \
+  --model.seq_len=16 --train.steps=2 --train.global_batch=4
+
+# What cannot be done says why, and leaves nothing behind.
+expect_error "experts already" "$switchyard" import theirs no --upcycle experts=4,top_k=2
+expect_error "multiples of parts" "$switchyard" import llama no --upcycle experts=4,top_k=3,parts=2
+expect_error "experts=E,top_k=K" "$switchyard" import llama no --upcycle experts=4
+expect_error "is a run already" "$switchyard" import llama back
+expect_error "is there already" ranks 2 export trained theirs
+expect_error "there is no family 'lama'" "$switchyard" export trained no --family lama
+expect_error "moe" "$switchyard" export trained no --family llama
+expect_error "no config.json" ranks 2 import data no
+expect_error "--tokens: '999'" "$switchyard" evaluate trained --tokens 1,999 --logits no.h5
+expect_error "go together" "$switchyard" evaluate trained --tokens 1
+broken() {  # TEXT: the error of importing `broken`, on one rank and on two
+  expect_error "$1" "$switchyard" import broken no
+  expect_error "$1" ranks 2 import broken no
+  rm -rf broken
+}
+copy() { cp -r llama broken; }
+copy; sed -i 's/"model_type": "llama"/"model_type": "lama"/' broken/config.json; broken "models of type lama"
+copy; sed -i 's/"hidden_act": "silu"/"hidden_act": "tanh"/' broken/config.json; broken 'hidden_act = "tanh"'
+copy; sed -i '/"hidden_size"/d' broken/config.json; broken "it has no hidden_size"
+copy; sed -i 's/"vocab_size": [0-9]*/"vocab_size": 99/' broken/config.json; broken "expected [99, 32]"
+copy; sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' broken/config.json; broken "model.layers.2.self_attn.q_proj.weight [32, 32] is missing"
+copy; sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' broken/config.json; broken "is more than the model"
+copy; echo '{"a": ' >broken/config.json; broken "cannot be read"
+copy; rm broken/model.safetensors; broken "has neither model.safetensors"
+copy; : >broken/model.safetensors; broken "it has 0 bytes"
+copy; truncate -s -4 broken/model.safetensors; broken "no whole safetensors file"
+copy; echo '{"weight_map": {"a": "../model.safetensors"}}' >broken/model.safetensors.index.json; broken "no file of its folder"
+expect_no_file no
