@@ -1,4 +1,4 @@
-// Tokenizers of Hugging Face: against `tokenizers` (tests/golden/tokenizers.py), and files that are wrong.
+// Tokenizers of Hugging Face: against `tokenizers` (tests/golden/tokenizer_json.py), and files that are wrong.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 const Json& golden_tokenizers() {
   static const Json json = [] {
     std::stringstream text;
-    text << std::ifstream(GOLDEN "/tokenizers.json").rdbuf();
+    text << std::ifstream(GOLDEN "/tokenizer_json.json").rdbuf();
     return Json::parse(text.str());
   }();
   return json;

@@ -1,8 +1,8 @@
-"""Makes tokenizers.json: small tokenizers of every kind, and what Hugging Face tokenizers makes of texts of many scripts.
+"""Makes tokenizer_json.json: small tokenizers of every kind, and what Hugging Face tokenizers makes of texts of many scripts.
 
-    python3 tokenizers.py > tokenizers.json          needs tokenizers (0.23.3 made the file), sentencepiece and protobuf
-    python3 tokenizers.py --fuzz SWITCHYARD COUNT    random texts: the program's tokens against theirs, for every case
-    python3 tokenizers.py --speed SWITCHYARD FILE    tokens/s of a text, theirs on one thread
+    python3 tokenizer_json.py > tokenizer_json.json          needs tokenizers (0.23.3 made the file), sentencepiece and protobuf
+    python3 tokenizer_json.py --fuzz SWITCHYARD COUNT    random texts: the program's tokens against theirs, for every case
+    python3 tokenizer_json.py --speed SWITCHYARD FILE    tokens/s of a text, theirs on one thread
 
 A case is a tokenizer.json whose "model" is one of "models". "decoded" is null where it is the text.
 """
