@@ -290,7 +290,8 @@ void for_each_model_key(M& m, Key&& key) {
       "no more than the causal mask tells",
       {.effect = model, .by_kind = attention_section});
   key("model.rope_theta", m.rope_theta, "the base of rope's frequencies", {{1e-3, big}, model, attention_section});
-  key("model.rope_fraction", m.rope_fraction, "rope rotates this part of each head, above 0 and up to 1",
+  key("model.rope_fraction", m.rope_fraction,
+      "rope rotates this part of each head, or of model.rope_head_dim, above 0 and up to 1",
       {{1e-6, 1}, model, attention_section});
   key("model.rope_pairs", m.rope_pairs,
       "which elements of a head rope rotates together. half: i and i + n of the first 2n; interleaved: 2i and 2i + 1",
