@@ -51,6 +51,7 @@ Normalizer strip(const Json& component) {
 
 Normalizer prepend(const Json& component) {
   return [front = value_of<std::string>(component, "prepend")](NormalText& x) {
+    check_made(x.text.size() + front.size(), x.most);
     if (!x.text.empty()) x.text.insert(0, front);
   };
 }
@@ -64,6 +65,7 @@ Normalizer replace(const Json& component) {
     std::size_t copied = 0;
     for (const Match& match : matches) {
       replaced.append(x.text, copied, match.begin - copied).append(content);
+      check_made(replaced.size(), x.most);
       copied = match.end;
     }
     // `tokenizers` counts what replaces several characters as the last of them.
