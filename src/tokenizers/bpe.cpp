@@ -50,7 +50,8 @@ class Bpe : public Model {
     std::uint64_t rank = 0;
     for (const Json& merge : component.at("merges")) {
       if (merge.is_string() && merge.get<std::string>().starts_with("#version")) continue;
-      const auto [left, right] = merge_of(merge);
+      const std::pair<std::string, std::string> tokens = merge_of(merge);
+      const std::string &left = tokens.first, &right = tokens.second;
       if (right.size() < prefix_.size()) bad_component("the merge '{} {}' lacks the prefix", left, right);
       const std::string merged = left + right.substr(prefix_.size());
       const auto id = [&](const std::string& token) {

@@ -4,7 +4,7 @@
 
 namespace sy {
 
-Vocabulary::Vocabulary(std::vector<std::pair<std::string, std::int64_t>> tokens) {
+Vocabulary::Vocabulary(std::vector<std::pair<std::string, std::int64_t>>&& tokens) {
   std::int64_t largest = -1;
   for (const auto& [token, id] : tokens) {
     if (id < 0) bad_component("the token '{}' has the id {}", token, id);

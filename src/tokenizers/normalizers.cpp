@@ -81,7 +81,7 @@ Normalizer precompiled(const Json& component) {
   return [map](NormalText& x) { x.text = map->apply(x.text); };
 }
 
-Normalizer byte_level(const Json&) {
+Normalizer bytes_as_characters(const Json&) {
   return [](NormalText& x) {
     std::string characters;
     bytes_to_characters(x.text, characters);
@@ -105,7 +105,7 @@ constexpr Kind<Normalizer> normalizer_kinds[] = {
     {"Prepend", prepend},
     {"Replace", replace},
     {"Precompiled", precompiled},
-    {"ByteLevel", byte_level},
+    {"ByteLevel", bytes_as_characters},
 };
 
 }  // namespace
