@@ -30,17 +30,17 @@ AddedTokens::AddedTokens(const Json& list, const Vocabulary& vocabulary, const N
     // What is allocated follows from the file's size.
     if (id < 0 ||
         id >= static_cast<std::int64_t>(2 * (static_cast<std::size_t>(vocabulary.size()) + list.size()) + 1024))
-      throw BadComponent(fmt::format("added token '{}': its id {} is far beyond the others", t.content, id));
+      bad_component("added token '{}': its id {} is far beyond the others", t.content, id);
     t.id = static_cast<std::int32_t>(id);
     const std::int32_t known = vocabulary.find(t.content);
     if (known >= 0 && known != t.id)
-      throw BadComponent(fmt::format("added token '{}': its id is {}, and {} in the vocabulary", t.content, id, known));
+      bad_component("added token '{}': its id is {}, and {} in the vocabulary", t.content, id, known);
     if (known < 0 && t.id < vocabulary.size() && !vocabulary.token(t.id).empty())
-      throw BadComponent(fmt::format("added token '{}': its id {} is that of '{}' in the vocabulary", t.content, id,
-                                     vocabulary.token(t.id)));
+      bad_component("added token '{}': its id {} is that of '{}' in the vocabulary", t.content, id,
+                    vocabulary.token(t.id));
     if (const AddedToken* other = find(t.id))
-      throw BadComponent(fmt::format("added tokens '{}' and '{}' have the same id {}", other->content, t.content, id));
-    if (find(t.content) >= 0) throw BadComponent(fmt::format("added token '{}' is there twice", t.content));
+      bad_component("added tokens '{}' and '{}' have the same id {}", other->content, t.content, id);
+    if (find(t.content) >= 0) bad_component("added token '{}' is there twice", t.content);
     t.pattern = t.content;
     if (t.normalized) {
       NormalText text{t.content};

@@ -1,6 +1,7 @@
 // "added_tokens" of tokenizer.json: texts that become a token as a whole, before anything else is done, or after normalisation.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -41,8 +42,8 @@ class AddedTokens {
 
  private:
   std::vector<AddedToken> tokens_;
-  Trie contents_;    // -> places in tokens_
-  Trie matches_[2];  // of those that are not normalised, and of those that are, by their patterns
+  Trie contents_;                // -> places in tokens_
+  std::array<Trie, 2> matches_;  // of those that are not normalised, and of those that are, by their patterns
   FlatMap by_id_;
 };
 

@@ -13,13 +13,13 @@ namespace {
 // ["a b", ...] or [["a", "b"], ...]
 std::pair<std::string, std::string> merge_of(const Json& json) {
   if (!json.is_string()) {
-    if (json.size() != 2) throw BadComponent(fmt::format("a merge of {} tokens", json.size()));
+    if (json.size() != 2) bad_component("a merge of {} tokens", json.size());
     return {json.at(0).get<std::string>(), json.at(1).get<std::string>()};
   }
   const std::string text = json.get<std::string>();
   const std::size_t blank = text.find(' ');
   if (blank == text.npos || text.find(' ', blank + 1) != text.npos)
-    throw BadComponent(fmt::format("the merge '{}' is not two tokens with a blank between", text));
+    bad_component("the merge '{}' is not two tokens with a blank between", text);
   return {text.substr(0, blank), text.substr(blank + 1)};
 }
 
@@ -45,20 +45,19 @@ class Bpe : public Model {
         fuse_unknown_(value_of<bool>(component, "fuse_unk", false)),
         ignore_merges_(value_of<bool>(component, "ignore_merges", false)) {
     if (value_of<double>(component, "dropout", 0.0) != 0)
-      throw BadComponent("dropout would make ids random: set it to null");
+      bad_component("dropout would make ids random: set it to null");
     if (value_of<bool>(component, "byte_fallback", false)) bytes_ = vocabulary().bytes();
     std::uint64_t rank = 0;
     for (const Json& merge : component.at("merges")) {
       if (merge.is_string() && merge.get<std::string>().starts_with("#version")) continue;
-      const auto [left, right] = merge_of(merge);
-      if (right.size() < prefix_.size())
-        throw BadComponent(fmt::format("the merge '{} {}' lacks the prefix", left, right));
+      const std::pair<std::string, std::string> tokens = merge_of(merge);
+      const std::string &left = tokens.first, &right = tokens.second;
+      if (right.size() < prefix_.size()) bad_component("the merge '{} {}' lacks the prefix", left, right);
       const std::string merged = left + right.substr(prefix_.size());
       const auto id = [&](const std::string& token) {
         const std::int32_t found = vocabulary().find(token);
         if (found < 0)
-          throw BadComponent(fmt::format("the merge '{} {}' needs the token '{}', which is not in the vocabulary", left,
-                                         right, token));
+          bad_component("the merge '{} {}' needs the token '{}', which is not in the vocabulary", left, right, token);
         return found;
       };
       const std::uint64_t pair = pair_of(id(left), id(right));
@@ -107,7 +106,7 @@ class Bpe : public Model {
       if (unknown_.empty()) return;  // as `tokenizers` does: it is left out
       if (unknown_id_ < 0)
         bad_input("the tokenizer has no token for '{}', nor for its unk_token '{}': it cannot encode this text",
-                  character, unknown_);
+                  character, shown(unknown_));
       if (!fuse_unknown_) flush();
       pending = true;
     });

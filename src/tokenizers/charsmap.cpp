@@ -14,7 +14,7 @@ std::string of_base64(std::string_view text) {
   int count = 0;
   for (const char c : text) {
     const std::size_t six = alphabet.find(c);
-    if (six == alphabet.npos) throw BadComponent("precompiled_charsmap is not base64");
+    if (six == alphabet.npos) bad_component("precompiled_charsmap is not base64");
     bits = bits << 6 | static_cast<std::uint32_t>(six);
     if ((count += 6) >= 8) bytes += static_cast<char>(bits >> (count -= 8) & 0xFF);
   }
@@ -47,7 +47,7 @@ Charsmap::Charsmap(const std::string& base64) {
   const std::string bytes = of_base64(base64);
   const std::size_t size = bytes.size() < 4 ? 0 : word_at(bytes, 0);
   if (size == 0 || size % 4 != 0 || size > bytes.size() - 4 || bytes.back() != '\0')
-    throw BadComponent("precompiled_charsmap is damaged");
+    bad_component("precompiled_charsmap is damaged");
   for (std::size_t at = 4; at < 4 + size; at += 4) trie_.push_back(word_at(bytes, at));
   replacements_ = bytes.substr(4 + size);
 }

@@ -8,8 +8,10 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include "kernels/check.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -17,8 +19,42 @@ namespace sy {
 // What is wrong with a component. Who reads the file says which file it is.
 class BadComponent : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit BadComponent(const std::string& what, bool names_component = false)
+      : std::runtime_error(what), names_component(names_component) {}
+  bool names_component;
 };
+
+// A file's text in a message: of a long one the beginning.
+inline std::string shown(std::string_view text) {
+  constexpr std::size_t most = 100;
+  if (text.size() <= most) return std::string(text);
+  std::size_t end = most;
+  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
+// Throws BadComponent; of long texts among the arguments the beginning is shown.
+template <class T>
+using Shown = std::conditional_t<std::is_convertible_v<const T&, std::string_view>, std::string, const T&>;
+template <class... Args>
+[[noreturn]] void bad_component(fmt::format_string<Shown<Args>...> format, const Args&... args) {
+  [[maybe_unused]] const auto as_shown = []<class T>(const T& x) -> Shown<T> {
+    if constexpr (std::is_convertible_v<const T&, std::string_view>)
+      return shown(x);
+    else
+      return x;
+  };
+  throw BadComponent(fmt::format(format, as_shown(args)...));
+}
+
+// What components make of a text may be longer than it, but not without end. Throws InputError.
+constexpr std::size_t longest_made_of(std::size_t bytes) {
+  return 64 * bytes + (1 << 20);
+}
+inline void check_made(std::size_t bytes, std::size_t most) {
+  if (bytes > most)
+    bad_input("the tokenizer's components make more than {} bytes of a text: remove those that repeat", most);
+}
 
 // The value of a key; absent or null, it is `otherwise`, if there is one.
 template <class T>
@@ -49,14 +85,17 @@ Made make_component(const char* what, const Json& component, std::span<const Kin
     if (type != kind.type) continue;
     try {
       return kind.make(component);
-    } catch (const std::runtime_error& e) {
-      throw BadComponent(fmt::format("{} {}: {}", what, type, e.what()));
+    } catch (const BadComponent& e) {
+      if (e.names_component) throw;  // within a Sequence
+      throw BadComponent(fmt::format("{} {}: {}", what, type, e.what()), true);
+    } catch (const JsonError& e) {
+      throw BadComponent(fmt::format("{} {}: {}", what, type, e.what()), true);
     }
   }
   std::vector<const char*> names;
   for (const Kind<Made>& kind : kinds) names.push_back(kind.type);
   throw BadComponent(
-      fmt::format("the {} '{}' is not supported: switchyard has {}", what, type, fmt::join(names, ", ")));
+      fmt::format("the {} '{}' is not supported: switchyard has {}", what, shown(type), fmt::join(names, ", ")), true);
 }
 
 // A step that changes something in place; of a Sequence, one after the other; of null, none.

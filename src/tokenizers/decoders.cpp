@@ -41,7 +41,7 @@ Decoder marks_to_blanks(const Json& component) {
   const bool adds = value_of<bool>(component, "add_prefix_space", true);  // of older files
   const bool prepended = value_of<std::string>(component, "prepend_scheme", adds ? "always" : "never") != "never";
   const std::string mark = value_of<std::string>(component, "replacement");
-  if (mark.empty()) throw BadComponent("the replacement is empty");
+  if (mark.empty()) bad_component("the replacement is empty");
   return [=](Tokens& tokens) {
     for (std::string& token : tokens) {
       // The first token loses all its marks, not the prepended one alone: so does it in `tokenizers`.
@@ -54,13 +54,20 @@ Decoder marks_to_blanks(const Json& component) {
 
 Decoder replace_in_tokens(const Json& component) {
   return [pattern = pattern_of(component), content = value_of<std::string>(component, "content")](Tokens& tokens) {
+    constexpr std::size_t most = 1 << 24;
     std::vector<Match> matches;
     for (std::string& token : tokens) {
       if (as_utf8(token) != token) continue;  // a part of a character
       matches.clear();
       pattern.find(token, matches);
-      for (std::size_t i = matches.size(); i-- > 0;)
-        token.replace(matches[i].begin, matches[i].end - matches[i].begin, content);
+      std::string replaced;
+      std::size_t copied = 0;
+      for (const Match& match : matches) {
+        replaced.append(token, copied, match.begin - copied).append(content);
+        check_made(replaced.size(), most);
+        copied = match.end;
+      }
+      token = replaced.append(token, copied);
     }
   };
 }
@@ -69,7 +76,7 @@ Decoder strip_tokens(const Json& component) {
   const std::string content = value_of<std::string>(component, "content");
   const auto start = value_of<std::uint64_t>(component, "start"), stop = value_of<std::uint64_t>(component, "stop");
   if (content.empty() || character_at(content, 0).size != content.size())
-    throw BadComponent(fmt::format("the content '{}' is not one character", content));
+    bad_component("the content '{}' is not one character", content);
   return [=](Tokens& tokens) {
     for (std::string& token : tokens) {
       std::string_view left = token;

@@ -4,25 +4,25 @@
 
 namespace sy {
 
-Vocabulary::Vocabulary(std::vector<std::pair<std::string, std::int64_t>> tokens) {
+Vocabulary::Vocabulary(std::vector<std::pair<std::string, std::int64_t>>&& tokens) {
   std::int64_t largest = -1;
   for (const auto& [token, id] : tokens) {
-    if (id < 0) throw BadComponent(fmt::format("the token '{}' has the id {}", token, id));
+    if (id < 0) bad_component("the token '{}' has the id {}", token, id);
     largest = std::max(largest, id);
   }
   // What is allocated follows from the file's size.
   if (largest >= static_cast<std::int64_t>(8 * tokens.size() + 1024) || largest >= INT32_MAX)
-    throw BadComponent(fmt::format("there are {} tokens, and the largest id is {}", tokens.size(), largest));
+    bad_component("there are {} tokens, and the largest id is {}", tokens.size(), largest);
   tokens_.resize(static_cast<std::size_t>(largest + 1));
   for (auto& [token, id] : tokens) {
     std::string& here = tokens_[static_cast<std::size_t>(id)];
-    if (!here.empty()) throw BadComponent(fmt::format("'{}' and '{}' have the same id {}", here, token, id));
+    if (!here.empty()) bad_component("'{}' and '{}' have the same id {}", here, token, id);
     here = std::move(token);
   }
   ids_.reserve(tokens.size());
   for (std::int32_t id = 0; id < size(); ++id)
     if (!token(id).empty() && !ids_.emplace(token(id), id).second)
-      throw BadComponent(fmt::format("'{}' is there twice, as {} and {}", token(id), find(token(id)), id));
+      bad_component("'{}' is there twice, as {} and {}", token(id), find(token(id)), id);
 }
 
 std::int32_t Vocabulary::find(std::string_view token) const {

@@ -17,7 +17,7 @@ namespace sy {
 class Vocabulary {
  public:
   // An empty token is none. Throws BadComponent where an id or a token is there twice, or ids are so far apart that most are none.
-  explicit Vocabulary(std::vector<std::pair<std::string, std::int64_t>> tokens);
+  explicit Vocabulary(std::vector<std::pair<std::string, std::int64_t>>&& tokens);
   Vocabulary(const Vocabulary&) = delete;
   std::int32_t size() const { return static_cast<std::int32_t>(tokens_.size()); }  // ids are below this
   std::int32_t find(std::string_view token) const;                                 // -1: it is none

@@ -51,6 +51,7 @@ Normalizer strip(const Json& component) {
 
 Normalizer prepend(const Json& component) {
   return [front = value_of<std::string>(component, "prepend")](NormalText& x) {
+    check_made(x.text.size() + front.size(), x.most);
     if (!x.text.empty()) x.text.insert(0, front);
   };
 }
@@ -64,6 +65,7 @@ Normalizer replace(const Json& component) {
     std::size_t copied = 0;
     for (const Match& match : matches) {
       replaced.append(x.text, copied, match.begin - copied).append(content);
+      check_made(replaced.size(), x.most);
       copied = match.end;
     }
     // `tokenizers` counts what replaces several characters as the last of them.
@@ -79,7 +81,7 @@ Normalizer precompiled(const Json& component) {
   return [map](NormalText& x) { x.text = map->apply(x.text); };
 }
 
-Normalizer byte_level(const Json&) {
+Normalizer bytes_as_characters(const Json&) {
   return [](NormalText& x) {
     std::string characters;
     bytes_to_characters(x.text, characters);
@@ -103,7 +105,7 @@ constexpr Kind<Normalizer> normalizer_kinds[] = {
     {"Prepend", prepend},
     {"Replace", replace},
     {"Precompiled", precompiled},
-    {"ByteLevel", byte_level},
+    {"ByteLevel", bytes_as_characters},
 };
 
 }  // namespace

@@ -13,6 +13,7 @@ struct NormalText {
   // It begins where the document does, and nothing before was taken away: a blank in front that only the document's first
   // word gets (Metaspace's prepend_scheme "first") goes here.
   bool first = false;
+  std::size_t most = longest_made_of(text.size());  // bytes that it may become
 };
 using Normalizer = Step<NormalText>;
 Normalizer make_normalizer(const Json& component);  // throws BadComponent, JsonError

@@ -18,7 +18,7 @@ Behavior behavior_of(const Json& component, const char* otherwise = nullptr) {
                                      : value_of<std::string>(component, "behavior");
   const auto* found = std::find(std::begin(names), std::end(names), name);
   if (found == std::end(names))
-    throw BadComponent(fmt::format("the behavior '{}' is none of {}", name, fmt::join(names, ", ")));
+    bad_component("the behavior '{}' is none of {}", name, fmt::to_string(fmt::join(names, ", ")));
   return static_cast<Behavior>(found - names);
 }
 
@@ -120,6 +120,7 @@ void rewrite(Pieces& x, const Write& write) {
   for (Pieces::Piece& piece : x.pieces) {
     const std::size_t begin = text.size();
     write(piece, std::string_view(x.text).substr(piece.begin, piece.end - piece.begin), text);
+    check_made(text.size(), x.most);
     piece.begin = begin;
     piece.end = text.size();
   }
@@ -151,11 +152,11 @@ PreTokenizer split_by_pattern(const Json& component) {
 PreTokenizer metaspace(const Json& component) {
   const std::string mark = value_of<std::string>(component, "replacement");
   if (mark.empty() || character_at(mark, 0).size != mark.size())
-    throw BadComponent(fmt::format("the replacement '{}' is not one character", mark));
+    bad_component("the replacement '{}' is not one character", mark);
   const bool adds = value_of<bool>(component, "add_prefix_space", true);  // of older files
   const std::string scheme = value_of<std::string>(component, "prepend_scheme", adds ? "always" : "never");
   if (scheme != "always" && scheme != "first" && scheme != "never")
-    throw BadComponent(fmt::format("prepend_scheme '{}' is none of always, first, never", scheme));
+    bad_component("prepend_scheme '{}' is none of always, first, never", scheme);
   const bool divides = value_of<bool>(component, "split", true);
   return [=, code = character_at(mark, 0).code](Pieces& x) {
     rewrite(x, [&](const Pieces::Piece& piece, std::string_view old, std::string& text) {

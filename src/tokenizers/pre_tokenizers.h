@@ -16,6 +16,7 @@ struct Pieces {
   };
   std::string text;
   std::vector<Piece> pieces;  // in order
+  std::size_t most = 0;       // bytes that the text may become
 };
 using PreTokenizer = Step<Pieces>;
 PreTokenizer make_pre_tokenizer(const Json& component);  // throws BadComponent, JsonError

@@ -20,18 +20,20 @@ std::string pcre2_message(int error) {
   return reinterpret_cast<const char*>(message);
 }
 
+constexpr std::size_t longest = 1 << 16;  // bytes of an expression
+constexpr std::uint32_t usual = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+
 // nullptr, and the error, where it is no expression.
 Code compiled(std::string_view pattern, std::uint32_t options, int& error, std::size_t& where) {
   const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
       pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
   if (!context) no_memory("a regular expression of {} bytes", pattern.size());
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  pcre2_set_max_pattern_length(context.get(), longest);
   return {pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &where,
                         context.get()),
           pcre2_code_free};
 }
-
-constexpr std::uint32_t usual = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
 
 constexpr std::string_view word_members = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 constexpr std::string_view hexadecimal = "0-9a-fA-F";
@@ -103,7 +105,7 @@ class Translation {
       } else if (c == '(') {
         open_group();
       } else if (c == ')') {
-        if (groups_.size() == 1) throw BadComponent("a ) without its (");
+        if (groups_.size() == 1) bad_component("a ) without its (");
         close_groups();
         atom_ = groups_.back().begin;
         groups_.pop_back();
@@ -132,21 +134,20 @@ class Translation {
   void close_groups() { out_.append(static_cast<std::size_t>(groups_.back().options), ')'); }
 
   void escape() {
-    if (at_ + 1 == text_.size()) throw BadComponent("a backslash at the end");
+    if (at_ + 1 == text_.size()) bad_component("a backslash at the end");
     if (brackets_ == 0) atom_ = out_.size();
     const char name = text_[at_ + 1];
     const auto& table = escapes();
     const auto row = std::find_if(table.begin(), table.end(), [&](const Escape& e) { return e.name == name; });
     if (row != table.end()) {
       const std::string& stands = brackets_ > 0 ? row->member : row->outside;
-      if (stands.empty())
-        throw BadComponent(fmt::format("\\{}{} is not supported", name, brackets_ > 0 ? " within brackets" : ""));
+      if (stands.empty()) bad_component("\\{}{} is not supported", name, brackets_ > 0 ? " within brackets" : "");
       out_ += stands;
       at_ += 2;
     } else if (name == 'u') {
       const std::string_view digits = text_.substr(at_ + 2, 4);
       if (digits.size() < 4 || digits.find_first_not_of("0123456789abcdefABCDEF") != digits.npos)
-        throw BadComponent("\\u without four hexadecimal digits");
+        bad_component("\\u without four hexadecimal digits");
       out_ += fmt::format("\\x{{{}}}", digits);
       at_ += 6;
     } else if ((name == 'p' || name == 'P') && text_.substr(at_ + 2, 1) == "{") {
@@ -160,7 +161,7 @@ class Translation {
   // A name is a script's, or a category. PCRE2 takes scripts with their extensions unless it is told otherwise.
   void property(char p) {
     const std::size_t end = text_.find('}', at_);
-    if (end == text_.npos) throw BadComponent("\\p{ without its }");
+    if (end == text_.npos) bad_component("\\p{{ without its }}");
     std::string_view name = text_.substr(at_ + 3, end - at_ - 3);
     const std::string_view no = name.starts_with('^') ? "^" : "";
     name.remove_prefix(no.size());
@@ -191,21 +192,21 @@ class Translation {
       literal_at_once("-");
     } else if (next_is("[:")) {
       const std::size_t end = text_.find(":]", at_);
-      if (end == text_.npos) throw BadComponent("[: without its :]");
+      if (end == text_.npos) bad_component("[: without its :]");
       const std::string_view name = text_.substr(at_ + 2, end - at_ - 2);
       const auto* found = std::find_if(std::begin(posix_classes), std::end(posix_classes),
                                        [&](const PosixClass& posix) { return posix.name == name; });
-      if (found == std::end(posix_classes)) throw BadComponent(fmt::format("[:{}:] is not supported", name));
+      if (found == std::end(posix_classes)) bad_component("[:{}:] is not supported", name);
       out_ += found->member;
       at_ = end + 2;
     } else if (c == '[') {
-      if (next_is("[^")) throw BadComponent("[^ within brackets is not supported");
+      if (next_is("[^")) bad_component("[^ within brackets is not supported");
       ++at_;
       ++brackets_;
       literal_at_once("-");
       literal_at_once("]");
     } else if (next_is("&&")) {
-      throw BadComponent("&& within brackets is not supported");
+      bad_component("&& within brackets is not supported");
     } else {
       put(character_text());
     }
@@ -265,14 +266,15 @@ class Translation {
 }  // namespace
 
 std::string to_pcre2(std::string_view expression) {
+  if (expression.size() > longest) bad_component("it has {} bytes", expression.size());
   return Translation(expression).run();
 }
 
-Regex::Regex(std::string_view pattern, std::uint32_t options) : shown_(pattern) {
+Regex::Regex(std::string_view pattern, std::uint32_t options) : expression_(pattern) {
   int error;
   std::size_t where;
   code_ = compiled(pattern, options, error, where);
-  if (!code_) throw BadComponent(fmt::format("{} (at byte {} of {})", pcre2_message(error), where, pattern));
+  if (!code_) bad_component("{} (at byte {} of {})", pcre2_message(error), where, pattern);
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // where it cannot, matching interprets
 }
 
@@ -280,7 +282,7 @@ Regex Regex::of(std::string_view expression) {
   try {
     return {to_pcre2(expression), usual | PCRE2_MULTILINE};
   } catch (const BadComponent& e) {
-    throw BadComponent(fmt::format("the regular expression {} cannot be used: {}", expression, e.what()));
+    throw BadComponent(fmt::format("the regular expression {} cannot be used: {}", shown(expression), e.what()));
   }
 }
 
@@ -303,7 +305,7 @@ void Regex::find(std::string_view text, std::vector<Match>& matches) const {
     if (found == PCRE2_ERROR_NOMATCH) return;
     const std::size_t* ends = pcre2_get_ovector_pointer(data.get());
     if (found < 0 || ends[1] < ends[0] || ends[1] < at)
-      bad_input("the tokenizer's regular expression {} cannot be applied to a text of {} bytes: {}", shown_,
+      bad_input("the tokenizer's regular expression {} cannot be applied to a text of {} bytes: {}", shown(expression_),
                 text.size(), found < 0 ? pcre2_message(found) : "it matches backwards");
     if (ends[0] == ends[1] && ends[0] == last) {
       at += at < text.size() ? character_at(text, at).size : 1;

@@ -28,7 +28,7 @@ class Regex {
  private:
   Regex(std::string_view pattern, std::uint32_t options);
   std::shared_ptr<pcre2_real_code_8> code_;
-  std::string shown_;
+  std::string expression_;
 };
 
 // What differs: within brackets, brackets are classes again; \s, \w, \b, \h and \v; \p of scripts; {n,m}+ is not possessive,

@@ -69,14 +69,14 @@ TokenizerJson::TokenizerJson(const std::filesystem::path& file) {
       return found ? *found : Json();
     };
     if (value_of<std::string>(json, "version", "1.0") != "1.0")
-      throw BadComponent(fmt::format("version {} is not supported", value_of<std::string>(json, "version")));
+      bad_component("version {} is not supported", value_of<std::string>(json, "version"));
     normalizer_ = make_normalizer(part("normalizer"));
     pre_tokenizer_ = make_pre_tokenizer(part("pre_tokenizer"));
     decoder_ = make_decoder(part("decoder"));
     model_ = make_model(json.at("model"));
     if (json.contains("added_tokens")) added_ = AddedTokens(json.at("added_tokens"), model_->vocabulary(), normalizer_);
     vocab_ = std::max(model_->vocabulary().size(), added_.end());
-    if (vocab_ == 0) throw BadComponent("the vocabulary is empty");
+    if (vocab_ == 0) bad_component("the vocabulary is empty");
   } catch (const JsonError& e) {
     bad_input("{} is no tokenizer.json: {}", file.string(), e.what());
   } catch (const BadComponent& e) {
@@ -108,6 +108,7 @@ void TokenizerJson::encode_text(std::string_view text, bool first, Words& words,
     Pieces x;
     x.text = normal.text.substr(part.begin, part.end - part.begin);
     x.pieces = {{0, x.text.size(), normal.first && part.begin == 0}};
+    x.most = normal.most;
     pre_tokenizer_(x);
     for (const Pieces::Piece& piece : x.pieces)
       words.encode(*model_, std::string_view(x.text).substr(piece.begin, piece.end - piece.begin), ids);

@@ -22,7 +22,7 @@ class Unigram : public Model {
   explicit Unigram(const Json& component) : Model(list_of(component)) {
     const auto unknown = value_of<std::int64_t>(component, "unk_id", -1);
     if (unknown < -1 || unknown >= vocabulary().size())
-      throw BadComponent(fmt::format("unk_id {} is none of {} tokens", unknown, vocabulary().size()));
+      bad_component("unk_id {} is none of {} tokens", unknown, vocabulary().size());
     unknown_ = static_cast<std::int32_t>(unknown);
     for (const Json& entry : component.at("vocab")) {
       const double score = entry.at(1).get<double>();

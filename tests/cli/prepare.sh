@@ -35,6 +35,37 @@ expect_file spm/tokenizer.model
 expect_ok "$switchyard" prepare --domain a=text/de --tokenizer spm:spm/tokenizer.model --output spm2
 cmp spm/tokenizer.model spm2/tokenizer.model || die "the model was not taken over"
 
+# A tokenizer.json: of bytes, and one merge.
+mkdir hf
+{
+  echo '{"added_tokens": [{"id": 1, "content": "</s>", "special": true}], "model": {"type": "BPE", "byte_fallback": true,'
+  echo '"vocab": {"<unk>": 0, "</s>": 1, "t": 2, "h": 3, "th": 4'
+  for i in $(seq 0 255); do printf ', "<0x%02X>": %d' "$i" $((i + 5)); done
+  echo '}, "merges": [["t", "h"]]}, "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}}'
+} >hf/tokenizer.json
+expect_ok "$switchyard" prepare --domain a=text --tokenizer hf:hf --valid-fraction 0.2 --output hf-data
+cmp hf/tokenizer.json hf-data/tokenizer.json || die "the tokenizer was not taken over"
+grep -q '^tokenizer = huggingface$' hf-data/dataset.ini || die "another tokenizer in dataset.ini"
+grep -q '^end_of_text = 1$' hf-data/dataset.ini || die "another end of text in dataset.ini"
+expect_ok "$switchyard" inspect hf-data
+expect_output "huggingface (vocabulary 261)"
+small_config <<'INI'
+[train]
+steps = 2
+global_batch = 2
+micro_batch = 1
+[run]
+backend = cpu
+INI
+expect_ok "$switchyard" train config.ini --data.path=hf-data --run.dir=hf-run --quiet
+expect_ok "$switchyard" generate hf-run --backend cpu --prompt "the größte" --tokens 3
+[[ $out == "the größte"* ]] || die "the prompt is not what it was"
+expect_ok "$switchyard" evaluate hf-run --backend cpu --max-windows 2
+expect_output "bits/byte"
+sed -i 's/BPE/WordPiece/' hf/tokenizer.json
+expect_error "hf/tokenizer.json: the model 'WordPiece' is not supported" \
+  "$switchyard" prepare --domain a=text --tokenizer hf:hf --output x
+
 before=$(find data -type f -exec sha256sum {} + | sort)
 expect_error "--overwrite" "$switchyard" prepare --domain a=text --output data
 expect_error "--overwrite" "$root/launch/mpirun.sh" 2 "$switchyard" prepare --domain english=text --output data

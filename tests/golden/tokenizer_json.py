@@ -1,10 +1,16 @@
 """Makes tokenizer_json.json: small tokenizers of every kind, and what Hugging Face tokenizers makes of texts of many scripts.
 
+<<<<<<< HEAD:tests/golden/tokenizer_json.py
     python3 tokenizer_json.py > tokenizer_json.json          needs tokenizers (0.23.3 made the file), sentencepiece and protobuf
     python3 tokenizer_json.py --fuzz SWITCHYARD COUNT    random texts: the program's tokens against theirs, for every case
     python3 tokenizer_json.py --speed SWITCHYARD FILE    tokens/s of a text, theirs on one thread
+=======
+    python3 tokenizers.py > tokenizers.json          needs tokenizers (0.23.3 made the file), sentencepiece and protobuf
+    python3 tokenizers.py --fuzz SWITCHYARD COUNT [TOKENIZER.json ...]   random texts: the program's tokens against theirs
+    python3 tokenizers.py --speed SWITCHYARD TEXT [TOKENIZER.json ...]   tokens/s of a text, theirs on one thread, and how many differ
+>>>>>>> tok:tests/golden/tokenizers.py
 
-A case is a tokenizer.json whose "model" is one of "models". "decoded" is null where it is the text.
+The last two take the cases where no files are named. Training breaks some ties at random, so that the file is another each time. A case is a tokenizer.json whose "model" is one of "models". "decoded" is null where it is the text.
 """
 
 import base64
@@ -20,6 +26,7 @@ import time
 sys.path = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]  # not this file
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
+import numpy
 import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -275,84 +282,80 @@ def random_texts(count, seed):
         yield text
 
 
-def prepared(program, folder, tokenizer, texts_file):
-    import numpy
-    out = f"{folder}/data"
-    subprocess.run([program, "prepare", "--domain", f"d={texts_file}", "--tokenizer", f"hf:{tokenizer}", "--valid-fraction", "0", "--output", out,
-                    "--overwrite", "--quiet"], check=True, stdout=subprocess.DEVNULL)
-    return numpy.fromfile(f"{out}/d.train.bin", dtype=numpy.uint16 if os.path.getsize(f"{out}/d.train.idx") and vocab_of(out) < 65500 else numpy.int32)
+def prepare(program, folder, kind, texts):
+    """The tokens of all texts, one after the other, and the seconds that it took."""
+    with open(f"{folder}/texts.jsonl", "w") as f:
+        f.writelines(json.dumps({"text": t}) + "\n" for t in texts)
+    start = time.time()
+    subprocess.run([program, "prepare", "--domain", f"d={folder}/texts.jsonl", "--tokenizer", kind, "--valid-fraction", "0", "--output",
+                    f"{folder}/data", "--overwrite", "--quiet"], check=True, stdout=subprocess.DEVNULL)
+    seconds = time.time() - start
+    vocab = next(int(line.split("=")[1]) for line in open(f"{folder}/data/dataset.ini") if line.startswith("vocab"))
+    return numpy.fromfile(f"{folder}/data/d.train.bin", dtype=numpy.uint16 if vocab < 65500 else numpy.int32).tolist(), seconds
 
 
-def vocab_of(data):
-    return int(next(line for line in open(f"{data}/dataset.ini") if line.startswith("vocab")).split("=")[1])
+def files_of(paths):
+    """(name, content) of the files, or of the cases, each with an end of text."""
+    for path in paths:
+        yield path, json.load(open(path))
+    for case in [] if paths else make_all()[1]:
+        yield case["name"], case["file"]
 
 
-def fuzz(program, count):
-    wrong = 0
+END = "\u2402end\u2402"
+
+
+def compare(program, name, file, texts):
+    """How many texts differ; and tokens, and seconds of theirs and ours."""
     with tempfile.TemporaryDirectory() as folder:
-        for number, case in enumerate(make_all()[1]):
-            tokenizer = Tokenizer.from_str(json.dumps(case["file"]))
-            if not any(t["content"] in ("</s>", "<|endoftext|>") for t in case["file"]["added_tokens"]):
-                case["file"]["added_tokens"].extend(added("\u2402end\u2402"))
-                case["file"]["added_tokens"][-1]["id"] = tokenizer.get_vocab_size()
-            json.dump(case["file"], open(f"{folder}/tokenizer.json", "w"))
-            tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
-            names = [n for n in ("<|endoftext|>", "</s>", "\u2402end\u2402") if tokenizer.token_to_id(n) is not None]
-            json.dump({"eos_token": names[0]}, open(f"{folder}/tokenizer_config.json", "w"))
-            end = tokenizer.token_to_id(names[0])
-            texts = list(random_texts(count, number))
-            with open(f"{folder}/t.jsonl", "w") as f:
-                for t in texts:
-                    f.write(json.dumps({"text": t}) + "\n")
-            got = prepared(program, folder, f"{folder}/tokenizer.json", f"{folder}/t.jsonl").tolist()
-            at, bad = 0, 0
-            for text in texts:
-                want = tokenizer.encode(text, add_special_tokens=False).ids + [end]
-                if got[at:at + len(want)] != want:
-                    bad += 1
-                    if bad <= 3:
-                        print(f"  {case['name']}: {text!r}\n    want {[tokenizer.id_to_token(i) for i in want]}\n    got  {[tokenizer.id_to_token(i) for i in got[at:at + len(want) + 3]]}")
-                    # Where it goes on: behind the next end that the next text's tokens follow.
-                    stop = at
-                    following = tokenizer.encode(texts[min(texts.index(text) + 1, len(texts) - 1)], add_special_tokens=False).ids[:8]
-                    while stop < len(got) and not (got[stop] == end and got[stop + 1:stop + 1 + len(following)] == following):
-                        stop += 1
-                    at = stop + 1
-                else:
-                    at += len(want)
-            print(f"{case['name']}: {bad} of {count} differ", flush=True)
-            wrong += bad
-    print(f"{wrong} differ in all")
+        tokenizer = Tokenizer.from_str(json.dumps(file))
+        ids = tokenizer.get_vocab()
+        file["added_tokens"] += added(END)
+        file["added_tokens"][-1]["id"] = end = max(ids.values()) + 1
+        json.dump(file, open(f"{folder}/tokenizer.json", "w"))
+        json.dump({"eos_token": END}, open(f"{folder}/tokenizer_config.json", "w"))
+        start = time.time()
+        want = [tokenizer.encode(t, add_special_tokens=False).ids for t in texts]
+        theirs = time.time() - start
+        got, ours = prepare(program, folder, f"hf:{folder}/tokenizer.json", texts)
+        ours -= prepare(program, folder, "bytes", texts)[1]
+    parts, here = [], []
+    for i in got:
+        if i == end:
+            parts.append(here)
+            here = []
+        else:
+            here.append(i)
+    assert len(parts) == len(texts), (name, len(parts), len(texts))
+    wrong = [(t, w, g) for t, w, g in zip(texts, want, parts) if w != g]
+    for t, w, g in wrong[:3]:
+        at = next((i for i, (a, b) in enumerate(zip(w, g)) if a != b), 0)
+        print(f"  {name}: {t[:200]!r}\n    from {at}: want {[tokenizer.id_to_token(i) for i in w[at:at + 8]]}\n    got {[tokenizer.id_to_token(i) for i in g[at:at + 8]]}")
+    return len(wrong), sum(map(len, want)), theirs, ours
 
 
-def speed(program, file):
-    text = open(file, encoding="utf-8", errors="ignore").read()
-    with tempfile.TemporaryDirectory() as folder:
-        for case in make_all()[1][:17]:
-            json.dump(case["file"], open(f"{folder}/tokenizer.json", "w"))
-            json.dump({"eos_token": (case["file"]["added_tokens"] or [{"content": "a"}])[0]["content"]}, open(f"{folder}/tokenizer_config.json", "w"))
-            tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
-            parts = [text[i:i + 60000] for i in range(0, len(text), 60000)]
-            start = time.time()
-            count = sum(len(tokenizer.encode(p, add_special_tokens=False).ids) for p in parts)
-            theirs = time.time() - start
-            with open(f"{folder}/t.jsonl", "w") as f:
-                for p in parts:
-                    f.write(json.dumps({"text": p}) + "\n")
-            def run(kind):
-                start = time.time()
-                subprocess.run([program, "prepare", "--domain", f"d={folder}/t.jsonl", "--tokenizer", kind, "--valid-fraction", "0", "--output", f"{folder}/data",
-                                "--overwrite", "--quiet"], check=True, stdout=subprocess.DEVNULL)
-                return time.time() - start
-            run("bytes")
-            ours = run(f"hf:{folder}/tokenizer.json") - run("bytes")
-            print(f"{case['name']}: {count} tokens; theirs {count / theirs / 1e6:.2f} M tokens/s, ours {count / ours / 1e6:.2f}, ratio {theirs / ours:.2f}", flush=True)
+def fuzz(program, count, *paths):
+    all_wrong = 0
+    for number, (name, file) in enumerate(files_of(paths)):
+        wrong = compare(program, name, file, [t for t in random_texts(count, number) if t])[0]
+        print(f"{name}: {wrong} of {count} differ", flush=True)
+        all_wrong += wrong
+    print(f"{all_wrong} differ in all")
+
+
+def speed(program, text_file, *paths):
+    text = open(text_file, encoding="utf-8", errors="replace").read()
+    texts = [text[i:i + 60000] for i in range(0, len(text), 60000)]
+    for name, file in files_of(paths):
+        wrong, tokens, theirs, ours = compare(program, name, file, texts)
+        print(f"{name}: {wrong} of {len(texts)} differ; {tokens} tokens: theirs {tokens / theirs / 1e6:.2f} M/s, ours {tokens / ours / 1e6:.2f} M/s, "
+              f"ratio {theirs / ours:.2f}", flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--fuzz"]:
-        fuzz(sys.argv[2], int(sys.argv[3]))
+        fuzz(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
     elif sys.argv[1:2] == ["--speed"]:
-        speed(sys.argv[2], sys.argv[3])
+        speed(*sys.argv[2:])
     else:
         main()

@@ -186,7 +186,11 @@ TEST(TokenizerJson, FilesThatAreWrong) {
           "the pre_tokenizer 'UnicodeScripts' is not supported");
   changed("gpt2", {"decoder"}, Json{{"type", "CTC"}}, "the decoder 'CTC' is not supported");
   changed("gpt2", {"normalizer"}, Json{{"type", "Sequence"}, {"normalizers", Json::array({Json{{"type", "Bert"}}})}},
-          "normalizer Sequence: the normalizer 'Bert'");
+          ": the normalizer 'Bert'");
+  Json nested = Json{{"type", "NFQ"}};
+  for (int i = 0; i < 400; ++i) nested = Json{{"type", "Sequence"}, {"normalizers", Json::array({nested})}};
+  changed("gpt2", {"normalizer"}, nested, ": the normalizer 'NFQ'");
+  changed("gpt2", {"normalizer"}, Json{{"type", std::string(1 << 20, 'N')}}, "NNN...'");
   changed("gpt2", {"normalizer"}, Json{{"type", "Sequence"}}, "no key 'normalizers'");
   changed("gpt2", {"normalizer"}, "NFC", "string where an object");
   changed("gpt2", {"normalizer"}, Json{{"type", "Replace"}, {"pattern", "x"}, {"content", ""}}, "Replace");
@@ -199,6 +203,8 @@ TEST(TokenizerJson, FilesThatAreWrong) {
   for (const char* expression : {"(", ")", "[", "a{2,1}", "\\", "(?<n", "\\p{Nothing}", "[a&&b]", "[a[^b]]", "[\\W]",
                                  "\\Qa", "(?(", "x**", "\\u12", "[[:x", "[[:graph:]]", "\\p{L", "(?", "(?<=a*)b"})
     changed("gpt2", {"pre_tokenizer"}, split_by(expression), "the regular expression");
+  changed("gpt2", {"pre_tokenizer"}, split_by(std::string(1 << 20, 'x').c_str()),
+          "xxx... cannot be used: it has 1048576 bytes");
   changed("gpt2", {"pre_tokenizer"}, split_by("a", "Between"), "the behavior 'Between'");
   changed("t5", {"pre_tokenizer", "replacement"}, "ab", "not one character");
   changed("t5", {"pre_tokenizer", "prepend_scheme"}, "last", "prepend_scheme 'last'");
@@ -212,6 +218,7 @@ TEST(TokenizerJson, FilesThatAreWrong) {
   changed("gpt2", {"model", "vocab", "a"}, 2000000000, "the largest id is 2000000000");
   changed("gpt2", {"model", "vocab", "a"}, std::int64_t{1} << 40, "the largest id is");
   changed("gpt2", {"model", "merges"}, Json::array({"a b c"}), "the merge 'a b c' is not two tokens");
+  changed("gpt2", {"model", "merges"}, Json::array({std::string(1 << 20, 'q')}), "qqq...' is not two tokens");
   changed("gpt2", {"model", "merges"}, Json::array({"a"}), "the merge 'a' is not two tokens");
   changed("gpt2", {"model", "merges"}, Json::array({"qq a"}), "needs the token 'qq'");
   changed("gpt2", {"model", "merges"}, Json::array({"q Z"}), "needs the token 'qZ'");
@@ -260,6 +267,25 @@ TEST(TokenizerJson, TextsThatCannotBeEncoded) {
   file["model"]["unk_token"] = Json();
   const TokenizerJson leaves_out(folder.write("tokenizer.json", file.dump()));
   EXPECT_EQ(ids_of(leaves_out, "the \xF0\x9F\x9A\x9D"), ids_of(leaves_out, "the"));
+
+  // Texts that grow without end.
+  file = file_of("gpt2");
+  const Json twice{{"type", "Replace"}, {"pattern", Json{{"String", "a"}}}, {"content", "aa"}};
+  file["normalizer"] = Json{{"type", "Sequence"}, {"normalizers", Json::array(Json::Array(60, twice))}};
+  const TokenizerJson grows(folder.write("tokenizer.json", file.dump()));
+  EXPECT_NO_THROW(ids_of(grows, "b"));
+  EXPECT_BAD_INPUT(ids_of(grows, "a"), "remove those that repeat");
+  file = file_of("gpt2");
+  file["decoder"] = Json{{"type", "Sequence"}, {"decoders", Json::array(Json::Array(60, twice))}};
+  const TokenizerJson grows_back(folder.write("tokenizer.json", file.dump()));
+  EXPECT_BAD_INPUT(grows_back.decode(ids_of(grows_back, "a")), "remove those that repeat");
+  file = file_of("gpt2");
+  file["pre_tokenizer"] =
+      Json{{"type", "Sequence"},
+           {"pretokenizers",
+            Json::array(Json::Array(60, file_of("split_Isolated")["pre_tokenizer"]["pretokenizers"].at(1)))}};
+  const TokenizerJson splits(folder.write("tokenizer.json", file.dump()));
+  EXPECT_BAD_INPUT(ids_of(splits, "\n"), "remove those that repeat");
 
   // An expression that takes for ever is given up.
   file = file_of("gpt2");
