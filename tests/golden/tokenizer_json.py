@@ -1,14 +1,8 @@
 """Makes tokenizer_json.json: small tokenizers of every kind, and what Hugging Face tokenizers makes of texts of many scripts.
 
-<<<<<<< HEAD:tests/golden/tokenizer_json.py
-    python3 tokenizer_json.py > tokenizer_json.json          needs tokenizers (0.23.3 made the file), sentencepiece and protobuf
-    python3 tokenizer_json.py --fuzz SWITCHYARD COUNT    random texts: the program's tokens against theirs, for every case
-    python3 tokenizer_json.py --speed SWITCHYARD FILE    tokens/s of a text, theirs on one thread
-=======
-    python3 tokenizers.py > tokenizers.json          needs tokenizers (0.23.3 made the file), sentencepiece and protobuf
-    python3 tokenizers.py --fuzz SWITCHYARD COUNT [TOKENIZER.json ...]   random texts: the program's tokens against theirs
-    python3 tokenizers.py --speed SWITCHYARD TEXT [TOKENIZER.json ...]   tokens/s of a text, theirs on one thread, and how many differ
->>>>>>> tok:tests/golden/tokenizers.py
+    python3 tokenizer_json.py > tokenizer_json.json       needs tokenizers (0.23.3 made the file), sentencepiece and protobuf
+    python3 tokenizer_json.py --fuzz SWITCHYARD COUNT [TOKENIZER.json ...]   random texts: the program's tokens against theirs
+    python3 tokenizer_json.py --speed SWITCHYARD TEXT [TOKENIZER.json ...]   tokens/s of a text, theirs on one thread, and how many differ
 
 The last two take the cases where no files are named. Training breaks some ties at random, so that the file is another each time. A case is a tokenizer.json whose "model" is one of "models". "decoded" is null where it is the text.
 """
