@@ -117,13 +117,13 @@ int evaluate_command(CommandLine& line) {
   options.add_options()                                                                                 //
       ("data", po::value<std::string>(), "prepared data set; default: the one that it was trained on")  //
       ("max-windows", po::value<Index>(&evaluation.max_windows)->default_value(0),
-       "evaluate this many windows of each domain, evenly spread; 0: all")                                       //
-      ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")  //
-      ("tokens", po::value<std::string>(), "ids with commas between them: compute their --logits, and nothing else")     //
-      ("logits", po::value<std::string>(), "HDF5 file to make, with /logits [position, token] in f32")                  //
-      ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")                           //
-      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")                  //
-      ("quiet", "no progress")                                                                                   //
+       "evaluate this many windows of each domain, evenly spread; 0: all")                                            //
+      ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")       //
+      ("tokens", po::value<std::string>(), "ids with commas between them: compute their --logits, and nothing else")  //
+      ("logits", po::value<std::string>(), "HDF5 file to make, with /logits [position, token] in f32")                //
+      ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")                                //
+      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")                       //
+      ("quiet", "no progress")                                                                                        //
       ("json", "print JSON");
   po::variables_map given;
   bool go = true;

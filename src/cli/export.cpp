@@ -33,9 +33,10 @@ int export_command(CommandLine& line) {
   const std::string folder = given["folder"].as<std::string>();
   {
     ProgressLine progress;
-    export_checkpoint(world, trained.step_dir, trained.state, trained.config, folder, how, [&](Index done, Index total) {
-      if (lead && !quiet) progress.show("exporting", done, total);
-    });
+    export_checkpoint(world, trained.step_dir, trained.state, trained.config, folder, how,
+                      [&](Index done, Index total) {
+                        if (lead && !quiet) progress.show("exporting", done, total);
+                      });
   }
   if (lead && !quiet) fmt::print("{} of {} at step {}\n", folder, trained.step_dir.string(), trained.state.step);
   return 0;

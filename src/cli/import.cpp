@@ -1,6 +1,5 @@
 // switchyard import: a run whose first checkpoint is another model's weights.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <memory>
 
@@ -131,8 +130,8 @@ int import_command(CommandLine& line) {
   }
   if (lead && !quiet) {
     const ParamCount count = count_params(in.config, in.vocab);
-    fmt::print("{} of {}: {} parameters, {} active per token\n", run, upcycle.empty() ? in.what : in.what + ", upcycled",
-               count_text(count.total), count_text(count.active));
+    fmt::print("{} of {}: {} parameters, {} active per token\n", run,
+               upcycle.empty() ? in.what : in.what + ", upcycled", count_text(count.total), count_text(count.active));
   }
   return 0;
 }

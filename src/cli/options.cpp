@@ -1,9 +1,8 @@
 #include "src/cli/options.h"
 
-#include "src/config.h"
-
 #include <iostream>
 
+#include "src/config.h"
 #include "src/text/words.h"
 
 namespace sy {

@@ -1,8 +1,4 @@
 // switchyard prepare: text to a data set.
-#include <unistd.h>
-
-#include <chrono>
-#include <cstdio>
 #include <iostream>
 
 #include "src/cli/options.h"

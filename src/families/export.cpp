@@ -24,9 +24,9 @@ namespace {
 
 constexpr const char *files_name = "files.json", *fillers_folder = "fillers";
 // Files beside the tensors that travel with them as they are.
-constexpr const char* companions[] = {"tokenizer.json",     "tokenizer_config.json",   "tokenizer.model",
-                                      "vocab.json",         "merges.txt",              "special_tokens_map.json",
-                                      "added_tokens.json",  "generation_config.json",  "chat_template.jinja"};
+constexpr const char* companions[] = {
+    "tokenizer.json",          "tokenizer_config.json", "tokenizer.model",        "vocab.json",         "merges.txt",
+    "special_tokens_map.json", "added_tokens.json",     "generation_config.json", "chat_template.jinja"};
 
 void copy_companions(const fs::path& from, const fs::path& to) {
   std::error_code error;
@@ -84,8 +84,8 @@ std::vector<OutputFile> split_files(const std::vector<FileTensor>& tensors, cons
     bytes += own;
   }
   for (std::size_t i = 0; i < files.size(); ++i)
-    files[i].name = files.size() == 1 ? "model.safetensors"
-                                      : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    files[i].name =
+        files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
   return files;
 }
 
@@ -168,8 +168,8 @@ struct Chosen {
 };
 
 // Throws InputError where the family cannot say what the model is.
-Chosen try_family(const Family& family, const Config& config, const std::vector<ParamSpec>& params, const Json& kept_config,
-                  std::string_view base) {
+Chosen try_family(const Family& family, const Config& config, const std::vector<ParamSpec>& params,
+                  const Json& kept_config, std::string_view base) {
   const Json* type = kept_config.find("model_type");
   const bool own = type && *type == Json(family.name);
   return {&family, config_json(family, config, own ? kept_config : Json()),
@@ -189,8 +189,9 @@ Chosen choose_family(const Config& config, const std::vector<ParamSpec>& params,
     } catch (const InputError& e) {
       if (kept && family == order.front()) why = e.what();
     }
-  bad_input("export: the model is of no family of Hugging Face's that is known here: {}; --family NAME says why one does not fit",
-            why);
+  bad_input(
+      "export: the model is of no family of Hugging Face's that is known here: {}; --family NAME says why one does not fit",
+      why);
 }
 
 void check_ones(const CheckpointValues& values, const std::vector<ParamSpec>& params, const Chosen& chosen) {
@@ -278,16 +279,19 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
       if (type && *type == Json(family.name)) base = family.base;
     if (bare)
       for (const Json& file : kept_files.at("files"))
-        for (const Json& tensor : file.at("tensors")) bare = bare && !tensor.at("name").get<std::string>().starts_with(base);
+        for (const Json& tensor : file.at("tensors"))
+          bare = bare && !tensor.at("name").get<std::string>().starts_with(base);
     chosen = choose_family(config, params, options.family, kept_config, bare ? std::string_view() : base);
     values = std::make_unique<CheckpointValues>(step_dir, state, params);
     check_ones(*values, params, chosen);
     if (!options.type.empty() && !stored_type(options.type))
       bad_input("export: --dtype {}: expected f32, bf16 or f16", options.type);
-    auto imported = kept_files.contains("files") ? as_imported(kept_files, chosen.tensors.files, options.type) : std::nullopt;
+    auto imported =
+        kept_files.contains("files") ? as_imported(kept_files, chosen.tensors.files, options.type) : std::nullopt;
     const StoredType& own = *stored_type(options.type.empty() ? config.run.dtype : options.type);
     files = imported ? std::move(*imported) : split_files(chosen.tensors.files, own, options.file_bytes);
-    if (run && fs::exists(kept / fillers_folder, error)) fillers = std::make_unique<StoredTensors>(kept / fillers_folder);
+    if (run && fs::exists(kept / fillers_folder, error))
+      fillers = std::make_unique<StoredTensors>(kept / fillers_folder);
     if (!lead) return;
     std::vector<std::string_view> types;
     for (const OutputFile& file : files)
@@ -322,7 +326,8 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
       for (std::size_t i = 0; i < file.tensors.size(); ++i) {
         const OutputTensor& t = file.tensors[i];
         if (number++ % world.size() == world.rank())
-          write_tensor(t, *values, fillers ? fillers->find(t.tensor->name) : nullptr, output->data() + header.begins[i]);
+          write_tensor(t, *values, fillers ? fillers->find(t.tensor->name) : nullptr,
+                       output->data() + header.begins[i]);
         done += t.tensor->elements() * t.type->bytes;
         progress(done, total);
       }

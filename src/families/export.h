@@ -19,18 +19,19 @@ namespace sy {
 constexpr const char* kept_folder = "huggingface";
 class FamilyValues;
 // By one rank. Throws Failure.
-void keep_imported(const std::filesystem::path& folder, const FamilyValues& values, const std::filesystem::path& run_dir);
+void keep_imported(const std::filesystem::path& folder, const FamilyValues& values,
+                   const std::filesystem::path& run_dir);
 
 struct ExportOptions {
-  std::string family;            // model_type; "": that of the imported model, or else the first that has words for this one
-  std::string type;              // of the numbers: f32, bf16, f16; "": as imported, otherwise that of run.dtype
+  std::string family;  // model_type; "": that of the imported model, or else the first that has words for this one
+  std::string type;    // of the numbers: f32, bf16, f16; "": as imported, otherwise that of run.dtype
   Index file_bytes = 5'000'000'000;  // about how large files grow, where they are not as imported
 };
 
 // Collective: the ranks write their shares of the tensors into the same files, which are bitwise those that one rank writes.
 // `folder` must not exist yet; it is there when it is whole. Throws InputError where no family fits, which says why.
-void export_checkpoint(Comm& world, const std::filesystem::path& step_dir, const TrainState& state, const Config& config,
-                       const std::filesystem::path& folder, const ExportOptions& options,
+void export_checkpoint(Comm& world, const std::filesystem::path& step_dir, const TrainState& state,
+                       const Config& config, const std::filesystem::path& folder, const ExportOptions& options,
                        const std::function<void(Index done, Index total)>& progress);
 
 }  // namespace sy

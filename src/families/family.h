@@ -34,7 +34,7 @@ struct TensorRow {
 
 // A key of config.json.
 struct ConfigRow {
-  std::string_view theirs;  // "": it has none, and ours is always the one word
+  std::string_view theirs;  // "": it has none, and ours is always the one word. "a|b": some files say b
   std::string_view ours;    // "model.d_model"; "": we have none, and theirs must be one of the words
   // Their values, as JSON, and ours. None: both are written alike.
   std::vector<std::pair<std::string_view, std::string_view>> words{};

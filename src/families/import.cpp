@@ -78,7 +78,8 @@ void FamilyValues::compare(const Family& family) const {
     if (!stored)
       problems.push_back(fmt::format("{} {} is missing", tensor.name, shape_text(tensor.shape)));
     else if (stored->shape != tensor.shape)
-      problems.push_back(fmt::format("{} is {}, expected {}", tensor.name, shape_text(stored->shape), shape_text(tensor.shape)));
+      problems.push_back(
+          fmt::format("{} is {}, expected {}", tensor.name, shape_text(stored->shape), shape_text(tensor.shape)));
     else if (!stored_type(stored->type))
       problems.push_back(fmt::format("{} is of type {}, expected F32, BF16 or F16", tensor.name, stored->type));
   }

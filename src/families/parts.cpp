@@ -68,7 +68,7 @@ constexpr ScalingKey scaling_keys[] = {
     {RopeScaling::longrope, "attention_factor", "rope_attention_factor"},
 };
 constexpr std::pair<std::string_view, RopeScaling> scaling_names[] = {
-    {"default", RopeScaling::none}, {"linear", RopeScaling::linear}, {"dynamic", RopeScaling::dynamic},
+    {"default", RopeScaling::none},  {"linear", RopeScaling::linear}, {"dynamic", RopeScaling::dynamic},
     {"llama3", RopeScaling::llama3}, {"yarn", RopeScaling::yarn},     {"longrope", RopeScaling::longrope},
     {"su", RopeScaling::longrope},
 };
@@ -88,10 +88,8 @@ void read_rope(const Json& theirs, const Json& rope, const std::string& section,
   Json complete = rope;
   constexpr std::string_view original = "original_max_position_embeddings", factor = "factor";
   const Json& positions = theirs.at("max_position_embeddings");
-  if (!given(complete, original))
-    complete[original] = given(theirs, original) ? *given(theirs, original) : positions;
-  if (!given(complete, factor))
-    complete[factor] = positions.get<double>() / complete.at(original).get<double>();
+  if (!given(complete, original)) complete[original] = given(theirs, original) ? *given(theirs, original) : positions;
+  if (!given(complete, factor)) complete[factor] = positions.get<double>() / complete.at(original).get<double>();
   if (scaling == RopeScaling::yarn && !given(complete, "attention_factor")) {
     const Json *m = given(rope, "mscale"), *all = given(rope, "mscale_all_dim");
     const double f = complete.at(factor).get<double>();
@@ -101,7 +99,8 @@ void read_rope(const Json& theirs, const Json& rope, const std::string& section,
     ours.emplace_back(section + ".rope_original_length", setting_text(complete.at(original)));
   for (const ScalingKey& key : scaling_keys)
     if (const Json* value = key.scaling == scaling ? given(complete, key.theirs) : nullptr)
-      ours.emplace_back(fmt::format("{}.{}", section, key.ours), value->is_array() ? list_text(*value) : setting_text(*value));
+      ours.emplace_back(fmt::format("{}.{}", section, key.ours),
+                        value->is_array() ? list_text(*value) : setting_text(*value));
 }
 
 // What is said of a kind of layer whose keys are in `section`; `rope` has what is known beforehand. width: of what could be
@@ -144,42 +143,46 @@ const RopeSpec* rope_of(const Config& ours) {
 
 }  // namespace
 
-const ConfigPart rope_part{
-    [](const Json& theirs, Settings& ours) {
-      if (const Json* rope = given(theirs, "rope_parameters")) {
-        read_rope(theirs, *rope, "model", ours);
-      } else {
-        copy(theirs, "rope_theta", ours, "model.rope_theta");
-        if (const Json* scaling = given(theirs, "rope_scaling")) read_rope(theirs, *scaling, "model", ours);
-      }
-      copy(theirs, "partial_rotary_factor", ours, "model.rope_fraction");
-    },
-    [](const Config& ours, Json& theirs) {
-      const RopeSpec* spec = rope_of(ours);
-      if (!spec) return;
-      // Files from before rope_parameters stay such files.
-      const bool apart = !given(theirs, "rope_parameters") && (given(theirs, "rope_theta") || given(theirs, "rope_scaling"));
-      const char* name = apart ? "rope_scaling" : "rope_parameters";
-      Json rope = given(theirs, name) ? *given(theirs, name) : Json::object();
-      const bool partial = given(theirs, "partial_rotary_factor");
-      const Index head = ours.model.kv_latent > 0 ? ours.model.rope_head_dim : ours.model.head_dim;
-      write_rope(ours, "model", *spec, partial ? spec->rotated : head, rope);
-      if (partial)
-        put(theirs, "partial_rotary_factor", setting_json("model.rope_fraction", value_of(ours, "model.rope_fraction")));
-      if (apart) {
-        put(theirs, "rope_theta", spec->theta);
-        Json without = Json::object();
-        for (const Json::Member& m : rope.members())
-          if (m.name != "rope_theta") without.append(m.name, m.value);
-        rope = spec->scaling == RopeScaling::none ? Json() : without;
-      }
-      theirs[name] = rope;
-    }};
+const ConfigPart rope_part{[](const Json& theirs, Settings& ours) {
+                             if (const Json* rope = given(theirs, "rope_parameters")) {
+                               read_rope(theirs, *rope, "model", ours);
+                             } else {
+                               copy(theirs, "rope_theta", ours, "model.rope_theta");
+                               if (const Json* scaling = given(theirs, "rope_scaling"))
+                                 read_rope(theirs, *scaling, "model", ours);
+                             }
+                             copy(theirs, "partial_rotary_factor", ours, "model.rope_fraction");
+                           },
+                           [](const Config& ours, Json& theirs) {
+                             const RopeSpec* spec = rope_of(ours);
+                             if (!spec) return;
+                             // Files from before rope_parameters stay such files.
+                             const bool apart = !given(theirs, "rope_parameters") &&
+                                                (given(theirs, "rope_theta") || given(theirs, "rope_scaling"));
+                             const char* name = apart ? "rope_scaling" : "rope_parameters";
+                             Json rope = given(theirs, name) ? *given(theirs, name) : Json::object();
+                             const bool partial = given(theirs, "partial_rotary_factor");
+                             const Index head =
+                                 ours.model.kv_latent > 0 ? ours.model.rope_head_dim : ours.model.head_dim;
+                             write_rope(ours, "model", *spec, partial ? spec->rotated : head, rope);
+                             if (partial)
+                               put(theirs, "partial_rotary_factor",
+                                   setting_json("model.rope_fraction", value_of(ours, "model.rope_fraction")));
+                             if (apart) {
+                               put(theirs, "rope_theta", spec->theta);
+                               Json without = Json::object();
+                               for (const Json::Member& m : rope.members())
+                                 if (m.name != "rope_theta") without.append(m.name, m.value);
+                               rope = spec->scaling == RopeScaling::none ? Json() : without;
+                             }
+                             theirs[name] = rope;
+                           }};
 
 const ConfigPart rope_by_kind_part{
     [](const Json& theirs, Settings& ours) {
       const Json* rope = given(theirs, "rope_parameters");
-      const bool local = std::any_of(ours.begin(), ours.end(), [](const auto& s) { return s.first == "model.pattern"; });
+      const bool local =
+          std::any_of(ours.begin(), ours.end(), [](const auto& s) { return s.first == "model.pattern"; });
       if (rope && given(*rope, "full_attention")) {
         read_rope(theirs, rope->at("full_attention"), "model", ours);
         if (local) {
@@ -273,33 +276,33 @@ void write_windows(const Config& ours, Json& theirs) {
 }
 
 template <Index every>
-constexpr ConfigPart full_every{
-    [](const Json& theirs, Settings& ours) {
-      const Json* pattern = given(theirs, "sliding_window_pattern");
-      const Index n = pattern ? pattern->get<std::int64_t>() : every;
-      read_windows(theirs, layer_types(theirs, [n](Index i) { return (i + 1) % n != 0; }), ours);
-    },
-    write_windows};
+constexpr ConfigPart full_every{[](const Json& theirs, Settings& ours) {
+                                  const Json* pattern = given(theirs, "sliding_window_pattern");
+                                  const Index n = pattern ? pattern->get<std::int64_t>() : every;
+                                  read_windows(theirs, layer_types(theirs, [n](Index i) { return (i + 1) % n != 0; }),
+                                               ours);
+                                },
+                                write_windows};
 
 }  // namespace
 
-const ConfigPart window_part{
-    [](const Json& theirs, Settings& ours) {
-      const bool has = given(theirs, "sliding_window");
-      read_windows(theirs, layer_types(theirs, [has](Index) { return has; }), ours);
-    },
-    [](const Config& ours, Json& theirs) {
-      const bool listed = given(theirs, "layer_types");
-      write_windows(ours, theirs);
-      const Json types = theirs.at("layer_types");
-      const bool some = std::any_of(types.begin(), types.end(), [](const Json& t) { return t == Json(sliding); });
-      if (!some) theirs["sliding_window"] = Json();
-      if (listed) return;
-      Json without = Json::object();
-      for (const Json::Member& m : theirs.members())
-        if (m.name != "layer_types") without.append(m.name, m.value);
-      theirs = without;
-    }};
+const ConfigPart window_part{[](const Json& theirs, Settings& ours) {
+                               const bool has = given(theirs, "sliding_window");
+                               read_windows(theirs, layer_types(theirs, [has](Index) { return has; }), ours);
+                             },
+                             [](const Config& ours, Json& theirs) {
+                               const bool listed = given(theirs, "layer_types");
+                               write_windows(ours, theirs);
+                               const Json types = theirs.at("layer_types");
+                               const bool some = std::any_of(types.begin(), types.end(),
+                                                             [](const Json& t) { return t == Json(sliding); });
+                               if (!some) theirs["sliding_window"] = Json();
+                               if (listed) return;
+                               Json without = Json::object();
+                               for (const Json::Member& m : theirs.members())
+                                 if (m.name != "layer_types") without.append(m.name, m.value);
+                               theirs = without;
+                             }};
 
 const ConfigPart qwen_window_part{
     [](const Json& theirs, Settings& ours) {
@@ -311,19 +314,21 @@ const ConfigPart qwen_window_part{
     [](const Config& ours, Json& theirs) {
       write_windows(ours, theirs);
       const std::vector<BlockSpec> blocks = block_specs(ours);
-      const bool some = std::any_of(blocks.begin(), blocks.end(), [](const BlockSpec& b) { return b.attention.window > 0; });
+      const bool some =
+          std::any_of(blocks.begin(), blocks.end(), [](const BlockSpec& b) { return b.attention.window > 0; });
       theirs["use_sliding_window"] = some;
     }};
 
 const ConfigPart alternating_part = full_every<2>;
 const ConfigPart every_sixth_part = full_every<6>;
-const ConfigPart every_fourth_part{
-    [](const Json& theirs, Settings& ours) {
-      full_every<4>.read(theirs, ours);
-      const bool mixed = std::any_of(ours.begin(), ours.end(), [](const auto& s) { return s.first == "model.pattern"; });
-      if (mixed) ours.emplace_back("attention.global.position", "none");
-    },
-    write_windows};
+const ConfigPart every_fourth_part{[](const Json& theirs, Settings& ours) {
+                                     full_every<4>.read(theirs, ours);
+                                     const bool mixed = std::any_of(ours.begin(), ours.end(), [](const auto& s) {
+                                       return s.first == "model.pattern";
+                                     });
+                                     if (mixed) ours.emplace_back("attention.global.position", "none");
+                                   },
+                                   write_windows};
 
 // ---- single families ----
 
@@ -338,7 +343,8 @@ const ConfigPart attention_scale_part{
                                                           : 1 / std::sqrt(static_cast<double>(ours.model.head_dim));
       double scalar = 1 / (scale * scale);
       if (std::abs(scalar - std::round(scalar)) < 1e-9 * scalar) scalar = std::round(scalar);
-      put(theirs, "query_pre_attn_scalar", scalar == std::round(scalar) ? Json(static_cast<Index>(scalar)) : Json(scalar));
+      put(theirs, "query_pre_attn_scalar",
+          scalar == std::round(scalar) ? Json(static_cast<Index>(scalar)) : Json(scalar));
     }};
 
 // Scores are multiplied by the square of yarn's factor for mscale_all_dim besides.
@@ -360,8 +366,9 @@ const ConfigPart rotary_dim_part{
       const Index head = theirs.at("n_embd").get<std::int64_t>() / theirs.at("n_head").get<std::int64_t>();
       const Index rotated = count(theirs, "rotary_dim", head);
       // A little more, so that the product with the head's width is not just below it.
-      ours.emplace_back("model.rope_fraction",
-                        rotated >= head ? "1" : fmt::format("{}", (static_cast<double>(rotated) + 1e-6) / static_cast<double>(head)));
+      ours.emplace_back(
+          "model.rope_fraction",
+          rotated >= head ? "1" : fmt::format("{}", (static_cast<double>(rotated) + 1e-6) / static_cast<double>(head)));
     },
     [](const Config& ours, Json& theirs) {
       if (const RopeSpec* spec = rope_of(ours)) theirs["rotary_dim"] = spec->rotated;
@@ -369,7 +376,8 @@ const ConfigPart rotary_dim_part{
 
 const ConfigPart gpt2_width_part{
     [](const Json& theirs, Settings& ours) {
-      ours.emplace_back("model.d_ff", fmt::format("{}", count(theirs, "n_inner", 4 * theirs.at("n_embd").get<std::int64_t>())));
+      ours.emplace_back("model.d_ff",
+                        fmt::format("{}", count(theirs, "n_inner", 4 * theirs.at("n_embd").get<std::int64_t>())));
     },
     [](const Config& ours, Json& theirs) {
       const bool usual = ours.model.d_ff == 4 * ours.model.d_model;
@@ -383,10 +391,9 @@ const ConfigPart falcon_part{
       const Index kv = fresh ? count(theirs, "num_kv_heads", heads) : flag(theirs, "multi_query", true) ? 1 : heads;
       if (!fresh && !flag(theirs, "parallel_attn", true)) bad_input("parallel_attn = false is not known");
       ours.emplace_back("model.kv_heads", fmt::format("{}", kv));
-      ours.emplace_back("model.parallel_norms",
-                        fresh && count(theirs, "num_ln_in_parallel_attn", 2) == 2 ? "2" : "1");
-      ours.emplace_back("model.d_ff",
-                        fmt::format("{}", count(theirs, "ffn_hidden_size", 4 * theirs.at("hidden_size").get<std::int64_t>())));
+      ours.emplace_back("model.parallel_norms", fresh && count(theirs, "num_ln_in_parallel_attn", 2) == 2 ? "2" : "1");
+      ours.emplace_back("model.d_ff", fmt::format("{}", count(theirs, "ffn_hidden_size",
+                                                              4 * theirs.at("hidden_size").get<std::int64_t>())));
     },
     [](const Config& ours, Json& theirs) {
       const bool two = ours.model.parallel_norms == 2, grouped = ours.model.kv_heads != 1;

@@ -26,15 +26,26 @@ std::string words_text(const ConfigRow& row) {
   return join(words, ", ");
 }
 
+// The name that the row's key has in this file: the first of those that are there, or else the first.
+std::string_view key_of(const ConfigRow& row, const Json& theirs) {
+  for (std::size_t at = 0; at < row.theirs.size();) {
+    const std::size_t end = std::min(row.theirs.find('|', at), row.theirs.size());
+    if (given(theirs, row.theirs.substr(at, end - at))) return row.theirs.substr(at, end - at);
+    at = end + 1;
+  }
+  return row.theirs.substr(0, row.theirs.find('|'));
+}
+
 void read_row(const ConfigRow& row, const Json& theirs, const Family& family, Settings& ours) {
   if (row.theirs.empty()) {
     ours.emplace_back(row.ours, row.words.front().second);
     return;
   }
-  const Json* value = given(theirs, row.theirs);
+  const std::string_view key = key_of(row, theirs);
+  const Json* value = given(theirs, key);
   Json otherwise;
   if (!value) {
-    if (row.missing == "!") bad_input("it has no {}, which {} models need", row.theirs, family.name);
+    if (row.missing == "!") bad_input("it has no {}, which {} models need", key, family.name);
     if (row.missing.empty()) return;
     otherwise = Json::parse(row.missing);
     value = &otherwise;
@@ -48,13 +59,14 @@ void read_row(const ConfigRow& row, const Json& theirs, const Family& family, Se
       if (!row.ours.empty()) ours.emplace_back(row.ours, own);
       return;
     }
-  bad_input("{} = {}: of {} models, only {} can be read", row.theirs, value->dump(), family.name, words_text(row));
+  bad_input("{} = {}: of {} models, only {} can be read", key, value->dump(), family.name, words_text(row));
 }
 
 void write_row(const ConfigRow& row, const Config& ours, const Family& family, Json& theirs) {
   if (row.theirs.empty()) return;
+  const std::string_view key = key_of(row, theirs);
   if (row.ours.empty()) {
-    if (!given(theirs, row.theirs)) theirs[row.theirs] = Json::parse(row.words.front().first);
+    if (!given(theirs, key)) theirs[key] = Json::parse(row.words.front().first);
     return;
   }
   const std::string text = value_of(ours, row.ours);
@@ -62,18 +74,18 @@ void write_row(const ConfigRow& row, const Config& ours, const Family& family, J
     // What is 0 where there is none, as a cap, is null.
     Json value = setting_json(row.ours, text);
     const bool none = row.missing == "0" && value.get<double>() == 0;
-    if (none && !given(theirs, row.theirs)) value = Json();
-    return put(theirs, row.theirs, std::move(value));
+    if (none && !given(theirs, key)) value = Json();
+    return put(theirs, key, std::move(value));
   }
   // What is known beforehand stays where it means the same.
-  const Json* before = given(theirs, row.theirs);
+  const Json* before = given(theirs, key);
   const std::pair<std::string_view, std::string_view>* found = nullptr;
   for (const auto& word : row.words) {
     if (word.second != text) continue;
     if (!found || (before && Json::parse(word.first) == *before)) found = &word;
   }
   if (!found) bad_input("{} = {} has no words in a config.json of {}", row.ours, text, family.name);
-  theirs[row.theirs] = Json::parse(found->first);
+  theirs[key] = Json::parse(found->first);
 }
 
 }  // namespace
@@ -106,8 +118,7 @@ Config config_of(const Family& family, const Json& theirs, const std::string& or
                  const std::vector<std::string>& overrides) {
   Settings settings;
   try {
-    if (given(theirs, "quantization_config"))
-      bad_input("its weights are quantised: save them in bf16 or f32 first");
+    if (given(theirs, "quantization_config")) bad_input("its weights are quantised: save them in bf16 or f32 first");
     for (const auto& table : family.config)
       for (const ConfigRow& row : table) read_row(row, theirs, family, settings);
     for (const ConfigPart* part : family.parts) part->read(theirs, settings);

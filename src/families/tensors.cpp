@@ -272,8 +272,7 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
   return out;
 }
 
-Index for_runs(const TensorPart& part, const Box& box,
-               const std::function<void(Index, Index, Index, Index)>& run) {
+Index for_runs(const TensorPart& part, const Box& box, const std::function<void(Index, Index, Index, Index)>& run) {
   const int n = box.size.size();
   SY_ASSERT(static_cast<std::size_t>(n) == part.dims.size() && n > 0, "a box of {} dimensions", n);
   // Of each dimension, the indices within the box that are in the part.
@@ -296,7 +295,8 @@ Index for_runs(const TensorPart& part, const Box& box,
     }
     const Range& columns = in[n - 1];
     for (Index i = columns.begin; i < columns.end;) {
-      const Index in_factor = (i - last.range.begin) % inner.size, count = std::min(columns.end - i, inner.size - in_factor);
+      const Index in_factor = (i - last.range.begin) % inner.size,
+                  count = std::min(columns.end - i, inner.size - in_factor);
       run(row * box.size[n - 1] + i - box.begin[n - 1], offset + last.offset(i), inner.stride, count);
       total += count;
       i += count;

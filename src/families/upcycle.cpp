@@ -87,12 +87,15 @@ Upcycling parse_upcycling(const std::string& text) {
 
 Config upcycled_config(const Config& dense, const Upcycling& how, const std::vector<std::string>& overrides) {
   if (dense.moe.experts > 0)
-    bad_input("--upcycle makes experts of a dense model's FFN, and this model has {} experts already", dense.moe.experts);
+    bad_input("--upcycle makes experts of a dense model's FFN, and this model has {} experts already",
+              dense.moe.experts);
   if (dense.model.d_ff % how.parts != 0)
     bad_input("--upcycle: an FFN of width {} cannot be divided into {} parts", dense.model.d_ff, how.parts);
   const bool biased = value_of(dense, "model.bias") == "all" || value_of(dense, "model.bias") == "mlp";
   std::vector<std::string> settings;
-  const auto set = [&](std::string_view key, const auto& value) { settings.push_back(fmt::format("--{}={}", key, value)); };
+  const auto set = [&](std::string_view key, const auto& value) {
+    settings.push_back(fmt::format("--{}={}", key, value));
+  };
   set("moe.experts", how.experts);
   set("moe.top_k", how.top_k);
   set("moe.d_ff", dense.model.d_ff / how.parts);

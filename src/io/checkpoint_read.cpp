@@ -151,7 +151,9 @@ class OpenedWeights final : public ValueSource {
  public:
   explicit OpenedWeights(const fs::path& step_dir)
       : checkpoint_(step_dir), values_(checkpoint_, step_dir, tensor_kinds[0].prefix) {}
-  void read(const ParamSpec& spec, const Box& box, std::span<float> values) override { values_.read(spec, box, values); }
+  void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
+    values_.read(spec, box, values);
+  }
 
  private:
   CheckpointReader checkpoint_;

@@ -40,7 +40,7 @@ std::uint16_t half_of_float(float x) {
   const std::uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7e00;
   if (magnitude >= 0x477ff000) return sign | 0x7c00;  // 65520 and more round to infinity
-  if (magnitude < 0x38800000) {                        // below 2^-14: a multiple of 2^-24, rounded by the addition
+  if (magnitude < 0x38800000) {                       // below 2^-14: a multiple of 2^-24, rounded by the addition
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(shifted) - 0x3f000000);
   }
@@ -67,9 +67,8 @@ constexpr auto same = [](float x) { return x; };
 
 // How many bytes a number of any type takes that the format knows.
 constexpr std::pair<std::string_view, Index> type_bytes[] = {
-    {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2},
-    {"F16", 2},  {"BF16", 2}, {"I32", 4}, {"U32", 4},     {"F32", 4},     {"F64", 8}, {"I64", 8},
-    {"U64", 8},
+    {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
+    {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"F64", 8},     {"I64", 8}, {"U64", 8},
 };
 
 // ---- headers ----
@@ -88,7 +87,8 @@ struct Entry {
 
 Entry read_entry(const fs::path& path, const Json::Member& member, Index data_bytes) {
   const std::string& name = member.name;
-  Entry entry{{name, member.value.at("dtype").get<std::string>(), member.value.at("shape").get<std::vector<Index>>()}, 0, 0};
+  Entry entry{
+      {name, member.value.at("dtype").get<std::string>(), member.value.at("shape").get<std::vector<Index>>()}, 0, 0};
   const auto offsets = member.value.at("data_offsets").get<std::vector<Index>>();
   if (offsets.size() != 2) bad_file(path, fmt::format("{} has {} data_offsets", name, offsets.size()));
   entry.begin = offsets[0], entry.end = offsets[1];
@@ -128,9 +128,8 @@ std::vector<Entry> read_header(const fs::path& path, std::string_view text, Inde
   } catch (const JsonError& e) {
     bad_file(path, fmt::format("its header: {}", e.what()));
   }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   Index at = 0;
   for (const Entry& entry : entries) {
     if (entry.begin != at)
@@ -273,8 +272,9 @@ StoredHeader stored_header(const std::vector<StoredLayout>& tensors,
   for (const StoredLayout& tensor : tensors) {
     Index bytes = stored_type(tensor.type)->bytes;
     for (const Index n : tensor.shape) bytes *= n;
-    json.append(tensor.name,
-                {{"dtype", std::string(tensor.type)}, {"shape", tensor.shape}, {"data_offsets", std::vector{at, at + bytes}}});
+    json.append(
+        tensor.name,
+        {{"dtype", std::string(tensor.type)}, {"shape", tensor.shape}, {"data_offsets", std::vector{at, at + bytes}}});
     header.begins.push_back(at);
     at += bytes;
   }

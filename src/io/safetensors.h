@@ -47,8 +47,8 @@ class StoredTensors {
   StoredTensors& operator=(const StoredTensors&) = delete;
 
   struct File {
-    std::string name;                   // within the folder
-    std::vector<std::string> tensors;   // in the order of the data
+    std::string name;                  // within the folder
+    std::vector<std::string> tensors;  // in the order of the data
     std::map<std::string, std::string> metadata;
   };
   const std::vector<File>& files() const { return files_; }

@@ -99,7 +99,8 @@ void expect_logits(Engine& engine, const Json& golden, double tolerance) {
     ASSERT_EQ(logits.size(), want.size());
     double largest = 0;
     for (const double x : want) largest = std::max(largest, std::abs(x));
-    for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(logits[i], want[i], tolerance * largest) << row.name << " " << i;
+    for (std::size_t i = 0; i < want.size(); ++i)
+      ASSERT_NEAR(logits[i], want[i], tolerance * largest) << row.name << " " << i;
   }
 }
 

@@ -34,7 +34,8 @@ std::string error_of_file(const std::string& content) {
 
 TEST(Safetensors, WhatIsWrittenIsRead) {
   const TempFolder temp;
-  const StoredHeader header = stored_header({{"a", "F32", {2, 3}}, {"none", "BF16", {0, 4}}, {"scalar", "F16", {}}}, {{"k", "v"}});
+  const StoredHeader header =
+      stored_header({{"a", "F32", {2, 3}}, {"none", "BF16", {0, 4}}, {"scalar", "F16", {}}}, {{"k", "v"}});
   EXPECT_EQ(header.bytes.size() % 8, 0u);
   {
     MappedOutput out(temp.path() / "model.safetensors", header.file_bytes, true);
@@ -125,8 +126,10 @@ TEST(Safetensors, FilesThatLie) {
       {with_header(R"({"a":)" + entry("[1]", "[0,4]", "F7") + "}", 4), "of type F7"},
       {with_header(R"({"a":)" + entry("[1]", "[0]") + "}", 4), "1 data_offsets"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1]}})", 4), "its header"},
-      {with_header(R"({"a":)" + entry("[1]", "[0,4]") + R"(,"b":)" + entry("[1]", "[0,4]") + "}", 4), "what is before it"},
-      {with_header(R"({"a":)" + entry("[1]", "[0,4]") + R"(,"b":)" + entry("[1]", "[8,12]") + "}", 12), "begins at byte 8"},
+      {with_header(R"({"a":)" + entry("[1]", "[0,4]") + R"(,"b":)" + entry("[1]", "[0,4]") + "}", 4),
+       "what is before it"},
+      {with_header(R"({"a":)" + entry("[1]", "[0,4]") + R"(,"b":)" + entry("[1]", "[8,12]") + "}", 12),
+       "begins at byte 8"},
       {with_header(R"({"a":)" + entry("[1]", "[0,4]") + R"(,"a":)" + entry("[1]", "[4,8]") + "}", 8), "there twice"},
       {with_header(R"({"__metadata__":{"format":1},"a":)" + entry("[1]", "[0,4]") + "}", 4), "its header"},
   };
@@ -139,7 +142,8 @@ TEST(Safetensors, FilesThatLie) {
 // Any byte of a header may be wrong: it is read, or it is an InputError.
 TEST(Safetensors, ChangedHeaders) {
   const StoredHeader header = stored_header({{"a", "F32", {2, 3}}, {"b", "BF16", {4}}}, {{"format", "pt"}});
-  std::string whole = header.bytes + std::string(static_cast<std::size_t>(header.file_bytes) - header.bytes.size(), '\0');
+  std::string whole =
+      header.bytes + std::string(static_cast<std::size_t>(header.file_bytes) - header.bytes.size(), '\0');
   int refused = 0;
   for (std::size_t at = 0; at < header.bytes.size(); ++at)
     for (const char c : {'\0', '9', '"', '}', '\xff'}) {
