@@ -137,7 +137,7 @@ void Attention::whole_sums(const Device& device, ConstView a, ConstView b, View 
 
 AttentionDesc Attention::described(const Device& device) const {
   AttentionDesc desc = desc_;
-  if (relative_) desc.bias = relative_->bias(device);
+  if (relative_) desc.bias = relative_->bias();
   if (sinks_) desc.sinks = as_f32(device, sinks_.weight);
   return desc;
 }
