@@ -16,7 +16,7 @@ Axes summed_axes(const Split& split) {
 }
 
 Range piece(Index n, int parts, int index) {
-  const Index size = (n + parts - 1) / parts;
+  const Index size = ceil_div(n, parts);
   return {std::min(n, size * index), std::min(n, size * (index + 1))};
 }
 

@@ -46,7 +46,7 @@ class Arena {
   };
 
   View take(Shape shape, DType dtype) {
-    const Index bytes = (shape.elements() * size_of(dtype) + alignment - 1) / alignment * alignment;
+    const Index bytes = round_up(shape.elements() * size_of(dtype), alignment);
     if (fixed_) return {take_fixed(bytes), shape, dtype};
     if (in_use_ == 0 && blocks_.size() > 1) join_blocks();
     while (current_ >= blocks_.size() || used_ + bytes > blocks_[current_].bytes) {

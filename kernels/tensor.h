@@ -15,6 +15,15 @@
 namespace sy {
 
 using Index = std::int64_t;
+
+// n >= 0, in parts of at most `part`: how many there are, and how much they hold when all are whole.
+constexpr Index ceil_div(Index n, Index part) {
+  return (n + part - 1) / part;
+}
+constexpr Index round_up(Index n, Index part) {
+  return ceil_div(n, part) * part;
+}
+
 constexpr int max_dims = 4;
 
 class Shape {

@@ -23,10 +23,6 @@
 namespace sy::cpu {
 namespace {
 
-constexpr Index round_up(Index n, Index multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 // Keys and queries are taken in blocks that begin at multiples of these sizes from the start of the sequence, so that
 // the order of every sum is a matter of positions alone. The scores of a strip of tile_rows queries fit the L1 cache,
 // and those of a block of queries fit the L2 cache.
@@ -338,36 +334,74 @@ struct DecodeTask {
   Range keys;
 };
 
-// The products of a query with `lanes` keys.
-Vector products(const float* query, const float* const (&keys)[lanes], Index hd) {
-  Vector sum[lanes] = {};
-  Index c = 0;
-  for (; c + lanes <= hd; c += lanes) {
-    const Vector x = load(query + c);
-#pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) sum[i] += x * load(keys[i] + c);
+// products[h * stride + i] = queries[h] . keys[i], of N heads' queries with `lanes` keys, as many keys at a time as registers
+// hold sums for.
+template <int N>
+void multiply_keys(const float* const* queries, const float* const (&keys)[lanes], Index hd, float* products,
+                   Index stride) {
+  constexpr int at_once = 4;
+  Vector sum[N][lanes] = {};
+  const Index whole = hd / lanes * lanes;
+#pragma GCC unroll 4
+  for (int first = 0; first < lanes; first += at_once) {
+    Vector part[N][at_once] = {};
+    for (Index c = 0; c < whole; c += lanes) {
+      Vector x[N];
+#pragma GCC unroll 4
+      for (int h = 0; h < N; ++h) x[h] = load(queries[h] + c);
+#pragma GCC unroll 4
+      for (int i = 0; i < at_once; ++i) {
+        const Vector key = load(keys[first + i] + c);
+#pragma GCC unroll 4
+        for (int h = 0; h < N; ++h) part[h][i] += x[h] * key;
+      }
+    }
+#pragma GCC unroll 4
+    for (int h = 0; h < N; ++h)
+#pragma GCC unroll 4
+      for (int i = 0; i < at_once; ++i) sum[h][first + i] = part[h][i];
   }
-  transpose(sum);  // now lane i of all of them is what belongs to key i
-  Vector all{};
-  for (const Vector& part : sum) all += part;
-  for (; c < hd; ++c)
-    for (int i = 0; i < lanes; ++i) all[i] += query[c] * keys[i][c];
-  return all;
+#pragma GCC unroll 4
+  for (int h = 0; h < N; ++h) {
+    transpose(sum[h]);  // now lane i of all of them is what belongs to key i
+    Vector all{};
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) all += sum[h][i];
+    for (Index c = whole; c < hd; ++c)
+      for (int i = 0; i < lanes; ++i) all[i] += queries[h][c] * keys[i][c];
+    store(products + h * stride, all);
+  }
 }
 
-// sums[c] += weights[0] * rows.at(first)[c] + weights[1] * rows.at(first + 1)[c] + ..., in this order. N rows.
-template <int N>
-void add_rows(const float* weights, const HeadRows<const float>& rows, Index first, Index width, float* sums) {
-  const float* row[N];
-  for (int i = 0; i < N; ++i) row[i] = rows.at(first + i);
+// sums[h * width + c] += the sum over i < n, in order, of weights[h * decode_block + i] * rows.at(first + i)[c], h < heads.
+void add_values(Index heads, Index n, const float* weights, const HeadRows<const float>& rows, Index first, Index width,
+                float* sums) {
+  constexpr int wide = 4;  // vectors: sums enough to hide how long an addition takes
+  const float* const values = rows.at(first);
   Index c = 0;
-  for (; c + lanes <= width; c += lanes) {
-    Vector sum = load(sums + c);
-    for (int i = 0; i < N; ++i) sum += weights[i] * load(row[i] + c);
-    store(sums + c, sum);
+  for (; heads <= 2 && c + wide * lanes <= width; c += wide * lanes)
+    (heads == 1 ? tile<1, wide, decode_block, 1> : tile<2, wide, decode_block, 1>)(n, weights, values + c, rows.stride,
+                                                                                   sums + c, width, wide * lanes, true,
+                                                                                   {});
+  const Index begin = c;
+  for (Index h = 0; h < heads; h += tile_rows) {
+    const Index count = std::min<Index>(tile_rows, heads - h);
+    for (c = begin; c + lanes <= width;) {
+      const Index cols = std::min<Index>((width - c) / lanes * lanes, tile_cols);
+      Tiles<decode_block, 1>::run(count, n, weights + h * decode_block, values + c, rows.stride, sums + h * width + c,
+                                  width, cols, true);
+      c += cols;
+    }
   }
-  for (; c < width; ++c)
-    for (int i = 0; i < N; ++i) sums[c] += weights[i] * row[i][c];
+  for (Index h = 0; h < heads; ++h)
+    for (Index i = 0; i < n; ++i)
+      for (Index rest = c; rest < width; ++rest)
+        sums[h * width + rest] += weights[h * decode_block + i] * values[i * rows.stride + rest];
+}
+
+// Asks for a row that is needed soon.
+void prefetch(const float* row, Index width) {
+  for (Index c = 0; c < width; c += 16) __builtin_prefetch(row + c, 0, 2);
 }
 
 // What a block of keys gives to its sequence's query: state: [H], sums: [H, vd] of values times exponentials.
@@ -377,13 +411,28 @@ void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHe
   thread_local Buffer buffer;
   float* const scores = buffer.reserve(z.H * decode_block);
   const Index heads = z.heads_per_kv(), n = task.keys.size();
+  constexpr int together = 3;  // heads
   for (Index j = 0; j < n; j += lanes)
     for (Index kv_head = 0; kv_head < z.K; ++kv_head) {
       const HeadRows<const float> rows = rows_of(k, task.b, kv_head);
       const float* keys[lanes];
-      for (int i = 0; i < lanes; ++i) keys[i] = rows.at(task.keys.begin + std::min(j + i, n - 1));
-      for (Index head = kv_head * heads; head < (kv_head + 1) * heads; ++head)
-        store(scores + head * decode_block + j, products(rows_of(q, task.b, head).at(0), keys, z.hd));
+      for (int i = 0; i < lanes; ++i) {
+        const Index at = std::min(j + i, n - 1);
+        keys[i] = rows.at(task.keys.begin + at);
+      }
+      // The next keys, and the values of these, a share for each kv head: whole rows, in the order in which they lie.
+      for (Index i = kv_head * lanes / z.K; i < (kv_head + 1) * lanes / z.K; ++i) {
+        prefetch(rows_of(k, task.b, 0).at(task.keys.begin + std::min(j + lanes + i, n - 1)), z.K * z.hd);
+        prefetch(rows_of(v, task.b, 0).at(task.keys.begin + std::min(j + i, n - 1)), z.K * z.vd);
+      }
+      for (Index head = kv_head * heads, end = head + heads; head < end;) {
+        const float* queries[together];
+        const Index count = std::min<Index>(together, end - head);
+        for (Index h = 0; h < count; ++h) queries[h] = rows_of(q, task.b, head + h).at(0);
+        constexpr decltype(&multiply_keys<1>) by_count[] = {multiply_keys<1>, multiply_keys<2>, multiply_keys<3>};
+        by_count[count - 1](queries, keys, z.hd, scores + head * decode_block + j, decode_block);
+        head += count;
+      }
     }
   for (Index head = 0; head < z.H; ++head) {
     float* const row = scores + head * decode_block;
@@ -392,17 +441,9 @@ void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHe
     state[head].add(row, cols, row_scores(z, task.b, head, 0, task.keys, task.keys.begin, cols, row));
   }
   std::fill_n(sums, z.H * z.vd, 0.0f);
-  constexpr int at_once = 4;
-  for (Index j = 0; j < n; j += at_once)
-    for (Index head = 0; head < z.H; ++head) {
-      const HeadRows<const float> rows = rows_of(v, task.b, head / heads);
-      const float* const weights = scores + head * decode_block + j;
-      if (j + at_once <= n)
-        add_rows<at_once>(weights, rows, task.keys.begin + j, z.vd, sums + head * z.vd);
-      else
-        for (Index i = 0; i < n - j; ++i)
-          add_rows<1>(weights + i, rows, task.keys.begin + j + i, z.vd, sums + head * z.vd);
-    }
+  for (Index kv_head = 0; kv_head < z.K; ++kv_head)
+    add_values(heads, n, scores + kv_head * heads * decode_block, rows_of(v, task.b, kv_head), task.keys.begin, z.vd,
+               sums + kv_head * heads * z.vd);
 }
 
 // Joins what the tasks [first, first + count) of one sequence found in one head, and its sink.
@@ -417,7 +458,8 @@ void join_tasks(const Call& z, Index head, Index first, Index count, const RowSt
   for (Index t = first; t < first + count; ++t) {
     const float weight = std::exp(states[t * z.H + head].largest - all.largest);
     all.total += weight * states[t * z.H + head].total;
-    add_rows<1>(&weight, {sums + head * z.vd, z.H * z.vd}, t, z.vd, out);
+    const float* const part = sums + (t * z.H + head) * z.vd;
+    for (Index c = 0; c < z.vd; ++c) out[c] += weight * part[c];
   }
   const float factor = 1.0f / all.total;
   for (Index c = 0; c < z.vd; ++c) out[c] *= factor;
@@ -425,8 +467,13 @@ void join_tasks(const Call& z, Index head, Index first, Index count, const RowSt
 }
 
 void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, float* lse) {
-  std::vector<DecodeTask> tasks;
-  std::vector<Index> first_task;  // [B + 1]
+  // The memory of these stays.
+  thread_local std::vector<DecodeTask> tasks;
+  thread_local std::vector<Index> first_task;  // [B + 1]
+  thread_local std::vector<RowState> states;   // [tasks, H]
+  thread_local Buffer buffer;
+  tasks.clear();
+  first_task.clear();
   for (Index b = 0; b < z.B; ++b) {
     first_task.push_back(std::ssize(tasks));
     const Call of = z.of_sequence(b);
@@ -438,18 +485,20 @@ void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, 
   }
   const Index count = std::ssize(tasks);
   first_task.push_back(count);
-  std::vector<RowState> states(count * z.H);
-  thread_local Buffer buffer;
+  states.resize(static_cast<std::size_t>(count * z.H));
+  const DecodeTask* const task = tasks.data();
+  const Index* const first = first_task.data();
+  RowState* const state = states.data();
   float* const sums = buffer.reserve(count * z.H * z.vd);
 #pragma omp parallel if (count > 1)
   {
 #pragma omp for schedule(dynamic)
-    for (Index t = 0; t < count; ++t) decode_task(z, tasks[t], q, k, v, states.data() + t * z.H, sums + t * z.H * z.vd);
+    for (Index t = 0; t < count; ++t) decode_task(z, task[t], q, k, v, state + t * z.H, sums + t * z.H * z.vd);
 #pragma omp for schedule(static)
     for (Index row = 0; row < z.B * z.H; ++row) {
       const Index b = row / z.H, head = row % z.H;
-      join_tasks(z, head, first_task[b], first_task[b + 1] - first_task[b], states.data(), sums,
-                 rows_of(out, b, head).at(0), lse[z.lse_offset(b, head)]);
+      join_tasks(z, head, first[b], first[b + 1] - first[b], state, sums, rows_of(out, b, head).at(0),
+                 lse[z.lse_offset(b, head)]);
     }
   }
 }
@@ -659,7 +708,7 @@ void CpuBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, C
   const Index even = pairs * S / (4 * threads);
   const Index largest = std::max<Index>(128, 64 * 1024 / (z.heads_per_kv() * z.hd));
   const Index run = round_up(std::min(std::clamp<Index>(even, 128, largest), S), tile_rows);
-  const Index runs = (S + run - 1) / run;
+  const Index runs = ceil_div(S, run);
 #pragma omp parallel for schedule(dynamic)
   for (Index task = 0; task < pairs * runs; ++task) {
     const Index pair = task % pairs, begin = (runs - 1 - task / pairs) * run;  // the longest rows first
@@ -683,7 +732,7 @@ void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout
   const Call z(desc, q, k, v);
   const Gradients t{dout, q, k, v, out, lse.f32(), dq, dk, dv};
   const Index pairs = z.B * z.K, threads = omp_get_max_threads();
-  const Index rounds = (pairs + threads - 1) / threads;
+  const Index rounds = ceil_div(pairs, threads);
 
   // Either a thread does all of one kv head with five products a tile, or, where that would leave threads idle, blocks
   // of keys and blocks of queries are tasks of their own, which take seven products. Both ways add in the same order.
@@ -695,8 +744,8 @@ void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout
     }
     return;
   }
-  const Index key_blocks = (z.keys_all + key_block - 1) / key_block;
-  const Index query_blocks = (z.queries_all + query_block - 1) / query_block;
+  const Index key_blocks = ceil_div(z.keys_all, key_block);
+  const Index query_blocks = ceil_div(z.queries_all, query_block);
   const Index blocks = key_blocks + query_blocks;
 #pragma omp parallel for schedule(dynamic)
   for (Index task = 0; task < pairs * blocks; ++task) {

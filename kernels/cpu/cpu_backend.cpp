@@ -20,7 +20,7 @@ DeviceMemory CpuBackend::allocate(Index bytes) {
   // Whole huge pages for what is large: the kernel then needs far fewer translations.
   constexpr Index huge = Index{1} << 21;
   const Index alignment = bytes >= 2 * huge ? huge : 256;
-  const Index pieces = std::max<Index>(1, (bytes + alignment - 1) / alignment);
+  const Index pieces = std::max<Index>(1, ceil_div(bytes, alignment));
   const auto size = static_cast<std::size_t>(pieces * alignment);
   void* const memory = std::aligned_alloc(static_cast<std::size_t>(alignment), size);
   if (!memory) no_memory("no memory for {} bytes", bytes);

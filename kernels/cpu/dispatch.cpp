@@ -76,7 +76,7 @@ void CpuBackend::do_sort_assignments(const ExpertSplit& split, ConstView experts
                                      View tokens, View slots, View counts) {
   constexpr Index grain = 4096;
   const Index n = experts.elements(), k = experts.dim(1), parts = split.parts, e = counts.dim(0) / parts;
-  const Index local = e / split.owners, runs = (n + grain - 1) / grain;
+  const Index local = e / split.owners, runs = ceil_div(n, grain);
   std::vector<std::int32_t> kept(runs * e, 0), next(runs * e * parts);
   for_runs(n, grain, [&](Index begin, Index end) {
     std::int32_t* const mine = &kept[begin / grain * e];

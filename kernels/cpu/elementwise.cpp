@@ -56,7 +56,7 @@ void CpuBackend::do_scale(View x, float factor) {
 // An element costs 4 bytes and 2 FLOPs, in f64.
 void CpuBackend::do_sum_squares(ConstView x, View out) {
   const Index n = x.elements(), grain = run_elements;
-  std::vector<double> sums((n + grain - 1) / grain);
+  std::vector<double> sums(ceil_div(n, grain));
   for_runs(n, grain, [&](Index begin, Index end) {
     const float* const in = x.f32();
     double sum = 0;

@@ -12,10 +12,6 @@
 namespace sy::cpu {
 namespace {
 
-constexpr Index ceil_div(Index a, Index b) {
-  return (a + b - 1) / b;
-}
-
 // k is summed in blocks of at most this many, so that a packed panel of A (tile_rows x block) stays in the L1 cache.
 constexpr Index max_k_block = 384;
 // How many rows of A are packed together: a few panels.
@@ -25,14 +21,19 @@ constexpr Index max_b_floats = 96 * 1024;
 
 // Blocks are equal, so that none is short, and whole cache lines long.
 Index k_block(Index k) {
-  return ceil_div(ceil_div(k, ceil_div(k, max_k_block)), 16) * 16;
+  return round_up(ceil_div(k, ceil_div(k, max_k_block)), 16);
 }
 
 // Where the panel of columns from j on begins in rows [l, l + depth) of a packed operand of n columns: whole blocks of rows lie
 // one after the other, in each of them the panels. It works for a const operand and for one that is being packed.
 template <class Float>
 Float* packed_panel(Float* packed, Index n, Index l, Index depth, Index j) {
-  return packed + l * ceil_div(n, tile_cols) * tile_cols + j * depth;
+  return packed + l * round_up(n, tile_cols) + j * depth;
+}
+
+// Whether so few rows are multiplied that memory sets the pace: each panel of B is read once, and need not stay in a cache.
+bool reads_once(const Problem& p) {
+  return p.b_packed && p.m <= a_rows;
 }
 
 // Rows [i, i_end) and columns [j, j_end) of one product.
@@ -72,7 +73,7 @@ class Worker {
     packed_j_ = task.j;
     packed_l_ = l;
     const Index cols = task.j_end - task.j;
-    float* const panels = memory().b.reserve(ceil_div(cols, tile_cols) * tile_cols * depth + lanes);
+    float* const panels = memory().b.reserve(round_up(cols, tile_cols) * depth + lanes);
     b_panels_ = panels;
     const Matrix& b = task.problem->b;
     pack<tile_cols>(b.data + l * b.row_stride + task.j * b.col_stride, b.col_stride, b.row_stride, cols, depth, panels);
@@ -84,12 +85,29 @@ class Worker {
     float* a_panels = memory().a.reserve(a_rows * depth + lanes);
     pack<tile_rows>(p.a.data + begin * p.a.row_stride + l * p.a.col_stride, p.a.row_stride, p.a.col_stride, end - begin,
                     depth, a_panels);
+    if (reads_once(p) && p.m > 2) return stream(task, begin, end, l, depth, accumulate, a_panels);
     for (Index i = begin; i < end; i += tile_rows) {
       for (Index j = task.j; j < task.j_end; j += tile_cols) {
         Tiles<1, tile_rows>::run(std::min<Index>(tile_rows, end - i), depth, a_panels + (i - begin) * depth,
                                  b_panels_ + (j - task.j) * depth, tile_cols, p.c + i * p.ldc + j, p.ldc,
                                  std::min<Index>(tile_cols, task.j_end - j), accumulate);
       }
+    }
+  }
+
+  // The same panel by panel, so that each is read from memory once, while those before it are multiplied.
+  void stream(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate, const float* a_panels) {
+    const Problem& p = *task.problem;
+    const Index strips = ceil_div(end - begin, tile_rows), step = tile_cols / strips, below = l + depth;
+    for (Index j = task.j; j < task.j_end; j += tile_cols) {
+      const float* const panel = b_panels_ + (j - task.j) * depth;
+      const float* next = panel + tile_cols * depth;
+      if (j + tile_cols >= task.j_end && below < p.k)
+        next = packed_panel(p.b_packed, p.n, below, std::min(depth, p.k - below), task.j);
+      for (Index i = begin; i < end; i += tile_rows, next += depth * step)
+        Tiles<1, tile_rows, true>::run(std::min<Index>(tile_rows, end - i), depth, a_panels + (i - begin) * depth,
+                                       panel, tile_cols, p.c + i * p.ldc + j, p.ldc,
+                                       std::min<Index>(tile_cols, task.j_end - j), accumulate, {next, step});
     }
   }
 
@@ -120,12 +138,20 @@ void cut(const Problem& p, double work, std::vector<Task>& tasks) {
   // How long equal parts of whole tiles are that come nearest to `length`.
   const auto part = [](Index size, double length, Index tile, Index longest) {
     const Index parts = std::max<Index>(std::lround(double(size) / length), ceil_div(size, longest));
-    return ceil_div(ceil_div(size, parts), tile) * tile;
+    return round_up(ceil_div(size, parts), tile);
   };
   const Index cols = part(p.n, std::max(std::sqrt(area), area / double(p.m)), tile_cols, max_cols);
   const Index rows = part(p.m, area / double(std::min(cols, p.n)), tile_rows, p.m);
   for (Index j = 0; j < p.n; j += cols)
     for (Index i = 0; i < p.m; i += rows) tasks.push_back({&p, i, std::min(i + rows, p.m), j, std::min(j + cols, p.n)});
+}
+
+// Cuts a product of few rows into tasks of equal runs of columns: as many for each thread, as a task has little to pack.
+void cut_columns(const Problem& p, int threads, std::vector<Task>& tasks) {
+  constexpr Index floats = 128 * 1024;  // of B, in a task
+  const Index parts = std::max<Index>(1, p.k * p.n / (floats * threads)) * threads;
+  const Index cols = round_up(ceil_div(p.n, parts), tile_cols);
+  for (Index j = 0; j < p.n; j += cols) tasks.push_back({&p, 0, p.m, j, std::min(j + cols, p.n)});
 }
 
 constexpr double serial_multiplications = 2.5e5;  // fewer take less time than waking the threads
@@ -139,21 +165,28 @@ void gemm_batch(std::span<const Problem> problems) {
   double total = 0;
   for (const Problem& p : problems) total += multiplications(p);
   const int threads = omp_in_parallel() || total < serial_multiplications ? 1 : omp_get_max_threads();
-  std::vector<Task> tasks;
+  thread_local std::vector<Task> tasks;  // whose memory stays
+  tasks.clear();
   const double share = total / double(threads);
   const double work = threads == 1 ? total : std::max(share / tasks_per_thread, min_task_multiplications);
-  for (const Problem& p : problems) cut(p, std::min(share, std::max(work, min_task_area * double(p.k))), tasks);
+  for (const Problem& p : problems) {
+    if (reads_once(p) && p.m > 0)
+      cut_columns(p, threads, tasks);
+    else
+      cut(p, std::min(share, std::max(work, min_task_area * double(p.k))), tasks);
+  }
+  const Task* const first = tasks.data();
   const Index count = std::ssize(tasks);
 #pragma omp parallel num_threads(threads) if (threads > 1 && count > 1)
   {
     Worker worker;
 #pragma omp for schedule(dynamic)
-    for (Index t = 0; t < count; ++t) worker.run(tasks[t]);
+    for (Index t = 0; t < count; ++t) worker.run(first[t]);
   }
 }
 
 Index packed_floats(Index k, Index n) {
-  return k * ceil_div(n, tile_cols) * tile_cols;
+  return k * round_up(n, tile_cols);
 }
 
 void pack_operand(Index k, Index n, Matrix b, float* packed) {

@@ -27,7 +27,7 @@ inline Index rows_per_run(Index width) {
 // pointer is a lambda's capture.
 template <class Body>
 void for_runs(Index n, Index grain, const Body& body) {
-  const Index runs = (n + grain - 1) / grain;
+  const Index runs = ceil_div(n, grain);
   if (runs <= 1) {
     if (n > 0) body(Index{0}, n);
     return;
@@ -62,8 +62,8 @@ std::unique_ptr<T[]> scratch(Index n) {
 // own, which starts at zero. The rows are cut into at most 64 runs, whose partial sums are added in order.
 template <class Body>
 void sum_over_rows(Index rows, Index width, float* out, const Body& body) {
-  const Index grain = std::max<Index>({32, rows_per_run(width), (rows + 63) / 64});
-  const Index runs = (rows + grain - 1) / grain;
+  const Index grain = std::max<Index>({32, rows_per_run(width), ceil_div(rows, 64)});
+  const Index runs = ceil_div(rows, grain);
   const auto partials = scratch<float>(runs * width);
   for_runs(rows, grain, [&](Index begin, Index end) {
     float* partial = &partials[begin / grain * width];

@@ -181,7 +181,7 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
   const Index segment_tokens = t_all / segments;
   // Each segment is cut into `runs` runs of tokens.
   const Index grain = std::max(rows_per_run(4 * e), (segment_tokens + 63) / 64);
-  const Index runs = (segment_tokens + grain - 1) / grain;
+  const Index runs = ceil_div(segment_tokens, grain);
   const auto run_counts = scratch<std::int32_t>(segments * runs * e);
   const auto run_probability = scratch<float>(segments * runs * e);
   const auto run_z_squared = scratch<double>(segments * runs);

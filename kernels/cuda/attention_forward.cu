@@ -42,17 +42,46 @@ __device__ float row_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// A block takes a tile of queries of one head and lets the tiles of keys and values pass by that some of them see. Keys
-// arrive while the values of the tile before are used, and values while the keys of their own tile are.
-template <class T, int width, bool general>
+// Keys cut into parts, as few queries of long sequences are too few blocks (Dao et al., "Flash-Decoding", 2023). How they
+// are cut follows from their number alone, so that no card and no other sequence changes a result. Of the parts' results
+//   x: [part, rows, width] f32 is what queries found among a part's keys alone,
+//   lse: [part, rows] its weight; minus infinity: they see none of these.
+// Rows are (sequence, head, query), of the sequences from `first` on.
+struct Parts {
+  static constexpr Index most_queries = 8, least_keys = 256, most = 32;
+
+  int count, keys, rows, first;
+
+  // Of `sequences` of them.
+  Parts(const Call& z, Index sequences, Index first_sequence)
+      : keys(static_cast<int>(least_keys * blocks_of(std::max(z.Sk, 1), least_keys * most))),
+        rows(static_cast<int>(sequences * z.H * z.Sq)),
+        first(static_cast<int>(first_sequence)) {
+    count = static_cast<int>(blocks_of(z.Sk, keys));
+  }
+  static bool wanted(const AttentionDesc& desc, const Call& z) {
+    return desc.visible.query_offsets && z.Sq <= most_queries && z.Sk > least_keys;
+  }
+};
+
+// A block takes a tile of queries of one head and lets the tiles of keys and values pass by that some of them see, in_parts:
+// within one of the parts. Keys arrive while the values of the tile before are used, and values while the keys of their own
+// tile are.
+template <class T, int width, bool general, bool in_parts>
 __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
-    forward(const Call call, const Scores scores, int tiles, const InHeads<T> q_heads, const InHeads<T> k_heads,
-            const InHeads<T> v_heads, const General special, In<std::int32_t> query_offsets, const OutHeads<T> out,
-            Out<float> lse) {
+    forward(const Call call, const Scores scores, int tiles, const Parts parts, const InHeads<T> q_heads,
+            const InHeads<T> k_heads, const InHeads<T> v_heads, const General special, In<std::int32_t> query_offsets,
+            const OutHeads<T> out, Out<float> part_x, Out<float> lse) {
   using Of = typename Forward<T, width, general>::Of;
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8;
+  static_assert(Parts::least_keys % Of::cols == 0);
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int block = static_cast<int>(blockIdx.x), b = block / tiles / call.H, head = block / tiles % call.H;
+  int block = static_cast<int>(blockIdx.x), part = 0;
+  if constexpr (in_parts) {
+    part = block % parts.count;
+    block = block / parts.count + parts.first * call.H * tiles;
+  }
+  const int b = block / tiles / call.H, head = block / tiles % call.H;
   Call z = call;
   if (query_offsets != nullptr) z.query_offset = query_offsets[b];
   const int kv_head = head / z.heads_per_kv();
@@ -71,7 +100,7 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   float largest[M][2];     // of each row, not yet multiplied by outer
   float total[M][2] = {};  // this lane's part of each row's sum of exponentials
   each_row<M>([&](int m, int half) { largest[m][half] = -INFINITY; });
-  if constexpr (general)
+  if constexpr (general && !in_parts)
     if (z.sinks)  // a score that comes before all others, and has no value
       each_row<M>([&](int m, int half) {
         largest[m][half] = scores.of_log * special.sinks[head];
@@ -80,8 +109,16 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
 
   // The keys that some of the queries see, and those that all of them see.
   const Span by_first = z.keys(rules, first), by_last = z.keys(rules, last);
-  const Span seen = {by_first.begin, by_last.end}, seen_by_all = {by_last.begin, by_first.end};
+  Span seen = {by_first.begin, by_last.end};
+  const Span seen_by_all = {by_last.begin, by_first.end};
+  if constexpr (in_parts) seen = {max(seen.begin, part * parts.keys), min(seen.end, (part + 1) * parts.keys)};
   int key = z.skip_unseen(rules, seen.begin / Of::cols * Of::cols, Of::cols, first);
+  const int first_row = in_parts ? parts.rows * part + ((b - parts.first) * z.H + head) * z.Sq : 0;
+  if (in_parts && key >= seen.end) {  // the part has no such key
+    for (int query = first + static_cast<int>(threadIdx.x); query <= last; query += Of::threads)
+      lse[first_row + query] = -INFINITY;
+    return;
+  }
   load_tile<Of::rows, width, Of::threads>(q, q_heads.rows(b, head), first, z.packs);
   load_tile<Of::cols, width, Of::threads>(k, keys, key, z.packs);
   for (int next; key < seen.end; key = next) {
@@ -131,6 +168,20 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
     multiply(o, p, v);
   }
 
+  if constexpr (in_parts) {
+    each_row<M>([&](int m, int half) {
+      const float sum = row_sum(total[m][half]);
+      const int query = warp_first + row_of(m, 2 * half);
+      if (lane % 4 == 0 && query < z.Sq)
+        lse[first_row + query] = sum > 0 ? (scores.outer * largest[m][half] + log2f(sum)) * ln_2 : -INFINITY;
+      scale_row(o, m, half, sum > 0 ? 1 / sum : 0.0f);
+    });
+    each<M, W>([&](int m, int n, int i) {
+      const int query = warp_first + row_of(m, i), c = column_of(n, i);
+      if (query < z.Sq && c < out.width) part_x[Index{first_row + query} * out.width + c] = o[m][n][i];
+    });
+    return;
+  }
   each_row<M>([&](int m, int half) {
     const float sum = row_sum(total[m][half]);
     const int query = warp_first + row_of(m, 2 * half);
@@ -214,6 +265,30 @@ __global__ void wide_forward(const Call call, const Scores scores, const InHeads
   if (thread == 0) lse[(Index{b} * z.H + head) * z.Sq + query] = (scores.outer * largest + log2f(total)) * ln_2;
 }
 
+// A block joins the parts of one row, in their order, and a sink. An element costs 4 bytes and 2 FLOPs for each part.
+template <class T>
+__global__ void join(const Call z, const Parts parts, In<float> sinks, In<float> part_x, In<float> part_lse,
+                     const OutHeads<T> out, Out<float> lse) {
+  const int row = static_cast<int>(blockIdx.x), query = row % z.Sq, head = row / z.Sq % z.H;
+  const int b = row / z.Sq / z.H + parts.first;
+  const float sink = z.sinks ? sinks[head] : -INFINITY;
+  float largest = sink, total = 0;
+  for (int part = 0; part < parts.count; ++part) largest = fmaxf(largest, part_lse[Index{part} * parts.rows + row]);
+  if (z.sinks) total = expf(sink - largest);
+  for (int part = 0; part < parts.count; ++part) total += expf(part_lse[Index{part} * parts.rows + row] - largest);
+  const auto to = out.rows(b, head);
+  for (Index c = threadIdx.x; c < out.width; c += blockDim.x) {
+    float sum = 0;
+    for (int part = 0; part < parts.count; ++part) {
+      const Index at = Index{part} * parts.rows + row;
+      const float weight = expf(part_lse[at] - largest);
+      if (weight > 0) sum += weight * part_x[at * out.width + c];
+    }
+    to.x[query * to.stride + c] = from_float<T>(sum / total);
+  }
+  if (threadIdx.x == 0) lse[(Index{b} * z.H + head) * z.Sq + query] = largest + logf(total);
+}
+
 // A block copies one token's vectors, which lie side by side on both sides. An element costs 2w bytes.
 template <class T, int N>
 __global__ void append(Index tokens, Index row, const InHeads<T> x, In<std::int32_t> offsets, const OutHeads<T> y) {
@@ -221,6 +296,39 @@ __global__ void append(Index tokens, Index row, const InHeads<T> x, In<std::int3
   const Index from = b * x.sequence_stride + i * x.token_stride;
   const Index to = b * y.sequence_stride + (offsets[b] + i) * y.token_stride;
   for_row<N>(row, [&](Index c) { store(y.x, to + c, load<N>(x.x, from + c)); });
+}
+
+// lse: of the rows, or of all parts of the rows of so many sequences.
+template <class T, int width, bool general, bool in_parts>
+void launch_forward(Context& context, const AttentionDesc& desc, const Call& z, const Parts& parts, Index sequences,
+                    ConstHeads q, ConstHeads k, ConstHeads v, View out, View part_x, View lse) {
+  using Of = typename Forward<T, width, general>::Of;
+  const Index tiles = blocks_of(z.Sq, Of::rows);
+  launch(context,
+         {.x = tiles * sequences * z.H * (in_parts ? parts.count : 1),
+          .threads = Of::threads,
+          .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
+         forward<T, width, general, in_parts>, z, Scores(desc), static_cast<int>(tiles), parts, in_heads<T>(q),
+         in_heads<T>(k), in_heads<T>(v), General(desc), in<std::int32_t>(desc.visible.query_offsets), out_heads<T>(out),
+         cuda::out<float>(part_x), cuda::out<float>(lse));
+}
+
+// As many sequences at once as the workspace holds the parts of.
+template <class T, int width>
+void forward_in_parts(Context& context, const AttentionDesc& desc, const Call& z, ConstHeads q, ConstHeads k,
+                      ConstHeads v, View out, View lse) {
+  const Index each = Parts(z, 1, 0).count * Index{z.H} * z.Sq, bytes = each * (v.width + 1) * size_of(DType::f32);
+  const Index step = std::max<Index>(1, (context.workspace_bytes - 512) / std::max<Index>(bytes, 1));
+  for (Index first = 0; first < z.B; first += step) {
+    const Index sequences = std::min(step, z.B - first);
+    const Parts parts(z, sequences, first);
+    Workspace workspace(context);
+    const View part_x = workspace.take({each * sequences, v.width}, DType::f32),
+               part_lse = workspace.take({each * sequences}, DType::f32);
+    launch_forward<T, width, true, true>(context, desc, z, parts, sequences, q, k, v, out, part_x, part_lse);
+    launch(context, {.x = parts.rows, .threads = row_threads(v.width, 128)}, join<T>, z, parts, in<float>(desc.sinks),
+           in<float>(part_x), in<float>(part_lse), out_heads<T>(out), cuda::out<float>(lse));
+  }
 }
 
 }  // namespace
@@ -261,16 +369,10 @@ void CudaBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, 
       return;
     }
     with_width(std::max(q.width, v.width), [&](auto width) {
+      // General kernels do all that is in parts, since more of them would take longer to compile.
+      if (Parts::wanted(desc, z)) return forward_in_parts<T, width>(context_, desc, z, q, k, v, out, lse);
       const auto run = [&](auto general) {
-        using Of = typename Forward<T, width, general>::Of;
-        const Index tiles = blocks_of(z.Sq, Of::rows);
-        launch(context_,
-               {.x = tiles * z.B * z.H,
-                .threads = Of::threads,
-                .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
-               forward<T, width, general>, z, Scores(desc), static_cast<int>(tiles), in_heads<T>(q), in_heads<T>(k),
-               in_heads<T>(v), General(desc), in<std::int32_t>(desc.visible.query_offsets), out_heads<T>(out),
-               cuda::out<float>(lse));
+        launch_forward<T, width, general, false>(context_, desc, z, Parts(z, z.B, 0), z.B, q, k, v, out, View(), lse);
       };
       General::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
     });

@@ -33,7 +33,7 @@ std::vector<LossPoint> read_losses(const fs::path& file, Index last_step) {
 std::string share_strip(const LayerLoad& layer, bool colour) {
   static constexpr const char* marks[] = {"·", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   const Index experts = static_cast<Index>(layer.experts.size());
-  const Index group = (experts + strip_columns - 1) / strip_columns;
+  const Index group = ceil_div(experts, strip_columns);
   std::string out;
   for (Index first = 0; first < experts; first += group) {
     const Index n = std::min(group, experts - first);
@@ -57,7 +57,7 @@ std::string load_table(const ExpertReport& r, bool colour) {
     table.row({std::to_string(l.layer), percent_text(l.drop_rate), fmt::format("{:.2f}", l.max_over_mean),
                fmt::format("{:.3f}", l.cv), fmt::format("{:.3f}", l.entropy), expert_and_share(l, l.busiest()),
                expert_and_share(l, l.idlest()), share_strip(l, colour)});
-  const Index group = (r.state.experts.experts + strip_columns - 1) / strip_columns;
+  const Index group = ceil_div(r.state.experts.experts, strip_columns);
   return table.str() + fmt::format("▄ an even share ({}), █ twice that or more, · none{}\n",
                                    percent_text(r.even_share()),
                                    group > 1 ? fmt::format("; {} experts to a mark", group) : "");

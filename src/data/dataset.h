@@ -143,7 +143,7 @@ class SampleStream {
 class EvalStream {
  public:
   EvalStream(const Dataset& dataset, int domain, Index seq_len);
-  Index windows() const { return (targets() + seq_len_ - 1) / seq_len_; }  // 0 without validation text
+  Index windows() const { return ceil_div(targets(), seq_len_); }  // 0 without validation text
   Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
   // inputs, targets: [seq_len]. Window i predicts tokens (i * seq_len, (i + 1) * seq_len] of the split from
   // those before them in the window. The last one is padded: inputs with 0, targets with -1.

@@ -60,7 +60,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     const auto window = [&](Index i) { return n == all ? i : i * all / n; };
     const Index tail = all > 0 ? streams[d].targets() - (all - 1) * S : S;  // tokens of the last window
     const bool short_tail = n == all && n > 0 && tail < S;
-    const Index full = n - (short_tail ? 1 : 0), passes = (full + dp * per_pass - 1) / (dp * per_pass);
+    const Index full = n - (short_tail ? 1 : 0), passes = ceil_div(full, dp * per_pass);
     for (Index p = 0; p < passes; ++p) {
       batch_ids.clear();
       batch_targets.clear();

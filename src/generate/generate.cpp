@@ -52,7 +52,7 @@ class Wave {
     // Passes of each data-parallel rank: all make as many as the busiest one.
     std::vector<Index> passes(static_cast<std::size_t>(dp));
     for (std::size_t i = 0; i < prompts_.size(); ++i)
-      passes[i % passes.size()] += (std::ssize(prompts_[i]) + at_once - 1) / at_once;
+      passes[i % passes.size()] += ceil_div(std::ssize(prompts_[i]), at_once);
     Index to_do = *std::max_element(passes.begin(), passes.end());
     std::vector<float> logits;
     for (std::size_t slot = 0; slot < mine_.size(); ++slot) {

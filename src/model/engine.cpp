@@ -14,10 +14,6 @@ std::vector<WeightUse> products_to_prepare(const Config& config, const Layout& l
   return several ? std::vector{WeightUse::output, WeightUse::input} : std::vector<WeightUse>{};
 }
 
-constexpr Index round_up(Index n, Index multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 }  // namespace
 
 Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,

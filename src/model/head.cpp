@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "dist/activity.h"
 #include "dist/shard.h"
@@ -62,16 +63,20 @@ std::vector<float> Head::logits(const Device& device, ConstView x, Index vocab) 
   own_logits(device, x, part.rows(0, n * own).reshape({n, own}));
   device.backend.fill(part.rows(n * own, n * (most - own)), 0);  // a run that is shorter than the first
   if (ranks > 1) device.mesh.tp->all_gather(part, parts);
-  std::vector<float> from(static_cast<std::size_t>(parts.elements())), to(static_cast<std::size_t>(n * vocab));
-  device.backend.to_host(parts, from.data());
-  for (int rank = 0; rank < ranks; ++rank) {
-    const Range run = piece(vocab, ranks, rank);
-    for (Index i = 0; i < n; ++i)
-      std::copy_n(from.begin() + rank * n * most + i * run.size(), run.size(), to.begin() + i * vocab + run.begin);
+  std::vector<float> logits(static_cast<std::size_t>(parts.elements()));
+  device.backend.to_host(parts, logits.data());
+  if (ranks > 1) {
+    const std::vector<float> from = std::exchange(logits, std::vector<float>(static_cast<std::size_t>(n * vocab)));
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Range run = piece(vocab, ranks, rank);
+      for (Index i = 0; i < n; ++i)
+        std::copy_n(from.begin() + rank * n * most + i * run.size(), run.size(),
+                    logits.begin() + i * vocab + run.begin);
+    }
   }
   if (desc_.softcap > 0)
-    for (float& logit : to) logit = desc_.softcap * std::tanh(logit / desc_.softcap);
-  return to;
+    for (float& logit : logits) logit = desc_.softcap * std::tanh(logit / desc_.softcap);
+  return logits;
 }
 
 }  // namespace sy

@@ -27,31 +27,28 @@ Index t5_bucket(Index distance, Index buckets, Index max_distance) {
 RelativeBias::RelativeBias(const RelativeSpec& spec, Index distances, Index all_heads, Range heads, ParamStore& store,
                            const std::string& prefix) {
   Backend& backend = store.backend();
-  const bool t5 = spec.kind == Position::t5;
-  const Index n = distances, rows = t5 ? spec.buckets : 1;
-  std::vector<float> basis(static_cast<std::size_t>(rows * n));
-  for (Index distance = 0; distance < n; ++distance) {
-    float* const column = basis.data() + n - 1 - distance;
-    if (t5)
-      column[t5_bucket(distance, spec.buckets, spec.max_distance) * n] = 1;
-    else
-      *column = -static_cast<float>(distance);
+  const Index n = distances;
+  std::vector<float> values;  // [Hl or buckets, n], the farthest first
+  bias_ = backend.tensor({heads.size(), n});
+  if (spec.kind == Position::alibi) {
+    const std::vector<float> slopes = alibi_slopes(all_heads);
+    for (Index head = heads.begin; head < heads.end; ++head)
+      for (Index distance = n; distance-- > 0;) values.push_back(0 - slopes[head] * static_cast<float>(distance));
+    backend.to_device(values.data(), bias_);
+    return;
   }
-  basis_ = backend.tensor({rows, n});
-  backend.to_device(basis.data(), basis_);
-  if (t5) {
-    learned_ = store.get(spec.shared ? "relative_bias.weight" : prefix + "relative_bias.weight");
-  } else {
-    slopes_ = backend.tensor({heads.size(), 1});
-    backend.to_device(alibi_slopes(all_heads).data() + heads.begin, slopes_);
-  }
-}
-
-View RelativeBias::bias(const Device& device) const {
-  const ConstView table = learned_ ? as_f32(device, learned_.weight) : ConstView(slopes_);
-  const View bias = device.scratch.f32({table.dim(0), basis_.shape()[1]});
-  device.backend.gemm({}, table, basis_, bias);
-  return bias;
+  values.resize(static_cast<std::size_t>(spec.buckets * n));
+  for (Index distance = 0; distance < n; ++distance)
+    values[t5_bucket(distance, spec.buckets, spec.max_distance) * n + n - 1 - distance] = 1;
+  basis_ = backend.tensor({spec.buckets, n});
+  backend.to_device(values.data(), basis_);
+  learned_ = store.get(spec.shared ? "relative_bias.weight" : prefix + "relative_bias.weight");
+  const ConstView table = learned_.weight;
+  if (table.dtype() != DType::f32) learned_f32_ = backend.tensor(table.shape());
+  store.prepared().derive([&backend, table, f32 = learned_f32_.view(), basis = basis_.view(), bias = bias_.view()] {
+    if (f32) backend.convert(table, f32);
+    backend.gemm({}, f32 ? ConstView(f32) : table, basis, bias);
+  });
 }
 
 void RelativeBias::backward(const Device& device, ConstView dbias) const {

@@ -1,7 +1,7 @@
-// Biases of attention's scores by the distance from query to key: ALiBi's and T5's. Both are a product of two matrices,
-//   bias[head, distance] = sum over r of table[head, r] * basis[r, distance].
-// ALiBi's table is a slope by head, and its basis minus the distance. T5's table is learned, and its basis says which
-// bucket a distance is in.
+// Biases of attention's scores by the distance from query to key: ALiBi's and T5's. ALiBi's is a slope by head, times minus
+// the distance, and never changes. T5's is a product of two matrices,
+//   bias[head, distance] = sum over r of table[head, r] * basis[r, distance],
+// of a table that is learned and a basis that says which bucket a distance is in; it is made anew when weights have changed.
 #pragma once
 
 #include <string>
@@ -28,15 +28,16 @@ class RelativeBias {
                const std::string& prefix);
 
   bool learned() const { return static_cast<bool>(learned_); }
-  // AttentionDesc::bias of these heads, in scratch memory: [Hl, distances] f32
-  View bias(const Device& device) const;
+  // AttentionDesc::bias of these heads: [Hl, distances] f32
+  ConstView bias() const { return bias_; }
   // Where it is learned. dbias: [Hl, distances]
   void backward(const Device& device, ConstView dbias) const;
 
  private:
-  Tensor slopes_;  // ALiBi's table: [Hl, 1] f32
-  Param learned_;  // T5's: [Hl, buckets], or none
-  Tensor basis_;   // [1 or buckets, distances] f32, the farthest first
+  Tensor bias_;         // [Hl, distances] f32, the farthest first
+  Param learned_;       // T5's table: [Hl, buckets], or none
+  Tensor basis_;        // T5's: [buckets, distances] f32, as bias_ lies
+  Tensor learned_f32_;  // T5's table, where weights are of another type
 };
 
 // x as f32, where it is not: in scratch memory.

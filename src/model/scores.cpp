@@ -41,7 +41,7 @@ void Scores::backward(const Device& device, ConstView dout, ConstHeads q, ConstH
 
 AttentionDesc Scores::described(const Device& device) const {
   AttentionDesc desc = desc_;
-  if (relative_) desc.bias = relative_->bias(device);
+  if (relative_) desc.bias = relative_->bias();
   if (sinks_) desc.sinks = as_f32(device, sinks_.weight);
   return desc;
 }

@@ -17,6 +17,7 @@ Weight PreparedWeights::add(View values) {
 void PreparedWeights::refresh() {
   if (!stale_) return;
   for (const Form& form : forms_) backend_.prepare(form.values, form.use, form.prepared);
+  for (const auto& make : derived_) make();
   stale_ = false;
 }
 

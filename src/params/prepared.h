@@ -2,6 +2,7 @@
 // owner of these forms; what changes weights invalidates them, and what runs a pass refreshes them first.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -16,8 +17,14 @@ class PreparedWeights {
   // A weight [N, Q] or [E, N, Q] with its forms, which hold nothing before the next refresh.
   Weight add(View values);
 
+  // What else follows from weights alone: make() computes it, at each refresh after weights may have changed.
+  void derive(std::function<void()> make) {
+    derived_.push_back(std::move(make));
+    stale_ = true;
+  }
+
   void invalidate() { stale_ = true; }
-  // Prepares all weights anew where they may have changed. A pass without this computes with what was prepared before.
+  // Makes all of it anew where weights may have changed. A pass without this computes with what was prepared before.
   void refresh();
 
   Index bytes() const;
@@ -31,6 +38,7 @@ class PreparedWeights {
   Backend& backend_;
   std::vector<WeightUse> uses_;
   std::vector<Form> forms_;
+  std::vector<std::function<void()>> derived_;
   bool stale_ = true;
 };
 

@@ -9,10 +9,6 @@ namespace {
 
 constexpr Index alignment = 64;  // elements: a parameter starts on a cache line and on what vector loads ask for
 
-Index round_up(Index n, Index to) {
-  return (n + to - 1) / to * to;
-}
-
 }  // namespace
 
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& c) {

@@ -1,85 +1,254 @@
-// Generation on one rank: tokens/s of prompts (prefill) and of continuations (decode) at several lengths, for one sequence and
-// for a batch, with all keys and with a window. A decode pass reads the weights that its tokens use and the keys and values
-// that they see once: the bytes that this makes, over its time, stand beside it.
+// Generation with a cache on one rank, at several lengths and batches: tokens/s of prompts (prefill) and of continuations
+// (decode), of a dense decoder, of one with experts, and of one with a window. A decode pass reads the weights that its tokens
+// use and the keys and values that they see once: the bytes that this makes, over its time, stand beside what the machine
+// reads in the same run. Where a Python with transformers is found, the same model with the same weights takes turns there:
+// the ratio of the speeds, and the largest difference of the logits, in shares of the largest logit.
 //
-//   bench_generate [--d-model N] [--layers N] [--heads N] [--kv-heads N] [--d-ff N] [--experts N] [--top-k N] [--vocab N]
-//                  [--window N] [--passes N] [--lengths N ...] [--batches N ...]
+//   bench_generate [--models dense moe window] [--d-model N] [--layers N] [--heads N] [--kv-heads N] [--d-ff N] [--experts N]
+//                  [--top-k N] [--expert-ff N] [--window N] [--vocab N] [--lengths N ...] [--batches N ...]
+//                  [--window-lengths N ...] [--passes N] [--turns N] [--python PROGRAM] [--script FILE]
+//
+// PROGRAM: default $SWITCHYARD_PYTHON or python3. Exit code 1: the logits differ by more than 1 %.
 #include <boost/program_options.hpp>
+#include <cmath>
+#include <fstream>
+#include <optional>
 
 #include "src/model/engine.h"
-#include "tests/bench/timing.h"
+#include "tests/bench/peak.h"
+#include "tests/bench/peer.h"
+#include "tests/src/temp_folder.h"
 
 namespace sy::bench {
 namespace {
 
 namespace po = boost::program_options;
 
+struct Options {
+  Index d_model, layers, heads, kv_heads, d_ff, experts, top_k, expert_ff, window, vocab, passes, turns;
+  std::vector<Index> lengths, batches, window_lengths;
+  std::vector<std::string> models;
+  std::string python, script;
+};
+
+// One of the decoders: what a pass of it reads follows from these.
+struct Model {
+  std::string name;
+  Index d_ff, experts, window;
+  std::vector<Index> batches, lengths;
+};
+
+std::vector<Model> models_of(const Options& o) {
+  std::vector<Model> models;
+  for (const std::string& name : o.models) {
+    if (name == "dense") models.push_back({name, o.d_ff, 0, 0, o.batches, o.lengths});
+    if (name == "moe") models.push_back({name, o.expert_ff, o.experts, 0, o.batches, o.lengths});
+    if (name == "window") models.push_back({name, o.d_ff, 0, o.window, {1}, o.window_lengths});
+  }
+  return models;
+}
+
+Config config_of(const Options& o, const Model& m) {
+  return parse_config(
+      fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nd_ff={}\nseq_len=512\nwindow={}\n"
+                  "[moe]\nexperts={}\ntop_k={}\nd_ff={}\n",
+                  o.layers, o.d_model, o.heads, o.kv_heads, o.d_ff, m.window, m.experts, o.top_k, o.expert_ff),
+      "bench");
+}
+
+// What a pass of `batch` sequences that are `length` long reads, each weight, key and value once. Tokens choose their
+// experts alike and independently.
+double bytes_of_pass(const Options& o, const Model& m, Index head_dim, Index batch, Index length) {
+  const double E = static_cast<double>(m.experts), B = static_cast<double>(batch), D = static_cast<double>(o.d_model);
+  const double used = E > 0 ? E * (1 - std::pow(1 - static_cast<double>(o.top_k) / E, B)) : 1;
+  const double attention = D * static_cast<double>((2 * o.heads + 2 * o.kv_heads) * head_dim);
+  const double ffn = used * 3 * D * static_cast<double>(m.d_ff);
+  const double keys =
+      2 * B * static_cast<double>((m.window > 0 ? std::min(m.window, length) : length) * o.kv_heads * head_dim);
+  return 4 * (static_cast<double>(o.layers) * (attention + ffn + keys) + D * static_cast<double>(o.vocab));
+}
+
+// A folder with the weights, for the peer, and for its logits.
+class Shared {
+ public:
+  explicit Shared(Engine& engine) {
+    std::ofstream values(folder_.path() / "weights.f32", std::ios::binary);
+    Json index = Json::object();
+    Index first = 0;
+    for (const ParamSpec& spec : engine.store().specs()) {
+      const View weight = engine.store().get(spec.name).weight;
+      std::vector<float> host(static_cast<std::size_t>(weight.elements()));
+      engine.backend().to_host(weight, host.data());
+      values.write(reinterpret_cast<const char*>(host.data()), std::ssize(host) * Index{sizeof(float)});
+      Json shape = Json::array();
+      for (const Index n : spec.shape) shape.push_back(n);
+      index[spec.name] = Json::array({first, std::move(shape)});
+      first += weight.elements();
+    }
+    std::ofstream(folder_.path() / "weights.json") << index.dump();
+  }
+  std::string path() const { return folder_.path().string(); }
+  std::vector<float> logits(std::size_t n) const {
+    std::vector<float> x(n);
+    std::ifstream(folder_.path() / "logits", std::ios::binary)
+        .read(reinterpret_cast<char*>(x.data()), std::ssize(x) * Index{sizeof(float)});
+    return x;
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+// The tokens that both are given: that at position i of sequence b.
+std::int32_t token(Index i, Index b, Index vocab) {
+  return static_cast<std::int32_t>((i * 7919 + b * 104729) % vocab);
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = std::max<double>(difference, std::abs(a[i] - b[i]));
+    largest = std::max<double>(largest, std::abs(b[i]));
+  }
+  return difference / largest;
+}
+
+std::string text(const Spread& x, const char* format) {
+  return fmt::format(fmt::runtime(fmt::format("{{:{0}}} ({{:{0}}}-{{:{0}}})", format)), x.median, x.least, x.most);
+}
+
+// One engine, and the peer beside it. Returns whether their logits agree.
+bool measure(const Options& o, const Model& model) {
+  constexpr Index at_once = 256;
+  const Config config = config_of(o, model);
+  const auto self = make_comm_self();
+  const Index all_passes = o.passes * (o.turns + 1),
+              positions = *std::max_element(model.lengths.begin(), model.lengths.end()) + all_passes;
+  Engine engine(config, o.vocab, make_backend("auto"), make_mesh(*self, {}), false, 0, 1, positions);
+  engine.store().initialize(1);
+  const ParamCount count = count_params(config, o.vocab);
+  fmt::print("\n{}: {:.0f} M parameters, {:.0f} M active per token; {}\n", model.name,
+             static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6,
+             engine.backend().describe());
+
+  std::optional<Shared> shared;
+  std::optional<Peer> peer;
+  if (engine.backend().name() == "cpu") {
+    shared.emplace(engine);
+    peer.emplace(std::vector<std::string>{o.python, o.script, "--folder", shared->path()},
+                 std::vector<std::pair<std::string, Index>>{{"--d-model", o.d_model},
+                                                            {"--layers", o.layers},
+                                                            {"--heads", o.heads},
+                                                            {"--kv-heads", o.kv_heads},
+                                                            {"--d-ff", model.d_ff},
+                                                            {"--experts", model.experts},
+                                                            {"--top-k", o.top_k},
+                                                            {"--vocab", o.vocab},
+                                                            {"--window", model.window},
+                                                            {"--threads", omp_get_max_threads()},
+                                                            {"--passes", all_passes}});
+    if (!peer->ready()) peer.reset();
+  }
+  fmt::print("{}\n",
+             peer ? peer->hello().dump() : "transformers not compared: give a Python that has them with --python");
+  fmt::print("{:>5} {:>6} | {:>16} {:>5} | {:>24} {:>19} | {:>24} {:>18} | {}\n", "batch", "length", "prefill tokens/s",
+             "ratio", "decode tokens/s", "GB/s", "transformers tokens/s", "ratio", "logits, setting of transformers");
+  bool agree = true;
+  for (const Index batch : model.batches) {
+    Cache cache = engine.make_cache(batch, positions, at_once);
+    for (const Index length : model.lengths) {
+      cache.clear();
+      std::vector<std::int32_t> ids;
+      for (Index i = 0; i < length; ++i) ids.push_back(token(i, 0, o.vocab));
+      const auto begin = seconds_now();
+      for (Index slot = 0; slot < batch; ++slot)
+        for (Index at = 0; at < length; at += at_once)
+          engine.extend(cache, slot, 1, std::span(ids).subspan(at, std::min(at_once, length - at)), false);
+      const double prefill = static_cast<double>(batch * length) / (seconds_now() - begin);
+      std::vector<float> logits;
+      const auto ours = [&] {
+        const double started = seconds_now();
+        for (Index pass = 0; pass < o.passes; ++pass) {
+          ids.clear();
+          for (Index b = 0; b < batch; ++b) ids.push_back(token(cache.length(b), b, o.vocab));
+          logits = engine.extend(cache, 0, batch, ids, true);
+        }
+        return static_cast<double>(batch * o.passes) / (seconds_now() - started);
+      };
+      const auto theirs = [&] {
+        return static_cast<double>(batch * o.passes) / peer->ask({{"decode", o.passes}})["seconds"].get<double>();
+      };
+      Json told;
+      if (peer) told = peer->ask({{"prefill", length}, {"batch", batch}});
+      ours();
+      if (peer) theirs();
+      std::vector<double> our_speed, their_speed, ratio;
+      for (Index turn = 0; turn < o.turns; ++turn) {
+        our_speed.push_back(ours());
+        if (!peer) continue;
+        their_speed.push_back(theirs());
+        ratio.push_back(our_speed.back() / their_speed.back());
+      }
+      const double bytes =
+          bytes_of_pass(o, model, config.model.head_dim, batch, length) / static_cast<double>(batch) / 1e9;
+      Spread read = spread_of(our_speed);
+      for (double* x : {&read.least, &read.median, &read.most}) *x *= bytes;
+      fmt::print("{:>5} {:>6} | {:>16.0f} ", batch, length, prefill);
+      if (!peer) {
+        fmt::print("{:>5} | {:>24} {:>19} |\n", "", text(spread_of(our_speed), ".1f"), text(read, ".1f"));
+        continue;
+      }
+      const double difference = largest_difference(logits, shared->logits(logits.size()));
+      agree = agree && difference < 0.01;
+      fmt::print("{:>5.2f} | {:>24} {:>19} | {:>24} {:>18} | {:.0e}, {}\n",
+                 prefill * told["seconds"].get<double>() / static_cast<double>(length),
+                 text(spread_of(our_speed), ".1f"), text(read, ".1f"), text(spread_of(their_speed), ".1f"),
+                 text(spread_of(ratio), ".2f"), difference, told["setting"].get<std::string>());
+      std::fflush(stdout);
+    }
+  }
+  return agree;
+}
+
 int run(int argc, char** argv) {
-  Index d_model, layers, heads, kv_heads, d_ff, experts, top_k, vocab, window, passes;
-  std::vector<Index> lengths, batches;
+  Options o;
   po::options_description options;
   const auto number = [&](const char* name, Index* to, Index value) {
     options.add_options()(name, po::value<Index>(to)->default_value(value));
   };
-  number("d-model", &d_model, 512);
-  number("layers", &layers, 6);
-  number("heads", &heads, 8);
-  number("kv-heads", &kv_heads, 8);
-  number("d-ff", &d_ff, 1408);
-  number("experts", &experts, 0);
-  number("top-k", &top_k, 2);
-  number("vocab", &vocab, 4096);
-  number("window", &window, 256);
-  number("passes", &passes, 16);
-  options.add_options()("lengths",
-                        po::value<std::vector<Index>>(&lengths)->multitoken()->default_value({512, 2048}, "512 2048"))(
-      "batches", po::value<std::vector<Index>>(&batches)->multitoken()->default_value({1, 16}, "1 16"));
+  const auto numbers = [&](const char* name, std::vector<Index>* to, std::vector<Index> value) {
+    options.add_options()(name, po::value<std::vector<Index>>(to)->multitoken()->default_value(
+                                    value, fmt::format("{}", fmt::join(value, " "))));
+  };
+  number("d-model", &o.d_model, 768);
+  number("layers", &o.layers, 8);
+  number("heads", &o.heads, 12);
+  number("kv-heads", &o.kv_heads, 4);
+  number("d-ff", &o.d_ff, 2048);
+  number("experts", &o.experts, 8);
+  number("top-k", &o.top_k, 2);
+  number("expert-ff", &o.expert_ff, 1024);
+  number("window", &o.window, 256);
+  number("vocab", &o.vocab, 32000);
+  number("passes", &o.passes, 8);
+  number("turns", &o.turns, 5);
+  numbers("lengths", &o.lengths, {512, 2048});
+  numbers("batches", &o.batches, {1, 16});
+  numbers("window-lengths", &o.window_lengths, {512, 2048, 8192});
+  const char* from_environment = std::getenv("SWITCHYARD_PYTHON");
+  options.add_options()("models", po::value<std::vector<std::string>>(&o.models)->multitoken()->default_value(
+                                      {"dense", "moe", "window"}, "all"));
+  options.add_options()("python", po::value(&o.python)->default_value(from_environment ? from_environment : "python3"));
+  options.add_options()("script", po::value(&o.script)->default_value("tests/bench/transformers_generate.py"));
   po::variables_map given;
   po::store(po::parse_command_line(argc, argv, options), given);
   po::notify(given);
 
-  fmt::print("{:>7} {:>6} {:>7} {:>16} {:>16} {:>12} {:>9}\n", "window", "batch", "length", "prefill tokens/s",
-             "decode tokens/s", "cache MB", "GB/s");
-  for (const Index of_window : {Index{0}, window})
-    for (const Index batch : batches)
-      for (const Index length : lengths) {
-        const Config config = parse_config(
-            fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nd_ff={}\nseq_len=512\nwindow={}\n"
-                        "[moe]\nexperts={}\ntop_k={}\nd_ff={}\n",
-                        layers, d_model, heads, kv_heads, d_ff, of_window, experts, top_k, d_ff),
-            "bench");
-        const auto self = make_comm_self();
-        constexpr Index at_once = 256;
-        const Index positions = length + passes + 1;
-        Engine engine(config, vocab, make_backend("auto"), make_mesh(*self, {}), false, 0, 1, positions);
-        engine.store().initialize(1);
-        Cache cache = engine.make_cache(batch, positions, at_once);
-        std::vector<std::int32_t> ids(static_cast<std::size_t>(at_once));
-        for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 7919 % vocab);
-        engine.extend(cache, 0, 1, std::span(ids).first(1), true);  // weights are prepared
-        cache.clear();
-        const double started = seconds_now();
-        for (Index slot = 0; slot < batch; ++slot)
-          for (Index begin = 0; begin < length; begin += at_once)
-            engine.extend(cache, slot, 1, std::span(ids).first(std::min(at_once, length - begin)), false);
-        const double prefill = seconds_now() - started;
-        const auto last = std::span(ids).first(batch);
-        engine.extend(cache, 0, batch, last, true);
-        const double begun = seconds_now();
-        for (Index pass = 0; pass < passes; ++pass) engine.extend(cache, 0, batch, last, true);
-        const double pass = (seconds_now() - begun) / static_cast<double>(passes);
-        const double chosen = experts > 0 ? std::min(experts, batch * top_k) : 1;
-        const double weights = static_cast<double>(layers) * d_model *
-                                   ((2.0 * heads + 2.0 * kv_heads) * config.model.head_dim + chosen * 3 * d_ff) +
-                               static_cast<double>(vocab) * d_model;
-        const double seen = of_window > 0 ? std::min(of_window, length) : length;
-        const double keys = 2.0 * layers * batch * seen * kv_heads * config.model.head_dim;
-        fmt::print("{:>7} {:>6} {:>7} {:>16.0f} {:>16.1f} {:>12.1f} {:>9.1f}\n", of_window, batch, length,
-                   static_cast<double>(batch * length) / prefill, static_cast<double>(batch) / pass,
-                   static_cast<double>(cache.bytes()) / 1e6, 4 * (weights + keys) / pass / 1e9);
-        std::fflush(stdout);
-      }
-  return 0;
+  fmt::print("memory is read at {:.1f} GB/s by all threads\n", measured_read_bytes() / 1e9);
+  bool agree = true;
+  for (const Model& model : models_of(o)) agree = measure(o, model) && agree;
+  fmt::print("memory is read at {:.1f} GB/s by all threads\n", measured_read_bytes() / 1e9);
+  return agree ? 0 : 1;
 }
 
 }  // namespace

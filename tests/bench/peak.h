@@ -1,7 +1,11 @@
-// The machine's fp32 fused-multiply-add peak, the roof under which the CPU's products are quoted.
+// The machine's fp32 fused-multiply-add peak, the roof under which the CPU's products are quoted, and the speed of its memory.
 #pragma once
 
 #include <omp.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <memory>
 
 #include "tests/bench/timing.h"
 
@@ -47,6 +51,27 @@ inline double measured_fma_peak(double seconds = 0.3) {
     const double elapsed = seconds_now() - begin;
     best = std::max(best, 2.0 * (bytes / 4) * chains * double(rounds) * threads / elapsed);
   } while (seconds_now() - start < seconds);
+  return best;
+}
+
+// Bytes/s at which all OpenMP threads together read memory that no cache holds, the best of several runs: the roof of
+// decoding, which reads every weight once a pass.
+inline double measured_read_bytes() {
+  constexpr std::size_t n = std::size_t{1} << 26, huge = std::size_t{1} << 21;
+  const std::unique_ptr<std::uint32_t, decltype(&std::free)> memory(
+      static_cast<std::uint32_t*>(std::aligned_alloc(huge, n * sizeof(std::uint32_t))), &std::free);
+  std::uint32_t* const x = memory.get();
+  madvise(x, n * sizeof(x[0]), MADV_HUGEPAGE);  // as the backend asks for its memory
+  std::fill_n(x, n, 1);
+  double best = 0;
+  for (int run = 0; run < 7; ++run) {
+    const double begin = seconds_now();
+    std::uint32_t sum = 1;
+#pragma omp parallel for simd reduction(^ : sum) schedule(static)
+    for (std::size_t i = 0; i < n; ++i) sum ^= x[i];
+    const double elapsed = seconds_now() - begin;
+    if (sum > 0) best = std::max(best, static_cast<double>(n * sizeof(x[0])) / elapsed);
+  }
   return best;
 }
 

@@ -1,4 +1,5 @@
-// PyTorch as a child process that runs N times when told N, so that it can take turns with ours (protocol: pytorch_step.py).
+// PyTorch as a child process that does what it is told, so that it can take turns with ours (protocols: pytorch_step.py,
+// transformers_generate.py).
 #pragma once
 
 #include <sys/wait.h>
@@ -16,13 +17,12 @@ namespace sy::bench {
 
 class Peer {
  public:
-  // Runs `PYTHON SCRIPT --serve` with these options.
-  Peer(const std::string& python, const std::string& script,
-       const std::vector<std::pair<std::string, Index>>& options) {
+  // Runs `COMMAND --serve` with these options.
+  Peer(std::vector<std::string> command, const std::vector<std::pair<std::string, Index>>& options) {
     signal(SIGPIPE, SIG_IGN);
     int to[2], from[2];
     if (pipe(to) != 0 || pipe(from) != 0) return;
-    std::vector<std::string> command = {python, script, "--serve"};
+    command.push_back("--serve");
     for (const auto& [name, value] : options) {
       command.push_back(name);
       command.push_back(std::to_string(value));
@@ -54,14 +54,16 @@ class Peer {
   // Whether that Python has PyTorch; what it said of itself.
   bool ready() const { return hello_.contains("ready") && hello_.at("ready").get<bool>(); }
   const Json& hello() const { return hello_; }
-  // Of n times.
-  double seconds(Index n) {
-    fmt::print(in_, "{}\n", n);
+  // What it answers, with the seconds that it took.
+  Json ask(const Json& request) {
+    fmt::print(in_, "{}\n", request.dump());
     fflush(in_);
-    const Json answer = read();
+    Json answer = read();
     if (!answer.contains("seconds")) fail("PyTorch ended before its turn did: see what it printed");
-    return answer["seconds"].get<double>();
+    return answer;
   }
+  // Of n times.
+  double seconds(Index n) { return ask(n)["seconds"].get<double>(); }
 
  private:
   Json read() {

@@ -84,7 +84,7 @@ int run(int argc, char** argv) {
   };
 
   ours(2);
-  Peer peer(python, script,
+  Peer peer({python, script},
             {{"--d-model", s.d_model},
              {"--layers", s.layers},
              {"--heads", s.heads},

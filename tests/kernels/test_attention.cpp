@@ -504,6 +504,37 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
                  .sparse = sparse,
                  .biases = biases,
                  .sinks = sinks});
+  // So many keys that they are cut into parts, of which some are not seen by all.
+  for (Index queries : {1, 8})
+    for (const auto& [biases, sinks, window] :
+         {std::tuple<Index, bool, Index>{0, false, 0}, {1100, true, 300}, {0, true, 0}, {1111, false, 0}})
+      for (const Sparsity& sparse : {Sparsity{}, Sparsity::longformer(30, 5)})
+        check({.B = 3,
+               .S = queries,
+               .H = 4,
+               .K = 2,
+               .hd = 24,
+               .window = window,
+               .softcap = biases > 0 ? 0.0f : 2.0f,
+               .vd = 16,
+               .keys = 1100,
+               .offset = 1030,
+               .apart = true,
+               .fewer = 500,
+               .sparse = sparse,
+               .biases = biases,
+               .sinks = sinks});
+  check({.B = 1, .S = 2, .H = 2, .K = 1, .hd = 8, .keys = 8500, .offset = 8490, .apart = true, .fewer = 0});
+  check({.B = 2,
+         .S = 1,
+         .H = 2,
+         .K = 1,
+         .hd = 8,
+         .keys = 800,
+         .offset = 770,
+         .document = 400,
+         .apart = true,
+         .fewer = 9});
   // Sinks that all weight goes to, or none, whatever the number of blocks.
   for (Index offset : {50, 300})
     check({.B = 2,
@@ -584,7 +615,10 @@ TEST_P(Attention, ASequenceOfACacheAloneIsBitwiseThatOfTheBatch) {
   learned.biases = 400;
   learned.sinks = longformer.sinks = true;
   longformer.sparse = Sparsity::longformer(40, 3);
-  for (const Case& batch : {plain, learned, longformer}) {
+  Case longer = learned;
+  longer.keys = longer.biases = 1000;
+  longer.offset = 900;
+  for (const Case& batch : {plain, learned, longformer, longer}) {
     SCOPED_TRACE(testing::Message() << batch);
     const Inputs<float> x = random_inputs(batch);
     const Result whole = run(batch, x);

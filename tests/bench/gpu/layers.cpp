@@ -78,7 +78,7 @@ double forward_flops(const ModelShape& shape, DType dtype) {
 
 void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Section>& sections) {
   Layer layer(shape, setup.dtype, setup.make());
-  Peer peer(setup.python, setup.script,
+  Peer peer({setup.python, setup.script},
             {{"--d-model", shape.d_model},
              {"--d-ff", shape.d_ff},
              {"--experts", shape.experts},
