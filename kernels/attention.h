@@ -87,15 +87,6 @@ template <class Byte>
 BasicHeads<Byte> heads_of(BasicView<Byte> x, Index first, Index count) {
   return {x, first, count};
 }
-// `count` heads of `width` elements that lie side by side from column `first` on in rows of x: [B, S, row].
-template <class Byte>
-BasicHeads<Byte> heads_in(BasicView<Byte> x, Index first, Index count, Index width) {
-  const Index row = x.dim(2);
-  BasicHeads<Byte> heads = BasicHeads<Byte>(x.reshape({x.dim(0), x.dim(1), 1, row})).columns(first, count * width);
-  heads.heads = count;
-  heads.width = heads.head_stride = width;
-  return heads;
-}
 
 // Which earlier keys a query sees, where not all. Query p sees key j <= p where one of these holds:
 //   p - j < local                    it is among the latest keys

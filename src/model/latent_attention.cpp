@@ -16,12 +16,12 @@ void Latent::forward(const Pass& pass, ConstView x, Saved& s) const {
   s.all = gather_tokens(pass.device, pass.saved, normed);
 }
 
-void Latent::backward(const Pass& pass, const Linear& up, ConstView dy, ConstView x, const Saved& s, View dx,
-                      bool accumulate) const {
+void Latent::backward(const Pass& pass, const std::function<void(View)>& by_latents, ConstView x, const Saved& s,
+                      View dx, bool accumulate) const {
   const Device& device = pass.device;
   const Arena::Scope scope(device.scratch);
   const View dnormed = device.temp(s.low.shape()), dlow = device.temp(s.low.shape());
-  up.backward_input_sum(device, dy, dnormed);
+  sum_tokens(device, dnormed, by_latents);
   device.backend.fill(dlow, 0);
   norm_.backward(device, dnormed, s.low, s.moments, dlow);
   down_.backward_weight(device, dlow, x);
@@ -39,7 +39,8 @@ LatentAttention::LatentAttention(const AttentionSpec& spec, Index d_model, Param
       kv_latent_(store, prefix + "kv", d_model, spec.latent->eps),
       q_(store, store.get(prefix + "q.weight"), spec.latent->q > 0 ? spec.latent->q : d_model),
       k_rope_(store, store.get(prefix + "k_rope.weight"), d_model),
-      kv_(store, store.get_joined(prefix + "k.weight", 2), spec.latent->kv),
+      k_(store, store.get(prefix + "k.weight"), spec.latent->kv),
+      v_(store, store.get(prefix + "v.weight"), spec.latent->kv),
       out_(store, store.get(prefix + "out.weight"), heads_ * value_),
       k_up_(store.get(prefix + "k.weight").weight),
       v_up_(store.get(prefix + "v.weight").weight) {
@@ -75,14 +76,17 @@ void LatentAttention::forward(const Pass& pass, ConstView x, Output to, Saved& s
 }
 
 void LatentAttention::attend(const Pass& pass, ConstView shared, Saved& s) const {
-  Backend& b = pass.device.backend;
-  const Index B = pass.batch.sequences, S = pass.batch.seq_len, row = heads_ * (own_ + value_);
-  s.kv = pass.keep({B, S, row});
+  const Device& device = pass.device;
+  const Arena::Scope scope(device.scratch);
+  const Index B = pass.batch.sequences, S = pass.batch.seq_len, T = B * S;
   s.k = pass.keep(s.q.shape());
-  kv_.forward(pass.device, s.kv_latent.all, s.kv.reshape({B * S, row}));
-  b.copy_heads(shared, Heads(s.k).columns(0, rope_));
-  b.copy_heads(own_keys(s.kv), Heads(s.k).columns(rope_, own_));
-  scores_.forward(pass.device, s.q, s.k, values(s.kv), s.out, s.lse);
+  s.v = pass.keep(s.out.shape());
+  const View own = device.temp({B, S, heads_, own_});
+  k_.forward(device, s.kv_latent.all, own.reshape({T, heads_ * own_}));
+  v_.forward(device, s.kv_latent.all, s.v.reshape({T, heads_ * value_}));
+  device.backend.copy_heads(shared, Heads(s.k).columns(0, rope_));
+  device.backend.copy_heads(own, Heads(s.k).columns(rope_, own_));
+  scores_.forward(device, s.q, s.k, s.v, s.out, s.lse);
 }
 
 // A pair of a query and a key costs 2 (r + 2 c) FLOPs in a head, where it would cost 2 (kw + vw) with keys and values that are
@@ -114,22 +118,29 @@ void LatentAttention::backward(const Pass& pass, ConstView dy, const Saved& s, V
   const View dout = device.temp(s.out.shape());
   out_.backward_input(device, dy, dout.reshape({T, heads_ * value_}));
   out_.backward_weight(device, dy, s.out.reshape({T, heads_ * value_}));
-  const View dq = device.temp(s.q.shape()), dk = device.temp(s.k.shape()), dkv = device.temp(s.kv.shape());
-  scores_.backward(device, dout, s.q, s.k, values(s.kv), s.out, s.lse, dq, dk, values(dkv));
+  const View dq = device.temp(s.q.shape()), dk = device.temp(s.k.shape()), dv = device.temp(s.v.shape());
+  scores_.backward(device, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv);
 
   // The first of these sets dx, and the others add to it.
   const View dq_rows = dq.reshape({T, heads_ * width});
   rotate(device, dq.reshape({T, heads_, width}), pass.batch.positions, true);
   q_.backward_weight(device, dq_rows, s.queries_of);
+  const auto by_queries_of = [&](View partial) { q_.backward_input(device, dq_rows, partial); };
   if (q_latent_)
-    q_latent_->backward(pass, q_, dq_rows, s.x, s.q_latent, dx, false);
+    q_latent_->backward(pass, by_queries_of, s.x, s.q_latent, dx, false);
   else
-    q_.backward_input_sum(device, dq_rows, dx);
+    sum_tokens(device, dx, by_queries_of);
 
-  b.copy_heads(Heads(dk).columns(rope_, own_), own_keys(dkv));
-  const ConstView dkv_rows = dkv.reshape({T, heads_ * (own_ + value_)});
-  kv_.backward_weight(device, dkv_rows, s.kv_latent.all);
-  kv_latent_.backward(pass, kv_, dkv_rows, s.x, s.kv_latent, dx, true);
+  const View dk_own = device.temp({B, S, heads_, own_});
+  b.copy_heads(Heads(dk).columns(rope_, own_), dk_own);
+  const ConstView dk_rows = dk_own.reshape({T, heads_ * own_}), dv_rows = dv.reshape({T, heads_ * value_});
+  k_.backward_weight(device, dk_rows, s.kv_latent.all);
+  v_.backward_weight(device, dv_rows, s.kv_latent.all);
+  const auto by_kv_latents = [&](View partial) {
+    k_.backward_input(device, dk_rows, partial);
+    v_.backward_input(device, dv_rows, partial, true);
+  };
+  kv_latent_.backward(pass, by_kv_latents, s.x, s.kv_latent, dx, true);
 
   const View dshared = device.temp({s.x.dim(0), rope_});
   sum_tokens(device, dshared, [&](View partial) {

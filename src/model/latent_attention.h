@@ -11,6 +11,7 @@
 // gathered are latents, which are narrower than x.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "src/model/linear.h"
@@ -32,9 +33,9 @@ class Latent {
   Index width() const { return width_; }
   // s.all = the latents of x: [T, D]
   void forward(const Pass& pass, ConstView x, Saved& s) const;
-  // dx: [T, D] (+)= the gradient through the latents of that by them, which `up` made of dy: [B * S, ...].
-  void backward(const Pass& pass, const Linear& up, ConstView dy, ConstView x, const Saved& s, View dx,
-                bool accumulate) const;
+  // dx: [T, D] (+)= the gradient through the latents. by_latents(partial: [B * S, w]) computes that by them of this rank's heads.
+  void backward(const Pass& pass, const std::function<void(View partial)>& by_latents, ConstView x, const Saved& s,
+                View dx, bool accumulate) const;
 
  private:
   Index width_;
@@ -51,8 +52,7 @@ class LatentAttention {
     Latent::Saved q_latent, kv_latent;
     ConstView queries_of;  // [B * S, ...] what queries are made of
     View q, k;             // [B, S, Hl, kw] after rotation
-    View kv;               // [B, S, Hl (kw - r) + Hl vw] what the latent makes: the heads' keys, then their values
-    View out, lse;         // [B, S, Hl, vw], [B, Hl, S]
+    View v, out, lse;      // [B, S, Hl, vw] twice, [B, Hl, S]
   };
 
   // As Attention's.
@@ -74,24 +74,14 @@ class LatentAttention {
   // Rotates the first part of the heads of x: [tokens, heads, width], or turns it back.
   void rotate(const Device& device, View x, ConstView positions, bool inverse) const;
 
-  // The heads of kv that are keys, without their shared part, and those that are values.
-  template <class V>
-  auto own_keys(V kv) const {
-    return heads_in(kv, 0, heads_, own_);
-  }
-  template <class V>
-  auto values(V kv) const {
-    return heads_in(kv, heads_ * own_, heads_, value_);
-  }
-
   ConstView rope_table_;
   RopePairs pairs_ = RopePairs::half;
   Index heads_, rope_, own_, value_;  // Hl, r, kw - r, vw
   Scores scores_;
   std::optional<Latent> q_latent_;
   Latent kv_latent_;
-  Linear q_, k_rope_, kv_, out_;
-  ConstView k_up_, v_up_;  // [Hl, kw - r, c], [Hl, vw, c]: kv_'s weights
+  Linear q_, k_rope_, k_, v_, out_;
+  ConstView k_up_, v_up_;  // [Hl, kw - r, c], [Hl, vw, c]: k_'s and v_'s weights
 };
 
 }  // namespace sy

@@ -57,15 +57,15 @@ class Specs {
       vector(name + ".k_norm.weight", {qk}, {}, scale(a.norm_offset), true);
     }
   }
-  // The latents are whole on every rank, and the heads that are made of them split. k and v lie side by side. A query's first
-  // elements are those that are rotated.
+  // The latents are whole on every rank, and the heads that are made of them split. A query's first elements are those that
+  // are rotated.
   void latent_heads(const std::string& name, const AttentionSpec& a, const LatentSpec& latent) {
     if (latent.q > 0) down(name + ".q", latent.q);
     matrix(name + ".q.weight", {a.heads, a.key_width, latent.q > 0 ? latent.q : D_}, {tp}, normal);
     down(name + ".kv", latent.kv);
     matrix(name + ".k_rope.weight", {latent.rope, D_}, {}, normal);
     matrix(name + ".k.weight", {a.heads, a.key_width - latent.rope, latent.kv}, {tp}, normal);
-    matrix(name + ".v.weight", {a.heads, a.value_width, latent.kv}, {tp}, normal, true);
+    matrix(name + ".v.weight", {a.heads, a.value_width, latent.kv}, {tp}, normal);
   }
   void down(const std::string& name, Index width) {
     matrix(name + "_down.weight", {width, D_}, {}, normal);

@@ -339,10 +339,15 @@ TEST(RandomChoice, IsKeyedByTheTokensNumbers) {
 // A rank without any sequence is an ordinary case: it has experts that others need.
 TEST(EmptyRank, TrainsWithoutAnySequence) {
   for (const char* aux : {"sequence", "micro_batch", "global_batch"}) {
-    const Config config =
-        parse_config(base, "test",
-                     {std::string("--moe.aux_scope=") + aux, "--moe.choice=sampled", "--moe.bias=true",
-                      "--moe.shared_experts=1", "--moe.shared_gate=true", "--moe.router_bias=true"});
+    std::vector<std::string> settings = {std::string("--moe.aux_scope=") + aux,
+                                         "--moe.choice=sampled",
+                                         "--moe.bias=true",
+                                         "--moe.shared_experts=1",
+                                         "--moe.shared_gate=true",
+                                         "--moe.router_bias=true"};
+    if (aux == std::string("sequence"))
+      settings.insert(settings.end(), {"--model.kv_heads=0", "--model.kv_latent=5", "--model.rope_head_dim=2"});
+    const Config config = parse_config(base, "test", settings);
     const auto self = make_comm_self();
     Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
     engine.store().initialize(7);

@@ -108,7 +108,7 @@ TEST(ParamSpecs, OfLatentAttention) {
   EXPECT_EQ(found,
             "q_down.weight [7, 24] dp x tp; q_latent_norm.weight [7] dp x tp; q.weight [6, 6, 7] dp; "
             "kv_down.weight [10, 24] dp x tp; kv_latent_norm.weight [10] dp x tp; k_rope.weight [2, 24] dp x tp; "
-            "k.weight [6, 4, 10] dp; v.weight [6, 5, 10] dp joined; out.weight [24, 6, 5] dp; ");
+            "k.weight [6, 4, 10] dp; v.weight [6, 5, 10] dp; out.weight [24, 6, 5] dp; ");
 }
 
 // A name shows the layer to people; the two say the same.
