@@ -331,7 +331,7 @@ def compare(program, name, file, texts):
 def fuzz(program, count, *paths):
     all_wrong = 0
     for number, (name, file) in enumerate(files_of(paths)):
-        wrong = compare(program, name, file, [t for t in random_texts(count, number) if t])[0]
+        wrong = compare(program, name, file, [t for t in random_texts(count, number + count) if t])[0]
         print(f"{name}: {wrong} of {count} differ", flush=True)
         all_wrong += wrong
     print(f"{all_wrong} differ in all")

@@ -295,6 +295,18 @@ TEST(TokenizerJson, TextsThatCannotBeEncoded) {
   EXPECT_BAD_INPUT(ids_of(slow, std::string(60, 'a')), "(a+a+)+[bc] cannot be applied to a text of 60 bytes");
 }
 
+TEST(TokenizerJson, UnigramDecidesTiesAndUnknownLettersAsTokenizersDoes) {
+  const TempFolder folder;
+  const auto ids = [&](const char* vocab, const char* text) {
+    const std::string file = R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": )" + std::string(vocab) + "}}";
+    return ids_of(TokenizerJson(folder.write("tokenizer.json", file)), text);
+  };
+  EXPECT_EQ(ids(R"([["<unk>", 0], ["a", -1], ["b", -1], ["ab", -2]])", "ab"), Ids{3});  // the way that began first
+  // An unknown letter costs 10 more than the worst token.
+  EXPECT_EQ(ids(R"([["<unk>", 0], ["a", 2], ["ab", -15]])", "ab"), Ids{2});
+  EXPECT_EQ(ids(R"([["<unk>", 0], ["a", 13], ["ab", -15]])", "abb"), (Ids{1, 0}));
+}
+
 TEST(TokenizerJson, IdsMayHaveGaps) {
   const TempFolder folder;
   Json file = file_of("gpt2");
