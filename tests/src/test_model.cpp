@@ -286,7 +286,6 @@ INSTANTIATE_TEST_SUITE_P(
               "--attention.a.attention_sinks=true", "--attention.b.position=t5", "--attention.b.attention_softcap=0",
               "--model.t5_buckets=5", "--model.t5_max_distance=6", "--attention.c.position=none",
               "--attention.c.attention_softcap=2", "--model.parallel_block=true"}},
-        Case{"attention_scale", {"--model.attention_scale=0.9", "--model.qk_norm=true"}},
         Case{"mixed_layers",
              {"--model.layers=4", "--model.pattern=local*2,global,narrow", "--attention.local.window=3",
               "--attention.local.rope_theta=50", "--attention.local.qk_norm=true", "--attention.global.position=none",
