@@ -262,6 +262,8 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
   const auto run = run_of(step_dir);
   const fs::path kept = run ? *run / kept_folder : fs::path();
   const std::vector<ParamSpec> params = model_tensors(config, state.vocab);
+  Config told = config;
+  told.model.vocab = state.vocab;  // where the data set said it
   Chosen chosen{};
   std::vector<OutputFile> files;
   std::unique_ptr<CheckpointValues> values;
@@ -281,7 +283,7 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
       for (const Json& file : kept_files.at("files"))
         for (const Json& tensor : file.at("tensors"))
           bare = bare && !tensor.at("name").get<std::string>().starts_with(base);
-    chosen = choose_family(config, params, options.family, kept_config, bare ? std::string_view() : base);
+    chosen = choose_family(told, params, options.family, kept_config, bare ? std::string_view() : base);
     values = std::make_unique<CheckpointValues>(step_dir, state, params);
     check_ones(*values, params, chosen);
     if (!options.type.empty() && !stored_type(options.type))

@@ -265,6 +265,7 @@ const ConfigRow grouped[] = {
     {"head_dim", "model.head_dim", {}, ""},
 };
 const ConfigRow dense_width[] = {{"intermediate_size", "model.d_ff"}};
+const ConfigRow expert_width[] = {{"intermediate_size", "moe.d_ff"}};  // of families whose layers all have experts
 const ConfigRow rms_norm[] = {
     {"", "model.norm", {{"", "rmsnorm"}}},
     {"rms_norm_eps", "model.norm_eps", {}, "1e-6"},
@@ -609,7 +610,7 @@ const std::vector<Family>& families() {
        "layers.{}.",
        {llama_model},
        {llama_attention, pre_norms, mixtral_moe},
-       {sizes, grouped, dense_width, rms_norm, swiglu, untied, mixtral_keys, top_k, dropless},
+       {sizes, grouped, expert_width, rms_norm, swiglu, untied, mixtral_keys, top_k, dropless},
        {&rope_part, &window_part}},
       {"qwen2_moe",
        "Qwen2MoeForCausalLM",
@@ -635,7 +636,7 @@ const std::vector<Family>& families() {
        "layers.{}.",
        {llama_model},
        {llama_attention, whole_qk_norm, pre_norms, experts},
-       {sizes, grouped, dense_width, rms_norm, swiglu, untied, no_bias, whole_norms, unclipped, fine_experts, top_k,
+       {sizes, grouped, expert_width, rms_norm, swiglu, untied, no_bias, whole_norms, unclipped, fine_experts, top_k,
         dropless},
        {&rope_part}},
       {"deepseek_v2",
@@ -664,7 +665,7 @@ const std::vector<Family>& families() {
        "layers.{}.",
        {llama_model},
        {llama_attention, pre_norms, gpt_oss_moe},
-       {sizes, grouped, dense_width, rms_norm, untied, mixtral_keys, gpt_oss_keys, top_k, dropless},
+       {sizes, grouped, expert_width, rms_norm, untied, mixtral_keys, gpt_oss_keys, top_k, dropless},
        {&alternating_part, &rope_part}},
   };
   return table;

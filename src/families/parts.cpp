@@ -400,9 +400,12 @@ const ConfigPart falcon_part{
       const bool fresh = two || grouped || flag(theirs, "new_decoder_architecture", false);
       theirs["new_decoder_architecture"] = fresh;
       theirs["parallel_attn"] = true;
-      theirs["multi_query"] = ours.model.kv_heads == 1;
-      theirs["num_kv_heads"] = ours.model.kv_heads;
-      theirs["num_ln_in_parallel_attn"] = fresh ? Json(two ? 2 : 1) : Json();
+      if (fresh) {  // what each kind of file says of kv heads means nothing in the other
+        put(theirs, "num_kv_heads", ours.model.kv_heads);
+        theirs["num_ln_in_parallel_attn"] = two ? 2 : 1;
+      } else {
+        theirs["multi_query"] = true;
+      }
       theirs["ffn_hidden_size"] = ours.model.d_ff;
     }};
 

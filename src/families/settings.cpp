@@ -15,9 +15,23 @@ constexpr std::string_view of_training[] = {"moe.capacity_factor", "moe.capacity
                                             "moe.aux_loss",        "moe.aux_scope",      "moe.z_loss",
                                             "moe.bias_rate",       "moe.choice",         "moe.noise"};
 
-bool of_model(const std::string& key) {
+// Whether the key says something of what the model computes.
+bool of_model(const Config& config, const std::string& key) {
   const bool section = key.starts_with("model.") || key.starts_with("attention.") || key.starts_with("moe.");
-  return section && std::find(std::begin(of_training), std::end(of_training), key) == std::end(of_training);
+  if (!section || std::find(std::begin(of_training), std::end(of_training), key) != std::end(of_training)) return false;
+  const auto any_layer = [&](const auto& has) {
+    for (Index layer = 0; layer < config.model.layers; ++layer)
+      if (has(layer)) return true;
+    return false;
+  };
+  const auto position = [&](Position p) {
+    return any_layer([&](Index layer) { return config.model_of(layer).position == p; });
+  };
+  if (key.starts_with("moe.")) return key == "moe.experts" || config.moe.experts > 0;
+  if (key == "model.d_ff") return any_layer([&](Index layer) { return !config.is_moe(layer); });
+  if (key.find(".rope_") != key.npos) return position(Position::rope);
+  if (key.find(".t5_") != key.npos) return position(Position::t5);
+  return true;
 }
 
 std::string words_text(const ConfigRow& row) {
@@ -145,7 +159,7 @@ Json config_json(const Family& family, const Config& ours, Json theirs) {
   std::vector<std::string> lost;
   for (const Effect effect : {Effect::model, Effect::change, Effect::samples})
     for (const KeyDifference& d : differences(ours, again, effect))
-      if (of_model(d.key)) lost.push_back(fmt::format("{} = {} (it would be {})", d.key, d.here, d.there));
+      if (of_model(ours, d.key)) lost.push_back(fmt::format("{} = {} (it would be {})", d.key, d.here, d.there));
   if (!lost.empty())
     bad_input("a config.json of {} cannot say {}: the model is not one of this family", family.name, join(lost, ", "));
   return theirs;

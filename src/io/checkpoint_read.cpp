@@ -172,9 +172,6 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
   CheckpointValues weights(checkpoint, step_dir, tensor_kinds[0].prefix);
   store.fill(weights);
   if (what == Load::weights) return;
-  if (!checkpoint.index().has("/optimizer"))
-    bad_input("{} holds weights alone, and no optimizer's state: start a run from it with --run.init_from={}",
-              step_dir.string(), step_dir.string());
   for (const TensorKind& kind : tensor_kinds) {
     if (!kind.buffer) continue;
     CheckpointValues values(checkpoint, step_dir, kind.prefix);
@@ -182,6 +179,9 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
       const GroupLayout& group = store.layout().groups[g];
       const View buffer = (store.buffers(g).*kind.buffer).view();
       if (!buffer) continue;  // nothing is trained
+      if (!checkpoint.index().has("/optimizer"))
+        bad_input("{} holds weights alone, and no optimizer's state: start a run from it with --run.init_from={}",
+                  step_dir.string(), step_dir.string());
       for (const OwnedRun& run : owned_runs(group))
         read_values(values, *run.placement, run.local, [&](Index first, std::span<const float> part) {
           const Index at = run.flat.begin - group.owned().begin + first - run.local.begin;

@@ -157,6 +157,40 @@ TEST_P(ImportedFamily, IsExportedBitForBit) {
   }
 }
 
+// A dense model that becomes one with experts computes what it did.
+TEST(Upcycling, FirstLogitsAreTheDenseModels) {
+  for (const char* name : {"llama", "gpt2", "gemma2", "bloom"})
+    for (const char* how :
+         {"experts=4,top_k=2", "experts=3,top_k=1", "experts=8,top_k=4,parts=2", "experts=4,top_k=4,parts=4"}) {
+      SCOPED_TRACE(std::string(name) + " " + how);
+      const auto golden =
+          std::find_if(cases().begin(), cases().end(), [&](const Json& c) { return c["name"] == Json(name); });
+      ASSERT_NE(golden, cases().end());
+      const TempFolder temp;
+      write_model(temp.path() / "model", *golden);
+      const FamilyModel model = open_family_model(temp.path() / "model", {});
+      FamilyValues dense(temp.path() / "model", model);
+      const Upcycling upcycling = parse_upcycling(how);
+      const Config config = upcycled_config(model.config, upcycling, {});
+      const auto values = upcycled_values(dense, dense.params(), upcycling, 7);
+      const auto self = make_comm_self();
+      Engine engine(config, model.vocab, make_cpu(), make_mesh(*self, Layout{}), false);
+      engine.store().fill(*values);
+      expect_logits(engine, *golden, 1e-4);
+    }
+}
+
+TEST(Upcycling, WhatCannotBeDividedIsRefused) {
+  for (const char* how :
+       {"", "experts=4", "top_k=2", "experts=4,top_k=2,parts", "experts=4,top_k=2,parts=0", "experts=4,top_k=3,parts=2",
+        "experts=5,top_k=2,parts=2", "experts=4x,top_k=2", "experts=99999999999999999999,top_k=2"})
+    EXPECT_THROW(parse_upcycling(how), InputError) << how;
+  const Config dense = parse_config("[model]\nd_ff = 50\n", "test");
+  EXPECT_THROW(upcycled_config(dense, {8, 4, 4}, {}), InputError);
+  EXPECT_THROW(upcycled_config(upcycled_config(dense, {4, 2, 2}, {}), {4, 2, 1}, {}), InputError);
+  EXPECT_EQ(upcycled_config(dense, {4, 2, 2}, {}).moe.d_ff, 25);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, ImportedFamily, testing::ValuesIn(numbers_of_cases()), name_of_case);
 
 }  // namespace
