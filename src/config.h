@@ -85,7 +85,7 @@ struct Config {
   struct Moe {
     Index experts = 0 /* 0: a dense model */, top_k = 2, every = 1, first_dense = 0, d_ff = 0 /* = model.d_ff */;
     Index shared_experts = 0, shared_d_ff = 0 /* = shared_experts * d_ff */;
-    std::string ffn = "" /* = model.ffn */;
+    std::string ffn /* empty: = model.ffn */;
     bool shared_gate = false, bias = false, router_bias = false;
     Score score = Score::softmax;
     bool renormalize = true;

@@ -90,7 +90,7 @@ void write_logits(Comm& world, const Trained& trained, const std::string& tokens
   });
   std::vector<float> logits;
   or_end_all(world, [&] {
-    ProgressLine progress;
+    ByteProgress progress;
     logits = sequence_logits(*engine, ids, [&](Index done, Index total) {
       const Index bytes = trained.state.vocab * Index{sizeof(float)};
       if (world.rank() == 0 && !quiet) progress.show("computing logits", done * bytes, total * bytes);

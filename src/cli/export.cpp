@@ -32,7 +32,7 @@ int export_command(CommandLine& line) {
   const bool lead = world.rank() == 0;
   const std::string folder = given["folder"].as<std::string>();
   {
-    ProgressLine progress;
+    ByteProgress progress;
     export_checkpoint(world, trained.step_dir, trained.state, trained.config, folder, how,
                       [&](Index done, Index total) {
                         if (lead && !quiet) progress.show("exporting", done, total);

@@ -29,7 +29,7 @@ struct Imported {
   std::unique_ptr<FamilyValues> files;
   std::unique_ptr<ValueSource> checkpoint, upcycled;
   std::string what;  // "llama"
-  ValueSource& values() { return upcycled ? *upcycled : checkpoint ? *checkpoint : static_cast<ValueSource&>(*files); }
+  ValueSource& values() const { return upcycled ? *upcycled : checkpoint ? *checkpoint : static_cast<ValueSource&>(*files); }
 };
 
 // `settings` apply to what is made in the end.
@@ -122,7 +122,7 @@ int import_command(CommandLine& line) {
     write_file(fs::path(run) / "config.ini", state.config);
   });
   {
-    ProgressLine progress;
+    ByteProgress progress;
     save_weights(world, run, state, in.params, in.values(), [&](Index done, Index total) {
       const Index bytes = Index{sizeof(float)} * world.size();
       if (lead && !quiet) progress.show("importing", done * bytes, total * bytes);

@@ -109,7 +109,7 @@ int prepare_command(CommandLine& line) {
   for (const std::string& domain : domains) options.domains.push_back(parse_domain(domain));
 
   const Prepared prepared = [&] {
-    ProgressLine progress;
+    ByteProgress progress;
     return prepare(options, [&](const PrepareProgress& p) {
       if (!given.count("quiet")) progress.show(p.phase, p.bytes, p.total);
     });

@@ -14,7 +14,7 @@
 namespace sy {
 
 // On a terminal one line that renews itself; elsewhere a line for every phase and every half minute.
-class ProgressLine {
+class ByteProgress {
  public:
   // bytes of total are done, of which this phase is a part or the whole. total 0: not known.
   void show(std::string_view phase, Index bytes, Index total) {
@@ -42,7 +42,7 @@ class ProgressLine {
     std::fflush(stderr);
   }
   // Leaves the terminal's line empty.
-  ~ProgressLine() {
+  ~ByteProgress() {
     if (terminal_ && !phase_.empty()) fmt::print(stderr, "\r\033[K");
   }
 

@@ -43,11 +43,11 @@ struct ConfigRow {
 };
 
 // The values of our keys that an import collects.
-using Settings = std::vector<std::pair<std::string, std::string>>;
+using KeySettings = std::vector<std::pair<std::string, std::string>>;
 
 // What several keys say together.
 struct ConfigPart {
-  void (*read)(const Json& theirs, Settings& ours);
+  void (*read)(const Json& theirs, KeySettings& ours);
   void (*write)(const Config& ours, Json& theirs);
 };
 

@@ -14,10 +14,10 @@
 namespace sy {
 namespace {
 
-void set(Settings& ours, std::string_view key, const Json& value) {
+void set(KeySettings& ours, std::string_view key, const Json& value) {
   ours.emplace_back(key, setting_text(value));
 }
-void copy(const Json& theirs, std::string_view key, Settings& ours, std::string_view own) {
+void copy(const Json& theirs, std::string_view key, KeySettings& ours, std::string_view own) {
   if (const Json* value = given(theirs, key)) set(ours, own, *value);
 }
 
@@ -74,7 +74,7 @@ constexpr std::pair<std::string_view, RopeScaling> scaling_names[] = {
 };
 
 // Reads what is said of one kind of layer. section: "model" or "attention.local".
-void read_rope(const Json& theirs, const Json& rope, const std::string& section, Settings& ours) {
+void read_rope(const Json& theirs, const Json& rope, const std::string& section, KeySettings& ours) {
   copy(rope, "rope_theta", ours, section + ".rope_theta");
   copy(rope, "partial_rotary_factor", ours, section + ".rope_fraction");
   const Json* type = given(rope, "rope_type") ? given(rope, "rope_type") : given(rope, "type");
@@ -143,7 +143,7 @@ const RopeSpec* rope_of(const Config& ours) {
 
 }  // namespace
 
-const ConfigPart rope_part{[](const Json& theirs, Settings& ours) {
+const ConfigPart rope_part{[](const Json& theirs, KeySettings& ours) {
                              if (const Json* rope = given(theirs, "rope_parameters")) {
                                read_rope(theirs, *rope, "model", ours);
                              } else {
@@ -179,7 +179,7 @@ const ConfigPart rope_part{[](const Json& theirs, Settings& ours) {
                            }};
 
 const ConfigPart rope_by_kind_part{
-    [](const Json& theirs, Settings& ours) {
+    [](const Json& theirs, KeySettings& ours) {
       const Json* rope = given(theirs, "rope_parameters");
       const bool local =
           std::any_of(ours.begin(), ours.end(), [](const auto& s) { return s.first == "model.pattern"; });
@@ -252,7 +252,7 @@ std::string pattern_of(const std::vector<std::string>& types) {
   return join(runs, ", ");
 }
 
-void read_windows(const Json& theirs, const std::vector<std::string>& types, Settings& ours) {
+void read_windows(const Json& theirs, const std::vector<std::string>& types, KeySettings& ours) {
   for (const std::string& type : types)
     if (type != full && type != sliding) bad_input("layer_types: {} is not known", type);
   const auto windowed = std::count(types.begin(), types.end(), sliding);
@@ -276,7 +276,7 @@ void write_windows(const Config& ours, Json& theirs) {
 }
 
 template <Index every>
-constexpr ConfigPart full_every{[](const Json& theirs, Settings& ours) {
+constexpr ConfigPart full_every{[](const Json& theirs, KeySettings& ours) {
                                   const Json* pattern = given(theirs, "sliding_window_pattern");
                                   const Index n = pattern ? pattern->get<std::int64_t>() : every;
                                   read_windows(theirs, layer_types(theirs, [n](Index i) { return (i + 1) % n != 0; }),
@@ -286,7 +286,7 @@ constexpr ConfigPart full_every{[](const Json& theirs, Settings& ours) {
 
 }  // namespace
 
-const ConfigPart window_part{[](const Json& theirs, Settings& ours) {
+const ConfigPart window_part{[](const Json& theirs, KeySettings& ours) {
                                const bool has = given(theirs, "sliding_window");
                                read_windows(theirs, layer_types(theirs, [has](Index) { return has; }), ours);
                              },
@@ -305,7 +305,7 @@ const ConfigPart window_part{[](const Json& theirs, Settings& ours) {
                              }};
 
 const ConfigPart qwen_window_part{
-    [](const Json& theirs, Settings& ours) {
+    [](const Json& theirs, KeySettings& ours) {
       const bool use = flag(theirs, "use_sliding_window", false);
       const Index first = count(theirs, "max_window_layers", 28);
       if (!use) return;
@@ -321,7 +321,7 @@ const ConfigPart qwen_window_part{
 
 const ConfigPart alternating_part = full_every<2>;
 const ConfigPart every_sixth_part = full_every<6>;
-const ConfigPart every_fourth_part{[](const Json& theirs, Settings& ours) {
+const ConfigPart every_fourth_part{[](const Json& theirs, KeySettings& ours) {
                                      full_every<4>.read(theirs, ours);
                                      const bool mixed = std::any_of(ours.begin(), ours.end(), [](const auto& s) {
                                        return s.first == "model.pattern";
@@ -333,7 +333,7 @@ const ConfigPart every_fourth_part{[](const Json& theirs, Settings& ours) {
 // ---- single families ----
 
 const ConfigPart attention_scale_part{
-    [](const Json& theirs, Settings& ours) {
+    [](const Json& theirs, KeySettings& ours) {
       const double scalar = theirs.at("query_pre_attn_scalar").get<double>();
       if (!(scalar > 0)) bad_input("query_pre_attn_scalar = {}: expected more than 0", scalar);
       ours.emplace_back("model.attention_scale", fmt::format("{}", 1 / std::sqrt(scalar)));
@@ -349,7 +349,7 @@ const ConfigPart attention_scale_part{
 
 // Scores are multiplied by the square of yarn's factor for mscale_all_dim besides.
 const ConfigPart latent_scale_part{
-    [](const Json& theirs, Settings& ours) {
+    [](const Json& theirs, KeySettings& ours) {
       const Json* rope = given(theirs, "rope_parameters");
       if (!rope) rope = given(theirs, "rope_scaling");
       const Json* all = rope ? given(*rope, "mscale_all_dim") : nullptr;
@@ -362,7 +362,7 @@ const ConfigPart latent_scale_part{
     [](const Config&, Json&) {}};  // it is in what is known of an imported model
 
 const ConfigPart rotary_dim_part{
-    [](const Json& theirs, Settings& ours) {
+    [](const Json& theirs, KeySettings& ours) {
       const Index head = theirs.at("n_embd").get<std::int64_t>() / theirs.at("n_head").get<std::int64_t>();
       const Index rotated = count(theirs, "rotary_dim", head);
       // A little more, so that the product with the head's width is not just below it.
@@ -375,7 +375,7 @@ const ConfigPart rotary_dim_part{
     }};
 
 const ConfigPart gpt2_width_part{
-    [](const Json& theirs, Settings& ours) {
+    [](const Json& theirs, KeySettings& ours) {
       ours.emplace_back("model.d_ff",
                         fmt::format("{}", count(theirs, "n_inner", 4 * theirs.at("n_embd").get<std::int64_t>())));
     },
@@ -385,7 +385,7 @@ const ConfigPart gpt2_width_part{
     }};
 
 const ConfigPart falcon_part{
-    [](const Json& theirs, Settings& ours) {
+    [](const Json& theirs, KeySettings& ours) {
       const bool fresh = flag(theirs, "new_decoder_architecture", false);
       const Index heads = theirs.at("num_attention_heads").get<std::int64_t>();
       const Index kv = fresh ? count(theirs, "num_kv_heads", heads) : flag(theirs, "multi_query", true) ? 1 : heads;
@@ -410,7 +410,7 @@ const ConfigPart falcon_part{
     }};
 
 const ConfigPart sparse_step_part{
-    [](const Json& theirs, Settings& ours) {
+    [](const Json& theirs, KeySettings& ours) {
       const Index step = count(theirs, "decoder_sparse_step", 1);
       Index dense = step - 1;  // layers i with (i + 1) % step == 0 are sparse
       if (const Json* only = given(theirs, "mlp_only_layers"); only && !only->empty()) {

@@ -50,7 +50,7 @@ std::string_view key_of(const ConfigRow& row, const Json& theirs) {
   return row.theirs.substr(0, row.theirs.find('|'));
 }
 
-void read_row(const ConfigRow& row, const Json& theirs, const Family& family, Settings& ours) {
+void read_row(const ConfigRow& row, const Json& theirs, const Family& family, KeySettings& ours) {
   if (row.theirs.empty()) {
     ours.emplace_back(row.ours, row.words.front().second);
     return;
@@ -130,7 +130,7 @@ void put(Json& theirs, std::string_view key, Json value) {
 
 Config config_of(const Family& family, const Json& theirs, const std::string& origin,
                  const std::vector<std::string>& overrides) {
-  Settings settings;
+  KeySettings settings;
   try {
     if (given(theirs, "quantization_config")) bad_input("its weights are quantised: save them in bf16 or f32 first");
     for (const auto& table : family.config)

@@ -233,7 +233,7 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
       if (row.theirs.empty()) return out.ones.push_back(it->second);
     }
     applied.view = parse_view(row.view);
-    const auto add = [&](std::string name) {
+    const auto add = [&](const std::string& name) {
       std::vector<Applied>& of_tensor = rows[name];
       if (of_tensor.empty()) order.push_back(name);
       of_tensor.push_back(applied);
