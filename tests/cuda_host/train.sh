@@ -86,7 +86,7 @@ expect_no_file large/checkpoints
 # What no rank can do is one error, and leaves no folder behind: heads that are too wide, ranks that share a card, variables that
 # make no sense.
 train=("$on_cuda" train config.ini --run.dir=refused)
-expect_error "model.head_dim = 260" "${two[@]}" "${train[@]}" --model.head_dim=260
+expect_error "heads of 260 (model.head_dim)" "${two[@]}" "${train[@]}" --model.head_dim=260
 expect_error "share a GPU" env CUDA_VISIBLE_DEVICES=0 "${two[@]}" "${train[@]}"
 expect_error "share a GPU" env CUDA_VISIBLE_DEVICES=0 "${two[@]}" "$on_cuda" evaluate bf16
 expect_error "SWITCHYARD_TIMEOUT = 'soon'" env SWITCHYARD_TIMEOUT=soon "${two[@]}" "${train[@]}"

@@ -38,7 +38,8 @@ std::vector<std::int32_t> tokens_of(const Json& list) {
 void set_values(ParamStore& store) {
   for (const ParamSpec& spec : store.specs()) {
     const View w = store.get(spec.name).weight;
-    for (Index i = 0; i < w.elements(); ++i) w.f32()[i] = value(spec.name, static_cast<std::uint32_t>(i), spec.init.kind == InitKind::ones);
+    for (Index i = 0; i < w.elements(); ++i)
+      w.f32()[i] = value(spec.name, static_cast<std::uint32_t>(i), spec.init.kind == InitKind::ones);
   }
 }
 
@@ -97,7 +98,8 @@ TEST(Families, LatentAttentionIsThatOfTransformers) {
       const View grad = engine.store().get(spec.name).grad;
       double product = 0, squares = 0, length = 0;
       for (Index i = 0; i < grad.elements(); ++i) {
-        const double g = grad.f32()[i], d = value("direction " + spec.name, static_cast<std::uint32_t>(i));
+        const double g = grad.f32()[i], d = value("direction " + spec.name, static_cast<std::uint32_t>(i),
+                                                  spec.init.kind == InitKind::ones);
         product += g * d;
         squares += g * g;
         length += d * d;
