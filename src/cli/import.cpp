@@ -29,7 +29,9 @@ struct Imported {
   std::unique_ptr<FamilyValues> files;
   std::unique_ptr<ValueSource> checkpoint, upcycled;
   std::string what;  // "llama"
-  ValueSource& values() const { return upcycled ? *upcycled : checkpoint ? *checkpoint : static_cast<ValueSource&>(*files); }
+  ValueSource& values() const {
+    return upcycled ? *upcycled : checkpoint ? *checkpoint : static_cast<ValueSource&>(*files);
+  }
 };
 
 // `settings` apply to what is made in the end.

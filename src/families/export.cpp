@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -102,16 +101,16 @@ std::string index_text(const std::vector<OutputFile>& files) {
 
 // ---- what is read ----
 
-// The parameters of a checkpoint, by boxes.
-class CheckpointValues {
+// The parameters of a checkpoint, and its routers' selection biases, by boxes.
+class ExportedValues {
  public:
-  CheckpointValues(const fs::path& step_dir, const TrainState& state, const std::vector<ParamSpec>& params)
-      : tensors_(step_dir), state_(state), params_(params) {}
+  ExportedValues(const fs::path& step_dir, const TrainState& state, const std::vector<ParamSpec>& params)
+      : weights_(checkpoint_weights(step_dir)), state_(state), params_(params) {}
 
   void read(std::size_t param, const Box& box, std::vector<float>& values) const {
     const ParamSpec& spec = params_[param];
     values.resize(static_cast<std::size_t>(box.elements()));
-    if (!spec.name.ends_with(selection_bias)) return tensors_.read("/params/" + spec.name, box, values.data());
+    if (!spec.name.ends_with(selection_bias)) return weights_->read(spec, box, values);
     const auto& ids = state_.experts.layer_ids;
     const Index row = std::find(ids.begin(), ids.end(), *spec.layer) - ids.begin();
     const Index first = row * state_.experts.experts + box.begin[0];
@@ -121,7 +120,7 @@ class CheckpointValues {
   }
 
  private:
-  CheckpointTensors tensors_;
+  std::unique_ptr<ValueSource> weights_;
   const TrainState& state_;
   const std::vector<ParamSpec>& params_;
 };
@@ -137,7 +136,7 @@ void for_boxes(const Box& box, F f) {
     }
 }
 
-void write_tensor(const OutputTensor& out, const CheckpointValues& values, const StoredTensor* filler, std::byte* to) {
+void write_tensor(const OutputTensor& out, const ExportedValues& values, const StoredTensor* filler, std::byte* to) {
   const Index bytes = out.type->bytes;
   // What no parameter covers stays as it was, or zero.
   if (filler && filler->type == out.type->name && filler->shape == out.tensor->shape)
@@ -194,7 +193,7 @@ Chosen choose_family(const Config& config, const std::vector<ParamSpec>& params,
       why);
 }
 
-void check_ones(const CheckpointValues& values, const std::vector<ParamSpec>& params, const Chosen& chosen) {
+void check_ones(const ExportedValues& values, const std::vector<ParamSpec>& params, const Chosen& chosen) {
   std::vector<float> host;
   for (const std::size_t param : chosen.tensors.ones)
     for_boxes({Shape{0}, params[param].shape}, [&](const Box& box) {
@@ -266,7 +265,7 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
   told.model.vocab = state.vocab;  // where the data set said it
   Chosen chosen{};
   std::vector<OutputFile> files;
-  std::unique_ptr<CheckpointValues> values;
+  std::unique_ptr<ExportedValues> values;
   std::unique_ptr<StoredTensors> fillers;
   std::error_code error;
   agree(world, [&] {
@@ -284,7 +283,7 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
         for (const Json& tensor : file.at("tensors"))
           bare = bare && !tensor.at("name").get<std::string>().starts_with(base);
     chosen = choose_family(told, params, options.family, kept_config, bare ? std::string_view() : base);
-    values = std::make_unique<CheckpointValues>(step_dir, state, params);
+    values = std::make_unique<ExportedValues>(step_dir, state, params);
     check_ones(*values, params, chosen);
     if (!options.type.empty() && !stored_type(options.type))
       bad_input("export: --dtype {}: expected f32, bf16 or f16", options.type);
@@ -295,11 +294,8 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
     if (run && fs::exists(kept / fillers_folder, error))
       fillers = std::make_unique<StoredTensors>(kept / fillers_folder);
     if (!lead) return;
-    std::vector<std::string_view> types;
-    for (const OutputFile& file : files)
-      for (const OutputTensor& t : file.tensors) types.push_back(t.type->name);
-    const StoredType& most = *stored_type(types.empty() ? own.name : types.front());
-    const char* const dtype = most.word == "f32" ? "float32" : most.word == "bf16" ? "bfloat16" : "float16";
+    const std::string_view type_word = files.front().tensors.front().type->word;
+    const char* const dtype = type_word == "f32" ? "float32" : type_word == "bf16" ? "bfloat16" : "float16";
     chosen.config[chosen.config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype;
     remove_tree(dir);
     make_folders(dir);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "src/families/settings.h"
@@ -34,6 +35,19 @@ Index count(const Json& theirs, std::string_view key, Index otherwise) {
 bool flag(const Json& theirs, std::string_view key, bool otherwise) {
   const Json* value = given(theirs, key);
   return value ? value->get<bool>() : otherwise;
+}
+
+// Whether the layers are of two kinds, as read_windows says of those that it found.
+bool has_pattern(const KeySettings& ours) {
+  return std::any_of(ours.begin(), ours.end(), [](const auto& setting) { return setting.first == "model.pattern"; });
+}
+
+// The members but the one of this name.
+Json without(const Json& object, std::string_view name) {
+  Json rest = Json::object();
+  for (const Json::Member& m : object.members())
+    if (m.name != name) rest.append(m.name, m.value);
+  return rest;
 }
 
 // ---- rotary positions ----
@@ -133,12 +147,11 @@ void write_rope(const Config& ours, const std::string& section, const RopeSpec& 
   }
 }
 
-const RopeSpec* rope_of(const Config& ours) {
-  static thread_local std::vector<BlockSpec> blocks;
-  blocks = block_specs(ours);
-  for (const BlockSpec& block : blocks)
-    if (block.attention.rope) return &*block.attention.rope;
-  return nullptr;
+// That of the first layer that has one.
+std::optional<RopeSpec> rope_of(const Config& ours) {
+  for (const BlockSpec& block : block_specs(ours))
+    if (block.attention.rope) return block.attention.rope;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -154,7 +167,7 @@ const ConfigPart rope_part{[](const Json& theirs, KeySettings& ours) {
                              copy(theirs, "partial_rotary_factor", ours, "model.rope_fraction");
                            },
                            [](const Config& ours, Json& theirs) {
-                             const RopeSpec* spec = rope_of(ours);
+                             const std::optional<RopeSpec> spec = rope_of(ours);
                              if (!spec) return;
                              // Files from before rope_parameters stay such files.
                              const bool apart = !given(theirs, "rope_parameters") &&
@@ -170,10 +183,7 @@ const ConfigPart rope_part{[](const Json& theirs, KeySettings& ours) {
                                    setting_json("model.rope_fraction", value_of(ours, "model.rope_fraction")));
                              if (apart) {
                                put(theirs, "rope_theta", spec->theta);
-                               Json without = Json::object();
-                               for (const Json::Member& m : rope.members())
-                                 if (m.name != "rope_theta") without.append(m.name, m.value);
-                               rope = spec->scaling == RopeScaling::none ? Json() : without;
+                               rope = spec->scaling == RopeScaling::none ? Json() : without(rope, "rope_theta");
                              }
                              theirs[name] = rope;
                            }};
@@ -181,8 +191,7 @@ const ConfigPart rope_part{[](const Json& theirs, KeySettings& ours) {
 const ConfigPart rope_by_kind_part{
     [](const Json& theirs, KeySettings& ours) {
       const Json* rope = given(theirs, "rope_parameters");
-      const bool local =
-          std::any_of(ours.begin(), ours.end(), [](const auto& s) { return s.first == "model.pattern"; });
+      const bool local = has_pattern(ours);
       if (rope && given(*rope, "full_attention")) {
         read_rope(theirs, rope->at("full_attention"), "model", ours);
         if (local) {
@@ -263,8 +272,8 @@ void read_windows(const Json& theirs, const std::vector<std::string>& types, Key
   ours.emplace_back("attention.local.window", window);
 }
 
-// Says the types of all layers, and the window.
-void write_windows(const Config& ours, Json& theirs) {
+// Says the types of all layers, and the window. Returns whether any has one.
+bool write_windows(const Config& ours, Json& theirs) {
   Json types = Json::array();
   Json window;
   for (const BlockSpec& block : block_specs(ours)) {
@@ -273,6 +282,10 @@ void write_windows(const Config& ours, Json& theirs) {
   }
   theirs["layer_types"] = types;
   if (!window.is_null()) theirs["sliding_window"] = window;
+  return !window.is_null();
+}
+void write_types(const Config& ours, Json& theirs) {
+  write_windows(ours, theirs);
 }
 
 template <Index every>
@@ -282,7 +295,7 @@ constexpr ConfigPart full_every{[](const Json& theirs, KeySettings& ours) {
                                   read_windows(theirs, layer_types(theirs, [n](Index i) { return (i + 1) % n != 0; }),
                                                ours);
                                 },
-                                write_windows};
+                                write_types};
 
 }  // namespace
 
@@ -292,16 +305,8 @@ const ConfigPart window_part{[](const Json& theirs, KeySettings& ours) {
                              },
                              [](const Config& ours, Json& theirs) {
                                const bool listed = given(theirs, "layer_types");
-                               write_windows(ours, theirs);
-                               const Json types = theirs.at("layer_types");
-                               const bool some = std::any_of(types.begin(), types.end(),
-                                                             [](const Json& t) { return t == Json(sliding); });
-                               if (!some) theirs["sliding_window"] = Json();
-                               if (listed) return;
-                               Json without = Json::object();
-                               for (const Json::Member& m : theirs.members())
-                                 if (m.name != "layer_types") without.append(m.name, m.value);
-                               theirs = without;
+                               if (!write_windows(ours, theirs)) theirs["sliding_window"] = Json();
+                               if (!listed) theirs = without(theirs, "layer_types");
                              }};
 
 const ConfigPart qwen_window_part{
@@ -311,24 +316,15 @@ const ConfigPart qwen_window_part{
       if (!use) return;
       read_windows(theirs, layer_types(theirs, [&](Index i) { return i >= first; }), ours);
     },
-    [](const Config& ours, Json& theirs) {
-      write_windows(ours, theirs);
-      const std::vector<BlockSpec> blocks = block_specs(ours);
-      const bool some =
-          std::any_of(blocks.begin(), blocks.end(), [](const BlockSpec& b) { return b.attention.window > 0; });
-      theirs["use_sliding_window"] = some;
-    }};
+    [](const Config& ours, Json& theirs) { theirs["use_sliding_window"] = write_windows(ours, theirs); }};
 
 const ConfigPart alternating_part = full_every<2>;
 const ConfigPart every_sixth_part = full_every<6>;
 const ConfigPart every_fourth_part{[](const Json& theirs, KeySettings& ours) {
                                      full_every<4>.read(theirs, ours);
-                                     const bool mixed = std::any_of(ours.begin(), ours.end(), [](const auto& s) {
-                                       return s.first == "model.pattern";
-                                     });
-                                     if (mixed) ours.emplace_back("attention.global.position", "none");
+                                     if (has_pattern(ours)) ours.emplace_back("attention.global.position", "none");
                                    },
-                                   write_windows};
+                                   write_types};
 
 // ---- single families ----
 
@@ -371,7 +367,7 @@ const ConfigPart rotary_dim_part{
           rotated >= head ? "1" : fmt::format("{}", (static_cast<double>(rotated) + 1e-6) / static_cast<double>(head)));
     },
     [](const Config& ours, Json& theirs) {
-      if (const RopeSpec* spec = rope_of(ours)) theirs["rotary_dim"] = spec->rotated;
+      if (const auto spec = rope_of(ours)) theirs["rotary_dim"] = spec->rotated;
     }};
 
 const ConfigPart gpt2_width_part{

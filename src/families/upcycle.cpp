@@ -91,7 +91,7 @@ Config upcycled_config(const Config& dense, const Upcycling& how, const std::vec
               dense.moe.experts);
   if (dense.model.d_ff % how.parts != 0)
     bad_input("--upcycle: an FFN of width {} cannot be divided into {} parts", dense.model.d_ff, how.parts);
-  const bool biased = value_of(dense, "model.bias") == "all" || value_of(dense, "model.bias") == "mlp";
+  const bool biased = dense.model.bias == Biases::all || dense.model.bias == Biases::mlp;
   std::vector<std::string> settings;
   const auto set = [&](std::string_view key, const auto& value) {
     settings.push_back(fmt::format("--{}={}", key, value));

@@ -112,7 +112,6 @@ class CheckpointTensors {
   const TensorInfo* find(const std::string& name) const;
   // Elements [run.begin, run.end) of the row-major order, as the tensor's own type.
   void read(const std::string& name, Range run, void* data) const;
-  void read(const std::string& name, const Box& box, void* data) const;
   // The same, converted.
   std::vector<double> values(const std::string& name, Range run) const;
 

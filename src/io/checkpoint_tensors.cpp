@@ -104,10 +104,6 @@ void CheckpointTensors::read(const std::string& name, Range run, void* data) con
   impl_->reader.read(impl_->reader.index().open_dataset(name), run, data);
 }
 
-void CheckpointTensors::read(const std::string& name, const Box& box, void* data) const {
-  impl_->reader.read(impl_->reader.index().open_dataset(name), box, data);
-}
-
 std::vector<double> CheckpointTensors::values(const std::string& name, Range run) const {
   const Hdf5Dataset dataset = impl_->reader.index().open_dataset(name);
   std::vector<double> values(static_cast<std::size_t>(run.size()));

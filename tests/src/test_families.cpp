@@ -7,20 +7,10 @@
 
 #include "src/model/engine.h"
 #include "src/text/json.h"
+#include "tests/src/golden_values.h"
 
 namespace sy {
 namespace {
-
-// Element i of what has this name, as in the scripts that made the files; around 1 of a norm's weight.
-float value(const std::string& name, std::uint32_t i, bool around_one = false) {
-  std::uint32_t h = 0;
-  for (const char c : name) h = (h * 31 + static_cast<unsigned char>(c)) % 65521;
-  std::uint32_t x = (i + 1) * 2654435761u + h * 40503u;
-  x ^= x >> 15;
-  x *= 2246822519u;
-  x ^= x >> 13;
-  return static_cast<float>(x / 4294967296.0 - 0.5 + (around_one ? 1 : 0));
-}
 
 Json golden(const std::string& file) {
   std::ifstream in(std::string(GOLDEN) + "/" + file);
@@ -39,7 +29,7 @@ void set_values(ParamStore& store) {
   for (const ParamSpec& spec : store.specs()) {
     const View w = store.get(spec.name).weight;
     for (Index i = 0; i < w.elements(); ++i)
-      w.f32()[i] = value(spec.name, static_cast<std::uint32_t>(i), spec.init.kind == InitKind::ones);
+      w.f32()[i] = golden_value(spec.name, static_cast<std::uint32_t>(i), spec.init.kind == InitKind::ones);
   }
 }
 
@@ -98,8 +88,8 @@ TEST(Families, LatentAttentionIsThatOfTransformers) {
       const View grad = engine.store().get(spec.name).grad;
       double product = 0, squares = 0, length = 0;
       for (Index i = 0; i < grad.elements(); ++i) {
-        const double g = grad.f32()[i], d = value("direction " + spec.name, static_cast<std::uint32_t>(i),
-                                                  spec.init.kind == InitKind::ones);
+        const double g = grad.f32()[i], d = golden_value("direction " + spec.name, static_cast<std::uint32_t>(i),
+                                                         spec.init.kind == InitKind::ones);
         product += g * d;
         squares += g * g;
         length += d * d;

@@ -12,6 +12,7 @@
 #include "src/families/upcycle.h"
 #include "src/io/files.h"
 #include "src/model/engine.h"
+#include "tests/src/golden_values.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -22,17 +23,6 @@ namespace fs = std::filesystem;
 const Json& cases() {
   static const Json all = Json::parse(read_file(std::string(GOLDEN) + "/families.json"));
   return all;
-}
-
-// Element i of the tensor of this name, as in families.py.
-float golden_value(const std::string& name, bool vector, std::uint32_t i) {
-  std::uint32_t h = 0;
-  for (const char c : name) h = (h * 31 + static_cast<unsigned char>(c)) % 65521;
-  std::uint32_t x = (i + 1) * 2654435761u + h * 40503u;
-  x ^= x >> 15;
-  x *= 2246822519u;
-  x ^= x >> 13;
-  return static_cast<float>(x / 4294967296.0 - 0.5 + (vector && name.ends_with("weight") ? 1 : 0));
 }
 
 struct TestTensor {
@@ -50,10 +40,10 @@ std::string tensors_text(const std::vector<TestTensor>& tensors, std::string_vie
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     Index n = 1;
     for (const Index d : tensors[t].shape) n *= d;
+    const bool around_one = tensors[t].shape.size() == 1 && tensors[t].name.ends_with("weight");
     std::vector<float> values(static_cast<std::size_t>(n));
     for (Index i = 0; i < n; ++i)
-      values[static_cast<std::size_t>(i)] =
-          golden_value(tensors[t].name, tensors[t].shape.size() == 1, static_cast<std::uint32_t>(i));
+      values[static_cast<std::size_t>(i)] = golden_value(tensors[t].name, static_cast<std::uint32_t>(i), around_one);
     stored.store(values.data(), n, reinterpret_cast<std::byte*>(text.data()) + header.begins[t], 1);
   }
   return text;
