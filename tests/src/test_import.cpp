@@ -139,10 +139,11 @@ TEST_P(ImportedFamily, IsExportedBitForBit) {
       if (m.name == "dtype" || m.name == "torch_dtype") continue;
       ASSERT_TRUE(after.contains(m.name)) << m.name;
       // A number may be written as 1000 or as 1000.0, and what is absent as null.
-      if (m.value.is_number())
+      if (m.value.is_number()) {
         EXPECT_EQ(after[m.name].get<double>(), m.value.get<double>()) << m.name;
-      else if (!m.value.is_null() && !m.value.is_object())
+      } else if (!m.value.is_null() && !m.value.is_object()) {
         EXPECT_EQ(after[m.name], m.value) << m.name;
+      }
     }
   }
 }
