@@ -117,7 +117,10 @@ int evaluate_command(CommandLine& line) {
   options.add_options()                                                                                 //
       ("data", po::value<std::string>(), "prepared data set; default: the one that it was trained on")  //
       ("max-windows", po::value<Index>(&evaluation.max_windows)->default_value(0),
-       "evaluate this many windows of each domain, evenly spread; 0: all")                                            //
+       "evaluate this many windows of each domain, evenly spread; 0: all")  //
+      ("stride", po::value<Index>(&evaluation.stride),
+       "begin a window every so many tokens: each token is predicted once, by the first window that reaches it; default: "
+       "model.seq_len, so that windows do not overlap")                                                               //
       ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")       //
       ("tokens", po::value<std::string>(), "ids with commas between them: compute their --logits, and nothing else")  //
       ("logits", po::value<std::string>(), "HDF5 file to make, with /logits [position, token] in f32")                //
@@ -147,7 +150,10 @@ int evaluate_command(CommandLine& line) {
   const TrainState& state = trained.state;
   Config& config = trained.config;
   std::unique_ptr<Dataset> dataset;
+  const Index window = config.model.seq_len;
   agree(world, [&] {
+    if (given.count("stride") && (evaluation.stride < 1 || evaluation.stride > window))
+      bad_input("evaluate: --stride must be from 1 to {}, the tokens of a window (model.seq_len)", window);
     dataset = open_dataset(trained, given, world.rank() == 0);
     // Tables are made for no more positions than are computed, whatever the file says.
     Index longest = 0;
@@ -156,9 +162,13 @@ int evaluate_command(CommandLine& line) {
   });
   evaluation.dropless = !given.count("capacity");
   const Evaluated what{
-      state.step, fs::absolute(dataset->dir()).lexically_normal().string(), dataset->digest(),
+      state.step,
+      fs::absolute(dataset->dir()).lexically_normal().string(),
+      dataset->digest(),
       !given.count("data") || state.dataset_digest.empty() || state.dataset_digest == dataset->digest(),
-      evaluation.dropless ? 0 : config.moe.capacity_factor};
+      evaluation.dropless ? 0 : config.moe.capacity_factor,
+      window,
+      given.count("stride") ? evaluation.stride : window};
 
   const std::string advice = "lower --batch, or use more ranks";
   const auto engine =
@@ -201,8 +211,10 @@ int evaluate_command(CommandLine& line) {
       table.row({s.name, std::to_string(s.tokens), number_text(s.loss(), 4), number_text(s.perplexity(), 3),
                  number_text(s.bits_per_byte(), 4)});
     }
-    fmt::print("{} at step {}{}\n{}", visible(step_dir.string()), state.step,
-               all.windows < all.of ? fmt::format(", {} of {} windows", all.windows, all.of) : "", table.str());
+    fmt::print("{} at step {}{}{}\n{}", visible(step_dir.string()), state.step,
+               all.windows < all.of ? fmt::format(", {} of {} windows", all.windows, all.of) : "",
+               what.stride < window ? fmt::format(", a window of {} tokens every {}", window, what.stride) : "",
+               table.str());
   });
   return 0;
 }

@@ -18,6 +18,7 @@
 // pair means that there is no validation text.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -140,17 +141,24 @@ class SampleStream {
 
 // The validation tokens of a domain in order, each of them the target of exactly one position. The first has
 // no context and is no target, so that a loss summed over all targets covers targets() = tokens - 1 tokens.
+// Windows of seq_len inputs begin every `stride` tokens, and the last one is the first that reaches the end. Each
+// predicts what no earlier one has: from the second on its last `stride` tokens, each of which therefore has at least
+// seq_len - stride tokens before it in its window.
 class EvalStream {
  public:
-  EvalStream(const Dataset& dataset, int domain, Index seq_len);
-  Index windows() const { return ceil_div(targets(), seq_len_); }  // 0 without validation text
+  // stride: from 1 to seq_len; 0: seq_len, so that windows do not overlap.
+  EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride = 0);
+  // 0 without validation text.
+  Index windows() const { return targets() > 0 ? 1 + ceil_div(std::max<Index>(0, targets() - seq_len_), stride_) : 0; }
   Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
-  // inputs, targets: [seq_len]. Window i predicts tokens (i * seq_len, (i + 1) * seq_len] of the split from
-  // those before them in the window. The last one is padded: inputs with 0, targets with -1.
+  // Inputs of window i: seq_len of all but the last one, which may have fewer.
+  Index length(Index i) const { return std::min(seq_len_, targets() - i * stride_); }
+  // inputs, targets: [seq_len]. Behind its length(), window i is padded: inputs with 0, targets with -1. The targets of
+  // earlier windows are -1, too.
   void read(Index i, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
 
  private:
-  Index seq_len_, vocab_;
+  Index seq_len_, stride_, vocab_;
   IndexedTokens tokens_;
 };
 

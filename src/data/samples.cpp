@@ -75,19 +75,23 @@ Index SampleStream::samples_per_epoch() const {
   return n;
 }
 
-EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len)
-    : seq_len_(seq_len), vocab_(dataset.vocab()), tokens_(dataset.open(domain, SplitName::valid)) {
-  SY_ASSERT(seq_len > 0, "seq_len {}", seq_len);
+EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride)
+    : seq_len_(seq_len),
+      stride_(stride > 0 ? stride : seq_len),
+      vocab_(dataset.vocab()),
+      tokens_(dataset.open(domain, SplitName::valid)) {
+  SY_ASSERT(seq_len > 0 && stride >= 0 && stride <= seq_len, "seq_len {}, stride {}", seq_len, stride);
 }
 
 void EvalStream::read(Index i, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
   const auto size = static_cast<std::size_t>(seq_len_);
   SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
   SY_ASSERT(inputs.size() == size && targets.size() == size, "spans of {} and {}", inputs.size(), targets.size());
-  const Index begin = i * seq_len_;
-  const auto count = static_cast<std::size_t>(std::min(seq_len_, this->targets() - begin));
+  const Index begin = i * stride_, predicted = i > 0 ? seq_len_ - stride_ : 0;
+  const auto count = static_cast<std::size_t>(length(i));
   tokens_.read(begin, vocab_, inputs.first(count));
   tokens_.read(begin + 1, vocab_, targets.first(count));
+  std::fill_n(targets.begin(), predicted, -1);
   std::fill(inputs.begin() + static_cast<std::ptrdiff_t>(count), inputs.end(), 0);
   std::fill(targets.begin() + static_cast<std::ptrdiff_t>(count), targets.end(), -1);
 }

@@ -30,7 +30,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   const bool partial = options.max_windows > 0 && dataset.tokenizer() != "none";
   const auto tokenizer = partial ? open_tokenizer(dataset.dir()) : nullptr;
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
-    streams.emplace_back(dataset, static_cast<int>(d), S);
+    streams.emplace_back(dataset, static_cast<int>(d), S, std::min(options.stride, S));
     const Index all = streams.back().windows();
     windows.push_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
     total += windows.back();
@@ -56,9 +56,12 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     const auto pass = [&](Index sequences, Index length) {
       engine.evaluate({sequences, length, batch_ids, batch_targets}, options.dropless);
     };
+    const auto predicted = [](std::span<const std::int32_t> of) {
+      return std::ranges::count_if(of, [](std::int32_t id) { return id >= 0; });
+    };
     const Index all = streams[d].windows(), n = windows[d], per_pass = options.windows_per_pass;
     const auto window = [&](Index i) { return n == all ? i : i * all / n; };
-    const Index tail = all > 0 ? streams[d].targets() - (all - 1) * S : S;  // tokens of the last window
+    const Index tail = all > 0 ? streams[d].length(all - 1) : S;
     const bool short_tail = n == all && n > 0 && tail < S;
     const Index full = n - (short_tail ? 1 : 0), passes = ceil_div(full, dp * per_pass);
     for (Index p = 0; p < passes; ++p) {
@@ -73,8 +76,9 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       }
       pass(count, S);
       if (mesh.coord.tp == 0) {
-        tokens += count * S;
+        tokens += predicted(batch_targets);
         for (const std::int32_t id : batch_targets) {
+          if (id < 0) continue;  // another window's
           const Index size = tokenizer ? tokenizer->text_bytes(id) : -1;
           (size < 0 ? unknown : bytes) += std::abs(size);
         }
@@ -97,7 +101,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       }
       pass(copies, tail);
       collect(mesh.coord.tp == 0);
-      if (mine && mesh.coord.tp == 0) tokens += tail;
+      if (mine && mesh.coord.tp == 0) tokens += predicted(targets);
       progress(++done, total);
     }
 
@@ -138,8 +142,9 @@ DomainScore total_of(const std::vector<DomainScore>& scores) {
 }
 
 std::string evaluation_file(const Evaluated& what) {
-  return fmt::format("evaluation{}{}.json", what.own_dataset ? "" : "-" + what.dataset_digest.substr(0, 8),
-                     what.capacity_factor > 0 ? "-capacity" : "");
+  return fmt::format("evaluation{}{}{}.json", what.own_dataset ? "" : "-" + what.dataset_digest.substr(0, 8),
+                     what.capacity_factor > 0 ? "-capacity" : "",
+                     what.stride < what.window ? fmt::format("-stride-{}", what.stride) : "");
 }
 
 Json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids,
@@ -158,6 +163,8 @@ Json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int6
   j["dataset"] = what.dataset;
   j["dataset_digest"] = what.dataset_digest;
   j["capacity_factor"] = what.capacity_factor;
+  j["window"] = what.window;
+  j["stride"] = what.stride;
   j["layers"] = layer_ids;
   j["domains"] = Json::array();
   for (const DomainScore& s : scores) {

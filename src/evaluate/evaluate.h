@@ -18,7 +18,7 @@ struct DomainScore {
   Index windows = 0, of = 0;                // evaluated, and of the split
   Index bytes = 0;                          // of text that the tokens stand for; -1: not known
   double nats = 0;                          // their summed cross-entropy
-  std::vector<std::vector<Index>> experts;  // [MoE layer][expert] assignments
+  std::vector<std::vector<Index>> experts;  // [MoE layer][expert] assignments of all that the windows computed
   // NaN where they are not known: without tokens, or without their bytes.
   double loss() const;  // nats per token
   double perplexity() const;
@@ -28,6 +28,7 @@ struct DomainScore {
 struct EvaluateOptions {
   Index windows_per_pass = 8;  // sequences that one rank computes at a time
   Index max_windows = 0;       // of each domain, spread evenly over the split; 0: all
+  Index stride = 0;            // of EvalStream
   bool dropless = true;
 };
 
@@ -37,15 +38,16 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
 
 DomainScore total_of(const std::vector<DomainScore>& scores);
 
-// What was evaluated: a checkpoint's step, on a data set.
+// What was evaluated: a checkpoint's step, on a data set, in windows of so many tokens.
 struct Evaluated {
   Index step;
   std::string dataset, dataset_digest;  // absolute path of its folder; Dataset::digest()
   bool own_dataset;                     // that which the checkpoint was trained on
   double capacity_factor;               // moe.capacity_factor as it was applied; 0: dropless
+  Index window, stride;                 // tokens of a window; between the beginnings of two
 };
-// The file of a run that holds an evaluation of this kind: evaluation.json, which reports read, for the run's own data set and
-// dropless; kinds have files of their own, so that none replaces another.
+// The file of a run that holds an evaluation of this kind: evaluation.json, which reports read, for the run's own data set,
+// dropless, in windows that do not overlap; kinds have files of their own, so that none replaces another.
 std::string evaluation_file(const Evaluated& what);
 
 // The object that `--json` prints and the file holds. What is not known is null.

@@ -124,6 +124,20 @@ expect_ok "$switchyard" evaluate eval --backend cpu --capacity
 grep -q '"capacity_factor": 1.25' eval/evaluation-capacity.json || die "no evaluation with a capacity"
 expect_ok "$switchyard" evaluate eval --backend cpu --capacity --data elsewhere
 expect_file "${other%.json}-capacity.json"
+expect_ok "$switchyard" evaluate eval --backend cpu --stride 24
+[[ $(cat eval/evaluation.json) == "$whole" ]] || die "windows every seq_len tokens are not those without --stride"
+expect_ok ranks 2 evaluate eval --backend cpu --stride 5
+expect_output "a window of 24 tokens every 5"
+grep -q '"stride": 5' eval/evaluation-stride-5.json || die "no evaluation with a stride"
+[[ $(grep -m1 -o '"tokens": [0-9]*' eval/evaluation-stride-5.json) == $(grep -m1 -o '"tokens": [0-9]*' <<<"$whole") ]] ||
+  die "other tokens are predicted with a stride"
+expect_ok "$switchyard" evaluate eval --backend cpu --stride 5 --capacity --max-windows 3 --json
+expect_file eval/evaluation-capacity-stride-5.json
+[[ $(number tokens) -eq $((24 + 5 + 5)) ]] || die "not the first window and what two others add"
+for stride in 0 -1 25 99999999999999999999 few 2.5; do
+  expect_error "--stride" "$switchyard" evaluate eval --backend cpu --stride=$stride
+done
+expect_error "from 1 to 24" ranks 2 evaluate eval --backend cpu --stride 25
 cp -r data copy
 expect_ok "$switchyard" evaluate eval --backend cpu --data copy --max-windows 3
 [[ $err == *"keeps the evaluation of all windows"* ]] || die "a copy of the data set is taken for another one"

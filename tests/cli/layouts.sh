@@ -100,13 +100,15 @@ scores() {  # RANKS RUN OPTION...
        END { if (inside) print "assignments", sum }' <<<"$out"
 }
 for layout in 2-2-1-1-2 4-4-2-2-1; do
-  for capacity in "" --capacity; do
-    scores 1 $layout $capacity >one
-    scores ${layout%%-*} $layout $capacity >many
+  for how in "" --capacity "--stride 24" "--stride 7"; do
+    # shellcheck disable=SC2086
+    { scores 1 $layout $how >one; scores ${layout%%-*} $layout $how >many; }
     [[ $(grep -c . one) -eq 5 ]] || die "not three losses and two counts: $(cat one)"
-    grep -q "^assignments $(((24 * 9 + 6) * 2))$" one || die "a token does not count for two assignments: $(cat one)"
+    tokens=$((24 * 9 + 6))
+    [[ $how != "--stride 7" ]] || tokens=$((29 * 24 + 222 - 29 * 7))  # 29 full windows, and the one that reaches the end
+    grep -q "^assignments $((tokens * 2))$" one || die "a token does not count for two assignments: $(cat one)"
     paste -d' ' one many | awk '{ d = $2 - $4; if ($1 != $3 || ($1 == "loss" ? d * d > 1e-12 : d != 0)) exit 1 }' ||
-      die "$layout $capacity: another evaluation than on one rank: $(paste one many)"
+      die "$layout $how: another evaluation than on one rank: $(paste one many)"
   done
 done
 

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "src/evaluate/evaluate.h"
+#include "src/evaluate/logits.h"
 #include "src/train/schedule.h"
 #include "src/train/trainer.h"
 #include "tests/reference.h"
@@ -139,6 +141,45 @@ TEST(Evaluation, EveryTokenCountsOnce) {
     EXPECT_EQ(scores[0].tokens, std::max<Index>(0, size - 1)) << size;
     EXPECT_NEAR(scores[0].nats, nats, 1e-6 * nats) << size;
     EXPECT_EQ(scores[0].experts, experts) << size;
+  }
+}
+
+// Every token but the first is predicted once, by the first window that reaches it, from what that one has before it: as by the
+// logits of these tokens alone. Windows side by side are a stride of their length, bit by bit.
+TEST(Evaluation, WindowsOverlap) {
+  OneRank rank(parse_config(text, "test", {"--train.seed=4"}));
+  const auto surprise = [&](std::span<const std::int32_t> before, std::int32_t token) {
+    const std::vector<float> all = sequence_logits(rank.engine, before, [](Index, Index) {});
+    const auto last = std::span(all).last(vocab);
+    double sum = 0;
+    for (const float z : last) sum += std::exp(static_cast<double>(z));
+    return std::log(sum) - last[static_cast<std::size_t>(token)];
+  };
+  for (const Index size : {0, 1, 2, 4, 6, 7, 11, 21, 22}) {
+    const TempFolder folder;
+    const Dataset dataset = make_dataset(folder, 11, size);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(size));
+    if (size > 0) dataset.open(0, SplitName::valid).read(0, vocab, ids);
+    for (const Index stride : {1, 2, 3, 5}) {
+      double nats = 0;
+      std::set<Index> windows;
+      for (Index t = 1; t < size; ++t) {
+        Index begin = 0;
+        while (begin + 5 < t) begin += stride;
+        windows.insert(begin);
+        nats += surprise(std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(t - begin)),
+                         ids[static_cast<std::size_t>(t)]);
+      }
+      const DomainScore score =
+          evaluate(rank.engine, dataset, {.windows_per_pass = 2, .stride = stride}, [](Index, Index) {})[0];
+      EXPECT_EQ(score.tokens, std::max<Index>(0, size - 1)) << size << " by " << stride;
+      EXPECT_EQ(score.windows, std::ssize(windows)) << size << " by " << stride;
+      EXPECT_NEAR(score.nats, nats, 1e-5 * nats) << size << " by " << stride;
+      if (stride < 5) continue;
+      const DomainScore side_by_side = evaluate(rank.engine, dataset, {.windows_per_pass = 2}, [](Index, Index) {})[0];
+      EXPECT_EQ(score.nats, side_by_side.nats);
+      EXPECT_EQ(score.experts, side_by_side.experts);
+    }
   }
 }
 
