@@ -1,7 +1,7 @@
 """Makes blocks.json: logits of small models of several families, as Hugging Face transformers computes them.
 
 Needs torch and transformers (5.23 made the file): python3 blocks.py > blocks.json
-Parameters are not stored: both sides make them of their names (value()).
+Parameters are not stored: both sides make them of their names (values.py).
 """
 
 import json
@@ -9,27 +9,15 @@ import json
 import torch
 import transformers as hf
 
+from values import values
+
 D, HEADS, KV, HD, F, V, LAYERS = 16, 4, 2, 4, 20, 13, 2
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 12]
 
 
-def value(name, i):
-    """Element i of our parameter of this name: in [-0.5, 0.5), and around 1 of a norm's weight."""
-    h = 0
-    for c in name:
-        h = (h * 31 + ord(c)) % 65521
-    x = ((i + 1) * 2654435761 + h * 40503) % 2**32
-    x ^= x >> 15
-    x = x * 2246822519 % 2**32
-    x ^= x >> 13
-    return x / 2**32 - 0.5 + (1 if name.endswith("norm.weight") else 0)
-
-
 def ours(name, *shape):
-    n = 1
-    for d in shape:
-        n *= d
-    return torch.tensor([value(name, i) for i in range(n)], dtype=torch.float64).float().reshape(shape)
+    """Our parameter of this name, around 1 where it is a norm's weight."""
+    return values(name, shape, name.endswith("norm.weight"))
 
 
 def around_zero(name, *shape):

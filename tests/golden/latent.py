@@ -2,7 +2,7 @@
 the last token, and of each parameter's gradient its norm and its product with a vector of known numbers.
 
 Needs torch and transformers (5.23 made the file): python3 latent.py > latent.json
-Parameters and these vectors are not stored: both sides make them of names (value()).
+Parameters and these vectors are not stored: both sides make them of names (values.py).
 """
 
 import json
@@ -12,26 +12,16 @@ import torch
 import transformers as hf
 from torch.func import functional_call
 
+from values import values
+
 D, HEADS, NOPE, ROPE, VALUE, KV, F, V, LAYERS = 16, 4, 6, 4, 5, 7, 20, 13, 3
 EXPERTS, EXPERT_F = 6, 9
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 12, 7, 7]
 TARGETS = IDS[1:] + [0]
 
 
-def value(name, i):
-    """Element i of our parameter of this name: in [-0.5, 0.5), and around 1 of a norm's weight."""
-    h = 0
-    for c in name:
-        h = (h * 31 + ord(c)) % 65521
-    x = ((i + 1) * 2654435761 + h * 40503) % 2**32
-    x ^= x >> 15
-    x = x * 2246822519 % 2**32
-    x ^= x >> 13
-    return x / 2**32 - 0.5 + (1 if name.endswith("norm.weight") else 0)
-
-
-def numbers(name, n):
-    return torch.tensor([value(name, i) for i in range(n)], dtype=torch.float64).float()
+def numbers(name, shape):
+    return values(name, shape, name.endswith("norm.weight"))
 
 
 class Parameters:
@@ -41,8 +31,7 @@ class Parameters:
         self.all = {}
 
     def __call__(self, name, *shape):
-        n = math.prod(shape)
-        leaf = numbers(name, n).reshape(shape).double().requires_grad_()
+        leaf = numbers(name, shape).double().requires_grad_()
         self.all[name] = leaf
         return leaf
 

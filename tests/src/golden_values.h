@@ -1,4 +1,4 @@
-// The numbers that golden data are computed with: both sides make them of names (tests/golden/blocks.py, families.py).
+// The numbers that golden data are computed with: both sides make them of names (tests/golden/values.py).
 #pragma once
 
 #include <cstdint>
