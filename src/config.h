@@ -26,6 +26,7 @@ enum class AuxProbability { softmax, score };
 enum class QkNormKind { none, head, whole, head_layernorm };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
+enum class AuxLayers { each, joint };
 enum class Schedule { constant, cosine, linear, wsd };
 
 // How kinds of layer follow one another, as in "local*5, global". The list is repeated over the layers and cut where they
@@ -94,6 +95,7 @@ struct Config {
     DropOrder drop_order = DropOrder::token;
     double aux_loss = 0.01;
     AuxScope aux_scope = AuxScope::sequence;
+    AuxLayers aux_layers = AuxLayers::each;
     AuxProbability aux_probability = AuxProbability::softmax;
     double z_loss = 0.001, bias_rate = 0;
     Index groups = 1, group_limit = 1;

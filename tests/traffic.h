@@ -101,8 +101,13 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
     if (c.moe.capacity_factor > 0 && c.moe.capacity_scope == CapacityScope::sequence)
       add("tp", l.tp, Collective::all_gather, 2 * routings, routings * T * k * 8 * (l.tp - 1), 0);
   }
-  if (c.moe.aux_scope == AuxScope::global_batch)
-    add("stage", l.ranks, Collective::all_gather, routings, routings * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
+  if (c.moe.aux_scope == AuxScope::global_batch) {
+    // Where all layers have one loss, their counts are gathered once, by the forward pass.
+    const bool joint = c.moe.aux_layers == AuxLayers::joint;
+    const Index counted = joint ? M * moe_layers : routings;
+    add("stage", l.ranks, Collective::all_gather, joint ? M : routings,
+        counted * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
+  }
   add("experts", P, Collective::all_gather, routings, routings * E * l.etp * 4 * (P - 1), 0);
   // Dispatch takes a row and its weight, combine brings a row; backward the weight's gradient comes along.
   add("experts", P, Collective::all_to_all, 3 * M * moe_layers * (again + 1),

@@ -189,6 +189,10 @@ void check_together(const Config& c, Problems& problems) {
     const char* const key = e.shared_gate ? "moe.shared_gate" : "moe.shared_d_ff";
     problems.of(key, "{} needs moe.shared_experts: set it", key);
   }
+  if (e.experts > 0 && e.aux_layers == AuxLayers::joint && e.aux_scope == AuxScope::sequence)
+    problems.of(
+        "moe.aux_layers",
+        "moe.aux_layers = joint with moe.aux_scope = sequence: set moe.aux_scope to global_batch or micro_batch");
   if ((e.choice == Choice::noisy) != (e.noise > 0))
     problems.of("moe.noise", "moe.noise = {} with moe.choice = {}: noisy needs noise above 0, and others have none",
                 e.noise, show(e.choice));

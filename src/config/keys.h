@@ -68,6 +68,7 @@ SY_WORDS(CapacityScope, {{"sequence", CapacityScope::sequence}, {"rank", Capacit
 SY_WORDS(AuxScope, {{"sequence", AuxScope::sequence},
                     {"micro_batch", AuxScope::micro_batch},
                     {"global_batch", AuxScope::global_batch}});
+SY_WORDS(AuxLayers, {{"each", AuxLayers::each}, {"joint", AuxLayers::joint}});
 SY_WORDS(AuxProbability, {{"softmax", AuxProbability::softmax}, {"score", AuxProbability::score}});
 SY_WORDS(Schedule, {{"constant", Schedule::constant},
                     {"cosine", Schedule::cosine},
@@ -433,6 +434,9 @@ void for_each_key(C& c, F&& visit) {
   key("moe.aux_scope", e.aux_scope,
       "the tokens over which the load-balance loss is taken: those of a sequence, those of a rank's micro-batch, or "
       "those that all ranks compute at once (dp * train.micro_batch sequences)");
+  key("moe.aux_layers", e.aux_layers,
+      "each: every MoE layer has a load-balance loss of its own; joint: all have one together, of the means over the layers "
+      "of what an expert number gets and of its probability, as transformers defines it for Mixtral, OLMoE and Qwen's");
   key("moe.aux_probability", e.aux_probability,
       "what the load-balance loss takes for the probabilities of a token's experts. softmax: those of the softmax of the "
       "logits; score: the scores of moe.score, divided by their sum over the experts (DeepSeek-V3)");

@@ -148,6 +148,7 @@ void Engine::train(const MicroBatch& batch, const Stage::LayerDone& layer_done) 
 
 void Engine::evaluate(const MicroBatch& batch, bool dropless) {
   Slot& s = open(0, batch, dropless);
+  s.batch.evaluation = true;
   model_->forward(device(), s, {});
   model_->loss(device(), s);
   s.clear();

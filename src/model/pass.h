@@ -51,12 +51,29 @@ struct Batch {
   // evaluation and generation: nothing is drawn.
   ConstView token_numbers{};
   std::uint64_t seed = 0;
-  // Of generation, which has no loss, so that nothing is balanced.
-  bool generation = false;
+  bool generation = false;  // which has no loss
+  // Of evaluation: the load-balance loss takes no part, and is not taken. Its ranks may have different numbers of sequences.
+  bool evaluation = false;
   Index padding = 0;  // the last of its tokens are none: no expert gets them
 
   Index tokens() const { return sequences * seq_len; }
   Index step_tokens() const { return step.sequences * seq_len; }
+};
+
+// What L routers leave for their load-balance loss, and what they get of it (balance.h). Those of one loss together have theirs
+// side by side, from the first layer's forward to the first's backward.
+struct Balance {
+  View counts;        // [L, G, E] i32 assignments
+  View probability;   // [L, G, E] sums over a segment's tokens
+  View kept;          // [L, E * etp] i32 assignments that were not dropped (Routing::counts)
+  View z_squared;     // [L, 1] f64 sum of squared logsumexps
+  View dprobability;  // [L, G, E] the gradient by probability
+
+  explicit operator bool() const { return static_cast<bool>(counts); }
+  Index layers() const { return counts.dim(0); }
+  Balance layer(Index l) const {
+    return {counts.rows(l, 1), probability.rows(l, 1), kept.rows(l, 1), z_squared.rows(l, 1), dprobability.rows(l, 1)};
+  }
 };
 
 struct Pass {
@@ -64,6 +81,7 @@ struct Pass {
   const Batch& batch;
   Arena& saved;           // memory from a layer's forward to its backward
   LayerCache cache = {};  // of generation: where the layer's keys and values are kept, and come from
+  Balance balance = {};   // the layer's, where the load-balance loss is one of all layers together
 
   // An activation that lives from forward to backward.
   View keep(Shape shape) const { return saved.take(shape, device.dtype); }

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+
+#include "src/model/balance.h"
 
 namespace sy {
 
@@ -42,21 +43,21 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   Backend& b = device.backend;
   const Index T = pass.own_tokens(), E = experts_, k = spec_.route.top_k;
   const ExpertSplit split{device.mesh.layout.ep, device.mesh.layout.etp};
-  // Statistics are kept by segment: the longest runs of tokens that lie within one sequence on every rank.
-  const Index G = std::max<Index>(1, T / std::gcd(T, batch.seq_len));  // one, and empty, where there is no token
   s.logits = pass.saved.f32({T, E});
   s.experts = pass.saved.i32({T, k});
-  s.dprobability = pass.saved.f32({G, E});
   Routing& r = s.routing;
   r.weights = pass.saved.f32({T, k});
   r.slots = pass.saved.i32({T, k * split.parts});
   r.rows = pass.saved.i32({T * k * split.parts});
   r.tokens = pass.saved.i32({T * k * split.parts});
-  r.counts = pass.saved.i32({E * split.parts});
 
   const Arena::Scope scope(device.scratch);
-  const View counts = device.scratch.i32({G, E}), probability = device.scratch.f32({G, E});
-  const View keep = device.scratch.i32({T, k}), z_squared = device.scratch.take({1}, DType::f64);
+  const bool together = static_cast<bool>(pass.balance);
+  const Balance balanced = together ? pass.balance : make_balance(pass, 1, E, split.parts, pass.saved, device.scratch);
+  const Shape of_segments{balanced.counts.dim(1), E};
+  s.dprobability = balanced.dprobability.reshape(of_segments);
+  r.counts = balanced.kept.reshape({E * split.parts});
+  const View keep = device.scratch.i32({T, k});
   const ConstView in = input(pass, x);
   logits_.forward(device, in, s.logits);
   View noise;
@@ -68,18 +69,15 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
     noise = device.scratch.f32({T, E});
     b.draw(keyed(*spec_.noise, batch), device.own_tokens(batch.token_numbers), noise);
   }
-  b.route_forward(spec_.route, s.logits, bias_, noise, s.experts, r.weights, counts, probability, z_squared);
+  b.route_forward(spec_.route, s.logits, bias_, noise, s.experts, r.weights, balanced.counts.reshape(of_segments),
+                  balanced.probability.reshape(of_segments), balanced.z_squared.reshape({1}));
   drop(pass, s.experts, r.weights, keep);
   const Index real = std::clamp<Index>(batch.tokens() - batch.padding - device.mesh.coord.tp * T, 0, T);
   if (real < T) b.fill(keep.rows(real, T - real), 0);
   if (report.observer) (*report.observer)({s.logits, s.experts, r.weights, keep});
   b.sort_assignments(split, s.experts, keep, r.rows, r.tokens, r.slots, r.counts);
-  if (batch.generation) return;
-  View scope_counts;
-  BalanceDesc balance = balance_scope(pass, counts, scope_counts);
-  balance.z_factor = spec_.z_loss / static_cast<double>(batch.step_tokens());
-  balance.split = split;
-  b.balance(balance, counts, scope_counts, probability, r.counts, z_squared, s.dprobability, report.sums);
+  if (batch.generation || together) return;
+  balance(pass, spec_, balanced, report.sums ? report.sums.reshape({1, report.sums.dim(0)}) : View{});
 }
 
 void Router::drop(const Pass& pass, ConstView experts, ConstView weights, View keep) const {
@@ -101,46 +99,6 @@ void Router::drop(const Pass& pass, ConstView experts, ConstView weights, View k
   const View all_keep = device.scratch.i32(all_experts.shape());
   device.backend.capacity(desc, all_experts, all_weights, batch.sequences, experts_, all_keep);
   device.backend.copy(device.own_tokens(all_keep), keep);
-}
-
-// aux_loss * (E / k) * sum_i f_i P_i over each scope of N tokens, averaged over the scopes: f_i the share of assignments
-// (times k) and P_i the mean probability of expert i. f has no gradient, so this is a linear function of the
-// segments' sums of probabilities, with one factor for each segment and expert.
-BalanceDesc Router::balance_scope(const Pass& pass, View counts, View& scope_counts) const {
-  const Device& device = pass.device;
-  const Batch& batch = pass.batch;
-  const Index G = counts.dim(0), E = experts_, B = batch.sequences, tp = device.mesh.layout.tp;
-  const Index ranks = device.mesh.stage->size();
-  BalanceDesc desc;
-  scope_counts = counts;
-  double tokens = 0, scopes = 0;  // N; how many scopes a step averages over
-  switch (spec_.aux_scope) {
-    case AuxScope::sequence:
-      desc.per_scope = B > 0 ? tp * G / B : 1;
-      if (desc.per_scope > 1) {  // a sequence's segments may lie on other ranks
-        scope_counts = device.scratch.i32({tp * G, E});
-        device.mesh.tp->all_gather(counts, scope_counts);
-        desc.first = device.mesh.coord.tp * G;
-      }
-      tokens = static_cast<double>(batch.seq_len);
-      scopes = static_cast<double>(batch.step.sequences);
-      break;
-    case AuxScope::micro_batch:
-      desc.per_scope = G;
-      tokens = static_cast<double>(pass.own_tokens());
-      scopes = static_cast<double>(batch.step.micro_batches * ranks);
-      break;
-    case AuxScope::global_batch:
-      scope_counts = device.scratch.i32({ranks * G, E});
-      device.mesh.stage->all_gather(counts, scope_counts);
-      desc.per_scope = ranks * G;
-      tokens = static_cast<double>(pass.own_tokens() * ranks);
-      scopes = static_cast<double>(batch.step.micro_batches);
-      break;
-  }
-  tokens = std::max(tokens, 1.0);
-  desc.factor = spec_.aux_loss * static_cast<double>(E) / spec_.route.top_k / (tokens * tokens * scopes);
-  return desc;
 }
 
 void Router::backward(const Pass& pass, ConstView dweights, ConstView x, const Saved& s, View dx) const {

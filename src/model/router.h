@@ -5,7 +5,7 @@
 // While training, x_t may have jitter, and z_t noise of a size that is learned.
 //
 // A new way to choose (hash, expert choice) is a new score or order in Backend::route_forward; a new balancing loss
-// belongs to balance() here.
+// belongs to balance.h.
 #pragma once
 
 #include "src/model/linear.h"
@@ -28,10 +28,12 @@ struct Routing {
 class Router {
  public:
   struct Saved {
-    View logits;        // [T, E]
-    View noise_size;    // [T, E] of learned noise, before its softplus
-    View experts;       // [T, k] i32
-    View dprobability;  // [G, E] gradient of the load-balance loss by each segment's sum of probabilities
+    View logits;      // [T, E]
+    View noise_size;  // [T, E] of learned noise, before its softplus
+    View experts;     // [T, k] i32
+    View
+        dprobability;  // [G, E] gradient of the load-balance loss by each segment's sum of probabilities; where the loss is
+                       // one of all layers, it is there when the last layer has routed
     Routing routing;
   };
 
@@ -55,9 +57,6 @@ class Router {
   bool sizes_noise(const Pass& pass) const { return noise_size_ && pass.batch.token_numbers; }
   // What the logits are computed of: x, or, while training, x with jitter, taken from scratch.
   ConstView input(const Pass& pass, ConstView x) const;
-  // What is balanced over which segments, and their counts [N, E], which may be other ranks' too and are taken from
-  // scratch. counts: [G, E] i32 of this rank's segments.
-  BalanceDesc balance_scope(const Pass& pass, View counts, View& scope_counts) const;
 
   RouterSpec spec_;
   Index experts_;

@@ -1,5 +1,7 @@
 #include "src/model/stage.h"
 
+#include "src/model/balance.h"
+
 namespace sy {
 namespace {
 
@@ -16,6 +18,7 @@ void Slot::clear() {
   report = {};
   embedding = {};
   cache = nullptr;
+  balance = {};
   blocks.clear();
   inputs.clear();
   last = normed = moments = {};
@@ -33,9 +36,13 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, View router_
     if (const MoeSpec* moe = spec.moe()) {
       if (router_bias) bias = router_bias.rows(moe_layers(), 1).reshape({moe->experts});
       moe_layer_ids_.push_back(layer);
+      if (moe->router.balanced_layers > 1) balanced_ = *moe;
     }
     blocks_.emplace_back(spec, d_model_, layer, store, bias, rope.of(spec.attention.rope), rope.positions());
   }
+  SY_ASSERT(!balanced_ || balanced_->router.balanced_layers == moe_layers(),
+            "one load-balance loss of {} layers, of which a stage has {}", balanced_->router.balanced_layers,
+            moe_layers());
   if (layers.end == std::ssize(specs)) {
     final_norm_.emplace(final_norm_spec(config).desc(), store, "final_norm");
     head_.emplace(config, store, output_weight(store), store.box("embedding.weight").begin[0]);
@@ -46,9 +53,15 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
   Pass pass{device, slot.batch, slot.saved};
   if (embedding_) x = embedding_->forward(pass, slot.embedding);
   slot.blocks.resize(blocks_.size());
+  if (balanced_ && !slot.batch.generation)
+    slot.balance = make_balance(pass, moe_layers(), balanced_->experts, device.mesh.layout.etp, slot.saved, slot.saved);
   Index moe = 0;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const RouterReport report = blocks_[i].is_moe() ? slot.report.layer(moe++) : RouterReport{};
+    RouterReport report;
+    if (blocks_[i].is_moe()) {
+      if (slot.balance) pass.balance = slot.balance.layer(moe);
+      report = slot.report.layer(moe++);
+    }
     slot.inputs.push_back(x);
     if (slot.cache) pass.cache = slot.cache->layer(static_cast<Index>(i));
     if (!recompute_ && !slot.cache) {
@@ -60,6 +73,7 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
     device.backend.copy(blocks_[i].forward(pass, x, slot.blocks[i], report), y);
     x = y;
   }
+  if (slot.balance) balance(pass, balanced_->router, slot.balance, slot.report.layers);
   if (!final_norm_) return x;
   slot.last = x;
   slot.normed = pass.keep(x.shape());
@@ -69,7 +83,7 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
 }
 
 void Stage::backward(const Device& device, Slot& slot, View d, const LayerDone& layer_done) const {
-  const Pass pass{device, slot.batch, slot.saved};
+  Pass pass{device, slot.batch, slot.saved};
   if (head_) {
     const Arena::Scope scope(device.scratch);
     const View dnormed = device.temp(d.shape());
@@ -77,8 +91,10 @@ void Stage::backward(const Device& device, Slot& slot, View d, const LayerDone& 
     device.backend.fill(d, 0);
     final_norm_->backward(device, dnormed, slot.last, slot.moments, d);
   }
+  Index moe = moe_layers();
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Scope scope(slot.saved);
+    if (blocks_[i].is_moe() && slot.balance) pass.balance = slot.balance.layer(--moe);
     if (recompute_) blocks_[i].forward(pass, slot.inputs[i], slot.blocks[i], {});  // told to nobody: it was told once
     blocks_[i].backward(pass, d, slot.blocks[i]);
     if (layer_done) layer_done(first_layer_ + static_cast<Index>(i));

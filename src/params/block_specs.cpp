@@ -164,6 +164,9 @@ std::vector<BlockSpec> block_specs(const Config& config) {
                       MlpSpec{config.ffn_activation(), m.d_ff, bias_places(m).mlp}});
     if (config.is_moe(layer)) blocks.back().ffn = moe_spec(config);
   }
+  if (config.moe.aux_layers == AuxLayers::joint)
+    for (BlockSpec& block : blocks)
+      if (auto* moe = std::get_if<MoeSpec>(&block.ffn)) moe->router.balanced_layers = count_moe(blocks);
   return blocks;
 }
 

@@ -36,8 +36,8 @@ TEST(Traffic, EachKindCountsWhatThisRankSends) {
   const auto dry = make_comm_dry(n, r), mpi = world().split([](int) { return 0; });
   Index rows = 0;
   for (int d = 0; d < n; ++d) rows += d == r ? 0 : (r + d) % 3;
-  const Index bytes[num_collectives] = {r == n - 1 ? 48 * (n - 1) : 0, (20 + 24) * (n - 1), r == 0 ? 0 : 44,
-                                        48 * (n - 1),                   28 * (n - 1),        rows * 8};
+  const Index bytes[num_collectives] = {
+      r == n - 1 ? 48 * (n - 1) : 0, (20 + 24) * (n - 1), r == 0 ? 0 : 44, 48 * (n - 1), 28 * (n - 1), rows * 8};
   for (Comm* comm : {dry.get(), mpi.get()}) {
     make_calls(*comm);
     for (int kind = 0; kind < num_collectives; ++kind) {
@@ -127,7 +127,8 @@ TEST(Traffic, AStepSendsWhatTheFormulasSay) {
         for (const std::vector<std::string>& settings :
              {std::vector<std::string>{},
               {"--train.recompute=true", "--moe.capacity_factor=0"},
-              {"--moe.aux_scope=global_batch", "--model.bias=true", "--model.tie_embeddings=true"}}) {
+              {"--moe.aux_scope=global_batch", "--model.bias=true", "--model.tie_embeddings=true"},
+              {"--moe.aux_layers=joint", "--moe.aux_scope=global_batch", "--train.recompute=true"}}) {
           const Layout layout{n, tp, ep, etp};
           if (!layout.divides()) continue;
           const std::string where = layout.str() + (settings.empty() ? "" : " " + settings[0]);

@@ -1,10 +1,10 @@
 """Trains small models in transformers and in switchyard, from the same weights on the same tokens, and compares the losses.
 
-Needs torch and transformers: python3 parity.py SWITCHYARD
-50 steps of AdamW, in f32: betas 0.9 and 0.95, decay 0.1 of matrices, gradients clipped at 1. Every step is on all the tokens (256 windows, within which the order is shuffled),
-so that their order is no matter. Exit code 1 where losses differ by more than 1e-4 of them. The load-balance loss of transformers is one of all
-layers together, E times the sum over experts of what all layers send them and give them on average: of one layer, moe.aux_loss
-is top_k times their coefficient, over the whole batch. Cases of several layers have none.
+Needs torch and transformers: python3 parity.py SWITCHYARD [NAME ...]
+50 steps of AdamW, in f32: betas 0.9 and 0.95, decay 0.1 of matrices, gradients clipped at 1. Every step is on all the tokens
+(256 windows, within which the order is shuffled), so that their order is no matter. Exit code 1 where losses differ by more
+than 1e-4 of them. Where output_router_logits is true, transformers has a load-balance loss of all layers together over the
+whole batch, and an import sets the same.
 """
 
 import json
@@ -23,14 +23,17 @@ def sizes(**more):
                 intermediate_size=44, max_position_embeddings=LENGTH, bos_token_id=0, eos_token_id=0, pad_token_id=0, **more)
 
 
+BALANCED = dict(output_router_logits=True, router_aux_loss_coef=0.05)
+TOGETHER = [f"--train.micro_batch={SEQUENCES}"]
 CASES = [
     ("llama", "LlamaForCausalLM", hf.LlamaConfig(**sizes(tie_word_embeddings=True)), []),
     ("mixtral", "MixtralForCausalLM", hf.MixtralConfig(**sizes(num_local_experts=5, num_experts_per_tok=2)), []),
     ("mixtral_balanced", "MixtralForCausalLM",
-     hf.MixtralConfig(**{**sizes(), "num_hidden_layers": 1}, num_local_experts=5, num_experts_per_tok=2,
-                      output_router_logits=True, router_aux_loss_coef=0.05),
-     ["--moe.aux_loss=0.1", "--moe.aux_scope=global_batch", f"--train.micro_batch={SEQUENCES}"]),
+     hf.MixtralConfig(**{**sizes(), "num_hidden_layers": 3}, num_local_experts=5, num_experts_per_tok=2, **BALANCED),
+     TOGETHER),
     ("olmoe", "OlmoeForCausalLM", hf.OlmoeConfig(**sizes(num_experts=6, num_experts_per_tok=3)), []),
+    ("olmoe_balanced", "OlmoeForCausalLM",
+     hf.OlmoeConfig(**sizes(num_experts=6, num_experts_per_tok=3, **BALANCED)), TOGETHER),
     ("deepseek_v3", "DeepseekV3ForCausalLM",
      hf.DeepseekV3Config(**{**sizes(), "num_key_value_heads": 4, "num_hidden_layers": 3}, n_routed_experts=6,
                          num_experts_per_tok=3, moe_intermediate_size=12, q_lora_rank=9, kv_lora_rank=10, qk_rope_head_dim=4,
@@ -60,9 +63,13 @@ def train(model, tokens):
     return losses
 
 
-def main(switchyard):
+def main(switchyard, *only):
     failed = False
     for name, architecture, config, settings in CASES:
+        if only and name not in only:
+            continue
+        if settings is not TOGETHER:
+            settings = ["--moe.aux_loss=0", *settings]
         with tempfile.TemporaryDirectory() as folder:
             def run(*command):
                 done = subprocess.run([switchyard, *command], capture_output=True, text=True)
@@ -84,7 +91,7 @@ def main(switchyard):
             run("train", f"{folder}/run/config.ini", f"--run.init_from={folder}/run", f"--run.dir={folder}/on", "--quiet",
                 f"--data.path={folder}/data", "--run.backend=cpu", f"--train.steps={STEPS}",
                 f"--train.global_batch={SEQUENCES}", "--train.micro_batch=64", f"--train.lr={LR}",
-                "--train.schedule=constant", "--train.warmup=0", "--moe.aux_loss=0", "--moe.z_loss=0",
+                "--train.schedule=constant", "--train.warmup=0", "--moe.z_loss=0",
                 f"--run.checkpoint_every={STEPS}", *settings)
             with open(f"{folder}/on/metrics.jsonl") as f:
                 ours = [json.loads(line)["loss"] for line in f]
@@ -98,4 +105,4 @@ def main(switchyard):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

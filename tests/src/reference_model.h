@@ -43,13 +43,14 @@ class Model {
     for (double t : targets_) tokens += t >= 0;
     Numbers x = embedded(p);
     std::size_t moe = 0;
+    Together together{Numbers(c_.moe.experts), Numbers(c_.moe.experts), 0};
     for (Index layer = 0; layer < m.layers; ++layer) {
       const std::string prefix = "layers." + std::to_string(layer) + ".";
       const auto attention = [&](const Numbers& h) { return attend(p, c_.model_of(layer), prefix + "attention.", h); };
       const auto feed = [&](const Numbers& h) {
         if (!c_.is_moe(layer)) return ffn(p, prefix + "mlp.", h, m.d_ff, c_.ffn_activation());
         if (!frozen) decisions_.resize(moe + 1);
-        return experts(p, prefix + "moe.", h, decisions_[moe++], frozen, out);
+        return experts(p, prefix + "moe.", h, decisions_[moe++], frozen, out, together);
       };
       if (m.parallel_block) {
         const Numbers a = branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention);
@@ -63,6 +64,10 @@ class Model {
         x = plus(x, branch(p, prefix + "ffn_norm", prefix + "ffn_out_norm", x, feed));
       }
     }
+    for (Index i = 0; i < c_.moe.experts; ++i)
+      if (together.tokens > 0)
+        out.aux += c_.moe.aux_loss * static_cast<double>(c_.moe.experts) / c_.moe.top_k *
+                   (together.counts[i] / together.tokens) * (together.probability[i] / together.tokens);
     if (m.norm_position != NormPosition::post) x = normed(p, "final_norm", x);
     const Numbers& w = p.at(m.tie_embeddings ? "embedding.weight" : "output.weight");
     Numbers logits = gemm({.transpose_b = true}, T, V_, D, x, w);
@@ -80,6 +85,12 @@ class Model {
   const std::vector<Decision>& decisions() const { return decisions_; }
 
  private:
+  // Of all layers that have one load-balance loss: each expert's assignments and summed probabilities, and the tokens.
+  struct Together {
+    Numbers counts, probability;
+    double tokens;
+  };
+
   static Numbers plus(Numbers a, const Numbers& b) {
     for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
     return a;
@@ -291,7 +302,7 @@ class Model {
   }
 
   Numbers experts(const Parameters& p, const std::string& prefix, const Numbers& x, Decision& decision, bool frozen,
-                  ModelLoss& out) const {
+                  ModelLoss& out, Together& together) const {
     const auto& e = c_.moe;
     const Index T = B_ * S_, D = c_.model.d_model, E = e.experts, k = e.top_k, F = e.d_ff;
     const RouteDesc route{e.score,
@@ -332,7 +343,12 @@ class Model {
     const Index scopes = e.aux_scope == AuxScope::sequence ? B_ : 1;
     const double n = static_cast<double>(T) / static_cast<double>(scopes);
     const RouteSums sums = route_sums(route, scopes, T, E, logits, decision.experts);
-    for (Index i = 0; i < scopes * E; ++i)
+    if (e.aux_layers == AuxLayers::joint) {
+      together.counts = plus(together.counts, sums.counts);
+      together.probability = plus(together.probability, sums.probability);
+      together.tokens += n;
+    }
+    for (Index i = 0; i < scopes * E && e.aux_layers == AuxLayers::each; ++i)
       out.aux += e.aux_loss * static_cast<double>(E) / k * (sums.counts[i] / n) * (sums.probability[i] / n) / scopes;
     out.router_z += e.z_loss * sums.z_squared / static_cast<double>(T);
 

@@ -403,6 +403,12 @@ TEST(Config, DoubtsNameTheKey) {
   EXPECT_NE(doubt(global, {4, 2}).find("set train.micro_batch = 8"), std::string::npos);
 }
 
+TEST(Config, ABalanceLossOfAllLayersIsNotOfASequence) {
+  EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.aux_layers=joint"}), "set moe.aux_scope to global_batch");
+  EXPECT_NO_THROW(with({"--moe.experts=4", "--moe.aux_layers=joint", "--moe.aux_scope=micro_batch"}));
+  EXPECT_NO_THROW(with({"--moe.aux_layers=joint"}));  // dense
+}
+
 TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {
   const Config c = with({"--moe.experts=6", "--model.heads=4", "--model.d_model=32", "--model.d_ff=64", "--moe.d_ff=10",
                          "--train.global_batch=12", "--train.micro_batch=1", "--model.seq_len=8"});

@@ -138,6 +138,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"drop_by_probability", {"--moe.drop_order=probability"}},
         Case{"rank_scopes", {"--moe.capacity_scope=rank", "--moe.aux_scope=micro_batch"}},
         Case{"global_aux", {"--moe.aux_scope=global_batch", "--moe.capacity_factor=0"}},
+        Case{"balance_of_all_layers", {"--moe.aux_layers=joint", "--moe.aux_scope=global_batch", "--model.layers=3"}},
+        Case{
+            "balance_of_all_sigmoid_layers_computed_again",
+            {"--moe.aux_layers=joint", "--moe.aux_scope=micro_batch", "--model.layers=4", "--moe.first_dense=1",
+             "--moe.score=sigmoid", "--moe.aux_probability=score", "--train.recompute=true", "--moe.shared_experts=1"}},
         Case{"switch_top1", {"--moe.top_k=1", "--moe.renormalize=false"}},
         Case{"sigmoid_shared_groups",
              {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2", "--moe.groups=3",
@@ -344,7 +349,9 @@ TEST(EmptyRank, TrainsWithoutAnySequence) {
                                          "--moe.shared_experts=1",
                                          "--moe.shared_gate=true",
                                          "--moe.router_bias=true"};
-    if (aux == std::string("sequence"))
+    if (aux != std::string("sequence"))
+      settings.push_back("--moe.aux_layers=joint");
+    else
       settings.insert(settings.end(), {"--model.kv_heads=0", "--model.kv_latent=5", "--model.rope_head_dim=2"});
     const Config config = parse_config(base, "test", settings);
     const auto self = make_comm_self();
@@ -364,7 +371,8 @@ TEST(EmptyRank, TrainsWithoutAnySequence) {
 // Bytes are known before anything is allocated, and are what is then taken.
 TEST(Memory, PlanIsWhatIsAllocated) {
   const std::vector<std::string> blocks[] = {
-      {"--model.pattern=a,b", "--attention.a.position=t5", "--attention.a.attention_sinks=true"},
+      {"--model.pattern=a,b", "--attention.a.position=t5", "--attention.a.attention_sinks=true",
+       "--moe.aux_scope=global_batch", "--moe.aux_layers=joint"},
       {"--model.norm_position=both", "--model.qk_norm=whole", "--model.scale_embedding=true"},
       {"--model.norm_position=post", "--model.position=learned", "--model.embedding_norm=true"},
       {"--model.parallel_block=true", "--model.norm_position=output", "--model.position=sinusoidal"},
