@@ -1,5 +1,5 @@
 // The families of models whose checkpoints Hugging Face keeps, as data: how the tensors of their files and our parameters
-// share their elements, and what the keys of config.json mean. A new family is a table in families.cpp.
+// share their elements, and what the keys of config.json mean. A new family is a row of the list in families.cpp, and the tables that it alone has.
 #pragma once
 
 #include <span>

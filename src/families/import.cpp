@@ -8,6 +8,7 @@
 
 #include "src/families/settings.h"
 #include "src/io/files.h"
+#include "src/params/block_specs.h"
 #include "src/text/words.h"
 
 namespace sy {
@@ -50,6 +51,12 @@ FamilyValues::FamilyValues(const fs::path& folder, const FamilyModel& model)
       stored_(std::make_unique<StoredTensors>(folder)),
       params_(model_tensors(model.config, model.vocab)) {
   const Family& family = *model.family;
+  // Names of experts are made of the number of them, which may be anything; files of which each has one are far from these.
+  const Index experts = model.config.moe.experts * count_moe(block_specs(model.config));
+  const auto stored = static_cast<Index>(stored_->size());
+  if (constexpr Index unlikely = 1'000'000; experts > unlikely && experts > stored)
+    bad_input("{} does not fit its config.json: it has {} tensors, expected {} experts of all layers", folder.string(),
+              stored, experts);
   tensors_ = family_tensors(family, model.config, params_, family.base);
   const auto has_some = [&] {
     return std::any_of(tensors_.files.begin(), tensors_.files.end(),

@@ -107,7 +107,8 @@ void read_rope(const Json& theirs, const Json& rope, const std::string& section,
   if (scaling == RopeScaling::yarn && !given(complete, "attention_factor")) {
     const Json *m = given(rope, "mscale"), *all = given(rope, "mscale_all_dim");
     const double f = complete.at(factor).get<double>();
-    if (m && all) complete["attention_factor"] = yarn_scale(f, m->get<double>()) / yarn_scale(f, all->get<double>());
+    if (m && all && m->get<double>() != 0 && all->get<double>() != 0)
+      complete["attention_factor"] = yarn_scale(f, m->get<double>()) / yarn_scale(f, all->get<double>());
   }
   if (scaling == RopeScaling::dynamic)
     ours.emplace_back(section + ".rope_original_length", setting_text(complete.at(original)));
@@ -235,10 +236,17 @@ constexpr std::string_view full = "full_attention", sliding = "sliding_attention
 
 // The types of the layers, from a rule where they are not listed.
 std::vector<std::string> layer_types(const Json& theirs, const std::function<bool(Index)>& windowed) {
-  if (const Json* types = given(theirs, "layer_types")) return types->get<std::vector<std::string>>();
+  constexpr Index most = 10000;  // of model.layers
+  const Index layers = theirs.at("num_hidden_layers").get<std::int64_t>();
+  if (layers < 1 || layers > most) bad_input("num_hidden_layers = {}: expected 1 to {}", layers, most);
   std::vector<std::string> out;
-  for (Index i = 0; i < theirs.at("num_hidden_layers").get<std::int64_t>(); ++i)
-    out.emplace_back(windowed(i) ? sliding : full);
+  if (const Json* types = given(theirs, "layer_types")) {
+    out = types->get<std::vector<std::string>>();
+    if (std::ssize(out) != layers)
+      bad_input("layer_types has {} types, and num_hidden_layers is {}", out.size(), layers);
+    return out;
+  }
+  for (Index i = 0; i < layers; ++i) out.emplace_back(windowed(i) ? sliding : full);
   return out;
 }
 
@@ -343,19 +351,67 @@ const ConfigPart attention_scale_part{
           scalar == std::round(scalar) ? Json(static_cast<Index>(scalar)) : Json(scalar));
     }};
 
-// Scores are multiplied by the square of yarn's factor for mscale_all_dim besides.
+namespace {
+
+// What mscale_all_dim makes of the scale of attention; 0: it is not there.
+double latent_scale(const Json& theirs) {
+  const Json* rope = given(theirs, "rope_parameters");
+  if (!rope) rope = given(theirs, "rope_scaling");
+  const Json* all = rope ? given(*rope, "mscale_all_dim") : nullptr;
+  if (!all || all->get<double>() == 0) return 0;
+  const Index width = count(theirs, "qk_nope_head_dim", 0) + count(theirs, "qk_rope_head_dim", 0);
+  const double factor = yarn_scale(rope->at("factor").get<double>(), all->get<double>());
+  return factor * factor / std::sqrt(static_cast<double>(width));
+}
+
+// The m of which yarn_scale makes this scale, without the rounding that a scale in a configuration has: 1 and not
+// 1.0000000000000002.
+double yarn_mscale(double factor, double scale) {
+  return Json::parse(fmt::format("{:.12g}", (scale - 1) / (0.1 * std::log(factor)))).get<double>();
+}
+
+}  // namespace
+
+// Scores are multiplied by the square of yarn's factor for mscale_all_dim besides, and cos and sin are divided by it.
 const ConfigPart latent_scale_part{
     [](const Json& theirs, KeySettings& ours) {
-      const Json* rope = given(theirs, "rope_parameters");
-      if (!rope) rope = given(theirs, "rope_scaling");
-      const Json* all = rope ? given(*rope, "mscale_all_dim") : nullptr;
-      if (!all || all->get<double>() == 0) return;
-      const Index width = count(theirs, "qk_nope_head_dim", 0) + count(theirs, "qk_rope_head_dim", 0);
-      const double factor = yarn_scale(rope->at("factor").get<double>(), all->get<double>());
-      ours.emplace_back("model.attention_scale",
-                        fmt::format("{}", factor * factor / std::sqrt(static_cast<double>(width))));
+      if (const double scale = latent_scale(theirs); scale != 0)
+        ours.emplace_back("model.attention_scale", fmt::format("{}", scale));
     },
-    [](const Config&, Json&) {}};  // it is in what is known of an imported model
+    [](const Config& ours, Json& theirs) {
+      const std::optional<RopeSpec> spec = rope_of(ours);
+      const double scale = ours.model.attention_scale;
+      if (!spec || spec->scaling != RopeScaling::yarn || spec->factor <= 1 || scale == 0) return;
+      if (std::abs(latent_scale(theirs) - scale) <= 1e-12 * scale) return;  // an imported model's, as it was written
+      Json& rope = theirs[given(theirs, "rope_parameters") ? "rope_parameters" : "rope_scaling"];
+      const double all = std::sqrt(scale * std::sqrt(static_cast<double>(ours.model.key_width())));
+      rope["mscale_all_dim"] = yarn_mscale(spec->factor, all);
+      const double m = yarn_mscale(spec->factor, spec->attention_factor * all);
+      if (ours.model.rope_attention_factor == 0 || m == 0) return;  // as without mscale, or as attention_factor says
+      rope["mscale"] = m;
+      rope = without(rope, "attention_factor");
+    }};
+
+// Transformers adds router_aux_loss_coef * E * sum_i f_i P_i of all layers together to the loss where output_router_logits is
+// true; our factor is divided by top_k (balance.h).
+const ConfigPart router_loss_part{[](const Json& theirs, KeySettings& ours) {
+                                    const Json* factor = given(theirs, "router_aux_loss_coef");
+                                    if (!factor || !flag(theirs, "output_router_logits", false)) return;
+                                    const auto top_k =
+                                        static_cast<double>(theirs.at("num_experts_per_tok").get<std::int64_t>());
+                                    ours.emplace_back("moe.aux_loss", fmt::format("{}", factor->get<double>() * top_k));
+                                    ours.emplace_back("moe.aux_layers", "joint");
+                                    ours.emplace_back("moe.aux_scope", "global_batch");
+                                  },
+                                  [](const Config& ours, Json& theirs) {
+                                    const auto top_k = static_cast<double>(ours.moe.top_k);
+                                    const Json* before = given(theirs, "router_aux_loss_coef");
+                                    const bool joint = ours.moe.aux_layers == AuxLayers::joint && ours.moe.aux_loss > 0;
+                                    const bool same = before && before->get<double>() * top_k == ours.moe.aux_loss;
+                                    if (joint && !same) theirs["router_aux_loss_coef"] = ours.moe.aux_loss / top_k;
+                                    if (joint || (before && given(theirs, "output_router_logits")))
+                                      theirs["output_router_logits"] = joint;
+                                  }};
 
 const ConfigPart rotary_dim_part{
     [](const Json& theirs, KeySettings& ours) {

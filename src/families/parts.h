@@ -19,6 +19,7 @@ extern const ConfigPart every_fourth_part;  // every fourth, which then has no p
 
 extern const ConfigPart attention_scale_part;  // query_pre_attn_scalar (Gemma)
 extern const ConfigPart latent_scale_part;     // mscale_all_dim of rope's scaling (DeepSeek)
+extern const ConfigPart router_loss_part;      // router_aux_loss_coef, where output_router_logits is true
 extern const ConfigPart rotary_dim_part;       // rotary_dim (GPT-J)
 extern const ConfigPart gpt2_width_part;       // n_inner or 4 n_embd
 extern const ConfigPart falcon_part;           // which norms and kv heads its kinds have

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <cmath>
+#include <optional>
 
 #include "src/text/words.h"
 
@@ -11,9 +12,9 @@ namespace sy {
 namespace {
 
 // Keys of [moe] that say how a model is trained and not what it computes: no family has words for them.
-constexpr std::string_view of_training[] = {"moe.capacity_factor", "moe.capacity_scope", "moe.drop_order",
-                                            "moe.aux_loss",        "moe.aux_scope",      "moe.z_loss",
-                                            "moe.bias_rate",       "moe.choice",         "moe.noise"};
+constexpr std::string_view of_training[] = {
+    "moe.capacity_factor", "moe.capacity_scope", "moe.drop_order", "moe.aux_loss", "moe.aux_scope", "moe.aux_layers",
+    "moe.aux_probability", "moe.z_loss",         "moe.bias_rate",  "moe.choice",   "moe.noise",     "moe.jitter"};
 
 // Whether the key says something of what the model computes.
 bool of_model(const Config& config, const std::string& key) {
@@ -32,6 +33,13 @@ bool of_model(const Config& config, const std::string& key) {
   if (key.find(".rope_") != key.npos) return position(Position::rope);
   if (key.find(".t5_") != key.npos) return position(Position::t5);
   return true;
+}
+
+// Whether two values are the same but for the rounding of a formula.
+bool as_close_as_rounding(const std::string& here, const std::string& there) {
+  const std::optional<Json> a = Json::try_parse(here), b = Json::try_parse(there);
+  if (!a || !b || !a->is_number() || !b->is_number()) return false;
+  return std::abs(a->get<double>() - b->get<double>()) <= 1e-10 * std::abs(a->get<double>());
 }
 
 std::string words_text(const ConfigRow& row) {
@@ -159,7 +167,8 @@ Json config_json(const Family& family, const Config& ours, Json theirs) {
   std::vector<std::string> lost;
   for (const Effect effect : {Effect::model, Effect::change, Effect::samples})
     for (const KeyDifference& d : differences(ours, again, effect))
-      if (of_model(ours, d.key)) lost.push_back(fmt::format("{} = {} (it would be {})", d.key, d.here, d.there));
+      if (of_model(ours, d.key) && !as_close_as_rounding(d.here, d.there))
+        lost.push_back(fmt::format("{} = {} (it would be {})", d.key, d.here, d.there));
   if (!lost.empty())
     bad_input("a config.json of {} cannot say {}: the model is not one of this family", family.name, join(lost, ", "));
   return theirs;

@@ -1,0 +1,199 @@
+// The keys of config.json (ConfigRow), each table once for all families that have it. Read by families.cpp alone.
+#pragma once
+
+#include "src/families/family.h"
+
+namespace sy::tables {
+
+inline const ConfigRow sizes[] = {
+    {"vocab_size", "model.vocab"},
+    {"hidden_size", "model.d_model"},
+    {"num_hidden_layers", "model.layers"},
+    {"num_attention_heads", "model.heads"},
+    {"max_position_embeddings", "model.seq_len"},
+};
+inline const ConfigRow grouped[] = {
+    {"num_key_value_heads", "model.kv_heads", {}, ""},
+    {"head_dim", "model.head_dim", {}, ""},
+};
+inline const ConfigRow dense_width[] = {{"intermediate_size", "model.d_ff"}};
+inline const ConfigRow expert_width[] = {
+    {"intermediate_size", "moe.d_ff"}};  // of families whose layers all have experts
+inline const ConfigRow rms_norm[] = {
+    {"", "model.norm", {{"", "rmsnorm"}}},
+    {"rms_norm_eps", "model.norm_eps", {}, "1e-6"},
+};
+inline const ConfigRow layer_norm[] = {
+    {"", "model.norm", {{"", "layernorm"}}},
+    {"", "model.norm_bias", {{"", "true"}}},
+};
+inline const ConfigRow swiglu[] = {{"hidden_act", "model.ffn", {{"\"silu\"", "swiglu"}}, "\"silu\""}};
+inline const ConfigRow untied[] = {{"tie_word_embeddings", "model.tie_embeddings", {}, "false"}};
+inline const ConfigRow tied[] = {{"tie_word_embeddings", "model.tie_embeddings", {}, "true"}};
+inline const ConfigRow no_bias[] = {{"attention_bias", "", {{"false", ""}}, "false"}};
+// The names of one function that the files use, and those that some have besides.
+inline const std::vector<std::pair<std::string_view, std::string_view>> activations = {
+    {"\"gelu_new\"", "gelu_tanh"},  {"\"gelu_pytorch_tanh\"", "gelu_tanh"},
+    {"\"gelu_fast\"", "gelu_tanh"}, {"\"gelu\"", "gelu"},
+    {"\"relu\"", "relu"},           {"\"relu2\"", "relu2"},
+    {"\"silu\"", "silu"},
+};
+inline const ConfigRow llama_keys[] = {{"mlp_bias", "", {{"false", ""}}, "false"}};
+inline const ConfigRow qkv_bias[] = {{"", "model.bias", {{"", "qkv"}}}};
+inline const ConfigRow head_norms[] = {{"", "model.qk_norm", {{"", "head"}}}};
+inline const ConfigRow whole_norms[] = {{"", "model.qk_norm", {{"", "whole"}}}};
+inline const ConfigRow output_placed[] = {{"", "model.norm_position", {{"", "output"}}}};
+inline const ConfigRow unclipped[] = {{"clip_qkv", "", {{"null", ""}}, "null"}};
+
+inline const ConfigRow gpt2_keys[] = {
+    {"vocab_size", "model.vocab"},
+    {"n_embd", "model.d_model"},
+    {"n_layer", "model.layers"},
+    {"n_head", "model.heads"},
+    {"n_positions", "model.seq_len"},
+    {"layer_norm_epsilon", "model.norm_eps", {}, "1e-5"},
+    {"activation_function", "model.ffn", activations, "\"gelu_new\""},
+};
+inline const ConfigRow gpt2_only[] = {
+    {"", "model.position", {{"", "learned"}}},
+    {"", "model.bias", {{"", "all"}}},
+    {"scale_attn_weights", "", {{"true", ""}}, "true"},
+    {"scale_attn_by_inverse_layer_idx", "", {{"false", ""}}, "false"},
+};
+inline const ConfigRow gptj_only[] = {
+    {"", "model.bias", {{"", "mlp"}}},
+    {"", "model.parallel_block", {{"", "true"}}},
+    {"", "model.rope_pairs", {{"", "interleaved"}}},
+    {"", "model.output_bias", {{"", "true"}}},
+};
+inline const ConfigRow neox_keys[] = {
+    {"layer_norm_eps", "model.norm_eps", {}, "1e-5"},
+    {"hidden_act", "model.ffn", activations, "\"gelu\""},
+    {"use_parallel_residual", "model.parallel_block", {}, "true"},
+    {"", "model.parallel_norms", {{"", "2"}}},
+    {"rotary_pct", "model.rope_fraction", {}, ""},
+    {"rotary_emb_base", "model.rope_theta", {}, ""},
+    {"attention_bias", "model.bias", {{"true", "all"}}, "true"},
+};
+inline const ConfigRow bloom_keys[] = {
+    {"vocab_size", "model.vocab"},
+    {"hidden_size", "model.d_model"},
+    {"n_layer", "model.layers"},
+    {"n_head", "model.heads"},
+    {"layer_norm_epsilon", "model.norm_eps", {}, "1e-5"},
+    {"", "model.position", {{"", "alibi"}}},
+    {"", "model.ffn", {{"", "gelu_tanh"}}},
+    {"", "model.bias", {{"", "all"}}},
+    {"", "model.embedding_norm", {{"", "true"}}},
+    {"apply_residual_connection_post_layernorm", "", {{"false", ""}}, "false"},
+    {"slow_but_exact", "", {{"false", ""}}, "false"},
+    {"seq_length", "model.seq_len", {}, "2048"},
+};
+inline const ConfigRow opt_keys[] = {
+    {"ffn_dim", "model.d_ff"},
+    {"activation_function", "model.ffn", activations, "\"relu\""},
+    {"", "model.position", {{"", "learned"}}},
+    {"enable_bias", "model.bias", {{"true", "all"}}, "true"},
+    {"do_layer_norm_before", "", {{"true", ""}}, "true"},
+    {"layer_norm_elementwise_affine", "", {{"true", ""}}, "true"},
+    {"_remove_final_layer_norm", "", {{"false", ""}}, "false"},
+};
+inline const ConfigRow falcon_keys[] = {
+    {"vocab_size", "model.vocab"},
+    {"hidden_size", "model.d_model"},
+    {"num_hidden_layers", "model.layers"},
+    {"num_attention_heads", "model.heads"},
+    {"max_position_embeddings", "model.seq_len", {}, "2048"},
+    {"layer_norm_epsilon", "model.norm_eps", {}, "1e-5"},
+    {"activation", "model.ffn", activations, "\"gelu\""},
+    {"bias", "model.bias", {{"false", "none"}, {"true", "all"}}, "false"},
+    {"alibi", "", {{"false", ""}}, "false"},
+    {"", "model.parallel_block", {{"", "true"}}},
+};
+inline const ConfigRow gemma_keys[] = {
+    {"hidden_activation", "model.ffn", {{"\"gelu_pytorch_tanh\"", "geglu_tanh"}}, "\"gelu_pytorch_tanh\""},
+    {"", "model.norm_position", {{"", "both"}}},
+    {"", "model.norm_offset", {{"", "true"}}},
+    {"", "model.scale_embedding", {{"", "true"}}},
+    {"attn_logit_softcapping", "model.attention_softcap", {}, "0"},
+    {"final_logit_softcapping", "model.output_softcap", {}, "0"},
+    {"use_bidirectional_attention", "", {{"false", ""}, {"null", ""}}, "false"},
+};
+inline const ConfigRow olmo_keys[] = {
+    {"", "model.norm", {{"", "layernorm"}}},
+    {"", "model.norm_bias", {{"", "false"}}},
+    {"", "model.norm_eps", {{"", "1e-05"}}},
+};
+inline const ConfigRow phi3_keys[] = {
+    {"attention_bias", "", {{"false", ""}}, "false"},
+};
+inline const ConfigRow cohere_keys[] = {
+    {"", "model.norm", {{"", "layernorm"}}},          {"", "model.norm_bias", {{"", "false"}}},
+    {"layer_norm_eps", "model.norm_eps", {}, "1e-5"}, {"", "model.parallel_block", {{"", "true"}}},
+    {"", "model.rope_pairs", {{"", "interleaved"}}},  {"logit_scale", "model.logit_scale", {}, "0.0625"},
+};
+inline const ConfigRow cohere_only[] = {
+    {"use_qk_norm", "model.qk_norm", {{"false", "none"}, {"true", "head_layernorm"}}, "false"}};
+inline const ConfigRow nemotron_keys[] = {
+    {"norm_eps", "model.norm_eps", {}, "1e-5"},
+    {"", "model.norm_offset", {{"", "true"}}},
+    {"hidden_act", "model.ffn", {{"\"relu2\"", "relu2"}}, "\"relu2\""},
+    {"mlp_bias", "", {{"false", ""}}, "false"},
+};
+inline const ConfigRow dropless[] = {{"", "moe.capacity_factor", {{"", "0"}}}};
+inline const ConfigRow top_k[] = {{"num_experts_per_tok", "moe.top_k"}};
+inline const ConfigRow mixtral_keys[] = {
+    {"num_local_experts", "moe.experts"},
+    {"", "moe.renormalize", {{"", "true"}}},
+};
+inline const ConfigRow fine_experts[] = {
+    {"num_experts|num_local_experts", "moe.experts"},
+    {"norm_topk_prob", "moe.renormalize", {}, "false"},
+};
+inline const ConfigRow own_width[] = {{"moe_intermediate_size", "moe.d_ff"}};
+inline const ConfigRow qwen2_moe_keys[] = {
+    {"", "moe.shared_experts", {{"", "1"}}},
+    {"shared_expert_intermediate_size", "moe.shared_d_ff"},
+    {"", "moe.shared_gate", {{"", "true"}}},
+    {"qkv_bias", "model.bias", {{"true", "qkv"}, {"false", "none"}}, "true"},
+};
+inline const ConfigRow gpt_oss_keys[] = {
+    {"attention_bias", "model.bias", {{"true", "all"}}, "true"},
+    {"", "model.attention_sinks", {{"", "true"}}},
+    {"", "model.ffn", {{"", "swiglu_clamped"}}},
+    {"swiglu_limit", "model.ffn_clamp", {}, "7.0"},
+    {"swiglu_alpha", "model.swish_beta", {}, "1.702"},
+    {"", "moe.bias", {{"", "true"}}},
+    {"", "moe.router_bias", {{"", "true"}}},
+};
+// The norms of the latents have an eps of their own, which no key says.
+inline const ConfigRow deepseek_keys[] = {
+    {"num_key_value_heads", "model.kv_heads"},
+    {"q_lora_rank", "model.q_latent", {}, "0"},
+    {"kv_lora_rank", "model.kv_latent"},
+    {"qk_rope_head_dim", "model.rope_head_dim"},
+    {"qk_nope_head_dim", "model.head_dim"},
+    {"v_head_dim", "model.value_head_dim"},
+    {"", "model.latent_eps", {{"", "1e-06"}}},
+    {"n_routed_experts", "moe.experts"},
+    {"n_shared_experts", "moe.shared_experts", {}, "0"},
+    {"first_k_dense_replace", "moe.first_dense", {}, "0"},
+    {"moe_layer_freq", "", {{"1", ""}}, "1"},
+    {"routed_scaling_factor", "moe.scale", {}, "1.0"},
+    {"n_group", "moe.groups", {}, "1"},
+    {"topk_group", "moe.group_limit", {}, "1"},
+};
+inline const ConfigRow deepseek2_keys[] = {
+    {"", "model.rope_pairs", {{"", "interleaved"}}},
+    {"", "moe.score", {{"", "softmax"}}},
+    {"norm_topk_prob", "moe.renormalize", {{"false", "false"}}, "false"},
+    {"topk_method", "moe.group_score", {{"\"group_limited_greedy\"", "max"}, {"\"greedy\"", "max"}}, "\"greedy\""},
+};
+inline const ConfigRow deepseek3_keys[] = {
+    {"rope_interleave", "model.rope_pairs", {{"true", "interleaved"}, {"false", "half"}}, "true"},
+    {"", "moe.score", {{"", "sigmoid"}}},
+    {"", "moe.bias_rate", {{"", "0.001"}}},
+    {"norm_topk_prob", "moe.renormalize", {}, "true"},
+};
+
+}  // namespace sy::tables

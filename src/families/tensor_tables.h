@@ -1,0 +1,251 @@
+// The tensors of the families (TensorRow), each table once for all that have it. Read by families.cpp alone.
+#pragma once
+
+#include "src/families/family.h"
+
+namespace sy::tables {
+
+// ---- tensors that many families share ----
+
+// The embedding, the last norm and the output.
+inline constexpr TensorRow llama_model[] = {
+    {"embed_tokens.weight", "embedding.weight", "V D -> V D"},
+    {"norm.weight", "final_norm.weight", "D -> D"},
+    {"norm.bias", "final_norm.bias", "D -> D"},
+    {"/lm_head.weight", "output.weight", "V D -> V D"},
+};
+inline constexpr TensorRow llama_attention[] = {
+    {"self_attn.q_proj.weight", "attention.q.weight", "H i D -> (H i) D"},
+    {"self_attn.k_proj.weight", "attention.k.weight", "K i D -> (K i) D"},
+    {"self_attn.v_proj.weight", "attention.v.weight", "K i D -> (K i) D"},
+    {"self_attn.o_proj.weight", "attention.out.weight", "D H i -> D (H i)"},
+    {"self_attn.q_proj.bias", "attention.q.bias", "H i -> (H i)"},
+    {"self_attn.k_proj.bias", "attention.k.bias", "K i -> (K i)"},
+    {"self_attn.v_proj.bias", "attention.v.bias", "K i -> (K i)"},
+    {"self_attn.o_proj.bias", "attention.out.bias", "D -> D"},
+};
+inline constexpr TensorRow pre_norms[] = {
+    {"input_layernorm.weight", "attention_norm.weight", "D -> D"},
+    {"input_layernorm.bias", "attention_norm.bias", "D -> D"},
+    {"post_attention_layernorm.weight", "ffn_norm.weight", "D -> D"},
+    {"post_attention_layernorm.bias", "ffn_norm.bias", "D -> D"},
+};
+// Of each sublayer's input and output.
+inline constexpr TensorRow gemma_norms[] = {
+    {"input_layernorm.weight", "attention_norm.weight", "D -> D"},
+    {"post_attention_layernorm.weight", "attention_out_norm.weight", "D -> D"},
+    {"pre_feedforward_layernorm.weight", "ffn_norm.weight", "D -> D"},
+    {"post_feedforward_layernorm.weight", "ffn_out_norm.weight", "D -> D"},
+};
+inline constexpr TensorRow output_norms[] = {
+    {"post_attention_layernorm.weight", "attention_out_norm.weight", "D -> D"},
+    {"post_feedforward_layernorm.weight", "ffn_out_norm.weight", "D -> D"},
+};
+inline constexpr TensorRow gated_mlp[] = {
+    {"mlp.gate_proj.weight", "mlp.up.weight", "0 F D -> F D"},
+    {"mlp.up_proj.weight", "mlp.up.weight", "1 F D -> F D"},
+    {"mlp.down_proj.weight", "mlp.down.weight", "D F -> D F"},
+};
+inline constexpr TensorRow head_qk_norm[] = {
+    {"self_attn.q_norm.weight", "attention.q_norm.weight", "i -> i"},
+    {"self_attn.k_norm.weight", "attention.k_norm.weight", "i -> i"},
+};
+inline constexpr TensorRow whole_qk_norm[] = {
+    {"self_attn.q_norm.weight", "attention.q_norm.weight", "H i -> (H i)"},
+    {"self_attn.k_norm.weight", "attention.k_norm.weight", "K i -> (K i)"},
+};
+inline constexpr TensorRow heads_qk_norm[] = {
+    {"self_attn.q_norm.weight", "attention.q_norm.weight", "H i -> H i"},
+    {"self_attn.k_norm.weight", "attention.k_norm.weight", "K i -> K i"},
+};
+inline constexpr TensorRow experts[] = {
+    {"mlp.gate.weight", "moe.router.weight", "E D -> E D"},
+    {"mlp.experts.{}.gate_proj.weight", "moe.experts.up.weight", "e 0 F D -> F D"},
+    {"mlp.experts.{}.up_proj.weight", "moe.experts.up.weight", "e 1 F D -> F D"},
+    {"mlp.experts.{}.down_proj.weight", "moe.experts.down.weight", "e D F -> D F"},
+};
+
+// ---- and those that only some have ----
+
+inline constexpr TensorRow gpt2_model[] = {
+    {"wte.weight", "embedding.weight", "V D -> V D"},   {"wpe.weight", "position.weight", "P D -> P D"},
+    {"ln_f.weight", "final_norm.weight", "D -> D"},     {"ln_f.bias", "final_norm.bias", "D -> D"},
+    {"/lm_head.weight", "output.weight", "V D -> V D"}, {"/lm_head.bias", "output.bias", "V -> V"},
+};
+// Its linear layers are stored with their input first.
+inline constexpr TensorRow gpt2_layer[] = {
+    {"ln_1.weight", "attention_norm.weight", "D -> D"},
+    {"ln_1.bias", "attention_norm.bias", "D -> D"},
+    {"attn.c_attn.weight", "attention.q.weight", "H i D -> D (+H i)"},
+    {"attn.c_attn.weight", "attention.k.weight", "K i D -> D (+K i)"},
+    {"attn.c_attn.weight", "attention.v.weight", "K i D -> D (+K i)"},
+    {"attn.c_attn.bias", "attention.q.bias", "H i -> (+H i)"},
+    {"attn.c_attn.bias", "attention.k.bias", "K i -> (+K i)"},
+    {"attn.c_attn.bias", "attention.v.bias", "K i -> (+K i)"},
+    {"attn.c_proj.weight", "attention.out.weight", "D H i -> (H i) D"},
+    {"attn.c_proj.bias", "attention.out.bias", "D -> D"},
+    {"ln_2.weight", "ffn_norm.weight", "D -> D"},
+    {"ln_2.bias", "ffn_norm.bias", "D -> D"},
+    {"mlp.c_fc.weight", "mlp.up.weight", "0 F D -> D F"},
+    {"mlp.c_fc.bias", "mlp.up.bias", "0 F -> F"},
+    {"mlp.c_proj.weight", "mlp.down.weight", "D F -> F D"},
+    {"mlp.c_proj.bias", "mlp.down.bias", "D -> D"},
+};
+inline constexpr TensorRow gptj_layer[] = {
+    {"ln_1.weight", "attention_norm.weight", "D -> D"},
+    {"ln_1.bias", "attention_norm.bias", "D -> D"},
+    {"attn.q_proj.weight", "attention.q.weight", "H i D -> (H i) D"},
+    {"attn.k_proj.weight", "attention.k.weight", "K i D -> (K i) D"},
+    {"attn.v_proj.weight", "attention.v.weight", "K i D -> (K i) D"},
+    {"attn.out_proj.weight", "attention.out.weight", "D H i -> D (H i)"},
+    {"mlp.fc_in.weight", "mlp.up.weight", "0 F D -> F D"},
+    {"mlp.fc_in.bias", "mlp.up.bias", "0 F -> F"},
+    {"mlp.fc_out.weight", "mlp.down.weight", "D F -> D F"},
+    {"mlp.fc_out.bias", "mlp.down.bias", "D -> D"},
+};
+inline constexpr TensorRow neox_model[] = {
+    {"embed_in.weight", "embedding.weight", "V D -> V D"},
+    {"final_layer_norm.weight", "final_norm.weight", "D -> D"},
+    {"final_layer_norm.bias", "final_norm.bias", "D -> D"},
+    {"/embed_out.weight", "output.weight", "V D -> V D"},
+};
+inline constexpr TensorRow neox_layer[] = {
+    {"attention.query_key_value.weight", "attention.q.weight", "H i D -> (H +1 i) D"},
+    {"attention.query_key_value.weight", "attention.k.weight", "H i D -> (H +1 i) D"},
+    {"attention.query_key_value.weight", "attention.v.weight", "H i D -> (H +1 i) D"},
+    {"attention.query_key_value.bias", "attention.q.bias", "H i -> (H +1 i)"},
+    {"attention.query_key_value.bias", "attention.k.bias", "H i -> (H +1 i)"},
+    {"attention.query_key_value.bias", "attention.v.bias", "H i -> (H +1 i)"},
+    {"attention.dense.weight", "attention.out.weight", "D H i -> D (H i)"},
+    {"attention.dense.bias", "attention.out.bias", "D -> D"},
+};
+inline constexpr TensorRow bloom_model[] = {
+    {"word_embeddings.weight", "embedding.weight", "V D -> V D"},
+    {"word_embeddings_layernorm.weight", "embedding_norm.weight", "D -> D"},
+    {"word_embeddings_layernorm.bias", "embedding_norm.bias", "D -> D"},
+    {"ln_f.weight", "final_norm.weight", "D -> D"},
+    {"ln_f.bias", "final_norm.bias", "D -> D"},
+    {"/lm_head.weight", "output.weight", "V D -> V D"},
+};
+// Each kv head's queries are followed by its key and its value.
+inline constexpr TensorRow bloom_attention[] = {
+    {"self_attention.query_key_value.weight", "attention.q.weight", "(K g) i D -> (K +g i) D"},
+    {"self_attention.query_key_value.weight", "attention.k.weight", "K i D -> (K +1 i) D"},
+    {"self_attention.query_key_value.weight", "attention.v.weight", "K i D -> (K +1 i) D"},
+    {"self_attention.query_key_value.bias", "attention.q.bias", "(K g) i -> (K +g i)"},
+    {"self_attention.query_key_value.bias", "attention.k.bias", "K i -> (K +1 i)"},
+    {"self_attention.query_key_value.bias", "attention.v.bias", "K i -> (K +1 i)"},
+    {"self_attention.dense.weight", "attention.out.weight", "D H i -> D (H i)"},
+    {"self_attention.dense.bias", "attention.out.bias", "D -> D"},
+};
+inline constexpr TensorRow four_h_mlp[] = {
+    {"mlp.dense_h_to_4h.weight", "mlp.up.weight", "0 F D -> F D"},
+    {"mlp.dense_h_to_4h.bias", "mlp.up.bias", "0 F -> F"},
+    {"mlp.dense_4h_to_h.weight", "mlp.down.weight", "D F -> D F"},
+    {"mlp.dense_4h_to_h.bias", "mlp.down.bias", "D -> D"},
+};
+inline constexpr TensorRow falcon_norms[] = {
+    {"input_layernorm.weight", "attention_norm.weight", "D -> D", "!ffn_norm.weight"},
+    {"input_layernorm.bias", "attention_norm.bias", "D -> D", "!ffn_norm.weight"},
+    {"ln_attn.weight", "attention_norm.weight", "D -> D", "ffn_norm.weight"},
+    {"ln_attn.bias", "attention_norm.bias", "D -> D", "ffn_norm.weight"},
+    {"ln_mlp.weight", "ffn_norm.weight", "D -> D"},
+    {"ln_mlp.bias", "ffn_norm.bias", "D -> D"},
+};
+// The first two rows of its positions are of tokens that are left out.
+inline constexpr TensorRow opt_model[] = {
+    {"embed_tokens.weight", "embedding.weight", "V D -> V D"},
+    {"embed_positions.weight", "", "-> +2 D"},
+    {"embed_positions.weight", "position.weight", "P D -> +P D"},
+    {"final_layer_norm.weight", "final_norm.weight", "D -> D"},
+    {"final_layer_norm.bias", "final_norm.bias", "D -> D"},
+    {"/lm_head.weight", "output.weight", "V D -> V D"},
+};
+inline constexpr TensorRow opt_layer[] = {
+    {"self_attn.out_proj.weight", "attention.out.weight", "D H i -> D (H i)"},
+    {"self_attn.out_proj.bias", "attention.out.bias", "D -> D"},
+    {"self_attn_layer_norm.weight", "attention_norm.weight", "D -> D"},
+    {"self_attn_layer_norm.bias", "attention_norm.bias", "D -> D"},
+    {"fc1.weight", "mlp.up.weight", "0 F D -> F D"},
+    {"fc1.bias", "mlp.up.bias", "0 F -> F"},
+    {"fc2.weight", "mlp.down.weight", "D F -> D F"},
+    {"fc2.bias", "mlp.down.bias", "D -> D"},
+    {"final_layer_norm.weight", "ffn_norm.weight", "D -> D"},
+    {"final_layer_norm.bias", "ffn_norm.bias", "D -> D"},
+};
+inline constexpr TensorRow opt_qkv[] = {
+    {"self_attn.q_proj.weight", "attention.q.weight", "H i D -> (H i) D"},
+    {"self_attn.k_proj.weight", "attention.k.weight", "K i D -> (K i) D"},
+    {"self_attn.v_proj.weight", "attention.v.weight", "K i D -> (K i) D"},
+    {"self_attn.q_proj.bias", "attention.q.bias", "H i -> (H i)"},
+    {"self_attn.k_proj.bias", "attention.k.bias", "K i -> (K i)"},
+    {"self_attn.v_proj.bias", "attention.v.bias", "K i -> (K i)"},
+};
+inline constexpr TensorRow phi3_layer[] = {
+    {"self_attn.qkv_proj.weight", "attention.q.weight", "H i D -> (+H i) D"},
+    {"self_attn.qkv_proj.weight", "attention.k.weight", "K i D -> (+K i) D"},
+    {"self_attn.qkv_proj.weight", "attention.v.weight", "K i D -> (+K i) D"},
+    {"self_attn.o_proj.weight", "attention.out.weight", "D H i -> D (H i)"},
+    {"mlp.gate_up_proj.weight", "mlp.up.weight", "h F D -> (h F) D"},
+    {"mlp.down_proj.weight", "mlp.down.weight", "D F -> D F"},
+};
+// Norms without weights.
+inline constexpr TensorRow olmo_model[] = {
+    {"embed_tokens.weight", "embedding.weight", "V D -> V D"},
+    {"", "final_norm.weight", ""},
+    {"/lm_head.weight", "output.weight", "V D -> V D"},
+};
+inline constexpr TensorRow olmo_norms[] = {
+    {"", "attention_norm.weight", ""},
+    {"", "ffn_norm.weight", ""},
+};
+inline constexpr TensorRow plain_mlp[] = {
+    {"mlp.up_proj.weight", "mlp.up.weight", "0 F D -> F D"},
+    {"mlp.down_proj.weight", "mlp.down.weight", "D F -> D F"},
+};
+inline constexpr TensorRow mixtral_moe[] = {
+    {"block_sparse_moe.gate.weight", "moe.router.weight", "E D -> E D"},
+    {"block_sparse_moe.experts.{}.w1.weight", "moe.experts.up.weight", "e 0 F D -> F D"},
+    {"block_sparse_moe.experts.{}.w3.weight", "moe.experts.up.weight", "e 1 F D -> F D"},
+    {"block_sparse_moe.experts.{}.w2.weight", "moe.experts.down.weight", "e D F -> D F"},
+};
+inline constexpr TensorRow qwen2_shared[] = {
+    {"mlp.shared_expert.gate_proj.weight", "moe.shared.up.weight", "0 F D -> F D"},
+    {"mlp.shared_expert.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},
+    {"mlp.shared_expert.down_proj.weight", "moe.shared.down.weight", "D F -> D F"},
+    {"mlp.shared_expert_gate.weight", "moe.shared_gate.weight", "0 D -> 1 D"},
+};
+// Gate and linear half of a unit lie side by side.
+inline constexpr TensorRow gpt_oss_moe[] = {
+    {"self_attn.sinks", "attention.sinks", "H -> H"},
+    {"mlp.router.weight", "moe.router.weight", "E D -> E D"},
+    {"mlp.router.bias", "moe.router.bias", "E -> E"},
+    {"mlp.experts.gate_up_proj", "moe.experts.up.weight", "E h F D -> E D (F h)"},
+    {"mlp.experts.gate_up_proj_bias", "moe.experts.up.bias", "E h F -> E (F h)"},
+    {"mlp.experts.down_proj", "moe.experts.down.weight", "E D F -> E F D"},
+    {"mlp.experts.down_proj_bias", "moe.experts.down.bias", "E D -> E D"},
+};
+
+// A query and a key end with what is rotated, which lies first in ours.
+inline constexpr TensorRow latent_attention[] = {
+    {"self_attn.q_a_proj.weight", "attention.q_down.weight", "L D -> L D"},
+    {"self_attn.q_a_layernorm.weight", "attention.q_latent_norm.weight", "L -> L"},
+    {"self_attn.q_b_proj.weight", "attention.q.weight", "H r:n L -> (H +n) L", "attention.q_down.weight"},
+    {"self_attn.q_b_proj.weight", "attention.q.weight", "H 0:r L -> (H +r) L", "attention.q_down.weight"},
+    {"self_attn.q_proj.weight", "attention.q.weight", "H r:n L -> (H +n) L", "!attention.q_down.weight"},
+    {"self_attn.q_proj.weight", "attention.q.weight", "H 0:r L -> (H +r) L", "!attention.q_down.weight"},
+    {"self_attn.kv_a_proj_with_mqa.weight", "attention.kv_down.weight", "L D -> +L D"},
+    {"self_attn.kv_a_proj_with_mqa.weight", "attention.k_rope.weight", "r D -> +r D"},
+    {"self_attn.kv_a_layernorm.weight", "attention.kv_latent_norm.weight", "L -> L"},
+    {"self_attn.kv_b_proj.weight", "attention.k.weight", "H n L -> (H +n) L"},
+    {"self_attn.kv_b_proj.weight", "attention.v.weight", "H v L -> (H +v) L"},
+    {"self_attn.o_proj.weight", "attention.out.weight", "D H v -> D (H v)"},
+};
+inline constexpr TensorRow deepseek_moe[] = {
+    {"mlp.gate.e_score_correction_bias", "moe.selection_bias", "E -> E"},
+    {"mlp.shared_experts.gate_proj.weight", "moe.shared.up.weight", "0 F D -> F D"},
+    {"mlp.shared_experts.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},
+    {"mlp.shared_experts.down_proj.weight", "moe.shared.down.weight", "D F -> D F"},
+};
+
+}  // namespace sy::tables
