@@ -68,13 +68,14 @@ const std::vector<Escape>& escapes() {
   return table;
 }
 
-// The classes of POSIX, [:alpha:] and so on, as members of a class.
+// The classes of POSIX, [:alpha:] and so on, as members of a class. Letters above others, U+0363 to U+036F, are alphabetic from
+// Unicode 16 on, of which Oniguruma's tables are, while PCRE2's may be of an earlier one.
 struct PosixClass {
   std::string_view name, member;
 };
 constexpr PosixClass posix_classes[] = {
-    {"alnum", "\\p{Alphabetic}\\p{Nd}"},
-    {"alpha", "\\p{Alphabetic}"},
+    {"alnum", "\\p{Alphabetic}\\x{363}-\\x{36F}\\p{Nd}"},
+    {"alpha", "\\p{Alphabetic}\\x{363}-\\x{36F}"},
     {"ascii", "\\x00-\\x7F"},
     {"blank", "\\p{Zs}\\t"},
     {"cntrl", "\\p{Cc}"},

@@ -329,12 +329,20 @@ TEST(Regex, OnigurumaInPcre2sSyntax) {
                                      {"[a[b-d]e]", "[ab-de]"},
                                      {"[a[b]-z]", "[ab\\-z]"},
                                      {"[]a]", "[\\]a]"},
-                                     {"[^[:alpha:]x]", "[^\\p{Alphabetic}x]"},
+                                     {"[^[:alpha:]x]", "[^\\p{Alphabetic}\\x{363}-\\x{36F}x]"},
                                      {"\\s\\S[\\s]", "\\p{White_Space}\\P{White_Space}[\\p{White_Space}]"},
                                      {"\\p{L}\\p{^Lu}\\p{Greek}\\P{^Han}", "\\p{L}\\p{^Lu}\\p{sc:Greek}\\P{^sc:Han}"},
                                      {"\\h\\v\\u00e9", "[0-9a-fA-F]\\x0B\\x{00e9}"},
                                      {"'(?i:s|ll)|\\[\\(", "'(?i:s|ll)|\\[\\("}})
     EXPECT_EQ(to_pcre2(theirs), ours) << theirs;
+}
+
+// Letters above others are letters, whichever Unicode the library's tables are of.
+TEST(Regex, LettersOfUnicode16) {
+  std::vector<Match> matches;
+  Regex::of("[[:alpha:]]+").find("\u00DF\u036C \u05D5", matches);
+  ASSERT_EQ(matches.size(), 2u);
+  EXPECT_EQ(matches[0].end, 4u);
 }
 
 TEST(Unicode, Characters) {
