@@ -42,6 +42,13 @@ bool as_close_as_rounding(const std::string& here, const std::string& there) {
   return std::abs(a->get<double>() - b->get<double>()) <= 1e-10 * std::abs(a->get<double>());
 }
 
+// With what a 0 stands for that another key says.
+Config spelled_out(Config config) {
+  Config::Model& m = config.model;
+  if (m.kv_latent > 0 && m.latent_eps == 0) m.latent_eps = m.norm_eps;
+  return config;
+}
+
 std::string words_text(const ConfigRow& row) {
   std::vector<std::string> words;
   for (const auto& [theirs, ours] : row.words) words.emplace_back(theirs);
@@ -166,7 +173,7 @@ Json config_json(const Family& family, const Config& ours, Json theirs) {
   const Config again = config_of(family, theirs, "the exported config.json", {});
   std::vector<std::string> lost;
   for (const Effect effect : {Effect::model, Effect::change, Effect::samples})
-    for (const KeyDifference& d : differences(ours, again, effect))
+    for (const KeyDifference& d : differences(spelled_out(ours), spelled_out(again), effect))
       if (of_model(ours, d.key) && !as_close_as_rounding(d.here, d.there))
         lost.push_back(fmt::format("{} = {} (it would be {})", d.key, d.here, d.there));
   if (!lost.empty())

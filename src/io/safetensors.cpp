@@ -15,6 +15,7 @@
 #include "kernels/check.h"
 #include "src/io/files.h"
 #include "src/text/json.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -161,7 +162,7 @@ std::vector<std::string> file_names(const fs::path& folder) {
     for (const Json::Member& member : json.at("weight_map").members()) {
       const std::string name = member.value.get<std::string>();
       if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos || name.find('\0') != name.npos)
-        bad_input("{} names the file '{}', which is no file of its folder", index.string(), name);
+        bad_input("{} names the file '{}', which is no file of its folder", index.string(), visible(name));
       names.insert(name);
     }
   } catch (const JsonError& e) {

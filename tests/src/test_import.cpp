@@ -148,6 +148,75 @@ TEST_P(ImportedFamily, IsExportedBitForBit) {
   }
 }
 
+const Json& config_of_case(const char* name) {
+  const auto golden =
+      std::find_if(cases().begin(), cases().end(), [&](const Json& c) { return c["name"] == Json(name); });
+  SY_ASSERT(golden != cases().end(), "no case {}", name);
+  return (*golden)["config"];
+}
+
+// The loss of all layers together that transformers trains with where its router logits are wanted.
+TEST(FamilyConfig, TheLoadBalanceLossIsTheFamilys) {
+  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"}) {
+    SCOPED_TRACE(name);
+    const Family& family = family_named(name);
+    Json theirs = config_of_case(name);
+    theirs["router_aux_loss_coef"] = 0.05;
+    EXPECT_EQ(config_of(family, theirs, "test", {}).moe.aux_layers, AuxLayers::each);
+    theirs["output_router_logits"] = true;
+    Config ours = config_of(family, theirs, "test", {});
+    EXPECT_EQ(ours.moe.aux_layers, AuxLayers::joint);
+    EXPECT_EQ(ours.moe.aux_scope, AuxScope::global_batch);
+    EXPECT_EQ(ours.moe.aux_loss, 0.05 * static_cast<double>(ours.moe.top_k));
+    EXPECT_EQ(config_json(family, ours, theirs)["router_aux_loss_coef"].get<double>(), 0.05);
+    const Json fresh = config_json(family, ours, Json());
+    EXPECT_EQ(fresh["output_router_logits"], Json(true));
+    EXPECT_NEAR(fresh["router_aux_loss_coef"].get<double>(), 0.05, 1e-15);
+    ours.moe.aux_layers = AuxLayers::each;
+    EXPECT_EQ(config_json(family, ours, theirs)["output_router_logits"], Json(false));
+    EXPECT_FALSE(config_json(family, ours, Json()).contains("output_router_logits"));
+  }
+}
+
+// YaRN's two factors of a latent attention, of scores and of cos and sin, as DeepSeek's two numbers.
+TEST(FamilyConfig, LatentYarnOfOurOwn) {
+  const std::string file = std::string(MODELS) + "/deepseek-v3.ini";
+  const Config published = parse_config(read_file(file), file);
+  const Json rope = config_json(family_named("deepseek_v3"), published, Json())["rope_parameters"];
+  EXPECT_EQ(rope["mscale"].get<double>(), 1);  // as DeepSeek-V3 has them
+  EXPECT_EQ(rope["mscale_all_dim"].get<double>(), 1);
+  EXPECT_FALSE(rope.contains("attention_factor"));
+  const auto factor = [](double m) { return 0.1 * m * std::log(40.0) + 1; };
+  for (const double scale : {0.05, 0.09, 0.3})
+    for (const double rotary : {0.0, 0.8, 1.0, 1.7}) {
+      Config ours = published;
+      ours.model.attention_scale = scale;
+      ours.model.rope_attention_factor = rotary;
+      const Json theirs = config_json(
+          family_named("deepseek_v2"),
+          [&] {
+            Config v2 = ours;
+            v2.moe.score = Score::softmax;
+            v2.moe.group_score = GroupScore::max;
+            v2.moe.renormalize = false;
+            return v2;
+          }(),
+          Json());
+      // As transformers reads it.
+      const Json& said = theirs["rope_parameters"];
+      const double all = said["mscale_all_dim"].get<double>();
+      EXPECT_NEAR(factor(all) * factor(all) / std::sqrt(192.0), scale, 1e-10);
+      const double turned = said.contains("attention_factor") ? said["attention_factor"].get<double>()
+                            : said.contains("mscale")         ? factor(said["mscale"].get<double>()) / factor(all)
+                                                              : factor(1);
+      EXPECT_NEAR(turned, rotary > 0 ? rotary : factor(1), 1e-10);
+    }
+  // Without an attention_scale there is nothing to say.
+  Config plain = published;
+  plain.model.attention_scale = 0;
+  EXPECT_FALSE(config_json(family_named("deepseek_v3"), plain, Json())["rope_parameters"].contains("mscale_all_dim"));
+}
+
 // A dense model that becomes one with experts computes what it did.
 TEST(Upcycling, FirstLogitsAreTheDenseModels) {
   for (const char* name : {"llama", "gpt2", "gemma2", "bloom"})
@@ -180,6 +249,48 @@ TEST(Upcycling, WhatCannotBeDividedIsRefused) {
   EXPECT_THROW(upcycled_config(dense, {8, 4, 4}, {}), InputError);
   EXPECT_THROW(upcycled_config(upcycled_config(dense, {4, 2, 2}, {}), {4, 2, 1}, {}), InputError);
   EXPECT_EQ(upcycled_config(dense, {4, 2, 2}, {}).moe.d_ff, 25);
+}
+
+// Whatever a key of config.json says, the model is read or it is one clear error, and nothing is made that the files have not.
+TEST(HostileConfig, AnyValueIsReadOrRefused) {
+  constexpr const char* values[] = {"-1",    "0",     "1000000", "1000000000000", "18446744073709551616",
+                                    "1e308", "\"x\"", "[[]]"};
+  int refused = 0, read = 0;
+  for (const char* name : {"gemma3", "phi3_long", "qwen3_moe", "deepseek_v3"}) {
+    const auto golden =
+        std::find_if(cases().begin(), cases().end(), [&](const Json& c) { return c["name"] == Json(name); });
+    ASSERT_NE(golden, cases().end());
+    const TempFolder temp;
+    write_model(temp.path(), *golden);
+    const auto check = [&](const Json& config, const std::string& what) {
+      write_file(temp.path() / "config.json", json_text(config));
+      try {
+        const FamilyModel model = open_family_model(temp.path(), {});
+        const FamilyValues all(temp.path(), model);
+        ++read;
+      } catch (const InputError& e) {
+        EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << what;
+        ++refused;
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << name << ": " << what << ": " << e.what();
+      }
+    };
+    const Json whole = (*golden)["config"];
+    for (const Json::Member& member : whole.members())
+      for (const char* value : values) {
+        Json changed = whole;
+        changed[member.name] = Json::parse(value);
+        check(changed, member.name + " = " + value);
+        if (!member.value.is_object()) continue;
+        for (const Json::Member& inner : member.value.members()) {
+          changed = whole;
+          changed[member.name][inner.name] = Json::parse(value);
+          check(changed, member.name + "." + inner.name + " = " + value);
+        }
+      }
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(read, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ImportedFamily, testing::ValuesIn(numbers_of_cases()), name_of_case);

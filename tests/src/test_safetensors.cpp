@@ -114,6 +114,8 @@ TEST(Safetensors, FilesThatLie) {
       {with_header("[1]", 0), "its header"},
       {with_header("{\"a\": \"\xff\xfe\"}", 0), "its header"},
       {with_header(deep, 0), "its header"},
+      {with_header(R"({"a":)" + entry(std::string(100000, '['), "[0,4]") + "}", 4), "its header"},
+      {with_header("{\"\xc3\x28\":" + entry("[1]", "[0,4]") + "}", 4), "its header"},
       {with_header(R"({"a":)" + entry("[1]", "[0,4]"), 4), "its header"},
       {with_header(R"({"a":)" + entry("[1]", "[0,8]") + "}", 8), "has 8 bytes"},
       {with_header(R"({"a":)" + entry("[1]", "[0,4]") + "}", 3), "of 3"},
@@ -123,6 +125,13 @@ TEST(Safetensors, FilesThatLie) {
       {with_header(R"({"a":)" + entry("[4294967296,4294967296,4]", "[0,4]") + "}", 4), "has shape"},
       {with_header(R"({"a":)" + entry("[9223372036854775807]", "[0,4]") + "}", 4), "has shape"},
       {with_header(R"({"a":)" + entry("[18446744073709551615]", "[0,4]") + "}", 4), "its header"},
+      {with_header(R"({"a":)" + entry("[9223372036854775807,0]", "[0,0]") + "}", 0), "has shape"},
+      {with_header(R"({"a":)" + entry("[1]", "[0,9223372036854775807]") + "}", 4),
+       "lies at bytes 0 to 9223372036854775807"},
+      {with_header(R"({"a":)" + entry("[1]", "[9223372036854775804,9223372036854775807]") + "}", 4),
+       "lies at bytes 9223372036854775804"},
+      {with_header(R"({"a":)" + entry("[1]", "[18446744073709551612,18446744073709551615]") + "}", 4), "its header"},
+      {with_header(R"({"a":)" + entry("[1]", "[0,1e300]") + "}", 4), "its header"},
       {with_header(R"({"a":)" + entry("[1]", "[0,4]", "F7") + "}", 4), "of type F7"},
       {with_header(R"({"a":)" + entry("[1]", "[0]") + "}", 4), "1 data_offsets"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1]}})", 4), "its header"},
@@ -137,6 +146,36 @@ TEST(Safetensors, FilesThatLie) {
     const std::string error = error_of_file(row.content);
     EXPECT_NE(error.find(row.error), std::string::npos) << "'" << row.error << "' is not in: " << error;
   }
+}
+
+// Of several files: the index names those that are there, and each tensor is in one.
+TEST(Safetensors, IndicesThatLie) {
+  const std::string one = with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4);
+  const auto error_of_index = [&](const std::string& index) {
+    const TempFolder temp;
+    temp.write("1.safetensors", one);
+    temp.write("2.safetensors", one);
+    temp.write("model.safetensors.index.json", index);
+    try {
+      const StoredTensors tensors(temp.path());
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const auto expect_error = [&](const std::string& index, const std::string& text) {
+    const std::string error = error_of_index(index);
+    EXPECT_NE(error.find(text), std::string::npos) << "'" << text << "' is not in: " << error;
+  };
+  EXPECT_EQ(error_of_index(R"({"weight_map":{"a":"1.safetensors"}})"), "");
+  expect_error(R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})", "both have a");
+  expect_error(R"({"weight_map":{"a":"3.safetensors"}})", "cannot be read");
+  expect_error(R"({"weight_map":{"a":".."}})", "no file of its folder");
+  expect_error(R"({"weight_map":{"a":"/etc/passwd"}})", "no file of its folder");
+  expect_error(R"({"weight_map":{"a":"1.safetensors\u0000"}})", "no file of its folder");
+  expect_error(R"({"weight_map":{"a":7}})", "cannot be read");
+  expect_error(R"({"weight_map":[]})", "cannot be read");
+  expect_error("{}", "cannot be read");
 }
 
 // Any byte of a header may be wrong: it is read, or it is an InputError.
