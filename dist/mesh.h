@@ -23,6 +23,7 @@ struct Layout {
   bool experts_divide() const { return ranks % (ep * etp) == 0; }
   bool divides() const { return tp_divides() && experts_divide(); }
   std::string str() const;  // "dp 4 tp 1 ep 2 etp 1 edp 2"
+  friend bool operator==(const Layout&, const Layout&) = default;
 };
 
 struct Coord {

@@ -37,7 +37,8 @@ enum class NormKind { none, rmsnorm, layernorm };
 enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, silu_clamped };
 enum class Score { softmax, sigmoid, sqrt_softplus };
 enum class GroupScore { top2, max };
-enum class Distribution { normal, gumbel, uniform };  // uniform: in [-1, 1)
+// uniform: in [-1, 1). turns: of rows of n, row r has the numbers n, n - 1, ... 1 from its element r mod n on, and around.
+enum class Distribution { normal, gumbel, uniform, turns };
 enum class DropOrder { token, choice, probability };
 
 struct Gemm {
@@ -113,7 +114,13 @@ struct RouteDesc {
   constexpr bool balances_by_score() const { return balance_by_score && score != Score::softmax; }
 };
 
-// Random numbers of a stream (kernels/philox.h).
+// Element i of row r of Distribution::turns.
+constexpr Index turn(Index r, Index i, Index n) {
+  const Index behind = i - r % n;
+  return n - (behind < 0 ? behind + n : behind);
+}
+
+// Random numbers of a stream (kernels/philox.h), or those of Distribution::turns, which no stream has a part in.
 struct Draw {
   Distribution distribution = Distribution::normal;
   std::uint64_t seed = 0, stream = 0;

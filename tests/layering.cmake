@@ -14,6 +14,7 @@ set(order
     "src/data src/families"
     "src/evaluate"
     "src/analyse src/doctor src/generate src/train"
+    "src/experiments"
     "src/cli")
 
 set(height 0)

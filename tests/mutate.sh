@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Do the tests notice? Puts the faults of tests/faults.txt into a copy of the source tree, one at a time, builds, and runs the
 # tests that should see each. The tree itself is only read, so that it may be interrupted at any time.
-#   tests/mutate.sh                  every fault: some ten minutes on two cores
+#   tests/mutate.sh                  every fault: an hour or so on two cores
 #   tests/mutate.sh 'router-*'       those whose name fits one of the patterns
 #   tests/mutate.sh --check          only whether each fault still fits the code
 # Exit code 0: all were noticed; 1: some were not, or could not be tried; 2: faults.txt does not fit the code.
@@ -89,7 +89,7 @@ build() { # SPEC...
       *) targets+=("test_${spec%%:*}") ;;
     esac
   done
-  cmake --build "$copy/build" --parallel "$(nproc)" --target "${targets[@]}"
+  cmake --build "$copy/build" --parallel "$(env -u OMP_NUM_THREADS nproc)" --target "${targets[@]}"
 }
 
 # kernels:FILTER, dist:FILTER, src:FILTER of gtest; mpiN:FILTER under N ranks; cli:NAME of tests/cli.

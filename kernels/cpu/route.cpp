@@ -131,7 +131,8 @@ namespace {
 template <class F>
 void for_numbers(const Draw& desc, const std::int64_t* index, Index t_all, Index n, const F& f) {
   const RandomStream stream(desc.seed, desc.stream);
-  const auto number = [&](std::uint64_t at) {
+  const auto number = [&](Index row, Index i) {
+    const auto at = static_cast<std::uint64_t>(row * n + i);
     switch (desc.distribution) {
       case Distribution::normal:
         return stream.normal(at);
@@ -139,13 +140,14 @@ void for_numbers(const Draw& desc, const std::int64_t* index, Index t_all, Index
         return stream.gumbel(at);
       case Distribution::uniform:
         return stream.symmetric(at);
+      case Distribution::turns:
+        return static_cast<double>(turn(row, i, n));
     }
     return 0.0;
   };
   for_runs(t_all, rows_per_run(64 * n), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t)
-      for (Index i = 0; i < n; ++i)
-        f(t * n + i, desc.scale * static_cast<float>(number(static_cast<std::uint64_t>(index[t] * n + i))));
+      for (Index i = 0; i < n; ++i) f(t * n + i, desc.scale * static_cast<float>(number(index[t], i)));
   });
 }
 

@@ -76,6 +76,7 @@ struct Numbers {
   In<Index> index;
   __device__ float operator()(Index i) const { return desc.scale * static_cast<float>(number(i)); }
   __device__ double number(Index i) const {
+    if (desc.distribution == Distribution::turns) return static_cast<double>(turn(index[i / n], i % n, n));
     const Philox4 r = philox(desc.seed, static_cast<std::uint64_t>(index[i / n] * n + i % n), desc.stream);
     if (desc.distribution == Distribution::uniform) {
       const std::uint64_t bits = (static_cast<std::uint64_t>(r[1]) << 32 | r[0]) >> 11;

@@ -57,7 +57,10 @@ SY_WORDS(Position, {{"none", Position::none},
                     {"rope", Position::rope}});
 SY_WORDS(Score, {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}, {"sqrt_softplus", Score::sqrt_softplus}});
 SY_WORDS(GroupScore, {{"top2", GroupScore::top2}, {"max", GroupScore::max}});
-SY_WORDS(Choice, {{"top", Choice::top}, {"noisy", Choice::noisy}, {"sampled", Choice::sampled}});
+SY_WORDS(Choice, {{"top", Choice::top},
+                  {"noisy", Choice::noisy},
+                  {"sampled", Choice::sampled},
+                  {"balanced", Choice::balanced}});
 SY_WORDS(AttentionPattern, {{"causal", AttentionPattern::causal},
                             {"strided", AttentionPattern::strided},
                             {"fixed", AttentionPattern::fixed},
@@ -453,8 +456,9 @@ void for_each_key(C& c, F&& visit) {
   key("moe.choice", e.choice,
       "how a token chooses its experts. top: those of the largest scores; noisy: those of the largest logits, to which "
       "training adds normal noise for the choice alone; sampled: training draws them, one after the other, in proportion "
-      "to the softmax of the logits of those that are left. Evaluation and generation draw nothing: they take the "
-      "largest ones");
+      "to the softmax of the logits of those that are left; balanced: training sends token n to experts n, n + 1 ... "
+      "whatever their scores, for measuring what an even load would cost. Evaluation and generation draw nothing: they "
+      "take the largest ones");
   key("moe.noise", e.noise, "the standard deviation of the noise of moe.choice = noisy", {{0, big}});
   key("moe.learned_noise", e.learned_noise,
       "true: moe.noise is multiplied by softplus(w x) of each expert, with learned w, and the noise is added to the logits "

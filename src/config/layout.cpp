@@ -45,18 +45,24 @@ Layout Config::layout(int ranks) const {
   return {ranks, static_cast<int>(parallel.tp), static_cast<int>(parallel.ep), static_cast<int>(parallel.etp)};
 }
 
+std::vector<Layout> layouts_of(const Config& config, int ranks) {
+  std::vector<int> divisors;
+  for (int d = 1; d <= ranks; ++d)
+    if (ranks % d == 0) divisors.push_back(d);
+  std::vector<Layout> works;
+  for (int tp : divisors)
+    for (int ep : divisors)
+      for (int etp : divisors)
+        if (const Layout layout{ranks, tp, ep, etp}; problem_of(config, layout).empty()) works.push_back(layout);
+  return works;
+}
+
 void check_config_for_layout(const Config& config, const Layout& layout) {
   const std::string problem = problem_of(config, layout);
   if (problem.empty()) return;
   std::vector<std::string> works;
-  std::vector<int> divisors;
-  for (int d = 1; d <= layout.ranks; ++d)
-    if (layout.ranks % d == 0) divisors.push_back(d);
-  for (int tp : divisors)
-    for (int ep : divisors)
-      for (int etp : divisors)
-        if (problem_of(config, {layout.ranks, tp, ep, etp}).empty())
-          works.push_back(fmt::format("tp {} ep {} etp {}", tp, ep, etp));
+  for (const Layout& l : layouts_of(config, layout.ranks))
+    works.push_back(fmt::format("tp {} ep {} etp {}", l.tp, l.ep, l.etp));
   constexpr std::size_t shown = 24;
   std::string list;
   for (std::size_t i = 0; i < std::min(shown, works.size()); ++i) list += (i ? ", " : "") + works[i];

@@ -115,7 +115,7 @@ MoeSpec moe_spec(const Config& config) {
                         static_cast<int>(e.groups),
                         static_cast<int>(e.group_limit),
                         e.group_score,
-                        e.choice != Choice::top,
+                        e.choice == Choice::noisy || e.choice == Choice::sampled,
                         e.aux_probability == AuxProbability::score};
   MoeSpec spec{e.experts,
                {route, e.capacity_factor, e.capacity_scope, e.drop_order, e.aux_loss, e.aux_scope, e.z_loss},
@@ -123,9 +123,11 @@ MoeSpec moe_spec(const Config& config) {
                {}};
   spec.router.bias = e.router_bias;
   if (e.choice == Choice::noisy) spec.router.noise = {.scale = static_cast<float>(e.noise)};
+  if (e.choice == Choice::sampled) spec.router.noise = {.distribution = Distribution::gumbel};
+  // No score or bias comes near a single turn.
+  if (e.choice == Choice::balanced) spec.router.noise = {.distribution = Distribution::turns, .scale = 0x1p40f};
   spec.router.learned_noise = e.learned_noise;
   if (e.jitter > 0) spec.router.jitter = {.distribution = Distribution::uniform, .scale = static_cast<float>(e.jitter)};
-  if (e.choice == Choice::sampled) spec.router.noise = {.distribution = Distribution::gumbel};
   if (e.shared_experts > 0) spec.shared = {activation, e.shared_d_ff, false, e.shared_gate};
   return spec;
 }

@@ -134,11 +134,24 @@ struct DrawCase : OpCase {
   void expect(Values& v) override {
     const RandomStream stream(desc.seed, desc.stream);
     for (std::size_t i = 0; i < v["x"].size(); ++i) {
-      const auto number = static_cast<std::uint64_t>(v["index"][i / n]) * n + i % n;
-      v["x"][i] =
-          static_cast<double>(desc.scale) * (desc.distribution == Distribution::normal   ? stream.normal(number)
-                                             : desc.distribution == Distribution::gumbel ? stream.gumbel(number)
-                                                                                         : stream.symmetric(number));
+      const auto row = static_cast<std::uint64_t>(v["index"][i / n]), column = i % n, number = row * n + column;
+      double x = 0;
+      switch (desc.distribution) {
+        case Distribution::normal:
+          x = stream.normal(number);
+          break;
+        case Distribution::gumbel:
+          x = stream.gumbel(number);
+          break;
+        case Distribution::uniform:
+          x = stream.symmetric(number);
+          break;
+        case Distribution::turns:
+          for (std::uint64_t at = row % n, left = n; at != column; at = (at + 1) % n) x = static_cast<double>(--left);
+          if (row % n == column) x = static_cast<double>(n);
+          break;
+      }
+      v["x"][i] = static_cast<double>(desc.scale) * x;
     }
   }
 };
@@ -166,7 +179,8 @@ struct JitterCase : OpCase {
 };
 
 TEST_P(TokenOps, draw) {
-  for (Distribution distribution : {Distribution::normal, Distribution::gumbel, Distribution::uniform})
+  for (Distribution distribution :
+       {Distribution::normal, Distribution::gumbel, Distribution::uniform, Distribution::turns})
     for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {1000, 67}})
       check(DrawCase({distribution, 0x123456789abcdef0u, hash_name("stream"), 2.5f}, s));
 }

@@ -215,6 +215,7 @@ const Case cases[] = {
      {"--moe.choice=noisy", "--moe.noise=0.5", "--moe.bias=true", "--moe.router_bias=true",
       "--model.ffn=swiglu_clamped", "--model.ffn_clamp=0.5"}},
     {"learned_noise", {"--moe.choice=noisy", "--moe.noise=1", "--moe.learned_noise=true", "--moe.jitter=0.05"}},
+    {"balanced_choice", {"--moe.choice=balanced", "--moe.capacity_factor=1"}},
     {"sampled_gated_shared_jitter",
      {"--moe.choice=sampled", "--moe.jitter=0.1", "--moe.shared_experts=1", "--moe.shared_d_ff=24",
       "--moe.shared_gate=true", "--moe.renormalize=false"}},

@@ -312,7 +312,7 @@ class Model {
                           static_cast<int>(e.groups),
                           static_cast<int>(e.group_limit),
                           e.group_score,
-                          e.choice != Choice::top,
+                          e.choice == Choice::noisy || e.choice == Choice::sampled,
                           e.aux_probability == AuxProbability::score};
     Numbers read = x;
     const RandomStream jitter(c_.train.seed, prefix + "router.jitter");
@@ -324,6 +324,8 @@ class Model {
       const RandomStream stream(c_.train.seed, prefix + "router.noise");
       const Numbers size = linear(p, prefix + "router.noise", T, D, read);
       for (Index i = 0; i < T * E; ++i) logits[i] += e.noise * stream.normal(i) * std::log1p(std::exp(size[i]));
+    } else if (e.choice == Choice::balanced) {
+      for (Index i = 0; i < T * E; ++i) noise.push_back(1e9 * static_cast<double>(E - (i % E + E - i / E % E) % E));
     } else if (e.choice != Choice::top) {
       const RandomStream stream(c_.train.seed, prefix + "router.noise");
       for (Index i = 0; i < T * E; ++i)

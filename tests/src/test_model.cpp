@@ -163,6 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"jitter", {"--moe.jitter=0.4", "--moe.top_k=1", "--moe.renormalize=false", "--train.seed=5"}},
         Case{"jitter_and_noise_computed_again",
              {"--moe.jitter=0.2", "--moe.choice=noisy", "--moe.noise=0.7", "--train.recompute=true"}},
+        Case{"balanced", {"--moe.choice=balanced", "--moe.score=sigmoid"}},
         Case{"sampled_and_computed_again", {"--moe.choice=sampled", "--train.recompute=true"}},
         Case{"expert_biases_relu", {"--moe.bias=true", "--moe.router_bias=true", "--model.ffn=relu"}},
         Case{"glam", {"--moe.ffn=gelu", "--model.ffn=geglu", "--moe.every=2", "--moe.shared_experts=1"}},
@@ -338,6 +339,21 @@ TEST(RandomChoice, IsKeyedByTheTokensNumbers) {
     engine.evaluate({6, 7, ids, ids, 1, 1, 1, 16}, false);
     EXPECT_EQ(choices.take(), evaluated);
   }
+}
+
+// Token n of the run goes to experts n, n + 1 ..., in this order, and so every expert is chosen as often.
+TEST(BalancedChoice, TakesExpertsInTurn) {
+  const Config config = parse_config(base, "test", {"--model.layers=1", "--moe.choice=balanced", "--moe.experts=7"});
+  const auto self = make_comm_self();
+  Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
+  engine.store().initialize(7);
+  Choices choices(engine);
+  const std::vector<std::int32_t> ids(3 * 7, 3);
+  engine.train({3, 7, ids, ids, 42, 6, 1, 10});
+  std::vector<std::int32_t> expected;
+  for (Index token = 10 * 7; token < 13 * 7; ++token)
+    for (Index choice = 0; choice < 2; ++choice) expected.push_back(static_cast<std::int32_t>((token + choice) % 7));
+  EXPECT_EQ(choices.take(), expected);
 }
 
 // A rank without any sequence is an ordinary case: it has experts that others need.

@@ -1,0 +1,76 @@
+// switchyard scale: how fast a training is on other numbers of ranks and layouts.
+#include "src/experiments/scale.h"
+
+#include <algorithm>
+
+#include "dist/runtime.h"
+#include "src/cli/options.h"
+#include "src/io/files.h"
+#include "src/text/words.h"
+#include "src/train/stop.h"
+
+namespace sy {
+
+int scale_command(CommandLine& line) {
+  po::options_description options(
+      "Trains CONFIG for some steps on each number of ranks and each layout, and tells step times, speed-up and efficiency:\n"
+      "a table, OUTPUT/CONFIG.csv, .json and a page with pictures, .html. With experts, each layout is measured with the\n"
+      "routing that the model has and with a forced balanced one. What has been measured is not measured again.\n\nOptions");
+  std::string ranks, layouts = "auto", output = "runs/scale";
+  ScaleOptions how;
+  bool own_only = false;
+  options.add_options()                                                                                               //
+      ("ranks", po::value(&ranks)->required(), "1,2,4: the numbers of ranks")                                         //
+      ("layouts", po::value(&layouts)->default_value(layouts), "auto: all that fit; or some, as in tp2ep4,etp2")      //
+      ("weak", po::bool_switch(&how.weak), "the batch grows with the ranks, from the configuration's on the fewest")  //
+      ("own-routing-only", po::bool_switch(&own_only), "without forced balanced routing")                             //
+      ("warm-up", po::value(&how.warm_up)->default_value(how.warm_up), "steps before those that are measured")        //
+      ("steps", po::value(&how.steps)->default_value(how.steps), "measured steps of each run")                        //
+      ("repeats", po::value(&how.repeats)->default_value(how.repeats), "runs of each point")                          //
+      ("launcher", po::value(&how.launcher),
+       "how ranks are started, {ranks} being their number, as in \"srun --mpi=pmix "
+       "-n {ranks}\" (otherwise launch/mpirun.sh)")                                            //
+      ("output", po::value(&output)->default_value(output), "the folder of runs and results")  //
+      ("json", po::bool_switch(), "print the result as JSON");
+  CommandLine rest{line.world, take_settings("scale", line.args, how.settings), line.options};
+  po::variables_map given;
+  if (!parse_options(rest, "scale", options, {"config"}, given)) return 0;
+  if (launcher() != 0) bad_input("scale starts the ranks itself: call it without mpirun or srun");
+  for (const std::string& number : split_list(ranks)) {
+    const bool digits = !number.empty() && number.size() < 7 && number.find_first_not_of("0123456789") == number.npos;
+    how.ranks.push_back(digits ? std::stoi(number) : 0);
+    if (how.ranks.back() < 1) bad_input("--ranks {}: '{}' is no number of ranks", ranks, number);
+  }
+  std::sort(how.ranks.begin(), how.ranks.end());
+  how.ranks.erase(std::unique(how.ranks.begin(), how.ranks.end()), how.ranks.end());
+  if (how.ranks.empty()) bad_input("--ranks is empty: give numbers of ranks, as in 1,2,4");
+  if (how.steps < 1 || how.warm_up < 0 || how.repeats < 1)
+    bad_input("--steps and --repeats are at least 1, and --warm-up at least 0");
+  if (layouts != "auto") how.layouts = parse_layouts(layouts);
+  how.balanced = !own_only;
+  how.config = given["config"].as<std::string>();
+  how.output = output;
+  listen_for_stop();
+  ScaleResult result = plan_scale(how);
+  if (!measure_scale(result, how)) {
+    fmt::print(stderr, "stopped as {} asked; the same command goes on\n", signal_name(stop_asked()));
+    return stopped_exit_code;
+  }
+  const std::filesystem::path out = how.output / result.name;
+  write_file(out.string() + ".csv", scale_csv(result));
+  write_file(out.string() + ".json", json_text(scale_json(result)));
+  try {
+    write_file(out.string() + ".html", scale_html(result));
+  } catch (const Failure& e) {
+    warn(fmt::format("no page: {}", e.what()));
+  }
+  if (given["json"].as<bool>())
+    fmt::print("{}", json_text(scale_json(result)));
+  else
+    fmt::print("{}", scale_text(result));
+  return std::any_of(result.points.begin(), result.points.end(), [](const ScalePoint& p) { return !p.failure.empty(); })
+             ? 1
+             : 0;
+}
+
+}  // namespace sy

@@ -1,0 +1,84 @@
+// switchyard sweep: a grid of trainings, and what came out.
+#include "src/experiments/sweep.h"
+
+#include <iostream>
+
+#include "dist/runtime.h"
+#include "src/cli/options.h"
+#include "src/io/files.h"
+#include "src/text/words.h"
+#include "src/train/stop.h"
+
+namespace sy {
+namespace fs = std::filesystem;
+
+int sweep_command(CommandLine& line) {
+  po::options_description options(
+      "Trains every combination of what varies, one run after the other, and compares the losses: a table, and the curves\n"
+      "as a picture. CONFIG is a configuration, or a file with a section [sweep] (configs/ablations/ holds some). What has\n"
+      "been trained is not trained again, and what was interrupted goes on. --section.key=value holds for every run.\n\n"
+      "Options");
+  std::vector<std::string> vary;
+  std::string output = "runs/sweep", seeds;
+  SweepOptions how;
+  options.add_options()                                                                                     //
+      ("config", po::value<std::vector<std::string>>(), "configurations, or files with a section [sweep]")  //
+      ("vary", po::value(&vary),
+       "KEY=VALUE,VALUE,...: train each; given again, every combination. KEY:KEY=A:B,C:D: keys "
+       "that vary together")                                                                                    //
+      ("seeds", po::value(&seeds), "1,2,3: train each with these seeds, and tell mean and standard deviation")  //
+      ("ranks", po::value(&how.ranks)->default_value(1), "the ranks of each run")                               //
+      ("launcher", po::value(&how.launcher),
+       "how they are started, {ranks} being their number, as in \"srun --mpi=pmix "
+       "-n {ranks}\" (otherwise launch/mpirun.sh)")                                                     //
+      ("output", po::value(&output)->default_value(output), "the folder of runs, tables and pictures")  //
+      ("json", po::bool_switch(), "print everything as JSON");
+  CommandLine rest{line.world, take_settings("sweep", line.args, how.settings), line.options};
+  po::variables_map given;
+  if (!parse_options(rest, "sweep", options, {"config"}, given, true)) return 0;
+  if (launcher() != 0) bad_input("sweep starts the ranks of its runs itself: call it without mpirun or srun");
+  if (how.ranks < 1) bad_input("--ranks {}: give a number from 1 on", how.ranks);
+  for (const std::string& seed : split_list(seeds)) {
+    std::size_t read = 0;
+    try {
+      how.seeds.push_back(std::stoll(seed, &read));
+    } catch (const std::exception&) {
+    }
+    if (read != seed.size() || seed.empty()) bad_input("--seeds {}: '{}' is no number", seeds, seed);
+  }
+  how.output = output;
+  listen_for_stop();
+  std::vector<SweepResult> results;
+  for (const std::string& file : given["config"].as<std::vector<std::string>>()) {
+    Sweep sweep = read_sweep(file);
+    for (const std::string& v : vary) sweep.variations.push_back(parse_variation(v));
+    if (sweep.variations.empty())
+      bad_input("nothing varies in {}: give --vary KEY=VALUE,VALUE,..., or a file with a section [sweep]", file);
+    results.push_back(plan_sweep(sweep, how));
+  }
+  if (!train_sweeps(results, how)) {
+    fmt::print(stderr, "stopped as {} asked; the same command goes on\n", signal_name(stop_asked()));
+    return stopped_exit_code;
+  }
+  bool failed = false;
+  Json all = Json::array();
+  for (const SweepResult& result : results) {
+    write_file(how.output / (result.name + ".md"), sweep_markdown(result));
+    write_file(how.output / (result.name + ".json"), json_text(sweep_json(result)));
+    try {
+      if (const std::string picture = sweep_picture(result); !picture.empty())
+        write_file(how.output / (result.name + ".svg"), picture);
+    } catch (const Failure& e) {
+      warn(fmt::format("no picture of {}: {}", result.name, e.what()));
+    }
+    for (const Trial& trial : result.trials) failed = failed || !trial.failure.empty();
+    if (given["json"].as<bool>())
+      all.push_back(sweep_json(result));
+    else
+      fmt::print("{}{}", &result == &results.front() ? "" : "\n", sweep_text(result));
+  }
+  if (given["json"].as<bool>()) fmt::print("{}", json_text(all));
+  return failed ? 1 : 0;
+}
+
+}  // namespace sy

@@ -1,0 +1,117 @@
+#include "src/experiments/outcome.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "src/text/json.h"
+
+namespace sy {
+namespace {
+
+constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+
+double number_or_nan(const Json& line, std::string_view key) {
+  const Json* value = line.find(key);
+  return value && value->is_number() ? value->get<double>() : unknown;
+}
+Index index_or_0(const Json& line, std::string_view key) {
+  const Json* value = line.find(key);
+  return value && value->is_integer() ? value->get<Index>() : 0;
+}
+
+double mean_violation(const Json& experts) {
+  double sum = 0;
+  Index layers = 0;
+  for (const std::vector<Index>& loads : experts.at("routed").get<std::vector<std::vector<Index>>>()) {
+    const double total = static_cast<double>(std::accumulate(loads.begin(), loads.end(), Index{0}));
+    if (total == 0) continue;
+    const auto most = static_cast<double>(*std::max_element(loads.begin(), loads.end()));
+    sum += most * static_cast<double>(loads.size()) / total - 1;
+    ++layers;
+  }
+  return layers > 0 ? sum / static_cast<double>(layers) : unknown;
+}
+
+}  // namespace
+
+double mean(const std::vector<double>& values) {
+  if (values.empty()) return unknown;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double deviation(const std::vector<double>& values) {
+  if (values.size() < 2) return unknown;
+  const double middle = mean(values);
+  double sum = 0;
+  for (const double v : values) sum += (v - middle) * (v - middle);
+  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return unknown;
+  std::sort(values.begin(), values.end());
+  const std::size_t n = values.size();
+  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+double Outcome::loss() const {
+  if (!validation.empty()) return validation.back().loss;
+  std::vector<double> last;
+  for (std::size_t i = steps.size() - steps.size() / 10 - (steps.empty() ? 0 : 1); i < steps.size(); ++i)
+    last.push_back(steps[i].loss);
+  return mean(last);
+}
+
+double Outcome::dropped() const {
+  Index routed = 0, lost = 0;
+  for (std::size_t i = steps.size() - steps.size() / 10 - (steps.empty() ? 0 : 1); i < steps.size(); ++i) {
+    routed += steps[i].routed;
+    lost += steps[i].dropped;
+  }
+  return routed > 0 ? static_cast<double>(lost) / static_cast<double>(routed) : unknown;
+}
+
+double Outcome::tokens_per_second() const {
+  std::vector<double> speeds;
+  for (std::size_t i = steps.size() / 10; i < steps.size(); ++i) speeds.push_back(steps[i].tokens_per_second);
+  return median(speeds);
+}
+
+Outcome read_outcome(const std::filesystem::path& run) {
+  Outcome out;
+  out.max_violation = unknown;
+  std::ifstream in(run / "metrics.jsonl");
+  for (std::string text; std::getline(in, text);) {
+    const std::optional<Json> line = Json::try_parse(text);
+    if (!line || index_or_0(*line, "step") == 0) continue;
+    out.steps.push_back({index_or_0(*line, "step"), index_or_0(*line, "tokens"), index_or_0(*line, "routed"),
+                         index_or_0(*line, "dropped"), number_or_nan(*line, "loss"),
+                         number_or_nan(*line, "step_seconds"), number_or_nan(*line, "tokens_per_second")});
+    if (const Json* validation = line->find("validation"))
+      out.validation.push_back({out.steps.back().step, number_or_nan(*validation, "loss")});
+    if (const Json* experts = line->find("experts")) out.max_violation = mean_violation(*experts);
+  }
+  return out;
+}
+
+Index last_step(const std::filesystem::path& run) {
+  std::ifstream in(run / "metrics.jsonl", std::ios::ate | std::ios::binary);
+  if (!in) return 0;
+  constexpr std::streamoff most = 1 << 20;  // more than a line with the counts of all experts
+  const std::streamoff size = in.tellg(), from = std::max<std::streamoff>(0, size - most);
+  std::string tail(static_cast<std::size_t>(size - from), '\0');
+  in.seekg(from);
+  in.read(tail.data(), size - from);
+  constexpr std::string_view begin = "{\"step\":";
+  const auto at = tail.rfind(begin);
+  Index step = 0;
+  if (at != tail.npos) std::from_chars(tail.data() + at + begin.size(), tail.data() + tail.size(), step);
+  return step;
+}
+
+}  // namespace sy

@@ -1,0 +1,99 @@
+#include "src/experiments/program.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "kernels/check.h"
+#include "src/train/stop.h"
+
+namespace sy {
+namespace {
+
+// The last line that begins as an error does.
+std::string last_error(const std::filesystem::path& log) {
+  constexpr std::string_view begin = "switchyard: ";
+  std::ifstream in(log);
+  std::string error;
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(begin) && !line.starts_with("switchyard: warning: ")) error = line.substr(begin.size());
+  return error;
+}
+
+}  // namespace
+
+std::filesystem::path own_program() {
+  return std::filesystem::read_symlink("/proc/self/exe");
+}
+
+std::vector<std::string> launch_words(const std::string& launcher, int ranks) {
+  std::vector<std::string> words;
+  if (!launcher.empty()) {
+    std::istringstream in(launcher);
+    for (std::string word; in >> word;) {
+      if (const auto at = word.find("{ranks}"); at != word.npos) word.replace(at, 7, std::to_string(ranks));
+      words.push_back(word);
+    }
+    return words;
+  }
+  if (ranks == 1) return words;
+  const std::filesystem::path folder = own_program().parent_path().parent_path();
+  for (const char* place : {"launch/mpirun.sh", "share/switchyard/launch/mpirun.sh"}) {
+    std::error_code none;
+    if (std::filesystem::exists(folder / place, none)) return {(folder / place).string(), std::to_string(ranks)};
+  }
+  bad_input("launch/mpirun.sh is not beside {}: say how ranks are started, as in --launcher \"mpirun -np {{ranks}}\"",
+            own_program().string());
+}
+
+Ended run_program(const std::vector<std::string>& words, const std::filesystem::path& log,
+                  const std::function<void()>& meanwhile) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (out < 0) fail("cannot write {}: {}", log.string(), std::strerror(errno));
+  const pid_t self = getpid();
+  const pid_t child = fork();
+  if (child < 0) fail("cannot start {}: {}", words.front(), std::strerror(errno));
+  if (child == 0) {
+    setpgid(0, 0);  // a terminal's Ctrl-C reaches this process alone, which passes it on
+    for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP}) std::signal(signal, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    const int in = open("/dev/null", O_RDONLY);
+    dup2(in, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    dup2(out, STDERR_FILENO);
+    if (getppid() == self) execvp(argv.front(), argv.data());
+    static_cast<void>(!write(STDERR_FILENO, "switchyard: cannot be started\n", 30));
+    _exit(127);
+  }
+  close(out);
+  bool passed_on = false;
+  int status = 0;
+  for (;;) {
+    const pid_t ended = waitpid(child, &status, WNOHANG);
+    if (ended == child) break;
+    if (ended < 0 && errno != EINTR) fail("lost {}: {}", words.front(), std::strerror(errno));
+    if (const int signal = stop_asked(); signal != 0 && !passed_on) {
+      passed_on = true;
+      kill(child, signal);
+    }
+    meanwhile();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  Ended result{WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), last_error(log)};
+  if (result.code == 127) fail("cannot start {}: see {}", words.front(), log.string());
+  return result;
+}
+
+}  // namespace sy

@@ -1,0 +1,173 @@
+#include "src/experiments/scale.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+
+// Settings of a benchmark: nothing but steps.
+std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& layout, Index batch, Index micro) {
+  std::vector<std::string> settings = options.settings;
+  const auto set = [&](const char* key, Index value) { settings.push_back(fmt::format("--{}={}", key, value)); };
+  set("train.steps", options.warm_up + options.steps);
+  set("train.warmup", 0);
+  set("train.validate_every", 0);
+  set("run.checkpoint_every", 0);
+  set("train.global_batch", batch);
+  set("train.micro_batch", micro);
+  set("parallel.tp", layout.tp);
+  set("parallel.ep", layout.ep);
+  set("parallel.etp", layout.etp);
+  return settings;
+}
+
+std::string name_of(const Layout& l) {
+  return fmt::format("r{}-tp{}-ep{}-etp{}", l.ranks, l.tp, l.ep, l.etp);
+}
+
+}  // namespace
+
+double ScalePoint::spread() const {
+  if (step_seconds.size() < 2) return unknown;
+  const auto [least, most] = std::minmax_element(step_seconds.begin(), step_seconds.end());
+  return (*most - *least) / seconds();
+}
+
+const ScalePoint* ScaleResult::base() const {
+  const ScalePoint* best = nullptr;
+  for (const ScalePoint& p : points) {
+    if (p.balanced || p.step_seconds.empty()) continue;
+    if (!best || p.layout.ranks < best->layout.ranks ||
+        (p.layout.ranks == best->layout.ranks && p.tokens_per_second() > best->tokens_per_second()))
+      best = &p;
+  }
+  return best;
+}
+
+double ScaleResult::speedup(const ScalePoint& point) const {
+  const ScalePoint* from = base();
+  return from ? point.tokens_per_second() / from->tokens_per_second() : unknown;
+}
+
+double ScaleResult::efficiency(const ScalePoint& point) const {
+  const ScalePoint* from = base();
+  return from ? speedup(point) * from->layout.ranks / point.layout.ranks : unknown;
+}
+
+double ScaleResult::routing_gap(const ScalePoint& point) const {
+  if (point.balanced) return unknown;
+  for (const ScalePoint& p : points)
+    if (p.balanced && p.layout == point.layout) return point.seconds() / p.seconds() - 1;
+  return unknown;
+}
+
+std::vector<Layout> parse_layouts(const std::string& text) {
+  std::vector<Layout> layouts;
+  for (const std::string& item : split_list(text)) {
+    Layout layout;
+    std::string_view rest = item;
+    bool good = !rest.empty();
+    while (good && !rest.empty()) {
+      constexpr std::pair<std::string_view, int Layout::*> axes[] = {
+          {"etp", &Layout::etp}, {"tp", &Layout::tp}, {"ep", &Layout::ep}};
+      const auto axis =
+          std::find_if(std::begin(axes), std::end(axes), [&](const auto& a) { return rest.starts_with(a.first); });
+      good = axis != std::end(axes);
+      if (!good) break;
+      rest.remove_prefix(axis->first.size());
+      if (rest.starts_with('=')) rest.remove_prefix(1);
+      int& value = layout.*axis->second;
+      const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+      good = error == std::errc() && value >= 1;
+      rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+      while (rest.starts_with(' ') || rest.starts_with('-')) rest.remove_prefix(1);
+    }
+    if (!good) bad_input("--layouts {}: '{}' is no layout: give auto, or layouts such as tp2ep4,etp2", text, item);
+    layouts.push_back(layout);
+  }
+  if (layouts.empty()) bad_input("--layouts is empty: give auto, or layouts such as tp2ep4,etp2");
+  return layouts;
+}
+
+ScaleResult plan_scale(const ScaleOptions& options) {
+  const Config config = read_config(options.config, options.settings);
+  if (config.data.path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
+  ScaleResult result{options.config.stem().string(), options.weak, {}};
+  std::string why;  // a layout does not fit
+  for (const int ranks : options.ranks) {
+    Config wanted = config;
+    if (options.weak) wanted.train.global_batch = config.train.global_batch * ranks / options.ranks.front();
+    wanted.train.micro_batch = 1;
+    wanted.train.validate_every = 0;
+    std::vector<Layout> layouts;
+    if (options.layouts.empty()) layouts = layouts_of(wanted, ranks);
+    for (Layout layout : options.layouts) {
+      layout.ranks = ranks;
+      try {
+        check_config_for_layout(wanted, layout);
+        layouts.push_back(layout);
+      } catch (const InputError& e) {
+        why = e.what();
+      }
+    }
+    for (const Layout& layout : layouts) {
+      const Index share = wanted.train.global_batch / layout.dp();
+      Index micro = std::min(config.train.micro_batch, share);
+      while (share % micro != 0) --micro;
+      const std::vector<std::string> settings = settings_of(options, layout, wanted.train.global_batch, micro);
+      for (const bool balanced : {false, true}) {
+        if (balanced && (!options.balanced || config.moe.experts == 0)) continue;
+        ScalePoint point{layout, wanted.train.global_batch, micro, balanced, {}};
+        point.tokens = wanted.train.global_batch * config.model.seq_len;
+        for (int repeat = 1; repeat <= options.repeats; ++repeat) {
+          const std::string name = fmt::format("{}-{}-{}", name_of(layout), balanced ? "balanced" : "own", repeat);
+          Training training{options.output / result.name / name,
+                            options.config,
+                            settings,
+                            ranks,
+                            options.warm_up + options.steps,
+                            name};
+          if (balanced) training.settings.push_back("--moe.choice=balanced");
+          check_folder(training.run, read_config(options.config, training.settings));
+          point.runs.push_back(std::move(training));
+        }
+        result.points.push_back(std::move(point));
+      }
+    }
+  }
+  if (result.points.empty())
+    bad_input("{}", why.empty() ? "no layout of these numbers of ranks fits the model and its batch" : why);
+  return result;
+}
+
+bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
+  std::vector<Training> trainings;  // by repeats first, so that a machine's moods meet all points
+  for (int repeat = 0; repeat < options.repeats; ++repeat)
+    for (const ScalePoint& point : result.points) trainings.push_back(point.runs[repeat]);
+  const auto failures = train_all(trainings, options.launcher);
+  if (!failures) return false;
+  for (ScalePoint& point : result.points)
+    for (const Training& training : point.runs) {
+      if (const auto failure = failures->find(training.run); failure != failures->end()) {
+        point.failure = failure->second;
+        continue;
+      }
+      std::vector<double> seconds;
+      for (const StepRecord& step : read_outcome(training.run).steps)
+        if (step.step > options.warm_up) seconds.push_back(step.seconds);
+      point.step_seconds.push_back(median(seconds));
+      std::error_code ignored;  // a benchmark's weights are of no use
+      fs::remove_all(training.run / "checkpoints", ignored);
+    }
+  return true;
+}
+
+}  // namespace sy

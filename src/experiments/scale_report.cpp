@@ -1,0 +1,143 @@
+// What `switchyard scale` shows.
+#include <cmath>
+#include <map>
+
+#include "src/analyse/page.h"
+#include "src/analyse/plot.h"
+#include "src/experiments/scale.h"
+#include "src/text/numbers.h"
+#include "src/text/table.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+const std::vector<std::string> columns = {"ranks",  "layout",   "micro-batch", "routing",    "step",
+                                          "spread", "tokens/s", "speed-up",    "efficiency", "routing gap"};
+
+std::string times_text(double x) {
+  return std::isfinite(x) ? fmt::format("{:.2f}", x) : "-";
+}
+std::string share_text(double x) {
+  return std::isfinite(x) ? percent_text(x) : "-";
+}
+
+std::vector<std::string> cells(const ScaleResult& result, const ScalePoint& p) {
+  const bool known = !p.step_seconds.empty();
+  return {std::to_string(p.layout.ranks),
+          fmt::format("tp {} ep {} etp {}", p.layout.tp, p.layout.ep, p.layout.etp),
+          std::to_string(p.micro_batch),
+          p.balanced ? "balanced" : "own",
+          known               ? duration_text(p.seconds())
+          : p.failure.empty() ? "-"
+                              : "failed",
+          share_text(p.spread()),
+          known ? short_count_text(p.tokens_per_second()) : "-",
+          times_text(result.speedup(p)),
+          share_text(result.efficiency(p)),
+          share_text(result.routing_gap(p))};
+}
+
+std::string heading(const ScaleResult& result) {
+  return fmt::format("{}: {} scaling, {} tokens a step on {} ranks", result.name, result.weak ? "weak" : "strong",
+                     count_text(result.points.front().tokens), result.points.front().layout.ranks);
+}
+
+// Of each number of ranks the fastest point with routing of its own, or with a balanced one.
+std::map<int, const ScalePoint*> fastest(const ScaleResult& result, bool balanced) {
+  std::map<int, const ScalePoint*> best;
+  for (const ScalePoint& p : result.points) {
+    if (p.balanced != balanced || p.step_seconds.empty()) continue;
+    const ScalePoint*& there = best[p.layout.ranks];
+    if (!there || p.seconds() < there->seconds()) there = &p;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::string scale_text(const ScaleResult& result) {
+  Table table(columns);
+  for (const ScalePoint& p : result.points) table.row(cells(result, p));
+  std::string text = heading(result) + "\n" + table.str();
+  for (const ScalePoint& p : result.points)
+    if (!p.failure.empty()) text += fmt::format("{} failed: {}\n", p.runs.front().label, p.failure);
+  return text;
+}
+
+std::string scale_csv(const ScaleResult& result) {
+  std::string text =
+      "ranks,tp,ep,etp,dp,global_batch,micro_batch,balanced,step_seconds,spread,tokens_per_second,speedup,efficiency,"
+      "routing_gap\n";
+  const auto number = [](double x) { return std::isfinite(x) ? fmt::format("{:.6g}", x) : std::string(); };
+  for (const ScalePoint& p : result.points)
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", p.layout.ranks, p.layout.tp, p.layout.ep,
+                        p.layout.etp, p.layout.dp(), p.global_batch, p.micro_batch, p.balanced ? 1 : 0,
+                        number(p.seconds()), number(p.spread()), number(p.tokens_per_second()),
+                        number(result.speedup(p)), number(result.efficiency(p)), number(result.routing_gap(p)));
+  return text;
+}
+
+Json scale_json(const ScaleResult& result) {
+  Json out = {{"name", result.name}, {"weak", result.weak}};
+  Json& points = out["points"] = Json::array();
+  for (const ScalePoint& p : result.points)
+    points.push_back({{"ranks", p.layout.ranks},
+                      {"tp", p.layout.tp},
+                      {"ep", p.layout.ep},
+                      {"etp", p.layout.etp},
+                      {"global_batch", p.global_batch},
+                      {"micro_batch", p.micro_batch},
+                      {"balanced", p.balanced},
+                      {"step_seconds", p.seconds()},
+                      {"repeats", p.step_seconds},
+                      {"tokens_per_second", p.tokens_per_second()},
+                      {"speedup", result.speedup(p)},
+                      {"efficiency", result.efficiency(p)},
+                      {"routing_gap", result.routing_gap(p)},
+                      {"failure", p.failure}});
+  return out;
+}
+
+std::string scale_html(const ScaleResult& result) {
+  Page page("Scaling of " + result.name);
+  page
+      << "<p>" + escaped(heading(result)) +
+             ". A step's time is the median over the measured steps of a run, and over the runs; the spread is that of the "
+             "runs' medians. Speed-up and efficiency are against the fastest layout of the fewest ranks. The routing gap is "
+             "how much longer a step takes than with tokens sent to all experts in turn.</p>";
+  const auto chart = [&](const char* label, bool percent, auto value, bool ideal) {
+    LineChart c;
+    c.x_label = "ranks";
+    c.y_label = label;
+    c.percent = percent;
+    c.y_low = 0;
+    for (const bool balanced : {false, true}) {
+      Line line{balanced ? "balanced routing" : "its own routing", {}, {}};
+      for (const auto& [ranks, point] : fastest(result, balanced)) {
+        line.x.push_back(ranks);
+        line.y.push_back(value(*point));
+      }
+      if (!line.x.empty()) c.lines.push_back(std::move(line));
+    }
+    if (c.lines.empty()) return;
+    if (ideal) {
+      Line line{"ideal", c.lines.front().x, {}};
+      for (const double ranks : line.x) line.y.push_back(ranks / line.x.front());
+      c.lines.push_back(std::move(line));
+    }
+    for (std::size_t i = 0; i < c.lines.size(); ++i) c.depths.push_back(static_cast<double>(i));
+    page.picture(script_of(c), fmt::format("{} by number of ranks", label),
+                 "The fastest layout of each number of ranks.");
+  };
+  chart(
+      "speed-up", false, [&](const ScalePoint& p) { return result.speedup(p); }, true);
+  chart(
+      "efficiency", true, [&](const ScalePoint& p) { return result.efficiency(p); }, false);
+  std::vector<std::vector<std::string>> rows;
+  for (const ScalePoint& p : result.points) rows.push_back(cells(result, p));
+  page << html_table(columns, rows, 1);
+  return page.finish();
+}
+
+}  // namespace sy

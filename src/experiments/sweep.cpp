@@ -1,0 +1,199 @@
+#include "src/experiments/sweep.h"
+
+#include <cmath>
+#include <map>
+
+#include "src/analyse/plot.h"
+#include "src/data/dataset.h"
+#include "src/params/costs.h"
+#include "src/text/numbers.h"
+#include "src/text/table.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace fs = std::filesystem;
+
+double Trial::loss() const {
+  std::vector<double> losses;
+  for (const Outcome& o : outcomes) losses.push_back(o.loss());
+  return mean(losses);
+}
+double Trial::spread() const {
+  std::vector<double> losses;
+  for (const Outcome& o : outcomes) losses.push_back(o.loss());
+  return deviation(losses);
+}
+
+SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
+  std::vector<std::string> common = sweep.settings;
+  common.insert(common.end(), options.settings.begin(), options.settings.end());
+  const Config base = read_config(sweep.base, common);
+  check_config_for_layout(base, base.layout(options.ranks));
+  if (base.data.path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
+  const Index vocab = model_vocab(base, Dataset(base.data.path).vocab());
+  SweepResult result{sweep.name, {}, base.train.validate_every > 0};
+  const fs::path folder = options.output / (sweep.settings.empty() ? sweep.base.stem() : fs::path(sweep.name));
+  for (const std::vector<std::string>& combination : combinations(sweep.variations)) {
+    std::vector<std::string> settings = common;
+    for (const std::string& s : combination) settings.push_back("--" + s);
+    Trial trial;
+    trial.label = combination.empty() ? "base" : join(combination, ", ");
+    trial.config = read_config(sweep.base, settings);
+    std::vector<std::string> other;  // than the base configuration's
+    for (const std::string& s : combination) {
+      const std::string key = s.substr(0, s.find('='));
+      if (value_of(trial.config, key) != value_of(base, key)) other.push_back(key + "=" + value_of(trial.config, key));
+    }
+    check_config_for_layout(trial.config, trial.config.layout(options.ranks));
+    const ModelCosts costs = model_costs(trial.config, vocab);
+    trial.parameters = static_cast<double>(costs.parameters.total);
+    trial.active = static_cast<double>(costs.parameters.active);
+    trial.flops_per_token = costs.flops_per_token;
+    std::vector<std::string> seeds(1);  // as settings; "": the configuration's own
+    if (!options.seeds.empty()) seeds.clear();
+    for (const Index seed : options.seeds) seeds.push_back(fmt::format("train.seed={}", seed));
+    for (const std::string& seed : seeds) {
+      Training training{{}, sweep.base, settings, options.ranks, trial.config.train.steps, {}};
+      std::vector<std::string> named = other;
+      if (!seed.empty()) {
+        named.push_back(seed);
+        training.settings.push_back("--" + seed);
+      }
+      training.run = folder / folder_name(named);
+      training.label = fmt::format("{}: {}", sweep.name, folder_name(named));
+      check_folder(training.run, read_config(sweep.base, training.settings));
+      trial.runs.push_back(std::move(training));
+    }
+    result.trials.push_back(std::move(trial));
+  }
+  return result;
+}
+
+bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options) {
+  std::vector<Training> trainings;
+  for (const SweepResult& sweep : sweeps)
+    for (const Trial& trial : sweep.trials) trainings.insert(trainings.end(), trial.runs.begin(), trial.runs.end());
+  const auto failures = train_all(trainings, options.launcher);
+  if (!failures) return false;
+  for (SweepResult& sweep : sweeps)
+    for (Trial& trial : sweep.trials)
+      for (const Training& training : trial.runs) {
+        if (const auto failure = failures->find(training.run); failure != failures->end())
+          trial.failure = failure->second;
+        else
+          trial.outcomes.push_back(read_outcome(training.run));
+      }
+  return true;
+}
+
+namespace {
+
+const std::vector<std::string> columns = {"run",      "parameters", "active",  "FLOPs/token", "loss",
+                                          "to first", "tokens/s",   "dropped", "MaxVio"};
+
+std::string percent_or_dash(double fraction) {
+  return std::isfinite(fraction) ? percent_text(fraction) : "-";
+}
+
+std::vector<std::string> cells(const SweepResult& result, const Trial& trial) {
+  const double loss = trial.loss(), against = loss - result.trials.front().loss();
+  std::vector<double> speeds, dropped, violations;
+  for (const Outcome& o : trial.outcomes) {
+    speeds.push_back(o.tokens_per_second());
+    dropped.push_back(o.dropped());
+    violations.push_back(o.max_violation);
+  }
+  std::string told = number_text(loss, 4);
+  if (std::isfinite(trial.spread())) told += fmt::format(" ± {:.4f}", trial.spread());
+  if (!trial.failure.empty()) told = trial.outcomes.empty() ? "failed" : told + " (one failed)";
+  return {trial.label,
+          short_count_text(trial.parameters),
+          short_count_text(trial.active),
+          short_count_text(trial.flops_per_token),
+          told,
+          std::isfinite(against) ? fmt::format("{:+.4f}", against) : "-",
+          std::isfinite(median(speeds)) ? short_count_text(median(speeds)) : "-",
+          percent_or_dash(mean(dropped)),
+          number_text(mean(violations), 2)};
+}
+
+}  // namespace
+
+std::string sweep_text(const SweepResult& result) {
+  Table table(columns);
+  for (const Trial& trial : result.trials) table.row(cells(result, trial));
+  std::string text = fmt::format("{}: {} loss, nats per token\n{}", result.name,
+                                 result.validated ? "validation" : "training", table.str());
+  for (const Trial& trial : result.trials)
+    if (!trial.failure.empty()) text += fmt::format("{} failed: {}\n", trial.label, trial.failure);
+  return text;
+}
+
+std::string sweep_markdown(const SweepResult& result) {
+  const auto line = [](const std::vector<std::string>& row) { return "| " + join(row, " | ") + " |\n"; };
+  std::string text = line(columns) + line(std::vector<std::string>(columns.size(), "---"));
+  for (const Trial& trial : result.trials) text += line(cells(result, trial));
+  return text;
+}
+
+Json sweep_json(const SweepResult& result) {
+  Json out = {{"name", result.name}, {"loss_is", result.validated ? "validation" : "training"}};
+  Json& trials = out["trials"] = Json::array();
+  for (const Trial& trial : result.trials) {
+    Json told = {{"run", trial.label},
+                 {"parameters", trial.parameters},
+                 {"active_parameters", trial.active},
+                 {"flops_per_token", trial.flops_per_token},
+                 {"loss", trial.loss()},
+                 {"deviation", trial.spread()},
+                 {"failure", trial.failure}};
+    Json& runs = told["runs"] = Json::array();
+    for (const Outcome& o : trial.outcomes) {
+      Json run = {{"steps", o.last_step()},
+                  {"loss", o.loss()},
+                  {"tokens_per_second", o.tokens_per_second()},
+                  {"dropped", o.dropped()},
+                  {"max_violation", o.max_violation}};
+      Json& curve = run["validation"] = Json::array();
+      for (const LossAt& v : o.validation) curve.push_back({{"step", v.step}, {"loss", v.loss}});
+      runs.push_back(std::move(run));
+    }
+    trials.push_back(std::move(told));
+  }
+  return out;
+}
+
+std::string sweep_picture(const SweepResult& result) {
+  LineChart chart;
+  chart.x_label = "step";
+  chart.y_label = result.validated ? "validation loss (nats per token)" : "training loss (nats per token)";
+  chart.width = 720;
+  chart.height = 360;
+  bool any = false;
+  for (const Trial& trial : result.trials) {
+    std::map<Index, std::vector<double>> at;  // [step] of all seeds
+    for (const Outcome& o : trial.outcomes) {
+      for (const LossAt& v : o.validation) at[v.step].push_back(v.loss);
+      if (!o.validation.empty()) continue;
+      // Of the training losses, the means of a fiftieth of the run each: single batches differ more than runs do.
+      const std::size_t each = std::max<std::size_t>(1, o.steps.size() / 50);
+      for (std::size_t i = 0; i + each <= o.steps.size(); i += each) {
+        std::vector<double> some;
+        for (std::size_t j = i; j < i + each; ++j) some.push_back(o.steps[j].loss);
+        at[o.steps[i + each - 1].step].push_back(mean(some));
+      }
+    }
+    if (at.empty()) continue;
+    Line line{trial.label, {}, {}};
+    for (const auto& [step, losses] : at) {
+      line.x.push_back(static_cast<double>(step));
+      line.y.push_back(mean(losses));
+    }
+    any = any || line.x.size() > 1;
+    chart.depths.push_back(static_cast<double>(chart.lines.size()));
+    chart.lines.push_back(std::move(line));
+  }
+  return any ? "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n" + draw({script_of(chart)}).front() + "\n" : "";
+}
+
+}  // namespace sy

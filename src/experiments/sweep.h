@@ -1,0 +1,55 @@
+// `switchyard sweep`: trains a grid of configurations, and compares what came out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/config.h"
+#include "src/experiments/grid.h"
+#include "src/experiments/outcome.h"
+#include "src/experiments/trainings.h"
+#include "src/text/json.h"
+
+namespace sy {
+
+// One configuration of a sweep, trained once for each seed.
+struct Trial {
+  std::string label;                                       // "model.norm=none": the settings that vary, or "base"
+  Config config;                                           // the seed apart
+  std::vector<Training> runs;                              // [seed]
+  std::vector<Outcome> outcomes;                           // [seed] that ended well
+  std::string failure;                                     // why a run did not; empty: all did
+  double parameters = 0, active = 0, flops_per_token = 0;  // src/params/costs.h
+  double loss() const;                                     // the mean over seeds; NaN where none ended
+  double spread() const;                                   // their standard deviation; NaN of fewer than two
+};
+
+struct SweepResult {
+  std::string name;
+  std::vector<Trial> trials;
+  bool validated = false;  // the losses are of the validation text
+};
+
+struct SweepOptions {
+  std::filesystem::path output;
+  int ranks = 1;
+  std::string launcher;               // src/experiments/program.h
+  std::vector<std::string> settings;  // "--key=value", of every run
+  std::vector<Index> seeds;           // empty: the configuration's own
+};
+
+// The trials of a sweep, not yet trained. Runs of one base configuration whose settings say the same are one run, with one
+// folder: OUTPUT/BASE/SETTINGS. Throws InputError where any trial is no configuration, and where a folder holds a run of
+// another.
+SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options);
+
+// Trains what has not been trained, as train_all does, and reads what came out. False where this process was asked to stop.
+bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options);
+
+std::string sweep_text(const SweepResult& result);      // a table for people
+std::string sweep_markdown(const SweepResult& result);  // the same as Markdown
+Json sweep_json(const SweepResult& result);
+// The losses over the steps, the mean over seeds, as an SVG file. Needs gnuplot; "" where no run has two points.
+std::string sweep_picture(const SweepResult& result);
+
+}  // namespace sy

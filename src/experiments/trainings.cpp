@@ -1,0 +1,96 @@
+#include "src/experiments/trainings.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <set>
+
+#include "src/experiments/outcome.h"
+#include "src/experiments/program.h"
+#include "src/text/numbers.h"
+#include "src/text/table.h"
+#include "src/text/words.h"
+#include "src/train/stop.h"
+
+namespace sy {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// One line that renews itself on a terminal, and elsewhere a line for each run.
+class Progress {
+ public:
+  explicit Progress(std::size_t runs) : runs_(runs) {}
+  // `part` of run `number` (from 1 on) is done.
+  void show(std::size_t number, const std::string& what, double part) {
+    const bool begins = number != number_;
+    number_ = number;
+    const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
+    if (!begins && (!terminal_ || elapsed - shown_ < 0.5)) return;
+    shown_ = elapsed;
+    const double done = static_cast<double>(number - 1) + part;
+    const double left = done > 0.05 ? elapsed / done * (static_cast<double>(runs_) - done) : -1;
+    std::string line = fmt::format("run {} of {}: {}", number, runs_, visible(what));
+    if (left >= 0) line += fmt::format(", {} left", duration_text(left));
+    std::fputs((terminal_ ? "\r" + line + "\033[K" : line + "\n").c_str(), stderr);
+    std::fflush(stderr);
+  }
+  ~Progress() {
+    if (terminal_ && number_ > 0) std::fputs("\r\033[K", stderr);
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO);
+  const Clock::time_point start_ = Clock::now();
+  std::size_t runs_, number_ = 0;
+  double shown_ = 0;
+};
+
+}  // namespace
+
+void check_folder(const fs::path& run, const Config& config) {
+  std::error_code none;
+  if (!fs::exists(run / "config.ini", none)) return;
+  const Config there = read_config(run / "config.ini", {});
+  std::vector<std::string> other;
+  for (const Effect effect : {Effect::model, Effect::samples, Effect::change})
+    for (const KeyDifference& d : differences(config, there, effect))
+      other.push_back(fmt::format("{}: {} here, {} there", d.key, d.here, d.there));
+  if (!other.empty())
+    bad_input("{} holds a run of other settings ({}): choose another --output, or remove it", run.string(),
+              join(other));
+}
+
+std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Training>& trainings,
+                                                         const std::string& launcher) {
+  std::vector<const Training*> waiting;
+  std::set<fs::path> known;
+  for (const Training& t : trainings)
+    if (known.insert(t.run).second && last_step(t.run) < t.steps) waiting.push_back(&t);
+  std::map<fs::path, std::string> failures;
+  Progress progress(waiting.size());
+  for (std::size_t i = 0; i < waiting.size(); ++i) {
+    const Training& t = *waiting[i];
+    std::error_code ignored;
+    fs::create_directories(t.run.parent_path(), ignored);
+    std::vector<std::string> words = launch_words(launcher, t.ranks);
+    for (const std::string& word : {own_program().string(), std::string("train"), t.config.string()})
+      words.push_back(word);
+    words.insert(words.end(), t.settings.begin(), t.settings.end());
+    for (const std::string& word :
+         {"--run.dir=" + t.run.string(), std::string("--run.resume=true"), std::string("--quiet")})
+      words.push_back(word);
+    progress.show(i + 1, t.label, 0);
+    const Ended ended = run_program(words, t.run.string() + ".log", [&] {
+      progress.show(i + 1, t.label,
+                    static_cast<double>(last_step(t.run)) / static_cast<double>(std::max<Index>(t.steps, 1)));
+    });
+    if (stop_asked() != 0) return std::nullopt;
+    if (ended.code != 0) failures[t.run] = ended.error.empty() ? fmt::format("exit code {}", ended.code) : ended.error;
+  }
+  return failures;
+}
+
+}  // namespace sy

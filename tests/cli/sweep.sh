@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# A grid of trainings: what is trained, what is told, how it goes on, and what is wrong.
+source "$2/tests/cli/lib/lib.sh"
+
+make_text text 100
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data --quiet
+small_config <<'INI'
+[train]
+steps = 6
+global_batch = 4
+micro_batch = 2
+warmup = 2
+validate_every = 3
+[run]
+backend = cpu
+checkpoint_every = 0
+INI
+final_loss() { sed -nE 's/.*"step":6,.*"validation":\{"loss":([0-9.]+).*/\1/p' "$1/metrics.jsonl"; }
+
+# Each run of the grid is the run that train makes, and the base is trained once, whatever it is called.
+expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --vary moe.top_k:moe.d_ff=2:32,1:64 --output out \
+  --train.lr=0.01
+expect_output "model.norm=none, moe.top_k=1, moe.d_ff=64"
+[[ $(ls -d out/config/*/ | wc -l) -eq 4 && -d out/config/base ]] || die "not four runs: $(ls out/config)"
+expect_ok "$switchyard" train config.ini --run.dir=alone --train.lr=0.01 --model.norm=none --moe.top_k=1 --moe.d_ff=64
+expect_ok "$switchyard" diff alone "out/config/model.norm=none,moe.d_ff=64,moe.top_k=1" ||
+  expect_ok "$switchyard" diff alone "out/config/model.norm=none,moe.top_k=1,moe.d_ff=64"
+loss=$(final_loss alone)
+grep -qF "$(printf '%.4f' "$loss")" out/config.md || die "config.md has no loss $loss"
+grep -q "$(printf '%.4f' "$loss")" out/config.json || die "config.json has no loss $loss"
+[[ ! -e out/config.svg ]] || grep -q '</svg>' out/config.svg || die "no whole picture"
+
+# Sent again it trains nothing, and tells the same; one run that is not there is trained.
+cp "$work/.out" before
+expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --vary moe.top_k:moe.d_ff=2:32,1:64 --output out \
+  --train.lr=0.01
+[[ -z $err ]] || die "something was trained again"
+diff before "$work/.out"
+rm -r out/config/base
+expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --vary moe.top_k:moe.d_ff=2:32,1:64 --output out \
+  --train.lr=0.01
+[[ $err == *"run 1 of 1: config: base"* ]] || die "not one run"
+
+# Seeds, ranks, and files that say what varies.
+cat >norms.ini <<'INI'
+[sweep]
+base = config.ini
+vary = model.norm=rmsnorm,layernorm
+INI
+cat >places.ini <<'INI'
+[sweep]
+base = config.ini
+vary = model.norm_position=pre,post
+INI
+expect_ok "$switchyard" sweep norms.ini places.ini --seeds 1,2 --ranks 2 --output files --json
+[[ $(ls -d files/config/*/ | wc -l) -eq 6 ]] || die "not six runs: $(ls files/config)"
+grep -q '"deviation": 0\.' <<<"$out" || die "no deviation over seeds"
+
+# A run that fails is told, and the others are trained.
+expect_exit 1 "$switchyard" sweep config.ini --vary train.lr=0.001,1e30 --output failing
+expect_output "train.lr=1e30 failed: "
+expect_output "train.lr=0.001"
+
+# Asked to stop, it stops the run, which goes on when sent again.
+"$switchyard" sweep config.ini --vary train.lr=0.001,0.002 --output stopped --train.steps=100000 >stop.out 2>&1 &
+pid=$!
+for _ in $(seq 600); do [[ -s stopped/config/train.lr=0.001/metrics.jsonl || -s stopped/config/base/metrics.jsonl ]] && break; sleep 0.1; done
+kill -TERM "$pid" 2>/dev/null || true
+code=0; wait "$pid" || code=$?
+[[ $code -eq 3 || $code -eq 143 ]] || die "exit code $code: $(cat stop.out)"
+
+expect_error "nothing varies" "$switchyard" sweep config.ini --output x
+expect_error "unknown key 'moe.topk': did you mean 'moe.top_k'?" "$switchyard" sweep config.ini --vary moe.topk=1,2 --output x
+expect_error "holds a run of other settings (train.lr:" "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --output out
+expect_error "call it without mpirun" "$root/launch/mpirun.sh" 2 "$switchyard" sweep config.ini --vary model.norm=none --output x
+expect_error "no number" "$switchyard" sweep config.ini --vary model.norm=none --seeds 1,b --output x
+[[ ! -e x ]] || die "something was written"

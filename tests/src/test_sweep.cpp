@@ -1,0 +1,106 @@
+// What a sweep trains, and what it reads of it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/experiments/grid.h"
+#include "src/experiments/outcome.h"
+#include "tests/src/checkpoint_fixture.h"
+
+namespace sy {
+namespace {
+
+using namespace test;
+using Strings = std::vector<std::string>;
+
+TEST(Sweep, VariationsOfOneKeyAndOfKeysTogether) {
+  const Variation one = parse_variation("moe.top_k= 1, 2");
+  EXPECT_EQ(one.keys, Strings{"moe.top_k"});
+  EXPECT_EQ(one.values, (std::vector<Strings>{{"1"}, {"2"}}));
+  const Variation two = parse_variation("moe.top_k:moe.d_ff=1:256,2:128");
+  EXPECT_EQ(two.keys, (Strings{"moe.top_k", "moe.d_ff"}));
+  EXPECT_EQ(two.values, (std::vector<Strings>{{"1", "256"}, {"2", "128"}}));
+  const Variation quoted = parse_variation("model.pattern=\"local*5, global\",global");
+  EXPECT_EQ(quoted.values, (std::vector<Strings>{{"local*5, global"}, {"global"}}));
+  EXPECT_EQ(parse_variation("run.dtype=").values, (std::vector<Strings>{{""}}));
+  for (const char* wrong : {"moe.top_k", "top_k=1", "--moe.top_k=1", "a.b:c.d=1:2,3", "a.b=1,2,1", ":a.b=1:2"})
+    EXPECT_THROW(parse_variation(wrong), InputError) << wrong;
+}
+
+TEST(Sweep, CombinationsVaryTheLastFastest) {
+  const Variation a = parse_variation("a.x=1,2"), b = parse_variation("b.y:b.z=3:4,5:6,7:8");
+  const auto all = combinations({a, b});
+  ASSERT_EQ(all.size(), 6u);
+  EXPECT_EQ(all[0], (Strings{"a.x=1", "b.y=3", "b.z=4"}));
+  EXPECT_EQ(all[1], (Strings{"a.x=1", "b.y=5", "b.z=6"}));
+  EXPECT_EQ(all[5], (Strings{"a.x=2", "b.y=7", "b.z=8"}));
+  EXPECT_EQ(combinations({}), (std::vector<Strings>{{}}));
+  EXPECT_THROW(combinations({a, parse_variation("c.d:a.x=1:2")}), InputError);
+}
+
+TEST(Sweep, FilesNameTheirBaseAndWhatVaries) {
+  const Folder folder;
+  const auto written = [&](const std::string& text) {
+    write_file(folder.path() / "some.ini", text);
+    return read_sweep(folder.path() / "some.ini");
+  };
+  const Sweep sweep = written("[sweep]\nbase = base.ini\nvary = a.b=1,2\nvary = c.d=3\n[train]\nsteps = 5\n");
+  EXPECT_EQ(sweep.name, "some");
+  EXPECT_EQ(sweep.base, folder.path() / "base.ini");
+  EXPECT_EQ(sweep.variations.size(), 2u);
+  EXPECT_EQ(sweep.settings, Strings{"--train.steps=5"});
+  const Sweep plain = written("[train]\nsteps = 5\n");
+  EXPECT_EQ(plain.base, folder.path() / "some.ini");
+  EXPECT_TRUE(plain.variations.empty() && plain.settings.empty());
+  EXPECT_NE(error_of([&] { written("[sweep]\nvary = a.b=1\n"); }).find("has no base"), std::string::npos);
+  EXPECT_NE(error_of([&] { written("[sweep]\nbase = x\nranks = 3\n"); }).find("some.ini:3: unknown key 'sweep.ranks'"),
+            std::string::npos);
+  EXPECT_THROW(read_sweep(folder.path() / "none.ini"), InputError);
+}
+
+TEST(Sweep, FoldersHaveTheSettingsForNames) {
+  EXPECT_EQ(folder_name({}), "base");
+  EXPECT_EQ(folder_name({"a.b=1", "c.d=x/y z"}), "a.b=1,c.d=x_y_z");
+  const std::string one = folder_name({"a.b=" + std::string(300, '1')});
+  EXPECT_LE(one.size(), 200u);
+  EXPECT_NE(one, folder_name({"a.b=" + std::string(301, '1')}));
+}
+
+// Of 20 steps, the means are of the last three: a tenth and the last one.
+TEST(Sweep, OutcomesAreThoseOfTheMetrics) {
+  const Folder folder;
+  std::string lines;
+  for (int step = 1; step <= 20; ++step) {
+    lines += fmt::format(
+        R"({{"step":{},"tokens":{},"loss":{},"step_seconds":0.5,"tokens_per_second":{},"routed":100,"dropped":{})", step,
+        step * 8, 5.0 - step * 0.1, step <= 2 ? 1 : 1000 + step, step > 18 ? 10 * (step - 18) : 90);
+    if (step % 10 == 0) lines += R"(,"experts":{"routed":[[4,2,2],[0,0,0],[9,0,0]],"dropped":[[0,0,0],[0,0,0],[0,0,0]]})";
+    lines += "}\n";
+  }
+  write_file(folder.path() / "metrics.jsonl", lines + "{\"step\":21,\"lo");
+  const Outcome out = read_outcome(folder.path());
+  EXPECT_EQ(out.last_step(), 20);
+  EXPECT_EQ(last_step(folder.path()), 21);  // a line of which the end is missing is as good for progress
+  EXPECT_NEAR(out.loss(), (5 - 1.8 + 5 - 1.9 + 5 - 2.0) / 3, 1e-12);
+  EXPECT_NEAR(out.dropped(), (90 + 10 + 20) / 300.0, 1e-12);
+  EXPECT_NEAR(out.tokens_per_second(), (1011 + 1012) / 2.0, 1e-12);
+  EXPECT_NEAR(out.max_violation, (4 / (8 / 3.0) - 1 + 2) / 2, 1e-12);  // a layer without tokens does not count
+  write_file(folder.path() / "metrics.jsonl", R"({"step":1,"loss":null,"validation":{"loss":2.5}})"
+                                              "\n");
+  EXPECT_EQ(read_outcome(folder.path()).loss(), 2.5);
+  EXPECT_TRUE(std::isnan(read_outcome(folder.path()).steps[0].loss));
+  const Outcome none = read_outcome(folder.path() / "none");
+  EXPECT_EQ(none.last_step(), 0);
+  EXPECT_TRUE(std::isnan(none.loss()) && std::isnan(none.tokens_per_second()) && std::isnan(none.dropped()));
+}
+
+TEST(Sweep, MeansAndDeviations) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
+  EXPECT_TRUE(std::isnan(median({})));
+  EXPECT_NEAR(deviation({1, 2, 3, 4}), std::sqrt(5.0 / 3), 1e-12);
+  EXPECT_TRUE(std::isnan(deviation({1})));
+}
+
+}  // namespace
+}  // namespace sy
