@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include "src/cli/options.h"
+#include "src/cli/plan_options.h"
 #include "src/config.h"
 #include "src/text/words.h"
 
@@ -17,6 +18,8 @@ const std::vector<Command>& commands() {
        generate_command, true},
       {"experts", "RUN|CHECKPOINT [--html FILE] [--csv FILE] [--json] [--layer N] [--steps A-B]",
        "what the experts did", experts_command, false},
+      {"plan", "CONFIG --ranks N,... [--machine FILE|NAME] [--load RUN] [--layouts LIST] [--section.key=value ...]",
+       "memory, FLOPs, traffic and time of every layout, without running any", plan_command, false},
       {"import", "FOLDER RUN [--upcycle experts=E,top_k=K[,parts=P]] [--section.key=value ...]",
        "start a run from a Hugging Face model, alone or under mpirun or srun", import_command, true},
       {"export", "CHECKPOINT FOLDER [--family NAME] [--dtype f32|bf16|f16]",

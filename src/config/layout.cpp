@@ -1,5 +1,5 @@
 // What layouts and backends ask of a configuration.
-#include "src/config.h"
+#include "src/config/layouts.h"
 
 namespace sy {
 namespace {
@@ -25,6 +25,11 @@ std::string problem_of(const Config& c, const Layout& l) {
   if (c.moe.experts > 0 && c.moe.d_ff % l.etp != 0) return over(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
   if (c.moe.shared_d_ff % l.tp != 0)
     return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
+  if (const Index counts = c.moe.experts * l.ep * l.etp * l.etp * size_of(DType::i32); counts > Backend::read_limit)
+    return fmt::format(
+        "parallel.ep * parallel.etp = {} * {} ranks would tell each other {} bytes of row counts for "
+        "moe.experts = {}, and {} are read at once",
+        l.ep, l.etp, counts, c.moe.experts, Backend::read_limit);
   // Each of the ranks that split an expert has a part of its last bias.
   if (c.moe.experts > 0 && c.moe.bias && m.d_model % l.etp != 0)
     return over(m.d_model, "with moe.bias, model.d_model", l.etp, "parallel.etp");
@@ -45,18 +50,24 @@ Layout Config::layout(int ranks) const {
   return {ranks, static_cast<int>(parallel.tp), static_cast<int>(parallel.ep), static_cast<int>(parallel.etp)};
 }
 
+std::vector<Layout> layouts_of(const Config& config, int ranks) {
+  std::vector<int> divisors;
+  for (int d = 1; d <= ranks; ++d)
+    if (ranks % d == 0) divisors.push_back(d);
+  std::vector<Layout> works;
+  for (int tp : divisors)
+    for (int ep : divisors)
+      for (int etp : divisors)
+        if (const Layout layout{ranks, tp, ep, etp}; problem_of(config, layout).empty()) works.push_back(layout);
+  return works;
+}
+
 void check_config_for_layout(const Config& config, const Layout& layout) {
   const std::string problem = problem_of(config, layout);
   if (problem.empty()) return;
   std::vector<std::string> works;
-  std::vector<int> divisors;
-  for (int d = 1; d <= layout.ranks; ++d)
-    if (layout.ranks % d == 0) divisors.push_back(d);
-  for (int tp : divisors)
-    for (int ep : divisors)
-      for (int etp : divisors)
-        if (problem_of(config, {layout.ranks, tp, ep, etp}).empty())
-          works.push_back(fmt::format("tp {} ep {} etp {}", tp, ep, etp));
+  for (const Layout& l : layouts_of(config, layout.ranks))
+    works.push_back(fmt::format("tp {} ep {} etp {}", l.tp, l.ep, l.etp));
   constexpr std::size_t shown = 24;
   std::string list;
   for (std::size_t i = 0; i < std::min(shown, works.size()); ++i) list += (i ? ", " : "") + works[i];
