@@ -19,7 +19,7 @@ layers = 4
 d_model = 32
 heads = 4
 kv_heads = 2
-seq_len = 24
+seq_len = 64
 d_ff = 48
 [moe]
 experts = 8
@@ -30,7 +30,7 @@ d_ff = 32
 capacity_factor = 1.5
 [train]
 global_batch = 16
-micro_batch = 2
+micro_batch = 4
 )";
 constexpr Index measured_vocab = 61;
 
@@ -41,11 +41,11 @@ Dataset some_text(const TempFolder& folder) {
   for (const char* split : {".train", ".valid"}) {
     IndexedWriter writer(folder.path() / (std::string("all") + split), description.vocab);
     std::vector<std::int32_t> ids;
-    for (int i = 0; i < 900; ++i) ids.push_back(static_cast<std::int32_t>((i * i + 3 * (i % 7)) % measured_vocab));
+    for (int i = 0; i < 2000; ++i) ids.push_back(static_cast<std::int32_t>((i * i + 3 * (i % 7)) % measured_vocab));
     writer.add(ids);
     writer.finish();
   }
-  description.domains.push_back({"all", 1, 900, 1, 900});
+  description.domains.push_back({"all", 1, 2000, 1, 2000});
   folder.write("dataset.ini", to_ini(description));
   return Dataset(folder.path());
 }
@@ -75,7 +75,7 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
         if (!layout.divides()) continue;
         // One micro-batch a step: what an expert got is then what it got at once.
         std::vector<std::string> all_settings = settings;
-        all_settings.push_back(fmt::format("--train.global_batch={}", 2 * layout.dp()));
+        all_settings.push_back(fmt::format("--train.global_batch={}", 4 * layout.dp()));
         const Config config = parse_config(measured_model, "test", all_settings);
         const SampleStream samples(dataset, config.model.seq_len, 1);
         // The world's own counters go on and on.
@@ -117,7 +117,7 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
         }
         for (std::vector<double>& layer : kept) {
           mesh.experts->all_reduce(view_of(layer.data(), {8}));
-          for (double& x : layer) x /= static_cast<double>(mesh.experts->size() * 2 * 24 * 2 / tp);
+          for (double& x : layer) x /= static_cast<double>(mesh.experts->size() * 4 * 64 * 2 / tp);
         }
 
         const std::string where = layout.str() + (settings.empty() ? "" : settings[0]);
