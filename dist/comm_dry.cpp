@@ -1,8 +1,9 @@
-// A rank among others that do not exist: counts the bytes that it would send, for planning. Small things that are gathered
-// (row counts) are answered as if every other rank held the same.
+#include "dist/comm_dry.h"
+
 #include <cstring>
 
-#include "dist/comm.h"
+#include "dist/activity.h"
+#include "kernels/backend.h"
 
 namespace sy {
 namespace {
@@ -13,28 +14,48 @@ class CommDry final : public Comm {
   int size() const override { return size_; }
   int rank() const override { return rank_; }
 
+  std::map<DryTransfer, Index> transfers;
+
  private:
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
     int size = 0, rank = 0;
+    const int mine = color(rank_);
     for (int r = 0; r < size_; ++r) {
-      if (color(r) != color(rank_)) continue;
+      if (color(r) != mine) continue;
       rank += r < rank_;
       ++size;
     }
     return make_comm_dry(size, rank);
   }
+  void note(Collective kind, Index sent, Index received) { ++transfers[{kind, activity.part, sent, received}]; }
+
   void do_barrier() override {}
-  void do_broadcast(View, int) override {}
-  void do_all_reduce(View, Reduce) override {}
-  void do_reduce(View, int) override {}
-  void do_reduce_scatter(ConstView, View) override {}
+  void do_broadcast(View x, int root) override {
+    const bool mine = rank_ == root;
+    note(Collective::broadcast, mine ? x.size_bytes() * (size_ - 1) : 0, mine ? 0 : x.size_bytes());
+  }
+  void do_all_reduce(View x, Reduce) override {
+    note(Collective::all_reduce, x.size_bytes() * (size_ - 1), x.size_bytes() * (size_ - 1));
+  }
+  void do_reduce(View x, int root) override {
+    const bool mine = rank_ == root;
+    note(Collective::reduce, mine ? 0 : x.size_bytes(), mine ? x.size_bytes() * (size_ - 1) : 0);
+  }
+  void do_reduce_scatter(ConstView, View out) override {
+    note(Collective::reduce_scatter, out.size_bytes() * (size_ - 1), out.size_bytes() * (size_ - 1));
+  }
   void do_all_gather(ConstView in, View out) override {
-    if (out.size_bytes() > (1 << 20)) return;
+    note(Collective::all_gather, in.size_bytes() * (size_ - 1), in.size_bytes() * (size_ - 1));
+    if (in.dtype() != DType::i32 || out.size_bytes() > Backend::read_limit)
+      return;  // the host reads counts, and no more
     for (int r = 0; r < size_; ++r)
       if (out.bytes() + r * in.size_bytes() != in.bytes())
         std::memcpy(out.bytes() + r * in.size_bytes(), in.bytes(), in.size_bytes());
   }
-  void do_all_to_all_v(ConstView, std::span<const Index>, View, std::span<const Index>) override {}
+  void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
+    const Index row = in.shape().elements(1) * size_of(in.dtype());
+    note(Collective::all_to_all, (in.dim(0) - send[rank_]) * row, (out.dim(0) - receive[rank_]) * row);
+  }
 
   int size_, rank_;
 };
@@ -44,6 +65,11 @@ class CommDry final : public Comm {
 std::unique_ptr<Comm> make_comm_dry(int size, int rank) {
   if (size == 1) return make_comm_self();
   return std::make_unique<CommDry>(size, rank);
+}
+
+std::map<DryTransfer, Index> dry_transfers(const Comm& comm) {
+  const auto* const dry = dynamic_cast<const CommDry*>(&comm);
+  return dry ? dry->transfers : std::map<DryTransfer, Index>();
 }
 
 }  // namespace sy

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dist/activity.h"
+
 namespace sy {
 
 DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, int ranks, int rank, Index experts) {
@@ -74,6 +76,7 @@ View Exchange::dispatch(View rows, Arena& arena, Arena& scratch) {
   if (local()) return rows;
   const View out = arena.take(with_rows(rows.shape(), plan_.received), rows.dtype());
   const View arrived = plan_.in_order ? out : scratch.take(out.shape(), out.dtype());
+  const DoingPart doing("dispatch");
   ep_->mark();
   ep_->start_all_to_all_v(rows, plan_.send, arrived, plan_.receive);
   arrivals_.push_back({arrived, out});
@@ -88,6 +91,7 @@ View Exchange::combine(View rows, Arena& arena, Arena& scratch) {
     leaving = scratch.take(rows.shape(), rows.dtype());
     backend_->gather_rows(matrix(rows), inverse_, matrix(leaving));
   }
+  const DoingPart doing("combine");
   ep_->mark();
   ep_->start_all_to_all_v(leaving, plan_.receive, out, plan_.send);
   return out;

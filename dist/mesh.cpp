@@ -1,6 +1,7 @@
 #include "dist/mesh.h"
 
 #include "dist/comm_nccl.h"
+#include "dist/mesh_dry.h"
 
 namespace sy {
 namespace {
@@ -69,17 +70,36 @@ Comm& Mesh::over(Axes axes) const {
   SY_ASSERT(false, "no communicator over {}", axes.str());
 }
 
-Mesh make_mesh(Comm& world, const Layout& layout) {
+namespace {
+
+Mesh mesh_without_groups(Comm& world, const Layout& layout) {
   SY_ASSERT(layout.divides(), "{} ranks as tp {}, ep {}, etp {}", layout.ranks, layout.tp, layout.ep, layout.etp);
   Mesh mesh{};
   mesh.layout = layout;
   mesh.rank = world.rank();
   mesh.coord = coord_of(layout, mesh.rank);
   mesh.host = &world;
+  return mesh;
+}
+
+}  // namespace
+
+Mesh make_mesh(Comm& world, const Layout& layout) {
+  Mesh mesh = mesh_without_groups(world, layout);
   // Ranks that stand at the same place along the other axes of the grid belong together.
   for (const Member& member : members)
     mesh.*member.comm = world.split(
         [&](int rank) { return place_of(layout, coord_of(layout, rank), grid_of(member.axes) - member.axes).index; });
+  return mesh;
+}
+
+// Asks nobody, since a split of many thousand ranks takes milliseconds.
+Mesh make_dry_mesh(Comm& world, const Layout& layout) {
+  Mesh mesh = mesh_without_groups(world, layout);
+  for (const Member& member : members) {
+    const Place place = place_of(layout, mesh.coord, member.axes);
+    mesh.*member.comm = make_comm_dry(place.size, place.index);
+  }
   return mesh;
 }
 

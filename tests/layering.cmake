@@ -3,8 +3,7 @@
 # src/config is src/config*.h and .cpp. What is to be included from below belongs into a lower room.
 set(order
     "kernels"                                          # tensors, and what a backend can be asked for
-    "kernels/cpu kernels/cuda"
-    "kernels/dry"                                      # counts by the routing of kernels/cpu
+    "kernels/cpu kernels/cuda kernels/dry"
     "dist"
     "src/text"
     "src/config"
@@ -14,6 +13,7 @@ set(order
     "src/data src/families"
     "src/evaluate"
     "src/analyse src/doctor src/generate src/train"
+    "src/plan"                                         # runs what trains, on kernels/dry
     "src/experiments"
     "src/cli")
 

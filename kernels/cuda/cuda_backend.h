@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/sizes.h"
 #include "kernels/cuda/staging.h"
 
 namespace sy::cuda {
@@ -24,7 +25,7 @@ class CudaBackend final : public Backend {
   void synchronize() override;
   void repeated(const std::string& name, const std::function<void()>& body) override;
   Index largest_head() const override;  // attention_forward.cu
-  Index logits_at_once() const override { return Index{256} << 20; }
+  Index logits_at_once() const override { return cuda::logits_at_once; }
 
  protected:
   // cuda_backend.cpp

@@ -1,20 +1,44 @@
 // The dry backend computes nothing. It counts what a device would do, so that a trainer can run as a plan, for models
 // larger than the machine at hand. Its memory is address space that costs nothing until it is written.
 //
-// What host code reads is real: copies to and from the host, and a routing that sends tokens to the experts in turn.
-// All other results are undefined, and mostly zeros.
+// What host code reads is real: copies to and from the host, and how many rows each expert gets: by default all as many, as
+// far as they can. All other results are undefined, and mostly zeros.
 #pragma once
+
+#include <compare>
+#include <functional>
+#include <map>
+#include <span>
+#include <string_view>
 
 #include "kernels/backend.h"
 
 namespace sy {
 
-struct DryCounts {
+// One call of an operation, by what a device's time for it depends on.
+struct DryCall {
+  std::string_view op;  // the name of Backend's function
+  Index size = 0;    // of a product the least of rows, columns and depth, of one expert's where it is a grouped one; of
+                     // attention the width of a head's queries; otherwise 0
   double flops = 0;  // of products and attention, with a multiply-add as two
-  double bytes = 0;  // each operand of each operation is read or written once, or both where it is added to
+  double bytes = 0;  // each operand is read or written once, or both where it is added to
+  auto operator<=>(const DryCall&) const = default;
+};
+
+struct DryCounts {
+  double flops = 0, bytes = 0;     // of all calls together
+  std::map<DryCall, Index> calls;  // how often there was each
 };
 
 // The counts of a backend that make_dry made; any other backend is an internal error. Set them to {} to count anew.
 DryCounts& dry_counts(Backend& backend);
+
+// How many of a router's assignments each expert keeps: rows: [E], whose sum may be no more than `assignments`; as it is
+// called they are as many for each expert. Asked whenever assignments are sorted.
+using DryLoad = std::function<void(Index assignments, std::span<Index> rows)>;
+void set_dry_load(Backend& backend, DryLoad load);
+
+// Backend::logits_at_once of a backend that is planned for and cannot be made here.
+void set_dry_logits(Backend& backend, Index logits);
 
 }  // namespace sy

@@ -57,6 +57,8 @@ double number(Index x) {
 class DryBackend final : public Backend {
  public:
   DryCounts counts;
+  DryLoad load;
+  Index logits = 0;
 
   explicit DryBackend(const Backend* stands_for) : stands_for_(stands_for) {}
 
@@ -65,7 +67,7 @@ class DryBackend final : public Backend {
 
   Index free_bytes() const override { return std::numeric_limits<Index>::max(); }
   Index logits_at_once() const override {
-    return stands_for_ ? stands_for_->logits_at_once() : Backend::logits_at_once();
+    return logits > 0 ? logits : stands_for_ ? stands_for_->logits_at_once() : Backend::logits_at_once();
   }
   Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const override {
     return stands_for_ ? stands_for_->prepared_bytes(weight, dtype, use) : 0;
@@ -91,193 +93,198 @@ class DryBackend final : public Backend {
     std::memcpy(host, read_.data(), static_cast<std::size_t>(bytes));
   }
   void do_fill(View x, float value) override {
-    count(0, {x});
+    count("fill", 0, {x});
     write(x, value);
   }
   void do_copy(ConstView x, View y) override {
-    count(0, {x, y});
+    count("copy", 0, {x, y});
     if (x.size_bytes() <= small_bytes) std::memcpy(y.bytes(), x.bytes(), static_cast<std::size_t>(x.size_bytes()));
   }
-  void do_convert(ConstView x, View y) override { count(0, {x, y}); }
-  void do_add(ConstView x, View y) override { count(0, {x, y, y}); }
-  void do_scale(View x, float) override { count(0, {x, x}); }
-  void do_sum_squares(ConstView x, View out) override { count(0, {x}); }
+  void do_convert(ConstView x, View y) override { count("convert", 0, {x, y}); }
+  void do_add(ConstView x, View y) override { count("add", 0, {x, y, y}); }
+  void do_scale(View x, float) override { count("scale", 0, {x, x}); }
+  void do_sum_squares(ConstView x, View out) override { count("sum_squares", 0, {x}); }
 
-  void do_prepare(ConstView weight, WeightUse, View prepared) override { count(0, {weight, prepared}); }
+  void do_prepare(ConstView weight, WeightUse, View prepared) override { count("prepare", 0, {weight, prepared}); }
   void do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) override {
-    count(2 * number(a.elements()) * number(c.dim(1)),
-          {a, read(b, desc.transpose_b ? b.output : b.input), c, desc.accumulate ? c : View()});
+    count("gemm", 2 * number(a.elements()) * number(c.dim(1)),
+          {a, read(b, desc.transpose_b ? b.output : b.input), c, desc.accumulate ? c : View()}, {},
+          std::min({c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1)}));
   }
   void do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows&, View y) override {
-    count(2 * number(x.elements()) * number(w.values.dim(1)), {x, read(w, w.output), y});
+    count("grouped_gemm", 2 * number(x.elements()) * number(w.values.dim(1)), {x, read(w, w.output), y}, {},
+          least(x, w.values));
   }
   void do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows&, View dx) override {
-    count(2 * number(dx.elements()) * number(w.values.dim(1)), {dy, read(w, w.input), dx});
+    count("grouped_gemm_input", 2 * number(dx.elements()) * number(w.values.dim(1)), {dy, read(w, w.input), dx}, {},
+          least(dy, w.values));
   }
   void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows&, View dw) override {
-    count(2 * number(x.elements()) * number(dw.dim(1)), {dy, x, dw, dw});
+    count("grouped_gemm_weight", 2 * number(x.elements()) * number(dw.dim(1)), {dy, x, dw, dw}, {}, least(x, dw));
   }
   void do_grouped_bias_forward(ConstView bias, ConstView, const ExpertRows&, Index, View y) override {
-    count(0, {bias, y, y});
+    count("grouped_bias_forward", 0, {bias, y, y});
   }
   void do_grouped_bias_backward(ConstView dy, ConstView, ConstView, const ExpertRows&, Index, View dbias,
                                 View) override {
-    count(0, {dy, dbias, dbias});
+    count("grouped_bias_backward", 0, {dy, dbias, dbias});
   }
-  void do_bias_forward(ConstView bias, View y) override { count(0, {bias, y, y}); }
-  void do_bias_backward(ConstView dy, View dbias) override { count(0, {dy, dbias, dbias}); }
+  void do_bias_forward(ConstView bias, View y) override { count("bias_forward", 0, {bias, y, y}); }
+  void do_bias_backward(ConstView dy, View dbias) override { count("bias_backward", 0, {dy, dbias, dbias}); }
 
   void do_norm_forward(const NormDesc&, ConstView x, ConstView weight, ConstView, View y, View moments) override {
-    count(0, {x, weight, y, moments});
+    count("norm_forward", 0, {x, weight, y, moments});
   }
   void do_norm_backward(const NormDesc&, ConstView dy, ConstView x, ConstView weight, ConstView moments, View dx,
                         View dweight, View) override {
-    count(0, {dy, x, weight, moments, dx, dx, dweight, dweight});
+    count("norm_backward", 0, {dy, x, weight, moments, dx, dx, dweight, dweight});
   }
-  void do_activation_forward(const FfnActivation&, ConstView h, ConstView, View y) override { count(0, {h, y}); }
+  void do_activation_forward(const FfnActivation&, ConstView h, ConstView, View y) override {
+    count("activation_forward", 0, {h, y});
+  }
   void do_activation_backward(const FfnActivation&, ConstView dy, ConstView h, ConstView, View dh,
                               View drow_scale) override {
-    count(0, {dy, h, dh, drow_scale});
+    count("activation_backward", 0, {dy, h, dh, drow_scale});
   }
   void do_rope(View x, Index heads, ConstView, ConstView, bool, RopePairs) override {
-    counts.bytes += 2 * number(x.size_bytes()) * number(heads) / number(x.dim(1));
+    count("rope", 0, {}, {}, 0, 2 * number(x.size_bytes()) * number(heads) / number(x.dim(1)));
   }
 
   void do_qk_norm_forward(const QkNorm&, ConstView x, ConstView, ConstView, ConstView, View y, View inverse) override {
-    count(0, {x, y, inverse});
+    count("qk_norm_forward", 0, {x, y, inverse});
   }
   void do_qk_norm_backward(const QkNorm&, ConstView dy, ConstView x, ConstView, ConstView inverse, ConstView, ConstView,
                            View dx, View) override {
-    count(0, {dy, x, inverse, dx});
+    count("qk_norm_backward", 0, {dy, x, inverse, dx});
   }
   void do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView, View sums) override {
-    counts.bytes += 2 * number(x.size_bytes()) * number(desc.queries + desc.keys) / number(x.dim(1));
-    count(0, {sums});
+    count("whole_qk_norm_sums", 0, {sums}, {}, 0,
+          2 * number(x.size_bytes()) * number(desc.queries + desc.keys) / number(x.dim(1)));
   }
   void do_whole_qk_norm_forward(const WholeQkNorm&, ConstView x, ConstView, ConstView squares, View y) override {
-    count(0, {x, squares, y});
+    count("whole_qk_norm_forward", 0, {x, squares, y});
   }
   void do_whole_qk_norm_backward(const WholeQkNorm&, ConstView dy, ConstView x, ConstView, ConstView squares,
                                  ConstView products, View dx, View) override {
-    count(0, {dy, x, squares, products, dx});
+    count("whole_qk_norm_backward", 0, {dy, x, squares, products, dx});
   }
 
   // Each pair of a query and a key that it sees takes part in two products, and backward in five, as the scores are
   // computed again.
   void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                             View lse) override {
-    count(attention_flops(desc, q, k, 1, v, 1), {out, lse});
-    for (ConstHeads x : {q, k, v}) count_heads(x);
+    count("attention_forward", attention_flops(desc, q, k, 1, v, 1), {out, lse}, {q, k, v}, q.width);
   }
   void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) override {
-    count(attention_flops(desc, q, k, 3, v, 2), {dout, out, lse});
-    for (ConstHeads x : {q, k, v, ConstHeads(dq), ConstHeads(dk), ConstHeads(dv)}) count_heads(x);
+    count("attention_backward", attention_flops(desc, q, k, 3, v, 2), {dout, out, lse}, {q, k, v, dq, dk, dv}, q.width);
   }
   void do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                      ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) override {
-    count(dbias ? attention_flops(desc, q, k, 1, v, 1) : 0, {dout, out, lse, dbias, dbias, dsinks, dsinks});
-    if (!dbias) return;
-    for (ConstHeads x : {q, k, v}) count_heads(x);
+    const std::initializer_list<ConstView> moved = {dout, out, lse, dbias, dbias, dsinks, dsinks};
+    if (dbias)
+      count("attention_backward_learned", attention_flops(desc, q, k, 1, v, 1), moved, {q, k, v}, q.width);
+    else
+      count("attention_backward_learned", 0, moved);
   }
-  void do_append_heads(ConstHeads x, ConstView offsets, Heads) override {
-    count(0, {offsets});
-    for (int side = 0; side < 2; ++side) count_heads(x);
-  }
-  void do_copy_heads(ConstHeads x, Heads y) override {
-    for (ConstHeads side : {x, ConstHeads(y)}) count_heads(side);
-  }
-  void do_sum_heads(ConstHeads x, Heads y) override {
-    for (ConstHeads side : {x, ConstHeads(y)}) count_heads(side);
-  }
+  void do_append_heads(ConstHeads x, ConstView offsets, Heads) override { count("append_heads", 0, {offsets}, {x, x}); }
+  void do_copy_heads(ConstHeads x, Heads y) override { count("copy_heads", 0, {}, {x, y}); }
+  void do_sum_heads(ConstHeads x, Heads y) override { count("sum_heads", 0, {}, {x, y}); }
   void do_heads_gemm(WeightUse, ConstHeads x, ConstView w, Heads y) override {
-    count(2 * number(x.sequences * x.positions) * number(w.elements()), {w});
-    for (ConstHeads side : {x, ConstHeads(y)}) count_heads(side);
+    count("heads_gemm", 2 * number(x.sequences * x.positions) * number(w.elements()), {w}, {x, y},
+          std::min({x.sequences * x.positions, w.dim(1), w.dim(2)}));
   }
-  void do_draw(const Draw&, ConstView index, View x) override { count(0, {index, x}); }
+  void do_draw(const Draw&, ConstView index, View x) override { count("draw", 0, {index, x}); }
   void do_jitter(const Draw&, ConstView index, ConstView x, bool accumulate, View y) override {
-    count(0, {index, x, y});
-    if (accumulate) count(0, {y});
+    count("jitter", 0, {index, x, y, accumulate ? y : View()});
   }
   void do_sized_noise_forward(const Draw&, ConstView index, ConstView size, View x) override {
-    count(0, {index, size, x, x});
+    count("sized_noise_forward", 0, {index, size, x, x});
   }
   void do_sized_noise_backward(const Draw&, ConstView index, ConstView dx, ConstView size, View dsize) override {
-    count(0, {index, dx, size, dsize});
+    count("sized_noise_backward", 0, {index, dx, size, dsize});
   }
-  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, ConstView noise, View experts, View weights,
+  void do_route_forward(const RouteDesc&, ConstView logits, ConstView, ConstView noise, View experts, View weights,
                         View routed, View probability, View z_squared) override {
-    count(0, {logits, noise, experts, weights, routed, probability});
-    const Index e = logits.dim(1), of_segment = routed.dim(0) > 0 ? experts.elements() / routed.dim(0) : 1;
-    std::fill_n(routed.i32(), routed.elements(), 0);
-    for (Index a = 0; a < experts.elements(); ++a) {
-      experts.i32()[a] = static_cast<std::int32_t>(a % e);
-      weights.f32()[a] = 1.0f / static_cast<float>(desc.top_k);
-      ++routed.i32()[a / of_segment * e + a % e];
-    }
-    std::fill_n(probability.f32(), probability.elements(),
-                static_cast<float>(number(of_segment) / desc.top_k / number(e)));
+    count("route_forward", 0, {logits, noise, experts, weights, routed, probability});
     write(z_squared, 0);
   }
   void do_route_backward(const RouteDesc&, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
                          ConstView, float, View dlogits) override {
-    count(0, {logits, experts, weights, dweights, dlogits});
+    count("route_backward", 0, {logits, experts, weights, dweights, dlogits});
   }
   void do_capacity(const CapacityDesc&, ConstView experts, ConstView weights, Index, Index, View keep) override {
-    count(0, {experts, weights, keep});
-    std::fill_n(keep.i32(), keep.elements(), 1);
+    count("capacity", 0, {experts, weights, keep});
   }
   void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
                            View slots, View counted) override {
-    count(0, {experts, keep, rows, tokens, slots});
-    cpu_->sort_assignments(split, experts, keep, rows, tokens, slots, counted);
+    count("sort_assignments", 0, {experts, keep, rows, tokens, slots});
+    const Index all = counted.elements() / split.parts, each = all / split.owners;
+    std::vector<Index> kept(static_cast<std::size_t>(all));
+    for (Index e = 0; e < all; ++e) kept[e] = experts.elements() / all + (e < experts.elements() % all);
+    if (load) load(experts.elements(), kept);
+    for (Index part = 0; part < counted.elements() / each; ++part)
+      for (Index e = 0; e < each; ++e)
+        counted.i32()[part * each + e] = static_cast<std::int32_t>(kept[part / split.parts * each + e]);
   }
   void do_balance(const BalanceDesc&, ConstView routed, ConstView scope_counts, ConstView probability, ConstView,
                   ConstView, View dprobability, View sums) override {
-    count(0, {routed, scope_counts, probability, dprobability, sums});
+    count("balance", 0, {routed, scope_counts, probability, dprobability, sums});
   }
   void do_order_arrivals(ConstView sent, Index first, View offsets, View order, View inverse) override {
-    count(0, {order, inverse});
-    cpu_->order_arrivals(sent, first, offsets, order, inverse);
+    count("order_arrivals", 0, {order, inverse});
   }
-  void do_gather_rows(ConstView, ConstView index, View y) override { count(0, {index, y, y}); }
+  void do_gather_rows(ConstView, ConstView index, View y) override { count("gather_rows", 0, {index, y, y}); }
   void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override {
-    count(0, {x, slots, y, accumulate ? y : View()});
+    count("combine_rows", 0, {x, slots, y, accumulate ? y : View()});
   }
 
-  void do_embedding_forward(ConstView ids, ConstView, Index, View y) override { count(0, {ids, y, y}); }
-  void do_embedding_backward(ConstView ids, ConstView dy, Index, View) override { count(0, {ids, dy, dy, dy}); }
+  void do_embedding_forward(ConstView ids, ConstView, Index, View y) override {
+    count("embedding_forward", 0, {ids, y, y});
+  }
+  void do_embedding_backward(ConstView ids, ConstView dy, Index, View) override {
+    count("embedding_backward", 0, {ids, dy, dy, dy});
+  }
   void do_cross_entropy_forward(const CrossEntropyDesc&, ConstView logits, ConstView targets, View partial) override {
-    count(0, {logits, targets, partial});
+    count("cross_entropy_forward", 0, {logits, targets, partial});
   }
   void do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) override {
-    count(0, {partials, targets, lse, loss});
+    count("cross_entropy_loss", 0, {partials, targets, lse, loss});
     write(loss, 0);
   }
   void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View) override {
-    count(0, {losses, lse, targets});
+    count("loss_sums", 0, {losses, lse, targets});
   }
   void do_cross_entropy_backward(const CrossEntropyDesc&, ConstView logits, ConstView targets, ConstView lse,
                                  ConstView total, View dlogits) override {
-    count(0, {targets, lse, total, logits, dlogits});
+    count("cross_entropy_backward", 0, {targets, lse, total, logits, dlogits});
   }
   void do_clip_factor(ConstView, float, View) override {}
   void do_adamw(const AdamW&, ConstView, ConstView, ConstView g, View w, View m, View v, View rounded) override {
-    count(0, {g, w, w, m, m, v, v, rounded});
+    count("adamw", 0, {g, w, w, m, m, v, v, rounded});
   }
 
  private:
-  void count(double flops, std::initializer_list<ConstView> moved) {
-    counts.flops += flops;
+  // size: of DryCall. more: bytes besides those of the operands that are named.
+  void count(std::string_view op, double flops, std::initializer_list<ConstView> moved,
+             std::initializer_list<ConstHeads> heads = {}, Index size = 0, double more = 0) {
+    DryCall call{op, size, flops, more};
     for (ConstView v : moved)
-      if (v) counts.bytes += number(v.size_bytes());
+      if (v) call.bytes += number(v.size_bytes());
+    for (ConstHeads x : heads) call.bytes += number(x.elements() * size_of(x.dtype));
+    counts.flops += call.flops;
+    counts.bytes += call.bytes;
+    ++counts.calls[call];
+  }
+  // Of a grouped product: the rows of one expert where all have as many, and the sizes of its matrix.
+  static Index least(ConstView rows, ConstView matrices) {
+    return std::min({ceil_div(rows.dim(0), matrices.dim(0)), matrices.dim(1), matrices.dim(2)});
   }
   // What a product reads of a weight: the prepared form, where there is one.
   static ConstView read(const Weight& weight, ConstView form) { return form ? form : weight.values; }
 
   const Backend* stands_for_;
   std::vector<std::byte> read_;
-  const std::unique_ptr<Backend> cpu_ = make_cpu();  // orders rows, as what host code reads is real
 
   // Writes small tensors only.
   static void write(View x, float value) {
@@ -287,7 +294,6 @@ class DryBackend final : public Backend {
     else
       std::fill_n(x.f32(), x.elements(), value);
   }
-  void count_heads(ConstHeads x) { counts.bytes += number(x.elements() * size_of(x.dtype)); }
   // of_keys products have the width of queries and keys, of_values products that of values.
   static double attention_flops(const AttentionDesc& desc, ConstHeads q, ConstHeads k, double of_keys, ConstHeads v,
                                 double of_values) {
@@ -302,10 +308,24 @@ std::unique_ptr<Backend> make_dry(const Backend* stands_for) {
   return std::make_unique<DryBackend>(stands_for);
 }
 
-DryCounts& dry_counts(Backend& backend) {
+namespace {
+DryBackend& as_dry(Backend& backend) {
   auto* const dry = dynamic_cast<DryBackend*>(&backend);
   SY_ASSERT(dry, "the {} backend counts nothing", backend.name());
-  return dry->counts;
+  return *dry;
+}
+}  // namespace
+
+DryCounts& dry_counts(Backend& backend) {
+  return as_dry(backend).counts;
+}
+
+void set_dry_logits(Backend& backend, Index logits) {
+  as_dry(backend).logits = logits;
+}
+
+void set_dry_load(Backend& backend, DryLoad load) {
+  as_dry(backend).load = std::move(load);
 }
 
 }  // namespace sy

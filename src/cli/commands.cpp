@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include "src/cli/options.h"
+#include "src/cli/plan_options.h"
 #include "src/config.h"
 #include "src/text/words.h"
 
@@ -17,6 +18,8 @@ const std::vector<Command>& commands() {
        generate_command, true},
       {"experts", "RUN|CHECKPOINT [--html FILE] [--csv FILE] [--json] [--layer N] [--steps A-B]",
        "what the experts did", experts_command, false},
+      {"plan", "CONFIG --ranks N,... [--machine FILE|NAME] [--load RUN] [--layouts LIST] [--section.key=value ...]",
+       "memory, FLOPs, traffic and time of every layout, without running any", plan_command, false},
       {"scale", "CONFIG --ranks N,... [--layouts auto|LIST] [--weak] [--section.key=value ...]",
        "measure a training on other numbers of ranks and layouts", scale_command, false},
       {"sweep", "CONFIG ... [--vary KEY=VALUE,VALUE,...] [--seeds N,N,...] [--ranks N] [--section.key=value ...]",

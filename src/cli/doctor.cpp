@@ -4,8 +4,11 @@
 #include "dist/comm_nccl.h"
 #include "kernels/cpu/processor.h"
 #include "src/cli/options.h"
+#include "src/config.h"
 #include "src/doctor/facts.h"
+#include "src/io/files.h"
 #include "src/io/hdf5.h"
+#include "src/plan/measure.h"
 #include "src/text/json.h"
 #include "src/text/table.h"
 
@@ -129,11 +132,33 @@ void print(const Findings& findings) {
   if (findings.problems.empty()) std::cout << "no problems found\n";
 }
 
+// Measures, and writes what is found as a machine file. Collective.
+void write_machine(Comm& world, const std::string& file, const Findings& findings) {
+  std::unique_ptr<Backend> backend;
+  const int local = local_rank(world);
+  agree(world, [&] { backend = open_backend("the backend", "auto", local); });
+  agree_on_devices(world, *backend);
+  const Machine m = measure_machine(world, *backend, std::filesystem::path(file).stem().string(),
+                                    0.9 * static_cast<double>(findings.hosts.front().memory));
+  agree(world, [&] {
+    if (world.rank() != 0) return;
+    const HostFacts& host = findings.hosts.front();
+    write_file(file,
+               to_ini(m, fmt::format("Measured by `switchyard doctor` on {} ranks, all at the same time: {}, {}.\n"
+                                     "What ranks share of a node is given for the node.",
+                                     world.size(), host.processor, backend->describe())));
+  });
+}
+
 }  // namespace
 
 int doctor_command(CommandLine& line) {
   po::options_description options;
-  options.add_options()("json", po::bool_switch(), "print JSON");
+  std::string machine;
+  options.add_options()("json", po::bool_switch(), "print JSON")(
+      "machine", po::value(&machine),
+      "under mpirun: measure how fast all ranks together compute and reach each other, and write this machine file "
+      "for `switchyard plan`");
   po::variables_map given;
   bool wanted = false;
   agree(line.world, [&] { wanted = parse_options(line, "doctor", options, {}, given); });
@@ -150,6 +175,7 @@ int doctor_command(CommandLine& line) {
     else
       print(findings);
   }
+  if (!machine.empty()) write_machine(line.world, machine, findings);
   return findings.problems.empty() ? 0 : 1;
 }
 

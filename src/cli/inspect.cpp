@@ -3,7 +3,7 @@
 
 #include <iostream>
 
-#include "src/cli/options.h"
+#include "src/cli/trained.h"
 #include "src/config.h"
 #include "src/data/dataset.h"
 #include "src/io/checkpoint.h"
@@ -127,12 +127,7 @@ std::string model_line(const Config& c) {
 // What the model of a configuration costs. Nothing but the configuration is read where model.vocab is set.
 int inspect_config(const fs::path& file, bool json) {
   const Config config = read_config(file, {});
-  std::error_code error;
-  Index known = 0;
-  if (fs::exists(fs::path(config.data.path) / "dataset.ini", error)) known = Dataset(config.data.path).vocab();
-  const Index vocab = model_vocab(config, known);
-  if (vocab == 0)
-    bad_input("{}: the vocabulary is not known: set model.vocab, or data.path to a prepared data set", file.string());
+  const Index vocab = vocab_of(config, file);
   const ModelCosts costs = model_costs(config, vocab);
   if (json) {
     const Json report{{"config", file.string()},

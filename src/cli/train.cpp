@@ -1,4 +1,7 @@
-#include "src/cli/options.h"
+#include <iostream>
+
+#include "src/cli/plan_options.h"
+#include "src/cli/trained.h"
 #include "src/config.h"
 #include "src/train/trainer.h"
 
@@ -13,7 +16,11 @@ int train_command(CommandLine& line) {
       ("quiet", po::bool_switch(&how.quiet), "no progress: only the last step, warnings and errors")             //
       ("dry-run", po::bool_switch(&how.dry_run), "check configuration, layout, data and memory; write nothing")  //
       ("ranks", po::value(&how.ranks), "with --dry-run: as on this many ranks");
+  po::options_description plan_only;
+  add_plan_options(plan_only, "with --dry-run: ");
+  options.add(plan_only);
   Config config;
+  PlanOptions plan;
   bool go = true;
   agree(line.world, [&] {
     std::vector<std::string> settings;
@@ -24,9 +31,21 @@ int train_command(CommandLine& line) {
     if (given.count("ranks") && !how.dry_run) bad_input("train: --ranks goes with --dry-run: start that many ranks");
     if (given.count("ranks") && (how.ranks < 1 || how.ranks > 1 << 20))
       bad_input("train: --ranks {}: give a number from 1 to {}", how.ranks, 1 << 20);
-    config = read_config(given["config"].as<std::string>(), settings);
+    for (const char* option : {"machine", "load"})
+      if (given.count(option) && !how.dry_run) bad_input("train: --{} goes with --dry-run", option);
+    const std::string file = given["config"].as<std::string>();
+    config = read_config(file, settings);
+    if (!how.dry_run) return;
+    plan = plan_options(given, config);
   });
-  return go ? run_training(line.world, config, how) : 0;
+  if (!go) return 0;
+  const int code = run_training(line.world, config, how);
+  if (!how.dry_run || code != 0 || line.world.rank() != 0) return code;
+  // What such a step computes, sends and, on a machine that was named, how long it takes.
+  const int ranks = how.ranks > 0 ? how.ranks : line.world.size();
+  plan.layouts = {config.layout(ranks)};
+  std::cout << "\n" << plan_text(make_plan(config, vocab_of(config, config.data.path), ranks, plan), 1) << std::flush;
+  return 0;
 }
 
 }  // namespace sy

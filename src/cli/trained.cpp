@@ -1,5 +1,6 @@
 #include "src/cli/trained.h"
 
+#include "src/data/dataset.h"
 #include "src/families/export.h"
 #include "src/io/manifest.h"
 #include "src/text/words.h"
@@ -53,6 +54,16 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variab
   if (!given.count("data") && trained.state.dataset.empty() && run && fs::exists(imported, ignored))
     return load_huggingface(imported);
   return open_tokenizer(dataset_of(trained, given));
+}
+
+Index vocab_of(const Config& config, const fs::path& file) {
+  std::error_code error;
+  Index known = 0;
+  if (fs::exists(fs::path(config.data.path) / "dataset.ini", error)) known = Dataset(config.data.path).vocab();
+  const Index vocab = model_vocab(config, known);
+  if (vocab == 0)
+    bad_input("{}: the vocabulary is not known: set model.vocab, or data.path to a prepared data set", file.string());
+  return vocab;
 }
 
 void check_positions(const Config& config, Index positions) {

@@ -29,6 +29,9 @@ std::filesystem::path dataset_of(const Trained& trained, const po::variables_map
 // The tokenizer of that data set; of a model that was imported, and where no --data is given, the one that it came with.
 std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given);
 
+// The rows of the embedding of a model that is to be trained, of model.vocab or the data set. Throws InputError where neither says.
+Index vocab_of(const Config& config, const std::filesystem::path& file);
+
 // Throws InputError where the model has learned fewer positions.
 void check_positions(const Config& config, Index positions);
 

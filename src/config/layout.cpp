@@ -1,5 +1,5 @@
 // What layouts and backends ask of a configuration.
-#include "src/config.h"
+#include "src/config/layouts.h"
 
 namespace sy {
 namespace {
@@ -25,6 +25,11 @@ std::string problem_of(const Config& c, const Layout& l) {
   if (c.moe.experts > 0 && c.moe.d_ff % l.etp != 0) return over(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
   if (c.moe.shared_d_ff % l.tp != 0)
     return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
+  if (const Index counts = c.moe.experts * l.ep * l.etp * l.etp * size_of(DType::i32); counts > Backend::read_limit)
+    return fmt::format(
+        "parallel.ep * parallel.etp = {} * {} ranks would tell each other {} bytes of row counts for "
+        "moe.experts = {}, and {} are read at once",
+        l.ep, l.etp, counts, c.moe.experts, Backend::read_limit);
   // Each of the ranks that split an expert has a part of its last bias.
   if (c.moe.experts > 0 && c.moe.bias && m.d_model % l.etp != 0)
     return over(m.d_model, "with moe.bias, model.d_model", l.etp, "parallel.etp");

@@ -8,11 +8,10 @@
 
 namespace sy {
 
-MemoryPlan plan_parameters(const Config& config, Index vocab, const Layout& layout, int rank) {
-  const std::vector<ParamSpec> specs = param_specs(config, vocab);
+MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank) {
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
-  const Index copies = config.dtype() == DType::f32 ? 2 : 3;  // m, v, and the master weights
-  return {flat.elements() * size_of(config.dtype()), flat.elements() * 4, flat.owned_elements() * copies * 4};
+  const Index copies = dtype == DType::f32 ? 2 : 3;  // m, v, and the master weights
+  return {flat.elements() * size_of(dtype), flat.elements() * 4, flat.owned_elements() * copies * 4};
 }
 
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend) {
@@ -24,7 +23,7 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   engine.train({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1});
   GradSync(engine.mesh(), engine.store()).step(config.train, config.train.lr, 1);
 
-  MemoryPlan plan = plan_parameters(config, vocab, layout, rank);
+  MemoryPlan plan = plan_parameters(engine.store().specs(), config.dtype(), layout, rank);
   plan.activations = engine.saved().peak() + engine.scratch().peak();
   plan.weights += engine.store().prepared().bytes();
   return plan;
@@ -47,7 +46,7 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   // On a device: what the driver keeps for kernels, and among several ranks NCCL's buffers.
   const Index reserve = fixed ? std::max<Index>(Index{layout.ranks > 1 ? 4096 : 512} << 20, free / 32) : 0;
   const Index mine = std::max<Index>(0, free - reserve) / ranks_here;
-  MemoryPlan plan = plan_parameters(config, vocab, layout, rank);
+  MemoryPlan plan = plan_parameters(param_specs(config, vocab), config.dtype(), layout, rank);
   // Between any two blocks lies a row for each token. Planning itself takes memory by the token, and is for what may fit.
   plan.activations =
       config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model * size_of(config.dtype());

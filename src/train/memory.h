@@ -1,6 +1,7 @@
 #pragma once
 
 #include "src/config.h"
+#include "src/params/specs.h"
 
 namespace sy {
 
@@ -16,7 +17,7 @@ struct MemoryPlan {
   Index total() const { return parameters() + activations; }
 };
 // Parameters alone, without prepared forms of weights.
-MemoryPlan plan_parameters(const Config& config, Index vocab, const Layout& layout, int rank);
+MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank);
 // backend: that it is planned for.
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend);
 

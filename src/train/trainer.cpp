@@ -9,6 +9,19 @@
 
 namespace sy {
 
+std::vector<double> step_sums(const Statistics& found, double output_z_loss) {
+  double aux_losses = 0, z_losses = output_z_loss;
+  std::vector<double> sums;
+  for (const RouterStats& s : found.layers) {
+    aux_losses += s.aux_loss;
+    z_losses += s.z_loss;
+    for (std::size_t e = 0; e < s.routed.size(); ++e)
+      sums.insert(sums.end(), {static_cast<double>(s.routed[e]), static_cast<double>(s.dropped[e]), s.probability[e]});
+  }
+  sums.insert(sums.end(), {found.loss_sum, aux_losses, z_losses});
+  return sums;
+}
+
 Trainer::Trainer(Engine& engine, const SampleStream& samples)
     : engine_(engine), samples_(samples), grad_sync_(engine.mesh(), engine.store()) {}
 
@@ -51,18 +64,7 @@ StepResult Trainer::step() {
 
   // One reduction carries all that the ranks have to tell each other. Counts are exact in f64 up to 2^53.
   const Index layers = static_cast<Index>(found.layers.size()), E = config.moe.experts;
-  double aux_loss = 0, z_loss = t.z_loss * found.lse_square_sum / tokens;
-  std::vector<double> sums;
-  for (const RouterStats& s : found.layers) {
-    aux_loss += s.aux_loss;
-    z_loss += s.z_loss;
-    for (Index e = 0; e < E; ++e) {
-      sums.push_back(static_cast<double>(s.routed[e]));
-      sums.push_back(static_cast<double>(s.dropped[e]));
-      sums.push_back(s.probability[e]);
-    }
-  }
-  sums.insert(sums.end(), {found.loss_sum, aux_loss, z_loss});
+  std::vector<double> sums = step_sums(found, t.z_loss * found.lse_square_sum / tokens);
   mesh.host->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
 
   StepResult result;

@@ -18,6 +18,10 @@ struct StepResult {
   std::vector<std::vector<double>> probability;     // [MoE layer][expert] mean probability
 };
 
+// What the ranks add up at the end of a step, beside gradients: of each MoE layer and expert the assignments, those that were
+// dropped and the sum of probabilities; then the losses: cross-entropy, balance, and both z-losses.
+std::vector<double> step_sums(const Statistics& found, double output_z_loss);
+
 // One step after another, without files or signals: what tests and benchmarks drive.
 class Trainer {
  public:

@@ -141,27 +141,44 @@ TEST(Dry, host_copies_and_small_fills_are_real) {
   EXPECT_EQ(back, (std::vector<float>{4, 4, 4}));
 }
 
-TEST(Dry, routes_tokens_to_the_experts_in_turn) {
+TEST(Dry, gives_every_expert_as_many_rows_or_those_of_a_load) {
   const auto backend = make_dry();
-  constexpr Index t = 4, e = 3, k = 2;
-  const Tensor logits = backend->tensor({t, e}), experts = backend->tensor({t, k}, DType::i32),
-               weights = backend->tensor({t, k}), counts = backend->tensor({2, e}, DType::i32),
-               probability = backend->tensor({2, e}), z = backend->tensor({1}, DType::f64),
-               keep = backend->tensor({t, k}, DType::i32), rows = backend->tensor({t * k}, DType::i32),
-               tokens = backend->tensor({t * k}, DType::i32), slots = backend->tensor({t, k}, DType::i32),
-               kept = backend->tensor({e}, DType::i32);
-  backend->route_forward({Score::softmax, k}, logits, {}, {}, experts, weights, counts, probability, z);
-  backend->capacity({DropOrder::token, 1}, experts, weights, 2, e, keep);
-  backend->sort_assignments({}, experts, keep, rows, tokens, slots, kept);
-  const auto ints = [](const Tensor& x) {
-    return std::vector<std::int32_t>(x.view().i32(), x.view().i32() + x.view().elements());
+  constexpr Index t = 5, e = 4, k = 2, parts = 2;
+  const Tensor experts = backend->tensor({t, k}, DType::i32), keep = backend->tensor({t, k}, DType::i32),
+               rows = backend->tensor({t * k * parts}, DType::i32),
+               tokens = backend->tensor({t * k * parts}, DType::i32),
+               slots = backend->tensor({t, k * parts}, DType::i32), kept = backend->tensor({e * parts}, DType::i32);
+  const auto sorted = [&](const ExpertSplit& split) {
+    backend->sort_assignments(split, experts, keep, rows, tokens, slots, kept);
+    return std::vector<std::int32_t>(kept.view().i32(), kept.view().i32() + kept.view().elements());
   };
-  EXPECT_EQ(ints(experts), (std::vector<std::int32_t>{0, 1, 2, 0, 1, 2, 0, 1}));
-  EXPECT_EQ(ints(counts), (std::vector<std::int32_t>{2, 1, 1, 1, 2, 1}));
-  EXPECT_EQ(ints(kept), (std::vector<std::int32_t>{3, 3, 2}));
-  EXPECT_EQ(ints(tokens), (std::vector<std::int32_t>{0, 1, 3, 0, 2, 3, 1, 2}));
-  EXPECT_EQ(weights.view().f32()[5], 0.5f);
-  EXPECT_FLOAT_EQ(probability.view().f32()[4], 2.0f / 3);
+  // Two owners of two experts, and two parts of each.
+  EXPECT_EQ(sorted({2, parts}), (std::vector<std::int32_t>{3, 3, 3, 3, 2, 2, 2, 2}));
+  set_dry_load(*backend, [](Index assignments, std::span<Index> of) {
+    EXPECT_EQ(assignments, 10);
+    EXPECT_EQ(of[0], 3);
+    for (Index i = 0; i < 4; ++i) of[i] = i + 1;
+  });
+  EXPECT_EQ(sorted({2, parts}), (std::vector<std::int32_t>{1, 2, 1, 2, 3, 4, 3, 4}));
+  EXPECT_EQ(sorted({1, parts}), (std::vector<std::int32_t>{1, 2, 3, 4, 1, 2, 3, 4}));
+}
+
+TEST(Dry, counts_equal_calls_together) {
+  const auto backend = make_dry();
+  const Tensor a = backend->tensor({30, 5}), w = backend->tensor({7, 5}), y = backend->tensor({30, 7});
+  DryCounts& counts = dry_counts(*backend);
+  counts = {};
+  for (int i = 0; i < 3; ++i) backend->gemm({.transpose_b = true}, a, w.view(), y);
+  backend->gemm({.transpose_a = true}, y, a, w);
+  backend->add(a, a);
+  ASSERT_EQ(counts.calls.size(), 2u);
+  const auto times = [&](const char* op, Index size, double flops, double bytes) {
+    const auto at = counts.calls.find({op, size, flops, bytes});
+    return at == counts.calls.end() ? 0 : at->second;
+  };
+  const double bytes = 4 * (30 * 5 + 7 * 5 + 30 * 7);
+  EXPECT_EQ(times("gemm", 5, 2 * 30 * 5 * 7, bytes), 4);  // all three sizes of both are the same, and so is the least
+  EXPECT_EQ(times("add", 0, 0, 3 * 4 * 30 * 5), 1);
 }
 
 TEST(Dry, other_backends_have_no_counts) {

@@ -1,0 +1,74 @@
+// switchyard plan: memory, FLOPs, traffic and time of every layout, without running any.
+#include <iostream>
+
+#include "src/cli/plan_options.h"
+#include "src/cli/trained.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+std::vector<int> parse_ranks(const std::string& text) {
+  std::vector<int> ranks;
+  for (const std::string& item : split_list(text)) {
+    const bool digits = !item.empty() && item.size() <= 7 && item.find_first_not_of("0123456789") == item.npos;
+    const int n = digits ? std::stoi(item) : 0;
+    if (n < 1 || n > 1 << 20) bad_input("--ranks {}: give numbers from 1 to {}, such as 8,16", text, 1 << 20);
+    ranks.push_back(n);
+  }
+  if (ranks.empty()) bad_input("--ranks: it is empty: give numbers of ranks, such as 8,16");
+  return ranks;
+}
+
+}  // namespace
+
+void add_plan_options(po::options_description& options, const std::string& before) {
+  const std::string machine =
+      before + "a machine file, or the name of one in configs/machines: predicts times, and says what fits";
+  const std::string load = before + "the load of the experts that this run, or checkpoint, recorded";
+  options.add_options()("machine", po::value<std::string>(), machine.c_str())("load", po::value<std::string>(),
+                                                                              load.c_str());
+}
+
+PlanOptions plan_options(const po::variables_map& given, const Config& config) {
+  PlanOptions options;
+  if (given.count("machine"))
+    options.machine = read_machine(given["machine"].as<std::string>(), given["config"].as<std::string>());
+  if (given.count("load")) options.load = recorded_load(given["load"].as<std::string>(), config);
+  return options;
+}
+
+int plan_command(CommandLine& line) {
+  po::options_description options(
+      "Lists the layouts that fit a model on so many ranks, the fastest first: memory of a rank, FLOPs, bytes by collective, and,\n"
+      "with a machine, the time of a step. Runs what trains on a backend that only counts, so no hardware is needed.\n"
+      "Any --section.key=value changes the configuration.\n\nOptions");
+  std::size_t top = 10;
+  options.add_options()("ranks", po::value<std::string>()->required(), "numbers of ranks, with commas between them");
+  add_plan_options(options);
+  options.add_options()("layouts", po::value<std::string>(), "these alone, such as tp2-ep4,ep8-etp2")(
+      "top", po::value(&top), "how many layouts to show (10; 0: all)")("json", po::bool_switch(), "print JSON");
+  std::vector<std::string> settings;
+  CommandLine rest{line.world, take_settings("plan", line.args, settings), line.options};
+  po::variables_map given;
+  if (!parse_options(rest, "plan", options, {"config"}, given)) return 0;
+  const std::string file = given["config"].as<std::string>();
+  const Config config = read_config(file, settings);
+  const Index vocab = vocab_of(config, file);
+  const std::vector<int> ranks = parse_ranks(given["ranks"].as<std::string>());
+  PlanOptions how = plan_options(given, config);
+
+  Json all = Json::array();
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (given.count("layouts")) how.layouts = parse_layouts(given["layouts"].as<std::string>(), ranks[i]);
+    const Plan plan = make_plan(config, vocab, ranks[i], how);
+    if (given["json"].as<bool>())
+      all.push_back(plan_json(plan));
+    else
+      std::cout << (i > 0 ? "\n" : "") << plan_text(plan, top) << std::flush;
+  }
+  if (given["json"].as<bool>()) std::cout << json_text(all) << std::flush;
+  return 0;
+}
+
+}  // namespace sy

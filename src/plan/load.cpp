@@ -1,0 +1,91 @@
+#include "src/plan/load.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "src/io/checkpoint.h"
+#include "src/model/router.h"
+
+namespace sy {
+
+Shares recorded_load(const std::filesystem::path& run, const Config& config) {
+  const std::filesystem::path folder = resolve_checkpoint(run, nullptr);
+  const TrainState state = read_state(folder);
+  const ExpertHistory& h = state.experts;
+  Index moe_layers = 0;
+  for (Index layer = 0; layer < config.model.layers; ++layer) moe_layers += config.is_moe(layer);
+  if (h.layers == 0) bad_input("--load {}: the run has no experts: give a run of a model with experts", run.string());
+  if (h.windows() == 0)
+    bad_input("--load {}: {} holds no counts yet: give a checkpoint of a later step", run.string(), folder.string());
+  if (h.layers != moe_layers || h.experts != config.moe.experts)
+    bad_input(
+        "--load {}: it has {} experts in each of {} layers, and the configuration {} in {}: give a run of this model",
+        run.string(), h.experts, h.layers, config.moe.experts, moe_layers);
+  const Config before = parse_config(state.config, folder.string());
+  const bool as_recorded = before.moe.capacity_factor == config.moe.capacity_factor;
+  const Index S = config.model.seq_len;
+  const Index capacity = expert_capacity(config.moe.capacity_factor, config.moe.top_k, S, h.experts);
+
+  Index first = 0;
+  while (first + 1 < h.windows() && h.steps[first] <= h.steps.back() - h.steps.back() / 10) ++first;
+  Shares load(static_cast<std::size_t>(h.layers), std::vector<double>(static_cast<std::size_t>(h.experts)));
+  for (Index l = 0; l < h.layers; ++l) {
+    std::vector<double>& kept = load[l];
+    double routed = 0;
+    for (Index w = first; w < h.windows(); ++w)
+      for (Index e = 0; e < h.experts; ++e) {
+        const Index at = (w * h.layers + l) * h.experts + e;
+        routed += static_cast<double>(h.routed[at]);
+        kept[e] += static_cast<double>(h.routed[at] - (as_recorded ? h.dropped[at] : 0));
+      }
+    if (routed == 0) bad_input("--load {}: layer {} has no assignments", run.string(), h.layer_ids[l]);
+    const double most =
+        as_recorded || capacity == 0 ? 1 : static_cast<double>(capacity) / static_cast<double>(config.moe.top_k * S);
+    for (double& share : kept) share = std::min(share / routed, most);
+  }
+  return load;
+}
+
+void rows_of(const std::vector<double>& shares, Index assignments, std::span<Index> rows) {
+  double sum = 0;
+  Index given = 0;
+  for (std::size_t e = 0; e < shares.size(); ++e) {
+    sum += shares[e];
+    const Index until = std::min(assignments, static_cast<Index>(std::llround(sum * static_cast<double>(assignments))));
+    rows[e] = until - given;
+    given = until;
+  }
+}
+
+Shares by_rank(const Shares& load, int ep) {
+  Shares ranks;
+  for (const std::vector<double>& layer : load) {
+    const auto each = static_cast<std::ptrdiff_t>(layer.size()) / ep;
+    std::vector<double>& sums = ranks.emplace_back();
+    for (int r = 0; r < ep; ++r)
+      sums.push_back(std::accumulate(layer.begin() + r * each, layer.begin() + (r + 1) * each, 0.0));
+  }
+  return ranks;
+}
+
+Shares busiest_first(const Shares& load, int ep) {
+  Shares out = load;
+  const Shares ranks = by_rank(load, ep);
+  for (std::size_t l = 0; l < load.size(); ++l) {
+    const auto busiest = std::max_element(ranks[l].begin(), ranks[l].end()) - ranks[l].begin();
+    const auto each = std::ssize(load[l]) / ep;
+    if (busiest > 0) std::swap_ranges(out[l].begin(), out[l].begin() + each, out[l].begin() + busiest * each);
+  }
+  return out;
+}
+
+Shares evened(const Shares& load) {
+  Shares out = load;
+  for (std::vector<double>& layer : out)
+    std::fill(layer.begin(), layer.end(),
+              std::accumulate(layer.begin(), layer.end(), 0.0) / static_cast<double>(layer.size()));
+  return out;
+}
+
+}  // namespace sy

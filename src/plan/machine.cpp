@@ -1,0 +1,209 @@
+#include "src/plan/machine.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "src/config/check.h"
+#include "src/text/ini.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct NumberKey {
+  const char* name;
+  double Machine::*member;
+  bool needed;  // more than 0
+};
+constexpr NumberKey number_keys[] = {
+    {"machine.memory", &Machine::memory, true},
+    {"machine.ranks_per_node", &Machine::ranks_per_node, false},
+    {"compute.peak_f32", &Machine::peak_f32, false},
+    {"compute.peak_bf16", &Machine::peak_bf16, false},
+    {"compute.memory_bandwidth", &Machine::memory_bandwidth, true},
+    {"compute.overhead", &Machine::overhead, false},
+    {"links.node_latency", &Machine::node_latency, false},
+    {"links.node_bandwidth", &Machine::node_bandwidth, true},
+    {"links.latency", &Machine::latency, false},
+    {"links.bandwidth", &Machine::bandwidth, false},
+};
+struct CurveKey {
+  const char* name;
+  Curve Machine::*member;
+};
+constexpr CurveKey curve_keys[] = {
+    {"compute.products", &Machine::products},
+    {"compute.grouped_products", &Machine::grouped_products},
+    {"compute.attention_forward", &Machine::attention_forward},
+    {"compute.attention_backward", &Machine::attention_backward},
+};
+constexpr std::string_view operations = "operations.";
+
+bool read_number(std::string_view text, double& x) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+  return error == std::errc() && end == text.data() + text.size() && std::isfinite(x) && x >= 0;
+}
+
+bool read_curve(std::string_view text, Curve& curve) {
+  curve.points.clear();
+  for (const std::string& item : split_list(text)) {
+    const std::size_t colon = item.find(':');
+    double size = 0, share = 0;
+    if (colon == item.npos || !read_number(trimmed(std::string_view(item).substr(0, colon)), size) ||
+        !read_number(trimmed(std::string_view(item).substr(colon + 1)), share))
+      return false;
+    if (size <= 0 || share <= 0 || (!curve.points.empty() && size <= curve.points.back().first)) return false;
+    curve.points.emplace_back(size, share);
+  }
+  return !curve.points.empty();
+}
+
+std::string curve_text(const Curve& curve) {
+  std::vector<std::string> items;
+  for (const auto& [size, share] : curve.points) items.push_back(fmt::format("{:g}:{:.4g}", size, share));
+  return join(items, ", ");
+}
+
+std::vector<std::string> key_names() {
+  std::vector<std::string> names{"machine.name", "machine.backend", "machine.shared"};
+  for (const NumberKey& k : number_keys) names.emplace_back(k.name);
+  for (const CurveKey& k : curve_keys) names.emplace_back(k.name);
+  return names;
+}
+
+void set_key(Machine& m, const IniEntry& e, Problems& problems) {
+  const auto wrong = [&](const char* expected) {
+    problems.at(e.line, "{} = '{}': expected {}", e.key, e.value, expected);
+  };
+  if (e.key == "machine.name") {
+    m.name = e.value;
+    return;
+  }
+  if (e.key == "machine.backend") {
+    if (e.value != "cpu" && e.value != "cuda") wrong("cpu or cuda");
+    m.backend = e.value;
+    return;
+  }
+  if (e.key == "machine.shared") {
+    if (e.value != "true" && e.value != "false") wrong("true or false");
+    m.shared = e.value == "true";
+    return;
+  }
+  for (const NumberKey& k : number_keys)
+    if (e.key == k.name) {
+      if (!read_number(e.value, m.*k.member)) wrong("a number of 0 or more, such as 3.35e12");
+      return;
+    }
+  for (const CurveKey& k : curve_keys)
+    if (e.key == k.name) {
+      if (!read_curve(e.value, m.*k.member)) wrong("shares above 0 by rising size, such as 64:0.3, 1024:0.8");
+      return;
+    }
+  if (e.key.starts_with(operations)) {
+    double& speed = m.operations[e.key.substr(operations.size())];
+    if (!read_number(e.value, speed) || speed == 0) wrong("bytes/s above 0, such as 2e9");
+    return;
+  }
+  const std::string near = nearest(e.key, key_names());
+  problems.at(e.line, "unknown key '{}': {}", e.key,
+              near.empty() ? "configs/machines/h100.ini shows them" : "did you mean '" + near + "'?");
+}
+
+}  // namespace
+
+double Curve::at(double size) const {
+  if (points.empty()) return 1;
+  const auto after = std::find_if(points.begin(), points.end(), [&](const auto& p) { return p.first >= size; });
+  if (after == points.end()) return points.back().second;
+  if (after == points.begin()) return after->second;
+  const auto& [low, low_share] = *(after - 1);
+  const double part = std::log(size / low) / std::log(after->first / low);
+  return low_share + part * (after->second - low_share);
+}
+
+Machine parse_machine(const std::string& ini_text, const std::string& origin) {
+  Machine m;
+  Problems problems(origin);
+  const IniText ini = read_ini(ini_text);
+  for (const IniProblem& p : ini.problems) problems.at(p.line, "{}", p.what);
+  std::set<std::string> given;
+  for (const IniEntry& e : ini.entries) {
+    if (!given.insert(e.key).second) problems.at(e.line, "{} is given twice: keep one", e.key);
+    set_key(m, e, problems);
+  }
+  const std::size_t wrong_lines = problems.count();
+  for (const NumberKey& k : number_keys)
+    if (wrong_lines == 0 && k.needed && m.*k.member == 0)
+      problems.at(no_line, "{} is missing: give a number above 0", k.name);
+  if (wrong_lines == 0 && m.peak_f32 == 0 && m.peak_bf16 == 0)
+    problems.at(no_line, "compute.peak_f32 and compute.peak_bf16 are missing: give one of them");
+  if (wrong_lines == 0 && m.ranks_per_node > 0 && m.bandwidth == 0)
+    problems.at(no_line, "links.bandwidth is missing: with machine.ranks_per_node, give the bytes/s between nodes");
+  problems.raise();
+  if (m.name.empty()) m.name = fs::path(origin).stem().string();
+  return m;
+}
+
+std::string to_ini(const Machine& m, std::string_view comment) {
+  std::string text, section;
+  std::istringstream lines{std::string(comment)};
+  for (std::string line; std::getline(lines, line);) text += "# " + line + "\n";
+  const auto put = [&](std::string_view key, std::string_view value) {
+    const std::size_t dot = key.find('.');
+    if (key.substr(0, dot) != section) text += fmt::format("\n[{}]\n", section = key.substr(0, dot));
+    text += fmt::format("{} = {}\n", key.substr(dot + 1), value);
+  };
+  put("machine.name", ini_value(m.name));
+  put("machine.backend", m.backend);
+  put("machine.shared", m.shared ? "true" : "false");
+  const auto numbers = [&](std::string_view wanted) {
+    for (const NumberKey& k : number_keys)
+      if (std::string_view(k.name).starts_with(wanted) && (m.*k.member > 0 || k.needed))
+        put(k.name, fmt::format("{:.6g}", m.*k.member));
+  };
+  numbers("machine.");
+  numbers("compute.");
+  for (const CurveKey& k : curve_keys)
+    if (!(m.*k.member).points.empty()) put(k.name, curve_text(m.*k.member));
+  for (const auto& [name, speed] : m.operations) put(std::string(operations) + name, fmt::format("{:.4g}", speed));
+  numbers("links.");
+  return text;
+}
+
+Machine read_machine(const std::string& file_or_name, const fs::path& config_file) {
+  std::error_code ignored;
+  fs::path file = file_or_name;
+  if (!fs::is_regular_file(file, ignored)) {
+    std::vector<fs::path> folders{fs::path("configs") / "machines"};
+    for (fs::path at = fs::absolute(config_file).parent_path(); at.has_relative_path(); at = at.parent_path())
+      folders.push_back(at / "machines");
+    // The program lies in a build folder of its tree, or is installed.
+    const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+    for (const char* folder : {"../configs/machines", "../share/switchyard/configs/machines"})
+      folders.push_back(program / folder);
+    std::set<std::string> names;
+    file.clear();
+    for (const fs::path& folder : folders)
+      for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+        if (entry.path().extension() != ".ini") continue;
+        names.insert(entry.path().stem().string());
+        if (file.empty() && entry.path().stem() == file_or_name) file = entry.path();
+      }
+    if (file.empty())
+      bad_input(
+          "--machine {}: there is no such file, and no such name: give a file{}", file_or_name,
+          names.empty() ? std::string() : fmt::format(", or one of {}", fmt::join(names.begin(), names.end(), ", ")));
+  }
+  std::ifstream in(file);
+  std::ostringstream text;
+  if (!(text << in.rdbuf())) bad_input("--machine {}: it cannot be read: check the path", file.string());
+  return parse_machine(text.str(), file.string());
+}
+
+}  // namespace sy

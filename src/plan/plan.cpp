@@ -1,0 +1,176 @@
+#include "src/plan/plan.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "src/config/layouts.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+std::vector<TrafficLine> traffic_of(const Profile& profile, const Layout& layout, Index kv_heads,
+                                    const std::optional<Machine>& machine) {
+  std::vector<TrafficLine> lines;
+  for (const bool update : {false, true})
+    for (const auto& [key, times] : (update ? profile.update : profile.pass).transfers) {
+      const auto& [group, transfer] = key;
+      const auto same = [&](const TrafficLine& line) {
+        return line.group == group && line.kind == transfer.kind && line.part == transfer.part && line.update == update;
+      };
+      const GroupShape shape = group_shape(group, layout, kv_heads);
+      auto line = std::find_if(lines.begin(), lines.end(), same);
+      if (line == lines.end())
+        line = lines.insert(lines.end(), {group, shape.size, transfer.kind, transfer.part, update});
+      line->calls += times;
+      line->sent += times * static_cast<double>(transfer.sent);
+      line->received += times * static_cast<double>(transfer.received);
+      if (!machine) continue;
+      const Peers peers = peers_of(shape, static_cast<int>(machine->ranks_per_node));
+      line->seconds += times * seconds_of(*machine, layout.ranks, group, peers, transfer);
+    }
+  return lines;
+}
+
+// Of one layout after the other.
+class Planner {
+ public:
+  Planner(const Config& config, Index vocab, const PlanOptions& options, double memory)
+      : config_(config),
+        options_(options),
+        memory_(memory),
+        backend_(options.machine && options.machine->backend == "cuda" ? nullptr : make_cpu()),
+        profiler_(config, vocab, backend_.get()) {}
+
+  Candidate look_at(const Layout& layout) const {
+    Candidate c{layout};
+    c.memory = profiler_.parameters(layout);
+    c.fits = fits(c.memory);
+    if (!c.fits) return c;
+    const Profile profile = profiler_.balanced(layout);
+    c.memory = profile.memory;
+    c.fits = fits(c.memory);
+    describe(profile, c);
+    return c;
+  }
+
+  // The same with the load's rows.
+  void load(Candidate& c) const {
+    const int ep = c.layout.ep, first = c.layout.etp;  // a rank's number grows by etp with its place along ep
+    const Shares rows = *options_.load, ranks = by_rank(rows, ep);
+    // Which rank keeps most, over all layers, or in one that is computed again.
+    std::vector<double> sum(static_cast<std::size_t>(ep)), most(sum);
+    for (const std::vector<double>& layer : ranks)
+      for (int r = 0; r < ep; ++r) {
+        sum[r] += layer[r];
+        most[r] = std::max(most[r], layer[r]);
+      }
+    const auto& by = config_.train.recompute ? most : sum;
+    const int busiest = static_cast<int>(std::max_element(by.begin(), by.end()) - by.begin());
+    c.memory = profiler_.loaded(c.layout, busiest * first, rows).memory;
+    c.fits = fits(c.memory);
+    describe(profiler_.loaded(c.layout, 0, busiest_first(rows, ep)), c);
+    if (!options_.machine) return;
+    Candidate mean{c.layout};
+    describe(profiler_.loaded(c.layout, 0, evened(rows)), mean);
+    const double waiting = c.time->total() - mean.time->total();
+    c.time = mean.time;
+    (*c.time)[Part::waiting] = std::max(0.0, waiting);
+  }
+
+ private:
+  bool fits(const MemoryPlan& m) const { return memory_ == 0 || static_cast<double>(m.total()) <= memory_; }
+  void describe(const Profile& profile, Candidate& c) const {
+    c.passes = profile.passes;
+    c.flops = profile.pass.flops() + profile.update.flops();
+    c.traffic = traffic_of(profile, c.layout, config_.model.kv_heads, options_.machine);
+    if (options_.machine)
+      c.time = step_time(*options_.machine, config_.dtype(), c.layout, config_.model.kv_heads, profile);
+  }
+
+  const Config& config_;
+  const PlanOptions& options_;
+  double memory_;
+  std::unique_ptr<Backend> backend_;
+  Profiler profiler_;
+};
+
+bool better(const Candidate& a, const Candidate& b) {
+  if (a.time && b.time) return a.time->total() < b.time->total();
+  return a.memory.total() < b.memory.total();
+}
+
+}  // namespace
+
+double Candidate::sent() const {
+  double sum = 0;
+  for (const TrafficLine& line : traffic) sum += line.sent;
+  return sum;
+}
+
+Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& options) {
+  const std::optional<Machine>& machine = options.machine;
+  if (machine && machine->peak(config.dtype()) == 0)
+    bad_input("run.dtype = {}, and the machine {} has no compute.peak_{}: {}", config.run.dtype, machine->name,
+              config.run.dtype, machine->backend == "cpu" ? "set run.dtype = f32" : "set another run.dtype");
+  std::vector<Layout> layouts = options.layouts;
+  if (layouts.empty()) {
+    layouts = layouts_of(config, ranks);
+    std::erase_if(layouts, [&](const Layout& l) { return vocab < l.tp; });
+    if (layouts.empty()) check_config_for_layout(config, {ranks});
+    if (layouts.empty()) bad_input("no layout of {} ranks splits a vocabulary of {}", ranks, vocab);
+  }
+  for (const Layout& l : layouts) {
+    check_config_for_layout(config, l);
+    if (vocab < l.tp) bad_input("a vocabulary of {} cannot be split over tp {} ranks: lower tp", vocab, l.tp);
+  }
+  Plan plan{config, vocab, ranks, machine, options.load.has_value(), 0, {}, {}};
+  if (machine) {
+    const double sharing = !machine->shared              ? 1
+                           : machine->ranks_per_node > 0 ? std::min<double>(ranks, machine->ranks_per_node)
+                                                         : ranks;
+    plan.memory = machine->memory / sharing;
+  }
+  const Planner planner(plan.config, vocab, options, plan.memory);
+  for (const Layout& layout : layouts) {
+    Candidate c = planner.look_at(layout);
+    (c.fits ? plan.fitting : plan.too_large).push_back(std::move(c));
+  }
+  std::stable_sort(plan.fitting.begin(), plan.fitting.end(), better);
+  if (options.load) {
+    if (plan.fitting.size() > looked_at) plan.fitting.resize(looked_at);
+    for (Candidate& c : plan.fitting) planner.load(c);
+    for (const Candidate& c : plan.fitting)
+      if (!c.fits) plan.too_large.push_back(c);
+    std::erase_if(plan.fitting, [](const Candidate& c) { return !c.fits; });
+    std::stable_sort(plan.fitting.begin(), plan.fitting.end(), better);
+  }
+  std::stable_sort(plan.too_large.begin(), plan.too_large.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.memory.total() < b.memory.total(); });
+  return plan;
+}
+
+std::vector<Layout> parse_layouts(const std::string& text, int ranks) {
+  std::vector<Layout> layouts;
+  for (const std::string& item : split_list(text)) {
+    Layout layout{ranks};
+    for (std::size_t at = 0; at <= item.size();) {
+      const std::size_t end = std::min(item.find('-', at), item.size());
+      const std::string_view word = std::string_view(item).substr(at, end - at);
+      const std::size_t digits = std::min(word.find_first_of("0123456789"), word.size());
+      const std::string_view name = word.substr(0, digits);
+      int* const axis = name == "tp" ? &layout.tp : name == "ep" ? &layout.ep : name == "etp" ? &layout.etp : nullptr;
+      int value = 0;
+      const auto [stop, error] = std::from_chars(word.data() + digits, word.data() + word.size(), value);
+      if (!axis || error != std::errc() || stop != word.data() + word.size() || value < 1)
+        bad_input("--layouts '{}': write layouts as tp2-ep4-etp1, with commas between them", item);
+      *axis = value;
+      at = end + 1;
+    }
+    layouts.push_back(layout);
+  }
+  if (layouts.empty()) bad_input("--layouts: it is empty: write layouts as tp2-ep4-etp1, with commas between them");
+  return layouts;
+}
+
+}  // namespace sy

@@ -1,0 +1,208 @@
+#include "src/plan/profile.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "dist/activity.h"
+#include "dist/mesh_dry.h"
+#include "dist/runtime.h"
+#include "kernels/cuda/sizes.h"
+#include "src/model/engine.h"
+#include "src/train/grad_sync.h"
+#include "src/train/trainer.h"
+
+namespace sy {
+namespace {
+
+using Transfers = std::map<std::pair<std::string_view, DryTransfer>, double>;
+
+Transfers transfers_of(const Mesh& mesh) {
+  Transfers all;
+  const std::pair<std::string_view, const Comm*> groups[] = {{"stage", mesh.stage.get()},     {"dp", mesh.dp.get()},
+                                                             {"tp", mesh.tp.get()},           {"edp", mesh.edp.get()},
+                                                             {"experts", mesh.experts.get()}, {"world", mesh.host}};
+  for (const auto& [name, comm] : groups)
+    for (const auto& [transfer, times] : dry_transfers(*comm)) all[{name, transfer}] += static_cast<double>(times);
+  return all;
+}
+
+template <class Key>
+void add_to(std::map<Key, double>& sum, const std::map<Key, double>& other, double times) {
+  for (const auto& [key, n] : other)
+    if (const double total = sum[key] += n * times; total == 0) sum.erase(key);
+}
+
+std::map<DryCall, double> take_calls(Backend& backend) {
+  DryCounts& counts = dry_counts(backend);
+  std::map<DryCall, double> calls;
+  for (const auto& [call, times] : counts.calls) calls[call] = static_cast<double>(times);
+  counts = {};
+  return calls;
+}
+
+// Tables of positions are not needed to know what their readers do; those of distances are, as attention checks their size.
+Index positions_of(const Config& config) {
+  for (Index layer = 0; layer < config.model.layers; ++layer)
+    if (const Position p = config.model_of(layer).position; p == Position::t5 || p == Position::alibi) return 0;
+  return 1;
+}
+
+}  // namespace
+
+double Work::flops() const {
+  double sum = 0;
+  for (const auto& [call, times] : calls) sum += call.flops * times;
+  return sum;
+}
+
+void Work::add(const Work& other, double times) {
+  add_to(calls, other.calls, times);
+  add_to(transfers, other.transfers, times);
+}
+
+void Profiler::Passes::add(const Passes& other, double times) {
+  first.add(other.first, times);
+  again.add(other.again, times);
+  for (Index Passes::*bytes : {&Passes::saved, &Passes::scratch, &Passes::prepared})
+    this->*bytes += static_cast<Index>(times) * (other.*bytes);
+}
+
+Profiler::Profiler(Config config, Index vocab, const Backend* stands_for)
+    : config_(std::move(config)), vocab_(vocab), stands_for_(stands_for), specs_(param_specs(config_, vocab)) {}
+
+MemoryPlan Profiler::parameters(const Layout& layout, int rank) const {
+  return plan_parameters(specs_, config_.dtype(), layout, rank);
+}
+
+MemoryPlan Profiler::parameters(const Layout& layout) const {
+  return parameters(layout, 0);
+}
+
+std::unique_ptr<Backend> Profiler::dry() const {
+  std::unique_ptr<Backend> backend = make_dry(stands_for_);
+  if (!stands_for_) set_dry_logits(*backend, cuda::logits_at_once);
+  return backend;
+}
+
+Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int rank, const Shares* rows) const {
+  const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
+  Engine engine(config, vocab_, dry(), make_dry_mesh(*world, layout), true, 0, 1, positions_of(config));
+  if (rows) {
+    std::vector<Index> moe_layer(static_cast<std::size_t>(config.model.layers));
+    for (Index i = 0; i < engine.model().moe_layers(); ++i) moe_layer[engine.model().moe_layer_ids()[i]] = i;
+    set_dry_load(engine.backend(), [=](Index assignments, std::span<Index> kept) {
+      rows_of((*rows)[moe_layer[activity.layer]], assignments, kept);
+    });
+  }
+  const Config::Train& t = config.train;
+  const Index S = config.model.seq_len, passes = t.global_batch / (layout.dp() * t.micro_batch);
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(t.micro_batch * S), 0);
+  take_calls(engine.backend());  // of what was set up
+  Transfers before = transfers_of(engine.mesh());
+  const auto pass = [&] {
+    engine.train({t.micro_batch, S, ids, ids, t.global_batch * S, t.global_batch, passes});
+    Work work;
+    work.calls = take_calls(engine.backend());
+    work.transfers = transfers_of(engine.mesh());
+    Transfers now = work.transfers;
+    add_to(work.transfers, before, -1);
+    before = std::move(now);
+    return work;
+  };
+  Passes out;
+  out.first = pass();
+  if (passes > 1) out.again = pass();
+  out.saved = engine.saved().peak();
+  out.scratch = engine.scratch().peak();
+  out.prepared = engine.store().prepared().bytes();
+  return out;
+}
+
+Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) const {
+  const Config::Train& t = config_.train;
+  Profile profile;
+  profile.passes = t.global_batch / (layout.dp() * t.micro_batch);
+  profile.pass = passes.first;
+  profile.pass.add(passes.again, static_cast<double>(profile.passes - 1));
+
+  const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
+  const Mesh mesh = make_dry_mesh(*world, layout);
+  const std::unique_ptr<Backend> backend = dry();
+  ParamStore store(*backend, specs_, layout, mesh.coord, true, config_.dtype());
+  GradSync sync(mesh, store);
+  take_calls(*backend);
+  agree(*world, [] {});  // that all ranks have read their samples
+  sync.step(t, t.lr, 1);
+  Statistics found;
+  for (Index layer = 0; layer < config_.model.layers; ++layer)
+    if (config_.is_moe(layer)) {
+      const auto E = static_cast<std::size_t>(config_.moe.experts);
+      found.layers.push_back({std::vector<Index>(E), std::vector<Index>(E), std::vector<double>(E)});
+    }
+  std::vector<double> sums = step_sums(found, 0);
+  world->all_reduce(view_of(sums.data(), {std::ssize(sums)}));
+  profile.update.calls = take_calls(*backend);
+  profile.update.transfers = transfers_of(mesh);
+  if (sync.replicas())
+    for (const auto& [transfer, times] : dry_transfers(*sync.replicas()))
+      profile.update.transfers[{"replicas", transfer}] = static_cast<double>(times);
+
+  profile.memory = parameters(layout, rank);
+  profile.memory.weights += passes.prepared;
+  profile.memory.activations = passes.saved + passes.scratch;
+  return profile;
+}
+
+// What a pass does is a sum over layers, and what it keeps too; what it takes within a layer is a maximum, which a second
+// layer of a kind leaves as it is. So the difference that one more layer makes is that of each further one.
+Profile Profiler::balanced(const Layout& layout) const {
+  const auto [layers, counts] = distinct_layers(config_);
+  const Passes once = run(with_layers(config_, layers), layout, 0, nullptr);
+  Passes all = once;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (counts[i] == 1) continue;
+    std::vector<Index> more = layers;
+    more.insert(more.begin() + static_cast<std::ptrdiff_t>(i), layers[i]);
+    const auto times = static_cast<double>(counts[i] - 1);
+    all.add(run(with_layers(config_, more), layout, 0, nullptr), times);
+    all.add(once, -times);
+  }
+  return whole(all, layout, 0);
+}
+
+Profile Profiler::loaded(const Layout& layout, int rank, const Shares& rows) const {
+  return whole(run(config_, layout, rank, &rows), layout, rank);
+}
+
+DistinctLayers distinct_layers(const Config& config) {
+  std::vector<std::pair<std::string, bool>> kinds;
+  DistinctLayers out;
+  for (const bool moe : {false, true})
+    for (Index layer = 0; layer < config.model.layers; ++layer) {
+      if (config.is_moe(layer) != moe) continue;
+      const std::pair kind(config.model.pattern.kind_of(layer), moe);
+      const auto at = std::find(kinds.begin(), kinds.end(), kind);
+      if (at != kinds.end()) {
+        ++out.counts[at - kinds.begin()];
+        continue;
+      }
+      kinds.push_back(kind);
+      out.layers.push_back(layer);
+      out.counts.push_back(1);
+    }
+  return out;
+}
+
+Config with_layers(const Config& config, const std::vector<Index>& layers) {
+  Config out = config;
+  out.model.layers = std::ssize(layers);
+  out.moe.every = 1;
+  out.moe.first_dense = std::count_if(layers.begin(), layers.end(), [&](Index layer) { return !config.is_moe(layer); });
+  if (!config.model.pattern.runs.empty()) {
+    out.model.pattern.runs.clear();
+    for (Index layer : layers) out.model.pattern.runs.push_back({config.model.pattern.kind_of(layer), 1});
+  }
+  return out;
+}
+
+}  // namespace sy

@@ -1,0 +1,247 @@
+// A plan as people and programs read it.
+#include <algorithm>
+
+#include "src/params/costs.h"
+#include "src/plan/plan.h"
+#include "src/text/numbers.h"
+#include "src/text/table.h"
+
+namespace sy {
+namespace {
+
+std::string name_of(const Layout& l) {
+  return fmt::format("tp {} ep {} etp {}", l.tp, l.ep, l.etp);
+}
+
+// The unit in which all of a table's numbers are told.
+struct Unit {
+  const char* name;
+  double size;
+  std::string operator()(double x) const { return fmt::format("{:.{}f}", x / size, x / size < 99.95 ? 2 : 1); }
+};
+Unit unit_of(double largest, const char* what) {
+  const bool bytes = std::string_view(what) == "B";
+  if (largest >= 1e13) return {bytes ? "TB" : "TFLOP", 1e12};
+  if (largest >= 1e10) return {bytes ? "GB" : "GFLOP", 1e9};
+  return {bytes ? "MB" : "MFLOP", 1e6};
+}
+
+std::string milliseconds(double seconds) {
+  return fmt::format("{:.{}f}", seconds * 1e3, seconds < 0.01 ? 3 : seconds < 1 ? 1 : 0);
+}
+
+// What the collectives of a group carry.
+struct Meaning {
+  std::string_view group;
+  bool update;
+  Collective kind;
+  std::string_view part, text;
+};
+constexpr Meaning meanings[] = {
+    {"stage", true, Collective::reduce_scatter, "", "gradients of norms, routers"},
+    {"stage", true, Collective::all_gather, "", "weights of norms, routers"},
+    {"stage", true, Collective::all_reduce, "", "the gradients' norm"},
+    {"stage", false, Collective::all_gather, "", "counts that balance experts"},
+    {"dp", true, Collective::reduce_scatter, "", "gradients of dense matrices"},
+    {"dp", true, Collective::all_gather, "", "weights of dense matrices"},
+    {"edp", true, Collective::reduce_scatter, "", "gradients of experts"},
+    {"edp", true, Collective::all_gather, "", "weights of experts"},
+    {"experts", false, Collective::all_gather, "", "row counts"},
+    {"experts", false, Collective::all_to_all, "dispatch", "rows to their experts"},
+    {"experts", false, Collective::all_to_all, "combine", "rows back from them"},
+    {"tp", false, Collective::all_gather, "", "tokens, gathered"},
+    {"tp", false, Collective::reduce_scatter, "", "tokens, summed and scattered"},
+    {"tp", false, Collective::all_reduce, "", "sums of norms over heads"},
+    {"replicas", true, Collective::all_reduce, "", "gradients of shared kv heads"},
+    {"world", true, Collective::all_reduce, "", "losses, counts of experts"},
+};
+std::string_view meaning_of(const TrafficLine& line) {
+  for (const Meaning& m : meanings)
+    if (m.group == line.group && m.update == line.update && m.kind == line.kind && m.part == line.part) return m.text;
+  return "";
+}
+
+// Why it is behind the best one.
+std::string loss_of(const Candidate& c, const Candidate& best) {
+  if (!c.time || &c == &best) return "";
+  int most = 0;
+  for (int i = 1; i < num_parts; ++i)
+    if (c.time->seconds[i] - best.time->seconds[i] > c.time->seconds[most] - best.time->seconds[most]) most = i;
+  return fmt::format("{} +{} ms", name_of(static_cast<Part>(most)),
+                     milliseconds(c.time->seconds[most] - best.time->seconds[most]));
+}
+
+// Of the peak, by the FLOPs that a token needs (model_costs): what is computed again does not count.
+double of_peak(const Plan& plan, const Candidate& c) {
+  const double needed = model_costs(plan.config, plan.vocab).flops_per_token * plan.tokens();
+  const Machine& m = *plan.machine;
+  const double nodes = !m.shared ? plan.ranks : m.ranks_per_node > 0 ? std::max(1.0, plan.ranks / m.ranks_per_node) : 1;
+  return needed / (c.time->total() * m.peak(plan.config.dtype()) * nodes);
+}
+
+std::string times_text(const Plan& plan, std::size_t shown) {
+  std::vector<std::string> header{"layout", "tokens/s", "of peak", "step ms"};
+  for (int i = 0; i < num_parts; ++i)
+    if (plan.loaded || static_cast<Part>(i) != Part::waiting) header.emplace_back(name_of(static_cast<Part>(i)));
+  header.emplace_back("behind the first by");
+  Table table(header);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const Candidate& c = plan.fitting[i];
+    std::vector<std::string> cells{name_of(c.layout), short_count_text(plan.tokens() / c.time->total()),
+                                   percent_text(of_peak(plan, c)), milliseconds(c.time->total())};
+    for (int p = 0; p < num_parts; ++p)
+      if (plan.loaded || static_cast<Part>(p) != Part::waiting) cells.push_back(milliseconds(c.time->seconds[p]));
+    cells.push_back(loss_of(c, plan.fitting.front()));
+    table.row(cells);
+  }
+  return table.str();
+}
+
+std::string memory_text(const Plan& plan, std::size_t shown) {
+  double bytes = 0, flops = 0;
+  for (std::size_t i = 0; i < shown; ++i) {
+    bytes = std::max({bytes, static_cast<double>(plan.fitting[i].memory.total()), plan.fitting[i].sent()});
+    flops = std::max(flops, plan.fitting[i].flops);
+  }
+  const Unit b = unit_of(bytes, "B"), f = unit_of(flops, "FLOP");
+  Table table({"layout", "micro-batches", std::string("memory ") + b.name, "weights", "gradients", "optimizer",
+               "activations", f.name, std::string("sent ") + b.name});
+  for (std::size_t i = 0; i < shown; ++i) {
+    const Candidate& c = plan.fitting[i];
+    const auto of = [&](Index n) { return b(static_cast<double>(n)); };
+    table.row({name_of(c.layout), std::to_string(c.passes), of(c.memory.total()), of(c.memory.weights),
+               of(c.memory.gradients), of(c.memory.optimizer), of(c.memory.activations), f(c.flops), b(c.sent())});
+  }
+  return table.str();
+}
+
+std::string traffic_text(const Plan& plan, const Candidate& c) {
+  double largest = 0;
+  for (const TrafficLine& line : c.traffic) largest = std::max(largest, std::max(line.sent, line.received));
+  const Unit b = unit_of(largest, "B");
+  std::vector<std::string> header{"collective", "of what", "group x ranks", "calls", std::string("sent ") + b.name,
+                                  "received"};
+  if (plan.machine) header.emplace_back("ms");
+  Table table(header);
+  for (const TrafficLine& line : c.traffic) {
+    std::vector<std::string> cells{std::string(name_of(line.kind)),
+                                   std::string(meaning_of(line)),
+                                   fmt::format("{} x {}", line.group, line.ranks),
+                                   fmt::format("{:.0f}", line.calls),
+                                   b(line.sent),
+                                   b(line.received)};
+    if (plan.machine) cells.push_back(milliseconds(line.seconds));
+    table.row(cells);
+  }
+  return table.str();
+}
+
+// The part of the memory that takes most.
+std::pair<const char*, Index> largest_part(const MemoryPlan& m) {
+  const std::pair<const char*, Index> parts[] = {
+      {"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer}, {"activations", m.activations}};
+  return *std::max_element(std::begin(parts), std::end(parts),
+                           [](const auto& a, const auto& b) { return a.second < b.second; });
+}
+
+Json memory_json(const MemoryPlan& m) {
+  return {{"weights", m.weights},
+          {"gradients", m.gradients},
+          {"optimizer", m.optimizer},
+          {"activations", m.activations},
+          {"total", m.total()}};
+}
+
+Json candidate_json(const Plan& plan, const Candidate& c) {
+  const Layout& l = c.layout;
+  Json json{{"tp", l.tp},
+            {"ep", l.ep},
+            {"etp", l.etp},
+            {"dp", l.dp()},
+            {"edp", l.edp()},
+            {"fits", c.fits},
+            {"memory", memory_json(c.memory)}};
+  if (c.passes == 0) return json;
+  json["micro_batches"] = c.passes;
+  json["flops"] = c.flops;
+  json["sent_bytes"] = c.sent();
+  Json& traffic = json["traffic"] = Json::array();
+  for (const TrafficLine& line : c.traffic) {
+    Json& row = traffic.push_back({{"group", line.group},
+                                   {"ranks", line.ranks},
+                                   {"collective", name_of(line.kind)},
+                                   {"what", meaning_of(line)},
+                                   {"calls", line.calls},
+                                   {"sent_bytes", line.sent},
+                                   {"received_bytes", line.received}});
+    if (plan.machine) row["seconds"] = line.seconds;
+  }
+  if (!c.time) return json;
+  Json& time = json["seconds"] = Json::object();
+  for (int i = 0; i < num_parts; ++i) time[name_of(static_cast<Part>(i))] = c.time->seconds[i];
+  time["step"] = c.time->total();
+  json["tokens_per_second"] = plan.tokens() / c.time->total();
+  json["of_peak"] = of_peak(plan, c);
+  return json;
+}
+
+}  // namespace
+
+std::string plan_text(const Plan& plan, std::size_t shown) {
+  const ModelCosts costs = model_costs(plan.config, plan.vocab);
+  const auto short_count = [](Index n) { return short_count_text(static_cast<double>(n)); };
+  std::string text =
+      fmt::format("{} ranks{}: {} parameters, {} active per token; a step of {} sequences of {} tokens, {}\n",
+                  plan.ranks, plan.machine ? " of " + plan.machine->name : "", short_count(costs.parameters.total),
+                  short_count(costs.parameters.active), plan.config.train.global_batch, plan.config.model.seq_len,
+                  plan.config.run.dtype);
+  const std::size_t fitting = plan.fitting.size();
+  if (shown == 0 || shown > fitting) shown = fitting;
+  if (fitting > 0) {
+    if (plan.machine)
+      text += fmt::format(
+          "\nTime of a step, {}\n{}",
+          plan.loaded ? "with the recorded load: every layer waits for its busiest rank" : "with experts equally busy",
+          times_text(plan, shown));
+    text += fmt::format("\nMemory, FLOPs and bytes of a step, of the rank that has most\n{}", memory_text(plan, shown));
+    if (shown < fitting) text += fmt::format("{} more layouts fit (--top 0 shows all)\n", fitting - shown);
+    const Candidate& best = plan.fitting.front();
+    if (!best.traffic.empty())
+      text += fmt::format("\nWhat each rank sends in a step of {}\n{}", name_of(best.layout), traffic_text(plan, best));
+  }
+  if (plan.too_large.empty()) return text;
+  const Unit b = unit_of(plan.memory, "B");
+  text += fmt::format("\n{} layouts do not fit into the {} {} of a rank. The least need\n", plan.too_large.size(),
+                      b(plan.memory), b.name);
+  Table table({"layout", std::string("memory ") + b.name, "most of it"});
+  for (std::size_t i = 0; i < std::min<std::size_t>(plan.too_large.size(), 3); ++i) {
+    const Candidate& c = plan.too_large[i];
+    const auto [part, bytes] = largest_part(c.memory);
+    table.row({name_of(c.layout),
+               b(static_cast<double>(c.memory.total())) + (c.memory.activations == 0 ? " and activations" : ""),
+               fmt::format("{} {}", part, b(static_cast<double>(bytes)))});
+  }
+  return text + table.str();
+}
+
+Json plan_json(const Plan& plan) {
+  const ModelCosts costs = model_costs(plan.config, plan.vocab);
+  Json json{{"ranks", plan.ranks},
+            {"vocab", plan.vocab},
+            {"parameters", costs.parameters.total},
+            {"active_parameters", costs.parameters.active},
+            {"flops_per_token", costs.flops_per_token},
+            {"tokens_per_step", plan.tokens()},
+            {"load", plan.loaded ? "recorded" : "balanced"}};
+  if (plan.machine) {
+    json["machine"] = plan.machine->name;
+    json["memory_of_a_rank"] = plan.memory;
+  }
+  for (const auto& [name, list] : {std::pair{"layouts", &plan.fitting}, {"too_large", &plan.too_large}}) {
+    Json& rows = json[name] = Json::array();
+    for (const Candidate& c : *list) rows.push_back(candidate_json(plan, c));
+  }
+  return json;
+}
+
+}  // namespace sy

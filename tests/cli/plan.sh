@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# switchyard plan and train --dry-run: every layout with its memory, bytes and time, for machines that are not here.
+source "$2/tests/cli/lib/lib.sh"
+
+make_text text 60
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data
+small_config <<'INI'
+[train]
+steps = 3
+global_batch = 8
+micro_batch = 2
+[run]
+backend = cpu
+log_every = 1
+dir = run
+INI
+expect_ok "$switchyard" train config.ini --quiet
+
+# Without a machine: no times. With one: the fastest first, and which do not fit.
+expect_ok "$switchyard" plan config.ini --ranks 4 --top 0
+for word in "4 ranks: " "tp 1 ep 1 etp 1" "tp 4 ep 4 etp 1" "activations" "rows to their experts"; do expect_output "$word"; done
+[[ $out != *"tokens/s"* ]] || die "times without a machine"
+expect_ok "$switchyard" plan config.ini --ranks 2,4 --machine h100 --layouts tp2-ep2,ep2 --top 1
+[[ $(grep -c "ranks of h100" .out) -eq 2 && $(grep -c "1 more layouts fit" .out) -eq 2 ]] || die "not two plans"
+expect_output "tokens/s"
+expect_ok "$switchyard" plan config.ini --ranks 4 --machine h100 --load run
+expect_output "waits for its busiest rank"
+
+# The layouts in JSON are sorted, and as many as a plan for all of them has.
+expect_ok "$switchyard" plan config.ini --ranks 4 --machine h100 --json
+[[ $(grep -c '"edp":' .out) -ge 8 ]] || die "not all layouts"
+grep -E '"step": ' .out | tr -d ' ,' | cut -d: -f2 | sort -gc || die "not the fastest first"
+
+# DeepSeek-V3 on 16,384 GPUs: seconds.
+deepseek=("$root/configs/models/deepseek-v3.ini" --model.seq_len=4096 --train.global_batch=16384 --train.micro_batch=1
+  --run.dtype=bf16)
+expect_ok timeout 60 "$switchyard" plan "${deepseek[@]}" --ranks 16384 --machine h100
+expect_output "671.0"
+expect_output "do not fit into the 75"
+
+# What a dry run says of its own layout.
+expect_ok "$switchyard" train config.ini --dry-run --ranks 4 --parallel.ep=2 --machine h100 --run.dir=other
+expect_output "tp 1 ep 2 etp 1"
+expect_output "rows to their experts"
+expect_no_file other
+
+# ---- errors ----
+expect_error "--ranks" "$switchyard" plan config.ini
+expect_error "--ranks x" "$switchyard" plan config.ini --ranks x
+expect_error "no layout of 3 ranks works" "$switchyard" plan config.ini --ranks 3
+expect_error "these layouts work" "$switchyard" plan config.ini --ranks 4 --layouts tp3
+expect_error "write layouts as tp2-ep4-etp1" "$switchyard" plan config.ini --ranks 4 --layouts 2x4
+expect_error "b200, h100, h200" "$switchyard" plan config.ini --ranks 4 --machine h1000
+printf '[machine]\nmemory = 1e9\nmemroy = 2\n' >wrong.ini
+expect_error "wrong.ini:3: unknown key 'machine.memroy': did you mean 'machine.memory'?" \
+  "$switchyard" plan config.ini --ranks 4 --machine wrong.ini
+expect_error "did you mean 'model.layers'" "$switchyard" plan config.ini --ranks 4 --model.layer=3
+expect_error "give a run of this model" "$switchyard" plan config.ini --ranks 4 --load run --moe.experts=8
+expect_error "nowhere" "$switchyard" plan config.ini --ranks 4 --load nowhere
+expect_ok "$switchyard" train config.ini --quiet --moe.experts=0 --run.dir=dense
+expect_error "the run has no experts" "$switchyard" plan config.ini --ranks 4 --load dense
+expect_error "--machine goes with --dry-run" "$switchyard" train config.ini --run.dir=x --machine h100
+expect_error "the vocabulary is not known" "$switchyard" plan config.ini --ranks 4 --data.path=
+
+# ---- a machine that is measured ----
+export OMP_NUM_THREADS=1
+call "$root/launch/mpirun.sh" 2 "$switchyard" doctor --machine here.ini
+[[ $code -le 1 ]] || die "exit code $code"
+expect_file here.ini
+expect_ok "$switchyard" plan config.ini --ranks 2 --machine here.ini
+expect_output "2 ranks of here"
+expect_error "under mpirun" "$switchyard" doctor --machine alone.ini
+expect_no_file alone.ini

@@ -1,0 +1,163 @@
+// A plan against what ranks do: memory, bytes and calls of every collective, under the routing as it was.
+#include <gtest/gtest.h>
+
+#include "src/data/megatron.h"
+#include "src/plan/plan.h"
+#include "src/train/trainer.h"
+#include "tests/mpi_world.h"
+#include "tests/src/temp_folder.h"
+#include "tests/traffic.h"
+
+namespace sy {
+namespace {
+
+using test::world;
+
+constexpr const char* measured_model = R"(
+[model]
+layers = 4
+d_model = 32
+heads = 4
+kv_heads = 2
+seq_len = 64
+d_ff = 48
+[moe]
+experts = 8
+top_k = 2
+first_dense = 1
+shared_experts = 1
+d_ff = 32
+capacity_factor = 1.5
+[train]
+global_batch = 16
+micro_batch = 4
+)";
+constexpr Index measured_vocab = 61;
+
+Dataset some_text(const TempFolder& folder) {
+  DatasetDescription description;
+  description.tokenizer = "none";
+  description.vocab = measured_vocab;
+  for (const char* split : {".train", ".valid"}) {
+    IndexedWriter writer(folder.path() / (std::string("all") + split), description.vocab);
+    std::vector<std::int32_t> ids;
+    for (int i = 0; i < 2000; ++i) ids.push_back(static_cast<std::int32_t>((i * i + 3 * (i % 7)) % measured_vocab));
+    writer.add(ids);
+    writer.finish();
+  }
+  description.domains.push_back({"all", 1, 2000, 1, 2000});
+  folder.write("dataset.ini", to_ini(description));
+  return Dataset(folder.path());
+}
+
+struct Sent {
+  double calls = 0, bytes = 0;
+};
+using SentBy = std::map<std::pair<std::string, Collective>, Sent>;
+
+std::string shown(const SentBy& sent) {
+  std::string text;
+  for (const auto& [key, s] : sent)
+    text += fmt::format("{} {}: {} bytes in {} calls\n", key.first, name_of(key.second), s.bytes, s.calls);
+  return text;
+}
+
+TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
+  const TempFolder folder;
+  const Dataset dataset = some_text(folder);
+  const int n = world().size();
+  int steps = 0;
+  for (int tp : {1, 2, 4})
+    for (int ep : {1, 2, 4})
+      for (const std::vector<std::string>& settings :
+           {std::vector<std::string>{}, {"--train.recompute=true", "--moe.aux_scope=global_batch"}}) {
+        const Layout layout{n, tp, ep, 1};
+        if (!layout.divides()) continue;
+        // One micro-batch a step: what an expert got is then what it got at once.
+        std::vector<std::string> all_settings = settings;
+        all_settings.push_back(fmt::format("--train.global_batch={}", 4 * layout.dp()));
+        const Config config = parse_config(measured_model, "test", all_settings);
+        const SampleStream samples(dataset, config.model.seq_len, 1);
+        // The world's own counters go on and on.
+        const auto own = world().split([](int) { return 0; });
+        Engine engine(config, measured_vocab, make_cpu(), make_mesh(*own, layout), true);
+        engine.store().initialize(3);
+        Trainer trainer(engine, samples);
+        const Mesh& mesh = engine.mesh();
+        std::vector<std::pair<std::string, const Comm*>> groups = {
+            {"stage", mesh.stage.get()}, {"dp", mesh.dp.get()},           {"tp", mesh.tp.get()},
+            {"edp", mesh.edp.get()},     {"experts", mesh.experts.get()}, {"world", own.get()}};
+        const auto snapshot = [&] {
+          SentBy all;
+          for (const auto& [name, comm] : groups)
+            for (int kind = 0; kind < num_collectives; ++kind) {
+              const Traffic& t = comm->traffic(static_cast<Collective>(kind));
+              if (t.calls > 0)
+                all[{name, static_cast<Collective>(kind)}] = {static_cast<double>(t.calls),
+                                                              static_cast<double>(t.bytes)};
+            }
+          return all;
+        };
+        // Which share of their assignments the ranks that exchange rows kept for each expert, layer by layer.
+        std::vector<std::vector<double>> kept(3, std::vector<double>(8));
+        Index seen = 0;
+        test::RoutedRows routed(mesh);
+        engine.observe_routing([&](const RoutingView& r) {
+          routed.count(r, mesh, 8);
+          std::vector<double>& of = kept[seen++ % 3];
+          for (Index a = 0; a < r.experts.elements(); ++a) of[r.experts.i32()[a]] += r.keep.i32()[a];
+        });
+        const SentBy before = snapshot();
+        trainer.step();
+        SentBy measured = snapshot();
+        for (const auto& [key, s] : before) {
+          Sent& m = measured[key];
+          m = {m.calls - s.calls, m.bytes - s.bytes};
+          if (m.calls == 0) measured.erase(key);
+        }
+        for (std::vector<double>& layer : kept) {
+          mesh.experts->all_reduce(view_of(layer.data(), {8}));
+          for (double& x : layer) x /= static_cast<double>(mesh.experts->size() * 4 * 64 * 2 / tp);
+        }
+
+        const std::string where = layout.str() + (settings.empty() ? "" : settings[0]);
+        const auto cpu = make_cpu();
+        const Profiler profiler(config, measured_vocab, cpu.get());
+        const Profile planned = profiler.loaded(layout, world().rank(), kept);
+        EXPECT_EQ(engine.store().allocated_bytes(), planned.memory.parameters()) << where;
+        const double activations = static_cast<double>(engine.saved().peak() + engine.scratch().peak());
+        EXPECT_NEAR(static_cast<double>(planned.memory.activations) / activations, 1, 0.05) << where;
+
+        // Rows go where the routing of the moment sends them; all else is known to the byte.
+        SentBy expected;
+        Work work = planned.pass;
+        work.add(planned.update);
+        for (const auto& [key, times] : work.transfers) {
+          if (key.first == "replicas") continue;  // a communicator of GradSync's: tests/dist/mpi_traffic.cpp
+          Sent& s = expected[{std::string(key.first), key.second.kind}];
+          s.calls += times;
+          s.bytes += times * static_cast<double>(key.second.sent);
+        }
+        const std::pair<std::string, Collective> rows{"experts", Collective::all_to_all};
+        ASSERT_EQ(expected.count(rows), measured.count(rows)) << where;
+        if (expected.count(rows)) {
+          EXPECT_EQ(expected[rows].calls, measured[rows].calls) << where;
+          // The plan has each rank send alike, so that P - 1 of P rows leave theirs. With the rows that stayed where they
+          // were, as many were on their way as were planned.
+          const int P = mesh.experts->size();
+          const double stayed = static_cast<double>(routed.rows[mesh.experts->rank()]) * 4 * (2 * 32 + 1) *
+                                (config.train.recompute ? 3 : 2);
+          const double there = world().sum(measured[rows].bytes + stayed),
+                       thought = world().sum(expected[rows].bytes) * P / (P - 1);
+          EXPECT_NEAR(thought / there, 1, 0.03) << where;  // of rows that are rounded for each rank
+          expected.erase(rows);
+          measured.erase(rows);
+        }
+        EXPECT_EQ(shown(measured), shown(expected)) << where;
+        ++steps;
+      }
+  EXPECT_GT(steps, 0);
+}
+
+}  // namespace
+}  // namespace sy

@@ -1,0 +1,353 @@
+// What a plan says: against formulas, against brute force, and against the whole model run dry.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "src/config/layouts.h"
+#include "src/io/checkpoint.h"
+#include "src/params/block_specs.h"
+#include "src/params/costs.h"
+#include "src/plan/plan.h"
+#include "src/text/json.h"
+
+namespace sy {
+namespace {
+
+constexpr const char* planned_model = R"(
+[model]
+layers = 7
+pattern = local*2, global
+d_model = 24
+heads = 6
+kv_heads = 2
+head_dim = 4
+seq_len = 20
+d_ff = 48
+[attention.local]
+window = 8
+[moe]
+experts = 12
+top_k = 3
+first_dense = 1
+every = 2
+shared_experts = 1
+d_ff = 24
+capacity_factor = 0
+[train]
+global_batch = 12
+micro_batch = 2
+)";
+constexpr Index planned_vocab = 50;
+
+Config planned(const std::vector<std::string>& settings = {}) {
+  return parse_config(planned_model, "test", settings);
+}
+
+std::string message(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Plan, LayoutsAreThoseThatTheChecksAllow) {
+  const Config config = planned();
+  for (int ranks : {1, 2, 6, 12}) {
+    std::vector<std::string> expected, found;
+    for (int tp = 1; tp <= ranks; ++tp)
+      for (int ep = 1; ep <= ranks; ++ep)
+        for (int etp = 1; etp <= ranks; ++etp)
+          if (message([&] { check_config_for_layout(config, {ranks, tp, ep, etp}); }) == "no error")
+            expected.push_back(Layout{ranks, tp, ep, etp}.str());
+    for (const Layout& l : layouts_of(config, ranks)) found.push_back(l.str());
+    EXPECT_EQ(found, expected);
+    EXPECT_FALSE(found.empty()) << ranks;
+  }
+  // Row counts of many ranks for many experts would not be read at once.
+  const Config wide = planned({"--moe.experts=1536", "--moe.d_ff=1536", "--train.global_batch=3072"});
+  EXPECT_NE(message([&] { check_config_for_layout(wide, {1536, 1, 1536, 1}); }).find("row counts"), std::string::npos);
+}
+
+void expect_equal(const Profile& a, const Profile& b, const std::string& where) {
+  for (const auto& [x, y] : {std::pair{&a.pass, &b.pass}, {&a.update, &b.update}}) {
+    ASSERT_EQ(x->calls.size(), y->calls.size()) << where;
+    for (const auto& [call, times] : x->calls) {
+      ASSERT_TRUE(y->calls.count(call)) << where << call.op;
+      EXPECT_EQ(times, y->calls.at(call)) << where << call.op;
+    }
+    EXPECT_EQ(x->transfers, y->transfers) << where;
+  }
+  EXPECT_EQ(a.memory.parameters(), b.memory.parameters()) << where;
+  EXPECT_EQ(a.memory.activations, b.memory.activations) << where;
+}
+
+// Layers that are alike are run once; here all are run, with rows that experts share equally.
+TEST(Plan, EqualLayersCountAsOftenAsTheyAre) {
+  const auto cpu = make_cpu();
+  for (const char* recompute : {"--train.recompute=false", "--train.recompute=true"})
+    for (const Layout& layout : {Layout{1}, Layout{6, 2, 3, 1}, Layout{6, 1, 3, 2}}) {
+      const Config config = planned({recompute});
+      const Profiler profiler(config, planned_vocab, cpu.get());
+      const Shares even(3, std::vector<double>(12, 1.0 / 12));
+      const Profile whole = profiler.loaded(layout, 0, even);
+      const std::string where = layout.str() + recompute;
+      expect_equal(profiler.balanced(layout), whole, where);
+      const MemoryPlan memory = plan_memory(config, planned_vocab, layout, 0, *cpu);
+      EXPECT_EQ(whole.memory.activations, memory.activations) << where;
+      EXPECT_EQ(whole.memory.parameters(), memory.parameters()) << where;
+      EXPECT_EQ(profiler.parameters(layout).optimizer, memory.optimizer) << where;
+    }
+  const DistinctLayers distinct = distinct_layers(planned());
+  EXPECT_EQ(distinct.counts,
+            (std::vector<Index>{3, 1, 2, 1}));  // dense local and global, with experts local and global
+  EXPECT_EQ(std::accumulate(distinct.counts.begin(), distinct.counts.end(), 0), 7);
+}
+
+// 6 for each weight of a matrix and token, and of attention two products forward and five backward.
+TEST(Plan, FlopsAreThoseOfTheFormula) {
+  const Config config = planned();
+  const auto cpu = make_cpu();
+  const double tokens = static_cast<double>(config.train.global_batch * config.model.seq_len);
+  double weights = 0, attention = 0;
+  for (const ParamSpec& s : param_specs(config, planned_vocab)) {
+    if (s.rule != UpdateRule::adamw || s.name == "embedding.weight") continue;
+    const double chosen = axes_of(s.split).has(Axis::ep) ? 3.0 / 12 : 1;
+    weights += static_cast<double>(s.shape.elements()) * chosen;
+  }
+  for (const BlockSpec& block : block_specs(config)) {
+    const AttentionSpec& a = block.attention;
+    attention += static_cast<double>(a.heads) * mean_visible(config.model.seq_len, a.window) *
+                 (2 * (a.key_width + a.value_width) + 2 * (3 * a.key_width + 2 * a.value_width));
+  }
+  double of_one = 0;
+  for (const Layout& layout : {Layout{1}, Layout{2, 2, 1, 1}, Layout{6, 1, 3, 2}, Layout{6, 2, 3, 1}}) {
+    const Profile profile = Profiler(config, planned_vocab, cpu.get()).balanced(layout);
+    EXPECT_EQ(profile.update.flops(), 0);
+    const double all = profile.pass.flops() * layout.ranks;
+    EXPECT_NEAR(all / (tokens * (6 * weights + attention)), 1, 1e-12) << layout.str();
+    if (layout.ranks == 1) of_one = all;
+  }
+  // Norms and biases are weights to model_costs, and the scores that backward computes again are not.
+  EXPECT_NEAR(of_one / (tokens * model_costs(config, planned_vocab).flops_per_token), 1, 0.06);
+}
+
+TEST(Plan, GroupsAreThoseOfTheMesh) {
+  for (const Layout& l : {Layout{48, 2, 4, 3}, Layout{48, 8, 16, 1}, Layout{48, 4, 1, 2}}) {
+    const std::pair<const char*, Axes> groups[] = {{"stage", dense_grid},
+                                                   {"dp", Axis::dp},
+                                                   {"tp", Axis::tp},
+                                                   {"edp", Axis::edp},
+                                                   {"experts", Axis::ep | Axis::etp}};
+    for (const auto& [name, axes] : groups)
+      for (int per_node : {0, 1, 4, 8}) {
+        // Rank 0's group by its definition, node by node.
+        Peers expected;
+        const Axes others = grid_of(axes) - axes;
+        for (int r = 1; r < l.ranks; ++r)
+          if (place_of(l, coord_of(l, r), others).index == place_of(l, coord_of(l, 0), others).index)
+            ++(per_node == 0 || r / per_node == 0 ? expected.here : expected.away);
+        const Peers peers = peers_of(group_shape(name, l, 48), per_node);
+        EXPECT_EQ(peers.here, expected.here) << l.str() << name << per_node;
+        EXPECT_EQ(peers.away, expected.away) << l.str() << name << per_node;
+      }
+  }
+  EXPECT_EQ(group_shape("replicas", {8, 8, 1, 1}, 2).size, 4);
+}
+
+Machine round_machine() {
+  Machine m;
+  m.name = "round";
+  m.backend = "cuda";
+  m.memory = 1e9;
+  m.peak_f32 = 1e12;
+  m.memory_bandwidth = 1e10;
+  m.overhead = 1e-6;
+  m.products.points = {{16, 0.25}, {64, 0.5}};
+  m.operations["adamw"] = 1e9;
+  m.node_latency = 1e-6;
+  m.node_bandwidth = 1e9;
+  m.latency = 1e-5;
+  m.bandwidth = 1e8;
+  m.ranks_per_node = 4;
+  return m;
+}
+
+TEST(Plan, TimesAreThoseOfTheFormulas) {
+  Machine m = round_machine();
+  EXPECT_DOUBLE_EQ(m.products.at(8), 0.25);
+  EXPECT_DOUBLE_EQ(m.products.at(32), 0.375);
+  EXPECT_DOUBLE_EQ(m.products.at(1000), 0.5);
+  const auto op = [&](std::string_view name, Index size, double flops, double bytes, int ranks = 1) {
+    return seconds_of(m, DType::f32, ranks, DryCall{name, size, flops, bytes});
+  };
+  EXPECT_DOUBLE_EQ(op("gemm", 64, 1e9, 10), 1e-6 + 2e-3);  // half the peak
+  EXPECT_DOUBLE_EQ(op("gemm", 64, 1, 1e7), 1e-6 + 1e-3);   // memory is slower
+  EXPECT_DOUBLE_EQ(op("add", 0, 0, 1e7), 1e-6 + 1e-3);
+  EXPECT_DOUBLE_EQ(op("adamw", 0, 0, 1e7), 1e-6 + 1e-2);
+  m.shared = true;
+  EXPECT_DOUBLE_EQ(op("gemm", 64, 1e9, 10, 2), 1e-6 + 4e-3);
+  EXPECT_DOUBLE_EQ(op("gemm", 64, 1e9, 10, 100), 1e-6 + 8e-3);  // four on a node
+  m.shared = false;
+  const auto link = [&](const char* group, Peers peers, Collective kind, Index sent, Index received) {
+    return seconds_of(m, 64, group, peers, {kind, "", sent, received});
+  };
+  using enum Collective;
+  EXPECT_DOUBLE_EQ(link("tp", {3, 0}, all_gather, 1000000, 1000000), 3e-6 + 1e-3);
+  // NCCL's ring: the four ranks of a node share what crosses to others.
+  EXPECT_DOUBLE_EQ(link("dp", {3, 4}, reduce_scatter, 1000000, 1000000), 3e-6 + 4e-5 + 2.5e-3);
+  EXPECT_DOUBLE_EQ(link("dp", {0, 4}, reduce_scatter, 1000000, 1000000), 4e-5 + 1e-2);
+  // Of an all-to-all each rank's own rows cross, and who receives more decides.
+  EXPECT_DOUBLE_EQ(link("experts", {3, 5}, all_to_all, 100, 8000000), 3e-6 + 5e-5 + 5e-2);
+  EXPECT_DOUBLE_EQ(link("experts", {0, 0}, all_to_all, 0, 0), 0);
+  EXPECT_DOUBLE_EQ(link("stage", {3, 0}, all_reduce, 3000000, 3000000), 3e-6 + 1.5e-3);
+  EXPECT_DOUBLE_EQ(link("world", {3, 0}, all_reduce, 3000000, 3000000), 3e-6 + 3e-3);  // MPI's: all to all
+  EXPECT_EQ(part_of("experts", {all_to_all, "combine", 1, 1}, false), Part::combine);
+  EXPECT_EQ(part_of("experts", {all_to_all, "dispatch", 1, 1}, false), Part::dispatch);
+  EXPECT_EQ(part_of("stage", {all_gather, "", 1, 1}, true), Part::gradients);
+
+  // A whole step is the sum of its parts; on a GPU backward hides gradients as far as it lasts.
+  Profile profile{};
+  profile.passes = 2;
+  profile.pass.calls[{"gemm", 64, 1e9, 10}] = 3;
+  profile.update.transfers[{"stage", {reduce_scatter, "", 1000000, 1000000}}] = 1;
+  profile.update.transfers[{"stage", {all_gather, "", 1000000, 1000000}}] = 1;
+  m.overhead = 0;
+  const Layout four{4};
+  StepTime time = step_time(m, DType::f32, four, 4, profile);
+  EXPECT_DOUBLE_EQ(time[Part::compute], 6e-3);
+  EXPECT_NEAR(time[Part::gradients], 1.003e-3, 1e-12);  // 1.003 of two is hidden: a pass' backward is 2 ms
+  EXPECT_DOUBLE_EQ(time.total(), time[Part::compute] + time[Part::gradients]);
+  m.backend = "cpu";
+  EXPECT_NEAR(step_time(m, DType::f32, four, 4, profile)[Part::gradients], 2.006e-3, 1e-12);
+}
+
+TEST(Plan, MachineFiles) {
+  const Machine m = round_machine();
+  const Machine again = parse_machine(to_ini(m, "a comment\nof two lines"), "again");
+  EXPECT_EQ(to_ini(again, ""), to_ini(m, ""));
+  EXPECT_EQ(again.products.points, m.products.points);
+  for (const char* name : {"h100", "h200", "b200"}) {
+    const Machine known = read_machine(name, MODELS "/gpt-1.ini");
+    EXPECT_EQ(known.name, name);
+    EXPECT_GT(known.peak(DType::bf16), known.peak(DType::f32));
+    EXPECT_EQ(known.ranks_per_node, 8);
+  }
+  EXPECT_NE(message([] { read_machine("h1000", MODELS "/gpt-1.ini"); }).find("b200, h100, h200"), std::string::npos);
+  const auto error = [&](const std::string& line) {
+    return message([&] { parse_machine(to_ini(round_machine(), "") + line, "file"); });
+  };
+  EXPECT_NE(error("bandwith = 3").find("did you mean 'links.bandwidth'"), std::string::npos);
+  EXPECT_NE(error("bandwidth = 3").find("links.bandwidth is given twice"), std::string::npos);
+  EXPECT_NE(error("[compute]\nattention_forward = 64:0.3, 32:0.5").find("file:"), std::string::npos);
+  EXPECT_NE(error("[operations]\nadd = -3").find("bytes/s above 0"), std::string::npos);
+  EXPECT_NE(
+      message([] { parse_machine("[machine]\nmemory = 1e9", "file"); }).find("compute.memory_bandwidth is missing"),
+      std::string::npos);
+  EXPECT_NE(message([] { parse_machine("[machine]\nmemory = much", "file"); }).find("file:2: machine.memory = 'much'"),
+            std::string::npos);
+}
+
+TEST(Plan, LayoutListsAreParsed) {
+  const std::vector<Layout> layouts = parse_layouts("tp2-ep4, ep8-etp2,tp1", 16);
+  ASSERT_EQ(layouts.size(), 3u);
+  EXPECT_EQ(layouts[0].str(), (Layout{16, 2, 4, 1}).str());
+  EXPECT_EQ(layouts[1].str(), (Layout{16, 1, 8, 2}).str());
+  EXPECT_EQ(layouts[2].str(), Layout{16}.str());
+  for (const char* text : {"", "2", "tp", "tp2ep4", "pp2", "tp2--ep2", "tp0", "tp2x"})
+    EXPECT_NE(message([&] { parse_layouts(text, 16); }).find("tp2-ep4-etp1"), std::string::npos) << text;
+}
+
+TEST(Plan, SharesBecomeRows) {
+  std::vector<Index> rows(3);
+  rows_of({0.5, 0.25, 0.25}, 10, rows);
+  EXPECT_EQ(rows, (std::vector<Index>{5, 3, 2}));
+  rows_of({0.3, 0.0, 0.3}, 10, rows);  // the rest is dropped
+  EXPECT_EQ(rows, (std::vector<Index>{3, 0, 3}));
+  const Shares load = {{0.1, 0.2, 0.3, 0.4}, {0.4, 0.4, 0.1, 0.0}};
+  EXPECT_NEAR(by_rank(load, 2)[0][1], 0.7, 1e-12);
+  EXPECT_EQ(busiest_first(load, 2), (Shares{{0.3, 0.4, 0.1, 0.2}, {0.4, 0.4, 0.1, 0.0}}));
+  EXPECT_NEAR(evened(load)[1][3], 0.225, 1e-12);
+}
+
+// A load that a run recorded, by its raw counts: rows, bytes and time of the busiest rank.
+TEST(Plan, TheBusiestRankDecides) {
+  const std::filesystem::path run = std::filesystem::path(FIRST_RUN) / "run";
+  const TrainState state = read_state(resolve_checkpoint(run, nullptr));
+  Config config = parse_config(state.config, "run");
+  const ExpertHistory& h = state.experts;
+  ASSERT_GT(h.layers, 0);
+  const Shares load = recorded_load(run, config);
+  // The kept ones of the last tenth of the steps.
+  Shares counts(static_cast<std::size_t>(h.layers), std::vector<double>(static_cast<std::size_t>(h.experts)));
+  std::vector<double> routed(static_cast<std::size_t>(h.layers));
+  for (Index w = 0; w < h.windows(); ++w)
+    if (10 * h.steps[w] > 9 * h.steps.back() || w + 1 == h.windows())
+      for (Index l = 0; l < h.layers; ++l)
+        for (Index e = 0; e < h.experts; ++e) {
+          const Index at = (w * h.layers + l) * h.experts + e;
+          routed[l] += static_cast<double>(h.routed[at]);
+          counts[l][e] += static_cast<double>(h.routed[at] - h.dropped[at]);
+        }
+  for (Index l = 0; l < h.layers; ++l)
+    for (Index e = 0; e < h.experts; ++e) EXPECT_NEAR(load[l][e], counts[l][e] / routed[l], 1e-12);
+
+  config = parse_config(to_ini(config), "run", {"--train.global_batch=8", "--train.micro_batch=2"});
+  const Layout layout{2, 1, 2, 1};
+  PlanOptions options;
+  options.machine = round_machine();
+  options.layouts = {layout};
+  const Plan balanced = make_plan(config, state.vocab, 2, options);
+  options.load = load;
+  const Plan plan = make_plan(config, state.vocab, 2, options);
+  ASSERT_EQ(plan.fitting.size(), 1u);
+  const double assignments = static_cast<double>(2 * config.model.seq_len * config.moe.top_k);
+  const double passes = static_cast<double>(plan.fitting[0].passes);
+  double rows = 0;
+  for (const std::vector<double>& ranks : by_rank(load, 2)) rows += assignments * std::max(ranks[0], ranks[1]);
+  for (const TrafficLine& line : plan.fitting[0].traffic) {
+    if (line.part != "dispatch") continue;
+    // Forward rows and weights, backward rows; the other rank sends as many as this one.
+    const double expected = passes * rows * static_cast<double>(4 * (2 * config.model.d_model + 1));
+    EXPECT_NEAR(line.received / expected, 1, 0.01);
+  }
+  const StepTime& time = *plan.fitting[0].time;
+  EXPECT_GT(time[Part::waiting], 0);
+  EXPECT_LT(time[Part::waiting], time.total());
+  EXPECT_EQ((*balanced.fitting[0].time)[Part::waiting], 0);
+  const Json json = plan_json(plan);
+  EXPECT_NEAR(json["layouts"][0]["tokens_per_second"].get<double>(), plan.tokens() / time.total(), 1e-6);
+  EXPECT_NE(plan_text(plan, 0).find("waits for its busiest rank"), std::string::npos);
+
+  // Where the configuration drops nothing, all that were routed are kept.
+  const Config dropless = parse_config(to_ini(config), "run", {"--moe.capacity_factor=0"});
+  for (const std::vector<double>& layer : recorded_load(run, dropless))
+    EXPECT_NEAR(std::accumulate(layer.begin(), layer.end(), 0.0), 1, 1e-9);
+  const Config other = parse_config(to_ini(config), "run", {"--moe.experts=" + std::to_string(2 * h.experts)});
+  EXPECT_NE(message([&] { recorded_load(run, other); }).find("give a run of this model"), std::string::npos);
+}
+
+TEST(Plan, WhatDoesNotFitIsSaid) {
+  Machine m = round_machine();
+  m.memory = 3e5;
+  PlanOptions options;
+  options.machine = m;
+  const Plan plan = make_plan(planned(), planned_vocab, 6, options);
+  EXPECT_EQ(plan.fitting.size() + plan.too_large.size(), layouts_of(planned(), 6).size());
+  ASSERT_FALSE(plan.too_large.empty());
+  for (const Candidate& c : plan.fitting) EXPECT_LE(c.memory.total(), 3e5);
+  for (const Candidate& c : plan.too_large) EXPECT_GT(c.memory.total(), 3e5);
+  EXPECT_NE(plan_text(plan, 3).find("do not fit into the 0.30 MB of a rank"), std::string::npos);
+  for (std::size_t i = 1; i < plan.fitting.size(); ++i)
+    EXPECT_LE(plan.fitting[i - 1].time->total(), plan.fitting[i].time->total());
+  EXPECT_NE(message([&] { make_plan(planned(), planned_vocab, 7, {}); }).find("no layout of 7 ranks works"),
+            std::string::npos);
+  m.peak_bf16 = 0;
+  options.machine = m;
+  EXPECT_NE(message([&] { make_plan(planned({"--run.dtype=bf16"}), planned_vocab, 6, options); }).find("peak_bf16"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace sy
