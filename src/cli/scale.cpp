@@ -21,7 +21,7 @@ int scale_command(CommandLine& line) {
   bool own_only = false;
   options.add_options()                                                                                               //
       ("ranks", po::value(&ranks)->required(), "1,2,4: the numbers of ranks")                                         //
-      ("layouts", po::value(&layouts)->default_value(layouts), "auto: all that fit; or some, as in tp2ep4,etp2")      //
+      ("layouts", po::value(&layouts)->default_value(layouts), "auto: all that fit; or some, as in tp2-ep4,etp2")     //
       ("weak", po::bool_switch(&how.weak), "the batch grows with the ranks, from the configuration's on the fewest")  //
       ("own-routing-only", po::bool_switch(&own_only), "without forced balanced routing")                             //
       ("warm-up", po::value(&how.warm_up)->default_value(how.warm_up), "steps before those that are measured")        //
@@ -29,8 +29,10 @@ int scale_command(CommandLine& line) {
       ("repeats", po::value(&how.repeats)->default_value(how.repeats), "runs of each point")                          //
       ("launcher", po::value(&how.launcher),
        "how ranks are started, {ranks} being their number, as in \"srun --mpi=pmix "
-       "-n {ranks}\" (otherwise launch/mpirun.sh)")                                            //
-      ("output", po::value(&output)->default_value(output), "the folder of runs and results")  //
+       "-n {ranks}\" (otherwise launch/mpirun.sh)")  //
+      ("machine", po::value<std::string>(),
+       "a machine file, or the name of one in configs/machines: `plan` predicts each point")(
+          "output", po::value(&output)->default_value(output), "the folder of runs and results")  //
       ("json", po::bool_switch(), "print the result as JSON");
   CommandLine rest{line.world, take_settings("scale", line.args, how.settings), line.options};
   po::variables_map given;
@@ -46,8 +48,10 @@ int scale_command(CommandLine& line) {
   if (how.ranks.empty()) bad_input("--ranks is empty: give numbers of ranks, as in 1,2,4");
   if (how.steps < 1 || how.warm_up < 0 || how.repeats < 1)
     bad_input("--steps and --repeats are at least 1, and --warm-up at least 0");
-  if (layouts != "auto") how.layouts = parse_layouts(layouts);
+  if (layouts != "auto") how.layouts = parse_layouts(layouts, 1);
   how.balanced = !own_only;
+  if (given.count("machine"))
+    how.machine = read_machine(given["machine"].as<std::string>(), given["config"].as<std::string>());
   how.config = given["config"].as<std::string>();
   how.output = output;
   listen_for_stop();

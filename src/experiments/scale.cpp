@@ -1,11 +1,11 @@
 #include "src/experiments/scale.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 
-#include "src/text/words.h"
+#include "src/config/layouts.h"
+#include "src/data/dataset.h"
 
 namespace sy {
 namespace {
@@ -69,37 +69,10 @@ double ScaleResult::routing_gap(const ScalePoint& point) const {
   return unknown;
 }
 
-std::vector<Layout> parse_layouts(const std::string& text) {
-  std::vector<Layout> layouts;
-  for (const std::string& item : split_list(text)) {
-    Layout layout;
-    std::string_view rest = item;
-    bool good = !rest.empty();
-    while (good && !rest.empty()) {
-      constexpr std::pair<std::string_view, int Layout::*> axes[] = {
-          {"etp", &Layout::etp}, {"tp", &Layout::tp}, {"ep", &Layout::ep}};
-      const auto axis =
-          std::find_if(std::begin(axes), std::end(axes), [&](const auto& a) { return rest.starts_with(a.first); });
-      good = axis != std::end(axes);
-      if (!good) break;
-      rest.remove_prefix(axis->first.size());
-      if (rest.starts_with('=')) rest.remove_prefix(1);
-      int& value = layout.*axis->second;
-      const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-      good = error == std::errc() && value >= 1;
-      rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-      while (rest.starts_with(' ') || rest.starts_with('-')) rest.remove_prefix(1);
-    }
-    if (!good) bad_input("--layouts {}: '{}' is no layout: give auto, or layouts such as tp2ep4,etp2", text, item);
-    layouts.push_back(layout);
-  }
-  if (layouts.empty()) bad_input("--layouts is empty: give auto, or layouts such as tp2ep4,etp2");
-  return layouts;
-}
-
 ScaleResult plan_scale(const ScaleOptions& options) {
   const Config config = read_config(options.config, options.settings);
   if (config.data.path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
+  const Index vocab = model_vocab(config, Dataset(config.data.path).vocab());
   ScaleResult result{options.config.stem().string(), options.weak, {}};
   std::string why;  // a layout does not fit
   for (const int ranks : options.ranks) {
@@ -138,6 +111,11 @@ ScaleResult plan_scale(const ScaleOptions& options) {
           if (balanced) training.settings.push_back("--moe.choice=balanced");
           check_folder(training.run, read_config(options.config, training.settings));
           point.runs.push_back(std::move(training));
+        }
+        if (options.machine) {
+          const Config measured = read_config(options.config, point.runs.front().settings);
+          const Plan plan = make_plan(measured, vocab, ranks, {options.machine, std::nullopt, {layout}});
+          if (!plan.fitting.empty() && plan.fitting.front().time) point.predicted = plan.fitting.front().time->total();
         }
         result.points.push_back(std::move(point));
       }

@@ -1,12 +1,15 @@
 // `switchyard scale`: the same training on other numbers of ranks and other layouts, and how fast each is.
 #pragma once
 
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "src/config.h"
 #include "src/experiments/outcome.h"
 #include "src/experiments/trainings.h"
+#include "src/plan/plan.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -20,6 +23,7 @@ struct ScaleOptions {
   bool balanced = true;               // each is measured with forced balanced routing, too
   Index warm_up = 3, steps = 10;      // not measured, and measured
   int repeats = 3;                    // each starts its ranks anew; those of all points take turns
+  std::optional<Machine> machine{};   // for which `plan` predicts each point with experts equally busy
   std::string launcher;               // src/experiments/program.h
 };
 
@@ -32,8 +36,9 @@ struct ScalePoint {
   std::vector<double> step_seconds{};  // [repeat that ended well] the median over its measured steps
   std::string failure{};               // why a run did not; empty: all did
   Index tokens = 0;                    // of a step
-  double seconds() const { return median(step_seconds); }  // NaN where nothing was measured
-  double spread() const;                                   // (most - least) / median of the repeats
+  double predicted = std::numeric_limits<double>::quiet_NaN();  // seconds of a step; NaN without a machine
+  double seconds() const { return median(step_seconds); }       // NaN where nothing was measured
+  double spread() const;                                        // (most - least) / median of the repeats
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds(); }
 };
 
@@ -60,8 +65,5 @@ std::string scale_text(const ScaleResult& result);
 std::string scale_csv(const ScaleResult& result);
 Json scale_json(const ScaleResult& result);
 std::string scale_html(const ScaleResult& result);  // one self-contained page; needs gnuplot
-
-// "tp2ep4,etp2": what is not named is 1. Throws InputError.
-std::vector<Layout> parse_layouts(const std::string& text);
 
 }  // namespace sy

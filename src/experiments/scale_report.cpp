@@ -12,8 +12,8 @@
 namespace sy {
 namespace {
 
-const std::vector<std::string> columns = {"ranks",  "layout",   "micro-batch", "routing",    "step",
-                                          "spread", "tokens/s", "speed-up",    "efficiency", "routing gap"};
+const std::vector<std::string> columns = {"ranks",     "layout",   "micro-batch", "routing",    "step",       "spread",
+                                          "predicted", "tokens/s", "speed-up",    "efficiency", "routing gap"};
 
 std::string times_text(double x) {
   return std::isfinite(x) ? fmt::format("{:.2f}", x) : "-";
@@ -32,6 +32,7 @@ std::vector<std::string> cells(const ScaleResult& result, const ScalePoint& p) {
           : p.failure.empty() ? "-"
                               : "failed",
           share_text(p.spread()),
+          std::isfinite(p.predicted) ? duration_text(p.predicted) : "-",
           known ? short_count_text(p.tokens_per_second()) : "-",
           times_text(result.speedup(p)),
           share_text(result.efficiency(p)),
@@ -67,13 +68,13 @@ std::string scale_text(const ScaleResult& result) {
 
 std::string scale_csv(const ScaleResult& result) {
   std::string text =
-      "ranks,tp,ep,etp,dp,global_batch,micro_batch,balanced,step_seconds,spread,tokens_per_second,speedup,efficiency,"
+      "ranks,tp,ep,etp,dp,global_batch,micro_batch,balanced,step_seconds,spread,predicted_seconds,tokens_per_second,speedup,efficiency,"
       "routing_gap\n";
   const auto number = [](double x) { return std::isfinite(x) ? fmt::format("{:.6g}", x) : std::string(); };
   for (const ScalePoint& p : result.points)
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", p.layout.ranks, p.layout.tp, p.layout.ep,
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", p.layout.ranks, p.layout.tp, p.layout.ep,
                         p.layout.etp, p.layout.dp(), p.global_batch, p.micro_batch, p.balanced ? 1 : 0,
-                        number(p.seconds()), number(p.spread()), number(p.tokens_per_second()),
+                        number(p.seconds()), number(p.spread()), number(p.predicted), number(p.tokens_per_second()),
                         number(result.speedup(p)), number(result.efficiency(p)), number(result.routing_gap(p)));
   return text;
 }
@@ -91,6 +92,7 @@ Json scale_json(const ScaleResult& result) {
                       {"balanced", p.balanced},
                       {"step_seconds", p.seconds()},
                       {"repeats", p.step_seconds},
+                      {"predicted_seconds", p.predicted},
                       {"tokens_per_second", p.tokens_per_second()},
                       {"speedup", result.speedup(p)},
                       {"efficiency", result.efficiency(p)},
