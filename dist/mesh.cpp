@@ -1,7 +1,6 @@
 #include "dist/mesh.h"
 
 #include "dist/comm_nccl.h"
-#include "dist/mesh_dry.h"
 
 namespace sy {
 namespace {

@@ -56,6 +56,8 @@ struct Mesh {
 
 // For buffers on the host. Collective.
 Mesh make_mesh(Comm& world, const Layout& layout);
+// The mesh of a rank among others that do not exist: its communicators are dry (dist/comm_dry.h), and so is `world`.
+Mesh make_dry_mesh(Comm& world, const Layout& layout);
 // The same mesh for buffers of `backend`, which must outlive it. Collective.
 Mesh on_backend(Mesh mesh, Backend& backend);
 

@@ -188,6 +188,8 @@ std::vector<KeyDifference> differences(const Config& here, const Config& there, 
 // What can be computed but is hardly meant, each with the key to set. The layout is one that the configuration fits.
 std::vector<std::string> doubts(const Config& config, const Layout& layout);
 
+// Every layout of so many ranks that fits the model and the batch, by tp, ep and etp.
+std::vector<Layout> layouts_of(const Config& config, int ranks);
 // What the layout demands of the model: heads, experts, batch. Throws InputError with what would work.
 void check_config_for_layout(const Config& config, const Layout& layout);
 // The backend of this name; setting: where the name was given, which an InputError says. Where there is none, one is thrown.

@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include "src/cli/options.h"
-#include "src/cli/plan_options.h"
 #include "src/config.h"
 #include "src/text/words.h"
 

@@ -35,6 +35,7 @@ int generate_command(CommandLine&);
 int inspect_command(CommandLine&);
 int diff_command(CommandLine&);
 int experts_command(CommandLine&);
+int plan_command(CommandLine&);
 int scale_command(CommandLine&);
 int sweep_command(CommandLine&);
 int doctor_command(CommandLine&);

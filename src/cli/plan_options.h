@@ -1,12 +1,10 @@
-// `switchyard plan`, and the options that it shares with `train --dry-run`.
+// The options that `switchyard plan` shares with `train --dry-run`.
 #pragma once
 
 #include "src/cli/options.h"
 #include "src/plan/plan.h"
 
 namespace sy {
-
-int plan_command(CommandLine&);
 
 // before: what the help of each begins with.
 void add_plan_options(po::options_description& options, const std::string& before = "");

@@ -1,5 +1,5 @@
 // What layouts and backends ask of a configuration.
-#include "src/config/layouts.h"
+#include "src/config.h"
 
 namespace sy {
 namespace {

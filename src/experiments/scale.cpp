@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/config/layouts.h"
+#include "src/config.h"
 #include "src/data/dataset.h"
 
 namespace sy {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "src/config/layouts.h"
+#include "src/config.h"
 #include "src/text/words.h"
 
 namespace sy {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "dist/activity.h"
-#include "dist/mesh_dry.h"
+#include "dist/mesh.h"
 #include "dist/runtime.h"
 #include "kernels/cuda/sizes.h"
 #include "src/model/engine.h"

@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "src/config/layouts.h"
+#include "src/config.h"
 #include "src/io/checkpoint.h"
 #include "src/params/block_specs.h"
 #include "src/params/costs.h"
