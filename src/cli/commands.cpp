@@ -15,7 +15,7 @@ const std::vector<Command>& commands() {
       {"evaluate", "CHECKPOINT [--data DIR]", "loss, perplexity and bits per byte, by domain", evaluate_command, true},
       {"generate", "CHECKPOINT --prompt TEXT ... | --prompts FILE", "continue texts, alone or under mpirun or srun",
        generate_command, true},
-      {"experts", "RUN|CHECKPOINT [--html FILE] [--csv FILE] [--json] [--layer N] [--steps A-B]",
+      {"experts", "RUN|CHECKPOINT [--compare OTHER] [--html FILE] [--csv FILE] [--hdf5 FILE] [--json] [--layer N]",
        "what the experts did", experts_command, false},
       {"import", "FOLDER RUN [--upcycle experts=E,top_k=K[,parts=P]] [--section.key=value ...]",
        "start a run from a Hugging Face model, alone or under mpirun or srun", import_command, true},

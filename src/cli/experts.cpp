@@ -60,32 +60,50 @@ bool colours_wanted() {
 }  // namespace
 
 int experts_command(CommandLine& line) {
-  std::string csv, html;
+  std::string csv, html, hdf5, figures;
   po::options_description options;
   options.add_options()("html", po::value(&html), "write a page with pictures (needs gnuplot)")(
       "csv", po::value(&csv), "write a row per window of steps, layer and expert; - is standard output")(
-      "json", po::bool_switch(), "print everything as JSON instead of tables")("layer", po::value<Index>(),
-                                                                               "only this layer, expert by expert")(
-      "steps", po::value<std::string>(), "FIRST-LAST: the load of these steps (otherwise of the last tenth)");
+      "json", po::bool_switch(), "print everything as JSON instead of tables")(
+      "hdf5", po::value(&hdf5),
+      "write the same numbers as HDF5: /load, /summary, and a group for each of what follows")(
+      "figures-csv", po::value(&figures), "write the figures of --compare as CSV, a row per value")(
+      "layer", po::value<Index>(), "only this layer, expert by expert")(
+      "steps", po::value<std::string>(), "FIRST-LAST: the load of these steps (otherwise of the last tenth)")(
+      "compare", po::value<std::string>(), "RUN or CHECKPOINT to set beside this one");
   po::variables_map given;
   if (!parse_options(line, "experts", options, {"checkpoint"}, given)) return 0;
 
   if ((csv == "-") + (html == "-") + given["json"].as<bool>() > 1)
     bad_input("experts: only one of --json, --csv - and --html - can go to standard output");
-  for (const char* output : {"csv", "html"})
+  for (const char* output : {"csv", "html", "hdf5", "figures-csv"})
     if (given.count(output)) check_output(given[output].as<std::string>());
   ReportOptions wanted;
   if (given.count("layer")) wanted.layer = given["layer"].as<Index>();
   if (given.count("steps")) wanted.steps = parse_steps(given["steps"].as<std::string>());
 
-  std::vector<std::string> warnings;
-  const fs::path checkpoint = resolve_checkpoint(given["checkpoint"].as<std::string>(), &warnings);
-  for (const std::string& w : warnings) warn(w);
-  const ExpertReport report = make_report(checkpoint, wanted);
+  for (const char* output : {"hdf5", "figures-csv"})
+    if (given.count(output) && given[output].as<std::string>() == "-")
+      bad_input("experts: --{} needs a file's name", output);
+
+  const auto report_of = [&](const char* name) {
+    std::vector<std::string> warnings;
+    const fs::path checkpoint = resolve_checkpoint(given[name].as<std::string>(), &warnings);
+    for (const std::string& w : warnings) warn(w);
+    return make_report(checkpoint, wanted);
+  };
+  ExpertReport report = report_of("checkpoint");
+  if (given.count("compare")) report.sections.push_back(comparison(report, report_of("compare")));
 
   // Files first: a reader of standard output that has seen enough (`| head`) ends the command.
   if (!csv.empty() && csv != "-") write_output(csv, report_csv(report));
   if (!html.empty() && html != "-") write_output(html, report_html(report));
+  if (!hdf5.empty()) {
+    std::vector<Section> sections = load_sections(report);
+    sections.insert(sections.end(), report.sections.begin(), report.sections.end());
+    write_figures(hdf5, sections, "switchyard experts " + report.checkpoint.string());
+  }
+  if (!figures.empty()) write_output(figures, sections_csv(report.sections));
   if (given["json"].as<bool>())
     std::cout << json_text(report_json(report), 1) << std::flush;
   else if (csv == "-")
