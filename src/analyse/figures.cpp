@@ -19,7 +19,7 @@ std::string cell_text(const Json& cell) {
   if (cell.is_string()) return cell.get<std::string>();
   if (cell.is_null()) return "-";
   if (cell.is_integer()) return count_text(cell.get<Index>());
-  return fmt::format("{:.4g}", cell.get<double>());
+  return fmt::format("{:.5g}", cell.get<double>());
 }
 
 bool same_rows(const Figure& a, const Figure& b) {
@@ -77,7 +77,7 @@ void check(const Figure& f) {
 
 std::string figure_text(const Figure& f, double value) {
   if (!std::isfinite(value)) return "-";
-  return f.unit == "share" ? percent_text(value) : fmt::format("{:.4g}", value);
+  return f.unit == "share" ? percent_text(value) : fmt::format("{:.5g}", value);
 }
 
 std::vector<std::vector<const Figure*>> columns_of(const Section& section) {

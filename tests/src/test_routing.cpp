@@ -16,21 +16,21 @@
 namespace sy {
 namespace {
 
-constexpr Index ids = 11;
+constexpr Index routed_vocab = 11;
 
 // Domains a and b, and one without any validation text.
 Dataset routing_dataset(const TempFolder& folder) {
   DatasetDescription description;
   description.tokenizer = "none";
-  description.vocab = ids;
+  description.vocab = routed_vocab;
   const RandomStream random(7, "tokens");
   const std::vector<std::tuple<std::string, Index, Index>> domains = {{"a", 20, 23}, {"b", 20, 14}, {"empty", 20, 0}};
   Index n = 0;
   for (const auto& [name, train, valid] : domains) {
     for (const auto& [split, size] : {std::pair{".train", train}, std::pair{".valid", valid}}) {
-      IndexedWriter writer(folder.path() / (name + split), ids);
+      IndexedWriter writer(folder.path() / (name + split), routed_vocab);
       std::vector<std::int32_t> text;
-      for (Index i = 0; i < size; ++i) text.push_back(static_cast<std::int32_t>(random.bits(n++) % ids));
+      for (Index i = 0; i < size; ++i) text.push_back(static_cast<std::int32_t>(random.bits(n++) % routed_vocab));
       if (size > 0) writer.add(text);
       writer.finish();
     }
@@ -47,9 +47,9 @@ Config routing_config(Index experts, Index top_k, const std::string& more = "") 
                       "test");
 }
 
-struct Model {
-  explicit Model(const Config& config)
-      : self(make_comm_self()), engine(config, ids, make_cpu(), make_mesh(*self, {}), false) {
+struct RoutedModel {
+  explicit RoutedModel(const Config& config)
+      : self(make_comm_self()), engine(config, routed_vocab, make_cpu(), make_mesh(*self, {}), false) {
     engine.store().initialize(3);
     // The values that training begins with are so small that no expert matters.
     for (Index l = 0; l < 2; ++l)
@@ -98,7 +98,7 @@ TEST_P(RoutingSizes, MeasuresAreTheCountsOfTheChoices) {
   const auto [E, k] = GetParam();
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
-  Model model(routing_config(E, k)), second(routing_config(E, k));
+  RoutedModel model(routing_config(E, k)), second(routing_config(E, k));
   second.engine.store().initialize(4);
   for (const Index per_pass : {Index{1}, Index{3}}) {
     const Recorded r = record(model.engine, dataset, {0, per_pass}),
@@ -181,7 +181,7 @@ TEST_P(RoutingSizes, MeasuresAreTheCountsOfTheChoices) {
       }
       for (const bool predicted : {false, true}) {
         double sum = 0, known = 0;
-        for (std::int32_t id = 0; id < ids; ++id) {
+        for (std::int32_t id = 0; id < routed_vocab; ++id) {
           std::vector<double> n(static_cast<std::size_t>(E));
           double of = 0;
           for (const Token& t : tokens) {
@@ -232,7 +232,7 @@ TEST(Replay, IsAnEvaluation) {
     for (const char* scope : {"sequence", "rank"}) {
       const Config config = routing_config(
           4, 2, fmt::format("capacity_factor = 0.6\ndrop_order = {}\ncapacity_scope = {}", order, scope));
-      Model model(config);
+      RoutedModel model(config);
       const ReplayOptions options{0, 2};
       const auto scores = evaluate(model.engine, dataset, {2, 0, true}, [](Index, Index) {});
       const Recorded free = record(model.engine, dataset, options);
@@ -271,7 +271,7 @@ TEST(Replay, IsAnEvaluation) {
 TEST(Replay, PredictsTheLikeliestId) {
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
-  Model model(routing_config(4, 2));
+  RoutedModel model(routing_config(4, 2));
   const Recorded r = record(model.engine, dataset, {1, 1});
   ASSERT_EQ(r.batches.size(), 2u);
   // Generation computes the same tokens one by one.
@@ -287,7 +287,7 @@ TEST(Ablate, MaskingAnExpertIsAModelWithoutIt) {
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
   const Config config = routing_config(4, 2);
-  Model model(config);
+  RoutedModel model(config);
   const auto before = evaluate(model.engine, dataset, {2, 0, true}, [](Index, Index) {});
   Index calls = 0;
   const Ablation found = ablate(model.engine, dataset, {0, 1}, WithoutExpert::How::mask, {0, 1},
@@ -301,7 +301,7 @@ TEST(Ablate, MaskingAnExpertIsAModelWithoutIt) {
   double largest = 0;
   for (Index l = 0; l < 2; ++l)
     for (Index e = 0; e < 4; ++e) {
-      Model without(config);
+      RoutedModel without(config);
       const View up = without.engine.store().get(fmt::format("layers.{}.moe.experts.up.weight", l)).weight;
       without.engine.backend().fill(up.rows(e, 1), 0);
       without.engine.store().prepared().invalidate();
@@ -321,7 +321,7 @@ TEST(Ablate, MaskingAnExpertIsAModelWithoutIt) {
 TEST(Ablate, ReroutedTokensGoToTheirNextBest) {
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
-  Model model(routing_config(5, 2, "bias_rate = 0.01"));
+  RoutedModel model(routing_config(5, 2, "bias_rate = 0.01"));
   std::vector<float> biases(10, 0.0f);
   biases[1] = 0.05f;
   model.engine.set_router_bias(biases);
