@@ -28,10 +28,14 @@ void summarise(LayerLoad& layer) {
   }
   if (layer.routed == 0) return;
   const double total = static_cast<double>(layer.routed), mean = total / experts;
-  double variance = 0, entropy = 0;
+  double variance = 0, entropy = 0, probability = 0;
+  for (const ExpertLoad& e : layer.experts) probability += e.probability;
   for (ExpertLoad& e : layer.experts) {
     const double load = static_cast<double>(e.routed);
     e.share = load / total;
+    e.probability_gap = probability > 0 ? e.probability / probability - e.share : 0;
+    layer.dead += load < dead_share * mean;
+    layer.overloaded += load > overloaded_share * mean;
     if (e.routed > 0) {
       e.drop_rate = static_cast<double>(e.dropped) / load;
       entropy -= e.share * std::log(e.share);

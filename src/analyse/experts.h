@@ -15,7 +15,12 @@ struct ExpertLoad {
   double share = 0;        // of the layer's assignments, before dropping
   double drop_rate = 0;    // dropped / routed; 0 where nothing was routed
   double probability = 0;  // mean probability
+  // The share of the layer's probability less the share of its assignments: above 0 the router likes the expert more than
+  // its choices show, as where a selection bias or the other choices of the top k keep tokens away.
+  double probability_gap = 0;
 };
+
+constexpr double dead_share = 0.01, overloaded_share = 2;
 
 // A layer to which nothing was routed counts as balanced.
 struct LayerLoad {
@@ -24,9 +29,12 @@ struct LayerLoad {
   Index routed = 0, dropped = 0;
   double drop_rate = 0;
   double max_over_mean = 1;  // load of the busiest expert / mean load: 1 at perfect balance, E at worst
-  double cv = 0;             // coefficient of variation: standard deviation / mean of the loads
-  double entropy = 1;        // of the shares, divided by log E: 1 at perfect balance; 1 when E = 1
-  Index busiest() const;     // ties go to the lower index
+  double max_vio() const { return max_over_mean - 1; }  // MaxVio (Wang et al., 2024, arXiv 2408.15664)
+  Index dead = 0;         // experts with less than dead_share of an even share, those with no load included
+  Index overloaded = 0;   // experts with more than overloaded_share of it
+  double cv = 0;          // coefficient of variation: standard deviation / mean of the loads
+  double entropy = 1;     // of the shares, divided by log E: 1 at perfect balance; 1 when E = 1
+  Index busiest() const;  // ties go to the lower index
   Index idlest() const;
 };
 

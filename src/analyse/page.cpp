@@ -8,40 +8,43 @@ namespace sy {
 namespace {
 
 constexpr const char* style = R"(
-:root { color-scheme: light; }
+:root { color-scheme: light dark; --page: #f8fafc; --ink: #1e293b; --muted: #64748b; --card: #fff; --edge: #e2e8f0; --rule: #cbd5e1; --row: #f1f5f9; }
+@media (prefers-color-scheme: dark) { :root { --page: #0f172a; --ink: #e2e8f0; --muted: #94a3b8; --card: #1e293b; --edge: #334155; --rule: #475569; --row: #334155; } }
+@media print { :root { color-scheme: light; --page: #fff; --ink: #1e293b; --muted: #64748b; --card: #fff; --edge: #cbd5e1; --rule: #cbd5e1; --row: #f1f5f9; } }
 * { box-sizing: border-box; }
-body { margin: 0; background: #f8fafc; color: #1e293b; font: 15px/1.55 system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.55 system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; }
 main { max-width: 1040px; margin: 0 auto; padding: 40px 24px 64px; }
 h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; letter-spacing: -.01em; }
 h2 { font-size: 20px; margin: 0 0 4px; }
 h3 { font-size: 15px; margin: 20px 0 4px; }
 p { margin: 4px 0 12px; max-width: 76ch; }
-.muted { color: #64748b; }
-section { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 22px 24px; margin-top: 20px; }
+.muted { color: var(--muted); }
+section { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 22px 24px; margin-top: 20px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 24px 0 8px; }
-.tile { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 12px 16px; }
+.tile { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 12px 16px; }
 .tile b { display: block; font-size: 24px; line-height: 1.25; font-weight: 600; font-variant-numeric: tabular-nums; }
-.tile span { color: #64748b; font-size: 13px; }
+.tile span { color: var(--muted); font-size: 13px; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 20px; margin: 12px 0 0; }
-dt { color: #64748b; } dd { margin: 0; overflow-wrap: anywhere; }
-svg { display: block; width: 100%; height: auto; }
+dt { color: var(--muted); } dd { margin: 0; overflow-wrap: anywhere; }
+svg { display: block; width: 100%; height: auto; border-radius: 6px; }
+ul { margin: 8px 0 12px; padding-left: 20px; max-width: 90ch; }
 svg text, svg tspan { font-family: inherit; }
 svg image { image-rendering: pixelated; }
 figure { margin: 0; break-inside: avoid; } figcaption { font-weight: 600; font-size: 14px; }
 .grid { display: grid; gap: 16px 20px; }
 .two { grid-template-columns: repeat(2, minmax(0, 1fr)); } .three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
-.scale { display: inline-grid; grid-auto-columns: 64px; margin: 4px 0 12px; font-size: 12px; color: #334155; text-align: center; }
+.scale { display: inline-grid; grid-auto-columns: 64px; margin: 4px 0 12px; font-size: 12px; color: var(--ink); text-align: center; }
 .scale i { grid-row: 1; height: 12px; margin: 0 32px; border-radius: 3px; }
 .scale span { grid-row: 2; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; margin-top: 8px; }
 th, td { padding: 4px 14px; text-align: right; white-space: nowrap; }
-th { color: #64748b; font-weight: 500; border-bottom: 1px solid #cbd5e1; } td { border-bottom: 1px solid #f1f5f9; }
+th { color: var(--muted); font-weight: 500; border-bottom: 1px solid var(--rule); } td { border-bottom: 1px solid var(--row); }
 th.text, td.text { text-align: left; }
 summary { cursor: pointer; font-weight: 600; margin-top: 16px; }
 @media (max-width: 720px) { .two, .three { grid-template-columns: 1fr; } }
-@media print { body { background: #fff; font-size: 12px; } main { padding: 0; max-width: none; }
-  section, .tile { border-color: #cbd5e1; } h2, h3, section > p { break-after: avoid; }
+@media print { body { font-size: 12px; } main { padding: 0; max-width: none; }
+  h2, h3, section > p { break-after: avoid; }
   table { font-size: 11px; } th, td { padding: 3px 9px; } .tiles { grid-template-columns: repeat(6, 1fr); gap: 8px; }
   .tile { padding: 8px 10px; } .tile b { font-size: 18px; } .scroll { overflow: visible; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )";

@@ -1,4 +1,5 @@
-// One self-contained web page: no network, no script, light, and fit for printing.
+// One self-contained web page: no network, no script, light or dark as the reader's browser is set, and fit for
+// printing.
 #pragma once
 
 #include <string>

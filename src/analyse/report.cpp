@@ -24,7 +24,8 @@ std::vector<LossPoint> read_losses(const fs::path& file, Index last_step) {
     const std::optional<Json> m = Json::try_parse(line);
     const Json *step = m ? m->find("step") : nullptr, *loss = m ? m->find("loss") : nullptr;
     if (!step || !step->is_integer() || !loss || !loss->is_number()) continue;
-    if (const auto at = step->get<Index>(); at <= last_step) losses.push_back({static_cast<double>(at), loss->get<double>()});
+    if (const auto at = step->get<Index>(); at <= last_step)
+      losses.push_back({static_cast<double>(at), loss->get<double>()});
   }
   return losses;
 }
@@ -52,10 +53,13 @@ std::string expert_and_share(const LayerLoad& layer, Index expert) {
 }
 
 std::string load_table(const ExpertReport& r, bool colour) {
-  Table table({"layer", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest", "share of each expert"}, true);
+  Table table({"layer", "dropped", "max/mean", "MaxVio", "CV", "entropy", "dead", "over", "busiest", "idlest",
+               "share of each expert"},
+              true);
   for (const LayerLoad& l : r.load)
     table.row({std::to_string(l.layer), percent_text(l.drop_rate), fmt::format("{:.2f}", l.max_over_mean),
-               fmt::format("{:.3f}", l.cv), fmt::format("{:.3f}", l.entropy), expert_and_share(l, l.busiest()),
+               fmt::format("{:.2f}", l.max_vio()), fmt::format("{:.3f}", l.cv), fmt::format("{:.3f}", l.entropy),
+               std::to_string(l.dead), std::to_string(l.overloaded), expert_and_share(l, l.busiest()),
                expert_and_share(l, l.idlest()), share_strip(l, colour)});
   const Index group = ceil_div(r.state.experts.experts, strip_columns);
   return table.str() + fmt::format("▄ an even share ({}), █ twice that or more, · none{}\n",
@@ -63,34 +67,50 @@ std::string load_table(const ExpertReport& r, bool colour) {
                                    group > 1 ? fmt::format("; {} experts to a mark", group) : "");
 }
 
-std::string expert_table(const LayerLoad& layer) {
-  Table table({"expert", "share", "of even", "routed", "dropped", "drop rate", "probability"});
+// biases: of each expert, or none.
+std::string expert_table(const LayerLoad& layer, const std::vector<float>& biases) {
+  std::vector<std::string> header = {"expert",  "share",     "of even",     "routed",
+                                     "dropped", "drop rate", "probability", "probability - share"};
+  if (!biases.empty()) header.push_back("bias");
+  Table table(header);
   for (std::size_t e = 0; e < layer.experts.size(); ++e) {
     const ExpertLoad& x = layer.experts[e];
-    table.row({std::to_string(e), percent_text(x.share),
-               fmt::format("{:.2f}", x.share * static_cast<double>(layer.experts.size())), count_text(x.routed),
-               count_text(x.dropped), percent_text(x.drop_rate), fmt::format("{:.4f}", x.probability)});
+    std::vector<std::string> row = {std::to_string(e),
+                                    percent_text(x.share),
+                                    fmt::format("{:.2f}", x.share * static_cast<double>(layer.experts.size())),
+                                    count_text(x.routed),
+                                    count_text(x.dropped),
+                                    percent_text(x.drop_rate),
+                                    fmt::format("{:.4f}", x.probability),
+                                    fmt::format("{:+.4f}", x.probability_gap)};
+    if (!biases.empty()) row.push_back(fmt::format("{:+.4f}", biases[e]));
+    table.row(row);
   }
   return table.str();
 }
 
 std::string time_table(const ExpertReport& r) {
   const ExpertHistory h = coarsen(r.state.experts, 8);
-  Table table({"steps", "dropped", "max/mean", "CV", "entropy", "worst layer (max/mean)"});
+  Table table({"steps", "dropped", "max/mean", "MaxVio", "CV", "entropy", "dead", "over", "worst layer (max/mean)"});
   for (Index w = 0; w < h.windows(); ++w) {
     const auto layers = layer_loads(h, w, w + 1);
     double dropped = 0, ratio = 0, cv = 0, entropy = 0;
+    Index dead = 0, overloaded = 0;
     for (const LayerLoad& l : layers) {
       dropped += l.drop_rate / static_cast<double>(layers.size());
       ratio += l.max_over_mean / static_cast<double>(layers.size());
       cv += l.cv / static_cast<double>(layers.size());
       entropy += l.entropy / static_cast<double>(layers.size());
+      dead += l.dead;
+      overloaded += l.overloaded;
     }
     const auto worst = std::max_element(layers.begin(), layers.end(), [](const LayerLoad& a, const LayerLoad& b) {
       return a.max_over_mean < b.max_over_mean;
     });
-    table.row({step_range(h, w, w + 1), percent_text(dropped), fmt::format("{:.2f}", ratio), fmt::format("{:.3f}", cv),
-               fmt::format("{:.3f}", entropy), fmt::format("{} ({:.2f})", worst->layer, worst->max_over_mean)});
+    table.row({step_range(h, w, w + 1), percent_text(dropped), fmt::format("{:.2f}", ratio),
+               fmt::format("{:.2f}", ratio - 1), fmt::format("{:.3f}", cv), fmt::format("{:.3f}", entropy),
+               std::to_string(dead), std::to_string(overloaded),
+               fmt::format("{} ({:.2f})", worst->layer, worst->max_over_mean)});
   }
   return table.str();
 }
@@ -118,8 +138,11 @@ Json load_json(const LayerLoad& l) {
           {"dropped", l.dropped},
           {"drop_rate", l.drop_rate},
           {"max_over_mean", l.max_over_mean},
+          {"max_vio", l.max_vio()},
           {"cv", l.cv},
-          {"entropy", l.entropy}};
+          {"entropy", l.entropy},
+          {"dead", l.dead},
+          {"overloaded", l.overloaded}};
 }
 
 }  // namespace
@@ -165,6 +188,10 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
     if (fs::exists(*run / "evaluation.json")) r.evaluation = read_evaluation(*run / "evaluation.json");
   }
   if (options.layer) {
+    if (auto& bias = r.state.router_bias; !bias.empty()) {
+      const auto at = std::find(h.layer_ids.begin(), h.layer_ids.end(), *options.layer) - h.layer_ids.begin();
+      if (at < h.layers) bias = {bias.begin() + at * h.experts, bias.begin() + (at + 1) * h.experts};
+    }
     h = select_block(h, *options.layer);
     if (r.evaluation) r.evaluation = select_block(*r.evaluation, *options.layer);
   }
@@ -194,23 +221,31 @@ std::string report_text(const ExpertReport& r, bool colour) {
         fmt::format("No expert counts yet at step {}: they come with the first step that is trained.\n", r.state.step);
   else {
     out += fmt::format("Load in steps {}\n{}", step_range(h, r.first, r.last), load_table(r, colour));
-    if (h.layers == 1) out += '\n' + expert_table(r.load[0]);
+    out += "MaxVio: max/mean - 1; dead: below 1 % of an even share; over: above twice an even share\n";
+    if (h.layers == 1) out += '\n' + expert_table(r.load[0], r.state.router_bias);
     if (h.windows() > 1) out += "\nOver time (means of the layers)\n" + time_table(r);
   }
   if (r.evaluation) out += fmt::format("\nDomains, {}\n", evaluated_at(*r.evaluation)) + domain_tables(r);
-  return out;
+  return out + sections_text(r.sections);
 }
 
 std::string report_csv(const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
-  std::string out = "first_step,last_step,layer,expert,routed,dropped,share,drop_rate,probability\n";
+  std::string out =
+      "first_step,last_step,layer,expert,routed,dropped,share,drop_rate,probability,probability_gap,bias,"
+      "layer_drop_rate,layer_max_vio,layer_dead,layer_overloaded\n";
+  const auto& biases = r.state.router_bias;
   for (Index w = 0; w < h.windows(); ++w)
-    for (const LayerLoad& l : layer_loads(h, w, w + 1))
-      for (std::size_t e = 0; e < l.experts.size(); ++e) {
+    for (Index at = 0; const LayerLoad& l : layer_loads(h, w, w + 1)) {
+      const auto of_layer = fmt::format("{},{},{},{}\n", l.drop_rate, l.max_vio(), l.dead, l.overloaded);
+      for (std::size_t e = 0; e < l.experts.size(); ++e, ++at) {
         const ExpertLoad& x = l.experts[e];
-        fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{}\n", first_step(h, w), h.steps[w], l.layer,
-                       e, x.routed, x.dropped, x.share, x.drop_rate, x.probability);
+        const bool known = !biases.empty() && w + 1 == h.windows();
+        fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{}", first_step(h, w), h.steps[w],
+                       l.layer, e, x.routed, x.dropped, x.share, x.drop_rate, x.probability, x.probability_gap,
+                       known ? fmt::format("{}", biases[at]) : "", of_layer);
       }
+    }
   return out;
 }
 
@@ -228,14 +263,15 @@ Json report_json(const ExpertReport& r) {
     out["first_step"] = first_step(h, r.first);
     out["last_step"] = h.steps[r.last - 1];
   }
-  for (const LayerLoad& l : r.load) {
+  for (Index at = 0; const LayerLoad& l : r.load) {
     Json layer = load_json(l);
-    for (const ExpertLoad& e : l.experts)
-      layer["experts"].push_back({{"routed", e.routed},
-                                  {"dropped", e.dropped},
-                                  {"share", e.share},
-                                  {"drop_rate", e.drop_rate},
-                                  {"probability", e.probability}});
+    for (const ExpertLoad& e : l.experts) {
+      Json expert = {
+          {"routed", e.routed},       {"dropped", e.dropped},         {"share", e.share},
+          {"drop_rate", e.drop_rate}, {"probability", e.probability}, {"probability_gap", e.probability_gap}};
+      if (!r.state.router_bias.empty()) expert["bias"] = static_cast<double>(r.state.router_bias[at++]);
+      layer["experts"].push_back(std::move(expert));
+    }
     out["layers"].push_back(std::move(layer));
   }
   for (Index w = 0; w < h.windows(); ++w) {
@@ -254,6 +290,7 @@ Json report_json(const ExpertReport& r) {
     }
     out["windows"].push_back(std::move(window));
   }
+  if (!r.sections.empty()) out["sections"] = sections_json(r.sections);
   if (!r.evaluation) return out;
   Json domains = {{"step", r.evaluation->step},
                   {"windows", r.evaluation->windows},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/analyse/experts.h"
+#include "src/analyse/figures.h"
 #include "src/config.h"
 #include "src/text/json.h"
 
@@ -32,6 +33,7 @@ struct ExpertReport {
   std::vector<LossPoint> losses;         // from RUN/metrics.jsonl up to the checkpoint's step, where it is there
   std::optional<Evaluation> evaluation;  // from RUN/evaluation.json, where it is there
   std::vector<Specialisation> specialisation;
+  std::vector<Section> sections;  // what else was asked for: comparisons, replays
   double even_share() const { return 1.0 / static_cast<double>(state.experts.experts); }
 };
 
@@ -41,9 +43,14 @@ ExpertReport make_report(const std::filesystem::path& checkpoint, const ReportOp
 
 // For people. `colour`: marks idle and overloaded experts by terminal colours.
 std::string report_text(const ExpertReport& report, bool colour);
-// One row per (window, layer, expert); the first line names the columns.
+// One row per (window, layer, expert); the first line names the columns. The selection bias is that of the last window.
 std::string report_csv(const ExpertReport& report);
 Json report_json(const ExpertReport& report);
+// The load as figures: "load" of all windows, "summary" of the steps that `load` is of.
+std::vector<Section> load_sections(const ExpertReport& report);
+// Two runs side by side, by layer and over time. The layers are those that both have; throws InputError where there are none,
+// or where one of the runs has no counts.
+Section comparison(const ExpertReport& first, const ExpertReport& second);
 // One self-contained page. Needs gnuplot.
 std::string report_html(const ExpertReport& report);
 

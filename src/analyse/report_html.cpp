@@ -14,6 +14,7 @@ namespace sy {
 namespace {
 
 constexpr Index max_time_columns = 120;  // of a heatmap over time
+constexpr Index max_histories = 72;      // layers with a heatmap of their own
 constexpr Index max_line_points = 400;
 constexpr Index max_table_rows = 512;
 constexpr Index max_cell_texts = 256;
@@ -102,18 +103,20 @@ void tiles(Page& page, const ExpertReport& r) {
     tile(fmt::format("{:.3f}", sum / static_cast<double>(n)), fmt::format("training loss, last {} steps", n));
   }
   double dropped = 0, routed = 0, worst = 0, entropy = 0;
-  Index idle = 0;
+  Index dead = 0, overloaded = 0;
   for (const LayerLoad& l : r.load) {
     dropped += static_cast<double>(l.dropped);
     routed += static_cast<double>(l.routed);
     worst = std::max(worst, l.max_over_mean);
     entropy += l.entropy / static_cast<double>(r.load.size());
-    for (const ExpertLoad& e : l.experts) idle += e.share < r.even_share() / 4;
+    dead += l.dead;
+    overloaded += l.overloaded;
   }
   tile(percent_text(routed > 0 ? dropped / routed : 0), "of assignments dropped");
   tile(fmt::format("{:.2f}×", worst), "busiest expert, of an even share");
   tile(fmt::format("{:.3f}", entropy), "mean entropy (1: balanced)");
-  tile(std::to_string(idle), "experts below a quarter of an even share");
+  tile(std::to_string(dead), "dead experts (below 1 % of an even share)");
+  tile(std::to_string(overloaded), "overloaded experts (above twice an even share)");
   page << "</div>\n<p class=\"muted\">Load figures: steps " + step_range(r.state.experts, r.first, r.last) + ".</p>\n";
 }
 
@@ -212,8 +215,8 @@ void time_section(Page& page, const ExpertReport& r) {
   static constexpr Measure measures[] = {
       {"Dropped", &LayerLoad::drop_rate, true, 0, NAN, "Assignments that found their expert full. 0 % is best."},
       {"Busiest expert (max/mean)", &LayerLoad::max_over_mean, false, 1, NAN,
-       "Load of the busiest expert over the mean load. 1 is balanced; the slowest rank waits for this "
-       "expert."},
+       "Load of the busiest expert over the mean load. 1 is balanced; MaxVio is this less 1. All ranks wait for the one "
+       "that has this expert."},
       {"Coefficient of variation", &LayerLoad::cv, false, 0, NAN,
        "Spread of the loads over their mean. 0 is balanced."},
       {"Entropy", &LayerLoad::entropy, false, NAN, 1,
@@ -270,8 +273,10 @@ void history_section(Page& page, const ExpertReport& r) {
           "steps from left to right. Steady colours mean that the experts have found their roles; a row that stays "
           "blue is an expert that is hardly used, one that stays red is a bottleneck.</p>\n";
   page << scale_bar(limit);
-  page << fmt::format("<div class=\"{}\">\n", grid_class(h.layers));
-  for (Index l = 0; l < h.layers; ++l) {
+  const Index pictures = std::min(h.layers, max_histories);
+  page << fmt::format("<div class=\"{}\">\n", grid_class(pictures));
+  for (Index i = 0; i < pictures; ++i) {
+    const Index l = pictures == 1 ? 0 : i * (h.layers - 1) / (pictures - 1);
     Heatmap map;
     map.rows = h.experts;
     map.columns = h.windows();
@@ -287,12 +292,31 @@ void history_section(Page& page, const ExpertReport& r) {
     map.high = limit;
     map.low = 1 / limit;
     map.colour_bar = false;
-    map.width = grid_width(h.layers);
+    map.width = grid_width(pictures);
     map.plot_height = static_cast<int>(std::clamp<Index>(h.experts * 14, 40, 220));
     page.picture(script_of(map), fmt::format("Load of the experts of layer {} over steps", h.layer_ids[l]),
                  fmt::format("layer {}", h.layer_ids[l]));
   }
-  page << "</div></section>\n";
+  page << "</div>\n";
+  if (pictures < h.layers)
+    page << fmt::format(
+        "<p class=\"muted\">{} of {} layers; <code>switchyard experts --layer N --html</code> shows any.</p>\n",
+        pictures, h.layers);
+  page << "</section>\n";
+}
+
+// What the router would like, beside what it gets.
+void router_section(Page& page, const ExpertReport& r) {
+  Section section{"router",
+                  "The router's probabilities and biases",
+                  "How the router sees each expert, beside the load that the choices of the top k make of it.",
+                  {},
+                  {}};
+  for (const Section& s : load_sections(r))
+    if (s.name == "summary")
+      for (const Figure& f : s.figures)
+        if (f.name == "probability_gap" || f.name == "router_bias") section.figures.push_back(f);
+  add_sections(page, {&section, 1});
 }
 
 void domain_section(Page& page, const ExpertReport& r) {
@@ -385,17 +409,23 @@ void number_section(Page& page, const ExpertReport& r) {
   };
   for (const LayerLoad& l : r.load) {
     layers.push_back({std::to_string(l.layer), count_text(l.routed), percent_text(l.drop_rate),
-                      fmt::format("{:.3f}", l.max_over_mean), fmt::format("{:.3f}", l.cv),
-                      fmt::format("{:.4f}", l.entropy), with_share(l, l.busiest()), with_share(l, l.idlest())});
+                      fmt::format("{:.3f}", l.max_over_mean), fmt::format("{:.3f}", l.max_vio()),
+                      fmt::format("{:.3f}", l.cv), fmt::format("{:.4f}", l.entropy), std::to_string(l.dead),
+                      std::to_string(l.overloaded), with_share(l, l.busiest()), with_share(l, l.idlest())});
     for (Index e = 0; e < h.experts && static_cast<Index>(experts.size()) < max_table_rows; ++e) {
       const ExpertLoad& x = l.experts[e];
       experts.push_back({std::to_string(l.layer), std::to_string(e), count_text(x.routed), percent_text(x.share),
-                         percent_text(x.drop_rate), fmt::format("{:.4f}", x.probability)});
+                         percent_text(x.drop_rate), fmt::format("{:.4f}", x.probability),
+                         fmt::format("{:+.4f}", x.probability_gap)});
     }
   }
-  page << html_table({"layer", "assignments", "dropped", "max/mean", "CV", "entropy", "busiest", "idlest"}, layers);
+  page << html_table({"layer", "assignments", "dropped", "max/mean", "MaxVio", "CV", "entropy", "dead", "overloaded",
+                      "busiest", "idlest"},
+                     layers);
   page << "<details><summary>Every expert</summary>\n" +
-              html_table({"layer", "expert", "assignments", "share", "dropped", "router probability"}, experts);
+              html_table(
+                  {"layer", "expert", "assignments", "share", "dropped", "router probability", "probability - share"},
+                  experts);
   if (h.layers * h.experts > max_table_rows)
     page << fmt::format(
         "<p class=\"muted\">The first {} of {}; <code>switchyard experts --csv</code> writes all.</p>\n",
@@ -417,10 +447,12 @@ std::string report_html(const ExpertReport& r) {
     tiles(page, r);
     loss_section(page, r);
     load_section(page, r);
+    router_section(page, r);
     time_section(page, r);
     history_section(page, r);
   }
   domain_section(page, r);
+  add_sections(page, r.sections);
   if (!r.load.empty()) number_section(page, r);
   return page.finish();
 }

@@ -44,23 +44,6 @@ bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
   }
 }
 
-// The data set to evaluate on, which must have text to do it with. warns: of one that is not as it was.
-std::unique_ptr<Dataset> open_dataset(const Trained& trained, const po::variables_map& given, bool warns) {
-  const TrainState& state = trained.state;
-  auto dataset = std::make_unique<Dataset>(dataset_of(trained, given));
-  const std::string dir = dataset->dir().string();
-  if (model_vocab(trained.config, dataset->vocab()) != state.vocab)
-    bad_input(
-        "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
-        "prepared with the same tokenizer",
-        dir, dataset->vocab(), state.vocab);
-  if (warns && !given.count("data") && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest())
-    warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs", dir));
-  if (dataset->valid_tokens() == 0)
-    bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dir);
-  return dataset;
-}
-
 // "3,1,4": ids that the model knows.
 std::vector<std::int32_t> parse_tokens(const std::string& text, Index vocab) {
   std::vector<std::int32_t> ids;
@@ -154,7 +137,7 @@ int evaluate_command(CommandLine& line) {
   agree(world, [&] {
     if (given.count("stride") && (evaluation.stride < 1 || evaluation.stride > window))
       bad_input("evaluate: --stride must be from 1 to {}, the tokens of a window (model.seq_len)", window);
-    dataset = open_dataset(trained, given, world.rank() == 0);
+    dataset = open_validation(trained, dataset_of(trained, given), world.rank() == 0 && !given.count("data"));
     // Tables are made for no more positions than are computed, whatever the file says.
     Index longest = 0;
     for (const Domain& domain : dataset->domains()) longest = std::max(longest, domain.valid_tokens);

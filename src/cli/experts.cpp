@@ -1,4 +1,5 @@
-// switchyard experts: which experts are used, overloaded, dropped, specialised, from a checkpoint alone.
+// switchyard experts: which experts are used, overloaded, dropped, specialised, from a checkpoint alone; and what they do with
+// text, and are worth.
 
 #include <unistd.h>
 
@@ -7,7 +8,9 @@
 #include <fstream>
 #include <iostream>
 
+#include "src/analyse/placement.h"
 #include "src/analyse/report.h"
+#include "src/cli/experts_replay.h"
 #include "src/cli/options.h"
 #include "src/io/files.h"
 #include "src/text/json.h"
@@ -27,6 +30,16 @@ std::pair<Index, Index> parse_steps(const std::string& text) {
   if (parsed.ec != std::errc() || parsed.ptr != end || steps.first < 0 || steps.second < steps.first)
     bad_input("--steps {}: expected FIRST-LAST, such as 100-200", text);
   return steps;
+}
+
+// "ep=4"
+Index parse_placement(const std::string& text) {
+  Index ranks = 0;
+  const char* end = text.data() + text.size();
+  if (text.starts_with("ep="))
+    if (const auto read = std::from_chars(text.data() + 3, end, ranks); read.ec == std::errc() && read.ptr == end)
+      return ranks;
+  bad_input("--placement {}: expected ep=N, such as ep=4", text);
 }
 
 // A device or a pipe is written to, a file replaced as a whole.
@@ -60,32 +73,68 @@ bool colours_wanted() {
 }  // namespace
 
 int experts_command(CommandLine& line) {
-  std::string csv, html;
+  std::string csv, html, hdf5, figures, placement_file;
   po::options_description options;
   options.add_options()("html", po::value(&html), "write a page with pictures (needs gnuplot)")(
       "csv", po::value(&csv), "write a row per window of steps, layer and expert; - is standard output")(
-      "json", po::bool_switch(), "print everything as JSON instead of tables")("layer", po::value<Index>(),
-                                                                               "only this layer, expert by expert")(
-      "steps", po::value<std::string>(), "FIRST-LAST: the load of these steps (otherwise of the last tenth)");
+      "json", po::bool_switch(), "print everything as JSON instead of tables")(
+      "hdf5", po::value(&hdf5),
+      "write the same numbers as HDF5: /load, /summary, and a group for each of what follows")(
+      "figures-csv", po::value(&figures), "write the figures of what follows as CSV, a row per value")(
+      "layer", po::value<Index>(), "only this layer, expert by expert")(
+      "steps", po::value<std::string>(), "FIRST-LAST: the load of these steps (otherwise of the last tenth)")(
+      "compare", po::value<std::string>(), "RUN or CHECKPOINT to set beside this one")(
+      "placement", po::value<std::string>(),
+      "ep=N: the load of N expert-parallel ranks, and a placement that evens it out")(
+      "placement-file", po::value(&placement_file), "write that placement as JSON");
+  add_replay_options(options);
   po::variables_map given;
   if (!parse_options(line, "experts", options, {"checkpoint"}, given)) return 0;
 
   if ((csv == "-") + (html == "-") + given["json"].as<bool>() > 1)
     bad_input("experts: only one of --json, --csv - and --html - can go to standard output");
-  for (const char* output : {"csv", "html"})
+  for (const char* output : {"csv", "html", "hdf5", "figures-csv", "placement-file"})
     if (given.count(output)) check_output(given[output].as<std::string>());
   ReportOptions wanted;
   if (given.count("layer")) wanted.layer = given["layer"].as<Index>();
   if (given.count("steps")) wanted.steps = parse_steps(given["steps"].as<std::string>());
 
-  std::vector<std::string> warnings;
-  const fs::path checkpoint = resolve_checkpoint(given["checkpoint"].as<std::string>(), &warnings);
-  for (const std::string& w : warnings) warn(w);
-  const ExpertReport report = make_report(checkpoint, wanted);
+  for (const char* output : {"hdf5", "figures-csv", "placement-file"})
+    if (given.count(output) && given[output].as<std::string>() == "-")
+      bad_input("experts: --{} needs a file's name", output);
+
+  const bool replays = wants_replay(given);
+  Index ranks = 0;
+  if (given.count("placement")) ranks = parse_placement(given["placement"].as<std::string>());
+  if (!placement_file.empty() && !given.count("placement"))
+    bad_input("experts: --placement-file needs --placement ep=N");
+
+  const auto report_of = [&](const char* name) {
+    std::vector<std::string> warnings;
+    const fs::path checkpoint = resolve_checkpoint(given[name].as<std::string>(), &warnings);
+    for (const std::string& w : warnings) warn(w);
+    return make_report(checkpoint, wanted);
+  };
+  ExpertReport report = report_of("checkpoint");
+  if (given.count("compare")) report.sections.push_back(comparison(report, report_of("compare")));
+  if (given.count("placement")) {
+    if (report.load.empty()) bad_input("{} has no expert counts yet: no placement follows", report.checkpoint.string());
+    const auto placement = place_experts(report.load, ranks);
+    report.sections.push_back(placement_section(placement));
+    if (!placement_file.empty()) write_output(placement_file, json_text(placement_json(placement), -1));
+  }
+  if (replays)
+    for (Section& section : replay_sections(line.world, given)) report.sections.push_back(std::move(section));
 
   // Files first: a reader of standard output that has seen enough (`| head`) ends the command.
   if (!csv.empty() && csv != "-") write_output(csv, report_csv(report));
   if (!html.empty() && html != "-") write_output(html, report_html(report));
+  if (!hdf5.empty()) {
+    std::vector<Section> sections = load_sections(report);
+    sections.insert(sections.end(), report.sections.begin(), report.sections.end());
+    write_figures(hdf5, sections, "switchyard experts " + report.checkpoint.string());
+  }
+  if (!figures.empty()) write_output(figures, sections_csv(report.sections));
   if (given["json"].as<bool>())
     std::cout << json_text(report_json(report), 1) << std::flush;
   else if (csv == "-")

@@ -47,6 +47,21 @@ fs::path dataset_of(const Trained& trained, const po::variables_map& given) {
             join(names, " nor at "));
 }
 
+std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path& dir, bool warns) {
+  const TrainState& state = trained.state;
+  auto dataset = std::make_unique<Dataset>(dir);
+  if (model_vocab(trained.config, dataset->vocab()) != state.vocab)
+    bad_input(
+        "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
+        "prepared with the same tokenizer",
+        dir.string(), dataset->vocab(), state.vocab);
+  if (warns && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest())
+    warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs", dir.string()));
+  if (dataset->valid_tokens() == 0)
+    bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dir.string());
+  return dataset;
+}
+
 std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given) {
   const auto run = run_of(trained.step_dir);
   const fs::path imported = run ? *run / kept_folder / "tokenizer.json" : fs::path();

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "src/cli/options.h"
+#include "src/data/dataset.h"
 #include "src/data/tokenizer.h"
 #include "src/io/checkpoint.h"
 #include "src/model/engine.h"
@@ -25,6 +26,10 @@ Trained open_checkpoint(Comm& world, const std::string& name);
 // data.path was given, it lies today as far from the run folder as then, so that a run that was copied or moved together with
 // its data finds them; else, and where nothing lies there, it is where it was. Throws InputError where there is none.
 std::filesystem::path dataset_of(const Trained& trained, const po::variables_map& given);
+
+// A data set to evaluate on. Throws InputError where its vocabulary is not the model's, or it has no validation text. warns:
+// where it is not as it was when the checkpoint was trained on it.
+std::unique_ptr<Dataset> open_validation(const Trained& trained, const std::filesystem::path& dir, bool warns);
 
 // The tokenizer of that data set; of a model that was imported, and where no --data is given, the one that it came with.
 std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given);

@@ -16,22 +16,11 @@
 #include <vector>
 
 #include "dist/comm.h"
+#include "src/io/expert_history.h"
 #include "src/params/store.h"
 #include "src/params/values.h"
 
 namespace sy {
-
-// Counts of the router's choices. [window][layer][expert], flattened; a window is the steps between two log
-// lines.
-struct ExpertHistory {
-  Index layers = 0, experts = 0;
-  std::vector<std::int64_t> steps;  // [window] the last step of each
-  std::vector<std::int64_t> routed,
-      dropped;                          // [window, layer, expert] assignments before dropping; those dropped
-  std::vector<float> probability;       // [window, layer, expert] mean probability
-  std::vector<std::int64_t> layer_ids;  // [layer] the block that each MoE layer is in
-  Index windows() const { return static_cast<Index>(steps.size()); }
-};
 
 struct TrainState {
   Index step = 0, tokens = 0, samples = 0;

@@ -22,14 +22,63 @@ void check_range(const fs::path& step_dir, const char* what, Index value, Index 
 }
 
 template <class T>
-std::vector<T> read_all(const Hdf5File& file, const std::string& name, const Shape& expected) {
-  const Hdf5Dataset dataset = file.open_dataset(name);
+Hdf5Dataset open_as(const Hdf5File& file, const std::string& name, const Shape& expected) {
+  Hdf5Dataset dataset = file.open_dataset(name);
   if (dataset.shape() != expected || dataset.dtype() != DTypeOf<T>::value)
     bad_input("the checkpoint's {} is {} of {}, expected {} of {}", name, dataset.shape().str(),
               info(dataset.dtype()).name, expected.str(), info(DTypeOf<T>::value).name);
+  return dataset;
+}
+
+template <class T>
+std::vector<T> read_all(const Hdf5File& file, const std::string& name, const Shape& expected) {
+  const Hdf5Dataset dataset = open_as<T>(file, name, expected);
   std::vector<T> values(static_cast<std::size_t>(expected.elements()));
   dataset.read(whole(expected), values.data());
   return values;
+}
+
+// Reads some windows at a time and adds them one by one, so that a history of any size, which another version may have
+// written, takes the memory of a bounded one.
+ExpertHistory read_history(const Hdf5File& file, const fs::path& step_dir) {
+  constexpr Index most = Index{1} << 53, bytes_at_once = Index{16} << 20;
+  ExpertHistory h;
+  h.layers = file.get_int("/experts", "layers");
+  h.experts = file.get_int("/experts", "experts");
+  check_range(step_dir, "MoE layers", h.layers, 0, 1 << 16);
+  check_range(step_dir, "experts", h.experts, 0, 1 << 20);
+  const auto steps = read_all<std::int64_t>(file, "/experts/steps", file.open_dataset("/experts/steps").shape());
+  const Index windows = std::ssize(steps), row = h.layers * h.experts;
+  const Shape counts{windows, h.layers, h.experts};
+  const Hdf5Dataset routed = open_as<std::int64_t>(file, "/experts/routed", counts);
+  const Hdf5Dataset dropped = open_as<std::int64_t>(file, "/experts/dropped", counts);
+  const Hdf5Dataset probability = open_as<float>(file, "/experts/probability", counts);
+  h.layer_ids = read_all<std::int64_t>(file, "/experts/layers", {h.layers});
+  for (Index layer : h.layer_ids) check_range(step_dir, "a MoE layer", layer, 0, most);
+  for (Index window = 0; window < windows; ++window)
+    check_range(step_dir, "a window up to step", steps[window], window > 0 ? steps[window - 1] + 1 : 0, most);
+
+  const Index at_once = std::max<Index>(1, bytes_at_once / (std::max<Index>(1, row) * ExpertHistory::cell_bytes));
+  std::vector<std::int64_t> r, d;
+  std::vector<float> p;
+  for (Index first = 0; first < windows; first += at_once) {
+    const Index n = std::min(at_once, windows - first);
+    const Box box{{first, 0, 0}, {n, h.layers, h.experts}};
+    const auto read = [&](const Hdf5Dataset& from, auto& to) {
+      to.resize(static_cast<std::size_t>(n * row));
+      from.read(box, to.data());
+    };
+    read(routed, r);
+    read(dropped, d);
+    read(probability, p);
+    for (const auto& [values, what] : {std::pair{&r, "assignments"}, {&d, "dropped assignments"}})
+      for (Index x : *values) check_range(step_dir, what, x, 0, most);
+    for (Index w = 0; w < n; ++w) {
+      const auto window = [&](const auto& values) { return std::span(values).subspan(w * row, row); };
+      h.append(steps[first + w], window(r), window(d), window(p));
+    }
+  }
+  return h;
 }
 
 // Throws unless the checkpoint has exactly these parameters.
@@ -112,29 +161,15 @@ TrainState read_state(const fs::path& step_dir) {
   state.dataset = file.get_string("/state", "dataset");
   if (file.has("/state", "dataset_digest")) state.dataset_digest = file.get_string("/state", "dataset_digest");
   state.layout = file.get_string("/state", "layout");
-  ExpertHistory& h = state.experts;
-  h.layers = file.get_int("/experts", "layers");
-  h.experts = file.get_int("/experts", "experts");
   constexpr Index most = Index{1} << 53;
   check_range(step_dir, "step", state.step, checkpoint.manifest().step, checkpoint.manifest().step);
   check_range(step_dir, "step", state.step, 0, most);
   check_range(step_dir, "tokens", state.tokens, 0, most);
   check_range(step_dir, "samples", state.samples, 0, most);
   check_range(step_dir, "vocabulary", state.vocab, 0, std::numeric_limits<std::int32_t>::max());
-  check_range(step_dir, "MoE layers", h.layers, 0, 1 << 16);
-  check_range(step_dir, "experts", h.experts, 0, 1 << 20);
-  h.steps = read_all<std::int64_t>(file, "/experts/steps", file.open_dataset("/experts/steps").shape());
-  const Shape counts{h.windows(), h.layers, h.experts};
-  h.routed = read_all<std::int64_t>(file, "/experts/routed", counts);
-  h.dropped = read_all<std::int64_t>(file, "/experts/dropped", counts);
-  h.probability = read_all<float>(file, "/experts/probability", counts);
-  h.layer_ids = read_all<std::int64_t>(file, "/experts/layers", {h.layers});
-  for (Index window = 0; window < h.windows(); ++window)
-    check_range(step_dir, "a window up to step", h.steps[window], window > 0 ? h.steps[window - 1] + 1 : 0, most);
-  for (Index n : h.routed) check_range(step_dir, "assignments", n, 0, most);
-  for (Index n : h.dropped) check_range(step_dir, "dropped assignments", n, 0, most);
-  for (Index layer : h.layer_ids) check_range(step_dir, "a MoE layer", layer, 0, most);
-  if (file.has("/router/bias")) state.router_bias = read_all<float>(file, "/router/bias", {h.layers, h.experts});
+  state.experts = read_history(file, step_dir);
+  if (file.has("/router/bias"))
+    state.router_bias = read_all<float>(file, "/router/bias", {state.experts.layers, state.experts.experts});
   if (!all_finite(state.router_bias))
     bad_input("/router/bias of {} is not finite: use another checkpoint", step_dir.string());
   return state;

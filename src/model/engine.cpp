@@ -1,5 +1,6 @@
 #include "src/model/engine.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace sy {
@@ -152,6 +153,22 @@ void Engine::evaluate(const MicroBatch& batch, bool dropless) {
   model_->forward(device(), s, {});
   model_->loss(device(), s);
   s.clear();
+}
+
+std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless) {
+  constexpr Index logits_at_once = Index{16} << 20;
+  Slot& s = open(0, batch, dropless);
+  model_->forward(device(), s, {});
+  model_->loss(device(), s);
+  std::vector<std::int32_t> ids;
+  const Index tokens = s.batch.tokens(), at_once = std::max<Index>(1, logits_at_once / vocab_);
+  for (Index first = 0; first < tokens; first += at_once) {
+    const auto logits = model_->logits(device(), s, Range{first, std::min(first + at_once, tokens)}, vocab_);
+    for (auto row = logits.begin(); row != logits.end(); row += vocab_)
+      ids.push_back(static_cast<std::int32_t>(std::max_element(row, row + vocab_) - row));
+  }
+  s.clear();
+  return ids;
 }
 
 Cache Engine::make_cache(Index sequences, Index positions, Index at_once) {

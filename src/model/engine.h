@@ -48,6 +48,8 @@ class Engine {
   void train(const MicroBatch& batch, const Stage::LayerDone& layer_done = {});
   // Forward alone, and the loss.
   void evaluate(const MicroBatch& batch, bool dropless);
+  // The same; returns the likeliest id behind each of the B * S tokens.
+  std::vector<std::int32_t> predict(const MicroBatch& batch, bool dropless);
   // What all passes found since the last call. Waits for them.
   Statistics take_statistics();
 

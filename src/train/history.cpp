@@ -19,14 +19,14 @@ void HistoryWindow::add(const StepResult& r) {
 
 void HistoryWindow::close(Index step, ExpertHistory& history) {
   if (steps_ == 0 || routed_.empty()) return;
-  if (history.windows() >= max_windows) merge_older_half(history);
-  history.steps.push_back(step);
-  for (std::size_t l = 0; l < routed_.size(); ++l)
-    for (std::size_t e = 0; e < routed_[l].size(); ++e) {
-      history.routed.push_back(routed_[l][e]);
-      history.dropped.push_back(dropped_[l][e]);
-      history.probability.push_back(static_cast<float>(probability_[l][e] / static_cast<double>(steps_)));
-    }
+  std::vector<std::int64_t> routed, dropped;
+  std::vector<float> probability;
+  for (std::size_t l = 0; l < routed_.size(); ++l) {
+    routed.insert(routed.end(), routed_[l].begin(), routed_[l].end());
+    dropped.insert(dropped.end(), dropped_[l].begin(), dropped_[l].end());
+    for (double p : probability_[l]) probability.push_back(static_cast<float>(p / static_cast<double>(steps_)));
+  }
+  history.append(step, routed, dropped, probability);
   *this = {};
 }
 
@@ -42,35 +42,6 @@ ExpertCounts counts_since(Index step, const ExpertHistory& h) {
         c.dropped[l][e] += h.dropped[(w * h.layers + l) * h.experts + e];
       }
   return c;
-}
-
-void merge_older_half(ExpertHistory& h) {
-  const Index row = h.layers * h.experts, pairs = h.windows() / 4, windows = h.windows();
-  const auto steps_of = [&](Index w) { return static_cast<double>(h.steps[w] - (w > 0 ? h.steps[w - 1] : 0)); };
-  ExpertHistory merged;
-  merged.layers = h.layers;
-  merged.experts = h.experts;
-  merged.layer_ids = h.layer_ids;
-  for (Index w = 0; w < windows; ++w) {
-    const bool second = w < 2 * pairs && w % 2 == 1;
-    if (!second) merged.steps.push_back(0);
-    merged.steps.back() = h.steps[w];
-    const Index at = (static_cast<Index>(merged.steps.size()) - 1) * row;
-    for (Index i = 0; i < row; ++i) {
-      if (!second) {
-        merged.routed.push_back(h.routed[w * row + i]);
-        merged.dropped.push_back(h.dropped[w * row + i]);
-        merged.probability.push_back(h.probability[w * row + i]);
-        continue;
-      }
-      merged.routed[at + i] += h.routed[w * row + i];
-      merged.dropped[at + i] += h.dropped[w * row + i];
-      const double before = steps_of(w - 1), now = steps_of(w);
-      merged.probability[at + i] =
-          static_cast<float>((before * merged.probability[at + i] + now * h.probability[w * row + i]) / (before + now));
-    }
-  }
-  h = std::move(merged);
 }
 
 }  // namespace sy

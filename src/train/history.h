@@ -11,10 +11,8 @@ namespace sy {
 class HistoryWindow {
  public:
   void add(const StepResult& result);
-  // Appends the window that ends with `step` and starts an empty one. Nothing where no step was added. Old windows are
-  // merged, so that a long run's history stays within max_windows.
+  // Appends the window that ends with `step` and starts an empty one. Nothing where no step was added.
   void close(Index step, ExpertHistory& history);
-  static constexpr Index max_windows = 2048;
 
  private:
   std::vector<std::vector<Index>> routed_, dropped_;
@@ -24,8 +22,5 @@ class HistoryWindow {
 
 // The windows after `step`, summed: what a log line reports, which may span windows that checkpoints closed.
 ExpertCounts counts_since(Index step, const ExpertHistory& history);
-
-// Halves the resolution of the older half: windows (0, 1), (2, 3), ... become one each.
-void merge_older_half(ExpertHistory& history);
 
 }  // namespace sy

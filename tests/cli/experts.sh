@@ -41,7 +41,8 @@ expect_output "an even share (25.0 %)"
 expect_ok "$switchyard" experts run --csv all.csv --html page.html --json
 sum=$(awk -F, 'NR > 1 { n += $5 } END { print n }' all.csv)
 [[ $sum -eq $((12 * 4 * 32 * 2 * 2)) ]] || die "$sum assignments"
-[[ $(head -1 all.csv) == first_step,last_step,layer,expert,routed,dropped,share,drop_rate,probability ]] || die "header"
+[[ $(head -1 all.csv) == first_step,last_step,layer,expert,routed,dropped,share,drop_rate,probability,probability_gap,* ]] ||
+  die "header"
 grep -q '"max_over_mean"' .out || die "no JSON"
 grep -q '<svg' page.html && grep -q '</html>' page.html || die "no page"
 grep -q '<h2>Loss</h2>' page.html || die "no loss beside the run"
@@ -52,6 +53,40 @@ grep -q '<h2>Loss</h2>' page.html || die "no loss beside the run"
 logged=$(grep -o '"dropped":[0-9]*' run/metrics.jsonl | awk -F: '{ n += $2 } END { print n }')
 counted=$(awk -F, 'NR > 1 { n += $6 } END { print n }' all.csv)
 [[ $logged -eq $counted ]] || die "$logged dropped in metrics.jsonl, $counted in the checkpoint"
+
+# Another program reads the same from the file, and computes MaxVio from the raw counts of the checkpoint.
+numbers() { h5dump -d "$2" -y -w 1 -o numbers.txt "$1" >/dev/null && tr -d ', ' <numbers.txt | grep .; }
+if command -v h5dump >/dev/null; then
+  expect_ok "$switchyard" experts run --hdf5 load.h5 --steps 9-12
+  index=run/checkpoints/step-00000012/index.h5
+  numbers load.h5 /load/routed >ours && numbers $index /experts/routed >theirs
+  paste ours theirs | awk '$1 != $2 { exit 1 } END { exit NR == 4 * 2 * 4 ? 0 : 1 }' || die "other counts"
+  numbers load.h5 /load/max_vio >ours
+  # [window 4][layer 2][expert 4]
+  awk '{ n = NR - 1; s[int(n / 4)] += $1; if ($1 > m[int(n / 4)]) m[int(n / 4)] = $1 }
+       END { for (i = 0; i < 8; ++i) printf "%.9f\n", m[i] / (s[i] / 4) - 1 }' theirs >expected
+  paste ours expected | awk '($1 - $2) ^ 2 > 1e-10 { exit 1 } END { exit NR == 8 ? 0 : 1 }' || die "another MaxVio"
+  h5dump -A -d /summary/probability_gap load.h5 | grep -q 'share of the router' || die "no meaning"
+else
+  echo "h5dump is not installed: the HDF5 file was not compared" >&2
+fi
+
+# Two runs side by side; the same run twice is no difference.
+expect_ok "$switchyard" train small.ini --run.dir=other --train.seed=2 --moe.bias_rate=0.01
+expect_ok "$switchyard" experts run --compare other --json --figures-csv figures.csv --html page.html
+grep -q '"name": "difference"' .out && grep -q 'id="comparison"' page.html || die "no comparison"
+share() { awk -F, -v l="$2" 'NR > 1 && $2 == 12 && $3 == l { print $7 }' "$1"; }
+expect_ok "$switchyard" experts run --csv a.csv
+expect_ok "$switchyard" experts other --csv b.csv
+[[ $(awk -F, '$2 == 12 && $11 == ""' b.csv) == "" && $(awk -F, '$2 == 12 && $11 != ""' a.csv | wc -l) -eq 0 ]] ||
+  die "biases where there are none, or none where there are"
+expected=$(paste <(share a.csv 1) <(share b.csv 1) | awk '{ d = $1 - $2; s += d < 0 ? -d : d } END { printf "%.6f", s / 2 }')
+found=$(awk -F, '$2 == "difference" && $4 == 1 { printf "%.6f", $NF }' figures.csv)
+[[ $expected == "$found" ]] || die "difference $found instead of $expected"
+expect_ok "$switchyard" experts run --compare run --figures-csv same.csv
+awk -F, '$2 == "difference" && $NF != 0 { exit 1 }' same.csv || die "a run differs from itself"
+expect_error "missing: create it" "$switchyard" experts run --hdf5 missing/load.h5
+expect_error "needs a file" "$switchyard" experts run --hdf5 -
 
 expect_ok "$switchyard" evaluate run --backend cpu
 expect_ok "$switchyard" experts run --html page.html
@@ -85,3 +120,5 @@ expect_error "evaluation.json" "$switchyard" experts run
 
 expect_ok "$switchyard" train small.ini --run.dir=dense --moe.experts=0 --train.steps=1
 expect_error "no experts" "$switchyard" experts dense
+rm run/evaluation.json
+expect_error "no experts" "$switchyard" experts run --compare dense

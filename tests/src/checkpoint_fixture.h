@@ -129,11 +129,11 @@ inline void seal(const fs::path& step_dir, Index step) {
 }
 
 // A checkpoint as the ranks of `layout` would write it, written by this process alone.
-inline fs::path write_as(const fs::path& run_dir, const Layout& layout, Index step) {
+inline fs::path write_as(const fs::path& run_dir, const Layout& layout, TrainState state) {
+  const Index step = state.step;
   const fs::path dir = checkpoints_of(run_dir) / step_name(step);
   fs::create_directories(dir);
   const std::unique_ptr<Backend> backend = make_cpu();
-  TrainState state = example_state(step);
   state.layout = layout.str();
   for (int rank = 0; rank < layout.ranks; ++rank) {
     ParamStore store(*backend, odd_specs(), layout, coord_of(layout, rank), true);
@@ -143,6 +143,10 @@ inline fs::path write_as(const fs::path& run_dir, const Layout& layout, Index st
   write_index(dir / index_name, state, odd_specs(), layout);
   seal(dir, step);
   return dir;
+}
+
+inline fs::path write_as(const fs::path& run_dir, const Layout& layout, Index step) {
+  return write_as(run_dir, layout, example_state(step));
 }
 
 // The message of the Error that f throws, after its exit code: "2: ..."; "" when it throws none.

@@ -34,6 +34,25 @@ TEST(LayerLoads, HandComputed) {
   EXPECT_NEAR(l.entropy, 0.811278124459133 / 2, 1e-15);  // H(3/4, 1/4) bits over log2 4
   EXPECT_EQ(l.busiest(), 0);
   EXPECT_EQ(l.idlest(), 2);  // the lower of two equals
+  EXPECT_DOUBLE_EQ(l.max_vio(), 2);
+  EXPECT_EQ(l.dead, 2);
+  EXPECT_EQ(l.overloaded, 1);
+  EXPECT_DOUBLE_EQ(l.experts[0].probability_gap, 0.5 - 0.75);
+  EXPECT_DOUBLE_EQ(l.experts[3].probability_gap, 0.125);
+}
+
+// Dead: below a hundredth of an even share; overloaded: above twice one. The bounds themselves are neither.
+TEST(LayerLoads, DeadAndOverloadedAtTheirBounds) {
+  const auto loads = [](std::vector<std::int64_t> routed) {
+    const auto n = static_cast<Index>(routed.size());
+    return layer_loads(history(1, n, {1}, routed, std::vector<std::int64_t>(n, 0), std::vector<float>(n, 0.25f)))[0];
+  };
+  EXPECT_EQ(loads({200, 1, 99, 100}).dead, 0);  // an even share is 100
+  EXPECT_EQ(loads({200, 1, 99, 100}).overloaded, 0);
+  EXPECT_EQ(loads({2010, 9, 981, 1000}).dead, 1);  // an even share is 1,000
+  EXPECT_EQ(loads({2010, 9, 981, 1000}).overloaded, 1);
+  EXPECT_EQ(loads({0, 0, 0}).dead, 0);                               // nothing was routed at all
+  EXPECT_DOUBLE_EQ(loads({2, 0}).experts[0].probability_gap, -0.5);  // probabilities are compared as shares
 }
 
 TEST(LayerLoads, BalanceAndItsOpposite) {

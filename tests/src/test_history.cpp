@@ -42,11 +42,11 @@ TEST(History, AWindowSumsCountsAndAveragesProbability) {
 TEST(History, ALongRunStaysBoundedAndLosesNoCount) {
   ExpertHistory h = one_layer_of_two();
   HistoryWindow w;
-  const Index steps = 3 * HistoryWindow::max_windows;
+  const Index steps = 3 * ExpertHistory::max_windows;
   for (Index s = 1; s <= steps; ++s) {
     w.add(step_with(s, 1, 0.25));
     w.close(s, h);
-    ASSERT_LE(h.windows(), HistoryWindow::max_windows);
+    ASSERT_LE(h.windows(), ExpertHistory::max_windows);
   }
   EXPECT_EQ(h.steps.back(), steps);
   EXPECT_TRUE(std::is_sorted(h.steps.begin(), h.steps.end()));
@@ -54,6 +54,39 @@ TEST(History, ALongRunStaysBoundedAndLosesNoCount) {
   EXPECT_EQ(counts_since(0, h).dropped[0][0], steps);
   EXPECT_EQ(counts_since(steps - 7, h).dropped[0][0], 7);  // the newest windows keep their resolution
   for (Index i = 0; i < h.windows(); ++i) ASSERT_FLOAT_EQ(h.probability[2 * i], 0.25f);
+}
+
+// 200 layers of 256 experts: a window is a megabyte, and 10,000 of them would be ten gigabytes.
+TEST(History, IsBoundedInBytes) {
+  ExpertHistory h;
+  h.layers = 200;
+  h.experts = 256;
+  const Index row = h.layers * h.experts;
+  const std::vector<std::int64_t> routed(row, 3), dropped(row, 1);
+  const std::vector<float> probability(row, 0.5f);
+  for (Index s = 1; s <= 300; ++s) {
+    h.append(2 * s, routed, dropped, probability);
+    ASSERT_LE(h.windows() * row * 20, Index{64} << 20);
+  }
+  EXPECT_GT(h.windows(), 30);
+  EXPECT_EQ(h.steps.back(), 600);
+  EXPECT_EQ(h.steps[h.windows() - 2], 598);
+  for (const Index cell : {Index{0}, row - 1}) {
+    Index sum = 0, drops = 0;
+    for (Index w = 0; w < h.windows(); ++w) {
+      sum += h.routed[w * row + cell];
+      drops += h.dropped[w * row + cell];
+      ASSERT_EQ(h.probability[w * row + cell], 0.5f);
+    }
+    EXPECT_EQ(sum, 300 * 3);
+    EXPECT_EQ(drops, 300);
+  }
+  // A window that alone takes more than all may: eight are kept.
+  ExpertHistory wide;
+  wide.layers = 1 << 10;
+  wide.experts = 1 << 20;
+  EXPECT_EQ(wide.bound(), 8);
+  EXPECT_EQ(ExpertHistory{}.bound(), ExpertHistory::max_windows);
 }
 
 // Windows of one and of three steps: the longer one weighs three times as much.

@@ -71,11 +71,16 @@ TEST(ReportText, NoWindowYet) {
 
 TEST(ReportCsv, OneRowForEachWindowLayerAndExpert) {
   EXPECT_EQ(report_csv(example(1, 2, 2)),
-            "first_step,last_step,layer,expert,routed,dropped,share,drop_rate,probability\n"
-            "1,10,0,0,8,2,1,0.25,0.5\n"
-            "1,10,0,1,0,0,0,0,0.5\n"
-            "11,20,0,0,8,2,1,0.25,0.5\n"
-            "11,20,0,1,0,0,0,0,0.5\n");
+            "first_step,last_step,layer,expert,routed,dropped,share,drop_rate,probability,probability_gap,bias,"
+            "layer_drop_rate,layer_max_vio,layer_dead,layer_overloaded\n"
+            "1,10,0,0,8,2,1,0.25,0.5,-0.5,,0.25,1,1,0\n"
+            "1,10,0,1,0,0,0,0,0.5,0.5,,0.25,1,1,0\n"
+            "11,20,0,0,8,2,1,0.25,0.5,-0.5,,0.25,1,1,0\n"
+            "11,20,0,1,0,0,0,0,0.5,0.5,,0.25,1,1,0\n");
+  ExpertReport biased = example(1, 2, 2);
+  biased.state.router_bias = {0.5f, -0.25f};
+  EXPECT_TRUE(has(report_csv(biased), "1,10,0,1,0,0,0,0,0.5,0.5,,0.25"));  // of earlier windows it is not known
+  EXPECT_TRUE(has(report_csv(biased), "11,20,0,1,0,0,0,0,0.5,0.5,-0.25,0.25"));
   EXPECT_EQ(count(report_csv(example(3, 5, 4)), "\n"), 1 + 3 * 5 * 4);
   EXPECT_EQ(count(report_csv(example(3, 5, 0)), "\n"), 1);
 }
@@ -180,8 +185,8 @@ TEST(ReportHtml, IsOneSelfContainedPage) {
   EXPECT_EQ(count(page, "http"), count(page, "xmlns=\"http") + count(page, "xmlns:xlink=\"http"));
   EXPECT_EQ(count(page, "src="), 0);
   EXPECT_EQ(count(page, "<link"), 0);
-  // Loss, load, dropped, four measures, a history and a domain picture for each of two layers.
-  EXPECT_EQ(count(page, "<svg"), 1 + 1 + 1 + 4 + 2 + 2);
+  // Loss, load, dropped, probability against load, four measures, a history and a domain picture for each of two layers.
+  EXPECT_EQ(count(page, "<svg"), 1 + 1 + 1 + 1 + 4 + 2 + 2);
   EXPECT_EQ(count(page, "<svg"), count(page, "aria-label="));
   EXPECT_TRUE(has(page, "4.667"));  // the mean loss of the last steps
   for (const char* tag : {"section", "div", "figure", "table", "svg", "p", "h2", "details"})

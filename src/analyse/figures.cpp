@@ -1,0 +1,258 @@
+#include "src/analyse/figures.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/io/files.h"
+#include "src/io/hdf5.h"
+#include "src/text/numbers.h"
+#include "src/text/table.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr Index most_text_columns = 12, most_text_rows = 256;
+
+std::string cell_text(const Json& cell) {
+  if (cell.is_string()) return cell.get<std::string>();
+  if (cell.is_null()) return "-";
+  if (cell.is_integer()) return count_text(cell.get<Index>());
+  return fmt::format("{:.5g}", cell.get<double>());
+}
+
+bool same_rows(const Figure& a, const Figure& b) {
+  return a.dimensions[0].name == b.dimensions[0].name && a.dimensions[0].labels == b.dimensions[0].labels;
+}
+
+std::string text_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows) {
+  Table table(header);
+  for (const auto& row : rows) table.row(row);
+  return table.str();
+}
+
+std::vector<std::string> matrix_header(const Figure& f) {
+  std::vector<std::string> header{f.dimensions[0].name};
+  for (const std::string& label : f.dimensions[1].labels) header.push_back(label);
+  return header;
+}
+
+std::vector<std::vector<std::string>> matrix_rows(const Figure& f) {
+  std::vector<std::vector<std::string>> rows;
+  const Index columns = f.dimensions[1].size();
+  for (Index i = 0; i < f.dimensions[0].size(); ++i) {
+    rows.push_back({f.dimensions[0].labels[i]});
+    for (Index j = 0; j < columns; ++j) rows.back().push_back(figure_text(f, f.values[i * columns + j]));
+  }
+  return rows;
+}
+
+// The values of dimensions from `dim` on, nested.
+Json nested(const Figure& f, std::size_t dim, const double*& at) {
+  if (dim == f.dimensions.size()) {
+    const double value = *at++;
+    return std::isfinite(value) && value == std::floor(value) && std::abs(value) < 1e15
+               ? Json(static_cast<std::int64_t>(value))
+               : Json(value);
+  }
+  Json out = Json::array();
+  for (Index i = 0; i < f.dimensions[dim].size(); ++i) out.push_back(nested(f, dim + 1, at));
+  return out;
+}
+
+std::string quoted(const std::string& text) {
+  if (text.find_first_of(",\"\n") == text.npos) return text;
+  std::string out = "\"";
+  for (char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
+  return out + '"';
+}
+
+void check(const Figure& f) {
+  SY_ASSERT(f.shape().elements() == std::ssize(f.values), "{} of {} holds {} values", f.name, f.shape().str(),
+            f.values.size());
+}
+
+}  // namespace
+
+std::string figure_text(const Figure& f, double value) {
+  if (!std::isfinite(value)) return "-";
+  return f.unit == "share" ? percent_text(value) : fmt::format("{:.5g}", value);
+}
+
+std::vector<std::vector<const Figure*>> columns_of(const Section& section) {
+  std::vector<std::vector<const Figure*>> groups;
+  for (const Figure& f : section.figures) {
+    if (f.dimensions.size() != 1) continue;
+    const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return same_rows(*g[0], f); });
+    if (group == groups.end())
+      groups.push_back({&f});
+    else
+      group->push_back(&f);
+  }
+  return groups;
+}
+
+std::vector<std::vector<std::string>> column_rows(const std::vector<const Figure*>& group) {
+  std::vector<std::vector<std::string>> rows;
+  const Dimension& down = group[0]->dimensions[0];
+  for (Index i = 0; i < down.size(); ++i) {
+    rows.push_back({down.labels[i]});
+    for (const Figure* f : group) rows.back().push_back(figure_text(*f, f->values[i]));
+  }
+  return rows;
+}
+
+std::vector<std::string> column_header(const std::vector<const Figure*>& group) {
+  std::vector<std::string> header{group[0]->dimensions[0].name};
+  for (const Figure* f : group) header.push_back(f->title);
+  return header;
+}
+
+std::vector<std::vector<std::string>> listing_rows(const Listing& listing, std::size_t most) {
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t i = 0; i < std::min(most, listing.rows.size()); ++i) {
+    rows.emplace_back();
+    for (const Json& cell : listing.rows[i]) rows.back().push_back(cell_text(cell));
+  }
+  return rows;
+}
+
+Shape Figure::shape() const {
+  Shape shape;
+  for (const Dimension& d : dimensions) shape.push_back(d.size());
+  return shape;
+}
+
+Dimension counted_dimension(std::string name, Index size) {
+  Dimension d{std::move(name), {}};
+  for (Index i = 0; i < size; ++i) d.labels.push_back(std::to_string(i));
+  return d;
+}
+
+Dimension numbered_dimension(std::string name, std::span<const std::int64_t> numbers) {
+  Dimension d{std::move(name), {}};
+  for (std::int64_t n : numbers) d.labels.push_back(std::to_string(n));
+  return d;
+}
+
+std::string sections_text(std::span<const Section> sections) {
+  std::string out;
+  for (const Section& s : sections) {
+    out += fmt::format("\n{}\n", visible(s.title));
+    for (const auto& group : columns_of(s)) out += text_table(column_header(group), column_rows(group));
+    std::vector<std::string> elsewhere;
+    for (const Figure& f : s.figures) {
+      if (f.dimensions.size() == 1) continue;
+      if (f.dimensions.size() > 2 || f.dimensions[1].size() > most_text_columns ||
+          f.dimensions[0].size() > most_text_rows)
+        elsewhere.push_back(f.title);
+      else
+        out += fmt::format("\n{} (by {} and {})\n{}", f.title, f.dimensions[0].name, f.dimensions[1].name,
+                           text_table(matrix_header(f), matrix_rows(f)));
+    }
+    for (const Listing& l : s.listings) {
+      out += fmt::format("\n{}\n{}", l.title, text_table(l.header, listing_rows(l, most_text_rows)));
+      if (l.rows.size() > most_text_rows) out += fmt::format("the first {} of {}\n", most_text_rows, l.rows.size());
+    }
+    if (!elsewhere.empty()) out += fmt::format("\nIn the page and the files: {}\n", join(elsewhere, ", "));
+  }
+  return out;
+}
+
+std::string sections_csv(std::span<const Section> sections) {
+  std::vector<std::string> places;
+  for (const Section& s : sections)
+    for (const Figure& f : s.figures)
+      for (const Dimension& d : f.dimensions)
+        if (std::find(places.begin(), places.end(), d.name) == places.end()) places.push_back(d.name);
+  std::string out = "section,figure,unit";
+  for (const std::string& p : places) out += "," + quoted(p);
+  out += ",value\n";
+  for (const Section& s : sections)
+    for (const Figure& f : s.figures) {
+      check(f);
+      std::vector<std::size_t> column(f.dimensions.size());
+      for (std::size_t d = 0; d < column.size(); ++d)
+        column[d] = std::find(places.begin(), places.end(), f.dimensions[d].name) - places.begin();
+      std::vector<std::string> cells(places.size());
+      for (Index i = 0; i < std::ssize(f.values); ++i) {
+        Index rest = i;
+        for (std::size_t d = column.size(); d-- > 0; rest /= f.dimensions[d].size())
+          cells[column[d]] = quoted(f.dimensions[d].labels[rest % f.dimensions[d].size()]);
+        out += fmt::format("{},{},{}", s.name, f.name, f.unit);
+        for (const std::string& cell : cells) out += "," + cell;
+        out += std::isfinite(f.values[i]) ? fmt::format(",{}\n", f.values[i]) : ",\n";
+      }
+    }
+  return out;
+}
+
+Json sections_json(std::span<const Section> sections) {
+  Json out = Json::object();
+  for (const Section& s : sections) {
+    Json section = {{"title", s.title}, {"text", s.text}, {"figures", Json::array()}, {"listings", Json::array()}};
+    for (const Figure& f : s.figures) {
+      check(f);
+      Json dimensions = Json::array();
+      for (const Dimension& d : f.dimensions) dimensions.push_back({{"name", d.name}, {"labels", d.labels}});
+      const double* at = f.values.data();
+      section["figures"].push_back({{"name", f.name},
+                                    {"title", f.title},
+                                    {"unit", f.unit},
+                                    {"meaning", f.meaning},
+                                    {"dimensions", std::move(dimensions)},
+                                    {"values", nested(f, 0, at)}});
+    }
+    for (const Listing& l : s.listings) {
+      Json rows = Json::array();
+      for (const auto& row : l.rows) rows.push_back(Json::array({row.begin(), row.end()}));
+      section["listings"].push_back({{"name", l.name},
+                                     {"title", l.title},
+                                     {"meaning", l.meaning},
+                                     {"columns", l.header},
+                                     {"rows", std::move(rows)}});
+    }
+    out.append(s.name, std::move(section));
+  }
+  return out;
+}
+
+void write_figures(const fs::path& file, std::span<const Section> sections, const std::string& title) {
+  // An attribute holds no more than this.
+  constexpr std::size_t most_label_bytes = 60000;
+  const fs::path partial = file.string() + ".partial";
+  std::error_code ignored;
+  fs::remove(partial, ignored);
+  try {
+    Hdf5File out = Hdf5File::create(partial);
+    out.set("/", "meaning", title);
+    for (const Section& s : sections) {
+      out.make_group("/" + s.name);
+      out.set("/" + s.name, "meaning", s.title);
+      for (const Figure& f : s.figures) {
+        check(f);
+        const std::string name = "/" + s.name + "/" + f.name;
+        out.write(name, f.shape(), DType::f64, f.values.data());
+        std::vector<std::string> dimensions;
+        for (const Dimension& d : f.dimensions) dimensions.push_back(d.name);
+        out.set(name, "dimensions", join(dimensions, ", "));
+        out.set(name, "unit", f.unit);
+        out.set(name, "meaning", f.meaning);
+        for (const Dimension& d : f.dimensions)
+          if (const std::string labels = join(d.labels, ", "); labels.size() <= most_label_bytes)
+            out.set(name, d.name, labels);
+      }
+    }
+    out.close();
+  } catch (...) {
+    fs::remove(partial, ignored);
+    throw;
+  }
+  if (std::rename(partial.c_str(), file.c_str()) != 0) {
+    fs::remove(partial, ignored);
+    fail("cannot write {}", file.string());
+  }
+}
+
+}  // namespace sy

@@ -1,0 +1,210 @@
+// The load as figures, and two runs side by side.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "src/analyse/report.h"
+
+namespace sy {
+namespace {
+
+struct LayerMeasure {
+  const char *name, *title, *unit, *meaning;
+  double (*value)(const LayerLoad&);
+};
+constexpr LayerMeasure layer_measures[] = {
+    {"drop_rate", "dropped", "share", "Assignments that found their expert full, of all of the layer.",
+     [](const LayerLoad& l) { return l.drop_rate; }},
+    {"max_over_mean", "max/mean", "ratio", "Load of the busiest expert over the mean load.",
+     [](const LayerLoad& l) { return l.max_over_mean; }},
+    {"max_vio", "MaxVio", "ratio",
+     "MaxVio (arXiv 2408.15664): load of the busiest expert over the mean load, less 1. 0 is balanced.",
+     [](const LayerLoad& l) { return l.max_vio(); }},
+    {"cv", "CV", "ratio", "Standard deviation of the loads over their mean.", [](const LayerLoad& l) { return l.cv; }},
+    {"entropy", "entropy", "ratio", "Entropy of the load shares over log E. 1 is balanced.",
+     [](const LayerLoad& l) { return l.entropy; }},
+    {"dead", "dead", "experts", "Experts with less than 1 % of an even share.",
+     [](const LayerLoad& l) { return static_cast<double>(l.dead); }},
+    {"overloaded", "overloaded", "experts", "Experts with more than twice an even share.",
+     [](const LayerLoad& l) { return static_cast<double>(l.overloaded); }}};
+
+struct ExpertMeasure {
+  const char *name, *title, *unit, *meaning;
+  double (*value)(const ExpertLoad&);
+  Look look;
+};
+constexpr ExpertMeasure expert_measures[] = {
+    {"routed", "routed", "assignments", "Assignments to the expert, before dropping.",
+     [](const ExpertLoad& e) { return static_cast<double>(e.routed); }, Look::amount},
+    {"dropped", "dropped", "assignments", "Those of them that were dropped, since the expert was full.",
+     [](const ExpertLoad& e) { return static_cast<double>(e.dropped); }, Look::amount},
+    {"share", "share", "share", "Share of the layer's assignments, before dropping.",
+     [](const ExpertLoad& e) { return e.share; }, Look::relative},
+    {"expert_drop_rate", "drop rate", "share", "Dropped assignments of those to the expert.",
+     [](const ExpertLoad& e) { return e.drop_rate; }, Look::amount},
+    {"probability", "probability", "probability", "Mean over tokens of the router's probability of the expert.",
+     [](const ExpertLoad& e) { return e.probability; }, Look::amount},
+    {"probability_gap", "probability - share", "share",
+     "The expert's share of the router's probability less its share of the assignments. Above 0 the router likes the "
+     "expert more than its choices show.",
+     [](const ExpertLoad& e) { return e.probability_gap; }, Look::change}};
+
+template <class Loads>
+void add_measures(Section& section, const ExpertReport& r, std::optional<Dimension> windows, const Loads& loads) {
+  const ExpertHistory& h = r.state.experts;
+  std::vector<Dimension> by_layer;
+  if (windows) by_layer.push_back(*windows);
+  by_layer.push_back(numbered_dimension("layer", h.layer_ids));
+  std::vector<Dimension> by_expert = by_layer;
+  by_expert.push_back(counted_dimension("expert", h.experts));
+  const std::size_t first = section.figures.size();
+  for (const LayerMeasure& m : layer_measures)
+    section.figures.push_back({m.name, m.title, m.unit, m.meaning, by_layer, {}});
+  for (const ExpertMeasure& m : expert_measures)
+    section.figures.push_back({m.name, m.title, m.unit, m.meaning, by_expert, {}, m.look, r.even_share()});
+  loads([&](const std::vector<LayerLoad>& layers) {
+    for (const LayerLoad& l : layers) {
+      auto figure = section.figures.begin() + static_cast<std::ptrdiff_t>(first);
+      for (const LayerMeasure& m : layer_measures) (figure++)->values.push_back(m.value(l));
+      for (const ExpertMeasure& m : expert_measures) {
+        for (const ExpertLoad& e : l.experts) figure->values.push_back(m.value(e));
+        ++figure;
+      }
+    }
+  });
+}
+
+// Position of a block among the MoE layers; -1: it is none.
+Index layer_of(const ExpertReport& r, std::int64_t block) {
+  const auto& ids = r.state.experts.layer_ids;
+  const auto at = std::find(ids.begin(), ids.end(), block);
+  return at == ids.end() ? -1 : at - ids.begin();
+}
+
+// Half the sum of the absolute differences: the part of the assignments that would have to move.
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += std::abs(a[i] - b[i]) / 2;
+  return sum;
+}
+
+std::vector<double> shares_of(const LayerLoad& l) {
+  std::vector<double> out;
+  for (const ExpertLoad& e : l.experts) out.push_back(e.share);
+  return out;
+}
+
+}  // namespace
+
+std::vector<Section> load_sections(const ExpertReport& r) {
+  const ExpertHistory& h = r.state.experts;
+  std::vector<Section> out;
+  if (h.windows() == 0) return out;
+  Section& all = out.emplace_back(Section{"load", "Load of every window of steps", "", {}, {}});
+  Dimension windows{"window", {}};
+  std::vector<double> first, last;
+  for (Index w = 0; w < h.windows(); ++w) {
+    windows.labels.push_back(step_range(h, w, w + 1));
+    first.push_back(static_cast<double>(first_step(h, w)));
+    last.push_back(static_cast<double>(h.steps[w]));
+  }
+  all.figures.push_back({"first_step", "first step", "step", "The first step of each window.", {windows}, first});
+  all.figures.push_back({"last_step", "last step", "step", "The last step of each window.", {windows}, last});
+  add_measures(all, r, windows, [&](const auto& take) {
+    for (Index w = 0; w < h.windows(); ++w) take(layer_loads(h, w, w + 1));
+  });
+  Section& summary =
+      out.emplace_back(Section{"summary", "Load in steps " + step_range(h, r.first, r.last), "", {}, {}});
+  add_measures(summary, r, {}, [&](const auto& take) { take(r.load); });
+  if (!r.state.router_bias.empty())
+    summary.figures.push_back({"router_bias",
+                               "selection bias",
+                               "score",
+                               "Added to the expert's score for the selection alone.",
+                               {numbered_dimension("layer", h.layer_ids), counted_dimension("expert", h.experts)},
+                               {r.state.router_bias.begin(), r.state.router_bias.end()},
+                               Look::change});
+  return out;
+}
+
+Section comparison(const ExpertReport& a, const ExpertReport& b) {
+  const ExpertHistory &ha = a.state.experts, &hb = b.state.experts;
+  for (const ExpertReport* r : {&a, &b})
+    if (r->load.empty()) bad_input("{} has no expert counts yet: nothing to compare", r->checkpoint.string());
+  std::vector<std::int64_t> blocks;
+  for (std::int64_t block : ha.layer_ids)
+    if (layer_of(b, block) >= 0) blocks.push_back(block);
+  if (blocks.empty())
+    bad_input("{} and {} have no layer with experts in common", a.checkpoint.string(), b.checkpoint.string());
+
+  Section out{"comparison", "Two runs", "", {}, {}};
+  out.text = fmt::format("First: {}, steps {}. Second: {}, steps {}.", a.checkpoint.string(),
+                         step_range(ha, a.first, a.last), b.checkpoint.string(), step_range(hb, b.first, b.last));
+  const Dimension layers = numbered_dimension("layer", blocks);
+  const auto of = [&](const ExpertReport& r, std::int64_t block) -> const LayerLoad& {
+    return r.load[layer_of(r, block)];
+  };
+  for (const LayerMeasure& m : layer_measures)
+    for (const auto& [r, suffix, which] : {std::tuple{&a, "_first", "first"}, {&b, "_second", "second"}}) {
+      Figure f{m.name + std::string(suffix), fmt::format("{}, {}", m.title, which), m.unit, m.meaning, {layers}, {}};
+      for (std::int64_t block : blocks) f.values.push_back(m.value(of(*r, block)));
+      out.figures.push_back(std::move(f));
+    }
+  if (ha.experts == hb.experts) {
+    Figure same{"difference",
+                "difference",
+                "share",
+                "Half the sum over experts of |share in the first - share in the second|: the part of the assignments "
+                "that would have to go elsewhere. It means something where the second run descends from the first, "
+                "since experts of runs with other seeds have no names in common.",
+                {layers},
+                {}};
+    Figure sorted{
+        "difference_sorted",
+        "difference, sorted",
+        "share",
+        "The same of the shares in falling order: whether the loads are as uneven, whichever expert has them.",
+        {layers},
+        {}};
+    Figure by_expert{"share_difference",
+                     "share in the second - share in the first",
+                     "share",
+                     "The change of each expert's share of its layer's assignments.",
+                     {layers, counted_dimension("expert", ha.experts)},
+                     {},
+                     Look::change};
+    for (std::int64_t block : blocks) {
+      auto p = shares_of(of(a, block)), q = shares_of(of(b, block));
+      same.values.push_back(distance(p, q));
+      for (std::size_t e = 0; e < p.size(); ++e) by_expert.values.push_back(q[e] - p[e]);
+      std::sort(p.begin(), p.end(), std::greater<>());
+      std::sort(q.begin(), q.end(), std::greater<>());
+      sorted.values.push_back(distance(p, q));
+    }
+    for (Figure* f : {&same, &sorted, &by_expert}) out.figures.push_back(std::move(*f));
+  }
+  // Over time, means of the layers.
+  for (const auto& [r, suffix, which] : {std::tuple{&a, "_first", "first"}, {&b, "_second", "second"}}) {
+    const ExpertHistory h = coarsen(r->state.experts, 8);
+    Dimension steps{"steps", {}};
+    for (Index w = 0; w < h.windows(); ++w) steps.labels.push_back(step_range(h, w, w + 1));
+    for (const LayerMeasure& m : layer_measures) {
+      if (m.name != std::string_view("max_vio") && m.name != std::string_view("drop_rate")) continue;
+      Figure f{fmt::format("{}_over_time{}", m.name, suffix),
+               fmt::format("{}, {}", m.title, which),
+               m.unit,
+               std::string(m.meaning) + " Mean of the layers.",
+               {steps},
+               {}};
+      for (Index w = 0; w < h.windows(); ++w) {
+        double sum = 0;
+        for (const LayerLoad& l : layer_loads(h, w, w + 1)) sum += m.value(l) / static_cast<double>(h.layers);
+        f.values.push_back(sum);
+      }
+      out.figures.push_back(std::move(f));
+    }
+  }
+  return out;
+}
+
+}  // namespace sy

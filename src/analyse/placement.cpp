@@ -1,0 +1,104 @@
+#include "src/analyse/placement.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace sy {
+namespace {
+
+std::vector<Index> rank_loads(const LayerLoad& load, const std::vector<Index>& order, Index ranks) {
+  std::vector<Index> out(static_cast<std::size_t>(ranks));
+  const Index each = std::ssize(order) / ranks;
+  for (std::size_t place = 0; place < order.size(); ++place) out[place / each] += load.experts[order[place]].routed;
+  return out;
+}
+
+}  // namespace
+
+double imbalance(const std::vector<Index>& loads) {
+  const Index sum = std::accumulate(loads.begin(), loads.end(), Index{0});
+  if (sum == 0) return 1;
+  return static_cast<double>(*std::max_element(loads.begin(), loads.end())) * static_cast<double>(loads.size()) /
+         static_cast<double>(sum);
+}
+
+std::vector<LayerPlacement> place_experts(const std::vector<LayerLoad>& load, Index ranks) {
+  std::vector<LayerPlacement> out;
+  for (const LayerLoad& layer : load) {
+    const Index experts = std::ssize(layer.experts);
+    if (ranks < 1 || experts % ranks != 0)
+      bad_input("--placement ep={}: {} experts cannot be shared out equally: ep has to divide them", ranks, experts);
+    std::vector<Index> usual(static_cast<std::size_t>(experts)), by_load;
+    std::iota(usual.begin(), usual.end(), Index{0});
+    by_load = usual;
+    std::stable_sort(by_load.begin(), by_load.end(),
+                     [&](Index a, Index b) { return layer.experts[a].routed > layer.experts[b].routed; });
+    std::vector<std::vector<Index>> held(static_cast<std::size_t>(ranks));
+    std::vector<Index> sums(held.size());
+    for (Index e : by_load) {
+      std::size_t best = held.size();
+      for (std::size_t r = 0; r < held.size(); ++r)
+        if (std::ssize(held[r]) < experts / ranks && (best == held.size() || sums[r] < sums[best])) best = r;
+      held[best].push_back(e);
+      sums[best] += layer.experts[e].routed;
+    }
+    LayerPlacement p{layer.layer, {}, rank_loads(layer, usual, ranks), {}};
+    for (auto& of_rank : held) {
+      std::sort(of_rank.begin(), of_rank.end());
+      p.order.insert(p.order.end(), of_rank.begin(), of_rank.end());
+    }
+    p.after = rank_loads(layer, p.order, ranks);
+    if (imbalance(p.before) <= imbalance(p.after)) {
+      p.order = usual;
+      p.after = p.before;
+    }
+    out.push_back(std::move(p));
+  }
+  return out;
+}
+
+Section placement_section(const std::vector<LayerPlacement>& placement) {
+  std::vector<std::int64_t> ids;
+  for (const LayerPlacement& p : placement) ids.push_back(p.layer);
+  const Dimension layers = numbered_dimension("layer", ids);
+  const Index ranks = std::ssize(placement[0].before);
+  Section out{
+      "placement",
+      fmt::format("Load of {} expert-parallel ranks", ranks),
+      "What the load of the experts means for the ranks that hold them: all of a layer wait for the busiest rank. "
+      "Longest processing time first, with as many experts on each rank, evens it out.",
+      {},
+      {}};
+  Figure before{"imbalance_before",
+                "max/mean, in order",
+                "ratio",
+                "Load of the busiest rank over the mean rank, where rank 0 has the first experts, and so on.",
+                {layers},
+                {}};
+  Figure after{"imbalance_after", "max/mean, placed", "ratio", "The same with the placement.", {layers}, {}};
+  Figure order{"order",
+               "placement",
+               "expert",
+               "The expert in each place; equal runs of places are a rank's.",
+               {layers, counted_dimension("place", std::ssize(placement[0].order))},
+               {}};
+  for (const LayerPlacement& p : placement) {
+    before.values.push_back(imbalance(p.before));
+    after.values.push_back(imbalance(p.after));
+    order.values.insert(order.values.end(), p.order.begin(), p.order.end());
+  }
+  out.figures = {std::move(before), std::move(after), std::move(order)};
+  return out;
+}
+
+Json placement_json(const std::vector<LayerPlacement>& placement) {
+  Json layers = Json::array();
+  for (const LayerPlacement& p : placement)
+    layers.push_back({{"layer", p.layer},
+                      {"order", p.order},
+                      {"max_over_mean_before", imbalance(p.before)},
+                      {"max_over_mean", imbalance(p.after)}});
+  return {{"ep", std::ssize(placement[0].before)}, {"experts", std::ssize(placement[0].order)}, {"layers", layers}};
+}
+
+}  // namespace sy

@@ -1,0 +1,121 @@
+#include "src/evaluate/ablate.h"
+
+#include <cmath>
+#include <limits>
+
+namespace sy {
+namespace {
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+constexpr float lower_than_any_score = -1e30f;
+
+}  // namespace
+
+WithoutExpert::WithoutExpert(Engine& engine, Index layer, Index expert, How how) : engine_(engine) {
+  if (how == How::reroute) {
+    biases_ = engine.router_bias();
+    SY_ASSERT(!biases_.empty(), "layer {}: an engine without selection biases", layer);
+    std::vector<float> biases = biases_;
+    biases[layer * engine.config().moe.experts + expert] = lower_than_any_score;
+    engine.set_router_bias(biases);
+    return;
+  }
+  Backend& b = engine.backend();
+  const std::string prefix = fmt::format("layers.{}.moe.experts.down.", engine.model().moe_layer_ids()[layer]);
+  for (const char* name : {"weight", "bias"}) {
+    const Param param = engine.store().find(prefix + name);
+    if (!param) continue;
+    const View place = param.weight.rows(expert, 1);
+    Kept& kept = kept_.emplace_back(Kept{place, b.tensor(place.shape(), place.dtype())});
+    b.copy(place, kept.values);
+    b.fill(place, 0);
+  }
+  engine.store().prepared().invalidate();
+}
+
+WithoutExpert::~WithoutExpert() {
+  if (!biases_.empty()) engine_.set_router_bias(biases_);
+  for (const Kept& kept : kept_) engine_.backend().copy(kept.values, kept.place);
+  if (!kept_.empty()) engine_.store().prepared().invalidate();
+}
+
+LossChange effect_of(const std::vector<double>& changes, const std::vector<double>& tokens) {
+  LossChange out{nan, nan, std::ssize(changes), 0};
+  double change = 0, all = 0, squares = 0;
+  for (std::size_t w = 0; w < changes.size(); ++w) {
+    change += changes[w];
+    all += tokens[w];
+  }
+  if (all == 0) return out;
+  out.change = change / all;
+  const double n = static_cast<double>(changes.size());
+  if (n < 2) return out;
+  for (std::size_t w = 0; w < changes.size(); ++w) {
+    const double residual = changes[w] - out.change * tokens[w];
+    squares += residual * residual;
+  }
+  out.error = std::sqrt(n / (n - 1) * squares) / all;
+  return out;
+}
+
+Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, WithoutExpert::How how,
+                const ReplayOptions& options, const std::function<void(Index, Index)>& progress) {
+  const Index E = engine.config().moe.experts, S = engine.config().model.seq_len;
+  const std::size_t domains = dataset.domains().size();
+  // The whole model: of each pass its domain, tokens and nats, and who had a token.
+  std::vector<std::size_t> domain;
+  std::vector<double> tokens, nats;
+  std::vector<char> used;  // [pass, layer, expert]
+  for_replay_batches(dataset, S, options, [&](const ReplayBatch& batch) {
+    const Replayed found = replay(engine, batch, true, false);
+    domain.push_back(static_cast<std::size_t>(batch.domain));
+    tokens.push_back(static_cast<double>(batch.tokens()));
+    nats.push_back(found.nats);
+    const std::size_t at = used.size();
+    used.resize(at + layers.size() * E, 0);
+    for (std::size_t l = 0; l < layers.size(); ++l)
+      for (const std::int32_t e : found.layers[layers[l]].experts) used[at + l * E + e] = 1;
+  });
+
+  Ablation out;
+  for (std::size_t d = 0; d <= domains; ++d) {
+    double sum = 0, of = 0;
+    for (std::size_t w = 0; w < domain.size(); ++w)
+      if (d == domains || domain[w] == d) {
+        sum += nats[w];
+        of += tokens[w];
+      }
+    out.loss.push_back(of > 0 ? sum / of : nan);
+  }
+  Index done = 0;
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    out.effects.emplace_back();
+    for (Index e = 0; e < E; ++e) {
+      std::vector<double> changes(domain.size(), 0);
+      {
+        const WithoutExpert without(engine, layers[l], e, how);
+        for_replay_batches(dataset, S, options, [&, w = std::size_t{0}](const ReplayBatch& batch) mutable {
+          if (used[(w * layers.size() + l) * E + e]) changes[w] = replay(engine, batch, true, false).nats - nats[w];
+          ++w;
+        });
+      }
+      std::vector<LossChange>& effects = out.effects.back().emplace_back();
+      for (std::size_t d = 0; d <= domains; ++d) {
+        std::vector<double> c, n;
+        Index routed = 0;
+        for (std::size_t w = 0; w < domain.size(); ++w) {
+          if (d < domains && domain[w] != d) continue;
+          c.push_back(changes[w]);
+          n.push_back(tokens[w]);
+          routed += used[(w * layers.size() + l) * E + e];
+        }
+        effects.push_back(effect_of(c, n));
+        effects.back().routed = routed;
+      }
+      progress(++done, std::ssize(layers) * E);
+    }
+  }
+  return out;
+}
+
+}  // namespace sy

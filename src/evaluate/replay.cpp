@@ -1,0 +1,70 @@
+#include "src/evaluate/replay.h"
+
+#include <algorithm>
+
+namespace sy {
+
+void for_replay_batches(const Dataset& dataset, Index seq_len, const ReplayOptions& options,
+                        const std::function<void(const ReplayBatch&)>& visit,
+                        const std::function<void(Index, Index)>& progress) {
+  const Index S = seq_len;
+  std::vector<EvalStream> streams;
+  std::vector<Index> windows;
+  Index total = 0, done = 0;
+  for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
+    streams.emplace_back(dataset, static_cast<int>(d), S);
+    const Index all = streams.back().windows();
+    total += windows.emplace_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
+  }
+  std::vector<std::int32_t> ids(S), targets(S);
+  for (std::size_t d = 0; d < streams.size(); ++d) {
+    const Index all = streams[d].windows(), n = windows[d];
+    ReplayBatch batch;
+    const auto flush = [&] {
+      if (batch.sequences == 0) return;
+      visit(batch);
+      done += batch.sequences;
+      if (progress) progress(done, total);
+      batch = {};
+    };
+    for (Index i = 0; i < n; ++i) {
+      const Index window = n == all ? i : i * all / n;
+      const Index length = window + 1 == all ? streams[d].targets() - window * S : S;
+      if (batch.sequences == options.windows_per_pass || (batch.sequences > 0 && batch.seq_len != length)) flush();
+      streams[d].read(window, ids, targets);
+      batch.domain = static_cast<Index>(d);
+      batch.seq_len = length;
+      ++batch.sequences;
+      batch.ids.insert(batch.ids.end(), ids.begin(), ids.begin() + length);
+      batch.targets.insert(batch.targets.end(), targets.begin(), targets.begin() + length);
+    }
+    flush();
+  }
+}
+
+Replayed replay(Engine& engine, const ReplayBatch& batch, bool dropless, bool predict) {
+  SY_ASSERT(engine.mesh().layout.ranks == 1, "a replay on {} ranks", engine.mesh().layout.ranks);
+  Replayed out;
+  engine.observe_routing([&](const RoutingView& view) {
+    LayerChoices& layer = out.layers.emplace_back();
+    Backend& b = engine.backend();
+    std::vector<std::int32_t> keep(static_cast<std::size_t>(view.keep.elements()));
+    layer.experts.resize(keep.size());
+    layer.weights.resize(keep.size());
+    b.to_host(view.experts, layer.experts.data());
+    b.to_host(view.weights, layer.weights.data());
+    b.to_host(view.keep, keep.data());
+    layer.dropped = std::count(keep.begin(), keep.end(), 0);
+  });
+  engine.take_statistics();
+  const Engine::MicroBatch tokens{batch.sequences, batch.seq_len, batch.ids, batch.targets};
+  if (predict)
+    out.predicted = engine.predict(tokens, dropless);
+  else
+    engine.evaluate(tokens, dropless);
+  out.nats = engine.take_statistics().loss_sum;
+  engine.observe_routing({});
+  return out;
+}
+
+}  // namespace sy

@@ -1,0 +1,45 @@
+#include "src/io/expert_history.h"
+
+#include <algorithm>
+
+namespace sy {
+
+Index ExpertHistory::bound() const {
+  const Index window_bytes = std::max<Index>(1, layers * experts) * cell_bytes;
+  return std::clamp<Index>(max_bytes / window_bytes, 8, max_windows);
+}
+
+void ExpertHistory::append(std::int64_t step, std::span<const std::int64_t> routed_now,
+                           std::span<const std::int64_t> dropped_now, std::span<const float> probability_now) {
+  if (windows() >= bound()) merge_older_half(*this);
+  steps.push_back(step);
+  routed.insert(routed.end(), routed_now.begin(), routed_now.end());
+  dropped.insert(dropped.end(), dropped_now.begin(), dropped_now.end());
+  probability.insert(probability.end(), probability_now.begin(), probability_now.end());
+}
+
+void merge_older_half(ExpertHistory& h) {
+  const Index row = h.layers * h.experts, pairs = h.windows() / 4;
+  std::int64_t before_pair = 0;  // the last step before the two windows
+  for (Index pair = 0; pair < pairs; ++pair) {
+    const Index to = pair * row, a = 2 * pair * row, b = a + row;
+    const std::int64_t middle = h.steps[2 * pair], last = h.steps[2 * pair + 1];
+    const double steps_a = static_cast<double>(middle - before_pair), steps_b = static_cast<double>(last - middle);
+    for (Index i = 0; i < row; ++i) {
+      h.routed[to + i] = h.routed[a + i] + h.routed[b + i];
+      h.dropped[to + i] = h.dropped[a + i] + h.dropped[b + i];
+      h.probability[to + i] =
+          static_cast<float>((steps_a * h.probability[a + i] + steps_b * h.probability[b + i]) / (steps_a + steps_b));
+    }
+    h.steps[pair] = before_pair = last;
+  }
+  const auto close_gap = [&](auto& values, Index width) {
+    values.erase(values.begin() + pairs * width, values.begin() + 2 * pairs * width);
+  };
+  close_gap(h.steps, 1);
+  close_gap(h.routed, row);
+  close_gap(h.dropped, row);
+  close_gap(h.probability, row);
+}
+
+}  // namespace sy

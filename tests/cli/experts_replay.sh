@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# switchyard experts --replay, --ablate and --placement on a trained checkpoint; its numbers again by other commands and by awk.
+source "$2/tests/cli/lib/lib.sh"
+
+mkdir -p text/en text/de
+for i in $(seq 1 150); do
+  echo "the wagon $i rolls down the hump and is braked on track $((i * 7 % 31))" >"text/en/$i"
+  echo "der Wagen $i rollt den Ablaufberg hinab, größer als $((i % 9))" >"text/de/$i"
+done
+expect_ok "$switchyard" prepare --domain english=text/en --domain german=text/de --tokenizer bytes \
+  --valid-fraction 0.1 --output data
+cat >small.ini <<'END'
+[model]
+layers = 2
+d_model = 16
+heads = 2
+seq_len = 32
+[moe]
+experts = 4
+top_k = 2
+capacity_factor = 1.25
+[train]
+steps = 10
+global_batch = 4
+micro_batch = 2
+[data]
+path = data
+[run]
+backend = cpu
+checkpoint_every = 5
+keep = 5
+END
+expect_ok "$switchyard" train small.ini --run.dir=run
+loss_at() { # FACTOR: of all domains, in f.csv
+  awk -F, -v x="$1" 'NR == 1 { for (i = 1; i <= NF; ++i) column[$i] = i }
+    $2 == "capacity_loss" && $column["domain"] == "all" && $column["capacity factor"] == x { print $NF }' f.csv
+}
+near() { awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit a != "" && b != "" && d * d < 1e-10 ? 0 : 1 }'; }
+
+first=run/checkpoints/step-00000005
+expect_ok "$switchyard" experts run --replay data --against $first --factors 0.5,1.25,100 --figures-csv f.csv \
+  --html page.html --hdf5 f.h5 --json
+grep -q '"name": "preferred_input"' .out || die "no preferred tokens"
+for what in saturation domain coactivation paths position capacity_drop_rate; do
+  grep -q "^replay,$what," f.csv || die "no $what in the CSV"
+done
+grep -q 'id="replay"' page.html && grep -q '<h3>co-activation</h3>' page.html || die "no replay on the page"
+if command -v h5dump >/dev/null; then
+  h5dump -H -d /replay/coactivation f.h5 | grep -q '( 2, 4, 4 )' || die "no co-activation in the HDF5 file"
+fi
+# The loss without drops and with those of the configured factor are what evaluate says.
+loss() { grep -m1 -o '"loss": [0-9.]*' .out | cut -d' ' -f2; }
+expect_ok "$switchyard" evaluate run --backend cpu --json
+near "$(loss_at 0)" "$(loss)" || die "loss $(loss_at 0) is not $(loss)"
+near "$(loss_at 100)" "$(loss)" || die "a factor of 100 drops something"
+expect_ok "$switchyard" evaluate run --backend cpu --json --capacity
+near "$(loss_at 1.25)" "$(loss)" || die "loss with drops is not $(loss)"
+# Of the first layer's choices the drops are known without a run.
+for factor in 0.5 1.25; do
+  found() { awk -F, -v f="$1" -v x=$factor '$2 == f && index($0, "," x ",") && !seen++ { printf "%.9f", $NF }' f.csv; }
+  [[ $(found capacity_drop_rate) == "$(found capacity_drop_rate_run)" ]] || die "drops of the first layer differ"
+done
+# A checkpoint against itself is saturated; k of E experts are chosen, so that shares add up to k.
+expect_ok "$switchyard" experts run --replay data --against run --max-windows 3 --factors 2 --figures-csv same.csv
+[[ $(awk -F, '$2 == "saturation" { print $NF }' same.csv | sort -u) == 1 ]] || die "a checkpoint differs from itself"
+awk -F, '$2 == "domain" { s += $NF } END { exit (s - 2 * 2 * 2) ^ 2 < 1e-12 ? 0 : 1 }' same.csv || die "shares are not k"
+expect_ok "$switchyard" experts run --replay data --layer 1 --max-windows 2
+expect_output "Preferred tokens by input id"
+
+# Each expert of a layer, masked and rerouted.
+expect_ok "$switchyard" experts run --ablate data --reroute --layer 1 --max-windows 4 --figures-csv a.csv
+expect_output "What each expert is worth"
+[[ $(awk -F, '$1 == "ablation" && $2 == "change"' a.csv | wc -l) -eq $((4 * 3)) ]] || die "not each expert and domain"
+[[ $(awk -F, '$1 == "reroute" && $2 == "change"' a.csv | wc -l) -eq $((4 * 3)) ]] || die "not each expert and domain rerouted"
+awk -F, '$2 == "low" || $2 == "high" || $2 == "change" {
+           place = $1; for (i = 4; i < NF; ++i) place = place "," $i; v[place, $2] = $NF; places[place] }
+         END { for (p in places) if (!(v[p, "low"] <= v[p, "change"] && v[p, "change"] <= v[p, "high"])) exit 1 }' a.csv ||
+  die "a change outside of its interval"
+
+# The load of ranks, and the placement as a file: four different experts a layer.
+expect_ok "$switchyard" experts run --placement ep=2 --placement-file place.json
+expect_output "max/mean, placed"
+grep -q '"ep":2,"experts":4' place.json || die "no placement"
+grep -o '"order":\[[0-9,]*\]' place.json | while read -r order; do
+  [[ $(grep -o '[0-9]' <<<"$order" | sort -u | wc -l) -eq 4 ]] || die "not a permutation: $order"
+done
+
+expect_error "divide" "$switchyard" experts run --placement ep=3
+expect_error "ep=N" "$switchyard" experts run --placement 4
+expect_error "needs --placement" "$switchyard" experts run --placement-file place.json
+expect_error "needs --replay" "$switchyard" experts run --against run
+expect_error "needs --ablate" "$switchyard" experts run --reroute
+expect_error "capacity factor" "$switchyard" experts run --replay data --factors 1,x
+expect_error "dataset.ini" "$switchyard" experts run --replay text
+# As many ids, of another tokenizer; and a vocabulary of another size.
+cp -r data foreign && sed -i "s/^tokenizer = bytes/tokenizer = none/" foreign/dataset.ini
+expect_error "another tokenizer" "$switchyard" experts run --replay foreign
+sed -i "s/^vocab = .*/vocab = 300/" foreign/dataset.ini
+expect_error "has a vocabulary of 300" "$switchyard" experts run --replay foreign
+expect_ok "$switchyard" prepare --domain english=text/en --tokenizer bytes --valid-fraction 0 --output none
+expect_error "no validation text" "$switchyard" experts run --ablate none
+expect_ok "$switchyard" train small.ini --run.dir=wide --moe.experts=2 --train.steps=1
+expect_error "cannot be compared" "$switchyard" experts run --replay data --against wide
+expect_error "no next best" "$switchyard" experts wide --ablate data --reroute
+expect_ok "$switchyard" experts wide --replay data --max-windows 1 # k = E
+expect_ok "$switchyard" train small.ini --run.dir=dense --moe.experts=0 --train.steps=1
+expect_error "no experts" "$switchyard" experts dense --replay data
