@@ -522,6 +522,16 @@ void for_each_key(C& c, F&& visit) {
       "with run.resume, training goes on from the checkpoint of this step. -1: from the newest", {{-1, big}, none});
   key("run.init_from", r.init_from,
       "a checkpoint, or a run, whose weights a new run starts from in place of random ones", {.effect = none});
+  auto& l = c.log;
+  key("log.csv", l.csv,
+      "true: RUN/metrics.csv has a line a step, with the numbers of metrics.jsonl and, every run.log_every steps, each MoE "
+      "layer's load imbalance (the busiest expert's load / the mean load) and drop rate",
+      {.effect = none});
+  key("log.tensorboard", l.tensorboard, "true: RUN/tensorboard has the same numbers, for TensorBoard",
+      {.effect = none});
+  key("log.prometheus", l.prometheus,
+      "true: RUN/metrics.prom has the latest of these numbers, as node_exporter's textfile collector reads them",
+      {.effect = none});
 }
 
 }  // namespace sy

@@ -116,7 +116,7 @@ class Run {
     announce();
     std::unique_ptr<MetricsFile> metrics;
     agree(world_, [&] {
-      if (lead()) metrics = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1);
+      if (lead()) metrics = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1, sinks());
     });
     if (config_.run.checkpoint_first && !resumed) save();
     int stop = signal_everywhere();
@@ -148,6 +148,14 @@ class Run {
     say(fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
                     signal_name(stop)));
     return stopped_exit_code;
+  }
+
+  // Where metrics go besides metrics.jsonl, and what they will tell.
+  MetricsSinks sinks() const {
+    MetricsSinks sinks{config_.log, state_.experts.layer_ids, {}};
+    if (config_.train.validate_every > 0)
+      for (const Domain& d : dataset_.domains()) sinks.domains.push_back(d.name);
+    return sinks;
   }
 
   // The scores on the validation text after this step, or none where the step is not one of a validation. Collective.
