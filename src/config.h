@@ -132,6 +132,7 @@ struct Config {
 
   struct Log {
     bool csv = false, tensorboard = false, prometheus = false;
+    Index trace_first = 0, trace_steps = 1;
   } log;
 
   // The layers that model.pattern gives one name. `model` is [model] as they read it: with the values that the sections of

@@ -532,6 +532,11 @@ void for_each_key(C& c, F&& visit) {
   key("log.prometheus", l.prometheus,
       "true: RUN/metrics.prom has the latest of these numbers, as node_exporter's textfile collector reads them",
       {.effect = none});
+  key("log.trace_first", l.trace_first,
+      "from this step on, each rank records when it did what, and writes RUN/trace/rank-NNNN.json, which Perfetto "
+      "(ui.perfetto.dev) opens. On a GPU, times are those at which the host had the work started. 0: no step",
+      {{0, big}, none});
+  key("log.trace_steps", l.trace_steps, "the number of steps that are recorded", {{1, 10000}, none});
 }
 
 }  // namespace sy

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# [log]: a table, TensorBoard, Prometheus beside metrics.jsonl, on two ranks, over a resume.
+# [log]: a table, TensorBoard, Prometheus and a trace beside metrics.jsonl, on two ranks, over a resume.
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
 make_text text 60
@@ -18,9 +18,9 @@ log_every = 2
 checkpoint_every = 4
 INI
 train() { "$root/launch/mpirun.sh" 2 "$switchyard" train config.ini --quiet "$@"; }
-logs=(--log.csv=true --log.tensorboard=true --log.prometheus=true)
+logs=(--log.csv=true --log.tensorboard=true --log.prometheus=true --log.trace_first=3 --log.trace_steps=2)
 expect_ok train --run.dir=plain
-expect_no_file plain/metrics.csv plain/metrics.prom plain/tensorboard
+expect_no_file plain/metrics.csv plain/metrics.prom plain/tensorboard plain/trace
 expect_ok train --run.dir=logged "${logs[@]}"
 losses() { sed -E 's/.*"loss":([^,]*),"aux.*/\1/' "$1/metrics.jsonl"; }
 [[ $(losses plain) == "$(losses logged)" ]] || die "a run that is logged has other losses"
@@ -36,10 +36,23 @@ values() { tail -n +2 "$1" | cut -d, -f"$(column "$1" "$2")"; }
 grep -q '^switchyard_drop_rate{layer="1"} [01]' logged/metrics.prom || die "no drop rate of layer 1"
 [[ $(find logged/tensorboard -name 'events.out.tfevents.*' | wc -l) -eq 1 ]] || die "not one event file"
 
+# The trace of each rank: each part once a layer and step, and no more steps than were asked for.
+count() { grep -o "\"name\":\"$1\"" "logged/trace/rank-000$2.json" | wc -l; }
+for rank in 0 1; do
+  [[ $(count step $rank) -eq 2 ]] || die "not two steps in the trace of rank $rank"
+  for part in attention route dispatch experts combine; do
+    # forward and backward of two layers, two micro-batches, two steps
+    [[ $(count $part $rank) -eq 16 ]] || die "$(count $part $rank) spans of $part on rank $rank"
+  done
+  for part in optimizer gradients all-to-all; do [[ $(count $part $rank) -gt 0 ]] || die "no span of $part"; done
+done
+expect_no_file logged/trace/rank-0002.json
+
 # Going on from step 4, the later steps are told once.
 expect_ok train --run.dir=logged "${logs[@]}" --run.resume=true --run.resume_step=4
 [[ $(values logged/metrics.csv step | tr '\n' ' ') == "1 2 3 4 5 6 7 8 " ]] || die "metrics.csv has other steps after a resume"
 [[ $(values logged/metrics.csv loss) == "$(losses plain)" ]] || die "metrics.csv has other losses after a resume"
 [[ $(find logged/tensorboard -name 'events.out.tfevents.*' | wc -l) -eq 1 ]] || die "not one event file after a resume"
 
+expect_error "log.trace_steps" "$switchyard" train config.ini --run.dir=none --log.trace_steps=0
 expect_error "log.tensorboard" "$switchyard" train config.ini --run.dir=none --log.tensorbord=true
