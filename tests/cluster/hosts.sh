@@ -11,6 +11,7 @@ net=10.213.$(($$ % 250))
 hosts=("sy$$a" "sy$$b")
 keepers=()
 down() {
+  set +e  # whatever fails here, the rest is ended
   kill "${keepers[@]}" 2>/dev/null || true
   for name in "${hosts[@]}"; do ip netns delete "$name" 2>/dev/null || true; done
   cd / && rm -rf "$work" 2>/dev/null

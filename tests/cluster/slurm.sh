@@ -19,6 +19,7 @@ cluster() {  # what it runs ends with the test, by its number
 }
 down() {
   local code=$?
+  set +e  # whatever fails here, the rest is ended
   [[ $code -eq 0 || $code -eq 77 ]] || for log in "$work"/slurm/{log,one.log,two.log}; do tail -n 20 "$log" >&2; done
   scancel --full --state=RUNNING >/dev/null 2>&1 || true
   scancel --state=PENDING >/dev/null 2>&1 || true
