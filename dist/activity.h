@@ -1,5 +1,11 @@
-// What this process is doing, in words, for the message of a collective that fails.
+// What this process is doing: in words, for the message of a collective that fails, and with times, for the trace of a step.
 #pragma once
+
+#include <array>
+#include <chrono>
+#include <initializer_list>
+#include <utility>
+#include <vector>
 
 #include "kernels/tensor.h"
 
@@ -16,16 +22,68 @@ struct Activity {
 };
 inline Activity activity;  // of the one thread that computes
 
+// A part of a step, from when the host began it to when it was done with it. On a GPU the work itself may come later.
+struct TraceSpan {
+  using Number = std::pair<const char*, Index>;  // such as {"rows", 128}
+  const char* what;
+  Index layer;                                         // -1: of none
+  std::chrono::steady_clock::time_point begin, end{};  // no end: it has not come yet
+  std::array<Number, 4> numbers{};                     // those without a name are none
+};
+// The spans of the steps that are traced, in the order in which they began. Where there is none, nothing is recorded.
+inline std::vector<TraceSpan>* trace = nullptr;
+
+// A span until the end of the scope. Its layer is that of the activity around it.
+class Traced {
+ public:
+  using Numbers = std::initializer_list<TraceSpan::Number>;
+  explicit Traced(const char* what, Numbers numbers = {}) { begin(what, numbers); }
+  ~Traced() { end(); }
+  Traced(const Traced&) = delete;
+  Traced& operator=(const Traced&) = delete;
+
+  // Ends this span, and begins the next part.
+  void next(const char* what, Numbers numbers = {}) {
+    end();
+    begin(what, numbers);
+  }
+  void add(Numbers numbers) {
+    if (!here_) return;
+    auto& all = (*here_)[at_].numbers;
+    std::size_t n = 0;
+    while (n < all.size() && all[n].first) ++n;
+    for (const TraceSpan::Number& number : numbers)
+      if (n < all.size()) all[n++] = number;
+  }
+
+ private:
+  void begin(const char* what, Numbers numbers) {
+    here_ = trace;
+    if (!here_) return;
+    at_ = here_->size();
+    here_->push_back({what, activity.layer, std::chrono::steady_clock::now()});
+    add(numbers);
+  }
+  void end() {
+    if (here_) (*here_)[at_].end = std::chrono::steady_clock::now();
+  }
+
+  std::vector<TraceSpan>* here_ = nullptr;
+  std::size_t at_ = 0;
+};
+
 // Holds until the end of the scope.
 class Doing {
  public:
-  explicit Doing(const char* what, Index layer = -1) : before_(activity) { activity = {what, layer, ""}; }
+  explicit Doing(const char* what, Index layer = -1)
+      : before_(std::exchange(activity, Activity{what, layer, ""})), span_(what) {}
   ~Doing() { activity = before_; }
   Doing(const Doing&) = delete;
   Doing& operator=(const Doing&) = delete;
 
  private:
   Activity before_;
+  Traced span_;
 };
 
 // A part of what is done already, until the end of the scope.

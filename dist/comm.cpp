@@ -1,7 +1,9 @@
 #include "dist/comm.h"
 
 #include <chrono>
+#include <optional>
 
+#include "dist/activity.h"
 #include "dist/compare.h"
 
 namespace sy {
@@ -10,8 +12,11 @@ namespace {
 // Counts a call of which this rank sends `bytes` to others, and its time from here to the end of the scope.
 class Counted {
  public:
-  Counted(const Comm& comm, Traffic& traffic, Index bytes)
-      : traffic_(comm.size() > 1 ? &traffic : nullptr), bytes_(bytes), started_(Clock::now()) {}
+  Counted(const Comm& comm, std::array<Traffic, num_collectives>& traffic, Collective kind, Index bytes)
+      : traffic_(comm.size() > 1 ? &traffic[static_cast<int>(kind)] : nullptr), bytes_(bytes), started_(Clock::now()) {
+    if (traffic_ && trace)
+      span_.emplace(name_of(kind).data(), Traced::Numbers{{"bytes", bytes}, {"ranks", comm.size()}});
+  }
   ~Counted() {
     if (!traffic_) return;
     ++traffic_->calls;
@@ -24,6 +29,7 @@ class Counted {
   Traffic* traffic_;
   Index bytes_;
   Clock::time_point started_;
+  std::optional<Traced> span_;
 };
 
 bool compared(const Comm& comm) {
@@ -51,8 +57,7 @@ void Comm::barrier() {
 void Comm::broadcast(View x, int root) {
   if (compared(*this))
     compare(*this, fmt::format("a broadcast of {} bytes from the group's rank {}", x.size_bytes(), root));
-  const Counted counted(*this, traffic_[static_cast<int>(Collective::broadcast)],
-                        rank() == root ? x.size_bytes() * (size() - 1) : 0);
+  const Counted counted(*this, traffic_, Collective::broadcast, rank() == root ? x.size_bytes() * (size() - 1) : 0);
   mark();
   do_broadcast(x, root);
   wait();
@@ -62,7 +67,7 @@ void Comm::all_reduce(View x, Reduce op) {
   if (compared(*this))
     compare(*this, fmt::format("an all-reduce of {} bytes, the {} of {}", x.size_bytes(),
                                op == Reduce::sum ? "sum" : "maximum", info(x.dtype()).name));
-  const Counted counted(*this, traffic_[static_cast<int>(Collective::all_reduce)], x.size_bytes() * (size() - 1));
+  const Counted counted(*this, traffic_, Collective::all_reduce, x.size_bytes() * (size() - 1));
   mark();
   do_all_reduce(x, op);
   wait();
@@ -70,7 +75,7 @@ void Comm::all_reduce(View x, Reduce op) {
 
 void Comm::start_reduce(View x, int root) {
   if (compared(*this)) compare(*this, fmt::format("a reduce of {} bytes to the group's rank {}", x.size_bytes(), root));
-  const Counted counted(*this, traffic_[static_cast<int>(Collective::reduce)], rank() == root ? 0 : x.size_bytes());
+  const Counted counted(*this, traffic_, Collective::reduce, rank() == root ? 0 : x.size_bytes());
   do_reduce(x, root);
 }
 
@@ -79,7 +84,7 @@ void Comm::reduce_scatter(ConstView in, View out) {
             in.shape().str(), out.shape().str());
   if (compared(*this))
     compare(*this, fmt::format("a reduce-scatter of {} bytes of {}", in.size_bytes(), info(in.dtype()).name));
-  const Counted counted(*this, traffic_[static_cast<int>(Collective::reduce_scatter)], out.size_bytes() * (size() - 1));
+  const Counted counted(*this, traffic_, Collective::reduce_scatter, out.size_bytes() * (size() - 1));
   mark();
   do_reduce_scatter(in, out);
   wait();
@@ -89,7 +94,7 @@ void Comm::all_gather(ConstView in, View out) {
   SY_ASSERT(out.size_bytes() == in.size_bytes() * size(), "all_gather of {} into {}", in.shape().str(),
             out.shape().str());
   if (compared(*this)) compare(*this, fmt::format("an all-gather of {} bytes from each", in.size_bytes()));
-  const Counted counted(*this, traffic_[static_cast<int>(Collective::all_gather)], in.size_bytes() * (size() - 1));
+  const Counted counted(*this, traffic_, Collective::all_gather, in.size_bytes() * (size() - 1));
   mark();
   do_all_gather(in, out);
   wait();
@@ -113,7 +118,7 @@ void Comm::start_all_to_all_v(ConstView in, std::span<const Index> send, View ou
   SY_ASSERT(sent == in.dim(0) && received == out.dim(0) && send[rank()] == receive[rank()],
             "{} rows to send of {}, {} to receive of {}", sent, in.dim(0), received, out.dim(0));
   if (compared(*this)) compare(*this, fmt::format("an all-to-all of rows of {} bytes", row), send, receive);
-  const Counted counted(*this, traffic_[static_cast<int>(Collective::all_to_all)], (sent - send[rank()]) * row);
+  const Counted counted(*this, traffic_, Collective::all_to_all, (sent - send[rank()]) * row);
   do_all_to_all_v(in, send, out, receive);
 }
 

@@ -11,8 +11,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <new>
 #include <sstream>
+#include <thread>
 #include <tuple>
 
 #include "dist/comm_mpi.h"
@@ -52,6 +54,28 @@ volatile pid_t started_by = 0;
 // kernel's signal tells at once. It also comes when only that thread of the launcher has ended which started this rank.
 void leave_without_launcher(int) {
   if (getppid() != started_by) _exit(1);
+}
+
+// Whether all threads of a process sleep. Of a process that cannot be looked at: true.
+bool sleeps(pid_t process) {
+  std::error_code error;
+  for (const auto& thread : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process), error)) {
+    std::ifstream stat(thread.path() / "stat");
+    std::string line;  // "PID (NAME) STATE ...", where a name may be anything
+    std::getline(stat, line);
+    if (const auto state = line.rfind(") "); state != line.npos && line[state + 2] != 'S') return false;
+  }
+  return true;
+}
+
+// Launchers end all ranks at the first exit code that is not 0: mpirun even before it has read what they printed. What it has
+// been given it reads before it sleeps again; so a rank that ends with such a code waits for that first. A terminal of
+// mpirun's hands on what it is given a little later, which is why the launcher must be found asleep many times in a row.
+void let_launcher_read() {
+  using namespace std::chrono_literals;
+  const auto until = std::chrono::steady_clock::now() + 10s;
+  for (int asleep = 0; asleep < 25 && std::chrono::steady_clock::now() < until; std::this_thread::sleep_for(2ms))
+    asleep = sleeps(getppid()) ? asleep + 1 : 0;
 }
 
 void follow_launcher() {
@@ -128,11 +152,16 @@ Runtime::~Runtime() {
   world_.reset();
   if (!owns_mpi_) return;
   std::fflush(stdout);
-  MPI_Barrier(MPI_COMM_WORLD);  // launchers end the others at the first exit code that is not 0
+  if (code_ != 0) let_launcher_read();
+  MPI_Barrier(MPI_COMM_WORLD);  // no rank leaves before what the others have printed is read
   MPI_Finalize();
 }
 
 int Runtime::run(const std::function<int()>& program) {
+  return code_ = code_of(program);
+}
+
+int Runtime::code_of(const std::function<int()>& program) {
   try {
     return or_end_all(*world_, [&] {
       const int code = program();
@@ -161,6 +190,8 @@ int or_end_all(Comm& world, const std::function<int()>& work) {
     if (world.size() == 1) throw;
     const auto [code, what] = current_error();
     print_error(fmt::format("rank {}: {}", world.rank(), what));
+    std::fflush(stdout);
+    let_launcher_read();
     MPI_Abort(MPI_COMM_WORLD, code);
     throw;
   }

@@ -27,12 +27,16 @@ class Runtime {
 
   // Runs a program on all ranks and returns the exit code that all of them share. An Error that agree() has told to
   // every rank ends all of them in order; one that strikes a single rank ends them as or_end_all does. Output that was
-  // lost is an error. All that ranks print is out before any of them leaves.
+  // lost is an error. All that ranks print is out, and their launchers have
+  // read it, before any of them leaves with a code that is not 0.
   int run(const std::function<int()>& program);
 
  private:
+  int code_of(const std::function<int()>& program);
+
   std::unique_ptr<Comm> world_;
   bool owns_mpi_ = false;
+  int code_ = 0;
 };
 
 // Runs work and returns what it does. An error that strikes this rank alone is printed and ends all ranks, since the others

@@ -1,28 +1,50 @@
 #!/usr/bin/env bash
-# launch/mpirun.sh RANKS COMMAND...: mpirun with what a single machine needs: it may run as root, may have more ranks than
+# launch/mpirun.sh [--hostfile FILE] RANKS COMMAND...: mpirun with what a single machine needs: it may run as root, may have more ranks than
 # cores (waiting ranks then yield), and each rank computes with its share of the cores (OMP_NUM_THREADS, if set, wins).
 # SIGUSR1 sent to it reaches every rank, and so does the first Ctrl-C, SIGTERM or SIGHUP, as SIGUSR1: training then writes a
-# checkpoint and stops, for which mpirun itself would leave it a second. The next one ends mpirun and the ranks. A machine
-# with a host file or a batch system needs none of this: call mpirun or srun directly (launch/slurm.sbatch).
+# checkpoint and stops, for which mpirun itself would leave it a second. The next one ends mpirun and the ranks.
+# With a host file ("node1 slots=4", a line a host, all alike), the ranks are those hosts': each computes with its share of the
+# cores, slot by slot in the order in which the machine numbers them, so within a NUMA domain where it fits, and is tied to them
+# where there is no GPU (NCCL's threads would be tied, too). Each rank takes the GPU of its number on its host. A batch system needs
+# none of this: call mpirun or srun directly (launch/slurm.sbatch).
 set -euo pipefail
-usage="usage: launch/mpirun.sh RANKS COMMAND..."
+usage="usage: launch/mpirun.sh [--hostfile FILE] RANKS COMMAND..."
+hostfile=
+if [[ ${1:-} == --hostfile ]]; then
+  hostfile=${2:?$usage}
+  [[ -r $hostfile ]] || { echo "launch/mpirun.sh: $hostfile cannot be read: give a file with a line \"HOST slots=N\" for each host" >&2; exit 2; }
+  shift 2
+fi
 ranks=${1:?$usage}
 shift
 [[ $ranks =~ ^[1-9][0-9]*$ && $# -gt 0 ]] || { echo "$usage" >&2; exit 2; }
 # nproc answers OMP_NUM_THREADS where that is set; here it is the cores that count.
 cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores / ranks > 0 ? cores / ranks : 1))}
+here=$ranks  # ranks on a host
+if [[ -n $hostfile ]]; then
+  slots=$(sed -nE 's/#.*//; s/.*slots *= *([0-9]+).*/\1/p' "$hostfile" | sort -n | tail -1)
+  here=$((${slots:-cores} < ranks ? ${slots:-cores} : ranks))
+fi
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores / here > 0 ? cores / here : 1))}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-if ((ranks * OMP_NUM_THREADS > cores)); then
+# Without --bind-to none, mpirun ties each of two ranks to one core, and a rank's threads then share it.
+options=(--oversubscribe --bind-to none)
+if ((here * OMP_NUM_THREADS > cores)); then
   export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive
+elif [[ -n $hostfile && ! -e /dev/nvidiactl ]]; then
+  options=(--map-by "slot:PE=$OMP_NUM_THREADS" --bind-to core)
+  export OMP_PROC_BIND=close OMP_PLACES=cores
+fi
+if [[ -n $hostfile ]]; then
+  options+=(--hostfile "$hostfile")
+  for name in ${!OMP_@} ${!SWITCHYARD_@} ${!NCCL_@}; do options+=(-x "$name"); done  # mpirun hands on its own settings alone
 fi
 # In a process group of its own a terminal's Ctrl-C does not reach mpirun; with this script it ends, however that ends.
 set -m
-# Without --bind-to none, mpirun ties each of two ranks to one core, and a rank's threads then share it.
-setpriv --pdeathsig KILL mpirun --oversubscribe --bind-to none -np "$ranks" "$@" &
+setpriv --pdeathsig KILL mpirun "${options[@]}" -np "$ranks" "$@" &
 mpirun=$!
 # A request that comes before mpirun has its ranks, or they a handler, would be lost or end them. So in the first seconds it
-# waits until as many of mpirun's children as there are ranks catch SIGUSR1, bit 9 of the mask.
+# waits until as many of mpirun's children as there are ranks catch SIGUSR1, bit 9 of the mask; those on other hosts it cannot see.
 listening() {
   local child caught count=0
   for child in $(cat "/proc/$mpirun/task/"*/children 2>/dev/null); do

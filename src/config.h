@@ -132,6 +132,11 @@ struct Config {
     std::string init_from;
   } run;
 
+  struct Log {
+    bool csv = false, tensorboard = false, prometheus = false;
+    Index trace_first = 0, trace_steps = 1;
+  } log;
+
   // The layers that model.pattern gives one name. `model` is [model] as they read it: with the values that the sections of
   // this kind, as [attention.local], have in place of its own. `own`: the keys of those sections that were given.
   struct Kind {

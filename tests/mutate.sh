@@ -92,12 +92,13 @@ build() { # SPEC...
   cmake --build "$copy/build" --parallel "$(env -u OMP_NUM_THREADS nproc)" --target "${targets[@]}"
 }
 
-# kernels:FILTER, dist:FILTER, src:FILTER of gtest; mpiN:FILTER under N ranks; cli:NAME of tests/cli.
+# kernels:FILTER, dist:FILTER, src:FILTER of gtest; mpiN:FILTER under N ranks; cli:NAME of tests/cli; ends: tests/dist/ends.sh.
 run_test() { # SPEC
   local what=${1%%:*} filter=${1#*:} command
   case $what in
     mpi*) command=("$copy/launch/mpirun.sh" "${what#mpi}" "$copy/build/test_mpi" "--gtest_filter=$filter") ;;
     cli) command=(bash "$copy/tests/cli/$filter.sh" "$copy/build/switchyard" "$copy") ;;
+    ends) command=(bash "$copy/tests/dist/ends.sh" "$copy/build/test_ends" "$copy") ;;
     *) command=("$copy/build/test_$what" "--gtest_filter=$filter") ;;
   esac
   timeout --kill-after=10 "$test_seconds" "${command[@]}" </dev/null

@@ -530,6 +530,21 @@ void for_each_key(C& c, F&& visit) {
       "with run.resume, training goes on from the checkpoint of this step. -1: from the newest", {{-1, big}, none});
   key("run.init_from", r.init_from,
       "a checkpoint, or a run, whose weights a new run starts from in place of random ones", {.effect = none});
+  auto& l = c.log;
+  key("log.csv", l.csv,
+      "true: RUN/metrics.csv has a line a step, with the numbers of metrics.jsonl and, every run.log_every steps, each MoE "
+      "layer's load imbalance (the busiest expert's load / the mean load) and drop rate",
+      {.effect = none});
+  key("log.tensorboard", l.tensorboard, "true: RUN/tensorboard has the same numbers, for TensorBoard",
+      {.effect = none});
+  key("log.prometheus", l.prometheus,
+      "true: RUN/metrics.prom has the latest of these numbers, as node_exporter's textfile collector reads them",
+      {.effect = none});
+  key("log.trace_first", l.trace_first,
+      "from this step on, each rank records when it did what, and writes RUN/trace/rank-NNNN.json, which Perfetto "
+      "(ui.perfetto.dev) opens. On a GPU, times are those at which the host had the work started. 0: no step",
+      {{0, big}, none});
+  key("log.trace_steps", l.trace_steps, "the number of steps that are recorded", {{1, 10000}, none});
 }
 
 }  // namespace sy

@@ -90,12 +90,14 @@ View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) con
     return y;
   };
   const auto attention = [&](ConstView in, Output to) {
+    const Traced part("attention");
     if (latent_attention_)
       latent_attention_->forward(pass, in, to, s.latent_attention);
     else
       attention_->forward(pass, in, to, s.attention);
   };
   const auto ffn = [&](ConstView in, Output to) {
+    const Traced part(moe_ ? "moe" : "mlp");
     if (moe_)
       moe_->forward(pass, in, to, s.moe, report);
     else
@@ -109,12 +111,14 @@ View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) con
 void Block::backward(const Pass& pass, View d, Saved& s) const {
   const Doing doing("backward pass", layer_);
   const auto attention = [&](ConstView dy, View din) {
+    const Traced part("attention");
     if (latent_attention_)
       latent_attention_->backward(pass, dy, s.latent_attention, din);
     else
       attention_->backward(pass, dy, s.attention, din);
   };
   const auto ffn = [&](ConstView dy, View din) {
+    const Traced part(moe_ ? "moe" : "mlp");
     if (moe_)
       moe_->backward(pass, dy, s.moe, din);
     else

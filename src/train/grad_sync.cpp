@@ -99,6 +99,7 @@ void GradSync::add_squares(const Group& group) {
 
 void GradSync::step(const Config::Train& train, double lr, Index step) {
   const Doing doing("update of the weights");
+  Traced part("gradients");
   sum_replicas();
   backend_.fill(squares_, 0);
   for (Group& group : groups_) {
@@ -110,6 +111,7 @@ void GradSync::step(const Config::Train& train, double lr, Index step) {
 
   const auto bias = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(step))); };
   const float rates[] = {static_cast<float>(lr), bias(train.beta1), bias(train.beta2)};
+  part.next("optimizer");
   backend_.to_device(rates, rates_);
   backend_.repeated("update", [&] { update(train); });
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -84,10 +85,12 @@ void print(std::FILE* stream, const std::string& text) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step) : path_(run_dir / "metrics.jsonl") {
+MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step, const MetricsSinks& sinks)
+    : path_(run_dir / "metrics.jsonl") {
   cut_from(path_, first_step);
   file_ = std::fopen(path_.c_str(), "a");
   if (!file_) bad_input("cannot write {}: {}: choose another run.dir", path_.string(), std::strerror(errno));
+  sinks_.emplace(sinks, run_dir);
 }
 
 MetricsFile::~MetricsFile() {
@@ -117,6 +120,7 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
   const std::string text = json_text(line, -1);
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
     fail("cannot write {}: {}", path_.string(), std::strerror(errno));
+  sinks_->write(line, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
 std::string progress_text(const StepMetrics& m, Index total_steps, double per_step) {

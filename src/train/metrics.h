@@ -1,4 +1,4 @@
-// What a step reports, and where it goes: RUN/metrics.jsonl and the terminal.
+// What a step reports, and where it goes: RUN/metrics.jsonl, what is made of it (sinks.h), and the terminal.
 #pragma once
 
 #include <cstdio>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/evaluate/evaluate.h"
+#include "src/train/sinks.h"
 
 namespace sy {
 
@@ -24,11 +25,11 @@ struct ExpertCounts {
 
 // Appends to RUN/metrics.jsonl. Opened for a run that starts at `first_step`: lines of that step and later,
 // left by a run that was cut off, are cut away in one step, and so is a last line that was written only in
-// part. Every line is flushed. Numbers are written in full; what is not finite is null. Throws Failure when
-// the disk is full.
+// part. Every line is flushed, and goes to the sinks. Numbers are written in full; what is not finite is null. Throws Failure
+// when the disk is full.
 class MetricsFile {
  public:
-  MetricsFile(const std::filesystem::path& run_dir, Index first_step);
+  MetricsFile(const std::filesystem::path& run_dir, Index first_step, const MetricsSinks& sinks = {});
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   // validation: the domains' scores after this step; empty where there was none.
@@ -37,6 +38,7 @@ class MetricsFile {
  private:
   std::filesystem::path path_;
   std::FILE* file_ = nullptr;
+  std::optional<SinkSet> sinks_;
 };
 
 // A plain line on standard output for the first step, every `every` steps and the last; on a terminal (standard error, or that

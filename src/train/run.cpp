@@ -11,6 +11,7 @@
 #include "src/evaluate/evaluate.h"
 #include "src/io/files.h"
 #include "src/io/lock.h"
+#include "src/io/trace.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 #include "src/text/words.h"
@@ -116,13 +117,16 @@ class Run {
     announce();
     std::unique_ptr<MetricsFile> metrics;
     agree(world_, [&] {
-      if (lead()) metrics = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1);
+      if (lead()) metrics = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1, sinks());
     });
     if (config_.run.checkpoint_first && !resumed) save();
     int stop = signal_everywhere();
+    StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
     while (!stop && trainer_.steps_done() < config_.train.steps) {
+      step_trace.before(trainer_.steps_done() + 1);
       const StepResult result = trainer_.step();
       const Index step = trainer_.steps_done();
+      step_trace.after(step);
       const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
       if (lead()) window_.add(result);  // the history lives on the rank that writes it
       ExpertCounts counts;
@@ -143,11 +147,20 @@ class Run {
       const Index every = config_.run.checkpoint_every;
       if (stop || step == config_.train.steps || (every > 0 && step % every == 0)) save();
     }
+    step_trace.after(trainer_.steps_done(), true);
     progress_.clear();
     if (trainer_.steps_done() == config_.train.steps) return 0;
     say(fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
                     signal_name(stop)));
     return stopped_exit_code;
+  }
+
+  // Where metrics go besides metrics.jsonl, and what they will tell.
+  MetricsSinks sinks() const {
+    MetricsSinks sinks{config_.log, state_.experts.layer_ids, {}};
+    if (config_.train.validate_every > 0)
+      for (const Domain& d : dataset_.domains()) sinks.domains.push_back(d.name);
+    return sinks;
   }
 
   // The scores on the validation text after this step, or none where the step is not one of a validation. Collective.

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "dist/activity.h"
 #include "dist/runtime.h"
 #include "src/train/passes.h"
 #include "src/train/schedule.h"
@@ -27,6 +28,8 @@ Trainer::Trainer(Engine& engine, const SampleStream& samples)
 
 StepResult Trainer::step() {
   const auto started = std::chrono::steady_clock::now();
+  const Traced whole("step", {{"step", step_ + 1}});
+  Traced part("data");
   const Config& config = engine_.config();
   const auto& t = config.train;
   const Mesh& mesh = engine_.mesh();
@@ -43,6 +46,7 @@ StepResult Trainer::step() {
       std::copy_n(window.begin() + 1, S, targets.begin() + i * S);
     }
   });
+  part.next("passes");
   const auto of_micro = [&](const std::vector<std::int32_t>& all, Index micro) {
     return std::span(all).subspan(micro * B * S, B * S);
   };
@@ -56,10 +60,12 @@ StepResult Trainer::step() {
     else  // the last micro-batch completes the gradients
       engine_.backward(slot, micro + 1 == micro_batches ? Stage::LayerDone(layer_done) : nullptr);
   }
+  part.next("weights");
   const double lr = learning_rate(t, step_ + 1), tokens = static_cast<double>(t.global_batch * S);
   grad_sync_.step(t, lr, step_ + 1);
 
   // Here the host waits for the step.
+  part.next("statistics");
   const Statistics found = engine_.take_statistics();
 
   // One reduction carries all that the ranks have to tell each other. Counts are exact in f64 up to 2^53.

@@ -1,10 +1,15 @@
 // Programs that end (ends.sh). Without an argument: the last rank alone fails, while it holds what cannot be freed, as memory of a
 // GPU cannot while a collective waits there for other ranks: or_end_all must end all ranks nevertheless. With "slow": all ranks
 // return 1, and the first, which has printed, is slow to leave: what it has printed must be out before the others leave. With
+// "busy": it starts itself as mpirun does, and has other things to do for a while before it reads what is printed. With
 // "differ" and a case: the last of the ranks does something else than the others (dist/compare.h).
-#include <chrono>
-#include <thread>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
+#include <thread>
 #include <vector>
 
 #include "dist/activity.h"
@@ -45,9 +50,35 @@ void differ(sy::Comm& world, std::string_view what) {
   world.all_reduce(view_of(x.data(), {4}));
 }
 
+// A launcher that looks at exits first, and does so late. Returns 0 where the rank was still there.
+int launch_busily(char* program) {
+  int output[2];
+  if (pipe(output) != 0) return 2;
+  const pid_t rank = fork();
+  if (rank == 0) {
+    dup2(output[1], STDOUT_FILENO);
+    close(output[0]), close(output[1]);
+    setenv("PMI_SIZE", "1", 1);
+    execl(program, program, "report", nullptr);
+    _exit(127);
+  }
+  close(output[1]);
+  pollfd printed{output[0], POLLIN, 0};
+  if (poll(&printed, 1, 60000) != 1) return 3;
+  const auto started = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - started < std::chrono::seconds(2)) continue;
+  int status = 0;
+  if (waitpid(rank, &status, WNOHANG) != 0) return 4;
+  char text[256];
+  while (read(output[0], text, sizeof text) > 0) continue;
+  waitpid(rank, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 1 ? 0 : 5;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "busy") return launch_busily(argv[0]);
   sy::Runtime runtime(&argc, &argv);
   sy::Comm& world = runtime.world();
   return runtime.run([&] {
@@ -58,7 +89,7 @@ int main(int argc, char** argv) {
     if (argc > 1) {
       if (world.rank() == 0) {
         fmt::print("all that it found");
-        slow.wait = std::chrono::seconds(10);
+        if (std::string_view(argv[1]) == "slow") slow.wait = std::chrono::seconds(10);
       }
       return 1;
     }

@@ -8,6 +8,7 @@ done
 # What a rank has printed is not lost when others leave with an exit code that makes mpirun end the rest.
 expect_exit 1 timeout 60 "$root/launch/mpirun.sh" 3 "$1" slow
 expect_output "all that it found"
+expect_ok timeout 100 "$1" busy
 
 # Ranks that do not do the same end with a message that names both sides.
 export SWITCHYARD_COMPARE=1

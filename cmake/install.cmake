@@ -1,0 +1,29 @@
+# What `cmake --install` puts where, and the Debian package that cpack makes of it.
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # the tests are not for it
+include(GNUInstallDirs)
+install(TARGETS switchyard RUNTIME)
+install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/switchyard)
+install(PROGRAMS launch/mpirun.sh launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/switchyard/launch)
+install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# The program knows its own options.
+install(CODE [[
+  execute_process(COMMAND "$<TARGET_FILE:switchyard>" completion bash
+                  OUTPUT_FILE "$<TARGET_FILE_DIR:switchyard>/completion.bash" COMMAND_ERROR_IS_FATAL ANY)
+]])
+install(FILES ${CMAKE_BINARY_DIR}/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME switchyard)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME switchyard)
+set(CPACK_PACKAGE_CONTACT "The Switchyard authors")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "trainer of mixture-of-experts decoders on MPI ranks")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES TRUE)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "openmpi-bin")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "gnuplot-nox")
+# A package is for machines other than this one: cpack refuses -march=native.
+set(CPACK_SWITCHYARD_ARCH "${SWITCHYARD_ARCH}")
+set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_SOURCE_DIR}/cmake/package.cmake)
+include(CPack)

@@ -1,0 +1,57 @@
+#include "src/io/trace.h"
+
+#include "dist/runtime.h"
+#include "src/io/files.h"
+#include "src/text/json.h"
+
+namespace sy {
+
+StepTrace::StepTrace(Comm& world, std::filesystem::path folder, Index first, Index steps)
+    : world_(world), folder_(std::move(folder)), first_(first), last_(first > 0 ? first + steps - 1 : 0) {}
+
+void StepTrace::before(Index step) {
+  if (recording_ || step < first_ || step > last_) return;
+  agree(world_, [&] {
+    if (world_.rank() == 0) make_folders(folder_);
+  });
+  world_.barrier();
+  recording_ = true;
+  zero_ = std::chrono::steady_clock::now();
+  trace = &spans_;
+}
+
+void StepTrace::after(Index step, bool ended) {
+  if (!recording_ || (step < last_ && !ended)) return;
+  recording_ = false;
+  stop();
+  agree(world_, [&] {
+    write_file(folder_ / fmt::format("rank-{:04}.json", world_.rank()), trace_text(spans_, zero_, world_.rank()));
+  });
+  spans_.clear();
+}
+
+std::string trace_text(const std::vector<TraceSpan>& spans, std::chrono::steady_clock::time_point zero, int process) {
+  const auto microseconds = [](auto duration) { return std::chrono::duration<double, std::micro>(duration).count(); };
+  Json events = Json::array();
+  events.push_back({{"name", "process_name"},
+                    {"ph", "M"},
+                    {"pid", process},
+                    {"args", Json{{"name", fmt::format("rank {}", process)}}}});
+  for (const TraceSpan& span : spans) {
+    if (span.end < span.begin) continue;
+    Json numbers = Json::object();
+    if (span.layer >= 0) numbers["layer"] = span.layer;
+    for (const auto& [name, value] : span.numbers)
+      if (name) numbers[name] = value;
+    events.push_back({{"name", span.what},
+                      {"ph", "X"},
+                      {"pid", process},
+                      {"tid", 0},
+                      {"ts", microseconds(span.begin - zero)},
+                      {"dur", microseconds(span.end - span.begin)},
+                      {"args", numbers}});
+  }
+  return json_text(Json{{"displayTimeUnit", "ms"}, {"traceEvents", events}}, -1);
+}
+
+}  // namespace sy

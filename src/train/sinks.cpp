@@ -1,0 +1,294 @@
+#include "src/train/sinks.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+namespace sy {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file that grows by whole pieces, each of which a reader sees at once.
+class Grown {
+ public:
+  explicit Grown(fs::path path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "w")) {
+    if (!file_) bad_input("cannot write {}: {}: check its permissions", path_.string(), std::strerror(errno));
+  }
+  ~Grown() {
+    if (file_) std::fclose(file_);
+  }
+  Grown(const Grown&) = delete;
+  Grown& operator=(const Grown&) = delete;
+  void add(std::string_view piece) {
+    if (std::fwrite(piece.data(), 1, piece.size(), file_) != piece.size() || std::fflush(file_) != 0)
+      fail("cannot write {}: {}", path_.string(), std::strerror(errno));
+  }
+
+ private:
+  fs::path path_;
+  std::FILE* file_;
+};
+
+class Csv final : public MetricsSink {
+ public:
+  Csv(const fs::path& file, const std::vector<Scalar>& columns) : file_(file) {
+    std::string names = "step";
+    for (const Scalar& column : columns) {
+      columns_.push_back(column.path());
+      names += "," + quoted(columns_.back());
+    }
+    file_.add(names + "\n");
+  }
+  void write(Index step, double, const std::vector<Scalar>& scalars) override {
+    std::map<std::string, double> told;
+    for (const Scalar& s : scalars) told[s.path()] = s.value;
+    std::string line = std::to_string(step);
+    for (const std::string& column : columns_) {
+      const auto found = told.find(column);
+      line += found == told.end() ? "," : fmt::format(",{}", found->second);
+    }
+    file_.add(line + "\n");
+  }
+
+ private:
+  // RFC 4180
+  static std::string quoted(const std::string& name) {
+    if (name.find_first_of(",\"\r\n") == name.npos) return name;
+    std::string text = "\"";
+    for (const char c : name) text += c == '"' ? std::string("\"\"") : std::string(1, c);
+    return text + "\"";
+  }
+  Grown file_;
+  std::vector<std::string> columns_;
+};
+
+// ---- protocol buffers: a message is a row of fields, each with its number and how long its value is ----
+
+void add_varint(std::string& out, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
+  out += static_cast<char>(value);
+}
+enum Wire { varint = 0, eight_bytes = 1, with_length = 2, four_bytes = 5 };
+void add_key(std::string& out, int field, Wire wire) {
+  add_varint(out, static_cast<std::uint64_t>(field) << 3 | wire);
+}
+template <class T>
+void add_little_endian(std::string& out, T value) {
+  for (std::size_t i = 0; i < sizeof value; ++i) out += static_cast<char>(value >> 8 * i);
+}
+void add_text(std::string& out, int field, std::string_view text) {
+  add_key(out, field, with_length);
+  add_varint(out, text.size());
+  out += text;
+}
+
+// tensorboard/compat/proto: Event {1: wall_time, 2: step, 3: file_version, 5: summary, 7: session_log {1: status}}, Summary {1:
+// value}, Value {1: tag, 2: simple_value}.
+class TensorBoard final : public MetricsSink {
+ public:
+  explicit TensorBoard(const fs::path& folder) : file_(fresh(folder)) {
+    const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    std::string version = event(now, 0);
+    add_text(version, 3, "brain.Event:2");
+    add(version);
+    // A viewer that has read an earlier file forgets it, since all of that follows again.
+    std::string start = event(now, 0), status;
+    add_key(status, 1, varint);
+    add_varint(status, 1);
+    add_text(start, 7, status);
+    add(start);
+  }
+  void write(Index step, double time, const std::vector<Scalar>& scalars) override {
+    std::string summary;
+    for (const Scalar& s : scalars) {
+      std::string value;
+      add_text(value, 1, s.path());
+      add_key(value, 2, four_bytes);
+      add_little_endian(value, std::bit_cast<std::uint32_t>(static_cast<float>(s.value)));
+      add_text(summary, 1, value);
+    }
+    std::string message = event(time, step);
+    add_text(message, 5, summary);
+    add(message);
+  }
+
+ private:
+  static fs::path fresh(const fs::path& folder) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) bad_input("cannot write {}: {}: check its permissions", folder.string(), error.message());
+    std::vector<fs::path> old;
+    for (const auto& entry : fs::directory_iterator(folder, error))
+      if (entry.path().filename().string().starts_with("events.out.tfevents.")) old.push_back(entry.path());
+    for (const fs::path& path : old) fs::remove(path, error);
+    char host[256] = {};
+    gethostname(host, sizeof host - 1);
+    const auto seconds = std::chrono::system_clock::now().time_since_epoch() / std::chrono::seconds(1);
+    return folder / fmt::format("events.out.tfevents.{:010}.{}.{}", seconds, host, getpid());
+  }
+  static std::string event(double time, Index step) {
+    std::string message;
+    add_key(message, 1, eight_bytes);
+    add_little_endian(message, std::bit_cast<std::uint64_t>(time));
+    add_key(message, 2, varint);
+    add_varint(message, static_cast<std::uint64_t>(step));
+    return message;
+  }
+  // TFRecord: length, its checksum, the message, its checksum.
+  void add(const std::string& message) {
+    const auto masked = [](std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; };
+    std::string record;
+    add_little_endian(record, static_cast<std::uint64_t>(message.size()));
+    add_little_endian(record, masked(record));
+    record += message;
+    add_little_endian(record, masked(message));
+    file_.add(record);
+  }
+  Grown file_;
+};
+
+class Prometheus final : public MetricsSink {
+ public:
+  explicit Prometheus(fs::path file) : path_(std::move(file)) {}
+  void write(Index step, double, const std::vector<Scalar>& scalars) override {
+    latest_["step"][""] = static_cast<double>(step);
+    for (const Scalar& s : scalars)
+      latest_[s.name][s.label.empty() ? "" : fmt::format("{{{}=\"{}\"}}", s.label, escaped(s.of))] = s.value;
+    std::string text;
+    for (const auto& [name, values] : latest_) {
+      text += fmt::format("# TYPE switchyard_{} gauge\n", name);
+      for (const auto& [label, value] : values) text += fmt::format("switchyard_{}{} {}\n", name, label, number(value));
+    }
+    const fs::path fresh = path_.string() + ".new";
+    Grown(fresh).add(text);
+    std::error_code error;
+    fs::rename(fresh, path_, error);
+    if (error) fail("cannot write {}: {}", path_.string(), error.message());
+  }
+
+ private:
+  static std::string number(double value) {
+    if (std::isnan(value)) return "NaN";
+    return std::isinf(value) ? (value > 0 ? "+Inf" : "-Inf") : fmt::format("{}", value);
+  }
+  static std::string escaped(const std::string& label) {
+    std::string text;
+    for (const char c : label) {
+      if (c == '\n')
+        text += "\\n";
+      else
+        text += c == '"' || c == '\\' ? fmt::format("\\{}", c) : std::string(1, c);
+    }
+    return text;
+  }
+  fs::path path_;
+  std::map<std::string, std::map<std::string, double>> latest_;  // by name, then by label
+};
+
+double number_of(const Json& value) {
+  return value.is_number() ? value.get<double>() : std::nan("");
+}
+
+// A line with everything that a run's lines may hold.
+std::vector<Scalar> all_columns(const MetricsSinks& what) {
+  Json line = Json::object();
+  for (const char* name : {"tokens", "loss", "aux_loss", "z_loss", "lr", "grad_norm", "step_seconds",
+                           "tokens_per_second", "routed", "dropped"})
+    line[name] = 0;
+  const std::vector<Json> layers(what.layers.size(), Json::array({Json(1)}));
+  if (!layers.empty()) line["experts"] = {{"routed", layers}, {"dropped", layers}};
+  const Json score{{"loss", 0}, {"bits_per_byte", 0}};
+  if (!what.domains.empty()) line["validation"] = score;
+  for (const std::string& domain : what.domains) line["validation"]["domains"][domain] = score;
+  return scalars_of(line, what.layers);
+}
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) {
+  static const auto table = [] {
+    std::array<std::uint32_t, 256> t{};
+    for (std::uint32_t i = 0; i < 256; ++i) {
+      t[i] = i;
+      for (int bit = 0; bit < 8; ++bit) t[i] = t[i] >> 1 ^ (t[i] & 1 ? 0x82f63b78u : 0);
+    }
+    return t;
+  }();
+  std::uint32_t crc = ~0u;
+  for (const char c : bytes) crc = table[(crc ^ static_cast<std::uint8_t>(c)) & 0xff] ^ crc >> 8;
+  return ~crc;
+}
+
+std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>& layers) {
+  std::vector<Scalar> scalars;
+  for (const auto& [name, value] : line.members())
+    if (name != "step" && (value.is_number() || value.is_null())) scalars.push_back({name, "", "", number_of(value)});
+  if (const Json* experts = line.find("experts"))
+    for (std::size_t l = 0; l < std::min(layers.size(), experts->at("routed").size()); ++l) {
+      const auto routed = experts->at("routed")[l].get<std::vector<double>>();
+      const auto dropped = experts->at("dropped")[l].get<std::vector<double>>();
+      double sum = 0, most = 0, lost = 0;
+      for (const double n : routed) sum += n, most = std::max(most, n);
+      for (const double n : dropped) lost += n;
+      const double experts_here = static_cast<double>(routed.size());
+      scalars.push_back(
+          {"expert_imbalance", "layer", std::to_string(layers[l]), sum > 0 ? most * experts_here / sum : 1});
+      scalars.push_back({"drop_rate", "layer", std::to_string(layers[l]), sum > 0 ? lost / sum : 0});
+    }
+  if (const Json* validation = line.find("validation")) {
+    const auto add = [&](const Json& score, const std::string& label, const std::string& of) {
+      for (const char* what : {"loss", "bits_per_byte"})
+        scalars.push_back({fmt::format("validation_{}", what), label, of, number_of(score.at(what))});
+    };
+    add(*validation, "", "");
+    if (const Json* domains = validation->find("domains"))
+      for (const auto& [name, score] : domains->members()) add(score, "domain", name);
+  }
+  return scalars;
+}
+
+std::unique_ptr<MetricsSink> make_csv_sink(const fs::path& file, const std::vector<Scalar>& columns) {
+  return std::make_unique<Csv>(file, columns);
+}
+std::unique_ptr<MetricsSink> make_tensorboard_sink(const fs::path& folder) {
+  return std::make_unique<TensorBoard>(folder);
+}
+std::unique_ptr<MetricsSink> make_prometheus_sink(const fs::path& file) {
+  return std::make_unique<Prometheus>(file);
+}
+
+SinkSet::SinkSet(const MetricsSinks& what, const fs::path& run_dir) : layers_(what.layers) {
+  if (what.wanted.csv) sinks_.push_back(make_csv_sink(run_dir / "metrics.csv", all_columns(what)));
+  if (what.wanted.tensorboard) sinks_.push_back(make_tensorboard_sink(run_dir / "tensorboard"));
+  if (what.wanted.prometheus) sinks_.push_back(make_prometheus_sink(run_dir / "metrics.prom"));
+  if (sinks_.empty()) return;
+  const auto each_line = [&](const auto& take) {
+    std::ifstream in(run_dir / "metrics.jsonl");
+    for (std::string text; std::getline(in, text);)
+      if (const std::optional<Json> line = Json::try_parse(text); line && line->contains("step")) take(*line);
+  };
+  const auto seconds = [](const Json& line) {
+    const Json* s = line.find("step_seconds");
+    return s && s->is_number() ? s->get<double>() : 0;
+  };
+  double time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  each_line([&](const Json& line) { time -= seconds(line); });
+  each_line([&](const Json& line) { write(line, time += seconds(line)); });
+}
+
+void SinkSet::write(const Json& line, double time) {
+  if (sinks_.empty()) return;
+  const std::vector<Scalar> scalars = scalars_of(line, layers_);
+  for (const auto& sink : sinks_) sink->write(line.at("step").get<Index>(), time, scalars);
+}
+
+}  // namespace sy

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Two hosts on this machine, each a network namespace with a name and a /dev/shm of its own, on which mpirun starts ranks over TCP from a
+# host file. Arguments as of tests/cli. Exit code 77, with the reason, where there can be no namespaces.
+source "$2/tests/cli/lib/lib.sh"
+skip() { echo "skipped: $1" >&2; exit 77; }
+[[ $(id -u) -eq 0 ]] || skip "network namespaces need root"
+for program in ip unshare nsenter mpirun; do command -v $program >/dev/null || skip "there is no $program: apt-get install iproute2 util-linux"; done
+
+# ---- the hosts ----
+net=10.213.$(($$ % 250))
+hosts=("sy$$a" "sy$$b")
+keepers=()
+down() {
+  set +e  # whatever fails here, the rest is ended
+  kill "${keepers[@]}" 2>/dev/null || true
+  for name in "${hosts[@]}"; do ip netns delete "$name" 2>/dev/null || true; done
+  cd / && rm -rf "$work" 2>/dev/null
+}
+trap down EXIT
+for name in "${hosts[@]}"; do ip netns add "$name" 2>.err || skip "no network namespace: $(cat .err)"; done
+ip link add "v$$a" netns "${hosts[0]}" type veth peer name "v$$b" netns "${hosts[1]}" 2>.err || skip "no pair of network devices: $(cat .err)"
+for i in 0 1; do
+  name=${hosts[$i]} device=v${hosts[$i]#sy}
+  ip netns exec "$name" ip address add "$net.$((i + 1))/24" dev "$device"
+  ip netns exec "$name" ip link set "$device" up
+  ip netns exec "$name" ip link set lo up
+  # The host's name and memory last as long as this process.
+  ip netns exec "$name" unshare --uts --mount sh -c \
+    'hostname "$1" && mount -t tmpfs none /dev/shm && echo ready >"$2" && exec sleep 3600' sh "$name" "$work/$name.ready" 2>.err &
+  keepers+=($!)
+  for _ in $(seq 200); do [[ -s $name.ready ]] && break; sleep 0.05; done
+  [[ -s $name.ready ]] || skip "a host cannot have a name and memory of its own: $(cat .err)"
+  echo "$!" >"$work/$name.pid"
+done
+on() { nsenter --target "$(cat "$work/$1.pid")" --net --uts --mount -- env --chdir="$work" "${@:2}"; }
+# What mpirun calls in place of ssh: agent HOST COMMAND...
+cat >agent <<AGENT
+#!/usr/bin/env bash
+case \$1 in
+  $net.1) pid=\$(cat "$work/${hosts[0]}.pid") ;;
+  $net.2) pid=\$(cat "$work/${hosts[1]}.pid") ;;
+  *) exit 255 ;;
+esac
+shift
+exec nsenter --target "\$pid" --net --uts --mount -- sh -c "\$*"
+AGENT
+chmod +x agent
+printf '%s slots=2\n' "$net.1" "$net.2" >hostfile
+
+make_text text 60
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+small_config <<'INI'
+[train]
+steps = 20
+global_batch = 8
+micro_batch = 2
+[run]
+backend = cpu
+log_every = 20
+INI
+export OMP_NUM_THREADS=1 OMPI_MCA_plm_rsh_agent=$work/agent OMPI_MCA_mpi_yield_when_idle=1
+export OMPI_MCA_btl_tcp_if_include=$net.0/24 OMPI_MCA_oob_tcp_if_include=$net.0/24
+mpirun() { on "${hosts[0]}" timeout 120 "$root/launch/mpirun.sh" --hostfile hostfile "$@"; }
+
+# The ranks are on both hosts, and see no other network.
+call mpirun 4 "$switchyard" doctor
+for i in 0 1 2 3; do
+  [[ $(grep -cE "^ +$i +${hosts[$((i / 2))]} " .out) -eq 1 ]] || die "rank $i is not on ${hosts[$((i / 2))]}"
+done
+# They train as one rank alone does, with experts on both hosts.
+expect_ok "$switchyard" train config.ini --run.dir=alone --quiet
+sent() { on "${hosts[0]}" ip -s link show dev "v$$a" | sed -n '/TX:/{n;s/ *\([0-9]*\).*/\1/p}'; }
+before=$(sent)
+expect_ok mpirun 4 "$switchyard" train config.ini --run.dir=both --parallel.ep=4 --quiet
+[[ $(($(sent) - before)) -gt 100000 ]] || die "only $(($(sent) - before)) bytes went from one host to the other"
+losses() { sed -E 's/.*"step":([0-9]+).*"loss":([0-9.e-]+),.*/\1 \2/' "$1/metrics.jsonl"; }
+paste <(losses alone) <(losses both) |
+  awk '$1 != $3 || $2 - $4 > 1e-5 || $4 - $2 > 1e-5 { exit 1 } END { if (NR != 20) exit 1 }' || die "the losses differ"
+# An error is told once, with its exit code.
+expect_error "model.layer" mpirun 4 "$switchyard" train config.ini --model.layer=3
+expect_exit 2 "$root/launch/mpirun.sh" --hostfile nowhere 2 true

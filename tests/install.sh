@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# What is installed works from where it is, and no package is made for this processor alone.
+#   tests/install.sh BINARY ROOT
+source "$2/tests/cli/lib/lib.sh"
+build=$(dirname "$switchyard")
+expect_ok cmake --install "$build" --prefix "$work/usr"
+bin=$work/usr/bin/switchyard
+version=$(sed -nE 's/^project\(switchyard VERSION ([0-9.]+).*/\1/p' "$root/CMakeLists.txt")
+for word in version --version; do
+  expect_ok "$bin" $word
+  [[ $out == "switchyard $version" ]] || die "another version"
+done
+share=$work/usr/share
+expect_file "$share/switchyard/configs/quickstart.ini" "$share/switchyard/configs/models/mixtral-8x7b.ini" \
+  "$share/switchyard/launch/slurm.sbatch" "$share/doc/switchyard/README.md"
+expect_ok "$bin" inspect --config "$share/switchyard/configs/models/mixtral-8x7b.ini"
+expect_ok env OMP_NUM_THREADS=1 "$share/switchyard/launch/mpirun.sh" 2 "$bin" version
+# The installed completion completes.
+complete_words() {
+  # shellcheck disable=SC1091
+  source "$share/bash-completion/completions/switchyard"
+  COMP_WORDS=(switchyard "$@") COMP_CWORD=$#
+  _switchyard 2>/dev/null  # compopt is for the shell at work
+  echo "${COMPREPLY[*]}"
+}
+[[ $(complete_words tra) == train ]] || die "tra is not completed"
+[[ $(complete_words train --train.warm) == --train.warmup= ]] || die "a setting is not completed"
+
+cd "$work"
+call cpack --config "$build/CPackConfig.cmake" -B "$work/package"
+if grep -q '^SWITCHYARD_ARCH:STRING=native$' "$build/CMakeCache.txt"; then
+  [[ $code -ne 0 && $out$err == *"compiled for this processor alone"* ]] || die "a package for this processor alone is made"
+else
+  [[ $code -eq 0 ]] || die "no package"
+  expect_ok dpkg-deb --contents package/switchyard_*.deb
+  expect_output "./usr/bin/switchyard"
+fi

@@ -1,0 +1,77 @@
+#include "src/io/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "src/io/files.h"
+#include "src/text/json.h"
+#include "tests/src/temp_folder.h"
+
+namespace sy {
+namespace {
+
+void a_step() {
+  const Traced step("step", {{"step", 7}});
+  const Doing doing("forward pass", 2);
+  Traced part("route", {{"rows", 5}});
+  part.next("dispatch");
+  part.add({{"rows", 6}, {"bytes", 24}});
+}
+
+TEST(StepTrace, HasTheSpansOfItsSteps) {
+  const TempFolder folder;
+  const auto world = make_comm_self();
+  const auto file = folder.path() / "trace" / "rank-0000.json";
+  StepTrace traced(*world, folder.path() / "trace", 3, 2);
+  for (Index step = 1; step <= 5; ++step) {
+    traced.before(step);
+    EXPECT_EQ(trace != nullptr, step == 3 || step == 4);
+    a_step();
+    traced.after(step);
+    EXPECT_EQ(std::filesystem::exists(file), step >= 4);
+  }
+  const Json json = Json::parse(read_file(file));
+  std::map<std::string, int> seen;
+  double step_begin = 0, step_end = 0;
+  for (const Json& event : json["traceEvents"]) {
+    const std::string name = event["name"].get<std::string>();
+    ++seen[name];
+    EXPECT_EQ(event["pid"], 0);
+    if (event["ph"].get<std::string>() == "M") continue;
+    EXPECT_EQ(event["ph"].get<std::string>(), "X");
+    const double begin = event["ts"].get<double>(), end = begin + event["dur"].get<double>();
+    EXPECT_GE(end, begin);
+    if (name == "step") {
+      EXPECT_EQ(event["args"].dump(), R"({"step":7})");
+      EXPECT_GE(begin, step_end);
+      step_begin = begin, step_end = end;
+    } else {
+      EXPECT_GE(begin, step_begin);  // within the step, as viewers nest it
+      EXPECT_LE(end, step_end + 1e-3);
+    }
+    if (name == "route") EXPECT_EQ(event["args"].dump(), R"({"layer":2,"rows":5})");
+    if (name == "dispatch") EXPECT_EQ(event["args"].dump(), R"({"layer":2,"rows":6,"bytes":24})");
+  }
+  EXPECT_EQ(seen, (std::map<std::string, int>{
+                      {"process_name", 1}, {"step", 2}, {"forward pass", 2}, {"route", 2}, {"dispatch", 2}}));
+}
+
+TEST(StepTrace, OfARunThatEndsEarlierIsWritten) {
+  const TempFolder folder;
+  const auto world = make_comm_self();
+  StepTrace traced(*world, folder.path(), 2, 10);
+  traced.before(3);  // resumed within the steps
+  a_step();
+  traced.after(3, true);
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "rank-0000.json"));
+  EXPECT_EQ(trace, nullptr);
+  traced.after(4, true);
+  StepTrace none(*world, folder.path() / "none", 0, 10);
+  none.before(1);
+  none.after(1, true);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "none"));
+}
+
+}  // namespace
+}  // namespace sy
