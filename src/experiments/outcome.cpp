@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <limits>
 #include <numeric>
 #include <string>
 
@@ -13,11 +12,9 @@
 namespace sy {
 namespace {
 
-constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-
 double number_or_nan(const Json& line, std::string_view key) {
   const Json* value = line.find(key);
-  return value && value->is_number() ? value->get<double>() : unknown;
+  return value && value->is_number() ? value->get<double>() : not_known;
 }
 Index index_or_0(const Json& line, std::string_view key) {
   const Json* value = line.find(key);
@@ -34,18 +31,18 @@ double mean_violation(const Json& experts) {
     sum += most * static_cast<double>(loads.size()) / total - 1;
     ++layers;
   }
-  return layers > 0 ? sum / static_cast<double>(layers) : unknown;
+  return layers > 0 ? sum / static_cast<double>(layers) : not_known;
 }
 
 }  // namespace
 
 double mean(const std::vector<double>& values) {
-  if (values.empty()) return unknown;
+  if (values.empty()) return not_known;
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 double deviation(const std::vector<double>& values) {
-  if (values.size() < 2) return unknown;
+  if (values.size() < 2) return not_known;
   const double middle = mean(values);
   double sum = 0;
   for (const double v : values) sum += (v - middle) * (v - middle);
@@ -53,7 +50,7 @@ double deviation(const std::vector<double>& values) {
 }
 
 double median(std::vector<double> values) {
-  if (values.empty()) return unknown;
+  if (values.empty()) return not_known;
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();
   return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
@@ -73,7 +70,7 @@ double Outcome::dropped() const {
     routed += steps[i].routed;
     lost += steps[i].dropped;
   }
-  return routed > 0 ? static_cast<double>(lost) / static_cast<double>(routed) : unknown;
+  return routed > 0 ? static_cast<double>(lost) / static_cast<double>(routed) : not_known;
 }
 
 double Outcome::tokens_per_second() const {
@@ -84,7 +81,7 @@ double Outcome::tokens_per_second() const {
 
 Outcome read_outcome(const std::filesystem::path& run) {
   Outcome out;
-  out.max_violation = unknown;
+  out.max_violation = not_known;
   std::ifstream in(run / "metrics.jsonl");
   for (std::string text; std::getline(in, text);) {
     const std::optional<Json> line = Json::try_parse(text);

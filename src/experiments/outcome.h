@@ -2,11 +2,14 @@
 #pragma once
 
 #include <filesystem>
+#include <limits>
 #include <vector>
 
 #include "kernels/tensor.h"
 
 namespace sy {
+
+inline constexpr double not_known = std::numeric_limits<double>::quiet_NaN();
 
 struct StepRecord {
   Index step = 0, tokens = 0, routed = 0, dropped = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "src/config.h"
 #include "src/data/dataset.h"
@@ -11,7 +10,6 @@ namespace sy {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
 // Settings of a benchmark: nothing but steps.
 std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& layout, Index batch, Index micro) {
@@ -36,7 +34,7 @@ std::string name_of(const Layout& l) {
 }  // namespace
 
 double ScalePoint::spread() const {
-  if (step_seconds.size() < 2) return unknown;
+  if (step_seconds.size() < 2) return not_known;
   const auto [least, most] = std::minmax_element(step_seconds.begin(), step_seconds.end());
   return (*most - *least) / seconds();
 }
@@ -54,19 +52,19 @@ const ScalePoint* ScaleResult::base() const {
 
 double ScaleResult::speedup(const ScalePoint& point) const {
   const ScalePoint* from = base();
-  return from ? point.tokens_per_second() / from->tokens_per_second() : unknown;
+  return from ? point.tokens_per_second() / from->tokens_per_second() : not_known;
 }
 
 double ScaleResult::efficiency(const ScalePoint& point) const {
   const ScalePoint* from = base();
-  return from ? speedup(point) * from->layout.ranks / point.layout.ranks : unknown;
+  return from ? speedup(point) * from->layout.ranks / point.layout.ranks : not_known;
 }
 
 double ScaleResult::routing_gap(const ScalePoint& point) const {
-  if (point.balanced) return unknown;
+  if (point.balanced) return not_known;
   for (const ScalePoint& p : points)
     if (p.balanced && p.layout == point.layout) return point.seconds() / p.seconds() - 1;
-  return unknown;
+  return not_known;
 }
 
 ScaleResult plan_scale(const ScaleOptions& options) {

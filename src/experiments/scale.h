@@ -1,7 +1,6 @@
 // `switchyard scale`: the same training on other numbers of ranks and other layouts, and how fast each is.
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,9 +35,9 @@ struct ScalePoint {
   std::vector<double> step_seconds{};  // [repeat that ended well] the median over its measured steps
   std::string failure{};               // why a run did not; empty: all did
   Index tokens = 0;                    // of a step
-  double predicted = std::numeric_limits<double>::quiet_NaN();  // seconds of a step; NaN without a machine
-  double seconds() const { return median(step_seconds); }       // NaN where nothing was measured
-  double spread() const;                                        // (most - least) / median of the repeats
+  double predicted = not_known;        // seconds of a step; NaN without a machine
+  double seconds() const { return median(step_seconds); }  // NaN where nothing was measured
+  double spread() const;                                   // (most - least) / median of the repeats
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds(); }
 };
 

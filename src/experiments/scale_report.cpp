@@ -12,17 +12,15 @@
 namespace sy {
 namespace {
 
-const std::vector<std::string> columns = {"ranks",     "layout",   "micro-batch", "routing",    "step",       "spread",
-                                          "predicted", "tokens/s", "speed-up",    "efficiency", "routing gap"};
+const std::vector<std::string> scale_columns = {"ranks",    "layout",     "micro-batch", "routing",
+                                                "step",     "spread",     "predicted",   "tokens/s",
+                                                "speed-up", "efficiency", "routing gap"};
 
 std::string times_text(double x) {
   return std::isfinite(x) ? fmt::format("{:.2f}", x) : "-";
 }
-std::string share_text(double x) {
-  return std::isfinite(x) ? percent_text(x) : "-";
-}
 
-std::vector<std::string> cells(const ScaleResult& result, const ScalePoint& p) {
+std::vector<std::string> scale_cells(const ScaleResult& result, const ScalePoint& p) {
   const bool known = !p.step_seconds.empty();
   return {std::to_string(p.layout.ranks),
           fmt::format("tp {} ep {} etp {}", p.layout.tp, p.layout.ep, p.layout.etp),
@@ -31,12 +29,12 @@ std::vector<std::string> cells(const ScaleResult& result, const ScalePoint& p) {
           known               ? duration_text(p.seconds())
           : p.failure.empty() ? "-"
                               : "failed",
-          share_text(p.spread()),
+          percent_text(p.spread()),
           std::isfinite(p.predicted) ? duration_text(p.predicted) : "-",
-          known ? short_count_text(p.tokens_per_second()) : "-",
+          short_count_text(p.tokens_per_second()),
           times_text(result.speedup(p)),
-          share_text(result.efficiency(p)),
-          share_text(result.routing_gap(p))};
+          percent_text(result.efficiency(p)),
+          percent_text(result.routing_gap(p))};
 }
 
 std::string heading(const ScaleResult& result) {
@@ -58,8 +56,8 @@ std::map<int, const ScalePoint*> fastest(const ScaleResult& result, bool balance
 }  // namespace
 
 std::string scale_text(const ScaleResult& result) {
-  Table table(columns);
-  for (const ScalePoint& p : result.points) table.row(cells(result, p));
+  Table table(scale_columns);
+  for (const ScalePoint& p : result.points) table.row(scale_cells(result, p));
   std::string text = heading(result) + "\n" + table.str();
   for (const ScalePoint& p : result.points)
     if (!p.failure.empty()) text += fmt::format("{} failed: {}\n", p.runs.front().label, p.failure);
@@ -137,8 +135,8 @@ std::string scale_html(const ScaleResult& result) {
   chart(
       "efficiency", true, [&](const ScalePoint& p) { return result.efficiency(p); }, false);
   std::vector<std::vector<std::string>> rows;
-  for (const ScalePoint& p : result.points) rows.push_back(cells(result, p));
-  page << html_table(columns, rows, 1);
+  for (const ScalePoint& p : result.points) rows.push_back(scale_cells(result, p));
+  page << html_table(scale_columns, rows, 1);
   return page.finish();
 }
 

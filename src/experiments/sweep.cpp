@@ -88,14 +88,10 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
 
 namespace {
 
-const std::vector<std::string> columns = {"run",      "parameters", "active",  "FLOPs/token", "loss",
-                                          "to first", "tokens/s",   "dropped", "MaxVio"};
+const std::vector<std::string> sweep_columns = {"run",      "parameters", "active",  "FLOPs/token", "loss",
+                                                "to first", "tokens/s",   "dropped", "MaxVio"};
 
-std::string percent_or_dash(double fraction) {
-  return std::isfinite(fraction) ? percent_text(fraction) : "-";
-}
-
-std::vector<std::string> cells(const SweepResult& result, const Trial& trial) {
+std::vector<std::string> sweep_cells(const SweepResult& result, const Trial& trial) {
   const double loss = trial.loss(), against = loss - result.trials.front().loss();
   std::vector<double> speeds, dropped, violations;
   for (const Outcome& o : trial.outcomes) {
@@ -112,16 +108,16 @@ std::vector<std::string> cells(const SweepResult& result, const Trial& trial) {
           short_count_text(trial.flops_per_token),
           told,
           std::isfinite(against) ? fmt::format("{:+.4f}", against) : "-",
-          std::isfinite(median(speeds)) ? short_count_text(median(speeds)) : "-",
-          percent_or_dash(mean(dropped)),
+          short_count_text(median(speeds)),
+          percent_text(mean(dropped)),
           number_text(mean(violations), 2)};
 }
 
 }  // namespace
 
 std::string sweep_text(const SweepResult& result) {
-  Table table(columns);
-  for (const Trial& trial : result.trials) table.row(cells(result, trial));
+  Table table(sweep_columns);
+  for (const Trial& trial : result.trials) table.row(sweep_cells(result, trial));
   std::string text = fmt::format("{}: {} loss, nats per token\n{}", result.name,
                                  result.validated ? "validation" : "training", table.str());
   for (const Trial& trial : result.trials)
@@ -131,8 +127,8 @@ std::string sweep_text(const SweepResult& result) {
 
 std::string sweep_markdown(const SweepResult& result) {
   const auto line = [](const std::vector<std::string>& row) { return "| " + join(row, " | ") + " |\n"; };
-  std::string text = line(columns) + line(std::vector<std::string>(columns.size(), "---"));
-  for (const Trial& trial : result.trials) text += line(cells(result, trial));
+  std::string text = line(sweep_columns) + line(std::vector<std::string>(sweep_columns.size(), "---"));
+  for (const Trial& trial : result.trials) text += line(sweep_cells(result, trial));
   return text;
 }
 

@@ -17,7 +17,7 @@ std::string duration_text(double seconds) {
 }
 
 std::string percent_text(double fraction) {
-  return fmt::format("{:.1f} %", fraction * 100);
+  return std::isfinite(fraction) ? fmt::format("{:.1f} %", fraction * 100) : "-";
 }
 
 std::string count_text(Index n) {
@@ -32,6 +32,7 @@ std::string count_text(Index n) {
 }
 
 std::string short_count_text(double x) {
+  if (!std::isfinite(x)) return "-";
   return x >= 1e12  ? fmt::format("{:.3f}T", x / 1e12)
          : x >= 1e9 ? fmt::format("{:.2f}G", x / 1e9)
          : x >= 1e6 ? fmt::format("{:.2f}M", x / 1e6)
