@@ -26,6 +26,22 @@ Config::Train schedule(Schedule kind, Index steps, Index warmup) {
   return t;
 }
 
+// What follows from weights is made anew whenever they may have changed, whether or not the backend prepares any.
+TEST(PreparedWeights, WhatIsDerivedIsMadeAgainAfterEveryChange) {
+  const auto backend = make_cpu();
+  PreparedWeights weights(*backend, {});
+  int made = 0;
+  weights.derive([&] { ++made; });
+  const auto refreshed = [&] {
+    weights.refresh();
+    return made;
+  };
+  EXPECT_EQ(refreshed(), 1);
+  EXPECT_EQ(refreshed(), 1);
+  weights.invalidate();
+  EXPECT_EQ(refreshed(), 2);
+}
+
 // Who allocates knows the bytes; who knows the keys says what to set. Other errors pass as they are.
 TEST(Memory, AdviceFollowsWhatIsMissing) {
   const auto fails = [](const std::vector<std::string>& settings) {
