@@ -21,17 +21,16 @@ final_loss() { sed -nE 's/.*"step":6,.*"validation":\{"loss":([0-9.]+).*/\1/p' "
 expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --vary moe.top_k:moe.d_ff=2:32,1:64 --output out \
   --train.lr=0.01
 expect_output "model.norm=none, moe.top_k=1, moe.d_ff=64"
+cp "$work/.out" before
 [[ $(ls -d out/config/*/ | wc -l) -eq 4 && -d out/config/base ]] || die "not four runs: $(ls out/config)"
 expect_ok "$switchyard" train config.ini --run.dir=alone --train.lr=0.01 --model.norm=none --moe.top_k=1 --moe.d_ff=64
-expect_ok "$switchyard" diff alone "out/config/model.norm=none,moe.d_ff=64,moe.top_k=1" ||
-  expect_ok "$switchyard" diff alone "out/config/model.norm=none,moe.top_k=1,moe.d_ff=64"
+expect_ok "$switchyard" diff alone "out/config/model.norm=none,moe.top_k=1,moe.d_ff=64"
 loss=$(final_loss alone)
 grep -qF "$(printf '%.4f' "$loss")" out/config.md || die "config.md has no loss $loss"
-grep -q "$(printf '%.4f' "$loss")" out/config.json || die "config.json has no loss $loss"
+grep -qF "\"loss\": $loss" out/config.json || die "config.json has no loss $loss"
 [[ ! -e out/config.svg ]] || grep -q '</svg>' out/config.svg || die "no whole picture"
 
 # Sent again it trains nothing, and tells the same; one run that is not there is trained.
-cp "$work/.out" before
 expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --vary moe.top_k:moe.d_ff=2:32,1:64 --output out \
   --train.lr=0.01
 [[ -z $err ]] || die "something was trained again"
@@ -57,8 +56,8 @@ expect_ok "$switchyard" sweep norms.ini places.ini --seeds 1,2 --ranks 2 --outpu
 grep -q '"deviation": 0\.' <<<"$out" || die "no deviation over seeds"
 
 # A run that fails is told, and the others are trained.
-expect_exit 1 "$switchyard" sweep config.ini --vary train.lr=0.001,1e30 --output failing
-expect_output "train.lr=1e30 failed: "
+expect_exit 1 "$switchyard" sweep config.ini --vary train.lr=0.001,1e15 --output failing
+expect_output "train.lr=1e15 failed: "
 expect_output "train.lr=0.001"
 
 # Asked to stop, it stops the run, which goes on when sent again.
