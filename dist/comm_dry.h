@@ -13,10 +13,10 @@ namespace sy {
 // One call of a collective, by what its time depends on and what it is for.
 struct DryTransfer {
   Collective kind;
-  std::string_view part;  // dist/activity.h: "dispatch", "combine", or none
-  Index sent = 0;         // bytes to other ranks, as Traffic counts them
-  Index received = 0;     // bytes from other ranks
-  auto operator<=>(const DryTransfer&) const = default;
+  std::string_view part;                                 // dist/activity.h: "dispatch", "combine", or none
+  Index sent = 0;                                        // bytes to other ranks, as Traffic counts them
+  Index received = 0;                                    // bytes from other ranks
+  auto operator<=>(const DryTransfer&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
 // How often there was each. Of any other communicator, and of a group of one rank, nothing.

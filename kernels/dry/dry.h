@@ -22,7 +22,7 @@ struct DryCall {
                      // attention the width of a head's queries; otherwise 0
   double flops = 0;  // of products and attention, with a multiply-add as two
   double bytes = 0;  // each operand is read or written once, or both where it is added to
-  auto operator<=>(const DryCall&) const = default;
+  auto operator<=>(const DryCall&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
 struct DryCounts {

@@ -84,8 +84,8 @@ void add_figure(Page& page, const Figure& f) {
     for (Index i : some_of(pictures, most_pictures)) {
       std::string caption;
       for (Index d = static_cast<Index>(lead), rest = i; d-- > 0; rest /= f.dimensions[d].size())
-        caption = f.dimensions[d].name + " " + f.dimensions[d].labels[rest % f.dimensions[d].size()] +
-                  (caption.empty() ? "" : ", ") + caption;
+        caption = fmt::format("{} {}{}{}", f.dimensions[d].name, f.dimensions[d].labels[rest % f.dimensions[d].size()],
+                              caption.empty() ? "" : ", ", caption);
       page.picture(script_of(heatmap_of(f, scale, lead, i * each, pictures > 1 ? 480 : 960)), f.title + ", " + caption,
                    caption);
     }

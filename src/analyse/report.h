@@ -50,7 +50,7 @@ Json report_json(const ExpertReport& report);
 std::vector<Section> load_sections(const ExpertReport& report);
 // Two runs side by side, by layer and over time. The layers are those that both have; throws InputError where there are none,
 // or where one of the runs has no counts.
-Section comparison(const ExpertReport& first, const ExpertReport& second);
+Section comparison(const ExpertReport& a, const ExpertReport& b);
 // One self-contained page. Needs gnuplot.
 std::string report_html(const ExpertReport& report);
 

@@ -69,7 +69,7 @@ struct Replay {
     if (change) change(copy);
     return load_model(world, copy, Layout{1}, backend);
   }
-  std::function<void(Index, Index)> progress(std::string what) const {
+  std::function<void(Index, Index)> progress(const std::string& what) const {
     const bool show = !quiet && isatty(STDERR_FILENO);
     return [show, what](Index done, Index total) {
       if (show) fmt::print(stderr, "\r{} {}/{}{}", what, done, total, done == total ? "\n" : "");

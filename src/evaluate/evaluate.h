@@ -28,8 +28,8 @@ struct DomainScore {
 struct EvaluateOptions {
   Index windows_per_pass = 8;  // sequences that one rank computes at a time
   Index max_windows = 0;       // of each domain, spread evenly over the split; 0: all
-  Index stride = 0;            // of EvalStream
   bool dropless = true;
+  Index stride = 0;  // of EvalStream
 };
 
 // Collective: every rank takes its share of the windows. progress(done, total) is called on every rank.

@@ -14,7 +14,8 @@ std::vector<TrafficLine> traffic_of(const Profile& profile, const Layout& layout
   std::vector<TrafficLine> lines;
   for (const bool update : {false, true})
     for (const auto& [key, times] : (update ? profile.update : profile.pass).transfers) {
-      const auto& [group, transfer] = key;
+      const std::string_view group = key.first;
+      const DryTransfer& transfer = key.second;
       const auto same = [&](const TrafficLine& line) {
         return line.group == group && line.kind == transfer.kind && line.part == transfer.part && line.update == update;
       };

@@ -169,7 +169,8 @@ class Run {
     if (t.validate_every == 0 || (step % t.validate_every != 0 && step != t.steps)) return {};
     const auto started = std::chrono::steady_clock::now();
     // Half of what training computes at a time: nothing is dropped here, and busy experts get more rows than in training.
-    const EvaluateOptions options{std::max<Index>(1, t.micro_batch / 2), t.validate_windows, true};
+    const EvaluateOptions options{.windows_per_pass = std::max<Index>(1, t.micro_batch / 2),
+                                  .max_windows = t.validate_windows};
     const std::vector<DomainScore> scores = evaluate(engine_, dataset_, options, [](Index, Index) {});
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
     progress_.pause(took.count(), t.validate_every);
