@@ -51,14 +51,15 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
 }
 
 std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
-                                       std::vector<std::string>& settings) {
+                                       std::vector<std::string>& settings, const po::options_description& own) {
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
     const std::string name = arg.substr(0, arg.find('='));
     if (!name.starts_with("--") || name.find('.') == name.npos) {
       for (const ConfigKey& key : config_keys())
-        if (name.starts_with("--") && key.name.ends_with("." + name.substr(2)))
+        if (name.starts_with("--") && key.name.ends_with("." + name.substr(2)) &&
+            !own.find_nothrow(name.substr(2), false))
           bad_input("{}: unknown option {}: did you mean --{}?", command, name, key.name);
       rest.push_back(arg);
     } else if (name.size() < arg.size()) {

@@ -49,8 +49,9 @@ int version_command(CommandLine&);
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
 
-// Takes the settings, --section.key=value or --section.key value, out of the arguments and returns what is left.
+// Takes the settings, --section.key=value or --section.key value, out of the arguments and returns what is left. own: the options
+// that the command has itself; any other that a setting's key ends with is taken for one whose section is missing.
 std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
-                                       std::vector<std::string>& settings);
+                                       std::vector<std::string>& settings, const po::options_description& own = {});
 
 }  // namespace sy

@@ -34,7 +34,7 @@ int scale_command(CommandLine& line) {
        "a machine file, or the name of one in configs/machines: `plan` predicts each point")(
           "output", po::value(&output)->default_value(output), "the folder of runs and results")  //
       ("json", po::bool_switch(), "print the result as JSON");
-  CommandLine rest{line.world, take_settings("scale", line.args, how.settings), line.options};
+  CommandLine rest{line.world, take_settings("scale", line.args, how.settings, options), line.options};
   po::variables_map given;
   if (!parse_options(rest, "scale", options, {"config"}, given)) return 0;
   if (launcher() != 0) bad_input("scale starts the ranks itself: call it without mpirun or srun");

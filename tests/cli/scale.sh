@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# How fast a training is on other ranks and layouts: what is measured, what is told, how it goes on, and what is wrong.
+source "$2/tests/cli/lib/lib.sh"
+
+make_text text 100
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data --quiet
+small_config <<'INI'
+[train]
+steps = 1000
+global_batch = 4
+micro_batch = 4
+[run]
+backend = cpu
+INI
+export OMP_NUM_THREADS=1
+
+# Every layout that fits, with both routings; the batch stays as it is, and the micro-batch follows what a rank has of it.
+expect_ok "$switchyard" scale config.ini --ranks 2,1 --steps 3 --warm-up 1 --repeats 2 --output out --train.lr=0.01
+runs=(out/config/*/)
+[[ ${#runs[@]} -eq $((2 * 2 * (1 + 6))) ]] || die "not 28 runs but ${#runs[@]}: ${runs[*]}"
+for run in "${runs[@]}"; do
+  [[ $(wc -l <"$run/metrics.jsonl") -eq 4 ]] || die "not 4 steps in $run"
+  grep -qx 'lr = 0.01' "$run/config.ini" || die "another learning rate in $run"
+  expect_no_file "$run/checkpoints"
+done
+grep -qx 'micro_batch = 2' out/config/r2-tp1-ep2-etp1-own-1/config.ini || die "not the half of the batch"
+grep -qx 'choice = balanced' out/config/r2-tp1-ep2-etp1-balanced-1/config.ini || die "not balanced"
+# Each point: the median of a run's measured steps, the median over the runs, and tokens/s.
+seconds() { tail -n 3 "$1/metrics.jsonl" | sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' | sort -g | sed -n 2p; }
+awk -F, -v a="$(seconds out/config/r2-tp1-ep2-etp1-own-1)" -v b="$(seconds out/config/r2-tp1-ep2-etp1-own-2)" '
+  $1 == 2 && $2 == 1 && $3 == 2 && $4 == 1 && $8 == 0 {
+    want = (a + b) / 2; found = 1
+    if ($9 < 0.999 * want || $9 > 1.001 * want || $12 < 0.999 * 64 / want || $12 > 1.001 * 64 / want) exit 1
+  }
+  END { exit !found }' out/config.csv || die "other numbers than those of the runs: $(cat out/config.csv)"
+awk -F, '$1 == 1 && $8 == 0 { exit !($13 == 1 && $14 == 1) }' out/config.csv || die "the base is not 1"
+grep -q '"routing_gap": -\{0,1\}[0-9]' out/config.json || die "no gap"
+[[ ! -e out/config.html ]] || grep -q '</html>' out/config.html || die "no whole page"
+expect_output "tp 2 ep 2 etp 1"
+
+# Sent again it measures nothing anew; a lost run is measured.
+cp "$work/.out" before
+rm -r out/config/r1-tp1-ep1-etp1-own-2
+expect_ok "$switchyard" scale config.ini --ranks 1,2 --steps 3 --warm-up 1 --repeats 2 --output out --train.lr=0.01
+[[ $err == *"run 1 of 1: r1-tp1-ep1-etp1-own-2"* ]] || die "not one run: $err"
+
+# With more ranks a larger batch; some layouts; what plan predicts.
+expect_ok "$switchyard" scale config.ini --ranks 1,2 --weak --layouts tp1,ep2 --own-routing-only --steps 2 --warm-up 0 \
+  --repeats 1 --output weak --machine h100 --json
+[[ $(grep -c '"global_batch": 8' <<<"$out") -eq 2 && $(grep -c '"global_batch": 4' <<<"$out") -eq 1 ]] || die "other batches"
+grep -q '"predicted_seconds": [0-9]' <<<"$out" || die "no prediction"
+
+expect_error "--ranks" "$switchyard" scale config.ini
+expect_error "no number of ranks" "$switchyard" scale config.ini --ranks 1,two
+expect_error "holds a run of other settings (train.lr:" "$switchyard" scale config.ini --ranks 1 --steps 3 --warm-up 1 --output out
+expect_error "write layouts as" "$switchyard" scale config.ini --ranks 1 --layouts 2x2
+expect_error "these layouts work" "$switchyard" scale config.ini --ranks 2 --layouts tp3 --output x
+expect_error "call it without mpirun" "$root/launch/mpirun.sh" 2 "$switchyard" scale config.ini --ranks 1
+expect_no_file x
