@@ -27,7 +27,7 @@ heading "Import"
 
 heading "Perplexity and greedy text, ours and transformers'"
 "$program" evaluate "$folder/dense" --data "$folder/data" --max-windows 8 --quiet --json >"$folder/ours.json"
-"$program" generate "$folder/dense" --prompt "The capital of France is" --tokens 50 --temperature 0 --json >"$folder/text.json"
+"$program" generate "$folder/dense" --prompt "Once upon a time, there was a" --tokens 50 --temperature 0 --json >"$folder/text.json"
 reference compare "$folder/model" "$folder/data" "$folder/ours.json" "$folder/text.json"
 
 heading "Upcycled to 8 experts, 2 a token"

@@ -11,11 +11,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Of each run, after those that are measured: a trace costs time.
+constexpr Index traced_steps = 2;
+
 // Settings of a benchmark: nothing but steps.
 std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& layout, Index batch, Index micro) {
   std::vector<std::string> settings = options.settings;
   const auto set = [&](const char* key, Index value) { settings.push_back(fmt::format("--{}={}", key, value)); };
-  set("train.steps", options.warm_up + options.steps);
+  set("train.steps", options.warm_up + options.steps + traced_steps);
+  set("log.trace_first", options.warm_up + options.steps + 1);
+  set("log.trace_steps", traced_steps);
   set("train.warmup", 0);
   set("train.validate_every", 0);
   set("run.checkpoint_every", 0);
@@ -104,7 +109,7 @@ ScaleResult plan_scale(const ScaleOptions& options) {
                             options.config,
                             settings,
                             ranks,
-                            options.warm_up + options.steps,
+                            options.warm_up + options.steps + traced_steps,
                             name};
           if (balanced) training.settings.push_back("--moe.choice=balanced");
           check_folder(training.run, read_config(options.config, training.settings));
@@ -130,7 +135,8 @@ bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
     for (const ScalePoint& point : result.points) trainings.push_back(point.runs[repeat]);
   const auto failures = train_all(trainings, options.launcher);
   if (!failures) return false;
-  for (ScalePoint& point : result.points)
+  for (ScalePoint& point : result.points) {
+    std::vector<StepTime> traced;  // [repeat]
     for (const Training& training : point.runs) {
       if (const auto failure = failures->find(training.run); failure != failures->end()) {
         point.failure = failure->second;
@@ -138,11 +144,18 @@ bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
       }
       std::vector<double> seconds;
       for (const StepRecord& step : read_outcome(training.run).steps)
-        if (step.step > options.warm_up) seconds.push_back(step.seconds);
+        if (step.step > options.warm_up && step.step <= options.warm_up + options.steps)
+          seconds.push_back(step.seconds);
       point.step_seconds.push_back(median(seconds));
+      if (const auto parts = traced_parts(training.run)) traced.push_back(*parts);
       std::error_code ignored;  // a benchmark's weights are of no use
       fs::remove_all(training.run / "checkpoints", ignored);
     }
+    if (traced.empty()) continue;
+    StepTime& mean = point.parts.emplace();
+    for (const StepTime& t : traced)
+      for (int p = 0; p < num_parts; ++p) mean.seconds[p] += t.seconds[p] / static_cast<double>(traced.size());
+  }
   return true;
 }
 

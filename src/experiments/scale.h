@@ -7,6 +7,7 @@
 
 #include "src/config.h"
 #include "src/experiments/outcome.h"
+#include "src/experiments/step_parts.h"
 #include "src/experiments/trainings.h"
 #include "src/plan/plan.h"
 #include "src/text/json.h"
@@ -33,6 +34,7 @@ struct ScalePoint {
   bool balanced = false;               // moe.choice = balanced
   std::vector<Training> runs;          // [repeat]
   std::vector<double> step_seconds{};  // [repeat that ended well] the median over its measured steps
+  std::optional<StepTime> parts{};     // what the time of a traced step went to, the mean over ranks and runs
   std::string failure{};               // why a run did not; empty: all did
   Index tokens = 0;                    // of a step
   double predicted = not_known;        // seconds of a step; NaN without a machine

@@ -55,10 +55,44 @@ std::map<int, const ScalePoint*> fastest(const ScaleResult& result, bool balance
 
 }  // namespace
 
+namespace {
+
+// Rows of what is known of parts: the point, and the share of each.
+std::vector<std::pair<std::string, std::vector<double>>> shares_of_parts(const ScaleResult& result) {
+  std::vector<std::pair<std::string, std::vector<double>>> rows;
+  for (const ScalePoint& p : result.points) {
+    if (!p.parts) continue;
+    std::vector<double> shares;
+    for (const double seconds : p.parts->seconds) shares.push_back(seconds / p.parts->total());
+    rows.emplace_back(fmt::format("{} ranks, tp {} ep {} etp {}{}", p.layout.ranks, p.layout.tp, p.layout.ep,
+                                  p.layout.etp, p.balanced ? ", balanced" : ""),
+                      shares);
+  }
+  return rows;
+}
+
+std::vector<std::string> part_names() {
+  std::vector<std::string> names;
+  for (int p = 0; p < num_parts; ++p) names.emplace_back(name_of(static_cast<Part>(p)));
+  return names;
+}
+
+}  // namespace
+
 std::string scale_text(const ScaleResult& result) {
   Table table(scale_columns);
   for (const ScalePoint& p : result.points) table.row(scale_cells(result, p));
   std::string text = heading(result) + "\n" + table.str();
+  const auto rows = shares_of_parts(result);
+  std::vector<std::string> header = part_names();
+  header.insert(header.begin(), "share of a step");
+  Table parts(header);
+  for (const auto& [name, shares] : rows) {
+    std::vector<std::string> cells{name};
+    for (const double share : shares) cells.push_back(percent_text(share));
+    parts.row(cells);
+  }
+  if (!rows.empty()) text += "\n" + parts.str();
   for (const ScalePoint& p : result.points)
     if (!p.failure.empty()) text += fmt::format("{} failed: {}\n", p.runs.front().label, p.failure);
   return text;
@@ -80,7 +114,9 @@ std::string scale_csv(const ScaleResult& result) {
 Json scale_json(const ScaleResult& result) {
   Json out = {{"name", result.name}, {"weak", result.weak}};
   Json& points = out["points"] = Json::array();
-  for (const ScalePoint& p : result.points)
+  for (const ScalePoint& p : result.points) {
+    Json parts;
+    for (int i = 0; i < num_parts && p.parts; ++i) parts[name_of(static_cast<Part>(i))] = p.parts->seconds[i];
     points.push_back({{"ranks", p.layout.ranks},
                       {"tp", p.layout.tp},
                       {"ep", p.layout.ep},
@@ -95,7 +131,9 @@ Json scale_json(const ScaleResult& result) {
                       {"speedup", result.speedup(p)},
                       {"efficiency", result.efficiency(p)},
                       {"routing_gap", result.routing_gap(p)},
+                      {"parts", parts},
                       {"failure", p.failure}});
+  }
   return out;
 }
 
@@ -134,6 +172,25 @@ std::string scale_html(const ScaleResult& result) {
       "speed-up", false, [&](const ScalePoint& p) { return result.speedup(p); }, true);
   chart(
       "efficiency", true, [&](const ScalePoint& p) { return result.efficiency(p); }, false);
+  if (const auto shares = shares_of_parts(result); !shares.empty()) {
+    Heatmap map;
+    map.rows = std::ssize(shares);
+    map.columns = num_parts;
+    map.column_names = part_names();
+    map.percent = true;
+    for (const auto& [name, values] : shares) {
+      map.row_names.push_back(name);
+      for (const double share : values) {
+        map.values.push_back(share);
+        map.cell_texts.push_back(percent_text(share));
+      }
+    }
+    page.picture(
+        script_of(map), "where the time of a step goes",
+        "Where the time of a step goes: the mean over ranks of traced steps. tensor: tensor parallelism's collectives; "
+        "gradients: those of gradients and weights; waiting: in collectives, beyond the rank that spends least in those "
+        "of the same kind; compute: all else.");
+  }
   std::vector<std::vector<std::string>> rows;
   for (const ScalePoint& p : result.points) rows.push_back(scale_cells(result, p));
   page << html_table(scale_columns, rows, 1);

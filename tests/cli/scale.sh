@@ -19,14 +19,14 @@ expect_ok "$switchyard" scale config.ini --ranks 2,1 --steps 3 --warm-up 1 --rep
 runs=(out/config/*/)
 [[ ${#runs[@]} -eq $((2 * 2 * (1 + 6))) ]] || die "not 28 runs but ${#runs[@]}: ${runs[*]}"
 for run in "${runs[@]}"; do
-  [[ $(wc -l <"$run/metrics.jsonl") -eq 4 ]] || die "not 4 steps in $run"
+  [[ $(wc -l <"$run/metrics.jsonl") -eq 6 ]] || die "not 6 steps in $run"
   grep -qx 'lr = 0.01' "$run/config.ini" || die "another learning rate in $run"
   expect_no_file "$run/checkpoints"
 done
 grep -qx 'micro_batch = 2' out/config/r2-tp1-ep2-etp1-own-1/config.ini || die "not the half of the batch"
 grep -qx 'choice = balanced' out/config/r2-tp1-ep2-etp1-balanced-1/config.ini || die "not balanced"
 # Each point: the median of a run's measured steps, the median over the runs, and tokens/s.
-seconds() { tail -n 3 "$1/metrics.jsonl" | sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' | sort -g | sed -n 2p; }
+seconds() { sed -n 2,4p "$1/metrics.jsonl" | sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' | sort -g | sed -n 2p; }
 awk -F, -v a="$(seconds out/config/r2-tp1-ep2-etp1-own-1)" -v b="$(seconds out/config/r2-tp1-ep2-etp1-own-2)" '
   $1 == 2 && $2 == 1 && $3 == 2 && $4 == 1 && $8 == 0 {
     want = (a + b) / 2; found = 1
@@ -37,6 +37,10 @@ awk -F, '$1 == 1 && $8 == 0 { exit !($13 == 1 && $14 == 1) }' out/config.csv || 
 grep -q '"routing_gap": -\{0,1\}[0-9]' out/config.json || die "no gap"
 [[ ! -e out/config.html ]] || grep -q '</html>' out/config.html || die "no whole page"
 expect_output "tp 2 ep 2 etp 1"
+# Where the time goes: parts that make up a traced step, and none between ranks where there is one.
+expect_output "2 ranks, tp 2 ep 2 etp 1, balanced"
+expect_output "1 ranks, tp 1 ep 1 etp 1"
+grep -E '^1 ranks.* 100\.0 %( +0\.0 %){6}$' <<<"$out" >/dev/null || die "one rank that waits: $out"
 
 # Sent again it measures nothing anew; a lost run is measured.
 cp "$work/.out" before

@@ -75,8 +75,7 @@ def compare(folder, data, evaluation, text):
             generated = json.load(f)
         prompt = tokenizer(generated["prompt"], add_special_tokens=False, return_tensors="pt").input_ids
         out = model.generate(prompt, max_new_tokens=50, do_sample=False, repetition_penalty=1.0)[0, prompt.shape[1]:].tolist()
-    out = out[:len(generated["tokens"])]
-    same = out == generated["tokens"]
+    same = len(out) == 50 and out == generated["tokens"]
     failed |= not same
     print(f"{len(out)} greedy tokens {'are the same' if same else 'DIFFER'}: {tokenizer.decode(out)!r}")
     return failed

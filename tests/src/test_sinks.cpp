@@ -193,8 +193,9 @@ TEST(MetricsSinks, TellWhatMetricsJsonlTells) {
       if (!value.is_number() || name == "step") continue;
       EXPECT_EQ(std::stod(rows[i + 1][column.at(name)]), value.get<double>()) << name;  // bit for bit
       EXPECT_EQ(events[i + 2].values.at(name), static_cast<float>(value.get<double>())) << name;
-      if (i == 1)
+      if (i == 1) {
         EXPECT_NE(prom.find(fmt::format("\nswitchyard_{} {}\n", name, value.get<double>())), prom.npos) << name << prom;
+      }
     }
   }
   EXPECT_EQ(rows[1][column.at("grad_norm")], "nan");
@@ -243,7 +244,9 @@ TEST(MetricsSinks, AreThoseOfTheResumedRun) {
     EXPECT_EQ(rows[s][0], std::to_string(s));
     EXPECT_EQ(events[s + 1].step, s);
     EXPECT_GT(events[s + 1].time, 1e9);
-    if (s == 2 || s == 3) EXPECT_NEAR(events[s + 1].time - events[s].time, 0.5, 1e-3);
+    if (s == 2 || s == 3) {
+      EXPECT_NEAR(events[s + 1].time - events[s].time, 0.5, 1e-3);
+    }
   }
   EXPECT_EQ(events[5].values.at("loss"), 9);
   EXPECT_NE(run.text("metrics.prom").find("switchyard_step 4\n"), std::string::npos);

@@ -5,6 +5,8 @@
 
 #include "src/experiments/grid.h"
 #include "src/experiments/outcome.h"
+#include "src/experiments/step_parts.h"
+#include "src/text/json.h"
 #include "tests/src/checkpoint_fixture.h"
 
 namespace sy {
@@ -72,9 +74,10 @@ TEST(Sweep, OutcomesAreThoseOfTheMetrics) {
   std::string lines;
   for (int step = 1; step <= 20; ++step) {
     lines += fmt::format(
-        R"({{"step":{},"tokens":{},"loss":{},"step_seconds":0.5,"tokens_per_second":{},"routed":100,"dropped":{})", step,
-        step * 8, 5.0 - step * 0.1, step <= 2 ? 1 : 1000 + step, step > 18 ? 10 * (step - 18) : 90);
-    if (step % 10 == 0) lines += R"(,"experts":{"routed":[[4,2,2],[0,0,0],[9,0,0]],"dropped":[[0,0,0],[0,0,0],[0,0,0]]})";
+        R"({{"step":{},"tokens":{},"loss":{},"step_seconds":0.5,"tokens_per_second":{},"routed":100,"dropped":{})",
+        step, step * 8, 5.0 - step * 0.1, step <= 2 ? 1 : 1000 + step, step > 18 ? 10 * (step - 18) : 90);
+    if (step % 10 == 0)
+      lines += R"(,"experts":{"routed":[[4,2,2],[0,0,0],[9,0,0]],"dropped":[[0,0,0],[0,0,0],[0,0,0]]})";
     lines += "}\n";
   }
   write_file(folder.path() / "metrics.jsonl", lines + "{\"step\":21,\"lo");
@@ -100,6 +103,54 @@ TEST(Sweep, MeansAndDeviations) {
   EXPECT_TRUE(std::isnan(median({})));
   EXPECT_NEAR(deviation({1, 2, 3, 4}), std::sqrt(5.0 / 3), 1e-12);
   EXPECT_TRUE(std::isnan(deviation({1})));
+}
+
+// Two steps of 100 microseconds: a dispatch's messages, a gradient's behind a layer, one of tensor parallelism within a moe
+// span that ends where the next begins, and messages of no step.
+TEST(StepParts, CollectivesBelongToWhatTheyAreFor) {
+  std::string events = R"({"ph":"M","name":"process_name"})";
+  const auto span = [&](const char* name, double begin, double took) {
+    events += fmt::format(R"(,{{"ph":"X","name":"{}","ts":{},"dur":{},"args":{{}}}})", name, begin, took);
+  };
+  span("all-reduce", 0, 5);
+  for (const double at : {10.0, 110.0}) {
+    span("step", at, 100);
+    span("passes", at, 80);
+    span("backward pass", at, 60);
+    span("moe", at, 50);
+    span("all-gather", at + 1, 3);
+    span("dispatch", at + 10, 10);
+    span("all-to-all", at + 12, 6);
+    span("combine", at + 20, 10);
+    span("all-to-all", at + 21, 2);
+    span("reduce-scatter", at + 60, 8);
+    span("statistics", at + 80, 20);
+    span("all-reduce", at + 85, 7);
+  }
+  const auto parts = rank_parts("{\"traceEvents\":[" + events + "]}");
+  ASSERT_TRUE(parts);
+  EXPECT_NEAR((*parts)[Part::tensor], 3e-6, 1e-15);
+  EXPECT_NEAR((*parts)[Part::dispatch], 6e-6, 1e-15);
+  EXPECT_NEAR((*parts)[Part::combine], 2e-6, 1e-15);
+  EXPECT_NEAR((*parts)[Part::gradients], 8e-6, 1e-15);
+  EXPECT_NEAR((*parts)[Part::statistics], 7e-6, 1e-15);
+  EXPECT_NEAR((*parts)[Part::compute], 74e-6, 1e-15);
+  EXPECT_FALSE(rank_parts("{\"traceEvents\":[]}"));
+  EXPECT_THROW(rank_parts("{}"), JsonError);
+}
+
+TEST(StepParts, WhatOthersSpendLessIsWaiting) {
+  StepTime a, b;
+  a[Part::compute] = 10, a[Part::dispatch] = 2, a[Part::gradients] = 3;
+  b[Part::compute] = 6, b[Part::dispatch] = 6, b[Part::gradients] = 3;
+  const auto mean = mean_parts({a, b});
+  ASSERT_TRUE(mean);
+  EXPECT_EQ((*mean)[Part::compute], 8);
+  EXPECT_EQ((*mean)[Part::dispatch], 2);
+  EXPECT_EQ((*mean)[Part::gradients], 3);
+  EXPECT_EQ((*mean)[Part::waiting], 2);
+  EXPECT_EQ(mean->total(), 15);
+  EXPECT_FALSE(mean_parts({}));
 }
 
 }  // namespace

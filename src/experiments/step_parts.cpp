@@ -1,0 +1,109 @@
+#include "src/experiments/step_parts.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "dist/comm.h"
+#include "src/text/json.h"
+
+namespace sy {
+namespace {
+
+struct Open {
+  double end;
+  std::string name;
+};
+
+bool is_collective(std::string_view name) {
+  for (int kind = 0; kind < num_collectives; ++kind)
+    if (name_of(static_cast<Collective>(kind)) == name) return true;
+  return false;
+}
+
+// What a collective within these spans, the innermost last, is for.
+Part part_within(const std::vector<Open>& spans) {
+  constexpr std::pair<std::string_view, Part> table[] = {
+      {"dispatch", Part::dispatch},
+      {"combine", Part::combine},
+      {"route", Part::statistics},
+      {"gradients", Part::gradients},
+      {"optimizer", Part::gradients},
+      {"weights", Part::gradients},
+      {"statistics", Part::statistics},
+      {"data", Part::statistics},
+      {"attention", Part::tensor},
+      {"mlp", Part::tensor},
+      {"moe", Part::tensor},
+      {"shared experts", Part::tensor},
+      {"output and loss", Part::tensor},
+      {"embedding", Part::tensor},
+      {"gradient of the embedding", Part::tensor},
+      {"passes", Part::gradients}};  // which a layer's backward leaves behind it
+  for (auto span = spans.rbegin(); span != spans.rend(); ++span)
+    for (const auto& [name, part] : table)
+      if (span->name == name) return part;
+  return Part::statistics;
+}
+
+}  // namespace
+
+std::optional<StepTime> rank_parts(const std::string& trace) {
+  StepTime sum;
+  int steps = 0;
+  double whole = 0;
+  std::vector<Open> open;  // the spans around the present one
+  const Json json = Json::parse(trace);
+  for (const Json& event : json.at("traceEvents")) {
+    if (event.at("ph").get<std::string>() != "X") continue;
+    const auto name = event.at("name").get<std::string>();
+    const double begin = event.at("ts").get<double>(), took = event.at("dur").get<double>();
+    while (!open.empty() && open.back().end <= begin) open.pop_back();
+    if (name == "step") {
+      ++steps;
+      whole += took;
+    } else if (is_collective(name) && !open.empty()) {
+      sum[part_within(open)] += took;
+    }
+    open.push_back({begin + took, name});
+  }
+  if (steps == 0) return std::nullopt;
+  sum[Part::compute] = whole - sum.total();
+  for (double& s : sum.seconds) s /= 1e6 * steps;
+  return sum;
+}
+
+std::optional<StepTime> mean_parts(const std::vector<StepTime>& ranks) {
+  if (ranks.empty()) return std::nullopt;
+  StepTime mean;
+  for (int p = 0; p < num_parts; ++p) {
+    const auto part = static_cast<Part>(p);
+    double sum = 0, least = ranks.front()[part];
+    for (const StepTime& rank : ranks) {
+      sum += rank[part];
+      least = std::min(least, rank[part]);
+    }
+    const double of_ranks = sum / static_cast<double>(ranks.size());
+    const bool waits = part != Part::compute;
+    mean[part] += waits ? least : of_ranks;
+    if (waits) mean[Part::waiting] += of_ranks - least;
+  }
+  return mean;
+}
+
+std::optional<StepTime> traced_parts(const std::filesystem::path& run) {
+  std::vector<StepTime> ranks;
+  std::error_code none;
+  for (const auto& file : std::filesystem::directory_iterator(run / "trace", none)) {
+    std::ifstream in(file.path());
+    const std::string text(std::istreambuf_iterator<char>(in), {});
+    try {
+      if (const auto parts = rank_parts(text)) ranks.push_back(*parts);
+    } catch (const JsonError& e) {
+      bad_input("{} is no trace ({}): remove it", file.path().string(), e.what());
+    }
+  }
+  return mean_parts(ranks);
+}
+
+}  // namespace sy
