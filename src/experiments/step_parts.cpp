@@ -40,9 +40,9 @@ Part part_within(const std::vector<Open>& spans) {
       {"embedding", Part::tensor},
       {"gradient of the embedding", Part::tensor},
       {"passes", Part::gradients}};  // which a layer's backward leaves behind it
-  for (auto span = spans.rbegin(); span != spans.rend(); ++span)
+  for (size_t i = spans.size(); i-- > 0;)
     for (const auto& [name, part] : table)
-      if (span->name == name) return part;
+      if (spans[i].name == name) return part;
   return Part::statistics;
 }
 
