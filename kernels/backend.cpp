@@ -597,7 +597,7 @@ void Backend::capacity(const CapacityDesc& desc, ConstView experts, ConstView we
 }
 
 void Backend::sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
-                               View slots, View counts) {
+                               View slots, View counts, View kept) {
   const Operands check("sort_assignments");
   check.dims("experts", experts, 2, DType::i32).dims("counts", counts, 1, DType::i32);
   const Index n = experts.elements() * split.parts, t = experts.dim(0), k = experts.dim(1);
@@ -606,10 +606,15 @@ void Backend::sort_assignments(const ExpertSplit& split, ConstView experts, Cons
   check.is("keep", keep, experts.shape(), DType::i32)
       .is("rows", rows, {n}, DType::i32)
       .is("tokens", tokens, {n}, DType::i32)
-      .is("slots", slots, {t, k * split.parts}, DType::i32);
+      .is("slots", slots, {t, k * split.parts}, DType::i32)
+      .is("kept", kept, {counts.dim(0) / split.parts}, DType::i32)
+      .optional("order", split.order, kept.shape(), DType::i32);
   SY_ASSERT(n <= INT32_MAX, "sort_assignments: {} rows, numbered with 31 bits", n);
-  if (n == 0) return fill(counts, 0);
-  do_sort_assignments(split, experts, keep, rows, tokens, slots, counts);
+  if (n == 0) {
+    fill(counts, 0);
+    return fill(kept, 0);
+  }
+  do_sort_assignments(split, experts, keep, rows, tokens, slots, counts, kept);
 }
 
 void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
@@ -617,11 +622,11 @@ void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope
   const Operands check("balance");
   check.dims("counts", counts, 2, DType::i32).dims("scope_counts", scope_counts, 2, DType::i32);
   const Index g = counts.dim(0), e = counts.dim(1), n = scope_counts.dim(0);
-  SY_ASSERT(desc.per_scope > 0 && n > 0 && n % desc.per_scope == 0 && e % desc.split.owners == 0,
-            "balance: {} segments in scopes of {}, {} experts of {} owners", n, desc.per_scope, e, desc.split.owners);
+  SY_ASSERT(desc.per_scope > 0 && n > 0 && n % desc.per_scope == 0, "balance: {} segments in scopes of {}", n,
+            desc.per_scope);
   check.is("scope_counts", scope_counts, {n, e}, DType::i32)
       .is("probability", probability, {g, e})
-      .is("kept", kept, {e * desc.split.parts}, DType::i32)
+      .is("kept", kept, {e}, DType::i32)
       .is("z_squared", z_squared, {1}, DType::f64)
       .is("dprobability", dprobability, {g, e})
       .optional("sums", sums, {RouterSums{e}.size()}, DType::f64);

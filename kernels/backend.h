@@ -138,10 +138,11 @@ struct CrossEntropyDesc {
   double z_loss = 0;      // of the mean of squared logsumexps (Chowdhery et al., "PaLM", 2022)
 };
 
-// How experts lie on the ranks that share them. Each of the `owners` holds an equal run of consecutive experts, and is
-// itself `parts` ranks that each hold a part of every expert of the run. A row goes to all parts of its expert.
+// How experts lie on the ranks that share them. Each of the `owners` has an equal run of consecutive places, with an expert
+// in each, and is itself `parts` ranks that each hold a part of every expert of the run. A row goes to all parts of its expert.
 struct ExpertSplit {
   Index owners = 1, parts = 1;
+  ConstView order{};  // [E] i32 the expert in each place; none: each expert is in the place of its number
 };
 
 // The scopes of a load-balance loss. Of N segments of all ranks, each `per_scope` consecutive ones form a scope. A call
@@ -150,7 +151,6 @@ struct BalanceDesc {
   Index first = 0, per_scope = 1;
   double factor = 0;    // the loss is factor * the sum over scopes and experts of assignments * probability
   double z_factor = 0;  // the router z-loss is z_factor * the sum of squared logsumexps
-  ExpertSplit split;    // in what order the counts of kept assignments are given
 };
 
 // What balance() adds up for a router of E experts lies in one row of f64: where each kind of number begins.
@@ -332,15 +332,16 @@ class Backend {
   // then lower choice). A token's experts must be distinct, as route_forward leaves them.
   void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
                 View keep);
-  // Gives every kept assignment one row for each part of its expert, ordered by (owner, part, expert, token). Of
+  // Gives every kept assignment one row for each part of its expert, ordered by (owner, part, place, token). Of
   // n = T * k * parts possible rows, R are used. An assignment is numbered a = token * k + choice.
   // rows: [n] i32, row -> assignment; tokens: [n] i32, row -> token; both are -1 from row R on.
-  // slots: [T, k * parts] i32, assignment and part -> row or -1; counts: [E * parts] i32 rows of each, in their order.
+  // slots: [T, k * parts] i32, assignment and part -> row or -1; counts: [E * parts] i32 rows of each, in their order;
+  // kept: [E] i32 the kept assignments of each expert, by its number.
   void sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens, View slots,
-                        View counts);
+                        View counts, View kept);
   // The loss that keeps experts equally loaded, and the sums that are reported about a router. counts: [G, E] i32,
   // probability: [G, E] and z_squared: [1] f64 are route_forward's; scope_counts: [N, E] i32 are the counts of all
-  // segments; kept: [E * parts] i32 are sort_assignments' counts. Segment g lies in scope (first + g) / per_scope, or
+  // segments; kept: [E] i32 is sort_assignments'. Segment g lies in scope (first + g) / per_scope, or
   // in the last scope.
   // dprobability: [G, E] = factor * the assignments in its scope.
   // sums, where given: [RouterSums of E] f64 +=, where the loss is the sum over g, e of dprobability * probability, and
@@ -447,7 +448,7 @@ class Backend {
   virtual void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
                            Index num_experts, View keep) = 0;
   virtual void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
-                                   View slots, View counts) = 0;
+                                   View slots, View counts, View kept) = 0;
   virtual void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
                           ConstView kept, ConstView z_squared, View dprobability, View sums) = 0;
   virtual void do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) = 0;

@@ -103,6 +103,10 @@ struct Config {
     Choice choice = Choice::top;
     double noise = 0, jitter = 0;
     bool learned_noise = false;
+    std::string placement;
+    // Not a key: for each MoE layer the expert in each place, of which a rank has an equal run (read_placement). Empty: the
+    // experts lie in order.
+    std::vector<std::vector<Index>> order;
   } moe;
 
   struct Parallel {
@@ -195,6 +199,8 @@ std::vector<std::string> doubts(const Config& config, const Layout& layout);
 
 // Every layout of so many ranks that fits the model and the batch, by tp, ep and etp.
 std::vector<Layout> layouts_of(const Config& config, int ranks);
+// The file moe.placement: [MoE layers][E] the expert in each place. Empty where none is named. Throws InputError.
+std::vector<std::vector<Index>> read_placement(const Config& config);
 // What the layout demands of the model: heads, experts, batch. Throws InputError with what would work.
 void check_config_for_layout(const Config& config, const Layout& layout);
 // The backend of this name; setting: where the name was given, which an InputError says. Where there is none, one is thrown.

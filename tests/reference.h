@@ -427,20 +427,26 @@ inline Numbers capacity(const CapacityDesc& desc, Index segments, Index t_all, I
 }
 
 struct Sorted {
-  Numbers rows, tokens, slots, counts;  // rows and tokens: -1 where there is no row
+  Numbers rows, tokens, slots, counts, kept;  // rows and tokens: -1 where there is no row
 };
 
-inline Sorted sort_assignments(const ExpertSplit& split, Index k, Index e_all, const Numbers& experts,
-                               const Numbers& keep) {
+// order: the expert in each place; empty: in order. `split` has none of its own here.
+inline Sorted sort_assignments(const ExpertSplit& split, const Numbers& order, Index k, Index e_all,
+                               const Numbers& experts, const Numbers& keep) {
   const Index n = static_cast<Index>(experts.size()), local = e_all / split.owners;
-  Sorted s{Numbers(n * split.parts, -1.0), Numbers(n * split.parts, -1.0), Numbers(n * split.parts, -1.0), {}};
+  Sorted s{Numbers(n * split.parts, -1.0),
+           Numbers(n * split.parts, -1.0),
+           Numbers(n * split.parts, -1.0),
+           {},
+           Numbers(e_all)};
+  for (Index a = 0; a < n; ++a) s.kept[whole(experts[a])] += keep[a];
   Index row = 0;
   for (Index owner = 0; owner < split.owners; ++owner)
     for (Index part = 0; part < split.parts; ++part)
-      for (Index e = owner * local; e < (owner + 1) * local; ++e) {
+      for (Index place = owner * local; place < (owner + 1) * local; ++place) {
         s.counts.push_back(0);
         for (Index a = 0; a < n; ++a)
-          if (keep[a] != 0 && whole(experts[a]) == e) {
+          if (keep[a] != 0 && whole(experts[a]) == (order.empty() ? place : whole(order[place]))) {
             s.rows[row] = static_cast<double>(a);
             s.tokens[row] = static_cast<double>(a / k);
             s.slots[a * split.parts + part] = static_cast<double>(row++);
@@ -458,7 +464,6 @@ struct Balance {
 inline Balance balance(const BalanceDesc& desc, Index g_all, Index e_all, Index n_all, const Numbers& counts,
                        const Numbers& scope_counts, const Numbers& probability, const Numbers& kept, double z_squared) {
   Balance b{Numbers(g_all * e_all), Numbers(3 * e_all + 2)};
-  const Index local = e_all / desc.split.owners;
   for (Index g = 0; g < g_all; ++g)
     for (Index e = 0; e < e_all; ++e) {
       double assigned = 0;
@@ -471,8 +476,7 @@ inline Balance balance(const BalanceDesc& desc, Index g_all, Index e_all, Index 
       b.sums[2 * e_all + e] += probability[g * e_all + e];
       b.sums[3 * e_all] += desc.factor * assigned * probability[g * e_all + e];
     }
-  for (Index owner = 0; owner < desc.split.owners; ++owner)
-    for (Index i = 0; i < local; ++i) b.sums[e_all + owner * local + i] -= kept[owner * desc.split.parts * local + i];
+  for (Index e = 0; e < e_all; ++e) b.sums[e_all + e] -= kept[e];
   b.sums[3 * e_all + 1] = desc.z_factor * z_squared;
   return b;
 }

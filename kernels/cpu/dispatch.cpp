@@ -70,29 +70,31 @@ void CpuBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstV
 }
 
 // This is a counting sort. Runs of assignments count their experts, the counts are summed in the order (owner, part,
-// expert, run), and each run then knows where its rows begin. The assignments are in token order already. One costs 16
+// place, run), and each run then knows where its rows begin. The assignments are in token order already. One costs 16
 // bytes, and 12 more for each of its rows.
 void CpuBackend::do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows,
-                                     View tokens, View slots, View counts) {
+                                     View tokens, View slots, View counts, View kept) {
   constexpr Index grain = 4096;
   const Index n = experts.elements(), k = experts.dim(1), parts = split.parts, e = counts.dim(0) / parts;
   const Index local = e / split.owners, runs = ceil_div(n, grain);
-  std::vector<std::int32_t> kept(runs * e, 0), next(runs * e * parts);
+  std::vector<std::int32_t> of_run(runs * e, 0), next(runs * e * parts);
   for_runs(n, grain, [&](Index begin, Index end) {
-    std::int32_t* const mine = &kept[begin / grain * e];
+    std::int32_t* const mine = &of_run[begin / grain * e];
     for (Index a = begin; a < end; ++a)
       if (keep.i32()[a]) ++mine[experts.i32()[a]];
   });
   std::int32_t row = 0;
   for (Index owner = 0; owner < split.owners; ++owner)
     for (Index part = 0; part < parts; ++part)
-      for (Index x = owner * local; x < (owner + 1) * local; ++x) {
+      for (Index place = owner * local; place < (owner + 1) * local; ++place) {
+        const Index x = split.order ? split.order.i32()[place] : place;
         const std::int32_t first = row;
         for (Index run = 0; run < runs; ++run) {
           next[(run * e + x) * parts + part] = row;
-          row += kept[run * e + x];
+          row += of_run[run * e + x];
         }
-        counts.i32()[owner * (parts - 1) * local + part * local + x] = row - first;
+        kept.i32()[x] = row - first;
+        counts.i32()[owner * (parts - 1) * local + part * local + place] = row - first;
       }
   for_runs(n, grain, [&](Index begin, Index end) {
     std::int32_t* const mine = &next[begin / grain * e * parts];

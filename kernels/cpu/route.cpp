@@ -307,7 +307,6 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
 void CpuBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
                             ConstView kept, ConstView z_squared, View dprobability, View sums) {
   const Index segments = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
-  const Index local = e / desc.split.owners;
   double* const all = sums ? sums.as<double>() : nullptr;
   const RouterSums at{e};
   for (Index g = 0; g < segments; ++g) {
@@ -328,8 +327,7 @@ void CpuBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView
     }
   }
   if (!all) return;
-  // Rows go to all parts of their expert, and those of the first part are counted.
-  for (Index x = 0; x < e; ++x) all[at.dropped() + x] -= kept.i32()[x / local * desc.split.parts * local + x % local];
+  for (Index x = 0; x < e; ++x) all[at.dropped() + x] -= kept.i32()[x];
   all[at.loss() + 1] += desc.z_factor * *z_squared.as<double>();
 }
 

@@ -107,7 +107,7 @@ class CudaBackend final : public Backend {
   void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
                    View keep) override;
   void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
-                           View slots, View counts) override;
+                           View slots, View counts, View kept) override;
   void do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) override;
   void do_gather_rows(ConstView x, ConstView index, View y) override;
   void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override;

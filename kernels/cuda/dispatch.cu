@@ -259,24 +259,27 @@ void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, Const
 
 namespace {
 
-// The rows lie in sections, one after the other: one for each (owner, part, expert), then one for what is dropped.
+// The rows lie in sections, one after the other: one for each (owner, part, place), then one for what is dropped.
 struct Sections {
-  Index local, parts;  // how many experts an owner has, and in how many parts
-  __device__ Index of(Index expert, Index part) const {
-    return (expert / local * parts + part) * local + expert % local;
+  Index local, parts;      // how many experts an owner has, and in how many parts
+  In<std::int32_t> order;  // [experts] the expert in each place, or none
+  __device__ Index expert(Index section) const {
+    const Index place = section / (local * parts) * local + section % local;
+    return order ? order[place] : place;
   }
-  __device__ Index expert(Index section) const { return section / (local * parts) * local + section % local; }
+  __device__ Index part(Index section) const { return section / local % parts; }
 };
 
 // One block finds where the n sections begin. totals: [experts + 1], the last for what is dropped; counts: [n] = the
-// rows of each; starts: [n + 1] = the first row of each, and at the end how many rows are used.
+// rows of each; kept: [experts] those of each expert's one part; starts: [experts * parts + 1] = the first row of each
+// expert's parts, and at the end how many rows are used.
 __global__ void sum_sections(Sections sections, Index n, In<std::int32_t> totals, Out<std::int32_t> counts,
-                             Out<std::int32_t> starts) {
+                             Out<std::int32_t> kept, Out<std::int32_t> starts) {
   const int rows = block_scan(
       n, [&](Index i) { return totals[sections.expert(i)]; },
       [&](Index i, int before) {
-        counts[i] = totals[sections.expert(i)];
-        starts[i] = before;
+        counts[i] = kept[sections.expert(i)] = totals[sections.expert(i)];
+        starts[sections.expert(i) * sections.parts + sections.part(i)] = before;
       });
   if (threadIdx.x == 0) starts[n] = rows;
 }
@@ -284,19 +287,18 @@ __global__ void sum_sections(Sections sections, Index n, In<std::int32_t> totals
 // Writes the rows of an assignment. One that is dropped has as many places at the end of rows and tokens, and marks
 // them as empty. A row costs 12 bytes.
 struct PlaceRows {
-  Sections sections;
-  Index k;
+  Index k, parts;
   int dropped;  // the bucket of what is dropped
-  Index end;    // how many sections there are
   In<std::int32_t> starts;
   Out<std::int32_t> rows, tokens, slots;
   __device__ void operator()(Index, Index a, int bucket, int rank) const {
-    for (Index part = 0; part < sections.parts; ++part) {
-      const bool kept = bucket != dropped;
-      const Index row = kept ? starts[sections.of(bucket, part)] + rank : starts[end] + rank * sections.parts + part;
+    const bool kept = bucket != dropped;
+    for (Index part = 0; part < parts; ++part) {
+      // What is dropped has the bucket behind all experts, and so the start behind all their parts.
+      const Index row = kept ? starts[bucket * parts + part] + rank : starts[bucket * parts] + rank * parts + part;
       rows[row] = kept ? static_cast<std::int32_t>(a) : -1;
       tokens[row] = kept ? static_cast<std::int32_t>(a / k) : -1;
-      slots[a * sections.parts + part] = kept ? static_cast<std::int32_t>(row) : -1;
+      slots[a * parts + part] = kept ? static_cast<std::int32_t>(row) : -1;
     }
   }
 };
@@ -304,19 +306,18 @@ struct PlaceRows {
 }  // namespace
 
 void CudaBackend::do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows,
-                                      View tokens, View slots, View counts) {
+                                      View tokens, View slots, View counts, View kept) {
   const Index k = experts.dim(1), sections = counts.dim(0), num_experts = sections / split.parts;
   const Runs runs = make_runs(1, experts.dim(0), k, num_experts + 1, false);
-  const Sections order{num_experts / split.owners, split.parts};
+  const Sections order{num_experts / split.owners, split.parts, in<std::int32_t>(split.order)};
   Workspace workspace(context_);
   const Counted counted = count(context_, workspace, runs, experts, keep);
   const View starts = workspace.take({sections + 1}, DType::i32);
   launch(context_, {.threads = 1024}, sum_sections, order, sections, in<std::int32_t>(counted.totals),
-         out<std::int32_t>(counts), out<std::int32_t>(starts));
-  const PlaceRows visit{order,
-                        k,
+         out<std::int32_t>(counts), out<std::int32_t>(kept), out<std::int32_t>(starts));
+  const PlaceRows visit{k,
+                        split.parts,
                         static_cast<int>(num_experts),
-                        sections,
                         in<std::int32_t>(starts),
                         out<std::int32_t>(rows),
                         out<std::int32_t>(tokens),

@@ -366,10 +366,9 @@ __global__ void balance_expert(BalanceDesc desc, Index segments, Index scopes, I
   probable = block_sum(probable);
   loss = block_sum(loss);
   if (!sums || threadIdx.x != 0) return;
-  const Index local = e / desc.split.owners;
   const RouterSums at{e};
   sums[at.routed() + x] += assigned;
-  sums[at.dropped() + x] += assigned - kept[x / local * desc.split.parts * local + x % local];
+  sums[at.dropped() + x] += assigned - kept[x];
   sums[at.probability() + x] += probable;
   losses[x] = loss;
 }

@@ -217,15 +217,19 @@ class DryBackend final : public Backend {
     count("capacity", 0, {experts, weights, keep});
   }
   void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
-                           View slots, View counted) override {
+                           View slots, View counted, View sums) override {
     count("sort_assignments", 0, {experts, keep, rows, tokens, slots});
     const Index all = counted.elements() / split.parts, each = all / split.owners;
     std::vector<Index> kept(static_cast<std::size_t>(all));
     for (Index e = 0; e < all; ++e) kept[e] = experts.elements() / all + (e < experts.elements() % all);
     if (load) load(experts.elements(), kept);
+    for (Index e = 0; e < all; ++e) sums.i32()[e] = static_cast<std::int32_t>(kept[e]);
     for (Index part = 0; part < counted.elements() / each; ++part)
-      for (Index e = 0; e < each; ++e)
-        counted.i32()[part * each + e] = static_cast<std::int32_t>(kept[part / split.parts * each + e]);
+      for (Index e = 0; e < each; ++e) {
+        const Index place = part / split.parts * each + e;
+        counted.i32()[part * each + e] =
+            static_cast<std::int32_t>(kept[split.order ? split.order.i32()[place] : place]);
+      }
   }
   void do_balance(const BalanceDesc&, ConstView routed, ConstView scope_counts, ConstView probability, ConstView,
                   ConstView, View dprobability, View sums) override {

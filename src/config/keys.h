@@ -468,6 +468,10 @@ void for_each_key(C& c, F&& visit) {
       "training multiplies each element of what the router reads by a number between 1 - jitter and 1 + jitter (Fedus et "
       "al., \"Switch Transformers\", 2022)",
       {{0, 1}});
+  key("moe.placement", e.placement,
+      "a file that `switchyard experts --placement ep=N --placement-file` wrote: training puts the experts where it says, so "
+      "that the ranks are loaded evenly. Results and checkpoints are those of the experts in order. Empty: in order",
+      {.effect = none});
   auto& p = c.parallel;
   key("parallel.tp", p.tp,
       "the number of tensor-parallel ranks, which split attention, dense FFNs and the vocabulary. The data-parallel "

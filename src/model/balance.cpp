@@ -54,11 +54,11 @@ Index balance_segments(const Pass& pass) {
   return std::max<Index>(1, T / std::gcd(T, pass.batch.seq_len));
 }
 
-Balance make_balance(const Pass& pass, Index layers, Index experts, Index parts, Arena& saved, Arena& within) {
+Balance make_balance(const Pass& pass, Index layers, Index experts, Arena& saved, Arena& within) {
   const Index G = balance_segments(pass);
   return {.counts = within.i32({layers, G, experts}),
           .probability = within.f32({layers, G, experts}),
-          .kept = saved.i32({layers, experts * parts}),
+          .kept = within.i32({layers, experts}),
           .z_squared = within.take({layers, 1}, DType::f64),
           .dprobability = saved.f32({layers, G, experts})};
 }
@@ -70,7 +70,6 @@ void balance(const Pass& pass, const RouterSpec& spec, const Balance& layers, Vi
   View scope_counts;
   BalanceDesc desc = balance_scope(pass, spec, L, layers.counts.reshape({L * G, E}), scope_counts);
   desc.z_factor = spec.z_loss / static_cast<double>(pass.batch.step_tokens());
-  desc.split = {device.mesh.layout.ep, device.mesh.layout.etp};
   for (Index l = 0; l < L; ++l) {
     const auto of = [&](View all) { return all.rows(l * G, G); };
     device.backend.balance(

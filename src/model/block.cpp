@@ -60,8 +60,8 @@ void Branch::backward(const Pass& pass, View d, const Saved& s, View dx, const F
     b.add(din, dx);
 }
 
-Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, View bias, ConstView rope_table,
-             Index positions)
+Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router,
+             ConstView rope_table, Index positions)
     : layer_(layer),
       parallel_(spec.parallel),
       shared_norm_(spec.shared_norm),
@@ -77,7 +77,7 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& stor
   else
     attention_.emplace(attention, d_model, store, name, rope_table, positions);
   if (const MoeSpec* moe = spec.moe())
-    moe_.emplace(*moe, d_model, store, layer_prefix(layer) + "moe.", bias);
+    moe_.emplace(*moe, d_model, store, layer_prefix(layer) + "moe.", router);
   else
     mlp_.emplace(std::get<MlpSpec>(spec.ffn), d_model, store, layer_prefix(layer) + "mlp.");
 }

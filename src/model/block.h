@@ -50,9 +50,9 @@ class Block {
     Moe::Saved moe;
   };
 
-  // bias: the layer's selection bias [E], or none. rope_table: [positions, rotated / 2, 2] of the layer, or none.
-  // positions: those that a sequence may have.
-  Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, View bias, ConstView rope_table,
+  // router: of a MoE layer. rope_table: [positions, rotated / 2, 2] of the layer, or none. positions: those that a sequence
+  // may have.
+  Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router, ConstView rope_table,
         Index positions);
 
   // Returns the block's output [T, D], taken from pass.saved. report: of a MoE layer.

@@ -34,7 +34,15 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
   if (config.moe.bias_rate > 0 && moe_layers > 0) router_bias_ = backend_->tensor({moe_layers, E});
   statistics_ = backend_->tensor({moe_layers * RouterSums{E}.size() + 2}, DType::f64);
-  model_ = std::make_unique<Stage>(config, store_, Range{0, config.model.layers}, router_bias_.view(), rope_);
+  if (!config.moe.order.empty()) {
+    expert_order_ = backend_->tensor({moe_layers, E}, DType::i32);
+    for (Index l = 0; l < moe_layers; ++l) {
+      const std::vector<std::int32_t> host(config.moe.order[l].begin(), config.moe.order[l].end());
+      backend_->to_device(host.data(), expert_order_.view().rows(l, 1));
+    }
+  }
+  model_ = std::make_unique<Stage>(config, store_, Range{0, config.model.layers},
+                                   RouterTables{router_bias_.view(), expert_order_.view()}, rope_);
 }
 
 std::vector<float> Engine::router_bias() const {

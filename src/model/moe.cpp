@@ -4,8 +4,8 @@
 
 namespace sy {
 
-Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, View bias)
-    : activation_(spec.expert.activation), router_(spec, d_model, store, prefix, bias) {
+Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables)
+    : activation_(spec.expert.activation), router_(spec, d_model, store, prefix, tables) {
   const Param up = store.get(prefix + "experts.up.weight"), down = store.get(prefix + "experts.down.weight");
   const Index local = down.weight.dim(0);
   width_ = down.weight.dim(2);

@@ -22,8 +22,7 @@ class Moe {
     Mlp::Saved shared;
   };
 
-  // bias: of Router.
-  Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, View bias);
+  Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
 
   // to: [T, D] sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x). report: of Router::forward.
   void forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterReport report) const;

@@ -65,7 +65,7 @@ struct Batch {
 struct Balance {
   View counts;        // [L, G, E] i32 assignments
   View probability;   // [L, G, E] sums over a segment's tokens
-  View kept;          // [L, E * etp] i32 assignments that were not dropped (Routing::counts)
+  View kept;          // [L, E] i32 assignments that were not dropped
   View z_squared;     // [L, 1] f64 sum of squared logsumexps
   View dprobability;  // [L, G, E] the gradient by probability
 

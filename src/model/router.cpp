@@ -14,11 +14,11 @@ Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
   return std::max<Index>(1, static_cast<Index>(std::ceil(exact * (1 - 1e-12))));
 }
 
-Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, View bias)
+Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables)
     : spec_(spec.router),
       experts_(spec.experts),
       logits_(store, store.get(prefix + "router.weight"), d_model, store.find(prefix + "router.bias")),
-      bias_(bias) {
+      tables_(tables) {
   if (spec_.learned_noise) noise_size_.emplace(store, store.get(prefix + "router.noise.weight"), d_model);
   if (spec_.noise) spec_.noise->stream = hash_name(prefix + "router.noise");
   if (spec_.jitter) spec_.jitter->stream = hash_name(prefix + "router.jitter");
@@ -42,7 +42,7 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   const Batch& batch = pass.batch;
   Backend& b = device.backend;
   const Index T = pass.own_tokens(), E = experts_, k = spec_.route.top_k;
-  const ExpertSplit split{device.mesh.layout.ep, device.mesh.layout.etp};
+  const ExpertSplit split{device.mesh.layout.ep, device.mesh.layout.etp, tables_.order};
   s.logits = pass.saved.f32({T, E});
   s.experts = pass.saved.i32({T, k});
   Routing& r = s.routing;
@@ -50,13 +50,13 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   r.slots = pass.saved.i32({T, k * split.parts});
   r.rows = pass.saved.i32({T * k * split.parts});
   r.tokens = pass.saved.i32({T * k * split.parts});
+  r.counts = pass.saved.i32({E * split.parts});
 
   const Arena::Scope scope(device.scratch);
   const bool together = static_cast<bool>(pass.balance);
-  const Balance balanced = together ? pass.balance : make_balance(pass, 1, E, split.parts, pass.saved, device.scratch);
+  const Balance balanced = together ? pass.balance : make_balance(pass, 1, E, pass.saved, device.scratch);
   const Shape of_segments{balanced.counts.dim(1), E};
   s.dprobability = balanced.dprobability.reshape(of_segments);
-  r.counts = balanced.kept.reshape({E * split.parts});
   const View keep = device.scratch.i32({T, k});
   const ConstView in = input(pass, x);
   logits_.forward(device, in, s.logits);
@@ -69,13 +69,14 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
     noise = device.scratch.f32({T, E});
     b.draw(keyed(*spec_.noise, batch), device.own_tokens(batch.token_numbers), noise);
   }
-  b.route_forward(spec_.route, s.logits, bias_, noise, s.experts, r.weights, balanced.counts.reshape(of_segments),
-                  balanced.probability.reshape(of_segments), balanced.z_squared.reshape({1}));
+  b.route_forward(spec_.route, s.logits, tables_.bias, noise, s.experts, r.weights,
+                  balanced.counts.reshape(of_segments), balanced.probability.reshape(of_segments),
+                  balanced.z_squared.reshape({1}));
   drop(pass, s.experts, r.weights, keep);
   const Index real = std::clamp<Index>(batch.tokens() - batch.padding - device.mesh.coord.tp * T, 0, T);
   if (real < T) b.fill(keep.rows(real, T - real), 0);
   if (report.observer) (*report.observer)({s.logits, s.experts, r.weights, keep});
-  b.sort_assignments(split, s.experts, keep, r.rows, r.tokens, r.slots, r.counts);
+  b.sort_assignments(split, s.experts, keep, r.rows, r.tokens, r.slots, r.counts, balanced.kept.reshape({E}));
   if (batch.generation || together) return;
   balance(pass, spec_, balanced, report.sums ? report.sums.reshape({1, report.sums.dim(0)}) : View{});
 }

@@ -14,7 +14,7 @@
 
 namespace sy {
 
-// Where each kept assignment goes, as rows ordered by (rank that holds the expert, expert, token). An expert that is split
+// Where each kept assignment goes, as rows ordered by (rank that holds the expert, its place, token). An expert that is split
 // over etp ranks is so many partial experts, each of which is sent the row, and whose outputs add up. R: rows of this rank,
 // kept assignments * etp; the host does not know it yet.
 struct Routing {
@@ -23,6 +23,12 @@ struct Routing {
   View rows;     // [T * k * etp] i32: row -> assignment token * k + choice, -1 from R on
   View tokens;   // [T * k * etp] i32: row -> token, -1 from R on
   View counts;   // [E * etp] i32 rows of each (partial) expert, in the order of the ranks that hold them
+};
+
+// What a router reads that is no parameter; each may be none.
+struct RouterTables {
+  View bias;        // [E] is added to the scores for the selection alone
+  ConstView order;  // [E] i32 the expert in each place (ExpertSplit)
 };
 
 class Router {
@@ -37,8 +43,7 @@ class Router {
     Routing routing;
   };
 
-  // bias: [E], added to the scores for the selection alone, or none.
-  Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, View bias);
+  Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
 
   // x: [T, D]. What it decided is told to `report`.
   void forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const;
@@ -62,7 +67,7 @@ class Router {
   Index experts_;
   Linear logits_;
   std::optional<Linear> noise_size_;
-  View bias_;
+  RouterTables tables_;
 };
 
 // C = ceil(factor * k * tokens / experts), at least 1; 0 (no limit) for factor 0.

@@ -24,7 +24,7 @@ void Slot::clear() {
   last = normed = moments = {};
 }
 
-Stage::Stage(const Config& config, ParamStore& store, Range layers, View router_bias, const RopeTables& rope)
+Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope)
     : d_model_(config.model.d_model), first_layer_(layers.begin), recompute_(config.train.recompute) {
   const std::vector<BlockSpec> specs = block_specs(config);
   SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= std::ssize(specs), "layers {} to {} of {}",
@@ -32,13 +32,14 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, View router_
   if (layers.begin == 0) embedding_.emplace(config, store, rope.positions());
   for (Index layer = layers.begin; layer < layers.end; ++layer) {
     const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
-    View bias;
+    RouterTables router;
     if (const MoeSpec* moe = spec.moe()) {
-      if (router_bias) bias = router_bias.rows(moe_layers(), 1).reshape({moe->experts});
+      if (routers.bias) router.bias = routers.bias.rows(moe_layers(), 1).reshape({moe->experts});
+      if (routers.order) router.order = routers.order.rows(moe_layers(), 1).reshape({moe->experts});
       moe_layer_ids_.push_back(layer);
       if (moe->router.balanced_layers > 1) balanced_ = *moe;
     }
-    blocks_.emplace_back(spec, d_model_, layer, store, bias, rope.of(spec.attention.rope), rope.positions());
+    blocks_.emplace_back(spec, d_model_, layer, store, router, rope.of(spec.attention.rope), rope.positions());
   }
   SY_ASSERT(!balanced_ || balanced_->router.balanced_layers == moe_layers(),
             "one load-balance loss of {} layers, of which a stage has {}", balanced_->router.balanced_layers,
@@ -54,7 +55,7 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
   if (embedding_) x = embedding_->forward(pass, slot.embedding);
   slot.blocks.resize(blocks_.size());
   if (balanced_ && !slot.batch.generation)
-    slot.balance = make_balance(pass, moe_layers(), balanced_->experts, device.mesh.layout.etp, slot.saved, slot.saved);
+    slot.balance = make_balance(pass, moe_layers(), balanced_->experts, slot.saved, slot.saved);
   Index moe = 0;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     RouterReport report;

@@ -36,9 +36,9 @@ struct Slot {
 
 class Stage {
  public:
-  // layers: those of the decoder that this stage has, not empty. router_bias: [MoE layers, E] of these, or none. rope: of
+  // layers: those of the decoder that this stage has, not empty. routers: of each MoE layer of these, [MoE layers, E]. rope: of
   // these layers at least; it must outlive the stage.
-  Stage(const Config& config, ParamStore& store, Range layers, View router_bias, const RopeTables& rope);
+  Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope);
 
   // Called with a layer when the gradients of its parameters are complete: the last to the first.
   using LayerDone = std::function<void(Index layer)>;

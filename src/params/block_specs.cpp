@@ -159,12 +159,17 @@ NormSpec final_norm_spec(const Config& config) {
 std::vector<BlockSpec> block_specs(const Config& config) {
   const Config::Model& m = config.model;
   std::vector<BlockSpec> blocks;
+  std::size_t moe_layers = 0;
   for (Index layer = 0; layer < m.layers; ++layer) {
     const NormPlaces norms = norm_places(m.norm_position);
     blocks.push_back({norm_spec(config), norms, m.parallel_block,
                       m.parallel_block && norms.input && m.parallel_norms == 1, attention_spec(config.model_of(layer)),
                       MlpSpec{config.ffn_activation(), m.d_ff, bias_places(m).mlp}});
-    if (config.is_moe(layer)) blocks.back().ffn = moe_spec(config);
+    if (!config.is_moe(layer)) continue;
+    MoeSpec moe = moe_spec(config);
+    if (!config.moe.order.empty()) moe.order = config.moe.order[moe_layers];
+    blocks.back().ffn = std::move(moe);
+    ++moe_layers;
   }
   if (config.moe.aux_layers == AuxLayers::joint)
     for (BlockSpec& block : blocks)

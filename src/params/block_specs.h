@@ -108,6 +108,7 @@ struct MoeSpec {
   RouterSpec router;
   MlpSpec expert;
   std::optional<MlpSpec> shared;  // all shared experts as one network
+  std::vector<Index> order{};     // [E] the expert in each place (ExpertSplit); empty: in order
 };
 
 struct BlockSpec {

@@ -87,11 +87,13 @@ class Specs {
     matrix(name + ".router.weight", {m.experts, D_}, {}, normal);
     if (m.router.learned_noise) matrix(name + ".router.noise.weight", {m.experts, D_}, {}, zeros);
     if (m.router.bias) vector(name + ".router.bias", {m.experts}, {}, zeros);
+    const std::size_t first = list.size();
     matrix(name + ".experts.up.weight", {m.experts, e.halves(), e.width, D_}, {ep, none, etp}, normal);
     if (e.bias) vector(name + ".experts.up.bias", {m.experts, e.halves(), e.width}, {ep, none, etp}, zeros);
     matrix(name + ".experts.down.weight", {m.experts, D_, e.width}, {ep, none, etp}, residual_);
     // Each part of an expert adds a part of the bias, so that the parts' outputs have it once.
     if (e.bias) vector(name + ".experts.down.bias", {m.experts, D_}, {ep, etp}, zeros);
+    for (std::size_t i = first; i < list.size(); ++i) list[i].order = m.order;
     if (!m.shared) return;
     ffn(name + ".shared", *m.shared);
     if (m.shared->gate) matrix(name + ".shared_gate.weight", {1, D_}, {}, normal);

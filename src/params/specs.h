@@ -29,6 +29,8 @@ struct ParamSpec {
   UpdateRule rule = UpdateRule::adamw_without_decay;  // weights decay in matrices only
   bool joined = false;           // lies right after the previous one, so that both can be read as one matrix (q, k, v)
   std::optional<Index> layer{};  // none: of the embedding, the final norm or the output, or shared by layers
+  // What lies in each place of the first dimension, where that is not in order: experts (MoeSpec::order).
+  std::vector<Index> order{};
   // The mesh axes over which its gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };

@@ -22,7 +22,7 @@ namespace sy {
 
 struct Placement {
   const ParamSpec* spec;
-  Box box;            // the local part of the parameter
+  Box box;            // the local part of the parameter, in places of the first dimension (ParamSpec::order)
   Index offset;       // its first element in the group's buffer
   std::size_t group;  // of FlatLayout::groups
   Range range() const { return {offset, offset + box.elements()}; }

@@ -50,9 +50,23 @@ void read_values(ValueSource& source, const Placement& placement, Range local,
 }
 
 std::vector<Box> global_boxes(const Placement& placement, Range local) {
-  std::vector<Box> boxes = boxes_of_run(placement.box.size, local);
-  for (Box& box : boxes)
+  const std::vector<Index>& order = placement.spec->order;
+  std::vector<Box> boxes;
+  for (Box& box : boxes_of_run(placement.box.size, local)) {
     for (int d = 0; d < box.begin.size(); ++d) box.begin[d] += placement.box.begin[d];
+    if (order.empty()) {
+      boxes.push_back(box);
+      continue;
+    }
+    // What lies in neighbouring places is a box together where it is neighbours in the whole, too.
+    for (Index place = box.begin[0]; place < box.begin[0] + box.size[0];) {
+      const Index begin = place++;
+      while (place < box.begin[0] + box.size[0] && order[place] == order[place - 1] + 1) ++place;
+      boxes.push_back(box);
+      boxes.back().begin[0] = order[begin];
+      boxes.back().size[0] = place - begin;
+    }
+  }
   return boxes;
 }
 

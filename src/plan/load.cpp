@@ -6,6 +6,7 @@
 
 #include "src/io/checkpoint.h"
 #include "src/model/router.h"
+#include "src/params/block_specs.h"
 
 namespace sy {
 
@@ -13,8 +14,7 @@ Shares recorded_load(const std::filesystem::path& run, const Config& config) {
   const std::filesystem::path folder = resolve_checkpoint(run, nullptr);
   const TrainState state = read_state(folder);
   const ExpertHistory& h = state.experts;
-  Index moe_layers = 0;
-  for (Index layer = 0; layer < config.model.layers; ++layer) moe_layers += config.is_moe(layer);
+  const Index moe_layers = count_moe(block_specs(config));
   if (h.layers == 0) bad_input("--load {}: the run has no experts: give a run of a model with experts", run.string());
   if (h.windows() == 0)
     bad_input("--load {}: {} holds no counts yet: give a checkpoint of a later step", run.string(), folder.string());
@@ -43,6 +43,12 @@ Shares recorded_load(const std::filesystem::path& run, const Config& config) {
     const double most =
         as_recorded || capacity == 0 ? 1 : static_cast<double>(capacity) / static_cast<double>(config.moe.top_k * S);
     for (double& share : kept) share = std::min(share / routed, most);
+  }
+  // By place from here on: what lies on a rank is what counts.
+  const std::vector<std::vector<Index>> orders = read_placement(config);
+  for (std::size_t l = 0; l < orders.size(); ++l) {
+    const std::vector<double> by_expert = load[l];
+    for (std::size_t place = 0; place < by_expert.size(); ++place) load[l][place] = by_expert[orders[l][place]];
   }
   return load;
 }

@@ -167,11 +167,12 @@ const Prepare by_bytes[] = {
       };
     },
     [](Backend& b, DType) -> Call {
-      const auto x = held(numbers(b, {T, k}, E), numbers(b, {T, k}, 2), b.tensor({rows}, DType::i32),
-                          b.tensor({rows}, DType::i32), b.tensor({T, k}, DType::i32), b.tensor({E}, DType::i32));
+      const auto x =
+          held(numbers(b, {T, k}, E), numbers(b, {T, k}, 2), b.tensor({rows}, DType::i32), b.tensor({rows}, DType::i32),
+               b.tensor({T, k}, DType::i32), b.tensor({E}, DType::i32), b.tensor({E}, DType::i32));
       return [&b, x] {
-        const auto& [experts, keep, to_assignment, tokens, slots, counts] = *x;
-        b.sort_assignments({}, experts, keep, to_assignment, tokens, slots, counts);
+        const auto& [experts, keep, to_assignment, tokens, slots, counts, kept] = *x;
+        b.sort_assignments({}, experts, keep, to_assignment, tokens, slots, counts, kept);
       };
     },
     [](Backend& b, DType) -> Call {

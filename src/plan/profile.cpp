@@ -134,11 +134,9 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   agree(*world, [] {});  // that all ranks have read their samples
   sync.step(t, t.lr, 1);
   Statistics found;
-  for (Index layer = 0; layer < config_.model.layers; ++layer)
-    if (config_.is_moe(layer)) {
-      const auto E = static_cast<std::size_t>(config_.moe.experts);
-      found.layers.push_back({std::vector<Index>(E), std::vector<Index>(E), std::vector<double>(E)});
-    }
+  const auto E = static_cast<std::size_t>(config_.moe.experts);
+  for (Index l = 0; l < count_moe(block_specs(config_)); ++l)
+    found.layers.push_back({std::vector<Index>(E), std::vector<Index>(E), std::vector<double>(E)});
   std::vector<double> sums = step_sums(found, 0);
   world->all_reduce(view_of(sums.data(), {std::ssize(sums)}));
   profile.update.calls = take_calls(*backend);

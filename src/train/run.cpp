@@ -335,8 +335,10 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
   const int local = local_rank(world);
   std::unique_ptr<Backend> backend;
   Index vocab = 0;
+  Config placed = config;  // with the places of the experts
   agree(world, [&] {
     check_config_for_layout(config, layout);
+    placed.moe.order = read_placement(config);
     if (config.data.path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
     if (config.run.dir.empty()) bad_input("run.dir is not set: give a folder for this run");
     if (std::error_code ec; !fs::exists(fs::path(config.data.path) / "dataset.ini", ec))
@@ -373,7 +375,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
   }
   const std::string advice = memory_advice(config);
   const auto run =
-      with_advice(advice, [&] { return std::make_unique<Run>(world, config, how, layout, std::move(backend), arena); });
+      with_advice(advice, [&] { return std::make_unique<Run>(world, placed, how, layout, std::move(backend), arena); });
   const int code = or_end_all(world, [&] { return with_advice(advice, [&] { return run->execute(); }); });
   // A run's purpose is its folder.
   if (const std::string why = lost_output(); !why.empty())

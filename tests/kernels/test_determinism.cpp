@@ -88,13 +88,14 @@ void run_all(Backend& b, Recorder& r) {
   const Tensor logits = r.normal("logits", {t, e}), experts = zeros({t, k}, DType::i32), weights = zeros({t, k}),
                routed = zeros({1, e}, DType::i32), probability = zeros({1, e}), z = zeros({1}, DType::f64),
                keep = zeros({t, k}, DType::i32), rows = zeros({t * k}, DType::i32), tokens = zeros({t * k}, DType::i32),
-               slots = zeros({t, k}, DType::i32), counts = zeros({e}, DType::i32), dlogits = zeros({t, e});
+               slots = zeros({t, k}, DType::i32), counts = zeros({e}, DType::i32), sums = zeros({e}, DType::i32),
+               dlogits = zeros({t, e});
   b.route_forward({Score::softmax, k}, logits, {}, {}, experts, weights, routed, probability, z);
   b.route_backward({Score::softmax, k}, logits, experts, weights, weights, probability, 0.1f, dlogits);
   b.capacity({DropOrder::probability, 200}, experts, weights, 1, e, keep);
-  b.sort_assignments({}, experts, keep, rows, tokens, slots, counts);
+  b.sort_assignments({}, experts, keep, rows, tokens, slots, counts, sums);
   for (const Tensor* o :
-       {&experts, &weights, &routed, &probability, &z, &dlogits, &keep, &rows, &tokens, &slots, &counts})
+       {&experts, &weights, &routed, &probability, &z, &dlogits, &keep, &rows, &tokens, &slots, &counts, &sums})
     r.keep("routing", *o);
   const Tensor there = zeros({t * k, d}), back = zeros({t, d});
   b.gather_rows(x, tokens, there);

@@ -147,10 +147,14 @@ TEST(Dry, gives_every_expert_as_many_rows_or_those_of_a_load) {
   const Tensor experts = backend->tensor({t, k}, DType::i32), keep = backend->tensor({t, k}, DType::i32),
                rows = backend->tensor({t * k * parts}, DType::i32),
                tokens = backend->tensor({t * k * parts}, DType::i32),
-               slots = backend->tensor({t, k * parts}, DType::i32), kept = backend->tensor({e * parts}, DType::i32);
+               slots = backend->tensor({t, k * parts}, DType::i32), counts = backend->tensor({e * parts}, DType::i32),
+               kept = backend->tensor({e}, DType::i32);
+  const auto numbers = [](const Tensor& x) {
+    return std::vector<std::int32_t>(x.view().i32(), x.view().i32() + x.view().elements());
+  };
   const auto sorted = [&](const ExpertSplit& split) {
-    backend->sort_assignments(split, experts, keep, rows, tokens, slots, kept);
-    return std::vector<std::int32_t>(kept.view().i32(), kept.view().i32() + kept.view().elements());
+    backend->sort_assignments(split, experts, keep, rows, tokens, slots, counts, kept);
+    return numbers(counts);
   };
   // Two owners of two experts, and two parts of each.
   EXPECT_EQ(sorted({2, parts}), (std::vector<std::int32_t>{3, 3, 3, 3, 2, 2, 2, 2}));
@@ -161,6 +165,11 @@ TEST(Dry, gives_every_expert_as_many_rows_or_those_of_a_load) {
   });
   EXPECT_EQ(sorted({2, parts}), (std::vector<std::int32_t>{1, 2, 1, 2, 3, 4, 3, 4}));
   EXPECT_EQ(sorted({1, parts}), (std::vector<std::int32_t>{1, 2, 3, 4, 1, 2, 3, 4}));
+  const Tensor order = backend->tensor({e}, DType::i32);
+  const std::int32_t experts_in_places[e] = {3, 0, 2, 1};
+  backend->to_device(experts_in_places, order);
+  EXPECT_EQ(sorted({2, parts, order.view()}), (std::vector<std::int32_t>{4, 1, 4, 1, 3, 2, 3, 2}));
+  EXPECT_EQ(numbers(kept), (std::vector<std::int32_t>{1, 2, 3, 4}));
 }
 
 TEST(Dry, counts_equal_calls_together) {

@@ -73,15 +73,17 @@ class Router : public testing::TestWithParam<Target> {
   }
 
   struct Sorted {
-    Ints rows, tokens, slots, counts;
+    Ints rows, tokens, slots, counts, kept;
   };
   Sorted sort(Index num_experts, Index k, const Ints& experts, const Ints& kept) {
     const Index n = static_cast<Index>(experts.size()), t = n / k;
     const Tensor e = put<std::int32_t>({t, k}, experts), keep = put<std::int32_t>({t, k}, kept),
                  rows = put<std::int32_t>({n}, Ints(n, -7)), tokens = put<std::int32_t>({n}, Ints(n, -7)),
-                 slots = backend->tensor({t, k}, DType::i32), counts = backend->tensor({num_experts}, DType::i32);
-    backend->sort_assignments({}, e, keep, rows, tokens, slots, counts);
-    return {get<std::int32_t>(rows), get<std::int32_t>(tokens), get<std::int32_t>(slots), get<std::int32_t>(counts)};
+                 slots = backend->tensor({t, k}, DType::i32), counts = backend->tensor({num_experts}, DType::i32),
+                 sums = backend->tensor({num_experts}, DType::i32);
+    backend->sort_assignments({}, e, keep, rows, tokens, slots, counts, sums);
+    return {get<std::int32_t>(rows), get<std::int32_t>(tokens), get<std::int32_t>(slots), get<std::int32_t>(counts),
+            get<std::int32_t>(sums)};
   }
 
   static void expect_near(const Floats& got, const Floats& want) {

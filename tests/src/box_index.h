@@ -4,11 +4,12 @@
 
 namespace sy::test {
 
-// Where element i of a box lies in the row-major whole.
-inline Index whole_index(const Shape& shape, const Box& box, Index i) {
+// Where element i of a box lies in the row-major whole. order: what lies in each place of the first dimension; empty: in order.
+inline Index whole_index(const Shape& shape, const Box& box, Index i, const std::vector<Index>& order = {}) {
   Index at = 0, stride = 1;
   for (int d = shape.size() - 1; d >= 0; --d) {
-    at += (box.begin[d] + i % box.size[d]) * stride;
+    const Index place = box.begin[d] + i % box.size[d];
+    at += (d == 0 && !order.empty() ? order[place] : place) * stride;
     stride *= shape[d];
     i /= box.size[d];
   }

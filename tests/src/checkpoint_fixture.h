@@ -12,6 +12,7 @@
 #include "src/io/digest.h"
 #include "src/io/files.h"
 #include "src/io/manifest.h"
+#include "tests/src/box_index.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy::test {
@@ -19,9 +20,10 @@ namespace sy::test {
 namespace fs = std::filesystem;
 
 inline std::vector<ParamSpec> odd_specs() {
-  const auto spec = [](std::string name, Shape shape, Split split, bool joined = false) {
-    return ParamSpec{std::move(name), shape, split, {}, {}, joined};
+  const auto spec = [](std::string name, Shape shape, Split split, bool joined = false, std::vector<Index> order = {}) {
+    return ParamSpec{std::move(name), shape, split, {}, {}, joined, {}, std::move(order)};
   };
+  const std::vector<Index> order = {4, 5, 1, 0, 3, 2};  // neighbours, whole and cut by two and by three ranks
   constexpr Axis none = Axis::none, tp = Axis::tp, ep = Axis::ep, etp = Axis::etp;
   return {spec("embedding.weight", {67, 29}, {none, none}),
           spec("layers.0.norm.weight", {5}, {none}),
@@ -30,8 +32,8 @@ inline std::vector<ParamSpec> odd_specs() {
           spec("layers.0.attention.v.weight", {2, 3, 29}, {tp, none, none}, true),
           spec("layers.0.attention.out.weight", {29, 18}, {none, tp}),
           spec("layers.0.moe.router.weight", {6, 29}, {none, none}),
-          spec("layers.0.moe.experts.gate_up.weight", {6, 7, 29}, {ep, etp, none}),
-          spec("layers.0.moe.experts.down.weight", {6, 29, 7}, {ep, none, etp}),
+          spec("layers.0.moe.experts.gate_up.weight", {6, 7, 29}, {ep, etp, none}, false, order),
+          spec("layers.0.moe.experts.down.weight", {6, 29, 7}, {ep, none, etp}, false, order),
           spec("layers.0.tiny", {1}, {none}),
           spec("layers.10.norm.weight", {3, 2, 2, 5}, {none, none, none, none})};
 }
@@ -42,17 +44,6 @@ inline float expected_value(const std::string& tensor, Index index) {
   x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
   x ^= x >> 29;
   return static_cast<float>(static_cast<double>(x % 2000003) / 1000.0 - 1000.0);
-}
-
-// The row-major index in the whole tensor of element `local` of a box.
-inline Index global_index(const Shape& shape, const Box& box, Index local) {
-  Index index = 0, stride = 1;
-  for (int d = shape.size() - 1; d >= 0; --d) {
-    index += (box.begin[d] + local % box.size[d]) * stride;
-    local /= box.size[d];
-    stride *= shape[d];
-  }
-  return index;
 }
 
 // Calls f(tensor name, index in the whole tensor, address) for every element that a store holds.
@@ -68,7 +59,7 @@ inline void for_each_element(ParamStore& store, const std::function<void(const s
         for (Index i = 0; i < p.box.elements(); ++i) {
           const Index flat = p.offset + i;
           if (kind.buffer && (flat < owned.begin || flat >= owned.end)) continue;
-          f(kind.prefix + p.spec->name, global_index(p.spec->shape, p.box, i),
+          f(kind.prefix + p.spec->name, whole_index(p.spec->shape, p.box, i, p.spec->order),
             buffer.f32() + flat - (kind.buffer ? owned.begin : 0));
         }
     }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "src/evaluate/evaluate.h"
+#include "src/params/block_specs.h"
 #include "src/train/trainer.h"
 #include "tests/mpi_world.h"
 #include "tests/src/box_index.h"
@@ -195,7 +196,17 @@ Bounds bounds() {
 struct Case {
   const char* name;
   std::vector<std::string> settings;
+  bool placed = false;  // the experts lie in other places than those of their numbers
 };
+
+// For each MoE layer another order, in which no run of places has the experts of its numbers.
+std::vector<std::vector<Index>> other_places(const Config& config) {
+  const Index E = config.moe.experts;
+  std::vector<std::vector<Index>> orders(static_cast<std::size_t>(count_moe(block_specs(config))));
+  for (std::size_t l = 0; l < orders.size(); ++l)
+    for (Index place = 0; place < E; ++place) orders[l].push_back((E - 1 - place + static_cast<Index>(l)) % E);
+  return orders;
+}
 
 const Case cases[] = {
     {"token", {}},
@@ -205,6 +216,10 @@ const Case cases[] = {
     {"balance_global_batch", {"--moe.aux_scope=global_batch"}},
     {"balance_micro_batch", {"--moe.aux_scope=micro_batch"}},
     {"balance_of_all_layers", {"--moe.aux_scope=global_batch", "--moe.aux_layers=joint", "--moe.aux_loss=0.1"}},
+    {"placed", {"--moe.bias=true", "--moe.bias_rate=0.01"}, true},
+    {"placed_balance_of_all_layers",
+     {"--moe.aux_scope=global_batch", "--moe.aux_layers=joint", "--moe.drop_order=probability"},
+     true},
     {"tight_shared_sigmoid_bias",
      {"--moe.capacity_factor=0.5", "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_rate=0.01",
       "--moe.aux_probability=score", "--model.qk_norm=true"}},
@@ -273,7 +288,8 @@ double parameter_difference(const Config& config, const History& one, const Hist
     const std::vector<float>&whole = one.weights.at(spec.name), &part = many.weights.at(spec.name);
     EXPECT_EQ(static_cast<Index>(part.size()), box.elements()) << spec.name;
     for (Index i = 0; i < box.elements(); ++i)
-      most = std::max(most, std::abs(static_cast<double>(whole[test::whole_index(spec.shape, box, i)]) - part[i]));
+      most = std::max(
+          most, std::abs(static_cast<double>(whole[test::whole_index(spec.shape, box, i, spec.order)]) - part[i]));
   }
   return most;
 }
@@ -319,7 +335,8 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
       settings.push_back(fmt::format("--{}={}", key, value));
     settings.push_back("--run.dtype=" + device.dtype);
     const Bounds bound = bounds();
-    const Config config = parse_config(l.model, "test", settings);
+    Config config = parse_config(l.model, "test", settings);
+    if (GetParam().placed) config.moe.order = other_places(config);
     const History many = train(world(), dataset, config);
     bool tied = false;
     for (std::size_t i = 0; i < one.steps.size() && !tied; ++i) {
@@ -382,6 +399,7 @@ TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
     config.parallel = {l.tp, l.ep, l.etp};
     config.train.micro_batch = l.micro_batch;
     config.train.recompute = l.recompute;
+    if (GetParam().placed) config.moe.order = other_places(config);
     const History many = train(world(), dataset, config);
     ASSERT_EQ(one.steps[0].routed, many.steps[0].routed);
     ASSERT_EQ(one.steps[0].dropped, many.steps[0].dropped);
@@ -399,8 +417,8 @@ TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
       const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, world().rank()));
       const double most = 10 * bounds().norm * largest.at(spec.name) + 1e-6 * of_all;
       for (Index i = 0; i < box.elements(); ++i)
-        ASSERT_NEAR(one.weights.at(spec.name)[test::whole_index(spec.shape, box, i)], many.weights.at(spec.name)[i],
-                    most)
+        ASSERT_NEAR(one.weights.at(spec.name)[test::whole_index(spec.shape, box, i, spec.order)],
+                    many.weights.at(spec.name)[i], most)
             << layout.str() << ", " << spec.name << ", element " << i << " of rank " << world().rank();
     }
     ++compared;

@@ -28,11 +28,12 @@ TEST(ShardRuns, EveryElementIsWrittenByExactlyOneRank) {
       for (const OwnedRun& run : shard_runs(flat, layout, coord_of(layout, rank))) {
         const Placement& p = *run.placement;
         for (Index i = run.local.begin; i < run.local.end; ++i)
-          ++written[p.spec->name][static_cast<std::size_t>(global_index(p.spec->shape, p.box, i))];
+          ++written[p.spec->name][static_cast<std::size_t>(whole_index(p.spec->shape, p.box, i, p.spec->order))];
         Index i = run.local.begin;  // the boxes are the same elements in the same order
         for (const Box& box : global_boxes(p, run.local))
           for (Index k = 0; k < box.elements(); ++k, ++i)
-            ASSERT_EQ(global_index(p.spec->shape, box, k), global_index(p.spec->shape, p.box, i)) << p.spec->name;
+            ASSERT_EQ(whole_index(p.spec->shape, box, k), whole_index(p.spec->shape, p.box, i, p.spec->order))
+                << p.spec->name;
         ASSERT_EQ(i, run.local.end);
       }
     }
@@ -79,7 +80,7 @@ TEST(Checkpoint, AnyBoxIsRead) {
         std::vector<float> values(static_cast<std::size_t>(box.elements()));
         checkpoint.read(tensor, box, values.data());
         for (Index i = 0; i < box.elements(); ++i)
-          ASSERT_EQ(values[static_cast<std::size_t>(i)], expected_value(name, global_index(spec.shape, box, i)))
+          ASSERT_EQ(values[static_cast<std::size_t>(i)], expected_value(name, whole_index(spec.shape, box, i)))
               << name << " from " << box.begin.str() << " of " << box.size.str() << " by " << writer.str();
       }
     }
@@ -187,8 +188,8 @@ TEST(Checkpoint, ALostShardReadsAsNaN) {
   Index number = 0;
   for (const OwnedRun& run_of_2 : shard_runs(flat, layout, coord_of(layout, 2)))
     for (Index i = run_of_2.local.begin; i < run_of_2.local.end; ++i, ++number)
-      lost[run_of_2.placement->spec->name]
-          [static_cast<std::size_t>(global_index(run_of_2.placement->spec->shape, run_of_2.placement->box, i))] = true;
+      lost[run_of_2.placement->spec->name][static_cast<std::size_t>(whole_index(
+          run_of_2.placement->spec->shape, run_of_2.placement->box, i, run_of_2.placement->spec->order))] = true;
   ASSERT_GT(number, 100);
   for (const ParamSpec& spec : specs) {
     const std::string name = "/params/" + spec.name;

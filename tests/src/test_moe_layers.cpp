@@ -70,7 +70,8 @@ TEST_P(MoeLayer, IsThatOfTransformers) {
   const Tensor bias = b.tensor({config.moe.experts});
   if (biased) put(c["selection_bias"], bias);
 
-  const Moe moe(*block_specs(config).front().moe(), D, engine.store(), prefix, biased ? bias.view() : View{});
+  const Moe moe(*block_specs(config).front().moe(), D, engine.store(), prefix,
+                {.bias = biased ? bias.view() : View{}, .order = {}});
   engine.store().prepared().refresh();
   Arena saved([&](Index bytes) { return b.allocate(bytes); });
   const Device device{b, engine.mesh(), engine.scratch(), DType::f32};

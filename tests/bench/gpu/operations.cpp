@@ -274,7 +274,7 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
 // What a router leaves behind: the operands of all that follows it.
 struct Routed {
   RouteDesc desc;
-  View logits, experts, weights, counts, probability, z_squared, keep, rows, tokens, slots, kept;
+  View logits, experts, weights, counts, probability, z_squared, keep, rows, tokens, slots, rows_of, kept;
 
   Routed(Operands& o, const Sizes& s)
       : desc{.top_k = static_cast<int>(s.k)},
@@ -288,6 +288,7 @@ struct Routed {
         rows(o.i32({s.R()})),
         tokens(o.i32({s.R()})),
         slots(o.i32({s.T(), s.k})),
+        rows_of(o.i32({s.E})),
         kept(o.i32({s.E})) {
     route(o.b);
     limit(o.b, 0);
@@ -299,7 +300,7 @@ struct Routed {
   void limit(Backend& b, Index capacity) const {
     b.capacity({.capacity = capacity}, experts, weights, counts.dim(0), counts.dim(1), keep);
   }
-  void sort(Backend& b) const { b.sort_assignments({}, experts, keep, rows, tokens, slots, kept); }
+  void sort(Backend& b) const { b.sort_assignments({}, experts, keep, rows, tokens, slots, rows_of, kept); }
 };
 
 void add_routing(std::vector<Operation>& all, const Sizes& s) {
@@ -319,7 +320,7 @@ void add_routing(std::vector<Operation>& all, const Sizes& s) {
   all.push_back({"balance", [s](Operands& o) -> Run {
                    const Routed r(o, s);
                    const View dprobability = o.f32({s.B, s.E}), stats = o.zeros({3 * s.E + 2}, DType::f64);
-                   const BalanceDesc desc = {.factor = 1e-2, .z_factor = 1e-3, .split = {}};
+                   const BalanceDesc desc = {.factor = 1e-2, .z_factor = 1e-3};
                    return [=, &o] {
                      o.b.balance(desc, r.counts, r.counts, r.probability, r.kept, r.z_squared, dprobability, stats);
                    };

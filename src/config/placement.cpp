@@ -1,0 +1,53 @@
+// moe.placement: which expert lies in which place.
+#include <fstream>
+#include <iterator>
+
+#include "src/config.h"
+#include "src/text/json.h"
+
+namespace sy {
+namespace {
+
+// Of a placement's layers, the order of this one. Throws JsonError where there is none.
+std::vector<Index> order_of(const Json& layers, Index layer, Index experts, const std::string& file) {
+  for (const Json& entry : layers.elements()) {
+    if (entry["layer"].get<std::int64_t>() != layer) continue;
+    std::vector<Index> order;
+    std::vector<bool> placed(static_cast<std::size_t>(experts));
+    for (const Json& expert : entry["order"].elements()) {
+      const Index e = expert.get<std::int64_t>();
+      if (e < 0 || e >= experts || placed[e])
+        bad_input("moe.placement = {}: layer {} has expert {} {}: each of 0 to {} has one place", file, layer, e,
+                  e < 0 || e >= experts ? "of no such number" : "twice", experts - 1);
+      placed[e] = true;
+      order.push_back(e);
+    }
+    if (std::ssize(order) != experts)
+      bad_input("moe.placement = {}: layer {} has {} of the {} experts: give all of them a place", file, layer,
+                order.size(), experts);
+    return order;
+  }
+  bad_input("moe.placement = {}: it has no layer {}: make it from a run of this model", file, layer);
+}
+
+}  // namespace
+
+std::vector<std::vector<Index>> read_placement(const Config& config) {
+  const std::string& file = config.moe.placement;
+  std::vector<std::vector<Index>> orders;
+  if (file.empty()) return orders;
+  std::ifstream in(file);
+  if (!in) bad_input("moe.placement = {} cannot be read: give a file of `switchyard experts --placement-file`", file);
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  try {
+    const Json json = Json::parse(text);
+    for (Index layer = 0; layer < config.model.layers; ++layer)
+      if (config.is_moe(layer)) orders.push_back(order_of(json["layers"], layer, config.moe.experts, file));
+  } catch (const JsonError& e) {
+    bad_input("moe.placement = {} is no placement ({}): give a file of `switchyard experts --placement-file`", file,
+              e.what());
+  }
+  return orders;
+}
+
+}  // namespace sy

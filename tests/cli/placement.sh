@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# moe.placement: a run on two ranks whose experts lie elsewhere has the losses and the checkpoint of one that has them in order.
+source "$2/tests/cli/lib/lib.sh"
+
+make_text text 60
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+small_config <<'INI'
+[train]
+steps = 6
+global_batch = 8
+micro_batch = 2
+[run]
+backend = cpu
+INI
+ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
+number() { sed -E "s/.*\"$1\":([0-9.e-]+)[,}].*/\1/" "$2/metrics.jsonl"; }
+near() {  # FILE FILE: equal to within rounding
+  paste "$1" "$2" | awk '{ d = $1 - $2; if (d * d > 1e-10 * $1 * $1) exit 1 } END { if (NR != 6) exit 1 }'
+}
+
+expect_ok ranks 2 train config.ini --run.dir=usual --parallel.ep=2 --quiet
+expect_ok "$switchyard" experts usual --placement ep=2 --placement-file even.json
+# Whatever the load was, this one moves every expert to the other rank, and each layer's otherwise.
+experts=$(sed -nE 's/^experts = ([0-9]+)/\1/p' config.ini) layers=$(grep -o '"layer":[0-9]*' even.json | cut -d: -f2)
+order() { seq $((experts - 1)) -1 0 | awk -v by="$1" '{ x[NR - 1] = $1 } END {
+  for (i = 0; i < NR; ++i) printf "%s%d", i ? "," : "", x[(i + by) % (NR / 2) + (i >= NR / 2) * NR / 2] }'; }
+{
+  printf '{"layers":['
+  comma=
+  for layer in $layers; do printf '%s{"layer":%d,"order":[%s]}' "$comma" "$layer" "$(order "$layer")"; comma=,; done
+  printf ']}'
+} >moved.json
+for placement in even moved; do
+  expect_ok ranks 2 train config.ini --run.dir=$placement --parallel.ep=2 --moe.placement=$placement.json --quiet
+  for what in loss grad_norm dropped; do
+    near <(number $what usual) <(number $what $placement) || die "$what of $placement is another"
+  done
+  # Checkpoints hold the experts by their numbers: what is counted is equal, and the parameters to within rounding.
+  call "$switchyard" diff usual $placement --all --json
+  grep -o '"max_abs": [0-9.e-]*' <<<"$out" | awk '$2 > 1e-3 { exit 1 } END { if (NR < 20) exit 1 }' ||
+    die "parameters of $placement are others"
+  expect_ok "$switchyard" experts $placement --csv $placement.csv
+  expect_ok "$switchyard" experts usual --csv usual.csv
+  cut -d, -f1-6 usual.csv | cmp - <(cut -d, -f1-6 $placement.csv) || die "the experts of $placement got other tokens"
+done
+# A run goes on with another placement, or none, on other ranks.
+expect_ok "$switchyard" train config.ini --run.dir=moved --run.resume=true --train.steps=9 --quiet
+expect_ok ranks 2 train config.ini --run.dir=usual --parallel.ep=2 --run.resume=true --train.steps=9 --quiet \
+  --moe.placement=moved.json
+for run in moved usual; do number loss $run | tail -3 >$run.tail; done
+paste moved.tail usual.tail | awk '{ if (($1 - $2) ^ 2 > 1e-9) exit 1 }' || die "the runs go on differently"
+
+# The plan of a recorded load is that of the ranks as they are placed.
+expect_ok "$switchyard" plan config.ini --ranks 2 --layouts ep2 --load usual --moe.placement=even.json
+
+bad() { printf '%s' "$2" >bad.json; expect_error "$1" "$switchyard" train config.ini --run.dir=bad --moe.placement=bad.json; }
+layer=${layers%%$'\n'*}
+bad "is no placement" 'experts'
+bad "is no placement" '{"layers":7}'
+bad "it has no layer $layer" '{"layers":[]}'
+bad "of the $experts experts" "{\"layers\":[{\"layer\":$layer,\"order\":[0]}]}"
+bad "has expert 0 twice" "{\"layers\":[{\"layer\":$layer,\"order\":[0,0]}]}"
+bad "of no such number" "{\"layers\":[{\"layer\":$layer,\"order\":[-1]}]}"
+expect_error "cannot be read" "$switchyard" train config.ini --run.dir=bad --moe.placement=none.json
+[[ ! -e bad ]] || die "a run was begun"
