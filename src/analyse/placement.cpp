@@ -15,13 +15,6 @@ std::vector<Index> rank_loads(const LayerLoad& load, const std::vector<Index>& o
 
 }  // namespace
 
-double imbalance(const std::vector<Index>& loads) {
-  const Index sum = std::accumulate(loads.begin(), loads.end(), Index{0});
-  if (sum == 0) return 1;
-  return static_cast<double>(*std::max_element(loads.begin(), loads.end())) * static_cast<double>(loads.size()) /
-         static_cast<double>(sum);
-}
-
 std::vector<LayerPlacement> place_experts(const std::vector<LayerLoad>& load, Index ranks) {
   std::vector<LayerPlacement> out;
   for (const LayerLoad& layer : load) {
@@ -48,7 +41,7 @@ std::vector<LayerPlacement> place_experts(const std::vector<LayerLoad>& load, In
       p.order.insert(p.order.end(), of_rank.begin(), of_rank.end());
     }
     p.after = rank_loads(layer, p.order, ranks);
-    if (imbalance(p.before) <= imbalance(p.after)) {
+    if (max_over_mean(p.before) <= max_over_mean(p.after)) {
       p.order = usual;
       p.after = p.before;
     }
@@ -83,8 +76,8 @@ Section placement_section(const std::vector<LayerPlacement>& placement) {
                {layers, counted_dimension("place", std::ssize(placement[0].order))},
                {}};
   for (const LayerPlacement& p : placement) {
-    before.values.push_back(imbalance(p.before));
-    after.values.push_back(imbalance(p.after));
+    before.values.push_back(max_over_mean(p.before));
+    after.values.push_back(max_over_mean(p.after));
     order.values.insert(order.values.end(), p.order.begin(), p.order.end());
   }
   out.figures = {std::move(before), std::move(after), std::move(order)};
@@ -96,8 +89,8 @@ Json placement_json(const std::vector<LayerPlacement>& placement) {
   for (const LayerPlacement& p : placement)
     layers.push_back({{"layer", p.layer},
                       {"order", p.order},
-                      {"max_over_mean_before", imbalance(p.before)},
-                      {"max_over_mean", imbalance(p.after)}});
+                      {"max_over_mean_before", max_over_mean(p.before)},
+                      {"max_over_mean", max_over_mean(p.after)}});
   return {{"ep", std::ssize(placement[0].before)}, {"experts", std::ssize(placement[0].order)}, {"layers", layers}};
 }
 

@@ -13,9 +13,6 @@ struct LayerPlacement {
       after;  // [ep] assignments of each rank, with the experts in their order, and with this one
 };
 
-// Max over mean of the loads; 1 where there are none.
-double imbalance(const std::vector<Index>& loads);
-
 // Longest processing time first (Graham, 1969), with as many experts on each rank: experts by falling load go to the rank with
 // the least load that has a place left; ties go to the lower expert and rank. The experts of a rank are in rising order.
 // Where the usual order is as even, it stays. Throws InputError unless `ranks` divides the experts.

@@ -73,4 +73,17 @@ std::vector<std::string> take_settings(const std::string& command, const std::ve
   return rest;
 }
 
+std::vector<int> parse_ranks(const std::string& text) {
+  constexpr int most = 1 << 20;
+  std::vector<int> ranks;
+  for (const std::string& item : split_list(text)) {
+    const bool digits = !item.empty() && item.size() <= 7 && item.find_first_not_of("0123456789") == item.npos;
+    ranks.push_back(digits ? std::stoi(item) : 0);
+    if (ranks.back() < 1 || ranks.back() > most)
+      bad_input("--ranks {}: '{}' is no number of ranks: give some from 1 to {}, as in 1,2,4", text, item, most);
+  }
+  if (ranks.empty()) bad_input("--ranks is empty: give numbers of ranks, as in 1,2,4");
+  return ranks;
+}
+
 }  // namespace sy

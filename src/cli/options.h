@@ -43,6 +43,9 @@ int completion_command(CommandLine&);
 int help_command(CommandLine&);
 int version_command(CommandLine&);
 
+// Numbers of ranks with commas between them, "1,2,4", of --ranks. Throws InputError.
+std::vector<int> parse_ranks(const std::string& text);
+
 // Parses args against `options` (positional names in order; the last may repeat when repeat_last). Throws InputError for
 // unknown options, missing required ones and ill-typed values; with --help prints usage and returns false. Commands call it
 // before they do anything.

@@ -6,21 +6,6 @@
 #include "src/text/words.h"
 
 namespace sy {
-namespace {
-
-std::vector<int> parse_ranks(const std::string& text) {
-  std::vector<int> ranks;
-  for (const std::string& item : split_list(text)) {
-    const bool digits = !item.empty() && item.size() <= 7 && item.find_first_not_of("0123456789") == item.npos;
-    const int n = digits ? std::stoi(item) : 0;
-    if (n < 1 || n > 1 << 20) bad_input("--ranks {}: give numbers from 1 to {}, such as 8,16", text, 1 << 20);
-    ranks.push_back(n);
-  }
-  if (ranks.empty()) bad_input("--ranks: it is empty: give numbers of ranks, such as 8,16");
-  return ranks;
-}
-
-}  // namespace
 
 void add_plan_options(po::options_description& options, const std::string& before) {
   const std::string machine =

@@ -4,10 +4,9 @@
 #include <algorithm>
 
 #include "dist/runtime.h"
-#include "src/cli/options.h"
+#include "src/cli/experiment.h"
 #include "src/io/files.h"
 #include "src/text/words.h"
-#include "src/train/stop.h"
 
 namespace sy {
 
@@ -27,25 +26,18 @@ int scale_command(CommandLine& line) {
       ("warm-up", po::value(&how.warm_up)->default_value(how.warm_up), "steps before those that are measured")        //
       ("steps", po::value(&how.steps)->default_value(how.steps), "measured steps of each run")                        //
       ("repeats", po::value(&how.repeats)->default_value(how.repeats), "runs of each point")                          //
-      ("launcher", po::value(&how.launcher),
-       "how ranks are started, {ranks} being their number, as in \"srun --mpi=pmix "
-       "-n {ranks}\" (otherwise launch/mpirun.sh)")  //
       ("machine", po::value<std::string>(),
        "a machine file, or the name of one in configs/machines: `plan` predicts each point")(
           "output", po::value(&output)->default_value(output), "the folder of runs and results")  //
       ("json", po::bool_switch(), "print the result as JSON");
+  add_launcher_option(options, how.launcher);
   CommandLine rest{line.world, take_settings("scale", line.args, how.settings, options), line.options};
   po::variables_map given;
   if (!parse_options(rest, "scale", options, {"config"}, given)) return 0;
-  if (launcher() != 0) bad_input("scale starts the ranks itself: call it without mpirun or srun");
-  for (const std::string& number : split_list(ranks)) {
-    const bool digits = !number.empty() && number.size() < 7 && number.find_first_not_of("0123456789") == number.npos;
-    how.ranks.push_back(digits ? std::stoi(number) : 0);
-    if (how.ranks.back() < 1) bad_input("--ranks {}: '{}' is no number of ranks", ranks, number);
-  }
+  starts_ranks_itself("scale");
+  how.ranks = parse_ranks(ranks);
   std::sort(how.ranks.begin(), how.ranks.end());
   how.ranks.erase(std::unique(how.ranks.begin(), how.ranks.end()), how.ranks.end());
-  if (how.ranks.empty()) bad_input("--ranks is empty: give numbers of ranks, as in 1,2,4");
   if (how.steps < 1 || how.warm_up < 0 || how.repeats < 1)
     bad_input("--steps and --repeats are at least 1, and --warm-up at least 0");
   if (layouts != "auto") how.layouts = parse_layouts(layouts, 1);
@@ -56,10 +48,7 @@ int scale_command(CommandLine& line) {
   how.output = output;
   listen_for_stop();
   ScaleResult result = plan_scale(how);
-  if (!measure_scale(result, how)) {
-    fmt::print(stderr, "stopped as {} asked; the same command goes on\n", signal_name(stop_asked()));
-    return stopped_exit_code;
-  }
+  if (!measure_scale(result, how)) return told_to_stop();
   const std::filesystem::path out = how.output / result.name;
   write_file(out.string() + ".csv", scale_csv(result));
   write_file(out.string() + ".json", json_text(scale_json(result)));

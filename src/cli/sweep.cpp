@@ -4,10 +4,9 @@
 #include <iostream>
 
 #include "dist/runtime.h"
-#include "src/cli/options.h"
+#include "src/cli/experiment.h"
 #include "src/io/files.h"
 #include "src/text/words.h"
-#include "src/train/stop.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -28,15 +27,13 @@ int sweep_command(CommandLine& line) {
        "that vary together")                                                                                    //
       ("seeds", po::value(&seeds), "1,2,3: train each with these seeds, and tell mean and standard deviation")  //
       ("ranks", po::value(&how.ranks)->default_value(1), "the ranks of each run")                               //
-      ("launcher", po::value(&how.launcher),
-       "how they are started, {ranks} being their number, as in \"srun --mpi=pmix "
-       "-n {ranks}\" (otherwise launch/mpirun.sh)")                                                     //
-      ("output", po::value(&output)->default_value(output), "the folder of runs, tables and pictures")  //
+      ("output", po::value(&output)->default_value(output), "the folder of runs, tables and pictures")          //
       ("json", po::bool_switch(), "print everything as JSON");
+  add_launcher_option(options, how.launcher);
   CommandLine rest{line.world, take_settings("sweep", line.args, how.settings), line.options};
   po::variables_map given;
   if (!parse_options(rest, "sweep", options, {"config"}, given, true)) return 0;
-  if (launcher() != 0) bad_input("sweep starts the ranks of its runs itself: call it without mpirun or srun");
+  starts_ranks_itself("sweep");
   if (how.ranks < 1) bad_input("--ranks {}: give a number from 1 on", how.ranks);
   for (const std::string& seed : split_list(seeds)) {
     std::size_t read = 0;
@@ -56,10 +53,7 @@ int sweep_command(CommandLine& line) {
       bad_input("nothing varies in {}: give --vary KEY=VALUE,VALUE,..., or a file with a section [sweep]", file);
     results.push_back(plan_sweep(sweep, how));
   }
-  if (!train_sweeps(results, how)) {
-    fmt::print(stderr, "stopped as {} asked; the same command goes on\n", signal_name(stop_asked()));
-    return stopped_exit_code;
-  }
+  if (!train_sweeps(results, how)) return told_to_stop();
   bool failed = false;
   Json all = Json::array();
   for (const SweepResult& result : results) {

@@ -26,6 +26,7 @@
 
 #include "kernels/philox.h"
 #include "kernels/tensor.h"
+#include "src/config.h"
 #include "src/data/megatron.h"
 
 namespace sy {
@@ -139,6 +140,9 @@ class SampleStream {
   Index total_share_ = 0;
 };
 
+// The data set that data.path names. Throws InputError where it is not set, or names no data set.
+Dataset open_training_data(const Config& config);
+
 // The validation tokens of a domain in order, each of them the target of exactly one position. The first has
 // no context and is no target, so that a loss summed over all targets covers targets() = tokens - 1 tokens.
 // Windows of seq_len inputs begin every `stride` tokens, and the last one is the first that reaches the end. Each
@@ -151,6 +155,8 @@ class EvalStream {
   // 0 without validation text.
   Index windows() const { return targets() > 0 ? 1 + ceil_div(std::max<Index>(0, targets() - seq_len_), stride_) : 0; }
   Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
+  // Of n windows that stand for all, spread evenly over the text, number i.
+  Index spread(Index i, Index n) const { return i * windows() / n; }
   // Inputs of window i: seq_len of all but the last one, which may have fewer.
   Index length(Index i) const { return std::min(seq_len_, targets() - i * stride_); }
   // inputs, targets: [seq_len]. Behind its length(), window i is padded: inputs with 0, targets with -1. The targets of

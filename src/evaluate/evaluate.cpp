@@ -60,7 +60,6 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       return std::ranges::count_if(of, [](std::int32_t id) { return id >= 0; });
     };
     const Index all = streams[d].windows(), n = windows[d], per_pass = options.windows_per_pass;
-    const auto window = [&](Index i) { return n == all ? i : i * all / n; };
     const Index tail = all > 0 ? streams[d].length(all - 1) : S;
     const bool short_tail = n == all && n > 0 && tail < S;
     const Index full = n - (short_tail ? 1 : 0), passes = ceil_div(full, dp * per_pass);
@@ -70,7 +69,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       const Index first = (p * dp + mesh.coord.dp) * per_pass;
       const Index count = std::clamp<Index>(full - first, 0, per_pass);
       for (Index i = first; i < first + count; ++i) {
-        streams[d].read(window(i), ids, targets);
+        streams[d].read(streams[d].spread(i, n), ids, targets);
         batch_ids.insert(batch_ids.end(), ids.begin(), ids.end());
         batch_targets.insert(batch_targets.end(), targets.begin(), targets.end());
       }

@@ -18,7 +18,6 @@ void for_replay_batches(const Dataset& dataset, Index seq_len, const ReplayOptio
   }
   std::vector<std::int32_t> ids(S), targets(S);
   for (std::size_t d = 0; d < streams.size(); ++d) {
-    const Index all = streams[d].windows(), n = windows[d];
     ReplayBatch batch;
     const auto flush = [&] {
       if (batch.sequences == 0) return;
@@ -27,9 +26,8 @@ void for_replay_batches(const Dataset& dataset, Index seq_len, const ReplayOptio
       if (progress) progress(done, total);
       batch = {};
     };
-    for (Index i = 0; i < n; ++i) {
-      const Index window = n == all ? i : i * all / n;
-      const Index length = window + 1 == all ? streams[d].targets() - window * S : S;
+    for (Index i = 0; i < windows[d]; ++i) {
+      const Index window = streams[d].spread(i, windows[d]), length = streams[d].length(window);
       if (batch.sequences == options.windows_per_pass || (batch.sequences > 0 && batch.seq_len != length)) flush();
       streams[d].read(window, ids, targets);
       batch.domain = static_cast<Index>(d);

@@ -1,13 +1,10 @@
 #include "src/experiments/grid.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "kernels/check.h"
+#include "src/io/files.h"
 #include "src/text/ini.h"
 #include "src/text/words.h"
 
@@ -78,12 +75,7 @@ std::vector<std::vector<std::string>> combinations(const std::vector<Variation>&
 }
 
 Sweep read_sweep(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  std::stringstream content;
-  if (!in || !(content << in.rdbuf()))
-    bad_input("cannot read {} ({}): give a configuration, or a file with a section [sweep]", file.string(),
-              std::strerror(errno));
-  const IniText ini = read_ini(content.str());
+  const IniText ini = read_ini(read_file(file));
   const bool is_sweep = std::any_of(ini.entries.begin(), ini.entries.end(),
                                     [](const IniEntry& e) { return e.key.starts_with("sweep."); });
   Sweep sweep{file.stem().string(), file, {}, {}};

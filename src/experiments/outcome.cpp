@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string>
 
+#include "src/io/expert_history.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -25,10 +26,8 @@ double mean_violation(const Json& experts) {
   double sum = 0;
   Index layers = 0;
   for (const std::vector<Index>& loads : experts.at("routed").get<std::vector<std::vector<Index>>>()) {
-    const double total = static_cast<double>(std::accumulate(loads.begin(), loads.end(), Index{0}));
-    if (total == 0) continue;
-    const auto most = static_cast<double>(*std::max_element(loads.begin(), loads.end()));
-    sum += most * static_cast<double>(loads.size()) / total - 1;
+    if (std::all_of(loads.begin(), loads.end(), [](Index n) { return n == 0; })) continue;
+    sum += max_over_mean(loads) - 1;
     ++layers;
   }
   return layers > 0 ? sum / static_cast<double>(layers) : not_known;

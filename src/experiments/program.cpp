@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "kernels/check.h"
+#include "src/io/files.h"
 #include "src/train/stop.h"
 
 namespace sy {
@@ -46,10 +47,10 @@ std::vector<std::string> launch_words(const std::string& launcher, int ranks) {
     return words;
   }
   if (ranks == 1) return words;
-  const std::filesystem::path folder = own_program().parent_path().parent_path();
-  for (const char* place : {"launch/mpirun.sh", "share/switchyard/launch/mpirun.sh"}) {
+  for (const std::filesystem::path& folder : own_folders()) {
+    const std::filesystem::path script = folder / "launch" / "mpirun.sh";
     std::error_code none;
-    if (std::filesystem::exists(folder / place, none)) return {(folder / place).string(), std::to_string(ranks)};
+    if (std::filesystem::exists(script, none)) return {script.string(), std::to_string(ranks)};
   }
   bad_input("launch/mpirun.sh is not beside {}: say how ranks are started, as in --launcher \"mpirun -np {{ranks}}\"",
             own_program().string());

@@ -74,8 +74,7 @@ double ScaleResult::routing_gap(const ScalePoint& point) const {
 
 ScaleResult plan_scale(const ScaleOptions& options) {
   const Config config = read_config(options.config, options.settings);
-  if (config.data.path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
-  const Index vocab = model_vocab(config, Dataset(config.data.path).vocab());
+  const Index vocab = model_vocab(config, open_training_data(config).vocab());
   ScaleResult result{options.config.stem().string(), options.weak, {}};
   std::string why;  // a layout does not fit
   for (const int ranks : options.ranks) {
@@ -101,22 +100,23 @@ ScaleResult plan_scale(const ScaleOptions& options) {
       const std::vector<std::string> settings = settings_of(options, layout, wanted.train.global_batch, micro);
       for (const bool balanced : {false, true}) {
         if (balanced && (!options.balanced || config.moe.experts == 0)) continue;
+        std::vector<std::string> of_point = settings;
+        if (balanced) of_point.push_back("--moe.choice=balanced");
+        const Config measured = read_config(options.config, of_point);
         ScalePoint point{layout, wanted.train.global_batch, micro, balanced, {}};
         point.tokens = wanted.train.global_batch * config.model.seq_len;
         for (int repeat = 1; repeat <= options.repeats; ++repeat) {
           const std::string name = fmt::format("{}-{}-{}", name_of(layout), balanced ? "balanced" : "own", repeat);
           Training training{options.output / result.name / name,
                             options.config,
-                            settings,
+                            of_point,
                             ranks,
                             options.warm_up + options.steps + traced_steps,
                             name};
-          if (balanced) training.settings.push_back("--moe.choice=balanced");
-          check_folder(training.run, read_config(options.config, training.settings));
+          check_folder(training.run, measured);
           point.runs.push_back(std::move(training));
         }
         if (options.machine) {
-          const Config measured = read_config(options.config, point.runs.front().settings);
           const Plan plan = make_plan(measured, vocab, ranks, {options.machine, std::nullopt, {layout}});
           if (!plan.fitting.empty() && plan.fitting.front().time) point.predicted = plan.fitting.front().time->total();
         }

@@ -1,10 +1,9 @@
 #include "src/experiments/step_parts.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "dist/comm.h"
+#include "src/io/files.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -95,10 +94,8 @@ std::optional<StepTime> traced_parts(const std::filesystem::path& run) {
   std::vector<StepTime> ranks;
   std::error_code none;
   for (const auto& file : std::filesystem::directory_iterator(run / "trace", none)) {
-    std::ifstream in(file.path());
-    const std::string text(std::istreambuf_iterator<char>(in), {});
     try {
-      if (const auto parts = rank_parts(text)) ranks.push_back(*parts);
+      if (const auto parts = rank_parts(read_file(file.path()))) ranks.push_back(*parts);
     } catch (const JsonError& e) {
       bad_input("{} is no trace ({}): remove it", file.path().string(), e.what());
     }

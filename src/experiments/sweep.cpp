@@ -13,15 +13,10 @@
 namespace sy {
 namespace fs = std::filesystem;
 
-double Trial::loss() const {
+std::vector<double> Trial::losses() const {
   std::vector<double> losses;
   for (const Outcome& o : outcomes) losses.push_back(o.loss());
-  return mean(losses);
-}
-double Trial::spread() const {
-  std::vector<double> losses;
-  for (const Outcome& o : outcomes) losses.push_back(o.loss());
-  return deviation(losses);
+  return losses;
 }
 
 SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
@@ -29,8 +24,7 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
   common.insert(common.end(), options.settings.begin(), options.settings.end());
   const Config base = read_config(sweep.base, common);
   check_config_for_layout(base, base.layout(options.ranks));
-  if (base.data.path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
-  const Index vocab = model_vocab(base, Dataset(base.data.path).vocab());
+  const Index vocab = model_vocab(base, open_training_data(base).vocab());
   SweepResult result{sweep.name, {}, base.train.validate_every > 0};
   const fs::path folder = options.output / (sweep.settings.empty() ? sweep.base.stem() : fs::path(sweep.name));
   for (const std::vector<std::string>& combination : combinations(sweep.variations)) {

@@ -20,8 +20,9 @@ struct Trial {
   std::vector<Outcome> outcomes;                           // [seed] that ended well
   std::string failure;                                     // why a run did not; empty: all did
   double parameters = 0, active = 0, flops_per_token = 0;  // src/params/costs.h
-  double loss() const;                                     // the mean over seeds; NaN where none ended
-  double spread() const;                                   // their standard deviation; NaN of fewer than two
+  std::vector<double> losses() const;                      // [seed] of those
+  double loss() const { return mean(losses()); }           // NaN where none ended
+  double spread() const { return deviation(losses()); }    // the standard deviation; NaN of fewer than two
 };
 
 struct SweepResult {

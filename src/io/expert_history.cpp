@@ -1,8 +1,16 @@
 #include "src/io/expert_history.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace sy {
+
+double max_over_mean(std::span<const Index> loads) {
+  const Index sum = std::accumulate(loads.begin(), loads.end(), Index{0});
+  if (sum == 0) return 1;
+  return static_cast<double>(*std::max_element(loads.begin(), loads.end())) * static_cast<double>(loads.size()) /
+         static_cast<double>(sum);
+}
 
 Index ExpertHistory::bound() const {
   const Index window_bytes = std::max<Index>(1, layers * experts) * cell_bytes;

@@ -31,6 +31,10 @@ struct ExpertHistory {
   static constexpr Index cell_bytes = 2 * sizeof(std::int64_t) + sizeof(float);  // of an expert in a window
 };
 
+// Load of the busiest over the mean load, of experts or of the ranks that hold them: 1 at perfect balance, and where there is
+// no load. Less 1 it is MaxVio (Wang et al., "Auxiliary-loss-free load balancing", 2024).
+double max_over_mean(std::span<const Index> loads);
+
 // Halves the resolution of the older half: windows (0, 1), (2, 3), ... become one each.
 void merge_older_half(ExpertHistory& history);
 

@@ -59,6 +59,12 @@ void rename_path(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
+std::vector<fs::path> own_folders() {
+  std::error_code ignored;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path().parent_path();
+  return {folder, folder / "share" / "switchyard"};
+}
+
 std::string read_file(const fs::path& path) {
   std::string content;
   read_pieces(path, [&](std::string_view piece) { content += piece; });

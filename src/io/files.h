@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace sy {
 
@@ -20,6 +21,9 @@ inline void write_point(std::string_view operation, const std::filesystem::path&
 std::string read_file(const std::filesystem::path& path);
 // Passes the content on piece by piece.
 void read_pieces(const std::filesystem::path& path, const std::function<void(std::string_view)>& take);
+
+// Folders that have what comes with this program, as launch/mpirun.sh: the tree that it was built in, and where it is installed.
+std::vector<std::filesystem::path> own_folders();
 
 // Replaces the file in one step: a reader sees the old content or the new one.
 void write_file(const std::filesystem::path& path, std::string_view content);

@@ -155,19 +155,21 @@ void Engine::train(const MicroBatch& batch, const Stage::LayerDone& layer_done) 
   backward(0, layer_done);
 }
 
-void Engine::evaluate(const MicroBatch& batch, bool dropless) {
+Slot& Engine::forward_alone(const MicroBatch& batch, bool dropless) {
   Slot& s = open(0, batch, dropless);
   s.batch.evaluation = true;
   model_->forward(device(), s, {});
   model_->loss(device(), s);
-  s.clear();
+  return s;
+}
+
+void Engine::evaluate(const MicroBatch& batch, bool dropless) {
+  forward_alone(batch, dropless).clear();
 }
 
 std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless) {
   constexpr Index logits_at_once = Index{16} << 20;
-  Slot& s = open(0, batch, dropless);
-  model_->forward(device(), s, {});
-  model_->loss(device(), s);
+  Slot& s = forward_alone(batch, dropless);
   std::vector<std::int32_t> ids;
   const Index tokens = s.batch.tokens(), at_once = std::max<Index>(1, logits_at_once / vocab_);
   for (Index first = 0; first < tokens; first += at_once) {

@@ -74,6 +74,8 @@ class Engine {
   Index room_for(Index positions) const { return positions + mesh_.layout.tp - 1; }
   // The slot, holding nothing but the batch. positions: [B * S]; none: each sequence's from 0 on.
   Slot& open(Index slot, const MicroBatch& batch, bool dropless, std::vector<std::int32_t> positions = {});
+  // The forward pass and the loss of an evaluation.
+  Slot& forward_alone(const MicroBatch& batch, bool dropless);
   // Runs a half of a training pass.
   void run(const char* half, const Slot& slot, const std::function<void()>& body);
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <set>
 #include <sstream>
 
 #include "src/config/check.h"
+#include "src/io/files.h"
 #include "src/text/ini.h"
 #include "src/text/words.h"
 
@@ -183,10 +183,7 @@ Machine read_machine(const std::string& file_or_name, const fs::path& config_fil
     std::vector<fs::path> folders{fs::path("configs") / "machines"};
     for (fs::path at = fs::absolute(config_file).parent_path(); at.has_relative_path(); at = at.parent_path())
       folders.push_back(at / "machines");
-    // The program lies in a build folder of its tree, or is installed.
-    const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-    for (const char* folder : {"../configs/machines", "../share/switchyard/configs/machines"})
-      folders.push_back(program / folder);
+    for (const fs::path& folder : own_folders()) folders.push_back(folder / "configs" / "machines");
     std::set<std::string> names;
     file.clear();
     for (const fs::path& folder : folders)
@@ -200,10 +197,7 @@ Machine read_machine(const std::string& file_or_name, const fs::path& config_fil
           "--machine {}: there is no such file, and no such name: give a file{}", file_or_name,
           names.empty() ? std::string() : fmt::format(", or one of {}", fmt::join(names.begin(), names.end(), ", ")));
   }
-  std::ifstream in(file);
-  std::ostringstream text;
-  if (!(text << in.rdbuf())) bad_input("--machine {}: it cannot be read: check the path", file.string());
-  return parse_machine(text.str(), file.string());
+  return parse_machine(read_file(file), file.string());
 }
 
 }  // namespace sy

@@ -339,15 +339,9 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
   agree(world, [&] {
     check_config_for_layout(config, layout);
     placed.moe.order = read_placement(config);
-    if (config.data.path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
-    if (config.run.dir.empty()) bad_input("run.dir is not set: give a folder for this run");
-    if (std::error_code ec; !fs::exists(fs::path(config.data.path) / "dataset.ini", ec))
-      bad_input(
-          "data.path = {} is no data set (it has no dataset.ini): set it to a folder that `switchyard prepare` wrote "
-          "(a relative path begins in the working directory)",
-          config.data.path);
     // Everything that can be wrong on one rank alone is tried before the first collective.
-    const Dataset dataset(config.data.path);
+    if (config.run.dir.empty()) bad_input("run.dir is not set: give a folder for this run");
+    const Dataset dataset = open_training_data(config);
     const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
     vocab = model_vocab(config, dataset.vocab());
     if (config.train.validate_every > 0 && dataset.valid_tokens() == 0)

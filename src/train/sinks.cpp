@@ -11,6 +11,9 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <numeric>
+
+#include "src/io/expert_history.h"
 
 namespace sy {
 namespace {
@@ -234,14 +237,11 @@ std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>
     if (name != "step" && (value.is_number() || value.is_null())) scalars.push_back({name, "", "", number_of(value)});
   if (const Json* experts = line.find("experts"))
     for (std::size_t l = 0; l < std::min(layers.size(), experts->at("routed").size()); ++l) {
-      const auto routed = experts->at("routed")[l].get<std::vector<double>>();
-      const auto dropped = experts->at("dropped")[l].get<std::vector<double>>();
-      double sum = 0, most = 0, lost = 0;
-      for (const double n : routed) sum += n, most = std::max(most, n);
-      for (const double n : dropped) lost += n;
-      const double experts_here = static_cast<double>(routed.size());
-      scalars.push_back(
-          {"expert_imbalance", "layer", std::to_string(layers[l]), sum > 0 ? most * experts_here / sum : 1});
+      const auto routed = experts->at("routed")[l].get<std::vector<Index>>();
+      const auto dropped = experts->at("dropped")[l].get<std::vector<Index>>();
+      const auto sum = static_cast<double>(std::accumulate(routed.begin(), routed.end(), Index{0}));
+      const auto lost = static_cast<double>(std::accumulate(dropped.begin(), dropped.end(), Index{0}));
+      scalars.push_back({"expert_imbalance", "layer", std::to_string(layers[l]), max_over_mean(routed)});
       scalars.push_back({"drop_rate", "layer", std::to_string(layers[l]), sum > 0 ? lost / sum : 0});
     }
   if (const Json* validation = line.find("validation")) {

@@ -376,8 +376,8 @@ TEST(Placement, LongestFirstWithEqualNumbers) {
   EXPECT_EQ(p.before, (std::vector<Index>{15, 1}));
   EXPECT_EQ(p.after, (std::vector<Index>{8, 8}));
   EXPECT_EQ(p.order, (std::vector<Index>{0, 3, 1, 2}));
-  EXPECT_DOUBLE_EQ(imbalance(p.before), 15.0 / 8);
-  EXPECT_DOUBLE_EQ(imbalance({0, 0}), 1);
+  EXPECT_DOUBLE_EQ(max_over_mean(p.before), 15.0 / 8);
+  EXPECT_DOUBLE_EQ(max_over_mean(std::vector<Index>{0, 0}), 1);
   // What is even already stays as it is.
   EXPECT_EQ(place_experts({load_of({3, 1, 2, 2})}, 2)[0].order, (std::vector<Index>{0, 1, 2, 3}));
   EXPECT_BAD_INPUT(place_experts({load_of({1, 2, 3})}, 2), "divide");
@@ -389,7 +389,7 @@ TEST(Placement, LongestFirstWithEqualNumbers) {
     for (const Index ranks : {Index{1}, Index{2}, Index{3}, Index{6}, Index{12}}) {
       const auto q = place_experts({load_of(loads)}, ranks)[0];
       EXPECT_EQ(std::set<Index>(q.order.begin(), q.order.end()).size(), 12u);
-      EXPECT_LE(imbalance(q.after), imbalance(q.before));
+      EXPECT_LE(max_over_mean(q.after), max_over_mean(q.before));
       for (Index r = 0; r < ranks; ++r) {
         Index sum = 0;
         for (Index place = r * 12 / ranks; place < (r + 1) * 12 / ranks; ++place) sum += loads[q.order[place]];
