@@ -120,6 +120,16 @@ JOB
 expect_ok timeout 120 sbatch --wait --nodes=2 --ntasks=4 --output=job-%j.out job.sh
 same_losses alone mpirun
 
+# scale in a batch job: each of its runs is a step of the job.
+cat >scale.sh <<JOB
+#!/bin/bash
+"$switchyard" scale config.ini --ranks 1,4 --layouts tp1,ep2 --steps 3 --warm-up 1 --repeats 1 --own-routing-only --output scaled \\
+  --launcher "srun --mpi=pmix --ntasks={ranks}"
+JOB
+expect_ok timeout 180 sbatch --wait --nodes=2 --ntasks=4 --output=job-%j.out scale.sh
+expect_file scaled/config.json
+[[ $(tail -n +2 scaled/config.csv | cut -d, -f1 | sort -u | paste -sd,) == 1,4 ]] || die "other ranks: $(cat scaled/config.csv)"
+
 # The template, with a time limit: USR1 comes before it, the run writes a checkpoint and ends with 3, the job is queued again
 # and goes on.
 export SWITCHYARD=$switchyard SWITCHYARD_ROOT=$work
