@@ -1,10 +1,12 @@
 #include "dist/comm.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
 #include "dist/activity.h"
 #include "dist/compare.h"
+#include "dist/shard.h"
 
 namespace sy {
 namespace {
@@ -63,11 +65,22 @@ void Comm::broadcast(View x, int root) {
   wait();
 }
 
+Index all_reduce_bytes(Index bytes, Index width, int size, int rank) {
+  if (bytes <= all_reduce_whole) return bytes * (size - 1);
+  Index sent = 0;
+  for (Index at = 0; at < bytes; at += all_reduce_block) {
+    const Index block = std::min(all_reduce_block, bytes - at), own = piece(block / width, size, rank).size() * width;
+    sent += block - own + own * (size - 1);
+  }
+  return sent;
+}
+
 void Comm::all_reduce(View x, Reduce op) {
   if (compared(*this))
     compare(*this, fmt::format("an all-reduce of {} bytes, the {} of {}", x.size_bytes(),
                                op == Reduce::sum ? "sum" : "maximum", info(x.dtype()).name));
-  const Counted counted(*this, traffic_, Collective::all_reduce, x.size_bytes() * (size() - 1));
+  const Counted counted(*this, traffic_, Collective::all_reduce,
+                        all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size(), rank()));
   mark();
   do_all_reduce(x, op);
   wait();

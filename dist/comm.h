@@ -21,6 +21,11 @@ namespace sy {
 
 enum class Reduce { sum, max };
 
+// What a rank sends in an all-reduce of so many bytes, and receives. Up to all_reduce_whole bytes, all of them to each other
+// rank: one message each. Beyond, block by block, the pieces that the others sum, and then its own sum to each of them.
+Index all_reduce_bytes(Index bytes, Index width, int size, int rank);
+inline constexpr Index all_reduce_whole = Index{16} << 10, all_reduce_block = Index{8} << 20;  // bytes
+
 enum class Collective : std::uint8_t { broadcast, all_reduce, reduce, reduce_scatter, all_gather, all_to_all };
 constexpr int num_collectives = 6;
 std::string_view name_of(Collective kind);
@@ -42,8 +47,7 @@ class Comm {
   void barrier();
 
   void broadcast(View x, int root);
-  // x = the reduction of every rank's x, element by element. f32, f64, i32, i64. Every rank sends all of x to all others:
-  // for what is small (counts and norms). Gradients go through reduce_scatter.
+  // x = the reduction of every rank's x, element by element, in rank order. f32, f64, i32, i64.
   void all_reduce(View x, Reduce op = Reduce::sum);
   // in: [size * n], out: [n]: the sum over ranks of piece `rank` of in, and may be that piece. f32; on devices bf16 too.
   void reduce_scatter(ConstView in, View out);

@@ -35,7 +35,8 @@ class CommDry final : public Comm {
     note(Collective::broadcast, mine ? x.size_bytes() * (size_ - 1) : 0, mine ? 0 : x.size_bytes());
   }
   void do_all_reduce(View x, Reduce) override {
-    note(Collective::all_reduce, x.size_bytes() * (size_ - 1), x.size_bytes() * (size_ - 1));
+    const Index bytes = all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size_, rank_);
+    note(Collective::all_reduce, bytes, bytes);
   }
   void do_reduce(View x, int root) override {
     const bool mine = rank_ == root;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "dist/runtime.h"
+#include "dist/shard.h"
 
 namespace sy {
 namespace {
@@ -101,18 +102,38 @@ class CommMpi final : public Comm {
                 "MPI_Bcast");
   }
 
-  // Gathers every rank's part and sums in rank order, a bounded piece at a time.
+  // As all_reduce_bytes says.
   void do_all_reduce(View x, Reduce op) override {
-    const Index width = size_of(x.dtype()), step = std::max<Index>(1, scratch_bytes / width / size_);
-    for (Index at = 0; at < x.elements(); at += step) {
-      const Index n = std::min(step, x.elements() - at);
-      std::byte* mine = x.bytes() + at * width;
-      scratch_.resize(size_ * n * width);
-      check_mpi(MPI_Allgather(mine, narrow(n * width), MPI_BYTE, scratch_.data(), narrow(n * width), MPI_BYTE, comm_),
-                "MPI_Allgather");
-      std::memcpy(mine, scratch_.data(), n * width);
-      for (int r = 1; r < size_; ++r) reduce_into(x.dtype(), mine, scratch_.data() + r * n * width, n, op);
+    const Index width = size_of(x.dtype()), n = x.elements();
+    if (x.size_bytes() > all_reduce_whole) {
+      for (Index at = 0; at < n; at += all_reduce_block / width)
+        reduce_by_pieces(x.dtype(), x.bytes() + at * width, std::min(all_reduce_block / width, n - at), op);
+      return;
     }
+    scratch_.resize(size_ * n * width);
+    check_mpi(
+        MPI_Allgather(x.bytes(), narrow(n * width), MPI_BYTE, scratch_.data(), narrow(n * width), MPI_BYTE, comm_),
+        "MPI_Allgather");
+    add_in_rank_order(x.dtype(), x.bytes(), n, op);
+  }
+
+  // x = the reduction of the ranks' n elements each, which lie in scratch_.
+  void add_in_rank_order(DType dtype, std::byte* x, Index n, Reduce op) {
+    const Index bytes = n * size_of(dtype);
+    if (bytes > 0) std::memcpy(x, scratch_.data(), bytes);
+    for (int r = 1; r < size_; ++r) reduce_into(dtype, x, scratch_.data() + r * bytes, n, op);
+  }
+
+  void reduce_by_pieces(DType dtype, std::byte* x, Index n, Reduce op) {
+    const Index width = size_of(dtype);
+    const Range mine = piece(n, size_, rank_);
+    std::vector<Index> pieces, own(size_, mine.size() * width);
+    for (int r = 0; r < size_; ++r) pieces.push_back(piece(n, size_, r).size() * width);
+    scratch_.resize(size_ * mine.size() * width);
+    exchange([&](int r) { return x + piece(n, size_, r).begin * width; }, pieces, scratch_.data(), own);
+    std::byte* const sum = x + mine.begin * width;
+    add_in_rank_order(dtype, sum, mine.size(), op);
+    exchange([&](int) { return sum; }, own, x, pieces);
   }
 
   // Gathers a bounded piece of every rank's part at the root, which sums in rank order.

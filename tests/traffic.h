@@ -71,7 +71,8 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
       int replicas = 1;  // ranks of tp with the same kv heads: their gradients are summed first
       for (int d = 0; d < p.spec->shape.size(); ++d)
         if (p.spec->split[d] == Axis::tp) replicas = replicas_of(p.spec->shape[d], l.tp);
-      add("replicas", replicas, Collective::all_reduce, 1, p.box.elements() * 4 * (replicas - 1),
+      add("replicas", replicas, Collective::all_reduce, 1,
+          all_reduce_bytes(p.box.elements() * 4, 4, replicas, coord_of(l, rank).tp % replicas),
           p.box.elements() * 8.0 * (replicas - 1) / replicas);
     }
     for (Collective kind : {Collective::reduce_scatter, Collective::all_gather})

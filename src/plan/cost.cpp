@@ -76,8 +76,7 @@ double seconds_of(const Machine& machine, int ranks, std::string_view group, con
   if (others == 0) return 0;
   // The host's messages go through MPI on every machine.
   const bool ring = machine.backend == "cuda" && group != "world" && transfer.kind != Collective::all_to_all;
-  double bytes = static_cast<double>(std::max(transfer.sent, transfer.received));
-  if (ring && transfer.kind == Collective::all_reduce) bytes *= 2.0 / (others + 1);
+  const double bytes = static_cast<double>(std::max(transfer.sent, transfer.received));
   const double beyond = peers.away == 0 ? 0 : ring ? bytes / (peers.here + 1) : bytes * peers.away / others;
   const double within = ring ? (peers.here > 0 ? bytes : 0) : bytes - beyond;
   const double parts = sharing(machine, ranks);
