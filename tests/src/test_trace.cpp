@@ -50,8 +50,12 @@ TEST(StepTrace, HasTheSpansOfItsSteps) {
       EXPECT_GE(begin, step_begin);  // within the step, as viewers nest it
       EXPECT_LE(end, step_end + 1e-3);
     }
-    if (name == "route") EXPECT_EQ(event["args"].dump(), R"({"layer":2,"rows":5})");
-    if (name == "dispatch") EXPECT_EQ(event["args"].dump(), R"({"layer":2,"rows":6,"bytes":24})");
+    if (name == "route") {
+      EXPECT_EQ(event["args"].dump(), R"({"layer":2,"rows":5})");
+    }
+    if (name == "dispatch") {
+      EXPECT_EQ(event["args"].dump(), R"({"layer":2,"rows":6,"bytes":24})");
+    }
   }
   EXPECT_EQ(seen, (std::map<std::string, int>{
                       {"process_name", 1}, {"step", 2}, {"forward pass", 2}, {"route", 2}, {"dispatch", 2}}));
