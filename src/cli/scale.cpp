@@ -5,6 +5,7 @@
 
 #include "dist/runtime.h"
 #include "src/cli/experiment.h"
+#include "src/cli/plan_options.h"
 #include "src/io/files.h"
 #include "src/text/words.h"
 
@@ -26,11 +27,10 @@ int scale_command(CommandLine& line) {
       ("warm-up", po::value(&how.warm_up)->default_value(how.warm_up), "steps before those that are measured")        //
       ("steps", po::value(&how.steps)->default_value(how.steps), "measured steps of each run")                        //
       ("repeats", po::value(&how.repeats)->default_value(how.repeats), "runs of each point")                          //
-      ("machine", po::value<std::string>(),
-       "a machine file, or the name of one in configs/machines: `plan` predicts each point")(
-          "output", po::value(&output)->default_value(output), "the folder of runs and results")  //
+      ("output", po::value(&output)->default_value(output), "the folder of runs and results")                         //
       ("json", po::bool_switch(), "print the result as JSON");
   add_launcher_option(options, how.launcher);
+  add_plan_options(options);
   CommandLine rest{line.world, take_settings("scale", line.args, how.settings, options), line.options};
   po::variables_map given;
   if (!parse_options(rest, "scale", options, {"config"}, given)) return 0;
@@ -42,10 +42,13 @@ int scale_command(CommandLine& line) {
     bad_input("--steps and --repeats are at least 1, and --warm-up at least 0");
   if (layouts != "auto") how.layouts = parse_layouts(layouts, 1);
   how.balanced = !own_only;
-  if (given.count("machine"))
-    how.machine = read_machine(given["machine"].as<std::string>(), given["config"].as<std::string>());
   how.config = given["config"].as<std::string>();
   how.output = output;
+  if (given.count("load") && !given.count("machine"))
+    bad_input("scale: --load goes with --machine: it is for what `plan` predicts");
+  PlanOptions plan = plan_options(given, read_config(how.config, how.settings));
+  how.machine = std::move(plan.machine);
+  how.load = std::move(plan.load);
   listen_for_stop();
   ScaleResult result = plan_scale(how);
   if (!measure_scale(result, how)) return told_to_stop();

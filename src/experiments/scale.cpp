@@ -117,7 +117,8 @@ ScaleResult plan_scale(const ScaleOptions& options) {
           point.runs.push_back(std::move(training));
         }
         if (options.machine) {
-          const Plan plan = make_plan(measured, vocab, ranks, {options.machine, std::nullopt, {layout}});
+          const Plan plan =
+              make_plan(measured, vocab, ranks, {options.machine, balanced ? std::nullopt : options.load, {layout}});
           if (!plan.fitting.empty() && plan.fitting.front().time) point.predicted = plan.fitting.front().time->total();
         }
         result.points.push_back(std::move(point));

@@ -23,7 +23,8 @@ struct ScaleOptions {
   bool balanced = true;               // each is measured with forced balanced routing, too
   Index warm_up = 3, steps = 10;      // not measured, and measured
   int repeats = 3;                    // each starts its ranks anew; those of all points take turns
-  std::optional<Machine> machine{};   // for which `plan` predicts each point with experts equally busy
+  std::optional<Machine> machine{};   // for which `plan` predicts each point
+  std::optional<Shares> load{};       // of the own routing, for that; none: experts are equally busy
   std::string launcher;               // src/experiments/program.h
 };
 

@@ -54,6 +54,7 @@ expect_ok "$switchyard" scale config.ini --ranks 1,2 --weak --layouts tp1,ep2 --
 [[ $(grep -c '"global_batch": 8' <<<"$out") -eq 2 && $(grep -c '"global_batch": 4' <<<"$out") -eq 1 ]] || die "other batches"
 grep -q '"predicted_seconds": [0-9]' <<<"$out" || die "no prediction"
 
+expect_error "--load goes with --machine" "$switchyard" scale config.ini --ranks 1 --load nowhere
 expect_error "--ranks" "$switchyard" scale config.ini
 expect_error "no number of ranks" "$switchyard" scale config.ini --ranks 1,two
 expect_error "holds a run of other settings (train.lr:" "$switchyard" scale config.ini --ranks 1 --steps 3 --warm-up 1 --output out
