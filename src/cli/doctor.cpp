@@ -180,7 +180,7 @@ void print_links(const Machine& m) {
   fmt::print("links     ");
   if (m.node_bandwidth > 0) link("in a node", m.node_latency, m.node_bandwidth);
   if (m.bandwidth > 0) link(m.node_bandwidth > 0 ? "; between nodes" : "between nodes", m.latency, m.bandwidth);
-  fmt::print("\n");
+  fmt::print(" (all ranks of a node together)\n");
 }
 
 void print(const Findings& findings) {

@@ -15,9 +15,10 @@ namespace sy {
 // What the operating system lets a process have. -1: any number.
 struct Limits {
   Index open_files = -1;
-  Index locked_memory = -1, stack = -1,
-        core = -1;       // bytes: that it may pin, of the first thread's stack, of a core file
-  Index processes = -1;  // and threads, of this user or of the control group
+  Index processes = -1;      // and threads, of this user or of the control group
+  Index locked_memory = -1;  // bytes that it may pin
+  Index stack = -1;          // bytes, of its first thread
+  Index core = -1;           // bytes, of a core file
 };
 
 // A machine, as a rank of it sees it. CPUs are what the operating system counts: hardware threads.
@@ -27,9 +28,8 @@ struct HostFacts {
   std::vector<int> cpus;    // which the process that started the rank may use: the job's share of the machine
   bool kernels_run = true;  // it has the vector instructions that the CPU kernels were compiled for
   Index memory = 0;         // bytes
-  Index memory_limit =
-      -1;               // of these, that a control group (a batch job, a container) lets its processes have; -1: all
-  Index available = 0;  // of these, or of the limit
+  Index memory_limit = -1;  // what a control group (a batch job, a container) lets its processes have of these; -1: all
+  Index available = 0;      // of these, or of the limit
   Index shared_memory = 0;  // bytes free in /dev/shm, by which ranks of one machine exchange messages
   Limits limits;
   bool infiniband = false;  // it has InfiniBand or RoCE, which pins memory

@@ -64,8 +64,11 @@ std::vector<fs::path> control_groups(const std::string& controller, const fs::pa
 }  // namespace
 
 Limits process_limits() {
-  Limits limits{limit_of(RLIMIT_NOFILE), limit_of(RLIMIT_MEMLOCK), limit_of(RLIMIT_STACK), limit_of(RLIMIT_CORE),
-                limit_of(RLIMIT_NPROC)};
+  Limits limits{.open_files = limit_of(RLIMIT_NOFILE),
+                .processes = limit_of(RLIMIT_NPROC),
+                .locked_memory = limit_of(RLIMIT_MEMLOCK),
+                .stack = limit_of(RLIMIT_STACK),
+                .core = limit_of(RLIMIT_CORE)};
   for (const fs::path& group : control_groups("pids", "/"))
     limits.processes = tighter(limits.processes, number_in(group / "pids.max"));
   return limits;

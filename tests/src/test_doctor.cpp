@@ -44,7 +44,7 @@ std::vector<RankFacts> cluster(int per_host) {
     r.gpu = gpu(local + 1).id;
     r.speed = 30e9 + 1e9 * i;
     r.clock_ahead = i < per_host ? 0 : 0.02, r.clock_error = 0.001;
-    r.host.limits = {1024, 8 << 20, 8 << 20, 0, 4096};
+    r.host.limits = {1024, 4096, 8 << 20, 8 << 20, 0};
     r.folder = {"/runs", "nfs", "", 900 * gib, 1000000, 0.01, local == 0 ? 0.01 : -1, local == 0 ? 500e6 : -1};
     ranks.push_back(r);
   }
@@ -176,7 +176,7 @@ TEST(Doctor, Limits) {
     for (int i : {2, 3}) ranks[i].host.limits = limits;
     return find_problems(ranks, launched);
   };
-  const Limits any, least{256 + 2 * 4, -1, 1 << 20, 0, 16 + 2 * 8};
+  const Limits any, least{256 + 2 * 4, 16 + 2 * 8, -1, 1 << 20, 0};
   EXPECT_EQ(west(any), std::vector<Problem>{});
   EXPECT_EQ(west(least), std::vector<Problem>{});
   Limits limits = least;
