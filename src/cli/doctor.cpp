@@ -152,7 +152,7 @@ void print_limits(const Findings& findings) {
                                    [&](const RankFacts& r) { return r.host.name == h.name; });
     table.row({h.name, limit_of(h.limits.open_files), limit_of(h.limits.processes), limit_of(h.limits.stack, mebibyte),
                limit_of(h.limits.locked_memory, mebibyte), limit_of(h.limits.core, mebibyte),
-               fmt::format("{:.2f}", 1e3 * rank->clock_ahead), fmt::format("{:.2f}", 1e3 * rank->clock_error)});
+               fmt::format("{:.3f}", 1e3 * rank->clock_ahead), fmt::format("{:.3f}", 1e3 * rank->clock_error)});
   }
   std::cout << "\n" << table.str();
 }
