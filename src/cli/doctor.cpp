@@ -1,5 +1,7 @@
 // switchyard doctor: what this machine, or every rank's, offers, and what is misconfigured.
+#include <algorithm>
 #include <iostream>
+#include <optional>
 
 #include "dist/comm_nccl.h"
 #include "kernels/cpu/processor.h"
@@ -22,6 +24,7 @@ struct Findings {
   std::vector<RankFacts> ranks;
   std::vector<HostFacts> hosts;
   std::vector<Problem> problems;
+  std::optional<Machine> machine;  // where it was measured
 };
 
 Json gpu_json(const cuda::Device& g) {
@@ -32,6 +35,31 @@ Json gpu_json(const cuda::Device& g) {
     j["error"] = g.error;
   }
   return j;
+}
+
+// Of what is negative where there is none.
+template <class Number>
+Json or_null(Number x) {
+  return x < 0 ? Json() : Json(x);
+}
+
+Json folder_json(const FolderFacts& f) {
+  return {{"path", f.path},
+          {"type", f.type},
+          {"error", f.error},
+          {"free_bytes", or_null(f.free_bytes)},
+          {"free_files", or_null(f.free_files)},
+          {"seen_after_seconds", or_null(f.seen_after)},
+          {"write_seconds", or_null(f.write_seconds)},
+          {"write_bytes_per_second", or_null(f.write_bandwidth)},
+          {"locks", f.write_seconds < 0 ? Json() : Json(f.locks)}};
+}
+
+Json links_json(const Machine& m) {
+  return {{"node_latency_seconds", m.node_latency},
+          {"node_bytes_per_second", m.node_bandwidth},
+          {"latency_seconds", m.latency},
+          {"bytes_per_second", m.bandwidth}};
 }
 
 Json to_json(const Findings& findings) {
@@ -46,9 +74,20 @@ Json to_json(const Findings& findings) {
                      {"cpus", h.cpus},
                      {"kernels_run", h.kernels_run},
                      {"memory_bytes", h.memory},
+                     {"memory_limit_bytes", or_null(h.memory_limit)},
                      {"available_bytes", h.available},
                      {"shared_memory_bytes", h.shared_memory},
-                     {"locked_memory_bytes", h.locked_memory < 0 ? Json() : Json(h.locked_memory)},
+                     {"limits",
+                      {{"open_files", or_null(h.limits.open_files)},
+                       {"locked_memory_bytes", or_null(h.limits.locked_memory)},
+                       {"stack_bytes", or_null(h.limits.stack)},
+                       {"core_bytes", or_null(h.limits.core)},
+                       {"processes", or_null(h.limits.processes)}}},
+                     {"hdf5",
+                      {{"version", h.hdf5.version},
+                       {"thread_safe", h.hdf5.thread_safe},
+                       {"parallel", h.hdf5.parallel},
+                       {"locks", h.hdf5.locks}}},
                      {"infiniband", h.infiniband},
                      {"nvidia_driver", h.driver},
                      {"driver_cuda", h.driver_cuda},
@@ -60,7 +99,11 @@ Json to_json(const Findings& findings) {
                      {"cpus", r.cpus},
                      {"threads", r.threads},
                      {"gpu", r.gpu},
-                     {"no_gpu_because", r.missing}});
+                     {"no_gpu_because", r.missing},
+                     {"flops_per_second", r.speed > 0 ? Json(r.speed) : Json()},
+                     {"clock_ahead_seconds", r.clock_ahead},
+                     {"clock_error_seconds", r.clock_error},
+                     {"folder", folder_json(r.folder)}});
   for (const Problem& p : findings.problems) problems.push_back({{"what", p.what}, {"remedy", p.remedy}});
   return {{"build",
            {{"compiler", __VERSION__},
@@ -68,7 +111,7 @@ Json to_json(const Findings& findings) {
             {"cuda", findings.cuda.runtime},
             {"cuda_architectures", findings.cuda.kernels},
             {"nccl", nccl_version()},
-            {"hdf5", hdf5_version()}}},
+            {"hdf5", hdf5_library().version}}},
           {"mpi",
            {{"library", findings.mpi.library},
             {"launched", !findings.mpi.threads.empty()},
@@ -76,6 +119,7 @@ Json to_json(const Findings& findings) {
             {"cuda_aware", findings.mpi.cuda_aware}}},
           {"hosts", hosts},
           {"ranks", ranks},
+          {"links", findings.machine ? links_json(*findings.machine) : Json()},
           {"problems", problems}};
 }
 
@@ -95,6 +139,50 @@ void print_gpus(const Findings& findings) {
   if (any) std::cout << "\n" << table.str();
 }
 
+// A limit in such units.
+std::string limit_of(Index limit, Index unit = 1) {
+  return limit < 0 ? "any" : std::to_string(limit / unit);
+}
+
+void print_limits(const Findings& findings) {
+  constexpr Index mebibyte = Index{1} << 20;
+  Table table({"host", "open files", "processes", "stack MiB", "locked MiB", "core MiB", "clock ahead ms", "+-"});
+  for (const HostFacts& h : findings.hosts) {
+    const auto rank = std::find_if(findings.ranks.begin(), findings.ranks.end(),
+                                   [&](const RankFacts& r) { return r.host.name == h.name; });
+    table.row({h.name, limit_of(h.limits.open_files), limit_of(h.limits.processes), limit_of(h.limits.stack, mebibyte),
+               limit_of(h.limits.locked_memory, mebibyte), limit_of(h.limits.core, mebibyte),
+               fmt::format("{:.3f}", 1e3 * rank->clock_ahead), fmt::format("{:.3f}", 1e3 * rank->clock_error)});
+  }
+  std::cout << "\n" << table.str();
+}
+
+// The folder as the ranks see it that have measured it: the first of each host, where it could.
+void print_folder(const Findings& findings) {
+  std::cout << "\nfolder    " << visible(findings.ranks.front().folder.path) << "\n";
+  Table table({"host", "file system", "free GiB", "files free", "small file ms", "MB/s", "locks"});
+  bool any = false;
+  for (const RankFacts& r : findings.ranks) {
+    const FolderFacts& f = r.folder;
+    if (f.write_seconds < 0) continue;
+    any = true;
+    table.row({r.host.name, f.type, fmt::format("{:.1f}", gibibytes(f.free_bytes)), limit_of(f.free_files),
+               fmt::format("{:.1f}", 1e3 * f.write_seconds), fmt::format("{:.0f}", f.write_bandwidth / 1e6),
+               f.locks ? "yes" : "no"});
+  }
+  if (any) std::cout << table.str();
+}
+
+void print_links(const Machine& m) {
+  const auto link = [](const char* where, double latency, double bandwidth) {
+    fmt::print("{} {:.1f} us, {:.2f} GB/s", where, 1e6 * latency, 1e-9 * bandwidth);
+  };
+  fmt::print("links     ");
+  if (m.node_bandwidth > 0) link("in a node", m.node_latency, m.node_bandwidth);
+  if (m.bandwidth > 0) link(m.node_bandwidth > 0 ? "; between nodes" : "between nodes", m.latency, m.bandwidth);
+  fmt::print(" (all ranks of a node together)\n");
+}
+
 void print(const Findings& findings) {
   const RankFacts& first = findings.ranks.front();
   const cuda::Versions& cuda = findings.cuda;
@@ -104,7 +192,9 @@ void print(const Findings& findings) {
   else
     fmt::print("MPI       {}; thread level {}; takes GPU memory: {} (not needed)\n", findings.mpi.library,
                findings.mpi.threads, findings.mpi.cuda_aware);
-  fmt::print("HDF5      {}\n", hdf5_version());
+  const Hdf5Library& hdf5 = first.host.hdf5;
+  fmt::print("HDF5      {}; parallel: {}, thread-safe: {} (neither is needed); locks files: {}\n", hdf5.version,
+             hdf5.parallel ? "yes" : "no", hdf5.thread_safe ? "yes" : "no", hdf5.locks ? "yes" : "no");
   if (!cuda.kernels.empty())
     fmt::print("CUDA      {} with NCCL {}; kernels for compute capability {}\n", cuda.runtime, nccl_version(),
                cuda.kernels);
@@ -114,48 +204,57 @@ void print(const Findings& findings) {
     fmt::print("driver    {}{}{}\n", driver, driver.empty() || knows.empty() ? "" : ", ", knows);
   if (!first.missing.empty()) fmt::print("GPU       {}\n", first.missing);
 
-  Table hosts({"host", "processor", "sockets", "cores", "memory GiB", "available", "/dev/shm"});
+  Table hosts({"host", "processor", "sockets", "cores", "memory GiB", "limit", "available", "/dev/shm"});
   for (const HostFacts& h : findings.hosts)
     hosts.row({h.name, h.processor, std::to_string(h.sockets),
                std::to_string(static_cast<int>(h.cpus.size()) / h.threads_per_core),
-               fmt::format("{:.1f}", gibibytes(h.memory)), fmt::format("{:.1f}", gibibytes(h.available)),
-               fmt::format("{:.1f}", gibibytes(h.shared_memory))});
+               fmt::format("{:.1f}", gibibytes(h.memory)),
+               h.memory_limit < 0 ? "none" : fmt::format("{:.1f}", gibibytes(h.memory_limit)),
+               fmt::format("{:.1f}", gibibytes(h.available)), fmt::format("{:.1f}", gibibytes(h.shared_memory))});
   std::cout << "\n" << hosts.str();
   print_gpus(findings);
-  Table ranks({"rank", "host", "CPUs it may use", "threads", "GPU"});
+  print_limits(findings);
+  Table ranks({"rank", "host", "CPUs it may use", "threads", "GFLOP/s", "GPU"});
   for (const RankFacts& r : findings.ranks)
     ranks.row({std::to_string(r.rank), r.host.name, ranges(r.cpus), std::to_string(r.threads),
-               r.gpu.empty() ? "none" : r.gpu});
-  std::cout << "\n" << ranks.str() << "\n";
+               r.speed > 0 ? fmt::format("{:.1f}", r.speed / 1e9) : "-", r.gpu.empty() ? "none" : r.gpu});
+  std::cout << "\n" << ranks.str();
+  print_folder(findings);
+  std::cout << "\n";
 
   for (const Problem& p : findings.problems) std::cout << "problem: " << p.what << ": " << p.remedy << "\n";
   if (findings.problems.empty()) std::cout << "no problems found\n";
+  std::cout << std::flush;
 }
 
 // Measures, and writes what is found as a machine file. Collective.
-void write_machine(Comm& world, const std::string& file, const Findings& findings) {
+Machine write_machine(Comm& world, const std::string& file, const Findings& findings) {
   std::unique_ptr<Backend> backend;
   const int local = local_rank(world);
   agree(world, [&] { backend = open_backend("the backend", "auto", local); });
   agree_on_devices(world, *backend);
-  const Machine m = measure_machine(world, *backend, std::filesystem::path(file).stem().string(),
-                                    0.9 * static_cast<double>(findings.hosts.front().memory));
+  const HostFacts& first = findings.hosts.front();
+  const Machine m =
+      measure_machine(world, *backend, std::filesystem::path(file).stem().string(),
+                      0.9 * static_cast<double>(first.memory_limit < 0 ? first.memory : first.memory_limit));
   agree(world, [&] {
     if (world.rank() != 0) return;
-    const HostFacts& host = findings.hosts.front();
     write_file(file,
                to_ini(m, fmt::format("Measured by `switchyard doctor` on {} ranks, all at the same time: {}, {}.\n"
                                      "What ranks share of a node is given for the node.",
-                                     world.size(), host.processor, backend->describe())));
+                                     world.size(), first.processor, backend->describe())));
   });
+  return m;
 }
 
 }  // namespace
 
 int doctor_command(CommandLine& line) {
   po::options_description options;
-  std::string machine;
+  std::string machine, folder;
   options.add_options()("json", po::bool_switch(), "print JSON")(
+      "dir", po::value(&folder)->default_value("."),
+      "a folder in which runs are to be written: 16 MB are written there by each host, timed and removed")(
       "machine", po::value(&machine),
       "under mpirun: measure how fast all ranks together compute and reach each other, and write this machine file "
       "for `switchyard plan`");
@@ -165,17 +264,15 @@ int doctor_command(CommandLine& line) {
   if (!wanted) return 0;
   Findings findings;
   findings.mpi = mpi_info();
-  findings.ranks = collect_facts(line.world);
+  findings.ranks = collect_facts(line.world, folder);
   findings.hosts = hosts_of(findings.ranks);
   findings.problems = find_problems(findings.ranks, findings.mpi);
-  if (line.world.rank() == 0) {
-    findings.cuda = cuda::versions();
-    if (given["json"].as<bool>())
-      std::cout << json_text(to_json(findings)) << std::flush;
-    else
-      print(findings);
-  }
-  if (!machine.empty()) write_machine(line.world, machine, findings);
+  const bool speaks = line.world.rank() == 0, json = given["json"].as<bool>();
+  if (speaks) findings.cuda = cuda::versions();
+  if (speaks && !json) print(findings);
+  if (!machine.empty()) findings.machine = write_machine(line.world, machine, findings);
+  if (speaks && json) std::cout << json_text(to_json(findings)) << std::flush;
+  if (speaks && !json && findings.machine) print_links(*findings.machine);
   return findings.problems.empty() ? 0 : 1;
 }
 

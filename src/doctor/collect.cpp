@@ -1,5 +1,4 @@
 #include <sched.h>
-#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -7,10 +6,12 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <tuple>
 
 #include "dist/runtime.h"
 #include "kernels/cpu/processor.h"
 #include "src/doctor/facts.h"
+#include "src/doctor/probes.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -24,16 +25,33 @@ void each_member(cuda::Device& d, F f) {
   f("tried", d.tried), f("free_bytes", d.free_bytes), f("kernels", d.kernels), f("error", d.error);
 }
 template <class F>
+void each_member(Limits& l, F f) {
+  f("open_files", l.open_files), f("locked_memory", l.locked_memory), f("stack", l.stack), f("core", l.core);
+  f("processes", l.processes);
+}
+template <class F>
+void each_member(Hdf5Library& l, F f) {
+  f("version", l.version), f("thread_safe", l.thread_safe), f("parallel", l.parallel), f("locks", l.locks);
+}
+template <class F>
+void each_member(FolderFacts& d, F f) {
+  f("path", d.path), f("type", d.type), f("error", d.error), f("free_bytes", d.free_bytes);
+  f("free_files", d.free_files), f("seen_after", d.seen_after), f("write_seconds", d.write_seconds);
+  f("write_bandwidth", d.write_bandwidth), f("locks", d.locks);
+}
+template <class F>
 void each_member(HostFacts& h, F f) {
   f("name", h.name), f("processor", h.processor), f("sockets", h.sockets), f("threads_per_core", h.threads_per_core);
-  f("cpus", h.cpus), f("kernels_run", h.kernels_run), f("memory", h.memory), f("available", h.available);
-  f("shared_memory", h.shared_memory), f("locked_memory", h.locked_memory), f("infiniband", h.infiniband);
-  f("driver", h.driver), f("driver_cuda", h.driver_cuda), f("gpus", h.gpus);
+  f("cpus", h.cpus), f("kernels_run", h.kernels_run), f("memory", h.memory), f("memory_limit", h.memory_limit);
+  f("available", h.available), f("shared_memory", h.shared_memory), f("limits", h.limits);
+  f("infiniband", h.infiniband), f("driver", h.driver), f("driver_cuda", h.driver_cuda), f("gpus", h.gpus);
+  f("hdf5", h.hdf5);
 }
 template <class F>
 void each_member(RankFacts& r, F f) {
   f("rank", r.rank), f("host", r.host), f("cpus", r.cpus), f("threads", r.threads), f("gpu", r.gpu);
-  f("missing", r.missing), f("broken", r.broken);
+  f("missing", r.missing), f("broken", r.broken), f("speed", r.speed), f("clock_ahead", r.clock_ahead);
+  f("clock_error", r.clock_error), f("folder", r.folder);
 }
 
 template <class T>
@@ -132,17 +150,21 @@ HostFacts host_facts() {
   });
   struct statvfs shm;
   if (statvfs("/dev/shm", &shm) == 0) host.shared_memory = static_cast<Index>(shm.f_bavail * shm.f_frsize);
-  rlimit locked{};
-  getrlimit(RLIMIT_MEMLOCK, &locked);
-  if (locked.rlim_cur != RLIM_INFINITY) host.locked_memory = static_cast<Index>(locked.rlim_cur);
+  host.limits = process_limits();
+  if (const MemoryLimit limit = memory_limit("/"); limit.bytes >= 0 && limit.bytes < host.memory) {
+    host.memory_limit = limit.bytes;
+    host.available = std::min(host.available, limit.free);
+  }
   std::error_code error;
   host.infiniband =
       std::filesystem::directory_iterator("/sys/class/infiniband", error) != std::filesystem::directory_iterator();
   host.driver = driver_version();
+  host.hdf5 = hdf5_library();
   return host;
 }
 
-// Every rank's text, on every rank.
+}  // namespace
+
 std::vector<std::string> gather(Comm& world, const std::string& mine) {
   const auto longest = static_cast<std::size_t>(world.max(static_cast<Index>(mine.size())));
   std::string padded = mine, all(longest * world.size(), ' ');
@@ -152,17 +174,17 @@ std::vector<std::string> gather(Comm& world, const std::string& mine) {
   };
   world.all_gather(view(padded), view(all));
   std::vector<std::string> texts;
-  for (std::size_t at = 0; at < all.size(); at += longest) texts.push_back(all.substr(at, longest));
+  for (std::size_t at = 0; at < all.size(); at += longest) {
+    const std::string text = all.substr(at, longest);
+    texts.push_back(text.substr(0, text.find_last_not_of(' ') + 1));
+  }
   return texts;
 }
 
-}  // namespace
-
-std::vector<RankFacts> collect_facts(Comm& world) {
+std::vector<RankFacts> collect_facts(Comm& world, const std::filesystem::path& folder) {
   const int local = local_rank(world), local_ranks = ranks_sharing(world, "");
-  std::string text;
+  RankFacts mine;
   agree(world, [&] {
-    RankFacts mine;
     mine.rank = world.rank();
     mine.cpus = cpus_of(0);
     mine.host = host_facts();
@@ -173,10 +195,14 @@ std::vector<RankFacts> collect_facts(Comm& world) {
     if (choice.device >= 0) mine.gpu = mine.host.gpus[choice.device].id;
     mine.missing = choice.missing;
     mine.broken = choice.broken;
-    text = to_json(mine).dump();
   });
+  std::tie(mine.clock_ahead, mine.clock_error) = probe_clock(world);
+  // Threads that take turns on a CPU tell nothing of it, and instructions that it lacks would end the process.
+  const bool can = mine.host.kernels_run && mine.threads <= static_cast<int>(mine.cpus.size());
+  mine.speed = probe_speed(world, can ? local : -1);
+  mine.folder = probe_folder(world, folder, local == 0);
   std::vector<RankFacts> ranks;
-  for (const std::string& t : gather(world, text)) from_json(Json::parse(t), ranks.emplace_back());
+  for (const std::string& t : gather(world, to_json(mine).dump())) from_json(Json::parse(t), ranks.emplace_back());
   return ranks;
 }
 

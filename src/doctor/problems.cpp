@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -30,15 +31,48 @@ std::string counted(std::size_t n, const std::string& what) {
   return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
-// "rank 1 on node7", "ranks 0-3 on node7"
-std::string named(const std::vector<const RankFacts*>& ranks) {
+using Ranks = std::vector<const RankFacts*>;
+
+// "rank 1 on node7", "ranks 0-3 on node7", "ranks 4-15 on node8 and 2 other hosts"
+std::string named(const Ranks& ranks) {
   std::vector<int> numbers;
-  for (const RankFacts* r : ranks) numbers.push_back(r->rank);
-  return fmt::format("rank{} {} on {}", numbers.size() == 1 ? "" : "s", ranges(numbers), ranks.front()->host.name);
+  std::set<std::string> hosts;
+  for (const RankFacts* r : ranks) numbers.push_back(r->rank), hosts.insert(r->host.name);
+  return fmt::format("rank{} {} on {}{}", numbers.size() == 1 ? "" : "s", ranges(numbers), ranks.front()->host.name,
+                     hosts.size() == 1 ? "" : " and " + counted(hosts.size() - 1, "other host"));
+}
+
+// Of the ranks of one machine those that together have more threads than the CPUs that they are bound to, while others are left;
+// the first such: ranks are together whose CPUs overlap.
+Ranks crowded(const HostFacts& host, const Ranks& ranks) {
+  struct Together {
+    std::set<int> cpus;
+    Ranks ranks;
+  };
+  std::vector<Together> groups;
+  for (const RankFacts* r : ranks) {
+    Together mine{{r->cpus.begin(), r->cpus.end()}, {r}};
+    std::erase_if(groups, [&](const Together& other) {
+      const bool apart = std::none_of(other.cpus.begin(), other.cpus.end(), [&](int c) { return mine.cpus.count(c); });
+      if (apart) return false;
+      mine.cpus.insert(other.cpus.begin(), other.cpus.end());
+      mine.ranks.insert(mine.ranks.end(), other.ranks.begin(), other.ranks.end());
+      return true;
+    });
+    groups.push_back(std::move(mine));
+  }
+  for (Together& group : groups) {
+    std::size_t threads = 0;
+    for (const RankFacts* r : group.ranks) threads += static_cast<std::size_t>(r->threads);
+    if (group.ranks.size() == 1 || threads <= group.cpus.size() || group.cpus.size() >= host.cpus.size()) continue;
+    std::sort(group.ranks.begin(), group.ranks.end(), [](const auto* a, const auto* b) { return a->rank < b->rank; });
+    return group.ranks;
+  }
+  return {};
 }
 
 // What the ranks of one machine compute with. One finding at most: the others would follow from it.
-void check_cores(const HostFacts& host, const std::vector<const RankFacts*>& ranks, std::vector<Problem>& out) {
+void check_cores(const HostFacts& host, const Ranks& ranks, std::vector<Problem>& out) {
   const std::size_t n = ranks.size();
   const auto cores_in = [&](std::size_t cpus) {
     return (cpus + host.threads_per_core - 1) / static_cast<std::size_t>(host.threads_per_core);
@@ -63,29 +97,109 @@ void check_cores(const HostFacts& host, const std::vector<const RankFacts*>& ran
     out.push_back({fmt::format("{} {} bound to one core{}, and there are {}", named(ranks), n == 1 ? "is" : "are",
                                n == 1 ? "" : " each", offered),
                    bind});
+  else if (const Ranks together = crowded(host, ranks); !together.empty())
+    out.push_back(
+        {fmt::format("{} are bound to the same CPUs, fewer than their threads, and others are free", named(together)),
+         "give each rank cores of its own: launch/mpirun.sh --hostfile, mpirun --map-by slot:PE=N --bind-to "
+         "core, srun --cpus-per-task=N"});
   else if (threads > used.size())
     out.push_back({fmt::format("{} compute{} with {} on {}", named(ranks), n == 1 ? "s" : "",
                                counted(threads, "thread"), counted(used.size(), "CPU")),
                    fmt::format("set OMP_NUM_THREADS={}", std::max<std::size_t>(1, cores / n))});
 }
 
-void check_host(const HostFacts& host, const std::vector<const RankFacts*>& ranks, std::vector<Problem>& out) {
-  check_cores(host, ranks, out);
-  if (!host.kernels_run)
-    out.push_back({fmt::format("the CPU kernels were compiled for {}, which {} lacks", kernel_simd(), host.name),
-                   "build there, or with -DSWITCHYARD_ARCH=x86-64-v3 (x86-64-v2 for processors before 2013)"});
-  constexpr Index rank_needs = Index{64} << 20;
-  if (ranks.size() > 1 && host.shared_memory < rank_needs * static_cast<Index>(ranks.size()))
-    out.push_back({fmt::format("/dev/shm of {} has {:.2f} GiB free for {}", host.name, gibibytes(host.shared_memory),
-                               counted(ranks.size(), "rank")),
-                   "remove what is left there; start containers with --shm-size=1g or more"});
-  if (host.infiniband && host.locked_memory >= 0 && host.locked_memory < host.memory / 2)
-    out.push_back({fmt::format("a process on {} may pin {:.2f} GiB, and its InfiniBand needs to pin what it sends",
-                               host.name, gibibytes(host.locked_memory)),
-                   "let ulimit -l be unlimited (/etc/security/limits.conf, or LimitMEMLOCK of the daemon that starts "
-                   "the ranks)"});
+// A machine, its ranks, and the first of all ranks.
+struct Group {
+  const HostFacts& host;
+  const Ranks& ranks;
+  const RankFacts& first;
+  std::size_t all_ranks;
 
-  std::map<std::string, std::vector<const RankFacts*>> by_gpu;
+  Index threads() const {
+    Index n = 0;
+    for (const RankFacts* r : ranks) n += r->threads;
+    return n;
+  }
+  const RankFacts& rank() const { return *ranks.front(); }
+};
+bool below(Index limit, Index need) {
+  return limit >= 0 && limit < need;
+}
+constexpr Index mebibyte = Index{1} << 20, gibibyte = Index{1} << 30;
+// What a rank takes of each beside what it opens or starts for every other rank or thread.
+constexpr Index own_files = 256, own_threads = 8;
+constexpr double clocks_apart = 0.05;  // seconds
+
+// What may be wrong with a machine.
+struct HostCheck {
+  bool (*wrong)(const Group&);
+  std::string (*what)(const Group&);
+  const char* remedy;
+};
+const HostCheck host_checks[] = {
+    {[](const Group& g) { return !g.host.kernels_run; },
+     [](const Group& g) {
+       return fmt::format("the CPU kernels were compiled for {}, which {} lacks", kernel_simd(), g.host.name);
+     },
+     "build there, or with -DSWITCHYARD_ARCH=x86-64-v3 (x86-64-v2 for processors before 2013)"},
+    {[](const Group& g) {
+       return g.ranks.size() > 1 && g.host.shared_memory < 64 * mebibyte * static_cast<Index>(g.ranks.size());
+     },
+     [](const Group& g) {
+       return fmt::format("/dev/shm of {} has {:.2f} GiB free for {}", g.host.name, gibibytes(g.host.shared_memory),
+                          counted(g.ranks.size(), "rank"));
+     },
+     "remove what is left there; start containers with --shm-size=1g or more"},
+    {[](const Group& g) {
+       return g.host.memory_limit >= 0 && g.host.available < gibibyte * static_cast<Index>(g.ranks.size());
+     },
+     [](const Group& g) {
+       return fmt::format(
+           "a control group lets processes on {} have {:.2f} of {:.2f} GiB of memory, of which {:.2f} are "
+           "left for {}",
+           g.host.name, gibibytes(g.host.memory_limit), gibibytes(g.host.memory), gibibytes(g.host.available),
+           counted(g.ranks.size(), "rank"));
+     },
+     "ask the batch system for more (sbatch --mem=0: all there is), or start the container with a larger --memory"},
+    {[](const Group& g) { return g.host.infiniband && below(g.host.limits.locked_memory, g.host.memory / 2); },
+     [](const Group& g) {
+       return fmt::format("a process on {} may pin {:.2f} GiB, and its InfiniBand needs to pin what it sends",
+                          g.host.name, gibibytes(g.host.limits.locked_memory));
+     },
+     "let ulimit -l be unlimited (/etc/security/limits.conf, or LimitMEMLOCK of the daemon that starts the ranks)"},
+    {[](const Group& g) { return below(g.host.limits.open_files, own_files + 2 * static_cast<Index>(g.all_ranks)); },
+     [](const Group& g) {
+       return fmt::format("a process on {} may have {} open files, and with connections to {} it needs more",
+                          g.host.name, g.host.limits.open_files, counted(g.all_ranks, "rank"));
+     },
+     "raise ulimit -n (/etc/security/limits.conf, or LimitNOFILE of the daemon that starts the ranks)"},
+    {[](const Group& g) { return below(g.host.limits.stack, mebibyte); },
+     [](const Group& g) {
+       return fmt::format("a thread on {} has a stack of {} KiB", g.host.name, g.host.limits.stack / 1024);
+     },
+     "set ulimit -s 8192, the usual one"},
+    {[](const Group& g) {
+       return below(g.host.limits.processes, g.threads() + own_threads * static_cast<Index>(g.ranks.size()));
+     },
+     [](const Group& g) {
+       return fmt::format("this user may have {} processes and threads on {}, and {} compute with {} threads",
+                          g.host.limits.processes, g.host.name, counted(g.ranks.size(), "rank"), g.threads());
+     },
+     "raise ulimit -u (containers: --pids-limit), or set a smaller OMP_NUM_THREADS"},
+    {[](const Group& g) { return std::abs(g.rank().clock_ahead) > clocks_apart + g.rank().clock_error; },
+     [](const Group& g) {
+       return fmt::format("the clock of {} is {:.2f} s {} that of {}", g.host.name, std::abs(g.rank().clock_ahead),
+                          g.rank().clock_ahead > 0 ? "ahead of" : "behind", g.first.host.name);
+     },
+     "let chronyd or ntpd set it (chronyc tracking tells): times of files, logs and traces are compared"},
+};
+
+void check_host(const Group& group, std::vector<Problem>& out) {
+  const HostFacts& host = group.host;
+  const Ranks& ranks = group.ranks;
+  for (const HostCheck& check : host_checks)
+    if (check.wrong(group)) out.push_back({check.what(group), check.remedy});
+  std::map<std::string, Ranks> by_gpu;
   for (const RankFacts* r : ranks)
     if (!r->gpu.empty()) by_gpu[r->gpu].push_back(r);
   for (const auto& [gpu, sharing] : by_gpu)
@@ -114,6 +228,110 @@ void check_gpus(const HostFacts& host, std::vector<Problem>& out) {
   }
 }
 
+// What may be wrong with the folder of the runs, as ranks see it; `who` of them, of which `f` is the first. The others would
+// follow from the first that is.
+struct FolderCheck {
+  bool (*wrong)(const RankFacts&);
+  std::string (*what)(const std::string& who, const FolderFacts& f);
+  const char* remedy;
+};
+const FolderCheck folder_checks[] = {
+    {[](const RankFacts& r) { return !r.folder.error.empty(); },
+     [](const std::string& who, const FolderFacts& f) { return fmt::format("{}: {}", who, f.error); },
+     "let --dir name a folder that is there, may be written and has room (df, quota)"},
+    {[](const RankFacts& r) { return r.folder.seen_after < 0; },
+     [](const std::string& who, const FolderFacts& f) {
+       return fmt::format("what rank 0 writes in {} is not seen by {}", f.path, who);
+     },
+     "let run.dir and data.path be on a file system that all hosts share"},
+    {[](const RankFacts& r) { return below(r.folder.free_bytes, gibibyte); },
+     [](const std::string&, const FolderFacts& f) {
+       return fmt::format("{} has {:.2f} GiB free", f.path, gibibytes(f.free_bytes));
+     },
+     "make room for checkpoints (run.keep says how many stay), or choose another run.dir"},
+    {[](const RankFacts& r) { return below(r.folder.free_files, 1000); },
+     [](const std::string&, const FolderFacts& f) {
+       return fmt::format("in {} only {} more files can be made (df -i)", f.path, f.free_files);
+     },
+     "remove what is not needed, or choose another run.dir"},
+    {[](const RankFacts& r) { return r.folder.type == "tmpfs" || r.folder.type == "ramfs"; },
+     [](const std::string&, const FolderFacts& f) {
+       return fmt::format("{} is in memory ({}), which it takes from training and does not outlive", f.path, f.type);
+     },
+     "choose a run.dir on a disk"},
+    {[](const RankFacts& r) { return r.host.hdf5.locks && !r.folder.locks; },
+     [](const std::string& who, const FolderFacts& f) {
+       return fmt::format("{} lock HDF5 files by HDF5_USE_FILE_LOCKING, which {} ({}) does not allow", who, f.path,
+                          f.type);
+     },
+     "unset HDF5_USE_FILE_LOCKING: without it checkpoints are not locked, and need not be"},
+    {[](const RankFacts& r) { return r.folder.write_seconds > 0.5; },
+     [](const std::string& who, const FolderFacts& f) {
+       return fmt::format("{}: a small file is on the disk of {} ({}) after {:.1f} seconds", who, f.path, f.type,
+                          f.write_seconds);
+     },
+     "see who else writes there, or choose another run.dir: each checkpoint waits for many such files"},
+    {[](const RankFacts& r) { return r.folder.write_bandwidth >= 0 && r.folder.write_bandwidth < 10e6; },
+     [](const std::string& who, const FolderFacts& f) {
+       return fmt::format("{}: {} ({}) takes {:.1f} MB/s", who, f.path, f.type, f.write_bandwidth / 1e6);
+     },
+     "see who else writes there, choose another run.dir, or set a larger run.checkpoint_every"},
+};
+
+void check_folder(const std::vector<RankFacts>& ranks, std::vector<Problem>& out) {
+  for (const FolderCheck& check : folder_checks) {
+    Ranks wrong;
+    for (const RankFacts& r : ranks)
+      if (check.wrong(r)) wrong.push_back(&r);
+    if (wrong.empty()) continue;
+    out.push_back({check.what(named(wrong), wrong.front()->folder), check.remedy});
+    return;
+  }
+}
+
+std::string device_of(const RankFacts& rank) {
+  for (const cuda::Device& gpu : rank.host.gpus)
+    if (gpu.id == rank.gpu) return gpu.name;
+  return rank.host.processor;
+}
+
+// Why a rank may be slower than another: the first that is so.
+struct SlowCause {
+  bool (*is)(const RankFacts& slow, const RankFacts& other);
+  const char* remedy;
+};
+const SlowCause slow_causes[] = {
+    {[](const RankFacts& slow, const RankFacts& other) { return device_of(slow) != device_of(other); },
+     "it has another processor or GPU, and all wait for the slowest: start on machines that are alike"},
+    {[](const RankFacts& slow, const RankFacts& other) { return slow.gpu.empty() && slow.threads < other.threads; },
+     "it has fewer threads, and all wait for the slowest: give ranks equally many cores"},
+    {[](const RankFacts&, const RankFacts&) { return true; },
+     "all wait for the slowest: see what else runs there (top, nvidia-smi), and whether heat or a power limit lowers its clock "
+     "(nvidia-smi -q -d PERFORMANCE, turbostat)"},
+};
+
+// `ranks`: those whose speed is not explained by the cores that they have, of which more is told already.
+void check_speed(Ranks ranks, std::vector<Problem>& out) {
+  std::erase_if(ranks, [](const RankFacts* r) { return r->speed <= 0; });
+  if (ranks.empty()) return;
+  Ranks by_speed = ranks;
+  const auto median = by_speed.begin() + static_cast<Index>(by_speed.size() / 2);  // of two the faster one
+  const auto slower = [](const RankFacts* a, const RankFacts* b) { return a->speed < b->speed; };
+  std::nth_element(by_speed.begin(), median, by_speed.end(), slower);
+  const RankFacts& usual = **median;
+  Ranks slow;
+  for (const RankFacts* r : ranks)
+    if (r->speed * 1.5 < usual.speed) slow.push_back(r);
+  if (slow.empty()) return;
+  const RankFacts& slowest = **std::min_element(slow.begin(), slow.end(), slower);
+  const auto cause = std::find_if(std::begin(slow_causes), std::end(slow_causes),
+                                  [&](const SlowCause& c) { return c.is(slowest, usual); });
+  out.push_back({fmt::format("{} {} {:.1f} times slower than the median rank ({:.1f} instead of {:.1f} GFLOP/s)",
+                             named(slow), slow.size() == 1 ? "is" : "are up to", usual.speed / slowest.speed,
+                             slowest.speed / 1e9, usual.speed / 1e9),
+                 cause->remedy});
+}
+
 }  // namespace
 
 std::vector<Problem> find_problems(const std::vector<RankFacts>& ranks, const MpiInfo& mpi) {
@@ -122,20 +340,28 @@ std::vector<Problem> find_problems(const std::vector<RankFacts>& ranks, const Mp
     out.push_back(
         {fmt::format("the launcher has started {} processes, of which MPI sees {}", mpi.started, ranks.size()),
          fmt::format("use the mpirun of {}, or srun --mpi=pmix", mpi.library)});
-  std::vector<const RankFacts*> without;
+  Ranks without;
   for (const RankFacts& r : ranks)
     if (r.gpu.empty() && !r.broken) without.push_back(&r);
-  if (!without.empty() && std::any_of(ranks.begin(), ranks.end(), [](const RankFacts& r) { return !r.gpu.empty(); }))
+  const bool mixed =
+      !without.empty() && std::any_of(ranks.begin(), ranks.end(), [](const RankFacts& r) { return !r.gpu.empty(); });
+  if (mixed)
     out.push_back(
         {fmt::format("{} has no GPU and other ranks have: {}", named({without.front()}), without.front()->missing),
          "give each rank one, or set run.backend = cpu"});
+  Ranks unexplained;
   for (const HostFacts& host : hosts_of(ranks)) {
-    std::vector<const RankFacts*> here;
+    Ranks here;
     for (const RankFacts& r : ranks)
       if (r.host.name == host.name) here.push_back(&r);
-    check_host(host, here, out);
+    const std::size_t before = out.size();
+    check_cores(host, here, out);
+    if (out.size() == before) unexplained.insert(unexplained.end(), here.begin(), here.end());
+    check_host({host, here, ranks.front(), ranks.size()}, out);
     check_gpus(host, out);
   }
+  if (!mixed) check_speed(unexplained, out);
+  check_folder(ranks, out);
   return out;
 }
 

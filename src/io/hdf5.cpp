@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "src/io/files.h"
@@ -245,10 +246,20 @@ void Hdf5File::set(const std::string& object, const std::string& attribute, std:
   set_number(object, attribute, value);
 }
 
-std::string hdf5_version() {
+Hdf5Library hdf5_library() {
+  Hdf5Library library;
   unsigned major = 0, minor = 0, release = 0;
   H5get_libversion(&major, &minor, &release);
-  return fmt::format("{}.{}.{}", major, minor, release);
+  library.version = fmt::format("{}.{}.{}", major, minor, release);
+  hbool_t thread_safe = false;
+  H5is_library_threadsafe(&thread_safe);
+  library.thread_safe = thread_safe;
+#ifdef H5_HAVE_PARALLEL
+  library.parallel = true;
+#endif
+  const char* const locking = std::getenv("HDF5_USE_FILE_LOCKING");
+  library.locks = locking && (std::string_view(locking) == "TRUE" || std::string_view(locking) == "1");
+  return library;
 }
 
 }  // namespace sy

@@ -124,8 +124,13 @@ class Hdf5File {
   Hdf5Id id_;
 };
 
-// Of the library that is loaded: "1.10.8".
-std::string hdf5_version();
+// The library that is loaded.
+struct Hdf5Library {
+  std::string version;  // "1.10.8"
+  bool thread_safe = false, parallel = false;
+  bool locks = false;  // $HDF5_USE_FILE_LOCKING has it lock files, of which the file system must be capable
+};
+Hdf5Library hdf5_library();
 
 // The whole of a tensor, as a box.
 Box whole(const Shape& shape);

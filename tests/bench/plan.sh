@@ -7,7 +7,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 switchyard=$(realpath "${1:-$root/build/switchyard}")
 folder=${2:-$(mktemp -d)}
 mkdir -p "$folder" && cd "$folder"
-mkdir -p text && cp "$root"/src/*/*.cpp text/
+mkdir -p text && cat "$root"/src/*/*.cpp >text/code
 [[ -d data ]] || "$switchyard" prepare --domain code=text --tokenizer bytes --output data >/dev/null
 [[ -f here.ini ]] || "$root/launch/mpirun.sh" 2 "$switchyard" doctor --machine here.ini >/dev/null
 

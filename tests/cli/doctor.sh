@@ -27,6 +27,13 @@ expect_output "thread level funneled"
 call ranks 2 "$switchyard" doctor --json
 [[ $(grep -c '"rank":' .out) -eq 2 && $(grep -c '"processor":' .out) -eq 1 ]] || die "not two ranks on one host"
 [[ $(grep -c '"remedy":' .out) -gt 0 || $code -eq 0 ]] || die "exit code $code without problems"
+for key in flops_per_second clock_error_seconds seen_after_seconds; do
+  [[ $(grep -cE "\"$key\": [0-9.e-]+" .out) -eq 2 ]] || die "no $key of both ranks"
+done
+for key in open_files write_bytes_per_second; do
+  [[ $(grep -cE "\"$key\": [0-9.e+]+" .out) -eq 1 ]] || die "not one $key of the host"
+done
+for key in version thread_safe parallel locks; do expect_output "\"$key\": "; done
 
 # Problems that this machine can be given.
 OMP_NUM_THREADS=1000 expect_exit 1 "$switchyard" doctor
@@ -38,6 +45,40 @@ cores=$(lscpu -bp=socket,core | grep -v "#" | sort -u | wc -l)
 if [[ $cores -ge 2 && $(env -u OMP_NUM_THREADS nproc) -ge "$cores" ]]; then
   expect_exit 1 ranks 2 taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -1)" "$switchyard" doctor
   expect_output "ranks 0, 1 on $(uname -n) are bound to 1 core of"
+fi
+
+limited() { (ulimit "$1" "$2" && "${@:3}"); }
+expect_exit 1 limited -n 200 "$switchyard" doctor
+expect_output "may have 200 open files, and with connections to 1 rank it needs more: raise ulimit -n"
+expect_exit 1 limited -s 512 "$switchyard" doctor
+expect_output "has a stack of 512 KiB: set ulimit -s"
+HDF5_USE_FILE_LOCKING=TRUE call "$switchyard" doctor
+expect_output "locks files: yes"
+
+# The folder of the runs: what is written there is gone afterwards.
+mkdir runs own0 own1
+for n in 1 2; do
+  call ranks $n "$switchyard" doctor --dir runs
+  consistent
+  expect_output "folder    $work/runs"
+  [[ $(grep -cE "^$(uname -n) +[a-z0-9]+( +([0-9.]+|any)){4} +(yes|no)$" .out) -eq 1 ]] || die "the folder is not measured once"
+  [[ -z $(ls -A runs) ]] || die "something is left in the folder"
+done
+expect_exit 1 "$switchyard" doctor --dir nowhere
+expect_output "rank 0 on $(uname -n): cannot look at $work/nowhere: No such file or directory: let --dir name"
+expect_exit 1 ranks 2 "$switchyard" doctor --dir nowhere
+expect_output "ranks 0, 1 on $(uname -n): cannot look at $work/nowhere"
+expect_no_file nowhere
+expect_exit 1 "$switchyard" doctor --dir /proc
+expect_output "cannot write in /proc: "
+expect_exit 1 limited -f 1000 "$switchyard" doctor --dir runs
+expect_output ": File too large"
+[[ -z $(ls -A runs) ]] || die "something is left of what could not be written"
+expect_exit 1 ranks 2 bash -c 'cd own$OMPI_COMM_WORLD_RANK && exec "$@"' - "$switchyard" doctor
+expect_output "what rank 0 writes in $work/own1 is not seen by rank 1 on $(uname -n): let run.dir"
+if [[ $(stat -f -c %T /dev/shm) == tmpfs && -w /dev/shm ]]; then
+  expect_exit 1 "$switchyard" doctor --dir /dev/shm
+  expect_output "/dev/shm is in memory (tmpfs)"
 fi
 
 # Eight devices, which the tests' stand-in for CUDA offers.

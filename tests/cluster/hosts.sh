@@ -67,6 +67,9 @@ call mpirun 4 "$switchyard" doctor
 for i in 0 1 2 3; do
   [[ $(grep -cE "^ +$i +${hosts[$((i / 2))]} " .out) -eq 1 ]] || die "rank $i is not on ${hosts[$((i / 2))]}"
 done
+[[ $out != *"is not seen by"* ]] || die "the hosts share the folder"
+expect_exit 1 mpirun 4 "$switchyard" doctor --dir /dev/shm
+expect_output "what rank 0 writes in /dev/shm is not seen by ranks 2, 3 on ${hosts[1]}"
 # They train as one rank alone does, with experts on both hosts.
 expect_ok "$switchyard" train config.ini --run.dir=alone --quiet
 sent() { on "${hosts[0]}" ip -s link show dev "v$$a" | sed -n '/TX:/{n;s/ *\([0-9]*\).*/\1/p}'; }

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "src/doctor/facts.h"
+#include "src/doctor/probes.h"
+#include "tests/src/temp_folder.h"
 
 namespace sy {
 namespace {
@@ -40,6 +42,10 @@ std::vector<RankFacts> cluster(int per_host) {
     r.cpus = cpus(16 / per_host * local, 16 / per_host);
     r.threads = 16 / per_host;
     r.gpu = gpu(local + 1).id;
+    r.speed = 30e9 + 1e9 * i;
+    r.clock_ahead = i < per_host ? 0 : 0.02, r.clock_error = 0.001;
+    r.host.limits = {1024, 4096, 8 << 20, 8 << 20, 0};
+    r.folder = {"/runs", "nfs", "", 900 * gib, 1000000, 0.01, local == 0 ? 0.01 : -1, local == 0 ? 500e6 : -1};
     ranks.push_back(r);
   }
   return ranks;
@@ -140,14 +146,219 @@ TEST(Doctor, Machine) {
   };
   west([](HostFacts& h) { h.shared_memory = gib / 16; });
   expect_problem(ranks, "/dev/shm of west has 0.06 GiB free for 2 ranks", "--shm-size");
-  west([](HostFacts& h) { h.locked_memory = 8 << 20; });
+  west([](HostFacts& h) { h.limits.locked_memory = 8 << 20; });
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
-  west([](HostFacts& h) { h.infiniband = true; });
+  west([](HostFacts& h) { h.infiniband = true, h.limits.locked_memory = -1; });
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
-  west([](HostFacts& h) { h.infiniband = true, h.locked_memory = 8 << 20; });
+  west([](HostFacts& h) { h.infiniband = true, h.limits.locked_memory = 8 << 20; });
   expect_problem(ranks, "a process on west may pin 0.01 GiB", "ulimit -l");
   west([](HostFacts& h) { h.kernels_run = false; });
   expect_problem(ranks, "which west lacks", "SWITCHYARD_ARCH");
+}
+
+TEST(Doctor, ControlGroupLeavesTooLittleMemory) {
+  auto ranks = cluster(2);
+  const auto west = [&](Index limit, Index available) {
+    for (int i : {2, 3}) ranks[i].host.memory_limit = limit, ranks[i].host.available = available;
+  };
+  west(4 * gib, gib);
+  expect_problem(ranks, "processes on west have 4.00 of 64.00 GiB of memory, of which 1.00 are left for 2 ranks",
+                 "--mem=0");
+  west(4 * gib, 2 * gib);
+  EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
+  west(-1, gib);  // that other programs have the memory is for the user to know
+  EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
+}
+
+TEST(Doctor, Limits) {
+  auto ranks = cluster(2);
+  const auto west = [&](const Limits& limits) {
+    for (int i : {2, 3}) ranks[i].host.limits = limits;
+    return find_problems(ranks, launched);
+  };
+  const Limits any, least{256 + 2 * 4, 16 + 2 * 8, -1, 1 << 20, 0};
+  EXPECT_EQ(west(any), std::vector<Problem>{});
+  EXPECT_EQ(west(least), std::vector<Problem>{});
+  Limits limits = least;
+  --limits.open_files;
+  west(limits);
+  expect_problem(ranks, "a process on west may have 263 open files, and with connections to 4 ranks", "ulimit -n");
+  limits = least;
+  limits.stack = 512 << 10;
+  west(limits);
+  expect_problem(ranks, "a thread on west has a stack of 512 KiB", "ulimit -s");
+  limits = least;
+  --limits.processes;
+  west(limits);
+  expect_problem(ranks, "31 processes and threads on west, and 2 ranks compute with 16 threads", "ulimit -u");
+}
+
+TEST(Doctor, ClocksApart) {
+  auto ranks = cluster(2);
+  const auto west = [&](double ahead, double error) {
+    for (int i : {2, 3}) ranks[i].clock_ahead = ahead, ranks[i].clock_error = error;
+  };
+  west(3.2, 0.01);
+  expect_problem(ranks, "the clock of west is 3.20 s ahead of that of east", "chrony");
+  west(-0.06, 0.005);
+  expect_problem(ranks, "the clock of west is 0.06 s behind that of east", "chrony");
+  west(-0.06, 0.02);  // it may be less
+  EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
+}
+
+TEST(Doctor, BoundTogether) {
+  auto ranks = cluster(4);
+  for (RankFacts& r : ranks) r.threads = 2;
+  ranks[5].cpus = ranks[6].cpus = cpus(4, 3);
+  expect_problem(ranks, "ranks 5, 6 on west are bound to the same CPUs, fewer than their threads", "--bind-to core");
+  ranks[6].cpus = cpus(6, 2), ranks[4].cpus = cpus(2, 3), ranks[4].threads = 4;  // one overlaps with the next
+  expect_problem(ranks, "ranks 4-6 on west are bound to the same CPUs", "--cpus-per-task");
+  ranks[4].threads = 2, ranks[6].threads = 1;  // enough for all
+  EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
+  ranks = cluster(4);
+  for (RankFacts& r : ranks) r.cpus = cpus(0, 16);  // not bound
+  EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
+}
+
+TEST(Doctor, SlowRanks) {
+  auto ranks = cluster(4);
+  for (RankFacts& r : ranks) r.speed = 40e9;
+  ranks[6].speed = 20e9;
+  expect_problem(ranks, "rank 6 on west is 2.0 times slower than the median rank (20.0 instead of 40.0 GFLOP/s)",
+                 "what else runs there");
+  ranks[1].speed = 10e9;
+  expect_problem(ranks, "ranks 1, 6 on east and 1 other host are up to 4.0 times slower", "what else runs there");
+  ranks[1].speed = 0;  // not measured
+  expect_problem(ranks, "rank 6 on west is 2.0 times slower", "");
+  ranks[6].speed = 27e9;
+  EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
+  for (int i : {1, 4, 5, 6, 7}) ranks[i].speed = i == 1 ? 40e9 : 20e9;  // half of them
+  expect_problem(ranks, "ranks 4-7 on west are up to 2.0 times slower", "");
+}
+
+TEST(Doctor, WhyARankIsSlow) {
+  auto ranks = cluster(2);
+  for (RankFacts& r : ranks) r.gpu = "", r.host.gpus.clear();
+  ranks[3].speed = 10e9;
+  expect_problem(ranks, "rank 3 on west is", "what else runs there");
+  ranks[3].threads = 4;
+  expect_problem(ranks, "rank 3 on west is", "fewer threads");
+  ranks[3].host.processor = "another";
+  expect_problem(ranks, "rank 3 on west is", "another processor");
+  ranks[3].cpus = {15}, ranks[3].threads = 1;  // of which its cores say enough
+  ranks[2].cpus = {14}, ranks[2].threads = 1;
+  expect_problem(ranks, "bound to one core each", "--bind-to none");
+  ranks = cluster(2);
+  ranks[3].speed = 10e9;
+  ranks[3].host.gpus[1].name = "another";
+  expect_problem(ranks, "rank 3 on west is", "another processor or GPU");
+  ranks = cluster(2);
+  ranks[3].gpu = "", ranks[3].missing = "hidden", ranks[3].speed = 1e9;
+  expect_problem(ranks, "rank 3 on west has no GPU", "cpu");
+}
+
+TEST(Doctor, Folder) {
+  std::vector<RankFacts> ranks;
+  const auto expect = [&](const std::function<void(RankFacts&)>& change, const std::string& what,
+                          const std::string& remedy) {
+    ranks = cluster(2);
+    for (int i : {2, 3}) change(ranks[i]);
+    if (!what.empty()) return expect_problem(ranks, what, remedy);
+    EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
+  };
+  expect([](RankFacts& r) { r.folder.error = "cannot write in /runs: Permission denied"; },
+         "ranks 2, 3 on west: cannot write in /runs: Permission denied", "--dir");
+  expect([](RankFacts& r) { r.folder.error = "x", r.folder.seen_after = -1, r.folder.free_bytes = 0; }, "west: x", "");
+  expect([](RankFacts& r) { r.folder.seen_after = -1; },
+         "what rank 0 writes in /runs is not seen by ranks 2, 3 on west", "all hosts share");
+  expect([](RankFacts& r) { r.folder.free_bytes = gib / 2; }, "/runs has 0.50 GiB free", "run.keep");
+  expect([](RankFacts& r) { r.folder.free_bytes = gib; }, "", "");
+  expect([](RankFacts& r) { r.folder.free_files = 999; }, "in /runs only 999 more files", "choose another");
+  expect([](RankFacts& r) { r.folder.free_files = -1; }, "", "");
+  expect([](RankFacts& r) { r.folder.type = "tmpfs"; }, "/runs is in memory (tmpfs)", "disk");
+  expect([](RankFacts& r) { r.folder.locks = false; }, "", "");
+  expect([](RankFacts& r) { r.host.hdf5.locks = true; }, "", "");
+  expect([](RankFacts& r) { r.host.hdf5.locks = true, r.folder.locks = false; },
+         "lock HDF5 files by HDF5_USE_FILE_LOCKING, which /runs (nfs) does not allow", "unset HDF5_USE_FILE_LOCKING");
+  expect([](RankFacts& r) { r.folder.write_seconds = 0.6; },
+         "a small file is on the disk of /runs (nfs) after 0.6 seconds", "");
+  expect([](RankFacts& r) { r.folder.write_bandwidth = 4e6; }, "ranks 2, 3 on west: /runs (nfs) takes 4.0 MB/s", "");
+}
+
+// ---- what the probes find ----
+
+TEST(Doctor, MemoryLimitOfControlGroups) {
+  const TempFolder root;
+  const auto limit = [&] {
+    const MemoryLimit found = memory_limit(root.path());
+    return std::pair(found.bytes, found.free);
+  };
+  EXPECT_EQ(limit(), std::pair(Index{-1}, Index{-1}));
+  // Version 2: the tightest of a group and those around it, with what each has taken, cached files aside.
+  root.write("proc/self/cgroup", "0::/job/step\n");
+  const std::string v2 = "sys/fs/cgroup/";
+  root.write(v2 + "job/step/memory.max", "max\n");
+  root.write(v2 + "job/memory.max", "5000\n");
+  root.write(v2 + "job/memory.current", "3000\n");
+  root.write(v2 + "job/memory.stat", "anon 2500\ninactive_file 500\n");
+  EXPECT_EQ(limit(), std::pair(Index{5000}, Index{2500}));
+  root.write(v2 + "job/step/memory.max", "4000\n");
+  root.write(v2 + "job/step/memory.current", "1000\n");
+  EXPECT_EQ(limit(), std::pair(Index{4000}, Index{2500}));
+  root.write(v2 + "job/memory.current", "9000\n");
+  EXPECT_EQ(limit(), std::pair(Index{4000}, Index{0}));
+  // Version 1, in a container that does not see the group's own folder; another controller's limits count not.
+  root.write("proc/self/cgroup", "5:cpuset:/other\n4:hugetlb,memory:/docker/abc\n");
+  root.write("sys/fs/cgroup/cpuset/memory.limit_in_bytes", "1\n");
+  EXPECT_EQ(limit(), std::pair(Index{-1}, Index{-1}));
+  root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(limit(), std::pair(Index{-1}, Index{-1}));
+  root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "8000\n");
+  root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "6000\n");
+  root.write("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 1000\n");
+  EXPECT_EQ(limit(), std::pair(Index{8000}, Index{3000}));
+}
+
+TEST(Doctor, FolderOfOneRank) {
+  const auto alone = make_comm_self();
+  const TempFolder folder;
+  const FolderFacts facts = probe_folder(*alone, folder.path() / ".", true);
+  EXPECT_EQ(facts.error, "");
+  EXPECT_EQ(facts.path, folder.path().string());
+  EXPECT_FALSE(facts.type.empty());
+  EXPECT_GE(facts.free_bytes, 0);
+  EXPECT_GE(facts.seen_after, 0);
+  EXPECT_GT(facts.write_seconds, 0);
+  EXPECT_GT(facts.write_bandwidth, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+
+  const std::filesystem::path none = folder.path() / "none";
+  EXPECT_TRUE(has(probe_folder(*alone, none, true).error, "No such file"));
+  EXPECT_FALSE(std::filesystem::exists(none));
+  EXPECT_TRUE(has(probe_folder(*alone, folder.write("file", ""), true).error, "Not a directory"));
+  std::filesystem::remove(folder.path() / "file");
+  for (const char* operation : {"write", "sync", "rename"}) {
+    write_fault = [&](std::string_view what, const std::filesystem::path&) {
+      if (what == operation) fail("no {}", operation);
+    };
+    EXPECT_EQ(probe_folder(*alone, folder.path(), true).error, fmt::format("no {}", operation));
+    write_fault = nullptr;
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << operation;
+  }
+}
+
+TEST(Doctor, FileSystemNames) {
+  EXPECT_EQ(file_system_name(0x6969), "nfs");
+  EXPECT_EQ(file_system_name(0x0bd00bd0), "lustre");
+  EXPECT_EQ(file_system_name(0x794c7630), "overlay");
+  EXPECT_EQ(file_system_name(0x12345), "0x12345");
+}
+
+TEST(Doctor, SpeedAndClockOfOneRank) {
+  const auto alone = make_comm_self();
+  EXPECT_GT(probe_speed(*alone, 0), 1e6);
+  EXPECT_EQ(probe_speed(*alone, -1), 0);
+  EXPECT_EQ(probe_clock(*alone), std::pair(0.0, 0.0));
 }
 
 TEST(Doctor, LauncherOfAnotherMpi) {

@@ -1,0 +1,91 @@
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "src/doctor/probes.h"
+
+namespace sy {
+namespace {
+
+namespace fs = std::filesystem;
+
+Index limit_of(int resource) {
+  rlimit limit{};
+  getrlimit(resource, &limit);
+  return limit.rlim_cur == RLIM_INFINITY ? -1 : static_cast<Index>(limit.rlim_cur);
+}
+
+// The lesser of two limits, of which -1 is none.
+Index tighter(Index a, Index b) {
+  return a < 0 ? b : b < 0 ? a : std::min(a, b);
+}
+
+// The number in a file. -1: there is none, as in "max", or no such file. What no machine has is no limit either: version 1
+// says so by a huge number.
+Index number_in(const fs::path& file) {
+  std::ifstream in(file);
+  Index number = -1;
+  return in >> number && number < Index{1} << 60 ? number : -1;
+}
+
+// Bytes of a control group's cached files, which make way for what needs memory.
+Index cached(const fs::path& group) {
+  std::ifstream in(group / "memory.stat");
+  std::string key;
+  Index bytes = 0, of_group = 0, of_all = -1;
+  while (in >> key >> bytes) {
+    if (key == "inactive_file") of_group = bytes;
+    if (key == "total_inactive_file") of_all = bytes;  // version 1: with the groups below it
+  }
+  return of_all >= 0 ? of_all : of_group;
+}
+
+// The folders of the control groups by which `controller` limits this process, from the innermost out. In a container those
+// outside of it have names in /proc and no folders: the container's own is then the outermost.
+std::vector<fs::path> control_groups(const std::string& controller, const fs::path& root) {
+  std::vector<fs::path> folders;
+  std::ifstream in(root / "proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {  // "4:memory:/job/step" of version 1, "0::/job/step" of version 2
+    std::istringstream fields(line);
+    std::string number, controllers, path;
+    std::getline(fields, number, ':'), std::getline(fields, controllers, ':'), std::getline(fields, path);
+    if (!controllers.empty() && ("," + controllers + ",").find("," + controller + ",") == std::string::npos) continue;
+    fs::path mount = root / "sys/fs/cgroup";
+    if (!controllers.empty()) mount /= controller;
+    for (fs::path group = fs::path(path).relative_path(); !group.empty(); group = group.parent_path())
+      folders.push_back(mount / group);
+    folders.push_back(mount);
+  }
+  return folders;
+}
+
+}  // namespace
+
+Limits process_limits() {
+  Limits limits{.open_files = limit_of(RLIMIT_NOFILE),
+                .processes = limit_of(RLIMIT_NPROC),
+                .locked_memory = limit_of(RLIMIT_MEMLOCK),
+                .stack = limit_of(RLIMIT_STACK),
+                .core = limit_of(RLIMIT_CORE)};
+  for (const fs::path& group : control_groups("pids", "/"))
+    limits.processes = tighter(limits.processes, number_in(group / "pids.max"));
+  return limits;
+}
+
+MemoryLimit memory_limit(const fs::path& root) {
+  MemoryLimit limit;
+  for (const fs::path& group : control_groups("memory", root))
+    for (const auto& [most, taken] :
+         {std::pair{"memory.max", "memory.current"}, {"memory.limit_in_bytes", "memory.usage_in_bytes"}}) {
+      const Index bytes = number_in(group / most);
+      if (bytes < 0) continue;
+      const Index used = std::max<Index>(0, number_in(group / taken) - cached(group));
+      limit.bytes = tighter(limit.bytes, bytes);
+      limit.free = tighter(limit.free, std::max<Index>(0, bytes - used));
+    }
+  return limit;
+}
+
+}  // namespace sy

@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <limits>
+
+#include "src/config.h"
+#include "src/doctor/probes.h"
+
+namespace sy {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// y = a w, all of them [width, width].
+class Product {
+ public:
+  Product(Backend& backend, Index width)
+      : backend_(backend),
+        a_(backend.tensor({width, width})),
+        w_(backend.tensor({width, width})),
+        y_(backend.tensor({width, width})) {
+    const std::vector<float> values(static_cast<std::size_t>(width * width), 0.5f);
+    backend.to_device(values.data(), a_);
+    backend.to_device(values.data(), w_);
+    seconds(1);  // what is allocated, started or looked up at first
+  }
+  // Of so many in a row.
+  double seconds(int times) const {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < times; ++i) backend_.gemm({}, a_, w_.view(), y_);
+    backend_.synchronize();
+    return seconds_since(begin);
+  }
+
+ private:
+  Backend& backend_;
+  Tensor a_, w_, y_;
+};
+
+constexpr Index least_width = 256, greatest_width = 2048;
+
+// The least of the widths whose product takes a millisecond.
+Index width_for(Backend& backend) {
+  Index width = least_width;
+  while (width < greatest_width && Product(backend, width).seconds(1) < 1e-3) width *= 2;
+  return width;
+}
+
+// The median of some times ten milliseconds: a clock that is lowered or a CPU that is shared shows, a moment's rest does not.
+double flops_per_second(Backend& backend, Index width) {
+  const Product product(backend, width);
+  const int times = std::max(1, static_cast<int>(0.01 / std::max(product.seconds(1), 1e-6)));
+  std::array<double, 5> seconds{};
+  for (double& s : seconds) s = product.seconds(times);
+  std::nth_element(seconds.begin(), seconds.begin() + 2, seconds.end());
+  const auto n = static_cast<double>(width);
+  return 2 * n * n * n * times / seconds[2];
+}
+
+}  // namespace
+
+double time_of_day() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// After a broadcast of rank 0's every rank says what its clock shows. Each says so after rank 0 has begun and before rank 0 has heard
+// it, so that by rank 0's clock it was within that time (Cristian, "Probabilistic clock synchronization", 1989). The shortest of
+// some rounds counts.
+std::pair<double, double> probe_clock(Comm& world, double (*clock)()) {
+  const int ranks = world.size();
+  std::vector<double> best(static_cast<std::size_t>(ranks) + 1), times(best.size() - 1);  // each one's, and the error
+  best.back() = std::numeric_limits<double>::max();
+  for (int round = 0; round < 10; ++round) {
+    world.barrier();
+    const double begin = clock();
+    Index start = 0;
+    world.broadcast(view_of(&start, {1}), 0);
+    const double mine = clock();
+    world.all_gather(view_of(&mine, {1}), view_of(times.data(), {ranks}));
+    const double error = (clock() - begin) / 2;
+    if (error >= best.back()) continue;
+    for (int r = 0; r < ranks; ++r) best[r] = times[r] - (begin + error);
+    best.back() = error;
+  }
+  world.broadcast(view_of(best.data(), {ranks + 1}), 0);
+  return world.rank() == 0 ? std::pair(0.0, 0.0) : std::pair(best[world.rank()], best.back());
+}
+
+double probe_speed(Comm& world, int local_rank) {
+  std::unique_ptr<Backend> backend;
+  Index width = greatest_width;
+  try {
+    if (local_rank >= 0) width = width_for(*(backend = open_backend("the backend", "auto", local_rank)));
+  } catch (const Error&) {
+    backend.reset();  // the facts of its device say why
+  }
+  width = -world.max(-width);  // one size for all, and all at the same time
+  try {
+    return backend ? flops_per_second(*backend, width) : 0;
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+}  // namespace sy
