@@ -30,7 +30,6 @@ dt { color: var(--muted); } dd { margin: 0; overflow-wrap: anywhere; }
 svg { display: block; width: 100%; height: auto; border-radius: 6px; }
 ul { margin: 8px 0 12px; padding-left: 20px; max-width: 90ch; }
 svg text, svg tspan { font-family: inherit; }
-svg image { image-rendering: pixelated; }
 figure { margin: 0; break-inside: avoid; } figcaption { font-weight: 600; font-size: 14px; }
 .grid { display: grid; gap: 16px 20px; }
 .two { grid-template-columns: repeat(2, minmax(0, 1fr)); } .three { grid-template-columns: repeat(3, minmax(0, 1fr)); }

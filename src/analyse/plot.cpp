@@ -328,6 +328,8 @@ std::vector<std::string> draw(const std::vector<std::string>& scripts) {
     std::string picture = svg.substr(at, end + 6 - at);
     at = end;
     replace_all(picture, "<title>Gnuplot</title>", "");  // browsers would show it as a tooltip
+    // Cells have edges, which browsers would smooth.
+    replace_all(picture, "<image ", "<image style='image-rendering:pixelated' ");
     const std::string prefix = fmt::format("p{}-", pictures.size());
     for (const char* use : {"id='", "id=\"", "href='#", "url(#"}) replace_all(picture, use, use + prefix);
     pictures.push_back(std::move(picture));
