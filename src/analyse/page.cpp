@@ -46,7 +46,7 @@ summary { cursor: pointer; font-weight: 600; margin-top: 16px; }
   th, td { padding: 4px 8px; }
   svg[viewBox^="0 0 960"] { min-width: 720px; } svg[viewBox^="0 0 480"] { min-width: 340px; } }
 @media print { body { font-size: 12px; } main { padding: 0; max-width: none; }
-  h2, h3, section > p { break-after: avoid; }
+  h2, h3, section > p, figure, .grid, .scale, .scroll { break-after: avoid; }
   table { font-size: 11px; } th, td { padding: 3px 9px; } .tiles { grid-template-columns: repeat(7, 1fr); gap: 6px; } nav { display: none; }
   .tile { padding: 8px 10px; } .tile b { font-size: 18px; } .scroll, figure { overflow: visible; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )";
