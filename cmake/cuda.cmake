@@ -1,5 +1,5 @@
 # Looks for what the cuda backend is built with, as SWITCHYARD_CUDA asks. Sets SWITCHYARD_HAS_CUDA, and where it is true
-# enables the language, finds cuBLAS and NCCL, and sets SWITCHYARD_CUDA_ARCHITECTURES.
+# enables the language, finds cuBLAS, NCCL and NVTX, and sets SWITCHYARD_CUDA_ARCHITECTURES.
 set(SWITCHYARD_HAS_CUDA FALSE)
 if(NOT SWITCHYARD_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "SWITCHYARD_CUDA = ${SWITCHYARD_CUDA}: expected AUTO, ON or OFF")
@@ -23,6 +23,7 @@ else()
   enable_language(CUDA)
   find_package(CUDAToolkit)
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ENV NCCL_ROOT PATHS /usr/local/cuda PATH_SUFFIXES include)
+  find_path(NVTX_INCLUDE_DIR nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})  # part of most toolkits; done without
   find_library(NCCL_LIBRARY nccl HINTS ENV NCCL_ROOT PATHS /usr/local/cuda PATH_SUFFIXES lib lib64)
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.5)  # cublasGemmGroupedBatchedEx
     set(missing "CUDA 12.5 or later (${CMAKE_CUDA_COMPILER} is of ${CMAKE_CUDA_COMPILER_VERSION})")

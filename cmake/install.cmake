@@ -5,6 +5,7 @@ install(TARGETS switchyard RUNTIME)
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/switchyard)
 install(PROGRAMS launch/mpirun.sh launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/switchyard/launch)
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})  # its pictures, and what it points to
 # The program knows its own options.
 install(CODE [[
   execute_process(COMMAND "$<TARGET_FILE:switchyard>" completion bash

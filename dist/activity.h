@@ -1,4 +1,5 @@
-// What this process is doing: in words, for the message of a collective that fails, and with times, for the trace of a step.
+// What this process is doing: in words, for the message of a collective that fails, with times, for the trace of a step, and as
+// ranges, for a profiler.
 #pragma once
 
 #include <array>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/ranges.h"
 #include "kernels/tensor.h"
 
 namespace sy {
@@ -33,7 +35,7 @@ struct TraceSpan {
 // The spans of the steps that are traced, in the order in which they began. Where there is none, nothing is recorded.
 inline std::vector<TraceSpan>* trace = nullptr;
 
-// A span until the end of the scope. Its layer is that of the activity around it.
+// A span, and a range, until the end of the scope. Its layer is that of the activity around it.
 class Traced {
  public:
   using Numbers = std::initializer_list<TraceSpan::Number>;
@@ -58,6 +60,7 @@ class Traced {
 
  private:
   void begin(const char* what, Numbers numbers) {
+    begin_range(what, activity.layer);
     here_ = trace;
     if (!here_) return;
     at_ = here_->size();
@@ -66,6 +69,7 @@ class Traced {
   }
   void end() {
     if (here_) (*here_)[at_].end = std::chrono::steady_clock::now();
+    end_range();
   }
 
   std::vector<TraceSpan>* here_ = nullptr;

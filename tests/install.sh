@@ -13,6 +13,9 @@ done
 share=$work/usr/share
 expect_file "$share/switchyard/configs/quickstart.ini" "$share/switchyard/configs/models/mixtral-8x7b.ini" \
   "$share/switchyard/launch/slurm.sbatch" "$share/doc/switchyard/README.md"
+for picture in $(grep -oE '\]\(docs/[^)]*' "$share/doc/switchyard/README.md" | cut -c3-); do
+  expect_file "$share/doc/switchyard/$picture"
+done
 expect_ok "$bin" inspect --config "$share/switchyard/configs/models/mixtral-8x7b.ini"
 expect_ok env OMP_NUM_THREADS=1 "$share/switchyard/launch/mpirun.sh" 2 "$bin" version
 # The installed completion completes.

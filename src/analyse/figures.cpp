@@ -14,12 +14,27 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr Index most_text_columns = 12, most_text_rows = 256;
+constexpr std::size_t most_columns = 9;
+
+// Of units whose values are no counts.
+struct Decimals {
+  const char* unit;
+  int decimals;
+};
+constexpr Decimals decimals_of_units[] = {
+    {"ratio", 3}, {"bits", 4}, {"nats per token", 4}, {"probability", 4}, {"score", 4}};
+
+// Without a sign where all digits are 0.
+std::string fixed(double value, int decimals) {
+  return fmt::format("{:.{}f}", std::abs(value) < 0.5 * std::pow(10, -decimals) ? 0.0 : value, decimals);
+}
 
 std::string cell_text(const Json& cell) {
   if (cell.is_string()) return cell.get<std::string>();
   if (cell.is_null()) return "-";
   if (cell.is_integer()) return count_text(cell.get<Index>());
-  return fmt::format("{:.5g}", cell.get<double>());
+  const double value = cell.get<double>();
+  return std::isfinite(value) ? fixed(value, 4) : "-";
 }
 
 bool same_rows(const Figure& a, const Figure& b) {
@@ -30,22 +45,6 @@ std::string text_table(const std::vector<std::string>& header, const std::vector
   Table table(header);
   for (const auto& row : rows) table.row(row);
   return table.str();
-}
-
-std::vector<std::string> matrix_header(const Figure& f) {
-  std::vector<std::string> header{f.dimensions[0].name};
-  for (const std::string& label : f.dimensions[1].labels) header.push_back(label);
-  return header;
-}
-
-std::vector<std::vector<std::string>> matrix_rows(const Figure& f) {
-  std::vector<std::vector<std::string>> rows;
-  const Index columns = f.dimensions[1].size();
-  for (Index i = 0; i < f.dimensions[0].size(); ++i) {
-    rows.push_back({f.dimensions[0].labels[i]});
-    for (Index j = 0; j < columns; ++j) rows.back().push_back(figure_text(f, f.values[i * columns + j]));
-  }
-  return rows;
 }
 
 // The values of dimensions from `dim` on, nested.
@@ -77,7 +76,11 @@ void check(const Figure& f) {
 
 std::string figure_text(const Figure& f, double value) {
   if (!std::isfinite(value)) return "-";
-  return f.unit == "share" ? percent_text(value) : fmt::format("{:.5g}", value);
+  if (f.unit == "share") return percent_text(value);
+  for (const Decimals& d : decimals_of_units)
+    if (f.unit == d.unit) return fixed(value, d.decimals);
+  return value == std::floor(value) && std::abs(value) < 1e15 ? count_text(static_cast<Index>(value))
+                                                              : fmt::format("{:.5g}", value);
 }
 
 std::vector<std::vector<const Figure*>> columns_of(const Section& section) {
@@ -90,7 +93,15 @@ std::vector<std::vector<const Figure*>> columns_of(const Section& section) {
     else
       group->push_back(&f);
   }
-  return groups;
+  // What would be too wide is several tables, about as wide as each other.
+  std::vector<std::vector<const Figure*>> tables;
+  for (const auto& group : groups) {
+    const std::size_t parts = (group.size() + most_columns - 1) / most_columns;
+    for (std::size_t p = 0; p < parts; ++p)
+      tables.emplace_back(group.begin() + static_cast<std::ptrdiff_t>(p * group.size() / parts),
+                          group.begin() + static_cast<std::ptrdiff_t>((p + 1) * group.size() / parts));
+  }
+  return tables;
 }
 
 std::vector<std::vector<std::string>> column_rows(const std::vector<const Figure*>& group) {
@@ -107,6 +118,22 @@ std::vector<std::string> column_header(const std::vector<const Figure*>& group) 
   std::vector<std::string> header{group[0]->dimensions[0].name};
   for (const Figure* f : group) header.push_back(f->title);
   return header;
+}
+
+std::vector<std::string> matrix_header(const Figure& f) {
+  std::vector<std::string> header{f.dimensions[0].name};
+  for (const std::string& label : f.dimensions[1].labels) header.push_back(label);
+  return header;
+}
+
+std::vector<std::vector<std::string>> matrix_rows(const Figure& f) {
+  std::vector<std::vector<std::string>> rows;
+  const Index columns = f.dimensions[1].size();
+  for (Index i = 0; i < f.dimensions[0].size(); ++i) {
+    rows.push_back({f.dimensions[0].labels[i]});
+    for (Index j = 0; j < columns; ++j) rows.back().push_back(figure_text(f, f.values[i * columns + j]));
+  }
+  return rows;
 }
 
 std::vector<std::vector<std::string>> listing_rows(const Listing& listing, std::size_t most) {

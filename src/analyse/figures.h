@@ -26,7 +26,8 @@ Dimension numbered_dimension(std::string name, std::span<const std::int64_t> num
 enum class Look {
   amount,    // from 0 to the largest
   relative,  // to `even`, by powers of two
-  change     // around 0
+  change,    // around 0
+  none  // not by colours: what has two dimensions is a table, what has more is in a listing beside it and in the files
 };
 
 struct Figure {
@@ -56,11 +57,13 @@ struct Section {
 };
 
 // What text and page share. Numbers as people read them; and the figures of one dimension, those together that have it in
-// common, and so are columns of one table.
+// common, and so are columns of one table, or of several where one would be too wide.
 std::string figure_text(const Figure& figure, double value);
 std::vector<std::vector<const Figure*>> columns_of(const Section& section);
 std::vector<std::string> column_header(const std::vector<const Figure*>& group);
 std::vector<std::vector<std::string>> column_rows(const std::vector<const Figure*>& group);
+std::vector<std::string> matrix_header(const Figure& figure);  // of two dimensions
+std::vector<std::vector<std::string>> matrix_rows(const Figure& figure);
 std::vector<std::vector<std::string>> listing_rows(const Listing& listing, std::size_t most);
 
 // Small figures as tables; of the others that they are there.
@@ -70,6 +73,8 @@ std::string sections_text(std::span<const Section> sections);
 std::string sections_csv(std::span<const Section> sections);
 // {name: {"title", "figures": [{"name", "unit", "meaning", "dimensions": [{"name", "labels"}], "values": nested}], listings}}
 Json sections_json(std::span<const Section> sections);
+// What each of them means, as HTML; those with one meaning together.
+std::string definitions(const std::vector<const Figure*>& figures);
 // Each with its definition under it. What has three dimensions is a picture per index of the first, of a few of them where
 // there are many.
 void add_sections(Page& page, std::span<const Section> sections);

@@ -13,12 +13,24 @@ namespace {
 constexpr Index most_pictures = 12, most_cell_texts = 128, most_columns_with_text = 16;
 constexpr std::size_t most_listed = 256;
 
-// At most so many indices of n, evenly spread, the first and the last among them.
-std::vector<Index> some_of(Index n, Index most) {
+// At most so many of these, evenly spread, the first and the last among them.
+std::vector<Index> some_of(const std::vector<Index>& all, Index most) {
   std::vector<Index> out;
-  const Index count = std::min(n, most);
-  for (Index i = 0; i < count; ++i) out.push_back(count == 1 ? 0 : i * (n - 1) / (count - 1));
+  const Index n = std::ssize(all), count = std::min(n, most);
+  for (Index i = 0; i < count; ++i) out.push_back(all[count == 1 ? 0 : i * (n - 1) / (count - 1)]);
   return out;
+}
+
+// Words stand to the left.
+std::size_t text_column(const Dimension& down) {
+  const bool numbers = std::all_of(down.labels.begin(), down.labels.end(), [](const std::string& label) {
+    return !label.empty() && label[0] >= '0' && label[0] <= '9';
+  });
+  return numbers ? std::string::npos : 0;
+}
+
+Palette palette_for(const Figure& f) {
+  return f.look == Look::amount ? Palette::amount : Palette::balance;
 }
 
 struct Scale {
@@ -40,6 +52,29 @@ Scale scale_of(const Figure& f) {
   return {f.look == Look::change ? -high : 0, high};
 }
 
+// The marks of a bar that several pictures share.
+std::vector<std::string> marks_of(const Figure& f, const Scale& scale) {
+  if (f.look == Look::relative) return ratio_marks(scale.low, scale.high);
+  std::vector<std::string> marks;
+  for (int i = 0; i <= 4; ++i) {
+    const double v = scale.low + (scale.high - scale.low) * i / 4;
+    marks.push_back(f.unit == "share" ? fmt::format("{:.4g} %", v * 100) : fmt::format("{:.4g}", v));
+  }
+  return marks;
+}
+
+std::string scale_meaning(const Figure& f) {
+  return f.look == Look::relative ? "Share, relative to an even one of " + percent_text(f.even)
+         : f.unit == "share"      ? f.title
+                                  : f.title + ", " + f.unit;
+}
+
+// Three digits of the largest value, without a sign where all are 0.
+std::string cell_number(double value, double largest) {
+  const int decimals = std::clamp(2 - static_cast<int>(std::floor(std::log10(largest))), 0, 5);
+  return fmt::format("{:.{}f}", std::abs(value) < 0.5 * std::pow(10, -decimals) ? 0.0 : value, decimals);
+}
+
 Heatmap heatmap_of(const Figure& f, const Scale& scale, std::size_t first_dim, Index offset, int width) {
   const Dimension &down = f.dimensions[first_dim], &across = f.dimensions[first_dim + 1];
   Heatmap map;
@@ -53,35 +88,46 @@ Heatmap heatmap_of(const Figure& f, const Scale& scale, std::size_t first_dim, I
   const bool percent = f.unit == "share";
   map.percent = percent && f.look != Look::relative;
   map.ratio = f.look == Look::relative;
-  map.palette = f.look == Look::amount ? Palette::amount : Palette::balance;
+  map.palette = palette_for(f);
   map.low = scale.low;
   map.high = scale.high;
-  map.colour_label = f.look == Look::relative ? f.title + " / even" : f.title;
-  const bool texts =
-      map.rows * map.columns <= most_cell_texts && map.columns <= (width < 900 ? 8 : most_columns_with_text);
+  map.colour_bar = width > 900;
+  map.colour_label = f.look == Look::relative ? "share / even" : percent ? "" : f.unit;
+  const bool texts = map.rows * map.columns <= most_cell_texts && map.columns <= most_columns_with_text;
   for (Index i = 0; i < map.rows * map.columns; ++i) {
     const double v = f.values[offset + i];
     map.values.push_back(f.look == Look::relative ? v / f.even : v);
     if (!texts) continue;
     map.cell_texts.push_back(!std::isfinite(v) ? ""
-                             : percent         ? fmt::format("{:.1f}", v * 100)
-                                               : fmt::format("{:.2g}", v));
+                             : percent         ? fmt::format("{:.1f}", std::abs(v) < 0.0005 ? 0.0 : v * 100)
+                                               : cell_number(v, scale.high));
   }
   return map;
 }
 
 void add_figure(Page& page, const Figure& f) {
-  if (f.values.empty()) return;
-  page << "<h3>" + escaped(f.title) + "</h3>\n";
+  if (f.values.empty() || (f.look == Look::none && f.dimensions.size() > 2)) return;
+  const bool table = f.look == Look::none;
+  page << "<h3>" + escaped(f.title) +
+              (table ? fmt::format(", by {} and {}", f.dimensions[0].name, f.dimensions[1].name) : "") + "</h3>\n";
   const Scale scale = scale_of(f);
-  if (f.dimensions.size() == 2) {
+  if (table) {
+    page << html_table(matrix_header(f), matrix_rows(f), text_column(f.dimensions[0]));
+  } else if (f.dimensions.size() == 2) {
     page.picture(script_of(heatmap_of(f, scale, 0, 0, 960)), f.title);
   } else {
     Index each = 1, pictures = 1;
     const std::size_t lead = f.dimensions.size() - 2;
     for (std::size_t d = 0; d < f.dimensions.size(); ++d) (d < lead ? pictures : each) *= f.dimensions[d].size();
+    std::vector<Index> with_values;  // behind the last MoE layer there are no paths
+    for (Index i = 0; i < pictures; ++i)
+      if (std::any_of(f.values.begin() + i * each, f.values.begin() + (i + 1) * each,
+                      [](double v) { return std::isfinite(v); }))
+        with_values.push_back(i);
+    pictures = std::ssize(with_values);
+    if (pictures > 1) page << scale_bar(scale_meaning(f), palette_for(f), marks_of(f, scale));
     page << fmt::format("<div class=\"{}\">\n", pictures > 1 ? "grid two" : "grid");
-    for (Index i : some_of(pictures, most_pictures)) {
+    for (Index i : some_of(with_values, most_pictures)) {
       std::string caption;
       for (Index d = static_cast<Index>(lead), rest = i; d-- > 0; rest /= f.dimensions[d].size())
         caption = fmt::format("{} {}{}{}", f.dimensions[d].name, f.dimensions[d].labels[rest % f.dimensions[d].size()],
@@ -93,7 +139,7 @@ void add_figure(Page& page, const Figure& f) {
     if (pictures > most_pictures)
       page << fmt::format("<p class=\"muted\">{} of {}; the files have all.</p>\n", most_pictures, pictures);
   }
-  page << "<p class=\"muted\">" + escaped(f.meaning) +
+  page << "<p class=\"muted\">" + escaped(f.meaning) + (table ? " Unit: " + escaped(f.unit) + "." : "") +
               (f.look == Look::relative
                    ? fmt::format(" Colours: relative to an even share of {}.", percent_text(f.even))
                    : std::string()) +
@@ -102,14 +148,27 @@ void add_figure(Page& page, const Figure& f) {
 
 }  // namespace
 
+std::string definitions(const std::vector<const Figure*>& figures) {
+  std::string out = "<ul class=\"muted\">";
+  for (std::size_t i = 0; i < figures.size();) {
+    std::string titles;
+    const std::string &meaning = figures[i]->meaning, &unit = figures[i]->unit;
+    for (; i < figures.size() && figures[i]->meaning == meaning; ++i)
+      titles += (titles.empty() ? "" : "; ") + figures[i]->title;
+    const bool said = unit != "nats per token" || titles.find(unit) != titles.npos;
+    out +=
+        "<li><b>" + escaped(titles) + "</b>" + (said ? "" : ", " + escaped(unit)) + ": " + escaped(meaning) + "</li>\n";
+  }
+  return out + "</ul>\n";
+}
+
 void add_sections(Page& page, std::span<const Section> sections) {
   for (const Section& s : sections) {
-    page << "<section id=\"" + escaped(s.name) + "\"><h2>" + escaped(s.title) + "</h2>\n<p>" + escaped(s.text) +
-                "</p>\n";
+    page.section(s.name, s.title);
+    page << "<p>" + escaped(s.text) + "</p>\n";
     for (const auto& group : columns_of(s)) {
-      page << html_table(column_header(group), column_rows(group)) << "<ul class=\"muted\">";
-      for (const Figure* f : group) page << "<li><b>" + escaped(f->title) + "</b>: " + escaped(f->meaning) + "</li>\n";
-      page << "</ul>\n";
+      page << html_table(column_header(group), column_rows(group), text_column(group[0]->dimensions[0]));
+      page << definitions(group);
     }
     for (const Figure& f : s.figures)
       if (f.dimensions.size() > 1) add_figure(page, f);

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "src/analyse/plot.h"
+#include "src/text/words.h"
 
 namespace sy {
 namespace {
@@ -16,38 +16,79 @@ body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.55 sy
 main { max-width: 1040px; margin: 0 auto; padding: 40px 24px 64px; }
 h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; letter-spacing: -.01em; }
 h2 { font-size: 20px; margin: 0 0 4px; }
-h3 { font-size: 15px; margin: 20px 0 4px; }
+h3 { font-size: 15px; margin: 24px 0 4px; } h3::first-letter { text-transform: uppercase; }
+nav { margin: 20px 0 0; font-size: 14px; } nav a { color: inherit; margin-right: 18px; white-space: nowrap; }
 p { margin: 4px 0 12px; max-width: 76ch; }
 .muted { color: var(--muted); }
 section { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 22px 24px; margin-top: 20px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 24px 0 8px; }
-.tile { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 12px 16px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 12px; margin: 24px 0 8px; }
+.tile { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 12px 14px; }
 .tile b { display: block; font-size: 24px; line-height: 1.25; font-weight: 600; font-variant-numeric: tabular-nums; }
-.tile span { color: var(--muted); font-size: 13px; }
+.tile span { display: block; color: var(--muted); font-size: 13px; line-height: 1.35; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 20px; margin: 12px 0 0; }
 dt { color: var(--muted); } dd { margin: 0; overflow-wrap: anywhere; }
 svg { display: block; width: 100%; height: auto; border-radius: 6px; }
 ul { margin: 8px 0 12px; padding-left: 20px; max-width: 90ch; }
 svg text, svg tspan { font-family: inherit; }
-svg image { image-rendering: pixelated; }
 figure { margin: 0; break-inside: avoid; } figcaption { font-weight: 600; font-size: 14px; }
 .grid { display: grid; gap: 16px 20px; }
 .two { grid-template-columns: repeat(2, minmax(0, 1fr)); } .three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
-.scale { display: inline-grid; grid-auto-columns: 64px; margin: 4px 0 12px; font-size: 12px; color: var(--ink); text-align: center; }
-.scale i { grid-row: 1; height: 12px; margin: 0 32px; border-radius: 3px; }
+.scale { display: grid; grid-auto-columns: minmax(0, 1fr); margin: 4px 0 12px; font-size: 12px; color: var(--ink); text-align: center; }
+.scale i { grid-row: 1; height: 12px; border-radius: 3px; }
 .scale span { grid-row: 2; }
-.scroll { overflow-x: auto; }
+.scroll, figure { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; margin-top: 8px; }
-th, td { padding: 4px 14px; text-align: right; white-space: nowrap; }
-th { color: var(--muted); font-weight: 500; border-bottom: 1px solid var(--rule); } td { border-bottom: 1px solid var(--row); }
-th.text, td.text { text-align: left; }
+th, td { padding: 4px 10px; text-align: right; white-space: nowrap; }
+th { color: var(--muted); font-weight: 500; border-bottom: 1px solid var(--rule); white-space: normal; vertical-align: bottom; } td { border-bottom: 1px solid var(--row); }
+th.text, td.text { text-align: left; } td.text { white-space: normal; min-width: 6em; }
 summary { cursor: pointer; font-weight: 600; margin-top: 16px; }
-@media (max-width: 720px) { .two, .three { grid-template-columns: 1fr; } }
+@media (max-width: 720px) { .two, .three { grid-template-columns: minmax(0, 1fr); } main { padding: 24px 12px 40px; } section { padding: 16px 14px; }
+  th, td { padding: 4px 8px; }
+  svg[viewBox^="0 0 960"] { min-width: 720px; } svg[viewBox^="0 0 480"] { min-width: 340px; } }
 @media print { body { font-size: 12px; } main { padding: 0; max-width: none; }
-  h2, h3, section > p { break-after: avoid; }
-  table { font-size: 11px; } th, td { padding: 3px 9px; } .tiles { grid-template-columns: repeat(6, 1fr); gap: 8px; }
-  .tile { padding: 8px 10px; } .tile b { font-size: 18px; } .scroll { overflow: visible; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+  h2, h3, section > p, figure, .grid, .scale, .scroll { break-after: avoid; }
+  table { font-size: 11px; } th, td { padding: 3px 9px; } .tiles { grid-template-columns: repeat(7, 1fr); gap: 6px; } nav { display: none; }
+  .tile { padding: 8px 10px; } .tile b { font-size: 18px; } .scroll, figure { overflow: visible; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )";
+
+// Lines of charts, --line-0 and on: from the part of the palette that stands out from the page.
+std::string line_styles() {
+  const auto list = [](double from) {
+    std::string out;
+    for (int i = 0; i < line_colours; ++i)
+      out +=
+          fmt::format(" --line-{}: {};", i, palette_colour(Palette::order, from + i * line_colour_step * (1 - from)));
+    return out;
+  };
+  const std::string light = list(0), dark = list(0.35);
+  return fmt::format(
+      ":root {{{}}}\n@media (prefers-color-scheme: dark) {{ :root {{{}}} }}\n@media print {{ :root {{{}}} }}\n", light,
+      dark, light);
+}
+
+// The page's colour of this name; the other where a picture is taken out of the page.
+std::string in_page(const std::string& name, const std::string& otherwise) {
+  return fmt::format("var(--{}, {})", name, otherwise);
+}
+
+// gnuplot writes the colours of lines as "rgb( 51,  65,  85)", and those of text without the blanks.
+void recolour(std::string& svg, const std::string& colour, const std::string& name) {
+  const int rgb = std::stoi(colour.substr(1), nullptr, 16);
+  for (const char* form : {"rgb({:>3}, {:>3}, {:>3})", "rgb({},{},{})"})
+    replace_all(svg, fmt::format(fmt::runtime(form), rgb >> 16, rgb >> 8 & 255, rgb & 255), in_page(name, colour));
+}
+
+// A picture that takes the page's colours for all but its data, so that it is dark on a dark page.
+std::string in_page_colours(std::string svg) {
+  replace_all(svg, fmt::format("fill=\"{}\"", plot_colours.paper),
+              "fill=\"" + in_page("card", plot_colours.paper) + "\"");
+  recolour(svg, plot_colours.paper, "card");
+  recolour(svg, plot_colours.ink, "ink");
+  recolour(svg, plot_colours.grid, "edge");
+  for (int i = 0; i < line_colours; ++i)
+    recolour(svg, palette_colour(Palette::order, i * line_colour_step), fmt::format("line-{}", i));
+  return svg;
+}
 
 }  // namespace
 
@@ -88,16 +129,38 @@ std::string html_table(const std::vector<std::string>& header, const std::vector
   return out + "</table></div>\n";
 }
 
+std::string scale_bar(const std::string& meaning, Palette palette, const std::vector<std::string>& marks) {
+  const std::size_t n = marks.size();
+  std::string out = "<p class=\"muted\">" + escaped(meaning) + "</p>";
+  out += fmt::format(
+      "<div class=\"scale\" style=\"max-width:{}px\"><i style=\"grid-column:1/span {};margin:0 {:.3f}%;"
+      "background:linear-gradient(to right",
+      64 * n, n, 50.0 / static_cast<double>(n));
+  for (int i = 0; i <= 16; ++i) out += "," + palette_colour(palette, i / 16.0);
+  out += ")\"></i>";
+  for (const std::string& m : marks) out += "<span>" + escaped(m) + "</span>";
+  return out + "</div>\n";
+}
+
 Page::Page(const std::string& title) {
   html_ =
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
-      escaped(title) + "</title>\n<style>" + style + "</style>\n</head>\n<body><main>\n";
+      escaped(title) + "</title>\n<style>" + style + line_styles() + "</style>\n</head>\n<body><main>\n";
 }
 
 Page& Page::operator<<(const std::string& html) {
   html_ += html;
   return *this;
+}
+
+void Page::section(const std::string& id, const std::string& title) {
+  html_ += "<section id=\"" + escaped(id) + "\"><h2>" + escaped(title) + "</h2>\n";
+  headings_.push_back({id, title});
+}
+
+void Page::contents() {
+  contents_at_ = html_.size();
 }
 
 void Page::picture(const std::string& script, const std::string& says, const std::string& caption) {
@@ -112,10 +175,16 @@ std::string Page::finish() {
   const auto pictures = draw(scripts_);
   std::string out;
   std::size_t from = 0;
+  if (contents_at_ != std::string::npos) {
+    out.append(html_, 0, from = contents_at_);
+    out += "<nav>";
+    for (const Heading& h : headings_) out += "<a href=\"#" + escaped(h.id) + "\">" + escaped(h.title) + "</a> ";
+    out += "</nav>\n";
+  }
   for (std::size_t i = 0; i < pictures.size(); ++i) {
     out.append(html_, from, places_[i].at - from);
     from = places_[i].at;
-    out += "<svg role=\"img\" aria-label=\"" + escaped(places_[i].says) + "\"" + pictures[i].substr(4);
+    out += "<svg role=\"img\" aria-label=\"" + escaped(places_[i].says) + "\"" + in_page_colours(pictures[i]).substr(4);
   }
   return out.append(html_, from) + "</main></body>\n</html>\n";
 }

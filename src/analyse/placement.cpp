@@ -72,9 +72,11 @@ Section placement_section(const std::vector<LayerPlacement>& placement) {
   Figure order{"order",
                "placement",
                "expert",
-               "The expert in each place; equal runs of places are a rank's.",
+               fmt::format("The expert in each place: rank 0 holds the first {}, and so on.",
+                           std::ssize(placement[0].order) / ranks),
                {layers, counted_dimension("place", std::ssize(placement[0].order))},
-               {}};
+               {},
+               Look::none};
   for (const LayerPlacement& p : placement) {
     before.values.push_back(max_over_mean(p.before));
     after.values.push_back(max_over_mean(p.after));

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "src/text/table.h"
+#include "src/text/words.h"
 
 namespace sy {
 namespace {
@@ -23,7 +24,6 @@ const std::vector<std::string> palette_stops[] = {
     {"#f7fcf0", "#e0f3db", "#ccebc5", "#a8ddb5", "#7bccc4", "#4eb3d3", "#2b8cbe", "#0868ac", "#084081"},
     {"#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d", "#b2182b"},
     {"#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#fde725"}};
-constexpr const char* ink = "#334155";
 constexpr std::size_t legend_lines = 8;  // more lines are told apart by the colour bar
 
 const std::vector<std::string>& stops_of(Palette p) {
@@ -55,21 +55,30 @@ std::string prelude(int width, int height) {
   return fmt::format(
       "reset session\n"
       "set encoding utf8\n"
-      "set terminal svg size {},{} dynamic noenhanced font 'sans-serif,12' background 'white'\n"
+      "set terminal svg size {},{} dynamic noenhanced font 'sans-serif,12' background '{}'\n"
       "set border 0 lc rgb '{}'\n"
       "set tics nomirror scale 0.4 textcolor rgb '{}'\n"
       "set key textcolor rgb '{}'\n",
-      width, height, ink, ink, ink);
+      width, height, plot_colours.paper, plot_colours.ink, plot_colours.ink, plot_colours.ink);
 }
 
 std::string label_of(const std::string& axis, const std::string& text) {
-  return text.empty() ? "" : fmt::format("set {}label {} textcolor rgb '{}'\n", axis, in_quotes(text), ink);
+  return text.empty() ? ""
+                      : fmt::format("set {}label {} textcolor rgb '{}'\n", axis, in_quotes(text), plot_colours.ink);
 }
 
-std::string palette_of(Palette palette) {
-  const auto& stops = stops_of(palette);
+// Where gnuplot puts the label of an axis depends on what it takes the text of the marks to measure.
+std::string label_at(const std::string& text, const std::string& place, bool upright = false) {
+  return text.empty() ? ""
+                      : fmt::format("set label {} at {} center {}textcolor rgb '{}'\n", in_quotes(text), place,
+                                    upright ? "rotate " : "", plot_colours.ink);
+}
+
+// The part of a palette between two positions.
+std::string palette_of(Palette palette, double from = 0, double to = 1) {
   std::string out = "set palette defined (";
-  for (std::size_t i = 0; i < stops.size(); ++i) out += fmt::format("{}{} '{}'", i ? ", " : "", i, stops[i]);
+  for (int i = 0; i <= 16; ++i)
+    out += fmt::format("{}{} '{}'", i ? ", " : "", i, palette_colour(palette, from + (to - from) * i / 16));
   return out + ")\n";
 }
 
@@ -127,11 +136,6 @@ std::string content(std::FILE* file) {
   return text;
 }
 
-void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
-}
-
 }  // namespace
 
 double round_up(double x, std::initializer_list<double> digits) {
@@ -171,8 +175,8 @@ std::string script_of(const Heatmap& map) {
       map.plot_height > 0 ? map.plot_height : static_cast<int>(std::clamp<Index>(map.rows * 30, 110, 560));
   int longest_name = 1;
   for (const std::string& n : map.row_names) longest_name = std::max(longest_name, display_width(n));
-  const int left = (map.y_label.empty() ? 14 : 34) + 7 * std::min(longest_name, row_name_columns);
-  const int right = map.colour_bar ? 110 : 20, top = 8;
+  const int left = (map.y_label.empty() ? 14 : 36) + 7 * std::min(longest_name, row_name_columns);
+  const int right = !map.colour_bar ? 20 : map.colour_label.empty() ? 86 : 110, top = 8;
   const int bottom = map.x_label.empty() ? 26 : 52, height = top + plot_height + bottom;
   const double plot_width = map.width - left - right;
   const double scale = map.percent ? 100 : 1;
@@ -188,7 +192,8 @@ std::string script_of(const Heatmap& map) {
   s += fmt::format("set xrange [{}:{}]\nset yrange [{}:-0.5]\n", number(x_low), number(x_high), map.rows - 0.5);
   s += map.x_range ? step_tics(x_low, x_high, plot_width) : name_tics("x", map.column_names, plot_width);
   s += name_tics("y", map.row_names, plot_height);
-  s += label_of("x", map.x_label) + label_of("y", map.y_label) + palette_of(map.palette);
+  s += label_at(map.x_label, fmt::format("graph 0.5, screen {:.4f}", 12.0 / height));
+  s += label_at(map.y_label, fmt::format("screen {:.4f}, graph 0.5", 12.0 / map.width), true) + palette_of(map.palette);
   s += fmt::format("set cbrange [{}:{}]\n", number(map.low * scale), number(map.high * scale));
   if (map.ratio)
     s += "set logscale cb 2\n" + ratio_tics(map.low, map.high);
@@ -199,25 +204,29 @@ std::string script_of(const Heatmap& map) {
     const double x = 1 - double(right - 14) / map.width;
     s += fmt::format("set colorbox user origin {:.4f},{:.4f} size {:.4f},{:.4f} noborder\n", x, double(bottom) / height,
                      14.0 / map.width, double(plot_height) / height);
-    s += label_of("cb", map.colour_label) + "set cblabel offset 1.5,0\nset cbtics scale 0\n";
+    s += label_at(map.colour_label, fmt::format("screen {:.4f}, graph 0.5", 1 - 14.0 / map.width), true);
+    s += "set cbtics scale 0\n";
   } else {
     s += "unset colorbox\n";
   }
 
-  // Thin white seams where cells are large enough to have them.
+  // Thin seams where cells are large enough to have them.
   if (plot_width >= 12 * map.columns && plot_height >= 10 * map.rows) {
     for (Index c = 1; c < map.columns; ++c)
-      s += fmt::format("set arrow from {0},graph 0 to {0},graph 1 nohead front lc rgb 'white' lw 1.5\n",
-                       number(x_low + column * static_cast<double>(c)));
+      s += fmt::format("set arrow from {0},graph 0 to {0},graph 1 nohead front lc rgb '{1}' lw 1.5\n",
+                       number(x_low + column * static_cast<double>(c)), plot_colours.paper);
     for (Index r = 1; r < map.rows; ++r)
-      s += fmt::format("set arrow from graph 0,first {0} to graph 1,first {0} nohead front lc rgb 'white' lw 1.5\n",
-                       r - 0.5);
+      s += fmt::format("set arrow from graph 0,first {0} to graph 1,first {0} nohead front lc rgb '{1}' lw 1.5\n",
+                       r - 0.5, plot_colours.paper);
   }
   const auto position = [&](double v) {
     return map.ratio ? std::log2(std::max(v, map.low) / map.low) / std::log2(map.high / map.low)
                      : (v - map.low) / (map.high - map.low);
   };
-  for (Index r = 0; r < map.rows && !map.cell_texts.empty(); ++r)
+  int widest_text = 0;
+  for (const std::string& text : map.cell_texts) widest_text = std::max(widest_text, display_width(text));
+  const bool texts = widest_text > 0 && 7 * widest_text <= plot_width / static_cast<double>(map.columns);
+  for (Index r = 0; r < map.rows && texts; ++r)
     for (Index c = 0; c < map.columns; ++c) {
       const double v = map.values[r * map.columns + c];
       if (!std::isfinite(v)) continue;
@@ -246,7 +255,8 @@ std::string script_of(const LineChart& chart) {
   const bool legend = count > 1 && count <= legend_lines, bar = count > legend_lines;
   const double scale = chart.percent ? 100 : 1;
   std::string s = prelude(chart.width, chart.height);
-  s += "set border 1 lw 0.8\nset grid ytics lt 1 lc rgb '#e2e8f0' lw 1\nset grid noxtics\nset tics nomirror\n";
+  s += fmt::format("set border 1 lw 0.8\nset grid ytics lt 1 lc rgb '{}' lw 1\nset grid noxtics\nset tics nomirror\n",
+                   plot_colours.grid);
   s += label_of("x", chart.x_label) + label_of("y", chart.y_label);
   s += "set ytics scale 0\n";
   s += legend ? "set key outside right center Left reverse samplen 1.5 spacing 1.2\n" : "unset key\n";
@@ -255,7 +265,8 @@ std::string script_of(const LineChart& chart) {
   const auto bound = [&](std::optional<double> x) { return x ? number(*x * scale) : std::string("*"); };
   s += fmt::format("set yrange [{}:{}]\n", bound(chart.y_low), bound(chart.y_high));
   if (bar) {
-    s += palette_of(Palette::order) + "set colorbox noborder\nset cbtics scale 0\n" + label_of("cb", chart.depth_label);
+    s += palette_of(Palette::order, 0.15, 0.85) + "set colorbox noborder\nset cbtics scale 0\n" +
+         label_of("cb", chart.depth_label);
     s += fmt::format("set cbrange [{}:{}]\n", number(chart.depths.front()), number(chart.depths.back()));
   }
   std::string plots, only_x;
@@ -270,8 +281,9 @@ std::string script_of(const LineChart& chart) {
       high_x = std::max(high_x, line.x[k]);
     }
     s += "END\n";
-    // The palette's bright end is hard to see on white.
-    const std::string colour = palette_colour(Palette::order, count == 1 ? 0.35 : 0.85 * i / (count - 1));
+    const double place = count == 1 ? 0.4 : static_cast<double>(i) / static_cast<double>(count - 1);
+    const std::string colour =
+        palette_colour(Palette::order, line_colour_step * std::round(place * (line_colours - 1)));
     const std::string paint = bar ? "palette cb " + number(chart.depths[i]) : fmt::format("rgb '{}'", colour);
     // A line through one point would not be seen.
     const std::string style = line.x.size() == 1 ? "points pt 7 ps 0.7" : "lines lw 1.8";
@@ -316,6 +328,8 @@ std::vector<std::string> draw(const std::vector<std::string>& scripts) {
     std::string picture = svg.substr(at, end + 6 - at);
     at = end;
     replace_all(picture, "<title>Gnuplot</title>", "");  // browsers would show it as a tooltip
+    // Cells have edges, which browsers would smooth.
+    replace_all(picture, "<image ", "<image style='image-rendering:pixelated' ");
     const std::string prefix = fmt::format("p{}-", pictures.size());
     for (const char* use : {"id='", "id=\"", "href='#", "url(#"}) replace_all(picture, use, use + prefix);
     pictures.push_back(std::move(picture));

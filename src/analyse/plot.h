@@ -17,6 +17,15 @@ enum class Palette {
   order     // viridis: lines from first to last
 };
 
+// What a picture has besides its data: text and axes, the paper and the seams between cells, the lines of a grid.
+struct PlotColours {
+  const char *ink = "#334155", *paper = "#fefefe", *grid = "#e2e8f0";
+};
+constexpr PlotColours plot_colours;
+// Where colours of lines are taken from Palette::order: these many, from its dark end on; its bright one is hard to see on white.
+constexpr int line_colours = 15;
+constexpr double line_colour_step = 1.0 / 16;
+
 // Longer names of rows are cut.
 constexpr int row_name_columns = 24;
 
@@ -31,7 +40,7 @@ struct Heatmap {
   double low = 0, high = 1;  // the values of the first and last colour; values beyond take those colours
   bool ratio = false;        // low and high are powers of two; the scale is logarithmic, its marks read 1/2x, 1x, 2x
   bool percent = false;      // values are fractions; the colour bar's marks are percentages
-  std::vector<std::string> cell_texts;  // [rows, columns], or empty: no text
+  std::vector<std::string> cell_texts;  // [rows, columns], or empty: no text; none either where one does not fit
   bool colour_bar = true;
   int width = 960, plot_height = 0;  // in pixels at full size; 0: from the number of rows
 };

@@ -41,15 +41,8 @@ double ratio_limit(const std::vector<double>& relative) {
   return std::exp2(std::min(std::ceil(most - 1e-9), 3.0));
 }
 
-// The shared scale of small pictures: a bar of the palette with its marks under it, from 1/limit to limit.
-std::string scale_bar(double limit) {
-  const auto marks = ratio_marks(1 / limit, limit);
-  std::string out = "<p class=\"muted\">Load relative to an even share</p><div class=\"scale\">";
-  out += fmt::format("<i style=\"grid-column:1/span {};background:linear-gradient(to right", marks.size());
-  for (int i = 0; i <= 16; ++i) out += fmt::format(",{}", palette_colour(Palette::balance, i / 16.0));
-  out += ")\"></i>";
-  for (const std::string& m : marks) out += "<span>" + m + "</span>";
-  return out + "</div>\n";
+std::string load_scale_bar(double limit) {
+  return scale_bar("Load relative to an even share", Palette::balance, ratio_marks(1 / limit, limit));
 }
 
 const char* grid_class(std::size_t pictures) {
@@ -139,9 +132,7 @@ Line thinned(const std::vector<LossPoint>& points, std::size_t most) {
 
 void loss_section(Page& page, const ExpertReport& r) {
   if (r.losses.empty()) return;
-  page << "<section><h2>Loss</h2>\n<p>Mean cross-entropy of each step's batch, in nats per token. The line "
-          "should fall, steeply at first, then ever more slowly; a rise or a jump means that training became "
-          "unstable.</p>\n";
+  page.section("loss", "Loss");
   LineChart chart;
   chart.lines = {thinned(r.losses, max_line_points * 3)};
   chart.depths = {0};
@@ -149,17 +140,14 @@ void loss_section(Page& page, const ExpertReport& r) {
   chart.y_label = "loss (nats per token)";
   page.picture(script_of(chart), fmt::format("Training loss over steps, from {:.3f} to {:.3f}",
                                              chart.lines[0].y.front(), chart.lines[0].y.back()));
-  page << "</section>\n";
+  page
+      << "<p class=\"muted\">Mean cross-entropy of each step's batch, in nats per token. The line should fall, steeply at "
+         "first, then ever more slowly; a rise or a jump means that training became unstable.</p>\n</section>\n";
 }
 
 void load_section(Page& page, const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
-  page << fmt::format(
-      "<section><h2>Load of each expert</h2>\n<p>Steps {}. Each cell is one expert of one layer: its share of the "
-      "layer's assignments, relative to an even share of {}. White is balanced, red is overloaded, blue is "
-      "idle{}.</p>\n",
-      step_range(h, r.first, r.last), percent_text(r.even_share()),
-      h.layers * h.experts <= max_cell_texts ? "; the figures are the shares in percent" : "");
+  page.section("load", "Load of each expert");
   Heatmap map;
   map.rows = h.layers;
   map.columns = h.experts;
@@ -178,12 +166,16 @@ void load_section(Page& page, const ExpertReport& r) {
     for (const LayerLoad& l : r.load)
       for (const ExpertLoad& e : l.experts) map.cell_texts.push_back(fmt::format("{:.1f}", e.share * 100));
   page.picture(script_of(map), "Heatmap of the load of each expert, layer by layer");
+  page << fmt::format(
+      "<p class=\"muted\">Steps {}. Each cell is one expert of one layer: its share of the layer's assignments, relative to "
+      "an even share of {}. White is balanced, red is overloaded, blue is idle{}.</p>\n",
+      step_range(h, r.first, r.last), percent_text(r.even_share()),
+      texts ? "; the figures are the shares in percent" : "");
 
   bool any_dropped = false;
   for (const LayerLoad& l : r.load) any_dropped = any_dropped || l.dropped > 0;
   if (any_dropped) {
-    page << "<h3>Dropped</h3><p>The part of each expert's assignments that found no room, because the expert "
-            "was full. Dropped assignments add nothing to the result: overloaded experts are where to look.</p>\n";
+    page << "<h3>Dropped</h3>\n";
     map.palette = Palette::amount;
     map.ratio = false;
     map.percent = true;
@@ -199,6 +191,9 @@ void load_section(Page& page, const ExpertReport& r) {
       }
     map.colour_label = "dropped";
     page.picture(script_of(map), "Heatmap of the drop rate of each expert, layer by layer");
+    page
+        << "<p class=\"muted\">The part of each expert's assignments that found no room, because the expert was full. Dropped "
+           "assignments add nothing to the result: overloaded experts are where to look.</p>\n";
   }
   page << "</section>\n";
 }
@@ -222,7 +217,8 @@ void time_section(Page& page, const ExpertReport& r) {
       {"Entropy", &LayerLoad::entropy, false, NAN, 1,
        "Of the shares, over its largest value. 1 is balanced; a fall towards 0 means that the router "
        "collapses."}};
-  page << "<section><h2>Balance over time</h2>\n<p>One line per layer. Early steps are usually uneven; the "
+  page.section("balance", "Balance over time");
+  page << "<p>One line per layer. Early steps are usually uneven; the "
           "load-balance loss should bring the lines towards balance within some hundred steps.</p>\n<div class=\"grid "
           "two\">\n";
   std::vector<std::vector<LayerLoad>> loads;
@@ -269,10 +265,8 @@ void history_section(Page& page, const ExpertReport& r) {
     all.insert(all.end(), relative.begin(), relative.end());
   }
   const double limit = ratio_limit(all);
-  page << "<section><h2>Every expert over time</h2>\n<p>One picture per layer, experts from top to bottom, "
-          "steps from left to right. Steady colours mean that the experts have found their roles; a row that stays "
-          "blue is an expert that is hardly used, one that stays red is a bottleneck.</p>\n";
-  page << scale_bar(limit);
+  page.section("history", "Every expert over time");
+  page << load_scale_bar(limit);
   const Index pictures = std::min(h.layers, max_histories);
   page << fmt::format("<div class=\"{}\">\n", grid_class(pictures));
   for (Index i = 0; i < pictures; ++i) {
@@ -297,7 +291,10 @@ void history_section(Page& page, const ExpertReport& r) {
     page.picture(script_of(map), fmt::format("Load of the experts of layer {} over steps", h.layer_ids[l]),
                  fmt::format("layer {}", h.layer_ids[l]));
   }
-  page << "</div>\n";
+  page
+      << "</div>\n<p class=\"muted\">One picture per layer: a row is an expert, a column some steps, the colour the expert's "
+         "share of the layer's assignments in them, relative to an even one. Steady colours mean that the experts have found "
+         "their roles; a row that stays blue is an expert that is hardly used, one that stays red is a bottleneck.</p>\n";
   if (pictures < h.layers)
     page << fmt::format(
         "<p class=\"muted\">{} of {} layers; <code>switchyard experts --layer N --html</code> shows any.</p>\n",
@@ -322,10 +319,8 @@ void router_section(Page& page, const ExpertReport& r) {
 void domain_section(Page& page, const ExpertReport& r) {
   if (!r.evaluation || r.evaluation->domains.empty()) return;
   const Evaluation& ev = *r.evaluation;
-  page << fmt::format(
-      "<section><h2>Domains</h2>\n<p>Validation text of each domain, {}. Bits per byte "
-      "can be compared between tokenizers: lower is better.</p>\n",
-      evaluated_at(ev));
+  page.section("domains", "Domains");
+  page << fmt::format("<p>Validation text of each domain, {}.</p>\n", evaluated_at(ev));
   // Pictures cut long names, which may begin alike: there and here they are numbered then.
   bool number = false;
   for (const DomainUse& d : ev.domains) number |= display_width(d.name) > row_name_columns;
@@ -339,6 +334,9 @@ void domain_section(Page& page, const ExpertReport& r) {
   rows.push_back({"all", count_text(ev.tokens), "", number_text(ev.loss, 4), number_text(ev.perplexity, 2),
                   number_text(ev.bits_per_byte, 3)});
   page << html_table({"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows, 0);
+  page
+      << "<p class=\"muted\">Loss: mean cross-entropy, nats per token; perplexity: e to the loss; bits per byte: the loss of all "
+         "tokens over the bytes of their text, which can be compared between tokenizers. Lower is better.</p>\n";
   if (ev.layers.empty()) {
     page << "</section>\n";
     return;
@@ -356,12 +354,7 @@ void domain_section(Page& page, const ExpertReport& r) {
     }
   const double limit = ratio_limit(relative);
   const bool texts = experts <= max_small_texts;
-  page << fmt::format(
-      "<h3>Which experts each domain uses</h3><p>Each row is how a domain's assignments are spread over the "
-      "experts of a layer; an even share is {}{}. Rows that look alike mean that the experts do not tell "
-      "the domains apart; red cells in different places mean that they have specialised.</p>\n",
-      percent_text(1.0 / static_cast<double>(experts)), texts ? "; the figures are the shares in percent" : "");
-  page << scale_bar(limit);
+  page << "<h3>Which experts each domain uses</h3>\n" + load_scale_bar(limit);
   page << fmt::format("<div class=\"{}\">\n", grid_class(ev.layers.size()));
   for (std::size_t l = 0; l < ev.layers.size(); ++l) {
     Heatmap map;
@@ -384,25 +377,30 @@ void domain_section(Page& page, const ExpertReport& r) {
     if (domains > 1) caption += fmt::format(", divergence {:.3f} bits", r.specialisation[l].mean);
     page.picture(script_of(map), "Share of each expert by domain, " + caption, caption);
   }
-  page << "</div>\n";
+  page << fmt::format(
+      "</div>\n<p class=\"muted\">Each row is how a domain's assignments are spread over the experts of a layer; an even share "
+      "is {}{}. Rows that look alike mean that the experts do not tell the domains apart; red cells in different places mean "
+      "that they have specialised.</p>\n",
+      percent_text(1.0 / static_cast<double>(experts)), texts ? "; the figures are the shares in percent" : "");
   if (domains > 1) {
-    page << "<h3>How far apart the domains are</h3><p>Jensen-Shannon divergence between the expert shares of "
-            "two domains: 0 bits where they use the experts alike, 1 bit where they have no expert in common.</p>\n";
+    page << "<h3>How far apart the domains are</h3>\n";
     std::vector<std::vector<std::string>> table;
     for (const Specialisation& s : r.specialisation)
       table.push_back({std::to_string(s.layer), fmt::format("{:.4f}", s.mean), fmt::format("{:.4f}", s.max),
                        s.domain_a + " and " + s.domain_b});
     page << html_table({"layer", "mean of the pairs", "largest", "between"}, table, 3);
+    page
+        << "<p class=\"muted\">Jensen-Shannon divergence, in bits, between the expert shares of two domains: 0 where they use the "
+           "experts alike, 1 where they have no expert in common.</p>\n";
   }
   page << "</section>\n";
 }
 
 void number_section(Page& page, const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
-  page << fmt::format(
-      "<section><h2>Numbers</h2>\n<p>Steps {}. Dropped: of the layer's assignments. An even share is {}."
-      "</p>\n",
-      step_range(h, r.first, r.last), percent_text(r.even_share()));
+  page.section("numbers", "Numbers");
+  page << fmt::format("<p>Steps {}. An even share is {}.</p>\n", step_range(h, r.first, r.last),
+                      percent_text(r.even_share()));
   std::vector<std::vector<std::string>> layers, experts;
   const auto with_share = [](const LayerLoad& l, Index e) {
     return fmt::format("{} ({})", e, percent_text(l.experts[e].share));
@@ -422,10 +420,20 @@ void number_section(Page& page, const ExpertReport& r) {
   page << html_table({"layer", "assignments", "dropped", "max/mean", "MaxVio", "CV", "entropy", "dead", "overloaded",
                       "busiest", "idlest"},
                      layers);
+  const std::vector<Section> sections = load_sections(r);
+  const auto defined = [&](std::size_t dimensions) {
+    std::vector<const Figure*> figures;
+    for (const Section& s : sections)
+      for (const Figure& f : s.figures)
+        if (s.name == "summary" && f.dimensions.size() == dimensions) figures.push_back(&f);
+    return definitions(figures);
+  };
+  page << defined(1);
   page << "<details><summary>Every expert</summary>\n" +
               html_table(
                   {"layer", "expert", "assignments", "share", "dropped", "router probability", "probability - share"},
-                  experts);
+                  experts) +
+              defined(2);
   if (h.layers * h.experts > max_table_rows)
     page << fmt::format(
         "<p class=\"muted\">The first {} of {}; <code>switchyard experts --csv</code> writes all.</p>\n",
@@ -445,6 +453,7 @@ std::string report_html(const ExpertReport& r) {
         r.state.step);
   } else {
     tiles(page, r);
+    page.contents();
     loss_section(page, r);
     load_section(page, r);
     router_section(page, r);

@@ -164,13 +164,15 @@ void RoutingMeasures::add_vocabulary(Section& section, const Vocabulary& v, cons
              "id",
              "The ids of which the expert got the largest shares.",
              ranked,
-             {}};
+             {},
+             Look::none};
   Figure shares{"preferred_" + which + "_share",
                 "their shares",
                 "share",
                 "Vocabulary specialisation of these ids: the share of their tokens that went to the expert.",
                 ranked,
-                {}};
+                {},
+                Look::none};
   Listing words{
       "preferred_" + which,
       "Preferred tokens by " + which + " id",
@@ -197,7 +199,7 @@ void RoutingMeasures::add_vocabulary(Section& section, const Vocabulary& v, cons
         ids.values.push_back(i < some ? v.ids[best[i]] : nan);
         shares.values.push_back(i < some ? share(best[i], place) : nan);
         if (i < some)
-          text += fmt::format("{}'{}' {}", i ? "  " : "", decode(v.ids[best[i]]), percent_text(shares.values.back()));
+          text += fmt::format("{}'{}' {}", i ? ", " : "", decode(v.ids[best[i]]), percent_text(shares.values.back()));
       }
       words.rows.push_back({shape_.layer_ids[l], e, text});
     }
@@ -385,14 +387,16 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
                           ", would drop of the choices that were made without any.",
                       {by_layer, by_factor},
                       {}};
-  Figure domain_drops{"domain_drop_rate",
-                      "dropped by domain",
-                      "share",
-                      fmt::format("The same of each domain at the configured factor{}.",
-                                  shape_.configured_factor > 0 ? fmt::format(", {}", shape_.configured_factor)
-                                                               : ", which is 0: no limit"),
-                      {by_layer, by_domain},
-                      {}};
+  Figure domain_drops{
+      "domain_drop_rate",
+      "dropped by domain",
+      "share",
+      fmt::format("Assignments of the domain's tokens that the configured capacity factor{}",
+                  shape_.configured_factor > 0
+                      ? fmt::format(", {}, over {}, would drop of the same choices.", shape_.configured_factor, scope)
+                      : " would drop: it is 0, which drops none."),
+      {by_layer, by_domain},
+      {}};
   for (Index l = 0; l < L; ++l) {
     for (Index n : row_of(factor_drops_, l, by_factor.size()))
       factor_drops.values.push_back(ratio(n, all * shape_.top_k));

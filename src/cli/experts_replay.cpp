@@ -10,6 +10,7 @@
 #include "src/cli/trained.h"
 #include "src/evaluate/ablate.h"
 #include "src/text/numbers.h"
+#include "src/text/table.h"
 #include "src/text/words.h"
 
 namespace sy {
@@ -46,6 +47,18 @@ void check_tokenizer(const Trained& trained, const fs::path& dir) {
     bad_input(
         "{} was prepared with another tokenizer than the data set that {} was trained on: prepare it with the same one",
         dir.string(), trained.step_dir.string());
+}
+
+// A token as source code would have it: what is no character, such as one byte of several, in hexadecimal digits.
+std::string token_text(const std::string& text) {
+  if (visible(text) == text) return text;
+  std::string out;
+  for (const char c : text)
+    out += c == '\n'              ? "\\n"
+           : c == '\t'            ? "\\t"
+           : c >= ' ' && c <= '~' ? std::string(1, c)
+                                  : fmt::format("<0x{:02X}>", static_cast<unsigned char>(c));
+  return out;
 }
 
 // One checkpoint with the data that goes through it.
@@ -87,7 +100,8 @@ void add_capacity_losses(Section& section, const Replay& r, const std::vector<do
       "nats per token",
       "Mean cross-entropy where assignments are dropped by a capacity of this factor in every MoE layer; 0: none are.",
       {},
-      {}};
+      {},
+      Look::none};
   Figure drops{
       "capacity_drop_rate_run",
       "dropped in these runs",
@@ -164,7 +178,7 @@ Section routing_section(const Replay& r, const po::variables_map& given) {
       r.progress("replaying window"));
   const auto tokenizer = r.dataset->tokenizer() == "none" ? nullptr : open_tokenizer(r.dataset->dir());
   Section section = measures.section([&](std::int32_t id) {
-    const std::string text = tokenizer && id < tokenizer->vocab() ? tokenizer->decode({id}) : "";
+    const std::string text = tokenizer && id < tokenizer->vocab() ? token_text(tokenizer->decode({id})) : "";
     return text.empty() ? fmt::format("<{}>", id) : text;
   });
   if (other) section.text += fmt::format(" Saturation: against {}.", against.step_dir.string());
@@ -212,19 +226,19 @@ Section ablation_section(const Replay& r, bool reroute) {
   Figure change{"change", "change of the loss", "nats per token", "Loss without the expert less the loss with it.", all,
                 {},       Look::change};
   Figure low{"low", "lower end", "nats per token", "The lower end of the 95 % interval of the change.",
-             all,   {},          Look::change};
-  Figure high{"high", "upper end", "nats per token", "The upper end of it.", all, {}, Look::change};
+             all,   {},          Look::none};
+  Figure high{"high", "upper end", "nats per token", "The upper end of it.", all, {}, Look::none};
   Figure loss{"loss", "loss", "nats per token", "Of the whole model.", {by_domain}, found.loss};
   Listing list{
       "experts",
       "What each expert is worth",
       "Change of the loss without the expert, nats per token, with the half width of its 95 % interval; the last "
       "columns are the domains. Windows: those in which it had a token.",
-      {"layer", "expert", "windows", "change", "+-"},
+      {"layer", "expert", "windows", "change", "±"},
       {}};
   for (const std::string& d : r.domains) {
     list.header.push_back(d);
-    list.header.push_back("+-");
+    list.header.push_back("±");
   }
   for (std::size_t l = 0; l < r.layers.size(); ++l) {
     for (std::size_t d = 0; d < by_domain.labels.size(); ++d)

@@ -14,6 +14,7 @@ std::string nearest(const std::string& given, const std::vector<std::string>& kn
 std::string_view trimmed(std::string_view text);
 // The items between commas, trimmed. Behind a comma at the end there is none.
 std::vector<std::string> split_list(std::string_view text);
+void replace_all(std::string& text, std::string_view from, std::string_view to);
 std::string join(const std::vector<std::string>& items, std::string_view separator = "; ");
 
 }  // namespace sy

@@ -47,6 +47,20 @@ TEST(Figures, AsText) {
   EXPECT_TRUE(has(text, "In the page and the files: a cube"));
 }
 
+TEST(Figures, NumbersHaveTheDigitsOfTheirUnit) {
+  const auto text = [](const char* unit, double value) { return figure_text({"", "", unit, "", {}, {}}, value); };
+  EXPECT_EQ(text("ratio", 1.23456), "1.235");
+  EXPECT_EQ(text("ratio", 2), "2.000");
+  EXPECT_EQ(text("nats per token", -0.00001), "0.0000");
+  EXPECT_EQ(text("bits", 0.5), "0.5000");
+  EXPECT_EQ(text("tokens", 1234567), "1,234,567");
+  EXPECT_EQ(text("share", 0.125), "12.5 %");
+  EXPECT_EQ(text("ratio", NAN), "-");
+  Section s{"", "", "", {}, {}};
+  s.listings.push_back({"", "", "", {"change", "of"}, {{-0.00001, NAN}, {1.5, 2}}});
+  EXPECT_EQ(listing_rows(s.listings[0], 9), (std::vector<std::vector<std::string>>{{"0.0000", "-"}, {"1.5000", "2"}}));
+}
+
 TEST(Figures, AsCsv) {
   const std::string csv = sections_csv(std::vector{example_section()});
   EXPECT_EQ(count(csv, "\n"), 1 + 2 + 2 + 4 + 12);
@@ -77,6 +91,46 @@ TEST(Figures, OnAPage) {
   EXPECT_TRUE(has(html, "relative to an even share of 25.0 %"));
   EXPECT_TRUE(has(html, "prefers-color-scheme: dark"));
   EXPECT_FALSE(has(html, "nan"));
+}
+
+// Wide tables are divided, names are a table, pictures without a value are left out, and what a table defines is told once.
+TEST(Figures, OnAPageAsTables) {
+  const Dimension layers = counted_dimension("layer", 2), domains{"domain", {"a", "b"}};
+  Section s{"demo", "A demonstration", "", {}, {}};
+  for (int i = 0; i < 12; ++i)
+    s.figures.push_back(
+        {fmt::format("f{}", i), fmt::format("figure {}", i), "nats per token", "The same.", {domains}, {1, 2}});
+  s.figures.push_back(
+      {"names", "names", "expert", "Who is where.", {layers, counted_dimension("place", 2)}, {0, 1, 1, 0}, Look::none});
+  s.figures.push_back(
+      {"more", "more names", "id", "Elsewhere.", {layers, layers, layers}, {0, 1, 1, 0, 0, 1, 1, 0}, Look::none});
+  s.figures.push_back(
+      {"paths", "paths", "share", "To the next.", {layers, layers, layers}, {0, .1, .2, .3, NAN, NAN, NAN, NAN}});
+  Page page("demo");
+  page.contents();
+  add_sections(page, std::vector{s});
+  const std::string html = page.finish();
+  EXPECT_EQ(count(html, "<table>"), 2 + 1);
+  EXPECT_EQ(count(html, "The same."), 2);
+  EXPECT_TRUE(has(html, "figure 10; figure 11</b>, nats per token: The same."));
+  EXPECT_TRUE(has(html, "<td class=\"text\">a</td>") && !has(html, "<td class=\"text\">0</td>"));
+  EXPECT_TRUE(has(html, "names, by layer and place") && has(html, "Unit: expert.") && !has(html, "Elsewhere."));
+  EXPECT_EQ(count(html, "<svg"), 1);
+  EXPECT_TRUE(has(html, "<a href=\"#demo\">A demonstration</a>"));
+}
+
+// Text, paper and lines of pictures are dark on a dark page.
+TEST(Figures, PicturesHaveThePagesColours) {
+  LineChart chart;
+  chart.lines = {{"first", {1, 2}, {1, 2}}, {"second", {1, 2}, {2, 1}}};
+  chart.depths = {0, 1};
+  Page page("demo");
+  page.picture(script_of(chart), "a chart");
+  const std::string html = page.finish();
+  const std::string svg = html.substr(html.find("<svg"));
+  for (const char* name : {"--ink", "--card", "--edge", "--line-0", "--line-14"})
+    EXPECT_TRUE(has(svg, fmt::format("var({}, #", name)) && has(html, fmt::format(" {}: #", name))) << name;
+  EXPECT_FALSE(has(svg, "rgb("));
 }
 
 TEST(Figures, AsHdf5) {

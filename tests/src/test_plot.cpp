@@ -69,7 +69,7 @@ TEST(Draw, OnePictureForEachScript) {
     EXPECT_FALSE(has(p, "<script"));
   }
   EXPECT_TRUE(has(pictures[0], "amount"));
-  EXPECT_EQ(count(pictures[0], "<image"), 1);
+  EXPECT_EQ(count(pictures[0], "<image style='image-rendering:pixelated'"), 1);
   EXPECT_TRUE(has(pictures[0], "r2"));
   EXPECT_TRUE(has(pictures[1], "line 1"));   // a legend
   EXPECT_FALSE(has(pictures[2], "line 1"));  // too many lines: a colour bar
