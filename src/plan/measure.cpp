@@ -45,8 +45,12 @@ class Watch {
   Backend& backend_;
 };
 
-// Operands by the sizes of a small model: tokens, width, experts, chosen ones, vocabulary.
-constexpr Index T = 1024, D = 256, E = 8, k = 2, V = 2048, rows = T * k;
+// Operands by the sizes of a small model: width, experts, chosen ones, vocabulary.
+constexpr Index D = 256, E = 8, k = 2, V = 1024;
+// Tokens: so many that operands do not fit into a cache, as what a step's operations read was written long before.
+Index many_tokens(const Backend& b) {
+  return b.on_host() ? 32768 : 131072;
+}
 
 Tensor filled(Backend& b, const Shape& shape, DType dtype) {
   Tensor t = b.tensor(shape, dtype);
@@ -67,7 +71,7 @@ Tensor numbers(Backend& b, const Shape& shape, Index below) {
 
 // What is called of a backend, again and again, on operands of its own.
 using Call = std::function<void()>;
-using Prepare = std::function<Call(Backend&, DType)>;
+using Prepare = std::function<Call(Backend&, DType, Index tokens)>;
 
 template <class... Tensors>
 auto held(Tensors... tensors) {
@@ -76,30 +80,30 @@ auto held(Tensors... tensors) {
 
 // Operations whose speed is told by bytes.
 const Prepare by_bytes[] = {
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {T, D}, c));
       return [&b, x] { b.add(std::get<0>(*x), std::get<1>(*x)); };
     },
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {T, D}, c));
       return [&b, x] { b.copy(std::get<0>(*x), std::get<1>(*x)); };
     },
-    [](Backend& b, DType) -> Call {
+    [](Backend& b, DType, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, DType::f32));
       return [&b, x] { b.fill(std::get<0>(*x), 0); };
     },
-    [](Backend& b, DType) -> Call {
+    [](Backend& b, DType, Index T) -> Call {
       const auto x = held(filled(b, {T * D}, DType::f32), b.tensor({1}, DType::f64));
       return [&b, x] { b.sum_squares(std::get<0>(*x), std::get<1>(*x)); };
     },
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {D}, c), filled(b, {T, D}, c), b.tensor({T, 2}));
       return [&b, x] {
         const auto& [in, w, y, moments] = *x;
         b.norm_forward({}, in, w, {}, y, moments);
       };
     },
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {T, D}, c), filled(b, {D}, c), filled(b, {T, 2}, DType::f32),
                           filled(b, {T, D}, c), b.tensor({D}));
       return [&b, x] {
@@ -107,14 +111,14 @@ const Prepare by_bytes[] = {
         b.norm_backward({}, dy, in, w, moments, dx, dw, {});
       };
     },
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, 2 * D}, c), filled(b, {T}, DType::f32), filled(b, {T, D}, c));
       return [&b, x] {
         const auto& [h, scale, y] = *x;
         b.activation_forward({}, h, scale, y);
       };
     },
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {T, 2 * D}, c), filled(b, {T}, DType::f32),
                           filled(b, {T, 2 * D}, c), b.tensor({T}));
       return [&b, x] {
@@ -122,28 +126,28 @@ const Prepare by_bytes[] = {
         b.activation_backward({}, dy, h, scale, dh, dscale);
       };
     },
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, 8, 32}, c), numbers(b, {T}, 256), filled(b, {256, 16, 2}, DType::f32));
       return [&b, x] {
         const auto& [heads, positions, table] = *x;
         b.rope(heads, 6, positions, table, false);
       };
     },
-    [](Backend& b, DType c) -> Call {
-      const auto x = held(filled(b, {T, D}, c), numbers(b, {rows}, T), filled(b, {rows, D}, c));
+    [](Backend& b, DType c, Index T) -> Call {
+      const auto x = held(filled(b, {T, D}, c), numbers(b, {T * k}, T), filled(b, {T * k, D}, c));
       return [&b, x] {
         const auto& [in, index, y] = *x;
         b.gather_rows(in, index, y);
       };
     },
-    [](Backend& b, DType c) -> Call {
-      const auto x = held(filled(b, {rows, D}, c), numbers(b, {T, k}, rows), filled(b, {T, D}, c));
+    [](Backend& b, DType c, Index T) -> Call {
+      const auto x = held(filled(b, {T * k, D}, c), numbers(b, {T, k}, T * k), filled(b, {T, D}, c));
       return [&b, x] {
         const auto& [in, slots, y] = *x;
         b.combine_rows(in, slots, true, y);
       };
     },
-    [](Backend& b, DType) -> Call {
+    [](Backend& b, DType, Index T) -> Call {
       const auto x = held(filled(b, {T, E}, DType::f32), b.tensor({T, k}, DType::i32), b.tensor({T, k}),
                           b.tensor({4, E}, DType::i32), b.tensor({4, E}), b.tensor({1}, DType::f64));
       return [&b, x] {
@@ -151,7 +155,7 @@ const Prepare by_bytes[] = {
         b.route_forward({}, logits, {}, {}, experts, weights, counts, probability, z);
       };
     },
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, E}, DType::f32), numbers(b, {T, k}, E), filled(b, {T, k}, DType::f32),
                           filled(b, {T, k}, DType::f32), filled(b, {4, E}, DType::f32), filled(b, {T, E}, c));
       return [&b, x] {
@@ -159,30 +163,30 @@ const Prepare by_bytes[] = {
         b.route_backward({}, logits, experts, weights, dweights, dprobability, 0, dlogits);
       };
     },
-    [](Backend& b, DType) -> Call {
+    [](Backend& b, DType, Index T) -> Call {
       const auto x = held(numbers(b, {T, k}, E), filled(b, {T, k}, DType::f32), b.tensor({T, k}, DType::i32));
-      return [&b, x] {
+      return [&b, x, T] {
         const auto& [experts, weights, keep] = *x;
         b.capacity({DropOrder::token, T}, experts, weights, 4, E, keep);
       };
     },
-    [](Backend& b, DType) -> Call {
-      const auto x =
-          held(numbers(b, {T, k}, E), numbers(b, {T, k}, 2), b.tensor({rows}, DType::i32), b.tensor({rows}, DType::i32),
-               b.tensor({T, k}, DType::i32), b.tensor({E}, DType::i32), b.tensor({E}, DType::i32));
+    [](Backend& b, DType, Index T) -> Call {
+      const auto x = held(numbers(b, {T, k}, E), numbers(b, {T, k}, 2), b.tensor({T * k}, DType::i32),
+                          b.tensor({T * k}, DType::i32), b.tensor({T, k}, DType::i32), b.tensor({E}, DType::i32),
+                          b.tensor({E}, DType::i32));
       return [&b, x] {
         const auto& [experts, keep, to_assignment, tokens, slots, counts, kept] = *x;
         b.sort_assignments({}, experts, keep, to_assignment, tokens, slots, counts, kept);
       };
     },
-    [](Backend& b, DType) -> Call {
+    [](Backend& b, DType, Index T) -> Call {
       const auto x = held(filled(b, {T, V}, DType::f32), numbers(b, {T}, V), b.tensor({T, 3}));
       return [&b, x] {
         const auto& [logits, targets, partial] = *x;
         b.cross_entropy_forward({}, logits, targets, partial);
       };
     },
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const double total = 1e9;  // the gradient, which replaces the logits, stays small
       const auto x = held(filled(b, {T, V}, DType::f32), numbers(b, {T}, V), filled(b, {T}, DType::f32),
                           b.tensor({1}, DType::f64), filled(b, {T, V}, c));
@@ -192,22 +196,22 @@ const Prepare by_bytes[] = {
         b.cross_entropy_backward({}, logits, targets, lse, sum, dlogits);
       };
     },
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(numbers(b, {T}, V), filled(b, {V, D}, c), filled(b, {T, D}, c));
       return [&b, x] {
         const auto& [ids, table, y] = *x;
         b.embedding_forward(ids, table, 0, y);
       };
     },
-    [](Backend& b, DType c) -> Call {
+    [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(numbers(b, {T}, V), filled(b, {T, D}, c), b.tensor({V, D}));
       return [&b, x] {
         const auto& [ids, dy, dtable] = *x;
         b.embedding_backward(ids, dy, 0, dtable);
       };
     },
-    [](Backend& b, DType) -> Call {
-      constexpr Index n = Index{1} << 20;
+    [](Backend& b, DType, Index T) -> Call {
+      const Index n = T * D;
       const auto x = held(b.tensor({1}), filled(b, {3}, DType::f32), filled(b, {n}, DType::f32),
                           filled(b, {n}, DType::f32), b.tensor({n}), b.tensor({n}));
       return [&b, x] {
@@ -217,8 +221,9 @@ const Prepare by_bytes[] = {
     },
 };
 
-// A product of T tokens by a square weight, and the two that its gradients are.
+// A product of tokens by a square weight, and the two that its gradients are.
 Call products(Backend& b, DType c, Index width) {
+  constexpr Index T = 2048;
   const auto x = held(filled(b, {T, width}, c), filled(b, {width, width}, c), filled(b, {T, width}, c),
                       filled(b, {T, width}, c), b.tensor({width, width}));
   return [&b, x] {
@@ -229,8 +234,9 @@ Call products(Backend& b, DType c, Index width) {
   };
 }
 
-// The same for E experts of `each` rows.
+// The same for experts of `each` rows, so many that their weights and gradients do not fit into a cache either.
 Call grouped_products(Backend& b, DType c, Index each) {
+  constexpr Index E = 64;
   std::vector<std::int32_t> ends;
   for (Index e = 0; e <= E; ++e) ends.push_back(static_cast<std::int32_t>(e * each));
   const auto x = held(filled(b, {E * each, D}, c), filled(b, {E, D, D}, c), filled(b, {E * each, D}, c),
@@ -246,7 +252,7 @@ Call grouped_products(Backend& b, DType c, Index each) {
 }
 
 Call attention(Backend& b, DType c, Index width, bool backward) {
-  constexpr Index B = 4, S = 256, H = 4;
+  constexpr Index B = 8, S = 256, H = 8;
   const Shape heads{B, S, H, width};
   const auto x = held(filled(b, heads, c), filled(b, heads, c), filled(b, heads, c), filled(b, heads, c),
                       filled(b, heads, c), b.tensor({B, H, S}));
@@ -260,9 +266,9 @@ Call attention(Backend& b, DType c, Index width, bool backward) {
 }
 
 // The same calls, counted.
-DryCounts counted(const Prepare& prepare, DType c) {
+DryCounts counted(const Prepare& prepare, DType c, Index tokens) {
   const std::unique_ptr<Backend> dry = make_dry();
-  const Call call = prepare(*dry, c);
+  const Call call = prepare(*dry, c, tokens);
   dry_counts(*dry) = {};
   call();
   return dry_counts(*dry);
@@ -303,10 +309,10 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
   const Tensor tiny = filled(b, {16, 16}, DType::f32), result = b.tensor({16, 16});
   m.overhead = watch([&] { b.gemm({}, tiny, tiny.view(), result); });
   const auto measure = [&](const Prepare& prepare, DType c) {
-    const DryCounts work = counted(prepare, c);
+    const DryCounts work = counted(prepare, c, many_tokens(b));
     double calls = 0;
     for (const auto& [call, times] : work.calls) calls += static_cast<double>(times);
-    const double seconds = watch(prepare(b, c));
+    const double seconds = watch(prepare(b, c, many_tokens(b)));
     // What is as fast as nothing is measured within the overhead.
     return std::pair(work, std::max(seconds - calls * m.overhead, seconds / 10));
   };
@@ -314,21 +320,22 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
     const auto [work, seconds] = measure(prepare, c);
     return together * work.flops / seconds;
   };
-  const auto wide = [](Backend& on, DType c) { return products(on, c, 1024); };
+  const auto wide = [](Backend& on, DType c, Index) { return products(on, c, 1024); };
   m.peak_f32 = flops(wide, DType::f32);
   if (!b.on_host()) m.peak_bf16 = flops(wide, DType::bf16);
   const DType c = b.on_host() ? DType::f32 : DType::bf16;
   const double peak = m.peak(c);
   for (Index size : {16, 64, 128, 256, 512, 1024})
-    m.products.points.emplace_back(size, flops([=](Backend& on, DType d) { return products(on, d, size); }, c) / peak);
+    m.products.points.emplace_back(size,
+                                   flops([=](Backend& on, DType d, Index) { return products(on, d, size); }, c) / peak);
   for (Index each : {4, 16, 64, 256})
     m.grouped_products.points.emplace_back(
-        each, flops([=](Backend& on, DType d) { return grouped_products(on, d, each); }, c) / peak);
-  for (Index width : {32, 64, 128})
+        each, flops([=](Backend& on, DType d, Index) { return grouped_products(on, d, each); }, c) / peak);
+  for (Index width : {16, 32, 64, 128})
     for (const bool backward : {false, true}) {
       Curve& curve = backward ? m.attention_backward : m.attention_forward;
       curve.points.emplace_back(
-          width, flops([=](Backend& on, DType d) { return attention(on, d, width, backward); }, c) / peak);
+          width, flops([=](Backend& on, DType d, Index) { return attention(on, d, width, backward); }, c) / peak);
     }
 
   for (const Prepare& prepare : by_bytes) {

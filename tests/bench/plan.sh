@@ -22,17 +22,17 @@ declare -A settings=(
 )
 echo "| model | layout | routing | predicted, ms | measured, ms (spread) | predicted / measured |"
 echo "| --- | --- | --- | --- | --- | --- |"
-rows() {  # MODEL ROUTING BALANCED: a row for each point
-  awk -F, -v model="$1" -v routing="$2" -v balanced="$3" 'NR > 1 && $8 == balanced && $9 && $11 {
+rows() {  # MODEL ROUTING: a row for each point
+  awk -F, -v model="$1" -v routing="$2" 'NR > 1 && $9 && $11 {
     printf "| %s | %d ranks, tp %d ep %d etp %d | %s | %.0f | %.0f (%.0f %%) | %.2f |\n",
       model, $1, $2, $3, $4, routing, 1e3 * $11, 1e3 * $9, 100 * $10, $11 / $9 }' "scale/$1.csv"
 }
 for name in base fine narrow; do
   model $name
   # shellcheck disable=SC2086
-  "$switchyard" scale $name.ini --ranks 1,2 --steps 5 --warm-up 2 --repeats 3 --machine here.ini --output scale \
-    ${settings[$name]} >$name.txt 2>$name.log
-  rows $name balanced 1
+  "$switchyard" scale $name.ini --ranks 1,2 --steps 5 --warm-up 2 --repeats 3 --own-routing-only --moe.choice=balanced \
+    --machine here.ini --output scale ${settings[$name]} >$name.txt 2>$name.log
+  rows $name balanced
 done
 
 # A model trained without a loss for balance, whose load is then that of a few experts.
@@ -43,4 +43,4 @@ without="--moe.aux_loss=0 --moe.capacity_factor=0"
 # shellcheck disable=SC2086
 "$switchyard" scale astray.ini --ranks 1,2 --steps 5 --warm-up 2 --repeats 3 --own-routing-only --machine here.ini --load trained \
   --output scale $without --run.init_from=trained --train.lr=1e-9 --train.min_lr=1e-9 >astray.txt 2>astray.log
-rows astray "its own" 0
+rows astray "its own"
