@@ -2,8 +2,8 @@
 // Memory is given back in the reverse order of its taking: rewind(mark) frees all that was taken since mark().
 //
 // Two arenas serve a training step: `saved`, whose content lives from a layer's forward to its backward, and `scratch`,
-// whose content dies with the function that took it (Arena::Scope). Each grows by blocks, or both take from the two
-// ends of one FixedBlock, which is sized before the first step, so that either may take what the other leaves.
+// whose content dies with the function that took it (Arena::Scope). Each grows by blocks, the first of which is as large as
+// it is expected to be, or both take from the two ends of one FixedBlock, so that either may take what the other leaves.
 #pragma once
 
 #include <functional>
@@ -34,8 +34,8 @@ class Arena {
   static constexpr Index alignment = 256;
   static constexpr Index block_bytes = Index{1} << 20;
 
-  // An arena that grows by blocks of at least block_bytes.
-  explicit Arena(Allocate allocate) : allocate_(std::move(allocate)) {}
+  // An arena that grows by blocks, of at least block_bytes, and the first one of at least `expected`.
+  explicit Arena(Allocate allocate, Index expected = 0) : allocate_(std::move(allocate)), expected_(expected) {}
   // An arena that takes from one end of a block, which must outlive it. take() throws NoMemory where the ends meet.
   Arena(FixedBlock& block, End end) : fixed_(&block), end_(end) {}
 
@@ -53,7 +53,7 @@ class Arena {
       if (current_ + 1 < blocks_.size()) {
         ++current_;
       } else {
-        add_block(std::max(bytes, block_bytes));
+        add_block(std::max({bytes, block_bytes, blocks_.empty() ? expected_ : 0}));
         current_ = blocks_.size() - 1;
       }
       used_ = 0;
@@ -127,6 +127,7 @@ class Arena {
   }
 
   Allocate allocate_;
+  Index expected_ = 0;
   FixedBlock* fixed_ = nullptr;
   End end_ = End::low;
   std::vector<Block> blocks_;

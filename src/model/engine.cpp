@@ -25,7 +25,10 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
       mesh_(on_backend(std::move(mesh), *backend_)),
       store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype(),
              products_to_prepare(config, mesh_.layout, training)),
-      block_(arena_bytes > 0 ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes) : nullptr),
+      block_(arena_bytes > 0 && !backend_->on_host()
+                 ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes)
+                 : nullptr),
+      expected_(block_ ? 0 : arena_bytes),
       slots_(make_slots(slots)),
       scratch_(make_arena(End::high)),
       rope_(*backend_, block_specs(config), positions > 0 ? room_for(positions) : config.model.seq_len) {
@@ -62,7 +65,8 @@ void Engine::set_router_bias(const std::vector<float>& bias) {
 }
 
 Arena Engine::make_arena(End end) {
-  return block_ ? Arena(*block_, end) : Arena([this](Index bytes) { return backend_->allocate(bytes); });
+  if (block_) return {*block_, end};
+  return Arena([this](Index bytes) { return backend_->allocate(bytes); }, expected_);
 }
 
 std::vector<Slot> Engine::make_slots(Index slots) {

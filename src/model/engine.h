@@ -12,7 +12,8 @@ namespace sy {
 class Engine {
  public:
   // `backend` may be the dry one; the mesh is one for host buffers. training: gradients and optimizer state are allocated
-  // too. arena_bytes: what activations may take, as one block, which one slot uses; 0: as much as turns out to be needed.
+  // too. arena_bytes: what activations may take, as one block, which one slot uses; on a host what they are expected to take, which
+  // costs nothing until it is written; 0: unknown.
   // slots: micro-batches that can be in flight. positions: those that a sequence may have, for tables of them; 0:
   // model.seq_len.
   Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
@@ -85,6 +86,7 @@ class Engine {
   Mesh mesh_;
   ParamStore store_;
   std::unique_ptr<FixedBlock> block_;  // of the arenas, where their size is fixed
+  Index expected_;                     // bytes that an arena is to take, where it is not
   std::vector<Slot> slots_;
   Arena scratch_;
   RopeTables rope_;

@@ -51,7 +51,8 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   plan.activations =
       config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model * size_of(config.dtype());
   if (plan.total() <= mine) plan = plan_memory(config, vocab, layout, rank, backend);
-  if (plan.total() <= mine) return fixed ? (mine - plan.parameters()) / Arena::alignment * Arena::alignment : 0;
+  if (plan.total() <= mine)
+    return fixed ? (mine - plan.parameters()) / Arena::alignment * Arena::alignment : plan.activations;
 
   const auto gigabytes = [](Index bytes) { return static_cast<double>(bytes) / 1e9; };
   std::vector<std::string> advice;

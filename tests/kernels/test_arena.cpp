@@ -84,6 +84,25 @@ TEST(Arena, sizes_that_differ_from_step_to_step_do_not_pile_up) {
   EXPECT_EQ(memory.calls, late_calls) << "it does not settle";
 }
 
+TEST(Arena, what_was_expected_is_asked_for_once) {
+  const auto step = [](Arena& arena) {
+    for (Index n : {300000, 400000, 500000, 700000}) {  // none fits where one before it was
+      const Arena::Scope scope(arena);
+      arena.f32({n});
+    }
+  };
+  Counted unknown, known;
+  Arena grown(unknown.allocate());
+  step(grown);
+  Arena arena(known.allocate(), grown.peak());
+  step(arena);
+  EXPECT_EQ(known.calls, 1);
+  EXPECT_EQ(arena.reserved(), arena.peak());
+  EXPECT_GT(grown.reserved(), 2 * grown.peak()) << "nothing was to be gained";
+  arena.f32({800000});  // more than was expected
+  EXPECT_EQ(known.calls, 2);
+}
+
 TEST(Arena, peak_counts_what_was_in_use_at_once) {
   Counted memory;
   Arena arena(memory.allocate());
