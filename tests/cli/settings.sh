@@ -3,7 +3,7 @@
 # runs, completion.
 source "$2/tests/cli/lib/lib.sh"
 
-make_data 100
+make_data 100 --quiet
 [[ -z $err ]] || die "progress in spite of --quiet"
 small_config <<'INI'
 [train]
