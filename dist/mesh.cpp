@@ -49,6 +49,10 @@ std::string Layout::str() const {
   return fmt::format("dp {} tp {} ep {} etp {} edp {}", dp(), tp, ep, etp, edp());
 }
 
+std::string Layout::given() const {
+  return fmt::format("tp {} ep {} etp {}", tp, ep, etp);
+}
+
 Coord coord_of(const Layout& l, int rank) {
   return {rank / l.tp, rank % l.tp, rank / (l.ep * l.etp), rank / l.etp % l.ep, rank % l.etp};
 }

@@ -22,7 +22,8 @@ struct Layout {
   bool tp_divides() const { return ranks % tp == 0; }
   bool experts_divide() const { return ranks % (ep * etp) == 0; }
   bool divides() const { return tp_divides() && experts_divide(); }
-  std::string str() const;  // "dp 4 tp 1 ep 2 etp 1 edp 2"
+  std::string str() const;    // "dp 4 tp 1 ep 2 etp 1 edp 2"
+  std::string given() const;  // "tp 1 ep 2 etp 1": what tells it from others of as many ranks
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 

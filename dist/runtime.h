@@ -27,8 +27,8 @@ class Runtime {
 
   // Runs a program on all ranks and returns the exit code that all of them share. An Error that agree() has told to
   // every rank ends all of them in order; one that strikes a single rank ends them as or_end_all does. Output that was
-  // lost is an error. All that ranks print is out, and their launchers have
-  // read it, before any of them leaves with a code that is not 0.
+  // lost is an error. All that ranks print is out, and their launchers have read it, before any of them leaves with a
+  // code that is not 0.
   int run(const std::function<int()>& program);
 
  private:

@@ -18,8 +18,9 @@ namespace sy {
 // One call of an operation, by what a device's time for it depends on.
 struct DryCall {
   std::string_view op;  // the name of Backend's function
-  Index size = 0;    // of a product the least of rows, columns and depth, of one expert's where it is a grouped one; of
-                     // attention the width of a head's queries; otherwise 0
+  // Of a product the least of rows, columns and depth, of one expert's where it is a grouped one; of attention the width of a
+  // head's queries; otherwise 0.
+  Index size = 0;
   double flops = 0;  // of products and attention, with a multiply-add as two
   double bytes = 0;  // each operand is read or written once, or both where it is added to
   auto operator<=>(const DryCall&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm

@@ -24,17 +24,12 @@ struct Decimals {
 constexpr Decimals decimals_of_units[] = {
     {"ratio", 3}, {"bits", 4}, {"nats per token", 4}, {"probability", 4}, {"score", 4}};
 
-// Without a sign where all digits are 0.
-std::string fixed(double value, int decimals) {
-  return fmt::format("{:.{}f}", std::abs(value) < 0.5 * std::pow(10, -decimals) ? 0.0 : value, decimals);
-}
-
 std::string cell_text(const Json& cell) {
   if (cell.is_string()) return cell.get<std::string>();
   if (cell.is_null()) return "-";
   if (cell.is_integer()) return count_text(cell.get<Index>());
   const double value = cell.get<double>();
-  return std::isfinite(value) ? fixed(value, 4) : "-";
+  return std::isfinite(value) ? number_text(value, 4) : "-";
 }
 
 bool same_rows(const Figure& a, const Figure& b) {
@@ -78,7 +73,7 @@ std::string figure_text(const Figure& f, double value) {
   if (!std::isfinite(value)) return "-";
   if (f.unit == "share") return percent_text(value);
   for (const Decimals& d : decimals_of_units)
-    if (f.unit == d.unit) return fixed(value, d.decimals);
+    if (f.unit == d.unit) return number_text(value, d.decimals);
   return value == std::floor(value) && std::abs(value) < 1e15 ? count_text(static_cast<Index>(value))
                                                               : fmt::format("{:.5g}", value);
 }

@@ -69,10 +69,10 @@ std::string scale_meaning(const Figure& f) {
                                   : f.title + ", " + f.unit;
 }
 
-// Three digits of the largest value, without a sign where all are 0.
+// Three digits of the largest value.
 std::string cell_number(double value, double largest) {
   const int decimals = std::clamp(2 - static_cast<int>(std::floor(std::log10(largest))), 0, 5);
-  return fmt::format("{:.{}f}", std::abs(value) < 0.5 * std::pow(10, -decimals) ? 0.0 : value, decimals);
+  return number_text(value, decimals);
 }
 
 Heatmap heatmap_of(const Figure& f, const Scale& scale, std::size_t first_dim, Index offset, int width) {
@@ -98,9 +98,7 @@ Heatmap heatmap_of(const Figure& f, const Scale& scale, std::size_t first_dim, I
     const double v = f.values[offset + i];
     map.values.push_back(f.look == Look::relative ? v / f.even : v);
     if (!texts) continue;
-    map.cell_texts.push_back(!std::isfinite(v) ? ""
-                             : percent         ? fmt::format("{:.1f}", std::abs(v) < 0.0005 ? 0.0 : v * 100)
-                                               : cell_number(v, scale.high));
+    map.cell_texts.push_back(!std::isfinite(v) ? "" : percent ? number_text(v * 100, 1) : cell_number(v, scale.high));
   }
   return map;
 }

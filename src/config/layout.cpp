@@ -66,8 +66,7 @@ void check_config_for_layout(const Config& config, const Layout& layout) {
   const std::string problem = problem_of(config, layout);
   if (problem.empty()) return;
   std::vector<std::string> works;
-  for (const Layout& l : layouts_of(config, layout.ranks))
-    works.push_back(fmt::format("tp {} ep {} etp {}", l.tp, l.ep, l.etp));
+  for (const Layout& l : layouts_of(config, layout.ranks)) works.push_back(l.given());
   constexpr std::size_t shown = 24;
   std::string list;
   for (std::size_t i = 0; i < std::min(shown, works.size()); ++i) list += (i ? ", " : "") + works[i];

@@ -32,10 +32,6 @@ std::string last_error(const std::filesystem::path& log) {
 
 }  // namespace
 
-std::filesystem::path own_program() {
-  return std::filesystem::read_symlink("/proc/self/exe");
-}
-
 std::vector<std::string> launch_words(const std::string& launcher, int ranks) {
   std::vector<std::string> words;
   if (!launcher.empty()) {

@@ -12,9 +12,6 @@ namespace sy {
 // launch/mpirun.sh of this clone or installation, and on one rank nothing. Throws InputError where that is not there.
 std::vector<std::string> launch_words(const std::string& launcher, int ranks);
 
-// This program's own file.
-std::filesystem::path own_program();
-
 struct Ended {
   int code = 0;       // its exit code; 128 + the signal that ended it
   std::string error;  // the last error that it printed, without "switchyard: "; empty: none

@@ -23,7 +23,7 @@ std::string times_text(double x) {
 std::vector<std::string> scale_cells(const ScaleResult& result, const ScalePoint& p) {
   const bool known = !p.step_seconds.empty();
   return {std::to_string(p.layout.ranks),
-          fmt::format("tp {} ep {} etp {}", p.layout.tp, p.layout.ep, p.layout.etp),
+          p.layout.given(),
           std::to_string(p.micro_batch),
           p.balanced ? "balanced" : "own",
           known               ? duration_text(p.seconds())
@@ -53,10 +53,6 @@ std::map<int, const ScalePoint*> fastest(const ScaleResult& result, bool balance
   return best;
 }
 
-}  // namespace
-
-namespace {
-
 // Rows of what is known of parts: the point, and the share of each.
 std::vector<std::pair<std::string, std::vector<double>>> shares_of_parts(const ScaleResult& result) {
   std::vector<std::pair<std::string, std::vector<double>>> rows;
@@ -64,8 +60,7 @@ std::vector<std::pair<std::string, std::vector<double>>> shares_of_parts(const S
     if (!p.parts) continue;
     std::vector<double> shares;
     for (const double seconds : p.parts->seconds) shares.push_back(seconds / p.parts->total());
-    rows.emplace_back(fmt::format("{} ranks, tp {} ep {} etp {}{}", p.layout.ranks, p.layout.tp, p.layout.ep,
-                                  p.layout.etp, p.balanced ? ", balanced" : ""),
+    rows.emplace_back(fmt::format("{} ranks, {}{}", p.layout.ranks, p.layout.given(), p.balanced ? ", balanced" : ""),
                       shares);
   }
   return rows;

@@ -59,9 +59,13 @@ void rename_path(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-std::vector<fs::path> own_folders() {
+fs::path own_program() {
   std::error_code ignored;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path().parent_path();
+  return fs::read_symlink("/proc/self/exe", ignored);
+}
+
+std::vector<fs::path> own_folders() {
+  const fs::path folder = own_program().parent_path().parent_path();
   return {folder, folder / "share" / "switchyard"};
 }
 

@@ -22,6 +22,8 @@ std::string read_file(const std::filesystem::path& path);
 // Passes the content on piece by piece.
 void read_pieces(const std::filesystem::path& path, const std::function<void(std::string_view)>& take);
 
+// This program's own file; empty where the system does not tell it.
+std::filesystem::path own_program();
 // Folders that have what comes with this program, as launch/mpirun.sh: the tree that it was built in, and where it is installed.
 std::vector<std::filesystem::path> own_folders();
 

@@ -37,9 +37,9 @@ class Router {
     View logits;      // [T, E]
     View noise_size;  // [T, E] of learned noise, before its softplus
     View experts;     // [T, k] i32
-    View
-        dprobability;  // [G, E] gradient of the load-balance loss by each segment's sum of probabilities; where the loss is
-                       // one of all layers, it is there when the last layer has routed
+    // [G, E] gradient of the load-balance loss by each segment's sum of probabilities; where the loss is one of all layers,
+    // it is there when the last layer has routed.
+    View dprobability;
     Routing routing;
   };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "src/analyse/experts.h"
 #include "src/io/checkpoint.h"
 #include "src/model/router.h"
 #include "src/params/block_specs.h"
@@ -27,22 +28,15 @@ Shares recorded_load(const std::filesystem::path& run, const Config& config) {
   const Index S = config.model.seq_len;
   const Index capacity = expert_capacity(config.moe.capacity_factor, config.moe.top_k, S, h.experts);
 
-  Index first = 0;
-  while (first + 1 < h.windows() && h.steps[first] <= h.steps.back() - h.steps.back() / 10) ++first;
-  Shares load(static_cast<std::size_t>(h.layers), std::vector<double>(static_cast<std::size_t>(h.experts)));
-  for (Index l = 0; l < h.layers; ++l) {
-    std::vector<double>& kept = load[l];
-    double routed = 0;
-    for (Index w = first; w < h.windows(); ++w)
-      for (Index e = 0; e < h.experts; ++e) {
-        const Index at = (w * h.layers + l) * h.experts + e;
-        routed += static_cast<double>(h.routed[at]);
-        kept[e] += static_cast<double>(h.routed[at] - (as_recorded ? h.dropped[at] : 0));
-      }
-    if (routed == 0) bad_input("--load {}: layer {} has no assignments", run.string(), h.layer_ids[l]);
-    const double most =
-        as_recorded || capacity == 0 ? 1 : static_cast<double>(capacity) / static_cast<double>(config.moe.top_k * S);
-    for (double& share : kept) share = std::min(share / routed, most);
+  const double most =
+      as_recorded || capacity == 0 ? 1 : static_cast<double>(capacity) / static_cast<double>(config.moe.top_k * S);
+  Shares load;
+  for (const LayerLoad& layer : layer_loads(h, last_tenth(h), h.windows())) {
+    if (layer.routed == 0) bad_input("--load {}: layer {} has no assignments", run.string(), layer.layer);
+    std::vector<double>& kept = load.emplace_back();
+    for (const ExpertLoad& e : layer.experts)
+      kept.push_back(std::min(
+          static_cast<double>(e.routed - (as_recorded ? e.dropped : 0)) / static_cast<double>(layer.routed), most));
   }
   // By place from here on: what lies on a rank is what counts.
   const std::vector<std::vector<Index>> orders = read_placement(config);

@@ -13,9 +13,10 @@ namespace sy {
 // dropped.
 using Shares = std::vector<std::vector<double>>;
 
-// From the history in a run's newest checkpoint, or in a checkpoint, over the last tenth of its steps. What was dropped is as it
-// was recorded where the run had the capacity_factor of `config`; otherwise an expert keeps as many as that allows it in
-// a scope that is routed as all were. By place, where moe.placement gives the experts other places than their own. Throws InputError where there is no history, or one of another number of layers or experts.
+// From the history in a run's newest checkpoint, or in a checkpoint, over the last tenth of its steps (last_tenth). What was
+// dropped is as it was recorded where the run had the capacity_factor of `config`; otherwise an expert keeps as many as that
+// allows it in a scope that is routed as all were. By place, where moe.placement gives the experts other places than their own.
+// Throws InputError where there is no history, or one of another number of layers or experts.
 Shares recorded_load(const std::filesystem::path& run, const Config& config);
 
 // The numbers of rows that `assignments` become by these shares: [E]. Their sum is rounded once, so that it is as near as can

@@ -9,10 +9,6 @@
 namespace sy {
 namespace {
 
-std::string name_of(const Layout& l) {
-  return fmt::format("tp {} ep {} etp {}", l.tp, l.ep, l.etp);
-}
-
 // The unit in which all of a table's numbers are told.
 struct Unit {
   const char* name;
@@ -87,7 +83,7 @@ std::string times_text(const Plan& plan, std::size_t shown) {
   Table table(header);
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& c = plan.fitting[i];
-    std::vector<std::string> cells{name_of(c.layout), short_count_text(plan.tokens() / c.time->total()),
+    std::vector<std::string> cells{c.layout.given(), short_count_text(plan.tokens() / c.time->total()),
                                    percent_text(of_peak(plan, c)), milliseconds(c.time->total())};
     for (int p = 0; p < num_parts; ++p)
       if (plan.loaded || static_cast<Part>(p) != Part::waiting) cells.push_back(milliseconds(c.time->seconds[p]));
@@ -109,7 +105,7 @@ std::string memory_text(const Plan& plan, std::size_t shown) {
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& c = plan.fitting[i];
     const auto of = [&](Index n) { return b(static_cast<double>(n)); };
-    table.row({name_of(c.layout), std::to_string(c.passes), of(c.memory.total()), of(c.memory.weights),
+    table.row({c.layout.given(), std::to_string(c.passes), of(c.memory.total()), of(c.memory.weights),
                of(c.memory.gradients), of(c.memory.optimizer), of(c.memory.activations), f(c.flops), b(c.sent())});
   }
   return table.str();
@@ -207,7 +203,7 @@ std::string plan_text(const Plan& plan, std::size_t shown) {
     if (shown < fitting) text += fmt::format("{} more layouts fit (--top 0 shows all)\n", fitting - shown);
     const Candidate& best = plan.fitting.front();
     if (!best.traffic.empty())
-      text += fmt::format("\nWhat each rank sends in a step of {}\n{}", name_of(best.layout), traffic_text(plan, best));
+      text += fmt::format("\nWhat each rank sends in a step of {}\n{}", best.layout.given(), traffic_text(plan, best));
   }
   if (plan.too_large.empty()) return text;
   const Unit b = unit_of(plan.memory, "B");
@@ -217,7 +213,7 @@ std::string plan_text(const Plan& plan, std::size_t shown) {
   for (std::size_t i = 0; i < std::min<std::size_t>(plan.too_large.size(), 3); ++i) {
     const Candidate& c = plan.too_large[i];
     const auto [part, bytes] = largest_part(c.memory);
-    table.row({name_of(c.layout),
+    table.row({c.layout.given(),
                b(static_cast<double>(c.memory.total())) + (c.memory.activations == 0 ? " and activations" : ""),
                fmt::format("{} {}", part, b(static_cast<double>(bytes)))});
   }

@@ -41,7 +41,8 @@ std::string short_count_text(double x) {
 }
 
 std::string number_text(double x, int digits) {
-  return std::isnan(x) ? "-" : fmt::format("{:.{}f}", x, digits);
+  if (std::isnan(x)) return "-";
+  return fmt::format("{:.{}f}", std::abs(x) < 0.5 * std::pow(10, -digits) ? 0.0 : x, digits);
 }
 
 std::string megabytes(Index bytes) {

@@ -7,12 +7,13 @@
 
 namespace sy {
 
-std::string duration_text(
-    double seconds);  // "850 ms", "12 s", "3m 20s", "1h 02m", "2d 03h"; "?" where negative or not finite
+// "850 ms", "12 s", "3m 20s", "1h 02m", "2d 03h"; "?" where negative or not finite.
+std::string duration_text(double seconds);
 std::string percent_text(double fraction);  // "12.5 %"; "-" where it is not known (NaN)
 std::string count_text(Index n);            // "1,638,400"
 std::string short_count_text(double x);     // "950", "22.4k", "1.64M", "46.70G", "1.162T"; "-" where it is not known
-std::string number_text(double x, int digits);  // "3.142"; "-" where it is not known (NaN)
-std::string megabytes(Index bytes);             // "74.0 MB"
+// "3.142"; without a sign where all digits are 0; "-" where it is not known (NaN).
+std::string number_text(double x, int digits);
+std::string megabytes(Index bytes);  // "74.0 MB"
 
 }  // namespace sy

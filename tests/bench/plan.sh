@@ -11,7 +11,7 @@ mkdir -p text && cat "$root"/src/*/*.cpp >text/code
 [[ -d data ]] || "$switchyard" prepare --domain code=text --tokenizer bytes --output data >/dev/null
 [[ -f here.ini ]] || "$root/launch/mpirun.sh" 2 "$switchyard" doctor --machine here.ini >/dev/null
 
-model() {  # NAME SETTINGS...: what they share; the first model is the one of tests/bench/step.cpp
+model() {  # NAME: what the models share, as a file; the first one is the one of tests/bench/step.cpp
   printf '[model]\nlayers = 4\nd_model = 256\nheads = 8\nseq_len = 256\n[moe]\nexperts = 8\ntop_k = 2\ncapacity_factor = 1.25\n' >"$1.ini"
   printf '[train]\nglobal_batch = 8\nmicro_batch = 8\n[data]\npath = data\n[run]\nbackend = cpu\n' >>"$1.ini"
 }

@@ -28,10 +28,9 @@ log_every = 2
 checkpoint_every = 4
 keep = 2
 INI
-ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" train config.ini "${@:2}"; }
 checkpoint=checkpoints/step-00000008
 
-expect_ok ranks 2 --run.dir=two --parallel.ep=2
+expect_ok ranks 2 train config.ini --run.dir=two --parallel.ep=2
 expect_ok "$switchyard" inspect two --verify
 expect_output "step-00000008: OK"
 expect_output "step-00000004: OK"
@@ -56,7 +55,7 @@ for layout in "2 ep=2" "1 ep=1"; do
   rm -rf again
   cp -r two again
   rm -r "again/$checkpoint"
-  expect_ok ranks "$number" --run.dir=again "--parallel.$ep" --run.resume=true
+  expect_ok ranks "$number" train config.ini --run.dir=again "--parallel.$ep" --run.resume=true
   [[ $number == 2 ]] || continue
   expect_ok "$switchyard" diff two again
   expect_output "bitwise equal"
@@ -75,7 +74,7 @@ expect_output "step        4 "
 [[ $err == *warning*step-00000008* ]] || die "no warning of the damaged checkpoint"
 expect_error "shard-00001.h5 is damaged" "$switchyard" inspect "two/$checkpoint"
 expect_error "shard-00001.h5 is damaged" "$switchyard" diff "two/$checkpoint" again
-expect_ok ranks 2 --run.dir=two --parallel.ep=2 --run.resume=true
+expect_ok ranks 2 train config.ini --run.dir=two --parallel.ep=2 --run.resume=true
 [[ $err$out == *step-00000008* ]] || die "no warning of the damaged checkpoint"
 expect_ok "$switchyard" inspect "two/$checkpoint" --verify
 

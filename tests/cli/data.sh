@@ -3,10 +3,8 @@
 # a partial evaluation says what it is.
 source "$2/tests/cli/lib/lib.sh"
 
-ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
-make_text text 300
+make_data 300 --valid-fraction 0.2
 make_text other 250
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data
 cat >config.ini <<'INI'
 [model]
 layers = 1

@@ -2,7 +2,7 @@
 # switchyard doctor: alone, on two ranks, with devices, and where something is misconfigured.
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
-ranks() { "$root/launch/mpirun.sh" "$1" "${@:2}"; }
+start() { "$root/launch/mpirun.sh" "$1" "${@:2}"; }
 consistent() {  # exit code, problems, closing line
   local problems
   problems=$(grep -c '^problem: .*: ' .out) || true
@@ -18,13 +18,13 @@ expect_output "no launcher"
 [[ $out != *"share"* ]] || die "one rank shares nothing"
 
 # On two ranks: one report.
-call ranks 2 "$switchyard" doctor
+call ranks 2 doctor
 consistent
 [[ $(grep -c '^build ' .out) -eq 1 ]] || die "not one report"
 [[ $(grep -cE "^ +[01] +$(uname -n) " .out) -eq 2 ]] || die "not two ranks"
 expect_output "thread level funneled"
 
-call ranks 2 "$switchyard" doctor --json
+call ranks 2 doctor --json
 [[ $(grep -c '"rank":' .out) -eq 2 && $(grep -c '"processor":' .out) -eq 1 ]] || die "not two ranks on one host"
 [[ $(grep -c '"remedy":' .out) -gt 0 || $code -eq 0 ]] || die "exit code $code without problems"
 for key in flops_per_second clock_error_seconds seen_after_seconds; do
@@ -43,7 +43,7 @@ PMI_SIZE=4 expect_exit 1 "$switchyard" doctor
 expect_output "started 4 processes, of which MPI sees 1"
 cores=$(lscpu -bp=socket,core | grep -v "#" | sort -u | wc -l)
 if [[ $cores -ge 2 && $(env -u OMP_NUM_THREADS nproc) -ge "$cores" ]]; then
-  expect_exit 1 ranks 2 taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -1)" "$switchyard" doctor
+  expect_exit 1 start 2 taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -1)" "$switchyard" doctor
   expect_output "ranks 0, 1 on $(uname -n) are bound to 1 core of"
 fi
 
@@ -58,7 +58,7 @@ expect_output "locks files: yes"
 # The folder of the runs: what is written there is gone afterwards.
 mkdir runs own0 own1
 for n in 1 2; do
-  call ranks $n "$switchyard" doctor --dir runs
+  call ranks $n doctor --dir runs
   consistent
   expect_output "folder    $work/runs"
   [[ $(grep -cE "^$(uname -n) +[a-z0-9]+( +([0-9.]+|any)){4} +(yes|no)$" .out) -eq 1 ]] || die "the folder is not measured once"
@@ -66,7 +66,7 @@ for n in 1 2; do
 done
 expect_exit 1 "$switchyard" doctor --dir nowhere
 expect_output "rank 0 on $(uname -n): cannot look at $work/nowhere: No such file or directory: let --dir name"
-expect_exit 1 ranks 2 "$switchyard" doctor --dir nowhere
+expect_exit 1 ranks 2 doctor --dir nowhere
 expect_output "ranks 0, 1 on $(uname -n): cannot look at $work/nowhere"
 expect_no_file nowhere
 expect_exit 1 "$switchyard" doctor --dir /proc
@@ -74,7 +74,7 @@ expect_output "cannot write in /proc: "
 expect_exit 1 limited -f 1000 "$switchyard" doctor --dir runs
 expect_output ": File too large"
 [[ -z $(ls -A runs) ]] || die "something is left of what could not be written"
-expect_exit 1 ranks 2 bash -c 'cd own$OMPI_COMM_WORLD_RANK && exec "$@"' - "$switchyard" doctor
+expect_exit 1 start 2 bash -c 'cd own$OMPI_COMM_WORLD_RANK && exec "$@"' - "$switchyard" doctor
 expect_output "what rank 0 writes in $work/own1 is not seen by rank 1 on $(uname -n): let run.dir"
 if [[ $(stat -f -c %T /dev/shm) == tmpfs && -w /dev/shm ]]; then
   expect_exit 1 "$switchyard" doctor --dir /dev/shm
@@ -88,14 +88,14 @@ call "$host" doctor
 consistent
 [[ $(grep -c ' stand-in .*9.0.*compiled for 9.0 .* all$' .out) -eq 8 ]] || die "not eight devices"
 expect_output "NCCL 2."
-call ranks 2 "$host" doctor
+call start 2 "$host" doctor
 consistent
 [[ $(grep -cE '^ +[01] .* 0000:0[12]:00$' .out) -eq 2 ]] || die "the ranks do not take a device each"
 [[ $out != *NCCL\ refuses* ]] || die "they share none"
-expect_exit 1 ranks 9 "$host" doctor
+expect_exit 1 start 9 "$host" doctor
 expect_output "ranks 0, 8 on $(uname -n) share GPU 0000:01:00, which NCCL refuses: start 8 ranks there at most"
 
 expect_error "--json" "$switchyard" doctor --jsno
-expect_error "--json" ranks 2 "$switchyard" doctor --jsno
+expect_error "--json" ranks 2 doctor --jsno
 expect_error "usage" "$switchyard" doctor something
 expect_ok "$switchyard" help doctor

@@ -2,8 +2,7 @@
 # What goes wrong in the middle of things: told once, on one line, with nothing half done left under a final name.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 100
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+make_data 100
 small_config <<'INI'
 [train]
 steps = 8
@@ -15,7 +14,6 @@ dir = run
 backend = cpu
 checkpoint_every = 4
 INI
-ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
 
 # Several ranks find token ids beyond the vocabulary at once.
 cp -r data wrong

@@ -4,7 +4,7 @@
 # another. Exit code 77, with the reason, where there is no Chromium.
 source "$2/tests/cli/lib/lib.sh"
 browser=${SWITCHYARD_CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)}
-[[ -n $browser ]] || { echo "skipped: there is no Chromium: apt-get install chromium" >&2; exit 77; }
+[[ -n $browser ]] || skip "there is no Chromium: apt-get install chromium"
 
 mkdir -p text/en text/de
 for i in $(seq 1 150); do

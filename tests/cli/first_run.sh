@@ -31,7 +31,7 @@ expect_ok "$switchyard" generate run --prompt "wagon 7" --tokens 4 --data "$fixt
 go_on() {  # RANKS SETTINGS...
   rm -rf run
   cp -r "$fixture/run" run
-  expect_ok "$root/launch/mpirun.sh" "$1" "$switchyard" train "$fixture/config.ini" --data.path="$fixture/data" \
+  expect_ok ranks "$1" train "$fixture/config.ini" --data.path="$fixture/data" \
     --run.resume=true "${@:2}"
   expect_file run/checkpoints/step-00000030/manifest.json
   expect_near 0 "steps" "$(numbers run/metrics.jsonl step step)" "$(seq 30)"

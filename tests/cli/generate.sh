@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # switchyard generate: many prompts at once, the rules of sampling, stop strings, and the same text on every layout.
 source "$2/tests/cli/lib/lib.sh"
-ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
 
-make_text text 200
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data
+make_data 200 --valid-fraction 0.2
 small_config <<'INI'
 [train]
 steps = 30

@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # switchyard import, export and evaluate --tokens: any layout writes the same files, and hostile files are one clear error.
 source "$2/tests/cli/lib/lib.sh"
-ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
 
-make_text text 100
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data
+make_data 100 --valid-fraction 0.2
 small_config <<'INI'
 [train]
 steps = 6

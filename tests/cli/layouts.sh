@@ -3,8 +3,7 @@
 # happened. A layout that cannot be is refused with those that can. Bitwise resharding: tests/src/mpi_checkpoint.cpp.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 200
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data
+make_data 200 --valid-fraction 0.2
 cat >config.ini <<'INI'
 [model]
 layers = 2
@@ -39,7 +38,7 @@ INI
 train() {  # RUN OPTION...
   local ranks tp ep etp micro
   IFS=- read -r ranks tp ep etp micro <<<"$layout"
-  expect_ok "$root/launch/mpirun.sh" "$ranks" "$switchyard" train config.ini --run.dir="$1" --parallel.tp="$tp" \
+  expect_ok ranks "$ranks" train config.ini --run.dir="$1" --parallel.tp="$tp" \
     --parallel.ep="$ep" --parallel.etp="$etp" --train.micro_batch="$micro" "${@:2}"
 }
 # Steps, losses within 1e-5, and the very same counts of dropped rows.
@@ -92,7 +91,7 @@ done
 printf '[dataset]\ntokenizer = bytes\ndomains = tail-6,tail-15\n' >uneven/dataset.ini
 # The losses, and how many assignments each domain's experts got.
 scores() {  # RANKS RUN OPTION...
-  expect_ok "$root/launch/mpirun.sh" "$1" "$switchyard" evaluate "${@:2}" --data uneven --backend cpu --json
+  expect_ok ranks "$1" evaluate "${@:2}" --data uneven --backend cpu --json
   awk '/"[a-z_]+":/ && inside { print "assignments", sum; inside = 0 }
        /"loss":/ { gsub(",", ""); print "loss", $2 }
        /"experts":/ { sum = 0; inside = 1 }
@@ -114,7 +113,7 @@ done
 
 # ---- layouts that cannot be: exit code 2, and those that work ----
 bad() {  # TEXT RANKS OPTION...
-  expect_error "$1" "$root/launch/mpirun.sh" "$2" "$switchyard" train config.ini --run.dir=x "${@:3}"
+  expect_error "$1" ranks "$2" train config.ini --run.dir=x "${@:3}"
   [[ $err == *"these layouts work: tp 1 ep 1 etp 1, "* ]] || die "no list of layouts that work"
 }
 bad "2 ranks are not divisible by parallel.tp = 4" 2 --parallel.tp=4
@@ -124,6 +123,6 @@ bad "moe.experts = 10 is not divisible by parallel.ep = 4" 4 --parallel.ep=4 --m
 bad "moe.d_ff = 21 is not divisible by parallel.etp = 2" 2 --parallel.etp=2 --moe.d_ff=21
 bad "model.heads = 9 is not divisible by parallel.tp = 2" 2 --parallel.tp=2 --model.heads=9 --model.kv_heads=9 --model.head_dim=4
 [[ $err != *"tp 2 ep"* ]] || die "a layout is listed that does not work"
-expect_error "no layout of 4 ranks works" "$root/launch/mpirun.sh" 4 "$switchyard" train config.ini --run.dir=x \
+expect_error "no layout of 4 ranks works" ranks 4 train config.ini --run.dir=x \
   --train.global_batch=9 --train.micro_batch=3 --model.heads=1 --model.kv_heads=1 --model.head_dim=4
 expect_no_file x

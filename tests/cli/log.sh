@@ -2,8 +2,7 @@
 # [log]: a table, TensorBoard, Prometheus and a trace beside metrics.jsonl, on two ranks, over a resume.
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
-make_text text 60
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+make_data 60
 small_config <<'INI'
 [parallel]
 ep = 2
@@ -17,7 +16,7 @@ backend = cpu
 log_every = 2
 checkpoint_every = 4
 INI
-train() { "$root/launch/mpirun.sh" 2 "$switchyard" train config.ini --quiet "$@"; }
+train() { ranks 2 train config.ini --quiet "$@"; }
 logs=(--log.csv=true --log.tensorboard=true --log.prometheus=true --log.trace_first=3 --log.trace_steps=2)
 expect_ok train --run.dir=plain
 expect_no_file plain/metrics.csv plain/metrics.prom plain/tensorboard plain/trace

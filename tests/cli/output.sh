@@ -2,8 +2,7 @@
 # Output that is lost is an error, whatever became of it; a run goes on without its progress lines.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 60
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+make_data 60
 small_config <<'INI'
 [train]
 steps = 12

@@ -2,8 +2,7 @@
 # A model whose layers are of several kinds, from its configuration to a checkpoint that is resumed, evaluated and sampled.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 100
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data --quiet
+make_data 100 --valid-fraction 0.2
 small_config <<'INI'
 [train]
 steps = 6
@@ -20,7 +19,6 @@ rope_theta = 100
 position = none
 INI
 sed -i 's/^layers = 2/layers = 3\npattern = local*2, global/' config.ini
-ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
 
 # A resumed run is the whole one, and so is one of RUN/config.ini.
 expect_ok "$switchyard" train config.ini --run.dir=whole

@@ -2,8 +2,7 @@
 # moe.placement: a run on two ranks whose experts lie elsewhere has the losses and the checkpoint of one that has them in order.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 60
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+make_data 60
 small_config <<'INI'
 [train]
 steps = 6
@@ -12,7 +11,6 @@ micro_batch = 2
 [run]
 backend = cpu
 INI
-ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
 number() { sed -E "s/.*\"$1\":([0-9.e-]+)[,}].*/\1/" "$2/metrics.jsonl"; }
 near() {  # FILE FILE: equal to within rounding
   paste "$1" "$2" | awk '{ d = $1 - $2; if (d * d > 1e-10 * $1 * $1) exit 1 } END { if (NR != 6) exit 1 }'

@@ -2,8 +2,7 @@
 # switchyard plan and train --dry-run: every layout with its memory, bytes and time, for machines that are not here.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 60
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data
+make_data 60 --valid-fraction 0.2
 small_config <<'INI'
 [train]
 steps = 3
@@ -64,7 +63,7 @@ expect_error "the vocabulary is not known" "$switchyard" plan config.ini --ranks
 
 # ---- a machine that is measured ----
 export OMP_NUM_THREADS=1
-call "$root/launch/mpirun.sh" 2 "$switchyard" doctor --machine here.ini
+call ranks 2 doctor --machine here.ini
 [[ $code -le 1 ]] || die "exit code $code"
 expect_file here.ini
 expect_ok "$switchyard" plan config.ini --ranks 2 --machine here.ini

@@ -25,7 +25,7 @@ tokens=$(($(cat data/english.{train,valid}.bin | wc -c) / 2))
 grep -q '^domains = english,german$' data/dataset.ini || die "domains are not in the command's order"
 
 # Again, alone and on three ranks: the same files.
-expect_ok "$root/launch/mpirun.sh" 3 "$switchyard" prepare --domain english=text/en --domain german=text/de,text/en/7 \
+expect_ok ranks 3 prepare --domain english=text/en --domain german=text/de,text/en/7 \
   --valid-fraction 0.1 --output again --json
 grep -q '"tokenizer": "bytes"' .out || die "no JSON"
 diff -r data again || die "the result differs"
@@ -68,7 +68,7 @@ expect_error "hf/tokenizer.json: the model 'WordPiece' is not supported" \
 
 before=$(find data -type f -exec sha256sum {} + | sort)
 expect_error "--overwrite" "$switchyard" prepare --domain a=text --output data
-expect_error "--overwrite" "$root/launch/mpirun.sh" 2 "$switchyard" prepare --domain english=text --output data
+expect_error "--overwrite" ranks 2 prepare --domain english=text --output data
 [[ $(find data -type f -exec sha256sum {} + | sort) == "$before" ]] || die "the data set was changed"
 expect_ok "$switchyard" prepare --domain english=text/en --output data --overwrite
 

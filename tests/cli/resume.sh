@@ -3,8 +3,7 @@
 # What others left beside the checkpoints stops nothing, and few files suffice to read many.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 200
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.1 --output data
+make_data 200 --valid-fraction 0.1
 cat >config.ini <<'INI'
 [model]
 layers = 2
@@ -28,7 +27,6 @@ backend = cpu
 checkpoint_every = 2
 keep = 0
 INI
-ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" train config.ini "${@:2}"; }
 step() { printf 'run/checkpoints/step-%08d' "$1"; }
 expect_ok "$switchyard" train config.ini
 
@@ -64,7 +62,7 @@ expect_file run/evaluation.json
 [[ $(cat victim) == precious ]] || die "a link was followed"
 
 # Where files cannot be opened, nothing is equal, and no value is NaN. Few are enough.
-expect_ok ranks 4 --run.dir=four --parallel.ep=2 --train.steps=2 --train.seed=5
+expect_ok ranks 4 train config.ini --run.dir=four --parallel.ep=2 --train.steps=2 --train.seed=5
 cat >few-files <<'SH'
 for open in /proc/self/fd/*; do  # what this test has inherited counts too
   ((${open##*/} > 2)) && eval "exec ${open##*/}>&-"
@@ -83,7 +81,7 @@ expect_error "run.resume_step = 3: run/checkpoints holds the steps 2, 4, 6, 8, 9
   "$switchyard" train config.ini --run.resume=true --run.resume_step=3
 expect_error "needs run.resume = true" "$switchyard" train config.ini --run.resume_step=4
 cp -r "$(step 6)" six
-expect_ok ranks 2 --run.resume=true --run.resume_step=4 --train.steps=6 --parallel.tp=2
+expect_ok ranks 2 train config.ini --run.resume=true --run.resume_step=4 --train.steps=6 --parallel.tp=2
 expect_output "(step 4)"
 expect_file "$(step 6).abandoned/manifest.json" "$(step 10).abandoned/manifest.json"
 expect_no_file "$(step 10)"
@@ -97,19 +95,19 @@ expect_exit 1 "$switchyard" train config.ini --run.resume=true --train.steps=8 -
 [[ $(grep -c 'not finite at step 8: the training has diverged, and nothing was saved' "$work/.err") -eq 1 ]] ||
   die "no word of weights that are not finite"
 expect_no_file "$(step 8)" "$(step 8).tmp"
-expect_exit 1 ranks 2 --run.resume=true --train.steps=8 --train.eps=0 --parallel.ep=2
+expect_exit 1 ranks 2 train config.ini --run.resume=true --train.steps=8 --train.eps=0 --parallel.ep=2
 [[ $(grep -c '^switchyard: .*not finite at step 8' "$work/.err") -eq 1 ]] || die "not exactly one error on two ranks"
 expect_ok "$switchyard" train config.ini --run.resume=true --train.steps=8
 expect_output "(step 7)"
 
 # A new run from another's weights, under another layout: nothing else is taken over.
-expect_ok ranks 2 --run.dir=tuned --run.init_from=six --parallel.ep=2 --train.steps=1 --train.lr=0 --train.min_lr=0 \
+expect_ok ranks 2 train config.ini --run.dir=tuned --run.init_from=six --parallel.ep=2 --train.steps=1 --train.lr=0 --train.min_lr=0 \
   --moe.bias_rate=1e-12
 expect_output "starts from the weights of six"
 [[ $(wc -l <tuned/metrics.jsonl) -eq 1 ]] || die "not one step"
 expect_exit 1 "$switchyard" diff six tuned
 [[ $out != *"/params/"* && $out == *"/optimizer/"* ]] || die "not the weights alone"
-expect_ok ranks 2 --run.dir=tuned --run.init_from=gone --run.resume=true --train.steps=2  # what there is goes first
+expect_ok ranks 2 train config.ini --run.dir=tuned --run.init_from=gone --run.resume=true --train.steps=2  # what there is goes first
 expect_output "(step 1)"
 expect_error "it has layers.0.attention.k.weight [2, 8, 32], this model has [4, 8, 32]" \
   "$switchyard" train config.ini --run.dir=wider --run.init_from=six --model.kv_heads=4

@@ -2,8 +2,7 @@
 # How fast a training is on other ranks and layouts: what is measured, what is told, how it goes on, and what is wrong.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 100
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data --quiet
+make_data 100 --valid-fraction 0.2
 small_config <<'INI'
 [train]
 steps = 1000
@@ -60,5 +59,5 @@ expect_error "no number of ranks" "$switchyard" scale config.ini --ranks 1,two
 expect_error "holds a run of other settings (train.lr:" "$switchyard" scale config.ini --ranks 1 --steps 3 --warm-up 1 --output out
 expect_error "write layouts as" "$switchyard" scale config.ini --ranks 1 --layouts 2x2
 expect_error "these layouts work" "$switchyard" scale config.ini --ranks 2 --layouts tp3 --output x
-expect_error "call it without mpirun" "$root/launch/mpirun.sh" 2 "$switchyard" scale config.ini --ranks 1
+expect_error "call it without mpirun" ranks 2 scale config.ini --ranks 1
 expect_no_file x

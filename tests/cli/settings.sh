@@ -3,8 +3,7 @@
 # runs, completion.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 100
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data --quiet
+make_data 100 --quiet
 [[ -z $err ]] || die "progress in spite of --quiet"
 small_config <<'INI'
 [train]
@@ -16,7 +15,6 @@ warmup = 2
 backend = cpu
 checkpoint_every = 3
 INI
-ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
 files() { find . -not -name '.out' -not -name '.err' -type f | sort | xargs sha256sum; }
 says() { [[ $err == *"$1"* ]] || die "no '$1' on stderr"; }
 says_not() { [[ $err != *"$1"* ]] || die "'$1' on stderr"; }

@@ -2,8 +2,7 @@
 # Training that is asked to stop, killed, sent twice: the work is kept, and a folder has one run at a time.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 60
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+make_data 60
 small_config <<'INI'
 [train]
 steps = 100000

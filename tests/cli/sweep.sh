@@ -2,8 +2,7 @@
 # A grid of trainings: what is trained, what is told, how it goes on, and what is wrong.
 source "$2/tests/cli/lib/lib.sh"
 
-make_text text 100
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data --quiet
+make_data 100 --valid-fraction 0.2
 small_config <<'INI'
 [train]
 steps = 6
@@ -71,6 +70,6 @@ code=0; wait "$pid" || code=$?
 expect_error "nothing varies" "$switchyard" sweep config.ini --output x
 expect_error "unknown key 'moe.topk': did you mean 'moe.top_k'?" "$switchyard" sweep config.ini --vary moe.topk=1,2 --output x
 expect_error "holds a run of other settings (train.lr:" "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --output out
-expect_error "call it without mpirun" "$root/launch/mpirun.sh" 2 "$switchyard" sweep config.ini --vary model.norm=none --output x
+expect_error "call it without mpirun" ranks 2 sweep config.ini --vary model.norm=none --output x
 expect_error "no number" "$switchyard" sweep config.ini --vary model.norm=none --seeds 1,b --output x
 [[ ! -e x ]] || die "something was written"

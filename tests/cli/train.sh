@@ -31,7 +31,6 @@ backend = cpu
 log_every = 5
 checkpoint_every = 6
 INI
-ranks() { "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"; }
 losses() { sed -E 's/"(step_seconds|tokens_per_second)":[^,}]*,?//g; s/,"validation":.*\}{4}$/}/' "$1/metrics.jsonl"; }
 
 # Alone, with neither mpirun nor MPI.

@@ -2,7 +2,6 @@
 # Two hosts on this machine, each a network namespace with a name and a /dev/shm of its own, on which mpirun starts ranks over TCP from a
 # host file. Arguments as of tests/cli. Exit code 77, with the reason, where there can be no namespaces.
 source "$2/tests/cli/lib/lib.sh"
-skip() { echo "skipped: $1" >&2; exit 77; }
 [[ $(id -u) -eq 0 ]] || skip "network namespaces need root"
 for program in ip unshare nsenter mpirun; do command -v $program >/dev/null || skip "there is no $program: apt-get install iproute2 util-linux"; done
 
@@ -47,8 +46,7 @@ AGENT
 chmod +x agent
 printf '%s slots=2\n' "$net.1" "$net.2" >hostfile
 
-make_text text 60
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+make_data 60
 small_config <<'INI'
 [train]
 steps = 20

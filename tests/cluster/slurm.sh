@@ -2,7 +2,6 @@
 # A real Slurm on this machine, of two nodes that are both this machine: srun, mpirun in a job, preemption and requeueing, and a job
 # array over layouts. Arguments as of tests/cli. Exit code 77, with the reason, where Slurm cannot be started.
 source "$2/tests/cli/lib/lib.sh"
-skip() { echo "skipped: $1" >&2; exit 77; }
 for program in slurmctld slurmd munged srun sbatch scontrol; do
   PATH=$PATH:/usr/sbin command -v $program >/dev/null || skip "there is no $program: apt-get install slurm-wlm munge"
 done
@@ -78,8 +77,7 @@ done
 [[ $(sinfo --noheader --states=idle --format=%D 2>/dev/null) == 2 ]] || skip "the nodes are not idle after a minute: $(sinfo 2>&1) $(tail -5 slurm/log)"
 
 # ---- what it trains ----
-make_text text 60
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data
+make_data 60
 small_config <<'INI'
 [train]
 steps = 20

@@ -4,8 +4,7 @@ source "$2/tests/cli/lib/lib.sh"
 on_cuda=$3
 two=("$root/launch/mpirun.sh" 2)
 
-make_text text 200
-expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.05 --output data
+make_data 200 --valid-fraction 0.05
 cat >config.ini <<'INI'
 [model]
 layers = 2

@@ -19,6 +19,17 @@ make_text() {  # FOLDER FILES
   done
 }
 
+# data/, a data set of such a text/ of FILES files. OPTIONS: more of `prepare`.
+make_data() {  # FILES [OPTIONS...]
+  make_text text "$1"
+  expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data "${@:2}"
+}
+
+# The program on so many ranks.
+ranks() {  # RANKS ARGUMENTS...
+  "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"
+}
+
 # config.ini: a model of a few thousand parameters that trains on data/; the other sections come from standard input.
 small_config() {
   cat >config.ini <<'INI'
@@ -34,6 +45,12 @@ d_ff = 32
 path = data
 INI
   cat >>config.ini
+}
+
+# Ends the test with the code by which ctest knows that it could not be made here.
+skip() {  # REASON
+  echo "skipped: $1" >&2
+  exit 77
 }
 
 die() {
