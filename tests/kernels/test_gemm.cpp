@@ -1,5 +1,5 @@
 // Products against double-precision sums, and their bitwise independence of neighbours, tiles and threads.
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/processor.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +13,10 @@
 
 namespace sy::cpu {
 namespace {
+
+// Of the instruction set that computes; ctest runs these tests with each.
+const auto gemm = cpu_isa().kernels.gemm, gemm_serial = cpu_isa().kernels.gemm_serial;
+const auto gemm_batch = cpu_isa().kernels.gemm_batch;
 
 constexpr float untouched = 12345.0f;
 
