@@ -14,9 +14,15 @@
 namespace sy::cpu {
 namespace {
 
-// Of the instruction set that computes; ctest runs these tests with each.
-const auto gemm = cpu_isa().kernels.gemm, gemm_serial = cpu_isa().kernels.gemm_serial;
-const auto gemm_batch = cpu_isa().kernels.gemm_batch;
+// The products of the instruction set that computes; ctest runs these tests with each.
+struct Product {
+  decltype(&cpu::gemm) CpuKernels::*kernel;
+  void operator()(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index ldc, bool accumulate) const {
+    (cpu_isa().kernels.*kernel)(m, n, k, a, b, c, ldc, accumulate);
+  }
+};
+const Product gemm{&CpuKernels::gemm}, gemm_serial{&CpuKernels::gemm_serial};
+const auto gemm_batch = [](std::span<const Problem> problems) { cpu_isa().kernels.gemm_batch(problems); };
 
 constexpr float untouched = 12345.0f;
 
