@@ -24,7 +24,4 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "openmpi-bin")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "gnuplot-nox")
-# A package is for machines other than this one: cpack refuses -march=native.
-set(CPACK_SWITCHYARD_ARCH "${SWITCHYARD_ARCH}")
-set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_SOURCE_DIR}/cmake/package.cmake)
 include(CPack)

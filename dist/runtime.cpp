@@ -19,6 +19,7 @@
 
 #include "dist/comm_mpi.h"
 #include "dist/compare.h"
+#include "kernels/cpu/processor.h"
 #include "kernels/philox.h"
 
 namespace sy {
@@ -245,6 +246,12 @@ int agree_on_devices(Comm& world, const Backend& backend) {
         "several ranks share a GPU, which NCCL refuses: start as many ranks on a machine as it has GPUs (see "
         "`switchyard doctor`), or set the backend to cpu");
   return sharing;
+}
+
+void agree_on_isa(Comm& world) {
+  Index mine = 0;
+  agree(world, [&] { mine = &cpu_isa() - cpu_isas().data(); });
+  use_cpu_isa(cpu_isas()[static_cast<std::size_t>(-world.max(-mine))]);
 }
 
 void agree(Comm& comm, const std::function<void()>& work) {

@@ -70,6 +70,11 @@ std::chrono::duration<double> hang_timeout();
 // AgreedError.
 int agree_on_devices(Comm& world, const Backend& backend);
 
+// Sees to it that the CPU kernels of all ranks are those of one instruction set, so that a result does not depend on which
+// node a rank is on: the narrowest of those that the ranks' processors and $SWITCHYARD_ISA choose (kernels/cpu/processor.h).
+// Collective; throws AgreedError where a rank can choose none.
+void agree_on_isa(Comm& world);
+
 // Runs `work` on every rank of `comm`; if it threw an Error on some, every rank throws an AgreedError with the exit code
 // and the message of the lowest such rank. The only way to do something that may fail on one rank alone (open a file,
 // write a shard) between collectives.

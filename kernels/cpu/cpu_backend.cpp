@@ -8,12 +8,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cpu/processor.h"
+
 namespace sy {
 
 namespace cpu {
 
 std::string CpuBackend::describe() const {
-  return fmt::format("cpu, {} threads", omp_get_max_threads());
+  return fmt::format("cpu ({}), {} threads", isa_, omp_get_max_threads());
 }
 
 DeviceMemory CpuBackend::allocate(Index bytes) {
@@ -50,8 +52,12 @@ void CpuBackend::do_end_read(void* host, Index bytes) {
 
 }  // namespace cpu
 
-std::unique_ptr<Backend> make_cpu() {
-  return std::make_unique<cpu::CpuBackend>();
-}
-
 }  // namespace sy
+
+// Its name, one for each instruction set, is the build's (cmake/cpu.cmake).
+extern "C" {
+extern const sy::CpuKernels SWITCHYARD_CPU_KERNELS;
+const sy::CpuKernels SWITCHYARD_CPU_KERNELS = {
+    [](std::string_view isa) -> std::unique_ptr<sy::Backend> { return std::make_unique<sy::cpu::CpuBackend>(isa); },
+    sy::cpu::gemm, sy::cpu::gemm_serial, sy::cpu::gemm_batch, sy::cpu::multiply_adds};
+}

@@ -9,6 +9,7 @@ namespace sy::cpu {
 
 class CpuBackend final : public Backend {
  public:
+  explicit CpuBackend(std::string_view isa) : isa_(isa) {}  // the name of that for which this is compiled
   std::string_view name() const override { return "cpu"; }
   std::string describe() const override;
   DeviceMemory allocate(Index bytes) override;
@@ -119,6 +120,7 @@ class CpuBackend final : public Backend {
                 View rounded) override;
 
  private:
+  std::string_view isa_;
   std::vector<std::byte> read_;  // what begin_read copied
 };
 

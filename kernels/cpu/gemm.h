@@ -41,4 +41,8 @@ void gemm(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index ldc, bo
 // One product on the calling thread.
 void gemm_serial(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index ldc, bool accumulate);
 
+// Computes multiply-adds that touch registers alone and do not wait for one another, on the calling thread, and returns how many
+// FLOPs that were: the roof of all products (fma.cpp).
+double multiply_adds(Index rounds);
+
 }  // namespace sy::cpu

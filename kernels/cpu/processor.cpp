@@ -2,41 +2,85 @@
 
 #include <omp.h>
 
+#include <cstdlib>
+#include <vector>
+
+#include "kernels/backend.h"
+
+// Each is in the object of its instruction set.
+extern "C" {
+extern const sy::CpuKernels switchyard_cpu_sse42, switchyard_cpu_avx2, switchyard_cpu_avx512, switchyard_cpu_neon,
+    switchyard_cpu_baseline;
+}
+
 namespace sy {
+namespace {
+
+// SWITCHYARD_HAS_*: what cmake/cpu.cmake compiles the kernels for.
+const CpuIsa isas[] = {
+#ifdef SWITCHYARD_HAS_SSE42
+    {"sse42", [] { return __builtin_cpu_supports("x86-64-v2") != 0; }, switchyard_cpu_sse42},
+#endif
+#ifdef SWITCHYARD_HAS_AVX2
+    {"avx2", [] { return __builtin_cpu_supports("x86-64-v3") != 0; }, switchyard_cpu_avx2},
+#endif
+#ifdef SWITCHYARD_HAS_AVX512
+    {"avx512", [] { return __builtin_cpu_supports("x86-64-v4") != 0; }, switchyard_cpu_avx512},
+#endif
+#ifdef SWITCHYARD_HAS_NEON
+    {"neon", [] { return true; }, switchyard_cpu_neon},
+#endif
+#ifdef SWITCHYARD_HAS_BASELINE
+    {"baseline", [] { return true; }, switchyard_cpu_baseline},
+#endif
+};
+
+const CpuIsa*& chosen() {
+  static const CpuIsa* isa = [] {
+    const char* const name = std::getenv("SWITCHYARD_ISA");
+    return &choose_isa(isas, name ? name : "");
+  }();
+  return isa;
+}
+
+}  // namespace
 
 int cpu_threads() {
   return omp_get_max_threads();
 }
 
-#if defined(__AVX512F__)
-std::string_view kernel_simd() {
-  return "AVX-512";
+std::span<const CpuIsa> cpu_isas() {
+  return isas;
 }
-bool kernels_run_here() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+
+const CpuIsa& choose_isa(std::span<const CpuIsa> all, std::string_view name) {
+  std::vector<std::string_view> here;
+  const CpuIsa* found = nullptr;
+  bool known = false;
+  for (const CpuIsa& isa : all) {
+    known |= isa.name == name;
+    if (!isa.runs_here()) continue;
+    here.push_back(isa.name);
+    if (name.empty() || isa.name == name) found = &isa;
+  }
+  if (here.empty())
+    fail("this processor lacks {}, which the CPU kernels need at least: use another machine", all[0].name);
+  if (!found)
+    bad_input("SWITCHYARD_ISA = '{}': {}: set it to {}, or unset it", name,
+              known ? "this processor lacks it" : "there is no such instruction set", fmt::join(here, " or "));
+  return *found;
 }
-#elif defined(__AVX2__)
-std::string_view kernel_simd() {
-  return "AVX2";
+
+const CpuIsa& cpu_isa() {
+  return *chosen();
 }
-bool kernels_run_here() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+
+void use_cpu_isa(const CpuIsa& isa) {
+  chosen() = &isa;
 }
-#elif defined(__AVX__)
-std::string_view kernel_simd() {
-  return "AVX";
+
+std::unique_ptr<Backend> make_cpu() {
+  return cpu_isa().kernels.make(cpu_isa().name);
 }
-bool kernels_run_here() {
-  return __builtin_cpu_supports("avx");
-}
-#else
-std::string_view kernel_simd() {
-  return "baseline";
-}
-bool kernels_run_here() {
-  return true;
-}
-#endif
 
 }  // namespace sy

@@ -27,6 +27,12 @@ struct Findings {
   std::optional<Machine> machine;  // where it was measured
 };
 
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (const CpuIsa& isa : cpu_isas()) names.emplace_back(isa.name);
+  return names;
+}
+
 Json gpu_json(const cuda::Device& g) {
   Json j{{"id", g.id}, {"name", g.name}, {"compute_capability", g.capability}, {"bytes", g.bytes}, {"peers", g.peers}};
   if (g.tried) {
@@ -72,7 +78,7 @@ Json to_json(const Findings& findings) {
                      {"sockets", h.sockets},
                      {"threads_per_core", h.threads_per_core},
                      {"cpus", h.cpus},
-                     {"kernels_run", h.kernels_run},
+                     {"instruction_set", h.isa},
                      {"memory_bytes", h.memory},
                      {"memory_limit_bytes", or_null(h.memory_limit)},
                      {"available_bytes", h.available},
@@ -107,7 +113,7 @@ Json to_json(const Findings& findings) {
   for (const Problem& p : findings.problems) problems.push_back({{"what", p.what}, {"remedy", p.remedy}});
   return {{"build",
            {{"compiler", __VERSION__},
-            {"simd", kernel_simd()},
+            {"instruction_sets", isa_names()},
             {"cuda", findings.cuda.runtime},
             {"cuda_architectures", findings.cuda.kernels},
             {"nccl", nccl_version()},
@@ -119,6 +125,7 @@ Json to_json(const Findings& findings) {
             {"cuda_aware", findings.mpi.cuda_aware}}},
           {"hosts", hosts},
           {"ranks", ranks},
+          {"instruction_set", cpu_isa().name},
           {"links", findings.machine ? links_json(*findings.machine) : Json()},
           {"problems", problems}};
 }
@@ -186,7 +193,8 @@ void print_links(const Machine& m) {
 void print(const Findings& findings) {
   const RankFacts& first = findings.ranks.front();
   const cuda::Versions& cuda = findings.cuda;
-  fmt::print("build     compiler {}; CPU kernels for {}\n", __VERSION__, kernel_simd());
+  fmt::print("build     compiler {}; CPU kernels for {}\n", __VERSION__, fmt::join(isa_names(), ", "));
+  fmt::print("kernels   {} on every rank\n", cpu_isa().name);
   if (findings.mpi.threads.empty())
     fmt::print("MPI       {}; not started: no launcher\n", findings.mpi.library);
   else
@@ -204,9 +212,9 @@ void print(const Findings& findings) {
     fmt::print("driver    {}{}{}\n", driver, driver.empty() || knows.empty() ? "" : ", ", knows);
   if (!first.missing.empty()) fmt::print("GPU       {}\n", first.missing);
 
-  Table hosts({"host", "processor", "sockets", "cores", "memory GiB", "limit", "available", "/dev/shm"});
+  Table hosts({"host", "processor", "kernels", "sockets", "cores", "memory GiB", "limit", "available", "/dev/shm"});
   for (const HostFacts& h : findings.hosts)
-    hosts.row({h.name, h.processor, std::to_string(h.sockets),
+    hosts.row({h.name, h.processor, h.isa, std::to_string(h.sockets),
                std::to_string(static_cast<int>(h.cpus.size()) / h.threads_per_core),
                fmt::format("{:.1f}", gibibytes(h.memory)),
                h.memory_limit < 0 ? "none" : fmt::format("{:.1f}", gibibytes(h.memory_limit)),

@@ -1,19 +1,7 @@
 // The one binary. Starts the ranks, finds the command, returns one exit code on all of them.
-#include "kernels/cpu/processor.h"
 #include "src/cli/options.h"
 #include "src/text/words.h"
 #include "src/train/stop.h"
-
-namespace {
-
-void need_processor() {
-  if (!sy::kernels_run_here())
-    sy::fail(
-        "this processor lacks {}, for which the program was compiled: use a package for older processors, or build it here",
-        sy::kernel_simd());
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "train") sy::listen_for_stop();
@@ -30,8 +18,7 @@ int main(int argc, char** argv) {
       if (name == c.name) {
         sy::CommandLine line{world, args, nullptr};
         if (c.parallel) {
-          // Better than an illegal instruction somewhere; doctor tells it of every machine.
-          if (c.run != sy::doctor_command) sy::agree(world, need_processor);
+          sy::agree_on_isa(world);
           return c.run(line);
         }
         // One rank does it; started on several, the others wait for its result.

@@ -42,7 +42,7 @@ void each_member(FolderFacts& d, F f) {
 template <class F>
 void each_member(HostFacts& h, F f) {
   f("name", h.name), f("processor", h.processor), f("sockets", h.sockets), f("threads_per_core", h.threads_per_core);
-  f("cpus", h.cpus), f("kernels_run", h.kernels_run), f("memory", h.memory), f("memory_limit", h.memory_limit);
+  f("cpus", h.cpus), f("isa", h.isa), f("memory", h.memory), f("memory_limit", h.memory_limit);
   f("available", h.available), f("shared_memory", h.shared_memory), f("limits", h.limits);
   f("infiniband", h.infiniband), f("driver", h.driver), f("driver_cuda", h.driver_cuda), f("gpus", h.gpus);
   f("hdf5", h.hdf5);
@@ -143,7 +143,7 @@ HostFacts host_facts() {
   host.name = name;
   read_processor(host);
   host.cpus = cpus_of(getppid());
-  host.kernels_run = kernels_run_here();
+  host.isa = choose_isa(cpu_isas(), "").name;
   each_entry("/proc/meminfo", [&](const std::string& key, const std::string& value) {
     if (key == "MemTotal") host.memory = std::atoll(value.c_str()) * 1024;
     if (key == "MemAvailable") host.available = std::atoll(value.c_str()) * 1024;
@@ -197,8 +197,8 @@ std::vector<RankFacts> collect_facts(Comm& world, const std::filesystem::path& f
     mine.broken = choice.broken;
   });
   std::tie(mine.clock_ahead, mine.clock_error) = probe_clock(world);
-  // Threads that take turns on a CPU tell nothing of it, and instructions that it lacks would end the process.
-  const bool can = mine.host.kernels_run && mine.threads <= static_cast<int>(mine.cpus.size());
+  // Threads that take turns on a CPU tell nothing of it.
+  const bool can = mine.threads <= static_cast<int>(mine.cpus.size());
   mine.speed = probe_speed(world, can ? local : -1);
   mine.folder = probe_folder(world, folder, local == 0);
   std::vector<RankFacts> ranks;

@@ -26,7 +26,7 @@ struct HostFacts {
   std::string name, processor;
   int sockets = 1, threads_per_core = 1;
   std::vector<int> cpus;    // which the process that started the rank may use: the job's share of the machine
-  bool kernels_run = true;  // it has the vector instructions that the CPU kernels were compiled for
+  std::string isa;          // the widest instruction set that the CPU kernels are compiled for and that it has
   Index memory = 0;         // bytes
   Index memory_limit = -1;  // what a control group (a batch job, a container) lets its processes have of these; -1: all
   Index available = 0;      // of these, or of the limit

@@ -3,7 +3,6 @@
 #include <map>
 #include <set>
 
-#include "kernels/cpu/processor.h"
 #include "src/doctor/facts.h"
 
 namespace sy {
@@ -137,11 +136,6 @@ struct HostCheck {
   const char* remedy;
 };
 const HostCheck host_checks[] = {
-    {[](const Group& g) { return !g.host.kernels_run; },
-     [](const Group& g) {
-       return fmt::format("the CPU kernels were compiled for {}, which {} lacks", kernel_simd(), g.host.name);
-     },
-     "build there, or with -DSWITCHYARD_ARCH=x86-64-v3 (x86-64-v2 for processors before 2013)"},
     {[](const Group& g) {
        return g.ranks.size() > 1 && g.host.shared_memory < 64 * mebibyte * static_cast<Index>(g.ranks.size());
      },

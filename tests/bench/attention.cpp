@@ -24,7 +24,7 @@ constexpr Shape shapes[] = {{8, 256, 8, 8, 32},  {8, 256, 8, 2, 32},  {2, 1024, 
 int main() {
   const auto backend = sy::make_cpu();
   const double peak = sy::bench::measured_fma_peak();
-  std::printf("FMA peak %.1f GFLOP/s on %d threads\n\n", peak / 1e9, omp_get_max_threads());
+  std::printf("%s: FMA peak %.1f GFLOP/s\n\n", backend->describe().c_str(), peak / 1e9);
   std::printf("%4s %5s %3s %3s %4s %12s %5s %12s %5s\n", "B", "S", "H", "K", "hd", "forward ms", "peak", "backward ms",
               "peak");
   for (const Shape& s : shapes) {

@@ -5,7 +5,7 @@
 
 #include <dlfcn.h>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/processor.h"
 #include "tests/bench/peak.h"
 
 namespace {
@@ -62,7 +62,8 @@ int main() {
   void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
   const auto sgemm = library ? reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm")) : nullptr;
   const double peak = sy::bench::measured_fma_peak();
-  std::printf("FMA peak %.1f GFLOP/s on %d threads\n\n", peak / 1e9, omp_get_max_threads());
+  std::printf("%s: FMA peak %.1f GFLOP/s on %d threads\n\n", sy::cpu_isa().name.data(), peak / 1e9,
+              omp_get_max_threads());
   std::printf("%-16s %-7s %5s %6s %6s %6s %10s %6s %10s %6s\n", "shape", "product", "count", "m", "n", "k", "GFLOP/s",
               "peak", "OpenBLAS", "peak");
   for (const Shape& s : shapes) {
@@ -86,7 +87,7 @@ int main() {
                           a_transposed});
     }
     const double flops = 2.0 * double(s.count) * double(s.m) * double(s.n) * double(s.k);
-    const double own = flops / best_seconds([&] { sy::cpu::gemm_batch(problems); });
+    const double own = flops / best_seconds([&] { sy::cpu_isa().kernels.gemm_batch(problems); });
     std::printf("%-16s %-7s %5td %6td %6td %6td %10.1f %5.0f%%", s.what, kind_names[int(s.kind)], s.count, s.m, s.n,
                 s.k, own / 1e9, 100 * own / peak);
     if (sgemm) {

@@ -7,49 +7,23 @@
 #include <cstdlib>
 #include <memory>
 
+#include "kernels/cpu/processor.h"
 #include "tests/bench/timing.h"
 
 namespace sy::bench {
 
-// FLOP/s of independent FMAs that touch registers alone, over all OpenMP threads; a multiply and an add are
-// two FLOP. The best of several runs, as another process may take the cores. Compile with the flags of the
-// kernels.
+// FLOP/s of independent FMAs that touch registers alone, over all OpenMP threads, with the kernels' instruction set; a multiply
+// and an add are two FLOP. The best of several runs, as another process may take the cores.
 inline double measured_fma_peak(double seconds = 0.3) {
-#if defined(__AVX512F__)
-  constexpr int bytes = 64;
-#elif defined(__AVX__)
-  constexpr int bytes = 32;
-#else
-  constexpr int bytes = 16;
-#endif
-  typedef float Vector __attribute__((vector_size(bytes)));
-  constexpr int chains = 12;  // enough to hide a latency of 4-6 cycles on two units; fits 16 registers
-  constexpr long rounds = 1 << 20;
+  const auto multiply_adds = cpu_isa().kernels.multiply_adds;
   double best = 0;
   const double start = seconds_now();
   do {
-    const int threads = omp_get_max_threads();
+    double flops = 0;
     const double begin = seconds_now();
-#pragma omp parallel num_threads(threads)
-    {
-      Vector sum[chains] = {};
-      Vector factor = Vector{} + 0.999f, term = Vector{} + 1e-3f;
-      for (long i = 0; i < rounds; ++i) {
-#pragma GCC unroll 16
-        for (int j = 0; j < chains; ++j) sum[j] = sum[j] * factor + term;
-          // The compiler must believe that all twelve are needed in every round.
-#pragma GCC unroll 16
-        for (int j = 0; j < chains; ++j) {
-#if defined(__x86_64__)
-          asm volatile("" : "+v"(sum[j]));
-#else
-          asm volatile("" : "+w"(sum[j]));
-#endif
-        }
-      }
-    }
-    const double elapsed = seconds_now() - begin;
-    best = std::max(best, 2.0 * (bytes / 4) * chains * double(rounds) * threads / elapsed);
+#pragma omp parallel reduction(+ : flops)
+    flops += multiply_adds(Index{1} << 20);
+    best = std::max(best, flops / (seconds_now() - begin));
   } while (seconds_now() - start < seconds);
   return best;
 }

@@ -62,7 +62,7 @@ near "$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")" "$on_device" 1e-2
 
 # Without a device, auto takes the CPU, and cuda says what is missing.
 expect_ok env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=auto --train.steps=1
-expect_output "cpu, "
+expect_output "cpu ("
 expect_error "run.backend = cuda" env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=none --run.backend=cuda
 
 # Where just some ranks have one, none goes its own way.

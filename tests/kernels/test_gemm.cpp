@@ -1,5 +1,5 @@
 // Products against double-precision sums, and their bitwise independence of neighbours, tiles and threads.
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/processor.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +13,16 @@
 
 namespace sy::cpu {
 namespace {
+
+// The products of the instruction set that computes; ctest runs these tests with each.
+struct Product {
+  decltype(&cpu::gemm) CpuKernels::*kernel;
+  void operator()(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index ldc, bool accumulate) const {
+    (cpu_isa().kernels.*kernel)(m, n, k, a, b, c, ldc, accumulate);
+  }
+};
+const Product gemm{&CpuKernels::gemm}, gemm_serial{&CpuKernels::gemm_serial};
+const auto gemm_batch = [](std::span<const Problem> problems) { cpu_isa().kernels.gemm_batch(problems); };
 
 constexpr float untouched = 12345.0f;
 

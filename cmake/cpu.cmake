@@ -1,0 +1,72 @@
+# kernels/cpu, compiled once for each instruction set; kernels/cpu/processor.cpp chooses among them at start.
+#   sy_cpu_isas           their names, the narrowest first
+#   sy_cpu_isa_objects    for each of them a relocatable object whose one global symbol is switchyard_cpu_NAME
+# Call sy_add_cpu_isas(SOURCES...) after sy_options exists.
+
+# Name and compiler's option: one a line, the narrowest first.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
+  set(rows "sse42 -march=x86-64-v2" "avx2 -march=x86-64-v3" "avx512 -march=x86-64-v4")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(rows "neon")  # the compiler's default has it
+else()
+  set(rows "baseline")
+endif()
+set(SWITCHYARD_ISAS "" CACHE STRING
+    "Compile the CPU kernels for these instruction sets alone, by name, which is faster for who works on them; empty: for all")
+
+include(CheckCXXCompilerFlag)
+# The kernels say in which order they sum; the compiler may contract a*b+c, never reorder.
+set(sy_kernel_options -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math)
+set(isa_options ${sy_kernel_options})
+foreach(option
+        # Tuned for some processors, GCC multiplies and adds apart in a loop with one sum, and fuses them in one with several: a
+        # row of a product would depend on how many rows are computed with it.
+        --param=avoid-fma-max-bits=0
+        # A symbol that is unique in the process stays so when it is made local to its object.
+        -fno-gnu-unique
+        # Compiled when linked, the code of all instruction sets would be together again.
+        -fno-lto)
+  string(MAKE_C_IDENTIFIER "SWITCHYARD_HAS${option}" has)
+  check_cxx_compiler_flag("${option}" ${has})
+  if(${has})
+    list(APPEND isa_options "${option}")
+  endif()
+endforeach()
+
+# An inline function, of the standard library too, is compiled with each file that calls it, and the linker keeps whichever it
+# sees first: that of AVX-512 would then run on a processor without. So the files of an instruction set are linked to one
+# object first, in which all symbols become local but its table of kernels.
+function(sy_add_cpu_isas)
+  set(known "")
+  foreach(row ${rows})
+    separate_arguments(row)
+    list(POP_FRONT row name)
+    list(APPEND known ${name})
+    if(SWITCHYARD_ISAS AND NOT name IN_LIST SWITCHYARD_ISAS)
+      continue()
+    endif()
+    set(symbol switchyard_cpu_${name})
+    add_library(sy_cpu_${name} OBJECT ${ARGN})
+    target_link_libraries(sy_cpu_${name} PRIVATE sy_options OpenMP::OpenMP_CXX)
+    target_compile_options(sy_cpu_${name} PRIVATE ${isa_options} ${row})
+    target_compile_definitions(sy_cpu_${name} PRIVATE SWITCHYARD_CPU_KERNELS=${symbol})
+    set(object ${CMAKE_BINARY_DIR}/${symbol}.o)
+    add_custom_command(
+      OUTPUT ${object}
+      COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${object}.all $<TARGET_OBJECTS:sy_cpu_${name}>
+      COMMAND ${CMAKE_OBJCOPY} --keep-global-symbol=${symbol} ${object}.all ${object}
+      DEPENDS sy_cpu_${name} $<TARGET_OBJECTS:sy_cpu_${name}>
+      COMMENT "Linking the CPU kernels of ${name}"
+      COMMAND_EXPAND_LISTS VERBATIM)
+    list(APPEND names ${name})
+    list(APPEND objects ${object})
+  endforeach()
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  foreach(name ${SWITCHYARD_ISAS})
+    if(NOT name IN_LIST known)
+      message(FATAL_ERROR "SWITCHYARD_ISAS: there is no instruction set ${name}: choose of ${known}")
+    endif()
+  endforeach()
+  set(sy_cpu_isas ${names} PARENT_SCOPE)
+  set(sy_cpu_isa_objects ${objects} PARENT_SCOPE)
+endfunction()

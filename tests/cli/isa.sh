@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# The CPU kernels' instruction set: SWITCHYARD_ISA, what the start of a run and doctor say of it, and ranks that differ.
+source "$2/tests/cli/lib/lib.sh"
+export OMP_NUM_THREADS=1
+unset SWITCHYARD_ISA
+ranks() { "$root/launch/mpirun.sh" "$1" "${@:2}"; }
+# Ranks of which the last one asks for the narrowest set, as on a lesser node.
+cat >last_narrow.sh <<'SH'
+#!/usr/bin/env bash
+[[ $((OMPI_COMM_WORLD_RANK + 1)) != "$OMPI_COMM_WORLD_SIZE" ]] || export SWITCHYARD_ISA=$NARROW
+exec "$@"
+SH
+chmod +x last_narrow.sh
+
+make_text text 60
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data
+small_config <<'INI'
+[train]
+steps = 3
+global_batch = 4
+micro_batch = 1
+lr = 3e-3
+[run]
+backend = cpu
+log_every = 1
+INI
+train=("$switchyard" train config.ini)
+
+# Which there are, and which run here.
+call "$switchyard" doctor --json
+widest=$(sed -nE 's/^  "instruction_set": "([a-z0-9]+)".*/\1/p' .out)
+mapfile -t all < <(tr -d ' \n' <.out | sed -E 's/.*"instruction_sets":\[([^]]*)\].*/\1/' | tr -d '"' | tr , '\n')
+[[ -n $widest && ${#all[@]} -ge 1 && " ${all[*]} " == *" $widest "* ]] || die "doctor does not say which instruction sets there are"
+narrowest=${all[0]}
+export NARROW=$narrowest
+
+call "$switchyard" doctor
+expect_output "CPU kernels for $(sed 's/ /, /g' <<<"${all[*]}")"
+expect_output "kernels   $widest on every rank"
+
+lacking=""
+for isa in "${all[@]}"; do
+  if [[ -n $lacking ]]; then  # beyond the widest
+    expect_error "SWITCHYARD_ISA = '$isa': this processor lacks it: set it to $narrowest" \
+      env SWITCHYARD_ISA="$isa" "${train[@]}" --run.dir="$isa"
+    expect_error "this processor lacks it" env SWITCHYARD_ISA="$isa" "$root/launch/mpirun.sh" 2 "${train[@]}" --run.dir="$isa"
+    expect_no_file "$isa"
+  else
+    expect_ok env SWITCHYARD_ISA="$isa" "${train[@]}" --run.dir="$isa"
+    expect_output " cpu ($isa), 1 threads"
+  fi
+  [[ $isa != "$widest" ]] || lacking=yes
+done
+expect_ok "${train[@]}" --run.dir=chosen
+expect_output " cpu ($widest), 1 threads"
+expect_error "SWITCHYARD_ISA = 'avx9000': there is no such instruction set: set it to $narrowest" \
+  env SWITCHYARD_ISA=avx9000 "$root/launch/mpirun.sh" 2 "${train[@]}" --run.dir=none
+expect_no_file none
+
+# Whichever node a rank is on: the job computes with what all have, and its numbers are those of a job of such nodes alone.
+losses() { grep -oE '"(loss|grad_norm)":[0-9.e+-]+' "$1/metrics.jsonl"; }
+expect_ok ranks 2 ./last_narrow.sh "${train[@]}" --run.dir=unlike
+expect_output " cpu ($narrowest), 1 threads"
+SWITCHYARD_ISA=$narrowest expect_ok ranks 2 "${train[@]}" --run.dir=alike
+[[ $(losses unlike | wc -l) -eq 6 && $(losses unlike) == "$(losses alike)" ]] || die "unlike ranks compute something else"
+call ranks 2 ./last_narrow.sh "$switchyard" doctor
+expect_output "kernels   $narrowest on every rank"

@@ -1,0 +1,34 @@
+// Ranks that would choose different instruction sets compute with the narrowest of them.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "dist/runtime.h"
+#include "kernels/cpu/processor.h"
+#include "tests/mpi_world.h"
+
+namespace sy {
+namespace {
+
+using test::world;
+
+struct IsaOfRank : testing::Test {
+  ~IsaOfRank() override { use_cpu_isa(before); }
+  const CpuIsa& before = cpu_isa();
+};
+
+TEST_F(IsaOfRank, TheNarrowestOfAllRanks) {
+  const std::span<const CpuIsa> all = cpu_isas();
+  const CpuIsa& widest = choose_isa(all, "");
+  for (int narrow = 0; narrow < world().size(); ++narrow) {  // the rank on a lesser node
+    use_cpu_isa(world().rank() == narrow ? all.front() : widest);
+    agree_on_isa(world());
+    EXPECT_EQ(cpu_isa().name, all.front().name);
+  }
+  use_cpu_isa(widest);
+  agree_on_isa(world());
+  EXPECT_EQ(cpu_isa().name, widest.name);
+}
+
+}  // namespace
+}  // namespace sy
