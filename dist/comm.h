@@ -1,6 +1,6 @@
-// Collectives over one group of ranks. Knows tensors; knows no model. comm_self serves one rank without MPI; comm_mpi
-// speaks MPI on host buffers; comm_nccl NCCL on device buffers; comm_dry counts bytes. Every rank of the group must make
-// the same calls in the same order.
+// Collectives over one group of ranks. Knows tensors; knows no model. comm_self serves one rank without MPI; comm_mpi has host
+// buffers, and moves them through shared memory where ranks share a machine (window.h), and by MPI; comm_nccl NCCL on device
+// buffers; comm_dry counts bytes. Every rank of the group must make the same calls in the same order.
 //
 // A result depends on the group alone, not on who arrives first; on the host, sums are taken in rank order.
 //

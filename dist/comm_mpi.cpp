@@ -4,19 +4,16 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <numeric>
 #include <thread>
+#include <utility>
 
 #include "dist/runtime.h"
 #include "dist/shard.h"
+#include "dist/window.h"
 
 namespace sy {
-namespace {
-
-// MPI-3 counts are int. Every count passes here.
-int narrow(Index n) {
-  SY_ASSERT(n >= 0 && n <= std::numeric_limits<int>::max(), "{} elements in one MPI message", n);
-  return static_cast<int>(n);
-}
 
 void check_mpi(int code, const char* what) {
   if (code == MPI_SUCCESS) return;
@@ -24,6 +21,14 @@ void check_mpi(int code, const char* what) {
   int length = 0;
   MPI_Error_string(code, text, &length);
   fail("{} failed: {}: another rank may have died; its own message says why", what, std::string(text, length));
+}
+
+namespace {
+
+// MPI-3 counts are int. Every count passes here.
+int narrow(Index n) {
+  SY_ASSERT(n >= 0 && n <= std::numeric_limits<int>::max(), "{} elements in one MPI message", n);
+  return static_cast<int>(n);
 }
 
 template <class T>
@@ -53,11 +58,25 @@ void reduce_into(DType type, std::byte* x, const std::byte* y, Index n, Reduce o
   }
 }
 
+// sum: [n] = the reduction, in rank order, of each rank's [n], of which it may be one.
+void reduce_in_rank_order(DType dtype, Reduce op, std::span<const std::byte* const> ranks, Index n, std::byte* sum) {
+  const Index width = size_of(dtype);
+  alignas(64) std::byte block[4096];  // stays in the first cache
+  for (Index at = 0; at < n * width; at += static_cast<Index>(sizeof block)) {
+    const Index bytes = std::min(n * width - at, static_cast<Index>(sizeof block));
+    std::memcpy(block, ranks[0] + at, bytes);
+    for (const std::byte* const rank : ranks.subspan(1)) reduce_into(dtype, block, rank + at, bytes / width, op);
+    std::memcpy(sum + at, block, bytes);
+  }
+}
+
 class CommMpi final : public Comm {
  public:
-  CommMpi(MPI_Comm comm, bool owned) : comm_(comm), owned_(owned) {
+  CommMpi(MPI_Comm comm, bool owned, std::shared_ptr<Window> window)
+      : comm_(comm), owned_(owned), window_(std::move(window)) {
     MPI_Comm_size(comm_, &size_);
     MPI_Comm_rank(comm_, &rank_);
+    find_mates();
   }
   ~CommMpi() override {
     if (owned_) MPI_Comm_free(&comm_);
@@ -91,12 +110,20 @@ class CommMpi final : public Comm {
       return make_comm_self();
     }
     MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN);
-    return make_comm_mpi(part, true);
+    return make_comm_mpi(part, true, window_);
   }
 
-  void do_barrier() override { check_mpi(MPI_Barrier(comm_), "MPI_Barrier"); }
+  void do_barrier() override {
+    if (!together()) return check_mpi(MPI_Barrier(comm_), "MPI_Barrier");
+    gather(scratch(size_), std::vector<Index>(size_, 1));
+  }
 
   void do_broadcast(View x, int root) override {
+    if (together()) {
+      const Window::Give give{x.bytes(), x.size_bytes(), mates_};
+      Window::Get get{mate_[root], x.bytes(), x.size_bytes()};
+      return rank_ == root ? window_->trade({&give, 1}, {}) : window_->trade({}, {&get, 1});
+    }
     for (Index at = 0; at < x.size_bytes(); at += message_bytes)
       check_mpi(MPI_Bcast(x.bytes() + at, narrow(std::min(message_bytes, x.size_bytes() - at)), MPI_BYTE, root, comm_),
                 "MPI_Bcast");
@@ -104,138 +131,239 @@ class CommMpi final : public Comm {
 
   // As all_reduce_bytes says.
   void do_all_reduce(View x, Reduce op) override {
-    const Index width = size_of(x.dtype()), n = x.elements();
-    if (x.size_bytes() > all_reduce_whole) {
+    const Index width = size_of(x.dtype()), n = x.elements(), bytes = x.size_bytes();
+    if (bytes > all_reduce_whole) {
       for (Index at = 0; at < n; at += all_reduce_block / width)
         reduce_by_pieces(x.dtype(), x.bytes() + at * width, std::min(all_reduce_block / width, n - at), op);
       return;
     }
-    scratch_.resize(size_ * n * width);
-    check_mpi(
-        MPI_Allgather(x.bytes(), narrow(n * width), MPI_BYTE, scratch_.data(), narrow(n * width), MPI_BYTE, comm_),
-        "MPI_Allgather");
-    add_in_rank_order(x.dtype(), x.bytes(), n, op);
-  }
-
-  // x = the reduction of the ranks' n elements each, which lie in scratch_.
-  void add_in_rank_order(DType dtype, std::byte* x, Index n, Reduce op) {
-    const Index bytes = n * size_of(dtype);
-    if (bytes > 0) std::memcpy(x, scratch_.data(), bytes);
-    for (int r = 1; r < size_; ++r) reduce_into(dtype, x, scratch_.data() + r * bytes, n, op);
+    if (bytes == 0) return;
+    std::byte* const all = scratch(size_ * bytes);
+    if (together()) {
+      std::memcpy(all + rank_ * bytes, x.bytes(), bytes);
+      gather(all, std::vector<Index>(size_, bytes));
+    } else {
+      check_mpi(MPI_Allgather(x.bytes(), narrow(bytes), MPI_BYTE, all, narrow(bytes), MPI_BYTE, comm_),
+                "MPI_Allgather");
+    }
+    std::vector<const std::byte*> ranks(size_);
+    for (int r = 0; r < size_; ++r) ranks[r] = all + r * bytes;
+    reduce_in_rank_order(x.dtype(), op, ranks, n, x.bytes());
   }
 
   void reduce_by_pieces(DType dtype, std::byte* x, Index n, Reduce op) {
     const Index width = size_of(dtype);
-    const Range mine = piece(n, size_, rank_);
-    std::vector<Index> pieces, own(size_, mine.size() * width);
-    for (int r = 0; r < size_; ++r) pieces.push_back(piece(n, size_, r).size() * width);
-    scratch_.resize(size_ * mine.size() * width);
-    exchange([&](int r) { return x + piece(n, size_, r).begin * width; }, pieces, scratch_.data(), own);
-    std::byte* const sum = x + mine.begin * width;
-    add_in_rank_order(dtype, sum, mine.size(), op);
-    exchange([&](int) { return sum; }, own, x, pieces);
+    std::vector<Index> pieces;
+    for (int r = 0; r < size_; ++r) pieces.push_back(piece(n, size_, r).size());
+    const auto begin = [&](int r) { return x + piece(n, size_, r).begin * width; };
+    reduce_pieces(dtype, op, begin, pieces, begin(rank_));
+    for (Index& bytes : pieces) bytes *= width;
+    gather(x, pieces);
   }
 
-  // Gathers a bounded piece of every rank's part at the root, which sums in rank order.
   void do_reduce(View x, int root) override {
-    const Index step = std::max<Index>(1, scratch_bytes / 4 / size_);
-    for (Index at = 0; at < x.elements(); at += step) {
-      const Index n = std::min(step, x.elements() - at);
-      float* const mine = x.f32() + at;
-      scratch_.resize(rank_ == root ? size_ * n * 4 : 0);
-      check_mpi(MPI_Gather(mine, narrow(n), MPI_FLOAT, scratch_.data(), narrow(n), MPI_FLOAT, root, comm_),
-                "MPI_Gather");
-      if (rank_ != root) continue;
-      std::memcpy(mine, scratch_.data(), n * 4);
-      for (int r = 1; r < size_; ++r)
-        reduce_into(mine, reinterpret_cast<const float*>(scratch_.data()) + r * n, n, Reduce::sum);
-    }
+    std::vector<Index> pieces(size_);
+    pieces[root] = x.elements();
+    reduce_pieces(
+        DType::f32, Reduce::sum, [&](int) { return x.bytes(); }, pieces, x.bytes());
   }
 
-  // What is sent are the other ranks' pieces of in; its own is copied before its sum is written: the two may be one.
   void do_reduce_scatter(ConstView in, View out) override {
-    const Index n = out.elements();
-    const Index step = std::max<Index>(1024, scratch_bytes / 4 / size_);
-    std::vector<MPI_Request> requests;
-    for (Index at = 0; at < n; at += step) {
-      const Index count = std::min(step, n - at);
-      scratch_.resize(size_ * count * 4);
-      requests.clear();
-      for (int i = 1; i < size_; ++i) {
-        const int from = (rank_ + size_ - i) % size_, to = (rank_ + i) % size_;
-        check_mpi(MPI_Irecv(scratch_.data() + from * count * 4, narrow(count), MPI_FLOAT, from, 0, comm_,
-                            &requests.emplace_back()),
-                  "MPI_Irecv");
-        check_mpi(MPI_Isend(in.f32() + to * n + at, narrow(count), MPI_FLOAT, to, 0, comm_, &requests.emplace_back()),
-                  "MPI_Isend");
-      }
-      std::memcpy(scratch_.data() + rank_ * count * 4, in.f32() + rank_ * n + at, count * 4);
-      wait(requests);
-      float* sum = out.f32() + at;
-      std::memcpy(sum, scratch_.data(), count * 4);
-      for (int r = 1; r < size_; ++r)
-        reduce_into(sum, reinterpret_cast<const float*>(scratch_.data()) + r * count, count, Reduce::sum);
-    }
+    reduce_pieces(
+        DType::f32, Reduce::sum, [&](int r) { return in.bytes() + r * out.size_bytes(); },
+        std::vector<Index>(size_, out.elements()), out.bytes());
   }
 
   void do_all_gather(ConstView in, View out) override {
-    const std::vector<Index> bytes(size_, in.size_bytes());
-    exchange([&](int) { return in.bytes(); }, bytes, out.bytes(), bytes);
+    std::byte* const mine = out.bytes() + rank_ * in.size_bytes();
+    if (in.size_bytes() > 0 && mine != in.bytes()) std::memcpy(mine, in.bytes(), in.size_bytes());
+    gather(out.bytes(), std::vector<Index>(size_, in.size_bytes()));
   }
 
   void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
     const Index row = in.shape().elements(1) * size_of(in.dtype());
-    std::vector<Index> out_bytes(size_), in_bytes(size_), begin(size_);
-    Index at = 0;
-    for (int r = 0; r < size_; ++r) {
-      begin[r] = at;
-      out_bytes[r] = send[r] * row;
-      in_bytes[r] = receive[r] * row;
-      at += out_bytes[r];
+    std::vector<Window::Give> gives;
+    std::vector<Window::Get> gets;
+    std::vector<Index> from(size_), to(size_);
+    std::exclusive_scan(send.begin(), send.end(), from.begin(), Index{0});
+    std::exclusive_scan(receive.begin(), receive.end(), to.begin(), Index{0});
+    const std::byte* const rows = in.bytes();
+    requests_.clear();
+    for (int i = 1; i < size_; ++i) {
+      const int source = (rank_ + size_ - i) % size_, target = (rank_ + i) % size_;
+      std::byte* const arrives = out.bytes() + to[source] * row;
+      if (mate_[source] < 0)
+        start_receive(source, arrives, receive[source] * row);
+      else if (receive[source] > 0)
+        gets.push_back({mate_[source], arrives, receive[source] * row});
+      if (mate_[target] < 0)
+        start_send(target, rows + from[target] * row, send[target] * row);
+      else if (send[target] > 0)
+        gives.push_back({rows + from[target] * row, send[target] * row, {&mate_[target], 1}});
     }
-    exchange([&](int r) { return in.bytes() + begin[r]; }, out_bytes, out.bytes(), in_bytes);
+    if (send[rank_] > 0) std::memcpy(out.bytes() + to[rank_] * row, rows + from[rank_] * row, send[rank_] * row);
+    if (!mates_.empty()) window_->trade(gives, gets);
+    wait();
   }
 
   static constexpr Index message_bytes = Index{1} << 30;  // below the int limit
   static constexpr Index scratch_bytes = Index{8} << 20;
 
-  void wait(std::vector<MPI_Request>& requests) {
-    check_mpi(MPI_Waitall(narrow(static_cast<Index>(requests.size())), requests.data(), MPI_STATUSES_IGNORE),
+  // ---- messages ----
+
+  void start_receive(int from, std::byte* data, Index bytes) {
+    for (Index at = 0; at < bytes; at += message_bytes)
+      check_mpi(MPI_Irecv(data + at, narrow(std::min(message_bytes, bytes - at)), MPI_BYTE, from, 0, comm_,
+                          &requests_.emplace_back()),
+                "MPI_Irecv");
+  }
+  void start_send(int to, const std::byte* data, Index bytes) {
+    for (Index at = 0; at < bytes; at += message_bytes)
+      check_mpi(MPI_Isend(data + at, narrow(std::min(message_bytes, bytes - at)), MPI_BYTE, to, 0, comm_,
+                          &requests_.emplace_back()),
+                "MPI_Isend");
+  }
+  void wait() {
+    check_mpi(MPI_Waitall(narrow(static_cast<Index>(requests_.size())), requests_.data(), MPI_STATUSES_IGNORE),
               "MPI_Waitall");
+    requests_.clear();
   }
 
-  // Sends send[r] bytes from source(r) to each rank r, and receives receive[r] bytes from each in rank order.
-  template <class Source>
-  void exchange(Source source, std::span<const Index> send, std::byte* out, std::span<const Index> receive) {
-    std::vector<Index> begin(size_);
-    for (int r = 1; r < size_; ++r) begin[r] = begin[r - 1] + receive[r - 1];
-    std::vector<MPI_Request> requests;
-    for (int i = 1; i < size_; ++i) {
-      const int from = (rank_ + size_ - i) % size_, to = (rank_ + i) % size_;
-      for (Index at = 0; at < receive[from]; at += message_bytes)
-        check_mpi(MPI_Irecv(out + begin[from] + at, narrow(std::min(message_bytes, receive[from] - at)), MPI_BYTE, from,
-                            0, comm_, &requests.emplace_back()),
-                  "MPI_Irecv");
-      for (Index at = 0; at < send[to]; at += message_bytes)
-        check_mpi(MPI_Isend(source(to) + at, narrow(std::min(message_bytes, send[to] - at)), MPI_BYTE, to, 0, comm_,
-                            &requests.emplace_back()),
-                  "MPI_Isend");
+  // ---- nodes: the ranks of this group that share a window, or one that shares none ----
+
+  bool together() const { return nodes_.size() == 1 && !mates_.empty(); }
+
+  void find_mates() {
+    struct Seat {
+      int window = -1, mate = 0, half = std::numeric_limits<int>::max();
+    };
+    const Seat mine = window_ ? Seat{window_->id(), window_->rank(), narrow(window_->half())} : Seat{};
+    std::vector<Seat> all(size_);
+    check_mpi(MPI_Allgather(&mine, 3, MPI_INT, all.data(), 3, MPI_INT, comm_), "MPI_Allgather");
+    mate_.assign(size_, -1);
+    std::map<int, std::size_t> node_of;  // by window
+    for (int r = 0; r < size_; ++r) {
+      const Seat& seat = all[r];
+      const auto [node, is_new] = node_of.try_emplace(seat.window < 0 ? -1 - r : seat.window, nodes_.size());
+      if (is_new) nodes_.emplace_back();
+      nodes_[node->second].push_back(r);
+      smallest_half_ = std::min<Index>(smallest_half_, seat.half);
+      if (r == rank_)
+        node_ = node->second;
+      else if (window_ && seat.window == window_->id())
+        mates_.push_back(mate_[r] = seat.mate);
     }
-    if (receive[rank_] > 0 && out + begin[rank_] != source(rank_))
-      std::memcpy(out + begin[rank_], source(rank_), receive[rank_]);
-    wait(requests);
+    for (const auto& node : nodes_) largest_node_ = std::max(largest_node_, static_cast<Index>(node.size()));
+    // What comes from a rank of another node comes to one rank of this one, by turns.
+    const std::vector<int>& here = nodes_[node_];
+    shares_.resize(here.size());
+    for (std::size_t i = 0; i < here.size(); ++i) shares_[i].push_back(here[i]);
+    for (const auto& node : nodes_)
+      for (std::size_t i = 0; &node != &here && i < node.size(); ++i) shares_[i % here.size()].push_back(node[i]);
+    place_ = static_cast<std::size_t>(std::find(here.begin(), here.end(), rank_) - here.begin());
+  }
+
+  // Every rank's bytes[r], which lie one after the other in `all`, go to every rank; this rank's are there. To another node
+  // each goes once, to a rank that shares it with its mates.
+  void gather(std::byte* all, std::span<const Index> bytes) {
+    std::vector<Index> begin(size_);
+    std::exclusive_scan(bytes.begin(), bytes.end(), begin.begin(), Index{0});
+    requests_.clear();
+    for (std::size_t i = 1; i < nodes_.size(); ++i) {
+      const std::vector<int>& node = nodes_[(node_ + i) % nodes_.size()];
+      start_send(node[place_ % node.size()], all + begin[rank_], bytes[rank_]);
+    }
+    for (std::size_t i = 1; i < shares_[place_].size(); ++i)
+      start_receive(shares_[place_][i], all + begin[shares_[place_][i]], bytes[shares_[place_][i]]);
+    if (mates_.empty()) return wait();
+    // All share their own, then what came first from other nodes, and so on.
+    std::size_t rounds = 0;
+    for (const auto& share : shares_) rounds = std::max(rounds, share.size());
+    std::vector<Window::Give> gives;
+    std::vector<Window::Get> gets;
+    for (std::size_t k = 0; k < rounds; ++k) {
+      if (k == 1) wait();
+      gives.clear();
+      gets.clear();
+      for (std::size_t i = 0; i < shares_.size(); ++i) {
+        const std::size_t member = (place_ + i) % shares_.size();
+        if (k >= shares_[member].size()) continue;
+        const int r = shares_[member][k];
+        if (bytes[r] == 0) continue;
+        if (i == 0)
+          gives.push_back({all + begin[r], bytes[r], mates_});
+        else
+          gets.push_back({mate_[nodes_[node_][member]], all + begin[r], bytes[r]});
+      }
+      window_->trade(gives, gets);
+    }
+  }
+
+  // sum: [pieces[rank]] = the reduction, in rank order, of what all ranks have for this one; mine(r): what this one has for
+  // rank r, [pieces[r]]; that for itself may be where the sum is. Messages are received into scratch memory, and mates' pieces are
+  // added where they lie in the window, which holds less at a time.
+  template <class Mine>
+  void reduce_pieces(DType dtype, Reduce op, Mine mine, std::span<const Index> pieces, std::byte* sum) {
+    const Index width = size_of(dtype), longest = *std::max_element(pieces.begin(), pieces.end());
+    // The same on all ranks.
+    const Index by_message = std::max<Index>(1024, scratch_bytes / width / size_);
+    const Index by_window = largest_node_ > 1 ? Window::room(smallest_half_, largest_node_) / width : by_message;
+    const Index step = together() ? by_window : by_message;
+    std::vector<const std::byte*> ranks(size_);
+    for (Index at = 0; at < longest; at += step) {
+      const auto bytes = [&](int r) { return std::clamp<Index>(pieces[r] - at, 0, step) * width; };
+      std::byte* const received = scratch(together() ? 0 : size_ * bytes(rank_));
+      requests_.clear();
+      for (int i = 1; i < size_; ++i) {
+        const int from = (rank_ + size_ - i) % size_, to = (rank_ + i) % size_;
+        if (mate_[from] < 0) start_receive(from, received + from * bytes(rank_), bytes(rank_));
+        if (mate_[to] < 0) start_send(to, mine(to) + at * width, bytes(to));
+      }
+      for (Index in = 0; in < std::min(step, longest - at); in += by_window) {
+        const Index begin = in * width;
+        const auto part = [&](int r) { return std::clamp<Index>(bytes(r) - begin, 0, by_window * width); };
+        if (!mates_.empty()) window_->turn();
+        for (int i = 1; i < size_; ++i)
+          if (const int to = (rank_ + i) % size_; mate_[to] >= 0 && part(to) > 0)
+            window_->send(mate_[to], window_->put(mine(to) + at * width + begin, part(to)), part(to));
+        wait();
+        if (part(rank_) == 0) continue;
+        for (int r = 0; r < size_; ++r)
+          ranks[r] = r == rank_      ? mine(r) + at * width + begin
+                     : mate_[r] >= 0 ? window_->take(mate_[r]).data()
+                                     : received + r * bytes(rank_) + begin;
+        reduce_in_rank_order(dtype, op, ranks, part(rank_) / width, sum + at * width + begin);
+        for (const int mate : mates_) window_->done(mate);
+      }
+    }
+  }
+
+  // Valid until the next call.
+  std::byte* scratch(Index bytes) {
+    if (static_cast<Index>(scratch_.size()) < bytes) scratch_.resize(bytes);
+    return scratch_.data();
   }
 
   MPI_Comm comm_;
   bool owned_;
   int size_ = 1, rank_ = 0;
   std::vector<std::byte> scratch_;
+  std::vector<MPI_Request> requests_;
+  std::shared_ptr<Window> window_;
+  std::vector<int> mate_;   // [size] of each rank: its number in the window; -1: it is this one, or shares none
+  std::vector<int> mates_;  // those numbers
+  Index smallest_half_ = std::numeric_limits<int>::max();  // of the windows of the group's ranks
+  std::vector<std::vector<int>> nodes_;                    // their ranks
+  std::size_t node_ = 0, place_ = 0;                       // this rank's, and where it is among the ranks of that
+  // Of each rank of this node: whose bytes its mates have from it, its own first.
+  std::vector<std::vector<int>> shares_;
+  Index largest_node_ = 1;
 };
 
 }  // namespace
 
-std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned) {
-  return std::make_unique<CommMpi>(comm, owned);
+std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned, std::shared_ptr<Window> window) {
+  return std::make_unique<CommMpi>(comm, owned, std::move(window));
 }
 
 }  // namespace sy

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "kernels/tensor.h"
+
 namespace sy {
 
 struct MpiInfo {
@@ -12,5 +14,13 @@ struct MpiInfo {
   int started = 0;         // processes that the launcher says it has started together; 0: there is none
 };
 MpiInfo mpi_info();
+
+// What this rank and others of its machine share (dist/window.h).
+struct SharedMemory {
+  int ranks = 1;        // that share a window, this one included
+  Index bytes = 0;      // of the window
+  std::string missing;  // why there is none where there are several ranks
+};
+inline SharedMemory shared_memory;  // Runtime sets it
 
 }  // namespace sy

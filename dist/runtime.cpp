@@ -19,6 +19,8 @@
 
 #include "dist/comm_mpi.h"
 #include "dist/compare.h"
+#include "dist/mpi_info.h"
+#include "dist/window.h"
 #include "kernels/cpu/processor.h"
 #include "kernels/philox.h"
 
@@ -143,7 +145,9 @@ Runtime::Runtime(int* argc, char*** argv) {
   MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
   owns_mpi_ = true;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  world_ = make_comm_mpi(MPI_COMM_WORLD, false);
+  std::shared_ptr<Window> window = Window::open(MPI_COMM_WORLD, &shared_memory.missing);
+  if (window) shared_memory = {window->size(), window->bytes(), ""};
+  world_ = make_comm_mpi(MPI_COMM_WORLD, false, std::move(window));
   // Launchers need not hand the environment to every rank.
   const char* const compare = std::getenv("SWITCHYARD_COMPARE");
   comparing = {world_->max(compare && std::string_view(compare) == "1") > 0, world_->rank()};

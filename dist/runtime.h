@@ -61,8 +61,8 @@ int local_rank(Comm& world);
 // How many ranks of its machine, itself included, name the same device. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
 
-// How long the host waits for a collective on a device that does not end: $SWITCHYARD_TIMEOUT seconds, or ten minutes. NCCL
-// does not report a peer that hangs, or one on the same machine that died. Throws InputError where it is no such number.
+// How long a rank waits for others in shared memory, and the host for a device: $SWITCHYARD_TIMEOUT seconds, or ten minutes.
+// NCCL reports no peer that hangs, or that died on the same machine. Throws InputError where it is no such number.
 std::chrono::duration<double> hang_timeout();
 
 // Sees to it that the ranks can compute together: on the same kind of device, which "auto" leaves to what each of them finds,

@@ -83,6 +83,7 @@ Json to_json(const Findings& findings) {
                      {"memory_limit_bytes", or_null(h.memory_limit)},
                      {"available_bytes", h.available},
                      {"shared_memory_bytes", h.shared_memory},
+                     {"window", {{"ranks", h.window_ranks}, {"bytes", h.window_bytes}, {"none_because", h.no_window}}},
                      {"limits",
                       {{"open_files", or_null(h.limits.open_files)},
                        {"locked_memory_bytes", or_null(h.limits.locked_memory)},
@@ -220,6 +221,13 @@ void print(const Findings& findings) {
                h.memory_limit < 0 ? "none" : fmt::format("{:.1f}", gibibytes(h.memory_limit)),
                fmt::format("{:.1f}", gibibytes(h.available)), fmt::format("{:.1f}", gibibytes(h.shared_memory))});
   std::cout << "\n" << hosts.str();
+  for (const HostFacts& h : findings.hosts)
+    if (h.window_ranks > 1)
+      fmt::print("window    {} ranks of {} share {:.1f} MiB, through which they reach each other\n", h.window_ranks,
+                 visible(h.name), static_cast<double>(h.window_bytes) / (1 << 20));
+    else if (!h.no_window.empty())
+      fmt::print("window    none on {}: {}; its ranks reach each other by MPI's messages, which take longer\n",
+                 visible(h.name), visible(h.no_window));
   print_gpus(findings);
   print_limits(findings);
   Table ranks({"rank", "host", "CPUs it may use", "threads", "GFLOP/s", "GPU"});

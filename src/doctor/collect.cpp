@@ -44,6 +44,7 @@ void each_member(HostFacts& h, F f) {
   f("name", h.name), f("processor", h.processor), f("sockets", h.sockets), f("threads_per_core", h.threads_per_core);
   f("cpus", h.cpus), f("isa", h.isa), f("memory", h.memory), f("memory_limit", h.memory_limit);
   f("available", h.available), f("shared_memory", h.shared_memory), f("limits", h.limits);
+  f("window_ranks", h.window_ranks), f("window_bytes", h.window_bytes), f("no_window", h.no_window);
   f("infiniband", h.infiniband), f("driver", h.driver), f("driver_cuda", h.driver_cuda), f("gpus", h.gpus);
   f("hdf5", h.hdf5);
 }
@@ -148,6 +149,9 @@ HostFacts host_facts() {
     if (key == "MemTotal") host.memory = std::atoll(value.c_str()) * 1024;
     if (key == "MemAvailable") host.available = std::atoll(value.c_str()) * 1024;
   });
+  host.window_ranks = shared_memory.ranks;
+  host.window_bytes = shared_memory.bytes;
+  host.no_window = shared_memory.missing;
   struct statvfs shm;
   if (statvfs("/dev/shm", &shm) == 0) host.shared_memory = static_cast<Index>(shm.f_bavail * shm.f_frsize);
   host.limits = process_limits();

@@ -31,6 +31,9 @@ struct HostFacts {
   Index memory_limit = -1;  // what a control group (a batch job, a container) lets its processes have of these; -1: all
   Index available = 0;      // of these, or of the limit
   Index shared_memory = 0;  // bytes free in /dev/shm, by which ranks of one machine exchange messages
+  int window_ranks = 1;     // of it that share a window (dist/window.h), the first of which tells this
+  Index window_bytes = 0;   // of that
+  std::string no_window;    // why there is none; empty: there is, or nobody to share it with
   Limits limits;
   bool infiniband = false;  // it has InfiniBand or RoCE, which pins memory
   std::string driver;       // of NVIDIA: "580.65.06"; empty: none is loaded

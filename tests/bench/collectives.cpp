@@ -1,5 +1,6 @@
 // What the collectives of a training step send and take, next to the bytes that the step cannot do without; and the memory
-// of a rank by the number of data-parallel ranks, with and without ZeRO-1.
+// of a rank by the number of data-parallel ranks, with and without ZeRO-1; and how long collectives take through the memory that
+// ranks of a machine share, and by MPI's messages alone.
 //
 //   launch/mpirun.sh RANKS build/bench_collectives [--tp N] [--ep N] [--etp N] [--d-model N] [--layers N] [--heads N]
 //     [--kv-heads N] [--experts N] [--top-k N] [--d-ff N] [--vocab N] [--seq-len N] [--batch N] [--steps N] [--recompute]
@@ -11,6 +12,7 @@
 #include <boost/program_options.hpp>
 #include <iostream>
 
+#include "dist/comm_mpi.h"
 #include "dist/runtime.h"
 #include "src/text/table.h"
 #include "src/train/memory.h"
@@ -118,6 +120,55 @@ void print_memory(const Config& config, Index vocab, Engine& engine) {
   }
   fmt::print("\nPlanned memory of rank 0, MB, {} tokens in a pass:\n{}",
              config.train.micro_batch * config.model.seq_len, table.str());
+}
+
+// Of so many floats in all on a rank.
+struct Timed {
+  const char* what;
+  void (*run)(Comm& comm, View x, View y);  // x, y: of equal size, a multiple of the ranks
+};
+constexpr Timed timed[] = {
+    {"all-reduce", [](Comm& comm, View x, View) { comm.all_reduce(x); }},
+    {"reduce-scatter", [](Comm& comm, View x, View y) { comm.reduce_scatter(x, y.rows(0, y.dim(0) / comm.size())); }},
+    {"all-gather", [](Comm& comm, View x, View y) { comm.all_gather(x.rows(0, x.dim(0) / comm.size()), y); }},
+    {"all-to-all",
+     [](Comm& comm, View x, View y) {
+       const std::vector<Index> rows(comm.size(), x.dim(0) / comm.size());
+       comm.all_to_all_v(x, rows, y, rows);
+     }},
+    {"broadcast", [](Comm& comm, View x, View) { comm.broadcast(x, 0); }},
+};
+
+// By turns, the median of seven times each; the mean of all ranks.
+void print_ways(Comm& world) {
+  const auto messages = make_comm_mpi(MPI_COMM_WORLD, false, nullptr);
+  Table table({"collective", "bytes", "us", "us, MPI alone", "ratio", "GB/s"});
+  for (const Timed& t : timed)
+    for (const Index bytes :
+         {Index{64}, Index{4} << 10, Index{64} << 10, Index{1} << 20, Index{16} << 20, Index{64} << 20}) {
+      const Index n = std::max<Index>(bytes / 4 / world.size(), 1) * world.size();
+      std::vector<float> x(n), y(n);
+      const int calls = static_cast<int>(std::clamp<Index>((Index{8} << 20) / bytes, 1, 300));
+      std::vector<double> times[2];
+      for (int turn = 0; turn < 16; ++turn) {
+        Comm& comm = turn % 2 ? *messages : world;
+        world.barrier();
+        const double begin = seconds_now();
+        for (int i = 0; i < calls; ++i) t.run(comm, view_of(x.data(), {n}), view_of(y.data(), {n}));
+        if (turn > 1) times[turn % 2].push_back((seconds_now() - begin) / calls);
+      }
+      double us[2];
+      for (int way = 0; way < 2; ++way) {
+        std::nth_element(times[way].begin(), times[way].begin() + 3, times[way].end());
+        us[way] = 1e6 * world.sum(times[way][3]) / world.size();
+      }
+      table.row({t.what, std::to_string(4 * n), fmt::format("{:.1f}", us[0]), fmt::format("{:.1f}", us[1]),
+                 fmt::format("{:.2f}", us[1] / us[0]), fmt::format("{:.2f}", 4e-3 * static_cast<double>(n) / us[0])});
+    }
+  if (world.rank() == 0)
+    fmt::print(
+        "\nThrough shared memory, where SWITCHYARD_WINDOW leaves it on, and by MPI's messages alone; bytes of the larger buffer:\n{}",
+        table.str());
 }
 
 int run(Comm& world, int argc, char** argv) {
@@ -249,6 +300,7 @@ int run(Comm& world, int argc, char** argv) {
               allocated = world.max(engine.store().allocated_bytes());
   const Index saved = world.max(engine.saved().peak()), scratch = world.max(engine.scratch().peak());
   const Index reserved = world.max(engine.saved().reserved() + engine.scratch().reserved());
+  if (world.size() > 1) print_ways(world);
   if (world.rank() != 0) return 0;
 
   fmt::print("{}; {} ranks, {}; {}\n", engine.backend().describe(), world.size(), layout.str(),

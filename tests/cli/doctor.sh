@@ -23,6 +23,10 @@ consistent
 [[ $(grep -c '^build ' .out) -eq 1 ]] || die "not one report"
 [[ $(grep -cE "^ +[01] +$(uname -n) " .out) -eq 2 ]] || die "not two ranks"
 expect_output "thread level funneled"
+expect_output "window    2 ranks of $(uname -n) share"
+SWITCHYARD_WINDOW=0 call ranks 2 "$switchyard" doctor
+consistent
+expect_output "window    none on $(uname -n): SWITCHYARD_WINDOW = 0"
 
 call ranks 2 doctor --json
 [[ $(grep -c '"rank":' .out) -eq 2 && $(grep -c '"processor":' .out) -eq 1 ]] || die "not two ranks on one host"

@@ -2,12 +2,14 @@
 // GPU cannot while a collective waits there for other ranks: or_end_all must end all ranks nevertheless. With "slow": all ranks
 // return 1, and the first, which has printed, is slow to leave: what it has printed must be out before the others leave. With
 // "busy": it starts itself as mpirun does, and has other things to do for a while before it reads what is printed. With
-// "differ" and a case: the last of the ranks does something else than the others (dist/compare.h).
+// "differ" and a case: the last of the ranks does something else than the others (dist/compare.h), or nothing more: it is stopped
+// or killed.
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <thread>
 #include <vector>
@@ -41,6 +43,8 @@ void differ(sy::Comm& world, std::string_view what) {
   if (what == "barrier" && other) return world.barrier();
   if (what == "group" && world.rank() > 0) part->all_reduce(view_of(x.data(), {other ? 3 : 2}));
   if (what == "elsewhere" && other) part->barrier();
+  if (what == "stopped" && other) raise(SIGSTOP);
+  if (what == "killed" && other) raise(SIGKILL);
   if (what == "counts") {
     // Everyone has a row for everyone, and the last rank expects two from the first one.
     std::vector<Index> send(static_cast<std::size_t>(n), 1), receive = send;

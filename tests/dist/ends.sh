@@ -33,3 +33,10 @@ differ 3 group "rank 1 is about to do an all-reduce of 8 bytes, the sum of f32 $
 # A rank that is in a collective of other ranks cannot be compared; it is waited for as long as for a device.
 export SWITCHYARD_TIMEOUT=2
 differ 3 elsewhere "has waited 2 s for others to do a"
+# A rank that is waited for through shared memory and hangs, and one that is gone.
+export SWITCHYARD_COMPARE=0
+for ranks in 2 3; do
+  differ $ranks stopped "$layer has waited 2 s for rank $((ranks - 1)), which hangs or is gone: see what its machine"
+  call timeout 60 "$root/launch/mpirun.sh" $ranks "$ends" differ killed
+  [[ $code -ne 0 && $code -ne 124 ]] || die "exit code $code with a killed rank"
+done

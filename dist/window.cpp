@@ -1,0 +1,304 @@
+#include "dist/window.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string_view>
+
+#include "dist/activity.h"
+#include "dist/runtime.h"
+
+namespace sy {
+namespace {
+
+// What one rank writes and what another does never share a line.
+constexpr Index line = Window::line;
+Index whole_lines(Index bytes) {
+  return (bytes + line - 1) / line * line;
+}
+
+// A sleeping rank's, in its own part: what it waits for, so that only who brings that calls the kernel.
+struct alignas(line) Bell {
+  std::atomic<std::uint32_t> awaits{0};  // 0: it is awake
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(std::atomic<std::uint32_t>) == 4);
+
+std::uint32_t code(int mate, int what) {
+  return static_cast<std::uint32_t>(2 * mate + what + 1);
+}
+
+// How long a rank that waits stays awake, and lets others have its core; a mate that computes at the same time as this one
+// seldom takes longer. Waking a rank takes some ten microseconds.
+constexpr std::chrono::microseconds awake{200};
+// For which it sleeps, unless it is woken, before it looks at the time and at MPI's messages.
+constexpr std::chrono::milliseconds nap{10};
+
+}  // namespace
+
+// From one rank to another, in the sender's part. Of two letters that have been sent one may be unread in each half.
+struct alignas(line) Window::Mail {
+  std::atomic<std::uint64_t> sent{0};
+  struct {
+    Index at, bytes;
+  } letters[2];
+};
+// Of one rank for another's letters, in the reader's part.
+struct alignas(line) Window::Receipt {
+  std::atomic<std::uint64_t> read{0};
+};
+// Where in a rank's part is what; to each mate one Mail and one Receipt.
+struct Window::Part {
+  Bell* bell = nullptr;
+  Mail* mail = nullptr;
+  Receipt* receipts = nullptr;
+  std::byte* data = nullptr;  // two halves
+
+  Part(std::byte* begin, int mates)
+      : bell(reinterpret_cast<Bell*>(begin)),
+        mail(reinterpret_cast<Mail*>(begin + sizeof(Bell))),
+        receipts(reinterpret_cast<Receipt*>(mail + mates)),
+        data(reinterpret_cast<std::byte*>(receipts + mates)) {}
+  static Index bytes(int mates, Index half) {
+    return static_cast<Index>(sizeof(Bell)) + mates * static_cast<Index>(sizeof(Mail) + sizeof(Receipt)) + 2 * half;
+  }
+};
+
+namespace {
+
+bool all_of(MPI_Comm comm, bool mine) {
+  int ok = mine;
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &ok, 1, MPI_INT, MPI_MIN, comm), "MPI_Allreduce");
+  return ok != 0;
+}
+
+// Has the kernel provide the memory now: later, where /dev/shm is full, a rank that writes there is ended (SIGBUS).
+bool populate(std::byte* begin, Index bytes) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<std::uintptr_t>(begin), first = address / page * page;
+  if (madvise(reinterpret_cast<void*>(first), address + static_cast<std::uintptr_t>(bytes) - first,
+              MADV_POPULATE_WRITE) == 0)
+    return true;
+  return errno == EINVAL;  // Linux before 5.14 cannot
+}
+
+// MPI libraries put the window into /dev/shm; where one of them cannot, it may not come back on all ranks.
+std::string no_room(Index bytes) {
+  struct statvfs shm;
+  if (statvfs("/dev/shm", &shm) != 0) return fmt::format("/dev/shm: {}", std::strerror(errno));
+  const Index free = static_cast<Index>(shm.f_bavail) * static_cast<Index>(shm.f_frsize);
+  if (free >= 2 * bytes) return "";
+  return fmt::format("/dev/shm has {:.1f} MiB free, and twice {:.1f} are wanted", static_cast<double>(free) / (1 << 20),
+                     static_cast<double>(bytes) / (1 << 20));
+}
+
+// What could be done on this rank and not on another comes back as MPI's error, or as `refused` of all of them.
+bool allocate(MPI_Comm mates, Index bytes, MPI_Win* window) {
+  MPI_Info info;
+  MPI_Info_create(&info);
+  MPI_Info_set(info, "alloc_shared_noncontig", "true");  // pages of its own for each rank, near its core
+  void* mine = nullptr;
+  const bool made = MPI_Win_allocate_shared(bytes, 1, info, mates, &mine, window) == MPI_SUCCESS;
+  MPI_Info_free(&info);
+  if (!all_of(mates, made)) return false;
+  if (all_of(mates, populate(static_cast<std::byte*>(mine), bytes))) return true;
+  MPI_Win_free(window);
+  return false;
+}
+
+}  // namespace
+
+std::shared_ptr<Window> Window::open(MPI_Comm world, const std::function<int(int)>& group, Index half,
+                                     std::string* why) {
+  MPI_Comm machine, mates;
+  check_mpi(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine), "MPI_Comm_split_type");
+  int here = 0, size = 1, me = 0, rank = 0;
+  MPI_Comm_rank(world, &rank);
+  MPI_Comm_rank(machine, &here);
+  const int mine = group(here);
+  check_mpi(MPI_Comm_split(machine, mine < 0 ? MPI_UNDEFINED : mine, here, &mates), "MPI_Comm_split");
+  MPI_Comm_free(&machine);
+  if (mates == MPI_COMM_NULL) return nullptr;
+  MPI_Comm_set_errhandler(mates, MPI_ERRORS_RETURN);
+  MPI_Comm_size(mates, &size);
+  MPI_Comm_rank(mates, &me);
+  half = whole_lines(half);
+  const Index bytes = Part::bytes(size, half);
+  MPI_Win window = MPI_WIN_NULL;
+  if (size > 1) {
+    *why = no_room(bytes * size);
+    if (!all_of(mates, why->empty()))
+      *why = why->empty() ? "/dev/shm has too little room" : *why;
+    else if (!allocate(mates, bytes, &window))
+      *why = "MPI cannot make a window of shared memory";
+  }
+  if (window == MPI_WIN_NULL) {
+    MPI_Comm_free(&mates);
+    return nullptr;
+  }
+  std::vector<int> ranks(size);
+  check_mpi(MPI_Allgather(&rank, 1, MPI_INT, ranks.data(), 1, MPI_INT, mates), "MPI_Allgather");
+  return std::shared_ptr<Window>(new Window(mates, window, std::move(ranks), half));
+}
+
+std::shared_ptr<Window> Window::open(MPI_Comm world, std::string* why) {
+  int ranks = 0;
+  MPI_Comm_size(world, &ranks);
+  int together = ranks;
+  const char* const given = std::getenv("SWITCHYARD_WINDOW");
+  if (const std::string_view text = given ? given : ""; !text.empty())
+    std::from_chars(text.data(), text.data() + text.size(), together);
+  if (together < 2 && ranks > 1) *why = fmt::format("SWITCHYARD_WINDOW = {}", given);
+  return open(
+      world, [&](int rank) { return together < 2 ? -1 : rank / together; }, default_half, why);
+}
+
+Window::Window(MPI_Comm mates, MPI_Win window, std::vector<int> ranks, Index half)
+    : mates_(mates),
+      window_(window),
+      ranks_(std::move(ranks)),
+      half_(half),
+      part_(Part::bytes(size(), half)),
+      sent_(size()),
+      read_(size()) {
+  MPI_Comm_rank(mates_, &me_);
+  check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
+  for (int r = 0; r < size(); ++r) {
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    void* begin = nullptr;
+    check_mpi(MPI_Win_shared_query(window_, r, &bytes, &unit, &begin), "MPI_Win_shared_query");
+    parts_.emplace_back(static_cast<std::byte*>(begin), size());
+  }
+  new (parts_[me_].bell) Bell;
+  for (int r = 0; r < size(); ++r) {
+    new (parts_[me_].mail + r) Mail;
+    new (parts_[me_].receipts + r) Receipt;
+  }
+  check_mpi(MPI_Barrier(mates_), "MPI_Barrier");
+}
+
+Window::~Window() {
+  MPI_Win_unlock_all(window_);
+  MPI_Win_free(&window_);
+  MPI_Comm_free(&mates_);
+}
+
+// The one place where a rank waits for another through memory. At first it stays awake, and hands its core on, as ranks may be
+// more than cores; then it sleeps. While it does, messages that MPI took from this rank earlier may still want to be sent.
+template <class Ready>
+void Window::await(int mate, Awaited what, Ready ready) {
+  using Clock = std::chrono::steady_clock;
+  for (int i = 0; i < 100; ++i)
+    if (ready()) return;
+  for (const auto begin = Clock::now(); Clock::now() - begin < awake;) {
+    sched_yield();
+    if (ready()) return;
+  }
+  std::atomic<std::uint32_t>& bell = parts_[me_].bell->awaits;
+  const std::uint32_t mine = code(mate, what);
+  const timespec timeout{0, std::chrono::nanoseconds(nap).count()};
+  std::chrono::duration<double> waited{0};
+  for (auto last = Clock::now();;) {
+    bell.store(mine, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // either ready() sees what was sent, or the sender this
+    if (!ready()) syscall(SYS_futex, &bell, FUTEX_WAIT, mine, &timeout, nullptr, 0);
+    bell.store(0, std::memory_order_relaxed);
+    if (ready()) return;
+    int there = 0;
+    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mates_, &there, MPI_STATUS_IGNORE), "MPI_Iprobe");
+    // A job that a batch system suspends does not wait meanwhile.
+    const auto now = Clock::now();
+    waited += std::min<std::chrono::duration<double>>(now - std::exchange(last, now), std::chrono::seconds(1));
+    if (waited > std::chrono::milliseconds(500) && waited > hang_timeout())
+      fail(
+          "a collective{} has waited {:.0f} s for rank {}, which hangs or is gone: see what its machine says, and "
+          "resume from the last checkpoint (SWITCHYARD_TIMEOUT sets the seconds)",
+          activity.what[0] ? " in the " + activity.str() : "", waited.count(), ranks_[mate]);
+  }
+}
+
+void Window::wake(int mate, Awaited what) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic<std::uint32_t>& bell = parts_[mate].bell->awaits;
+  std::uint32_t sleeps = code(me_, what);
+  if (bell.load(std::memory_order_relaxed) != sleeps || !bell.compare_exchange_strong(sleeps, 0)) return;
+  syscall(SYS_futex, &bell, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+void Window::turn() {
+  turn_ = 1 - turn_;
+  used_ = 0;
+  for (const auto& [mate, sent] : unread_[turn_]) {
+    const std::atomic<std::uint64_t>& read = parts_[mate].receipts[me_].read;
+    await(mate, receipt, [&, sent = sent] { return read.load(std::memory_order_acquire) >= sent; });
+  }
+  unread_[turn_].clear();
+}
+
+Index Window::put(const std::byte* data, Index bytes) {
+  const Index at = turn_ * half_ + used_;
+  used_ += whole_lines(bytes);
+  SY_ASSERT(used_ <= half_, "{} bytes in half a part of {}", used_, half_);
+  if (bytes > 0) std::memcpy(parts_[me_].data + at, data, bytes);
+  return at;
+}
+
+void Window::send(int mate, Index at, Index bytes) {
+  Mail& mail = parts_[me_].mail[mate];
+  mail.letters[sent_[mate] % 2] = {at, bytes};
+  mail.sent.store(++sent_[mate], std::memory_order_release);
+  unread_[turn_].emplace_back(mate, sent_[mate]);
+  wake(mate, letter);
+}
+
+std::span<const std::byte> Window::take(int mate) {
+  const Mail& mail = parts_[mate].mail[me_];
+  await(mate, letter, [&] { return mail.sent.load(std::memory_order_acquire) > read_[mate]; });
+  const auto [at, bytes] = mail.letters[read_[mate] % 2];
+  return {parts_[mate].data + at, static_cast<std::size_t>(bytes)};
+}
+
+void Window::done(int mate) {
+  parts_[me_].receipts[mate].read.store(++read_[mate], std::memory_order_release);
+  wake(mate, receipt);
+}
+
+void Window::trade(std::span<const Give> gives, std::span<Get> gets) {
+  const Index most = gives.empty() ? 0 : room(half_, static_cast<Index>(gives.size()));
+  for (Index given = 0;; given += most) {
+    bool more = false;
+    if (std::any_of(gives.begin(), gives.end(), [&](const Give& g) { return given < g.bytes; })) turn();
+    for (const Give& give : gives) {
+      if (given >= give.bytes) continue;
+      const Index bytes = std::min(most, give.bytes - given), at = put(give.data + given, bytes);
+      for (const int mate : give.to) send(mate, at, bytes);
+      more |= given + most < give.bytes;
+    }
+    for (Get& get : gets) {
+      if (get.bytes == 0) continue;
+      const std::span<const std::byte> came = take(get.from);
+      const auto bytes = static_cast<Index>(came.size());
+      SY_ASSERT(bytes <= get.bytes, "{} bytes of rank {}, {} expected", bytes, ranks_[get.from], get.bytes);
+      std::memcpy(get.data, came.data(), came.size());
+      done(get.from);
+      get.data += bytes;
+      get.bytes -= bytes;
+      more |= get.bytes > 0;
+    }
+    if (!more) return;
+  }
+}
+
+}  // namespace sy
