@@ -13,4 +13,8 @@ int cpu_threads();
 std::string_view kernel_simd();
 bool kernels_run_here();
 
+// Asks the system for the tiles of AMX, where the kernels were compiled for them; false where it has none. Once a process, before
+// threads are made.
+bool amx_permitted();
+
 }  // namespace sy

@@ -95,7 +95,8 @@ int main() {
             for (const Problem& p : problems) {
               const int lda = int(a_transposed ? s.m : s.k), ldb = int(b_transposed ? s.k : s.n);
               sgemm(101, a_transposed ? 112 : 111, b_transposed ? 112 : 111, int(s.m), int(s.n), int(s.k), 1.0f,
-                    p.a.data, lda, p.b.data, ldb, a_transposed ? 1.0f : 0.0f, p.c, int(s.n));
+                    reinterpret_cast<const float*>(p.a.data), lda, reinterpret_cast<const float*>(p.b.data), ldb,
+                    a_transposed ? 1.0f : 0.0f, reinterpret_cast<float*>(p.c.data), int(s.n));
             }
           });
       std::printf(" %10.1f %5.0f%%", theirs / 1e9, 100 * theirs / peak);
