@@ -5,7 +5,8 @@
 
 # Name and compiler's option: one a line, the narrowest first.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
-  set(rows "sse42 -march=x86-64-v2" "avx2 -march=x86-64-v3" "avx512 -march=x86-64-v4")
+  set(rows "sse42 -march=x86-64-v2" "avx2 -march=x86-64-v3" "avx512 -march=x86-64-v4"
+      "avx512bf16 -march=x86-64-v4 -mavx512bf16" "amx -march=x86-64-v4 -mavx512bf16 -mamx-tile -mamx-bf16")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(rows "neon")  # the compiler's default has it
 else()

@@ -5,6 +5,7 @@
 //   slope, beside the value      0      1        2     5          8     3
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace sy::cpu {
@@ -90,10 +91,12 @@ void forward(const FfnActivation& which, ConstView h, ConstView row_scale, View 
   const Index f = y.dim(1), width = h.dim(1);
   for_runs(y.dim(0), rows_per_run(width), [&](Index begin, Index end) {
     const FfnActivation desc = which;
+    Floats inputs(h, width);
+    Results outputs(y, f);
     for (Index r = begin; r < end; ++r) {
-      const float* const in = h.f32() + r * width;
+      const float* const in = inputs.at(r * width);
       const float* const linear = in + f;
-      float* const out = y.f32() + r * f;
+      float* const out = outputs.begin(r * f);
       const float scale = row_scale ? row_scale.f32()[r] : 1.0f;
       if (desc.gated) {
 #pragma omp simd
@@ -113,11 +116,13 @@ void backward(const FfnActivation& which, ConstView dy, ConstView h, ConstView r
   const Index f = dy.dim(1), width = h.dim(1);
   for_runs(dy.dim(0), rows_per_run(width), [&](Index begin, Index end) {
     const FfnActivation desc = which;
+    Floats gradients(dy, f), inputs(h, width);
+    Results outputs(dh, width);
     for (Index r = begin; r < end; ++r) {
-      const float* const g = dy.f32() + r * f;
-      const float* const in = h.f32() + r * width;
+      const float* const g = gradients.at(r * f);
+      const float* const in = inputs.at(r * width);
       const float* const linear = in + f;
-      float* const out = dh.f32() + r * width;
+      float* const out = outputs.begin(r * width);
       float* const dlinear = out + f;
       const float scale = row_scale ? row_scale.f32()[r] : 1.0f;
       float dscale = 0;

@@ -17,6 +17,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -42,13 +43,31 @@ template <class T>
 struct HeadRows {
   T* data;
   Index stride;
-  T* at(Index position) const { return data + position * stride; }
+  Index first = 0;  // the position at `data`
+  T* at(Index position) const { return data + (position - first) * stride; }
 };
-HeadRows<const float> rows_of(ConstHeads x, Index b, Index head) {
-  return {reinterpret_cast<const float*>(x.data) + b * x.sequence_stride + head * x.head_stride, x.token_stride};
+template <class T, class Byte>
+HeadRows<T> rows_of(const BasicHeads<Byte>& x, Index b, Index head) {
+  return {reinterpret_cast<T*>(x.data) + b * x.sequence_stride + head * x.head_stride, x.token_stride};
 }
-HeadRows<float> rows_of(Heads x, Index b, Index head) {
-  return {reinterpret_cast<float*>(x.data) + b * x.sequence_stride + head * x.head_stride, x.token_stride};
+
+// The vectors of one head at `positions`, as floats: where they lie, or, of bf16, widened into memory: [positions, width].
+HeadRows<const float> floats_of(ConstHeads x, Index b, Index head, Range positions, float* memory) {
+  if (x.dtype == DType::f32) return rows_of<const float>(x, b, head);
+  const auto rows = rows_of<const Bf16>(x, b, head);
+  for (Index i = positions.begin; i < positions.end; ++i)
+    widen(rows.at(i), x.width, memory + (i - positions.begin) * x.width);
+  return {memory, x.width, positions.begin};
+}
+// Where the results of one head at `positions` are summed: where they belong, or, of bf16, in memory, until round_sums().
+HeadRows<float> sums_of(Heads x, Index b, Index head, Range positions, float* memory) {
+  if (x.dtype == DType::f32) return rows_of<float>(x, b, head);
+  return {memory, x.width, positions.begin};
+}
+void round_sums(Heads x, Index b, Index head, Range positions, const HeadRows<float>& sums) {
+  if (x.dtype == DType::f32) return;
+  const auto rows = rows_of<Bf16>(x, b, head);
+  for (Index i = positions.begin; i < positions.end; ++i) round(sums.at(i), x.width, rows.at(i));
 }
 
 // The sizes of a call, and which keys its queries see.
@@ -57,6 +76,7 @@ struct Call {
   Index B, queries_all, keys_all, H, K, hd, vd;
   const std::int32_t* first_key;  // [B, queries_all], or null
   bool special;                   // whether scores are more than scaled, capped and cut to a range
+  bool narrow;                    // whether vectors are bf16
 
   Call(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
       : desc(d),
@@ -68,9 +88,8 @@ struct Call {
         hd(q.width),
         vd(v.width),
         first_key(d.visible.first_key ? d.visible.first_key.i32() : nullptr),
-        special(d.bias || d.visible.sparse) {
-    SY_ASSERT(q.dtype == DType::f32, "the cpu backend computes in f32, not in {}", info(q.dtype).name);
-  }
+        special(d.bias || d.visible.sparse),
+        narrow(q.dtype == DType::bf16) {}
 
   // The call as it is for sequence b, whose queries have an offset of their own where Visibility::query_offsets are given.
   Call of_sequence(Index b) const {
@@ -268,27 +287,34 @@ void forward_task(const Call& call, Index b, Index kv_head, Range queries, Const
   thread_local Buffer buffer;
   thread_local std::vector<RowState> states;  // [heads, rows]
   const Index hd = z.hd, vd = z.vd, heads = z.heads_per_kv();
-  const HeadRows<const float> key_rows = rows_of(k, b, kv_head), value_rows = rows_of(v, b, kv_head);
   const Index rows = round_up(queries.size(), tile_rows);
-  float* q_panels =
-      buffer.reserve(heads * rows * hd + key_block * (hd + round_up(vd, tile_cols) + tile_rows) + 3 * lanes);
+  const Index most = std::max(queries.size(), key_block) * std::max(hd, vd);  // of vectors that are widened together
+  float* q_panels = buffer.reserve(heads * rows * hd + key_block * (hd + round_up(vd, tile_cols) + tile_rows) +
+                                   3 * lanes + (z.narrow ? most + heads * queries.size() * vd : 0));
   float* k_panels = q_panels + heads * rows * hd + lanes;
   float* v_panels = k_panels + key_block * hd + lanes;
   float* scores = v_panels + key_block * round_up(vd, tile_cols) + lanes;  // [tile_rows, key_block]
+  float* widened = scores + key_block * tile_rows;
+  float* of_heads = widened + most;  // [heads, queries, vd]
+  const auto sums_of_head = [&](Index h) {
+    return sums_of(out, b, kv_head * heads + h, queries, of_heads + h * queries.size() * vd);
+  };
   states.assign(heads * rows, {});
 
   for (Index h = 0; h < heads; ++h) {
     // A sink is a score that comes before all others, and that has no value.
     if (z.desc.sinks)
       std::fill_n(states.begin() + h * rows, rows, RowState{z.desc.sinks.f32()[kv_head * heads + h], 1});
-    const HeadRows<const float> query_rows = rows_of(q, b, kv_head * heads + h);
+    const HeadRows<const float> query_rows = floats_of(q, b, kv_head * heads + h, queries, widened);
     pack<tile_rows>(query_rows.at(queries.begin), query_rows.stride, 1, queries.size(), hd, q_panels + h * rows * hd);
   }
   for_blocks(z.keys(b, queries), key_block, z.keys_all, [&](Range keys) {
+    const HeadRows<const float> key_rows = floats_of(k, b, kv_head, keys, widened);
     pack<tile_cols>(key_rows.at(keys.begin), key_rows.stride, 1, keys.size(), hd, k_panels);
+    const HeadRows<const float> value_rows = floats_of(v, b, kv_head, keys, widened);
     pack<tile_cols>(value_rows.at(keys.begin), 1, value_rows.stride, vd, keys.size(), v_panels);
     for (Index h = 0; h < heads; ++h) {
-      const HeadRows<float> sums = rows_of(out, b, kv_head * heads + h);
+      const HeadRows<float> sums = sums_of_head(h);
       for (Index i = queries.begin; i < queries.end; i += tile_rows) {
         const Range strip{i, std::min(i + tile_rows, queries.end)};
         const Range strip_keys = z.keys(b, strip);
@@ -312,13 +338,15 @@ void forward_task(const Call& call, Index b, Index kv_head, Range queries, Const
   });
   for (Index h = 0; h < heads; ++h) {
     const Index head = kv_head * heads + h;
+    const HeadRows<float> sums = sums_of_head(h);
     for (Index i = queries.begin; i < queries.end; ++i) {
       const RowState& state = states[h * rows + i - queries.begin];
       const float factor = 1.0f / state.total;
-      float* row = rows_of(out, b, head).at(i);
+      float* row = sums.at(i);
       for (Index c = 0; c < vd; ++c) row[c] *= factor;
       lse[z.lse_offset(b, head) + i] = state.largest + std::log(state.total);
     }
+    round_sums(out, b, head, queries, sums);
   }
 }
 
@@ -399,9 +427,10 @@ void add_values(Index heads, Index n, const float* weights, const HeadRows<const
         sums[h * width + rest] += weights[h * decode_block + i] * values[i * rows.stride + rest];
 }
 
-// Asks for a row that is needed soon.
-void prefetch(const float* row, Index width) {
-  for (Index c = 0; c < width; c += 16) __builtin_prefetch(row + c, 0, 2);
+// Asks for a position's vectors, of all heads, that are needed soon.
+void prefetch(ConstHeads x, Index b, Index position) {
+  const std::byte* const row = x.data + (b * x.sequence_stride + position * x.token_stride) * size_of(x.dtype);
+  for (Index byte = 0; byte < x.heads * x.width * size_of(x.dtype); byte += 64) __builtin_prefetch(row + byte, 0, 2);
 }
 
 // What a block of keys gives to its sequence's query: state: [H], sums: [H, vd] of values times exponentials.
@@ -409,26 +438,31 @@ void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHe
                  float* sums) {
   const Call z = call.of_sequence(task.b);
   thread_local Buffer buffer;
-  float* const scores = buffer.reserve(z.H * decode_block);
   const Index heads = z.heads_per_kv(), n = task.keys.size();
+  float* const scores =
+      buffer.reserve(z.H * decode_block + (z.narrow ? z.H * z.hd + decode_block * std::max(z.hd, z.vd) : 0));
+  float* const of_heads = scores + z.H * decode_block;  // [H, hd] the query
+  float* const widened = of_heads + z.H * z.hd;
+  for (Index head = 0; z.narrow && head < z.H; ++head) floats_of(q, task.b, head, {0, 1}, of_heads + head * z.hd);
+  const auto query_of = [&](Index head) {
+    return z.narrow ? of_heads + head * z.hd : rows_of<const float>(q, task.b, head).at(0);
+  };
   constexpr int together = 3;  // heads
   for (Index j = 0; j < n; j += lanes)
     for (Index kv_head = 0; kv_head < z.K; ++kv_head) {
-      const HeadRows<const float> rows = rows_of(k, task.b, kv_head);
+      const Range these{task.keys.begin + j, task.keys.begin + std::min(j + lanes, n)};
+      const HeadRows<const float> rows = floats_of(k, task.b, kv_head, these, widened);
       const float* keys[lanes];
-      for (int i = 0; i < lanes; ++i) {
-        const Index at = std::min(j + i, n - 1);
-        keys[i] = rows.at(task.keys.begin + at);
-      }
+      for (int i = 0; i < lanes; ++i) keys[i] = rows.at(std::min(these.begin + i, these.end - 1));
       // The next keys, and the values of these, a share for each kv head: whole rows, in the order in which they lie.
       for (Index i = kv_head * lanes / z.K; i < (kv_head + 1) * lanes / z.K; ++i) {
-        prefetch(rows_of(k, task.b, 0).at(task.keys.begin + std::min(j + lanes + i, n - 1)), z.K * z.hd);
-        prefetch(rows_of(v, task.b, 0).at(task.keys.begin + std::min(j + i, n - 1)), z.K * z.vd);
+        prefetch(k, task.b, task.keys.begin + std::min(j + lanes + i, n - 1));
+        prefetch(v, task.b, task.keys.begin + std::min(j + i, n - 1));
       }
       for (Index head = kv_head * heads, end = head + heads; head < end;) {
         const float* queries[together];
         const Index count = std::min<Index>(together, end - head);
-        for (Index h = 0; h < count; ++h) queries[h] = rows_of(q, task.b, head + h).at(0);
+        for (Index h = 0; h < count; ++h) queries[h] = query_of(head + h);
         constexpr decltype(&multiply_keys<1>) by_count[] = {multiply_keys<1>, multiply_keys<2>, multiply_keys<3>};
         by_count[count - 1](queries, keys, z.hd, scores + head * decode_block + j, decode_block);
         head += count;
@@ -442,8 +476,8 @@ void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHe
   }
   std::fill_n(sums, z.H * z.vd, 0.0f);
   for (Index kv_head = 0; kv_head < z.K; ++kv_head)
-    add_values(heads, n, scores + kv_head * heads * decode_block, rows_of(v, task.b, kv_head), task.keys.begin, z.vd,
-               sums + kv_head * heads * z.vd);
+    add_values(heads, n, scores + kv_head * heads * decode_block, floats_of(v, task.b, kv_head, task.keys, widened),
+               task.keys.begin, z.vd, sums + kv_head * heads * z.vd);
 }
 
 // Joins what the tasks [first, first + count) of one sequence found in one head, and its sink.
@@ -497,8 +531,10 @@ void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, 
 #pragma omp for schedule(static)
     for (Index row = 0; row < z.B * z.H; ++row) {
       const Index b = row / z.H, head = row % z.H;
-      join_tasks(z, head, first[b], first[b + 1] - first[b], state, sums, rows_of(out, b, head).at(0),
-                 lse[z.lse_offset(b, head)]);
+      thread_local Buffer of_row;
+      const HeadRows<float> to = sums_of(out, b, head, {0, 1}, of_row.reserve(z.vd));
+      join_tasks(z, head, first[b], first[b + 1] - first[b], state, sums, to.at(0), lse[z.lse_offset(b, head)]);
+      round_sums(out, b, head, {0, 1}, to);
     }
   }
 }
@@ -522,8 +558,11 @@ struct Workspace {
   float *q_right, *dout_right;  // [queries, hd] of dS^T Q, [queries, vd] of P^T dout
   float *p, *ds;                // [query_block, key_block]
   float* delta;                 // [query_block]: D
+  // Of bf16, what is widened, and what is summed before it is rounded: dq: [heads, dq_rows, hd].
+  float *q, *dout, *out, *k, *v, *dq, *dk, *dv;
 
-  Workspace(Index hd, Index vd) {
+  Workspace(const Call& z, Index dq_rows) {
+    const Index hd = z.hd, vd = z.vd, queries = z.narrow ? query_block : 0, keys = z.narrow ? key_block : 0;
     thread_local Buffer buffer;
     const Index hd_panels = round_up(hd, tile_cols), vd_panels = round_up(vd, tile_cols);
     const std::pair<float**, Index> parts[] = {{&k_right, key_block * hd},
@@ -535,7 +574,15 @@ struct Workspace {
                                                {&dout_right, query_block * vd_panels},
                                                {&p, query_block * key_block},
                                                {&ds, query_block * key_block},
-                                               {&delta, query_block}};
+                                               {&delta, query_block},
+                                               {&q, queries * hd},
+                                               {&dout, queries * vd},
+                                               {&out, queries * vd},
+                                               {&k, keys * hd},
+                                               {&v, keys * vd},
+                                               {&dq, z.narrow ? z.heads_per_kv() * dq_rows * hd : 0},
+                                               {&dk, keys * hd},
+                                               {&dv, keys * vd}};
     const auto padded = [](Index size) { return round_up(size + lanes, 16); };  // pack() writes beyond
     Index floats = 0;
     for (const auto& [pointer, size] : parts) floats += padded(size);
@@ -549,16 +596,25 @@ struct Workspace {
 
 class Backward {
  public:
-  Backward(const Call& call, const Gradients& tensors, Index b, Index kv_head)
-      : z(call), t(tensors), b_(b), kv_head_(kv_head), w(call.hd, call.vd) {}
+  // of: the queries whose dQ it is for.
+  Backward(const Call& call, const Gradients& tensors, Index b, Index kv_head, Range of = {0, 0})
+      : z(call), t(tensors), b_(b), kv_head_(kv_head), of_(of), w(call, of.size()) {}
 
   // One block of keys with all queries that see it: dK and dV, and dQ where it is wanted.
   void keys_task(Range keys, bool want_dq) {
+    dk_ = sums_of(t.dk, b_, kv_head_, keys, w.dk);
+    dv_ = sums_of(t.dv, b_, kv_head_, keys, w.dv);
     clear_unseen(keys);
     pack_keys(keys);
     for (Index head = first_head(); head < end_head(); ++head)
       for_blocks(z.queries(b_, keys), query_block, z.queries_all,
                  [&](Range queries) { tile(head, queries, keys, want_dq, true); });
+    round_sums(t.dk, b_, kv_head_, keys, dk_);
+    round_sums(t.dv, b_, kv_head_, keys, dv_);
+  }
+  // After the last block of keys.
+  void finish_dq() {
+    for (Index head = first_head(); head < end_head(); ++head) round_sums(t.dq, b_, head, of_, dq_of(head));
   }
   // The bias's gradient of one head: dbias[n - 1 - distance] += the sums of dS / scale by distance.
   void bias_task(Index head, Index n, float* dbias) {
@@ -578,16 +634,21 @@ class Backward {
     });
   }
   // One block of queries with all keys that they see: dQ alone.
-  void queries_task(Range queries) {
-    for_blocks(z.keys(b_, queries), key_block, z.keys_all, [&](Range keys) {
+  void queries_task() {
+    for_blocks(z.keys(b_, of_), key_block, z.keys_all, [&](Range keys) {
       pack_keys(keys);
-      for (Index head = first_head(); head < end_head(); ++head) tile(head, queries, keys, true, false);
+      for (Index head = first_head(); head < end_head(); ++head) tile(head, of_, keys, true, false);
     });
+    finish_dq();
   }
 
  private:
   Index first_head() const { return kv_head_ * z.heads_per_kv(); }
   Index end_head() const { return first_head() + z.heads_per_kv(); }
+
+  HeadRows<float> dq_of(Index head) const {
+    return sums_of(t.dq, b_, head, of_, w.dq + (head - first_head()) * of_.size() * z.hd);
+  }
 
   // Calls body(strip) for each strip of a block of keys, in order.
   template <class Body>
@@ -600,14 +661,15 @@ class Backward {
     for_strips(keys, [&](Range strip) {
       if (z.queries(b_, strip).size() > 0) return;
       for (Index j = strip.begin; j < strip.end; ++j) {
-        std::fill_n(rows_of(t.dk, b_, kv_head_).at(j), z.hd, 0.0f);
-        std::fill_n(rows_of(t.dv, b_, kv_head_).at(j), z.vd, 0.0f);
+        std::fill_n(dk_.at(j), z.hd, 0.0f);
+        std::fill_n(dv_.at(j), z.vd, 0.0f);
       }
     });
   }
 
   void pack_keys(Range keys) {
-    const HeadRows<const float> k = rows_of(t.k, b_, kv_head_), v = rows_of(t.v, b_, kv_head_);
+    const HeadRows<const float> k = floats_of(t.k, b_, kv_head_, keys, w.k),
+                                v = floats_of(t.v, b_, kv_head_, keys, w.v);
     pack<tile_cols>(k.at(keys.begin), k.stride, 1, keys.size(), z.hd, w.k_right);
     pack<tile_cols>(v.at(keys.begin), v.stride, 1, keys.size(), z.vd, w.v_right);
     pack<tile_cols>(k.at(keys.begin), 1, k.stride, z.hd, keys.size(), w.k_rows_right);
@@ -618,8 +680,9 @@ class Backward {
   // whether some query may see some key; w.ds holds dS then.
   bool tile(Index head, Range queries, Range keys, bool want_dq, bool want_dkv) {
     if (z.unseen(b_, queries, keys)) return false;
-    const HeadRows<const float> q = rows_of(t.q, b_, head), dout = rows_of(t.dout, b_, head),
-                                out = rows_of(t.out, b_, head);
+    const HeadRows<const float> q = floats_of(t.q, b_, head, queries, w.q),
+                                dout = floats_of(t.dout, b_, head, queries, w.dout),
+                                out = floats_of(t.out, b_, head, queries, w.out);
     pack<tile_rows>(q.at(queries.begin), q.stride, 1, queries.size(), z.hd, w.q_left);
     pack<tile_rows>(dout.at(queries.begin), dout.stride, 1, queries.size(), z.vd, w.dout_left);
     for (Index i = 0; i < queries.size(); ++i)
@@ -651,7 +714,7 @@ class Backward {
                  cols, p + r * key_block, ds + r * key_block);
     if (!want_dq) return;
     const bool begun = strip_keys.begin < keys.begin;
-    const HeadRows<float> dq = rows_of(t.dq, b_, head);
+    const HeadRows<float> dq = dq_of(head);
     multiply<key_block, 1>(strip.size(), used, ds, w.k_rows_right, keys.size(), z.hd, dq.at(strip.begin), dq.stride,
                            begun);
   }
@@ -687,14 +750,16 @@ class Backward {
       multiply<1, key_block>(strip.size(), queries.size() - skipped, left + skipped * key_block + column,
                              right + skipped * tile_cols, queries.size(), width, to.at(strip.begin), to.stride, begun);
     };
-    add(w.ds, w.q_right, z.hd, rows_of(t.dk, b_, kv_head_));
-    add(w.p, w.dout_right, z.vd, rows_of(t.dv, b_, kv_head_));
+    add(w.ds, w.q_right, z.hd, dk_);
+    add(w.p, w.dout_right, z.vd, dv_);
   }
 
   const Call& z;
   const Gradients& t;
   const Index b_, kv_head_;
+  const Range of_;
   Workspace w;
+  HeadRows<float> dk_{}, dv_{};
 };
 
 }  // namespace
@@ -722,7 +787,8 @@ void CpuBackend::do_append_heads(ConstHeads x, ConstView offsets, Heads y) {
     for (Index t = begin; t < end; ++t) {
       const Index b = t / x.positions, i = t % x.positions, at = offsets.i32()[b] + i;
       SY_ASSERT(at >= 0 && at < y.positions, "position {} of {}", at, y.positions);
-      std::copy_n(rows_of(x, b, 0).at(i), row, rows_of(y, b, 0).at(at));
+      copy_elements(x.span(), b * x.sequence_stride + i * x.token_stride, row, y.span(),
+                    b * y.sequence_stride + at * y.token_stride);
     }
   });
 }
@@ -739,8 +805,9 @@ void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout
   if (pairs * 7 >= rounds * threads * 5) {
 #pragma omp parallel for schedule(dynamic)
     for (Index pair = 0; pair < pairs; ++pair) {
-      Backward backward(z, t, pair / z.K, pair % z.K);
+      Backward backward(z, t, pair / z.K, pair % z.K, {0, z.queries_all});
       for_blocks({0, z.keys_all}, key_block, z.keys_all, [&](Range keys) { backward.keys_task(keys, true); });
+      backward.finish_dq();
     }
     return;
   }
@@ -749,13 +816,12 @@ void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout
   const Index blocks = key_blocks + query_blocks;
 #pragma omp parallel for schedule(dynamic)
   for (Index task = 0; task < pairs * blocks; ++task) {
-    const Index pair = task / blocks, block = task % blocks;
-    Backward backward(z, t, pair / z.K, pair % z.K);
-    if (block < key_blocks)
-      backward.keys_task({block * key_block, std::min((block + 1) * key_block, z.keys_all)}, false);
-    else {
+    const Index pair = task / blocks, block = task % blocks, b = pair / z.K, kv_head = pair % z.K;
+    if (block < key_blocks) {
+      Backward(z, t, b, kv_head).keys_task({block * key_block, std::min((block + 1) * key_block, z.keys_all)}, false);
+    } else {
       const Index begin = (block - key_blocks) * query_block;
-      backward.queries_task({begin, std::min(begin + query_block, z.queries_all)});
+      Backward(z, t, b, kv_head, {begin, std::min(begin + query_block, z.queries_all)}).queries_task();
     }
   }
 }
@@ -772,12 +838,14 @@ void CpuBackend::do_attention_backward_learned(const AttentionDesc& desc, ConstV
         Backward(z, t, b, head / z.heads_per_kv()).bias_task(head, dbias.dim(1), dbias.f32() + head * dbias.dim(1));
       if (!dsinks) continue;
       // The sink's weight is exp(sink - lse), and what it is the weight of is 0.
-      const HeadRows<const float> dout_rows = rows_of(ConstHeads(dout), b, head),
-                                  out_rows = rows_of(ConstHeads(out), b, head);
+      std::vector<float> widened(z.narrow ? 2 * z.vd : 0);
       float sum = 0;
-      for (Index i = 0; i < z.queries_all; ++i)
+      for (Index i = 0; i < z.queries_all; ++i) {
+        const auto dout_rows = floats_of(ConstHeads(dout), b, head, {i, i + 1}, widened.data()),
+                   out_rows = floats_of(ConstHeads(out), b, head, {i, i + 1}, widened.data() + z.vd);
         sum += std::exp(desc.sinks.f32()[head] - lse.f32()[z.lse_offset(b, head) + i]) *
                dot(dout_rows.at(i), out_rows.at(i), z.vd);
+      }
       dsinks.f32()[head] -= sum;
     }
 }

@@ -1,4 +1,4 @@
-// The cpu backend: OpenMP threads over host memory, in f32. Shapes and meanings of all operations: kernels/backend.h.
+// The cpu backend: OpenMP threads over host memory, in f32 and bf16. Shapes and meanings of all operations: kernels/backend.h.
 #pragma once
 
 #include <vector>

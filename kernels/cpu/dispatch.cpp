@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 
 namespace sy::cpu {
 
@@ -139,8 +140,7 @@ void CpuBackend::do_gather_rows(ConstView x, ConstView index, View y) {
   const Index d = y.dim(1);
   for_runs(y.dim(0), rows_per_run(d), [&](Index begin, Index end) {
     for (Index r = begin; r < end; ++r)
-      if (index.i32()[r] >= 0)
-        std::memcpy(y.f32() + r * d, x.f32() + index.i32()[r] * d, static_cast<std::size_t>(d) * sizeof(float));
+      if (index.i32()[r] >= 0) copy_elements(x, index.i32()[r] * d, d, y, r * d);
   });
 }
 
@@ -148,13 +148,15 @@ void CpuBackend::do_gather_rows(ConstView x, ConstView index, View y) {
 void CpuBackend::do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) {
   const Index d = y.dim(1), k = slots.dim(1);
   for_runs(y.dim(0), rows_per_run(2 * d), [&](Index begin, Index end) {
+    Floats rows(x, d);
+    Results sums(y, d);
     for (Index t = begin; t < end; ++t) {
-      float* const out = y.f32() + t * d;
+      float* const out = accumulate ? sums.update(t * d) : sums.begin(t * d);
       bool empty = !accumulate;
       for (Index j = 0; j < k; ++j) {
         const Index slot = slots.i32()[t * k + j];
         if (slot < 0) continue;
-        const float* const in = x.f32() + slot * d;
+        const float* const in = rows.at(slot * d);
         if (empty)
           std::memcpy(out, in, static_cast<std::size_t>(d) * sizeof(float));
         else

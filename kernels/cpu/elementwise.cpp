@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 
 namespace sy::cpu {
 
@@ -24,32 +25,41 @@ void CpuBackend::do_copy(ConstView x, View y) {
   });
 }
 
-// An element costs 6 bytes. This runs on one thread: only files and tests convert on the CPU.
+// An element costs 6 bytes.
 void CpuBackend::do_convert(ConstView x, View y) {
-  const bool widen = x.dtype() == DType::bf16;
-  for (Index i = 0; i < x.elements(); ++i)
-    if (widen)
-      y.f32()[i] = float_of_bf16(reinterpret_cast<const std::uint16_t*>(x.bytes())[i]);
+  for_runs(y.elements(), run_elements, [&](Index begin, Index end) {
+    if (x.dtype() == DType::bf16)
+      widen(x.as<Bf16>() + begin, end - begin, y.f32() + begin);
     else
-      reinterpret_cast<std::uint16_t*>(y.bytes())[i] = bf16_of_float(x.f32()[i]);
+      round(x.f32() + begin, end - begin, y.as<Bf16>() + begin);
+  });
 }
 
 // An element costs 12 bytes and 1 FLOP.
 void CpuBackend::do_add(ConstView x, View y) {
   for_runs(y.elements(), run_elements, [&](Index begin, Index end) {
-    const float* const in = x.f32();
-    float* const out = y.f32();
+    Floats xs(x, piece_elements);
+    Results ys(y, piece_elements);
+    for (Index at = begin; at < end; at += piece_elements) {
+      const Index n = std::min(piece_elements, end - at);
+      const float* const in = xs.at(at, n);
+      float* const out = ys.update(at, n);
 #pragma omp simd
-    for (Index i = begin; i < end; ++i) out[i] += in[i];
+      for (Index i = 0; i < n; ++i) out[i] += in[i];
+    }
   });
 }
 
 // An element costs 8 bytes and 1 FLOP.
 void CpuBackend::do_scale(View x, float factor) {
   for_runs(x.elements(), run_elements, [&](Index begin, Index end) {
-    float* const out = x.f32();
+    Results xs(x, piece_elements);
+    for (Index at = begin; at < end; at += piece_elements) {
+      const Index n = std::min(piece_elements, end - at);
+      float* const out = xs.update(at, n);
 #pragma omp simd
-    for (Index i = begin; i < end; ++i) out[i] *= factor;
+      for (Index i = 0; i < n; ++i) out[i] *= factor;
+    }
   });
 }
 

@@ -1,8 +1,7 @@
 // The embedding table.
-#include <cstring>
-
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 
 namespace sy::cpu {
 
@@ -12,11 +11,10 @@ void CpuBackend::do_embedding_forward(ConstView ids, ConstView table, Index voca
   for_runs(y.dim(0), rows_per_run(d), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       const Index id = ids.i32()[t] - vocab_begin;
-      float* const out = y.f32() + t * d;
       if (id >= 0 && id < vocab)
-        std::memcpy(out, table.f32() + id * d, static_cast<std::size_t>(d) * sizeof(float));
+        copy_elements(table, id * d, d, y, t * d);
       else
-        std::fill_n(out, d, 0.0f);
+        clear_elements(y, t * d, d);
     }
   });
 }
@@ -27,13 +25,15 @@ void CpuBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab_
   constexpr Index columns = 64;
   const Index t_all = ids.dim(0), d = dy.dim(1), vocab = dtable.dim(0);
   for_runs(d, t_all * d <= run_elements ? d : columns, [&](Index begin, Index end) {
+    const Index n = end - begin;
+    Floats gradients(dy, n);
     for (Index t = 0; t < t_all; ++t) {
       const Index id = ids.i32()[t] - vocab_begin;
       if (id < 0 || id >= vocab) continue;
-      const float* const g = dy.f32() + t * d;
-      float* const out = dtable.f32() + id * d;
+      const float* const g = gradients.at(t * d + begin);
+      float* const out = dtable.f32() + id * d + begin;
 #pragma omp simd
-      for (Index i = begin; i < end; ++i) out[i] += g[i];
+      for (Index i = 0; i < n; ++i) out[i] += g[i];
     }
   });
 }

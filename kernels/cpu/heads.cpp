@@ -5,17 +5,14 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 
 namespace sy::cpu {
 namespace {
 
-// The first head's vector of a position, counted over all sequences.
-const float* vector_of(const ConstHeads& x, Index position) {
-  return reinterpret_cast<const float*>(x.data) + position / x.positions * x.sequence_stride +
-         position % x.positions * x.token_stride;
-}
-float* vector_of(const Heads& x, Index position) {
-  return const_cast<float*>(vector_of(ConstHeads(x), position));
+// Which element the first head's vector of a position begins with. Positions are counted over all sequences.
+Index vector_of(const ConstHeads& x, Index position) {
+  return position / x.positions * x.sequence_stride + position % x.positions * x.token_stride;
 }
 
 }  // namespace
@@ -24,23 +21,24 @@ float* vector_of(const Heads& x, Index position) {
 void CpuBackend::do_copy_heads(ConstHeads x, Heads y) {
   const Index step = x.heads == 1 ? 0 : x.head_stride;
   for_runs(y.sequences * y.positions, rows_per_run(y.heads * y.width), [&](Index begin, Index end) {
-    for (Index t = begin; t < end; ++t) {
-      const float* const from = vector_of(x, t);
-      float* const to = vector_of(y, t);
-      for (Index h = 0; h < y.heads; ++h) std::copy_n(from + h * step, y.width, to + h * y.head_stride);
-    }
+    const ConstView from = x.span();
+    const View to = y.span();
+    for (Index t = begin; t < end; ++t)
+      for (Index h = 0; h < y.heads; ++h)
+        copy_elements(from, vector_of(x, t) + h * step, y.width, to, vector_of(y, t) + h * y.head_stride);
   });
 }
 
 // An element of x costs 4 bytes and 1 FLOP.
 void CpuBackend::do_sum_heads(ConstHeads x, Heads y) {
   for_runs(y.sequences * y.positions, rows_per_run(x.heads * x.width), [&](Index begin, Index end) {
+    Floats vectors(x.span(), x.width);
+    Results sums(y.span(), y.width);
     for (Index t = begin; t < end; ++t) {
-      const float* const from = vector_of(x, t);
-      float* const to = vector_of(y, t);
+      float* const to = sums.begin(vector_of(y, t));
       std::fill_n(to, y.width, 0.0f);
       for (Index h = 0; h < x.heads; ++h) {
-        const float* const of_head = from + h * x.head_stride;
+        const float* const of_head = vectors.at(vector_of(x, t) + h * x.head_stride);
 #pragma omp simd
         for (Index i = 0; i < y.width; ++i) to[i] += of_head[i];
       }
@@ -51,17 +49,17 @@ void CpuBackend::do_sum_heads(ConstHeads x, Heads y) {
 void CpuBackend::do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) {
   const Index n = w.dim(1), q = w.dim(2);
   std::vector<Problem> problems;
-  for (Index h = 0; h < y.heads; ++h) {
-    const float* const matrix = w.f32() + h * n * q;
+  const ConstView left = x.span();
+  const View right = y.span();
+  for (Index h = 0; h < y.heads; ++h)
     problems.push_back({.m = y.sequences * y.positions,
                         .n = y.width,
                         .k = x.width,
-                        .a = {reinterpret_cast<const float*>(x.data) + h * x.head_stride, x.token_stride, 1},
-                        .b = use == WeightUse::output ? Matrix{matrix, 1, q} : Matrix{matrix, q, 1},
-                        .c = reinterpret_cast<float*>(y.data) + h * y.head_stride,
+                        .a = {left, h * x.head_stride, x.token_stride, 1},
+                        .b = use == WeightUse::output ? Matrix{w, h * n * q, 1, q} : Matrix{w, h * n * q, q, 1},
+                        .c = {right, h * y.head_stride},
                         .ldc = y.token_stride,
                         .accumulate = false});
-  }
   gemm_batch(problems);
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace sy::cpu {
@@ -56,9 +57,10 @@ void backward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView tar
               float z_factor, View dlogits) {
   const Index v = logits.dim(1);
   for_runs(logits.dim(0), rows_per_run(v), [&](Index begin, Index end) {
+    Results outputs(dlogits, v);
     for (Index t = begin; t < end; ++t) {
       const float* const row = logits.f32() + t * v;
-      float* const out = dlogits.f32() + t * v;
+      float* const out = outputs.begin(t * v);
       if (targets.i32()[t] < 0) {
         std::fill_n(out, v, 0.0f);
         continue;

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 
 namespace sy::cpu {
 
@@ -12,12 +13,17 @@ void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView we
   const Index d = x.dim(1);
   const auto width = static_cast<float>(d);
   const float offset = desc.offset;
+  Floats weights(weight, d), biases(bias, d);
+  const float* const all_weights = weights.at(0);
+  const float* const all_biases = biases.at(0);
   for_runs(x.dim(0), rows_per_run(d), [&](Index begin, Index end) {
-    const float* const w = weight.f32();
-    const float* const b = bias ? bias.f32() : nullptr;
+    const float* const w = all_weights;
+    const float* const b = all_biases;
+    Floats inputs(x, d);
+    Results outputs(y, d);
     for (Index t = begin; t < end; ++t) {
-      const float* const in = x.f32() + t * d;
-      float* const out = y.f32() + t * d;
+      const float* const in = inputs.at(t * d);
+      float* const out = outputs.begin(t * d);
       const float mean = desc.kind == NormKind::layernorm ? sum_of(d, [=](Index i) { return in[i]; }) / width : 0;
       const float squares = sum_of(d, [=](Index i) { return (in[i] - mean) * (in[i] - mean); });
       const float inverse = 1 / std::sqrt(squares / width + desc.eps);
@@ -45,12 +51,16 @@ void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView 
   const Index width = dbias ? 2 * d : d;
   const auto sums = scratch<float>(width);
   std::fill_n(sums.get(), width, 0.0f);
+  Floats weights(weight, d);
+  const float* const all_weights = weights.at(0);
   sum_over_rows(t_all, width, sums.get(), [&](Index begin, Index end, float* partial) {
-    const float* const w = weight.f32();
+    const float* const w = all_weights;
+    Floats inputs(x, d), gradients(dy, d);
+    Results outputs(dx, d);
     for (Index t = begin; t < end; ++t) {
-      const float* const in = x.f32() + t * d;
-      const float* const g = dy.f32() + t * d;
-      float* const out = dx.f32() + t * d;
+      const float* const in = inputs.at(t * d);
+      const float* const g = gradients.at(t * d);
+      float* const out = outputs.update(t * d);
       const float mean = moments.f32()[2 * t], inverse = moments.f32()[2 * t + 1];
       const float mean_dn =
           centred ? sum_of(d, [=](Index i) { return g[i] * (offset + w[i]); }) / static_cast<float>(d) : 0;
@@ -91,9 +101,11 @@ void CpuBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, co
                                          View y) {
   const Index n = bias.dim(1), width = y.dim(1);
   for_runs(y.dim(0), rows_per_run(n), [&](Index begin, Index end) {
+    Floats biases(bias, n);
+    Results outputs(y, n);
     for_rows(rows, bias.dim(0), begin, end, [&](Index r, Index e) {
-      const float* const b = bias.f32() + e * n;
-      float* const out = y.f32() + r * width + first;
+      const float* const b = biases.at(e * n);
+      float* const out = outputs.update(r * width + first);
       const float scale = row_scale ? row_scale.f32()[r] : 1.0f;
 #pragma omp simd
       for (Index i = 0; i < n; ++i) out[i] += scale * b[i];
@@ -108,9 +120,10 @@ void CpuBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstVie
   for (Index e = 0; e < bias.dim(0); ++e) {
     const Index start = rows.host[e];
     sum_over_rows(rows.host[e + 1] - start, n, dbias.f32() + e * n, [&](Index begin, Index end, float* partial) {
-      const float* const b = bias.f32() + e * n;
+      Floats biases(bias, n), gradients(dy, n);
+      const float* const b = biases.at(e * n);
       for (Index r = start + begin; r < start + end; ++r) {
-        const float* const g = dy.f32() + r * width + first;
+        const float* const g = gradients.at(r * width + first);
         const float scale = row_scale ? row_scale.f32()[r] : 1.0f;
         float dscale = 0;
 #pragma omp simd reduction(+ : dscale)
@@ -128,9 +141,11 @@ void CpuBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstVie
 void CpuBackend::do_bias_forward(ConstView bias, View y) {
   const Index n = y.dim(1);
   for_runs(y.dim(0), rows_per_run(n), [&](Index begin, Index end) {
-    const float* const b = bias.f32();
+    Floats biases(bias, n);
+    Results outputs(y, n);
+    const float* const b = biases.at(0);
     for (Index t = begin; t < end; ++t) {
-      float* const out = y.f32() + t * n;
+      float* const out = outputs.update(t * n);
 #pragma omp simd
       for (Index i = 0; i < n; ++i) out[i] += b[i];
     }
@@ -141,8 +156,9 @@ void CpuBackend::do_bias_forward(ConstView bias, View y) {
 void CpuBackend::do_bias_backward(ConstView dy, View dbias) {
   const Index n = dy.dim(1);
   sum_over_rows(dy.dim(0), n, dbias.f32(), [&](Index begin, Index end, float* partial) {
+    Floats gradients(dy, n);
     for (Index t = begin; t < end; ++t) {
-      const float* const g = dy.f32() + t * n;
+      const float* const g = gradients.at(t * n);
 #pragma omp simd
       for (Index i = 0; i < n; ++i) partial[i] += g[i];
     }

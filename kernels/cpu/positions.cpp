@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
+#include <optional>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 
 namespace sy::cpu {
 
@@ -18,50 +21,125 @@ float mean_of(const QkNorm& desc, Index hd, const float* head) {
 
 }  // namespace
 
-// An element costs 8 bytes and 5 FLOPs, 7 for LayerNorm, and rope comes on top.
+namespace {
+
+// Rotates heads, one at a time.
+class Rotation {
+ public:
+  Rotation(ConstView positions, ConstView table, bool inverse, RopePairs pairs)
+      : positions_(positions.i32()),
+        table_(table.f32()),
+        half_(table.dim(1)),
+        sign_(inverse ? -1.0f : 1.0f),
+        pairs_(pairs),
+        cosine_(scratch<float>(2 * half_)) {}
+
+  // Of the heads from now on. The table holds (cos, sin) pairs. They are split once for a token and used by all its heads.
+  void of_token(Index t) {
+    const float* const turn = table_ + positions_[t] * half_ * 2;
+    float* const cosine = cosine_.get();
+    float* const sine = cosine + half_;
+    for (Index i = 0; i < half_; ++i) {
+      cosine[i] = turn[2 * i];
+      sine[i] = sign_ * turn[2 * i + 1];
+    }
+  }
+
+  void rotate(float* a) const {
+    const Index half = half_;
+    const float* const cosine = cosine_.get();
+    const float* const sine = cosine + half;
+    if (pairs_ == RopePairs::interleaved) {
+#pragma omp simd
+      for (Index i = 0; i < half; ++i) {
+        const float u = a[2 * i], v = a[2 * i + 1];
+        a[2 * i] = u * cosine[i] - v * sine[i];
+        a[2 * i + 1] = u * sine[i] + v * cosine[i];
+      }
+      return;
+    }
+    float* const b = a + half;
+#pragma omp simd
+    for (Index i = 0; i < half; ++i) {
+      const float u = a[i], v = b[i];
+      a[i] = u * cosine[i] - v * sine[i];
+      b[i] = u * sine[i] + v * cosine[i];
+    }
+  }
+
+ private:
+  const std::int32_t* positions_;
+  const float* table_;
+  Index half_;
+  float sign_;
+  RopePairs pairs_;
+  std::unique_ptr<float[]> cosine_;  // and the sines
+};
+
+// Of QK-norm, where there is a table.
+std::optional<Rotation> rotation(const QkNorm& desc, ConstView positions, ConstView table, bool inverse) {
+  return table ? std::optional<Rotation>(std::in_place, positions, table, inverse, desc.pairs) : std::nullopt;
+}
+
+}  // namespace
+
+// An element costs 8 bytes and 5 FLOPs, 7 for LayerNorm, and 3 FLOPs more where it is rotated.
 void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                     ConstView table, View y, View inverse) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
   const float offset = desc.offset;
   for_runs(x.dim(0), rows_per_run(all * hd), [&](Index begin, Index end) {
+    Floats inputs(x, hd), weights(weight, weight.elements());
+    const float* const all_weights = weights.at(0);
+    Results outputs(y, hd);
+    auto turns = rotation(desc, positions, table, false);
     for (Index row = begin * all; row < end * all; ++row) {
       const Index head = row % all;
-      const float* const in = x.f32() + row * hd;
-      float* const out = y.f32() + row * hd;
+      if (head == 0 && turns) turns->of_token(row / all);
       if (head >= heads) {
-        std::copy_n(in, hd, out);
+        copy_elements(x, row * hd, hd, y, row * hd);
         continue;
       }
-      const float* const w = weight.f32() + desc.weight_of(head) * hd;
+      const float* const in = inputs.at(row * hd);
+      float* const out = outputs.begin(row * hd);
+      const float* const w = all_weights + desc.weight_of(head) * hd;
       const float mean = mean_of(desc, hd, in);
       const float squares = sum_of(hd, [=](Index i) { return (in[i] - mean) * (in[i] - mean); });
       const float r = 1 / std::sqrt(squares / static_cast<float>(hd) + desc.eps);
       inverse.f32()[row / all * heads + head] = r;
 #pragma omp simd
       for (Index i = 0; i < hd; ++i) out[i] = (in[i] - mean) * r * (offset + w[i]);
+      if (turns) turns->rotate(out);
     }
   });
-  if (table) rope(y, heads, positions, table, false, desc.pairs);
 }
 
 // With g = dy rotated back, w the weight with its offset and n = (x - mean) r: dx = r (g w - mean(g w) - n mean(g w n)),
-// without mean(g w) for RMSNorm, dw = sum over rows of g n. An element costs 20 bytes and 13 FLOPs, 17 for LayerNorm, and
-// rope comes on top.
+// without mean(g w) for RMSNorm, dw = sum over rows of g n. An element costs 12 bytes and 13 FLOPs, 17 for LayerNorm, and
+// 3 FLOPs more where it is rotated.
 void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                                      ConstView positions, ConstView table, View dx, View dweight) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
   const float offset = desc.offset;
-  copy(dy, dx);
-  if (table) rope(dx, heads, positions, table, true, desc.pairs);
   sum_over_rows(x.dim(0), desc.weights() * hd, dweight.f32(), [&](Index begin, Index end, float* partial) {
+    Floats inputs(x, hd), gradients(dy, hd), weights(weight, weight.elements());
+    const float* const all_weights = weights.at(0);
+    Results outputs(dx, hd);
+    auto turns = rotation(desc, positions, table, true);
     for (Index row = begin * all; row < end * all; ++row) {
       const Index head = row % all;
-      if (head >= heads) continue;
+      if (head == 0 && turns) turns->of_token(row / all);
+      if (head >= heads) {
+        copy_elements(dy, row * hd, hd, dx, row * hd);
+        continue;
+      }
       const Index of = desc.weight_of(head) * hd;
-      const float* const in = x.f32() + row * hd;
-      const float* const w = weight.f32() + of;
-      float* const g = dx.f32() + row * hd;
+      const float* const in = inputs.at(row * hd);
+      const float* const w = all_weights + of;
+      float* const g = outputs.begin(row * hd);
       float* const dw = partial + of;
+      std::copy_n(gradients.at(row * hd), hd, g);
+      if (turns) turns->rotate(g);
       const float r = inverse.f32()[row / all * heads + head];
       const float mean = mean_of(desc, hd, in), width = static_cast<float>(hd);
       const float mean_dn =
@@ -79,38 +157,13 @@ void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView
 
 // An element that is rotated costs 8 bytes and 3 FLOPs.
 void CpuBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) {
-  const Index all_heads = x.dim(1), hd = x.dim(2), half = table.dim(1);
-  const float sign = inverse ? -1.0f : 1.0f;
+  const Index all_heads = x.dim(1), hd = x.dim(2);
   for_runs(x.dim(0), rows_per_run(heads * hd), [&](Index begin, Index end) {
-    // The table holds (cos, sin) pairs. They are split once for a token and used by all its heads.
-    const auto cosines = scratch<float>(2 * half);
-    float* const cosine = cosines.get();
-    float* const sine = cosine + half;
+    Rotation turns(positions, table, inverse, pairs);
+    Results vectors(x, 2 * table.dim(1));
     for (Index t = begin; t < end; ++t) {
-      const float* const turn = table.f32() + positions.i32()[t] * half * 2;
-      for (Index i = 0; i < half; ++i) {
-        cosine[i] = turn[2 * i];
-        sine[i] = sign * turn[2 * i + 1];
-      }
-      for (Index h = 0; h < heads; ++h) {
-        float* const a = x.f32() + (t * all_heads + h) * hd;
-        if (pairs == RopePairs::interleaved) {
-#pragma omp simd
-          for (Index i = 0; i < half; ++i) {
-            const float u = a[2 * i], v = a[2 * i + 1];
-            a[2 * i] = u * cosine[i] - v * sine[i];
-            a[2 * i + 1] = u * sine[i] + v * cosine[i];
-          }
-          continue;
-        }
-        float* const b = a + half;
-#pragma omp simd
-        for (Index i = 0; i < half; ++i) {
-          const float u = a[i], v = b[i];
-          a[i] = u * cosine[i] - v * sine[i];
-          b[i] = u * sine[i] + v * cosine[i];
-        }
-      }
+      turns.of_token(t);
+      for (Index h = 0; h < heads; ++h) turns.rotate(vectors.update((t * all_heads + h) * hd));
     }
   });
 }
@@ -132,11 +185,12 @@ std::array<Part, 2> parts_of(const WholeQkNorm& d) {
 void CpuBackend::do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums) {
   const Index row = x.dim(1);
   for_runs(x.dim(0), rows_per_run(row), [&](Index begin, Index end) {
+    Floats left(x, row), right(y, row);
     for (Index t = begin; t < end; ++t)
       for (const int of : {0, 1}) {
         const Part part = parts_of(desc)[of];
-        const float* const a = x.f32() + t * row + part.begin;
-        const float* const b = y.f32() + t * row + part.begin;
+        const float* const a = left.at(t * row + part.begin, part.size);
+        const float* const b = right.at(t * row + part.begin, part.size);
         sums.f32()[2 * t + of] = sum_of(part.size, [=](Index i) { return a[i] * b[i]; });
       }
   });
@@ -148,17 +202,19 @@ void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, 
   const Index row = x.dim(1), normed = desc.queries + desc.keys;
   const float offset = desc.offset;
   for_runs(x.dim(0), rows_per_run(row), [&](Index begin, Index end) {
+    Floats inputs(x, row), weights(weight, normed);
+    Results outputs(y, row);
     for (Index t = begin; t < end; ++t) {
       for (const int of : {0, 1}) {
         const Part part = parts_of(desc)[of];
-        const float* const in = x.f32() + t * row + part.begin;
-        const float* const w = weight.f32() + part.begin;
-        float* const out = y.f32() + t * row + part.begin;
+        const float* const in = inputs.at(t * row + part.begin, part.size);
+        const float* const w = weights.at(part.begin, part.size);
+        float* const out = outputs.begin(t * row + part.begin, part.size);
         const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / part.all + desc.eps);
 #pragma omp simd
         for (Index i = 0; i < part.size; ++i) out[i] = in[i] * r * (offset + w[i]);
       }
-      std::copy_n(x.f32() + t * row + normed, row - normed, y.f32() + t * row + normed);
+      copy_elements(x, t * row + normed, row - normed, y, t * row + normed);
     }
   });
 }
@@ -170,14 +226,16 @@ void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy
   const Index row = x.dim(1), normed = desc.queries + desc.keys;
   const float offset = desc.offset;
   sum_over_rows(x.dim(0), normed, dweight.f32(), [&](Index begin, Index end, float* partial) {
+    Floats inputs(x, row), gradients(dy, row), weights(weight, normed);
+    Results outputs(dx, row);
     for (Index t = begin; t < end; ++t) {
       for (const int of : {0, 1}) {
         const Part part = parts_of(desc)[of];
         const Index at = t * row + part.begin;
-        const float* const in = x.f32() + at;
-        const float* const g = dy.f32() + at;
-        const float* const w = weight.f32() + part.begin;
-        float* const out = dx.f32() + at;
+        const float* const in = inputs.at(at, part.size);
+        const float* const g = gradients.at(at, part.size);
+        const float* const w = weights.at(part.begin, part.size);
+        float* const out = outputs.begin(at, part.size);
         float* const dw = partial + part.begin;
         const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / part.all + desc.eps);
         const float inner = products.f32()[2 * t + of] / part.all;
@@ -188,7 +246,7 @@ void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy
           out[i] = r * (g[i] * (offset + w[i]) - normal * inner);
         }
       }
-      std::copy_n(dy.f32() + t * row + normed, row - normed, dx.f32() + t * row + normed);
+      copy_elements(dy, t * row + normed, row - normed, dx, t * row + normed);
     }
   });
 }

@@ -1,6 +1,10 @@
 #include "kernels/cpu/processor.h"
 
 #include <omp.h>
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <cstdlib>
 #include <vector>
@@ -9,12 +13,24 @@
 
 // Each is in the object of its instruction set.
 extern "C" {
-extern const sy::CpuKernels switchyard_cpu_sse42, switchyard_cpu_avx2, switchyard_cpu_avx512, switchyard_cpu_neon,
-    switchyard_cpu_baseline;
+extern const sy::CpuKernels switchyard_cpu_sse42, switchyard_cpu_avx2, switchyard_cpu_avx512, switchyard_cpu_avx512bf16,
+    switchyard_cpu_amx, switchyard_cpu_neon, switchyard_cpu_baseline;
 }
 
 namespace sy {
 namespace {
+
+#if defined(__x86_64__)
+bool has_avx512bf16() {
+  return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
+}
+// The system gives the tiles' registers to a process that asks for them.
+bool has_amx() {
+  constexpr int request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return has_avx512bf16() && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+         syscall(SYS_arch_prctl, request, tile_data) == 0;
+}
+#endif
 
 // SWITCHYARD_HAS_*: what cmake/cpu.cmake compiles the kernels for.
 const CpuIsa isas[] = {
@@ -26,6 +42,12 @@ const CpuIsa isas[] = {
 #endif
 #ifdef SWITCHYARD_HAS_AVX512
     {"avx512", [] { return __builtin_cpu_supports("x86-64-v4") != 0; }, switchyard_cpu_avx512},
+#endif
+#ifdef SWITCHYARD_HAS_AVX512BF16
+    {"avx512bf16", has_avx512bf16, switchyard_cpu_avx512bf16},
+#endif
+#ifdef SWITCHYARD_HAS_AMX
+    {"amx", has_amx, switchyard_cpu_amx},
 #endif
 #ifdef SWITCHYARD_HAS_NEON
     {"neon", [] { return true; }, switchyard_cpu_neon},

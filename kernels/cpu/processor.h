@@ -22,6 +22,8 @@ struct CpuKernels {
   // The products alone, for their tests and benchmarks (kernels/cpu/gemm.h).
   decltype(&cpu::gemm) gemm, gemm_serial;
   decltype(&cpu::gemm_batch) gemm_batch;
+  decltype(&cpu::packed_bytes) packed_bytes;
+  decltype(&cpu::pack_operand) pack_operand;
   decltype(&cpu::multiply_adds) multiply_adds;
 };
 

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/philox.h"
 
@@ -158,11 +159,26 @@ void CpuBackend::do_draw(const Draw& desc, ConstView index, View x) {
   for_numbers(desc, index.i64(), x.dim(0), x.dim(1), [&](Index at, float number) { x.f32()[at] = number; });
 }
 
+// Beside a block of Philox for each element, it is no matter that elements are widened and rounded one by one.
+namespace {
+
+float element(ConstView x, Index i) {
+  return x.dtype() == DType::bf16 ? float{x.as<Bf16>()[i]} : x.f32()[i];
+}
+void set_element(View y, Index i, float value) {
+  if (y.dtype() == DType::bf16)
+    y.as<Bf16>()[i] = value;
+  else
+    y.f32()[i] = value;
+}
+
+}  // namespace
+
 // An element costs 8 bytes and a block of Philox.
 void CpuBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) {
   for_numbers(desc, index.i64(), x.dim(0), x.dim(1), [&](Index at, float number) {
-    const float value = x.f32()[at] * (1 + number);
-    y.f32()[at] = accumulate ? y.f32()[at] + value : value;
+    const float value = element(x, at) * (1 + number);
+    set_element(y, at, accumulate ? element(y, at) + value : value);
   });
 }
 
@@ -172,8 +188,9 @@ void CpuBackend::do_sized_noise_forward(const Draw& desc, ConstView index, Const
               [&](Index at, float number) { x.f32()[at] += number * softplus(size.f32()[at]); });
 }
 void CpuBackend::do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) {
-  for_numbers(desc, index.i64(), dx.dim(0), dx.dim(1),
-              [&](Index at, float number) { dsize.f32()[at] = dx.f32()[at] * number * sigmoid_(size.f32()[at]); });
+  for_numbers(desc, index.i64(), dx.dim(0), dx.dim(1), [&](Index at, float number) {
+    set_element(dsize, at, element(dx, at) * number * sigmoid_(size.f32()[at]));
+  });
 }
 
 // A logit costs 4 bytes and 25 FLOPs, 48 with sigmoid scores. The choice compares each with the k-th best so far.
@@ -264,11 +281,12 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
   const Index segment_tokens = t_all / dprobability.dim(0);
   for_runs(t_all, rows_per_run(4 * e), [&](Index begin, Index end) {
     std::vector<float> p(e), q(e), s(k), ds(k);
+    Results outputs(dlogits, e);
     for (Index t = begin; t < end; ++t) {
       const float* const z = logits.f32() + t * e;
       const float* const dp = dprobability.f32() + t / segment_tokens * e;
       const std::int32_t* const chosen = experts.i32() + t * k;
-      float* const dz = dlogits.f32() + t * e;
+      float* const dz = outputs.begin(t * e);
       const float lse = softmax(z, e, p.data());
 
       float sum = tiny_sum, sum_c_s = 0;

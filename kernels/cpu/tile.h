@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <utility>
 
+#include "kernels/bf16.h"
 #include "kernels/tensor.h"
 
 namespace sy::cpu {
@@ -39,6 +42,14 @@ typedef float UnalignedVector __attribute__((vector_size(lanes * sizeof(float)),
 
 inline Vector load(const float* p) {
   return *reinterpret_cast<const UnalignedVector*>(p);
+}
+// The same of bf16, which is the upper half of a float.
+inline Vector load(const Bf16* p) {
+  typedef std::uint16_t Halves __attribute__((vector_size(lanes * 2)));
+  typedef std::uint16_t UnalignedHalves __attribute__((vector_size(lanes * 2), aligned(2), may_alias));
+  typedef std::uint32_t Bits __attribute__((vector_size(lanes * 4)));
+  const Halves halves = *reinterpret_cast<const UnalignedHalves*>(p);
+  return std::bit_cast<Vector>(__builtin_convertvector(halves, Bits) << 16);
 }
 inline void store(float* p, Vector v) {
   *reinterpret_cast<UnalignedVector*>(p) = v;
@@ -180,20 +191,29 @@ constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
 
 namespace detail {
 
+template <int width>
+void copy_run(const float* from, float* to) {
+  std::memcpy(to, from, width * sizeof(float));
+}
+template <int width>
+void copy_run(const Bf16* from, float* to) {
+#pragma GCC unroll 32
+  for (int i = 0; i < width; ++i) to[i] = from[i];
+}
+
 // Packs vectors that lie side by side, by copying runs of `width` floats. Several panels are packed together, so that
 // longer runs are read; not all of them, as panels may lie a multiple of 4 KB apart, and a cache keeps few such lines.
-template <int width>
-void pack_runs(const float* data, Index k_stride, Index count, Index k, float* out) {
+template <int width, class T>
+void pack_runs(const T* data, Index k_stride, Index count, Index k, float* out) {
   constexpr Index together = 4, rows_ahead = 32;
   const Index whole = count / width;
   for (Index panel = 0; panel < whole; panel += together) {
     const Index end = std::min(panel + together, whole);
     for (Index l = 0; l < k; ++l) {
-      const float* from = data + l * k_stride;
+      const T* from = data + l * k_stride;
       for (Index i = panel * width; i < end * width; i += 16)
         __builtin_prefetch(from + rows_ahead * k_stride + i, 0, 2);
-      for (Index i = panel; i < end; ++i)
-        std::memcpy(out + (i * k + l) * width, from + i * width, width * sizeof(float));
+      for (Index i = panel; i < end; ++i) copy_run<width>(from + i * width, out + (i * k + l) * width);
     }
   }
   const Index rest = count - whole * width;
@@ -201,19 +221,19 @@ void pack_runs(const float* data, Index k_stride, Index count, Index k, float* o
   data += whole * width;
   out += whole * width * k;
   for (Index l = 0; l < k; ++l)
-    for (Index i = 0; i < width; ++i) out[l * width + i] = i < rest ? data[l * k_stride + i] : 0.0f;
+    for (Index i = 0; i < width; ++i) out[l * width + i] = i < rest ? float{data[l * k_stride + i]} : 0.0f;
 }
 
 // Packs one panel of vectors that are contiguous themselves and `stride` apart. It transposes squares of lanes x lanes
 // as far as they go in k, and returns how far that is. Vectors from `count` on are zero.
-template <int width, bool full>
-Index pack_squares(const float* data, Index stride, Index count, Index k, float* out) {
+template <int width, bool full, class T>
+Index pack_squares(const T* data, Index stride, Index count, Index k, float* out) {
   constexpr int rows = std::min(width, lanes);
   Index l = 0;
   for (; l + lanes <= k; l += lanes) {
 #pragma GCC unroll 1
     for (int first = 0; first < width; first += lanes) {
-      const float* from = data + first * stride + l;
+      const T* from = data + first * stride + l;
       float* to = out + l * width + first;
       Vector v[lanes] = {};
 #pragma GCC unroll 16
@@ -233,11 +253,11 @@ Index pack_squares(const float* data, Index stride, Index count, Index k, float*
 
 }  // namespace detail
 
-// Cuts `count` vectors of k floats into panels of `width` interleaved vectors. Float l of vector i, which lies at
+// Cuts `count` vectors of k elements of f32 or bf16 into panels of `width` interleaved vectors. Element l of vector i, which lies at
 // data[i * stride + l * k_stride], goes to out[(i / width) * width * k + l * width + i % width]. Zeros complete the
 // last panel, and up to `lanes` floats beyond it are written. Costs 8 bytes a float.
-template <int width>
-void pack(const float* data, Index stride, Index k_stride, Index count, Index k, float* out) {
+template <int width, class T>
+void pack(const T* data, Index stride, Index k_stride, Index count, Index k, float* out) {
   static_assert(width < lanes || width % lanes == 0);
   if (stride == 1) return detail::pack_runs<width>(data, k_stride, count, k, out);
   for (; count > 0; count -= width, data += width * stride, out += width * k) {
@@ -247,7 +267,7 @@ void pack(const float* data, Index stride, Index k_stride, Index count, Index k,
                          : detail::pack_squares<width, false>(data, stride, count, k, out);
     }
     for (; l < k; ++l)
-      for (int i = 0; i < width; ++i) out[l * width + i] = i < count ? data[i * stride + l * k_stride] : 0.0f;
+      for (int i = 0; i < width; ++i) out[l * width + i] = i < count ? float{data[i * stride + l * k_stride]} : 0.0f;
   }
 }
 

@@ -87,7 +87,8 @@ int main() {
                           a_transposed});
     }
     const double flops = 2.0 * double(s.count) * double(s.m) * double(s.n) * double(s.k);
-    const double own = flops / best_seconds([&] { sy::cpu_isa().kernels.gemm_batch(problems); });
+    const double own =
+        flops / best_seconds([&] { sy::cpu_isa().kernels.gemm_batch(problems, sy::cpu::Multiply::best); });
     std::printf("%-16s %-7s %5td %6td %6td %6td %10.1f %5.0f%%", s.what, kind_names[int(s.kind)], s.count, s.m, s.n,
                 s.k, own / 1e9, 100 * own / peak);
     if (sgemm) {
@@ -96,7 +97,8 @@ int main() {
             for (const Problem& p : problems) {
               const int lda = int(a_transposed ? s.m : s.k), ldb = int(b_transposed ? s.k : s.n);
               sgemm(101, a_transposed ? 112 : 111, b_transposed ? 112 : 111, int(s.m), int(s.n), int(s.k), 1.0f,
-                    p.a.data, lda, p.b.data, ldb, a_transposed ? 1.0f : 0.0f, p.c, int(s.n));
+                    reinterpret_cast<const float*>(p.a.data), lda, reinterpret_cast<const float*>(p.b.data), ldb,
+                    a_transposed ? 1.0f : 0.0f, reinterpret_cast<float*>(p.c.data), int(s.n));
             }
           });
       std::printf(" %10.1f %5.0f%%", theirs / 1e9, 100 * theirs / peak);

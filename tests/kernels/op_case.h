@@ -35,7 +35,10 @@ struct Target {
   bool available() const { return std::string_view(backend) == "cpu" || cuda_available(); }
 };
 inline const Target targets[] = {
-    {"cpu", "cpu", DType::f32}, {"cuda", "cuda", DType::f32}, {"cuda_bf16", "cuda", DType::bf16}};
+    {"cpu", "cpu", DType::f32},
+    {"cuda", "cuda", DType::f32},
+    {"cpu_bf16", "cpu", DType::bf16},
+    {"cuda_bf16", "cuda", DType::bf16}};
 inline std::string target_name(const testing::TestParamInfo<Target>& info) {
   return info.param.name;
 }

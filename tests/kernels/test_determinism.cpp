@@ -17,13 +17,21 @@ namespace {
 // Runs operations and keeps the bits of what they wrote.
 class Recorder {
  public:
-  Recorder(Backend& backend) : backend_(backend) {}
+  // c: the type of weights and activations.
+  Recorder(Backend& backend, DType c) : c(c), backend_(backend) {}
 
   Tensor normal(const char* name, Shape shape) {
     const RandomStream stream(5, name);
     std::vector<float> x(shape.elements());
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(stream.normal(i));
     return put(shape, x);
+  }
+  // The same of the type c.
+  Tensor operand(const char* name, Shape shape) {
+    const Tensor exact = normal(name, shape);
+    Tensor t = backend_.tensor(shape, c);
+    backend_.convert(exact, t);
+    return t;
   }
   template <class T>
   Tensor put(Shape shape, const std::vector<T>& values) {
@@ -38,6 +46,7 @@ class Recorder {
     kept.push_back({name, std::move(bytes)});
   }
 
+  const DType c;
   std::vector<std::pair<std::string, std::vector<std::byte>>> kept;
 
  private:
@@ -47,21 +56,25 @@ class Recorder {
 // Everything that sums, over sizes that several runs and tiles share and that none of them divides.
 void run_all(Backend& b, Recorder& r) {
   constexpr Index t = 1003, d = 161, e = 13, k = 3, v = 517, n = 70001;
+  const DType c = r.c;
   const auto zeros = [&](Shape shape, DType dtype = DType::f32) { return b.tensor(shape, dtype); };
-  const Tensor x = r.normal("x", {t, d}), dy = r.normal("dy", {t, d}), w = r.normal("w", {d});
+  const Tensor x = r.operand("x", {t, d}), dy = r.operand("dy", {t, d}), w = r.operand("w", {d});
 
   const Tensor sum = zeros({1}, DType::f64);
   b.sum_squares(r.normal("flat", {n}), sum);
   r.keep("sum_squares", sum);
 
-  const Tensor product = zeros({t, v}), weight_gradient = zeros({v, d}), table = r.normal("table", {v, d});
+  const Tensor product = zeros({t, v}), rounded = zeros({t, v}, c), weight_gradient = zeros({v, d}),
+               table = r.operand("table", {v, d});
   b.gemm({false, true}, x, table, product);
-  b.gemm({true, false, true}, product, x, weight_gradient);
+  b.gemm({false, true}, x, table, rounded);
+  b.gemm({true, false, true}, rounded, x, weight_gradient);
   r.keep("gemm", product);
+  r.keep("gemm, rounded", rounded);
   r.keep("gemm, long sum", weight_gradient);
 
   for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
-    const Tensor y = zeros({t, d}), moments = zeros({t, 2}), dx = zeros({t, d}), dw = zeros({d}), db = zeros({d});
+    const Tensor y = zeros({t, d}, c), moments = zeros({t, 2}), dx = zeros({t, d}, c), dw = zeros({d}), db = zeros({d});
     b.norm_forward({kind}, x, w, w, y, moments);
     b.norm_backward({kind}, dy, x, w, moments, dx, dw, db);
     for (const Tensor* out : {&y, &dx, &dw, &db}) r.keep("norm", *out);
@@ -70,14 +83,14 @@ void run_all(Backend& b, Recorder& r) {
   b.bias_backward(dy, db);
   r.keep("bias_backward", db);
 
-  const Tensor h = r.normal("h", {t, 2 * d}), dh = zeros({t, 2 * d}), scale = r.normal("scale", {t}),
+  const Tensor h = r.operand("h", {t, 2 * d}), dh = zeros({t, 2 * d}, c), scale = r.normal("scale", {t}),
                dscale = zeros({t});
   b.activation_backward({}, dy, h, scale, dh, dscale);
   r.keep("activation_backward", dh);
   r.keep("activation_backward, scale", dscale);
 
-  const Tensor qkv = r.normal("qkv", {2, 150, 6, 24}), out = zeros({2, 150, 4, 24}), lse = zeros({2, 4, 150}),
-               dqkv = zeros({2, 150, 6, 24});
+  const Tensor qkv = r.operand("qkv", {2, 150, 6, 24}), out = zeros({2, 150, 4, 24}, c), lse = zeros({2, 4, 150}),
+               dqkv = zeros({2, 150, 6, 24}, c);
   const auto part = [](const Tensor& x, Index first, Index count) { return Heads(x.view(), first, count); };
   b.attention_forward({0.2f}, part(qkv, 0, 4), part(qkv, 4, 1), part(qkv, 5, 1), out, lse);
   b.attention_backward({0.2f}, out, part(qkv, 0, 4), part(qkv, 4, 1), part(qkv, 5, 1), out, lse, part(dqkv, 0, 4),
@@ -89,7 +102,7 @@ void run_all(Backend& b, Recorder& r) {
                routed = zeros({1, e}, DType::i32), probability = zeros({1, e}), z = zeros({1}, DType::f64),
                keep = zeros({t, k}, DType::i32), rows = zeros({t * k}, DType::i32), tokens = zeros({t * k}, DType::i32),
                slots = zeros({t, k}, DType::i32), counts = zeros({e}, DType::i32), sums = zeros({e}, DType::i32),
-               dlogits = zeros({t, e});
+               dlogits = zeros({t, e}, c);
   b.route_forward({Score::softmax, k}, logits, {}, {}, experts, weights, routed, probability, z);
   b.route_backward({Score::softmax, k}, logits, experts, weights, weights, probability, 0.1f, dlogits);
   b.capacity({DropOrder::probability, 200}, experts, weights, 1, e, keep);
@@ -97,7 +110,7 @@ void run_all(Backend& b, Recorder& r) {
   for (const Tensor* o :
        {&experts, &weights, &routed, &probability, &z, &dlogits, &keep, &rows, &tokens, &slots, &counts, &sums})
     r.keep("routing", *o);
-  const Tensor there = zeros({t * k, d}), back = zeros({t, d});
+  const Tensor there = zeros({t * k, d}, c), back = zeros({t, d}, c);
   b.gather_rows(x, tokens, there);
   b.combine_rows(there, slots, false, back);
   r.keep("combine_rows", back);
@@ -105,12 +118,12 @@ void run_all(Backend& b, Recorder& r) {
   std::vector<std::int32_t> offsets = {0};
   for (Index i = 0; i < e; ++i) offsets.push_back(offsets.back() + static_cast<std::int32_t>(31 * i % 160));
   const Index grouped_rows = offsets.back();
-  const Tensor at = r.put<std::int32_t>({e + 1}, offsets), gx = r.normal("gx", {grouped_rows, d}),
-               gw = r.normal("gw", {e, 40, d}), gy = zeros({grouped_rows, 40}), gdx = zeros({grouped_rows, d}),
+  const Tensor at = r.put<std::int32_t>({e + 1}, offsets), gx = r.operand("gx", {grouped_rows, d}),
+               gw = r.operand("gw", {e, 40, d}), gy = zeros({grouped_rows, 40}, c), gdx = zeros({grouped_rows, d}, c),
                gdw = zeros({e, 40, d});
   const ExpertRows owned = {at, offsets.data()};
-  const Tensor gbias = r.normal("gbias", {e, d}), gscale = r.normal("gscale", {grouped_rows}), gdbias = zeros({e, d}),
-               gbiased = zeros({grouped_rows, d}), gdscale = zeros({grouped_rows});
+  const Tensor gbias = r.operand("gbias", {e, d}), gscale = r.normal("gscale", {grouped_rows}), gdbias = zeros({e, d}),
+               gbiased = zeros({grouped_rows, d}, c), gdscale = zeros({grouped_rows});
   b.grouped_bias_forward(gbias, gscale, owned, 0, gbiased);
   b.grouped_bias_backward(gx, gbias, gscale, owned, 0, gdbias, gdscale);
   for (const Tensor* o : {&gbiased, &gdbias, &gdscale}) r.keep("grouped_bias", *o);
@@ -129,9 +142,10 @@ void run_all(Backend& b, Recorder& r) {
   b.cross_entropy_forward({}, product, id, partials.view().reshape({t, 3}));
   b.cross_entropy_loss(partials, id, token_lse, loss);
   const Tensor total = r.put<double>({1}, {1.0});
-  b.cross_entropy_backward({.z_loss = 0.1}, product, id, token_lse, total, product);
+  const Tensor& gradient = c == DType::f32 ? product : rounded;
+  b.cross_entropy_backward({.z_loss = 0.1}, product, id, token_lse, total, gradient);
   r.keep("cross_entropy", loss);
-  r.keep("cross_entropy_backward", product);
+  r.keep("cross_entropy_backward", gradient);
 }
 
 class Determinism : public testing::TestWithParam<Target> {
@@ -140,7 +154,7 @@ class Determinism : public testing::TestWithParam<Target> {
     if (!GetParam().available()) GTEST_SKIP() << "no device";
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, Determinism, testing::ValuesIn(f32_targets()), target_name);
+INSTANTIATE_TEST_SUITE_P(On, Determinism, testing::Values(targets[0], targets[1], targets[2]), target_name);
 
 // Of a device, the threads are those of one card: what is left to show is that a second run gives the same bits.
 TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
@@ -148,11 +162,11 @@ TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
   const int threads = omp_get_max_threads();
   const bool on_host = backend->on_host();
   if (on_host) omp_set_num_threads(1);
-  Recorder alone(*backend);
+  Recorder alone(*backend, GetParam().dtype);
   run_all(*backend, alone);
   for (int n : {2, 3, 2}) {
     if (on_host) omp_set_num_threads(n);
-    Recorder together(*backend);
+    Recorder together(*backend, GetParam().dtype);
     run_all(*backend, together);
     ASSERT_EQ(together.kept.size(), alone.kept.size());
     for (std::size_t i = 0; i < alone.kept.size(); ++i)
@@ -165,12 +179,12 @@ TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
 TEST_P(Determinism, a_prepared_weight_gives_the_same_products) {
   const auto backend = GetParam().make();
   Backend& b = *backend;
-  Recorder r(b);
+  Recorder r(b, GetParam().dtype);
   struct {
     Index rows, experts, n, q;
   } const sizes[] = {{5, 1, 1, 1}, {1, 1, 45, 67}, {130, 3, 45, 67}, {61, 4, 520, 700}, {0, 2, 3, 5}, {7, 2, 0, 3}};
   for (const auto& [rows, experts, n, q] : sizes) {
-    const Tensor x = r.normal("x", {rows, q}), dy = r.normal("dy", {rows, n}), w = r.normal("w", {experts, n, q});
+    const Tensor x = r.operand("x", {rows, q}), dy = r.operand("dy", {rows, n}), w = r.operand("w", {experts, n, q});
     std::vector<std::int32_t> host;
     for (Index e = 0; e <= experts; ++e)
       host.push_back(static_cast<std::int32_t>(e == 0 ? 0 : rows - rows / (e + 1) / 2));
@@ -201,7 +215,7 @@ TEST_P(Determinism, a_prepared_weight_gives_the_same_products) {
       const auto form_of = [&](ConstView stack, Index e) {  // of one matrix alone
         return stack ? stack.rows(stack.dim(0) / experts * e, stack.dim(0) / experts) : ConstView{};
       };
-      const Tensor y = b.tensor({rows, n}), dx = b.tensor({rows, q});
+      const Tensor y = b.tensor({rows, n}, r.c), dx = b.tensor({rows, q}, r.c);
       b.grouped_gemm(x, weight, of_experts, y);
       b.grouped_gemm_input(dy, weight, of_experts, dx);
       keep(y);
@@ -232,33 +246,34 @@ TEST_P(Determinism, a_prepared_weight_gives_the_same_products) {
 TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
   const auto backend = GetParam().make();
   Backend& b = *backend;
-  Recorder r(b);
+  const DType c = GetParam().dtype;
+  Recorder r(b, c);
   constexpr Index t = 301, d = 67, n = 45;
-  const Tensor x = r.normal("x", {t, d}), w = r.normal("w", {n, d}), norm_weight = r.normal("nw", {d}),
-               dy = r.normal("dy", {t, d}), h = r.normal("h", {t, 2 * d});
+  const Tensor x = r.operand("x", {t, d}), w = r.operand("w", {n, d}), norm_weight = r.operand("nw", {d}),
+               dy = r.operand("dy", {t, d}), h = r.operand("h", {t, 2 * d}), scores = r.normal("x", {t, d});
   std::vector<std::int32_t> ids(t, 5);
   const Tensor targets = r.put<std::int32_t>({t}, ids);
   const std::function<Tensor(Index, Index)> cases[] = {
       [&](Index begin, Index count) {
-        Tensor y = b.tensor({count, n});
+        Tensor y = b.tensor({count, n}, c);
         b.gemm({false, true}, x.view().rows(begin, count), w, y);
         return y;
       },
       [&](Index begin, Index count) {
-        Tensor y = b.tensor({count, n});
+        Tensor y = b.tensor({count, n}, c);
         const std::vector<std::int32_t> host = {0, static_cast<std::int32_t>(count)};
         const Tensor offsets = r.put<std::int32_t>({2}, host);
         b.grouped_gemm(x.view().rows(begin, count), w.view().reshape({1, n, d}), {offsets, host.data()}, y);
         return y;
       },
       [&](Index begin, Index count) {
-        Tensor y = b.tensor({count, d});
+        Tensor y = b.tensor({count, d}, c);
         const Tensor moments = b.tensor({count, 2});
         b.norm_forward({NormKind::layernorm}, x.view().rows(begin, count), norm_weight, norm_weight, y, moments);
         return y;
       },
       [&](Index begin, Index count) {
-        Tensor dh = b.tensor({count, 2 * d});
+        Tensor dh = b.tensor({count, 2 * d}, c);
         b.activation_backward({}, dy.view().rows(begin, count), h.view().rows(begin, count), {}, dh, {});
         return dh;
       },
@@ -266,24 +281,24 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
         Tensor weights = b.tensor({count, 3});
         const Tensor experts = b.tensor({count, 3}, DType::i32), counts = b.tensor({1, d}, DType::i32),
                      probability = b.tensor({1, d}), z = b.tensor({1}, DType::f64);
-        b.route_forward({Score::softmax, 3}, x.view().rows(begin, count), {}, {}, experts, weights, counts, probability,
-                        z);
+        b.route_forward({Score::softmax, 3}, scores.view().rows(begin, count), {}, {}, experts, weights, counts,
+                        probability, z);
         return weights;
       },
       [&](Index begin, Index count) {
         Tensor partial = b.tensor({count, 3});
-        b.cross_entropy_forward({0, 2.0f}, x.view().rows(begin, count), targets.view().rows(begin, count), partial);
+        b.cross_entropy_forward({0, 2.0f}, scores.view().rows(begin, count), targets.view().rows(begin, count),
+                                partial);
         return partial;
       },
   };
   int number = 0;
   for (const auto& compute : cases) {
     if (number++ < 2 && !b.on_host()) continue;  // cuBLAS chooses its kernel by the size of the product
-    Recorder whole(b);
     const Tensor all = compute(0, t);
     for (const auto& [begin, count] :
          {std::pair<Index, Index>{0, 1}, {17, 1}, {t - 1, 1}, {3, 2}, {5, 130}, {40, 261}}) {
-      Recorder part(b);
+      Recorder part(b, c);
       part.keep("part", compute(begin, count));
       part.keep("whole", all.view().rows(begin, count));
       EXPECT_TRUE(part.kept[0].second == part.kept[1].second)
@@ -295,18 +310,19 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
 // A sequence is a row of attention.
 TEST_P(Determinism, no_sequence_depends_on_the_others) {
   const auto backend = GetParam().make();
-  Recorder r(*backend);
+  const DType c = GetParam().dtype;
+  Recorder r(*backend, c);
   constexpr Index sequences = 3, s = 77, h = 4, k = 2, hd = 16;
-  const Tensor qkv = r.normal("qkv", {sequences, s, h + 2 * k, hd}), out = backend->tensor({sequences, s, h, hd}),
+  const Tensor qkv = r.operand("qkv", {sequences, s, h + 2 * k, hd}), out = backend->tensor({sequences, s, h, hd}, c),
                lse = backend->tensor({sequences, h, s});
   const auto attention = [&](View x, View y, View z) {
     backend->attention_forward({0.25f}, heads_of(x, 0, h), heads_of(x, h, k), heads_of(x, h + k, k), y, z);
   };
   attention(qkv, out, lse);
   for (Index i = 0; i < sequences; ++i) {
-    const Tensor one = backend->tensor({1, s, h, hd}), one_lse = backend->tensor({1, h, s});
+    const Tensor one = backend->tensor({1, s, h, hd}, c), one_lse = backend->tensor({1, h, s});
     attention(qkv.view().rows(i, 1), one, one_lse);
-    Recorder both(*backend);
+    Recorder both(*backend, c);
     both.keep("alone", one);
     both.keep("together", out.view().rows(i, 1));
     EXPECT_TRUE(both.kept[0].second == both.kept[1].second) << "sequence " << i;

@@ -17,12 +17,21 @@ namespace {
 // The products of the instruction set that computes; ctest runs these tests with each.
 struct Product {
   decltype(&cpu::gemm) CpuKernels::*kernel;
-  void operator()(Index m, Index n, Index k, Matrix a, Matrix b, float* c, Index ldc, bool accumulate) const {
-    (cpu_isa().kernels.*kernel)(m, n, k, a, b, c, ldc, accumulate);
+  void operator()(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Place c, Index ldc, bool accumulate,
+                  Multiply how = Multiply::best) const {
+    (cpu_isa().kernels.*kernel)(m, n, k, a, b, c, ldc, accumulate, how);
   }
 };
 const Product gemm{&CpuKernels::gemm}, gemm_serial{&CpuKernels::gemm_serial};
-const auto gemm_batch = [](std::span<const Problem> problems) { cpu_isa().kernels.gemm_batch(problems); };
+const auto gemm_batch = [](std::span<const Problem> problems, Multiply how = Multiply::best) {
+  cpu_isa().kernels.gemm_batch(problems, how);
+};
+const auto packed_bytes = [](Index k, Index n, DType dtype, Multiply how) {
+  return cpu_isa().kernels.packed_bytes(k, n, dtype, how);
+};
+const auto pack_operand = [](Index k, Index n, const Matrix& b, std::byte* packed, Multiply how) {
+  cpu_isa().kernels.pack_operand(k, n, b, packed, how);
+};
 
 constexpr float untouched = 12345.0f;
 
@@ -40,7 +49,8 @@ enum class Layout { rows, columns, spaced };  // which stride is 1; spaced: none
 struct Stored {
   std::vector<float> memory;
   Matrix matrix;
-  float at(Index i, Index j) const { return matrix.data[i * matrix.row_stride + j * matrix.col_stride]; }
+  float at(Index i, Index j) const { return memory[i * matrix.row_stride + j * matrix.col_stride]; }
+  const float* from(Index i, Index j) const { return &memory[i * matrix.row_stride + j * matrix.col_stride]; }
 };
 
 Stored random_matrix(Index rows, Index cols, Layout layout, unsigned seed) {
@@ -48,7 +58,7 @@ Stored random_matrix(Index rows, Index cols, Layout layout, unsigned seed) {
   const Index row_stride = layout == Layout::rows ? cols + 3 : layout == Layout::columns ? 1 : 2 * cols + 1;
   const Index col_stride = layout == Layout::rows ? 1 : layout == Layout::columns ? rows + 5 : 2;
   s.memory = random_floats(rows * row_stride + cols * col_stride + 1, seed);
-  s.matrix = {s.memory.data(), row_stride, col_stride};
+  s.matrix = {static_cast<const float*>(s.memory.data()), row_stride, col_stride};
   return s;
 }
 
@@ -143,14 +153,12 @@ TEST(CpuGemm, ARowOrColumnAloneIsBitwiseThatOfTheBatch) {
       gemm(m, n, k, a.matrix, b.matrix, whole.data(), n, false);
       for (Index i = 0; i < m; ++i) {
         std::vector<float> row(n);
-        gemm(1, n, k, {a.matrix.data + i * a.matrix.row_stride, a.matrix.row_stride, a.matrix.col_stride}, b.matrix,
-             row.data(), n, false);
+        gemm(1, n, k, {a.from(i, 0), a.matrix.row_stride, a.matrix.col_stride}, b.matrix, row.data(), n, false);
         EXPECT_EQ(std::memcmp(row.data(), &whole[i * n], n * sizeof(float)), 0) << "row " << i << ", k " << k;
       }
       for (Index j = 0; j < n; ++j) {
         std::vector<float> column(m);
-        gemm(m, 1, k, a.matrix, {b.matrix.data + j * b.matrix.col_stride, b.matrix.row_stride, b.matrix.col_stride},
-             column.data(), 1, false);
+        gemm(m, 1, k, a.matrix, {b.from(0, j), b.matrix.row_stride, b.matrix.col_stride}, column.data(), 1, false);
         for (Index i = 0; i < m; ++i) EXPECT_EQ(column[i], whole[i * n + j]) << "column " << j << ", k " << k;
       }
     }
@@ -208,6 +216,117 @@ TEST(CpuGemm, ABatchIsBitwiseItsProductsOneByOne) {
     std::fill(together.begin(), together.end(), untouched);
     gemm_batch(problems);
     EXPECT_TRUE(same_bits(together, alone)) << threads << " threads";
+  }
+}
+
+// ---- bf16: widened to f32 where the instruction set has nothing better, and in pairs, as it has elsewhere ----
+
+constexpr Multiply both_ways[] = {Multiply::best, Multiply::portable_pairs};
+
+// A matrix of bf16 in memory of its own, with gaps.
+struct StoredBf16 {
+  std::vector<Bf16> memory;
+  Matrix matrix;
+  StoredBf16(Index rows, Index cols, Layout layout, unsigned seed) {
+    const Stored exact = random_matrix(rows, cols, layout, seed);
+    memory.resize(exact.memory.size());
+    std::copy(exact.memory.begin(), exact.memory.end(), memory.begin());
+    matrix = {static_cast<const Bf16*>(memory.data()), exact.matrix.row_stride, exact.matrix.col_stride};
+  }
+  float at(Index i, Index j) const { return memory[i * matrix.row_stride + j * matrix.col_stride]; }
+  Matrix from(Index i, Index j) const {
+    return {&memory[i * matrix.row_stride + j * matrix.col_stride], matrix.row_stride, matrix.col_stride};
+  }
+};
+
+// C is of type T, with gaps between its rows and around it.
+template <class T>
+void check_bf16(Index m, Index n, Index k, Layout a_layout, Layout b_layout, bool accumulate, bool packed,
+                Multiply how) {
+  SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", layouts " << int(a_layout) << ' '
+                                  << int(b_layout) << (accumulate ? ", accumulating" : "") << (packed ? ", packed" : "")
+                                  << " way " << int(how));
+  const StoredBf16 a(m, k, a_layout, 1), b(k, n, b_layout, 2);
+  constexpr Index margin = 64;
+  const Index ldc = n + 7;
+  constexpr float outside = 12352.0f;  // in bf16 too
+  std::vector<T> c(m * ldc + 2 * margin);
+  std::fill(c.begin(), c.end(), outside);
+  std::vector<T> before(m * n);
+  const std::vector<float> random = random_floats(m * n, 3);
+  std::copy(random.begin(), random.end(), before.begin());
+  T* c0 = c.data() + margin;
+  for (Index i = 0; i < m; ++i)
+    for (Index j = 0; j < n; ++j)
+      c0[i * ldc + j] = accumulate ? float{before[i * n + j]} : std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::byte> form(packed ? packed_bytes(k, n, DType::bf16, how) + 64 : 0);
+  if (packed) pack_operand(k, n, b.matrix, form.data(), how);
+  const Problem problem{m, n, k, a.matrix, b.matrix, c0, ldc, accumulate, packed ? form.data() : nullptr};
+  gemm_batch({&problem, 1}, how);
+  for (Index i = 0; i < m; ++i)
+    for (Index j = 0; j < n; ++j) {
+      double want = accumulate ? before[i * n + j] : 0.0;
+      for (Index l = 0; l < k; ++l) want += double(a.at(i, l)) * double(b.at(l, j));
+      const double rounding = std::is_same_v<T, Bf16> ? 0x1p-8 * std::abs(want) : 0;
+      ASSERT_NEAR(c0[i * ldc + j], want, rounding + 4e-6 * std::sqrt(double(k) + 1)) << "at " << i << ", " << j;
+      c0[i * ldc + j] = outside;
+    }
+  EXPECT_TRUE(std::all_of(c.begin(), c.end(), [](float x) { return x == outside; })) << "wrote outside C";
+}
+
+TEST(CpuGemmBf16, MatchesDoubleSums) {
+  const Index sizes[][3] = {{1, 1, 1},     {2, 3, 5},     {13, 31, 17},  {16, 32, 32},   {32, 32, 64}, {33, 33, 33},
+                            {64, 48, 100}, {97, 130, 61}, {257, 19, 40}, {31, 70, 1100}, {7, 9, 0},    {0, 9, 3}};
+  for (const Multiply how : both_ways)
+    for (const auto& s : sizes)
+      for (Layout a : {Layout::rows, Layout::columns, Layout::spaced})
+        for (Layout b : {Layout::rows, Layout::columns})
+          for (bool accumulate : {false, true})
+            for (bool packed : {false, true}) {
+              check_bf16<float>(s[0], s[1], s[2], a, b, accumulate, packed, how);
+              check_bf16<Bf16>(s[0], s[1], s[2], a, b, accumulate, packed, how);
+            }
+}
+
+TEST(CpuGemmBf16, NeitherNeighboursNorThreadsNorPackingChangeABit) {
+  const Index m = 131, n = 77;
+  for (const Multiply how : both_ways)
+    for (Index k : {5, 64, 700}) {
+      const StoredBf16 a(m, k, Layout::rows, 6), b(k, n, Layout::columns, 7);
+      std::vector<float> whole(m * n), other(m * n), row(n);
+      std::vector<std::byte> form(packed_bytes(k, n, DType::bf16, how) + 64);
+      pack_operand(k, n, b.matrix, form.data(), how);
+      gemm_serial(m, n, k, a.matrix, b.matrix, whole.data(), n, false, how);
+      for (const std::byte* packed :
+           {static_cast<const std::byte*>(nullptr), static_cast<const std::byte*>(form.data())})
+        for (int threads : {1, 3}) {
+          const ThreadCount count(threads);
+          const Problem problem{m, n, k, a.matrix, b.matrix, other.data(), n, false, packed};
+          gemm_batch({&problem, 1}, how);
+          EXPECT_TRUE(same_bits(whole, other)) << threads << " threads, k " << k << ", packed " << !!packed;
+        }
+      for (Index i = 0; i < m; ++i) {
+        gemm(1, n, k, a.from(i, 0), b.matrix, row.data(), n, false, how);
+        EXPECT_EQ(std::memcmp(row.data(), &whole[i * n], n * sizeof(float)), 0) << "row " << i << ", k " << k;
+      }
+    }
+}
+
+// Both ways take the products exactly: sums whose every order is exact are equal, bit by bit.
+TEST(CpuGemmBf16, WholeNumbersAreExact) {
+  const Index m = 45, n = 50, k = 300;
+  std::vector<Bf16> a(m * k), b(k * n);
+  for (Index i = 0; i < m * k; ++i) a[i] = static_cast<float>(i * 7 % 31 - 15);
+  for (Index i = 0; i < k * n; ++i) b[i] = static_cast<float>(i * 11 % 29 - 14);
+  for (const Multiply how : both_ways) {
+    std::vector<float> c(m * n);
+    gemm(m, n, k, {a.data(), k, 1}, {b.data(), n, 1}, c.data(), n, false, how);
+    for (Index i = 0; i < m; ++i)
+      for (Index j = 0; j < n; ++j) {
+        double want = 0;
+        for (Index l = 0; l < k; ++l) want += double(a[i * k + l]) * double(b[l * n + j]);
+        ASSERT_EQ(c[i * n + j], want) << i << ", " << j;
+      }
   }
 }
 

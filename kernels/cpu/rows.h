@@ -1,0 +1,102 @@
+// Operands of the compute type, as loops see them: floats. What is f32 is used where it lies. What is bf16 is widened into
+// memory beside it, and a result is rounded from there once. So each operation has one loop, which sums in f32 and rounds at
+// its end, whatever the type; what a loop takes at a time should fit the L1 or L2 cache.
+//
+// An element of bf16 costs half the bytes of memory, and a read and a write of a cache more.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "kernels/bf16.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/tensor.h"
+
+namespace sy::cpu {
+
+inline void widen(const Bf16* x, Index n, float* y) {
+#pragma omp simd
+  for (Index i = 0; i < n; ++i) y[i] = x[i];
+}
+// To nearest, ties to even.
+inline void round(const float* x, Index n, Bf16* y) {
+#pragma omp simd
+  for (Index i = 0; i < n; ++i) y[i] = x[i];
+}
+
+// How many elements are taken at a time where all are alike.
+constexpr Index piece_elements = 2048;
+
+// Parts of x, of at most `most` elements. The latest part is there until the next is asked for. Of none, it gives none.
+class Floats {
+ public:
+  Floats(ConstView x, Index most) : bytes_(x.bytes()), most_(most), narrow_(x.dtype() == DType::bf16) {
+    if (narrow_ && bytes_) memory_ = scratch<float>(most);
+  }
+  const float* at(Index first, Index n) {
+    if (!narrow_) return reinterpret_cast<const float*>(bytes_) + (bytes_ ? first : 0);
+    if (bytes_) widen(reinterpret_cast<const Bf16*>(bytes_) + first, n, memory_.get());
+    return memory_.get();
+  }
+  const float* at(Index first) { return at(first, most_); }
+
+ private:
+  const std::byte* bytes_;
+  Index most_;
+  bool narrow_;
+  std::unique_ptr<float[]> memory_;
+};
+
+// Parts of y, of at most `most` elements, that are computed one after the other. A part is in y when the next one is begun, or
+// this ends.
+class Results {
+ public:
+  Results(View y, Index most) : bytes_(y.bytes()), most_(most), narrow_(y.dtype() == DType::bf16) {
+    if (narrow_) memory_ = scratch<float>(most);
+  }
+  Results(const Results&) = delete;
+  Results& operator=(const Results&) = delete;
+  ~Results() { end(); }
+
+  // All of whose elements will be written.
+  float* begin(Index first, Index n) {
+    if (!narrow_) return reinterpret_cast<float*>(bytes_) + first;
+    end();
+    to_ = reinterpret_cast<Bf16*>(bytes_) + first;
+    n_ = n;
+    return memory_.get();
+  }
+  float* begin(Index first) { return begin(first, most_); }
+  // Which start as what y holds.
+  float* update(Index first, Index n) {
+    float* const part = begin(first, n);
+    if (narrow_) widen(to_, n, part);
+    return part;
+  }
+  float* update(Index first) { return update(first, most_); }
+  void end() {
+    round(memory_.get(), n_, to_);
+    n_ = 0;
+  }
+
+ private:
+  std::byte* bytes_;
+  Index most_, n_ = 0;
+  bool narrow_;
+  Bf16* to_ = nullptr;
+  std::unique_ptr<float[]> memory_;
+};
+
+// y[to + i] = x[from + i], i < n. x and y have the same type.
+inline void copy_elements(ConstView x, Index from, Index n, View y, Index to) {
+  const Index width = size_of(x.dtype());
+  std::memcpy(y.bytes() + to * width, x.bytes() + from * width, static_cast<std::size_t>(n * width));
+}
+// y[to + i] = 0, i < n
+inline void clear_elements(View y, Index to, Index n) {
+  const Index width = size_of(y.dtype());
+  std::memset(y.bytes() + to * width, 0, static_cast<std::size_t>(n * width));
+}
+
+}  // namespace sy::cpu
