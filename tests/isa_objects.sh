@@ -8,7 +8,7 @@ die() {
   exit 1
 }
 [[ $# -gt 0 ]] || die "no object"
-declare -A widest=([sse42]=xmm [avx2]=ymm [avx512]=zmm)  # the widest registers, of x86
+declare -A widest=([sse42]=xmm [avx2]=ymm [avx512]=zmm [avx512bf16]=zmm [amx]=zmm)  # the widest registers, of x86
 for object in "$@"; do
   symbol=$(basename "$object" .o)
   seen=$(nm --extern-only --defined-only --format=posix "$object" | cut -d' ' -f1)
