@@ -203,7 +203,7 @@ class CommMpi final : public Comm {
     }
     if (send[rank_] > 0) std::memcpy(out.bytes() + to[rank_] * row, rows + from[rank_] * row, send[rank_] * row);
     if (!mates_.empty()) window_->trade(gives, gets);
-    wait();
+    finish_messages();
   }
 
   static constexpr Index message_bytes = Index{1} << 30;  // below the int limit
@@ -223,7 +223,7 @@ class CommMpi final : public Comm {
                           &requests_.emplace_back()),
                 "MPI_Isend");
   }
-  void wait() {
+  void finish_messages() {
     check_mpi(MPI_Waitall(narrow(static_cast<Index>(requests_.size())), requests_.data(), MPI_STATUSES_IGNORE),
               "MPI_Waitall");
     requests_.clear();
@@ -275,14 +275,14 @@ class CommMpi final : public Comm {
     }
     for (std::size_t i = 1; i < shares_[place_].size(); ++i)
       start_receive(shares_[place_][i], all + begin[shares_[place_][i]], bytes[shares_[place_][i]]);
-    if (mates_.empty()) return wait();
+    if (mates_.empty()) return finish_messages();
     // All share their own, then what came first from other nodes, and so on.
     std::size_t rounds = 0;
     for (const auto& share : shares_) rounds = std::max(rounds, share.size());
     std::vector<Window::Give> gives;
     std::vector<Window::Get> gets;
     for (std::size_t k = 0; k < rounds; ++k) {
-      if (k == 1) wait();
+      if (k == 1) finish_messages();
       gives.clear();
       gets.clear();
       for (std::size_t i = 0; i < shares_.size(); ++i) {
@@ -326,7 +326,7 @@ class CommMpi final : public Comm {
         for (int i = 1; i < size_; ++i)
           if (const int to = (rank_ + i) % size_; mate_[to] >= 0 && part(to) > 0)
             window_->send(mate_[to], window_->put(mine(to) + at * width + begin, part(to)), part(to));
-        wait();
+        finish_messages();
         if (part(rank_) == 0) continue;
         for (int r = 0; r < size_; ++r)
           ranks[r] = r == rank_      ? mine(r) + at * width + begin

@@ -85,11 +85,8 @@ bool all_of(MPI_Comm comm, bool mine) {
 
 // Has the kernel provide the memory now: later, where /dev/shm is full, a rank that writes there is ended (SIGBUS).
 bool populate(std::byte* begin, Index bytes) {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<std::uintptr_t>(begin), first = address / page * page;
-  if (madvise(reinterpret_cast<void*>(first), address + static_cast<std::uintptr_t>(bytes) - first,
-              MADV_POPULATE_WRITE) == 0)
-    return true;
+  const auto before = static_cast<Index>(reinterpret_cast<std::uintptr_t>(begin) % sysconf(_SC_PAGESIZE));
+  if (madvise(begin - before, before + bytes, MADV_POPULATE_WRITE) == 0) return true;
   return errno == EINVAL;  // Linux before 5.14 cannot
 }
 

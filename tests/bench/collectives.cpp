@@ -300,7 +300,6 @@ int run(Comm& world, int argc, char** argv) {
               allocated = world.max(engine.store().allocated_bytes());
   const Index saved = world.max(engine.saved().peak()), scratch = world.max(engine.scratch().peak());
   const Index reserved = world.max(engine.saved().reserved() + engine.scratch().reserved());
-  if (world.size() > 1) print_ways(world);
   if (world.rank() != 0) return 0;
 
   fmt::print("{}; {} ranks, {}; {}\n", engine.backend().describe(), world.size(), layout.str(),
@@ -330,5 +329,9 @@ int run(Comm& world, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   sy::Runtime runtime(&argc, &argv);
-  return runtime.run([&] { return sy::bench::run(runtime.world(), argc, argv); });
+  return runtime.run([&] {
+    const int code = sy::bench::run(runtime.world(), argc, argv);
+    if (runtime.world().size() > 1) sy::bench::print_ways(runtime.world());
+    return code;
+  });
 }

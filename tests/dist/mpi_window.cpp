@@ -3,10 +3,11 @@
 // in rank order.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <map>
 #include <numeric>
+#include <span>
 #include <thread>
 
 #include "dist/window.h"
@@ -45,7 +46,8 @@ std::shared_ptr<Window> window_of(const Nodes& nodes, Index half) {
 
 // The values of a test, which any rank can tell of any other.
 float value(int rank, Index call, Index i) {
-  return static_cast<float>((((rank + 1) * 7919 + call * 104729 + i * 31) * 2654435761u >> 7) % 2000003) * 1e-3f -
+  return static_cast<float>(((Index{7919} * (rank + 1) + call * 104729 + i * 31) * 2654435761u >> 7) % 2000003) *
+             1e-3f -
          1000.0f;
 }
 std::vector<float> values(int rank, Index call, Index n) {
@@ -58,9 +60,9 @@ std::vector<float> values(int rank, Index call, Index n) {
 template <class T>
 void expect_same(const std::vector<T>& a, const std::vector<T>& b, const std::string& what) {
   ASSERT_EQ(a.size(), b.size()) << what;
-  if (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0) return;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    ASSERT_EQ(0, std::memcmp(&a[i], &b[i], sizeof(T))) << what << ": " << a[i] << " and " << b[i] << " at " << i;
+  const auto x = std::as_bytes(std::span(a)), y = std::as_bytes(std::span(b));
+  const auto at = static_cast<std::size_t>(std::mismatch(x.begin(), x.end(), y.begin()).first - x.begin()) / sizeof(T);
+  if (at < a.size()) FAIL() << what << ": " << a[at] << " and " << b[at] << " at " << at;
 }
 
 // One of each collective on the group; what they leave. Every buffer begins `skew` elements after where it was allocated.
@@ -85,8 +87,8 @@ std::vector<T> all_collectives(Comm& comm, Index n, Index skew) {
   keep(all);
   comm.all_gather(view(in).rows(r * n, n), view(in));
   keep(in);
-  // Rank s has (s + 2 d) % 3 * n elements for rank d, or, where that is more, 17 times as many.
-  const auto rows = [&](int s, int d) { return (s + 2 * d) % 3 * n * (s == 1 ? 17 : 1); };
+  // Rank s has (s + 2 d) % 3 * n elements for rank d, rank 1 five times as many.
+  const auto rows = [&](int s, int d) { return (s + 2 * d) % 3 * n * (s == 1 ? 5 : 1); };
   std::vector<Index> send, receive;
   for (int d = 0; d < P; ++d) send.push_back(rows(r, d)), receive.push_back(rows(d, r));
   std::vector<T> out = made(std::reduce(receive.begin(), receive.end()), 103);
@@ -131,7 +133,7 @@ TEST_P(WindowNodes, GiveWhatMpiAloneGives) {
     const auto comm = make_comm_mpi(MPI_COMM_WORLD, false, window_of(GetParam(), half));
     const std::string what = fmt::format("halves of {} bytes", half);
     for (const Index n : {0, 1, 3, 1000}) expect_what_mpi_gives<float>(*comm, n, 0, what);
-    expect_what_mpi_gives<float>(*comm, half == smallest_half ? 5003 : 200007, 1, what);
+    expect_what_mpi_gives<float>(*comm, half == smallest_half ? 5003 : 70001, 1, what);
     for (const Index n : {3, 2501}) {
       expect_what_mpi_gives<double>(*comm, n, 1, what);
       expect_what_mpi_gives<std::int64_t>(*comm, n, 0, what);
