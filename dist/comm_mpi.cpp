@@ -8,6 +8,7 @@
 
 #include "dist/runtime.h"
 #include "dist/shard.h"
+#include "kernels/bf16.h"
 
 namespace sy {
 namespace {
@@ -154,27 +155,30 @@ class CommMpi final : public Comm {
 
   // What is sent are the other ranks' pieces of in; its own is copied before its sum is written: the two may be one.
   void do_reduce_scatter(ConstView in, View out) override {
-    const Index n = out.elements();
-    const Index step = std::max<Index>(1024, scratch_bytes / 4 / size_);
-    std::vector<MPI_Request> requests;
+    const Index n = out.elements(), width = size_of(in.dtype());
+    const Index step = std::max<Index>(1024, scratch_bytes / width / size_);
     for (Index at = 0; at < n; at += step) {
       const Index count = std::min(step, n - at);
-      scratch_.resize(size_ * count * 4);
-      requests.clear();
-      for (int i = 1; i < size_; ++i) {
-        const int from = (rank_ + size_ - i) % size_, to = (rank_ + i) % size_;
-        check_mpi(MPI_Irecv(scratch_.data() + from * count * 4, narrow(count), MPI_FLOAT, from, 0, comm_,
-                            &requests.emplace_back()),
-                  "MPI_Irecv");
-        check_mpi(MPI_Isend(in.f32() + to * n + at, narrow(count), MPI_FLOAT, to, 0, comm_, &requests.emplace_back()),
-                  "MPI_Isend");
-      }
-      std::memcpy(scratch_.data() + rank_ * count * 4, in.f32() + rank_ * n + at, count * 4);
-      wait(requests);
-      float* sum = out.f32() + at;
-      std::memcpy(sum, scratch_.data(), count * 4);
-      for (int r = 1; r < size_; ++r)
-        reduce_into(sum, reinterpret_cast<const float*>(scratch_.data()) + r * count, count, Reduce::sum);
+      scratch_.resize(size_ * count * width);
+      const std::vector<Index> bytes(size_, count * width);
+      exchange([&](int r) { return in.bytes() + (r * n + at) * width; }, bytes, scratch_.data(), bytes);
+      std::byte* const sum = out.bytes() + at * width;
+      if (in.dtype() == DType::bf16)
+        add_rounded(reinterpret_cast<const Bf16*>(scratch_.data()), count, reinterpret_cast<Bf16*>(sum));
+      else
+        add_in_rank_order(in.dtype(), sum, count, Reduce::sum);
+    }
+  }
+
+  // sum = what the ranks' n elements each, pieces: [size, n], add up to in rank order and in f32, rounded once.
+  void add_rounded(const Bf16* pieces, Index n, Bf16* sum) const {
+    constexpr Index block = 1024;
+    for (Index at = 0; at < n; at += block) {
+      const Index count = std::min(block, n - at);
+      float sums[block] = {};
+      for (int r = 0; r < size_; ++r)
+        for (Index i = 0; i < count; ++i) sums[i] += pieces[r * n + at + i];
+      std::copy_n(sums, count, sum + at);
     }
   }
 
