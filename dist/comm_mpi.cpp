@@ -12,6 +12,7 @@
 #include "dist/runtime.h"
 #include "dist/shard.h"
 #include "dist/window.h"
+#include "kernels/bf16.h"
 
 namespace sy {
 
@@ -31,42 +32,40 @@ int narrow(Index n) {
   return static_cast<int>(n);
 }
 
-template <class T>
-void reduce_into(T* x, const T* y, Index n, Reduce op) {
-  if (op == Reduce::sum)
-    for (Index i = 0; i < n; ++i) x[i] += y[i];
-  else
-    for (Index i = 0; i < n; ++i) x[i] = std::max(x[i], y[i]);
-}
-
-void reduce_into(DType type, std::byte* x, const std::byte* y, Index n, Reduce op) {
-  const auto as = [&](auto zero) {
-    using T = decltype(zero);
-    reduce_into(reinterpret_cast<T*>(x), reinterpret_cast<const T*>(y), n, op);
-  };
-  switch (type) {
-    case DType::f32:
-      return as(float{});
-    case DType::f64:
-      return as(double{});
-    case DType::i32:
-      return as(std::int32_t{});
-    case DType::i64:
-      return as(std::int64_t{});
-    default:
-      SY_ASSERT(false, "no reduction of {}", info(type).name);
+// sum: [n] = the reduction, in rank order, of each rank's [n], of which it may be one. Summed as Sum, and rounded once.
+template <class T, class Sum = T>
+void reduce_as(Reduce op, std::span<const std::byte* const> ranks, Index n, std::byte* sum) {
+  constexpr Index room = 4096 / sizeof(Sum);  // stays in the first cache
+  alignas(64) Sum block[room];
+  for (Index at = 0; at < n; at += room) {
+    const Index count = std::min(n - at, room);
+    const auto of = [at](const std::byte* rank) { return reinterpret_cast<const T*>(rank) + at; };
+    std::copy_n(of(ranks[0]), count, block);
+    for (const std::byte* const rank : ranks.subspan(1)) {
+      const T* const x = of(rank);
+      if (op == Reduce::sum)
+        for (Index i = 0; i < count; ++i) block[i] += x[i];
+      else
+        for (Index i = 0; i < count; ++i) block[i] = std::max<Sum>(block[i], x[i]);
+    }
+    std::copy_n(block, count, reinterpret_cast<T*>(sum) + at);
   }
 }
 
-// sum: [n] = the reduction, in rank order, of each rank's [n], of which it may be one.
 void reduce_in_rank_order(DType dtype, Reduce op, std::span<const std::byte* const> ranks, Index n, std::byte* sum) {
-  const Index width = size_of(dtype);
-  alignas(64) std::byte block[4096];  // stays in the first cache
-  for (Index at = 0; at < n * width; at += static_cast<Index>(sizeof block)) {
-    const Index bytes = std::min(n * width - at, static_cast<Index>(sizeof block));
-    std::memcpy(block, ranks[0] + at, bytes);
-    for (const std::byte* const rank : ranks.subspan(1)) reduce_into(dtype, block, rank + at, bytes / width, op);
-    std::memcpy(sum + at, block, bytes);
+  switch (dtype) {
+    case DType::f32:
+      return reduce_as<float>(op, ranks, n, sum);
+    case DType::bf16:
+      return reduce_as<Bf16, float>(op, ranks, n, sum);
+    case DType::f64:
+      return reduce_as<double>(op, ranks, n, sum);
+    case DType::i32:
+      return reduce_as<std::int32_t>(op, ranks, n, sum);
+    case DType::i64:
+      return reduce_as<std::int64_t>(op, ranks, n, sum);
+    default:
+      SY_ASSERT(false, "no reduction of {}", info(dtype).name);
   }
 }
 
@@ -170,7 +169,7 @@ class CommMpi final : public Comm {
 
   void do_reduce_scatter(ConstView in, View out) override {
     reduce_pieces(
-        DType::f32, Reduce::sum, [&](int r) { return in.bytes() + r * out.size_bytes(); },
+        in.dtype(), Reduce::sum, [&](int r) { return in.bytes() + r * out.size_bytes(); },
         std::vector<Index>(size_, out.elements()), out.bytes());
   }
 

@@ -4,6 +4,7 @@
 #include "dist/exchange.h"
 #include "dist/mesh.h"
 #include "dist/runtime.h"
+#include "kernels/bf16.h"
 #include "tests/mpi_world.h"
 
 namespace sy {
@@ -43,6 +44,21 @@ TEST(Comm, SumsAreTakenInRankOrder) {
   float out = 0;
   world().reduce_scatter(view_of(in.data(), {world().size()}), view_of(&out, {1}));
   EXPECT_EQ(out, expected);
+}
+
+TEST(Comm, Bf16IsSummedInF32AndRoundedOnce) {
+  // Ones behind 256 are lost one by one, and not in f32.
+  const int n = world().size(), r = world().rank();
+  const Index piece = 2500001;
+  std::vector<Bf16> x(static_cast<std::size_t>(n * piece));
+  for (Index i = 0; i < n * piece; ++i) x[i] = (r == 0 ? 256.0f : 1.0f) + static_cast<float>(2 * (i % 3));
+  const View v = view_of(x.data(), {n * piece});
+  world().reduce_scatter(v, v.rows(r * piece, piece));
+  for (Index i = r * piece; i < (r + 1) * piece; ++i) {
+    Bf16 expected;
+    expected = static_cast<float>(255 + n + n * 2 * (i % 3));
+    ASSERT_EQ(x[i].bits, expected.bits) << i;
+  }
 }
 
 TEST(Comm, ReduceScatterAndAllGatherBeyondOneSegment) {
