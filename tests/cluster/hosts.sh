@@ -13,7 +13,10 @@ keepers=()
 down() {
   set +e  # whatever fails here, the rest is ended
   kill "${keepers[@]}" 2>/dev/null || true
-  for name in "${hosts[@]}"; do ip netns delete "$name" 2>/dev/null || true; done
+  for name in "${hosts[@]}"; do
+    ip netns pids "$name" 2>/dev/null | xargs -r kill -KILL 2>/dev/null
+    ip netns delete "$name" 2>/dev/null
+  done
   cd / && rm -rf "$work" 2>/dev/null
 }
 trap down EXIT
