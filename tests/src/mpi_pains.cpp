@@ -153,9 +153,10 @@ TEST_P(Pains, EveryLayoutHasTheGradientsOfOneRank) {
   for (int ranks = 1; ranks <= world().size(); ++ranks) {
     const auto comm = first_of_world(ranks);
     if (!comm) continue;
-    Config config = config_of_pain(ranks, settings);
-    // A scope of balance must be the same sequences on every layout; where it is one sequence, one rank has them one by one.
-    if (config.moe.aux_scope == AuxScope::sequence) config.train.micro_batch = 1;
+    const Config config = config_of_pain(ranks, settings);
+    // A scope of balance must be the same sequences on every layout. Where it is one sequence, the layouts have them one by one, so
+    // that tensor-parallel ranks share each; one rank has as many at once as there are ranks.
+    const bool one_by_one = config.moe.aux_scope == AuxScope::sequence;
     Trainee alone(*self, {}, dataset, config, GetParam().idle);
     const Values before = alone.weights();
     const StepResult a = alone.trainer.step();
@@ -170,7 +171,7 @@ TEST_P(Pains, EveryLayoutHasTheGradientsOfOneRank) {
           if (!layout.divides()) continue;
           Config here = config;
           here.parallel = {tp, ep, etp};
-          here.train.micro_batch = config.train.global_batch / layout.dp() / 2;
+          here.train.micro_batch = one_by_one ? 1 : config.train.global_batch / layout.dp() / 2;
           check_config_for_layout(here, layout);
           Trainee many(*comm, layout, dataset, here, GetParam().idle);
           const StepResult b = many.trainer.step();
