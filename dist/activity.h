@@ -1,5 +1,5 @@
-// What this process is doing: in words, for the message of a collective that fails, with times, for the trace of a step, and as
-// ranges, for a profiler.
+// What this process is doing: in words, for the message of a collective that fails or hangs, with times, for the trace of a step,
+// and as ranges, for a profiler.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 
 #include "kernels/ranges.h"
 #include "kernels/tensor.h"
+#include "kernels/waiting.h"
 
 namespace sy {
 
@@ -17,12 +18,22 @@ struct Activity {
   const char* what = "";
   Index layer = -1;
   const char* part = "";  // of what is done: "dispatch"
-  std::string str() const {
-    return fmt::format("{}{}{}{}", part, *part ? " of the " : "", what,
-                       layer < 0 ? "" : fmt::format(" of layer {}", layer));
+  Index step = 0;         // of training, from 1 on; 0: of none
+  // " in the dispatch of the forward pass of layer 2, step 7"; empty where there is nothing to say.
+  std::string where() const {
+    const std::string number = step > 0 ? fmt::format("step {}", step) : "";
+    if (!*what) return step > 0 ? " in " + number : "";
+    return fmt::format(" in the {}{}{}{}{}{}", part, *part ? " of the " : "", what,
+                       layer < 0 ? "" : fmt::format(" of layer {}", layer), step > 0 ? ", " : "", number);
   }
 };
-inline Activity activity;  // of the one thread that computes
+inline Activity activity;                       // of the one thread that computes
+inline Published<Activity> published_activity;  // the same, for other threads
+
+inline Activity set_activity(const Activity& next) {
+  published_activity.write(next);
+  return std::exchange(activity, next);
+}
 
 // A part of a step, from when the host began it to when it was done with it. On a GPU the work itself may come later.
 struct TraceSpan {
@@ -80,8 +91,8 @@ class Traced {
 class Doing {
  public:
   explicit Doing(const char* what, Index layer = -1)
-      : before_(std::exchange(activity, Activity{what, layer, ""})), span_(what) {}
-  ~Doing() { activity = before_; }
+      : before_(set_activity({what, layer, "", activity.step})), span_(what) {}
+  ~Doing() { set_activity(before_); }
   Doing(const Doing&) = delete;
   Doing& operator=(const Doing&) = delete;
 
@@ -93,13 +104,25 @@ class Doing {
 // A part of what is done already, until the end of the scope.
 class DoingPart {
  public:
-  explicit DoingPart(const char* part) : before_(activity.part) { activity.part = part; }
-  ~DoingPart() { activity.part = before_; }
+  explicit DoingPart(const char* part) : before_(set_activity({activity.what, activity.layer, part, activity.step})) {}
+  ~DoingPart() { set_activity(before_); }
   DoingPart(const DoingPart&) = delete;
   DoingPart& operator=(const DoingPart&) = delete;
 
  private:
-  const char* before_;
+  Activity before_;
+};
+
+// A step of training, until the end of the scope.
+class DoingStep {
+ public:
+  explicit DoingStep(Index step) : before_(set_activity({"", -1, "", step})) {}
+  ~DoingStep() { set_activity(before_); }
+  DoingStep(const DoingStep&) = delete;
+  DoingStep& operator=(const DoingStep&) = delete;
+
+ private:
+  Activity before_;
 };
 
 }  // namespace sy

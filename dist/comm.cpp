@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <set>
 
 #include "dist/activity.h"
 #include "dist/compare.h"
@@ -11,13 +12,18 @@
 namespace sy {
 namespace {
 
-// Counts a call of which this rank sends `bytes` to others, and its time from here to the end of the scope.
+struct Rows {
+  Index sends = -1, expects = -1;  // to and from other ranks
+};
+
+// A call of which this rank sends `bytes` to others: waits, and is counted with its time, until the end of the scope.
 class Counted {
  public:
-  Counted(const Comm& comm, std::array<Traffic, num_collectives>& traffic, Collective kind, Index bytes)
+  Counted(const Comm& comm, std::array<Traffic, num_collectives>& traffic, Collective kind, Index bytes, Rows rows = {})
       : traffic_(comm.size() > 1 ? &traffic[static_cast<int>(kind)] : nullptr), bytes_(bytes), started_(Clock::now()) {
-    if (traffic_ && trace)
-      span_.emplace(name_of(kind).data(), Traced::Numbers{{"bytes", bytes}, {"ranks", comm.size()}});
+    if (!traffic_) return;
+    waiting_.emplace(with_article(kind), comm.others(), rows.sends, rows.expects, comm.asynchronous());
+    if (trace) span_.emplace(name_of(kind).data(), Traced::Numbers{{"bytes", bytes}, {"ranks", comm.size()}});
   }
   ~Counted() {
     if (!traffic_) return;
@@ -31,6 +37,7 @@ class Counted {
   Traffic* traffic_;
   Index bytes_;
   Clock::time_point started_;
+  std::optional<Waiting> waiting_;
   std::optional<Traced> span_;
 };
 
@@ -40,26 +47,51 @@ bool compared(const Comm& comm) {
 
 }  // namespace
 
-std::string_view name_of(Collective kind) {
-  constexpr std::string_view names[num_collectives] = {"broadcast",      "all-reduce", "reduce",
-                                                       "reduce-scatter", "all-gather", "all-to-all"};
+const char* with_article(Collective kind) {
+  constexpr const char* names[num_collectives] = {"a broadcast",      "an all-reduce", "a reduce",
+                                                  "a reduce-scatter", "an all-gather", "an all-to-all"};
   return names[static_cast<int>(kind)];
+}
+std::string_view name_of(Collective kind) {
+  const std::string_view name = with_article(kind);
+  return name.substr(name.find(' ') + 1);
+}
+
+std::string ranges(const std::vector<int>& ascending) {
+  std::string text;
+  for (std::size_t i = 0; i < ascending.size();) {
+    std::size_t last = i;
+    while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
+    if (!text.empty()) text += ", ";
+    text += std::to_string(ascending[i]);
+    if (last > i) text += fmt::format("{}{}", last == i + 1 ? ", " : "-", ascending[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+// Never freed: another thread may read them while the process ends.
+const char* lasting(const std::string& words) {
+  static auto* const all = new std::set<std::string>;
+  return all->insert(words).first->c_str();
 }
 
 std::unique_ptr<Comm> Comm::split(const std::function<int(int)>& color) const {
+  const Waiting waiting("a split into groups", others());
   if (compared(*this)) compare(*this, "a split into groups");
   return do_split(color);
 }
 
 void Comm::barrier() {
+  const Waiting waiting("a barrier", others());
   if (compared(*this)) compare(*this, "a barrier");
   do_barrier();
 }
 
 void Comm::broadcast(View x, int root) {
+  const Counted counted(*this, traffic_, Collective::broadcast, rank() == root ? x.size_bytes() * (size() - 1) : 0);
   if (compared(*this))
     compare(*this, fmt::format("a broadcast of {} bytes from the group's rank {}", x.size_bytes(), root));
-  const Counted counted(*this, traffic_, Collective::broadcast, rank() == root ? x.size_bytes() * (size() - 1) : 0);
   mark();
   do_broadcast(x, root);
   wait();
@@ -76,28 +108,28 @@ Index all_reduce_bytes(Index bytes, Index width, int size, int rank) {
 }
 
 void Comm::all_reduce(View x, Reduce op) {
+  const Counted counted(*this, traffic_, Collective::all_reduce,
+                        all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size(), rank()));
   if (compared(*this))
     compare(*this, fmt::format("an all-reduce of {} bytes, the {} of {}", x.size_bytes(),
                                op == Reduce::sum ? "sum" : "maximum", info(x.dtype()).name));
-  const Counted counted(*this, traffic_, Collective::all_reduce,
-                        all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size(), rank()));
   mark();
   do_all_reduce(x, op);
   wait();
 }
 
 void Comm::start_reduce(View x, int root) {
-  if (compared(*this)) compare(*this, fmt::format("a reduce of {} bytes to the group's rank {}", x.size_bytes(), root));
   const Counted counted(*this, traffic_, Collective::reduce, rank() == root ? 0 : x.size_bytes());
+  if (compared(*this)) compare(*this, fmt::format("a reduce of {} bytes to the group's rank {}", x.size_bytes(), root));
   do_reduce(x, root);
 }
 
 void Comm::reduce_scatter(ConstView in, View out) {
   SY_ASSERT(in.elements() == out.elements() * size() && in.dtype() == out.dtype(), "reduce_scatter of {} into {}",
             in.shape().str(), out.shape().str());
+  const Counted counted(*this, traffic_, Collective::reduce_scatter, out.size_bytes() * (size() - 1));
   if (compared(*this))
     compare(*this, fmt::format("a reduce-scatter of {} bytes of {}", in.size_bytes(), info(in.dtype()).name));
-  const Counted counted(*this, traffic_, Collective::reduce_scatter, out.size_bytes() * (size() - 1));
   mark();
   do_reduce_scatter(in, out);
   wait();
@@ -106,8 +138,8 @@ void Comm::reduce_scatter(ConstView in, View out) {
 void Comm::all_gather(ConstView in, View out) {
   SY_ASSERT(out.size_bytes() == in.size_bytes() * size(), "all_gather of {} into {}", in.shape().str(),
             out.shape().str());
-  if (compared(*this)) compare(*this, fmt::format("an all-gather of {} bytes from each", in.size_bytes()));
   const Counted counted(*this, traffic_, Collective::all_gather, in.size_bytes() * (size() - 1));
+  if (compared(*this)) compare(*this, fmt::format("an all-gather of {} bytes from each", in.size_bytes()));
   mark();
   do_all_gather(in, out);
   wait();
@@ -130,8 +162,9 @@ void Comm::start_all_to_all_v(ConstView in, std::span<const Index> send, View ou
   }
   SY_ASSERT(sent == in.dim(0) && received == out.dim(0) && send[rank()] == receive[rank()],
             "{} rows to send of {}, {} to receive of {}", sent, in.dim(0), received, out.dim(0));
+  const Index own = send[rank()];
+  const Counted counted(*this, traffic_, Collective::all_to_all, (sent - own) * row, {sent - own, received - own});
   if (compared(*this)) compare(*this, fmt::format("an all-to-all of rows of {} bytes", row), send, receive);
-  const Counted counted(*this, traffic_, Collective::all_to_all, (sent - send[rank()]) * row);
   do_all_to_all_v(in, send, out, receive);
 }
 

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +30,7 @@ inline constexpr Index all_reduce_whole = Index{16} << 10, all_reduce_block = In
 enum class Collective : std::uint8_t { broadcast, all_reduce, reduce, reduce_scatter, all_gather, all_to_all };
 constexpr int num_collectives = 6;
 std::string_view name_of(Collective kind);
+const char* with_article(Collective kind);  // "an all-to-all"
 
 // What one rank has sent to the others of its group: bytes that these cannot do without, however MPI routes them.
 struct Traffic {
@@ -36,7 +38,8 @@ struct Traffic {
   double seconds = 0;  // in the calls, waiting for the other ranks included
 };
 
-// The public functions check shapes, compare (dist/compare.h) and count; the do_* of each kind move the data.
+// The public functions check shapes, compare (dist/compare.h), count, and tell the watchdog (kernels/waiting.h); the do_* of each
+// kind move the data.
 class Comm {
  public:
   virtual ~Comm() = default;
@@ -69,9 +72,10 @@ class Comm {
   virtual void wait() {}
 
   // Every rank tells the others as many words, `mine`: [n]; all: [size * n]. On the host, whatever the buffers of the
-  // collectives. False where some have not told theirs within hang_timeout(). Where there is nobody to tell, `all` stays as
-  // it is.
-  virtual bool tell(std::span<const Index> /*mine*/, std::span<Index> /*all*/) const { return true; }
+  // collectives. False where there is nobody to tell; `all` then stays as it is.
+  virtual bool tell(std::span<const Index> /*mine*/, std::span<Index> /*all*/) const { return false; }
+  // The others of the group by their ranks in the world, as "with ranks 0, 2-5": words that last as long as the process.
+  virtual const char* others() const { return ""; }
 
   // Of a group of one rank nothing is counted.
   const Traffic& traffic(Collective kind) const { return traffic_[static_cast<int>(kind)]; }
@@ -93,6 +97,11 @@ class Comm {
  private:
   std::array<Traffic, num_collectives> traffic_{};
 };
+
+// "0-3, 8"
+std::string ranges(const std::vector<int>& ascending);
+// The same words for as long as the process lasts.
+const char* lasting(const std::string& words);
 
 // On host buffers.
 std::unique_ptr<Comm> make_comm_self();

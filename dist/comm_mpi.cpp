@@ -1,7 +1,6 @@
 #include "dist/comm_mpi.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -9,14 +8,16 @@
 #include <thread>
 #include <utility>
 
-#include "dist/runtime.h"
 #include "dist/shard.h"
 #include "dist/window.h"
 #include "kernels/bf16.h"
+#include "kernels/waiting.h"
 
 namespace sy {
 
+// Of a call that has returned.
 void check_mpi(int code, const char* what) {
+  Waiting::progress();
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
@@ -76,6 +77,7 @@ class CommMpi final : public Comm {
     MPI_Comm_size(comm_, &size_);
     MPI_Comm_rank(comm_, &rank_);
     find_mates();
+    others_ = others_in_words();
   }
   ~CommMpi() override {
     if (owned_) MPI_Comm_free(&comm_);
@@ -84,21 +86,29 @@ class CommMpi final : public Comm {
   int size() const override { return size_; }
   int rank() const override { return rank_; }
 
+  const char* others() const override { return others_; }
+
   bool tell(std::span<const Index> mine, std::span<Index> all) const override {
     const int bytes = narrow(static_cast<Index>(mine.size_bytes()));
-    const auto until = std::chrono::steady_clock::now() + hang_timeout();
-    MPI_Request request;
-    check_mpi(MPI_Iallgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_, &request),
-              "MPI_Iallgather");
-    for (;;) {
-      int done = 0;
-      check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-      if (done || std::chrono::steady_clock::now() > until) return done;
-      std::this_thread::yield();
-    }
+    check_mpi(MPI_Allgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_), "MPI_Allgather");
+    return true;
   }
 
  private:
+  const char* others_in_words() const {
+    std::vector<int> here(static_cast<std::size_t>(size_)), in_world(here.size());
+    std::iota(here.begin(), here.end(), 0);
+    MPI_Group group, world;
+    MPI_Comm_group(comm_, &group);
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Group_translate_ranks(group, size_, here.data(), world, in_world.data());
+    MPI_Group_free(&group);
+    MPI_Group_free(&world);
+    in_world.erase(in_world.begin() + rank_);
+    std::sort(in_world.begin(), in_world.end());
+    return lasting(fmt::format("with rank{} {}", in_world.size() == 1 ? "" : "s", ranges(in_world)));
+  }
+
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
     MPI_Comm part;
     check_mpi(MPI_Comm_split(comm_, color(rank_), rank_, &part), "MPI_Comm_split");
@@ -346,6 +356,7 @@ class CommMpi final : public Comm {
   MPI_Comm comm_;
   bool owned_;
   int size_ = 1, rank_ = 0;
+  const char* others_;
   std::vector<std::byte> scratch_;
   std::vector<MPI_Request> requests_;
   std::shared_ptr<Window> window_;

@@ -5,7 +5,7 @@
 //                               machine first would send less, and add in an order that depends on who is where.
 //   all-gather, what was summed once to each other machine, and from the rank that has it there to all others on it
 //   broadcast, barrier, reductions of up to all_reduce_whole bytes    MPI's own, which are trees
-// Waiting for memory ends after hang_timeout(); waiting in MPI does not.
+// The watchdog (dist/watchdog.h) ends what waits too long.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <exception>
 
 #include "dist/activity.h"
-#include "dist/runtime.h"
+#include "dist/watchdog.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/staging.h"
@@ -23,8 +22,6 @@ using cuda::Owned;
 
 class CommNccl;
 
-using Clock = std::chrono::steady_clock;
-
 // What the communicators of one backend have in common.
 struct Shared {
   struct Stream {
@@ -36,7 +33,6 @@ struct Shared {
   int rank;
   std::array<Stream, num_comm_streams> streams;
   std::vector<CommNccl*> members;
-  const std::chrono::duration<double> timeout = hang_timeout();
 
   Shared(Backend& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
     int lowest = 0, highest = 0;
@@ -44,10 +40,12 @@ struct Shared {
     for (Stream& s : streams) s.stream = cuda::make_stream(highest);  // what others wait for goes first
   }
   ~Shared() { cuda::set_wait_hook(backend, {}); }
-  // Throws where a communicator has failed, or a collective does not end. No communicator is aborted: that may wait for
-  // peers, and the process is about to end (or_end_all).
+  // While the host waits for the device. Throws where a communicator has failed. None is aborted: that may wait for peers, and
+  // the process is about to end (or_end_all).
+  void look();
   void look_for_errors() const;
-  void look_for_hangs() const;
+  Index started = 0;      // collectives on all communicators
+  Index oldest_told = 0;  // the oldest under way, as the watchdog knows it
 };
 
 // A collective under way.
@@ -55,7 +53,7 @@ struct Started {
   Owned<cudaEvent_t> ended = make_event();
   Collective kind{};
   Activity activity;
-  Clock::time_point since;
+  Index number = 0;  // of all that were started, from 1 on
 };
 
 ncclDataType_t type_of(DType type) {
@@ -83,10 +81,8 @@ class CommNccl final : public Comm {
  public:
   CommNccl(std::shared_ptr<Shared> shared, std::unique_ptr<Comm> host, CommStream stream)
       : shared_(std::move(shared)), host_(std::move(host)), kind_(stream) {
-    const Index mine = shared_->rank;
-    ranks_.resize(host_->size());
-    host_->all_gather(view_of(&mine, {1}), view_of(ranks_.data(), {host_->size()}));
     if (host_->size() == 1) return;
+    const Waiting waiting("NCCL to connect", others());
     ncclUniqueId id{};
     if (host_->rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
     host_->broadcast(view_of(reinterpret_cast<std::uint8_t*>(&id), {static_cast<Index>(sizeof id)}), 0);
@@ -101,14 +97,18 @@ class CommNccl final : public Comm {
 
   int size() const override { return host_->size(); }
   int rank() const override { return host_->rank(); }
+  const char* others() const override { return host_->others(); }
   bool tell(std::span<const Index> mine, std::span<Index> all) const override { return host_->tell(mine, all); }
 
   bool asynchronous() const override { return size() > 1; }
   void mark() override {
-    if (asynchronous()) check(cudaEventRecord(marked_.get(), shared_->context.stream.cut()), "cudaEventRecord");
+    if (!asynchronous()) return;
+    const cuda::Giving giving;
+    check(cudaEventRecord(marked_.get(), shared_->context.stream.cut()), "cudaEventRecord");
   }
   void wait() override {
     if (!asynchronous()) return;
+    const cuda::Giving giving;
     check(cudaEventRecord(stream().done.get(), stream().stream.get()), "cudaEventRecord");
     check(cudaStreamWaitEvent(shared_->context.stream.cut(), stream().done.get(), 0), "cudaStreamWaitEvent");
   }
@@ -130,11 +130,9 @@ class CommNccl final : public Comm {
   }
   std::string describe(const Started* s) const {
     if (!s) return "NCCL";
-    std::vector<Index> peers = ranks_;
-    std::erase(peers, shared_->rank);
-    return fmt::format("{} of rank {} with rank{} {}{}", name_of(s->kind), shared_->rank, peers.size() == 1 ? "" : "s",
-                       fmt::join(peers, ", "), s->activity.what[0] ? " in the " + s->activity.str() : "");
+    return fmt::format("{} of rank {} {}{}", name_of(s->kind), shared_->rank, others(), s->activity.where());
   }
+  void tell_watchdog(const Started& s) const { on_device.write({with_article(s.kind), others(), s.activity}); }
 
  private:
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
@@ -212,7 +210,8 @@ class CommNccl final : public Comm {
     next_ = (next_ + 1) % started_.size();
     s.kind = kind;
     s.activity = activity;
-    s.since = Clock::now();
+    s.number = ++shared_->started;
+    tell_watchdog(s);
     const ncclResult_t result = launch(on);
     if (result != ncclSuccess) check_nccl(result, describe(&s));
     check(cudaEventRecord(s.ended.get(), on), "cudaEventRecord");
@@ -227,34 +226,37 @@ class CommNccl final : public Comm {
   std::shared_ptr<Shared> shared_;
   std::unique_ptr<Comm> host_;
   CommStream kind_;
-  std::vector<Index> ranks_;  // in the world
   ncclComm_t nccl_ = nullptr;
   Owned<cudaEvent_t> marked_ = make_event();
   std::array<Started, 32> started_;
   std::size_t next_ = 0;  // the oldest of them
 };
 
+void Shared::look() {
+  look_for_errors();
+  const CommNccl* member = nullptr;
+  const Started* oldest = nullptr;
+  for (const CommNccl* m : members)
+    if (const Started* const s = m->under_way(); s && (!oldest || s->number < oldest->number)) member = m, oldest = s;
+  const Index number = oldest ? oldest->number : started + 1;
+  if (number == std::exchange(oldest_told, number)) return;
+  if (member)
+    member->tell_watchdog(*oldest);
+  else
+    on_device.write({});
+  Waiting::progress();
+}
+
 void Shared::look_for_errors() const {
   std::vector<CommNccl*> failed;
   std::copy_if(members.begin(), members.end(), std::back_inserter(failed),
                [](const CommNccl* m) { return m->state() != ncclSuccess && m->state() != ncclInProgress; });
-  if (failed.empty()) return look_for_hangs();
+  if (failed.empty()) return;
   // A lost rank is lost to all of its communicators; the one with a collective under way tells more.
   const auto telling = std::find_if(failed.begin(), failed.end(), [](const CommNccl* m) { return m->under_way(); });
   const CommNccl& member = telling != failed.end() ? **telling : *failed.front();
   fail("{} failed: {}: a peer may have died; its own message says why", member.describe(member.under_way()),
        ncclGetErrorString(member.state()));
-}
-
-void Shared::look_for_hangs() const {
-  for (const CommNccl* member : members) {
-    const Started* const s = member->under_way();
-    if (!s || Clock::now() - s->since < timeout) continue;
-    fail(
-        "{} has not ended after {:.0f} s: a peer hangs or is gone; see what its machine says, and resume from the last "
-        "checkpoint (SWITCHYARD_TIMEOUT sets the seconds)",
-        member->describe(s), timeout.count());
-  }
 }
 
 }  // namespace
@@ -266,7 +268,7 @@ MakeComm nccl_on(Backend& backend, int rank) {
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   const auto shared = std::make_shared<Shared>(backend, rank);
   cuda::set_wait_hook(backend, [s = std::weak_ptr(shared)] {
-    if (const auto alive = s.lock()) alive->look_for_errors();
+    if (const auto alive = s.lock()) alive->look();
   });
   return [shared](std::unique_ptr<Comm> host, CommStream stream) {
     return std::make_unique<CommNccl>(shared, std::move(host), stream);

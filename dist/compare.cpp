@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "dist/activity.h"
-#include "dist/runtime.h"
 
 namespace sy {
 
@@ -31,7 +30,9 @@ void compare(const Comm& comm, const std::string& what, std::span<const Index> s
   static_assert(sizeof(Call) % sizeof(Index) == 0);
   const auto P = static_cast<std::size_t>(comm.size());
   Call call{comparing.rank, {}};
-  const std::string words = what + (activity.what[0] ? " in the " + activity.str() : "");
+  Activity here = activity;
+  here.step = 0;  // so that they are the same words in every step: they are kept
+  const std::string words = what + here.where();
   words.copy(call.words, sizeof call.words - 1);
 
   const std::size_t length = call_words + 2 * P;
@@ -39,11 +40,8 @@ void compare(const Comm& comm, const std::string& what, std::span<const Index> s
   std::memcpy(mine.data(), &call, sizeof call);
   std::copy(send.begin(), send.end(), mine.begin() + call_words);
   std::copy(receive.begin(), receive.end(), mine.begin() + call_words + P);
-  if (!comm.tell(mine, all))
-    fail(
-        "rank {} has waited {:.0f} s for others to do {}: they do something else, or nothing (SWITCHYARD_TIMEOUT sets "
-        "the seconds)",
-        call.rank, hang_timeout().count(), call.words);
+  const Waiting waiting("others that do", lasting(words));
+  if (!comm.tell(mine, all)) return;
 
   std::vector<Call> calls(P);
   std::vector<Index> rows;

@@ -1,6 +1,6 @@
 // A debug option: SWITCHYARD_COMPARE=1 on any rank. Before each collective the ranks of its communicator tell each other what
 // they are about to do. Where that differs, all of them throw a Failure that names both sides, in place of a hang or of
-// numbers that mean nothing; where some have not come within hang_timeout(), the others throw one that says so.
+// numbers that mean nothing; where some do not come at all, the watchdog (dist/watchdog.h) says what the others are about to do.
 #pragma once
 
 #include <span>

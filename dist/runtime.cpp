@@ -20,6 +20,7 @@
 #include "dist/comm_mpi.h"
 #include "dist/compare.h"
 #include "dist/mpi_info.h"
+#include "dist/watchdog.h"
 #include "dist/window.h"
 #include "kernels/cpu/processor.h"
 #include "kernels/philox.h"
@@ -34,13 +35,17 @@ bool launched() {
   return false;
 }
 
-// In one write: other ranks may print too. Where standard error cannot be written there is nobody to tell.
-void print_error(const std::string& what) {
+std::string error_lines(const std::string& what) {
   std::string shown;
   std::istringstream lines(what);
   for (std::string line; std::getline(lines, line, next_line);)
     shown += (shown.empty() ? "switchyard: " : "  ") + one_line(line) + "\n";
-  std::fputs(shown.c_str(), stderr);
+  return shown;
+}
+
+// In one write: other ranks may print too. Where standard error cannot be written there is nobody to tell.
+void print_error(const std::string& what) {
+  std::fputs(error_lines(what).c_str(), stderr);
 }
 
 // A file opened later would get the number of a closed stream, and with it what is printed. /dev/null is opened the wrong way
@@ -158,6 +163,7 @@ Runtime::~Runtime() {
   if (!owns_mpi_) return;
   std::fflush(stdout);
   if (code_ != 0) let_launcher_read();
+  const Waiting waiting("the end of the other ranks");
   MPI_Barrier(MPI_COMM_WORLD);  // no rank leaves before what the others have printed is read
   MPI_Finalize();
 }
@@ -168,6 +174,8 @@ int Runtime::run(const std::function<int()>& program) {
 
 int Runtime::code_of(const std::function<int()>& program) {
   try {
+    agree(*world_, [] { hang_timeout(); });
+    watchdog_ = std::make_unique<Watchdog>(*world_, hang_timeout());
     return or_end_all(*world_, [&] {
       const int code = program();
       agree(*world_, [] {
@@ -184,6 +192,32 @@ int Runtime::code_of(const std::function<int()>& program) {
     print_error(what);
     return code;
   }
+}
+
+namespace {
+
+// Ends Open MPI's mpirun, or its daemon on another machine, which goes at once where it is asked twice within five seconds.
+void end_mpirun() {
+  std::string name;
+  std::ifstream(fmt::format("/proc/{}/comm", getppid())) >> name;
+  if (name != "mpirun" && name != "orterun" && name != "orted") return;
+  for (int i = 0; i < 2; ++i) {
+    kill(getppid(), SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
+}  // namespace
+
+// A pipe that nobody reads, or a launcher that does not sleep, must not keep it.
+void end_process(const std::string& what, bool launcher_too) {
+  std::signal(SIGALRM, SIG_DFL);
+  alarm(20);
+  const std::string shown = error_lines(what);
+  static_cast<void>(!write(STDERR_FILENO, shown.data(), shown.size()));
+  if (launched()) let_launcher_read();
+  if (launched() && launcher_too) end_mpirun();
+  _exit(1);
 }
 
 int or_end_all(Comm& world, const std::function<int()>& work) {
@@ -226,18 +260,7 @@ int ranks_sharing(Comm& world, const std::string& device) {
   return like_this(world, device).second;
 }
 
-std::chrono::duration<double> hang_timeout() {
-  const char* const given = std::getenv("SWITCHYARD_TIMEOUT");
-  if (!given) return std::chrono::minutes(10);
-  char* end = nullptr;
-  const double seconds = std::strtod(given, &end);
-  if (*given == 0 || *end != 0 || !(seconds > 0))
-    bad_input("SWITCHYARD_TIMEOUT = '{}': give a number of seconds above 0, or unset it", given);
-  return std::chrono::duration<double>(seconds);
-}
-
 int agree_on_devices(Comm& world, const Backend& backend) {
-  agree(world, [] { hang_timeout(); });
   if (world.max(backend.on_host()) + world.max(!backend.on_host()) == 2)
     throw AgreedError(2,
                       "some ranks have a GPU and others have none: see `switchyard doctor`, or set the backend to cpu");

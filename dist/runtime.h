@@ -1,9 +1,8 @@
-// The process among its ranks: starts and ends MPI, and sees to it that an error on any rank ends all of them.
+// The process among its ranks: starts and ends MPI, and sees to it that an error on any rank, or a hang, ends all of them.
 #pragma once
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,6 +11,8 @@
 #include "kernels/backend.h"
 
 namespace sy {
+
+class Watchdog;  // dist/watchdog.h
 
 // Construct once, at the start of main. MPI is started only where a launcher (mpirun, srun) started this process, and the
 // process then ends with its launcher; alone, the world is a comm_self. Standard streams that were closed are open from here
@@ -25,7 +26,7 @@ class Runtime {
 
   Comm& world() { return *world_; }
 
-  // Runs a program on all ranks and returns the exit code that all of them share. An Error that agree() has told to
+  // Runs a program on all ranks, under the watchdog, and returns the exit code that all of them share. An Error that agree() has told to
   // every rank ends all of them in order; one that strikes a single rank ends them as or_end_all does. Output that was
   // lost is an error. All that ranks print is out, and their launchers have read it, before any of them leaves with a
   // code that is not 0.
@@ -35,6 +36,7 @@ class Runtime {
   int code_of(const std::function<int()>& program);
 
   std::unique_ptr<Comm> world_;
+  std::unique_ptr<Watchdog> watchdog_;
   bool owns_mpi_ = false;
   int code_ = 0;
 };
@@ -43,6 +45,11 @@ class Runtime {
 // wait in a collective that will never complete. It ends them here, before anything is freed that was made outside of
 // `work`: a GPU frees no memory while a collective waits there for other ranks.
 int or_end_all(Comm& world, const std::function<int()>& work);
+
+// Prints an error of this rank, lets its launcher read it, and ends the process with exit code 1, at once. Launchers then end
+// the other ranks. For another thread than the one that computes, which may be stuck anywhere but in printing. launcher_too: where a
+// machine is out of reach, since mpirun would wait for its daemon there for a quarter of an hour: it is ended, too.
+[[noreturn]] void end_process(const std::string& what, bool launcher_too);
 
 // The process that started this rank: mpirun, or its like on another machine. 0: there is none.
 pid_t launcher();
@@ -60,10 +67,6 @@ void warn(const std::string& text);
 int local_rank(Comm& world);
 // How many ranks of its machine, itself included, name the same device. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
-
-// How long a rank waits for others in shared memory, and the host for a device: $SWITCHYARD_TIMEOUT seconds, or ten minutes.
-// NCCL reports no peer that hangs, or that died on the same machine. Throws InputError where it is no such number.
-std::chrono::duration<double> hang_timeout();
 
 // Sees to it that the ranks can compute together: on the same kind of device, which "auto" leaves to what each of them finds,
 // and each on one of its own. Returns how many share this one's (NCCL_HOSTID makes NCCL allow it). Collective; throws

@@ -17,8 +17,7 @@
 #include <new>
 #include <string_view>
 
-#include "dist/activity.h"
-#include "dist/runtime.h"
+#include "kernels/waiting.h"
 
 namespace sy {
 namespace {
@@ -42,7 +41,7 @@ std::uint32_t code(int mate, int what) {
 // How long a rank that waits stays awake, and lets others have its core; a mate that computes at the same time as this one
 // seldom takes longer. Waking a rank takes some ten microseconds.
 constexpr std::chrono::microseconds awake{200};
-// For which it sleeps, unless it is woken, before it looks at the time and at MPI's messages.
+// For which it sleeps, unless it is woken, before it looks at MPI's messages.
 constexpr std::chrono::milliseconds nap{10};
 
 }  // namespace
@@ -206,23 +205,15 @@ void Window::await(int mate, Awaited what, Ready ready) {
   std::atomic<std::uint32_t>& bell = parts_[me_].bell->awaits;
   const std::uint32_t mine = code(mate, what);
   const timespec timeout{0, std::chrono::nanoseconds(nap).count()};
-  std::chrono::duration<double> waited{0};
-  for (auto last = Clock::now();;) {
+  for (;;) {
     bell.store(mine, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // either ready() sees what was sent, or the sender this
     if (!ready()) syscall(SYS_futex, &bell, FUTEX_WAIT, mine, &timeout, nullptr, 0);
     bell.store(0, std::memory_order_relaxed);
-    if (ready()) return;
-    int there = 0;
-    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mates_, &there, MPI_STATUS_IGNORE), "MPI_Iprobe");
-    // A job that a batch system suspends does not wait meanwhile.
-    const auto now = Clock::now();
-    waited += std::min<std::chrono::duration<double>>(now - std::exchange(last, now), std::chrono::seconds(1));
-    if (waited > std::chrono::milliseconds(500) && waited > hang_timeout())
-      fail(
-          "a collective{} has waited {:.0f} s for rank {}, which hangs or is gone: see what its machine says, and "
-          "resume from the last checkpoint (SWITCHYARD_TIMEOUT sets the seconds)",
-          activity.what[0] ? " in the " + activity.str() : "", waited.count(), ranks_[mate]);
+    if (ready()) return Waiting::progress();
+    int there = 0;  // that it asks is no progress
+    const int error = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mates_, &there, MPI_STATUS_IGNORE);
+    if (error != MPI_SUCCESS) check_mpi(error, "MPI_Iprobe");
   }
 }
 

@@ -10,7 +10,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 copy=$root/build/mutate # with its own build folder at the same place as in the tree, for ccache
 logs=$copy/logs
 test_seconds=300 # a fault may make ranks wait for ever
-export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} SWITCHYARD_TIMEOUT=${SWITCHYARD_TIMEOUT:-60}
 
 die() {
   echo "tests/mutate.sh: $1" >&2

@@ -72,6 +72,7 @@ Index CudaBackend::free_bytes() const {
 }
 
 void CudaBackend::synchronize() {
+  const Giving giving;
   check(cudaEventRecord(all_done_.get(), context_.stream.cut()), "cudaEventRecord");
   waiter_.wait(all_done_.get());
 }
@@ -89,6 +90,7 @@ void CudaBackend::do_to_host(ConstView x, void* host) {
 }
 
 void CudaBackend::do_begin_read(ConstView x) {
+  const Giving giving;
   check(cudaMemcpyAsync(read_.get(), x.bytes(), static_cast<std::size_t>(x.size_bytes()), cudaMemcpyDeviceToHost,
                         context_.stream.cut()),
         "a copy from the GPU");

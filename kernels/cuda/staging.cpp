@@ -11,6 +11,7 @@ void Waiter::wait(cudaEvent_t event) const {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds patience(20'000), nap(50);
   const auto start = Clock::now();
+  const Waiting waiting("the device", "", -1, -1, true);
   for (;;) {
     const cudaError_t state = cudaEventQuery(event);
     if (state == cudaSuccess) return;
@@ -38,6 +39,7 @@ void Staging::next_piece() {
 }
 
 void Staging::to_device(const void* host, std::byte* device, Index bytes) {
+  const Giving giving;
   for (const auto* from = static_cast<const std::byte*>(host); bytes > 0;) {
     if (used_ == piece_bytes) next_piece();
     const Index now = std::min(bytes, piece_bytes - used_);
@@ -53,6 +55,7 @@ void Staging::to_device(const void* host, std::byte* device, Index bytes) {
 }
 
 void Staging::to_host(const std::byte* device, void* host, Index bytes) {
+  const Giving giving;
   // Each part takes a piece of its own. While one part is on its way, the host delivers the part before it.
   struct Part {
     int piece;

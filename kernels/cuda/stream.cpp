@@ -49,6 +49,7 @@ bool ComputeStream::to_issue() {
 }
 
 cudaStream_t ComputeStream::cut() {
+  const Giving giving;
   if (open_)
     end_recording();
   else if (compared_ > 0)

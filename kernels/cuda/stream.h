@@ -8,8 +8,15 @@
 #include <vector>
 
 #include "kernels/cuda/handles.h"
+#include "kernels/waiting.h"
 
 namespace sy::cuda {
+
+// Something is given to the device, which takes it at once unless its queue is full. The queue is full for ever where a
+// collective on it waits for a rank that is lost.
+struct Giving {
+  Waiting waiting{"room in the device's queue", "", -1, -1, true};
+};
 
 // Kernels, products and copies on the device reach the stream through put(). A pass is what happens within repeated().
 // In the second pass of a name these operations are recorded, as pieces that are a CUDA graph each, and from the third
@@ -25,6 +32,7 @@ class ComputeStream {
   // its arguments. While a pass is replayed they are compared with those that were recorded.
   template <class Issue, class... Parts>
   void put(Issue issue, const Parts&... parts) {
+    const Giving giving;
     if (!pass_) return issue(stream_);
     operation_.clear();
     (note(parts), ...);

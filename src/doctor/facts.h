@@ -83,8 +83,6 @@ struct Problem {
 // What is misconfigured; pure. A GPU that is not there is no problem, nor is a build without CUDA.
 std::vector<Problem> find_problems(const std::vector<RankFacts>& ranks, const MpiInfo& mpi);
 
-// "0-3, 8"
-std::string ranges(const std::vector<int>& ascending);
 double gibibytes(Index bytes);
 
 }  // namespace sy

@@ -7,19 +7,6 @@
 
 namespace sy {
 
-std::string ranges(const std::vector<int>& ascending) {
-  std::string text;
-  for (std::size_t i = 0; i < ascending.size();) {
-    std::size_t last = i;
-    while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
-    if (!text.empty()) text += ", ";
-    text += std::to_string(ascending[i]);
-    if (last > i) text += fmt::format("{}{}", last == i + 1 ? ", " : "-", ascending[last]);
-    i = last + 1;
-  }
-  return text;
-}
-
 double gibibytes(Index bytes) {
   return static_cast<double>(bytes) / (Index{1} << 30);
 }

@@ -12,7 +12,10 @@ keepers=()
 down() {
   set +e  # whatever fails here, the rest is ended
   kill "${keepers[@]}" 2>/dev/null || true
-  for name in "${hosts[@]}"; do ip netns delete "$name" 2>/dev/null || true; done
+  for name in "${hosts[@]}"; do
+    ip netns pids "$name" 2>/dev/null | xargs -r kill -KILL 2>/dev/null
+    ip netns delete "$name" 2>/dev/null
+  done
   cd / && rm -rf "$work" 2>/dev/null
 }
 trap down EXIT
@@ -80,3 +83,30 @@ paste <(losses alone) <(losses both) |
 # An error is told once, with its exit code.
 expect_error "model.layer" mpirun 4 "$switchyard" train config.ini --model.layer=3
 expect_exit 2 "$root/launch/mpirun.sh" --hostfile nowhere 2 true
+
+# A host that vanishes: the ranks of both end, and so does mpirun. Then it is there again.
+lines() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
+ranks_of() {  # RUN
+  local process
+  for process in /proc/[0-9]*; do
+    grep -zqxF -e "--run.dir=$1" "$process/cmdline" 2>/dev/null || continue
+    grep -zq '^OMPI_COMM_WORLD_RANK=' "$process/environ" 2>/dev/null && echo "${process#/proc/}"
+  done || true
+}
+export SWITCHYARD_TIMEOUT=4
+mpirun 4 "$switchyard" train config.ini --run.dir=vanishes --parallel.ep=4 --train.steps=1000000 --run.log_every=1 >vanishes.out 2>vanishes.err &
+job=$!
+for _ in $(seq 600); do (($(lines vanishes) >= 3)) && break; sleep 0.1; done
+ranks=($(ranks_of vanishes))
+[[ ${#ranks[@]} -eq 4 ]] || die "${#ranks[@]} ranks in place of 4"
+ip netns exec "${hosts[1]}" ip link set "v$$b" down
+SECONDS=0
+for pid in "${ranks[@]}" "$job"; do
+  while kill -0 "$pid" 2>/dev/null && ((SECONDS < 60)); do sleep 0.1; done
+  ! kill -0 "$pid" 2>/dev/null || { kill -KILL "${ranks[@]}" 2>/dev/null || true; cp vanishes.err .err; die "process $pid goes on after $SECONDS s"; }
+done
+cp vanishes.err .err
+grep -q "^switchyard: rank [01] on ${hosts[0]} has waited 4.* step .* for .* with ranks" .err || die "no rank says what it waited for"
+for rank in 2 3; do
+  grep -q "rank $rank on ${hosts[1]} does not answer" .err || die "rank $rank is not named"
+done

@@ -3,7 +3,7 @@
 // return 1, and the first, which has printed, is slow to leave: what it has printed must be out before the others leave. With
 // "busy": it starts itself as mpirun does, and has other things to do for a while before it reads what is printed. With
 // "differ" and a case: the last of the ranks does something else than the others (dist/compare.h), or nothing more: it is stopped
-// or killed.
+// or killed. With "late" and seconds: the first rank has so long to do before it does what the others do.
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -86,6 +86,11 @@ int main(int argc, char** argv) {
   sy::Runtime runtime(&argc, &argv);
   sy::Comm& world = runtime.world();
   return runtime.run([&] {
+    if (argc > 2 && std::string_view(argv[1]) == "late") {
+      if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(std::atoi(argv[2])));
+      world.barrier();
+      return 0;
+    }
     if (argc > 2) {
       differ(world, argv[2]);
       return 0;

@@ -30,13 +30,21 @@ for ranks in 2 3; do
 done
 # In a part of the ranks, which are named as in the world.
 differ 3 group "rank 1 is about to do an all-reduce of 8 bytes, the sum of f32 $layer, and rank 2 an all-reduce of 12 bytes"
-# A rank that is in a collective of other ranks cannot be compared; it is waited for as long as for a device.
+# A rank that is in a collective of other ranks cannot be compared: nobody goes on, and who waits for what is told.
 export SWITCHYARD_TIMEOUT=2
-differ 3 elsewhere "has waited 2 s for others to do a"
-# A rank that is waited for through shared memory and hangs, and one that is gone.
-export SWITCHYARD_COMPARE=0
+host=$(uname -n)
+differ 3 elsewhere "rank 0 on $host has waited 2.0 s $layer for others that do an all-reduce of 16 bytes, the sum of f32 $layer"
+unset SWITCHYARD_COMPARE
+differ 3 elsewhere "rank 0 on $host has waited 2."
+[[ $err == *"rank 2 on $host has waited "*" for a barrier with rank 1"* ]] || die "not a word of what rank 2 does"
+[[ $err != *"does not answer"* ]] || die "a rank that waits answers"
+# A rank that is stopped, and one that is gone.
 for ranks in 2 3; do
-  differ $ranks stopped "$layer has waited 2 s for rank $((ranks - 1)), which hangs or is gone: see what its machine"
+  differ $ranks stopped "rank $((ranks - 1)) on $host does not answer: it was stopped"
   call timeout 60 "$root/launch/mpirun.sh" $ranks "$ends" differ killed
   [[ $code -ne 0 && $code -ne 124 ]] || die "exit code $code with a killed rank"
 done
+# What a rank does for itself may take long.
+SWITCHYARD_TIMEOUT=1 expect_ok timeout 60 "$root/launch/mpirun.sh" 3 "$ends" late 4
+expect_exit 2 env SWITCHYARD_TIMEOUT=soon "$root/launch/mpirun.sh" 2 "$ends" late 0
+[[ $(grep '^switchyard: ' <<<"$err") == "switchyard: SWITCHYARD_TIMEOUT = 'soon'"* ]] || die "another message"

@@ -11,12 +11,13 @@
 #include "src/train/trainer.h"
 #include "tests/mpi_world.h"
 #include "tests/src/box_index.h"
-#include "tests/src/temp_folder.h"
+#include "tests/src/two_domains.h"
 
 namespace sy {
 namespace {
 
 using test::device;
+using test::make_dataset;
 using test::world;
 
 // Two models, so that numbers which are no powers of two divide as well: 4 heads over 2 kv heads and 8 experts; 6 and 6.
@@ -81,33 +82,6 @@ const Layouts all_layouts[] = {
     {six, 6, 2, 3, 1, 2},   {six, 6, 3, 2, 3, 2},         {six, 6, 6, 3, 2, 4},         {eight, 8, 1, 8, 1, 1},
     {eight, 8, 2, 8, 1, 1}, {eight, 8, 4, 2, 4, 2},
 };
-
-// Text with something to learn and something to tell apart: two domains of noisy repeated words, each on rank's own disk.
-Dataset make_dataset(const TempFolder& folder) {
-  DatasetDescription description;
-  description.tokenizer = "none";
-  description.vocab = 37;
-  for (int d = 0; d < 2; ++d) {
-    const RandomStream random(9, "domain " + std::to_string(d));
-    const std::string name = "domain" + std::to_string(d);
-    Index tokens = 0;
-    for (const char* split : {".train", ".valid"}) {
-      IndexedWriter writer(folder.path() / (name + split), description.vocab);
-      for (int document = 0; document < 30; ++document) {
-        std::vector<std::int32_t> ids;
-        for (int i = 0; i < 71; ++i, ++tokens)
-          ids.push_back(static_cast<std::int32_t>(random.bits(tokens) % 4 == 0
-                                                      ? random.bits(tokens + 100000) % 37
-                                                      : (i * (d + 2) + document) % 17 + d * 20));
-        writer.add(ids);
-      }
-      writer.finish();
-    }
-    description.domains.push_back({name, 30, 30 * 71, 30, 30 * 71});
-  }
-  folder.write("dataset.ini", to_ini(description));
-  return Dataset(folder.path());
-}
 
 // The smallest gap that decided anything: between the last score chosen and the best one left out, and between the last
 // weight kept by an expert of a sequence and the first one dropped (where weights decide who is dropped). Where it is

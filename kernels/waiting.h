@@ -1,0 +1,84 @@
+// What this process waits for: other ranks, or its device. The one thread that computes says so; any other thread may read it
+// (dist/watchdog.h).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/tensor.h"
+
+namespace sy {
+
+// A value that one thread writes and others read at any time, whole: while it is written, `version_` is odd.
+template <class T>
+class Published {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  Published() { write(T{}); }
+  void write(const T& value) {
+    std::array<std::uint64_t, words> all{};
+    std::memcpy(all.data(), &value, sizeof(T));
+    const std::uint64_t version = version_.load(std::memory_order_relaxed);
+    version_.store(version + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    for (std::size_t i = 0; i < words; ++i) words_[i].store(all[i], std::memory_order_relaxed);
+    version_.store(version + 2, std::memory_order_release);
+  }
+  T read() const {
+    for (;;) {
+      const std::uint64_t version = version_.load(std::memory_order_acquire);
+      std::array<std::uint64_t, words> all{};
+      for (std::size_t i = 0; i < words; ++i) all[i] = words_[i].load(std::memory_order_relaxed);
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (version % 2 != 0 || version_.load(std::memory_order_relaxed) != version) continue;
+      T value{};
+      std::memcpy(static_cast<void*>(&value), all.data(), sizeof(T));
+      return value;
+    }
+  }
+
+ private:
+  static constexpr std::size_t words = (sizeof(T) + 7) / 8;
+  std::atomic<std::uint64_t> version_{0};
+  std::array<std::atomic<std::uint64_t>, words> words_{};
+};
+
+// The words last as long as the process.
+struct Wait {
+  const char* what = nullptr;      // "an all-to-all", "the device"; null: nothing is waited for, the host computes
+  const char* whom = "";           // "with ranks 1, 2"
+  Index sends = -1, expects = -1;  // rows to and from them; -1: these are no rows
+  bool device = false;             // it may wait for what was given to the device before
+  std::chrono::steady_clock::time_point since{};  // when the wait began, or the latest part of what it waits for came
+};
+inline Published<Wait> published_wait;
+
+// A wait until the end of the scope, within that of the scope around it, which begins afresh then. Takes some ten nanoseconds.
+class Waiting {
+ public:
+  explicit Waiting(const char* what, const char* whom = "", Index sends = -1, Index expects = -1, bool device = false)
+      : before_(now_) {
+    publish({what, whom, sends, expects, device});
+  }
+  ~Waiting() { publish(before_); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  // A part of what is waited for has come.
+  static void progress() { publish(now_); }
+
+ private:
+  static void publish(Wait wait) {
+    wait.since = std::chrono::steady_clock::now();
+    now_ = wait;
+    published_wait.write(wait);
+  }
+  inline static Wait now_;  // of the thread that computes
+  Wait before_;
+};
+
+}  // namespace sy

@@ -1,0 +1,256 @@
+// Every layout of up to as many ranks as there are against one rank: the gradient of every parameter, and what a run that is
+// resumed on another layout makes of it. docs/pains.md says which faults of other trainers this is for.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "src/io/checkpoint.h"
+#include "src/train/trainer.h"
+#include "tests/mpi_world.h"
+#include "tests/src/box_index.h"
+#include "tests/src/two_domains.h"
+
+namespace sy {
+namespace {
+
+using test::world;
+
+// A model that all layouts of so many ranks divide: as many heads and experts as ranks or a multiple, one dense layer and two with
+// experts. Two micro-batches a step.
+Config config_of_pain(int ranks, std::vector<std::string> settings) {
+  constexpr int heads[] = {0, 4, 4, 6, 4, 5, 6, 7, 8};
+  const int h = heads[ranks];
+  for (const auto& [key, value] : {std::pair{"model.d_model", 4 * h},
+                                   {"model.heads", h},
+                                   {"model.kv_heads", h % 4 == 0 ? 2 : h},
+                                   {"model.d_ff", 3 * h},
+                                   {"model.seq_len", 2 * h},
+                                   {"moe.experts", h},
+                                   {"moe.d_ff", 2 * h},
+                                   {"train.global_batch", 2 * ranks},
+                                   {"train.micro_batch", ranks}})
+    settings.insert(settings.begin(), fmt::format("--{}={}", key, value));
+  return parse_config(R"(
+[model]
+layers = 3
+[moe]
+top_k = 2
+first_dense = 1
+shared_experts = 1
+aux_loss = 0.05
+z_loss = 0.01
+[train]
+z_loss = 0.001
+schedule = constant
+min_lr = 0
+warmup = 0
+weight_decay = 0
+)",
+                      "test", settings);
+}
+
+struct Pain {
+  const char* name;
+  std::vector<std::string> settings;
+  bool idle = false;  // a selection bias sends every token to the first two experts
+};
+
+// The whole gradient is scaled to this norm, so that an element tells the norm as well.
+constexpr double clip = 1e-4;
+// AdamW's first step with eps = 1 moves a weight by lr * g / (|g| + 1), which is lr * g for gradients as small as these.
+const std::vector<std::string> tells_gradients = {"--train.steps=1", "--train.eps=1", "--train.lr=1e7",
+                                                  fmt::format("--train.clip={}", clip)};
+const Pain pains[] = {
+    {"drops_and_balance_of_sequences", {"--moe.capacity_factor=0.7"}},
+    {"balance_of_the_global_batch", {"--moe.capacity_factor=0", "--moe.aux_scope=global_batch"}},
+    {"experts_without_tokens", {"--moe.capacity_factor=0", "--moe.bias_rate=1e-9"}, true},
+};
+
+std::string name_of_pain(const testing::TestParamInfo<Pain>& info) {
+  return info.param.name;
+}
+
+using Values = std::map<std::string, std::vector<float>>;  // this rank's part of each parameter
+
+struct Trainee {
+  Engine engine;
+  SampleStream samples;
+  Trainer trainer;
+  Trainee(Comm& comm, const Layout& layout, const Dataset& dataset, const Config& config, bool idle)
+      : engine(config, dataset.vocab(), make_cpu(), make_mesh(comm, layout), true),
+        samples(dataset, config.model.seq_len, config.train.seed),
+        trainer(engine, samples) {
+    engine.store().initialize(config.train.seed);
+    // As they are drawn, the gradients of experts are too small a part of all to be missed in the norm.
+    for (const ParamSpec& spec : engine.store().specs())
+      if (const View w = engine.store().get(spec.name).weight; spec.name.find(".experts.") != spec.name.npos)
+        for (Index i = 0; i < w.elements(); ++i) w.f32()[i] *= 6;
+    engine.store().prepared().invalidate();
+    std::vector<float> bias = engine.router_bias();
+    for (std::size_t i = 0; idle && i < bias.size(); ++i)
+      bias[i] = static_cast<Index>(i) % config.moe.experts < 2 ? 100.0f : 0.0f;
+    engine.set_router_bias(bias);
+  }
+  Values weights() {
+    Values values;
+    for (const ParamSpec& spec : engine.store().specs()) {
+      const View w = engine.store().get(spec.name).weight;
+      values[spec.name].assign(w.f32(), w.f32() + w.elements());
+    }
+    return values;
+  }
+};
+
+// Ranks of the world without any beyond the first `ranks`; null on those.
+std::unique_ptr<Comm> first_of_world(int ranks) {
+  auto part = world().split([&](int rank) { return rank < ranks ? 0 : 1; });
+  return world().rank() < ranks ? std::move(part) : nullptr;
+}
+
+// How far what a layout has moved each parameter by is from what one rank has, over the norm of the latter: the largest of all
+// parameters, on all ranks together. The parameter's name is of this rank.
+std::pair<double, std::string> farthest(Comm& comm, const Config& config, const Layout& layout, const Values& before,
+                                        const Values& one, const Values& many) {
+  std::pair<double, std::string> most{0, ""};
+  for (const ParamSpec& spec : param_specs(config, 37)) {
+    const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, comm.rank()));
+    const std::vector<float>&start = before.at(spec.name), &whole = one.at(spec.name), &part = many.at(spec.name);
+    EXPECT_EQ(static_cast<Index>(part.size()), box.elements()) << spec.name;
+    double norm = 0, difference = 0;
+    for (std::size_t i = 0; i < whole.size(); ++i) norm += std::pow(static_cast<double>(whole[i]) - start[i], 2);
+    for (Index i = 0; i < box.elements(); ++i) {
+      const Index w = test::whole_index(spec.shape, box, i, spec.order);
+      difference += std::pow(static_cast<double>(part[i]) - whole[w], 2);
+    }
+    EXPECT_GT(norm, 0) << spec.name;
+    const double far = std::sqrt(comm.sum(difference) / norm);
+    if (!(far <= most.first)) most = {far, spec.name};
+  }
+  return most;
+}
+
+// The norm of what all parameters together have moved by.
+double moved(const Values& before, const Values& after) {
+  double squares = 0;
+  for (const auto& [name, values] : after)
+    for (std::size_t i = 0; i < values.size(); ++i)
+      squares += std::pow(static_cast<double>(values[i]) - before.at(name)[i], 2);
+  return std::sqrt(squares);
+}
+
+class Pains : public testing::TestWithParam<Pain> {};
+
+TEST_P(Pains, EveryLayoutHasTheGradientsOfOneRank) {
+  const TempFolder folder;
+  const Dataset dataset = test::make_dataset(folder);
+  const auto self = make_comm_self();
+  auto settings = GetParam().settings;
+  settings.insert(settings.end(), tells_gradients.begin(), tells_gradients.end());
+  int compared = 0;
+  double worst = 0;
+  for (int ranks = 1; ranks <= world().size(); ++ranks) {
+    const auto comm = first_of_world(ranks);
+    if (!comm) continue;
+    const Config config = config_of_pain(ranks, settings);
+    // A scope of balance must be the same sequences on every layout. Where it is one sequence, the layouts have them one by one, so
+    // that tensor-parallel ranks share each; one rank has as many at once as there are ranks.
+    const bool one_by_one = config.moe.aux_scope == AuxScope::sequence;
+    Trainee alone(*self, {}, dataset, config, GetParam().idle);
+    const Values before = alone.weights();
+    const StepResult a = alone.trainer.step();
+    const Values one = alone.weights();
+    ASSERT_GT(a.metrics.grad_norm, 2 * clip);
+    ASSERT_NEAR(moved(before, one), config.train.lr * clip, 1e-4 * config.train.lr * clip) << "the norm is not of all";
+    ASSERT_EQ(a.metrics.dropped > 0, config.moe.capacity_factor > 0);
+    for (int tp = 1; tp <= ranks; ++tp)
+      for (int ep = 1; ep <= ranks; ++ep)
+        for (int etp = 1; etp <= ranks; ++etp) {
+          const Layout layout{ranks, tp, ep, etp};
+          if (!layout.divides()) continue;
+          Config here = config;
+          here.parallel = {tp, ep, etp};
+          here.train.micro_batch = one_by_one ? 1 : config.train.global_batch / layout.dp() / 2;
+          check_config_for_layout(here, layout);
+          Trainee many(*comm, layout, dataset, here, GetParam().idle);
+          const StepResult b = many.trainer.step();
+          ASSERT_EQ(a.routed, b.routed) << layout.str();
+          ASSERT_EQ(a.dropped, b.dropped) << layout.str();
+          for (const double StepMetrics::*number :
+               {&StepMetrics::loss, &StepMetrics::aux_loss, &StepMetrics::z_loss, &StepMetrics::grad_norm})
+            ASSERT_NEAR(a.metrics.*number, b.metrics.*number, 1e-5 * a.metrics.*number) << layout.str();
+          for (const auto& layer : b.routed)
+            for (std::size_t e = 2; GetParam().idle && e < layer.size(); ++e) ASSERT_EQ(layer[e], 0) << layout.str();
+          const auto [far, name] = farthest(*comm, here, layout, before, one, many.weights());
+          ASSERT_LE(far, 1e-5) << layout.str() << ": the gradient of " << name;
+          worst = std::max(worst, far);
+          ++compared;
+        }
+  }
+  if (world().rank() == 0)
+    fmt::print("{} layouts, gradients within {:.1e} of their parameter's norm\n", compared, worst);
+}
+
+// The first step on one layout, the second on the next one of the list.
+TEST(PainsOfResuming, ARunResumedOnAnyOtherLayoutHasItsMoments) {
+  const TempFolder folder;
+  const Dataset dataset = test::make_dataset(folder);
+  const auto self = make_comm_self();
+  for (int ranks = 1; ranks <= world().size(); ++ranks) {
+    const auto comm = first_of_world(ranks);
+    if (!comm) continue;
+    // An eps that the second moment does not vanish beside, and that keeps the noise of small gradients down.
+    const Config config = config_of_pain(
+        ranks, {"--moe.capacity_factor=0", "--train.steps=2", "--train.eps=1e-2", "--train.lr=0.1", "--train.clip=0"});
+    Trainee alone(*self, {}, dataset, config, false);
+    const Values before = alone.weights();
+    alone.trainer.step();
+    const StepResult a = alone.trainer.step();
+    const Values one = alone.weights();
+    std::vector<Layout> layouts;
+    for (int tp = 1; tp <= ranks; ++tp)
+      for (int ep = 1; ep <= ranks; ++ep)
+        for (int etp = 1; etp <= ranks; ++etp)
+          if (const Layout layout{ranks, tp, ep, etp}; layout.divides()) layouts.push_back(layout);
+    for (std::size_t l = 0; l < layouts.size(); ++l) {
+      const Layout &writer = layouts[l], &reader = layouts[(l + 1) % layouts.size()];
+      const auto on = [&](const Layout& layout) {
+        Config here = config;
+        here.parallel = {layout.tp, layout.ep, layout.etp};
+        here.train.micro_batch = config.train.global_batch / layout.dp() / 2;
+        return Trainee(*comm, layout, dataset, here, false);
+      };
+      char run[256] = {};
+      std::optional<TempFolder> owner;
+      if (comm->rank() == 0) owner.emplace().path().string().copy(run, sizeof run - 1);
+      comm->broadcast(view_of(reinterpret_cast<std::uint8_t*>(run), {sizeof run}), 0);
+      {
+        Trainee first = on(writer);
+        first.trainer.step();
+        TrainState state;
+        state.step = 1;
+        state.samples = first.trainer.samples_done();
+        state.tokens = first.trainer.tokens_done();
+        state.config = to_ini(config);
+        save_checkpoint(*comm, run, state, first.engine.store(), 0);
+      }
+      Trainee second = on(reader);
+      const auto path = resolve_checkpoint(*comm, run, nullptr);
+      load_checkpoint(path, second.engine.store());
+      const TrainState state = read_state(path);
+      second.trainer.set_progress(state.step, state.samples, state.tokens);
+      const StepResult b = second.trainer.step();
+      const std::string where = writer.str() + ", then " + reader.str();
+      ASSERT_NEAR(a.metrics.loss, b.metrics.loss, 1e-5 * a.metrics.loss) << where;
+      const auto [far, name] = farthest(*comm, config, reader, before, one, second.weights());
+      ASSERT_LE(far, 1e-4) << where << ": " << name;
+      comm->barrier();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Pains, testing::ValuesIn(pains), name_of_pain);
+
+}  // namespace
+}  // namespace sy
