@@ -169,6 +169,7 @@ Window::Window(MPI_Comm mates, MPI_Win window, std::vector<int> ranks, Index hal
       sent_(size()),
       read_(size()) {
   MPI_Comm_rank(mates_, &me_);
+  if (size() <= sysconf(_SC_NPROCESSORS_ONLN)) alone_ = std::chrono::microseconds(50);
   check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
   for (int r = 0; r < size(); ++r) {
     MPI_Aint bytes = 0;
@@ -191,15 +192,16 @@ Window::~Window() {
   MPI_Comm_free(&mates_);
 }
 
-// The one place where a rank waits for another through memory. At first it stays awake, and hands its core on, as ranks may be
-// more than cores; then it sleeps. While it does, messages that MPI took from this rank earlier may still want to be sent.
+// The one place where a rank waits for another through memory. At first it stays awake, and soon hands its core on to whoever
+// wants it, at once where ranks are more than cores; then it sleeps. While it does, messages that MPI took from this rank earlier may still want to be sent.
 template <class Ready>
 void Window::await(int mate, Awaited what, Ready ready) {
   using Clock = std::chrono::steady_clock;
   for (int i = 0; i < 100; ++i)
     if (ready()) return;
-  for (const auto begin = Clock::now(); Clock::now() - begin < awake;) {
-    sched_yield();
+  const auto begin = Clock::now();
+  for (Clock::duration waited{0}; waited < awake; waited = Clock::now() - begin) {
+    if (waited >= alone_) sched_yield();
     if (ready()) return;
   }
   std::atomic<std::uint32_t>& bell = parts_[me_].bell->awaits;

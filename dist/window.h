@@ -7,6 +7,7 @@
 // ranks letters are read in the order in which they were sent, which is the order of their calls.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -87,6 +88,7 @@ class Window {
   Index half_, part_;
   std::vector<Part> parts_;                 // of each mate
   std::vector<std::uint64_t> sent_, read_;  // letters to and from each mate
+  std::chrono::microseconds alone_{0};      // how long a rank that waits keeps its core for itself
   int turn_ = 0;
   Index used_ = 0;                                        // bytes of the half
   std::vector<std::pair<int, std::uint64_t>> unread_[2];  // of each half: a mate, and which of its letters
