@@ -27,8 +27,8 @@ struct Activity {
                        layer < 0 ? "" : fmt::format(" of layer {}", layer), step > 0 ? ", " : "", number);
   }
 };
-inline Activity activity;                       // of the one thread that computes
-inline Published<Activity> published_activity;  // the same, for other threads
+inline Activity activity;                     // of the one thread that computes
+inline Seqlock<Activity> published_activity;  // the same, for other threads
 
 inline Activity set_activity(const Activity& next) {
   published_activity.write(next);

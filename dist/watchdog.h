@@ -33,7 +33,7 @@ struct OnDevice {
   const char* whom = "";
   Activity activity;
 };
-inline Published<OnDevice> on_device;
+inline Seqlock<OnDevice> on_device;
 
 class Watchdog {
  public:

@@ -14,11 +14,11 @@ namespace sy {
 
 // A value that one thread writes and others read at any time, whole: while it is written, `version_` is odd.
 template <class T>
-class Published {
+class Seqlock {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  Published() { write(T{}); }
+  Seqlock() { write(T{}); }
   void write(const T& value) {
     std::array<std::uint64_t, words> all{};
     std::memcpy(all.data(), &value, sizeof(T));
@@ -55,7 +55,7 @@ struct Wait {
   bool device = false;             // it may wait for what was given to the device before
   std::chrono::steady_clock::time_point since{};  // when the wait began, or the latest part of what it waits for came
 };
-inline Published<Wait> published_wait;
+inline Seqlock<Wait> published_wait;
 
 // A wait until the end of the scope, within that of the scope around it, which begins afresh then. Takes some ten nanoseconds.
 class Waiting {

@@ -14,12 +14,12 @@ struct Many {
   std::array<Index, 9> all;
 };
 
-TEST(Published, IsReadWhole) {
+TEST(Seqlock, IsReadWhole) {
   struct Pointing {
     const char* words = "none";
   };
-  EXPECT_STREQ(Published<Pointing>().read().words, "none");
-  Published<Many> published;
+  EXPECT_STREQ(Seqlock<Pointing>().read().words, "none");
+  Seqlock<Many> published;
   std::atomic<bool> done{false};
   std::thread writer([&] {
     for (Index i = 0; i < 200000; ++i) {
