@@ -9,8 +9,8 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/cpu/parallel.h"
 #include "kernels/bf16.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/tensor.h"
 
 namespace sy::cpu {
