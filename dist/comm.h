@@ -52,7 +52,7 @@ class Comm {
   void broadcast(View x, int root);
   // x = the reduction of every rank's x, element by element, in rank order. f32, f64, i32, i64.
   void all_reduce(View x, Reduce op = Reduce::sum);
-  // in: [size * n], out: [n]: the sum over ranks of piece `rank` of in, and may be that piece. f32; on devices bf16 too.
+  // in: [size * n], out: [n]: the sum over ranks of piece `rank` of in, and may be that piece. f32, or bf16, summed in f32.
   void reduce_scatter(ConstView in, View out);
   // in: [n], out: [size * n]. `in` may be piece `rank` of `out`.
   void all_gather(ConstView in, View out);

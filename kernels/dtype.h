@@ -34,7 +34,7 @@ constexpr float float_of_bf16(std::uint16_t x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
 }
 
-// Which element type a C++ type is. bf16 has no C++ type on the host, where its values are held as std::uint16_t.
+// Which element type a C++ type is. That of bf16 is in kernels/bf16.h.
 template <class T>
 struct DTypeOf;
 template <>

@@ -95,7 +95,6 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, const La
   const int local = local_rank(world);
   agree(world, [&] {
     device = open_backend("--backend", backend, local);
-    if (device->on_host()) config.run.dtype = "f32";  // a checkpoint holds f32 values
     check_config_for_backend("--backend", config, *device);
   });
   agree_on_devices(world, *device);

@@ -518,8 +518,7 @@ void for_each_key(C& c, F&& visit) {
   auto& r = c.run;
   key("run.dir", r.dir, "the folder of the run, with its configuration, metrics and checkpoints", {.effect = none});
   key("run.backend", r.backend, "what computes: cpu, cuda, or auto, which is a GPU where there is one");
-  key("run.dtype", r.dtype,
-      "the type of weights and activations: f32, or, on a GPU, bf16 with sums and optimizer in f32");
+  key("run.dtype", r.dtype, "the type of weights and activations: f32, or bf16 with sums and optimizer in f32");
   key("run.log_every", r.log_every, "the number of steps between log lines, and between counts of the experts' tokens",
       {{1, big}});
   key("run.checkpoint_every", r.checkpoint_every,

@@ -89,9 +89,6 @@ std::unique_ptr<Backend> open_backend(std::string_view setting, const std::strin
 }
 
 void check_config_for_backend(std::string_view setting, const Config& config, const Backend& backend) {
-  if (backend.on_host() && config.dtype() != DType::f32)
-    bad_input("run.dtype = {} needs a GPU, and this runs on the {} backend: set run.dtype = f32", config.run.dtype,
-              backend.name());
   const Index widest = std::max(config.model.key_width(), config.model.value_width());
   if (widest > backend.largest_head())
     bad_input(

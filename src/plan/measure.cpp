@@ -322,7 +322,7 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
   };
   const auto wide = [](Backend& on, DType c, Index) { return products(on, c, 1024); };
   m.peak_f32 = flops(wide, DType::f32);
-  if (!b.on_host()) m.peak_bf16 = flops(wide, DType::bf16);
+  m.peak_bf16 = flops(wide, DType::bf16);
   const DType c = b.on_host() ? DType::f32 : DType::bf16;
   const double peak = m.peak(c);
   for (Index size : {16, 64, 128, 256, 512, 1024})

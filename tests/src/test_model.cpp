@@ -403,6 +403,8 @@ TEST(Memory, PlanIsWhatIsAllocated) {
                     {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
                      "--train.global_batch=6", "--moe.bias=true", "--moe.router_bias=true", "--moe.choice=sampled"});
     if (i < 5) settings.insert(settings.end(), {"--moe.shared_experts=1", "--moe.shared_gate=true"});
+    // bf16 has master weights, and activations of half the size.
+    if (i % 2 == 1) settings.push_back("--run.dtype=bf16");
     const Config config = parse_config(base, "test", settings);
     const Index V = 300;
     const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *make_cpu());
