@@ -106,7 +106,7 @@ for pid in "${ranks[@]}" "$job"; do
   ! kill -0 "$pid" 2>/dev/null || { kill -KILL "${ranks[@]}" 2>/dev/null || true; cp vanishes.err .err; die "process $pid goes on after $SECONDS s"; }
 done
 cp vanishes.err .err
-grep -q "^switchyard: rank [01] on ${hosts[0]} has waited 4.* step .* for .* with ranks" .err || die "no rank says what it waited for"
+grep -q "^switchyard: rank [01] on ${hosts[0]} has waited .* step .* for .* with ranks" .err || die "no rank says what it waited for"
 for rank in 2 3; do
   grep -q "rank $rank on ${hosts[1]} does not answer" .err || die "rank $rank is not named"
 done

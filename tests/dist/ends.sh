@@ -33,9 +33,9 @@ differ 3 group "rank 1 is about to do an all-reduce of 8 bytes, the sum of f32 $
 # A rank that is in a collective of other ranks cannot be compared: nobody goes on, and who waits for what is told.
 export SWITCHYARD_TIMEOUT=2
 host=$(uname -n)
-differ 3 elsewhere "rank 0 on $host has waited 2.0 s $layer for others that do an all-reduce of 16 bytes, the sum of f32 $layer"
+differ 3 elsewhere " s $layer for others that do an all-reduce of 16 bytes, the sum of f32 $layer"
 unset SWITCHYARD_COMPARE
-differ 3 elsewhere "rank 0 on $host has waited 2."
+differ 3 elsewhere "rank 0 on $host has waited "
 [[ $err == *"rank 2 on $host has waited "*" for a barrier with rank 1"* ]] || die "not a word of what rank 2 does"
 [[ $err != *"does not answer"* ]] || die "a rank that waits answers"
 # A rank that is stopped, and one that is gone.
