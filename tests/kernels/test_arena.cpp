@@ -86,6 +86,8 @@ TEST(Arena, sizes_that_differ_from_step_to_step_do_not_pile_up) {
 
 TEST(Arena, what_was_expected_is_asked_for_once) {
   const auto step = [](Arena& arena) {
+    const Arena::Scope all(arena);
+    arena.f32({64});
     for (Index n : {300000, 400000, 500000, 700000}) {  // none fits where one before it was
       const Arena::Scope scope(arena);
       arena.f32({n});
