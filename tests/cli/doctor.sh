@@ -24,7 +24,7 @@ consistent
 [[ $(grep -cE "^ +[01] +$(uname -n) " .out) -eq 2 ]] || die "not two ranks"
 expect_output "thread level funneled"
 expect_output "window    2 ranks of $(uname -n) share"
-SWITCHYARD_WINDOW=0 call ranks 2 "$switchyard" doctor
+SWITCHYARD_WINDOW=0 call ranks 2 doctor
 consistent
 expect_output "window    none on $(uname -n): SWITCHYARD_WINDOW = 0"
 

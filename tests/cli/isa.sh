@@ -3,7 +3,7 @@
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
 unset SWITCHYARD_ISA
-ranks() { "$root/launch/mpirun.sh" "$1" "${@:2}"; }
+start() { "$root/launch/mpirun.sh" "$1" "${@:2}"; }
 # Ranks of which the last one asks for the narrowest set, as on a lesser node.
 cat >last_narrow.sh <<'SH'
 #!/usr/bin/env bash
@@ -59,9 +59,9 @@ expect_no_file none
 
 # Whichever node a rank is on: the job computes with what all have, and its numbers are those of a job of such nodes alone.
 losses() { grep -oE '"(loss|grad_norm)":[0-9.e+-]+' "$1/metrics.jsonl"; }
-expect_ok ranks 2 ./last_narrow.sh "${train[@]}" --run.dir=unlike
+expect_ok start 2 ./last_narrow.sh "${train[@]}" --run.dir=unlike
 expect_output " cpu ($narrowest), 1 threads"
-SWITCHYARD_ISA=$narrowest expect_ok ranks 2 "${train[@]}" --run.dir=alike
+SWITCHYARD_ISA=$narrowest expect_ok start 2 "${train[@]}" --run.dir=alike
 [[ $(losses unlike | wc -l) -eq 6 && $(losses unlike) == "$(losses alike)" ]] || die "unlike ranks compute something else"
-call ranks 2 ./last_narrow.sh "$switchyard" doctor
+call start 2 ./last_narrow.sh "$switchyard" doctor
 expect_output "kernels   $narrowest on every rank"
