@@ -3,6 +3,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -91,6 +92,11 @@ bool populate(std::byte* begin, Index bytes) {
 
 // MPI libraries put the window into /dev/shm; where one of them cannot, it may not come back on all ranks.
 std::string no_room(Index bytes) {
+  rlimit files{};
+  getrlimit(RLIMIT_FSIZE, &files);
+  if (files.rlim_cur < 2 * static_cast<rlim_t>(bytes))
+    return fmt::format("files may have {:.1f} MiB (ulimit -f), and twice {:.1f} are wanted",
+                       static_cast<double>(files.rlim_cur) / (1 << 20), static_cast<double>(bytes) / (1 << 20));
   struct statvfs shm;
   if (statvfs("/dev/shm", &shm) != 0) return fmt::format("/dev/shm: {}", std::strerror(errno));
   const Index free = static_cast<Index>(shm.f_bavail) * static_cast<Index>(shm.f_frsize);
