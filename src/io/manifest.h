@@ -37,7 +37,7 @@ enum class CheckFiles { sizes, digests };
 std::vector<std::string> file_problems(const std::filesystem::path& step_dir, const Manifest& manifest,
                                        CheckFiles check);
 
-// The names in a folder; none where it cannot be read.
+// The names in a folder; none where there is none. Throws InputError where it cannot be read.
 std::set<std::string> names_in(const std::filesystem::path& folder);
 
 // RUN/checkpoints, "step-00000200", and back.
