@@ -147,25 +147,29 @@ void Comm::all_gather(ConstView in, View out) {
 
 void Comm::all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) {
   mark();
-  start_all_to_all_v(in, send, out, receive);
+  const InOut buffer{in, out};
+  start_all_to_all_v({&buffer, 1}, send, receive);
   wait();
 }
 
-void Comm::start_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) {
-  const Index row = in.shape().elements(1) * size_of(in.dtype());
-  SY_ASSERT(row == out.shape().elements(1) * size_of(out.dtype()), "rows of {} into {}", in.shape().str(),
-            out.shape().str());
-  Index sent = 0, received = 0;
+void Comm::start_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+                              std::span<const Index> receive) {
+  Index sent = 0, received = 0, row = 0;
   for (int r = 0; r < size(); ++r) {
     sent += send[r];
     received += receive[r];
   }
-  SY_ASSERT(sent == in.dim(0) && received == out.dim(0) && send[rank()] == receive[rank()],
-            "{} rows to send of {}, {} to receive of {}", sent, in.dim(0), received, out.dim(0));
+  for (const auto& [in, out] : buffers) {
+    const Index bytes = row_bytes(in);
+    SY_ASSERT(bytes == row_bytes(out), "rows of {} into {}", in.shape().str(), out.shape().str());
+    SY_ASSERT(sent == in.dim(0) && received == out.dim(0) && send[rank()] == receive[rank()],
+              "{} rows to send of {}, {} to receive of {}", sent, in.dim(0), received, out.dim(0));
+    row += bytes;
+  }
   const Index own = send[rank()];
   const Counted counted(*this, traffic_, Collective::all_to_all, (sent - own) * row, {sent - own, received - own});
   if (compared(*this)) compare(*this, fmt::format("an all-to-all of rows of {} bytes", row), send, receive);
-  do_all_to_all_v(in, send, out, receive);
+  do_all_to_all_v(buffers, send, receive);
 }
 
 double Comm::sum(double x) {

@@ -22,10 +22,20 @@ namespace sy {
 
 enum class Reduce { sum, max };
 
+// A buffer whose content goes elsewhere, and the buffer for what comes.
+struct InOut {
+  ConstView in;
+  View out;
+};
+
 // What a rank sends in an all-reduce of so many bytes, and receives. Up to all_reduce_whole bytes, all of them to each other
 // rank: one message each. Beyond, block by block, the pieces that the others sum, and then its own sum to each of them.
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank);
 inline constexpr Index all_reduce_whole = Index{16} << 10, all_reduce_block = Index{8} << 20;  // bytes
+
+inline Index row_bytes(ConstView x) {
+  return x.shape().elements(1) * size_of(x.dtype());
+}
 
 enum class Collective : std::uint8_t { broadcast, all_reduce, reduce, reduce_scatter, all_gather, all_to_all };
 constexpr int num_collectives = 6;
@@ -65,7 +75,8 @@ class Comm {
   virtual bool asynchronous() const { return false; }
   // What is started from now on sees all that the backend was given up to here.
   virtual void mark() {}
-  void start_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive);
+  // all_to_all_v of several buffers, of which as many rows go each way: one collective, with a message for each of them.
+  void start_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send, std::span<const Index> receive);
   // x at `root` becomes the sum of every rank's x; on the other ranks x is undefined afterwards. f32.
   void start_reduce(View x, int root);
   // What the backend is given from now on sees the results of all that was started.
@@ -92,7 +103,8 @@ class Comm {
   virtual void do_reduce(View x, int root) = 0;
   virtual void do_reduce_scatter(ConstView in, View out) = 0;
   virtual void do_all_gather(ConstView in, View out) = 0;
-  virtual void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) = 0;
+  virtual void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+                               std::span<const Index> receive) = 0;
 
  private:
   std::array<Traffic, num_collectives> traffic_{};

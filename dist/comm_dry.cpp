@@ -53,9 +53,14 @@ class CommDry final : public Comm {
       if (out.bytes() + r * in.size_bytes() != in.bytes())
         std::memcpy(out.bytes() + r * in.size_bytes(), in.bytes(), in.size_bytes());
   }
-  void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
-    const Index row = in.shape().elements(1) * size_of(in.dtype());
-    note(Collective::all_to_all, (in.dim(0) - send[rank_]) * row, (out.dim(0) - receive[rank_]) * row);
+  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+                       std::span<const Index> receive) override {
+    Index sent = 0, received = 0;
+    for (const auto& [in, out] : buffers) {
+      sent += (in.dim(0) - send[rank_]) * row_bytes(in);
+      received += (out.dim(0) - receive[rank_]) * row_bytes(out);
+    }
+    note(Collective::all_to_all, sent, received);
   }
 
   int size_, rank_;

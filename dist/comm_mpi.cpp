@@ -189,18 +189,26 @@ class CommMpi final : public Comm {
     gather(out.bytes(), std::vector<Index>(size_, in.size_bytes()));
   }
 
-  void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
-    const Index row = in.shape().elements(1) * size_of(in.dtype());
+  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+                       std::span<const Index> receive) override {
+    requests_.clear();
+    for (const InOut& buffer : buffers) start_all_to_all(buffer, send, receive);
+    finish_messages();
+  }
+
+  // Mates have their rows when it returns, others after finish_messages().
+  void start_all_to_all(const InOut& buffer, std::span<const Index> send, std::span<const Index> receive) {
+    const Index row = row_bytes(buffer.in);
     std::vector<Window::Give> gives;
     std::vector<Window::Get> gets;
     std::vector<Index> from(size_), to(size_);
     std::exclusive_scan(send.begin(), send.end(), from.begin(), Index{0});
     std::exclusive_scan(receive.begin(), receive.end(), to.begin(), Index{0});
-    const std::byte* const rows = in.bytes();
-    requests_.clear();
+    const std::byte* const rows = buffer.in.bytes();
+    std::byte* const out = buffer.out.bytes();
     for (int i = 1; i < size_; ++i) {
       const int source = (rank_ + size_ - i) % size_, target = (rank_ + i) % size_;
-      std::byte* const arrives = out.bytes() + to[source] * row;
+      std::byte* const arrives = out + to[source] * row;
       if (mate_[source] < 0)
         start_receive(source, arrives, receive[source] * row);
       else if (receive[source] > 0)
@@ -210,9 +218,8 @@ class CommMpi final : public Comm {
       else if (send[target] > 0)
         gives.push_back({rows + from[target] * row, send[target] * row, {&mate_[target], 1}});
     }
-    if (send[rank_] > 0) std::memcpy(out.bytes() + to[rank_] * row, rows + from[rank_] * row, send[rank_] * row);
+    if (send[rank_] > 0) std::memcpy(out + to[rank_] * row, rows + from[rank_] * row, send[rank_] * row);
     if (!mates_.empty()) window_->trade(gives, gets);
-    finish_messages();
   }
 
   static constexpr Index message_bytes = Index{1} << 30;  // below the int limit

@@ -171,25 +171,32 @@ class CommNccl final : public Comm {
       return ncclAllGather(in.bytes(), out.bytes(), count_of(in.size_bytes()), ncclUint8, nccl_, on);
     });
   }
-  void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
-    if (size() == 1) return copy(in, out);
-    const Index row = in.shape().elements(1) * size_of(in.dtype());
+  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+                       std::span<const Index> receive) override {
+    if (size() == 1) {
+      for (const auto& [in, out] : buffers) copy(in, out);
+      return;
+    }
+    Index row = 0;
+    for (const InOut& buffer : buffers) row += row_bytes(buffer.in);
     run(Collective::all_to_all, row, [&](cudaStream_t on) {
-      const std::byte* from = in.bytes();
-      std::byte* to = out.bytes();
       ncclResult_t result = ncclGroupStart();
       const auto add = [&](ncclResult_t r) { result = result == ncclSuccess ? r : result; };
-      for (int peer = 0; peer < size(); ++peer) {
-        const Index leaving = send[peer] * row, arriving = receive[peer] * row;
-        if (peer == rank()) {
-          if (leaving > 0 && from != to)
-            check(cudaMemcpyAsync(to, from, count_of(leaving), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
-        } else {
-          if (leaving > 0) add(ncclSend(from, count_of(leaving), ncclUint8, peer, nccl_, on));
-          if (arriving > 0) add(ncclRecv(to, count_of(arriving), ncclUint8, peer, nccl_, on));
+      for (const auto& [in, out] : buffers) {
+        const std::byte* from = in.bytes();
+        std::byte* to = out.bytes();
+        for (int peer = 0; peer < size(); ++peer) {
+          const Index leaving = send[peer] * row_bytes(in), arriving = receive[peer] * row_bytes(in);
+          if (peer == rank()) {
+            if (leaving > 0 && from != to)
+              check(cudaMemcpyAsync(to, from, count_of(leaving), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
+          } else {
+            if (leaving > 0) add(ncclSend(from, count_of(leaving), ncclUint8, peer, nccl_, on));
+            if (arriving > 0) add(ncclRecv(to, count_of(arriving), ncclUint8, peer, nccl_, on));
+          }
+          from += leaving;
+          to += arriving;
         }
-        from += leaving;
-        to += arriving;
       }
       add(ncclGroupEnd());
       return result;

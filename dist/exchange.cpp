@@ -1,107 +1,96 @@
 #include "dist/exchange.h"
 
-#include <algorithm>
-
 #include "dist/activity.h"
 
 namespace sy {
 
-DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, int ranks, int rank, Index experts) {
-  SY_ASSERT(static_cast<Index>(counts.size()) == ranks * experts && experts % ranks == 0,
-            "{} counts of {} experts on {} ranks", counts.size(), experts, ranks);
-  const Index local = experts / ranks;
-  const auto count = [&](int source, Index expert) { return static_cast<Index>(counts[source * experts + expert]); };
+DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, const ExpertSplit& split, int rank) {
+  const Index ranks = split.ranks(), each = std::ssize(counts) / ranks, experts = each - ranks;
+  SY_ASSERT(std::ssize(counts) == ranks * each && experts >= 0 && experts % split.owners == 0,
+            "{} counts of {} ranks, {} owners", counts.size(), ranks, split.owners);
+  const Index local = experts / split.owners, first = rank / split.parts * local;
+  const auto count = [&](Index source, Index i) { return static_cast<Index>(counts[source * each + i]); };
   DispatchPlan plan;
-  for (int r = 0; r < ranks; ++r) {
-    Index to = 0, from = 0;
-    for (Index e = 0; e < local; ++e) {
-      to += count(rank, r * local + e);
-      from += count(r, rank * local + e);
-    }
-    plan.send.push_back(to);
-    plan.receive.push_back(from);
-    plan.sent += to;
-    plan.received += from;
+  Index rows = 0;
+  for (Index r = 0; r < ranks; ++r) {
+    plan.send.push_back(count(rank, r));
+    plan.receive.push_back(count(r, rank));
+    plan.sent += plan.send.back();
+    plan.received += plan.receive.back();
   }
-  SY_ASSERT(plan.received < INT32_MAX, "{} rows on one rank", plan.received);
-
-  plan.offsets.assign(local + 1, 0);
-  for (Index e = 0; e < local; ++e) {
-    plan.offsets[e + 1] = plan.offsets[e];
-    for (int r = 0; r < ranks; ++r) plan.offsets[e + 1] += static_cast<std::int32_t>(count(r, rank * local + e));
+  for (Index place = 0; place <= local; ++place) {
+    plan.offsets.push_back(static_cast<std::int32_t>(rows));
+    for (Index r = 0; r < ranks && place < local; ++r) rows += count(r, ranks + first + place);
   }
-  Index last = 0;  // expert of the rows that have arrived
-  for (int r = 0; r < ranks; ++r)
-    for (Index e = 0; e < local; ++e) {
-      if (count(r, rank * local + e) == 0) continue;
-      plan.in_order &= e >= last;
-      last = e;
-    }
+  SY_ASSERT(rows < INT32_MAX, "{} rows on one rank", rows);
   return plan;
 }
 
-Exchange::Exchange(Backend& backend, Comm& ep, ConstView counts, Arena& arena) : backend_(&backend), ep_(&ep) {
-  counts_ = arena.i32({ep.size(), counts.elements()});
-  ep.all_gather(counts, counts_);
+Exchange::Exchange(Backend& backend, Comm& group, const ExpertSplit& split, const Sends& sends, Arena& arena)
+    : backend_(&backend), group_(&group), split_(split), sends_(sends) {
+  SY_ASSERT(split.ranks() == group.size(), "{} ranks of experts in a group of {}", split.ranks(), group.size());
+  counts_ = arena.i32({group.size(), sends.counts.elements()});
+  group.all_gather(sends.counts, counts_);
   backend.begin_read(counts_);
 }
 
-void Exchange::plan(Arena& arena) {
+void Exchange::plan() {
   std::vector<std::int32_t> counts(counts_.elements());
   backend_->end_read(counts.data());
-  plan_ = plan_dispatch(counts, ep_->size(), ep_->rank(), counts_.dim(1));
-  const Index experts = counts_.dim(1) / ep_->size();
-  offsets_ = arena.i32({experts + 1});
-  order_ = arena.i32({plan_.received});
-  inverse_ = arena.i32({plan_.received});
-  backend_->order_arrivals(counts_, ep_->rank() * experts, offsets_, order_, inverse_);
+  plan_ = plan_dispatch(counts, split_, group_->rank());
 }
 
-namespace {
-
-Shape with_rows(const Shape& shape, Index rows) {
-  Shape s = shape;
-  s[0] = rows;
-  return s;
-}
-
-// Both are read as rows of floats: [n] is n rows of one.
-View matrix(View x) {
-  return x.shape().size() == 1 ? x.reshape({x.dim(0), 1}) : x;
-}
-
-}  // namespace
-
-View Exchange::dispatch(View rows, Arena& arena, Arena& scratch) {
-  if (local()) return rows;
-  const View out = arena.take(with_rows(rows.shape(), plan_.received), rows.dtype());
-  const View arrived = plan_.in_order ? out : scratch.take(out.shape(), out.dtype());
-  const DoingPart doing("dispatch");
-  ep_->mark();
-  ep_->start_all_to_all_v(rows, plan_.send, arrived, plan_.receive);
-  arrivals_.push_back({arrived, out});
+ConstView Exchange::copies(ConstView x, Arena& arena) const {
+  if (local()) return x;
+  const View out = arena.take({sends_.tokens.elements(), x.dim(1)}, x.dtype());
+  backend_->gather_rows(x, sends_.tokens, out);
   return out;
 }
 
-View Exchange::combine(View rows, Arena& arena, Arena& scratch) {
-  if (local()) return rows;
-  const View out = arena.take(with_rows(rows.shape(), plan_.sent), rows.dtype());
-  View leaving = rows;
-  if (!plan_.in_order) {
-    leaving = scratch.take(rows.shape(), rows.dtype());
-    backend_->gather_rows(matrix(rows), inverse_, matrix(leaving));
+void Exchange::start(std::span<const InOut> buffers, std::span<const Index> send, std::span<const Index> receive,
+                     const char* part) {
+  const DoingPart doing(part);
+  group_->mark();
+  group_->start_all_to_all_v(buffers, send, receive);
+}
+
+std::vector<ConstView> Exchange::dispatch(std::initializer_list<Leaving> leaving) {
+  std::vector<ConstView> arrived;
+  std::vector<InOut> buffers;
+  for (const auto& [copies, arena] : leaving) {
+    if (local()) {
+      arrived.push_back(copies);
+      continue;
+    }
+    const View out = arena.take({plan_.received, copies.dim(1)}, copies.dtype());
+    buffers.push_back({copies.rows(0, plan_.sent), out});
+    arrived.push_back(out);
   }
-  const DoingPart doing("combine");
-  ep_->mark();
-  ep_->start_all_to_all_v(leaving, plan_.receive, out, plan_.send);
-  return out;
+  if (!local()) start(buffers, plan_.send, plan_.receive, "dispatch");
+  return arrived;
+}
+
+void Exchange::combine(std::initializer_list<Sum> sums, Arena& scratch) {
+  std::vector<InOut> buffers;
+  for (const auto& [x, slots, add, y] : sums) {
+    const Shape as_summed{slots.dim(0), x.dim(1)};
+    if (local()) {
+      backend_->combine_rows(x, slots, add, y.reshape(as_summed));
+      continue;
+    }
+    const View sum = scratch.take({plan_.received, y.dim(1)}, x.dtype()),
+               back = scratch.take({plan_.sent, y.dim(1)}, x.dtype());
+    backend_->combine_rows(x, slots, false, sum.reshape(as_summed));
+    buffers.push_back({sum, back});
+    returning_.push_back({back, y, add});
+  }
+  if (!local()) start(buffers, plan_.receive, plan_.send, "combine");
 }
 
 void Exchange::finish() {
-  ep_->wait();
-  for (const Arrival& a : arrivals_)
-    if (a.arrived.bytes() != a.out.bytes()) backend_->gather_rows(matrix(a.arrived), order_, matrix(a.out));
-  arrivals_.clear();
+  group_->wait();
+  for (const auto& [copies, y, add] : returning_) backend_->combine_rows(copies, sends_.slots, add, y);
+  returning_.clear();
 }
 
 }  // namespace sy

@@ -596,25 +596,41 @@ void Backend::capacity(const CapacityDesc& desc, ConstView experts, ConstView we
   if (experts.elements() > 0) do_capacity(desc, experts, weights, segments, num_experts, keep);
 }
 
-void Backend::sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
-                               View slots, View counts, View kept) {
-  const Operands check("sort_assignments");
-  check.dims("experts", experts, 2, DType::i32).dims("counts", counts, 1, DType::i32);
-  const Index n = experts.elements() * split.parts, t = experts.dim(0), k = experts.dim(1);
-  SY_ASSERT(split.owners > 0 && split.parts > 0 && counts.dim(0) % (split.owners * split.parts) == 0,
-            "sort_assignments: {} counts of {} owners and {} parts", counts.dim(0), split.owners, split.parts);
+void Backend::plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens,
+                         View slots, View counts, View kept) {
+  const Operands check("plan_sends");
+  check.dims("experts", experts, 2, DType::i32).dims("kept", kept, 1, DType::i32);
+  const Index t = experts.dim(0), e = kept.dim(0), most = split.most_owners(experts.dim(1)) * split.parts;
+  SY_ASSERT(split.owners > 0 && split.parts > 0 && e % split.owners == 0,
+            "plan_sends: {} experts of {} owners and {} parts", e, split.owners, split.parts);
+  SY_ASSERT(static_cast<bool>(tokens) == static_cast<bool>(slots) && (tokens || split.ranks() == 1 || t == 0),
+            "plan_sends: no table of what goes to {} ranks", split.ranks());
   check.is("keep", keep, experts.shape(), DType::i32)
-      .is("rows", rows, {n}, DType::i32)
-      .is("tokens", tokens, {n}, DType::i32)
-      .is("slots", slots, {t, k * split.parts}, DType::i32)
-      .is("kept", kept, {counts.dim(0) / split.parts}, DType::i32)
-      .optional("order", split.order, kept.shape(), DType::i32);
-  SY_ASSERT(n <= INT32_MAX, "sort_assignments: {} rows, numbered with 31 bits", n);
-  if (n == 0) {
+      .is("places", places, experts.shape(), DType::i32)
+      .optional("tokens", tokens, {t * most}, DType::i32)
+      .optional("slots", slots, {t, most}, DType::i32)
+      .is("counts", counts, {split.ranks() + e}, DType::i32)
+      .optional("places of experts", split.places, kept.shape(), DType::i32);
+  SY_ASSERT(t * most <= INT32_MAX, "plan_sends: {} rows, numbered with 31 bits", t * most);
+  if (experts.elements() == 0) {
     fill(counts, 0);
     return fill(kept, 0);
   }
-  do_sort_assignments(split, experts, keep, rows, tokens, slots, counts, kept);
+  do_plan_sends(split, experts, keep, places, tokens, slots, counts, kept);
+}
+
+void Backend::sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) {
+  const Operands check("sort_assignments");
+  check.dims("places", places, 2, DType::i32)
+      .dims("rows", rows, 1, DType::i32)
+      .dims("offsets", offsets, 1, DType::i32)
+      .is("tokens", tokens, rows.shape(), DType::i32)
+      .is("slots", slots, places.shape(), DType::i32);
+  SY_ASSERT(first >= 0 && offsets.dim(0) > 0 && rows.dim(0) <= places.elements() && places.elements() <= INT32_MAX,
+            "sort_assignments: {} rows for {} places from {} on, of {} assignments", rows.dim(0), offsets.dim(0) - 1,
+            first, places.elements());
+  if (places.elements() == 0) return fill(offsets, 0);
+  do_sort_assignments(places, first, rows, tokens, slots, offsets);
 }
 
 void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
@@ -633,19 +649,10 @@ void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope
   if (counts.elements() > 0) do_balance(desc, counts, scope_counts, probability, kept, z_squared, dprobability, sums);
 }
 
-void Backend::order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) {
-  const Operands check("order_arrivals");
-  check.dims("counts", counts, 2, DType::i32)
-      .dims("offsets", offsets, 1, DType::i32)
-      .dims("order", order, 1, DType::i32);
-  SY_ASSERT(offsets.dim(0) > 0 && first >= 0 && first + offsets.dim(0) - 1 <= counts.dim(1),
-            "order_arrivals: {} experts from {} on of {}", offsets.dim(0) - 1, first, counts.dim(1));
-  check.is("inverse", inverse, order.shape(), DType::i32);
-  do_order_arrivals(counts, first, offsets, order, inverse);
-}
-
 void Backend::gather_rows(ConstView x, ConstView index, View y) {
   const Operands check("gather_rows");
+  if (x.dtype() == DType::i32 && y.dtype() == DType::i32)  // elements are copied, whatever their bits mean
+    return gather_rows({x.bytes(), x.shape(), DType::f32}, index, {y.bytes(), y.shape(), DType::f32});
   check.real("x", x, 2).real("y", y, 2);
   check.is("index", index, {y.dim(0)}, DType::i32).same("y", y, {y.dim(0), x.dim(1)}, x);
   if (y.elements() > 0) do_gather_rows(x, index, y);

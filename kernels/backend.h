@@ -21,6 +21,7 @@
 //   * Every size may be zero.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -139,10 +140,13 @@ struct CrossEntropyDesc {
 };
 
 // How experts lie on the ranks that share them. Each of the `owners` has an equal run of consecutive places, with an expert
-// in each, and is itself `parts` ranks that each hold a part of every expert of the run. A row goes to all parts of its expert.
+// in each, and is itself `parts` ranks that each hold a part of every expert of the run. A token goes to all parts of its experts.
 struct ExpertSplit {
   Index owners = 1, parts = 1;
-  ConstView order{};  // [E] i32 the expert in each place; none: each expert is in the place of its number
+  ConstView places{};  // [E] i32 the place of each expert; none: each expert is in the place of its number
+  Index ranks() const { return owners * parts; }
+  // To how many owners a token with k experts may go.
+  Index most_owners(Index k) const { return std::min(k, owners); }
 };
 
 // The scopes of a load-balance loss. Of N segments of all ranks, each `per_scope` consecutive ones form a scope. A call
@@ -332,29 +336,31 @@ class Backend {
   // then lower choice). A token's experts must be distinct, as route_forward leaves them.
   void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
                 View keep);
-  // Gives every kept assignment one row for each part of its expert, ordered by (owner, part, place, token). Of
-  // n = T * k * parts possible rows, R are used. An assignment is numbered a = token * k + choice.
-  // rows: [n] i32, row -> assignment; tokens: [n] i32, row -> token; both are -1 from row R on.
-  // slots: [T, k * parts] i32, assignment and part -> row or -1; counts: [E * parts] i32 rows of each, in their order;
-  // kept: [E] i32 the kept assignments of each expert, by its number.
-  void sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens, View slots,
-                        View counts, View kept);
+  // Which ranks a token is sent to: once to each part of each owner of any of its kept experts. What is sent is a copy of the
+  // token's row; copies are in the order of (owner, part, token). Of n = T * min(k, owners) * parts possible ones, N are used.
+  // places: [T, k] i32 the place of the expert of a kept assignment, -1 of one that is dropped.
+  // tokens: [n] i32 copy -> token, -1 from copy N on. slots: [T, n / T] i32 the token's copies in the order of the choices which
+  // first call for them, and of the parts; -1 behind the last. Both may be none where there is one rank.
+  // counts: [owners * parts + E] i32 the copies for each rank, then the kept assignments of each place;
+  // kept: [E] i32 those of each expert, by its number.
+  void plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,
+                  View counts, View kept);
+  // Orders what has arrived for the experts in the L places from `first` on: those assignments, by (place, token), are the R rows
+  // that they work on. Which others a token has makes no difference. An assignment is numbered a = token * k + choice.
+  // places: [T, k] i32 as plan_sends leaves them.
+  // rows: [n] i32, row -> assignment; tokens: [n] i32, row -> token; n is at least R, and both are -1 from row R on.
+  // slots: [T, k] i32, assignment -> row or -1; offsets: [L + 1] i32 the first row of each place, and R.
+  void sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets);
   // The loss that keeps experts equally loaded, and the sums that are reported about a router. counts: [G, E] i32,
   // probability: [G, E] and z_squared: [1] f64 are route_forward's; scope_counts: [N, E] i32 are the counts of all
-  // segments; kept: [E] i32 is sort_assignments'. Segment g lies in scope (first + g) / per_scope, or
+  // segments; kept: [E] i32 is plan_sends'. Segment g lies in scope (first + g) / per_scope, or
   // in the last scope.
   // dprobability: [G, E] = factor * the assignments in its scope.
   // sums, where given: [RouterSums of E] f64 +=, where the loss is the sum over g, e of dprobability * probability, and
   // the z-loss is z_factor * z_squared.
   void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability, ConstView kept,
                ConstView z_squared, View dprobability, View sums);
-  // Rows arrive from P ranks, one rank's after the other's, each rank's sorted by expert; this puts them in (expert,
-  // rank) order. counts: [P, E] i32 rows that each rank sends for each expert. Those for the L experts from `first` on
-  // arrive here, where L + 1 is the length of offsets.
-  // offsets: [L + 1] i32 the first row of each of these experts; order: [R] i32 row in order -> row as it arrived;
-  // inverse: [R] i32 row as it arrived -> row in order.
-  void order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse);
-  // y: [n, D] = x[index[r]]; index -1 leaves the row as it is.  x: [N, D], index: [n] i32; x, y: c
+  // y: [n, D] = x[index[r]]; index -1 leaves the row as it is.  x: [N, D], index: [n] i32; x, y: c, or i32
   void gather_rows(ConstView x, ConstView index, View y);
   // y: [T, D] (+)= the sum of x[slots[t, j]] over j in order, where slots[t, j] >= 0. x: [R, D], slots: [T, k]; x, y:
   // c. It is the adjoint of gather_rows, without atomics.
@@ -447,11 +453,11 @@ class Backend {
                                  ConstView dweights, ConstView dprobability, float z_factor, View dlogits) = 0;
   virtual void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
                            Index num_experts, View keep) = 0;
-  virtual void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
-                                   View slots, View counts, View kept) = 0;
+  virtual void do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens,
+                             View slots, View counts, View kept) = 0;
+  virtual void do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) = 0;
   virtual void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
                           ConstView kept, ConstView z_squared, View dprobability, View sums) = 0;
-  virtual void do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) = 0;
   virtual void do_gather_rows(ConstView x, ConstView index, View y) = 0;
   virtual void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) = 0;
   virtual void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) = 0;

@@ -426,33 +426,64 @@ inline Numbers capacity(const CapacityDesc& desc, Index segments, Index t_all, I
   return keep;
 }
 
-struct Sorted {
-  Numbers rows, tokens, slots, counts, kept;  // rows and tokens: -1 where there is no row
+struct Sent {
+  Numbers places, tokens, slots, counts, kept;  // tokens and slots: -1 where there is no copy
 };
 
-// order: the expert in each place; empty: in order. `split` has none of its own here.
-inline Sorted sort_assignments(const ExpertSplit& split, const Numbers& order, Index k, Index e_all,
-                               const Numbers& experts, const Numbers& keep) {
-  const Index n = static_cast<Index>(experts.size()), local = e_all / split.owners;
-  Sorted s{Numbers(n * split.parts, -1.0),
-           Numbers(n * split.parts, -1.0),
-           Numbers(n * split.parts, -1.0),
-           {},
-           Numbers(e_all)};
-  for (Index a = 0; a < n; ++a) s.kept[whole(experts[a])] += keep[a];
-  Index row = 0;
-  for (Index owner = 0; owner < split.owners; ++owner)
-    for (Index part = 0; part < split.parts; ++part)
-      for (Index place = owner * local; place < (owner + 1) * local; ++place) {
-        s.counts.push_back(0);
-        for (Index a = 0; a < n; ++a)
-          if (keep[a] != 0 && whole(experts[a]) == (order.empty() ? place : whole(order[place]))) {
-            s.rows[row] = static_cast<double>(a);
-            s.tokens[row] = static_cast<double>(a / k);
-            s.slots[a * split.parts + part] = static_cast<double>(row++);
-            ++s.counts.back();
-          }
-      }
+// place_of: the place of each expert; empty: that of its number. `split` has none of its own here.
+inline Sent plan_sends(const ExpertSplit& split, const Numbers& place_of, Index k, Index e_all, const Numbers& experts,
+                       const Numbers& keep) {
+  const Index t_all = static_cast<Index>(experts.size()) / k, local = e_all / split.owners;
+  const Index most = std::min(k, split.owners) * split.parts;
+  Sent s{Numbers(experts.size(), -1.0), Numbers(t_all * most, -1.0), Numbers(t_all * most, -1.0),
+         Numbers(split.owners * split.parts + e_all), Numbers(e_all)};
+  for (std::size_t a = 0; a < experts.size(); ++a) {
+    if (keep[a] == 0) continue;
+    s.places[a] = place_of.empty() ? experts[a] : place_of[whole(experts[a])];
+    ++s.kept[whole(experts[a])];
+    ++s.counts[split.owners * split.parts + whole(s.places[a])];
+  }
+  // The owners that a token goes to, in the order of its choices.
+  const auto owners_of = [&](Index t) {
+    std::vector<Index> owners;
+    for (Index a = t * k; a < (t + 1) * k; ++a)
+      if (s.places[a] >= 0 && std::count(owners.begin(), owners.end(), whole(s.places[a]) / local) == 0)
+        owners.push_back(whole(s.places[a]) / local);
+    return owners;
+  };
+  Index copy = 0;
+  for (Index rank = 0; rank < split.owners * split.parts; ++rank)
+    for (Index t = 0; t < t_all; ++t) {
+      const std::vector<Index> owners = owners_of(t);
+      const auto at = std::find(owners.begin(), owners.end(), rank / split.parts);
+      if (at == owners.end()) continue;
+      s.tokens[copy] = static_cast<double>(t);
+      s.slots[t * most + (at - owners.begin()) * split.parts + rank % split.parts] = static_cast<double>(copy++);
+      ++s.counts[rank];
+    }
+  return s;
+}
+
+struct Sorted {
+  Numbers rows, tokens, slots, offsets;  // rows and tokens: -1 where there is no row
+};
+
+// Into tables of n rows, by a stable sort.
+inline Sorted sort_assignments(Index k, Index first, Index local, Index n, const Numbers& places) {
+  std::vector<Index> mine;
+  for (std::size_t a = 0; a < places.size(); ++a)
+    if (places[a] >= static_cast<double>(first) && places[a] < static_cast<double>(first + local))
+      mine.push_back(static_cast<Index>(a));
+  std::stable_sort(mine.begin(), mine.end(), [&](Index a, Index b) { return places[a] < places[b]; });
+  Sorted s{Numbers(n, -1.0), Numbers(n, -1.0), Numbers(places.size(), -1.0), {}};
+  for (std::size_t row = 0; row < mine.size(); ++row) {
+    s.rows[row] = static_cast<double>(mine[row]);
+    s.tokens[row] = static_cast<double>(mine[row] / k);
+    s.slots[mine[row]] = static_cast<double>(row);
+  }
+  for (Index place = first; place <= first + local; ++place)
+    s.offsets.push_back(static_cast<double>(
+        std::count_if(mine.begin(), mine.end(), [&](Index a) { return places[a] < static_cast<double>(place); })));
   return s;
 }
 
@@ -479,30 +510,6 @@ inline Balance balance(const BalanceDesc& desc, Index g_all, Index e_all, Index 
   for (Index e = 0; e < e_all; ++e) b.sums[e_all + e] -= kept[e];
   b.sums[3 * e_all + 1] = desc.z_factor * z_squared;
   return b;
-}
-
-struct Arrivals {
-  Numbers offsets, order, inverse;
-};
-
-// Arriving rows carry (expert, rank); they are put in order by a stable sort.
-inline Arrivals order_arrivals(Index ranks, Index e_all, Index first, Index local, const Numbers& counts) {
-  std::vector<std::pair<Index, Index>> arrived;  // expert, place
-  for (Index r = 0; r < ranks; ++r)
-    for (Index e = 0; e < local; ++e)
-      for (Index i = 0; i < whole(counts[r * e_all + first + e]); ++i)
-        arrived.push_back({e, static_cast<Index>(arrived.size())});
-  std::stable_sort(arrived.begin(), arrived.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  Arrivals out{{0}, {}, Numbers(arrived.size())};
-  for (std::size_t i = 0; i < arrived.size(); ++i) {
-    out.order.push_back(static_cast<double>(arrived[i].second));
-    out.inverse[arrived[i].second] = static_cast<double>(i);
-  }
-  for (Index e = 0; e < local; ++e)
-    out.offsets.push_back(out.offsets.back() +
-                          static_cast<double>(std::count_if(arrived.begin(), arrived.end(),
-                                                            [&](const auto& a) { return a.first == e; })));
-  return out;
 }
 
 // NaN: left as it is.

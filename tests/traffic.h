@@ -17,10 +17,10 @@ inline std::vector<std::pair<std::string, const Comm*>> groups_of(const Mesh& me
           {"experts", mesh.experts.get()}, {"tp", mesh.tp.get()}, {"replicas", sync.replicas()}};
 }
 
-// Rows that one rank's routers sent to each rank of mesh.experts, itself included.
+// What one rank's routers sent to each rank of mesh.experts, itself included.
 struct RoutedRows {
-  std::vector<Index> rows;    // [P] one for each assignment, and each part of an expert
-  std::vector<Index> tokens;  // [P] one for each token that has any row for the rank
+  std::vector<Index> rows;    // [P] one for each assignment, and each part of an expert: what the experts work on
+  std::vector<Index> tokens;  // [P] one for each token that has any row for the rank: what travels
 
   explicit RoutedRows(const Mesh& mesh) : rows(mesh.experts->size()), tokens(mesh.experts->size()) {}
 
@@ -46,7 +46,7 @@ struct Load {
 };
 using Loads = std::map<std::pair<std::string, Collective>, Load>;
 
-// One optimizer step of a rank: `micro_batches` passes of B sequences; `leaving` and `arriving` rows are those that the
+// One optimizer step of a rank: `micro_batches` passes of B sequences; `leaving` and `arriving` tokens are those that the
 // rank sent to others and received from others in all of its MoE layers and passes. The head works in chunks.
 inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int rank, Index B, Index micro_batches,
                             Index leaving, Index arriving) {
@@ -109,10 +109,11 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
     add("stage", l.ranks, Collective::all_gather, joint ? M : routings,
         counted * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
   }
-  add("experts", P, Collective::all_gather, routings, routings * E * l.etp * 4 * (P - 1), 0);
-  // Dispatch takes a row and its weight, combine brings a row; backward the weight's gradient comes along.
-  add("experts", P, Collective::all_to_all, 3 * M * moe_layers * (again + 1),
-      4 * ((leaving * (D + 1) + arriving * D) * again + leaving * D + arriving * (D + 1)),
+  add("experts", P, Collective::all_gather, routings, routings * (P + E) * 4 * (P - 1), 0);
+  // Dispatch takes a row with the places and weights of its experts, combine brings a row; backward the weights' gradients
+  // come along.
+  add("experts", P, Collective::all_to_all, 2 * M * moe_layers * (again + 1),
+      4 * ((leaving * (D + 2 * k) + arriving * D) * again + leaving * D + arriving * (D + k)),
       4.0 * D * (leaving + arriving) * (again + 1));
   return out;
 }

@@ -1,6 +1,7 @@
 // Which assignments fit their expert, and the order of the rows that experts work on.
 #include <bit>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -70,69 +71,102 @@ void CpuBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstV
   });
 }
 
-// This is a counting sort. Runs of assignments count their experts, the counts are summed in the order (owner, part,
-// place, run), and each run then knows where its rows begin. The assignments are in token order already. One costs 16
-// bytes, and 12 more for each of its rows.
-void CpuBackend::do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows,
-                                     View tokens, View slots, View counts, View kept) {
-  constexpr Index grain = 4096;
-  const Index n = experts.elements(), k = experts.dim(1), parts = split.parts, e = counts.dim(0) / parts;
-  const Index local = e / split.owners, runs = ceil_div(n, grain);
-  std::vector<std::int32_t> of_run(runs * e, 0), next(runs * e * parts);
-  for_runs(n, grain, [&](Index begin, Index end) {
-    std::int32_t* const mine = &of_run[begin / grain * e];
-    for (Index a = begin; a < end; ++a)
-      if (keep.i32()[a]) ++mine[experts.i32()[a]];
-  });
-  std::int32_t row = 0;
-  for (Index owner = 0; owner < split.owners; ++owner)
-    for (Index part = 0; part < parts; ++part)
-      for (Index place = owner * local; place < (owner + 1) * local; ++place) {
-        const Index x = split.order ? split.order.i32()[place] : place;
-        const std::int32_t first = row;
-        for (Index run = 0; run < runs; ++run) {
-          next[(run * e + x) * parts + part] = row;
-          row += of_run[run * e + x];
-        }
-        kept.i32()[x] = row - first;
-        counts.i32()[owner * (parts - 1) * local + part * local + place] = row - first;
+// Both of the next two are counting sorts. Runs of tokens count their buckets, the counts are summed in the order of
+// (bucket, run), and each run then knows where its own begin; within a run, tokens are in order already.
+constexpr Index run_assignments = 4096;
+
+// The buckets are owners. An assignment costs 16 bytes, and a copy 8.
+void CpuBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens,
+                               View slots, View counts, View kept) {
+  const Index t_all = experts.dim(0), k = experts.dim(1), e = kept.dim(0), owners = split.owners, parts = split.parts;
+  const Index local = e / owners, most = split.most_owners(k);
+  const Index grain = std::max<Index>(1, run_assignments / k), runs = ceil_div(t_all, grain);
+  // Calls visit(t, owner) for each owner that a token goes to, in the order of the choices that first call for it.
+  const auto for_owners = [&](Index begin, Index end, const auto& visit) {
+    std::vector<Index> latest(owners, -1);  // the token that went to the owner last
+    for (Index t = begin; t < end; ++t)
+      for (Index a = t * k; a < (t + 1) * k; ++a) {
+        const std::int32_t place = places.i32()[a];
+        if (place < 0 || latest[place / local] == t) continue;
+        latest[place / local] = t;
+        visit(t, place / local);
       }
-  for_runs(n, grain, [&](Index begin, Index end) {
-    std::int32_t* const mine = &next[begin / grain * e * parts];
-    for (Index a = begin; a < end; ++a)
+  };
+
+  std::vector<std::int32_t> of_run(runs * owners, 0), placed(runs * e, 0), next(runs * owners * parts);
+  for_runs(t_all, grain, [&](Index begin, Index end) {
+    for (Index a = begin * k; a < end * k; ++a) {
+      const std::int32_t expert = experts.i32()[a], place = split.places ? split.places.i32()[expert] : expert;
+      places.i32()[a] = keep.i32()[a] ? place : -1;
+      if (keep.i32()[a]) ++placed[begin / grain * e + place];
+    }
+    for_owners(begin, end, [&](Index, Index owner) { ++of_run[begin / grain * owners + owner]; });
+  });
+  std::int32_t copy = 0;
+  for (Index owner = 0; owner < owners; ++owner)
+    for (Index part = 0; part < parts; ++part) {
+      const std::int32_t first = copy;
+      for (Index run = 0; run < runs; ++run) {
+        next[(run * owners + owner) * parts + part] = copy;
+        copy += of_run[run * owners + owner];
+      }
+      counts.i32()[owner * parts + part] = copy - first;
+    }
+  for (Index expert = 0; expert < e; ++expert) {
+    const Index place = split.places ? split.places.i32()[expert] : expert;
+    std::int32_t sum = 0;
+    for (Index run = 0; run < runs; ++run) sum += placed[run * e + place];
+    kept.i32()[expert] = counts.i32()[split.ranks() + place] = sum;
+  }
+  if (!tokens) return;
+  for_runs(t_all, grain, [&](Index begin, Index end) {
+    std::int32_t* const mine = &next[begin / grain * owners * parts];
+    std::fill(slots.i32() + begin * most * parts, slots.i32() + end * most * parts, -1);
+    Index at = 0, token = -1;
+    for_owners(begin, end, [&](Index t, Index owner) {
+      if (t != token) at = t * most * parts;
+      token = t;
       for (Index part = 0; part < parts; ++part) {
-        const std::int32_t to = keep.i32()[a] ? mine[experts.i32()[a] * parts + part]++ : -1;
-        slots.i32()[a * parts + part] = to;
-        if (to < 0) continue;
-        rows.i32()[to] = static_cast<std::int32_t>(a);
-        tokens.i32()[to] = static_cast<std::int32_t>(a / k);
+        const std::int32_t to = mine[owner * parts + part]++;
+        tokens.i32()[to] = static_cast<std::int32_t>(t);
+        slots.i32()[at++] = to;
       }
+    });
   });
-  std::fill(rows.i32() + row, rows.i32() + n * parts, -1);
-  std::fill(tokens.i32() + row, tokens.i32() + n * parts, -1);
+  std::fill(tokens.i32() + copy, tokens.i32() + tokens.elements(), -1);
 }
 
-void CpuBackend::do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) {
-  const Index ranks = counts.dim(0), e = counts.dim(1), local = offsets.dim(0) - 1;
-  std::vector<std::int32_t> next(local * ranks);  // the first row of each (expert, rank)
+// The buckets are places. An assignment costs 12 bytes, and a row 8.
+void CpuBackend::do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) {
+  const Index n = places.elements(), k = places.dim(1), local = offsets.dim(0) - 1;
+  const Index runs = ceil_div(n, run_assignments);
+  std::vector<std::int32_t> of_run(runs * local, 0);
+  const auto is_here = [&](Index place) { return place >= first && place < first + local; };
+  for_runs(n, run_assignments, [&](Index begin, Index end) {
+    std::int32_t* const mine = &of_run[begin / run_assignments * local];
+    for (Index a = begin; a < end; ++a)
+      if (is_here(places.i32()[a])) ++mine[places.i32()[a] - first];
+  });
   std::int32_t row = 0;
-  for (Index x = 0; x < local; ++x) {
-    offsets.i32()[x] = row;
-    for (Index r = 0; r < ranks; ++r) {
-      next[x * ranks + r] = row;
-      row += counts.i32()[r * e + first + x];
-    }
+  for (Index place = 0; place < local; ++place) {
+    offsets.i32()[place] = row;
+    for (Index run = 0; run < runs; ++run) row += std::exchange(of_run[run * local + place], row);
   }
   offsets.i32()[local] = row;
-  SY_ASSERT(row == order.elements(), "order_arrivals: {} rows, {} to order", row, order.elements());
-  std::int32_t arrived = 0;
-  for (Index r = 0; r < ranks; ++r)
-    for (Index x = 0; x < local; ++x)
-      for (std::int32_t i = 0; i < counts.i32()[r * e + first + x]; ++i, ++arrived) {
-        const std::int32_t to = next[x * ranks + r] + i;
-        order.i32()[to] = arrived;
-        inverse.i32()[arrived] = to;
-      }
+  SY_ASSERT(row <= rows.dim(0), "sort_assignments: {} rows, and room for {}", row, rows.dim(0));
+  for_runs(n, run_assignments, [&](Index begin, Index end) {
+    std::int32_t* const next = &of_run[begin / run_assignments * local];
+    for (Index a = begin; a < end; ++a) {
+      const Index place = places.i32()[a];
+      const std::int32_t to = is_here(place) ? next[place - first]++ : -1;
+      slots.i32()[a] = to;
+      if (to < 0) continue;
+      rows.i32()[to] = static_cast<std::int32_t>(a);
+      tokens.i32()[to] = static_cast<std::int32_t>(a / k);
+    }
+  });
+  std::fill(rows.i32() + row, rows.i32() + rows.elements(), -1);
+  std::fill(tokens.i32() + row, tokens.i32() + tokens.elements(), -1);
 }
 
 // An element of y costs 8 bytes.

@@ -106,9 +106,9 @@ class CudaBackend final : public Backend {
   // dispatch.cu
   void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
                    View keep) override;
-  void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
-                           View slots, View counts, View kept) override;
-  void do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) override;
+  void do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,
+                     View counts, View kept) override;
+  void do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) override;
   void do_gather_rows(ConstView x, ConstView index, View y) override;
   void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override;
 

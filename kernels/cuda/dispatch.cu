@@ -1,9 +1,9 @@
 // Which assignments fit their expert, the order of the rows that experts work on, and the rows' way there and back.
 //
 // Everything that ranks assignments is one counting sort. The assignments of a segment are cut into runs. A warp takes
-// a run and counts its buckets, which are experts; the counts are summed over the runs; and each warp goes through its
-// run again, knowing how many of each bucket came before it. The ranks are those of a sequential loop, whatever runs at
-// the same time. To count an assignment costs 4 bytes, or 8 with `keep`, and to visit it as many and what is written.
+// a run and counts its buckets, which are experts, their places or the owners of those; the counts are summed over the runs; and
+// each warp goes through its run again, knowing how many of each bucket came before it. The ranks are those of a sequential
+// loop, whatever runs at the same time. To count an assignment costs 4 bytes, and to visit it as many and what is written.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -33,20 +33,40 @@ Runs make_runs(Index segments, Index tokens, Index choices, Index buckets, bool 
   return {segments, tokens, choices, static_cast<int>(buckets), by_choice, blocks_of(n, length), length};
 }
 
+// Which bucket an assignment is in, of all segments' the i-th.
+// That of its expert, or of its place: those from `first` on, of which there are `here`, and one bucket behind them for all others.
+struct ByKey {
+  In<std::int32_t> keys;
+  int first, here;
+  __device__ int operator()(Index i) const {
+    return static_cast<int>(min(static_cast<unsigned>(keys[i] - first), static_cast<unsigned>(here)));
+  }
+};
+
+// That of the owner of its place, if it is the first of its token's that calls for this owner; otherwise one behind them.
+struct ByOwner {
+  In<std::int32_t> places;
+  int k, local, owners;  // local: how many places an owner has
+  __device__ int operator()(Index i) const {
+    if (places[i] < 0) return owners;
+    const int owner = places[i] / local;
+    for (Index before = i - i % k; before < i; ++before)
+      if (places[before] >= 0 && places[before] / local == owner) return owners;
+    return owner;
+  }
+};
+
 // A warp calls visit(segment, a, bucket, rank) in order for the assignments a of its run, which are numbered within the
-// segment. The rank is next[bucket] plus how many of the bucket came before in the run. Assignments that are not kept
-// are in bucket `buckets - 1`. next: [buckets] of the warp.
-template <class Visit>
-__device__ void walk(const Runs& runs, Index run, In<std::int32_t> experts, In<std::int32_t> keep, int* next,
-                     Visit visit) {
+// segment. The rank is next[bucket] plus how many of the bucket came before in the run. next: [buckets] of the warp.
+template <class Bucket, class Visit>
+__device__ void walk(const Runs& runs, Index run, Bucket bucket_of, int* next, Visit visit) {
   const int lane = threadIdx.x % warp_size;
   const Index n = runs.tokens * runs.choices, segment = run / runs.per_segment;
   const Index begin = run % runs.per_segment * runs.length, end = min(begin + runs.length, n);
   for (Index first = begin; first < end; first += warp_size) {
     const Index i = first + lane;
     const Index a = runs.by_choice ? i % runs.tokens * runs.choices + i / runs.tokens : i;
-    int bucket = -1;
-    if (i < end) bucket = keep && keep[segment * n + a] == 0 ? runs.buckets - 1 : experts[segment * n + a];
+    const int bucket = i < end ? bucket_of(segment * n + a) : -1;
     const unsigned peers = __match_any_sync(0xffffffffu, bucket);
     const int before = __popc(peers & ((1u << lane) - 1)), rank = bucket < 0 ? 0 : next[bucket] + before;
     __syncwarp();
@@ -61,14 +81,15 @@ __device__ Index warp_of_grid() {
 }
 
 // counts: [all runs, buckets] = how many assignments of each bucket a run has.
-__global__ void count_runs(Runs runs, In<std::int32_t> experts, In<std::int32_t> keep, Out<std::int32_t> counts) {
+template <class Bucket>
+__global__ void count_runs(Runs runs, Bucket bucket_of, Out<std::int32_t> counts) {
   const int lane = threadIdx.x % warp_size;
   int* const next = reinterpret_cast<int*>(dynamic_shared()) + threadIdx.x / warp_size * runs.buckets;
   const Index run = warp_of_grid();
   if (run >= runs.segments * runs.per_segment) return;
   for (int i = lane; i < runs.buckets; i += warp_size) next[i] = 0;
   __syncwarp();
-  walk(runs, run, experts, keep, next, [](Index, Index, int, int) {});
+  walk(runs, run, bucket_of, next, [](Index, Index, int, int) {});
   for (int i = lane; i < runs.buckets; i += warp_size) counts[run * runs.buckets + i] = next[i];
 }
 
@@ -85,16 +106,15 @@ __global__ void scan_runs(Runs runs, Out<std::int32_t> counts, Out<std::int32_t>
 
 // Goes through all runs, where before: [all runs, buckets] says what came before each of them, or is none and stands
 // for zeros. Visit::operator() is called as walk() says.
-template <class Visit>
-__global__ void visit_runs(Runs runs, In<std::int32_t> experts, In<std::int32_t> keep, In<std::int32_t> before,
-                           Visit visit) {
+template <class Bucket, class Visit>
+__global__ void visit_runs(Runs runs, Bucket bucket_of, In<std::int32_t> before, Visit visit) {
   const int lane = threadIdx.x % warp_size;
   int* const next = reinterpret_cast<int*>(dynamic_shared()) + threadIdx.x / warp_size * runs.buckets;
   const Index run = warp_of_grid();
   if (run >= runs.segments * runs.per_segment) return;
   for (int i = lane; i < runs.buckets; i += warp_size) next[i] = before ? before[run * runs.buckets + i] : 0;
   __syncwarp();
-  walk(runs, run, experts, keep, next, visit);
+  walk(runs, run, bucket_of, next, visit);
 }
 
 // The grid of count_runs and visit_runs.
@@ -110,14 +130,19 @@ struct Counted {
   View before, totals;  // [all runs, buckets], [segments, buckets], as scan_runs leaves them
 };
 
-Counted count(Context& context, Workspace& workspace, const Runs& runs, ConstView experts, ConstView keep) {
+template <class Bucket>
+Counted count(Context& context, Workspace& workspace, const Runs& runs, const Bucket& bucket_of) {
   const Counted counted{workspace.take({runs.all(), runs.buckets}, DType::i32),
                         workspace.take({runs.segments, runs.buckets}, DType::i32)};
-  launch(context, run_grid(runs), count_runs, runs, in<std::int32_t>(experts), in<std::int32_t>(keep),
-         out<std::int32_t>(counted.before));
+  launch(context, run_grid(runs), count_runs<Bucket>, runs, bucket_of, out<std::int32_t>(counted.before));
   launch(context, {.x = runs.segments * runs.buckets}, scan_runs, runs, out<std::int32_t>(counted.before),
          out<std::int32_t>(counted.totals));
   return counted;
+}
+
+template <class Bucket, class Visit>
+void visit_all(Context& context, const Runs& runs, const Bucket& bucket_of, ConstView before, const Visit& visit) {
+  launch(context, run_grid(runs), visit_runs<Bucket, Visit>, runs, bucket_of, in<std::int32_t>(before), visit);
 }
 
 // ---- capacity ----
@@ -209,24 +234,24 @@ __global__ void keep_all(Index n, Out<std::int32_t> keep) {
 
 void capacity_by_order(Context& context, const Runs& runs, Index limit, ConstView experts, View keep) {
   Workspace workspace(context);
-  const View before = runs.per_segment > 1 ? count(context, workspace, runs, experts, {}).before : View();
-  const KeepFirst visit{runs.tokens * runs.choices, static_cast<int>(limit), out<std::int32_t>(keep)};
-  launch(context, run_grid(runs), visit_runs<KeepFirst>, runs, in<std::int32_t>(experts), in<std::int32_t>({}),
-         in<std::int32_t>(before), visit);
+  const ByKey expert{in<std::int32_t>(experts), 0, runs.buckets};
+  const View before = runs.per_segment > 1 ? count(context, workspace, runs, expert).before : View();
+  visit_all(context, runs, expert, before,
+            KeepFirst{runs.tokens * runs.choices, static_cast<int>(limit), out<std::int32_t>(keep)});
 }
 
 void capacity_by_weight(Context& context, const Runs& runs, Index limit, ConstView experts, ConstView weights,
                         View keep) {
   Workspace workspace(context);
   const Index n = runs.tokens * runs.choices;
-  const Counted counted = count(context, workspace, runs, experts, {});
+  const ByKey expert{in<std::int32_t>(experts), 0, runs.buckets};
+  const Counted counted = count(context, workspace, runs, expert);
   const View starts = workspace.take({runs.segments, runs.buckets + 1}, DType::i32),
              list = workspace.take({runs.segments, n}, DType::i32);
   launch(context, {.x = runs.segments}, sum_totals, runs.buckets, in<std::int32_t>(counted.totals),
          out<std::int32_t>(starts));
-  const ListByExpert visit{n, runs.buckets, in<std::int32_t>(starts), out<std::int32_t>(list)};
-  launch(context, run_grid(runs), visit_runs<ListByExpert>, runs, in<std::int32_t>(experts), in<std::int32_t>({}),
-         in<std::int32_t>(counted.before), visit);
+  visit_all(context, runs, expert, counted.before,
+            ListByExpert{n, runs.buckets, in<std::int32_t>(starts), out<std::int32_t>(list)});
   launch(context, {.x = runs.segments * runs.buckets, .threads = n / runs.buckets > 4096 ? 1024 : 256}, keep_largest,
          runs.buckets, n, static_cast<int>(limit), in<std::int32_t>(starts), in<std::int32_t>(list), in<float>(weights),
          out<std::int32_t>(keep));
@@ -255,122 +280,121 @@ void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, Const
   }
 }
 
+// ---- which ranks a token goes to ----
+
+namespace {
+
+// places: [n] the place of each assignment's expert, -1 of what is dropped.
+__global__ void place(Index n, In<std::int32_t> experts, In<std::int32_t> keep, In<std::int32_t> place_of,
+                      Out<std::int32_t> places) {
+  const Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n) places[i] = keep[i] == 0 ? -1 : place_of ? place_of[experts[i]] : experts[i];
+}
+
+// One block sums what the assignments were counted to be. owned: [owners + 1] tokens for each owner, placed: [experts + 1]
+// assignments of each place; the last of both are the others. starts: [owners + 1] = the tokens for all earlier owners.
+__global__ void sum_sends(Index owners, Index parts, Index experts, In<std::int32_t> owned, In<std::int32_t> placed,
+                          In<std::int32_t> place_of, Out<std::int32_t> starts, Out<std::int32_t> counts,
+                          Out<std::int32_t> kept) {
+  const int sum = block_scan(
+      owners, [&](Index i) { return owned[i]; },
+      [&](Index i, int before) {
+        starts[i] = before;
+        for (Index part = 0; part < parts; ++part) counts[i * parts + part] = owned[i];
+      });
+  if (threadIdx.x == 0) starts[owners] = sum;
+  for (Index e = threadIdx.x; e < experts; e += blockDim.x) {
+    const Index at = place_of ? place_of[e] : e;
+    kept[e] = counts[owners * parts + at] = placed[at];
+  }
+}
+
+// Writes the copies of a token for the owner that an assignment calls for first. One that calls for none has as many places
+// at the end of tokens, as far as there are so many, and marks them as empty. A copy costs 8 bytes.
+struct PlaceCopies {
+  ByOwner owner_of;
+  Index parts, most, room;  // most: owners that a token may go to; room: the length of tokens
+  In<std::int32_t> starts;
+  Out<std::int32_t> tokens, slots;
+  __device__ void operator()(Index, Index a, int owner, int rank) const {
+    const Index token = a / owner_of.k;
+    const bool calls = owner < owner_of.owners;
+    for (Index part = 0; part < parts && !calls; ++part) {
+      const Index at = starts[owner] * parts + rank * parts + part;
+      if (at < room) tokens[at] = -1;
+    }
+    const bool last = a % owner_of.k == owner_of.k - 1;
+    if (!calls && !last) return;
+    Index nth = 0;  // how many owners the token's earlier choices call for
+    for (Index before = token * owner_of.k; before < a; ++before) nth += owner_of(before) < owner_of.owners;
+    for (Index part = 0; part < parts && calls; ++part) {
+      const Index copy = starts[owner] * parts + part * (starts[owner + 1] - starts[owner]) + rank;
+      tokens[copy] = static_cast<std::int32_t>(token);
+      slots[(token * most + nth) * parts + part] = static_cast<std::int32_t>(copy);
+    }
+    for (Index i = (nth + calls) * parts; i < most * parts && last; ++i) slots[token * most * parts + i] = -1;
+  }
+};
+
+}  // namespace
+
+void CudaBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens,
+                                View slots, View counts, View kept) {
+  const Index n = experts.elements(), k = experts.dim(1), num_experts = kept.dim(0), owners = split.owners;
+  launch(context_, {.x = blocks_of(n, 256)}, place, n, in<std::int32_t>(experts), in<std::int32_t>(keep),
+         in<std::int32_t>(split.places), out<std::int32_t>(places));
+  const Runs of_places = make_runs(1, experts.dim(0), k, num_experts + 1, false),
+             of_owners = make_runs(1, experts.dim(0), k, owners + 1, false);
+  const ByOwner owner{in<std::int32_t>(places), static_cast<int>(k), static_cast<int>(num_experts / owners),
+                      static_cast<int>(owners)};
+  Workspace workspace(context_);
+  const Counted placed =
+      count(context_, workspace, of_places, ByKey{in<std::int32_t>(places), 0, static_cast<int>(num_experts)});
+  const Counted owned = count(context_, workspace, of_owners, owner);
+  const View starts = workspace.take({owners + 1}, DType::i32);
+  launch(context_, {.threads = 1024}, sum_sends, owners, split.parts, num_experts, in<std::int32_t>(owned.totals),
+         in<std::int32_t>(placed.totals), in<std::int32_t>(split.places), out<std::int32_t>(starts),
+         out<std::int32_t>(counts), out<std::int32_t>(kept));
+  if (!tokens) return;
+  visit_all(context_, of_owners, owner, owned.before,
+            PlaceCopies{owner, split.parts, split.most_owners(k), tokens.elements(), in<std::int32_t>(starts),
+                        out<std::int32_t>(tokens), out<std::int32_t>(slots)});
+}
+
 // ---- order of the rows ----
 
 namespace {
 
-// The rows lie in sections, one after the other: one for each (owner, part, place), then one for what is dropped.
-struct Sections {
-  Index local, parts;      // how many experts an owner has, and in how many parts
-  In<std::int32_t> order;  // [experts] the expert in each place, or none
-  __device__ Index expert(Index section) const {
-    const Index place = section / (local * parts) * local + section % local;
-    return order ? order[place] : place;
-  }
-  __device__ Index part(Index section) const { return section / local % parts; }
-};
-
-// One block finds where the n sections begin. totals: [experts + 1], the last for what is dropped; counts: [n] = the
-// rows of each; kept: [experts] those of each expert's one part; starts: [experts * parts + 1] = the first row of each
-// expert's parts, and at the end how many rows are used.
-__global__ void sum_sections(Sections sections, Index n, In<std::int32_t> totals, Out<std::int32_t> counts,
-                             Out<std::int32_t> kept, Out<std::int32_t> starts) {
-  const int rows = block_scan(
-      n, [&](Index i) { return totals[sections.expert(i)]; },
-      [&](Index i, int before) {
-        counts[i] = kept[sections.expert(i)] = totals[sections.expert(i)];
-        starts[sections.expert(i) * sections.parts + sections.part(i)] = before;
-      });
-  if (threadIdx.x == 0) starts[n] = rows;
-}
-
-// Writes the rows of an assignment. One that is dropped has as many places at the end of rows and tokens, and marks
-// them as empty. A row costs 12 bytes.
+// Writes the row of an assignment. One that is not for here has a place at the end of rows and tokens, as far as there are so
+// many, and marks it as empty. A row costs 12 bytes.
 struct PlaceRows {
-  Index k, parts;
-  int dropped;  // the bucket of what is dropped
-  In<std::int32_t> starts;
+  Index k, room;  // room: the length of rows
+  int here;       // the bucket of what is not for here
+  In<std::int32_t> offsets;
   Out<std::int32_t> rows, tokens, slots;
   __device__ void operator()(Index, Index a, int bucket, int rank) const {
-    const bool kept = bucket != dropped;
-    for (Index part = 0; part < parts; ++part) {
-      // What is dropped has the bucket behind all experts, and so the start behind all their parts.
-      const Index row = kept ? starts[bucket * parts + part] + rank : starts[bucket * parts] + rank * parts + part;
-      rows[row] = kept ? static_cast<std::int32_t>(a) : -1;
-      tokens[row] = kept ? static_cast<std::int32_t>(a / k) : -1;
-      slots[a * parts + part] = kept ? static_cast<std::int32_t>(row) : -1;
-    }
+    const bool mine = bucket < here;
+    const Index row = static_cast<Index>(offsets[bucket]) + rank;
+    slots[a] = mine ? static_cast<std::int32_t>(row) : -1;
+    if (row >= room) return;
+    rows[row] = mine ? static_cast<std::int32_t>(a) : -1;
+    tokens[row] = mine ? static_cast<std::int32_t>(a / k) : -1;
   }
 };
 
 }  // namespace
 
-void CudaBackend::do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows,
-                                      View tokens, View slots, View counts, View kept) {
-  const Index k = experts.dim(1), sections = counts.dim(0), num_experts = sections / split.parts;
-  const Runs runs = make_runs(1, experts.dim(0), k, num_experts + 1, false);
-  const Sections order{num_experts / split.owners, split.parts, in<std::int32_t>(split.order)};
+void CudaBackend::do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) {
+  const Index k = places.dim(1);
+  const int here = static_cast<int>(offsets.dim(0) - 1);
+  const Runs runs = make_runs(1, places.dim(0), k, here + 1, false);
+  const ByKey bucket{in<std::int32_t>(places), static_cast<int>(first), here};
   Workspace workspace(context_);
-  const Counted counted = count(context_, workspace, runs, experts, keep);
-  const View starts = workspace.take({sections + 1}, DType::i32);
-  launch(context_, {.threads = 1024}, sum_sections, order, sections, in<std::int32_t>(counted.totals),
-         out<std::int32_t>(counts), out<std::int32_t>(kept), out<std::int32_t>(starts));
-  const PlaceRows visit{k,
-                        split.parts,
-                        static_cast<int>(num_experts),
-                        in<std::int32_t>(starts),
-                        out<std::int32_t>(rows),
-                        out<std::int32_t>(tokens),
-                        out<std::int32_t>(slots)};
-  launch(context_, run_grid(runs), visit_runs<PlaceRows>, runs, in<std::int32_t>(experts), in<std::int32_t>(keep),
-         in<std::int32_t>(counted.before), visit);
-}
-
-// ---- rows that arrive from other ranks ----
-
-namespace {
-
-// One block sums counts: [ranks, all experts], those of the `experts` experts from `first` on, in both orders. arrived,
-// sorted: [ranks, experts] = the first row of each rank and expert, as rows arrive and in order; offsets: [experts + 1]
-// = the first row of each expert in order.
-__global__ void sum_arrivals(Index ranks, Index all_experts, Index first, Index experts, In<std::int32_t> counts,
-                             Out<std::int32_t> arrived, Out<std::int32_t> sorted, Out<std::int32_t> offsets) {
-  const auto count = [&](Index rank, Index expert) { return counts[rank * all_experts + first + expert]; };
-  block_scan(
-      ranks * experts, [&](Index i) { return count(i / experts, i % experts); },
-      [&](Index i, int before) { arrived[i] = before; });
-  const int rows = block_scan(
-      ranks * experts, [&](Index i) { return count(i % ranks, i / ranks); },
-      [&](Index i, int before) {
-        sorted[i % ranks * experts + i / ranks] = before;
-        if (i % ranks == 0) offsets[i / ranks] = before;
-      });
-  if (threadIdx.x == 0) offsets[experts] = rows;
-}
-
-// A block takes the rows of one rank for one expert. A row costs 8 bytes.
-__global__ void place_arrivals(Index all_experts, Index first, Index experts, In<std::int32_t> counts,
-                               In<std::int32_t> arrived, In<std::int32_t> sorted, Out<std::int32_t> order,
-                               Out<std::int32_t> inverse) {
-  const Index i = blockIdx.x, from = arrived[i], to = sorted[i];
-  const Index n = counts[i / experts * all_experts + first + i % experts];
-  for (Index row = threadIdx.x; row < n; row += blockDim.x) {
-    order[to + row] = static_cast<std::int32_t>(from + row);
-    inverse[from + row] = static_cast<std::int32_t>(to + row);
-  }
-}
-
-}  // namespace
-
-void CudaBackend::do_order_arrivals(ConstView counts, Index first, View offsets, View order, View inverse) {
-  const Index ranks = counts.dim(0), all_experts = counts.dim(1), experts = offsets.dim(0) - 1;
-  Workspace workspace(context_);
-  const View arrived = workspace.take({ranks, experts}, DType::i32),
-             sorted = workspace.take({ranks, experts}, DType::i32);
-  launch(context_, {.threads = 1024}, sum_arrivals, ranks, all_experts, first, experts, in<std::int32_t>(counts),
-         out<std::int32_t>(arrived), out<std::int32_t>(sorted), out<std::int32_t>(offsets));
-  launch(context_, {.x = ranks * experts}, place_arrivals, all_experts, first, experts, in<std::int32_t>(counts),
-         in<std::int32_t>(arrived), in<std::int32_t>(sorted), out<std::int32_t>(order), out<std::int32_t>(inverse));
+  const Counted counted = count(context_, workspace, runs, bucket);
+  launch(context_, {.x = 1}, sum_totals, here, in<std::int32_t>(counted.totals), out<std::int32_t>(offsets));
+  visit_all(context_, runs, bucket, counted.before,
+            PlaceRows{k, rows.elements(), here, in<std::int32_t>(offsets), out<std::int32_t>(rows),
+                      out<std::int32_t>(tokens), out<std::int32_t>(slots)});
 }
 
 // ---- rows there and back ----

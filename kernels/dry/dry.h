@@ -1,8 +1,8 @@
 // The dry backend computes nothing. It counts what a device would do, so that a trainer can run as a plan, for models
 // larger than the machine at hand. Its memory is address space that costs nothing until it is written.
 //
-// What host code reads is real: copies to and from the host, and how many rows each expert gets: by default all as many, as
-// far as they can. All other results are undefined, and mostly zeros.
+// What host code reads is real: copies to and from the host, how many rows each expert gets, by default all as many, as
+// far as they can, and how many tokens go to each rank, as dry_reach expects it. All other results are undefined, and mostly zeros.
 #pragma once
 
 #include <compare>
@@ -35,9 +35,16 @@ struct DryCounts {
 DryCounts& dry_counts(Backend& backend);
 
 // How many of a router's assignments each expert keeps: rows: [E], whose sum may be no more than `assignments`; as it is
-// called they are as many for each expert. Asked whenever assignments are sorted.
+// called they are as many for each expert. Asked whenever it is planned where tokens go.
 using DryLoad = std::function<void(Index assignments, std::span<Index> rows)>;
 void set_dry_load(Backend& backend, DryLoad load);
+
+// The share of the tokens, each with k different experts, that is expected to have one of the n from `first` on, where so many
+// tokens are kept for each expert. How often two experts are chosen together is not known; of all ways to choose that
+// give each expert its tokens the most even one is taken (that of the largest entropy: conditional Poisson sampling, Hajek, "Asymptotic
+// theory of rejective sampling", 1964), with the odds of an expert as its weight. Where all E are as busy this is
+// 1 - C(E - n, k) / C(E, k). What is dropped counts as chosen of k more experts, which are nobody's.
+double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n);
 
 // Backend::logits_at_once of a backend that is planned for and cannot be made here.
 void set_dry_logits(Backend& backend, Index logits);

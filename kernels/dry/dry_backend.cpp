@@ -1,6 +1,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -216,27 +217,26 @@ class DryBackend final : public Backend {
   void do_capacity(const CapacityDesc&, ConstView experts, ConstView weights, Index, Index, View keep) override {
     count("capacity", 0, {experts, weights, keep});
   }
-  void do_sort_assignments(const ExpertSplit& split, ConstView experts, ConstView keep, View rows, View tokens,
-                           View slots, View counted, View sums) override {
-    count("sort_assignments", 0, {experts, keep, rows, tokens, slots});
-    const Index all = counted.elements() / split.parts, each = all / split.owners;
-    std::vector<Index> kept(static_cast<std::size_t>(all));
-    for (Index e = 0; e < all; ++e) kept[e] = experts.elements() / all + (e < experts.elements() % all);
-    if (load) load(experts.elements(), kept);
+  void do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,
+                     View counted, View sums) override {
+    count("plan_sends", 0, {experts, keep, places, tokens, slots});
+    const Index n = experts.elements(), t = experts.dim(0), all = sums.elements(), each = all / split.owners;
+    std::vector<Index> kept(static_cast<std::size_t>(all)), at(kept.size());
+    for (Index e = 0; e < all; ++e) kept[e] = n / all + (e < n % all);
+    if (load) load(n, kept);
+    for (Index e = 0; e < all; ++e) at[split.places ? split.places.i32()[e] : e] = kept[e];
     for (Index e = 0; e < all; ++e) sums.i32()[e] = static_cast<std::int32_t>(kept[e]);
-    for (Index part = 0; part < counted.elements() / each; ++part)
-      for (Index e = 0; e < each; ++e) {
-        const Index place = part / split.parts * each + e;
-        counted.i32()[part * each + e] =
-            static_cast<std::int32_t>(kept[split.order ? split.order.i32()[place] : place]);
-      }
+    for (Index e = 0; e < all; ++e) counted.i32()[split.ranks() + e] = static_cast<std::int32_t>(at[e]);
+    for (Index rank = 0; rank < split.ranks(); ++rank)
+      counted.i32()[rank] = static_cast<std::int32_t>(
+          std::llround(number(t) * dry_reach(at, t, experts.dim(1), rank / split.parts * each, each)));
+  }
+  void do_sort_assignments(ConstView places, Index, View rows, View tokens, View slots, View) override {
+    count("sort_assignments", 0, {places, rows, tokens, slots});
   }
   void do_balance(const BalanceDesc&, ConstView routed, ConstView scope_counts, ConstView probability, ConstView,
                   ConstView, View dprobability, View sums) override {
     count("balance", 0, {routed, scope_counts, probability, dprobability, sums});
-  }
-  void do_order_arrivals(ConstView sent, Index first, View offsets, View order, View inverse) override {
-    count("order_arrivals", 0, {order, inverse});
   }
   void do_gather_rows(ConstView, ConstView index, View y) override { count("gather_rows", 0, {index, y, y}); }
   void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override {
@@ -307,6 +307,26 @@ class DryBackend final : public Backend {
 };
 
 }  // namespace
+
+double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n) {
+  // The sums of products of the weights of k different experts: of all, and of those that are not among the n.
+  std::vector<double> all(static_cast<std::size_t>(k) + 1), others(all.size());
+  all[0] = others[0] = 1;
+  const auto add = [&](std::vector<double>& sums, double share) {
+    const double p = std::clamp(share, 0.0, 1 - 1e-9);
+    for (Index i = k; i > 0; --i) sums[i] += sums[i - 1] * p / (1 - p);
+  };
+  double dropped = number(k);
+  for (Index e = 0; e < std::ssize(kept); ++e) {
+    const double share = number(kept[e]) / number(tokens);
+    dropped -= share;
+    add(all, share);
+    if (e < first || e >= first + n) add(others, share);
+  }
+  for (Index i = 0; i < k && dropped > 0; ++i)
+    for (auto* const sums : {&all, &others}) add(*sums, dropped / number(k));
+  return all[k] > 0 ? 1 - others[k] / all[k] : 0;
+}
 
 std::unique_ptr<Backend> make_dry(const Backend* stands_for) {
   return std::make_unique<DryBackend>(stands_for);

@@ -38,14 +38,15 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
   if (config.moe.bias_rate > 0 && moe_layers > 0) router_bias_ = backend_->tensor({moe_layers, E});
   statistics_ = backend_->tensor({moe_layers * RouterSums{E}.size() + 2}, DType::f64);
   if (!config.moe.order.empty()) {
-    expert_order_ = backend_->tensor({moe_layers, E}, DType::i32);
+    expert_places_ = backend_->tensor({moe_layers, E}, DType::i32);
     for (Index l = 0; l < moe_layers; ++l) {
-      const std::vector<std::int32_t> host(config.moe.order[l].begin(), config.moe.order[l].end());
-      backend_->to_device(host.data(), expert_order_.view().rows(l, 1));
+      std::vector<std::int32_t> places(static_cast<std::size_t>(E));
+      for (Index place = 0; place < E; ++place) places[config.moe.order[l][place]] = static_cast<std::int32_t>(place);
+      backend_->to_device(places.data(), expert_places_.view().rows(l, 1));
     }
   }
   model_ = std::make_unique<Stage>(config, store_, Range{0, config.model.layers},
-                                   RouterTables{router_bias_.view(), expert_order_.view()}, rope_);
+                                   RouterTables{router_bias_.view(), expert_places_.view()}, rope_);
 }
 
 std::vector<float> Engine::router_bias() const {

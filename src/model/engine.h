@@ -90,9 +90,9 @@ class Engine {
   std::vector<Slot> slots_;
   Arena scratch_;
   RopeTables rope_;
-  Tensor router_bias_;   // [MoE layers, E]
-  Tensor expert_order_;  // [MoE layers, E] i32 the expert in each place
-  Tensor statistics_;    // [MoE layers * RouterSums + 2] f64
+  Tensor router_bias_;    // [MoE layers, E]
+  Tensor expert_places_;  // [MoE layers, E] i32 the place of each expert
+  Tensor statistics_;     // [MoE layers * RouterSums + 2] f64
   std::unique_ptr<Stage> model_;
   RoutingObserver observer_;
 };

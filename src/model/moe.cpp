@@ -23,50 +23,63 @@ Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::strin
     shared_.emplace(*spec.shared, d_model, store, prefix + "shared.", store.find(prefix + "shared_gate.weight"));
 }
 
+void Moe::sort(const Pass& pass, ConstView places, ConstView weights, Index first_place, Index n, Saved& s) const {
+  Backend& b = pass.device.backend;
+  s.tokens = pass.saved.i32({n});
+  s.slots = pass.saved.i32(places.shape());
+  s.offsets = pass.saved.i32({up_.weight.values.dim(0) + 1});
+  s.gates = pass.saved.f32({n});
+  const View assignments = pass.device.scratch.i32({n});
+  b.sort_assignments(places, first_place, assignments, s.tokens, s.slots, s.offsets);
+  b.gather_rows(weights.reshape({places.elements(), 1}), assignments, s.gates.reshape({n, 1}));
+}
+
 void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterReport report) const {
   const Device& device = pass.device;
   Backend& b = device.backend;
+  const Arena::Scope scope(device.scratch);
   const Index T = pass.own_tokens(), k = router_.top_k(), D = x.dim(1);
   s.x = x;
   Traced part("route", {{"rows", T}});
   router_.forward(pass, x, s.router, report);
   part.next("dispatch");
   const Routing& r = s.router.routing;
-  s.exchange.emplace(b, *device.mesh.experts, r.counts, pass.saved);
+  s.exchange.emplace(b, *device.mesh.experts, router_.split(device), r.sends, device.scratch);
   Exchange& exchange = *s.exchange;
 
-  // While the counts are on their way to the host, the rows are computed: no more than these. What is sent need not outlive
-  // this function, unless it is what is received.
-  const Arena::Scope scope(device.scratch);
-  Arena& leaving = exchange.local() ? pass.saved : device.scratch;
-  const Index most = r.rows.elements();
-  const View rows = leaving.take({most, D}, device.dtype), gates = leaving.f32({most});
-  b.gather_rows(x, r.tokens, rows);
-  b.gather_rows(r.weights.reshape({T * k, 1}), r.rows, gates.reshape({most, 1}));
-  exchange.plan(pass.saved);
-  s.rows = exchange.dispatch(rows.rows(0, exchange.sent()), pass.saved, device.scratch);
-  s.gates = exchange.dispatch(gates.rows(0, exchange.sent()), pass.saved, device.scratch);
-  part.add({{"rows", exchange.sent()}, {"bytes", rows.rows(0, exchange.sent()).size_bytes()}});
-  if (shared_) {  // while the rows travel
+  // While the counts are on their way to the host, what can be known without them is computed.
+  const ConstView leaving = exchange.copies(x, device.scratch), places = exchange.copies(r.places, device.scratch),
+                  weights = exchange.copies(r.weights, device.scratch);
+  if (exchange.local()) sort(pass, places, weights, 0, T * k, s);
+  exchange.plan();
+  const auto arrived = exchange.dispatch({{leaving, pass.saved}, {places, device.scratch}, {weights, device.scratch}});
+  s.arrived = arrived[0];
+  if (!exchange.local()) part.add({{"rows", exchange.sent()}, {"bytes", exchange.sent() * (row_bytes(x) + 8 * k)}});
+  if (shared_) {  // while the tokens travel
     const Traced shared("shared experts", {{"rows", T}});
     shared_->forward(pass, x, to, s.shared);
     to.add = true;
   }
   exchange.finish();
 
-  const Index R = exchange.received();
+  const Index R = exchange.rows();
   part.next("experts", {{"rows", R}});
+  if (!exchange.local()) sort(pass, arrived[1], arrived[2], exchange.first_place(), R, s);
+  s.tokens = s.tokens.rows(0, R);
+  s.gates = s.gates.rows(0, R);
+  const ExpertRows owned{s.offsets, exchange.offsets().data()};
   s.h = pass.keep({R, (activation_.gated ? 2 : 1) * width_});
-  const View a = device.temp({R, width_}), out = device.temp({R, D});
-  b.grouped_gemm(s.rows, up_.weight, exchange.expert_rows(), s.h);
-  if (up_bias_) b.grouped_bias_forward(up_bias_.weight, {}, exchange.expert_rows(), 0, s.h);
+  const View a = device.temp({R, width_}),
+             rows = device.temp({R, D});  // what the experts take, then what they make of it
+  b.gather_rows(s.arrived, s.tokens, rows);
+  b.grouped_gemm(rows, up_.weight, owned, s.h);
+  if (up_bias_) b.grouped_bias_forward(up_bias_.weight, {}, owned, 0, s.h);
   b.activation_forward(activation_, s.h, s.gates, a);  // the weight of a row passes through the second product
-  b.grouped_gemm(a, down_.weight, exchange.expert_rows(), out);
-  if (down_bias_) b.grouped_bias_forward(down_bias_.weight, s.gates, exchange.expert_rows(), down_bias_column_, out);
-  part.next("combine", {{"rows", R}, {"bytes", out.size_bytes()}});
-  const View back = exchange.combine(out, device.scratch, device.scratch);
+  b.grouped_gemm(a, down_.weight, owned, rows);
+  if (down_bias_) b.grouped_bias_forward(down_bias_.weight, s.gates, owned, down_bias_column_, rows);
+  part.next("combine", {{"rows", s.arrived.dim(0)}, {"bytes", s.arrived.size_bytes()}});
+  exchange.combine({{rows, s.slots, to.add, to.y}}, device.scratch);
   exchange.finish();
-  b.combine_rows(back, r.slots, to.add, to.y);
 }
 
 void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
@@ -74,15 +87,14 @@ void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
   Backend& b = device.backend;
   const Arena::Scope scope(device.scratch);
   Exchange& exchange = *s.exchange;
-  const Routing& r = s.router.routing;
-  const Index T = pass.own_tokens(), k = router_.top_k(), D = dy.dim(1), R = exchange.received(), n = exchange.sent();
+  const ExpertRows owned{s.offsets, exchange.offsets().data()};
+  const Index T = pass.own_tokens(), k = router_.top_k(), D = dy.dim(1), R = exchange.rows();
 
-  Traced part("dispatch", {{"rows", n}});
-  const View dsent = device.temp({n, D});
-  part.add({{"bytes", dsent.size_bytes()}});
-  b.gather_rows(dy, r.tokens.rows(0, n), dsent);
-  const View dout = exchange.dispatch(dsent, device.scratch, device.scratch);  // [R, D]
-  if (shared_) {                                                               // while the rows travel
+  Traced part("dispatch");
+  const ConstView leaving = exchange.copies(dy, device.scratch);
+  if (!exchange.local()) part.add({{"rows", exchange.sent()}, {"bytes", exchange.sent() * row_bytes(dy)}});
+  const ConstView dy_arrived = exchange.dispatch({{leaving, device.scratch}})[0];  // [A, D]
+  if (shared_) {                                                                   // while the tokens travel
     const Traced shared("shared experts", {{"rows", T}});
     shared_->backward(pass, dy, s.shared, dx);
   } else {
@@ -93,28 +105,26 @@ void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
   exchange.finish();
 
   part.next("experts", {{"rows", R}});
-  b.grouped_gemm_input(dout, down_.weight, exchange.expert_rows(), da);
-  const View dh = device.temp(s.h.shape()), dgates = device.scratch.f32({R}), drows = device.temp({R, D});
+  const View rows = device.temp({R, D}), drows = device.temp({R, D}), dh = device.temp(s.h.shape()),
+             dgates = device.scratch.f32({R}), dweights = device.scratch.f32({T, k});
+  b.gather_rows(dy_arrived, s.tokens, rows);  // the gradients of the experts' outputs
+  b.grouped_gemm_input(rows, down_.weight, owned, da);
   b.activation_backward(activation_, da, s.h, s.gates, dh, dgates);
   if (down_bias_)
-    b.grouped_bias_backward(dout, down_bias_.weight, s.gates, exchange.expert_rows(), down_bias_column_,
-                            down_bias_.grad, dgates);
-  if (up_bias_) b.grouped_bias_backward(dh, up_bias_.weight, {}, exchange.expert_rows(), 0, up_bias_.grad, {});
-  b.grouped_gemm_input(dh, up_.weight, exchange.expert_rows(), drows);
-  part.next("combine", {{"rows", R}, {"bytes", drows.size_bytes()}});
-  const View back = exchange.combine(drows, device.scratch, device.scratch);
-  const View dgates_back = exchange.combine(dgates, device.scratch, device.scratch);
-  {  // while the rows travel back
+    b.grouped_bias_backward(rows, down_bias_.weight, s.gates, owned, down_bias_column_, down_bias_.grad, dgates);
+  if (up_bias_) b.grouped_bias_backward(dh, up_bias_.weight, {}, owned, 0, up_bias_.grad, {});
+  b.grouped_gemm_input(dh, up_.weight, owned, drows);
+  part.next("combine", {{"rows", s.arrived.dim(0)}, {"bytes", s.arrived.size_bytes()}});
+  exchange.combine(
+      {{drows, s.slots, true, dx}, {dgates.reshape({R, 1}), s.slots.reshape({s.slots.elements(), 1}), false, dweights}},
+      device.scratch);
+  {  // while the sums travel back
     const Traced weights("gradients of experts", {{"rows", R}});
-    b.grouped_gemm_weight(dout, a, exchange.expert_rows(), down_.grad);
-    b.grouped_gemm_weight(dh, s.rows, exchange.expert_rows(), up_.grad);
+    b.grouped_gemm_weight(rows, a, owned, down_.grad);
+    b.gather_rows(s.arrived, s.tokens, rows);  // the experts' inputs again
+    b.grouped_gemm_weight(dh, rows, owned, up_.grad);
   }
   exchange.finish();
-
-  b.combine_rows(back, r.slots, true, dx);
-  const View dweights = device.scratch.f32({T, k});
-  b.combine_rows(dgates_back.reshape({n, 1}), r.slots.reshape({T * k, r.slots.dim(1) / k}), false,
-                 dweights.reshape({T * k, 1}));
   part.next("route", {{"rows", T}});
   router_.backward(pass, dweights, s.x, s.router, dx);
 }

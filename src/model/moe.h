@@ -11,14 +11,19 @@ namespace sy {
 
 class Moe {
  public:
-  // R: rows that this rank's experts received, over all ranks of the expert-parallel group.
+  // A: tokens that arrived from all ranks of the expert-parallel group, each of them once. R: rows that this rank's experts
+  // work on, by (local expert, arrived token); they are gathered whenever they are needed, so that what is kept does not grow
+  // with the number of experts of a token (Guo et al., "SonicMoE", 2025), and neither is what the experts make of them.
   struct Saved {
     Router::Saved router;
     std::optional<Exchange> exchange;
-    ConstView x;     // [T, D] the input
-    ConstView rows;  // [R, D] the experts' inputs, by (local expert, global token)
-    View gates;      // [R] the weight of each row
-    View h;          // [R, halves * F]
+    ConstView x;        // [T, D] the input
+    ConstView arrived;  // [A, D] the tokens' inputs; on one rank the input itself
+    View tokens;        // [R] i32 row -> arrived token
+    View slots;         // [A, k] i32 assignment -> row, or -1
+    View offsets;       // [E / ep + 1] i32 of ExpertRows
+    View gates;         // [R] the weight of each row
+    View h;             // [R, halves * F]
     Mlp::Saved shared;
   };
 
@@ -30,6 +35,8 @@ class Moe {
   void backward(const Pass& pass, ConstView dy, Saved& s, View dx) const;
 
  private:
+  // Finds the rows of what arrived, at most n: the tables of s, and its gates. places, weights: [A, k].
+  void sort(const Pass& pass, ConstView places, ConstView weights, Index first_place, Index n, Saved& s) const;
   FfnActivation activation_;
   Index width_;  // F
   Router router_;

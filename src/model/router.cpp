@@ -42,15 +42,16 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   const Batch& batch = pass.batch;
   Backend& b = device.backend;
   const Index T = pass.own_tokens(), E = experts_, k = spec_.route.top_k;
-  const ExpertSplit split{device.mesh.layout.ep, device.mesh.layout.etp, tables_.order};
+  const ExpertSplit split = this->split(device);
+  const Index copies = split.most_owners(k) * split.parts;  // of one token, at most
   s.logits = pass.saved.f32({T, E});
   s.experts = pass.saved.i32({T, k});
   Routing& r = s.routing;
   r.weights = pass.saved.f32({T, k});
-  r.slots = pass.saved.i32({T, k * split.parts});
-  r.rows = pass.saved.i32({T * k * split.parts});
-  r.tokens = pass.saved.i32({T * k * split.parts});
-  r.counts = pass.saved.i32({E * split.parts});
+  r.places = device.scratch.i32({T, k});
+  r.sends = {};
+  if (split.ranks() > 1) r.sends = {pass.saved.i32({T * copies}), pass.saved.i32({T, copies}), {}};
+  r.sends.counts = device.scratch.i32({split.ranks() + E});
 
   const Arena::Scope scope(device.scratch);
   const bool together = static_cast<bool>(pass.balance);
@@ -76,7 +77,8 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   const Index real = std::clamp<Index>(batch.tokens() - batch.padding - device.mesh.coord.tp * T, 0, T);
   if (real < T) b.fill(keep.rows(real, T - real), 0);
   if (report.observer) (*report.observer)({s.logits, s.experts, r.weights, keep});
-  b.sort_assignments(split, s.experts, keep, r.rows, r.tokens, r.slots, r.counts, balanced.kept.reshape({E}));
+  b.plan_sends(split, s.experts, keep, r.places, r.sends.tokens, r.sends.slots, r.sends.counts,
+               balanced.kept.reshape({E}));
   if (batch.generation || together) return;
   balance(pass, spec_, balanced, report.sums ? report.sums.reshape({1, report.sums.dim(0)}) : View{});
 }

@@ -8,27 +8,25 @@
 // belongs to balance.h.
 #pragma once
 
+#include "dist/exchange.h"
 #include "src/model/linear.h"
 #include "src/model/statistics.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
 
-// Where each kept assignment goes, as rows ordered by (rank that holds the expert, its place, token). An expert that is split
-// over etp ranks is so many partial experts, each of which is sent the row, and whose outputs add up. R: rows of this rank,
-// kept assignments * etp; the host does not know it yet.
+// Where each token goes. An expert that is split over etp ranks is so many partial experts, to each of which the token is
+// sent, and whose outputs add up.
 struct Routing {
   View weights;  // [T, k] of each choice
-  View slots;    // [T, k * etp] i32: row, or -1 where dropped
-  View rows;     // [T * k * etp] i32: row -> assignment token * k + choice, -1 from R on
-  View tokens;   // [T * k * etp] i32: row -> token, -1 from R on
-  View counts;   // [E * etp] i32 rows of each (partial) expert, in the order of the ranks that hold them
+  View places;   // [T, k] i32 the place of the expert, or -1 where dropped: of the forward pass alone
+  Sends sends;
 };
 
 // What a router reads that is no parameter; each may be none.
 struct RouterTables {
-  View bias;        // [E] is added to the scores for the selection alone
-  ConstView order;  // [E] i32 the expert in each place (ExpertSplit)
+  View bias;         // [E] is added to the scores for the selection alone
+  ConstView places;  // [E] i32 the place of each expert (ExpertSplit)
 };
 
 class Router {
@@ -45,12 +43,15 @@ class Router {
 
   Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
 
-  // x: [T, D]. What it decided is told to `report`.
+  // x: [T, D]. What it decided is told to `report`. Routing::places, and the counts of its sends, are taken from scratch.
   void forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const;
   // dx: [T, D] += the gradient through the logits of dweights: [T, k], the load-balance loss and the z-loss.
   void backward(const Pass& pass, ConstView dweights, ConstView x, const Saved& s, View dx) const;
 
   Index experts() const { return experts_; }
+  ExpertSplit split(const Device& device) const {
+    return {device.mesh.layout.ep, device.mesh.layout.etp, tables_.places};
+  }
   Index top_k() const { return spec_.route.top_k; }
 
  private:

@@ -35,7 +35,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
     RouterTables router;
     if (const MoeSpec* moe = spec.moe()) {
       if (routers.bias) router.bias = routers.bias.rows(moe_layers(), 1).reshape({moe->experts});
-      if (routers.order) router.order = routers.order.rows(moe_layers(), 1).reshape({moe->experts});
+      if (routers.places) router.places = routers.places.rows(moe_layers(), 1).reshape({moe->experts});
       moe_layer_ids_.push_back(layer);
       if (moe->router.balanced_layers > 1) balanced_ = *moe;
     }

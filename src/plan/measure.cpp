@@ -171,12 +171,21 @@ const Prepare by_bytes[] = {
       };
     },
     [](Backend& b, DType, Index T) -> Call {
-      const auto x = held(numbers(b, {T, k}, E), numbers(b, {T, k}, 2), b.tensor({T * k}, DType::i32),
-                          b.tensor({T * k}, DType::i32), b.tensor({T, k}, DType::i32), b.tensor({E}, DType::i32),
+      const ExpertSplit split{E, 1};
+      const auto x = held(numbers(b, {T, k}, E), numbers(b, {T, k}, 2), b.tensor({T, k}, DType::i32),
+                          b.tensor({T * k}, DType::i32), b.tensor({T, k}, DType::i32), b.tensor({2 * E}, DType::i32),
                           b.tensor({E}, DType::i32));
+      return [&b, x, split] {
+        const auto& [experts, keep, places, tokens, slots, counts, kept] = *x;
+        b.plan_sends(split, experts, keep, places, tokens, slots, counts, kept);
+      };
+    },
+    [](Backend& b, DType, Index T) -> Call {
+      const auto x = held(numbers(b, {T, k}, E), b.tensor({T * k}, DType::i32), b.tensor({T * k}, DType::i32),
+                          b.tensor({T, k}, DType::i32), b.tensor({E + 1}, DType::i32));
       return [&b, x] {
-        const auto& [experts, keep, to_assignment, tokens, slots, counts, kept] = *x;
-        b.sort_assignments({}, experts, keep, to_assignment, tokens, slots, counts, kept);
+        const auto& [places, to_assignment, tokens, slots, offsets] = *x;
+        b.sort_assignments(places, 0, to_assignment, tokens, slots, offsets);
       };
     },
     [](Backend& b, DType, Index T) -> Call {

@@ -22,8 +22,8 @@
 namespace sy::bench {
 namespace {
 
-// Passes everything on, and tells dispatch from combine: an Exchange gathers its counts, dispatches rows and weights and
-// combines; backward it dispatches once and combines rows and the weights' gradients.
+// Passes everything on, and tells dispatch from combine: an Exchange gathers its counts, dispatches and combines, and backward
+// does both again.
 class ExpertsComm final : public Comm {
  public:
   explicit ExpertsComm(std::unique_ptr<Comm> inner) : inner_(std::move(inner)) {}
@@ -43,16 +43,17 @@ class ExpertsComm final : public Comm {
     inner_->all_gather(in, out);
     next_ = 0;
   }
-  void do_all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) override {
+  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+                       std::span<const Index> receive) override {
     const Traffic before = inner_->traffic(Collective::all_to_all);
-    inner_->all_to_all_v(in, send, out, receive);
+    inner_->start_all_to_all_v(buffers, send, receive);
+    inner_->wait();
     const Traffic& after = inner_->traffic(Collective::all_to_all);
-    // Forward: rows, weights, and the rows' way back; backward: rows, and the way back of rows and weights.
-    Traffic& part = next_ < 2 || next_ == 3 ? dispatch : combine;
+    Traffic& part = next_ == 0 ? dispatch : combine;
     part.calls += after.calls - before.calls;
     part.bytes += after.bytes - before.bytes;
     part.seconds += after.seconds - before.seconds;
-    next_ = next_ == 5 ? 3 : next_ + 1;
+    next_ = 1 - next_;
   }
 
   std::unique_ptr<Comm> inner_;
@@ -251,11 +252,13 @@ int run(Comm& world, int argc, char** argv) {
   const int P = experts.size(), me = experts.rank();
   std::vector<Index> rows(P * P);
   experts.all_gather(view_of(routed.rows.data(), {P}), view_of(rows.data(), {P * P}));
-  Index leaving = 0, arriving = 0, tokens = 0;
+  std::vector<Index> tokens(P * P);
+  experts.all_gather(view_of(routed.tokens.data(), {P}), view_of(tokens.data(), {P * P}));
+  Index leaving = 0, arriving = 0, rows_leaving = 0;
   for (int r = 0; r < P; ++r) {
-    leaving += r == me ? 0 : rows[me * P + r];
-    arriving += r == me ? 0 : rows[r * P + me];
-    tokens += r == me ? 0 : routed.tokens[r];
+    leaving += r == me ? 0 : tokens[me * P + r];
+    arriving += r == me ? 0 : tokens[r * P + me];
+    rows_leaving += r == me ? 0 : rows[me * P + r];
   }
 
   // Formulas of one step with the mean rows of all; bytes are linear in them.
@@ -281,12 +284,12 @@ int run(Comm& world, int argc, char** argv) {
   Table table({"collective", "group x ranks", "calls", "MB", "needed", "ratio", "ms", "GB/s", "% of step"});
   for (const Line& line : lines) table.row(cells(line, world, steps, step_seconds));
 
-  // Of the k rows of a token, a share (P - 1) / P leaves its rank where experts are equally loaded; each part of an
-  // expert's width takes one. A token whose experts share a rank could do with one row for both.
+  // A token goes once to each rank with any of its experts. Sent to each of its experts, of which each part of an expert's width
+  // takes one, a share (P - 1) / P of its k rows would leave its rank where experts are equally loaded.
   const Index moe_layers = count_moe(block_specs(config));
   const double balanced = static_cast<double>(T / layout.tp * n["top-k"] * layout.etp * moe_layers) * (P - 1) / P;
   const double mean_leaving = world.sum(static_cast<double>(leaving)) / static_cast<double>(steps * world.size());
-  const double mean_tokens = world.sum(static_cast<double>(tokens)) / static_cast<double>(steps * world.size());
+  const double mean_rows = world.sum(static_cast<double>(rows_leaving)) / static_cast<double>(steps * world.size());
   const auto received = [&](int rank) {
     Index sum = 0;
     for (int r = 0; r < P; ++r) sum += rows[r * P + rank];
@@ -313,9 +316,9 @@ int run(Comm& world, int argc, char** argv) {
     fmt::print("Sent by a rank in a step, mean of all:\n{}", table.str());
   if (P > 1)
     fmt::print(
-        "Rows that leave a rank in a forward pass: {:.0f}; {:.0f} if experts were equally loaded, {:.0f} if a token "
-        "went once to each rank.\nRows that a rank's experts compute: the most {}, {:.0f} if equally loaded.\n",
-        mean_leaving, balanced, mean_tokens, most_received, balanced * P / (P - 1));
+        "Tokens that leave a rank in a forward pass: {:.0f}. Rows, if a token went once to each of its experts: {:.0f}; {:.0f} "
+        "if experts were equally loaded.\nRows that a rank's experts compute: the most {}, {:.0f} if equally loaded.\n",
+        mean_leaving, mean_rows, balanced, most_received, balanced * P / (P - 1));
   print_memory(config, vocab, engine);
   fmt::print(
       "\nMeasured in this run, the most of any rank: weights, gradients and moments {} MB; activations {} MB (saved "

@@ -183,40 +183,112 @@ TEST(Runtime, AgreeTellsEveryRankTheLowestFailure) {
   }
 }
 
-// Rows labelled (expert, token) go to their experts and come back to where they were.
-TEST(Exchange, DispatchThenCombineIsTheIdentity) {
+// What one rank of the exchange's tests has: tokens that are numbered over all ranks, with as many of the experts as it takes.
+struct Tokens {
+  Index count, k, experts;
+  std::vector<std::int32_t> chosen, keep;
+  std::vector<float> rows;     // [count, 2] the global token, and 1
+  std::vector<float> weights;  // [count, k]: 1000 * token + choice
+  // Of no two ranks alike; rank 1 has none, each third choice is dropped, and no token chooses the last expert.
+  Tokens(int rank, Index k_, Index experts_) : count(rank == 1 ? 0 : 5 + 3 * rank), k(k_), experts(experts_) {
+    for (Index t = 0; t < count; ++t) {
+      rows.insert(rows.end(), {static_cast<float>(rank * 100 + t), 1.0f});
+      for (Index j = 0; j < k; ++j) {
+        const Index step = experts > 3 ? 1 + t % 2 : 1;  // so that a token's experts differ
+        chosen.push_back(static_cast<std::int32_t>((t * t + rank + j * step) % (experts - 1)));
+        keep.push_back((t + j) % 3 != 0);
+        weights.push_back(static_cast<float>(1000 * (rank * 100 + t) + j));
+      }
+    }
+  }
+};
+
+// Tokens go once to each rank that they have an expert on, in the order of all tokens, and what experts make of them comes back as
+// sums: exactly, as all numbers are whole. parts: of each expert.
+void check_exchange(int parts) {
   const auto backend = make_cpu();
   Arena arena([&](Index bytes) { return backend->allocate(bytes); }),
       scratch = Arena([&](Index bytes) { return backend->allocate(bytes); });
-  const int n = world().size(), r = world().rank();
-  const Index experts = 4 * n;
-  std::vector<std::int32_t> counts(experts);
-  std::vector<float> labels;
-  for (Index e = 0; e < experts; ++e) {
-    counts[e] = static_cast<std::int32_t>((e * 5 + e / 4 + r * 3) % 4);  // of no two ranks alike
-    if (e % 4 == 1) counts[e] = 0;                                       // an expert without tokens
-    for (int i = 0; i < counts[e]; ++i)
-      labels.insert(labels.end(), {static_cast<float>(e), static_cast<float>(r * 100 + i)});
-  }
-  Exchange exchange(*backend, world(), view_of(counts.data(), {experts}), arena);
-  exchange.plan(arena);
-  const Index sent = exchange.sent();
-  ASSERT_EQ(sent * 2, static_cast<Index>(labels.size()));
-  const View rows = view_of(labels.data(), {sent, 2});
-  const View there = exchange.dispatch(rows, arena, scratch);
+  const int n = world().size(), owners = n / parts, r = world().rank();
+  const Index local = 3, E = local * owners, k = std::min<Index>(4, E - 1);
+  const auto tokens_of = [&](int rank) { return Tokens(rank, k, E); };
+  // Expert e is in place E - 1 - e.
+  std::vector<std::int32_t> place_of(E);
+  for (Index e = 0; e < E; ++e) place_of[e] = static_cast<std::int32_t>(E - 1 - e);
+  ExpertSplit split{owners, parts, view_of(place_of.data(), {E})};
+  Tokens mine = tokens_of(r);
+  const Index T = mine.count, most = split.most_owners(k) * parts;
+  const View places = arena.i32({T, k}), kept = arena.i32({E});
+  Sends sends{{}, {}, arena.i32({n + E})};
+  if (n > 1) sends = {arena.i32({T * most}), arena.i32({T, most}), sends.counts};
+  backend->plan_sends(split, view_of(mine.chosen.data(), {T, k}), view_of(mine.keep.data(), {T, k}), places,
+                      sends.tokens, sends.slots, sends.counts, kept);
+  Exchange exchange(*backend, world(), split, sends, arena);
+  const View x = view_of(mine.rows.data(), {T, 2}), weights = view_of(mine.weights.data(), {T, k});
+  const ConstView x_leaving = exchange.copies(x, scratch), places_leaving = exchange.copies(places, scratch),
+                  weights_leaving = exchange.copies(weights, scratch);
+  exchange.plan();
+  const auto arrived = exchange.dispatch({{x_leaving, arena}, {places_leaving, arena}, {weights_leaving, arena}});
   exchange.finish();
-  const auto* offsets = exchange.expert_rows().host;
-  for (Index e = 0; e < 4; ++e) {
-    float last = -1;
-    for (Index i = offsets[e]; i < offsets[e + 1]; ++i) {
-      EXPECT_EQ(there.f32()[i * 2], static_cast<float>(r * 4 + e));
-      EXPECT_GT(there.f32()[i * 2 + 1], last);  // global token order
-      last = there.f32()[i * 2 + 1];
+
+  // Each token of any rank that has an expert here, once, in order; on one rank all tokens are here.
+  const Index first = exchange.first_place(), A = arrived[0].dim(0);
+  EXPECT_EQ(first, r / parts * local);
+  const auto is_here = [&](const Tokens& t, Index a) {
+    const Index place = E - 1 - t.chosen[a];
+    return t.keep[a] != 0 && place >= first && place < first + local;
+  };
+  Index at = 0, rows = 0;
+  for (int source = 0; source < n; ++source) {
+    const Tokens theirs = tokens_of(source);
+    for (Index t = 0; t < theirs.count; ++t) {
+      Index here = 0;
+      for (Index j = 0; j < k; ++j) here += is_here(theirs, t * k + j);
+      rows += here;
+      if (here == 0 && n > 1) continue;
+      ASSERT_LT(at, A);
+      EXPECT_EQ(arrived[0].f32()[at * 2], theirs.rows[t * 2]);
+      for (Index j = 0; j < k; ++j) {
+        const Index a = t * k + j;
+        EXPECT_EQ(arrived[1].i32()[at * k + j], theirs.keep[a] ? E - 1 - theirs.chosen[a] : -1);
+        EXPECT_EQ(arrived[2].f32()[at * k + j], theirs.weights[a]);
+      }
+      ++at;
     }
   }
-  const View back = exchange.combine(there, arena, scratch);
+  ASSERT_EQ(at, A);
+  ASSERT_EQ(rows, exchange.rows());
+
+  // An expert in place p makes (p + 1) times its input, each of its parts; and the gradient of a weight is what its row holds.
+  const View assignments = arena.i32({rows}), of = arena.i32({rows}), slots = arena.i32({A, k}),
+             offsets = arena.i32({local + 1}), outputs = arena.f32({rows, 2}), dgates = arena.f32({rows, 1});
+  backend->sort_assignments(arrived[1], first, assignments, of, slots, offsets);
+  EXPECT_EQ(std::vector<std::int32_t>(offsets.i32(), offsets.i32() + local + 1), exchange.offsets());
+  backend->gather_rows(arrived[0], of, outputs);
+  backend->gather_rows(arrived[2].reshape({A * k, 1}), assignments, dgates);
+  for (Index p = 0; p < local; ++p)
+    for (Index i = offsets.i32()[p]; i < offsets.i32()[p + 1]; ++i)
+      for (Index c = 0; c < 2; ++c) outputs.f32()[i * 2 + c] *= static_cast<float>(first + p + 1);
+  const View y = arena.f32({T, 2}), dweights = arena.f32({T, k});
+  backend->fill(y, 7);
+  exchange.combine({{outputs, slots, true, y}, {dgates, slots.reshape({A * k, 1}), false, dweights}}, scratch);
   exchange.finish();
-  for (Index i = 0; i < sent * 2; ++i) ASSERT_EQ(back.f32()[i], labels[i]);
+  for (Index t = 0; t < T; ++t) {
+    float sum = 0;
+    for (Index j = 0; j < k; ++j) {
+      const Index a = t * k + j;
+      const float parts_kept = mine.keep[a] ? static_cast<float>(parts) : 0;
+      sum += parts_kept * static_cast<float>(E - mine.chosen[a]);
+      EXPECT_EQ(dweights.f32()[a], parts_kept * mine.weights[a]);
+    }
+    EXPECT_EQ(y.f32()[t * 2], 7 + sum * mine.rows[t * 2]);
+    EXPECT_EQ(y.f32()[t * 2 + 1], 7 + sum);
+  }
+}
+
+TEST(Exchange, TokensGoOnceToARankAndComeBackAsSums) {
+  check_exchange(1);
+  if (world().size() % 2 == 0) check_exchange(2);
 }
 
 }  // namespace

@@ -149,7 +149,7 @@ TEST(Traffic, AStepSendsWhatTheFormulasSay) {
 
           const int P = mesh.experts->size(), me = mesh.experts->rank();
           std::vector<Index> all(P * P);
-          mesh.experts->all_gather(view_of(routed.rows.data(), {P}), view_of(all.data(), {P * P}));
+          mesh.experts->all_gather(view_of(routed.tokens.data(), {P}), view_of(all.data(), {P * P}));
           Index leaving = 0, arriving = 0;
           for (int r = 0; r < P; ++r) {
             leaving += r == me ? 0 : all[me * P + r];

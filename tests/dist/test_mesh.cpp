@@ -165,52 +165,37 @@ TEST(Shard, RunsBecomeBoxesInOrder) {
   }
 }
 
-// Rows labelled by (expert, source, number) travel by the plans of all ranks, by hand.
-TEST(Exchange, PlansSortByExpertThenSource) {
-  const int ranks = 3;
-  const Index experts = 6;
-  const std::vector<std::int32_t> counts = {2, 1, 1, 3, 0, 0,   // rank 0
-                                            0, 0, 0, 0, 0, 0,   // rank 1 has no tokens
-                                            1, 4, 0, 2, 0, 0};  // no rank sends to experts 4, 5: rank 2 idles
-  struct Row {
-    Index expert;
-    int source;
-    std::int32_t number;
-    bool operator==(const Row&) const = default;
-  };
-  std::vector<std::vector<Row>> rows(ranks);
-  for (int r = 0; r < ranks; ++r)
-    for (Index e = 0; e < experts; ++e)
-      for (std::int32_t i = 0; i < counts[r * experts + e]; ++i) rows[r].push_back({e, r, i});
+// Counts of three ranks with two places each, as plan_sends leaves them: copies for each rank, then kept assignments of each place.
+TEST(Exchange, PlansWhoSendsWhatAndWhereRowsBegin) {
+  const std::vector<std::int32_t> counts = {2, 3, 0, 2, 1, 1, 3, 0, 0,  // rank 0: two tokens meet two experts of rank 1
+                                            0, 0, 0, 0, 0, 0, 0, 0, 0,  // rank 1 has no tokens
+                                            4, 2, 0, 1, 4, 0, 2, 0, 0};  // nothing is for rank 2
   std::vector<DispatchPlan> plans;
-  for (int r = 0; r < ranks; ++r) plans.push_back(plan_dispatch(counts, ranks, r, experts));
-  std::vector<char> in_order(ranks, true);
-  for (int r = 0; r < ranks; ++r) {
-    const DispatchPlan& p = plans[r];
-    ASSERT_EQ(p.sent, static_cast<Index>(rows[r].size()));
-    std::vector<Row> arrived;
-    for (int s = 0; s < ranks; ++s) {
-      ASSERT_EQ(plans[s].send[r], p.receive[s]);
-      Index at = 0;
-      for (int q = 0; q < r; ++q) at += plans[s].send[q];
-      arrived.insert(arrived.end(), rows[s].begin() + at, rows[s].begin() + at + plans[s].send[r]);
-    }
-    ASSERT_EQ(static_cast<Index>(arrived.size()), p.received);
-    std::size_t row = 0;
-    for (Index e = 0; e < 2; ++e) {
-      EXPECT_EQ(p.offsets[e], static_cast<std::int32_t>(row));
-      for (int s = 0; s < ranks; ++s)
-        for (std::int32_t i = 0; i < counts[s * experts + r * 2 + e]; ++i, ++row) {
-          EXPECT_EQ(std::count(arrived.begin(), arrived.end(), (Row{r * 2 + e, s, i})), 1);
-          in_order[r] &= arrived[row] == Row{r * 2 + e, s, i};
-        }
-    }
-    EXPECT_EQ(p.offsets[2], p.received);
-    EXPECT_TRUE(in_order[r] || !p.in_order) << "rank " << r;
-  }
-  EXPECT_FALSE(plans[0].in_order);  // expert 1 of rank 0 comes before expert 0 of rank 2
-  EXPECT_TRUE(plans[1].in_order);
+  for (int r = 0; r < 3; ++r) plans.push_back(plan_dispatch(counts, {3, 1}, r));
+  EXPECT_EQ(plans[0].send, (std::vector<Index>{2, 3, 0}));
+  EXPECT_EQ(plans[0].receive, (std::vector<Index>{2, 0, 4}));
+  EXPECT_EQ(plans[1].send, (std::vector<Index>{0, 0, 0}));
+  EXPECT_EQ(plans[1].receive, (std::vector<Index>{3, 0, 2}));
+  for (int r = 0; r < 3; ++r)
+    for (int q = 0; q < 3; ++q) EXPECT_EQ(plans[r].send[q], plans[q].receive[r]);
+  EXPECT_EQ(plans[0].sent, 5);
+  EXPECT_EQ(plans[0].received, 6);
   EXPECT_EQ(plans[2].received, 0);
+  EXPECT_EQ(plans[0].offsets, (std::vector<std::int32_t>{0, 3, 8}));
+  EXPECT_EQ(plans[1].offsets, (std::vector<std::int32_t>{0, 1, 6}));
+  EXPECT_EQ(plans[2].offsets, (std::vector<std::int32_t>{0, 0, 0}));
+}
+
+// Two parts of each of two owners: both parts have the same rows, of all four ranks.
+TEST(Exchange, PartsOfAnOwnerHaveTheSameRows) {
+  std::vector<std::int32_t> counts;
+  for (int r = 0; r < 4; ++r) counts.insert(counts.end(), {r, r, 3, 3, r, 0, 1, 2 + r});
+  for (int rank = 0; rank < 4; ++rank) {
+    const DispatchPlan plan = plan_dispatch(counts, {2, 2}, rank);
+    EXPECT_EQ(plan.send, (std::vector<Index>{rank, rank, 3, 3}));
+    EXPECT_EQ(plan.receive, (rank < 2 ? std::vector<Index>{0, 1, 2, 3} : std::vector<Index>{3, 3, 3, 3}));
+    EXPECT_EQ(plan.offsets, (rank < 2 ? std::vector<std::int32_t>{0, 6, 6} : std::vector<std::int32_t>{0, 4, 18}));
+  }
 }
 
 }  // namespace

@@ -101,14 +101,16 @@ void run_all(Backend& b, Recorder& r) {
   const Tensor logits = r.normal("logits", {t, e}), experts = zeros({t, k}, DType::i32), weights = zeros({t, k}),
                routed = zeros({1, e}, DType::i32), probability = zeros({1, e}), z = zeros({1}, DType::f64),
                keep = zeros({t, k}, DType::i32), rows = zeros({t * k}, DType::i32), tokens = zeros({t * k}, DType::i32),
-               slots = zeros({t, k}, DType::i32), counts = zeros({e}, DType::i32), sums = zeros({e}, DType::i32),
-               dlogits = zeros({t, e}, c);
+               slots = zeros({t, k}, DType::i32), counts = zeros({2 * e}, DType::i32), sums = zeros({e}, DType::i32),
+               places = zeros({t, k}, DType::i32), begins = zeros({e + 1}, DType::i32),
+               copies = zeros({t * k}, DType::i32), sent = zeros({t, k}, DType::i32), dlogits = zeros({t, e}, c);
   b.route_forward({Score::softmax, k}, logits, {}, {}, experts, weights, routed, probability, z);
   b.route_backward({Score::softmax, k}, logits, experts, weights, weights, probability, 0.1f, dlogits);
   b.capacity({DropOrder::probability, 200}, experts, weights, 1, e, keep);
-  b.sort_assignments({}, experts, keep, rows, tokens, slots, counts, sums);
-  for (const Tensor* o :
-       {&experts, &weights, &routed, &probability, &z, &dlogits, &keep, &rows, &tokens, &slots, &counts, &sums})
+  b.plan_sends({e, 1}, experts, keep, places, copies, sent, counts, sums);
+  b.sort_assignments(places, 0, rows, tokens, slots, begins);
+  for (const Tensor* o : {&experts, &weights, &routed, &probability, &z, &dlogits, &keep, &places, &copies, &sent,
+                          &counts, &sums, &rows, &tokens, &slots, &begins})
     r.keep("routing", *o);
   const Tensor there = zeros({t * k, d}, c), back = zeros({t, d}, c);
   b.gather_rows(x, tokens, there);

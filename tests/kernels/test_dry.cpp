@@ -143,33 +143,54 @@ TEST(Dry, host_copies_and_small_fills_are_real) {
 
 TEST(Dry, gives_every_expert_as_many_rows_or_those_of_a_load) {
   const auto backend = make_dry();
-  constexpr Index t = 5, e = 4, k = 2, parts = 2;
+  constexpr Index t = 6, e = 4, k = 2, parts = 2;
   const Tensor experts = backend->tensor({t, k}, DType::i32), keep = backend->tensor({t, k}, DType::i32),
-               rows = backend->tensor({t * k * parts}, DType::i32),
-               tokens = backend->tensor({t * k * parts}, DType::i32),
-               slots = backend->tensor({t, k * parts}, DType::i32), counts = backend->tensor({e * parts}, DType::i32),
-               kept = backend->tensor({e}, DType::i32);
+               places = backend->tensor({t, k}, DType::i32), kept = backend->tensor({e}, DType::i32);
   const auto numbers = [](const Tensor& x) {
     return std::vector<std::int32_t>(x.view().i32(), x.view().i32() + x.view().elements());
   };
-  const auto sorted = [&](const ExpertSplit& split) {
-    backend->sort_assignments(split, experts, keep, rows, tokens, slots, counts, kept);
+  const auto planned = [&](const ExpertSplit& split) {
+    const Index copies = split.most_owners(k) * split.parts;
+    const Tensor tokens = backend->tensor({t * copies}, DType::i32), slots = backend->tensor({t, copies}, DType::i32),
+                 counts = backend->tensor({split.ranks() + e}, DType::i32);
+    backend->plan_sends(split, experts, keep, places, tokens, slots, counts, kept);
     return numbers(counts);
   };
-  // Two owners of two experts, and two parts of each.
-  EXPECT_EQ(sorted({2, parts}), (std::vector<std::int32_t>{3, 3, 3, 3, 2, 2, 2, 2}));
+  // Two owners of two experts, and two parts of each: of the six ways to choose two of four, one needs but the other owner.
+  EXPECT_EQ(planned({2, parts}), (std::vector<std::int32_t>{5, 5, 5, 5, 3, 3, 3, 3}));
   set_dry_load(*backend, [](Index assignments, std::span<Index> of) {
-    EXPECT_EQ(assignments, 10);
+    EXPECT_EQ(assignments, 12);
     EXPECT_EQ(of[0], 3);
     for (Index i = 0; i < 4; ++i) of[i] = i + 1;
   });
-  EXPECT_EQ(sorted({2, parts}), (std::vector<std::int32_t>{1, 2, 1, 2, 3, 4, 3, 4}));
-  EXPECT_EQ(sorted({1, parts}), (std::vector<std::int32_t>{1, 2, 3, 4, 1, 2, 3, 4}));
-  const Tensor order = backend->tensor({e}, DType::i32);
-  const std::int32_t experts_in_places[e] = {3, 0, 2, 1};
-  backend->to_device(experts_in_places, order);
-  EXPECT_EQ(sorted({2, parts, order.view()}), (std::vector<std::int32_t>{4, 1, 4, 1, 3, 2, 3, 2}));
+  EXPECT_EQ(planned({2, parts}), (std::vector<std::int32_t>{3, 3, 6, 6, 1, 2, 3, 4}));
+  EXPECT_EQ(planned({1, parts}), (std::vector<std::int32_t>{6, 6, 1, 2, 3, 4}));
+  const Tensor place_of = backend->tensor({e}, DType::i32);
+  const std::int32_t places_of_experts[e] = {1, 3, 2, 0};
+  backend->to_device(places_of_experts, place_of);
+  EXPECT_EQ(planned({2, parts, place_of.view()}), (std::vector<std::int32_t>{5, 5, 5, 5, 4, 1, 3, 2}));
   EXPECT_EQ(numbers(kept), (std::vector<std::int32_t>{1, 2, 3, 4}));
+}
+
+// How many of all ways to choose k of e experts have one of the n first ones; and tokens that are drawn with unequal odds.
+TEST(Dry, expects_tokens_at_a_rank) {
+  for (const auto& [e, n, k] :
+       {std::tuple<Index, Index, Index>{8, 2, 2}, {8, 8, 3}, {8, 1, 8}, {64, 16, 8}, {5, 2, 1}}) {
+    double missed = 1;
+    for (Index i = 0; i < k; ++i)
+      missed *= static_cast<double>(std::max<Index>(0, e - n - i)) / static_cast<double>(e - i);
+    EXPECT_NEAR(dry_reach(std::vector<Index>(e, 1000 * k), 1000 * e, k, 0, n), 1 - missed, 1e-6)
+        << e << " " << n << " " << k;
+  }
+  // Of 1000 tokens with two of four experts each, 500 have dropped one of theirs: no more go to both owners than have two.
+  const std::vector<Index> kept = {500, 500, 250, 250};
+  const double first = dry_reach(kept, 1000, 2, 0, 2), second = dry_reach(kept, 1000, 2, 2, 2);
+  EXPECT_GT(first, 0.5);  // more than if its two were always chosen together, and fewer than if never
+  EXPECT_LT(first, 1.0);
+  EXPECT_GT(second, 0.25);
+  EXPECT_LT(second, 0.5);
+  EXPECT_EQ(dry_reach(std::vector<Index>{0, 0, 70, 70}, 70, 2, 0, 2), 0);
+  EXPECT_NEAR(dry_reach(std::vector<Index>{0, 0, 70, 70}, 70, 2, 2, 2), 1, 1e-6);
 }
 
 TEST(Dry, counts_equal_calls_together) {

@@ -73,17 +73,19 @@ class Router : public testing::TestWithParam<Target> {
   }
 
   struct Sorted {
-    Ints rows, tokens, slots, counts, kept;
+    Ints rows, tokens, slots, offsets;
   };
   Sorted sort(Index num_experts, Index k, const Ints& experts, const Ints& kept) {
     const Index n = static_cast<Index>(experts.size()), t = n / k;
     const Tensor e = put<std::int32_t>({t, k}, experts), keep = put<std::int32_t>({t, k}, kept),
                  rows = put<std::int32_t>({n}, Ints(n, -7)), tokens = put<std::int32_t>({n}, Ints(n, -7)),
-                 slots = backend->tensor({t, k}, DType::i32), counts = backend->tensor({num_experts}, DType::i32),
+                 places = backend->tensor({t, k}, DType::i32), slots = backend->tensor({t, k}, DType::i32),
+                 offsets = backend->tensor({num_experts + 1}, DType::i32),
+                 counts = backend->tensor({1 + num_experts}, DType::i32),
                  sums = backend->tensor({num_experts}, DType::i32);
-    backend->sort_assignments({}, e, keep, rows, tokens, slots, counts, sums);
-    return {get<std::int32_t>(rows), get<std::int32_t>(tokens), get<std::int32_t>(slots), get<std::int32_t>(counts),
-            get<std::int32_t>(sums)};
+    backend->plan_sends({}, e, keep, places, {}, {}, counts, sums);
+    backend->sort_assignments(places, 0, rows, tokens, slots, offsets);
+    return {get<std::int32_t>(rows), get<std::int32_t>(tokens), get<std::int32_t>(slots), get<std::int32_t>(offsets)};
   }
 
   static void expect_near(const Floats& got, const Floats& want) {
@@ -262,7 +264,7 @@ TEST_P(Router, no_token_at_all) {
   EXPECT_EQ(r.probability, Floats(6, 0.0f));
   EXPECT_EQ(r.z_squared, 0);
   EXPECT_TRUE(keep(DropOrder::token, 1, 2, 3, 2, {}).empty());
-  EXPECT_EQ(sort(3, 2, {}, {}).counts, (Ints{0, 0, 0}));
+  EXPECT_EQ(sort(3, 2, {}, {}).offsets, (Ints{0, 0, 0, 0}));
 }
 
 TEST_P(Router, extreme_and_broken_logits_still_choose_distinct_experts) {
@@ -362,15 +364,31 @@ TEST_P(Router, k_equal_to_E_with_capacity_one_keeps_the_first_token) {
 TEST_P(Router, rows_are_ordered_by_expert_and_then_token) {
   // Kept: token 0 -> 2, 0;  token 1 -> 0 (its choice 2 is dropped);  token 2 -> 3, 2. Expert 1 gets none.
   const Sorted s = sort(4, 2, {2, 0, 0, 2, 3, 2}, {1, 1, 1, 0, 1, 1});
-  EXPECT_EQ(s.counts, (Ints{2, 0, 2, 1}));
+  EXPECT_EQ(s.offsets, (Ints{0, 2, 2, 4, 5}));
   EXPECT_EQ(s.rows, (Ints{1, 2, 0, 5, 4, -1}));  // assignments; there is no sixth row
   EXPECT_EQ(s.tokens, (Ints{0, 1, 0, 2, 2, -1}));
   EXPECT_EQ(s.slots, (Ints{2, 0, 1, -1, 4, 3}));
 }
 
+// Two owners of two places each, and two parts of every expert, so ranks 0 to 3. Token 0 goes to experts 2 and 3, both of owner 1; token 1
+// to 0 alone, as its choice 2 is dropped; token 2 to 3 and 1, of both owners.
+TEST_P(Router, a_token_goes_once_to_a_rank) {
+  const Ints chosen = {2, 3, 0, 2, 3, 1}, kept = {1, 1, 1, 0, 1, 1};
+  const Tensor experts = put<std::int32_t>({3, 2}, chosen), keep = put<std::int32_t>({3, 2}, kept),
+               places = backend->tensor({3, 2}, DType::i32), tokens = backend->tensor({12}, DType::i32),
+               slots = backend->tensor({3, 4}, DType::i32), counts = backend->tensor({4 + 4}, DType::i32),
+               sums = backend->tensor({4}, DType::i32);
+  backend->plan_sends({2, 2}, experts, keep, places, tokens, slots, counts, sums);
+  EXPECT_EQ(get<std::int32_t>(places), (Ints{2, 3, 0, -1, 3, 1}));
+  EXPECT_EQ(get<std::int32_t>(tokens), (Ints{1, 2, 1, 2, 0, 2, 0, 2, -1, -1, -1, -1}));
+  EXPECT_EQ(get<std::int32_t>(slots), (Ints{4, 6, -1, -1, 0, 2, -1, -1, 5, 7, 1, 3}));
+  EXPECT_EQ(get<std::int32_t>(counts), (Ints{2, 2, 2, 2, 1, 1, 1, 2}));
+  EXPECT_EQ(get<std::int32_t>(sums), (Ints{1, 1, 1, 2}));
+}
+
 TEST_P(Router, rows_when_all_is_dropped) {
   const Sorted s = sort(2, 1, {0, 1, 0}, {0, 0, 0});
-  EXPECT_EQ(s.counts, (Ints{0, 0}));
+  EXPECT_EQ(s.offsets, (Ints{0, 0, 0}));
   EXPECT_EQ(s.slots, (Ints{-1, -1, -1}));
   EXPECT_EQ(s.rows, (Ints{-1, -1, -1}));
 }
@@ -400,11 +418,8 @@ TEST_P(Router, combine_is_the_adjoint_of_gather) {
   const Routed r = route({Score::softmax, k}, t, e, numbers);
   const Ints kept = keep(DropOrder::probability, 40, 1, e, k, r.experts, r.weights);
   const Sorted s = sort(e, k, r.experts, kept);
-  Index rows = 0;
-  for (std::int32_t c : s.counts) {
-    EXPECT_LE(c, 40);
-    rows += c;
-  }
+  const Index rows = s.offsets.back();
+  for (Index i = 0; i < e; ++i) EXPECT_LE(s.offsets[i + 1] - s.offsets[i], 40);
   EXPECT_LT(rows, t * k);  // something was dropped
   for (Index i = 0; i < t * d; ++i) x_values.push_back(static_cast<float>(random.normal(1000000 + i)));
   for (Index i = 0; i < rows * d; ++i) y_values.push_back(static_cast<float>(random.normal(2000000 + i)));

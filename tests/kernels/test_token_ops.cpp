@@ -1,5 +1,7 @@
 // The operations of kernels/backend.h that deal with tokens: routing, embedding and the loss, one struct
 // each: see op_case.h for what is checked.
+#include <optional>
+
 #include "tests/kernels/op_case.h"
 
 namespace sy::test {
@@ -268,49 +270,109 @@ Numbers some_order(Index e) {
   return order;
 }
 
-struct SortCase : OpCase {
+// Which of the assignments are kept.
+enum class Keeps { some, all, none };
+
+struct SendsCase : OpCase {
   ExpertSplit split;
   Index k, e;
-  SortCase(ExpertSplit s, Index t, Index k_, Index e_, bool ordered) : split(s), k(k_), e(e_) {
+  SendsCase(ExpertSplit s, Index t, Index k_, Index e_, bool ordered, Keeps keeps = Keeps::some,
+            bool counted_alone = false)
+      : split(s), k(k_), e(e_) {
     note = fmt::format("{} owners, {} parts{}", s.owners, s.parts, ordered ? ", another order" : "");
-    if (ordered) in("order", {e}, some_order(e), DType::i32);
+    const Shape copies = {t, std::min(k, s.owners) * s.parts};
+    if (ordered) in("place_of", {e}, some_order(e), DType::i32);
     in("experts", {t, k}, random_experts(t, k, e), DType::i32);
-    in("keep", {t, k}, whole("keep", {t, k}, 0, 2), DType::i32);
-    out("rows", {t * k * s.parts}, DType::i32);
-    out("tokens", {t * k * s.parts}, DType::i32);
-    out("slots", {t, k * s.parts}, DType::i32);
-    out("counts", {e * s.parts}, DType::i32);
+    in("keep", {t, k}, whole("keep", {t, k}, keeps == Keeps::all, keeps == Keeps::none ? 1 : 2), DType::i32);
+    out("places", {t, k}, DType::i32);
+    if (!counted_alone) {
+      out("tokens", {copies.elements()}, DType::i32);
+      out("slots", copies, DType::i32);
+    }
+    out("counts", {s.owners * s.parts + e}, DType::i32);
     out("kept", {e}, DType::i32);
     tolerance = 0;
   }
   void run(Backend& b) override {
-    split.order = at("order");
-    b.sort_assignments(split, at("experts"), at("keep"), at("rows"), at("tokens"), at("slots"), at("counts"),
-                       at("kept"));
+    split.places = at("place_of");
+    b.plan_sends(split, at("experts"), at("keep"), at("places"), at("tokens"), at("slots"), at("counts"), at("kept"));
   }
   void expect(Values& v) override {
-    const ref::Sorted s = ref::sort_assignments(split, v["order"], k, e, v["experts"], v["keep"]);
-    v["rows"] = s.rows;
-    v["tokens"] = s.tokens;
-    v["slots"] = s.slots;
+    const ref::Sent s = ref::plan_sends(split, v["place_of"], k, e, v["experts"], v["keep"]);
+    v["places"] = s.places;
+    if (at("tokens")) v["tokens"] = s.tokens;
+    if (at("slots")) v["slots"] = s.slots;
     v["counts"] = s.counts;
     v["kept"] = s.kept;
   }
 };
 
-TEST_P(TokenOps, capacity_and_sort) {
+struct SortCase : OpCase {
+  Index k, first, local;
+  // more: rows of the tables beyond those that are needed. one: all assignments that are kept are to that place.
+  SortCase(Index t, Index k_, Index e, Index first_, Index local_, Index more, Keeps keeps = Keeps::some,
+           std::optional<Index> one = {})
+      : k(k_), first(first_), local(local_) {
+    note = fmt::format("places {}+{} of {}, {} rows more", first, local, e, more);
+    Numbers places = random_experts(t, k, e);
+    const Numbers keep = whole("keep", {t, k}, keeps == Keeps::all, keeps == Keeps::none ? 1 : 2);
+    Index rows = 0;
+    for (std::size_t a = 0; a < places.size(); ++a) {
+      if (one) places[a] = static_cast<double>(*one);
+      if (keep[a] == 0 || (one && a % k > 0)) places[a] = -1;
+      rows += places[a] >= static_cast<double>(first) && places[a] < static_cast<double>(first + local);
+    }
+    const Index n = std::min(rows + more, t * k);
+    in("places", {t, k}, places, DType::i32);
+    out("rows", {n}, DType::i32);
+    out("tokens", {n}, DType::i32);
+    out("slots", {t, k}, DType::i32);
+    out("offsets", {local + 1}, DType::i32);
+    tolerance = 0;
+  }
+  void run(Backend& b) override {
+    b.sort_assignments(at("places"), first, at("rows"), at("tokens"), at("slots"), at("offsets"));
+  }
+  void expect(Values& v) override {
+    const ref::Sorted s = ref::sort_assignments(k, first, local, static_cast<Index>(v["rows"].size()), v["places"]);
+    v["rows"] = s.rows;
+    v["tokens"] = s.tokens;
+    v["slots"] = s.slots;
+    v["offsets"] = s.offsets;
+  }
+};
+
+TEST_P(TokenOps, capacity) {
   struct {
     Index segments, t, k, e;
   } const cases[] = {{1, 0, 2, 4},  {3, 0, 2, 4},     {1, 1, 1, 1},    {4, 12, 2, 5},
                      {2, 50, 7, 7}, {5, 1000, 3, 16}, {1, 3000, 4, 64}};
-  for (const auto& c : cases) {
+  for (const auto& c : cases)
     for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
       for (Index capacity : {0, 1, 2, 17, 200, 5000}) check(CapacityCase({order, capacity}, c.segments, c.t, c.k, c.e));
-    for (Index owners : {Index{1}, c.e})
-      for (Index parts : {1, 3})
-        for (bool ordered : {false, true}) check(SortCase({owners, parts}, c.t, c.k, c.e, ordered));
-  }
-  for (bool ordered : {false, true}) check(SortCase({4, 2}, 37, 3, 8, ordered));
+}
+
+TEST_P(TokenOps, plan_sends_and_sort) {
+  struct {
+    Index t, k, e;
+    std::vector<Index> owners;
+  } const cases[] = {{0, 2, 4, {1, 2}},  {1, 1, 1, {1}},  {12, 2, 5, {1, 5}},     {50, 7, 7, {1, 7}},
+                     {37, 3, 8, {2, 4}}, {90, 1, 6, {3}}, {1000, 3, 16, {1, 16}}, {3000, 8, 64, {1, 8, 64}}};
+  for (const auto& c : cases)
+    for (Keeps keeps : {Keeps::some, Keeps::all, Keeps::none}) {
+      for (Index owners : c.owners)
+        for (Index parts : {1, 3})
+          for (bool ordered : {false, true}) {
+            check(SendsCase({owners, parts}, c.t, c.k, c.e, ordered, keeps));
+            if (owners * parts == 1) check(SendsCase({1, 1}, c.t, c.k, c.e, ordered, keeps, true));
+          }
+      for (Index owners : c.owners)
+        for (Index more : {0, 1, 100000})
+          for (Index owner : {Index{0}, owners - 1})
+            check(SortCase(c.t, c.k, c.e, owner * (c.e / owners), c.e / owners, more, keeps));
+    }
+  for (Index one : {0, 5})  // one place gets all, or none of what arrived is for here
+    for (Index more : {0, 7}) check(SortCase(700, 4, 8, 4, 4, more, Keeps::all, one));
 }
 
 struct BalanceCase : OpCase {
@@ -348,44 +410,25 @@ TEST_P(TokenOps, balance) {
   }
 }
 
-struct OrderArrivals : OpCase {
-  Index ranks, e, first, local;
-  OrderArrivals(Index ranks_, Index e_, Index first_, Index local_, Index most)
-      : ranks(ranks_), e(e_), first(first_), local(local_) {
-    note = fmt::format("experts from {}", first);
-    in("counts", {ranks, e}, whole("counts", {ranks, e}, 0, most + 1), DType::i32);
-    Index rows = 0;
-    for (Index r = 0; r < ranks; ++r)
-      for (Index i = 0; i < local; ++i) rows += ref::whole(values()["counts"][r * e + first + i]);
-    out("offsets", {local + 1}, DType::i32);
-    out("order", {rows}, DType::i32);
-    out("inverse", {rows}, DType::i32);
-    tolerance = 0;
-  }
-  void run(Backend& b) override { b.order_arrivals(at("counts"), first, at("offsets"), at("order"), at("inverse")); }
-  void expect(Values& v) override {
-    const ref::Arrivals want = ref::order_arrivals(ranks, e, first, local, v["counts"]);
-    v["offsets"] = want.offsets;
-    v["order"] = want.order;
-    v["inverse"] = want.inverse;
-  }
-};
-
-TEST_P(TokenOps, order_arrivals) {
-  for (Index most : {0, 1, 9, 300}) {
-    check(OrderArrivals(1, 1, 0, 1, most));
-    check(OrderArrivals(1, 5, 0, 5, most));
-    check(OrderArrivals(3, 6, 2, 2, most));
-    check(OrderArrivals(8, 32, 28, 4, most));
-  }
-}
-
 struct GatherRows : OpCase {
   Index d;
   GatherRows(Index n, Rows s) : d(s.d) {
     in("x", {n, d});
     in("index", {s.t}, whole("index", {s.t}, -1, n), DType::i32);
     out("y", {s.t, d});
+    tolerance = 0;
+  }
+  void run(Backend& b) override { b.gather_rows(at("x"), at("index"), at("y")); }
+  void expect(Values& v) override { v["y"] = ref::gather_rows(d, v["x"], v["index"]); }
+};
+
+// Of numbers that are no floats: the bits are copied, those of -1 too.
+struct GatherNumbers : OpCase {
+  Index d;
+  GatherNumbers(Index n, Rows s) : d(s.d) {
+    in("x", {n, d}, whole("x", {n, d}, -1, 1 << 20), DType::i32);
+    in("index", {s.t}, whole("index", {s.t}, -1, n), DType::i32);
+    out("y", {s.t, d}, DType::i32);
     tolerance = 0;
   }
   void run(Backend& b) override { b.gather_rows(at("x"), at("index"), at("y")); }
@@ -529,6 +572,7 @@ struct CombineRows : OpCase {
 TEST_P(TokenOps, gather_and_combine) {
   for (Rows s : many_rows) {
     check(GatherRows(5, s));
+    check(GatherNumbers(5, s));
     for (bool adding : {false, true})
       for (const auto& [rows, k] : {std::pair<Index, Index>{0, 2}, {1, 1}, {9, 2}, {40, 5}})
         check(CombineRows(rows, s.t, k, s.d, adding));

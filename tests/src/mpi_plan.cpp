@@ -145,8 +145,10 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
           // The plan has each rank send alike, so that P - 1 of P rows leave theirs. With the rows that stayed where they
           // were, as many were on their way as were planned.
           const int P = mesh.experts->size();
-          const double stayed = static_cast<double>(routed.rows[mesh.experts->rank()]) * 4 * (2 * 32 + 1) *
-                                (config.train.recompute ? 3 : 2);
+          const double again =
+              config.train.recompute ? 2 : 1;  // forward passes: with places and weights, k = 2 of each
+          const double stayed = static_cast<double>(routed.tokens[mesh.experts->rank()]) *
+                                (again * (2 * 4 * 32 + 8 * 2) + 2 * 4 * 32 + 4 * 2);
           const double there = world().sum(measured[rows].bytes + stayed),
                        thought = world().sum(expected[rows].bytes) * P / (P - 1);
           EXPECT_NEAR(thought / there, 1, 0.03) << where;  // of rows that are rounded for each rank

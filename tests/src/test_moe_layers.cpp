@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/dry/dry.h"
 #include "src/model/engine.h"
 #include "src/text/json.h"
 
@@ -90,6 +91,36 @@ INSTANTIATE_TEST_SUITE_P(Of, MoeLayer,
                          testing::Values("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3",
                                          "gpt_oss"),
                          [](const auto& info) { return info.param; });
+
+// What a further layer of a model keeps from its forward to its backward pass, in numbers of 4 bytes for each of T tokens.
+double kept_by_a_layer(Index T, const std::vector<std::string>& settings) {
+  Index kept[2];
+  for (Index more : {0, 1}) {
+    const Config config = parse_config(
+        fmt::format("[model]\nlayers = {}\nd_model = 128\nheads = 2\nseq_len = {}\n", 1 + more, T), "test", settings);
+    const auto self = make_comm_self();
+    Engine engine(config, 5, make_dry(), make_mesh(*self, {}), true);
+    const std::vector<std::int32_t> ids(static_cast<std::size_t>(T));
+    engine.train({1, T, ids, ids, T, 1, 1});
+    kept[more] = engine.saved().peak();
+  }
+  return static_cast<double>(kept[1] - kept[0]) / static_cast<double>(4 * T);
+}
+
+// 64 experts, of which a token has 8 of half the model's width, keep what a dense layer of as many activated units keeps, and
+// tables; of what the experts took in and put out, nothing.
+TEST(ActivationMemory, DoesNotGrowWithTheNumberOfExperts) {
+  constexpr Index T = 1024, D = 128, F = 64, k = 8, E = 64;
+  const double dense = kept_by_a_layer(T, {fmt::format("--model.d_ff={}", k * F)}),
+               sparse = kept_by_a_layer(T, {fmt::format("--moe.experts={}", E), fmt::format("--moe.top_k={}", k),
+                                            fmt::format("--moe.d_ff={}", F), "--moe.capacity_factor=0"});
+  // Logits; experts, weights, tokens, slots and gates of each choice. Tables of experts are there too, and memory is rounded.
+  const double tables = E + 5 * k, units = 2 * k * F;
+  EXPECT_GE(sparse - dense, tables);
+  EXPECT_LE(sparse - dense, tables + 2);
+  // With the experts' inputs, and the assignment that each of them came from, the FFN would keep so much more.
+  EXPECT_LT(units + sparse - dense, 0.55 * (units + sparse - dense + k * (D + 1)));
+}
 
 }  // namespace
 }  // namespace sy

@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "kernels/dry/dry.h"
 #include "src/config.h"
 #include "src/io/checkpoint.h"
 #include "src/params/block_specs.h"
@@ -304,12 +305,19 @@ TEST(Plan, TheBusiestRankDecides) {
   ASSERT_EQ(plan.fitting.size(), 1u);
   const double assignments = static_cast<double>(2 * config.model.seq_len * config.moe.top_k);
   const double passes = static_cast<double>(plan.fitting[0].passes);
-  double rows = 0;
-  for (const std::vector<double>& ranks : by_rank(load, 2)) rows += assignments * std::max(ranks[0], ranks[1]);
+  // Tokens that have one of the busiest rank's experts.
+  double tokens = 0;
+  for (const std::vector<double>& layer : busiest_first(load, 2)) {
+    std::vector<Index> kept(layer.size());
+    rows_of(layer, static_cast<Index>(assignments), kept);
+    const Index all = 2 * config.model.seq_len;
+    tokens += static_cast<double>(all) * dry_reach(kept, all, config.moe.top_k, 0, std::ssize(kept) / 2);
+  }
   for (const TrafficLine& line : plan.fitting[0].traffic) {
     if (line.part != "dispatch") continue;
-    // Forward rows and weights, backward rows; the other rank sends as many as this one.
-    const double expected = passes * rows * static_cast<double>(4 * (2 * config.model.d_model + 1));
+    // Forward rows with places and weights, backward rows; the other rank sends as many as this one.
+    const double expected =
+        passes * tokens * static_cast<double>(4 * (2 * config.model.d_model + 2 * config.moe.top_k));
     EXPECT_NEAR(line.received / expected, 1, 0.01);
   }
   const StepTime& time = *plan.fitting[0].time;

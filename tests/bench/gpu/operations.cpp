@@ -273,8 +273,10 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
 
 // What a router leaves behind: the operands of all that follows it.
 struct Routed {
+  static constexpr Index ranks = 8;  // that a token may go to
   RouteDesc desc;
-  View logits, experts, weights, counts, probability, z_squared, keep, rows, tokens, slots, rows_of, kept;
+  View logits, experts, weights, counts, probability, z_squared, keep, places, copies, sent, sends, kept, rows, tokens,
+      slots, offsets;
 
   Routed(Operands& o, const Sizes& s)
       : desc{.top_k = static_cast<int>(s.k)},
@@ -285,13 +287,18 @@ struct Routed {
         probability(o.f32({s.B, s.E})),
         z_squared(o.zeros({1}, DType::f64)),
         keep(o.i32({s.T(), s.k})),
+        places(o.i32({s.T(), s.k})),
+        copies(o.i32({s.T() * std::min(s.k, ranks)})),
+        sent(o.i32({s.T(), std::min(s.k, ranks)})),
+        sends(o.i32({ranks + s.E})),
+        kept(o.i32({s.E})),
         rows(o.i32({s.R()})),
         tokens(o.i32({s.R()})),
         slots(o.i32({s.T(), s.k})),
-        rows_of(o.i32({s.E})),
-        kept(o.i32({s.E})) {
+        offsets(o.i32({s.E + 1})) {
     route(o.b);
     limit(o.b, 0);
+    plan(o.b);
     sort(o.b);
   }
   void route(Backend& b) const {
@@ -300,7 +307,8 @@ struct Routed {
   void limit(Backend& b, Index capacity) const {
     b.capacity({.capacity = capacity}, experts, weights, counts.dim(0), counts.dim(1), keep);
   }
-  void sort(Backend& b) const { b.sort_assignments({}, experts, keep, rows, tokens, slots, rows_of, kept); }
+  void plan(Backend& b) const { b.plan_sends({ranks, 1}, experts, keep, places, copies, sent, sends, kept); }
+  void sort(Backend& b) const { b.sort_assignments(places, 0, rows, tokens, slots, offsets); }
 };
 
 void add_routing(std::vector<Operation>& all, const Sizes& s) {
@@ -316,6 +324,7 @@ void add_routing(std::vector<Operation>& all, const Sizes& s) {
   all.push_back({"capacity, factor 1.25", [s](Operands& o) -> Run {
                    return [&o, r = Routed(o, s), n = s.S * s.k * 5 / 4 / s.E] { r.limit(o.b, n); };
                  }});
+  all.push_back({"plan_sends, 8 ranks", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.plan(o.b); }; }});
   all.push_back({"sort_assignments", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.sort(o.b); }; }});
   all.push_back({"balance", [s](Operands& o) -> Run {
                    const Routed r(o, s);
@@ -324,13 +333,6 @@ void add_routing(std::vector<Operation>& all, const Sizes& s) {
                    return [=, &o] {
                      o.b.balance(desc, r.counts, r.counts, r.probability, r.kept, r.z_squared, dprobability, stats);
                    };
-                 }});
-  all.push_back({"order_arrivals, 8 ranks", [s](Operands& o) -> Run {
-                   constexpr Index ranks = 8;
-                   const Index each = s.R() / (ranks * s.E), rows = each * ranks * s.E;
-                   const View counts = o.numbers(std::vector<std::int32_t>(ranks * s.E, static_cast<int>(each)));
-                   const View offsets = o.i32({s.E + 1}), order = o.i32({rows}), inverse = o.i32({rows});
-                   return [=, &o] { o.b.order_arrivals(counts.reshape({ranks, s.E}), 0, offsets, order, inverse); };
                  }});
   all.push_back({"gather_rows", [s](Operands& o) -> Run {
                    const Routed r(o, s);
