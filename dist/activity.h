@@ -35,6 +35,17 @@ inline Activity set_activity(const Activity& next) {
   return std::exchange(activity, next);
 }
 
+class ScopedActivity {
+ public:
+  explicit ScopedActivity(const Activity& next) : before_(set_activity(next)) {}
+  ~ScopedActivity() { set_activity(before_); }
+  ScopedActivity(const ScopedActivity&) = delete;
+  ScopedActivity& operator=(const ScopedActivity&) = delete;
+
+ private:
+  Activity before_;
+};
+
 // A part of a step, from when the host began it to when it was done with it. On a GPU the work itself may come later.
 struct TraceSpan {
   using Number = std::pair<const char*, Index>;  // such as {"rows", 128}
@@ -87,42 +98,24 @@ class Traced {
   std::size_t at_ = 0;
 };
 
-// Holds until the end of the scope.
+// What this process does until the end of the scope.
 class Doing {
  public:
-  explicit Doing(const char* what, Index layer = -1)
-      : before_(set_activity({what, layer, "", activity.step})), span_(what) {}
-  ~Doing() { set_activity(before_); }
-  Doing(const Doing&) = delete;
-  Doing& operator=(const Doing&) = delete;
+  explicit Doing(const char* what, Index layer = -1) : activity_({what, layer, "", activity.step}), span_(what) {}
 
  private:
-  Activity before_;
+  ScopedActivity activity_;
   Traced span_;
 };
 
-// A part of what is done already, until the end of the scope.
-class DoingPart {
- public:
-  explicit DoingPart(const char* part) : before_(set_activity({activity.what, activity.layer, part, activity.step})) {}
-  ~DoingPart() { set_activity(before_); }
-  DoingPart(const DoingPart&) = delete;
-  DoingPart& operator=(const DoingPart&) = delete;
-
- private:
-  Activity before_;
+// A part of what is done already.
+struct DoingPart : ScopedActivity {
+  explicit DoingPart(const char* part) : ScopedActivity({activity.what, activity.layer, part, activity.step}) {}
 };
 
-// A step of training, until the end of the scope.
-class DoingStep {
- public:
-  explicit DoingStep(Index step) : before_(set_activity({"", -1, "", step})) {}
-  ~DoingStep() { set_activity(before_); }
-  DoingStep(const DoingStep&) = delete;
-  DoingStep& operator=(const DoingStep&) = delete;
-
- private:
-  Activity before_;
+// A step of training.
+struct DoingStep : ScopedActivity {
+  explicit DoingStep(Index step) : ScopedActivity({"", -1, "", step}) {}
 };
 
 }  // namespace sy

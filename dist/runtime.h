@@ -26,10 +26,10 @@ class Runtime {
 
   Comm& world() { return *world_; }
 
-  // Runs a program on all ranks, under the watchdog, and returns the exit code that all of them share. An Error that agree() has told to
-  // every rank ends all of them in order; one that strikes a single rank ends them as or_end_all does. Output that was
-  // lost is an error. All that ranks print is out, and their launchers have read it, before any of them leaves with a
-  // code that is not 0.
+  // Runs a program on all ranks, under the watchdog, and returns the exit code that all of them share. An Error that
+  // agree() has told to every rank ends all of them in order; one that strikes a single rank ends them as or_end_all
+  // does. Output that was lost is an error. All that ranks print is out, and their launchers have read it, before any of
+  // them leaves with a code that is not 0.
   int run(const std::function<int()>& program);
 
  private:

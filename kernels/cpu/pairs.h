@@ -122,15 +122,24 @@ struct AmxPairs {
 };
 #endif
 
+// Fills the panels of `count` rows or columns with `depth` of k each. fill(first, how many, panel) writes those from
+// `first` on; where they or k do not fill a panel, it is zero before.
+template <class Fill>
+void fill_pair_panels(Index count, Index depth, Bf16* out, const Fill& fill) {
+  const Index held = round_up(depth, pair_step), size = pair_panel * held;
+  for (Index first = 0; first < count; first += pair_panel, out += size) {
+    const Index here = std::min(pair_panel, count - first);
+    if (here < pair_panel || held > depth) std::memset(out, 0, static_cast<std::size_t>(size * 2));
+    fill(first, here, out);
+  }
+}
+
 // Columns [l, l + depth) of rows [i, i + count) of a left operand of bf16, in panels.
 inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
   const Bf16* const data = reinterpret_cast<const Bf16*>(a.data) + i * a.row_stride + l * a.col_stride;
-  const Index held = round_up(depth, pair_step);
-  for (Index first = 0; first < count; first += pair_panel, out += pair_panel * held) {
-    const Index rows = std::min(pair_panel, count - first);
-    if (rows < pair_panel || held > depth) std::memset(out, 0, static_cast<std::size_t>(pair_panel * held * 2));
-    for (Index s = 0; s < held; s += pair_step) {
-      Bf16* const to = out + s * pair_panel;
+  fill_pair_panels(count, depth, out, [&](Index first, Index rows, Bf16* panel) {
+    for (Index s = 0; s < depth; s += pair_step) {
+      Bf16* const to = panel + s * pair_panel;
       const Bf16* const from = data + first * a.row_stride + s * a.col_stride;
       const Index n = std::min(pair_step, depth - s);
       if (a.row_stride == 1) {
@@ -141,22 +150,19 @@ inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Inde
           for (Index c = 0; c < n; ++c) to[r * pair_step + c] = from[r * a.row_stride + c * a.col_stride];
       }
     }
-  }
+  });
 }
 
 // Rows [l, l + depth) of columns [j, j + count) of a right operand of bf16, in panels.
 inline void pack_right_pairs(const Matrix& b, Index l, Index depth, Index j, Index count, Bf16* out) {
   const Bf16* const data = reinterpret_cast<const Bf16*>(b.data) + l * b.row_stride + j * b.col_stride;
-  const Index held = round_up(depth, pair_step);
-  for (Index first = 0; first < count; first += pair_panel, out += pair_panel * held) {
-    const Index cols = std::min(pair_panel, count - first);
-    if (cols < pair_panel || held > depth) std::memset(out, 0, static_cast<std::size_t>(pair_panel * held * 2));
+  fill_pair_panels(count, depth, out, [&](Index first, Index cols, Bf16* panel) {
     for (Index k = 0; k < depth; ++k) {
-      Bf16* const to = out + k / 2 * 2 * pair_panel + k % 2;
+      Bf16* const to = panel + k / 2 * 2 * pair_panel + k % 2;
       const Bf16* const from = data + k * b.row_stride + first * b.col_stride;
       for (Index c = 0; c < cols; ++c) to[2 * c] = from[c * b.col_stride];
     }
-  }
+  });
 }
 
 }  // namespace sy::cpu

@@ -2,7 +2,6 @@
 # switchyard doctor: alone, on two ranks, with devices, and where something is misconfigured.
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
-start() { "$root/launch/mpirun.sh" "$1" "${@:2}"; }
 consistent() {  # exit code, problems, closing line
   local problems
   problems=$(grep -c '^problem: .*: ' .out) || true

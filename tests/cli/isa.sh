@@ -3,7 +3,6 @@
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
 unset SWITCHYARD_ISA
-start() { "$root/launch/mpirun.sh" "$1" "${@:2}"; }
 # Ranks of which the last one asks for the narrowest set, as on a lesser node.
 cat >last_narrow.sh <<'SH'
 #!/usr/bin/env bash

@@ -25,9 +25,12 @@ make_data() {  # FILES [OPTIONS...]
   expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data "${@:2}"
 }
 
-# The program on so many ranks.
+# Any program on so many ranks, and this one.
+start() {  # RANKS PROGRAM ARGUMENTS...
+  "$root/launch/mpirun.sh" "$@"
+}
 ranks() {  # RANKS ARGUMENTS...
-  "$root/launch/mpirun.sh" "$1" "$switchyard" "${@:2}"
+  start "$1" "$switchyard" "${@:2}"
 }
 
 # config.ini: a model of a few thousand parameters that trains on data/; the other sections come from standard input.
