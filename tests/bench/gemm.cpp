@@ -1,6 +1,7 @@
 // Products at the shapes of a training step: GFLOP/s, the share of the FMA peak measured in the same run, and
-// the same through OpenBLAS where the system has one (opened at run time).
+// the same through OpenBLAS and oneDNN where the system has them (Debian: libopenblas0-openmp, libdnnl2; opened at run time).
 #include <cstdio>
+#include <functional>
 #include <vector>
 
 #include <dlfcn.h>
@@ -53,19 +54,54 @@ constexpr Shape shapes[] = {
     {"square", Kind::forward, 1, 1024, 1024, 1024},
 };
 
-using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda,
+using Cblas = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda,
                        const float* b, int ldb, float beta, float* c, int ldc);
+using Dnnl = int (*)(char trans_a, char trans_b, Index m, Index n, Index k, float alpha, const float* a, Index lda,
+                     const float* b, Index ldb, float beta, float* c, Index ldc);
+
+// c (+)= op(a) op(b) of one product, all of them in rows.
+using Multiply = std::function<void(const Problem& p, bool a_transposed, bool b_transposed)>;
+
+Multiply by_cblas(void* function) {
+  return [sgemm = reinterpret_cast<Cblas>(function)](const Problem& p, bool a_transposed, bool b_transposed) {
+    sgemm(101, a_transposed ? 112 : 111, b_transposed ? 112 : 111, int(p.m), int(p.n), int(p.k), 1.0f,
+          reinterpret_cast<const float*>(p.a.data), int(a_transposed ? p.m : p.k),
+          reinterpret_cast<const float*>(p.b.data), int(b_transposed ? p.k : p.n), p.accumulate ? 1.0f : 0.0f,
+          reinterpret_cast<float*>(p.c.data), int(p.n));
+  };
+}
+Multiply by_dnnl(void* function) {
+  return [sgemm = reinterpret_cast<Dnnl>(function)](const Problem& p, bool a_transposed, bool b_transposed) {
+    sgemm(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', p.m, p.n, p.k, 1.0f,
+          reinterpret_cast<const float*>(p.a.data), a_transposed ? p.m : p.k, reinterpret_cast<const float*>(p.b.data),
+          b_transposed ? p.k : p.n, p.accumulate ? 1.0f : 0.0f, reinterpret_cast<float*>(p.c.data), p.n);
+  };
+}
+
+struct Library {
+  const char *name, *file, *function;
+  Multiply (*with)(void* function);
+};
+constexpr Library libraries[] = {{"OpenBLAS", "libopenblas.so.0", "cblas_sgemm", by_cblas},
+                                 {"oneDNN", "libdnnl.so.2", "dnnl_sgemm", by_dnnl}};
 
 }  // namespace
 
 int main() {
-  void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-  const auto sgemm = library ? reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm")) : nullptr;
+  struct Peer {
+    const char* name;
+    Multiply multiply;
+  };
+  std::vector<Peer> peers;
+  for (const Library& l : libraries)
+    if (void* const library = dlopen(l.file, RTLD_NOW | RTLD_LOCAL))
+      if (void* const function = dlsym(library, l.function)) peers.push_back({l.name, l.with(function)});
   const double peak = sy::bench::measured_fma_peak();
   std::printf("%s: FMA peak %.1f GFLOP/s on %d threads\n\n", sy::cpu_isa().name.data(), peak / 1e9,
               omp_get_max_threads());
-  std::printf("%-16s %-7s %5s %6s %6s %6s %10s %6s %10s %6s\n", "shape", "product", "count", "m", "n", "k", "GFLOP/s",
-              "peak", "OpenBLAS", "peak");
+  std::printf("%-16s %-7s %5s %6s %6s %6s %10s %6s", "shape", "product", "count", "m", "n", "k", "GFLOP/s", "peak");
+  for (const Peer& peer : peers) std::printf(" %10s %6s", peer.name, "peak");
+  std::printf("\n");
   for (const Shape& s : shapes) {
     const auto filled = [](Index size) {
       std::vector<float> v(size);
@@ -91,16 +127,10 @@ int main() {
         flops / best_seconds([&] { sy::cpu_isa().kernels.gemm_batch(problems, sy::cpu::Multiply::best); });
     std::printf("%-16s %-7s %5td %6td %6td %6td %10.1f %5.0f%%", s.what, kind_names[int(s.kind)], s.count, s.m, s.n,
                 s.k, own / 1e9, 100 * own / peak);
-    if (sgemm) {
-      const double theirs =
-          flops / best_seconds([&] {
-            for (const Problem& p : problems) {
-              const int lda = int(a_transposed ? s.m : s.k), ldb = int(b_transposed ? s.k : s.n);
-              sgemm(101, a_transposed ? 112 : 111, b_transposed ? 112 : 111, int(s.m), int(s.n), int(s.k), 1.0f,
-                    reinterpret_cast<const float*>(p.a.data), lda, reinterpret_cast<const float*>(p.b.data), ldb,
-                    a_transposed ? 1.0f : 0.0f, reinterpret_cast<float*>(p.c.data), int(s.n));
-            }
-          });
+    for (const Peer& peer : peers) {
+      const double theirs = flops / best_seconds([&] {
+                              for (const Problem& p : problems) peer.multiply(p, a_transposed, b_transposed);
+                            });
       std::printf(" %10.1f %5.0f%%", theirs / 1e9, 100 * theirs / peak);
     }
     std::printf("\n");

@@ -3,8 +3,9 @@
 
 The decoder of Switchyard, fp32 on CPU: pre-norm RMSNorm blocks, RoPE on half-split heads, grouped-query causal attention,
 an MoE FFN of SwiGLU experts (top k of a softmax, renormalised, dropless), an untied output; cross-entropy, load-balance
-loss per sequence and router z-loss; clipping at norm 1 and AdamW with decay on the matrices. Weights and tokens are random:
-only time is measured here.
+loss per sequence and router z-loss; clipping at norm 1 and AdamW with decay on the matrices. With --experts 0 it is nanoGPT's
+dense decoder instead (configs/nanogpt-cpu.ini): LayerNorm without bias, learned positions, a GELU FFN, a tied output. Weights and
+tokens are random: only time is measured here.
 
 A person runs it alone, and reads one JSON line:
 
@@ -23,7 +24,7 @@ OMP_WAIT_POLICY unset: `passive` costs it 7 %). Nothing but these lines goes to 
 standard error. Exit code 3: this Python has no PyTorch.
 
 `--dispatch auto` (the default) times every way of running the experts, eager and, with --compile, compiled too, and keeps
-the fastest: the peer is the best of its settings. PyTorch should come with MKL or with OpenBLAS for OpenMP (Debian:
+the fastest: the peer is the best of its settings. The dense decoder, which has no shape that depends on data, is compiled whole. PyTorch should come with MKL or with OpenBLAS for OpenMP (Debian:
 python3-torch with libopenblas0-openmp); with OpenBLAS for pthreads it runs at half its speed.
 """
 
@@ -59,19 +60,30 @@ class RmsNorm(nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-class Attention(nn.Module):
-    def __init__(self, o):
+class LayerNorm(nn.Module):  # without bias, which nn.LayerNorm has not known for long
+    def __init__(self, width):
         super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return F.layer_norm(x, self.weight.shape, self.weight)
+
+
+class Attention(nn.Module):
+    def __init__(self, o, rotates=True):
+        super().__init__()
+        self.rotates = rotates
         self.heads, self.kv_heads, self.head_dim = o.heads, o.kv_heads, o.d_model // o.heads
         self.qkv = nn.Linear(o.d_model, (o.heads + 2 * o.kv_heads) * self.head_dim, bias=False)
         self.out = nn.Linear(o.d_model, o.d_model, bias=False)
 
-    def forward(self, x, cos, sin):  # x: [B, S, D]; cos, sin: [S, 1, head_dim / 2]
+    def forward(self, x, cos=None, sin=None):  # x: [B, S, D]; cos, sin: [S, 1, head_dim / 2]
         b, s, d = x.shape
         q, k, v = (self.qkv(x).view(b, s, -1, self.head_dim)
                    .split([self.heads, self.kv_heads, self.kv_heads], 2))
-        q, k = rope(q, cos, sin).transpose(1, 2), rope(k, cos, sin).transpose(1, 2)
-        v = v.transpose(1, 2)
+        if self.rotates:
+            q, k = rope(q, cos, sin), rope(k, cos, sin)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if self.kv_heads < self.heads:
             k, v = (t.repeat_interleave(self.heads // self.kv_heads, 1) for t in (k, v))
         y = causal_attention(q, k, v)
@@ -204,12 +216,41 @@ class Decoder(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten()) + extra
 
 
+class DenseBlock(nn.Module):
+    def __init__(self, o):
+        super().__init__()
+        self.attention_norm, self.attention = LayerNorm(o.d_model), Attention(o, rotates=False)
+        self.ffn_norm, self.up = LayerNorm(o.d_model), nn.Linear(o.d_model, o.d_ff, bias=False)
+        self.down = nn.Linear(o.d_ff, o.d_model, bias=False)
+
+    def forward(self, x):
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.down(F.gelu(self.up(self.ffn_norm(x))))
+
+
+class DenseDecoder(nn.Module):
+    def __init__(self, o):
+        super().__init__()
+        self.embedding, self.positions = nn.Embedding(o.vocab, o.d_model), nn.Embedding(o.seq_len, o.d_model)
+        self.blocks = nn.Sequential(*(DenseBlock(o) for _ in range(o.layers)))
+        self.norm = LayerNorm(o.d_model)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, tokens, targets):  # [B, S] -> the loss
+        x = self.blocks(self.embedding(tokens) + self.positions.weight[:tokens.shape[1]])
+        return F.cross_entropy(F.linear(self.norm(x), self.embedding.weight).flatten(0, 1), targets.flatten())
+
+
 class Trainer:
     def __init__(self, o, compiled):
         torch.manual_seed(1)
         self.o, self.compiled = o, compiled
-        self.model = Decoder(o)
-        if compiled:  # what has no shape that the router decides; the whole breaks up at every expert and recompiles
+        self.model = Decoder(o) if o.experts else DenseDecoder(o)
+        if compiled and not o.experts:
+            self.model.compile()
+        elif compiled:  # what has no shape that the router decides; the whole breaks up at every expert and recompiles
             for module in self.model.modules():
                 if isinstance(module, (Attention, RmsNorm, SwiGlu)):
                     module.compile(dynamic=isinstance(module, SwiGlu))
@@ -246,7 +287,7 @@ class Trainer:
 
 def best_trainer(o):
     """The fastest of the settings asked for; each gets two steps to warm up and its best of three is taken."""
-    names = list(DISPATCH) if o.dispatch == "auto" else [o.dispatch]
+    names = ["none"] if not o.experts else list(DISPATCH) if o.dispatch == "auto" else [o.dispatch]
     settings = [(name, compiled) for name in names for compiled in ([False, True] if o.compile else [False])]
     best = None
     for name, compiled in settings:
@@ -272,11 +313,11 @@ def main():
                             seq_len=256, batch=8, threads=0, steps=10).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     parser.add_argument("--dispatch", choices=["auto", *DISPATCH], default="auto")
-    parser.add_argument("--compile", action="store_true", help="try torch.compile too (half a minute; gains some 4 %%)")
+    parser.add_argument("--compile", type=int, default=0, help="1: try torch.compile too (half a minute; gains some 4 %%)")
     parser.add_argument("--serve", action="store_true", help="take turns: see the protocol above")
     o = parser.parse_args()
     o.kv_heads = o.kv_heads or o.heads
-    o.d_ff = o.d_ff or (o.d_model * 8 // 3 + 63) // 64 * 64  # 8/3 d_model rounded up to 64
+    o.d_ff = o.d_ff or ((o.d_model * 8 // 3 + 63) // 64 * 64 if o.experts else 4 * o.d_model)  # 8/3 d_model rounded up to 64
     torch.set_num_threads(o.threads or len(os.sched_getaffinity(0)))
 
     trainer = best_trainer(o)

@@ -2,9 +2,11 @@
 // PyTorch is found, the ratio to the same model there, taking turns so that both see the same machine.
 //
 //   bench_step [--d-model N] [--layers N] [--heads N] [--kv-heads N] [--experts N] [--top-k N] [--d-ff N] [--vocab N]
-//              [--seq-len N] [--batch N] [--steps N] [--turns N] [--python PROGRAM] [--script FILE]
+//              [--seq-len N] [--batch N] [--dtype f32|bf16] [--steps N] [--turns N]
+//              [--python PROGRAM] [--script FILE] [--compile 1]
 //
-// PROGRAM: default $SWITCHYARD_PYTHON or python3. Without PyTorch there, the ratio is left out and the reason is printed.
+// --experts 0: the dense decoder of configs/nanogpt-cpu.ini, in the sizes given. PROGRAM: default $SWITCHYARD_PYTHON or python3.
+// Without PyTorch there, the ratio is left out and the reason is printed. --compile 1: torch.compile is one of its settings.
 #include <boost/program_options.hpp>
 #include <iostream>
 
@@ -25,15 +27,15 @@ double step_flops(const Shape& s, const Config& c) {
   const double T = static_cast<double>(s.batch * s.seq_len), D = s.d_model, hd = c.model.head_dim;
   const double qkv = 2 * T * D * (s.heads + 2 * s.kv_heads) * hd, out = 2 * T * s.heads * hd * D;
   const double attention = 2.0 * 2 * T * s.seq_len / 2 * s.heads * hd;
-  const double experts = 2 * T * s.top_k * 3 * D * s.d_ff, router = 2 * T * D * s.experts;
-  return 3 * (s.layers * (qkv + out + attention + experts + router) + 2 * T * D * s.vocab);
+  const double ffn = 2 * T * D * s.d_ff * (s.experts > 0 ? s.top_k * 3 : 2), router = 2 * T * D * s.experts;
+  return 3 * (s.layers * (qkv + out + attention + ffn + router) + 2 * T * D * s.vocab);
 }
 
 int run(int argc, char** argv) {
   namespace po = boost::program_options;
   Shape s{};
-  Index steps = 0, turns = 0;
-  std::string python, script;
+  Index steps = 0, turns = 0, compile = 0;
+  std::string python, script, dtype;
   po::options_description options;
   const auto number = [&](const char* name, Index* to, Index value) {
     options.add_options()(name, po::value<Index>(to)->default_value(value));
@@ -50,6 +52,8 @@ int run(int argc, char** argv) {
   number("batch", &s.batch, 8);
   number("steps", &steps, 4);
   number("turns", &turns, 5);
+  number("compile", &compile, 0);
+  options.add_options()("dtype", po::value(&dtype)->default_value("f32"));
   const char* from_environment = std::getenv("SWITCHYARD_PYTHON");
   options.add_options()("python", po::value(&python)->default_value(from_environment ? from_environment : "python3"));
   options.add_options()("script", po::value(&script)->default_value("tests/bench/pytorch_step.py"));
@@ -57,10 +61,13 @@ int run(int argc, char** argv) {
   po::store(po::parse_command_line(argc, argv, options), given);
   po::notify(given);
 
+  const char* const kind =
+      s.experts > 0 ? "" : "norm=layernorm\nnorm_bias=false\nposition=learned\nffn=gelu\ntie_embeddings=true\n";
   const Config config = parse_config(
-      fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\n[moe]\nexperts={}\ntop_k={}\n"
-                  "d_ff={}\ncapacity_factor=0\n[train]\nmicro_batch={}\nglobal_batch={}\n",
-                  s.layers, s.d_model, s.heads, s.kv_heads, s.seq_len, s.experts, s.top_k, s.d_ff, s.batch, s.batch),
+      fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\nd_ff={}\n{}[moe]\nexperts={}\n"
+                  "top_k={}\nd_ff={}\ncapacity_factor=0\n[train]\nmicro_batch={}\nglobal_batch={}\n[run]\ndtype={}\n",
+                  s.layers, s.d_model, s.heads, s.kv_heads, s.seq_len, s.d_ff, kind, s.experts, s.top_k, s.d_ff,
+                  s.batch, s.batch, dtype),
       "bench");
   const auto self = make_comm_self();
   Engine engine(config, s.vocab, make_cpu(), make_mesh(*self, {}), true);
@@ -84,17 +91,17 @@ int run(int argc, char** argv) {
   };
 
   ours(2);
-  Peer peer({python, script},
-            {{"--d-model", s.d_model},
-             {"--layers", s.layers},
-             {"--heads", s.heads},
-             {"--kv-heads", s.kv_heads},
-             {"--experts", s.experts},
-             {"--top-k", s.top_k},
-             {"--d-ff", s.d_ff},
-             {"--vocab", s.vocab},
-             {"--seq-len", s.seq_len},
-             {"--batch", s.batch}});
+  Peer peer({python, script}, {{"--d-model", s.d_model},
+                               {"--layers", s.layers},
+                               {"--heads", s.heads},
+                               {"--kv-heads", s.kv_heads},
+                               {"--experts", s.experts},
+                               {"--top-k", s.top_k},
+                               {"--d-ff", s.d_ff},
+                               {"--vocab", s.vocab},
+                               {"--seq-len", s.seq_len},
+                               {"--batch", s.batch},
+                               {"--compile", compile}});
   std::vector<double> our_speed, their_speed, ratio, share;
   const double flops = step_flops(s, config);
   for (Index turn = 0; turn < turns; ++turn) {
@@ -106,9 +113,9 @@ int run(int argc, char** argv) {
     their_speed.push_back(static_cast<double>(steps * T) / peer.seconds(steps));
     ratio.push_back(speed / their_speed.back());
   }
-  fmt::print("{}, d_model {} layers {} experts {} top-{} d_ff {} vocab {} tokens {} x {}, {:.1f} GFLOP a step\n",
-             engine.backend().describe(), s.d_model, s.layers, s.experts, s.top_k, s.d_ff, s.vocab, s.batch, s.seq_len,
-             flops / 1e9);
+  fmt::print("{}, {}, d_model {} layers {} experts {} top-{} d_ff {} vocab {} tokens {} x {}, {:.3g} GFLOP a step\n",
+             engine.backend().describe(), dtype, s.d_model, s.layers, s.experts, s.top_k, s.d_ff, s.vocab, s.batch,
+             s.seq_len, flops / 1e9);
   const auto range = [](const std::vector<double>& x, const char* format) {
     const Spread of = spread_of(x);
     return fmt::format(fmt::runtime(std::string("median ") + format + " (" + format + " to " + format + ")"), of.median,
