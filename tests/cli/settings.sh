@@ -81,6 +81,13 @@ read -r -a alone < <(sed -n 's/^    build\/switchyard train configs\/quickstart.
 expect_ok "$switchyard" train "$root/configs/quickstart.ini" "${alone[@]}" --data.path=data --dry-run
 says_not warning
 
+# So are the small models of configs/, on the ranks that their first lines say.
+for config in "$root"/configs/{switch,mixtral,deepseek}-tiny.ini "$root/configs/nanogpt-cpu.ini"; do
+  ranks=$(sed -nE 's/^#.*mpirun.sh ([0-9]+) .*/\1/p' "$config")
+  expect_ok "$switchyard" train "$config" --data.path=data --dry-run --ranks "${ranks:-1}"
+  says_not warning
+done
+
 # ---- quiet: the last step; warnings all the same ----
 expect_ok "$switchyard" train config.ini --run.dir=quiet --quiet --moe.top_k=1
 [[ $(wc -l <.out) -eq 1 && $out == "step 6/6 "* ]] || die "not the last step alone"
