@@ -4,6 +4,7 @@
 // has no clock of its own. So what is shorter than the host takes to ask for it is measured as that long.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -23,8 +24,10 @@ struct Setup {
   double sample_seconds = 0;
   int samples = 0;
   std::string python, script;  // of the PyTorch peer; none: no peer
+  std::filesystem::path load;  // a run whose routing is measured, too; none: none
 
-  std::unique_ptr<Backend> make() const { return make_backend(backend); }
+  int local_rank = 0;
+  std::unique_ptr<Backend> make() const { return make_backend(backend, local_rank); }
 };
 
 // How often `run` fits into a sample, once it is warm.
@@ -85,5 +88,7 @@ void measure_operations(const Setup& setup, std::vector<Section>& sections);
 void measure_layers(const Setup& setup, std::vector<Section>& sections);
 void measure_step(const Setup& setup, std::vector<Section>& sections);
 void measure_graphs(const Setup& setup, std::vector<Section>& sections);
+// Between the ranks of `world`, which are several: in the place of the parts above. Collective.
+void measure_ranks(const Setup& setup, Comm& world, std::vector<Section>& sections);
 
 }  // namespace sy::bench

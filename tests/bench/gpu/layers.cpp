@@ -1,6 +1,6 @@
 // One MoE layer of the product, forward and backward on one rank, beside PyTorch.
 #include "kernels/dry/dry.h"
-#include "tests/bench/gpu/bench.h"
+#include "tests/bench/gpu/layer.h"
 #include "tests/bench/peer.h"
 
 namespace sy::bench {
@@ -12,79 +12,24 @@ const ModelShape layers[] = {
 };
 const ModelShape small_layers[] = {{"small", 1, 64, 2, 1, 4, 2, 96, 64, 2, 24}};
 
-// The MoE layer of an engine of one layer, on random tokens.
-class Layer {
- public:
-  Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend)
-      : self_(make_comm_self()),
-        engine_(config_of(shape, dtype), shape.vocab, std::move(backend), make_mesh(*self_, {}), true),
-        moe_(*block_specs(engine_.config()).front().moe(), shape.d_model, engine_.store(), "layers.0.moe.", {}),
-        saved_([this](Index bytes) { return this->backend().allocate(bytes); }),
-        device_{this->backend(), engine_.mesh(), engine_.scratch(), dtype},
-        batch_{.sequences = shape.sequences,
-               .seq_len = shape.seq_len,
-               .ids = {},
-               .targets = {},
-               .positions = {},
-               .step = {{}, shape.sequences, 1}},
-        x_(activations(shape, "x")),
-        dy_(activations(shape, "dy")),
-        y_(this->backend().tensor(x_.shape(), dtype)),
-        dx_(this->backend().tensor(x_.shape(), dtype)) {
-    fill_parameters(engine_);
-  }
-
-  Backend& backend() { return engine_.backend(); }
-  void forward() {
-    const Arena::Scope scope(saved_);
-    Moe::Saved saved;
-    moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .add = true}, saved, {});
-  }
-  void forward_backward() {
-    const Arena::Scope scope(saved_);
-    Moe::Saved saved;
-    moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .add = true}, saved, {});
-    moe_.backward({device_, batch_, saved_}, dy_, saved, dx_);
-  }
-  void check() {
-    for (ConstView v : {y_.view(), dx_.view()}) checked_norm(backend(), v);
-    for (const char* name : {"experts.up.weight", "experts.down.weight", "router.weight"})
-      checked_norm(backend(), engine_.store().get(std::string("layers.0.moe.") + name).grad);
-  }
-
- private:
-  Tensor activations(const ModelShape& shape, const char* name) {
-    Tensor x = backend().tensor({shape.sequences * shape.seq_len, shape.d_model}, device_.dtype);
-    fill_normal(backend(), x, 1, name);
-    return x;
-  }
-
-  std::unique_ptr<Comm> self_;
-  Engine engine_;
-  Moe moe_;
-  Arena saved_;
-  Device device_;
-  Batch batch_;
-  Tensor x_, dy_, y_, dx_;
-};
-
 // Of the layer's forward pass. Backward multiplies twice as much.
 double forward_flops(const ModelShape& shape, DType dtype) {
-  Layer layer(shape, dtype, make_dry());
+  const auto self = make_comm_self();
+  Layer layer(shape, dtype, make_dry(), *self);
   dry_counts(layer.backend()) = {};
   layer.forward();
   return dry_counts(layer.backend()).flops;
 }
 
 void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Section>& sections) {
-  Layer layer(shape, setup.dtype, setup.make());
-  Peer peer({setup.python, setup.script},
-            {{"--d-model", shape.d_model},
-             {"--d-ff", shape.d_ff},
-             {"--experts", shape.experts},
-             {"--top-k", shape.top_k},
-             {"--tokens", shape.sequences * shape.seq_len},
-             {"--cuda", !layer.backend().on_host()}});
+  const auto self = make_comm_self();
+  Layer layer(shape, setup.dtype, setup.make(), *self);
+  Peer peer({setup.python, setup.script}, {{"--d-model", shape.d_model},
+                                           {"--d-ff", shape.d_ff},
+                                           {"--experts", shape.experts},
+                                           {"--top-k", shape.top_k},
+                                           {"--tokens", shape.sequences * shape.seq_len},
+                                           {"--cuda", !layer.backend().on_host()}});
   const Run both = [&] { layer.forward_backward(); };
   const Index n = repetitions(layer.backend(), setup, both);
   std::vector<double> ours, theirs, ratio;
@@ -121,6 +66,50 @@ void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Sect
 }
 
 }  // namespace
+
+Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend, Comm& world)
+    : engine_(config_of(shape, dtype), shape.vocab, std::move(backend),
+              make_mesh(world, {.ranks = world.size(), .ep = world.size()}), true),
+      moe_(*block_specs(engine_.config()).front().moe(), shape.d_model, engine_.store(), "layers.0.moe.", {}),
+      saved_([this](Index bytes) { return this->backend().allocate(bytes); }),
+      device_{this->backend(), engine_.mesh(), engine_.scratch(), dtype},
+      batch_{.sequences = shape.sequences,
+             .seq_len = shape.seq_len,
+             .ids = {},
+             .targets = {},
+             .positions = {},
+             .step = {{}, shape.sequences * world.size(), 1}},
+      x_(activations(shape, "x")),
+      dy_(activations(shape, "dy")),
+      y_(this->backend().tensor(x_.shape(), dtype)),
+      dx_(this->backend().tensor(x_.shape(), dtype)) {
+  fill_parameters(engine_);
+}
+
+void Layer::forward() {
+  const Arena::Scope scope(saved_);
+  Moe::Saved saved;
+  moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .add = true}, saved, {});
+}
+
+void Layer::forward_backward() {
+  const Arena::Scope scope(saved_);
+  Moe::Saved saved;
+  moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .add = true}, saved, {});
+  moe_.backward({device_, batch_, saved_}, dy_, saved, dx_);
+}
+
+void Layer::check() {
+  for (ConstView v : {y_.view(), dx_.view()}) checked_norm(backend(), v);
+  for (const char* name : {"experts.up.weight", "experts.down.weight", "router.weight"})
+    checked_norm(backend(), engine_.store().get(std::string("layers.0.moe.") + name).grad);
+}
+
+Tensor Layer::activations(const ModelShape& shape, const char* name) {
+  Tensor x = backend().tensor({shape.sequences * shape.seq_len, shape.d_model}, device_.dtype);
+  fill_normal(backend(), x, 1, name);
+  return x;
+}
 
 void measure_layers(const Setup& setup, std::vector<Section>& sections) {
   for (const ModelShape& shape : setup.small ? std::span<const ModelShape>(small_layers) : layers)

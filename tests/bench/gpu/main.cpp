@@ -1,10 +1,11 @@
 // What the product reaches on a GPU, as Markdown: the roofs measured in the same run, every operation, MoE layers beside
 // PyTorch, and a training step. tests/bench/gpu.sh runs it.
 //
-//   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE]
+//   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE] [--load RUN]
 //
-// Of --backend cpu, f32 is measured; --small shows in seconds that everything runs. Exit code 1: some of it
-// failed, and the report says what; 2: there is no such device.
+// On several ranks (mpirun, a GPU or a share of the cores each) it measures what travels between them instead, with the routing
+// that RUN recorded beside others. Of --backend cpu, f32 is measured; --small shows in seconds that everything runs. Exit code
+// 1: some of it failed, and the report says what; 2: there is no such device.
 #include <boost/program_options.hpp>
 #include <ctime>
 
@@ -22,7 +23,7 @@ std::string today() {
   return text;
 }
 
-int run(int argc, char** argv) {
+int run(Comm& world, int argc, char** argv) {
   namespace po = boost::program_options;
   Setup setup;
   std::string file;
@@ -34,27 +35,34 @@ int run(int argc, char** argv) {
   options.add_options()("python",
                         po::value(&setup.python)->default_value(from_environment ? from_environment : "python3"));
   options.add_options()("script", po::value(&setup.script)->default_value("tests/bench/pytorch_moe_layer.py"));
+  options.add_options()("load", po::value(&setup.load));
   po::variables_map given;
   po::store(po::parse_command_line(argc, argv, options), given);
   po::notify(given);
+  setup.local_rank = local_rank(world);
   const std::string device = setup.make()->describe();
+  const bool tells = world.rank() == 0;
   setup.dtype = setup.backend == "cuda" ? DType::bf16 : DType::f32;
   setup.sample_seconds = setup.small ? 0 : 0.3;
   setup.samples = setup.small ? 3 : 7;
 
-  if (!file.empty()) write_file(file, "");  // one that cannot be written is told before the work
+  if (tells && !file.empty()) write_file(file, "");  // one that cannot be written is told before the work
 
   // What was measured is told, and kept in the file, whatever happens to the rest.
   Roofs roofs(setup);
   std::vector<Section> sections;
   std::string text;
   bool complete = true;
+  using Part = std::function<void(const Setup&, std::vector<Section>&)>;
+  std::vector<Part> parts = {measure_operations, measure_layers, measure_step, measure_graphs};
+  if (world.size() > 1) parts = {[&](const Setup& s, std::vector<Section>& to) { measure_ranks(s, world, to); }};
   roofs.measure();
-  for (const auto& part : {measure_operations, measure_layers, measure_step, measure_graphs}) {
+  for (const Part& part : parts) {
     try {
       part(setup, sections);
       roofs.measure();
     } catch (const std::exception& error) {
+      if (world.size() > 1) throw;  // the others wait for this rank
       sections.push_back({"Not measured", error.what(), {}});
       complete = false;
     }
@@ -62,9 +70,9 @@ int run(int argc, char** argv) {
         "# {}, {}\n\nMedian, and from least to most, of {} samples of at least {} s. Roofs are measured between the "
         "parts; shares are of their medians.\n\n{}",
         device, today(), setup.samples, setup.sample_seconds, report(roofs, sections));
-    if (!file.empty()) write_file(file, text);
+    if (tells && !file.empty()) write_file(file, text);
   }
-  fmt::print("{}", text);
+  if (tells) fmt::print("{}", text);
   return complete ? 0 : 1;
 }
 
@@ -73,5 +81,5 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   sy::Runtime runtime(&argc, &argv);
-  return runtime.run([&] { return sy::bench::run(argc, argv); });
+  return runtime.run([&] { return sy::bench::run(runtime.world(), argc, argv); });
 }

@@ -1,0 +1,31 @@
+// One MoE layer of the product on random tokens: alone on one rank, or with its experts over all ranks of a group.
+#pragma once
+
+#include "tests/bench/gpu/bench.h"
+
+namespace sy::bench {
+
+class Layer {
+ public:
+  // Collective over `world`, whose ranks share the experts.
+  Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend, Comm& world);
+
+  Engine& engine() { return engine_; }
+  Backend& backend() { return engine_.backend(); }
+  void forward();
+  void forward_backward();
+  // Throws Failure where a result is not finite, or all zero.
+  void check();
+
+ private:
+  Tensor activations(const ModelShape& shape, const char* name);
+
+  Engine engine_;
+  Moe moe_;
+  Arena saved_;
+  Device device_;
+  Batch batch_;
+  Tensor x_, dy_, y_, dx_;
+};
+
+}  // namespace sy::bench
