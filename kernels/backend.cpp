@@ -150,18 +150,25 @@ void check_prepared(const Operands& check, const Backend& backend, const Weight&
 
 }  // namespace
 
-void Backend::gemm(const Gemm& desc, ConstView a, const Weight& b, View c) {
+void Backend::gemm(const Gemm& desc, ConstView a, const Weight& b, View c, ConstView from) {
   const Operands check("gemm");
   const ConstView right = b.values;
   check.real("a", a, 2).real("b", right, 2).real("c", c, 2);
   const Index m = c.dim(0), n = c.dim(1), q = a.dim(desc.transpose_a ? 0 : 1);
   check.same("a", a, desc.transpose_a ? Shape{q, m} : Shape{m, q}, a)
       .same("b", right, desc.transpose_b ? Shape{n, q} : Shape{q, n}, a)
-      .is("c", c, {m, n}, c.dtype() == DType::f32 ? DType::f32 : a.dtype());
+      .is("c", c, {m, n}, c.dtype() == DType::f32 ? DType::f32 : a.dtype())
+      .optional("from", from, {m, n}, c.dtype());
+  SY_ASSERT(!from || !desc.accumulate, "gemm: what c is added to, twice");
   check_prepared(check, *this, b, desc.transpose_b ? WeightUse::output : WeightUse::input);
-  if (c.elements() == 0 || (q == 0 && desc.accumulate)) return;
-  if (q == 0) return fill(c, 0);
-  do_gemm(desc, a, b, c);
+  Gemm product = desc;
+  if (from && from.bytes() == c.bytes()) {
+    product.accumulate = true;
+    from = {};
+  }
+  if (c.elements() == 0 || (q == 0 && product.accumulate)) return;
+  if (q == 0) return from ? copy(from, c) : fill(c, 0);
+  do_gemm(product, a, b, from, c);
 }
 
 namespace {
@@ -174,12 +181,26 @@ void check_rows(const Operands& check, const ExpertRows& rows, Index experts, In
 
 }  // namespace
 
-void Backend::grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) {
+namespace {
+
+// What a product takes is [rows, width], of the type of `like`.
+void check_rows_of(const Operands& check, const Backend& backend, const char* name, const RowsOf& x, Index rows,
+                   Index width, ConstView like) {
+  check.real(name, x.values, 2).same(name, x.values, {x.values.dim(0), width}, like);
+  SY_ASSERT(x.rows() == rows, "{} rows of {}, not {}", x.rows(), name, rows);
+  SY_ASSERT(!x.index || backend.reads_by_index(), "{}: {} takes no index", name, backend.name());
+  check.optional("index", x.index, {rows}, DType::i32);
+}
+
+}  // namespace
+
+void Backend::grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) {
   const Operands check("grouped_gemm");
   const ConstView values = w.values;
-  check.real("w", values, 3).real("x", x, 2);
-  const Index count = x.dim(0), experts = values.dim(0), n = values.dim(1), q = values.dim(2);
-  check.same("x", x, {count, q}, values).same("y", y, {count, n}, values);
+  check.real("w", values, 3);
+  const Index count = x.rows(), experts = values.dim(0), n = values.dim(1), q = values.dim(2);
+  check_rows_of(check, *this, "x", x, count, q, values);
+  check.same("y", y, {count, n}, values);
   check_rows(check, rows, experts, count);
   check_prepared(check, *this, w, WeightUse::output);
   if (y.elements() == 0) return;
@@ -187,12 +208,13 @@ void Backend::grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows,
   do_grouped_gemm(x, w, rows, y);
 }
 
-void Backend::grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) {
+void Backend::grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) {
   const Operands check("grouped_gemm_input");
   const ConstView values = w.values;
-  check.real("w", values, 3).real("dy", dy, 2);
-  const Index count = dy.dim(0), experts = values.dim(0), n = values.dim(1), q = values.dim(2);
-  check.same("dy", dy, {count, n}, values).same("dx", dx, {count, q}, values);
+  check.real("w", values, 3);
+  const Index count = dy.rows(), experts = values.dim(0), n = values.dim(1), q = values.dim(2);
+  check_rows_of(check, *this, "dy", dy, count, n, values);
+  check.same("dx", dx, {count, q}, values);
   check_rows(check, rows, experts, count);
   check_prepared(check, *this, w, WeightUse::input);
   if (dx.elements() == 0) return;
@@ -200,11 +222,12 @@ void Backend::grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows
   do_grouped_gemm_input(dy, w, rows, dx);
 }
 
-void Backend::grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) {
+void Backend::grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) {
   const Operands check("grouped_gemm_weight");
-  check.dims("dw", dw, 3).real("x", x, 2);
-  const Index count = x.dim(0), experts = dw.dim(0), n = dw.dim(1), q = dw.dim(2);
-  check.same("dy", dy, {count, n}, x).same("x", x, {count, q}, x);
+  check.dims("dw", dw, 3);
+  const Index count = x.rows(), experts = dw.dim(0), n = dw.dim(1), q = dw.dim(2);
+  check_rows_of(check, *this, "dy", dy, count, n, x.values);
+  check_rows_of(check, *this, "x", x, count, q, x.values);
   check_rows(check, rows, experts, count);
   if (count > 0 && dw.elements() > 0) do_grouped_gemm_weight(dy, x, rows, dw);
 }
@@ -298,6 +321,73 @@ void Backend::activation_backward(const FfnActivation& desc, ConstView dy, Const
     return;
   }
   do_activation_backward(desc, dy, h, row_scale, dh, drow_scale);
+}
+
+namespace {
+
+// w: [E, out, in], or, without `rows`, [out, in], for x: [R, D] and h: [R, F] of the type of w.
+void check_ffn(const Operands& check, const Backend& backend, const Weight& w, WeightUse use, const ExpertRows& rows,
+               Index count, Index out, Index in) {
+  const ConstView values = w.values;
+  const bool stack = rows.host != nullptr;
+  check.real("w", values, stack ? 3 : 2);
+  const Index experts = stack ? values.dim(0) : 1;
+  check.same("w", values, stack ? Shape{experts, out, in} : Shape{out, in}, values);
+  check_prepared(check, backend, w, use);
+  if (stack) check_rows(check, rows, experts, count);
+}
+
+}  // namespace
+
+void Backend::ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
+                          const ExpertRows& rows, ConstView row_scale, View h, View y) {
+  const Operands check("ffn_forward");
+  check.real("y", y, 2);
+  const Index r = y.dim(0), f = y.dim(1), width = desc.gated ? 2 * f : f, d = x.values.dim(1);
+  check_rows_of(check, *this, "x", x, r, d, y);
+  check_ffn(check, *this, w, WeightUse::output, rows, r, width, d);
+  check.same("w", w.values, w.values.shape(), y).same("h", h, {r, width}, y).optional("row_scale", row_scale, {r});
+  if (bias) check.same("bias", bias, rows.host ? Shape{w.values.dim(0), width} : Shape{width}, y);
+  if (y.elements() > 0) do_ffn_forward(desc, x, w, bias, rows, row_scale, h, y);
+}
+
+void Backend::do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
+                             const ExpertRows& rows, ConstView row_scale, View h, View y) {
+  if (rows.host) {
+    grouped_gemm(x, w, rows, h);
+    if (bias) grouped_bias_forward(bias, {}, rows, 0, h);
+  } else {
+    gemm({.transpose_b = true}, x.values, w, h);
+    if (bias) bias_forward(bias, h);
+  }
+  activation_forward(desc, h, row_scale, y);
+}
+
+void Backend::ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,
+                           ConstView h, ConstView row_scale, View dh, View drow_scale, View y) {
+  const Operands check("ffn_backward");
+  check.real("y", y, 2);
+  const Index r = y.dim(0), f = y.dim(1), width = desc.gated ? 2 * f : f, d = dout.values.dim(1);
+  check_rows_of(check, *this, "dout", dout, r, d, y);
+  check_ffn(check, *this, w, WeightUse::input, rows, r, d, f);
+  check.same("w", w.values, w.values.shape(), y)
+      .same("h", h, {r, width}, y)
+      .same("dh", dh, {r, width}, y)
+      .optional("row_scale", row_scale, {r})
+      .optional("drow_scale", drow_scale, {r});
+  if (y.elements() > 0) return do_ffn_backward(desc, dout, w, rows, h, row_scale, dh, drow_scale, y);
+  if (drow_scale) fill(drow_scale, 0);
+}
+
+// y holds the gradient by itself before it is computed again.
+void Backend::do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,
+                              ConstView h, ConstView row_scale, View dh, View drow_scale, View y) {
+  if (rows.host)
+    grouped_gemm_input(dout, w, rows, y);
+  else
+    gemm({}, dout.values, w, y);
+  activation_backward(desc, y, h, row_scale, dh, drow_scale);
+  activation_forward(desc, h, row_scale, y);
 }
 
 // ---- positions ----
@@ -658,11 +748,11 @@ void Backend::gather_rows(ConstView x, ConstView index, View y) {
   if (y.elements() > 0) do_gather_rows(x, index, y);
 }
 
-void Backend::combine_rows(ConstView x, ConstView slots, bool accumulate, View y) {
+void Backend::combine_rows(ConstView x, ConstView slots, ConstView from, View y) {
   const Operands check("combine_rows");
   check.real("x", x, 2).dims("slots", slots, 2, DType::i32);
-  check.same("y", y, {slots.dim(0), x.dim(1)}, x);
-  if (y.elements() > 0) do_combine_rows(x, slots, accumulate, y);
+  check.same("y", y, {slots.dim(0), x.dim(1)}, x).optional("from", from, y.shape(), x.dtype());
+  if (y.elements() > 0) do_combine_rows(x, slots, from, y);
 }
 
 // ---- embedding and loss ----

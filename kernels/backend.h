@@ -169,8 +169,18 @@ struct RouterSums {
 
 // Which rows of a matrix are whose: expert e owns rows [offsets[e], offsets[e + 1]), and offsets[0] is 0.
 struct ExpertRows {
-  ConstView offsets;         // [E + 1] i32
-  const std::int32_t* host;  // the same numbers on the host
+  ConstView offsets;                   // [E + 1] i32
+  const std::int32_t* host = nullptr;  // the same numbers on the host
+};
+
+// The rows of a matrix that a product takes: row r is values[index[r]], or, without an index, values[r].
+struct RowsOf {
+  RowsOf() = default;
+  template <std::convertible_to<ConstView> V>
+  RowsOf(const V& values, ConstView index = {}) : values(values), index(index) {}
+  ConstView values;  // [N, Q] c
+  ConstView index;   // [R] i32 in [0, N), or none. Only where Backend::reads_by_index
+  Index rows() const { return index ? index.dim(0) : values.dim(0); }
 };
 
 struct AdamW {
@@ -218,15 +228,19 @@ class Backend {
   void prepare(ConstView weight, WeightUse use, View prepared);
   // c: [M, N] (+)= op(a) op(b), op(a): [M, Q] c, op(b): [Q, N] c. c itself is c or f32. A prepared b is that of
   // WeightUse::output where it is transposed, otherwise that of WeightUse::input.
-  void gemm(const Gemm& desc, ConstView a, const Weight& b, View c);
+  // from: [M, N] of c's type, or none: c = from + op(a) op(b), without a copy where the device can. It may be c, which
+  // is to accumulate.
+  void gemm(const Gemm& desc, ConstView a, const Weight& b, View c, ConstView from = {});
   // The grouped products are one product for each expert, over the rows that it owns. In y_e = x_e w_e^T, x_e and y_e
-  // are expert e's rows and w_e is its matrix.
+  // are expert e's rows and w_e is its matrix. R counts the rows that a product takes, through an index or not.
+  // reads_by_index: whether these products and the FFN's take rows through an index.
+  virtual bool reads_by_index() const { return false; }
   // y: [R, N] c; y_e = x_e w_e^T.  x: [R, Q] c, w: [E, N, Q] c
-  void grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y);
+  void grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y);
   // dx: [R, Q] c; dx_e = dy_e w_e.  dy: [R, N] c
-  void grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx);
+  void grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx);
   // dw: [E, N, Q]; dw_e += dy_e^T x_e.  dy, x: c
-  void grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw);
+  void grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw);
   // Of columns [first, first + n) of y: [R, N] c, those of expert e's rows += row_scale * bias_e. bias: [E, n] c;
   // row_scale: [R] or none, which is 1
   void grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first, View y);
@@ -251,6 +265,17 @@ class Backend {
   void activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y);
   void activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
                            View drow_scale);
+  // The same beside the product that they follow: w is a stack [E, N, Q] for the rows of each expert, or, without
+  // `rows`, one matrix [N, Q] for all. Where the device can, a part of the product goes through the activation while a
+  // cache holds it.
+  // h: [R, gated ? 2F : F] = x w^T + bias, y: [R, F] = activation_forward of h.  x: [R, D], w: [E, gated ? 2F : F, D],
+  // bias: [E, gated ? 2F : F] c or none; without `rows`, w and bias are without E
+  void ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias, const ExpertRows& rows,
+                   ConstView row_scale, View h, View y);
+  // Of an output out = y w^T. dh, drow_scale = activation_backward of dout w, and y again as forward had it.
+  // dout: [R, D], w: [E, D, F], h, dh: [R, gated ? 2F : F], y: [R, F]
+  void ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows, ConstView h,
+                    ConstView row_scale, View dh, View drow_scale, View y);
 
   // ---- positions ----
   // Rotates, in place, the first `heads` heads of every token of x: [T, all_heads, hd] c, by pairs of the first rot
@@ -362,9 +387,9 @@ class Backend {
                ConstView z_squared, View dprobability, View sums);
   // y: [n, D] = x[index[r]]; index -1 leaves the row as it is.  x: [N, D], index: [n] i32; x, y: c, or i32
   void gather_rows(ConstView x, ConstView index, View y);
-  // y: [T, D] (+)= the sum of x[slots[t, j]] over j in order, where slots[t, j] >= 0. x: [R, D], slots: [T, k]; x, y:
-  // c. It is the adjoint of gather_rows, without atomics.
-  void combine_rows(ConstView x, ConstView slots, bool accumulate, View y);
+  // y: [T, D] = from + the sum of x[slots[t, j]] over j in order, where slots[t, j] >= 0. x: [R, D], slots: [T, k];
+  // from: [T, D], which may be y, or none; x, from, y: c. It is the adjoint of gather_rows, without atomics.
+  void combine_rows(ConstView x, ConstView slots, ConstView from, View y);
 
   // ---- embedding and loss ----  ids, targets: [T] i32; a target of -1 carries no loss
   // y: [T, D] c = table[id - vocab_begin], zero where that row is not held here. table: [V, D] c
@@ -406,10 +431,11 @@ class Backend {
   virtual void do_scale(View x, float factor) = 0;
   virtual void do_sum_squares(ConstView x, View out) = 0;
   virtual void do_prepare(ConstView weight, WeightUse use, View prepared);  // where prepared_bytes is not 0
-  virtual void do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) = 0;
-  virtual void do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) = 0;
-  virtual void do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) = 0;
-  virtual void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) = 0;
+  // from: none, or another than c, and then nothing accumulates
+  virtual void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) = 0;
+  virtual void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) = 0;
+  virtual void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) = 0;
+  virtual void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) = 0;
   virtual void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
                                        View y) = 0;
   virtual void do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows,
@@ -423,6 +449,11 @@ class Backend {
   virtual void do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) = 0;
   virtual void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
                                       View dh, View drow_scale) = 0;
+  // As one operation after the other, unless a backend knows better.
+  virtual void do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
+                              const ExpertRows& rows, ConstView row_scale, View h, View y);
+  virtual void do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,
+                               ConstView h, ConstView row_scale, View dh, View drow_scale, View y);
   virtual void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) = 0;
   virtual void do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                   ConstView table, View y, View inverse) = 0;
@@ -459,7 +490,7 @@ class Backend {
   virtual void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
                           ConstView kept, ConstView z_squared, View dprobability, View sums) = 0;
   virtual void do_gather_rows(ConstView x, ConstView index, View y) = 0;
-  virtual void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) = 0;
+  virtual void do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) = 0;
   virtual void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) = 0;
   virtual void do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) = 0;
   virtual void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,

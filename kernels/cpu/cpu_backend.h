@@ -14,7 +14,8 @@ class CpuBackend final : public Backend {
   std::string describe() const override;
   DeviceMemory allocate(Index bytes) override;
   Index free_bytes() const override;
-  Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const override;  // gemm.cpp
+  Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const override;  // products.cpp
+  bool reads_by_index() const override { return true; }
 
  protected:
   // cpu_backend.cpp
@@ -31,12 +32,16 @@ class CpuBackend final : public Backend {
   void do_scale(View x, float factor) override;
   void do_sum_squares(ConstView x, View out) override;
 
-  // gemm.cpp
+  // products.cpp
   void do_prepare(ConstView weight, WeightUse use, View prepared) override;
-  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) override;
-  void do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) override;
-  void do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) override;
-  void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) override;
+  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) override;
+  void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) override;
+  void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) override;
+  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) override;
+  void do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
+                      const ExpertRows& rows, ConstView row_scale, View h, View y) override;
+  void do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,
+                       ConstView h, ConstView row_scale, View dh, View drow_scale, View y) override;
 
   // norms.cpp
   void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
@@ -100,7 +105,7 @@ class CpuBackend final : public Backend {
                      View counts, View kept) override;
   void do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) override;
   void do_gather_rows(ConstView x, ConstView index, View y) override;
-  void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override;
+  void do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) override;
 
   // embedding.cpp
   void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) override;

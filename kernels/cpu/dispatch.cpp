@@ -178,15 +178,17 @@ void CpuBackend::do_gather_rows(ConstView x, ConstView index, View y) {
   });
 }
 
-// An element of y costs 4 bytes, 4 more where it accumulates, and 4 bytes and 1 FLOP for each slot.
-void CpuBackend::do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) {
+// An element of y costs 4 bytes, 4 more for `from`, and 4 bytes and 1 FLOP for each slot.
+void CpuBackend::do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) {
   const Index d = y.dim(1), k = slots.dim(1);
   for_runs(y.dim(0), rows_per_run(2 * d), [&](Index begin, Index end) {
-    Floats rows(x, d);
+    Floats rows(x, d), before(from, d);
     Results sums(y, d);
     for (Index t = begin; t < end; ++t) {
-      float* const out = accumulate ? sums.update(t * d) : sums.begin(t * d);
-      bool empty = !accumulate;
+      float* const out = sums.begin(t * d);
+      bool empty = !from;
+      if (const float* const in = before.at(t * d); in && in != out)
+        std::memcpy(out, in, static_cast<std::size_t>(d) * sizeof(float));
       for (Index j = 0; j < k; ++j) {
         const Index slot = slots.i32()[t * k + j];
         if (slot < 0) continue;

@@ -7,7 +7,6 @@
 
 #include <omp.h>
 
-#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/pairs.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tile.h"
@@ -36,20 +35,34 @@ struct FloatTiles {
   static constexpr Index rows = tile_rows, cols = tile_cols, step = 1, max_k_block = 384, k_multiple = 16,
                          beyond = lanes;
 
+  // One way of a matrix, rows or columns, from number `first` on: every `stride`, or by an index.
+  struct Way {
+    Index first, stride;
+    const std::int32_t* index;
+  };
   // pack() of tile.h.
   template <int width>
-  static void pack_vectors(const Matrix& m, Index first, Index stride, Index k_stride, Index count, Index k,
-                           float* out) {
+  static void pack_vectors(const Matrix& m, Way lines, Way steps, Index count, Index k, float* out) {
+    const auto run = [&](const auto* data) {
+      if (!lines.index) data += lines.first * lines.stride;
+      if (!steps.index) data += steps.first * steps.stride;
+      if (lines.index)
+        pack_ways<width>(data, Indexed{lines.index + lines.first, lines.stride}, Strided{steps.stride}, count, k, out);
+      else if (steps.index)
+        pack_ways<width>(data, Strided{lines.stride}, Indexed{steps.index + steps.first, steps.stride}, count, k, out);
+      else
+        pack<width>(data, lines.stride, steps.stride, count, k, out);
+    };
     if (m.dtype == DType::bf16)
-      pack<width>(reinterpret_cast<const Bf16*>(m.data) + first, stride, k_stride, count, k, out);
+      run(reinterpret_cast<const Bf16*>(m.data));
     else
-      pack<width>(reinterpret_cast<const float*>(m.data) + first, stride, k_stride, count, k, out);
+      run(reinterpret_cast<const float*>(m.data));
   }
   static void pack_rows(const Matrix& a, Index i, Index count, Index l, Index depth, float* out) {
-    pack_vectors<tile_rows>(a, i * a.row_stride + l * a.col_stride, a.row_stride, a.col_stride, count, depth, out);
+    pack_vectors<tile_rows>(a, {i, a.row_stride, a.row_index}, {l, a.col_stride, a.col_index}, count, depth, out);
   }
   static void pack_columns(const Matrix& b, Index l, Index depth, Index j, Index count, float* out) {
-    pack_vectors<tile_cols>(b, l * b.row_stride + j * b.col_stride, b.col_stride, b.row_stride, count, depth, out);
+    pack_vectors<tile_cols>(b, {j, b.col_stride, b.col_index}, {l, b.row_stride, b.row_index}, count, depth, out);
   }
   void multiply(Index m, Index n, Index k, const float* a, const float* b, float* c, Index stride, bool accumulate) {
     Tiles<1, tile_rows>::run(m, k, a, b, tile_cols, c, stride, n, accumulate);
@@ -124,10 +137,11 @@ bool reads_once(const Problem& p) {
   return p.b_packed && p.m <= a_rows<Panels>;
 }
 
-// Rows [i, i_end) and columns [j, j_end) of one product.
+// Rows [i, i_end) and columns [j, j_end) of one product, of both halves where it has two.
 struct Task {
   const Problem* problem;
   Index i, i_end, j, j_end;
+  Index cols() const { return j_end - j; }
 };
 
 // Runs tasks one after the other on one thread.
@@ -136,56 +150,114 @@ class Worker {
   using Packed = typename Panels::Packed;
 
  public:
+  // Blocks of k go outside and rows inside, since the packed B is to stay in the cache. A block of rows begins as what it is
+  // added to, and is finished when its last products are summed.
   void run(const Task& task) {
     const Problem& p = *task.problem;
-    const Index rows = task.i_end - task.i, cols = task.j_end - task.j, first = task.i * p.ldc + task.j;
-    if (p.c.dtype == DType::f32) {
-      c_ = reinterpret_cast<float*>(p.c.data) + first;
-      stride_ = p.ldc;
-      return sum(task);
+    const Index block = p.k > 0 ? k_block<Panels>(p.k) : 1, many = a_rows<Panels>;
+    const bool once = p.k <= block;
+    for (Index l = 0; l == 0 || l < p.k; l += block) {
+      const Index depth = std::min(block, p.k - l);
+      if (depth > 0) pack_b(task, l, depth);
+      for (Index i = task.i; i < task.i_end; i += many) {
+        const Index end = std::min(i + many, task.i_end);
+        if (l == 0 || !in_place(p)) locate(task, once ? i : task.i, once ? end : task.i_end);
+        const bool adds = l > 0 || p.accumulate || p.from;
+        if (l == 0) begin(task, i, end);
+        if (depth > 0) add(task, i, end, l, depth, adds);
+        if (l + block >= p.k) finish(task, i, end);
+      }
     }
-    // What is bf16 is summed in memory of the task's size, and rounded from there.
-    Bf16* const to = reinterpret_cast<Bf16*>(p.c.data) + first;
-    c_ = memory().c.reserve(rows * cols);
-    stride_ = cols;
-    if (p.accumulate)
-      for (Index i = 0; i < rows; ++i) widen(to + i * p.ldc, cols, c_ + i * cols);
-    sum(task);
-    for (Index i = 0; i < rows; ++i) round(c_ + i * cols, cols, to + i * p.ldc);
   }
 
  private:
-  // The task's part of C, which lies at c_, (+)= its sums.
-  void sum(const Task& task) {
+  // Whether sums are where C is. Otherwise they are in memory of this thread, and rounded from there, or not kept.
+  static bool in_place(const Problem& p) { return p.c.dtype == DType::f32 && p.c.data; }
+
+  // Says where the sums of rows [i, end) are.
+  void locate(const Task& task, Index i, Index end) {
     const Problem& p = *task.problem;
-    if (p.k == 0) {
-      if (!p.accumulate)
-        for (Index i = 0; i < task.i_end - task.i; ++i) std::fill_n(c_ + i * stride_, task.j_end - task.j, 0.0f);
-      return;
+    first_ = i;
+    if (in_place(p)) {
+      c_ = reinterpret_cast<float*>(p.c.data) + i * p.ldc + task.j;
+      stride_ = p.ldc;
+      half_ = p.n;
+    } else {
+      half_ = task.cols();
+      stride_ = p.halves * half_;
+      c_ = memory().c.reserve((end - i) * stride_);
     }
-    const Index block = k_block<Panels>(p.k), many = a_rows<Panels>;
-    for (Index l = 0; l < p.k; l += block) {
-      const Index depth = std::min(block, p.k - l);
-      pack_b(task, l, depth);
-      for (Index i = task.i; i < task.i_end; i += many)
-        add(task, i, std::min(i + many, task.i_end), l, depth, p.accumulate || l > 0);
-    }
+  }
+
+  // visit(the sums of a row, where its element of column j is in C, column j, how many there are) of each half of rows [i, end).
+  template <class Visit>
+  void each_row(const Task& task, Index i, Index end, const Visit& visit) {
+    const Problem& p = *task.problem;
+    for (Index r = i; r < end; ++r)
+      for (Index h = 0; h < p.halves; ++h) {
+        const Index j = h * p.n + task.j;
+        visit(at(task, h, r, task.j), r * p.ldc + j, j, task.cols());
+      }
+  }
+
+  // Rows [i, end) of the task's part of C become what the product is added to, or, for an empty one, zero.
+  void begin(const Task& task, Index i, Index end) {
+    const Problem& p = *task.problem;
+    const std::byte* const from = p.from ? p.from : p.accumulate && !in_place(p) ? p.c.data : nullptr;
+    if (!from && (p.k > 0 || p.accumulate)) return;
+    each_row(task, i, end, [&](float* sums, Index first, Index, Index n) {
+      if (!from)
+        std::fill_n(sums, n, 0.0f);
+      else if (p.c.dtype == DType::f32)
+        std::copy_n(reinterpret_cast<const float*>(from) + first, n, sums);
+      else
+        widen(reinterpret_cast<const Bf16*>(from) + first, n, sums);
+    });
+  }
+
+  // Rows [i, end) of the task's part of C are summed.
+  void finish(const Task& task, Index i, Index end) {
+    const Problem& p = *task.problem;
+    const bool narrow = p.c.dtype == DType::bf16;
+    if (p.bias || narrow)
+      each_row(task, i, end, [&](float* sums, Index first, Index j, Index n) {
+        if (p.bias && narrow) add_bias(reinterpret_cast<const Bf16*>(p.bias) + j, n, sums);
+        if (p.bias && !narrow) add_bias(reinterpret_cast<const float*>(p.bias) + j, n, sums);
+        if (!narrow) return;
+        Bf16* const to = p.c.data ? reinterpret_cast<Bf16*>(p.c.data) + first : rounded(n);
+        round(sums, n, to);
+        if (p.epilogue) widen(to, n, sums);
+      });
+    if (p.epilogue) p.epilogue->finish({i, task.j, end - i, task.cols(), at(task, 0, i, task.j), stride_, half_});
+  }
+  template <class T>
+  static void add_bias(const T* bias, Index n, float* sums) {
+#pragma omp simd
+    for (Index i = 0; i < n; ++i) sums[i] += bias[i];
+  }
+  static Bf16* rounded(Index n) {
+    return reinterpret_cast<Bf16*>(memory().rounded.reserve(ceil_div(n, 2)));
   }
 
   // Packs rows [l, l + depth) of the task's columns of B, which are often still packed from the task before.
   void pack_b(const Task& task, Index l, Index depth) {
-    if (task.problem->b_packed) {
-      b_panels_ = packed_panel<Panels>(packed_b(*task.problem), task.problem->n, l, depth, task.j);
+    const Problem& p = *task.problem;
+    if (p.b_packed) {
+      for (Index h = 0; h < p.halves; ++h)
+        b_panels_[h] = packed_panel<Panels>(packed_b(p), p.halves * p.n, l, depth, h * p.n + task.j);
       return;
     }
     if (packed_problem_ == task.problem && packed_j_ == task.j && packed_l_ == l) return;
     packed_problem_ = task.problem;
     packed_j_ = task.j;
     packed_l_ = l;
-    const Index cols = task.j_end - task.j;
-    Packed* const panels = reserve(memory().b, round_up(cols, Panels::cols), depth);
-    b_panels_ = panels;
-    Panels::pack_columns(task.problem->b, l, depth, task.j, cols, panels);
+    const Index whole = round_up(task.cols(), Panels::cols);
+    Packed* const panels = reserve(memory().b, p.halves * whole, depth);
+    for (Index h = 0; h < p.halves; ++h) {
+      Packed* const to = panels + h * whole * round_up(depth, Panels::step);
+      b_panels_[h] = to;
+      Panels::pack_columns(p.b, l, depth, h * p.n + task.j, task.cols(), to);
+    }
   }
 
   // Rows [begin, end), at most a_rows, of the task's part of C (+)= those of A times the packed B.
@@ -193,36 +265,50 @@ class Worker {
     const Problem& p = *task.problem;
     Packed* const a_panels = reserve(memory().a, a_rows<Panels>, depth);
     Panels::pack_rows(p.a, begin, end - begin, l, depth, a_panels);
-    if constexpr (std::is_same_v<Panels, FloatTiles>)
-      if (reads_once<Panels>(p) && p.m > 2) return stream(task, begin, end, l, depth, accumulate, a_panels);
-    const Index held = round_up(depth, Panels::step);
-    for (Index i = begin; i < end; i += Panels::rows)
-      for (Index j = task.j; j < task.j_end; j += Panels::cols)
-        panels_.multiply(std::min<Index>(Panels::rows, end - i), std::min<Index>(Panels::cols, task.j_end - j), depth,
-                         a_panels + (i - begin) * held, b_panels_ + (j - task.j) * held, at(task, i, j), stride_,
-                         accumulate);
+    for (Index h = 0; h < p.halves; ++h) {
+      if constexpr (std::is_same_v<Panels, FloatTiles>)
+        if (reads_once<Panels>(p) && p.m > 2) {
+          stream(task, h, begin, end, l, depth, accumulate, a_panels);
+          continue;
+        }
+      const Index held = round_up(depth, Panels::step);
+      for (Index i = begin; i < end; i += Panels::rows)
+        for (Index j = task.j; j < task.j_end; j += Panels::cols)
+          panels_.multiply(std::min<Index>(Panels::rows, end - i), std::min<Index>(Panels::cols, task.j_end - j), depth,
+                           a_panels + (i - begin) * held, b_panels_[h] + (j - task.j) * held, at(task, h, i, j),
+                           stride_, accumulate);
+    }
   }
 
   // The same panel by panel, so that each is read from memory once, while those before it are multiplied.
-  void stream(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate, const float* a_panels) {
+  void stream(const Task& task, Index half, Index begin, Index end, Index l, Index depth, bool accumulate,
+              const float* a_panels) {
     const Problem& p = *task.problem;
     const Index strips = ceil_div(end - begin, tile_rows), step = tile_cols / strips, below = l + depth;
     for (Index j = task.j; j < task.j_end; j += tile_cols) {
-      const float* const panel = b_panels_ + (j - task.j) * depth;
+      const float* const panel = b_panels_[half] + (j - task.j) * depth;
       const float* next = panel + tile_cols * depth;
-      if (j + tile_cols >= task.j_end && below < p.k)
-        next = packed_panel<Panels>(packed_b(p), p.n, below, std::min(depth, p.k - below), task.j);
+      if (j + tile_cols >= task.j_end) {
+        if (half + 1 < p.halves)
+          next = b_panels_[half + 1];
+        else if (below < p.k)
+          next = packed_panel<Panels>(packed_b(p), p.halves * p.n, below, std::min(depth, p.k - below), task.j);
+      }
       for (Index i = begin; i < end; i += tile_rows, next += depth * step)
         Tiles<1, tile_rows, true>::run(std::min<Index>(tile_rows, end - i), depth, a_panels + (i - begin) * depth,
-                                       panel, tile_cols, at(task, i, j), stride_,
+                                       panel, tile_cols, at(task, half, i, j), stride_,
                                        std::min<Index>(tile_cols, task.j_end - j), accumulate, {next, step});
     }
   }
 
-  // Where the sum of element (i, j) of C is.
-  float* at(const Task& task, Index i, Index j) const { return c_ + (i - task.i) * stride_ + j - task.j; }
+  // Where the sum of element (i, j) of a half of C is.
+  float* at(const Task& task, Index half, Index i, Index j) const {
+    return c_ + (i - first_) * stride_ + half * half_ + j - task.j;
+  }
 
-  static const Packed* packed_b(const Problem& p) { return reinterpret_cast<const Packed*>(p.b_packed); }
+  static const Packed* packed_b(const Problem& p) {
+    return reinterpret_cast<const Packed*>(p.b_packed);
+  }
   static Packed* reserve(Buffer& buffer, Index vectors, Index depth) {
     const Index elements = vectors * round_up(depth, Panels::step) + Panels::beyond;
     return reinterpret_cast<Packed*>(buffer.reserve(ceil_div(elements * Index{sizeof(Packed)}, 4)));
@@ -230,7 +316,7 @@ class Worker {
 
   // A thread keeps this memory from product to product.
   struct Memory {
-    Buffer a, b, c;
+    Buffer a, b, c, rounded;
   };
   static Memory& memory() {
     thread_local Memory memory;
@@ -239,14 +325,20 @@ class Worker {
 
   const Problem* packed_problem_ = nullptr;
   Index packed_j_ = 0, packed_l_ = 0;
-  const Packed* b_panels_ = nullptr;
+  const Packed* b_panels_[2] = {};
   float* c_ = nullptr;
-  Index stride_ = 0;
+  Index first_ = 0, stride_ = 0, half_ = 0;
   Panels panels_;
 };
 
 double multiplications(const Problem& p) {
-  return double(p.m) * double(p.n) * double(std::max<Index>(p.k, 1));
+  return double(p.m) * double(p.halves * p.n) * double(std::max<Index>(p.k, 1));
+}
+
+template <class Panels>
+Index column_tile(const Problem& p) {
+  static_assert(Epilogue::columns % Panels::cols == 0);
+  return p.epilogue ? Epilogue::columns : Panels::cols;
 }
 
 // Cuts a product into tasks of about `work` multiplications, of a shape that keeps packing cheap: as nearly square as
@@ -254,15 +346,17 @@ double multiplications(const Problem& p) {
 template <class Panels>
 void cut(const Problem& p, double work, std::vector<Task>& tasks) {
   if (p.m == 0 || p.n == 0) return;
-  const Index k = std::max<Index>(p.k, 1), max_cols = std::max<Index>(Panels::cols, max_b_floats / k_block<Panels>(k));
-  const double area = work / double(k);
+  // The columns of a task are of each half, and whole ones of an epilogue.
+  const Index k = std::max<Index>(p.k, 1), tile = column_tile<Panels>(p);
+  const Index max_cols = std::max(tile, max_b_floats / k_block<Panels>(k) / p.halves);
+  const double area = work / double(k * p.halves);
   // How long equal parts of whole tiles are that come nearest to `length`.
   const auto part = [](Index size, double length, Index tile, Index longest) {
     const Index parts = std::max<Index>(std::lround(double(size) / length), ceil_div(size, longest));
     return round_up(ceil_div(size, parts), tile);
   };
-  const Index cols = part(p.n, std::max(std::sqrt(area), area / double(p.m)), Panels::cols, max_cols);
-  const Index most_rows = p.c.dtype == DType::f32 ? p.m : std::min(p.m, max_rounded_rows);
+  const Index cols = part(p.n, std::max(std::sqrt(area), area / double(p.m)), tile, max_cols);
+  const Index most_rows = p.c.dtype == DType::f32 && p.c.data ? p.m : std::min(p.m, max_rounded_rows);
   const Index rows = part(p.m, area / double(std::min(cols, p.n)), Panels::rows, most_rows);
   for (Index j = 0; j < p.n; j += cols)
     for (Index i = 0; i < p.m; i += rows) tasks.push_back({&p, i, std::min(i + rows, p.m), j, std::min(j + cols, p.n)});
@@ -272,8 +366,8 @@ void cut(const Problem& p, double work, std::vector<Task>& tasks) {
 template <class Panels>
 void cut_columns(const Problem& p, int threads, std::vector<Task>& tasks) {
   constexpr Index floats = 128 * 1024;  // of B, in a task
-  const Index parts = std::max<Index>(1, p.k * p.n / (floats * threads)) * threads;
-  const Index cols = round_up(ceil_div(p.n, parts), Panels::cols);
+  const Index parts = std::max<Index>(1, p.k * p.halves * p.n / (floats * threads)) * threads;
+  const Index cols = round_up(ceil_div(p.n, parts), column_tile<Panels>(p));
   for (Index j = 0; j < p.n; j += cols) tasks.push_back({&p, 0, p.m, j, std::min(j + cols, p.n)});
 }
 
@@ -315,6 +409,10 @@ void gemm_batch(std::span<const Problem> problems, Multiply how) {
              [&]<class Panels>(std::type_identity<Panels>) { multiply_all<Panels>(problems); });
 }
 
+Index panel_columns(DType dtype, Multiply how) {
+  return with_tiles(dtype, how, []<class Panels>(std::type_identity<Panels>) { return Panels::cols; });
+}
+
 Index packed_bytes(Index k, Index n, DType dtype, Multiply how) {
   return with_tiles(dtype, how, [&]<class Panels>(std::type_identity<Panels>) {
     return round_up(k, Panels::step) * round_up(n, Panels::cols) * Index{sizeof(typename Panels::Packed)};
@@ -350,108 +448,6 @@ void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Pl
     cut<Panels>(problem, multiplications(problem), tasks);
     Worker<Panels> worker;
     for (const Task& task : tasks) worker.run(task);
-  });
-}
-
-// ---- the backend's products ----
-
-namespace {
-
-// The row-major matrix with `columns` columns that begins with element `first` of x, and its transpose.
-Matrix plain(ConstView x, Index first, Index columns) {
-  return {x, first, columns, 1};
-}
-Matrix transposed(ConstView x, Index first, Index columns) {
-  return {x, first, 1, columns};
-}
-
-// make(expert, its first row, how many it owns) gives the product of each expert that owns rows.
-template <class Make>
-void multiply_by_expert(const ExpertRows& rows, const Make& make) {
-  std::vector<Problem> problems;
-  const std::int32_t* const begin = rows.host;
-  for (Index e = 0; e + 1 < rows.offsets.dim(0); ++e)
-    if (begin[e] < begin[e + 1]) problems.push_back(make(e, begin[e], begin[e + 1] - begin[e]));
-  gemm_batch(problems);
-}
-
-// A weight [N, Q] or [E, N, Q] as stacked right operands [k, n] of a product: of y = x w^T, or of dx = dy w.
-struct Operand {
-  Operand(const Shape& weight, WeightUse u) : use(u) {
-    const int last = weight.size() - 1;
-    stack = last == 2 ? weight[0] : 1;
-    N = weight[last - 1];
-    Q = weight[last];
-    k = u == WeightUse::output ? Q : N;
-    n = u == WeightUse::output ? N : Q;
-  }
-  Matrix matrix(ConstView weight, Index e) const {
-    return (use == WeightUse::output ? transposed : plain)(weight, e * N * Q, Q);
-  }
-  const std::byte* packed(const Weight& weight, Index e) const {
-    const ConstView form = use == WeightUse::output ? weight.output : weight.input;
-    return form ? form.bytes() + e * packed_bytes(k, n, weight.values.dtype()) : nullptr;
-  }
-  WeightUse use;
-  Index stack, N, Q, k, n;
-};
-
-// c_e = a_e b_e
-void multiply_by_stack(ConstView a, const Weight& weight, WeightUse use, const ExpertRows& rows, View c) {
-  const Operand b(weight.values.shape(), use);
-  multiply_by_expert(rows, [&](Index e, Index first, Index count) {
-    return Problem{.m = count,
-                   .n = b.n,
-                   .k = b.k,
-                   .a = plain(a, first * b.k, b.k),
-                   .b = b.matrix(weight.values, e),
-                   .c = {c, first * b.n},
-                   .ldc = b.n,
-                   .accumulate = false,
-                   .b_packed = b.packed(weight, e)};
-  });
-}
-
-}  // namespace
-
-Index CpuBackend::prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const {
-  const Operand b(weight, use);
-  return b.stack * packed_bytes(b.k, b.n, dtype);
-}
-
-void CpuBackend::do_prepare(ConstView weight, WeightUse use, View prepared) {
-  const Operand b(weight.shape(), use);
-  for (Index e = 0; e < b.stack; ++e)
-    pack_operand(b.k, b.n, b.matrix(weight, e), prepared.bytes() + e * packed_bytes(b.k, b.n, weight.dtype()));
-}
-
-void CpuBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) {
-  const Operand right(b.values.shape(), desc.transpose_b ? WeightUse::output : WeightUse::input);
-  const Problem problem{.m = c.dim(0),
-                        .n = right.n,
-                        .k = right.k,
-                        .a = (desc.transpose_a ? transposed : plain)(a, 0, a.dim(1)),
-                        .b = right.matrix(b.values, 0),
-                        .c = c,
-                        .ldc = right.n,
-                        .accumulate = desc.accumulate,
-                        .b_packed = right.packed(b, 0)};
-  gemm_batch({&problem, 1});
-}
-
-void CpuBackend::do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) {
-  multiply_by_stack(x, w, WeightUse::output, rows, y);
-}
-
-void CpuBackend::do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) {
-  multiply_by_stack(dy, w, WeightUse::input, rows, dx);
-}
-
-void CpuBackend::do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) {
-  const Index n = dw.dim(1), q = dw.dim(2);
-  multiply_by_expert(rows, [&](Index e, Index first, Index count) {
-    const Matrix a = transposed(dy, first * n, n), b = plain(x, first * q, q);
-    return Problem{n, q, count, a, b, {dw, e * n * q}, q, true};
   });
 }
 

@@ -136,18 +136,21 @@ void fill_pair_panels(Index count, Index depth, Bf16* out, const Fill& fill) {
 
 // Columns [l, l + depth) of rows [i, i + count) of a left operand of bf16, in panels.
 inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
-  const Bf16* const data = reinterpret_cast<const Bf16*>(a.data) + i * a.row_stride + l * a.col_stride;
+  const Bf16* const data = reinterpret_cast<const Bf16*>(a.data);
   fill_pair_panels(count, depth, out, [&](Index first, Index rows, Bf16* panel) {
     for (Index s = 0; s < depth; s += pair_step) {
       Bf16* const to = panel + s * pair_panel;
-      const Bf16* const from = data + first * a.row_stride + s * a.col_stride;
       const Index n = std::min(pair_step, depth - s);
       if (a.row_stride == 1) {
-        for (Index c = 0; c < n; ++c)
-          for (Index r = 0; r < rows; ++r) to[r * pair_step + c] = from[c * a.col_stride + r];
+        for (Index c = 0; c < n; ++c) {
+          const Bf16* const from = data + a.at(i + first, l + s + c);
+          for (Index r = 0; r < rows; ++r) to[r * pair_step + c] = from[r];
+        }
       } else {
-        for (Index r = 0; r < rows; ++r)
-          for (Index c = 0; c < n; ++c) to[r * pair_step + c] = from[r * a.row_stride + c * a.col_stride];
+        for (Index r = 0; r < rows; ++r) {
+          const Bf16* const from = data + a.at(i + first + r, l + s);
+          for (Index c = 0; c < n; ++c) to[r * pair_step + c] = from[c * a.col_stride];
+        }
       }
     }
   });
@@ -155,11 +158,11 @@ inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Inde
 
 // Rows [l, l + depth) of columns [j, j + count) of a right operand of bf16, in panels.
 inline void pack_right_pairs(const Matrix& b, Index l, Index depth, Index j, Index count, Bf16* out) {
-  const Bf16* const data = reinterpret_cast<const Bf16*>(b.data) + l * b.row_stride + j * b.col_stride;
+  const Bf16* const data = reinterpret_cast<const Bf16*>(b.data);
   fill_pair_panels(count, depth, out, [&](Index first, Index cols, Bf16* panel) {
     for (Index k = 0; k < depth; ++k) {
       Bf16* const to = panel + k / 2 * 2 * pair_panel + k % 2;
-      const Bf16* const from = data + k * b.row_stride + first * b.col_stride;
+      const Bf16* const from = data + b.at(l + k, j + first);
       for (Index c = 0; c < cols; ++c) to[2 * c] = from[c * b.col_stride];
     }
   });

@@ -203,16 +203,16 @@ void copy_run(const Bf16* from, float* to) {
 
 // Packs vectors that lie side by side, by copying runs of `width` floats. Several panels are packed together, so that
 // longer runs are read; not all of them, as panels may lie a multiple of 4 KB apart, and a cache keeps few such lines.
-template <int width, class T>
-void pack_runs(const T* data, Index k_stride, Index count, Index k, float* out) {
+template <int width, class T, class Steps>
+void pack_runs(const T* data, const Steps& steps, Index count, Index k, float* out) {
   constexpr Index together = 4, rows_ahead = 32;
   const Index whole = count / width;
   for (Index panel = 0; panel < whole; panel += together) {
     const Index end = std::min(panel + together, whole);
     for (Index l = 0; l < k; ++l) {
-      const T* from = data + l * k_stride;
-      for (Index i = panel * width; i < end * width; i += 16)
-        __builtin_prefetch(from + rows_ahead * k_stride + i, 0, 2);
+      const T* const from = data + steps[l];
+      const T* const next = data + steps.ahead(l + rows_ahead, k);
+      for (Index i = panel * width; i < end * width; i += 16) __builtin_prefetch(next + i, 0, 2);
       for (Index i = panel; i < end; ++i) copy_run<width>(from + i * width, out + (i * k + l) * width);
     }
   }
@@ -221,26 +221,25 @@ void pack_runs(const T* data, Index k_stride, Index count, Index k, float* out) 
   data += whole * width;
   out += whole * width * k;
   for (Index l = 0; l < k; ++l)
-    for (Index i = 0; i < width; ++i) out[l * width + i] = i < rest ? float{data[l * k_stride + i]} : 0.0f;
+    for (Index i = 0; i < width; ++i) out[l * width + i] = i < rest ? float{data[steps[l] + i]} : 0.0f;
 }
 
-// Packs one panel of vectors that are contiguous themselves and `stride` apart. It transposes squares of lanes x lanes
-// as far as they go in k, and returns how far that is. Vectors from `count` on are zero.
-template <int width, bool full, class T>
-Index pack_squares(const T* data, Index stride, Index count, Index k, float* out) {
+// Packs one panel of vectors that are contiguous themselves, from number `begin` on. It transposes squares of lanes x
+// lanes as far as they go in k, and returns how far that is. Vectors from `count` on are zero.
+template <int width, bool full, class T, class Lines>
+Index pack_squares(const T* data, const Lines& lines, Index begin, Index count, Index k, float* out) {
   constexpr int rows = std::min(width, lanes);
   Index l = 0;
   for (; l + lanes <= k; l += lanes) {
 #pragma GCC unroll 1
     for (int first = 0; first < width; first += lanes) {
-      const T* from = data + first * stride + l;
       float* to = out + l * width + first;
       Vector v[lanes] = {};
 #pragma GCC unroll 16
       for (int i = 0; i < rows; ++i) {
-        if (full || first + i < count) v[i] = load(from + i * stride);
+        if (full || begin + first + i < count) v[i] = load(data + lines[begin + first + i] + l);
         // The processor does not foresee this order of reading, so the next panel is prefetched here.
-        if (full) __builtin_prefetch(from + (width + i) * stride, 0, 2);
+        if (full) __builtin_prefetch(data + lines.ahead(begin + first + width + i, count) + l, 0, 2);
       }
       transpose(v);
       // A width below `lanes` writes beyond its row, and the next row overwrites that.
@@ -253,22 +252,44 @@ Index pack_squares(const T* data, Index stride, Index count, Index k, float* out
 
 }  // namespace detail
 
+// Where vector i, or element i of each, begins: every `stride`, or where an index says. ahead(i, n): the same for what is only
+// prefetched, where there may be fewer than i + 1, namely n.
+struct Strided {
+  Index stride;
+  Index operator[](Index i) const { return i * stride; }
+  Index ahead(Index i, Index) const { return i * stride; }
+  bool contiguous() const { return stride == 1; }
+};
+struct Indexed {
+  const std::int32_t* index;
+  Index stride;
+  Index operator[](Index i) const { return index[i] * stride; }
+  Index ahead(Index i, Index n) const { return index[std::min(i, n - 1)] * stride; }
+  bool contiguous() const { return false; }
+};
+
 // Cuts `count` vectors of k elements of f32 or bf16 into panels of `width` interleaved vectors. Element l of vector i, which lies at
-// data[i * stride + l * k_stride], goes to out[(i / width) * width * k + l * width + i % width]. Zeros complete the
+// data[lines[i] + steps[l]], goes to out[(i / width) * width * k + l * width + i % width]. Zeros complete the
 // last panel, and up to `lanes` floats beyond it are written. Costs 8 bytes a float.
-template <int width, class T>
-void pack(const T* data, Index stride, Index k_stride, Index count, Index k, float* out) {
+template <int width, class T, class Lines, class Steps>
+void pack_ways(const T* data, const Lines& lines, const Steps& steps, Index count, Index k, float* out) {
   static_assert(width < lanes || width % lanes == 0);
-  if (stride == 1) return detail::pack_runs<width>(data, k_stride, count, k, out);
-  for (; count > 0; count -= width, data += width * stride, out += width * k) {
+  if (lines.contiguous()) return detail::pack_runs<width>(data, steps, count, k, out);
+  for (Index begin = 0; begin < count; begin += width, out += width * k) {
     Index l = 0;
-    if (k_stride == 1) {
-      l = count >= width ? detail::pack_squares<width, true>(data, stride, count, k, out)
-                         : detail::pack_squares<width, false>(data, stride, count, k, out);
+    if (steps.contiguous()) {
+      l = count - begin >= width ? detail::pack_squares<width, true>(data, lines, begin, count, k, out)
+                                 : detail::pack_squares<width, false>(data, lines, begin, count, k, out);
     }
     for (; l < k; ++l)
-      for (int i = 0; i < width; ++i) out[l * width + i] = i < count ? float{data[i * stride + l * k_stride]} : 0.0f;
+      for (int i = 0; i < width; ++i)
+        out[l * width + i] = begin + i < count ? float{data[lines[begin + i] + steps[l]]} : 0.0f;
   }
+}
+// The same of vectors `stride` apart, whose elements are `k_stride` apart.
+template <int width, class T>
+void pack(const T* data, Index stride, Index k_stride, Index count, Index k, float* out) {
+  pack_ways<width>(data, Strided{stride}, Strided{k_stride}, count, k, out);
 }
 
 // Memory of one thread for packed operands, which grows as it is needed and stays.

@@ -43,10 +43,10 @@ class CudaBackend final : public Backend {
   void do_sum_squares(ConstView x, View out) override;
 
   // gemm.cu
-  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) override;
-  void do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows& rows, View y) override;
-  void do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows& rows, View dx) override;
-  void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) override;
+  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) override;
+  void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) override;
+  void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) override;
+  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) override;
 
   // norms.cu
   void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
@@ -110,7 +110,7 @@ class CudaBackend final : public Backend {
                      View counts, View kept) override;
   void do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) override;
   void do_gather_rows(ConstView x, ConstView index, View y) override;
-  void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override;
+  void do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) override;
 
   // embedding.cu
   void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) override;

@@ -141,24 +141,28 @@ void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows
 
 }  // namespace
 
-void CudaBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) {
+// What another matrix than c is added to is copied first: cuBLAS adds in place.
+void CudaBackend::do_gemm(const Gemm& given, ConstView a, const Weight& b, ConstView from, View c) {
+  Gemm desc = given;
+  if (from) do_copy(from, c);
+  desc.accumulate |= from.present();
   multiply(context_, desc, Product(c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1)), a.dtype(), a.bytes(),
            b.values.bytes(), c.dtype(), c.bytes());
 }
 
-void CudaBackend::do_grouped_gemm(ConstView x, const Weight& weight, const ExpertRows& rows, View y) {
+void CudaBackend::do_grouped_gemm(const RowsOf& x, const Weight& weight, const ExpertRows& rows, View y) {
   const ConstView w = weight.values;
-  multiply_grouped(context_, {.transpose_b = true}, rows, x, w, y,
+  multiply_grouped(context_, {.transpose_b = true}, rows, x.values, w, y,
                    [&](Index count) { return Product(count, w.dim(1), w.dim(2)); });
 }
 
-void CudaBackend::do_grouped_gemm_input(ConstView dy, const Weight& weight, const ExpertRows& rows, View dx) {
+void CudaBackend::do_grouped_gemm_input(const RowsOf& dy, const Weight& weight, const ExpertRows& rows, View dx) {
   const ConstView w = weight.values;
-  multiply_grouped(context_, {}, rows, dy, w, dx, [&](Index count) { return Product(count, w.dim(2), w.dim(1)); });
+  multiply_grouped(context_, {}, rows, dy.values, w, dx, [&](Index count) { return Product(count, w.dim(2), w.dim(1)); });
 }
 
-void CudaBackend::do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows& rows, View dw) {
-  multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, rows, dy, x, dw,
+void CudaBackend::do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) {
+  multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, rows, dy.values, x.values, dw,
                    [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
 }
 

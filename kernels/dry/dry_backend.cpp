@@ -70,6 +70,7 @@ class DryBackend final : public Backend {
   Index logits_at_once() const override {
     return logits > 0 ? logits : stands_for_ ? stands_for_->logits_at_once() : Backend::logits_at_once();
   }
+  bool reads_by_index() const override { return stands_for_ && stands_for_->reads_by_index(); }
   Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const override {
     return stands_for_ ? stands_for_->prepared_bytes(weight, dtype, use) : 0;
   }
@@ -107,21 +108,22 @@ class DryBackend final : public Backend {
   void do_sum_squares(ConstView x, View out) override { count("sum_squares", 0, {x}); }
 
   void do_prepare(ConstView weight, WeightUse, View prepared) override { count("prepare", 0, {weight, prepared}); }
-  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, View c) override {
+  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) override {
     count("gemm", 2 * number(a.elements()) * number(c.dim(1)),
-          {a, read(b, desc.transpose_b ? b.output : b.input), c, desc.accumulate ? c : View()}, {},
+          {a, read(b, desc.transpose_b ? b.output : b.input), c, desc.accumulate ? c : from}, {},
           std::min({c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1)}));
   }
-  void do_grouped_gemm(ConstView x, const Weight& w, const ExpertRows&, View y) override {
-    count("grouped_gemm", 2 * number(x.elements()) * number(w.values.dim(1)), {x, read(w, w.output), y}, {},
-          least(x, w.values));
+  void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows&, View y) override {
+    count("grouped_gemm", 2 * number(y.elements()) * number(w.values.dim(2)), {x.values, read(w, w.output), y, x.index},
+          {}, least(y.dim(0), w.values));
   }
-  void do_grouped_gemm_input(ConstView dy, const Weight& w, const ExpertRows&, View dx) override {
-    count("grouped_gemm_input", 2 * number(dx.elements()) * number(w.values.dim(1)), {dy, read(w, w.input), dx}, {},
-          least(dy, w.values));
+  void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows&, View dx) override {
+    count("grouped_gemm_input", 2 * number(dx.elements()) * number(w.values.dim(1)),
+          {dy.values, read(w, w.input), dx, dy.index}, {}, least(dx.dim(0), w.values));
   }
-  void do_grouped_gemm_weight(ConstView dy, ConstView x, const ExpertRows&, View dw) override {
-    count("grouped_gemm_weight", 2 * number(x.elements()) * number(dw.dim(1)), {dy, x, dw, dw}, {}, least(x, dw));
+  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows&, View dw) override {
+    count("grouped_gemm_weight", 2 * number(x.rows()) * number(dw.dim(1)) * number(dw.dim(2)),
+          {dy.values, dy.index, x.values, x.index, dw, dw}, {}, least(x.rows(), dw));
   }
   void do_grouped_bias_forward(ConstView bias, ConstView, const ExpertRows&, Index, View y) override {
     count("grouped_bias_forward", 0, {bias, y, y});
@@ -239,8 +241,8 @@ class DryBackend final : public Backend {
     count("balance", 0, {routed, scope_counts, probability, dprobability, sums});
   }
   void do_gather_rows(ConstView, ConstView index, View y) override { count("gather_rows", 0, {index, y, y}); }
-  void do_combine_rows(ConstView x, ConstView slots, bool accumulate, View y) override {
-    count("combine_rows", 0, {x, slots, y, accumulate ? y : View()});
+  void do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) override {
+    count("combine_rows", 0, {x, slots, y, from});
   }
 
   void do_embedding_forward(ConstView ids, ConstView, Index, View y) override {
@@ -281,8 +283,8 @@ class DryBackend final : public Backend {
     ++counts.calls[call];
   }
   // Of a grouped product: the rows of one expert where all have as many, and the sizes of its matrix.
-  static Index least(ConstView rows, ConstView matrices) {
-    return std::min({ceil_div(rows.dim(0), matrices.dim(0)), matrices.dim(1), matrices.dim(2)});
+  static Index least(Index rows, ConstView matrices) {
+    return std::min({ceil_div(rows, matrices.dim(0)), matrices.dim(1), matrices.dim(2)});
   }
   // What a product reads of a weight: the prepared form, where there is one.
   static ConstView read(const Weight& weight, ConstView form) { return form ? form : weight.values; }

@@ -114,7 +114,7 @@ void run_all(Backend& b, Recorder& r) {
     r.keep("routing", *o);
   const Tensor there = zeros({t * k, d}, c), back = zeros({t, d}, c);
   b.gather_rows(x, tokens, there);
-  b.combine_rows(there, slots, false, back);
+  b.combine_rows(there, slots, {}, back);
   r.keep("combine_rows", back);
 
   std::vector<std::int32_t> offsets = {0};

@@ -400,11 +400,11 @@ TEST_P(Router, gather_and_combine_carry_rows_there_and_back) {
   EXPECT_EQ(get<float>(y), (Floats{3, 4, 1, 2, 3, 4}));
   // Token 0 has row 1 alone; token 1 has rows 0 and 2.
   const Tensor slots = put<std::int32_t>({2, 2}, {1, -1, 0, 2}), back = put<float>({2, 2}, {10, 20, 30, 40});
-  backend->combine_rows(y, slots, true, back);
+  backend->combine_rows(y, slots, back, back);
   EXPECT_EQ(get<float>(back), (Floats{11, 22, 36, 48}));
-  backend->combine_rows(y, slots, false, back);
+  backend->combine_rows(y, slots, {}, back);
   EXPECT_EQ(get<float>(back), (Floats{1, 2, 6, 8}));
-  backend->combine_rows(y, put<std::int32_t>({2, 2}, {-1, -1, -1, 0}), false, back);
+  backend->combine_rows(y, put<std::int32_t>({2, 2}, {-1, -1, -1, 0}), {}, back);
   EXPECT_EQ(get<float>(back), (Floats{0, 0, 3, 4}));
 }
 
@@ -427,7 +427,7 @@ TEST_P(Router, combine_is_the_adjoint_of_gather) {
   const Tensor x = put<float>({t, d}, x_values), y = put<float>({rows, d}, y_values),
                there = backend->tensor({rows, d}), back = backend->tensor({t, d});
   backend->gather_rows(x, put<std::int32_t>({rows}, Ints(s.tokens.begin(), s.tokens.begin() + rows)), there);
-  backend->combine_rows(y, put<std::int32_t>({t, k}, s.slots), false, back);
+  backend->combine_rows(y, put<std::int32_t>({t, k}, s.slots), {}, back);
   const Floats gathered = get<float>(there), combined = get<float>(back);
   double left = 0, right = 0;
   for (Index i = 0; i < rows * d; ++i) left += static_cast<double>(gathered[i]) * y_values[i];

@@ -557,25 +557,32 @@ TEST_P(TokenOps, parts_of_heads) {
   check(SumHeads(2, 9, {1, 0, 1, 4, 0, 4}, {2, 1, 1, 4, 0, 4}));
 }
 
+// Where y's sums begin: at nothing, at what y holds, or at another matrix.
+enum class Begin { zero, itself, another };
 struct CombineRows : OpCase {
   Index k, d;
-  bool adding;
-  CombineRows(Index rows, Index t, Index k_, Index d_, bool accumulated) : k(k_), d(d_), adding(accumulated) {
+  Begin begin;
+  CombineRows(Index rows, Index t, Index k_, Index d_, Begin at) : k(k_), d(d_), begin(at) {
     in("x", {rows, d});
     in("slots", {t, k}, whole("slots", {t, k}, -1, rows), DType::i32);
-    adding ? accumulate("y", {t, d}) : out("y", {t, d});
+    in_if(begin == Begin::another, "from", {t, d});
+    begin == Begin::itself ? accumulate("y", {t, d}) : out("y", {t, d});
   }
-  void run(Backend& b) override { b.combine_rows(at("x"), at("slots"), adding, at("y")); }
-  void expect(Values& v) override { v["y"] = ref::combine_rows(d, k, v["x"], v["slots"], v["y"]); }
+  void run(Backend& b) override {
+    b.combine_rows(at("x"), at("slots"), begin == Begin::itself ? at("y") : at("from"), at("y"));
+  }
+  void expect(Values& v) override {
+    v["y"] = ref::combine_rows(d, k, v["x"], v["slots"], begin == Begin::another ? v["from"] : v["y"]);
+  }
 };
 
 TEST_P(TokenOps, gather_and_combine) {
   for (Rows s : many_rows) {
     check(GatherRows(5, s));
     check(GatherNumbers(5, s));
-    for (bool adding : {false, true})
+    for (Begin begin : {Begin::zero, Begin::itself, Begin::another})
       for (const auto& [rows, k] : {std::pair<Index, Index>{0, 2}, {1, 1}, {9, 2}, {40, 5}})
-        check(CombineRows(rows, s.t, k, s.d, adding));
+        check(CombineRows(rows, s.t, k, s.d, begin));
   }
 }
 

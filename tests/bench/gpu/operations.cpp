@@ -342,7 +342,7 @@ void add_routing(std::vector<Operation>& all, const Sizes& s) {
   all.push_back({"combine_rows", [s](Operands& o) -> Run {
                    const Routed r(o, s);
                    const View x = o.random({s.R(), s.D}), y = o.zeros({s.T(), s.D});
-                   return [=, &o] { o.b.combine_rows(x, r.slots, true, y); };
+                   return [=, &o] { o.b.combine_rows(x, r.slots, y, y); };
                  }});
 }
 

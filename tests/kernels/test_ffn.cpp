@@ -1,0 +1,286 @@
+// An FFN's products with their activation, and products that take rows through an index: see op_case.h for what is checked.
+// Beside that, they are bitwise the operations that they are composed of, on any number of threads.
+#include <omp.h>
+
+#include <functional>
+
+#include "tests/kernels/op_case.h"
+
+namespace sy::test {
+namespace {
+
+namespace ref = reference;
+
+class FfnOps : public BackendOps {};
+INSTANTIATE_TEST_SUITE_P(On, FfnOps, testing::ValuesIn(targets), target_name);
+
+constexpr FfnActivation ffn_kinds[] = {{Activation::silu, true, 1.3f},
+                                       {Activation::silu, false},
+                                       {Activation::gelu, true},
+                                       {Activation::relu2, false},
+                                       {Activation::silu_clamped, true, 1.702f, 0.7f}};
+
+// counts: rows of each expert, or none for one matrix.
+struct FfnSizes {
+  std::vector<Index> counts;
+  Index rows, d, f;
+  bool stack() const { return !counts.empty(); }
+  Index experts() const { return std::max<Index>(1, std::ssize(counts)); }
+};
+const FfnSizes ffn_sizes[] = {{{}, 0, 3, 4},   {{}, 1, 1, 1},     {{}, 7, 5, 3},   {{}, 51, 6, 70},
+                              {{}, 9, 400, 6}, {{0, 0}, 0, 4, 5}, {{1}, 1, 9, 16}, {{0, 7, 0, 50, 1}, 58, 5, 17}};
+
+struct FfnCase : OpCase {
+  FfnActivation desc;
+  FfnSizes s;
+  Index width, tokens;
+  bool indexed;
+  std::vector<std::int32_t> host;
+
+  FfnCase(FfnActivation a, const FfnSizes& sizes, bool by_index)
+      : desc(a),
+        s(sizes),
+        width(a.gated ? 2 * sizes.f : sizes.f),
+        tokens(by_index ? 40 : sizes.rows),
+        indexed(by_index) {
+    note = fmt::format("activation {} {}", static_cast<int>(a.act), a.gated ? "gated" : "plain");
+    host.push_back(0);
+    for (Index n : s.counts) host.push_back(host.back() + static_cast<std::int32_t>(n));
+    if (s.stack()) in("offsets", {s.experts() + 1}, Numbers(host.begin(), host.end()), DType::i32);
+    if (indexed) in("index", {s.rows}, whole("index", {s.rows}, 0, tokens), DType::i32);
+    tolerance = gradient_tolerance = 2e-5;
+    bf16_tolerance = 0.1;  // h is rounded before large values of it are multiplied: the bits are compared below
+  }
+  ExpertRows owned() const { return s.stack() ? ExpertRows{at("offsets"), host.data()} : ExpertRows{}; }
+  Shape of_experts(Index rows, Index cols) const {
+    return s.stack() ? Shape{s.experts(), rows, cols} : Shape{rows, cols};
+  }
+  Numbers offsets() const {
+    return s.stack() ? Numbers(host.begin(), host.end()) : Numbers{0, static_cast<double>(s.rows)};
+  }
+  // The rows that the product takes of x: [tokens, d].
+  Numbers taken(Values& v, const std::string& x) { return indexed ? ref::gather_rows(s.d, v[x], v["index"]) : v[x]; }
+  Numbers activated(Values& v) { return ref::ffn_activation(desc, s.rows, s.f, v["h"], v["row_scale"]); }
+};
+
+struct FfnForward : FfnCase {
+  FfnForward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool biased) : FfnCase(a, sizes, by_index) {
+    in("x", {tokens, s.d});
+    in("w", of_experts(width, s.d));
+    in_if(biased, "bias", s.stack() ? Shape{s.experts(), width} : Shape{width});
+    in_if(biased, "row_scale", {s.rows}, DType::f32);
+    out("h", {s.rows, width});
+    out("y", {s.rows, s.f});
+  }
+  void run(Backend& b) override {
+    b.ffn_forward(desc, RowsOf(at("x"), at("index")), at("w"), at("bias"), owned(), at("row_scale"), at("h"), at("y"));
+  }
+  void expect(Values& v) override {
+    v["h"] = ref::grouped_gemm(width, s.d, taken(v, "x"), v["w"], offsets());
+    if (!v["bias"].empty()) v["h"] = ref::grouped_bias(width, 0, width, v["bias"], {}, offsets(), v["h"]);
+    v["y"] = activated(v);
+  }
+};
+
+struct FfnBackward : FfnCase {
+  FfnBackward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool scaled) : FfnCase(a, sizes, by_index) {
+    Numbers h = normal("h", {s.rows, width});
+    for (double& x : h)
+      for (double corner : {0.0, static_cast<double>(desc.limit)})  // where there is no derivative
+        if (std::abs(std::abs(x) - corner) < 0.01) x = 0.5;
+    in("dout", {tokens, s.d});
+    in("w", of_experts(s.d, s.f));
+    in("h", {s.rows, width}, h);
+    in_if(scaled, "row_scale", {s.rows}, DType::f32);
+    out("dh", {s.rows, width});
+    out("y", {s.rows, s.f});
+    gradients = {{"dh", "h"}};
+    if (!scaled) return;
+    out("drow_scale", {s.rows}, DType::f32);
+    gradients.push_back({"drow_scale", "row_scale"});
+  }
+  void run(Backend& b) override {
+    b.ffn_backward(desc, RowsOf(at("dout"), at("index")), at("w"), owned(), at("h"), at("row_scale"), at("dh"),
+                   at("drow_scale"), at("y"));
+  }
+  void expect(Values& v) override { v["y"] = activated(v); }
+  double loss(Values& v) override {
+    return ref::dot(taken(v, "dout"), ref::grouped_gemm(s.d, s.f, activated(v), v["w"], offsets()));
+  }
+};
+
+template <class Case, class Check>
+void ffn_cases(const Backend& backend, const Check& check) {
+  for (const FfnActivation& desc : ffn_kinds)
+    for (const FfnSizes& sizes : ffn_sizes)
+      for (bool by_index : {false, true})
+        for (bool more : {false, true})
+          if (!by_index || (backend.reads_by_index() && sizes.rows > 0)) check(Case(desc, sizes, by_index, more));
+}
+TEST_P(FfnOps, forward) {
+  ffn_cases<FfnForward>(*backend, [&](auto&& c) { check(c); });
+}
+TEST_P(FfnOps, backward) {
+  ffn_cases<FfnBackward>(*backend, [&](auto&& c) { check(c); });
+}
+
+// ---- the same bits ----
+
+class FfnBits : public FfnOps {
+ protected:
+  DType c() const { return GetParam().dtype; }
+  Tensor random(const char* name, Shape shape, DType type) {
+    const RandomStream stream(7, name);
+    std::vector<float> x(shape.elements());
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(stream.normal(i));
+    const Tensor exact = backend->tensor(shape);
+    if (!x.empty()) backend->to_device(x.data(), exact);
+    Tensor t = backend->tensor(shape, type);
+    backend->convert(exact, t);
+    return t;
+  }
+  Tensor integers(const std::vector<std::int32_t>& values) {
+    Tensor t = backend->tensor({std::ssize(values)}, DType::i32);
+    backend->to_device(values.data(), t);
+    return t;
+  }
+  std::vector<std::byte> bits(std::initializer_list<const Tensor*> tensors) {
+    backend->synchronize();
+    std::vector<std::byte> all;
+    for (const Tensor* t : tensors) {
+      const std::size_t at = all.size();
+      all.resize(at + static_cast<std::size_t>(t->size_bytes()));
+      if (t->size_bytes() > 0) backend->to_host(*t, all.data() + at);
+    }
+    return all;
+  }
+  // On 1, 2, 3 and 5 threads, where threads compute.
+  void on_threads(const std::function<void()>& body) {
+    const int before = omp_get_max_threads();
+    for (int n : {1, 2, 3, 5}) {
+      SCOPED_TRACE(testing::Message() << n << " threads");
+      if (backend->on_host()) omp_set_num_threads(n);
+      body();
+    }
+    omp_set_num_threads(before);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, FfnBits, testing::ValuesIn(targets), target_name);
+
+constexpr Activation every_activation[] = {Activation::relu,     Activation::gelu,        Activation::gelu_tanh,
+                                           Activation::silu,     Activation::relu2,       Activation::sigmoid,
+                                           Activation::identity, Activation::silu_clamped};
+
+// Sizes that several tasks share, widths that panels and the columns of an epilogue do not divide, an expert of one row.
+TEST_P(FfnBits, are_those_of_the_operations_one_after_the_other) {
+  struct {
+    std::vector<std::int32_t> offsets;
+    Index d, f;
+  } const sizes[] = {{{0, 300, 300, 301, 420}, 96, 352}, {{0, 65, 130}, 401, 77}, {{0, 1}, 8, 5}, {{0, 900}, 64, 161}};
+  for (const auto& [host, d, f] : sizes) {
+    const Index experts = std::ssize(host) - 1, rows = host.back(), tokens = 211;
+    const Tensor offsets = integers(host);
+    const ExpertRows owned{offsets, host.data()};
+    std::vector<std::int32_t> index(rows);
+    for (Index r = 0; r < rows; ++r) index[r] = static_cast<std::int32_t>(RandomStream(7, "index").bits(r) % tokens);
+    const Tensor by = integers(index), x = random("x", {tokens, d}, c()), gathered = backend->tensor({rows, d}, c()),
+                 scale = random("scale", {rows}, DType::f32), down = random("down", {experts, d, f}, c());
+    backend->gather_rows(x, by, gathered);
+    for (Activation act : every_activation)
+      for (bool gated : {true, false}) {
+        if (rows > 200 && act != Activation::silu) continue;
+        const FfnActivation desc{act, gated, 1.1f, 2.0f};
+        const Index width = gated ? 2 * f : f;
+        const auto zeros = [&](Index columns, DType type) { return backend->tensor({rows, columns}, type); };
+        const Tensor up = random("up", {experts, width, d}, c()), h = zeros(width, c()), y = zeros(f, c()),
+                     dh = zeros(width, c()), again = zeros(f, c()), dscale = backend->tensor({rows}),
+                     da = zeros(f, c());
+        backend->grouped_gemm(gathered, up.view(), owned, h);
+        backend->activation_forward(desc, h, scale, y);
+        backend->grouped_gemm_input(gathered, down.view(), owned, da);
+        backend->activation_backward(desc, da, h, scale, dh, dscale);
+        const auto expected = bits({&h, &y, &dh, &dscale, &y});
+
+        Weight prepared_up(up.view()), prepared_down(down.view());
+        Tensor up_form, down_form;
+        const auto prepare = [&](Weight& w, WeightUse use, Tensor& form, ConstView& to) {
+          const Index bytes = backend->prepared_bytes(w.values.shape(), c(), use);
+          if (bytes == 0) return;
+          form = backend->tensor({bytes}, DType::u8);
+          backend->prepare(w.values, use, form);
+          to = form;
+        };
+        prepare(prepared_up, WeightUse::output, up_form, prepared_up.output);
+        prepare(prepared_down, WeightUse::input, down_form, prepared_down.input);
+        const RowsOf taken = backend->reads_by_index() ? RowsOf(x, by.view()) : RowsOf(gathered);
+        SCOPED_TRACE(testing::Message() << "activation " << static_cast<int>(act) << " gated " << gated << " d " << d
+                                        << " f " << f);
+        on_threads([&] {
+          for (bool prepared : {false, true}) {
+            for (const Tensor* t : {&h, &y, &dh, &again, &dscale}) backend->fill(*t, 0);
+            backend->ffn_forward(desc, taken, prepared ? prepared_up : Weight(up.view()), {}, owned, scale, h, y);
+            backend->ffn_backward(desc, taken, prepared ? prepared_down : Weight(down.view()), owned, h, scale, dh,
+                                  dscale, again);
+            EXPECT_EQ(bits({&h, &y, &dh, &dscale, &again}), expected) << "prepared " << prepared;
+          }
+        });
+      }
+  }
+}
+
+TEST_P(FfnBits, of_rows_through_an_index_are_those_of_gathered_ones) {
+  if (!backend->reads_by_index()) return;
+  const std::vector<std::int32_t> host = {0, 130, 130, 131, 190};
+  const Index experts = std::ssize(host) - 1, rows = host.back(), tokens = 97;
+  const Tensor offsets = integers(host);
+  const ExpertRows owned{offsets, host.data()};
+  for (const auto& [n, q] : {std::pair<Index, Index>{45, 67}, {1, 1}, {160, 400}}) {
+    std::vector<std::int32_t> index(rows);
+    for (Index r = 0; r < rows; ++r) index[r] = static_cast<std::int32_t>(RandomStream(7, "by").bits(r) % tokens);
+    const Tensor by = integers(index), x = random("x", {tokens, q}, c()), dy = random("dy", {tokens, n}, c()),
+                 w = random("w", {experts, n, q}, c()), xs = backend->tensor({rows, q}, c()),
+                 dys = backend->tensor({rows, n}, c());
+    backend->gather_rows(x, by, xs);
+    backend->gather_rows(dy, by, dys);
+    const auto products = [&](const RowsOf& x_rows, const RowsOf& dy_rows) {
+      const Tensor y = backend->tensor({rows, n}, c()), dx = backend->tensor({rows, q}, c()),
+                   dw = backend->tensor({experts, n, q});
+      backend->grouped_gemm(x_rows, w.view(), owned, y);
+      backend->grouped_gemm_input(dy_rows, w.view(), owned, dx);
+      backend->grouped_gemm_weight(dy_rows, x_rows, owned, dw);
+      return bits({&y, &dx, &dw});
+    };
+    const auto expected = products(xs, dys);
+    on_threads([&] {
+      EXPECT_EQ(products(RowsOf(x, by.view()), RowsOf(dy, by.view())), expected);
+      EXPECT_EQ(products(xs, RowsOf(dy, by.view())), expected);
+      EXPECT_EQ(products(RowsOf(x, by.view()), dys), expected);
+    });
+  }
+}
+
+// What a product is added to may be another matrix: the bits are those of a copy to which it is added.
+TEST_P(FfnBits, of_a_product_added_to_another_matrix_are_those_of_a_copy) {
+  for (const auto& [m, n, k] :
+       {std::tuple<Index, Index, Index>{130, 65, 33}, {1, 1, 1}, {700, 40, 900}, {0, 3, 2}, {5, 7, 0}}) {
+    const Tensor a = random("a", {m, k}, c()), w = random("w", {n, k}, c());
+    for (DType type : {c(), DType::f32}) {
+      const Tensor from = random("from", {m, n}, type), y = backend->tensor({m, n}, type),
+                   sum = backend->tensor({m, n}, type);
+      backend->copy(from, y);
+      backend->gemm({.transpose_b = true, .accumulate = true}, a, w.view(), y);
+      const auto expected = bits({&y, &from});
+      on_threads([&] {
+        backend->fill(sum, 0);
+        backend->gemm({.transpose_b = true}, a, w.view(), sum, from);
+        EXPECT_EQ(bits({&sum, &from}), expected);
+        backend->copy(from, sum);
+        backend->gemm({.transpose_b = true}, a, w.view(), sum, sum);
+        EXPECT_EQ(bits({&sum, &from}), expected);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sy::test
