@@ -72,24 +72,24 @@ std::vector<ConstView> Exchange::dispatch(std::initializer_list<Leaving> leaving
 
 void Exchange::combine(std::initializer_list<Sum> sums, Arena& scratch) {
   std::vector<InOut> buffers;
-  for (const auto& [x, slots, add, y] : sums) {
+  for (const auto& [x, slots, from, y] : sums) {
     const Shape as_summed{slots.dim(0), x.dim(1)};
     if (local()) {
-      backend_->combine_rows(x, slots, add, y.reshape(as_summed));
+      backend_->combine_rows(x, slots, from ? from.reshape(as_summed) : from, y.reshape(as_summed));
       continue;
     }
     const View sum = scratch.take({plan_.received, y.dim(1)}, x.dtype()),
                back = scratch.take({plan_.sent, y.dim(1)}, x.dtype());
-    backend_->combine_rows(x, slots, false, sum.reshape(as_summed));
+    backend_->combine_rows(x, slots, {}, sum.reshape(as_summed));
     buffers.push_back({sum, back});
-    returning_.push_back({back, y, add});
+    returning_.push_back({back, from, y});
   }
   if (!local()) start(buffers, plan_.receive, plan_.send, "combine");
 }
 
 void Exchange::finish() {
   group_->wait();
-  for (const auto& [copies, y, add] : returning_) backend_->combine_rows(copies, sends_.slots, add, y);
+  for (const auto& [copies, from, y] : returning_) backend_->combine_rows(copies, sends_.slots, from, y);
   returning_.clear();
 }
 

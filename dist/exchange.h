@@ -74,12 +74,12 @@ class Exchange {
   // the backend was given before the call.
   std::vector<ConstView> dispatch(std::initializer_list<Leaving> leaving);
 
-  // y: [T, N] (+)= the sum of x over the rows that a token became, on this rank and on others.
+  // y: [T, N] = from + the sum of x over the rows that a token became, on this rank and on others.
   struct Sum {
     ConstView x;  // [R, N], or [R, 1] where each of the N elements is the sum over rows of its own
     ConstView
         slots;  // [A, j] i32 the rows that are summed for each arrived token; [A * N, j] those for each of its elements
-    bool add;
+    ConstView from;  // [T, N], which may be y; or none
     View y;
   };
   // The way back: the sums over this rank's rows leave at once; y is complete after finish(). Takes from `scratch` what must stay
@@ -89,8 +89,9 @@ class Exchange {
 
  private:
   struct Returning {
-    View copies, y;  // [sent, N], [T, N]
-    bool add;
+    View copies;  // [sent, N]
+    ConstView from;
+    View y;
   };
   void start(std::span<const InOut> buffers, std::span<const Index> send, std::span<const Index> receive,
              const char* part);

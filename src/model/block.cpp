@@ -5,7 +5,8 @@
 namespace sy {
 
 template <class F>
-View Branch::forward(const Pass& pass, ConstView x, View y, Saved& s, const F& f, const Saved* same_input) const {
+View Branch::forward(const Pass& pass, ConstView x, ConstView stream, View y, Saved& s, const F& f,
+                     const Saved* same_input) const {
   const Device& device = pass.device;
   const Shape shape = x.shape();
   s.x = s.in = x;
@@ -21,13 +22,14 @@ View Branch::forward(const Pass& pass, ConstView x, View y, Saved& s, const F& f
   if (places_.output) {
     s.out = pass.keep(shape);
     s.out_moments = pass.saved.f32({shape[0], 2});
-    f(s.in, Output{.y = s.out, .add = false});
+    f(s.in, Output{.y = s.out});
     const Arena::Scope scope(device.scratch);
-    const View normed = device.temp(shape);
+    const bool in_place = stream.bytes() == y.bytes();
+    const View normed = in_place ? device.temp(shape) : y;
     out_norm_.forward(device, s.out, normed, s.out_moments);
-    device.backend.add(normed, y);
+    device.backend.add(in_place ? normed : stream, y);
   } else {
-    f(s.in, Output{.y = y, .add = true});
+    f(s.in, Output{.y = y, .from = stream});
   }
   if (!places_.sum) return y;
   s.sum = y;
@@ -84,11 +86,6 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& stor
 
 View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) const {
   const Doing doing("forward pass", layer_);
-  const auto copied = [&](View from) {
-    const View y = pass.keep(from.shape());
-    pass.device.backend.copy(from, y);
-    return y;
-  };
   const auto attention = [&](ConstView in, Output to) {
     const Traced part("attention");
     if (latent_attention_)
@@ -103,9 +100,9 @@ View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) con
     else
       mlp_->forward(pass, in, to, s.mlp);
   };
-  const View middle = attention_branch_.forward(pass, x, copied(x), s.attention_branch, attention);
-  if (!parallel_) return ffn_branch_.forward(pass, middle, copied(middle), s.ffn_branch, ffn);
-  return ffn_branch_.forward(pass, x, middle, s.ffn_branch, ffn, shared_norm_ ? &s.attention_branch : nullptr);
+  const View middle = attention_branch_.forward(pass, x, x, pass.keep(x.shape()), s.attention_branch, attention);
+  if (!parallel_) return ffn_branch_.forward(pass, middle, middle, pass.keep(x.shape()), s.ffn_branch, ffn);
+  return ffn_branch_.forward(pass, x, middle, middle, s.ffn_branch, ffn, shared_norm_ ? &s.attention_branch : nullptr);
 }
 
 void Block::backward(const Pass& pass, View d, Saved& s) const {

@@ -26,10 +26,11 @@ class Branch {
   Branch(const BlockSpec& spec, ParamStore& store, const std::string& norm, const std::string& out_norm)
       : places_(spec.norms), norm_(spec.norm.desc(), store, norm), out_norm_(spec.norm.desc(), store, out_norm) {}
 
-  // f(in, Output) computes the sublayer. y: [T, D] holds what the branch is added to. same_input: of a branch that has the
-  // same x and input norm, where there is one. Returns y, or its norm, taken from pass.saved.
+  // f(in, Output) computes the sublayer. stream: [T, D] what the branch is added to, y: [T, D] the sum. Each may be the one before it.
+  // same_input: of a branch that has the same x and input norm, where there is one. Returns y, or its norm, taken from pass.saved.
   template <class F>
-  View forward(const Pass& pass, ConstView x, View y, Saved& s, const F& f, const Saved* same_input = nullptr) const;
+  View forward(const Pass& pass, ConstView x, ConstView stream, View y, Saved& s, const F& f,
+               const Saved* same_input = nullptr) const;
   // f(dy, din) is the sublayer's backward: din = the gradient through it of dy. d: [T, D] the gradient by what forward
   // returned becomes that by y. dx: [T, D] += the gradient by x through the branch; it may be d.
   template <class F>

@@ -20,9 +20,19 @@ void Linear::forward(const Device& device, ConstView x, View y) const {
   device.backend.bias_forward(bias, y);
 }
 
+void Linear::forward_activated(const Device& device, const FfnActivation& activation, ConstView x, ConstView row_scale,
+                               View h, View y) const {
+  device.backend.ffn_forward(activation, x, weight_.weight, bias_.weight, {}, row_scale, h, y);
+}
+
+void Linear::backward_activated(const Device& device, const FfnActivation& activation, ConstView dy, ConstView h,
+                                ConstView row_scale, View dh, View drow_scale, View y) const {
+  device.backend.ffn_backward(activation, dy, weight_.weight, {}, h, row_scale, dh, drow_scale, y);
+}
+
 void Linear::forward_sum(const Device& device, ConstView x, Output to) const {
   if (device.mesh.tp->size() == 1) {
-    device.backend.gemm({.transpose_b = true, .accumulate = to.add}, x, weight_.weight, to.y);
+    device.backend.gemm({.transpose_b = true}, x, weight_.weight, to.y, to.from);
   } else {
     const Arena::Scope scope(device.scratch);
     const View partial = device.temp({x.dim(0), to.y.dim(1)});

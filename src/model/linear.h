@@ -16,8 +16,14 @@ class Linear {
 
   // y: [T, out] = x: [T, in] W^T + b; y may be f32 where weights are not
   void forward(const Device& device, ConstView x, View y) const;
+  // The first product of an FFN, with its activation: Backend::ffn_forward. x: [T, in], h: [T, out]
+  void forward_activated(const Device& device, const FfnActivation& activation, ConstView x, ConstView row_scale,
+                         View h, View y) const;
   // Row-parallel. to: [T, out] sum over tp of (x W^T), + b. x: [B * S, in]
   void forward_sum(const Device& device, ConstView x, Output to) const;
+  // Of the last product of an FFN, dy W with the activation before it: Backend::ffn_backward. dy: [T, out]
+  void backward_activated(const Device& device, const FfnActivation& activation, ConstView dy, ConstView h,
+                          ConstView row_scale, View dh, View drow_scale, View y) const;
   // dx: [T, in] = dy: [T, out] W; accumulate: dx +=
   void backward_input(const Device& device, ConstView dy, View dx, bool accumulate = false) const;
   // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]

@@ -20,8 +20,6 @@ void Mlp::forward(const Pass& pass, ConstView x, Output to, Saved& s) const {
   const Device& device = pass.device;
   s.x = gather_tokens(device, pass.saved, x);
   s.h = pass.keep({pass.batch.tokens(), (activation_.gated ? 2 : 1) * width_});
-  s.a = pass.keep({pass.batch.tokens(), width_});
-  up_.forward(device, s.x, s.h);
   if (gate_) {
     s.gate_logits = pass.saved.f32({pass.batch.tokens()});
     s.gate = pass.saved.f32({pass.batch.tokens()});
@@ -29,8 +27,10 @@ void Mlp::forward(const Pass& pass, ConstView x, Output to, Saved& s) const {
     const Shape rows = {pass.batch.sequences, pass.batch.seq_len};
     device.backend.activation_forward(sigmoid, s.gate_logits.reshape(rows), {}, s.gate.reshape(rows));
   }
-  device.backend.activation_forward(activation_, s.h, s.gate, s.a);  // the factor passes through the second product
-  down_.forward_sum(device, s.a, to);
+  const Arena::Scope scope(device.scratch);
+  const View a = device.temp({pass.batch.tokens(), width_});
+  up_.forward_activated(device, activation_, s.x, s.gate, s.h, a);  // the factor passes through the second product
+  down_.forward_sum(device, a, to);
 }
 
 void Mlp::backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const {
@@ -38,11 +38,10 @@ void Mlp::backward(const Pass& pass, ConstView dy, const Saved& s, View dx) cons
   const Arena::Scope scope(device.scratch);
   down_.backward_bias(device, dy);
   dy = gather_tokens(device, device.scratch, dy);
-  const View da = device.temp(s.a.shape()), dh = device.temp(s.h.shape());
-  down_.backward_input(device, dy, da);
-  down_.backward_weight(device, dy, s.a);
+  const View a = device.temp({dy.dim(0), width_}), dh = device.temp(s.h.shape());  // a: cheaper computed than kept
   const View dgate = gate_ ? device.scratch.f32(s.gate.shape()) : View{};
-  device.backend.activation_backward(activation_, da, s.h, s.gate, dh, dgate);
+  down_.backward_activated(device, activation_, dy, s.h, s.gate, dh, dgate, a);
+  down_.backward_weight(device, dy, a);
   up_.backward_weight(device, dh, s.x);
   up_.backward_bias(device, dh);
   if (!gate_) return up_.backward_input_sum(device, dh, dx);

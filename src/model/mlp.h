@@ -15,7 +15,6 @@ class Mlp {
   struct Saved {
     ConstView x;             // [B * S, D] the gathered input
     View h;                  // [B * S, halves * Fl]
-    View a;                  // [B * S, Fl]
     View gate_logits, gate;  // [B * S] f32: w x, and its sigmoid; or none
   };
 

@@ -3,6 +3,17 @@
 #include "dist/activity.h"
 
 namespace sy {
+namespace {
+
+// The rows of x: [A, D] by their order in the experts' products, which read them through the index where they can. Otherwise
+// they are gathered into `room`: [R, D].
+RowsOf by_row(Backend& b, ConstView x, ConstView index, View room) {
+  if (b.reads_by_index()) return {x, index};
+  b.gather_rows(x, index, room);
+  return room;
+}
+
+}  // namespace
 
 Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables)
     : activation_(spec.expert.activation), router_(spec, d_model, store, prefix, tables) {
@@ -58,7 +69,7 @@ void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterRepo
   if (shared_) {  // while the tokens travel
     const Traced shared("shared experts", {{"rows", T}});
     shared_->forward(pass, x, to, s.shared);
-    to.add = true;
+    to.from = to.y;
   }
   exchange.finish();
 
@@ -69,16 +80,13 @@ void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterRepo
   s.gates = s.gates.rows(0, R);
   const ExpertRows owned{s.offsets, exchange.offsets().data()};
   s.h = pass.keep({R, (activation_.gated ? 2 : 1) * width_});
-  const View a = device.temp({R, width_}),
-             rows = device.temp({R, D});  // what the experts take, then what they make of it
-  b.gather_rows(s.arrived, s.tokens, rows);
-  b.grouped_gemm(rows, up_.weight, owned, s.h);
-  if (up_bias_) b.grouped_bias_forward(up_bias_.weight, {}, owned, 0, s.h);
-  b.activation_forward(activation_, s.h, s.gates, a);  // the weight of a row passes through the second product
+  const View a = device.temp({R, width_}), rows = device.temp({R, D});  // what the experts make, and may take
+  // The weight of a row passes through the second product.
+  b.ffn_forward(activation_, by_row(b, s.arrived, s.tokens, rows), up_.weight, up_bias_.weight, owned, s.gates, s.h, a);
   b.grouped_gemm(a, down_.weight, owned, rows);
   if (down_bias_) b.grouped_bias_forward(down_bias_.weight, s.gates, owned, down_bias_column_, rows);
   part.next("combine", {{"rows", s.arrived.dim(0)}, {"bytes", s.arrived.size_bytes()}});
-  exchange.combine({{rows, s.slots, to.add, to.y}}, device.scratch);
+  exchange.combine({{rows, s.slots, to.from, to.y}}, device.scratch);
   exchange.finish();
 }
 
@@ -97,32 +105,29 @@ void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
   if (shared_) {                                                                   // while the tokens travel
     const Traced shared("shared experts", {{"rows", T}});
     shared_->backward(pass, dy, s.shared, dx);
-  } else {
-    b.fill(dx, 0);
   }
-  const View a = device.temp({R, width_}), da = device.temp({R, width_});
-  b.activation_forward(activation_, s.h, s.gates, a);  // cheaper to compute again than to keep
   exchange.finish();
 
   part.next("experts", {{"rows", R}});
-  const View rows = device.temp({R, D}), drows = device.temp({R, D}), dh = device.temp(s.h.shape()),
-             dgates = device.scratch.f32({R}), dweights = device.scratch.f32({T, k});
-  b.gather_rows(dy_arrived, s.tokens, rows);  // the gradients of the experts' outputs
-  b.grouped_gemm_input(rows, down_.weight, owned, da);
-  b.activation_backward(activation_, da, s.h, s.gates, dh, dgates);
-  if (down_bias_)
+  const View a = device.temp({R, width_}),  // cheaper to compute again than to keep
+      rows = device.temp({b.reads_by_index() && !down_bias_ ? 0 : R, D}), drows = device.temp({R, D}),
+             dh = device.temp(s.h.shape()), dgates = device.scratch.f32({R}), dweights = device.scratch.f32({T, k});
+  const RowsOf dout = by_row(b, dy_arrived, s.tokens, rows);
+  b.ffn_backward(activation_, dout, down_.weight, owned, s.h, s.gates, dh, dgates, a);
+  if (down_bias_) {  // whose gradient takes no index
+    if (dout.index) b.gather_rows(dy_arrived, s.tokens, rows);
     b.grouped_bias_backward(rows, down_bias_.weight, s.gates, owned, down_bias_column_, down_bias_.grad, dgates);
+  }
   if (up_bias_) b.grouped_bias_backward(dh, up_bias_.weight, {}, owned, 0, up_bias_.grad, {});
   b.grouped_gemm_input(dh, up_.weight, owned, drows);
   part.next("combine", {{"rows", s.arrived.dim(0)}, {"bytes", s.arrived.size_bytes()}});
-  exchange.combine(
-      {{drows, s.slots, true, dx}, {dgates.reshape({R, 1}), s.slots.reshape({s.slots.elements(), 1}), false, dweights}},
-      device.scratch);
+  exchange.combine({{drows, s.slots, shared_ ? dx : View{}, dx},
+                    {dgates.reshape({R, 1}), s.slots.reshape({s.slots.elements(), 1}), {}, dweights}},
+                   device.scratch);
   {  // while the sums travel back
     const Traced weights("gradients of experts", {{"rows", R}});
-    b.grouped_gemm_weight(rows, a, owned, down_.grad);
-    b.gather_rows(s.arrived, s.tokens, rows);  // the experts' inputs again
-    b.grouped_gemm_weight(dh, rows, owned, up_.grad);
+    b.grouped_gemm_weight(dout, a, owned, down_.grad);
+    b.grouped_gemm_weight(dh, by_row(b, s.arrived, s.tokens, rows), owned, up_.grad);
   }
   exchange.finish();
   part.next("route", {{"rows", T}});

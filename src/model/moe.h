@@ -12,7 +12,7 @@ namespace sy {
 class Moe {
  public:
   // A: tokens that arrived from all ranks of the expert-parallel group, each of them once. R: rows that this rank's experts
-  // work on, by (local expert, arrived token); they are gathered whenever they are needed, so that what is kept does not grow
+  // work on, by (local expert, arrived token); they are taken from what arrived whenever they are needed, so that what is kept does not grow
   // with the number of experts of a token (Guo et al., "SonicMoE", 2025), and neither is what the experts make of them.
   struct Saved {
     Router::Saved router;

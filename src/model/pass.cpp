@@ -22,11 +22,12 @@ void sum_tokens(const Device& device, View y, const std::function<void(View)>& c
 }
 
 void scatter_tokens(const Device& device, ConstView partial, Output to) {
-  if (!to.add) return device.mesh.tp->reduce_scatter(partial, to.y);
+  if (!to.from) return device.mesh.tp->reduce_scatter(partial, to.y);
   const Arena::Scope scope(device.scratch);
-  const View sum = device.temp(to.y.shape());
+  const bool in_place = to.from.bytes() == to.y.bytes();
+  const View sum = in_place ? device.temp(to.y.shape()) : to.y;
   device.mesh.tp->reduce_scatter(partial, sum);
-  device.backend.add(sum, to.y);
+  device.backend.add(in_place ? sum : to.from, to.y);
 }
 
 }  // namespace sy

@@ -88,10 +88,11 @@ struct Pass {
   Index own_tokens() const { return batch.tokens() / device.mesh.layout.tp; }  // T
 };
 
-// Where a sublayer's result goes: added to the residual stream, or alone, for a norm behind the sublayer.
+// Where a sublayer's result goes: added to the residual stream, or alone, for a norm behind the sublayer. The product or the
+// sum that is last in a sublayer reads the stream and writes what it becomes.
 struct Output {
-  View y;    // [T, D]
-  bool add;  // y += the result; otherwise y = the result
+  View y;            // [T, D] = from + the result
+  ConstView from{};  // [T, D], which may be y; or none
 };
 
 // x: [T, ...] -> [B * S, ...]: x itself when tp = 1, otherwise taken from `arena`.

@@ -144,7 +144,7 @@ const Prepare by_bytes[] = {
       const auto x = held(filled(b, {T * k, D}, c), numbers(b, {T, k}, T * k), filled(b, {T, D}, c));
       return [&b, x] {
         const auto& [in, slots, y] = *x;
-        b.combine_rows(in, slots, true, y);
+        b.combine_rows(in, slots, y, y);
       };
     },
     [](Backend& b, DType, Index T) -> Call {

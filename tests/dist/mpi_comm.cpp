@@ -271,7 +271,7 @@ void check_exchange(int parts) {
       for (Index c = 0; c < 2; ++c) outputs.f32()[i * 2 + c] *= static_cast<float>(first + p + 1);
   const View y = arena.f32({T, 2}), dweights = arena.f32({T, k});
   backend->fill(y, 7);
-  exchange.combine({{outputs, slots, true, y}, {dgates, slots.reshape({A * k, 1}), false, dweights}}, scratch);
+  exchange.combine({{outputs, slots, y, y}, {dgates, slots.reshape({A * k, 1}), {}, dweights}}, scratch);
   exchange.finish();
   for (Index t = 0; t < T; ++t) {
     float sum = 0;

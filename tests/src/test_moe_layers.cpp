@@ -72,14 +72,14 @@ TEST_P(MoeLayer, IsThatOfTransformers) {
   if (biased) put(c["selection_bias"], bias);
 
   const Moe moe(*block_specs(config).front().moe(), D, engine.store(), prefix,
-                {.bias = biased ? bias.view() : View{}, .order = {}});
+                {.bias = biased ? bias.view() : View{}, .places = {}});
   engine.store().prepared().refresh();
   Arena saved([&](Index bytes) { return b.allocate(bytes); });
   const Device device{b, engine.mesh(), engine.scratch(), DType::f32};
   const Batch batch{.sequences = 1, .seq_len = T, .ids = {}, .targets = {}, .positions = {}, .step = {{}, 1, 1}};
   const Pass pass{device, batch, saved};
   Moe::Saved state;
-  moe.forward(pass, x, {.y = y, .add = false}, state, {});
+  moe.forward(pass, x, {.y = y}, state, {});
   expect_near("y", y, c["y"].get<std::vector<double>>());
   moe.backward(pass, dy, state, dx);
   expect_near("dx", dx, c["dx"].get<std::vector<double>>());

@@ -89,13 +89,13 @@ Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> back
 void Layer::forward() {
   const Arena::Scope scope(saved_);
   Moe::Saved saved;
-  moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .add = true}, saved, {});
+  moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .from = y_}, saved, {});
 }
 
 void Layer::forward_backward() {
   const Arena::Scope scope(saved_);
   Moe::Saved saved;
-  moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .add = true}, saved, {});
+  moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .from = y_}, saved, {});
   moe_.backward({device_, batch_, saved_}, dy_, saved, dx_);
 }
 

@@ -106,7 +106,7 @@ class Trip {
     const Index A = arrived_.dim(0);
     const View slots = arena_.i32({A, 1});
     backend_.copy(identity(A), slots);
-    exchange.combine({{arrived_, slots, false, y_}}, arena_);
+    exchange.combine({{arrived_, slots, {}, y_}}, arena_);
     exchange.finish();
   }
   // As many bytes, as many to each rank.
