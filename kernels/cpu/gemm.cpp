@@ -16,6 +16,8 @@ namespace {
 
 // How many floats a task's packed part of B (k block x columns) may have, so that it stays in the L2 cache.
 constexpr Index max_b_floats = 96 * 1024;
+// The same of an operand that was packed before: in the L3 cache.
+constexpr Index max_packed_floats = 8 * max_b_floats;
 // How many rows of bf16 are summed together, before they are rounded.
 constexpr Index max_rounded_rows = 512;
 
@@ -267,7 +269,7 @@ class Worker {
     Panels::pack_rows(p.a, begin, end - begin, l, depth, a_panels);
     for (Index h = 0; h < p.halves; ++h) {
       if constexpr (std::is_same_v<Panels, FloatTiles>)
-        if (reads_once<Panels>(p) && p.m > 2) {
+        if (p.b_packed && p.m > 2) {
           stream(task, h, begin, end, l, depth, accumulate, a_panels);
           continue;
         }
@@ -280,7 +282,8 @@ class Worker {
     }
   }
 
-  // The same panel by panel, so that each is read from memory once, while those before it are multiplied.
+  // The same panel of B by panel, while the next is prefetched: a packed B, which no task need pack, is then read from beyond the
+  // L2 cache once for a block of rows, and the block's rows of A stay there.
   void stream(const Task& task, Index half, Index begin, Index end, Index l, Index depth, bool accumulate,
               const float* a_panels) {
     const Problem& p = *task.problem;
@@ -348,14 +351,18 @@ void cut(const Problem& p, double work, std::vector<Task>& tasks) {
   if (p.m == 0 || p.n == 0) return;
   // The columns of a task are of each half, and whole ones of an epilogue.
   const Index k = std::max<Index>(p.k, 1), tile = column_tile<Panels>(p);
-  const Index max_cols = std::max(tile, max_b_floats / k_block<Panels>(k) / p.halves);
+  const Index max_cols =
+      std::max(tile, (p.b_packed ? max_packed_floats : max_b_floats) / k_block<Panels>(k) / p.halves);
   const double area = work / double(k * p.halves);
   // How long equal parts of whole tiles are that come nearest to `length`.
   const auto part = [](Index size, double length, Index tile, Index longest) {
     const Index parts = std::max<Index>(std::lround(double(size) / length), ceil_div(size, longest));
     return round_up(ceil_div(size, parts), tile);
   };
-  const Index cols = part(p.n, std::max(std::sqrt(area), area / double(p.m)), tile, max_cols);
+  // All columns of a packed B serve rows that are packed once.
+  constexpr double least_rows = 2 * a_rows<Panels>;
+  const double wide = p.b_packed ? area / least_rows : std::sqrt(area);
+  const Index cols = part(p.n, std::max(wide, area / double(p.m)), tile, max_cols);
   const Index most_rows = p.c.dtype == DType::f32 && p.c.data ? p.m : std::min(p.m, max_rounded_rows);
   const Index rows = part(p.m, area / double(std::min(cols, p.n)), Panels::rows, most_rows);
   for (Index j = 0; j < p.n; j += cols)
