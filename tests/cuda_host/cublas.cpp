@@ -7,6 +7,7 @@
 #include <cblas.h>
 
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "cuda_bf16.h"
@@ -230,20 +231,17 @@ cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOpe
                                           int group_count, const int group_size[], cublasComputeType_t, Where where) {
   constexpr const char* what = "a grouped cuBLAS product";
   check_handle(handle, what, where);
-  const Operation operation = start(*handle, handle->stream, what, where);  // not in a graph: its sizes are on the host
+  check_not_captured(handle->stream, what);  // its sizes are on the host
   const Types types{type_a, type_b, type_c, true};
   if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
   std::size_t count = 0;
+  std::vector<Product> products;  // without operands
   for (int g = 0; g < group_count; ++g) count += static_cast<std::size_t>(group_size[g]);
   for (const void* list : {static_cast<const void*>(a), static_cast<const void*>(b), static_cast<const void*>(c)})
     if (reinterpret_cast<std::uintptr_t>(list) % 16 != 0)
-      mistake("{}: a list is not aligned to 16 bytes", text(operation));
-  read_range(operation, a, count * sizeof *a, "the list of A");
-  read_range(operation, b, count * sizeof *b, "the list of B");
-  read_range(operation, c, count * sizeof *c, "the list of C");
-  std::size_t i = 0;
+      mistake("{}: a list is not aligned to 16 bytes", text({handle->stream, 0, what, where}));
   for (int g = 0; g < group_count; ++g)
-    for (int j = 0; j < group_size[g]; ++j, ++i) {
+    for (int j = 0; j < group_size[g]; ++j) {
       const Product product{op_a[g],
                             op_b[g],
                             m[g],
@@ -251,14 +249,25 @@ cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOpe
                             k[g],
                             static_cast<const float*>(alpha)[g],
                             static_cast<const float*>(beta)[g],
-                            a[i],
-                            b[i],
-                            c[i],
+                            nullptr,
+                            nullptr,
+                            nullptr,
                             lda[g],
                             ldb[g],
                             ldc[g]};
       if (!valid(product)) return CUBLAS_STATUS_INVALID_VALUE;
+      products.push_back(product);
+    }
+  put(handle->stream, [=, h = *handle](Stream* on) {
+    const Operation operation = start(h, on, what, where);
+    read_range(operation, a, count * sizeof *a, "the list of A");
+    read_range(operation, b, count * sizeof *b, "the list of B");
+    read_range(operation, c, count * sizeof *c, "the list of C");
+    for (std::size_t i = 0; i < count; ++i) {
+      Product product = products[i];
+      std::tie(product.a, product.b, product.c) = std::tuple(a[i], b[i], c[i]);
       compute(operation, product, types);
     }
+  });
   return CUBLAS_STATUS_SUCCESS;
 }

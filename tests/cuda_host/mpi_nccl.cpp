@@ -308,6 +308,101 @@ TEST_F(HostNccl, LostRanks) {
   cuda_host::set_nccl_error(ncclSuccess);
 }
 
+// ---- late ----
+
+class LateNccl : public HostNccl {
+ protected:
+  void TearDown() override {
+    cuda_host::set_running(cuda_host::Running::at_once);
+    cuda_host::set_nccl_version(NCCL_VERSION_CODE);
+    unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    HostNccl::TearDown();
+  }
+  void reduce(View x, View y, ncclComm_t of, cudaStream_t on) {
+    ASSERT_EQ(ncclAllReduce(x.bytes(), y.bytes(), static_cast<std::size_t>(x.elements()), ncclFloat32, ncclSum, of, on),
+              ncclSuccess);
+  }
+  static float now(View x) { return *reinterpret_cast<const float*>(x.bytes()); }  // whoever may write it
+};
+
+TEST_F(LateNccl, ACollectiveEndsWhenItIsWaitedFor) {
+  const View x = mine<float>(3), y = upload(std::vector<float>(3, -1));
+  const cudaStream_t aside = stream();
+  const cudaEvent_t done = event();
+  cuda_host::set_running(cuda_host::Running::late);
+  reduce(x, y, comm, aside);
+  cudaEventRecord(done, aside);
+  EXPECT_EQ(now(y), -1);
+  // What another stream does without an event has not waited.
+  EXPECT_EQ(cudaStreamSynchronize(context.stream.cut()), cudaSuccess);
+  EXPECT_EQ(now(y), -1);
+  // What waits for the event has it, and so has the host that waits for that.
+  cudaStreamWaitEvent(context.stream.cut(), done, 0);
+  const View z = memory({3});
+  cudaMemcpyAsync(z.bytes(), y.bytes(), 12, cudaMemcpyDeviceToDevice, context.stream.cut());
+  EXPECT_EQ(now(y), -1);
+  expect<float>(z, [&](Index i) { return sum(i); });
+}
+
+TEST_F(LateNccl, ReadingWithoutWaitingIsSeen) {
+  const View x = mine<float>(3), y = upload(std::vector<float>(3, -1)), z = memory({3});
+  const cudaStream_t aside = stream();
+  cuda_host::set_running(cuda_host::Running::late);
+  reduce(x, y, comm, aside);
+  cudaMemcpyAsync(z.bytes(), y.bytes(), 12, cudaMemcpyDeviceToDevice, context.stream.cut());
+  cudaEvent_t copied = event();
+  cudaEventRecord(copied, context.stream.cut());
+  while (cudaEventQuery(copied) != cudaSuccess) cudaGetLastError();
+  EXPECT_EQ(now(z), -1);  // old data, before the collective
+  expect_mistake("without waiting for", [&] { cudaDeviceSynchronize(); });
+  cudaDeviceSynchronize();
+}
+
+// "a kernel starts only when the one that was launched before has started" (NCCL_LAUNCH_ORDER_IMPLICIT).
+TEST_F(LateNccl, ImplicitOrderIsOfStarts) {
+  for (const int version : {22809, 22505})
+    for (const char* implicit : {"1", "0"}) {
+      cuda_host::set_nccl_version(version);
+      setenv("NCCL_LAUNCH_ORDER_IMPLICIT", implicit, 1);
+      const ncclComm_t other = make_comm(MPI_COMM_WORLD);
+      const View x = mine<float>(3), y = memory({3}), u = mine<float>(3), v = upload(std::vector<float>(3, -1));
+      const cudaStream_t gradients = stream(), tokens = stream(), computing = stream();
+      const cudaEvent_t computed = event();
+      cuda_host::set_running(cuda_host::Running::late);
+      cudaMemsetAsync(v.bytes(), 0, 12, computing);
+      cudaEventRecord(computed, computing);
+      cudaStreamWaitEvent(gradients, computed, 0);
+      reduce(x, y, comm, gradients);
+      reduce(u, u, other, tokens);
+      cudaStreamSynchronize(tokens);
+      const bool ordered = version >= 22600 && implicit[0] == '1';
+      EXPECT_EQ(now(v), ordered ? 0 : -1) << version << " " << implicit;
+      cudaDeviceSynchronize();
+      cuda_host::set_running(cuda_host::Running::at_once);
+      EXPECT_EQ(ncclCommDestroy(other), ncclSuccess);
+    }
+}
+
+TEST_F(LateNccl, AnyOrderGivesTheSameSums) {
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+  const ncclComm_t other = make_comm(MPI_COMM_WORLD);
+  const cudaStream_t streams[] = {stream(), stream()};
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const View x = mine<float>(4), y = memory({4}), z = memory({4});
+    cuda_host::set_running(cuda_host::Running::seeded, seed * 8 + static_cast<std::uint64_t>(rank));
+    for (int i = 0; i < 4; ++i) {
+      reduce(x, y, comm, streams[0]);
+      reduce(x, z, other, streams[1]);
+    }
+    cudaDeviceSynchronize();
+    cuda_host::set_running(cuda_host::Running::at_once);
+    expect<float>(y, [&](Index i) { return sum(i); });
+    expect<float>(z, [&](Index i) { return sum(i); });
+  }
+  if (size > 1) EXPECT_GT(cuda_host::counters().collectives_at_once, 1);
+  EXPECT_EQ(ncclCommDestroy(other), ncclSuccess);
+}
+
 }  // namespace
 }  // namespace sy::cuda
 

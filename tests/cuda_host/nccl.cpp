@@ -1,17 +1,23 @@
-// Collectives by MPI. The calls of a group start together, and the host waits for them: a device would go on alone, but in
-// the same order. Sums are taken in rank order, of bf16 in f32. No rank may wait for another by other means between
-// collectives that the other has not reached yet.
+// Collectives by MPI. The calls of a group on one stream are one launch, which starts when its turn on the stream comes, and
+// ends when MPI has moved its data (host/order.h says when that is tried). Of two launches of one communicator, the one that
+// was given first starts first; so does it of any two, where NCCL_LAUNCH_ORDER_IMPLICIT is 1 and the version 2.26 or later
+// ("prevents deadlocks by ordering launches by the order of the host's calls", NCCL user guide, environment variables). Sums
+// are taken in rank order, of bf16 in f32. No rank may wait for another by other means between collectives that the other
+// has not reached yet.
 #include "nccl.h"
 
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cuda_bf16.h"
@@ -182,8 +188,38 @@ MPI_Request start(Call& call) {
   return request;
 }
 
-void run(std::vector<Call> calls) {
-  check_apart(calls);
+// What one group gives one stream.
+struct Launch {
+  std::vector<Call> calls;
+  std::vector<MPI_Request> requests = {};
+  bool started = false;
+};
+std::deque<std::shared_ptr<Launch>> not_started;  // in the order of the host's calls
+int under_way = 0;
+int version = NCCL_VERSION_CODE;
+
+bool in_order_of_calls() {
+  const char* const wanted = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  return version >= 22600 && wanted && std::string_view(wanted) == "1";
+}
+
+// The stream of a launch that must start before this one.
+Stream* starts_before(const Launch& launch) {
+  if (launch.started) return nullptr;
+  for (const auto& earlier : not_started) {
+    if (earlier.get() == &launch) return nullptr;
+    const bool one_comm = std::any_of(launch.calls.begin(), launch.calls.end(), [&](const Call& a) {
+      return std::any_of(earlier->calls.begin(), earlier->calls.end(), [&](const Call& b) { return a.comm == b.comm; });
+    });
+    if (in_order_of_calls() || one_comm) return earlier->calls.front().stream;
+  }
+  return nullptr;
+}
+
+void start(Launch& launch) {
+  launch.started = true;
+  std::erase_if(not_started, [&](const auto& l) { return l.get() == &launch; });
+  std::vector<Call>& calls = launch.calls;
   for (Call& call : calls) {
     if (!call.comm->alive)
       mistake("{} at {} of a communicator that is no more", names[static_cast<int>(call.kind)], text(call.where));
@@ -196,11 +232,23 @@ void run(std::vector<Call> calls) {
     if (call.receive) write_range(call.operation, call.receive, call.receive_bytes(), "what is received");
   }
   if (async_error != ncclSuccess) return;
+  for (Call& call : calls) {
+    launch.requests.push_back(start(call));
+    if (call.kind == Kind::reduce) ++counter_values.reduces;
+  }
+  counter_values.collectives_at_once = std::max<std::int64_t>(counter_values.collectives_at_once, ++under_way);
+}
 
-  std::vector<MPI_Request> requests;
-  for (Call& call : calls) requests.push_back(start(call));
+// Starts it, and says whether it has ended.
+bool run(Launch& launch) {
+  if (!launch.started) start(launch);
+  if (launch.requests.empty()) return true;  // hung
+  const std::vector<Call>& calls = launch.calls;
   std::vector<MPI_Status> states(calls.size());
-  MPI_Waitall(static_cast<int>(requests.size()), requests.data(), states.data());
+  int ended = 0;
+  MPI_Testall(static_cast<int>(launch.requests.size()), launch.requests.data(), &ended, states.data());
+  if (!ended) return false;
+  --under_way;
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
     if (call.reduces() && call.receive) reduce(call);
@@ -210,6 +258,26 @@ void run(std::vector<Call> calls) {
     if (static_cast<std::size_t>(received) != call.bytes())
       mistake("{} waits for {} bytes from rank {}, which sends {}", text(call.operation), call.bytes(), call.peer,
               received);
+  }
+  return true;
+}
+
+void give(std::vector<Call> calls) {
+  check_apart(calls);
+  while (!calls.empty()) {
+    const Stream* const stream = calls.front().stream;
+    const auto others =
+        std::stable_partition(calls.begin(), calls.end(), [&](const Call& c) { return c.stream == stream; });
+    const auto launch = std::make_shared<Launch>(Launch{{calls.begin(), others}});
+    calls.erase(calls.begin(), others);
+    not_started.push_back(launch);
+    try {
+      run_or_keep(
+          launch->calls.front().stream, [launch] { return run(*launch); }, [launch] { return starts_before(*launch); });
+    } catch (...) {
+      std::erase(not_started, launch);
+      throw;
+    }
   }
 }
 
@@ -279,6 +347,7 @@ ncclResult_t progress(ncclComm_t comm) {
 // MPI frees it together with the other ranks, abort does not.
 ncclResult_t end(ncclComm_t comm, bool together) {
   if (comm == nullptr || !comm->alive) return ncclInvalidArgument;
+  if (together) finish_all();
   comm->alive = false;
   if (together) MPI_Comm_free(&comm->mpi);
   return ncclSuccess;
@@ -294,10 +363,18 @@ void set_nccl_error(int result) {
     for (const auto& comm : comms) end_hung(comm.get());
 }
 
+void set_nccl_version(int code) {
+  version = code;
+}
+
+void forget_collectives() {
+  counter_values.collectives_at_once = 0;
+}
+
 }  // namespace sy::cuda_host
 
-ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;
+ncclResult_t ncclGetVersion(int* result) {
+  *result = version;
   return ncclSuccess;
 }
 
@@ -383,7 +460,7 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
 // What is in progress is so when first asked for, and has ended the second time.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (std::exchange(comm->in_progress, false)) {
-    run(std::exchange(later, {}));
+    give(std::exchange(later, {}));
     *error = ncclInProgress;
   } else {
     *error = static_cast<ncclResult_t>(async_error);
@@ -402,7 +479,7 @@ ncclResult_t ncclGroupEnd() {
   ncclResult_t result = ncclSuccess;
   for (const Call& call : group) result = std::max(result, progress(call.comm));
   if (result == ncclSuccess)
-    run(std::exchange(group, {}));
+    give(std::exchange(group, {}));
   else
     later.insert(later.end(), group.begin(), group.end()), group.clear();
   return result;
@@ -443,4 +520,30 @@ ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, 
 ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream, Where where) {
   return enqueue({Kind::receive, comm, stream, where, nullptr, receive, count, type, ncclSum, peer});
+}
+
+// ---- MPI on the host ----
+
+// A device goes on while its host waits in MPI; this one runs only where the host lets it. So all of it runs before the host
+// waits there, for others may wait for it.
+int MPI_Barrier(MPI_Comm comm) {
+  finish_all();
+  return PMPI_Barrier(comm);
+}
+int MPI_Bcast(void* buffer, int count, MPI_Datatype type, int root, MPI_Comm comm) {
+  finish_all();
+  return PMPI_Bcast(buffer, count, type, root, comm);
+}
+int MPI_Allgather(const void* send, int send_count, MPI_Datatype send_type, void* receive, int receive_count,
+                  MPI_Datatype receive_type, MPI_Comm comm) {
+  finish_all();
+  return PMPI_Allgather(send, send_count, send_type, receive, receive_count, receive_type, comm);
+}
+int MPI_Waitall(int count, MPI_Request requests[], MPI_Status states[]) {
+  finish_all();
+  return PMPI_Waitall(count, requests, states);
+}
+int MPI_Iprobe(int source, int tag, MPI_Comm comm, int* there, MPI_Status* state) {
+  finish_all();
+  return PMPI_Iprobe(source, tag, comm, there, state);
 }

@@ -34,22 +34,38 @@ std::size_t hash_of(const void* memory, std::size_t bytes) {
   return std::hash<std::string_view>()({static_cast<const char*>(memory), bytes});
 }
 
-// The device reads host memory. Of pageable memory a copy is taken at once; pinned memory is read at any time until the
-// host has waited, so it must not have changed by then.
-void read_host(const Operation& operation, const void* memory, std::size_t bytes) {
-  if (!is_pinned(memory)) return;
-  operation.stream->arrivals.push_back({operation.number, [=, hash = hash_of(memory, bytes)] {
-                                          if (hash_of(memory, bytes) != hash)
-                                            mistake("the host changed pinned memory before {} was waited for",
-                                                    text(operation));
-                                        }});
-}
+// Host memory that the device reads, as the host gives the copy. Of pageable memory a copy is taken at once; pinned memory is
+// read at any time until the host has waited, so it must not have changed by then.
+struct HostSource {
+  const void* memory;
+  std::size_t bytes;
+  std::shared_ptr<std::vector<std::byte>> taken = {};
+  std::size_t hash = 0;
 
-// The device writes host memory: garbage until the host has waited.
-void write_host(const Operation& operation, void* to, const void* from, std::size_t bytes) {
-  if (bytes == 0) return;
-  const auto* begin = static_cast<const std::byte*>(from);
+  HostSource(const void* at, std::size_t n) : memory(at), bytes(n) {
+    const auto* begin = static_cast<const std::byte*>(at);
+    if (is_pinned(at))
+      hash = hash_of(at, n);
+    else
+      taken = std::make_shared<std::vector<std::byte>>(begin, begin + n);
+  }
+  const void* read(const Operation& operation) const {
+    if (taken) return taken->data();
+    operation.stream->arrivals.push_back({operation.number, [=, source = *this] {
+                                            if (hash_of(source.memory, source.bytes) != source.hash)
+                                              mistake("the host changed pinned memory before {} was waited for",
+                                                      text(operation));
+                                          }});
+    return memory;
+  }
+};
+
+// Host memory is garbage until the host has waited for what writes it.
+void make_garbage(void* to, std::size_t bytes) {
   std::memset(to, 0xcb, bytes);
+}
+void write_host(const Operation& operation, void* to, const void* from, std::size_t bytes) {
+  const auto* begin = static_cast<const std::byte*>(from);
   operation.stream->arrivals.push_back({operation.number, [to, copy = std::vector<std::byte>(begin, begin + bytes)] {
                                           std::memcpy(to, copy.data(), copy.size());
                                         }});
@@ -63,14 +79,22 @@ void check_kind(const Operation& operation, const void* to, const void* from, cu
     mistake("{}: the kind of the copy is not where its operands are", text(operation));
 }
 
-void copy_row(const Operation& operation, void* to, const void* from, std::size_t bytes) {
-  if (is_device(from))
-    read_range(operation, from, bytes, "the source");
-  else
-    read_host(operation, from, bytes);
-  if (!is_device(to)) return write_host(operation, to, from, bytes);
-  write_range(operation, to, bytes, "the destination");
-  std::memmove(to, from, bytes);
+// One row of a copy, as the host gives it; what it returns is done when its turn comes.
+std::function<void(const Operation&)> copy_of_row(void* to, const void* from, std::size_t bytes) {
+  const bool to_host = !is_device(to);
+  if (to_host) make_garbage(to, bytes);
+  std::optional<HostSource> source;
+  if (!is_device(from)) source.emplace(from, bytes);
+  return [=](const Operation& operation) {
+    const void* data = from;
+    if (source)
+      data = source->read(operation);
+    else
+      read_range(operation, from, bytes, "the source");
+    if (to_host) return write_host(operation, to, data, bytes);
+    write_range(operation, to, bytes, "the destination");
+    std::memmove(to, data, bytes);
+  };
 }
 
 cudaError_t last_error = cudaSuccess;
@@ -87,14 +111,14 @@ std::chrono::milliseconds latency{0};
 
 // What a query says: not ready at first, so that callers learn to wait, then ready, which the host then knows.
 template <class T>
-cudaError_t query(T& of) {
+cudaError_t query(T& of, bool run, const Clock& clock) {
   const auto now = std::chrono::steady_clock::now();
-  if (includes_hung(of.clock)) return failed(cudaErrorNotReady);
-  if (!host_knows(of.clock) && (!of.asked || now - *of.asked < latency)) {
+  if (!run || includes_hung(clock)) return failed(cudaErrorNotReady);
+  if (!host_knows(clock) && (!of.asked || now - *of.asked < latency)) {
     if (!of.asked) of.asked = now;
     return failed(cudaErrorNotReady);
   }
-  wait_for(of.clock);
+  wait_for(clock);
   return cudaSuccess;
 }
 
@@ -172,6 +196,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  finish_all();
   wait_for(everything());
   return cudaSuccess;
 }
@@ -222,6 +247,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   check_alive(stream, "cudaStreamDestroy");
   check_not_captured(stream, "cudaStreamDestroy");
+  finish(stream);
   stream->alive = false;
   return cudaSuccess;
 }
@@ -229,6 +255,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   check_alive(stream, "cudaStreamSynchronize");
   check_not_captured(stream, "cudaStreamSynchronize");
+  finish(stream);
   wait_for(stream->clock);
   return cudaSuccess;
 }
@@ -236,14 +263,17 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   check_alive(stream, "cudaStreamQuery");
   check_not_captured(stream, "cudaStreamQuery");
-  return query(*stream);
+  if (!stream->kept.empty()) advance(stream);
+  return query(*stream, stream->kept.empty(), stream->clock);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   check_alive(stream, "cudaStreamWaitEvent");
   check_not_captured(stream, "cudaStreamWaitEvent");
   check_alive(event, "cudaStreamWaitEvent");
-  stream->clock.join(event->clock);
+  run_or_keep(
+      stream, [stream, point = event->record] { return stream->clock.join(point->clock), true; },
+      [point = event->record] { return point->reached ? nullptr : point->stream; });
   return cudaSuccess;
 }
 
@@ -262,20 +292,26 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   check_alive(event, "cudaEventRecord");
   check_alive(stream, "cudaEventRecord");
   check_not_captured(stream, "cudaEventRecord");
-  event->clock = stream->clock;
+  event->record = std::make_shared<Record>(Record{stream, false});
   event->asked.reset();
+  run_or_keep(stream, [stream, point = event->record] {
+    point->clock = stream->clock;
+    return point->reached = true;
+  });
   return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   check_alive(event, "cudaEventSynchronize");
-  wait_for(event->clock);
+  finish(*event->record);
+  wait_for(event->record->clock);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   check_alive(event, "cudaEventQuery");
-  return query(*event);
+  if (!event->record->reached) advance(event->record->stream);
+  return query(*event, event->record->reached, event->record->clock);
 }
 
 // ---- graphs ----
@@ -303,7 +339,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   check_alive(executable, "cudaGraphLaunch");
   check_not_captured(stream, "cudaGraphLaunch");
   ++counter_values.graphs;
-  for (const auto& operation : executable->operations) operation(stream);
+  for (const auto& operation : executable->operations) put(stream, operation);
   return cudaSuccess;
 }
 
@@ -330,6 +366,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   ++counter_values.frees;
+  finish_all();
   wait_for(everything());
   release(memory);
   return cudaSuccess;
@@ -346,6 +383,7 @@ cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
 cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   ++counter_values.frees;
+  finish_all();
   wait_for(everything());
   if (pinned.erase(static_cast<const std::byte*>(memory)) == 0)
     mistake("cudaFreeHost of memory that cudaMallocHost has not given");
@@ -356,12 +394,9 @@ cudaError_t cudaFreeHost(void* memory) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream,
                             std::source_location where) {
   if (kind != cudaMemcpyDeviceToDevice) check_not_captured(stream, "a copy from or to the host");
-  put(stream, [=](Stream* on) {
-    const Operation operation = start_operation(on, "cudaMemcpyAsync", where);
-    if (bytes == 0) return;
-    check_kind(operation, to, from, kind);
-    copy_row(operation, to, from, bytes);
-  });
+  check_kind({stream, 0, "cudaMemcpyAsync", where}, to, from, bytes > 0 ? kind : cudaMemcpyDefault);
+  const auto copy = bytes > 0 ? copy_of_row(to, from, bytes) : [](const Operation&) {};
+  put(stream, [=](Stream* on) { copy(start_operation(on, "cudaMemcpyAsync", where)); });
   return cudaSuccess;
 }
 
@@ -369,13 +404,17 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
                               std::size_t width, std::size_t height, cudaMemcpyKind kind, cudaStream_t stream,
                               std::source_location where) {
   check_not_captured(stream, "cudaMemcpy2DAsync");
-  const Operation operation = start_operation(stream, "cudaMemcpy2DAsync", where);
   if (width > to_pitch || width > from_pitch) return failed(cudaErrorInvalidValue);
   if (width == 0 || height == 0) return cudaSuccess;
-  check_kind(operation, to, from, kind);
+  check_kind({stream, 0, "cudaMemcpy2DAsync", where}, to, from, kind);
+  std::vector<std::function<void(const Operation&)>> rows;
   for (std::size_t row = 0; row < height; ++row)
-    copy_row(operation, static_cast<std::byte*>(to) + row * to_pitch,
-             static_cast<const std::byte*>(from) + row * from_pitch, width);
+    rows.push_back(copy_of_row(static_cast<std::byte*>(to) + row * to_pitch,
+                               static_cast<const std::byte*>(from) + row * from_pitch, width));
+  put(stream, [=](Stream* on) {
+    const Operation operation = start_operation(on, "cudaMemcpy2DAsync", where);
+    for (const auto& row : rows) row(operation);
+  });
   return cudaSuccess;
 }
 

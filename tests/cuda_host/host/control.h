@@ -18,11 +18,20 @@ void set_order_seed(std::uint64_t seed);
 // How long queries say "not ready", from the first one on, of what has not surely ended. 0: once.
 void set_latency(std::chrono::milliseconds latency);
 
+// When operations run. At once: as the host gives them, which is what unit tests want. Otherwise streams keep them, and they run
+// in any order that streams and events allow, by `seed`: some whenever the host gives the device something, the rest when the
+// host waits for them. As late as possible: only what a wait of the host needs, in it. The environment's CUDA_HOST_ORDER sets
+// it for a whole program: a seed, or "late".
+enum class Running { at_once, seeded, late };
+void set_running(Running running, std::uint64_t seed = 1);
+
 void set_device_count(int count);
 
 // The ncclResult_t that communicators report from now on, as if another rank were lost: collectives do not end, nor does
 // what waits for them, until ncclCommAbort. 0: none is lost, and what was under way ends.
 void set_nccl_error(int result);
+// What ncclGetVersion says: 22809 for 2.28.9, which is the default.
+void set_nccl_version(int code);
 
 // What the host has done since the process began.
 struct Counters {
@@ -30,8 +39,11 @@ struct Counters {
   std::int64_t graphs = 0;       // launched
   std::int64_t allocations = 0;  // device and pinned host memory
   std::int64_t frees = 0;
-  std::int64_t waits = 0;  // for what had not surely ended
+  std::int64_t waits = 0;                // for what had not surely ended
+  std::int64_t reduces = 0;              // ncclReduce that have started
+  std::int64_t collectives_at_once = 0;  // most launches of NCCL that had started and not ended
 };
 Counters counters();
+void forget_collectives();  // collectives_at_once begins anew
 
 }  // namespace sy::cuda_host

@@ -1,7 +1,10 @@
 #include "host/order.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
+#include <random>
+#include <string_view>
 
 namespace sy::cuda_host {
 
@@ -13,12 +16,31 @@ std::vector<std::unique_ptr<Event>> events;
 std::vector<std::unique_ptr<Graph>> graphs;
 std::vector<std::unique_ptr<GraphExec>> executables;
 Clock host;
+const Clock* known = &host;  // to the host when it gave what runs now
+
+Running running = Running::at_once;
+std::mt19937_64 choices;
 
 struct Hung {
   Operation operation;
   const void* owner;
 };
 std::vector<Hung> hung;
+
+struct FromEnvironment {
+  FromEnvironment() {
+    const char* const order = std::getenv("CUDA_HOST_ORDER");
+    if (!order) return;
+    if (std::string_view(order) == "late") {
+      running = Running::late;
+      return;
+    }
+    // Ranks are not alike.
+    const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    running = Running::seeded;
+    choices.seed(std::strtoull(order, nullptr, 10) * 64 + (rank ? std::strtoull(rank, nullptr, 10) : 0));
+  }
+} from_environment;
 
 bool ended_before(const Operation& earlier, const Operation& later) {
   return earlier.stream == nullptr || later.stream->clock.of(earlier.stream->number) >= earlier.number;
@@ -78,7 +100,73 @@ void put(Stream* stream, const std::function<void(Stream*)>& operation) {
   if (stream != nullptr && stream->capture)
     stream->capture->operations.push_back(operation);
   else
-    operation(stream);
+    run_or_keep(stream, [=] { return operation(stream), true; });
+}
+
+void run_or_keep(Stream* stream, std::function<bool()> run, std::function<Stream*()> needs) {
+  if (running == Running::at_once) {
+    while (!run()) continue;
+    return;
+  }
+  check_alive(stream, "an operation");
+  stream->asked.reset();
+  stream->kept.push_back({std::move(run), std::move(needs), host});
+  if (running == Running::seeded) go_on();
+}
+
+void advance(Stream* stream) {
+  while (!stream->kept.empty()) {
+    Stream* const before = stream->kept.front().needs ? stream->kept.front().needs() : nullptr;
+    if (!before) break;
+    if (before->kept.empty()) mistake("stream {} waits for a point that no stream will reach", stream->number);
+    stream = before;
+  }
+  if (stream->kept.empty()) return;
+  Kept& first = stream->kept.front();
+  known = &first.host;
+  bool ended = false;
+  try {
+    ended = first.run();
+  } catch (...) {
+    known = &host;
+    stream->kept.pop_front();
+    throw;
+  }
+  known = &host;
+  if (ended) stream->kept.pop_front();
+}
+
+void go_on() {
+  for (std::uint64_t n = choices() % 4; n > 0; --n) {
+    std::vector<Stream*> keeping;
+    for (const auto& stream : streams)
+      if (!stream->kept.empty()) keeping.push_back(stream.get());
+    if (!keeping.empty()) advance(keeping[choices() % keeping.size()]);
+  }
+}
+
+void finish(Stream* stream) {
+  while (!stream->kept.empty()) {
+    if (running == Running::seeded) go_on();
+    advance(stream);
+  }
+}
+
+void finish_all() {
+  for (const auto& stream : streams) finish(stream.get());
+}
+
+void finish(const Record& record) {
+  while (!record.reached) {
+    if (running == Running::seeded) go_on();
+    advance(record.stream);
+  }
+}
+
+void set_running(Running given, std::uint64_t seed) {
+  finish_all();
+  running = given;
+  choices.seed(seed);
 }
 
 bool host_knows(const Clock& clock) {
@@ -120,7 +208,7 @@ Clock everything() {
 Operation start_operation(Stream* stream, const char* what, Where where) {
   check_alive(stream, what);
   check_not_captured(stream, what);
-  stream->clock.join(host);
+  stream->clock.join(*known);
   stream->clock.set(stream->number, ++stream->issued);
   stream->asked.reset();
   return {stream, stream->issued, what, where};

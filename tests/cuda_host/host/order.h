@@ -1,5 +1,6 @@
-// Which operation has happened before which. Operations run at once, in the order in which the host issues them; on a
-// device those of two streams may run in any order that no event forbids. So every stream keeps a vector clock: for each
+// Which operation has happened before which, and when it runs. On a device, operations of two streams may run in any order
+// that no event forbids. They run at once here, as the host issues them, or late, in an order by a seed (set_running). As no
+// order of one run shows all that is possible, every stream keeps a vector clock: for each
 // stream, how many of its operations have surely ended. Events carry clocks from stream to stream, and the host has one of
 // its own, which it joins with those that it waits for.
 #pragma once
@@ -9,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -37,6 +39,20 @@ struct Graph {
 };
 struct GraphExec : Graph {};
 
+// A point of a stream, which an event was recorded at.
+struct Record {
+  Stream* stream = nullptr;
+  bool reached = true;
+  Clock clock = {};
+};
+
+// What a stream keeps for later.
+struct Kept {
+  std::function<bool()> run;       // false: it goes on, ask again
+  std::function<Stream*()> needs;  // the stream that must go on before; null: none. May be empty.
+  Clock host = {};                 // what the host knew when it was given
+};
+
 struct Stream {
   int number;
   Graph* capture = nullptr;  // what is put on it goes there
@@ -49,12 +65,13 @@ struct Stream {
     std::function<void()> arrive;
   };
   std::deque<Arrival> arrivals;
+  std::deque<Kept> kept;
   std::optional<std::chrono::steady_clock::time_point> asked;  // when cudaStreamQuery first said that it has not ended
 };
 
 struct Event {
   bool alive = true;
-  Clock clock;
+  std::shared_ptr<Record> record = std::make_shared<Record>();  // the latest
   std::optional<std::chrono::steady_clock::time_point> asked;
 };
 
@@ -70,6 +87,17 @@ void check_not_captured(const Stream* stream, const char* call);
 
 // Puts an operation on a stream, or in the graph that is captured on it.
 void put(Stream* stream, const std::function<void(Stream*)>& operation);
+
+// Runs it on the stream now, or keeps it until its turn.
+void run_or_keep(Stream* stream, std::function<bool()> run, std::function<Stream*()> needs = {});
+// Until all that the stream has been given has run; all streams; until a point is reached.
+void finish(Stream* stream);
+void finish_all();
+void finish(const Record& record);
+// What the stream keeps first runs, or what that needs.
+void advance(Stream* stream);
+// What may run beside the host meanwhile.
+void go_on();
 
 // An operation on a stream: kernel, copy, product or collective.
 struct Operation {
