@@ -185,8 +185,9 @@ __device__ std::uint32_t falling(float x) {
 // A block keeps the `limit` largest weights of one expert of a segment, the first of equal ones. It finds the key of
 // the last one kept by eight bits at a time, the highest first (radix selection). An assignment costs 12 bytes, and
 // reads 8 of them again, mostly from a cache, for each of four digits.
-__global__ void keep_largest(int experts, Index segment_size, int limit, In<std::int32_t> starts,
-                             In<std::int32_t> lists, In<float> all_weights, Out<std::int32_t> all_keep) {
+__global__ void __launch_bounds__(1024)
+    keep_largest(int experts, Index segment_size, int limit, In<std::int32_t> starts, In<std::int32_t> lists,
+                 In<float> all_weights, Out<std::int32_t> all_keep) {
   constexpr int digits = 256;
   __shared__ int histogram[digits];
   __shared__ int chosen, left;
@@ -293,9 +294,9 @@ __global__ void place(Index n, In<std::int32_t> experts, In<std::int32_t> keep, 
 
 // One block sums what the assignments were counted to be. owned: [owners + 1] tokens for each owner, placed: [experts + 1]
 // assignments of each place; the last of both are the others. starts: [owners + 1] = the tokens for all earlier owners.
-__global__ void sum_sends(Index owners, Index parts, Index experts, In<std::int32_t> owned, In<std::int32_t> placed,
-                          In<std::int32_t> place_of, Out<std::int32_t> starts, Out<std::int32_t> counts,
-                          Out<std::int32_t> kept) {
+__global__ void __launch_bounds__(1024)
+    sum_sends(Index owners, Index parts, Index experts, In<std::int32_t> owned, In<std::int32_t> placed,
+              In<std::int32_t> place_of, Out<std::int32_t> starts, Out<std::int32_t> counts, Out<std::int32_t> kept) {
   const int sum = block_scan(
       owners, [&](Index i) { return owned[i]; },
       [&](Index i, int before) {

@@ -59,7 +59,8 @@ __device__ Index merged_place(const Keys& keys, Index i, Index run, Index n) {
 constexpr int tile_size = 1024;
 
 // A block sorts the keys of tile_size of the ids: [n], a thread for each. A token costs 12 bytes.
-__global__ void sort_tiles(Index n, Index vocab_begin, Index vocab, In<std::int32_t> ids, Out<Key> keys) {
+__global__ void __launch_bounds__(tile_size)
+    sort_tiles(Index n, Index vocab_begin, Index vocab, In<std::int32_t> ids, Out<Key> keys) {
   __shared__ Key tile[2][tile_size];
   const Index first = Index{blockIdx.x} * tile_size, i = threadIdx.x;
   const Index count = n - first < tile_size ? n - first : tile_size;

@@ -94,7 +94,8 @@ struct Join {
 
 // One block adds losses: [T] and lse^2 up over the tokens with a target. sums: [2] += both. A token costs
 // 12 bytes and 3 FLOPs.
-__global__ void sum_losses(Index tokens, In<float> losses, In<float> lse, In<std::int32_t> targets, Out<double> sums) {
+__global__ void __launch_bounds__(1024)
+    sum_losses(Index tokens, In<float> losses, In<float> lse, In<std::int32_t> targets, Out<double> sums) {
   double loss = 0, squares = 0;
   for_row<1>(tokens, [&](Index t) {
     if (targets[t] < 0) return;  // its loss is 0
