@@ -31,6 +31,7 @@ struct Shared {
   Backend& backend;
   cuda::Context& context;
   int rank;
+  const int num_streams = nccl_streams();
   std::array<Stream, num_comm_streams> streams;
   std::vector<CommNccl*> members;
 
@@ -55,6 +56,12 @@ struct Started {
   Activity activity;
   Index number = 0;  // of all that were started, from 1 on
 };
+
+int loaded_version() {
+  int version = 0;
+  ncclGetVersion(&version);
+  return version;
+}
 
 ncclDataType_t type_of(DType type) {
   switch (type) {
@@ -203,7 +210,9 @@ class CommNccl final : public Comm {
     });
   }
 
-  Shared::Stream& stream() const { return shared_->streams[static_cast<int>(kind_)]; }
+  Shared::Stream& stream() const {
+    return shared_->streams[static_cast<std::size_t>(shared_->num_streams > 1 ? kind_ : CommStream::tokens)];
+  }
   void copy(ConstView in, View out) const {
     if (in.bytes() != out.bytes() && in.elements() > 0) shared_->backend.copy(in, out);
   }
@@ -282,9 +291,14 @@ MakeComm nccl_on(Backend& backend, int rank) {
   };
 }
 
+// NCCL 2.26 (22600 in ncclGetVersion) brought NCCL_LAUNCH_ORDER_IMPLICIT, which others pass over in silence: NCCL user guide,
+// "Environment variables", and "Using multiple NCCL communicators concurrently", which asks for one order on all ranks.
+int nccl_streams() {
+  return loaded_version() >= 22600 ? num_comm_streams : 1;
+}
+
 std::string nccl_version() {
-  int version = 0;
-  ncclGetVersion(&version);
+  const int version = loaded_version();
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 

@@ -1,7 +1,7 @@
 // Collectives over NCCL, on buffers of the cuda backend.
 //
 // They run on streams of their own: those of one CommStream one after the other, in the order in which they were started,
-// which is the same on all ranks; the two kinds, and what the backend computes, beside each other. While the host waits for the
+// which is the same on all ranks; the two kinds (but see nccl_streams), and what the backend computes, beside each other. While the host waits for the
 // device, the communicators are asked for errors; the first one throws a Failure that names rank, peers, collective and
 // layer, after which all ranks must end. The watchdog (dist/watchdog.h) is told which collective is under way: NCCL does not
 // report a peer that hangs, or one on the same machine that died.
@@ -26,7 +26,11 @@ using MakeComm = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm> host,
 // For a cuda backend, which must outlive the communicators. rank: of this process in the world, for messages.
 MakeComm nccl_on(Backend& backend, int rank);
 
-// "2.28.9"; empty where this build has none.
+// Of the library that is loaded: "2.28.9"; empty where this build has none.
 std::string nccl_version();
+
+// Streams that its collectives run on: one alone before NCCL 2.26, which cannot keep two communicators from waiting for each
+// other for ever; none where this build has no NCCL.
+int nccl_streams();
 
 }  // namespace sy

@@ -118,6 +118,7 @@ Json to_json(const Findings& findings) {
             {"cuda", findings.cuda.runtime},
             {"cuda_architectures", findings.cuda.kernels},
             {"nccl", nccl_version()},
+            {"nccl_streams", nccl_streams()},
             {"hdf5", hdf5_library().version}}},
           {"mpi",
            {{"library", findings.mpi.library},
@@ -205,7 +206,8 @@ void print(const Findings& findings) {
   fmt::print("HDF5      {}; parallel: {}, thread-safe: {} (neither is needed); locks files: {}\n", hdf5.version,
              hdf5.parallel ? "yes" : "no", hdf5.thread_safe ? "yes" : "no", hdf5.locks ? "yes" : "no");
   if (!cuda.kernels.empty())
-    fmt::print("CUDA      {} with NCCL {}; kernels for compute capability {}\n", cuda.runtime, nccl_version(),
+    fmt::print("CUDA      {} with NCCL {}{}; kernels for compute capability {}\n", cuda.runtime, nccl_version(),
+               nccl_streams() == 1 ? " (gradients do not travel beside tokens: they do from NCCL 2.26 on)" : "",
                cuda.kernels);
   const std::string driver = first.host.driver.empty() ? "" : "NVIDIA driver " + first.host.driver;
   const std::string knows = first.host.driver_cuda.empty() ? "" : "knows CUDA " + first.host.driver_cuda;
