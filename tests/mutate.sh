@@ -85,6 +85,7 @@ build() { # SPEC...
   for spec; do
     case $spec in
       mpi*) targets+=(test_mpi) ;;
+      training*) targets+=(test_training_cuda_host) ;;
       cli:doctor) targets+=(switchyard switchyard_cuda_host) ;; # some of its devices are those of the stand-in
       cli:*) targets+=(switchyard) ;;
       *) targets+=("test_${spec%%:*}") ;;
@@ -93,11 +94,12 @@ build() { # SPEC...
   cmake --build "$copy/build" --parallel "$(env -u OMP_NUM_THREADS nproc)" --target "${targets[@]}"
 }
 
-# kernels:FILTER, dist:FILTER, src:FILTER of gtest; mpiN:FILTER under N ranks; cli:NAME of tests/cli; ends: tests/dist/ends.sh.
+# kernels:FILTER, dist:FILTER, src:FILTER of gtest; mpiN:FILTER under N ranks, trainingN:FILTER on CUDA's stand-in; cli:NAME of tests/cli; ends: tests/dist/ends.sh.
 run_test() { # SPEC
   local what=${1%%:*} filter=${1#*:} command
   case $what in
     mpi*) command=("$copy/launch/mpirun.sh" "${what#mpi}" "$copy/build/test_mpi" "--gtest_filter=$filter") ;;
+    training*) command=("$copy/launch/mpirun.sh" "${what#training}" "$copy/build/test_training_cuda_host" "--gtest_filter=$filter") ;;
     cli) command=(bash "$copy/tests/cli/$filter.sh" "$copy/build/switchyard" "$copy") ;;
     ends) command=(bash "$copy/tests/dist/ends.sh" "$copy/build/test_ends" "$copy") ;;
     *) command=("$copy/build/test_$what" "--gtest_filter=$filter") ;;

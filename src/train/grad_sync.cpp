@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "dist/activity.h"
 
@@ -61,6 +62,11 @@ void GradSync::reduce(Group& group, Range flat) {
 
 void GradSync::layer_done(Index layer) {
   for (Group& group : groups_) {
+    if (group.complete.size() == 0) continue;
+    reduce(group, group.complete);
+    group.reduced.push_back(std::exchange(group.complete, {}));
+  }
+  for (Group& group : groups_) {
     if (group.layout.shards == 1 || !group.comm.asynchronous()) continue;
     // Replicas' gradients must be added up first, which is done for all of them at once.
     if (!group.replicated.empty()) continue;
@@ -68,12 +74,12 @@ void GradSync::layer_done(Index layer) {
     const Range flat = group.layers[static_cast<std::size_t>(layer)];
     if (flat.size() == 0) continue;
     group.comm.mark();
-    reduce(group, flat);
-    group.reduced.push_back(flat);
+    group.complete = flat;
   }
 }
 
 void GradSync::reduce_rest(Group& group) {
+  group.complete = {};
   if (group.reduced.empty()) return group.comm.reduce_scatter(group.buffers.grads, group.owned_gradients());
   group.comm.mark();
   Index end = group.layout.elements;

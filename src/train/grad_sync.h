@@ -1,8 +1,11 @@
 // From every rank's gradients to every rank's new weights (ZeRO-1, Rajbhandari et al., 2020):
 // reduce-scatter the gradients, clip by the global norm, update the owned range, all-gather the weights.
 //
-// Where collectives run beside the backend, each layer's gradients are reduced to their owners as soon as they are complete,
-// while backward goes on. Elsewhere that gains nothing, and one reduce-scatter at the end is the faster way.
+// Where collectives run beside the backend, each layer's gradients are reduced to their owners while backward goes on. They are
+// started when backward has given the device the layer before, too, since NCCL starts collectives in the order in which the host
+// gives them (NCCL_LAUNCH_ORDER_IMPLICIT: a kernel waits until the one given before it has started; the order is the same on
+// all ranks, so none waits for another for ever). Given at once, they would hold back the next layer's tokens until all reductions
+// before them have ended and these gradients are computed. Now what they wait for has had a whole layer's time. Elsewhere that gains nothing, and one reduce-scatter at the end is the faster way.
 #pragma once
 
 #include <vector>
@@ -18,7 +21,7 @@ class GradSync {
   // Collective.
   GradSync(const Mesh& mesh, ParamStore& store);
 
-  // The gradients of a layer's parameters are complete, for this step. Collective.
+  // The gradients of a layer's parameters are complete, for this step: those of the layer told of before are started. Collective.
   void layer_done(Index layer);
   // One optimizer step from the gradients in the store, which are zero afterwards. When their norm is not finite, no weight is
   // changed. `step` counts from 1. The host does not wait for it.
@@ -36,6 +39,7 @@ class GradSync {
     Comm& comm;                   // those ranks
     std::vector<Range> layers{};  // where the gradients of each layer's parameters lie
     std::vector<const Placement*> replicated{};
+    Range complete{};              // of the layer told of last, and marked
     std::vector<Range> reduced{};  // of this step, from the last to the first
 
     View owned_gradients() const;  // [n / shards]

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "dist/activity.h"
+#include "dist/comm_nccl.h"
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
 #include "src/train/memory.h"
@@ -133,6 +134,70 @@ TEST(Step, GoesOnAfterLongWaits) {
   t.step();
   EXPECT_TRUE(std::isfinite(t.sync.norm()));
   cuda_host::set_latency(std::chrono::milliseconds(0));
+}
+
+std::vector<std::vector<std::byte>> trained_weights(const Config& config, const Layout& layout) {
+  Trained t(config, layout);
+  for (int step = 0; step < 2; ++step) t.step();
+  std::vector<std::vector<std::byte>> weights;
+  for (std::size_t g = 0; g < t.engine.store().layout().groups.size(); ++g) {
+    const View of_group = t.engine.store().buffers(g).weights;
+    t.engine.backend().to_host(of_group, weights.emplace_back(of_group.size_bytes()).data());
+  }
+  return weights;
+}
+
+// Devices run what they are given late, and in any order that streams and events allow.
+TEST(Step, IsTheSameInAnyOrder) {
+  const int n = world().size();
+  for (const Layout& layout : {Layout{n, 1, n, 1}}) {
+    const Config config = config_of({});
+    const auto expected = trained_weights(config, layout);
+    for (std::uint64_t seed = 0; seed < 2; ++seed) {
+      cuda_host::set_running(seed == 0 ? cuda_host::Running::late : cuda_host::Running::seeded,
+                             seed * 64 + static_cast<std::uint64_t>(world().rank()));
+      EXPECT_TRUE(trained_weights(config, layout) == expected) << layout.str() << " seed " << seed;
+      cuda_host::set_running(cuda_host::Running::at_once);
+    }
+  }
+}
+
+// A layer's gradients are given to NCCL, which starts in the order of what it is given, when the tokens of the layer before are
+// under way. Here the host waits for these, for it wants to know their counts when it computes forward again.
+TEST(Step, TokensDoNotWaitForGradientsOfTheLayerBehind) {
+  const int n = world().size();
+  if (n == 1) return;
+  Trained t(config_of({"--train.recompute=true"}), {n, 1, n, 1});
+  t.step();
+  t.engine.take_statistics();
+  cuda_host::set_running(cuda_host::Running::late);
+  std::vector<std::int64_t> reduces;  // started, as each layer is done
+  const auto before = cuda_host::counters().reduces;
+  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1}, [&](Index layer) {
+    t.sync.layer_done(layer);
+    reduces.push_back(cuda_host::counters().reduces - before);
+  });
+  t.sync.step(t.config.train, 1e-3, 2);
+  EXPECT_TRUE(std::isfinite(t.sync.norm()));
+  cuda_host::set_running(cuda_host::Running::at_once);
+  ASSERT_EQ(reduces.size(), 3u);
+  EXPECT_EQ(reduces[1], 0);  // the second layer's counts have been waited for, not the third's gradients
+  EXPECT_GT(cuda_host::counters().reduces - before, 0);
+}
+
+// Before 2.26, NCCL would let two collectives start in one order here and in another there, and wait for ever.
+TEST(Step, CollectivesOfAnOldNcclRunOneAfterTheOther) {
+  const int n = world().size();
+  cuda_host::set_nccl_version(22505);
+  EXPECT_EQ(nccl_streams(), 1);
+  EXPECT_EQ(nccl_version(), "2.25.5");
+  cuda_host::forget_collectives();
+  cuda_host::set_running(cuda_host::Running::seeded, static_cast<std::uint64_t>(world().rank()));
+  trained_weights(config_of({}), {n, 1, n, 1});
+  cuda_host::set_running(cuda_host::Running::at_once);
+  EXPECT_LE(cuda_host::counters().collectives_at_once, 1);
+  cuda_host::set_nccl_version(22809);
+  EXPECT_EQ(nccl_streams(), num_comm_streams);
 }
 
 // Trains until NCCL reports `result`, and expects an error that names who was doing what, and says `why`.

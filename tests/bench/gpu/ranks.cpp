@@ -10,14 +10,14 @@
 namespace sy::bench {
 namespace {
 
-const ModelShape layers[] = {
+const ModelShape gpu_layers[] = {
     {"Mixtral 8x7B", 1, 4096, 32, 8, 8, 2, 14336, 256, 1, 4096},
     {"64 experts, top 8", 1, 2048, 16, 16, 64, 8, 1408, 256, 1, 4096},
 };
 // What processors train, and what shows in a second that everything runs.
 const ModelShape host_layers[] = {{"8 experts, top 2", 1, 256, 8, 8, 8, 2, 704, 256, 4, 256},
                                   {"64 experts, top 8", 1, 256, 8, 8, 64, 8, 128, 256, 4, 256}};
-const ModelShape small_layers[] = {{"small", 1, 64, 2, 1, 8, 2, 96, 64, 2, 24}};
+const ModelShape few_layers[] = {{"small", 1, 64, 2, 1, 8, 2, 96, 64, 2, 24}};
 
 struct Load {
   std::string name;
@@ -205,9 +205,9 @@ void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, std
 }  // namespace
 
 void measure_ranks(const Setup& setup, Comm& world, std::vector<Section>& sections) {
-  const std::span<const ModelShape> shapes = setup.small              ? std::span<const ModelShape>(small_layers)
+  const std::span<const ModelShape> shapes = setup.small              ? std::span<const ModelShape>(few_layers)
                                              : setup.backend == "cpu" ? std::span<const ModelShape>(host_layers)
-                                                                      : layers;
+                                                                      : gpu_layers;
   for (const ModelShape& shape : shapes)
     if (shape.experts % world.size() == 0) measure_layer(setup, world, shape, sections);
 }
