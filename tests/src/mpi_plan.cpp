@@ -151,7 +151,8 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
                                 (again * (2 * 4 * 32 + 8 * 2) + 2 * 4 * 32 + 4 * 2);
           const double there = world().sum(measured[rows].bytes + stayed),
                        thought = world().sum(expected[rows].bytes) * P / (P - 1);
-          EXPECT_NEAR(thought / there, 1, 0.03) << where;  // of rows that are rounded for each rank
+          // How often a token has experts of one rank together depends on the router: the plan cannot know it.
+          EXPECT_NEAR(thought / there, 1, 0.1) << where;
           expected.erase(rows);
           measured.erase(rows);
         }
