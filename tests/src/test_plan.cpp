@@ -311,7 +311,7 @@ TEST(Plan, TheBusiestRankDecides) {
     std::vector<Index> kept(layer.size());
     rows_of(layer, static_cast<Index>(assignments), kept);
     const Index all = 2 * config.model.seq_len;
-    tokens += static_cast<double>(all) * dry_reach(kept, all, config.moe.top_k, 0, std::ssize(kept) / 2);
+    tokens += std::round(static_cast<double>(all) * dry_reach(kept, all, config.moe.top_k, 0, std::ssize(kept) / 2));
   }
   for (const TrafficLine& line : plan.fitting[0].traffic) {
     if (line.part != "dispatch") continue;
