@@ -442,14 +442,15 @@ __global__ void gather(RowLanes rows, In<T> x, In<std::int32_t> index, Out<T> y)
   });
 }
 
-// An element of y costs w bytes, w more where it accumulates, and w bytes and 1 FLOP for each slot.
+// An element of y costs w bytes, w more where it is added to what is in `from`, or in y, and w bytes and 1 FLOP for each slot.
 template <class T, int N>
-__global__ void combine(RowLanes rows, In<T> x, Index k, In<std::int32_t> slots, In<T> from, Out<T> y) {
+__global__ void combine(RowLanes rows, In<T> x, Index k, In<std::int32_t> slots, In<T> from, bool accumulate,
+                        Out<T> y) {
   for_packs(rows, [&](Index row, Index pack) {
     const Index to = rows.at<N>(row, pack);
     float sums[N] = {};
-    if (from) {
-      const auto before = load<N>(from, to);
+    if (from || accumulate) {
+      const auto before = accumulate ? load<N>(y, to) : load<N>(from, to);
       for (int n = 0; n < N; ++n) sums[n] = to_float(before[n]);
     }
     for (Index j = 0; j < k; ++j) {
@@ -475,11 +476,13 @@ void CudaBackend::do_gather_rows(ConstView x, ConstView index, View y) {
 }
 
 void CudaBackend::do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) {
+  const bool accumulate = from && from.bytes() == y.bytes();
+  if (accumulate) from = {};
   with_type_and_packs(y.dim(1), {y, x, from ? from : y}, [&](auto type, auto n) {
     using T = decltype(type);
     const RowLanes rows = lanes_of(y.dim(0), y.dim(1) / n);
     launch(context_, row_grid(rows), combine<T, n>, rows, in<T>(x), slots.dim(1), in<std::int32_t>(slots), in<T>(from),
-           out<T>(y));
+           accumulate, out<T>(y));
   });
 }
 

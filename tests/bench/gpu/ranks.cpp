@@ -109,10 +109,10 @@ class Trip {
     exchange.combine({{arrived_, slots, {}, y_}}, arena_);
     exchange.finish();
   }
-  // As many bytes, as many to each rank.
-  void all_to_all() {
+  // So many rows to each rank.
+  void all_to_all(Index each) {
     const Arena::Scope scope(arena_);
-    const Index P = group_.size(), each = ceil_div(sent_rows(), P - 1);
+    const Index P = group_.size();
     const std::vector<Index> rows(P, each);
     const View in = arena_.take({P * each, x_.view().dim(1)}, x_.view().dtype()),
                out = arena_.take(in.shape(), in.dtype());
@@ -190,7 +190,9 @@ void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, std
     const Spread both = measure_together(world, backend, setup, [&] { trip.dispatch_combine(); });
     line("dispatch", there);
     line("combine", less(both, there));
-    line("plain all-to-all", measure_together(world, backend, setup, [&] { trip.all_to_all(); }));
+    const auto others = static_cast<double>((world.size() - 1) * trip.row_bytes());
+    const auto each = static_cast<Index>(std::llround(bytes / others));
+    line("plain all-to-all", measure_together(world, backend, setup, [&] { trip.all_to_all(each); }));
     if (travel == 0) travel = both.median;
   }
   const Spread forward = measure_together(world, backend, setup, [&] { layer.forward(); });
