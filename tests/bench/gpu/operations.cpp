@@ -273,13 +273,14 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
 
 // What a router leaves behind: the operands of all that follows it.
 struct Routed {
-  static constexpr Index ranks = 8;  // that a token may go to
+  Index ranks;  // that a token may go to
   RouteDesc desc;
   View logits, experts, weights, counts, probability, z_squared, keep, places, copies, sent, sends, kept, rows, tokens,
       slots, offsets;
 
   Routed(Operands& o, const Sizes& s)
-      : desc{.top_k = static_cast<int>(s.k)},
+      : ranks(std::min<Index>(8, s.E)),
+        desc{.top_k = static_cast<int>(s.k)},
         logits(o.f32({s.T(), s.E})),
         experts(o.i32({s.T(), s.k})),
         weights(o.f32({s.T(), s.k})),
@@ -324,7 +325,8 @@ void add_routing(std::vector<Operation>& all, const Sizes& s) {
   all.push_back({"capacity, factor 1.25", [s](Operands& o) -> Run {
                    return [&o, r = Routed(o, s), n = s.S * s.k * 5 / 4 / s.E] { r.limit(o.b, n); };
                  }});
-  all.push_back({"plan_sends, 8 ranks", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.plan(o.b); }; }});
+  all.push_back(
+      {"plan_sends, up to 8 ranks", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.plan(o.b); }; }});
   all.push_back({"sort_assignments", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.sort(o.b); }; }});
   all.push_back({"balance", [s](Operands& o) -> Run {
                    const Routed r(o, s);
