@@ -1,9 +1,9 @@
 // Collectives over NCCL, on buffers of the cuda backend.
 //
 // They run on streams of their own: those of one CommStream one after the other, in the order in which they were started,
-// which is the same on all ranks; the two kinds (but see nccl_streams), and what the backend computes, beside each other. While the host waits for the
-// device, the communicators are asked for errors; the first one throws a Failure that names rank, peers, collective and
-// layer, after which all ranks must end. The watchdog (dist/watchdog.h) is told which collective is under way: NCCL does not
+// which is the same on all ranks; the two kinds (but see nccl_streams), and what the backend computes, beside each other. While
+// the host waits for the device, the communicators are asked for errors; the first one throws a Failure that names rank, peers,
+// collective and layer, after which all ranks must end. The watchdog (dist/watchdog.h) is told which collective is under way: NCCL does not
 // report a peer that hangs, or one on the same machine that died.
 #pragma once
 

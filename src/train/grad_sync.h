@@ -2,10 +2,11 @@
 // reduce-scatter the gradients, clip by the global norm, update the owned range, all-gather the weights.
 //
 // Where collectives run beside the backend, each layer's gradients are reduced to their owners while backward goes on. They are
-// started when backward has given the device the layer before, too, since NCCL starts collectives in the order in which the host
-// gives them (NCCL_LAUNCH_ORDER_IMPLICIT: a kernel waits until the one given before it has started; the order is the same on
-// all ranks, so none waits for another for ever). Given at once, they would hold back the next layer's tokens until all reductions
-// before them have ended and these gradients are computed. Now what they wait for has had a whole layer's time. Elsewhere that gains nothing, and one reduce-scatter at the end is the faster way.
+// started when backward has given the device the layer before, too, since NCCL starts collectives in the order in which the
+// host gives them (NCCL_LAUNCH_ORDER_IMPLICIT: a kernel waits until the one given before it has started; the order is the same
+// on all ranks, so none waits for another for ever). Given at once, they would hold back the next layer's tokens until all
+// reductions before them have ended and these gradients are computed. Now what they wait for has had a whole layer's time.
+// Elsewhere that gains nothing, and one reduce-scatter at the end is the faster way.
 #pragma once
 
 #include <vector>
