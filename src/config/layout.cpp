@@ -25,7 +25,7 @@ std::string problem_of(const Config& c, const Layout& l) {
   if (c.moe.experts > 0 && c.moe.d_ff % l.etp != 0) return over(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
   if (c.moe.shared_d_ff % l.tp != 0)
     return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
-  const Index expert_ranks = l.ep * l.etp;
+  const Index expert_ranks = Index{l.ep} * l.etp;
   if (const Index counts = expert_ranks * (expert_ranks + c.moe.experts) * size_of(DType::i32);
       c.moe.experts > 0 && counts > Backend::read_limit)
     return fmt::format(
