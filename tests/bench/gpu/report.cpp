@@ -21,8 +21,9 @@ double product_rate(Backend& b, const Setup& setup, DType dtype, const Product& 
 
 double best_product_rate(Backend& b, const Setup& setup, DType dtype) {
   const std::vector<Product> products =
-      setup.small ? std::vector<Product>{{96, 96, 96}, {128, 64, 64}}
-                  : std::vector<Product>{{4096, 4096, 4096}, {8192, 8192, 8192}, {8192, 28672, 4096}};
+      setup.small              ? std::vector<Product>{{96, 96, 96}, {128, 64, 64}}
+      : setup.backend == "cpu" ? std::vector<Product>{{1024, 1024, 1024}}
+                               : std::vector<Product>{{4096, 4096, 4096}, {8192, 8192, 8192}, {8192, 28672, 4096}};
   double best = 0;
   for (const Product& p : products) best = std::max(best, product_rate(b, setup, dtype, p));
   return best;
@@ -30,7 +31,7 @@ double best_product_rate(Backend& b, const Setup& setup, DType dtype) {
 
 // bytes/s, of what is read and what is written, of the better of a copy and a sum.
 double memory_rate(Backend& b, const Setup& setup) {
-  const Index n = setup.small ? 1 << 14 : 1 << 28;
+  const Index n = setup.small ? 1 << 14 : setup.backend == "cpu" ? 1 << 26 : 1 << 28;
   const Tensor x = b.tensor({n}), y = b.tensor({n});
   fill_normal(b, x, 1, "x");
   const auto rate = [&](double operands, const Run& run) {
