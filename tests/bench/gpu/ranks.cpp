@@ -53,9 +53,11 @@ std::vector<Load> loads_of(const Setup& setup, const ModelShape& shape) {
   return loads;
 }
 
-// All ranks repeat as often.
+// All ranks repeat as often, or they would wait for each other in different collectives.
 Spread measure_together(Comm& world, Backend& backend, const Setup& setup, const Run& run) {
-  const Index n = world.max(repetitions(backend, setup, run));
+  run();
+  const double once = world.sum(sample(backend, 2, run)) / static_cast<double>(world.size());
+  const Index n = std::max<Index>(1, std::llround(std::min(setup.sample_seconds / once, 1e6)));
   std::vector<double> seconds;
   for (int i = 0; i < setup.samples; ++i) {
     world.barrier();
