@@ -25,7 +25,8 @@ constexpr Index max_rounded_rows = 512;
 // panels and tiles say:
 //   Packed            the elements that they hold
 //   step              panels hold a multiple of it along k, completed by zeros
-//   max_k_block       k is summed in blocks of at most this many, so that a panel of A stays in the L1 cache
+//   max_k_block       k is summed in blocks of at most this many, so that a panel stays in the L1 cache:
+//   b_stays           that of B, while panels of A pass, or that of A
 //   k_multiple        and blocks are a multiple of this many, which makes whole cache lines
 //   pack_rows         rows [i, i + count) of columns [l, l + depth) of A; beyond their end it may write `beyond` elements
 //   pack_columns      columns [j, j + count) of rows [l, l + depth) of B; likewise
@@ -36,6 +37,7 @@ struct FloatTiles {
   using Packed = float;
   static constexpr Index rows = tile_rows, cols = tile_cols, step = 1, max_k_block = 384, k_multiple = 16,
                          beyond = lanes;
+  static constexpr bool b_stays = cols * max_k_block * Index{sizeof(float)} <= 24 * 1024;  // beside a panel of A
 
   // One way of a matrix, rows or columns, from number `first` on: every `stride`, or by an index.
   struct Way {
@@ -77,6 +79,7 @@ struct PairTiles {
   using Packed = Bf16;
   static constexpr Index rows = pair_panel, cols = pair_panel, step = pair_step, max_k_block = 512, k_multiple = 32,
                          beyond = 0;
+  static constexpr bool b_stays = false;
 
   static void pack_rows(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
     pack_left_pairs(a, i, count, l, depth, out);
@@ -274,16 +277,23 @@ class Worker {
           continue;
         }
       const Index held = round_up(depth, Panels::step);
-      for (Index i = begin; i < end; i += Panels::rows)
+      const auto multiply = [&](Index i, Index j) {
+        panels_.multiply(std::min<Index>(Panels::rows, end - i), std::min<Index>(Panels::cols, task.j_end - j), depth,
+                         a_panels + (i - begin) * held, b_panels_[h] + (j - task.j) * held, at(task, h, i, j), stride_,
+                         accumulate);
+      };
+      if constexpr (Panels::b_stays) {
         for (Index j = task.j; j < task.j_end; j += Panels::cols)
-          panels_.multiply(std::min<Index>(Panels::rows, end - i), std::min<Index>(Panels::cols, task.j_end - j), depth,
-                           a_panels + (i - begin) * held, b_panels_[h] + (j - task.j) * held, at(task, h, i, j),
-                           stride_, accumulate);
+          for (Index i = begin; i < end; i += Panels::rows) multiply(i, j);
+      } else {
+        for (Index i = begin; i < end; i += Panels::rows)
+          for (Index j = task.j; j < task.j_end; j += Panels::cols) multiply(i, j);
+      }
     }
   }
 
-  // The same panel of B by panel, while the next is prefetched: a packed B, which no task need pack, is then read from beyond the
-  // L2 cache once for a block of rows, and the block's rows of A stay there.
+  // The same by panels of B, while the next is prefetched: a packed B, which no task need pack, is read from beyond the L2 cache
+  // once for a block of rows, and the block's rows of A stay there.
   void stream(const Task& task, Index half, Index begin, Index end, Index l, Index depth, bool accumulate,
               const float* a_panels) {
     const Problem& p = *task.problem;
@@ -382,6 +392,9 @@ constexpr double serial_multiplications = 2.5e5;  // fewer take less time than w
 constexpr double min_task_multiplications = 8e6;  // smaller tasks spend too much on packing,
 constexpr double min_task_area = 128 * 128;       // and so do tasks of fewer elements of C
 constexpr Index tasks_per_thread = 16;            // enough to even out threads of unequal speed
+// Where sums are so long that the least area makes fewer tasks, this area packs less, and so few tasks must do.
+constexpr double long_task_area = 256 * 256;
+constexpr Index long_tasks_per_thread = 4;
 
 template <class Panels>
 void multiply_all(std::span<const Problem> problems) {
@@ -392,11 +405,16 @@ void multiply_all(std::span<const Problem> problems) {
   tasks.clear();
   const double share = total / double(threads);
   const double work = threads == 1 ? total : std::max(share / tasks_per_thread, min_task_multiplications);
+  const auto work_of = [&](const Problem& p) {
+    const double area =
+        std::clamp(share / long_tasks_per_thread / double(std::max<Index>(p.k, 1)), min_task_area, long_task_area);
+    return std::min(share, std::max(work, area * double(p.k)));
+  };
   for (const Problem& p : problems) {
     if (reads_once<Panels>(p) && p.m > 0)
       cut_columns<Panels>(p, threads, tasks);
     else
-      cut<Panels>(p, std::min(share, std::max(work, min_task_area * double(p.k))), tasks);
+      cut<Panels>(p, work_of(p), tasks);
   }
   const Task* const first = tasks.data();
   const Index count = std::ssize(tasks);

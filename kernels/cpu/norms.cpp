@@ -12,11 +12,11 @@ void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView we
                                  View moments) {
   const Index d = x.dim(1);
   const auto width = static_cast<float>(d);
-  const float offset = desc.offset;
   Floats weights(weight, d), biases(bias, d);
   const float* const all_weights = weights.at(0);
   const float* const all_biases = biases.at(0);
   for_runs(x.dim(0), rows_per_run(d), [&](Index begin, Index end) {
+    const float offset = desc.offset;
     const float* const w = all_weights;
     const float* const b = all_biases;
     Floats inputs(x, d);
@@ -46,7 +46,6 @@ void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView 
                                   View dx, View dweight, View dbias) {
   const Index t_all = x.dim(0), d = x.dim(1);
   const bool centred = desc.kind == NormKind::layernorm;
-  const float offset = desc.offset;
   // dweight and dbias side by side, so that one pass over the rows sums both.
   const Index width = dbias ? 2 * d : d;
   const auto sums = scratch<float>(width);
@@ -55,6 +54,7 @@ void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView 
   const float* const all_weights = weights.at(0);
   sum_over_rows(t_all, width, sums.get(), [&](Index begin, Index end, float* partial) {
     const float* const w = all_weights;
+    const float offset = desc.offset;
     Floats inputs(x, d), gradients(dy, d);
     Results outputs(dx, d);
     for (Index t = begin; t < end; ++t) {

@@ -23,8 +23,8 @@ inline Index rows_per_run(Index width) {
 }
 
 // Calls body(begin, end) for each run of `grain` of the n items. A single run costs no parallel region. Bodies copy the
-// pointers that their loops use into locals: g++ 12 reads what a loop sums element by element, with gathers, where the
-// pointer is a lambda's capture.
+// pointers and numbers that their loops use into locals: where they are a lambda's captures, g++ 12 reads what a loop sums element
+// by element, with gathers, and reads the number again for every element, since a store might have changed it.
 template <class Body>
 void for_runs(Index n, Index grain, const Body& body) {
   const Index runs = ceil_div(n, grain);

@@ -87,8 +87,8 @@ std::optional<Rotation> rotation(const QkNorm& desc, ConstView positions, ConstV
 void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                     ConstView table, View y, View inverse) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
-  const float offset = desc.offset;
   for_runs(x.dim(0), rows_per_run(all * hd), [&](Index begin, Index end) {
+    const float offset = desc.offset;
     Floats inputs(x, hd), weights(weight, weight.elements());
     const float* const all_weights = weights.at(0);
     Results outputs(y, hd);
@@ -120,8 +120,8 @@ void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView w
 void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                                      ConstView positions, ConstView table, View dx, View dweight) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
-  const float offset = desc.offset;
   sum_over_rows(x.dim(0), desc.weights() * hd, dweight.f32(), [&](Index begin, Index end, float* partial) {
+    const float offset = desc.offset;
     Floats inputs(x, hd), gradients(dy, hd), weights(weight, weight.elements());
     const float* const all_weights = weights.at(0);
     Results outputs(dx, hd);
@@ -200,8 +200,8 @@ void CpuBackend::do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, Con
 void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares,
                                           View y) {
   const Index row = x.dim(1), normed = desc.queries + desc.keys;
-  const float offset = desc.offset;
   for_runs(x.dim(0), rows_per_run(row), [&](Index begin, Index end) {
+    const float offset = desc.offset;
     Floats inputs(x, row), weights(weight, normed);
     Results outputs(y, row);
     for (Index t = begin; t < end; ++t) {
@@ -224,8 +224,8 @@ void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, 
 void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                                            ConstView squares, ConstView products, View dx, View dweight) {
   const Index row = x.dim(1), normed = desc.queries + desc.keys;
-  const float offset = desc.offset;
   sum_over_rows(x.dim(0), normed, dweight.f32(), [&](Index begin, Index end, float* partial) {
+    const float offset = desc.offset;
     Floats inputs(x, row), gradients(dy, row), weights(weight, normed);
     Results outputs(dx, row);
     for (Index t = begin; t < end; ++t) {

@@ -201,20 +201,27 @@ void copy_run(const Bf16* from, float* to) {
   for (int i = 0; i < width; ++i) to[i] = from[i];
 }
 
-// Packs vectors that lie side by side, by copying runs of `width` floats. Several panels are packed together, so that
-// longer runs are read; not all of them, as panels may lie a multiple of 4 KB apart, and a cache keeps few such lines.
+// Packs vectors that lie side by side, by copying runs of `width` elements. Several panels are packed together, so that whole
+// cache lines are read; not all of them, as panels may lie a multiple of 4 KB apart, and a cache keeps few such lines.
 template <int width, class T, class Steps>
 void pack_runs(const T* data, const Steps& steps, Index count, Index k, float* out) {
-  constexpr Index together = 4, rows_ahead = 32;
+  constexpr Index together = std::max(1, 64 / width), rows_ahead = 24;
   const Index whole = count / width;
   for (Index panel = 0; panel < whole; panel += together) {
-    const Index end = std::min(panel + together, whole);
-    for (Index l = 0; l < k; ++l) {
-      const T* const from = data + steps[l];
-      const T* const next = data + steps.ahead(l + rows_ahead, k);
-      for (Index i = panel * width; i < end * width; i += 16) __builtin_prefetch(next + i, 0, 2);
-      for (Index i = panel; i < end; ++i) copy_run<width>(from + i * width, out + (i * k + l) * width);
-    }
+    const Index panels = std::min(together, whole - panel);
+    // A vector may be wider than a panel: what it writes beyond, the next row overwrites. So in the last row, and of the last
+    // panel, beyond which there may be nothing to read, only runs are copied.
+    const auto row = [&](Index l, Index wider) {
+      const T* const from = data + steps[l] + panel * width;
+      // Behind the last row those of the next panels are prefetched.
+      const T* const next = l + rows_ahead < k ? data + steps.ahead(l + rows_ahead, k) + panel * width
+                                               : data + steps.ahead(l + rows_ahead - k, k) + (panel + panels) * width;
+      for (Index i = 0; i < panels * width; i += 64 / Index{sizeof(T)}) __builtin_prefetch(next + i, 0, 2);
+      float* const to = out + panel * width * k + l * width;
+      for (Index i = 0; i < wider; ++i) store(to + i * width * k, load(from + i * width));
+      for (Index i = wider; i < panels; ++i) copy_run<width>(from + i * width, to + i * width * k);
+    };
+    for (Index l = 0; l < k; ++l) row(l, width < lanes && l + 1 < k ? panels - 1 : 0);
   }
   const Index rest = count - whole * width;
   if (rest == 0) return;
@@ -229,24 +236,34 @@ void pack_runs(const T* data, const Steps& steps, Index count, Index k, float* o
 template <int width, bool full, class T, class Lines>
 Index pack_squares(const T* data, const Lines& lines, Index begin, Index count, Index k, float* out) {
   constexpr int rows = std::min(width, lanes);
+  constexpr Index squares = std::max<Index>(1, 64 / Index{sizeof(T)} / lanes);  // of a cache line
+  const auto square = [&](Index l, int first) __attribute__((always_inline)) {
+    float* const to = out + l * width + first;
+    Vector v[lanes] = {};
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i)
+      if (full || begin + first + i < count) v[i] = load(data + lines[begin + first + i] + l);
+    transpose(v);
+    // A width below `lanes` writes beyond its row, and the next row overwrites that.
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) store(to + i * width, v[i]);
+  };
+  // A cache line is used up at once, since lines that are a multiple of 4 KB apart drive each other out.
   Index l = 0;
-  for (; l + lanes <= k; l += lanes) {
+  for (; l + squares * lanes <= k; l += squares * lanes) {
 #pragma GCC unroll 1
     for (int first = 0; first < width; first += lanes) {
-      float* to = out + l * width + first;
-      Vector v[lanes] = {};
+      // The processor does not foresee this order of reading, so the next panel is prefetched here.
+      if (full)
 #pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i) {
-        if (full || begin + first + i < count) v[i] = load(data + lines[begin + first + i] + l);
-        // The processor does not foresee this order of reading, so the next panel is prefetched here.
-        if (full) __builtin_prefetch(data + lines.ahead(begin + first + width + i, count) + l, 0, 2);
-      }
-      transpose(v);
-      // A width below `lanes` writes beyond its row, and the next row overwrites that.
-#pragma GCC unroll 16
-      for (int i = 0; i < lanes; ++i) store(to + i * width, v[i]);
+        for (int i = 0; i < rows; ++i)
+          __builtin_prefetch(data + lines.ahead(begin + first + width + i, count) + l, 0, 2);
+      for (Index s = 0; s < squares; ++s) square(l + s * lanes, first);
     }
   }
+  for (; l + lanes <= k; l += lanes)
+#pragma GCC unroll 1
+    for (int first = 0; first < width; first += lanes) square(l, first);
   return l;
 }
 

@@ -1,10 +1,14 @@
 // Products at the shapes of a training step: GFLOP/s, the share of the FMA peak measured in the same run, and
 // the same through OpenBLAS and oneDNN where the system has them (Debian: libopenblas0-openmp, libdnnl2; opened at run time).
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <new>
+#include <string_view>
 #include <vector>
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include "kernels/cpu/processor.h"
 #include "tests/bench/peak.h"
@@ -78,6 +82,23 @@ Multiply by_dnnl(void* function) {
   };
 }
 
+// Memory in huge pages, as that of the CPU backend.
+template <class T>
+struct InHugePages {
+  using value_type = T;
+  T* allocate(std::size_t n) {
+    constexpr std::size_t page = std::size_t{2} << 20;
+    const std::size_t bytes = (n * sizeof(T) + page - 1) / page * page;
+    void* const memory = std::aligned_alloc(page, bytes);
+    if (!memory) throw std::bad_alloc();
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, std::size_t) { std::free(memory); }
+  friend bool operator==(InHugePages, InHugePages) { return true; }
+};
+using Floats = std::vector<float, InHugePages<float>>;
+
 struct Library {
   const char *name, *file, *function;
   Multiply (*with)(void* function);
@@ -87,7 +108,9 @@ constexpr Library libraries[] = {{"OpenBLAS", "libopenblas.so.0", "cblas_sgemm",
 
 }  // namespace
 
-int main() {
+// The argument, if any, is part of a product's or a shape's name: no others are measured.
+int main(int argc, char** argv) {
+  const std::string_view only = argc > 1 ? argv[1] : "";
   struct Peer {
     const char* name;
     Multiply multiply;
@@ -103,14 +126,16 @@ int main() {
   for (const Peer& peer : peers) std::printf(" %10s %6s", peer.name, "peak");
   std::printf("\n");
   for (const Shape& s : shapes) {
+    const auto named = [&](std::string_view name) { return name.find(only) != name.npos; };
+    if (!named(s.what) && !named(kind_names[int(s.kind)])) continue;
     const auto filled = [](Index size) {
-      std::vector<float> v(size);
+      Floats v(size);
       for (Index i = 0; i < size; ++i) v[i] = float((i * 7919) % 1009) / 1009 - 0.5f;
       return v;
     };
     const bool a_transposed = s.kind == Kind::weight_gradient, b_transposed = s.kind == Kind::forward;
-    const std::vector<float> a = filled(s.count * s.m * s.k), b = filled(s.count * s.n * s.k);
-    std::vector<float> c(s.count * s.m * s.n);
+    const Floats a = filled(s.count * s.m * s.k), b = filled(s.count * s.n * s.k);
+    Floats c(s.count * s.m * s.n);
     std::vector<Problem> problems;
     for (Index e = 0; e < s.count; ++e) {
       problems.push_back({s.m,
