@@ -38,7 +38,7 @@ struct HeadRows {
   int count, width;
 };
 
-// Heads as a kernel takes them. All members have 64 bits: with padding, recorded launches could not be compared.
+// Heads as a kernel takes them.
 template <class P>
 struct HeadsOf {
   P x;
@@ -120,8 +120,7 @@ __device__ auto of_sequence(const General& all, int b, const Sizes& z) {
 }
 
 // The sizes of a call, and which keys its queries see, as kernels/attention.h says. Sizes, positions and heads have 32
-// bits, which spares registers; elements are counted with 64. All members are ints: with padding, recorded launches
-// could not be compared.
+// bits, which spares registers; elements are counted with 64.
 struct Call {
   int B, Sq, Sk, H, K;
   int window;  // more than there are positions where there is none

@@ -8,6 +8,8 @@ namespace sy::cuda {
 // Where a device is plugged in, as "0000:01:00": PCI's domain, bus and device.
 std::string device_id(const cudaDeviceProp& properties);
 
+class Lanes;  // kernels/cuda/lanes.h
+
 struct Context {
   int device = 0;
   ComputeStream stream;             // all that the backend computes, in order
@@ -15,6 +17,7 @@ struct Context {
   // Memory for what one operation passes from kernel to kernel, such as partial sums. The next may overwrite it.
   std::byte* workspace = nullptr;
   Index workspace_bytes = 0;  // workspace_size; an operation that needs more splits its work
+  Lanes* lanes = nullptr;
 };
 constexpr Index workspace_size = Index{64} << 20;
 

@@ -10,8 +10,6 @@ namespace sy {
 
 namespace cuda {
 
-namespace {
-
 // The workspace is set after the stream, since cuBLAS takes one of its own when it is given a stream. The math mode
 // makes cuBLAS sum in f32 where it splits a product whose result is bf16.
 Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Index bytes) {
@@ -25,6 +23,8 @@ Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Ind
         "cublasSetMathMode");
   return owned;
 }
+
+namespace {
 
 // SWITCHYARD_GRAPHS = 0 in the environment makes no graphs: for debuggers, and to see what graphs gain.
 bool graphs_wanted() {
@@ -47,7 +47,7 @@ CudaBackend::CudaBackend(int device)
       workspace_(device_memory(workspace_size)),
       cublas_workspace_(device_memory(workspace_size)),
       cublas_(make_cublas(stream_.get(), cublas_workspace_.get(), workspace_size)),
-      context_{device, stream_.get(), cublas_.get(), workspace_.get(), workspace_size},
+      context_{device, stream_.get(), cublas_.get(), workspace_.get(), workspace_size, &lanes_},
       staging_(context_.stream, waiter_),
       read_(pinned_memory(read_limit)),
       read_done_(make_event()),

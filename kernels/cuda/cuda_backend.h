@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/lanes.h"
 #include "kernels/cuda/sizes.h"
 #include "kernels/cuda/staging.h"
 
@@ -134,6 +135,7 @@ class CudaBackend final : public Backend {
   Owned<cudaStream_t> stream_;
   DeviceMemory workspace_, cublas_workspace_;
   Owned<cublasHandle_t> cublas_;
+  Lanes lanes_;
   Context context_;
   Waiter waiter_;
   Staging staging_;

@@ -285,11 +285,14 @@ void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, Const
 
 namespace {
 
-// places: [n] the place of each assignment's expert, -1 of what is dropped.
-__global__ void place(Index n, In<std::int32_t> experts, In<std::int32_t> keep, In<std::int32_t> place_of,
-                      Out<std::int32_t> places) {
+// places: [n] the place of each assignment's expert, -1 of what is dropped. Without keep: of the `here` places from `first` on.
+__global__ void place(Index n, In<std::int32_t> experts, In<std::int32_t> keep, In<std::int32_t> place_of, int first,
+                      int here, Out<std::int32_t> places) {
   const Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < n) places[i] = keep[i] == 0 ? -1 : place_of ? place_of[experts[i]] : experts[i];
+  if (i >= n) return;
+  const int expert = experts[i] - first;
+  const bool kept = keep ? keep[i] != 0 : expert >= 0 && expert < here;
+  places[i] = !kept ? -1 : place_of ? place_of[expert] : expert;
 }
 
 // One block sums what the assignments were counted to be. owned: [owners + 1] tokens for each owner, placed: [experts + 1]
@@ -343,7 +346,8 @@ void CudaBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, Con
                                 View slots, View counts, View kept) {
   const Index n = experts.elements(), k = experts.dim(1), num_experts = kept.dim(0), owners = split.owners;
   launch(context_, {.x = blocks_of(n, 256)}, place, n, in<std::int32_t>(experts), in<std::int32_t>(keep),
-         in<std::int32_t>(split.places), out<std::int32_t>(places));
+         in<std::int32_t>(split.places), static_cast<int>(split.first), static_cast<int>(num_experts),
+         out<std::int32_t>(places));
   const Runs of_places = make_runs(1, experts.dim(0), k, num_experts + 1, false),
              of_owners = make_runs(1, experts.dim(0), k, owners + 1, false);
   const ByOwner owner{in<std::int32_t>(places), static_cast<int>(k), static_cast<int>(num_experts / owners),

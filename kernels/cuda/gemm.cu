@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/lanes.h"
 #include "kernels/cuda/scan.h"
 
 namespace sy::cuda {
@@ -37,18 +38,20 @@ struct Product {
   int columns_of_b(const Gemm& desc) const { return desc.transpose_b ? q : n; }
 };
 
+// On the stream of the handle.
+void multiply_on(cublasHandle_t cublas, const Gemm& desc, const Product& p, DType type, const void* a, const void* b,
+                 DType type_of_c, void* c) {
+  const float alpha = 1, beta = desc.accumulate ? 1 : 0;
+  check(cublasGemmEx(cublas, transposed(desc.transpose_b), transposed(desc.transpose_a), p.n, p.m, p.q, &alpha, b,
+                     cublas_type(type), p.columns_of_b(desc), a, cublas_type(type), p.columns_of_a(desc), &beta, c,
+                     cublas_type(type_of_c), p.n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "cublasGemmEx");
+}
+
 void multiply(Context& context, const Gemm& desc, const Product& p, DType type, const void* a, const void* b,
               DType type_of_c, void* c) {
-  const float alpha = 1, beta = desc.accumulate ? 1 : 0;
-  context.stream.put(
-      [&](cudaStream_t) {
-        check(
-            cublasGemmEx(context.cublas, transposed(desc.transpose_b), transposed(desc.transpose_a), p.n, p.m, p.q,
-                         &alpha, b, cublas_type(type), p.columns_of_b(desc), a, cublas_type(type), p.columns_of_a(desc),
-                         &beta, c, cublas_type(type_of_c), p.n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-            "cublasGemmEx");
-      },
-      desc, p, type, type_of_c, a, b, c);
+  context.stream.put([&](cudaStream_t) { multiply_on(context.cublas, desc, p, type, a, b, type_of_c, c); }, desc, p,
+                     type, type_of_c, a, b, c);
 }
 
 // ---- a product for each expert ----
@@ -89,7 +92,7 @@ constexpr Index large_product = Index{1} << 34;
 
 // c_e (+)= op(a_e) op(b_e) for every expert that owns rows. product_of(count) gives the sizes of the product of an
 // expert that owns `count` rows. Small products share one call of cuBLAS, where types are alike and addresses
-// are aligned.
+// are aligned; the others, such as bf16 weights' gradients, which are f32, run beside each other on lanes.
 template <class ProductOf>
 void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows, ConstView a, ConstView b, View c,
                       ProductOf product_of) {
@@ -98,11 +101,18 @@ void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows
   const auto count_of = [&](Index e) { return rows.host[e + 1] - rows.host[e]; };
   const bool large = product_of(rows.host[experts]).multiplications() >= experts * large_product;
   if (large || a.dtype() != c.dtype() || !of_a.aligned() || !of_b.aligned() || !of_c.aligned()) {
-    for (Index e = 0; e < experts; ++e) {
+    std::vector<Index> owners;
+    for (Index e = 0; e < experts; ++e)
+      if (count_of(e) > 0) owners.push_back(e);
+    const auto count = static_cast<Index>(owners.size());
+    const auto product = [&](Index i, cublasHandle_t cublas) {
+      const Index e = owners[static_cast<std::size_t>(i)];
       const auto at = [&](const Operand& x) { return reinterpret_cast<void*>(x.of(e, rows.host[e])); };
-      if (count_of(e) > 0)
-        multiply(context, desc, product_of(count_of(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
-    }
+      multiply_on(cublas, desc, product_of(count_of(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
+    };
+    if (!large) return context.lanes->run(context.stream, count, product);
+    context.stream.cut();  // the sizes differ from call to call, so that no pass can repeat them
+    for (Index i = 0; i < count; ++i) product(i, context.cublas);
     return;
   }
 
@@ -158,7 +168,8 @@ void CudaBackend::do_grouped_gemm(const RowsOf& x, const Weight& weight, const E
 
 void CudaBackend::do_grouped_gemm_input(const RowsOf& dy, const Weight& weight, const ExpertRows& rows, View dx) {
   const ConstView w = weight.values;
-  multiply_grouped(context_, {}, rows, dy.values, w, dx, [&](Index count) { return Product(count, w.dim(2), w.dim(1)); });
+  multiply_grouped(context_, {}, rows, dy.values, w, dx,
+                   [&](Index count) { return Product(count, w.dim(2), w.dim(1)); });
 }
 
 void CudaBackend::do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/cuda/handles.h"
@@ -28,8 +29,8 @@ class ComputeStream {
   // Ends the piece under way, if there is one, and launches it. Returns the stream, which then has all that was put.
   cudaStream_t cut();
 
-  // issue(cudaStream_t) puts one operation on the stream. parts are what identifies the operation, such as a kernel and
-  // its arguments. While a pass is replayed they are compared with those that were recorded.
+  // issue(cudaStream_t) puts one operation on the stream. parts are all that identifies the operation, such as a kernel and
+  // its arguments. While a pass is replayed they are compared with those that were recorded, bit by bit.
   template <class Issue, class... Parts>
   void put(Issue issue, const Parts&... parts) {
     const Giving giving;
@@ -56,14 +57,15 @@ class ComputeStream {
     std::vector<Piece> pieces;
   };
 
-  // Notes a part without padding, whose bytes are its value. Others are passed over, as are element-wise functors.
+  // Notes the bytes of a part, whatever its members are. Those between members have no value, and count as zeros.
   template <class T>
   void note(const T& part) {
-    if constexpr (std::is_scalar_v<T> || std::has_unique_object_representations_v<T>) {
-      const std::size_t at = operation_.size();
-      operation_.resize(at + (sizeof(T) + 7) / 8);
-      std::memcpy(&operation_[at], &part, sizeof(T));
-    }
+    static_assert(std::is_trivially_copyable_v<T>, "the bytes of this part are not all of it");
+    T copy = part;
+    __builtin_clear_padding(&copy);
+    const std::size_t at = operation_.size();
+    operation_.resize(at + (sizeof(T) + 7) / 8);
+    std::memcpy(&operation_[at], &copy, sizeof(T));
   }
   bool to_issue();
   void begin_recording();

@@ -7,6 +7,7 @@
 #include <cblas.h>
 
 #include <memory>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -77,6 +78,18 @@ struct Types {
   bool supported() const { return a == b && (c == a || (c == CUDA_R_32F && !grouped)); }
 };
 
+// The kernels of a kind of product are loaded when they are first used, and stay. False where the device has no memory left.
+bool load_kernels(const Types& types) {
+  constexpr std::size_t bytes = std::size_t{16} << 20;
+  static std::set<std::tuple<int, int, bool>> loaded;
+  const std::tuple key(types.a, types.c, types.grouped);
+  if (loaded.count(key)) return true;
+  if (!allocate(bytes)) return false;
+  loaded.insert(key);
+  counter_values.library_bytes += bytes;
+  return true;
+}
+
 bool valid(const Product& p) {
   const int rows_a = p.op_a == CUBLAS_OP_N ? p.m : p.k, rows_b = p.op_b == CUBLAS_OP_N ? p.k : p.n;
   return p.m >= 0 && p.n >= 0 && p.k >= 0 && p.lda >= std::max(1, rows_a) && p.ldb >= std::max(1, rows_b) &&
@@ -130,6 +143,9 @@ void compute(const Operation& operation, const Product& p, const Types& types) {
 
 void check_handle(cublasHandle_t handle, const char* what, Where where) {
   if (handle == nullptr || !handle->alive) mistake("{} at {} with a handle that is none", what, text(where));
+  static const Stream* last = nullptr;
+  counter_values.product_switches += last != nullptr && last != handle->stream;
+  last = handle->stream;
 }
 
 Operation start(const cublasContext& handle, Stream* stream, const char* what, Where where) {
@@ -143,7 +159,9 @@ std::vector<std::unique_ptr<cublasContext>> handles;
 }  // namespace
 
 const char* cublasGetStatusString(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_SUCCESS ? "success" : "an invalid value";
+  return status == CUBLAS_STATUS_SUCCESS        ? "success"
+         : status == CUBLAS_STATUS_ALLOC_FAILED ? "out of memory"
+                                                : "an invalid value";
 }
 
 cublasStatus_t cublasCreate(cublasHandle_t* handle) {
@@ -194,6 +212,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
   check_handle(handle, what, where);
   const Types types{type_a, type_b, type_c};
   if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!load_kernels(types)) return CUBLAS_STATUS_ALLOC_FAILED;
   const auto at = [](auto* x, long long elements, cudaDataType type) {
     return reinterpret_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(x))) +
            elements * static_cast<long long>(size_of(type));
@@ -234,6 +253,7 @@ cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOpe
   check_not_captured(handle->stream, what);  // its sizes are on the host
   const Types types{type_a, type_b, type_c, true};
   if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!load_kernels(types)) return CUBLAS_STATUS_ALLOC_FAILED;
   std::size_t count = 0;
   std::vector<Product> products;  // without operands
   for (int g = 0; g < group_count; ++g) count += static_cast<std::size_t>(group_size[g]);

@@ -357,6 +357,37 @@ TEST_F(HostStreams, APassThatChangesIsRefused) {
   }
 }
 
+// Members of any type, with bytes between them that are nobody's.
+struct Mixed {
+  std::int8_t small;
+  double large;
+  Out<float> y;
+  float value;
+};
+__global__ void set_mixed(Mixed x) {
+  x.y[threadIdx.x] = x.value;
+}
+TEST_F(HostStreams, ReplaysCompareMembersAndNotWhatLiesBetweenThem) {
+  const View x = memory({8}), y = memory({8});
+  // The memory that the argument is made in holds `rest`.
+  const auto pass = [&](const Mixed& with, int rest) {
+    context.stream.repeated("mixed", [&] {
+      alignas(Mixed) std::byte bytes[sizeof(Mixed)];
+      std::memset(bytes, rest, sizeof bytes);
+      auto* const made = reinterpret_cast<Mixed*>(bytes);
+      made->small = with.small, made->large = with.large, made->y = with.y, made->value = with.value;
+      launch(context, {.threads = 8}, set_mixed, *made);
+    });
+  };
+  const Mixed first{1, 2.0, out<float>(x), 3.0f};
+  Mixed others[] = {first, first, first, first};
+  others[0].small = 2, others[1].large = 4, others[2].y = out<float>(y), others[3].value = 5;
+  for (const Mixed& other_one : others) {
+    for (int run = 0; run < 4; ++run) pass(first, run * 85);
+    EXPECT_THROW(pass(other_one, 0), Failure);
+  }
+}
+
 TEST_F(HostStreams, AnErrorEndsARecording) {
   const View x = memory({8});
   for (int run = 0; run < 4; ++run) {

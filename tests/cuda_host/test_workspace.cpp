@@ -47,5 +47,40 @@ TEST_F(WorkspaceTest, AttentionTakesSomeSequencesOrSomeHeadsAtOnce) {
   EXPECT_THROW(gradient(1), std::logic_error);
 }
 
+// bf16 weights' gradients: products of experts run beside each other, whatever order the device takes them in.
+TEST_F(WorkspaceTest, ProductsOfExpertsRunOnStreamsOfTheirOwn) {
+  constexpr Index experts = 7, rows = 40, n = 6, q = 10;
+  const std::int32_t offsets[] = {0, 3, 11, 11, 20, 21, 33, rows};
+  std::vector<bf16> values(static_cast<std::size_t>(rows * q));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = bf16(static_cast<float>(i * 7919 % 1000) / 500 - 1);
+  const View x = upload(values).reshape({rows, q});
+  values.resize(static_cast<std::size_t>(rows * n));
+  const View dy = upload(values).reshape({rows, n});
+  const ExpertRows owned{upload(std::vector<std::int32_t>(offsets, offsets + experts + 1)), offsets};
+  const View one_by_one = memory({experts, n, q});
+  backend->fill(one_by_one, 0);
+  for (Index e = 0; e < experts; ++e) {
+    const Index count = offsets[e + 1] - offsets[e];
+    if (count > 0)
+      backend->gemm({.transpose_a = true, .accumulate = true}, dy.rows(offsets[e], count), x.rows(offsets[e], count),
+                    one_by_one.rows(e, 1).reshape({n, q}));
+  }
+  backend->synchronize();
+  const std::vector<float> expected = download<float>(one_by_one);
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    const View dw = memory({experts, n, q});
+    if (seed > 0) cuda_host::set_running(cuda_host::Running::seeded, seed);
+    const auto before = cuda_host::counters().product_switches;
+    backend->fill(dw, 0);  // before all of them
+    backend->grouped_gemm_weight(dy, x, owned, dw);
+    backend->scale(dw, 2);  // and after
+    backend->synchronize();
+    cuda_host::set_running(cuda_host::Running::at_once);
+    const std::vector<float> found = download<float>(dw);
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], 2 * expected[i]) << i;
+    EXPECT_GE(cuda_host::counters().product_switches - before, 5);
+  }
+}
+
 }  // namespace
 }  // namespace sy::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -30,6 +31,9 @@ void set_device_count(int count);
 // The ncclResult_t that communicators report from now on, as if another rank were lost: collectives do not end, nor does
 // what waits for them, until ncclCommAbort. 0: none is lost, and what was under way ends.
 void set_nccl_error(int result);
+// What a communicator takes of its device's memory for each channel, when it is first used so: for an all-reduce of little
+// (trees), for other collectives (rings), and for messages between two ranks. 1 MiB is the default.
+void set_nccl_channel_bytes(std::size_t bytes);
 // What ncclGetVersion says: 22809 for 2.28.9, which is the default.
 void set_nccl_version(int code);
 
@@ -39,8 +43,11 @@ struct Counters {
   std::int64_t graphs = 0;       // launched
   std::int64_t allocations = 0;  // device and pinned host memory
   std::int64_t frees = 0;
-  std::int64_t waits = 0;                // for what had not surely ended
-  std::int64_t reduces = 0;              // ncclReduce that have started
+  std::int64_t waits = 0;             // for what had not surely ended
+  std::int64_t reduces = 0;           // ncclReduce that have started
+  std::int64_t nccl_launches = 0;     // of groups of calls, or of single ones
+  std::int64_t product_switches = 0;  // of cuBLAS, given to another stream than the one before
+  std::int64_t library_bytes = 0;     // of device memory that NCCL and cuBLAS have taken, what NCCL has freed included
   std::int64_t collectives_at_once = 0;  // most launches of NCCL that had started and not ended
 };
 Counters counters();
