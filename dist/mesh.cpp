@@ -18,6 +18,26 @@ constexpr AxisFacts all_axes[] = {{Axis::dp, "dp", [](const Layout& l) { return 
                                   {Axis::ep, "ep", [](const Layout& l) { return l.ep; }, &Coord::ep},
                                   {Axis::etp, "etp", [](const Layout& l) { return l.etp; }, &Coord::etp}};
 
+std::string node_in_words(const Layout& l) {
+  return l.node == 1 ? "" : fmt::format(" node {}", l.node);
+}
+
+// The communicators of a mesh by which tokens travel over nodes: which ranks belong together, in their order.
+struct NodeMember {
+  std::unique_ptr<Comm> Mesh::*comm;
+  int (*group)(const Layout&, int rank);
+  Place (*place)(const Topology&, int index);  // of a rank of the experts'
+};
+constexpr NodeMember node_members[] = {
+    {&Mesh::within, [](const Layout& l, int rank) { return rank / l.node; },
+     [](const Topology& t, int index) {
+       return Place{t.ranks, t.within_node(index)};
+     }},
+    {&Mesh::across, [](const Layout& l, int rank) { return rank / (l.ep * l.etp) * l.node + rank % l.node; },
+     [](const Topology& t, int index) {
+       return Place{t.nodes, t.node_of(index)};
+     }}};
+
 // The communicators of a mesh, each over a set of axes.
 struct Member {
   Axes axes;
@@ -45,12 +65,22 @@ Axes grid_of(Axes axes) {
   return grid;
 }
 
+Topology Layout::experts_topology() const {
+  const int all = ep * etp;
+  return node > 1 && node < all ? Topology{all / node, node} : Topology{1, all};
+}
+
+bool Layout::nodes_divide() const {
+  const int all = ep * etp;
+  return ranks % node == 0 && (node % all == 0 || (all % node == 0 && (node == 1 || node % etp == 0)));
+}
+
 std::string Layout::str() const {
-  return fmt::format("dp {} tp {} ep {} etp {} edp {}", dp(), tp, ep, etp, edp());
+  return fmt::format("dp {} tp {} ep {} etp {} edp {}", dp(), tp, ep, etp, edp()) + node_in_words(*this);
 }
 
 std::string Layout::given() const {
-  return fmt::format("tp {} ep {} etp {}", tp, ep, etp);
+  return fmt::format("tp {} ep {} etp {}", tp, ep, etp) + node_in_words(*this);
 }
 
 Coord coord_of(const Layout& l, int rank) {
@@ -76,7 +106,7 @@ Comm& Mesh::over(Axes axes) const {
 namespace {
 
 Mesh mesh_without_groups(Comm& world, const Layout& layout) {
-  SY_ASSERT(layout.divides(), "{} ranks as tp {}, ep {}, etp {}", layout.ranks, layout.tp, layout.ep, layout.etp);
+  SY_ASSERT(layout.divides(), "{} ranks as {}", layout.ranks, layout.given());
   Mesh mesh{};
   mesh.layout = layout;
   mesh.rank = world.rank();
@@ -93,6 +123,9 @@ Mesh make_mesh(Comm& world, const Layout& layout) {
   for (const Member& member : members)
     mesh.*member.comm = world.split(
         [&](int rank) { return place_of(layout, coord_of(layout, rank), grid_of(member.axes) - member.axes).index; });
+  for (const NodeMember& member : node_members)
+    if (layout.experts_topology().nodes > 1)
+      mesh.*member.comm = world.split([&](int rank) { return member.group(layout, rank); });
   return mesh;
 }
 
@@ -103,13 +136,22 @@ Mesh make_dry_mesh(Comm& world, const Layout& layout) {
     const Place place = place_of(layout, mesh.coord, member.axes);
     mesh.*member.comm = make_comm_dry(place.size, place.index);
   }
+  const Topology nodes = layout.experts_topology();
+  for (const NodeMember& member : node_members) {
+    const Place place = member.place(nodes, mesh.experts->rank());
+    if (nodes.nodes > 1) mesh.*member.comm = make_comm_dry(place.size, place.index);
+  }
   return mesh;
 }
 
 Mesh on_backend(Mesh mesh, Backend& backend) {
-  if (backend.on_host()) return mesh;
+  if (backend.on_host() || mesh.backend == &backend) return mesh;
+  SY_ASSERT(!mesh.backend, "a mesh for the buffers of another backend");
   const MakeComm nccl = nccl_on(backend, mesh.rank);
   for (const Member& member : members) mesh.*member.comm = nccl(std::move(mesh.*member.comm), member.stream);
+  for (const NodeMember& member : node_members)
+    if (mesh.*member.comm) mesh.*member.comm = nccl(std::move(mesh.*member.comm), CommStream::tokens);
+  mesh.backend = &backend;
   return mesh;
 }
 

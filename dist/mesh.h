@@ -14,15 +14,29 @@
 
 namespace sy {
 
+// The nodes (machines) that a group of consecutive ranks lies on, with as many consecutive ranks on each.
+struct Topology {
+  int nodes = 1, ranks = 1;  // ranks of a node
+  // Where rank `index` of the group stands.
+  int node_of(int index) const { return index / ranks; }
+  int within_node(int index) const { return index % ranks; }
+};
+
 struct Layout {
   int ranks = 1, tp = 1, ep = 1, etp = 1;
+  // So many consecutive ranks are one node, over whose borders tokens travel by node. 1: each for itself.
+  int node = 1;
   int dp() const { return ranks / tp; }
   int edp() const { return ranks / (ep * etp); }
+  // Of the ranks that hold all experts between them: one node where tokens go straight to every rank.
+  Topology experts_topology() const;
   // Whether the ranks can be divided so.
   bool tp_divides() const { return ranks % tp == 0; }
   bool experts_divide() const { return ranks % (ep * etp) == 0; }
-  bool divides() const { return tp_divides() && experts_divide(); }
-  std::string str() const;    // "dp 4 tp 1 ep 2 etp 1 edp 2"
+  // Nodes hold as many ranks each; the experts' ranks are on one, or fill several, on which no expert is split over two.
+  bool nodes_divide() const;
+  bool divides() const { return tp_divides() && experts_divide() && nodes_divide(); }
+  std::string str() const;    // "dp 4 tp 1 ep 2 etp 1 edp 2", and "node 2" where that is not 1
   std::string given() const;  // "tp 1 ep 2 etp 1": what tells it from others of as many ranks
   friend bool operator==(const Layout&, const Layout&) = default;
 };
@@ -43,11 +57,13 @@ struct Mesh {
   Layout layout;
   Coord coord;
   int rank;
-  Comm* host;  // every rank of the world, on host buffers; not owned
-  // These are on buffers of the backend that the mesh was made for.
-  std::unique_ptr<Comm> stage;  // dp x tp: the ranks that compute the same layers
+  Comm* host;                        // every rank of the world, on host buffers; not owned
+  const Backend* backend = nullptr;  // on whose buffers these are; null: on the host's
+  std::unique_ptr<Comm> stage;       // dp x tp: the ranks that compute the same layers
   std::unique_ptr<Comm> dp, tp, edp;
   std::unique_ptr<Comm> experts;  // the ep * etp ranks that hold all experts between them, etp fastest
+  // Those of them on this rank's node, and those with its place on the other nodes; none where they are on one.
+  std::unique_ptr<Comm> within, across;
 
   // Every rank of the world: with one stage, the ranks of that.
   Comm& world() const { return *stage; }
@@ -59,7 +75,7 @@ struct Mesh {
 Mesh make_mesh(Comm& world, const Layout& layout);
 // The mesh of a rank among others that do not exist: its communicators are dry (dist/comm_dry.h), and so is `world`.
 Mesh make_dry_mesh(Comm& world, const Layout& layout);
-// The same mesh for buffers of `backend`, which must outlive it. Collective.
+// The same mesh for buffers of `backend`, which must outlive it; it may be for these already. Collective.
 Mesh on_backend(Mesh mesh, Backend& backend);
 
 }  // namespace sy

@@ -693,9 +693,10 @@ void Backend::plan_sends(const ExpertSplit& split, ConstView experts, ConstView 
   const Index t = experts.dim(0), e = kept.dim(0), most = split.most_owners(experts.dim(1)) * split.parts;
   SY_ASSERT(split.owners > 0 && split.parts > 0 && e % split.owners == 0,
             "plan_sends: {} experts of {} owners and {} parts", e, split.owners, split.parts);
-  SY_ASSERT(static_cast<bool>(tokens) == static_cast<bool>(slots) && (tokens || split.ranks() == 1 || t == 0),
-            "plan_sends: no table of what goes to {} ranks", split.ranks());
-  check.is("keep", keep, experts.shape(), DType::i32)
+  SY_ASSERT(static_cast<bool>(tokens) == static_cast<bool>(slots), "plan_sends: tokens or slots alone");
+  SY_ASSERT(t == 0 || (keep ? split.first == 0 : split.first >= 0 && !split.places), "plan_sends: experts from {} on",
+            split.first);
+  check.optional("keep", keep, experts.shape(), DType::i32)
       .is("places", places, experts.shape(), DType::i32)
       .optional("tokens", tokens, {t * most}, DType::i32)
       .optional("slots", slots, {t, most}, DType::i32)

@@ -144,6 +144,7 @@ struct CrossEntropyDesc {
 struct ExpertSplit {
   Index owners = 1, parts = 1;
   ConstView places{};  // [E] i32 the place of each expert; none: each expert is in the place of its number
+  Index first = 0;     // of places that are among more: the first of the E
   Index ranks() const { return owners * parts; }
   // To how many owners a token with k experts may go.
   Index most_owners(Index k) const { return std::min(k, owners); }
@@ -363,9 +364,10 @@ class Backend {
                 View keep);
   // Which ranks a token is sent to: once to each part of each owner of any of its kept experts. What is sent is a copy of the
   // token's row; copies are in the order of (owner, part, token). Of n = T * min(k, owners) * parts possible ones, N are used.
-  // places: [T, k] i32 the place of the expert of a kept assignment, -1 of one that is dropped.
+  // keep: [T, k] i32. None: `experts` are places that another split left, and kept are those of the E from split.first on.
+  // places: [T, k] i32 the place of the expert of a kept assignment, from split.first on; -1 of one that is dropped.
   // tokens: [n] i32 copy -> token, -1 from copy N on. slots: [T, n / T] i32 the token's copies in the order of the choices which
-  // first call for them, and of the parts; -1 behind the last. Both may be none where there is one rank.
+  // first call for them, and of the parts; -1 behind the last. Both may be none.
   // counts: [owners * parts + E] i32 the copies for each rank, then the kept assignments of each place;
   // kept: [E] i32 those of each expert, by its number.
   void plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,

@@ -110,7 +110,7 @@ struct Config {
   } moe;
 
   struct Parallel {
-    Index tp = 1, ep = 1, etp = 1;
+    Index tp = 1, ep = 1, etp = 1, node = 1;
   } parallel;
 
   struct Train {

@@ -13,31 +13,73 @@ namespace sy::test {
 
 // The communicators of a mesh, and that of the ranks which hold the same kv heads.
 inline std::vector<std::pair<std::string, const Comm*>> groups_of(const Mesh& mesh, const GradSync& sync) {
-  return {{"stage", mesh.stage.get()},     {"dp", mesh.dp.get()}, {"edp", mesh.edp.get()},
-          {"experts", mesh.experts.get()}, {"tp", mesh.tp.get()}, {"replicas", sync.replicas()}};
+  return {{"stage", mesh.stage.get()},     {"dp", mesh.dp.get()},        {"edp", mesh.edp.get()},
+          {"experts", mesh.experts.get()}, {"tp", mesh.tp.get()},        {"replicas", sync.replicas()},
+          {"within", mesh.within.get()},   {"across", mesh.across.get()}};
 }
 
 // What one rank's routers sent to each rank of mesh.experts, itself included.
 struct RoutedRows {
   std::vector<Index> rows;    // [P] one for each assignment, and each part of an expert: what the experts work on
   std::vector<Index> tokens;  // [P] one for each token that has any row for the rank: what travels
+  std::vector<Index> nodes;   // one for each token that has any row for the node: what travels over nodes
 
-  explicit RoutedRows(const Mesh& mesh) : rows(mesh.experts->size()), tokens(mesh.experts->size()) {}
+  explicit RoutedRows(const Mesh& mesh)
+      : rows(mesh.experts->size()), tokens(mesh.experts->size()), nodes(mesh.layout.experts_topology().nodes) {}
 
   void count(const RoutingView& r, const Mesh& mesh, Index experts) {
     const Index k = r.experts.dim(1), etp = mesh.layout.etp, local = experts / mesh.layout.ep;
     for (Index t = 0; t < r.experts.dim(0); ++t) {
-      std::set<Index> ranks;
+      std::set<Index> ranks, on;
       for (Index a = t * k; a < (t + 1) * k; ++a)
         for (Index part = 0; part < etp && r.keep.i32()[a]; ++part) {
           const Index rank = r.experts.i32()[a] / local * etp + part;
           ++rows[rank];
           ranks.insert(rank);
+          on.insert(mesh.layout.experts_topology().node_of(static_cast<int>(rank)));
         }
       for (Index rank : ranks) ++tokens[rank];
+      for (Index node : on) ++nodes[node];
     }
   }
 };
+
+// What a rank sends to others of a group, and receives from them, in one pass of all that was routed.
+struct TokenTraffic {
+  std::string group;
+  int size;
+  Index leaving = 0, arriving = 0;
+};
+
+// Collective. To each rank; or, by nodes, to the rank of the same place on each node, and what this one has from all nodes to the
+// ranks of its own.
+inline std::vector<TokenTraffic> token_traffic(const Mesh& mesh, const RoutedRows& routed) {
+  const auto& [nodes, mates] = mesh.layout.experts_topology();
+  const int P = mesh.experts->size(), me = mesh.experts->rank(), node = me / mates, place = me % mates;
+  const auto of_all = [&](std::vector<Index> mine) {
+    std::vector<Index> all(mine.size() * P);
+    mesh.experts->all_gather(view_of(mine.data(), {std::ssize(mine)}), view_of(all.data(), {std::ssize(all)}));
+    return all;
+  };
+  const std::vector<Index> to_ranks = of_all(routed.tokens), to_nodes = of_all(routed.nodes);
+  if (nodes == 1) {
+    TokenTraffic all{"experts", P};
+    for (int r = 0; r < P; ++r)
+      if (r != me) all.leaving += to_ranks[me * P + r], all.arriving += to_ranks[r * P + me];
+    return {all};
+  }
+  TokenTraffic across{"across", nodes}, within{"within", mates};
+  for (int n = 0; n < nodes; ++n) {
+    if (n != node) across.leaving += to_nodes[me * nodes + n];
+    if (n != node) across.arriving += to_nodes[(n * mates + place) * nodes + node];
+    for (int mate = 0; mate < mates; ++mate) {
+      if (mate == place) continue;
+      within.leaving += to_ranks[(n * mates + place) * P + node * mates + mate];
+      within.arriving += to_ranks[(n * mates + mate) * P + me];
+    }
+  }
+  return {across, within};
+}
 
 struct Load {
   double needed = 0;  // bytes that the step cannot do without: gradients, weights, activations
@@ -46,10 +88,10 @@ struct Load {
 };
 using Loads = std::map<std::pair<std::string, Collective>, Load>;
 
-// One optimizer step of a rank: `micro_batches` passes of B sequences; `leaving` and `arriving` tokens are those that the
-// rank sent to others and received from others in all of its MoE layers and passes. The head works in chunks.
+// One optimizer step of a rank: `micro_batches` passes of B sequences; `tokens` are those of all of its MoE layers and passes.
+// The head works in chunks.
 inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int rank, Index B, Index micro_batches,
-                            Index leaving, Index arriving) {
+                            const std::vector<TokenTraffic>& tokens) {
   Loads out;
   const auto add = [&](const std::string& group, int size, Collective kind, Index calls, Index bytes, double needed) {
     if (size == 1 || calls == 0) return;
@@ -95,26 +137,27 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
   const Index rows = owned_box({vocab}, {Axis::tp}, l, coord_of(l, rank)).elements();
   const Index chunk = std::clamp<Index>((Index{4} << 20) / rows, 64, 4096);
   add("tp", l.tp, Collective::all_gather, M * ((B * S + chunk - 1) / chunk), M * B * S * 3 * 4 * (l.tp - 1), 0);
-  if (T % S != 0) {  // sequences lie on several ranks, which decide together
+  const Index balances = M * moe_layers;  // a layer that is computed again has its load-balance loss already
+  if (T % S != 0) {                       // sequences lie on several ranks, which decide together
     const Index segments = T / std::gcd(T, S);
     if (c.moe.aux_scope == AuxScope::sequence)
-      add("tp", l.tp, Collective::all_gather, routings, routings * segments * E * 4 * (l.tp - 1), 0);
+      add("tp", l.tp, Collective::all_gather, balances, balances * segments * E * 4 * (l.tp - 1), 0);
     if (c.moe.capacity_factor > 0 && c.moe.capacity_scope == CapacityScope::sequence)
       add("tp", l.tp, Collective::all_gather, 2 * routings, routings * T * k * 8 * (l.tp - 1), 0);
   }
   if (c.moe.aux_scope == AuxScope::global_batch) {
-    // Where all layers have one loss, their counts are gathered once, by the forward pass.
-    const bool joint = c.moe.aux_layers == AuxLayers::joint;
-    const Index counted = joint ? M * moe_layers : routings;
-    add("stage", l.ranks, Collective::all_gather, joint ? M : routings,
-        counted * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
+    // Where all layers have one loss, their counts are gathered together.
+    add("stage", l.ranks, Collective::all_gather, c.moe.aux_layers == AuxLayers::joint ? M : balances,
+        balances * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
   }
-  add("experts", P, Collective::all_gather, routings, routings * (P + E) * 4 * (P - 1), 0);
+  const Index nodes = l.experts_topology().nodes;
+  add("experts", P, Collective::all_gather, routings, routings * ((nodes > 1 ? nodes : 0) + P + E) * 4 * (P - 1), 0);
   // Dispatch takes a row with the places and weights of its experts, combine brings a row; backward the weights' gradients
   // come along.
-  add("experts", P, Collective::all_to_all, 2 * M * moe_layers * (again + 1),
-      4 * ((leaving * (D + 2 * k) + arriving * D) * again + leaving * D + arriving * (D + k)),
-      4.0 * D * (leaving + arriving) * (again + 1));
+  for (const auto& [group, size, leaving, arriving] : tokens)
+    add(group, size, Collective::all_to_all, 2 * M * moe_layers * (again + 1),
+        4 * ((leaving * (D + 2 * k) + arriving * D) * again + leaving * D + arriving * (D + k)),
+        4.0 * D * (leaving + arriving) * (again + 1));
   return out;
 }
 

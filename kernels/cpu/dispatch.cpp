@@ -96,9 +96,11 @@ void CpuBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, Cons
   std::vector<std::int32_t> of_run(runs * owners, 0), placed(runs * e, 0), next(runs * owners * parts);
   for_runs(t_all, grain, [&](Index begin, Index end) {
     for (Index a = begin * k; a < end * k; ++a) {
-      const std::int32_t expert = experts.i32()[a], place = split.places ? split.places.i32()[expert] : expert;
-      places.i32()[a] = keep.i32()[a] ? place : -1;
-      if (keep.i32()[a]) ++placed[begin / grain * e + place];
+      const auto expert = experts.i32()[a] - static_cast<std::int32_t>(split.first),
+                 place = split.places ? split.places.i32()[expert] : expert;
+      const bool is_kept = keep ? keep.i32()[a] != 0 : place >= 0 && place < e;
+      places.i32()[a] = is_kept ? place : -1;
+      if (is_kept) ++placed[begin / grain * e + place];
     }
     for_owners(begin, end, [&](Index, Index owner) { ++of_run[begin / grain * owners + owner]; });
   });

@@ -225,8 +225,12 @@ class DryBackend final : public Backend {
     const Index n = experts.elements(), t = experts.dim(0), all = sums.elements(), each = all / split.owners;
     std::vector<Index> kept(static_cast<std::size_t>(all)), at(kept.size());
     for (Index e = 0; e < all; ++e) kept[e] = n / all + (e < n % all);
-    if (load) load(n, kept);
+    if (!keep && split.first + all <= std::ssize(placed_))  // as the router's were
+      std::copy_n(placed_.begin() + split.first, all, kept.begin());
+    else if (load)
+      load(n, kept);
     for (Index e = 0; e < all; ++e) at[split.places ? split.places.i32()[e] : e] = kept[e];
+    if (keep) placed_ = at;
     for (Index e = 0; e < all; ++e) sums.i32()[e] = static_cast<std::int32_t>(kept[e]);
     for (Index e = 0; e < all; ++e) counted.i32()[split.ranks() + e] = static_cast<std::int32_t>(at[e]);
     for (Index rank = 0; rank < split.ranks(); ++rank)
@@ -290,6 +294,7 @@ class DryBackend final : public Backend {
   static ConstView read(const Weight& weight, ConstView form) { return form ? form : weight.values; }
 
   const Backend* stands_for_;
+  std::vector<Index> placed_;  // assignments of each place that the latest router kept
   std::vector<std::byte> read_;
 
   // Writes small tensors only.

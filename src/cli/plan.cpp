@@ -31,7 +31,7 @@ int plan_command(CommandLine& line) {
   std::size_t top = 10;
   options.add_options()("ranks", po::value<std::string>()->required(), "numbers of ranks, with commas between them");
   add_plan_options(options);
-  options.add_options()("layouts", po::value<std::string>(), "these alone, such as tp2-ep4,ep8-etp2")(
+  options.add_options()("layouts", po::value<std::string>(), "these alone, such as tp2-ep4,ep16-node8")(
       "top", po::value(&top), "how many layouts to show (10; 0: all)")("json", po::bool_switch(), "print JSON");
   std::vector<std::string> settings;
   CommandLine rest{line.world, take_settings("plan", line.args, settings), line.options};

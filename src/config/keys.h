@@ -480,6 +480,11 @@ void for_each_key(C& c, F&& visit) {
   key("parallel.ep", p.ep, "the number of expert-parallel ranks, which hold the experts between them",
       {{1, 1 << 15}, none});
   key("parallel.etp", p.etp, "the number of ranks that split each expert", {{1, 1 << 15}, none});
+  key("parallel.node", p.node,
+      "the number of consecutive ranks on each machine, where experts are on several: a token then travels once to each "
+      "machine that has any of its experts, is spread there, and comes back as one sum. 1: it travels once to each rank. "
+      "Sums are taken by machine, so that results with another number agree within rounding",
+      {{1, 1 << 15}, none});
   auto& t = c.train;
   key("train.steps", t.steps, "the number of optimizer steps", {{1, big}});
   key("train.global_batch", t.global_batch, "the number of sequences in a step, over all ranks", {{1, 1 << 28}});

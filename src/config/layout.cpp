@@ -9,6 +9,11 @@ std::string problem_of(const Config& c, const Layout& l) {
   if (!l.tp_divides()) return fmt::format("{} ranks are not divisible by parallel.tp = {}", l.ranks, l.tp);
   if (!l.experts_divide())
     return fmt::format("{} ranks are not divisible by parallel.ep * parallel.etp = {} * {}", l.ranks, l.ep, l.etp);
+  if (!l.nodes_divide())
+    return fmt::format(
+        "nodes of parallel.node = {} ranks: the {} ranks and the parallel.ep * parallel.etp = {} * {} that hold the "
+        "experts must fill nodes, or these lie on one, and a node must hold whole experts",
+        l.node, l.ranks, l.ep, l.etp);
   const auto& m = c.model;
   const Index batch = c.train.global_batch, micro = c.train.micro_batch, dp = l.dp();
   const auto over = [](Index value, const char* key, Index by, const char* axis) {
@@ -26,7 +31,8 @@ std::string problem_of(const Config& c, const Layout& l) {
   if (c.moe.shared_d_ff % l.tp != 0)
     return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
   const Index expert_ranks = Index{l.ep} * l.etp;
-  if (const Index counts = expert_ranks * (expert_ranks + c.moe.experts) * size_of(DType::i32);
+  if (const Index counts =
+          expert_ranks * (l.experts_topology().nodes + expert_ranks + c.moe.experts) * size_of(DType::i32);
       c.moe.experts > 0 && counts > Backend::read_limit)
     return fmt::format(
         "parallel.ep * parallel.etp = {} * {} ranks would tell each other {} bytes of row counts for "
@@ -49,7 +55,8 @@ std::string problem_of(const Config& c, const Layout& l) {
 }  // namespace
 
 Layout Config::layout(int ranks) const {
-  return {ranks, static_cast<int>(parallel.tp), static_cast<int>(parallel.ep), static_cast<int>(parallel.etp)};
+  return {ranks, static_cast<int>(parallel.tp), static_cast<int>(parallel.ep), static_cast<int>(parallel.etp),
+          static_cast<int>(parallel.node)};
 }
 
 std::vector<Layout> layouts_of(const Config& config, int ranks) {

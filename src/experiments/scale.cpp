@@ -29,11 +29,13 @@ std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& 
   set("parallel.tp", layout.tp);
   set("parallel.ep", layout.ep);
   set("parallel.etp", layout.etp);
+  set("parallel.node", layout.node);
   return settings;
 }
 
 std::string name_of(const Layout& l) {
-  return fmt::format("r{}-tp{}-ep{}-etp{}", l.ranks, l.tp, l.ep, l.etp);
+  return fmt::format("r{}-tp{}-ep{}-etp{}{}", l.ranks, l.tp, l.ep, l.etp,
+                     l.node > 1 ? fmt::format("-node{}", l.node) : "");
 }
 
 }  // namespace

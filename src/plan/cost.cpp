@@ -35,6 +35,8 @@ GroupShape group_shape(std::string_view name, const Layout& l, Index kv_heads) {
   if (name == "tp") return {l.tp, 1};
   if (name == "edp") return {l.edp(), l.ep * l.etp};
   if (name == "experts") return {l.ep * l.etp, 1};
+  if (name == "within") return {l.experts_topology().ranks, 1};
+  if (name == "across") return {l.experts_topology().nodes, l.node};
   if (name == "replicas") return {replicas_of(kv_heads, l.tp), 1};
   return {l.ranks, 1};  // stage and world
 }

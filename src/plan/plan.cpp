@@ -160,7 +160,11 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks) {
       const std::string_view word = std::string_view(item).substr(at, end - at);
       const std::size_t digits = std::min(word.find_first_of("0123456789"), word.size());
       const std::string_view name = word.substr(0, digits);
-      int* const axis = name == "tp" ? &layout.tp : name == "ep" ? &layout.ep : name == "etp" ? &layout.etp : nullptr;
+      int* const axis = name == "tp"     ? &layout.tp
+                        : name == "ep"   ? &layout.ep
+                        : name == "etp"  ? &layout.etp
+                        : name == "node" ? &layout.node
+                                         : nullptr;
       int value = 0;
       const auto [stop, error] = std::from_chars(word.data() + digits, word.data() + word.size(), value);
       if (!axis || error != std::errc() || stop != word.data() + word.size() || value < 1)

@@ -18,11 +18,13 @@ using Transfers = std::map<std::pair<std::string_view, DryTransfer>, double>;
 
 Transfers transfers_of(const Mesh& mesh) {
   Transfers all;
-  const std::pair<std::string_view, const Comm*> groups[] = {{"stage", mesh.stage.get()},     {"dp", mesh.dp.get()},
-                                                             {"tp", mesh.tp.get()},           {"edp", mesh.edp.get()},
-                                                             {"experts", mesh.experts.get()}, {"world", mesh.host}};
+  const std::pair<std::string_view, const Comm*> groups[] = {
+      {"stage", mesh.stage.get()},   {"dp", mesh.dp.get()},           {"tp", mesh.tp.get()},
+      {"edp", mesh.edp.get()},       {"experts", mesh.experts.get()}, {"world", mesh.host},
+      {"within", mesh.within.get()}, {"across", mesh.across.get()}};
   for (const auto& [name, comm] : groups)
-    for (const auto& [transfer, times] : dry_transfers(*comm)) all[{name, transfer}] += static_cast<double>(times);
+    for (const auto& [transfer, times] : comm ? dry_transfers(*comm) : std::map<DryTransfer, Index>())
+      all[{name, transfer}] += static_cast<double>(times);
   return all;
 }
 

@@ -45,6 +45,10 @@ constexpr Meaning meanings[] = {
     {"experts", false, Collective::all_gather, "", "row counts"},
     {"experts", false, Collective::all_to_all, "dispatch", "rows to their experts"},
     {"experts", false, Collective::all_to_all, "combine", "rows back from them"},
+    {"across", false, Collective::all_to_all, "dispatch", "rows to their experts' nodes"},
+    {"across", false, Collective::all_to_all, "combine", "rows back from these"},
+    {"within", false, Collective::all_to_all, "dispatch", "rows to their experts on a node"},
+    {"within", false, Collective::all_to_all, "combine", "rows back from them on a node"},
     {"tp", false, Collective::all_gather, "", "tokens, gathered"},
     {"tp", false, Collective::reduce_scatter, "", "tokens, summed and scattered"},
     {"tp", false, Collective::all_reduce, "", "sums of norms over heads"},
@@ -157,6 +161,7 @@ Json candidate_json(const Plan& plan, const Candidate& c) {
             {"edp", l.edp()},
             {"fits", c.fits},
             {"memory", memory_json(c.memory)}};
+  if (l.node > 1) json["node"] = l.node;
   if (c.passes == 0) return json;
   json["micro_batches"] = c.passes;
   json["flops"] = c.flops;

@@ -2,8 +2,8 @@
 // of a rank by the number of data-parallel ranks, with and without ZeRO-1; and how long collectives take through the memory that
 // ranks of a machine share, and by MPI's messages alone.
 //
-//   launch/mpirun.sh RANKS build/bench_collectives [--tp N] [--ep N] [--etp N] [--d-model N] [--layers N] [--heads N]
-//     [--kv-heads N] [--experts N] [--top-k N] [--d-ff N] [--vocab N] [--seq-len N] [--batch N] [--steps N] [--recompute]
+//   launch/mpirun.sh RANKS build/bench_collectives [--tp N] [--ep N] [--etp N] [--node N] [--d-model N] [--layers N]
+//     [--heads N] [--kv-heads N] [--experts N] [--top-k N] [--d-ff N] [--vocab N] [--seq-len N] [--batch N] [--steps N] [--recompute]
 //
 // --batch: sequences of a step, over all ranks. Bytes and times are means over ranks and steps. A time includes waiting for
 // ranks that are not there yet; with more ranks than cores, that is most of it.
@@ -22,8 +22,7 @@
 namespace sy::bench {
 namespace {
 
-// Passes everything on, and tells dispatch from combine: an Exchange gathers its counts, dispatches and combines, and backward
-// does both again.
+// Passes everything on, and tells dispatch from combine: an Exchange dispatches and combines, and backward does both again.
 class ExpertsComm final : public Comm {
  public:
   explicit ExpertsComm(std::unique_ptr<Comm> inner) : inner_(std::move(inner)) {}
@@ -37,12 +36,9 @@ class ExpertsComm final : public Comm {
   void do_barrier() override { inner_->barrier(); }
   void do_broadcast(View x, int root) override { inner_->broadcast(x, root); }
   void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
-  void do_reduce(View x, int root) override { inner_->start_reduce(x, root); }
+  void do_reduce(std::span<const ToRoot> parts) override { inner_->start_reduce(parts); }
   void do_reduce_scatter(ConstView in, View out) override { inner_->reduce_scatter(in, out); }
-  void do_all_gather(ConstView in, View out) override {
-    inner_->all_gather(in, out);
-    next_ = 0;
-  }
+  void do_all_gather(ConstView in, View out) override { inner_->all_gather(in, out); }
   void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     const Traffic before = inner_->traffic(Collective::all_to_all);
@@ -179,6 +175,7 @@ int run(Comm& world, int argc, char** argv) {
   for (const auto& [name, value] : {std::pair{"tp", 1},
                                     {"ep", 1},
                                     {"etp", 1},
+                                    {"node", 1},
                                     {"d-model", 256},
                                     {"layers", 4},
                                     {"heads", 8},
@@ -196,8 +193,9 @@ int run(Comm& world, int argc, char** argv) {
   po::store(po::parse_command_line(argc, argv, options), given);
   po::notify(given);
 
-  const Layout layout{world.size(), static_cast<int>(n["tp"]), static_cast<int>(n["ep"]), static_cast<int>(n["etp"])};
-  if (!layout.divides()) throw AgreedError(2, "--tp and --ep * --etp must divide the ranks");
+  const Layout layout{world.size(), static_cast<int>(n["tp"]), static_cast<int>(n["ep"]), static_cast<int>(n["etp"]),
+                      static_cast<int>(n["node"])};
+  if (!layout.divides()) throw AgreedError(2, "--tp and --ep * --etp must divide the ranks, and --node both");
   const Index S = n["seq-len"], B = n["batch"] / layout.dp(), vocab = n["vocab"], steps = n["steps"], E = n["experts"];
   const Config config = parse_config(
       fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\nd_ff={}\n[moe]\nexperts={}\n"
@@ -208,9 +206,15 @@ int run(Comm& world, int argc, char** argv) {
   agree(world, [&] { check_config_for_layout(config, layout); });
 
   Mesh mesh = make_mesh(world, layout);
-  auto owned_experts = std::make_unique<ExpertsComm>(std::move(mesh.experts));
-  ExpertsComm& experts = *owned_experts;
-  mesh.experts = std::move(owned_experts);
+  std::map<std::string, ExpertsComm*> travelling;
+  for (const auto& [name, comm] :
+       {std::pair{"experts", &mesh.experts}, {"within", &mesh.within}, {"across", &mesh.across}})
+    if (*comm) {
+      auto owned = std::make_unique<ExpertsComm>(std::move(*comm));
+      travelling[name] = owned.get();
+      *comm = std::move(owned);
+    }
+  ExpertsComm& experts = *travelling["experts"];
   Engine engine(config, vocab, make_cpu(), std::move(mesh), true);
   engine.store().initialize(1);
   GradSync sync(engine.mesh(), engine.store());
@@ -241,28 +245,27 @@ int run(Comm& world, int argc, char** argv) {
   engine.observe_routing([&](const RoutingView& r) { routed.count(r, engine.mesh(), E); });
   world.barrier();
   const auto before = snapshot();
-  experts.dispatch = experts.combine = {};
+  for (const auto& [name, comm] : travelling) comm->dispatch = comm->combine = {};
   const double started = seconds_now();
   for (Index i = 0; i < steps; ++i) train();
   const double mine = seconds_now() - started;
   const auto after = snapshot();
-  const Traffic dispatch = experts.dispatch, combine = experts.combine;
   const double step_seconds = world.sum(mine) / world.size() / static_cast<double>(steps);
 
   const int P = experts.size(), me = experts.rank();
   std::vector<Index> rows(P * P);
   experts.all_gather(view_of(routed.rows.data(), {P}), view_of(rows.data(), {P * P}));
-  std::vector<Index> tokens(P * P);
-  experts.all_gather(view_of(routed.tokens.data(), {P}), view_of(tokens.data(), {P * P}));
-  Index leaving = 0, arriving = 0, rows_leaving = 0;
+  const std::vector<test::TokenTraffic> tokens = test::token_traffic(engine.mesh(), routed);
+  const Topology topology = layout.experts_topology();
+  Index leaving = 0, crossing = 0, rows_leaving = 0;  // a token once to each rank, and of these to ranks of other nodes
   for (int r = 0; r < P; ++r) {
-    leaving += r == me ? 0 : tokens[me * P + r];
-    arriving += r == me ? 0 : tokens[r * P + me];
+    leaving += r == me ? 0 : routed.tokens[r];
+    crossing += topology.node_of(r) == topology.node_of(me) ? 0 : routed.tokens[r];
     rows_leaving += r == me ? 0 : rows[me * P + r];
   }
 
   // Formulas of one step with the mean rows of all; bytes are linear in them.
-  const test::Loads loads = test::expected_loads(config, vocab, layout, world.rank(), B, 1, 0, 0);
+  const test::Loads loads = test::expected_loads(config, vocab, layout, world.rank(), B, 1, tokens);
   const double passes = config.train.recompute ? 3 : 2, D = static_cast<double>(n["d-model"]);
   std::vector<Line> lines;
   for (const auto& [key, load] : loads) {
@@ -271,8 +274,11 @@ int run(Comm& world, int argc, char** argv) {
     const auto of = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == group; });
     const int ranks = of->second->size();
     if (kind == Collective::all_to_all) {
-      lines.push_back({"dispatch rows", group, ranks, dispatch, 4 * D * passes * leaving});
-      lines.push_back({"combine rows", group, ranks, combine, 4 * D * passes * arriving});
+      const ExpertsComm& comm = *travelling.at(group);
+      const auto rows_of =
+          std::find_if(tokens.begin(), tokens.end(), [&](const auto& t) { return t.group == key.first; });
+      lines.push_back({"dispatch rows", group, ranks, comm.dispatch, 4 * D * passes * rows_of->leaving});
+      lines.push_back({"combine rows", group, ranks, comm.combine, 4 * D * passes * rows_of->arriving});
       continue;
     }
     lines.push_back({fmt::format("{} {}", name_of(kind), meanings.at(key)),
@@ -288,8 +294,11 @@ int run(Comm& world, int argc, char** argv) {
   // takes one, a share (P - 1) / P of its k rows would leave its rank where experts are equally loaded.
   const Index moe_layers = count_moe(block_specs(config));
   const double balanced = static_cast<double>(T / layout.tp * n["top-k"] * layout.etp * moe_layers) * (P - 1) / P;
-  const double mean_leaving = world.sum(static_cast<double>(leaving)) / static_cast<double>(steps * world.size());
-  const double mean_rows = world.sum(static_cast<double>(rows_leaving)) / static_cast<double>(steps * world.size());
+  const auto mean = [&](Index rows_of_rank) {
+    return world.sum(static_cast<double>(rows_of_rank)) / static_cast<double>(steps * world.size());
+  };
+  const double mean_leaving = mean(leaving), mean_rows = mean(rows_leaving), mean_crossing = mean(crossing),
+               mean_across = mean(tokens.front().leaving), mean_within = mean(tokens.back().leaving);
   const auto received = [&](int rank) {
     Index sum = 0;
     for (int r = 0; r < P; ++r) sum += rows[r * P + rank];
@@ -319,6 +328,11 @@ int run(Comm& world, int argc, char** argv) {
         "Tokens that leave a rank in a forward pass: {:.0f}. Rows, if a token went once to each of its experts: {:.0f}; {:.0f} "
         "if experts were equally loaded.\nRows that a rank's experts compute: the most {}, {:.0f} if equally loaded.\n",
         mean_leaving, mean_rows, balanced, most_received, balanced * P / (P - 1));
+  if (topology.nodes > 1)
+    fmt::print(
+        "Tokens that a rank sends to other nodes of {} ranks in a forward pass: {:.0f}, and to others of its own: {:.0f}. Once to "
+        "each rank: {:.0f} and {:.0f}.\n",
+        topology.ranks, mean_across, mean_within, mean_crossing, mean_leaving - mean_crossing);
   print_memory(config, vocab, engine);
   fmt::print(
       "\nMeasured in this run, the most of any rank: weights, gradients and moments {} MB; activations {} MB (saved "

@@ -1,6 +1,8 @@
 // Collectives on every number of ranks they are launched with, with integers as payload, so that results are exact.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "dist/exchange.h"
 #include "dist/mesh.h"
 #include "dist/runtime.h"
@@ -94,6 +96,20 @@ TEST(Comm, ReduceGivesTheRootTheSum) {
       for (Index i = 0; r == root && i < count; ++i)
         ASSERT_EQ(x[i], static_cast<float>(i % 1009 * n + n * (n - 1) / 2)) << i;
     }
+}
+
+TEST(Comm, ReduceToSeveralRoots) {
+  const int n = world().size(), r = world().rank();
+  std::vector<float> x(static_cast<std::size_t>(n) * 7);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(static_cast<int>(i) + r);
+  const View all = view_of(x.data(), {n * 7});
+  std::vector<ToRoot> parts = {{all.rows(0, 0), n - 1}};
+  for (int root = n - 1; root >= 0; --root) parts.push_back({all.rows(root * 7, 7), root});
+  world().start_reduce(parts);
+  world().start_reduce({});
+  world().wait();
+  for (int i = r * 7; i < r * 7 + 7; ++i)
+    EXPECT_EQ(x[static_cast<std::size_t>(i)], static_cast<float>(i * n + n * (n - 1) / 2));
 }
 
 TEST(Comm, AllGatherInPlace) {
@@ -204,34 +220,35 @@ struct Tokens {
 };
 
 // Tokens go once to each rank that they have an expert on, in the order of all tokens, and what experts make of them comes back as
-// sums: exactly, as all numbers are whole. parts: of each expert.
-void check_exchange(int parts) {
+// sums: exactly, as all numbers are whole. parts: of each expert. node: ranks of each.
+void check_exchange(int parts, int node) {
   const auto backend = make_cpu();
   Arena arena([&](Index bytes) { return backend->allocate(bytes); }),
       scratch = Arena([&](Index bytes) { return backend->allocate(bytes); });
   const int n = world().size(), owners = n / parts, r = world().rank();
+  const Layout layout{n, 1, owners, parts, node};
+  const Mesh mesh = make_mesh(world(), layout);
   const Index local = 3, E = local * owners, k = std::min<Index>(4, E - 1);
   const auto tokens_of = [&](int rank) { return Tokens(rank, k, E); };
   // Expert e is in place E - 1 - e.
   std::vector<std::int32_t> place_of(E);
   for (Index e = 0; e < E; ++e) place_of[e] = static_cast<std::int32_t>(E - 1 - e);
-  ExpertSplit split{owners, parts, view_of(place_of.data(), {E})};
+  const ExpertRanks ranks(layout, view_of(place_of.data(), {E}));
   Tokens mine = tokens_of(r);
-  const Index T = mine.count, most = split.most_owners(k) * parts;
-  const View places = arena.i32({T, k}), kept = arena.i32({E});
-  Sends sends{{}, {}, arena.i32({n + E})};
-  if (n > 1) sends = {arena.i32({T * most}), arena.i32({T, most}), sends.counts};
-  backend->plan_sends(split, view_of(mine.chosen.data(), {T, k}), view_of(mine.keep.data(), {T, k}), places,
-                      sends.tokens, sends.slots, sends.counts, kept);
-  Exchange exchange(*backend, world(), split, sends, arena);
+  const Index T = mine.count;
+  Sends sends(ranks, T, k, E, arena, scratch);
+  sends.plan(*backend, ranks, view_of(mine.chosen.data(), {T, k}), view_of(mine.keep.data(), {T, k}), arena.i32({E}),
+             scratch);
+  Exchange exchange(*backend, mesh, ranks, sends, scratch);
   const View x = view_of(mine.rows.data(), {T, 2}), weights = view_of(mine.weights.data(), {T, k});
-  const ConstView x_leaving = exchange.copies(x, scratch), places_leaving = exchange.copies(places, scratch),
-                  weights_leaving = exchange.copies(weights, scratch);
-  exchange.plan();
-  const auto arrived = exchange.dispatch({{x_leaving, arena}, {places_leaving, arena}, {weights_leaving, arena}});
+  const ConstView x_leaving = exchange.copies(x, scratch), weights_leaving = exchange.copies(weights, scratch);
+  exchange.plan(arena, scratch);
+  const auto arrived = exchange.dispatch({{x_leaving, arena}, {weights_leaving, arena}}, scratch);
   exchange.finish();
+  const ConstView places = exchange.places();
 
-  // Each token of any rank that has an expert here, once, in order; on one rank all tokens are here.
+  // Each token of any rank that has an expert here, once, in order: by rank, or by place on a node and node; on one rank all
+  // tokens are here.
   const Index first = exchange.first_place(), A = arrived[0].dim(0);
   EXPECT_EQ(first, r / parts * local);
   const auto is_here = [&](const Tokens& t, Index a) {
@@ -239,7 +256,9 @@ void check_exchange(int parts) {
     return t.keep[a] != 0 && place >= first && place < first + local;
   };
   Index at = 0, rows = 0;
-  for (int source = 0; source < n; ++source) {
+  const Topology topology = layout.experts_topology();
+  for (int i = 0; i < n; ++i) {
+    const int source = i % topology.nodes * topology.ranks + i / topology.nodes;
     const Tokens theirs = tokens_of(source);
     for (Index t = 0; t < theirs.count; ++t) {
       Index here = 0;
@@ -250,8 +269,8 @@ void check_exchange(int parts) {
       EXPECT_EQ(arrived[0].f32()[at * 2], theirs.rows[t * 2]);
       for (Index j = 0; j < k; ++j) {
         const Index a = t * k + j;
-        EXPECT_EQ(arrived[1].i32()[at * k + j], theirs.keep[a] ? E - 1 - theirs.chosen[a] : -1);
-        EXPECT_EQ(arrived[2].f32()[at * k + j], theirs.weights[a]);
+        EXPECT_EQ(places.i32()[at * k + j], theirs.keep[a] ? E - 1 - theirs.chosen[a] : -1);
+        EXPECT_EQ(arrived[1].f32()[at * k + j], theirs.weights[a]);
       }
       ++at;
     }
@@ -259,13 +278,25 @@ void check_exchange(int parts) {
   ASSERT_EQ(at, A);
   ASSERT_EQ(rows, exchange.rows());
 
+  // Of the rows that left, none went to a node twice.
+  if (topology.nodes > 1) {
+    Index to_nodes = 0;
+    for (Index t = 0; t < T; ++t) {
+      std::set<Index> nodes;
+      for (Index j = 0; j < k; ++j)
+        if (mine.keep[t * k + j]) nodes.insert((E - 1 - mine.chosen[t * k + j]) / (E / topology.nodes));
+      to_nodes += std::ssize(nodes);
+    }
+    EXPECT_EQ(exchange.sent(), to_nodes);
+  }
+
   // An expert in place p makes (p + 1) times its input, each of its parts; and the gradient of a weight is what its row holds.
   const View assignments = arena.i32({rows}), of = arena.i32({rows}), slots = arena.i32({A, k}),
              offsets = arena.i32({local + 1}), outputs = arena.f32({rows, 2}), dgates = arena.f32({rows, 1});
-  backend->sort_assignments(arrived[1], first, assignments, of, slots, offsets);
+  backend->sort_assignments(places, first, assignments, of, slots, offsets);
   EXPECT_EQ(std::vector<std::int32_t>(offsets.i32(), offsets.i32() + local + 1), exchange.offsets());
   backend->gather_rows(arrived[0], of, outputs);
-  backend->gather_rows(arrived[2].reshape({A * k, 1}), assignments, dgates);
+  backend->gather_rows(arrived[1].reshape({A * k, 1}), assignments, dgates);
   for (Index p = 0; p < local; ++p)
     for (Index i = offsets.i32()[p]; i < offsets.i32()[p + 1]; ++i)
       for (Index c = 0; c < 2; ++c) outputs.f32()[i * 2 + c] *= static_cast<float>(first + p + 1);
@@ -287,8 +318,19 @@ void check_exchange(int parts) {
 }
 
 TEST(Exchange, TokensGoOnceToARankAndComeBackAsSums) {
-  check_exchange(1);
-  if (world().size() % 2 == 0) check_exchange(2);
+  check_exchange(1, 1);
+  if (world().size() % 2 == 0) check_exchange(2, 1);
+}
+
+TEST(Exchange, TokensGoOnceToANodeAndOnThereToItsRanks) {
+  int checked = 0;
+  for (const auto& [parts, node] : {std::pair{1, 2}, {1, 3}, {1, 4}, {2, 2}, {2, 4}}) {
+    const int n = world().size();
+    if (n % parts != 0 || n <= node || n % node != 0) continue;
+    check_exchange(parts, node);
+    ++checked;
+  }
+  EXPECT_EQ(checked > 0, world().size() >= 4 && world().size() % 2 == 0);
 }
 
 }  // namespace

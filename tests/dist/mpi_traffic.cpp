@@ -63,12 +63,16 @@ TEST(Traffic, ADryMeshIsShapedLikeTheRealOne) {
   const int n = world().size();
   const auto dry = make_comm_dry(n, world().rank());
   const int two = n % 2 ? 1 : 2;
-  for (const Layout& layout : {Layout{n, 1, n, 1}, Layout{n, n, 1, 1}, Layout{n, two, two, n % 4 ? 1 : 2}}) {
-    const Mesh a = make_mesh(world(), layout), b = make_mesh(*dry, layout);
-    for (const auto& [x, y] : {std::pair{&a.dp, &b.dp}, {&a.tp, &b.tp}, {&a.edp, &b.edp}, {&a.experts, &b.experts}}) {
-      EXPECT_EQ((*x)->size(), (*y)->size()) << layout.str();
-      EXPECT_EQ((*x)->rank(), (*y)->rank()) << layout.str();
-    }
+  for (const Layout& layout :
+       {Layout{n, 1, n, 1}, Layout{n, n, 1, 1}, Layout{n, two, two, n % 4 ? 1 : 2}, Layout{n, 1, n, 1, two}}) {
+    const Mesh a = make_mesh(world(), layout), b = make_mesh(*dry, layout), c = make_dry_mesh(*dry, layout);
+    for (const auto comm : {&Mesh::dp, &Mesh::tp, &Mesh::edp, &Mesh::experts, &Mesh::within, &Mesh::across})
+      for (const Mesh* other : {&b, &c}) {
+        ASSERT_EQ(a.*comm == nullptr, other->*comm == nullptr) << layout.str();
+        if (!(a.*comm)) continue;
+        EXPECT_EQ((a.*comm)->size(), (other->*comm)->size()) << layout.str();
+        EXPECT_EQ((a.*comm)->rank(), (other->*comm)->rank()) << layout.str();
+      }
   }
 }
 
@@ -133,30 +137,23 @@ TEST(Traffic, AStepSendsWhatTheFormulasSay) {
   int steps = 0;
   for (int tp : {1, 2, 4})
     for (int ep : {1, 2, 4})
-      for (int etp : {1, 2})
+      for (const auto& [etp, node] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}})
         for (const std::vector<std::string>& settings :
              {std::vector<std::string>{},
               {"--train.recompute=true", "--moe.capacity_factor=0"},
               {"--moe.aux_scope=global_batch", "--model.bias=true", "--model.tie_embeddings=true"},
               {"--moe.aux_layers=joint", "--moe.aux_scope=global_batch", "--train.recompute=true"}}) {
-          const Layout layout{n, tp, ep, etp};
-          if (!layout.divides()) continue;
+          const Layout layout{n, tp, ep, etp, node};
+          if (!layout.divides() || (node > 1 && layout.experts_topology().nodes == 1)) continue;
           const std::string where = layout.str() + (settings.empty() ? "" : " " + settings[0]);
           const Config config = parse_config(model, "test", settings);
           const Mesh mesh = make_mesh(world(), layout);
           test::RoutedRows routed(mesh);
           const test::Loads measured = train(world(), config, layout, make_cpu(), &routed);
 
-          const int P = mesh.experts->size(), me = mesh.experts->rank();
-          std::vector<Index> all(P * P);
-          mesh.experts->all_gather(view_of(routed.tokens.data(), {P}), view_of(all.data(), {P * P}));
-          Index leaving = 0, arriving = 0;
-          for (int r = 0; r < P; ++r) {
-            leaving += r == me ? 0 : all[me * P + r];
-            arriving += r == me ? 0 : all[r * P + me];
-          }
+          const std::vector<test::TokenTraffic> tokens = test::token_traffic(mesh, routed);
           const test::Loads expected =
-              test::expected_loads(config, vocab, layout, world().rank(), sequences, micro_batches, leaving, arriving);
+              test::expected_loads(config, vocab, layout, world().rank(), sequences, micro_batches, tokens);
           EXPECT_EQ(shown(measured), shown(expected)) << where;
           for (const auto& [key, load] : expected)
             EXPECT_GE(static_cast<double>(load.bytes), load.needed) << where << key.first;
@@ -164,11 +161,13 @@ TEST(Traffic, AStepSendsWhatTheFormulasSay) {
           // The dry one knows no routing, but all else.
           const auto dry_world = make_comm_dry(n, world().rank());
           test::Loads dry = train(*dry_world, config, layout, make_dry(), nullptr);
-          const std::pair<std::string, Collective> rows{"experts", Collective::all_to_all};
-          EXPECT_EQ(dry[rows].calls, measured.count(rows) ? measured.at(rows).calls : 0) << where;
-          dry.erase(rows);
           test::Loads others = measured;
-          others.erase(rows);
+          for (const auto& [group, size, leaving, arriving] : tokens) {
+            const std::pair rows{group, Collective::all_to_all};
+            EXPECT_EQ(dry[rows].calls, measured.count(rows) ? measured.at(rows).calls : 0) << where;
+            dry.erase(rows);
+            others.erase(rows);
+          }
           EXPECT_EQ(shown(dry), shown(others)) << where;
           ++steps;
         }

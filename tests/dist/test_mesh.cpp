@@ -165,22 +165,56 @@ TEST(Shard, RunsBecomeBoxesInOrder) {
   }
 }
 
+TEST(Topology, NodesOfTheExpertsRanks) {
+  const auto of = [](const Layout& l) {
+    const Topology t = l.experts_topology();
+    return std::pair{t.nodes, t.ranks};
+  };
+  EXPECT_EQ(of({8, 1, 8, 1}), (std::pair{1, 8}));  // each for itself
+  EXPECT_EQ(of({8, 1, 8, 1, 2}), (std::pair{4, 2}));
+  EXPECT_EQ(of({8, 2, 4, 2, 4}), (std::pair{2, 4}));
+  EXPECT_EQ(of({16, 1, 4, 1, 2}), (std::pair{2, 2}));  // four groups, each on two nodes
+  EXPECT_EQ(of({16, 1, 4, 1, 4}), (std::pair{1, 4}));  // on one node
+  EXPECT_EQ(of({16, 1, 4, 1, 8}), (std::pair{1, 4}));  // two groups on each
+  EXPECT_TRUE((Layout{16, 1, 4, 1, 8}.divides()));
+  EXPECT_TRUE((Layout{8, 2, 2, 2, 2}.divides()));
+  EXPECT_FALSE((Layout{8, 1, 8, 1, 3}.divides()));   // nodes of other sizes
+  EXPECT_FALSE((Layout{12, 1, 6, 1, 4}.divides()));  // a group and a half on a node
+  EXPECT_FALSE((Layout{8, 1, 2, 4, 2}.divides()));   // a part of an expert
+  EXPECT_EQ((Layout{8, 1, 8, 1, 2}.given()), "tp 1 ep 8 etp 1 node 2");
+  EXPECT_EQ((Layout{8, 1, 8, 1}.str()), "dp 8 tp 1 ep 8 etp 1 edp 1");
+}
+
+TEST(Topology, RanksOfANodeAndOfAPlace) {
+  const Layout layout{12, 1, 6, 1, 3};  // two groups on two nodes each
+  for (int r = 0; r < 12; ++r) {
+    const auto world = make_comm_dry(12, r);
+    const Mesh mesh = make_mesh(*world, layout);
+    EXPECT_EQ(mesh.within->size(), 3);
+    EXPECT_EQ(mesh.within->rank(), r % 3);
+    EXPECT_EQ(mesh.across->size(), 2);
+    EXPECT_EQ(mesh.across->rank(), r / 3 % 2);
+  }
+  const auto world = make_comm_dry(12, 5);
+  EXPECT_FALSE(make_mesh(*world, {12, 1, 6, 1, 6}).across);
+}
+
 // Counts of three ranks with two places each, as plan_sends leaves them: copies for each rank, then kept assignments of each place.
 TEST(Exchange, PlansWhoSendsWhatAndWhereRowsBegin) {
   const std::vector<std::int32_t> counts = {2, 3, 0, 2, 1, 1, 3, 0, 0,  // rank 0: two tokens meet two experts of rank 1
                                             0, 0, 0, 0, 0, 0, 0, 0, 0,  // rank 1 has no tokens
                                             4, 2, 0, 1, 4, 0, 2, 0, 0};  // nothing is for rank 2
   std::vector<DispatchPlan> plans;
-  for (int r = 0; r < 3; ++r) plans.push_back(plan_dispatch(counts, {3, 1}, r));
-  EXPECT_EQ(plans[0].send, (std::vector<Index>{2, 3, 0}));
-  EXPECT_EQ(plans[0].receive, (std::vector<Index>{2, 0, 4}));
-  EXPECT_EQ(plans[1].send, (std::vector<Index>{0, 0, 0}));
-  EXPECT_EQ(plans[1].receive, (std::vector<Index>{3, 0, 2}));
+  for (int r = 0; r < 3; ++r) plans.push_back(plan_dispatch(counts, ExpertRanks({3, 1, 3, 1}, {}), r));
+  EXPECT_EQ(plans[0].hops[0].send, (std::vector<Index>{2, 3, 0}));
+  EXPECT_EQ(plans[0].hops[0].receive, (std::vector<Index>{2, 0, 4}));
+  EXPECT_EQ(plans[1].hops[0].send, (std::vector<Index>{0, 0, 0}));
+  EXPECT_EQ(plans[1].hops[0].receive, (std::vector<Index>{3, 0, 2}));
   for (int r = 0; r < 3; ++r)
-    for (int q = 0; q < 3; ++q) EXPECT_EQ(plans[r].send[q], plans[q].receive[r]);
-  EXPECT_EQ(plans[0].sent, 5);
-  EXPECT_EQ(plans[0].received, 6);
-  EXPECT_EQ(plans[2].received, 0);
+    for (int q = 0; q < 3; ++q) EXPECT_EQ(plans[r].hops[0].send[q], plans[q].hops[0].receive[r]);
+  EXPECT_EQ(plans[0].hops[0].sent, 5);
+  EXPECT_EQ(plans[0].hops[0].received, 6);
+  EXPECT_EQ(plans[2].hops[0].received, 0);
   EXPECT_EQ(plans[0].offsets, (std::vector<std::int32_t>{0, 3, 8}));
   EXPECT_EQ(plans[1].offsets, (std::vector<std::int32_t>{0, 1, 6}));
   EXPECT_EQ(plans[2].offsets, (std::vector<std::int32_t>{0, 0, 0}));
@@ -191,11 +225,44 @@ TEST(Exchange, PartsOfAnOwnerHaveTheSameRows) {
   std::vector<std::int32_t> counts;
   for (int r = 0; r < 4; ++r) counts.insert(counts.end(), {r, r, 3, 3, r, 0, 1, 2 + r});
   for (int rank = 0; rank < 4; ++rank) {
-    const DispatchPlan plan = plan_dispatch(counts, {2, 2}, rank);
-    EXPECT_EQ(plan.send, (std::vector<Index>{rank, rank, 3, 3}));
-    EXPECT_EQ(plan.receive, (rank < 2 ? std::vector<Index>{0, 1, 2, 3} : std::vector<Index>{3, 3, 3, 3}));
+    const DispatchPlan plan = plan_dispatch(counts, ExpertRanks({4, 1, 2, 2}, {}), rank);
+    EXPECT_EQ(plan.hops[0].send, (std::vector<Index>{rank, rank, 3, 3}));
+    EXPECT_EQ(plan.hops[0].receive, (rank < 2 ? std::vector<Index>{0, 1, 2, 3} : std::vector<Index>{3, 3, 3, 3}));
     EXPECT_EQ(plan.offsets, (rank < 2 ? std::vector<std::int32_t>{0, 6, 6} : std::vector<std::int32_t>{0, 4, 18}));
   }
+}
+
+// Two nodes of two ranks, with one place each: what each rank tells is the copies for two nodes and four ranks, and the
+// assignments of four places.
+TEST(Exchange, OverNodesACopyGoesToEachNodeAndOnFromThere) {
+  const std::vector<std::int32_t> counts = {1, 2, 1, 0, 1, 2, 1, 0, 1, 2,   // rank 0: a token has both places of node 1
+                                            3, 0, 3, 2, 0, 0, 3, 2, 0, 0,   // rank 1: all stays on node 0
+                                            0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   // rank 2 has no tokens
+                                            4, 1, 0, 4, 1, 0, 0, 4, 1, 0};  // rank 3
+  std::vector<DispatchPlan> plans;
+  for (int r = 0; r < 4; ++r) plans.push_back(plan_dispatch(counts, ExpertRanks({4, 1, 4, 1, 2}, {}), r));
+  const auto across = [&](int r) { return plans[r].hops[0]; };
+  const auto within = [&](int r) { return plans[r].hops[1]; };
+  EXPECT_EQ(across(0).send, (std::vector<Index>{1, 2}));  // to ranks 0 and 2
+  EXPECT_EQ(across(0).receive, (std::vector<Index>{1, 0}));
+  EXPECT_EQ(across(2).receive, (std::vector<Index>{2, 0}));
+  EXPECT_EQ(across(1).receive, (std::vector<Index>{3, 4}));  // from ranks 1 and 3
+  EXPECT_EQ(across(3).send, (std::vector<Index>{4, 1}));
+  // What came to rank 1, of its own and of rank 3's, is for rank 0 three times and for itself six times.
+  EXPECT_EQ(within(1).send, (std::vector<Index>{3, 6}));
+  EXPECT_EQ(within(0).receive, (std::vector<Index>{1, 3}));
+  EXPECT_EQ(within(2).send, (std::vector<Index>{1, 2}));  // two tokens, of which one has both places
+  EXPECT_EQ(within(3).receive, (std::vector<Index>{2, 0}));
+  EXPECT_EQ(within(3).send, (std::vector<Index>{1, 0}));
+  for (int r = 0; r < 4; ++r) {
+    for (int q = 0; q < 2; ++q) {
+      EXPECT_EQ(across(r).send[q], across(q * 2 + r % 2).receive[r / 2]);
+      EXPECT_EQ(within(r).send[q], within(r / 2 * 2 + q).receive[r % 2]);
+    }
+    EXPECT_EQ(plans[r].hops.size(), 2u);
+  }
+  EXPECT_EQ(plans[1].offsets, (std::vector<std::int32_t>{0, 6}));
+  EXPECT_EQ(plans[2].offsets, (std::vector<std::int32_t>{0, 2}));
 }
 
 }  // namespace

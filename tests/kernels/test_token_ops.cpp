@@ -293,6 +293,24 @@ struct SendsCase : OpCase {
     out("kept", {e}, DType::i32);
     tolerance = 0;
   }
+  // Of places among more, on both sides, and some of nobody.
+  struct Among {
+    Index first;
+  };
+  SendsCase(ExpertSplit s, Index t, Index k_, Index e_, Among among) : split(s), k(k_), e(e_) {
+    split.first = among.first;
+    note = fmt::format("{} owners, {} parts, places from {} on", s.owners, s.parts, among.first);
+    const Shape copies = {t, std::min(k, s.owners) * s.parts};
+    Numbers places = random_experts(t, k, among.first + e + 3);
+    for (std::size_t a = 0; a < places.size(); a += 5) places[a] = -1;
+    in("experts", {t, k}, places, DType::i32);
+    out("places", {t, k}, DType::i32);
+    out("tokens", {copies.elements()}, DType::i32);
+    out("slots", copies, DType::i32);
+    out("counts", {s.owners * s.parts + e}, DType::i32);
+    out("kept", {e}, DType::i32);
+    tolerance = 0;
+  }
   void run(Backend& b) override {
     split.places = at("place_of");
     b.plan_sends(split, at("experts"), at("keep"), at("places"), at("tokens"), at("slots"), at("counts"), at("kept"));
@@ -364,7 +382,10 @@ TEST_P(TokenOps, plan_sends_and_sort) {
         for (Index parts : {1, 3})
           for (bool ordered : {false, true}) {
             check(SendsCase({owners, parts}, c.t, c.k, c.e, ordered, keeps));
-            if (owners * parts == 1) check(SendsCase({1, 1}, c.t, c.k, c.e, ordered, keeps, true));
+            if (keeps == Keeps::some) check(SendsCase({owners, parts}, c.t, c.k, c.e, ordered, keeps, true));
+            for (Index first : {Index{0}, 2 * c.e})
+              if (!ordered && keeps == Keeps::all)
+                check(SendsCase({owners, parts}, c.t, c.k, c.e, SendsCase::Among{first}));
           }
       for (Index owners : c.owners)
         for (Index more : {0, 1, 100000})

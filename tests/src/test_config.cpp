@@ -419,6 +419,10 @@ TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {
   EXPECT_BAD_INPUT(check_config_for_layout(c, {5, 1, 1, 1}), "no layout of 5 ranks works");
   EXPECT_BAD_INPUT(check_config_for_layout(with({"--train.global_batch=16"}), {2, 1, 2, 1}), "need experts");
   EXPECT_NO_THROW(check_config_for_layout(c, {6, 2, 3, 2}));
+  EXPECT_NO_THROW(check_config_for_layout(c, {6, 2, 3, 2, 2}));
+  EXPECT_BAD_INPUT(check_config_for_layout(c, {6, 2, 3, 2, 3}), "parallel.node = 3");  // half of an expert on a node
+  EXPECT_BAD_INPUT(check_config_for_layout(c, {12, 1, 6, 1, 4}), "tp 1 ep 6 etp 1");
+  EXPECT_EQ(with({"--parallel.ep=4", "--parallel.node=2"}).layout(4), (Layout{4, 1, 4, 1, 2}));
 }
 
 TEST(Config, NearestName) {

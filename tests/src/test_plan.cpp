@@ -155,6 +155,34 @@ TEST(Plan, GroupsAreThoseOfTheMesh) {
       }
   }
   EXPECT_EQ(group_shape("replicas", {8, 8, 1, 1}, 2).size, 4);
+  // By node: what crosses has one peer on each other node, and what does not has all on its own.
+  const Layout by_node{48, 1, 16, 1, 4};
+  EXPECT_EQ(peers_of(group_shape("across", by_node, 1), 4).away, 3);
+  EXPECT_EQ(peers_of(group_shape("across", by_node, 1), 4).here, 0);
+  EXPECT_EQ(peers_of(group_shape("within", by_node, 1), 4).away, 0);
+  EXPECT_EQ(peers_of(group_shape("within", by_node, 1), 4).here, 3);
+}
+
+// 12 experts over four ranks, on two nodes: a token crosses once where it has any of the other node's six, and before, once for
+// each of the other node's ranks that have any.
+TEST(Plan, TokensCrossOnceToANode) {
+  const Config config = planned({"--train.global_batch=8"});
+  PlanOptions options;
+  options.layouts = {Layout{4, 1, 4, 1}, Layout{4, 1, 4, 1, 2}};
+  const Plan plan = make_plan(config, planned_vocab, 4, options);
+  ASSERT_EQ(plan.fitting.size(), 2u);
+  const Index tokens = config.train.micro_batch * config.model.seq_len;
+  const std::vector<Index> kept(12, tokens * 3 / 12);
+  std::map<std::string, double> sent;  // by layout and group, in dispatches
+  for (const Candidate& c : plan.fitting)
+    for (const TrafficLine& line : c.traffic)
+      if (line.part == "dispatch") sent[c.layout.given() + " " + std::string(line.group)] += line.sent;
+  const double to_node = std::round(static_cast<double>(tokens) * dry_reach(kept, tokens, 3, 0, 6)),
+               to_rank = std::round(static_cast<double>(tokens) * dry_reach(kept, tokens, 3, 0, 3));
+  EXPECT_NEAR(sent["tp 1 ep 4 etp 1 node 2 across"] / sent["tp 1 ep 4 etp 1 experts"], to_node / (3 * to_rank), 1e-9);
+  EXPECT_NEAR(sent["tp 1 ep 4 etp 1 node 2 within"] / sent["tp 1 ep 4 etp 1 experts"], 2 * to_rank / (3 * to_rank),
+              1e-9);
+  EXPECT_EQ(sent.size(), 3u);
 }
 
 Machine round_machine() {
@@ -251,8 +279,9 @@ TEST(Plan, MachineFiles) {
 }
 
 TEST(Plan, LayoutListsAreParsed) {
-  const std::vector<Layout> layouts = parse_layouts("tp2-ep4, ep8-etp2,tp1", 16);
-  ASSERT_EQ(layouts.size(), 3u);
+  const std::vector<Layout> layouts = parse_layouts("tp2-ep4, ep8-etp2,tp1,ep16-node4", 16);
+  ASSERT_EQ(layouts.size(), 4u);
+  EXPECT_EQ(layouts[3], (Layout{16, 1, 16, 1, 4}));
   EXPECT_EQ(layouts[0].str(), (Layout{16, 2, 4, 1}).str());
   EXPECT_EQ(layouts[1].str(), (Layout{16, 1, 8, 2}).str());
   EXPECT_EQ(layouts[2].str(), Layout{16}.str());

@@ -71,13 +71,13 @@ class Trip {
  public:
   Trip(Layer& layer, const ModelShape& shape, DType dtype, const Load& load)
       : backend_(layer.backend()),
-        group_(*layer.engine().mesh().experts),
-        split_{group_.size(), 1, {}},
+        mesh_(layer.engine().mesh()),
+        group_(*mesh_.experts),
+        ranks_(mesh_.layout, {}),
         T_(shape.sequences * shape.seq_len),
         k_(shape.top_k),
         arena_([this](Index bytes) { return backend_.allocate(bytes); }),
         kept_(backend_.tensor({T_, k_}, DType::i32)),
-        places_(backend_.tensor({T_, k_}, DType::i32)),
         x_(backend_.tensor({T_, shape.d_model}, dtype)),
         y_(backend_.tensor({T_, shape.d_model}, dtype)),
         weights_(backend_.tensor({T_, k_})) {
@@ -87,10 +87,8 @@ class Trip {
     backend_.to_device(experts.data(), chosen);
     backend_.to_device(all.data(), kept_);
     fill_normal(backend_, x_, 1, "x");
-    const Index most = T_ * std::min<Index>(k_, group_.size()), P = group_.size();
-    sends_ = {arena_.i32({most}), arena_.i32({T_, most / T_}), arena_.i32({P + shape.experts})};
-    const View kept = arena_.i32({shape.experts});
-    backend_.plan_sends(split_, chosen, kept_, places_, sends_.tokens, sends_.slots, sends_.counts, kept);
+    sends_ = Sends(ranks_, T_, k_, shape.experts, arena_, arena_);
+    sends_.plan(backend_, ranks_, chosen, kept_, arena_.i32({shape.experts}), arena_);
     backend_.synchronize();
   }
 
@@ -105,10 +103,7 @@ class Trip {
     Exchange exchange = begin();
     exchange.finish();
     // As if every token that arrived were one row: what the experts' rows are summed to is theirs.
-    const Index A = arrived_.dim(0);
-    const View slots = arena_.i32({A, 1});
-    backend_.copy(identity(A), slots);
-    exchange.combine({{arrived_, slots, {}, y_}}, arena_);
+    exchange.combine({{arrived_, identity(arrived_.dim(0)), {}, y_}}, arena_);
     exchange.finish();
   }
   // So many rows to each rank.
@@ -135,11 +130,10 @@ class Trip {
 
  private:
   Exchange begin() {
-    Exchange exchange(backend_, group_, split_, sends_, arena_);
-    const ConstView x = exchange.copies(x_, arena_), places = exchange.copies(places_, arena_),
-                    weights = exchange.copies(weights_, arena_);
-    exchange.plan();
-    arrived_ = exchange.dispatch({{x, arena_}, {places, arena_}, {weights, arena_}})[0];
+    Exchange exchange(backend_, mesh_, ranks_, sends_, arena_);
+    const ConstView x = exchange.copies(x_, arena_), weights = exchange.copies(weights_, arena_);
+    exchange.plan(arena_, arena_);
+    arrived_ = exchange.dispatch({{x, arena_}, {weights, arena_}}, arena_)[0];
     return exchange;
   }
   ConstView identity(Index n) {
@@ -153,11 +147,12 @@ class Trip {
   }
 
   Backend& backend_;
+  const Mesh& mesh_;
   Comm& group_;
-  ExpertSplit split_;
+  ExpertRanks ranks_;
   Index T_, k_, sent_ = -1;
   Arena arena_;
-  Tensor kept_, places_, x_, y_, weights_, identity_;
+  Tensor kept_, x_, y_, weights_, identity_;
   Sends sends_;
   ConstView arrived_;
 };
@@ -186,7 +181,8 @@ void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, std
     const auto line = [&](std::string what, const Spread& seconds) {
       lines.push_back({.what = what + ", " + load.name,
                        .seconds = seconds,
-                       .note = fmt::format("{:.3g} MB, {:.3g} GB/s", bytes / 1e6, bytes / seconds.median / 1e9)});
+                       .note = fmt::format("{:.3g} MB", bytes / 1e6) +
+                               (seconds.median > 0 ? fmt::format(", {:.3g} GB/s", bytes / seconds.median / 1e9) : "")});
     };
     const Spread there = measure_together(world, backend, setup, [&] { trip.dispatch(); });
     const Spread both = measure_together(world, backend, setup, [&] { trip.dispatch_combine(); });

@@ -29,7 +29,7 @@ struct Plan {
 // What a model's activations may take beside it on the device; nothing where it has no room.
 std::optional<Index> room_for(const ModelShape& shape, const Setup& setup, const Backend& backend) {
   try {
-    return arena_bytes(config_of(shape, setup.dtype), shape.vocab, {}, 0, backend, 1);
+    return arena_bytes(config_of(shape, setup.dtype), shape.vocab, {}, 0, backend, 1, false);
   } catch (const InputError&) {
     return std::nullopt;
   }
