@@ -89,12 +89,16 @@ void Comm::barrier() {
 }
 
 void Comm::broadcast(View x, int root) {
+  mark();
+  start_broadcast(x, root);
+  wait();
+}
+
+void Comm::start_broadcast(View x, int root) {
   const Counted counted(*this, traffic_, Collective::broadcast, rank() == root ? x.size_bytes() * (size() - 1) : 0);
   if (compared(*this))
     compare(*this, fmt::format("a broadcast of {} bytes from the group's rank {}", x.size_bytes(), root));
-  mark();
   do_broadcast(x, root);
-  wait();
 }
 
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank) {
@@ -118,10 +122,19 @@ void Comm::all_reduce(View x, Reduce op) {
   wait();
 }
 
-void Comm::start_reduce(View x, int root) {
-  const Counted counted(*this, traffic_, Collective::reduce, rank() == root ? 0 : x.size_bytes());
-  if (compared(*this)) compare(*this, fmt::format("a reduce of {} bytes to the group's rank {}", x.size_bytes(), root));
-  do_reduce(x, root);
+void Comm::start_reduce(std::span<const ToRoot> parts) {
+  if (parts.empty()) return;
+  Index sent = 0;
+  for (const auto& [x, root] : parts) sent += rank() == root ? 0 : x.size_bytes();
+  const Counted counted(*this, traffic_, Collective::reduce, sent);
+  if (compared(*this)) {
+    std::string text;
+    for (const auto& [x, root] : parts)
+      text +=
+          fmt::format("{} of {} bytes to the group's rank {}", text.empty() ? "a reduce" : ",", x.size_bytes(), root);
+    compare(*this, text);
+  }
+  do_reduce(parts);
 }
 
 void Comm::reduce_scatter(ConstView in, View out) {

@@ -28,6 +28,12 @@ struct InOut {
   View out;
 };
 
+// A buffer that becomes, at `root`, the sum of every rank's.
+struct ToRoot {
+  View x;
+  int root;
+};
+
 // What a rank sends in an all-reduce of so many bytes, and receives. Up to all_reduce_whole bytes, all of them to each other
 // rank: one message each. Beyond, block by block, the pieces that the others sum, and then its own sum to each of them.
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank);
@@ -77,8 +83,14 @@ class Comm {
   virtual void mark() {}
   // all_to_all_v of several buffers, of which as many rows go each way: one collective, with a message for each of them.
   void start_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send, std::span<const Index> receive);
-  // x at `root` becomes the sum of every rank's x; on the other ranks x is undefined afterwards. f32.
-  void start_reduce(View x, int root);
+  // Each x at its root becomes the sum of every rank's x; on the other ranks x is undefined afterwards. f32. One collective.
+  void start_reduce(std::span<const ToRoot> parts);
+  void start_reduce(View x, int root) {
+    const ToRoot part{x, root};
+    start_reduce({&part, 1});
+  }
+  // Every rank's x becomes that of `root`.
+  void start_broadcast(View x, int root);
   // What the backend is given from now on sees the results of all that was started.
   virtual void wait() {}
 
@@ -100,7 +112,7 @@ class Comm {
   virtual void do_barrier() = 0;
   virtual void do_broadcast(View x, int root) = 0;
   virtual void do_all_reduce(View x, Reduce op) = 0;
-  virtual void do_reduce(View x, int root) = 0;
+  virtual void do_reduce(std::span<const ToRoot> parts) = 0;
   virtual void do_reduce_scatter(ConstView in, View out) = 0;
   virtual void do_all_gather(ConstView in, View out) = 0;
   virtual void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,

@@ -38,9 +38,11 @@ class CommDry final : public Comm {
     const Index bytes = all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size_, rank_);
     note(Collective::all_reduce, bytes, bytes);
   }
-  void do_reduce(View x, int root) override {
-    const bool mine = rank_ == root;
-    note(Collective::reduce, mine ? 0 : x.size_bytes(), mine ? x.size_bytes() * (size_ - 1) : 0);
+  void do_reduce(std::span<const ToRoot> parts) override {
+    for (const auto& [x, root] : parts) {
+      const bool mine = rank_ == root;
+      note(Collective::reduce, mine ? 0 : x.size_bytes(), mine ? x.size_bytes() * (size_ - 1) : 0);
+    }
   }
   void do_reduce_scatter(ConstView, View out) override {
     note(Collective::reduce_scatter, out.size_bytes() * (size_ - 1), out.size_bytes() * (size_ - 1));

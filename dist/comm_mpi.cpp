@@ -170,11 +170,13 @@ class CommMpi final : public Comm {
     gather(x, pieces);
   }
 
-  void do_reduce(View x, int root) override {
-    std::vector<Index> pieces(size_);
-    pieces[root] = x.elements();
-    reduce_pieces(
-        DType::f32, Reduce::sum, [&](int) { return x.bytes(); }, pieces, x.bytes());
+  void do_reduce(std::span<const ToRoot> parts) override {
+    for (const ToRoot& part : parts) {
+      std::vector<Index> pieces(size_);
+      pieces[part.root] = part.x.elements();
+      reduce_pieces(
+          DType::f32, Reduce::sum, [&](int) { return part.x.bytes(); }, pieces, part.x.bytes());
+    }
   }
 
   void do_reduce_scatter(ConstView in, View out) override {

@@ -22,6 +22,11 @@ using cuda::Owned;
 
 class CommNccl;
 
+// Of a communicator, and between two ranks. Each has buffers in device memory for each connection, and NCCL would open up to
+// 64 and 32, which for eight ranks can be 3 GB (NCCL issue 1685). NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and
+// NCCL_MAX_P2P_NCHANNELS say otherwise. Chosen without a GPU.
+constexpr int most_channels = 16;
+
 // What the communicators of one backend have in common.
 struct Shared {
   struct Stream {
@@ -93,7 +98,9 @@ class CommNccl final : public Comm {
     ncclUniqueId id{};
     if (host_->rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
     host_->broadcast(view_of(reinterpret_cast<std::uint8_t*>(&id), {static_cast<Index>(sizeof id)}), 0);
-    check_nccl(ncclCommInitRank(&nccl_, host_->size(), id, host_->rank()), "joining");
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (!std::getenv("NCCL_MAX_CTAS") && !std::getenv("NCCL_MAX_NCHANNELS")) config.maxCTAs = most_channels;
+    check_nccl(ncclCommInitRankConfig(&nccl_, host_->size(), id, host_->rank(), &config), "joining");
     shared_->members.push_back(this);
   }
   ~CommNccl() override {
@@ -160,9 +167,15 @@ class CommNccl final : public Comm {
                            op == Reduce::sum ? ncclSum : ncclMax, nccl_, on);
     });
   }
-  void do_reduce(View x, int root) override {
-    run(Collective::reduce, x.elements(), [&](cudaStream_t on) {
-      return ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on);
+  void do_reduce(std::span<const ToRoot> parts) override {
+    Index elements = 0;
+    for (const ToRoot& part : parts) elements += part.x.elements();
+    run(Collective::reduce, elements, [&](cudaStream_t on) {
+      return together([&](auto add) {
+        for (const auto& [x, root] : parts)
+          if (x.elements() > 0)
+            add(ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on));
+      });
     });
   }
   void do_reduce_scatter(ConstView in, View out) override {
@@ -187,31 +200,38 @@ class CommNccl final : public Comm {
     Index row = 0;
     for (const InOut& buffer : buffers) row += row_bytes(buffer.in);
     run(Collective::all_to_all, row, [&](cudaStream_t on) {
-      ncclResult_t result = ncclGroupStart();
-      const auto add = [&](ncclResult_t r) { result = result == ncclSuccess ? r : result; };
-      for (const auto& [in, out] : buffers) {
-        const std::byte* from = in.bytes();
-        std::byte* to = out.bytes();
-        for (int peer = 0; peer < size(); ++peer) {
-          const Index leaving = send[peer] * row_bytes(in), arriving = receive[peer] * row_bytes(in);
-          if (peer == rank()) {
-            if (leaving > 0 && from != to)
-              check(cudaMemcpyAsync(to, from, count_of(leaving), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
-          } else {
-            if (leaving > 0) add(ncclSend(from, count_of(leaving), ncclUint8, peer, nccl_, on));
-            if (arriving > 0) add(ncclRecv(to, count_of(arriving), ncclUint8, peer, nccl_, on));
+      return together([&](auto add) {
+        for (const auto& [in, out] : buffers) {
+          const std::byte* from = in.bytes();
+          std::byte* to = out.bytes();
+          for (int peer = 0; peer < size(); ++peer) {
+            const Index leaving = send[peer] * row_bytes(in), arriving = receive[peer] * row_bytes(in);
+            if (peer == rank()) {
+              if (leaving > 0 && from != to)
+                check(cudaMemcpyAsync(to, from, count_of(leaving), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
+            } else {
+              if (leaving > 0) add(ncclSend(from, count_of(leaving), ncclUint8, peer, nccl_, on));
+              if (arriving > 0) add(ncclRecv(to, count_of(arriving), ncclUint8, peer, nccl_, on));
+            }
+            from += leaving;
+            to += arriving;
           }
-          from += leaving;
-          to += arriving;
         }
-      }
-      add(ncclGroupEnd());
-      return result;
+      });
     });
   }
 
   Shared::Stream& stream() const {
     return shared_->streams[static_cast<std::size_t>(shared_->num_streams > 1 ? kind_ : CommStream::tokens)];
+  }
+  // What `calls` gives to the function that it is called with is one launch. The first error of all.
+  template <class Calls>
+  static ncclResult_t together(Calls calls) {
+    ncclResult_t result = ncclGroupStart();
+    const auto add = [&](ncclResult_t r) { result = result == ncclSuccess ? r : result; };
+    calls(add);
+    add(ncclGroupEnd());
+    return result;
   }
   void copy(ConstView in, View out) const {
     if (in.bytes() != out.bytes() && in.elements() > 0) shared_->backend.copy(in, out);
@@ -280,6 +300,7 @@ void Shared::look_for_errors() const {
 MakeComm nccl_on(Backend& backend, int rank) {
   // Sums within NVSwitch are not the same from call to call. Whoever wants them all the same can set this to 1.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
+  setenv("NCCL_MAX_P2P_NCHANNELS", std::to_string(most_channels).c_str(), 0);
   // Two communicators at once must not wait for each other: they start on all ranks in the order of the calls.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   const auto shared = std::make_shared<Shared>(backend, rank);

@@ -20,7 +20,7 @@ class CommSelf final : public Comm {
   void do_barrier() override {}
   void do_broadcast(View, int) override {}
   void do_all_reduce(View, Reduce) override {}
-  void do_reduce(View, int) override {}
+  void do_reduce(std::span<const ToRoot>) override {}
   void do_reduce_scatter(ConstView in, View out) override { copy(in, out); }
   void do_all_gather(ConstView in, View out) override { copy(in, out); }
   void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index>, std::span<const Index>) override {

@@ -430,7 +430,8 @@ struct Sent {
   Numbers places, tokens, slots, counts, kept;  // tokens and slots: -1 where there is no copy
 };
 
-// place_of: the place of each expert; empty: that of its number. `split` has none of its own here.
+// place_of: the place of each expert; empty: that of its number. `split` has none of its own here. keep: empty where `experts` are
+// places, of which those of the split's are kept.
 inline Sent plan_sends(const ExpertSplit& split, const Numbers& place_of, Index k, Index e_all, const Numbers& experts,
                        const Numbers& keep) {
   const Index t_all = static_cast<Index>(experts.size()) / k, local = e_all / split.owners;
@@ -438,9 +439,10 @@ inline Sent plan_sends(const ExpertSplit& split, const Numbers& place_of, Index 
   Sent s{Numbers(experts.size(), -1.0), Numbers(t_all * most, -1.0), Numbers(t_all * most, -1.0),
          Numbers(split.owners * split.parts + e_all), Numbers(e_all)};
   for (std::size_t a = 0; a < experts.size(); ++a) {
-    if (keep[a] == 0) continue;
-    s.places[a] = place_of.empty() ? experts[a] : place_of[whole(experts[a])];
-    ++s.kept[whole(experts[a])];
+    const Index expert = whole(experts[a]) - split.first;
+    if (keep.empty() ? expert < 0 || expert >= e_all : keep[a] == 0) continue;
+    s.places[a] = place_of.empty() ? static_cast<double>(expert) : place_of[expert];
+    ++s.kept[expert];
     ++s.counts[split.owners * split.parts + whole(s.places[a])];
   }
   // The owners that a token goes to, in the order of its choices.

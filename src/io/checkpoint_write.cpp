@@ -360,6 +360,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
 
 std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, const TrainState& state,
                                          const ParamStore& store, Index keep) {
+  store.whole();  // what this rank owns may be on its way to the others
   agree(world, [&] {
     std::string name = first_not_finite(store, world.rank());
     if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";

@@ -54,13 +54,13 @@ Index balance_segments(const Pass& pass) {
   return std::max<Index>(1, T / std::gcd(T, pass.batch.seq_len));
 }
 
-Balance make_balance(const Pass& pass, Index layers, Index experts, Arena& saved, Arena& within) {
-  const Index G = balance_segments(pass);
-  return {.counts = within.i32({layers, G, experts}),
-          .probability = within.f32({layers, G, experts}),
-          .kept = within.i32({layers, experts}),
-          .z_squared = within.take({layers, 1}, DType::f64),
-          .dprobability = saved.f32({layers, G, experts})};
+Balance make_balance(View dprobability, Arena& within) {
+  const Index L = dprobability.dim(0), E = dprobability.dim(2);
+  return {.counts = within.i32(dprobability.shape()),
+          .probability = within.f32(dprobability.shape()),
+          .kept = within.i32({L, E}),
+          .z_squared = within.take({L, 1}, DType::f64),
+          .dprobability = dprobability};
 }
 
 void balance(const Pass& pass, const RouterSpec& spec, const Balance& layers, View sums) {

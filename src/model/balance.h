@@ -17,8 +17,8 @@ namespace sy {
 // no token.
 Index balance_segments(const Pass& pass);
 
-// Memory for the balance of L layers. dprobability is taken from `saved`, the rest from `within`.
-Balance make_balance(const Pass& pass, Index layers, Index experts, Arena& saved, Arena& within);
+// Memory for the balance of L layers. dprobability: [L, G, E]; the rest is taken from `within`.
+Balance make_balance(View dprobability, Arena& within);
 
 // Computes dprobability of all these layers, which have one loss together where they are several. sums: [L, RouterSums of E] f64,
 // to which Backend::balance adds, or none. Collective where a scope is on several ranks.

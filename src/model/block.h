@@ -56,6 +56,10 @@ class Block {
   Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router, ConstView rope_table,
         Index positions);
 
+  // Takes from pass.saved what a block keeps of its first forward, even where it is computed again. Before forward.
+  void keep(const Pass& pass, Saved& s) const {
+    if (moe_) moe_->keep(pass, s.moe);
+  }
   // Returns the block's output [T, D], taken from pass.saved. report: of a MoE layer.
   View forward(const Pass& pass, View x, Saved& s, RouterReport report) const;
   // d: [T, D], the gradient by the block's output, becomes that by its input.

@@ -143,21 +143,22 @@ void Engine::forward(const MicroBatch& batch, Index slot) {
     s.batch.token_numbers = on_device;
     s.batch.seed = config_.train.seed;
   }
-  run("forward pass", s, [&] { model_->forward(device(), s, {}); });
+  run(store_.fetching() ? "forward pass with new weights" : "forward pass", s,
+      [&] { model_->forward(device(), s, {}); });
 }
 
-void Engine::backward(Index slot, const Stage::LayerDone& layer_done) {
+void Engine::backward(Index slot, const Stage::PartDone& part_done) {
   Slot& s = slots_[static_cast<std::size_t>(slot)];
   const Arena::Scope scope(scratch_);
   const Device on = device();
   const View d = on.temp(s.normed.shape());
-  run(layer_done ? "last backward pass" : "backward pass", s, [&] { model_->backward(on, s, d, layer_done); });
+  run(part_done ? "last backward pass" : "backward pass", s, [&] { model_->backward(on, s, d, part_done); });
   s.clear();
 }
 
-void Engine::train(const MicroBatch& batch, const Stage::LayerDone& layer_done) {
+void Engine::train(const MicroBatch& batch, const Stage::PartDone& part_done) {
   forward(batch);
-  backward(0, layer_done);
+  backward(0, part_done);
 }
 
 Slot& Engine::forward_alone(const MicroBatch& batch, bool dropless) {

@@ -55,15 +55,14 @@ void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterRepo
   router_.forward(pass, x, s.router, report);
   part.next("dispatch");
   const Routing& r = s.router.routing;
-  s.exchange.emplace(b, *device.mesh.experts, router_.split(device), r.sends, device.scratch);
+  s.exchange.emplace(b, device.mesh, router_.ranks(device), r.sends, device.scratch);
   Exchange& exchange = *s.exchange;
 
   // While the counts are on their way to the host, what can be known without them is computed.
-  const ConstView leaving = exchange.copies(x, device.scratch), places = exchange.copies(r.places, device.scratch),
-                  weights = exchange.copies(r.weights, device.scratch);
-  if (exchange.local()) sort(pass, places, weights, 0, T * k, s);
-  exchange.plan();
-  const auto arrived = exchange.dispatch({{leaving, pass.saved}, {places, device.scratch}, {weights, device.scratch}});
+  const ConstView leaving = exchange.copies(x, device.scratch), weights = exchange.copies(r.weights, device.scratch);
+  if (exchange.local()) sort(pass, exchange.places(), weights, 0, T * k, s);
+  exchange.plan(pass.saved, device.scratch);
+  const auto arrived = exchange.dispatch({{leaving, pass.saved}, {weights, device.scratch}}, device.scratch);
   s.arrived = arrived[0];
   if (!exchange.local()) part.add({{"rows", exchange.sent()}, {"bytes", exchange.sent() * (row_bytes(x) + 8 * k)}});
   if (shared_) {  // while the tokens travel
@@ -75,7 +74,7 @@ void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterRepo
 
   const Index R = exchange.rows();
   part.next("experts", {{"rows", R}});
-  if (!exchange.local()) sort(pass, arrived[1], arrived[2], exchange.first_place(), R, s);
+  if (!exchange.local()) sort(pass, exchange.places(), arrived[1], exchange.first_place(), R, s);
   s.tokens = s.tokens.rows(0, R);
   s.gates = s.gates.rows(0, R);
   const ExpertRows owned{s.offsets, exchange.offsets().data()};
@@ -101,8 +100,8 @@ void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
   Traced part("dispatch");
   const ConstView leaving = exchange.copies(dy, device.scratch);
   if (!exchange.local()) part.add({{"rows", exchange.sent()}, {"bytes", exchange.sent() * row_bytes(dy)}});
-  const ConstView dy_arrived = exchange.dispatch({{leaving, device.scratch}})[0];  // [A, D]
-  if (shared_) {                                                                   // while the tokens travel
+  const ConstView dy_arrived = exchange.dispatch({{leaving, device.scratch}}, device.scratch)[0];  // [A, D]
+  if (shared_) {  // while the tokens travel
     const Traced shared("shared experts", {{"rows", T}});
     shared_->backward(pass, dy, s.shared, dx);
   }

@@ -82,6 +82,7 @@ struct Pass {
   Arena& saved;           // memory from a layer's forward to its backward
   LayerCache cache = {};  // of generation: where the layer's keys and values are kept, and come from
   Balance balance = {};   // the layer's, where the load-balance loss is one of all layers together
+  bool again = false;     // the layer is computed again for its backward: what it keeps of the first time is there
 
   // An activation that lives from forward to backward.
   View keep(Shape shape) const { return saved.take(shape, device.dtype); }

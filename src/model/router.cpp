@@ -37,27 +37,29 @@ ConstView Router::input(const Pass& pass, ConstView x) const {
   return y;
 }
 
+void Router::keep(const Pass& pass, Saved& s) const {
+  const Shape of_segments{balance_segments(pass), experts_};
+  s.dprobability = pass.balance ? pass.balance.dprobability.reshape(of_segments) : pass.saved.f32(of_segments);
+}
+
 void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const {
   const Device& device = pass.device;
   const Batch& batch = pass.batch;
   Backend& b = device.backend;
   const Index T = pass.own_tokens(), E = experts_, k = spec_.route.top_k;
-  const ExpertSplit split = this->split(device);
-  const Index copies = split.most_owners(k) * split.parts;  // of one token, at most
+  const ExpertRanks ranks = this->ranks(device);
   s.logits = pass.saved.f32({T, E});
   s.experts = pass.saved.i32({T, k});
   Routing& r = s.routing;
   r.weights = pass.saved.f32({T, k});
-  r.places = device.scratch.i32({T, k});
-  r.sends = {};
-  if (split.ranks() > 1) r.sends = {pass.saved.i32({T * copies}), pass.saved.i32({T, copies}), {}};
-  r.sends.counts = device.scratch.i32({split.ranks() + E});
+  r.sends = Sends(ranks, T, k, E, pass.saved, device.scratch);
+  if (!s.dprobability) keep(pass, s);
 
   const Arena::Scope scope(device.scratch);
   const bool together = static_cast<bool>(pass.balance);
-  const Balance balanced = together ? pass.balance : make_balance(pass, 1, E, pass.saved, device.scratch);
-  const Shape of_segments{balanced.counts.dim(1), E};
-  s.dprobability = balanced.dprobability.reshape(of_segments);
+  const Shape of_segments = s.dprobability.shape();
+  const Balance balanced =
+      together ? pass.balance : make_balance(s.dprobability.reshape({1, of_segments[0], E}), device.scratch);
   const View keep = device.scratch.i32({T, k});
   const ConstView in = input(pass, x);
   logits_.forward(device, in, s.logits);
@@ -77,9 +79,8 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   const Index real = std::clamp<Index>(batch.tokens() - batch.padding - device.mesh.coord.tp * T, 0, T);
   if (real < T) b.fill(keep.rows(real, T - real), 0);
   if (report.observer) (*report.observer)({s.logits, s.experts, r.weights, keep});
-  b.plan_sends(split, s.experts, keep, r.places, r.sends.tokens, r.sends.slots, r.sends.counts,
-               balanced.kept.reshape({E}));
-  if (batch.generation || together) return;
+  r.sends.plan(b, ranks, s.experts, keep, balanced.kept.reshape({E}), device.scratch);
+  if (batch.generation || together || pass.again) return;
   balance(pass, spec_, balanced, report.sums ? report.sums.reshape({1, report.sums.dim(0)}) : View{});
 }
 

@@ -19,8 +19,7 @@ namespace sy {
 // sent, and whose outputs add up.
 struct Routing {
   View weights;  // [T, k] of each choice
-  View places;   // [T, k] i32 the place of the expert, or -1 where dropped: of the forward pass alone
-  Sends sends;
+  Sends sends;   // whose places and counts are of the forward pass alone
 };
 
 // What a router reads that is no parameter; each may be none.
@@ -43,15 +42,16 @@ class Router {
 
   Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
 
-  // x: [T, D]. What it decided is told to `report`. Routing::places, and the counts of its sends, are taken from scratch.
+  // Takes from pass.saved what the first forward leaves to the next ones and to backward, where a layer is computed again: the
+  // gradient of the load-balance loss, which is not taken twice, since other ranks would have to tell their counts again.
+  void keep(const Pass& pass, Saved& s) const;
+  // x: [T, D]. What it decided is told to `report`. The places and the counts of its sends are taken from scratch.
   void forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const;
   // dx: [T, D] += the gradient through the logits of dweights: [T, k], the load-balance loss and the z-loss.
   void backward(const Pass& pass, ConstView dweights, ConstView x, const Saved& s, View dx) const;
 
   Index experts() const { return experts_; }
-  ExpertSplit split(const Device& device) const {
-    return {device.mesh.layout.ep, device.mesh.layout.etp, tables_.places};
-  }
+  ExpertRanks ranks(const Device& device) const { return {device.mesh.layout, tables_.places}; }
   Index top_k() const { return spec_.route.top_k; }
 
  private:

@@ -25,7 +25,7 @@ void Slot::clear() {
 }
 
 Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope)
-    : d_model_(config.model.d_model), first_layer_(layers.begin), recompute_(config.train.recompute) {
+    : store_(store), d_model_(config.model.d_model), first_layer_(layers.begin), recompute_(config.train.recompute) {
   const std::vector<BlockSpec> specs = block_specs(config);
   SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= std::ssize(specs), "layers {} to {} of {}",
             layers.begin, layers.end, specs.size());
@@ -52,12 +52,16 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
 
 View Stage::forward(const Device& device, Slot& slot, View x) const {
   Pass pass{device, slot.batch, slot.saved};
-  if (embedding_) x = embedding_->forward(pass, slot.embedding);
+  if (embedding_) {
+    store_.need(embedding_part);
+    x = embedding_->forward(pass, slot.embedding);
+  }
   slot.blocks.resize(blocks_.size());
   if (balanced_ && !slot.batch.generation)
-    slot.balance = make_balance(pass, moe_layers(), balanced_->experts, slot.saved, slot.saved);
+    slot.balance = make_balance(slot.saved.f32({moe_layers(), balance_segments(pass), balanced_->experts}), slot.saved);
   Index moe = 0;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    store_.need(part_of_layer(first_layer_ + static_cast<Index>(i)));
     RouterReport report;
     if (blocks_[i].is_moe()) {
       if (slot.balance) pass.balance = slot.balance.layer(moe);
@@ -69,13 +73,15 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
       x = blocks_[i].forward(pass, x, slot.blocks[i], report);
       continue;
     }
-    const View y = pass.keep(x.shape());  // all that outlives the block
+    const View y = pass.keep(x.shape());  // with what the block keeps, all that outlives it
+    blocks_[i].keep(pass, slot.blocks[i]);
     const Arena::Scope scope(slot.saved);
     device.backend.copy(blocks_[i].forward(pass, x, slot.blocks[i], report), y);
     x = y;
   }
   if (slot.balance) balance(pass, balanced_->router, slot.balance, slot.report.layers);
   if (!final_norm_) return x;
+  store_.need(head_part());
   slot.last = x;
   slot.normed = pass.keep(x.shape());
   slot.moments = slot.saved.f32({x.dim(0), 2});
@@ -83,7 +89,7 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
   return slot.normed;
 }
 
-void Stage::backward(const Device& device, Slot& slot, View d, const LayerDone& layer_done) const {
+void Stage::backward(const Device& device, Slot& slot, View d, const PartDone& part_done) const {
   Pass pass{device, slot.batch, slot.saved};
   if (head_) {
     const Arena::Scope scope(device.scratch);
@@ -91,16 +97,20 @@ void Stage::backward(const Device& device, Slot& slot, View d, const LayerDone& 
     head_->loss(device, slot.batch, slot.normed, dnormed, slot.report.loss);
     device.backend.fill(d, 0);
     final_norm_->backward(device, dnormed, slot.last, slot.moments, d);
+    if (part_done) part_done(head_part());
   }
+  pass.again = recompute_;
   Index moe = moe_layers();
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Scope scope(slot.saved);
     if (blocks_[i].is_moe() && slot.balance) pass.balance = slot.balance.layer(--moe);
     if (recompute_) blocks_[i].forward(pass, slot.inputs[i], slot.blocks[i], {});  // told to nobody: it was told once
     blocks_[i].backward(pass, d, slot.blocks[i]);
-    if (layer_done) layer_done(first_layer_ + static_cast<Index>(i));
+    if (part_done) part_done(part_of_layer(first_layer_ + static_cast<Index>(i)));
   }
-  if (embedding_) embedding_->backward(device, slot.batch, slot.embedding, d);
+  if (!embedding_) return;
+  embedding_->backward(device, slot.batch, slot.embedding, d);
+  if (part_done) part_done(embedding_part);
 }
 
 void Stage::loss(const Device& device, const Slot& slot) const {

@@ -40,8 +40,8 @@ class Stage {
   // these layers at least; it must outlive the stage.
   Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope);
 
-  // Called with a layer when the gradients of its parameters are complete: the last to the first.
-  using LayerDone = std::function<void(Index layer)>;
+  // Called with a part of the model (ParamSpec::part) when the gradients of its parameters are complete: the last to the first.
+  using PartDone = std::function<void(Index part)>;
 
   // Runs slot.batch through the layers, and keeps in the slot what backward needs. x: [T, D] what the stage before returned;
   // none in the first stage, which starts from the batch's ids. Returns [T, D]: of the last stage, the normalised output.
@@ -49,7 +49,7 @@ class Stage {
   // Adds to the parameters' gradients those of the slot's part of the step's loss. d: [T, D] the gradient by what forward
   // returned becomes that by its x. In the last stage d is not read: the gradient comes from the loss, which is
   // computed here, so that logits need not be kept.
-  void backward(const Device& device, Slot& slot, View d, const LayerDone& layer_done) const;
+  void backward(const Device& device, Slot& slot, View d, const PartDone& part_done) const;
 
   // Of the last stage, after forward. The loss alone, told to slot.report.
   void loss(const Device& device, const Slot& slot) const;
@@ -64,6 +64,9 @@ class Stage {
   Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
 
  private:
+  Index head_part() const { return part_of_layer(first_layer_ + std::ssize(blocks_)); }  // in the last stage
+
+  const ParamStore& store_;
   Index d_model_, first_layer_;
   bool recompute_;
   std::optional<Embedding> embedding_;  // of the first stage

@@ -16,6 +16,7 @@ Weight PreparedWeights::add(View values) {
 
 void PreparedWeights::refresh() {
   if (!stale_) return;
+  if (!forms_.empty() || !derived_.empty()) whole_();
   for (const Form& form : forms_) backend_.prepare(form.values, form.use, form.prepared);
   for (const auto& make : derived_) make();
   stale_ = false;

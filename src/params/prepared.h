@@ -11,8 +11,10 @@ namespace sy {
 
 class PreparedWeights {
  public:
-  // uses: the products that will be computed often enough to prepare for; none: the weights are read as they lie.
-  PreparedWeights(Backend& backend, std::vector<WeightUse> uses) : backend_(backend), uses_(std::move(uses)) {}
+  // uses: the products that will be computed often enough to prepare for; none: the weights are read as they lie. whole: called
+  // before weights are read.
+  PreparedWeights(Backend& backend, std::vector<WeightUse> uses, std::function<void()> whole)
+      : backend_(backend), uses_(std::move(uses)), whole_(std::move(whole)) {}
 
   // A weight [N, Q] or [E, N, Q] with its forms, which hold nothing before the next refresh.
   Weight add(View values);
@@ -37,6 +39,7 @@ class PreparedWeights {
   };
   Backend& backend_;
   std::vector<WeightUse> uses_;
+  std::function<void()> whole_;
   std::vector<Form> forms_;
   std::vector<std::function<void()>> derived_;
   bool stale_ = true;

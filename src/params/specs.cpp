@@ -21,10 +21,10 @@ class Specs {
   }
 
   void matrix(std::string name, Shape shape, Split split, Init init, bool joined = false) {
-    list.push_back({std::move(name), shape, split, init, UpdateRule::adamw, joined, layer});
+    list.push_back({std::move(name), shape, split, init, UpdateRule::adamw, joined, layer, {}, part});
   }
   void vector(std::string name, Shape shape, Split split, Init init, bool joined = false) {
-    list.push_back({std::move(name), shape, split, init, UpdateRule::adamw_without_decay, joined, layer});
+    list.push_back({std::move(name), shape, split, init, UpdateRule::adamw_without_decay, joined, layer, {}, part});
   }
   void norm(const std::string& name, const NormSpec& n) {
     if (n.kind == NormKind::none) return;
@@ -101,6 +101,7 @@ class Specs {
 
   std::vector<ParamSpec> list;
   std::optional<Index> layer;  // of what is described next
+  Index part = embedding_part;
 
  private:
   // A weight to which `offset` is added multiplies by 1 at first.
@@ -140,6 +141,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     const BlockSpec& block = blocks[layer];
     specs.layer = static_cast<Index>(layer);
+    specs.part = part_of_layer(*specs.layer);
     const std::string prefix = layer_prefix(static_cast<Index>(layer));
     const auto& [input, output, sum] = block.norms;
     if (input || sum) specs.norm(prefix + "attention_norm", block.norm);
@@ -151,6 +153,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
     if (output) specs.norm(prefix + "ffn_out_norm", block.norm);
   }
   specs.layer.reset();
+  specs.part = part_of_layer(std::ssize(blocks));
   specs.norm("final_norm", final_norm_spec(config));
   if (!config.model.tie_embeddings) specs.matrix("output.weight", {vocab, D}, {tp}, normal);
   if (config.model.output_bias) specs.vector("output.bias", {vocab}, {tp}, zeros);

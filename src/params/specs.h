@@ -31,9 +31,18 @@ struct ParamSpec {
   std::optional<Index> layer{};  // none: of the embedding, the final norm or the output, or shared by layers
   // What lies in each place of the first dimension, where that is not in order: experts (MoeSpec::order).
   std::vector<Index> order{};
+  // The part of the model that is the first to read it, so that its gradient is complete after backward of that part: 0 the
+  // embedding, then the layers, and the head (final norm and output). It does not fall from one parameter of a list to the next.
+  Index part = 0;
   // The mesh axes over which its gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };
+
+constexpr Index embedding_part = 0;
+// The head's is that of the layer behind the last.
+constexpr Index part_of_layer(Index layer) {
+  return 1 + layer;
+}
 
 // What the names of a layer's parameters begin with: "layers.3."
 std::string layer_prefix(Index layer);

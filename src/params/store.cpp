@@ -27,8 +27,33 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
     g.placements.push_back({&spec, owned_box(spec.shape, spec.split, layout, c), g.elements, group});
     g.elements += g.placements.back().box.elements();
   }
-  for (GroupLayout& g : out.groups) g.elements = round_up(g.elements, g.shards * alignment);
+  SY_ASSERT(std::ranges::is_sorted(specs, {}, &ParamSpec::part), "parameters that are not in the order of parts");
+  const Index parts = specs.empty() ? 0 : specs.back().part + 1;
+  for (GroupLayout& g : out.groups) {
+    g.elements = round_up(g.elements, g.shards * alignment);
+    g.parts.assign(static_cast<std::size_t>(parts), {g.elements, g.elements});
+    for (auto p = g.placements.rbegin(); p != g.placements.rend(); ++p)
+      g.parts[static_cast<std::size_t>(p->spec->part)].begin = p->offset;
+    Index end = g.elements;
+    for (std::size_t part = g.parts.size(); part-- > 0;) {
+      g.parts[part] = {std::min(g.parts[part].begin, end), end};
+      end = g.parts[part].begin;
+    }
+    SY_ASSERT(end == 0, "the first parameter lies at {}", end);
+  }
   return out;
+}
+
+std::vector<GroupLayout::Piece> GroupLayout::by_owner(Range flat) const {
+  const Index shard_elements = elements / shards;
+  std::vector<Piece> pieces;
+  while (flat.size() > 0) {
+    const int owner = static_cast<int>(flat.begin / shard_elements);
+    const Index end = std::min(flat.end, (owner + 1) * shard_elements);
+    pieces.push_back({{flat.begin, end}, owner});
+    flat.begin = end;
+  }
+  return pieces;
 }
 
 Index FlatLayout::elements() const {
@@ -60,7 +85,7 @@ ParamStore::ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Lay
       mesh_layout_(layout),
       dtype_(dtype),
       layout_(flat_layout(specs_, layout, coord)),
-      prepared_(backend, std::move(prepare_for)) {
+      prepared_(backend, std::move(prepare_for), [this] { whole(); }) {
   for (const GroupLayout& group : layout_.groups) {
     for (const Placement& p : group.placements) by_name_[p.spec->name] = &p;
     Buffers& b = buffers_.emplace_back();
@@ -86,6 +111,7 @@ void ParamStore::initialize(std::uint64_t seed) {
 }
 
 void ParamStore::set_values(const Placement& p, Index begin, std::span<const float> values) {
+  whole();
   prepared_.invalidate();
   const Buffers& b = buffers(p.group);
   const Range flat{p.offset + begin, p.offset + begin + static_cast<Index>(values.size())};
@@ -105,16 +131,17 @@ void ParamStore::set_values(const Placement& p, Index begin, std::span<const flo
 void ParamStore::get_values(const Placement& p, Index begin, std::span<float> values) const {
   const Buffers& b = buffers(p.group);
   const Index at = p.offset + begin, n = static_cast<Index>(values.size());
-  if (dtype_ == DType::f32) return backend_.to_host(b.weights.view().rows(at, n), values.data());
   const Range owned = layout_.groups[p.group].owned();
-  SY_ASSERT(b.master.view() && at >= owned.begin && at + n <= owned.end, "{}: values that another rank owns",
-            p.spec->name);
+  SY_ASSERT((dtype_ == DType::f32 && !fetching()) || (at >= owned.begin && at + n <= owned.end),
+            "{}: values that another rank owns", p.spec->name);
+  if (dtype_ == DType::f32) return backend_.to_host(b.weights.view().rows(at, n), values.data());
   backend_.to_host(b.master.view().rows(at - owned.begin, n), values.data());
 }
 
 Param ParamStore::find(const std::string& name) const {
   const auto it = by_name_.find(name);
   if (it == by_name_.end()) return {};
+  whole();
   const Placement& p = *it->second;
   const Buffers& b = buffers(p.group);
   const auto part = [&](View flat) {
@@ -138,6 +165,7 @@ const Box& ParamStore::box(const std::string& name) const {
 Param ParamStore::get_joined(const std::string& first, int count) const {
   const auto it = by_name_.find(first);
   SY_ASSERT(it != by_name_.end(), "no parameter {}", first);
+  whole();
   const Placement* p = it->second;
   const Index row = p->box.size[p->box.size.size() - 1];
   Index elements = 0;

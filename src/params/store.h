@@ -15,6 +15,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/philox.h"
+#include "src/params/fetch.h"
 #include "src/params/prepared.h"
 #include "src/params/specs.h"
 
@@ -33,7 +34,15 @@ struct GroupLayout {
   std::vector<Placement> placements;
   Index elements = 0;  // of the buffer, padding included
   int shards = 1, shard = 0;
+  // The buffer cut by ParamSpec::part: as many pieces in all groups; some are empty.
+  std::vector<Range> parts{};
   Range owned() const { return {elements / shards * shard, elements / shards * (shard + 1)}; }
+  // A range of the buffer in pieces of one owner, which is a rank along the axes.
+  struct Piece {
+    Range flat;
+    int owner;
+  };
+  std::vector<Piece> by_owner(Range flat) const;
 };
 
 // Pure: what a rank at `coord` holds. `specs` must outlive it.
@@ -70,6 +79,17 @@ class ParamStore {
   // training: gradients and optimizer state are allocated too. dtype: of the weights. prepare_for: of PreparedWeights.
   ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
              DType dtype = DType::f32, std::vector<WeightUse> prepare_for = {});
+  ParamStore(const ParamStore&) = delete;
+
+  // ---- new weights, which may be under way from the ranks that own them ----
+  // What reads weights of others by views that it had before calls need or whole; all below, but for get_values and buffers,
+  // call whole. These are collective while weights are under way.
+  void fetch(std::vector<WeightFetch::Group> groups) { fetch_.begin(std::move(groups)); }
+  bool fetching() const { return fetch_.under_way(); }
+  // What the backend is given from now on sees the weights of the parts up to this one (ParamSpec::part).
+  void need(Index part) const { fetch_.need(part); }
+  // The same of all parts.
+  void whole() const { fetch_.finish(); }
 
   // Takes the local part of every parameter from `source`.
   void fill(ValueSource& source);
@@ -93,7 +113,7 @@ class ParamStore {
   void get_values(const Placement& placement, Index begin, std::span<float> values) const;
 
   struct Buffers {
-    Tensor weights, grads, m, v, master;
+    Tensor weights, grads, m, v, master;  // of the weights, what others own is there after whole()
   };
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const FlatLayout& layout() const { return layout_; }
@@ -115,6 +135,7 @@ class ParamStore {
   std::vector<Buffers> buffers_;  // of each group
   std::map<std::string, const Placement*> by_name_;
   PreparedWeights prepared_;
+  mutable WeightFetch fetch_;  // who reads weights waits for them
 };
 
 }  // namespace sy

@@ -10,6 +10,7 @@ namespace sy {
 
 GradSync::GradSync(const Mesh& mesh, ParamStore& store)
     : mesh_(mesh),
+      store_(store),
       backend_(store.backend()),
       prepared_(store.prepared()),
       squares_(backend_.tensor({1}, DType::f64)),
@@ -20,21 +21,12 @@ GradSync::GradSync(const Mesh& mesh, ParamStore& store)
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     const GroupLayout& layout = store.layout().groups[g];
     Group& group = groups_.emplace_back(Group{layout, store.buffers(g), mesh.over(layout.axes)});
-    for (const Placement& p : layout.placements) {
-      // A layer's parameters follow one another in each group.
-      if (p.spec->layer) {
-        const auto layer = static_cast<std::size_t>(*p.spec->layer);
-        if (layer >= group.layers.size()) group.layers.resize(layer + 1);
-        Range& range = group.layers[layer];
-        if (range.size() == 0) range.begin = p.offset;
-        range.end = p.range().end;
-      }
+    for (const Placement& p : layout.placements)
       for (int d = 0; d < p.spec->shape.size(); ++d)
         if (p.spec->split[d] == Axis::tp && replicas_of(p.spec->shape[d], tp) > 1) {
           heads = p.spec->shape[d];
           group.replicated.push_back(&p);
         }
-    }
   }
   if (heads > 0) replicas_ = mesh.tp->split([&](int rank) { return static_cast<int>(rank * heads / tp); });
 }
@@ -51,27 +43,23 @@ View GradSync::Group::owned_gradients() const {
 
 void GradSync::reduce(Group& group, Range flat) {
   const View grads = group.buffers.grads;
-  const Index shard = group.layout.elements / group.layout.shards;
-  while (flat.size() > 0) {
-    const int owner = static_cast<int>(flat.begin / shard);
-    const Index n = std::min(flat.end, (owner + 1) * shard) - flat.begin;
-    group.comm.start_reduce(grads.rows(flat.begin, n), owner);
-    flat.begin += n;
-  }
+  std::vector<ToRoot> parts;
+  for (const auto& [piece, owner] : group.layout.by_owner(flat))
+    parts.push_back({grads.rows(piece.begin, piece.size()), owner});
+  group.comm.start_reduce(parts);
 }
 
-void GradSync::layer_done(Index layer) {
+void GradSync::part_done(Index part) {
   for (Group& group : groups_) {
     if (group.complete.size() == 0) continue;
     reduce(group, group.complete);
     group.reduced.push_back(std::exchange(group.complete, {}));
   }
   for (Group& group : groups_) {
-    if (group.layout.shards == 1 || !group.comm.asynchronous()) continue;
+    if (!group.beside()) continue;
     // Replicas' gradients must be added up first, which is done for all of them at once.
     if (!group.replicated.empty()) continue;
-    if (layer >= static_cast<Index>(group.layers.size())) continue;
-    const Range flat = group.layers[static_cast<std::size_t>(layer)];
+    const Range flat = group.layout.parts[static_cast<std::size_t>(part)];
     if (flat.size() == 0) continue;
     group.comm.mark();
     group.complete = flat;
@@ -106,6 +94,7 @@ void GradSync::add_squares(const Group& group) {
 void GradSync::step(const Config::Train& train, double lr, Index step) {
   const Doing doing("update of the weights");
   Traced part("gradients");
+  store_.whole();  // of the step before, should no forward have asked for them
   sum_replicas();
   backend_.fill(squares_, 0);
   for (Group& group : groups_) {
@@ -120,6 +109,10 @@ void GradSync::step(const Config::Train& train, double lr, Index step) {
   part.next("optimizer");
   backend_.to_device(rates, rates_);
   backend_.repeated("update", [&] { update(train); });
+  std::vector<WeightFetch::Group> updated;
+  for (Group& group : groups_)
+    if (group.beside()) updated.push_back({&group.layout, group.buffers.weights, &group.comm});
+  store_.fetch(std::move(updated));
 }
 
 void GradSync::update(const Config::Train& train) {
@@ -144,7 +137,8 @@ void GradSync::update(const Config::Train& train) {
         }
       }
     }
-    if (group.layout.shards > 1) group.comm.all_gather(weights.rows(all_owned.begin, all_owned.size()), weights);
+    if (group.layout.shards > 1 && !group.beside())
+      group.comm.all_gather(weights.rows(all_owned.begin, all_owned.size()), weights);
     backend_.fill(b.grads, 0);
   }
 }

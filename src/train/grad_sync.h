@@ -1,12 +1,14 @@
 // From every rank's gradients to every rank's new weights (ZeRO-1, Rajbhandari et al., 2020):
 // reduce-scatter the gradients, clip by the global norm, update the owned range, all-gather the weights.
 //
-// Where collectives run beside the backend, each layer's gradients are reduced to their owners while backward goes on. They are
-// started when backward has given the device the layer before, too, since NCCL starts collectives in the order in which the
-// host gives them (NCCL_LAUNCH_ORDER_IMPLICIT: a kernel waits until the one given before it has started; the order is the same
-// on all ranks, so none waits for another for ever). Given at once, they would hold back the next layer's tokens until all
-// reductions before them have ended and these gradients are computed. Now what they wait for has had a whole layer's time.
-// Elsewhere that gains nothing, and one reduce-scatter at the end is the faster way.
+// Where collectives run beside the backend, the gradients of each part of the model (the head, a layer) are reduced to their
+// owners while backward goes on, and its new weights come from there while the next step's forward does (src/params/fetch.h).
+// Reductions are started when backward has given the device the part before, too, since NCCL starts collectives in the order
+// in which the host gives them (NCCL_LAUNCH_ORDER_IMPLICIT: a kernel waits until the one given before it has started; the order
+// is the same on all ranks, so none waits for another for ever). Given at once, they would hold back the next layer's tokens
+// until all reductions before them have ended and these gradients are computed. Now what they wait for has had a whole layer's
+// time.
+// Elsewhere that gains nothing: one reduce-scatter and one all-gather at the end are the faster way.
 #pragma once
 
 #include <vector>
@@ -22,8 +24,9 @@ class GradSync {
   // Collective.
   GradSync(const Mesh& mesh, ParamStore& store);
 
-  // The gradients of a layer's parameters are complete, for this step: those of the layer told of before are started. Collective.
-  void layer_done(Index layer);
+  // The gradients of a part's parameters (ParamSpec::part) are complete, for this step: those of the part told of before are
+  // started. Collective.
+  void part_done(Index part);
   // One optimizer step from the gradients in the store, which are zero afterwards. When their norm is not finite, no weight is
   // changed. `step` counts from 1. The host does not wait for it.
   void step(const Config::Train& train, double lr, Index step);
@@ -37,13 +40,13 @@ class GradSync {
   struct Group {
     const GroupLayout& layout;
     ParamStore::Buffers& buffers;
-    Comm& comm;                   // those ranks
-    std::vector<Range> layers{};  // where the gradients of each layer's parameters lie
+    Comm& comm;  // those ranks
     std::vector<const Placement*> replicated{};
-    Range complete{};              // of the layer told of last, and marked
+    Range complete{};              // of the part told of last, and marked
     std::vector<Range> reduced{};  // of this step, from the last to the first
 
     View owned_gradients() const;  // [n / shards]
+    bool beside() const { return layout.shards > 1 && comm.asynchronous(); }
   };
   void sum_replicas();
   // Elements of a group's gradients become, each at its owner, the sum over the ranks that share it.
@@ -51,10 +54,12 @@ class GradSync {
   static void reduce_rest(Group& group);
   // squares_ += those of the owned range.
   void add_squares(const Group& group);
-  // The rule of each parameter on the owned ranges, and the new weights to all who use them.
+  // The rule of each parameter on the owned ranges, and the new weights to all who use them, where that is not done beside
+  // what the backend computes.
   void update(const Config::Train& train);
 
   const Mesh& mesh_;
+  ParamStore& store_;
   Backend& backend_;
   PreparedWeights& prepared_;
   std::vector<Group> groups_;

@@ -40,11 +40,13 @@ std::string memory_advice(const Config& config) {
 }
 
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
-                  int ranks_here) {
+                  int ranks_here, bool connected) {
   const bool fixed = !backend.on_host();  // a host has other uses for its memory, and can lend some
   const Index free = backend.free_bytes();
-  // On a device: what the driver keeps for kernels, and among several ranks NCCL's buffers.
-  const Index reserve = fixed ? std::max<Index>(Index{layout.ranks > 1 ? 4096 : 512} << 20, free / 32) : 0;
+  // On a device: what the driver keeps for kernels, which it loads when they are first used, and among several ranks NCCL's
+  // buffers, or, where it has these, what it takes for sizes of collectives that were not tried.
+  const Index megabytes = layout.ranks == 1 ? 512 : connected ? 1024 : 4096;
+  const Index reserve = fixed ? std::max<Index>(megabytes << 20, free / 32) : 0;
   const Index mine = std::max<Index>(0, free - reserve) / ranks_here;
   MemoryPlan plan = plan_parameters(param_specs(config, vocab), config.dtype(), layout, rank);
   // Between any two blocks lies a row for each token. Planning itself takes memory by the token, and is for what may fit.

@@ -17,6 +17,7 @@
 #include "src/text/words.h"
 #include "src/train/history.h"
 #include "src/train/memory.h"
+#include "src/train/room.h"
 #include "src/train/stop.h"
 #include "src/train/trainer.h"
 
@@ -43,36 +44,38 @@ std::string told(const std::vector<KeyDifference>& differences) {
   return join(texts);
 }
 
-// What is about to be trained, in four lines.
+// What is about to be trained, in four lines. taken: by libraries, of a device (Room).
 std::string summary(const Config& config, const Dataset& dataset, const SampleStream& samples, const Layout& layout,
-                    const Backend& backend) {
+                    const Backend& backend, Index taken) {
   const Index vocab = model_vocab(config, dataset.vocab());
   const ParamCount count = count_params(config, vocab);
   const MemoryPlan memory = plan_memory(config, vocab, layout, 0, backend);
   return fmt::format(
       "model     {:.2f} M parameters, {:.2f} M active per token\n"
       "layout    {} ({} ranks), {}\n"
-      "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}\n"
+      "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}{}\n"
       "data      {}: {} sequences of {} tokens an epoch; a step takes {}",
       static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(), layout.ranks,
       backend.describe(), megabytes(memory.total()), megabytes(memory.weights), megabytes(memory.gradients),
-      megabytes(memory.optimizer), megabytes(memory.activations), config.data.path, samples.samples_per_epoch(),
-      config.model.seq_len, config.train.global_batch);
+      megabytes(memory.optimizer), megabytes(memory.activations),
+      taken > 0 ? fmt::format("; NCCL and cuBLAS have {}", megabytes(taken)) : "", config.data.path,
+      samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch);
 }
 
 class Run {
  public:
   Run(Comm& world, const Config& config, const RunOptions& how, const Layout& layout, std::unique_ptr<Backend> backend,
-      Index arena_bytes)
+      Room room)
       : world_(world),
         how_(how),
         config_(config),
         dir_(config.run.dir),
         dataset_(config.data.path),
         samples_(dataset_, config.model.seq_len, config.train.seed),
-        engine_(config, model_vocab(config, dataset_.vocab()), std::move(backend), make_mesh(world, layout), true,
-                arena_bytes),
-        trainer_(engine_, samples_) {
+        engine_(config, model_vocab(config, dataset_.vocab()), std::move(backend), std::move(room.mesh), true,
+                room.arena),
+        trainer_(engine_, samples_),
+        taken_(room.taken) {
     state_.seed = config.train.seed;
     state_.config = to_ini(config);
     state_.vocab = engine_.vocab();
@@ -294,7 +297,7 @@ class Run {
     if (!lead()) return;
     const Layout& layout = engine_.mesh().layout;
     say(doubts(config_, layout));
-    if (!how_.quiet) say(summary(config_, dataset_, samples_, layout, engine_.backend()));
+    if (!how_.quiet) say(summary(config_, dataset_, samples_, layout, engine_.backend(), taken_));
   }
 
   void save() {
@@ -325,6 +328,7 @@ class Run {
   HistoryWindow window_;
   ProgressLine progress_{config_.train.steps, config_.run.log_every};
   std::optional<FolderLock> lock_;  // on the first rank
+  const Index taken_;
 };
 
 }  // namespace
@@ -355,21 +359,22 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
     check_config_for_backend("run.backend", config, *backend);
   });
   const int sharing = agree_on_devices(world, *backend);
-  Index arena = 0;
-  agree(world, [&] { arena = arena_bytes(config, vocab, layout, how.dry_run ? 0 : world.rank(), *backend, sharing); });
   if (how.dry_run) {
     agree(world, [&] {
+      arena_bytes(config, vocab, layout, 0, *backend, sharing, false);
       if (world.rank() != 0) return;
       const Dataset dataset(config.data.path);
       const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
       for (const std::string& doubt : doubts(config, layout)) warn(doubt);
-      fmt::print("{}\n", visible(summary(config, dataset, samples, layout, *backend), "\n"));
+      fmt::print("{}\n", visible(summary(config, dataset, samples, layout, *backend, 0), "\n"));
     });
     return 0;
   }
   const std::string advice = memory_advice(config);
-  const auto run =
-      with_advice(advice, [&] { return std::make_unique<Run>(world, placed, how, layout, std::move(backend), arena); });
+  const auto run = with_advice(advice, [&] {
+    Room room = make_room(world, config, vocab, layout, *backend, sharing);
+    return std::make_unique<Run>(world, placed, how, layout, std::move(backend), std::move(room));
+  });
   const int code = or_end_all(world, [&] { return with_advice(advice, [&] { return run->execute(); }); });
   // A run's purpose is its folder.
   if (const std::string why = lost_output(); !why.empty())

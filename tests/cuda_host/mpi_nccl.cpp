@@ -399,7 +399,9 @@ TEST_F(LateNccl, AnyOrderGivesTheSameSums) {
     expect<float>(y, [&](Index i) { return sum(i); });
     expect<float>(z, [&](Index i) { return sum(i); });
   }
-  if (size > 1) EXPECT_GT(cuda_host::counters().collectives_at_once, 1);
+  if (size > 1) {
+    EXPECT_GT(cuda_host::counters().collectives_at_once, 1);
+  }
   EXPECT_EQ(ncclCommDestroy(other), ncclSuccess);
 }
 

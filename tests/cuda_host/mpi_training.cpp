@@ -9,6 +9,7 @@
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
 #include "src/train/memory.h"
+#include "src/train/room.h"
 #include "tests/cuda_host/host/control.h"
 #include "tests/mpi_world.h"
 
@@ -44,22 +45,35 @@ struct Trained {
   GradSync sync;
   std::vector<std::int32_t> ids = std::vector<std::int32_t>(sequences * length, 5);
   Index steps = 0;
+  double rate = 1e-3;
 
-  Trained(const Config& c, const Layout& l)
+  Trained(const Config& c, const Layout& l, const std::string& backend = "cuda")
+      : Trained(c, l, make_backend(backend), {make_mesh(world(), l), 0, Index{4} << 20}) {}
+  Trained(const Config& c, const Layout& l, std::unique_ptr<Backend> backend, Room room)
       : config(c),
         layout(l),
-        engine(c, vocab, make_backend("cuda"), make_mesh(world(), l), true, Index{4} << 20),
+        engine(c, vocab, std::move(backend), std::move(room.mesh), true, room.arena),
         sync(engine.mesh(), engine.store()) {
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * (3 + world().rank()) % vocab);
     engine.store().initialize(1);
   }
   void step() {
     const Index tokens = sequences * length * micro_batches * layout.dp();
-    const Stage::LayerDone layer_done = [&](Index layer) { sync.layer_done(layer); };
+    const Stage::PartDone part_done = [&](Index part) { sync.part_done(part); };
     for (Index micro = 0; micro < micro_batches; ++micro)
       engine.train({sequences, length, ids, ids, tokens, 1, micro_batches},
-                   micro + 1 == micro_batches ? layer_done : nullptr);
-    sync.step(config.train, 1e-3, ++steps);
+                   micro + 1 == micro_batches ? part_done : nullptr);
+    sync.step(config.train, rate, ++steps);
+  }
+  // Of each group.
+  std::vector<std::vector<std::byte>> weights() {
+    engine.store().whole();
+    std::vector<std::vector<std::byte>> all;
+    for (std::size_t g = 0; g < engine.store().layout().groups.size(); ++g) {
+      const View of_group = engine.store().buffers(g).weights;
+      engine.backend().to_host(of_group, all.emplace_back(of_group.size_bytes()).data());
+    }
+    return all;
   }
 };
 
@@ -92,8 +106,7 @@ TEST(Step, WhatIsTheSameInEveryStepIsAGraph) {
       for (const char* recompute : {"false", "true"}) {
         const Config config = config_of(
             {"--moe.experts=0", std::string("--train.recompute=") + recompute, std::string("--run.dtype=") + dtype});
-        std::vector<std::vector<std::byte>> weights;  // of each group, with graphs and without
-        std::size_t groups = 0;
+        std::vector<std::vector<std::vector<std::byte>>> weights;  // with graphs and without
         for (const char* graphs : {"1", "0"}) {
           setenv("SWITCHYARD_GRAPHS", graphs, 1);
           Trained t(config, layout);
@@ -114,14 +127,9 @@ TEST(Step, WhatIsTheSameInEveryStepIsAGraph) {
             EXPECT_EQ(after.graphs, before.graphs);
             EXPECT_GT(after.launches - before.launches, 100);
           }
-          groups = t.engine.store().layout().groups.size();
-          for (std::size_t g = 0; g < groups; ++g) {
-            const View of_group = t.engine.store().buffers(g).weights;
-            t.engine.backend().to_host(of_group, weights.emplace_back(of_group.size_bytes()).data());
-          }
+          weights.push_back(t.weights());
         }
-        for (std::size_t g = 0; g < groups; ++g)
-          EXPECT_TRUE(weights[g] == weights[groups + g]) << layout.str() << " " << dtype << " recompute " << recompute;
+        EXPECT_TRUE(weights[0] == weights[1]) << layout.str() << " " << dtype << " recompute " << recompute;
       }
   unsetenv("SWITCHYARD_GRAPHS");
 }
@@ -139,18 +147,18 @@ TEST(Step, GoesOnAfterLongWaits) {
 std::vector<std::vector<std::byte>> trained_weights(const Config& config, const Layout& layout) {
   Trained t(config, layout);
   for (int step = 0; step < 2; ++step) t.step();
-  std::vector<std::vector<std::byte>> weights;
-  for (std::size_t g = 0; g < t.engine.store().layout().groups.size(); ++g) {
-    const View of_group = t.engine.store().buffers(g).weights;
-    t.engine.backend().to_host(of_group, weights.emplace_back(of_group.size_bytes()).data());
-  }
-  return weights;
+  return t.weights();
 }
 
 // Devices run what they are given late, and in any order that streams and events allow.
 TEST(Step, IsTheSameInAnyOrder) {
   const int n = world().size();
-  for (const Layout& layout : {Layout{n, 1, n, 1}}) {
+  std::vector<Layout> layouts;
+  for (const int tp : {1, 2})
+    for (const auto& [ep, etp] : {std::pair{1, 1}, {2, 1}, {1, 2}}) layouts.push_back({2, tp, ep, etp});
+  if (n == 4) layouts = {{4, 2, 2, 1}, {4, 1, 2, 2}, {4, 2, 1, 1}};
+  if (n == 1) layouts = {{}};
+  for (const Layout& layout : layouts) {
     const Config config = config_of({});
     const auto expected = trained_weights(config, layout);
     for (std::uint64_t seed = 0; seed < 2; ++seed) {
@@ -162,8 +170,79 @@ TEST(Step, IsTheSameInAnyOrder) {
   }
 }
 
-// A layer's gradients are given to NCCL, which starts in the order of what it is given, when the tokens of the layer before are
-// under way. Here the host waits for these, for it wants to know their counts when it computes forward again.
+// Of all groups of ranks.
+Index calls(Trained& t, Collective kind) {
+  Index n = 0;
+  const Mesh& mesh = t.engine.mesh();
+  for (const Comm* comm : {mesh.stage.get(), mesh.dp.get(), mesh.edp.get()}) n += comm->traffic(kind).calls;
+  return n;
+}
+
+// New weights come part by part, each while the part before computes, in the first forward behind an update and in no other. What
+// computes with them, or reads them, has them all.
+TEST(Step, NewWeightsComeWhileThePartBeforeComputes) {
+  const int n = world().size();
+  for (const char* recompute : {"false", "true"}) {
+    Trained t(config_of({std::string("--train.recompute=") + recompute}), {n, 1, 1, 1});
+    std::vector<Index> given;
+    const auto see = [&] { given.push_back(calls(t, Collective::broadcast)); };
+    t.step();
+    see();  // the embedding's
+    t.engine.observe_routing([&](const RoutingView&) { see(); });
+    const Engine::MicroBatch batch{sequences, length, t.ids, t.ids, sequences * length * n, 1, 1};
+    t.engine.train(batch);
+    see();
+    ASSERT_EQ(std::ssize(given), 2 + moe_layers);
+    if (n > 1) {
+      EXPECT_GT(given[0], 0);
+      EXPECT_LT(given[0], given[1]);  // with those of the third layer, as the second computes
+      EXPECT_LT(given[1], given[2]);
+    }
+    EXPECT_EQ(given[2], given.back());
+    t.engine.train(batch);
+    t.weights();
+    EXPECT_EQ(calls(t, Collective::broadcast), given.back());
+    EXPECT_EQ(calls(t, Collective::all_gather), 0);
+    t.sync.step(t.config.train, 1e-3, 2);
+    const auto weights = t.weights();  // which no forward has asked for
+    EXPECT_FALSE(t.engine.store().fetching());
+    for (std::size_t g = 0; g < weights.size(); ++g) {
+      std::vector<std::byte> first = weights[g];
+      world().broadcast(view_of(reinterpret_cast<std::uint8_t*>(first.data()), {std::ssize(first)}), 0);
+      EXPECT_TRUE(first == weights[g]) << "group " << g;
+    }
+  }
+}
+
+// Losses of some steps: each tells of the weights that the one before left. The host's collectives are complete when they return.
+TEST(Step, LearnsWhatTheHostLearns) {
+  const int n = world().size();
+  for (const auto& [settings, layout] :
+       {std::pair{std::vector<std::string>{"--model.tie_embeddings=true"}, Layout{n, 1, n, 1}},
+        {{"--model.tie_embeddings=false", "--train.recompute=true"}, Layout{n, 1, 1, 1}},
+        {{"--model.position=t5", "--moe.aux_scope=global_batch"}, Layout{n, 1, n, 1}},
+        {{"--moe.experts=0", "--model.tie_embeddings=true"}, Layout{n, 1, 1, 1}}}) {
+    std::vector<std::vector<double>> losses;
+    for (const char* backend : {"cpu", "cuda"}) {
+      if (losses.size() == 1) cuda_host::set_running(cuda_host::Running::late);
+      Trained t(config_of(settings), layout, backend);
+      t.rate = 1e-2;
+      losses.emplace_back();
+      for (int step = 0; step < 5; ++step) {
+        t.step();
+        losses.back().push_back(t.engine.take_statistics().loss_sum);
+      }
+    }
+    cuda_host::set_running(cuda_host::Running::at_once);
+    for (std::size_t i = 0; i < losses[0].size(); ++i)
+      EXPECT_NEAR(losses[0][i], losses[1][i], 1e-4 * losses[0][i]) << layout.str() << " step " << i;
+    EXPECT_LT(losses[0].back(), 0.9 * losses[0].front());
+  }
+}
+
+// The gradients of a part (the head, a layer) are given to NCCL, which starts in the order of what it is given, when the tokens
+// of the part before are under way. Here the host waits for these, for it wants to know their counts when it computes forward
+// again.
 TEST(Step, TokensDoNotWaitForGradientsOfTheLayerBehind) {
   const int n = world().size();
   if (n == 1) return;
@@ -171,18 +250,42 @@ TEST(Step, TokensDoNotWaitForGradientsOfTheLayerBehind) {
   t.step();
   t.engine.take_statistics();
   cuda_host::set_running(cuda_host::Running::late);
-  std::vector<std::int64_t> reduces;  // started, as each layer is done
+  std::vector<std::int64_t> reduces, given;  // started, and given to NCCL, as each part is done
   const auto before = cuda_host::counters().reduces;
-  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1}, [&](Index layer) {
-    t.sync.layer_done(layer);
+  const Index calls_before = calls(t, Collective::reduce);
+  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1}, [&](Index part) {
+    t.sync.part_done(part);
     reduces.push_back(cuda_host::counters().reduces - before);
+    given.push_back(calls(t, Collective::reduce) - calls_before);
   });
   t.sync.step(t.config.train, 1e-3, 2);
   EXPECT_TRUE(std::isfinite(t.sync.norm()));
   cuda_host::set_running(cuda_host::Running::at_once);
-  ASSERT_EQ(reduces.size(), 3u);
-  EXPECT_EQ(reduces[1], 0);  // the second layer's counts have been waited for, not the third's gradients
+  ASSERT_EQ(reduces.size(), 5u);
+  EXPECT_EQ(given[0], 0);
+  EXPECT_GT(given[1], 0);  // the head's, which are complete before the layers'
+  EXPECT_GT(given[2], given[1]);
+  EXPECT_EQ(reduces[2], given[1]);  // the second layer's counts have been waited for, not the third's gradients
   EXPECT_GT(cuda_host::counters().reduces - before, 0);
+}
+
+// The load-balance loss over the global batch wants every rank's counts once, however often a layer is computed: asked for
+// again, they would come behind all gradients that are being reduced. The gradients are the same, bit by bit.
+TEST(Step, RecomputedLayersDoNotAskForCountsAgain) {
+  const int n = world().size();
+  std::vector<Index> calls;
+  std::vector<std::vector<std::vector<std::byte>>> weights;
+  for (const char* recompute : {"false", "true"}) {
+    Trained t(config_of({std::string("--train.recompute=") + recompute, "--moe.aux_scope=global_batch",
+                         "--moe.aux_loss=0.5"}),
+              {n, 1, n, 1});
+    for (int step = 0; step < 2; ++step) t.step();
+    calls.push_back(t.engine.mesh().stage->traffic(Collective::all_gather).calls);
+    weights.push_back(t.weights());
+  }
+  EXPECT_EQ(calls[0], calls[1]);
+  EXPECT_EQ(calls[0] > 0, n > 1);
+  EXPECT_TRUE(weights[0] == weights[1]);
 }
 
 // Before 2.26, NCCL would let two collectives start in one order here and in another there, and wait for ever.
@@ -200,12 +303,101 @@ TEST(Step, CollectivesOfAnOldNcclRunOneAfterTheOther) {
   EXPECT_EQ(nccl_streams(), num_comm_streams);
 }
 
+// ---- the device's memory ----
+
+// NCCL takes a gibibyte for each kind of connection of each communicator, and activations all that is left.
+TEST(Memory, IsTakenByLibrariesBeforeActivations) {
+  const int n = world().size();
+  cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);
+  for (const Layout& layout : {Layout{n, 1, 1, 1}, Layout{n, 1, n, 1}, Layout{n, n, n, 1}})
+    for (const std::vector<std::string>& settings :
+         {std::vector<std::string>{"--run.dtype=bf16"}, {"--run.dtype=f32", "--moe.experts=0"}}) {
+      if (layout.ep * layout.etp > 1 && settings.size() > 1) continue;  // no experts to divide
+      const Config config = config_of(settings);
+      std::unique_ptr<Backend> backend = make_backend("cuda");
+      const auto before = cuda_host::counters().library_bytes;
+      Room room = make_room(world(), config, vocab, layout, *backend, 1);
+      const auto taken = cuda_host::counters().library_bytes;
+      EXPECT_EQ(room.taken, taken - before) << layout.str();
+      if (n > 1) {
+        EXPECT_GE(room.taken, Index{3} << 30) << layout.str();
+      }
+      EXPECT_GT(room.arena, Index{512} << 20) << layout.str();
+      Trained t(config, layout, std::move(backend), std::move(room));
+      for (int step = 0; step < 2; ++step) t.step();
+      EXPECT_TRUE(std::isfinite(t.sync.norm()));
+      EXPECT_EQ(cuda_host::counters().library_bytes, taken) << layout.str();
+    }
+  cuda_host::set_nccl_channel_bytes(std::size_t{1} << 20);
+}
+
+// Without make_room, the first step would find no memory for its connections.
+TEST(Memory, IsWhatALateConnectionMisses) {
+  const int n = world().size();
+  if (n == 1) return;
+  cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);
+  const Config config = config_of({});
+  std::unique_ptr<Backend> backend = make_backend("cuda");
+  const Index arena = arena_bytes(config, vocab, {n, 1, n, 1}, world().rank(), *backend, 1, false);
+  try {
+    Trained t(config, {n, 1, n, 1}, std::move(backend), {make_mesh(world(), {n, 1, n, 1}), 0, arena});
+    for (int step = 0; step < 2; ++step) t.step();
+    FAIL() << "all connections found memory";
+  } catch (const Failure& e) {
+    EXPECT_NE(std::string(e.what()).find("out of memory"), std::string::npos) << e.what();
+  }
+  cuda_host::set_nccl_channel_bytes(std::size_t{1} << 20);
+}
+
+TEST(Memory, OfConnectionsIsLimitedUnlessTheEnvironmentSaysOtherwise) {
+  const int n = world().size();
+  if (n == 1) return;
+  for (const auto& [name, channels] :
+       {std::pair("", 16), std::pair("NCCL_MAX_CTAS", 24), std::pair("NCCL_MAX_NCHANNELS", 20)}) {
+    if (*name) setenv(name, std::to_string(channels).c_str(), 1);
+    const std::unique_ptr<Backend> backend = make_backend("cuda");
+    const Mesh mesh = on_backend(make_mesh(world(), {n, 1, 1, 1}), *backend);
+    const Tensor x = backend->tensor({n}), y = backend->tensor({n});
+    auto before = cuda_host::counters().library_bytes;
+    mesh.dp->all_reduce(x);
+    EXPECT_EQ(cuda_host::counters().library_bytes - before, channels << 20) << name;
+    before = cuda_host::counters().library_bytes;
+    mesh.dp->all_to_all_v(x, std::vector<Index>(n, 1), y, std::vector<Index>(n, 1));
+    EXPECT_EQ(cuda_host::counters().library_bytes - before, 16 << 20) << name;
+    backend->synchronize();
+    if (*name) unsetenv(name);
+  }
+}
+
+// The owners of a layer's gradients are told at once.
+TEST(Reduces, OfOneCallAreOneLaunch) {
+  const int n = world().size(), r = world().rank();
+  if (n == 1) return;
+  const std::unique_ptr<Backend> backend = make_backend("cuda");
+  const Mesh mesh = on_backend(make_mesh(world(), {n, 1, 1, 1}), *backend);
+  const Tensor x = backend->tensor({8 * n});
+  backend->fill(x, static_cast<float>(r + 1));
+  std::vector<ToRoot> parts = {{x.view().rows(0, 0), 0}};
+  for (int root = 0; root < n; ++root) parts.push_back({x.view().rows(root * 8, 8), root});
+  const auto before = cuda_host::counters();
+  mesh.dp->mark();
+  mesh.dp->start_reduce(parts);
+  mesh.dp->wait();
+  std::vector<float> sums(static_cast<std::size_t>(8 * n));
+  backend->to_host(x, sums.data());
+  const auto after = cuda_host::counters();
+  EXPECT_EQ(after.nccl_launches - before.nccl_launches, 1);
+  EXPECT_EQ(after.reduces - before.reduces, n);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(r * 8 + i)], static_cast<float>(n * (n + 1) / 2));
+}
+
 // Trains until NCCL reports `result`, and expects an error that names who was doing what, and says `why`.
 void lose_a_rank(int result, const std::string& why) {
   const int n = world().size();
   if (n == 1) return;
   Trained t(config_of({}), {n, 1, n, 1});
   t.step();
+  t.engine.store().whole();
   t.engine.take_statistics();
   cuda_host::set_nccl_error(result);
   try {
@@ -230,6 +422,7 @@ TEST(Step, ALostRankEndsIt) {
 TEST(Step, DISABLED_HangsForEver) {
   Trained t(config_of({}), {world().size(), 1, world().size(), 1});
   t.step();
+  t.engine.store().whole();
   t.engine.take_statistics();
   cuda_host::set_nccl_error(7);  // ncclInProgress
   const DoingStep doing(2);

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <deque>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,6 +29,9 @@ struct ncclComm {
   int rank = 0, size = 1, device = 0;
   bool blocking = true, alive = true;
   bool in_progress = false;  // what was asked of a communicator that does not block
+  int channels = 0;          // of collectives, and between two ranks
+  int pair_channels = 0;
+  std::map<int, void*> connections = {};  // memory for each Connection that there is
 };
 
 namespace {
@@ -90,6 +94,37 @@ struct Call {
     }
   }
 };
+
+// ---- what connections take ----
+// NCCL connects the ranks of a communicator when an algorithm is first used (since 2.22 for collectives, always between two ranks),
+// with buffers for each channel.
+
+enum class Connection { tree, ring, pairs };
+constexpr std::size_t tree_bytes = std::size_t{1} << 20;  // an all-reduce of less goes along trees
+std::size_t channel_bytes = std::size_t{1} << 20;
+
+Connection connection_of(const Call& call) {
+  if (call.kind == Kind::send || call.kind == Kind::receive) return Connection::pairs;
+  return call.kind == Kind::all_reduce && call.bytes() < tree_bytes ? Connection::tree : Connection::ring;
+}
+// False where the device has not so much memory.
+bool connect(const Call& call) {
+  if (call.comm->size == 1) return true;
+  const Connection kind = connection_of(call);
+  void*& memory = call.comm->connections[static_cast<int>(kind)];
+  if (memory) return true;
+  const int channels = kind == Connection::pairs ? call.comm->pair_channels : call.comm->channels;
+  const std::size_t bytes = channel_bytes * static_cast<std::size_t>(channels);
+  memory = allocate(bytes);
+  if (memory) counter_values.library_bytes += static_cast<std::int64_t>(bytes);
+  return memory != nullptr;
+}
+
+// A limit in the environment, or `otherwise`.
+int limit(const char* name, int otherwise) {
+  const char* const given = std::getenv(name);
+  return given ? std::atoi(given) : otherwise;
+}
 
 std::vector<Call> group;  // until the outermost ncclGroupEnd
 std::vector<Call> later;  // of communicators that do not block, until they are asked
@@ -218,6 +253,7 @@ Stream* starts_before(const Launch& launch) {
 
 void start(Launch& launch) {
   launch.started = true;
+  ++counter_values.nccl_launches;
   std::erase_if(not_started, [&](const auto& l) { return l.get() == &launch; });
   std::vector<Call>& calls = launch.calls;
   for (Call& call : calls) {
@@ -287,6 +323,10 @@ ncclResult_t enqueue(Call call) {
   if (call.comm->in_progress)
     mistake("{} at {} while another call of its communicator is in progress", names[static_cast<int>(call.kind)],
             text(call.where));
+  if (!connect(call)) {
+    last_error = "Failed to CUDA calloc memory for a connection: out of memory";
+    return ncclUnhandledCudaError;
+  }
   ncclGroupStart();
   group.push_back(std::move(call));
   return ncclGroupEnd();
@@ -349,6 +389,9 @@ ncclResult_t end(ncclComm_t comm, bool together) {
   if (comm == nullptr || !comm->alive) return ncclInvalidArgument;
   if (together) finish_all();
   comm->alive = false;
+  for (auto& [kind, memory] : comm->connections)
+    if (memory) release(memory);
+  comm->connections.clear();
   if (together) MPI_Comm_free(&comm->mpi);
   return ncclSuccess;
 }
@@ -365,6 +408,10 @@ void set_nccl_error(int result) {
 
 void set_nccl_version(int code) {
   version = code;
+}
+
+void set_nccl_channel_bytes(std::size_t bytes) {
+  channel_bytes = bytes;
 }
 
 void forget_collectives() {
@@ -418,6 +465,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId un
   made->size = ranks;
   made->blocking = config == nullptr || config->blocking != 0;
   cudaGetDevice(&made->device);
+  const int asked = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : 32;
+  made->channels = std::min(limit("NCCL_MAX_CTAS", asked), limit("NCCL_MAX_NCHANNELS", 32));
+  made->pair_channels = limit("NCCL_MAX_P2P_NCHANNELS", 32);
   MPI_Group everyone, group_of_ranks;
   MPI_Comm_group(MPI_COMM_WORLD, &everyone);
   MPI_Group_incl(everyone, ranks, world.data(), &group_of_ranks);

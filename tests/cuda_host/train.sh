@@ -45,9 +45,14 @@ expect_ok "$switchyard" train config.ini --run.dir=cpu --run.backend=cpu
 expect_ok "$on_cuda" train config.ini --run.dir=f32
 expect_output "cuda, "
 near "$(loss cpu 4)" "$(loss f32 4)" 1e-5
+# On two ranks a checkpoint's weights are on their way from one to the other.
+expect_ok "${two[@]}" ./shared_card.sh "$on_cuda" train config.ini --run.dir=f32-2
+near "$(loss cpu 4)" "$(loss f32-2 4)" 1e-5
+expect_ok "$switchyard" inspect f32-2 --verify
 expect_ok "${two[@]}" ./shared_card.sh "$on_cuda" train config.ini --run.dir=bf16 --run.dtype=bf16 \
   --parallel.ep=2
 near "$(loss cpu 4)" "$(loss bf16 4)" 1e-2
+expect_output "; NCCL and cuBLAS have "
 
 # A checkpoint of bf16 weights holds the f32 values that they are rounded from: training goes on from it on the CPU, on
 # another layout, and in the other type.

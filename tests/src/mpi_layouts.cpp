@@ -72,15 +72,41 @@ struct Layouts {
   const char* model;
   int ranks, tp, ep, etp, micro_batch;
   bool recompute = false;
+  int node = 1;
 };
 const Layouts all_layouts[] = {
-    {eight, 1, 1, 1, 1, 2}, {eight, 1, 1, 1, 1, 8, true}, {six, 1, 1, 1, 1, 4},         {eight, 2, 1, 1, 1, 1},
-    {eight, 2, 1, 2, 1, 2}, {eight, 2, 2, 1, 1, 1},       {eight, 2, 2, 2, 1, 4},       {eight, 2, 1, 1, 2, 1},
-    {six, 2, 2, 1, 2, 6},   {six, 3, 1, 3, 1, 2},         {six, 3, 3, 1, 1, 4},         {six, 3, 3, 3, 1, 2},
-    {six, 3, 1, 1, 3, 4},   {eight, 4, 1, 4, 1, 1},       {eight, 4, 1, 2, 1, 2},       {eight, 4, 2, 2, 1, 1},
-    {eight, 4, 4, 4, 1, 2}, {eight, 4, 4, 2, 2, 1},       {eight, 4, 2, 1, 4, 1, true}, {six, 6, 1, 6, 1, 2},
-    {six, 6, 2, 3, 1, 2},   {six, 6, 3, 2, 3, 2},         {six, 6, 6, 3, 2, 4},         {eight, 8, 1, 8, 1, 1},
-    {eight, 8, 2, 8, 1, 1}, {eight, 8, 4, 2, 4, 2},
+    {eight, 1, 1, 1, 1, 2},
+    {eight, 1, 1, 1, 1, 8, true},
+    {six, 1, 1, 1, 1, 4},
+    {eight, 2, 1, 1, 1, 1},
+    {eight, 2, 1, 2, 1, 2},
+    {eight, 2, 2, 1, 1, 1},
+    {eight, 2, 2, 2, 1, 4},
+    {eight, 2, 1, 1, 2, 1},
+    {six, 2, 2, 1, 2, 6},
+    {six, 3, 1, 3, 1, 2},
+    {six, 3, 3, 1, 1, 4},
+    {six, 3, 3, 3, 1, 2},
+    {six, 3, 1, 1, 3, 4},
+    {eight, 4, 1, 4, 1, 1},
+    {eight, 4, 1, 2, 1, 2},
+    {eight, 4, 2, 2, 1, 1},
+    {eight, 4, 4, 4, 1, 2},
+    {eight, 4, 4, 2, 2, 1},
+    {eight, 4, 2, 1, 4, 1, true},
+    {six, 6, 1, 6, 1, 2},
+    {six, 6, 2, 3, 1, 2},
+    {six, 6, 3, 2, 3, 2},
+    {six, 6, 6, 3, 2, 4},
+    {eight, 8, 1, 8, 1, 1},
+    {eight, 8, 2, 8, 1, 1},
+    {eight, 8, 4, 2, 4, 2},
+    // By node: of two, three and four ranks, and with experts that are split on a node.
+    {eight, 4, 1, 4, 1, 1, false, 2},
+    {eight, 4, 2, 2, 2, 1, true, 2},
+    {six, 6, 1, 6, 1, 2, false, 3},
+    {eight, 8, 1, 8, 1, 1, false, 2},
+    {eight, 8, 2, 4, 2, 2, true, 4},
 };
 
 // The smallest gap that decided anything: between the last score chosen and the best one left out, and between the last
@@ -129,8 +155,7 @@ struct History {
 
 History train(Comm& comm, const Dataset& dataset, const Config& config) {
   // One rank alone is the reference, on the CPU.
-  const Layout layout{comm.size(), static_cast<int>(config.parallel.tp), static_cast<int>(config.parallel.ep),
-                      static_cast<int>(config.parallel.etp)};
+  const Layout layout = config.layout(comm.size());
   check_config_for_layout(config, layout);
   const std::string backend = &comm == &world() ? device.backend : "cpu";
   Engine engine(config, dataset.vocab(), make_backend(backend), make_mesh(comm, layout), true);
@@ -187,6 +212,7 @@ const Case cases[] = {
     {"choice", {"--moe.drop_order=choice"}},
     {"probability", {"--moe.drop_order=probability"}},
     {"dropless", {"--moe.capacity_factor=0"}},
+    {"top4", {"--moe.top_k=4", "--moe.capacity_factor=1.2"}},
     {"balance_global_batch", {"--moe.aux_scope=global_batch"}},
     {"balance_micro_batch", {"--moe.aux_scope=micro_batch"}},
     {"balance_of_all_layers", {"--moe.aux_scope=global_batch", "--moe.aux_layers=joint", "--moe.aux_loss=0.1"}},
@@ -304,6 +330,7 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
     for (const auto& [key, value] : {std::pair{"parallel.tp", l.tp},
                                      {"parallel.ep", l.ep},
                                      {"parallel.etp", l.etp},
+                                     {"parallel.node", l.node},
                                      {"train.micro_batch", l.micro_batch},
                                      {"train.recompute", int{l.recompute}}})
       settings.push_back(fmt::format("--{}={}", key, value));
@@ -315,8 +342,8 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
     bool tied = false;
     for (std::size_t i = 0; i < one.steps.size() && !tied; ++i) {
       const StepMetrics &a = one.steps[i].metrics, &b = many.steps[i].metrics;
-      const std::string where = fmt::format("{} ranks, tp {} ep {} etp {}, micro-batch {}, step {}", l.ranks, l.tp,
-                                            l.ep, l.etp, l.micro_batch, i + 1);
+      const std::string where = fmt::format("{} ranks, tp {} ep {} etp {} node {}, micro-batch {}, step {}", l.ranks,
+                                            l.tp, l.ep, l.etp, l.node, l.micro_batch, i + 1);
       ASSERT_EQ(a.routed, b.routed) << where;
       if (!bound.counts) {
         ASSERT_NEAR(a.loss, b.loss, bound.loss * a.loss) << where;
@@ -341,10 +368,10 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
     if (tied) continue;
     ++compared;
     if (!bound.counts) continue;
-    const Layout layout{l.ranks, l.tp, l.ep, l.etp};
+    const Layout layout{l.ranks, l.tp, l.ep, l.etp, l.node};
     // 20 steps of AdamW move a weight by up to 0.1; where its gradient is close to nothing, rounding decides its direction.
     EXPECT_LT(parameter_difference(config, one, many, layout, world().rank()), bound.parameters)
-        << l.ranks << " ranks, tp " << l.tp << " ep " << l.ep << " etp " << l.etp;
+        << l.ranks << " ranks, " << layout.given();
   }
   if (world().rank() == 0) fmt::print("{} layouts compared to the last step\n", compared);
   EXPECT_GT(compared, 0);
@@ -370,7 +397,7 @@ TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
     const History one = train(*self, dataset, config);
     Engine fresh(config, dataset.vocab(), make_cpu(), make_mesh(*self, {}), false);
     fresh.store().initialize(config.train.seed);
-    config.parallel = {l.tp, l.ep, l.etp};
+    config.parallel = {l.tp, l.ep, l.etp, l.node};
     config.train.micro_batch = l.micro_batch;
     config.train.recompute = l.recompute;
     if (GetParam().placed) config.moe.order = other_places(config);
@@ -386,7 +413,7 @@ TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
       of_all = std::max(of_all, largest[name]);
     }
     ASSERT_GT(of_all, 1);
-    const Layout layout{l.ranks, l.tp, l.ep, l.etp};
+    const Layout layout{l.ranks, l.tp, l.ep, l.etp, l.node};
     for (const ParamSpec& spec : param_specs(config, dataset.vocab())) {
       const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, world().rank()));
       const double most = 10 * bounds().norm * largest.at(spec.name) + 1e-6 * of_all;
@@ -470,7 +497,7 @@ TEST(Layout, EvaluationCountsNoMoreThanTheText) {
         engine.store().initialize(config.train.seed);
         return evaluate(engine, dataset, {.windows_per_pass = 3, .dropless = false}, [](Index, Index) {});
       };
-      const Layout layout{l.ranks, l.tp, l.ep, l.etp};
+      const Layout layout{l.ranks, l.tp, l.ep, l.etp, l.node};
       const std::vector<DomainScore> one = scores(*self, {}), many = scores(world(), layout);
       for (std::size_t d = 0; d < one.size(); ++d) {
         const std::string where = fmt::format("{}, capacity {}, {}", layout.str(), capacity, one[d].name);

@@ -120,6 +120,46 @@ TEST(ParamSpecs, NamesShowTheLayer) {
   }
 }
 
+// Tied or shared by layers, a parameter is of the first part that reads it.
+TEST(ParamSpecs, PartsAreInTheOrderOfForward) {
+  const Config config = model({"--model.tie_embeddings=false", "--model.position=t5"});
+  const Index layers = config.model.layers;
+  Index last = embedding_part;
+  std::map<std::string, Index> parts;
+  const std::vector<ParamSpec> specs = param_specs(config, 37);
+  for (const ParamSpec& s : specs) {
+    EXPECT_GE(s.part, last) << s.name;
+    if (s.layer) {
+      EXPECT_EQ(s.part, part_of_layer(*s.layer)) << s.name;
+    }
+    last = parts[s.name] = s.part;
+  }
+  EXPECT_EQ(parts.at("embedding.weight"), embedding_part);
+  EXPECT_EQ(parts.at("relative_bias.weight"), embedding_part);
+  EXPECT_EQ(parts.at("final_norm.weight"), part_of_layer(layers));
+  EXPECT_EQ(parts.at("output.weight"), part_of_layer(layers));
+  for (const GroupLayout& group : flat_layout(specs, {12, 3, 3, 2}, coord_of({12, 3, 3, 2}, 7)).groups) {
+    ASSERT_EQ(std::ssize(group.parts), part_of_layer(layers) + 1);
+    Index end = 0;
+    for (const Range& part : group.parts) {
+      EXPECT_EQ(part.begin, end);
+      end = part.end;
+    }
+    EXPECT_EQ(end, group.elements);
+    for (const Placement& p : group.placements) {
+      const Range& part = group.parts[static_cast<std::size_t>(p.spec->part)];
+      EXPECT_TRUE(part.begin <= p.range().begin && p.range().end <= part.end) << p.spec->name;
+    }
+    end = 0;
+    for (const auto& [flat, owner] : group.by_owner({1, group.elements})) {
+      EXPECT_EQ(flat.begin, std::max<Index>(1, end));
+      EXPECT_EQ(owner, flat.begin * group.shards / group.elements);
+      end = flat.end;
+    }
+    EXPECT_EQ(end, group.elements);
+  }
+}
+
 TEST(FlatLayout, HasABufferForEverySetOfAxesThatOccurs) {
   const auto sets = [](const Config& config, const Layout& layout, int rank) {
     std::string text;

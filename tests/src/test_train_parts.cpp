@@ -29,7 +29,7 @@ Config::Train schedule(Schedule kind, Index steps, Index warmup) {
 // What follows from weights is made anew whenever they may have changed, whether or not the backend prepares any.
 TEST(PreparedWeights, WhatIsDerivedIsMadeAgainAfterEveryChange) {
   const auto backend = make_cpu();
-  PreparedWeights weights(*backend, {});
+  PreparedWeights weights(*backend, {}, [] {});
   int made = 0;
   weights.derive([&] { ++made; });
   const auto refreshed = [&] {

@@ -1,0 +1,107 @@
+#include "src/train/room.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "dist/activity.h"
+#include "dist/runtime.h"
+#include "src/params/block_specs.h"
+#include "src/params/store.h"
+#include "src/train/memory.h"
+
+namespace sy {
+namespace {
+
+// NCCL connects for each of its algorithms, which it chooses by the size of what is moved.
+constexpr Index collective_bytes[] = {Index{4} << 10, Index{8} << 20};
+
+// Has `comm` do a collective of each of these kinds, of each size.
+void use(Comm& comm, Backend& backend, std::initializer_list<Collective> kinds) {
+  if (!comm.asynchronous()) return;
+  for (const Index bytes : collective_bytes) {
+    const Index ranks = comm.size(), n = std::max<Index>(1, bytes / 4 / ranks);
+    const Tensor all = backend.tensor({ranks * n}), more = backend.tensor({ranks * n}), part = backend.tensor({n});
+    const std::vector<Index> rows(static_cast<std::size_t>(ranks), n);
+    for (const Collective kind : kinds) switch (kind) {
+        case Collective::broadcast:
+          comm.broadcast(all, 0);
+          break;
+        case Collective::all_reduce:
+          comm.all_reduce(all);
+          break;
+        case Collective::reduce:
+          comm.mark();
+          comm.start_reduce(all, 0);
+          comm.wait();
+          break;
+        case Collective::reduce_scatter:
+          comm.reduce_scatter(all, part);
+          break;
+        case Collective::all_gather:
+          comm.all_gather(part, all);
+          break;
+        case Collective::all_to_all:
+          comm.all_to_all_v(all, rows, more, rows);
+          break;
+      }
+    backend.synchronize();  // before the buffers go
+  }
+}
+
+void use_collectives(const Config& config, Index vocab, const Mesh& mesh, Backend& backend) {
+  const std::vector<ParamSpec> specs = param_specs(config, vocab);
+  use(mesh.world(), backend, {Collective::all_reduce, Collective::all_gather});  // the norm, and balance over all ranks
+  use(*mesh.tp, backend, {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
+  if (count_moe(block_specs(config)) > 0) {
+    use(*mesh.experts, backend, {Collective::all_gather, Collective::all_to_all});
+    for (Comm* const hop : {mesh.across.get(), mesh.within.get()})
+      if (hop) use(*hop, backend, {Collective::all_to_all});
+  }
+  for (const GroupLayout& group : flat_layout(specs, mesh.layout, mesh.coord).groups)
+    if (group.shards > 1)
+      use(mesh.over(group.axes), backend, {Collective::reduce, Collective::reduce_scatter, Collective::broadcast});
+}
+
+// The products of a layer, of a router or a head, whose result is f32, and of experts.
+void use_products(Backend& backend, DType dtype) {
+  constexpr Index n = 256, experts = 2;
+  const std::int32_t rows[] = {0, n / 2, n};
+  const Tensor offsets = backend.tensor({experts + 1}, DType::i32);
+  backend.to_device(rows, offsets);
+  const ExpertRows owned{offsets, rows};
+  for (const DType type : {DType::f32, dtype}) {
+    const Tensor x = backend.tensor({n, n}, type), w = backend.tensor({n, n}, type), y = backend.tensor({n, n}, type),
+                 sum = backend.tensor({n, n}), stack = backend.tensor({experts, n, n}, type),
+                 sums = backend.tensor({experts, n, n});
+    for (const View to : {y.view(), sum.view()}) {
+      backend.gemm({.transpose_b = true}, x, w.view(), to);
+      backend.gemm({}, x, w.view(), to);
+      backend.gemm({.transpose_a = true, .accumulate = true}, x, w.view(), to);
+    }
+    backend.grouped_gemm(x.view(), stack.view(), owned, y);
+    backend.grouped_gemm_input(x.view(), stack.view(), owned, y);
+    backend.grouped_gemm_weight(x.view(), y.view(), owned, sums);
+  }
+  backend.synchronize();
+}
+
+}  // namespace
+
+Room make_room(Comm& world, const Config& config, Index vocab, const Layout& layout, Backend& backend, int ranks_here) {
+  Room room{make_mesh(world, layout)};
+  if (!backend.on_host()) {
+    const Doing doing("first use of NCCL and cuBLAS");
+    const Index before = backend.free_bytes();
+    room.mesh = on_backend(std::move(room.mesh), backend);
+    use_collectives(config, vocab, room.mesh, backend);
+    use_products(backend, config.dtype());
+    room.mesh.world().barrier();
+    room.taken = std::max<Index>(0, before - backend.free_bytes());
+  }
+  agree(world, [&] { room.arena = arena_bytes(config, vocab, layout, world.rank(), backend, ranks_here, true); });
+  return room;
+}
+
+}  // namespace sy
