@@ -94,7 +94,7 @@ build() { # SPEC...
   cmake --build "$copy/build" --parallel "$(env -u OMP_NUM_THREADS nproc)" --target "${targets[@]}"
 }
 
-# kernels:FILTER, dist:FILTER, src:FILTER of gtest; mpiN:FILTER under N ranks, trainingN:FILTER on CUDA's stand-in; cli:NAME of tests/cli; ends: tests/dist/ends.sh.
+# kernels:FILTER, dist:FILTER, src:FILTER, cuda_host:FILTER, workspace_cuda_host:FILTER of gtest; mpiN:FILTER under N ranks, trainingN:FILTER on CUDA's stand-in; cli:NAME of tests/cli; ends: tests/dist/ends.sh.
 run_test() { # SPEC
   local what=${1%%:*} filter=${1#*:} command
   case $what in
