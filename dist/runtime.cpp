@@ -196,15 +196,18 @@ int Runtime::code_of(const std::function<int()>& program) {
 
 namespace {
 
-// Ends Open MPI's mpirun, or its daemon on another machine, which goes at once where it is asked twice within five seconds.
+// Ends Open MPI's mpirun, or its daemon on another machine, which goes at once where it is asked twice within five seconds. A
+// request that comes before it has looked at the one before is not a second one; so it is asked until it has gone.
 void end_mpirun() {
+  const pid_t mpirun = getppid();
   std::string name;
-  std::ifstream(fmt::format("/proc/{}/comm", getppid())) >> name;
+  std::ifstream(fmt::format("/proc/{}/comm", mpirun)) >> name;
   if (name != "mpirun" && name != "orterun" && name != "orted") return;
-  for (int i = 0; i < 2; ++i) {
-    kill(getppid(), SIGTERM);
+  for (int i = 0; i < 25 && getppid() == mpirun; ++i) {
+    kill(mpirun, SIGTERM);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
+  if (getppid() == mpirun) kill(mpirun, SIGKILL);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 
+#include "dist/activity.h"
 #include "dist/runtime.h"
 #include "src/evaluate/evaluate.h"
 #include "src/io/files.h"
@@ -126,6 +127,8 @@ class Run {
     int stop = signal_everywhere();
     StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
     while (!stop && trainer_.steps_done() < config_.train.steps) {
+      // What the ranks wait for after its passes is of this step, too.
+      const DoingStep doing(trainer_.steps_done() + 1);
       step_trace.before(trainer_.steps_done() + 1);
       const StepResult result = trainer_.step();
       const Index step = trainer_.steps_done();

@@ -28,7 +28,6 @@ Trainer::Trainer(Engine& engine, const SampleStream& samples)
 
 StepResult Trainer::step() {
   const auto started = std::chrono::steady_clock::now();
-  const DoingStep doing(step_ + 1);
   const Traced whole("step", {{"step", step_ + 1}});
   Traced part("data");
   const Config& config = engine_.config();

@@ -1,10 +1,12 @@
 // Programs that end (ends.sh). Without an argument: the last rank alone fails, while it holds what cannot be freed, as memory of a
 // GPU cannot while a collective waits there for other ranks: or_end_all must end all ranks nevertheless. With "slow": all ranks
 // return 1, and the first, which has printed, is slow to leave: what it has printed must be out before the others leave. With
-// "busy": it starts itself as mpirun does, and has other things to do for a while before it reads what is printed. With
+// "busy": it starts itself as mpirun does, and has other things to do for a while before it reads what is printed. With "slowly":
+// it does so, and looks at signals late. With
 // "differ" and a case: the last of the ranks does something else than the others (dist/compare.h), or nothing more: it is stopped
 // or killed. With "late" and seconds: the first rank has so long to do before it does what the others do.
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,10 +81,36 @@ int launch_busily(char* program) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 1 ? 0 : 5;
 }
 
+// An mpirun that a rank is to end, and that is told so a second after it was asked: it must be asked again. Returns 0 where it is.
+int launch_slowly(char* program) {
+  prctl(PR_SET_NAME, "mpirun");
+  sigset_t term, pending;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  sigprocmask(SIG_BLOCK, &term, nullptr);
+  const pid_t rank = fork();
+  if (rank == 0) {
+    sigprocmask(SIG_UNBLOCK, &term, nullptr);
+    setenv("PMI_SIZE", "1", 1);
+    execl(program, program, "unreachable", nullptr);
+    _exit(127);
+  }
+  do {
+    if (waitpid(rank, nullptr, WNOHANG) != 0) return 3;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    sigpending(&pending);
+  } while (sigismember(&pending, SIGTERM) == 0);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  const timespec moment{}, patience{10, 0};
+  if (sigtimedwait(&term, nullptr, &moment) != SIGTERM) return 4;
+  return sigtimedwait(&term, nullptr, &patience) == SIGTERM ? 0 : 5;  // the rank ends with its launcher
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "busy") return launch_busily(argv[0]);
+  if (argc == 2 && std::string_view(argv[1]) == "slowly") return launch_slowly(argv[0]);
   sy::Runtime runtime(&argc, &argv);
   sy::Comm& world = runtime.world();
   return runtime.run([&] {
@@ -95,6 +123,7 @@ int main(int argc, char** argv) {
       differ(world, argv[2]);
       return 0;
     }
+    if (argc > 1 && std::string_view(argv[1]) == "unreachable") sy::end_process("a machine is out of reach", true);
     if (argc > 1) {
       if (world.rank() == 0) {
         fmt::print("all that it found");

@@ -9,6 +9,8 @@ done
 expect_exit 1 timeout 60 "$root/launch/mpirun.sh" 3 "$1" slow
 expect_output "all that it found"
 expect_ok timeout 100 "$1" busy
+# An mpirun that is to end is asked until it has.
+expect_ok timeout 60 "$1" slowly
 
 # Ranks that do not do the same end with a message that names both sides.
 export SWITCHYARD_COMPARE=1
