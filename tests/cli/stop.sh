@@ -92,6 +92,7 @@ code=0; wait $! || code=$?
 rm -rf run
 alone --run.dir=run --train.global_batch=1200000 >out 2>err &
 for _ in $(seq 1200); do [[ -e run/metrics.jsonl ]] && break; sleep 0.05; done
+sleep 0.5  # once more before the first step it looks whether it was asked to stop
 for _ in 1 2; do kill -TERM $!; done
 sleep 2.5
 kill -0 $! || die "a signal that is sent twice ends the run"
