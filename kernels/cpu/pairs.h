@@ -18,6 +18,7 @@
 #endif
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/tile.h"
 
 namespace sy::cpu {
 
@@ -122,50 +123,114 @@ struct AmxPairs {
 };
 #endif
 
-// Fills the panels of `count` rows or columns with `depth` of k each. fill(first, how many, panel) writes those from
-// `first` on; where they or k do not fill a panel, it is zero before.
-template <class Fill>
-void fill_pair_panels(Index count, Index depth, Bf16* out, const Fill& fill) {
-  const Index held = round_up(depth, pair_step), size = pair_panel * held;
-  for (Index first = 0; first < count; first += pair_panel, out += size) {
-    const Index here = std::min(pair_panel, count - first);
-    if (here < pair_panel || held > depth) std::memset(out, 0, static_cast<std::size_t>(size * 2));
-    fill(first, here, out);
+// Blocks of 32 x 32 elements of an operand of bf16, seen as lines of the direction in which they are contiguous.
+class PairBlocks {
+ public:
+  explicit PairBlocks(const Matrix& m)
+      : m_(m), columns_(m.row_stride == 1 && !m.row_index), contiguous_(columns_ || (m.col_stride == 1 && !m.col_index)) {}
+  // Whether a line is a column.
+  bool columns() const { return columns_; }
+
+  // The block from element (i, j) on becomes current; of it `rows` x `cols` are there, and the others are zero.
+  void begin(Index i, Index j, Index rows, Index cols) {
+    i_ = i, j_ = j;
+    lines_ = std::min(columns_ ? cols : rows, pair_step);
+    elements_ = std::min(columns_ ? rows : cols, pair_step);
+  }
+  // The 32 elements of a line; where they are not in the matrix like this, they are put into `memory`.
+  const Bf16* line(Index number, Bf16* memory) const {
+    const auto* const data = reinterpret_cast<const Bf16*>(m_.data);
+    const auto at = [&](Index e) { return columns_ ? m_.at(i_ + e, j_ + number) : m_.at(i_ + number, j_ + e); };
+    if (contiguous_ && number < lines_ && elements_ == pair_step) return data + at(0);
+    std::fill_n(memory, pair_step, Bf16{});
+    if (number < lines_)
+      for (Index e = 0; e < elements_; ++e) memory[e] = data[at(e)];
+    return memory;
+  }
+
+ private:
+  const Matrix& m_;
+  bool columns_, contiguous_;
+  Index i_ = 0, j_ = 0, lines_ = 0, elements_ = 0;
+};
+
+// [32 lines][16 pairs], at line(i, memory), becomes [16 pairs][32 lines]. A pair is moved as if it were a float.
+inline void transpose_to_pairs(const PairBlocks& lines_of, Bf16* to) {
+  constexpr Index pairs = pair_step / 2;
+  for (Index first = 0; first < pair_panel; first += lanes) {
+    const Bf16* line[lanes];
+    Bf16 memory[lanes][pair_step];
+    for (int i = 0; i < lanes; ++i) line[i] = lines_of.line(first + i, memory[i]);
+    for (Index p = 0; p < pairs; p += lanes) {
+      Vector v[lanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < lanes; ++i) v[i] = load(reinterpret_cast<const float*>(line[i] + 2 * p));
+      transpose(v);
+#pragma GCC unroll 16
+      for (int i = 0; i < lanes; ++i) store(reinterpret_cast<float*>(to + 2 * ((p + i) * pair_panel + first)), v[i]);
+    }
+  }
+}
+// [16 pairs][32 lines] becomes [32 lines][16 pairs].
+inline void transpose_from_pairs(const Bf16* from, Bf16* to) {
+  constexpr Index pairs = pair_step / 2;
+  for (Index first = 0; first < pair_panel; first += lanes)
+    for (Index p = 0; p < pairs; p += lanes) {
+      Vector v[lanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < lanes; ++i)
+        v[i] = load(reinterpret_cast<const float*>(from + 2 * ((p + i) * pair_panel + first)));
+      transpose(v);
+#pragma GCC unroll 16
+      for (int i = 0; i < lanes; ++i) store(reinterpret_cast<float*>(to + 2 * ((first + i) * pairs + p)), v[i]);
+    }
+}
+// A vector of pairs: the lower halves are of `even`, the upper ones of `odd`.
+inline Vector pair(const Bf16* even, const Bf16* odd) {
+  typedef std::uint32_t Bits __attribute__((vector_size(lanes * 4)));
+  return std::bit_cast<Vector>(std::bit_cast<Bits>(load(even)) >> 16 | std::bit_cast<Bits>(load(odd)));
+}
+// Lines 2 p and 2 p + 1 become row p of [16 pairs][32 elements].
+inline void pair_lines(const PairBlocks& lines_of, Bf16* to) {
+  for (Index p = 0; p < pair_step / 2; ++p, to += 2 * pair_panel) {
+    Bf16 memory[2][pair_step];
+    const Bf16 *const even = lines_of.line(2 * p, memory[0]), *const odd = lines_of.line(2 * p + 1, memory[1]);
+    for (Index c = 0; c < pair_panel; c += lanes)
+      store(reinterpret_cast<float*>(to + 2 * c), pair(even + c, odd + c));
   }
 }
 
 // Columns [l, l + depth) of rows [i, i + count) of a left operand of bf16, in panels.
 inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
-  const Bf16* const data = reinterpret_cast<const Bf16*>(a.data);
-  fill_pair_panels(count, depth, out, [&](Index first, Index rows, Bf16* panel) {
-    for (Index s = 0; s < depth; s += pair_step) {
-      Bf16* const to = panel + s * pair_panel;
-      const Index n = std::min(pair_step, depth - s);
-      if (a.row_stride == 1) {
-        for (Index c = 0; c < n; ++c) {
-          const Bf16* const from = data + a.at(i + first, l + s + c);
-          for (Index r = 0; r < rows; ++r) to[r * pair_step + c] = from[r];
-        }
-      } else {
-        for (Index r = 0; r < rows; ++r) {
-          const Bf16* const from = data + a.at(i + first + r, l + s);
-          for (Index c = 0; c < n; ++c) to[r * pair_step + c] = from[c * a.col_stride];
-        }
+  PairBlocks blocks(a);
+  for (Index r = 0; r < count; r += pair_panel)
+    for (Index s = 0; s < depth; s += pair_step, out += pair_block) {
+      blocks.begin(i + r, l + s, count - r, depth - s);
+      if (blocks.columns()) {
+        Bf16 pairs[pair_block];
+        pair_lines(blocks, pairs);
+        transpose_from_pairs(pairs, out);
+        continue;
+      }
+      for (Index line = 0; line < pair_panel; ++line) {
+        Bf16* const to = out + line * pair_step;
+        const Bf16* const from = blocks.line(line, to);
+        if (from != to) std::memcpy(to, from, pair_step * sizeof(Bf16));
       }
     }
-  });
 }
 
 // Rows [l, l + depth) of columns [j, j + count) of a right operand of bf16, in panels.
 inline void pack_right_pairs(const Matrix& b, Index l, Index depth, Index j, Index count, Bf16* out) {
-  const Bf16* const data = reinterpret_cast<const Bf16*>(b.data);
-  fill_pair_panels(count, depth, out, [&](Index first, Index cols, Bf16* panel) {
-    for (Index k = 0; k < depth; ++k) {
-      Bf16* const to = panel + k / 2 * 2 * pair_panel + k % 2;
-      const Bf16* const from = data + b.at(l + k, j + first);
-      for (Index c = 0; c < cols; ++c) to[2 * c] = from[c * b.col_stride];
+  PairBlocks blocks(b);
+  for (Index c = 0; c < count; c += pair_panel)
+    for (Index s = 0; s < depth; s += pair_step, out += pair_block) {
+      blocks.begin(l + s, j + c, depth - s, count - c);
+      if (blocks.columns())
+        transpose_to_pairs(blocks, out);
+      else
+        pair_lines(blocks, out);
     }
-  });
 }
 
 }  // namespace sy::cpu

@@ -1,5 +1,11 @@
 // Products at the shapes of a training step: GFLOP/s, the share of the FMA peak measured in the same run, and
 // the same through OpenBLAS and oneDNN where the system has them (Debian: libopenblas0-openmp, libdnnl2; opened at run time).
+//
+//   bench_gemm [f32|bf16] [NAME]
+//
+// Products of bf16 are as those of a step: weights' gradients are summed in f32, other results are rounded to bf16. Their share is
+// that of the f32 peak, too, which pairs may exceed, and nothing stands beside them. NAME: part of a product's or a shape's name: no
+// others are measured.
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -97,7 +103,8 @@ struct InHugePages {
   void deallocate(T* memory, std::size_t) { std::free(memory); }
   friend bool operator==(InHugePages, InHugePages) { return true; }
 };
-using Floats = std::vector<float, InHugePages<float>>;
+template <class T>
+using Values = std::vector<T, InHugePages<T>>;
 
 struct Library {
   const char *name, *file, *function;
@@ -106,21 +113,67 @@ struct Library {
 constexpr Library libraries[] = {{"OpenBLAS", "libopenblas.so.0", "cblas_sgemm", by_cblas},
                                  {"oneDNN", "libdnnl.so.2", "dnnl_sgemm", by_dnnl}};
 
+struct Peer {
+  const char* name;
+  Multiply multiply;
+};
+
+// The products of a shape, of elements T.
+template <class T>
+void measure(const Shape& s, double peak, const std::vector<Peer>& peers) {
+  const auto filled = [](Index size) {
+    Values<T> v(size);
+    for (Index i = 0; i < size; ++i) v[i] = float((i * 7919) % 1009) / 1009 - 0.5f;
+    return v;
+  };
+  const bool a_transposed = s.kind == Kind::weight_gradient, b_transposed = s.kind == Kind::forward;
+  const Values<T> a = filled(s.count * s.m * s.k), b = filled(s.count * s.n * s.k);
+  Values<float> sums(a_transposed ? s.count * s.m * s.n : 0);
+  Values<T> rounded(a_transposed ? 0 : s.count * s.m * s.n);
+  std::vector<Problem> problems;
+  for (Index e = 0; e < s.count; ++e) {
+    const Index c = e * s.m * s.n;
+    problems.push_back({s.m,
+                        s.n,
+                        s.k,
+                        {a.data() + e * s.m * s.k, a_transposed ? 1 : s.k, a_transposed ? s.m : 1},
+                        {b.data() + e * s.n * s.k, b_transposed ? 1 : s.n, b_transposed ? s.k : 1},
+                        a_transposed ? sy::cpu::Place(sums.data() + c) : sy::cpu::Place(rounded.data() + c),
+                        s.n,
+                        a_transposed});
+  }
+  const double flops = 2.0 * double(s.count) * double(s.m) * double(s.n) * double(s.k);
+  const double own =
+      flops / best_seconds([&] { sy::cpu_isa().kernels.gemm_batch(problems, sy::cpu::Multiply::best); });
+  std::printf("%-16s %-7s %5td %6td %6td %6td %10.1f %5.0f%%", s.what, kind_names[int(s.kind)], s.count, s.m, s.n, s.k,
+              own / 1e9, 100 * own / peak);
+  for (const Peer& peer : peers) {
+    const double theirs = flops / best_seconds([&] {
+                            for (const Problem& p : problems) peer.multiply(p, a_transposed, b_transposed);
+                          });
+    std::printf(" %10.1f %5.0f%%", theirs / 1e9, 100 * theirs / peak);
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
 }  // namespace
 
-// The argument, if any, is part of a product's or a shape's name: no others are measured.
 int main(int argc, char** argv) {
-  const std::string_view only = argc > 1 ? argv[1] : "";
-  struct Peer {
-    const char* name;
-    Multiply multiply;
-  };
+  std::vector<std::string_view> arguments(argv + 1, argv + argc);
+  bool narrow = false;
+  if (!arguments.empty() && (arguments[0] == "f32" || arguments[0] == "bf16")) {
+    narrow = arguments[0] == "bf16";
+    arguments.erase(arguments.begin());
+  }
+  const std::string_view only = arguments.empty() ? "" : arguments[0];
   std::vector<Peer> peers;
-  for (const Library& l : libraries)
-    if (void* const library = dlopen(l.file, RTLD_NOW | RTLD_LOCAL))
-      if (void* const function = dlsym(library, l.function)) peers.push_back({l.name, l.with(function)});
+  if (!narrow)
+    for (const Library& l : libraries)
+      if (void* const library = dlopen(l.file, RTLD_NOW | RTLD_LOCAL))
+        if (void* const function = dlsym(library, l.function)) peers.push_back({l.name, l.with(function)});
   const double peak = sy::bench::measured_fma_peak();
-  std::printf("%s: FMA peak %.1f GFLOP/s on %d threads\n\n", sy::cpu_isa().name.data(), peak / 1e9,
+  std::printf("%s: FMA peak of f32 %.1f GFLOP/s on %d threads\n\n", sy::cpu_isa().name.data(), peak / 1e9,
               omp_get_max_threads());
   std::printf("%-16s %-7s %5s %6s %6s %6s %10s %6s", "shape", "product", "count", "m", "n", "k", "GFLOP/s", "peak");
   for (const Peer& peer : peers) std::printf(" %10s %6s", peer.name, "peak");
@@ -128,37 +181,9 @@ int main(int argc, char** argv) {
   for (const Shape& s : shapes) {
     const auto named = [&](std::string_view name) { return name.find(only) != name.npos; };
     if (!named(s.what) && !named(kind_names[int(s.kind)])) continue;
-    const auto filled = [](Index size) {
-      Floats v(size);
-      for (Index i = 0; i < size; ++i) v[i] = float((i * 7919) % 1009) / 1009 - 0.5f;
-      return v;
-    };
-    const bool a_transposed = s.kind == Kind::weight_gradient, b_transposed = s.kind == Kind::forward;
-    const Floats a = filled(s.count * s.m * s.k), b = filled(s.count * s.n * s.k);
-    Floats c(s.count * s.m * s.n);
-    std::vector<Problem> problems;
-    for (Index e = 0; e < s.count; ++e) {
-      problems.push_back({s.m,
-                          s.n,
-                          s.k,
-                          {a.data() + e * s.m * s.k, a_transposed ? 1 : s.k, a_transposed ? s.m : 1},
-                          {b.data() + e * s.n * s.k, b_transposed ? 1 : s.n, b_transposed ? s.k : 1},
-                          c.data() + e * s.m * s.n,
-                          s.n,
-                          a_transposed});
-    }
-    const double flops = 2.0 * double(s.count) * double(s.m) * double(s.n) * double(s.k);
-    const double own =
-        flops / best_seconds([&] { sy::cpu_isa().kernels.gemm_batch(problems, sy::cpu::Multiply::best); });
-    std::printf("%-16s %-7s %5td %6td %6td %6td %10.1f %5.0f%%", s.what, kind_names[int(s.kind)], s.count, s.m, s.n,
-                s.k, own / 1e9, 100 * own / peak);
-    for (const Peer& peer : peers) {
-      const double theirs = flops / best_seconds([&] {
-                              for (const Problem& p : problems) peer.multiply(p, a_transposed, b_transposed);
-                            });
-      std::printf(" %10.1f %5.0f%%", theirs / 1e9, 100 * theirs / peak);
-    }
-    std::printf("\n");
-    std::fflush(stdout);
+    if (narrow)
+      measure<sy::Bf16>(s, peak, peers);
+    else
+      measure<float>(s, peak, peers);
   }
 }
