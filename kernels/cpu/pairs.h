@@ -123,66 +123,58 @@ struct AmxPairs {
 };
 #endif
 
-// Blocks of 32 x 32 elements of an operand of bf16, seen as lines of the direction in which they are contiguous.
-class PairBlocks {
+// An operand of bf16 as lines of the direction in which it is contiguous: rows [first, first + count) and columns [l, l + depth).
+class PairLines {
  public:
-  explicit PairBlocks(const Matrix& m)
-      : m_(m), columns_(m.row_stride == 1 && !m.row_index), contiguous_(columns_ || (m.col_stride == 1 && !m.col_index)) {}
+  PairLines(const Matrix& m, Index i, Index rows, Index j, Index cols)
+      : data_(reinterpret_cast<const Bf16*>(m.data)),
+        columns_(m.row_stride == 1 && !m.row_index),
+        lines_(columns_ ? Way{j, cols, m.col_stride, m.col_index} : Way{i, rows, m.row_stride, m.row_index}),
+        elements_(columns_ ? Way{i, rows, m.row_stride, m.row_index} : Way{j, cols, m.col_stride, m.col_index}) {}
   // Whether a line is a column.
   bool columns() const { return columns_; }
 
-  // The block from element (i, j) on becomes current; of it `rows` x `cols` are there, and the others are zero.
-  void begin(Index i, Index j, Index rows, Index cols) {
-    i_ = i, j_ = j;
-    lines_ = std::min(columns_ ? cols : rows, pair_step);
-    elements_ = std::min(columns_ ? rows : cols, pair_step);
-  }
-  // The 32 elements of a line; where they are not in the matrix like this, they are put into `memory`.
-  const Bf16* line(Index number, Bf16* memory) const {
-    const auto* const data = reinterpret_cast<const Bf16*>(m_.data);
-    const auto at = [&](Index e) { return columns_ ? m_.at(i_ + e, j_ + number) : m_.at(i_ + number, j_ + e); };
-    if (contiguous_ && number < lines_ && elements_ == pair_step) return data + at(0);
+  // The 32 elements from number `first` on of a line; those that are not there are zero. Where they do not lie in the operand like
+  // this, they are put into `memory`.
+  const Bf16* at(Index line, Index first, Bf16* memory) const {
+    if (line < lines_.count && first + pair_step <= elements_.count && elements_.contiguous())
+      return data_ + lines_.at(line) + elements_.at(first);
     std::fill_n(memory, pair_step, Bf16{});
-    if (number < lines_)
-      for (Index e = 0; e < elements_; ++e) memory[e] = data[at(e)];
+    if (line < lines_.count)
+      for (Index e = first; e < std::min(first + pair_step, elements_.count); ++e)
+        memory[e - first] = data_[lines_.at(line) + elements_.at(e)];
     return memory;
+  }
+  // Asks for them, where there are any.
+  void prefetch(Index line, Index first) const {
+    if (line < lines_.count && first < elements_.count)
+      __builtin_prefetch(data_ + lines_.at(line) + elements_.at(first), 0, 2);
   }
 
  private:
-  const Matrix& m_;
-  bool columns_, contiguous_;
-  Index i_ = 0, j_ = 0, lines_ = 0, elements_ = 0;
+  struct Way {
+    Index first, count, stride;
+    const std::int32_t* index;
+    Index at(Index i) const { return (index ? index[first + i] : first + i) * stride; }
+    bool contiguous() const { return stride == 1 && !index; }
+  };
+  const Bf16* data_;
+  bool columns_;
+  Way lines_, elements_;
 };
 
-// [32 lines][16 pairs], at line(i, memory), becomes [16 pairs][32 lines]. A pair is moved as if it were a float.
-inline void transpose_to_pairs(const PairBlocks& lines_of, Bf16* to) {
-  constexpr Index pairs = pair_step / 2;
-  for (Index first = 0; first < pair_panel; first += lanes) {
-    const Bf16* line[lanes];
-    Bf16 memory[lanes][pair_step];
-    for (int i = 0; i < lanes; ++i) line[i] = lines_of.line(first + i, memory[i]);
-    for (Index p = 0; p < pairs; p += lanes) {
+// Squares of pairs are moved as if they were floats: `columns` lines of `rows` pairs, which from(line, pair) gives, become `rows`
+// lines of `columns` pairs at `to`.
+template <Index rows, Index columns, class From>
+void transpose_pairs(const From& from, Bf16* to) {
+  for (Index c = 0; c < columns; c += lanes)
+    for (Index r = 0; r < rows; r += lanes) {
       Vector v[lanes];
 #pragma GCC unroll 16
-      for (int i = 0; i < lanes; ++i) v[i] = load(reinterpret_cast<const float*>(line[i] + 2 * p));
+      for (int i = 0; i < lanes; ++i) v[i] = load(reinterpret_cast<const float*>(from(c + i, r)));
       transpose(v);
 #pragma GCC unroll 16
-      for (int i = 0; i < lanes; ++i) store(reinterpret_cast<float*>(to + 2 * ((p + i) * pair_panel + first)), v[i]);
-    }
-  }
-}
-// [16 pairs][32 lines] becomes [32 lines][16 pairs].
-inline void transpose_from_pairs(const Bf16* from, Bf16* to) {
-  constexpr Index pairs = pair_step / 2;
-  for (Index first = 0; first < pair_panel; first += lanes)
-    for (Index p = 0; p < pairs; p += lanes) {
-      Vector v[lanes];
-#pragma GCC unroll 16
-      for (int i = 0; i < lanes; ++i)
-        v[i] = load(reinterpret_cast<const float*>(from + 2 * ((p + i) * pair_panel + first)));
-      transpose(v);
-#pragma GCC unroll 16
-      for (int i = 0; i < lanes; ++i) store(reinterpret_cast<float*>(to + 2 * ((first + i) * pairs + p)), v[i]);
+      for (int i = 0; i < lanes; ++i) store(reinterpret_cast<float*>(to + 2 * ((r + i) * columns + c)), v[i]);
     }
 }
 // A vector of pairs: the lower halves are of `even`, the upper ones of `odd`.
@@ -190,46 +182,63 @@ inline Vector pair(const Bf16* even, const Bf16* odd) {
   typedef std::uint32_t Bits __attribute__((vector_size(lanes * 4)));
   return std::bit_cast<Vector>(std::bit_cast<Bits>(load(even)) >> 16 | std::bit_cast<Bits>(load(odd)));
 }
-// Lines 2 p and 2 p + 1 become row p of [16 pairs][32 elements].
-inline void pair_lines(const PairBlocks& lines_of, Bf16* to) {
-  for (Index p = 0; p < pair_step / 2; ++p, to += 2 * pair_panel) {
+// 32 elements from number `first` on of lines [line, line + 32), in pairs of lines: [16 pairs][32 elements]. The next lines are
+// asked for, since they may lie pages apart.
+inline void pair_lines(const PairLines& lines_of, Index line, Index first, Bf16* to) {
+  for (Index p = 0; p < pair_step; p += 2, to += 2 * pair_panel) {
     Bf16 memory[2][pair_step];
-    const Bf16 *const even = lines_of.line(2 * p, memory[0]), *const odd = lines_of.line(2 * p + 1, memory[1]);
+    const Bf16* const even = lines_of.at(line + p, first, memory[0]);
+    const Bf16* const odd = lines_of.at(line + p + 1, first, memory[1]);
+    lines_of.prefetch(line + pair_step + p, first);
+    lines_of.prefetch(line + pair_step + p + 1, first);
     for (Index c = 0; c < pair_panel; c += lanes)
       store(reinterpret_cast<float*>(to + 2 * c), pair(even + c, odd + c));
   }
 }
 
-// Columns [l, l + depth) of rows [i, i + count) of a left operand of bf16, in panels.
+// Columns [l, l + depth) of rows [i, i + count) of a left operand of bf16, in panels. Lines are read along as far as they go.
 inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
-  PairBlocks blocks(a);
-  for (Index r = 0; r < count; r += pair_panel)
-    for (Index s = 0; s < depth; s += pair_step, out += pair_block) {
-      blocks.begin(i + r, l + s, count - r, depth - s);
-      if (blocks.columns()) {
-        Bf16 pairs[pair_block];
-        pair_lines(blocks, pairs);
-        transpose_from_pairs(pairs, out);
-        continue;
+  constexpr Index pairs = pair_step / 2;
+  const PairLines lines_of(a, i, count, l, depth);
+  const Index held = round_up(depth, pair_step);
+  if (lines_of.columns()) {
+    for (Index s = 0; s < depth; s += pair_step)
+      for (Index r = 0; r < count; r += pair_panel) {
+        Bf16 square[pair_block];
+        pair_lines(lines_of, s, r, square);
+        transpose_pairs<pair_panel, pairs>([&](Index p, Index row) { return square + 2 * (p * pair_panel + row); },
+                                           out + r * held + s * pair_panel);
       }
-      for (Index line = 0; line < pair_panel; ++line) {
-        Bf16* const to = out + line * pair_step;
-        const Bf16* const from = blocks.line(line, to);
-        if (from != to) std::memcpy(to, from, pair_step * sizeof(Bf16));
-      }
+    return;
+  }
+  for (Index r = 0; r < round_up(count, pair_panel); ++r) {
+    Bf16* to = out + r / pair_panel * pair_panel * held + r % pair_panel * pair_step;
+    for (Index s = 0; s < depth; s += pair_step, to += pair_block) {
+      const Bf16* const from = lines_of.at(r, s, to);
+      if (from != to) std::memcpy(to, from, pair_step * sizeof(Bf16));
     }
+  }
 }
 
 // Rows [l, l + depth) of columns [j, j + count) of a right operand of bf16, in panels.
 inline void pack_right_pairs(const Matrix& b, Index l, Index depth, Index j, Index count, Bf16* out) {
-  PairBlocks blocks(b);
+  constexpr Index pairs = pair_step / 2;
+  const PairLines lines_of(b, l, depth, j, count);
+  const Index held = round_up(depth, pair_step);
+  if (!lines_of.columns()) {
+    for (Index s = 0; s < depth; s += pair_step)
+      for (Index c = 0; c < count; c += pair_panel) pair_lines(lines_of, s, c, out + c * held + s * pair_panel);
+    return;
+  }
   for (Index c = 0; c < count; c += pair_panel)
     for (Index s = 0; s < depth; s += pair_step, out += pair_block) {
-      blocks.begin(l + s, j + c, depth - s, count - c);
-      if (blocks.columns())
-        transpose_to_pairs(blocks, out);
-      else
-        pair_lines(blocks, out);
+      Bf16 memory[pair_panel][pair_step];
+      const Bf16* line[pair_panel];
+      for (Index n = 0; n < pair_panel; ++n) {
+        line[n] = lines_of.at(c + n, s, memory[n]);
+        lines_of.prefetch(c + pair_panel + n, s);
+      }
+      transpose_pairs<pairs, pair_panel>([&](Index n, Index p) { return line[n] + 2 * p; }, out);
     }
 }
 
