@@ -14,10 +14,10 @@
 namespace sy::cpu {
 namespace {
 
-// How many floats a task's packed part of B (k block x columns) may have, so that it stays in the L2 cache.
-constexpr Index max_b_floats = 96 * 1024;
+// How many bytes a task's packed part of B (k block x columns) may have, so that it stays in the L2 cache.
+constexpr Index max_b_bytes = 384 * 1024;
 // The same of an operand that was packed before: in the L3 cache.
-constexpr Index max_packed_floats = 8 * max_b_floats;
+constexpr Index max_packed_bytes = 8 * max_b_bytes;
 // How many rows of bf16 are summed together, before they are rounded.
 constexpr Index max_rounded_rows = 512;
 
@@ -27,6 +27,7 @@ constexpr Index max_rounded_rows = 512;
 //   step              panels hold a multiple of it along k, completed by zeros
 //   max_k_block       k is summed in blocks of at most this many, so that a panel stays in the L1 cache:
 //   b_stays           that of B, while panels of A pass, or that of A
+//   a_panels          so many panels of A are packed together, and stay in the L2 cache
 //   k_multiple        and blocks are a multiple of this many, which makes whole cache lines
 //   pack_rows         rows [i, i + count) of columns [l, l + depth) of A; beyond their end it may write `beyond` elements
 //   pack_columns      columns [j, j + count) of rows [l, l + depth) of B; likewise
@@ -36,7 +37,7 @@ constexpr Index max_rounded_rows = 512;
 struct FloatTiles {
   using Packed = float;
   static constexpr Index rows = tile_rows, cols = tile_cols, step = 1, max_k_block = 384, k_multiple = 16,
-                         beyond = lanes;
+                         a_panels = 8, beyond = lanes;
   static constexpr bool b_stays = cols * max_k_block * Index{sizeof(float)} <= 24 * 1024;  // beside a panel of A
 
   // One way of a matrix, rows or columns, from number `first` on: every `stride`, or by an index.
@@ -78,7 +79,7 @@ template <class Unit>
 struct PairTiles {
   using Packed = Bf16;
   static constexpr Index rows = pair_panel, cols = pair_panel, step = pair_step, max_k_block = 512, k_multiple = 32,
-                         beyond = 0;
+                         a_panels = 16, beyond = 0;
   static constexpr bool b_stays = false;
 
   static void pack_rows(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
@@ -119,9 +120,9 @@ auto with_tiles(DType type, Multiply how, const Body& body) {
   return body(std::type_identity<FloatTiles>{});
 }
 
-// How many rows of A are packed together: a few panels.
+// How many rows of A are packed together.
 template <class Panels>
-constexpr Index a_rows = 8 * Panels::rows;
+constexpr Index a_rows = Panels::a_panels * Panels::rows;
 
 // Blocks are equal, so that none is short, and whole cache lines long.
 template <class Panels>
@@ -265,11 +266,19 @@ class Worker {
     }
   }
 
+  // Packs columns [l, l + depth) of rows [i, end) of A, at most a_rows, which may still be packed from the task before.
+  const Packed* pack_a(const Problem& p, Index i, Index end, Index l, Index depth) {
+    Packed* const panels = reserve(memory().a, a_rows<Panels>, depth);
+    const PackedRows rows{&p, i, end, l};
+    if (rows != packed_rows_) Panels::pack_rows(p.a, i, end - i, l, depth, panels);
+    packed_rows_ = rows;
+    return panels;
+  }
+
   // Rows [begin, end), at most a_rows, of the task's part of C (+)= those of A times the packed B.
   void add(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate) {
     const Problem& p = *task.problem;
-    Packed* const a_panels = reserve(memory().a, a_rows<Panels>, depth);
-    Panels::pack_rows(p.a, begin, end - begin, l, depth, a_panels);
+    const Packed* const a_panels = pack_a(p, begin, end, l, depth);
     for (Index h = 0; h < p.halves; ++h) {
       if constexpr (std::is_same_v<Panels, FloatTiles>)
         if (p.b_packed && p.m > 2) {
@@ -336,6 +345,12 @@ class Worker {
     return memory;
   }
 
+  struct PackedRows {
+    const Problem* problem = nullptr;
+    Index i = 0, end = 0, l = 0;
+    bool operator==(const PackedRows&) const = default;
+  };
+  PackedRows packed_rows_;
   const Problem* packed_problem_ = nullptr;
   Index packed_j_ = 0, packed_l_ = 0;
   const Packed* b_panels_[2] = {};
@@ -361,8 +376,9 @@ void cut(const Problem& p, double work, std::vector<Task>& tasks) {
   if (p.m == 0 || p.n == 0) return;
   // The columns of a task are of each half, and whole ones of an epilogue.
   const Index k = std::max<Index>(p.k, 1), tile = column_tile<Panels>(p);
+  constexpr Index element = sizeof(typename Panels::Packed);
   const Index max_cols =
-      std::max(tile, (p.b_packed ? max_packed_floats : max_b_floats) / k_block<Panels>(k) / p.halves);
+      std::max(tile, (p.b_packed ? max_packed_bytes : max_b_bytes) / element / k_block<Panels>(k) / p.halves);
   const double area = work / double(k * p.halves);
   // How long equal parts of whole tiles are that come nearest to `length`.
   const auto part = [](Index size, double length, Index tile, Index longest) {

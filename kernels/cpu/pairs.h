@@ -109,9 +109,9 @@ struct AmxPairs {
       _tile_loadd(4, left, 64);
       _tile_loadd(6, right, 128);
       _tile_loadd(7, right + 32, 128);
+      _tile_loadd(5, left + 16 * pair_step, 64);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
-      _tile_loadd(5, left + 16 * pair_step, 64);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
