@@ -182,32 +182,35 @@ inline Vector pair(const Bf16* even, const Bf16* odd) {
   typedef std::uint32_t Bits __attribute__((vector_size(lanes * 4)));
   return std::bit_cast<Vector>(std::bit_cast<Bits>(load(even)) >> 16 | std::bit_cast<Bits>(load(odd)));
 }
-// 32 elements from number `first` on of lines [line, line + 32), in pairs of lines: [16 pairs][32 elements]. The next lines are
-// asked for, since they may lie pages apart.
-inline void pair_lines(const PairLines& lines_of, Index line, Index first, Bf16* to) {
-  for (Index p = 0; p < pair_step; p += 2, to += 2 * pair_panel) {
-    Bf16 memory[2][pair_step];
-    const Bf16* const even = lines_of.at(line + p, first, memory[0]);
-    const Bf16* const odd = lines_of.at(line + p + 1, first, memory[1]);
-    lines_of.prefetch(line + pair_step + p, first);
-    lines_of.prefetch(line + pair_step + p + 1, first);
-    for (Index c = 0; c < pair_panel; c += lanes)
-      store(reinterpret_cast<float*>(to + 2 * c), pair(even + c, odd + c));
-  }
+// Lines [line, line + 32), in pairs of lines, as far as `count` elements from number `first` on: 32 of them at a time make
+// [16 pairs][32 elements], which lie `apart`. Memory is read line after line, which a processor foresees.
+inline void pair_lines(const PairLines& lines_of, Index line, Index first, Index count, Bf16* to, Index apart) {
+  for (Index p = 0; p < pair_step / 2; ++p, to += 2 * pair_panel)
+    for (Index c = 0; c < count; c += pair_panel) {
+      Bf16 memory[2][pair_step];
+      const Bf16* const even = lines_of.at(line + 2 * p, first + c, memory[0]);
+      const Bf16* const odd = lines_of.at(line + 2 * p + 1, first + c, memory[1]);
+      float* const pairs = reinterpret_cast<float*>(to + c / pair_panel * apart);
+      for (Index i = 0; i < pair_panel; i += lanes) store(pairs + i, pair(even + i, odd + i));
+    }
 }
 
-// Columns [l, l + depth) of rows [i, i + count) of a left operand of bf16, in panels. Lines are read along as far as they go.
+// Columns [l, l + depth) of rows [i, i + count) of a left operand of bf16, in panels.
 inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
-  constexpr Index pairs = pair_step / 2;
+  constexpr Index pairs = pair_step / 2, together = 8;  // panels
   const PairLines lines_of(a, i, count, l, depth);
   const Index held = round_up(depth, pair_step);
   if (lines_of.columns()) {
     for (Index s = 0; s < depth; s += pair_step)
-      for (Index r = 0; r < count; r += pair_panel) {
-        Bf16 square[pair_block];
-        pair_lines(lines_of, s, r, square);
-        transpose_pairs<pair_panel, pairs>([&](Index p, Index row) { return square + 2 * (p * pair_panel + row); },
-                                           out + r * held + s * pair_panel);
+      for (Index r = 0; r < count; r += together * pair_panel) {
+        Bf16 squares[together][pair_block];
+        const Index here = std::min(together * pair_panel, count - r);
+        pair_lines(lines_of, s, r, here, squares[0], pair_block);
+        for (Index q = 0; q < here; q += pair_panel) {
+          const Bf16* const square = squares[q / pair_panel];
+          transpose_pairs<pair_panel, pairs>([&](Index p, Index row) { return square + 2 * (p * pair_panel + row); },
+                                             out + (r + q) * held + s * pair_panel);
+        }
       }
     return;
   }
@@ -224,19 +227,21 @@ inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Inde
 inline void pack_right_pairs(const Matrix& b, Index l, Index depth, Index j, Index count, Bf16* out) {
   constexpr Index pairs = pair_step / 2;
   const PairLines lines_of(b, l, depth, j, count);
-  const Index held = round_up(depth, pair_step);
+  const Index held = round_up(depth, pair_step), steps = held / pair_step;
   if (!lines_of.columns()) {
     for (Index s = 0; s < depth; s += pair_step)
-      for (Index c = 0; c < count; c += pair_panel) pair_lines(lines_of, s, c, out + c * held + s * pair_panel);
+      pair_lines(lines_of, s, 0, count, out + s * pair_panel, pair_panel * held);
     return;
   }
   for (Index c = 0; c < count; c += pair_panel)
-    for (Index s = 0; s < depth; s += pair_step, out += pair_block) {
+    for (Index s = 0; s < steps; ++s, out += pair_block) {
       Bf16 memory[pair_panel][pair_step];
       const Bf16* line[pair_panel];
       for (Index n = 0; n < pair_panel; ++n) {
-        line[n] = lines_of.at(c + n, s, memory[n]);
-        lines_of.prefetch(c + pair_panel + n, s);
+        line[n] = lines_of.at(c + n, s * pair_step, memory[n]);
+        // The lines of the next panel are asked for one after the other, which the processor then foresees.
+        const Index next = s * pair_panel + n;
+        lines_of.prefetch(c + pair_panel + next / steps, next % steps * pair_step);
       }
       transpose_pairs<pairs, pair_panel>([&](Index n, Index p) { return line[n] + 2 * p; }, out);
     }
