@@ -222,14 +222,16 @@ void Backend::grouped_gemm_input(const RowsOf& dy, const Weight& w, const Expert
   do_grouped_gemm_input(dy, w, rows, dx);
 }
 
-void Backend::grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) {
+void Backend::grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw, bool accumulate) {
   const Operands check("grouped_gemm_weight");
   check.dims("dw", dw, 3);
   const Index count = x.rows(), experts = dw.dim(0), n = dw.dim(1), q = dw.dim(2);
   check_rows_of(check, *this, "dy", dy, count, n, x.values);
   check_rows_of(check, *this, "x", x, count, q, x.values);
   check_rows(check, rows, experts, count);
-  if (count > 0 && dw.elements() > 0) do_grouped_gemm_weight(dy, x, rows, dw);
+  if (dw.elements() == 0) return;
+  if (count > 0) return do_grouped_gemm_weight(dy, x, rows, dw, accumulate);
+  if (!accumulate) do_fill(dw, 0);
 }
 
 void Backend::grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first, View y) {

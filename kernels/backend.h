@@ -240,8 +240,8 @@ class Backend {
   void grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y);
   // dx: [R, Q] c; dx_e = dy_e w_e.  dy: [R, N] c
   void grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx);
-  // dw: [E, N, Q]; dw_e += dy_e^T x_e.  dy, x: c
-  void grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw);
+  // dw: [E, N, Q]; dw_e (+)= dy_e^T x_e, which is zero for an expert without rows.  dy, x: c
+  void grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw, bool accumulate = true);
   // Of columns [first, first + n) of y: [R, N] c, those of expert e's rows += row_scale * bias_e. bias: [E, n] c;
   // row_scale: [R] or none, which is 1
   void grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first, View y);
@@ -437,7 +437,8 @@ class Backend {
   virtual void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) = 0;
   virtual void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) = 0;
   virtual void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) = 0;
-  virtual void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) = 0;
+  virtual void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
+                                      bool accumulate) = 0;
   virtual void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
                                        View y) = 0;
   virtual void do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows,

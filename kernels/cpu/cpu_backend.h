@@ -37,7 +37,8 @@ class CpuBackend final : public Backend {
   void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) override;
   void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) override;
   void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) override;
-  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) override;
+  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
+                              bool accumulate) override;
   void do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
                       const ExpertRows& rows, ConstView row_scale, View h, View y) override;
   void do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,

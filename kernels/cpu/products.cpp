@@ -32,13 +32,13 @@ Matrix transposed(const RowsOf& x, Index first, Index columns) {
   return m;
 }
 
-// make(expert, its first row, how many it owns) gives the product of each expert that owns rows.
+// make(expert, its first row, how many it owns) gives the product of each expert that owns rows, or of each at all.
 template <class Make>
-void multiply_by_expert(const ExpertRows& rows, const Make& make) {
+void multiply_by_expert(const ExpertRows& rows, const Make& make, bool of_all = false) {
   std::vector<Problem> problems;
   const std::int32_t* const begin = rows.host;
   for (Index e = 0; e + 1 < rows.offsets.dim(0); ++e)
-    if (begin[e] < begin[e + 1]) problems.push_back(make(e, begin[e], begin[e + 1] - begin[e]));
+    if (of_all || begin[e] < begin[e + 1]) problems.push_back(make(e, begin[e], begin[e + 1] - begin[e]));
   gemm_batch(problems);
 }
 
@@ -115,11 +115,15 @@ void CpuBackend::do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const 
   multiply_by_stack(dy, w, WeightUse::input, rows, dx);
 }
 
-void CpuBackend::do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) {
+void CpuBackend::do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
+                                        bool accumulate) {
   const Index n = dw.dim(1), q = dw.dim(2);
-  multiply_by_expert(rows, [&](Index e, Index first, Index count) {
-    return Problem{n, q, count, transposed(dy, first, n), plain(x, first, q), {dw, e * n * q}, q, true};
-  });
+  multiply_by_expert(
+      rows,
+      [&](Index e, Index first, Index count) {
+        return Problem{n, q, count, transposed(dy, first, n), plain(x, first, q), {dw, e * n * q}, q, accumulate};
+      },
+      !accumulate);
 }
 
 // ---- an FFN's products, with the activation as their epilogue ----

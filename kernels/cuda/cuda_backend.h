@@ -47,7 +47,8 @@ class CudaBackend final : public Backend {
   void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) override;
   void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) override;
   void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) override;
-  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) override;
+  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
+                              bool accumulate) override;
 
   // norms.cu
   void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,

@@ -172,7 +172,9 @@ void CudaBackend::do_grouped_gemm_input(const RowsOf& dy, const Weight& weight, 
                    [&](Index count) { return Product(count, w.dim(2), w.dim(1)); });
 }
 
-void CudaBackend::do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw) {
+void CudaBackend::do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
+                                         bool accumulate) {
+  if (!accumulate) do_fill(dw, 0);  // experts without rows have no product
   multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, rows, dy.values, x.values, dw,
                    [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
 }

@@ -51,7 +51,7 @@ void Linear::backward_input_sum(const Device& device, ConstView dy, View dx) con
 }
 
 void Linear::backward_weight(const Device& device, ConstView dy, ConstView x) const {
-  device.backend.gemm({.transpose_a = true, .accumulate = true}, dy, x, weight_.grad);
+  device.backend.gemm({.transpose_a = true, .accumulate = weight_.adds()}, dy, x, weight_.grad);
 }
 
 void Linear::backward_bias(const Device& device, ConstView dy) const {

@@ -125,8 +125,8 @@ void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
                    device.scratch);
   {  // while the sums travel back
     const Traced weights("gradients of experts", {{"rows", R}});
-    b.grouped_gemm_weight(dout, a, owned, down_.grad);
-    b.grouped_gemm_weight(dh, by_row(b, s.arrived, s.tokens, rows), owned, up_.grad);
+    b.grouped_gemm_weight(dout, a, owned, down_.grad, down_.adds());
+    b.grouped_gemm_weight(dh, by_row(b, s.arrived, s.tokens, rows), owned, up_.grad, up_.adds());
   }
   exchange.finish();
   part.next("route", {{"rows", T}});

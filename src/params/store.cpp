@@ -181,7 +181,34 @@ Param ParamStore::get_joined(const std::string& first, int count) const {
 }
 
 MatrixParam ParamStore::matrix(const Param& param, const Shape& shape) {
-  return {prepared_.add(param.weight.reshape(shape)), param.grad ? param.grad.reshape(shape) : View{}};
+  MatrixParam m{prepared_.add(param.weight.reshape(shape)), param.grad ? param.grad.reshape(shape) : View{}};
+  if (!m.grad || m.grad.elements() == 0 || !backend_.on_host()) return m;
+  // One that several parts of a model use is one gradient.
+  Gradient& gradient = matrices_.try_emplace(m.grad.bytes(), Gradient{m.grad}).first->second;
+  SY_ASSERT(gradient.values.elements() == m.grad.elements(), "two matrices whose gradients overlap");
+  m.cleared = &gradient.cleared;
+  return m;
+}
+
+void ParamStore::clear_gradients() {
+  for (const Buffers& b : buffers_) {
+    const View all = b.grads;
+    Index done = 0;  // elements
+    for (auto next = matrices_.lower_bound(all.bytes()); next != matrices_.end(); ++next) {
+      auto& [begin, gradient] = *next;
+      if (begin >= all.bytes() + all.size_bytes()) break;
+      const Index first = (begin - all.bytes()) / size_of(all.dtype());
+      backend_.fill(all.rows(done, first - done), 0);
+      gradient.cleared = true;
+      done = first + gradient.values.elements();
+    }
+    backend_.fill(all.rows(done, all.elements() - done), 0);
+  }
+}
+
+void ParamStore::finish_gradients() {
+  for (auto& [begin, gradient] : matrices_)
+    if (std::exchange(gradient.cleared, false)) backend_.fill(gradient.values, 0);
 }
 
 Index ParamStore::allocated_bytes() const {

@@ -11,6 +11,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -68,8 +69,11 @@ struct Param {
 
 // One that products multiply by, as a matrix or a stack of them.
 struct MatrixParam {
-  Weight weight;  // with its prepared forms
-  View grad;      // f32
+  Weight weight;            // with its prepared forms
+  View grad;                // f32
+  bool* cleared = nullptr;  // of the store, where the gradient only counts as zero
+  // Whether the next product adds to the gradient. Otherwise it is the first one since gradients were cleared, and all of it.
+  bool adds() const { return !cleared || !std::exchange(*cleared, false); }
 };
 
 class ValueSource;  // src/params/values.h
@@ -107,6 +111,12 @@ class ParamStore {
   // A parameter of this store read as [N, Q] or [E, N, Q], whose products the model computes.
   MatrixParam matrix(const Param& param, const Shape& shape);
 
+  // All gradients become zero. On the host those of matrices only count as zero, and memory keeps what it held, until a product
+  // has written them (MatrixParam::adds) or finish_gradients() has: so they are neither cleared nor read before.
+  void clear_gradients();
+  // To be called before gradients are read by others than products.
+  void finish_gradients();
+
   // Elements [begin, begin + n) of a parameter's local part, from and to the host: its values in f32, which weights of
   // bf16 are rounded from. get_values: where this rank owns them (owned_runs).
   void set_values(const Placement& placement, Index begin, std::span<const float> values);
@@ -135,6 +145,11 @@ class ParamStore {
   std::vector<Buffers> buffers_;  // of each group
   std::map<std::string, const Placement*> by_name_;
   PreparedWeights prepared_;
+  struct Gradient {
+    View values;
+    bool cleared = false;  // counts as zero
+  };
+  std::map<const std::byte*, Gradient> matrices_;  // on the host: their gradients, by address; they do not overlap
   mutable WeightFetch fetch_;  // who reads weights waits for them
 };
 

@@ -95,6 +95,7 @@ void GradSync::step(const Config::Train& train, double lr, Index step) {
   const Doing doing("update of the weights");
   Traced part("gradients");
   store_.whole();  // of the step before, should no forward have asked for them
+  store_.finish_gradients();
   sum_replicas();
   backend_.fill(squares_, 0);
   for (Group& group : groups_) {
@@ -139,8 +140,8 @@ void GradSync::update(const Config::Train& train) {
     }
     if (group.layout.shards > 1 && !group.beside())
       group.comm.all_gather(weights.rows(all_owned.begin, all_owned.size()), weights);
-    backend_.fill(b.grads, 0);
   }
+  store_.clear_gradients();
 }
 
 double GradSync::norm() const {

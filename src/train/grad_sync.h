@@ -27,7 +27,7 @@ class GradSync {
   // The gradients of a part's parameters (ParamSpec::part) are complete, for this step: those of the part told of before are
   // started. Collective.
   void part_done(Index part);
-  // One optimizer step from the gradients in the store, which are zero afterwards. When their norm is not finite, no weight is
+  // One optimizer step from the gradients in the store, which are cleared afterwards. When their norm is not finite, no weight is
   // changed. `step` counts from 1. The host does not wait for it.
   void step(const Config::Train& train, double lr, Index step);
   // The global gradient norm of the last step before clipping; every parameter counts once. Waits for it.

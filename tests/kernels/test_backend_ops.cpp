@@ -137,15 +137,19 @@ struct GroupedGemmInput : GroupedCase {
   void run(Backend& b) override { b.grouped_gemm_input(at("dy"), at("w"), owned(), at("dx")); }
 };
 
+template <bool adds>
 struct GroupedGemmWeight : GroupedCase {
   GroupedGemmWeight(const std::vector<Index>& counts, Index n_, Index q_) : GroupedCase(counts, n_, q_) {
     in("x", {rows, q});
     hidden("w", {experts, n, q});
     in("dy", {rows, n});
-    accumulate("dw", {experts, n, q}, DType::f32);
+    if (adds)
+      accumulate("dw", {experts, n, q}, DType::f32);
+    else
+      out("dw", {experts, n, q}, DType::f32);
     gradients = {{"dw", "w"}};
   }
-  void run(Backend& b) override { b.grouped_gemm_weight(at("dy"), at("x"), owned(), at("dw")); }
+  void run(Backend& b) override { b.grouped_gemm_weight(at("dy"), at("x"), owned(), at("dw"), adds); }
 };
 
 template <class Case, class Check>
@@ -162,7 +166,8 @@ TEST_P(DenseOps, grouped_gemm_input) {
   grouped_cases<GroupedGemmInput>([&](auto&& c) { check(c); });
 }
 TEST_P(DenseOps, grouped_gemm_weight) {
-  grouped_cases<GroupedGemmWeight>([&](auto&& c) { check(c); });
+  grouped_cases<GroupedGemmWeight<true>>([&](auto&& c) { check(c); });
+  grouped_cases<GroupedGemmWeight<false>>([&](auto&& c) { check(c); });
 }
 
 // Columns [first, first + n) of rows of `width`.

@@ -135,6 +135,7 @@ TEST(GradSync, ClipsAndDecaysMatricesOnly) {
   // After clipping g = 0.3 and 0.4; the first AdamW step moves by lr * g / (|g| + eps).
   EXPECT_NEAR(matrix.weight.f32()[0], w0 - 0.01 * (1 + 0.2 * w0), 1e-6);
   EXPECT_NEAR(norm.weight.f32()[0], n0 - 0.01, 1e-6);
+  one.engine.store().finish_gradients();
   EXPECT_EQ(matrix.grad.f32()[0], 0);
   // Only decay acts on a matrix element without gradient.
   EXPECT_NE(matrix.weight.f32()[1], 0);
@@ -152,6 +153,7 @@ TEST(GradSync, StepsFollowAdamW) {
     const double lr = 0.01 / static_cast<double>(step);
     for (Index i = 0; i < n; ++i) g[i] = matrix.grad.f32()[i] = static_cast<float>(random.normal(step * n + i));
     one.sync.step(train, lr, step);
+    one.engine.store().finish_gradients();  // before the next ones are written by hand
     const AdamW adamw{static_cast<float>(train.beta1), static_cast<float>(train.beta2), static_cast<float>(train.eps),
                       static_cast<float>(train.weight_decay)};
     const double s = static_cast<double>(step);
