@@ -105,7 +105,14 @@ struct AmxPairs {
       _tile_zero(2);
       _tile_zero(3);
     }
+    // The sums to the right of these come next, and may be in memory: a few of their rows are asked for in each step.
+    const float* next = c + pair_panel;
+    const Index rows = ceil_div(pair_panel, steps);
     for (Index s = 0; s < steps; ++s, left += pair_block, right += pair_block) {
+      for (Index i = 0; i < rows; ++i, next += stride) {
+        __builtin_prefetch(next, 1);
+        __builtin_prefetch(next + 16, 1);
+      }
       _tile_loadd(4, left, 64);
       _tile_loadd(6, right, 128);
       _tile_loadd(7, right + 32, 128);
