@@ -36,8 +36,8 @@ constexpr Index max_rounded_rows = 512;
 // Tiles of floats, in tile.h. bf16 is widened when it is packed.
 struct FloatTiles {
   using Packed = float;
-  static constexpr Index rows = tile_rows, cols = tile_cols, step = 1, max_k_block = 384, k_multiple = 16,
-                         a_panels = 8, beyond = lanes;
+  static constexpr Index rows = tile_rows, cols = tile_cols, step = 1, max_k_block = 384, k_multiple = 16, a_panels = 8,
+                         beyond = lanes;
   static constexpr bool b_stays = cols * max_k_block * Index{sizeof(float)} <= 24 * 1024;  // beside a panel of A
 
   // One way of a matrix, rows or columns, from number `first` on: every `stride`, or by an index.
@@ -122,7 +122,7 @@ auto with_tiles(DType type, Multiply how, const Body& body) {
 
 // How many rows of A are packed together.
 template <class Panels>
-constexpr Index a_rows = Panels::a_panels * Panels::rows;
+constexpr Index a_rows = Panels::a_panels* Panels::rows;
 
 // Blocks are equal, so that none is short, and whole cache lines long.
 template <class Panels>

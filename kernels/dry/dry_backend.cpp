@@ -121,8 +121,7 @@ class DryBackend final : public Backend {
     count("grouped_gemm_input", 2 * number(dx.elements()) * number(w.values.dim(1)),
           {dy.values, read(w, w.input), dx, dy.index}, {}, least(dx.dim(0), w.values));
   }
-  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows&, View dw,
-                              bool accumulate) override {
+  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows&, View dw, bool accumulate) override {
     count("grouped_gemm_weight", 2 * number(x.rows()) * number(dw.dim(1)) * number(dw.dim(2)),
           {dy.values, dy.index, x.values, x.index, dw, accumulate ? dw : View{}}, {}, least(x.rows(), dw));
   }

@@ -150,7 +150,7 @@ class ParamStore {
     bool cleared = false;  // counts as zero
   };
   std::map<const std::byte*, Gradient> matrices_;  // on the host: their gradients, by address; they do not overlap
-  mutable WeightFetch fetch_;  // who reads weights waits for them
+  mutable WeightFetch fetch_;                      // who reads weights waits for them
 };
 
 }  // namespace sy

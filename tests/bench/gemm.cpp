@@ -143,8 +143,7 @@ void measure(const Shape& s, double peak, const std::vector<Peer>& peers) {
                         a_transposed});
   }
   const double flops = 2.0 * double(s.count) * double(s.m) * double(s.n) * double(s.k);
-  const double own =
-      flops / best_seconds([&] { sy::cpu_isa().kernels.gemm_batch(problems, sy::cpu::Multiply::best); });
+  const double own = flops / best_seconds([&] { sy::cpu_isa().kernels.gemm_batch(problems, sy::cpu::Multiply::best); });
   std::printf("%-16s %-7s %5td %6td %6td %6td %10.1f %5.0f%%", s.what, kind_names[int(s.kind)], s.count, s.m, s.n, s.k,
               own / 1e9, 100 * own / peak);
   for (const Peer& peer : peers) {

@@ -5,10 +5,11 @@
 //              [--seq-len N] [--batch N] [--dtype f32|bf16] [--steps N] [--turns N]
 //              [--python PROGRAM] [--script FILE] [--compile 1]
 //
-// --experts 0: the dense decoder of configs/nanogpt-cpu.ini, in the sizes given. PROGRAM: default $SWITCHYARD_PYTHON or python3.
+// In bf16, the same in f32 takes turns, too. --experts 0: the dense decoder of configs/nanogpt-cpu.ini, in the sizes given. PROGRAM: default $SWITCHYARD_PYTHON or python3.
 // Without PyTorch there, the ratio is left out and the reason is printed. --compile 1: torch.compile is one of its settings.
 #include <boost/program_options.hpp>
 #include <iostream>
+#include <optional>
 
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
@@ -30,6 +31,40 @@ double step_flops(const Shape& s, const Config& c) {
   const double ffn = 2 * T * D * s.d_ff * (s.experts > 0 ? s.top_k * 3 : 2), router = 2 * T * D * s.experts;
   return 3 * (s.layers * (qkv + out + attention + ffn + router) + 2 * T * D * s.vocab);
 }
+
+// A model that trains on one batch.
+struct Training {
+  Training(const Config& c, Index vocab)
+      : config(c),
+        self(make_comm_self()),
+        engine(c, vocab, make_cpu(), make_mesh(*self, {}), true),
+        sync(engine.mesh(), engine.store()) {
+    engine.store().initialize(1);
+    const Index T = c.train.micro_batch * c.model.seq_len;
+    const RandomStream random(1, "bench");
+    for (Index i = 0; i < T; ++i) {
+      ids.push_back(static_cast<std::int32_t>(random.bits(2 * i) % vocab));
+      targets.push_back(static_cast<std::int32_t>(random.bits(2 * i + 1) % vocab));
+    }
+    seconds(2);
+  }
+  // How long so many steps take.
+  double seconds(Index steps) {
+    const Index B = config.train.micro_batch, S = config.model.seq_len;
+    const double started = seconds_now();
+    for (Index i = 0; i < steps; ++i) {
+      engine.train({B, S, ids, targets, B * S, B, 1});
+      sync.step(config.train, 1e-4, ++done);
+    }
+    return seconds_now() - started;
+  }
+  Config config;
+  std::unique_ptr<Comm> self;
+  Engine engine;
+  GradSync sync;
+  std::vector<std::int32_t> ids, targets;
+  Index done = 0;
+};
 
 int run(int argc, char** argv) {
   namespace po = boost::program_options;
@@ -63,34 +98,19 @@ int run(int argc, char** argv) {
 
   const char* const kind =
       s.experts > 0 ? "" : "norm=layernorm\nnorm_bias=false\nposition=learned\nffn=gelu\ntie_embeddings=true\n";
-  const Config config = parse_config(
-      fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\nd_ff={}\n{}[moe]\nexperts={}\n"
-                  "top_k={}\nd_ff={}\ncapacity_factor=0\n[train]\nmicro_batch={}\nglobal_batch={}\n[run]\ndtype={}\n",
-                  s.layers, s.d_model, s.heads, s.kv_heads, s.seq_len, s.d_ff, kind, s.experts, s.top_k, s.d_ff,
-                  s.batch, s.batch, dtype),
-      "bench");
-  const auto self = make_comm_self();
-  Engine engine(config, s.vocab, make_cpu(), make_mesh(*self, {}), true);
-  engine.store().initialize(1);
-  GradSync sync(engine.mesh(), engine.store());
-  const Index T = s.batch * s.seq_len;
-  std::vector<std::int32_t> ids(T), targets(T);
-  const RandomStream random(1, "bench");
-  for (Index i = 0; i < T; ++i) {
-    ids[i] = static_cast<std::int32_t>(random.bits(2 * i) % s.vocab);
-    targets[i] = static_cast<std::int32_t>(random.bits(2 * i + 1) % s.vocab);
-  }
-  Index done = 0;
-  const auto ours = [&](Index n) {
-    const double started = seconds_now();
-    for (Index i = 0; i < n; ++i) {
-      engine.train({s.batch, s.seq_len, ids, targets, T, s.batch, 1});
-      sync.step(config.train, 1e-4, ++done);
-    }
-    return seconds_now() - started;
+  const auto config_in = [&](const std::string& type) {
+    return parse_config(
+        fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\nd_ff={}\n{}[moe]\nexperts={}\n"
+                    "top_k={}\nd_ff={}\ncapacity_factor=0\n[train]\nmicro_batch={}\nglobal_batch={}\n[run]\ndtype={}\n",
+                    s.layers, s.d_model, s.heads, s.kv_heads, s.seq_len, s.d_ff, kind, s.experts, s.top_k, s.d_ff,
+                    s.batch, s.batch, type),
+        "bench");
   };
-
-  ours(2);
+  const Config config = config_in(dtype);
+  const Index T = s.batch * s.seq_len;
+  Training ours(config, s.vocab);
+  std::optional<Training> exact;
+  if (dtype != "f32") exact.emplace(config_in("f32"), s.vocab);
   Peer peer({python, script}, {{"--d-model", s.d_model},
                                {"--layers", s.layers},
                                {"--heads", s.heads},
@@ -102,19 +122,20 @@ int run(int argc, char** argv) {
                                {"--seq-len", s.seq_len},
                                {"--batch", s.batch},
                                {"--compile", compile}});
-  std::vector<double> our_speed, their_speed, ratio, share;
+  std::vector<double> our_speed, their_speed, ratio, share, to_exact;
   const double flops = step_flops(s, config);
   for (Index turn = 0; turn < turns; ++turn) {
     const double peak = measured_fma_peak(0.2);
-    const double speed = static_cast<double>(steps * T) / ours(steps);
+    const double speed = static_cast<double>(steps * T) / ours.seconds(steps);
     our_speed.push_back(speed);
     share.push_back(speed / static_cast<double>(T) * flops / peak);
+    if (exact) to_exact.push_back(speed / (static_cast<double>(steps * T) / exact->seconds(steps)));
     if (!peer.ready()) continue;
     their_speed.push_back(static_cast<double>(steps * T) / peer.seconds(steps));
     ratio.push_back(speed / their_speed.back());
   }
   fmt::print("{}, {}, d_model {} layers {} experts {} top-{} d_ff {} vocab {} tokens {} x {}, {:.3g} GFLOP a step\n",
-             engine.backend().describe(), dtype, s.d_model, s.layers, s.experts, s.top_k, s.d_ff, s.vocab, s.batch,
+             ours.engine.backend().describe(), dtype, s.d_model, s.layers, s.experts, s.top_k, s.d_ff, s.vocab, s.batch,
              s.seq_len, flops / 1e9);
   const auto range = [](const std::vector<double>& x, const char* format) {
     const Spread of = spread_of(x);
@@ -123,6 +144,7 @@ int run(int argc, char** argv) {
   };
   fmt::print("switchyard  tokens/s {}\n", range(our_speed, "{:.0f}"));
   fmt::print("            share of the measured fp32 FMA peak {}\n", range(share, "{:.2f}"));
+  if (exact) fmt::print("            ratio to the same in f32 {}\n", range(to_exact, "{:.2f}"));
   if (ratio.empty()) {
     fmt::print("pytorch     not compared: {} has no PyTorch (give one with --python)\n", python);
     return 0;

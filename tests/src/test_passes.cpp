@@ -66,8 +66,7 @@ struct Model {
   }
   void clear_gradients_that_hold(float value) {
     ParamStore& store = engine.store();
-    for (std::size_t g = 0; g < store.layout().groups.size(); ++g)
-      engine.backend().fill(store.buffers(g).grads, value);
+    for (std::size_t g = 0; g < store.layout().groups.size(); ++g) engine.backend().fill(store.buffers(g).grads, value);
     store.clear_gradients();
   }
   std::unique_ptr<Comm> self;
