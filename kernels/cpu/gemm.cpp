@@ -167,11 +167,17 @@ class Worker {
       if (depth > 0) pack_b(task, l, depth);
       for (Index i = task.i; i < task.i_end; i += many) {
         const Index end = std::min(i + many, task.i_end);
-        if (l == 0 || !in_place(p)) locate(task, once ? i : task.i, once ? end : task.i_end);
-        const bool adds = l > 0 || p.accumulate || p.from;
-        if (l == 0) begin(task, i, end);
-        if (depth > 0) add(task, i, end, l, depth, adds);
-        if (l + block >= p.k) finish(task, i, end);
+        const Packed* const a_panels = depth > 0 ? pack_a(p, i, end, l, depth) : nullptr;
+        // Sums that are rounded or read by an epilogue at once are so few that the L1 cache holds them.
+        const Index rows = once && !in_place(p) && !b_stays(p) ? Panels::rows : many;
+        for (Index r = i; r < end; r += rows) {
+          const Index r_end = std::min(r + rows, end);
+          if (l == 0 || !in_place(p)) locate(task, once ? r : task.i, once ? r_end : task.i_end);
+          const bool adds = l > 0 || p.accumulate || p.from;
+          if (l == 0) begin(task, r, r_end);
+          if (depth > 0) add(task, r, r_end, l, depth, adds, a_panels + (r - i) * round_up(depth, Panels::step));
+          if (l + block >= p.k) finish(task, r, r_end);
+        }
       }
     }
   }
@@ -275,10 +281,12 @@ class Worker {
     return panels;
   }
 
-  // Rows [begin, end), at most a_rows, of the task's part of C (+)= those of A times the packed B.
-  void add(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate) {
+  // Whether a panel of B stays in the L1 cache while those of A pass. One that was packed before is not in the L2 cache, either.
+  static bool b_stays(const Problem& p) { return Panels::b_stays || p.b_packed; }
+
+  // Rows [begin, end), at most a_rows, of the task's part of C (+)= those of A, in a_panels, times the packed B.
+  void add(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate, const Packed* a_panels) {
     const Problem& p = *task.problem;
-    const Packed* const a_panels = pack_a(p, begin, end, l, depth);
     for (Index h = 0; h < p.halves; ++h) {
       if constexpr (std::is_same_v<Panels, FloatTiles>)
         if (p.b_packed && p.m > 2) {
@@ -291,7 +299,7 @@ class Worker {
                          a_panels + (i - begin) * held, b_panels_[h] + (j - task.j) * held, at(task, h, i, j), stride_,
                          accumulate);
       };
-      if constexpr (Panels::b_stays) {
+      if (b_stays(p)) {
         for (Index j = task.j; j < task.j_end; j += Panels::cols)
           for (Index i = begin; i < end; i += Panels::rows) multiply(i, j);
       } else {
