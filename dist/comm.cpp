@@ -45,6 +45,15 @@ bool compared(const Comm& comm) {
   return comparing.on && comm.size() > 1;
 }
 
+// "a reduce of 8 bytes to the group's rank 0, of 4 bytes to the group's rank 1"
+std::string in_words(Collective kind, const char* direction, std::span<const Rooted> parts) {
+  std::string text;
+  for (const auto& [x, root] : parts)
+    text += fmt::format("{} of {} bytes {} the group's rank {}", text.empty() ? with_article(kind) : ",",
+                        x.size_bytes(), direction, root);
+  return text;
+}
+
 }  // namespace
 
 const char* with_article(Collective kind) {
@@ -90,15 +99,18 @@ void Comm::barrier() {
 
 void Comm::broadcast(View x, int root) {
   mark();
-  start_broadcast(x, root);
+  const Rooted part{x, root};
+  start_broadcast({&part, 1});
   wait();
 }
 
-void Comm::start_broadcast(View x, int root) {
-  const Counted counted(*this, traffic_, Collective::broadcast, rank() == root ? x.size_bytes() * (size() - 1) : 0);
-  if (compared(*this))
-    compare(*this, fmt::format("a broadcast of {} bytes from the group's rank {}", x.size_bytes(), root));
-  do_broadcast(x, root);
+void Comm::start_broadcast(std::span<const Rooted> parts) {
+  if (parts.empty()) return;
+  Index sent = 0;
+  for (const auto& [x, root] : parts) sent += rank() == root ? x.size_bytes() * (size() - 1) : 0;
+  const Counted counted(*this, traffic_, Collective::broadcast, sent);
+  if (compared(*this)) compare(*this, in_words(Collective::broadcast, "from", parts));
+  do_broadcast(parts);
 }
 
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank) {
@@ -122,18 +134,12 @@ void Comm::all_reduce(View x, Reduce op) {
   wait();
 }
 
-void Comm::start_reduce(std::span<const ToRoot> parts) {
+void Comm::start_reduce(std::span<const Rooted> parts) {
   if (parts.empty()) return;
   Index sent = 0;
   for (const auto& [x, root] : parts) sent += rank() == root ? 0 : x.size_bytes();
   const Counted counted(*this, traffic_, Collective::reduce, sent);
-  if (compared(*this)) {
-    std::string text;
-    for (const auto& [x, root] : parts)
-      text +=
-          fmt::format("{} of {} bytes to the group's rank {}", text.empty() ? "a reduce" : ",", x.size_bytes(), root);
-    compare(*this, text);
-  }
+  if (compared(*this)) compare(*this, in_words(Collective::reduce, "to", parts));
   do_reduce(parts);
 }
 

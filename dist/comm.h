@@ -28,8 +28,8 @@ struct InOut {
   View out;
 };
 
-// A buffer that becomes, at `root`, the sum of every rank's.
-struct ToRoot {
+// A buffer that every rank has and whose content `root` gives to all, or gathers as a sum.
+struct Rooted {
   View x;
   int root;
 };
@@ -84,13 +84,13 @@ class Comm {
   // all_to_all_v of several buffers, of which as many rows go each way: one collective, with a message for each of them.
   void start_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send, std::span<const Index> receive);
   // Each x at its root becomes the sum of every rank's x; on the other ranks x is undefined afterwards. f32. One collective.
-  void start_reduce(std::span<const ToRoot> parts);
+  void start_reduce(std::span<const Rooted> parts);
   void start_reduce(View x, int root) {
-    const ToRoot part{x, root};
+    const Rooted part{x, root};
     start_reduce({&part, 1});
   }
-  // Every rank's x becomes that of `root`.
-  void start_broadcast(View x, int root);
+  // Every rank's x becomes that of its root. One collective.
+  void start_broadcast(std::span<const Rooted> parts);
   // What the backend is given from now on sees the results of all that was started.
   virtual void wait() {}
 
@@ -110,9 +110,9 @@ class Comm {
  protected:
   virtual std::unique_ptr<Comm> do_split(const std::function<int(int rank)>& color) const = 0;
   virtual void do_barrier() = 0;
-  virtual void do_broadcast(View x, int root) = 0;
+  virtual void do_broadcast(std::span<const Rooted> parts) = 0;
   virtual void do_all_reduce(View x, Reduce op) = 0;
-  virtual void do_reduce(std::span<const ToRoot> parts) = 0;
+  virtual void do_reduce(std::span<const Rooted> parts) = 0;
   virtual void do_reduce_scatter(ConstView in, View out) = 0;
   virtual void do_all_gather(ConstView in, View out) = 0;
   virtual void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,

@@ -30,15 +30,17 @@ class CommDry final : public Comm {
   void note(Collective kind, Index sent, Index received) { ++transfers[{kind, activity.part, sent, received}]; }
 
   void do_barrier() override {}
-  void do_broadcast(View x, int root) override {
-    const bool mine = rank_ == root;
-    note(Collective::broadcast, mine ? x.size_bytes() * (size_ - 1) : 0, mine ? 0 : x.size_bytes());
+  void do_broadcast(std::span<const Rooted> parts) override {
+    for (const auto& [x, root] : parts) {
+      const bool mine = rank_ == root;
+      note(Collective::broadcast, mine ? x.size_bytes() * (size_ - 1) : 0, mine ? 0 : x.size_bytes());
+    }
   }
   void do_all_reduce(View x, Reduce) override {
     const Index bytes = all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size_, rank_);
     note(Collective::all_reduce, bytes, bytes);
   }
-  void do_reduce(std::span<const ToRoot> parts) override {
+  void do_reduce(std::span<const Rooted> parts) override {
     for (const auto& [x, root] : parts) {
       const bool mine = rank_ == root;
       note(Collective::reduce, mine ? 0 : x.size_bytes(), mine ? x.size_bytes() * (size_ - 1) : 0);

@@ -127,7 +127,10 @@ class CommMpi final : public Comm {
     gather(scratch(size_), std::vector<Index>(size_, 1));
   }
 
-  void do_broadcast(View x, int root) override {
+  void do_broadcast(std::span<const Rooted> parts) override {
+    for (const auto& [x, root] : parts) broadcast_one(x, root);
+  }
+  void broadcast_one(View x, int root) {
     if (together()) {
       const Window::Give give{x.bytes(), x.size_bytes(), mates_};
       Window::Get get{mate_[root], x.bytes(), x.size_bytes()};
@@ -170,8 +173,8 @@ class CommMpi final : public Comm {
     gather(x, pieces);
   }
 
-  void do_reduce(std::span<const ToRoot> parts) override {
-    for (const ToRoot& part : parts) {
+  void do_reduce(std::span<const Rooted> parts) override {
+    for (const Rooted& part : parts) {
       std::vector<Index> pieces(size_);
       pieces[part.root] = part.x.elements();
       reduce_pieces(

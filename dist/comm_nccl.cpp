@@ -156,8 +156,8 @@ class CommNccl final : public Comm {
     shared_->backend.synchronize();
     host_->barrier();
   }
-  void do_broadcast(View x, int root) override {
-    run(Collective::broadcast, x.elements(), [&](cudaStream_t on) {
+  void do_broadcast(std::span<const Rooted> parts) override {
+    run_rooted(Collective::broadcast, parts, [&](View x, int root, cudaStream_t on) {
       return ncclBroadcast(x.bytes(), x.bytes(), count_of(x.size_bytes()), ncclUint8, root, nccl_, on);
     });
   }
@@ -167,15 +167,9 @@ class CommNccl final : public Comm {
                            op == Reduce::sum ? ncclSum : ncclMax, nccl_, on);
     });
   }
-  void do_reduce(std::span<const ToRoot> parts) override {
-    Index elements = 0;
-    for (const ToRoot& part : parts) elements += part.x.elements();
-    run(Collective::reduce, elements, [&](cudaStream_t on) {
-      return together([&](auto add) {
-        for (const auto& [x, root] : parts)
-          if (x.elements() > 0)
-            add(ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on));
-      });
+  void do_reduce(std::span<const Rooted> parts) override {
+    run_rooted(Collective::reduce, parts, [&](View x, int root, cudaStream_t on) {
+      return ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on);
     });
   }
   void do_reduce_scatter(ConstView in, View out) override {
@@ -232,6 +226,18 @@ class CommNccl final : public Comm {
     calls(add);
     add(ncclGroupEnd());
     return result;
+  }
+  // One launch of call(x, root, stream) for each part that is not empty.
+  template <class Call>
+  void run_rooted(Collective kind, std::span<const Rooted> parts, Call call) {
+    Index elements = 0;
+    for (const Rooted& part : parts) elements += part.x.elements();
+    run(kind, elements, [&](cudaStream_t on) {
+      return together([&](auto add) {
+        for (const auto& [x, root] : parts)
+          if (x.elements() > 0) add(call(x, root, on));
+      });
+    });
   }
   void copy(ConstView in, View out) const {
     if (in.bytes() != out.bytes() && in.elements() > 0) shared_->backend.copy(in, out);

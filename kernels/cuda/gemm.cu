@@ -151,7 +151,11 @@ void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows
 
 }  // namespace
 
-// What another matrix than c is added to is copied first: cuBLAS adds in place.
+// What another matrix than c is added to is copied first: cuBLAS adds in place. cublasLt would do without the copy, but
+// with descriptors and an algorithm kept for each shape. By calculation, not measured: of 8192 x 4096 of bf16 the copy
+// moves 134 MB, 40 us at the 3.35 TB/s of an H100. A block of Mixtral's sizes, 394 million active weights, computes 6.5
+// TFLOP forward on as many tokens, 11 ms at 600 TFLOP/s: the copy is 0.4 % of forward and 0.1 % of a step. At d_model
+// 2048 and 67 million active weights it is 20 us of 1.8 ms: 1.1 % and 0.4 %.
 void CudaBackend::do_gemm(const Gemm& given, ConstView a, const Weight& b, ConstView from, View c) {
   Gemm desc = given;
   if (from) do_copy(from, c);

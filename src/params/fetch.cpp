@@ -18,8 +18,8 @@ void WeightFetch::start(Index part) {
   const Doing doing("new weights");
   for (; started_ <= part; ++started_)
     for (const Group& group : groups_)
-      for (const auto& [flat, owner] : group.layout->by_owner(group.layout->parts[static_cast<std::size_t>(started_)]))
-        group.comm->start_broadcast(group.weights.rows(flat.begin, flat.size()), owner);
+      group.comm->start_broadcast(
+          group.layout->by_owner(group.weights, group.layout->parts[static_cast<std::size_t>(started_)]));
 }
 
 void WeightFetch::need(Index part) {

@@ -44,13 +44,13 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
   return out;
 }
 
-std::vector<GroupLayout::Piece> GroupLayout::by_owner(Range flat) const {
+std::vector<Rooted> GroupLayout::by_owner(View buffer, Range flat) const {
   const Index shard_elements = elements / shards;
-  std::vector<Piece> pieces;
+  std::vector<Rooted> pieces;
   while (flat.size() > 0) {
     const int owner = static_cast<int>(flat.begin / shard_elements);
     const Index end = std::min(flat.end, (owner + 1) * shard_elements);
-    pieces.push_back({{flat.begin, end}, owner});
+    pieces.push_back({buffer.rows(flat.begin, end - flat.begin), owner});
     flat.begin = end;
   }
   return pieces;

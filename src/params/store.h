@@ -38,12 +38,8 @@ struct GroupLayout {
   // The buffer cut by ParamSpec::part: as many pieces in all groups; some are empty.
   std::vector<Range> parts{};
   Range owned() const { return {elements / shards * shard, elements / shards * (shard + 1)}; }
-  // A range of the buffer in pieces of one owner, which is a rank along the axes.
-  struct Piece {
-    Range flat;
-    int owner;
-  };
-  std::vector<Piece> by_owner(Range flat) const;
+  // A range of `buffer`, [elements], in pieces of one owner, which is a rank along the axes.
+  std::vector<Rooted> by_owner(View buffer, Range flat) const;
 };
 
 // Pure: what a rank at `coord` holds. `specs` must outlive it.

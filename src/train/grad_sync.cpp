@@ -42,11 +42,7 @@ View GradSync::Group::owned_gradients() const {
 }
 
 void GradSync::reduce(Group& group, Range flat) {
-  const View grads = group.buffers.grads;
-  std::vector<ToRoot> parts;
-  for (const auto& [piece, owner] : group.layout.by_owner(flat))
-    parts.push_back({grads.rows(piece.begin, piece.size()), owner});
-  group.comm.start_reduce(parts);
+  group.comm.start_reduce(group.layout.by_owner(group.buffers.grads, flat));
 }
 
 void GradSync::part_done(Index part) {

@@ -34,9 +34,9 @@ class ExpertsComm final : public Comm {
  private:
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override { return inner_->split(color); }
   void do_barrier() override { inner_->barrier(); }
-  void do_broadcast(View x, int root) override { inner_->broadcast(x, root); }
+  void do_broadcast(std::span<const Rooted> parts) override { inner_->start_broadcast(parts); }
   void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
-  void do_reduce(std::span<const ToRoot> parts) override { inner_->start_reduce(parts); }
+  void do_reduce(std::span<const Rooted> parts) override { inner_->start_reduce(parts); }
   void do_reduce_scatter(ConstView in, View out) override { inner_->reduce_scatter(in, out); }
   void do_all_gather(ConstView in, View out) override { inner_->all_gather(in, out); }
   void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,

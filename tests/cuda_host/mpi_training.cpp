@@ -214,6 +214,80 @@ TEST(Step, NewWeightsComeWhileThePartBeforeComputes) {
   }
 }
 
+// The host's communicator, which says of itself that it runs beside the backend: gradients leave and weights come by part.
+class ByPart final : public Comm {
+ public:
+  explicit ByPart(std::unique_ptr<Comm> inner) : inner_(std::move(inner)) {}
+  int size() const override { return inner_->size(); }
+  int rank() const override { return inner_->rank(); }
+  const char* others() const override { return inner_->others(); }
+  bool tell(std::span<const Index> mine, std::span<Index> all) const override { return inner_->tell(mine, all); }
+  bool asynchronous() const override { return size() > 1; }
+
+ private:
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
+    return std::make_unique<ByPart>(inner_->split(color));
+  }
+  void do_barrier() override { inner_->barrier(); }
+  void do_broadcast(std::span<const Rooted> parts) override { inner_->start_broadcast(parts); }
+  void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
+  void do_reduce(std::span<const Rooted> parts) override { inner_->start_reduce(parts); }
+  void do_reduce_scatter(ConstView in, View out) override { inner_->reduce_scatter(in, out); }
+  void do_all_gather(ConstView in, View out) override { inner_->all_gather(in, out); }
+  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+                       std::span<const Index> receive) override {
+    inner_->start_all_to_all_v(buffers, send, receive);
+  }
+
+  std::unique_ptr<Comm> inner_;
+};
+
+// All that a checkpoint holds, of three steps. at_once: each step's weights are waited for as soon as they are asked for.
+std::vector<std::vector<std::byte>> trained_state(Trained& t, bool at_once) {
+  for (int step = 0; step < 3; ++step) {
+    t.step();
+    if (at_once) t.engine.store().whole();
+  }
+  std::vector<std::vector<std::byte>> state = t.weights();
+  for (std::size_t g = 0; g < t.engine.store().layout().groups.size(); ++g) {
+    const ParamStore::Buffers& b = t.engine.store().buffers(g);
+    for (const View x : {b.m.view(), b.v.view(), b.master.view()})
+      if (x.present()) t.engine.backend().to_host(x, state.emplace_back(x.size_bytes()).data());
+  }
+  return state;
+}
+
+// Weights that travel while others compute are those that would have been waited for, bit by bit; on the host, where sums are
+// taken in rank order, those of whole buffers too.
+TEST(Step, WeightsByPartAreThoseOfWholeBuffers) {
+  const int n = world().size();
+  for (const Layout& layout : {Layout{n, 1, 1, 1}, Layout{n, 1, n, 1}})
+    for (const char* dtype : {"f32", "bf16"}) {
+      const Config config = config_of({std::string("--run.dtype=") + dtype});
+      std::vector<std::vector<std::vector<std::byte>>> states;
+      for (const bool at_once : {true, false}) {
+        if (!at_once) cuda_host::set_running(cuda_host::Running::late);
+        Trained t(config, layout);
+        states.push_back(trained_state(t, at_once));
+        cuda_host::set_running(cuda_host::Running::at_once);
+      }
+      EXPECT_TRUE(states[0] == states[1]) << layout.str() << " " << dtype;
+
+      states.clear();
+      for (const auto& [by_part, at_once] : {std::pair{false, false}, {true, true}, {true, false}}) {
+        Mesh mesh = make_mesh(world(), layout);
+        if (by_part)
+          for (std::unique_ptr<Comm>* comm : {&mesh.stage, &mesh.dp, &mesh.edp})
+            *comm = std::make_unique<ByPart>(std::move(*comm));
+        Trained t(config, layout, make_backend("cpu"), {std::move(mesh), 0, Index{4} << 20});
+        states.push_back(trained_state(t, at_once));
+        EXPECT_EQ(calls(t, Collective::broadcast) > 0, by_part && n > 1);
+      }
+      EXPECT_TRUE(states[1] == states[2]) << "on the host, " << layout.str() << " " << dtype;
+      EXPECT_TRUE(states[0] == states[1]) << "on the host, " << layout.str() << " " << dtype;
+    }
+}
+
 // Losses of some steps: each tells of the weights that the one before left. The host's collectives are complete when they return.
 TEST(Step, LearnsWhatTheHostLearns) {
   const int n = world().size();
@@ -369,15 +443,15 @@ TEST(Memory, OfConnectionsIsLimitedUnlessTheEnvironmentSaysOtherwise) {
   }
 }
 
-// The owners of a layer's gradients are told at once.
-TEST(Reduces, OfOneCallAreOneLaunch) {
+// The owners of a layer's gradients are told at once, and they tell of its weights at once.
+TEST(Rooted, OfOneCallAreOneLaunch) {
   const int n = world().size(), r = world().rank();
   if (n == 1) return;
   const std::unique_ptr<Backend> backend = make_backend("cuda");
   const Mesh mesh = on_backend(make_mesh(world(), {n, 1, 1, 1}), *backend);
   const Tensor x = backend->tensor({8 * n});
   backend->fill(x, static_cast<float>(r + 1));
-  std::vector<ToRoot> parts = {{x.view().rows(0, 0), 0}};
+  std::vector<Rooted> parts = {{x.view().rows(0, 0), 0}};
   for (int root = 0; root < n; ++root) parts.push_back({x.view().rows(root * 8, 8), root});
   const auto before = cuda_host::counters();
   mesh.dp->mark();
@@ -388,6 +462,13 @@ TEST(Reduces, OfOneCallAreOneLaunch) {
   const auto after = cuda_host::counters();
   EXPECT_EQ(after.nccl_launches - before.nccl_launches, 1);
   EXPECT_EQ(after.reduces - before.reduces, n);
+  mesh.dp->mark();
+  mesh.dp->start_broadcast(parts);
+  mesh.dp->wait();
+  std::vector<float> all(sums.size());
+  backend->to_host(x, all.data());
+  EXPECT_EQ(cuda_host::counters().nccl_launches - after.nccl_launches, 1);
+  for (const float sum : all) EXPECT_EQ(sum, static_cast<float>(n * (n + 1) / 2));
   for (int i = 0; i < 8; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(r * 8 + i)], static_cast<float>(n * (n + 1) / 2));
 }
 

@@ -103,13 +103,26 @@ TEST(Comm, ReduceToSeveralRoots) {
   std::vector<float> x(static_cast<std::size_t>(n) * 7);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(static_cast<int>(i) + r);
   const View all = view_of(x.data(), {n * 7});
-  std::vector<ToRoot> parts = {{all.rows(0, 0), n - 1}};
+  std::vector<Rooted> parts = {{all.rows(0, 0), n - 1}};
   for (int root = n - 1; root >= 0; --root) parts.push_back({all.rows(root * 7, 7), root});
   world().start_reduce(parts);
   world().start_reduce({});
   world().wait();
   for (int i = r * 7; i < r * 7 + 7; ++i)
     EXPECT_EQ(x[static_cast<std::size_t>(i)], static_cast<float>(i * n + n * (n - 1) / 2));
+}
+
+TEST(Comm, BroadcastFromSeveralRoots) {
+  const int n = world().size(), r = world().rank();
+  std::vector<std::int32_t> x(static_cast<std::size_t>(n) * 7);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::int32_t>(i) + 1000 * r;
+  const View all = view_of(x.data(), {n * 7});
+  std::vector<Rooted> parts = {{all.rows(0, 0), n - 1}};
+  for (int root = n - 1; root >= 0; --root) parts.push_back({all.rows(root * 7, 7), root});
+  world().start_broadcast(parts);
+  world().start_broadcast({});
+  world().wait();
+  for (int i = 0; i < n * 7; ++i) EXPECT_EQ(x[static_cast<std::size_t>(i)], i + 1000 * (i / 7));
 }
 
 TEST(Comm, AllGatherInPlace) {

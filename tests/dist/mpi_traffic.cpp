@@ -16,7 +16,9 @@ using test::world;
 void make_calls(Comm& comm) {
   const int n = comm.size(), r = comm.rank();
   std::vector<float> all(n * 12), part(12);
-  comm.broadcast(view_of(part.data(), {12}), n - 1);
+  const Rooted parts[] = {{view_of(part.data(), {7}), n - 1}, {view_of(part.data() + 7, {5}), n - 1}};
+  comm.start_broadcast(parts);
+  comm.wait();
   comm.all_reduce(view_of(part.data(), {5}));
   std::int64_t largest[3] = {};
   comm.all_reduce(view_of(largest, {3}), Reduce::max);

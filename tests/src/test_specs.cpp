@@ -151,10 +151,12 @@ TEST(ParamSpecs, PartsAreInTheOrderOfForward) {
       EXPECT_TRUE(part.begin <= p.range().begin && p.range().end <= part.end) << p.spec->name;
     }
     end = 0;
-    for (const auto& [flat, owner] : group.by_owner({1, group.elements})) {
-      EXPECT_EQ(flat.begin, std::max<Index>(1, end));
-      EXPECT_EQ(owner, flat.begin * group.shards / group.elements);
-      end = flat.end;
+    std::vector<float> buffer(static_cast<std::size_t>(group.elements));
+    for (const auto& [x, owner] : group.by_owner(view_of(buffer.data(), {group.elements}), {1, group.elements})) {
+      const Index begin = (x.bytes() - reinterpret_cast<const std::byte*>(buffer.data())) / 4;
+      EXPECT_EQ(begin, std::max<Index>(1, end));
+      EXPECT_EQ(owner, begin * group.shards / group.elements);
+      end = begin + x.elements();
     }
     EXPECT_EQ(end, group.elements);
   }
