@@ -312,6 +312,56 @@ TEST(CpuGemmBf16, NeitherNeighboursNorThreadsNorPackingChangeABit) {
     }
 }
 
+// Rows or columns that are named by an index are those of a matrix that holds them in this order. One column or one row leaves
+// both strides 1.
+TEST(CpuGemmBf16, AnIndexNamesRowsOrColumns) {
+  constexpr Index there = 50;
+  const auto index_of = [](Index n, Index step) {
+    std::vector<std::int32_t> index(static_cast<std::size_t>(n));
+    for (Index i = 0; i < n; ++i) index[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i * step % there);
+    return index;
+  };
+  const Index sizes[][3] = {{1, 1, 1}, {70, 1, 1}, {1, 40, 70}, {70, 40, 1}, {33, 65, 97}, {130, 3, 40}};
+  for (const Multiply how : both_ways)
+    for (const auto& [m, n, k] : sizes) {
+      SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << " way " << int(how));
+      const StoredBf16 x(there, std::max(k, m), Layout::rows, 8), w(there, std::max(k, n), Layout::rows, 9);
+      const auto of_rows = index_of(m, 7), of_k = index_of(k, 11);
+      std::vector<Bf16> rows(m * k), columns(k * m), right(k * n);
+      const StoredBf16 b(k, n, Layout::columns, 10);
+      std::vector<float> want(m * n), got(m * n);
+      const auto same = [&](const Matrix& gathered, const Matrix& a, const Matrix& gathered_b, const Matrix& by_index) {
+        gemm(m, n, k, gathered, gathered_b, want.data(), n, false, how);
+        gemm(m, n, k, a, by_index, got.data(), n, false, how);
+        EXPECT_TRUE(same_bits(want, got));
+      };
+      // Rows of A, as those of tokens.
+      for (Index i = 0; i < m; ++i)
+        for (Index l = 0; l < k; ++l) rows[i * k + l] = x.at(of_rows[i], l);
+      Matrix a(x.memory.data(), x.matrix.row_stride, 1);
+      a.row_index = of_rows.data();
+      same({rows.data(), k, 1}, a, b.matrix, b.matrix);
+      // Columns of A and rows of B, as those of a weight's gradient.
+      for (Index l = 0; l < k; ++l) {
+        for (Index i = 0; i < m; ++i) columns[l * m + i] = x.at(of_k[l], i);
+        for (Index j = 0; j < n; ++j) right[l * n + j] = w.at(of_k[l], j);
+      }
+      a = {x.memory.data(), 1, x.matrix.row_stride};
+      a.col_index = of_k.data();
+      Matrix by_index(w.memory.data(), w.matrix.row_stride, 1);
+      by_index.row_index = of_k.data();
+      same({columns.data(), 1, m}, a, {right.data(), n, 1}, by_index);
+      // Where a row has one element and nothing lies between rows.
+      std::vector<Bf16> narrow(there);
+      for (Index i = 0; i < there; ++i) narrow[i] = x.at(i, 0);
+      if (k == 1) {
+        a = {narrow.data(), 1, 1};
+        a.row_index = of_rows.data();
+        same({rows.data(), 1, 1}, a, b.matrix, b.matrix);
+      }
+    }
+}
+
 // Both ways take the products exactly: sums whose every order is exact are equal, bit by bit.
 TEST(CpuGemmBf16, WholeNumbersAreExact) {
   const Index m = 45, n = 50, k = 300;
