@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The same training step in PyTorch: what tests/bench/step is measured against.
 
-The decoder of Switchyard, fp32 on CPU: pre-norm RMSNorm blocks, RoPE on half-split heads, grouped-query causal attention,
+The decoder of Switchyard on CPU, in fp32, or with --bf16 in the faster of fp32 and autocast to bf16: pre-norm RMSNorm blocks, RoPE on half-split heads, grouped-query causal attention,
 an MoE FFN of SwiGLU experts (top k of a softmax, renormalised, dropless), an untied output; cross-entropy, load-balance
 loss per sequence and router z-loss; clipping at norm 1 and AdamW with decay on the matrices. With --experts 0 it is nanoGPT's
 dense decoder instead (configs/nanogpt-cpu.ini): LayerNorm without bias, learned positions, a GELU FFN, a tied output. Weights and
@@ -24,8 +24,9 @@ OMP_WAIT_POLICY unset: `passive` costs it 7 %). Nothing but these lines goes to 
 standard error. Exit code 3: this Python has no PyTorch.
 
 `--dispatch auto` (the default) times every way of running the experts, eager and, with --compile, compiled too, and keeps
-the fastest: the peer is the best of its settings. The dense decoder, which has no shape that depends on data, is compiled whole. PyTorch should come with MKL or with OpenBLAS for OpenMP (Debian:
-python3-torch with libopenblas0-openmp); with OpenBLAS for pthreads it runs at half its speed.
+the fastest: the peer is the best of its settings. The dense decoder, which has no shape that depends on data, is compiled
+whole. PyTorch should come with MKL or with OpenBLAS for OpenMP (Debian: python3-torch with libopenblas0-openmp); with OpenBLAS for
+pthreads it runs at half its speed.
 """
 
 import argparse
@@ -163,7 +164,7 @@ def dispatch_index_add(moe, x, weights, chosen):
     for e in range(moe.experts):
         rows = (chosen == e).nonzero().squeeze(1)
         tokens = rows // moe.top_k
-        y = y.index_add(0, tokens, moe.expert(e, x[tokens]) * weights[rows, None])
+        y = y.index_add(0, tokens, (moe.expert(e, x[tokens]) * weights[rows, None]).to(y.dtype))
     return y
 
 
@@ -244,9 +245,9 @@ class DenseDecoder(nn.Module):
 
 
 class Trainer:
-    def __init__(self, o, compiled):
+    def __init__(self, o, compiled, bf16):
         torch.manual_seed(1)
-        self.o, self.compiled = o, compiled
+        self.o, self.compiled, self.bf16 = o, compiled, bf16
         self.model = Decoder(o) if o.experts else DenseDecoder(o)
         if compiled and not o.experts:
             self.model.compile()
@@ -265,7 +266,8 @@ class Trainer:
 
     def step(self):
         ids = torch.randint(self.o.vocab, (self.o.batch, self.o.seq_len + 1))
-        loss = self.model(ids[:, :-1], ids[:, 1:])
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16):
+            loss = self.model(ids[:, :-1], ids[:, 1:])
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -281,25 +283,26 @@ class Trainer:
         return {"seconds": seconds, "steps": steps, "tokens_per_second": tokens / seconds, "loss": loss.item()}
 
     def about(self):
-        return {"dispatch": self.o.dispatch, "compile": self.compiled, "torch": torch.__version__,
+        return {"dispatch": self.o.dispatch, "compile": self.compiled, "bf16": self.bf16, "torch": torch.__version__,
                 "threads": torch.get_num_threads(), "parameters": sum(p.numel() for p in self.model.parameters())}
 
 
 def best_trainer(o):
     """The fastest of the settings asked for; each gets two steps to warm up and its best of three is taken."""
     names = ["none"] if not o.experts else list(DISPATCH) if o.dispatch == "auto" else [o.dispatch]
-    settings = [(name, compiled) for name in names for compiled in ([False, True] if o.compile else [False])]
+    settings = [(name, compiled, bf16) for name in names for compiled in ([False, True] if o.compile else [False])
+                for bf16 in ([False, True] if o.bf16 else [False])]
     best = None
-    for name, compiled in settings:
+    for name, compiled, bf16 in settings:
+        what = f"{name}, compile {compiled}, bf16 {bf16}"
         try:
-            trainer = Trainer(argparse.Namespace(**{**vars(o), "dispatch": name}), compiled)
+            trainer = Trainer(argparse.Namespace(**{**vars(o), "dispatch": name}), compiled, bf16)
             trainer.run(2)
             seconds = min(trainer.run(1)["seconds"] for _ in range(3))
         except Exception as error:  # torch.compile does not work everywhere
-            print(f"pytorch_step.py: {name}, compile {compiled}: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"pytorch_step.py: {what}: {type(error).__name__}: {error}", file=sys.stderr)
             continue
-        print(f"pytorch_step.py: {name}, compile {compiled}: {o.batch * o.seq_len / seconds:.0f} tokens/s",
-              file=sys.stderr)
+        print(f"pytorch_step.py: {what}: {o.batch * o.seq_len / seconds:.0f} tokens/s", file=sys.stderr)
         if best is None or seconds < best[0]:
             best = seconds, trainer
     if best is None:
@@ -314,6 +317,7 @@ def main():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     parser.add_argument("--dispatch", choices=["auto", *DISPATCH], default="auto")
     parser.add_argument("--compile", type=int, default=0, help="1: try torch.compile too (half a minute; gains some 4 %%)")
+    parser.add_argument("--bf16", type=int, default=0, help="1: try autocast to bf16 too")
     parser.add_argument("--serve", action="store_true", help="take turns: see the protocol above")
     o = parser.parse_args()
     o.kv_heads = o.kv_heads or o.heads

@@ -5,8 +5,9 @@
 //              [--seq-len N] [--batch N] [--dtype f32|bf16] [--steps N] [--turns N]
 //              [--python PROGRAM] [--script FILE] [--compile 1]
 //
-// In bf16, the same in f32 takes turns, too. --experts 0: the dense decoder of configs/nanogpt-cpu.ini, in the sizes given. PROGRAM: default $SWITCHYARD_PYTHON or python3.
-// Without PyTorch there, the ratio is left out and the reason is printed. --compile 1: torch.compile is one of its settings.
+// In bf16, the same in f32 takes turns, too, and PyTorch may use autocast. --experts 0: the dense decoder of
+// configs/nanogpt-cpu.ini, in the sizes given. PROGRAM: default $SWITCHYARD_PYTHON or python3. Without PyTorch there, the ratio is
+// left out and the reason is printed. --compile 1: torch.compile is one of its settings.
 #include <boost/program_options.hpp>
 #include <iostream>
 #include <optional>
@@ -121,7 +122,8 @@ int run(int argc, char** argv) {
                                {"--vocab", s.vocab},
                                {"--seq-len", s.seq_len},
                                {"--batch", s.batch},
-                               {"--compile", compile}});
+                               {"--compile", compile},
+                               {"--bf16", dtype == "bf16"}});
   std::vector<double> our_speed, their_speed, ratio, share, to_exact;
   const double flops = step_flops(s, config);
   for (Index turn = 0; turn < turns; ++turn) {
