@@ -18,6 +18,8 @@ struct Context {
   std::byte* workspace = nullptr;
   Index workspace_bytes = 0;  // workspace_size; an operation that needs more splits its work
   Lanes* lanes = nullptr;
+  // From so many multiplications of the mean expert on, each expert's product has a call of its own; smaller ones share one.
+  Index large_product = 0;
 };
 constexpr Index workspace_size = Index{64} << 20;
 

@@ -1,6 +1,7 @@
 // The cuda backend's device, stream and memory; each operation is in the file of its topic.
 #include "kernels/cuda/cuda_backend.h"
 
+#include <charconv>
 #include <cstdlib>
 
 #include "kernels/cuda/cuda.h"
@@ -34,6 +35,22 @@ bool graphs_wanted() {
   return word == "1";
 }
 
+// Context::large_product. Chosen without a GPU; bench_gpu says what suits the one that it runs on. The way taken may change
+// a result's last bits, so all ranks of a run, and runs that are compared bit by bit, must agree.
+Index large_product() {
+  const char* const given = std::getenv("SWITCHYARD_LARGE_PRODUCT");
+  if (!given) return Index{1} << 34;
+  const std::string_view text = given;
+  Index value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0)
+    bad_input(
+        "SWITCHYARD_LARGE_PRODUCT = '{}': set it to a number of multiplications, as bench_gpu recommends one, or unset "
+        "it",
+        text);
+  return value;
+}
+
 CudaBackend& cuda_backend(Backend& backend) {
   auto* const found = dynamic_cast<CudaBackend*>(&backend);
   SY_ASSERT(found, "the {} backend is not cuda", backend.name());
@@ -47,7 +64,8 @@ CudaBackend::CudaBackend(int device)
       workspace_(device_memory(workspace_size)),
       cublas_workspace_(device_memory(workspace_size)),
       cublas_(make_cublas(stream_.get(), cublas_workspace_.get(), workspace_size)),
-      context_{device, stream_.get(), cublas_.get(), workspace_.get(), workspace_size, &lanes_},
+      context_{device, stream_.get(), cublas_.get(), workspace_.get(), workspace_size, &lanes_,
+               large_product()},
       staging_(context_.stream, waiter_),
       read_(pinned_memory(read_limit)),
       read_done_(make_event()),

@@ -85,21 +85,18 @@ __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand
       });
 }
 
-// From so many multiplications of the mean expert on, each expert has a call of its own. Its product then fills a GPU
-// alone, and cuBLAS's grouped kernels do without the instructions of four warps that Hopper needs for its full rate
-// ("Introducing Grouped GEMM APIs in cuBLAS", NVIDIA, 2024). Chosen without a GPU: bench_gpu measures both ways.
-constexpr Index large_product = Index{1} << 34;
-
 // c_e (+)= op(a_e) op(b_e) for every expert that owns rows. product_of(count) gives the sizes of the product of an
-// expert that owns `count` rows. Small products share one call of cuBLAS, where types are alike and addresses
-// are aligned; the others, such as bf16 weights' gradients, which are f32, run beside each other on lanes.
+// expert that owns `count` rows. Large products fill a GPU alone, one after the other: cuBLAS's grouped kernels do without
+// the instructions of four warps that Hopper needs for its full rate ("Introducing Grouped GEMM APIs in cuBLAS", NVIDIA,
+// 2024). Small ones share one call, where types are alike and addresses are aligned; the others, such as bf16 weights'
+// gradients, which are f32, run beside each other on lanes.
 template <class ProductOf>
 void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows, ConstView a, ConstView b, View c,
                       ProductOf product_of) {
   const Index experts = rows.offsets.dim(0) - 1;
   const Operand of_a(a), of_b(b), of_c(c);
   const auto count_of = [&](Index e) { return rows.host[e + 1] - rows.host[e]; };
-  const bool large = product_of(rows.host[experts]).multiplications() >= experts * large_product;
+  const bool large = product_of(rows.host[experts]).multiplications() / experts >= context.large_product;
   if (large || a.dtype() != c.dtype() || !of_a.aligned() || !of_b.aligned() || !of_c.aligned()) {
     std::vector<Index> owners;
     for (Index e = 0; e < experts; ++e)

@@ -144,6 +144,7 @@ void compute(const Operation& operation, const Product& p, const Types& types) {
 void check_handle(cublasHandle_t handle, const char* what, Where where) {
   if (handle == nullptr || !handle->alive) mistake("{} at {} with a handle that is none", what, text(where));
   static const Stream* last = nullptr;
+  ++counter_values.product_calls;
   counter_values.product_switches += last != nullptr && last != handle->stream;
   last = handle->stream;
 }

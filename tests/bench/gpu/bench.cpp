@@ -1,10 +1,20 @@
 #include "tests/bench/gpu/bench.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include "kernels/philox.h"
 
 namespace sy::bench {
+
+Environment::Environment(const char* name, const std::string& value) : name_(name) {
+  if (const char* const before = std::getenv(name)) before_ = before;
+  setenv(name, value.c_str(), 1);
+}
+
+Environment::~Environment() {
+  before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_);
+}
 
 double sample(Backend& backend, Index n, const Run& run) {
   backend.synchronize();

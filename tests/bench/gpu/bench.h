@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,19 @@ struct Setup {
 
   int local_rank = 0;
   std::unique_ptr<Backend> make() const { return make_backend(backend, local_rank); }
+};
+
+// A variable of the environment has this value while it lives.
+class Environment {
+ public:
+  Environment(const char* name, const std::string& value);
+  ~Environment();
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
 };
 
 // How often `run` fits into a sample, once it is warm.
@@ -86,6 +100,7 @@ Config config_of(const ModelShape& shape, DType dtype);
 // ---- the parts ----  Each appends sections; where it throws, what it had measured is there.
 void measure_operations(const Setup& setup, std::vector<Section>& sections);
 void measure_layers(const Setup& setup, std::vector<Section>& sections);
+void measure_grouped(const Setup& setup, std::vector<Section>& sections);
 void measure_step(const Setup& setup, std::vector<Section>& sections);
 void measure_graphs(const Setup& setup, std::vector<Section>& sections);
 // Between the ranks of `world`, which are several: in the place of the parts above. Collective.

@@ -54,7 +54,8 @@ int run(Comm& world, int argc, char** argv) {
   std::string text;
   bool complete = true;
   using Part = std::function<void(const Setup&, std::vector<Section>&)>;
-  std::vector<Part> parts = {measure_operations, measure_layers, measure_step, measure_graphs};
+  std::vector<Part> parts = {measure_operations, measure_layers, measure_step};
+  if (setup.backend == "cuda") parts.insert(parts.end(), {measure_grouped, measure_graphs});
   if (world.size() > 1) parts = {[&](const Setup& s, std::vector<Section>& to) { measure_ranks(s, world, to); }};
   roofs.measure();
   for (const Part& part : parts) {

@@ -122,19 +122,6 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
                      const ExpertRows owned = o.owned(s.R(), m.experts);
                      return [&o, x, w, owned, y] { o.b.grouped_gemm(x, w, owned, y); };
                    }});
-    // The same, as grouped_gemm does it too where that is thought to be faster.
-    all.push_back({fmt::format("gemm for each expert, {}", m.what), [s, m](Operands& o) -> Run {
-                     const View x = o.random({s.R(), m.q}), w = o.random({m.experts, m.n, m.q});
-                     const View y = o.zeros({s.R(), m.n});
-                     const ExpertRows owned = o.owned(s.R(), m.experts);
-                     return [&o, m, x, w, owned, y] {
-                       for (Index e = 0; e < m.experts; ++e) {
-                         const Index first = owned.host[e], rows = owned.host[e + 1] - first;
-                         o.b.gemm({.transpose_b = true}, x.rows(first, rows), w.rows(e, 1).reshape({m.n, m.q}),
-                                  y.rows(first, rows));
-                       }
-                     };
-                   }});
     all.push_back({fmt::format("grouped_gemm_input, {}", m.what), [s, m](Operands& o) -> Run {
                      const View dy = o.random({s.R(), m.n}), w = o.random({m.experts, m.n, m.q});
                      const View dx = o.zeros({s.R(), m.q});

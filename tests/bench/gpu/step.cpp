@@ -142,7 +142,7 @@ void measure_graphs(const Setup& setup, std::vector<Section>& sections) {
                       {}});
   const double flops = model_flops(shape, setup, *setup.make());
   for (const char* graphs : {"1", "0"}) {
-    setenv("SWITCHYARD_GRAPHS", graphs, 1);
+    const Environment variable("SWITCHYARD_GRAPHS", graphs);
     auto backend = setup.make();
     const Index arena = room_for(shape, setup, *backend).value();
     Training training(shape, setup, std::move(backend), arena);
@@ -154,7 +154,6 @@ void measure_graphs(const Setup& setup, std::vector<Section>& sections) {
          .seconds = seconds,
          .note = fmt::format("{:.0f} tokens/s", static_cast<double>(training.tokens()) / seconds.median)});
   }
-  unsetenv("SWITCHYARD_GRAPHS");
 }
 
 }  // namespace sy::bench

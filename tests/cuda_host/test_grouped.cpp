@@ -1,0 +1,93 @@
+// Products of experts by a call of cuBLAS each and by one for all: SWITCHYARD_LARGE_PRODUCT decides, and both give the same.
+#include <cstdlib>
+
+#include "host_test.h"
+#include "kernels/cuda/cuda.h"
+
+namespace sy::cuda {
+namespace {
+
+class GroupedTest : public HostTest {
+ protected:
+  void SetUp() override {
+    HostTest::SetUp();
+    x = values({rows, q}, 3), w = values({experts, n, q}, 7), dy = values({rows, n}, 11);
+    owned = {upload(std::vector<std::int32_t>(offsets, offsets + experts + 1)), offsets};
+  }
+  void TearDown() override {
+    unsetenv("SWITCHYARD_LARGE_PRODUCT");
+    HostTest::TearDown();
+  }
+  static std::unique_ptr<Backend> backend_of(const char* large_product) {
+    large_product ? setenv("SWITCHYARD_LARGE_PRODUCT", large_product, 1) : unsetenv("SWITCHYARD_LARGE_PRODUCT");
+    return make_cuda();
+  }
+
+  // Experts own 0, 8, 0, 3 and 29 rows, of 40: the mean expert's product is 8 n q.
+  static constexpr Index experts = 5, rows = 40, n = 8, q = 16, mean = rows / experts * n * q;
+  const std::int32_t offsets[experts + 1] = {0, 0, 8, 8, 11, rows};
+  View values(Shape shape, int seed) {
+    std::vector<float> x(static_cast<std::size_t>(shape.elements()));
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i + 1) * 7919 * seed % 1000) / 500 - 1;
+    return upload(x).reshape(shape);
+  }
+  View x, w, dy;
+  ExpertRows owned;
+
+  struct Results {
+    std::vector<float> y, dx, dw;
+    std::int64_t calls;
+  };
+  Results results(const char* large_product) {
+    const std::unique_ptr<Backend> backend = backend_of(large_product);
+    const View y = memory({rows, n}), dx = memory({rows, q}), dw = values({experts, n, q}, 13);
+    const auto before = cuda_host::counters().product_calls;
+    backend->grouped_gemm(x, w, owned, y);
+    backend->grouped_gemm_input(dy, w, owned, dx);
+    backend->grouped_gemm_weight(dy, x, owned, dw);
+    backend->synchronize();
+    return {download<float>(y), download<float>(dx), download<float>(dw),
+            cuda_host::counters().product_calls - before};
+  }
+};
+
+TEST_F(GroupedTest, TheThresholdSaysHowManyCallsThereAre) {
+  constexpr std::int64_t each = 3 * 3, all = 3;  // three experts own rows
+  EXPECT_EQ(results(nullptr).calls, all);
+  EXPECT_EQ(results("0").calls, each);
+  EXPECT_EQ(results(std::to_string(mean).c_str()).calls, each);
+  EXPECT_EQ(results(std::to_string(mean + 1).c_str()).calls, all);
+  EXPECT_EQ(results("9223372036854775807").calls, all);
+}
+
+TEST_F(GroupedTest, BothWaysComputeTheSame) {
+  const Results each = results("0"), all = results("9223372036854775807");
+  const std::vector<float> X = download<float>(x), W = download<float>(w), DY = download<float>(dy),
+                           before = download<float>(values({experts, n, q}, 13));
+  std::vector<double> y(rows * n), dx(rows * q), dw(before.begin(), before.end());
+  for (Index e = 0; e < experts; ++e)
+    for (Index r = offsets[e]; r < offsets[e + 1]; ++r)
+      for (Index i = 0; i < n; ++i)
+        for (Index j = 0; j < q; ++j) {
+          const double weight = W[(e * n + i) * q + j];
+          y[r * n + i] += X[r * q + j] * weight;
+          dx[r * q + j] += DY[r * n + i] * weight;
+          dw[(e * n + i) * q + j] += double(DY[r * n + i]) * X[r * q + j];
+        }
+  const auto expect_near = [](const std::vector<float>& found, const std::vector<double>& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4) << i;
+  };
+  for (const Results* found : {&each, &all}) {
+    expect_near(found->y, y);
+    expect_near(found->dx, dx);
+    expect_near(found->dw, dw);
+  }
+}
+
+TEST_F(GroupedTest, AThresholdThatIsNoNumberIsRefused) {
+  for (const char* text : {"", "-1", "1e9", "12 ", "99999999999999999999"}) EXPECT_THROW(backend_of(text), InputError) << text;
+}
+
+}  // namespace
+}  // namespace sy::cuda

@@ -1,0 +1,43 @@
+#include "tests/bench/gpu/threshold.h"
+
+#include <gtest/gtest.h>
+
+namespace sy::bench {
+namespace {
+
+constexpr Index one_call = std::numeric_limits<Index>::max();
+
+TEST(Threshold, LiesBetweenTheSizesThatItParts) {
+  EXPECT_EQ(best_threshold({{100, 3, 1}, {400, 2, 1}, {1600, 1, 2}, {6400, 1, 3}}), 800);
+  EXPECT_EQ(best_threshold({{1600, 1, 2}, {100, 3, 1}, {6400, 1, 3}, {400, 2, 1}}), 800);
+}
+
+TEST(Threshold, OneWayMayBeBetterForAll) {
+  EXPECT_EQ(best_threshold({{100, 1, 2}, {400, 1, 1.1}}), 0);
+  EXPECT_EQ(best_threshold({{100, 2, 1}, {400, 1.1, 1}}), one_call);
+  EXPECT_EQ(best_threshold({{100, 1, 2}}), 0);
+  EXPECT_EQ(best_threshold({{100, 2, 1}}), one_call);
+  EXPECT_ANY_THROW(best_threshold({}));
+}
+
+TEST(Threshold, OfEqualOnesItIsTheLargest) {
+  EXPECT_EQ(best_threshold({{100, 1, 1}, {400, 2, 2}}), one_call);
+  EXPECT_EQ(best_threshold({{100, 1, 1}, {400, 1, 1}, {1600, 1, 2}}), 800);
+  EXPECT_EQ(best_threshold({{100, 1, 4}, {400, 4, 1}}), one_call);
+}
+
+// One size against the others, by little: it does not move the threshold, and by much it does.
+TEST(Threshold, RatiosAreWeighedNotSeconds) {
+  EXPECT_EQ(best_threshold({{100, 2, 1}, {400, 1, 2}, {1600, 1.2, 1}, {6400, 1, 2}}), 200);
+  EXPECT_EQ(best_threshold({{100, 2, 1}, {400, 1, 2}, {1600, 9, 1}, {6400, 1, 2}}), 3200);
+  EXPECT_EQ(best_threshold({{100, 2e-6, 1e-6}, {400, 100, 101}, {1600, 1e-6, 3e-6}}), 200);
+}
+
+TEST(Threshold, DoesNotPartProductsOfOneSize) {
+  EXPECT_EQ(best_threshold({{100, 3, 1}, {400, 1, 4}, {400, 2, 1}, {1600, 1, 2}}), 200);
+  EXPECT_EQ(best_threshold({{400, 1, 2}, {400, 4, 1}}), one_call);
+  EXPECT_EQ(best_threshold({{400, 1, 4}, {400, 2, 1}}), 0);
+}
+
+}  // namespace
+}  // namespace sy::bench
