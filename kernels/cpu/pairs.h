@@ -135,7 +135,7 @@ class PairLines {
  public:
   PairLines(const Matrix& m, Index i, Index rows, Index j, Index cols)
       : data_(reinterpret_cast<const Bf16*>(m.data)),
-        columns_(m.row_stride == 1 && !m.row_index),
+        columns_(m.row_stride == 1),
         lines_(columns_ ? Way{j, cols, m.col_stride, m.col_index} : Way{i, rows, m.row_stride, m.row_index}),
         elements_(columns_ ? Way{i, rows, m.row_stride, m.row_index} : Way{j, cols, m.col_stride, m.col_index}) {}
   // Whether a line is a column.

@@ -116,6 +116,23 @@ TEST(CpuGemm, EveryTileOfAFewRowsAndColumns) {
   for (Index n = 1; n <= 70; ++n) check(5, n, 18, Layout::columns, Layout::rows, false, true);
 }
 
+// One thread computes products of equal sizes one after the other: what it packed of one is not taken for another's.
+TEST(CpuGemm, ProductsOfABatchPackTheirOwnOperands) {
+  constexpr Index count = 3, m = 40, n = 24, k = 60;
+  const ThreadCount one_thread(1);
+  std::vector<Stored> left, right;
+  std::vector<float> apart(count * m * n), together(apart.size());
+  std::vector<Problem> problems;
+  for (unsigned p = 0; p < count; ++p) {
+    left.push_back(random_matrix(m, k, Layout::rows, 2 * p));
+    right.push_back(random_matrix(k, n, Layout::columns, 2 * p + 1));
+    gemm(m, n, k, left[p].matrix, right[p].matrix, &apart[p * m * n], n, false);
+    problems.push_back({m, n, k, left[p].matrix, right[p].matrix, &together[p * m * n], n, false});
+  }
+  gemm_batch(problems);
+  EXPECT_EQ(together, apart);
+}
+
 TEST(CpuGemm, EmptySizes) {
   for (bool serial : {false, true}) {
     for (bool accumulate : {false, true}) {

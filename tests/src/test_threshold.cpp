@@ -30,12 +30,13 @@ TEST(Threshold, OfEqualOnesItIsTheLargest) {
 TEST(Threshold, RatiosAreWeighedNotSeconds) {
   EXPECT_EQ(best_threshold({{100, 2, 1}, {400, 1, 2}, {1600, 1.2, 1}, {6400, 1, 2}}), 200);
   EXPECT_EQ(best_threshold({{100, 2, 1}, {400, 1, 2}, {1600, 9, 1}, {6400, 1, 2}}), 3200);
-  EXPECT_EQ(best_threshold({{100, 2e-6, 1e-6}, {400, 100, 101}, {1600, 1e-6, 3e-6}}), 200);
+  EXPECT_EQ(best_threshold({{100, 2e-6, 1e-6}, {400, 100, 101}, {1600, 3e-6, 1e-6}}), one_call);
 }
 
 TEST(Threshold, DoesNotPartProductsOfOneSize) {
   EXPECT_EQ(best_threshold({{100, 3, 1}, {400, 1, 4}, {400, 2, 1}, {1600, 1, 2}}), 200);
   EXPECT_EQ(best_threshold({{400, 1, 2}, {400, 4, 1}}), one_call);
+  EXPECT_EQ(best_threshold({{400, 4, 1}, {400, 1, 2}}), one_call);
   EXPECT_EQ(best_threshold({{400, 1, 4}, {400, 2, 1}}), 0);
 }
 
