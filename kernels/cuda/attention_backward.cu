@@ -70,7 +70,11 @@ struct Steps {
   static constexpr int M = !f32 && width * gradients <= (general ? 64 : 128) ? 2 : 1;
   static constexpr int cols = f32 ? (wide ? 16 : 32) : (M == 2 || wide ? 32 : 64);
   static constexpr int N = cols / 8, W = width / 8;
-  using Of = Tiles<T, width, M, f32 && wide ? 2 : 4, cols, kept, 3>;
+  // Where registers hold two gradients of one tile of rows a warp, twice as many warps keep as many rows as where they hold two:
+  // what passes by serves 128 rows. That fills the registers of a multiprocessor, which an A100 could not with two blocks: its
+  // shared memory holds one.
+  static constexpr int warps = f32 && wide ? 2 : !f32 && gradients == 2 && M == 1 ? 8 : 4;
+  using Of = Tiles<T, width, M, warps, cols, kept, 3>;
   using Left = typename Of::Left;
   static constexpr int rows = Of::rows, threads = Of::threads;
 

@@ -398,6 +398,14 @@ TEST_P(Attention, HeadWidths) {
   for (Index hd : {1, 4, 17, 32, 40, 64, 80, 96, 128, 150, 192, 256}) check({1, 67, 2, 1, hd});
 }
 
+// Several blocks of keys of wide heads, the last of which is not full: more keys than those of narrow heads are kept at once.
+TEST_P(Attention, WideHeadsInSeveralBlocks) {
+  for (Index hd : {96, 128}) {
+    check({.B = 1, .S = 150, .H = 2, .K = 1, .hd = hd, .window = 40});
+    check({.B = 2, .S = 131, .H = 1, .K = 1, .hd = hd, .softcap = 2, .keys = 270, .offset = 139, .document = 90});
+  }
+}
+
 TEST_P(Attention, SequencesOfSeveralBlocks) {
   for (Index S : {256, 257, 530})
     for (const auto& [causal, window] :
