@@ -72,7 +72,7 @@ Topology Layout::experts_topology() const {
 
 bool Layout::nodes_divide() const {
   const int all = ep * etp;
-  return ranks % node == 0 && (node % all == 0 || (all % node == 0 && (node == 1 || node % etp == 0)));
+  return node == 1 || (ranks % node == 0 && (node % all == 0 || all % node == 0) && node % etp == 0);
 }
 
 std::string Layout::str() const {

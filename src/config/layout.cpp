@@ -1,4 +1,5 @@
 // What layouts and backends ask of a configuration.
+#include "dist/exchange.h"
 #include "src/config.h"
 
 namespace sy {
@@ -11,8 +12,8 @@ std::string problem_of(const Config& c, const Layout& l) {
     return fmt::format("{} ranks are not divisible by parallel.ep * parallel.etp = {} * {}", l.ranks, l.ep, l.etp);
   if (!l.nodes_divide())
     return fmt::format(
-        "nodes of parallel.node = {} ranks: the {} ranks and the parallel.ep * parallel.etp = {} * {} that hold the "
-        "experts must fill nodes, or these lie on one, and a node must hold whole experts",
+        "parallel.node = {} must divide the {} ranks, divide parallel.ep * parallel.etp = {} * {} or be a multiple of it, "
+        "and be a multiple of parallel.etp",
         l.node, l.ranks, l.ep, l.etp);
   const auto& m = c.model;
   const Index batch = c.train.global_batch, micro = c.train.micro_batch, dp = l.dp();
@@ -31,8 +32,7 @@ std::string problem_of(const Config& c, const Layout& l) {
   if (c.moe.shared_d_ff % l.tp != 0)
     return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
   const Index expert_ranks = Index{l.ep} * l.etp;
-  if (const Index counts =
-          expert_ranks * (l.experts_topology().nodes + expert_ranks + c.moe.experts) * size_of(DType::i32);
+  if (const Index counts = expert_ranks * (ExpertRanks(l, {}).told() + c.moe.experts) * size_of(DType::i32);
       c.moe.experts > 0 && counts > Backend::read_limit)
     return fmt::format(
         "parallel.ep * parallel.etp = {} * {} ranks would tell each other {} bytes of row counts for "

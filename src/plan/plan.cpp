@@ -151,6 +151,18 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
   return plan;
 }
 
+namespace {
+
+// What layouts are written with.
+struct LayoutAxis {
+  std::string_view name;
+  int Layout::*size;
+};
+constexpr LayoutAxis layout_axes[] = {
+    {"tp", &Layout::tp}, {"ep", &Layout::ep}, {"etp", &Layout::etp}, {"node", &Layout::node}};
+
+}  // namespace
+
 std::vector<Layout> parse_layouts(const std::string& text, int ranks) {
   std::vector<Layout> layouts;
   for (const std::string& item : split_list(text)) {
@@ -160,16 +172,12 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks) {
       const std::string_view word = std::string_view(item).substr(at, end - at);
       const std::size_t digits = std::min(word.find_first_of("0123456789"), word.size());
       const std::string_view name = word.substr(0, digits);
-      int* const axis = name == "tp"     ? &layout.tp
-                        : name == "ep"   ? &layout.ep
-                        : name == "etp"  ? &layout.etp
-                        : name == "node" ? &layout.node
-                                         : nullptr;
+      const auto axis = std::ranges::find(layout_axes, name, &LayoutAxis::name);
       int value = 0;
       const auto [stop, error] = std::from_chars(word.data() + digits, word.data() + word.size(), value);
-      if (!axis || error != std::errc() || stop != word.data() + word.size() || value < 1)
+      if (axis == std::end(layout_axes) || error != std::errc() || stop != word.data() + word.size() || value < 1)
         bad_input("--layouts '{}': write layouts as tp2-ep4-etp1, with commas between them", item);
-      *axis = value;
+      layout.*axis->size = value;
       at = end + 1;
     }
     layouts.push_back(layout);

@@ -69,6 +69,9 @@ TEST(Plan, LayoutsAreThoseThatTheChecksAllow) {
   // Row counts of many ranks for many experts would not be read at once.
   const Config wide = planned({"--moe.experts=1536", "--moe.d_ff=1536", "--train.global_batch=3072"});
   EXPECT_NE(message([&] { check_config_for_layout(wide, {1536, 1, 1536, 1}); }).find("row counts"), std::string::npos);
+  // 512 * (512 + 1536) counts are just what is read at once; by node, each rank tells one more for each node.
+  EXPECT_EQ(message([&] { check_config_for_layout(wide, {512, 1, 512, 1}); }), "no error");
+  EXPECT_NE(message([&] { check_config_for_layout(wide, {512, 1, 512, 1, 8}); }).find("row counts"), std::string::npos);
 }
 
 void expect_equal(const Profile& a, const Profile& b, const std::string& where) {
