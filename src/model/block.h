@@ -57,8 +57,8 @@ class Block {
         Index positions);
 
   // Takes from pass.saved what a block keeps of its first forward, even where it is computed again. Before forward.
-  void keep(const Pass& pass, Saved& s) const {
-    if (moe_) moe_->keep(pass, s.moe);
+  void reserve(const Pass& pass, Saved& s) const {
+    if (moe_) moe_->reserve(pass, s.moe);
   }
   // Returns the block's output [T, D], taken from pass.saved. report: of a MoE layer.
   View forward(const Pass& pass, View x, Saved& s, RouterReport report) const;

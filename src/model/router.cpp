@@ -37,7 +37,7 @@ ConstView Router::input(const Pass& pass, ConstView x) const {
   return y;
 }
 
-void Router::keep(const Pass& pass, Saved& s) const {
+void Router::reserve(const Pass& pass, Saved& s) const {
   const Shape of_segments{balance_segments(pass), experts_};
   s.dprobability = pass.balance ? pass.balance.dprobability.reshape(of_segments) : pass.saved.f32(of_segments);
 }
@@ -53,7 +53,7 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   Routing& r = s.routing;
   r.weights = pass.saved.f32({T, k});
   r.sends = Sends(ranks, T, k, E, pass.saved, device.scratch);
-  if (!s.dprobability) keep(pass, s);
+  if (!s.dprobability) reserve(pass, s);
 
   const Arena::Scope scope(device.scratch);
   const bool together = static_cast<bool>(pass.balance);

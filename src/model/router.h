@@ -44,7 +44,7 @@ class Router {
 
   // Takes from pass.saved what the first forward leaves to the next ones and to backward, where a layer is computed again: the
   // gradient of the load-balance loss, which is not taken twice, since other ranks would have to tell their counts again.
-  void keep(const Pass& pass, Saved& s) const;
+  void reserve(const Pass& pass, Saved& s) const;
   // x: [T, D]. What it decided is told to `report`. The places and the counts of its sends are taken from scratch.
   void forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const;
   // dx: [T, D] += the gradient through the logits of dweights: [T, k], the load-balance loss and the z-loss.

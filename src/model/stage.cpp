@@ -74,7 +74,7 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
       continue;
     }
     const View y = pass.keep(x.shape());  // with what the block keeps, all that outlives it
-    blocks_[i].keep(pass, slot.blocks[i]);
+    blocks_[i].reserve(pass, slot.blocks[i]);
     const Arena::Scope scope(slot.saved);
     device.backend.copy(blocks_[i].forward(pass, x, slot.blocks[i], report), y);
     x = y;

@@ -65,10 +65,12 @@ struct Param {
 
 // One that products multiply by, as a matrix or a stack of them.
 struct MatrixParam {
-  Weight weight;            // with its prepared forms
-  View grad;                // f32
-  bool* cleared = nullptr;  // of the store, where the gradient only counts as zero
-  // Whether the next product adds to the gradient. Otherwise it is the first one since gradients were cleared, and all of it.
+  Weight weight;  // with its prepared forms
+  View grad;      // f32
+  // Of the store: whether the gradient only counts as zero (clear_gradients). None: it never does.
+  bool* cleared = nullptr;
+  // Whether the product that is computed next adds to the gradient: not the first one since gradients were cleared, which
+  // writes all of it. To be asked once for each product, as it counts as computed then.
   bool adds() const { return !cleared || !std::exchange(*cleared, false); }
 };
 
@@ -104,13 +106,15 @@ class ParamStore {
   // `first` and the `count - 1` joined after it, read as one matrix [sum of rows, row elements].
   Param get_joined(const std::string& first, int count) const;
 
-  // A parameter of this store read as [N, Q] or [E, N, Q], whose products the model computes.
+  // A parameter of this store read as [N, Q] or [E, N, Q], whose products the model computes. What several parts of a model use
+  // is read as the same elements by each of them.
   MatrixParam matrix(const Param& param, const Shape& shape);
 
-  // All gradients become zero. On the host those of matrices only count as zero, and memory keeps what it held, until a product
-  // has written them (MatrixParam::adds) or finish_gradients() has: so they are neither cleared nor read before.
+  // All gradients become zero. On the host those of matrices (matrix()) only count as zero, and memory keeps what it held, until
+  // a product has written them (MatrixParam::adds) or finish_gradients() has: so they are neither cleared nor read before.
+  // What adds to such a gradient and is no product, as a tied embedding does, must follow the first product.
   void clear_gradients();
-  // To be called before gradients are read by others than products.
+  // Those that no product has written become zero. To be called before gradients are read by others than products.
   void finish_gradients();
 
   // Elements [begin, begin + n) of a parameter's local part, from and to the host: its values in f32, which weights of

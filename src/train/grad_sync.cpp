@@ -52,7 +52,8 @@ void GradSync::part_done(Index part) {
     group.reduced.push_back(std::exchange(group.complete, {}));
   }
   for (Group& group : groups_) {
-    if (!group.beside()) continue;
+    if (!group.overlaps()) continue;
+    // Gradients on a device are never cleared in name alone (ParamStore::clear_gradients), and can be read as they lie.
     // Replicas' gradients must be added up first, which is done for all of them at once.
     if (!group.replicated.empty()) continue;
     const Range flat = group.layout.parts[static_cast<std::size_t>(part)];
@@ -108,7 +109,7 @@ void GradSync::step(const Config::Train& train, double lr, Index step) {
   backend_.repeated("update", [&] { update(train); });
   std::vector<WeightFetch::Group> updated;
   for (Group& group : groups_)
-    if (group.beside()) updated.push_back({&group.layout, group.buffers.weights, &group.comm});
+    if (group.overlaps()) updated.push_back({&group.layout, group.buffers.weights, &group.comm});
   store_.fetch(std::move(updated));
 }
 
@@ -134,7 +135,7 @@ void GradSync::update(const Config::Train& train) {
         }
       }
     }
-    if (group.layout.shards > 1 && !group.beside())
+    if (group.layout.shards > 1 && !group.overlaps())
       group.comm.all_gather(weights.rows(all_owned.begin, all_owned.size()), weights);
   }
   store_.clear_gradients();

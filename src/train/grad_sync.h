@@ -46,7 +46,8 @@ class GradSync {
     std::vector<Range> reduced{};  // of this step, from the last to the first
 
     View owned_gradients() const;  // [n / shards]
-    bool beside() const { return layout.shards > 1 && comm.asynchronous(); }
+    // Whether its collectives run beside what the backend computes.
+    bool overlaps() const { return layout.shards > 1 && comm.asynchronous(); }
   };
   void sum_replicas();
   // Elements of a group's gradients become, each at its owner, the sum over the ranks that share it.

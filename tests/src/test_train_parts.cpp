@@ -1,6 +1,7 @@
 // The small parts of training and generation: schedules, sampling, the optimizer step on one rank.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -160,6 +161,17 @@ TEST(GradSync, StepsFollowAdamW) {
     reference::adamw(adamw, 1, {lr, 1 - std::pow(train.beta1, s), 1 - std::pow(train.beta2, s)}, g, w, m, v);
     for (Index i = 0; i < n; ++i) ASSERT_NEAR(matrix.weight.f32()[i], w[i], 1e-6) << "step " << step;
   }
+}
+
+// What the step before left in memory is no gradient of a matrix that no product has written since.
+TEST(GradSync, AGradientThatNobodyWritesIsZero) {
+  WithGradSync one({});
+  const Param matrix = one.engine.store().get("output.weight");
+  std::fill_n(matrix.grad.f32(), matrix.grad.elements(), 3.0f);
+  one.sync.step(one.config.train, 0.01, 1);
+  EXPECT_GT(one.sync.norm(), 0);
+  one.sync.step(one.config.train, 0.01, 2);
+  EXPECT_EQ(one.sync.norm(), 0);
 }
 
 TEST(GradSync, AGradientThatIsNotFiniteChangesNothing) {
