@@ -28,7 +28,7 @@ struct InOut {
   View out;
 };
 
-// A buffer that every rank has and whose content `root` gives to all, or gathers as a sum.
+// A buffer, of the same size on every rank, and the rank of the group that it is broadcast from or reduced to.
 struct Rooted {
   View x;
   int root;

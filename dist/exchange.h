@@ -50,9 +50,10 @@ struct HopPlan {
   Index sent = 0, received = 0;      // their sums
 };
 struct DispatchPlan {
-  std::vector<HopPlan> hops;  // to every rank; or over the nodes, and among the ranks of this one
-  std::vector<std::int32_t>
-      offsets;  // [E / owners + 1] the first row of each of this rank's places, and how many rows there are
+  // One to every rank; or two, over the nodes and among the ranks of this one.
+  std::vector<HopPlan> hops;
+  // [E / owners + 1] the first row of each of this rank's places, and how many rows there are
+  std::vector<std::int32_t> offsets;
 };
 // counts: those of Sends, of each of the P ranks.
 DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, const ExpertRanks& of, int rank);
@@ -117,8 +118,8 @@ class Exchange {
   // y: [T, N] = from + the sum of x over the rows that a token became, on this rank and on others.
   struct Sum {
     ConstView x;  // [R, N], or [R, 1] where each of the N elements is the sum over rows of its own
-    ConstView
-        slots;  // [A, j] i32 the rows that are summed for each arrived token; [A * N, j] those for each of its elements
+    // [A, j] i32 the rows that are summed for each arrived token; [A * N, j] those for each of its elements
+    ConstView slots;
     ConstView from;  // [T, N], which may be y; or none
     View y;
   };

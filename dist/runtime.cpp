@@ -197,7 +197,8 @@ int Runtime::code_of(const std::function<int()>& program) {
 namespace {
 
 // Ends Open MPI's mpirun, or its daemon on another machine, which goes at once where it is asked twice within five seconds. A
-// request that comes before it has looked at the one before is not a second one; so it is asked until it has gone.
+// request that comes before it has looked at the one before is not a second one; so it is asked until it has gone, and killed
+// where five seconds of that do not end it.
 void end_mpirun() {
   const pid_t mpirun = getppid();
   std::string name;

@@ -21,17 +21,18 @@ constexpr Index max_packed_bytes = 8 * max_b_bytes;
 // How many rows of bf16 are summed together, before they are rounded.
 constexpr Index max_rounded_rows = 512;
 
-// A panel is what a tile reads of an operand: `rows` rows of A, or `cols` columns of B, of a block of k. What the two kinds of
-// panels and tiles say:
-//   Packed            the elements that they hold
-//   step              panels hold a multiple of it along k, completed by zeros
-//   max_k_block       k is summed in blocks of at most this many, so that a panel stays in the L1 cache:
-//   b_stays           that of B, while panels of A pass, or that of A
-//   a_panels          so many panels of A are packed together, and stay in the L2 cache
-//   k_multiple        and blocks are a multiple of this many, which makes whole cache lines
-//   pack_rows         rows [i, i + count) of columns [l, l + depth) of A; beyond their end it may write `beyond` elements
-//   pack_columns      columns [j, j + count) of rows [l, l + depth) of B; likewise
-//   multiply          rows x cols of c, which are `stride` apart, (+)= the product of two panels
+// A panel is what a tile reads of an operand: `rows` rows of A, or `cols` columns of B, of a block of k. The two kinds of tiles
+// and their panels differ in these:
+//   Packed            the type of a panel's elements
+//   step              a panel's length along k is a multiple of it, completed by zeros
+//   max_k_block       the longest block of k: one panel of it stays in the L1 cache
+//   k_multiple        a block's length is a multiple of it, which makes whole cache lines
+//   b_stays           the panel that stays is that of B, while panels of A pass; otherwise the other way round
+//   a_panels          how many panels of A are packed together; they stay in the L2 cache
+//   beyond            how many elements behind the last panel of A packing may write
+//   pack_rows         packs rows [i, i + count) of columns [l, l + depth) of A
+//   pack_columns      packs columns [j, j + count) of rows [l, l + depth) of B
+//   multiply          m <= rows x n <= cols elements of c, whose rows are `stride` apart, (+)= the product of two panels
 
 // Tiles of floats, in tile.h. bf16 is widened when it is packed.
 struct FloatTiles {
@@ -281,8 +282,11 @@ class Worker {
     return panels;
   }
 
-  // Whether a panel of B stays in the L1 cache while those of A pass. One that was packed before is not in the L2 cache, either.
-  static bool b_stays(const Problem& p) { return Panels::b_stays || p.b_packed; }
+  // Whether a panel of B stays in the L1 cache while those of A pass. One that was packed before always does, as it comes from
+  // beyond the L2 cache and so is read once.
+  static bool b_stays(const Problem& p) {
+    return Panels::b_stays || p.b_packed;
+  }
 
   // Rows [begin, end), at most a_rows, of the task's part of C (+)= those of A, in a_panels, times the packed B.
   void add(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate, const Packed* a_panels) {

@@ -209,8 +209,8 @@ void pack_runs(const T* data, const Steps& steps, Index count, Index k, float* o
   const Index whole = count / width;
   for (Index panel = 0; panel < whole; panel += together) {
     const Index panels = std::min(together, whole - panel);
-    // A vector may be wider than a panel: what it writes beyond, the next row overwrites. So in the last row, and of the last
-    // panel, beyond which there may be nothing to read, only runs are copied.
+    // A vector may be wider than a panel: what it writes beyond, the next row overwrites. So only runs are copied in the last
+    // row, and in the last panel of each row, beyond which there may be nothing to read. wider: how many panels take vectors.
     const auto row = [&](Index l, Index wider) {
       const T* const from = data + steps[l] + panel * width;
       // Behind the last row those of the next panels are prefetched.

@@ -18,8 +18,8 @@ namespace sy {
 // Counts are doubles, since those of some layers are multiplied to those of all.
 struct Work {
   std::map<DryCall, double> calls;
-  // By the group of ranks: "stage", "dp", "tp", "edp", "experts", "within", "across" (dist/mesh.h), "replicas" (GradSync) and "world" (the
-  // host's messages).
+  // By the group of ranks: "stage", "dp", "tp", "edp", "experts", "within", "across" (dist/mesh.h), "replicas" (GradSync)
+  // and "world" (the host's messages).
   std::map<std::pair<std::string_view, DryTransfer>, double> transfers;
 
   double flops() const;

@@ -21,8 +21,10 @@ MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, con
 // backend: that it is planned for.
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend);
 
-// What the activations' arenas are to take on `backend`, which `ranks_here` ranks share: all that the parameters leave, and on a
-// host, where they may grow, what is planned. connected: whether NCCL and cuBLAS have taken theirs already (src/train/room.h). Throws InputError where training does not fit, naming the parts and the settings that make it fit.
+// The bytes that the activations' arenas are to take on `backend`, which `ranks_here` ranks share: all that the parameters
+// leave, and on a host, where arenas may grow, what is planned. connected: whether NCCL and cuBLAS have taken their memory
+// already (src/train/room.h). Throws InputError where training does not fit, naming the parts and the settings that make it
+// fit.
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
                   int ranks_here, bool connected);
 

@@ -364,7 +364,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
   const int sharing = agree_on_devices(world, *backend);
   if (how.dry_run) {
     agree(world, [&] {
-      arena_bytes(config, vocab, layout, 0, *backend, sharing, false);
+      arena_bytes(config, vocab, layout, 0, *backend, sharing, false);  // throws where training does not fit
       if (world.rank() != 0) return;
       const Dataset dataset(config.data.path);
       const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
