@@ -9,6 +9,37 @@
 
 namespace sy {
 
+namespace {
+
+// Logits [n, V] of a chunk of tokens, and memory for their gradients. Those of f32 take the logits' place. So do those of bf16
+// where the vocabulary is large: row r of them begins half a row before the logits and takes half as much as a row of these,
+// so that it ends where row r / 2 of the logits begins. Rows up to 2 r may be computed once those of the logits before r are
+// used up: 1 row, 2, 4 and so on. Of a small vocabulary that many operations would cost more than the memory is worth.
+struct Logits {
+  static constexpr Index large_vocabulary = 8192;
+
+  Logits(const Device& device, Index n, Index V, bool with_gradients)
+      : in_place(device.dtype != DType::f32 && V >= large_vocabulary && with_gradients) {
+    const Index before = in_place ? round_up(ceil_div(V, 2), Arena::alignment / size_of(DType::f32)) : 0;
+    const View memory = device.scratch.f32({before + n * V});
+    values = memory.rows(before, n * V).reshape({n, V});
+    if (in_place)
+      gradients = {memory.bytes(), {n, V}, device.dtype};
+    else if (with_gradients)
+      gradients = device.dtype == DType::f32 ? values : device.temp({n, V});
+  }
+  // How many rows of gradients may be computed at once from row `first` on, when all before it have been.
+  Index gradients_at_once(Index first) const {
+    const Index rest = values.dim(0) - first;
+    return in_place ? std::min(first + 1, rest) : rest;
+  }
+
+  bool in_place;
+  View values, gradients;
+};
+
+}  // namespace
+
 Head::Head(const Config& config, ParamStore& store, Param weight, Index first_row)
     : weight_(weight),
       desc_{first_row, static_cast<float>(config.model.output_softcap), config.train.z_loss},
@@ -29,7 +60,9 @@ void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, 
   for (Index at = 0; at < T; at += chunk) {
     const Arena::Scope chunk_scope(device.scratch);
     const Index n = std::min(chunk, T - at);
-    const View logits = device.scratch.f32({n, V}), partials = device.scratch.f32({P, n, 3});
+    const Logits memory(device, n, V, dx.present());
+    const View logits = memory.values, dlogits = memory.gradients;
+    const View partials = device.scratch.f32({P, n, 3});
     const ConstView x_chunk = x.rows(at, n), targets = batch.targets.rows(at, n);
     const View mine = partials.rows(device.mesh.coord.tp, 1);
     own_logits(device, x_chunk, logits);
@@ -37,8 +70,11 @@ void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, 
     if (P > 1) device.mesh.tp->all_gather(mine, partials);
     b.cross_entropy_loss(partials, targets, lse.rows(at, n), losses.rows(at, n));
     if (!dx) continue;
-    const View dlogits = device.dtype == DType::f32 ? logits : device.temp(logits.shape());
-    b.cross_entropy_backward(desc_, logits, targets, lse.rows(at, n), batch.step.targets, dlogits);
+    for (Index first = 0, rows; first < n; first += rows) {
+      rows = memory.gradients_at_once(first);
+      b.cross_entropy_backward(desc_, logits.rows(first, rows), targets.rows(first, rows), lse.rows(at + first, rows),
+                               batch.step.targets, dlogits.rows(first, rows));
+    }
     if (scale_ != 1) b.scale(dlogits, scale_);
     linear_.backward_input(device, dlogits, dx_full.rows(at, n).reshape({n, D}));
     linear_.backward_weight(device, dlogits, x_chunk);

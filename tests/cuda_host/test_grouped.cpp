@@ -46,8 +46,7 @@ class GroupedTest : public HostTest {
     backend->grouped_gemm_input(dy, w, owned, dx);
     backend->grouped_gemm_weight(dy, x, owned, dw);
     backend->synchronize();
-    return {download<float>(y), download<float>(dx), download<float>(dw),
-            cuda_host::counters().product_calls - before};
+    return {download<float>(y), download<float>(dx), download<float>(dw), cuda_host::counters().product_calls - before};
   }
 };
 
@@ -86,7 +85,8 @@ TEST_F(GroupedTest, BothWaysComputeTheSame) {
 }
 
 TEST_F(GroupedTest, AThresholdThatIsNoNumberIsRefused) {
-  for (const char* text : {"", "-1", "1e9", "12 ", "99999999999999999999"}) EXPECT_THROW(backend_of(text), InputError) << text;
+  for (const char* text : {"", "-1", "1e9", "12 ", "99999999999999999999"})
+    EXPECT_THROW(backend_of(text), InputError) << text;
 }
 
 }  // namespace

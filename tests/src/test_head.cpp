@@ -1,0 +1,79 @@
+// The loss of large vocabularies, whose gradients in bf16 take the place of the logits that they are of. On the stand-in for a
+// GPU, too, which notices where a block of threads reads what another one of the same launch writes.
+#include <gtest/gtest.h>
+
+#include "src/model/engine.h"
+#include "src/model/head.h"
+
+namespace sy {
+namespace {
+
+constexpr Index D = 8, T = 70;
+
+class LargeVocabulary : public ::testing::TestWithParam<Index> {
+ protected:
+  const Index V = GetParam();
+  const std::unique_ptr<Comm> self = make_comm_self();
+  Engine engine{parse_config("[model]\nlayers=1\nd_model=8\nheads=1\nd_ff=8\nseq_len=70\n[run]\ndtype=bf16\n", "test"),
+                V, make_backend("auto", 0), make_mesh(*self, {}), true};
+  Backend& backend = engine.backend();
+  const Device device{backend, engine.mesh(), engine.scratch(), DType::bf16};
+
+  // All rows of gradients at once, in memory of their own, of as many tokens as a backend takes at a time.
+  std::vector<std::uint16_t> gradients_apart(ConstView x, ConstView targets, ConstView total, View dw) {
+    const View w = engine.store().get("output.weight").weight;
+    const Tensor dx = backend.tensor({T, D}, DType::bf16);
+    const Index chunk = std::clamp<Index>(backend.logits_at_once() / V, 64, 4096);
+    for (Index at = 0; at < T; at += chunk) {
+      const Index n = std::min(chunk, T - at);
+      const Tensor logits = backend.tensor({n, V}), partial = backend.tensor({1, n, 3}), lse = backend.tensor({n}),
+                   loss = backend.tensor({n}), dlogits = backend.tensor({n, V}, DType::bf16);
+      backend.gemm({.transpose_b = true}, x.rows(at, n), w, logits);
+      backend.cross_entropy_forward({}, logits, targets.rows(at, n), partial.view().reshape({n, 3}));
+      backend.cross_entropy_loss(partial, targets.rows(at, n), lse, loss);
+      backend.cross_entropy_backward({}, logits, targets.rows(at, n), lse, total, dlogits);
+      backend.gemm({}, dlogits.view(), w, dx.view().rows(at, n));
+      backend.gemm({.transpose_a = true, .accumulate = at > 0}, dlogits.view(), x.rows(at, n), dw);
+    }
+    return contents<std::uint16_t>(dx);
+  }
+  template <class Element>
+  std::vector<Element> contents(ConstView x) {
+    std::vector<Element> values(x.elements());
+    backend.to_host(x, values.data());
+    return values;
+  }
+};
+
+TEST_P(LargeVocabulary, GradientsInPlaceAreThoseApart) {
+  const Head head(engine.config(), engine.store(), engine.store().get("output.weight"), 0);
+  engine.store().initialize(3);
+  engine.store().prepared().refresh();
+  const RandomStream random(5, "head");
+  std::vector<std::uint16_t> values(T * D);
+  for (Index i = 0; i < T * D; ++i) values[i] = bf16_of_float(static_cast<float>(random.normal(i)));
+  std::vector<std::int32_t> ids(T);
+  for (Index t = 0; t < T; ++t) ids[t] = t % 9 == 4 ? -1 : static_cast<std::int32_t>(random.bits(T * D + t) % V);
+  const Tensor x = backend.tensor({T, D}, DType::bf16), dx = backend.tensor({T, D}, DType::bf16),
+               targets = backend.tensor({T}, DType::i32), total = backend.tensor({1}, DType::f64);
+  const double with_target = 62;
+  backend.to_device(values.data(), x);
+  backend.to_device(ids.data(), targets);
+  backend.to_device(&with_target, total);
+
+  const Tensor dw = backend.tensor({V, D});
+  const auto expected = gradients_apart(x, targets, total, dw);
+  engine.store().clear_gradients();
+  head.loss(device,
+            {.sequences = 1, .seq_len = T, .ids = {}, .targets = targets, .positions = {}, .step = {total, 1, 1}}, x,
+            dx, {});
+  EXPECT_TRUE(contents<std::uint16_t>(dx) == expected);
+  EXPECT_TRUE(contents<float>(engine.store().get("output.weight").grad) == contents<float>(dw));
+}
+
+// One chunk of tokens, of an even and of an odd vocabulary, and a chunk of 64 with one of 6.
+INSTANTIATE_TEST_SUITE_P(Of, LargeVocabulary, testing::Values(8192, 8201, 65600),
+                         [](const auto& p) { return std::to_string(p.param); });
+
+}  // namespace
+}  // namespace sy
