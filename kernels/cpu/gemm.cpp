@@ -260,10 +260,9 @@ class Worker {
         b_panels_[h] = packed_panel<Panels>(packed_b(p), p.halves * p.n, l, depth, h * p.n + task.j);
       return;
     }
-    if (packed_problem_ == task.problem && packed_j_ == task.j && packed_l_ == l) return;
-    packed_problem_ = task.problem;
-    packed_j_ = task.j;
-    packed_l_ = l;
+    const Packing columns{&p, task.j, task.j_end, l};
+    if (columns == packed_columns_) return;
+    packed_columns_ = columns;
     const Index whole = round_up(task.cols(), Panels::cols);
     Packed* const panels = reserve(memory().b, p.halves * whole, depth);
     for (Index h = 0; h < p.halves; ++h) {
@@ -276,7 +275,7 @@ class Worker {
   // Packs columns [l, l + depth) of rows [i, end) of A, at most a_rows, which may still be packed from the task before.
   const Packed* pack_a(const Problem& p, Index i, Index end, Index l, Index depth) {
     Packed* const panels = reserve(memory().a, a_rows<Panels>, depth);
-    const PackedRows rows{&p, i, end, l};
+    const Packing rows{&p, i, end, l};
     if (rows != packed_rows_) Panels::pack_rows(p.a, i, end - i, l, depth, panels);
     packed_rows_ = rows;
     return panels;
@@ -357,14 +356,13 @@ class Worker {
     return memory;
   }
 
-  struct PackedRows {
+  // What is packed now: rows of A, or columns of B, [begin, end) of a block of k that begins with l.
+  struct Packing {
     const Problem* problem = nullptr;
-    Index i = 0, end = 0, l = 0;
-    bool operator==(const PackedRows&) const = default;
+    Index begin = 0, end = 0, l = 0;
+    bool operator==(const Packing&) const = default;
   };
-  PackedRows packed_rows_;
-  const Problem* packed_problem_ = nullptr;
-  Index packed_j_ = 0, packed_l_ = 0;
+  Packing packed_rows_, packed_columns_;
   const Packed* b_panels_[2] = {};
   float* c_ = nullptr;
   Index first_ = 0, stride_ = 0, half_ = 0;
