@@ -17,28 +17,19 @@
 #include "src/text/table.h"
 #include "src/train/memory.h"
 #include "tests/bench/peak.h"
+#include "tests/forwarding.h"
 #include "tests/traffic.h"
 
 namespace sy::bench {
 namespace {
 
-// Passes everything on, and tells dispatch from combine: an Exchange dispatches and combines, and backward does both again.
-class ExpertsComm final : public Comm {
+// Tells dispatch from combine: an Exchange dispatches and combines, and backward does both again.
+class ExpertsComm final : public Forwarding {
  public:
-  explicit ExpertsComm(std::unique_ptr<Comm> inner) : inner_(std::move(inner)) {}
-  int size() const override { return inner_->size(); }
-  int rank() const override { return inner_->rank(); }
-
+  using Forwarding::Forwarding;
   Traffic dispatch, combine;
 
  private:
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override { return inner_->split(color); }
-  void do_barrier() override { inner_->barrier(); }
-  void do_broadcast(std::span<const Rooted> parts) override { inner_->start_broadcast(parts); }
-  void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
-  void do_reduce(std::span<const Rooted> parts) override { inner_->start_reduce(parts); }
-  void do_reduce_scatter(ConstView in, View out) override { inner_->reduce_scatter(in, out); }
-  void do_all_gather(ConstView in, View out) override { inner_->all_gather(in, out); }
   void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     const Traffic before = inner_->traffic(Collective::all_to_all);
@@ -52,7 +43,6 @@ class ExpertsComm final : public Comm {
     next_ = 1 - next_;
   }
 
-  std::unique_ptr<Comm> inner_;
   int next_ = 0;
 };
 

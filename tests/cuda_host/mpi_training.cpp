@@ -11,6 +11,7 @@
 #include "src/train/memory.h"
 #include "src/train/room.h"
 #include "tests/cuda_host/host/control.h"
+#include "tests/forwarding.h"
 #include "tests/mpi_world.h"
 
 namespace sy {
@@ -215,11 +216,9 @@ TEST(Step, NewWeightsComeWhileThePartBeforeComputes) {
 }
 
 // The host's communicator, which says of itself that it runs beside the backend: gradients leave and weights come by part.
-class ByPart final : public Comm {
+class ByPart final : public Forwarding {
  public:
-  explicit ByPart(std::unique_ptr<Comm> inner) : inner_(std::move(inner)) {}
-  int size() const override { return inner_->size(); }
-  int rank() const override { return inner_->rank(); }
+  using Forwarding::Forwarding;
   const char* others() const override { return inner_->others(); }
   bool tell(std::span<const Index> mine, std::span<Index> all) const override { return inner_->tell(mine, all); }
   bool asynchronous() const override { return size() > 1; }
@@ -228,18 +227,6 @@ class ByPart final : public Comm {
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
     return std::make_unique<ByPart>(inner_->split(color));
   }
-  void do_barrier() override { inner_->barrier(); }
-  void do_broadcast(std::span<const Rooted> parts) override { inner_->start_broadcast(parts); }
-  void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
-  void do_reduce(std::span<const Rooted> parts) override { inner_->start_reduce(parts); }
-  void do_reduce_scatter(ConstView in, View out) override { inner_->reduce_scatter(in, out); }
-  void do_all_gather(ConstView in, View out) override { inner_->all_gather(in, out); }
-  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
-                       std::span<const Index> receive) override {
-    inner_->start_all_to_all_v(buffers, send, receive);
-  }
-
-  std::unique_ptr<Comm> inner_;
 };
 
 // All that a checkpoint holds, of three steps. at_once: each step's weights are waited for as soon as they are asked for.

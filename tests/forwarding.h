@@ -1,0 +1,33 @@
+// A communicator that passes every collective on to another one, for those that count or change some of them.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "dist/comm.h"
+
+namespace sy {
+
+class Forwarding : public Comm {
+ public:
+  explicit Forwarding(std::unique_ptr<Comm> inner) : inner_(std::move(inner)) {}
+  int size() const override { return inner_->size(); }
+  int rank() const override { return inner_->rank(); }
+
+ protected:
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override { return inner_->split(color); }
+  void do_barrier() override { inner_->barrier(); }
+  void do_broadcast(std::span<const Rooted> parts) override { inner_->start_broadcast(parts); }
+  void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
+  void do_reduce(std::span<const Rooted> parts) override { inner_->start_reduce(parts); }
+  void do_reduce_scatter(ConstView in, View out) override { inner_->reduce_scatter(in, out); }
+  void do_all_gather(ConstView in, View out) override { inner_->all_gather(in, out); }
+  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+                       std::span<const Index> receive) override {
+    inner_->start_all_to_all_v(buffers, send, receive);
+  }
+
+  const std::unique_ptr<Comm> inner_;
+};
+
+}  // namespace sy
