@@ -1,5 +1,5 @@
 // Products of experts with a call of cuBLAS for each and with one for all, and from which size on the first is better.
-#include "tests/bench/gpu/bench.h"
+#include "tests/bench/gpu/operands.h"
 #include "tests/bench/gpu/threshold.h"
 
 namespace sy::bench {
@@ -28,24 +28,18 @@ void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
                                  together = backend_of(setup, std::numeric_limits<Index>::max());
   std::vector<BothWays> pairs;
   for (const Experts& e : setup.small ? std::span<const Experts>(small_sizes) : sizes) {
-    const Tensor w = apart->tensor({e.count, e.n, e.q}, setup.dtype), dw = apart->tensor(w.shape(), DType::f32);
-    fill_normal(*apart, w, 1, "w");
+    Operands weights(*apart, setup.dtype);
+    const View w = weights.random({e.count, e.n, e.q}), dw = weights.zeros(w.shape(), DType::f32);
     for (Index rows : {32, 128, 512, 2048}) {
-      const Tensor x = apart->tensor({e.count * rows, e.q}, setup.dtype),
-                   y = apart->tensor({e.count * rows, e.n}, setup.dtype);
-      fill_normal(*apart, x, 1, "x");
-      fill_normal(*apart, y, 1, "y");
-      std::vector<std::int32_t> offsets;
-      for (Index i = 0; i <= e.count; ++i) offsets.push_back(static_cast<std::int32_t>(i * rows));
-      const Tensor on_device = apart->tensor({e.count + 1}, DType::i32);
-      apart->to_device(offsets.data(), on_device);
+      Operands operands(*apart, setup.dtype);
+      const View x = operands.random({e.count * rows, e.q}), y = operands.random({e.count * rows, e.n});
+      const ExpertRows owned = operands.owned(e.count * rows, e.count);
       apart->synchronize();
-      const ExpertRows owned{on_device, offsets.data()};
 
       using Product = std::function<void(Backend&)>;
       const std::pair<const char*, Product> products[] = {
-          {"forward", [&](Backend& b) { b.grouped_gemm(x.view(), w.view(), owned, y); }},
-          {"weights' gradient", [&](Backend& b) { b.grouped_gemm_weight(y.view(), x.view(), owned, dw); }}};
+          {"forward", [&](Backend& b) { b.grouped_gemm(x, w, owned, y); }},
+          {"weights' gradient", [&](Backend& b) { b.grouped_gemm_weight(y, x, owned, dw); }}};
       for (const auto& [what, product] : products) {
         const Run each = [&] { product(*apart); }, all = [&] { product(*together); };
         const Index n = repetitions(*apart, setup, each);

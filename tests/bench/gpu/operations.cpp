@@ -2,8 +2,7 @@
 #include <cmath>
 
 #include "kernels/dry/dry.h"
-#include "kernels/philox.h"
-#include "tests/bench/gpu/bench.h"
+#include "tests/bench/gpu/operands.h"
 
 namespace sy::bench {
 namespace {
@@ -19,51 +18,6 @@ struct Sizes {
 
 constexpr Sizes mixtral = {2, 4096, 4096, 14336, 8, 2, 32, 8, 128, 32768};
 constexpr Sizes tiny = {2, 24, 64, 96, 4, 2, 2, 1, 32, 128};
-
-// The memory of one operation, and what lies there. `random` and `zeros` are of the compute type where none is given.
-class Operands {
- public:
-  Operands(Backend& backend, DType dtype) : b(backend), compute(dtype) {}
-
-  Backend& b;
-  const DType compute;
-
-  View zeros(Shape shape, DType dtype) {
-    tensors_.push_back(b.tensor(shape, dtype));
-    return tensors_.back();
-  }
-  View zeros(Shape shape) { return zeros(shape, compute); }
-  View random(Shape shape, DType dtype) {
-    const View x = zeros(shape, dtype);
-    fill_normal(b, x, 1, std::to_string(tensors_.size()));
-    return x;
-  }
-  View random(Shape shape) { return random(shape, compute); }
-  View f32(Shape shape) { return random(shape, DType::f32); }
-  View i32(Shape shape) { return zeros(shape, DType::i32); }
-  View numbers(const std::vector<std::int32_t>& values) {
-    const View x = i32({static_cast<Index>(values.size())});
-    b.to_device(values.data(), x);
-    return x;
-  }
-  // [n], below `end`.
-  View below(Index n, Index end) {
-    const RandomStream random(1, "below");
-    std::vector<std::int32_t> values(n);
-    for (Index i = 0; i < n; ++i) values[i] = static_cast<std::int32_t>(random.bits(i) % end);
-    return numbers(values);
-  }
-  // Every expert owns as many of `rows` rows.
-  ExpertRows owned(Index rows, Index experts) {
-    offsets_.resize(experts + 1);
-    for (Index e = 0; e <= experts; ++e) offsets_[e] = static_cast<std::int32_t>(rows * e / experts);
-    return {numbers(offsets_), offsets_.data()};
-  }
-
- private:
-  std::vector<Tensor> tensors_;
-  std::vector<std::int32_t> offsets_;
-};
 
 struct Operation {
   std::string what;
