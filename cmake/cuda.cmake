@@ -27,7 +27,7 @@ else()
   find_library(NCCL_LIBRARY nccl HINTS ENV NCCL_ROOT PATHS /usr/local/cuda PATH_SUFFIXES lib lib64)
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.5)  # cublasGemmGroupedBatchedEx
     set(missing "CUDA 12.5 or later (${CMAKE_CUDA_COMPILER} is of ${CMAKE_CUDA_COMPILER_VERSION})")
-  elseif(NOT TARGET CUDA::cublas)
+  elseif(NOT TARGET CUDA::cublas OR NOT TARGET CUDA::cublasLt)
     set(missing "cuBLAS, in the toolkit of ${CMAKE_CUDA_COMPILER}")
   elseif(NOT NCCL_INCLUDE_DIR OR NOT NCCL_LIBRARY)
     set(missing "NCCL (set NCCL_ROOT to its folder)")

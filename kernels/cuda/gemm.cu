@@ -5,7 +5,9 @@
 // handle's default math computes f32 in full: TF32 would have to be asked for, by CUBLAS_TF32_TENSOR_OP_MATH or a
 // _FAST_ type. The pedantic compute type would also forbid fast kernels, and nothing else that matters to real numbers.
 //
-// A product is 2 m n q FLOPs and at least w (m q + q n + m n) bytes.
+// A product is 2 m n q FLOPs and at least w (m q + q n + m n) bytes; m n more where it is added to another matrix.
+#include <cublasLt.h>
+
 #include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -52,6 +54,94 @@ void multiply(Context& context, const Gemm& desc, const Product& p, DType type, 
               DType type_of_c, void* c) {
   context.stream.put([&](cudaStream_t) { multiply_on(context.cublas, desc, p, type, a, b, type_of_c, c); }, desc, p,
                      type, type_of_c, a, b, c);
+}
+
+// ---- a product that is added to another matrix ----
+
+// c = op(a) op(b) + from. cublasGemmEx adds in place, so that `from` would be copied to c first: 134 MB of memory's traffic
+// for 8192 x 4096 of bf16. cuBLASLt reads it where it lies.
+class SumByLt {
+ public:
+  SumByLt(cublasHandle_t cublas, const Gemm& desc, const Product& p, ConstView a, ConstView b, ConstView from, View c)
+      : lt_(reinterpret_cast<cublasLtHandle_t>(cublas)), a_(a), b_(b), from_(from), c_(c) {
+    check(cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
+    describe(CUBLASLT_MATMUL_DESC_TRANSA, transposed(desc.transpose_b));
+    describe(CUBLASLT_MATMUL_DESC_TRANSB, transposed(desc.transpose_a));
+    lay_out(layout_of_b_, b, p.columns_of_b(desc));
+    lay_out(layout_of_a_, a, p.columns_of_a(desc));
+    lay_out(layout_of_c_, c, p.n);
+  }
+
+  // Whether cuBLASLt has a kernel for it, which need not be where addresses or rows are hardly aligned. It remembers what it
+  // chose for a shape (cuBLAS library documentation, cublasLtHeuristicsCacheSetCapacity).
+  bool choose(Index workspace) {
+    cublasLtMatmulPreferenceOpaque_t preference;
+    check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
+            "cublasLtMatmulPreferenceSetAttribute");
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace));
+    // Where a product is split, its parts are summed in f32, as make_cublas has it.
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b_));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a_));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(from_));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(c_));
+    int found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        lt_, &product_, &layout_of_b_, &layout_of_a_, &layout_of_c_, &layout_of_c_, &preference, 1, &chosen_, &found);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+    return status == CUBLAS_STATUS_SUCCESS && found > 0 && chosen_.state == CUBLAS_STATUS_SUCCESS;
+  }
+
+  void run(View workspace, cudaStream_t stream) {
+    const float one = 1;
+    check(cublasLtMatmul(lt_, &product_, &one, b_.bytes(), &layout_of_b_, a_.bytes(), &layout_of_a_, &one,
+                         from_.bytes(), &layout_of_c_, c_.bytes(), &layout_of_c_, &chosen_.algo, workspace.bytes(),
+                         static_cast<std::size_t>(workspace.size_bytes()), stream),
+          "cublasLtMatmul");
+  }
+
+ private:
+  void describe(cublasLtMatmulDescAttributes_t attribute, cublasOperation_t op) {
+    check(cublasLtMatmulDescSetAttribute(&product_, attribute, &op, sizeof op), "cublasLtMatmulDescSetAttribute");
+  }
+  // A row-major matrix of rows of `row` elements, which to cuBLAS are columns.
+  static void lay_out(cublasLtMatrixLayoutOpaque_t& layout, ConstView x, int row) {
+    check(cublasLtMatrixLayoutInit(&layout, cublas_type(x.dtype()), static_cast<std::uint64_t>(row),
+                                   static_cast<std::uint64_t>(x.dim(0)), row),
+          "cublasLtMatrixLayoutInit");
+  }
+  // The power of two that divides the address, up to 256, beyond which no kernel asks.
+  static std::uint32_t alignment(ConstView x) {
+    const auto address = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(x.bytes())) | 256;
+    return address & -address;
+  }
+
+  // A handle of cuBLAS is one of cuBLASLt too (cuBLAS library documentation, cublasLtHandle_t).
+  cublasLtHandle_t lt_;
+  ConstView a_, b_, from_;
+  View c_;
+  cublasLtMatmulDescOpaque_t product_;
+  cublasLtMatrixLayoutOpaque_t layout_of_a_, layout_of_b_, layout_of_c_;
+  cublasLtMatmulHeuristicResult_t chosen_;
+};
+
+void multiply_onto(Context& context, const Gemm& desc, const Product& p, ConstView a, ConstView b, ConstView from,
+                   View c) {
+  const View workspace = Workspace(context).take({lane_workspace}, DType::u8);
+  const auto issue = [&](cudaStream_t stream) {
+    SumByLt sum(context.cublas, desc, p, a, b, from, c);
+    if (sum.choose(workspace.size_bytes())) return sum.run(workspace, stream);
+    check(cudaMemcpyAsync(c.bytes(), from.bytes(), static_cast<std::size_t>(c.size_bytes()), cudaMemcpyDeviceToDevice,
+                          stream),
+          "a copy on the GPU");
+    Gemm adding = desc;
+    adding.accumulate = true;
+    multiply_on(context.cublas, adding, p, a.dtype(), a.bytes(), b.bytes(), c.dtype(), c.bytes());
+  };
+  context.stream.put(issue, desc, p, a.dtype(), c.dtype(), a.bytes(), b.bytes(), from.bytes(), c.bytes());
 }
 
 // ---- a product for each expert ----
@@ -148,17 +238,10 @@ void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows
 
 }  // namespace
 
-// What another matrix than c is added to is copied first: cuBLAS adds in place. cublasLt would do without the copy, but
-// with descriptors and an algorithm kept for each shape. By calculation, not measured: of 8192 x 4096 of bf16 the copy
-// moves 134 MB, 40 us at the 3.35 TB/s of an H100. A block of Mixtral's sizes, 394 million active weights, computes 6.5
-// TFLOP forward on as many tokens, 11 ms at 600 TFLOP/s: the copy is 0.4 % of forward and 0.1 % of a step. At d_model
-// 2048 and 67 million active weights it is 20 us of 1.8 ms: 1.1 % and 0.4 %.
-void CudaBackend::do_gemm(const Gemm& given, ConstView a, const Weight& b, ConstView from, View c) {
-  Gemm desc = given;
-  if (from) do_copy(from, c);
-  desc.accumulate |= from.present();
-  multiply(context_, desc, Product(c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1)), a.dtype(), a.bytes(),
-           b.values.bytes(), c.dtype(), c.bytes());
+void CudaBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) {
+  const Product p(c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1));
+  if (from) return multiply_onto(context_, desc, p, a, b.values, from, c);
+  multiply(context_, desc, p, a.dtype(), a.bytes(), b.values.bytes(), c.dtype(), c.bytes());
 }
 
 void CudaBackend::do_grouped_gemm(const RowsOf& x, const Weight& weight, const ExpertRows& rows, View y) {

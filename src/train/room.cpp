@@ -64,7 +64,7 @@ void use_collectives(const Config& config, Index vocab, const Mesh& mesh, Backen
       use(mesh.over(group.axes), backend, {Collective::reduce, Collective::reduce_scatter, Collective::broadcast});
 }
 
-// The products of a layer, of a router or a head, whose result is f32, and of experts.
+// The products of a layer, of a router or a head, whose result is f32, those added to the residual stream, and of experts.
 void use_products(Backend& backend, DType dtype) {
   constexpr Index n = 256, experts = 2;
   const std::int32_t rows[] = {0, n / 2, n};
@@ -80,6 +80,7 @@ void use_products(Backend& backend, DType dtype) {
       backend.gemm({}, x, w.view(), to);
       backend.gemm({.transpose_a = true, .accumulate = true}, x, w.view(), to);
     }
+    backend.gemm({.transpose_b = true}, x, w.view(), y, x);
     backend.grouped_gemm(x.view(), stack.view(), owned, y);
     backend.grouped_gemm_input(x.view(), stack.view(), owned, y);
     backend.grouped_gemm_weight(x.view(), y.view(), owned, sums);

@@ -6,11 +6,13 @@
 
 #include <cblas.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <tuple>
 #include <vector>
 
+#include "cublasLt.h"
 #include "cuda_bf16.h"
 #include "host/memory.h"
 
@@ -70,19 +72,22 @@ struct Product {
   const void *a, *b;
   void* c;
   int lda, ldb, ldc;
+  const void* from = nullptr;  // what beta is the factor of, laid out as C; null: C
 };
 
+enum class Way { single, grouped, lt };
 struct Types {
   cudaDataType a, b, c;
-  bool grouped = false;  // then all are alike
-  bool supported() const { return a == b && (c == a || (c == CUDA_R_32F && !grouped)); }
+  Way way = Way::single;
+  // Grouped products are of one type.
+  bool supported() const { return a == b && (c == a || (c == CUDA_R_32F && way != Way::grouped)); }
 };
 
 // The kernels of a kind of product are loaded when they are first used, and stay. False where the device has no memory left.
 bool load_kernels(const Types& types) {
   constexpr std::size_t bytes = std::size_t{16} << 20;
-  static std::set<std::tuple<int, int, bool>> loaded;
-  const std::tuple key(types.a, types.c, types.grouped);
+  static std::set<std::tuple<int, int, Way>> loaded;
+  const std::tuple key(types.a, types.c, types.way);
   if (loaded.count(key)) return true;
   if (!allocate(bytes)) return false;
   loaded.insert(key);
@@ -115,17 +120,18 @@ void compute(const Operation& operation, const Product& p, const Types& types) {
   const Matrix a = matrix(p.a, types.a, plain_a ? p.m : p.k, plain_a ? p.k : p.m, p.lda);
   const Matrix b = matrix(p.b, types.b, plain_b ? p.k : p.n, plain_b ? p.n : p.k, p.ldb);
   const Matrix c = matrix(p.c, types.c, p.m, p.n, p.ldc);
-  for (const auto& [x, name] : {std::pair(&a, "A"), std::pair(&b, "B"), std::pair(&c, "C")}) {
-    if (reinterpret_cast<std::uintptr_t>(x->elements) % (types.grouped ? 16 : size_of(x->type)) != 0)
+  const Matrix from = matrix(p.from ? p.from : p.c, types.c, p.m, p.n, p.ldc);
+  for (const auto& [x, name] : {std::pair(&a, "A"), std::pair(&b, "B"), std::pair(&from, "C"), std::pair(&c, "D")}) {
+    if (reinterpret_cast<std::uintptr_t>(x->elements) % (types.way == Way::grouped ? 16 : size_of(x->type)) != 0)
       mistake("{}: the address of {} is not aligned", text(operation), name);
-    if (x != &c || p.beta != 0)
+    if (x != &c && (x != &from || p.beta != 0))
       x->each_run([&](const std::byte* run, std::size_t bytes) { read_range(operation, run, bytes, name); });
   }
-  c.each_run([&](std::byte* run, std::size_t bytes) { write_range(operation, run, bytes, "C"); });
+  c.each_run([&](std::byte* run, std::size_t bytes) { write_range(operation, run, bytes, p.from ? "D" : "C"); });
 
   // Columns of op(B) and of C, filled up with zeros.
   const std::vector<float> values_a = a.as_f32(), values_b = plain_b ? b.as_f32() : transposed(b.as_f32(), p.n);
-  std::vector<float> values_c(p.beta != 0 ? c.as_f32() : std::vector<float>{});
+  std::vector<float> values_c(p.beta != 0 ? from.as_f32() : std::vector<float>{});
   const auto m = static_cast<std::size_t>(p.m), n = static_cast<std::size_t>(p.n), k = static_cast<std::size_t>(p.k);
   values_c.resize(m * n);
   std::vector<float> columns_b(k * tile), columns_c(m * tile);
@@ -252,7 +258,7 @@ cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOpe
   constexpr const char* what = "a grouped cuBLAS product";
   check_handle(handle, what, where);
   check_not_captured(handle->stream, what);  // its sizes are on the host
-  const Types types{type_a, type_b, type_c, true};
+  const Types types{type_a, type_b, type_c, Way::grouped};
   if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (!load_kernels(types)) return CUBLAS_STATUS_ALLOC_FAILED;
   std::size_t count = 0;
@@ -289,6 +295,116 @@ cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOpe
       std::tie(product.a, product.b, product.c) = std::tuple(a[i], b[i], c[i]);
       compute(operation, product, types);
     }
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// ---- cuBLASLt ----
+
+namespace {
+
+template <class T>
+cublasStatus_t set(T& to, const void* value, std::size_t bytes) {
+  if (bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
+  to = *static_cast<const T*>(value);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeType_t, cudaDataType scale) {
+  *desc = {CUBLAS_OP_N, CUBLAS_OP_N};
+  return scale == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, std::size_t bytes) {
+  return set(attribute == CUBLASLT_MATMUL_DESC_TRANSA ? desc->op_a : desc->op_b, value, bytes);
+}
+
+cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType type, std::uint64_t rows,
+                                        std::uint64_t columns, std::int64_t ld) {
+  *layout = {type, rows, columns, ld};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t preference) {
+  *preference = {0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                                                    std::size_t bytes) {
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return set(preference->workspace_bytes, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return set(preference->reductions, value, bytes);
+    default:
+      return set(preference->alignments[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
+  }
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
+                                              int wanted, cublasLtMatmulHeuristicResult_t results[], int* found) {
+  if ((preference->reductions & ~std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) != 0)
+    mistake("cublasLtMatmulAlgoGetHeuristic may choose a product whose sums are rounded on the way");
+  *found = 0;
+  if (wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
+  const cublasLtMatrixLayout_t layouts[] = {a, b, c, d};
+  for (std::size_t i = 0; i < 4; ++i)
+    if (preference->alignments[i] < 4 || static_cast<std::size_t>(layouts[i]->ld) * size_of(layouts[i]->type) % 4 != 0)
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+  cublasLtMatmulHeuristicResult_t& result = results[(*found)++];
+  result = {{preference->workspace_bytes, {}}, preference->workspace_bytes, CUBLAS_STATUS_SUCCESS};
+  std::copy_n(preference->alignments, 4, result.algo.alignments);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t layout_a, const void* b, cublasLtMatrixLayout_t layout_b,
+                              const void* beta, const void* c, cublasLtMatrixLayout_t layout_c, void* d,
+                              cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t* algo, void* workspace,
+                              std::size_t workspace_bytes, cudaStream_t stream, Where where) {
+  constexpr const char* what = "a cuBLASLt product";
+  check_handle(reinterpret_cast<cublasHandle_t>(handle), what, where);
+  const void* const addresses[] = {a, b, c, d};
+  for (std::size_t i = 0; i < 4; ++i)
+    if (reinterpret_cast<std::uintptr_t>(addresses[i]) % algo->alignments[i] != 0)
+      mistake("{} at {}: the address of {} is not aligned to {} bytes, for which its kernel was chosen", what,
+              text(where), "ABCD"[i], algo -> alignments[i]);
+  const bool plain_a = desc->op_a == CUBLAS_OP_N, plain_b = desc->op_b == CUBLAS_OP_N;
+  const std::uint64_t m = layout_d->rows, n = layout_d->columns, k = plain_a ? layout_a->columns : layout_a->rows;
+  if ((plain_a ? layout_a->rows : layout_a->columns) != m || (plain_b ? layout_b->columns : layout_b->rows) != n ||
+      (plain_b ? layout_b->rows : layout_b->columns) != k || layout_c->rows != m || layout_c->columns != n ||
+      layout_c->ld != layout_d->ld || layout_c->type != layout_d->type || workspace_bytes < algo->workspace_bytes)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  const auto size = [](auto n) { return static_cast<int>(n); };
+  const Product product{desc->op_a,
+                        desc->op_b,
+                        size(m),
+                        size(n),
+                        size(k),
+                        *static_cast<const float*>(alpha),
+                        *static_cast<const float*>(beta),
+                        a,
+                        b,
+                        d,
+                        size(layout_a->ld),
+                        size(layout_b->ld),
+                        size(layout_d->ld),
+                        c};
+  const Types types{layout_a->type, layout_b->type, layout_d->type, Way::lt};
+  if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!valid(product)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!load_kernels(types)) return CUBLAS_STATUS_ALLOC_FAILED;
+  put(stream, [=, bytes = algo->workspace_bytes](Stream* on) {
+    const Operation operation = start_operation(on, what, where);
+    if (bytes > 0) claim_range(operation, workspace, bytes, "the workspace of cuBLASLt");
+    compute(operation, product, types);
   });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -395,6 +395,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
                             std::source_location where) {
   if (kind != cudaMemcpyDeviceToDevice) check_not_captured(stream, "a copy from or to the host");
   check_kind({stream, 0, "cudaMemcpyAsync", where}, to, from, bytes > 0 ? kind : cudaMemcpyDefault);
+  counter_values.copies += kind == cudaMemcpyDeviceToDevice;
   const auto copy = bytes > 0 ? copy_of_row(to, from, bytes) : [](const Operation&) {};
   put(stream, [=](Stream* on) { copy(start_operation(on, "cudaMemcpyAsync", where)); });
   return cudaSuccess;

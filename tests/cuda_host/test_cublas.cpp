@@ -1,4 +1,5 @@
 // Products on the host against plain loops, and mistakes in calling for them.
+#include <cublasLt.h>
 #include <cublas_v2.h>
 
 #include <array>
@@ -69,6 +70,40 @@ class HostCublas : public HostTest {
                         c.rows_a() + c.gap, b.bytes(), cuda_type(c.type), c.rows_b() + c.gap, &c.beta, y.bytes(),
                         cuda_type(c.type_of_c), c.m + c.gap, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
   }
+  // d = alpha op(a) op(b) + beta c
+  struct Lt {
+    cublasLtMatmulDescOpaque_t product;
+    cublasLtMatrixLayoutOpaque_t a, b, c;
+    cublasLtMatmulPreferenceOpaque_t preference;
+    cublasLtMatmulHeuristicResult_t chosen{};
+    int found = 0;
+    explicit Lt(const Case& o) {
+      cublasLtMatmulDescInit(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+      cublasLtMatmulDescSetAttribute(&product, CUBLASLT_MATMUL_DESC_TRANSA, &o.op_a, sizeof o.op_a);
+      cublasLtMatmulDescSetAttribute(&product, CUBLASLT_MATMUL_DESC_TRANSB, &o.op_b, sizeof o.op_b);
+      const auto lay_out = [&](auto& layout, DType type, int rows, int columns) {
+        cublasLtMatrixLayoutInit(&layout, cuda_type(type), static_cast<std::uint64_t>(rows),
+                                 static_cast<std::uint64_t>(columns), rows + o.gap);
+      };
+      lay_out(a, o.type, o.rows_a(), o.columns_a());
+      lay_out(b, o.type, o.rows_b(), o.columns_b());
+      lay_out(c, o.type_of_c, o.m, o.n);
+      cublasLtMatmulPreferenceInit(&preference);
+      prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    }
+    void prefer(cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      EXPECT_EQ(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
+                CUBLAS_STATUS_SUCCESS);
+    }
+    cublasStatus_t choose() {
+      return cublasLtMatmulAlgoGetHeuristic(nullptr, &product, &a, &b, &c, &c, &preference, 1, &chosen, &found);
+    }
+  };
+  cublasStatus_t run(Lt& lt, const Case& c, View a, View b, View from, View to, View workspace = {}) {
+    return cublasLtMatmul(reinterpret_cast<cublasLtHandle_t>(handle), &lt.product, &c.alpha, a.bytes(), &lt.a,
+                          b.bytes(), &lt.b, &c.beta, from.bytes(), &lt.c, to.bytes(), &lt.c, &lt.chosen.algo,
+                          workspace.bytes(), static_cast<std::size_t>(workspace.size_bytes()), context.stream.cut());
+  }
   static std::vector<float> expected(const Case& c, const std::vector<float>& a, const std::vector<float>& b,
                                      std::vector<float> y) {
     for (int j = 0; j < c.n; ++j)
@@ -106,6 +141,58 @@ TEST_F(HostCublas, ProductsOfAllKinds) {
             EXPECT_EQ(read(vc, c.m, c.n, gap), expected(c, a, b, before))
                 << op_a << op_b << info(type).name << info(type_of_c).name << beta << gap;
           }
+}
+
+TEST_F(HostCublas, ProductsAddedToAnotherMatrix) {
+  for (const auto op_a : {CUBLAS_OP_N, CUBLAS_OP_T})
+    for (const auto op_b : {CUBLAS_OP_N, CUBLAS_OP_T})
+      for (const auto& [type, type_of_c] :
+           {std::pair(DType::f32, DType::f32), std::pair(DType::bf16, DType::bf16), std::pair(DType::bf16, DType::f32)})
+        for (const int gap : {0, 2}) {
+          const Case c{op_a, op_b, 8, 6, 10, 2, 0.5f, gap, type, type_of_c};
+          std::vector<float> a, b, from;
+          const View va = matrix(c.rows_a(), c.columns_a(), gap, type, a);
+          const View vb = matrix(c.rows_b(), c.columns_b(), gap, type, b);
+          const View vc = matrix(c.m, c.n, gap, type_of_c, from), vd = memory(vc.shape(), type_of_c);
+          Lt lt(c);
+          ASSERT_EQ(lt.choose(), CUBLAS_STATUS_SUCCESS);
+          ASSERT_EQ(lt.found, 1);
+          ASSERT_EQ(run(lt, c, va, vb, vc, vd), CUBLAS_STATUS_SUCCESS);
+          EXPECT_EQ(read(vc, c.m, c.n, gap), from);
+          EXPECT_EQ(read(vd, c.m, c.n, gap), expected(c, a, b, from));
+        }
+}
+
+TEST_F(HostCublas, MistakesOfProductsAddedToAnotherMatrix) {
+  const Case c{.m = 8, .n = 6, .k = 10, .beta = 1};
+  std::vector<float> values;
+  const View a = matrix(8, 10, 0, DType::f32, values), b = matrix(10, 6, 0, DType::f32, values),
+             from = matrix(8, 6, 0, DType::f32, values), to = memory({48}), workspace = memory({256}, DType::u8);
+  Lt lt(c);
+  lt.prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{256});
+  ASSERT_EQ(lt.choose(), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(run(lt, c, a, b, from, to), CUBLAS_STATUS_INVALID_VALUE);  // without the workspace that it was chosen for
+  EXPECT_EQ(run(lt, c, a, b, from, to, workspace), CUBLAS_STATUS_SUCCESS);
+  expect_mistake("of C, which is uninitialised", [&] { run(lt, c, a, b, memory({48}), memory({48}), workspace); });
+  expect_mistake("reaches beyond its allocation", [&] { run(lt, c, a, b, from, memory({47}), workspace); });
+  const View wide = matrix(8, 7, 0, DType::f32, values);
+  expect_mistake("the address of C is not aligned to 256 bytes",
+                 [&] { run(lt, c, a, b, wide.rows(4, 48), to, workspace); });
+  lt.c.rows = 7;
+  EXPECT_EQ(run(lt, c, a, b, from, to, workspace), CUBLAS_STATUS_INVALID_VALUE);
+
+  // Addresses or columns that are hardly aligned have no kernel.
+  Lt hardly(c);
+  hardly.prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::uint32_t{2});
+  EXPECT_EQ(hardly.choose(), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(hardly.found, 0);
+  Case odd = c;
+  odd.m = 7;
+  odd.type = odd.type_of_c = DType::bf16;
+  EXPECT_EQ(Lt(odd).choose(), CUBLAS_STATUS_NOT_SUPPORTED);
+  Lt rounding(c);
+  rounding.prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK});
+  expect_mistake("whose sums are rounded on the way", [&] { rounding.choose(); });
 }
 
 TEST_F(HostCublas, RoundsOnce) {

@@ -47,6 +47,29 @@ TEST_F(WorkspaceTest, AttentionTakesSomeSequencesOrSomeHeadsAtOnce) {
   EXPECT_THROW(gradient(1), std::logic_error);
 }
 
+// cuBLASLt reads what a product is added to where it lies, aligned to however many bytes. Where it has no kernel, that is
+// copied first.
+TEST_F(WorkspaceTest, ProductsAreAddedToAnotherMatrixWithoutACopy) {
+  const auto copies = [&](auto one, Index n) {
+    using T = decltype(one);
+    constexpr Index m = 5, q = 8;
+    const auto ones = [&](Index rows, Index columns) {  // begins a row into memory that is aligned well
+      return upload(std::vector<T>(static_cast<std::size_t>((rows + 1) * columns), one))
+          .reshape({rows + 1, columns})
+          .rows(1, rows);
+    };
+    const View a = ones(m, q), w = ones(n, q), from = ones(m, n), c = ones(m, n);
+    const auto before = cuda_host::counters().copies;
+    backend->gemm({.transpose_b = true}, a, w, c, from);
+    backend->synchronize();
+    for (const T x : download<T>(c)) EXPECT_EQ(static_cast<float>(x), 9);
+    return cuda_host::counters().copies - before;
+  };
+  EXPECT_EQ(copies(1.0f, 7), 0);
+  EXPECT_EQ(copies(bf16(1), 6), 0);
+  EXPECT_EQ(copies(bf16(1), 7), 1);
+}
+
 // bf16 weights' gradients: products of experts run beside each other, whatever order the device takes them in.
 TEST_F(WorkspaceTest, ProductsOfExpertsRunOnStreamsOfTheirOwn) {
   constexpr Index experts = 7, rows = 40, n = 6, q = 10;

@@ -91,6 +91,28 @@ TEST_P(DenseOps, gemm) {
         check(GemmCase({(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0}, s[0], s[1], s[2], c));
 }
 
+// A product that is added to another matrix, or to c itself, given as if it were another one.
+struct SumCase : GemmCase {
+  SumCase(Gemm g, Index m_, Index n_, Index q_, DType c) : GemmCase(g, m_, n_, q_, c) {
+    if (!g.accumulate) in("from", {m, n}, c);
+    desc.accumulate = false;
+  }
+  View from() const { return at("from") ? at("from") : at("c"); }
+  void run(Backend& b) override { b.gemm(desc, at("a"), at("b"), at("c"), from()); }
+  void expect(Values& v) override {
+    if (at("from")) v["c"] = v["from"];
+    GemmCase::expect(v);
+  }
+};
+
+TEST_P(DenseOps, gemm_onto) {
+  const Index shapes[][3] = {{0, 3, 4}, {3, 4, 0}, {1, 1, 1}, {5, 7, 9}, {16, 16, 16}, {129, 98, 300}, {40, 520, 64}};
+  for (const auto& s : shapes)
+    for (int flags = 0; flags < 8; ++flags)
+      for (DType c : {OpCase::compute, DType::f32})
+        check(SumCase({(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0}, s[0], s[1], s[2], c));
+}
+
 // Rows of each expert; the sum is R.
 const std::vector<Index> row_counts[] = {{0}, {5}, {0, 0, 0}, {1, 0, 2}, {0, 7, 0, 130, 1, 0}, {64, 65, 63, 0}};
 

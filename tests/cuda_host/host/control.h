@@ -46,6 +46,7 @@ struct Counters {
   std::int64_t waits = 0;             // for what had not surely ended
   std::int64_t reduces = 0;           // ncclReduce that have started
   std::int64_t nccl_launches = 0;     // of groups of calls, or of single ones
+  std::int64_t copies = 0;            // from the device to itself
   std::int64_t product_calls = 0;     // of cuBLAS
   std::int64_t product_switches = 0;  // those, given to another stream than the one before
   std::int64_t library_bytes = 0;     // of device memory that NCCL and cuBLAS have taken, what NCCL has freed included
