@@ -70,14 +70,25 @@ struct Ahead {
 template <int rows, int vectors, Index a_row, Index a_col, bool prefetch = false>
 void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols, bool accumulate,
           Ahead ahead = {}) {
-  // C is prefetched now, so that it is there at the end.
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i) {
+  // C is prefetched, so that it is there at the end: at once, or, where a vector is a cache line, a row now and then, which
+  // made steps of training 1 to 2 % faster with AVX-512 and slower with AVX2.
+  const auto prefetch_c = [&](Index i) {
 #pragma GCC unroll 4
     for (int j = 0; j < vectors * lanes; j += 16) __builtin_prefetch(c + i * ldc + j, 1);
+  };
+  constexpr bool spread = lanes == 16;
+  if constexpr (!spread) {
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) prefetch_c(i);
   }
+  const Index every = std::max<Index>(1, k / rows);
+  Index row_of_c = 0, next = 0;
   Vector sum[rows][vectors] = {};
   for (Index l = 0; l < k; ++l, a += a_col, b += b_row) {
+    if (spread && l == next && row_of_c < rows) {
+      prefetch_c(row_of_c++);
+      next += every;
+    }
     if constexpr (prefetch) {
       __builtin_prefetch(ahead.data, 0, 2);
       ahead.data += ahead.step;
