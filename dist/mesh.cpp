@@ -1,6 +1,7 @@
 #include "dist/mesh.h"
 
 #include "dist/comm_nccl.h"
+#include "dist/shard.h"
 
 namespace sy {
 namespace {
@@ -103,6 +104,12 @@ Comm& Mesh::over(Axes axes) const {
   SY_ASSERT(false, "no communicator over {}", axes.str());
 }
 
+std::vector<std::pair<std::string_view, const Comm*>> Mesh::groups() const {
+  return {{"world", host},          {"stage", stage.get()},   {"dp", dp.get()},
+          {"tp", tp.get()},         {"edp", edp.get()},       {"experts", experts.get()},
+          {"within", within.get()}, {"across", across.get()}, {"replicas", replicas.get()}};
+}
+
 namespace {
 
 Mesh mesh_without_groups(Comm& world, const Layout& layout) {
@@ -146,13 +153,19 @@ Mesh make_dry_mesh(Comm& world, const Layout& layout) {
 
 Mesh on_backend(Mesh mesh, Backend& backend) {
   if (backend.on_host() || mesh.backend == &backend) return mesh;
-  SY_ASSERT(!mesh.backend, "a mesh for the buffers of another backend");
+  SY_ASSERT(!mesh.backend && !mesh.replicas, "a mesh for the buffers of another backend");
   const MakeComm nccl = nccl_on(backend, mesh.rank);
   for (const Member& member : members) mesh.*member.comm = nccl(std::move(mesh.*member.comm), member.stream);
   for (const NodeMember& member : node_members)
     if (mesh.*member.comm) mesh.*member.comm = nccl(std::move(mesh.*member.comm), CommStream::tokens);
   mesh.backend = &backend;
   return mesh;
+}
+
+void join_replicas(Mesh& mesh, Index n) {
+  const Index tp = mesh.layout.tp;
+  if (mesh.replicas || replicas_of(n, mesh.layout.tp) == 1) return;
+  mesh.replicas = mesh.tp->split([&](int rank) { return static_cast<int>(rank * n / tp); });
 }
 
 }  // namespace sy

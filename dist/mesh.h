@@ -6,6 +6,8 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dist/axes.h"
@@ -64,11 +66,15 @@ struct Mesh {
   std::unique_ptr<Comm> experts;  // the ep * etp ranks that hold all experts between them, etp fastest
   // Those of them on this rank's node, and those with its place on the other nodes; none where they are on one.
   std::unique_ptr<Comm> within, across;
+  // The ranks of tp that hold the same part of a dimension shorter than tp (join_replicas); none where there is none.
+  std::unique_ptr<Comm> replicas;
 
   // Every rank of the world: with one stage, the ranks of that.
   Comm& world() const { return *stage; }
   // The ranks that differ from this one in these axes alone; one of the communicators above.
   Comm& over(Axes axes) const;
+  // All of them, and "world", by name; null: there is none.
+  std::vector<std::pair<std::string_view, const Comm*>> groups() const;
 };
 
 // For buffers on the host. Collective.
@@ -77,5 +83,8 @@ Mesh make_mesh(Comm& world, const Layout& layout);
 Mesh make_dry_mesh(Comm& world, const Layout& layout);
 // The same mesh for buffers of `backend`, which must outlive it; it may be for these already. Collective.
 Mesh on_backend(Mesh mesh, Backend& backend);
+// Connects mesh.replicas, unless they are connected: of a dimension of n that tp splits, such as kv heads. There are none where
+// n >= tp. On the buffers that the mesh is for then. Collective.
+void join_replicas(Mesh& mesh, Index n);
 
 }  // namespace sy

@@ -7,16 +7,8 @@
 #include <set>
 
 #include "src/model/engine.h"
-#include "src/train/grad_sync.h"
 
 namespace sy::test {
-
-// The communicators of a mesh, and that of the ranks which hold the same kv heads.
-inline std::vector<std::pair<std::string, const Comm*>> groups_of(const Mesh& mesh, const GradSync& sync) {
-  return {{"stage", mesh.stage.get()},     {"dp", mesh.dp.get()},        {"edp", mesh.edp.get()},
-          {"experts", mesh.experts.get()}, {"tp", mesh.tp.get()},        {"replicas", sync.replicas()},
-          {"within", mesh.within.get()},   {"across", mesh.across.get()}};
-}
 
 // What one rank's routers sent to each rank of mesh.experts, itself included.
 struct RoutedRows {

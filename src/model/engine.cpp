@@ -32,6 +32,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
       slots_(make_slots(slots)),
       scratch_(make_arena(End::high)),
       rope_(*backend_, block_specs(config), positions > 0 ? room_for(positions) : config.model.seq_len) {
+  if (training) join_replicas(mesh_, config.model.kv_heads);
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;

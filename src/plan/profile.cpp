@@ -18,11 +18,7 @@ using Transfers = std::map<std::pair<std::string_view, DryTransfer>, double>;
 
 Transfers transfers_of(const Mesh& mesh) {
   Transfers all;
-  const std::pair<std::string_view, const Comm*> groups[] = {
-      {"stage", mesh.stage.get()},   {"dp", mesh.dp.get()},           {"tp", mesh.tp.get()},
-      {"edp", mesh.edp.get()},       {"experts", mesh.experts.get()}, {"world", mesh.host},
-      {"within", mesh.within.get()}, {"across", mesh.across.get()}};
-  for (const auto& [name, comm] : groups)
+  for (const auto& [name, comm] : mesh.groups())
     for (const auto& [transfer, times] : comm ? dry_transfers(*comm) : std::map<DryTransfer, Index>())
       all[{name, transfer}] += static_cast<double>(times);
   return all;
@@ -128,7 +124,8 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   profile.pass.add(passes.again, static_cast<double>(profile.passes - 1));
 
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  const Mesh mesh = make_dry_mesh(*world, layout);
+  Mesh mesh = make_dry_mesh(*world, layout);
+  join_replicas(mesh, config_.model.kv_heads);
   const std::unique_ptr<Backend> backend = dry();
   ParamStore store(*backend, specs_, layout, mesh.coord, true, config_.dtype());
   GradSync sync(mesh, store);
@@ -143,9 +140,6 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   world->all_reduce(view_of(sums.data(), {std::ssize(sums)}));
   profile.update.calls = take_calls(*backend);
   profile.update.transfers = transfers_of(mesh);
-  if (sync.replicas())
-    for (const auto& [transfer, times] : dry_transfers(*sync.replicas()))
-      profile.update.transfers[{"replicas", transfer}] = static_cast<double>(times);
 
   profile.memory = parameters(layout, rank);
   profile.memory.weights += passes.prepared;

@@ -18,7 +18,7 @@ namespace sy {
 // Counts are doubles, since those of some layers are multiplied to those of all.
 struct Work {
   std::map<DryCall, double> calls;
-  // By the group of ranks: "stage", "dp", "tp", "edp", "experts", "within", "across" (dist/mesh.h), "replicas" (GradSync)
+  // By the group of ranks: "stage", "dp", "tp", "edp", "experts", "within", "across", "replicas" (dist/mesh.h)
   // and "world" (the host's messages).
   std::map<std::pair<std::string_view, DryTransfer>, double> transfers;
 

@@ -16,25 +16,21 @@ GradSync::GradSync(const Mesh& mesh, ParamStore& store)
       squares_(backend_.tensor({1}, DType::f64)),
       factor_(backend_.tensor({1})),
       rates_(backend_.tensor({3})) {
-  const int tp = mesh.layout.tp;
-  Index heads = 0;
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     const GroupLayout& layout = store.layout().groups[g];
     Group& group = groups_.emplace_back(Group{layout, store.buffers(g), mesh.over(layout.axes)});
     for (const Placement& p : layout.placements)
       for (int d = 0; d < p.spec->shape.size(); ++d)
-        if (p.spec->split[d] == Axis::tp && replicas_of(p.spec->shape[d], tp) > 1) {
-          heads = p.spec->shape[d];
+        if (p.spec->split[d] == Axis::tp && replicas_of(p.spec->shape[d], mesh.layout.tp) > 1)
           group.replicated.push_back(&p);
-        }
+    SY_ASSERT(group.replicated.empty() || mesh.replicas, "ranks hold the same kv heads and are not joined");
   }
-  if (heads > 0) replicas_ = mesh.tp->split([&](int rank) { return static_cast<int>(rank * heads / tp); });
 }
 
 void GradSync::sum_replicas() {
   for (const Group& group : groups_)
     for (const Placement* p : group.replicated)
-      replicas_->all_reduce(group.buffers.grads.view().rows(p->offset, p->box.elements()));
+      mesh_.replicas->all_reduce(group.buffers.grads.view().rows(p->offset, p->box.elements()));
 }
 
 View GradSync::Group::owned_gradients() const {
@@ -80,7 +76,7 @@ void GradSync::reduce_rest(Group& group) {
 // Every parameter lies in exactly one rank's owned range, but for those that replicas hold too: the first of these counts.
 void GradSync::add_squares(const Group& group) {
   const ConstView owned = group.owned_gradients();
-  if (!replicas_ || replicas_->rank() == 0) return backend_.sum_squares(owned, squares_);
+  if (!mesh_.replicas || mesh_.replicas->rank() == 0) return backend_.sum_squares(owned, squares_);
   for (const OwnedRun& run : owned_runs(group.layout)) {
     const auto& replicated = group.replicated;
     if (std::find(replicated.begin(), replicated.end(), run.placement) != replicated.end()) continue;

@@ -21,7 +21,7 @@ namespace sy {
 
 class GradSync {
  public:
-  // Collective.
+  // Where ranks of tp hold the same kv heads, mesh.replicas must be joined.
   GradSync(const Mesh& mesh, ParamStore& store);
 
   // The gradients of a part's parameters (ParamSpec::part) are complete, for this step: those of the part told of before are
@@ -32,8 +32,6 @@ class GradSync {
   void step(const Config::Train& train, double lr, Index step);
   // The global gradient norm of the last step before clipping; every parameter counts once. Waits for it.
   double norm() const;
-
-  const Comm* replicas() const { return replicas_.get(); }
 
  private:
   // The parameters whose gradients are summed over the same ranks.
@@ -49,6 +47,7 @@ class GradSync {
     // Whether its collectives run beside what the backend computes.
     bool overlaps() const { return layout.shards > 1 && comm.asynchronous(); }
   };
+  // Ranks that hold the same kv heads see the gradient from their own query heads alone.
   void sum_replicas();
   // Elements of a group's gradients become, each at its owner, the sum over the ranks that share it.
   static void reduce(Group& group, Range flat);
@@ -64,9 +63,6 @@ class GradSync {
   Backend& backend_;
   PreparedWeights& prepared_;
   std::vector<Group> groups_;
-  // The ranks that hold the same kv heads, where these are fewer than the tensor-parallel ranks: each of them sees the
-  // gradient from its own query heads alone. None where nothing is replicated.
-  std::unique_ptr<Comm> replicas_;
   Tensor squares_;         // [1] f64
   Tensor factor_, rates_;  // [1], [3] of Backend::adamw
 };

@@ -54,6 +54,7 @@ void use_collectives(const Config& config, Index vocab, const Mesh& mesh, Backen
   const std::vector<ParamSpec> specs = param_specs(config, vocab);
   use(mesh.world(), backend, {Collective::all_reduce, Collective::all_gather});  // the norm, and balance over all ranks
   use(*mesh.tp, backend, {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
+  if (mesh.replicas) use(*mesh.replicas, backend, {Collective::all_reduce});
   if (count_moe(block_specs(config)) > 0) {
     use(*mesh.experts, backend, {Collective::all_gather, Collective::all_to_all});
     for (Comm* const hop : {mesh.across.get(), mesh.within.get()})
@@ -96,6 +97,7 @@ Room make_room(Comm& world, const Config& config, Index vocab, const Layout& lay
     const Doing doing("first use of NCCL and cuBLAS");
     const Index before = backend.free_bytes();
     room.mesh = on_backend(std::move(room.mesh), backend);
+    join_replicas(room.mesh, config.model.kv_heads);
     use_collectives(config, vocab, room.mesh, backend);
     use_products(backend, config.dtype());
     room.mesh.world().barrier();

@@ -15,6 +15,7 @@
 #include "dist/comm_mpi.h"
 #include "dist/runtime.h"
 #include "src/text/table.h"
+#include "src/train/grad_sync.h"
 #include "src/train/memory.h"
 #include "tests/bench/peak.h"
 #include "tests/forwarding.h"
@@ -223,12 +224,12 @@ int run(Comm& world, int argc, char** argv) {
   };
 
   train();  // arenas grow
-  const auto groups = test::groups_of(engine.mesh(), sync);
+  const auto groups = engine.mesh().groups();
   const auto snapshot = [&] {
     std::map<std::pair<std::string, Collective>, Traffic> all;
     for (const auto& [name, group] : groups)
       for (int kind = 0; group && kind < num_collectives; ++kind)
-        all[{name, static_cast<Collective>(kind)}] = group->traffic(static_cast<Collective>(kind));
+        all[{std::string(name), static_cast<Collective>(kind)}] = group->traffic(static_cast<Collective>(kind));
     return all;
   };
   test::RoutedRows routed(engine.mesh());

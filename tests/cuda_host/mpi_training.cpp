@@ -370,25 +370,28 @@ TEST(Step, CollectivesOfAnOldNcclRunOneAfterTheOther) {
 TEST(Memory, IsTakenByLibrariesBeforeActivations) {
   const int n = world().size();
   cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);
-  for (const Layout& layout : {Layout{n, 1, 1, 1}, Layout{n, 1, n, 1}, Layout{n, n, n, 1}})
-    for (const std::vector<std::string>& settings :
-         {std::vector<std::string>{"--run.dtype=bf16"}, {"--run.dtype=f32", "--moe.experts=0"}}) {
-      if (layout.ep * layout.etp > 1 && settings.size() > 1) continue;  // no experts to divide
-      const Config config = config_of(settings);
-      std::unique_ptr<Backend> backend = make_backend("cuda");
-      const auto before = cuda_host::counters().library_bytes;
-      Room room = make_room(world(), config, vocab, layout, *backend, 1);
-      const auto taken = cuda_host::counters().library_bytes;
-      EXPECT_EQ(room.taken, taken - before) << layout.str();
-      if (n > 1) {
-        EXPECT_GE(room.taken, Index{3} << 30) << layout.str();
-      }
-      EXPECT_GT(room.arena, Index{512} << 20) << layout.str();
-      Trained t(config, layout, std::move(backend), std::move(room));
-      for (int step = 0; step < 2; ++step) t.step();
-      EXPECT_TRUE(std::isfinite(t.sync.norm()));
-      EXPECT_EQ(cuda_host::counters().library_bytes, taken) << layout.str();
+  const std::string bf16 = "--run.dtype=bf16", dense = "--moe.experts=0", few = "--model.kv_heads=1";
+  const std::pair<Layout, std::vector<std::string>> cases[] = {{{n, 1, 1, 1}, {bf16}},
+                                                               {{n, 1, 1, 1}, {dense}},
+                                                               {{n, 1, n, 1}, {bf16}},
+                                                               {{n, n, n, 1}, {bf16}},
+                                                               {{n, n, 1, 1}, {dense, few}}};
+  for (const auto& [layout, settings] : cases) {
+    const Config config = config_of(settings);
+    std::unique_ptr<Backend> backend = make_backend("cuda");
+    const auto before = cuda_host::counters().library_bytes;
+    Room room = make_room(world(), config, vocab, layout, *backend, 1);
+    const auto taken = cuda_host::counters().library_bytes;
+    EXPECT_EQ(room.taken, taken - before) << layout.str();
+    if (n > 1) {
+      EXPECT_GE(room.taken, Index{3} << 30) << layout.str();
     }
+    EXPECT_GT(room.arena, Index{512} << 20) << layout.str();
+    Trained t(config, layout, std::move(backend), std::move(room));
+    for (int step = 0; step < 2; ++step) t.step();
+    EXPECT_TRUE(std::isfinite(t.sync.norm()));
+    EXPECT_EQ(cuda_host::counters().library_bytes, taken) << layout.str();
+  }
   cuda_host::set_nccl_channel_bytes(std::size_t{1} << 20);
 }
 

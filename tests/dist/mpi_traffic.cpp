@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "src/train/grad_sync.h"
 #include "tests/mpi_world.h"
 #include "tests/traffic.h"
 
@@ -104,12 +105,12 @@ test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::u
   GradSync sync(engine.mesh(), engine.store());
   if (routed)
     engine.observe_routing([&](const RoutingView& r) { routed->count(r, engine.mesh(), config.moe.experts); });
-  const auto groups = test::groups_of(engine.mesh(), sync);
+  const auto groups = engine.mesh().groups();
   std::map<std::pair<std::string, Collective>, Traffic> before;
   const auto each = [&](auto f) {
     for (const auto& [name, group] : groups)
       for (int kind = 0; group && kind < num_collectives; ++kind)
-        f(std::pair{name, static_cast<Collective>(kind)}, group->traffic(static_cast<Collective>(kind)));
+        f(std::pair{std::string(name), static_cast<Collective>(kind)}, group->traffic(static_cast<Collective>(kind)));
   };
   each([&](const auto& key, const Traffic& t) { before[key] = t; });
   const Index tokens = sequences * config.model.seq_len;
