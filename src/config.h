@@ -197,8 +197,9 @@ std::vector<KeyDifference> differences(const Config& here, const Config& there, 
 // What can be computed but is hardly meant, each with the key to set. The layout is one that the configuration fits.
 std::vector<std::string> doubts(const Config& config, const Layout& layout);
 
-// Every layout of so many ranks that fits the model and the batch, by tp, ep and etp.
-std::vector<Layout> layouts_of(const Config& config, int ranks);
+// Every layout of so many ranks that fits the model and the batch, by tp, ep and etp. Where machines hold `node` ranks each,
+// those whose experts lie on several come twice: the second time their tokens travel by machine.
+std::vector<Layout> layouts_of(const Config& config, int ranks, int node = 1);
 // The file moe.placement: [MoE layers][E] the expert in each place. Empty where none is named. Throws InputError.
 std::vector<std::vector<Index>> read_placement(const Config& config);
 // What the layout demands of the model: heads, experts, batch. Throws InputError with what would work.

@@ -59,15 +59,18 @@ Layout Config::layout(int ranks) const {
           static_cast<int>(parallel.node)};
 }
 
-std::vector<Layout> layouts_of(const Config& config, int ranks) {
+std::vector<Layout> layouts_of(const Config& config, int ranks, int node) {
   std::vector<int> divisors;
   for (int d = 1; d <= ranks; ++d)
     if (ranks % d == 0) divisors.push_back(d);
   std::vector<Layout> works;
   for (int tp : divisors)
     for (int ep : divisors)
-      for (int etp : divisors)
-        if (const Layout layout{ranks, tp, ep, etp}; problem_of(config, layout).empty()) works.push_back(layout);
+      for (int etp : divisors) {
+        const Layout layout{ranks, tp, ep, etp}, by_node{ranks, tp, ep, etp, node};
+        if (problem_of(config, layout).empty()) works.push_back(layout);
+        if (by_node.experts_topology().nodes > 1 && problem_of(config, by_node).empty()) works.push_back(by_node);
+      }
   return works;
 }
 

@@ -1,7 +1,9 @@
 // What a plan says: against formulas, against brute force, and against the whole model run dry.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "kernels/dry/dry.h"
 #include "src/config.h"
@@ -55,17 +57,23 @@ std::string message(const std::function<void()>& work) {
 
 TEST(Plan, LayoutsAreThoseThatTheChecksAllow) {
   const Config config = planned();
-  for (int ranks : {1, 2, 6, 12}) {
-    std::vector<std::string> expected, found;
-    for (int tp = 1; tp <= ranks; ++tp)
-      for (int ep = 1; ep <= ranks; ++ep)
-        for (int etp = 1; etp <= ranks; ++etp)
-          if (message([&] { check_config_for_layout(config, {ranks, tp, ep, etp}); }) == "no error")
-            expected.push_back(Layout{ranks, tp, ep, etp}.str());
-    for (const Layout& l : layouts_of(config, ranks)) found.push_back(l.str());
-    EXPECT_EQ(found, expected);
-    EXPECT_FALSE(found.empty()) << ranks;
-  }
+  for (int ranks : {1, 2, 6, 12})
+    for (int node : {1, 2, 3, 12}) {
+      std::vector<std::string> expected, found;
+      for (int tp = 1; tp <= ranks; ++tp)
+        for (int ep = 1; ep <= ranks; ++ep)
+          for (int etp = 1; etp <= ranks; ++etp)
+            for (int of : std::set{1, node}) {  // by node where experts lie on several
+              if (of > 1 && ep * etp <= of) continue;
+              if (message([&] { check_config_for_layout(config, {ranks, tp, ep, etp, of}); }) == "no error")
+                expected.push_back(Layout{ranks, tp, ep, etp, of}.str());
+            }
+      for (const Layout& l : layouts_of(config, ranks, node)) found.push_back(l.str());
+      EXPECT_EQ(found, expected);
+      EXPECT_FALSE(found.empty()) << ranks;
+      const bool travels = std::any_of(found.begin(), found.end(), [](auto& l) { return l.find("node") != l.npos; });
+      EXPECT_EQ(travels, node > 1 && node < ranks) << ranks << " of which machines hold " << node;
+    }
   // Row counts of many ranks for many experts would not be read at once.
   const Config wide = planned({"--moe.experts=1536", "--moe.d_ff=1536", "--train.global_batch=3072"});
   EXPECT_NE(message([&] { check_config_for_layout(wide, {1536, 1, 1536, 1}); }).find("row counts"), std::string::npos);
@@ -366,6 +374,20 @@ TEST(Plan, TheBusiestRankDecides) {
     EXPECT_NEAR(std::accumulate(layer.begin(), layer.end(), 0.0), 1, 1e-9);
   const Config other = parse_config(to_ini(config), "run", {"--moe.experts=" + std::to_string(2 * h.experts)});
   EXPECT_NE(message([&] { recorded_load(run, other); }).find("give a run of this model"), std::string::npos);
+}
+
+TEST(Plan, LayoutsByNodeAreThoseOfTheMachines) {
+  PlanOptions options;
+  options.machine = round_machine();
+  const auto by_node = [&](double ranks) {
+    options.machine->ranks_per_node = ranks;
+    std::set<int> nodes;
+    for (const Candidate& c : make_plan(planned(), planned_vocab, 6, options).fitting) nodes.insert(c.layout.node);
+    return nodes;
+  };
+  EXPECT_EQ(by_node(0), std::set{1});
+  EXPECT_EQ(by_node(2), (std::set{1, 2}));
+  EXPECT_EQ(by_node(6), std::set{1});
 }
 
 TEST(Plan, WhatDoesNotFitIsSaid) {
