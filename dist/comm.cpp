@@ -12,17 +12,13 @@
 namespace sy {
 namespace {
 
-struct Rows {
-  Index sends = -1, expects = -1;  // to and from other ranks
-};
-
 // A call of which this rank sends `bytes` to others: waits, and is counted with its time, until the end of the scope.
 class Counted {
  public:
-  Counted(const Comm& comm, std::array<Traffic, num_collectives>& traffic, Collective kind, Index bytes, Rows rows = {})
+  Counted(const Comm& comm, std::array<Traffic, num_collectives>& traffic, Collective kind, Index bytes, RowsMoved rows = {})
       : traffic_(comm.size() > 1 ? &traffic[static_cast<int>(kind)] : nullptr), bytes_(bytes), started_(Clock::now()) {
     if (!traffic_) return;
-    waiting_.emplace(with_article(kind), comm.others(), rows.sends, rows.expects, comm.asynchronous());
+    waiting_.emplace(with_article(kind), comm.others(), rows, comm.asynchronous());
     if (trace) span_.emplace(name_of(kind).data(), Traced::Numbers{{"bytes", bytes}, {"ranks", comm.size()}});
   }
   ~Counted() {

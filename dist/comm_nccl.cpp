@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <numeric>
 
 #include "dist/activity.h"
 #include "dist/watchdog.h"
@@ -58,6 +59,7 @@ struct Shared {
 struct Started {
   Owned<cudaEvent_t> ended = make_event();
   Collective kind{};
+  RowsMoved rows;
   Activity activity;
   Index number = 0;  // of all that were started, from 1 on
 };
@@ -146,7 +148,7 @@ class CommNccl final : public Comm {
     if (!s) return "NCCL";
     return fmt::format("{} of rank {} {}{}", name_of(s->kind), shared_->rank, others(), s->activity.where());
   }
-  void tell_watchdog(const Started& s) const { on_device.write({with_article(s.kind), others(), s.activity}); }
+  void tell_watchdog(const Started& s) const { on_device.write({with_article(s.kind), others(), s.rows, s.activity}); }
 
  private:
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
@@ -162,7 +164,7 @@ class CommNccl final : public Comm {
     });
   }
   void do_all_reduce(View x, Reduce op) override {
-    run(Collective::all_reduce, x.elements(), [&](cudaStream_t on) {
+    run(Collective::all_reduce, x.elements(), {}, [&](cudaStream_t on) {
       return ncclAllReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()),
                            op == Reduce::sum ? ncclSum : ncclMax, nccl_, on);
     });
@@ -174,14 +176,14 @@ class CommNccl final : public Comm {
   }
   void do_reduce_scatter(ConstView in, View out) override {
     if (size() == 1) return copy(in, out);
-    run(Collective::reduce_scatter, out.elements(), [&](cudaStream_t on) {
+    run(Collective::reduce_scatter, out.elements(), {}, [&](cudaStream_t on) {
       return ncclReduceScatter(in.bytes(), out.bytes(), count_of(out.elements()), type_of(in.dtype()), ncclSum, nccl_,
                                on);
     });
   }
   void do_all_gather(ConstView in, View out) override {
     if (size() == 1) return copy(in, out);
-    run(Collective::all_gather, in.elements(), [&](cudaStream_t on) {
+    run(Collective::all_gather, in.elements(), {}, [&](cudaStream_t on) {
       return ncclAllGather(in.bytes(), out.bytes(), count_of(in.size_bytes()), ncclUint8, nccl_, on);
     });
   }
@@ -193,7 +195,10 @@ class CommNccl final : public Comm {
     }
     Index row = 0;
     for (const InOut& buffer : buffers) row += row_bytes(buffer.in);
-    run(Collective::all_to_all, row, [&](cudaStream_t on) {
+    const auto others_of = [&](std::span<const Index> rows) {
+      return std::accumulate(rows.begin(), rows.end(), Index{0}) - rows[count_of(rank())];
+    };
+    run(Collective::all_to_all, row, {others_of(send), others_of(receive)}, [&](cudaStream_t on) {
       return together([&](auto add) {
         for (const auto& [in, out] : buffers) {
           const std::byte* from = in.bytes();
@@ -232,7 +237,7 @@ class CommNccl final : public Comm {
   void run_rooted(Collective kind, std::span<const Rooted> parts, Call call) {
     Index elements = 0;
     for (const Rooted& part : parts) elements += part.x.elements();
-    run(kind, elements, [&](cudaStream_t on) {
+    run(kind, elements, {}, [&](cudaStream_t on) {
       return together([&](auto add) {
         for (const auto& [x, root] : parts)
           if (x.elements() > 0) add(call(x, root, on));
@@ -244,13 +249,14 @@ class CommNccl final : public Comm {
   }
   // Starts a collective on this communicator's stream, after what was marked.
   template <class Launch>
-  void run(Collective kind, Index elements, Launch launch) {
+  void run(Collective kind, Index elements, RowsMoved rows, Launch launch) {
     if (size() == 1 || elements == 0) return;
     const cudaStream_t on = stream().stream.get();
     check(cudaStreamWaitEvent(on, marked_.get(), 0), "cudaStreamWaitEvent");
     Started& s = started_[next_];
     next_ = (next_ + 1) % started_.size();
     s.kind = kind;
+    s.rows = rows;
     s.activity = activity;
     s.number = ++shared_->started;
     tell_watchdog(s);

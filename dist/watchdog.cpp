@@ -56,6 +56,10 @@ std::string seconds_in_words(double seconds) {
   return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 1 : 0);
 }
 
+std::string in_words(const RowsMoved& rows) {
+  return rows.expects < 0 ? "" : fmt::format(": it sends {} rows, and expects {}", rows.sends, rows.expects);
+}
+
 }  // namespace
 
 struct Watchdog::Letter {
@@ -80,8 +84,7 @@ std::string words_of(const Wait& wait, const Activity& doing, double seconds) {
   if (!wait.what) return "computes" + where;
   std::string text = fmt::format("has waited {}{} for {}{}{}", seconds_in_words(seconds), where, wait.what,
                                  wait.whom[0] ? " " : "", wait.whom);
-  if (wait.expects >= 0) text += fmt::format(": it sends {} rows, and expects {}", wait.sends, wait.expects);
-  return text;
+  return text + in_words(wait.rows);
 }
 
 Watchdog::Watchdog(Comm& world, std::chrono::duration<double> timeout)
@@ -215,7 +218,8 @@ std::string Watchdog::report(const Wait& wait) const {
   std::string text = fmt::format("{} {}", peers_.size() > 1 ? name(static_cast<std::size_t>(rank_)) : "this process",
                                  words_of(wait, published_activity.read(), idle(wait)));
   if (const OnDevice given = on_device.read(); wait.device && given.what)
-    text += fmt::format("; on the device is {} {}{}", given.what, given.whom, given.activity.where());
+    text += fmt::format("; on the device is {} {}{}{}", given.what, given.whom, given.activity.where(),
+                        in_words(given.rows));
   // Those that say nothing first: they may be why the others wait.
   std::vector<std::string> silent, waiting;
   for (std::size_t r = 0; r < peers_.size(); ++r) {

@@ -31,6 +31,7 @@ std::chrono::duration<double> hang_timeout();
 struct OnDevice {
   const char* what = nullptr;
   const char* whom = "";
+  RowsMoved rows;
   Activity activity;
 };
 inline Seqlock<OnDevice> on_device;

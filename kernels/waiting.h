@@ -47,12 +47,17 @@ class Seqlock {
   std::array<std::atomic<std::uint64_t>, words> words_{};
 };
 
+// What an all-to-all moves between this rank and the others, in rows; -1: no rows are moved.
+struct RowsMoved {
+  Index sends = -1, expects = -1;
+};
+
 // The words last as long as the process.
 struct Wait {
-  const char* what = nullptr;      // "an all-to-all", "the device"; null: nothing is waited for, the host computes
-  const char* whom = "";           // "with ranks 1, 2"
-  Index sends = -1, expects = -1;  // rows to and from them; -1: these are no rows
-  bool device = false;             // it may wait for what was given to the device before
+  const char* what = nullptr;  // "an all-to-all", "the device"; null: nothing is waited for, the host computes
+  const char* whom = "";       // "with ranks 1, 2"
+  RowsMoved rows;
+  bool device = false;  // it may wait for what was given to the device before
   std::chrono::steady_clock::time_point since{};  // when the wait began, or the latest part of what it waits for came
 };
 inline Seqlock<Wait> published_wait;
@@ -60,9 +65,8 @@ inline Seqlock<Wait> published_wait;
 // A wait until the end of the scope, within that of the scope around it, which begins afresh then. Takes some ten nanoseconds.
 class Waiting {
  public:
-  explicit Waiting(const char* what, const char* whom = "", Index sends = -1, Index expects = -1, bool device = false)
-      : before_(now_) {
-    publish({what, whom, sends, expects, device});
+  explicit Waiting(const char* what, const char* whom = "", RowsMoved rows = {}, bool device = false) : before_(now_) {
+    publish({what, whom, rows, device});
   }
   ~Waiting() { publish(before_); }
   Waiting(const Waiting&) = delete;

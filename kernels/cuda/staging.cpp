@@ -11,7 +11,7 @@ void Waiter::wait(cudaEvent_t event) const {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds patience(20'000), nap(50);
   const auto start = Clock::now();
-  const Waiting waiting("the device", "", -1, -1, true);
+  const Waiting waiting("the device", "", {}, true);
   for (;;) {
     const cudaError_t state = cudaEventQuery(event);
     if (state == cudaSuccess) return;

@@ -16,7 +16,7 @@ namespace sy::cuda {
 // Something is given to the device, which takes it at once unless its queue is full. The queue is full for ever where a
 // collective on it waits for a rank that is lost.
 struct Giving {
-  Waiting waiting{"room in the device's queue", "", -1, -1, true};
+  Waiting waiting{"room in the device's queue", "", {}, true};
 };
 
 // Kernels, products and copies on the device reach the stream through put(). A pass is what happens within repeated().

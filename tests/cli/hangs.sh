@@ -67,21 +67,34 @@ ended_within() {  # RUN SECONDS
   done
   err=$(cat "$1.err")
 }
+limit=$((2 * seconds + 15))  # of busy machines, too
 says() { grep -qE "$1" <<<"$err" || die "not a word of '$1' in: $err"; }
 
 launch stopped
 kill -STOP "${ranks[1]}"
-ended_within stopped $((seconds + 40))
+ended_within stopped $limit
 [[ $code -eq 1 ]] || die "exit code $code"
 says "^switchyard: rank [02] on $host has waited [0-9.]+ s in .*step [0-9]+ for an? [a-z-]+ with ranks? "
 says "^  rank 1 on $host does not answer: it was stopped or killed"
 says "^  no rank has made progress for $seconds\.0 s: .*SWITCHYARD_TIMEOUT"
 [[ $err != *"rank 0 on $host does not answer"* && $err != *"rank 2 on $host does not answer"* ]] || die "blames others: $err"
 
+# mpirun names a rank that was killed, and ends the others.
 launch killed
 kill -KILL "${ranks[2]}"
-ended_within killed $((seconds + 40))
+ended_within killed $limit
 [[ $code -ne 0 ]] || die "exit code 0"
+says "rank 2 with PID [0-9]+ on node $host exited on signal 9"
+
+# Where the launcher does not end them, the others end themselves, and say what they were doing.
+export OMPI_MCA_orte_enable_recovery=1
+launch outlived
+unset OMPI_MCA_orte_enable_recovery
+kill -KILL "${ranks[2]}"
+ended_within outlived $limit
+says "^switchyard: rank [01] on $host has waited [0-9.]+ s in .*step [0-9]+ for an? [a-z-]+ with ranks? "
+says "^  rank 2 on $host does not answer: it was stopped or killed"
+[[ $err != *"rank 0 on $host does not answer"* && $err != *"rank 1 on $host does not answer"* ]] || die "blames others: $err"
 
 launch suspended
 kill -STOP "${ranks[@]}"

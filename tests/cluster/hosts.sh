@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Two hosts on this machine, each a network namespace with a name and a /dev/shm of its own, on which mpirun starts ranks over TCP from a
-# host file. Arguments as of tests/cli. Exit code 77, with the reason, where there can be no namespaces.
+# host file. Arguments as of tests/cli, and the backend as a third one: cpu. Exit code 77, with the reason, where there can be no
+# namespaces.
 source "$2/tests/cli/lib/lib.sh"
+backend=${3:-cpu}
 [[ $(id -u) -eq 0 ]] || skip "network namespaces need root"
 for program in ip unshare nsenter mpirun; do command -v $program >/dev/null || skip "there is no $program: apt-get install iproute2 util-linux"; done
 
@@ -50,18 +52,24 @@ chmod +x agent
 printf '%s slots=2\n' "$net.1" "$net.2" >hostfile
 
 make_data 60
-small_config <<'INI'
+small_config <<INI
 [train]
 steps = 20
 global_batch = 8
 micro_batch = 2
 [run]
-backend = cpu
+backend = $backend
 log_every = 20
 INI
 export OMP_NUM_THREADS=1 OMPI_MCA_plm_rsh_agent=$work/agent OMPI_MCA_mpi_yield_when_idle=1
 export OMPI_MCA_btl_tcp_if_include=$net.0/24 OMPI_MCA_oob_tcp_if_include=$net.0/24
-mpirun() { on "${hosts[0]}" timeout 120 "$root/launch/mpirun.sh" --hostfile hostfile "$@"; }
+# Ranks of a host may share a card, which NCCL must take to be on different machines.
+cat >rank.sh <<'SH'
+#!/usr/bin/env bash
+NCCL_HOSTID=$OMPI_COMM_WORLD_RANK exec "$@"
+SH
+chmod +x rank.sh
+mpirun() { on "${hosts[0]}" timeout 120 "$root/launch/mpirun.sh" --hostfile hostfile "$1" "$work/rank.sh" "${@:2}"; }
 
 # The ranks are on both hosts, and see no other network.
 call mpirun 4 "$switchyard" doctor
@@ -105,7 +113,7 @@ ranks=($(ranks_of "$run"))
 ip netns exec "${hosts[1]}" ip link set "v$$b" down
 SECONDS=0
 for pid in "${ranks[@]}" "$job"; do
-  while goes_on "$pid" && ((SECONDS < 60)); do sleep 0.1; done
+  while goes_on "$pid" && ((SECONDS < 2 * SWITCHYARD_TIMEOUT + 15)); do sleep 0.1; done
   ! goes_on "$pid" || { kill -KILL "${ranks[@]}" 2>/dev/null || true; die "process $pid goes on after $SECONDS s"; }
 done
 grep -q "^switchyard: rank [01] on ${hosts[0]} has waited .* step .* for .* with ranks " .err || die "no rank says what it waited for"

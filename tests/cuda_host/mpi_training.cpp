@@ -489,16 +489,26 @@ TEST(Step, ALostRankEndsIt) {
   lose_a_rank(6, "remote process exited");  // ncclRemoteError
 }
 
-// No error, but nothing ends: for hangs.sh, which sees what the watchdog makes of it.
-TEST(Step, DISABLED_HangsForEver) {
+// No error, but nothing ends after so many launches of the second step: for hangs.sh, which sees what the watchdog makes of it.
+void hang_for_ever(int launches) {
   Trained t(config_of({}), {world().size(), 1, world().size(), 1});
   t.step();
   t.engine.store().whole();
   t.engine.take_statistics();
-  cuda_host::set_nccl_error(7);  // ncclInProgress
+  cuda_host::set_nccl_error(7, launches);  // ncclInProgress
   const DoingStep doing(2);
   t.step();
   t.engine.take_statistics();
+}
+TEST(Step, DISABLED_HangsInAnAllGather) {
+  hang_for_ever(0);
+}
+TEST(Step, DISABLED_HangsInADispatch) {
+  hang_for_ever(1);
+}
+TEST(Step, DISABLED_HangsWithAFullQueue) {
+  cuda_host::set_queue_limit(12);
+  hang_for_ever(1);
 }
 
 }  // namespace

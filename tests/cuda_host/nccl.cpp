@@ -39,7 +39,8 @@ namespace {
 using namespace sy::cuda_host;
 
 std::string last_error;
-int async_error = ncclSuccess;
+int async_error = ncclSuccess, next_error = ncclSuccess;
+int launches_before_error = 0;
 
 // ---- calls ----
 
@@ -253,6 +254,10 @@ Stream* starts_before(const Launch& launch) {
 
 void start(Launch& launch) {
   launch.started = true;
+  if (launches_before_error == 0)
+    async_error = next_error;
+  else
+    --launches_before_error;
   ++counter_values.nccl_launches;
   std::erase_if(not_started, [&](const auto& l) { return l.get() == &launch; });
   std::vector<Call>& calls = launch.calls;
@@ -400,8 +405,10 @@ ncclResult_t end(ncclComm_t comm, bool together) {
 
 namespace sy::cuda_host {
 
-void set_nccl_error(int result) {
-  async_error = result;
+void set_nccl_error(int result, int launches) {
+  async_error = launches == 0 ? result : ncclSuccess;
+  next_error = result;
+  launches_before_error = launches;
   if (result == ncclSuccess)
     for (const auto& comm : comms) end_hung(comm.get());
 }

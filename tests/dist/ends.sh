@@ -48,6 +48,7 @@ for ranks in 2 3; do
   differ $ranks stopped "rank $((ranks - 1)) on $host does not answer: it was stopped"
   call timeout 60 "$root/launch/mpirun.sh" $ranks "$ends" differ killed
   [[ $code -ne 0 && $code -ne 124 ]] || die "exit code $code with a killed rank"
+  [[ $err == *"rank $((ranks - 1)) with PID "*" on node $host exited on signal 9"* ]] || die "mpirun does not name the killed rank: $err"
 done
 # What a rank does for itself may take long.
 SWITCHYARD_TIMEOUT=1 expect_ok timeout 60 "$root/launch/mpirun.sh" 3 "$ends" late 4

@@ -43,15 +43,15 @@ TEST(Seqlock, IsReadWhole) {
 TEST(Waiting, IsThatOfTheInnermostScope) {
   EXPECT_EQ(published_wait.read().what, nullptr);
   {
-    const Waiting outer("all-to-all", "with rank 1", 3, 4);
+    const Waiting outer("all-to-all", "with rank 1", {3, 4});
     const auto since = published_wait.read().since;
     {
       const Waiting inner("the device");
       EXPECT_STREQ(published_wait.read().what, "the device");
-      EXPECT_EQ(published_wait.read().expects, -1);
+      EXPECT_EQ(published_wait.read().rows.expects, -1);
     }
     EXPECT_STREQ(published_wait.read().what, "all-to-all");
-    EXPECT_EQ(published_wait.read().expects, 4);
+    EXPECT_EQ(published_wait.read().rows.expects, 4);
     const auto again = published_wait.read().since;
     EXPECT_GT(again, since);
     Waiting::progress();
@@ -96,7 +96,7 @@ TEST(WatchdogDeathTest, EndsADeviceThatHangs) {
         const Watchdog watchdog(*self, std::chrono::milliseconds(200));
         const DoingStep step(3);
         const Doing doing("forward pass", 1);
-        const Waiting waiting("the device", "", -1, -1, true);
+        const Waiting waiting("the device", "", {}, true);
         std::this_thread::sleep_for(std::chrono::minutes(2));
       },
       testing::ExitedWithCode(1),

@@ -26,11 +26,15 @@ void set_latency(std::chrono::milliseconds latency);
 enum class Running { at_once, seeded, late };
 void set_running(Running running, std::uint64_t seed = 1);
 
+// How many operations a stream holds that have not ended: the host that gives it one more waits until it has room, for ever
+// where a collective hangs. 0: any number.
+void set_queue_limit(std::size_t operations);
+
 void set_device_count(int count);
 
-// The ncclResult_t that communicators report from now on, as if another rank were lost: collectives do not end, nor does
-// what waits for them, until ncclCommAbort. 0: none is lost, and what was under way ends.
-void set_nccl_error(int result);
+// The ncclResult_t that communicators report, as if another rank were lost, once so many more launches have started: collectives
+// do not end, nor does what waits for them, until ncclCommAbort. 0: none is lost, and what was under way ends.
+void set_nccl_error(int result, int launches = 0);
 // What a communicator takes of its device's memory for each channel, when it is first used so: for an all-reduce of little
 // (trees), for other collectives (rings), and for messages between two ranks. 1 MiB is the default.
 void set_nccl_channel_bytes(std::size_t bytes);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 #include <string_view>
+#include <thread>
 
 namespace sy::cuda_host {
 
@@ -26,6 +27,7 @@ struct Hung {
   const void* owner;
 };
 std::vector<Hung> hung;
+std::size_t queue_limit = 0;
 
 struct FromEnvironment {
   FromEnvironment() {
@@ -44,6 +46,16 @@ struct FromEnvironment {
 
 bool ended_before(const Operation& earlier, const Operation& later) {
   return earlier.stream == nullptr || later.stream->clock.of(earlier.stream->number) >= earlier.number;
+}
+
+void wait_for_room(Stream* stream) {
+  if (queue_limit == 0 || stream == nullptr) return;
+  while (stream->kept.size() >= queue_limit)
+    if (!advance(stream)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void advance_or_report(Stream* stream) {
+  if (!advance(stream)) mistake("the host waits for ever: {} does not end", text(hung.front().operation));
 }
 
 }  // namespace
@@ -104,7 +116,11 @@ void put(Stream* stream, const std::function<void(Stream*)>& operation) {
 }
 
 void run_or_keep(Stream* stream, std::function<bool()> run, std::function<Stream*()> needs) {
-  if (running == Running::at_once) {
+  wait_for_room(stream);
+  const auto its_turn = [&] {
+    return !stream || (stream->kept.empty() && !includes_hung(stream->clock) && !(needs && needs()));
+  };
+  if (running == Running::at_once && its_turn()) {
     while (!run()) continue;
     return;
   }
@@ -114,14 +130,15 @@ void run_or_keep(Stream* stream, std::function<bool()> run, std::function<Stream
   if (running == Running::seeded) go_on();
 }
 
-void advance(Stream* stream) {
+bool advance(Stream* stream) {
   while (!stream->kept.empty()) {
     Stream* const before = stream->kept.front().needs ? stream->kept.front().needs() : nullptr;
     if (!before) break;
     if (before->kept.empty()) mistake("stream {} waits for a point that no stream will reach", stream->number);
     stream = before;
   }
-  if (stream->kept.empty()) return;
+  if (stream->kept.empty()) return true;
+  if (includes_hung(stream->clock)) return false;
   Kept& first = stream->kept.front();
   known = &first.host;
   bool ended = false;
@@ -134,6 +151,7 @@ void advance(Stream* stream) {
   }
   known = &host;
   if (ended) stream->kept.pop_front();
+  return true;
 }
 
 void go_on() {
@@ -148,7 +166,7 @@ void go_on() {
 void finish(Stream* stream) {
   while (!stream->kept.empty()) {
     if (running == Running::seeded) go_on();
-    advance(stream);
+    advance_or_report(stream);
   }
 }
 
@@ -159,7 +177,7 @@ void finish_all() {
 void finish(const Record& record) {
   while (!record.reached) {
     if (running == Running::seeded) go_on();
-    advance(record.stream);
+    advance_or_report(record.stream);
   }
 }
 
@@ -167,6 +185,10 @@ void set_running(Running given, std::uint64_t seed) {
   finish_all();
   running = given;
   choices.seed(seed);
+}
+
+void set_queue_limit(std::size_t operations) {
+  queue_limit = operations;
 }
 
 bool host_knows(const Clock& clock) {
@@ -180,7 +202,8 @@ void hang(const Operation& operation, const void* owner) {
 }
 
 void end_hung(const void* owner) {
-  std::erase_if(hung, [&](const Hung& h) { return h.owner == owner; });
+  if (std::erase_if(hung, [&](const Hung& h) { return h.owner == owner; }) == 0) return;
+  for (const auto& stream : streams) stream->kept.clear();
 }
 
 bool includes_hung(const Clock& clock) {

@@ -88,14 +88,14 @@ void check_not_captured(const Stream* stream, const char* call);
 // Puts an operation on a stream, or in the graph that is captured on it.
 void put(Stream* stream, const std::function<void(Stream*)>& operation);
 
-// Runs it on the stream now, or keeps it until its turn.
+// Runs it on the stream now, or keeps it until its turn, which does not come behind what hangs.
 void run_or_keep(Stream* stream, std::function<bool()> run, std::function<Stream*()> needs = {});
 // Until all that the stream has been given has run; all streams; until a point is reached.
 void finish(Stream* stream);
 void finish_all();
 void finish(const Record& record);
-// What the stream keeps first runs, or what that needs.
-void advance(Stream* stream);
+// What the stream keeps first runs, or what that needs. False: that waits for ever.
+bool advance(Stream* stream);
 // What may run beside the host meanwhile.
 void go_on();
 
@@ -109,7 +109,8 @@ struct Operation {
 Operation start_operation(Stream* stream, const char* what, Where where);
 std::string text(const Operation& operation);
 
-// The operation never ends, until its owner is through with it; the host must not wait for it, but may ask.
+// The operation never ends, until its owner is through with it; the host must not wait for it, but may ask. What streams keep then
+// is forgotten.
 void hang(const Operation& operation, const void* owner);
 void end_hung(const void* owner);
 bool includes_hung(const Clock& clock);
