@@ -85,7 +85,7 @@ build() { # SPEC...
   for spec; do
     case $spec in
       mpi*) targets+=(test_mpi) ;;
-      training* | device_hangs) targets+=(test_training_cuda_host) ;;
+      training* | device_hangs*) targets+=(test_training_cuda_host) ;;
       cli:doctor) targets+=(switchyard switchyard_cuda_host) ;; # some of its devices are those of the stand-in
       cli:*) targets+=(switchyard) ;;
       *) targets+=("test_${spec%%:*}") ;;

@@ -148,18 +148,18 @@ void Engine::forward(const MicroBatch& batch, Index slot) {
       [&] { model_->forward(device(), s, {}); });
 }
 
-void Engine::backward(Index slot, const Stage::PartDone& part_done) {
+void Engine::backward(Index slot, const BackwardProgress& progress) {
   Slot& s = slots_[static_cast<std::size_t>(slot)];
   const Arena::Scope scope(scratch_);
   const Device on = device();
   const View d = on.temp(s.normed.shape());
-  run(part_done ? "last backward pass" : "backward pass", s, [&] { model_->backward(on, s, d, part_done); });
+  run(progress ? "last backward pass" : "backward pass", s, [&] { model_->backward(on, s, d, progress); });
   s.clear();
 }
 
-void Engine::train(const MicroBatch& batch, const Stage::PartDone& part_done) {
+void Engine::train(const MicroBatch& batch, const BackwardProgress& progress) {
   forward(batch);
-  backward(0, part_done);
+  backward(0, progress);
 }
 
 Slot& Engine::forward_alone(const MicroBatch& batch, bool dropless) {

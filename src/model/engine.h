@@ -42,11 +42,11 @@ class Engine {
     Index first_sequence = 0;  // the number in the run of the first of them, which random choices are keyed by
   };
   // The two halves of a training pass; what they find is added to the statistics, and the host does not wait for it. Each
-  // forward is followed by a backward in its slot. part_done: for the last backward of a step.
+  // forward is followed by a backward in its slot. progress: for the last backward of a step.
   void forward(const MicroBatch& batch, Index slot = 0);
-  void backward(Index slot = 0, const Stage::PartDone& part_done = {});
+  void backward(Index slot = 0, const BackwardProgress& progress = {});
   // Both, one after the other.
-  void train(const MicroBatch& batch, const Stage::PartDone& part_done = {});
+  void train(const MicroBatch& batch, const BackwardProgress& progress = {});
   // Forward alone, and the loss.
   void evaluate(const MicroBatch& batch, bool dropless);
   // The same; returns the likeliest id behind each of the B * S tokens.

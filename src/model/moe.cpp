@@ -63,6 +63,7 @@ void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterRepo
   if (exchange.local()) sort(pass, exchange.places(), weights, 0, T * k, s);
   exchange.plan(pass.saved, device.scratch);
   const auto arrived = exchange.dispatch({{leaving, pass.saved}, {weights, device.scratch}}, device.scratch);
+  if (pass.tokens_sent) (*pass.tokens_sent)();
   s.arrived = arrived[0];
   if (!exchange.local()) part.add({{"rows", exchange.sent()}, {"bytes", exchange.sent() * (row_bytes(x) + 8 * k)}});
   if (shared_) {  // while the tokens travel
@@ -101,6 +102,7 @@ void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
   const ConstView leaving = exchange.copies(dy, device.scratch);
   if (!exchange.local()) part.add({{"rows", exchange.sent()}, {"bytes", exchange.sent() * row_bytes(dy)}});
   const ConstView dy_arrived = exchange.dispatch({{leaving, device.scratch}}, device.scratch)[0];  // [A, D]
+  if (pass.tokens_sent) (*pass.tokens_sent)();
   if (shared_) {  // while the tokens travel
     const Traced shared("shared experts", {{"rows", T}});
     shared_->backward(pass, dy, s.shared, dx);

@@ -76,6 +76,16 @@ struct Balance {
   }
 };
 
+// What the last backward pass of a step tells whoever reduces its gradients beside it.
+struct BackwardProgress {
+  // The gradients of a part's parameters (ParamSpec::part) are complete: the last part to the first.
+  std::function<void(Index part)> part_done;
+  // A layer's tokens are under way to their experts: what is started now does not hold them up.
+  std::function<void()> tokens_sent;
+
+  explicit operator bool() const { return static_cast<bool>(part_done); }
+};
+
 struct Pass {
   const Device& device;
   const Batch& batch;
@@ -83,6 +93,7 @@ struct Pass {
   LayerCache cache = {};  // of generation: where the layer's keys and values are kept, and come from
   Balance balance = {};   // the layer's, where the load-balance loss is one of all layers together
   bool again = false;     // the layer is computed again for its backward: what it keeps of the first time is there
+  const std::function<void()>* tokens_sent = nullptr;  // of BackwardProgress, in such a pass
 
   // An activation that lives from forward to backward.
   View keep(Shape shape) const { return saved.take(shape, device.dtype); }

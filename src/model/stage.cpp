@@ -89,7 +89,7 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
   return slot.normed;
 }
 
-void Stage::backward(const Device& device, Slot& slot, View d, const PartDone& part_done) const {
+void Stage::backward(const Device& device, Slot& slot, View d, const BackwardProgress& progress) const {
   Pass pass{device, slot.batch, slot.saved};
   if (head_) {
     const Arena::Scope scope(device.scratch);
@@ -97,20 +97,21 @@ void Stage::backward(const Device& device, Slot& slot, View d, const PartDone& p
     head_->loss(device, slot.batch, slot.normed, dnormed, slot.report.loss);
     device.backend.fill(d, 0);
     final_norm_->backward(device, dnormed, slot.last, slot.moments, d);
-    if (part_done) part_done(head_part());
+    if (progress.part_done) progress.part_done(head_part());
   }
   pass.again = recompute_;
+  if (progress.tokens_sent) pass.tokens_sent = &progress.tokens_sent;
   Index moe = moe_layers();
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Scope scope(slot.saved);
     if (blocks_[i].is_moe() && slot.balance) pass.balance = slot.balance.layer(--moe);
     if (recompute_) blocks_[i].forward(pass, slot.inputs[i], slot.blocks[i], {});  // told to nobody: it was told once
     blocks_[i].backward(pass, d, slot.blocks[i]);
-    if (part_done) part_done(part_of_layer(first_layer_ + static_cast<Index>(i)));
+    if (progress.part_done) progress.part_done(part_of_layer(first_layer_ + static_cast<Index>(i)));
   }
   if (!embedding_) return;
   embedding_->backward(device, slot.batch, slot.embedding, d);
-  if (part_done) part_done(embedding_part);
+  if (progress.part_done) progress.part_done(embedding_part);
 }
 
 void Stage::loss(const Device& device, const Slot& slot) const {

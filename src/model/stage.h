@@ -5,7 +5,6 @@
 // share nothing, and the gradients that they add up depend on the order of the backward passes alone.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -40,16 +39,13 @@ class Stage {
   // these layers at least; it must outlive the stage.
   Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope);
 
-  // Called with a part of the model (ParamSpec::part) when the gradients of its parameters are complete: the last to the first.
-  using PartDone = std::function<void(Index part)>;
-
   // Runs slot.batch through the layers, and keeps in the slot what backward needs. x: [T, D] what the stage before returned;
   // none in the first stage, which starts from the batch's ids. Returns [T, D]: of the last stage, the normalised output.
   View forward(const Device& device, Slot& slot, View x) const;
   // Adds to the parameters' gradients those of the slot's part of the step's loss. d: [T, D] the gradient by what forward
   // returned becomes that by its x. In the last stage d is not read: the gradient comes from the loss, which is
   // computed here, so that logits need not be kept.
-  void backward(const Device& device, Slot& slot, View d, const PartDone& part_done) const;
+  void backward(const Device& device, Slot& slot, View d, const BackwardProgress& progress) const;
 
   // Of the last stage, after forward. The loss alone, told to slot.report.
   void loss(const Device& device, const Slot& slot) const;

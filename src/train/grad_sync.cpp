@@ -41,26 +41,41 @@ void GradSync::reduce(Group& group, Range flat) {
   group.comm.start_reduce(group.layout.by_owner(group.buffers.grads, flat));
 }
 
-void GradSync::part_done(Index part) {
+BackwardProgress GradSync::progress() {
+  return {[this](Index part) { part_done(part); }, [this] { start_complete(); }};
+}
+
+void GradSync::start_complete() {
   for (Group& group : groups_) {
-    if (group.complete.size() == 0) continue;
-    reduce(group, group.complete);
-    group.reduced.push_back(std::exchange(group.complete, {}));
+    for (const Range& flat : group.complete) reduce(group, flat);
+    group.reduced.insert(group.reduced.end(), group.complete.begin(), group.complete.end());
+    group.complete.clear();
   }
+}
+
+// Gradients on a device are never cleared in name alone (ParamStore::clear_gradients), and can be read as they lie. Those of
+// replicas must be added up first, which is done for all of them at once.
+void GradSync::part_done(Index part) {
+  start_complete();
   for (Group& group : groups_) {
     if (!group.overlaps()) continue;
-    // Gradients on a device are never cleared in name alone (ParamStore::clear_gradients), and can be read as they lie.
-    // Replicas' gradients must be added up first, which is done for all of them at once.
-    if (!group.replicated.empty()) continue;
-    const Range flat = group.layout.parts[static_cast<std::size_t>(part)];
-    if (flat.size() == 0) continue;
-    group.comm.mark();
-    group.complete = flat;
+    Range flat = group.layout.parts[static_cast<std::size_t>(part)];
+    const auto add = [&](Index begin) {
+      if (begin < flat.end) group.complete.push_back({begin, flat.end});
+    };
+    for (auto p = group.replicated.rbegin(); p != group.replicated.rend(); ++p) {
+      const Range own{(*p)->offset, (*p)->offset + (*p)->box.elements()};
+      if (own.begin < flat.begin || own.end > flat.end) continue;
+      add(own.end);
+      flat.end = own.begin;
+    }
+    add(flat.begin);
+    if (!group.complete.empty()) group.comm.mark();
   }
 }
 
 void GradSync::reduce_rest(Group& group) {
-  group.complete = {};
+  group.complete.clear();
   if (group.reduced.empty()) return group.comm.reduce_scatter(group.buffers.grads, group.owned_gradients());
   group.comm.mark();
   Index end = group.layout.elements;

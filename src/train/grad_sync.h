@@ -3,11 +3,10 @@
 //
 // Where collectives run beside the backend, the gradients of each part of the model (the head, a layer) are reduced to their
 // owners while backward goes on, and its new weights come from there while the next step's forward does (src/params/fetch.h).
-// Reductions are started when backward has given the device the part before, too, since NCCL starts collectives in the order
-// in which the host gives them (NCCL_LAUNCH_ORDER_IMPLICIT: a kernel waits until the one given before it has started; the order
-// is the same on all ranks, so none waits for another for ever). Given at once, they would hold back the next layer's tokens
-// until all reductions before them have ended and these gradients are computed. Now what they wait for has had a whole layer's
-// time.
+// Reductions are started when the next layer's tokens are under way, or, where that has no experts, when it is complete itself,
+// since NCCL starts collectives in the order in which the host gives them (NCCL_LAUNCH_ORDER_IMPLICIT: a kernel waits until the
+// one given before it has started; the order is the same on all ranks, so none waits for another for ever). Given at once, they
+// would hold back these tokens until all reductions before them have ended and the gradients are computed.
 // Elsewhere that gains nothing: one reduce-scatter and one all-gather at the end are the faster way.
 #pragma once
 
@@ -15,6 +14,7 @@
 
 #include "dist/mesh.h"
 #include "kernels/arena.h"
+#include "src/model/pass.h"
 #include "src/params/store.h"
 
 namespace sy {
@@ -24,9 +24,8 @@ class GradSync {
   // Where ranks of tp hold the same kv heads, mesh.replicas must be joined.
   GradSync(const Mesh& mesh, ParamStore& store);
 
-  // The gradients of a part's parameters (ParamSpec::part) are complete, for this step: those of the part told of before are
-  // started. Collective.
-  void part_done(Index part);
+  // For the last backward pass of each step. Its functions are collective, and must not outlive this.
+  BackwardProgress progress();
   // One optimizer step from the gradients in the store, which are cleared afterwards. When their norm is not finite, no weight is
   // changed. `step` counts from 1. The host does not wait for it.
   void step(const Config::Train& train, double lr, Index step);
@@ -40,13 +39,15 @@ class GradSync {
     ParamStore::Buffers& buffers;
     Comm& comm;  // those ranks
     std::vector<const Placement*> replicated{};
-    Range complete{};              // of the part told of last, and marked
-    std::vector<Range> reduced{};  // of this step, from the last to the first
+    std::vector<Range> complete{};  // of the part told of last, and marked; from the last to the first
+    std::vector<Range> reduced{};   // of this step, likewise
 
     View owned_gradients() const;  // [n / shards]
     // Whether its collectives run beside what the backend computes.
     bool overlaps() const { return layout.shards > 1 && comm.asynchronous(); }
   };
+  void part_done(Index part);
+  void start_complete();
   // Ranks that hold the same kv heads see the gradient from their own query heads alone.
   void sum_replicas();
   // Elements of a group's gradients become, each at its owner, the sum over the ranks that share it.

@@ -50,7 +50,7 @@ StepResult Trainer::step() {
   const auto of_micro = [&](const std::vector<std::int32_t>& all, Index micro) {
     return std::span(all).subspan(micro * B * S, B * S);
   };
-  const auto part_done = [&](Index part) { grad_sync_.part_done(part); };
+  const BackwardProgress progress = grad_sync_.progress();
   for (const auto& [half, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
     const Index slot = micro % engine_.slots();
     if (half == PassCall::Half::forward)
@@ -58,7 +58,7 @@ StepResult Trainer::step() {
                        micro_batches, samples_done_ + (micro * dp + mesh.coord.dp) * B},
                       slot);
     else  // the last micro-batch completes the gradients
-      engine_.backward(slot, micro + 1 == micro_batches ? Stage::PartDone(part_done) : nullptr);
+      engine_.backward(slot, micro + 1 == micro_batches ? progress : BackwardProgress{});
   }
   part.next("weights");
   const double lr = learning_rate(t, step_ + 1), tokens = static_cast<double>(t.global_batch * S);

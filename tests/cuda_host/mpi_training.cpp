@@ -60,10 +60,10 @@ struct Trained {
   }
   void step() {
     const Index tokens = sequences * length * micro_batches * layout.dp();
-    const Stage::PartDone part_done = [&](Index part) { sync.part_done(part); };
+    const BackwardProgress progress = sync.progress();
     for (Index micro = 0; micro < micro_batches; ++micro)
       engine.train({sequences, length, ids, ids, tokens, 1, micro_batches},
-                   micro + 1 == micro_batches ? part_done : nullptr);
+                   micro + 1 == micro_batches ? progress : BackwardProgress{});
     sync.step(config.train, rate, ++steps);
   }
   // Of each group.
@@ -248,9 +248,10 @@ std::vector<std::vector<std::byte>> trained_state(Trained& t, bool at_once) {
 // taken in rank order, those of whole buffers too.
 TEST(Step, WeightsByPartAreThoseOfWholeBuffers) {
   const int n = world().size();
-  for (const Layout& layout : {Layout{n, 1, 1, 1}, Layout{n, 1, n, 1}})
+  for (const Layout& layout : n == 4 ? std::vector<Layout>{{4, 2, 2, 1}}  // two ranks hold the same kv heads
+                                     : std::vector<Layout>{{n, 1, 1, 1}, {n, 1, n, 1}})
     for (const char* dtype : {"f32", "bf16"}) {
-      const Config config = config_of({std::string("--run.dtype=") + dtype});
+      const Config config = config_of({std::string("--run.dtype=") + dtype, "--model.kv_heads=1"});
       std::vector<std::vector<std::vector<std::byte>>> states;
       for (const bool at_once : {true, false}) {
         if (!at_once) cuda_host::set_running(cuda_host::Running::late);
@@ -314,11 +315,13 @@ TEST(Step, TokensDoNotWaitForGradientsOfTheLayerBehind) {
   std::vector<std::int64_t> reduces, given;  // started, and given to NCCL, as each part is done
   const auto before = cuda_host::counters().reduces;
   const Index calls_before = calls(t, Collective::reduce);
-  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1}, [&](Index part) {
-    t.sync.part_done(part);
+  const BackwardProgress sync = t.sync.progress();
+  const auto part_done = [&](Index part) {
+    sync.part_done(part);
     reduces.push_back(cuda_host::counters().reduces - before);
     given.push_back(calls(t, Collective::reduce) - calls_before);
-  });
+  };
+  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1}, {part_done, sync.tokens_sent});
   t.sync.step(t.config.train, 1e-3, 2);
   EXPECT_TRUE(std::isfinite(t.sync.norm()));
   cuda_host::set_running(cuda_host::Running::at_once);
@@ -328,6 +331,36 @@ TEST(Step, TokensDoNotWaitForGradientsOfTheLayerBehind) {
   EXPECT_GT(given[2], given[1]);
   EXPECT_EQ(reduces[2], given[1]);  // the second layer's counts have been waited for, not the third's gradients
   EXPECT_GT(cuda_host::counters().reduces - before, 0);
+}
+
+// The gradients of the part behind a layer leave when the layer's tokens are under way: not before, and not when they are back.
+TEST(Step, GradientsLeaveBehindTheNextTokens) {
+  const int n = world().size();
+  if (n == 1) return;
+  Trained t(config_of({}), {n, 1, n, 1});
+  t.step();
+  const BackwardProgress sync = t.sync.progress();
+  const auto trips = [&] { return t.engine.mesh().experts->traffic(Collective::all_to_all).calls; };
+  std::vector<Index> reduces,
+      behind;  // given to NCCL when a layer's tokens are under way, and in how many trips since backward began
+  Index before = 0;
+  const auto part_done = [&](Index part) {
+    if (behind.empty()) before = trips();
+    sync.part_done(part);
+  };
+  const auto tokens_sent = [&] {
+    const Index given = calls(t, Collective::reduce);
+    sync.tokens_sent();
+    reduces.push_back(calls(t, Collective::reduce) - given);
+    behind.push_back(trips() - before);
+  };
+  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1}, {part_done, tokens_sent});
+  t.sync.step(t.config.train, 1e-3, 2);
+  EXPECT_TRUE(std::isfinite(t.sync.norm()));
+  ASSERT_EQ(std::ssize(reduces), moe_layers);
+  EXPECT_GT(reduces[0], 0);                           // the head's
+  EXPECT_GT(reduces[1], 0);                           // the last layer's
+  EXPECT_EQ(behind, (std::vector<Index>{1, 1 + 2}));  // a layer's tokens travel there and back
 }
 
 // The load-balance loss over the global batch wants every rank's counts once, however often a layer is computed: asked for

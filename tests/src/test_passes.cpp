@@ -127,7 +127,8 @@ TEST_P(InFlight, StagesAddUpToTheSameGradients) {
   const auto ids = tokens(T, 1), targets = tokens(T, 2);
   Model whole(config);
   std::vector<Index> whole_done;
-  whole.engine.train({sequences, S, ids, targets, T, sequences, 1}, [&](Index part) { whole_done.push_back(part); });
+  whole.engine.train({sequences, S, ids, targets, T, sequences, 1},
+                     {[&](Index part) { whole_done.push_back(part); }, {}});
 
   for (Index cut = 1; cut < layers; ++cut) {
     Model model(config);
@@ -155,11 +156,11 @@ TEST_P(InFlight, StagesAddUpToTheSameGradients) {
     Slot a = slot(), b = slot();
     engine.store().prepared().refresh();
     std::vector<Index> done;
-    const auto part_done = [&](Index part) { done.push_back(part); };
+    const BackwardProgress progress{[&](Index part) { done.push_back(part); }, {}};
     const View y = second.forward(device, b, first.forward(device, a, {}));
     const View d = device.temp(y.shape());
-    second.backward(device, b, d, part_done);
-    first.backward(device, a, d, part_done);
+    second.backward(device, b, d, progress);
+    first.backward(device, a, d, progress);
     EXPECT_TRUE(model.gradients() == whole.gradients()) << "cut at " << cut;
     EXPECT_EQ(done, whole_done);
   }
