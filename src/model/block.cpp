@@ -5,10 +5,11 @@
 namespace sy {
 
 template <class F>
-View Branch::forward(const Pass& pass, ConstView x, ConstView stream, View y, Saved& s, const F& f,
+void Branch::forward(const Pass& pass, ConstView x, ConstView stream, View y, Saved& s, const F& f,
                      const Saved* same_input) const {
   const Device& device = pass.device;
   const Shape shape = x.shape();
+  const View sum = places_.sum ? pass.keep(shape) : y;
   s.x = s.in = x;
   if (places_.input && same_input) {
     s.in = same_input->in;
@@ -24,19 +25,17 @@ View Branch::forward(const Pass& pass, ConstView x, ConstView stream, View y, Sa
     s.out_moments = pass.saved.f32({shape[0], 2});
     f(s.in, Output{.y = s.out});
     const Arena::Scope scope(device.scratch);
-    const bool in_place = stream.bytes() == y.bytes();
-    const View normed = in_place ? device.temp(shape) : y;
+    const bool in_place = stream.bytes() == sum.bytes();
+    const View normed = in_place ? device.temp(shape) : sum;
     out_norm_.forward(device, s.out, normed, s.out_moments);
-    device.backend.add(in_place ? normed : stream, y);
+    device.backend.add(in_place ? normed : stream, sum);
   } else {
-    f(s.in, Output{.y = y, .from = stream});
+    f(s.in, Output{.y = sum, .from = stream});
   }
-  if (!places_.sum) return y;
-  s.sum = y;
+  if (!places_.sum) return;
+  s.sum = sum;
   s.moments = pass.saved.f32({shape[0], 2});
-  const View normed = pass.keep(shape);
-  norm_.forward(device, s.sum, normed, s.moments);
-  return normed;
+  norm_.forward(device, sum, y, s.moments);
 }
 
 template <class F>
@@ -84,7 +83,7 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& stor
     mlp_.emplace(std::get<MlpSpec>(spec.ffn), d_model, store, layer_prefix(layer) + "mlp.");
 }
 
-View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) const {
+void Block::forward(const Pass& pass, View x, View y, Saved& s, RouterReport report) const {
   const Doing doing("forward pass", layer_);
   const auto attention = [&](ConstView in, Output to) {
     const Traced part("attention");
@@ -100,9 +99,10 @@ View Block::forward(const Pass& pass, View x, Saved& s, RouterReport report) con
     else
       mlp_->forward(pass, in, to, s.mlp);
   };
-  const View middle = attention_branch_.forward(pass, x, x, pass.keep(x.shape()), s.attention_branch, attention);
-  if (!parallel_) return ffn_branch_.forward(pass, middle, middle, pass.keep(x.shape()), s.ffn_branch, ffn);
-  return ffn_branch_.forward(pass, x, middle, middle, s.ffn_branch, ffn, shared_norm_ ? &s.attention_branch : nullptr);
+  const View middle = parallel_ ? y : pass.keep(x.shape());
+  attention_branch_.forward(pass, x, x, middle, s.attention_branch, attention);
+  const Branch::Saved* const same_input = shared_norm_ ? &s.attention_branch : nullptr;
+  ffn_branch_.forward(pass, parallel_ ? x : middle, middle, y, s.ffn_branch, ffn, same_input);
 }
 
 void Block::backward(const Pass& pass, View d, Saved& s) const {

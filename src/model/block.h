@@ -13,7 +13,7 @@
 namespace sy {
 
 // One sublayer f between its norms, which are there or not as NormPlaces says:
-//   y += output norm(f(input norm(x))), and then, for NormPlaces::sum, y = norm(y).
+//   y = stream + output norm(f(input norm(x))), and then, for NormPlaces::sum, y = norm(y).
 class Branch {
  public:
   struct Saved {
@@ -26,13 +26,13 @@ class Branch {
   Branch(const BlockSpec& spec, ParamStore& store, const std::string& norm, const std::string& out_norm)
       : places_(spec.norms), norm_(spec.norm.desc(), store, norm), out_norm_(spec.norm.desc(), store, out_norm) {}
 
-  // f(in, Output) computes the sublayer. stream: [T, D] what the branch is added to, y: [T, D] the sum. Each may be the one before it.
-  // same_input: of a branch that has the same x and input norm, where there is one. Returns y, or its norm, taken from pass.saved.
+  // f(in, Output) computes the sublayer. x, stream, y: [T, D]; stream may be x, and y may be stream. same_input: of a branch that
+  // has the same x and input norm, where there is one.
   template <class F>
-  View forward(const Pass& pass, ConstView x, ConstView stream, View y, Saved& s, const F& f,
+  void forward(const Pass& pass, ConstView x, ConstView stream, View y, Saved& s, const F& f,
                const Saved* same_input = nullptr) const;
-  // f(dy, din) is the sublayer's backward: din = the gradient through it of dy. d: [T, D] the gradient by what forward
-  // returned becomes that by y. dx: [T, D] += the gradient by x through the branch; it may be d.
+  // f(dy, din) is the sublayer's backward: din = the gradient through it of dy. d: [T, D] the gradient by y becomes that by the
+  // stream. dx: [T, D] += the gradient by x through the branch; it may be d.
   template <class F>
   void backward(const Pass& pass, View d, const Saved& s, View dx, const F& f) const;
 
@@ -60,8 +60,8 @@ class Block {
   void reserve(const Pass& pass, Saved& s) const {
     if (moe_) moe_->reserve(pass, s.moe);
   }
-  // Returns the block's output [T, D], taken from pass.saved. report: of a MoE layer.
-  View forward(const Pass& pass, View x, Saved& s, RouterReport report) const;
+  // x: [T, D] -> y: [T, D], the next block's input. report: of a MoE layer.
+  void forward(const Pass& pass, View x, View y, Saved& s, RouterReport report) const;
   // d: [T, D], the gradient by the block's output, becomes that by its input.
   void backward(const Pass& pass, View d, Saved& s) const;
 

@@ -69,20 +69,19 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
     }
     slot.inputs.push_back(x);
     if (slot.cache) pass.cache = slot.cache->layer(static_cast<Index>(i));
-    if (!recompute_ && !slot.cache) {
-      x = blocks_[i].forward(pass, x, slot.blocks[i], report);
-      continue;
+    const View y = pass.keep(x.shape());
+    std::optional<Arena::Scope> forgotten;  // what backward computes again, or never asks for
+    if (recompute_ || slot.cache) {
+      blocks_[i].reserve(pass, slot.blocks[i]);
+      forgotten.emplace(slot.saved);
     }
-    const View y = pass.keep(x.shape());  // with what the block keeps, all that outlives it
-    blocks_[i].reserve(pass, slot.blocks[i]);
-    const Arena::Scope scope(slot.saved);
-    device.backend.copy(blocks_[i].forward(pass, x, slot.blocks[i], report), y);
+    blocks_[i].forward(pass, x, y, slot.blocks[i], report);
     x = y;
   }
   if (slot.balance) balance(pass, balanced_->router, slot.balance, slot.report.layers);
+  slot.last = x;
   if (!final_norm_) return x;
   store_.need(head_part());
-  slot.last = x;
   slot.normed = pass.keep(x.shape());
   slot.moments = slot.saved.f32({x.dim(0), 2});
   final_norm_->forward(device, x, slot.normed, slot.moments);
@@ -105,7 +104,10 @@ void Stage::backward(const Device& device, Slot& slot, View d, const BackwardPro
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Scope scope(slot.saved);
     if (blocks_[i].is_moe() && slot.balance) pass.balance = slot.balance.layer(--moe);
-    if (recompute_) blocks_[i].forward(pass, slot.inputs[i], slot.blocks[i], {});  // told to nobody: it was told once
+    if (recompute_) {  // the report is told to nobody: it was told once
+      const View output = i + 1 < blocks_.size() ? slot.inputs[i + 1] : slot.last;
+      blocks_[i].forward(pass, slot.inputs[i], output, slot.blocks[i], {});
+    }
     blocks_[i].backward(pass, d, slot.blocks[i]);
     if (progress.part_done) progress.part_done(part_of_layer(first_layer_ + static_cast<Index>(i)));
   }
