@@ -71,6 +71,7 @@ CudaBackend::CudaBackend(int device)
       all_done_(make_event()),
       graphs_(graphs_wanted()) {
   check(cudaGetDeviceProperties(&properties_, device), "cudaGetDeviceProperties");
+  context_.multiprocessors = properties_.multiProcessorCount;
 }
 
 std::string CudaBackend::describe() const {

@@ -24,9 +24,9 @@ struct Runs {
   Index all() const { return segments * per_segment; }
 };
 
-Runs make_runs(Index segments, Index tokens, Index choices, Index buckets, bool by_choice) {
-  constexpr Index most_runs = 2048, least_length = 128, most_counts = Index{4} << 20;
-  const Index n = tokens * choices;
+Runs make_runs(const Context& context, Index segments, Index tokens, Index choices, Index buckets, bool by_choice) {
+  constexpr Index warps_each = 16, least_length = 128, most_counts = Index{4} << 20;
+  const Index n = tokens * choices, most_runs = warps_each * context.multiprocessors;
   const Index most = std::min(most_runs / segments, most_counts / (segments * buckets));
   const Index wanted = std::clamp<Index>(blocks_of(n, least_length), 1, std::max<Index>(1, most));
   const Index length = blocks_of(blocks_of(n, wanted), warp_size) * warp_size;
@@ -267,7 +267,8 @@ void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, Const
     return launch(context_, {.x = blocks_of(tokens * segments * k, 256)}, keep_all, tokens * segments * k,
                   out<std::int32_t>(keep));
   if (desc.order != DropOrder::probability)
-    return capacity_by_order(context_, make_runs(segments, tokens, k, num_experts, desc.order == DropOrder::choice),
+    return capacity_by_order(context_,
+                             make_runs(context_, segments, tokens, k, num_experts, desc.order == DropOrder::choice),
                              desc.capacity, experts, keep);
   // As many segments at once as fit the workspace. Each takes a list of its assignments and three tables of experts, if
   // it is a single run; a segment of several runs is alone and may take more.
@@ -275,7 +276,7 @@ void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, Const
   const Index at_once = std::clamp<Index>(context_.workspace_bytes / 2 / of_segment, 1, segments);
   for (Index g = 0; g < segments; g += at_once) {
     const Index now = std::min(at_once, segments - g), first = g * tokens;
-    capacity_by_weight(context_, make_runs(now, tokens, k, num_experts, false), desc.capacity,
+    capacity_by_weight(context_, make_runs(context_, now, tokens, k, num_experts, false), desc.capacity,
                        experts.rows(first, now * tokens), weights.rows(first, now * tokens),
                        keep.rows(first, now * tokens));
   }
@@ -348,8 +349,8 @@ void CudaBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, Con
   launch(context_, {.x = blocks_of(n, 256)}, place, n, in<std::int32_t>(experts), in<std::int32_t>(keep),
          in<std::int32_t>(split.places), static_cast<int>(split.first), static_cast<int>(num_experts),
          out<std::int32_t>(places));
-  const Runs of_places = make_runs(1, experts.dim(0), k, num_experts + 1, false),
-             of_owners = make_runs(1, experts.dim(0), k, owners + 1, false);
+  const Runs of_places = make_runs(context_, 1, experts.dim(0), k, num_experts + 1, false),
+             of_owners = make_runs(context_, 1, experts.dim(0), k, owners + 1, false);
   const ByOwner owner{in<std::int32_t>(places), static_cast<int>(k), static_cast<int>(num_experts / owners),
                       static_cast<int>(owners)};
   Workspace workspace(context_);
@@ -392,7 +393,7 @@ struct PlaceRows {
 void CudaBackend::do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) {
   const Index k = places.dim(1);
   const int here = static_cast<int>(offsets.dim(0) - 1);
-  const Runs runs = make_runs(1, places.dim(0), k, here + 1, false);
+  const Runs runs = make_runs(context_, 1, places.dim(0), k, here + 1, false);
   const ByKey bucket{in<std::int32_t>(places), static_cast<int>(first), here};
   Workspace workspace(context_);
   const Counted counted = count(context_, workspace, runs, bucket);

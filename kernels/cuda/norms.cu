@@ -229,9 +229,8 @@ void CudaBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView w
 
 void CudaBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments,
                                    View dx, View dweight, View dbias) {
-  // So many threads keep the memory of a large device busy; as many on any, for the order of the sums depends on it. The sums of
-  // so many columns leave room for several blocks.
-  constexpr Index all_threads = 528 * 256, most_columns = 12288;
+  // The sums of so many columns leave room for several blocks.
+  constexpr Index all_threads = sum_parts * 256, most_columns = 12288;
   const Index rows = x.dim(0), width = x.dim(1);
   const int sums = dbias ? 2 : 1;
   Workspace workspace(context_);

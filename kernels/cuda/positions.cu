@@ -243,11 +243,9 @@ __global__ void __launch_bounds__(threads_of_block)
 // The warps of a block take every gridDim.x-th token, with all of its heads in turn; or, where each head has a weight of its
 // own, every (8 gridDim.x)-th token, with head blockIdx.y of it. Each leaves its sums of g v in a row of partial:
 // [warps, weights, hd]. An element costs 3w bytes and 15 FLOPs, 12 of them where it is not turned; LayerNorm takes 4 more.
-// The sums of 396 blocks, whatever the device: a sum must not depend on its number of multiprocessors. An H100 has 132, and
-// room for three blocks in each.
-constexpr int summing_blocks = 396, blocks_of_each = 3;
+// A multiprocessor has room for three blocks at once (sum_parts).
 template <class T, int N, bool each_head, class S>
-__global__ void __launch_bounds__(threads_of_block, blocks_of_each)
+__global__ void __launch_bounds__(threads_of_block, 3)
     normalize_gradient(S s, float offset, In<T> dy, In<T> x, In<T> weight, In<float> inverse,
                        In<std::int32_t> positions, In<float> table, Out<T> dx, Out<float> partial) {
   const int warp = static_cast<int>(threadIdx.x) / warp_size, normed = s.q_heads + s.k_heads;
@@ -449,11 +447,11 @@ void CudaBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstVie
   with_pairing(desc, table, {x, dy, weight, dx}, [&]<class S>(const S& s, auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
-    const Index weights = desc.weights(), heads = s.heads, all_blocks = summing_blocks;
+    const Index weights = desc.weights(), heads = s.heads;
     const Index room = context_.workspace_bytes / 2 / (warps_of_block * weights * s.hd * size_of(DType::f32));
     const Index blocks = desc.each_head
-                             ? std::min({blocks_of(s.tokens, warps_of_block), room, blocks_of(all_blocks, heads)})
-                             : std::min({s.tokens, room, all_blocks});
+                             ? std::min({blocks_of(s.tokens, warps_of_block), room, blocks_of(sum_parts, heads)})
+                             : std::min({s.tokens, room, sum_parts});
     SY_ASSERT(blocks > 0, "qk_norm_backward: {} weights of {}", weights, s.hd);
     Workspace workspace(context_);
     const View partial = workspace.take({blocks * warps_of_block, weights * s.hd}, DType::f32);
@@ -491,7 +489,6 @@ void CudaBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x,
 
 void CudaBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                                             ConstView squares, ConstView products, View dx, View dweight) {
-  constexpr Index most_blocks = 528;  // whatever the device, as above
   const Index tokens = x.dim(0), row = x.dim(1), normed = desc.queries + desc.keys;
   with_type_and_packs(whole_width(desc, x), {dy, x, weight, dx}, [&](auto zero, auto packs) {
     using T = decltype(zero);
@@ -499,7 +496,7 @@ void CudaBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView d
     const int threads = row_threads(blocks_of(row, N));
     const Index columns = blocks_of(row, Index{threads} * N);
     const Index room = context_.workspace_bytes / 2 / (normed * size_of(DType::f32));
-    const Index blocks = std::min({tokens, room, std::max<Index>(1, most_blocks / columns)});
+    const Index blocks = std::min({tokens, room, std::max<Index>(1, sum_parts / columns)});
     SY_ASSERT(blocks > 0, "whole_qk_norm_backward: rows of {}", row);
     Workspace workspace(context_);
     const View partial = workspace.take({blocks, normed}, DType::f32);

@@ -420,12 +420,10 @@ void CudaBackend::do_sized_noise_backward(const Draw& desc, ConstView index, Con
 
 void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise,
                                    View experts, View weights, View counts, View probability, View z_squared) {
-  // Keeps a large device busy. As many on any, for the order of the sums depends on it.
-  constexpr Index wanted_runs = 528;
   const Index tokens = logits.dim(0), e = logits.dim(1), segments = counts.dim(0), segment_tokens = tokens / segments;
   const int warps = warps_for(e, 2 * e + desc.groups);
-  const Index runs = std::clamp<Index>(wanted_runs / segments, 1, blocks_of(segment_tokens, warps));
-  const Index blocks = std::min(segments * runs, 4 * wanted_runs);
+  const Index runs = std::clamp<Index>(sum_parts / segments, 1, blocks_of(segment_tokens, warps));
+  const Index blocks = std::min(segments * runs, 4 * sum_parts);
   Workspace workspace(context_);
   const View squares = workspace.take({blocks}, DType::f64);
   // Where each run is a whole segment, its sums are the results.

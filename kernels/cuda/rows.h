@@ -46,6 +46,12 @@ void for_elements(Context& context, Index n, std::initializer_list<ConstView> op
   });
 }
 
+// ---- long sums ----
+
+// In how many parts, of a block each, a sum over many rows is taken: as many on any device, for a sum must not depend on its
+// number of multiprocessors. An H100, which has 132, takes all at once where each of them has room for three blocks.
+constexpr Index sum_parts = 384;
+
 // ---- rows ----
 
 // How many threads a block has for a row of so many packs: whole warps, at least one, and no more than have work.

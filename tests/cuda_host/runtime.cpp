@@ -186,7 +186,10 @@ cudaError_t cudaGetDevice(int* device) {
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device < 0 || device >= device_count) return failed(cudaErrorInvalidDevice);
-  *properties = {"stand-in", device_bytes(), 227 * 1024, 9, 0, 132, 0, device + 1, 0};
+  // Of a card that is larger or smaller, as the environment says. An H100 has 132.
+  const char* const given = std::getenv("CUDA_HOST_MULTIPROCESSORS");
+  const int multiprocessors = given ? std::atoi(given) : 132;
+  *properties = {"stand-in", device_bytes(), 227 * 1024, 9, 0, multiprocessors, 0, device + 1, 0};
   return cudaSuccess;
 }
 
