@@ -49,8 +49,8 @@ struct ExpSum {
 // exponentials beside it, and in the end the threads' sums are rescaled to the largest of all. vocab may be 0. A logit
 // costs 4 bytes and 3 FLOPs, 6 with a cap.
 template <class Cap, int N>
-__global__ void sum_row(Cap cap, Index vocab_begin, Index vocab, In<float> logits, In<std::int32_t> targets,
-                        Out<float> partial) {
+__global__ void __launch_bounds__(most_threads)
+    sum_row(Cap cap, Index vocab_begin, Index vocab, In<float> logits, In<std::int32_t> targets, Out<float> partial) {
   const Index row = blockIdx.x, start = row * vocab;
   ExpSum mine;
   for_row<N>(vocab, [&](Index i) {
@@ -113,8 +113,9 @@ __global__ void __launch_bounds__(1024)
 // A block takes a row. Logits is In<float>, or Out<float> where dlogits: [T, vocab] lie in the logits' memory: a thread
 // has read a pack before it writes it. A logit costs 4 + w bytes and 4 FLOPs, 11 with a cap.
 template <class Cap, class T, int N, class Logits>
-__global__ void row_gradient(Cap cap, Index vocab_begin, Index vocab, double z_loss, Logits logits,
-                             In<std::int32_t> targets, In<float> lse, In<double> total, Out<T> dlogits) {
+__global__ void __launch_bounds__(most_threads)
+    row_gradient(Cap cap, Index vocab_begin, Index vocab, double z_loss, Logits logits, In<std::int32_t> targets,
+                 In<float> lse, In<double> total, Out<T> dlogits) {
   const Index row = blockIdx.x, start = row * vocab, target = targets[row] - vocab_begin;
   const bool counted = targets[row] >= 0;
   const float factor = static_cast<float>(1 / total[0]), z_factor = static_cast<float>(z_loss / total[0]);

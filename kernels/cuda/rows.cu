@@ -5,12 +5,14 @@ namespace sy::cuda {
 namespace {
 
 constexpr int walkers = 16;  // the warps of a block, each of which takes every 16th row
+constexpr int walking_threads = walkers * warp_size;
 
 // A block sums a run of rows, those from run * blockIdx.y on, in 32 * N columns. A lane walks down N columns, and the
 // warps' sums are added in order. total: [gridDim.y, width] = the sums, or += them. An element of x costs
 // w bytes and 1 FLOP.
 template <class T, int N>
-__global__ void sum_columns(Index rows, Index width, Index run, bool accumulate, In<T> x, Out<float> total) {
+__global__ void __launch_bounds__(walking_threads)
+    sum_columns(Index rows, Index width, Index run, bool accumulate, In<T> x, Out<float> total) {
   __shared__ float sums[walkers][N][warp_size];
   const int walker = threadIdx.x / warp_size, lane = threadIdx.x % warp_size;
   const Index column = (Index{blockIdx.x} * warp_size + lane) * N, begin = blockIdx.y * run;
@@ -33,7 +35,7 @@ __global__ void sum_columns(Index rows, Index width, Index run, bool accumulate,
 template <class T, int N>
 void launch_sums(Context& context, ConstView x, Index runs, bool accumulate, View total) {
   const Index rows = x.dim(0), width = x.dim(1);
-  launch(context, {.x = blocks_of(width, N * warp_size), .y = runs, .threads = walkers * warp_size}, sum_columns<T, N>,
+  launch(context, {.x = blocks_of(width, N * warp_size), .y = runs, .threads = walking_threads}, sum_columns<T, N>,
          rows, width, blocks_of(rows, runs), accumulate, in<T>(x), out<float>(total));
 }
 

@@ -23,7 +23,8 @@
 #define __constant__
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
-#define __launch_bounds__(...)
+// Where a kernel begins says that it has them, since launches look (host/block.h).
+#define __launch_bounds__(...) __attribute__((aligned(sy::cuda_host::bounded_kernel)))
 #define __align__(n) __attribute__((aligned(n)))
 // One block runs at a time, so its shared memory may be static. A section of its own lets every launch begin with
 // garbage there. Kernels must be in an unnamed namespace: GCC puts what several files share elsewhere, and then complains

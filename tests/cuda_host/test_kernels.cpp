@@ -15,7 +15,7 @@ std::vector<float> ramp(Index n) {
 }
 
 template <class T>
-__global__ void row_sums(In<T> x, Out<float> sums, Index width) {
+__global__ void __launch_bounds__(1024) row_sums(In<T> x, Out<float> sums, Index width) {
   const Index row = blockIdx.y * gridDim.x + blockIdx.x;
   float sum = 0;
   for (Index i = threadIdx.x; i < width; i += blockDim.x) sum += to_float(x[row * width + i]);
@@ -355,6 +355,8 @@ TEST_F(HostKernels, Launches) {
   launch(context, {.x = 0}, early_return, 1);
   launch(context, {.x = 5, .y = 7, .threads = 64}, early_return, 64);
   EXPECT_EQ(cuda_host::counters().launches - before.launches, 1);
+  expect_mistake("has no __launch_bounds__", [&] { launch(context, {.threads = 257}, early_return, 257); });
+  launch(context, {.threads = 256}, early_return, 256);
   expect_mistake("of blocks of 1025 threads", [&] { launch(context, {.threads = 1025}, early_return, 1); });
   expect_mistake("300000 bytes of dynamic shared memory",
                  [&] { launch(context, {.threads = 32, .shared_bytes = 300000}, early_return, 32); });

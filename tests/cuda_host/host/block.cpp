@@ -320,6 +320,10 @@ void run_blocks(const Grid& grid, Stream* stream, const std::function<void()>& t
 void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thread, Where where) {
   if (grid.threads < 1 || grid.threads > 1024)
     mistake("a launch at {} of blocks of {} threads", text(where), grid.threads);
+  if (grid.threads > always_launched && reinterpret_cast<std::uintptr_t>(grid.kernel) % bounded_kernel != 0)
+    mistake(
+        "a launch at {} of blocks of {} threads, whose kernel has no __launch_bounds__ and may be too large for them",
+        text(where), grid.threads);
   if (grid.shared_bytes > max_dynamic_shared)
     mistake("a launch at {} with {} bytes of dynamic shared memory", text(where), grid.shared_bytes);
   if (const cudaError_t untold = cudaGetLastError(); untold != cudaSuccess)

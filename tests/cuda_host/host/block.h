@@ -24,10 +24,15 @@ extern dim3 blockDim, gridDim;
 namespace sy::cuda_host {
 
 struct Grid {
+  const void* kernel = nullptr;
   std::uint64_t x = 1, y = 1;
   int threads = 1;
   std::size_t shared_bytes = 0;
 };
+// The compiler may give a thread 255 registers, of which a multiprocessor has 65,536: so a kernel with more threads to a block
+// than this must say so by __launch_bounds__. Those that do begin at a multiple of bounded_kernel, and hardly another does.
+constexpr int always_launched = 65536 / 256;
+constexpr std::size_t bounded_kernel = 4096;
 // Puts on the stream: `thread` in every thread of the grid.
 void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thread, Where where);
 

@@ -175,8 +175,8 @@ void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args.
   context.stream.put(
       [&](cudaStream_t stream) {
         cuda_host::run_grid(
-            {static_cast<std::uint64_t>(grid.x), static_cast<std::uint64_t>(grid.y), grid.threads,
-             static_cast<std::size_t>(grid.shared_bytes)},
+            {reinterpret_cast<const void*>(kernel), static_cast<std::uint64_t>(grid.x),
+             static_cast<std::uint64_t>(grid.y), grid.threads, static_cast<std::size_t>(grid.shared_bytes)},
             stream, [=] { kernel(static_cast<Params>(arguments)...); }, grid.where);
       },
       kernel, grid.x, grid.y, grid.threads, grid.shared_bytes, static_cast<Params>(arguments)...);
