@@ -43,8 +43,9 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
                   int ranks_here, bool connected) {
   const bool fixed = !backend.on_host();  // a host has other uses for its memory, and can lend some
   const Index free = backend.free_bytes();
-  // On a device: what the driver keeps for kernels, which it loads when they are first used, and among several ranks NCCL's
-  // buffers, or, where it has these, what it takes for sizes of collectives that were not tried.
+  // On a device: what the driver takes while it runs, for stacks, graphs, and kernels where the user has them loaded when they
+  // are first used; and among several ranks NCCL's buffers, or, where it has these, what it takes for sizes of collectives
+  // that were not tried.
   const Index megabytes = layout.ranks == 1 ? 512 : connected ? 1024 : 4096;
   const Index reserve = fixed ? std::max<Index>(megabytes << 20, free / 32) : 0;
   const Index mine = std::max<Index>(0, free - reserve) / ranks_here;

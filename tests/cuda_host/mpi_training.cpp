@@ -399,7 +399,8 @@ TEST(Step, CollectivesOfAnOldNcclRunOneAfterTheOther) {
 
 // ---- the device's memory ----
 
-// NCCL takes a gibibyte for each kind of connection of each communicator, and activations all that is left.
+// NCCL takes a gibibyte for each kind of connection of each communicator, and activations all that is left. Kernels of this
+// program, and those of cuBLAS, have theirs by then.
 TEST(Memory, IsTakenByLibrariesBeforeActivations) {
   const int n = world().size();
   cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <set>
 #include <string_view>
 
 #include "host/memory.h"
@@ -20,6 +21,22 @@ int visible_devices() {
   return list.empty() ? 0 : 1 + static_cast<int>(std::count(list.begin(), list.end(), ','));
 }
 int device_count = visible_devices(), current_device = 0;
+
+// What the driver reads when it is first called.
+bool loads_at_once() {
+  static const bool eager = [] {
+    const char* const wanted = std::getenv("CUDA_MODULE_LOADING");
+    return wanted && std::string_view(wanted) == "EAGER";
+  }();
+  return eager;
+}
+// Memory for code, which stays; false where there is none.
+bool take_for_code(std::size_t bytes) {
+  if (!allocate(bytes)) return false;
+  counter_values.library_bytes += static_cast<std::int64_t>(bytes);
+  return true;
+}
+constexpr std::size_t kernel_bytes = std::size_t{1} << 20, all_kernels_bytes = std::size_t{64} << 20;
 
 // Pinned host memory, by address.
 std::map<const std::byte*, std::size_t> pinned;
@@ -144,6 +161,14 @@ void set_latency(std::chrono::milliseconds given) {
   latency = given;
 }
 
+bool load(const void* kernel) {
+  static std::set<const void*> loaded;
+  if (loads_at_once() || loaded.count(kernel)) return true;
+  if (!take_for_code(kernel_bytes)) return false;
+  loaded.insert(kernel);
+  return true;
+}
+
 void set_device_count(int count) {
   device_count = count;
 }
@@ -169,6 +194,7 @@ cudaError_t cudaGetLastError() {
 // ---- devices ----
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  loads_at_once();
   *count = device_count;
   return device_count > 0 ? cudaSuccess : failed(cudaErrorNoDevice);
 }
@@ -176,7 +202,8 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= device_count) return failed(cudaErrorInvalidDevice);
   current_device = device;
-  return cudaSuccess;
+  static const bool loaded = !loads_at_once() || take_for_code(all_kernels_bytes);
+  return loaded ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaGetDevice(int* device) {
@@ -211,6 +238,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
+  loads_at_once();
   *version = 13000;
   return cudaSuccess;
 }

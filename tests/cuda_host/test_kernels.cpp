@@ -362,6 +362,27 @@ TEST_F(HostKernels, Launches) {
                  [&] { launch(context, {.threads = 32, .shared_bytes = 300000}, early_return, 32); });
 }
 
+// The driver's default, which this program must not have been started without.
+[[maybe_unused]] const int lazy = setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+
+__global__ void launched_here() {}
+
+TEST_F(HostKernels, AreLoadedWhenTheyAreFirstLaunched) {
+  const auto taken = [&] {
+    const auto before = cuda_host::counters().library_bytes;
+    launch(context, {.threads = 1}, launched_here);
+    return cuda_host::counters().library_bytes - before;
+  };
+  std::size_t free = 0, total = 0;
+  cudaMemGetInfo(&free, &total);
+  void* rest = nullptr;
+  ASSERT_EQ(cudaMalloc(&rest, free), cudaSuccess);
+  EXPECT_THROW(taken(), Failure);
+  cudaFree(rest);
+  EXPECT_EQ(taken(), 1 << 20);
+  EXPECT_EQ(taken(), 0);
+}
+
 TEST_F(HostKernels, MistakesNameTheLaunch) {
   const View x = memory({1});
   expect_mistake("test_kernels.cpp", [&] { run_one(context, [x = in<float>(x)] { (void)x[0]; }); });

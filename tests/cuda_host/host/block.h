@@ -33,6 +33,9 @@ struct Grid {
 // than this must say so by __launch_bounds__. Those that do begin at a multiple of bounded_kernel, and hardly another does.
 constexpr int always_launched = 65536 / 256;
 constexpr std::size_t bounded_kernel = 4096;
+// Takes memory of the device for a kernel that is launched for the first time, unless all came with the context, as
+// CUDA_MODULE_LOADING = EAGER has it. False where there is none. (runtime.cpp)
+bool load(const void* kernel);
 // Puts on the stream: `thread` in every thread of the grid.
 void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thread, Where where);
 

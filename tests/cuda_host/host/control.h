@@ -53,7 +53,7 @@ struct Counters {
   std::int64_t copies = 0;            // from the device to itself
   std::int64_t product_calls = 0;     // of cuBLAS
   std::int64_t product_switches = 0;  // those, given to another stream than the one before
-  std::int64_t library_bytes = 0;     // of device memory that NCCL and cuBLAS have taken, what NCCL has freed included
+  std::int64_t library_bytes = 0;     // of device memory that NCCL, cuBLAS and kernels have taken, what NCCL has freed included
   std::int64_t collectives_at_once = 0;  // most launches of NCCL that had started and not ended
 };
 Counters counters();

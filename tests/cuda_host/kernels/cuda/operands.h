@@ -172,6 +172,7 @@ template <class... Params, class... Args>
 void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args... arguments) {
   if (grid.x == 0 || grid.y == 0) return;
   SY_ASSERT(grid.x <= INT32_MAX && grid.y <= 65535, "a grid of {} x {} blocks", grid.x, grid.y);
+  if (!cuda_host::load(reinterpret_cast<const void*>(kernel))) check(cudaErrorMemoryAllocation, "a kernel launch");
   context.stream.put(
       [&](cudaStream_t stream) {
         cuda_host::run_grid(
