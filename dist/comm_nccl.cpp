@@ -325,9 +325,12 @@ MakeComm nccl_on(Backend& backend, int rank) {
 }
 
 // NCCL 2.26 (22600 in ncclGetVersion) brought NCCL_LAUNCH_ORDER_IMPLICIT, which others pass over in silence: NCCL user guide,
-// "Environment variables", and "Using multiple NCCL communicators concurrently", which asks for one order on all ranks.
+// "Environment variables", and "Using multiple NCCL communicators concurrently", which asks for one order on all ranks. A
+// user may have turned it off, by what NCCL reads as 0; where it is not set nccl_on sets it.
 int nccl_streams() {
-  return loaded_version() >= 22600 ? num_comm_streams : 1;
+  const char* const wanted = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  const bool in_order = loaded_version() >= 22600 && (!wanted || std::strtol(wanted, nullptr, 0) != 0);
+  return in_order ? num_comm_streams : 1;
 }
 
 std::string nccl_version() {

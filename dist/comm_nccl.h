@@ -30,7 +30,7 @@ MakeComm nccl_on(Backend& backend, int rank);
 std::string nccl_version();
 
 // Streams that its collectives run on: one alone before NCCL 2.26, which cannot keep two communicators from waiting for each
-// other for ever; none where this build has no NCCL.
+// other for ever, or where the user has NCCL_LAUNCH_ORDER_IMPLICIT = 0; none where this build has no NCCL.
 int nccl_streams();
 
 }  // namespace sy

@@ -207,7 +207,9 @@ void print(const Findings& findings) {
              hdf5.parallel ? "yes" : "no", hdf5.thread_safe ? "yes" : "no", hdf5.locks ? "yes" : "no");
   if (!cuda.kernels.empty())
     fmt::print("CUDA      {} with NCCL {}{}; kernels for compute capability {}\n", cuda.runtime, nccl_version(),
-               nccl_streams() == 1 ? " (gradients do not travel beside tokens: they do from NCCL 2.26 on)" : "",
+               nccl_streams() == 1 ? " (gradients do not travel beside tokens: they do from NCCL 2.26 on, unless "
+                                     "NCCL_LAUNCH_ORDER_IMPLICIT is 0)"
+                                   : "",
                cuda.kernels);
   const std::string driver = first.host.driver.empty() ? "" : "NVIDIA driver " + first.host.driver;
   const std::string knows = first.host.driver_cuda.empty() ? "" : "knows CUDA " + first.host.driver_cuda;

@@ -382,18 +382,27 @@ TEST(Step, RecomputedLayersDoNotAskForCountsAgain) {
   EXPECT_TRUE(weights[0] == weights[1]);
 }
 
-// Before 2.26, NCCL would let two collectives start in one order here and in another there, and wait for ever.
+// Before 2.26, or where the user wants it to, NCCL would let two collectives start in one order here and in another there, and
+// wait for ever.
 TEST(Step, CollectivesOfAnOldNcclRunOneAfterTheOther) {
   const int n = world().size();
-  cuda_host::set_nccl_version(22505);
-  EXPECT_EQ(nccl_streams(), 1);
-  EXPECT_EQ(nccl_version(), "2.25.5");
-  cuda_host::forget_collectives();
-  cuda_host::set_running(cuda_host::Running::seeded, static_cast<std::uint64_t>(world().rank()));
-  trained_weights(config_of({}), {n, 1, n, 1});
-  cuda_host::set_running(cuda_host::Running::at_once);
-  EXPECT_LE(cuda_host::counters().collectives_at_once, 1);
+  const char* const variable = "NCCL_LAUNCH_ORDER_IMPLICIT";
+  for (const auto& [code, version, implicit] : {std::tuple(22505, "2.25.5", "1"), std::tuple(22809, "2.28.9", "0")}) {
+    cuda_host::set_nccl_version(code);
+    setenv(variable, implicit, 1);
+    EXPECT_EQ(nccl_streams(), 1) << version;
+    EXPECT_EQ(nccl_version(), version);
+    cuda_host::forget_collectives();
+    cuda_host::set_running(cuda_host::Running::seeded, static_cast<std::uint64_t>(world().rank()));
+    trained_weights(config_of({}), {n, 1, n, 1});
+    cuda_host::set_running(cuda_host::Running::at_once);
+    EXPECT_LE(cuda_host::counters().collectives_at_once, 1) << version;
+    EXPECT_STREQ(std::getenv(variable), implicit);
+  }
   cuda_host::set_nccl_version(22809);
+  unsetenv(variable);
+  EXPECT_EQ(nccl_streams(), num_comm_streams);
+  setenv(variable, "1", 1);
   EXPECT_EQ(nccl_streams(), num_comm_streams);
 }
 

@@ -121,8 +121,8 @@ bool connect(const Call& call) {
   return memory != nullptr;
 }
 
-// A limit in the environment, or `otherwise`.
-int limit(const char* name, int otherwise) {
+// A number in the environment, or `otherwise`.
+int number(const char* name, int otherwise) {
   const char* const given = std::getenv(name);
   return given ? std::atoi(given) : otherwise;
 }
@@ -232,7 +232,7 @@ struct Launch {
 };
 std::deque<std::shared_ptr<Launch>> not_started;  // in the order of the host's calls
 int under_way = 0;
-int version = NCCL_VERSION_CODE;
+int version = number("CUDA_HOST_NCCL_VERSION", NCCL_VERSION_CODE);
 
 bool in_order_of_calls() {
   const char* const wanted = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
@@ -473,8 +473,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId un
   made->blocking = config == nullptr || config->blocking != 0;
   cudaGetDevice(&made->device);
   const int asked = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : 32;
-  made->channels = std::min(limit("NCCL_MAX_CTAS", asked), limit("NCCL_MAX_NCHANNELS", 32));
-  made->pair_channels = limit("NCCL_MAX_P2P_NCHANNELS", 32);
+  made->channels = std::min(number("NCCL_MAX_CTAS", asked), number("NCCL_MAX_NCHANNELS", 32));
+  made->pair_channels = number("NCCL_MAX_P2P_NCHANNELS", 32);
   MPI_Group everyone, group_of_ranks;
   MPI_Comm_group(MPI_COMM_WORLD, &everyone);
   MPI_Group_incl(everyone, ranks, world.data(), &group_of_ranks);

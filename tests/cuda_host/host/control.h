@@ -38,7 +38,8 @@ void set_nccl_error(int result, int launches = 0);
 // What a communicator takes of its device's memory for each channel, when it is first used so: for an all-reduce of little
 // (trees), for other collectives (rings), and for messages between two ranks. 1 MiB is the default.
 void set_nccl_channel_bytes(std::size_t bytes);
-// What ncclGetVersion says: 22809 for 2.28.9, which is the default.
+// What ncclGetVersion says: 22809 for 2.28.9, which is the default. The environment's CUDA_HOST_NCCL_VERSION sets it for a whole
+// program.
 void set_nccl_version(int code);
 
 // What the host has done since the process began.
@@ -53,7 +54,7 @@ struct Counters {
   std::int64_t copies = 0;            // from the device to itself
   std::int64_t product_calls = 0;     // of cuBLAS
   std::int64_t product_switches = 0;  // those, given to another stream than the one before
-  std::int64_t library_bytes = 0;     // of device memory that NCCL, cuBLAS and kernels have taken, what NCCL has freed included
+  std::int64_t library_bytes = 0;     // of device memory that NCCL, cuBLAS and kernels took, what NCCL freed included
   std::int64_t collectives_at_once = 0;  // most launches of NCCL that had started and not ended
 };
 Counters counters();
