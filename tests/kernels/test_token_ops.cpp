@@ -363,8 +363,8 @@ struct SortCase : OpCase {
 TEST_P(TokenOps, capacity) {
   struct {
     Index segments, t, k, e;
-  } const cases[] = {{1, 0, 2, 4},  {3, 0, 2, 4},     {1, 1, 1, 1},    {4, 12, 2, 5},
-                     {2, 50, 7, 7}, {5, 1000, 3, 16}, {1, 3000, 4, 64}};
+  } const cases[] = {{1, 0, 2, 4},  {3, 0, 2, 4},     {1, 1, 1, 1},     {4, 12, 2, 5},
+                     {2, 50, 7, 7}, {5, 1000, 3, 16}, {1, 3000, 4, 64}, {1, 5001, 2, 2}};
   for (const auto& c : cases)
     for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
       for (Index capacity : {0, 1, 2, 17, 200, 5000}) check(CapacityCase({order, capacity}, c.segments, c.t, c.k, c.e));
