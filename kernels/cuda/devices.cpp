@@ -8,10 +8,10 @@
 namespace sy::cuda {
 namespace {
 
-// A kernel's code takes device memory, by default when the kernel is first launched: of what activations have left. So all
-// kernels, those of libraries too, are to come with the context, before anyone asks what is free ("Lazy Loading" in NVIDIA's
-// CUDA programming guide). The driver reads the variable when the process first calls it, which MPI may do as it starts:
-// hence before main. What the user has set stays.
+// A kernel's code takes device memory, and loading it may wait for all that runs, such as a collective that waits for another
+// rank: both by default when the kernel is first launched, when activations have what is left. So all kernels, those of
+// libraries too, are to come with the context ("Lazy Loading" in NVIDIA's CUDA programming guide). The driver reads the
+// variable when the process first calls it, which MPI may do as it starts: hence before main. What the user has set stays.
 [[maybe_unused]] const int eager = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
 std::string version(int number) {
