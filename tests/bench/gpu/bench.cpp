@@ -76,7 +76,8 @@ void fill_parameters(Engine& engine) {
   }
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     ParamStore::Buffers& buffers = store.buffers(g);
-    if (buffers.master.view()) b.convert(buffers.weights, buffers.master);
+    const Range owned = store.layout().groups[g].owned();
+    if (buffers.master.view()) b.convert(buffers.weights.view().rows(owned.begin, owned.size()), buffers.master);
   }
 }
 

@@ -25,7 +25,7 @@ struct Setup {
   double sample_seconds = 0;
   int samples = 0;
   std::string python, script;  // of the PyTorch peer; none: no peer
-  std::filesystem::path load;  // a run whose routing is measured, too; none: none
+  std::filesystem::path load;  // a run of which a layer and its routing are measured, too; none: none
 
   int local_rank = 0;
   std::unique_ptr<Backend> make() const { return make_backend(backend, local_rank); }

@@ -7,8 +7,8 @@ namespace sy::bench {
 
 class Layer {
  public:
-  // Collective over `world`, whose ranks share the experts.
-  Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend, Comm& world);
+  // Collective over `world`, whose ranks share the experts. waits: nothing is computed while tokens travel.
+  Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend, Comm& world, bool waits = false);
 
   Engine& engine() { return engine_; }
   Backend& backend() { return engine_.backend(); }
@@ -18,6 +18,7 @@ class Layer {
   void check();
 
  private:
+  Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Backend>&& backend);
   Tensor activations(const ModelShape& shape, const char* name);
 
   Engine engine_;

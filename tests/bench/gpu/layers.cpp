@@ -2,6 +2,7 @@
 #include "kernels/dry/dry.h"
 #include "tests/bench/gpu/layer.h"
 #include "tests/bench/peer.h"
+#include "tests/forwarding.h"
 
 namespace sy::bench {
 namespace {
@@ -65,11 +66,34 @@ void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Sect
        .note = fmt::format("{:.2f} ({:.2f} to {:.2f}) times ours", times.median, times.least, times.most)});
 }
 
+// Tokens have arrived before the backend goes on.
+class Waited final : public Forwarding {
+ public:
+  using Forwarding::Forwarding;
+  const char* others() const override { return inner_->others(); }
+
+ private:
+  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+                       std::span<const Index> receive) override {
+    inner_->mark();
+    inner_->start_all_to_all_v(buffers, send, receive);
+    inner_->wait();
+  }
+};
+
+Mesh mesh_of(Comm& world, Backend& backend, bool waits) {
+  Mesh mesh = on_backend(make_mesh(world, {.ranks = world.size(), .ep = world.size()}), backend);
+  if (waits) mesh.experts = std::make_unique<Waited>(std::move(mesh.experts));
+  return mesh;
+}
+
 }  // namespace
 
-Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend, Comm& world)
-    : engine_(config_of(shape, dtype), shape.vocab, std::move(backend),
-              make_mesh(world, {.ranks = world.size(), .ep = world.size()}), true),
+Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend, Comm& world, bool waits)
+    : Layer(shape, dtype, mesh_of(world, *backend, waits), std::move(backend)) {}
+
+Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Backend>&& backend)
+    : engine_(config_of(shape, dtype), shape.vocab, std::move(backend), std::move(mesh), true),
       moe_(*block_specs(engine_.config()).front().moe(), shape.d_model, engine_.store(), "layers.0.moe.", {}),
       saved_([this](Index bytes) { return this->backend().allocate(bytes); }),
       device_{this->backend(), engine_.mesh(), engine_.scratch(), dtype},
@@ -78,7 +102,7 @@ Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> back
              .ids = {},
              .targets = {},
              .positions = {},
-             .step = {{}, shape.sequences * world.size(), 1}},
+             .step = {{}, shape.sequences * engine_.mesh().layout.ranks, 1}},
       x_(activations(shape, "x")),
       dy_(activations(shape, "dy")),
       y_(this->backend().tensor(x_.shape(), dtype)),

@@ -3,8 +3,8 @@
 //
 //   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE] [--load RUN]
 //
-// On several ranks (mpirun, a GPU or a share of the cores each) it measures what travels between them instead, with the routing
-// that RUN recorded beside others. Of --backend cpu, f32 is measured; --small shows in seconds that everything runs. Exit code
+// On several ranks (mpirun, a GPU or a share of the cores each) it measures what travels between them instead; of RUN also a layer
+// of its shape, with what its router chooses of the text that it validates on. Of --backend cpu, f32 is measured; --small shows in seconds that everything runs. Exit code
 // 1: some of it failed, and the report says what; 2: there is no such device.
 #include <boost/program_options.hpp>
 #include <ctime>

@@ -1,11 +1,14 @@
-// What travels between ranks in a MoE layer: dispatch and combine beside a plain all-to-all of as many bytes, by routing, and a
-// layer's passes beside their travel alone.
+// What travels between ranks in a MoE layer: dispatch and combine beside a plain all-to-all of as many bytes, by routing; a
+// layer's passes beside the same whose tokens are waited for; and a step whose gradients are reduced beside backward or behind it.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/philox.h"
-#include "src/plan/load.h"
+#include "src/cli/trained.h"
+#include "src/evaluate/replay.h"
+#include "src/train/grad_sync.h"
 #include "tests/bench/gpu/layer.h"
+#include "tests/bench/gpu/trip.h"
 
 namespace sy::bench {
 namespace {
@@ -16,200 +19,226 @@ const ModelShape gpu_layers[] = {
 };
 // What processors train, and what shows in a second that everything runs.
 const ModelShape host_layers[] = {{"8 experts, top 2", 1, 256, 8, 8, 8, 2, 704, 256, 4, 256},
-                                  {"64 experts, top 8", 1, 256, 8, 8, 64, 8, 128, 256, 4, 256}};
+                                  {"64 experts, top 8", 1, 256, 8, 8, 64, 8, 128, 256, 4, 256},
+                                  {"64 experts, top 1", 1, 256, 8, 8, 64, 1, 704, 256, 4, 256}};
 const ModelShape few_layers[] = {{"small", 1, 64, 2, 1, 8, 2, 96, 64, 2, 24}};
 
-struct Load {
-  std::string name;
-  std::vector<double> shares;  // [E] of the assignments
+// Distinct experts of each token, drawn in proportion to their shares: [E] of the assignments.
+Load drawn(std::string name, std::vector<double> shares, Index k) {
+  return {std::move(name), [=](Index T, int rank) {
+            const auto E = static_cast<Index>(shares.size());
+            const RandomStream random(1, fmt::format("routing of rank {}", rank));
+            std::vector<std::int32_t> all, order(E);
+            std::vector<double> keys(E);
+            for (Index t = 0; t < T; ++t) {
+              for (Index e = 0; e < E; ++e) {
+                keys[e] = std::log(shares[e] + 1e-9) + random.gumbel(static_cast<std::uint64_t>(t * E + e));
+                order[e] = static_cast<std::int32_t>(e);
+              }
+              std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                                [&](auto a, auto b) { return keys[a] > keys[b]; });
+              all.insert(all.end(), order.begin(), order.begin() + k);
+            }
+            return all;
+          }};
+}
+
+std::vector<Load> drawn_loads(const ModelShape& shape) {
+  std::vector<double> uneven;
+  for (Index e = 0; e < shape.experts; ++e) uneven.push_back(1 / static_cast<double>(e + 1));
+  return {drawn("balanced", std::vector<double>(shape.experts, 1.0), shape.top_k),
+          drawn("uneven", std::move(uneven), shape.top_k)};
+}
+
+// A layer of the shape of a run's last MoE layer, and what that chose, without drops, of the text that the run validates on. Each
+// rank takes the next micro-batch's tokens of it.
+struct Recorded {
+  ModelShape shape;
+  Load load;
 };
-
-// [T, k] of this rank: distinct experts, drawn in proportion to their shares.
-std::vector<std::int32_t> draw_experts(const Load& load, Index T, Index k, int rank) {
-  const auto E = static_cast<Index>(load.shares.size());
-  const RandomStream random(1, fmt::format("routing of rank {}", rank));
-  std::vector<std::int32_t> all, order(E);
-  std::vector<double> keys(E);
-  for (Index t = 0; t < T; ++t) {
-    for (Index e = 0; e < E; ++e) {
-      keys[e] = std::log(load.shares[e] + 1e-9) + random.gumbel(static_cast<std::uint64_t>(t * E + e));
-      order[e] = static_cast<std::int32_t>(e);
+Recorded recorded(const std::filesystem::path& run, int ranks) {
+  const auto self = make_comm_self();
+  const Trained trained = open_checkpoint(*self, run.string());
+  const Config& config = trained.config;
+  if (config.moe.experts == 0 || config.moe.experts % ranks != 0)
+    bad_input("--load: {} has {} experts, which {} ranks cannot share: give another run, or other ranks", run.string(),
+              config.moe.experts, ranks);
+  const auto dataset = open_validation(trained, dataset_of(trained, {}), false);
+  const auto engine = load_model(*self, trained, {}, "cpu");
+  std::vector<std::int32_t> chosen;
+  for_replay_batches(*dataset, config.model.seq_len, {.max_windows = 64}, [&](const ReplayBatch& batch) {
+    const std::vector<std::int32_t> experts = replay(*engine, batch, true, false).layers.back().experts;
+    chosen.insert(chosen.end(), experts.begin(), experts.end());
+  });
+  const Index k = config.moe.top_k;
+  const std::string name = "of " + run.string();
+  const auto of_rank = [=](Index T, int rank) {
+    std::vector<std::int32_t> all;
+    const Index tokens = std::ssize(chosen) / k;
+    for (Index t = 0; t < T; ++t) {
+      const auto first = chosen.begin() + (rank * T + t) % tokens * k;
+      all.insert(all.end(), first, first + k);
     }
-    std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](auto a, auto b) { return keys[a] > keys[b]; });
-    all.insert(all.end(), order.begin(), order.begin() + k);
-  }
-  return all;
+    return all;
+  };
+  return {{name, 1, config.model.d_model, 1, 1, config.moe.experts, k, config.moe.d_ff, 256, config.train.micro_batch,
+           config.model.seq_len},
+          {name, of_rank}};
 }
 
-std::vector<Load> loads_of(const Setup& setup, const ModelShape& shape) {
-  std::vector<Load> loads = {{"balanced", std::vector<double>(shape.experts, 1.0)}, {"uneven", {}}};
-  for (Index e = 0; e < shape.experts; ++e) loads[1].shares.push_back(1 / static_cast<double>(e + 1));
-  if (setup.load.empty()) return loads;
-  // Of a run of as many experts its last MoE layer, as it was routed.
-  Config config = config_of(shape, setup.dtype);
-  const Config of_run = read_config(setup.load / "config.ini", {});
-  if (of_run.moe.experts != shape.experts) return loads;
-  loads.push_back({"of " + setup.load.string(), recorded_load(setup.load, of_run).back()});
-  return loads;
-}
-
-// All ranks repeat as often, or they would wait for each other in different collectives.
-Spread measure_together(Comm& world, Backend& backend, const Setup& setup, const Run& run) {
-  run();
-  const double once = world.sum(sample(backend, 2, run)) / static_cast<double>(world.size());
-  const Index n = std::max<Index>(1, std::llround(std::min(setup.sample_seconds / once, 1e6)));
-  std::vector<double> seconds;
-  for (int i = 0; i < setup.samples; ++i) {
-    world.barrier();
-    seconds.push_back(sample(backend, n, run));
+// All ranks repeat as often, or they would wait for each other in different collectives. The runs take turns.
+std::vector<Spread> measure_together(Comm& world, Backend& backend, const Setup& setup, const std::vector<Run>& runs) {
+  std::vector<Index> repeated;
+  for (const Run& run : runs) {
+    run();
+    const double once = world.sum(sample(backend, 2, run)) / static_cast<double>(world.size());
+    repeated.push_back(std::max<Index>(1, std::llround(std::min(setup.sample_seconds / once, 1e6))));
   }
-  return spread_of(seconds);
-}
-
-// One routing's tokens on their way to the experts and back.
-class Trip {
- public:
-  Trip(Layer& layer, const ModelShape& shape, DType dtype, const Load& load)
-      : backend_(layer.backend()),
-        mesh_(layer.engine().mesh()),
-        group_(*mesh_.experts),
-        ranks_(mesh_.layout, {}),
-        T_(shape.sequences * shape.seq_len),
-        k_(shape.top_k),
-        arena_([this](Index bytes) { return backend_.allocate(bytes); }),
-        kept_(backend_.tensor({T_, k_}, DType::i32)),
-        x_(backend_.tensor({T_, shape.d_model}, dtype)),
-        y_(backend_.tensor({T_, shape.d_model}, dtype)),
-        weights_(backend_.tensor({T_, k_})) {
-    const std::vector<std::int32_t> experts = draw_experts(load, T_, k_, group_.rank());
-    const Tensor chosen = backend_.tensor({T_, k_}, DType::i32);
-    const std::vector<std::int32_t> all(T_ * k_, 1);
-    backend_.to_device(experts.data(), chosen);
-    backend_.to_device(all.data(), kept_);
-    fill_normal(backend_, x_, 1, "x");
-    sends_ = Sends(ranks_, T_, k_, shape.experts, arena_, arena_);
-    sends_.plan(backend_, ranks_, chosen, kept_, arena_.i32({shape.experts}), arena_);
-    backend_.synchronize();
-  }
-
-  void dispatch() {
-    const Arena::Scope scope(arena_);
-    Exchange exchange = begin();
-    exchange.finish();
-  }
-  // With the dispatch before it, whose time is to be subtracted.
-  void dispatch_combine() {
-    const Arena::Scope scope(arena_);
-    Exchange exchange = begin();
-    exchange.finish();
-    // As if every token that arrived were one row: what the experts' rows are summed to is theirs.
-    exchange.combine({{arrived_, identity(arrived_.dim(0)), {}, y_}}, arena_);
-    exchange.finish();
-  }
-  // So many rows to each rank.
-  void all_to_all(Index each) {
-    const Arena::Scope scope(arena_);
-    const Index P = group_.size();
-    const std::vector<Index> rows(P, each);
-    const View in = arena_.take({P * each, x_.view().dim(1)}, x_.view().dtype()),
-               out = arena_.take(in.shape(), in.dtype());
-    group_.all_to_all_v(in, rows, out, rows);
-  }
-
-  // Rows that leave this rank for others.
-  Index sent_rows() {
-    if (sent_ >= 0) return sent_;
-    std::vector<std::int32_t> counts(sends_.counts.elements());
-    backend_.to_host(sends_.counts, counts.data());
-    sent_ = 0;
-    for (int r = 0; r < group_.size(); ++r)
-      if (r != group_.rank()) sent_ += counts[r];
-    return sent_;
-  }
-  Index row_bytes() const { return sy::row_bytes(x_); }
-
- private:
-  Exchange begin() {
-    Exchange exchange(backend_, mesh_, ranks_, sends_, arena_);
-    const ConstView x = exchange.copies(x_, arena_), weights = exchange.copies(weights_, arena_);
-    exchange.plan(arena_, arena_);
-    arrived_ = exchange.dispatch({{x, arena_}, {weights, arena_}}, arena_)[0];
-    return exchange;
-  }
-  ConstView identity(Index n) {
-    if (!identity_.view() || identity_.view().elements() < n) {
-      std::vector<std::int32_t> rows(n);
-      for (Index i = 0; i < n; ++i) rows[i] = static_cast<std::int32_t>(i);
-      identity_ = backend_.tensor({n, 1}, DType::i32);
-      backend_.to_device(rows.data(), identity_);
+  std::vector<std::vector<double>> seconds(runs.size());
+  for (int i = 0; i < setup.samples; ++i)
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      world.barrier();
+      seconds[r].push_back(sample(backend, repeated[r], runs[r]));
     }
-    return identity_.view().rows(0, n);
-  }
-
-  Backend& backend_;
-  const Mesh& mesh_;
-  Comm& group_;
-  ExpertRanks ranks_;
-  Index T_, k_, sent_ = -1;
-  Arena arena_;
-  Tensor kept_, x_, y_, weights_, identity_;
-  Sends sends_;
-  ConstView arrived_;
-};
+  std::vector<Spread> spreads;
+  for (const auto& of_run : seconds) spreads.push_back(spread_of(of_run));
+  return spreads;
+}
 
 Spread less(const Spread& a, const Spread& b) {
   return {std::max(0.0, a.least - b.median), std::max(0.0, a.median - b.median), std::max(0.0, a.most - b.median)};
 }
 
-void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, std::vector<Section>& sections) {
-  Layer layer(shape, setup.dtype, setup.make(), world);
+// Of what takes `alone` seconds by itself, the share that takes no time where it runs beside something else. Empty where a
+// collective is complete when its call returns.
+std::string hidden(const Comm& comm, const Spread& behind, const Spread& beside, double alone) {
+  if (!comm.asynchronous()) return "";
+  return fmt::format("{:.0f} % of {:.3g} ms is hidden", 100 * (behind.median - beside.median) / alone, 1e3 * alone);
+}
+
+// The product's way to the rows by expert beside a message for each expert.
+void compare_ways(const Setup& setup, Comm& world, Backend& backend, Trip& trip, const std::string& load,
+                  std::vector<Line>& lines) {
+  trip.compare_ways();
+  for (const bool back : {false, true}) {
+    const auto times =
+        measure_together(world, backend, setup, {[&] { trip.sorted(back); }, [&] { trip.by_expert(back); }});
+    const std::string what = back ? "to rows by expert and back" : "to rows by expert";
+    lines.push_back({.what = fmt::format("{}, {}", what, load), .seconds = times[0]});
+    lines.push_back({.what = fmt::format("{}, a message for each expert, {}", what, load),
+                     .seconds = times[1],
+                     .note = fmt::format("{:.2f} times the time", times[1].median / times[0].median)});
+  }
+}
+
+void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, const std::vector<Load>& loads,
+                   std::vector<Section>& sections) {
+  Layer layer(shape, setup.dtype, setup.make(), world), waiting(shape, setup.dtype, setup.make(), world, true);
   Backend& backend = layer.backend();
   sections.push_back(
       {fmt::format("Between {} ranks: {}", world.size(), shape.name),
        fmt::format("{}, {} tokens a rank, d_model {}, {} experts of {}, top {}, ep {}. GB/s: of what a rank "
                    "sends to others, the mean over ranks. A plain all-to-all sends as many bytes to every rank "
-                   "(nccl-tests' alltoall, algorithm bandwidth).",
+                   "(nccl-tests' alltoall, bus bandwidth).",
                    info(setup.dtype).name, shape.sequences * shape.seq_len, shape.d_model, shape.experts, shape.d_ff,
                    shape.top_k, world.size()),
        {}});
   std::vector<Line>& lines = sections.back().lines;
   double travel = 0;
-  for (const Load& load : loads_of(setup, shape)) {
-    Trip trip(layer, shape, setup.dtype, load);
+  for (const Load& load : loads) {
+    Trip trip(backend, layer.engine().mesh(), shape, setup.dtype, load);
     const double bytes =
         world.sum(static_cast<double>(trip.sent_rows() * trip.row_bytes())) / static_cast<double>(world.size());
+    const auto others = static_cast<double>((world.size() - 1) * trip.row_bytes());
+    const auto each = static_cast<Index>(std::llround(bytes / others));
+    const auto times =
+        measure_together(world, backend, setup,
+                         {[&] { trip.dispatch(); }, [&] { trip.dispatch_combine(); }, [&] { trip.all_to_all(each); }});
     const auto line = [&](std::string what, const Spread& seconds) {
       lines.push_back({.what = what + ", " + load.name,
                        .seconds = seconds,
                        .note = fmt::format("{:.3g} MB", bytes / 1e6) +
                                (seconds.median > 0 ? fmt::format(", {:.3g} GB/s", bytes / seconds.median / 1e9) : "")});
     };
-    const Spread there = measure_together(world, backend, setup, [&] { trip.dispatch(); });
-    const Spread both = measure_together(world, backend, setup, [&] { trip.dispatch_combine(); });
-    line("dispatch", there);
-    line("combine", less(both, there));
-    const auto others = static_cast<double>((world.size() - 1) * trip.row_bytes());
-    const auto each = static_cast<Index>(std::llround(bytes / others));
-    line("plain all-to-all", measure_together(world, backend, setup, [&] { trip.all_to_all(each); }));
-    if (travel == 0) travel = both.median;
+    line("dispatch", times[0]);
+    line("combine", less(times[1], times[0]));
+    line("plain all-to-all", times[2]);
+    if (backend.on_host()) compare_ways(setup, world, backend, trip, load.name, lines);
+    if (travel == 0) travel = times[1].median;
   }
-  const Spread forward = measure_together(world, backend, setup, [&] { layer.forward(); });
-  const Spread step = measure_together(world, backend, setup, [&] { layer.forward_backward(); });
+  const auto times = measure_together(world, backend, setup,
+                                      {[&] { layer.forward(); }, [&] { layer.forward_backward(); },
+                                       [&] { waiting.forward(); }, [&] { waiting.forward_backward(); }});
   layer.check();
-  lines.push_back({.what = "layer, forward", .seconds = forward});
-  lines.push_back({.what = "layer, backward",
-                   .seconds = less(step, forward),
-                   .note = fmt::format("dispatch and combine alone take {:.3g} ms", 1e3 * travel)});
+  waiting.check();
+  const Comm& comm = *layer.engine().mesh().experts;
+  const Spread backward = less(times[1], times[0]), backward_waiting = less(times[3], times[2]);
+  lines.push_back({.what = "layer, forward", .seconds = times[0], .note = hidden(comm, times[2], times[0], travel)});
+  lines.push_back(
+      {.what = "layer, backward", .seconds = backward, .note = hidden(comm, backward_waiting, backward, travel)});
+  lines.push_back({.what = "layer, forward, its tokens waited for", .seconds = times[2]});
+  lines.push_back({.what = "layer, backward, its tokens waited for", .seconds = backward_waiting});
+}
+
+// Experts over half of the ranks, so that two hold each: all gradients are reduced.
+void measure_sync(const Setup& setup, Comm& world, const ModelShape& shape, std::vector<Section>& sections) {
+  const Config config = config_of(shape, setup.dtype);
+  Engine engine(config, shape.vocab, setup.make(), make_mesh(world, {.ranks = world.size(), .ep = world.size() / 2}),
+                true);
+  GradSync sync(engine.mesh(), engine.store());
+  fill_parameters(engine);
+  const Index T = shape.sequences * shape.seq_len;
+  const RandomStream random(1, fmt::format("tokens of rank {}", world.rank()));
+  std::vector<std::int32_t> ids(T), targets(T);
+  for (Index t = 0; t < T; ++t) {
+    ids[t] = static_cast<std::int32_t>(random.bits(2 * t) % shape.vocab);
+    targets[t] = static_cast<std::int32_t>(random.bits(2 * t + 1) % shape.vocab);
+  }
+  Index steps = 0;
+  const auto step = [&](const BackwardProgress& progress) {
+    engine.train({shape.sequences, shape.seq_len, ids, targets, T * world.size(), shape.sequences * world.size(), 1},
+                 progress);
+    sync.step(config.train, 1e-4, ++steps);
+  };
+  const auto reduce = [&] {
+    const auto& layout = engine.store().layout();
+    for (std::size_t g = 0; g < layout.groups.size(); ++g) {
+      const Range owned = layout.groups[g].owned();
+      const View gradients = engine.store().buffers(g).grads;
+      engine.mesh().over(layout.groups[g].axes).reduce_scatter(gradients, gradients.rows(owned.begin, owned.size()));
+    }
+  };
+  const auto times =
+      measure_together(world, engine.backend(), setup, {[&] { step(sync.progress()); }, [&] { step({}); }, reduce});
+  sections.push_back(
+      {fmt::format("A step of {} ranks: {}", world.size(), shape.name),
+       fmt::format("ep {}: each expert is on two ranks, and every gradient is reduced.", world.size() / 2),
+       {{.what = "gradients reduced beside backward",
+         .seconds = times[0],
+         .note = hidden(*engine.mesh().dp, times[1], times[0], times[2].median)},
+        {.what = "gradients reduced behind backward", .seconds = times[1]},
+        {.what = "reducing them alone", .seconds = times[2]}}});
+  if (!std::isfinite(sync.norm())) fail("the gradients have a norm of {}", sync.norm());
 }
 
 }  // namespace
 
 void measure_ranks(const Setup& setup, Comm& world, std::vector<Section>& sections) {
+  const int n = world.size();
   const std::span<const ModelShape> shapes = setup.small              ? std::span<const ModelShape>(few_layers)
                                              : setup.backend == "cpu" ? std::span<const ModelShape>(host_layers)
                                                                       : gpu_layers;
+  std::optional<Recorded> run;
+  if (!setup.load.empty()) agree(world, [&] { run = recorded(setup.load, n); });
   for (const ModelShape& shape : shapes)
-    if (shape.experts % world.size() == 0) measure_layer(setup, world, shape, sections);
+    if (shape.experts % n == 0) measure_layer(setup, world, shape, drawn_loads(shape), sections);
+  if (run) {
+    std::vector<Load> loads = drawn_loads(run->shape);
+    loads.push_back(run->load);
+    measure_layer(setup, world, run->shape, loads, sections);
+  }
+  for (const ModelShape& shape : shapes)
+    if (n % 2 == 0 && shape.experts % (n / 2) == 0) measure_sync(setup, world, shape, sections);
 }
 
 }  // namespace sy::bench

@@ -1,0 +1,200 @@
+#include "tests/bench/gpu/trip.h"
+
+#define OMPI_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <cstring>
+
+namespace sy::bench {
+namespace {
+
+// Runs of bytes that go to other ranks and come from them, in one batch.
+class Messages {
+ public:
+  void send(ConstView rows, int to, int tag) {
+    if (rows.elements() > 0)
+      MPI_Isend(rows.bytes(), size_of(rows), MPI_BYTE, to, tag, MPI_COMM_WORLD, &requests_.emplace_back());
+  }
+  void receive(View rows, int from, int tag) {
+    if (rows.elements() > 0)
+      MPI_Irecv(rows.bytes(), size_of(rows), MPI_BYTE, from, tag, MPI_COMM_WORLD, &requests_.emplace_back());
+  }
+  void finish() { MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE); }
+
+ private:
+  static int size_of(ConstView rows) { return static_cast<int>(rows.size_bytes()); }
+  std::vector<MPI_Request> requests_;
+};
+
+}  // namespace
+
+Trip::Trip(Backend& backend, const Mesh& mesh, const ModelShape& shape, DType dtype, const Load& load)
+    : backend_(backend),
+      mesh_(mesh),
+      group_(*mesh.experts),
+      ranks_(mesh.layout, {}),
+      T_(shape.sequences * shape.seq_len),
+      k_(shape.top_k),
+      E_(shape.experts),
+      arena_([this](Index bytes) { return backend_.allocate(bytes); }),
+      chosen_(backend_.tensor({T_, k_}, DType::i32)),
+      kept_(backend_.tensor({T_, k_}, DType::i32)),
+      x_(backend_.tensor({T_, shape.d_model}, dtype)),
+      y_(backend_.tensor({T_, shape.d_model}, dtype)),
+      weights_(backend_.tensor({T_, k_})) {
+  const std::vector<std::int32_t> experts = load.experts(T_, group_.rank()), all(T_ * k_, 1);
+  backend_.to_device(experts.data(), chosen_);
+  backend_.to_device(all.data(), kept_);
+  fill_normal(backend_, x_, 1, fmt::format("x of rank {}", group_.rank()));
+  fill_normal(backend_, weights_, 1, "weights");
+  sends_ = Sends(ranks_, T_, k_, E_, arena_, arena_);
+  sends_.plan(backend_, ranks_, chosen_, kept_, arena_.i32({E_}), arena_);
+  backend_.synchronize();
+}
+
+Exchange Trip::begin() {
+  Exchange exchange(backend_, mesh_, ranks_, sends_, arena_);
+  const ConstView x = exchange.copies(x_, arena_), weights = exchange.copies(weights_, arena_);
+  exchange.plan(arena_, arena_);
+  const auto arrived = exchange.dispatch({{x, arena_}, {weights, arena_}}, arena_);
+  arrived_ = arrived[0], arrived_weights_ = arrived[1];
+  return exchange;
+}
+
+void Trip::dispatch() {
+  const Arena::Scope scope(arena_);
+  Exchange exchange = begin();
+  exchange.finish();
+}
+
+void Trip::dispatch_combine() {
+  const Arena::Scope scope(arena_);
+  Exchange exchange = begin();
+  exchange.finish();
+  // As if every token that arrived were one row: what the experts' rows are summed to is theirs.
+  exchange.combine({{arrived_, identity(arrived_.dim(0)), {}, y_}}, arena_);
+  exchange.finish();
+}
+
+void Trip::all_to_all(Index each) {
+  const Arena::Scope scope(arena_);
+  const Index P = group_.size();
+  const std::vector<Index> rows(P, each);
+  const Shape shape{P * each, x_.view().dim(1)};
+  if (!plain_.view() || plain_.view().shape() != shape) {
+    plain_ = backend_.tensor(shape, x_.view().dtype());
+    backend_.fill(plain_, 0);
+  }
+  group_.all_to_all_v(plain_, rows, arena_.take(shape, x_.view().dtype()), rows);
+}
+
+void Trip::sorted(bool back) {
+  const Arena::Scope scope(arena_);
+  Exchange exchange = begin();
+  exchange.finish();
+  const Index R = exchange.rows(), D = x_.view().dim(1);
+  const View order = arena_.i32({R}), tokens = arena_.i32({R}), slots = arena_.i32(exchange.places().shape()),
+             offsets = arena_.i32({std::ssize(exchange.offsets())});
+  backend_.sort_assignments(exchange.places(), exchange.first_place(), order, tokens, slots, offsets);
+  rows_ = arena_.take({R, D}, x_.view().dtype());
+  gates_ = arena_.f32({R, 1});
+  backend_.gather_rows(arrived_, tokens, rows_);
+  backend_.gather_rows(arrived_weights_.reshape({arrived_weights_.elements(), 1}), order, gates_);
+  if (!back) return;
+  exchange.combine({{rows_, slots, {}, y_}}, arena_);
+  exchange.finish();
+}
+
+void Trip::by_expert(bool back) {
+  const Arena::Scope scope(arena_);
+  const Index P = group_.size(), n = T_ * k_, D = x_.view().dim(1), here = E_ / P;
+  const int rank = group_.rank();
+  const View order = arena_.i32({n}), tokens = arena_.i32({n}), slots = arena_.i32({T_, k_}),
+             offsets = arena_.i32({E_ + 1}), all = arena_.i32({P, E_ + 1}),
+             leaving = arena_.take({n, D}, x_.view().dtype()), leaving_gates = arena_.f32({n, 1});
+  backend_.sort_assignments(chosen_, 0, order, tokens, slots, offsets);
+  backend_.gather_rows(x_, tokens, leaving);
+  backend_.gather_rows(weights_.view().reshape({n, 1}), order, leaving_gates);
+  group_.all_gather(offsets, all);
+
+  const std::int32_t* const at =
+      all.i32();  // [P, E + 1] where the rows of an expert begin among those that leave a rank
+  const auto begins = [&](Index p, Index e) -> Index { return at[p * (E_ + 1) + e]; };
+  const auto count = [&](Index p, Index e) { return begins(p, e + 1) - begins(p, e); };
+  Index R = 0;
+  for (Index p = 0; p < P; ++p) R += begins(p, (rank + 1) * here) - begins(p, rank * here);
+  rows_ = arena_.take({R, D}, x_.view().dtype());
+  gates_ = arena_.f32({R, 1});
+  // There rows leave `leaving` for `rows_`, back they return.
+  const auto travel = [&](bool there) {
+    Messages messages;
+    const std::pair<View, View> all_buffers[] = {{leaving, rows_}, {leaving_gates, gates_}};
+    const std::span buffers(all_buffers, there ? 2 : 1);
+    Index to = 0;
+    for (Index j = 0; j < here; ++j)
+      for (Index p = 0; p < P; ++p) {
+        const Index incoming = count(p, rank * here + j), outgoing = count(rank, p * here + j);
+        int tag = static_cast<int>(2 * j);
+        for (const auto& [source, target] : buffers) {
+          const View own = source.rows(begins(rank, p * here + j), outgoing), arrived = target.rows(to, incoming);
+          if (p == rank)
+            std::memcpy(there ? arrived.bytes() : own.bytes(), there ? own.bytes() : arrived.bytes(), own.size_bytes());
+          else if (there)
+            messages.receive(arrived, static_cast<int>(p), tag), messages.send(own, static_cast<int>(p), tag);
+          else
+            messages.receive(own, static_cast<int>(p), tag), messages.send(arrived, static_cast<int>(p), tag);
+          ++tag;
+        }
+        to += incoming;
+      }
+    messages.finish();
+  };
+  travel(true);
+  if (!back) return;
+  travel(false);
+  backend_.combine_rows(leaving, slots, {}, y_);
+}
+
+// What the latest way left, until the next one takes its memory.
+std::vector<std::byte> Trip::found() const {
+  std::vector<std::byte> all;
+  for (const ConstView x : {ConstView(rows_), ConstView(gates_)})
+    all.insert(all.end(), x.bytes(), x.bytes() + x.size_bytes());
+  return all;
+}
+
+void Trip::compare_ways() {
+  sorted(false);
+  const std::vector<std::byte> expected = found();
+  by_expert(false);
+  if (found() != expected) fail("a message for each expert leaves other rows than a sort of what has arrived");
+  std::vector<double> norms;
+  for (const bool product : {true, false}) {
+    product ? sorted(true) : by_expert(true);
+    norms.push_back(checked_norm(backend_, y_));
+  }
+  if (std::abs(norms[0] - norms[1]) > 1e-5 * norms[0])
+    fail("the sums that return have a norm of {} and of {}", norms[0], norms[1]);
+}
+
+Index Trip::sent_rows() {
+  if (sent_ >= 0) return sent_;
+  std::vector<std::int32_t> counts(sends_.counts.elements());
+  backend_.to_host(sends_.counts, counts.data());
+  sent_ = 0;
+  for (int r = 0; r < group_.size(); ++r)
+    if (r != group_.rank()) sent_ += counts[r];
+  return sent_;
+}
+
+ConstView Trip::identity(Index n) {
+  if (!identity_.view() || identity_.view().elements() < n) {
+    std::vector<std::int32_t> rows(n);
+    for (Index i = 0; i < n; ++i) rows[i] = static_cast<std::int32_t>(i);
+    identity_ = backend_.tensor({n, 1}, DType::i32);
+    backend_.to_device(rows.data(), identity_);
+  }
+  return identity_.view().rows(0, n);
+}
+
+}  // namespace sy::bench
