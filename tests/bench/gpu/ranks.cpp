@@ -116,18 +116,19 @@ std::string hidden(const Comm& comm, const Spread& behind, const Spread& beside,
   return fmt::format("{:.0f} % of {:.3g} ms is hidden", 100 * (behind.median - beside.median) / alone, 1e3 * alone);
 }
 
-// The product's way to the rows by expert beside a message for each expert.
 void compare_ways(const Setup& setup, Comm& world, Backend& backend, Trip& trip, const std::string& load,
                   std::vector<Line>& lines) {
   trip.compare_ways();
   for (const bool back : {false, true}) {
-    const auto times =
-        measure_together(world, backend, setup, {[&] { trip.sorted(back); }, [&] { trip.by_expert(back); }});
-    const std::string what = back ? "to rows by expert and back" : "to rows by expert";
-    lines.push_back({.what = fmt::format("{}, {}", what, load), .seconds = times[0]});
-    lines.push_back({.what = fmt::format("{}, a message for each expert, {}", what, load),
-                     .seconds = times[1],
-                     .note = fmt::format("{:.2f} times the time", times[1].median / times[0].median)});
+    std::vector<Run> ways;
+    for (const auto way : {Trip::Way::indexed, Trip::Way::copied, Trip::Way::by_expert})
+      ways.push_back([&trip, way, back] { trip.to_experts(way, back); });
+    const std::vector<Spread> times = measure_together(world, backend, setup, ways);
+    const char* const names[] = {"through an index", "copied to their places", "a message for each expert"};
+    for (std::size_t i = 0; i < times.size(); ++i)
+      lines.push_back({.what = fmt::format("rows of experts{}, {}, {}", back ? " and back" : "", names[i], load),
+                       .seconds = times[i],
+                       .note = fmt::format("{:.2f} times the first", times[i].median / times[0].median)});
   }
 }
 

@@ -88,7 +88,11 @@ void Trip::all_to_all(Index each) {
   group_.all_to_all_v(plain_, rows, arena_.take(shape, x_.view().dtype()), rows);
 }
 
-void Trip::sorted(bool back) {
+void Trip::to_experts(Way way, bool back) {
+  way == Way::by_expert ? once_to_each_expert(back) : once_to_each_rank(way == Way::copied, back);
+}
+
+void Trip::once_to_each_rank(bool copied, bool back) {
   const Arena::Scope scope(arena_);
   Exchange exchange = begin();
   exchange.finish();
@@ -98,14 +102,14 @@ void Trip::sorted(bool back) {
   backend_.sort_assignments(exchange.places(), exchange.first_place(), order, tokens, slots, offsets);
   rows_ = arena_.take({R, D}, x_.view().dtype());
   gates_ = arena_.f32({R, 1});
-  backend_.gather_rows(arrived_, tokens, rows_);
+  if (copied) backend_.gather_rows(arrived_, tokens, rows_);
   backend_.gather_rows(arrived_weights_.reshape({arrived_weights_.elements(), 1}), order, gates_);
   if (!back) return;
   exchange.combine({{rows_, slots, {}, y_}}, arena_);
   exchange.finish();
 }
 
-void Trip::by_expert(bool back) {
+void Trip::once_to_each_expert(bool back) {
   const Arena::Scope scope(arena_);
   const Index P = group_.size(), n = T_ * k_, D = x_.view().dim(1), here = E_ / P;
   const int rank = group_.rank();
@@ -164,15 +168,15 @@ std::vector<std::byte> Trip::found() const {
 }
 
 void Trip::compare_ways() {
-  sorted(false);
-  const std::vector<std::byte> expected = found();
-  by_expert(false);
-  if (found() != expected) fail("a message for each expert leaves other rows than a sort of what has arrived");
+  std::vector<std::vector<std::byte>> rows;
   std::vector<double> norms;
-  for (const bool product : {true, false}) {
-    product ? sorted(true) : by_expert(true);
+  for (const Way way : {Way::copied, Way::by_expert}) {
+    to_experts(way, false);
+    rows.push_back(found());
+    to_experts(way, true);
     norms.push_back(checked_norm(backend_, y_));
   }
+  if (rows[0] != rows[1]) fail("a message for each expert leaves other rows than an index of what has arrived");
   if (std::abs(norms[0] - norms[1]) > 1e-5 * norms[0])
     fail("the sums that return have a norm of {} and of {}", norms[0], norms[1]);
 }

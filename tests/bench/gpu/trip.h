@@ -23,13 +23,14 @@ class Trip {
   // So many rows to each rank.
   void all_to_all(Index each);
 
-  // Both end with the rows that this rank's experts work on, and their weights, by (expert, token); back: and, as if the experts
-  // left them as they are, with their weightless sums at their tokens. In the product's way a token's row is copied where it has
-  // arrived. By message each of its experts is sent a row, which arrives where it stays: T * k rows leave in P * E / P
-  // messages, of which every rank knows the sizes.
-  void sorted(bool back);
-  void by_expert(bool back);
-  // Throws Failure where the two differ. On host buffers, as is by_expert.
+  // How the experts' products come to their rows and their weights, by (expert, token). Either a token travels once to each
+  // rank, where an index says which rows are its: products that read through one, as a host's do, have no more to wait for,
+  // others wait until the rows are copied to their places. Or each of its experts is sent a row, which arrives in its place: T * k
+  // rows leave, in a message for each expert, of which every rank knows the size.
+  enum class Way { indexed, copied, by_expert };
+  // back: and from the rows that the experts leave to the sums at their tokens. by_expert is for host buffers.
+  void to_experts(Way way, bool back);
+  // Throws Failure where copied and by_expert differ.
   void compare_ways();
 
   // Rows that leave this rank for others, and the bytes of one.
@@ -38,6 +39,8 @@ class Trip {
 
  private:
   Exchange begin();
+  void once_to_each_rank(bool copied, bool back);
+  void once_to_each_expert(bool back);
   ConstView identity(Index n);
   std::vector<std::byte> found() const;
 
@@ -50,7 +53,7 @@ class Trip {
   Tensor chosen_, kept_, x_, y_, weights_, identity_, plain_;
   Sends sends_;
   ConstView arrived_, arrived_weights_;
-  View rows_, gates_;  // [R, D], [R, 1] of the latest way
+  View rows_, gates_;  // [R, D], [R, 1] of the latest way; rows_ has no values where they were not copied
 };
 
 }  // namespace sy::bench
