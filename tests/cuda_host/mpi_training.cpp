@@ -363,6 +363,24 @@ TEST(Step, GradientsLeaveBehindTheNextTokens) {
   EXPECT_EQ(behind, (std::vector<Index>{1, 1 + 2}));  // a layer's tokens travel there and back
 }
 
+// A layer's ranks exchange counts; then rows, places and gates of tokens go one way together, and so do the gradients of rows and
+// gates come back.
+TEST(Step, WhatTravelsTogetherIsOneLaunch) {
+  const int n = world().size();
+  Trained t(config_of({}), {n, 1, n, 1});
+  t.step();
+  t.engine.store().whole();
+  t.engine.take_statistics();
+  const auto launches = [] { return cuda_host::counters().nccl_launches; };
+  const auto before = launches();
+  const Engine::MicroBatch batch{sequences, length, t.ids, t.ids, sequences * length * n, 1, 1};
+  t.engine.forward(batch);
+  const auto between = launches();
+  t.engine.backward();
+  EXPECT_EQ(between - before, n > 1 ? 3 * moe_layers : 0);
+  EXPECT_EQ(launches() - between, n > 1 ? 2 * moe_layers : 0);
+}
+
 // The load-balance loss over the global batch wants every rank's counts once, however often a layer is computed: asked for
 // again, they would come behind all gradients that are being reduced. The gradients are the same, bit by bit.
 TEST(Step, RecomputedLayersDoNotAskForCountsAgain) {

@@ -607,6 +607,29 @@ TEST_P(TokenOps, gather_and_combine) {
   }
 }
 
+// In f32, one choice after the other: which of them comes first shows where large numbers cancel.
+TEST_P(TokenOps, combine_adds_in_the_order_of_the_choices) {
+  const auto b = GetParam().make();
+  const std::vector<std::int32_t> slots = {0, 1, 2, 2, 1, 0};
+  for (const Index d : {1, 5, 40}) {
+    std::vector<float> numbers, sums(static_cast<std::size_t>(2 * d));
+    for (const float number : {1e8f, -1e8f, 1.0f}) numbers.insert(numbers.end(), static_cast<std::size_t>(d), number);
+    const Tensor wide = b->tensor({3, d}), x = b->tensor({3, d}, GetParam().dtype),
+                 index = b->tensor({2, 3}, DType::i32), y = b->tensor({2, d}, GetParam().dtype),
+                 found = b->tensor({2, d});
+    b->to_device(numbers.data(), wide);
+    b->to_device(slots.data(), index);
+    b->convert(wide, x);
+    b->combine_rows(x, index, {}, y);
+    b->convert(y, found);
+    b->to_host(found, sums.data());
+    for (Index i = 0; i < d; ++i) {
+      EXPECT_EQ(sums[static_cast<std::size_t>(i)], 1.0f) << i << " of " << d;
+      EXPECT_EQ(sums[static_cast<std::size_t>(d + i)], 0.0f) << i << " of " << d;
+    }
+  }
+}
+
 // ---- embedding and loss ----
 
 struct EmbeddingCase : OpCase {
