@@ -92,16 +92,17 @@ INSTANTIATE_TEST_SUITE_P(Of, MoeLayer,
                                          "gpt_oss"),
                          [](const auto& info) { return info.param; });
 
-// What a further layer of a model keeps from its forward to its backward pass, in numbers of 4 bytes for each of T tokens.
-double kept_by_a_layer(Index T, const std::vector<std::string>& settings) {
+// What a further layer of a model keeps from its forward to its backward pass, in numbers of 4 bytes for each of T tokens; with its
+// experts over so many ranks.
+double kept_by_a_layer(Index T, const std::vector<std::string>& settings, int ep = 1) {
   Index kept[2];
   for (Index more : {0, 1}) {
     const Config config = parse_config(
         fmt::format("[model]\nlayers = {}\nd_model = 128\nheads = 2\nseq_len = {}\n", 1 + more, T), "test", settings);
-    const auto self = make_comm_self();
-    Engine engine(config, 5, make_dry(), make_mesh(*self, {}), true);
+    const auto world = make_comm_dry(ep, 0);
+    Engine engine(config, 5, make_dry(), make_dry_mesh(*world, {.ranks = ep, .ep = ep}), true);
     const std::vector<std::int32_t> ids(static_cast<std::size_t>(T));
-    engine.train({1, T, ids, ids, T, 1, 1});
+    engine.train({1, T, ids, ids, T * ep, ep, 1});
     kept[more] = engine.saved().peak();
   }
   return static_cast<double>(kept[1] - kept[0]) / static_cast<double>(4 * T);
@@ -120,6 +121,26 @@ TEST(ActivationMemory, DoesNotGrowWithTheNumberOfExperts) {
   EXPECT_LE(sparse - dense, tables + 2);
   // With the experts' inputs, and the assignment that each of them came from, the FFN would keep so much more.
   EXPECT_LT(units + sparse - dense, 0.55 * (units + sparse - dense + k * (D + 1)));
+}
+
+// Over several ranks a row is kept beside that for each token that has arrived, from whichever rank: a token goes once to each rank
+// that has any of its experts, so fewer than k rows for each of this rank's own.
+TEST(ActivationMemory, KeepsATokenOnceOnEachOfItsRanks) {
+  constexpr Index T = 1024, D = 128, F = 64, k = 8, E = 64;
+  const std::vector<std::string> dense = {fmt::format("--model.d_ff={}", k * F)},
+                                 sparse = {fmt::format("--moe.experts={}", E), fmt::format("--moe.top_k={}", k),
+                                           fmt::format("--moe.d_ff={}", F), "--moe.capacity_factor=0"};
+  const double one = kept_by_a_layer(T, sparse) - kept_by_a_layer(T, dense);
+  for (const int ep : {2, 4, 8}) {
+    // The mean of tokens whose k of E experts are as likely all others: on ep ranks, less those that a rank has no expert of.
+    double without = 1;
+    for (Index i = 0; i < k; ++i) without *= static_cast<double>(E - E / ep - i) / static_cast<double>(E - i);
+    const double arrived = ep * (1 - without),
+                 more = kept_by_a_layer(T, sparse, ep) - kept_by_a_layer(T, dense, ep) - one;
+    // Rows; where the choices of those that arrived have theirs; the copies of each token, and the token of each copy.
+    EXPECT_NEAR(more, arrived * D + (arrived - 1) * k + 2 * std::min<Index>(k, ep), 1) << "ep " << ep;
+    EXPECT_LT(more, k * D) << "ep " << ep;
+  }
 }
 
 }  // namespace
