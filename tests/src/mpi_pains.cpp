@@ -184,7 +184,7 @@ double moved(const Values& before, const Values& after) {
 }
 
 // Every layout of so many ranks, and with machines of so many ranks that experts lie on several.
-std::vector<Layout> all_layouts(int ranks) {
+std::vector<Layout> pains_layouts(int ranks) {
   std::vector<Layout> layouts;
   for (int i = 0; i < ranks * ranks * ranks * ranks; ++i) {
     const auto number = [&](int by) { return i / by % ranks + 1; };
@@ -224,7 +224,7 @@ TEST_P(Pains, EveryLayoutHasTheGradientsOfOneRank) {
     ASSERT_GT(a.metrics.grad_norm, 2 * clip);
     ASSERT_NEAR(moved(before, one), config.train.lr * clip, 1e-4 * config.train.lr * clip) << "the norm is not of all";
     ASSERT_EQ(a.metrics.dropped > 0, config.moe.capacity_factor > 0);
-    for (const Layout& layout : all_layouts(ranks)) {
+    for (const Layout& layout : pains_layouts(ranks)) {
       Config here = on_layout(config, layout);
       if (one_by_one) here.train.micro_batch = 1;
       check_config_for_layout(here, layout);
@@ -266,7 +266,7 @@ TEST(PainsOfResuming, ARunResumedOnAnyOtherLayoutHasItsMoments) {
     alone.trainer.step();
     const StepResult a = alone.trainer.step();
     const Values one = alone.weights();
-    const std::vector<Layout> layouts = all_layouts(ranks);
+    const std::vector<Layout> layouts = pains_layouts(ranks);
     for (std::size_t l = 0; l < layouts.size(); ++l) {
       const Layout &writer = layouts[l], &reader = layouts[(l + 1) % layouts.size()];
       const auto on = [&](const Layout& layout) {
