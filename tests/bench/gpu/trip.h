@@ -38,6 +38,7 @@ class Trip {
   Index row_bytes() const { return sy::row_bytes(x_); }
 
  private:
+  void plan();
   Exchange begin();
   void once_to_each_rank(bool copied, bool back);
   void once_to_each_expert(bool back);
@@ -53,7 +54,8 @@ class Trip {
   Tensor chosen_, kept_, x_, y_, weights_, identity_, plain_;
   Sends sends_;
   ConstView arrived_, arrived_weights_;
-  View rows_, gates_;  // [R, D], [R, 1] of the latest way; rows_ has no values where they were not copied
+  bool doubles_ = false;  // experts double their rows, so that it shows whether what returns is theirs
+  View rows_, gates_;     // [R, D], [R, 1] of the latest way; rows_ has no values where they were not copied
 };
 
 }  // namespace sy::bench
