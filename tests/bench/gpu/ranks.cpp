@@ -24,7 +24,7 @@ const ModelShape host_layers[] = {{"8 experts, top 2", 1, 256, 8, 8, 8, 2, 704, 
 const ModelShape few_layers[] = {{"small", 1, 64, 2, 1, 8, 2, 96, 64, 2, 24}};
 
 // Distinct experts of each token, drawn in proportion to their shares: [E] of the assignments.
-Load drawn(std::string name, std::vector<double> shares, Index k) {
+Load drawn(std::string name, const std::vector<double>& shares, Index k) {
   return {std::move(name), [=](Index T, int rank) {
             const auto E = static_cast<Index>(shares.size());
             const RandomStream random(1, fmt::format("routing of rank {}", rank));
@@ -47,7 +47,7 @@ std::vector<Load> drawn_loads(const ModelShape& shape) {
   std::vector<double> uneven;
   for (Index e = 0; e < shape.experts; ++e) uneven.push_back(1 / static_cast<double>(e + 1));
   return {drawn("balanced", std::vector<double>(shape.experts, 1.0), shape.top_k),
-          drawn("uneven", std::move(uneven), shape.top_k)};
+          drawn("uneven", uneven, shape.top_k)};
 }
 
 // A layer of the shape of a run's last MoE layer, and what that chose, without drops, of the text that the run validates on. Each
@@ -109,11 +109,14 @@ Spread less(const Spread& a, const Spread& b) {
   return {std::max(0.0, a.least - b.median), std::max(0.0, a.median - b.median), std::max(0.0, a.most - b.median)};
 }
 
-// Of what takes `alone` seconds by itself, the share that takes no time where it runs beside something else. Empty where a
-// collective is complete when its call returns.
+// Of what takes `alone` seconds by itself, the share that takes no time where it runs beside something else, and from the least
+// to the most that the samples allow: of what is short, they say little. Empty where a collective is complete when its call
+// returns.
 std::string hidden(const Comm& comm, const Spread& behind, const Spread& beside, double alone) {
   if (!comm.asynchronous()) return "";
-  return fmt::format("{:.0f} % of {:.3g} ms is hidden", 100 * (behind.median - beside.median) / alone, 1e3 * alone);
+  const auto percent = [&](double with, double without) { return 100 * (with - without) / alone; };
+  return fmt::format("{:.0f} % ({:.0f} to {:.0f}) of {:.3g} ms is hidden", percent(behind.median, beside.median),
+                     percent(behind.least, beside.most), percent(behind.most, beside.least), 1e3 * alone);
 }
 
 void compare_ways(const Setup& setup, Comm& world, Backend& backend, Trip& trip, const std::string& load,
@@ -155,7 +158,7 @@ void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, con
     const auto times =
         measure_together(world, backend, setup,
                          {[&] { trip.dispatch(); }, [&] { trip.dispatch_combine(); }, [&] { trip.all_to_all(each); }});
-    const auto line = [&](std::string what, const Spread& seconds) {
+    const auto line = [&](const std::string& what, const Spread& seconds) {
       lines.push_back({.what = what + ", " + load.name,
                        .seconds = seconds,
                        .note = fmt::format("{:.3g} MB", bytes / 1e6) +
@@ -181,8 +184,10 @@ void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, con
   lines.push_back({.what = "layer, backward, its tokens waited for", .seconds = backward_waiting});
 }
 
-// Experts over half of the ranks, so that two hold each: all gradients are reduced.
-void measure_sync(const Setup& setup, Comm& world, const ModelShape& shape, std::vector<Section>& sections) {
+// Experts over half of the ranks, so that two hold each: all gradients are reduced. Those of a layer travel beside the backward
+// passes of the layers before it, so that one layer alone would hide nothing.
+void measure_sync(const Setup& setup, Comm& world, ModelShape shape, std::vector<Section>& sections) {
+  shape.layers = 3;
   const Config config = config_of(shape, setup.dtype);
   Engine engine(config, shape.vocab, setup.make(), make_mesh(world, {.ranks = world.size(), .ep = world.size() / 2}),
                 true);
@@ -211,14 +216,14 @@ void measure_sync(const Setup& setup, Comm& world, const ModelShape& shape, std:
   };
   const auto times =
       measure_together(world, engine.backend(), setup, {[&] { step(sync.progress()); }, [&] { step({}); }, reduce});
-  sections.push_back(
-      {fmt::format("A step of {} ranks: {}", world.size(), shape.name),
-       fmt::format("ep {}: each expert is on two ranks, and every gradient is reduced.", world.size() / 2),
-       {{.what = "gradients reduced beside backward",
-         .seconds = times[0],
-         .note = hidden(*engine.mesh().dp, times[1], times[0], times[2].median)},
-        {.what = "gradients reduced behind backward", .seconds = times[1]},
-        {.what = "reducing them alone", .seconds = times[2]}}});
+  sections.push_back({fmt::format("A step of {} ranks: {}", world.size(), shape.name),
+                      fmt::format("{} layers, ep {}: each expert is on two ranks, and every gradient is reduced.",
+                                  shape.layers, world.size() / 2),
+                      {{.what = "gradients reduced beside backward",
+                        .seconds = times[0],
+                        .note = hidden(*engine.mesh().dp, times[1], times[0], times[2].median)},
+                       {.what = "gradients reduced behind backward", .seconds = times[1]},
+                       {.what = "reducing them alone", .seconds = times[2]}}});
   if (!std::isfinite(sync.norm())) fail("the gradients have a norm of {}", sync.norm());
 }
 
