@@ -4,8 +4,8 @@
 //   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE] [--load RUN]
 //
 // On several ranks (mpirun, a GPU or a share of the cores each) it measures what travels between them instead; of RUN also a layer
-// of its shape, with what its router chooses of the text that it validates on. Of --backend cpu, f32 is measured; --small shows in seconds that everything runs. Exit code
-// 1: some of it failed, and the report says what; 2: there is no such device.
+// of its shape, with what its router chooses of the text that it validates on. Of --backend cpu, f32 is measured; --small shows
+// in seconds that everything runs. Exit code 1: some of it failed, and the report says what; 2: there is no such device.
 #include <boost/program_options.hpp>
 #include <ctime>
 
@@ -39,6 +39,8 @@ int run(Comm& world, int argc, char** argv) {
   po::variables_map given;
   po::store(po::parse_command_line(argc, argv, options), given);
   po::notify(given);
+  if (!setup.load.empty() && world.size() == 1)
+    bad_input("--load: a run's routing is measured between ranks: start several of them with launch/mpirun.sh");
   setup.local_rank = local_rank(world);
   const std::string device = setup.make()->describe();
   const bool tells = world.rank() == 0;
