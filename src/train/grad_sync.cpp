@@ -63,8 +63,9 @@ void GradSync::part_done(Index part) {
     const auto add = [&](Index begin) {
       if (begin < flat.end) group.complete.push_back({begin, flat.end});
     };
-    for (auto p = group.replicated.rbegin(); p != group.replicated.rend(); ++p) {
-      const Range own{(*p)->offset, (*p)->offset + (*p)->box.elements()};
+    for (std::size_t i = group.replicated.size(); i-- > 0;) {
+      const Placement& p = *group.replicated[i];
+      const Range own{p.offset, p.offset + p.box.elements()};
       if (own.begin < flat.begin || own.end > flat.end) continue;
       add(own.end);
       flat.end = own.begin;

@@ -265,12 +265,9 @@ void start(Launch& launch) {
     if (!call.comm->alive)
       mistake("{} at {} of a communicator that is no more", names[static_cast<int>(call.kind)], text(call.where));
     call.operation = start_operation(call.stream, names[static_cast<int>(call.kind)], call.where);
-    if (async_error != ncclSuccess) {
-      hang(call.operation, call.comm);
-      continue;
-    }
     if (call.send) read_range(call.operation, call.send, call.send_bytes(), "what is sent");
     if (call.receive) write_range(call.operation, call.receive, call.receive_bytes(), "what is received");
+    if (async_error != ncclSuccess) hang(call.operation, call.comm);  // which leaves there what was there
   }
   if (async_error != ncclSuccess) return;
   for (Call& call : calls) {

@@ -109,8 +109,7 @@ struct Operation {
 Operation start_operation(Stream* stream, const char* what, Where where);
 std::string text(const Operation& operation);
 
-// The operation never ends, until its owner is through with it; the host must not wait for it, but may ask. What streams keep then
-// is forgotten.
+// The operation never ends, until its owner is through with it; the host must not wait for it, but may ask.
 void hang(const Operation& operation, const void* owner);
 void end_hung(const void* owner);
 bool includes_hung(const Clock& clock);
