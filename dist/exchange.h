@@ -4,7 +4,7 @@
 // each rank that has any of its experts, however many; with it go the places of all its experts and their weights, from which the
 // rank finds out what is for it. Copies leave in the order of (rank, token) and so arrive by (source, token), which is the order of the
 // global tokens, as the ranks hold their tokens in rank order. They are used where they lie: no pass puts them in order. (A message
-// for each expert straight to its place was measured, too, and is no better by more than 3 % of a layer: tests/bench/RESULTS.md.) Back
+// for each expert straight to its place was measured, too, and is better by 5 % of a layer at most: tests/bench/RESULTS.md.) Back
 // goes one row for each copy, the sum over the rank's experts, and the token's rank adds up what comes from several ranks.
 // Both ways are adjoint to each other, so backward takes them in turn.
 //
