@@ -19,9 +19,11 @@ int scale_command(CommandLine& line) {
   std::string ranks, layouts = "auto", output = "runs/scale";
   ScaleOptions how;
   bool own_only = false;
-  options.add_options()                                                                                               //
-      ("ranks", po::value(&ranks)->required(), "1,2,4: the numbers of ranks")                                         //
-      ("layouts", po::value(&layouts)->default_value(layouts), "auto: all that fit; or some, as in tp2-ep4,etp2")     //
+  options.add_options()                                                        //
+      ("ranks", po::value(&ranks)->required(), "1,2,4: the numbers of ranks")  //
+      ("layouts", po::value(&layouts)->default_value(layouts),                 //
+       "auto: all that fit, by nodes too where --machine or parallel.node tells their ranks; or some, as in "
+       "tp2-ep4,ep16-node8")                                                                                          //
       ("weak", po::bool_switch(&how.weak), "the batch grows with the ranks, from the configuration's on the fewest")  //
       ("own-routing-only", po::bool_switch(&own_only), "without forced balanced routing")                             //
       ("warm-up", po::value(&how.warm_up)->default_value(how.warm_up), "steps before those that are measured")        //

@@ -85,7 +85,10 @@ ScaleResult plan_scale(const ScaleOptions& options) {
     wanted.train.micro_batch = 1;
     wanted.train.validate_every = 0;
     std::vector<Layout> layouts;
-    if (options.layouts.empty()) layouts = layouts_of(wanted, ranks);
+    if (options.layouts.empty()) {
+      const int node = static_cast<int>(config.parallel.node);
+      layouts = layouts_of(wanted, ranks, node == 1 && options.machine ? options.machine->node() : node);
+    }
     for (Layout layout : options.layouts) {
       layout.ranks = ranks;
       try {

@@ -2,6 +2,7 @@
 // people write from data sheets, or `switchyard doctor --machine FILE` from measurements.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -36,6 +37,8 @@ struct Machine {
   // Seconds that a message to one other rank takes beside its bytes, and bytes/s, to ranks of the node and beyond.
   double node_latency = 0, node_bandwidth = 0, latency = 0, bandwidth = 0;
 
+  // Ranks of a node that is one of several, for Layout::node; 1: there are no several.
+  int node() const { return std::max(1, static_cast<int>(ranks_per_node)); }
   double peak(DType dtype) const { return dtype == DType::f32 ? peak_f32 : peak_bf16; }
 };
 

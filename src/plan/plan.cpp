@@ -116,7 +116,7 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
               config.run.dtype, machine->backend == "cpu" ? "set run.dtype = f32" : "set another run.dtype");
   std::vector<Layout> layouts = options.layouts;
   if (layouts.empty()) {
-    layouts = layouts_of(config, ranks, machine ? std::max(1, static_cast<int>(machine->ranks_per_node)) : 1);
+    layouts = layouts_of(config, ranks, machine ? machine->node() : 1);
     std::erase_if(layouts, [&](const Layout& l) { return vocab < l.tp; });
     if (layouts.empty()) check_config_for_layout(config, {ranks});
     if (layouts.empty()) bad_input("no layout of {} ranks splits a vocabulary of {}", ranks, vocab);

@@ -53,6 +53,15 @@ expect_ok "$switchyard" scale config.ini --ranks 1,2 --weak --layouts tp1,ep2 --
 [[ $(grep -c '"global_batch": 8' <<<"$out") -eq 2 && $(grep -c '"global_batch": 4' <<<"$out") -eq 1 ]] || die "other batches"
 grep -q '"predicted_seconds": [0-9]' <<<"$out" || die "no prediction"
 
+# Where a node is known to have some ranks alone, tokens travel straight and by node.
+expect_ok "$switchyard" scale config.ini --ranks 4 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output nodes \
+  --parallel.node=2 --model.heads=1 --model.kv_heads=1 --moe.d_ff=3
+for run in r4-tp1-ep4-etp1 r4-tp1-ep4-etp1-node2; do
+  [[ -d nodes/config/$run-own-1 ]] || die "no $run: $(ls nodes/config)"
+done
+grep -qx 'node = 2' nodes/config/r4-tp1-ep4-etp1-node2-own-1/config.ini || die "not by node"
+grep -qx 'node = 1' nodes/config/r4-tp1-ep4-etp1-own-1/config.ini || die "not straight"
+
 expect_error "--load goes with --machine" "$switchyard" scale config.ini --ranks 1 --load nowhere
 expect_error "--ranks" "$switchyard" scale config.ini
 expect_error "no number of ranks" "$switchyard" scale config.ini --ranks 1,two
