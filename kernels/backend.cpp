@@ -729,16 +729,16 @@ void Backend::sort_assignments(ConstView places, Index first, View rows, View to
 void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
                       ConstView kept, ConstView z_squared, View dprobability, View sums) {
   const Operands check("balance");
-  check.dims("counts", counts, 2, DType::i32).dims("scope_counts", scope_counts, 2, DType::i32);
-  const Index g = counts.dim(0), e = counts.dim(1), n = scope_counts.dim(0);
+  check.dims("counts", counts, 3, DType::i32).dims("scope_counts", scope_counts, 4, DType::i32);
+  const Index l = counts.dim(0), g = counts.dim(1), e = counts.dim(2), p = scope_counts.dim(0), n = p * g;
   SY_ASSERT(desc.per_scope > 0 && n > 0 && n % desc.per_scope == 0, "balance: {} segments in scopes of {}", n,
             desc.per_scope);
-  check.is("scope_counts", scope_counts, {n, e}, DType::i32)
-      .is("probability", probability, {g, e})
-      .is("kept", kept, {e}, DType::i32)
-      .is("z_squared", z_squared, {1}, DType::f64)
-      .is("dprobability", dprobability, {g, e})
-      .optional("sums", sums, {RouterSums{e}.size()}, DType::f64);
+  check.is("scope_counts", scope_counts, {p, l, g, e}, DType::i32)
+      .is("probability", probability, {l, g, e})
+      .is("kept", kept, {l, e}, DType::i32)
+      .is("z_squared", z_squared, {l}, DType::f64)
+      .is("dprobability", dprobability, {l, g, e})
+      .optional("sums", sums, {l, RouterSums{e}.size()}, DType::f64);
   if (counts.elements() > 0) do_balance(desc, counts, scope_counts, probability, kept, z_squared, dprobability, sums);
 }
 

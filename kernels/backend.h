@@ -154,8 +154,9 @@ struct ExpertSplit {
 // is about the G segments that begin with number `first` of the N.
 struct BalanceDesc {
   Index first = 0, per_scope = 1;
-  double factor = 0;    // the loss is factor * the sum over scopes and experts of assignments * probability
-  double z_factor = 0;  // the router z-loss is z_factor * the sum of squared logsumexps
+  bool together = false;  // all layers of the call have one loss
+  double factor = 0;      // the loss is factor * the sum over scopes and experts of assignments * probability
+  double z_factor = 0;    // the router z-loss is z_factor * the sum of squared logsumexps
 };
 
 // What balance() adds up for a router of E experts lies in one row of f64: where each kind of number begins.
@@ -378,12 +379,12 @@ class Backend {
   // rows: [n] i32, row -> assignment; tokens: [n] i32, row -> token; n is at least R, and both are -1 from row R on.
   // slots: [T, k] i32, assignment -> row or -1; offsets: [L + 1] i32 the first row of each place, and R.
   void sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets);
-  // The loss that keeps experts equally loaded, and the sums that are reported about a router. counts: [G, E] i32,
-  // probability: [G, E] and z_squared: [1] f64 are route_forward's; scope_counts: [N, E] i32 are the counts of all
-  // segments; kept: [E] i32 is plan_sends'. Segment g lies in scope (first + g) / per_scope, or
-  // in the last scope.
-  // dprobability: [G, E] = factor * the assignments in its scope.
-  // sums, where given: [RouterSums of E] f64 +=, where the loss is the sum over g, e of dprobability * probability, and
+  // The losses that keep experts equally loaded, and the sums that are reported about the routers of L layers. counts:
+  // [L, G, E] i32, probability: [L, G, E] and z_squared: [L] f64 are route_forward's; scope_counts: [P, L, G, E] i32 are the
+  // counts of P ranks, whose segments are numbered p * G + g; kept: [L, E] i32 is plan_sends'. A scope has per_scope
+  // consecutive segments; segment g of this rank lies in scope (first + g) / per_scope, or in the last scope.
+  // dprobability: [L, G, E] = factor * the assignments of its layer, or of all layers together, in its scope.
+  // sums, where given: [L, RouterSums of E] f64 +=, where the loss is the sum over g, e of dprobability * probability, and
   // the z-loss is z_factor * z_squared.
   void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability, ConstView kept,
                ConstView z_squared, View dprobability, View sums);

@@ -493,24 +493,32 @@ struct Balance {
   Numbers dprobability, sums;
 };
 
-// Segment by segment, as kernels/backend.h says it.
-inline Balance balance(const BalanceDesc& desc, Index g_all, Index e_all, Index n_all, const Numbers& counts,
-                       const Numbers& scope_counts, const Numbers& probability, const Numbers& kept, double z_squared) {
-  Balance b{Numbers(g_all * e_all), Numbers(3 * e_all + 2)};
-  for (Index g = 0; g < g_all; ++g)
-    for (Index e = 0; e < e_all; ++e) {
-      double assigned = 0;
-      for (Index n = 0; n < n_all; ++n)
-        if (n / desc.per_scope == std::min((desc.first + g) / desc.per_scope, n_all / desc.per_scope - 1))
-          assigned += scope_counts[n * e_all + e];
-      b.dprobability[g * e_all + e] = desc.factor * assigned;
-      b.sums[e] += counts[g * e_all + e];
-      b.sums[e_all + e] += counts[g * e_all + e];
-      b.sums[2 * e_all + e] += probability[g * e_all + e];
-      b.sums[3 * e_all] += desc.factor * assigned * probability[g * e_all + e];
-    }
-  for (Index e = 0; e < e_all; ++e) b.sums[e_all + e] -= kept[e];
-  b.sums[3 * e_all + 1] = desc.z_factor * z_squared;
+// Count by count, as kernels/backend.h says it. all: [P, L, G, E]
+inline Balance balance(const BalanceDesc& desc, Shape all, const Numbers& counts, const Numbers& scope_counts,
+                       const Numbers& probability, const Numbers& kept, const Numbers& z_squared) {
+  const Index P = all[0], L = all[1], G = all[2], E = all[3], width = 3 * E + 2, last = P * G / desc.per_scope - 1;
+  Balance b{Numbers(L * G * E), Numbers(L * width)};
+  for (Index p = 0; p < P; ++p)
+    for (Index of = 0; of < L; ++of)
+      for (Index i = 0; i < G; ++i)
+        for (Index l = 0; l < L; ++l)
+          for (Index g = 0; g < G; ++g)
+            for (Index e = 0; e < E; ++e)
+              if ((desc.together || of == l) &&
+                  (p * G + i) / desc.per_scope == std::min((desc.first + g) / desc.per_scope, last))
+                b.dprobability[(l * G + g) * E + e] += desc.factor * scope_counts[((p * L + of) * G + i) * E + e];
+  for (Index l = 0; l < L; ++l) {
+    for (Index g = 0; g < G; ++g)
+      for (Index e = 0; e < E; ++e) {
+        const Index at = (l * G + g) * E + e;
+        b.sums[l * width + e] += counts[at];
+        b.sums[l * width + E + e] += counts[at];
+        b.sums[l * width + 2 * E + e] += probability[at];
+        b.sums[l * width + 3 * E] += b.dprobability[at] * probability[at];
+      }
+    for (Index e = 0; e < E; ++e) b.sums[l * width + E + e] -= kept[l * E + e];
+    b.sums[l * width + 3 * E + 1] = desc.z_factor * z_squared[l];
+  }
   return b;
 }
 

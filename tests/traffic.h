@@ -129,19 +129,18 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
   const Index rows = owned_box({vocab}, {Axis::tp}, l, coord_of(l, rank)).elements();
   const Index chunk = std::clamp<Index>((Index{4} << 20) / rows, 64, 4096);
   add("tp", l.tp, Collective::all_gather, M * ((B * S + chunk - 1) / chunk), M * B * S * 3 * 4 * (l.tp - 1), 0);
-  const Index balances = M * moe_layers;  // a layer that is computed again has its load-balance loss already
-  if (T % S != 0) {                       // sequences lie on several ranks, which decide together
+  // The counts of all layers are gathered together; a layer that is computed again has its load-balance loss already.
+  const Index balances = moe_layers > 0 ? M : 0;
+  if (T % S != 0) {  // sequences lie on several ranks, which decide together
     const Index segments = T / std::gcd(T, S);
     if (c.moe.aux_scope == AuxScope::sequence)
-      add("tp", l.tp, Collective::all_gather, balances, balances * segments * E * 4 * (l.tp - 1), 0);
+      add("tp", l.tp, Collective::all_gather, balances, balances * moe_layers * segments * E * 4 * (l.tp - 1), 0);
     if (c.moe.capacity_factor > 0 && c.moe.capacity_scope == CapacityScope::sequence)
       add("tp", l.tp, Collective::all_gather, 2 * routings, routings * T * k * 8 * (l.tp - 1), 0);
   }
-  if (c.moe.aux_scope == AuxScope::global_batch) {
-    // Where all layers have one loss, their counts are gathered together.
-    add("stage", l.ranks, Collective::all_gather, c.moe.aux_layers == AuxLayers::joint ? M : balances,
-        balances * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
-  }
+  if (c.moe.aux_scope == AuxScope::global_batch)
+    add("stage", l.ranks, Collective::all_gather, balances,
+        balances * moe_layers * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
   const Index nodes = l.experts_topology().nodes;
   add("experts", P, Collective::all_gather, routings, routings * ((nodes > 1 ? nodes : 0) + P + E) * 4 * (P - 1), 0);
   // Dispatch takes a row with the places and weights of its experts, combine brings a row; backward the weights' gradients

@@ -324,29 +324,35 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
 
 void CpuBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
                             ConstView kept, ConstView z_squared, View dprobability, View sums) {
-  const Index segments = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
-  double* const all = sums ? sums.as<double>() : nullptr;
+  const Index layers = counts.dim(0), segments = counts.dim(1), e = counts.dim(2);
+  const Index scopes = scope_counts.dim(0) * segments / desc.per_scope;
   const RouterSums at{e};
-  for (Index g = 0; g < segments; ++g) {
-    const Index scope = std::min(scopes - 1, (desc.first + g) / desc.per_scope);
-    for (Index x = 0; x < e; ++x) {
-      Index assigned = 0;
-      for (Index i = scope * desc.per_scope; i < (scope + 1) * desc.per_scope; ++i)
-        assigned += scope_counts.i32()[i * e + x];
-      const double gradient = desc.factor * static_cast<double>(assigned);
-      dprobability.f32()[g * e + x] = static_cast<float>(gradient);
-      if (!all) continue;
-      const float p = probability.f32()[g * e + x];
-      const std::int32_t count = counts.i32()[g * e + x];
-      all[at.routed() + x] += count;
-      all[at.dropped() + x] += count;
-      all[at.probability() + x] += p;
-      all[at.loss()] += gradient * p;
+  for (Index l = 0; l < layers; ++l) {
+    double* const all = sums ? sums.as<double>() + l * at.size() : nullptr;
+    const Index from = desc.together ? 0 : l, to = desc.together ? layers : l + 1;  // the layers of the loss
+    for (Index g = 0; g < segments; ++g) {
+      const Index scope = std::min(scopes - 1, (desc.first + g) / desc.per_scope);
+      for (Index x = 0; x < e; ++x) {
+        Index assigned = 0;
+        for (Index i = scope * desc.per_scope; i < (scope + 1) * desc.per_scope; ++i)
+          for (Index of = from; of < to; ++of)
+            assigned += scope_counts.i32()[((i / segments * layers + of) * segments + i % segments) * e + x];
+        const double gradient = desc.factor * static_cast<double>(assigned);
+        const Index here = (l * segments + g) * e + x;
+        dprobability.f32()[here] = static_cast<float>(gradient);
+        if (!all) continue;
+        const float p = probability.f32()[here];
+        const std::int32_t count = counts.i32()[here];
+        all[at.routed() + x] += count;
+        all[at.dropped() + x] += count;
+        all[at.probability() + x] += p;
+        all[at.loss()] += gradient * p;
+      }
     }
+    if (!all) continue;
+    for (Index x = 0; x < e; ++x) all[at.dropped() + x] -= kept.i32()[l * e + x];
+    all[at.loss() + 1] += desc.z_factor * z_squared.as<double>()[l];
   }
-  if (!all) return;
-  for (Index x = 0; x < e; ++x) all[at.dropped() + x] -= kept.i32()[x];
-  all[at.loss() + 1] += desc.z_factor * *z_squared.as<double>();
 }
 
 }  // namespace sy::cpu

@@ -341,46 +341,52 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   }
 }
 
-// A block takes an expert, and its warps take segments in turn: a warp adds up the expert's assignments within the
-// segment's scope, and what follows from them. losses: [e] are the experts' shares of the loss. A segment of an expert
-// costs 12 bytes, and 4 for each segment of its scope.
+// A block takes an expert (x) of a layer (y), and its warps take segments in turn: a warp adds up the expert's assignments
+// within the segment's scope, and what follows from them. losses: [layers, e] are the experts' shares of the loss. A segment
+// of an expert costs 12 bytes, and 4 for each segment of its scope, and each layer that is balanced with it.
 __global__ void balance_expert(BalanceDesc desc, Index segments, Index scopes, Index e, In<std::int32_t> counts,
                                In<std::int32_t> scope_counts, In<float> probability, In<std::int32_t> kept,
                                Out<float> dprobability, Out<double> sums, Out<double> losses) {
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
-  const Index x = blockIdx.x;
+  const Index x = blockIdx.x, l = blockIdx.y, layers = gridDim.y;
+  const Index of = desc.together ? 0 : l, balanced = desc.together ? layers : 1;
   double assigned = 0, probable = 0, loss = 0;
   for (Index g = warp; g < segments; g += warps) {
-    const Index scope = min(scopes - 1, (desc.first + g) / desc.per_scope);
+    const Index scope = min(scopes - 1, (desc.first + g) / desc.per_scope), here = (l * segments + g) * e + x;
     Index in_scope = 0;
-    for (Index i = lane; i < desc.per_scope; i += warp_size)
-      in_scope += scope_counts[(scope * desc.per_scope + i) * e + x];
+    for (Index n = lane; n < desc.per_scope * balanced; n += warp_size) {
+      const Index i = scope * desc.per_scope + n / balanced, layer = of + n % balanced;
+      in_scope += scope_counts[((i / segments * layers + layer) * segments + i % segments) * e + x];
+    }
     const double gradient = desc.factor * static_cast<double>(warp_sum(in_scope));
     if (lane != 0) continue;
-    dprobability[g * e + x] = static_cast<float>(gradient);
-    assigned += counts[g * e + x];
-    probable += probability[g * e + x];
-    loss += gradient * probability[g * e + x];
+    dprobability[here] = static_cast<float>(gradient);
+    assigned += counts[here];
+    probable += probability[here];
+    loss += gradient * probability[here];
   }
   assigned = block_sum(assigned);
   probable = block_sum(probable);
   loss = block_sum(loss);
   if (!sums || threadIdx.x != 0) return;
   const RouterSums at{e};
-  sums[at.routed() + x] += assigned;
-  sums[at.dropped() + x] += assigned - kept[x];
-  sums[at.probability() + x] += probable;
-  losses[x] = loss;
+  const Out<double> of_layer = sums + l * at.size();
+  of_layer[at.routed() + x] += assigned;
+  of_layer[at.dropped() + x] += assigned - kept[l * e + x];
+  of_layer[at.probability() + x] += probable;
+  losses[l * e + x] = loss;
 }
 
-// One block adds losses: [e] up. loss: [2] += the load-balance loss and the z-loss.
-__global__ void add_losses(Index e, In<double> losses, double z_factor, In<double> z_squared, Out<double> loss) {
+// A block adds up a layer's losses: [layers, e]. Its sums: [layers, RouterSums of e] += the load-balance loss and the z-loss.
+__global__ void add_losses(Index e, In<double> losses, double z_factor, In<double> z_squared, Out<double> sums) {
+  const Index l = blockIdx.x;
   double sum = 0;
-  for (Index i = threadIdx.x; i < e; i += blockDim.x) sum += losses[i];
+  for (Index i = threadIdx.x; i < e; i += blockDim.x) sum += losses[l * e + i];
   sum = block_sum(sum);
   if (threadIdx.x != 0) return;
-  loss[0] += sum;
-  loss[1] += z_factor * z_squared[0];
+  const RouterSums at{e};
+  sums[l * at.size() + at.loss()] += sum;
+  sums[l * at.size() + at.loss() + 1] += z_factor * z_squared[l];
 }
 
 // How many warps a block has that takes `fixed` floats of shared memory and `of_warp` more for each warp: at most 8, no
@@ -459,14 +465,15 @@ void CudaBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Con
 
 void CudaBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
                              ConstView kept, ConstView z_squared, View dprobability, View sums) {
-  const Index segments = counts.dim(0), e = counts.dim(1), scopes = scope_counts.dim(0) / desc.per_scope;
-  const View losses = Workspace(context_).take({e}, DType::f64);
-  launch(context_, {.x = e}, balance_expert, desc, segments, scopes, e, in<std::int32_t>(counts),
+  const Index layers = counts.dim(0), segments = counts.dim(1), e = counts.dim(2);
+  const Index scopes = scope_counts.dim(0) * segments / desc.per_scope;
+  const View losses = Workspace(context_).take({layers, e}, DType::f64);
+  launch(context_, {.x = e, .y = layers}, balance_expert, desc, segments, scopes, e, in<std::int32_t>(counts),
          in<std::int32_t>(scope_counts), in<float>(probability), in<std::int32_t>(kept), out<float>(dprobability),
          out<double>(sums), out<double>(losses));
   if (!sums) return;
-  launch(context_, {}, add_losses, e, in<double>(losses), desc.z_factor, in<double>(z_squared),
-         out<double>(sums) + RouterSums{e}.loss());
+  launch(context_, {.x = layers}, add_losses, e, in<double>(losses), desc.z_factor, in<double>(z_squared),
+         out<double>(sums));
 }
 
 }  // namespace sy::cuda

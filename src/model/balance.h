@@ -4,8 +4,9 @@
 //   f_i the share of assignments (times k) and P_i the mean probability of expert i.
 //
 // f has no gradient, so this is a linear function of the segments' sums of probabilities, with one factor for each segment and
-// expert. A layer has a loss of its own, taken as soon as it has routed; or all layers have one together, in which f_i and P_i
-// are the means over the layers (transformers' load_balancing_loss_func), taken when the last layer has routed.
+// expert. A layer has a loss of its own; or all layers have one together, in which f_i and P_i are the means over the layers
+// (transformers' load_balancing_loss_func). Either way it is taken when the last layer has routed: only backward asks for it,
+// and ranks tell each other the counts of all layers at once.
 #pragma once
 
 #include "src/model/pass.h"
@@ -17,11 +18,11 @@ namespace sy {
 // no token.
 Index balance_segments(const Pass& pass);
 
-// Memory for the balance of L layers. dprobability: [L, G, E]; the rest is taken from `within`.
-Balance make_balance(View dprobability, Arena& within);
+// Memory for the balance of L layers with E experts each, from pass.saved.
+Balance make_balance(const Pass& pass, Index layers, Index experts);
 
-// Computes dprobability of all these layers, which have one loss together where they are several. sums: [L, RouterSums of E] f64,
-// to which Backend::balance adds, or none. Collective where a scope is on several ranks.
+// Computes dprobability of all these layers, whose routers are alike. sums: [L, RouterSums of E] f64, to which Backend::balance
+// adds, or none. Collective where a scope is on several ranks.
 void balance(const Pass& pass, const RouterSpec& spec, const Balance& layers, View sums);
 
 }  // namespace sy

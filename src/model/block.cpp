@@ -83,7 +83,7 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& stor
     mlp_.emplace(std::get<MlpSpec>(spec.ffn), d_model, store, layer_prefix(layer) + "mlp.");
 }
 
-void Block::forward(const Pass& pass, View x, View y, Saved& s, RouterReport report) const {
+void Block::forward(const Pass& pass, View x, View y, Saved& s, const RoutingObserver* observer) const {
   const Doing doing("forward pass", layer_);
   const auto attention = [&](ConstView in, Output to) {
     const Traced part("attention");
@@ -95,7 +95,7 @@ void Block::forward(const Pass& pass, View x, View y, Saved& s, RouterReport rep
   const auto ffn = [&](ConstView in, Output to) {
     const Traced part(moe_ ? "moe" : "mlp");
     if (moe_)
-      moe_->forward(pass, in, to, s.moe, report);
+      moe_->forward(pass, in, to, s.moe, observer);
     else
       mlp_->forward(pass, in, to, s.mlp);
   };

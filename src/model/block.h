@@ -56,12 +56,8 @@ class Block {
   Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router, ConstView rope_table,
         Index positions);
 
-  // Takes from pass.saved what a block keeps of its first forward, even where it is computed again. Before forward.
-  void reserve(const Pass& pass, Saved& s) const {
-    if (moe_) moe_->reserve(pass, s.moe);
-  }
-  // x: [T, D] -> y: [T, D], the next block's input. report: of a MoE layer.
-  void forward(const Pass& pass, View x, View y, Saved& s, RouterReport report) const;
+  // x: [T, D] -> y: [T, D], the next block's input. observer: of a MoE layer's router, or none.
+  void forward(const Pass& pass, View x, View y, Saved& s, const RoutingObserver* observer) const;
   // d: [T, D], the gradient by the block's output, becomes that by its input.
   void backward(const Pass& pass, View d, Saved& s) const;
 

@@ -45,14 +45,14 @@ void Moe::sort(const Pass& pass, ConstView places, ConstView weights, Index firs
   b.gather_rows(weights.reshape({places.elements(), 1}), assignments, s.gates.reshape({n, 1}));
 }
 
-void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterReport report) const {
+void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, const RoutingObserver* observer) const {
   const Device& device = pass.device;
   Backend& b = device.backend;
   const Arena::Scope scope(device.scratch);
   const Index T = pass.own_tokens(), k = router_.top_k(), D = x.dim(1);
   s.x = x;
   Traced part("route", {{"rows", T}});
-  router_.forward(pass, x, s.router, report);
+  router_.forward(pass, x, s.router, observer);
   part.next("dispatch");
   const Routing& r = s.router.routing;
   s.exchange.emplace(b, device.mesh, router_.ranks(device), r.sends, device.scratch);

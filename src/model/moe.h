@@ -29,10 +29,8 @@ class Moe {
 
   Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
 
-  // Router::reserve.
-  void reserve(const Pass& pass, Saved& s) const { router_.reserve(pass, s.router); }
-  // to: [T, D] sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x). report: of Router::forward.
-  void forward(const Pass& pass, ConstView x, Output to, Saved& s, RouterReport report) const;
+  // to: [T, D] sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x). observer: of Router::forward.
+  void forward(const Pass& pass, ConstView x, Output to, Saved& s, const RoutingObserver* observer) const;
   // dx: [T, D] = the gradient through the layer of dy: [T, D]
   void backward(const Pass& pass, ConstView dy, Saved& s, View dx) const;
 

@@ -60,17 +60,15 @@ struct Batch {
   Index step_tokens() const { return step.sequences * seq_len; }
 };
 
-// What L routers leave for their load-balance loss, and what they get of it (balance.h). Those of one loss together have theirs
+// What L routers leave for their load-balance loss, and what they get of it when the last has routed (balance.h). Their parts lie
 // side by side, from the first layer's forward to the first's backward.
 struct Balance {
   View counts;        // [L, G, E] i32 assignments
   View probability;   // [L, G, E] sums over a segment's tokens
   View kept;          // [L, E] i32 assignments that were not dropped
-  View z_squared;     // [L, 1] f64 sum of squared logsumexps
-  View dprobability;  // [L, G, E] the gradient by probability
+  View z_squared;     // [L] f64 sum of squared logsumexps
+  View dprobability;  // [L, G, E] the gradient by probability; of evaluation and generation never asked for
 
-  explicit operator bool() const { return static_cast<bool>(counts); }
-  Index layers() const { return counts.dim(0); }
   Balance layer(Index l) const {
     return {counts.rows(l, 1), probability.rows(l, 1), kept.rows(l, 1), z_squared.rows(l, 1), dprobability.rows(l, 1)};
   }
@@ -91,8 +89,7 @@ struct Pass {
   const Batch& batch;
   Arena& saved;           // memory from a layer's forward to its backward
   LayerCache cache = {};  // of generation: where the layer's keys and values are kept, and come from
-  Balance balance = {};   // the layer's, where the load-balance loss is one of all layers together
-  bool again = false;     // the layer is computed again for its backward: what it keeps of the first time is there
+  Balance balance = {};   // the layer's, of a MoE layer
   const std::function<void()>* tokens_sent = nullptr;  // of BackwardProgress, in such a pass
 
   // An activation that lives from forward to backward.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/model/balance.h"
-
 namespace sy {
 
 Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
@@ -37,12 +35,7 @@ ConstView Router::input(const Pass& pass, ConstView x) const {
   return y;
 }
 
-void Router::reserve(const Pass& pass, Saved& s) const {
-  const Shape of_segments{balance_segments(pass), experts_};
-  s.dprobability = pass.balance ? pass.balance.dprobability.reshape(of_segments) : pass.saved.f32(of_segments);
-}
-
-void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const {
+void Router::forward(const Pass& pass, ConstView x, Saved& s, const RoutingObserver* observer) const {
   const Device& device = pass.device;
   const Batch& batch = pass.batch;
   Backend& b = device.backend;
@@ -53,13 +46,10 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
   Routing& r = s.routing;
   r.weights = pass.saved.f32({T, k});
   r.sends = Sends(ranks, T, k, E, pass.saved, device.scratch);
-  if (!s.dprobability) reserve(pass, s);
 
   const Arena::Scope scope(device.scratch);
-  const bool together = static_cast<bool>(pass.balance);
-  const Shape of_segments = s.dprobability.shape();
-  const Balance balanced =
-      together ? pass.balance : make_balance(s.dprobability.reshape({1, of_segments[0], E}), device.scratch);
+  const Balance& balance = pass.balance;
+  const Shape of_segments{balance.counts.dim(1), E};
   const View keep = device.scratch.i32({T, k});
   const ConstView in = input(pass, x);
   logits_.forward(device, in, s.logits);
@@ -72,16 +62,13 @@ void Router::forward(const Pass& pass, ConstView x, Saved& s, RouterReport repor
     noise = device.scratch.f32({T, E});
     b.draw(keyed(*spec_.noise, batch), device.own_tokens(batch.token_numbers), noise);
   }
-  b.route_forward(spec_.route, s.logits, tables_.bias, noise, s.experts, r.weights,
-                  balanced.counts.reshape(of_segments), balanced.probability.reshape(of_segments),
-                  balanced.z_squared.reshape({1}));
+  b.route_forward(spec_.route, s.logits, tables_.bias, noise, s.experts, r.weights, balance.counts.reshape(of_segments),
+                  balance.probability.reshape(of_segments), balance.z_squared);
   drop(pass, s.experts, r.weights, keep);
   const Index real = std::clamp<Index>(batch.tokens() - batch.padding - device.mesh.coord.tp * T, 0, T);
   if (real < T) b.fill(keep.rows(real, T - real), 0);
-  if (report.observer) (*report.observer)({s.logits, s.experts, r.weights, keep});
-  r.sends.plan(b, ranks, s.experts, keep, balanced.kept.reshape({E}), device.scratch);
-  if (batch.generation || together || pass.again) return;
-  balance(pass, spec_, balanced, report.sums ? report.sums.reshape({1, report.sums.dim(0)}) : View{});
+  if (observer) (*observer)({s.logits, s.experts, r.weights, keep});
+  r.sends.plan(b, ranks, s.experts, keep, balance.kept.reshape({E}), device.scratch);
 }
 
 void Router::drop(const Pass& pass, ConstView experts, ConstView weights, View keep) const {
@@ -110,7 +97,8 @@ void Router::backward(const Pass& pass, ConstView dweights, ConstView x, const S
   const Arena::Scope scope(device.scratch);
   const View dlogits = device.temp(s.logits.shape());
   const float z_factor = static_cast<float>(spec_.z_loss / static_cast<double>(pass.batch.step_tokens()));
-  device.backend.route_backward(spec_.route, s.logits, s.experts, s.routing.weights, dweights, s.dprobability, z_factor,
+  const View dprobability = pass.balance.dprobability.reshape({pass.balance.dprobability.dim(1), experts_});
+  device.backend.route_backward(spec_.route, s.logits, s.experts, s.routing.weights, dweights, dprobability, z_factor,
                                 dlogits);
   const ConstView in = input(pass, x);
   logits_.backward_weight(device, dlogits, in);

@@ -34,19 +34,14 @@ class Router {
     View logits;      // [T, E]
     View noise_size;  // [T, E] of learned noise, before its softplus
     View experts;     // [T, k] i32
-    // [G, E] gradient of the load-balance loss by each segment's sum of probabilities; where the loss is one of all layers,
-    // it is there when the last layer has routed.
-    View dprobability;
     Routing routing;
   };
 
   Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
 
-  // Takes from pass.saved what the first forward leaves to the next ones and to backward, where a layer is computed again: the
-  // gradient of the load-balance loss, which is not taken twice, since other ranks would have to tell their counts again.
-  void reserve(const Pass& pass, Saved& s) const;
-  // x: [T, D]. What it decided is told to `report`. The places and the counts of its sends are taken from scratch.
-  void forward(const Pass& pass, ConstView x, Saved& s, RouterReport report) const;
+  // x: [T, D]. What it decided is told to the observer, if there is one, and to pass.balance. The places and the counts of its
+  // sends are taken from scratch.
+  void forward(const Pass& pass, ConstView x, Saved& s, const RoutingObserver* observer) const;
   // dx: [T, D] += the gradient through the logits of dweights: [T, k], the load-balance loss and the z-loss.
   void backward(const Pass& pass, ConstView dweights, ConstView x, const Saved& s, View dx) const;
 

@@ -37,13 +37,12 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
       if (routers.bias) router.bias = routers.bias.rows(moe_layers(), 1).reshape({moe->experts});
       if (routers.places) router.places = routers.places.rows(moe_layers(), 1).reshape({moe->experts});
       moe_layer_ids_.push_back(layer);
-      if (moe->router.balanced_layers > 1) balanced_ = *moe;
+      moe_ = *moe;
     }
     blocks_.emplace_back(spec, d_model_, layer, store, router, rope.of(spec.attention.rope), rope.positions());
   }
-  SY_ASSERT(!balanced_ || balanced_->router.balanced_layers == moe_layers(),
-            "one load-balance loss of {} layers, of which a stage has {}", balanced_->router.balanced_layers,
-            moe_layers());
+  SY_ASSERT(!moe_ || !moe_->router.balanced_together || moe_layers() == count_moe(specs),
+            "one load-balance loss of {} layers, of which a stage has {}", count_moe(specs), moe_layers());
   if (layers.end == std::ssize(specs)) {
     final_norm_.emplace(final_norm_spec(config).desc(), store, "final_norm");
     head_.emplace(config, store, output_weight(store), store.box("embedding.weight").begin[0]);
@@ -57,35 +56,29 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
     x = embedding_->forward(pass, slot.embedding);
   }
   slot.blocks.resize(blocks_.size());
-  if (balanced_ && !slot.batch.generation)
-    slot.balance = make_balance(slot.saved.f32({moe_layers(), balance_segments(pass), balanced_->experts}), slot.saved);
+  if (moe_) slot.balance = make_balance(pass, moe_layers(), moe_->experts);
   Index moe = 0;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     store_.need(part_of_layer(first_layer_ + static_cast<Index>(i)));
-    RouterReport report;
-    if (blocks_[i].is_moe()) {
-      if (slot.balance) pass.balance = slot.balance.layer(moe);
-      report = slot.report.layer(moe++);
-    }
+    if (blocks_[i].is_moe()) pass.balance = slot.balance.layer(moe++);
     slot.inputs.push_back(x);
     if (slot.cache) pass.cache = slot.cache->layer(static_cast<Index>(i));
     const View y = pass.keep(x.shape());
     std::optional<Arena::Scope> forgotten;  // what backward computes again, or never asks for
-    if (recompute_ || slot.cache) {
-      blocks_[i].reserve(pass, slot.blocks[i]);
-      forgotten.emplace(slot.saved);
-    }
-    blocks_[i].forward(pass, x, y, slot.blocks[i], report);
+    if (recompute_ || slot.cache) forgotten.emplace(slot.saved);
+    blocks_[i].forward(pass, x, y, slot.blocks[i], slot.report.observer);
     x = y;
   }
-  if (slot.balance) balance(pass, balanced_->router, slot.balance, slot.report.layers);
   slot.last = x;
-  if (!final_norm_) return x;
-  store_.need(head_part());
-  slot.normed = pass.keep(x.shape());
-  slot.moments = slot.saved.f32({x.dim(0), 2});
-  final_norm_->forward(device, x, slot.normed, slot.moments);
-  return slot.normed;
+  if (final_norm_) {
+    store_.need(head_part());
+    slot.normed = pass.keep(x.shape());
+    slot.moments = slot.saved.f32({x.dim(0), 2});
+    final_norm_->forward(device, x, slot.normed, slot.moments);
+  }
+  // Behind the last new weights, which its collective would wait for.
+  if (moe_ && !slot.batch.generation) balance(pass, moe_->router, slot.balance, slot.report.layers);
+  return final_norm_ ? slot.normed : slot.last;
 }
 
 void Stage::backward(const Device& device, Slot& slot, View d, const BackwardProgress& progress) const {
@@ -98,15 +91,14 @@ void Stage::backward(const Device& device, Slot& slot, View d, const BackwardPro
     final_norm_->backward(device, dnormed, slot.last, slot.moments, d);
     if (progress.part_done) progress.part_done(head_part());
   }
-  pass.again = recompute_;
   if (progress.tokens_sent) pass.tokens_sent = &progress.tokens_sent;
   Index moe = moe_layers();
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Scope scope(slot.saved);
-    if (blocks_[i].is_moe() && slot.balance) pass.balance = slot.balance.layer(--moe);
-    if (recompute_) {  // the report is told to nobody: it was told once
+    if (blocks_[i].is_moe()) pass.balance = slot.balance.layer(--moe);
+    if (recompute_) {  // nobody observes it again
       const View output = i + 1 < blocks_.size() ? slot.inputs[i + 1] : slot.last;
-      blocks_[i].forward(pass, slot.inputs[i], output, slot.blocks[i], {});
+      blocks_[i].forward(pass, slot.inputs[i], output, slot.blocks[i], nullptr);
     }
     blocks_[i].backward(pass, d, slot.blocks[i]);
     if (progress.part_done) progress.part_done(part_of_layer(first_layer_ + static_cast<Index>(i)));

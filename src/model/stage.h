@@ -27,7 +27,7 @@ struct Slot {
   Report report;
   Embedding::Saved embedding;
   const Cache* cache = nullptr;  // of generation
-  Balance balance;               // of all MoE layers, where they have one load-balance loss
+  Balance balance;               // of all MoE layers
   std::vector<Block::Saved> blocks;
   std::vector<View> inputs;    // [T, D] of each block
   View last, normed, moments;  // [T, D] the last block's output, [T, D] and [T, 2] of the final norm
@@ -68,8 +68,8 @@ class Stage {
   std::optional<Embedding> embedding_;  // of the first stage
   std::vector<Block> blocks_;
   std::vector<std::int64_t> moe_layer_ids_;
-  std::optional<MoeSpec> balanced_;  // what all MoE layers are, where they have one load-balance loss together
-  std::optional<Norm> final_norm_;   // of the last stage
+  std::optional<MoeSpec> moe_;      // what all MoE layers are, but for their order of experts; none where there is none
+  std::optional<Norm> final_norm_;  // of the last stage
   std::optional<Head> head_;
 };
 

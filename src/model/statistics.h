@@ -27,21 +27,11 @@ struct RoutingView {
 };
 using RoutingObserver = std::function<void(const RoutingView&)>;
 
-// Whom one MoE layer tells what its router did: nobody, where the layer is computed again for its backward pass.
-struct RouterReport {
-  View sums;                                  // [RouterSums of E] f64, which Backend::balance adds to, or none
-  const RoutingObserver* observer = nullptr;  // called once a pass
-};
-
 // Whom a pass tells what it found. The sums lie on the backend, so that the host need not wait for any.
 struct Report {
-  View layers;                                // [MoE layers, RouterSums of E] f64, or none
-  View loss;                                  // [2] f64, which Backend::loss_sums adds to, or none
-  const RoutingObserver* observer = nullptr;  // called by each MoE layer in order
-
-  RouterReport layer(Index moe_layer) const {
-    return {layers ? layers.rows(moe_layer, 1).reshape({layers.dim(1)}) : View{}, observer};
-  }
+  View layers;  // [MoE layers, RouterSums of E] f64, which Backend::balance adds to, or none
+  View loss;    // [2] f64, which Backend::loss_sums adds to, or none
+  const RoutingObserver* observer = nullptr;  // called by each MoE layer in order, once a pass
 };
 
 }  // namespace sy

@@ -118,7 +118,8 @@ MoeSpec moe_spec(const Config& config) {
                         e.choice == Choice::noisy || e.choice == Choice::sampled,
                         e.aux_probability == AuxProbability::score};
   MoeSpec spec{e.experts,
-               {route, e.capacity_factor, e.capacity_scope, e.drop_order, e.aux_loss, e.aux_scope, e.z_loss},
+               {route, e.capacity_factor, e.capacity_scope, e.drop_order, e.aux_loss, e.aux_scope, e.z_loss,
+                e.aux_layers == AuxLayers::joint},
                {activation, e.d_ff, e.bias},
                {}};
   spec.router.bias = e.router_bias;
@@ -171,9 +172,6 @@ std::vector<BlockSpec> block_specs(const Config& config) {
     blocks.back().ffn = std::move(moe);
     ++moe_layers;
   }
-  if (config.moe.aux_layers == AuxLayers::joint)
-    for (BlockSpec& block : blocks)
-      if (auto* moe = std::get_if<MoeSpec>(&block.ffn)) moe->router.balanced_layers = count_moe(blocks);
   return blocks;
 }
 

@@ -95,8 +95,8 @@ struct RouterSpec {
   double aux_loss;
   AuxScope aux_scope;
   double z_loss;
-  Index balanced_layers = 1;  // that have one load-balance loss together
-  bool bias = false;          // of the logits
+  bool balanced_together = false;  // all layers have one load-balance loss
+  bool bias = false;               // of the logits
   // Of the choice, and what the elements of the input are multiplied by; while training. Their seed and stream are the
   // router's to set.
   std::optional<Draw> noise{}, jitter{};

@@ -400,6 +400,21 @@ TEST(Step, RecomputedLayersDoNotAskForCountsAgain) {
   EXPECT_TRUE(weights[0] == weights[1]);
 }
 
+// Nor does a layer wait for the other ranks' counts, which would come behind the next layer's new weights: those of all layers
+// are asked for once, when the last weights are there.
+TEST(Step, CountsOfTheBalancingLossComeBehindAllLayers) {
+  const int n = world().size();
+  Trained t(config_of({"--moe.aux_scope=global_batch", "--moe.aux_loss=0.5"}), {n, 1, n, 1});
+  t.step();
+  const auto gathers = [&] { return t.engine.mesh().stage->traffic(Collective::all_gather).calls; };
+  const Index before = gathers();
+  std::vector<Index> asked;  // before each layer's tokens leave
+  t.engine.observe_routing([&](const RoutingView&) { asked.push_back(gathers() - before); });
+  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1});
+  EXPECT_EQ(asked, std::vector<Index>(moe_layers, 0));
+  EXPECT_EQ(gathers() - before, n > 1 ? 1 : 0);
+}
+
 // Before 2.26, or where the user wants it to, NCCL would let two collectives start in one order here and in another there, and
 // wait for ever.
 TEST(Step, CollectivesOfAnOldNcclRunOneAfterTheOther) {

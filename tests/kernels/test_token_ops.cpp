@@ -398,16 +398,17 @@ TEST_P(TokenOps, plan_sends_and_sort) {
 
 struct BalanceCase : OpCase {
   BalanceDesc desc;
-  Index g, e, n;
-  BalanceCase(BalanceDesc d, Index g_, Index e_, Index n_, bool counted) : desc(d), g(g_), e(e_), n(n_) {
-    note = fmt::format("first {} of scopes of {}", d.first, d.per_scope);
-    in("counts", {g, e}, whole("counts", {g, e}, 0, 1000), DType::i32);
-    in("scope_counts", {n, e}, whole("scope_counts", {n, e}, 0, 1000), DType::i32);
-    in("probability", {g, e}, DType::f32);
-    in("kept", {e}, whole("kept", {e}, 0, 1000), DType::i32);
-    in("z_squared", {1}, {12.25}, DType::f64);
-    out("dprobability", {g, e}, DType::f32);
-    if (counted) accumulate("sums", {3 * e + 2}, DType::f64);
+  Index l, g, e, p;
+  BalanceCase(BalanceDesc d, Index layers, Index g_, Index e_, Index ranks, bool counted)
+      : desc(d), l(layers), g(g_), e(e_), p(ranks) {
+    note = fmt::format("first {} of scopes of {}{}", d.first, d.per_scope, d.together ? ", together" : "");
+    in("counts", {l, g, e}, whole("counts", {l, g, e}, 0, 1000), DType::i32);
+    in("scope_counts", {p, l, g, e}, whole("scope_counts", {p, l, g, e}, 0, 1000), DType::i32);
+    in("probability", {l, g, e}, DType::f32);
+    in("kept", {l, e}, whole("kept", {l, e}, 0, 1000), DType::i32);
+    in("z_squared", {l}, whole("z_squared", {l}, 0, 1000), DType::f64);
+    out("dprobability", {l, g, e}, DType::f32);
+    if (counted) accumulate("sums", {l, 3 * e + 2}, DType::f64);
   }
   void run(Backend& b) override {
     b.balance(desc, at("counts"), at("scope_counts"), at("probability"), at("kept"), at("z_squared"),
@@ -415,20 +416,23 @@ struct BalanceCase : OpCase {
   }
   void expect(Values& v) override {
     const ref::Balance want =
-        ref::balance(desc, g, e, n, v["counts"], v["scope_counts"], v["probability"], v["kept"], v["z_squared"][0]);
+        ref::balance(desc, {p, l, g, e}, v["counts"], v["scope_counts"], v["probability"], v["kept"], v["z_squared"]);
     v["dprobability"] = want.dprobability;
     for (std::size_t i = 0; i < v["sums"].size(); ++i) v["sums"][i] += want.sums[i];
   }
 };
 
 TEST_P(TokenOps, balance) {
-  for (bool counted : {true, false}) {
-    check(BalanceCase({0, 1, 1e-3, 0.5}, 1, 1, 1, counted));
-    check(BalanceCase({0, 1, 1e-3, 0.5}, 5, 7, 5, counted));     // each segment a scope
-    check(BalanceCase({6, 3, 1e-3, 0.5}, 6, 8, 12, counted));    // some of the segments, three to a scope
-    check(BalanceCase({0, 20, 1e-3, 0.5}, 5, 40, 20, counted));  // all segments of all ranks
-    check(BalanceCase({0, 4, 1e-3, 0}, 4, 300, 4, counted));
-  }
+  for (bool counted : {true, false})
+    for (bool together : {false, true})
+      for (Index layers : {1, 3}) {
+        check(BalanceCase({0, 1, together, 1e-3, 0.5}, layers, 1, 1, 1, counted));
+        check(BalanceCase({0, 1, together, 1e-3, 0.5}, layers, 5, 7, 1, counted));     // each segment a scope
+        check(BalanceCase({6, 3, together, 1e-3, 0.5}, layers, 6, 8, 2, counted));     // some of them, three to a scope
+        check(BalanceCase({5, 20, together, 1e-3, 0.5}, layers, 5, 40, 4, counted));   // all segments of all ranks
+        check(BalanceCase({3, 12, together, 1e-3, 0.5}, layers, 1, 40, 12, counted));  // of one each
+        check(BalanceCase({0, 4, together, 1e-3, 0}, layers, 4, 300, 1, counted));
+      }
 }
 
 struct GatherRows : OpCase {

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "kernels/dry/dry.h"
+#include "src/model/balance.h"
 #include "src/model/engine.h"
 #include "src/text/json.h"
 
@@ -71,15 +72,17 @@ TEST_P(MoeLayer, IsThatOfTransformers) {
   const Tensor bias = b.tensor({config.moe.experts});
   if (biased) put(c["selection_bias"], bias);
 
-  const Moe moe(*block_specs(config).front().moe(), D, engine.store(), prefix,
-                {.bias = biased ? bias.view() : View{}, .places = {}});
+  const MoeSpec spec = *block_specs(config).front().moe();
+  const Moe moe(spec, D, engine.store(), prefix, {.bias = biased ? bias.view() : View{}, .places = {}});
   engine.store().prepared().refresh();
   Arena saved([&](Index bytes) { return b.allocate(bytes); });
   const Device device{b, engine.mesh(), engine.scratch(), DType::f32};
   const Batch batch{.sequences = 1, .seq_len = T, .ids = {}, .targets = {}, .positions = {}, .step = {{}, 1, 1}};
-  const Pass pass{device, batch, saved};
+  Pass pass{device, batch, saved};
+  pass.balance = make_balance(pass, 1, config.moe.experts);
   Moe::Saved state;
-  moe.forward(pass, x, {.y = y}, state, {});
+  moe.forward(pass, x, {.y = y}, state, nullptr);
+  balance(pass, spec.router, pass.balance, {});
   expect_near("y", y, c["y"].get<std::vector<double>>());
   moe.backward(pass, dy, state, dx);
   expect_near("dx", dx, c["dx"].get<std::vector<double>>());

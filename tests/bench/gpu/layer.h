@@ -12,16 +12,18 @@ class Layer {
 
   Engine& engine() { return engine_; }
   Backend& backend() { return engine_.backend(); }
-  void forward();
-  void forward_backward();
+  void forward() { pass(false); }
+  void forward_backward() { pass(true); }
   // Throws Failure where a result is not finite, or all zero.
   void check();
 
  private:
   Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Backend>&& backend);
   Tensor activations(const ModelShape& shape, const char* name);
+  void pass(bool backward);
 
   Engine engine_;
+  MoeSpec spec_;
   Moe moe_;
   Arena saved_;
   Device device_;

@@ -1,5 +1,6 @@
 // One MoE layer of the product, forward and backward on one rank, beside PyTorch.
 #include "kernels/dry/dry.h"
+#include "src/model/balance.h"
 #include "tests/bench/gpu/layer.h"
 #include "tests/bench/peer.h"
 #include "tests/forwarding.h"
@@ -94,7 +95,8 @@ Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> back
 
 Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Backend>&& backend)
     : engine_(config_of(shape, dtype), shape.vocab, std::move(backend), std::move(mesh), true),
-      moe_(*block_specs(engine_.config()).front().moe(), shape.d_model, engine_.store(), "layers.0.moe.", {}),
+      spec_(*block_specs(engine_.config()).front().moe()),
+      moe_(spec_, shape.d_model, engine_.store(), "layers.0.moe.", {}),
       saved_([this](Index bytes) { return this->backend().allocate(bytes); }),
       device_{this->backend(), engine_.mesh(), engine_.scratch(), dtype},
       batch_{.sequences = shape.sequences,
@@ -110,17 +112,14 @@ Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Ba
   fill_parameters(engine_);
 }
 
-void Layer::forward() {
+void Layer::pass(bool backward) {
   const Arena::Scope scope(saved_);
+  Pass pass{device_, batch_, saved_};
+  pass.balance = make_balance(pass, 1, spec_.experts);
   Moe::Saved saved;
-  moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .from = y_}, saved, {});
-}
-
-void Layer::forward_backward() {
-  const Arena::Scope scope(saved_);
-  Moe::Saved saved;
-  moe_.forward({device_, batch_, saved_}, x_, {.y = y_, .from = y_}, saved, {});
-  moe_.backward({device_, batch_, saved_}, dy_, saved, dx_);
+  moe_.forward(pass, x_, {.y = y_, .from = y_}, saved, nullptr);
+  balance(pass, spec_.router, pass.balance, {});
+  if (backward) moe_.backward(pass, dy_, saved, dx_);
 }
 
 void Layer::check() {

@@ -271,10 +271,13 @@ void add_routing(std::vector<Operation>& all, const Sizes& s) {
   all.push_back({"sort_assignments", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.sort(o.b); }; }});
   all.push_back({"balance", [s](Operands& o) -> Run {
                    const Routed r(o, s);
-                   const View dprobability = o.f32({s.B, s.E}), stats = o.zeros({3 * s.E + 2}, DType::f64);
+                   const View dprobability = o.f32({1, s.B, s.E}), sums = o.zeros({1, 3 * s.E + 2}, DType::f64);
+                   const View counts = r.counts.reshape({1, s.B, s.E}),
+                              probability = r.probability.reshape({1, s.B, s.E}), kept = r.kept.reshape({1, s.E});
                    const BalanceDesc desc = {.factor = 1e-2, .z_factor = 1e-3};
                    return [=, &o] {
-                     o.b.balance(desc, r.counts, r.counts, r.probability, r.kept, r.z_squared, dprobability, stats);
+                     o.b.balance(desc, counts, counts.reshape({1, 1, s.B, s.E}), probability, kept, r.z_squared,
+                                 dprobability, sums);
                    };
                  }});
   all.push_back({"gather_rows", [s](Operands& o) -> Run {
