@@ -10,6 +10,7 @@ for word in version --version; do
   expect_ok "$bin" $word
   [[ $out == "switchyard $version" ]] || die "another version"
 done
+expect_ok bash "$root/tests/runpath.sh" "$work/usr"
 share=$work/usr/share
 expect_file "$share/switchyard/configs/quickstart.ini" "$share/switchyard/configs/models/mixtral-8x7b.ini" \
   "$share/switchyard/launch/slurm.sbatch" "$share/doc/switchyard/README.md"

@@ -87,14 +87,14 @@ build() { # SPEC...
       mpi*) targets+=(test_mpi) ;;
       training* | device_hangs*) targets+=(test_training_cuda_host) ;;
       cli:doctor) targets+=(switchyard switchyard_cuda_host) ;; # some of its devices are those of the stand-in
-      cli:*) targets+=(switchyard) ;;
+      cli:* | runpath) targets+=(switchyard) ;;
       *) targets+=("test_${spec%%:*}") ;;
     esac
   done
   cmake --build "$copy/build" --parallel "$(env -u OMP_NUM_THREADS nproc)" --target "${targets[@]}"
 }
 
-# kernels:FILTER, dist:FILTER, src:FILTER, cuda_host:FILTER, workspace_cuda_host:FILTER of gtest; mpiN:FILTER under N ranks, trainingN:FILTER on CUDA's stand-in; cli:NAME of tests/cli; ends: tests/dist/ends.sh; device_hangs: tests/cuda_host/hangs.sh.
+# kernels:FILTER, dist:FILTER, src:FILTER, cuda_host:FILTER, workspace_cuda_host:FILTER of gtest; mpiN:FILTER under N ranks, trainingN:FILTER on CUDA's stand-in; cli:NAME of tests/cli; ends: tests/dist/ends.sh; device_hangs: tests/cuda_host/hangs.sh; runpath: tests/runpath.sh.
 run_test() { # SPEC
   local what=${1%%:*} filter=${1#*:} command
   case $what in
@@ -102,6 +102,7 @@ run_test() { # SPEC
     training*) command=("$copy/launch/mpirun.sh" "${what#training}" "$copy/build/test_training_cuda_host" "--gtest_filter=$filter") ;;
     cli) command=(bash "$copy/tests/cli/$filter.sh" "$copy/build/switchyard" "$copy") ;;
     ends) command=(bash "$copy/tests/dist/ends.sh" "$copy/build/test_ends" "$copy") ;;
+    runpath) command=(bash "$copy/tests/runpath.sh" "$copy/build/switchyard") ;;
     device_hangs) command=(bash "$copy/tests/cuda_host/hangs.sh" "$copy/build/test_training_cuda_host" "$copy") ;;
     *) command=("$copy/build/test_$what" "--gtest_filter=$filter") ;;
   esac
