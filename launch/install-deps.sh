@@ -13,6 +13,7 @@ packages=(
   zlib1g-dev libzstd-dev                # compressed text
   libgtest-dev                          # tests
   libboost-context-dev libopenblas-openmp-dev  # the CUDA backend's tests on machines without a GPU
+  file dpkg-dev                         # a Debian package (cpack), which names the libraries that it needs
   gnuplot-nox                           # the pictures of the reports
   bible-kjv                             # a domain of the quickstart's corpus
 )

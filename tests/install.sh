@@ -34,3 +34,5 @@ cd "$work"
 expect_ok cpack --config "$build/CPackConfig.cmake" -B "$work/package"
 expect_ok dpkg-deb --contents package/switchyard_*.deb
 expect_output "./usr/bin/switchyard"
+expect_ok dpkg-deb --field package/switchyard_*.deb Depends
+for package in openmpi-bin libopenmpi libhdf5 libgomp1; do expect_output "$package"; done
