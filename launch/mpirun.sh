@@ -8,18 +8,54 @@
 # where there is no GPU (NCCL's threads would be tied, too). Each rank takes the GPU of its number on its host. A batch system needs
 # none of this: call mpirun or srun directly (launch/slurm.sbatch).
 set -euo pipefail
-usage="usage: launch/mpirun.sh [--hostfile FILE] RANKS COMMAND..."
+usage() {
+  cat >&2 <<END
+usage: launch/mpirun.sh [--hostfile FILE] RANKS COMMAND [ARGUMENT...]
+  RANKS            number of processes to start
+  --hostfile FILE  starts them on the hosts of FILE, which has a line "HOST slots=N" for each
+END
+  exit 2
+}
 hostfile=
 if [[ ${1:-} == --hostfile ]]; then
-  hostfile=${2:?$usage}
+  [[ $# -ge 2 ]] || usage
+  hostfile=$2
   [[ -r $hostfile ]] || { echo "launch/mpirun.sh: $hostfile cannot be read: give a file with a line \"HOST slots=N\" for each host" >&2; exit 2; }
   shift 2
 fi
-ranks=${1:?$usage}
+ranks=${1:-}
+[[ $ranks =~ ^[1-9][0-9]*$ && $# -gt 1 ]] || usage
 shift
-[[ $ranks =~ ^[1-9][0-9]*$ && $# -gt 0 ]] || { echo "$usage" >&2; exit 2; }
+
+# Prints the number of CPUs whose time the control groups grant, rounded up; empty means unlimited. The
+# program reads the same (kernels/control_groups.cpp), but not how many ranks share it.
+cpu_quota() {
+  local controllers path mount quota period cpus least=
+  while IFS=: read -r _ controllers path; do
+    [[ -z $controllers || ",$controllers," == *,cpu,* ]] || continue
+    mount=${SWITCHYARD_CGROUP_ROOT:-}/sys/fs/cgroup${controllers:+/cpu}
+    while :; do
+      quota='' period=''
+      if [[ -r $mount$path/cpu.max ]]; then
+        read -r quota period <"$mount$path/cpu.max" || true
+      elif [[ -r $mount$path/cpu.cfs_quota_us && -r $mount$path/cpu.cfs_period_us ]]; then
+        quota=$(<"$mount$path/cpu.cfs_quota_us") period=$(<"$mount$path/cpu.cfs_period_us")
+      fi
+      if [[ $quota =~ ^[1-9][0-9]*$ && $period =~ ^[1-9][0-9]*$ ]]; then
+        cpus=$(((quota + period - 1) / period))
+        least=$((${least:-cpus} < cpus ? least : cpus))
+      fi
+      [[ $path == /?* ]] || break
+      path=${path%/*}
+    done
+  done < <(cat "${SWITCHYARD_CGROUP_ROOT:-}/proc/self/cgroup" 2>/dev/null)
+  echo "$least"
+}
+
 # nproc answers OMP_NUM_THREADS where that is set; here it is the cores that count.
 cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+quota=$(cpu_quota)
+cores=$((${quota:-cores} < cores ? quota : cores))
 here=$ranks  # ranks on a host
 if [[ -n $hostfile ]]; then
   slots=$(sed -nE 's/#.*//; s/.*slots *= *([0-9]+).*/\1/p' "$hostfile" | sort -n | tail -1)
@@ -30,7 +66,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # Without --bind-to none, mpirun ties each of two ranks to one core, and a rank's threads then share it.
 options=(--oversubscribe --bind-to none)
 if ((here * OMP_NUM_THREADS > cores)); then
-  export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive
+  export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 elif [[ -n $hostfile && ! -e /dev/nvidiactl ]]; then
   options=(--map-by "slot:PE=$OMP_NUM_THREADS" --bind-to core)
   export OMP_PROC_BIND=close OMP_PLACES=cores

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# launch/mpirun.sh and launch/slurm.sbatch: usage, cores by quota, and the calls of srun and scontrol.
+# Arguments as of tests/cli. tests/cluster/slurm.sh tries the template with a Slurm.
+source "$2/tests/cli/lib/lib.sh"
+mpirun=$root/launch/mpirun.sh
+template=$root/launch/slurm.sbatch
+
+# Without a number of ranks or a command there is a usage text.
+touch hosts
+for arguments in "" "--hostfile" "--hostfile hosts" "2" "--hostfile hosts 2" "0 true" "x true"; do
+  # shellcheck disable=SC2086
+  expect_exit 2 "$mpirun" $arguments
+  [[ $err == "usage: launch/mpirun.sh [--hostfile FILE] RANKS COMMAND "* ]] || die "no usage of mpirun.sh $arguments: $err"
+done
+expect_exit 2 "$mpirun" --hostfile nowhere 2 true
+[[ $err == *"nowhere cannot be read"* ]] || die "another message: $err"
+
+# A quota of CPU time bounds the threads: of version 1, and of version 2 anywhere on the path.
+threads() { env -u OMP_NUM_THREADS SWITCHYARD_CGROUP_ROOT="$work/root" "$mpirun" 1 sh -c 'echo $OMP_NUM_THREADS'; }
+cores=$(env -u OMP_NUM_THREADS nproc)
+mkdir -p root/proc/self root/sys/fs/cgroup/{job/step,cpu/job/step}
+[[ $(threads) == "$cores" ]] || die "$(threads) threads without a control group"
+echo "0::/job/step" >root/proc/self/cgroup
+[[ $(threads) == "$cores" ]] || die "$(threads) threads without a quota"
+echo "max 100000" >root/sys/fs/cgroup/job/step/cpu.max
+[[ $(threads) == "$cores" ]] || die "$(threads) threads with an unlimited quota"
+echo "50000 100000" >root/sys/fs/cgroup/job/cpu.max
+[[ $(threads) == 1 ]] || die "$(threads) threads with half a CPU"
+echo "3:cpu,cpuacct:/job/step" >root/proc/self/cgroup
+[[ $(threads) == "$cores" ]] || die "$(threads) threads, the quota being of version 2"
+echo 100000 >root/sys/fs/cgroup/cpu/job/cpu.cfs_period_us
+echo -1 >root/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us
+[[ $(threads) == "$cores" ]] || die "$(threads) threads with an unlimited quota of version 1"
+echo 100000 >root/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us
+[[ $(threads) == 1 ]] || die "$(threads) threads with a quota of one CPU"
+
+# The template, with an srun that prints its arguments and ends with $CODE.
+mkdir bin
+cat >bin/srun <<'SH'
+#!/bin/sh
+echo "srun $*"
+echo "threads $OMP_NUM_THREADS of $SRUN_CPUS_PER_TASK"
+exit "$CODE"
+SH
+cat >bin/scontrol <<'SH'
+#!/bin/sh
+echo "scontrol $*"
+SH
+chmod +x bin/*
+batch() { # VARIABLE=VALUE...
+  env -u SLURM_CPUS_PER_TASK -u SRUN_CPUS_PER_TASK PATH="$work/bin:$PATH" SLURM_SUBMIT_DIR="$work" SLURM_JOB_ID=7 CODE=0 \
+    SWITCHYARD="$switchyard" "$@" bash "$template" config.ini --run.dir=x
+}
+expect_ok batch SLURM_CPUS_PER_TASK=3
+expect_output "srun --mpi=pmix"
+expect_output "$switchyard train config.ini --run.dir=x --run.resume=true"
+expect_output "--distribution=block:block"
+expect_output "threads 3 of 3"
+[[ $out != *scontrol* ]] || die "a complete run is queued again"
+
+# Without --cpus-per-task a rank has its share of the node.
+expect_ok batch SLURM_CPUS_ON_NODE=16 SLURM_TASKS_PER_NODE="4(x2)"
+expect_output "threads 4 of 4"
+expect_ok batch
+expect_output "threads 1 of 1"
+expect_ok batch SLURM_CPUS_ON_NODE=16 SLURM_TASKS_PER_NODE=2 SLURM_CPUS_PER_GPU=8 SLURM_GPUS_ON_NODE=2
+grep -qx "threads 8 of " .out || die "srun is given both --cpus-per-gpu and --cpus-per-task: $out"
+expect_output "--gpu-bind=none"
+
+# Stopped as asked, it is queued again, but not without end.
+expect_exit 3 batch CODE=3
+expect_output "scontrol requeue 7"
+expect_exit 3 batch CODE=3 SLURM_RESTART_COUNT=19
+expect_output "scontrol requeue 7"
+expect_exit 3 batch CODE=3 SLURM_RESTART_COUNT=20
+[[ $out != *scontrol* && $err == *SWITCHYARD_REQUEUES* ]] || die "queued again: $out $err"
+expect_exit 3 batch CODE=3 SLURM_RESTART_COUNT=20 SWITCHYARD_REQUEUES=21
+expect_output "scontrol requeue 7"
+expect_exit 1 batch CODE=1
+[[ $out != *scontrol* ]] || die "a failed run is queued again"
+
+# A checkpoint of many gigabytes takes minutes.
+seconds=$(sed -nE 's/^#SBATCH --signal=USR1@([0-9]+)$/\1/p' "$template")
+((seconds >= 600)) || die "USR1 comes ${seconds:-0} s before the end"
+
+if command -v shellcheck >/dev/null; then
+  expect_ok shellcheck --severity=warning "$root"/launch/*.sh "$template"
+else
+  echo "there is no shellcheck: the launchers are not checked by it"
+fi
