@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dist/mesh.h"
+#include "dist/rank_settings.h"
 #include "kernels/backend.h"
 
 namespace sy {
@@ -175,6 +176,8 @@ const std::vector<ConfigKey>& config_keys();
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides);
 Config parse_config(const std::string& ini_text, const std::string& origin,
                     const std::vector<std::string>& overrides = {});
+// What all ranks must have alike (dist/rank_settings.h): every key but data.path, as data may lie in another place on each host.
+std::vector<RankSetting> rank_settings(const Config& config);
 // Every key with its value, as INI; parse_config(to_ini(c)) == c.
 std::string to_ini(const Config& config);
 // The value of one key, "model.d_model" or "attention.local.window", as to_ini writes it.

@@ -5,7 +5,7 @@ set(order
     "kernels"                                          # tensors, and what a backend can be asked for
     "kernels/cpu kernels/cuda kernels/dry"
     "dist"
-    "src/text"
+    "src/build src/text"
     "src/config"
     "src/params"
     "src/io src/model"

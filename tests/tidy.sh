@@ -17,7 +17,7 @@ command -v "$tidy" >/dev/null || { echo "there is no $tidy here"; exit 77; }
 
 # Where the build found headers of other projects.
 mapfile -t found < <(grep -oE -- '-(isystem |I)[^ "]+' "$build/compile_commands.json" | sort -u | tr ' ' '\n')
-flags=(-std=c++20 -fopenmp "-I$PWD" '-DSWITCHYARD_VERSION=""' "${found[@]}")
+flags=(-std=c++20 -fopenmp "-I$PWD" "${found[@]}")
 version=$("$tidy" --version)
 mkdir -p "$build/tidy"
 

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include "src/build_info.h"
 #include "src/cli/options.h"
 #include "src/config.h"
 #include "src/text/words.h"
@@ -43,7 +44,7 @@ const std::vector<Command>& commands() {
 int version_command(CommandLine& line) {
   po::variables_map given;
   if (!parse_options(line, "version", {}, {}, given)) return 0;
-  fmt::print("switchyard {}\n", SWITCHYARD_VERSION);
+  fmt::print("switchyard {}\n", build_info().version);
   return 0;
 }
 

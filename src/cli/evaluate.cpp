@@ -143,6 +143,7 @@ int evaluate_command(CommandLine& line) {
     for (const Domain& domain : dataset->domains()) longest = std::max(longest, domain.valid_tokens);
     config.model.seq_len = std::min(config.model.seq_len, longest);
   });
+  check_same_data(world, *dataset);
   evaluation.dropless = !given.count("capacity");
   const Evaluated what{
       state.step,

@@ -3,6 +3,7 @@
 
 #include <sstream>
 
+#include "dist/rank_settings.h"
 #include "src/cli/trained.h"
 #include "src/data/tokenizer.h"
 #include "src/generate/generate.h"
@@ -174,6 +175,12 @@ int generate_command(CommandLine& line) {
     check_positions(trained.config, positions);
     layout = layout_of(s, trained.config, world.size());
   });
+
+  // Prompts and tokenizers are read from files, which may differ from host to host.
+  std::vector<RankSetting> ids;
+  for (std::size_t i = 0; i < texts->prompts().size(); ++i)
+    ids.push_back({fmt::format("tokens of prompt {}", i + 1), fmt::format("{}", fmt::join(texts->prompts()[i], " "))});
+  check_rank_settings(world, ids, "let all ranks read the same prompts and the same tokenizer");
 
   const std::string advice = "lower --batch or --tokens, use more ranks, or another --backend";
   const auto engine = with_advice(advice, [&] { return load_model(world, trained, layout, s.backend, positions); });

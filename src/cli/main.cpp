@@ -1,7 +1,24 @@
 // The one binary. Starts the ranks, finds the command, returns one exit code on all of them.
+#include "dist/rank_settings.h"
+#include "src/build_info.h"
 #include "src/cli/options.h"
 #include "src/text/words.h"
 #include "src/train/stop.h"
+
+namespace {
+
+// Ranks that do unlike things would wait for each other. `train` compares its settings itself, whatever their spelling.
+void check_same_start(sy::Comm& world, const std::string& name, const std::vector<std::string>& args) {
+  const sy::BuildInfo& build = sy::build_info();
+  std::vector<sy::RankSetting> settings = {{"the command", name},
+                                           {"the program's version", build.version},
+                                           {"the program's commit", build.commit},
+                                           {"the program's build options", build.options}};
+  if (name != "train") settings.push_back({"the arguments", sy::join(args, " ")});
+  sy::check_rank_settings(world, settings, "start all ranks with the same program and command line");
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "train") sy::listen_for_stop();
@@ -13,6 +30,7 @@ int main(int argc, char** argv) {
     if (!args.empty()) args.erase(args.begin());
     if (name == "--help" || name == "-h") name = "help";
     if (name == "--version") name = "version";
+    check_same_start(world, name, args);
     std::vector<std::string> known;
     for (const sy::Command& c : sy::commands()) {
       if (name == c.name) {

@@ -1,5 +1,6 @@
 #include <iostream>
 
+#include "dist/rank_settings.h"
 #include "src/cli/plan_options.h"
 #include "src/cli/trained.h"
 #include "src/config.h"
@@ -38,6 +39,11 @@ int train_command(CommandLine& line) {
     if (!how.dry_run) return;
     plan = plan_options(given, config);
   });
+  std::vector<RankSetting> same = go ? rank_settings(config) : std::vector<RankSetting>{};
+  for (const auto& [option, value] :
+       {std::pair{"--help", int{!go}}, {"--dry-run", int{how.dry_run}}, {"--ranks", how.ranks}})
+    same.push_back({option, std::to_string(value)});
+  check_rank_settings(line.world, same, "start all ranks with the same command line and configuration");
   if (!go) return 0;
   const int code = run_training(line.world, config, how);
   if (!how.dry_run || code != 0 || line.world.rank() != 0) return code;

@@ -14,6 +14,7 @@ Trained open_checkpoint(Comm& world, const std::string& name) {
   std::vector<std::string> warnings;
   out.step_dir = resolve_checkpoint(world, name, &warnings);
   for (const std::string& w : warnings) warn(w);
+  check_same_checkpoint(world, out.step_dir);
   agree(world, [&] {
     out.state = read_state(out.step_dir);
     out.config = parse_config(out.state.config, out.step_dir.string());

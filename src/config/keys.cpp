@@ -140,6 +140,14 @@ std::string to_ini(const Config& config) {
   return out;
 }
 
+std::vector<RankSetting> rank_settings(const Config& config) {
+  std::vector<RankSetting> out;
+  for_each_key(config, [&](const Row& row, const auto& value) {
+    if (row.own() && row.name != "data.path") out.push_back({row.name, show(value)});
+  });
+  return out;
+}
+
 std::string value_of(const Config& config, std::string_view key) {
   std::optional<std::string> text;
   for_each_key(config, [&](const Row& row, const auto& value) {

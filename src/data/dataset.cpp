@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "dist/rank_settings.h"
 #include "src/data/tokenizer.h"
 #include "src/io/digest.h"
 #include "src/io/files.h"
@@ -243,6 +244,25 @@ Dataset::Dataset(const fs::path& dir) : dir_(dir) {
     content += '\n';
   }
   digest_ = to_hex(sha256(content));
+}
+
+void check_same_data(Comm& world, const Dataset& dataset) {
+  std::vector<RankSetting> settings = {{"the digest of the data", dataset.digest().substr(0, 16)},
+                                       {"the data's tokenizer", dataset.tokenizer()},
+                                       {"the data's vocabulary", std::to_string(dataset.vocab())}};
+  std::vector<std::string> names;
+  for (const Domain& domain : dataset.domains()) {
+    names.push_back(domain.name);
+    settings.push_back({fmt::format("weight of domain {}", domain.name), fmt::format("{}", domain.weight)});
+    for (const CountKey& key : count_keys)
+      settings.push_back({fmt::format("{} of domain {}", key.name, domain.name), std::to_string(domain.*key.field)});
+    for (const SplitFiles& split : split_files)
+      for (const DigestKey& key : digest_keys)
+        settings.push_back({fmt::format("{}_{} of domain {}", split.name, key.name, domain.name),
+                            (domain.*split.digests.*key.field).substr(0, 16)});
+  }
+  settings.push_back({"the data's domains", join(names, ", ")});
+  check_rank_settings(world, settings, fmt::format("give all ranks the data of {}", dataset.dir().string()));
 }
 
 std::vector<DatasetFile> verify_dataset(const fs::path& dir) {

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "dist/comm.h"
 #include "kernels/philox.h"
 #include "kernels/tensor.h"
 #include "src/config.h"
@@ -139,6 +140,10 @@ class SampleStream {
   std::vector<Source> sources_;
   Index total_share_ = 0;
 };
+
+// Throws AgreedError unless all ranks have the same data set: what dataset.ini says, the files' sizes and sampled blocks.
+// Collective.
+void check_same_data(Comm& world, const Dataset& dataset);
 
 // The data set that data.path names. Throws InputError where it is not set, or names no data set.
 Dataset open_training_data(const Config& config);

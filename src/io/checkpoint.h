@@ -71,6 +71,9 @@ std::vector<std::string> verify_checkpoint(const std::filesystem::path& step_dir
 
 // What follows reads a folder that resolve_checkpoint has returned; only the files' sizes are compared again.
 
+// Throws AgreedError unless all ranks see the same manifest.json there. Collective.
+void check_same_checkpoint(Comm& world, const std::filesystem::path& step_dir);
+
 // Reads the state alone, and sees that its numbers are some that training can write.
 TrainState read_state(const std::filesystem::path& step_dir);
 

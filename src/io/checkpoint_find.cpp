@@ -1,9 +1,11 @@
 // Which checkpoint is meant, and whether it is whole.
 #include <algorithm>
 
+#include "dist/rank_settings.h"
 #include "dist/runtime.h"
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_parts.h"
+#include "src/io/digest.h"
 #include "src/io/files.h"
 #include "src/io/manifest.h"
 #include "src/text/words.h"
@@ -129,6 +131,14 @@ fs::path resume_checkpoint(Comm& world, const fs::path& run_dir, Index step, std
       bad_input("run.resume_step = {}: {}: choose another step", step, join(problems));
     return dir;
   });
+}
+
+void check_same_checkpoint(Comm& world, const fs::path& step_dir) {
+  const fs::path manifest = step_dir / manifest_name;
+  std::string digest;
+  agree(world, [&] { digest = to_hex(sha256_file(manifest)); });
+  check_rank_settings(world, {{fmt::format("the digest of {}", manifest.string()), digest.substr(0, 16)}},
+                      "let all ranks read the same checkpoint, from a folder that their hosts share");
 }
 
 std::optional<Index> step_set_aside(const std::string& name) {

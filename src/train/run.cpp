@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "dist/activity.h"
+#include "dist/rank_settings.h"
 #include "dist/runtime.h"
 #include "src/evaluate/evaluate.h"
 #include "src/io/files.h"
@@ -61,6 +62,13 @@ std::string summary(const Config& config, const Dataset& dataset, const SampleSt
       megabytes(memory.optimizer), megabytes(memory.activations),
       taken > 0 ? fmt::format("; NCCL and cuBLAS have {}", megabytes(taken)) : "", config.data.path,
       samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch);
+}
+
+// The experts' order of each MoE layer, as "0 2 1 3; 1 0 2 3".
+std::string order_text(const std::vector<std::vector<Index>>& layers) {
+  std::vector<std::string> texts;
+  for (const std::vector<Index>& order : layers) texts.push_back(fmt::format("{}", fmt::join(order, " ")));
+  return join(texts);
 }
 
 class Run {
@@ -218,6 +226,7 @@ class Run {
     fs::path init;
     if (!any && !config_.run.init_from.empty()) init = resolve_checkpoint(world_, config_.run.init_from, &warnings);
     say(warnings);
+    if (const fs::path& from = any ? path : init; !from.empty()) check_same_checkpoint(world_, from);
     agree(world_, [&] {
       if (any) check_same_model(path);
     });
@@ -342,16 +351,17 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
   const int local = local_rank(world);
   std::unique_ptr<Backend> backend;
   Index vocab = 0;
+  std::unique_ptr<Dataset> dataset;
   Config placed = config;  // with the places of the experts
   agree(world, [&] {
     check_config_for_layout(config, layout);
     placed.moe.order = read_placement(config);
     // Everything that can be wrong on one rank alone is tried before the first collective.
     if (config.run.dir.empty()) bad_input("run.dir is not set: give a folder for this run");
-    const Dataset dataset = open_training_data(config);
-    const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
-    vocab = model_vocab(config, dataset.vocab());
-    if (config.train.validate_every > 0 && dataset.valid_tokens() == 0)
+    dataset = std::make_unique<Dataset>(open_training_data(config));
+    const SampleStream samples(*dataset, config.model.seq_len, config.train.seed);
+    vocab = model_vocab(config, dataset->vocab());
+    if (config.train.validate_every > 0 && dataset->valid_tokens() == 0)
       bad_input(
           "train.validate_every = {}, but {} has no validation text: set it to 0, or prepare the data with a "
           "--valid-fraction above 0",
@@ -361,15 +371,17 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
     backend = open_backend("run.backend", config.run.backend, local);
     check_config_for_backend("run.backend", config, *backend);
   });
+  check_same_data(world, *dataset);
+  check_rank_settings(world, {{"the order of moe.placement", order_text(placed.moe.order)}},
+                      "let all ranks read the same file moe.placement");
   const int sharing = agree_on_devices(world, *backend);
   if (how.dry_run) {
     agree(world, [&] {
       arena_bytes(config, vocab, layout, 0, *backend, sharing, false);  // throws where training does not fit
       if (world.rank() != 0) return;
-      const Dataset dataset(config.data.path);
-      const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
+      const SampleStream samples(*dataset, config.model.seq_len, config.train.seed);
       for (const std::string& doubt : doubts(config, layout)) warn(doubt);
-      fmt::print("{}\n", visible(summary(config, dataset, samples, layout, *backend, 0), "\n"));
+      fmt::print("{}\n", visible(summary(config, *dataset, samples, layout, *backend, 0), "\n"));
     });
     return 0;
   }

@@ -1,0 +1,106 @@
+#include "dist/rank_settings.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "dist/runtime.h"
+#include "kernels/philox.h"
+
+namespace sy {
+namespace {
+
+constexpr char end_of_item = '\0';
+
+std::string to_text(const std::vector<RankSetting>& settings) {
+  std::string text;
+  for (const RankSetting& s : settings) text += s.name + end_of_item + s.value + end_of_item;
+  return text;
+}
+
+std::vector<RankSetting> from_text(std::string_view text) {
+  std::vector<std::string> items;
+  while (!text.empty()) {
+    const std::size_t end = text.find(end_of_item);
+    items.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
+  }
+  std::vector<RankSetting> settings;
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2) settings.push_back({items[i], items[i + 1]});
+  return settings;
+}
+
+// The text of rank `root`, on every rank.
+std::string broadcast_text(Comm& world, std::string text, int root) {
+  Index size = std::ssize(text);
+  world.broadcast(view_of(&size, {1}), root);
+  text.resize(static_cast<std::size_t>(size));
+  world.broadcast(view_of(reinterpret_cast<std::uint8_t*>(text.data()), {size}), root);
+  return text;
+}
+
+// The lines that say how the settings of `ranks` differ from those of rank 0.
+std::vector<std::string> difference_lines(const std::vector<RankSetting>& first, const std::vector<RankSetting>& other,
+                                          const std::vector<int>& ranks, const std::string& host) {
+  constexpr std::size_t most_lines = 8;
+  const std::string subject = ranks.size() == 1 ? fmt::format("rank {} on {} has", ranks.front(), host)
+                                                : fmt::format("ranks {} (the first on {}) have", ranges(ranks), host);
+  std::map<std::string, std::string> values;
+  for (const RankSetting& s : other) values[s.name] = s.value;
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& name, const std::string& there, const std::string& here) {
+    const auto shown = [](const std::string& value) { return value.empty() ? "nothing" : value; };
+    lines.push_back(fmt::format("{} {} = {}, rank 0 has {}", subject, name, shown(there), shown(here)));
+  };
+  for (const RankSetting& s : first) {
+    const auto found = values.extract(s.name);
+    const std::string there = found ? found.mapped() : "";
+    if (there != s.value) add(s.name, there, s.value);
+  }
+  for (const auto& [name, value] : values) add(name, value, "");
+  if (lines.size() > most_lines) {
+    const std::size_t more = lines.size() - most_lines + 1;
+    lines.resize(most_lines - 1);
+    lines.push_back(fmt::format("{} {} more settings that differ from those of rank 0", subject, more));
+  }
+  return lines;
+}
+
+}  // namespace
+
+void check_rank_settings(Comm& world, const std::vector<RankSetting>& settings, std::string_view advice) {
+  const std::string text = to_text(settings);
+  const auto digest = static_cast<Index>(hash_name(text));
+  Index ends[2] = {digest, ~digest};  // the complement of the largest complement is the smallest digest
+  world.all_reduce(view_of(ends, {2}), Reduce::max);
+  if (ends[0] == ~ends[1]) return;
+
+  const int size = world.size();
+  std::vector<Index> digests(static_cast<std::size_t>(size));
+  world.all_gather(view_of(&digest, {1}), view_of(digests.data(), {size}));
+  std::map<Index, std::vector<int>> groups;  // the ranks of each digest
+  std::vector<Index> order;                  // of the digests' first ranks
+  for (int rank = 0; rank < size; ++rank) {
+    std::vector<int>& ranks = groups[digests[static_cast<std::size_t>(rank)]];
+    if (ranks.empty()) order.push_back(digests[static_cast<std::size_t>(rank)]);
+    ranks.push_back(rank);
+  }
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  const std::vector<RankSetting> first = from_text(broadcast_text(world, text, 0));
+  constexpr std::size_t most_groups = 3;
+  std::vector<std::string> lines;
+  for (std::size_t i = 1; i < std::min(order.size(), most_groups + 1); ++i) {
+    const std::vector<int>& ranks = groups[order[i]];
+    const std::vector<RankSetting> other = from_text(broadcast_text(world, text, ranks.front()));
+    const std::string name = broadcast_text(world, host, ranks.front());
+    const std::vector<std::string> more = difference_lines(first, other, ranks, name);
+    lines.insert(lines.end(), more.begin(), more.end());
+  }
+  if (order.size() > most_groups + 1)
+    lines.push_back(fmt::format("{} more groups of ranks differ from rank 0", order.size() - most_groups - 1));
+  throw AgreedError(2, fmt::format("{}: {}", fmt::join(lines, std::string(1, next_line)), advice));
+}
+
+}  // namespace sy
