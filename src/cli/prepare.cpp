@@ -58,8 +58,8 @@ std::string as_table(const Dataset& dataset) {
 std::string as_json(const Prepared& prepared) {
   const Dataset& dataset = prepared.dataset;
   Json json = {{"output", dataset.dir().string()}, {"tokenizer", dataset.tokenizer()}, {"vocab", dataset.vocab()},
-               {"digest", dataset.digest()},       {"left_out", prepared.left_out},    {"copies", prepared.copies},
-               {"domains", Json::array()}};
+               {"digest", dataset.digest()},       {"left_out", Json::object()},       {"domains", Json::array()}};
+  for (const LeftOutReason& reason : left_out_reasons) json["left_out"][reason.key] = prepared.left_out.*reason.count;
   Json* domain = nullptr;
   for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes,
                               double share) {
@@ -91,6 +91,14 @@ int prepare_command(CommandLine& line) {
       "a domain and its text files or folders (searched to any depth); repeat for more domains. A comma in a path is "
       "written \\,. A file is a document; one over 1 MiB is taken for a collection and becomes several of about 64 "
       "KiB. NAME.jsonl holds a document in each line; NAME.gz and NAME.zst are read as NAME");
+  add("include", po::value(&options.filter.include)->composing()->value_name("GLOB"),
+      "take only files of folders that match GLOB; may be repeated. A GLOB without a slash is compared with the name, "
+      "another with the path below the folder; * matches slashes, too");
+  add("exclude", po::value(&options.filter.exclude)->composing()->value_name("GLOB"),
+      "leave out files and folders that match GLOB; may be repeated. Hidden files and folders are always left out");
+  add("binary", po::bool_switch(&options.binary),
+      "with --tokenizer bytes: take binary files, too. Otherwise files of folders that are not UTF-8 text are left out, "
+      "and it is an error to name one");
   add("text-key", po::value(&options.text_key)->default_value("text"), "key of the text in .jsonl files");
   add("tokenizer", po::value(&options.tokenizer)->default_value("bytes"),
       "bytes, spm:FILE (a SentencePiece model), train-spm:VOCAB (train one) or hf:FILE (a tokenizer.json of Hugging Face, or the "
@@ -100,7 +108,7 @@ int prepare_command(CommandLine& line) {
   add("output", po::value(&output)->required()->value_name("DIR"), "folder of the data set");
   add("seed", po::value(&options.seed)->default_value(1),
       "of the validation split and of the text a tokenizer learns from");
-  add("overwrite", po::bool_switch(&options.overwrite), "replace a data set that is there");
+  add("overwrite", po::bool_switch(&options.overwrite), "replace the whole data set that is there");
   add("quiet", "no progress");
   add("json", "print the result as JSON");
   po::variables_map given;
@@ -114,11 +122,11 @@ int prepare_command(CommandLine& line) {
       if (!given.count("quiet")) progress.show(p.phase, p.bytes, p.total);
     });
   }();
-  if (prepared.left_out > 0)
-    fmt::print(stderr, "left out {} links to folders, broken links and special files\n", prepared.left_out);
-  if (prepared.copies > 0)
-    fmt::print(stderr, "left out {} files with the text of another file, so that no text is in both splits\n",
-               prepared.copies);
+  if (const std::string left_out = prepared.left_out.text(); !left_out.empty())
+    fmt::print(stderr, "left out {}{}\n", left_out,
+               prepared.first_binary.empty()
+                   ? ""
+                   : fmt::format(" (the first binary file is {})", visible(prepared.first_binary)));
   warn_of_shares(prepared.dataset, options.valid_fraction);
   std::cout << (given.count("json") ? as_json(prepared) : as_table(prepared.dataset)) << std::flush;
   return 0;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <unordered_set>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "src/io/digest.h"
 #include "src/io/files.h"
 #include "src/io/lock.h"
+#include "src/io/manifest.h"
 
 namespace sy {
 
@@ -42,6 +44,13 @@ void check_options(const PrepareOptions& options) {
   if (!(options.valid_fraction >= 0 && options.valid_fraction < 1))
     bad_input("--valid-fraction {}: it must be at least 0 and below 1", options.valid_fraction);
   if (options.output.empty()) bad_input("--output is empty: name a folder");
+  if (options.binary && options.tokenizer != "bytes")
+    bad_input("--binary: --tokenizer {} takes UTF-8 text alone: use --tokenizer bytes", options.tokenizer);
+  for (const std::vector<std::string>* globs : {&options.filter.include, &options.filter.exclude})
+    for (const std::string& glob : *globs)
+      if (glob.empty() || glob.ends_with('/'))
+        bad_input("--{} '{}': give a pattern such as '*.txt' or 'build'",
+                  globs == &options.filter.include ? "include" : "exclude", glob);
   std::set<std::string> names;
   for (const auto& domain : options.domains) {
     check_domain_name(domain.name);
@@ -113,63 +122,102 @@ class Division {
   SplitName uncut_ = SplitName::train;  // where such a one goes that cannot be cut
 };
 
-// The text of all domains without the files that are copies, after a first reading.
+// Throws InputError if the document, of a file that is no JSON lines, is not UTF-8 text.
+void check_text(const Document& document) {
+  const auto bad = binary_byte(document.text);
+  if (!bad) return;
+  const std::string_view text = document.text;
+  bad_input("{}: byte {} is {}, in line {}: {}, or leave the file out; --binary with --tokenizer bytes takes any file",
+            document.file.string(), document.offset + *bad,
+            text[static_cast<std::size_t>(*bad)] == '\0' ? "NUL" : "not UTF-8",
+            document.line + std::count(text.begin(), text.begin() + *bad, '\n'),
+            "convert the file if it is text (iconv -t UTF-8)");
+}
+
+// The text of all domains without binary files and without copies, after a first reading.
 class Corpus {
  public:
-  // Throws InputError when a domain is empty.
+  // Throws InputError if a domain is empty or a binary file is named.
   Corpus(const PrepareOptions& options, const Report& report) : options_(options), draws_(options.seed, "validation") {
     for (const auto& domain : options.domains)  // what is missing is said before the long reading
-      for (const fs::path& path : domain.paths) left_out_ += walk_files(path, [](const fs::path&, Index) {});
+      for (const fs::path& path : domain.paths)
+        left_out_ += walk_files(path, options.filter, [](const fs::path&, Index) {});
     std::unordered_set<std::uint64_t> known;  // texts of files
-    for (std::size_t d = 0; d < options.domains.size(); ++d) {
-      const auto& domain = options.domains[d];
-      Division& division = divisions_.emplace_back();
-      const std::size_t copies_before = copies_.size();
-      fs::path file;  // that is being read
-      Index number = -1;
-      std::optional<Sha256> content;
-      const auto end_file = [&] {
-        if (!content || known.insert(head(content->finish())).second) return;
-        copies_.emplace(d, number);
-        for_each_document({file}, options.text_key, [&](Document&& copy) {
-          division.add(draw(sha256(copy.text)), -static_cast<Index>(copy.text.size()));
-        });
-      };
-      for_each_document(domain.paths, options.text_key, [&](Document&& document) {
-        if (document.file_number != number) {
-          end_file();
-          number = document.file_number;
-          file = document.file;
-          content.emplace();
-        }
-        const Digest digest = sha256(document.text);
-        content->update(digest.data(), digest.size());
-        division.add(draw(digest), static_cast<Index>(document.text.size()));
-        report({"reading", read_ += static_cast<Index>(document.text.size()), 0});
-      });
-      end_file();
-      if (division.bytes() == 0)
-        bad_input(
-            "domain {} is empty: {}", domain.name,
-            copies_.size() > copies_before ? "its files are copies of files before them" : "its files hold no text");
-      division.settle(options.valid_fraction);
-      bytes_ += division.bytes();
-    }
+    for (std::size_t d = 0; d < options.domains.size(); ++d) measure(d, known, report);
   }
 
   void for_each(std::size_t domain, const std::function<void(Document&&)>& take) const {
-    for_each_document(options_.domains[domain].paths, options_.text_key, [&](Document&& document) {
-      if (!copies_.contains({domain, document.file_number})) take(std::move(document));
+    for_each_document(options_.domains[domain].paths, options_.filter, options_.text_key, [&](Document&& document) {
+      if (skipped_.contains({domain, document.file_number})) return false;
+      if (!options_.binary && !is_json_lines(document.file)) check_text(document);  // it may have changed since
+      take(std::move(document));
+      return true;
     });
   }
   std::size_t begin_of_valid(std::size_t domain, std::string_view text) const {
     return divisions_[domain].begin_of_valid(draw(sha256(text)), text);
   }
   Index bytes() const { return bytes_; }
-  Index left_out() const { return left_out_; }
-  Index copies() const { return static_cast<Index>(copies_.size()); }
+  const LeftOut& left_out() const { return left_out_; }
+  const std::string& first_binary() const { return first_binary_; }
 
  private:
+  // Reads a domain, finds the files to skip, and adds the documents of all others to its division.
+  void measure(std::size_t d, std::unordered_set<std::uint64_t>& known, const Report& report) {
+    const auto& domain = options_.domains[d];
+    Division& division = divisions_.emplace_back();
+    const LeftOut before = left_out_;
+    fs::path file;  // that is being read
+    Index number = -1, added = 0;
+    std::optional<Sha256> content;
+    const auto skip = [&](Index LeftOut::*reason) {
+      skipped_.emplace(d, number);
+      ++(left_out_.*reason);
+      content.reset();
+      for_each_document({file}, {}, options_.text_key, [&](Document&& document) {
+        if (added-- == 0) return false;
+        division.add(draw(sha256(document.text)), -static_cast<Index>(document.text.size()));
+        return true;
+      });
+    };
+    const auto end_file = [&] {
+      if (content && !known.insert(head(content->finish())).second) skip(&LeftOut::copies);
+    };
+    for_each_document(domain.paths, options_.filter, options_.text_key, [&](Document&& document) {
+      if (document.file_number != number) {
+        end_file();
+        number = document.file_number;
+        file = document.file;
+        added = 0;
+        content.emplace();
+      }
+      if (!options_.binary && !is_json_lines(file)) {
+        if (document.named) check_text(document);
+        if (binary_byte(document.text)) {
+          if (first_binary_.empty()) first_binary_ = file.string();
+          skip(&LeftOut::binary);
+          return false;
+        }
+      }
+      const Digest digest = sha256(document.text);
+      content->update(digest.data(), digest.size());
+      division.add(draw(digest), static_cast<Index>(document.text.size()));
+      ++added;
+      report({"reading", read_ += static_cast<Index>(document.text.size()), 0});
+      return true;
+    });
+    end_file();
+    if (division.bytes() == 0)
+      bad_input("domain {} is empty: {}", domain.name,
+                left_out_.copies > before.copies   ? "its files are copies of files before them"
+                : left_out_.binary > before.binary ? "its files are binary, such as " + first_binary_
+                : !options_.filter.include.empty() || !options_.filter.exclude.empty()
+                    ? "its files hold no text, or --include and --exclude leave none"
+                    : "its files hold no text");
+    division.settle(options_.valid_fraction);
+    bytes_ += division.bytes();
+  }
+
   static std::uint64_t head(const Digest& digest) {
     std::uint64_t bits;
     std::memcpy(&bits, digest.data(), sizeof bits);
@@ -179,19 +227,12 @@ class Corpus {
 
   const PrepareOptions& options_;
   RandomStream draws_;
-  std::vector<Division> divisions_;                 // of each domain
-  std::set<std::pair<std::size_t, Index>> copies_;  // domain and number of the file
-  Index bytes_ = 0, read_ = 0, left_out_ = 0;
+  std::vector<Division> divisions_;                  // of each domain
+  std::set<std::pair<std::size_t, Index>> skipped_;  // domain and number of the file
+  std::string first_binary_;
+  Index bytes_ = 0, read_ = 0;
+  LeftOut left_out_;
 };
-
-void check_utf8(const Document& document) {
-  if (const auto bad = invalid_utf8(document.text))
-    bad_input(
-        "{}: byte {} is not UTF-8, in line {}: convert the file (iconv -t UTF-8), or use --tokenizer bytes, which "
-        "takes any",
-        document.file.string(), document.offset + *bad,
-        document.line + std::count(document.text.begin(), document.text.begin() + *bad, '\n'));
-}
 
 // Lines of all domains, each kept with the same probability: about training_bytes, never twice that.
 std::vector<std::string> sample_lines(const PrepareOptions& options, const Corpus& corpus, const Report& report) {
@@ -204,7 +245,6 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Corpu
     const RandomStream draw(options.seed, "tokenizer lines of " + options.domains[d].name);
     std::uint64_t number = 0;
     corpus.for_each(d, [&](Document&& document) {
-      check_utf8(document);
       for (std::string_view rest = document.text; !rest.empty();) {
         const std::size_t end = std::min(rest.find_first_of("\n\t"), rest.size());
         const std::size_t size = end <= longest_line ? end : cut_point(rest, longest_line / 2, longest_line);
@@ -279,7 +319,6 @@ Domain write_domain(const std::string& name, std::size_t number, const Corpus& c
                     const fs::path& folder, const std::function<void(Index)>& have_read) {
   SplitWriter train(folder / (name + ".train"), tokenizer), valid(folder / (name + ".valid"), tokenizer);
   corpus.for_each(number, [&](Document&& document) {
-    if (tokenizer.needs_utf8()) check_utf8(document);
     have_read(static_cast<Index>(document.text.size()));
     const std::string_view text = document.text;
     const std::size_t cut = corpus.begin_of_valid(number, text);
@@ -293,10 +332,50 @@ Domain write_domain(const std::string& name, std::size_t number, const Corpus& c
   return domain;
 }
 
+constexpr const char *description_name = "dataset.ini", *staging_name = "prepare.tmp";
+// While a data set is replaced, the names of the files of both, a line each: those that the next `prepare` may remove if
+// this one is interrupted.
+constexpr const char* replaced_name = "prepare.replaced";
+
+// The names of the files of a data set in its folder. A model that dataset.ini names elsewhere is none of them.
+std::set<std::string> files_of(const DatasetDescription& description) {
+  std::set<std::string> files{description_name};
+  for (const Domain& domain : description.domains)
+    for (const char* suffix : {".train.bin", ".train.idx", ".valid.bin", ".valid.idx"})
+      files.insert(domain.name + suffix);
+  if (!description.model.empty()) files.insert(description.model.filename().string());
+  if (description.tokenizer == "huggingface") files.insert(huggingface_config_name);
+  return files;
+}
+
+// The files of the data set that is in the folder, or of one whose replacement was interrupted. Throws InputError if
+// the folder holds other files and no data set.
+std::set<std::string> old_files(const fs::path& folder) {
+  const std::set<std::string> names = names_in(folder);
+  std::set<std::string> files;
+  if (names.contains(replaced_name)) {
+    std::istringstream lines(read_file(folder / replaced_name));
+    for (std::string name; std::getline(lines, name);)
+      if (name.find('/') == name.npos) files.insert(name);
+  }
+  if (names.contains(description_name)) {
+    DatasetDescription old = read_dataset_ini(folder);
+    if (old.model.parent_path() != folder) old.model.clear();
+    files.merge(files_of(old));
+    return files;
+  }
+  if (names.contains(replaced_name)) return files;  // it was a data set, whatever else is there
+  for (const std::string& name : names)
+    if (!files.contains(name) && !name.starts_with('.') && !name.starts_with(staging_name) &&
+        !name.starts_with(replaced_name) && name != lock_name)
+      bad_input("--output {} holds {}, and is no data set: choose a new or an empty folder", folder.string(), name);
+  return files;
+}
+
 // OUTPUT, held by one process at a time, and in it the folder where files grow until commit().
 class Output {
  public:
-  explicit Output(const fs::path& folder) : folder_(folder), staging_(folder / "prepare.tmp") {}
+  explicit Output(const fs::path& folder) : folder_(folder), staging_(folder / staging_name) {}
   ~Output() {
     if (!lock_) return;
     std::error_code ignored;
@@ -304,11 +383,15 @@ class Output {
     lock_.reset();
     if (made_) fs::remove(folder_, ignored);  // where it stayed empty
   }
-  void open() {
+  // Throws InputError if the folder holds no data set but other files, or a file that is in the way of `files`.
+  void open(std::set<std::string> files, bool overwrite) {
+    check(files, overwrite);
     std::error_code error;
     made_ = fs::create_directories(folder_, error);
     if (error) bad_input("cannot make the folder {}: {}: choose another --output", folder_.string(), error.message());
     lock_.emplace(folder_, std::chrono::milliseconds(0), "--output", "choose another --output");
+    check(files, overwrite);  // as it is, now that no other process changes it
+    files_ = std::move(files);
     remove_tree(staging_);
     make_folders(staging_);
   }
@@ -317,23 +400,52 @@ class Output {
   const fs::path& staging() const { return staging_; }
 
   // Without dataset.ini there is no data set: it goes first and comes last.
-  void commit(const std::vector<std::string>& files, const std::string& ini) {
-    const fs::path last = folder_ / "dataset.ini";
-    std::error_code error;
-    write_point("remove", last);
-    fs::remove(last, error);
-    if (error) fail("cannot remove {}: {}", last.string(), error.message());
+  void commit(const std::string& ini) {
+    std::string both;
+    for (const auto& names : {files_, old_})
+      for (const std::string& name : names) both += name + "\n";
+    write_file(folder_ / replaced_name, both);
+    remove(description_name);
     sync_folder(folder_);
-    for (const std::string& file : files) {
-      write_point("rename", folder_ / file);
-      fs::rename(staging_ / file, folder_ / file, error);
-      if (error) fail("cannot rename {} into {}: {}", (staging_ / file).string(), folder_.string(), error.message());
+    for (const std::string& name : old_)
+      if (!files_.contains(name)) remove(name);
+    for (const std::string& name : files_) {
+      if (name == description_name) continue;
+      write_point("rename", folder_ / name);
+      std::error_code error;
+      fs::rename(staging_ / name, folder_ / name, error);
+      if (error) fail("cannot rename {} into {}: {}", (staging_ / name).string(), folder_.string(), error.message());
     }
-    write_file(last, ini);
+    write_file(folder_ / description_name, ini);
+    remove(replaced_name);
   }
 
  private:
+  void check(const std::set<std::string>& files, bool overwrite) {
+    std::error_code ignored;
+    old_.clear();
+    if (!fs::is_directory(folder_, ignored)) return;
+    old_ = old_files(folder_);
+    for (const std::set<std::string>& names : {old_, files})
+      for (const std::string& name : names) {
+        if (!fs::exists(fs::symlink_status(folder_ / name, ignored))) continue;
+        if (!overwrite)
+          bad_input("{} exists: choose another --output, or give --overwrite to replace the data set",
+                    (folder_ / name).string());
+        if (!old_.contains(name))
+          bad_input("{} exists, and is not of the data set that is there: move it, or choose another --output",
+                    (folder_ / name).string());
+      }
+  }
+  void remove(const std::string& name) {
+    write_point("remove", folder_ / name);
+    std::error_code error;
+    fs::remove(folder_ / name, error);
+    if (error) fail("cannot remove {}: {}", (folder_ / name).string(), error.message());
+  }
+
   fs::path folder_, staging_;
+  std::set<std::string> files_, old_;  // of the new data set; of the one that it replaces
   std::optional<FolderLock> lock_;
   bool made_ = false;
 };
@@ -342,45 +454,34 @@ class Output {
 
 Prepared prepare(const PrepareOptions& options, const Report& progress) {
   check_options(options);
-  std::vector<std::string> files;
-  for (const auto& domain : options.domains)
-    for (const char* suffix : {".train.bin", ".train.idx", ".valid.bin", ".valid.idx"})
-      files.push_back(domain.name + suffix);
   const TokenizerKind& kind = *find_tokenizer_kind(choice_of(options.tokenizer).kind);
-  if (kind.model) files.emplace_back(kind.model);
-  if (kind.name == "huggingface") files.emplace_back(huggingface_config_name);
-  files.push_back("dataset.ini");
-  for (const std::string& file : files)
-    if (!options.overwrite && fs::exists(options.output / file))
-      bad_input("{} exists: choose another --output, or give --overwrite to replace the data set",
-                (options.output / file).string());
-  files.pop_back();
-
+  DatasetDescription description;
+  description.tokenizer = kind.name;
+  if (kind.model) description.model = kind.model;
+  for (const auto& domain : options.domains) description.domains.emplace_back().name = domain.name;
   Output output(options.output);
-  output.open();
+  output.open(files_of(description), options.overwrite);
+
   const Corpus corpus(options, progress);
   const auto tokenizer = make_tokenizer(options, corpus, output.staging(), progress);
-  DatasetDescription description;
-  description.tokenizer = tokenizer->kind();
   description.vocab = tokenizer->vocab();
-  if (kind.model) {
-    description.model = kind.model;
-    description.model_sha256 = to_hex(sha256_file(output.staging() / kind.model));
-  }
+  if (kind.model) description.model_sha256 = to_hex(sha256_file(output.staging() / kind.model));
   if (kind.name == "huggingface") description.end_of_text = tokenizer->end_of_text();
   Index read = 0;
   for (std::size_t d = 0; d < options.domains.size(); ++d) {
     const std::string& name = options.domains[d].name;
-    description.domains.push_back(write_domain(name, d, corpus, *tokenizer, output.staging(), [&](Index bytes) {
+    description.domains[d] = write_domain(name, d, corpus, *tokenizer, output.staging(), [&](Index bytes) {
       progress({name, read += bytes, corpus.bytes()});
-    }));
+    });
   }
 
-  const std::string origin =
+  std::string origin =
       fmt::format("# Written by switchyard prepare with --tokenizer {} --valid-fraction {} --seed {}\n",
                   options.tokenizer, options.valid_fraction, options.seed);
-  output.commit(files, origin + to_ini(description));
-  return {Dataset(options.output), corpus.left_out(), corpus.copies()};
+  if (const std::string left_out = corpus.left_out().text(); !left_out.empty())
+    origin += fmt::format("# Left out: {}\n", left_out);
+  output.commit(origin + to_ini(description));
+  return {Dataset(options.output), corpus.left_out(), corpus.first_binary()};
 }
 
 }  // namespace sy

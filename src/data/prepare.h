@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/data/dataset.h"
+#include "src/data/text.h"
 
 namespace sy {
 
@@ -16,6 +17,8 @@ struct PrepareOptions {
     std::vector<std::filesystem::path> paths;  // files, or folders to walk
   };
   std::vector<Source> domains;
+  FileFilter filter;                // of the files in folders
+  bool binary = false;              // takes binary files, too; with the tokenizer bytes alone
   std::string tokenizer = "bytes";  // bytes | spm:FILE | train-spm:VOCAB | hf:FILE
   std::string text_key = "text";    // of JSON lines
   double valid_fraction = 0.05;     // of each domain's bytes, in [0, 1)
@@ -33,8 +36,8 @@ struct PrepareProgress {
 
 struct Prepared {
   Dataset dataset;
-  Index left_out;  // entries of folders: links to folders, special files (walk_files)
-  Index copies;    // files whose text a file before them has, of any domain: they are left out
+  LeftOut left_out;
+  std::string first_binary;  // path of the first binary file that was left out; empty if there is none
 };
 
 // valid_fraction of a domain's bytes are validation text: the documents with the smallest draws, which are keyed by
@@ -42,11 +45,15 @@ struct Prepared {
 // characters, both splits have text. Documents of the same text share their fate, and of two files with the same text
 // the second is left out: what one split has, the other has not. Documents end with end_of_text.
 //
+// A binary file of a folder (binary_byte) is left out, and one that is named is an error. JSON lines are never binary: a
+// line that is not UTF-8 is an error.
+//
 // The text is read twice, first to measure it. Memory does not grow with it: a document at a time (src/data/text.h),
 // the idx in IndexedWriter's way, a few words for every file, and about training_bytes (never twice that) to train a
 // tokenizer. The files grow in OUTPUT/prepare.tmp and are renamed when all are whole, dataset.ini last: without it
-// there is no data set. Nothing is overwritten unless `overwrite`. Throws InputError for what is wrong with options or
-// text, Failure when the disk fails.
+// there is no data set. OUTPUT is new, empty, or a data set. With `overwrite` the new data set replaces the old one:
+// files of the old one that the new one lacks are removed, and no other file changes. Throws InputError for what is
+// wrong with options or text, Failure when the disk fails.
 Prepared prepare(const PrepareOptions& options, const std::function<void(const PrepareProgress&)>& progress);
 
 // The text that a tokenizer is trained on: lines drawn at random from the whole corpus.

@@ -1,11 +1,15 @@
 #include "src/data/text.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <utility>
 
 #include "src/data/stream.h"
 #include "src/text/json.h"
+#include "src/text/words.h"
 
 namespace sy {
 
@@ -25,6 +29,14 @@ std::optional<Index> invalid_utf8(std::string_view text) {
       {0xF0, 0xF0, 3, 0x90, 0xBF}, {0xF1, 0xF3, 3, 0x80, 0xBF}, {0xF4, 0xF4, 3, 0x80, 0x8F}};
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   for (std::size_t i = 0; i < text.size();) {
+    std::uint64_t eight;
+    if (i + sizeof eight <= text.size()) {  // most text is ASCII
+      std::memcpy(&eight, text.data() + i, sizeof eight);
+      if ((eight & 0x8080808080808080) == 0) {
+        i += sizeof eight;
+        continue;
+      }
+    }
     const Lead* lead = std::find_if(std::begin(leads), std::end(leads),
                                     [&](const Lead& l) { return byte(i) >= l.first && byte(i) <= l.last; });
     if (lead == std::end(leads)) return static_cast<Index>(i);
@@ -35,6 +47,25 @@ std::optional<Index> invalid_utf8(std::string_view text) {
     i += 1 + lead->more;
   }
   return std::nullopt;
+}
+
+std::optional<Index> binary_byte(std::string_view text) {
+  const std::size_t nul = text.find('\0');
+  const std::optional<Index> bad = invalid_utf8(text.substr(0, nul));
+  return bad || nul == text.npos ? bad : static_cast<Index>(nul);
+}
+
+LeftOut& LeftOut::operator+=(const LeftOut& other) {
+  for (const LeftOutReason& reason : left_out_reasons) this->*reason.count += other.*reason.count;
+  return *this;
+}
+
+std::string LeftOut::text() const {
+  std::vector<std::string> parts;
+  for (const LeftOutReason& reason : left_out_reasons)
+    if (const Index count = this->*reason.count; count > 0)
+      parts.push_back(fmt::format("{} {}", count, count == 1 ? reason.one : reason.many));
+  return join(parts, ", ");
 }
 
 std::size_t cut_point(std::string_view text, std::size_t low, std::size_t high) {
@@ -63,28 +94,44 @@ Index size_of_file(const fs::path& path) {
   return static_cast<Index>(bytes);
 }
 
-Index walk_folder(const fs::path& folder, const std::function<void(const fs::path&, Index)>& visit) {
+bool matches_any(const std::vector<std::string>& globs, const fs::path& below) {
+  return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
+    const fs::path& text = glob.find('/') == glob.npos ? below.filename() : below;
+    return ::fnmatch(glob.c_str(), text.c_str(), 0) == 0;
+  });
+}
+
+// below: the path of the folder from the one that was named.
+LeftOut walk_folder(const fs::path& folder, const fs::path& below, const FileFilter& filter,
+                    const std::function<void(const fs::path&, Index)>& visit) {
   std::error_code error;
   std::vector<fs::path> entries;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error))
     entries.push_back(i->path());
   if (error) bad_input("cannot read the folder {}: {}", folder.string(), error.message());
   std::sort(entries.begin(), entries.end());
-  Index left_out = 0;
+  LeftOut left_out;
   for (const fs::path& entry : entries) {
     const bool link = fs::is_symlink(entry, error);
     const fs::file_status status = fs::status(entry, error);
-    if (fs::is_regular_file(status))
+    const bool is_file = fs::is_regular_file(status), is_folder = fs::is_directory(status) && !link;
+    const fs::path name = below / entry.filename();
+    if (name.filename().native().starts_with('.'))
+      ++left_out.hidden;
+    else if (!is_file && !is_folder)
+      ++left_out.special;
+    else if (matches_any(filter.exclude, name) ||
+             (is_file && !filter.include.empty() && !matches_any(filter.include, name)))
+      ++left_out.filtered;
+    else if (is_file)
       visit(entry, size_of_file(entry));
-    else if (fs::is_directory(status) && !link)
-      left_out += walk_folder(entry, visit);
     else
-      ++left_out;
+      left_out += walk_folder(entry, name, filter, visit);
   }
   return left_out;
 }
 
-using Take = std::function<void(Document&&)>;
+using Take = std::function<bool(Document&&)>;
 
 // Reads more of the stream, so that the buffer holds `size` bytes or the stream has ended.
 bool fill(ByteStream& stream, std::string& buffer, std::size_t size) {
@@ -110,7 +157,7 @@ void read_text(Document document, const Take& take) {
     document.text = buffer.substr(0, size);
     buffer.erase(0, size);
     const Index lines = std::count(document.text.begin(), document.text.end(), '\n');
-    take(Document(document));
+    if (!take(Document(document))) return;
     document.line += lines;
     document.offset += static_cast<Index>(size);
     if (large && buffer.size() <= limit) fill(*stream, buffer, max_document_bytes);
@@ -161,7 +208,7 @@ void read_json_lines(Document document, const std::string& key, const Take& take
     const std::size_t limit = text.size() > max_document_bytes ? piece_bytes : max_document_bytes;
     for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(document.text.size())) {
       document.text = rest.substr(0, document_size(rest, limit));
-      take(Document(document));
+      if (!take(Document(document))) return;
     }
     begin = end + 1;
   }
@@ -169,24 +216,31 @@ void read_json_lines(Document document, const std::string& key, const Take& take
 
 }  // namespace
 
-Index walk_files(const fs::path& path, const std::function<void(const fs::path&, Index)>& visit) {
+LeftOut walk_files(const fs::path& path, const FileFilter& filter,
+                   const std::function<void(const fs::path&, Index)>& visit) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (fs::is_regular_file(status)) {
     visit(path, size_of_file(path));
-    return 0;
+    return {};
   }
-  if (fs::is_directory(status)) return walk_folder(path, visit);
+  if (fs::is_directory(status)) return walk_folder(path, {}, filter, visit);
   if (fs::exists(status)) bad_input("{} is neither a file nor a folder: name text files", path.string());
   bad_input("{}: {}: check the path", path.string(), error ? error.message() : "no such file or folder");
 }
 
-void for_each_document(const std::vector<fs::path>& paths, const std::string& text_key, const Take& take) {
+bool is_json_lines(const fs::path& file) {
+  return uncompressed_name(file).extension() == ".jsonl";
+}
+
+void for_each_document(const std::vector<fs::path>& paths, const FileFilter& filter, const std::string& text_key,
+                       const Take& take) {
   Document document;
   for (const fs::path& path : paths)
-    walk_files(path, [&](const fs::path& file, Index) {
+    walk_files(path, filter, [&](const fs::path& file, Index) {
       document.file = file;
-      if (uncompressed_name(file).extension() == ".jsonl")
+      document.named = file == path;
+      if (is_json_lines(file))
         read_json_lines(document, text_key, take);
       else
         read_text(document, take);

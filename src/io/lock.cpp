@@ -58,7 +58,7 @@ bool is_at(int file, const std::filesystem::path& path) {
 
 FolderLock::FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds patience, const std::string& user,
                        const std::string& elsewhere)
-    : path_(folder / "switchyard.lock") {
+    : path_(folder / lock_name) {
   const auto end = std::chrono::steady_clock::now() + patience;
   while (const int obstacle = take()) {
     if (obstacle != EWOULDBLOCK)

@@ -11,6 +11,7 @@ namespace sy {
 // process, and job of the batch system. A process that dies, however it dies, loses the lock with it, and what it left in
 // the file is overwritten. Where the file system has no such locks the file alone decides: it counts while its process
 // lives, or, as nobody can know that of another host, until it is deleted.
+constexpr const char* lock_name = "switchyard.lock";
 class FolderLock {
  public:
   // Waits up to `patience` for another holder to end. Throws InputError where it does not, or where the folder cannot be

@@ -61,13 +61,15 @@ TEST(Prepare, EveryDocumentOnceInItsOrder) {
   folder.write("in/empty", "");
   folder.write("two/x", "\xFF\xFE not text");
   folder.write("two/y", "y");
-  const Prepared prepared = run(options_for(
-      folder, {{"zz", {folder.path() / "in"}}, {"aa", {folder.path() / "two/x", folder.path() / "two/y"}}}));
+  PrepareOptions o =
+      options_for(folder, {{"zz", {folder.path() / "in"}}, {"aa", {folder.path() / "two/x", folder.path() / "two/y"}}});
+  o.binary = true;
+  const Prepared prepared = run(o);
   const Dataset& data = prepared.dataset;
   ASSERT_EQ(data.domains().size(), 2u);
   EXPECT_EQ(data.domains()[0].name, "zz");  // the command's order
   EXPECT_EQ(data.vocab(), 257);
-  EXPECT_EQ(prepared.left_out, 0);
+  EXPECT_EQ(prepared.left_out.text(), "");
 
   std::set<std::string> all;
   Index documents[2] = {}, bytes[2] = {};
@@ -178,7 +180,7 @@ TEST(Prepare, CopiesAreLeftOut) {
       o.domains = domains;
       o.seed = seed;
       const Prepared prepared = run(o);
-      EXPECT_EQ(prepared.copies, copies);
+      EXPECT_EQ(prepared.left_out.copies, copies);
       Index bytes = 0;
       std::string train;
       for (std::size_t d = 0; d < domains.size(); ++d) {
@@ -376,8 +378,7 @@ TEST(Prepare, NamesWhatIsWrong) {
   o.output = "";
   EXPECT_BAD_INPUT(run(o), "--output");
 
-  // Bytes take any file; SentencePiece is told where it is not UTF-8, both when it trains and when it
-  // encodes.
+  // A binary file that is named is an error, which says where it is not text.
   const fs::path text = folder.write("text", varied_text(400));
   o = base;
   o.domains = {{"a", {text, latin}}};
@@ -390,7 +391,14 @@ TEST(Prepare, NamesWhatIsWrong) {
   o.output = folder.path() / "out2";
   EXPECT_BAD_INPUT(run(o), "latin: byte 12 is not UTF-8");
   o.tokenizer = "bytes";
+  EXPECT_BAD_INPUT(run(o), "latin: byte 12 is not UTF-8");
+  o.domains[0].paths = {text, folder.write("nul", std::string("one\ntwo\0", 8))};
+  EXPECT_BAD_INPUT(run(o), "nul: byte 7 is NUL, in line 2");
+  o.binary = true;
   EXPECT_NO_THROW(run(o));
+  o.tokenizer = "train-spm:330";
+  EXPECT_BAD_INPUT(run(o), "--binary");
+  o.binary = false;
 
   // The offset is the file's, not the piece's.
   folder.write("big", std::string(2 * max_document_bytes, 'x') + "\xFF");
@@ -403,8 +411,8 @@ TEST(Prepare, NamesWhatIsWrong) {
 TEST(Prepare, OverwritesOnlyWhenAsked) {
   const TempFolder folder;
   PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "first\nsecond\n")}}});
-  folder.write("out/notes.txt", "mine");
   run(o);
+  folder.write("out/notes.txt", "mine");
   const auto before = contents(o.output);
   folder.write("f", "third\nfourth\n");
   EXPECT_BAD_INPUT(run(o), "--overwrite");
@@ -414,12 +422,89 @@ TEST(Prepare, OverwritesOnlyWhenAsked) {
   EXPECT_NE(contents(o.output), before);
   EXPECT_EQ(contents(o.output).at("notes.txt"), "mine");
 
-  // Nor a file that only looks like a part of a data set.
-  o.overwrite = false;
+  // Nor a file that only looks like a part of a data set, or one that the data set there does not have.
+  folder.write("out/b.valid.bin", "precious");
+  o.domains.push_back({"b", {folder.write("g", "another text\n")}});
+  EXPECT_BAD_INPUT(run(o), "out/b.valid.bin exists, and is not of the data set");
   o.output = folder.path() / "other";
   folder.write("other/a.valid.bin", "precious");
-  EXPECT_BAD_INPUT(run(o), "a.valid.bin exists");
-  EXPECT_EQ(read_file(folder.path() / "other/a.valid.bin"), "precious");
+  for (const bool overwrite : {false, true}) {
+    o.overwrite = overwrite;
+    EXPECT_BAD_INPUT(run(o), "other holds a.valid.bin, and is no data set");
+  }
+  for (const char* name : {"out/b.valid.bin", "other/a.valid.bin"})
+    EXPECT_EQ(read_file(folder.path() / name), "precious");
+}
+
+// The files of the old data set that the new one lacks go away, and nothing else, wherever the first try is interrupted.
+TEST(Prepare, OverwritingReplacesTheWholeSet) {
+  const TempFolder folder;
+  const fs::path text = folder.write("f", varied_text(400)), other = folder.write("g", varied_text(300));
+  PrepareOptions old = options_for(folder, {{"old", {text}}, {"both", {other}}});
+  old.tokenizer = "train-spm:330";
+  PrepareOptions fresh = options_for(folder, {{"both", {text}}, {"new", {other}}});
+  fresh.output = folder.path() / "fresh";
+  run(fresh);
+  auto expected = contents(fresh.output);
+  expected["notes.txt"] = "mine";
+  run(old);
+  const auto before = contents(old.output);
+  fresh.output = old.output;
+  fresh.overwrite = true;
+  bool finished = false;
+  for (int allowed = 0; !finished; ++allowed) {
+    ASSERT_LT(allowed, 1000);
+    fs::remove_all(old.output);
+    for (const auto& [name, content] : before) folder.write("out/" + name, content);
+    folder.write("out/notes.txt", "mine");
+    int left = allowed;
+    write_fault = [&](std::string_view, const fs::path& path) {
+      if (left-- == 0) fail("injected at {}", path.string());
+    };
+    try {
+      run(fresh);
+      finished = true;
+    } catch (const Failure&) {
+    }
+    write_fault = nullptr;
+    if (!finished) run(fresh);
+    EXPECT_EQ(contents(fresh.output), expected) << "after " << allowed << " operations";
+  }
+}
+
+// What is no text is left out of folders and counted, wherever in a file it shows.
+TEST(Prepare, BinaryFilesOfFoldersAreLeftOut) {
+  const TempFolder folder;
+  for (int i = 0; i < 50; ++i) folder.write(fmt::format("clean/{}", i), fmt::format("document {}\n", i));
+  fs::copy(folder.path() / "clean", folder.path() / "in");
+  folder.write("in/.git/objects/ab", "hidden\n");
+  folder.write("in/deep/photo", std::string("\x89PNG\r\n\x1A\n\0\0\0\rIHDR", 16));
+  folder.write("in/late", std::string(2 * max_document_bytes, 'x') + "\xFF");
+  folder.write("in/cut", std::string("text\xC3", 5));
+  PrepareOptions o = options_for(folder, {{"a", {folder.path() / "clean"}}});
+  o.output = folder.path() / "expected";
+  run(o);
+  auto expected = contents(o.output);
+  o.domains[0].paths = {folder.path() / "in"};
+  o.output = folder.path() / "out";
+  const Prepared prepared = run(o);
+  EXPECT_EQ(prepared.left_out.binary, 3);
+  EXPECT_EQ(prepared.left_out.hidden, 1);
+  EXPECT_EQ(prepared.first_binary, (folder.path() / "in/cut").string());
+  auto written = contents(o.output);
+  const std::string ini = written["dataset.ini"];
+  for (auto* files : {&written, &expected}) files->erase("dataset.ini");
+  EXPECT_EQ(written, expected);
+  EXPECT_TRUE(has(ini, "# Left out: 3 binary files, 1 hidden file or folder\n"));
+  // With any tokenizer.
+  o.output = folder.path() / "pieces";
+  o.domains[0].paths.push_back(folder.write("f", varied_text(400)));
+  o.tokenizer = "train-spm:330";
+  EXPECT_EQ(run(o).left_out.binary, 3);
+  o.domains[0].paths = {folder.path() / "in/deep"};
+  o.output = folder.path() / "none";
+  EXPECT_BAD_INPUT(run(o), "domain a is empty: its files are binary");
+  EXPECT_FALSE(fs::exists(o.output));
 }
 
 TEST(Prepare, OneProcessAtATime) {
@@ -495,7 +580,7 @@ TEST(Prepare, MemoryDoesNotGrowWithTheCorpus) {
   run(o);
   const long before = peak();
   for (int i = 1; i < 16; ++i) folder.write(fmt::format("in/{}", i), std::to_string(i) + text);
-  EXPECT_EQ(run(o).copies, 0);
+  EXPECT_EQ(run(o).left_out.copies, 0);
   EXPECT_LT(peak() - before, 16 << 10);  // 60 MiB more of text
 }
 

@@ -48,7 +48,10 @@ TEST(CutPoint, PrefersBlankLinesThenLinesThenCharacters) {
 
 std::vector<Document> documents_of(const std::vector<fs::path>& paths) {
   std::vector<Document> documents;
-  for_each_document(paths, "text", [&](Document&& d) { documents.push_back(std::move(d)); });
+  for_each_document(paths, {}, "text", [&](Document&& d) {
+    documents.push_back(std::move(d));
+    return true;
+  });
   return documents;
 }
 
@@ -210,14 +213,14 @@ TEST(WalkFiles, SortedAndToAnyDepth) {
   std::vector<std::string> seen;
   const auto walk = [&](const fs::path& path) {
     seen.clear();
-    return walk_files(path, [&](const fs::path& f, Index bytes) {
+    return walk_files(path, {}, [&](const fs::path& f, Index bytes) {
       seen.push_back(f.lexically_relative(folder.path()).string());
       EXPECT_EQ(bytes, static_cast<Index>(fs::file_size(f)));
     });
   };
-  EXPECT_EQ(walk(folder.path()), 0);
+  EXPECT_EQ(walk(folder.path()).text(), "");
   EXPECT_EQ(seen, (std::vector<std::string>{"B", "a/b/c", "a/z", "a-b", "b.txt"}));
-  EXPECT_EQ(walk(folder.path() / "b.txt"), 0);
+  EXPECT_EQ(walk(folder.path() / "b.txt").text(), "");
   EXPECT_EQ(seen, (std::vector<std::string>{"b.txt"}));
 }
 
@@ -230,14 +233,59 @@ TEST(WalkFiles, LinksDoNotLoop) {
   fs::create_symlink(file, folder.path() / "link");
   std::vector<std::string> seen;
   const auto add = [&](const fs::path& f, Index) { seen.push_back(f.filename().string()); };
-  EXPECT_EQ(walk_files(folder.path(), add), 3);
+  EXPECT_EQ(walk_files(folder.path(), {}, add).special, 3);
   EXPECT_EQ(seen, (std::vector<std::string>{"link", "f"}));
   seen.clear();
-  walk_files(folder.path() / "sub" / "up" / "sub", add);  // a linked folder that is named is walked
+  walk_files(folder.path() / "sub" / "up" / "sub", {}, add);  // a linked folder that is named is walked
   EXPECT_EQ(seen, (std::vector<std::string>{"f"}));
-  EXPECT_BAD_INPUT(walk_files(folder.path() / "self", add), "self");
-  EXPECT_BAD_INPUT(walk_files(folder.path() / "absent", add), "absent");
-  EXPECT_BAD_INPUT(walk_files("/dev/null", add), "neither a file nor a folder");
+  EXPECT_BAD_INPUT(walk_files(folder.path() / "self", {}, add), "self");
+  EXPECT_BAD_INPUT(walk_files(folder.path() / "absent", {}, add), "absent");
+  EXPECT_BAD_INPUT(walk_files("/dev/null", {}, add), "neither a file nor a folder");
+}
+
+// Globs choose files of folders; what is named is read whatever its name is.
+TEST(WalkFiles, GlobsAndHiddenNames) {
+  const TempFolder folder;
+  for (const char* name :
+       {"a.txt", "b.md", ".hidden", ".git/objects/ab", "build/c.txt", "sub/build/d.txt", "sub/e.txt"})
+    folder.write(name, name);
+  std::vector<std::string> seen;
+  const auto walk = [&](const fs::path& path, const FileFilter& filter) {
+    seen.clear();
+    return walk_files(path, filter,
+                      [&](const fs::path& f, Index) { seen.push_back(f.lexically_relative(folder.path()).string()); })
+        .text();
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(walk(folder.path(), {}), "2 hidden files and folders");
+  EXPECT_EQ(seen, (Names{"a.txt", "b.md", "build/c.txt", "sub/build/d.txt", "sub/e.txt"}));
+  EXPECT_EQ(walk(folder.path(), {{"*.txt"}, {"build"}}),
+            "2 hidden files and folders, 3 files and folders by --include and --exclude");
+  EXPECT_EQ(seen, (Names{"a.txt", "sub/e.txt"}));
+  walk(folder.path(), {{"*.md", "sub/*"}, {}});
+  EXPECT_EQ(seen, (Names{"b.md", "sub/build/d.txt", "sub/e.txt"}));
+  walk(folder.path(), {{}, {"sub/build", "?.md"}});
+  EXPECT_EQ(seen, (Names{"a.txt", "build/c.txt", "sub/e.txt"}));
+  EXPECT_EQ(walk(folder.path() / ".hidden", {{"*.txt"}, {".*"}}), "");
+  EXPECT_EQ(seen, Names{".hidden"});
+  EXPECT_EQ(walk(folder.path() / ".git", {}), "");
+  EXPECT_EQ(seen, Names{".git/objects/ab"});
+}
+
+TEST(Utf8, FirstBinaryByte) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(binary_byte("plain text, gr\xC3\xB6\xC3\x9F"
+                        "er\n"),
+            std::nullopt);
+  EXPECT_EQ(binary_byte(""), std::nullopt);
+  for (Index at = 0; at < 20; ++at)  // at the beginning, in the middle and at the end of eight bytes
+    for (const char byte : {'\0', '\xFF'}) {
+      std::string text(20, 'x');
+      text[static_cast<std::size_t>(at)] = byte;
+      EXPECT_EQ(binary_byte(text), at);
+    }
+  EXPECT_EQ(binary_byte("a\0\xFF"sv), 1);
+  EXPECT_EQ(binary_byte("a\xFF\0"sv), 1);
 }
 
 }  // namespace
