@@ -388,7 +388,9 @@ class Output {
     check(files, overwrite);
     std::error_code error;
     made_ = fs::create_directories(folder_, error);
-    if (error) bad_input("cannot make the folder {}: {}: choose another --output", folder_.string(), error.message());
+    if (error)
+      cannot_write(error.value(), fmt::format("cannot make the folder {}: {}: choose another --output",
+                                              folder_.string(), error.message()));
     lock_.emplace(folder_, std::chrono::milliseconds(0), "--output", "choose another --output");
     check(files, overwrite);  // as it is, now that no other process changes it
     files_ = std::move(files);

@@ -59,6 +59,12 @@ void rename_path(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
+void cannot_write(int error, const std::string& message) {
+  for (const int machine : {ENOSPC, EDQUOT, EFBIG, EIO, ENOMEM, EMFILE, ENFILE})
+    if (error == machine) throw Failure(message);
+  throw InputError(message);
+}
+
 fs::path own_program() {
   std::error_code ignored;
   return fs::read_symlink("/proc/self/exe", ignored);
@@ -110,13 +116,11 @@ void write_file(const fs::path& path, std::string_view content) {
     write_point("sync", fresh);
     file.sync();
     file.close();
-    write_point("rename", path);
-    rename_path(fresh, path);
+    rename_file(fresh, path);
   } catch (...) {
     ::unlink(fresh.c_str());
     throw;
   }
-  sync_folder(path.has_parent_path() ? path.parent_path() : ".");
 }
 
 void sync_file(const fs::path& path) {
@@ -131,6 +135,12 @@ void make_folders(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) fail("cannot make the folder {}: {}", path.string(), error.message());
+}
+
+void rename_file(const fs::path& from, const fs::path& to) {
+  write_point("rename", to);
+  rename_path(from, to);
+  sync_folder(to.has_parent_path() ? to.parent_path() : ".");
 }
 
 void rename_folder(const fs::path& from, const fs::path& to) {

@@ -18,6 +18,10 @@ inline void write_point(std::string_view operation, const std::filesystem::path&
   if (write_fault) write_fault(operation, path);
 }
 
+// Throws what keeps a path that the user has named from being written: Failure if the machine is at fault, as for a full
+// disk, and InputError if the path is.
+[[noreturn]] void cannot_write(int error, const std::string& message);
+
 std::string read_file(const std::filesystem::path& path);
 // Passes the content on piece by piece.
 void read_pieces(const std::filesystem::path& path, const std::function<void(std::string_view)>& take);
@@ -35,6 +39,8 @@ void sync_file(const std::filesystem::path& path);
 void sync_folder(const std::filesystem::path& path);
 
 void make_folders(const std::filesystem::path& path);
+// Replaces `to` by a file that has been forced to the disk, and forces its new name there.
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
 // `to` may be an existing folder: then the two change places, in one step where the file system can.
 void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to);
 void remove_tree(const std::filesystem::path& path);

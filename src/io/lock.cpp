@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "kernels/check.h"
+#include "src/io/files.h"
 
 namespace sy {
 namespace {
@@ -62,8 +63,8 @@ FolderLock::FolderLock(const std::filesystem::path& folder, std::chrono::millise
   const auto end = std::chrono::steady_clock::now() + patience;
   while (const int obstacle = take()) {
     if (obstacle != EWOULDBLOCK)
-      bad_input("{} = {} cannot be written ({}): check the path and its permissions, or {}", user, folder.string(),
-                std::strerror(obstacle), elsewhere);
+      cannot_write(obstacle, fmt::format("{} = {} cannot be written ({}): check the path and its permissions, or {}",
+                                         user, folder.string(), std::strerror(obstacle), elsewhere));
     if (std::chrono::steady_clock::now() >= end)
       bad_input("{} = {} is in use by {}: wait for it, or {}{}", user, folder.string(), holder_, elsewhere, advice_);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -83,8 +84,9 @@ int FolderLock::take() {
     return EWOULDBLOCK;
   }
   const std::string text = myself() + '\n';
-  if (ftruncate(file, 0) != 0 || pwrite(file, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
-    const int why = errno;
+  const ssize_t written_bytes = ftruncate(file, 0) != 0 ? -1 : pwrite(file, text.data(), text.size(), 0);
+  if (written_bytes != static_cast<ssize_t>(text.size())) {
+    const int why = written_bytes < 0 ? errno : ENOSPC;
     close(file);
     return why;
   }

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "dist/runtime.h"
+#include "src/io/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -89,7 +90,9 @@ MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step,
     : path_(run_dir / "metrics.jsonl") {
   cut_from(path_, first_step);
   file_ = std::fopen(path_.c_str(), "a");
-  if (!file_) bad_input("cannot write {}: {}: choose another run.dir", path_.string(), std::strerror(errno));
+  if (const int error = errno; !file_)
+    cannot_write(error,
+                 fmt::format("cannot write {}: {}: choose another run.dir", path_.string(), std::strerror(error)));
   sinks_.emplace(sinks, run_dir);
 }
 

@@ -200,7 +200,8 @@ class Run {
     std::error_code ec;
     fs::create_directories(dir_, ec);
     if (ec)
-      bad_input("run.dir = {} cannot be written ({}): check the path and its permissions", dir_.string(), ec.message());
+      cannot_write(ec.value(), fmt::format("run.dir = {} cannot be written ({}): check the path and its permissions",
+                                           dir_.string(), ec.message()));
     lock_.emplace(dir_, patience, "run.dir", "choose another run.dir");
     const fs::path checkpoints = dir_ / "checkpoints";
     if (fs::exists(checkpoints) && access(checkpoints.c_str(), R_OK | W_OK | X_OK) != 0)

@@ -14,6 +14,7 @@
 #include <numeric>
 
 #include "src/io/expert_history.h"
+#include "src/io/files.h"
 
 namespace sy {
 namespace {
@@ -24,7 +25,9 @@ namespace fs = std::filesystem;
 class Grown {
  public:
   explicit Grown(fs::path path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "w")) {
-    if (!file_) bad_input("cannot write {}: {}: check its permissions", path_.string(), std::strerror(errno));
+    if (const int error = errno; !file_)
+      cannot_write(error,
+                   fmt::format("cannot write {}: {}: check its permissions", path_.string(), std::strerror(error)));
   }
   ~Grown() {
     if (file_) std::fclose(file_);
@@ -128,7 +131,9 @@ class TensorBoard final : public MetricsSink {
   static fs::path fresh(const fs::path& folder) {
     std::error_code error;
     fs::create_directories(folder, error);
-    if (error) bad_input("cannot write {}: {}: check its permissions", folder.string(), error.message());
+    if (error)
+      cannot_write(error.value(),
+                   fmt::format("cannot write {}: {}: check its permissions", folder.string(), error.message()));
     std::vector<fs::path> old;
     for (const auto& entry : fs::directory_iterator(folder, error))
       if (entry.path().filename().string().starts_with("events.out.tfevents.")) old.push_back(entry.path());
