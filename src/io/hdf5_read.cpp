@@ -177,6 +177,12 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   const Hdf5Id access = file_access();
   file.id_ = {H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose};
   check(file.id_.get(), file.where_, "read");
+  const Hdf5Id creation(check(H5Fget_create_plist(file.id_.get()), file.where_, "read"), H5Pclose);
+  std::size_t address_bytes = 0, length_bytes = 0;
+  check(H5Pget_sizes(creation.get(), &address_bytes, &length_bytes), file.where_, "read");
+  if (address_bytes != 8 || length_bytes != 8)  // as src/io/global_heap.h expects
+    bad_input("{} has addresses of {} and lengths of {} bytes, which must be 8", path.string(), address_bytes,
+              length_bytes);
   return file;
 }
 

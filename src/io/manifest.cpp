@@ -7,6 +7,7 @@
 
 #include "src/io/digest.h"
 #include "src/io/files.h"
+#include "src/io/global_heap.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -94,8 +95,16 @@ std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest&
       problems.push_back(fmt::format("{} has {} bytes instead of {}", path.string(), bytes, file.bytes));
     } else if (check == CheckFiles::digests) {
       try {
-        if (to_hex(sha256_file(path)) != file.sha256)
+        Sha256 hash;
+        GlobalHeaps heaps;
+        read_pieces(path, [&](std::string_view piece) {
+          hash.update(piece.data(), piece.size());
+          heaps.find(piece);
+        });
+        if (to_hex(hash.finish()) != file.sha256)
           problems.push_back(path.string() + " is damaged: its SHA-256 is not the manifest's");
+        else if (std::string problem = heaps.problem(path); !problem.empty())
+          problems.push_back(std::move(problem));
       } catch (const InputError& e) {
         problems.push_back(e.what());
       }

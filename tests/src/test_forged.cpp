@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "src/io/global_heap.h"
 #include "src/model/engine.h"
 #include "tests/src/checkpoint_fixture.h"
 #include "tests/src/raw_hdf5.h"
@@ -349,6 +350,69 @@ TEST(CheckpointFiles, ThatCannotBeOpenedAreErrors) {
   EXPECT_TRUE(too_many(statistics_error)) << statistics_error;
   EXPECT_TRUE(too_many(diff_error)) << diff_error;
   EXPECT_TRUE(too_many(load_error)) << load_error;
+}
+
+// The library walks over the objects of a global heap by their sizes, without end where one is forged.
+TEST(ForgedGlobalHeap, IsRefusedBeforeTheLibraryOpensIt) {
+  const Folder run;
+  const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200), index = dir / index_name;
+  const std::string honest = read_file(index);
+  const std::size_t heap = honest.find("GCOL");
+  ASSERT_NE(heap, std::string::npos);
+  struct Case {
+    const char* what;
+    std::uint16_t object;
+    std::uint64_t bytes;
+  };
+  for (const Case& c : {Case{"free space that takes none", 0, 0}, Case{"less free space than its header", 0, 8},
+                        Case{"an object back to itself", 1, ~std::uint64_t{15}}, Case{"an object beyond", 1, 4096},
+                        Case{"free space beyond", 0, 1 << 20}}) {
+    std::string forged = honest;
+    std::memcpy(forged.data() + heap + 16, &c.object, sizeof c.object);
+    std::memcpy(forged.data() + heap + 24, &c.bytes, sizeof c.bytes);
+    fs::remove(index);
+    write_file(index, forged);
+    seal(dir, 200);
+    for (const std::string& error :
+         {joined(verify_checkpoint(dir)), error_of([&] { resolve_checkpoint(dir, nullptr); })})
+      EXPECT_TRUE(has(error, "index.h5 is damaged: the global heap at byte " + std::to_string(heap)))
+          << c.what << ": " << error;
+  }
+  fs::remove(index);
+  write_file(index, honest);
+  seal(dir, 200);
+  EXPECT_EQ(refusal(resolve_checkpoint(dir, nullptr)), "");
+}
+
+// Heaps within heaps: the walks over all of them take no more steps than the file has room for objects.
+TEST(ForgedGlobalHeap, ManyInOneAreBounded) {
+  const Folder folder;
+  std::string bytes;
+  constexpr std::uint64_t heaps_within = 20000, object_bytes = 16;
+  for (std::uint64_t i = 0; i < heaps_within; ++i) {
+    const std::uint64_t size = (heaps_within - i) * 32 + object_bytes;
+    bytes += std::string("GCOL\1\0\0\0", 8) + std::string(reinterpret_cast<const char*>(&size), 8);
+    // An object whose bytes are the header of the next heap.
+    bytes += std::string("\1\0\0\0\0\0\0\0", 8) + std::string(reinterpret_cast<const char*>(&object_bytes), 8);
+  }
+  bytes += std::string(object_bytes, '\0');
+  const fs::path file = folder.write("x.h5", bytes);
+  GlobalHeaps heaps;
+  for (std::size_t at = 0; at < bytes.size(); at += 777) heaps.find(std::string_view(bytes).substr(at, 777));
+  EXPECT_TRUE(has(heaps.problem(file), "does not end where it should"));
+}
+
+// The heaps are looked at with lengths of 8 bytes.
+TEST(ForgedGlobalHeap, LengthsOfAnotherSizeAreRefused) {
+  const Folder folder;
+  const fs::path path = folder.path() / "x.h5";
+  {
+    const Raw creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
+    done(H5Pset_sizes(creation, 8, 4));
+    const Raw file(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation, H5P_DEFAULT), H5Fclose);
+  }
+  EXPECT_TRUE(
+      has(error_of([&] { Hdf5File::open(path); }), "2: " + path.string() + " has addresses of 8 and lengths of 4"));
 }
 
 }  // namespace

@@ -1,0 +1,67 @@
+#include "src/io/global_heap.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <fstream>
+
+#include "kernels/check.h"
+
+namespace sy {
+
+namespace {
+
+constexpr std::string_view signature("GCOL\1", 5);  // with the version
+constexpr std::uint64_t header_bytes = 16, least_heap = 4096;
+static_assert(std::endian::native == std::endian::little);
+
+}  // namespace
+
+void GlobalHeaps::find(std::string_view piece) {
+  const std::string seam = tail_ + std::string(piece.substr(0, signature.size() - 1));
+  for (const auto& [text, begin] : {std::pair{std::string_view(seam), bytes_ - tail_.size()}, std::pair{piece, bytes_}})
+    for (auto at = text.find(signature); at != text.npos; at = text.find(signature, at + 1))
+      begins_.push_back(begin + at);
+  bytes_ += piece.size();
+  tail_ += piece.substr(piece.size() - std::min(piece.size(), signature.size() - 1));
+  tail_.erase(0, tail_.size() - std::min(tail_.size(), signature.size() - 1));
+}
+
+std::string GlobalHeaps::problem(const std::filesystem::path& file) const {
+  if (begins_.empty()) return "";
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return fmt::format("{} cannot be read", file.string());
+  // Heaps do not overlap, so that all of them together have no more objects.
+  std::uint64_t objects_left = bytes_ / header_bytes;
+  for (const std::uint64_t begin : begins_) {
+    std::uint64_t size = 0;
+    const auto read = [&](std::uint64_t at, auto& value) {
+      in.seekg(static_cast<std::streamoff>(at));
+      return static_cast<bool>(in.read(reinterpret_cast<char*>(&value), sizeof value));
+    };
+    // No heap by its size: the bytes of something else, or one that the library refuses itself.
+    if (begin + header_bytes > bytes_ || !read(begin + 8, size) || size < least_heap || size > bytes_ - begin) continue;
+    std::uint64_t at = header_bytes;
+    while (size - at >= header_bytes) {
+      struct Object {
+        std::uint16_t index, references;
+        std::uint32_t reserved;
+        std::uint64_t bytes;
+      } object;
+      static_assert(sizeof object == header_bytes);
+      if (!read(begin + at, object)) return fmt::format("{} cannot be read", file.string());
+      const std::uint64_t left = size - at;
+      // That of index 0 is the free space, header and all.
+      const std::uint64_t most = object.index == 0 ? left : left - header_bytes;
+      if (objects_left == 0 || object.bytes > most || (object.index == 0 && object.bytes < header_bytes))
+        return fmt::format("{} is damaged: the global heap at byte {} does not end where it should", file.string(),
+                           begin);
+      --objects_left;
+      at += object.index == 0 ? object.bytes : header_bytes + (object.bytes + 7) / 8 * 8;
+      if (at > size) at = size;
+    }
+  }
+  return "";
+}
+
+}  // namespace sy
