@@ -243,11 +243,7 @@ Json sections_json(std::span<const Section> sections) {
 void write_figures(const fs::path& file, std::span<const Section> sections, const std::string& title) {
   // An attribute holds no more than this.
   constexpr std::size_t most_label_bytes = 60000;
-  const fs::path partial = file.string() + ".partial";
-  std::error_code ignored;
-  fs::remove(partial, ignored);
-  try {
-    Hdf5File out = Hdf5File::create(partial);
+  write_hdf5(file, [&](Hdf5File& out) {
     out.set("/", "meaning", title);
     for (const Section& s : sections) {
       out.make_group("/" + s.name);
@@ -266,15 +262,7 @@ void write_figures(const fs::path& file, std::span<const Section> sections, cons
             out.set(name, d.name, labels);
       }
     }
-    out.close();
-  } catch (...) {
-    fs::remove(partial, ignored);
-    throw;
-  }
-  if (std::rename(partial.c_str(), file.c_str()) != 0) {
-    fs::remove(partial, ignored);
-    fail("cannot write {}", file.string());
-  }
+  });
 }
 
 }  // namespace sy

@@ -67,6 +67,8 @@ void write_logits(Comm& world, const Trained& trained, const std::string& tokens
   agree(world, [&] {
     ids = parse_tokens(tokens, trained.state.vocab);
     check_positions(trained.config, std::ssize(ids));
+    std::error_code ignored;
+    if (fs::exists(file, ignored)) bad_input("evaluate: --logits: {} exists already: name a new file", file);
   });
   const auto engine = with_advice("give fewer --tokens", [&] {
     return load_model(world, trained, evaluation_layout(trained.config, world.size()), backend, std::ssize(ids));
@@ -82,12 +84,12 @@ void write_logits(Comm& world, const Trained& trained, const std::string& tokens
   });
   agree(world, [&] {
     if (world.rank() != 0) return;
-    Hdf5File out = Hdf5File::create(file);
-    out.write("/logits", {std::ssize(ids), trained.state.vocab}, DType::f32, logits.data());
-    out.set("/logits", "dimensions", "position, token");
-    out.set("/logits", "meaning", "behind each of the given tokens, before the softmax");
-    out.write("/tokens", {std::ssize(ids)}, DType::i32, ids.data());
-    out.close();
+    write_hdf5(file, [&](Hdf5File& out) {
+      out.write("/logits", {std::ssize(ids), trained.state.vocab}, DType::f32, logits.data());
+      out.set("/logits", "dimensions", "position, token");
+      out.set("/logits", "meaning", "behind each of the given tokens, before the softmax");
+      out.write("/tokens", {std::ssize(ids)}, DType::i32, ids.data());
+    });
   });
 }
 

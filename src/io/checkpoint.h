@@ -6,8 +6,8 @@
 // global shape, as a virtual dataset over the shards (fill value NaN), plus /state, /experts and /router/bias.
 //
 // Committed atomically: written to step-N.tmp, SHA-256 digests in manifest.json, every file and folder
-// fsynced, renamed. After every step of the protocol all ranks agree on its status. A reader verifies digests
-// before HDF5 opens a file.
+// fsynced, every file read back and compared with what was written to it, renamed. After every step of the protocol
+// all ranks agree on its status. A reader verifies digests before HDF5 opens a file.
 #pragma once
 
 #include <filesystem>

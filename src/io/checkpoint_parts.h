@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "src/io/checkpoint.h"
+#include "src/io/digest.h"
 #include "src/io/hdf5.h"
 #include "src/io/manifest.h"
 #include "src/params/values.h"
@@ -59,12 +60,20 @@ struct ShardContents {
 };
 ShardContents contents_of(const ParamStore& store);
 
-// A new file with the runs of one rank. Throws Failure.
-void write_shard(const std::filesystem::path& path, const TrainState& state, const ShardContents& contents, int rank);
+// A file as the manifest has it.
+struct WrittenFile {
+  Index bytes;
+  Digest sha256;
+};
 
-// A new file that shows the shards of all ranks as whole tensors, and holds the state. Throws Failure.
-void write_index(const std::filesystem::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
-                 const Layout& layout, std::span<const TensorKind> kinds = tensor_kinds);
+// A new file with the runs of one rank. On the disk, and compared with the values that it was made from, when this returns.
+// Throws Failure.
+WrittenFile write_shard(const std::filesystem::path& path, const TrainState& state, const ShardContents& contents,
+                        int rank);
+
+// The same of a new file that shows the shards of all ranks as whole tensors, and holds the state.
+WrittenFile write_index(const std::filesystem::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
+                        const Layout& layout, std::span<const TensorKind> kinds = tensor_kinds);
 
 // The step of a checkpoint that set_newer_aside has renamed; of another name, none.
 std::optional<Index> step_set_aside(const std::string& name);

