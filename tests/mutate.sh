@@ -86,6 +86,7 @@ build() { # SPEC...
     case $spec in
       mpi*) targets+=(test_mpi) ;;
       training* | device_hangs*) targets+=(test_training_cuda_host) ;;
+      cli:faults) targets+=(switchyard faults) ;;
       cli:doctor) targets+=(switchyard switchyard_cuda_host) ;; # some of its devices are those of the stand-in
       cli:* | runpath) targets+=(switchyard) ;;
       *) targets+=("test_${spec%%:*}") ;;
@@ -94,7 +95,7 @@ build() { # SPEC...
   cmake --build "$copy/build" --parallel "$(env -u OMP_NUM_THREADS nproc)" --target "${targets[@]}"
 }
 
-# kernels:FILTER, dist:FILTER, src:FILTER, cuda_host:FILTER, workspace_cuda_host:FILTER of gtest; mpiN:FILTER under N ranks, trainingN:FILTER on CUDA's stand-in; cli:NAME of tests/cli; ends: tests/dist/ends.sh; device_hangs: tests/cuda_host/hangs.sh; runpath: tests/runpath.sh.
+# kernels:FILTER, dist:FILTER, src:FILTER, faults:FILTER, cuda_host:FILTER, workspace_cuda_host:FILTER of gtest; mpiN:FILTER under N ranks, trainingN:FILTER on CUDA's stand-in; cli:NAME of tests/cli; ends: tests/dist/ends.sh; device_hangs: tests/cuda_host/hangs.sh; runpath: tests/runpath.sh.
 run_test() { # SPEC
   local what=${1%%:*} filter=${1#*:} command
   case $what in

@@ -12,7 +12,7 @@
 #include "src/families/upcycle.h"
 #include "src/io/files.h"
 #include "src/model/engine.h"
-#include "tests/src/golden_values.h"
+#include "tests/src/golden_model.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -23,40 +23,6 @@ namespace fs = std::filesystem;
 const Json& cases() {
   static const Json all = Json::parse(read_file(std::string(GOLDEN) + "/families.json"));
   return all;
-}
-
-struct TestTensor {
-  std::string name;
-  std::vector<Index> shape;
-};
-
-std::string tensors_text(const std::vector<TestTensor>& tensors, std::string_view type = "F32") {
-  std::vector<StoredLayout> layout;
-  for (const TestTensor& t : tensors) layout.push_back({t.name, type, t.shape});
-  const StoredHeader header = stored_header(layout, {{"format", "pt"}});
-  std::string text = header.bytes;
-  text.resize(static_cast<std::size_t>(header.file_bytes));
-  const StoredType& stored = *stored_type(type);
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    Index n = 1;
-    for (const Index d : tensors[t].shape) n *= d;
-    const bool around_one = tensors[t].shape.size() == 1 && tensors[t].name.ends_with("weight");
-    std::vector<float> values(static_cast<std::size_t>(n));
-    for (Index i = 0; i < n; ++i)
-      values[static_cast<std::size_t>(i)] = golden_value(tensors[t].name, static_cast<std::uint32_t>(i), around_one);
-    stored.store(values.data(), n, reinterpret_cast<std::byte*>(text.data()) + header.begins[t], 1);
-  }
-  return text;
-}
-
-// The folder of a golden case.
-void write_model(const fs::path& folder, const Json& golden, std::string_view type = "F32") {
-  make_folders(folder);
-  write_file(folder / "config.json", json_text(golden["config"]));
-  std::vector<TestTensor> tensors;
-  for (const Json::Member& m : golden["tensors"].members())
-    tensors.push_back({m.name, m.value.get<std::vector<Index>>()});
-  write_file(folder / "model.safetensors", tensors_text(tensors, type));
 }
 
 // The run that the command makes of a folder.

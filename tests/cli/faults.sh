@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# A disk that is full, or fails once, at a system call of a real program: a failure, exit code 1 and one message, in every command.
+# tests/faults/mpi_faults.cpp goes over all calls of those that write HDF5.
+source "$2/tests/cli/lib/lib.sh"
+
+faults=$(dirname "$switchyard")/tests/libfaults.so
+[[ -f $faults ]] || die "$faults is not there: build the target faults"
+
+# The N-th call on paths that hold TEXT fails, and all later ones if the disk is full for good.
+with_fault() {  # TEXT N ERROR COMMAND...
+  LD_PRELOAD=$faults FAULT_PATH=$1 FAULT_AT=$2 FAULT_ERROR=$3 "${@:4}"
+}
+full() {  # TEXT N COMMAND...
+  FAULT_LASTS=1 with_fault "$1" "$2" ENOSPC "${@:3}"
+}
+expect_full() {  # TEXT N COMMAND...
+  call full "$@"
+  [[ $code -eq 1 ]] || die "exit code $code instead of 1 from: $*"
+  [[ $err == *"No space left on device"* ]] || die "no word of a full disk from: $*"
+  [[ $(grep -c '^switchyard: ' <<<"$err") -eq 1 ]] || die "not one message from: $*"
+}
+
+make_data 40 --valid-fraction 0.2
+small_config <<'INI'
+[train]
+steps = 2
+global_batch = 4
+micro_batch = 2
+[run]
+backend = cpu
+checkpoint_every = 1
+log_every = 1
+INI
+expect_ok "$switchyard" train config.ini --run.dir=trained --quiet
+expect_ok "$switchyard" export trained model --quiet --family mixtral
+cat >sweep.ini <<'INI'
+[sweep]
+base = config.ini
+vary = train.lr=1e-3,1e-2
+INI
+
+for n in 1 2 3 4 5 8 12; do
+  expect_full /new/ $n "$switchyard" prepare --domain english=text --tokenizer bytes --output "$work/new/data"
+  rm -rf new
+  expect_full /run/ $n "$switchyard" train config.ini --run.dir="$work/run/x" --quiet --log.csv=true --log.prometheus=true
+  rm -rf run
+  expect_full /run/ $n "$switchyard" import model "$work/run/x" --quiet
+  rm -rf run
+done
+expect_full /run/ 3 ranks 2 train config.ini --run.dir="$work/run/x" --quiet
+for n in 1 2 3; do
+  expect_full /new $n "$switchyard" export trained "$work/new" --quiet --family mixtral
+  expect_full /new $n "$switchyard" evaluate trained --tokens 1,2,3 --logits "$work/new.h5" --backend cpu --quiet
+  for output in hdf5 csv html figures-csv; do
+    expect_full /new $n "$switchyard" experts trained --$output "$work/new.out"
+  done
+  expect_full /new $n "$switchyard" experts trained --placement ep=2 --placement-file "$work/new.out"
+  expect_full evaluation.json $n "$switchyard" evaluate trained --backend cpu --quiet
+  expect_full /new $n "$switchyard" sweep sweep.ini --output "$work/new/sweep"
+  rm -rf new
+  expect_full /new $n "$switchyard" scale config.ini --ranks 1 --steps 2 --output "$work/new/scale"
+  rm -rf new
+done
+[[ -z $(find . -name 'new.h5*' -o -name 'new.out*') ]] || die "something is left: $(find . -name 'new.*')"
+
+# A write that fails once, in the middle of the weights (the library wrote small datasets when it closed them, and dropped the
+# error): the older checkpoint stays, and no other is called whole.
+for n in 20 40; do
+  expect_exit 1 with_fault step-00000002.tmp/shard $n EIO "$switchyard" train config.ini --run.dir=once --quiet
+  [[ $err == *"shard-00000.h5: Input/output error"* ]] || die "no word of the shard and its error"
+  [[ $(ls once/checkpoints) == step-00000001 ]] || die "not the first checkpoint alone"
+  expect_ok "$switchyard" inspect once --verify
+  rm -r once
+done
