@@ -78,6 +78,8 @@ Json to_json(const Findings& findings) {
                      {"sockets", h.sockets},
                      {"threads_per_core", h.threads_per_core},
                      {"cpus", h.cpus},
+                     {"cpu_quota", h.cpu_quota > 0 ? Json(h.cpu_quota) : Json()},
+                     {"load_average", or_null(h.load)},
                      {"instruction_set", h.isa},
                      {"memory_bytes", h.memory},
                      {"memory_limit_bytes", or_null(h.memory_limit)},
@@ -226,6 +228,9 @@ void print(const Findings& findings) {
                fmt::format("{:.1f}", gibibytes(h.available)), fmt::format("{:.1f}", gibibytes(h.shared_memory))});
   std::cout << "\n" << hosts.str();
   for (const HostFacts& h : findings.hosts)
+    if (h.cpu_quota > 0)
+      fmt::print("quota     the time of {} of the CPUs of {}, by a control group\n", h.cpu_quota, visible(h.name));
+  for (const HostFacts& h : findings.hosts)
     if (h.window_ranks > 1)
       fmt::print("window    {} ranks of {} share {:.1f} MiB, through which they reach each other\n", h.window_ranks,
                  visible(h.name), static_cast<double>(h.window_bytes) / (1 << 20));
@@ -234,10 +239,11 @@ void print(const Findings& findings) {
                  visible(h.name), visible(h.no_window));
   print_gpus(findings);
   print_limits(findings);
-  Table ranks({"rank", "host", "CPUs it may use", "threads", "GFLOP/s", "GPU"});
+  Table ranks({"rank", "host", "CPUs it may use", "threads", "GFLOP/s", "load", "GPU"});
   for (const RankFacts& r : findings.ranks)
     ranks.row({std::to_string(r.rank), r.host.name, ranges(r.cpus), std::to_string(r.threads),
-               r.speed > 0 ? fmt::format("{:.1f}", r.speed / 1e9) : "-", r.gpu.empty() ? "none" : r.gpu});
+               r.speed > 0 ? fmt::format("{:.1f}", r.speed / 1e9) : "-",
+               r.host.load < 0 ? "-" : fmt::format("{:.1f}", r.host.load), r.gpu.empty() ? "none" : r.gpu});
   std::cout << "\n" << ranks.str();
   print_folder(findings);
   std::cout << "\n";

@@ -1,5 +1,6 @@
 // The one binary. Starts the ranks, finds the command, returns one exit code on all of them.
 #include "dist/rank_settings.h"
+#include "kernels/threads.h"
 #include "src/build_info.h"
 #include "src/cli/options.h"
 #include "src/text/words.h"
@@ -21,6 +22,7 @@ void check_same_start(sy::Comm& world, const std::string& name, const std::vecto
 }  // namespace
 
 int main(int argc, char** argv) {
+  sy::apply_thread_settings(argv);
   if (argc > 1 && std::string_view(argv[1]) == "train") sy::listen_for_stop();
   sy::Runtime runtime(&argc, &argv);
   return runtime.run([&] {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 
+#include "kernels/control_groups.h"
 #include "src/doctor/probes.h"
 
 namespace sy {
@@ -40,25 +40,6 @@ Index cached(const fs::path& group) {
     if (key == "total_inactive_file") of_all = bytes;  // version 1: with the groups below it
   }
   return of_all >= 0 ? of_all : of_group;
-}
-
-// The folders of the control groups by which `controller` limits this process, from the innermost out. In a container those
-// outside of it have names in /proc and no folders: the container's own is then the outermost.
-std::vector<fs::path> control_groups(const std::string& controller, const fs::path& root) {
-  std::vector<fs::path> folders;
-  std::ifstream in(root / "proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {  // "4:memory:/job/step" of version 1, "0::/job/step" of version 2
-    std::istringstream fields(line);
-    std::string number, controllers, path;
-    std::getline(fields, number, ':'), std::getline(fields, controllers, ':'), std::getline(fields, path);
-    if (!controllers.empty() && ("," + controllers + ",").find("," + controller + ",") == std::string::npos) continue;
-    fs::path mount = root / "sys/fs/cgroup";
-    if (!controllers.empty()) mount /= controller;
-    for (fs::path group = fs::path(path).relative_path(); !group.empty(); group = group.parent_path())
-      folders.push_back(mount / group);
-    folders.push_back(mount);
-  }
-  return folders;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 
+#include "kernels/control_groups.h"
 #include "src/doctor/facts.h"
 #include "src/doctor/probes.h"
 #include "tests/src/temp_folder.h"
@@ -106,6 +107,22 @@ TEST(Doctor, MoreThreadsThanCpus) {
   auto ranks = cluster(4);
   ranks[5].threads = 5;
   expect_problem(ranks, "ranks 4-7 on west compute with 17 threads on 16 CPUs", "OMP_NUM_THREADS=4");
+}
+
+TEST(Doctor, MoreThreadsThanACpuQuotaGrants) {
+  auto ranks = cluster(4);
+  const auto west = [&](int quota) {
+    for (RankFacts& r : ranks)
+      if (r.host.name == "west") r.host.cpu_quota = quota;
+  };
+  west(16);
+  EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
+  west(15);
+  expect_problem(ranks, "ranks 4-7 on west compute with 16 threads, and a control group grants 15 CPUs of time",
+                 "set OMP_NUM_THREADS=3");
+  west(1);
+  expect_problem(ranks, "ranks 4-7 on west compute with 16 threads, and a control group grants 1 CPU of time",
+                 "start 1 rank there at most");
 }
 
 TEST(Doctor, RanksShareAGpu) {
@@ -315,6 +332,39 @@ TEST(Doctor, MemoryLimitOfControlGroups) {
   root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "6000\n");
   root.write("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 1000\n");
   EXPECT_EQ(limit(), std::pair(Index{8000}, Index{3000}));
+}
+
+TEST(Doctor, CpuQuotaOfControlGroups) {
+  const TempFolder root;
+  const auto quota = [&] { return cpu_quota(root.path()); };
+  EXPECT_EQ(quota(), 0);
+  // Version 2: the least of a group and those around it, rounded up.
+  root.write("proc/self/cgroup", "0::/job/step\n");
+  const std::string v2 = "sys/fs/cgroup/", v1 = "sys/fs/cgroup/cpu/";
+  root.write(v2 + "job/step/cpu.max", "max 100000\n");
+  EXPECT_EQ(quota(), 0);
+  root.write(v2 + "job/cpu.max", "250000 100000\n");
+  EXPECT_EQ(quota(), 3);
+  root.write(v2 + "job/step/cpu.max", "400000 100000\n");
+  EXPECT_EQ(quota(), 3);
+  root.write(v2 + "cpu.max", "20000 10000\n");
+  EXPECT_EQ(quota(), 2);
+  root.write(v2 + "job/step/cpu.max", "1000 100000\n");
+  EXPECT_EQ(quota(), 1);
+  root.write(v2 + "cpu.max", "nonsense\n");
+  root.write(v2 + "job/step/cpu.max", "\n");
+  EXPECT_EQ(quota(), 3);
+  // Version 1, in a container that does not see the group's own folder; another controller's limits do not count.
+  root.write("proc/self/cgroup", "5:cpuset:/other\n4:cpu,cpuacct:/docker/abc\n");
+  EXPECT_EQ(quota(), 0);
+  root.write(v1 + "cpu.cfs_period_us", "100000\n");
+  root.write(v1 + "cpu.cfs_quota_us", "-1\n");
+  EXPECT_EQ(quota(), 0);
+  root.write(v1 + "cpu.cfs_quota_us", "150000\n");
+  EXPECT_EQ(quota(), 2);
+  root.write(v1 + "docker/cpu.cfs_period_us", "100000\n");
+  root.write(v1 + "docker/cpu.cfs_quota_us", "50000\n");
+  EXPECT_EQ(quota(), 1);
 }
 
 TEST(Doctor, FolderOfOneRank) {

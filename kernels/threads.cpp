@@ -1,0 +1,69 @@
+#include "kernels/threads.h"
+
+#include <sched.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <sstream>
+
+#include "kernels/control_groups.h"
+
+namespace sy {
+namespace {
+
+// Names of the variables that the first start set, with blanks between them. The second start finds it and does not
+// execute the program again.
+constexpr const char* second_start = "SWITCHYARD_THREAD_SETTINGS";
+
+// Iterations for which a thread that waits spins before it sleeps. OpenMP's default takes milliseconds: if anything else
+// runs on the machine, the spinning thread keeps its core from the thread that it waits for. This many take less than a
+// futex call where cores are free, and a small share of a time slice where they are not.
+constexpr const char* spin_count = "10000";
+
+int available_cpus() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+}  // namespace
+
+std::vector<ThreadSetting> thread_settings(const std::function<const char*(const char*)>& environment, int cpus,
+                                           int quota) {
+  std::vector<ThreadSetting> settings;
+  int threads = cpus;
+  if (const char* const number = environment("OMP_NUM_THREADS")) {
+    threads = std::atoi(number);
+  } else if (quota > 0 && quota < cpus) {
+    threads = quota;
+    settings.push_back({"OMP_NUM_THREADS", std::to_string(quota)});
+  }
+  if (threads != 1 && !environment("OMP_WAIT_POLICY") && !environment("GOMP_SPINCOUNT"))
+    settings.push_back({"GOMP_SPINCOUNT", spin_count});
+  return settings;
+}
+
+void apply_thread_settings(char** argv) {
+  std::string names;
+  if (const char* const set = std::getenv(second_start)) {
+    names = set;
+    prctl(PR_SET_NAME, program_invocation_short_name);  // the kernel named it "exe"
+  } else {
+    const auto settings = thread_settings([](const char* name) { return std::getenv(name); }, available_cpus(),
+                                          cpu_quota(control_group_root()));
+    if (settings.empty()) return;
+    for (const ThreadSetting& s : settings) {
+      setenv(s.name.c_str(), s.value.c_str(), 1);
+      names += s.name + " ";
+    }
+    setenv(second_start, names.c_str(), 1);
+    execv("/proc/self/exe", argv);  // returns only if it failed: the threads then are as they were
+  }
+  std::istringstream words(names);
+  for (std::string name; words >> name;)
+    if (name == "GOMP_SPINCOUNT" || name == "OMP_NUM_THREADS") unsetenv(name.c_str());
+  unsetenv(second_start);
+}
+
+}  // namespace sy
