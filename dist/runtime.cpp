@@ -28,8 +28,32 @@
 namespace sy {
 namespace {
 
-// What mpirun (Open MPI), MPICH's launchers and srun leave in the environment of the processes they start.
+// Value of an environment variable; -1 if it is not set.
+int number_of(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? std::atoi(value) : -1;
+}
+
+// True if an environment variable says that a process manager serves MPI by PMI or PMIx. PMIX_MCA_* are settings.
+bool has_pmi() {
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string_view entry = *variable;
+    if (entry.starts_with("PMI_") || (entry.starts_with("PMIX_") && !entry.starts_with("PMIX_MCA_"))) return true;
+  }
+  return false;
+}
+
+// Tasks of the Slurm step that started this process, which is not mpirun's; at most 1 if there is none.
+int slurm_tasks() {
+  return std::getenv("OMPI_COMM_WORLD_SIZE") ? 0 : number_of("SLURM_STEP_NUM_TASKS");
+}
+
+// Whether mpirun (Open MPI), MPICH's launchers or srun started this process as one of the ranks of MPI. A step of one task needs no
+// MPI: it may be a shell, in which several programs run one after another, of which MPI would serve the first alone.
 bool launched() {
+  const char* const nspace = std::getenv("PMIX_NAMESPACE");
+  const bool by_slurm = !has_pmi() || (nspace && std::string_view(nspace).starts_with("slurm."));
+  if (by_slurm && slurm_tasks() == 1 && !std::getenv("SLURM_HET_SIZE")) return false;
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"})
     if (std::getenv(name)) return true;
   return false;
@@ -93,6 +117,19 @@ void follow_launcher() {
   leave_without_launcher(0);
 }
 
+// Ends one of several tasks of srun that MPI could not connect. srun may end the others when the first leaves: the task that tells
+// it is the first.
+[[noreturn]] void end_without_pmi() {
+  if (number_of("SLURM_PROCID") <= 0)
+    print_error(
+        fmt::format("srun started {} tasks, which cannot reach each other: start them with srun --mpi=pmix (srun "
+                    "--mpi=list names what this cluster has), or a single one with srun -n1",
+                    slurm_tasks()));
+  else
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  std::exit(2);
+}
+
 // The exit code and the words of the exception being handled.
 std::pair<int, std::string> current_error() {
   try {
@@ -141,6 +178,7 @@ std::string lost_output() {
 Runtime::Runtime(int* argc, char*** argv) {
   open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);
+  if (slurm_tasks() > 1 && !has_pmi()) end_without_pmi();
   if (!launched()) {
     world_ = make_comm_self();
     return;

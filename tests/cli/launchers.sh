@@ -79,6 +79,21 @@ expect_output "scontrol requeue 7"
 expect_exit 1 batch CODE=1
 [[ $out != *scontrol* ]] || die "a failed run is queued again"
 
+# The only task of a step of srun is a shell, or as good as one: programs in it run alone. Of several tasks that nothing connects
+# the first tells what to do.
+task() { # TASKS NUMBER COMMAND...
+  env SLURM_JOB_ID=5 SLURM_JOBID=5 SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_NODELIST=a SLURM_STEP_NUM_TASKS="$1" SLURM_PROCID="$2" \
+    timeout 60 "${@:3}"
+}
+expect_ok task 1 0 "$switchyard" version
+expect_ok task 1 0 env PMIX_NAMESPACE=slurm.pmix.5.0 PMIX_RANK=0 "$switchyard" version
+expect_ok task 1 0 env -u SLURM_JOB_ID -u SLURM_JOBID -u SLURM_NODELIST "$mpirun" 2 "$switchyard" version
+[[ $(wc -l <.out) -eq 1 ]] || die "ranks of mpirun run alone"
+expect_error "--mpi=pmix" task 4 0 "$switchyard" version
+expect_error "--mpi=pmix" task 4 0 env PMIX_MCA_gds=hash "$switchyard" version
+expect_exit 2 task 4 3 "$switchyard" version
+[[ -z $out$err ]] || die "every task tells it"
+
 # A checkpoint of many gigabytes takes minutes.
 seconds=$(sed -nE 's/^#SBATCH --signal=USR1@([0-9]+)$/\1/p' "$template")
 ((seconds >= 600)) || die "USR1 comes ${seconds:-0} s before the end"

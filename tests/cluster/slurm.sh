@@ -110,6 +110,15 @@ expect_ok timeout 120 srun --mpi=pmix --nodes=2 --ntasks=4 "$switchyard" train c
 same_losses alone srun
 expect_error "model.layer" timeout 60 srun --mpi=pmix --nodes=2 --ntasks=2 "$switchyard" train config.ini --model.layer=3
 
+# Programs in a step of one task, as in a shell by srun --pty, run alone, one after another, with PMIx and without. Several tasks
+# without PMI are refused with one message.
+for mpi in none pmix; do
+  # shellcheck disable=SC2016
+  expect_ok timeout 120 srun --mpi=$mpi --ntasks=1 bash -c '"$0" version && "$0" inspect --config config.ini && "$0" version' "$switchyard"
+  [[ $(grep -c '^switchyard [0-9]' .out) -eq 2 ]] || die "not both programs ran with --mpi=$mpi"
+done
+expect_error "--mpi=pmix" timeout 60 srun --mpi=none --nodes=2 --ntasks=4 "$switchyard" version
+
 # mpirun in a job starts them on both nodes.
 cat >job.sh <<JOB
 #!/bin/bash
@@ -154,6 +163,12 @@ grep -q "^resumed from .*(step $stopped)" "$log" || die "it does not go on from 
 scancel "$job"
 wait_until 60 "end of the job" ended "$job"
 sed -E 's/^\{"step":([0-9]+),.*\}$/\1/' preempted/metrics.jsonl | awk '$1 != NR { exit 1 }' || die "the steps are not in order"
+
+# Without --cpus-per-task a rank has its share of the node's CPUs.
+sed '/^#SBATCH --cpus-per-task/d' "$root/launch/slurm.sbatch" >shared.sbatch
+expect_ok timeout 120 sbatch --wait --nodes=1 --ntasks-per-node=2 --time=5 --output=job-%j.out shared.sbatch config.ini --run.dir=shared \
+  --parallel.ep=2 --train.steps=2
+expect_file shared/checkpoints/step-00000002/manifest.json
 
 # A job array: a layout for each task.
 printf '%s\n' "--parallel.ep=1" "--parallel.ep=2" "--parallel.tp=2 --train.micro_batch=4" >layouts
