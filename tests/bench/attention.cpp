@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/peak.h"
 
 namespace {
@@ -19,9 +20,7 @@ struct Shape {
 constexpr Shape shapes[] = {{8, 256, 8, 8, 32},  {8, 256, 8, 2, 32},  {2, 1024, 8, 8, 32},  {8, 256, 4, 4, 64},
                             {2, 1024, 8, 8, 64}, {2, 1024, 8, 2, 64}, {1, 2048, 8, 1, 128}, {1, 4096, 4, 4, 64}};
 
-}  // namespace
-
-int main() {
+int run() {
   const auto backend = sy::make_cpu();
   const double peak = sy::bench::measured_fma_peak();
   std::printf("%s: FMA peak %.1f GFLOP/s\n\n", backend->describe().c_str(), peak / 1e9);
@@ -56,4 +55,17 @@ int main() {
                 200 * product / forward / peak, backward * 1e3, 500 * product / backward / peak);
     std::fflush(stdout);
   }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return sy::bench::exit_code_of("bench_attention", argv, [&] {
+    boost::program_options::options_description options;
+    boost::program_options::variables_map given;
+    const bool measures = sy::bench::read_arguments(
+        argc, argv, "bench_attention", "Measures attention at the shapes of a training step.", options, given);
+    return measures ? run() : 0;
+  });
 }

@@ -17,6 +17,7 @@
 #include "src/text/table.h"
 #include "src/train/grad_sync.h"
 #include "src/train/memory.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/peak.h"
 #include "tests/forwarding.h"
 #include "tests/traffic.h"
@@ -159,7 +160,8 @@ void print_ways(Comm& world) {
         table.str());
 }
 
-int run(Comm& world, int argc, char** argv) {
+// Returns false if --help was asked for.
+bool run(Comm& world, int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options;
   std::map<std::string, Index> n;
@@ -181,8 +183,13 @@ int run(Comm& world, int argc, char** argv) {
     options.add_options()(name, po::value<Index>(&n[name])->default_value(value));
   options.add_options()("recompute", po::bool_switch());
   po::variables_map given;
-  po::store(po::parse_command_line(argc, argv, options), given);
-  po::notify(given);
+  bool asked = true;
+  agree(world, [&] {
+    asked =
+        read_arguments(argc, argv, "bench_collectives", "Measures the collectives of a training step: bytes and time.",
+                       options, given, world.rank() == 0);
+  });
+  if (!asked) return false;
 
   const Layout layout{world.size(), static_cast<int>(n["tp"]), static_cast<int>(n["ep"]), static_cast<int>(n["etp"]),
                       static_cast<int>(n["node"])};
@@ -303,7 +310,7 @@ int run(Comm& world, int argc, char** argv) {
               allocated = world.max(engine.store().allocated_bytes());
   const Index saved = world.max(engine.saved().peak()), scratch = world.max(engine.scratch().peak());
   const Index reserved = world.max(engine.saved().reserved() + engine.scratch().reserved());
-  if (world.rank() != 0) return 0;
+  if (world.rank() != 0) return true;
 
   fmt::print("{}; {} ranks, {}; {}\n", engine.backend().describe(), world.size(), layout.str(),
              config.train.recompute ? "activations recomputed" : "activations kept");
@@ -329,7 +336,7 @@ int run(Comm& world, int argc, char** argv) {
       "\nMeasured in this run, the most of any rank: weights, gradients and moments {} MB; activations {} MB (saved "
       "{}, scratch {}; reserved {}); resident {} MB\n",
       mega(allocated), mega(saved + scratch), mega(saved), mega(scratch), mega(reserved), mega(resident));
-  return 0;
+  return true;
 }
 
 }  // namespace
@@ -338,8 +345,8 @@ int run(Comm& world, int argc, char** argv) {
 int main(int argc, char** argv) {
   sy::Runtime runtime(&argc, &argv);
   return runtime.run([&] {
-    const int code = sy::bench::run(runtime.world(), argc, argv);
-    if (runtime.world().size() > 1) sy::bench::print_ways(runtime.world());
-    return code;
+    if (sy::bench::run(runtime.world(), argc, argv) && runtime.world().size() > 1)
+      sy::bench::print_ways(runtime.world());
+    return 0;
   });
 }

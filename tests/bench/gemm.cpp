@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 
 #include "kernels/cpu/processor.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/peak.h"
 
 namespace {
@@ -158,14 +159,25 @@ void measure(const Shape& s, double peak, const std::vector<Peer>& peers) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  std::vector<std::string_view> arguments(argv + 1, argv + argc);
+namespace {
+
+int run(int argc, char** argv) {
+  namespace po = boost::program_options;
+  std::vector<std::string> arguments;
+  po::options_description options;
+  options.add_options()("argument", po::value(&arguments), "f32 or bf16, and a part of a product's or a shape's name");
+  po::variables_map given;
+  if (!sy::bench::read_arguments(argc, argv, "bench_gemm",
+                                 "Measures products of matrices: bench_gemm [f32|bf16] [NAME]", options, given, true,
+                                 po::positional_options_description().add("argument", 2)))
+    return 0;
   bool narrow = false;
   if (!arguments.empty() && (arguments[0] == "f32" || arguments[0] == "bf16")) {
     narrow = arguments[0] == "bf16";
     arguments.erase(arguments.begin());
   }
-  const std::string_view only = arguments.empty() ? "" : arguments[0];
+  if (arguments.size() > 1) sy::bad_input("{} is not a type: choose of f32 and bf16", arguments[0]);
+  const std::string only = arguments.empty() ? "" : arguments[0];
   std::vector<Peer> peers;
   if (!narrow)
     for (const Library& l : libraries)
@@ -185,4 +197,11 @@ int main(int argc, char** argv) {
     else
       measure<float>(s, peak, peers);
   }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return sy::bench::exit_code_of("bench_gemm", argv, [&] { return run(argc, argv); });
 }

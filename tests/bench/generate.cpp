@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "src/model/engine.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/peak.h"
 #include "tests/bench/peer.h"
 #include "tests/src/temp_folder.h"
@@ -241,8 +242,10 @@ int run(int argc, char** argv) {
   options.add_options()("python", po::value(&o.python)->default_value(from_environment ? from_environment : "python3"));
   options.add_options()("script", po::value(&o.script)->default_value("tests/bench/transformers_generate.py"));
   po::variables_map given;
-  po::store(po::parse_command_line(argc, argv, options), given);
-  po::notify(given);
+  if (!read_arguments(argc, argv, "bench_generate",
+                      "Measures generation with a cache on one rank, beside transformers if it is installed.", options,
+                      given))
+    return 0;
 
   fmt::print("memory is read at {:.1f} GB/s by all threads\n", measured_read_bytes() / 1e9);
   bool agree = true;
@@ -255,5 +258,5 @@ int run(int argc, char** argv) {
 }  // namespace sy::bench
 
 int main(int argc, char** argv) {
-  return sy::bench::run(argc, argv);
+  return sy::bench::exit_code_of("bench_generate", argv, [&] { return sy::bench::run(argc, argv); });
 }

@@ -14,6 +14,7 @@
 
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/peak.h"
 #include "tests/bench/peer.h"
 
@@ -94,8 +95,9 @@ int run(int argc, char** argv) {
   options.add_options()("python", po::value(&python)->default_value(from_environment ? from_environment : "python3"));
   options.add_options()("script", po::value(&script)->default_value("tests/bench/pytorch_step.py"));
   po::variables_map given;
-  po::store(po::parse_command_line(argc, argv, options), given);
-  po::notify(given);
+  if (!read_arguments(argc, argv, "bench_step",
+                      "Measures a training step on one rank, beside PyTorch if it is installed.", options, given))
+    return 0;
 
   const char* const kind =
       s.experts > 0 ? "" : "norm=layernorm\nnorm_bias=false\nposition=learned\nffn=gelu\ntie_embeddings=true\n";
@@ -162,5 +164,5 @@ int run(int argc, char** argv) {
 }  // namespace sy::bench
 
 int main(int argc, char** argv) {
-  return sy::bench::run(argc, argv);
+  return sy::bench::exit_code_of("bench_step", argv, [&] { return sy::bench::run(argc, argv); });
 }

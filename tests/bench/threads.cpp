@@ -22,6 +22,7 @@
 #include "src/model/engine.h"
 #include "src/text/words.h"
 #include "src/train/grad_sync.h"
+#include "tests/bench/arguments.h"
 
 namespace sy::bench {
 namespace {
@@ -174,8 +175,10 @@ int run(int argc, char** argv) {
   options.add_options()("threads", po::value(&threads)->default_value("1,4,16,64"));
   options.add_options()("least", po::value(&least)->default_value(0));
   po::variables_map given;
-  po::store(po::parse_command_line(argc, argv, options), given);
-  po::notify(given);
+  if (!read_arguments(argc, argv, "bench_threads",
+                      "Computes how many threads a training step could use, from the time of its tasks.", options,
+                      given))
+    return 0;
 
   const Config config = parse_config(
       fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nseq_len={}\n[moe]\nexperts={}\ntop_k={}\nd_ff={}\n"
@@ -263,5 +266,5 @@ int main(int argc, char** argv) {
     setenv("OMP_WAIT_POLICY", "passive", 1);
     execv("/proc/self/exe", argv);
   }
-  return sy::bench::run(argc, argv);
+  return sy::bench::exit_code_of("bench_threads", argv, [&] { return sy::bench::run(argc, argv); });
 }

@@ -11,6 +11,7 @@
 
 #include "dist/runtime.h"
 #include "src/io/files.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/gpu/bench.h"
 
 namespace sy::bench {
@@ -37,8 +38,12 @@ int run(Comm& world, int argc, char** argv) {
   options.add_options()("script", po::value(&setup.script)->default_value("tests/bench/pytorch_moe_layer.py"));
   options.add_options()("load", po::value(&setup.load));
   po::variables_map given;
-  po::store(po::parse_command_line(argc, argv, options), given);
-  po::notify(given);
+  bool asked = true;
+  agree(world, [&] {
+    asked = read_arguments(argc, argv, "bench_gpu", "Measures a GPU: operations, layers, a training step, and ranks.",
+                           options, given, world.rank() == 0);
+  });
+  if (!asked) return 0;
   if (!setup.load.empty() && world.size() == 1)
     bad_input("--load: a run's routing is measured between ranks: start several of them with launch/mpirun.sh");
   setup.local_rank = local_rank(world);

@@ -1,0 +1,58 @@
+// Command line of a benchmark: its options, a usage text, and exit code 2 for bad ones.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <cstdio>
+#include <sstream>
+#include <string>
+
+#include "kernels/check.h"
+#include "kernels/threads.h"
+
+namespace sy::bench {
+
+// Reads the options of `program` into the variables that they name. Returns false after --help; if `prints`, this rank has
+// printed the usage text. Throws InputError for a bad option.
+inline bool read_arguments(int argc, char** argv, const std::string& program, const std::string& purpose,
+                           boost::program_options::options_description& options,
+                           boost::program_options::variables_map& given, bool prints = true,
+                           const boost::program_options::positional_options_description& positional = {}) {
+  namespace po = boost::program_options;
+  options.add_options()("help,h", "print this text");
+  try {
+    using namespace po::command_line_style;
+    po::store(po::command_line_parser(argc, argv)
+                  .options(options)
+                  .positional(positional)
+                  .style(unix_style & ~allow_guessing)
+                  .run(),
+              given);
+    if (given.count("help")) {
+      std::ostringstream text;
+      text << options;
+      if (prints) fmt::print("usage: {} [OPTION...]\n{}\n\n{}", program, purpose, text.str());
+      return false;
+    }
+    po::notify(given);
+  } catch (const po::error& error) {
+    bad_input("{}: {} --help lists the options", error.what(), program);
+  }
+  return true;
+}
+
+// Runs a benchmark of one process with the threads that switchyard has. Prints its error and returns its exit code.
+template <class Run>
+int exit_code_of(const char* program, char** argv, const Run& run) {
+  apply_thread_settings(argv);
+  try {
+    return run();
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}: {}\n", program, error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", program, error.what());
+    return 1;
+  }
+}
+
+}  // namespace sy::bench
