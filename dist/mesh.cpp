@@ -67,12 +67,12 @@ Axes grid_of(Axes axes) {
 }
 
 Topology Layout::experts_topology() const {
-  const int all = ep * etp;
+  const int all = static_cast<int>(expert_ranks());
   return node > 1 && node < all ? Topology{all / node, node} : Topology{1, all};
 }
 
 bool Layout::nodes_divide() const {
-  const int all = ep * etp;
+  const Index all = expert_ranks();
   return node == 1 || (ranks % node == 0 && (node % all == 0 || all % node == 0) && node % etp == 0);
 }
 

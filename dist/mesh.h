@@ -29,12 +29,14 @@ struct Layout {
   // So many consecutive ranks are one node, over whose borders tokens travel by node. 1: each for itself.
   int node = 1;
   int dp() const { return ranks / tp; }
-  int edp() const { return ranks / (ep * etp); }
-  // Of the ranks that hold all experts between them: one node where tokens go straight to every rank.
+  // The ranks that hold all experts between them. An int may not hold the product of two divisors of `ranks`.
+  Index expert_ranks() const { return Index{ep} * etp; }
+  int edp() const { return static_cast<int>(ranks / expert_ranks()); }
+  // Of the ranks that hold all experts between them: one node where tokens go straight to every rank. Requires divides().
   Topology experts_topology() const;
   // Whether the ranks can be divided so.
   bool tp_divides() const { return ranks % tp == 0; }
-  bool experts_divide() const { return ranks % (ep * etp) == 0; }
+  bool experts_divide() const { return ranks % expert_ranks() == 0; }
   // Nodes hold as many ranks each; the experts' ranks are on one, or fill several, on which no expert is split over two.
   bool nodes_divide() const;
   bool divides() const { return tp_divides() && experts_divide() && nodes_divide(); }

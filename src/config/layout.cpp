@@ -25,14 +25,13 @@ std::string problem_of(const Config& c, const Layout& l) {
   if (m.kv_heads < l.tp && l.tp % m.kv_heads != 0)
     return fmt::format("parallel.tp = {} is not a multiple of model.kv_heads = {}", l.tp, m.kv_heads);
   if (m.d_ff % l.tp != 0) return over(m.d_ff, "model.d_ff", l.tp, "parallel.tp");
-  if (c.moe.experts == 0 && l.ep * l.etp > 1)
+  if (c.moe.experts == 0 && l.expert_ranks() > 1)
     return fmt::format("parallel.ep = {} and parallel.etp = {} need experts, but moe.experts = 0", l.ep, l.etp);
   if (c.moe.experts % l.ep != 0) return over(c.moe.experts, "moe.experts", l.ep, "parallel.ep");
   if (c.moe.experts > 0 && c.moe.d_ff % l.etp != 0) return over(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
   if (c.moe.shared_d_ff % l.tp != 0)
     return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
-  const Index expert_ranks = Index{l.ep} * l.etp;
-  if (const Index counts = expert_ranks * (ExpertRanks(l, {}).told() + c.moe.experts) * size_of(DType::i32);
+  if (const Index counts = l.expert_ranks() * (ExpertRanks(l, {}).told() + c.moe.experts) * size_of(DType::i32);
       c.moe.experts > 0 && counts > Backend::read_limit)
     return fmt::format(
         "parallel.ep * parallel.etp = {} * {} ranks would tell each other {} bytes of row counts for "
@@ -69,7 +68,8 @@ std::vector<Layout> layouts_of(const Config& config, int ranks, int node) {
       for (int etp : divisors) {
         const Layout layout{ranks, tp, ep, etp}, by_node{ranks, tp, ep, etp, node};
         if (problem_of(config, layout).empty()) works.push_back(layout);
-        if (by_node.experts_topology().nodes > 1 && problem_of(config, by_node).empty()) works.push_back(by_node);
+        if (node > 1 && problem_of(config, by_node).empty() && by_node.experts_topology().nodes > 1)
+          works.push_back(by_node);
       }
   return works;
 }

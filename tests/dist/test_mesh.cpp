@@ -34,6 +34,14 @@ TEST(Mesh, WhatDoesNotDivideTheRanks) {
   EXPECT_TRUE((Layout{6, 1, 4, 1}.tp_divides()));
   EXPECT_FALSE((Layout{6, 1, 3, 4}.divides()));
   EXPECT_TRUE((Layout{6, 2, 3, 2}.divides()));
+  // Products of these sizes exceed an int.
+  for (const int many : {46341, 65536, 1 << 20, 1 << 30}) {
+    EXPECT_FALSE((Layout{many, 1, many, many}.experts_divide())) << many;
+    EXPECT_FALSE((Layout{4, 1, many, many}.divides())) << many;
+    EXPECT_FALSE((Layout{many, 1, many, many, 8}.nodes_divide())) << many;
+    EXPECT_EQ((Layout{many, 1, many, many}.edp()), 0) << many;
+    EXPECT_TRUE((Layout{many, 1, many, 1}.divides())) << many;
+  }
 }
 
 TEST(Axes, AreSets) {
