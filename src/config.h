@@ -21,6 +21,7 @@ enum class NormBias { automatic, present, absent };
 enum class Biases { none, all, qkv, mlp };
 enum class Position { none, sinusoidal, learned, t5, alibi, rope };
 enum class AttentionPattern { causal, strided, fixed, longformer };
+enum class Renormalize { automatic, on, off };
 enum class Choice { top, noisy, sampled, balanced };
 enum class RopeScaling { none, linear, ntk, dynamic, llama3, yarn, longrope };
 enum class AuxProbability { softmax, score };
@@ -90,7 +91,7 @@ struct Config {
     std::string ffn /* empty: = model.ffn */;
     bool shared_gate = false, bias = false, router_bias = false;
     Score score = Score::softmax;
-    bool renormalize = true;
+    Renormalize renormalize = Renormalize::automatic;  // read_config resolves it to on or off
     double scale = 1, capacity_factor = 1.25;
     CapacityScope capacity_scope = CapacityScope::sequence;
     DropOrder drop_order = DropOrder::token;
@@ -104,6 +105,10 @@ struct Config {
     Choice choice = Choice::top;
     double noise = 0, jitter = 0;
     bool learned_noise = false;
+    // Whether the weights of a token's experts are divided by their sum.
+    bool renormalizes() const {
+      return renormalize == Renormalize::automatic ? top_k > 1 : renormalize == Renormalize::on;
+    }
     std::string placement;
     // Not a key: for each MoE layer the expert in each place, of which a rank has an equal run (read_placement). Empty: the
     // experts lie in order.

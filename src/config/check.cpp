@@ -259,6 +259,7 @@ void complete(Config& c, Problems& problems) {
                 "model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim",
                 c.model.d_model, c.model.heads);
   if (c.moe.ffn.empty()) c.moe.ffn = c.model.ffn;
+  c.moe.renormalize = c.moe.renormalizes() ? Renormalize::on : Renormalize::off;
   const FfnActivation ffn = c.ffn_activation();
   const bool clamped = ffn.act == Activation::silu_clamped || c.expert_activation().act == Activation::silu_clamped;
   resolve(c.model, ffn.gated, clamped);

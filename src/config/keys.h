@@ -57,6 +57,7 @@ SY_WORDS(Position, {{"none", Position::none},
                     {"rope", Position::rope}});
 SY_WORDS(Score, {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}, {"sqrt_softplus", Score::sqrt_softplus}});
 SY_WORDS(GroupScore, {{"top2", GroupScore::top2}, {"max", GroupScore::max}});
+SY_WORDS(Renormalize, {{"auto", Renormalize::automatic}, {"true", Renormalize::on}, {"false", Renormalize::off}});
 SY_WORDS(Choice, {{"top", Choice::top},
                   {"noisy", Choice::noisy},
                   {"sampled", Choice::sampled},
@@ -89,6 +90,11 @@ struct Flag<Biases> {
 template <>
 struct Flag<QkNormKind> {
   static constexpr QkNormKind on = QkNormKind::head, off = QkNormKind::none;
+};
+
+template <>
+struct Flag<Renormalize> {
+  static constexpr Renormalize on = Renormalize::on, off = Renormalize::off;
 };
 
 // The feed-forward kinds: activation and whether it gates a linear half.
@@ -421,8 +427,8 @@ void for_each_key(C& c, F&& visit) {
   key("moe.router_bias", e.router_bias, "true: the router's logits have a learned bias", {.effect = model});
   key("moe.score", e.score, "the function that makes scores of the router's logits");
   key("moe.renormalize", e.renormalize,
-      "true: the weights of a token's experts are divided by their sum. Set it to false with top_k = 1, or the router "
-      "learns from the load-balance loss alone");
+      "true: the weights of a token's experts are divided by their sum. auto: true if moe.top_k is greater than 1. "
+      "With moe.top_k = 1, true makes every weight 1: the router then learns from the load-balance loss alone");
   key("moe.scale", e.scale, "the weights of a token's experts are multiplied by this", {{1e-30, big}});
   key("moe.capacity_factor", e.capacity_factor,
       "an expert takes up to ceil(capacity_factor * top_k * tokens / experts) of the tokens that share a capacity; "

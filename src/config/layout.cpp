@@ -112,10 +112,10 @@ std::vector<std::string> doubts(const Config& config, const Layout& layout) {
   std::vector<std::string> out;
   const auto& e = config.moe;
   const Index together = layout.dp() * config.train.micro_batch, batch = config.train.global_batch;
-  if (e.experts > 1 && e.top_k == 1 && e.renormalize)
+  if (e.experts > 1 && e.top_k == 1 && e.renormalizes())
     out.push_back(
         "moe.top_k = 1 with moe.renormalize = true divides each token's only weight by itself, so the loss teaches the "
-        "router nothing: set moe.renormalize = false");
+        "router nothing: set moe.renormalize = auto or false");
   if (e.experts > 0 && e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch && together != batch)
     out.push_back(
         fmt::format("moe.aux_scope = global_batch balances what is computed at once, here dp * "

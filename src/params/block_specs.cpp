@@ -110,7 +110,7 @@ MoeSpec moe_spec(const Config& config) {
   const FfnActivation activation = config.expert_activation();
   const RouteDesc route{e.score,
                         static_cast<int>(e.top_k),
-                        e.renormalize,
+                        e.renormalizes(),
                         static_cast<float>(e.scale),
                         static_cast<int>(e.groups),
                         static_cast<int>(e.group_limit),

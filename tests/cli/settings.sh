@@ -70,8 +70,10 @@ expect_error "parameters" huge --moe.experts=1048576 --moe.d_ff=16777216
 expect_ok "$switchyard" train config.ini --dry-run --run.dir=dry
 says_not warning
 expect_ok "$switchyard" train config.ini --dry-run --run.dir=dry --moe.top_k=1
+says_not warning
+expect_ok "$switchyard" train config.ini --dry-run --run.dir=dry --moe.top_k=1 --moe.renormalize=true
 says "warning: moe.top_k = 1 with moe.renormalize = true"
-says "set moe.renormalize = false"
+says "set moe.renormalize = auto"
 expect_ok "$switchyard" train config.ini --run.dir=doubtful --train.steps=1 --moe.aux_scope=global_batch
 says "set train.micro_batch = 6"
 expect_ok ranks 2 train config.ini --run.dir=sure --train.steps=1 --moe.aux_scope=global_batch
@@ -89,7 +91,7 @@ for config in "$root"/configs/{switch,mixtral,deepseek}-tiny.ini "$root/configs/
 done
 
 # ---- quiet: the last step; warnings all the same ----
-expect_ok "$switchyard" train config.ini --run.dir=quiet --quiet --moe.top_k=1
+expect_ok "$switchyard" train config.ini --run.dir=quiet --quiet --moe.top_k=1 --moe.renormalize=true
 [[ $(wc -l <.out) -eq 1 && $out == "step 6/6 "* ]] || die "not the last step alone"
 says "warning: moe.top_k"
 expect_ok "$switchyard" evaluate quiet --backend cpu --quiet

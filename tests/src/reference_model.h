@@ -307,7 +307,7 @@ class Model {
     const Index T = B_ * S_, D = c_.model.d_model, E = e.experts, k = e.top_k, F = e.d_ff;
     const RouteDesc route{e.score,
                           static_cast<int>(k),
-                          e.renormalize,
+                          e.renormalizes(),
                           static_cast<float>(e.scale),
                           static_cast<int>(e.groups),
                           static_cast<int>(e.group_limit),

@@ -393,7 +393,9 @@ TEST(Config, DoubtsNameTheKey) {
   const auto doubt = [](const std::vector<std::string>& settings, Layout layout = {}) {
     return join(doubts(with(settings), layout));
   };
-  EXPECT_NE(doubt({"--moe.experts=4", "--moe.top_k=1"}).find("set moe.renormalize = false"), std::string::npos);
+  EXPECT_NE(doubt({"--moe.experts=4", "--moe.top_k=1", "--moe.renormalize=true"}).find("set moe.renormalize = auto"),
+            std::string::npos);
+  EXPECT_EQ(doubt({"--moe.experts=4", "--moe.top_k=1"}), "");
   EXPECT_EQ(doubt({"--moe.experts=4", "--moe.top_k=1", "--moe.renormalize=false"}), "");
   EXPECT_EQ(doubt({"--moe.top_k=1"}), "");                                                      // dense
   const std::vector<std::string> global = {"--moe.experts=4", "--moe.aux_scope=global_batch"};  // of 16, 4 at a time
@@ -401,6 +403,25 @@ TEST(Config, DoubtsNameTheKey) {
   EXPECT_NE(doubt(global).find("set train.micro_batch = 16"), std::string::npos);
   EXPECT_EQ(doubt(global, {4}), "");
   EXPECT_NE(doubt(global, {4, 2}).find("set train.micro_batch = 8"), std::string::npos);
+}
+
+TEST(Config, RenormalizeFollowsTopKUnlessItIsSet) {
+  const auto resolved = [](const std::vector<std::string>& settings) {
+    const Config config = with(settings);
+    EXPECT_EQ(to_ini(parse_config(to_ini(config), "again")), to_ini(config));
+    return value_of(config, "moe.renormalize");
+  };
+  EXPECT_EQ(resolved({}), "true");
+  EXPECT_EQ(resolved({"--moe.top_k=1"}), "false");
+  EXPECT_EQ(resolved({"--moe.top_k=1", "--moe.renormalize=auto"}), "false");
+  EXPECT_EQ(resolved({"--moe.top_k=4", "--moe.renormalize=auto"}), "true");
+  // As older files say it.
+  EXPECT_EQ(resolved({"--moe.top_k=1", "--moe.renormalize=true"}), "true");
+  EXPECT_EQ(resolved({"--moe.top_k=1", "--moe.renormalize=yes"}), "true");
+  EXPECT_EQ(resolved({"--moe.renormalize=false"}), "false");
+  EXPECT_EQ(resolved({"--moe.renormalize=0"}), "false");
+  EXPECT_FALSE(Config{.moe = {.top_k = 1}}.moe.renormalizes());
+  EXPECT_TRUE(Config{}.moe.renormalizes());
 }
 
 TEST(Config, ABalanceLossOfAllLayersIsNotOfASequence) {

@@ -164,7 +164,7 @@ TEST(FamilyConfig, LatentYarnOfOurOwn) {
             Config v2 = ours;
             v2.moe.score = Score::softmax;
             v2.moe.group_score = GroupScore::max;
-            v2.moe.renormalize = false;
+            v2.moe.renormalize = Renormalize::off;
             return v2;
           }(),
           Json());
