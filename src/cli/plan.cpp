@@ -28,7 +28,7 @@ int plan_command(CommandLine& line) {
       "Lists the layouts that fit a model on so many ranks, the fastest first: memory of a rank, FLOPs, bytes by collective, and,\n"
       "with a machine, the time of a step. Runs what trains on a backend that only counts, so no hardware is needed.\n"
       "Any --section.key=value changes the configuration.\n\nOptions");
-  std::size_t top = 10;
+  int top = 10;
   options.add_options()("ranks", po::value<std::string>()->required(), "numbers of ranks, with commas between them");
   add_plan_options(options);
   options.add_options()("layouts", po::value<std::string>(), "these alone, such as tp2-ep4,ep16-node8")(
@@ -37,6 +37,7 @@ int plan_command(CommandLine& line) {
   CommandLine rest{line.world, take_settings("plan", line.args, settings), line.options};
   po::variables_map given;
   if (!parse_options(rest, "plan", options, {"config"}, given)) return 0;
+  if (top < 0) bad_input("plan: --top {}: give a number of layouts, or 0 for all", top);
   const std::string file = given["config"].as<std::string>();
   const Config config = read_config(file, settings);
   const Index vocab = vocab_of(config, file);
@@ -50,7 +51,7 @@ int plan_command(CommandLine& line) {
     if (given["json"].as<bool>())
       all.push_back(plan_json(plan));
     else
-      std::cout << (i > 0 ? "\n" : "") << plan_text(plan, top) << std::flush;
+      std::cout << (i > 0 ? "\n" : "") << plan_text(plan, static_cast<std::size_t>(top)) << std::flush;
   }
   if (given["json"].as<bool>()) std::cout << json_text(all) << std::flush;
   return 0;

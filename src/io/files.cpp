@@ -71,8 +71,8 @@ fs::path own_program() {
 }
 
 std::vector<fs::path> own_folders() {
-  const fs::path folder = own_program().parent_path().parent_path();
-  return {folder, folder / "share" / "switchyard"};
+  const fs::path program = own_program().parent_path(), folder = program.parent_path();
+  return {folder, folder / "share" / "switchyard", program};
 }
 
 std::string read_file(const fs::path& path) {

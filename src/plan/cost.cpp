@@ -22,19 +22,13 @@ constexpr CurveOf curves[] = {
     {"attention_backward_learned", &Machine::attention_backward},
 };
 
-// By what a rank's speed is less than the machine's.
-double sharing(const Machine& machine, int ranks) {
-  if (!machine.shared) return 1;
-  return machine.ranks_per_node > 0 ? std::min<double>(ranks, machine.ranks_per_node) : ranks;
-}
-
 }  // namespace
 
 GroupShape group_shape(std::string_view name, const Layout& l, Index kv_heads) {
   if (name == "dp") return {l.dp(), l.tp};
   if (name == "tp") return {l.tp, 1};
-  if (name == "edp") return {l.edp(), l.ep * l.etp};
-  if (name == "experts") return {l.ep * l.etp, 1};
+  if (name == "edp") return {l.edp(), static_cast<int>(l.expert_ranks())};
+  if (name == "experts") return {static_cast<int>(l.expert_ranks()), 1};
   if (name == "within") return {l.experts_topology().ranks, 1};
   if (name == "across") return {l.experts_topology().nodes, l.node};
   if (name == "replicas") return {replicas_of(kv_heads, l.tp), 1};
@@ -59,7 +53,7 @@ double StepTime::total() const {
 }
 
 double seconds_of(const Machine& machine, DType dtype, int ranks, const DryCall& call) {
-  const double parts = sharing(machine, ranks);
+  const double parts = machine.ranks_sharing(ranks);
   const auto row =
       std::find_if(std::begin(curves), std::end(curves), [&](const CurveOf& c) { return c.op == call.op; });
   const auto slow = machine.operations.find(call.op);
@@ -81,7 +75,7 @@ double seconds_of(const Machine& machine, int ranks, std::string_view group, con
   const double bytes = static_cast<double>(std::max(transfer.sent, transfer.received));
   const double beyond = peers.away == 0 ? 0 : ring ? bytes / (peers.here + 1) : bytes * peers.away / others;
   const double within = ring ? (peers.here > 0 ? bytes : 0) : bytes - beyond;
-  const double parts = sharing(machine, ranks);
+  const double parts = machine.ranks_sharing(ranks);
   return machine.node_latency * peers.here + machine.latency * peers.away +
          std::max(within * parts / machine.node_bandwidth, peers.away > 0 ? beyond * parts / machine.bandwidth : 0);
 }

@@ -16,22 +16,32 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What a number may be, and how an error describes it.
+struct NumberRange {
+  bool (*holds)(double);
+  const char* expected;
+};
+constexpr NumberRange range_above_zero{[](double x) { return x > 0; }, "a number above 0, such as 3.35e12"};
+constexpr NumberRange range_seconds{[](double x) { return x <= 1; }, "seconds from 0 to 1, such as 4e-6"};
+constexpr NumberRange range_ranks{[](double x) { return x >= 1 && x <= 1 << 20 && x == std::floor(x); },
+                            "a whole number of ranks from 1 to 1048576 (leave it out if all ranks are on one node)"};
 struct NumberKey {
   const char* name;
   double Machine::*member;
-  bool needed;  // more than 0
+  bool needed;
+  NumberRange range;
 };
 constexpr NumberKey number_keys[] = {
-    {"machine.memory", &Machine::memory, true},
-    {"machine.ranks_per_node", &Machine::ranks_per_node, false},
-    {"compute.peak_f32", &Machine::peak_f32, false},
-    {"compute.peak_bf16", &Machine::peak_bf16, false},
-    {"compute.memory_bandwidth", &Machine::memory_bandwidth, true},
-    {"compute.overhead", &Machine::overhead, false},
-    {"links.node_latency", &Machine::node_latency, false},
-    {"links.node_bandwidth", &Machine::node_bandwidth, true},
-    {"links.latency", &Machine::latency, false},
-    {"links.bandwidth", &Machine::bandwidth, false},
+    {"machine.memory", &Machine::memory, true, range_above_zero},
+    {"machine.ranks_per_node", &Machine::ranks_per_node, false, range_ranks},
+    {"compute.peak_f32", &Machine::peak_f32, false, range_above_zero},
+    {"compute.peak_bf16", &Machine::peak_bf16, false, range_above_zero},
+    {"compute.memory_bandwidth", &Machine::memory_bandwidth, true, range_above_zero},
+    {"compute.overhead", &Machine::overhead, false, range_seconds},
+    {"links.node_latency", &Machine::node_latency, false, range_seconds},
+    {"links.node_bandwidth", &Machine::node_bandwidth, true, range_above_zero},
+    {"links.latency", &Machine::latency, false, range_seconds},
+    {"links.bandwidth", &Machine::bandwidth, false, range_above_zero},
 };
 struct CurveKey {
   const char* name;
@@ -58,7 +68,7 @@ bool read_curve(std::string_view text, Curve& curve) {
     if (colon == item.npos || !read_number(trimmed(std::string_view(item).substr(0, colon)), size) ||
         !read_number(trimmed(std::string_view(item).substr(colon + 1)), share))
       return false;
-    if (size <= 0 || share <= 0 || (!curve.points.empty() && size <= curve.points.back().first)) return false;
+    if (size <= 0 || share <= 0 || share > 1 || (!curve.points.empty() && size <= curve.points.back().first)) return false;
     curve.points.emplace_back(size, share);
   }
   return !curve.points.empty();
@@ -97,12 +107,12 @@ void set_key(Machine& m, const IniEntry& e, Problems& problems) {
   }
   for (const NumberKey& k : number_keys)
     if (e.key == k.name) {
-      if (!read_number(e.value, m.*k.member)) wrong("a number of 0 or more, such as 3.35e12");
+      if (!read_number(e.value, m.*k.member) || !k.range.holds(m.*k.member)) wrong(k.range.expected);
       return;
     }
   for (const CurveKey& k : curve_keys)
     if (e.key == k.name) {
-      if (!read_curve(e.value, m.*k.member)) wrong("shares above 0 by rising size, such as 64:0.3, 1024:0.8");
+      if (!read_curve(e.value, m.*k.member)) wrong("shares of the peak, above 0 and up to 1, by rising size, such as 64:0.3, 1024:0.8");
       return;
     }
   if (e.key.starts_with(operations)) {

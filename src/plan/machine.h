@@ -37,6 +37,12 @@ struct Machine {
   // Seconds that a message to one other rank takes beside its bytes, and bytes/s, to ranks of the node and beyond.
   double node_latency = 0, node_bandwidth = 0, latency = 0, bandwidth = 0;
 
+  // The number of ranks that share one node's speeds and memory; 1 if each rank has its own.
+  double ranks_sharing(int ranks) const {
+    if (!shared) return 1;
+    return ranks_per_node > 0 ? std::min<double>(ranks, ranks_per_node) : ranks;
+  }
+  double memory_of_rank(int ranks) const { return memory / ranks_sharing(ranks); }
   // Ranks of a node that is one of several, for Layout::node; 1: there are no several.
   int node() const { return std::max(1, static_cast<int>(ranks_per_node)); }
   double peak(DType dtype) const { return dtype == DType::f32 ? peak_f32 : peak_bf16; }

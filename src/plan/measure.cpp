@@ -333,18 +333,18 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
   m.peak_f32 = flops(wide, DType::f32);
   m.peak_bf16 = flops(wide, DType::bf16);
   const DType c = b.on_host() ? DType::f32 : DType::bf16;
-  const double peak = m.peak(c);
+  // Shares of the peak, as on a busy machine the peak itself may be measured too low.
+  const auto share = [&, peak = m.peak(c)](const Prepare& prepare) { return std::min(1.0, flops(prepare, c) / peak); };
   for (Index size : {16, 64, 128, 256, 512, 1024})
-    m.products.points.emplace_back(size,
-                                   flops([=](Backend& on, DType d, Index) { return products(on, d, size); }, c) / peak);
+    m.products.points.emplace_back(size, share([=](Backend& on, DType d, Index) { return products(on, d, size); }));
   for (Index each : {4, 16, 64, 256})
     m.grouped_products.points.emplace_back(
-        each, flops([=](Backend& on, DType d, Index) { return grouped_products(on, d, each); }, c) / peak);
+        each, share([=](Backend& on, DType d, Index) { return grouped_products(on, d, each); }));
   for (Index width : {16, 32, 64, 128})
     for (const bool backward : {false, true}) {
       Curve& curve = backward ? m.attention_backward : m.attention_forward;
       curve.points.emplace_back(
-          width, flops([=](Backend& on, DType d, Index) { return attention(on, d, width, backward); }, c) / peak);
+          width, share([=](Backend& on, DType d, Index) { return attention(on, d, width, backward); }));
     }
 
   for (const Prepare& prepare : by_bytes) {

@@ -126,12 +126,7 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
     if (vocab < l.tp) bad_input("a vocabulary of {} cannot be split over tp {} ranks: lower tp", vocab, l.tp);
   }
   Plan plan{config, vocab, ranks, machine, options.load.has_value(), 0, {}, {}};
-  if (machine) {
-    const double sharing = !machine->shared              ? 1
-                           : machine->ranks_per_node > 0 ? std::min<double>(ranks, machine->ranks_per_node)
-                                                         : ranks;
-    plan.memory = machine->memory / sharing;
-  }
+  if (machine) plan.memory = machine->memory_of_rank(ranks);
   const Planner planner(plan.config, vocab, options, plan.memory);
   for (const Layout& layout : layouts) {
     Candidate c = planner.look_at(layout);
@@ -167,6 +162,7 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks) {
   std::vector<Layout> layouts;
   for (const std::string& item : split_list(text)) {
     Layout layout{ranks};
+    std::vector<std::string_view> named;
     for (std::size_t at = 0; at <= item.size();) {
       const std::size_t end = std::min(item.find('-', at), item.size());
       const std::string_view word = std::string_view(item).substr(at, end - at);
@@ -177,6 +173,9 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks) {
       const auto [stop, error] = std::from_chars(word.data() + digits, word.data() + word.size(), value);
       if (axis == std::end(layout_axes) || error != std::errc() || stop != word.data() + word.size() || value < 1)
         bad_input("--layouts '{}': write layouts as tp2-ep4-etp1, with commas between them", item);
+      if (std::ranges::find(named, name) != named.end())
+        bad_input("--layouts '{}': {} is there twice: keep one", item, name);
+      named.push_back(name);
       layout.*axis->size = value;
       at = end + 1;
     }

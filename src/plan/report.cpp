@@ -98,19 +98,20 @@ std::string times_text(const Plan& plan, std::size_t shown) {
 }
 
 std::string memory_text(const Plan& plan, std::size_t shown) {
-  double bytes = 0, flops = 0;
+  double bytes = 0, flops = 0, sent_bytes = 0;
   for (std::size_t i = 0; i < shown; ++i) {
-    bytes = std::max({bytes, static_cast<double>(plan.fitting[i].memory.total()), plan.fitting[i].sent()});
+    bytes = std::max(bytes, static_cast<double>(plan.fitting[i].memory.total()));
+    sent_bytes = std::max(sent_bytes, plan.fitting[i].sent());
     flops = std::max(flops, plan.fitting[i].flops);
   }
-  const Unit b = unit_of(bytes, "B"), f = unit_of(flops, "FLOP");
+  const Unit b = unit_of(bytes, "B"), f = unit_of(flops, "FLOP"), sent = unit_of(sent_bytes, "B");
   Table table({"layout", "micro-batches", std::string("memory ") + b.name, "weights", "gradients", "optimizer",
-               "activations", f.name, std::string("sent ") + b.name});
+               "activations", f.name, std::string("sent ") + sent.name});
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& c = plan.fitting[i];
     const auto of = [&](Index n) { return b(static_cast<double>(n)); };
     table.row({c.layout.given(), std::to_string(c.passes), of(c.memory.total()), of(c.memory.weights),
-               of(c.memory.gradients), of(c.memory.optimizer), of(c.memory.activations), f(c.flops), b(c.sent())});
+               of(c.memory.gradients), of(c.memory.optimizer), of(c.memory.activations), f(c.flops), sent(c.sent())});
   }
   return table.str();
 }
