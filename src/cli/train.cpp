@@ -1,4 +1,5 @@
 #include <iostream>
+#include <optional>
 
 #include "dist/rank_settings.h"
 #include "src/cli/plan_options.h"
@@ -45,12 +46,24 @@ int train_command(CommandLine& line) {
     same.push_back({option, std::to_string(value)});
   check_rank_settings(line.world, same, "start all ranks with the same command line and configuration");
   if (!go) return 0;
+  const int ranks = how.ranks > 0 ? how.ranks : line.world.size();
+  plan.layouts = {config.layout(ranks)};
+  std::optional<Plan> planned;
+  if (plan.machine) {
+    how.machine = plan.machine->name;
+    how.machine_memory = [&](Index vocab) {
+      planned = make_plan(config, vocab, ranks, plan);
+      if (planned->fitting.empty())
+        refuse_memory(config, planned->too_large.front().memory, static_cast<Index>(planned->memory),
+                      "are a rank's of " + how.machine, plan.machine->backend == "cuda");
+      return planned->fitting.front().memory;
+    };
+  }
   const int code = run_training(line.world, config, how);
   if (!how.dry_run || code != 0 || line.world.rank() != 0) return code;
   // What such a step computes, sends and, on a machine that was named, how long it takes.
-  const int ranks = how.ranks > 0 ? how.ranks : line.world.size();
-  plan.layouts = {config.layout(ranks)};
-  std::cout << "\n" << plan_text(make_plan(config, vocab_of(config, config.data.path), ranks, plan), 1) << std::flush;
+  if (!planned) planned = make_plan(config, vocab_of(config, config.data.path), ranks, plan);
+  std::cout << "\n" << plan_text(*planned, 1) << std::flush;
   return 0;
 }
 

@@ -39,6 +39,31 @@ std::string memory_advice(const Config& config) {
   return join(advice, ", or ");
 }
 
+namespace {
+
+std::string gigabytes(Index bytes) {
+  return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e9);
+}
+
+}  // namespace
+
+void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, const std::string& where,
+                   bool device) {
+  std::vector<std::string> advice;
+  if (plan.activations > plan.parameters() / 2) {
+    if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
+    if (!config.train.recompute) advice.push_back("set train.recompute = true");
+  }
+  if (device && config.dtype() == DType::f32) advice.push_back("set run.dtype = bf16");
+  advice.push_back("use more ranks with a larger parallel.tp or parallel.ep, or a smaller model");
+  // Where the parameters alone do not fit, activations are not planned.
+  const std::string activations = gigabytes(plan.activations);
+  bad_input("training needs {} GB on each rank (weights {}, gradients {}, optimizer {}, {}) and {} GB {}: {}",
+            gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.gradients), gigabytes(plan.optimizer),
+            activations == "0.0" ? "and activations" : "activations at least " + activations, gigabytes(available), where,
+            fmt::join(advice, ", or "));
+}
+
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
                   int ranks_here, bool connected) {
   const bool fixed = !backend.on_host();  // a host has other uses for its memory, and can lend some
@@ -57,21 +82,9 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   if (plan.total() <= mine)
     return fixed ? (mine - plan.parameters()) / Arena::alignment * Arena::alignment : plan.activations;
 
-  const auto gigabytes = [](Index bytes) { return static_cast<double>(bytes) / 1e9; };
-  std::vector<std::string> advice;
-  if (plan.activations > plan.parameters() / 2) {
-    if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
-    if (!config.train.recompute) advice.push_back("set train.recompute = true");
-  }
-  if (fixed && config.dtype() == DType::f32) advice.push_back("set run.dtype = bf16");
-  advice.push_back("use more ranks with a larger parallel.tp or parallel.ep, or a smaller model");
-  bad_input(
-      "training needs {:.1f} GB on each rank (weights {:.1f}, gradients {:.1f}, optimizer {:.1f}, activations at least "
-      "{:.1f}) and {:.1f} GB are there{}: {}",
-      gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.gradients), gigabytes(plan.optimizer),
-      gigabytes(plan.activations), gigabytes(mine),
-      reserve > 0 ? fmt::format(", without {:.1f} for NCCL and the driver", gigabytes(reserve)) : "",
-      fmt::join(advice, ", or "));
+  refuse_memory(config, plan, mine,
+                reserve > 0 ? fmt::format("are there, without {} for NCCL and the driver", gigabytes(reserve)) : "are there",
+                fixed);
 }
 
 }  // namespace sy

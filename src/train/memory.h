@@ -28,6 +28,11 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
                   int ranks_here, bool connected);
 
+// Throws the InputError of a training that needs `plan` where `available` bytes are: the parts, and the settings that make it fit.
+// where: what has these bytes, "and 16.0 GB are there" without the number. device: it is a GPU's.
+[[noreturn]] void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, const std::string& where,
+                                bool device);
+
 // Does `work`; where memory runs out in it, the error also says what to do about it.
 template <class Work>
 auto with_advice(const std::string& advice, Work work) {

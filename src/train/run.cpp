@@ -46,19 +46,17 @@ std::string told(const std::vector<KeyDifference>& differences) {
   return join(texts);
 }
 
-// What is about to be trained, in four lines. taken: by libraries, of a device (Room).
+// What is about to be trained, in four lines. memory: of a rank. device: what computes. taken: by libraries, of a device (Room).
 std::string summary(const Config& config, const Dataset& dataset, const SampleStream& samples, const Layout& layout,
-                    const Backend& backend, Index taken) {
-  const Index vocab = model_vocab(config, dataset.vocab());
-  const ParamCount count = count_params(config, vocab);
-  const MemoryPlan memory = plan_memory(config, vocab, layout, 0, backend);
+                    const MemoryPlan& memory, const std::string& device, Index taken) {
+  const ParamCount count = count_params(config, model_vocab(config, dataset.vocab()));
   return fmt::format(
       "model     {:.2f} M parameters, {:.2f} M active per token\n"
       "layout    {} ({} ranks), {}\n"
       "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}{}\n"
       "data      {}: {} sequences of {} tokens an epoch; a step takes {}",
       static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(), layout.ranks,
-      backend.describe(), megabytes(memory.total()), megabytes(memory.weights), megabytes(memory.gradients),
+      device, megabytes(memory.total()), megabytes(memory.weights), megabytes(memory.gradients),
       megabytes(memory.optimizer), megabytes(memory.activations),
       taken > 0 ? fmt::format("; NCCL and cuBLAS have {}", megabytes(taken)) : "", config.data.path,
       samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch);
@@ -310,7 +308,9 @@ class Run {
     if (!lead()) return;
     const Layout& layout = engine_.mesh().layout;
     say(doubts(config_, layout));
-    if (!how_.quiet) say(summary(config_, dataset_, samples_, layout, engine_.backend(), taken_));
+    if (how_.quiet) return;
+    const MemoryPlan memory = plan_memory(config_, engine_.vocab(), layout, 0, engine_.backend());
+    say(summary(config_, dataset_, samples_, layout, memory, engine_.backend().describe(), taken_));
   }
 
   void save() {
@@ -369,20 +369,28 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
           config.train.validate_every, config.data.path);
     if (vocab < layout.tp)
       bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", vocab, layout.tp);
+    if (how.machine_memory) return;  // this machine's devices do not matter
     backend = open_backend("run.backend", config.run.backend, local);
     check_config_for_backend("run.backend", config, *backend);
   });
   check_same_data(world, *dataset);
   check_rank_settings(world, {{"the order of moe.placement", order_text(placed.moe.order)}},
                       "let all ranks read the same file moe.placement");
-  const int sharing = agree_on_devices(world, *backend);
+  const int sharing = backend ? agree_on_devices(world, *backend) : 1;
   if (how.dry_run) {
     agree(world, [&] {
-      arena_bytes(config, vocab, layout, 0, *backend, sharing, false);  // throws where training does not fit
+      MemoryPlan memory;
+      if (how.machine_memory)
+        memory = how.machine_memory(vocab);
+      else
+        arena_bytes(config, vocab, layout, 0, *backend, sharing, false);  // throws where training does not fit
       if (world.rank() != 0) return;
+      if (!how.machine_memory) memory = plan_memory(config, vocab, layout, 0, *backend);
       const SampleStream samples(*dataset, config.model.seq_len, config.train.seed);
       for (const std::string& doubt : doubts(config, layout)) warn(doubt);
-      fmt::print("{}\n", visible(summary(config, *dataset, samples, layout, *backend, 0), "\n"));
+      fmt::print("{}\n", visible(summary(config, *dataset, samples, layout, memory,
+                                         backend ? backend->describe() : how.machine, 0),
+                                 "\n"));
     });
     return 0;
   }

@@ -1,12 +1,15 @@
 // A training run: batches by the step, not by the rank; metrics; checkpoints; resume.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "src/data/dataset.h"
 #include "src/io/checkpoint.h"
 #include "src/model/engine.h"
 #include "src/train/grad_sync.h"
+#include "src/train/memory.h"
 #include "src/train/metrics.h"
 
 namespace sy {
@@ -54,6 +57,10 @@ struct RunOptions {
   bool quiet = false;    // tells the last step, warnings and errors
   bool dry_run = false;  // checks and tells what would be trained, and writes nothing
   int ranks = 0;         // a dry run's; 0: those of the world
+  // A dry run's machine that is not this one: how it is called, and what a rank there needs, which throws InputError if that
+  // is more than it has. Empty: this machine. vocab: the rows of the embedding.
+  std::string machine;
+  std::function<MemoryPlan(Index vocab)> machine_memory;
 };
 
 // `switchyard train`: everything around the steps, on all ranks of `world`. Returns the exit code.

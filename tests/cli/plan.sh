@@ -37,11 +37,33 @@ expect_ok timeout 60 "$switchyard" plan "${deepseek[@]}" --ranks 16384 --machine
 expect_output "671.0"
 expect_output "do not fit into the 75"
 
+# As many ranks as a plan may have, whose products of sizes exceed 32 bits.
+many=("${deepseek[@]}" --train.global_batch=65536)
+expect_ok timeout 60 "$switchyard" plan "${many[@]}" --ranks 65536,1048576 --machine h100 --layouts tp8-ep128,tp16-ep256
+[[ $(grep -c "ranks of h100" .out) -eq 2 ]] || die "not two plans"
+expect_error "not divisible" "$switchyard" plan config.ini --ranks 4 --layouts ep65536-etp65536
+expect_error "on 65536 ranks these layouts work" "$switchyard" train "$root/configs/models/deepseek-v3.ini" --dry-run \
+  --ranks 65536 --data.path=data --train.global_batch=65536 --train.micro_batch=1 --parallel.tp=8 --parallel.ep=100
+
 # What a dry run says of its own layout.
 expect_ok "$switchyard" train config.ini --dry-run --ranks 4 --parallel.ep=2 --machine h100 --run.dir=other
 expect_output "tp 1 ep 2 etp 1"
 expect_output "rows to their experts"
 expect_no_file other
+# With a machine file it is that machine's memory that must suffice, and this one's devices do not matter.
+machine() {  # MEMORY
+  printf '[machine]\nbackend = cuda\nmemory = %s\n[compute]\npeak_f32 = 1e12\nmemory_bandwidth = 1e12\n' "$1"
+  printf '[links]\nnode_bandwidth = 1e9\n'
+}
+machine 1e15 >vast.ini
+machine 1e5 >tiny.ini
+expect_error "GB are there" "$switchyard" train config.ini --dry-run --run.dir=other --model.d_model=65536 --model.head_dim=16384
+expect_ok "$switchyard" train config.ini --dry-run --run.dir=other --model.d_model=65536 --model.head_dim=16384 \
+  --machine vast.ini --run.backend=cuda
+expect_output "(1 ranks), vast"
+expect_error "GB are a rank's of tiny" "$switchyard" train config.ini --dry-run --run.dir=other --machine tiny.ini
+expect_error "GB are a rank's of tiny" ranks 2 train config.ini --dry-run --run.dir=other --machine tiny.ini
+expect_ok "$switchyard" train config.ini --dry-run --run.dir=other
 
 # ---- errors ----
 expect_error "--ranks" "$switchyard" plan config.ini
@@ -49,7 +71,15 @@ expect_error "--ranks x" "$switchyard" plan config.ini --ranks x
 expect_error "no layout of 3 ranks works" "$switchyard" plan config.ini --ranks 3
 expect_error "these layouts work" "$switchyard" plan config.ini --ranks 4 --layouts tp3
 expect_error "write layouts as tp2-ep4-etp1" "$switchyard" plan config.ini --ranks 4 --layouts 2x4
+expect_error "ep is there twice" "$switchyard" plan config.ini --ranks 4 --layouts ep2-ep4
+expect_error "--top -1" "$switchyard" plan config.ini --ranks 4 --top -1
 expect_error "b200, h100, h200" "$switchyard" plan config.ini --ranks 4 --machine h1000
+# A build folder outside the sources has links to configs/ and launch/ beside the program.
+mkdir -p far/build
+cp "$switchyard" far/build/ && ln -s "$root/configs" "$root/launch" far/build/
+expect_error "b200, h100, h200" far/build/switchyard plan config.ini --ranks 4 --machine h1000
+expect_ok far/build/switchyard plan config.ini --ranks 4 --machine h100
+rm -r far
 printf '[machine]\nmemory = 1e9\nmemroy = 2\n' >wrong.ini
 expect_error "wrong.ini:3: unknown key 'machine.memroy': did you mean 'machine.memory'?" \
   "$switchyard" plan config.ini --ranks 4 --machine wrong.ini

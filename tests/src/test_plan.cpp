@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <set>
 
@@ -80,6 +81,15 @@ TEST(Plan, LayoutsAreThoseThatTheChecksAllow) {
   // 512 * (512 + 1536) counts are just what is read at once; by node, each rank tells one more for each node.
   EXPECT_EQ(message([&] { check_config_for_layout(wide, {512, 1, 512, 1}); }), "no error");
   EXPECT_NE(message([&] { check_config_for_layout(wide, {512, 1, 512, 1, 8}); }).find("row counts"), std::string::npos);
+}
+
+TEST(Plan, LayoutsOfManyRanksAreChecked) {
+  const Config config = planned({"--moe.experts=64", "--train.global_batch=65536", "--train.micro_batch=1"});
+  EXPECT_NE(message([&] { check_config_for_layout(config, {4, 1, 65536, 65536}); }).find("not divisible"),
+            std::string::npos);
+  const std::vector<Layout> found = layouts_of(config, 65536, 8);
+  EXPECT_FALSE(found.empty());
+  for (const Layout& layout : found) EXPECT_TRUE(layout.divides()) << layout.str();
 }
 
 void expect_equal(const Profile& a, const Profile& b, const std::string& where) {
@@ -282,6 +292,29 @@ TEST(Plan, MachineFiles) {
   EXPECT_NE(error("bandwidth = 3").find("links.bandwidth is given twice"), std::string::npos);
   EXPECT_NE(error("[compute]\nattention_forward = 64:0.3, 32:0.5").find("file:"), std::string::npos);
   EXPECT_NE(error("[operations]\nadd = -3").find("bytes/s above 0"), std::string::npos);
+  // Out of range: each with its line.
+  const auto changed = [](std::string_view key, std::string_view value) {
+    std::string text = to_ini(round_machine(), "");
+    const std::size_t at = text.find("\n" + std::string(key) + " = ") + 1;
+    text.replace(at, text.find('\n', at) - at, fmt::format("{} = {}", key, value));
+    return message([&] { parse_machine(text, "file"); });
+  };
+  EXPECT_EQ(changed("products", "1:1"), "no error");
+  EXPECT_EQ(changed("ranks_per_node", "1"), "no error");
+  EXPECT_EQ(changed("overhead", "0"), "no error");
+  const std::vector<std::array<const char*, 3>> wrong = {
+      {"products", "1:5", "up to 1"},          {"products", "1:0", "above 0"},
+      {"ranks_per_node", "0.5", "whole"},      {"ranks_per_node", "2.7", "whole"},
+      {"ranks_per_node", "0", "from 1"},       {"ranks_per_node", "1e300", "whole"},
+      {"overhead", "1e300", "from 0 to 1"},    {"latency", "2", "from 0 to 1"},
+      {"node_latency", "nan", "from 0 to 1"},  {"node_bandwidth", "0", "above 0"},
+      {"bandwidth", "inf", "above 0"},         {"memory_bandwidth", "-1", "above 0"},
+      {"peak_f32", "0", "above 0"},            {"memory", "0", "above 0"}};
+  for (const auto& [key, value, expected] : wrong) {
+    const std::string text = changed(key, value);
+    EXPECT_NE(text.find(fmt::format("{} = '{}': expected", key, value)), std::string::npos) << text;
+    EXPECT_NE(text.find(expected), std::string::npos) << text;
+  }
   EXPECT_NE(
       message([] { parse_machine("[machine]\nmemory = 1e9", "file"); }).find("compute.memory_bandwidth is missing"),
       std::string::npos);
@@ -388,6 +421,20 @@ TEST(Plan, LayoutsByNodeAreThoseOfTheMachines) {
   EXPECT_EQ(by_node(0), std::set{1});
   EXPECT_EQ(by_node(2), (std::set{1, 2}));
   EXPECT_EQ(by_node(6), std::set{1});
+}
+
+TEST(Plan, AxesOfALayoutAreNamedOnce) {
+  EXPECT_EQ(parse_layouts("tp2-ep4,ep2", 8), (std::vector<Layout>{{8, 2, 4}, {8, 1, 2}}));
+  for (const char* text : {"ep2-ep4", "tp2,tp2-tp2", "ep4-node2-node2"})
+    EXPECT_NE(message([&] { parse_layouts(text, 8); }).find("is there twice"), std::string::npos) << text;
+}
+
+// Memory and sent bytes differ by orders: each has its own unit.
+TEST(Plan, TablesHaveAUnitForEachKindOfColumn) {
+  const Plan plan = make_plan(planned({"--train.global_batch=12000000"}), planned_vocab, 4, {{}, {}, {Layout{4, 1, 4}}});
+  const std::string text = plan_text(plan, 1);
+  EXPECT_NE(text.find("memory MB"), std::string::npos) << text;
+  EXPECT_NE(text.find("sent GB"), std::string::npos) << text;
 }
 
 TEST(Plan, WhatDoesNotFitIsSaid) {
