@@ -77,7 +77,7 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
   for (const auto& [name, to] : {std::pair{"parallel.tp", &s.tp}, {"parallel.ep", &s.ep}, {"parallel.etp", &s.etp}})
     options.add_options()(name, po::value<int>()->notifier([to = to](int value) { *to = value; }),
                           "as for training; default: the checkpoint's own layout, where the ranks allow it");
-  options.add_options()("json", "print JSON");
+  options.add_options()("json", "print JSON: an array with an object for each prompt");
   if (!parse_options(line, "generate", options, {"checkpoint"}, given)) return false;
   if (!(sampling.temperature >= 0)) bad_input("generate: --temperature must not be negative");
   if (!(sampling.top_p > 0 && sampling.top_p <= 1)) bad_input("generate: --top-p must be in (0, 1]");
@@ -235,7 +235,7 @@ int generate_command(CommandLine& line) {
     show(text);
     shown.finish();
   }
-  if (json) fmt::print("{}", json_text(list.size() == 1 ? list.at(0) : list, 1));
+  if (json) fmt::print("{}", json_text(list, 1));
   return 0;
 }
 

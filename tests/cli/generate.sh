@@ -61,6 +61,8 @@ generate --prompt "token 7 is" --tokens 40 --temperature 0 --stop "$stop" --stop
 [[ $out == "token 7 is$before" ]] || die "not ended before '$stop'"
 generate --prompt "token 7 is" --tokens 40 --temperature 0 --stop "$stop" --json
 grep -q '"finish": "stop"' .out || die "the end is not told"
+# One prompt is an array of one, as several are one of several.
+[[ $(head -c 1 .out) == "[" && $(tail -c 2 .out) == "]" && $(head -c 1 <<<"$drawn") == "[" ]] || die "not an array"
 expect_ok ranks 2 generate run --backend cpu --prompt "token 7 is" --tokens 40 --temperature 0 --stop "$stop"
 [[ $out == "token 7 is$before" ]] || die "not ended before '$stop' on two ranks"
 
