@@ -83,7 +83,8 @@ std::string palette_of(Palette palette, double from = 0, double to = 1) {
 }
 
 // Marks at the middles of rows or columns; every n-th where all would not fit into `room` pixels.
-std::string name_tics(const std::string& axis, const std::vector<std::string>& names, double room) {
+std::string name_tics(const std::string& axis, const std::vector<std::string>& names, double room,
+                      int longest_name) {
   int widest = 1;
   for (const std::string& n : names) widest = std::max(widest, display_width(n));
   const double needed = axis == "y" ? 15 : 7.0 * widest + 10;
@@ -94,7 +95,7 @@ std::string name_tics(const std::string& axis, const std::vector<std::string>& n
   }
   std::string out = fmt::format("set {}tics (", axis);
   for (std::size_t i = 0; i < names.size(); i += every)
-    out += fmt::format("{}{} {}", i ? ", " : "", mark_in_quotes(fit_width(names[i], row_name_columns)), i);
+    out += fmt::format("{}{} {}", i ? ", " : "", mark_in_quotes(fit_width(names[i], longest_name)), i);
   return out + ") scale 0\n";
 }
 
@@ -117,6 +118,28 @@ const char* text_colour(const std::string& background) {
   const int rgb = std::stoi(background.substr(1), nullptr, 16);
   const double brightness = 0.299 * (rgb >> 16) + 0.587 * (rgb >> 8 & 255) + 0.114 * (rgb & 255);
   return brightness < 140 ? "#ffffff" : "#1e293b";
+}
+
+// A comment that gives the name of a line, by its number from 1 on, to name_lines.
+constexpr std::string_view name_of_line = "# line ";
+
+// Browsers show a <title> as a tooltip. gnuplot calls the picture "Gnuplot", and plots without an entry in the legend
+// "gnuplot_plot_1": lines get their names, and others lose it.
+void name_lines(std::string& picture, const std::string& script) {
+  replace_all(picture, "<title>Gnuplot</title>", "");
+  constexpr std::string_view made_up = "<title>gnuplot_plot_", end = "</title>";
+  for (std::size_t at = 0; (at = picture.find(made_up, at)) != std::string::npos;) {
+    const std::size_t digits = at + made_up.size(), stop = picture.find(end, digits);
+    if (stop == std::string::npos) return;
+    std::string name;
+    const std::string comment = "\n" + std::string(name_of_line) + picture.substr(digits, stop - digits) + " ";
+    if (const std::size_t line = script.find(comment); line != std::string::npos) {
+      name = script.substr(line + comment.size(), script.find('\n', line + 1) - line - comment.size());
+      for (const auto& [from, to] : {std::pair("&", "&amp;"), {"<", "&lt;"}, {">", "&gt;"}}) replace_all(name, from, to);
+    }
+    picture.replace(at, stop + end.size() - at, name.empty() ? "" : fmt::format("<title>{}</title>", name));
+    at += name.size();
+  }
 }
 
 using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
@@ -173,9 +196,9 @@ std::string script_of(const Heatmap& map) {
             map.high);
   const int plot_height =
       map.plot_height > 0 ? map.plot_height : static_cast<int>(std::clamp<Index>(map.rows * 30, 110, 560));
-  int longest_name = 1;
-  for (const std::string& n : map.row_names) longest_name = std::max(longest_name, display_width(n));
-  const int left = (map.y_label.empty() ? 14 : 36) + 7 * std::min(longest_name, row_name_columns);
+  int name_width = 1;
+  for (const std::string& n : map.row_names) name_width = std::max(name_width, display_width(n));
+  const int left = (map.y_label.empty() ? 14 : 36) + 7 * std::min(name_width, map.longest_name);
   const int right = !map.colour_bar ? 20 : map.colour_label.empty() ? 86 : 110, top = 8;
   const int bottom = map.x_label.empty() ? 26 : 52, height = top + plot_height + bottom;
   const double plot_width = map.width - left - right;
@@ -190,8 +213,8 @@ std::string script_of(const Heatmap& map) {
   const auto [x_low, x_high] = map.x_range.value_or(std::pair(-0.5, static_cast<double>(map.columns) - 0.5));
   const double column = (x_high - x_low) / static_cast<double>(map.columns);
   s += fmt::format("set xrange [{}:{}]\nset yrange [{}:-0.5]\n", number(x_low), number(x_high), map.rows - 0.5);
-  s += map.x_range ? step_tics(x_low, x_high, plot_width) : name_tics("x", map.column_names, plot_width);
-  s += name_tics("y", map.row_names, plot_height);
+  s += map.x_range ? step_tics(x_low, x_high, plot_width) : name_tics("x", map.column_names, plot_width, map.longest_name);
+  s += name_tics("y", map.row_names, plot_height, map.longest_name);
   s += label_at(map.x_label, fmt::format("graph 0.5, screen {:.4f}", 12.0 / height));
   s += label_at(map.y_label, fmt::format("screen {:.4f}, graph 0.5", 12.0 / map.width), true) + palette_of(map.palette);
   s += fmt::format("set cbrange [{}:{}]\n", number(map.low * scale), number(map.high * scale));
@@ -289,6 +312,7 @@ std::string script_of(const LineChart& chart) {
     const std::string style = line.x.size() == 1 ? "points pt 7 ps 0.7" : "lines lw 1.8";
     plots += fmt::format("{}$line{} using 1:2 with {} lc {} {}", i ? ", \\\n     " : "", i, style, paint,
                          legend ? "title " + in_quotes(line.name) : "notitle");
+    s += fmt::format("{}{} {}\n", name_of_line, i + 1, visible(line.name));
   }
   SY_ASSERT(low_x <= high_x, "a chart without points");
   if (low_x == high_x) low_x -= 1, high_x += 1;
@@ -327,7 +351,7 @@ std::vector<std::string> draw(const std::vector<std::string>& scripts) {
     if (end == std::string::npos) break;
     std::string picture = svg.substr(at, end + 6 - at);
     at = end;
-    replace_all(picture, "<title>Gnuplot</title>", "");  // browsers would show it as a tooltip
+    name_lines(picture, scripts[std::min(pictures.size(), scripts.size() - 1)]);
     // Cells have edges, which browsers would smooth.
     replace_all(picture, "<image ", "<image style='image-rendering:pixelated' ");
     const std::string prefix = fmt::format("p{}-", pictures.size());

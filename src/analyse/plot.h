@@ -26,7 +26,7 @@ constexpr PlotColours plot_colours;
 constexpr int line_colours = 15;
 constexpr double line_colour_step = 1.0 / 16;
 
-// Longer names of rows are cut.
+// Longer names of rows are cut, unless the picture says otherwise.
 constexpr int row_name_columns = 24;
 
 // Cells in rows (the first on top) and columns, coloured by value.
@@ -35,6 +35,7 @@ struct Heatmap {
   std::vector<double> values;                        // [rows, columns]; NaN is left blank
   std::vector<std::string> row_names, column_names;  // thinned out where there is no room
   std::optional<std::pair<double, double>> x_range;  // instead of column names: columns are equal parts of it
+  int longest_name = row_name_columns;               // columns of a name; longer ones are cut
   std::string x_label, y_label, colour_label;
   Palette palette = Palette::amount;
   double low = 0, high = 1;  // the values of the first and last colour; values beyond take those colours
@@ -64,7 +65,8 @@ struct LineChart {
 std::string script_of(const Heatmap& map);
 std::string script_of(const LineChart& chart);
 
-// Runs gnuplot once over all scripts; one <svg> element each, with ids that differ from picture to picture.
+// Runs gnuplot once over all scripts; one <svg> element each, with ids that differ from picture to picture. A line's <title>,
+// which browsers show as a tooltip, is its name.
 // Throws Failure when gnuplot is missing (saying which package has it) or reports an error.
 std::vector<std::string> draw(const std::vector<std::string>& scripts);
 

@@ -54,6 +54,18 @@ TEST(RoundUp, ToRoundNumbers) {
   EXPECT_DOUBLE_EQ(round_up(700, {1, 2, 5}), 1000);
 }
 
+// Browsers show them as tooltips.
+TEST(Draw, TitlesAreTheNamesOfLines) {
+  LineChart few = chart(2, 3), many = chart(12, 3);
+  many.lines[11].name = "layer <11> & last";
+  const auto pictures = draw({script_of(few), script_of(heatmap(3, 4)), script_of(many)});
+  for (const std::string& picture : pictures) EXPECT_EQ(picture.find("<title>gnuplot"), std::string::npos);
+  EXPECT_NE(pictures[0].find("<title>line 1</title>"), std::string::npos);
+  EXPECT_EQ(pictures[1].find("<title>"), std::string::npos);
+  EXPECT_NE(pictures[2].find("<title>line 0</title>"), std::string::npos);
+  EXPECT_NE(pictures[2].find("<title>layer &lt;11&gt; &amp; last</title>"), std::string::npos);
+}
+
 TEST(RatioMarks, PowersOfTwo) {
   EXPECT_EQ(ratio_marks(0.25, 4), (std::vector<std::string>{"1/4×", "1/2×", "1×", "2×", "4×"}));
 }
