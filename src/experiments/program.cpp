@@ -32,7 +32,7 @@ std::string last_error(const std::filesystem::path& log) {
 
 }  // namespace
 
-std::vector<std::string> launch_words(const std::string& launcher, int ranks) {
+std::vector<std::string> launch_words(const std::string& launcher, int ranks, bool always) {
   std::vector<std::string> words;
   if (!launcher.empty()) {
     std::istringstream in(launcher);
@@ -42,7 +42,7 @@ std::vector<std::string> launch_words(const std::string& launcher, int ranks) {
     }
     return words;
   }
-  if (ranks == 1) return words;
+  if (ranks == 1 && !always) return words;
   for (const std::filesystem::path& folder : own_folders()) {
     const std::filesystem::path script = folder / "launch" / "mpirun.sh";
     std::error_code none;

@@ -9,8 +9,9 @@
 namespace sy {
 
 // How a training is started on so many ranks: "{ranks}" in the words of `launcher` is their number. An empty launcher is
-// launch/mpirun.sh of this clone or installation, and on one rank nothing. Throws InputError where that is not there.
-std::vector<std::string> launch_words(const std::string& launcher, int ranks);
+// launch/mpirun.sh of this clone or installation; on one rank there is no launcher then, unless `always`. Throws InputError if
+// the script is missing.
+std::vector<std::string> launch_words(const std::string& launcher, int ranks, bool always = false);
 
 struct Ended {
   int code = 0;       // its exit code; 128 + the signal that ended it

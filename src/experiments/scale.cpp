@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <regex>
+#include <tuple>
 
 #include "src/config.h"
 #include "src/data/dataset.h"
+#include "src/io/files.h"
 
 namespace sy {
 namespace {
@@ -33,10 +36,121 @@ std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& 
   return settings;
 }
 
-std::string name_of(const Layout& l) {
-  return fmt::format("r{}-tp{}-ep{}-etp{}{}", l.ranks, l.tp, l.ep, l.etp,
-                     l.node > 1 ? fmt::format("-node{}", l.node) : "");
+std::string name_of(const Layout& l, bool balanced) {
+  return fmt::format("r{}-tp{}-ep{}-etp{}{}-{}", l.ranks, l.tp, l.ep, l.etp,
+                     l.node > 1 ? fmt::format("-node{}", l.node) : "", balanced ? "balanced" : "own");
 }
+
+// What name_of wrote, followed by the number of the first repeat.
+struct NamedPoint {
+  Layout layout;
+  bool balanced;
+};
+std::optional<NamedPoint> point_of_folder(const std::string& name) {
+  static const std::regex form("r([0-9]{1,7})-tp([0-9]{1,7})-ep([0-9]{1,7})-etp([0-9]{1,7})(-node([0-9]{1,7}))?-(own|balanced)-1");
+  std::smatch part;
+  if (!std::regex_match(name, part, form)) return std::nullopt;
+  const auto number = [&](int i) { return part[i].matched ? std::stoi(part[i]) : 1; };
+  const NamedPoint point{{number(1), number(2), number(3), number(4), number(6)}, part[7] == "balanced"};
+  if (std::min({point.layout.ranks, point.layout.tp, point.layout.ep, point.layout.etp}) < 1) return std::nullopt;
+  return point;
+}
+
+// The points of one call of scale.
+class Points {
+ public:
+  Points(const ScaleOptions& options, const Environment& environment)
+      : options_(options),
+        config_(read_config(options.config, options.settings)),
+        vocab_(model_vocab(config_, open_training_data(config_).vocab())),
+        folder_(options.output / options.config.stem() / environment.folder()) {}
+
+  const Config& config() const { return config_; }
+  const fs::path& folder() const { return folder_; }
+  Index batch(int ranks) const {
+    return options_.weak ? config_.train.global_batch * ranks / options_.ranks.front() : config_.train.global_batch;
+  }
+  // The configuration by which layouts are chosen.
+  Config wanted(int ranks) const {
+    Config wanted = config_;
+    wanted.train.global_batch = batch(ranks);
+    wanted.train.micro_batch = 1;
+    wanted.train.validate_every = 0;
+    return wanted;
+  }
+
+  ScalePoint point(const Layout& layout, bool balanced) const {
+    const Index global = batch(layout.ranks), share = global / layout.dp();
+    Index micro = std::min(config_.train.micro_batch, share);
+    while (share % micro != 0) --micro;
+    ScalePoint point{layout, global, micro, balanced, {}};
+    point.tokens = global * config_.model.seq_len;
+    for (int repeat = 1; repeat <= options_.repeats; ++repeat) {
+      const std::string name = fmt::format("{}-{}", name_of(layout, balanced), repeat);
+      point.runs.push_back({.run = folder_ / name,
+                            .config = options_.config,
+                            .settings = settings(point),
+                            .ranks = layout.ranks,
+                            .steps = options_.warm_up + options_.steps + traced_steps,
+                            .label = name,
+                            .measured = true});
+    }
+    return point;
+  }
+
+  // As the runs of a point are to be configured.
+  Config measured(const ScalePoint& point) const { return read_config(options_.config, settings(point)); }
+
+  double predicted(const ScalePoint& point) const {
+    if (!options_.machine) return not_known;
+    const Plan plan = make_plan(measured(point), vocab_, point.layout.ranks,
+                                {options_.machine, point.balanced ? std::nullopt : options_.load, {point.layout}});
+    return !plan.fitting.empty() && plan.fitting.front().time ? plan.fitting.front().time->total() : not_known;
+  }
+
+  // Points that earlier calls measured whole: those of `known` aside.
+  std::vector<ScalePoint> earlier(const std::vector<ScalePoint>& known) const {
+    std::vector<ScalePoint> found;
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(folder_, none)) {
+      const auto named = point_of_folder(entry.path().filename().string());
+      if (!named || std::any_of(known.begin(), known.end(), [&](const ScalePoint& p) {
+            return p.layout == named->layout && p.balanced == named->balanced;
+          }))
+        continue;
+      try {
+        check_config_for_layout(wanted(named->layout.ranks), named->layout);
+        ScalePoint point = this->point(named->layout, named->balanced);
+        const Config config = measured(point);
+        std::erase_if(point.runs, [&](const Training& t) {
+          return last_step(t.run) < t.steps || !other_settings(t.run, config).empty();
+        });
+        point.requested = false;
+        if (!point.runs.empty()) found.push_back(std::move(point));
+      } catch (const InputError&) {  // of another configuration
+      }
+    }
+    std::sort(found.begin(), found.end(), [](const ScalePoint& a, const ScalePoint& b) {
+      const auto key = [](const ScalePoint& p) {
+        return std::tuple(p.layout.ranks, p.layout.tp, p.layout.ep, p.layout.etp, p.layout.node, p.balanced);
+      };
+      return key(a) < key(b);
+    });
+    return found;
+  }
+
+ private:
+  std::vector<std::string> settings(const ScalePoint& point) const {
+    std::vector<std::string> settings = settings_of(options_, point.layout, point.global_batch, point.micro_batch);
+    if (point.balanced) settings.push_back("--moe.choice=balanced");
+    return settings;
+  }
+
+  const ScaleOptions& options_;
+  Config config_;
+  Index vocab_;
+  fs::path folder_;
+};
 
 }  // namespace
 
@@ -74,16 +188,28 @@ double ScaleResult::routing_gap(const ScalePoint& point) const {
   return not_known;
 }
 
+std::vector<std::string> ScaleResult::warnings(const ScalePoint& point) const {
+  constexpr double most_efficiency = 1.1, most_spread = 0.2;
+  std::vector<std::string> warnings = point.warnings;
+  if (efficiency(point) > most_efficiency)
+    warnings.push_back(
+        "an efficiency above 110 % is hardly real: something may have slowed the runs on the fewest ranks down: measure "
+        "these again on an idle machine");
+  if (point.spread() > most_spread)
+    warnings.push_back(
+        "the repeats spread by more than 20 %: something else may use the machine: measure again when it is idle, or with "
+        "more --repeats");
+  return warnings;
+}
+
 ScaleResult plan_scale(const ScaleOptions& options) {
-  const Config config = read_config(options.config, options.settings);
-  const Index vocab = model_vocab(config, open_training_data(config).vocab());
-  ScaleResult result{options.config.stem().string(), options.weak, {}};
+  const Environment environment = this_environment(options.launcher);
+  const Points points(options, environment);
+  const Config& config = points.config();
+  ScaleResult result{options.config.stem().string(), options.weak, {}, environment};
   std::string why;  // a layout does not fit
   for (const int ranks : options.ranks) {
-    Config wanted = config;
-    if (options.weak) wanted.train.global_batch = config.train.global_batch * ranks / options.ranks.front();
-    wanted.train.micro_batch = 1;
-    wanted.train.validate_every = 0;
+    const Config wanted = points.wanted(ranks);
     std::vector<Layout> layouts;
     if (options.layouts.empty()) {
       const int node = static_cast<int>(config.parallel.node);
@@ -98,47 +224,30 @@ ScaleResult plan_scale(const ScaleOptions& options) {
         why = e.what();
       }
     }
-    for (const Layout& layout : layouts) {
-      const Index share = wanted.train.global_batch / layout.dp();
-      Index micro = std::min(config.train.micro_batch, share);
-      while (share % micro != 0) --micro;
-      const std::vector<std::string> settings = settings_of(options, layout, wanted.train.global_batch, micro);
+    for (const Layout& layout : layouts)
       for (const bool balanced : {false, true}) {
         if (balanced && (!options.balanced || config.moe.experts == 0)) continue;
-        std::vector<std::string> of_point = settings;
-        if (balanced) of_point.push_back("--moe.choice=balanced");
-        const Config measured = read_config(options.config, of_point);
-        ScalePoint point{layout, wanted.train.global_batch, micro, balanced, {}};
-        point.tokens = wanted.train.global_batch * config.model.seq_len;
-        for (int repeat = 1; repeat <= options.repeats; ++repeat) {
-          const std::string name = fmt::format("{}-{}-{}", name_of(layout), balanced ? "balanced" : "own", repeat);
-          Training training{options.output / result.name / name,
-                            options.config,
-                            of_point,
-                            ranks,
-                            options.warm_up + options.steps + traced_steps,
-                            name};
-          check_folder(training.run, measured);
-          point.runs.push_back(std::move(training));
-        }
-        if (options.machine) {
-          const Plan plan =
-              make_plan(measured, vocab, ranks, {options.machine, balanced ? std::nullopt : options.load, {layout}});
-          if (!plan.fitting.empty() && plan.fitting.front().time) point.predicted = plan.fitting.front().time->total();
-        }
+        ScalePoint point = points.point(layout, balanced);
+        for (const Training& training : point.runs) check_folder(training.run, points.measured(point));
         result.points.push_back(std::move(point));
       }
-    }
   }
   if (result.points.empty())
     bad_input("{}", why.empty() ? "no layout of these numbers of ranks fits the model and its batch" : why);
+  for (ScalePoint& point : points.earlier(result.points)) result.points.push_back(std::move(point));
+  std::stable_sort(result.points.begin(), result.points.end(),
+                   [](const ScalePoint& a, const ScalePoint& b) { return a.layout.ranks < b.layout.ranks; });
+  for (ScalePoint& point : result.points) point.predicted = points.predicted(point);
   return result;
 }
 
 bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
   std::vector<Training> trainings;  // by repeats first, so that a machine's moods meet all points
   for (int repeat = 0; repeat < options.repeats; ++repeat)
-    for (const ScalePoint& point : result.points) trainings.push_back(point.runs[repeat]);
+    for (const ScalePoint& point : result.points)
+      if (point.requested) trainings.push_back(point.runs[repeat]);
+  make_folders(trainings.front().run.parent_path());
+  write_file(trainings.front().run.parent_path() / "environment.json", json_text(result.environment.json()));
   const auto failures = train_all(trainings, options.launcher);
   if (!failures) return false;
   for (ScalePoint& point : result.points) {
@@ -148,6 +257,9 @@ bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
         point.failure = failure->second;
         continue;
       }
+      for (const std::string& warning : warnings_of(training.run))
+        if (std::find(point.warnings.begin(), point.warnings.end(), warning) == point.warnings.end())
+          point.warnings.push_back(warning);
       std::vector<double> seconds;
       for (const StepRecord& step : read_outcome(training.run).steps)
         if (step.step > options.warm_up && step.step <= options.warm_up + options.steps)

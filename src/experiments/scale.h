@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/config.h"
+#include "src/experiments/environment.h"
 #include "src/experiments/outcome.h"
 #include "src/experiments/step_parts.h"
 #include "src/experiments/trainings.h"
@@ -37,6 +38,8 @@ struct ScalePoint {
   std::vector<double> step_seconds{};  // [repeat that ended well] the median over its measured steps
   std::optional<StepTime> parts{};     // what the time of a traced step went to, the mean over ranks and runs
   std::string failure{};               // why a run did not; empty: all did
+  std::vector<std::string> warnings{};  // of its runs, each once
+  bool requested = true;  // by this call; false: measured by an earlier one, with the same settings and environment
   Index tokens = 0;                    // of a step
   double predicted = not_known;        // seconds of a step; NaN without a machine
   double seconds() const { return median(step_seconds); }  // NaN where nothing was measured
@@ -47,7 +50,8 @@ struct ScalePoint {
 struct ScaleResult {
   std::string name;  // of the configuration
   bool weak = false;
-  std::vector<ScalePoint> points;  // by ranks, layout, routing
+  std::vector<ScalePoint> points;  // by ranks, and of those the requested ones first; by layout and routing
+  Environment environment{};
 
   // The point that others are compared with: of the fewest ranks, the fastest with routing of its own. nullptr: none was measured.
   const ScalePoint* base() const;
@@ -55,10 +59,13 @@ struct ScaleResult {
   double efficiency(const ScalePoint& point) const;  // the speed-up by how many times as many ranks
   // How much longer a step takes with the routing of its own than with a balanced one, as a share; NaN where it is not known.
   double routing_gap(const ScalePoint& point) const;
+  // Of its runs, and of numbers that are hardly meant: efficiency above 110 %, spread above 20 %.
+  std::vector<std::string> warnings(const ScalePoint& point) const;
 };
 
-// The points, not yet measured. The micro-batch is the largest up to the configuration's that divides a rank's share of the batch.
-// Throws InputError where no layout fits.
+// The points, not yet measured, and those that earlier calls measured with the same settings in the same environment. Runs are in
+// OUTPUT/NAME/ENVIRONMENT/, so that numbers of another environment are not taken for these. The micro-batch is the largest
+// up to the configuration's that divides a rank's share of the batch. Throws InputError where no layout fits.
 ScaleResult plan_scale(const ScaleOptions& options);
 // Measures what has not been measured. False where this process was asked to stop.
 bool measure_scale(ScaleResult& result, const ScaleOptions& options);

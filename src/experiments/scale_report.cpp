@@ -1,9 +1,11 @@
 // What `switchyard scale` shows.
+#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "src/analyse/page.h"
 #include "src/analyse/plot.h"
+#include "src/experiments/footnotes.h"
 #include "src/experiments/scale.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -20,17 +22,17 @@ std::string times_text(double x) {
   return std::isfinite(x) ? fmt::format("{:.2f}", x) : "-";
 }
 
-std::vector<std::string> scale_cells(const ScaleResult& result, const ScalePoint& p) {
+std::vector<std::string> scale_cells(const ScaleResult& result, const ScalePoint& p, Footnotes& notes) {
   const bool known = !p.step_seconds.empty();
   return {std::to_string(p.layout.ranks),
-          p.layout.given(),
+          p.layout.given() + notes.marks(result.warnings(p)),
           std::to_string(p.micro_batch),
           p.balanced ? "balanced" : "own",
-          known               ? duration_text(p.seconds())
+          known               ? seconds_text(p.seconds())
           : p.failure.empty() ? "-"
                               : "failed",
           percent_text(p.spread()),
-          std::isfinite(p.predicted) ? duration_text(p.predicted) : "-",
+          std::isfinite(p.predicted) ? seconds_text(p.predicted) : "-",
           short_count_text(p.tokens_per_second()),
           times_text(result.speedup(p)),
           percent_text(result.efficiency(p)),
@@ -40,6 +42,14 @@ std::vector<std::string> scale_cells(const ScaleResult& result, const ScalePoint
 std::string heading(const ScaleResult& result) {
   return fmt::format("{}: {} scaling, {} tokens a step on {} ranks", result.name, result.weak ? "weak" : "strong",
                      count_text(result.points.front().tokens), result.points.front().layout.ranks);
+}
+
+// How many rows this call did not ask for.
+std::string earlier_text(const ScaleResult& result) {
+  const auto rows = std::count_if(result.points.begin(), result.points.end(), [](auto& p) { return !p.requested; });
+  if (rows == 0) return "";
+  return fmt::format("{} of the rows {} measured by earlier calls, with the same settings in the same environment\n", rows,
+                     rows == 1 ? "was" : "were");
 }
 
 // Of each number of ranks the fastest point with routing of its own, or with a balanced one.
@@ -76,8 +86,9 @@ std::vector<std::string> part_names() {
 
 std::string scale_text(const ScaleResult& result) {
   Table table(scale_columns);
-  for (const ScalePoint& p : result.points) table.row(scale_cells(result, p));
-  std::string text = heading(result) + "\n" + table.str();
+  Footnotes notes;
+  for (const ScalePoint& p : result.points) table.row(scale_cells(result, p, notes));
+  std::string text = heading(result) + "\n" + table.str() + visible(notes.lines("warning "), "\n") + earlier_text(result);
   const auto rows = shares_of_parts(result);
   std::vector<std::string> header = part_names();
   header.insert(header.begin(), "share of a step");
@@ -95,19 +106,19 @@ std::string scale_text(const ScaleResult& result) {
 
 std::string scale_csv(const ScaleResult& result) {
   std::string text =
-      "ranks,tp,ep,etp,dp,global_batch,micro_batch,balanced,step_seconds,spread,predicted_seconds,tokens_per_second,speedup,efficiency,"
+      "ranks,tp,ep,etp,node,dp,global_batch,micro_batch,balanced,step_seconds,spread,predicted_seconds,tokens_per_second,speedup,efficiency,"
       "routing_gap\n";
   const auto number = [](double x) { return std::isfinite(x) ? fmt::format("{:.6g}", x) : std::string(); };
   for (const ScalePoint& p : result.points)
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", p.layout.ranks, p.layout.tp, p.layout.ep,
-                        p.layout.etp, p.layout.dp(), p.global_batch, p.micro_batch, p.balanced ? 1 : 0,
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", p.layout.ranks, p.layout.tp, p.layout.ep,
+                        p.layout.etp, p.layout.node, p.layout.dp(), p.global_batch, p.micro_batch, p.balanced ? 1 : 0,
                         number(p.seconds()), number(p.spread()), number(p.predicted), number(p.tokens_per_second()),
                         number(result.speedup(p)), number(result.efficiency(p)), number(result.routing_gap(p)));
   return text;
 }
 
 Json scale_json(const ScaleResult& result) {
-  Json out = {{"name", result.name}, {"weak", result.weak}};
+  Json out = {{"name", result.name}, {"weak", result.weak}, {"environment", result.environment.json()}};
   Json& points = out["points"] = Json::array();
   for (const ScalePoint& p : result.points) {
     Json parts;
@@ -116,6 +127,7 @@ Json scale_json(const ScaleResult& result) {
                       {"tp", p.layout.tp},
                       {"ep", p.layout.ep},
                       {"etp", p.layout.etp},
+                      {"node", p.layout.node},
                       {"global_batch", p.global_batch},
                       {"micro_batch", p.micro_batch},
                       {"balanced", p.balanced},
@@ -127,6 +139,8 @@ Json scale_json(const ScaleResult& result) {
                       {"efficiency", result.efficiency(p)},
                       {"routing_gap", result.routing_gap(p)},
                       {"parts", parts},
+                      {"requested", p.requested},
+                      {"warnings", result.warnings(p)},
                       {"failure", p.failure}});
   }
   return out;
@@ -135,11 +149,16 @@ Json scale_json(const ScaleResult& result) {
 std::string scale_html(const ScaleResult& result) {
   Page page("Scaling of " + result.name);
   page
-      << "<p>" + escaped(heading(result)) +
+      << "<h1>" + escaped("Scaling of " + result.name) + "</h1>\n<p>" + escaped(heading(result)) +
              ". A step's time is the median over the measured steps of a run, and over the runs; the spread is that of the "
              "runs' medians. Speed-up and efficiency are against the fastest layout of the fewest ranks. The routing gap is "
              "how much longer a step takes than with tokens sent to all experts in turn.</p>";
-  const auto chart = [&](const char* label, bool percent, auto value, bool ideal) {
+  const Environment& where = result.environment;
+  page << fmt::format("<p class=\"muted\">{}</p>\n",
+                      escaped(fmt::format("Measured on {}: instruction set {}, OMP_NUM_THREADS {}, switchyard {}, started by {}",
+                                          where.host, where.instruction_set, where.threads, where.build, where.launcher)));
+  // ideal: how many times as fast so many times as many ranks would be.
+  const auto chart = [&](const char* title, const char* label, bool percent, auto value, auto ideal) {
     LineChart c;
     c.x_label = "ranks";
     c.y_label = label;
@@ -154,25 +173,27 @@ std::string scale_html(const ScaleResult& result) {
       if (!line.x.empty()) c.lines.push_back(std::move(line));
     }
     if (c.lines.empty()) return;
-    if (ideal) {
-      Line line{"ideal", c.lines.front().x, {}};
-      for (const double ranks : line.x) line.y.push_back(ranks / line.x.front());
-      c.lines.push_back(std::move(line));
-    }
+    Line line{"ideal", c.lines.front().x, {}};
+    for (const double ranks : line.x) line.y.push_back(ideal(ranks / line.x.front()));
+    c.lines.push_back(std::move(line));
     for (std::size_t i = 0; i < c.lines.size(); ++i) c.depths.push_back(static_cast<double>(i));
+    page.section(label, title);
     page.picture(script_of(c), fmt::format("{} by number of ranks", label),
-                 "The fastest layout of each number of ranks.");
+                 fmt::format("{} of the fastest layout of each number of ranks", title));
+    page << "</section>\n";
   };
   chart(
-      "speed-up", false, [&](const ScalePoint& p) { return result.speedup(p); }, true);
+      "Speed-up", "speed-up", false, [&](const ScalePoint& p) { return result.speedup(p); }, [](double x) { return x; });
   chart(
-      "efficiency", true, [&](const ScalePoint& p) { return result.efficiency(p); }, false);
+      "Efficiency", "efficiency", true, [&](const ScalePoint& p) { return result.efficiency(p); },
+      [](double) { return 1.0; });
   if (const auto shares = shares_of_parts(result); !shares.empty()) {
     Heatmap map;
     map.rows = std::ssize(shares);
     map.columns = num_parts;
     map.column_names = part_names();
     map.percent = true;
+    map.longest_name = 56;  // layouts differ at their ends
     for (const auto& [name, values] : shares) {
       map.row_names.push_back(name);
       for (const double share : values) {
@@ -180,15 +201,22 @@ std::string scale_html(const ScaleResult& result) {
         map.cell_texts.push_back(percent_text(share));
       }
     }
+    page.section("parts", "Where the time of a step goes");
     page.picture(
         script_of(map), "where the time of a step goes",
         "Where the time of a step goes: the mean over ranks of traced steps. tensor: tensor parallelism's collectives; "
         "gradients: those of gradients and weights; waiting: in collectives, beyond the rank that spends least in those "
         "of the same kind; compute: all else.");
+    page << "</section>\n";
   }
   std::vector<std::vector<std::string>> rows;
-  for (const ScalePoint& p : result.points) rows.push_back(scale_cells(result, p));
+  Footnotes notes;
+  for (const ScalePoint& p : result.points) rows.push_back(scale_cells(result, p, notes));
+  page.section("points", "All layouts");
   page << html_table(scale_columns, rows, 1);
+  for (std::size_t i = 0; i < notes.texts().size(); ++i)
+    page << fmt::format("<p>Warning [{}]: {}</p>\n", i + 1, escaped(notes.texts()[i]));
+  page << "<p>" + escaped(earlier_text(result)) + "</p></section>\n";
   return page.finish();
 }
 

@@ -1,10 +1,12 @@
 #include "src/experiments/sweep.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "src/analyse/plot.h"
 #include "src/data/dataset.h"
+#include "src/experiments/footnotes.h"
 #include "src/params/costs.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -72,6 +74,9 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
   for (SweepResult& sweep : sweeps)
     for (Trial& trial : sweep.trials)
       for (const Training& training : trial.runs) {
+        for (const std::string& warning : warnings_of(training.run))
+          if (std::find(trial.warnings.begin(), trial.warnings.end(), warning) == trial.warnings.end())
+            trial.warnings.push_back(warning);
         if (const auto failure = failures->find(training.run); failure != failures->end())
           trial.failure = failure->second;
         else
@@ -85,7 +90,7 @@ namespace {
 const std::vector<std::string> sweep_columns = {"run",      "parameters", "active",  "FLOPs/token", "loss",
                                                 "to first", "tokens/s",   "dropped", "MaxVio"};
 
-std::vector<std::string> sweep_cells(const SweepResult& result, const Trial& trial) {
+std::vector<std::string> sweep_cells(const SweepResult& result, const Trial& trial, Footnotes& notes) {
   const double loss = trial.loss(), against = loss - result.trials.front().loss();
   std::vector<double> speeds, dropped, violations;
   for (const Outcome& o : trial.outcomes) {
@@ -96,7 +101,7 @@ std::vector<std::string> sweep_cells(const SweepResult& result, const Trial& tri
   std::string told = number_text(loss, 4);
   if (std::isfinite(trial.spread())) told += fmt::format(" ± {:.4f}", trial.spread());
   if (!trial.failure.empty()) told = trial.outcomes.empty() ? "failed" : told + " (one failed)";
-  return {trial.label,
+  return {trial.label + notes.marks(trial.warnings),
           short_count_text(trial.parameters),
           short_count_text(trial.active),
           short_count_text(trial.flops_per_token),
@@ -111,9 +116,11 @@ std::vector<std::string> sweep_cells(const SweepResult& result, const Trial& tri
 
 std::string sweep_text(const SweepResult& result) {
   Table table(sweep_columns);
-  for (const Trial& trial : result.trials) table.row(sweep_cells(result, trial));
+  Footnotes notes;
+  for (const Trial& trial : result.trials) table.row(sweep_cells(result, trial, notes));
   std::string text = fmt::format("{}: {} loss, nats per token\n{}", result.name,
-                                 result.validated ? "validation" : "training", table.str());
+                                 result.validated ? "validation" : "training", table.str()) +
+                     visible(notes.lines("warning "), "\n");
   for (const Trial& trial : result.trials)
     if (!trial.failure.empty()) text += fmt::format("{} failed: {}\n", trial.label, trial.failure);
   return text;
@@ -122,8 +129,9 @@ std::string sweep_text(const SweepResult& result) {
 std::string sweep_markdown(const SweepResult& result) {
   const auto line = [](const std::vector<std::string>& row) { return "| " + join(row, " | ") + " |\n"; };
   std::string text = line(sweep_columns) + line(std::vector<std::string>(sweep_columns.size(), "---"));
-  for (const Trial& trial : result.trials) text += line(sweep_cells(result, trial));
-  return text;
+  Footnotes notes;
+  for (const Trial& trial : result.trials) text += line(sweep_cells(result, trial, notes));
+  return notes.texts().empty() ? text : text + "\nWarnings:\n\n" + notes.lines("- ");
 }
 
 Json sweep_json(const SweepResult& result) {
@@ -136,6 +144,7 @@ Json sweep_json(const SweepResult& result) {
                  {"flops_per_token", trial.flops_per_token},
                  {"loss", trial.loss()},
                  {"deviation", trial.spread()},
+                 {"warnings", trial.warnings},
                  {"failure", trial.failure}};
     Json& runs = told["runs"] = Json::array();
     for (const Outcome& o : trial.outcomes) {

@@ -19,6 +19,7 @@ struct Trial {
   std::vector<Training> runs;                              // [seed]
   std::vector<Outcome> outcomes;                           // [seed] that ended well
   std::string failure;                                     // why a run did not; empty: all did
+  std::vector<std::string> warnings;                       // of its runs, each once
   double parameters = 0, active = 0, flops_per_token = 0;  // src/params/costs.h
   std::vector<double> losses() const;                      // [seed] of those
   double loss() const { return mean(losses()); }           // NaN where none ended

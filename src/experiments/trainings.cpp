@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <set>
 
 #include "src/experiments/outcome.h"
@@ -51,17 +53,33 @@ class Progress {
 
 }  // namespace
 
-void check_folder(const fs::path& run, const Config& config) {
-  std::error_code none;
-  if (!fs::exists(run / "config.ini", none)) return;
-  const Config there = read_config(run / "config.ini", {});
+std::vector<std::string> other_settings(const fs::path& run, const Config& config) {
   std::vector<std::string> other;
+  std::error_code none;
+  if (!fs::exists(run / "config.ini", none)) return other;
+  const Config there = read_config(run / "config.ini", {});
   for (const Effect effect : {Effect::model, Effect::samples, Effect::change})
     for (const KeyDifference& d : differences(config, there, effect))
       other.push_back(fmt::format("{}: {} here, {} there", d.key, d.here, d.there));
-  if (!other.empty())
+  return other;
+}
+
+void check_folder(const fs::path& run, const Config& config) {
+  if (const std::vector<std::string> other = other_settings(run, config); !other.empty())
     bad_input("{} holds a run of other settings ({}): choose another --output, or remove it", run.string(),
               join(other));
+}
+
+std::vector<std::string> warnings_of(const fs::path& run) {
+  constexpr std::string_view begin = "switchyard: warning: ";
+  std::vector<std::string> warnings;
+  std::ifstream log(run.string() + ".log");
+  for (std::string line; std::getline(log, line);) {
+    if (!line.starts_with(begin)) continue;
+    line.erase(0, begin.size());
+    if (std::find(warnings.begin(), warnings.end(), line) == warnings.end()) warnings.push_back(line);
+  }
+  return warnings;
 }
 
 std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Training>& trainings,
@@ -76,7 +94,8 @@ std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Train
     const Training& t = *waiting[i];
     std::error_code ignored;
     fs::create_directories(t.run.parent_path(), ignored);
-    std::vector<std::string> words = launch_words(launcher, t.ranks);
+    if (t.measured && fs::exists(t.run / "config.ini", ignored)) fs::remove_all(t.run, ignored);
+    std::vector<std::string> words = launch_words(launcher, t.ranks, t.measured);
     for (const std::string& word : {own_program().string(), std::string("train"), t.config.string()})
       words.push_back(word);
     words.insert(words.end(), t.settings.begin(), t.settings.end());

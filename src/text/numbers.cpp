@@ -16,6 +16,13 @@ std::string duration_text(double seconds) {
   return fmt::format("{}d {:02}h", s / 86400, s % 86400 / 3600);
 }
 
+std::string seconds_text(double seconds) {
+  if (!(seconds >= 0) || !std::isfinite(seconds)) return "?";
+  const bool small = seconds < 0.9995;
+  const double x = small ? seconds * 1e3 : seconds;
+  return fmt::format("{:.{}f} {}", x, x < 9.995 ? 2 : x < 99.95 ? 1 : 0, small ? "ms" : "s");
+}
+
 std::string percent_text(double fraction) {
   return std::isfinite(fraction) ? fmt::format("{:.1f} %", fraction * 100) : "-";
 }

@@ -23,9 +23,9 @@ declare -A settings=(
 echo "| model | layout | routing | predicted, ms | measured, ms (spread) | predicted / measured |"
 echo "| --- | --- | --- | --- | --- | --- |"
 rows() {  # MODEL ROUTING: a row for each point
-  awk -F, -v model="$1" -v routing="$2" 'NR > 1 && $9 && $11 {
+  awk -F, -v model="$1" -v routing="$2" 'NR > 1 && $10 && $12 {
     printf "| %s | %d ranks, tp %d ep %d etp %d | %s | %.0f | %.0f (%.0f %%) | %.2f |\n",
-      model, $1, $2, $3, $4, routing, 1e3 * $11, 1e3 * $9, 100 * $10, $11 / $9 }' "scale/$1.csv"
+      model, $1, $2, $3, $4, routing, 1e3 * $12, 1e3 * $10, 100 * $11, $12 / $10 }' "scale/$1.csv"
 }
 for name in base fine narrow; do
   model $name

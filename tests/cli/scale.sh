@@ -15,24 +15,28 @@ export OMP_NUM_THREADS=1
 
 # Every layout that fits, with both routings; the batch stays as it is, and the micro-batch follows what a rank has of it.
 expect_ok "$switchyard" scale config.ini --ranks 2,1 --steps 3 --warm-up 1 --repeats 2 --output out --train.lr=0.01
-runs=(out/config/*/)
+environments=(out/config/*/)
+[[ ${#environments[@]} -eq 1 ]] || die "not one environment: ${environments[*]}"
+here=${environments[0]%/}
+grep -q '"instruction_set": "' "$here/environment.json" || die "no instruction set"
+runs=("$here"/*/)
 [[ ${#runs[@]} -eq $((2 * 2 * (1 + 6))) ]] || die "not 28 runs but ${#runs[@]}: ${runs[*]}"
 for run in "${runs[@]}"; do
   [[ $(wc -l <"$run/metrics.jsonl") -eq 6 ]] || die "not 6 steps in $run"
   grep -qx 'lr = 0.01' "$run/config.ini" || die "another learning rate in $run"
   expect_no_file "$run/checkpoints"
 done
-grep -qx 'micro_batch = 2' out/config/r2-tp1-ep2-etp1-own-1/config.ini || die "not the half of the batch"
-grep -qx 'choice = balanced' out/config/r2-tp1-ep2-etp1-balanced-1/config.ini || die "not balanced"
+grep -qx 'micro_batch = 2' "$here/r2-tp1-ep2-etp1-own-1/config.ini" || die "not the half of the batch"
+grep -qx 'choice = balanced' "$here/r2-tp1-ep2-etp1-balanced-1/config.ini" || die "not balanced"
 # Each point: the median of a run's measured steps, the median over the runs, and tokens/s.
 seconds() { sed -n 2,4p "$1/metrics.jsonl" | sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' | sort -g | sed -n 2p; }
-awk -F, -v a="$(seconds out/config/r2-tp1-ep2-etp1-own-1)" -v b="$(seconds out/config/r2-tp1-ep2-etp1-own-2)" '
-  $1 == 2 && $2 == 1 && $3 == 2 && $4 == 1 && $8 == 0 {
+awk -F, -v a="$(seconds "$here/r2-tp1-ep2-etp1-own-1")" -v b="$(seconds "$here/r2-tp1-ep2-etp1-own-2")" '
+  $1 == 2 && $2 == 1 && $3 == 2 && $4 == 1 && $9 == 0 {
     want = (a + b) / 2; found = 1
-    if ($9 < 0.999 * want || $9 > 1.001 * want || $12 < 0.999 * 64 / want || $12 > 1.001 * 64 / want) exit 1
+    if ($10 < 0.999 * want || $10 > 1.001 * want || $13 < 0.999 * 64 / want || $13 > 1.001 * 64 / want) exit 1
   }
   END { exit !found }' out/config.csv || die "other numbers than those of the runs: $(cat out/config.csv)"
-awk -F, '$1 == 1 && $8 == 0 { exit !($13 == 1 && $14 == 1) }' out/config.csv || die "the base is not 1"
+awk -F, '$1 == 1 && $9 == 0 { exit !($14 == 1 && $15 == 1) }' out/config.csv || die "the base is not 1"
 grep -q '"routing_gap": -\{0,1\}[0-9]' out/config.json || die "no gap"
 [[ ! -e out/config.html ]] || grep -q '</html>' out/config.html || die "no whole page"
 expect_output "tp 2 ep 2 etp 1"
@@ -43,9 +47,46 @@ grep -E '^1 ranks.* 100\.0 %( +0\.0 %){6}$' <<<"$out" >/dev/null || die "one ran
 
 # Sent again it measures nothing anew; a lost run is measured.
 cp "$work/.out" before
-rm -r out/config/r1-tp1-ep1-etp1-own-2
+rm -r "$here/r1-tp1-ep1-etp1-own-2"
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --steps 3 --warm-up 1 --repeats 2 --output out --train.lr=0.01
 [[ $err == *"run 1 of 1: r1-tp1-ep1-etp1-own-2"* ]] || die "not one run: $err"
+
+# A subset leaves the table whole; a run that was interrupted starts again from the first step.
+rows=$(wc -l <out/config.csv)
+interrupted=$here/r1-tp1-ep1-etp1-own-1
+sed -i '3,$d' "$interrupted/metrics.jsonl"
+touch "$interrupted/of-the-first-run"
+expect_ok "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 3 --warm-up 1 --repeats 2 --output out --train.lr=0.01
+[[ $err == *"run 1 of 1: r1-tp1-ep1-etp1-own-1"* ]] || die "not one run: $err"
+expect_no_file "$interrupted/of-the-first-run"
+[[ $(wc -l <"$interrupted/metrics.jsonl") -eq 6 ]] || die "not 6 steps"
+[[ $(wc -l <out/config.csv) -eq $rows ]] || die "rows are lost: $(cat out/config.csv)"
+[[ $(cut -d, -f1-5,9 out/config.csv | sort | uniq -d | wc -l) -eq 0 ]] || die "rows with one key"
+expect_output "13 of the rows were measured by earlier calls"
+
+# One rank is started by launch/mpirun.sh as several are, with the same settings.
+mkdir bin
+printf '#!/bin/sh\necho "$*" >>%s/calls\nexec %s "$@"\n' "$work" "$(command -v mpirun)" >bin/mpirun
+chmod +x bin/mpirun
+PATH=$work/bin:$PATH expect_ok "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 1 --warm-up 0 --repeats 1 \
+  --output alone
+grep -q -e '-np 1 ' calls || die "one rank is not started by mpirun.sh: $(cat calls)"
+
+# Another instruction set, or number of threads, is measured anew and does not replace these runs.
+for other in SWITCHYARD_ISA=sse42 OMP_NUM_THREADS=2; do
+  expect_ok env $other "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 3 --warm-up 1 --repeats 1 --output out \
+    --train.lr=0.01
+  [[ $err == *"run 1 of 1: r1-tp1-ep1-etp1-own-1"* ]] || die "with $other: not one run: $err"
+done
+environments=(out/config/*/)
+[[ ${#environments[@]} -eq 3 ]] || die "not three environments: ${environments[*]}"
+
+# Warnings of the runs are footnotes.
+expect_ok "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output doubtful \
+  --moe.top_k=1 --moe.renormalize=true
+expect_output "tp 1 ep 1 etp 1 [1]"
+expect_output "warning [1] moe.top_k = 1 with moe.renormalize = true"
+grep -q 'moe.top_k = 1 with moe.renormalize' doubtful/config.json || die "no warning in JSON"
 
 # With more ranks a larger batch; some layouts; what plan predicts.
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --weak --layouts tp1,ep2 --own-routing-only --steps 2 --warm-up 0 \
@@ -57,10 +98,11 @@ grep -q '"predicted_seconds": [0-9]' <<<"$out" || die "no prediction"
 expect_ok "$switchyard" scale config.ini --ranks 4 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output nodes \
   --parallel.node=2 --model.heads=1 --model.kv_heads=1 --moe.d_ff=3
 for run in r4-tp1-ep4-etp1 r4-tp1-ep4-etp1-node2; do
-  [[ -d nodes/config/$run-own-1 ]] || die "no $run: $(ls nodes/config)"
+  [[ -d $(echo nodes/config/*/$run-own-1) ]] || die "no $run: $(ls nodes/config/*)"
 done
-grep -qx 'node = 2' nodes/config/r4-tp1-ep4-etp1-node2-own-1/config.ini || die "not by node"
-grep -qx 'node = 1' nodes/config/r4-tp1-ep4-etp1-own-1/config.ini || die "not straight"
+grep -qx 'node = 2' nodes/config/*/r4-tp1-ep4-etp1-node2-own-1/config.ini || die "not by node"
+grep -qx 'node = 1' nodes/config/*/r4-tp1-ep4-etp1-own-1/config.ini || die "not straight"
+grep -q '^4,1,4,1,2,' nodes/config.csv || die "no column for nodes"
 
 expect_error "--load goes with --machine" "$switchyard" scale config.ini --ranks 1 --load nowhere
 expect_error "--ranks" "$switchyard" scale config.ini

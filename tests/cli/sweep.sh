@@ -54,6 +54,16 @@ expect_ok "$switchyard" sweep norms.ini places.ini --seeds 1,2 --ranks 2 --outpu
 [[ $(ls -d files/config/*/ | wc -l) -eq 6 ]] || die "not six runs: $(ls files/config)"
 grep -q '"deviation": 0\.' <<<"$out" || die "no deviation over seeds"
 
+# Warnings of the runs are footnotes of the table; a sweep without a curve says why it has no picture.
+expect_ok "$switchyard" sweep config.ini --vary moe.renormalize=auto,true --moe.top_k=1 --train.validate_every=6 --output doubtful
+expect_output "moe.renormalize=true [1]"
+expect_output "warning [1] moe.top_k = 1 with moe.renormalize = true"
+[[ $out != *"moe.renormalize=auto ["* ]] || die "a warning of another run"
+grep -q '^- \[1\] moe.top_k = 1' doubtful/config.md || die "no footnote in Markdown"
+[[ $(grep -c 'moe.top_k = 1 with' doubtful/config.json) -eq 1 ]] || die "not one warning in JSON"
+[[ $err == *"no picture of config: "*"lower train.validate_every"* ]] || die "no word of the picture"
+expect_no_file doubtful/config.svg
+
 # A run that fails is told, and the others are trained.
 expect_exit 1 "$switchyard" sweep config.ini --vary train.lr=0.001,1e15 --output failing
 expect_output "train.lr=1e15 failed: "

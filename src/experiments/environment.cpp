@@ -1,0 +1,37 @@
+#include "src/experiments/environment.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "kernels/cpu/processor.h"
+#include "src/io/digest.h"
+#include "src/io/files.h"
+
+namespace sy {
+
+Json Environment::json() const {
+  return {{"host", host},
+          {"instruction_set", instruction_set},
+          {"threads", threads},
+          {"build", build},
+          {"launcher", launcher}};
+}
+
+std::string Environment::folder() const {
+  return instruction_set + "-" + to_hex(sha256(json_text(json()))).substr(0, 8);
+}
+
+Environment this_environment(const std::string& launcher) {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  const char* const threads = std::getenv("OMP_NUM_THREADS");
+  cpu_set_t cpus;
+  const int count = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 0;
+  return {host, std::string(cpu_isa().name), threads && *threads ? threads : fmt::format("auto, {} CPUs", count),
+          fmt::format("{} {}", SWITCHYARD_VERSION, to_hex(sha256_file(own_program())).substr(0, 12)),
+          launcher.empty() ? "launch/mpirun.sh" : launcher};
+}
+
+}  // namespace sy
