@@ -29,10 +29,11 @@ struct Layout {
   // So many consecutive ranks are one node, over whose borders tokens travel by node. 1: each for itself.
   int node = 1;
   int dp() const { return ranks / tp; }
-  // The ranks that hold all experts between them. An int may not hold the product of two divisors of `ranks`.
+  // Number of ranks that hold all experts between them. It may exceed an int before divides() holds.
   Index expert_ranks() const { return Index{ep} * etp; }
   int edp() const { return static_cast<int>(ranks / expert_ranks()); }
-  // Of the ranks that hold all experts between them: one node where tokens go straight to every rank. Requires divides().
+  // Of the ranks that hold all experts between them: one node where tokens go straight to every rank.
+  // Requires divides().
   Topology experts_topology() const;
   // Whether the ranks can be divided so.
   bool tp_divides() const { return ranks % tp == 0; }

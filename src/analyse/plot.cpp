@@ -83,8 +83,7 @@ std::string palette_of(Palette palette, double from = 0, double to = 1) {
 }
 
 // Marks at the middles of rows or columns; every n-th where all would not fit into `room` pixels.
-std::string name_tics(const std::string& axis, const std::vector<std::string>& names, double room,
-                      int longest_name) {
+std::string name_tics(const std::string& axis, const std::vector<std::string>& names, double room, int longest_name) {
   int widest = 1;
   for (const std::string& n : names) widest = std::max(widest, display_width(n));
   const double needed = axis == "y" ? 15 : 7.0 * widest + 10;
@@ -123,8 +122,8 @@ const char* text_colour(const std::string& background) {
 // A comment that gives the name of a line, by its number from 1 on, to name_lines.
 constexpr std::string_view name_of_line = "# line ";
 
-// Browsers show a <title> as a tooltip. gnuplot calls the picture "Gnuplot", and plots without an entry in the legend
-// "gnuplot_plot_1": lines get their names, and others lose it.
+// Replaces the titles that gnuplot makes up, which browsers show as tooltips. A line without an entry
+// in the legend is "gnuplot_plot_1" and gets its name; other titles are removed.
 void name_lines(std::string& picture, const std::string& script) {
   replace_all(picture, "<title>Gnuplot</title>", "");
   constexpr std::string_view made_up = "<title>gnuplot_plot_", end = "</title>";
@@ -135,7 +134,8 @@ void name_lines(std::string& picture, const std::string& script) {
     const std::string comment = "\n" + std::string(name_of_line) + picture.substr(digits, stop - digits) + " ";
     if (const std::size_t line = script.find(comment); line != std::string::npos) {
       name = script.substr(line + comment.size(), script.find('\n', line + 1) - line - comment.size());
-      for (const auto& [from, to] : {std::pair("&", "&amp;"), {"<", "&lt;"}, {">", "&gt;"}}) replace_all(name, from, to);
+      for (const auto& [from, to] : {std::pair("&", "&amp;"), {"<", "&lt;"}, {">", "&gt;"}})
+        replace_all(name, from, to);
     }
     picture.replace(at, stop + end.size() - at, name.empty() ? "" : fmt::format("<title>{}</title>", name));
     at += name.size();
@@ -213,7 +213,8 @@ std::string script_of(const Heatmap& map) {
   const auto [x_low, x_high] = map.x_range.value_or(std::pair(-0.5, static_cast<double>(map.columns) - 0.5));
   const double column = (x_high - x_low) / static_cast<double>(map.columns);
   s += fmt::format("set xrange [{}:{}]\nset yrange [{}:-0.5]\n", number(x_low), number(x_high), map.rows - 0.5);
-  s += map.x_range ? step_tics(x_low, x_high, plot_width) : name_tics("x", map.column_names, plot_width, map.longest_name);
+  s += map.x_range ? step_tics(x_low, x_high, plot_width)
+                   : name_tics("x", map.column_names, plot_width, map.longest_name);
   s += name_tics("y", map.row_names, plot_height, map.longest_name);
   s += label_at(map.x_label, fmt::format("graph 0.5, screen {:.4f}", 12.0 / height));
   s += label_at(map.y_label, fmt::format("screen {:.4f}, graph 0.5", 12.0 / map.width), true) + palette_of(map.palette);

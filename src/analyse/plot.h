@@ -65,8 +65,8 @@ struct LineChart {
 std::string script_of(const Heatmap& map);
 std::string script_of(const LineChart& chart);
 
-// Runs gnuplot once over all scripts; one <svg> element each, with ids that differ from picture to picture. A line's <title>,
-// which browsers show as a tooltip, is its name.
+// Runs gnuplot once over all scripts; one <svg> element each, with ids that differ from picture to
+// picture. The <title> of a line, which browsers show as a tooltip, is its name.
 // Throws Failure when gnuplot is missing (saying which package has it) or reports an error.
 std::vector<std::string> draw(const std::vector<std::string>& scripts);
 

@@ -63,9 +63,10 @@ int sweep_command(CommandLine& line) {
       if (const std::string picture = sweep_picture(result); !picture.empty())
         write_file(how.output / (result.name + ".svg"), picture);
       else
-        warn(fmt::format("no picture of {}: no run has two losses to draw a line through: lower train.validate_every, or "
-                         "raise train.steps",
-                         result.name));
+        warn(fmt::format(
+            "no picture of {}: no run has two losses to draw a line through: lower train.validate_every, or "
+            "raise train.steps",
+            result.name));
     } catch (const Failure& e) {
       warn(fmt::format("no picture of {}: {}", result.name, e.what()));
     }

@@ -19,7 +19,8 @@ struct Environment {
   std::string folder() const;
 };
 
-// Of the runs that this process starts. Throws InputError if SWITCHYARD_ISA names no instruction set of this processor.
+// The environment of the runs that this process starts. Throws InputError if SWITCHYARD_ISA names no
+// instruction set of this processor.
 Environment this_environment(const std::string& launcher);
 
 }  // namespace sy

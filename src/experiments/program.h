@@ -8,9 +8,9 @@
 
 namespace sy {
 
-// How a training is started on so many ranks: "{ranks}" in the words of `launcher` is their number. An empty launcher is
-// launch/mpirun.sh of this clone or installation; on one rank there is no launcher then, unless `always`. Throws InputError if
-// the script is missing.
+// The words that start a program on so many ranks. "{ranks}" in `launcher` stands for their number. An
+// empty launcher is launch/mpirun.sh of this clone or installation. It starts a single rank only if
+// `always` is true. Throws InputError if the script is missing.
 std::vector<std::string> launch_words(const std::string& launcher, int ranks, bool always = false);
 
 struct Ended {

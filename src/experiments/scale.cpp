@@ -47,7 +47,8 @@ struct NamedPoint {
   bool balanced;
 };
 std::optional<NamedPoint> point_of_folder(const std::string& name) {
-  static const std::regex form("r([0-9]{1,7})-tp([0-9]{1,7})-ep([0-9]{1,7})-etp([0-9]{1,7})(-node([0-9]{1,7}))?-(own|balanced)-1");
+  static const std::regex form(
+      "r([0-9]{1,7})-tp([0-9]{1,7})-ep([0-9]{1,7})-etp([0-9]{1,7})(-node([0-9]{1,7}))?-(own|balanced)-1");
   std::smatch part;
   if (!std::regex_match(name, part, form)) return std::nullopt;
   const auto number = [&](int i) { return part[i].matched ? std::stoi(part[i]) : 1; };

@@ -33,15 +33,15 @@ struct ScaleOptions {
 struct ScalePoint {
   Layout layout;
   Index global_batch = 0, micro_batch = 0;
-  bool balanced = false;               // moe.choice = balanced
-  std::vector<Training> runs;          // [repeat]
-  std::vector<double> step_seconds{};  // [repeat that ended well] the median over its measured steps
-  std::optional<StepTime> parts{};     // what the time of a traced step went to, the mean over ranks and runs
-  std::string failure{};               // why a run did not; empty: all did
+  bool balanced = false;                // moe.choice = balanced
+  std::vector<Training> runs;           // [repeat]
+  std::vector<double> step_seconds{};   // [repeat that ended well] the median over its measured steps
+  std::optional<StepTime> parts{};      // what the time of a traced step went to, the mean over ranks and runs
+  std::string failure{};                // why a run did not; empty: all did
   std::vector<std::string> warnings{};  // of its runs, each once
-  bool requested = true;  // by this call; false: measured by an earlier one, with the same settings and environment
-  Index tokens = 0;                    // of a step
-  double predicted = not_known;        // seconds of a step; NaN without a machine
+  bool requested = true;                // false: measured by an earlier call, with the same settings and environment
+  Index tokens = 0;                     // of a step
+  double predicted = not_known;         // seconds of a step; NaN without a machine
   double seconds() const { return median(step_seconds); }  // NaN where nothing was measured
   double spread() const;                                   // (most - least) / median of the repeats
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds(); }
@@ -50,7 +50,7 @@ struct ScalePoint {
 struct ScaleResult {
   std::string name;  // of the configuration
   bool weak = false;
-  std::vector<ScalePoint> points;  // by ranks, and of those the requested ones first; by layout and routing
+  std::vector<ScalePoint> points;  // by ranks, the requested ones first, by layout and routing
   Environment environment{};
 
   // The point that others are compared with: of the fewest ranks, the fastest with routing of its own. nullptr: none was measured.
@@ -63,9 +63,9 @@ struct ScaleResult {
   std::vector<std::string> warnings(const ScalePoint& point) const;
 };
 
-// The points, not yet measured, and those that earlier calls measured with the same settings in the same environment. Runs are in
-// OUTPUT/NAME/ENVIRONMENT/, so that numbers of another environment are not taken for these. The micro-batch is the largest
-// up to the configuration's that divides a rank's share of the batch. Throws InputError where no layout fits.
+// The requested points, not yet measured, and those that earlier calls measured with the same settings
+// in the same environment. Runs are in OUTPUT/NAME/ENVIRONMENT/. The micro-batch is the largest up to the
+// configuration's that divides a rank's share of the batch. Throws InputError where no layout fits.
 ScaleResult plan_scale(const ScaleOptions& options);
 // Measures what has not been measured. False where this process was asked to stop.
 bool measure_scale(ScaleResult& result, const ScaleOptions& options);

@@ -48,8 +48,8 @@ std::string heading(const ScaleResult& result) {
 std::string earlier_text(const ScaleResult& result) {
   const auto rows = std::count_if(result.points.begin(), result.points.end(), [](auto& p) { return !p.requested; });
   if (rows == 0) return "";
-  return fmt::format("{} of the rows {} measured by earlier calls, with the same settings in the same environment\n", rows,
-                     rows == 1 ? "was" : "were");
+  return fmt::format("{} of the rows {} measured by earlier calls, with the same settings in the same environment\n",
+                     rows, rows == 1 ? "was" : "were");
 }
 
 // Of each number of ranks the fastest point with routing of its own, or with a balanced one.
@@ -88,7 +88,8 @@ std::string scale_text(const ScaleResult& result) {
   Table table(scale_columns);
   Footnotes notes;
   for (const ScalePoint& p : result.points) table.row(scale_cells(result, p, notes));
-  std::string text = heading(result) + "\n" + table.str() + visible(notes.lines("warning "), "\n") + earlier_text(result);
+  std::string text =
+      heading(result) + "\n" + table.str() + visible(notes.lines("warning "), "\n") + earlier_text(result);
   const auto rows = shares_of_parts(result);
   std::vector<std::string> header = part_names();
   header.insert(header.begin(), "share of a step");
@@ -154,9 +155,10 @@ std::string scale_html(const ScaleResult& result) {
              "runs' medians. Speed-up and efficiency are against the fastest layout of the fewest ranks. The routing gap is "
              "how much longer a step takes than with tokens sent to all experts in turn.</p>";
   const Environment& where = result.environment;
-  page << fmt::format("<p class=\"muted\">{}</p>\n",
-                      escaped(fmt::format("Measured on {}: instruction set {}, OMP_NUM_THREADS {}, switchyard {}, started by {}",
-                                          where.host, where.instruction_set, where.threads, where.build, where.launcher)));
+  page << fmt::format(
+      "<p class=\"muted\">{}</p>\n",
+      escaped(fmt::format("Measured on {}: instruction set {}, OMP_NUM_THREADS {}, switchyard {}, started by {}",
+                          where.host, where.instruction_set, where.threads, where.build, where.launcher)));
   // ideal: how many times as fast so many times as many ranks would be.
   const auto chart = [&](const char* title, const char* label, bool percent, auto value, auto ideal) {
     LineChart c;
@@ -183,7 +185,8 @@ std::string scale_html(const ScaleResult& result) {
     page << "</section>\n";
   };
   chart(
-      "Speed-up", "speed-up", false, [&](const ScalePoint& p) { return result.speedup(p); }, [](double x) { return x; });
+      "Speed-up", "speed-up", false, [&](const ScalePoint& p) { return result.speedup(p); },
+      [](double x) { return x; });
   chart(
       "Efficiency", "efficiency", true, [&](const ScalePoint& p) { return result.efficiency(p); },
       [](double) { return 1.0; });

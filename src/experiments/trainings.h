@@ -18,12 +18,12 @@ struct Training {
   int ranks = 1;
   Index steps = 0;    // that it has in the end
   std::string label;  // for progress
-  // If true, the run is measured: its ranks are started by the launcher even if there is one, so that all have the same
-  // settings, and an interrupted run starts again from the first step, as the steps after a restart are slower.
+  // If true, the run is timed. The launcher starts a single rank, too, so that all runs have the same
+  // settings. An interrupted run starts again, as the first steps after a restart are slower.
   bool measured = false;
 };
 
-// The settings in which the run in this folder differs from `config`; empty if it does not, or if there is no run.
+// The settings in which the run in this folder differs from `config`; empty if there is no run.
 std::vector<std::string> other_settings(const std::filesystem::path& run, const Config& config);
 // Throws InputError where the folder holds a run of other settings than `config`: it would be taken for this one.
 void check_folder(const std::filesystem::path& run, const Config& config);

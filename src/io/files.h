@@ -28,8 +28,8 @@ void read_pieces(const std::filesystem::path& path, const std::function<void(std
 
 // This program's own file; empty where the system does not tell it.
 std::filesystem::path own_program();
-// Folders that have what comes with this program, as launch/mpirun.sh: the tree that it was built in, where it is installed, and
-// a build folder outside the tree, which has links to configs/ and launch/.
+// Folders that hold the files that come with this program, such as launch/mpirun.sh: its source tree,
+// its installation, and a build folder outside the tree, which has links to configs/ and launch/.
 std::vector<std::filesystem::path> own_folders();
 
 // Replaces the file in one step: a reader sees the old content or the new one.

@@ -23,8 +23,9 @@ struct NumberRange {
 };
 constexpr NumberRange range_above_zero{[](double x) { return x > 0; }, "a number above 0, such as 3.35e12"};
 constexpr NumberRange range_seconds{[](double x) { return x <= 1; }, "seconds from 0 to 1, such as 4e-6"};
-constexpr NumberRange range_ranks{[](double x) { return x >= 1 && x <= 1 << 20 && x == std::floor(x); },
-                            "a whole number of ranks from 1 to 1048576 (leave it out if all ranks are on one node)"};
+constexpr NumberRange range_ranks{
+    [](double x) { return x >= 1 && x <= 1 << 20 && x == std::floor(x); },
+    "a whole number of ranks from 1 to 1048576 (leave it out if all ranks are on one node)"};
 struct NumberKey {
   const char* name;
   double Machine::*member;
@@ -68,7 +69,8 @@ bool read_curve(std::string_view text, Curve& curve) {
     if (colon == item.npos || !read_number(trimmed(std::string_view(item).substr(0, colon)), size) ||
         !read_number(trimmed(std::string_view(item).substr(colon + 1)), share))
       return false;
-    if (size <= 0 || share <= 0 || share > 1 || (!curve.points.empty() && size <= curve.points.back().first)) return false;
+    if (size <= 0 || share <= 0 || share > 1 || (!curve.points.empty() && size <= curve.points.back().first))
+      return false;
     curve.points.emplace_back(size, share);
   }
   return !curve.points.empty();
@@ -112,7 +114,8 @@ void set_key(Machine& m, const IniEntry& e, Problems& problems) {
     }
   for (const CurveKey& k : curve_keys)
     if (e.key == k.name) {
-      if (!read_curve(e.value, m.*k.member)) wrong("shares of the peak, above 0 and up to 1, by rising size, such as 64:0.3, 1024:0.8");
+      if (!read_curve(e.value, m.*k.member))
+        wrong("shares of the peak, above 0 and up to 1, by rising size, such as 64:0.3, 1024:0.8");
       return;
     }
   if (e.key.starts_with(operations)) {

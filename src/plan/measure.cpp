@@ -343,8 +343,8 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
   for (Index width : {16, 32, 64, 128})
     for (const bool backward : {false, true}) {
       Curve& curve = backward ? m.attention_backward : m.attention_forward;
-      curve.points.emplace_back(
-          width, share([=](Backend& on, DType d, Index) { return attention(on, d, width, backward); }));
+      curve.points.emplace_back(width,
+                                share([=](Backend& on, DType d, Index) { return attention(on, d, width, backward); }));
     }
 
   for (const Prepare& prepare : by_bytes) {

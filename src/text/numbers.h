@@ -9,7 +9,7 @@ namespace sy {
 
 // "850 ms", "12 s", "3m 20s", "1h 02m", "2d 03h"; "?" where negative or not finite.
 std::string duration_text(double seconds);
-// With three digits: "8.51 ms", "850 ms", "2.46 s", "12.3 s", "1234 s"; "?" where negative or not finite.
+// Three digits: "8.51 ms", "850 ms", "2.46 s", "12.3 s", "1234 s"; "?" if negative or not finite.
 std::string seconds_text(double seconds);
 std::string percent_text(double fraction);  // "12.5 %"; "-" where it is not known (NaN)
 std::string count_text(Index n);            // "1,638,400"

@@ -60,8 +60,8 @@ void refuse_memory(const Config& config, const MemoryPlan& plan, Index available
   const std::string activations = gigabytes(plan.activations);
   bad_input("training needs {} GB on each rank (weights {}, gradients {}, optimizer {}, {}) and {} GB {}: {}",
             gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.gradients), gigabytes(plan.optimizer),
-            activations == "0.0" ? "and activations" : "activations at least " + activations, gigabytes(available), where,
-            fmt::join(advice, ", or "));
+            activations == "0.0" ? "and activations" : "activations at least " + activations, gigabytes(available),
+            where, fmt::join(advice, ", or "));
 }
 
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
@@ -82,9 +82,10 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   if (plan.total() <= mine)
     return fixed ? (mine - plan.parameters()) / Arena::alignment * Arena::alignment : plan.activations;
 
-  refuse_memory(config, plan, mine,
-                reserve > 0 ? fmt::format("are there, without {} for NCCL and the driver", gigabytes(reserve)) : "are there",
-                fixed);
+  refuse_memory(
+      config, plan, mine,
+      reserve > 0 ? fmt::format("are there, without {} for NCCL and the driver", gigabytes(reserve)) : "are there",
+      fixed);
 }
 
 }  // namespace sy

@@ -28,8 +28,8 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
                   int ranks_here, bool connected);
 
-// Throws the InputError of a training that needs `plan` where `available` bytes are: the parts, and the settings that make it fit.
-// where: what has these bytes, "and 16.0 GB are there" without the number. device: it is a GPU's.
+// Throws the InputError of a training that needs more than `available` bytes. It names the parts, and the
+// settings that make it fit. where: the end of "and 16.0 GB are there". device: the memory is a GPU's.
 [[noreturn]] void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, const std::string& where,
                                 bool device);
 

@@ -46,7 +46,8 @@ std::string told(const std::vector<KeyDifference>& differences) {
   return join(texts);
 }
 
-// What is about to be trained, in four lines. memory: of a rank. device: what computes. taken: by libraries, of a device (Room).
+// What is about to be trained, in four lines. memory: of a rank. device: its name. taken: by libraries,
+// of a device (Room).
 std::string summary(const Config& config, const Dataset& dataset, const SampleStream& samples, const Layout& layout,
                     const MemoryPlan& memory, const std::string& device, Index taken) {
   const ParamCount count = count_params(config, model_vocab(config, dataset.vocab()));

@@ -57,8 +57,8 @@ struct RunOptions {
   bool quiet = false;    // tells the last step, warnings and errors
   bool dry_run = false;  // checks and tells what would be trained, and writes nothing
   int ranks = 0;         // a dry run's; 0: those of the world
-  // A dry run's machine that is not this one: how it is called, and what a rank there needs, which throws InputError if that
-  // is more than it has. Empty: this machine. vocab: the rows of the embedding.
+  // The machine of a dry run: its name, and the memory that a rank needs there. Empty: this machine.
+  // machine_memory throws InputError if the rank has less. vocab: the rows of the embedding.
   std::string machine;
   std::function<MemoryPlan(Index vocab)> machine_memory;
 };

@@ -50,7 +50,7 @@ expect_ok "$switchyard" train config.ini --dry-run --ranks 4 --parallel.ep=2 --m
 expect_output "tp 1 ep 2 etp 1"
 expect_output "rows to their experts"
 expect_no_file other
-# With a machine file it is that machine's memory that must suffice, and this one's devices do not matter.
+# With a machine file that machine's memory must suffice; the devices of this one do not matter.
 machine() {  # MEMORY
   printf '[machine]\nbackend = cuda\nmemory = %s\n[compute]\npeak_f32 = 1e12\nmemory_bandwidth = 1e12\n' "$1"
   printf '[links]\nnode_bandwidth = 1e9\n'

@@ -54,7 +54,7 @@ expect_ok "$switchyard" sweep norms.ini places.ini --seeds 1,2 --ranks 2 --outpu
 [[ $(ls -d files/config/*/ | wc -l) -eq 6 ]] || die "not six runs: $(ls files/config)"
 grep -q '"deviation": 0\.' <<<"$out" || die "no deviation over seeds"
 
-# Warnings of the runs are footnotes of the table; a sweep without a curve says why it has no picture.
+# Warnings of the runs are footnotes of the table. A sweep without a curve says why it has no picture.
 expect_ok "$switchyard" sweep config.ini --vary moe.renormalize=auto,true --moe.top_k=1 --train.validate_every=6 --output doubtful
 expect_output "moe.renormalize=true [1]"
 expect_output "warning [1] moe.top_k = 1 with moe.renormalize = true"

@@ -420,8 +420,10 @@ TEST(Config, RenormalizeFollowsTopKUnlessItIsSet) {
   EXPECT_EQ(resolved({"--moe.top_k=1", "--moe.renormalize=yes"}), "true");
   EXPECT_EQ(resolved({"--moe.renormalize=false"}), "false");
   EXPECT_EQ(resolved({"--moe.renormalize=0"}), "false");
-  EXPECT_FALSE(Config{.moe = {.top_k = 1}}.moe.renormalizes());
-  EXPECT_TRUE(Config{}.moe.renormalizes());
+  Config::Moe unread;
+  EXPECT_TRUE(unread.renormalizes());
+  unread.top_k = 1;
+  EXPECT_FALSE(unread.renormalizes());
 }
 
 TEST(Config, ABalanceLossOfAllLayersIsNotOfASequence) {

@@ -85,7 +85,9 @@ TEST(Plan, LayoutsAreThoseThatTheChecksAllow) {
 
 TEST(Plan, LayoutsOfManyRanksAreChecked) {
   const Config config = planned({"--moe.experts=64", "--train.global_batch=65536", "--train.micro_batch=1"});
-  EXPECT_NE(message([&] { check_config_for_layout(config, {4, 1, 65536, 65536}); }).find("not divisible"),
+  EXPECT_NE(message([&] {
+              check_config_for_layout(config, {4, 1, 65536, 65536});
+            }).find("not divisible"),
             std::string::npos);
   const std::vector<Layout> found = layouts_of(config, 65536, 8);
   EXPECT_FALSE(found.empty());
@@ -303,13 +305,11 @@ TEST(Plan, MachineFiles) {
   EXPECT_EQ(changed("ranks_per_node", "1"), "no error");
   EXPECT_EQ(changed("overhead", "0"), "no error");
   const std::vector<std::array<const char*, 3>> wrong = {
-      {"products", "1:5", "up to 1"},          {"products", "1:0", "above 0"},
-      {"ranks_per_node", "0.5", "whole"},      {"ranks_per_node", "2.7", "whole"},
-      {"ranks_per_node", "0", "from 1"},       {"ranks_per_node", "1e300", "whole"},
-      {"overhead", "1e300", "from 0 to 1"},    {"latency", "2", "from 0 to 1"},
-      {"node_latency", "nan", "from 0 to 1"},  {"node_bandwidth", "0", "above 0"},
-      {"bandwidth", "inf", "above 0"},         {"memory_bandwidth", "-1", "above 0"},
-      {"peak_f32", "0", "above 0"},            {"memory", "0", "above 0"}};
+      {"products", "1:5", "up to 1"},       {"products", "1:0", "above 0"},    {"ranks_per_node", "0.5", "whole"},
+      {"ranks_per_node", "2.7", "whole"},   {"ranks_per_node", "0", "from 1"}, {"ranks_per_node", "1e300", "whole"},
+      {"overhead", "1e300", "from 0 to 1"}, {"latency", "2", "from 0 to 1"},   {"node_latency", "nan", "from 0 to 1"},
+      {"node_bandwidth", "0", "above 0"},   {"bandwidth", "inf", "above 0"},   {"memory_bandwidth", "-1", "above 0"},
+      {"peak_f32", "0", "above 0"},         {"memory", "0", "above 0"}};
   for (const auto& [key, value, expected] : wrong) {
     const std::string text = changed(key, value);
     EXPECT_NE(text.find(fmt::format("{} = '{}': expected", key, value)), std::string::npos) << text;
@@ -431,7 +431,8 @@ TEST(Plan, AxesOfALayoutAreNamedOnce) {
 
 // Memory and sent bytes differ by orders: each has its own unit.
 TEST(Plan, TablesHaveAUnitForEachKindOfColumn) {
-  const Plan plan = make_plan(planned({"--train.global_batch=12000000"}), planned_vocab, 4, {{}, {}, {Layout{4, 1, 4}}});
+  const Plan plan =
+      make_plan(planned({"--train.global_batch=12000000"}), planned_vocab, 4, {{}, {}, {Layout{4, 1, 4}}});
   const std::string text = plan_text(plan, 1);
   EXPECT_NE(text.find("memory MB"), std::string::npos) << text;
   EXPECT_NE(text.find("sent GB"), std::string::npos) << text;

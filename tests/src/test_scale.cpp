@@ -64,8 +64,8 @@ TEST(Scale, DoubtfulNumbersAreFootnotes) {
   const ScaleResult r = result();
   const std::string text = scale_text(r);
   for (const char* row : {"tp 1 ep 1 etp 1 [1]", "tp 1 ep 4 etp 1 [2]", "tp 1 ep 4 etp 1 node 2 [1, 3, 4]",
-                          "\nwarning [1] second doubt\n", "\nwarning [2] an efficiency above 110 %", "\nwarning [3] first doubt\n",
-                          "\nwarning [4] the repeats spread by more than 20 %"})
+                          "\nwarning [1] second doubt\n", "\nwarning [2] an efficiency above 110 %",
+                          "\nwarning [3] first doubt\n", "\nwarning [4] the repeats spread by more than 20 %"})
     EXPECT_NE(text.find(row), std::string::npos) << row << "\n" << text;
   EXPECT_EQ(r.warnings(r.points[1]).size(), 1u);
   const Json json = scale_json(r);
