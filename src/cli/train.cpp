@@ -44,6 +44,7 @@ int train_command(CommandLine& line) {
   for (const auto& [option, value] :
        {std::pair{"--help", int{!go}}, {"--dry-run", int{how.dry_run}}, {"--ranks", how.ranks}})
     same.push_back({option, std::to_string(value)});
+  same.push_back({"--machine", plan.machine ? plan.machine->name : ""});
   check_rank_settings(line.world, same, "start all ranks with the same command line and configuration");
   if (!go) return 0;
   const int ranks = how.ranks > 0 ? how.ranks : line.world.size();

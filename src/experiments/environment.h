@@ -11,7 +11,7 @@ struct Environment {
   std::string host;             // of this process, which starts the ranks
   std::string instruction_set;  // of the CPU kernels: "avx2"
   std::string threads;          // OMP_NUM_THREADS, or "auto, 8 CPUs"
-  std::string build;            // the version, and the first digits of the program's SHA-256
+  std::string build;            // version, commit and options; version and SHA-256 without a commit
   std::string launcher;         // of launch_words (src/experiments/program.h)
 
   Json json() const;
