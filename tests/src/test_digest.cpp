@@ -20,6 +20,23 @@ TEST(Digest, KnownAnswers) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
+TEST(Digest, ChecksumsNoticeEveryBit) {
+  std::string text(1000, 'x');
+  const Checksum::Value whole = checksum(text.data(), text.size());
+  Checksum pieces;
+  for (std::size_t at = 0, n = 1; at < text.size(); at += n, n += 7)
+    pieces.update(text.data() + at, std::min(n, text.size() - at));
+  EXPECT_EQ(pieces.finish(), whole);
+  EXPECT_NE(checksum(text.data(), 999), whole);
+  EXPECT_NE(checksum("", 0), checksum("\0", 1));
+  for (std::size_t bit = 0; bit < text.size() * 8; bit += 37) {
+    const char flip = static_cast<char>(1 << bit % 8);
+    text[bit / 8] ^= flip;
+    EXPECT_NE(checksum(text.data(), text.size()), whole) << bit;
+    text[bit / 8] ^= flip;
+  }
+}
+
 TEST(Digest, PiecesAndFilesGiveTheSame) {
   std::string text;
   for (int i = 0; i < 3000000; ++i) text += static_cast<char>(i * 7 + i / 1000);

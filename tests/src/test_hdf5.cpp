@@ -63,6 +63,46 @@ TEST(Hdf5, DatasetsAndAttributesComeBack) {
   EXPECT_FALSE(file.has("/none/none"));
 }
 
+TEST(Hdf5, VerifyNamesWhatReadsBackOtherwise) {
+  const Folder folder;
+  const std::vector<float> values{1, 2, 3, 4, 5, 6};
+  // What verify() says of a file that `change` has changed by the library after it was closed.
+  const auto verdict = [&](const std::function<void(hid_t)>& change) {
+    const fs::path path = folder.path() / "file.h5";
+    fs::remove(path);
+    Hdf5File file = Hdf5File::create(path);
+    file.write("/g/x", {2, 3}, DType::f32, values.data());
+    file.set("/g", "number", std::int64_t{5});
+    file.set("/g/x", "text", "meaning");
+    file.make_group("/empty");
+    file.create_virtual("/g/whole", {6}, {{"shard.h5", 6, {0, 6}, {{0}, {6}}}});
+    file.close();
+    change(RawFile(path));
+    return error_of([&] { file.verify(); });
+  };
+  EXPECT_EQ(verdict([](hid_t) {}), "");
+  const auto write_five = [](hid_t file) {
+    const Raw dataset(H5Dopen2(file, "/g/x", H5P_DEFAULT), H5Dclose);
+    const float changed[] = {1, 2, 3, 4, 5, 7};
+    done(H5Dwrite(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, changed));
+  };
+  EXPECT_TRUE(
+      has(verdict(write_five), "1: /g/x of " + (folder.path() / "file.h5").string() + " reads back as other values"));
+  EXPECT_TRUE(has(verdict([](hid_t file) { raw_number(file, "/g", "number", 6); }), "1: attribute number of /g of "));
+  const auto write_text = [](hid_t file) {
+    const Raw type(H5Tcopy(H5T_C_S1), H5Tclose), space(H5Screate(H5S_SCALAR), H5Sclose);
+    done(H5Tset_size(type, 7));
+    raw_attribute(file, "/g/x", "text", type, space, "Meaning");
+  };
+  EXPECT_TRUE(has(verdict(write_text), "1: attribute text of /g/x of "));
+  EXPECT_TRUE(
+      has(verdict([](hid_t file) { raw_virtual(file, "/g/whole", "other.h5", "/g/whole"); }), "1: /g/whole of "));
+  for (const char* name : {"/g/x", "/empty"})
+    EXPECT_TRUE(
+        has(verdict([&](hid_t file) { done(H5Ldelete(file, name, H5P_DEFAULT)); }), "file.h5 cannot be read back: "))
+        << name;
+}
+
 TEST(Hdf5, EqualContentGivesEqualFiles) {
   const Folder folder;
   std::vector<float> values(1000, 1.5f);
