@@ -162,6 +162,7 @@ std::string sections_text(std::span<const Section> sections) {
   std::string out;
   for (const Section& s : sections) {
     out += fmt::format("\n{}\n", visible(s.title));
+    if (!s.text.empty()) out += visible(s.text) + "\n";
     for (const auto& group : columns_of(s)) out += text_table(column_header(group), column_rows(group));
     std::vector<std::string> elsewhere;
     for (const Figure& f : s.figures) {

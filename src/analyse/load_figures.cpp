@@ -127,6 +127,24 @@ std::vector<Section> load_sections(const ExpertReport& r) {
   return out;
 }
 
+std::vector<std::string> comparison_warnings(const ExpertReport& a, const ExpertReport& b) {
+  const ExpertHistory &ha = a.state.experts, &hb = b.state.experts;
+  std::vector<std::string> out;
+  const auto common = std::count_if(ha.layer_ids.begin(), ha.layer_ids.end(),
+                                    [&](std::int64_t block) { return layer_of(b, block) >= 0; });
+  if (ha.layer_ids != hb.layer_ids)
+    out.push_back(
+        fmt::format("the first has {} layers with experts and the second {}: the {} that both have are compared",
+                    ha.layers, hb.layers, common));
+  if (ha.experts != hb.experts)
+    out.push_back(fmt::format("the first has {} experts in a layer and the second {}: they are not compared one by one",
+                              ha.experts, hb.experts));
+  if (!a.state.dataset_digest.empty() && !b.state.dataset_digest.empty() &&
+      a.state.dataset_digest != b.state.dataset_digest)
+    out.push_back(fmt::format("they were trained on different data ({} and {})", a.state.dataset, b.state.dataset));
+  return out;
+}
+
 Section comparison(const ExpertReport& a, const ExpertReport& b) {
   const ExpertHistory &ha = a.state.experts, &hb = b.state.experts;
   for (const ExpertReport* r : {&a, &b})
@@ -140,6 +158,7 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
   Section out{"comparison", "Two runs", "", {}, {}};
   out.text = fmt::format("First: {}, steps {}. Second: {}, steps {}.", a.checkpoint.string(),
                          step_range(ha, a.first, a.last), b.checkpoint.string(), step_range(hb, b.first, b.last));
+  for (const std::string& warning : comparison_warnings(a, b)) out.text += fmt::format(" Note: {}.", warning);
   const Dimension layers = numbered_dimension("layer", blocks);
   const auto of = [&](const ExpertReport& r, std::int64_t block) -> const LayerLoad& {
     return r.load[layer_of(r, block)];

@@ -116,7 +116,11 @@ int experts_command(CommandLine& line) {
     return make_report(checkpoint, wanted);
   };
   ExpertReport report = report_of("checkpoint");
-  if (given.count("compare")) report.sections.push_back(comparison(report, report_of("compare")));
+  if (given.count("compare")) {
+    const ExpertReport other = report_of("compare");
+    report.sections.push_back(comparison(report, other));
+    for (const std::string& text : comparison_warnings(report, other)) warn("experts --compare: " + text);
+  }
   if (given.count("placement")) {
     if (report.load.empty()) bad_input("{} has no expert counts yet: no placement follows", report.checkpoint.string());
     const auto placement = place_experts(report.load, ranks);

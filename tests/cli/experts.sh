@@ -85,6 +85,14 @@ found=$(awk -F, '$2 == "difference" && $4 == 1 { printf "%.6f", $NF }' figures.c
 [[ $expected == "$found" ]] || die "difference $found instead of $expected"
 expect_ok "$switchyard" experts run --compare run --figures-csv same.csv
 awk -F, '$2 == "difference" && $NF != 0 { exit 1 }' same.csv || die "a run differs from itself"
+[[ -z $err ]] || die "a warning of a run beside itself"
+# Another depth and other data are named.
+expect_ok "$switchyard" prepare --domain english=text/en --tokenizer bytes --output data-en
+expect_ok "$switchyard" train small.ini --run.dir=deep --model.layers=3 --data.path=data-en --train.steps=4
+expect_ok "$switchyard" experts run --compare deep
+[[ $err == *"the first has 2 layers with experts and the second 3: the 2 that both have are compared"* ]] || die "the depth is not named"
+[[ $err == *"they were trained on different data"* ]] || die "the data are not named"
+expect_output "First: run/checkpoints/step-00000012"
 expect_error "missing: create it" "$switchyard" experts run --hdf5 missing/load.h5
 expect_error "needs a file" "$switchyard" experts run --hdf5 -
 
