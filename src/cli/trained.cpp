@@ -1,5 +1,6 @@
 #include "src/cli/trained.h"
 
+#include "dist/node_groups.h"
 #include "src/data/dataset.h"
 #include "src/families/export.h"
 #include "src/io/manifest.h"
@@ -89,8 +90,10 @@ void check_positions(const Config& config, Index positions) {
                 positions);
 }
 
-std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, const Layout& layout,
-                                   const std::string& backend, Index positions) {
+std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout layout, const std::string& backend,
+                                   Index positions) {
+  // The hosts need not be those that it was trained on.
+  if (!check_nodes(world, layout.node).problem.empty()) layout.node = 1;
   Config config = trained.config;
   std::unique_ptr<Backend> device;
   const int local = local_rank(world);

@@ -116,6 +116,11 @@ std::vector<std::string> doubts(const Config& config, const Layout& layout) {
     out.push_back(
         "moe.top_k = 1 with moe.renormalize = true divides each token's only weight by itself, so the loss teaches the "
         "router nothing: set moe.renormalize = auto or false");
+  if (config.train.warmup > config.train.steps)
+    out.push_back(
+        fmt::format("train.warmup = {} is beyond train.steps = {}: the learning rate never reaches train.lr: "
+                    "lower train.warmup",
+                    config.train.warmup, config.train.steps));
   if (e.experts > 0 && e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch && together != batch)
     out.push_back(
         fmt::format("moe.aux_scope = global_batch balances what is computed at once, here dp * "

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "dist/activity.h"
+#include "dist/node_groups.h"
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
 #include "src/evaluate/evaluate.h"
@@ -20,6 +21,7 @@
 #include "src/train/history.h"
 #include "src/train/memory.h"
 #include "src/train/room.h"
+#include "src/train/routing_warnings.h"
 #include "src/train/stop.h"
 #include "src/train/trainer.h"
 
@@ -68,6 +70,17 @@ std::string order_text(const std::vector<std::vector<Index>>& layers) {
   std::vector<std::string> texts;
   for (const std::vector<Index>& order : layers) texts.push_back(fmt::format("{}", fmt::join(order, " ")));
   return join(texts);
+}
+
+// What can be trained but is hardly meant.
+std::vector<std::string> warnings_before(const Config& config, const Layout& layout, const SampleStream& samples) {
+  std::vector<std::string> out = doubts(config, layout);
+  if (samples.samples_per_epoch() < config.train.global_batch)
+    out.push_back(fmt::format(
+        "data.path = {} has {} sequences of {} tokens, fewer than train.global_batch = {}: a step trains on "
+        "some of them several times: prepare more text, or lower train.global_batch",
+        config.data.path, samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch));
+  return out;
 }
 
 class Run {
@@ -132,6 +145,7 @@ class Run {
     });
     if (config_.run.checkpoint_first && !resumed) save();
     int stop = signal_everywhere();
+    RoutingWarnings routing_warnings(trainer_.steps_done(), state_.experts.layer_ids);
     StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
     while (!stop && trainer_.steps_done() < config_.train.steps) {
       // What the ranks wait for after its passes is of this step, too.
@@ -153,6 +167,7 @@ class Run {
         metrics->write(result.metrics, counts.routed.empty() ? nullptr : &counts, validation);
         const bool last = step == config_.train.steps;
         if (!how_.quiet || last) progress_.step(result.metrics);
+        if (log) say(routing_warnings.add(step, counts));
         if (!validation.empty() && (!how_.quiet || last))
           progress_.note(validation_text(step, config_.train.steps, validation));
       });
@@ -308,7 +323,7 @@ class Run {
   void announce() {
     if (!lead()) return;
     const Layout& layout = engine_.mesh().layout;
-    say(doubts(config_, layout));
+    say(warnings_before(config_, layout, samples_));
     if (how_.quiet) return;
     const MemoryPlan memory = plan_memory(config_, engine_.vocab(), layout, 0, engine_.backend());
     say(summary(config_, dataset_, samples_, layout, memory, engine_.backend().describe(), taken_));
@@ -347,6 +362,10 @@ class Run {
 
 }  // namespace
 
+void check_run_dir(const Config& config) {
+  if (config.run.dir.empty()) bad_input("run.dir is not set: give a folder for this run");
+}
+
 int run_training(Comm& world, const Config& config, const RunOptions& how) {
   std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: no reason to stop
   const Layout layout = config.layout(how.ranks > 0 ? how.ranks : world.size());
@@ -359,7 +378,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
     check_config_for_layout(config, layout);
     placed.moe.order = read_placement(config);
     // Everything that can be wrong on one rank alone is tried before the first collective.
-    if (config.run.dir.empty()) bad_input("run.dir is not set: give a folder for this run");
+    check_run_dir(config);
     dataset = std::make_unique<Dataset>(open_training_data(config));
     const SampleStream samples(*dataset, config.model.seq_len, config.train.seed);
     vocab = model_vocab(config, dataset->vocab());
@@ -377,6 +396,10 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
   check_same_data(world, *dataset);
   check_rank_settings(world, {{"the order of moe.placement", order_text(placed.moe.order)}},
                       "let all ranks read the same file moe.placement");
+  // A dry run may be for ranks that are not there.
+  const NodeCheck nodes = layout.ranks == world.size() ? check_nodes(world, layout.node) : NodeCheck{};
+  if (nodes.order_helps) throw AgreedError(2, nodes.problem);
+  if (!nodes.problem.empty() && world.rank() == 0) warn(nodes.problem);
   const int sharing = backend ? agree_on_devices(world, *backend) : 1;
   if (how.dry_run) {
     agree(world, [&] {
@@ -388,7 +411,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
       if (world.rank() != 0) return;
       if (!how.machine_memory) memory = plan_memory(config, vocab, layout, 0, *backend);
       const SampleStream samples(*dataset, config.model.seq_len, config.train.seed);
-      for (const std::string& doubt : doubts(config, layout)) warn(doubt);
+      for (const std::string& text : warnings_before(config, layout, samples)) warn(text);
       fmt::print("{}\n", visible(summary(config, *dataset, samples, layout, memory,
                                          backend ? backend->describe() : how.machine, 0),
                                  "\n"));

@@ -23,6 +23,16 @@ std::vector<double> step_sums(const Statistics& found, double output_z_loss) {
   return sums;
 }
 
+std::string not_finite_text(const StepMetrics& m) {
+  const bool loss = std::isfinite(m.loss), norm = std::isfinite(m.grad_norm);
+  const std::string what =
+      loss   ? fmt::format("the gradient norm is {}, not finite, and the loss {}", m.grad_norm, m.loss)
+      : norm ? fmt::format("the loss is {}, not finite, and the gradient norm {}", m.loss, m.grad_norm)
+             : fmt::format("the loss is {} and the gradient norm {}, neither finite", m.loss, m.grad_norm);
+  return fmt::format("step {}: {}: lower train.lr or raise train.warmup, and resume from the last checkpoint", m.step,
+                     what);
+}
+
 Trainer::Trainer(Engine& engine, const SampleStream& samples)
     : engine_(engine), samples_(samples), grad_sync_(engine.mesh(), engine.store()) {}
 
@@ -82,10 +92,7 @@ StepResult Trainer::step() {
   m.grad_norm = grad_sync_.norm();
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];
-  if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss))
-    throw AgreedError(1, fmt::format("step {}: loss {} and gradient norm {} are not finite: lower train.lr or raise "
-                                     "train.warmup, and resume from the last checkpoint",
-                                     m.step, m.loss, m.grad_norm));
+  if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss)) throw AgreedError(1, not_finite_text(m));
   for (Index l = 0; l < layers; ++l) {
     auto& routed = result.routed.emplace_back(E);
     auto& dropped = result.dropped.emplace_back(E);

@@ -25,6 +25,9 @@ struct StepResult {
 // dropped and the sum of probabilities; then the losses: cross-entropy, balance, and both z-losses.
 std::vector<double> step_sums(const Statistics& found, double output_z_loss);
 
+// The error of a step whose loss or gradient norm is not finite. It says which of them is not.
+std::string not_finite_text(const StepMetrics& m);
+
 // One step after another, without files or signals: what tests and benchmarks drive.
 class Trainer {
  public:
@@ -62,6 +65,9 @@ struct RunOptions {
   std::string machine;
   std::function<MemoryPlan(Index vocab)> machine_memory;
 };
+
+// Throws InputError if run.dir is not set.
+void check_run_dir(const Config& config);
 
 // `switchyard train`: everything around the steps, on all ranks of `world`. Returns the exit code.
 int run_training(Comm& world, const Config& config, const RunOptions& how);

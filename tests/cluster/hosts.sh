@@ -88,6 +88,21 @@ expect_ok mpirun 4 "$switchyard" train config.ini --run.dir=both --parallel.ep=4
 losses() { sed -E 's/.*"step":([0-9]+).*"loss":([0-9.e-]+),.*/\1 \2/' "$1/metrics.jsonl"; }
 paste <(losses alone) <(losses both) |
   awk '$1 != $3 || $2 - $4 > 1e-5 || $4 - $2 > 1e-5 { exit 1 } END { if (NR != 20) exit 1 }' || die "the losses differ"
+# A node of the layout is one host: ranks that are dealt to the hosts in turn are refused; too small hosts are a warning.
+dealt() {
+  on "${hosts[0]}" timeout 120 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    mpirun --hostfile hostfile --oversubscribe --bind-to none --map-by node -np 4 "$work/rank.sh" "$@"
+}
+by_node=(config.ini --parallel.ep=4 --train.steps=2 --train.warmup=1 --quiet)
+expect_error "parallel.node = 2 takes ranks 0 to 1 for one node, but rank 0 is on ${hosts[0]} and rank 1 on ${hosts[1]}: start consecutive ranks" \
+  dealt "$switchyard" train "${by_node[@]}" --run.dir=dealt --parallel.node=2
+expect_no_file dealt
+expect_ok mpirun 4 "$switchyard" train "${by_node[@]}" --run.dir=by-node --parallel.node=2
+[[ $err != *warning* ]] || die "a warning of nodes that are hosts"
+expect_ok mpirun 4 "$switchyard" train "${by_node[@]}" --run.dir=large --parallel.node=4
+[[ $err == *"warning: parallel.node = 4 takes ranks 0 to 3 for one node, but rank 0 is on ${hosts[0]} and rank 2 on ${hosts[1]}: set it to"* ]] ||
+  die "no warning of hosts that are too small"
+expect_ok dealt "$switchyard" evaluate by-node --max-windows 4 --backend "$backend"
 # An error is told once, with its exit code.
 expect_error "model.layer" mpirun 4 "$switchyard" train config.ini --model.layer=3
 expect_exit 2 "$root/launch/mpirun.sh" --hostfile nowhere 2 true

@@ -19,6 +19,7 @@
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
+#include "src/train/trainer.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -32,6 +33,19 @@ struct TempDir {
   std::string metrics() const { return read_file(path / "metrics.jsonl"); }
   Index files() const { return std::distance(fs::directory_iterator(path), fs::directory_iterator()); }
 };
+
+TEST(NotFinite, NamesTheOneThatIsNot) {
+  StepMetrics m;
+  m.step = 4;
+  m.loss = 190097.42;
+  m.grad_norm = INFINITY;
+  EXPECT_EQ(not_finite_text(m).find("step 4: the gradient norm is inf, not finite, and the loss 190097.42: "), 0u);
+  m.grad_norm = 2;
+  m.loss = NAN;
+  EXPECT_EQ(not_finite_text(m).find("step 4: the loss is nan, not finite, and the gradient norm 2: "), 0u);
+  m.grad_norm = NAN;
+  EXPECT_NE(not_finite_text(m).find("neither finite: lower train.lr"), std::string::npos);
+}
 
 StepMetrics at_step(Index step) {
   StepMetrics m;

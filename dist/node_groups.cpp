@@ -1,0 +1,51 @@
+#include "dist/node_groups.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "kernels/philox.h"
+
+namespace sy {
+
+std::optional<SplitNode> find_split_node(std::span<const Index> hosts, int ranks_per_node) {
+  const int ranks = static_cast<int>(hosts.size());
+  std::map<Index, int> ranks_on;
+  for (const Index host : hosts) ++ranks_on[host];
+  const bool fits = std::all_of(ranks_on.begin(), ranks_on.end(),
+                                [&](const auto& host) { return host.second % ranks_per_node == 0; });
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int first = rank / ranks_per_node * ranks_per_node;
+    if (hosts[rank] != hosts[first]) return SplitNode{first, std::min(first + ranks_per_node, ranks) - 1, rank, fits};
+  }
+  return {};
+}
+
+NodeCheck check_nodes(Comm& world, int ranks_per_node) {
+  if (ranks_per_node < 2 || world.size() < 2) return {};
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  const auto host = static_cast<Index>(hash_name(name));
+  std::vector<Index> hosts(static_cast<std::size_t>(world.size()));
+  world.all_gather(view_of(&host, {1}), view_of(hosts.data(), {world.size()}));
+  const std::optional<SplitNode> split = find_split_node(hosts, ranks_per_node);
+  if (!split) return {};
+  const auto name_of = [&](int rank) {
+    char text[sizeof name];
+    std::copy(std::begin(name), std::end(name), text);
+    world.broadcast(view_of(reinterpret_cast<std::uint8_t*>(text), {Index{sizeof text}}), rank);
+    return std::string(text);
+  };
+  const std::string first = name_of(split->first_rank), other = name_of(split->rank);
+  return {
+      fmt::format("parallel.node = {} takes ranks {} to {} for one node, but rank {} is on {} and rank {} on {}: {}",
+                  ranks_per_node, split->first_rank, split->last_rank, split->first_rank, first, split->rank, other,
+                  split->order_helps ? "start consecutive ranks on the same host (mpirun --map-by slot, srun "
+                                       "--distribution=block)"
+                                     : "set it to a number of ranks that every host has, or to 1"),
+      split->order_helps};
+}
+
+}  // namespace sy
