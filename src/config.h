@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -174,11 +175,19 @@ struct ConfigKey {
 };
 const std::vector<ConfigKey>& config_keys();
 
+// A check of something beside the configuration, such as its data set. It throws InputError.
+struct ConfigCheck {
+  std::function<void(const Config&)> run;
+  bool needs_valid = false;  // not run if the configuration itself is wrong
+};
+
 // Reads `file`, applies overrides ("--section.key=value"), fills in the defaults that depend on other keys, checks every
 // value. Throws InputError that names all that is wrong, each with its line and what is expected; an unknown key is
 // answered with the nearest one. Paths are relative to the working directory; a data.path of the file that is no folder
 // there is one beside the file.
-Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides);
+// `checks` see the values too, and what they throw is named with the rest.
+Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                   const std::vector<ConfigCheck>& checks = {});
 Config parse_config(const std::string& ini_text, const std::string& origin,
                     const std::vector<std::string>& overrides = {});
 // What all ranks must have alike (dist/rank_settings.h): every key but data.path, as data may lie in another place on each host.

@@ -5,6 +5,7 @@
 #include "src/cli/plan_options.h"
 #include "src/cli/trained.h"
 #include "src/config.h"
+#include "src/data/dataset.h"
 #include "src/train/trainer.h"
 
 namespace sy {
@@ -36,7 +37,11 @@ int train_command(CommandLine& line) {
     for (const char* option : {"machine", "load"})
       if (given.count(option) && !how.dry_run) bad_input("train: --{} goes with --dry-run", option);
     const std::string file = given["config"].as<std::string>();
-    config = read_config(file, settings);
+    const int ranks = how.ranks > 0 ? how.ranks : line.world.size();
+    config = read_config(file, settings,
+                         {{check_data_path},
+                          {check_run_dir},
+                          {[&](const Config& c) { check_config_for_layout(c, c.layout(ranks)); }, true}});
     if (!how.dry_run) return;
     plan = plan_options(given, config);
   });

@@ -227,18 +227,6 @@ void check_together(const Config& c, Problems& problems) {
 
   if (c.run.resume_step >= 0 && !c.run.resume)
     problems.of("run.resume_step", "run.resume_step = {} needs run.resume = true: set it", c.run.resume_step);
-
-  if (c.run.dtype != "f32" && c.run.dtype != "bf16")
-    problems.of("run.dtype", "run.dtype = '{}': expected f32 or bf16", c.run.dtype);
-
-  std::vector<std::string> ffns;
-  for (const FfnName& f : ffn_names) ffns.emplace_back(f.name);
-  const auto check_ffn = [&](const char* key, const std::string& ffn) {
-    if (std::find(ffns.begin(), ffns.end(), ffn) == ffns.end())
-      problems.of(key, "{} = '{}': expected one of {}", key, ffn, join(ffns, ", "));
-  };
-  check_ffn("model.ffn", m.ffn);
-  if (e.ffn != m.ffn) check_ffn("moe.ffn", e.ffn);
 }
 
 }  // namespace
@@ -251,6 +239,17 @@ void check_values(const Config& c, Problems& problems) {
       if (!(double(value) >= bounds.low && double(value) <= bounds.high))
         problems.of(row.name, "{} = {}: must be from {} to {}", row.name, value, bounds.low, bounds.high);
   });
+  if (c.run.dtype != "f32" && c.run.dtype != "bf16")
+    problems.of("run.dtype", "run.dtype = '{}': expected f32 or bf16", c.run.dtype);
+
+  std::vector<std::string> ffns;
+  for (const FfnName& f : ffn_names) ffns.emplace_back(f.name);
+  const auto check_ffn = [&](const char* key, const std::string& ffn) {
+    if (std::find(ffns.begin(), ffns.end(), ffn) == ffns.end())
+      problems.of(key, "{} = '{}': expected one of {}", key, ffn, join(ffns, ", "));
+  };
+  check_ffn("model.ffn", c.model.ffn);
+  if (!c.moe.ffn.empty() && c.moe.ffn != c.model.ffn) check_ffn("moe.ffn", c.moe.ffn);
 }
 
 void complete(Config& c, Problems& problems) {

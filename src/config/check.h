@@ -38,6 +38,8 @@ class Problems {
     const auto line = lines_.find(key);
     at(line == lines_.end() ? no_line : line->second, what, std::forward<Args>(args)...);
   }
+  // A message of its own, beside those of the keys.
+  void more(const std::string& text) { found_.emplace(command_line, text); }
   std::size_t count() const { return found_.size(); }
   void raise() const {
     if (found_.empty()) return;

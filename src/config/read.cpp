@@ -1,6 +1,7 @@
 // From text to a configuration.
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <set>
@@ -59,7 +60,7 @@ void check_kinds(const Config& c, const std::vector<Setting>& settings, Problems
   }
 }
 
-// Sets one key. Returns whether it has a value that can be computed with.
+// Sets one key. Returns whether its value can be read; an unknown key has none, and leaves the others as they are.
 bool set_key(Config& c, const Setting& s, Problems& problems) {
   const std::size_t before = problems.count();
   const std::string kind = s.kind(), of_model = "model" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
@@ -83,17 +84,35 @@ bool set_key(Config& c, const Setting& s, Problems& problems) {
     const std::string near = nearest(s.key, key_names(c));
     problems.at(s.line, "unknown key '{}': {}", s.key,
                 near.empty() ? "`switchyard help config` lists them" : "did you mean '" + near + "'?");
+    return true;
   }
   return problems.count() == before;
 }
 
 }  // namespace
 
-Config parse_config(const std::string& ini_text, const std::string& origin, const std::vector<std::string>& overrides) {
+namespace {
+
+// A shell leaves ~/ as it is behind "--key=", and a file is read by no shell.
+void expand_home(Setting& s, Problems& problems) {
+  constexpr std::string_view path_keys[] = {"data.path", "run.dir", "run.init_from", "moe.placement"};
+  if (!s.text.starts_with('~') || std::find(std::begin(path_keys), std::end(path_keys), s.key) == std::end(path_keys))
+    return;
+  const char* const home = std::getenv("HOME");
+  if ((s.text.size() == 1 || s.text[1] == '/') && home && *home)
+    s.text = home + s.text.substr(1);
+  else
+    problems.at(s.line,
+                "{} = {}: only ~/ of a user with $HOME is expanded: give the whole path, or ./~ for such a name", s.key,
+                s.text);
+}
+
+// Reads and checks what stands in the text and the overrides alone.
+Config parse(const std::string& ini_text, const std::vector<std::string>& overrides, Problems& problems) {
   Config c;
-  Problems problems(origin);
   const IniText ini = read_ini(ini_text);
   for (const IniProblem& p : ini.problems) problems.at(p.line, "{}", p.what);
+  if (ini.entries.empty()) problems.raise();  // it is no configuration: nothing follows from its values
   std::vector<Setting> settings;
   for (const IniEntry& entry : ini.entries) {
     const int before = problems.give(entry.key, entry.line);
@@ -108,6 +127,7 @@ Config parse_config(const std::string& ini_text, const std::string& origin, cons
     settings.push_back({o.substr(2, equals - 2), o.substr(equals + 1), command_line});
     problems.give(settings.back().key, command_line);
   }
+  for (Setting& s : settings) expand_home(s, problems);
   bool values = true, pattern = true;  // no value is left unknown; nor is the pattern
   for (const Setting& s : settings)
     if (s.key == pattern_key) pattern &= set_key(c, s, problems);
@@ -124,11 +144,20 @@ Config parse_config(const std::string& ini_text, const std::string& origin, cons
   const std::size_t read = problems.count();
   check_values(c, problems);
   if (values && pattern && problems.count() == read) complete(c, problems);
+  return c;
+}
+
+}  // namespace
+
+Config parse_config(const std::string& ini_text, const std::string& origin, const std::vector<std::string>& overrides) {
+  Problems problems(origin);
+  Config c = parse(ini_text, overrides, problems);
   problems.raise();
   return c;
 }
 
-Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                   const std::vector<ConfigCheck>& checks) {
   std::error_code ec;
   if (std::filesystem::is_directory(file, ec)) bad_input("{} is a folder: give a configuration file", file.string());
   std::ifstream in(file);
@@ -139,13 +168,24 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (in) bad_input("{} is larger than 1 MiB: give a configuration file", file.string());
   text.resize(static_cast<std::size_t>(in.gcount()));
-  Config c = parse_config(text, file.string(), overrides);
+  Problems problems(file.string());
+  Config c = parse(text, overrides, problems);
   const bool given = std::any_of(overrides.begin(), overrides.end(),
                                  [](const std::string& o) { return o.starts_with("--data.path="); });
   const std::filesystem::path beside = file.parent_path() / c.data.path;
   if (!given && !c.data.path.empty() && !std::filesystem::exists(c.data.path, ec) &&
       std::filesystem::exists(beside, ec))
     c.data.path = beside.string();
+  const bool valid = problems.count() == 0;
+  for (const ConfigCheck& check : checks) {
+    if (check.needs_valid && !valid) continue;
+    try {
+      check.run(c);
+    } catch (const InputError& e) {
+      problems.more(e.what());
+    }
+  }
+  problems.raise();
   return c;
 }
 

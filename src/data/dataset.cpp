@@ -305,7 +305,7 @@ IndexedTokens Dataset::open(int domain, SplitName split) const {
   return (split == SplitName::train ? train_ : valid_).at(static_cast<std::size_t>(domain));
 }
 
-Dataset open_training_data(const Config& config) {
+void check_data_path(const Config& config) {
   const std::string& path = config.data.path;
   if (path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
   if (std::error_code ec; !std::filesystem::exists(std::filesystem::path(path) / "dataset.ini", ec))
@@ -313,7 +313,11 @@ Dataset open_training_data(const Config& config) {
         "data.path = {} is no data set (it has no dataset.ini): set it to a folder that `switchyard prepare` wrote "
         "(a relative path begins in the working directory)",
         path);
-  return Dataset(path);
+}
+
+Dataset open_training_data(const Config& config) {
+  check_data_path(config);
+  return Dataset(config.data.path);
 }
 
 }  // namespace sy

@@ -145,6 +145,9 @@ class SampleStream {
 // Collective.
 void check_same_data(Comm& world, const Dataset& dataset);
 
+// Throws InputError unless data.path names a folder with a dataset.ini.
+void check_data_path(const Config& config);
+
 // The data set that data.path names. Throws InputError where it is not set, or names no data set.
 Dataset open_training_data(const Config& config);
 

@@ -25,7 +25,7 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
   std::vector<std::string> common = sweep.settings;
   common.insert(common.end(), options.settings.begin(), options.settings.end());
   const Config base = read_config(sweep.base, common);
-  check_config_for_layout(base, base.layout(options.ranks));
+  const ConfigCheck fits_ranks{[&](const Config& c) { check_config_for_layout(c, c.layout(options.ranks)); }, true};
   const Index vocab = model_vocab(base, open_training_data(base).vocab());
   SweepResult result{sweep.name, {}, base.train.validate_every > 0};
   const fs::path folder = options.output / (sweep.settings.empty() ? sweep.base.stem() : fs::path(sweep.name));
@@ -34,13 +34,12 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
     for (const std::string& s : combination) settings.push_back("--" + s);
     Trial trial;
     trial.label = combination.empty() ? "base" : join(combination, ", ");
-    trial.config = read_config(sweep.base, settings);
+    trial.config = read_config(sweep.base, settings, {fits_ranks});
     std::vector<std::string> other;  // than the base configuration's
     for (const std::string& s : combination) {
       const std::string key = s.substr(0, s.find('='));
       if (value_of(trial.config, key) != value_of(base, key)) other.push_back(key + "=" + value_of(trial.config, key));
     }
-    check_config_for_layout(trial.config, trial.config.layout(options.ranks));
     const ModelCosts costs = model_costs(trial.config, vocab);
     trial.parameters = static_cast<double>(costs.parameters.total);
     trial.active = static_cast<double>(costs.parameters.active);

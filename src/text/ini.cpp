@@ -48,10 +48,21 @@ std::optional<std::string> unquoted(std::string_view s) {
   return {};
 }
 
+// Whether no line of text holds this byte.
+bool is_binary(char c) {
+  return static_cast<unsigned char>(c) < ' ' && c != '\n' && blanks.find(c) == blanks.npos;
+}
+
 }  // namespace
 
 IniText read_ini(std::string_view text, Comments comments) {
   IniText out;
+  if (const auto control = std::find_if(text.begin(), text.end(), is_binary); control != text.end()) {
+    const int line = 1 + static_cast<int>(std::count(text.begin(), control, '\n'));
+    out.problems.push_back({line, fmt::format("a byte 0x{:02x}, which no text has: give a text file",
+                                              static_cast<unsigned char>(*control))});
+    return out;
+  }
   std::string section;
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   for (int line = 1; !text.empty(); ++line) {

@@ -25,6 +25,7 @@ struct IniText {
   std::vector<IniProblem> problems;  // lines that are none of the above
 };
 enum class Comments { after_blanks, anywhere };
+// A text with control characters is binary: one problem, and no entries.
 IniText read_ini(std::string_view text, Comments comments = Comments::after_blanks);
 
 // A value as it is written behind `key = `: between quotes where it might be read otherwise. Any bytes come back.

@@ -8,7 +8,9 @@ namespace sy {
 
 std::string nearest(const std::string& given, const std::vector<std::string>& known) {
   std::string best;
-  std::size_t best_distance = std::max<std::size_t>(3, given.size() / 2 + 1);  // farther than this is no help
+  // A third of the word behind the last dot or dash: a name that is farther away is another one.
+  const std::size_t word = given.size() - (given.find_last_of(".-") + 1);
+  std::size_t best_distance = std::max<std::size_t>(1, (word + 1) / 3) + 1;
   for (const std::string& k : known) {
     std::vector<std::size_t> row(k.size() + 1);
     for (std::size_t j = 0; j <= k.size(); ++j) row[j] = j;

@@ -16,6 +16,7 @@ experts = 2
 top_k = 1
 renormalize = false
 [train]
+warmup = 2
 steps = 4
 global_batch = 4
 micro_batch = 1

@@ -22,7 +22,7 @@ says_not() { [[ $err != *"$1"* ]] || die "'$1' on stderr"; }
 # ---- every mistake in one message, at its line, on any number of ranks ----
 printf '\xef\xbb\xbf[model]\r\nlayer = 3\r\nheads = -4\r\n[train]\r\nlr = fast\r\nsteps\r\n' >wrong.ini
 for n in 1 3; do
-  expect_error "wrong.ini: 5 errors: correct each" ranks "$n" train wrong.ini --moe.top_k=0
+  expect_error "wrong.ini: 5 errors: correct each" ranks "$n" train wrong.ini --moe.top_k=0 --data.path=data --run.dir=x
   [[ $(grep -A 9 '^switchyard: ' .err | head -6) == "switchyard: wrong.ini: 5 errors: correct each
   wrong.ini:2: unknown key 'model.layer': did you mean 'model.layers'?
   wrong.ini:3: model.heads = -4: must be from 1 to 65536
@@ -30,6 +30,27 @@ for n in 1 3; do
   wrong.ini:6: 'steps': lines are [section], key = value or # comment
   command line: moe.top_k = 0: must be from 1 to 1048576" ]] || die "not all that is wrong"
 done
+# What lies beside the configuration is named with the rest; a layout, if it is the only thing that could still be wrong.
+expect_error "command line: unknown key 'moe.topk'" "$switchyard" train config.ini --moe.topk=1 --run.dtype=fp8 --data.path=nowhere
+says "config.ini: 4 errors: correct each"
+says "run.dtype = 'fp8': expected f32 or bf16"
+says "data.path = nowhere is no data set"
+says "run.dir is not set"
+expect_error "config.ini: 2 errors" ranks 2 train config.ini --run.dir=x --data.path=nowhere --parallel.tp=3
+says "2 ranks are not divisible by parallel.tp = 3"
+# A binary file is one error, and so is text of another kind.
+expect_error "data/english.train.bin:1: a byte 0x00, which no text has" "$switchyard" train data/english.train.bin
+[[ $(wc -l <.err) -eq 1 ]] || die "more than one line"
+# A name far from all others gets no suggestion.
+expect_error "unknown key 'model.colour': \`switchyard help config\` lists them" "$switchyard" train config.ini --run.dir=x --model.colour=red
+expect_error "unknown option --json: usage: " "$switchyard" import --json a b
+# ~/ is the home folder, which shells do not expand in --key=~/x.
+mkdir home
+HOME=$work/home expect_ok "$switchyard" train config.ini --run.dir='~/run' --train.steps=2 --quiet
+expect_file home/run/config.ini
+expect_no_file '~'
+expect_error "run.dir = ~nobody/run: only ~/ of a user with \$HOME is expanded" "$switchyard" train config.ini --run.dir='~nobody/run'
+
 # A byte order mark and carriage returns are no mistakes.
 { printf '\xef\xbb\xbf'; sed 's/$/\r/' config.ini; } >windows.ini
 expect_ok "$switchyard" train windows.ini --run.dir=windows --train.steps=1
@@ -76,8 +97,15 @@ says "warning: moe.top_k = 1 with moe.renormalize = true"
 says "set moe.renormalize = auto"
 expect_ok "$switchyard" train config.ini --run.dir=doubtful --train.steps=1 --moe.aux_scope=global_batch
 says "set train.micro_batch = 6"
-expect_ok ranks 2 train config.ini --run.dir=sure --train.steps=1 --moe.aux_scope=global_batch
+expect_ok ranks 2 train config.ini --run.dir=sure --train.steps=1 --train.warmup=1 --moe.aux_scope=global_batch
 says_not warning
+expect_ok "$switchyard" train config.ini --dry-run --run.dir=dry --train.warmup=7
+says "warning: train.warmup = 7 is beyond train.steps = 6"
+expect_ok "$switchyard" train config.ini --dry-run --run.dir=dry --model.seq_len=2048 --train.micro_batch=1
+says "sequences of 2048 tokens, fewer than train.global_batch = 6"
+expect_ok "$switchyard" train config.ini --run.dir=full --train.steps=4 --run.log_every=2 --moe.capacity_factor=0.01
+[[ $(grep -c "warning: .*of the assignments of steps 1 to 2 were dropped: raise moe.capacity_factor" .err) -eq 1 ]] || die "drops are not told"
+[[ $(grep -c "were dropped" .err) -eq 1 ]] || die "drops are told more than once"
 # The README's run of the quickstart's model alone is one that says nothing.
 read -r -a alone < <(sed -n 's/^    build\/switchyard train configs\/quickstart.ini //p' "$root/README.md")
 expect_ok "$switchyard" train "$root/configs/quickstart.ini" "${alone[@]}" --data.path=data --dry-run

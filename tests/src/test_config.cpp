@@ -324,6 +324,19 @@ TEST(Config, AllThatIsWrongIsSaidAtOnce) {
                 "f.ini:5: train.min_lr = 1 is above train.lr = 0.001, where train.schedule = cosine ends: lower it");
 }
 
+TEST(Config, AnUnknownKeyHidesNoOtherMistake) {
+  const std::string message = MESSAGE_OF(InputError, with({"--moe.topk=1", "--run.dtype=fp8", "--train.min_lr=1"}));
+  EXPECT_NE(message.find("unknown key 'moe.topk'"), message.npos) << message;
+  EXPECT_NE(message.find("run.dtype = 'fp8'"), message.npos) << message;
+  EXPECT_NE(MESSAGE_OF(InputError, with({"--moe.topk=1", "--train.min_lr=1"})).find("train.min_lr = 1 is above"),
+            message.npos);
+}
+
+TEST(Config, ABinaryFileIsOneMistake) {
+  const std::string bytes("a\n\x01\x00=\n[x\ny", 9);
+  EXPECT_EQ(MESSAGE_OF(InputError, parse_config(bytes, "f")), "f:2: a byte 0x01, which no text has: give a text file");
+}
+
 TEST(Config, AnyPathComesBack) {
   for (const std::string& path :
        {std::string("a#b"), std::string("a #b"), std::string("# "), std::string(" a "), std::string("\"a\""),
@@ -397,6 +410,8 @@ TEST(Config, DoubtsNameTheKey) {
             std::string::npos);
   EXPECT_EQ(doubt({"--moe.experts=4", "--moe.top_k=1"}), "");
   EXPECT_EQ(doubt({"--moe.experts=4", "--moe.top_k=1", "--moe.renormalize=false"}), "");
+  EXPECT_NE(doubt({"--train.warmup=7", "--train.steps=6"}).find("lower train.warmup"), std::string::npos);
+  EXPECT_EQ(doubt({"--train.warmup=6", "--train.steps=6"}), "");
   EXPECT_EQ(doubt({"--moe.top_k=1"}), "");                                                      // dense
   const std::vector<std::string> global = {"--moe.experts=4", "--moe.aux_scope=global_batch"};  // of 16, 4 at a time
   EXPECT_NE(doubt(global).find("1 * 4 of the step's 16 sequences"), std::string::npos);
@@ -451,6 +466,11 @@ TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {
 TEST(Config, NearestName) {
   EXPECT_EQ(nearest("trian", {"train", "prepare"}), "train");
   EXPECT_EQ(nearest("zzzzzzzzzz", {"train", "prepare"}), "");
+  // A name is near if a third of its letters differ, without the section or the dashes.
+  EXPECT_EQ(nearest("model.colour", {"model.vocab", "model.heads"}), "");
+  EXPECT_EQ(nearest("modle.layer", {"model.layers"}), "");
+  EXPECT_EQ(nearest("--json", {"--run", "--help"}), "");
+  EXPECT_EQ(nearest("--dryrun", {"--dry-run", "--ranks"}), "--dry-run");
 }
 
 // Mixtral 8x7B: 46.7 B parameters, 12.9 B active (Jiang et al., 2024).
