@@ -65,6 +65,7 @@ if [[ ! -e $dir/etc/debian_version ]]; then
     { tail "$dir.log" >&2 && die "debootstrap failed"; }
   rm "$dir.log"
 fi
+mount --bind "$dir" "$dir" # the root folder is then a mount point, as that of a machine
 mount -t proc proc "$dir/proc"
 mount --rbind /sys "$dir/sys"
 mount --rbind /dev "$dir/dev"
