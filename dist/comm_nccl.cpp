@@ -333,9 +333,16 @@ int nccl_streams() {
   return in_order ? num_comm_streams : 1;
 }
 
+static std::string version_text(int code) {
+  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
 std::string nccl_version() {
-  const int version = loaded_version();
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  return version_text(loaded_version());
+}
+
+std::string nccl_version_built() {
+  return version_text(NCCL_VERSION_CODE);
 }
 
 }  // namespace sy

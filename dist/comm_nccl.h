@@ -26,8 +26,10 @@ using MakeComm = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm> host,
 // For a cuda backend, which must outlive the communicators. rank: of this process in the world, for messages.
 MakeComm nccl_on(Backend& backend, int rank);
 
-// Of the library that is loaded: "2.28.9"; empty where this build has none.
+// Version of the loaded NCCL: "2.28.9"; empty in a build without NCCL.
 std::string nccl_version();
+// Version of the NCCL that this program was compiled with; empty in a build without NCCL.
+std::string nccl_version_built();
 
 // Streams that its collectives run on: one alone before NCCL 2.26, which cannot keep two communicators from waiting for each
 // other for ever, or where the user has NCCL_LAUNCH_ORDER_IMPLICIT = 0; none where this build has no NCCL.

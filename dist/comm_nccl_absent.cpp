@@ -11,6 +11,10 @@ std::string nccl_version() {
   return {};
 }
 
+std::string nccl_version_built() {
+  return {};
+}
+
 int nccl_streams() {
   return 0;
 }

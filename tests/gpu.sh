@@ -1,82 +1,402 @@
 #!/usr/bin/env bash
-# tests/gpu.sh [PART...]: all that only a GPU can show, on a machine with one: these parts in this order, or those named.
-#   ops                   the operations' tests, each in a process of its own
-#   layouts               the layouts of 1, 2 and 4 ranks on one card
-#   memcheck, synccheck   the operations' tests under these tools of compute-sanitizer
-#   bench                 tests/bench/gpu.sh
-#   initcheck, racecheck  the operations' tests under compute-sanitizer's slow tools
-# A part that fails stops no other, and a table at the end says how each went. Builds what is not up to date; without
-# cmake, as on a node of a cluster, or where SWITCHYARD_BUILT is set, runs what was built.
-# Exit code 1: a part failed; 2: there is no GPU, or no such part.
+# tests/gpu.sh: everything that only a GPU can show, on a machine with one (docs/contributing/gpu-schedule.md).
+#
+#   tests/gpu.sh [PART...]
+#       builds what is not up to date, and runs the parts from build/.
+#   tests/gpu.sh pack [--output BUNDLE] [--assume-libs FILE] [--built DIR [--emulator]]
+#       makes one archive of the program, its tests and benchmarks, and the libraries that the machine with the card lacks: all
+#       but those that FILE names (default: tests/gpu/target.libs). Compiles for the H100 and H200 in build-gpu/. --built packs
+#       from another build folder, and --emulator its programs that run on the CUDA emulator instead of a card.
+#   tests/gpu.sh run BUNDLE [--output DIR] [PART...]
+#       unpacks the archive beside itself, and runs the parts. Needs no cmake and no packages.
+#
+# PART is a row of the table below, or one of the four calls of the schedule: first, bench, check, ranks. Without a PART: all
+# four. A part that fails or takes longer than its limit stops no other. What a part prints goes to DIR/CALL.log at once, and how
+# it ended to DIR/summary.md (default: gpu-results/). Exit code 1: a part failed; 2: bad input, no GPU, or a missing library.
 set -uo pipefail
-parts=(ops layouts memcheck synccheck bench initcheck racecheck)
-cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
-for part in "$@"; do
-  [[ " ${parts[*]} " == *" $part "* ]] || { echo "gpu.sh: there is no part $part: choose from ${parts[*]}" >&2; exit 2; }
-done
-[[ $# -eq 0 ]] || parts=("$@")
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-[[ $({ nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null || true; } | head -1) ]] ||
-  { echo "gpu.sh: there is no NVIDIA GPU here (nvidia-smi names none)" >&2; exit 2; }
-if [[ ! ${SWITCHYARD_BUILT:-} ]] && command -v cmake >/dev/null; then
-  cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON -DSWITCHYARD_CUDA=ON --log-level=NOTICE || exit 1
-  cmake --build build --parallel "$(nproc)" --target switchyard test_kernels test_mpi bench_gpu || exit 1
-fi
-# Tests that find no device are skipped, and would count as passed.
-build/test_mpi --backend=cuda --gtest_filter=none >/dev/null || {
-  build/switchyard doctor
-  echo "gpu.sh: this build cannot use the GPU of this machine" >&2
-  exit 2
+# call, part, limit in seconds; the limits of the four calls sum to 25 minutes. Parts of the call `more` are run by name alone.
+table="
+first versions    20
+first doctor      40
+first ops        200
+first train      160
+bench operations 170
+bench layers      90
+bench grouped     80
+bench step        60
+check memcheck   140
+check synccheck  110
+check resume      90
+ranks layouts_1  100
+ranks layouts_2  140
+ranks train_2     80
+more  layouts_4 1800
+more  initcheck 1800
+more  racecheck 1800"
+
+die() {
+  echo "gpu.sh: $1" >&2
+  exit "${2:-2}"
 }
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
 
+# ---- pack ----
+
+# The programs of a bundle, and the CMake targets that make them.
+programs=(switchyard test_kernels test_mpi bench_gpu)
+
+# Copies the shared libraries that a file needs, and those that they need, into $stage/lib.
+declare -A seen
+pack_libraries() {
+  local name path
+  while read -r name path; do
+    [[ -z ${seen[$name]-} ]] || continue
+    seen[$name]=yes
+    [[ -z ${assumed[$name]-} ]] || continue
+    [[ -e $path ]] || die "$1 needs $name, which is neither on this machine nor among the libraries that $assume_file names" 1
+    cp -L "$path" "$stage/lib/$name"
+  done < <(ldd "$1" | sed -nE 's/^\t(\S+) => not found$/\1 -/p; s/^\t(\S+) => (\S+) \(.*/\1 \2/p')
+}
+
+# The launcher, the plug-ins that ranks of one machine use, and the texts that name their errors.
+pack_mpi() {
+  local kind name plugins pmix
+  plugins=$(ompi_info --parsable --path pkglibdir | cut -d: -f3)
+  mkdir -p "$stage"/{lib/openmpi,lib/pmix,share,etc/openmpi}
+  cp -L "$(command -v mpirun)" "$stage/bin/mpirun"
+  for kind in "$plugins"/mca_*.so; do
+    name=${kind##*/}
+    # Fabrics, accelerators, file systems and resource managers: one machine needs none of them.
+    [[ $name =~ _(ofi|ucx|usnic|openib|verbs|psm2?|portals4|mtl|cm|slurm|tm|lsf|gridengine|hcoll|ompio|romio.*|pvfs2|lustre|gpfs|cuda|monitoring)(\.so|_) ]] && continue
+    cp "$kind" "$stage/lib/openmpi/"
+  done
+  cp -rL "$(ompi_info --parsable --path pkgdatadir | cut -d: -f3)" "$stage/share/openmpi"
+  cp -L "$(ompi_info --parsable --path sysconfdir | cut -d: -f3)"/*.conf "$stage/etc/openmpi/" 2>/dev/null
+  pmix=$(ldd "$plugins/mca_pmix_ext3x.so" 2>/dev/null | sed -nE 's/.*libpmix\S* => (\S+) .*/\1/p')
+  [[ $pmix ]] || return 0
+  cp "$(dirname "$(readlink -f "$pmix")")"/pmix/mca_*.so "$stage/lib/pmix/"
+}
+
+pack() {
+  local output=gpu-bundle.tar.gz assume_file=$here/tests/gpu/target.libs built="" emulator="" suffix=""
+  local program stage file line limit size
+  local -A assumed
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+      --output) output=${2:?--output needs a file} && shift 2 ;;
+      --assume-libs) assume_file=${2:?--assume-libs needs a file} && shift 2 ;;
+      --built) built=$(cd "${2:?--built needs a folder}" && pwd) || exit 2; shift 2 ;;
+      --emulator) emulator=yes && shift ;;
+      *) die "pack: unknown option $1: see the first lines of tests/gpu.sh" ;;
+    esac
+  done
+  [[ -r $assume_file ]] || die "--assume-libs: $assume_file cannot be read"
+  while read -r line; do
+    line=${line%%#*} line=${line//[[:space:]]/}
+    [[ $line ]] && assumed[$line]=yes
+  done <"$assume_file"
+  [[ ! $emulator || $built ]] || die "pack --emulator needs --built DIR"
+  output=$(realpath -m "$output")
+  if [[ ! $built ]]; then
+    built=$here/build-gpu
+    cmake -S "$here" -B "$built" -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON -DSWITCHYARD_CUDA=ON \
+      -DSWITCHYARD_CUDA_ARCHITECTURES=90a-real --log-level=NOTICE || exit 1
+    cmake --build "$built" --parallel "$(nproc)" --target "${programs[@]}" || exit 1
+  fi
+  [[ $emulator ]] && suffix=_cuda_host
+  stage=$(mktemp -d) || exit 1
+  trap 'rm -rf "$stage"' EXIT
+  mkdir -p "$stage"/{bin,lib,data}
+  [[ $emulator ]] && touch "$stage/emulator"
+  git -C "$here" describe --always --dirty 2>/dev/null >"$stage/commit" || echo unknown >"$stage/commit"
+  for program in "${programs[@]}"; do
+    [[ -x $built/$program$suffix ]] || die "$built/$program$suffix is not there: build it first" 1
+    cp "$built/$program$suffix" "$stage/bin/$program"
+    strip "$stage/bin/$program"
+  done
+  pack_mpi
+  # The corpus of the quickstart, in bytes.
+  if [[ -f $here/data/quickstart/dataset.ini ]]; then
+    cp -r "$here/data/quickstart" "$stage/data/"
+  else
+    pack_corpus "$stage/data/quickstart" || die "the quickstart's data set could not be made" 1
+  fi
+  for file in "$stage"/bin/* "$stage"/lib/openmpi/*.so "$stage"/lib/pmix/*.so; do
+    [[ -f $file ]] && pack_libraries "$file"
+  done
+  tar -C "$stage" -czf "$output" . || die "$output could not be written" 1
+  size=$(du -k "$output" | cut -f1)
+  limit=$((60 * 1024 - $(cd "$here" && git ls-files -z 2>/dev/null | du -ck --files0-from=- 2>/dev/null | tail -1 | cut -f1)))
+  echo "$output: $((size / 1024)) MiB; $(find "$stage/lib" -name '*.so*' | wc -l) libraries and plug-ins, $(du -sk "$stage" | cut -f1) KiB unpacked"
+  [[ $emulator ]] || ((size <= limit)) || die "the bundle and the tracked files together are larger than 60 MiB" 1
+}
+
+pack_corpus() {  # FOLDER
+  local corpus domain domains=()
+  corpus=$(mktemp -d)
+  "$here/launch/corpus.sh" "$corpus" >&2 || return 1
+  for domain in scripture german japanese cpp; do domains+=(--domain "$domain=$corpus/$domain"); done
+  "$built/switchyard" prepare "${domains[@]}" --tokenizer bytes --valid-fraction 0.05 --output "$1" >&2 || return 1
+  rm -rf "$corpus"
+}
+
+# ---- the programs: of a bundle, or of build/ ----
+
+# A folder that has a shared library of this name, among those where CUDA's are put.
+folder_of() {
+  local folder
+  ldconfig -p 2>/dev/null | grep -q "[[:space:]]$1 " && return
+  for folder in ${SWITCHYARD_LIBS+${SWITCHYARD_LIBS//:/ }} /usr/local/cuda/lib64 /usr/local/cuda/targets/*/lib; do
+    [[ -e $folder/$1 ]] && echo "$folder" && return
+  done
+  "${SWITCHYARD_PYTHON:-python3}" - "$1" 2>/dev/null <<'PY'
+import glob, os, site, sys, sysconfig
+roots = {sysconfig.get_paths()["purelib"], *site.getsitepackages()}
+found = [os.path.dirname(f) for root in roots for f in glob.glob(f"{root}/nvidia/**/lib/{sys.argv[1]}", recursive=True)]
+print(*sorted(found)[:1])
+PY
+}
+
+# Unpacks a bundle, and sets what its programs need. Their libraries come first for them alone: PyTorch has its own.
+use_bundle() {
+  local bundle=$1 missing folder name
+  root=$(realpath -m "${bundle%.tar.gz}.unpacked")
+  rm -rf "$root"
+  if ! { mkdir -p "$root" && tar -xzf "$bundle" -C "$root"; }; then die "$bundle cannot be unpacked"; fi
+  bin=$root/bin data=$root/data/quickstart
+  [[ -e $root/emulator ]] && emulator=yes
+  outer_libraries=${LD_LIBRARY_PATH-}
+  export LD_LIBRARY_PATH=$root/lib${outer_libraries:+:$outer_libraries} PATH=$bin:$PATH
+  export OPAL_PREFIX=$root OPAL_BINDIR=$root/bin OPAL_LIBDIR=$root/lib OPAL_PKGLIBDIR=$root/lib/openmpi \
+    OPAL_DATADIR=$root/share OPAL_PKGDATADIR=$root/share/openmpi OPAL_SYSCONFDIR=$root/etc/openmpi \
+    OMPI_MCA_mca_base_component_path=$root/lib/openmpi PMIX_MCA_mca_base_component_path=$root/lib/pmix \
+    PMIX_MCA_pcompress_base_silence_warning=1
+  if [[ ! $emulator ]]; then
+    for name in libcublas.so.13 libcublasLt.so.13 libnccl.so.2; do
+      folder=$(folder_of "$name")
+      [[ $folder && :$LD_LIBRARY_PATH: != *":$folder:"* ]] && LD_LIBRARY_PATH+=:$folder
+    done
+  fi
+  missing=$(for name in "$bin"/* "$root"/lib/*.so*; do ldd "$name" 2>/dev/null; done | sed -nE 's/^\t(\S+) => not found$/\1/p' | sort -u)
+  [[ -z $missing ]] || die "this machine lacks the shared libraries $(paste -sd, <<<"$missing" | sed 's/,/, /g'): put the folders that \
+have them into SWITCHYARD_LIBS (separated by colons), or pack the bundle again without them in its --assume-libs file"
+  printf '#!/bin/sh\nLD_LIBRARY_PATH=%q exec %q "$@"\n' "$outer_libraries" "${SWITCHYARD_PYTHON:-python3}" >"$root/python"
+  chmod +x "$root/python"
+  python=$root/python
+  command -v "${SWITCHYARD_PYTHON:-python3}" >/dev/null || python=none
+}
+
+use_build() {
+  bin=$here/build data=$here/data/quickstart python=${SWITCHYARD_PYTHON:-python3}
+  if [[ ! ${SWITCHYARD_BUILT:-} ]] && command -v cmake >/dev/null; then
+    cmake -S "$here" -B "$bin" -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON -DSWITCHYARD_CUDA=ON --log-level=NOTICE || exit 1
+    cmake --build "$bin" --parallel "$(nproc)" --target "${programs[@]}" || exit 1
+  fi
+  [[ -f $data/dataset.ini ]] || built=$bin pack_corpus "$data" || exit 1
+}
+
+# ---- the parts: each is run in $work, which is empty ----
+
+versions() {
+  echo "commit $(cat "$root/commit" 2>/dev/null || git -C "$here" describe --always --dirty)"
+  uname -a
+  grep -m1 'model name' /proc/cpuinfo
+  command -v nvidia-smi >/dev/null && nvidia-smi
+  command -v nvcc >/dev/null && nvcc --version | tail -2
+  ldd "$bin/switchyard" | grep -E 'cublas|nccl'
+  [[ $python == none ]] || "$python" -c 'import torch; print("PyTorch", torch.__version__, torch.version.cuda)' 2>&1 | tail -1
+  return 0
+}
+
+# Exit code 1 means that there are problems; they are for the report's reader.
+doctor() { "$bin/switchyard" doctor || [[ $? -eq 1 ]]; }
+
+# All operations in one process; from its first crash on, or if it does not end, each that it did not finish in a process of its own.
 ops() {
-  local case cases failed=0
-  mapfile -t cases < <(build/test_kernels --gtest_list_tests --gtest_filter='*/cuda*' |
+  local cases case failed=0 count=0
+  "$bin/test_kernels" --gtest_filter='*/cuda*' >ops.log 2>&1
+  local code=$?
+  grep -E '^\[  (FAILED|PASSED)' ops.log || tail -20 ops.log
+  grep -B30 -E '^\[  FAILED  \] .*\(' ops.log
+  grep -qE '^\[==========\] .* ran' ops.log && return "$code"
+  echo "the process ended early, with exit code $code; the cases that it did not finish follow, a process each"
+  mapfile -t cases < <("$bin/test_kernels" --gtest_list_tests --gtest_filter='*/cuda*' |
     awk '/^[^ ]/ { suite = $1 } /^ / { print suite $1 }')
   for case in "${cases[@]}"; do
-    timeout 300 build/test_kernels --gtest_brief=1 --gtest_filter="$case" >"$log" 2>&1 && continue
+    grep -qF "[       OK ] $case " ops.log && continue
+    count=$((count + 1))
+    timeout 60 "$bin/test_kernels" --gtest_brief=1 --gtest_filter="$case" >case.log 2>&1 && continue
     failed=$((failed + 1))
-    cat "$log"
+    tail -30 case.log
     echo "failed: $case"
   done
-  echo "$failed of ${#cases[@]} tests failed"
-  [[ ${#cases[@]} -gt 0 && $failed -eq 0 ]]
+  echo "$failed of $count cases failed"
+  return 1
 }
 
-layouts() {  # the list that ctest has
-  local name ranks dtype cases failed=0
-  while read -r name ranks dtype cases; do
-    echo "$name: $ranks ranks, $dtype, $cases"
-    timeout 1800 launch/mpirun.sh "$ranks" build/test_mpi --backend=cuda --dtype="$dtype" --gtest_brief=1 \
-      --gtest_filter="$cases" </dev/null || { failed=1; echo "failed: $name"; }
-  done < <(sed -nE 's/^sy_layouts_on_cuda\((.*)\)$/\1/p' tests/CMakeLists.txt)
-  return $failed
+# --- training as a person runs it: the quickstart's model alone on the card ---
+quickstart() {  # NAME OPTION...
+  "$bin/switchyard" train "$here/configs/quickstart.ini" --parallel.ep=1 --train.micro_batch="$sequences" --data.path="$data" \
+    --run.dir="$1" --train.steps="$steps" --train.global_batch="$batch" --train.warmup=4 --run.backend=cuda \
+    --run.log_every=1 "${@:2}"
+}
+# The emulator computes a small part of it.
+steps=20 batch=16 sequences=16
+losses() { sed -nE 's/.*"step":([0-9]+),.*"loss":([0-9.]+).*/\1 \2/p' "$1/metrics.jsonl"; }
+# Prints the losses of two runs side by side; fails if any two differ by more than the given share.
+beside() {  # A B SHARE
+  echo "step  $1  $2"
+  paste -d' ' <(losses "$1") <(losses "$2" | cut -d' ' -f2) | awk -v share="$3" -v steps="$steps" '
+    { print; d = $2 - $3; if (d < 0) d = -d; if (NF != 3 || d > share * $2) bad = 1 }
+    END { if (NR != steps) bad = 1; if (bad) print "they differ by more than " share; exit bad }'
+}
+train() {
+  local failed=0
+  quickstart cpu --run.backend=cpu && quickstart f32 --run.dtype=f32 && quickstart bf16 --run.dtype=bf16 || return 1
+  beside cpu f32 1e-4 || failed=1
+  beside cpu bf16 0.02 || failed=1
+  SWITCHYARD_GRAPHS=0 quickstart no-graphs --run.dtype=bf16 && "$bin/switchyard" diff bf16 no-graphs | tail -3 || failed=1
+  return "$failed"
 }
 
+# A run that is killed and goes on ends with the weights of one that was not.
+resume() {
+  local process waited=0
+  quickstart whole --run.checkpoint_every=5 || return 1
+  quickstart killed --run.checkpoint_every=5 --train.steps=$((20 * steps)) &
+  process=$!
+  until [[ -d killed/checkpoints/step-00000005 ]] || ((waited++ > 800)); do sleep 0.1; done
+  kill -9 "$process"
+  wait "$process" 2>/dev/null
+  quickstart killed --run.checkpoint_every=5 --run.resume=true || return 1
+  "$bin/switchyard" diff whole killed >diff.log
+  local code=$?
+  tail -3 diff.log
+  return "$code"
+}
+
+# --- benchmarks; a report of a part is there as soon as the part has ended ---
+bench() {  # PARTS, separated by commas
+  local small=()
+  [[ $emulator ]] && small=(--small)
+  "$bin/bench_gpu" --parts "$1" --python "$python" --script "$here/tests/bench/pytorch_moe_layer.py" \
+    --report "$output/${1%%,*}.md" "${small[@]}"
+}
+operations() { bench operations; }
+layers() { bench layers; }
+grouped() { bench grouped; }
+step() { bench step,graphs; }
+
+# --- compute-sanitizer, on our kernels alone: lazily loaded, those of cuBLAS and NCCL are not looked at ---
 # Errors of the CUDA API are the product's to see, and among them is an event that is not ready when it is asked.
 sanitizer() {  # TOOL OPTION...
-  compute-sanitizer --tool "$@" --report-api-errors no --error-exitcode 1 --print-limit 20 \
-    build/test_kernels --gtest_brief=1 --gtest_filter='*/cuda*'
+  command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed"; return 3; }
+  CUDA_MODULE_LOADING=LAZY compute-sanitizer --tool "$@" --kernel-regex kns=sy --report-api-errors no --error-exitcode 1 \
+    --print-limit 20 "$bin/test_kernels" --gtest_brief=1 --gtest_filter='*/cuda*'
 }
 memcheck() { sanitizer memcheck; }
 synccheck() { sanitizer synccheck; }
 initcheck() { sanitizer initcheck; }
 racecheck() { sanitizer racecheck --racecheck-detect-level error; }
 
-bench() { tests/bench/gpu.sh; }
+# --- ranks that share one card: correctness, not speed ---
+ranks() {  # N COMMAND...
+  "$here/launch/mpirun.sh" "$@" </dev/null
+}
+layouts() {  # NUMBER-OF-RANKS: the cases that ctest has for as many ranks
+  local name count dtype cases failed=0 found=0
+  while read -r name count dtype cases; do
+    [[ $count == "$1" ]] || continue
+    found=1
+    echo "$name: $count ranks, $dtype, $cases"
+    ranks "$count" "$bin/test_mpi" --backend=cuda --dtype="$dtype" --gtest_brief=1 --gtest_filter="$cases" ||
+      { failed=1; echo "failed: $name"; }
+  done < <(sed -nE 's/^sy_layouts_on_cuda\((.*)\)$/\1/p' "$here/tests/CMakeLists.txt")
+  ((found && !failed))
+}
+layouts_1() { layouts 1; }
+layouts_2() { layouts 2; }
+layouts_4() { layouts 4; }
+train_2() {
+  printf '#!/bin/sh\nNCCL_HOSTID=$OMPI_COMM_WORLD_RANK exec "$@"\n' >shared-card && chmod +x shared-card
+  steps=$((steps < 5 ? steps : 5))
+  quickstart one --run.dtype=f32 && ranks 2 ./shared-card "$bin/switchyard" train "$here/configs/quickstart.ini" \
+    --parallel.ep=2 --train.micro_batch="$((sequences / 2))" --data.path="$data" --run.dir=two --train.steps=$steps \
+    --train.global_batch="$batch" --train.warmup=4 --run.backend=cuda --run.log_every=1 --run.dtype=f32 && beside one two 1e-4
+}
 
-table="" worst=0
-for part in "${parts[@]}"; do
-  echo "== $part"
-  SECONDS=0 result=passed
-  if [[ $part == *check ]] && ! command -v compute-sanitizer >/dev/null; then
-    result="not run: compute-sanitizer is not installed" worst=1
-  elif ! "$part"; then
-    result=failed worst=1
+# ---- the schedule ----
+
+run_parts() {  # PART...
+  local wanted=("$@") call part limit line result code began known="" chosen=()
+  [[ ${#wanted[@]} -gt 0 ]] || wanted=(first bench check ranks)
+  while read -r call part limit; do
+    [[ $call ]] || continue
+    known+=" $part"
+    for line in "${wanted[@]}"; do
+      [[ $line == "$part" || ($line == "$call" && $call != more) ]] && chosen+=("$call $part $limit") && break
+    done
+  done <<<"$table"
+  for line in "${wanted[@]}"; do
+    [[ " first bench check ranks$known " == *" $line "* ]] || die "there is no part $line: choose from first, bench, check, ranks, or$known"
+  done
+  if [[ ! $emulator ]]; then
+    [[ $({ nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null || true; } | head -1) ]] ||
+      { "$bin/switchyard" doctor; die "there is no NVIDIA GPU here (nvidia-smi names none)"; }
+    # Tests that find no device are skipped, and would count as passed.
+    "$bin/test_mpi" --backend=cuda --gtest_filter=none >/dev/null ||
+      { "$bin/switchyard" doctor; die "this build cannot use the GPU of this machine"; }
+  else
+    steps=3 batch=2 sequences=2
   fi
-  table+=$(printf '%-10s %4d s  %s' "$part" "$SECONDS" "$result")$'\n'
-done
-printf '\n%s' "$table"
+  mkdir -p "$output" || exit 2
+  output=$(cd "$output" && pwd)
+  printf '# %s, %s, commit %s\n\n| part | seconds | limit | result |\n| --- | --- | --- | --- |\n' \
+    "$([[ $emulator ]] && echo 'CUDA emulator' || nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)" \
+    "$(date +%F)" "$(cat "$root/commit" 2>/dev/null || git -C "$here" rev-parse --short HEAD)" >>"$output/summary.md"
+  for line in "${chosen[@]}"; do
+    read -r call part limit <<<"$line"
+    [[ $emulator ]] && limit=$((10 * limit))
+    work=$(mktemp -d)
+    began=$SECONDS
+    echo "== $part" | tee -a "$output/$call.log"
+    # In a shell of its own, so that a part that takes too long is ended with all that it started.
+    (cd "$work" && export -f "$part" "${helpers[@]}" && export bin data python here output emulator steps batch sequences root &&
+      timeout -k 5 "$limit" bash -uc "$part") >>"$output/$call.log" 2>&1
+    code=$?
+    case $code in
+      0) result=passed ;;
+      3) result="not run: $(tail -1 "$output/$call.log")" ;;
+      124 | 137) result="did not end within its limit" ;;
+      *) result="failed, exit code $code" ;;
+    esac
+    ((code == 0)) || worst=1
+    rm -rf "$work"
+    printf '| %s | %d | %d | %s |\n' "$part" $((SECONDS - began)) "$limit" "$result" | tee -a "$output/summary.md"
+  done
+}
+helpers=(die quickstart losses beside bench sanitizer ranks layouts)
+
+root="" emulator="" worst=0 output=gpu-results
+case ${1:-} in
+  pack)
+    pack "${@:2}"
+    ;;
+  run)
+    [[ -f ${2:-} ]] || die "run needs a bundle, which \`tests/gpu.sh pack\` makes: ${2:-none was given}"
+    bundle=$2
+    shift 2
+    if [[ ${1:-} == --output ]]; then
+      output=${2:?--output needs a folder}
+      shift 2
+    fi
+    use_bundle "$bundle"
+    run_parts "$@"
+    ;;
+  *)
+    use_build
+    run_parts "$@"
+    ;;
+esac
 exit $worst

@@ -20,6 +20,8 @@ struct Context {
   Lanes* lanes = nullptr;
   // From so many multiplications of the mean expert on, each expert's product has a call of its own; smaller ones share one.
   Index large_product = 0;
+  // If true, smaller products run beside each other on side streams instead, with a call each.
+  bool small_on_streams = false;
   Index multiprocessors = 1;  // that the device has; a result must not depend on it
 };
 constexpr Index workspace_size = Index{64} << 20;

@@ -51,6 +51,15 @@ Index large_product() {
   return value;
 }
 
+// SWITCHYARD_SMALL_PRODUCTS: how the products of experts below large_product are computed. The same caution holds.
+bool small_products_on_streams() {
+  const char* const given = std::getenv("SWITCHYARD_SMALL_PRODUCTS");
+  const std::string_view word = given ? given : "grouped";
+  if (word != "grouped" && word != "streams")
+    bad_input("SWITCHYARD_SMALL_PRODUCTS = '{}': set it to grouped or streams, or unset it", word);
+  return word == "streams";
+}
+
 CudaBackend& cuda_backend(Backend& backend) {
   auto* const found = dynamic_cast<CudaBackend*>(&backend);
   SY_ASSERT(found, "the {} backend is not cuda", backend.name());
@@ -64,7 +73,8 @@ CudaBackend::CudaBackend(int device)
       workspace_(device_memory(workspace_size)),
       cublas_workspace_(device_memory(workspace_size)),
       cublas_(make_cublas(stream_.get(), cublas_workspace_.get(), workspace_size)),
-      context_{device, stream_.get(), cublas_.get(), workspace_.get(), workspace_size, &lanes_, large_product()},
+      context_{device, stream_.get(), cublas_.get(), workspace_.get(), workspace_size, &lanes_, large_product(),
+               small_products_on_streams()},
       staging_(context_.stream, waiter_),
       read_(pinned_memory(read_limit)),
       read_done_(make_event()),

@@ -75,13 +75,22 @@ Choice choose_device(int local_rank) {
   return {device, {}};
 }
 
+// Needs neither a driver nor a device.
+static std::string loaded_cublas() {
+  std::vector<int> parts;
+  for (const libraryPropertyType part : {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL})
+    check(cublasGetProperty(part, &parts.emplace_back()), "cublasGetProperty");
+  return fmt::format("{}", fmt::join(parts, "."));
+}
+
 Versions versions() {
   std::vector<std::string> capabilities;
   for (int image : kernel_images()) capabilities.push_back(capability(image));
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  return {fmt::format("{}", fmt::join(capabilities, ", ")), version(runtime), driver > 0 ? version(driver) : ""};
+  return {fmt::format("{}", fmt::join(capabilities, ", ")), version(runtime), driver > 0 ? version(driver) : "",
+          {fmt::format("{}.{}.{}", CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR, CUBLAS_VER_PATCH), loaded_cublas()}};
 }
 
 std::vector<Device> find_devices(int local_rank, int local_ranks) {

@@ -34,11 +34,17 @@ struct Device {
 // and this rank's share of the devices that none of the local_ranks takes.
 std::vector<Device> find_devices(int local_rank, int local_ranks);
 
+// The version of a library when the program was compiled, and of the one that is loaded now; both empty
+// in a build without CUDA.
+struct LibraryVersions {
+  std::string built, loaded;  // "13.0.2"
+};
+
 struct Versions {
-  std::string
-      kernels;  // the compute capabilities that kernels were compiled for: "8.0, 9.0"; empty where there are none
-  std::string runtime;  // the version of CUDA in this build
-  std::string driver;   // the newest CUDA that the driver knows; empty where there is no driver
+  std::string kernels;      // compute capabilities that the kernels were compiled for: "8.0, 9.0"; empty without CUDA
+  std::string runtime;      // version of the CUDA runtime, which is linked into this build: "13.0"
+  std::string driver;       // newest CUDA that the driver supports; empty without a driver
+  LibraryVersions cublas;
 };
 Versions versions();
 

@@ -119,7 +119,10 @@ Json to_json(const Findings& findings) {
             {"instruction_sets", isa_names()},
             {"cuda", findings.cuda.runtime},
             {"cuda_architectures", findings.cuda.kernels},
+            {"cublas", findings.cuda.cublas.built},
+            {"cublas_loaded", findings.cuda.cublas.loaded},
             {"nccl", nccl_version()},
+            {"nccl_built", nccl_version_built()},
             {"nccl_streams", nccl_streams()},
             {"hdf5", hdf5_library().version}}},
           {"mpi",
@@ -207,12 +210,14 @@ void print(const Findings& findings) {
   const Hdf5Library& hdf5 = first.host.hdf5;
   fmt::print("HDF5      {}; parallel: {}, thread-safe: {} (neither is needed); locks files: {}\n", hdf5.version,
              hdf5.parallel ? "yes" : "no", hdf5.thread_safe ? "yes" : "no", hdf5.locks ? "yes" : "no");
-  if (!cuda.kernels.empty())
-    fmt::print("CUDA      {} with NCCL {}{}; kernels for compute capability {}\n", cuda.runtime, nccl_version(),
+  if (!cuda.kernels.empty()) {
+    fmt::print("CUDA      built with {}, cuBLAS {}, NCCL {}; kernels for compute capability {}\n", cuda.runtime,
+               cuda.cublas.built, nccl_version_built(), cuda.kernels);
+    fmt::print("          runs with cuBLAS {}, NCCL {}{}\n", cuda.cublas.loaded, nccl_version(),
                nccl_streams() == 1 ? " (gradients do not travel beside tokens: they do from NCCL 2.26 on, unless "
                                      "NCCL_LAUNCH_ORDER_IMPLICIT is 0)"
-                                   : "",
-               cuda.kernels);
+                                   : "");
+  }
   const std::string driver = first.host.driver.empty() ? "" : "NVIDIA driver " + first.host.driver;
   const std::string knows = first.host.driver_cuda.empty() ? "" : "knows CUDA " + first.host.driver_cuda;
   if (!driver.empty() || !knows.empty())

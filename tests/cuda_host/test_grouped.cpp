@@ -1,4 +1,5 @@
-// Products of experts by a call of cuBLAS each and by one for all: SWITCHYARD_LARGE_PRODUCT decides, and both give the same.
+// Products of experts by a call of cuBLAS each, by one call for all, and on side streams: SWITCHYARD_LARGE_PRODUCT and
+// SWITCHYARD_SMALL_PRODUCTS decide, and all three ways give the same.
 #include <cstdlib>
 
 #include "host_test.h"
@@ -16,6 +17,7 @@ class GroupedTest : public HostTest {
   }
   void TearDown() override {
     unsetenv("SWITCHYARD_LARGE_PRODUCT");
+    unsetenv("SWITCHYARD_SMALL_PRODUCTS");
     HostTest::TearDown();
   }
   static std::unique_ptr<Backend> backend_of(const char* large_product) {
@@ -59,8 +61,19 @@ TEST_F(GroupedTest, TheThresholdSaysHowManyCallsThereAre) {
   EXPECT_EQ(results("9223372036854775807").calls, all);
 }
 
-TEST_F(GroupedTest, BothWaysComputeTheSame) {
+TEST_F(GroupedTest, SmallProductsRunOnStreamsIfTheUserSaysSo) {
+  setenv("SWITCHYARD_SMALL_PRODUCTS", "streams", 1);
+  EXPECT_EQ(results("9223372036854775807").calls, 3 * 3);  // a call for each of the three experts that own rows
+  setenv("SWITCHYARD_SMALL_PRODUCTS", "grouped", 1);
+  EXPECT_EQ(results("9223372036854775807").calls, 3);
+  setenv("SWITCHYARD_SMALL_PRODUCTS", "stream", 1);
+  EXPECT_THROW(backend_of(nullptr), InputError);
+}
+
+TEST_F(GroupedTest, AllWaysComputeTheSame) {
   const Results each = results("0"), all = results("9223372036854775807");
+  setenv("SWITCHYARD_SMALL_PRODUCTS", "streams", 1);
+  const Results streams = results("9223372036854775807");
   const std::vector<float> X = download<float>(x), W = download<float>(w), DY = download<float>(dy),
                            before = download<float>(values({experts, n, q}, 13));
   std::vector<double> y(rows * n), dx(rows * q), dw(before.begin(), before.end());
@@ -77,7 +90,7 @@ TEST_F(GroupedTest, BothWaysComputeTheSame) {
     ASSERT_EQ(found.size(), expected.size());
     for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4) << i;
   };
-  for (const Results* found : {&each, &all}) {
+  for (const Results* found : {&each, &all, &streams}) {
     expect_near(found->y, y);
     expect_near(found->dx, dx);
     expect_near(found->dw, dw);

@@ -1,4 +1,5 @@
-// Products of experts with a call of cuBLAS for each and with one for all, and from which size on the first is better.
+// Products of experts by three ways of cuBLAS (a call for each in turn, one call for all, a call for each on side streams), and the
+// size from which on a call for each is better than one for all.
 #include "tests/bench/gpu/operands.h"
 #include "tests/bench/gpu/threshold.h"
 
@@ -14,56 +15,67 @@ const Experts sizes[] = {{"Mixtral 8x7B, up", 8, 2 * 14336, 4096}, {"64 experts,
 const Experts small_sizes[] = {{"small", 3, 24, 16}};
 
 // A backend that takes one of the ways, whatever the size.
-std::unique_ptr<Backend> backend_of(const Setup& setup, Index large_product) {
-  const Environment variable("SWITCHYARD_LARGE_PRODUCT", std::to_string(large_product));
+struct Way {
+  const char* name;
+  Index large_product;
+  const char* small_products;
+};
+constexpr Index always_small = std::numeric_limits<Index>::max();
+constexpr Way ways[] = {{"each", 0, "grouped"}, {"all", always_small, "grouped"}, {"streams", always_small, "streams"}};
+std::unique_ptr<Backend> backend_of(const Setup& setup, const Way& way) {
+  const Environment threshold("SWITCHYARD_LARGE_PRODUCT", std::to_string(way.large_product)),
+      small("SWITCHYARD_SMALL_PRODUCTS", way.small_products);
   return setup.make();
 }
 
 }  // namespace
 
 void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
-  sections.push_back({"Experts' products: a call of cuBLAS each, or one for all", "", {}});
+  sections.push_back({"Experts' products: a call of cuBLAS each, one for all, or each on side streams", "", {}});
   Section& section = sections.back();
-  const std::unique_ptr<Backend> apart = backend_of(setup, 0),
-                                 together = backend_of(setup, std::numeric_limits<Index>::max());
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (const Way& way : ways) backends.push_back(backend_of(setup, way));
+  Backend& first = *backends.front();
   std::vector<BothWays> pairs;
   for (const Experts& e : setup.small ? std::span<const Experts>(small_sizes) : sizes) {
-    Operands weights(*apart, setup.dtype);
+    Operands weights(first, setup.dtype);
     const View w = weights.random({e.count, e.n, e.q}), dw = weights.zeros(w.shape(), DType::f32);
     for (Index rows : {32, 128, 512, 2048}) {
-      Operands operands(*apart, setup.dtype);
+      Operands operands(first, setup.dtype);
       const View x = operands.random({e.count * rows, e.q}), y = operands.random({e.count * rows, e.n});
       const ExpertRows owned = operands.owned(e.count * rows, e.count);
-      apart->synchronize();
+      first.synchronize();
 
       using Product = std::function<void(Backend&)>;
       const std::pair<const char*, Product> products[] = {
           {"forward", [&](Backend& b) { b.grouped_gemm(x, w, owned, y); }},
           {"weights' gradient", [&](Backend& b) { b.grouped_gemm_weight(y, x, owned, dw); }}};
       for (const auto& [what, product] : products) {
-        const Run each = [&] { product(*apart); }, all = [&] { product(*together); };
-        const Index n = repetitions(*apart, setup, each);
-        std::vector<double> seconds_apart, seconds_together;
-        for (int turn = 0; turn < setup.samples; ++turn) {
-          seconds_apart.push_back(sample(*apart, n, each));
-          seconds_together.push_back(sample(*together, n, all));
+        const auto run = [&](std::size_t way) { return [&, way] { product(*backends[way]); }; };
+        const Index n = repetitions(first, setup, run(0));
+        std::vector<std::vector<double>> seconds(backends.size());
+        for (int turn = 0; turn < setup.samples; ++turn)  // the ways take turns, as clocks move
+          for (std::size_t way = 0; way < backends.size(); ++way)
+            seconds[way].push_back(sample(*backends[way], n, run(way)));
+        const double multiplications = static_cast<double>(rows * e.n * e.q),
+                     flops = 2 * multiplications * static_cast<double>(e.count);
+        const double each = spread_of(seconds[0]).median;
+        pairs.push_back({multiplications, each, spread_of(seconds[1]).median});
+        for (std::size_t way = 0; way < backends.size(); ++way) {
+          const Spread spread = spread_of(seconds[way]);
+          section.lines.push_back(
+              {.what = fmt::format("{}, {} x {} rows, {}: {}", e.what, e.count, rows, what, ways[way].name),
+               .flops = flops,
+               .seconds = spread,
+               .note = way == 0 ? "" : fmt::format("{:.2f} times", spread.median / each)});
         }
-        const Spread one_by_one = spread_of(seconds_apart), at_once = spread_of(seconds_together);
-        const double multiplications = static_cast<double>(rows * e.n * e.q);
-        pairs.push_back({multiplications, one_by_one.median, at_once.median});
-        const std::string name = fmt::format("{}, {} x {} rows, {}", e.what, e.count, rows, what);
-        const double flops = 2 * multiplications * static_cast<double>(e.count);
-        section.lines.push_back({.what = name + ": each", .flops = flops, .seconds = one_by_one});
-        section.lines.push_back({.what = name + ": all",
-                                 .flops = flops,
-                                 .seconds = at_once,
-                                 .note = fmt::format("{:.2f} times", at_once.median / one_by_one.median)});
       }
     }
   }
   section.about = fmt::format(
-      "{}. Gradients of weights in f32, which one call cannot compute from bf16, run on some streams instead.\nLeast time in "
-      "the geometric mean of all: SWITCHYARD_LARGE_PRODUCT={} (multiplications of the mean expert).",
+      "{}. One call cannot compute gradients of weights in f32 from bf16: they run on side streams instead.\nLeast time in "
+      "the geometric mean of \"each\" and \"all\": SWITCHYARD_LARGE_PRODUCT={} (multiplications of the mean expert). If "
+      "\"streams\" is faster than \"all\" below it, set SWITCHYARD_SMALL_PRODUCTS=streams.",
       info(setup.dtype).name, best_threshold(pairs));
 }
 

@@ -1,8 +1,10 @@
 // What the product reaches on a GPU, as Markdown: the roofs measured in the same run, every operation, MoE layers beside
-// PyTorch, and a training step. tests/bench/gpu.sh runs it.
+// PyTorch, and a training step. tests/gpu.sh runs it.
 //
 //   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE] [--load RUN]
+//             [--parts PART,...]
 //
+// PART: operations, layers, step, grouped, graphs; all of them by default. The report is written anew after each part.
 // On several ranks (mpirun, a GPU or a share of the cores each) it measures what travels between them instead; of RUN also a layer
 // of its shape, with what its router chooses of the text that it validates on. Of --backend cpu, f32 is measured; --small shows
 // in seconds that everything runs. Exit code 1: some of it failed, and the report says what; 2: there is no such device.
@@ -11,6 +13,7 @@
 
 #include "dist/runtime.h"
 #include "src/io/files.h"
+#include "src/text/words.h"
 #include "tests/bench/arguments.h"
 #include "tests/bench/gpu/bench.h"
 
@@ -24,10 +27,43 @@ std::string today() {
   return text;
 }
 
+using Measure = std::function<void(const Setup&, std::vector<Section>&)>;
+struct Part {
+  std::string_view name;
+  void (*measure)(const Setup&, std::vector<Section>&);
+  bool needs_cuda;
+};
+constexpr Part all_parts[] = {{"operations", measure_operations, false},
+                              {"layers", measure_layers, false},
+                              {"step", measure_step, false},
+                              {"grouped", measure_grouped, true},
+                              {"graphs", measure_graphs, true}};
+
+// The parts of a comma-separated list, in the order of the table; empty: all that the backend has. Throws InputError.
+std::vector<Measure> chosen_parts(const Setup& setup, const std::string& list) {
+  const std::vector<std::string> names = split_list(list);
+  const auto named = [&](const Part& part) {
+    return std::find(names.begin(), names.end(), part.name) != names.end();
+  };
+  const auto known = [&](const std::string& name) {
+    return std::any_of(std::begin(all_parts), std::end(all_parts), [&](const Part& p) { return p.name == name; });
+  };
+  for (const std::string& name : names)
+    if (!known(name))
+      bad_input("--parts: there is no part '{}': choose from operations, layers, step, grouped and graphs", name);
+  std::vector<Measure> chosen;
+  for (const Part& part : all_parts) {
+    const bool possible = !part.needs_cuda || setup.backend == "cuda";
+    if (!possible && named(part)) bad_input("--parts: {} is measured with --backend cuda alone", part.name);
+    if (possible && (names.empty() || named(part))) chosen.push_back(part.measure);
+  }
+  return chosen;
+}
+
 int run(Comm& world, int argc, char** argv) {
   namespace po = boost::program_options;
   Setup setup;
-  std::string file;
+  std::string file, names;
   po::options_description options;
   options.add_options()("backend", po::value(&setup.backend)->default_value("cuda"));
   options.add_options()("small", po::bool_switch(&setup.small));
@@ -36,6 +72,7 @@ int run(Comm& world, int argc, char** argv) {
   options.add_options()("python",
                         po::value(&setup.python)->default_value(from_environment ? from_environment : "python3"));
   options.add_options()("script", po::value(&setup.script)->default_value("tests/bench/pytorch_moe_layer.py"));
+  options.add_options()("parts", po::value(&names));
   options.add_options()("load", po::value(&setup.load));
   po::variables_map given;
   bool asked = true;
@@ -60,12 +97,10 @@ int run(Comm& world, int argc, char** argv) {
   std::vector<Section> sections;
   std::string text;
   bool complete = true;
-  using Part = std::function<void(const Setup&, std::vector<Section>&)>;
-  std::vector<Part> parts = {measure_operations, measure_layers, measure_step};
-  if (setup.backend == "cuda") parts.insert(parts.end(), {measure_grouped, measure_graphs});
+  std::vector<Measure> parts = chosen_parts(setup, names);
   if (world.size() > 1) parts = {[&](const Setup& s, std::vector<Section>& to) { measure_ranks(s, world, to); }};
   roofs.measure();
-  for (const Part& part : parts) {
+  for (const Measure& part : parts) {
     try {
       part(setup, sections);
       roofs.measure();

@@ -50,11 +50,11 @@ std::vector<Load> drawn_loads(const ModelShape& shape) {
           drawn("uneven", uneven, shape.top_k)};
 }
 
-// A layer of the shape of a run's last MoE layer, and what that chose, without drops, of the text that the run validates on. Each
-// rank takes the next micro-batch's tokens of it.
+// A layer of the shape of a run's last MoE layer, and the places of the experts that it chose, without drops, for the text that the
+// run validates on.
 struct Recorded {
   ModelShape shape;
-  Load load;
+  std::vector<std::int32_t> places;  // [tokens, k]
 };
 Recorded recorded(const std::filesystem::path& run, int ranks) {
   const auto self = make_comm_self();
@@ -65,25 +65,49 @@ Recorded recorded(const std::filesystem::path& run, int ranks) {
               config.moe.experts, ranks);
   const auto dataset = open_validation(trained, dataset_of(trained, {}), false);
   const auto engine = load_model(*self, trained, {}, "cpu");
-  std::vector<std::int32_t> chosen;
+  std::vector<std::int32_t> places;
   for_replay_batches(*dataset, config.model.seq_len, {.max_windows = 64}, [&](const ReplayBatch& batch) {
     const std::vector<std::int32_t> experts = replay(*engine, batch, true, false).layers.back().experts;
-    chosen.insert(chosen.end(), experts.begin(), experts.end());
+    places.insert(places.end(), experts.begin(), experts.end());
   });
-  const Index k = config.moe.top_k;
-  const std::string name = "of " + run.string();
-  const auto of_rank = [=](Index T, int rank) {
-    std::vector<std::int32_t> all;
-    const Index tokens = std::ssize(chosen) / k;
-    for (Index t = 0; t < T; ++t) {
-      const auto first = chosen.begin() + (rank * T + t) % tokens * k;
-      all.insert(all.end(), first, first + k);
+  if (const auto orders = read_placement(config); !orders.empty())
+    for (std::int32_t& place : places) {
+      const std::vector<Index>& order = orders.back();
+      place = static_cast<std::int32_t>(std::find(order.begin(), order.end(), place) - order.begin());
     }
-    return all;
-  };
-  return {{name, 1, config.model.d_model, 1, 1, config.moe.experts, k, config.moe.d_ff, 256, config.train.micro_batch,
-           config.model.seq_len},
-          {name, of_rank}};
+  return {{"", 1, config.model.d_model, 1, 1, config.moe.experts, config.moe.top_k, config.moe.d_ff, 256,
+           config.train.micro_batch, config.model.seq_len},
+          std::move(places)};
+}
+
+// The first rank reads the run, and the others have it from there.
+Recorded shared_by(Comm& world, const std::filesystem::path& run) {
+  Recorded r{};
+  agree(world, [&] {
+    if (world.rank() == 0) r = recorded(run, world.size());
+  });
+  ModelShape& s = r.shape;
+  s.name = "of " + run.string();
+  Index size = std::ssize(r.places);
+  for (Index* number : {&s.layers, &s.d_model, &s.heads, &s.kv_heads, &s.experts, &s.top_k, &s.d_ff, &s.vocab,
+                        &s.sequences, &s.seq_len, &size})
+    world.broadcast(view_of(number, {1}), 0);
+  r.places.resize(static_cast<std::size_t>(size));
+  world.broadcast(view_of(r.places.data(), {size}), 0);
+  return r;
+}
+
+// Each rank takes the next micro-batch's tokens.
+Load load_of(const Recorded& r) {
+  return {r.shape.name, [places = r.places, k = r.shape.top_k](Index T, int rank) {
+            std::vector<std::int32_t> all;
+            const Index tokens = std::ssize(places) / k;
+            for (Index t = 0; t < T; ++t) {
+              const auto first = places.begin() + (rank * T + t) % tokens * k;
+              all.insert(all.end(), first, first + k);
+            }
+            return all;
+          }};
 }
 
 // All ranks repeat as often, or they would wait for each other in different collectives. The runs take turns.
@@ -235,12 +259,12 @@ void measure_ranks(const Setup& setup, Comm& world, std::vector<Section>& sectio
                                              : setup.backend == "cpu" ? std::span<const ModelShape>(host_layers)
                                                                       : gpu_layers;
   std::optional<Recorded> run;
-  if (!setup.load.empty()) agree(world, [&] { run = recorded(setup.load, n); });
+  if (!setup.load.empty()) run = shared_by(world, setup.load);
   for (const ModelShape& shape : shapes)
     if (shape.experts % n == 0) measure_layer(setup, world, shape, drawn_loads(shape), sections);
   if (run) {
     std::vector<Load> loads = drawn_loads(run->shape);
-    loads.push_back(run->load);
+    loads.push_back(load_of(*run));
     measure_layer(setup, world, run->shape, loads, sections);
   }
   for (const ModelShape& shape : shapes)

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# bundle.sh ROOT BUILD: a bundle of the CUDA emulator's programs runs from the archive alone, and mistakes are refused.
+set -euo pipefail
+root=$1 build=$2
+gpu=$root/tests/gpu.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+die() {
+  echo "bundle.sh: $1" >&2
+  exit 1
+}
+refuses() { # TEXT ARGUMENT...
+  local text=$1 code=0
+  "$gpu" "${@:2}" >out 2>&1 || code=$?
+  [[ $code -eq 2 ]] || { cat out; die "exit code $code instead of 2: ${*:2}"; }
+  grep -qF -- "$text" out || { cat out; die "'$text' is not said: ${*:2}"; }
+}
+
+"$gpu" pack --built "$build" --emulator --output bundle.tar.gz
+tar -tzf bundle.tar.gz >content
+for name in bin/switchyard bin/mpirun lib/libmpi.so.40 lib/openmpi/mca_btl_vader.so data/quickstart/dataset.ini; do
+  grep -qx "./$name" content || die "$name is not in the bundle"
+done
+for name in libc.so.6 libstdc++.so.6 libcublas.so.13 libnccl.so.2; do
+  ! grep -q "/$name\$" content || die "$name is packed, which the target has"
+done
+
+# Of this machine it needs a shell alone: no library and no program of Open MPI is found in any other place.
+env -i PATH=/usr/bin:/bin HOME="$work" SWITCHYARD_PYTHON=none "$gpu" run bundle.tar.gz --output results versions doctor step train_2 ||
+  { cat results/*.log; die "a part failed"; }
+[[ $(grep -c '| passed |' results/summary.md) -eq 4 ]] || die "not every part is in the summary"
+grep -q 'runs with cuBLAS 13.2.7' results/first.log || die "doctor does not tell the loaded cuBLAS"
+grep -q 'built with 13.0, cuBLAS 13.1.0, NCCL 2.28.9' results/first.log || die "doctor does not tell the cuBLAS of the build"
+[[ -s results/step.md ]] || die "the benchmark left no report"
+LD_LIBRARY_PATH=$work/bundle.unpacked/lib ldd bundle.unpacked/bin/mpirun | grep -q "$work/bundle.unpacked/lib/libopen-rte" ||
+  die "the launcher does not take the packed libraries"
+
+refuses "there is no part opps" run bundle.tar.gz opps
+refuses "run needs a bundle" run missing.tar.gz
+refuses "unknown option --small" pack --small
+refuses "none cannot be read" pack --assume-libs none
+# A library that neither the target nor this machine has.
+mkdir broken
+cp -P "$build"/{switchyard,test_kernels,test_mpi,bench_gpu}_cuda_host broken/
+printf 'int f(void);\nint main(void) { return f(); }\n' >main.c
+echo 'int f(void) { return 0; }' | cc -shared -fPIC -xc - -o libgone.so
+cc main.c -o broken/switchyard_cuda_host -L. -lgone
+rm libgone.so
+code=0
+"$gpu" pack --built broken --emulator --output broken.tar.gz >out 2>&1 || code=$?
+[[ $code -eq 1 ]] && grep -q "needs libgone.so, which is neither" out || { cat out; die "a missing library is packed"; }
