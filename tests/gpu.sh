@@ -172,6 +172,7 @@ use_bundle() {
     OPAL_DATADIR=$root/share OPAL_PKGDATADIR=$root/share/openmpi OPAL_SYSCONFDIR=$root/etc/openmpi \
     OMPI_MCA_mca_base_component_path=$root/lib/openmpi PMIX_MCA_mca_base_component_path=$root/lib/pmix \
     PMIX_MCA_pcompress_base_silence_warning=1
+  export OMPI_MCA_plm=isolated  # one machine, which may have no ssh
   if [[ ! $emulator ]]; then
     for name in libcublas.so.13 libcublasLt.so.13 libnccl.so.2; do
       folder=$(folder_of "$name")
