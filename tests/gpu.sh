@@ -67,8 +67,10 @@ pack_mpi() {
   cp -L "$(command -v mpirun)" "$stage/bin/mpirun"
   for kind in "$plugins"/mca_*.so; do
     name=${kind##*/}
-    # Fabrics, accelerators, file systems and resource managers: one machine needs none of them.
-    [[ $name =~ _(ofi|ucx|usnic|openib|verbs|psm2?|portals4|mtl|cm|slurm|tm|lsf|gridengine|hcoll|ompio|romio.*|pvfs2|lustre|gpfs|cuda|monitoring)(\.so|_) ]] && continue
+    # Fabrics, accelerators, file systems, resource managers and OpenSHMEM: one machine needs none of them.
+    [[ $name =~ ^mca_(atomic|memheap|scoll|spml|sshmem)_ ||
+      $name =~ _(ofi|ucx|usnic|openib|verbs|psm2?|portals4|mtl|cm|slurm|tm|lsf|gridengine|hcoll|ompio|romio.*|pvfs2|lustre|gpfs|cuda|monitoring|flux|jsm)(\.so|_) ]] &&
+      continue
     cp "$kind" "$stage/lib/openmpi/"
   done
   cp -rL "$(ompi_info --parsable --path pkgdatadir | cut -d: -f3)" "$stage/share/openmpi"
@@ -80,7 +82,7 @@ pack_mpi() {
 
 pack() {
   local output=gpu-bundle.tar.gz assume_file=$here/tests/gpu/target.libs built="" emulator="" suffix=""
-  local program stage file line limit size
+  local program file line limit size
   local -A assumed
   while [[ $# -gt 0 ]]; do
     case $1 in
@@ -101,11 +103,11 @@ pack() {
   if [[ ! $built ]]; then
     built=$here/build-gpu
     cmake -S "$here" -B "$built" -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON -DSWITCHYARD_CUDA=ON \
-      -DSWITCHYARD_CUDA_ARCHITECTURES=90a-real --log-level=NOTICE || exit 1
+      -DSWITCHYARD_CUDA_ARCHITECTURES=90a-real "-DSWITCHYARD_ISAS=avx2;avx512" --log-level=NOTICE || exit 1
     cmake --build "$built" --parallel "$(nproc)" --target "${programs[@]}" || exit 1
   fi
   [[ $emulator ]] && suffix=_cuda_host
-  stage=$(mktemp -d) || exit 1
+  stage=$(mktemp -d) || exit 1  # not local: the trap outlives the function
   trap 'rm -rf "$stage"' EXIT
   mkdir -p "$stage"/{bin,lib,data}
   [[ $emulator ]] && touch "$stage/emulator"
@@ -125,7 +127,7 @@ pack() {
   for file in "$stage"/bin/* "$stage"/lib/openmpi/*.so "$stage"/lib/pmix/*.so; do
     [[ -f $file ]] && pack_libraries "$file"
   done
-  tar -C "$stage" -czf "$output" . || die "$output could not be written" 1
+  tar -C "$stage" -c . | gzip -9 >"$output" || die "$output could not be written" 1
   size=$(du -k "$output" | cut -f1)
   limit=$((60 * 1024 - $(cd "$here" && git ls-files -z 2>/dev/null | du -ck --files0-from=- 2>/dev/null | tail -1 | cut -f1)))
   echo "$output: $((size / 1024)) MiB; $(find "$stage/lib" -name '*.so*' | wc -l) libraries and plug-ins, $(du -sk "$stage" | cut -f1) KiB unpacked"
