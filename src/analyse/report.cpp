@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 
+#include "src/io/files.h"
 #include "src/io/manifest.h"
 #include "src/params/block_specs.h"
 #include "src/params/specs.h"
@@ -19,14 +19,14 @@ constexpr Index strip_columns = 64;  // more experts share their marks
 // Lines that were torn or that hold no loss are passed over.
 std::vector<LossPoint> read_losses(const fs::path& file, Index last_step) {
   std::vector<LossPoint> losses;
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) {
-    const std::optional<Json> m = Json::try_parse(line);
+  if (std::error_code ignored; !fs::exists(file, ignored)) return losses;
+  read_lines(file, [&](const TextLine& line) {
+    const std::optional<Json> m = Json::try_parse(line.text);
     const Json *step = m ? m->find("step") : nullptr, *loss = m ? m->find("loss") : nullptr;
-    if (!step || !step->is_integer() || !loss || !loss->is_number()) continue;
+    if (!step || !step->is_integer() || !loss || !loss->is_number()) return;
     if (const auto at = step->get<Index>(); at <= last_step)
       losses.push_back({static_cast<double>(at), loss->get<double>()});
-  }
+  });
   return losses;
 }
 

@@ -1,8 +1,6 @@
 // moe.placement: which expert lies in which place.
-#include <fstream>
-#include <iterator>
-
 #include "src/config.h"
+#include "src/io/files.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -36,9 +34,12 @@ std::vector<std::vector<Index>> read_placement(const Config& config) {
   const std::string& file = config.moe.placement;
   std::vector<std::vector<Index>> orders;
   if (file.empty()) return orders;
-  std::ifstream in(file);
-  if (!in) bad_input("moe.placement = {} cannot be read: give a file of `switchyard experts --placement-file`", file);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  std::string text;
+  try {
+    text = read_file(file);
+  } catch (const InputError& e) {
+    bad_input("moe.placement = {}: {}: give a file of `switchyard experts --placement-file`", file, e.what());
+  }
   try {
     const Json json = Json::parse(text);
     for (Index layer = 0; layer < config.model.layers; ++layer)

@@ -3,11 +3,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <set>
 
 #include "src/config/check.h"
 #include "src/config/keys.h"
+#include "src/io/files.h"
 #include "src/text/ini.h"
 #include "src/text/words.h"
 
@@ -156,20 +156,19 @@ Config parse_config(const std::string& ini_text, const std::string& origin, cons
   return c;
 }
 
+constexpr Index most_config_bytes = 1 << 20;
+
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::vector<ConfigCheck>& checks) {
   std::error_code ec;
   if (std::filesystem::is_directory(file, ec)) bad_input("{} is a folder: give a configuration file", file.string());
-  std::ifstream in(file);
-  if (!in)
+  if (!std::filesystem::exists(file, ec))
     bad_input("cannot read the configuration {} ({}): check the path; configs/ holds examples", file.string(),
-              std::strerror(errno));
-  std::string text(1 << 20, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in) bad_input("{} is larger than 1 MiB: give a configuration file", file.string());
-  text.resize(static_cast<std::size_t>(in.gcount()));
+              ec ? ec.message() : std::strerror(ENOENT));
+  if (std::filesystem::is_regular_file(file, ec) && std::filesystem::file_size(file, ec) >= most_config_bytes)
+    bad_input("{} is larger than 1 MiB: give a configuration file", file.string());
   Problems problems(file.string());
-  Config c = parse(text, overrides, problems);
+  Config c = parse(read_file(file, most_config_bytes), overrides, problems);
   const bool given = std::any_of(overrides.begin(), overrides.end(),
                                  [](const std::string& o) { return o.starts_with("--data.path="); });
   const std::filesystem::path beside = file.parent_path() / c.data.path;

@@ -4,13 +4,11 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "kernels/check.h"
+#include "src/io/files.h"
 
 namespace sy {
 
@@ -20,19 +18,11 @@ namespace {
 
 class PlainStream : public ByteStream {
  public:
-  explicit PlainStream(const fs::path& path)
-      : name_(path.string()), file_(std::fopen(path.c_str(), "rb"), std::fclose) {
-    if (!file_) bad_input("cannot read {}: {}: check the file and its permissions", name_, std::strerror(errno));
-  }
-  std::size_t read_some(std::span<char> out) override {
-    const std::size_t n = std::fread(out.data(), 1, out.size(), file_.get());
-    if (std::ferror(file_.get())) bad_input("cannot read {}: {}", name_, std::strerror(errno));
-    return n;
-  }
+  explicit PlainStream(const fs::path& path) : file_(path) {}
+  std::size_t read_some(std::span<char> out) override { return file_.read_some(out); }
 
  private:
-  std::string name_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  InputFile file_;
 };
 
 // What gzip and zstd have in common: frames that follow one another, decoded from a buffer of the file's bytes.

@@ -93,9 +93,10 @@ std::optional<StepTime> mean_parts(const std::vector<StepTime>& ranks) {
 std::optional<StepTime> traced_parts(const std::filesystem::path& run) {
   std::vector<StepTime> ranks;
   std::error_code none;
+  constexpr Index most_bytes = Index{16} << 30;  // a trace of many steps
   for (const auto& file : std::filesystem::directory_iterator(run / "trace", none)) {
     try {
-      if (const auto parts = rank_parts(read_file(file.path()))) ranks.push_back(*parts);
+      if (const auto parts = rank_parts(read_file(file.path(), most_bytes))) ranks.push_back(*parts);
     } catch (const JsonError& e) {
       bad_input("{} is no trace ({}): remove it", file.path().string(), e.what());
     }

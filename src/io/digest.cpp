@@ -5,7 +5,6 @@
 #include <openssl/params.h>
 
 #include <algorithm>
-#include <fstream>
 #include <vector>
 
 #include "kernels/check.h"
@@ -87,11 +86,8 @@ Digest sha256(std::string_view text) {
 
 Digest sha256_sampled(const std::filesystem::path& path) {
   constexpr std::int64_t block = 16 << 10, blocks = 16;
-  std::error_code error;
-  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
-  std::ifstream file;
-  if (!error) file.open(path, std::ios::binary);
-  if (!file.is_open()) bad_input("cannot read {}: check the file and its permissions", path.string());
+  const InputFile file(path);
+  const std::int64_t size = file.size();
   Sha256 hash;
   hash.update(&size, sizeof size);
   std::vector<char> piece(block);
@@ -100,10 +96,14 @@ Digest sha256_sampled(const std::filesystem::path& path) {
   for (std::int64_t i = 0; i < steps; ++i) {
     // As a quotient and a remainder: the product of a large size and a number of blocks need not fit.
     const std::int64_t gaps = std::max<std::int64_t>(steps - 1, 1);
-    file.seekg(last / gaps * i + last % gaps * i / gaps);
-    if (!file.read(piece.data(), std::min(block, size)))
-      bad_input("cannot read {}: it was cut short, or the disk fails", path.string());
-    hash.update(piece.data(), static_cast<std::size_t>(file.gcount()));
+    const std::int64_t at = last / gaps * i + last % gaps * i / gaps;
+    const auto bytes = static_cast<std::size_t>(std::min(block, size));
+    for (std::size_t done = 0; done < bytes;) {
+      const std::size_t n = file.read_at(at + static_cast<Index>(done), std::span(piece).subspan(done, bytes - done));
+      if (n == 0) bad_input("cannot read {}: it was cut short while it was read", path.string());
+      done += n;
+    }
+    hash.update(piece.data(), bytes);
   }
   return hash.finish();
 }

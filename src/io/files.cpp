@@ -1,12 +1,15 @@
 #include "src/io/files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -75,36 +78,153 @@ std::vector<fs::path> own_folders() {
   return {folder, folder / "share" / "switchyard", program};
 }
 
-std::string read_file(const fs::path& path) {
+namespace {
+
+const char* kind_of(mode_t mode) {
+  return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a FIFO" : S_ISSOCK(mode) ? "a socket" : "a device";
+}
+
+// Reads with `call` until it is not interrupted.
+template <class Call>
+std::size_t read_once(const fs::path& path, Call call) {
+  for (;;) {
+    const ssize_t n = call();
+    if (n >= 0) return static_cast<std::size_t>(n);
+    if (errno != EINTR) bad_input("cannot read {}: {}", path.string(), std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+// O_NONBLOCK: the open of a FIFO does not wait for a writer.
+InputFile::InputFile(const fs::path& path)
+    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
+  struct stat facts {};
+  if (descriptor_ < 0 || ::fstat(descriptor_, &facts) != 0) {
+    const int why = errno;
+    if (descriptor_ >= 0) ::close(descriptor_);
+    bad_input("cannot read {}: {}", path.string(), std::strerror(why));
+  }
+  if (!S_ISREG(facts.st_mode)) {
+    ::close(descriptor_);
+    bad_input("cannot read {}: it is {}, not a regular file: give a file", path.string(), kind_of(facts.st_mode));
+  }
+  size_ = facts.st_size;
+}
+
+InputFile::~InputFile() {
+  ::close(descriptor_);
+}
+
+std::size_t InputFile::read_some(std::span<char> out) {
+  return read_once(path_, [&] { return ::read(descriptor_, out.data(), out.size()); });
+}
+
+std::size_t InputFile::read_at(Index offset, std::span<char> out) const {
+  return read_once(path_, [&] { return ::pread(descriptor_, out.data(), out.size(), offset); });
+}
+
+std::string read_file(const fs::path& path, Index most_bytes) {
+  InputFile file(path);
+  const auto check_size = [&](Index bytes) {
+    if (bytes > most_bytes)
+      bad_input("cannot read {}: it has more than {} bytes, which no such file has", path.string(), most_bytes);
+  };
+  check_size(file.size());
   std::string content;
-  read_pieces(path, [&](std::string_view piece) { content += piece; });
+  std::vector<char> buffer(1 << 20);
+  while (const std::size_t n = file.read_some(buffer)) {
+    content.append(buffer.data(), n);
+    check_size(std::ssize(content));
+  }
   return content;
 }
 
 void read_pieces(const fs::path& path, const std::function<void(std::string_view)>& take) {
-  Descriptor file(path, O_RDONLY);
+  InputFile file(path);
   std::vector<char> buffer(1 << 20);
-  for (;;) {
-    const ssize_t n = file.get() < 0 ? -1 : ::read(file.get(), buffer.data(), buffer.size());
-    if (n < 0 && file.get() >= 0 && errno == EINTR) continue;
-    if (n < 0) bad_input("cannot read {}: {}", path.string(), std::strerror(errno));
-    if (n == 0) return;
-    take({buffer.data(), static_cast<std::size_t>(n)});
-  }
+  while (const std::size_t n = file.read_some(buffer)) take({buffer.data(), n});
+}
+
+void read_lines(const fs::path& path, const std::function<void(const TextLine&)>& take) {
+  std::string text;
+  TextLine line;
+  Index bytes = 0;  // of the line so far
+  const auto end_line = [&](bool whole) {
+    ++line.number;
+    line.end += bytes + whole;
+    line.text = bytes > most_line_bytes ? std::string_view() : std::string_view(text);
+    line.whole = whole;
+    take(line);
+    text.clear();
+    bytes = 0;
+  };
+  read_pieces(path, [&](std::string_view piece) {
+    while (!piece.empty()) {
+      const std::size_t end = std::min(piece.find('\n'), piece.size());
+      bytes += static_cast<Index>(end);
+      if (bytes <= most_line_bytes) text += piece.substr(0, end);
+      if (end < piece.size()) end_line(true);
+      piece.remove_prefix(std::min(end + 1, piece.size()));
+    }
+  });
+  if (bytes > 0) end_line(false);
+}
+
+std::FILE* open_for_writing(const fs::path& path, const char* mode) {
+  const bool append = *mode == 'a';
+  const auto refuse = [&](const char* why) {
+    bad_input("{} {}: nothing is written there: put a copy in its place, or remove it", path.string(), why);
+  };
+  const int file =
+      ::open(path.c_str(),
+             O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (append ? O_APPEND : 0), 0666);
+  if (file < 0 && errno == ELOOP) refuse("is a link");
+  if (const int why = errno; file < 0)
+    cannot_write(why, fmt::format("cannot write {}: {}", path.string(), std::strerror(why)));
+  struct stat facts {};
+  const bool known = ::fstat(file, &facts) == 0;
+  if (known && S_ISREG(facts.st_mode) && facts.st_nlink <= 1 && (append || ::ftruncate(file, 0) == 0))
+    if (std::FILE* stream = ::fdopen(file, mode)) return stream;
+  const int why = errno;
+  ::close(file);
+  if (known && !S_ISREG(facts.st_mode)) refuse("is no regular file");
+  if (known && facts.st_nlink > 1) refuse("is a second name of another file (a hard link)");
+  cannot_write(why, fmt::format("cannot write {}: {}", path.string(), std::strerror(why)));
+}
+
+namespace {
+
+constexpr std::string_view unfinished_mark = ".tmp-";
+constexpr std::size_t unfinished_digits = 16;
+
+}  // namespace
+
+bool is_unfinished(std::string_view name, std::string_view of) {
+  if (!name.starts_with(of)) return false;
+  name.remove_prefix(of.size());
+  if (!name.starts_with(unfinished_mark)) return false;
+  name.remove_prefix(unfinished_mark.size());
+  return name.size() == unfinished_digits && name.find_first_not_of("0123456789abcdef") == name.npos;
+}
+
+void remove_unfinished(const fs::path& path) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator it(path.parent_path(), error), end; !error && it != end; it.increment(error))
+    if (is_unfinished(it->path().filename().string(), path.filename().string()) && it->is_regular_file(error))
+      found.push_back(it->path());
+  for (const fs::path& file : found) ::unlink(file.c_str());
 }
 
 void write_file(const fs::path& path, std::string_view content) {
-  fs::path fresh = path.string() + ".tmp";
-  write_point("write", fresh);
-  // What has that name already is not ours, or another process is writing it: neither is followed nor touched.
-  constexpr int most_names = 100;
-  std::optional<Descriptor> made;
-  for (int n = 1; n <= most_names && (!made || made->get() < 0); ++n) {
-    fresh = fmt::format("{}.tmp{}", path.string(), n > 1 ? std::to_string(n) : "");
-    made.emplace(fresh, O_WRONLY | O_CREAT | O_EXCL);
-    if (made->get() < 0 && errno != EEXIST) break;
-  }
-  Descriptor& file = *made;
+  write_point("write", path.string() + ".tmp");
+  // A name that chance chose is this process's own: a file of another is neither followed nor
+  // touched, and what killed processes left stands in no one's way.
+  std::random_device chance;
+  const std::uint64_t number = std::uint64_t{chance()} << 32 | chance();
+  const fs::path fresh = fmt::format("{}{}{:016x}", path.string(), unfinished_mark, number);
+  Descriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL);
   if (file.get() < 0) fail("cannot create {}: {}", fresh.string(), std::strerror(errno));
   try {
     while (!content.empty()) {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -202,18 +201,12 @@ std::string shape_text(const std::vector<Index>& shape) {
 class StoredTensors::Mapping {
  public:
   explicit Mapping(const fs::path& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) bad_input("{} cannot be read ({})", path.string(), std::strerror(errno));
-    struct stat facts {};
-    const bool known = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
-    size_ = known ? static_cast<std::size_t>(facts.st_size) : 0;
-    if (size_ > 0) {
-      void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
-      data_ = mapped == MAP_FAILED ? nullptr : static_cast<const std::byte*>(mapped);
-    }
-    ::close(file);
-    if (!known) bad_input("{} is no file", path.string());
-    if (size_ > 0 && !data_) fail("{} cannot be mapped into memory ({})", path.string(), std::strerror(errno));
+    const InputFile file(path);
+    size_ = static_cast<std::size_t>(file.size());
+    if (size_ == 0) return;
+    void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+    data_ = mapped == MAP_FAILED ? nullptr : static_cast<const std::byte*>(mapped);
+    if (!data_) fail("{} cannot be mapped into memory ({})", path.string(), std::strerror(errno));
   }
   ~Mapping() {
     if (data_) munmap(const_cast<std::byte*>(data_), size_);

@@ -62,6 +62,12 @@ expect_error "unknown command" "$switchyard" $'new\nswitchyard: line'
 printf '\001\002\rx' >binary.ini
 expect_error "binary.ini" "$switchyard" train binary.ini
 [[ $(wc -l <"$work/.err") -eq 1 ]] || die "more than one line"
-expect_error "and 380 more" "$switchyard" train <(printf 'nonsense%s\n' {1..400})
-expect_error "larger than 1 MiB" "$switchyard" train /dev/zero
+printf 'nonsense%s\n' {1..400} >nonsense.ini
+expect_error "and 380 more" "$switchyard" train nonsense.ini
+head -c 2000000 /dev/zero >large.ini
+expect_error "larger than 1 MiB" "$switchyard" train large.ini
+expect_error "it is a FIFO, not a regular file" "$switchyard" train <(echo)
 expect_ok "$switchyard" help --help
+expect_error "SWITCHYARD_WINDOW = '-5x': give a number of ranks" env SWITCHYARD_WINDOW=-5x "$switchyard" version
+expect_error "SWITCHYARD_WINDOW = '2x': give a number of ranks" env SWITCHYARD_WINDOW=2x \
+  "$root/launch/mpirun.sh" 2 "$switchyard" version

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -88,7 +89,7 @@ TEST(Digest, UnreadableFilesAreNamed) {
   EXPECT_NE(error_of([&] { sha256_file(folder.path() / "none"); }).find("none: No such file"), std::string::npos);
   EXPECT_NE(error_of([&] { sha256_sampled(folder.path() / "none"); }).find("cannot read"), std::string::npos);
   EXPECT_NE(error_of([&] { sha256_sampled(folder.path()); }).find("cannot read"), std::string::npos);
-  EXPECT_NE(error_of([&] { sha256_file(folder.path()); }).find("Is a directory"), std::string::npos);
+  EXPECT_NE(error_of([&] { sha256_file(folder.path()); }).find("it is a folder"), std::string::npos);
 }
 
 TEST(Files, WriteReplacesWholeOrNotAtAll) {
@@ -139,6 +140,72 @@ TEST(Files, WritingTouchesNothingBeside) {
   EXPECT_EQ(read_file(file), "new");
   EXPECT_EQ(read_file(file.string() + ".tmp2"), "another's");
   EXPECT_FALSE(fs::exists(file.string() + ".tmp3"));
+}
+
+// A FIFO, a device and a folder are refused at once, however the name leads there; so is what is
+// larger than it can be.
+TEST(Files, InputsAreRegularFilesOfBoundedSize) {
+  const Folder folder;
+  const fs::path fifo = folder.path() / "fifo", link = folder.path() / "link", large = folder.path() / "large";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  fs::create_symlink("/dev/zero", link);
+  std::ofstream(large) << "x";
+  fs::resize_file(large, 1 << 30);  // sparse
+  const auto nothing = [](auto) {};
+  for (const auto& [path, what] : {std::pair{fifo, "a FIFO"}, {link, "a device"}, {folder.path(), "a folder"}}) {
+    const std::string error = fmt::format("2: cannot read {}: it is {}, not a regular file", path.string(), what);
+    ASSERT_EQ(error_of([&] { read_file(path); }).find(error), 0u);
+    ASSERT_EQ(error_of([&] { read_pieces(path, nothing); }).find(error), 0u);
+    ASSERT_EQ(error_of([&] { read_lines(path, nothing); }).find(error), 0u);
+    ASSERT_EQ(error_of([&] { sha256_file(path); }).find(error), 0u);
+    ASSERT_EQ(error_of([&] { sha256_sampled(path); }).find(error), 0u);
+  }
+  EXPECT_NE(error_of([&] { read_file(large); }).find("it has more than 268435456 bytes"), std::string::npos);
+  ASSERT_EQ(error_of([&] { read_file(folder.path() / "none"); }).find("2: cannot read "), 0u);
+}
+
+TEST(Files, LinesAreReadWithTheirEnds) {
+  const Folder folder;
+  const fs::path file = folder.path() / "file";
+  std::string text = "one\n\n" + std::string((1 << 20) + 5, 'x') + "\ntorn";
+  std::ofstream(file) << text;
+  std::vector<std::string> lines;
+  std::vector<Index> ends;
+  read_lines(file, [&](const TextLine& line) {
+    lines.emplace_back(line.text);
+    ends.push_back(line.end);
+    EXPECT_EQ(line.number, std::ssize(lines));
+    EXPECT_EQ(line.whole, line.number < 4);
+  });
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0] + "|" + lines[1] + "|" + lines[3], "one||torn");
+  EXPECT_EQ(std::ssize(lines[2]), (1 << 20) + 5);
+  EXPECT_EQ(ends, (std::vector<Index>{4, 5, (1 << 20) + 11, (1 << 20) + 15}));
+
+  // A line that is longer than any of ours takes no memory.
+  std::ofstream(file) << "a\n";
+  fs::resize_file(file, most_line_bytes + 3);
+  std::ofstream(file, std::ios::app) << "\nb\n";
+  lines.clear();
+  read_lines(file, [&](const TextLine& line) { lines.emplace_back(line.text); });
+  EXPECT_EQ(lines, (std::vector<std::string>{"a", "", "b"}));
+}
+
+// Names that killed processes have left are in nobody's way, and go once it is known that nobody
+// writes.
+TEST(Files, LeftoversBlockNothing) {
+  const Folder folder;
+  const fs::path file = folder.path() / "config.ini";
+  for (int n = 1; n <= 120; ++n)
+    std::ofstream(fmt::format("{}.tmp{}", file.string(), n > 1 ? std::to_string(n) : "")) << n;
+  EXPECT_EQ(error_of([&] { write_file(file, "new"); }), "");
+  EXPECT_EQ(read_file(file), "new");
+  std::ofstream(file.string() + ".tmp-0123456789abcdef") << "left";
+  std::ofstream(file.string() + ".tmp-mine") << "a person's";
+  remove_unfinished(file);
+  EXPECT_FALSE(fs::exists(file.string() + ".tmp-0123456789abcdef"));
+  EXPECT_TRUE(fs::exists(file.string() + ".tmp-mine"));
+  EXPECT_TRUE(fs::exists(file.string() + ".tmp7"));
 }
 
 TEST(Files, FoldersChangePlaces) {
