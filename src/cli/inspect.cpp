@@ -31,7 +31,8 @@ int verify(const fs::path& step_or_run, bool json) {
   bool whole = true;
   for (const fs::path& folder : folders) {
     std::vector<std::string> warnings;
-    const std::vector<std::string> problems = verify_checkpoint(folder, &warnings);
+    std::vector<std::string> problems = verify_checkpoint(folder, &warnings);
+    if (problems.empty()) problems = foreign_parts(folder);
     for (const std::string& warning : warnings) warn(warning);
     whole &= problems.empty();
     if (json) {

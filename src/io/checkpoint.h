@@ -35,10 +35,13 @@ struct TrainState {
 };
 
 // Collective over `world`. Writes RUN/checkpoints/step-N, then deletes what is older but for the newest keep
-// - 1 (keep 0: nothing). A failure on any rank throws AgreedError on all and leaves older checkpoints alone; a value that is
-// not finite is one, before anything is written. Returns, on rank 0, what could not be deleted: no reason to stop.
+// - 1 (keep 0: nothing) and the checkpoint of step `pinned` (-1: of no step). Only files that this
+// program wrote are deleted, and a checkpoint whose folder holds others stays as it is. A failure
+// on any rank throws AgreedError on all and leaves older checkpoints alone; a value that is not
+// finite is one, before anything is written. Returns, on rank 0, what was not deleted, and why: no
+// reason to stop.
 std::vector<std::string> save_checkpoint(Comm& world, const std::filesystem::path& run_dir, const TrainState& state,
-                                         const ParamStore& store, Index keep);
+                                         const ParamStore& store, Index keep, Index pinned = -1);
 
 // The same of weights alone, without an optimizer's state, which no rank holds: they are read from `source` piece by piece and
 // written. The ranks share the work equally. Training starts from such a checkpoint (run.init_from); it cannot be resumed.
@@ -55,11 +58,19 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& step_or_ru
 std::filesystem::path resolve_checkpoint(Comm& world, const std::filesystem::path& step_or_run,
                                          std::vector<std::string>* warnings);
 
+// Whether a checkpoint that this process chose as a run's newest, since it was last asked, has been
+// deleted meanwhile: what was read of it failed for that reason.
+bool chosen_checkpoint_vanished();
+
 // The checkpoint that a run goes on from: that of `step`, or with -1 the newest one that is whole and holds finite values
 // alone; an empty path where the run has no checkpoint yet. Throws InputError where there are some and none will do.
 // Collective; `warnings` on rank 0 alone.
 std::filesystem::path resume_checkpoint(Comm& world, const std::filesystem::path& run_dir, Index step,
                                         std::vector<std::string>* warnings);
+// The newest checkpoint of a run that is older than `step`, and the oldest of all; -1: there is
+// none.
+Index newest_before(const std::filesystem::path& checkpoints, Index step);
+Index oldest_checkpoint(const std::filesystem::path& checkpoints);
 // Renames the checkpoints of a run that are newer than `step`, so that they are not taken for those of a run that went back
 // to it: step-N.abandoned. Returns what was done, for people. Throws Failure.
 std::vector<std::string> set_newer_aside(const std::filesystem::path& run_dir, Index step);
@@ -68,6 +79,10 @@ std::vector<std::string> set_newer_aside(const std::filesystem::path& run_dir, I
 // `warnings`: files that do not belong to it, which nothing reads.
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& step_dir,
                                            std::vector<std::string>* warnings = nullptr);
+
+// Files that the index of a whole checkpoint takes values from though they are not in its manifest:
+// every reader refuses them.
+std::vector<std::string> foreign_parts(const std::filesystem::path& step_dir);
 
 // What follows reads a folder that resolve_checkpoint has returned; only the files' sizes are compared again.
 

@@ -53,8 +53,11 @@ Problems problems_of(const fs::path& dir, bool finite, std::vector<std::string>*
   return problems.empty() && finite ? not_finite(dir) : problems;
 }
 
-// The newest of a run that has no problem.
-fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings) {
+std::vector<fs::path> chosen;  // by newest(), in this process
+
+// The newest of a run that has no problem. A training may delete a checkpoint while it is looked
+// at: `vanished` is set then, and the run has another newest one.
+fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings, bool& vanished) {
   const fs::path checkpoints = checkpoints_of(run_dir);
   std::set<std::string> strays = names_in(checkpoints);
   std::erase_if(strays, is_ours);
@@ -64,12 +67,31 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
     const fs::path dir = checkpoints / step_name(step);
     const Problems problems = problems_of(dir, finite, warnings);
     if (problems.empty()) return dir;
+    if (std::error_code error; !fs::exists(dir, error)) {
+      vanished = true;
+      return {};
+    }
     passed_over.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
     if (warnings) warnings->push_back(passed_over.back());
   }
   if (passed_over.empty())
     bad_input("{} holds no checkpoint yet: wait until the run has written its first", run_dir.string());
   bad_input("{} holds no whole checkpoint: {}", checkpoints.string(), join(passed_over));
+}
+
+fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings) {
+  constexpr int most_attempts = 100;
+  for (int attempt = 1;; ++attempt) {
+    bool vanished = false;
+    std::vector<std::string> found;
+    fs::path dir = newest(run_dir, finite, &found, vanished);
+    if (vanished && attempt < most_attempts) continue;
+    if (vanished)
+      bad_input("{} deletes its checkpoints faster than they are read: give run.keep = 2 or more", run_dir.string());
+    if (warnings) warnings->insert(warnings->end(), found.begin(), found.end());
+    chosen.push_back(dir);
+    return dir;
+  }
 }
 
 // What `find` returns on rank 0, or its error, on all ranks.
@@ -139,6 +161,15 @@ void check_same_checkpoint(Comm& world, const fs::path& step_dir) {
   agree(world, [&] { digest = to_hex(sha256_file(manifest)); });
   check_rank_settings(world, {{fmt::format("the digest of {}", manifest.string()), digest.substr(0, 16)}},
                       "let all ranks read the same checkpoint, from a folder that their hosts share");
+}
+
+bool chosen_checkpoint_vanished() {
+  const bool vanished = std::any_of(chosen.begin(), chosen.end(), [](const fs::path& dir) {
+    std::error_code error;
+    return !fs::exists(dir / manifest_name, error);
+  });
+  chosen.clear();
+  return vanished;
 }
 
 std::optional<Index> step_set_aside(const std::string& name) {

@@ -78,9 +78,17 @@ WrittenFile write_index(const std::filesystem::path& path, const TrainState& sta
 // The step of a checkpoint that set_newer_aside has renamed; of another name, none.
 std::optional<Index> step_set_aside(const std::string& name);
 
-// Deletes checkpoints older than `step` but for the newest keep - 1, and what was set aside and is older than all that stay.
-// Returns what could not be deleted.
-std::vector<std::string> prune_checkpoints(const std::filesystem::path& checkpoints, Index step, Index keep);
+// Deletes checkpoints older than `step` but for the newest keep - 1 and that of step `pinned`, and
+// what was set aside and is older than all that stay. Returns what was not deleted, and why.
+std::vector<std::string> prune_checkpoints(const std::filesystem::path& checkpoints, Index step, Index keep,
+                                           Index pinned = -1);
+// Deletes what saving or pruning left when it was cut off: the files of folders such as step-N.tmp.
+// Returns what else they hold. Throws Failure.
+std::vector<std::string> remove_leftovers(const std::filesystem::path& checkpoints);
+// step-N.tmp, or step-N.tmp-2 and so on: a folder that is being written or deleted. The first
+// number that is free.
+std::filesystem::path unfinished_path(const std::filesystem::path& checkpoints, Index step, Index number);
+Index free_number(const std::filesystem::path& checkpoints, Index step);
 
 // The files of a checkpoint, opened after a look at all their sizes: libhdf5 may crash on one that is cut off.
 //

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_parts.h"
@@ -71,6 +72,24 @@ void CheckpointReader::read(const Hdf5Dataset& tensor, Range run, void* data) {
     read(tensor, box, out);
     out += box.elements() * size_of(tensor.dtype());
   }
+}
+
+std::vector<std::string> foreign_parts(const fs::path& step_dir) try {
+  const CheckpointReader checkpoint(step_dir);
+  std::set<std::string> known, foreign;
+  for (const Manifest::File& file : checkpoint.manifest().files) known.insert(file.name);
+  for (const std::string& name : checkpoint.index().datasets()) {
+    const Hdf5Dataset dataset = checkpoint.index().open_dataset(name);
+    for (const Hdf5Part& part : dataset.parts())
+      if (!known.contains(part.file)) foreign.insert(part.file);
+  }
+  std::vector<std::string> problems;
+  for (const std::string& file : foreign)
+    problems.push_back(fmt::format("{} needs {}, which is not in its manifest: use another checkpoint",
+                                   (step_dir / index_name).string(), file));
+  return problems;
+} catch (const InputError& e) {
+  return {e.what()};
 }
 
 struct CheckpointTensors::Impl {

@@ -159,18 +159,6 @@ void check_manifest(const fs::path& dir, const Manifest& manifest) {
        (dir / manifest_name).string(), error);
 }
 
-// A folder that is no checkpoint: one being written or deleted when a run was cut off.
-void remove_leftovers(const fs::path& checkpoints) {
-  std::vector<fs::path> leftovers;
-  std::error_code error;
-  for (fs::directory_iterator it(checkpoints, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (const auto dot = name.find(".tmp"); dot != std::string::npos && step_of(name.substr(0, dot)))
-      leftovers.push_back(it->path());
-  }
-  for (const fs::path& path : leftovers) remove_tree(path);
-}
-
 }  // namespace
 
 std::vector<OwnedRun> shard_runs(const FlatLayout& flat, const Layout& layout, const Coord& coord) {
@@ -275,49 +263,27 @@ WrittenFile write_index(const fs::path& path, const TrainState& state, const std
   return finish(file, path);
 }
 
-std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index step, Index keep) {
-  std::vector<std::string> problems;
-  if (keep <= 0) return problems;
-  Index kept = 1, oldest = step;  // of those that stay; later ones were abandoned, and are replaced when reached again
-  std::vector<std::pair<std::string, Index>> old;
-  for (Index of : steps_in(checkpoints)) {
-    if (of >= step) continue;
-    if (kept++ < keep)
-      oldest = of;
-    else
-      old.emplace_back(step_name(of), of);
-  }
-  // One that was set aside stays as long as one of its step would.
-  for (const std::string& name : names_in(checkpoints))
-    if (const auto of = step_set_aside(name); of && *of < oldest) old.emplace_back(name, *of);
-  for (const auto& [name, of] : old) {
-    const fs::path dir = checkpoints / name, doomed = checkpoints / (step_name(of) + ".tmp");
-    try {
-      rename_folder(dir, doomed);  // so that no reader ever meets half of it
-      remove_tree(doomed);
-    } catch (const Error& e) {
-      problems.push_back(fmt::format("old checkpoint {} stays: {}", dir.string(), e.what()));
-    }
-  }
-  return problems;
-}
-
 namespace {
 
 // The protocol of saving, on all ranks.
 std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainState& state,
-                              const ShardContents& contents, Index keep) {
+                              const ShardContents& contents, Index keep, Index pinned) {
   const bool lead = world.rank() == 0;
   const fs::path checkpoints = checkpoints_of(run_dir), final_dir = checkpoints / step_name(state.step);
-  const fs::path dir = final_dir.string() + ".tmp";
+  fs::path dir;
   bool committed = false;
   try {
+    Index number = 0;  // of the folder's name: nothing is written into a leftover with a person's files
     agree(world, [&] {
       if (!lead) return;
       make_folders(checkpoints);
-      remove_leftovers(checkpoints);
+      sync_folder(run_dir);
+      remove_leftovers(checkpoints);  // its warnings come once, in the end
+      number = free_number(checkpoints, state.step);
+      dir = unfinished_path(checkpoints, state.step, number);
       make_folders(dir);
     });
+    dir = unfinished_path(checkpoints, state.step, world.max(number));
 
     WrittenFile mine{};
     agree(world, [&] { mine = write_shard(dir / shard_name(world.rank()), state, contents, world.rank()); });
@@ -347,9 +313,9 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
       sync_folder(checkpoints);
     });
   } catch (const AgreedError&) {
-    if (lead && !committed) {
+    if (lead && !committed && !dir.empty()) {
       try {
-        remove_tree(dir);
+        remove_leftovers(checkpoints);
       } catch (const Error&) {  // the disk is in trouble: the next save tries again
       }
     }
@@ -359,11 +325,11 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
   std::vector<std::string> warnings;
   if (lead) {
     try {
-      remove_leftovers(checkpoints);  // what `final_dir` was before, if it was there
+      warnings = remove_leftovers(checkpoints);  // `final_dir` as it was before, if it was there
     } catch (const Error& e) {
       warnings.push_back(e.what());
     }
-    for (std::string& problem : prune_checkpoints(checkpoints, state.step, keep))
+    for (std::string& problem : prune_checkpoints(checkpoints, state.step, keep, pinned))
       warnings.push_back(std::move(problem));
   }
   return warnings;
@@ -372,7 +338,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
 }  // namespace
 
 std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, const TrainState& state,
-                                         const ParamStore& store, Index keep) {
+                                         const ParamStore& store, Index keep, Index pinned) {
   store.whole();  // what this rank owns may be on its way to the others
   agree(world, [&] {
     std::string name = first_not_finite(store, world.rank());
@@ -383,7 +349,7 @@ std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, c
           "from an older checkpoint (--run.resume=true) with a lower train.lr",
           name, state.step);
   });
-  return save(world, run_dir, state, contents_of(store), keep);
+  return save(world, run_dir, state, contents_of(store), keep, pinned);
 }
 
 void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state, const std::vector<ParamSpec>& specs,
@@ -403,7 +369,7 @@ void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state,
     done += static_cast<Index>(values.size());
     progress(done, total);
   };
-  save(world, run_dir, state, {specs, layout, flat, std::span(tensor_kinds).first(1), read}, 0);
+  save(world, run_dir, state, {specs, layout, flat, std::span(tensor_kinds).first(1), read}, 0, -1);
 }
 
 }  // namespace sy

@@ -139,6 +139,33 @@ TEST(CheckpointDamage, ForeignFiles) {
   EXPECT_EQ(resume_checkpoint(*make_comm_self(), run.path(), -1, nullptr), "");
 }
 
+// Digests of the files that a manifest names do not tell that the index needs others.
+TEST(CheckpointDamage, AnIndexThatNeedsFilesBeyondItsManifest) {
+  const Folder run;
+  const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
+  EXPECT_EQ(joined(foreign_parts(dir)), "");
+  fs::rename(dir / shard_name(1), run.path() / "aside");
+  seal(dir, 200);
+  fs::rename(run.path() / "aside", dir / shard_name(1));
+  EXPECT_EQ(joined(verify_checkpoint(dir)), "");
+  EXPECT_TRUE(has(joined(foreign_parts(dir)), "index.h5 needs shard-00001.h5, which is not in its manifest"));
+}
+
+// A training deletes checkpoints while others read them: that is another case than damage.
+TEST(CheckpointDamage, OneThatVanishesAfterItWasChosen) {
+  const Folder run;
+  SingleRank trainer;
+  trainer.save(run.path(), 1);
+  chosen_checkpoint_vanished();  // whatever other tests have chosen
+  resolve_checkpoint(run.path(), nullptr);
+  EXPECT_FALSE(chosen_checkpoint_vanished());
+  const fs::path dir = resolve_checkpoint(run.path(), nullptr);
+  trainer.save(run.path(), 2, 1);
+  EXPECT_TRUE(has(error_of([&] { read_state(dir); }), dir.string()));
+  EXPECT_TRUE(chosen_checkpoint_vanished());
+  EXPECT_FALSE(chosen_checkpoint_vanished());  // what is chosen from now on counts
+}
+
 TEST(CheckpointDamage, AFolderWithTheNameOfAnotherStep) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 6), copy = dir.parent_path() / step_name(50);

@@ -28,11 +28,92 @@ TEST(CheckpointSave, KeepsTheNewest) {
   EXPECT_EQ(steps(), (std::vector<Index>{5, 4, 3}));
   trainer.save(run.path(), 6, 1);
   EXPECT_EQ(steps(), (std::vector<Index>{6}));
-  fs::create_directories(checkpoints_of(run.path()) / "step-00000003.tmp" / "x");
+  fs::create_directories(checkpoints_of(run.path()) / "step-00000003.tmp");
+  std::ofstream(checkpoints_of(run.path()) / "step-00000003.tmp" / shard_name(0)) << "x";
   fs::create_directories(checkpoints_of(run.path()) / "notes.tmp");
   trainer.save(run.path(), 7, 1);
   EXPECT_FALSE(fs::exists(checkpoints_of(run.path()) / "step-00000003.tmp"));
   EXPECT_TRUE(fs::exists(checkpoints_of(run.path()) / "notes.tmp"));
+}
+
+// A person's folders and notes stay, and are no checkpoints.
+TEST(CheckpointSave, DeletesNothingThatOthersWrote) {
+  const Folder run, elsewhere;
+  SingleRank trainer;
+  const fs::path checkpoints = checkpoints_of(run.path());
+  const auto note = [](const fs::path& file) {
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << "mine";
+  };
+  for (Index step : {1, 2, 3}) trainer.save(run.path(), step);
+  note(checkpoints / "step-00000002" / "notes.txt");
+  note(checkpoints / "step-00000003" / "notes" / "a");
+  note(checkpoints / "step-00000005" / "notes.txt");  // named like a step, and no checkpoint
+  note(checkpoints / "step-00000004.tmp-keep-this" / "index.h5");
+  note(checkpoints / "step-00000006.tmp");
+  note(checkpoints / "step-00000007.tmp" / "notes.txt");
+  note(elsewhere.path() / "index.h5");
+  fs::create_directory_symlink(elsewhere.path(), checkpoints / "step-00000008.tmp");
+  const std::string warnings = joined(trainer.save(run.path(), 8, 1));
+  for (
+      const char* said :
+      {"step-00000002 stays, since Switchyard did not write notes.txt: move that elsewhere, or remove the folder yourself",
+       "step-00000003 stays, since Switchyard did not write notes: ",
+       "step-00000005 stays, since it has no manifest.json", "step-00000006.tmp stays, ",
+       "step-00000007.tmp stays, since Switchyard did not write notes.txt", "step-00000008.tmp stays, "})
+    EXPECT_TRUE(has(warnings, said)) << said << " in " << warnings;
+  EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 5) << warnings;
+  EXPECT_FALSE(fs::exists(checkpoints / "step-00000001"));
+  for (const char* kept : {"step-00000002/notes.txt", "step-00000002/index.h5", "step-00000003/notes/a",
+                           "step-00000005/notes.txt", "step-00000004.tmp-keep-this/index.h5", "step-00000006.tmp",
+                           "step-00000007.tmp/notes.txt", "step-00000008.tmp/index.h5"})
+    EXPECT_TRUE(fs::exists(checkpoints / kept)) << kept;
+  EXPECT_TRUE(verify_checkpoint(checkpoints / "step-00000008").empty());
+  EXPECT_EQ(files_in(elsewhere.path()).size(), 1u);
+  // The folder of a person is not one of those that run.keep counts.
+  trainer.save(run.path(), 9, 3);
+  EXPECT_TRUE(fs::exists(checkpoints / "step-00000008" / manifest_name));
+}
+
+TEST(CheckpointSave, APinnedOneIsNotDeleted) {
+  const Folder run;
+  SingleRank trainer;
+  const auto save = [&](Index step, Index pinned) {
+    save_checkpoint(*trainer.world, run.path(), example_state(step), trainer.store, 2, pinned);
+    return steps_in(checkpoints_of(run.path()));
+  };
+  for (Index step : {2, 4}) save(step, -1);
+  EXPECT_EQ(save(6, 2), (std::vector<Index>{6, 4, 2}));
+  EXPECT_EQ(save(8, 2), (std::vector<Index>{8, 6, 2}));
+  EXPECT_EQ(newest_before(checkpoints_of(run.path()), 6), 2);
+  EXPECT_EQ(newest_before(checkpoints_of(run.path()), 2), -1);
+  EXPECT_EQ(oldest_checkpoint(checkpoints_of(run.path())), 2);
+  EXPECT_EQ(save(10, -1), (std::vector<Index>{10, 8}));
+}
+
+// A crash finds an old checkpoint whole, or under a name that no reader takes: its new name is on
+// the disk before a file is gone.
+TEST(CheckpointSave, NamesAreOnTheDiskBeforeFilesAreDeleted) {
+  const Folder run;
+  SingleRank trainer;
+  for (Index step : {1, 2}) trainer.save(run.path(), step);
+  std::vector<std::string> points;
+  {
+    const FaultScope count([&](std::string_view what, const fs::path& path) {
+      if (what == "rename" || what == "remove" || what == "sync" || what == "mkdir")
+        points.push_back(fmt::format("{} {}", what, path.lexically_relative(run.path()).string()));
+    });
+    trainer.save(run.path(), 3, 1);
+  }
+  const auto at = [&](const std::string& point, std::ptrdiff_t from = 0) {
+    const auto found = std::find(points.begin() + from, points.end(), point) - points.begin();
+    EXPECT_LT(found, std::ssize(points)) << point << " in " << joined(points);
+    return found;
+  };
+  EXPECT_LT(at("sync ."), at("mkdir checkpoints/step-00000003.tmp"));
+  const auto renamed = at("rename checkpoints/step-00000001.tmp");
+  EXPECT_LT(at("rename checkpoints/step-00000002.tmp"), at("remove checkpoints/step-00000001.tmp"));
+  EXPECT_LT(at("sync checkpoints", renamed), at("remove checkpoints/step-00000001.tmp"));
 }
 
 TEST(CheckpointSave, AStepReachedAgainReplacesItsFolder) {
@@ -41,10 +122,20 @@ TEST(CheckpointSave, AStepReachedAgainReplacesItsFolder) {
   trainer.save(run.path(), 5);
   const fs::path dir = checkpoints_of(run.path()) / step_name(5);
   fs::resize_file(dir / shard_name(0), 10);
-  std::ofstream(dir / "foreign") << "x";
   EXPECT_TRUE(trainer.save(run.path(), 5).empty());
   EXPECT_TRUE(verify_checkpoint(dir).empty());
   EXPECT_EQ(files_in(checkpoints_of(run.path())).size(), 1u);
+  std::ofstream(dir / "foreign") << "x";
+  const fs::path aside = dir.string() + ".tmp";
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_TRUE(
+        has(joined(trainer.save(run.path(), 5)), aside.string() + " stays, since Switchyard did not write foreign"));
+    EXPECT_TRUE(verify_checkpoint(dir).empty());
+    EXPECT_EQ(files_in(aside), (std::vector<fs::path>{aside / "foreign"}));
+    EXPECT_EQ(files_in(dir).size(), 3u);
+  }
+  EXPECT_EQ(files_in(checkpoints_of(run.path())).size(), 2u);
+  fs::remove_all(aside);
 
   // The new name could not be forced to the disk: after a crash the old content may be there, so it is kept.
   {

@@ -1,0 +1,182 @@
+// What of a run's checkpoints is deleted: files that this program wrote, in folders that hold
+// nothing else.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "src/io/checkpoint_parts.h"
+#include "src/io/files.h"
+#include "src/io/manifest.h"
+#include "src/text/words.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view unfinished = ".tmp";
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+// Whether saving makes files of this name in the folder of a checkpoint.
+bool is_checkpoint_file(std::string_view name) {
+  if (name == index_name || name == manifest_name || is_unfinished(name, manifest_name)) return true;
+  constexpr std::string_view begin = "shard-", end = ".h5";
+  return name.starts_with(begin) && name.ends_with(end) && name.size() > begin.size() + end.size() &&
+         is_number(name.substr(begin.size(), name.size() - begin.size() - end.size()));
+}
+
+// Whether saving and pruning make folders of this name: step-N.tmp, step-N.tmp-2, and either with
+// ".old".
+bool is_leftover(std::string_view name) {
+  constexpr std::string_view aside = ".old";
+  if (name.ends_with(aside)) name.remove_suffix(aside.size());
+  const std::size_t dot = name.find(unfinished);
+  if (dot == name.npos || !step_of(std::string(name.substr(0, dot)))) return false;
+  const std::string_view rest = name.substr(dot + unfinished.size());
+  return rest.empty() || (rest.front() == '-' && is_number(rest.substr(1)));
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() == fs::file_type::directory;
+}
+
+std::string stays(const fs::path& dir, const std::vector<std::string>& strays) {
+  return fmt::format("{} stays, since Switchyard did not write {}: move that elsewhere, or remove the folder yourself",
+                     dir.string(), join(strays, ", "));
+}
+
+// Deletes the checkpoint's files in a folder, and the folder if nothing else is in it. Otherwise it
+// returns a warning.
+std::string remove_checkpoint(const fs::path& dir) {
+  write_point("remove", dir);
+  if (!is_folder(dir))
+    return fmt::format("{} stays, since Switchyard did not write it: remove it yourself", dir.string());
+  std::vector<std::string> strays;
+  for (const std::string& name : names_in(dir)) {
+    std::error_code error;
+    const fs::path file = dir / name;
+    if (!is_checkpoint_file(name) || fs::symlink_status(file, error).type() != fs::file_type::regular)
+      strays.push_back(name);
+    else if (!fs::remove(file, error) && error)
+      fail("cannot remove {}: {}", file.string(), error.message());
+  }
+  if (!strays.empty()) return stays(dir, strays);
+  std::error_code error;
+  if (!fs::remove(dir, error) && error) fail("cannot remove {}: {}", dir.string(), error.message());
+  return "";
+}
+
+bool has_manifest(const fs::path& dir) {
+  std::error_code error;
+  return is_folder(dir) && fs::symlink_status(dir / manifest_name, error).type() == fs::file_type::regular;
+}
+
+// Why an old checkpoint is not deleted; "" if nothing speaks against it.
+std::string obstacle(const fs::path& dir) {
+  if (!has_manifest(dir))
+    return fmt::format("{} stays, since it has no {} and Switchyard did not write it: move it elsewhere", dir.string(),
+                       manifest_name);
+  try {
+    const Manifest manifest = read_manifest(dir);
+    std::set<std::string> strays = names_in(dir);
+    for (const Manifest::File& file : manifest.files) strays.erase(file.name);
+    std::erase_if(strays,
+                  [](const std::string& name) { return name == manifest_name || is_unfinished(name, manifest_name); });
+    return strays.empty() ? "" : stays(dir, {strays.begin(), strays.end()});
+  } catch (const InputError& e) {
+    return fmt::format("old checkpoint {} stays: {}", dir.string(), e.what());
+  }
+}
+
+}  // namespace
+
+fs::path unfinished_path(const fs::path& checkpoints, Index step, Index number) {
+  return checkpoints / fmt::format("{}{}{}", step_name(step), unfinished, number > 1 ? fmt::format("-{}", number) : "");
+}
+
+Index free_number(const fs::path& checkpoints, Index step) {
+  std::error_code error;
+  Index number = 1;
+  while (fs::symlink_status(unfinished_path(checkpoints, step, number), error).type() != fs::file_type::not_found)
+    ++number;
+  return number;
+}
+
+std::vector<std::string> remove_leftovers(const fs::path& checkpoints) {
+  std::vector<std::string> warnings;
+  for (const std::string& name : names_in(checkpoints))
+    if (is_leftover(name))
+      if (std::string warning = remove_checkpoint(checkpoints / name); !warning.empty())
+        warnings.push_back(std::move(warning));
+  return warnings;
+}
+
+Index newest_before(const fs::path& checkpoints, Index step) {
+  for (const Index of : steps_in(checkpoints))
+    if (of < step && has_manifest(checkpoints / step_name(of))) return of;
+  return -1;
+}
+
+Index oldest_checkpoint(const fs::path& checkpoints) {
+  const std::vector<Index> steps = steps_in(checkpoints);
+  const auto oldest = std::find_if(steps.rbegin(), steps.rend(),
+                                   [&](Index step) { return has_manifest(checkpoints / step_name(step)); });
+  return oldest == steps.rend() ? -1 : *oldest;
+}
+
+std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index step, Index keep, Index pinned) {
+  std::vector<std::string> problems;
+  if (keep <= 0) return problems;
+  // Of those that stay. Later ones were abandoned, and are replaced when they are reached again.
+  Index kept = 1, oldest = step;
+  std::vector<std::pair<std::string, Index>> old;
+  for (const Index of : steps_in(checkpoints)) {
+    if (of >= step) continue;
+    const std::string name = step_name(of);
+    if (kept < keep && has_manifest(checkpoints / name)) {
+      ++kept;
+      oldest = of;
+    } else if (of != pinned) {
+      old.emplace_back(name, of);
+    }
+  }
+  // One that was set aside stays as long as one of its step would.
+  for (const std::string& name : names_in(checkpoints))
+    if (const auto of = step_set_aside(name); of && *of < oldest) old.emplace_back(name, *of);
+
+  const auto attempt = [&](const fs::path& dir, const auto& work) {
+    try {
+      work();
+      return true;
+    } catch (const Error& e) {
+      problems.push_back(fmt::format("old checkpoint {} stays: {}", dir.string(), e.what()));
+      return false;
+    }
+  };
+  std::vector<fs::path> doomed;  // renamed, so that no reader ever meets half of one
+  for (const auto& [name, of] : old) {
+    const fs::path dir = checkpoints / name;
+    if (std::string why = obstacle(dir); !why.empty()) {
+      problems.push_back(std::move(why));
+      continue;
+    }
+    const fs::path to = unfinished_path(checkpoints, of, free_number(checkpoints, of));
+    if (attempt(dir, [&] { rename_folder(dir, to); })) doomed.push_back(to);
+  }
+  // The new names are on the disk before the first file is gone: a crash leaves no half of a
+  // checkpoint under its old name.
+  if (doomed.empty() || !attempt(checkpoints, [&] { sync_folder(checkpoints); })) return problems;
+  for (const fs::path& dir : doomed)
+    attempt(dir, [&] {
+      if (std::string warning = remove_checkpoint(dir); !warning.empty()) problems.push_back(std::move(warning));
+    });
+  return problems;
+}
+
+}  // namespace sy
