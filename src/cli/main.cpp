@@ -3,6 +3,7 @@
 #include "kernels/threads.h"
 #include "src/build_info.h"
 #include "src/cli/options.h"
+#include "src/io/checkpoint.h"
 #include "src/text/words.h"
 #include "src/train/stop.h"
 
@@ -17,6 +18,25 @@ void check_same_start(sy::Comm& world, const std::string& name, const std::vecto
                                            {"the program's build options", build.options}};
   if (name != "train") settings.push_back({"the arguments", sy::join(args, " ")});
   sy::check_rank_settings(world, settings, "start all ranks with the same program and command line");
+}
+
+// Runs a command. If it reads a run's newest checkpoint, and the training beside it deletes that
+// meanwhile, it starts again.
+int run_command(const sy::Command& command, sy::Comm& world, const std::vector<std::string>& args) {
+  constexpr int most_attempts = 20;
+  for (int attempt = 1;; ++attempt) {
+    sy::CommandLine line{world, args, nullptr};
+    try {
+      return command.run(line);
+    } catch (const sy::AgreedError&) {
+      if (!command.repeatable || attempt == most_attempts || world.max(sy::chosen_checkpoint_vanished()) == 0) throw;
+    } catch (const sy::Error&) {  // of this rank alone
+      if (!command.repeatable || attempt == most_attempts || world.size() > 1 || !sy::chosen_checkpoint_vanished())
+        throw;
+    }
+    if (world.rank() == 0)
+      sy::warn("the run has deleted the checkpoint that was being read: now its newest one is read");
+  }
 }
 
 }  // namespace
@@ -36,18 +56,16 @@ int main(int argc, char** argv) {
     std::vector<std::string> known;
     for (const sy::Command& c : sy::commands()) {
       if (name == c.name) {
-        sy::CommandLine line{world, args, nullptr};
         if (c.parallel) {
           sy::agree_on_isa(world);
-          return c.run(line);
+          return run_command(c, world, args);
         }
         // One rank does it; started on several, the others wait for its result.
         int code = 0;
         sy::agree(world, [&] {
           if (world.rank() != 0) return;
           const auto self = sy::make_comm_self();
-          sy::CommandLine alone{*self, args, nullptr};
-          code = c.run(alone);
+          code = run_command(c, *self, args);
         });
         return static_cast<int>(world.max(code));
       }

@@ -23,6 +23,9 @@ struct Command {
   const char* summary;  // one line
   int (*run)(CommandLine&);
   bool parallel;  // runs on every rank; otherwise one rank does it
+  // Reads a checkpoint and changes nothing before it has: it may start again if a training deletes
+  // the checkpoint meanwhile.
+  bool repeatable = false;
 };
 const std::vector<Command>& commands();
 
