@@ -6,11 +6,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <mutex>
 #include <sstream>
-#include <thread>
 
 #include "kernels/check.h"
 #include "src/io/files.h"
@@ -32,6 +36,22 @@ std::string myself() {
   return text;
 }
 
+// "2026-11-24 08:30:00 UTC"
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  char text[64];
+  gmtime_r(&now, &parts);
+  std::strftime(text, sizeof text, "%F %T UTC", &parts);
+  return text;
+}
+
+// Whether `holder` names a process of another host.
+bool is_elsewhere(const std::string& holder) {
+  const std::size_t end = holder.find(", process ");
+  return end != holder.npos && holder.substr(0, end) != host_name();
+}
+
 // Whether the process that `holder` names has ended, as far as this host can tell.
 bool has_ended(const std::string& holder) {
   std::istringstream in(holder);
@@ -49,6 +69,19 @@ std::string content(int file) {
   return std::string(all.substr(0, all.find('\n')));
 }
 
+std::string why_not(int error) {
+  switch (error) {
+    case ELOOP:
+      return "its switchyard.lock is a link";
+    case EMLINK:
+      return "its switchyard.lock is a second name of another file";
+    case EINVAL:
+      return "its switchyard.lock is no regular file";
+    default:
+      return std::strerror(error);
+  }
+}
+
 bool is_at(int file, const std::filesystem::path& path) {
   struct stat mine, there;
   return fstat(file, &mine) == 0 && lstat(path.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
@@ -58,32 +91,68 @@ bool is_at(int file, const std::filesystem::path& path) {
 }  // namespace
 
 FolderLock::FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds patience, const std::string& user,
-                       const std::string& elsewhere)
-    : path_(folder / lock_name) {
+                       const std::string& elsewhere, std::chrono::milliseconds stale_after)
+    : path_(folder / lock_name), stale_after_(stale_after) {
   const auto end = std::chrono::steady_clock::now() + patience;
   while (const int obstacle = take()) {
     if (obstacle != EWOULDBLOCK)
       cannot_write(obstacle, fmt::format("{} = {} cannot be written ({}): check the path and its permissions, or {}",
-                                         user, folder.string(), std::strerror(obstacle), elsewhere));
-    if (std::chrono::steady_clock::now() >= end)
+                                         user, folder.string(), why_not(obstacle), elsewhere));
+    if (std::chrono::steady_clock::now() >= end && !watching_)
       bad_input("{} = {} is in use by {}: wait for it, or {}{}", user, folder.string(), holder_, elsewhere, advice_);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+  // Signals are for the thread that started this one.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  heartbeat_ = std::jthread([this](const std::stop_token& stop) { beat(stop); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void FolderLock::beat(const std::stop_token& stop) const {
+  std::mutex mutex;
+  std::condition_variable_any bell;
+  std::unique_lock lock(mutex);
+  while (!bell.wait_for(lock, stop, stale_after_ / 6, [] { return false; }) && !stop.stop_requested())
+    futimens(file_, nullptr);
+}
+
+bool FolderLock::is_stale(int file, const std::string& written) {
+  struct stat facts {};
+  fstat(file, &facts);
+  const std::string now =
+      fmt::format("{} {} {}.{}", written, facts.st_ino, facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec);
+  if (now != seen_) {
+    watching_ = seen_.empty();  // a second look that differs shows a living holder
+    seen_ = now;
+    seen_at_ = std::chrono::steady_clock::now();
+  }
+  return std::chrono::steady_clock::now() - seen_at_ >= stale_after_;
 }
 
 int FolderLock::take() {
-  const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   if (file < 0) return errno;
+  // A second name of another file (a hard link) is not written to.
+  struct stat facts {};
+  if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_nlink > 1) {
+    close(file);
+    return facts.st_nlink > 1 ? EMLINK : EINVAL;
+  }
   const std::string written = content(file);
   const bool locked = flock(file, LOCK_EX | LOCK_NB) == 0, no_locks = !locked && errno != EWOULDBLOCK && errno != EINTR;
   if (locked ? !is_at(file, path_)  // deleted by the one before, between open and flock
+                   || (is_elsewhere(written) && !is_stale(file, written))
              : !no_locks || !has_ended(written)) {
     close(file);
     holder_ = written.empty() ? "another process" : written;
-    if (no_locks) advice_ = fmt::format("; if that process is gone, delete {}", path_.string());
+    if (no_locks || is_elsewhere(written))
+      advice_ = fmt::format("; if that process is gone, delete {}", path_.string());
     return EWOULDBLOCK;
   }
-  const std::string text = myself() + '\n';
+  text_ = myself();
+  const std::string text = fmt::format("{}\nsince {}\n", text_, now_text());
   const ssize_t written_bytes = ftruncate(file, 0) != 0 ? -1 : pwrite(file, text.data(), text.size(), 0);
   if (written_bytes != static_cast<ssize_t>(text.size())) {
     const int why = written_bytes < 0 ? errno : ENOSPC;
@@ -95,10 +164,16 @@ int FolderLock::take() {
 }
 
 bool FolderLock::held() const {
-  return is_at(file_, path_);
+  // Opened anew: a network file system looks at the server then.
+  const int now = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  const bool mine = now >= 0 && is_at(file_, path_) && content(now) == text_;
+  if (now >= 0) close(now);
+  return mine;
 }
 
 FolderLock::~FolderLock() {
+  heartbeat_.request_stop();
+  heartbeat_.join();
   if (held()) unlink(path_.c_str());
   close(file_);
 }

@@ -1,12 +1,16 @@
 #include "src/io/lock.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <ctime>
+#include <fstream>
 #include <thread>
 
 #include "kernels/check.h"
@@ -35,8 +39,8 @@ struct LockTest : testing::TestWithParam<bool> {
   LockTest() { no_locks = GetParam(); }
   ~LockTest() override { no_locks = false; }
   std::string file() const { return (folder.path() / "switchyard.lock").string(); }
-  void take(milliseconds patience = milliseconds(0)) const {
-    const FolderLock lock(folder.path(), patience, "run.dir", "choose another run.dir");
+  void take(milliseconds patience = milliseconds(0), milliseconds stale_after = milliseconds(300)) const {
+    const FolderLock lock(folder.path(), patience, "run.dir", "choose another run.dir", stale_after);
     EXPECT_NE(read_file(file()).find(", process " + std::to_string(getpid())), std::string::npos);
   }
   TempFolder folder;
@@ -83,10 +87,11 @@ TEST_P(LockTest, IsHeldByOneProcessWhichAPersonCanRead) {
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   const std::string who = fmt::format("{}, process {}, job 4711", host, holder.process);
-  EXPECT_EQ(read_file(file()), who + "\n");
+  const std::string text = read_file(file());
+  EXPECT_EQ(text.find(who + "\nsince 20"), 0u) << text;
   EXPECT_BAD_INPUT(take(), fmt::format("run.dir = {} is in use by {}: wait for it, or choose another run.dir",
                                        folder.path().string(), who));
-  EXPECT_EQ(read_file(file()), who + "\n");  // unharmed
+  EXPECT_EQ(read_file(file()), text);  // unharmed
   holder.end(SIGTERM);
   EXPECT_FALSE(fs::exists(file()));
   take();
@@ -120,12 +125,57 @@ TEST_P(LockTest, WaitsForAProcessThatIsEnding) {
   later.join();
 }
 
-// Whether a process of another host lives, a file cannot tell; a lock can.
+// Whether a process of another host lives, a file that it has left cannot tell; a lock, and a file
+// that does not change, can.
 TEST_P(LockTest, OfAnotherHost) {
   write_file(file(), "elsewhere, process 1\n");
   if (!no_locks) return take();
   EXPECT_BAD_INPUT(take(), "in use by elsewhere, process 1: wait");
   EXPECT_BAD_INPUT(take(), "if that process is gone, delete " + file());
+}
+
+// Locks that are local to a host let two hosts in: the holder's file changes, and that is seen,
+// whatever their clocks say.
+TEST_P(LockTest, OfALivingProcessOfAnotherHostIsNotTaken) {
+  if (no_locks) return;
+  write_file(file(), "elsewhere, process 1\n");
+  std::jthread holder([&](const std::stop_token& stop) {
+    for (std::time_t time = 1; !stop.stop_requested(); ++time) {  // 1970: a clock that is wrong
+      const timespec now[2] = {{time, 0}, {time, 0}};
+      utimensat(AT_FDCWD, file().c_str(), now, 0);
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  });
+  EXPECT_BAD_INPUT(take(milliseconds(0), std::chrono::minutes(1)), "in use by elsewhere, process 1: wait for it");
+  EXPECT_BAD_INPUT(take(milliseconds(0), std::chrono::minutes(1)), "if that process is gone, delete " + file());
+  holder.request_stop();
+  holder.join();
+  EXPECT_NO_THROW(take());
+}
+
+TEST_P(LockTest, OfAHolderChangesAndNamesIt) {
+  const FolderLock lock(folder.path(), milliseconds(0), "run.dir", "", milliseconds(60));
+  struct stat before {
+  }, now{};
+  ASSERT_EQ(stat(file().c_str(), &before), 0);
+  do {
+    std::this_thread::sleep_for(milliseconds(5));
+    ASSERT_EQ(stat(file().c_str(), &now), 0);
+  } while (now.st_mtim.tv_sec == before.st_mtim.tv_sec && now.st_mtim.tv_nsec == before.st_mtim.tv_nsec);
+  EXPECT_TRUE(lock.held());
+  std::ofstream(file()) << "elsewhere, process 1\n";  // another host has taken it
+  EXPECT_FALSE(lock.held());
+}
+
+TEST_P(LockTest, IsNoSecondNameOfAnotherFile) {
+  const fs::path victim = folder.path() / "victim";
+  std::ofstream(victim) << "precious";
+  fs::create_hard_link(victim, file());
+  EXPECT_BAD_INPUT(take(), "cannot be written (its switchyard.lock is a second name of another file)");
+  fs::remove(file());
+  fs::create_symlink(victim, file());
+  EXPECT_BAD_INPUT(take(), "cannot be written (its switchyard.lock is a link)");
+  EXPECT_EQ(read_file(victim), "precious");
 }
 
 TEST_P(LockTest, WhereTheFolderIsMissing) {
