@@ -212,7 +212,10 @@ int Runtime::run(const std::function<int()>& program) {
 
 int Runtime::code_of(const std::function<int()>& program) {
   try {
-    agree(*world_, [] { hang_timeout(); });
+    agree(*world_, [] {
+      hang_timeout();
+      check_window_setting();
+    });
     watchdog_ = std::make_unique<Watchdog>(*world_, hang_timeout());
     return or_end_all(*world_, [&] {
       const int code = program();

@@ -16,8 +16,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <string_view>
 
+#include "kernels/check.h"
 #include "kernels/waiting.h"
 
 namespace sy {
@@ -154,14 +156,35 @@ std::shared_ptr<Window> Window::open(MPI_Comm world, const std::function<int(int
   return std::shared_ptr<Window>(new Window(mates, window, std::move(ranks), half));
 }
 
+namespace {
+
+// $SWITCHYARD_WINDOW; empty if it is not set, or, with `valid` false, if it is no number from 0 on.
+std::optional<int> window_setting(bool* valid = nullptr) {
+  const char* const given = std::getenv("SWITCHYARD_WINDOW");
+  const std::string_view text = given ? given : "";
+  int ranks = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), ranks);
+  const bool right = read.ec == std::errc() && read.ptr == text.data() + text.size() && ranks >= 0;
+  if (valid) *valid = right || text.empty();
+  return right ? std::optional(ranks) : std::nullopt;
+}
+
+}  // namespace
+
+void check_window_setting() {
+  bool valid = true;
+  window_setting(&valid);
+  if (!valid)
+    bad_input("SWITCHYARD_WINDOW = '{}': give a number of ranks, 0 for none, or unset it",
+              std::getenv("SWITCHYARD_WINDOW"));
+}
+
 std::shared_ptr<Window> Window::open(MPI_Comm world, std::string* why) {
   int ranks = 0;
   MPI_Comm_size(world, &ranks);
-  int together = ranks;
-  const char* const given = std::getenv("SWITCHYARD_WINDOW");
-  if (const std::string_view text = given ? given : ""; !text.empty())
-    std::from_chars(text.data(), text.data() + text.size(), together);
-  if (together < 2 && ranks > 1) *why = fmt::format("SWITCHYARD_WINDOW = {}", given);
+  // A wrong value is refused once all ranks can agree on it (Runtime::run).
+  const int together = window_setting().value_or(ranks);
+  if (together < 2 && ranks > 1) *why = fmt::format("SWITCHYARD_WINDOW = {}", together);
   return open(
       world, [&](int rank) { return together < 2 ? -1 : rank / together; }, default_half, why);
 }

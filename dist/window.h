@@ -20,6 +20,9 @@
 
 namespace sy {
 
+// Throws InputError unless $SWITCHYARD_WINDOW is a number of ranks, empty or unset.
+void check_window_setting();
+
 class Window {
  public:
   // Bytes of each of a rank's halves: small enough that what is written stays in a cache until it is read.
