@@ -536,7 +536,9 @@ void for_each_key(C& c, F&& visit) {
       "the number of steps between checkpoints. 0: there is one after the last step alone", {{0, big}});
   key("run.checkpoint_first", r.checkpoint_first,
       "true: a checkpoint of the initial weights, step 0, is written, too; run.keep counts it");
-  key("run.keep", r.keep, "the number of checkpoints that are kept, the newest ones. 0: all", {{0, big}});
+  key("run.keep", r.keep,
+      "the number of checkpoints that are kept, the newest ones, beside the newest before the loss rose. 0: all",
+      {{0, big}});
   key("run.resume", r.resume,
       "true: training goes on from the newest whole checkpoint of run.dir, or starts where there is none",
       {.effect = none});

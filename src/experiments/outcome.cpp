@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <numeric>
 #include <string>
 
 #include "src/io/expert_history.h"
+#include "src/io/files.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -64,12 +64,12 @@ double Outcome::loss() const {
 }
 
 double Outcome::dropped() const {
-  Index routed = 0, lost = 0;
+  double routed = 0, lost = 0;
   for (std::size_t i = steps.size() - steps.size() / 10 - (steps.empty() ? 0 : 1); i < steps.size(); ++i) {
-    routed += steps[i].routed;
-    lost += steps[i].dropped;
+    routed += static_cast<double>(steps[i].routed);
+    lost += static_cast<double>(steps[i].dropped);
   }
-  return routed > 0 ? static_cast<double>(lost) / static_cast<double>(routed) : not_known;
+  return routed > 0 ? lost / routed : not_known;
 }
 
 double Outcome::tokens_per_second() const {
@@ -78,33 +78,44 @@ double Outcome::tokens_per_second() const {
   return median(speeds);
 }
 
-Outcome read_outcome(const std::filesystem::path& run) {
+Outcome read_outcome(const std::filesystem::path& run, Index steps) {
   Outcome out;
   out.max_violation = not_known;
-  std::ifstream in(run / "metrics.jsonl");
-  for (std::string text; std::getline(in, text);) {
-    const std::optional<Json> line = Json::try_parse(text);
-    if (!line || index_or_0(*line, "step") == 0) continue;
-    out.steps.push_back({index_or_0(*line, "step"), index_or_0(*line, "tokens"), index_or_0(*line, "routed"),
-                         index_or_0(*line, "dropped"), number_or_nan(*line, "loss"),
-                         number_or_nan(*line, "step_seconds"), number_or_nan(*line, "tokens_per_second")});
-    if (const Json* validation = line->find("validation"))
-      out.validation.push_back({out.steps.back().step, number_or_nan(*validation, "loss")});
-    if (const Json* experts = line->find("experts")) out.max_violation = mean_violation(*experts);
-  }
+  std::error_code ignored;
+  if (const auto file = run / "metrics.jsonl"; std::filesystem::exists(file, ignored))
+    read_lines(file, [&](const TextLine& text) {
+      if (!text.whole) return;
+      try {
+        const Json line = Json::parse(text.text);
+        if (index_or_0(line, "step") == 0) return;
+        const Json* experts = line.find("experts");
+        const double violation = experts ? mean_violation(*experts) : out.max_violation;
+        out.steps.push_back({index_or_0(line, "step"), index_or_0(line, "tokens"), index_or_0(line, "routed"),
+                             index_or_0(line, "dropped"), number_or_nan(line, "loss"),
+                             number_or_nan(line, "step_seconds"), number_or_nan(line, "tokens_per_second")});
+        out.max_violation = violation;
+        out.missing.add(out.steps.back().step);
+        if (const Json* validation = line.find("validation"))
+          out.validation.push_back({out.steps.back().step, number_or_nan(*validation, "loss")});
+      } catch (const JsonError&) {  // a damaged line
+      }
+    });
+  out.missing.end(steps);
   return out;
 }
 
 Index last_step(const std::filesystem::path& run) {
-  std::ifstream in(run / "metrics.jsonl", std::ios::ate | std::ios::binary);
-  if (!in) return 0;
-  constexpr std::streamoff most = 1 << 20;  // more than a line with the counts of all experts
-  const std::streamoff size = in.tellg(), from = std::max<std::streamoff>(0, size - most);
-  std::string tail(static_cast<std::size_t>(size - from), '\0');
-  in.seekg(from);
-  in.read(tail.data(), size - from);
+  std::error_code ignored;
+  const auto path = run / "metrics.jsonl";
+  if (!std::filesystem::exists(path, ignored)) return 0;
+  const InputFile file(path);
+  constexpr Index most = 1 << 20;  // more than a line with the counts of all experts
+  const Index from = std::max<Index>(0, file.size() - most);
+  std::string tail(static_cast<std::size_t>(file.size() - from), '\0');
+  tail.resize(file.read_at(from, tail));
+  const auto end = tail.rfind('\n');  // a line without it is torn
   constexpr std::string_view begin = "{\"step\":";
-  const auto at = tail.rfind(begin);
+  const auto at = end == tail.npos ? tail.npos : tail.rfind(begin, end);
   Index step = 0;
   if (at != tail.npos) std::from_chars(tail.data() + at + begin.size(), tail.data() + tail.size(), step);
   return step;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/tensor.h"
+#include "src/train/loss_history.h"
 
 namespace sy {
 
@@ -22,6 +23,7 @@ struct LossAt {
 struct Outcome {
   std::vector<StepRecord> steps;
   std::vector<LossAt> validation;
+  MissingSteps missing;  // up to the last step that was asked for
   // Of the last line with the experts' counts: max load / mean load - 1, on average over the layers (MaxVio: Wang et al.,
   // "Auxiliary-loss-free load balancing", 2024); NaN without experts.
   double max_violation = 0;
@@ -33,10 +35,11 @@ struct Outcome {
   double tokens_per_second() const;  // the median, the first tenth left out; NaN without steps
 };
 // Lines that are no whole line of ours are passed over, as a run that goes on has one at times. A file that is not there has
-// no steps.
-Outcome read_outcome(const std::filesystem::path& run);
+// no steps. steps: how many the run was to train.
+Outcome read_outcome(const std::filesystem::path& run, Index steps = 0);
 
-// The last step in RUN/metrics.jsonl, by its end alone; 0: none. For progress.
+// The step of the last whole line in RUN/metrics.jsonl, by the file's end alone; 0: none. For
+// progress.
 Index last_step(const std::filesystem::path& run);
 
 double median(std::vector<double> values);  // NaN of none

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "dist/runtime.h"
 #include "src/analyse/plot.h"
 #include "src/data/dataset.h"
 #include "src/experiments/footnotes.h"
@@ -76,10 +77,14 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
         for (const std::string& warning : warnings_of(training.run))
           if (std::find(trial.warnings.begin(), trial.warnings.end(), warning) == trial.warnings.end())
             trial.warnings.push_back(warning);
-        if (const auto failure = failures->find(training.run); failure != failures->end())
+        if (const auto failure = failures->find(training.run); failure != failures->end()) {
           trial.failure = failure->second;
-        else
-          trial.outcomes.push_back(read_outcome(training.run));
+          continue;
+        }
+        trial.outcomes.push_back(read_outcome(training.run, training.steps));
+        if (const MissingSteps& missing = trial.outcomes.back().missing; !missing.empty())
+          warn(fmt::format("{} lacks {}: its numbers are of the other steps; remove the run's folder to train it again",
+                           (training.run / "metrics.jsonl").string(), missing.text()));
       }
   return true;
 }

@@ -6,10 +6,10 @@
 namespace sy {
 
 double max_over_mean(std::span<const Index> loads) {
-  const Index sum = std::accumulate(loads.begin(), loads.end(), Index{0});
+  const double sum =
+      std::accumulate(loads.begin(), loads.end(), 0.0);  // exact up to 2^53, and damaged counts overflow nothing
   if (sum == 0) return 1;
-  return static_cast<double>(*std::max_element(loads.begin(), loads.end())) * static_cast<double>(loads.size()) /
-         static_cast<double>(sum);
+  return static_cast<double>(*std::max_element(loads.begin(), loads.end())) * static_cast<double>(loads.size()) / sum;
 }
 
 Index ExpertHistory::bound() const {

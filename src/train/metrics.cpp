@@ -9,47 +9,50 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 
 #include "dist/runtime.h"
 #include "src/io/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
+#include "src/text/words.h"
 
 namespace sy {
 namespace {
 
-// The step that a line is of; -1 for what is no whole line of ours.
-Index step_of(const std::string& line) {
-  const std::optional<Json> m = Json::try_parse(line);
-  const Json* step = m ? m->find("step") : nullptr;
-  return step && step->is_integer() ? step->get<Index>() : -1;
+// What a look through the file finds, for a run that goes on with `first_step`.
+struct Found {
+  MetricsHistory history;
+  Index end = 0;      // of the last whole line of an earlier step
+  Index last = 0;     // its step
+  Index damaged = 0;  // lines after it that are not ours
+};
+
+// A last line that is torn is what a kill leaves: it counts as none.
+Found look_through(const std::filesystem::path& path, Index first_step) {
+  Found found;
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored))
+    read_lines(path, [&](const TextLine& line) {
+      if (!line.whole) return;
+      const std::optional<Json> m = Json::try_parse(line.text);
+      const Json* step = m && m->is_object() ? m->find("step") : nullptr;
+      const Index at = step && step->is_integer() ? step->get<Index>() : -1;
+      found.damaged += at < 0;
+      if (at < 0 || at >= first_step) return;
+      const Json* loss = m->find("loss");
+      found.history.missing.add(at);
+      found.history.rise.add(at, loss && loss->is_number() ? loss->get<double>() : std::nan(""));
+      found.end = line.end;
+      found.last = at;
+      found.damaged = 0;
+    });
+  found.history.missing.end(first_step - 1);
+  return found;
 }
 
-// Cuts the file after its last whole line of a step before `first_step`. Steps only grow, so that what is cut is a tail. A
-// last line that is torn is what a kill leaves; of anything else that is lost it warns.
-void cut_from(const std::filesystem::path& path, Index first_step) {
-  std::ifstream in(path);
-  if (!in) return;
-  std::uintmax_t at = 0, keep = 0;
-  Index last = 0, damaged = 0;  // the step before what is cut, and lines in that which are not ours
-  for (std::string line; std::getline(in, line) && !in.eof();) {  // a last line without '\n' is torn
-    at += line.size() + 1;
-    const Index step = step_of(line);
-    damaged += step < 0;
-    if (step < 0 || step >= first_step) continue;
-    keep = at;
-    last = step;
-    damaged = 0;
-  }
-  if (keep == std::filesystem::file_size(path)) return;
-  std::error_code error;
-  std::filesystem::resize_file(path, keep, error);
-  if (error) fail("cannot cut {} back to step {}: {}", path.string(), first_step - 1, error.message());
-  if (damaged > 0)
-    warn(fmt::format("{} is cut after step {}, from where on {} of its lines are damaged{}", path.string(), last,
-                     damaged, last < first_step - 1 ? fmt::format(": it lacks the steps to {}", first_step - 1) : ""));
+std::string lacks(const MissingSteps& missing) {
+  return fmt::format("lacks {}: their numbers are lost, and nothing else is", missing.text());
 }
 
 // The terminal that a standard stream ends on, opened anew; -1: it ends elsewhere. What a rank prints is passed on by the process
@@ -87,17 +90,34 @@ void print(std::FILE* stream, const std::string& text) {
 }  // namespace
 
 MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step, const MetricsSinks& sinks)
-    : path_(run_dir / "metrics.jsonl") {
-  cut_from(path_, first_step);
-  file_ = std::fopen(path_.c_str(), "a");
-  if (const int error = errno; !file_)
-    cannot_write(error,
-                 fmt::format("cannot write {}: {}: choose another run.dir", path_.string(), std::strerror(error)));
+    : path_(run_dir / "metrics.jsonl"), file_(open_for_writing(path_, "a"), std::fclose) {
+  const Found found = look_through(path_, first_step);
+  history_ = found.history;
+  struct stat now {};
+  if (fstat(fileno(file_.get()), &now) != 0 ||
+      (now.st_size > found.end && ftruncate(fileno(file_.get()), found.end) != 0))
+    fail("cannot cut {} back to step {}: {}", path_.string(), first_step - 1, std::strerror(errno));
+  std::vector<std::string> facts;
+  if (found.damaged > 0)
+    facts.push_back(
+        fmt::format("is cut after step {}, from where on {} of its lines are damaged", found.last, found.damaged));
+  if (!history_.missing.empty()) facts.push_back(lacks(history_.missing));
+  if (!facts.empty()) warn(fmt::format("{} {}", path_.string(), join(facts, ", and ")));
   sinks_.emplace(sinks, run_dir);
 }
 
-MetricsFile::~MetricsFile() {
-  if (file_) std::fclose(file_);
+MetricsFile::~MetricsFile() = default;
+
+void MetricsFile::sync() {
+  write_point("sync", path_);
+  if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0)
+    fail("cannot write {} to the disk: {}", path_.string(), std::strerror(errno));
+}
+
+std::string missing_steps_warning(const std::filesystem::path& run_dir, Index last) {
+  const std::filesystem::path path = run_dir / "metrics.jsonl";
+  const MissingSteps missing = look_through(path, last + 1).history.missing;
+  return missing.empty() ? "" : fmt::format("{} {}", path.string(), lacks(missing));
 }
 
 void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation) {
@@ -121,7 +141,7 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
     for (const DomainScore& s : validation) all["domains"][s.name] = told(s);
   }
   const std::string text = json_text(line, -1);
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0)
     fail("cannot write {}: {}", path_.string(), std::strerror(errno));
   sinks_->write(line, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
 }

@@ -3,10 +3,12 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "src/evaluate/evaluate.h"
+#include "src/train/loss_history.h"
 #include "src/train/sinks.h"
 
 namespace sy {
@@ -23,10 +25,17 @@ struct ExpertCounts {
   std::vector<std::vector<Index>> routed, dropped;
 };
 
+// What RUN/metrics.jsonl holds of the steps before the one that a run goes on with.
+struct MetricsHistory {
+  MissingSteps missing;
+  LossRise rise;
+};
+
 // Appends to RUN/metrics.jsonl. Opened for a run that starts at `first_step`: lines of that step and later,
 // left by a run that was cut off, are cut away in one step, and so is a last line that was written only in
-// part. Every line is flushed, and goes to the sinks. Numbers are written in full; what is not finite is null. Throws Failure
-// when the disk is full.
+// part. One warning names the steps that have no line. Every line is flushed, and goes to the
+// sinks. Numbers are written in full; what is not finite is null. Throws Failure when the disk is
+// full.
 class MetricsFile {
  public:
   MetricsFile(const std::filesystem::path& run_dir, Index first_step, const MetricsSinks& sinks = {});
@@ -34,12 +43,20 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   // validation: the domains' scores after this step; empty where there was none.
   void write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation = {});
+  // After it returns, all lines are on the disk.
+  void sync();
+  const MetricsHistory& history() const { return history_; }  // as it was when the file was opened
 
  private:
   std::filesystem::path path_;
-  std::FILE* file_ = nullptr;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  MetricsHistory history_;
   std::optional<SinkSet> sinks_;
 };
+
+// The warning that names the steps up to `last` that RUN/metrics.jsonl has no line of; "" if it has
+// all.
+std::string missing_steps_warning(const std::filesystem::path& run_dir, Index last);
 
 // A plain line on standard output for the first step, every `every` steps and the last; on a terminal (standard error, or that
 // of mpirun on this machine) also one line below them that every step rewrites. What cannot be written is lost without an

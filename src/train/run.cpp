@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "dist/activity.h"
 #include "dist/node_groups.h"
@@ -14,6 +15,7 @@
 #include "src/evaluate/evaluate.h"
 #include "src/io/files.h"
 #include "src/io/lock.h"
+#include "src/io/manifest.h"
 #include "src/io/trace.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -126,6 +128,10 @@ class Run {
   void say(const std::string& text) {
     if (lead()) progress_.note(visible(text, "\n"));
   }
+  // What a save warns of, the next one finds again.
+  void warn_once(const std::string& text) {
+    if (warned_.insert(text).second) say(std::vector<std::string>{text});
+  }
   void say(const std::vector<std::string>& warnings) {
     progress_.clear();
     for (const std::string& w : warnings) warn(w);
@@ -134,14 +140,21 @@ class Run {
   int train() {
     const bool resumed = prepare_folder();
     if (trainer_.steps_done() >= config_.train.steps) {
+      agree(world_, [&] {
+        if (!lead()) return;
+        if (const std::string missing = missing_steps_warning(dir_, trainer_.steps_done()); !missing.empty())
+          warn(missing);
+      });
       say(fmt::format("{} is complete: step {} of {}. Raise train.steps to go on.", dir_.string(),
                       trainer_.steps_done(), config_.train.steps));
       return 0;
     }
     announce();
-    std::unique_ptr<MetricsFile> metrics;
     agree(world_, [&] {
-      if (lead()) metrics = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1, sinks());
+      if (!lead()) return;
+      metrics_ = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1, sinks());
+      rise_ = metrics_->history().rise;
+      losses_known_ = metrics_->history().missing.longest() < LossRise::window;
     });
     if (config_.run.checkpoint_first && !resumed) save();
     int stop = signal_everywhere();
@@ -151,7 +164,7 @@ class Run {
       // What the ranks wait for after its passes is of this step, too.
       const DoingStep doing(trainer_.steps_done() + 1);
       step_trace.before(trainer_.steps_done() + 1);
-      const StepResult result = trainer_.step();
+      const StepResult result = step_or_advice();
       const Index step = trainer_.steps_done();
       step_trace.after(step);
       const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
@@ -164,7 +177,8 @@ class Run {
       const std::vector<DomainScore> validation = validate(step);
       agree(world_, [&] {
         if (!lead()) return;
-        metrics->write(result.metrics, counts.routed.empty() ? nullptr : &counts, validation);
+        rise_.add(step, result.metrics.loss);
+        metrics_->write(result.metrics, counts.routed.empty() ? nullptr : &counts, validation);
         const bool last = step == config_.train.steps;
         if (!how_.quiet || last) progress_.step(result.metrics);
         if (log) say(routing_warnings.add(step, counts));
@@ -181,6 +195,56 @@ class Run {
     say(fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
                     signal_name(stop)));
     return stopped_exit_code;
+  }
+
+  // A training that diverges says which checkpoint to go back to.
+  StepResult step_or_advice() {
+    try {
+      return trainer_.step();
+    } catch (const Diverged& e) {
+      agree(world_, [&] {
+        const Index before = lead() && losses_known_ ? checkpoint_before_rise() : -1;
+        if (before >= 0)
+          fail("{}: {} is the newest before the loss rose: --run.resume=true --run.resume_step={}", e.what(),
+               (checkpoints_of(dir_) / step_name(before)).string(), before);
+      });
+      throw;
+    }
+  }
+
+  // The newest checkpoint whose weights the loss of a step before the rise was measured with, or
+  // else the newest that was written before the rise; -1: there is none, or no rise. On the first
+  // rank.
+  Index checkpoint_before_rise() const {
+    if (rise_.begin() == 0) return -1;
+    const fs::path checkpoints = checkpoints_of(dir_);
+    const Index good = newest_before(checkpoints, rise_.begin() - 1);
+    return good >= 0 ? good : newest_before(checkpoints, rise_.begin());
+  }
+
+  // The step of the checkpoint that is not deleted, whatever run.keep says; -1: of none. It is said
+  // once. On the first rank.
+  Index pinned_checkpoint() {
+    if (config_.run.keep == 0) return -1;
+    const fs::path checkpoints = checkpoints_of(dir_);
+    const auto path = [&](Index step) { return (checkpoints / step_name(step)).string(); };
+    if (!losses_known_) {
+      const Index oldest = oldest_checkpoint(checkpoints);
+      if (oldest >= 0)
+        warn_once(
+            fmt::format("{} lacks too many losses to say whether they have risen: {}, the oldest checkpoint, is not "
+                        "deleted, whatever run.keep says",
+                        (dir_ / "metrics.jsonl").string(), path(oldest)));
+      return oldest;
+    }
+    const Index before = checkpoint_before_rise();
+    if (before >= 0)
+      warn_once(fmt::format(
+          "the loss has risen since step {} (its mean over {} steps was then above {} times the smallest such mean, {:.4g}): {} "
+          "is the newest checkpoint before that, and is not deleted, whatever run.keep says: go back to it with "
+          "--run.resume=true --run.resume_step={} and a lower train.lr",
+          rise_.begin(), LossRise::window, LossRise::factor, rise_.smallest(), path(before), before));
+    return before;
   }
 
   // Where metrics go besides metrics.jsonl, and what they will tell.
@@ -253,7 +317,9 @@ class Run {
       engine_.store().initialize(config_.train.seed);
     agree(world_, [&] {
       if (lead() && config_.run.resume_step >= 0) say(set_newer_aside(dir_, trainer_.steps_done()));
-      if (lead()) write_file(dir_ / "config.ini", to_ini(config_));
+      if (!lead()) return;
+      remove_unfinished(dir_ / "config.ini");  // this process holds the lock: nobody writes one
+      write_file(dir_ / "config.ini", to_ini(config_));
     });
     return any;
   }
@@ -336,13 +402,19 @@ class Run {
             "{} was removed or replaced while it was trained in: nothing more is written there: start again in a "
             "folder of its own",
             dir_.string());
+      if (lead()) metrics_->sync();  // before a checkpoint counts, the lines of its steps are on the disk
     });
     window_.close(trainer_.steps_done(), state_.experts);
     state_.step = trainer_.steps_done();
     state_.samples = trainer_.samples_done();
     state_.tokens = trainer_.tokens_done();
     state_.router_bias = engine_.router_bias();
-    say(save_checkpoint(world_, dir_, state_, engine_.store(), config_.run.keep));
+    Index pinned = -1;
+    agree(world_, [&] {
+      if (lead()) pinned = pinned_checkpoint();
+    });
+    for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), config_.run.keep, pinned))
+      warn_once(warning);
   }
 
   Comm& world_;
@@ -355,6 +427,11 @@ class Run {
   Trainer trainer_;
   TrainState state_;
   HistoryWindow window_;
+  // On the first rank:
+  std::unique_ptr<MetricsFile> metrics_;
+  LossRise rise_;
+  bool losses_known_ = true;  // false: metrics.jsonl lacks more of them than rise_ can do without
+  std::set<std::string> warned_;
   ProgressLine progress_{config_.train.steps, config_.run.log_every};
   std::optional<FolderLock> lock_;  // on the first rank
   const Index taken_;

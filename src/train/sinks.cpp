@@ -9,10 +9,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <numeric>
 
+#include "dist/runtime.h"
 #include "src/io/expert_history.h"
 #include "src/io/files.h"
 
@@ -24,14 +24,8 @@ namespace fs = std::filesystem;
 // A file that grows by whole pieces, each of which a reader sees at once.
 class Grown {
  public:
-  explicit Grown(fs::path path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "w")) {
-    if (const int error = errno; !file_)
-      cannot_write(error,
-                   fmt::format("cannot write {}: {}: check its permissions", path_.string(), std::strerror(error)));
-  }
-  ~Grown() {
-    if (file_) std::fclose(file_);
-  }
+  explicit Grown(fs::path path) : path_(std::move(path)), file_(open_for_writing(path_, "w")) {}
+  ~Grown() { std::fclose(file_); }
   Grown(const Grown&) = delete;
   Grown& operator=(const Grown&) = delete;
   void add(std::string_view piece) {
@@ -130,6 +124,8 @@ class TensorBoard final : public MetricsSink {
  private:
   static fs::path fresh(const fs::path& folder) {
     std::error_code error;
+    if (fs::is_symlink(folder, error))
+      bad_input("{} is a link: nothing is written there: put a folder in its place, or remove it", folder.string());
     fs::create_directories(folder, error);
     if (error)
       cannot_write(error.value(),
@@ -244,8 +240,8 @@ std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>
     for (std::size_t l = 0; l < std::min(layers.size(), experts->at("routed").size()); ++l) {
       const auto routed = experts->at("routed")[l].get<std::vector<Index>>();
       const auto dropped = experts->at("dropped")[l].get<std::vector<Index>>();
-      const auto sum = static_cast<double>(std::accumulate(routed.begin(), routed.end(), Index{0}));
-      const auto lost = static_cast<double>(std::accumulate(dropped.begin(), dropped.end(), Index{0}));
+      const double sum = std::accumulate(routed.begin(), routed.end(), 0.0);
+      const double lost = std::accumulate(dropped.begin(), dropped.end(), 0.0);
       scalars.push_back({"expert_imbalance", "layer", std::to_string(layers[l]), max_over_mean(routed)});
       scalars.push_back({"drop_rate", "layer", std::to_string(layers[l]), sum > 0 ? lost / sum : 0});
     }
@@ -275,11 +271,19 @@ SinkSet::SinkSet(const MetricsSinks& what, const fs::path& run_dir) : layers_(wh
   if (what.wanted.csv) sinks_.push_back(make_csv_sink(run_dir / "metrics.csv", all_columns(what)));
   if (what.wanted.tensorboard) sinks_.push_back(make_tensorboard_sink(run_dir / "tensorboard"));
   if (what.wanted.prometheus) sinks_.push_back(make_prometheus_sink(run_dir / "metrics.prom"));
-  if (sinks_.empty()) return;
+  const fs::path lines = run_dir / "metrics.jsonl";
+  if (std::error_code ignored; sinks_.empty() || !fs::exists(lines, ignored)) return;
+  Index damaged = 0;
+  std::string first;  // of the damaged lines
   const auto each_line = [&](const auto& take) {
-    std::ifstream in(run_dir / "metrics.jsonl");
-    for (std::string text; std::getline(in, text);)
-      if (const std::optional<Json> line = Json::try_parse(text); line && line->contains("step")) take(*line);
+    damaged = 0;
+    read_lines(lines, [&](const TextLine& line) {
+      try {
+        take(Json::parse(line.text));
+      } catch (const JsonError& e) {
+        if (damaged++ == 0) first = fmt::format("line {} ({})", line.number, e.what());
+      }
+    });
   };
   const auto seconds = [](const Json& line) {
     const Json* s = line.find("step_seconds");
@@ -288,12 +292,16 @@ SinkSet::SinkSet(const MetricsSinks& what, const fs::path& run_dir) : layers_(wh
   double time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   each_line([&](const Json& line) { time -= seconds(line); });
   each_line([&](const Json& line) { write(line, time += seconds(line)); });
+  if (damaged > 0)
+    warn(fmt::format("{}: {}{} cannot be read: what is made of the file lacks {}", lines.string(), first,
+                     damaged > 1 ? fmt::format(" and {} more", damaged - 1) : "", damaged > 1 ? "them" : "it"));
 }
 
 void SinkSet::write(const Json& line, double time) {
   if (sinks_.empty()) return;
+  const auto step = line.at("step").get<Index>();
   const std::vector<Scalar> scalars = scalars_of(line, layers_);
-  for (const auto& sink : sinks_) sink->write(line.at("step").get<Index>(), time, scalars);
+  for (const auto& sink : sinks_) sink->write(step, time, scalars);
 }
 
 }  // namespace sy

@@ -92,7 +92,7 @@ StepResult Trainer::step() {
   m.grad_norm = grad_sync_.norm();
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];
-  if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss)) throw AgreedError(1, not_finite_text(m));
+  if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss)) throw Diverged(1, not_finite_text(m));
   for (Index l = 0; l < layers; ++l) {
     auto& routed = result.routed.emplace_back(E);
     auto& dropped = result.dropped.emplace_back(E);

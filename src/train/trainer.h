@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "dist/runtime.h"
 #include "src/data/dataset.h"
 #include "src/io/checkpoint.h"
 #include "src/model/engine.h"
@@ -27,6 +28,10 @@ std::vector<double> step_sums(const Statistics& found, double output_z_loss);
 
 // The error of a step whose loss or gradient norm is not finite. It says which of them is not.
 std::string not_finite_text(const StepMetrics& m);
+// The loss or the norm of the gradient is not finite. Thrown on all ranks.
+struct Diverged : AgreedError {
+  using AgreedError::AgreedError;
+};
 
 // One step after another, without files or signals: what tests and benchmarks drive.
 class Trainer {

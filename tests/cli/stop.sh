@@ -113,7 +113,7 @@ for trial in 1 2 3 4 5; do
   grep -q "^resumed from" out || die "trial $trial: the same command, sent at once, failed: $(cat out err)"
 done
 # Sent again by accident, it is refused, and the run goes on.
-holder=$(cat run/switchyard.lock)
+holder=$(head -n 1 run/switchyard.lock)
 [[ $holder == "$(uname -n), process "* ]] || die "the lock says '$holder'"
 here=$(steps run)
 for start in alone on_mpirun; do

@@ -39,6 +39,12 @@ expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --vary m
   --train.lr=0.01
 [[ $err == *"run 1 of 1: config: base"* ]] || die "not one run"
 
+# A last line that is torn is no step: the run is not taken for a whole one without a word.
+cp -r out torn
+truncate -s -1 torn/config/base/metrics.jsonl
+expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm --output torn --train.lr=0.01
+[[ $err == *"run 1 of 1: config: base"*"base/metrics.jsonl lacks step 6: "* ]] || die "no word of the torn line"
+
 # Seeds, ranks, and files that say what varies.
 cat >norms.ini <<'INI'
 [sweep]

@@ -139,13 +139,89 @@ TEST(MetricsFile, DamageIsNotCutWithoutAWord) {
   EXPECT_EQ(cut(one + two + three, 3), "");    // steps that are trained again
   EXPECT_EQ(cut(one + two + "{\"st", 3), "");  // what a kill leaves
   const std::string damaged = cut(one + zeros + "\nxx\n", 3);
-  EXPECT_NE(damaged.find(
-                "metrics.jsonl is cut after step 1, from where on 2 of its lines are damaged: it lacks the steps to 2"),
-            std::string::npos)
+  EXPECT_NE(
+      damaged.find("metrics.jsonl is cut after step 1, from where on 2 of its lines are damaged, and lacks step 2: "),
+      std::string::npos)
       << damaged;
   EXPECT_EQ(dir.metrics(), one);
   EXPECT_NE(cut(one + two + "xx\n" + three, 3).find("is cut after step 2, from where on 1 of its lines are damaged\n"),
             std::string::npos);
+}
+
+TEST(MetricsFile, AHoleIsNamedInOneWarning) {
+  TempDir dir;
+  const auto warning = [&](const std::string& text, Index first_step) {
+    std::ofstream(dir.path / "metrics.jsonl") << text;
+    testing::internal::CaptureStderr();
+    MetricsFile(dir.path, first_step);
+    return testing::internal::GetCapturedStderr();
+  };
+  const auto lines = [](std::initializer_list<int> steps) {
+    std::string text;
+    for (const int step : steps) text += fmt::format("{{\"step\":{},\"loss\":1}}\n", step);
+    return text;
+  };
+  EXPECT_EQ(warning(lines({1, 2, 3}), 4), "");
+  EXPECT_EQ(warning("", 1), "");
+  const std::string hole = warning(lines({1, 2, 5, 7, 8}), 9);
+  EXPECT_NE(hole.find("metrics.jsonl lacks steps 3 to 4, 6: "), hole.npos) << hole;
+  EXPECT_EQ(std::count(hole.begin(), hole.end(), '\n'), 1);
+  EXPECT_NE(warning(lines({1, 2}), 9).find("lacks steps 3 to 8: "), hole.npos);
+  EXPECT_NE(warning("{\"step\":1}\n{\"step\":2}", 3).find("lacks step 2: "), hole.npos);  // torn
+  EXPECT_NE(warning(lines({1}) + "{\"step\":\"2\"}\n" + lines({3}), 4).find("lacks step 2: "), hole.npos);
+  fs::remove(dir.path / "metrics.jsonl");
+  EXPECT_NE(missing_steps_warning(dir.path, 12).find("metrics.jsonl lacks steps 1 to 12: "), hole.npos);
+  EXPECT_EQ(missing_steps_warning(dir.path, 0), "");
+}
+
+// What the file tells about the loss, as far as the step that is gone on with.
+TEST(MetricsFile, TellsWhetherTheLossHasRisen) {
+  TempDir dir;
+  std::string text;
+  for (int step = 1; step <= 60; ++step)
+    text += fmt::format("{{\"step\":{},\"loss\":{}}}\n", step, step < 50 ? 5 - 0.01 * step : 2000.0);
+  std::ofstream(dir.path / "metrics.jsonl") << text;
+  EXPECT_EQ(MetricsFile(dir.path, 61).history().rise.begin(), 50);
+  EXPECT_EQ(MetricsFile(dir.path, 50).history().rise.begin(), 0);
+}
+
+TEST(LossRise, IsOfTheMeanOf20Steps) {
+  LossRise rise;
+  Index step = 0;
+  const auto add = [&](int n, double loss) {
+    for (int i = 0; i < n; ++i) rise.add(++step, loss);
+    return rise.begin();
+  };
+  EXPECT_EQ(add(30, 2), 0);
+  EXPECT_EQ(add(1, 9.9), 0);   // (19 * 2 + 9.9) / 20 = 2.395
+  EXPECT_EQ(add(1, 2.2), 32);  // 2.405
+  EXPECT_EQ(add(10, 2), 32);   // it goes on until the mean is small again
+  EXPECT_EQ(add(10, 2), 0);
+  EXPECT_DOUBLE_EQ(rise.smallest(), 2);
+  EXPECT_EQ(add(1, std::nan("")), 53);
+  EXPECT_EQ(add(19, 2), 53);
+  EXPECT_EQ(add(1, 2), 0);
+  EXPECT_EQ(add(20, 1), 0);
+  EXPECT_EQ(add(20, 1.3), 107);  // (14 * 1.3 + 6) / 20 = 1.21
+}
+
+TEST(MetricsFile, IsNoLinkToAFileOfAnother) {
+  TempDir dir, other;
+  const fs::path victim = other.path / "victim";
+  std::ofstream(victim) << "precious\n";
+  for (const char* name : {"metrics.jsonl", "metrics.csv", "metrics.prom.new"})
+    for (const bool hard : {false, true}) {
+      if (hard)
+        fs::create_hard_link(victim, dir.path / name);
+      else
+        fs::create_symlink(victim, dir.path / name);
+      MetricsSinks sinks;
+      sinks.wanted.csv = sinks.wanted.prometheus = true;
+      EXPECT_BAD_INPUT(MetricsFile(dir.path, 3, sinks).write(at_step(3), nullptr),
+                       fmt::format("{} is a {}", (dir.path / name).string(), hard ? "second name" : "link"));
+      fs::remove(dir.path / name);
+      EXPECT_EQ(read_file(victim), "precious\n");
+    }
 }
 
 TEST(MetricsFile, AWholeLineWithoutItsNewlineIsTorn) {

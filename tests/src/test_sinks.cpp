@@ -254,6 +254,26 @@ TEST(MetricsSinks, AreThoseOfTheResumedRun) {
   for (const auto& entry : fs::directory_iterator(run.path)) EXPECT_NE(entry.path().extension(), ".new");
 }
 
+TEST(MetricsSinks, ADamagedLineIsNamedAndPassedOver) {
+  SinkFolder run;
+  {
+    MetricsFile file(run.path, 1);
+    file.write(some_step(1), nullptr);
+  }
+  std::ofstream(run.path / "metrics.jsonl", std::ios::app)
+      << "{\"step\":2,\"experts\":{\"routed\":[[\"1\"]],\"dropped\":[[1]]}}\n"
+      << "{\"step\":3,\"loss\":3,\"experts\":{\"routed\":[[9000000000000000000,9000000000000000000]],\"dropped\":[[1]]}}\n"
+      << "nonsense\n{\"step\":5,\"loss\":5}\n";
+  testing::internal::CaptureStderr();
+  MetricsFile(run.path, 6, run.sinks).write(some_step(6), nullptr);
+  const std::string warned = testing::internal::GetCapturedStderr();
+  EXPECT_NE(warned.find("metrics.jsonl: line 2 ("), warned.npos) << warned;
+  EXPECT_NE(warned.find(") and 1 more cannot be read"), warned.npos) << warned;
+  std::string steps;
+  for (const auto& row : run.table()) steps += row[0] + " ";
+  EXPECT_EQ(steps, "step 1 3 5 6 ");
+}
+
 TEST(MetricsSinks, AreNoneWhereNoneIsWanted) {
   SinkFolder run;
   MetricsFile file(run.path, 1);

@@ -83,7 +83,9 @@ TEST(Sweep, OutcomesAreThoseOfTheMetrics) {
   write_file(folder.path() / "metrics.jsonl", lines + "{\"step\":21,\"lo");
   const Outcome out = read_outcome(folder.path());
   EXPECT_EQ(out.last_step(), 20);
-  EXPECT_EQ(last_step(folder.path()), 21);  // a line of which the end is missing is as good for progress
+  EXPECT_EQ(last_step(folder.path()), 20);  // a line of which the end is missing does not make a run complete
+  EXPECT_EQ(read_outcome(folder.path(), 21).missing.text(), "step 21");
+  EXPECT_TRUE(read_outcome(folder.path(), 20).missing.empty());
   EXPECT_NEAR(out.loss(), (5 - 1.8 + 5 - 1.9 + 5 - 2.0) / 3, 1e-12);
   EXPECT_NEAR(out.dropped(), (90 + 10 + 20) / 300.0, 1e-12);
   EXPECT_NEAR(out.tokens_per_second(), (1011 + 1012) / 2.0, 1e-12);
@@ -95,6 +97,20 @@ TEST(Sweep, OutcomesAreThoseOfTheMetrics) {
   const Outcome none = read_outcome(folder.path() / "none");
   EXPECT_EQ(none.last_step(), 0);
   EXPECT_TRUE(std::isnan(none.loss()) && std::isnan(none.tokens_per_second()) && std::isnan(none.dropped()));
+}
+
+// Lines of the wrong type, or with counts whose sum no integer holds, end nothing.
+TEST(Sweep, AnOutcomeOfDamagedLines) {
+  const TempFolder folder;
+  write_file(folder.path() / "metrics.jsonl",
+             "{\"step\":1,\"loss\":1,\"routed\":9000000000000000000,\"dropped\":9000000000000000000}\n"
+             "{\"step\":2,\"loss\":2,\"experts\":{\"routed\":\"x\"}}\n[3]\n"
+             "{\"step\":4,\"loss\":4,\"experts\":{\"routed\":[[9000000000000000000,9000000000000000000]]}}\n"
+             "{\"step\":9223372036854775807,\"loss\":1}\n");
+  const Outcome out = read_outcome(folder.path(), 5);
+  EXPECT_EQ(out.steps.size(), 3u);
+  EXPECT_EQ(out.missing.text(), "steps 2 to 3, 5");
+  EXPECT_NEAR(out.max_violation, 0, 1e-12);
 }
 
 TEST(Sweep, MeansAndDeviations) {

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# What is on the disk before what: the lines of metrics.jsonl before the checkpoint of their step,
+# the run folder's names before its checkpoints, and an export's name in its folder.
+source "$2/tests/cli/lib/lib.sh"
+
+# Writes a line for each fsync and rename to the file $ORDER.
+cat >order.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void note(const char* what, const char* path) {
+  char line[8192];
+  const int size = snprintf(line, sizeof line, "%s %s\n", what, path);
+  const int file = open(getenv("ORDER"), O_WRONLY | O_CREAT | O_APPEND, 0666);
+  if (file >= 0 && write(file, line, size) == size) close(file);
+}
+int fsync(int file) {
+  char link[64], path[4096] = "";
+  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  if (readlink(link, path, sizeof path - 1) > 0) note("sync", path);
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
+}
+int rename(const char* from, const char* to) {
+  note("rename", to);
+  return ((int (*)(const char*, const char*))dlsym(RTLD_NEXT, "rename"))(from, to);
+}
+C
+cc -shared -fPIC -o order.so order.c -ldl
+make_data 60
+small_config <<'INI'
+[train]
+steps = 2
+global_batch = 2
+micro_batch = 1
+[run]
+dir = run
+backend = cpu
+checkpoint_every = 1
+INI
+# The line of the first such call after the given one.
+line_of() {  # CALL [LINE]
+  local line
+  line=$(awk -v call="$1" -v after="${2:-0}" 'NR > after && index($0, call) == 1 && length($0) == length(call) { print NR; exit }' order)
+  [[ $line ]] || die "no '$1' after line ${2:-0} of $(cat order)"
+  echo "$line"
+}
+run=$PWD/run
+expect_ok env LD_PRELOAD="$PWD/order.so" ORDER="$PWD/order" "$switchyard" train config.ini --quiet
+first=$(line_of "rename run/checkpoints/step-00000001")
+second=$(line_of "rename run/checkpoints/step-00000002")
+[[ $(line_of "sync $run/metrics.jsonl") -lt $first ]] || die "the first checkpoint before its metrics"
+[[ $(line_of "sync $run/metrics.jsonl" "$first") -lt $second ]] || die "the second checkpoint before its metrics"
+[[ $(line_of "sync $run" "$(line_of 'rename run/config.ini')") -lt $first ]] || die "the first checkpoint before its folder's name"
+
+rm order
+expect_ok env LD_PRELOAD="$PWD/order.so" ORDER="$PWD/order" "$switchyard" export run model
+line_of "sync $PWD" "$(line_of 'rename model')" >/dev/null
