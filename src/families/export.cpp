@@ -336,7 +336,7 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
     if (!lead) return;
     sync_folder(dir);
     rename_folder(dir, target);
-    if (target.has_parent_path()) sync_folder(target.parent_path());
+    sync_folder(target.has_parent_path() ? target.parent_path() : ".");
   });
 }
 
