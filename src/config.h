@@ -133,6 +133,7 @@ struct Config {
 
   struct Data {
     std::string path;
+    bool force = false;
   } data;
 
   struct Run {

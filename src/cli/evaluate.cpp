@@ -113,6 +113,7 @@ int evaluate_command(CommandLine& line) {
       ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")                       //
       ("quiet", "no progress")                                                                                        //
       ("json", "print JSON");
+  add_force_data(options);
   po::variables_map given;
   bool go = true;
   Comm& world = line.world;
@@ -139,7 +140,7 @@ int evaluate_command(CommandLine& line) {
   agree(world, [&] {
     if (given.count("stride") && (evaluation.stride < 1 || evaluation.stride > window))
       bad_input("evaluate: --stride must be from 1 to {}, the tokens of a window (model.seq_len)", window);
-    dataset = open_validation(trained, dataset_of(trained, given), world.rank() == 0 && !given.count("data"));
+    dataset = open_validation(trained, dataset_of(trained, given), given, world.rank() == 0, !given.count("data"));
     // Tables are made for no more positions than are computed, whatever the file says.
     Index longest = 0;
     for (const Domain& domain : dataset->domains()) longest = std::max(longest, domain.valid_tokens);

@@ -8,6 +8,7 @@
 
 #include "src/analyse/routing.h"
 #include "src/cli/trained.h"
+#include "src/data/run_tokenizer.h"
 #include "src/evaluate/ablate.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -32,21 +33,6 @@ std::vector<double> parse_factors(const std::string& text) {
     factors.push_back(factor);
   }
   return factors;
-}
-
-// Ids mean something else to another tokenizer, even where there are as many.
-void check_tokenizer(const Trained& trained, const fs::path& dir) {
-  DatasetDescription own;
-  try {
-    own = read_dataset_ini(dataset_of(trained, {}));
-  } catch (const InputError&) {
-    return;  // it is not there any more
-  }
-  const DatasetDescription given = read_dataset_ini(dir);
-  if (own.tokenizer != given.tokenizer || own.model_sha256 != given.model_sha256)
-    bad_input(
-        "{} was prepared with another tokenizer than the data set that {} was trained on: prepare it with the same one",
-        dir.string(), trained.step_dir.string());
 }
 
 // A token as source code would have it: what is no character, such as one byte of several, in hexadecimal digits.
@@ -163,6 +149,9 @@ Section routing_section(const Replay& r, const po::variables_map& given) {
           "--against {}: it has another vocabulary, or other layers with experts, experts or top_k, so that choices "
           "cannot be compared",
           against.step_dir.string());
+    const std::string warning =
+        check_tokenizer(*r.dataset, against.step_dir, against.state, forces_data(given), force_data_advice);
+    if (!warning.empty()) warn(warning);
     other = r.load(against);
     if (other->config().model.seq_len != shape.seq_len)
       bad_input("--against {}: it has another model.seq_len", against.step_dir.string());
@@ -282,6 +271,7 @@ void add_replay_options(po::options_description& options) {
       "with --replay and --ablate: so many windows of each domain, evenly spread; 0: all")(
       "backend", po::value<std::string>()->default_value("auto"), "with --replay and --ablate: auto, cpu or cuda")(
       "quiet", po::bool_switch(), "no progress");
+  add_force_data(options);
 }
 
 bool wants_replay(const po::variables_map& given) {
@@ -310,14 +300,13 @@ std::vector<Section> replay_sections(Comm& world, const po::variables_map& given
     const fs::path dir = given[which].as<std::string>();
     Replay r{world,
              trained,
-             open_validation(trained, dir, false),
+             open_validation(trained, dir, given, true, false),
              given["backend"].as<std::string>(),
              {},
              {},
              layers,
              layer_ids,
              given["quiet"].as<bool>()};
-    check_tokenizer(trained, dir);
     for (const Domain& d : r.dataset->domains()) r.domains.push_back(d.name);
     r.options.max_windows = given["max-windows"].as<Index>();
     r.options.windows_per_pass = trained.config.moe.capacity_scope == CapacityScope::rank

@@ -9,7 +9,8 @@ namespace sy {
 
 int export_command(CommandLine& line) {
   po::options_description options(
-      "Writes config.json, safetensors and, where the run was imported, its tokenizer to FOLDER, which must be new.\n\n"
+      "Writes config.json, safetensors, the tokenizer that the run keeps and generation_config.json to FOLDER, which must be\n"
+      "new.\n\n"
       "Options");
   ExportOptions how;
   bool quiet = false;
@@ -31,13 +32,15 @@ int export_command(CommandLine& line) {
   const Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
   const bool lead = world.rank() == 0;
   const std::string folder = given["folder"].as<std::string>();
+  std::string note;
   {
     ByteProgress progress;
-    export_checkpoint(world, trained.step_dir, trained.state, trained.config, folder, how,
-                      [&](Index done, Index total) {
-                        if (lead && !quiet) progress.show("exporting", done, total);
-                      });
+    note = export_checkpoint(world, trained.step_dir, trained.state, trained.config, folder, how,
+                             [&](Index done, Index total) {
+                               if (lead && !quiet) progress.show("exporting", done, total);
+                             });
   }
+  if (lead && !note.empty()) fmt::print(stderr, "note: {}\n", note);
   if (lead && !quiet) fmt::print("{} of {} at step {}\n", folder, trained.step_dir.string(), trained.state.step);
   return 0;
 }

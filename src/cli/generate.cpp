@@ -72,11 +72,12 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
       ("batch", po::value<Index>(&s.options.batch)->default_value(16),
        "texts that a data-parallel rank computes at a time")  //
       ("data", po::value<std::string>(),
-       "data set whose tokenizer to use; default: the one that it was trained on")  //
+       "data set whose tokenizer to use; default: the tokenizer that the run keeps")  //
       ("backend", po::value<std::string>(&s.backend)->default_value("auto"), "auto, cpu or cuda");
   for (const auto& [name, to] : {std::pair{"parallel.tp", &s.tp}, {"parallel.ep", &s.ep}, {"parallel.etp", &s.etp}})
     options.add_options()(name, po::value<int>()->notifier([to = to](int value) { *to = value; }),
                           "as for training; default: the checkpoint's own layout, where the ranks allow it");
+  add_force_data(options);
   options.add_options()("json", "print JSON: an array with an object for each prompt");
   if (!parse_options(line, "generate", options, {"checkpoint"}, given)) return false;
   if (!(sampling.temperature >= 0)) bad_input("generate: --temperature must not be negative");
@@ -166,7 +167,7 @@ int generate_command(CommandLine& line) {
   Layout layout;
   Index positions = 0;
   agree(world, [&] {
-    tokenizer = tokenizer_of(trained, given);
+    tokenizer = tokenizer_of(trained, given, world.rank() == 0);
     if (model_vocab(trained.config, tokenizer->vocab()) != trained.state.vocab)
       bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data",
                 tokenizer->vocab(), trained.state.vocab);

@@ -6,6 +6,7 @@
 #include "src/cli/options.h"
 #include "src/cli/progress.h"
 #include "src/config.h"
+#include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
 #include "src/families/import.h"
 #include "src/families/upcycle.h"
@@ -29,6 +30,8 @@ struct Imported {
   std::unique_ptr<FamilyValues> files;
   std::unique_ptr<ValueSource> checkpoint, upcycled;
   std::string what;  // "llama"
+  TokenizerIdentities tokenizers;
+  std::optional<KeptTokenizer> kept;  // of the run of a checkpoint that is upcycled
   ValueSource& values() const {
     return upcycled ? *upcycled : checkpoint ? *checkpoint : static_cast<ValueSource&>(*files);
   }
@@ -46,6 +49,7 @@ Imported open_source(const fs::path& folder, const std::string& upcycling, const
     in.vocab = model.vocab;
     in.biases = selection_biases(*in.files, in.files->params());
     in.what = model.family->name;
+    in.tokenizers = tokenizers_in(folder);
   } else if (!upcycling.empty()) {
     std::vector<std::string> warnings;
     const fs::path step = resolve_checkpoint(folder, &warnings);
@@ -56,6 +60,8 @@ Imported open_source(const fs::path& folder, const std::string& upcycling, const
     check_parameters(step, param_specs(in.config, in.vocab));
     in.checkpoint = checkpoint_weights(step);
     in.what = "the checkpoint";
+    in.tokenizers = tokenizers_of(step, state);
+    in.kept = kept_tokenizer(step, in.tokenizers);
   } else {
     bad_input("{} has no config.json: give the folder of a model as Hugging Face keeps it", folder.string());
   }
@@ -74,6 +80,7 @@ TrainState first_state(const Imported& in, int ranks) {
   state.seed = in.config.train.seed;
   state.config = to_ini(in.config);
   state.vocab = in.vocab;
+  state.tokenizer = to_text(in.tokenizers);
   state.layout = Layout{ranks}.str();
   state.experts.experts = in.config.moe.experts;
   for (Index layer = 0; layer < in.config.model.layers; ++layer)
@@ -121,6 +128,7 @@ int import_command(CommandLine& line) {
     if (!lead) return;
     make_folders(run);
     if (in.files) keep_imported(folder, *in.files, run);
+    if (in.kept) keep_tokenizer(*in.kept, run);
     write_file(fs::path(run) / "config.ini", state.config);
   });
   {

@@ -222,6 +222,7 @@ int inspect_command(CommandLine& line) {
         {"vocab", state.vocab},
         {"dataset", state.dataset},
         {"dataset_digest", state.dataset_digest},
+        {"tokenizer", state.tokenizer},
         {"layout", state.layout},
         {"files", manifest.files.size()},
         {"bytes", bytes},
@@ -240,6 +241,7 @@ int inspect_command(CommandLine& line) {
   print("model", model_line(parse_config(state.config, "the checkpoint's configuration")));
   print("parameters", std::to_string(parameters));
   print("data set", fmt::format("{} (vocabulary {})", state.dataset, state.vocab));
+  print("tokenizer", state.tokenizer.empty() ? "not known" : state.tokenizer);
   print("layout", fmt::format("{}, as written; any other can read it", state.layout));
   print("files", fmt::format("{}, {:.1f} MB, digests agree", manifest.files.size(), static_cast<double>(bytes) / 1e6));
   print("experts", fmt::format("{} windows of {} MoE layers of {} experts", state.experts.windows(),

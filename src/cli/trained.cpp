@@ -2,7 +2,7 @@
 
 #include "dist/node_groups.h"
 #include "src/data/dataset.h"
-#include "src/families/export.h"
+#include "src/data/run_tokenizer.h"
 #include "src/io/manifest.h"
 #include "src/text/words.h"
 
@@ -49,7 +49,17 @@ fs::path dataset_of(const Trained& trained, const po::variables_map& given) {
             join(names, " nor at "));
 }
 
-std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path& dir, bool warns) {
+bool forces_data(const po::variables_map& given) {
+  return given.count("force-data") > 0 && given["force-data"].as<bool>();
+}
+
+void add_force_data(po::options_description& options) {
+  options.add_options()("force-data", po::bool_switch(),
+                        "take data of another tokenizer than the checkpoint was trained with, with a warning");
+}
+
+std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path& dir, const po::variables_map& given,
+                                         bool lead, bool trained_on) {
   const TrainState& state = trained.state;
   auto dataset = std::make_unique<Dataset>(dir);
   if (model_vocab(trained.config, dataset->vocab()) != state.vocab)
@@ -57,20 +67,24 @@ std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path&
         "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
         "prepared with the same tokenizer",
         dir.string(), dataset->vocab(), state.vocab);
-  if (warns && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest())
+  const std::string warning = check_tokenizer(*dataset, trained.step_dir, state, forces_data(given), force_data_advice);
+  if (lead && !warning.empty()) warn(warning);
+  if (lead && trained_on && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest())
     warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs", dir.string()));
   if (dataset->valid_tokens() == 0)
     bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dir.string());
   return dataset;
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given) {
-  const auto run = run_of(trained.step_dir);
-  const fs::path imported = run ? *run / kept_folder / "tokenizer.json" : fs::path();
-  std::error_code ignored;
-  if (!given.count("data") && trained.state.dataset.empty() && run && fs::exists(imported, ignored))
-    return load_huggingface(imported);
-  return open_tokenizer(dataset_of(trained, given));
+std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given, bool lead) {
+  if (!given.count("data"))
+    if (const auto kept = kept_tokenizer(trained.step_dir, tokenizers_of(trained.step_dir, trained.state)))
+      return kept->kind->open(kept->model);
+  const fs::path dir = dataset_of(trained, given);
+  const std::string warning = check_tokenizer(dir, tokenizers_of(read_dataset_ini(dir)), trained.step_dir,
+                                              trained.state, forces_data(given), force_data_advice);
+  if (lead && !warning.empty()) warn(warning);
+  return open_tokenizer(dir);
 }
 
 Index vocab_of(const Config& config, const fs::path& file) {

@@ -526,6 +526,10 @@ void for_each_key(C& c, F&& visit) {
       "the folder that `switchyard prepare` wrote. A relative path is looked for in the working directory, then beside "
       "the configuration file",
       {.effect = Effect::samples});
+  key("data.force", c.data.force,
+      "true: data of another tokenizer than the one that the checkpoint was trained with are taken, with a warning; "
+      "otherwise run.init_from and run.resume refuse them",
+      {.effect = none});
   auto& r = c.run;
   key("run.dir", r.dir, "the folder of the run, with its configuration, metrics and checkpoints", {.effect = none});
   key("run.backend", r.backend, "what computes: cpu, cuda, or auto, which is a GPU where there is one");

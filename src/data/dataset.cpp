@@ -130,6 +130,11 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
     d.model = dir / model;
     d.model_sha256 = entries.take_digest("dataset.model_sha256");
   }
+  d.tokenizer_sha256 = entries.take_digest("dataset.tokenizer_sha256");
+  const std::string expected = kind && !kind->model ? tokenizer_sha256(*kind, {}) : d.model_sha256;
+  if (!d.tokenizer_sha256.empty() && !expected.empty() && d.tokenizer_sha256 != expected)
+    bad_input("{}: dataset.tokenizer_sha256 is not the digest of the tokenizer, {}: correct or remove it",
+              entries.file(), expected);
   d.vocab = entries.take_number<Index>("dataset.vocab", 0);
   if (d.vocab == 0 && d.tokenizer == "none")
     bad_input("{}: dataset.vocab is missing: set it to the number of token ids", entries.file());
@@ -167,6 +172,7 @@ std::string to_ini(const DatasetDescription& d) {
   std::string text = fmt::format("[dataset]\ntokenizer = {}\n", d.tokenizer);
   if (!d.model.empty()) text += fmt::format("model = {}\n", ini_value(d.model.filename().string()));
   if (!d.model_sha256.empty()) text += fmt::format("model_sha256 = {}\n", d.model_sha256);
+  if (!d.tokenizer_sha256.empty()) text += fmt::format("tokenizer_sha256 = {}\n", d.tokenizer_sha256);
   if (d.end_of_text >= 0) text += fmt::format("end_of_text = {}\n", d.end_of_text);
   text += fmt::format("vocab = {}\ndomains = {}\n", d.vocab, fmt::join(names, ","));
   for (const Domain& domain : d.domains) {
@@ -190,6 +196,13 @@ PairDigests digests_of(const fs::path& prefix, bool sample_alone) {
   digests.bin = to_hex(sha256_file(bin));
   digests.idx = to_hex(sha256_file(idx));
   return digests;
+}
+
+std::string tokenizer_sha256(const DatasetDescription& d) {
+  if (!d.tokenizer_sha256.empty()) return d.tokenizer_sha256;
+  if (!d.model_sha256.empty()) return d.model_sha256;
+  const TokenizerKind* kind = find_tokenizer_kind(d.tokenizer);
+  return kind ? tokenizer_sha256(*kind, d.model) : "";
 }
 
 void check_model(const DatasetDescription& d) {
@@ -227,6 +240,7 @@ Dataset::Dataset(const fs::path& dir) : dir_(dir) {
   DatasetDescription d = read_dataset_ini(dir);
   check_model(d);
   tokenizer_ = d.tokenizer;
+  tokenizer_sha256_ = sy::tokenizer_sha256(d);
   vocab_ = d.vocab > 0 ? d.vocab : open_tokenizer(dir)->vocab();
   domains_ = std::move(d.domains);
   std::string content = fmt::format("{} {} {}\n", tokenizer_, vocab_, d.model_sha256);

@@ -7,6 +7,7 @@
 //   [dataset]
 //   tokenizer = none        # or bytes, or sentencepiece or huggingface with model = FILE (relative to DIR)
 //   vocab = 50257           # ids are below this; only `none` needs it
+//   tokenizer_sha256 = ...  # optional with `none`: of the tokenizer.json or tokenizer.model that the ids are of
 //   domains = web,code      # [A-Za-z0-9_-]+, at least one; their order numbers them
 //   [web]                   # optional, as is every key of it
 //   weight = 0.7            # share of the training samples; all domains have one, or none: by size then
@@ -14,7 +15,7 @@
 //
 // Further keys of a domain, checked against the files: {train,valid}_{documents,tokens}, and digests:
 // {train,valid}_{bin,idx}_sha256 of the whole files, {train,valid}_sample of blocks of both (sha256_sampled). The model
-// has dataset.model_sha256. `switchyard inspect DIR` computes all of them. And train_bytes. A missing validation
+// has dataset.model_sha256, and the tokenizer dataset.tokenizer_sha256. `switchyard inspect DIR` computes all of them. And train_bytes. A missing validation
 // pair means that there is no validation text.
 #pragma once
 
@@ -58,7 +59,8 @@ class Dataset {
   explicit Dataset(const std::filesystem::path& dir);
   const std::filesystem::path& dir() const { return dir_; }
   Index vocab() const { return vocab_; }
-  const std::string& tokenizer() const { return tokenizer_; }  // of a TokenizerKind, or "none"
+  const std::string& tokenizer() const { return tokenizer_; }                // of a TokenizerKind, or "none"
+  const std::string& tokenizer_sha256() const { return tokenizer_sha256_; }  // as sy::tokenizer_sha256
   const std::vector<Domain>& domains() const { return domains_; }
   Index valid_tokens() const;  // of all domains
   // SHA-256 (hex) over everything that samples follow from: vocabulary, domains, weights, and the files' digests, or
@@ -69,7 +71,7 @@ class Dataset {
  private:
   std::filesystem::path dir_;
   Index vocab_ = 0;
-  std::string tokenizer_, digest_;
+  std::string tokenizer_, tokenizer_sha256_, digest_;
   std::vector<Domain> domains_;
   std::vector<IndexedTokens> train_, valid_;  // of each domain
 };
@@ -77,14 +79,18 @@ class Dataset {
 // What dataset.ini says, before any other file is looked at. Counts that are not there are -1, `vocab` is 0.
 struct DatasetDescription {
   std::string tokenizer;
-  std::filesystem::path model;  // of a kind that has one
-  std::string model_sha256;     // empty: not known
+  std::filesystem::path model;   // of a kind that has one
+  std::string model_sha256;      // empty: not known
+  std::string tokenizer_sha256;  // as dataset.ini says; empty if it does not
   Index vocab = 0;
   Index end_of_text = -1;  // the id that closes documents; -1: not known
   std::vector<Domain> domains;
 };
 DatasetDescription read_dataset_ini(const std::filesystem::path& dir);
 std::string to_ini(const DatasetDescription& description);
+// The digest by which tokenizers are compared: SHA-256 of the model file, or of the kind's name if it has no model.
+// Empty if the tokenizer is "none" and dataset.ini does not say its digest. Reads a model whose digest is not there.
+std::string tokenizer_sha256(const DatasetDescription& description);
 // Throws InputError where the model is not the one that model_sha256 is of.
 void check_model(const DatasetDescription& description);
 

@@ -14,22 +14,22 @@ namespace {
 constexpr const char* names_of_end[] = {"<|endoftext|>",         "<|end_of_text|>", "</s>",  "<eos>",      "<EOS>",
                                         "<｜end▁of▁sentence｜>", "<|im_end|>",      "[EOS]", "<|return|>", "<|end|>"};
 
-// The eos_token of tokenizer_config.json: a text, or an added token. Empty: it says nothing.
-std::string eos_token(const fs::path& config) {
+// The token that tokenizer_config.json has for "eos_token" or "bos_token": a text, or an added token. Empty if none.
+std::string special_token(const fs::path& config, const char* key) {
   try {
     const Json json = Json::parse(read_file(config));
-    const Json* eos = json.find("eos_token");
-    if (!eos || eos->is_null()) return "";
-    return eos->is_object() ? eos->at("content").get<std::string>() : eos->get<std::string>();
+    const Json* token = json.find(key);
+    if (!token || token->is_null()) return "";
+    return token->is_object() ? token->at("content").get<std::string>() : token->get<std::string>();
   } catch (const JsonError& e) {
-    bad_input("{}: eos_token: {}", config.string(), e.what());
+    bad_input("{}: {}: {}", config.string(), key, e.what());
   }
 }
 
 std::string end_token(const TokenizerJson& tokenizer, const fs::path& file) {
   const fs::path config = file.parent_path() / huggingface_config_name;
   if (std::error_code ignored; fs::exists(config, ignored))
-    if (std::string token = eos_token(config); !token.empty()) {
+    if (std::string token = special_token(config, "eos_token"); !token.empty()) {
       if (tokenizer.find(token) < 0)
         bad_input("{}: the eos_token '{}' is no token of {}: correct it", config.string(), token, file.string());
       return token;
@@ -80,6 +80,13 @@ std::string huggingface_config(const fs::path& file) {
   const fs::path config = file.parent_path() / huggingface_config_name;
   if (std::error_code ignored; fs::exists(config, ignored)) return read_file(config);
   return json_text(Json{{"eos_token", end_token(TokenizerJson(file), file)}});
+}
+
+int huggingface_begin_of_text(const fs::path& file) {
+  const fs::path config = file.parent_path() / huggingface_config_name;
+  std::error_code ignored;
+  const std::string token = fs::exists(config, ignored) ? special_token(config, "bos_token") : "";
+  return token.empty() ? -1 : TokenizerJson(file).find(token);
 }
 
 }  // namespace sy

@@ -467,7 +467,8 @@ Prepared prepare(const PrepareOptions& options, const Report& progress) {
   const Corpus corpus(options, progress);
   const auto tokenizer = make_tokenizer(options, corpus, output.staging(), progress);
   description.vocab = tokenizer->vocab();
-  if (kind.model) description.model_sha256 = to_hex(sha256_file(output.staging() / kind.model));
+  description.tokenizer_sha256 = tokenizer_sha256(kind, kind.model ? output.staging() / kind.model : fs::path());
+  if (kind.model) description.model_sha256 = description.tokenizer_sha256;
   if (kind.name == "huggingface") description.end_of_text = tokenizer->end_of_text();
   Index read = 0;
   for (std::size_t d = 0; d < options.domains.size(); ++d) {

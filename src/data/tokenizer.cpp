@@ -9,6 +9,7 @@
 #include <charconv>
 
 #include "src/data/dataset.h"
+#include "src/io/digest.h"
 #include "src/io/files.h"
 
 namespace sy {
@@ -144,9 +145,9 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& model) {
 
 const std::vector<TokenizerKind>& tokenizer_kinds() {
   static const std::vector<TokenizerKind> kinds = {
-      {"bytes", nullptr, [](const fs::path&) { return make_byte_tokenizer(); }},
-      {"sentencepiece", "tokenizer.model", load_sentencepiece},
-      {"huggingface", "tokenizer.json", load_huggingface},
+      {"bytes", nullptr, "bytes", [](const fs::path&) { return make_byte_tokenizer(); }},
+      {"huggingface", "tokenizer.json", "hf:", load_huggingface},
+      {"sentencepiece", "tokenizer.model", "spm:", load_sentencepiece},
   };
   return kinds;
 }
@@ -155,6 +156,10 @@ const TokenizerKind* find_tokenizer_kind(std::string_view name) {
   for (const TokenizerKind& kind : tokenizer_kinds())
     if (kind.name == name) return &kind;
   return nullptr;
+}
+
+std::string tokenizer_sha256(const TokenizerKind& kind, const fs::path& model) {
+  return to_hex(kind.model ? sha256_file(model) : sha256(kind.name));
 }
 
 bool bytes_add_up(const Tokenizer& tokenizer) {

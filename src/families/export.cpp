@@ -8,6 +8,8 @@
 #include <memory>
 
 #include "dist/runtime.h"
+#include "src/data/run_tokenizer.h"
+#include "src/families/export_tokenizer.h"
 #include "src/families/import.h"
 #include "src/families/settings.h"
 #include "src/families/tensors.h"
@@ -22,16 +24,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char *files_name = "files.json", *fillers_folder = "fillers";
-// Files beside the tensors that travel with them as they are.
-constexpr const char* companions[] = {
-    "tokenizer.json",          "tokenizer_config.json", "tokenizer.model",        "vocab.json",         "merges.txt",
-    "special_tokens_map.json", "added_tokens.json",     "generation_config.json", "chat_template.jinja"};
-
-void copy_companions(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  for (const char* name : companions)
-    if (fs::is_regular_file(from / name, error)) write_file(to / name, read_file(from / name));
-}
 
 // ---- what is written ----
 
@@ -221,7 +213,7 @@ void keep_imported(const fs::path& folder, const FamilyValues& values, const fs:
   const fs::path kept = run_dir / kept_folder;
   make_folders(kept);
   write_file(kept / "config.json", read_file(folder / "config.json"));
-  copy_companions(folder, kept);
+  copy_tokenizer_files(folder, kept);
   Json files = Json::array();
   std::map<std::string, const FileTensor*> by_name;
   for (const FileTensor& tensor : values.tensors()) by_name[tensor.name] = &tensor;
@@ -252,9 +244,9 @@ void keep_imported(const fs::path& folder, const FamilyValues& values, const fs:
   write_file(kept / fillers_folder / "model.safetensors", content);
 }
 
-void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& state, const Config& config,
-                       const fs::path& folder, const ExportOptions& options,
-                       const std::function<void(Index, Index)>& progress) {
+std::string export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& state, const Config& config,
+                              const fs::path& folder, const ExportOptions& options,
+                              const std::function<void(Index, Index)>& progress) {
   const bool lead = world.rank() == 0;
   const fs::path target = folder.has_filename() ? folder : folder.parent_path();
   const fs::path dir = target.string() + ".tmp";
@@ -268,6 +260,7 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
   std::unique_ptr<ExportedValues> values;
   std::unique_ptr<StoredTensors> fillers;
   std::error_code error;
+  std::string note;
   agree(world, [&] {
     if (fs::exists(target, error)) bad_input("export: {} is there already: give a new folder", target.string());
     const Json kept_config = run ? kept_json(kept / "config.json") : Json::object();
@@ -299,8 +292,11 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
     chosen.config[chosen.config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype;
     remove_tree(dir);
     make_folders(dir);
+    if (run && kept_config.size() > 0)
+      copy_tokenizer_files(kept, dir);
+    else
+      note = export_tokenizer(step_dir, state, chosen.config, dir);
     write_file(dir / "config.json", json_text(chosen.config));
-    if (run) copy_companions(kept, dir);
     if (files.size() > 1) write_file(dir / "model.safetensors.index.json", index_text(files));
   });
 
@@ -338,6 +334,7 @@ void export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& 
     rename_folder(dir, target);
     sync_folder(target.has_parent_path() ? target.parent_path() : ".");
   });
+  return note;
 }
 
 }  // namespace sy

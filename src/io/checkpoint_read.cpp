@@ -160,6 +160,7 @@ TrainState read_state(const fs::path& step_dir) {
   state.config = file.get_string("/state", "config");
   state.dataset = file.get_string("/state", "dataset");
   if (file.has("/state", "dataset_digest")) state.dataset_digest = file.get_string("/state", "dataset_digest");
+  if (file.has("/state", "tokenizer")) state.tokenizer = file.get_string("/state", "tokenizer");
   state.layout = file.get_string("/state", "layout");
   constexpr Index most = Index{1} << 53;
   check_range(step_dir, "step", state.step, checkpoint.manifest().step, checkpoint.manifest().step);

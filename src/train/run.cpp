@@ -12,6 +12,7 @@
 #include "dist/node_groups.h"
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
+#include "src/data/run_tokenizer.h"
 #include "src/evaluate/evaluate.h"
 #include "src/io/files.h"
 #include "src/io/lock.h"
@@ -104,6 +105,7 @@ class Run {
     state_.vocab = engine_.vocab();
     state_.dataset = fs::absolute(config.data.path).string();
     state_.dataset_digest = dataset_.digest();
+    state_.tokenizer = to_text(tokenizers_of(dataset_));
     state_.layout = layout.str();
     state_.experts.layers = engine_.model().moe_layers();
     state_.experts.experts = config.moe.experts;
@@ -318,10 +320,29 @@ class Run {
     agree(world_, [&] {
       if (lead() && config_.run.resume_step >= 0) say(set_newer_aside(dir_, trainer_.steps_done()));
       if (!lead()) return;
+      keep_own_tokenizer(any ? path : init);
       remove_unfinished(dir_ / "config.ini");  // this process holds the lock: nobody writes one
       write_file(dir_ / "config.ini", to_ini(config_));
     });
     return any;
+  }
+
+  // Keeps the tokenizer in the run folder. `from`: the checkpoint that training starts from; empty if there is none. If
+  // its run keeps the same tokenizer, that one has more of the files that belong to it.
+  void keep_own_tokenizer(const fs::path& from) const {
+    const TokenizerIdentities own = parse_tokenizers(state_.tokenizer);
+    if (const auto kept = from.empty() ? std::nullopt : kept_tokenizer(from, own))
+      keep_tokenizer(*kept, dir_);
+    else
+      keep_tokenizer(read_dataset_ini(config_.data.path), dir_);
+  }
+
+  // Compares the tokenizer of the data with that of the checkpoint that training starts from.
+  void check_data(const fs::path& checkpoint, const TrainState& there) {
+    const std::string warning =
+        check_tokenizer(dataset_, checkpoint, there, config_.data.force, "set data.force = true");
+    if (lead() && !warning.empty()) warn(warning);
+    if (state_.tokenizer.empty()) state_.tokenizer = to_text(tokenizers_of(checkpoint, there));
   }
 
   void load(const fs::path& path) {
@@ -357,8 +378,9 @@ class Run {
   // Another run's weights; everything else is new.
   void start_from(const fs::path& path) {
     agree(world_, [&] {
-      load_checkpoint(path, engine_.store(), Load::weights);
       const TrainState there = read_state(path);
+      check_data(path, there);
+      load_checkpoint(path, engine_.store(), Load::weights);
       if (config_.moe.bias_rate > 0 && !there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
       const Config before = parse_config(there.config, path.string());
       std::vector<KeyDifference> other = differences(config_, before, Effect::model);
@@ -371,7 +393,7 @@ class Run {
     say(fmt::format("starts from the weights of {}", path.string()));
   }
 
-  void check_same_model(const fs::path& checkpoint) const {
+  void check_same_model(const fs::path& checkpoint) {
     const TrainState there = read_state(checkpoint);
     const auto differ = differences(config_, parse_config(there.config, checkpoint.string()), Effect::model);
     if (!differ.empty())
@@ -384,6 +406,7 @@ class Run {
           "{} has selection biases, which moe.bias_rate = 0 would take away: set it above 0 (1e-12 all but "
           "freezes them)",
           checkpoint.string());
+    check_data(checkpoint, there);
   }
 
   void announce() {

@@ -93,8 +93,10 @@ expect_error "needs --ablate" "$switchyard" experts run --reroute
 expect_error "capacity factor" "$switchyard" experts run --replay data --factors 1,x
 expect_error "dataset.ini" "$switchyard" experts run --replay text
 # As many ids, of another tokenizer; and a vocabulary of another size.
-cp -r data foreign && sed -i "s/^tokenizer = bytes/tokenizer = none/" foreign/dataset.ini
-expect_error "another tokenizer" "$switchyard" experts run --replay foreign
+cp -r data foreign
+sed -i "s/^tokenizer = bytes/tokenizer = none/; s/^tokenizer_sha256 = .*/tokenizer_sha256 = $(printf %064d 7)/" foreign/dataset.ini
+expect_error "foreign was prepared with the tokenizer 000000000000, and" "$switchyard" experts run --replay foreign
+expect_error "give --force-data" "$switchyard" experts run --ablate foreign
 sed -i "s/^vocab = .*/vocab = 300/" foreign/dataset.ini
 expect_error "has a vocabulary of 300" "$switchyard" experts run --replay foreign
 expect_ok "$switchyard" prepare --domain english=text/en --tokenizer bytes --valid-fraction 0 --output none

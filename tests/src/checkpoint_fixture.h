@@ -90,6 +90,7 @@ inline TrainState example_state(Index step) {
   state.vocab = 67;
   state.dataset = "/data/größe";
   state.dataset_digest = std::string(64, 'd');
+  state.tokenizer = "huggingface " + std::string(64, 'a') + ", sentencepiece " + std::string(64, 'b');
   state.layout = "dp 1 tp 1 ep 1 etp 1 edp 1";
   ExpertHistory& h = state.experts;
   h.layers = 2;

@@ -117,6 +117,7 @@ TEST(Checkpoint, StateComesBack) {
   EXPECT_EQ(read.vocab, written.vocab);
   EXPECT_EQ(read.dataset, written.dataset);
   EXPECT_EQ(read.dataset_digest, written.dataset_digest);
+  EXPECT_EQ(read.tokenizer, written.tokenizer);
   EXPECT_EQ(read.layout, (Layout{6, 2, 3, 1}).str());
   EXPECT_EQ(read.experts.layers, 2);
   EXPECT_EQ(read.experts.experts, 3);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "src/io/digest.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -385,6 +386,25 @@ TEST(Dataset, DigestFollowsTheContent) {
   EXPECT_EQ(Dataset(folder.path()).digest(), by_hand);  // what the files say anyway
 }
 
+// The tokenizer's digest: the model's, that of the word bytes, or what dataset.ini says of a tokenizer that is not there.
+TEST(Dataset, DigestOfTheTokenizer) {
+  const TempFolder folder;
+  const auto digest = [&](const std::string& dataset) {
+    folder.write("dataset.ini", "[dataset]\ndomains = a\nvocab = 9\n" + dataset);
+    return tokenizer_sha256(read_dataset_ini(folder.path()));
+  };
+  const std::string bytes = to_hex(sha256("bytes")), model = to_hex(sha256("a model")), other(64, '7');
+  folder.write("m", "a model");
+  EXPECT_EQ(digest("tokenizer = bytes\n"), bytes);
+  EXPECT_EQ(digest("tokenizer = none\n"), "");
+  EXPECT_EQ(digest("tokenizer = none\ntokenizer_sha256 = " + other + "\n"), other);
+  EXPECT_EQ(digest("tokenizer = sentencepiece\nmodel = m\n"), model);
+  EXPECT_EQ(digest("tokenizer = sentencepiece\nmodel = m\nmodel_sha256 = " + model + "\n"), model);
+  for (const char* tokenizer : {"tokenizer = bytes\n", "tokenizer = huggingface\nmodel = m\nmodel_sha256 = "})
+    EXPECT_BAD_INPUT(digest(tokenizer + (tokenizer[12] == 'b' ? "" : model + "\n") + "tokenizer_sha256 = " + other),
+                     "tokenizer_sha256 is not the digest of the tokenizer");
+}
+
 TEST(Dataset, IniRoundTrip) {
   const TempFolder folder;
   DatasetDescription d;
@@ -394,7 +414,7 @@ TEST(Dataset, IniRoundTrip) {
   d.domains.resize(2);
   d.domains[0] = {"x-1", 1, 2, 3, 4, 5, 6, 0.25};
   d.domains[1] = {"Y_2", 7, 8, 9, 10, 11, 12, 3};
-  d.model_sha256 = std::string(64, '5');
+  d.model_sha256 = d.tokenizer_sha256 = std::string(64, '5');
   d.domains[0].train_digests.bin = std::string(64, 'a');
   d.domains[1].valid_digests.idx = std::string(64, 'b');
   d.domains[1].valid_digests.sample = std::string(64, '0');
@@ -411,6 +431,7 @@ TEST(Dataset, IniRoundTrip) {
   EXPECT_EQ(r.domains[1].valid_documents, 9);
   EXPECT_EQ(r.domains[1].valid_tokens, 10);
   EXPECT_EQ(r.model_sha256, d.model_sha256);
+  EXPECT_EQ(r.tokenizer_sha256, d.tokenizer_sha256);
   EXPECT_EQ(r.domains[0].train_digests.bin, d.domains[0].train_digests.bin);
   EXPECT_EQ(r.domains[0].train_digests.idx, "");
   EXPECT_EQ(r.domains[1].valid_digests.idx, d.domains[1].valid_digests.idx);

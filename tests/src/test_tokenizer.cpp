@@ -9,6 +9,7 @@
 
 #include "src/data/dataset.h"
 #include "src/io/digest.h"
+#include "src/text/json.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -172,6 +173,52 @@ TEST(SentencePiece, RefusesWhatIsNoModel) {
   const std::string model = train_sentencepiece(some_lines(), 340);
   EXPECT_BAD_INPUT(load_sentencepiece(folder.write("half.model", model.substr(0, model.size() / 2))),
                    "not a SentencePiece model");
+}
+
+// A Unigram model gets a tokenizer.json that gives its ids; of other models nothing is written.
+TEST(SentencePiece, AsATokenizerJson) {
+  const TempFolder folder;
+  const auto model = trained(folder);
+  ASSERT_TRUE(write_sentencepiece_as_json(folder.path() / "t.model", folder.path()));
+  const auto json = load_huggingface(folder.path() / "tokenizer.json");
+  EXPECT_EQ(json->vocab(), model->vocab());
+  EXPECT_EQ(json->end_of_text(), model->end_of_text());
+  std::string all;
+  for (const std::string& line : some_lines()) all += line + "\n\t";
+  for (const std::string& text : {all, std::string("größer 🚂 а́ 線路\r\n  x"), std::string(" "), std::string()}) {
+    std::vector<std::int32_t> expected, ids;
+    model->encode(text, expected);
+    json->encode(text, ids);
+    EXPECT_EQ(ids, expected);
+    EXPECT_EQ(json->decode(ids), text);
+  }
+  const Json config = Json::parse(read_file(folder.path() / "tokenizer_config.json"));
+  EXPECT_EQ(config.at("tokenizer_class"), Json("PreTrainedTokenizerFast"));
+  EXPECT_EQ(config.at("eos_token"), Json("</s>"));
+  EXPECT_FALSE(config.contains("bos_token"));
+  EXPECT_EQ(sentencepiece_begin_of_text(folder.path() / "t.model"), -1);
+
+  using Options = std::unordered_map<std::string, std::string>;
+  const Options unigram{{"model_type", "unigram"}, {"vocab_size", "330"}, {"byte_fallback", "true"}, {"minloglevel", "2"}};
+  const auto made = [&](const Options& more) {
+    Options options = unigram;
+    for (const auto& [key, value] : more) options[key] = value;
+    Sentences sentences(some_lines());
+    std::string content;
+    const auto status = sentencepiece::SentencePieceTrainer::Train(options, &sentences, &content);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    const TempFolder other;
+    return write_sentencepiece_as_json(other.write("m.model", content), other.path()) ==
+                   std::filesystem::exists(other.path() / "tokenizer.json")
+               ? std::filesystem::exists(other.path() / "tokenizer_config.json")
+               : -1;
+  };
+  // With a blank in front of each text.
+  EXPECT_EQ(made({{"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}}), 1);
+  EXPECT_EQ(made({{"normalization_rule_name", "identity"}}), 0);
+  EXPECT_EQ(made({{"normalization_rule_name", "nfkc"}, {"remove_extra_whitespaces", "false"}}), 0);
+  EXPECT_EQ(made({{"model_type", "bpe"}, {"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}}),
+            0);
 }
 
 TEST(OpenTokenizer, ComparesTheModelWithItsDigest) {

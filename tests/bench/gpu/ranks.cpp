@@ -63,7 +63,7 @@ Recorded recorded(const std::filesystem::path& run, int ranks) {
   if (config.moe.experts == 0 || config.moe.experts % ranks != 0)
     bad_input("--load: {} has {} experts, which {} ranks cannot share: give another run, or other ranks", run.string(),
               config.moe.experts, ranks);
-  const auto dataset = open_validation(trained, dataset_of(trained, {}), false);
+  const auto dataset = open_validation(trained, dataset_of(trained, {}), {}, false, true);
   const auto engine = load_model(*self, trained, {}, "cpu");
   std::vector<std::int32_t> places;
   for_replay_batches(*dataset, config.model.seq_len, {.max_windows = 64}, [&](const ReplayBatch& batch) {

@@ -1,0 +1,152 @@
+#include "src/data/run_tokenizer.h"
+
+#include <algorithm>
+
+#include "src/families/export.h"
+#include "src/io/digest.h"
+#include "src/io/files.h"
+#include "src/io/manifest.h"
+#include "src/text/words.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// What Hugging Face's programs keep beside the tensors of a model.
+constexpr const char* tokenizer_files[] = {
+    "tokenizer.json",          "tokenizer_config.json", "tokenizer.model",        "vocab.json",         "merges.txt",
+    "special_tokens_map.json", "added_tokens.json",     "generation_config.json", "chat_template.jinja"};
+
+std::string short_text(const TokenizerIdentities& tokenizers) {
+  std::vector<std::string> texts;
+  for (const TokenizerIdentity& t : tokenizers)
+    texts.push_back(
+        t.kind == "bytes" ? t.kind : fmt::format("{}{}", t.kind == "none" ? "" : t.kind + " ", t.sha256.substr(0, 12)));
+  return join(texts, " or ");
+}
+
+bool have_common(const TokenizerIdentities& a, const TokenizerIdentities& b) {
+  return std::any_of(a.begin(), a.end(), [&](const TokenizerIdentity& x) {
+    return std::any_of(b.begin(), b.end(), [&](const TokenizerIdentity& y) { return x.sha256 == y.sha256; });
+  });
+}
+
+}  // namespace
+
+std::string to_text(const TokenizerIdentities& tokenizers) {
+  std::vector<std::string> texts;
+  for (const TokenizerIdentity& t : tokenizers) texts.push_back(t.kind + " " + t.sha256);
+  return join(texts, ", ");
+}
+
+TokenizerIdentities parse_tokenizers(const std::string& text) {
+  TokenizerIdentities tokenizers;
+  for (const std::string& item : split_list(text)) {
+    const std::size_t blank = item.find(' ');
+    if (blank != item.npos) tokenizers.push_back({item.substr(0, blank), item.substr(blank + 1)});
+  }
+  return tokenizers;
+}
+
+TokenizerIdentities tokenizers_of(const Dataset& dataset) {
+  if (dataset.tokenizer_sha256().empty()) return {};
+  return {{dataset.tokenizer(), dataset.tokenizer_sha256()}};
+}
+
+TokenizerIdentities tokenizers_of(const DatasetDescription& description) {
+  const std::string sha256 = tokenizer_sha256(description);
+  if (sha256.empty()) return {};
+  return {{description.tokenizer, sha256}};
+}
+
+TokenizerIdentities tokenizers_in(const fs::path& folder) {
+  TokenizerIdentities tokenizers;
+  std::error_code ignored;
+  for (const TokenizerKind& kind : tokenizer_kinds())
+    if (kind.model && fs::is_regular_file(folder / kind.model, ignored))
+      tokenizers.push_back({std::string(kind.name), to_hex(sha256_file(folder / kind.model))});
+  return tokenizers;
+}
+
+TokenizerIdentities tokenizers_of(const fs::path& step_dir, const TrainState& state) {
+  if (!state.tokenizer.empty()) return parse_tokenizers(state.tokenizer);
+  const auto run = run_of(step_dir);
+  return run && state.dataset.empty() ? tokenizers_in(*run / kept_folder) : TokenizerIdentities();
+}
+
+std::string KeptTokenizer::option() const {
+  const bool folder_is_enough = kind->name == "huggingface";
+  return std::string(kind->option) + (folder_is_enough ? model.parent_path() : model).string();
+}
+
+std::optional<KeptTokenizer> kept_tokenizer(const fs::path& step_dir, const TokenizerIdentities& tokenizers) {
+  const auto run = run_of(step_dir);
+  for (const TokenizerKind& kind : tokenizer_kinds()) {
+    if (!kind.model) {
+      if (have_common(tokenizers, {{"", tokenizer_sha256(kind, {})}})) return KeptTokenizer{&kind, {}};
+      continue;
+    }
+    for (const char* name : {tokenizer_folder_name, kept_folder}) {
+      std::error_code ignored;
+      const fs::path model = run ? *run / name / kind.model : fs::path();
+      if (run && fs::is_regular_file(model, ignored) && have_common(tokenizers, {{"", tokenizer_sha256(kind, model)}}))
+        return KeptTokenizer{&kind, model};
+    }
+  }
+  return std::nullopt;
+}
+
+void keep_tokenizer(const DatasetDescription& description, const fs::path& run_dir) {
+  const TokenizerKind* kind = find_tokenizer_kind(description.tokenizer);
+  if (!kind || !kind->model) return;
+  const fs::path folder = run_dir / tokenizer_folder_name;
+  make_folders(folder);
+  write_file(folder / kind->model, read_file(description.model));
+  if (kind->name == "huggingface") write_file(folder / huggingface_config_name, huggingface_config(description.model));
+}
+
+void keep_tokenizer(const KeptTokenizer& tokenizer, const fs::path& run_dir) {
+  const fs::path folder = run_dir / tokenizer_folder_name, from = tokenizer.model.parent_path();
+  std::error_code ignored;
+  if (!tokenizer.kind->model || fs::equivalent(from, folder, ignored)) return;
+  make_folders(folder);
+  copy_tokenizer_files(from, folder);
+}
+
+void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  for (const char* name : tokenizer_files)
+    if (fs::is_regular_file(from / name, error)) write_file(to / name, read_file(from / name));
+}
+
+std::string check_tokenizer(const fs::path& data, const TokenizerIdentities& of_data, const fs::path& step_dir,
+                            const TrainState& state, bool force, const std::string& force_advice) {
+  const TokenizerIdentities of_model = tokenizers_of(step_dir, state);
+  if (of_data.empty() || of_model.empty()) {
+    const std::string unknown = !of_data.empty()    ? step_dir.string()
+                                : !of_model.empty() ? data.string()
+                                                    : data.string() + " and that of " + step_dir.string();
+    const std::string known = !of_data.empty()    ? fmt::format("{} ({})", short_text(of_data), data.string())
+                              : !of_model.empty() ? fmt::format("{} ({})", short_text(of_model), step_dir.string())
+                                                  : "one and the same";
+    return fmt::format("the tokenizer of {} is not known: see that it is {}", unknown, known);
+  }
+  if (have_common(of_data, of_model)) return "";
+  const std::string difference =
+      fmt::format("{} was prepared with the tokenizer {}, and {} was trained with {}", data.string(),
+                  short_text(of_data), step_dir.string(), short_text(of_model));
+  if (force) return difference + ": its ids are taken as they are";
+  const auto kept = kept_tokenizer(step_dir, of_model);
+  bad_input("{}: prepare the text with --tokenizer {}, or {} to take its ids as they are", difference,
+            kept ? kept->option() : "and the model's tokenizer", force_advice);
+}
+
+std::string check_tokenizer(const Dataset& dataset, const fs::path& step_dir, const TrainState& state, bool force,
+                            const std::string& force_advice) {
+  if (!state.dataset_digest.empty() && state.dataset_digest == dataset.digest()) return "";
+  return check_tokenizer(dataset.dir(), tokenizers_of(dataset), step_dir, state, force, force_advice);
+}
+
+}  // namespace sy

@@ -1,0 +1,60 @@
+#include "src/families/export_tokenizer.h"
+
+#include "src/data/run_tokenizer.h"
+#include "src/io/files.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* bos_key = "bos_token_id";
+constexpr const char* eos_key = "eos_token_id";
+
+// The folder's tokenizer_config.json names a class, so that transformers does not guess one from config.json.
+void name_tokenizer_class(const fs::path& folder) {
+  const fs::path file = folder / huggingface_config_name;
+  Json config = Json::parse(read_file(file));
+  if (config.contains("tokenizer_class")) return;
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  write_file(file, json_text(config));
+}
+
+}  // namespace
+
+std::string export_tokenizer(const fs::path& step_dir, const TrainState& state, Json& config, const fs::path& folder) {
+  const auto kept = kept_tokenizer(step_dir, tokenizers_of(step_dir, state));
+  if (!kept)
+    return "the run keeps no tokenizer: the export has none, and config.json says no bos_token_id and eos_token_id";
+  std::string note;
+  int begin = -1;
+  if (kept->kind->name == "huggingface") {
+    copy_tokenizer_files(kept->model.parent_path(), folder);
+    name_tokenizer_class(folder);
+    begin = huggingface_begin_of_text(kept->model);
+  } else if (kept->kind->name == "sentencepiece") {
+    copy_tokenizer_files(kept->model.parent_path(), folder);
+    begin = sentencepiece_begin_of_text(kept->model);
+    if (!write_sentencepiece_as_json(kept->model, folder))
+      note =
+          "transformers has no tokenizer with the ids of this SentencePiece model: tokenizer.model is exported alone";
+  } else {
+    note = "transformers has no tokenizer of bytes: the export has none; ids 0 to 255 are bytes, and 256 ends a text";
+  }
+  const int end = kept->kind->open(kept->model)->end_of_text();
+  // Without the keys, transformers takes the ids of the family's first model.
+  if (!config.contains(bos_key)) config[bos_key] = begin < 0 ? Json() : Json(begin);
+  if (!config.contains(eos_key)) config[eos_key] = end;
+  const fs::path generation = folder / "generation_config.json";
+  std::error_code ignored;
+  if (!fs::exists(generation, ignored)) {
+    Json ids = Json::object();
+    for (const char* key : {bos_key, eos_key})
+      if (!config.at(key).is_null()) ids[key] = config.at(key);
+    write_file(generation, json_text(ids));
+  }
+  return note;
+}
+
+}  // namespace sy
