@@ -32,14 +32,16 @@ void add_force_data(po::options_description& options);
 bool forces_data(const po::variables_map& given);
 constexpr const char* force_data_advice = "give --force-data";
 
-// A data set to evaluate on. Throws InputError if its vocabulary or its tokenizer is not the model's, or if it has no
-// validation text. Another tokenizer is a warning if --force-data is given. The first rank (`lead`) warns. trained_on:
-// the data set that the checkpoint was trained on, of which a change is a warning.
+// A data set to evaluate on. Throws InputError if its vocabulary or its tokenizer is not the
+// model's, or if it has no validation text. Another tokenizer is a warning if --force-data is
+// given. The first rank (`lead`) warns. trained_on: the data set that the checkpoint was trained
+// on, of which a change is a warning.
 std::unique_ptr<Dataset> open_validation(const Trained& trained, const std::filesystem::path& dir,
                                          const po::variables_map& given, bool lead, bool trained_on);
 
-// The tokenizer of --data, if it is given. Otherwise the one that the run keeps, and if it keeps none that of the data
-// set that the checkpoint was trained on. Throws InputError if it is not the model's, as open_validation does.
+// The tokenizer of --data, if it is given. Otherwise the one that the run keeps, and if it keeps
+// none that of the data set that the checkpoint was trained on. Throws InputError if it is not the
+// model's, as open_validation does.
 std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given, bool lead);
 
 // The rows of the embedding of a model that is to be trained, of model.vocab or the data set. Throws InputError where neither says.

@@ -15,7 +15,8 @@
 //
 // Further keys of a domain, checked against the files: {train,valid}_{documents,tokens}, and digests:
 // {train,valid}_{bin,idx}_sha256 of the whole files, {train,valid}_sample of blocks of both (sha256_sampled). The model
-// has dataset.model_sha256, and the tokenizer dataset.tokenizer_sha256. `switchyard inspect DIR` computes all of them. And train_bytes. A missing validation
+// has dataset.model_sha256, and the tokenizer dataset.tokenizer_sha256. `switchyard inspect DIR`
+// computes all of them. And train_bytes. A missing validation
 // pair means that there is no validation text.
 #pragma once
 
@@ -88,8 +89,9 @@ struct DatasetDescription {
 };
 DatasetDescription read_dataset_ini(const std::filesystem::path& dir);
 std::string to_ini(const DatasetDescription& description);
-// The digest by which tokenizers are compared: SHA-256 of the model file, or of the kind's name if it has no model.
-// Empty if the tokenizer is "none" and dataset.ini does not say its digest. Reads a model whose digest is not there.
+// The digest by which tokenizers are compared: SHA-256 of the model file, or of the kind's name if
+// it has no model. Empty if the tokenizer is "none" and dataset.ini does not say its digest. Reads
+// a model whose digest is not there.
 std::string tokenizer_sha256(const DatasetDescription& description);
 // Throws InputError where the model is not the one that model_sha256 is of.
 void check_model(const DatasetDescription& description);

@@ -14,7 +14,8 @@ namespace {
 constexpr const char* names_of_end[] = {"<|endoftext|>",         "<|end_of_text|>", "</s>",  "<eos>",      "<EOS>",
                                         "<｜end▁of▁sentence｜>", "<|im_end|>",      "[EOS]", "<|return|>", "<|end|>"};
 
-// The token that tokenizer_config.json has for "eos_token" or "bos_token": a text, or an added token. Empty if none.
+// The token that tokenizer_config.json has for "eos_token" or "bos_token": a text, or an added
+// token. Empty if none.
 std::string special_token(const fs::path& config, const char* key) {
   try {
     const Json json = Json::parse(read_file(config));

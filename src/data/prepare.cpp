@@ -333,11 +333,12 @@ Domain write_domain(const std::string& name, std::size_t number, const Corpus& c
 }
 
 constexpr const char *description_name = "dataset.ini", *staging_name = "prepare.tmp";
-// While a data set is replaced, the names of the files of both, a line each: those that the next `prepare` may remove if
-// this one is interrupted.
+// While a data set is replaced, the names of the files of both, a line each: those that the next
+// `prepare` may remove if this one is interrupted.
 constexpr const char* replaced_name = "prepare.replaced";
 
-// The names of the files of a data set in its folder. A model that dataset.ini names elsewhere is none of them.
+// The names of the files of a data set in its folder. A model that dataset.ini names elsewhere is
+// none of them.
 std::set<std::string> files_of(const DatasetDescription& description) {
   std::set<std::string> files{description_name};
   for (const Domain& domain : description.domains)
@@ -348,8 +349,8 @@ std::set<std::string> files_of(const DatasetDescription& description) {
   return files;
 }
 
-// The files of the data set that is in the folder, or of one whose replacement was interrupted. Throws InputError if
-// the folder holds other files and no data set.
+// The files of the data set that is in the folder, or of one whose replacement was interrupted.
+// Throws InputError if the folder holds other files and no data set.
 std::set<std::string> old_files(const fs::path& folder) {
   const std::set<std::string> names = names_in(folder);
   std::set<std::string> files;
@@ -383,7 +384,8 @@ class Output {
     lock_.reset();
     if (made_) fs::remove(folder_, ignored);  // where it stayed empty
   }
-  // Throws InputError if the folder holds no data set but other files, or a file that is in the way of `files`.
+  // Throws InputError if the folder holds no data set but other files, or a file that is in the way
+  // of `files`.
   void open(std::set<std::string> files, bool overwrite) {
     check(files, overwrite);
     std::error_code error;

@@ -45,15 +45,15 @@ struct Prepared {
 // characters, both splits have text. Documents of the same text share their fate, and of two files with the same text
 // the second is left out: what one split has, the other has not. Documents end with end_of_text.
 //
-// A binary file of a folder (binary_byte) is left out, and one that is named is an error. JSON lines are never binary: a
-// line that is not UTF-8 is an error.
+// A binary file of a folder (binary_byte) is left out, and one that is named is an error. JSON
+// lines are never binary: a line that is not UTF-8 is an error.
 //
 // The text is read twice, first to measure it. Memory does not grow with it: a document at a time (src/data/text.h),
 // the idx in IndexedWriter's way, a few words for every file, and about training_bytes (never twice that) to train a
 // tokenizer. The files grow in OUTPUT/prepare.tmp and are renamed when all are whole, dataset.ini last: without it
-// there is no data set. OUTPUT is new, empty, or a data set. With `overwrite` the new data set replaces the old one:
-// files of the old one that the new one lacks are removed, and no other file changes. Throws InputError for what is
-// wrong with options or text, Failure when the disk fails.
+// there is no data set. OUTPUT is new, empty, or a data set. With `overwrite` the new data set
+// replaces the old one: files of the old one that the new one lacks are removed, and no other file
+// changes. Throws InputError for what is wrong with options or text, Failure when the disk fails.
 Prepared prepare(const PrepareOptions& options, const std::function<void(const PrepareProgress&)>& progress);
 
 // The text that a tokenizer is trained on: lines drawn at random from the whole corpus.

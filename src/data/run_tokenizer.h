@@ -1,4 +1,5 @@
-// Which tokenizer the ids of a data set or a model are of, and the copy of it that a run folder keeps.
+// Which tokenizer the ids of a data set or a model are of, and the copy of it that a run folder
+// keeps.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +18,8 @@ struct TokenizerIdentity {
   std::string kind;    // of a TokenizerKind, or "none" if dataset.ini names the digest alone
   std::string sha256;  // tokenizer_sha256()
 };
-// A model may have several files of one tokenizer, such as tokenizer.json and tokenizer.model. Empty: not known.
+// A model may have several files of one tokenizer, such as tokenizer.json and tokenizer.model.
+// Empty: not known.
 using TokenizerIdentities = std::vector<TokenizerIdentity>;
 
 // "huggingface SHA256, sentencepiece SHA256", as in TrainState::tokenizer.
@@ -28,7 +30,8 @@ TokenizerIdentities tokenizers_of(const Dataset& dataset);
 TokenizerIdentities tokenizers_of(const DatasetDescription& description);
 // The tokenizers that the model files in a folder are of.
 TokenizerIdentities tokenizers_in(const std::filesystem::path& folder);
-// The tokenizers that a checkpoint was trained with. Of an import from before checkpoints knew them: those of its files.
+// The tokenizers that a checkpoint was trained with. Of an import from before checkpoints knew
+// them: those of its files.
 TokenizerIdentities tokenizers_of(const std::filesystem::path& step_dir, const TrainState& state);
 
 // A tokenizer that a run folder keeps, in RUN/tokenizer or RUN/huggingface.
@@ -41,7 +44,8 @@ struct KeptTokenizer {
 std::optional<KeptTokenizer> kept_tokenizer(const std::filesystem::path& step_dir,
                                             const TokenizerIdentities& tokenizers);
 
-// Of a run: the model file, under the name that its kind has in a data set, and the files that belong to it.
+// Of a run: the model file, under the name that its kind has in a data set, and the files that
+// belong to it.
 constexpr const char* tokenizer_folder_name = "tokenizer";
 // Copies a data set's tokenizer there; no-op if it has no model file. Throws Failure.
 void keep_tokenizer(const DatasetDescription& description, const std::filesystem::path& run_dir);
@@ -50,13 +54,15 @@ void keep_tokenizer(const KeptTokenizer& tokenizer, const std::filesystem::path&
 // Copies the files of a tokenizer of Hugging Face, as they are, from one folder to another.
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// Compares the tokenizer of a data set with the one that a checkpoint was trained with. Returns a warning if they differ
-// and `force` is true, or if one of them is not known; empty if they are the same. Throws InputError if they differ and
-// `force` is false; `force_advice` is "set data.force = true".
+// Compares the tokenizer of a data set with the one that a checkpoint was trained with. Returns a
+// warning if they differ and `force` is true, or if one of them is not known; empty if they are the
+// same. Throws InputError if they differ and `force` is false; `force_advice` is "set data.force =
+// true".
 std::string check_tokenizer(const std::filesystem::path& data, const TokenizerIdentities& of_data,
                             const std::filesystem::path& step_dir, const TrainState& state, bool force,
                             const std::string& force_advice);
-// The same. The data that the checkpoint was trained on have its tokenizer, even if neither says which.
+// The same. The data that the checkpoint was trained on have its tokenizer, even if neither says
+// which.
 std::string check_tokenizer(const Dataset& dataset, const std::filesystem::path& step_dir, const TrainState& state,
                             bool force, const std::string& force_advice);
 

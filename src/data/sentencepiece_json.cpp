@@ -89,8 +89,8 @@ Json tokenizer_config(const Processor& processor) {
   return config;
 }
 
-// Whether a text gets the same ids and comes back as the same text: one of all pieces, in which a model that merges
-// pairs chooses others, and of what a normalisation changes.
+// Whether a text gets the same ids and comes back as the same text: one of all pieces, in which a
+// model that merges pairs chooses others, and of what a normalisation changes.
 bool same_ids(const Processor& processor, const TokenizerJson& tokenizer) {
   constexpr std::size_t most_bytes = 1 << 16;
   std::string text;

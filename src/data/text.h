@@ -19,11 +19,12 @@ std::optional<Index> invalid_utf8(std::string_view text);
 // end, else the last one that cuts no UTF-8 character, else `high`. Needs 0 <= low <= high <= text.size().
 std::size_t cut_point(std::string_view text, std::size_t low, std::size_t high);
 
-// The offset of the first byte that makes a file binary: NUL, or one that is not UTF-8. Empty if there is none.
+// The offset of the first byte that makes a file binary: NUL, or one that is not UTF-8. Empty if
+// there is none.
 std::optional<Index> binary_byte(std::string_view text);
 
-// Selects files of a folder by globs (fnmatch, in which * matches slashes, too). A glob without a slash is compared
-// with a name, and one with a slash with the path below the folder.
+// Selects files of a folder by globs (fnmatch, in which * matches slashes, too). A glob without a
+// slash is compared with a name, and one with a slash with the path below the folder.
 struct FileFilter {
   std::vector<std::string> include;  // files match one of these; empty: all files do
   std::vector<std::string> exclude;  // files and folders match none of these
@@ -52,11 +53,12 @@ constexpr LeftOutReason left_out_reasons[] = {
      &LeftOut::special},
     {"copies", "file with the text of another file", "files with the text of another file", &LeftOut::copies}};
 
-// Calls `visit` for every file: `path` itself, or the regular files below a folder that the filter selects, in the
-// sorted order of their paths. Links to files are followed. Below a folder, hidden files and folders, links to
-// folders, links to nothing and special files are left out (a corpus is not read twice, and a circle of links ends).
-// Returns the counts of all that is left out. Holds the names of one folder per level. Throws InputError if `path` is
-// missing or a folder cannot be read.
+// Calls `visit` for every file: `path` itself, or the regular files below a folder that the filter
+// selects, in the sorted order of their paths. Links to files are followed. Below a folder, hidden
+// files and folders, links to folders, links to nothing and special files are left out (a corpus is
+// not read twice, and a circle of links ends). Returns the counts of all that is left out. Holds
+// the names of one folder per level. Throws InputError if `path` is missing or a folder cannot be
+// read.
 LeftOut walk_files(const std::filesystem::path& path, const FileFilter& filter,
                    const std::function<void(const std::filesystem::path& file, Index bytes)>& visit);
 
@@ -80,8 +82,9 @@ constexpr std::size_t max_json_line_bytes = 64 << 20;
 // Whether the name, without .gz or .zst, ends in .jsonl.
 bool is_json_lines(const std::filesystem::path& file);
 
-// Calls `take` with the documents of the files, in order, none empty. If it returns false, the rest of the file is
-// skipped. Throws InputError naming a file, and the line of a .jsonl file, that cannot be read.
+// Calls `take` with the documents of the files, in order, none empty. If it returns false, the rest
+// of the file is skipped. Throws InputError naming a file, and the line of a .jsonl file, that
+// cannot be read.
 void for_each_document(const std::vector<std::filesystem::path>& paths, const FileFilter& filter,
                        const std::string& text_key, const std::function<bool(Document&&)>& take);
 

@@ -40,9 +40,10 @@ constexpr const char* huggingface_config_name = "tokenizer_config.json";
 // The id of the bos_token of that tokenizer_config.json; -1 if there is none.
 int huggingface_begin_of_text(const std::filesystem::path& file);
 
-// Writes a SentencePiece model as the tokenizer.json and tokenizer_config.json of a folder. Returns whether they give the
-// model's ids and texts, which holds for Unigram models that do not normalise; otherwise it removes them again. Throws
-// InputError if the model cannot be read, Failure if the disk fails.
+// Writes a SentencePiece model as the tokenizer.json and tokenizer_config.json of a folder. Returns
+// whether they give the model's ids and texts, which holds for Unigram models that do not
+// normalise; otherwise it removes them again. Throws InputError if the model cannot be read,
+// Failure if the disk fails.
 bool write_sentencepiece_as_json(const std::filesystem::path& model, const std::filesystem::path& folder);
 int sentencepiece_begin_of_text(const std::filesystem::path& model);  // -1 if there is none
 
@@ -56,8 +57,8 @@ struct TokenizerKind {
 const std::vector<TokenizerKind>& tokenizer_kinds();
 const TokenizerKind* find_tokenizer_kind(std::string_view name);  // nullptr: there is none
 
-// SHA-256 (hex) of the model file, or of the kind's name if it has no model: equal digests mean equal ids. Throws
-// InputError if the file cannot be read.
+// SHA-256 (hex) of the model file, or of the kind's name if it has no model: equal digests mean
+// equal ids. Throws InputError if the file cannot be read.
 std::string tokenizer_sha256(const TokenizerKind& kind, const std::filesystem::path& model);
 
 // Whether the text_bytes of texts' ids add up to their sizes: not where the model adds, merges or strips blanks, normalises, or

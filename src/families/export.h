@@ -29,8 +29,9 @@ struct ExportOptions {
 };
 
 // Collective: the ranks write their shares of the tensors into the same files, which are bitwise those that one rank writes.
-// `folder` must not exist yet; it is there when it is whole. Returns, on rank 0, a note for a person if it has no tokenizer
-// that transformers loads. Throws InputError where no family fits, which says why.
+// `folder` must not exist yet; it is there when it is whole. Returns, on rank 0, a note for a
+// person if it has no tokenizer that transformers loads. Throws InputError where no family fits,
+// which says why.
 std::string export_checkpoint(Comm& world, const std::filesystem::path& step_dir, const TrainState& state,
                        const Config& config, const std::filesystem::path& folder, const ExportOptions& options,
                        const std::function<void(Index done, Index total)>& progress);

@@ -12,7 +12,8 @@ namespace {
 constexpr const char* bos_key = "bos_token_id";
 constexpr const char* eos_key = "eos_token_id";
 
-// The folder's tokenizer_config.json names a class, so that transformers does not guess one from config.json.
+// The folder's tokenizer_config.json names a class, so that transformers does not guess one from
+// config.json.
 void name_tokenizer_class(const fs::path& folder) {
   const fs::path file = folder / huggingface_config_name;
   Json config = Json::parse(read_file(file));

@@ -327,8 +327,9 @@ class Run {
     return any;
   }
 
-  // Keeps the tokenizer in the run folder. `from`: the checkpoint that training starts from; empty if there is none. If
-  // its run keeps the same tokenizer, that one has more of the files that belong to it.
+  // Keeps the tokenizer in the run folder. `from`: the checkpoint that training starts from; empty
+  // if there is none. If its run keeps the same tokenizer, that one has more of the files that
+  // belong to it.
   void keep_own_tokenizer(const fs::path& from) const {
     const TokenizerIdentities own = parse_tokenizers(state_.tokenizer);
     if (const auto kept = from.empty() ? std::nullopt : kept_tokenizer(from, own))

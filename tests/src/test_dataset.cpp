@@ -386,7 +386,8 @@ TEST(Dataset, DigestFollowsTheContent) {
   EXPECT_EQ(Dataset(folder.path()).digest(), by_hand);  // what the files say anyway
 }
 
-// The tokenizer's digest: the model's, that of the word bytes, or what dataset.ini says of a tokenizer that is not there.
+// The tokenizer's digest: the model's, that of the word bytes, or what dataset.ini says of a
+// tokenizer that is not there.
 TEST(Dataset, DigestOfTheTokenizer) {
   const TempFolder folder;
   const auto digest = [&](const std::string& dataset) {

@@ -422,7 +422,8 @@ TEST(Prepare, OverwritesOnlyWhenAsked) {
   EXPECT_NE(contents(o.output), before);
   EXPECT_EQ(contents(o.output).at("notes.txt"), "mine");
 
-  // Nor a file that only looks like a part of a data set, or one that the data set there does not have.
+  // Nor a file that only looks like a part of a data set, or one that the data set there does not
+  // have.
   folder.write("out/b.valid.bin", "precious");
   o.domains.push_back({"b", {folder.write("g", "another text\n")}});
   EXPECT_BAD_INPUT(run(o), "out/b.valid.bin exists, and is not of the data set");
@@ -436,7 +437,8 @@ TEST(Prepare, OverwritesOnlyWhenAsked) {
     EXPECT_EQ(read_file(folder.path() / name), "precious");
 }
 
-// The files of the old data set that the new one lacks go away, and nothing else, wherever the first try is interrupted.
+// The files of the old data set that the new one lacks go away, and nothing else, wherever the
+// first try is interrupted.
 TEST(Prepare, OverwritingReplacesTheWholeSet) {
   const TempFolder folder;
   const fs::path text = folder.write("f", varied_text(400)), other = folder.write("g", varied_text(300));
