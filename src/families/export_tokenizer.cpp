@@ -12,14 +12,13 @@ namespace {
 constexpr const char* bos_key = "bos_token_id";
 constexpr const char* eos_key = "eos_token_id";
 
-// The folder's tokenizer_config.json names a class, so that transformers does not guess one from
-// config.json.
-void name_tokenizer_class(const fs::path& folder) {
-  const fs::path file = folder / huggingface_config_name;
-  Json config = Json::parse(read_file(file));
+// Sees that the folder's tokenizer_config.json names the token that ends a text, and a class: without
+// one transformers guesses it from config.json. model: a tokenizer.json that could be opened.
+void complete_tokenizer_config(const fs::path& model, const fs::path& folder) {
+  Json config = Json::parse(huggingface_config(model));
   if (config.contains("tokenizer_class")) return;
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
-  write_file(file, json_text(config));
+  write_file(folder / huggingface_config_name, json_text(config));
 }
 
 }  // namespace
@@ -28,11 +27,12 @@ std::string export_tokenizer(const fs::path& step_dir, const TrainState& state, 
   const auto kept = kept_tokenizer(step_dir, tokenizers_of(step_dir, state));
   if (!kept)
     return "the run keeps no tokenizer: the export has none, and config.json says no bos_token_id and eos_token_id";
+  const int end = kept->kind->open(kept->model)->end_of_text();
   std::string note;
   int begin = -1;
   if (kept->kind->name == "huggingface") {
     copy_tokenizer_files(kept->model.parent_path(), folder);
-    name_tokenizer_class(folder);
+    complete_tokenizer_config(kept->model, folder);
     begin = huggingface_begin_of_text(kept->model);
   } else if (kept->kind->name == "sentencepiece") {
     copy_tokenizer_files(kept->model.parent_path(), folder);
@@ -43,7 +43,6 @@ std::string export_tokenizer(const fs::path& step_dir, const TrainState& state, 
   } else {
     note = "transformers has no tokenizer of bytes: the export has none; ids 0 to 255 are bytes, and 256 ends a text";
   }
-  const int end = kept->kind->open(kept->model)->end_of_text();
   // Without the keys, transformers takes the ids of the family's first model.
   if (!config.contains(bos_key)) config[bos_key] = begin < 0 ? Json() : Json(begin);
   if (!config.contains(eos_key)) config[eos_key] = end;

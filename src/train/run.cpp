@@ -340,9 +340,7 @@ class Run {
 
   // Compares the tokenizer of the data with that of the checkpoint that training starts from.
   void check_data(const fs::path& checkpoint, const TrainState& there) {
-    const std::string warning =
-        check_tokenizer(dataset_, checkpoint, there, config_.data.force, "set data.force = true");
-    if (lead() && !warning.empty()) warn(warning);
+    data_warning_ = check_tokenizer(dataset_, checkpoint, there, config_.data.force, "set data.force = true");
     if (state_.tokenizer.empty()) state_.tokenizer = to_text(tokenizers_of(checkpoint, there));
   }
 
@@ -358,6 +356,7 @@ class Run {
         state_.experts = there.experts;
       if (!there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
     });
+    warn_of_data();
     std::vector<KeyDifference> changed = differences(config_, before, Effect::change), order;
     for (const KeyDifference& d : differences(config_, before, Effect::samples))  // data are known by their digest
       (d.key == "data.path" && !there.dataset_digest.empty() ? changed : order).push_back(d);
@@ -391,6 +390,7 @@ class Run {
       if (lead() && !other.empty())
         warn(fmt::format("{} was trained with other settings: {}", path.string(), told(other)));
     });
+    warn_of_data();
     say(fmt::format("starts from the weights of {}", path.string()));
   }
 
@@ -441,6 +441,10 @@ class Run {
       warn_once(warning);
   }
 
+  void warn_of_data() const {
+    if (lead() && !data_warning_.empty()) warn(data_warning_);
+  }
+
   Comm& world_;
   RunOptions how_;
   Config config_;
@@ -450,6 +454,7 @@ class Run {
   Engine engine_;
   Trainer trainer_;
   TrainState state_;
+  std::string data_warning_;  // of check_data; for after loading, so that an error is not beside it
   HistoryWindow window_;
   // On the first rank:
   std::unique_ptr<MetricsFile> metrics_;
