@@ -31,6 +31,10 @@ Index whole_lines(Index bytes) {
   return (bytes + line - 1) / line * line;
 }
 
+Index address(const std::byte* begin) {
+  return static_cast<Index>(reinterpret_cast<std::uintptr_t>(begin));
+}
+
 // A sleeping rank's, in its own part: what it waits for, so that only who brings that calls the kernel.
 struct alignas(line) Bell {
   std::atomic<std::uint32_t> awaits{0};  // 0: it is awake
@@ -72,8 +76,9 @@ struct Window::Part {
         mail(reinterpret_cast<Mail*>(begin + sizeof(Bell))),
         receipts(reinterpret_cast<Receipt*>(mail + mates)),
         data(reinterpret_cast<std::byte*>(receipts + mates)) {}
-  static Index bytes(int mates, Index half) {
-    return static_cast<Index>(sizeof(Bell)) + mates * static_cast<Index>(sizeof(Mail) + sizeof(Receipt)) + 2 * half;
+  static Index bytes(int mates, Index half) {  // with what it takes to begin with a line
+    return line + static_cast<Index>(sizeof(Bell)) + mates * static_cast<Index>(sizeof(Mail) + sizeof(Receipt)) +
+           2 * half;
   }
 };
 
@@ -99,6 +104,12 @@ std::string no_room(Index bytes) {
   if (files.rlim_cur < 2 * static_cast<rlim_t>(bytes))
     return fmt::format("files may have {:.1f} MiB (ulimit -f), and twice {:.1f} are wanted",
                        static_cast<double>(files.rlim_cur) / (1 << 20), static_cast<double>(bytes) / (1 << 20));
+  void* const room =
+      mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED)
+    return fmt::format("{:.1f} MiB cannot be mapped ({}): see ulimit -v", 2 * static_cast<double>(bytes) / (1 << 20),
+                       std::strerror(errno));
+  munmap(room, 2 * bytes);
   struct statvfs shm;
   if (statvfs("/dev/shm", &shm) != 0) return fmt::format("/dev/shm: {}", std::strerror(errno));
   const Index free = static_cast<Index>(shm.f_bavail) * static_cast<Index>(shm.f_frsize);
@@ -200,12 +211,21 @@ Window::Window(MPI_Comm mates, MPI_Win window, std::vector<int> ranks, Index hal
   MPI_Comm_rank(mates_, &me_);
   if (size() <= sysconf(_SC_NPROCESSORS_ONLN)) alone_ = std::chrono::microseconds(50);
   check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
+  std::vector<std::byte*> begins;
   for (int r = 0; r < size(); ++r) {
     MPI_Aint bytes = 0;
     int unit = 0;
     void* begin = nullptr;
     check_mpi(MPI_Win_shared_query(window_, r, &bytes, &unit, &begin), "MPI_Win_shared_query");
-    parts_.emplace_back(static_cast<std::byte*>(begin), size());
+    begins.push_back(static_cast<std::byte*>(begin));
+  }
+  // MPI's memory need not begin with a line. Its owner says where its part does.
+  std::vector<Index> offsets(size());
+  offsets[me_] = whole_lines(address(begins[me_])) - address(begins[me_]);
+  check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, offsets.data(), 1, MPI_INT64_T, mates_), "MPI_Allgather");
+  for (int r = 0; r < size(); ++r) {
+    parts_.emplace_back(begins[r] + offsets[r], size());
+    SY_ASSERT(address(begins[r] + offsets[r]) % line == 0, "the memory of rank {} is not aligned here", ranks_[r]);
   }
   new (parts_[me_].bell) Bell;
   for (int r = 0; r < size(); ++r) {

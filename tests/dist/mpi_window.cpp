@@ -225,6 +225,20 @@ TEST_P(WindowNodes, NobodyLeavesABarrierBeforeAllAreThere) {
 
 INSTANTIATE_TEST_SUITE_P(, WindowNodes, ::testing::ValuesIn(all_nodes), [](const auto& i) { return i.param.name; });
 
+// Wherever MPI's memory begins, so that two ranks never write to one cache line.
+TEST(Window, BeginsWithACacheLine) {
+  const auto window = window_of(all_nodes[0], smallest_half);
+  if (!window) return;  // of one rank
+  const int n = window->size(), before = (window->rank() + n - 1) % n;
+  const std::byte word{42};
+  window->turn();
+  window->send((window->rank() + 1) % n, window->put(&word, 1), 1);
+  const std::span<const std::byte> received = window->take(before);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(received.data()) % Window::line, 0);
+  EXPECT_EQ(received[0], word);
+  window->done(before);
+}
+
 // Memory that is not there is told to all ranks, which then go on without.
 TEST(Window, TooLargeForTheMachine) {
   std::string why;
