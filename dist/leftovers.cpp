@@ -1,0 +1,132 @@
+#include "dist/leftovers.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "kernels/check.h"
+
+namespace sy {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr const char* record_name = "switchyard-job";
+constexpr const char* segment_prefix = "/dev/shm/vader_segment.";
+
+std::string first_line(const fs::path& path) {
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  return line;
+}
+
+// The namespace of processes, and the start of the machine: in another one a number is another process.
+std::string process_space() {
+  std::error_code error;
+  return first_line("/proc/sys/kernel/random/boot_id") + " " + fs::read_symlink("/proc/self/ns/pid", error).string();
+}
+
+// When a process began, in ticks since the machine did; empty if there is no such process.
+std::string began(const std::string& process) {
+  const std::string stat = first_line("/proc/" + process + "/stat");  // "PID (NAME) STATE ...": a name may be anything
+  const std::size_t end = stat.rfind(')');
+  if (end == stat.npos) return "";
+  std::istringstream fields(stat.substr(end + 1));
+  std::string field;
+  for (int i = 0; i < 20; ++i) fields >> field;  // the 22nd of all
+  return field;
+}
+
+// The segments that a process maps: name and inode.
+std::map<std::string, ino_t> segments_of(const fs::path& process) {
+  std::map<std::string, ino_t> found;
+  std::ifstream maps(process / "maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream fields(line);
+    std::string range, access, offset, device, name;
+    ino_t inode = 0;
+    if (fields >> range >> access >> offset >> device >> inode >> name && name.starts_with(segment_prefix))
+      found[name] = inode;
+  }
+  return found;
+}
+
+// A folder or a file of this user, not a link to one.
+bool is_own(const fs::path& path, mode_t kind, ino_t inode = 0) {
+  struct stat s {};
+  return lstat(path.c_str(), &s) == 0 && (s.st_mode & S_IFMT) == kind && s.st_uid == geteuid() &&
+         (inode == 0 || s.st_ino == inode);
+}
+
+struct Record {
+  bool dead = false;
+  std::map<std::string, ino_t> segments;
+};
+
+Record read_record(const fs::path& path) {
+  Record record;
+  if (!is_own(path, S_IFREG)) return record;
+  std::ifstream lines(path);
+  std::string space, launcher, start, name;
+  if (!std::getline(lines, space) || space != process_space() || !(lines >> launcher >> start)) return record;
+  ino_t inode = 0;
+  while (lines >> inode >> name)
+    if (name.starts_with(segment_prefix) && name.find('/', 9) == name.npos) record.segments[name] = inode;
+  record.dead = lines.eof() && name == "end" && began(launcher) != start;
+  return record;
+}
+
+}  // namespace
+
+fs::path job_folder() {
+  const char* const folder = std::getenv("OMPI_MCA_orte_jobfam_session_dir");
+  return folder ? folder : "";
+}
+
+JobRecord::JobRecord(const fs::path& job) {
+  if (job.empty() || !is_own(job, S_IFDIR)) return;
+  const fs::path file = job / record_name;
+  std::string text = fmt::format("{}\n{} {}\n", process_space(), getppid(), began(std::to_string(getppid())));
+  for (const auto& [name, inode] : segments_of("/proc/self")) text += fmt::format("{} {}\n", inode, name);
+  text += "0 end\n";
+  const int made = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (made < 0) return;
+  file_ = file;
+  static_cast<void>(!write(made, text.data(), text.size()));  // a part of it has no end, and is not believed
+  close(made);
+}
+
+JobRecord::~JobRecord() {
+  if (!file_.empty()) unlink(file_.c_str());
+}
+
+int collect_leftovers(const fs::path& jobs) {
+  std::error_code error;
+  std::map<fs::path, Record> dead;
+  if (!is_own(jobs, S_IFDIR)) return 0;
+  for (const auto& job : fs::directory_iterator(jobs, error))
+    if (job.path().filename().string().starts_with("pid.") && is_own(job.path(), S_IFDIR))
+      if (Record record = read_record(job.path() / record_name); record.dead) dead[job.path()] = std::move(record);
+  if (dead.empty()) return 0;
+  std::set<std::string> used;
+  for (const auto& process : fs::directory_iterator("/proc", error))
+    for (const auto& [name, inode] : segments_of(process.path())) used.insert(name);
+  int count = 0;
+  for (const auto& [job, record] : dead) {
+    bool in_use = false;
+    for (const auto& [name, inode] : record.segments) in_use |= used.contains(name);
+    if (in_use) continue;
+    for (const auto& [name, inode] : record.segments)
+      if (is_own(name, S_IFREG, inode)) unlink(name.c_str());
+    fs::remove_all(job, error);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace sy
