@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <initializer_list>
 #include <utility>
@@ -29,6 +30,9 @@ struct Activity {
 };
 inline Activity activity;                     // of the one thread that computes
 inline Seqlock<Activity> published_activity;  // the same, for other threads
+
+// Counts the pieces of files that this process has read or written, so that the watchdog sees that its own work goes on.
+inline std::atomic<std::uint64_t> local_progress{0};
 
 inline Activity set_activity(const Activity& next) {
   published_activity.write(next);

@@ -14,11 +14,13 @@
 #include <fstream>
 #include <new>
 #include <sstream>
+#include <system_error>
 #include <thread>
 #include <tuple>
 
 #include "dist/comm_mpi.h"
 #include "dist/compare.h"
+#include "dist/leftovers.h"
 #include "dist/mpi_info.h"
 #include "dist/watchdog.h"
 #include "dist/window.h"
@@ -130,6 +132,15 @@ void follow_launcher() {
   std::exit(2);
 }
 
+// The limits of the environment. If they are no numbers, that is an error of run(), which all ranks share.
+WatchdogLimits limits_or_default() {
+  try {
+    return watchdog_limits();
+  } catch (const InputError&) {
+    return {};
+  }
+}
+
 // The exit code and the words of the exception being handled.
 std::pair<int, std::string> current_error() {
   try {
@@ -138,6 +149,11 @@ std::pair<int, std::string> current_error() {
     return {e.exit_code(), e.what()};
   } catch (const std::filesystem::filesystem_error& e) {
     return {2, fmt::format("{}: {}: check the path and its permissions", e.path1().string(), e.code().message())};
+  } catch (const std::system_error& e) {
+    if (e.code() != std::errc::resource_unavailable_try_again) return {1, e.what()};
+    return {1,
+            "a thread cannot be started (Resource temporarily unavailable): raise the limits on the address space "
+            "(ulimit -v) and on processes (ulimit -u), or start fewer ranks"};
   } catch (const std::bad_alloc&) {
     return {1, "not enough memory: use smaller values, or more ranks"};
   } catch (const std::exception& e) {
@@ -179,31 +195,52 @@ Runtime::Runtime(int* argc, char*** argv) {
   open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);
   if (slurm_tasks() > 1 && !has_pmi()) end_without_pmi();
+  if (launched()) follow_launcher();
+  start_watchdog();
   if (!launched()) {
     world_ = make_comm_self();
     return;
   }
-  follow_launcher();
+  const Waiting waiting("the start of MPI on all ranks");
   int provided = 0;
   MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
   owns_mpi_ = true;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  const Waiting mates("the start of the other ranks of this machine, which share memory");
   std::shared_ptr<Window> window = Window::open(MPI_COMM_WORLD, &shared_memory.missing);
   if (window) shared_memory = {window->size(), window->bytes(), ""};
+  if (const char* const rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK"); rank && std::string_view(rank) == "0") {
+    collect_leftovers(job_folder().parent_path());
+    record_ = std::make_unique<JobRecord>(job_folder());
+  }
   world_ = make_comm_mpi(MPI_COMM_WORLD, false, std::move(window));
   // Launchers need not hand the environment to every rank.
   const char* const compare = std::getenv("SWITCHYARD_COMPARE");
   comparing = {world_->max(compare && std::string_view(compare) == "1") > 0, world_->rank()};
 }
 
+void Runtime::start_watchdog() {
+  try {
+    watchdog_ = std::make_unique<Watchdog>(limits_or_default());
+  } catch (const std::exception&) {
+    end_process(current_error().second, false);
+  }
+}
+
 Runtime::~Runtime() {
-  world_.reset();
+  constexpr const char* others = "the end of the other ranks";
+  {
+    const Waiting waiting(others);  // freeing shared memory waits for the ranks that share it
+    world_.reset();
+  }
   if (!owns_mpi_) return;
   std::fflush(stdout);
   if (code_ != 0) let_launcher_read();
-  const Waiting waiting("the end of the other ranks");
+  const Waiting waiting(others);
   MPI_Barrier(MPI_COMM_WORLD);  // no rank leaves before what the others have printed is read
+  record_.reset();
   MPI_Finalize();
+  watchdog_.reset();
 }
 
 int Runtime::run(const std::function<int()>& program) {
@@ -212,11 +249,12 @@ int Runtime::run(const std::function<int()>& program) {
 
 int Runtime::code_of(const std::function<int()>& program) {
   try {
-    agree(*world_, [] {
-      hang_timeout();
+    WatchdogLimits limits;
+    agree(*world_, [&] {
+      limits = watchdog_limits();
       check_window_setting();
     });
-    watchdog_ = std::make_unique<Watchdog>(*world_, hang_timeout());
+    watchdog_->rendezvous(*world_, limits);
     return or_end_all(*world_, [&] {
       const int code = program();
       agree(*world_, [] {
@@ -276,6 +314,7 @@ int or_end_all(Comm& world, const std::function<int()>& work) {
     print_error(fmt::format("rank {}: {}", world.rank(), what));
     std::fflush(stdout);
     let_launcher_read();
+    const Waiting waiting("the launcher to end all ranks");
     MPI_Abort(MPI_COMM_WORLD, code);
     throw;
   }

@@ -12,10 +12,12 @@
 
 namespace sy {
 
-class Watchdog;  // dist/watchdog.h
+class Watchdog;   // dist/watchdog.h
+class JobRecord;  // dist/leftovers.h
 
 // Construct once, at the start of main. MPI is started only where a launcher (mpirun, srun) started this process, and the
-// process then ends with its launcher; alone, the world is a comm_self. Standard streams that were closed are open from here
+// process then ends with its launcher; alone, the world is a comm_self. The watchdog runs from before MPI starts until after it
+// has ended. Standard streams that were closed are open from here
 // on, so that no file takes their place, but cannot be written; a file that may not grow (SIGXFSZ) is an error of the write.
 class Runtime {
  public:
@@ -33,10 +35,12 @@ class Runtime {
   int run(const std::function<int()>& program);
 
  private:
+  void start_watchdog();
   int code_of(const std::function<int()>& program);
 
   std::unique_ptr<Comm> world_;
   std::unique_ptr<Watchdog> watchdog_;
+  std::unique_ptr<JobRecord> record_;
   bool owns_mpi_ = false;
   int code_ = 0;
 };

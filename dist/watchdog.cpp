@@ -10,8 +10,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
 
 #include "dist/runtime.h"
 #include "kernels/philox.h"
@@ -19,21 +23,21 @@
 namespace sy {
 namespace {
 
-constexpr std::size_t most_addresses = 6;
+// A number of this machine, or of the container whose network it is.
+std::uint64_t machine_number(const char* host) {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code error;
+  const auto network = std::filesystem::read_symlink("/proc/self/ns/net", error);
+  return hash_name(fmt::format("{} {} {}", boot, network.string(), boot.empty() || error ? host : ""));
+}
 
-// What a rank tells the others of itself when they meet.
-struct Card {
-  char host[64];
-  std::uint64_t port;
-  std::uint32_t addresses[most_addresses];  // 0: none
-};
-
-// The addresses of this machine under which other machines may reach it.
+// The loopback address, and those of this machine under which other machines may reach it.
 std::vector<std::uint32_t> own_addresses() {
-  std::vector<std::uint32_t> found;
+  std::vector<std::uint32_t> found{htonl(INADDR_LOOPBACK)};
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return found;
-  for (const ifaddrs* a = all; a && found.size() < most_addresses; a = a->ifa_next)
+  for (const ifaddrs* a = all; a && found.size() < PeerInfo::max_endpoints; a = a->ifa_next)
     if (a->ifa_addr && a->ifa_addr->sa_family == AF_INET && (a->ifa_flags & IFF_LOOPBACK) == 0)
       found.push_back(reinterpret_cast<const sockaddr_in*>(a->ifa_addr)->sin_addr.s_addr);
   freeifaddrs(all);
@@ -56,27 +60,36 @@ std::string seconds_in_words(double seconds) {
   return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 1 : 0);
 }
 
+Seconds shortest(const WatchdogLimits& limits) {
+  return limits.local > Seconds(0) ? std::min(limits.hang, limits.local) : limits.hang;
+}
+
 std::string in_words(const RowsMoved& rows) {
   return rows.expects < 0 ? "" : fmt::format(": it sends {} rows, and expects {}", rows.sends, rows.expects);
 }
 
 }  // namespace
 
-struct Watchdog::Letter {
-  std::uint64_t job;
-  std::int32_t from, asks;  // asks: 1, or an answer: 0
-  double idle;              // seconds without progress
-  char words[200];          // what this rank waits for; cut off where it is longer
-};
+namespace {
 
-std::chrono::duration<double> hang_timeout() {
-  const char* const given = std::getenv("SWITCHYARD_TIMEOUT");
-  if (!given) return std::chrono::minutes(10);
+Seconds seconds_of(const char* name, Seconds otherwise, double least, const char* wanted) {
+  const char* const given = std::getenv(name);
+  if (!given) return otherwise;
   char* end = nullptr;
   const double seconds = std::strtod(given, &end);
-  if (*given == 0 || *end != 0 || !(seconds > 0) || seconds > 1e9)
-    bad_input("SWITCHYARD_TIMEOUT = '{}': give a number of seconds above 0, or unset it", given);
-  return std::chrono::duration<double>(seconds);
+  if (*given == 0 || *end != 0 || !(seconds >= least) || seconds > 1e9)
+    bad_input("{} = '{}': give a number of seconds {}, or unset it", name, given, wanted);
+  return Seconds(seconds);
+}
+
+}  // namespace
+
+Seconds hang_timeout() {
+  return seconds_of("SWITCHYARD_TIMEOUT", WatchdogLimits{}.hang, std::numeric_limits<double>::min(), "above 0");
+}
+
+WatchdogLimits watchdog_limits() {
+  return {hang_timeout(), seconds_of("SWITCHYARD_LOCAL_TIMEOUT", WatchdogLimits{}.local, 0, "or 0 for no limit")};
 }
 
 std::string words_of(const Wait& wait, const Activity& doing, double seconds) {
@@ -87,18 +100,9 @@ std::string words_of(const Wait& wait, const Activity& doing, double seconds) {
   return text + in_words(wait.rows);
 }
 
-Watchdog::Watchdog(Comm& world, std::chrono::duration<double> timeout)
-    : timeout_(timeout),
-      beat_(std::chrono::duration_cast<Clock::duration>(std::clamp<std::chrono::duration<double>>(
-          timeout / 8, std::chrono::milliseconds(5), std::chrono::seconds(10)))),
-      rank_(world.rank()),
-      wake_(eventfd(0, EFD_CLOEXEC)),
-      peers_(static_cast<std::size_t>(world.size())),
-      looked_(Clock::now()) {
-  if (world.size() > 1) {
-    open_socket();
-    meet(world);
-  }
+Watchdog::Watchdog(const WatchdogLimits& limits)
+    : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), looked_(Clock::now()), local_since_(looked_) {
+  set_limits(limits);
   // Signals are the other thread's.
   sigset_t all, before;
   sigfillset(&all);
@@ -107,55 +111,106 @@ Watchdog::Watchdog(Comm& world, std::chrono::duration<double> timeout)
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+void Watchdog::set_limits(const WatchdogLimits& limits) {
+  limits_ = limits;
+  poll_interval_ = std::chrono::duration_cast<Clock::duration>(
+      std::clamp<Seconds>(shortest(limits) / 8, std::chrono::milliseconds(5), std::chrono::seconds(10)));
+}
+
 Watchdog::~Watchdog() {
   ends_ = true;
   eventfd_write(wake_, 1);
   thread_.join();
   close(wake_);
-  if (socket_ >= 0) close(socket_);
+  for (const Endpoint& own : sockets_) close(own.socket);
 }
 
-// Without one, nobody is asked.
-void Watchdog::open_socket() {
-  socket_ = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  sockaddr_in own = socket_address(INADDR_ANY, 0);
-  socklen_t length = sizeof own;
-  if (socket_ >= 0 && bind(socket_, reinterpret_cast<const sockaddr*>(&own), sizeof own) == 0 &&
-      getsockname(socket_, reinterpret_cast<sockaddr*>(&own), &length) == 0)
-    port_ = own.sin_port;
-}
-
-void Watchdog::meet(Comm& world) {
-  auto job = static_cast<Index>(hash_name(fmt::format("{} {}", getpid(), Clock::now().time_since_epoch().count())));
-  world.broadcast(view_of(&job, {1}), 0);
-  job_ = static_cast<std::uint64_t>(job);
-
-  Card mine{};
-  gethostname(mine.host, sizeof mine.host - 1);
-  mine.port = port_;
-  std::ranges::copy(own_addresses(), mine.addresses);
-  std::vector<Card> all(peers_.size());
-  const auto bytes = static_cast<Index>(sizeof(Card));
-  world.all_gather(view_of(reinterpret_cast<std::uint8_t*>(&mine), {bytes}),
-                   view_of(reinterpret_cast<std::uint8_t*>(all.data()), {world.size() * bytes}));
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    Peer& peer = peers_[r];
-    peer.host = all[r].host;
-    peer.port = static_cast<std::uint16_t>(all[r].port);
-    std::ranges::copy_if(all[r].addresses, std::back_inserter(peer.addresses), [](std::uint32_t a) { return a != 0; });
-    if (peer.host == mine.host) peer.addresses.push_back(htonl(INADDR_LOOPBACK));
+// An address that cannot be bound is left out. Without any, nobody is asked.
+void Watchdog::open_sockets() {
+  for (const std::uint32_t address : own_addresses()) {
+    const int own = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    sockaddr_in name = socket_address(address, 0);
+    socklen_t length = sizeof name;
+    if (own < 0) return;
+    if (bind(own, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0 &&
+        getsockname(own, reinterpret_cast<sockaddr*>(&name), &length) == 0)
+      sockets_.push_back({address, name.sin_port, own});
+    else
+      close(own);
   }
 }
 
+// That of the address from which the kernel would send.
+int Watchdog::socket_to(const Endpoint& to) const {
+  const sockaddr_in there = socket_address(to.address, to.port);
+  sockaddr_in here{};
+  socklen_t length = sizeof here;
+  const int probe = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (probe >= 0 && connect(probe, reinterpret_cast<const sockaddr*>(&there), sizeof there) == 0)
+    getsockname(probe, reinterpret_cast<sockaddr*>(&here), &length);
+  if (probe >= 0) close(probe);
+  for (const Endpoint& own : sockets_)
+    if (own.address == here.sin_addr.s_addr) return own.socket;
+  return sockets_.empty() ? -1 : sockets_.back().socket;
+}
+
+void Watchdog::rendezvous(Comm& world, const WatchdogLimits& limits) {
+  std::vector<Peer> peers(static_cast<std::size_t>(world.size()));
+  HeartbeatKey key{};
+  if (world.size() > 1) {
+    open_sockets();  // the thread does not look at them before there are peers
+    agree(world, [&] {
+      if (world.rank() == 0) key = random_heartbeat_key();
+    });
+    world.broadcast(view_of(key.data(), {static_cast<Index>(key.size())}), 0);
+    PeerInfo mine{};
+    gethostname(mine.host, sizeof mine.host - 1);
+    mine.machine = machine_number(mine.host);
+    const std::size_t without_loopback = !sockets_.empty() && sockets_[0].address == htonl(INADDR_LOOPBACK) ? 0 : 1;
+    for (std::size_t i = 0; i < sockets_.size() && i + without_loopback < PeerInfo::max_endpoints; ++i)
+      mine.endpoints[i + without_loopback] = {sockets_[i].address, sockets_[i].port};
+    std::vector<PeerInfo> all(peers.size());
+    const auto bytes = static_cast<Index>(sizeof(PeerInfo));
+    world.all_gather(view_of(reinterpret_cast<std::uint8_t*>(&mine), {bytes}),
+                     view_of(reinterpret_cast<std::uint8_t*>(all.data()), {world.size() * bytes}));
+    bool all_here = true;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      const bool here = all[r].machine == mine.machine && all[r].endpoints[0].port != 0;
+      all_here &= here;
+      peers[r].host = all[r].host;
+      for (std::size_t i = here ? 0 : 1; i < (here ? 1 : PeerInfo::max_endpoints); ++i)
+        if (const auto [address, port] = all[r].endpoints[i]; port != 0)
+          peers[r].endpoints.push_back({address, static_cast<std::uint16_t>(port), -1});
+    }
+    if (all_here) {
+      for (std::size_t i = 1; i < sockets_.size(); ++i) close(sockets_[i].socket);
+      sockets_.resize(1);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  rank_ = world.rank();
+  key_ = key;
+  peers_ = std::move(peers);
+  set_limits(limits);
+  eventfd_write(wake_, 1);
+}
+
 void Watchdog::watch() {
-  const int milliseconds = static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(beat_).count());
+  std::unique_lock lock(mutex_);
   while (!ends_) {
-    pollfd events[] = {{socket_, POLLIN, 0}, {wake_, POLLIN, 0}};
-    poll(events, 2, milliseconds);
+    std::vector<pollfd> events{{wake_, POLLIN, 0}};
+    if (peers_.size() > 1)
+      for (const Endpoint& own : sockets_) events.push_back({own.socket, POLLIN, 0});
+    const auto interval = std::chrono::ceil<std::chrono::milliseconds>(poll_interval_).count();
+    lock.unlock();
+    poll(events.data(), events.size(), static_cast<int>(interval));
+    lock.lock();
+    eventfd_t count = 0;
+    eventfd_read(wake_, &count);
     const Clock::time_point now = Clock::now();
-    if (now - looked_ > timeout_ / 2) awake_since_ = now;
-    read_letters();
-    if (now - looked_ < beat_) continue;
+    if (now - looked_ > shortest(limits_) / 2) awake_since_ = now;
+    for (std::size_t i = 1; i < events.size(); ++i) read_heartbeats(events[i].fd);
+    if (now - looked_ < poll_interval_) continue;
     look();
     looked_ = now;
   }
@@ -166,57 +221,101 @@ double Watchdog::idle(const Wait& wait) const {
   return std::chrono::duration<double>(Clock::now() - std::max(wait.since, awake_since_)).count();
 }
 
-void Watchdog::read_letters() {
-  Letter letter{};
-  sockaddr_in from{};
-  socklen_t length = sizeof from;
-  while (socket_ >= 0 && recvfrom(socket_, &letter, sizeof letter, 0, reinterpret_cast<sockaddr*>(&from), &length) ==
-                             static_cast<ssize_t>(sizeof letter)) {
-    length = sizeof from;
-    if (letter.job != job_ || letter.from < 0 || letter.from >= static_cast<std::int32_t>(peers_.size())) continue;
-    if (letter.asks) {
-      const Wait wait = published_wait.read();
-      Letter answer{job_, rank_, 0, idle(wait), {}};
-      words_of(wait, published_activity.read(), answer.idle).copy(answer.words, sizeof answer.words - 1);
-      send(answer, from.sin_addr.s_addr, from.sin_port);
-      continue;
-    }
-    Peer& peer = peers_[static_cast<std::size_t>(letter.from)];
-    letter.words[sizeof letter.words - 1] = 0;
-    peer.heard = Clock::now();
-    peer.progress =
-        peer.heard - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(letter.idle));
-    peer.words = letter.words;
+// So many at a time that a flood of them does not keep this rank from looking.
+void Watchdog::read_heartbeats(int socket) {
+  std::array<std::uint8_t, heartbeat_bytes + 1> bytes{};
+  for (std::size_t i = 0; i < 64 + 4 * peers_.size(); ++i) {
+    sockaddr_in from{};
+    socklen_t length = sizeof from;
+    const ssize_t size = recvfrom(socket, bytes.data(), bytes.size(), 0, reinterpret_cast<sockaddr*>(&from), &length);
+    if (size < 0) return;
+    const Seconds uptime = Clock::now() - started_;
+    if (const auto heartbeat = unseal({bytes.data(), static_cast<std::size_t>(size)}, key_, uptime.count()))
+      take(*heartbeat, {from.sin_addr.s_addr, from.sin_port, socket});
   }
 }
 
-// Where it gets lost, it is not answered.
-void Watchdog::send(const Letter& letter, std::uint32_t address, std::uint16_t port) const {
-  const sockaddr_in to = socket_address(address, port);
-  static_cast<void>(sendto(socket_, &letter, sizeof letter, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to));
+void Watchdog::take(const Heartbeat& heartbeat, const Endpoint& from) {
+  if (heartbeat.from < 0 || heartbeat.from >= static_cast<std::int32_t>(peers_.size())) return;
+  Peer& peer = peers_[static_cast<std::size_t>(heartbeat.from)];
+  const std::uint64_t sequence = heartbeat.sequence;
+  if (heartbeat.asks) {
+    if (sequence < peer.asked) return;  // an old one again; the latest comes once to each address
+    peer.asked = sequence;
+    const Wait wait = published_wait.read();
+    Heartbeat answer{rank_, 0, sequence, idle(wait), {}};
+    words_of(wait, published_activity.read(), answer.idle).copy(answer.words, sizeof answer.words - 1);
+    return send(seal(answer, key_), from);
+  }
+  // An answer that comes late, or again, tells of the time when its question was asked.
+  if (sequence == 0 || sequence > questions_ || sequence + asked_at_.size() <= questions_) return;
+  const Clock::time_point asked = asked_at_[sequence % asked_at_.size()];
+  peer.heard = std::max(peer.heard, asked);
+  peer.progress = std::max(peer.progress, asked - std::chrono::duration_cast<Clock::duration>(Seconds(heartbeat.idle)));
+  if (sequence < peer.answered) return;
+  peer.answered = sequence;
+  peer.words = heartbeat.words;
+}
+
+// If it gets lost, it is not answered.
+void Watchdog::send(const HeartbeatDatagram& datagram, const Endpoint& to) const {
+  const sockaddr_in name = socket_address(to.address, to.port);
+  static_cast<void>(
+      sendto(to.socket, datagram.data(), datagram.size(), 0, reinterpret_cast<const sockaddr*>(&name), sizeof name));
 }
 
 void Watchdog::look() {
+  look_at_local_work();
   const Wait wait = published_wait.read();
   const double waited = idle(wait);
-  if (waited < timeout_.count() / 4) return;
+  if (waited < limits_.hang.count() / 4) return;
   Clock::time_point progress{};
   for (const Peer& peer : peers_) progress = std::max(progress, peer.progress);
-  if (waited >= timeout_.count() && Clock::now() - progress >= timeout_) {
-    const std::string& here = peers_[static_cast<std::size_t>(rank_)].host;
-    end_process(report(wait),
-                std::ranges::any_of(peers_, [&](const Peer& p) { return p.host != here && !answers(p); }));
+  if (waited >= limits_.hang.count() && Clock::now() - progress >= limits_.hang) {
+    const bool elsewhere = std::ranges::any_of(
+        peers_, [&](const Peer& p) { return p.host != peers_[static_cast<std::size_t>(rank_)].host && !answers(p); });
+    end_process(report(wait), elsewhere);
   }
-  const Letter question{job_, rank_, 1, 0, {}};
-  for (std::size_t r = 0; r < peers_.size(); ++r)
-    if (static_cast<int>(r) != rank_)
-      for (const std::uint32_t address : peers_[r].addresses) send(question, address, peers_[r].port);
+  const HeartbeatDatagram question = seal({rank_, 1, ++questions_, 0, {}}, key_);
+  asked_at_[questions_ % asked_at_.size()] = Clock::now();
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (static_cast<int>(r) == rank_) continue;
+    for (Endpoint& to : peers_[r].endpoints) {
+      if (to.socket < 0) to.socket = socket_to(to);
+      send(question, to);
+    }
+  }
+}
+
+void Watchdog::look_at_local_work() {
+  const std::uint64_t versions = published_wait.version() + published_activity.version() + local_progress;
+  const Clock::time_point now = Clock::now();
+  const bool unlimited = limits_.local == Seconds(0) || UnlimitedLocalWork::scopes > 0;
+  if (unlimited || published_wait.read().what || versions != versions_) local_since_ = now;
+  versions_ = versions;
+  if (unlimited || now - std::max(local_since_, awake_since_) < limits_.local) return;
+  end_process(
+      fmt::format("{} has computed, read or written{} for {} without waiting for another rank{}see what its "
+                  "machine and its file systems say, and go on from the last checkpoint "
+                  "(SWITCHYARD_LOCAL_TIMEOUT sets the seconds, 0: no limit)",
+                  own_name(), published_activity.read().where(), seconds_in_words(limits_.local.count()), next_line),
+      false);
+}
+
+std::string Watchdog::own_name() const {
+  if (peers_.size() == 1) return "this process";
+  if (!peers_.empty()) return fmt::format("rank {} on {}", rank_, peers_[static_cast<std::size_t>(rank_)].host);
+  char host[64] = {};
+  gethostname(host, sizeof host - 1);
+  // The launcher has told the rank before MPI does.
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char* const rank = std::getenv(name)) return fmt::format("rank {} on {}", rank, host);
+  return fmt::format("process {} on {}", getpid(), host);
 }
 
 std::string Watchdog::report(const Wait& wait) const {
   const auto name = [&](std::size_t r) { return fmt::format("rank {} on {}", r, peers_[r].host); };
-  std::string text = fmt::format("{} {}", peers_.size() > 1 ? name(static_cast<std::size_t>(rank_)) : "this process",
-                                 words_of(wait, published_activity.read(), idle(wait)));
+  std::string text = fmt::format("{} {}", own_name(), words_of(wait, published_activity.read(), idle(wait)));
   if (const OnDevice given = on_device.read(); wait.device && given.what)
     text += fmt::format("; on the device is {} {}{}{}", given.what, given.whom, given.activity.where(),
                         in_words(given.rows));
@@ -233,10 +332,15 @@ std::string Watchdog::report(const Wait& wait) const {
     for (std::size_t i = 0; i < std::min(lines.size(), most_told); ++i) text += next_line + lines[i];
     if (lines.size() > most_told) text += fmt::format("{}and {} more ranks", next_line, lines.size() - most_told);
   }
+  if (peers_.empty())
+    return text + fmt::format(
+                      "{}a rank was stopped or has ended, or its machine is out of reach: see what the machines say, "
+                      "and start again (SWITCHYARD_TIMEOUT sets the seconds)",
+                      next_line);
   return text + fmt::format(
                     "{}no rank has made progress for {}: see what the machines say, and go on from the last checkpoint "
                     "(SWITCHYARD_TIMEOUT sets the seconds)",
-                    next_line, seconds_in_words(timeout_.count()));
+                    next_line, seconds_in_words(limits_.hang.count()));
 }
 
 }  // namespace sy

@@ -28,6 +28,8 @@ class Seqlock {
     for (std::size_t i = 0; i < words; ++i) words_[i].store(all[i], std::memory_order_relaxed);
     version_.store(version + 2, std::memory_order_release);
   }
+  // Changes with each write.
+  std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   T read() const {
     for (;;) {
       const std::uint64_t version = version_.load(std::memory_order_acquire);

@@ -1,5 +1,6 @@
 // The one binary. Starts the ranks, finds the command, returns one exit code on all of them.
 #include "dist/rank_settings.h"
+#include "dist/watchdog.h"
 #include "kernels/threads.h"
 #include "src/build_info.h"
 #include "src/cli/options.h"
@@ -64,6 +65,7 @@ int main(int argc, char** argv) {
         int code = 0;
         sy::agree(world, [&] {
           if (world.rank() != 0) return;
+          const sy::UnlimitedLocalWork unlimited;
           const auto self = sy::make_comm_self();
           code = run_command(c, *self, args);
         });

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "dist/activity.h"
 #include "src/families/settings.h"
 #include "src/io/files.h"
 #include "src/params/block_specs.h"
@@ -108,6 +109,7 @@ void FamilyValues::read(const ParamSpec& spec, const Box& box, std::span<float> 
   if (places->second.empty()) return std::fill(values.begin(), values.end(), 1.0f);
   Index found = 0;
   for (const Place& place : places->second) {
+    ++local_progress;
     const FileTensor& tensor = tensors_.files[place.tensor];
     const StoredTensor& stored = *stored_->find(tensor.name);
     const StoredType& type = *stored_type(stored.type);

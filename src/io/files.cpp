@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "dist/activity.h"
 #include "kernels/check.h"
 
 namespace sy {
@@ -89,7 +90,10 @@ template <class Call>
 std::size_t read_once(const fs::path& path, Call call) {
   for (;;) {
     const ssize_t n = call();
-    if (n >= 0) return static_cast<std::size_t>(n);
+    if (n >= 0) {
+      ++local_progress;
+      return static_cast<std::size_t>(n);
+    }
     if (errno != EINTR) bad_input("cannot read {}: {}", path.string(), std::strerror(errno));
   }
 }

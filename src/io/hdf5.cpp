@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "dist/activity.h"
 #include "src/io/digest.h"
 #include "src/io/files.h"
 #include "src/io/hdf5_calls.h"
@@ -196,6 +197,7 @@ Box whole(const Shape& shape) {
 
 void Hdf5Dataset::write(const Box& box, const void* data) {
   write_point("write " + name_, where_.file);
+  ++local_progress;
   if (box.elements() == 0) return;
   const Hdf5Id space = make_space(shape_, box, where_), memory = make_space(box.size);
   const auto bytes = static_cast<std::size_t>(box.elements() * size_of(dtype_));

@@ -3,6 +3,7 @@
 #include <set>
 #include <span>
 
+#include "dist/activity.h"
 #include "src/io/hdf5.h"
 #include "src/io/hdf5_calls.h"
 
@@ -116,6 +117,7 @@ void list_datasets(hid_t group, const std::string& prefix, const Hdf5Where& wher
 
 void Hdf5Dataset::read(const Box& box, void* data) const {
   if (virtual_) bad_input("{} of {} is spread over other files, which it must not be", name_, where_.file.string());
+  ++local_progress;
   if (box.elements() == 0) return;
   const Hdf5Id space = make_space(shape_, box, where_), memory = make_space(box.size);
   check(H5Dread(id_.get(), types_of(dtype_).memory, memory.get(), space.get(), H5P_DEFAULT, data), where_, "read",

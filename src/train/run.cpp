@@ -433,6 +433,7 @@ class Run {
     state_.samples = trainer_.samples_done();
     state_.tokens = trainer_.tokens_done();
     state_.router_bias = engine_.router_bias();
+    const ScopedActivity saving({"save of a checkpoint", -1, "", state_.step});
     Index pinned = -1;
     agree(world_, [&] {
       if (lead()) pinned = pinned_checkpoint();

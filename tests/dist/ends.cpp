@@ -5,19 +5,77 @@
 // it does so, and looks at signals late. With
 // "differ" and a case: the last of the ranks does something else than the others (dist/compare.h), or nothing more: it is stopped
 // or killed. With "late" and seconds: the first rank has so long to do before it does what the others do.
+// With "leaves": the last rank leaves early. With "busy-rank": its own work does not end. With
+// "threadless": there is no memory for a thread. ENDS_STOP names a function of MPI at whose
+// call the last rank is stopped; ENDS_MEMORY one at which its address space becomes full.
+#define OMPI_SKIP_MPICXX 1
+#include <mpi.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 #include <vector>
 
 #include "dist/activity.h"
 #include "dist/runtime.h"
+
+namespace {
+
+std::string_view environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
+}
+
+// Lets the address space grow by a mebibyte more.
+void fill_address_space() {
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (rlim_t{1} << 20);
+  const rlimit limit{bytes, bytes};
+  setrlimit(RLIMIT_AS, &limit);
+}
+
+// What befalls the last rank at a call of MPI.
+void strike(std::string_view function) {
+  if (std::atoi(environment("OMPI_COMM_WORLD_RANK").data()) + 1 !=
+      std::atoi(environment("OMPI_COMM_WORLD_SIZE").data()))
+    return;
+  if (function == environment("ENDS_STOP")) raise(SIGSTOP);
+  if (function == environment("ENDS_MEMORY")) fill_address_space();
+}
+
+}  // namespace
+
+// The linker takes these in place of the library's.
+extern "C" {
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  strike("MPI_Init_thread");
+  return PMPI_Init_thread(argc, argv, required, provided);
+}
+int MPI_Win_allocate_shared(MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void* base, MPI_Win* window) {
+  strike("MPI_Win_allocate_shared");
+  return PMPI_Win_allocate_shared(size, unit, info, comm, base, window);
+}
+int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* part) {
+  strike("MPI_Comm_split_type");
+  return PMPI_Comm_split_type(comm, type, key, info, part);
+}
+int MPI_Win_free(MPI_Win* window) {
+  strike("MPI_Win_free");
+  return PMPI_Win_free(window);
+}
+int MPI_Finalize() {
+  strike("MPI_Finalize");
+  return PMPI_Finalize();
+}
+}
 
 namespace {
 
@@ -111,6 +169,7 @@ int launch_slowly(char* program) {
 int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "busy") return launch_busily(argv[0]);
   if (argc == 2 && std::string_view(argv[1]) == "slowly") return launch_slowly(argv[0]);
+  if (argc == 2 && std::string_view(argv[1]) == "threadless") fill_address_space();
   sy::Runtime runtime(&argc, &argv);
   sy::Comm& world = runtime.world();
   return runtime.run([&] {
@@ -118,6 +177,15 @@ int main(int argc, char** argv) {
       if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(std::atoi(argv[2])));
       world.barrier();
       return 0;
+    }
+    if (argc > 1 && std::string_view(argv[1]) == "leaves") {
+      if (world.rank() == world.size() - 1) throw sy::AgreedError(2, "it leaves alone");
+      world.barrier();
+    }
+    if (argc > 1 && std::string_view(argv[1]) == "busy-rank") {
+      const sy::Doing doing("forward pass", 2);
+      if (world.rank() == world.size() - 1) std::this_thread::sleep_for(std::chrono::hours(1));
+      world.barrier();
     }
     if (argc > 2) {
       differ(world, argv[2]);

@@ -51,6 +51,54 @@ for ranks in 2 3; do
   [[ $err == *"rank $((ranks - 1)) with PID "*" on node $host exited on signal 9"* ]] || die "mpirun does not name the killed rank: $err"
 done
 # What a rank does for itself may take long.
-SWITCHYARD_TIMEOUT=1 expect_ok timeout 60 "$root/launch/mpirun.sh" 3 "$ends" late 4
+SWITCHYARD_TIMEOUT=2 expect_ok timeout 60 "$root/launch/mpirun.sh" 3 "$ends" late 5
 expect_exit 2 env SWITCHYARD_TIMEOUT=soon "$root/launch/mpirun.sh" 2 "$ends" late 0
 [[ $(grep '^switchyard: ' <<<"$err") == "switchyard: SWITCHYARD_TIMEOUT = 'soon'"* ]] || die "another message"
+
+# A rank that is stopped while MPI starts or ends, and one that leaves early, end the job; so does an exit within MPI_Init.
+export SWITCHYARD_TIMEOUT=2
+stops() {  # FUNCTION WORDS
+  ENDS_STOP=$1 expect_exit 1 timeout 60 "$root/launch/mpirun.sh" 3 "$ends" differ nothing
+  [[ $err == *"switchyard: rank "[01]" on $host has waited "*" for $2"* ]] || die "stopped at $1: no 'for $2' in: $err"
+}
+stops MPI_Init_thread "the start of MPI on all ranks"
+stops MPI_Win_allocate_shared "the start of the other ranks of this machine"
+stops MPI_Win_free "the end of the other ranks"
+stops MPI_Finalize "the end of the other ranks"
+[[ $err == *"rank 2 on $host does not answer"* ]] || die "the stopped rank is not named: $err"
+call timeout 60 "$root/launch/mpirun.sh" 3 "$ends" leaves
+[[ $code -eq 1 || $code -eq 2 ]] || die "exit code $code where a rank leaves early"
+[[ $err == *"for the end of the other ranks"* && $err == *" for a barrier"* ]] || die "a rank leaves early: $err"
+unset SWITCHYARD_TIMEOUT
+
+# What a killed mpirun leaves, the next start collects; what another program has left stays.
+temporary=$work/temporary
+mkdir "$temporary"
+ENDS_STOP=MPI_Win_free TMPDIR=$temporary mpirun --allow-run-as-root --oversubscribe -np 2 "$ends" differ nothing >/dev/null 2>&1 &
+killed=$!
+for _ in $(seq 300); do compgen -G "$temporary/ompi.*/pid.*/switchyard-job" >.record && break; sleep 0.1; done
+[[ -s .record ]] || die "no record of the job"
+segments=$(sed -n 's|.* \(/dev/shm/vader_segment\..*\)|\1|p' "$(cat .record)")
+[[ $(wc -w <<<"$segments") -eq 2 ]] || die "the record is: $(cat "$(cat .record)")"
+ranks=$(pgrep -P $killed)
+kill -KILL $killed $ranks
+wait $killed 2>/dev/null || true
+for rank in $ranks; do while kill -0 "$rank" 2>/dev/null; do sleep 0.1; done; done
+mkdir "$(dirname "$(dirname "$(cat .record)")")/pid.1"
+for segment in $segments; do [[ -e $segment ]] || die "mpirun has collected $segment itself"; done
+TMPDIR=$temporary expect_ok timeout 60 "$root/launch/mpirun.sh" 2 "$ends" differ nothing
+for segment in $segments; do [[ ! -e $segment ]] || die "$segment is left"; done
+[[ $(cd "$temporary"/ompi.* && echo pid.*) == pid.1 ]] || die "left are: $(ls "$temporary"/ompi.*)"
+
+# A rank's own work has a limit, if it does not end; 0 is none.
+SWITCHYARD_LOCAL_TIMEOUT=2 expect_exit 1 timeout 60 "$root/launch/mpirun.sh" 3 "$ends" busy-rank
+own="switchyard: rank 2 on $host has computed, read or written in the forward pass of layer 2 for 2.0 s"
+[[ $err == *"$own"* ]] || die "no '$own' in: $err"
+SWITCHYARD_LOCAL_TIMEOUT=0 SWITCHYARD_TIMEOUT=2 expect_ok timeout 60 "$root/launch/mpirun.sh" 2 "$ends" late 3
+expect_exit 2 env SWITCHYARD_LOCAL_TIMEOUT=-1 "$root/launch/mpirun.sh" 2 "$ends" late 0
+[[ $(grep '^switchyard: ' <<<"$err") == "switchyard: SWITCHYARD_LOCAL_TIMEOUT = '-1'"* ]] || die "another message"
+# A rank whose address space is full makes no shared memory, and the job goes on without; others do not wait for it.
+ENDS_MEMORY=MPI_Comm_split_type SWITCHYARD_TIMEOUT=20 expect_ok timeout 60 "$root/launch/mpirun.sh" 3 "$ends" differ nothing
+# There is no room for a thread.
+expect_exit 1 "$ends" threadless
+[[ $err == "switchyard: a thread cannot be started"*"ulimit -v"* ]] || die "another message: $err"
