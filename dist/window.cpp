@@ -104,18 +104,19 @@ std::string no_room(Index bytes) {
   if (files.rlim_cur < 2 * static_cast<rlim_t>(bytes))
     return fmt::format("files may have {:.1f} MiB (ulimit -f), and twice {:.1f} are wanted",
                        static_cast<double>(files.rlim_cur) / (1 << 20), static_cast<double>(bytes) / (1 << 20));
+  struct statvfs shm;
+  if (statvfs("/dev/shm", &shm) != 0) return fmt::format("/dev/shm: {}", std::strerror(errno));
+  const Index free = static_cast<Index>(shm.f_bavail) * static_cast<Index>(shm.f_frsize);
+  if (free < 2 * bytes)
+    return fmt::format("/dev/shm has {:.1f} MiB free, and twice {:.1f} are wanted",
+                       static_cast<double>(free) / (1 << 20), static_cast<double>(bytes) / (1 << 20));
   void* const room =
       mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED)
     return fmt::format("{:.1f} MiB cannot be mapped ({}): see ulimit -v", 2 * static_cast<double>(bytes) / (1 << 20),
                        std::strerror(errno));
   munmap(room, 2 * bytes);
-  struct statvfs shm;
-  if (statvfs("/dev/shm", &shm) != 0) return fmt::format("/dev/shm: {}", std::strerror(errno));
-  const Index free = static_cast<Index>(shm.f_bavail) * static_cast<Index>(shm.f_frsize);
-  if (free >= 2 * bytes) return "";
-  return fmt::format("/dev/shm has {:.1f} MiB free, and twice {:.1f} are wanted", static_cast<double>(free) / (1 << 20),
-                     static_cast<double>(bytes) / (1 << 20));
+  return "";
 }
 
 // What could be done on this rank and not on another comes back as MPI's error, or as `refused` of all of them.
@@ -154,7 +155,7 @@ std::shared_ptr<Window> Window::open(MPI_Comm world, const std::function<int(int
   if (size > 1) {
     *why = no_room(bytes * size);
     if (!all_of(mates, why->empty()))
-      *why = why->empty() ? "/dev/shm has too little room" : *why;
+      *why = why->empty() ? "another rank of this machine has too little room" : *why;
     else if (!allocate(mates, bytes, &window))
       *why = "MPI cannot make a window of shared memory";
   }
