@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <vector>
 
 #include "kernels/check.h"
 
@@ -63,6 +64,14 @@ bool is_own(const fs::path& path, mode_t kind, ino_t inode = 0) {
          (inode == 0 || s.st_ino == inode);
 }
 
+// What is in a folder; what cannot be read is left out.
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) found.push_back(*it);
+  return found;
+}
+
 struct Record {
   bool dead = false;
   std::map<std::string, ino_t> segments;
@@ -106,16 +115,15 @@ JobRecord::~JobRecord() {
 }
 
 int collect_leftovers(const fs::path& jobs) {
-  std::error_code error;
   std::map<fs::path, Record> dead;
   if (!is_own(jobs, S_IFDIR)) return 0;
-  for (const auto& job : fs::directory_iterator(jobs, error))
-    if (job.path().filename().string().starts_with("pid.") && is_own(job.path(), S_IFDIR))
-      if (Record record = read_record(job.path() / record_name); record.dead) dead[job.path()] = std::move(record);
+  for (const fs::path& job : entries_of(jobs))
+    if (job.filename().string().starts_with("pid.") && is_own(job, S_IFDIR))
+      if (Record record = read_record(job / record_name); record.dead) dead[job] = std::move(record);
   if (dead.empty()) return 0;
   std::set<std::string> used;
-  for (const auto& process : fs::directory_iterator("/proc", error))
-    for (const auto& [name, inode] : segments_of(process.path())) used.insert(name);
+  for (const fs::path& process : entries_of("/proc"))
+    for (const auto& [name, inode] : segments_of(process)) used.insert(name);
   int count = 0;
   for (const auto& [job, record] : dead) {
     bool in_use = false;
@@ -123,6 +131,7 @@ int collect_leftovers(const fs::path& jobs) {
     if (in_use) continue;
     for (const auto& [name, inode] : record.segments)
       if (is_own(name, S_IFREG, inode)) unlink(name.c_str());
+    std::error_code error;
     fs::remove_all(job, error);
     ++count;
   }
