@@ -5,12 +5,14 @@ set(order
     "kernels"                                          # tensors, and what a backend can be asked for
     "kernels/cpu kernels/cuda kernels/dry"
     "dist"
+    "src/system"                                       # files and folders of the operating system
     "src/build src/text"
     "src/config"
     "src/params"
     "src/io src/model"
     "src/tokenizers"
-    "src/data src/families"
+    "src/data"
+    "src/families"
     "src/evaluate"
     "src/analyse src/doctor src/generate src/train"
     "src/plan"                                         # runs what trains, on kernels/dry

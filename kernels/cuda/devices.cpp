@@ -89,7 +89,9 @@ Versions versions() {
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  return {fmt::format("{}", fmt::join(capabilities, ", ")), version(runtime), driver > 0 ? version(driver) : "",
+  return {fmt::format("{}", fmt::join(capabilities, ", ")),
+          version(runtime),
+          driver > 0 ? version(driver) : "",
           {fmt::format("{}.{}.{}", CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR, CUBLAS_VER_PATCH), loaded_cublas()}};
 }
 

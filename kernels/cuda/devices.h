@@ -41,9 +41,9 @@ struct LibraryVersions {
 };
 
 struct Versions {
-  std::string kernels;      // compute capabilities that the kernels were compiled for: "8.0, 9.0"; empty without CUDA
-  std::string runtime;      // version of the CUDA runtime, which is linked into this build: "13.0"
-  std::string driver;       // newest CUDA that the driver supports; empty without a driver
+  std::string kernels;  // compute capabilities that the kernels were compiled for: "8.0, 9.0"; empty without CUDA
+  std::string runtime;  // version of the CUDA runtime, which is linked into this build: "13.0"
+  std::string driver;   // newest CUDA that the driver supports; empty without a driver
   LibraryVersions cublas;
 };
 Versions versions();

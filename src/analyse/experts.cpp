@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 
 namespace sy {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/io/files.h"
 #include "src/io/hdf5.h"
+#include "src/system/files.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 #include "src/text/words.h"

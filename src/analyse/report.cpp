@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/io/files.h"
 #include "src/io/manifest.h"
 #include "src/params/block_specs.h"
 #include "src/params/specs.h"
+#include "src/system/files.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 

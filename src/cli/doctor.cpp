@@ -8,9 +8,9 @@
 #include "src/cli/options.h"
 #include "src/config.h"
 #include "src/doctor/facts.h"
-#include "src/io/files.h"
 #include "src/io/hdf5.h"
 #include "src/plan/measure.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/table.h"
 

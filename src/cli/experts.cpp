@@ -12,7 +12,7 @@
 #include "src/analyse/report.h"
 #include "src/cli/experts_replay.h"
 #include "src/cli/options.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 
 namespace sy {

@@ -8,7 +8,7 @@
 #include "src/data/tokenizer.h"
 #include "src/generate/generate.h"
 #include "src/generate/stop_strings.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/table.h"
 #include "src/train/memory.h"

@@ -11,9 +11,9 @@
 #include "src/families/import.h"
 #include "src/families/upcycle.h"
 #include "src/io/checkpoint.h"
-#include "src/io/files.h"
 #include "src/io/manifest.h"
 #include "src/params/block_specs.h"
+#include "src/system/files.h"
 #include "src/text/numbers.h"
 
 namespace sy {

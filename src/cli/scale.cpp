@@ -6,7 +6,7 @@
 #include "dist/runtime.h"
 #include "src/cli/experiment.h"
 #include "src/cli/plan_options.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/words.h"
 
 namespace sy {

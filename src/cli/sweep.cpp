@@ -5,7 +5,7 @@
 
 #include "dist/runtime.h"
 #include "src/cli/experiment.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/words.h"
 
 namespace sy {

@@ -1,6 +1,6 @@
 // moe.placement: which expert lies in which place.
 #include "src/config.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 
 namespace sy {

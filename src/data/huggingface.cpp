@@ -1,6 +1,6 @@
 // Tokenizers of Hugging Face as ours.
 #include "src/data/tokenizer.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/tokenizers/tokenizer_json.h"
 

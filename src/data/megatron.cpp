@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 namespace sy {
 namespace {

@@ -13,9 +13,9 @@
 #include "src/data/text.h"
 #include "src/data/tokenizer.h"
 #include "src/io/digest.h"
-#include "src/io/files.h"
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
+#include "src/system/files.h"
 
 namespace sy {
 

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-#include "src/families/export.h"
 #include "src/io/digest.h"
-#include "src/io/files.h"
 #include "src/io/manifest.h"
+#include "src/system/files.h"
 #include "src/text/words.h"
 
 namespace sy {

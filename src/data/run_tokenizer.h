@@ -34,6 +34,11 @@ TokenizerIdentities tokenizers_in(const std::filesystem::path& folder);
 // them: those of its files.
 TokenizerIdentities tokenizers_of(const std::filesystem::path& step_dir, const TrainState& state);
 
+// The files of an imported model that RUN/huggingface keeps, so that an export gives the same files
+// again: config.json and the tokenizer as they were; files.json with the name and type of each file's
+// tensors; fillers.safetensors with the tensors that have elements which no parameter covers.
+constexpr const char* kept_folder = "huggingface";
+
 // A tokenizer that a run folder keeps, in RUN/tokenizer or RUN/huggingface.
 struct KeptTokenizer {
   const TokenizerKind* kind;

@@ -5,7 +5,7 @@
 #include <sentencepiece_processor.h>
 
 #include "src/data/tokenizer.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/words.h"
 #include "src/tokenizers/tokenizer_json.h"

@@ -10,7 +10,7 @@
 
 #include "src/data/dataset.h"
 #include "src/io/digest.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 namespace sy {
 

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "src/doctor/probes.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 namespace sy {
 namespace {

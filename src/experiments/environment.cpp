@@ -8,7 +8,7 @@
 #include "kernels/cpu/processor.h"
 #include "src/build_info.h"
 #include "src/io/digest.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 namespace sy {
 
@@ -43,8 +43,7 @@ Environment this_environment(const std::string& launcher) {
   cpu_set_t cpus;
   const int count = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 0;
   return {host, std::string(cpu_isa().name), threads && *threads ? threads : fmt::format("auto, {} CPUs", count),
-          build_text(build_info()),
-          launcher.empty() ? "launch/mpirun.sh" : launcher};
+          build_text(build_info()), launcher.empty() ? "launch/mpirun.sh" : launcher};
 }
 
 }  // namespace sy

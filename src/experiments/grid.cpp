@@ -4,7 +4,7 @@
 #include <set>
 
 #include "kernels/check.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/ini.h"
 #include "src/text/words.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "src/io/expert_history.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 
 namespace sy {

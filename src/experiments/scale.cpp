@@ -7,7 +7,7 @@
 
 #include "src/config.h"
 #include "src/data/dataset.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 namespace sy {
 namespace {

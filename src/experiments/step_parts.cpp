@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "dist/comm.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 
 namespace sy {

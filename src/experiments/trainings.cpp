@@ -10,7 +10,7 @@
 
 #include "src/experiments/outcome.h"
 #include "src/experiments/program.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 #include "src/text/words.h"

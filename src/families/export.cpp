@@ -13,9 +13,9 @@
 #include "src/families/import.h"
 #include "src/families/settings.h"
 #include "src/families/tensors.h"
-#include "src/io/files.h"
 #include "src/io/manifest.h"
 #include "src/io/safetensors.h"
+#include "src/system/files.h"
 #include "src/text/words.h"
 
 namespace sy {

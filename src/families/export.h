@@ -13,10 +13,6 @@
 
 namespace sy {
 
-// What an import keeps in RUN/huggingface, so that an export gives the same files again: config.json and the tokenizer as they
-// were, files.json, which says which tensors of which type each file had, and fillers.safetensors, with those that have parts
-// which no parameter covers.
-constexpr const char* kept_folder = "huggingface";
 class FamilyValues;
 // By one rank. Throws Failure.
 void keep_imported(const std::filesystem::path& folder, const FamilyValues& values,
@@ -33,7 +29,7 @@ struct ExportOptions {
 // person if it has no tokenizer that transformers loads. Throws InputError where no family fits,
 // which says why.
 std::string export_checkpoint(Comm& world, const std::filesystem::path& step_dir, const TrainState& state,
-                       const Config& config, const std::filesystem::path& folder, const ExportOptions& options,
-                       const std::function<void(Index done, Index total)>& progress);
+                              const Config& config, const std::filesystem::path& folder, const ExportOptions& options,
+                              const std::function<void(Index done, Index total)>& progress);
 
 }  // namespace sy

@@ -1,7 +1,7 @@
 #include "src/families/export_tokenizer.h"
 
 #include "src/data/run_tokenizer.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 namespace sy {
 

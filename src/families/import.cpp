@@ -8,8 +8,8 @@
 
 #include "dist/activity.h"
 #include "src/families/settings.h"
-#include "src/io/files.h"
 #include "src/params/block_specs.h"
+#include "src/system/files.h"
 #include "src/text/words.h"
 
 namespace sy {

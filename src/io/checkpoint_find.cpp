@@ -6,8 +6,8 @@
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_parts.h"
 #include "src/io/digest.h"
-#include "src/io/files.h"
 #include "src/io/manifest.h"
+#include "src/system/files.h"
 #include "src/text/words.h"
 
 namespace sy {

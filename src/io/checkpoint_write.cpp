@@ -6,9 +6,9 @@
 #include "dist/runtime.h"
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_parts.h"
-#include "src/io/files.h"
 #include "src/io/hdf5.h"
 #include "src/io/manifest.h"
+#include "src/system/files.h"
 
 namespace sy {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/check.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 namespace sy {
 

@@ -9,8 +9,8 @@
 
 #include "dist/activity.h"
 #include "src/io/digest.h"
-#include "src/io/files.h"
 #include "src/io/hdf5_calls.h"
+#include "src/system/files.h"
 
 namespace sy {
 

@@ -17,7 +17,7 @@
 #include <sstream>
 
 #include "kernels/check.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 namespace sy {
 namespace {

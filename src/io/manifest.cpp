@@ -6,8 +6,8 @@
 #include <set>
 
 #include "src/io/digest.h"
-#include "src/io/files.h"
 #include "src/io/global_heap.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 
 namespace sy {

@@ -6,8 +6,8 @@
 #include <charconv>
 
 #include "src/io/checkpoint_parts.h"
-#include "src/io/files.h"
 #include "src/io/manifest.h"
+#include "src/system/files.h"
 #include "src/text/words.h"
 
 namespace sy {

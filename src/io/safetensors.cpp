@@ -12,7 +12,7 @@
 #include <set>
 
 #include "kernels/check.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/table.h"
 

@@ -1,7 +1,7 @@
 #include "src/io/trace.h"
 
 #include "dist/runtime.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 
 namespace sy {

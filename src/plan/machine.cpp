@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "src/config/check.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/ini.h"
 #include "src/text/words.h"
 

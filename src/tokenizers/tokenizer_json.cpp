@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/check.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/tokenizers/unicode.h"
 
 namespace sy {

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "dist/runtime.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"

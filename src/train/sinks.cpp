@@ -14,7 +14,7 @@
 
 #include "dist/runtime.h"
 #include "src/io/expert_history.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 namespace sy {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "src/io/checkpoint_parts.h"
 #include "src/io/digest.h"
-#include "src/io/files.h"
 #include "src/io/manifest.h"
+#include "src/system/files.h"
 #include "tests/src/box_index.h"
 #include "tests/src/temp_folder.h"
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "src/io/files.h"
 #include "src/io/safetensors.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "tests/src/golden_values.h"
 

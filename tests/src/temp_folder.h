@@ -8,7 +8,7 @@
 #include <string>
 
 #include "kernels/tensor.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 namespace sy {
 

@@ -10,8 +10,8 @@
 #include "src/families/import.h"
 #include "src/families/settings.h"
 #include "src/families/upcycle.h"
-#include "src/io/files.h"
 #include "src/model/engine.h"
+#include "src/system/files.h"
 #include "tests/src/golden_model.h"
 #include "tests/src/temp_folder.h"
 

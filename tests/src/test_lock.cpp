@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "kernels/check.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 #include "tests/src/temp_folder.h"
 

@@ -15,7 +15,7 @@
 #include <limits>
 
 #include "dist/runtime.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"

@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/train/metrics.h"
 #include "tests/src/temp_folder.h"
 

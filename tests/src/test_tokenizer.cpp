@@ -199,7 +199,8 @@ TEST(SentencePiece, AsATokenizerJson) {
   EXPECT_EQ(sentencepiece_begin_of_text(folder.path() / "t.model"), -1);
 
   using Options = std::unordered_map<std::string, std::string>;
-  const Options unigram{{"model_type", "unigram"}, {"vocab_size", "330"}, {"byte_fallback", "true"}, {"minloglevel", "2"}};
+  const Options unigram{
+      {"model_type", "unigram"}, {"vocab_size", "330"}, {"byte_fallback", "true"}, {"minloglevel", "2"}};
   const auto made = [&](const Options& more) {
     Options options = unigram;
     for (const auto& [key, value] : more) options[key] = value;
@@ -217,8 +218,8 @@ TEST(SentencePiece, AsATokenizerJson) {
   EXPECT_EQ(made({{"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}}), 1);
   EXPECT_EQ(made({{"normalization_rule_name", "identity"}}), 0);
   EXPECT_EQ(made({{"normalization_rule_name", "nfkc"}, {"remove_extra_whitespaces", "false"}}), 0);
-  EXPECT_EQ(made({{"model_type", "bpe"}, {"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}}),
-            0);
+  EXPECT_EQ(
+      made({{"model_type", "bpe"}, {"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}}), 0);
 }
 
 TEST(OpenTokenizer, ComparesTheModelWithItsDigest) {

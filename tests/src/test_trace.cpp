@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "tests/src/temp_folder.h"
 

@@ -12,7 +12,7 @@
 #include <ctime>
 
 #include "dist/runtime.h"
-#include "src/io/files.h"
+#include "src/system/files.h"
 #include "src/text/words.h"
 #include "tests/bench/arguments.h"
 #include "tests/bench/gpu/bench.h"
@@ -42,9 +42,7 @@ constexpr Part all_parts[] = {{"operations", measure_operations, false},
 // The parts of a comma-separated list, in the order of the table; empty: all that the backend has. Throws InputError.
 std::vector<Measure> chosen_parts(const Setup& setup, const std::string& list) {
   const std::vector<std::string> names = split_list(list);
-  const auto named = [&](const Part& part) {
-    return std::find(names.begin(), names.end(), part.name) != names.end();
-  };
+  const auto named = [&](const Part& part) { return std::find(names.begin(), names.end(), part.name) != names.end(); };
   const auto known = [&](const std::string& name) {
     return std::any_of(std::begin(all_parts), std::end(all_parts), [&](const Part& p) { return p.name == name; });
   };

@@ -1,4 +1,4 @@
-#include "src/io/files.h"
+#include "src/system/files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
