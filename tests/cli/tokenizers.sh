@@ -9,6 +9,7 @@ for i in $(seq 1 120); do echo "der Wagen $i rollt den Ablaufberg hinab und wird
 small_config <<'INI'
 [train]
 steps = 2
+warmup = 1
 global_batch = 2
 micro_batch = 1
 [run]
