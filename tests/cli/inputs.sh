@@ -7,6 +7,7 @@ make_data 60 --valid-fraction 0.2
 small_config <<'INI'
 [train]
 steps = 2
+warmup = 1
 global_batch = 2
 micro_batch = 1
 [run]
