@@ -58,7 +58,9 @@ expect_exit 2 env SWITCHYARD_TIMEOUT=soon "$root/launch/mpirun.sh" 2 "$ends" lat
 # A rank that is stopped while MPI starts or ends, and one that leaves early, end the job; so does an exit within MPI_Init.
 export SWITCHYARD_TIMEOUT=2
 stops() {  # FUNCTION WORDS
-  ENDS_STOP=$1 expect_exit 1 timeout 60 "$root/launch/mpirun.sh" 3 "$ends" differ nothing
+  ENDS_STOP=$1 call timeout 60 "$root/launch/mpirun.sh" 3 "$ends" differ nothing
+  # mpirun itself may crash (139, in PMIx_server_finalize of Open MPI 4.1.4) if a rank exits within MPI_Finalize.
+  [[ $code -eq 1 || ($1 == MPI_Finalize && $code -eq 139) ]] || die "exit code $code after a stop in $1: $err"
   [[ $err == *"switchyard: rank "[01]" on $host has waited "*" for $2"* ]] || die "stopped at $1: no 'for $2' in: $err"
 }
 stops MPI_Init_thread "the start of MPI on all ranks"
