@@ -43,6 +43,14 @@ struct DigestKey {
 constexpr DigestKey digest_keys[] = {
     {"bin_sha256", &PairDigests::bin}, {"idx_sha256", &PairDigests::idx}, {"sample", &PairDigests::sample}};
 
+// SHA-256 (hex) of the counts of a domain that are known.
+std::string counts_sha256(const Domain& domain) {
+  std::string text;
+  for (const CountKey& key : count_keys)
+    if (domain.*key.field >= 0) text += fmt::format("{} = {}\n", key.name, domain.*key.field);
+  return to_hex(sha256(text));
+}
+
 // "section.key" -> value; a key is taken out when it is read, so what is left over is unknown.
 class Entries {
  public:
@@ -149,6 +157,12 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
     Domain domain;
     domain.name = name;
     for (const CountKey& key : count_keys) domain.*key.field = entries.take_number<Index>(name + "." + key.name, -1);
+    const std::string counts = entries.take_digest(name + ".counts_sha256");
+    if (!counts.empty() && counts != counts_sha256(domain))
+      bad_input(
+          "{}: the counts of [{}] are not those that its counts_sha256 is of: copy the file or prepare the data again; "
+          "if you changed a count on purpose, remove counts_sha256",
+          entries.file(), name);
     for (const SplitFiles& split : split_files)
       for (const DigestKey& key : digest_keys)
         domain.*split.digests.*key.field = entries.take_digest(fmt::format("{}.{}_{}", name, split.name, key.name));
@@ -180,6 +194,7 @@ std::string to_ini(const DatasetDescription& d) {
     if (domain.weight >= 0) text += fmt::format("weight = {}\n", domain.weight);
     for (const CountKey& key : count_keys)
       if (domain.*key.field >= 0) text += fmt::format("{} = {}\n", key.name, domain.*key.field);
+    text += fmt::format("counts_sha256 = {}\n", counts_sha256(domain));
     for (const SplitFiles& split : split_files)
       for (const DigestKey& key : digest_keys)
         if (const std::string& hex = domain.*split.digests.*key.field; !hex.empty())

@@ -361,6 +361,32 @@ TEST(Dataset, DamageIsFound) {
   }
 }
 
+// A changed count would change the bits per byte of an evaluation.
+TEST(Dataset, CountsAreThoseOfTheirDigest) {
+  const TempFolder folder;
+  make_digests(folder);
+  DatasetDescription d = read_dataset_ini(folder.path());
+  d.domains[1].valid_bytes = 4243;
+  const std::string text = to_ini(d);
+  folder.write("dataset.ini", text);
+  EXPECT_EQ(Dataset(folder.path()).domains()[1].valid_bytes, 4243);
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string other = text;
+    other.replace(other.rfind(from), from.size(), to);
+    folder.write("dataset.ini", other);
+  };
+  for (const char* to : {"valid_bytes = 4203", "train_bytes = 4243", ""}) {
+    changed("valid_bytes = 4243", to);
+    EXPECT_BAD_INPUT(Dataset(folder.path()), "the counts of [b] are not those that its counts_sha256 is of");
+    EXPECT_BAD_INPUT(verify_dataset(folder.path()), "remove counts_sha256");
+  }
+  // A person may give weights, and may take the digest out to change a count.
+  changed("[b]\n", "[b]\nweight = 2\n[a]\nweight = 1\n[b]\n");
+  EXPECT_EQ(Dataset(folder.path()).domains()[1].weight, 2);
+  changed("counts_sha256", "#");
+  EXPECT_NO_THROW(Dataset(folder.path()));
+}
+
 TEST(Dataset, DigestFollowsTheContent) {
   const TempFolder folder, other;
   make_digests(folder);
