@@ -9,6 +9,7 @@
 #include "src/io/global_heap.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
+#include "src/text/table.h"
 
 namespace sy {
 
@@ -42,7 +43,8 @@ std::string to_text(const Manifest& manifest) {
   json["version"] = checkpoint_format;
   json["step"] = manifest.step;
   Json& files = json["files"] = Json::object();
-  for (const Manifest::File& file : manifest.files) files[file.name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
+  for (const Manifest::File& file : manifest.files)
+    files.append(file.name, {{"bytes", file.bytes}, {"sha256", file.sha256}});
   json["sha256"] = to_hex(sha256(json.dump()));
   return json_text(json);
 }
@@ -55,7 +57,7 @@ Manifest read_manifest(const fs::path& step_dir) {
               step_dir.string());
   if (!fs::exists(path, error))
     bad_input("{} is missing: {} is no checkpoint, or not a whole one", path.string(), step_dir.string());
-  constexpr std::uintmax_t most_bytes = 1 << 28;  // a million files
+  constexpr std::uintmax_t most_bytes = 1 << 25;  // 280,000 files
   if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > most_bytes)
     bad_input("{} is no manifest: use another checkpoint", path.string());
   const std::string text = read_file(path);
@@ -67,8 +69,13 @@ Manifest read_manifest(const fs::path& step_dir) {
       bad_input("{} has format version {}, this program reads version {}: use the program that wrote it", path.string(),
                 version, checkpoint_format);
     manifest.step = json.at("step").get<Index>();
-    for (const auto& [name, file] : json.at("files").members())
+    std::set<std::string_view> names;
+    for (const auto& [name, file] : json.at("files").members()) {
+      if (!is_plain_name(name) || !names.insert(name).second)
+        bad_input("{} names the file '{}'{}: use another checkpoint", path.string(), visible(name),
+                  is_plain_name(name) ? " twice" : ", which is no file of its folder");
       manifest.files.push_back({name, file.at("bytes").get<Index>(), file.at("sha256").get<std::string>()});
+    }
   } catch (const JsonError&) {
     bad_input("{} is damaged: use another checkpoint", path.string());
   }
@@ -84,8 +91,8 @@ std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest&
   for (const Manifest::File& file : manifest.files) {
     const fs::path path = step_dir / file.name;
     std::error_code error;
-    // A name and no way: only what lies in the folder itself is part of a checkpoint.
-    if (file.name.find('/') != std::string::npos || !fs::exists(path, error)) {
+    // Only files in the folder itself are part of a checkpoint.
+    if (!is_plain_name(file.name) || !fs::exists(path, error)) {
       problems.push_back(path.string() + " is missing");
     } else if (!fs::is_regular_file(path, error)) {
       problems.push_back(path.string() + " is no regular file");

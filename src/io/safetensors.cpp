@@ -160,7 +160,7 @@ std::vector<std::string> file_names(const fs::path& folder) {
     const Json json = Json::parse(read_file(index));
     for (const Json::Member& member : json.at("weight_map").members()) {
       const std::string name = member.value.get<std::string>();
-      if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos || name.find('\0') != name.npos)
+      if (!is_plain_name(name))
         bad_input("{} names the file '{}', which is no file of its folder", index.string(), visible(name));
       names.insert(name);
     }
@@ -283,7 +283,7 @@ StoredHeader stored_header(const std::vector<StoredLayout>& tensors,
 }
 
 MappedOutput::MappedOutput(const fs::path& path, Index bytes, bool create) : path_(path), bytes_(bytes) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_TRUNC : 0), 0666);
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT | O_EXCL : 0), 0666);
   if (file < 0) fail("cannot write {}: {}", path.string(), std::strerror(errno));
   write_point("allocate", path);
   const int error = create && bytes > 0 ? posix_fallocate(file, 0, bytes) : 0;

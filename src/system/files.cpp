@@ -128,6 +128,11 @@ std::size_t InputFile::read_at(Index offset, std::span<char> out) const {
   return read_once(path_, [&] { return ::pread(descriptor_, out.data(), out.size(), offset); });
 }
 
+bool is_plain_name(std::string_view name) {
+  const auto is_special = [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' ' || c == 0x7f; };
+  return !name.empty() && name != "." && name != ".." && std::none_of(name.begin(), name.end(), is_special);
+}
+
 std::string read_file(const fs::path& path, Index most_bytes) {
   InputFile file(path);
   const auto check_size = [&](Index bytes) {

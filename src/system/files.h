@@ -26,6 +26,10 @@ inline void write_point(std::string_view operation, const std::filesystem::path&
 // disk, and InputError if the path is.
 [[noreturn]] void cannot_write(int error, const std::string& message);
 
+// Whether a name that was read from a file names an entry of its folder: not empty, no slash or
+// control character, and not "." or "..".
+bool is_plain_name(std::string_view name);
+
 // An input, opened: a regular file. A FIFO, a device or a folder in its place is an InputError at
 // once, without a wait.
 class InputFile {

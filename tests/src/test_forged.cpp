@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <ctime>
 #include <limits>
 
 #include "src/io/global_heap.h"
@@ -285,7 +286,33 @@ TEST(ForgedCheckpoint, RegularFilesOnly) {
   manifest.files.push_back({"../outside.h5", 4, to_hex(sha256("text"))});
   std::ofstream(checkpoints_of(run.path()) / "outside.h5") << "text";
   write_file(dir / manifest_name, to_text(manifest));
-  EXPECT_NE(refusal(dir).find("outside.h5 is missing"), std::string::npos) << refusal(dir);
+  EXPECT_NE(refusal(dir).find("'../outside.h5', which is no file of its folder"), std::string::npos) << refusal(dir);
+}
+
+// A manifest with the right digest: names are plain and unique, and the time to read it is linear in their number.
+TEST(ForgedCheckpoint, NamesInTheManifest) {
+  const Folder run;
+  const fs::path dir = checkpoints_of(run.path()) / "step-00000200";
+  make_folders(dir);
+  const auto write = [&](const std::vector<std::string>& names) {
+    Manifest manifest{200, {}};
+    for (const std::string& name : names) manifest.files.push_back({name, 4, to_hex(sha256("text"))});
+    write_file(dir / manifest_name, to_text(manifest));
+  };
+  for (const char* name : {"", ".", "..", "/etc/passwd", "a/b", "a\nb", "a\x7f"}) {
+    write({"index.h5", name});
+    EXPECT_BAD_INPUT(read_manifest(dir), "which is no file of its folder");
+  }
+  write({"index.h5", "shard-00000.h5", "index.h5"});
+  EXPECT_BAD_INPUT(read_manifest(dir), "'index.h5' twice");
+  std::vector<std::string> many;
+  for (int i = 0; i < 100'000; ++i) many.push_back(shard_name(i));
+  const std::clock_t begin = std::clock();
+  write(many);
+  EXPECT_EQ(read_manifest(dir).files.size(), many.size());
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 10);  // a quadratic reader takes a minute
+  write_file(dir / manifest_name, std::string((1 << 25) + 1, ' '));
+  EXPECT_BAD_INPUT(read_manifest(dir), "is no manifest");
 }
 
 TEST(ForgedCheckpoint, SelectionBiasesOfAnotherModel) {

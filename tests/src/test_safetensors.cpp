@@ -173,6 +173,7 @@ TEST(Safetensors, IndicesThatLie) {
   expect_error(R"({"weight_map":{"a":".."}})", "no file of its folder");
   expect_error(R"({"weight_map":{"a":"/etc/passwd"}})", "no file of its folder");
   expect_error(R"({"weight_map":{"a":"1.safetensors\u0000"}})", "no file of its folder");
+  expect_error(R"({"weight_map":{"a":"1\u000a.safetensors"}})", "no file of its folder");
   expect_error(R"({"weight_map":{"a":7}})", "cannot be read");
   expect_error(R"({"weight_map":[]})", "cannot be read");
   expect_error("{}", "cannot be read");
@@ -191,6 +192,16 @@ TEST(Safetensors, ChangedHeaders) {
       refused += !error_of_file(changed).empty();
     }
   EXPECT_GT(refused, 100);
+}
+
+// A link that somebody put in the place of a new file.
+TEST(Safetensors, LinksAreNotWrittenThrough) {
+  const TempFolder temp;
+  temp.write("mine", "mine mine");
+  std::filesystem::create_symlink(temp.path() / "mine", temp.path() / "link");
+  for (const bool create : {true, false}) EXPECT_THROW(MappedOutput(temp.path() / "link", 8, create), Failure);
+  EXPECT_THROW(MappedOutput(temp.path() / "mine", 8, true), Failure);
+  EXPECT_EQ(read_file(temp.path() / "mine"), "mine mine");
 }
 
 TEST(Safetensors, AFullDiskIsAFailure) {
