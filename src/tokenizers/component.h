@@ -49,7 +49,7 @@ template <class... Args>
 
 // What components make of a text may be longer than it, but not without end. Throws InputError.
 constexpr std::size_t longest_made_of(std::size_t bytes) {
-  return 64 * bytes + (1 << 20);
+  return 64 * bytes + 4096;
 }
 inline void check_made(std::size_t bytes, std::size_t most) {
   if (bytes > most)

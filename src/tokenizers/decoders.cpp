@@ -10,17 +10,24 @@
 namespace sy {
 namespace {
 
-using Tokens = std::vector<std::string>;
+// A token with each occurrence of `from` replaced, in linear time.
+std::string replaced(std::string_view token, std::string_view from, std::string_view to) {
+  std::string out;
+  std::size_t copied = 0;
+  for (std::size_t at; (at = token.find(from, copied)) != token.npos; copied = at + from.size())
+    out.append(token, copied, at - copied).append(to);
+  return out.append(token, copied);
+}
 
 Decoder bytes_of_characters(const Json&) {
-  return [](Tokens& tokens) {
-    for (std::string& token : tokens) token = characters_to_bytes(token);
+  return [](DecodedTokens& x) {
+    for (std::string& token : x.tokens) token = characters_to_bytes(token);
   };
 }
 
 Decoder byte_fallback(const Json&) {
-  return [](Tokens& tokens) {
-    for (std::string& token : tokens) {
+  return [](DecodedTokens& x) {
+    for (std::string& token : x.tokens) {
       if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) continue;
       unsigned byte = 0;
       if (std::from_chars(token.data() + 3, token.data() + 5, byte, 16).ptr == token.data() + 5)
@@ -30,10 +37,10 @@ Decoder byte_fallback(const Json&) {
 }
 
 Decoder fuse(const Json&) {
-  return [](Tokens& tokens) {
+  return [](DecodedTokens& x) {
     std::string all;
-    for (const std::string& token : tokens) all += token;
-    tokens = {std::move(all)};
+    for (const std::string& token : x.tokens) all += token;
+    x.tokens = {std::move(all)};
   };
 }
 
@@ -42,32 +49,29 @@ Decoder marks_to_blanks(const Json& component) {
   const bool prepended = value_of<std::string>(component, "prepend_scheme", adds ? "always" : "never") != "never";
   const std::string mark = value_of<std::string>(component, "replacement");
   if (mark.empty()) bad_component("the replacement is empty");
-  return [=](Tokens& tokens) {
-    for (std::string& token : tokens) {
-      // The first token loses all its marks, not the prepended one alone: so does it in `tokenizers`.
-      const std::string_view blank = &token == tokens.data() && prepended ? "" : " ";
-      for (std::size_t at = 0; (at = token.find(mark, at)) != token.npos; at += blank.size())
-        token.replace(at, mark.size(), blank);
-    }
+  return [=](DecodedTokens& x) {
+    // The first token loses all its marks, not the prepended one alone: so does it in `tokenizers`.
+    for (std::string& token : x.tokens)
+      token = replaced(token, mark, &token == x.tokens.data() && prepended ? "" : " ");
   };
 }
 
 Decoder replace_in_tokens(const Json& component) {
-  return [pattern = pattern_of(component), content = value_of<std::string>(component, "content")](Tokens& tokens) {
-    constexpr std::size_t most = 1 << 24;
+  return [pattern = pattern_of(component), content = value_of<std::string>(component, "content")](DecodedTokens& x) {
     std::vector<Match> matches;
-    for (std::string& token : tokens) {
-      if (as_utf8(token) != token) continue;  // a part of a character
+    std::size_t made = 0;  // bytes of all tokens
+    for (std::string& token : x.tokens) {
       matches.clear();
-      pattern.find(token, matches);
+      if (as_utf8(token) == token) pattern.find(token, matches);  // otherwise it is a part of a character
       std::string replaced;
       std::size_t copied = 0;
       for (const Match& match : matches) {
         replaced.append(token, copied, match.begin - copied).append(content);
-        check_made(replaced.size(), most);
+        check_made(made + replaced.size(), x.most);
         copied = match.end;
       }
       token = replaced.append(token, copied);
+      check_made(made += token.size(), x.most);
     }
   };
 }
@@ -77,8 +81,8 @@ Decoder strip_tokens(const Json& component) {
   const auto start = value_of<std::uint64_t>(component, "start"), stop = value_of<std::uint64_t>(component, "stop");
   if (content.empty() || character_at(content, 0).size != content.size())
     bad_component("the content '{}' is not one character", content);
-  return [=](Tokens& tokens) {
-    for (std::string& token : tokens) {
+  return [=](DecodedTokens& x) {
+    for (std::string& token : x.tokens) {
       std::string_view left = token;
       for (std::uint64_t i = 0; i < start && left.starts_with(content); ++i) left.remove_prefix(content.size());
       for (std::uint64_t i = 0; i < stop && left.ends_with(content); ++i) left.remove_suffix(content.size());
@@ -88,18 +92,14 @@ Decoder strip_tokens(const Json& component) {
 }
 
 Decoder ends_of_words(const Json& component) {
-  return [suffix = value_of<std::string>(component, "suffix")](Tokens& tokens) {
+  return [suffix = value_of<std::string>(component, "suffix")](DecodedTokens& x) {
     if (suffix.empty()) return;
-    for (std::string& token : tokens) {
-      const std::string_view blank = &token == &tokens.back() ? "" : " ";
-      for (std::size_t at = 0; (at = token.find(suffix, at)) != token.npos; at += blank.size())
-        token.replace(at, suffix.size(), blank);
-    }
+    for (std::string& token : x.tokens) token = replaced(token, suffix, &token == &x.tokens.back() ? "" : " ");
   };
 }
 
 Decoder sequence_of_decoders(const Json& component) {
-  return sequence_of<Tokens>(component, "decoders", make_decoder);
+  return sequence_of<DecodedTokens>(component, "decoders", make_decoder);
 }
 
 constexpr Kind<Decoder> decoder_kinds[] = {
@@ -117,11 +117,11 @@ constexpr Kind<Decoder> decoder_kinds[] = {
 
 Decoder make_decoder(const Json& component) {
   if (component.is_null())
-    return [](Tokens& tokens) {
-      for (std::string& token : tokens)
-        if (&token != tokens.data()) token.insert(0, " ");
+    return [](DecodedTokens& x) {
+      for (std::string& token : x.tokens)
+        if (&token != x.tokens.data()) token.insert(0, " ");
     };
-  return make_step<Tokens>("decoder", component, decoder_kinds);
+  return make_step<DecodedTokens>("decoder", component, decoder_kinds);
 }
 
 }  // namespace sy

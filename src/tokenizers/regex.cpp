@@ -2,6 +2,7 @@
 #include "src/tokenizers/regex.h"
 
 #include <pcre2.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -281,7 +282,9 @@ Regex::Regex(std::string_view pattern, std::uint32_t options) : expression_(patt
 
 Regex Regex::of(std::string_view expression) {
   try {
-    return {to_pcre2(expression), usual | PCRE2_MULTILINE};
+    Regex regex(to_pcre2(expression), usual | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT);
+    regex.by_windows_ = expression.find("\\G") == expression.npos;  // \G is where a search begins
+    return regex;
   } catch (const BadComponent& e) {
     throw BadComponent(fmt::format("the regular expression {} cannot be used: {}", shown(expression), e.what()));
   }
@@ -291,23 +294,74 @@ Regex Regex::of_text(std::string_view text) {
   return {text, PCRE2_UTF | PCRE2_LITERAL};
 }
 
+namespace {
+
+double seconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
+
+thread_local MatchTime* MatchTime::current = nullptr;
+
+MatchTime::MatchTime(std::size_t text_bytes)
+    : allowed_(2 + 1e-5 * static_cast<double>(text_bytes)), checked_(seconds(CLOCK_MONOTONIC_COARSE)) {
+  if (!current) current = this;
+}
+
+MatchTime::~MatchTime() {
+  if (current == this) current = nullptr;
+}
+
+bool MatchTime::is_over() {
+  const double now = seconds(CLOCK_MONOTONIC_COARSE), passed = now - checked_;
+  window_ = passed > 0.1 ? std::max<std::size_t>(1, window_ / 8) : std::min<std::size_t>(1 << 12, 2 * window_);
+  if (passed < 0.05) return false;
+  checked_ = now;
+  const double used = seconds(CLOCK_THREAD_CPUTIME_ID);
+  if (begin_ < 0) begin_ = used - std::min(used, passed);
+  return used - begin_ > allowed_;
+}
+
 void Regex::find(std::string_view text, std::vector<Match>& matches) const {
+  if (!MatchTime::current) {
+    const MatchTime time(text.size());
+    return find(text, matches);
+  }
+  MatchTime& time = *MatchTime::current;
   thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
       pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
-  if (!data) no_memory("a regular expression's match");
+  thread_local const std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(
+      pcre2_match_context_create(nullptr), pcre2_match_context_free);
+  if (!data || !context) no_memory("a regular expression's match");
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  const auto give_up = [&](const std::string& why) {
+    bad_input("the tokenizer's regular expression {} cannot be applied to a text of {} bytes: {}", shown(expression_),
+              text.size(), why);
+  };
   std::size_t last = text.npos;  // end of the last match
   for (std::size_t at = 0; at <= text.size();) {
+    // A match begins at one of the characters from `at` to `end`.
+    std::size_t end = by_windows_ ? std::min(text.size(), at + time.window_) : text.size();
+    while (end < text.size() && end > at && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+    pcre2_set_offset_limit(context.get(), by_windows_ ? end : PCRE2_UNSET);
     const auto match = [&](std::uint32_t options) {
-      return pcre2_match(code_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK | options, data.get(), nullptr);
+      return pcre2_match(code_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK | options, data.get(),
+                         context.get());
     };
     int found = match(0);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_JIT);
-    if (found == PCRE2_ERROR_NOMATCH) return;
+    if (time.is_over()) give_up("it takes too long: use a tokenizer.json with simpler rules");
+    if (found == PCRE2_ERROR_NOMATCH) {
+      if (end == text.size()) return;
+      at = end + character_at(text, end).size;
+      continue;
+    }
     const std::size_t* ends = pcre2_get_ovector_pointer(data.get());
     if (found < 0 || ends[1] < ends[0] || ends[1] < at)
-      bad_input("the tokenizer's regular expression {} cannot be applied to a text of {} bytes: {}", shown(expression_),
-                text.size(), found < 0 ? pcre2_message(found) : "it matches backwards");
+      give_up(found < 0 ? pcre2_message(found) : "it matches backwards");
     if (ends[0] == ends[1] && ends[0] == last) {
       at += at < text.size() ? character_at(text, at).size : 1;
       continue;

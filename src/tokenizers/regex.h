@@ -14,6 +14,24 @@ struct Match {
   std::size_t begin, end;  // bytes of a text
 };
 
+// Bounds the processor time that this thread's expressions spend on one text while the object lives: some seconds, and more
+// for a long text. An expression of a foreign tokenizer.json may need hours. Objects within another one have no effect.
+class MatchTime {
+ public:
+  explicit MatchTime(std::size_t text_bytes);
+  ~MatchTime();
+  MatchTime(const MatchTime&) = delete;
+  MatchTime& operator=(const MatchTime&) = delete;
+
+ private:
+  friend class Regex;
+  bool is_over();  // cheap: reads the processor's clock a few times in a second
+  static thread_local MatchTime* current;
+  const double allowed_;             // seconds
+  double begin_ = -1, checked_ = 0;  // processor time of the first check; wall-clock time of the last one
+  std::size_t window_ = 64;          // positions that one call of PCRE2 tries
+};
+
 class Regex {
  public:
   // `tokenizers` reads its expressions as Oniguruma does in Ruby's syntax, which PCRE2's is not: such an expression is put into
@@ -22,12 +40,14 @@ class Regex {
   static Regex of_text(std::string_view text);  // that itself
 
   // Appends all matches in a text of well-formed UTF-8, from left to right, none within another; an empty one is not right
-  // behind another. Any number of threads may search at once. Throws InputError where PCRE2 gives up.
+  // behind another. Any number of threads may search at once. Throws InputError where PCRE2 gives up, or if the time of
+  // MatchTime is over.
   void find(std::string_view text, std::vector<Match>& matches) const;
 
  private:
   Regex(std::string_view pattern, std::uint32_t options);
   std::shared_ptr<pcre2_real_code_8> code_;
+  bool by_windows_ = false;  // an attempt may take long: between some, the time is checked
   std::string expression_;
 };
 

@@ -63,7 +63,9 @@ struct TokenizerJson::Borrowed {
 
 TokenizerJson::TokenizerJson(const std::filesystem::path& file) {
   try {
-    const Json json = Json::parse(read_file(file));
+    const std::string content = read_file(file);
+    const MatchTime time(content.size());  // of the normalised added tokens
+    const Json json = Json::parse(content);
     const auto part = [&](const char* key) {
       const Json* found = json.find(key);
       return found ? *found : Json();
@@ -88,6 +90,7 @@ TokenizerJson::~TokenizerJson() = default;
 
 void TokenizerJson::encode(std::string_view text, std::vector<std::int32_t>& ids) const {
   const std::string valid = as_utf8(text);
+  const MatchTime time(text.size());
   const Borrowed borrowed(*this);
   for (const AddedTokens::Part& part : added_.split(valid, false))
     if (part.id >= 0)
@@ -116,7 +119,8 @@ void TokenizerJson::encode_text(std::string_view text, bool first, Words& words,
 }
 
 std::string TokenizerJson::decode(const std::vector<std::int32_t>& ids) const {
-  std::vector<std::string> tokens;
+  DecodedTokens x;
+  std::vector<std::string>& tokens = x.tokens;
   for (const std::int32_t id : ids) {
     SY_ASSERT(id >= 0 && id < vocab_, "id {}", id);
     const AddedToken* added = added_.find(id);
@@ -125,7 +129,11 @@ std::string TokenizerJson::decode(const std::vector<std::int32_t>& ids) const {
     else if (!added && id < model_->vocabulary().size() && !model_->vocabulary().token(id).empty())
       tokens.push_back(model_->vocabulary().token(id));
   }
-  decoder_(tokens);
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  x.most = longest_made_of(bytes);
+  const MatchTime time(bytes);
+  decoder_(x);
   std::string text;
   for (const std::string& token : tokens) text += token;
   return text;

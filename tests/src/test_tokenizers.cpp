@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -278,7 +279,7 @@ TEST(TokenizerJson, TextsThatCannotBeEncoded) {
   file = file_of("gpt2");
   file["decoder"] = Json{{"type", "Sequence"}, {"decoders", Json::array(Json::Array(60, twice))}};
   const TokenizerJson grows_back(folder.write("tokenizer.json", file.dump()));
-  EXPECT_BAD_INPUT(grows_back.decode(ids_of(grows_back, "a")), "remove those that repeat");
+  EXPECT_BAD_INPUT(grows_back.decode(ids_of(grows_back, "a")), "more than 4160 bytes");
   file = file_of("gpt2");
   file["pre_tokenizer"] =
       Json{{"type", "Sequence"},
@@ -293,6 +294,21 @@ TEST(TokenizerJson, TextsThatCannotBeEncoded) {
       Json{{"type", "Split"}, {"pattern", Json{{"Regex", "(a+a+)+[bc]"}}}, {"behavior", "Isolated"}, {"invert", false}};
   const TokenizerJson slow(folder.write("tokenizer.json", file.dump()));
   EXPECT_BAD_INPUT(ids_of(slow, std::string(60, 'a')), "(a+a+)+[bc] cannot be applied to a text of 60 bytes");
+  // PCRE2 bounds each position of a text: on many of them an expression may still take for ever.
+  file["pre_tokenizer"]["pattern"]["Regex"] = "(?:a?){18}[bc]";
+  const TokenizerJson slow_everywhere(folder.write("tokenizer.json", file.dump()));
+  EXPECT_BAD_INPUT(ids_of(slow_everywhere, std::string(60'000, 'a')), "(?:a?){18}[bc] cannot be applied to a text");
+  EXPECT_NO_THROW(ids_of(slow_everywhere, std::string(60, 'a')));
+  // A token of many marks: what was quadratic would take minutes.
+  file = file_of("t5");
+  std::string marks;
+  for (int i = 0; i < 600'000; ++i) marks += "\xE2\x96\x81";
+  const std::int32_t id = no_unknown.vocab();
+  file["added_tokens"].push_back(Json{{"id", id}, {"content", marks}, {"special", false}, {"normalized", false}});
+  const std::clock_t begin = std::clock();
+  const TokenizerJson marked(folder.write("tokenizer.json", file.dump()));
+  EXPECT_TRUE(marked.decode({id, id}) == std::string(600'000, ' '));  // the first loses its marks
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 20);
 }
 
 TEST(TokenizerJson, UnigramDecidesTiesAndUnknownLettersAsTokenizersDoes) {
@@ -338,6 +354,31 @@ TEST(Regex, OnigurumaInPcre2sSyntax) {
 }
 
 // Letters above others are letters, whichever Unicode the library's tables are of.
+// A long text is searched in steps, which must not show.
+TEST(Regex, MatchesFarApart) {
+  std::string text;
+  std::vector<std::size_t> places;
+  for (int i = 0; i < 60'000; ++i) {
+    if (i * i % 1009 == 4 && i % 3 == 1) {
+      places.push_back(text.size());
+      text += 'x';
+    }
+    text += "\xC3\xA9";
+  }
+  ASSERT_GT(places.size(), 20u);
+  for (const char* expression : {"x", "(?<=\xC3\xA9)x", "x(?=\xC3\xA9)", "(?<!x)x|y"}) {
+    std::vector<Match> matches;
+    Regex::of(expression).find(text, matches);
+    ASSERT_EQ(matches.size(), places.size()) << expression;
+    for (std::size_t i = 0; i < places.size(); ++i) EXPECT_EQ(matches[i].begin, places[i]) << expression;
+  }
+  std::vector<Match> matches;
+  Regex::of("\\Ax|x\\z|\\G\xC3\xA9|$").find(text, matches);
+  ASSERT_FALSE(matches.empty());
+  EXPECT_EQ(matches.size(),
+            (places.empty() ? 60'000 : places.front() / 2) + 1);  // \G holds up to the first x, $ at the end
+}
+
 TEST(Regex, LettersOfUnicode16) {
   std::vector<Match> matches;
   Regex::of("[[:alpha:]]+").find("\u00DF\u036C \u05D5", matches);
