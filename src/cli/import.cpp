@@ -1,7 +1,9 @@
 // switchyard import: a run whose first checkpoint is another model's weights.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <memory>
+#include <optional>
 
 #include "src/cli/options.h"
 #include "src/cli/progress.h"
@@ -11,6 +13,7 @@
 #include "src/families/import.h"
 #include "src/families/upcycle.h"
 #include "src/io/checkpoint.h"
+#include "src/io/lock.h"
 #include "src/io/manifest.h"
 #include "src/params/block_specs.h"
 #include "src/system/files.h"
@@ -90,6 +93,35 @@ TrainState first_state(const Imported& in, int ranks) {
   return state;
 }
 
+// ---- the run folder ----
+
+// A file of this name says that RUN holds the beginning of an import, which the next one may replace.
+constexpr const char *unfinished_name = "import.unfinished", *config_name = "config.ini";
+
+// Throws InputError if a run is in the folder, unless it is an import that was killed.
+void check_free(const fs::path& run) {
+  std::error_code error;
+  const std::vector<Index> steps = steps_in(checkpoints_of(run));
+  const bool trained = fs::exists(run / "metrics.jsonl", error) || (!steps.empty() && steps.front() > 0);
+  if (fs::exists(run / unfinished_name, error) && !trained) return;
+  for (const fs::path& made :
+       {checkpoints_of(run), run / kept_folder, run / tokenizer_folder_name, run / config_name, run / "metrics.jsonl"})
+    if (fs::exists(made, error)) bad_input("import: {} is a run already: give a new folder", run.string());
+}
+
+void begin_import(const fs::path& run) {
+  for (const char* name : {unfinished_name, config_name}) remove_unfinished(run / name);
+  write_file(run / unfinished_name, "This import has not ended. Send the command again, or remove the folder.\n");
+  for (const fs::path& made :
+       {checkpoints_of(run) / step_name(0), run / kept_folder, run / tokenizer_folder_name, run / config_name})
+    remove_tree(made);
+}
+
+void end_import(const fs::path& run) {
+  remove_tree(run / unfinished_name);
+  sync_folder(run);
+}
+
 }  // namespace
 
 int import_command(CommandLine& line) {
@@ -116,20 +148,23 @@ int import_command(CommandLine& line) {
     if (!go) return;
     folder = given["folder"].as<std::string>();
     run = given["run"].as<std::string>();
-    std::error_code error;
-    if (fs::exists(checkpoints_of(run), error)) bad_input("import: {} is a run already: give a new folder", run);
+    if (world.rank() == 0) check_free(run);
     settings.push_back("--run.dir=" + run);
     in = open_source(folder, upcycle, settings);
     state = first_state(in, world.size());
   });
   if (!go) return 0;
   const bool lead = world.rank() == 0;
+  std::optional<FolderLock> lock;
   agree(world, [&] {
     if (!lead) return;
     make_folders(run);
+    lock.emplace(run, std::chrono::milliseconds(0), "RUN", "give a new folder");
+    check_free(run);
+    begin_import(run);
     if (in.files) keep_imported(folder, *in.files, run);
     if (in.kept) keep_tokenizer(*in.kept, run);
-    write_file(fs::path(run) / "config.ini", state.config);
+    write_file(fs::path(run) / config_name, state.config);
   });
   {
     ByteProgress progress;
@@ -138,6 +173,9 @@ int import_command(CommandLine& line) {
       if (lead && !quiet) progress.show("importing", done * bytes, total * bytes);
     });
   }
+  agree(world, [&] {
+    if (lead) end_import(run);
+  });
   if (lead && !quiet) {
     const ParamCount count = count_params(in.config, in.vocab);
     fmt::print("{} of {}: {} parameters, {} active per token\n", run,

@@ -3,6 +3,7 @@
 #include "dist/node_groups.h"
 #include "src/data/dataset.h"
 #include "src/data/run_tokenizer.h"
+#include "src/families/export.h"
 #include "src/io/manifest.h"
 #include "src/text/words.h"
 
@@ -77,6 +78,11 @@ std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path&
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given, bool lead) {
+  const auto run = run_of(trained.step_dir);
+  if (!given.count("data") && run && trained.state.dataset.empty()) {
+    const std::string warning = check_imported(*run, {std::begin(tokenizer_files), std::end(tokenizer_files)});
+    if (lead && !warning.empty()) warn(warning);
+  }
   if (!given.count("data"))
     if (const auto kept = kept_tokenizer(trained.step_dir, tokenizers_of(trained.step_dir, trained.state)))
       return kept->kind->open(kept->model);

@@ -13,11 +13,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What Hugging Face's programs keep beside the tensors of a model.
-constexpr const char* tokenizer_files[] = {
-    "tokenizer.json",          "tokenizer_config.json", "tokenizer.model",        "vocab.json",         "merges.txt",
-    "special_tokens_map.json", "added_tokens.json",     "generation_config.json", "chat_template.jinja"};
-
 std::string short_text(const TokenizerIdentities& tokenizers) {
   std::vector<std::string> texts;
   for (const TokenizerIdentity& t : tokenizers)
@@ -117,7 +112,8 @@ void keep_tokenizer(const KeptTokenizer& tokenizer, const fs::path& run_dir) {
 void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
   std::error_code error;
   for (const char* name : tokenizer_files)
-    if (fs::is_regular_file(from / name, error)) write_file(to / name, read_file(from / name));
+    if (fs::symlink_status(from / name, error).type() == fs::file_type::regular)
+      write_file(to / name, read_file(from / name));
 }
 
 std::string check_tokenizer(const fs::path& data, const TokenizerIdentities& of_data, const fs::path& step_dir,

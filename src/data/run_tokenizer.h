@@ -36,7 +36,8 @@ TokenizerIdentities tokenizers_of(const std::filesystem::path& step_dir, const T
 
 // The files of an imported model that RUN/huggingface keeps, so that an export gives the same files
 // again: config.json and the tokenizer as they were; files.json with the name and type of each file's
-// tensors; fillers.safetensors with the tensors that have elements which no parameter covers.
+// tensors; fillers/model.safetensors with the tensors that have elements which no parameter covers;
+// SHA256SUMS with the digests of these files, which `sha256sum -c` reads.
 constexpr const char* kept_folder = "huggingface";
 
 // A tokenizer that a run folder keeps, in RUN/tokenizer or RUN/huggingface.
@@ -56,7 +57,12 @@ constexpr const char* tokenizer_folder_name = "tokenizer";
 void keep_tokenizer(const DatasetDescription& description, const std::filesystem::path& run_dir);
 // Copies another run's tokenizer there, with all files that came with it.
 void keep_tokenizer(const KeptTokenizer& tokenizer, const std::filesystem::path& run_dir);
-// Copies the files of a tokenizer of Hugging Face, as they are, from one folder to another.
+// What Hugging Face's programs keep beside the tensors of a model.
+inline constexpr const char* tokenizer_files[] = {
+    "tokenizer.json",          "tokenizer_config.json", "tokenizer.model",        "vocab.json",         "merges.txt",
+    "special_tokens_map.json", "added_tokens.json",     "generation_config.json", "chat_template.jinja"};
+// Copies the files of a tokenizer of Hugging Face, as they are, from one folder of a run to another.
+// Links are not followed.
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Compares the tokenizer of a data set with the one that a checkpoint was trained with. Returns a

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "dist/runtime.h"
 #include "src/data/run_tokenizer.h"
@@ -13,17 +14,42 @@
 #include "src/families/import.h"
 #include "src/families/settings.h"
 #include "src/families/tensors.h"
+#include "src/io/digest.h"
 #include "src/io/manifest.h"
+#include "src/io/new_folder.h"
 #include "src/io/safetensors.h"
 #include "src/system/files.h"
-#include "src/text/words.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char *files_name = "files.json", *fillers_folder = "fillers";
+constexpr const char *files_name = "files.json", *fillers_folder = "fillers", *config_name = "config.json",
+                     *single_name = "model.safetensors", *weight_index_name = "model.safetensors.index.json";
+
+// Digests of the imported files in the form of sha256sum: 64 digits, two blanks and a name on each line.
+constexpr const char* sums_name = "SHA256SUMS";
+constexpr const char* fillers_file = "fillers/model.safetensors";
+
+std::map<std::string, std::string> read_sums(const fs::path& file) {
+  std::map<std::string, std::string> sums;
+  std::string_view text;
+  const std::string content = read_file(file);
+  for (text = content; !text.empty();) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    const std::string_view digest = line.substr(0, 64), name = line.substr(std::min<std::size_t>(line.size(), 66));
+    const bool whole = line.size() < text.size() && digest.find_first_not_of("0123456789abcdef") == digest.npos &&
+                       line.substr(64 < line.size() ? 64 : line.size(), 2) == "  ";
+    if (!whole || !(is_plain_name(name) || name == fillers_file) || !sums.emplace(name, digest).second)
+      bad_input("{} is damaged: import the model again", file.string());
+    text.remove_prefix(line.size() + 1);
+  }
+  for (const char* name : {config_name, files_name})
+    if (!sums.contains(name)) bad_input("{} is damaged: import the model again", file.string());
+  return sums;
+}
 
 // ---- what is written ----
 
@@ -36,6 +62,16 @@ struct OutputFile {
   std::map<std::string, std::string> metadata{{"format", "pt"}};
   std::vector<OutputTensor> tensors;
 };
+
+// Throws InputError if a name of files.json is not that of a new file in the exported folder.
+void check_file_names(const fs::path& list, const std::vector<OutputFile>& files) {
+  std::set<std::string_view> names(std::begin(tokenizer_files), std::end(tokenizer_files));
+  names.insert({config_name, weight_index_name});
+  for (const OutputFile& file : files)
+    if (!is_plain_name(file.name) || !names.insert(file.name).second)
+      bad_input("{} names the file '{}', which cannot be one of an export's: import the model again", list.string(),
+                visible(file.name));
+}
 
 // The imported files' names, their tensors' order and types, where these are the tensors of this model.
 std::optional<std::vector<OutputFile>> as_imported(const Json& kept, const std::vector<FileTensor>& tensors,
@@ -76,7 +112,7 @@ std::vector<OutputFile> split_files(const std::vector<FileTensor>& tensors, cons
   }
   for (std::size_t i = 0; i < files.size(); ++i)
     files[i].name =
-        files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+        files.size() == 1 ? single_name : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
   return files;
 }
 
@@ -212,8 +248,15 @@ Json kept_json(const fs::path& file) {
 void keep_imported(const fs::path& folder, const FamilyValues& values, const fs::path& run_dir) {
   const fs::path kept = run_dir / kept_folder;
   make_folders(kept);
-  write_file(kept / "config.json", read_file(folder / "config.json"));
-  copy_tokenizer_files(folder, kept);
+  std::string sums;
+  const auto keep = [&](const char* name, const std::string& content) {
+    write_file(kept / name, content);
+    sums += fmt::format("{}  {}\n", to_hex(sha256(content)), name);
+  };
+  keep(config_name, read_file(folder / config_name));
+  std::error_code error;
+  for (const char* name : tokenizer_files)
+    if (fs::is_regular_file(folder / name, error)) keep(name, read_file(folder / name));
   Json files = Json::array();
   std::map<std::string, const FileTensor*> by_name;
   for (const FileTensor& tensor : values.tensors()) by_name[tensor.name] = &tensor;
@@ -232,24 +275,50 @@ void keep_imported(const fs::path& folder, const FamilyValues& values, const fs:
     }
     files.push_back(std::move(entry));
   }
-  write_file(kept / files_name, json_text({{"files", files}}));
-  if (fillers.empty()) return;
-  const StoredHeader header = stored_header(fillers, {});
-  make_folders(kept / fillers_folder);
-  std::string content = header.bytes;
-  for (const StoredLayout& filler : fillers) {
-    const StoredTensor& stored = *values.stored().find(filler.name);
-    content.append(reinterpret_cast<const char*>(stored.data), static_cast<std::size_t>(stored.bytes));
+  if (!fillers.empty()) {
+    const StoredHeader header = stored_header(fillers, {});
+    make_folders(kept / fillers_folder);
+    std::string content = header.bytes;
+    for (const StoredLayout& filler : fillers) {
+      const StoredTensor& stored = *values.stored().find(filler.name);
+      content.append(reinterpret_cast<const char*>(stored.data), static_cast<std::size_t>(stored.bytes));
+    }
+    keep(fillers_file, content);
   }
-  write_file(kept / fillers_folder / "model.safetensors", content);
+  keep(files_name, json_text({{"files", files}}));
+  write_file(kept / sums_name, sums);
+}
+
+std::string check_imported(const fs::path& run_dir, const std::vector<std::string>& names) {
+  const fs::path kept = run_dir / kept_folder;
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(kept / sums_name, error))) {
+    if (!fs::exists(kept / files_name, error)) return "";  // nothing was imported
+    return fmt::format(
+        "{} has no {}: an older version imported it, and its files are used unchecked; import the model again to have them "
+        "checked",
+        kept.string(), sums_name);
+  }
+  for (const auto& [name, digest] : read_sums(kept / sums_name)) {
+    if (!names.empty() && std::find(names.begin(), names.end(), name) == names.end()) continue;
+    const fs::path file = kept / name;
+    if (fs::symlink_status(file, error).type() != fs::file_type::regular)
+      bad_input("{} is missing or no regular file: import the model again", file.string());
+    if (to_hex(sha256_file(file)) != digest)
+      bad_input(
+          "{} is not the file that was imported (its SHA-256 differs from {}): restore it or import the model again; if you "
+          "changed it on purpose, correct its digest with sha256sum",
+          file.string(), (kept / sums_name).string());
+  }
+  return "";
 }
 
 std::string export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& state, const Config& config,
                               const fs::path& folder, const ExportOptions& options,
                               const std::function<void(Index, Index)>& progress) {
   const bool lead = world.rank() == 0;
-  const fs::path target = folder.has_filename() ? folder : folder.parent_path();
-  const fs::path dir = target.string() + ".tmp";
+  NewFolder output(folder, "export");
+  const fs::path& dir = output.staging();
   const auto run = run_of(step_dir);
   const fs::path kept = run ? *run / kept_folder : fs::path();
   const std::vector<ParamSpec> params = model_tensors(config, state.vocab);
@@ -262,8 +331,9 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
   std::error_code error;
   std::string note;
   agree(world, [&] {
-    if (fs::exists(target, error)) bad_input("export: {} is there already: give a new folder", target.string());
-    const Json kept_config = run ? kept_json(kept / "config.json") : Json::object();
+    if (lead && run)
+      if (const std::string doubt = check_imported(*run); !doubt.empty()) warn(doubt);
+    const Json kept_config = run ? kept_json(kept / config_name) : Json::object();
     const Json kept_files = run ? kept_json(kept / files_name) : Json::object();
     // Files without the family's base stay without.
     const Json* type = kept_config.find("model_type");
@@ -282,6 +352,7 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
       bad_input("export: --dtype {}: expected f32, bf16 or f16", options.type);
     auto imported =
         kept_files.contains("files") ? as_imported(kept_files, chosen.tensors.files, options.type) : std::nullopt;
+    if (imported) check_file_names(kept / files_name, *imported);
     const StoredType& own = *stored_type(options.type.empty() ? config.run.dtype : options.type);
     files = imported ? std::move(*imported) : split_files(chosen.tensors.files, own, options.file_bytes);
     if (run && fs::exists(kept / fillers_folder, error))
@@ -290,14 +361,13 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
     const std::string_view type_word = files.front().tensors.front().type->word;
     const char* const dtype = type_word == "f32" ? "float32" : type_word == "bf16" ? "bfloat16" : "float16";
     chosen.config[chosen.config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype;
-    remove_tree(dir);
-    make_folders(dir);
+    output.open();
     if (run && kept_config.size() > 0)
       copy_tokenizer_files(kept, dir);
     else
       note = export_tokenizer(step_dir, state, chosen.config, dir);
-    write_file(dir / "config.json", json_text(chosen.config));
-    if (files.size() > 1) write_file(dir / "model.safetensors.index.json", index_text(files));
+    write_file(dir / config_name, json_text(chosen.config));
+    if (files.size() > 1 || files.front().name != single_name) write_file(dir / weight_index_name, index_text(files));
   });
 
   Index total = 0, done = 0, number = 0;
@@ -307,32 +377,29 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
     std::vector<StoredLayout> layout;
     for (const OutputTensor& t : file.tensors) layout.push_back({t.tensor->name, t.type->name, t.tensor->shape});
     const StoredHeader header = stored_header(layout, file.metadata);
-    std::unique_ptr<MappedOutput> output;
+    std::unique_ptr<MappedOutput> mapped;
     const auto open = [&](bool create) {
       agree(world, [&] {
-        if (create == lead) output = std::make_unique<MappedOutput>(dir / file.name, header.file_bytes, create);
+        if (create == lead) mapped = std::make_unique<MappedOutput>(dir / file.name, header.file_bytes, create);
       });
     };
     open(true);
     open(false);
     agree(world, [&] {
-      if (lead) std::memcpy(output->data(), header.bytes.data(), header.bytes.size());
+      if (lead) std::memcpy(mapped->data(), header.bytes.data(), header.bytes.size());
       for (std::size_t i = 0; i < file.tensors.size(); ++i) {
         const OutputTensor& t = file.tensors[i];
         if (number++ % world.size() == world.rank())
           write_tensor(t, *values, fillers ? fillers->find(t.tensor->name) : nullptr,
-                       output->data() + header.begins[i]);
+                       mapped->data() + header.begins[i]);
         done += t.tensor->elements() * t.type->bytes;
         progress(done, total);
       }
-      output->sync();
+      mapped->sync();
     });
   }
   agree(world, [&] {
-    if (!lead) return;
-    sync_folder(dir);
-    rename_folder(dir, target);
-    sync_folder(target.has_parent_path() ? target.parent_path() : ".");
+    if (lead) output.commit();
   });
   return note;
 }

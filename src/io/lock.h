@@ -29,6 +29,8 @@ class FolderLock {
   // Whether the file is still there and names this process: a folder that was removed or replaced
   // meanwhile is nobody's.
   bool held() const;
+  // Call after the folder was renamed.
+  void moved_to(const std::filesystem::path& folder) { path_ = folder / lock_name; }
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 

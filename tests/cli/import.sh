@@ -101,3 +101,36 @@ copy; : >broken/model.safetensors; broken "it has 0 bytes"
 copy; truncate -s -4 broken/model.safetensors; broken "no whole safetensors file"
 copy; echo '{"weight_map": {"a": "../model.safetensors"}}' >broken/model.safetensors.index.json; broken "no file of its folder"
 expect_no_file no
+
+# Folders of others stay as they are.
+mkdir no.tmp && echo mine >no.tmp/thesis.txt
+expect_error "did not leave it there" ranks 2 export trained no
+[[ $(cat no.tmp/thesis.txt) == mine ]] || die "the export changed a folder that is not its own"
+expect_no_file no
+
+# Of several at a time exactly one makes the folder, and it is whole.
+one_of() {  # FOLDER COMMAND...: prints nothing; the others end with code 2 and one error
+  local n pids=() won=0 code
+  for n in 1 2 3 4 5; do
+    "${@:2}" >/dev/null 2>"err.$n" &
+    pids+=($!)
+  done
+  for n in 1 2 3 4 5; do
+    code=0
+    wait "${pids[n - 1]}" || code=$?
+    if [[ $code -eq 0 ]]; then
+      won=$((won + 1))
+      continue
+    fi
+    [[ $code -eq 2 && $(grep -c '^switchyard: ' "err.$n") -eq 1 ]] || die "exit code $code, and $(cat "err.$n")"
+  done
+  [[ $won -eq 1 ]] || die "$won of 5 made $1"
+  expect_no_file "$1.tmp" "$1/switchyard.lock" "$1/import.unfinished"
+}
+for round in 1 2 3; do
+  one_of "out$round" "$switchyard" export trained "out$round" --quiet
+  diff -r theirs "out$round" || die "the export is a mixture"
+  one_of "in$round" "$switchyard" import theirs "in$round" --quiet
+  expect_ok "$switchyard" diff back "in$round"
+  diff -r back/huggingface "in$round/huggingface" || die "the import is a mixture"
+done

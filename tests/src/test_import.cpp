@@ -1,15 +1,23 @@
 // Models of Hugging Face's families, imported, computed and exported (tests/golden/families.py).
 #include <gtest/gtest.h>
+#include <omp.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <sstream>
 
+#include "src/cli/options.h"
 #include "src/families/export.h"
 #include "src/families/import.h"
 #include "src/families/settings.h"
 #include "src/families/upcycle.h"
+#include "src/io/lock.h"
 #include "src/model/engine.h"
 #include "src/system/files.h"
 #include "tests/src/golden_model.h"
@@ -114,11 +122,197 @@ TEST_P(ImportedFamily, IsExportedBitForBit) {
   }
 }
 
-const Json& config_of_case(const char* name) {
+const Json& golden_case(const char* name) {
   const auto golden =
       std::find_if(cases().begin(), cases().end(), [&](const Json& c) { return c["name"] == Json(name); });
   SY_ASSERT(golden != cases().end(), "no case {}", name);
-  return (*golden)["config"];
+  return *golden;
+}
+
+// ---- the commands ----
+
+int run_command(int (*command)(CommandLine&), std::vector<std::string> args) {
+  const auto world = make_comm_self();
+  CommandLine line{*world, std::move(args)};
+  return command(line);
+}
+
+// Calls `body` in a process that is killed before it changes the disk for the n-th time. Returns whether it was killed.
+bool killed_at(int n, const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    omp_set_num_threads(1);
+    write_fault = [left = n](std::string_view, const fs::path&) mutable {
+      if (left-- == 0) raise(SIGKILL);
+    };
+    try {
+      body();
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "%s\n", e.what());
+      _exit(1);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << "point " << n;
+  return killed;
+}
+
+// `code` throws the error that all ranks agree on, and its message has this text.
+#define EXPECT_REFUSED(code, text)                                              \
+  do {                                                                          \
+    const std::string message = MESSAGE_OF(AgreedError, code);                  \
+    EXPECT_NE(message.find(text), std::string::npos) << "message: " << message; \
+  } while (false)
+
+std::string files_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    names.insert(entry.path().lexically_relative(folder).string());
+  return fmt::to_string(fmt::join(names, " "));
+}
+
+// Wherever an import or an export is killed, the same command line makes what it would have made.
+TEST(ImportAndExport, AreSentAgainAfterAKill) {
+  const TempFolder temp;
+  const fs::path model = temp.path() / "model", run = temp.path() / "run", out = temp.path() / "out";
+  write_model(model, golden_case("opt"));
+  temp.write("model/tokenizer.json", "{}");
+  const auto import_it = [&] { run_command(import_command, {model.string(), run.string(), "--quiet"}); };
+  const auto export_it = [&] { run_command(export_command, {run.string(), out.string(), "--quiet"}); };
+  import_it();
+  const std::string whole_run = files_in(run);
+  export_it();
+  const std::string whole_out = files_in(out);
+  int points = 0;
+  for (bool killed = true; killed; ++points) {
+    fs::remove_all(run);
+    killed = killed_at(points, import_it);
+    // After its last change an import has ended.
+    if (killed && fs::exists(run / "checkpoints") && !fs::exists(run / "import.unfinished")) continue;
+    if (killed) import_it();
+    ASSERT_EQ(files_in(run), whole_run) << points;
+    EXPECT_REFUSED(import_it(), "is a run already");
+  }
+  EXPECT_GT(points, 20);
+  points = 0;
+  for (bool killed = true; killed; ++points) {
+    fs::remove_all(out);
+    killed = killed_at(points, export_it);
+    if (killed && fs::exists(out)) {
+      fs::remove(out / lock_name);
+      EXPECT_FALSE(fs::exists(out.string() + ".tmp"));
+    } else if (killed) {
+      export_it();
+    }
+    ASSERT_EQ(files_in(out), whole_out) << points;
+    EXPECT_TRUE(read_file(out / "model.safetensors") == read_file(model / "model.safetensors"));
+    EXPECT_REFUSED(export_it(), "is there already");
+  }
+  EXPECT_GT(points, 8);
+}
+
+// A run that was trained in meanwhile is not taken for the rest of an import.
+TEST(ImportAndExport, ATrainedRunIsNoUnfinishedImport) {
+  const TempFolder temp;
+  const fs::path model = temp.path() / "model", run = temp.path() / "run";
+  write_model(model, golden_case("llama"));
+  const auto import_it = [&] { run_command(import_command, {model.string(), run.string(), "--quiet"}); };
+  for (const char* made : {"run/metrics.jsonl", "run/checkpoints/step-00000007/index.h5"}) {
+    temp.write("run/import.unfinished", "");
+    temp.write(made, "");
+    EXPECT_REFUSED(import_it(), "is a run already");
+    EXPECT_TRUE(fs::exists(temp.path() / made));
+    fs::remove_all(run);
+  }
+  for (const char* mine : {"run/huggingface/notes.txt", "run/config.ini"}) {
+    temp.write(mine, "mine");
+    EXPECT_REFUSED(import_it(), "is a run already");
+    EXPECT_EQ(read_file(temp.path() / mine), "mine");
+    fs::remove_all(run);
+  }
+}
+
+// The names of the files that an export writes come from the run, which may be anybody's.
+TEST(ImportAndExport, NamesOfFilesStayInTheFolder) {
+  const TempFolder temp;
+  const fs::path model = temp.path() / "model", run = temp.path() / "run", out = temp.path() / "a/b/out";
+  write_model(model, golden_case("llama"));
+  run_command(import_command, {model.string(), run.string(), "--quiet"});
+  const fs::path list = run / "huggingface/files.json";
+  const std::string text = read_file(list), name = "\"model.safetensors\"";
+  const auto export_as = [&](const std::string& other) {
+    std::string changed = text;
+    changed.replace(changed.find(name), name.size(), json_text(Json(other), -1));
+    std::ofstream(list, std::ios::binary) << changed;
+    fs::remove(run / "huggingface/SHA256SUMS");
+    run_command(export_command, {run.string(), out.string(), "--quiet"});
+  };
+  const std::string before = files_in(temp.path());
+  for (const std::string other : {"../../../escaped", "", ".", "..", "a/../b", "a\nb", "config.json", "tokenizer.json",
+                                  "model.safetensors.index.json"}) {
+    EXPECT_REFUSED(export_as(other), "which cannot be one of an export's");
+    EXPECT_EQ(fs::exists(out), false);
+  }
+  EXPECT_REFUSED(export_as((temp.path() / "absolute").string()), "which cannot be one of an export's");
+  EXPECT_FALSE(fs::exists(temp.path() / "escaped") || fs::exists(temp.path() / "absolute"));
+  export_as("other.safetensors");  // which needs an index to be found
+  EXPECT_TRUE(has(files_in(out), "model.safetensors.index.json other.safetensors"));
+}
+
+// A changed file of RUN/huggingface is noticed by whoever uses it.
+TEST(ImportAndExport, ImportedFilesHaveDigests) {
+  const TempFolder temp;
+  const fs::path model = temp.path() / "model", run = temp.path() / "run", out = temp.path() / "out";
+  write_model(model, golden_case("opt"));
+  temp.write("model/tokenizer.json", "{\"a\": 1}");
+  temp.write("model/tokenizer_config.json", "{\"b\": 1}");
+  run_command(import_command, {model.string(), run.string(), "--quiet"});
+  const fs::path kept = run / "huggingface";
+  const auto export_it = [&] {
+    fs::remove_all(out);
+    run_command(export_command, {run.string(), out.string(), "--quiet"});
+  };
+  export_it();
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kept)) {
+    if (!entry.is_regular_file()) continue;
+    const fs::path file = entry.path();
+    const std::string text = read_file(file);
+    std::string changed = text;
+    changed[changed.size() / 2] ^= 1;
+    for (const std::string& other : {changed, text.substr(0, text.size() / 2), text + "\n", std::string()}) {
+      std::ofstream(file, std::ios::binary) << other;
+      EXPECT_REFUSED(export_it(), "import the model again");
+      EXPECT_FALSE(fs::exists(out));
+    }
+    std::ofstream(file, std::ios::binary) << text;
+    ++files;
+  }
+  EXPECT_EQ(files, 6);  // config.json, files.json, two of the tokenizer, fillers, SHA256SUMS
+  EXPECT_NE(check_imported(run, {"tokenizer.json"}), "x");
+  std::ofstream(kept / "config.json") << "{}";
+  EXPECT_NO_THROW(check_imported(run, {"tokenizer.json", "tokenizer_config.json"}));
+  std::ofstream(kept / "tokenizer_config.json") << "{}";
+  EXPECT_BAD_INPUT(check_imported(run, {"tokenizer.json", "tokenizer_config.json"}), "import the model again");
+  fs::remove(kept / "tokenizer_config.json");
+  EXPECT_BAD_INPUT(check_imported(run, {"tokenizer_config.json"}), "is missing");
+  fs::create_symlink(model / "tokenizer_config.json", kept / "tokenizer_config.json");
+  EXPECT_BAD_INPUT(check_imported(run, {"tokenizer_config.json"}), "no regular file");
+  // A run of an older program is exported with a warning.
+  fs::remove(kept / "SHA256SUMS");
+  write_file(kept / "config.json", read_file(model / "config.json"));
+  EXPECT_TRUE(has(check_imported(run), "an older version imported it"));
+  testing::internal::CaptureStderr();
+  EXPECT_NO_THROW(export_it());
+  EXPECT_EQ(count(testing::internal::GetCapturedStderr(), "warning"), 1);
+  EXPECT_FALSE(fs::exists(out / "tokenizer_config.json"));  // a link
+}
+
+const Json& config_of_case(const char* name) {
+  return golden_case(name)["config"];
 }
 
 // The loss of all layers together that transformers trains with where its router logits are wanted.

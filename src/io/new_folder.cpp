@@ -1,0 +1,83 @@
+#include "src/io/new_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "kernels/check.h"
+#include "src/system/files.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Whether a folder is empty or holds the lock file of a process of this program. Links are not followed.
+bool is_ours_or_empty(const fs::path& folder) {
+  std::error_code error;
+  if (fs::symlink_status(folder, error).type() != fs::file_type::directory) return false;
+  if (fs::symlink_status(folder / lock_name, error).type() == fs::file_type::regular) return true;
+  return fs::is_empty(folder, error) && !error;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
+}  // namespace
+
+NewFolder::NewFolder(const fs::path& target, std::string command)
+    : target_(target.has_filename() ? target : target.parent_path()),
+      staging_(target_.string() + ".tmp"),
+      command_(std::move(command)) {}
+
+NewFolder::~NewFolder() {
+  if (!lock_ || !lock_->held()) return;
+  std::error_code ignored;
+  fs::remove_all(staging_, ignored);
+}
+
+void NewFolder::refuse_existing() const {
+  bad_input("{}: {} is there already: give a new folder", command_, target_.string());
+}
+
+void NewFolder::open() {
+  if (is_there(target_)) refuse_existing();
+  if (target_.has_parent_path()) make_folders(target_.parent_path());
+  write_point("mkdir", staging_);
+  if (::mkdir(staging_.c_str(), 0777) != 0) {
+    if (errno != EEXIST) fail("cannot make the folder {}: {}", staging_.string(), std::strerror(errno));
+    if (!is_ours_or_empty(staging_) && is_there(staging_))
+      bad_input("{}: {} is in the way, and this program did not leave it there: move it away, or give another folder",
+                command_, staging_.string());
+  }
+  try {
+    lock_.emplace(staging_, std::chrono::milliseconds(0), command_ + ": FOLDER.tmp", "give another folder");
+  } catch (const InputError&) {
+    if (is_there(target_)) refuse_existing();  // the other process is done
+    throw;
+  }
+  if (is_there(target_)) refuse_existing();  // likewise
+  for (const fs::directory_entry& entry : fs::directory_iterator(staging_))
+    if (entry.path().filename() != lock_name) remove_tree(entry.path());
+}
+
+void NewFolder::commit() {
+  sync_folder(staging_);
+  write_point("rename", target_);
+  int error = ::renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) == 0 ? 0 : errno;
+  if ((error == EINVAL || error == ENOSYS) && !is_there(target_))  // a file system that cannot do it in one step
+    error = ::rename(staging_.c_str(), target_.c_str()) == 0 ? 0 : errno;
+  if (error != 0 && is_there(target_)) refuse_existing();
+  if (error != 0) fail("cannot rename {} to {}: {}", staging_.string(), target_.string(), std::strerror(error));
+  lock_->moved_to(target_);
+  lock_.reset();
+  sync_folder(target_.has_parent_path() ? target_.parent_path() : ".");
+}
+
+}  // namespace sy
