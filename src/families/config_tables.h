@@ -71,7 +71,7 @@ inline const ConfigRow neox_keys[] = {
     {"hidden_act", "model.ffn", activations, "\"gelu\""},
     {"use_parallel_residual", "model.parallel_block", {}, "true"},
     {"", "model.parallel_norms", {{"", "2"}}},
-    {"rotary_pct", "model.rope_fraction", {}, ""},
+    {"rotary_pct", "model.rope_fraction", {}, "0.25"},
     {"rotary_emb_base", "model.rope_theta", {}, ""},
     {"attention_bias", "model.bias", {{"true", "all"}}, "true"},
 };
@@ -115,8 +115,8 @@ inline const ConfigRow gemma_keys[] = {
     {"", "model.norm_position", {{"", "both"}}},
     {"", "model.norm_offset", {{"", "true"}}},
     {"", "model.scale_embedding", {{"", "true"}}},
-    {"attn_logit_softcapping", "model.attention_softcap", {}, "0"},
-    {"final_logit_softcapping", "model.output_softcap", {}, "0"},
+    {"attn_logit_softcapping", "model.attention_softcap", {}, "0", true},
+    {"final_logit_softcapping", "model.output_softcap", {}, "0", true},
     {"use_bidirectional_attention", "", {{"false", ""}, {"null", ""}}, "false"},
 };
 inline const ConfigRow olmo_keys[] = {
@@ -135,9 +135,8 @@ inline const ConfigRow cohere_keys[] = {
 inline const ConfigRow cohere_only[] = {
     {"use_qk_norm", "model.qk_norm", {{"false", "none"}, {"true", "head_layernorm"}}, "false"}};
 inline const ConfigRow nemotron_keys[] = {
-    {"norm_eps", "model.norm_eps", {}, "1e-5"},
-    {"", "model.norm_offset", {{"", "true"}}},
-    {"hidden_act", "model.ffn", {{"\"relu2\"", "relu2"}}, "\"relu2\""},
+    {"norm_eps", "model.norm_eps", {}, "1e-5"}, {"partial_rotary_factor", "model.rope_fraction", {}, "0.5"},
+    {"", "model.norm_offset", {{"", "true"}}},  {"hidden_act", "model.ffn", {{"\"relu2\"", "relu2"}}, "\"relu2\""},
     {"mlp_bias", "", {{"false", ""}}, "false"},
 };
 inline const ConfigRow dropless[] = {{"", "moe.capacity_factor", {{"", "0"}}}};
@@ -169,7 +168,7 @@ inline const ConfigRow gpt_oss_keys[] = {
 // The norms of the latents have an eps of their own, which no key says.
 inline const ConfigRow deepseek_keys[] = {
     {"num_key_value_heads", "model.kv_heads"},
-    {"q_lora_rank", "model.q_latent", {}, "0"},
+    {"q_lora_rank", "model.q_latent", {}, "0", true},
     {"kv_lora_rank", "model.kv_latent"},
     {"qk_rope_head_dim", "model.rope_head_dim"},
     {"qk_nope_head_dim", "model.head_dim"},

@@ -40,6 +40,7 @@ struct ConfigRow {
   std::vector<std::pair<std::string_view, std::string_view>> words{};
   // What an absent one or null means, as JSON; "": our key keeps its default; "!": it must be there
   std::string_view missing = "!";
+  bool zero_is_null = false;  // a 0 is written as null, which is how transformers writes that there is none
 };
 
 // The values of our keys that an import collects.

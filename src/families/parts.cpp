@@ -148,6 +148,14 @@ void write_rope(const Config& ours, const std::string& section, const RopeSpec& 
   }
 }
 
+// The code of most families rotates whole heads, whatever partial_rotary_factor says.
+void check_whole_heads(const KeySettings& ours) {
+  for (const auto& [key, value] : ours)
+    if (key.ends_with(".rope_fraction") && Json::parse(value).get<double>() != 1)
+      bad_input("partial_rotary_factor = {}: models of this family rotate whole heads, so that only 1 can be read",
+                value);
+}
+
 // That of the first layer that has one.
 std::optional<RopeSpec> rope_of(const Config& ours) {
   for (const BlockSpec& block : block_specs(ours))
@@ -157,37 +165,43 @@ std::optional<RopeSpec> rope_of(const Config& ours) {
 
 }  // namespace
 
+const ConfigPart partial_rope_part{[](const Json& theirs, KeySettings& ours) {
+                                     if (const Json* rope = given(theirs, "rope_parameters")) {
+                                       read_rope(theirs, *rope, "model", ours);
+                                     } else {
+                                       copy(theirs, "rope_theta", ours, "model.rope_theta");
+                                       if (const Json* scaling = given(theirs, "rope_scaling"))
+                                         read_rope(theirs, *scaling, "model", ours);
+                                     }
+                                     copy(theirs, "partial_rotary_factor", ours, "model.rope_fraction");
+                                   },
+                                   [](const Config& ours, Json& theirs) {
+                                     const std::optional<RopeSpec> spec = rope_of(ours);
+                                     if (!spec) return;
+                                     // Files from before rope_parameters stay such files.
+                                     const bool apart = !given(theirs, "rope_parameters") &&
+                                                        (given(theirs, "rope_theta") || given(theirs, "rope_scaling"));
+                                     const char* name = apart ? "rope_scaling" : "rope_parameters";
+                                     Json rope = given(theirs, name) ? *given(theirs, name) : Json::object();
+                                     const bool partial = given(theirs, "partial_rotary_factor");
+                                     const Index head =
+                                         ours.model.kv_latent > 0 ? ours.model.rope_head_dim : ours.model.head_dim;
+                                     write_rope(ours, "model", *spec, partial ? spec->rotated : head, rope);
+                                     if (partial)
+                                       put(theirs, "partial_rotary_factor",
+                                           setting_json("model.rope_fraction", value_of(ours, "model.rope_fraction")));
+                                     if (apart) {
+                                       put(theirs, "rope_theta", spec->theta);
+                                       rope = spec->scaling == RopeScaling::none ? Json() : without(rope, "rope_theta");
+                                     }
+                                     theirs[name] = rope;
+                                   }};
+
 const ConfigPart rope_part{[](const Json& theirs, KeySettings& ours) {
-                             if (const Json* rope = given(theirs, "rope_parameters")) {
-                               read_rope(theirs, *rope, "model", ours);
-                             } else {
-                               copy(theirs, "rope_theta", ours, "model.rope_theta");
-                               if (const Json* scaling = given(theirs, "rope_scaling"))
-                                 read_rope(theirs, *scaling, "model", ours);
-                             }
-                             copy(theirs, "partial_rotary_factor", ours, "model.rope_fraction");
+                             partial_rope_part.read(theirs, ours);
+                             check_whole_heads(ours);
                            },
-                           [](const Config& ours, Json& theirs) {
-                             const std::optional<RopeSpec> spec = rope_of(ours);
-                             if (!spec) return;
-                             // Files from before rope_parameters stay such files.
-                             const bool apart = !given(theirs, "rope_parameters") &&
-                                                (given(theirs, "rope_theta") || given(theirs, "rope_scaling"));
-                             const char* name = apart ? "rope_scaling" : "rope_parameters";
-                             Json rope = given(theirs, name) ? *given(theirs, name) : Json::object();
-                             const bool partial = given(theirs, "partial_rotary_factor");
-                             const Index head =
-                                 ours.model.kv_latent > 0 ? ours.model.rope_head_dim : ours.model.head_dim;
-                             write_rope(ours, "model", *spec, partial ? spec->rotated : head, rope);
-                             if (partial)
-                               put(theirs, "partial_rotary_factor",
-                                   setting_json("model.rope_fraction", value_of(ours, "model.rope_fraction")));
-                             if (apart) {
-                               put(theirs, "rope_theta", spec->theta);
-                               rope = spec->scaling == RopeScaling::none ? Json() : without(rope, "rope_theta");
-                             }
-                             theirs[name] = rope;
-                           }};
+                           [](const Config& ours, Json& theirs) { partial_rope_part.write(ours, theirs); }};
 
 const ConfigPart rope_by_kind_part{
     [](const Json& theirs, KeySettings& ours) {
@@ -199,6 +213,7 @@ const ConfigPart rope_by_kind_part{
           ours.emplace_back("attention.local.rope_scaling", "none");
           read_rope(theirs, rope->at("sliding_attention"), "attention.local", ours);
         }
+        check_whole_heads(ours);
         return;
       }
       rope_part.read(theirs, ours);

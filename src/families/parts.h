@@ -6,6 +6,8 @@
 namespace sy {
 
 // Rotary positions: rope_theta and rope_scaling, or rope_parameters, which has both and a partial_rotary_factor.
+extern const ConfigPart partial_rope_part;
+// The same of families whose code ignores partial_rotary_factor: anything but 1 is refused.
 extern const ConfigPart rope_part;
 // The same of Gemma 3, whose windowed layers have frequencies of their own.
 extern const ConfigPart rope_by_kind_part;

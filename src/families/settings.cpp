@@ -100,10 +100,8 @@ void write_row(const ConfigRow& row, const Config& ours, const Family& family, J
   }
   const std::string text = value_of(ours, row.ours);
   if (row.words.empty()) {
-    // What is 0 where there is none, as a cap, is null.
     Json value = setting_json(row.ours, text);
-    const bool none = row.missing == "0" && value.get<double>() == 0;
-    if (none && !given(theirs, key)) value = Json();
+    if (row.zero_is_null && value.get<double>() == 0 && !given(theirs, key)) value = Json();
     return put(theirs, key, std::move(value));
   }
   // What is known beforehand stays where it means the same.

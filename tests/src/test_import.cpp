@@ -338,6 +338,67 @@ TEST(FamilyConfig, TheLoadBalanceLossIsTheFamilys) {
   }
 }
 
+// Numbers of things that the model does not have: transformers reads 0, and null only where it writes null itself.
+TEST(FamilyConfig, ZeroIsNullWhereTransformersSaysSo) {
+  Config ours = config_of(family_named("deepseek_v3"), config_of_case("deepseek_v3"), "test", {});
+  ours.moe.first_dense = 0;
+  ours.moe.shared_experts = 0;
+  ours.moe.shared_d_ff = 0;
+  ours.model.q_latent = 0;
+  const Json deepseek = config_json(family_named("deepseek_v3"), ours, Json());
+  EXPECT_EQ(deepseek["first_k_dense_replace"], Json(0));
+  EXPECT_EQ(deepseek["n_shared_experts"], Json(0));
+  EXPECT_EQ(deepseek["q_lora_rank"], Json());
+  Json theirs = config_of_case("gemma2");
+  theirs["attn_logit_softcapping"] = Json();
+  const Json gemma = config_json(family_named("gemma2"), config_of(family_named("gemma2"), theirs, "test", {}), Json());
+  EXPECT_EQ(gemma["attn_logit_softcapping"], Json());
+}
+
+// A part of each head is rotated by the code of few families.
+TEST(FamilyConfig, PartialRotationIsOfFamiliesThatKnowIt) {
+  for (const char* name : {"llama", "mistral", "qwen3", "olmo2", "cohere", "mixtral", "deepseek_v3"}) {
+    SCOPED_TRACE(name);
+    const Family& family = family_named(name);
+    Json theirs = config_of_case(name);
+    Config half = config_of(family, theirs, "test", {});
+    theirs["partial_rotary_factor"] = 0.5;
+    EXPECT_BAD_INPUT(config_of(family, theirs, "test", {}), "rotate whole heads");
+    half.model.rope_fraction = 0.5;
+    EXPECT_THROW(config_json(family, half, Json()), InputError);
+  }
+  Json local = config_of_case("gemma3");
+  local["rope_parameters"]["sliding_attention"]["partial_rotary_factor"] = 0.5;
+  EXPECT_BAD_INPUT(config_of(family_named("gemma3_text"), local, "test", {}), "rotate whole heads");
+}
+
+// What an absent key means is the family's default and not ours.
+TEST(FamilyConfig, AbsentRotaryFractionIsTheFamilys) {
+  const std::pair<const char*, double> defaults[] = {{"nemotron", 0.5}, {"gpt_neox", 0.25}, {"phi3", 1}};
+  for (const auto& [name, otherwise] : defaults) {
+    SCOPED_TRACE(name);
+    const Family& family = family_named(name);
+    Json theirs = config_of_case(name);
+    theirs["hidden_size"] = 64;
+    theirs["num_attention_heads"] = 4;
+    theirs["num_key_value_heads"] = 4;
+    theirs["head_dim"] = 16;
+    theirs["rope_parameters"] = Json{{"rope_theta", 10000.0}, {"rope_type", "default"}};
+    EXPECT_EQ(config_of(family, theirs, "test", {}).model.rope_fraction, otherwise);
+    // An export is read back as it is meant, by transformers as well: it says what differs from that default.
+    for (const double fraction : {0.25, 0.5, 1.0}) {
+      Config ours = config_of(family, theirs, "test", {});
+      ours.model.rope_fraction = fraction;
+      const Json fresh = config_json(family, ours, Json());
+      EXPECT_EQ(config_of(family, fresh, "test", {}).model.rope_fraction, fraction);
+      const Json* within = fresh["rope_parameters"].find("partial_rotary_factor");
+      const Json* key = fresh.find(family.name == "gpt_neox" ? "rotary_pct" : "partial_rotary_factor");
+      EXPECT_TRUE(key || within || fraction == otherwise);
+      for (const Json* written : {key, within}) EXPECT_TRUE(!written || written->get<double>() == fraction);
+    }
+  }
+}
+
 // YaRN's two factors of a latent attention, of scores and of cos and sin, as DeepSeek's two numbers.
 TEST(FamilyConfig, LatentYarnOfOurOwn) {
   const std::string file = std::string(MODELS) + "/deepseek-v3.ini";
