@@ -372,6 +372,14 @@ TEST(Regex, MatchesFarApart) {
     ASSERT_EQ(matches.size(), places.size()) << expression;
     for (std::size_t i = 0; i < places.size(); ++i) EXPECT_EQ(matches[i].begin, places[i]) << expression;
   }
+  std::string letters;
+  for (int i = 0; i < 400; ++i) letters += "\xC3\xA9";
+  for (std::size_t place = 0; place < letters.size(); place += 2) {
+    std::vector<Match> found;
+    Regex::of("x").find(std::string(letters).insert(place, "x"), found);
+    ASSERT_EQ(found.size(), 1u) << place;
+    EXPECT_EQ(found[0].begin, place);
+  }
   std::vector<Match> matches;
   Regex::of("\\Ax|x\\z|\\G\xC3\xA9|$").find(text, matches);
   ASSERT_FALSE(matches.empty());
