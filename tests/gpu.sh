@@ -3,16 +3,20 @@
 #
 #   tests/gpu.sh [PART...]
 #       builds what is not up to date, and runs the parts from build/.
-#   tests/gpu.sh pack [--output BUNDLE] [--assume-libs FILE] [--built DIR [--emulator]]
-#       makes one archive of the program, its tests and benchmarks, and the libraries that the machine with the card lacks: all
-#       but those that FILE names (default: tests/gpu/target.libs). Compiles for the H100 and H200 in build-gpu/. --built packs
-#       from another build folder, and --emulator its programs that run on the CUDA emulator instead of a card.
+#   tests/gpu.sh pack [--output BUNDLE] [--assume-libs FILE] [--data DIR] [--built DIR [--emulator]]
+#       makes one archive of the program, its tests and benchmarks, and the shared libraries that they need.
+#       --assume-libs  a list of the libraries that the machine with the card has: they are left out
+#                      (default: tests/gpu/target.libs)
+#       --data         a data set to pack in place of the quickstart's
+#       --built        packs from this build folder; default: compiles for the H100 and H200 in build-gpu/
+#       --emulator     packs the programs of that folder that run on the CUDA emulator
 #   tests/gpu.sh run BUNDLE [--output DIR] [PART...]
 #       unpacks the archive beside itself, and runs the parts. Needs no cmake and no packages.
 #
-# PART is a row of the table below, or one of the four calls of the schedule: first, bench, check, ranks. Without a PART: all
-# four. A part that fails or takes longer than its limit stops no other. What a part prints goes to DIR/CALL.log at once, and how
-# it ended to DIR/summary.md (default: gpu-results/). Exit code 1: a part failed; 2: bad input, no GPU, or a missing library.
+# PART is a row of the table below, or one of the four calls of the schedule: first, bench, check, ranks.
+# The default is all four. A part that fails or takes longer than its limit does not stop the next one.
+# The output of a part goes to DIR/CALL.log at once, and its result to DIR/summary.md (default DIR:
+# gpu-results/). Exit code 1: a part failed; 2: bad input, no GPU, or a missing library.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -81,13 +85,14 @@ pack_mpi() {
 }
 
 pack() {
-  local output=gpu-bundle.tar.gz assume_file=$here/tests/gpu/target.libs built="" emulator="" suffix=""
+  local output=gpu-bundle.tar.gz assume_file=$here/tests/gpu/target.libs built="" emulator="" suffix="" data=$here/data/quickstart
   local program file line limit size
   local -A assumed
   while [[ $# -gt 0 ]]; do
     case $1 in
       --output) output=${2:?--output needs a file} && shift 2 ;;
       --assume-libs) assume_file=${2:?--assume-libs needs a file} && shift 2 ;;
+      --data) data=${2:?--data needs a folder} && shift 2 ;;
       --built) built=$(cd "${2:?--built needs a folder}" && pwd) || exit 2; shift 2 ;;
       --emulator) emulator=yes && shift ;;
       *) die "pack: unknown option $1: see the first lines of tests/gpu.sh" ;;
@@ -118,9 +123,8 @@ pack() {
     strip "$stage/bin/$program"
   done
   pack_mpi
-  # The corpus of the quickstart, in bytes.
-  if [[ -f $here/data/quickstart/dataset.ini ]]; then
-    cp -r "$here/data/quickstart" "$stage/data/"
+  if [[ -f $data/dataset.ini ]]; then
+    cp -r "$data" "$stage/data/quickstart"
   else
     pack_corpus "$stage/data/quickstart" || die "the quickstart's data set could not be made" 1
   fi

@@ -18,7 +18,10 @@ refuses() { # TEXT ARGUMENT...
   grep -qF -- "$text" out || { cat out; die "'$text' is not said: ${*:2}"; }
 }
 
-"$gpu" pack --built "$build" --emulator --output bundle.tar.gz
+mkdir text
+cp "$root"/README.md "$root"/docs/*.md text/
+"$build/switchyard" prepare --domain docs=text --tokenizer bytes --valid-fraction 0.1 --output data --quiet
+"$gpu" pack --built "$build" --emulator --data data --output bundle.tar.gz
 tar -tzf bundle.tar.gz >content
 for name in bin/switchyard bin/mpirun lib/libmpi.so.40 lib/openmpi/mca_btl_vader.so data/quickstart/dataset.ini; do
   grep -qx "./$name" content || die "$name is not in the bundle"
@@ -49,5 +52,5 @@ echo 'int f(void) { return 0; }' | cc -shared -fPIC -xc - -o libgone.so
 cc main.c -o broken/switchyard_cuda_host -L. -lgone
 rm libgone.so
 code=0
-"$gpu" pack --built broken --emulator --output broken.tar.gz >out 2>&1 || code=$?
+"$gpu" pack --built broken --emulator --data data --output broken.tar.gz >out 2>&1 || code=$?
 [[ $code -eq 1 ]] && grep -q "needs libgone.so, which is neither" out || { cat out; die "a missing library is packed"; }
