@@ -1,4 +1,4 @@
-// Signed datagrams by which the watchdogs of the ranks ask each other what they do (dist/watchdog.h).
+// Signed UDP datagrams of the watchdogs (dist/watchdog.h): questions and answers about progress.
 #pragma once
 
 #include <array>
@@ -9,37 +9,41 @@
 
 namespace sy {
 
-// How a rank is reached, for the other ranks.
+// Addresses at which the other ranks reach a rank.
 struct PeerInfo {
   static constexpr std::size_t max_endpoints = 7;
 
   char host[64];
-  std::uint64_t machine;  // the same for ranks that share a loopback address
+  std::uint64_t machine;  // hash of boot and network namespace: equal means one loopback interface
   struct {
-    std::uint32_t address, port;  // IPv4, in network byte order; port 0: unused
+    std::uint32_t address, port;  // IPv4; both in network byte order; port 0: unused
   } endpoints[max_endpoints];     // the first one is the loopback address
 };
 
+// Key of the HMAC, shared by the ranks of a job.
 using HeartbeatKey = std::array<std::uint8_t, 32>;
 
+// A question for a rank's state, or the answer.
 struct Heartbeat {
   std::int32_t from = 0;       // rank of the sender
-  std::int32_t asks = 0;       // 1: a question; 0: an answer
-  std::uint64_t sequence = 0;  // number of the question, also in its answer
-  double idle = 0;             // seconds without progress
-  char words[200] = {};        // what the sender does; cut off if it is longer
+  std::int32_t asks = 0;       // 1: question; 0: answer
+  std::uint64_t sequence = 0;  // number of the question; equal in its answer
+  double idle = 0;             // seconds without progress of the sender; 0 in a question
+  char words[200] = {};        // state of the sender as text, truncated; empty in a question
 };
 
-// Bytes that no process can guess. Throws a Failure if the system has none.
+// Returns a random key. Throws Failure if the system has no random bytes.
 HeartbeatKey random_heartbeat_key();
 
-// The bytes of a datagram: the heartbeat and its digest (HMAC-SHA256, its first 16 bytes).
+// A heartbeat, followed by the first 16 bytes of its HMAC-SHA256.
 constexpr std::size_t heartbeat_bytes = sizeof(Heartbeat) + 16;
 using HeartbeatDatagram = std::array<std::uint8_t, heartbeat_bytes>;
+// Returns the signed datagram of a heartbeat.
 HeartbeatDatagram seal(const Heartbeat& heartbeat, const HeartbeatKey& key);
 
-// Returns the heartbeat of a datagram; empty if its size or its digest is wrong, or if `idle` is not finite. `idle` is then at least
-// 0 and at most `uptime` seconds, and `words` ends with a zero.
+// Returns the heartbeat of a datagram; empty if its size, its digest or its `idle` is invalid.
+// uptime: seconds since the receiver's watchdog started. `idle` is clamped to [0, uptime].
+// `words` is zero-terminated in the result.
 std::optional<Heartbeat> unseal(std::span<const std::uint8_t> datagram, const HeartbeatKey& key, double uptime);
 
 }  // namespace sy

@@ -1,5 +1,6 @@
-// Files that Open MPI leaves on this machine if its mpirun is killed: 4 MiB of shared memory for each rank (/dev/shm/vader_segment.*)
-// and the folder of the job (ompi.HOST.UID/pid.N in the folder for temporary files).
+// Removal of the files that Open MPI leaves on this machine if its mpirun is killed.
+// They are 4 MiB of shared memory per rank (/dev/shm/vader_segment.*), and the job's folder.
+// The job's folder is ompi.HOST.UID/pid.N in the folder for temporary files.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +8,10 @@
 
 namespace sy {
 
-// Writes a record of a job into its own folder, until the end of the scope: the launcher, and the files in /dev/shm that this
-// process has mapped. The collector of a later job believes nothing else. Does nothing if `job` is empty or is not a folder of this user.
+// Record of a job in the job's folder, deleted by the destructor. collect_leftovers() reads it.
+// It names the parent process (the launcher) and the shared-memory segments that are mapped now.
+// Construct it after MPI_Init, in one process per machine.
+// No-op if `job` is empty, is not a folder of this user, or holds a record already.
 class JobRecord {
  public:
   explicit JobRecord(const std::filesystem::path& job);
@@ -20,11 +23,13 @@ class JobRecord {
   std::filesystem::path file_;
 };
 
-// Removes what dead jobs of this user have left, and returns how many there were. A job is dead if its record names this boot, this
-// namespace of processes, and a launcher that is gone, and if no process maps one of the files of the record. All others stay.
+// Removes the segments and folders of this user's dead jobs. Returns the number of removed jobs.
+// jobs: folder of the job folders pid.N (ompi.HOST.UID). Must belong to this user; otherwise no-op.
+// A job without a complete record stays, and so does a job of another boot or PID namespace.
+// Otherwise a job is dead if its launcher is gone and no process maps a segment of its record.
 int collect_leftovers(const std::filesystem::path& jobs);
 
-// The folder of this job, as Open MPI's launcher tells it; empty if there is none.
+// Returns the folder of this job that Open MPI's launcher names; empty if there is none.
 std::filesystem::path job_folder();
 
 }  // namespace sy

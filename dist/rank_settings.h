@@ -1,4 +1,4 @@
-// Comparison of what the ranks of a job were started with: settings, program, data, checkpoint.
+// Check that all ranks have equal settings: configuration, program, data and checkpoint.
 #pragma once
 
 #include <string>
@@ -14,9 +14,10 @@ struct RankSetting {
   std::string name, value;
 };
 
-// Throws AgreedError (exit code 2) on every rank if the settings differ between ranks. The message names the ranks, their
-// host, the names that differ and both values, and ends with `advice`. Collective: one all-reduce of 16 bytes, and more only if
-// the settings differ.
+// Throws AgreedError (exit code 2) on every rank if the settings differ between ranks.
+// The message names the ranks that differ from rank 0, the first of their hosts, and both values.
+// At most three groups of ranks are shown. The message ends with `advice`.
+// Collective: one all-reduce of 16 bytes if all settings are equal.
 void check_rank_settings(Comm& world, const std::vector<RankSetting>& settings, std::string_view advice);
 
 }  // namespace sy

@@ -1,4 +1,4 @@
-// Limits that the control groups of Linux set on this process: a batch job's, or a container's.
+// CPU and memory limits that Linux control groups (cgroups) set for this process.
 #pragma once
 
 #include <filesystem>
@@ -7,11 +7,12 @@
 
 namespace sy {
 
-// Folders of the control groups by which `controller` limits this process, the innermost first. Read from
-// `root`/proc/self/cgroup; the folders are below `root`/sys/fs/cgroup, and need not exist.
+// Returns the cgroup folders of this process for a version 1 controller, and those of version 2.
+// In each hierarchy the innermost is first. Reads ROOT/proc/self/cgroup.
+// The folders are below ROOT/sys/fs/cgroup, and need not exist.
 std::vector<std::filesystem::path> control_groups(const std::string& controller, const std::filesystem::path& root);
 
-// Number of CPUs whose time the control groups grant this process, rounded up; 0 means unlimited.
+// Returns the smallest CPU quota of the cgroups, rounded up to CPUs; 0 means unlimited.
 int cpu_quota(const std::filesystem::path& root);
 
 // Root folder of control_groups and cpu_quota: "/", or $SWITCHYARD_CGROUP_ROOT in tests.

@@ -1,4 +1,4 @@
-// Number of threads that OpenMP computes with, and how they wait for each other.
+// Settings of the OpenMP runtime: number of threads, and spinning of waiting threads.
 #pragma once
 
 #include <functional>
@@ -14,16 +14,19 @@ struct ThreadSetting {
   friend bool operator==(const ThreadSetting&, const ThreadSetting&) = default;
 };
 
-// Settings that a process should start with, without those that its environment makes already. Pure.
+// Returns the OpenMP settings that the environment lacks. Pure function.
+// OMP_NUM_THREADS = quota, if the variable is not set and the quota is smaller than `cpus`.
+// GOMP_SPINCOUNT, unless one thread is used, or this variable or OMP_WAIT_POLICY is set.
 //   environment  value of a variable; nullptr if it is not set
 //   cpus         number of CPUs that the process may run on
-//   quota        cpu_quota (kernels/control_groups.h)
+//   quota        cpu_quota (kernels/control_groups.h); 0 means unlimited
 std::vector<ThreadSetting> thread_settings(const std::function<const char*(const char*)>& environment, int cpus,
                                            int quota);
 
-// Gives this process the settings of thread_settings. OpenMP reads them before main, so that the program is executed
-// once more with the same arguments, files and process number. Call it first in main, before there is a thread.
-// Programs that this one starts do not inherit the settings.
+// Applies thread_settings() to this process by executing the program again with exec().
+// OpenMP reads its settings before main. Arguments, open files and the process number stay.
+// No-op if there is no setting to add, or if exec() fails.
+// Call it first in main, before any thread exists. Child processes do not inherit the settings.
 void apply_thread_settings(char** argv);
 
 }  // namespace sy
