@@ -1,5 +1,4 @@
-// Which tokenizer the ids of a data set or a model are of, and the copy of it that a run folder
-// keeps.
+// Identity of the tokenizer of a data set or a model, and the copy in a run folder.
 #pragma once
 
 #include <filesystem>
@@ -18,8 +17,7 @@ struct TokenizerIdentity {
   std::string kind;    // of a TokenizerKind, or "none" if dataset.ini names the digest alone
   std::string sha256;  // tokenizer_sha256()
 };
-// A model may have several files of one tokenizer, such as tokenizer.json and tokenizer.model.
-// Empty: not known.
+// Tokenizers of a model: several files may hold the same one. Empty if they are not known.
 using TokenizerIdentities = std::vector<TokenizerIdentity>;
 
 // "huggingface SHA256, sentencepiece SHA256", as in TrainState::tokenizer.
@@ -28,52 +26,52 @@ TokenizerIdentities parse_tokenizers(const std::string& text);
 
 TokenizerIdentities tokenizers_of(const Dataset& dataset);
 TokenizerIdentities tokenizers_of(const DatasetDescription& description);
-// The tokenizers that the model files in a folder are of.
+// Returns the tokenizers of the model files in a folder.
 TokenizerIdentities tokenizers_in(const std::filesystem::path& folder);
-// The tokenizers that a checkpoint was trained with. Of an import from before checkpoints knew
-// them: those of its files.
+// Returns the tokenizers that a checkpoint was trained with.
+// If an imported checkpoint does not name them, returns those of RUN/huggingface.
 TokenizerIdentities tokenizers_of(const std::filesystem::path& step_dir, const TrainState& state);
 
-// The files of an imported model that RUN/huggingface keeps, so that an export gives the same files
-// again: config.json and the tokenizer as they were; files.json with the name and type of each file's
-// tensors; fillers/model.safetensors with the tensors that have elements which no parameter covers;
-// SHA256SUMS with the digests of these files, which `sha256sum -c` reads.
+// Folder RUN/huggingface: files of an imported model, so that an export writes them again.
+// config.json and the tokenizer are copies. files.json lists each file's tensors and their types.
+// fillers/model.safetensors holds tensors with elements that no parameter covers.
+// SHA256SUMS has the digests of these files, for `sha256sum -c`.
 constexpr const char* kept_folder = "huggingface";
 
-// A tokenizer that a run folder keeps, in RUN/tokenizer or RUN/huggingface.
+// A tokenizer that `prepare` can use again.
+// It is built in, or a file of RUN/tokenizer or RUN/huggingface.
 struct KeptTokenizer {
   const TokenizerKind* kind;
   std::filesystem::path model;  // empty if the kind has no model
-  std::string option() const;   // of `prepare`: "hf:RUN/tokenizer"
+  std::string option() const;   // value of prepare's --tokenizer: "hf:RUN/tokenizer"
 };
-// The first of these tokenizers that the checkpoint's run keeps.
+// Finds a tokenizer that is equal to one of `tokenizers`, in the order of tokenizer_kinds().
+// Looks at the built-in tokenizers and at the files of the checkpoint's run. Empty if none matches.
 std::optional<KeptTokenizer> kept_tokenizer(const std::filesystem::path& step_dir,
                                             const TokenizerIdentities& tokenizers);
 
-// Of a run: the model file, under the name that its kind has in a data set, and the files that
-// belong to it.
+// Folder RUN/tokenizer: a model file, named as in a data set, and its companion files.
 constexpr const char* tokenizer_folder_name = "tokenizer";
-// Copies a data set's tokenizer there; no-op if it has no model file. Throws Failure.
+// Copies a data set's tokenizer to RUN/tokenizer. No-op if it has no model file. Throws Failure.
 void keep_tokenizer(const DatasetDescription& description, const std::filesystem::path& run_dir);
-// Copies another run's tokenizer there, with all files that came with it.
+// Copies another run's tokenizer to RUN/tokenizer: the files that tokenizer_files lists.
+// No-op if the tokenizer has no model file, or if it lies in that folder already.
 void keep_tokenizer(const KeptTokenizer& tokenizer, const std::filesystem::path& run_dir);
-// What Hugging Face's programs keep beside the tensors of a model.
+// Files that Hugging Face's programs store beside the tensors of a model.
 inline constexpr const char* tokenizer_files[] = {
     "tokenizer.json",          "tokenizer_config.json", "tokenizer.model",        "vocab.json",         "merges.txt",
     "special_tokens_map.json", "added_tokens.json",     "generation_config.json", "chat_template.jinja"};
-// Copies the files of a tokenizer of Hugging Face, as they are, from one folder of a run to another.
-// Links are not followed.
+// Copies the existing files of tokenizer_files from one folder to another. Skips links.
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// Compares the tokenizer of a data set with the one that a checkpoint was trained with. Returns a
-// warning if they differ and `force` is true, or if one of them is not known; empty if they are the
-// same. Throws InputError if they differ and `force` is false; `force_advice` is "set data.force =
-// true".
+// Compares the tokenizer of a data set with that of a checkpoint; one common identity is enough.
+// Returns "" if they are equal.
+// Returns a warning if one is not known, or if they differ and `force` is true.
+// Throws InputError if they differ and `force` is false. force_advice: "set data.force = true".
 std::string check_tokenizer(const std::filesystem::path& data, const TokenizerIdentities& of_data,
                             const std::filesystem::path& step_dir, const TrainState& state, bool force,
                             const std::string& force_advice);
-// The same. The data that the checkpoint was trained on have its tokenizer, even if neither says
-// which.
+// Overload for an open data set. Returns "" if the checkpoint was trained on this data set.
 std::string check_tokenizer(const Dataset& dataset, const std::filesystem::path& step_dir, const TrainState& state,
                             bool force, const std::string& force_advice);
 

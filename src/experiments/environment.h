@@ -1,4 +1,4 @@
-// What a measured time depends on besides the settings of the run.
+// Host and build properties that a measured time depends on, besides the run's settings.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@ namespace sy {
 struct Environment {
   std::string host;             // of this process, which starts the ranks
   std::string instruction_set;  // of the CPU kernels: "avx2"
-  std::string threads;          // OMP_NUM_THREADS, or "auto, 8 CPUs"
-  std::string build;            // version, commit and options; version and SHA-256 without a commit
-  std::string launcher;         // of launch_words (src/experiments/program.h)
+  std::string threads;          // OMP_NUM_THREADS, or "auto, 8 CPUs" if it is not set
+  std::string build;            // version, commit, options; SHA-256 if there is no clean commit
+  std::string launcher;         // "launch/mpirun.sh" if none was chosen
 
   Json json() const;
-  // The name of a folder that no other environment has: "avx2-0f3a9c21".
+  // Folder name: instruction set and the first 8 hex digits of SHA-256 of json(): "avx2-0f3a9c21".
   std::string folder() const;
 };
 
-// The environment of the runs that this process starts. Throws InputError if SWITCHYARD_ISA names no
-// instruction set of this processor.
+// Returns the environment of the runs that this process starts. launcher: may be empty.
+// Throws InputError if SWITCHYARD_ISA names no instruction set of this processor.
 Environment this_environment(const std::string& launcher);
 
 }  // namespace sy

@@ -6,12 +6,12 @@
 
 namespace sy {
 
-// Each text is listed once, in the order in which rows first refer to it.
+// Notes in order of first use, without duplicates. Numbers start at 1.
 class Footnotes {
  public:
-  // What a row's cell ends with: " [1, 3]"; empty if there are no texts.
+  // Adds texts that are new, and returns the marks of a cell: " [1, 3]"; "" if `texts` is empty.
   std::string marks(const std::vector<std::string>& texts);
-  // A line for each: before + "[1] TEXT".
+  // Returns one line per note: before + "[1] TEXT".
   std::string lines(const std::string& before = "") const;
   const std::vector<std::string>& texts() const { return texts_; }
 

@@ -1,5 +1,4 @@
-// The parts that saving and loading are made of. None of them knows a communicator: one process can write the
-// shards of all ranks, one after the other.
+// Components of saving and loading. They use no communicator: one process can write all shards.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +19,11 @@
 
 namespace sy {
 
-// The tensors that a checkpoint keeps for every parameter: one row each.
-// All are f32: of a model that computes in bf16, /params holds the values that its weights are rounded from.
+// The tensors of each parameter in a checkpoint, all f32.
+// If the model computes in bf16, /params holds the f32 master values of its weights.
 struct TensorKind {
-  const char* prefix;                   // of the dataset's name; the parameter's follows
-  Tensor ParamStore::Buffers::*buffer;  // of the ZeRO-1 range; none: the parameter's values
+  const char* prefix;                   // of the dataset's name; the parameter's name follows
+  Tensor ParamStore::Buffers::*buffer;  // of the ZeRO-1 range; nullptr: the parameter's values
   const char* meaning;
 };
 inline const TensorKind tensor_kinds[] = {
@@ -33,74 +32,79 @@ inline const TensorKind tensor_kinds[] = {
     {"/optimizer/v/", &ParamStore::Buffers::v, "running mean of the squared gradient"},
 };
 
-// The attribute of /state that says that all values were looked at. Older checkpoints lack it.
+// Attribute of /state: all values were checked to be finite. Older checkpoints lack it.
 constexpr const char* finite_mark = "finite";
 
-// The parts of parameters that a rank writes: its ZeRO-1 ranges, without what a lower rank holds as well (kv
-// heads where kv_heads < tp). Over all ranks, every element of every parameter occurs exactly once. Points
-// into `flat`.
+// Returns the ranges of parameters that a rank writes; pointers refer to `flat`.
+// They are its ZeRO-1 ranges without those that a lower rank holds too (kv heads if kv_heads < tp).
+// Over all ranks, every element of every parameter occurs exactly once.
 std::vector<OwnedRun> shard_runs(const FlatLayout& flat, const Layout& layout, const Coord& coord);
 
 inline bool all_finite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
-// The first tensor that holds a value which is not finite, the counts of experts left out; "" where none does. Reads all.
+// Returns the name of the first tensor with a value that is not finite; "" if all are finite.
+// Skips /experts/. Reads all other tensors.
 std::string first_not_finite(const CheckpointTensors& tensors);
-// The same for what this rank would write of its store.
+// Returns the same for the weights, m and v that `rank` writes of its store.
 std::string first_not_finite(const ParamStore& store, int rank);
 
-// What a rank's shard is made of.
+// Source of the tensors that write_shard writes for one rank.
 struct ShardContents {
   const std::vector<ParamSpec>& specs;
   const Layout& layout;
   const FlatLayout& flat;  // of this rank
   std::span<const TensorKind> kinds;
-  // values = elements [begin, begin + values.size()) of the run, of this kind.
+  // Reads elements [begin, begin + values.size()) of `run` of this kind into `values`.
   std::function<void(const TensorKind& kind, const OwnedRun& run, Index begin, std::span<float> values)> read;
 };
+// Returns the contents of a store. Waits for its device. The store must outlive the result.
 ShardContents contents_of(const ParamStore& store);
 
-// A file as the manifest has it.
+// Size and digest of a written file, as in the manifest.
 struct WrittenFile {
   Index bytes;
   Digest sha256;
 };
 
-// A new file with the runs of one rank. On the disk, and compared with the values that it was made from, when this returns.
-// Throws Failure.
+// Writes the shard of one rank to a new file, syncs it and verifies it. Throws Failure.
 WrittenFile write_shard(const std::filesystem::path& path, const TrainState& state, const ShardContents& contents,
                         int rank);
 
-// The same of a new file that shows the shards of all ranks as whole tensors, and holds the state.
+// Writes index.h5 to a new file, syncs it and verifies it. Throws Failure.
+// It holds the training state, and virtual datasets that map the shards to whole tensors.
 WrittenFile write_index(const std::filesystem::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
                         const Layout& layout, std::span<const TensorKind> kinds = tensor_kinds);
 
-// The step of a checkpoint that set_newer_aside has renamed; of another name, none.
+// Step of a folder that set_newer_aside has renamed (step-N.abandoned); empty for another name.
 std::optional<Index> step_set_aside(const std::string& name);
 
-// Deletes checkpoints older than `step` but for the newest keep - 1 and that of step `pinned`, and
-// what was set aside and is older than all that stay. Returns what was not deleted, and why.
+// Deletes old checkpoints and returns one warning for each that it could not delete.
+// Checkpoint `step` and the newest keep - 1 before it stay, and so does that of step `pinned`.
+// Those without a manifest do not count towards `keep`. They stay, as do those with other files.
+// Checkpoints after `step` stay as they are.
+// Deletes abandoned checkpoints that are older than the oldest of those `keep`.
+// keep: 0 means that nothing is deleted. pinned: -1 means that no step is pinned.
 std::vector<std::string> prune_checkpoints(const std::filesystem::path& checkpoints, Index step, Index keep,
                                            Index pinned = -1);
-// Deletes what saving or pruning left when it was cut off: the files of folders such as step-N.tmp.
-// Returns what else they hold. Throws Failure.
+// Deletes the unfinished folders of an interrupted save or prune, such as step-N.tmp.
+// If a folder holds other files too, they stay in it. Returns one warning for each such folder.
+// Throws Failure if a file cannot be deleted.
 std::vector<std::string> remove_leftovers(const std::filesystem::path& checkpoints);
-// step-N.tmp, or step-N.tmp-2 and so on: a folder that is being written or deleted. The first
-// number that is free.
+// Returns step-N.tmp for number 1, step-N.tmp-2 for number 2, and so on.
 std::filesystem::path unfinished_path(const std::filesystem::path& checkpoints, Index step, Index number);
+// Returns the smallest number whose unfinished_path does not exist.
 Index free_number(const std::filesystem::path& checkpoints, Index step);
 
-// The files of a checkpoint, opened after a look at all their sizes: libhdf5 may crash on one that is cut off.
-//
-// A whole tensor is put together here, from the shards that index.h5 names. The library could do that too, as it does for
-// other tools, but it shows what it cannot open as NaN, opens all shards at once, and follows a forged file anywhere. Here
-// the shards are files of the manifest, few are open at a time, and whatever cannot be read is an error.
+// Reader of a checkpoint: checks the sizes of all files, then opens index.h5.
+// It assembles whole tensors from the shards that index.h5 names. At most four shards are open.
+// libhdf5's own virtual datasets are not used: they show missing files as NaN and open any path.
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::filesystem::path& step_dir);
   const Manifest& manifest() const { return manifest_; }
   const Hdf5File& index() const { return index_; }
-  // Of a dataset of the index: as Hdf5Dataset::read, but of virtual ones too.
+  // Reads a dataset of the index, as Hdf5Dataset::read does. Also reads virtual datasets.
   void read(const Hdf5Dataset& tensor, const Box& box, void* data);
   void read(const Hdf5Dataset& tensor, Range run, void* data);
 
@@ -110,7 +114,7 @@ class CheckpointReader {
   std::filesystem::path dir_;
   Manifest manifest_;
   Hdf5File index_;
-  std::list<std::pair<std::string, Hdf5File>> shards_;  // that are open, the latest first
+  std::list<std::pair<std::string, Hdf5File>> shards_;  // open shards, the latest used first
 };
 
 }  // namespace sy

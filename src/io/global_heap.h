@@ -1,8 +1,7 @@
-// Global heaps of HDF5 files, looked at before libhdf5 opens them.
+// Check of the global heaps of an HDF5 file before libhdf5 opens it.
 //
-// libhdf5 1.10 walks over the objects of a global heap by the sizes that the file gives. A forged size lets that walk stand still
-// for ever, or leave the heap. Virtual datasets keep their parts in such heaps, and the library reads these as soon as it opens
-// the dataset, before anything could be asked about it.
+// libhdf5 1.10 trusts the object sizes in a global heap. A forged size makes it loop forever or
+// read outside the heap. Opening a virtual dataset is enough to trigger this.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +12,16 @@
 
 namespace sy {
 
+// Usage: call find() with all chunks of a file in order, then problem() with the same file.
 class GlobalHeaps {
  public:
-  // Looks for heaps in the file's bytes, which come piece by piece.
+  // Records the heaps in the next chunk of the file.
   void find(std::string_view piece);
-  // Walks over those that were found. What is wrong with one of them; empty if nothing is.
+  // Checks the recorded heaps. Returns an error message; empty if all heaps are valid.
   std::string problem(const std::filesystem::path& file) const;
 
  private:
-  std::string tail_;  // of the pieces before
+  std::string tail_;  // last bytes of the previous chunks
   std::uint64_t bytes_ = 0;
   std::vector<std::uint64_t> begins_;
 };

@@ -1,17 +1,9 @@
-// HDF5 files by RAII over the serial C library. Every return code is checked: what fails throws, naming file
-// and object, Failure while writing and InputError while reading. The library is not thread-safe: one thread
-// at a time.
-//
-// The library writes some values as late as in the close of their dataset or file, and an error of the disk may pass through it
-// unseen. So a handle that writes is closed by close(), which throws, and verify() compares the file, opened again, with a
-// checksum of every value that was handed over. Whoever writes a file that counts calls both before it gets its name.
-//
-// A file that is opened for reading may be forged. Nothing outside of it is followed: links are hard ones, datasets lie in the
-// file as one piece (a virtual one names its parts, which the caller reads from where it sees fit), and attributes are one
-// element of the class that is asked for. What is allocated is no more than what the file holds.
-//
-// Names are paths from the root ("/params/embedding.weight"); missing groups on the way are made. Links keep
-// the order in which they were made. No times are stored, so equal content gives equal files.
+// HDF5 files by RAII over the serial C library. Use them from one thread at a time.
+// Errors name file and object: Failure while writing, InputError while reading.
+// Writers call close(), which throws, then verify(), and only then rename the file.
+// Reading trusts no file: soft and external links are refused, sizes are checked before allocation.
+// Names are paths from the root ("/params/embedding.weight"). Missing groups are created.
+// Links keep their creation order. No times are stored, so equal content gives equal files.
 #pragma once
 
 #include <filesystem>
@@ -45,8 +37,9 @@ class Hdf5Id {
   int (*close_)(std::int64_t) = nullptr;
 };
 
-// A part of a virtual dataset: `box` of it are elements [run.begin, run.end) of the 1-D dataset of the same name in `file`
-// (relative to the virtual one's folder). `source_size`: all elements of that one; a file that is read does not tell it (0).
+// A mapping of a virtual dataset: `box` shows elements [run.begin, run.end) of a dataset in `file`.
+// The source is 1-D and has the same name. `file` is relative to the folder of the virtual dataset.
+// source_size: number of elements of the source; 0 in a file that is read.
 struct Hdf5Part {
   std::string file;
   Index source_size;
@@ -54,30 +47,31 @@ struct Hdf5Part {
   Box box;
 };
 
-// Where an error happened, for messages, and which kind it is.
+// File of an operation, for error messages. writing: errors are Failure, otherwise InputError.
 struct Hdf5Where {
   std::filesystem::path file;
   bool writing = false;
 };
 
-struct Hdf5Log;  // checksums of all that was handed to a file (hdf5.cpp)
+struct Hdf5Log;  // checksums of all values that were written to a file (hdf5.cpp)
 
 class Hdf5Dataset {
  public:
   const std::string& name() const { return name_; }
   const Shape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }  // f32, f64, i32, i64
-  // The box's elements in row-major order, as the dataset's own type. Not of a virtual dataset.
+  // Writes the elements of `box`. data: row-major, of dtype(). Not for a virtual dataset.
   void write(const Box& box, const void* data);
-  // Required of a dataset that was created, before its file is closed.
+  // Closes a created dataset. Required before Hdf5File::close(). Throws Failure.
   void close();
+  // Reads the elements of `box`, row-major. Throws InputError for a virtual dataset.
   void read(const Box& box, void* data) const;
-  // Elements [run.begin, run.end) of the row-major order.
+  // Reads elements [run.begin, run.end) of the row-major order. Likewise not for a virtual dataset.
   void read(Range run, void* data) const;
   bool is_virtual() const { return virtual_; }
   const std::vector<Hdf5Part>& parts() const { return parts_; }  // of a virtual dataset
-  // This dataset is the source of `part`: reads the elements that lie in `box` too to their places in the memory of the
-  // whole box, and returns how many they are.
+  // Reads the overlap of `part` and `box` into `data`, the row-major memory of `box`.
+  // This dataset is the source of `part`. Returns the number of elements that were read.
   Index read_part(const Hdf5Part& part, const Box& box, void* data) const;
 
  private:
@@ -96,25 +90,29 @@ class Hdf5File {
  public:
   static Hdf5File create(const std::filesystem::path& path);  // must not exist
   static Hdf5File open(const std::filesystem::path& path);    // read-only
-  // Writes what is buffered and forces it to the disk; a destructor alone would keep errors to itself.
+  // Flushes, closes and syncs a created file. Close all its datasets first. Throws.
   void close();
-  // Opens a file that was written and closed again, and compares it with all that was handed over: values of datasets,
-  // attributes, parts of virtual datasets, groups. Throws Failure naming the object. Reads every value once.
+  // Reopens the file after close() and compares each written value with its checksum.
+  // It is needed since libhdf5 may drop an error of the disk. Reads every value once.
+  // Covers datasets, attributes, mappings of virtual datasets, and groups.
+  // Throws Failure naming the object.
   void verify() const;
 
   void make_group(const std::string& name);
+  // Creates a dataset, and its missing groups. The caller writes every element, then calls close().
+  // An element that is never written has an undefined value: there is no fill value.
   Hdf5Dataset create(const std::string& name, const Shape& shape, DType dtype);
   // Creates a dataset and writes all of it.
   void write(const std::string& name, const Shape& shape, DType dtype, const void* data);
 
-  // f32; what no mapping covers, or whose file is missing, reads as NaN.
+  // Creates a virtual f32 dataset. Elements without a mapping, or of a missing file, read as NaN.
   void create_virtual(const std::string& name, const Shape& shape, const std::vector<Hdf5Part>& parts);
 
-  // Throws where a link on the way leads elsewhere.
+  // Returns whether the object exists. Throws if a link on its path is soft or external.
   bool has(const std::string& name) const;
   bool has(const std::string& object, const std::string& attribute) const;
   Hdf5Dataset open_dataset(const std::string& name) const;
-  // The names of all datasets below a group, in the order of their making.
+  // Names of all datasets below a group, recursively, in creation order. At most eight levels.
   std::vector<std::string> datasets(const std::string& group = "/") const;
 
   // `object`: a group or dataset.
@@ -132,7 +130,7 @@ class Hdf5File {
   void set_number(const std::string& object, const std::string& attribute, Int value);
   template <class Int>
   Int get_number(const std::string& object, const std::string& attribute) const;
-  // Throws unless it is one text or one whole number.
+  // Throws unless the attribute is one string (`text`) or one integer.
   Hdf5Id open_attribute(const std::string& object, const std::string& attribute, bool text) const;
 
   Hdf5Where where_;
@@ -140,18 +138,19 @@ class Hdf5File {
   std::shared_ptr<Hdf5Log> log_;  // of a file that is written
 };
 
-// Makes a file in one step, or replaces it: `fill` writes it under another name, and it is closed, verified and renamed.
+// Creates or replaces a file atomically. `fill` writes it under a temporary name.
+// `fill` closes its datasets, not the file. The file is then closed, verified and renamed.
 void write_hdf5(const std::filesystem::path& path, const std::function<void(Hdf5File&)>& fill);
 
-// The library that is loaded.
+// The HDF5 library. version and thread_safe: of the loaded one. parallel: of the headers.
 struct Hdf5Library {
   std::string version;  // "1.10.8"
   bool thread_safe = false, parallel = false;
-  bool locks = false;  // $HDF5_USE_FILE_LOCKING has it lock files, of which the file system must be capable
+  bool locks = false;  // $HDF5_USE_FILE_LOCKING enables file locks, which the file system must have
 };
 Hdf5Library hdf5_library();
 
-// The whole of a tensor, as a box.
+// The box that covers a whole tensor.
 Box whole(const Shape& shape);
 
 }  // namespace sy

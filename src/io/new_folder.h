@@ -1,4 +1,4 @@
-// A folder that appears under its name when it is whole.
+// A folder that is written under a temporary name and renamed when it is complete.
 #pragma once
 
 #include <filesystem>
@@ -9,8 +9,8 @@
 
 namespace sy {
 
-// The files are written to TARGET.tmp, which one process at a time holds; commit() renames it to TARGET. A killed process
-// leaves TARGET.tmp with its lock file, by which the next one knows that it may remove the rest.
+// Writes go to TARGET.tmp, locked by one process at a time; commit() renames it to TARGET.
+// The lock file in TARGET.tmp marks it as removable after the process was killed.
 class NewFolder {
  public:
   // command: names the program's command in messages ("export").
@@ -19,10 +19,12 @@ class NewFolder {
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
-  // Makes an empty TARGET.tmp. Throws InputError if TARGET exists, if another process holds TARGET.tmp, or if TARGET.tmp was
-  // not left by this program.
+  // Creates TARGET.tmp, or empties the one that a killed process of this program left.
+  // Throws InputError if TARGET exists, or if another process holds TARGET.tmp.
+  // Throws InputError if TARGET.tmp has files and no lock file. May wait as FolderLock does.
   void open();
-  // Syncs the folder and renames it. The files' contents are already on the disk.
+  // Syncs TARGET.tmp, renames it to TARGET, and syncs the parent folder.
+  // Call sync_file on every file first. Throws InputError if TARGET exists by now.
   void commit();
 
   // TARGET without a slash at its end, and TARGET.tmp.

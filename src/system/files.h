@@ -1,5 +1,6 @@
-// Files and folders written so that they survive a crash, and the place where tests make writes fail.
-// All functions throw Failure naming the path, except those that read, whose file is the user's (InputError).
+// Crash-safe writes and bounded reads of files and folders, with fault injection for tests.
+// Errors name the path. Functions that read throw InputError, since the user chose the file.
+// Functions that write throw Failure, except open_for_writing, which may throw both.
 #pragma once
 
 #include <cstdio>
@@ -14,7 +15,9 @@
 
 namespace sy {
 
-// Called before every operation that changes the disk; a test sets it to throw at the n-th. Empty otherwise.
+// Fault injection: a test sets it to throw at the n-th call. Empty in production.
+// Code that writes checkpoints, data sets or exports calls write_point before each operation.
+// open_for_writing, remove_unfinished and FolderLock do not call it.
 using WriteFault = std::function<void(std::string_view operation, const std::filesystem::path& path)>;
 extern WriteFault write_fault;
 
@@ -22,12 +25,12 @@ inline void write_point(std::string_view operation, const std::filesystem::path&
   if (write_fault) write_fault(operation, path);
 }
 
-// Throws what keeps a path that the user has named from being written: Failure if the machine is at fault, as for a full
-// disk, and InputError if the path is.
+// Throws the error of a failed write to a path that the user has named. error: an errno value.
+// Failure if the machine is at fault, as for a full disk; InputError if the path is.
 [[noreturn]] void cannot_write(int error, const std::string& message);
 
-// Whether a name that was read from a file names an entry of its folder: not empty, no slash or
-// control character, and not "." or "..".
+// Returns whether a name is safe to append to a folder. Pure function.
+// Refuses an empty name, "." and "..", and names with a slash or a control character.
 bool is_plain_name(std::string_view name);
 
 // An input, opened: a regular file. A FIFO, a device or a folder in its place is an InputError at
@@ -51,50 +54,53 @@ class InputFile {
   Index size_ = 0;
 };
 
-// The content of an input. A file of more than `most_bytes` is an InputError.
+// Returns the content of a file. Throws InputError if it has more than `most_bytes`.
 constexpr Index most_input_bytes = Index{256} << 20;
 std::string read_file(const std::filesystem::path& path, Index most_bytes = most_input_bytes);
-// Passes the content on piece by piece.
+// Calls `take` with consecutive chunks of at most 1 MiB of the file.
 void read_pieces(const std::filesystem::path& path, const std::function<void(std::string_view)>& take);
 
-// A line of a text file. If it is longer than most_line_bytes, its text is empty.
+// A line of a text file.
 constexpr Index most_line_bytes = Index{64} << 20;
 struct TextLine {
-  std::string_view text;  // without the newline
+  std::string_view text;  // without the newline; empty if it is longer than most_line_bytes
   Index number = 0;       // 1 is the first
-  Index end = 0;          // of the file's bytes, those up to the end of this line
-  bool whole = true;      // false: the file ends before the newline
+  Index end = 0;          // byte offset of the end of the line, after its newline
+  bool whole = true;      // false if the file ends before the newline
 };
+// Calls `take` with each line of a text file.
 void read_lines(const std::filesystem::path& path, const std::function<void(const TextLine&)>& take);
 
-// Opens a file of a run folder for writing, and makes it if it is missing. mode: "w" or "a", as of
-// fopen. A link is not followed. A link, a second name of another file (a hard link) and what is no
-// regular file are InputErrors that say so.
+// Opens or creates a file of a run folder. mode: "w" or "a", as for fopen. Never nullptr.
+// Throws InputError for a link, a file with several hard links, and a file that is not regular.
 std::FILE* open_for_writing(const std::filesystem::path& path, const char* mode);
 
-// This program's own file; empty where the system does not tell it.
+// Path of this program's executable; empty if /proc cannot be read.
 std::filesystem::path own_program();
-// Folders that hold the files that come with this program, such as launch/mpirun.sh: its source tree,
-// its installation, and a build folder outside the tree, which has links to configs/ and launch/.
+// Candidate folders of files such as launch/mpirun.sh, in search order. They need not exist.
+// 1: the parent of the executable's folder (source tree). 2: its share/switchyard (installation).
+// 3: the executable's folder (a build folder with links to configs/ and launch/).
 std::vector<std::filesystem::path> own_folders();
 
-// Replaces the file in one step: a reader sees the old content or the new one.
+// Creates or replaces a file atomically, and syncs it and its folder.
 void write_file(const std::filesystem::path& path, std::string_view content);
-// Whether write_file makes files of this name beside a file `of`, and leaves them if the process is
-// killed.
+// Returns whether `name` is a temporary name that write_file uses for the file name `of`.
 bool is_unfinished(std::string_view name, std::string_view of);
-// Deletes such files beside `path`. The caller sees to it that no process is writing one.
+// Deletes the temporary files of `path` that killed processes left. Ignores errors.
+// The caller ensures that no process is writing `path`.
 void remove_unfinished(const std::filesystem::path& path);
 
-// After these return, the content of the file (the names in the folder) is on the disk.
-void sync_file(const std::filesystem::path& path);
-void sync_folder(const std::filesystem::path& path);
+void sync_file(const std::filesystem::path& path);    // forces the content to the disk
+void sync_folder(const std::filesystem::path& path);  // forces the names in the folder to the disk
 
-void make_folders(const std::filesystem::path& path);
-// Replaces `to` by a file that has been forced to the disk, and forces its new name there.
+void make_folders(const std::filesystem::path& path);  // with missing parents; no-op if it exists
+// Renames `from` to `to`, replacing a file there, and syncs the folder of `to`.
+// Call sync_file(from) first: this function does not sync the content.
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
-// `to` may be an existing folder: then the two change places, in one step where the file system can.
+// Renames the folder `from` to `to`. If `to` exists, the two folders exchange their names.
+// If the file system cannot exchange names, `to` is briefly absent: its old folder is at FROM.old.
+// Syncs nothing: call sync_folder on the parent folder afterwards.
 void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to);
-void remove_tree(const std::filesystem::path& path);
+void remove_tree(const std::filesystem::path& path);  // no-op if it does not exist
 
 }  // namespace sy

@@ -1,5 +1,5 @@
-// Facts about a training that follow from the lines of its metrics.jsonl: which steps have none,
-// and whether the loss has risen.
+// Facts about a training that follow from its metrics.jsonl: steps without a line, and rises of
+// the loss.
 #pragma once
 
 #include <deque>
@@ -11,35 +11,37 @@
 
 namespace sy {
 
-// The steps that have no line. Steps are added in rising order; others are ignored.
+// Collects the steps that have no line, as gaps. Steps start at 1.
 class MissingSteps {
  public:
+  // Adds a step that has a line. A step below an earlier one is ignored: it fills no gap.
   void add(Index step);
-  // Every step up to `last` should have had a line.
+  // Ends the history at step `last`. Call it once, after the last add().
   void end(Index last);
   bool empty() const { return gaps_.empty(); }
-  Index longest() const;     // the length of the longest gap
-  std::string text() const;  // "steps 7 to 12 and 20"
+  Index longest() const;  // number of steps of the longest gap; 0 if there is none
+  // Names the first six gaps: "steps 7 to 12, 20". Counts the others: "and those of 2 more gaps".
+  std::string text() const;
 
  private:
   Index next_ = 1;
   std::vector<Range> gaps_;
 };
 
-// Whether the loss has risen: its mean over the last `window` steps is above `factor` times the
-// smallest such mean so far, or is not finite. At the start of a history the mean is over the steps
-// that there are.
+// Detects a rise of the loss.
+// The loss has risen if its mean over `window` steps exceeds `factor` times the smallest such mean.
+// A mean that is not finite counts as a rise. The mean of a shorter history is over all its steps.
 class LossRise {
  public:
   static constexpr Index window = 20;
   static constexpr double factor = 1.2;
   void add(Index step, double loss);
-  Index begin() const { return begin_; }  // the first step of the present rise; 0: there is none
+  Index begin() const { return begin_; }  // first step of the current rise; 0 if there is none
   double mean() const;
   double smallest() const { return smallest_; }
 
  private:
-  std::deque<double> losses_;  // of the last steps
+  std::deque<double> losses_;  // of the last `window` steps
   double smallest_ = std::numeric_limits<double>::infinity();
   Index begin_ = 0;
 };

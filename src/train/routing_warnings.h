@@ -1,4 +1,4 @@
-// Warnings about routing that is hardly meant: most assignments dropped, experts without tokens.
+// Warnings about unwanted routing: most assignments dropped, or experts without tokens.
 #pragma once
 
 #include <string>
@@ -11,23 +11,26 @@ namespace sy {
 
 class RoutingWarnings {
  public:
-  // last_step: the step before the first window. layer_ids: [MoE layer] its block.
+  // last_step: the step before the first one that is counted.
+  // layer_ids: [MoE layer] index in the model.
   RoutingWarnings(Index last_step, std::vector<std::int64_t> layer_ids)
       : last_step_(last_step), layer_ids_(std::move(layer_ids)) {}
 
-  // The new warnings at the log line of `step`; counts: of the steps since the line before. Drops are told once. Dead experts are
-  // told when there are some, and again when they are twice as many.
+  // Returns the new warnings at the log line of `step`. counts: sums since the previous log line.
+  // Warns once if more than half of the assignments were dropped.
+  // Warns of experts without tokens, once each layer has 64 assignments per expert on average.
+  // Repeats that warning only if the number of such experts has doubled.
   std::vector<std::string> add(Index step, const ExpertCounts& counts);
 
  private:
   void add_drops(Index step, const ExpertCounts& counts, std::vector<std::string>& out);
   void add_dead_experts(Index step, std::vector<std::string>& out);
 
-  Index last_step_;  // of the window before
+  Index last_step_;  // step of the previous log line
   std::vector<std::int64_t> layer_ids_;
   bool drops_told_ = false;
-  Index dead_told_ = 0, dead_since_ = -1;   // experts; the last step before `routed_`
-  std::vector<std::vector<Index>> routed_;  // [MoE layer][expert] of as many windows as it takes to judge
+  Index dead_told_ = 0, dead_since_ = -1;   // experts of the last warning; step before `routed_`
+  std::vector<std::vector<Index>> routed_;  // [MoE layer][expert] assignments since dead_since_
 };
 
 }  // namespace sy
