@@ -88,6 +88,17 @@ bool is_at(int file, const std::filesystem::path& path) {
          mine.st_dev == there.st_dev;
 }
 
+// Writes all of `text` at the beginning of an open file. Returns 0, or an errno value.
+int write_at_start(int file, std::string_view text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t n = pwrite(file, text.data() + done, text.size() - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return n < 0 ? errno : ENOSPC;
+    done += static_cast<std::size_t>(n);
+  }
+  return 0;
+}
+
 }  // namespace
 
 FolderLock::FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds patience, const std::string& user,
@@ -153,9 +164,7 @@ int FolderLock::take() {
   }
   text_ = myself();
   const std::string text = fmt::format("{}\nsince {}\n", text_, now_text());
-  const ssize_t written_bytes = ftruncate(file, 0) != 0 ? -1 : pwrite(file, text.data(), text.size(), 0);
-  if (written_bytes != static_cast<ssize_t>(text.size())) {
-    const int why = written_bytes < 0 ? errno : ENOSPC;
+  if (const int why = ftruncate(file, 0) != 0 ? errno : write_at_start(file, text)) {
     close(file);
     return why;
   }

@@ -52,7 +52,7 @@ Found look_through(const std::filesystem::path& path, Index first_step) {
 }
 
 std::string lacks(const MissingSteps& missing) {
-  return fmt::format("lacks {}: their numbers are lost, and nothing else is", missing.text());
+  return fmt::format("lacks {}: these numbers are lost, and nothing else is", missing.text());
 }
 
 // The terminal that a standard stream ends on, opened anew; -1: it ends elsewhere. What a rank prints is passed on by the process
