@@ -59,5 +59,5 @@ bad "it has no layer $layer" '{"layers":[]}'
 bad "of the $experts experts" "{\"layers\":[{\"layer\":$layer,\"order\":[0]}]}"
 bad "has expert 0 twice" "{\"layers\":[{\"layer\":$layer,\"order\":[0,0]}]}"
 bad "of no such number" "{\"layers\":[{\"layer\":$layer,\"order\":[-1]}]}"
-expect_error "cannot be read" "$switchyard" train config.ini --run.dir=bad --moe.placement=none.json
+expect_error "cannot read none.json" "$switchyard" train config.ini --run.dir=bad --moe.placement=none.json
 [[ ! -e bad ]] || die "a run was begun"
