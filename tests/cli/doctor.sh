@@ -90,14 +90,14 @@ unset CUDA_VISIBLE_DEVICES  # what hides real ones would hide these
 call "$host" doctor
 consistent
 [[ $(grep -c ' stand-in .*9.0.*compiled for 9.0 .* all$' .out) -eq 8 ]] || die "not eight devices"
-expect_output "with NCCL 2.28.9; kernels"
+expect_output "NCCL 2.28.9; kernels"
 old="(gradients do not travel beside tokens: they do from NCCL 2.26 on, unless NCCL_LAUNCH_ORDER_IMPLICIT is 0)"
 call env CUDA_HOST_NCCL_VERSION=22505 "$host" doctor
-expect_output "with NCCL 2.25.5 $old; kernels"
+expect_output "NCCL 2.25.5 $old"
 call env CUDA_HOST_NCCL_VERSION=22505 "$host" doctor --json
 expect_output '"nccl_streams": 1'
 call env NCCL_LAUNCH_ORDER_IMPLICIT=0 "$host" doctor
-expect_output "with NCCL 2.28.9 $old; kernels"
+expect_output "NCCL 2.28.9 $old"
 call start 2 "$host" doctor
 consistent
 [[ $(grep -cE '^ +[01] .* 0000:0[12]:00$' .out) -eq 2 ]] || die "the ranks do not take a device each"

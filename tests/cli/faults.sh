@@ -24,6 +24,7 @@ make_data 40 --valid-fraction 0.2
 small_config <<'INI'
 [train]
 steps = 2
+warmup = 1
 global_batch = 4
 micro_batch = 2
 [run]
