@@ -1,11 +1,10 @@
 #include "dist/node_groups.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <vector>
 
+#include "dist/runtime.h"
 #include "kernels/philox.h"
 
 namespace sy {
@@ -25,20 +24,13 @@ std::optional<SplitNode> find_split_node(std::span<const Index> hosts, int ranks
 
 NodeCheck check_nodes(Comm& world, int ranks_per_node) {
   if (ranks_per_node < 2 || world.size() < 2) return {};
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  const auto host = static_cast<Index>(hash_name(name));
+  const auto host = static_cast<Index>(hash_name(host_name()));
   std::vector<Index> hosts(static_cast<std::size_t>(world.size()));
   world.all_gather(view_of(&host, {1}), view_of(hosts.data(), {world.size()}));
   const std::optional<SplitNode> split = find_split_node(hosts, ranks_per_node);
   if (!split) return {};
-  const auto name_of = [&](int rank) {
-    char text[sizeof name];
-    std::copy(std::begin(name), std::end(name), text);
-    world.broadcast(view_of(reinterpret_cast<std::uint8_t*>(text), {Index{sizeof text}}), rank);
-    return std::string(text);
-  };
-  const std::string first = name_of(split->first_rank), other = name_of(split->rank);
+  const std::string first = broadcast_text(world, host_name(), split->first_rank),
+                    other = broadcast_text(world, host_name(), split->rank);
   return {
       fmt::format("parallel.node = {} takes ranks {} to {} for one node, but rank {} is on {} and rank {} on {}: {}",
                   ranks_per_node, split->first_rank, split->last_rank, split->first_rank, first, split->rank, other,

@@ -1,7 +1,5 @@
 #include "dist/rank_settings.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 
@@ -29,15 +27,6 @@ std::vector<RankSetting> from_text(std::string_view text) {
   std::vector<RankSetting> settings;
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) settings.push_back({items[i], items[i + 1]});
   return settings;
-}
-
-// The text of rank `root`, on every rank.
-std::string broadcast_text(Comm& world, std::string text, int root) {
-  Index size = std::ssize(text);
-  world.broadcast(view_of(&size, {1}), root);
-  text.resize(static_cast<std::size_t>(size));
-  world.broadcast(view_of(reinterpret_cast<std::uint8_t*>(text.data()), {size}), root);
-  return text;
 }
 
 // The lines that say how the settings of `ranks` differ from those of rank 0.
@@ -86,15 +75,13 @@ void check_rank_settings(Comm& world, const std::vector<RankSetting>& settings, 
     if (ranks.empty()) order.push_back(digests[static_cast<std::size_t>(rank)]);
     ranks.push_back(rank);
   }
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
   const std::vector<RankSetting> first = from_text(broadcast_text(world, text, 0));
   constexpr std::size_t most_groups = 3;
   std::vector<std::string> lines;
   for (std::size_t i = 1; i < std::min(order.size(), most_groups + 1); ++i) {
     const std::vector<int>& ranks = groups[order[i]];
     const std::vector<RankSetting> other = from_text(broadcast_text(world, text, ranks.front()));
-    const std::string name = broadcast_text(world, host, ranks.front());
+    const std::string name = broadcast_text(world, host_name(), ranks.front());
     const std::vector<std::string> more = difference_lines(first, other, ranks, name);
     lines.insert(lines.end(), more.begin(), more.end());
   }

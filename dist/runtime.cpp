@@ -50,8 +50,9 @@ int slurm_tasks() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") ? 0 : number_of("SLURM_STEP_NUM_TASKS");
 }
 
-// Whether mpirun (Open MPI), MPICH's launchers or srun started this process as one of the ranks of MPI. A step of one task needs no
-// MPI: it may be a shell, in which several programs run one after another, of which MPI would serve the first alone.
+// Returns whether mpirun (Open MPI), a launcher of MPICH or srun started this process as a rank of MPI.
+// A Slurm step of one task needs no MPI: it may be a shell that runs several programs one after
+// another, of which MPI would serve only the first.
 bool launched() {
   const char* const nspace = std::getenv("PMIX_NAMESPACE");
   const bool by_slurm = !has_pmi() || (nspace && std::string_view(nspace).starts_with("slurm."));
@@ -119,8 +120,8 @@ void follow_launcher() {
   leave_without_launcher(0);
 }
 
-// Ends one of several tasks of srun that MPI could not connect. srun may end the others when the first leaves: the task that tells
-// it is the first.
+// Ends a task of srun if MPI cannot connect the tasks. The first task prints the error and leaves
+// first, since srun may end the others when one leaves.
 [[noreturn]] void end_without_pmi() {
   if (number_of("SLURM_PROCID") <= 0)
     print_error(
@@ -172,6 +173,20 @@ std::string one_line(std::string text) {
   return text;
 }
 
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string broadcast_text(Comm& comm, std::string text, int root) {
+  Index size = std::ssize(text);
+  comm.broadcast(view_of(&size, {1}), root);
+  text.resize(static_cast<std::size_t>(size));
+  comm.broadcast(view_of(reinterpret_cast<std::uint8_t*>(text.data()), {size}), root);
+  return text;
+}
+
 void warn(const std::string& text) {
   print_error("warning: " + text);
 }
@@ -206,7 +221,7 @@ Runtime::Runtime(int* argc, char*** argv) {
   MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
   owns_mpi_ = true;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  const Waiting mates("the start of the other ranks of this machine, which share memory");
+  const Waiting waiting_for_window("the start of the other ranks of this machine, which share memory");
   std::shared_ptr<Window> window = Window::open(MPI_COMM_WORLD, &shared_memory.missing);
   if (window) shared_memory = {window->size(), window->bytes(), ""};
   if (const char* const rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK"); rank && std::string_view(rank) == "0") {
@@ -324,9 +339,7 @@ namespace {
 
 // Ranks before this one, and all ranks, that are on its machine and say the same word.
 std::pair<int, int> like_this(Comm& world, const std::string& word) {
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
-  const auto mine = static_cast<Index>(hash_name(std::string(host) + "/" + word));
+  const auto mine = static_cast<Index>(hash_name(host_name() + "/" + word));
   std::vector<Index> all(world.size());
   world.all_gather(view_of(&mine, {1}), view_of(all.data(), {world.size()}));
   const auto here = all.begin() + world.rank();
@@ -376,11 +389,9 @@ void agree(Comm& comm, const std::function<void()>& work) {
   const Index lowest = comm.size() - comm.max(code != 0 ? comm.size() - comm.rank() : 0);
   if (lowest == comm.size()) return;
   const int root = static_cast<int>(lowest);
-  Index header[2] = {code, static_cast<Index>(what.size())};
-  comm.broadcast(view_of(header, {2}), root);
-  what.resize(header[1]);
-  comm.broadcast(view_of(reinterpret_cast<std::uint8_t*>(what.data()), {header[1]}), root);
-  throw AgreedError(static_cast<int>(header[0]), what);
+  Index code_of_root = code;
+  comm.broadcast(view_of(&code_of_root, {1}), root);
+  throw AgreedError(static_cast<int>(code_of_root), broadcast_text(comm, what, root));
 }
 
 }  // namespace sy

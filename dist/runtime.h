@@ -16,9 +16,8 @@ class Watchdog;   // dist/watchdog.h
 class JobRecord;  // dist/leftovers.h
 
 // Construct once, at the start of main. MPI is started only where a launcher (mpirun, srun) started this process, and the
-// process then ends with its launcher; alone, the world is a comm_self. The watchdog runs from before MPI starts until after it
-// has ended. Standard streams that were closed are open from here
-// on, so that no file takes their place, but cannot be written; a file that may not grow (SIGXFSZ) is an error of the write.
+// process then ends with its launcher; alone, the world is a comm_self. The watchdog runs from before
+// MPI starts until after it has ended. Standard streams that were closed are open from here on, so that no file takes their place, but cannot be written; a file that may not grow (SIGXFSZ) is an error of the write.
 class Runtime {
  public:
   Runtime(int* argc, char*** argv);
@@ -66,6 +65,12 @@ std::string lost_output();
 std::string one_line(std::string text);
 // A line on standard error: "switchyard: warning: ". On one rank alone, where the others would say the same.
 void warn(const std::string& text);
+
+// Name of this host, as gethostname() gives it.
+std::string host_name();
+
+// Returns the text of rank `root` on every rank. Collective.
+std::string broadcast_text(Comm& comm, std::string text, int root);
 
 // Which of the ranks on its machine this one is, from 0 on. Collective.
 int local_rank(Comm& world);

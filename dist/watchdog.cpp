@@ -125,7 +125,7 @@ Watchdog::~Watchdog() {
   for (const Endpoint& own : sockets_) close(own.socket);
 }
 
-// An address that cannot be bound is left out. Without any, nobody is asked.
+// Leaves out an address that cannot be bound. Without any socket, no rank is asked.
 void Watchdog::open_sockets() {
   for (const std::uint32_t address : own_addresses()) {
     const int own = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -140,7 +140,7 @@ void Watchdog::open_sockets() {
   }
 }
 
-// That of the address from which the kernel would send.
+// Returns the socket of the address from which the kernel would send.
 int Watchdog::socket_to(const Endpoint& to) const {
   const sockaddr_in there = socket_address(to.address, to.port);
   sockaddr_in here{};
@@ -164,7 +164,7 @@ void Watchdog::rendezvous(Comm& world, const WatchdogLimits& limits) {
     });
     world.broadcast(view_of(key.data(), {static_cast<Index>(key.size())}), 0);
     PeerInfo mine{};
-    gethostname(mine.host, sizeof mine.host - 1);
+    host_name().copy(mine.host, sizeof mine.host - 1);
     mine.machine = machine_number(mine.host);
     const std::size_t without_loopback = !sockets_.empty() && sockets_[0].address == htonl(INADDR_LOOPBACK) ? 0 : 1;
     for (std::size_t i = 0; i < sockets_.size() && i + without_loopback < PeerInfo::max_endpoints; ++i)
@@ -305,9 +305,8 @@ void Watchdog::look_at_local_work() {
 std::string Watchdog::own_name() const {
   if (peers_.size() == 1) return "this process";
   if (!peers_.empty()) return fmt::format("rank {} on {}", rank_, peers_[static_cast<std::size_t>(rank_)].host);
-  char host[64] = {};
-  gethostname(host, sizeof host - 1);
-  // The launcher has told the rank before MPI does.
+  const std::string host = host_name();
+  // The launcher names the rank before MPI does.
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
     if (const char* const rank = std::getenv(name)) return fmt::format("rank {} on {}", rank, host);
   return fmt::format("process {} on {}", getpid(), host);

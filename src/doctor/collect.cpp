@@ -141,9 +141,7 @@ std::string driver_version() {
 
 HostFacts host_facts() {
   HostFacts host;
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  host.name = name;
+  host.name = host_name();
   read_processor(host);
   host.cpus = cpus_of(getppid());
   host.cpu_quota = cpu_quota(control_group_root());

@@ -101,9 +101,7 @@ fs::path on_all_ranks(Comm& world, Find find) {
   agree(world, [&] {
     if (world.rank() == 0) found = find().string();
   });
-  found.resize(static_cast<std::size_t>(world.max(static_cast<Index>(found.size()))));
-  world.broadcast(view_of(reinterpret_cast<std::uint8_t*>(found.data()), {static_cast<Index>(found.size())}), 0);
-  return found;
+  return broadcast_text(world, found, 0);
 }
 
 }  // namespace

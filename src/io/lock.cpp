@@ -16,17 +16,12 @@
 #include <mutex>
 #include <sstream>
 
+#include "dist/runtime.h"
 #include "kernels/check.h"
 #include "src/system/files.h"
 
 namespace sy {
 namespace {
-
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // "node7, process 1234, job 56"
 std::string myself() {

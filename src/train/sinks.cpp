@@ -134,10 +134,8 @@ class TensorBoard final : public MetricsSink {
     for (const auto& entry : fs::directory_iterator(folder, error))
       if (entry.path().filename().string().starts_with("events.out.tfevents.")) old.push_back(entry.path());
     for (const fs::path& path : old) fs::remove(path, error);
-    char host[256] = {};
-    gethostname(host, sizeof host - 1);
     const auto seconds = std::chrono::system_clock::now().time_since_epoch() / std::chrono::seconds(1);
-    return folder / fmt::format("events.out.tfevents.{:010}.{}.{}", seconds, host, getpid());
+    return folder / fmt::format("events.out.tfevents.{:010}.{}.{}", seconds, host_name(), getpid());
   }
   static std::string event(double time, Index step) {
     std::string message;
