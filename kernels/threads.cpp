@@ -22,12 +22,12 @@ constexpr const char* second_start = "SWITCHYARD_THREAD_SETTINGS";
 // futex call where cores are free, and a small share of a time slice where they are not.
 constexpr const char* spin_count = "10000";
 
+}  // namespace
+
 int available_cpus() {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }
-
-}  // namespace
 
 std::vector<ThreadSetting> thread_settings(const std::function<const char*(const char*)>& environment, int cpus,
                                            int quota) {

@@ -8,6 +8,9 @@
 
 namespace sy {
 
+// Number of CPUs that this process may run on; 0 if the system does not say.
+int available_cpus();
+
 // An environment variable of the OpenMP runtime.
 struct ThreadSetting {
   std::string name, value;

@@ -1,11 +1,10 @@
 #include "src/experiments/environment.h"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <cstdlib>
 
+#include "dist/runtime.h"
 #include "kernels/cpu/processor.h"
+#include "kernels/threads.h"
 #include "src/build_info.h"
 #include "src/io/digest.h"
 #include "src/system/files.h"
@@ -37,13 +36,10 @@ std::string Environment::folder() const {
 }
 
 Environment this_environment(const std::string& launcher) {
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
   const char* const threads = std::getenv("OMP_NUM_THREADS");
-  cpu_set_t cpus;
-  const int count = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 0;
-  return {host, std::string(cpu_isa().name), threads && *threads ? threads : fmt::format("auto, {} CPUs", count),
-          build_text(build_info()), launcher.empty() ? "launch/mpirun.sh" : launcher};
+  return {host_name(), std::string(cpu_isa().name),
+          threads && *threads ? threads : fmt::format("auto, {} CPUs", available_cpus()), build_text(build_info()),
+          launcher.empty() ? "launch/mpirun.sh" : launcher};
 }
 
 }  // namespace sy

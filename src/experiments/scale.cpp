@@ -41,7 +41,7 @@ std::string name_of(const Layout& l, bool balanced) {
                      l.node > 1 ? fmt::format("-node{}", l.node) : "", balanced ? "balanced" : "own");
 }
 
-// What name_of wrote, followed by the number of the first repeat.
+// The point that a folder name of name_of and the number of the first repeat stands for.
 struct NamedPoint {
   Layout layout;
   bool balanced;
@@ -99,7 +99,7 @@ class Points {
     return point;
   }
 
-  // As the runs of a point are to be configured.
+  // Returns the configuration of the runs of a point.
   Config measured(const ScalePoint& point) const { return read_config(options_.config, settings(point)); }
 
   double predicted(const ScalePoint& point) const {
@@ -258,9 +258,7 @@ bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
         point.failure = failure->second;
         continue;
       }
-      for (const std::string& warning : warnings_of(training.run))
-        if (std::find(point.warnings.begin(), point.warnings.end(), warning) == point.warnings.end())
-          point.warnings.push_back(warning);
+      add_warnings(training.run, point.warnings);
       std::vector<double> seconds;
       for (const StepRecord& step : read_outcome(training.run).steps)
         if (step.step > options.warm_up && step.step <= options.warm_up + options.steps)

@@ -74,9 +74,7 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
   for (SweepResult& sweep : sweeps)
     for (Trial& trial : sweep.trials)
       for (const Training& training : trial.runs) {
-        for (const std::string& warning : warnings_of(training.run))
-          if (std::find(trial.warnings.begin(), trial.warnings.end(), warning) == trial.warnings.end())
-            trial.warnings.push_back(warning);
+        add_warnings(training.run, trial.warnings);
         if (const auto failure = failures->find(training.run); failure != failures->end()) {
           trial.failure = failure->second;
           continue;

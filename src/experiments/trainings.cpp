@@ -70,16 +70,14 @@ void check_folder(const fs::path& run, const Config& config) {
               join(other));
 }
 
-std::vector<std::string> warnings_of(const fs::path& run) {
+void add_warnings(const fs::path& run, std::vector<std::string>& warnings) {
   constexpr std::string_view begin = "switchyard: warning: ";
-  std::vector<std::string> warnings;
   std::ifstream log(run.string() + ".log");
   for (std::string line; std::getline(log, line);) {
     if (!line.starts_with(begin)) continue;
     line.erase(0, begin.size());
     if (std::find(warnings.begin(), warnings.end(), line) == warnings.end()) warnings.push_back(line);
   }
-  return warnings;
 }
 
 std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Training>& trainings,

@@ -28,8 +28,8 @@ std::vector<std::string> other_settings(const std::filesystem::path& run, const 
 // Throws InputError where the folder holds a run of other settings than `config`: it would be taken for this one.
 void check_folder(const std::filesystem::path& run, const Config& config);
 
-// The warnings that the run printed, each once, by RUN.log.
-std::vector<std::string> warnings_of(const std::filesystem::path& run);
+// Adds the warnings that the run printed, by RUN.log, to those that are there; each stays once.
+void add_warnings(const std::filesystem::path& run, std::vector<std::string>& warnings);
 
 // Trains what is not complete, and tells on standard error how far it is. A folder that is named twice is one run. Returns why
 // runs failed, by their folders: the others are trained all the same. Nothing where this process was asked to stop; called again,
