@@ -29,11 +29,11 @@ int run_command(const sy::Command& command, sy::Comm& world, const std::vector<s
     sy::CommandLine line{world, args, nullptr};
     try {
       return command.run(line);
-    } catch (const sy::AgreedError&) {
-      if (!command.repeatable || attempt == most_attempts || world.max(sy::chosen_checkpoint_vanished()) == 0) throw;
-    } catch (const sy::Error&) {  // of this rank alone
-      if (!command.repeatable || attempt == most_attempts || world.size() > 1 || !sy::chosen_checkpoint_vanished())
-        throw;
+    } catch (const sy::Error& e) {
+      // Only after an error that all ranks share may they ask each other.
+      const bool shared = world.size() == 1 || dynamic_cast<const sy::AgreedError*>(&e);
+      if (!command.repeatable || attempt == most_attempts || !shared) throw;
+      if (world.max(sy::chosen_checkpoint_vanished()) == 0) throw;
     }
     if (world.rank() == 0)
       sy::warn("the run has deleted the checkpoint that was being read: now its newest one is read");

@@ -39,8 +39,8 @@ std::vector<std::string> RoutingWarnings::add(Index step, const ExpertCounts& co
 
 void RoutingWarnings::add_drops(Index step, const ExpertCounts& counts, std::vector<std::string>& out) {
   const Index routed = sum_of(counts.routed), dropped = sum_of(counts.dropped);
-  if (drops_told_ || 2 * dropped <= routed) return;
-  drops_told_ = true;
+  if (warned_of_drops_ || 2 * dropped <= routed) return;
+  warned_of_drops_ = true;
   out.push_back(fmt::format(
       "{:.0f} % of the assignments of {} were dropped: raise moe.capacity_factor (0: nothing is dropped), or "
       "moe.aux_loss, which balances the experts",
@@ -60,7 +60,7 @@ void RoutingWarnings::add_dead_experts(Index step, std::vector<std::string>& out
     experts += std::ssize(layer);
     dead += none;
   }
-  if (dead > 0 && dead >= 2 * dead_told_) {
+  if (dead > 0 && dead >= 2 * warned_dead_experts_) {
     constexpr std::size_t shown = 8;
     const std::size_t more = layers.size() > shown ? layers.size() - shown : 0;
     layers.resize(layers.size() - more);
@@ -69,7 +69,7 @@ void RoutingWarnings::add_dead_experts(Index step, std::vector<std::string>& out
                     "experts RUN` shows the load",
                     dead, experts, steps_text(dead_since_, step), join(layers, ", "),
                     more > 0 ? fmt::format(", and {} more layers", more) : ""));
-    dead_told_ = dead;
+    warned_dead_experts_ = dead;
   }
   routed_.clear();
 }

@@ -28,9 +28,9 @@ class RoutingWarnings {
 
   Index last_step_;  // step of the previous log line
   std::vector<std::int64_t> layer_ids_;
-  bool drops_told_ = false;
-  Index dead_told_ = 0, dead_since_ = -1;   // experts of the last warning; step before `routed_`
-  std::vector<std::vector<Index>> routed_;  // [MoE layer][expert] assignments since dead_since_
+  bool warned_of_drops_ = false;
+  Index warned_dead_experts_ = 0, dead_since_ = -1;  // experts of the last warning; step before `routed_`
+  std::vector<std::vector<Index>> routed_;           // [MoE layer][expert] assignments since dead_since_
 };
 
 }  // namespace sy

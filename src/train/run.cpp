@@ -51,8 +51,8 @@ std::string told(const std::vector<KeyDifference>& differences) {
   return join(texts);
 }
 
-// What is about to be trained, in four lines. memory: of a rank. device: its name. taken: by libraries,
-// of a device (Room).
+// Describes the coming training in four lines. memory: of a rank. device: its name. taken: memory of a
+// device that libraries have (Room).
 std::string summary(const Config& config, const Dataset& dataset, const SampleStream& samples, const Layout& layout,
                     const MemoryPlan& memory, const std::string& device, Index taken) {
   const ParamCount count = count_params(config, model_vocab(config, dataset.vocab()));
@@ -75,7 +75,7 @@ std::string order_text(const std::vector<std::vector<Index>>& layers) {
   return join(texts);
 }
 
-// What can be trained but is hardly meant.
+// Returns warnings about settings that can be trained but are hardly meant.
 std::vector<std::string> warnings_before(const Config& config, const Layout& layout, const SampleStream& samples) {
   std::vector<std::string> out = doubts(config, layout);
   if (samples.samples_per_epoch() < config.train.global_batch)
@@ -88,13 +88,13 @@ std::vector<std::string> warnings_before(const Config& config, const Layout& lay
 
 class Run {
  public:
-  Run(Comm& world, const Config& config, const RunOptions& how, const Layout& layout, std::unique_ptr<Backend> backend,
-      Room room)
+  Run(Comm& world, const Config& config, const RunOptions& how, const Layout& layout, Dataset dataset,
+      std::unique_ptr<Backend> backend, Room room)
       : world_(world),
         how_(how),
         config_(config),
         dir_(config.run.dir),
-        dataset_(config.data.path),
+        dataset_(std::move(dataset)),
         samples_(dataset_, config.model.seq_len, config.train.seed),
         engine_(config, model_vocab(config, dataset_.vocab()), std::move(backend), std::move(room.mesh), true,
                 room.arena),
@@ -130,11 +130,12 @@ class Run {
   void say(const std::string& text) {
     if (lead()) progress_.note(visible(text, "\n"));
   }
-  // What a save warns of, the next one finds again.
+  // Prints a warning the first time alone: each save finds the causes of the last one again.
   void warn_once(const std::string& text) {
     if (warned_.insert(text).second) say(std::vector<std::string>{text});
   }
   void say(const std::vector<std::string>& warnings) {
+    if (warnings.empty()) return;  // the progress line stays
     progress_.clear();
     for (const std::string& w : warnings) warn(w);
   }
@@ -321,7 +322,7 @@ class Run {
       if (lead() && config_.run.resume_step >= 0) say(set_newer_aside(dir_, trainer_.steps_done()));
       if (!lead()) return;
       keep_own_tokenizer(any ? path : init);
-      remove_unfinished(dir_ / "config.ini");  // this process holds the lock: nobody writes one
+      remove_unfinished(dir_ / "config.ini");  // this process holds the lock: no other writes one
       write_file(dir_ / "config.ini", to_ini(config_));
     });
     return any;
@@ -420,13 +421,16 @@ class Run {
   }
 
   void save() {
+    Index pinned = -1;
     agree(world_, [&] {
-      if (lead() && !lock_->held())
+      if (!lead()) return;
+      if (!lock_->held())
         fail(
             "{} was removed or replaced while it was trained in: nothing more is written there: start again in a "
             "folder of its own",
             dir_.string());
-      if (lead()) metrics_->sync();  // before a checkpoint counts, the lines of its steps are on the disk
+      metrics_->sync();  // before a checkpoint counts, the lines of its steps are on the disk
+      pinned = pinned_checkpoint();
     });
     window_.close(trainer_.steps_done(), state_.experts);
     state_.step = trainer_.steps_done();
@@ -434,10 +438,6 @@ class Run {
     state_.tokens = trainer_.tokens_done();
     state_.router_bias = engine_.router_bias();
     const ScopedActivity saving({"save of a checkpoint", -1, "", state_.step});
-    Index pinned = -1;
-    agree(world_, [&] {
-      if (lead()) pinned = pinned_checkpoint();
-    });
     for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), config_.run.keep, pinned))
       warn_once(warning);
   }
@@ -479,14 +479,14 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
   const int local = local_rank(world);
   std::unique_ptr<Backend> backend;
   Index vocab = 0;
-  std::unique_ptr<Dataset> dataset;
+  std::optional<Dataset> dataset;
   Config placed = config;  // with the places of the experts
   agree(world, [&] {
     check_config_for_layout(config, layout);
     placed.moe.order = read_placement(config);
     // Everything that can be wrong on one rank alone is tried before the first collective.
     check_run_dir(config);
-    dataset = std::make_unique<Dataset>(open_training_data(config));
+    dataset = open_training_data(config);
     const SampleStream samples(*dataset, config.model.seq_len, config.train.seed);
     vocab = model_vocab(config, dataset->vocab());
     if (config.train.validate_every > 0 && dataset->valid_tokens() == 0)
@@ -528,7 +528,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
   const std::string advice = memory_advice(config);
   const auto run = with_advice(advice, [&] {
     Room room = make_room(world, config, vocab, layout, *backend, sharing);
-    return std::make_unique<Run>(world, placed, how, layout, std::move(backend), std::move(room));
+    return std::make_unique<Run>(world, placed, how, layout, std::move(*dataset), std::move(backend), std::move(room));
   });
   const int code = or_end_all(world, [&] { return with_advice(advice, [&] { return run->execute(); }); });
   // A run's purpose is its folder.
