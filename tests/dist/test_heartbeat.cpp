@@ -119,6 +119,12 @@ class SecondRank final : public Comm {
     all.push_back(changed);
     for (const HeartbeatDatagram& datagram : all) send(datagram);
   }
+  void attack_for(std::chrono::seconds time) {
+    for (const auto begin = Watchdog::Clock::now(); Watchdog::Clock::now() - begin < time;) {
+      attack();
+      std::this_thread::sleep_for(20ms);
+    }
+  }
   void send(const HeartbeatDatagram& datagram) {
     sockaddr_in to{};
     to.sin_family = AF_INET;
@@ -228,10 +234,7 @@ TEST(WatchdogHeartbeats, OfOthersDoNotEndAJob) {
   watchdog.rendezvous(second, {2s, 0s});
   second.answer(1000000);
   const Waiting waiting("a barrier");
-  for (const auto begin = Watchdog::Clock::now(); Watchdog::Clock::now() - begin < 5s;) {
-    second.attack();
-    std::this_thread::sleep_for(20ms);
-  }
+  second.attack_for(5s);
   EXPECT_GT(second.answered(), 3);
 }
 
@@ -245,10 +248,7 @@ TEST(WatchdogHeartbeatsDeathTest, OfOthersDoNotKeepAJob) {
         watchdog.rendezvous(second, {1s, 0s});
         second.answer(2);
         const Waiting waiting("a barrier");
-        for (const auto begin = Watchdog::Clock::now(); Watchdog::Clock::now() - begin < 20s;) {
-          second.attack();
-          std::this_thread::sleep_for(20ms);
-        }
+        second.attack_for(20s);
         _exit(0);
       },
       testing::ExitedWithCode(1), "has waited .* for a barrier\n  rank 1 on second does not answer");

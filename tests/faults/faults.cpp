@@ -177,30 +177,24 @@ int close(int file) {
   errno = error;
   return -1;
 }
-int open(const char* path, int flags, ...) {
-  NEXT(open);
-  va_list rest;
-  va_start(rest, flags);
-  const mode_t mode = va_arg(rest, mode_t);
-  va_end(rest);
-  if ((flags & O_CREAT) && judge(path) == Verdict::fail) return -1;
-  return real(path, flags, mode);
-}
-int open64(const char* path, int flags, ...) {
-  NEXT(open64);
-  va_list rest;
-  va_start(rest, flags);
-  const mode_t mode = va_arg(rest, mode_t);
-  va_end(rest);
-  if ((flags & O_CREAT) && judge(path) == Verdict::fail) return -1;
-  return real(path, flags, mode);
-}
-FILE* fopen(const char* path, const char* mode) {
-  NEXT(fopen);
-  return mode[0] != 'r' && judge(path) == Verdict::fail ? nullptr : real(path, mode);
-}
-FILE* fopen64(const char* path, const char* mode) {
-  NEXT(fopen64);
-  return mode[0] != 'r' && judge(path) == Verdict::fail ? nullptr : real(path, mode);
-}
+// The names with 64 take the same arguments.
+#define FAULTY_OPEN(name)                                             \
+  int name(const char* path, int flags, ...) {                        \
+    NEXT(name);                                                       \
+    va_list rest;                                                     \
+    va_start(rest, flags);                                            \
+    const mode_t mode = va_arg(rest, mode_t);                         \
+    va_end(rest);                                                     \
+    if ((flags & O_CREAT) && judge(path) == Verdict::fail) return -1; \
+    return real(path, flags, mode);                                   \
+  }
+#define FAULTY_FOPEN(name)                                                              \
+  FILE* name(const char* path, const char* mode) {                                      \
+    NEXT(name);                                                                         \
+    return mode[0] != 'r' && judge(path) == Verdict::fail ? nullptr : real(path, mode); \
+  }
+FAULTY_OPEN(open)
+FAULTY_OPEN(open64)
+FAULTY_FOPEN(fopen)
+FAULTY_FOPEN(fopen64)
 }
