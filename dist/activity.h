@@ -31,7 +31,8 @@ struct Activity {
 inline Activity activity;                     // of the one thread that computes
 inline Seqlock<Activity> published_activity;  // the same, for other threads
 
-// Counts the pieces of files that this process has read or written, so that the watchdog sees that its own work goes on.
+// Counts the chunks of files that this process has read or written. The watchdog sees by it that the
+// rank's own work goes on.
 inline std::atomic<std::uint64_t> local_progress{0};
 
 inline Activity set_activity(const Activity& next) {

@@ -64,7 +64,7 @@ bool is_own(const fs::path& path, mode_t kind, ino_t inode = 0) {
          (inode == 0 || s.st_ino == inode);
 }
 
-// What is in a folder; what cannot be read is left out.
+// Returns the entries of a folder. Leaves out entries that cannot be read.
 std::vector<fs::path> entries_of(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;

@@ -34,7 +34,8 @@ Quota quota_v1(const fs::path& group) {
 
 }  // namespace
 
-// In a container the groups outside of it have names in /proc and no folders: the container's own is then the outermost.
+// In a container the groups outside of it have names in /proc and no folders. The container's own
+// group is then the outermost.
 std::vector<fs::path> control_groups(const std::string& controller, const fs::path& root) {
   std::vector<fs::path> folders;
   std::ifstream in(root / "proc/self/cgroup");

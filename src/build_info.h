@@ -1,4 +1,4 @@
-// What this program was built from. cmake/build_info.cmake writes the definition at each build.
+// Version, commit and options of this build. cmake/build_info.cmake writes the definition.
 #pragma once
 
 #include <string>

@@ -191,7 +191,8 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
                    const std::vector<ConfigCheck>& checks = {});
 Config parse_config(const std::string& ini_text, const std::string& origin,
                     const std::vector<std::string>& overrides = {});
-// What all ranks must have alike (dist/rank_settings.h): every key but data.path, as data may lie in another place on each host.
+// Returns the settings that must be equal on all ranks (dist/rank_settings.h): every key but
+// data.path, since each host may have the data in another folder.
 std::vector<RankSetting> rank_settings(const Config& config);
 // Every key with its value, as INI; parse_config(to_ini(c)) == c.
 std::string to_ini(const Config& config);

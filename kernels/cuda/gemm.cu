@@ -179,7 +179,8 @@ __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand
 // expert that owns `count` rows. Large products fill a GPU alone, one after the other: cuBLAS's grouped kernels do without
 // the instructions of four warps that Hopper needs for its full rate ("Introducing Grouped GEMM APIs in cuBLAS", NVIDIA,
 // 2024). Small ones share one call, where types are alike and addresses are aligned; the others, such as bf16 weights'
-// gradients, which are f32, run beside each other on lanes, and so do all small ones if SWITCHYARD_SMALL_PRODUCTS = streams.
+// gradients, which are f32, run beside each other on lanes. So do all small ones if
+// SWITCHYARD_SMALL_PRODUCTS = streams.
 template <class ProductOf>
 void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows, ConstView a, ConstView b, View c,
                       ProductOf product_of) {
@@ -187,7 +188,8 @@ void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows
   const Operand of_a(a), of_b(b), of_c(c);
   const auto count_of = [&](Index e) { return rows.host[e + 1] - rows.host[e]; };
   const bool large = product_of(rows.host[experts]).multiplications() / experts >= context.large_product;
-  if (large || context.small_on_streams || a.dtype() != c.dtype() || !of_a.aligned() || !of_b.aligned() || !of_c.aligned()) {
+  if (large || context.small_on_streams || a.dtype() != c.dtype() || !of_a.aligned() || !of_b.aligned() ||
+      !of_c.aligned()) {
     std::vector<Index> owners;
     for (Index e = 0; e < experts; ++e)
       if (count_of(e) > 0) owners.push_back(e);

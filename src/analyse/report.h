@@ -51,7 +51,8 @@ std::vector<Section> load_sections(const ExpertReport& report);
 // Two runs side by side, by layer and over time. The layers are those that both have; throws InputError where there are none,
 // or where one of the runs has no counts.
 Section comparison(const ExpertReport& a, const ExpertReport& b);
-// What makes two runs hard to compare: layers that only one of them has, another number of experts, other data.
+// Returns the reasons why two runs are hard to compare: layers that only one of them has, another
+// number of experts, other data.
 std::vector<std::string> comparison_warnings(const ExpertReport& a, const ExpertReport& b);
 // One self-contained page. Needs gnuplot.
 std::string report_html(const ExpertReport& report);

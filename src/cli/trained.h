@@ -51,8 +51,8 @@ Index vocab_of(const Config& config, const std::filesystem::path& file);
 void check_positions(const Config& config, Index positions);
 
 // The model with its weights, on the backend that --backend names: without gradients. On the host it computes in f32,
-// whatever it was trained with. positions: of Engine. If a node of the layout is not on one host, its ranks count as nodes of
-// their own. Collective.
+// whatever it was trained with. positions: of Engine. If a node of the layout is not on one host, its
+// ranks count as nodes of their own. Collective.
 std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout layout, const std::string& backend,
                                    Index positions = 0);
 

@@ -149,8 +149,8 @@ class SampleStream {
   Index total_share_ = 0;
 };
 
-// Throws AgreedError unless all ranks have the same data set: what dataset.ini says, the files' sizes and sampled blocks.
-// Collective.
+// Throws AgreedError unless all ranks have the same data set: dataset.ini, sizes and sampled blocks of
+// the files. Collective.
 void check_same_data(Comm& world, const Dataset& dataset);
 
 // Throws InputError unless data.path names a folder with a dataset.ini.

@@ -59,7 +59,8 @@ struct ScaleResult {
   double efficiency(const ScalePoint& point) const;  // the speed-up by how many times as many ranks
   // How much longer a step takes with the routing of its own than with a balanced one, as a share; NaN where it is not known.
   double routing_gap(const ScalePoint& point) const;
-  // Of its runs, and of numbers that are hardly meant: efficiency above 110 %, spread above 20 %.
+  // Returns the warnings of its runs, and of doubtful numbers: efficiency above 110 %, spread above
+  // 20 %.
   std::vector<std::string> warnings(const ScalePoint& point) const;
 };
 

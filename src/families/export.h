@@ -18,8 +18,9 @@ class FamilyValues;
 void keep_imported(const std::filesystem::path& folder, const FamilyValues& values,
                    const std::filesystem::path& run_dir);
 
-// Compares files in RUN/huggingface with their digests: those that `names` lists, or all if it is empty. Throws InputError if
-// one differs. Returns a warning if an older version of the program imported the model without digests, "" otherwise.
+// Compares files in RUN/huggingface with their digests: those that `names` lists, or all if it is
+// empty. Throws InputError if one differs. Returns a warning if an older version of the program
+// imported the model without digests, "" otherwise.
 std::string check_imported(const std::filesystem::path& run_dir, const std::vector<std::string>& names = {});
 
 struct ExportOptions {

@@ -81,7 +81,8 @@ std::optional<Index> step_set_aside(const std::string& name);
 
 // Deletes old checkpoints and returns one warning for each that it could not delete.
 // Checkpoint `step` and the newest keep - 1 before it stay, and so does that of step `pinned`.
-// Those without a manifest do not count towards `keep`. They stay, as do those with other files.
+// Checkpoints without a manifest do not count towards `keep`. They stay, as do checkpoints with
+// other files.
 // Checkpoints after `step` stay as they are.
 // Deletes abandoned checkpoints that are older than the oldest of those `keep`.
 // keep: 0 means that nothing is deleted. pinned: -1 means that no step is pinned.

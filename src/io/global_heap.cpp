@@ -51,7 +51,7 @@ std::string GlobalHeaps::problem(const std::filesystem::path& file) const {
       static_assert(sizeof object == header_bytes);
       if (!read(begin + at, object)) return fmt::format("{} cannot be read", file.string());
       const std::uint64_t left = size - at;
-      // That of index 0 is the free space, header and all.
+      // The object of index 0 is the free space, header included.
       const std::uint64_t most = object.index == 0 ? left : left - header_bytes;
       if (objects_left == 0 || object.bytes > most || (object.index == 0 && object.bytes < header_bytes))
         return fmt::format("{} is damaged: the global heap at byte {} does not end where it should", file.string(),

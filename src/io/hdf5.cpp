@@ -115,7 +115,7 @@ std::vector<std::string> parents(const std::string& name) {
 
 using namespace h5;
 
-// What was handed to a file: a row for each value, or piece of one.
+// Record of the values that were handed to a file: a row for each write.
 struct Hdf5Log {
   struct Row {
     std::string object;  // "/params/x", "attribute step of /state"
@@ -154,7 +154,7 @@ Checksum::Value checksum_of(const Shape& shape, const std::vector<Hdf5Part>& par
   return sum.finish();
 }
 
-// Of the values of a box, read a slab at a time.
+// Checksum of the values of a box, read a slab at a time.
 Checksum::Value checksum_of(const Hdf5Dataset& dataset, const Box& box, std::vector<std::byte>& buffer) {
   constexpr Index slab_bytes = Index{16} << 20;
   Checksum sum;

@@ -1,5 +1,5 @@
-// What of a run's checkpoints is deleted: files that this program wrote, in folders that hold
-// nothing else.
+// Deletion of a run's checkpoints: only files that this program wrote, in folders that hold nothing
+// else.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -133,7 +133,8 @@ Index oldest_checkpoint(const fs::path& checkpoints) {
 std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index step, Index keep, Index pinned) {
   std::vector<std::string> problems;
   if (keep <= 0) return problems;
-  // Of those that stay. Later ones were abandoned, and are replaced when they are reached again.
+  // `kept` and `oldest` are of the checkpoints that stay. Later ones were abandoned, and are replaced
+  // when they are reached again.
   Index kept = 1, oldest = step;
   std::vector<std::pair<std::string, Index>> old;
   for (const Index of : steps_in(checkpoints)) {

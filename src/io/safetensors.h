@@ -83,8 +83,8 @@ StoredHeader stored_header(const std::vector<StoredLayout>& tensors,
 // A file of a known size, mapped for writing. The space is taken when it is made, so that a full disk is an error then.
 class MappedOutput {
  public:
-  // create: a new file of so many bytes, where none of that name may be. Otherwise one that another rank has created. Links
-  // are not followed.
+  // create: makes a new file of so many bytes; none of that name may exist. Otherwise opens the file
+  // that another rank has created. Links are not followed.
   MappedOutput(const std::filesystem::path& path, Index bytes, bool create);
   ~MappedOutput();
   MappedOutput(const MappedOutput&) = delete;

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a number may be, and how an error describes it.
+// Allowed values of a number, and how an error describes them.
 struct NumberRange {
   bool (*holds)(double);
   const char* expected;

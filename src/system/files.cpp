@@ -189,7 +189,7 @@ std::FILE* open_for_writing(const fs::path& path, const char* mode) {
       ::open(path.c_str(),
              O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (append ? O_APPEND : 0), 0666);
   if (file < 0 && errno == ELOOP) refuse("is a link");
-  if (file < 0 && errno == ENXIO) refuse("is no regular file");  // a FIFO that nobody reads
+  if (file < 0 && errno == ENXIO) refuse("is no regular file");  // a FIFO without a reader
   if (const int why = errno; file < 0)
     cannot_write(why, fmt::format("cannot write {}: {}", path.string(), std::strerror(why)));
   struct stat facts {};

@@ -14,8 +14,9 @@ struct Match {
   std::size_t begin, end;  // bytes of a text
 };
 
-// Bounds the processor time that this thread's expressions spend on one text while the object lives: some seconds, and more
-// for a long text. An expression of a foreign tokenizer.json may need hours. Objects within another one have no effect.
+// Bounds the processor time that this thread's expressions spend on one text while the object lives:
+// some seconds, and more for a long text. An expression of a foreign tokenizer.json may need hours.
+// Objects within another one have no effect.
 class MatchTime {
  public:
   explicit MatchTime(std::size_t text_bytes);

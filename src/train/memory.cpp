@@ -56,7 +56,7 @@ void refuse_memory(const Config& config, const MemoryPlan& plan, Index available
   }
   if (device && config.dtype() == DType::f32) advice.push_back("set run.dtype = bf16");
   advice.push_back("use more ranks with a larger parallel.tp or parallel.ep, or a smaller model");
-  // Where the parameters alone do not fit, activations are not planned.
+  // If the parameters alone do not fit, activations are not planned.
   const std::string activations = gigabytes(plan.activations);
   bad_input("training needs {} GB on each rank (weights {}, gradients {}, optimizer {}, {}) and {} GB {}: {}",
             gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.gradients), gigabytes(plan.optimizer),

@@ -20,7 +20,7 @@
 namespace sy {
 namespace {
 
-// What a look through the file finds, for a run that goes on with `first_step`.
+// Result of reading the file for a run that goes on with `first_step`.
 struct Found {
   MetricsHistory history;
   Index end = 0;      // of the last whole line of an earlier step

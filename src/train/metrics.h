@@ -25,7 +25,7 @@ struct ExpertCounts {
   std::vector<std::vector<Index>> routed, dropped;
 };
 
-// What RUN/metrics.jsonl holds of the steps before the one that a run goes on with.
+// Facts from RUN/metrics.jsonl about the steps before the one that a run goes on with.
 struct MetricsHistory {
   MissingSteps missing;
   LossRise rise;

@@ -108,7 +108,7 @@ expect_error "did not leave it there" ranks 2 export trained no
 [[ $(cat no.tmp/thesis.txt) == mine ]] || die "the export changed a folder that is not its own"
 expect_no_file no
 
-# Of several at a time exactly one makes the folder, and it is whole.
+# If several run at a time, exactly one makes the folder, and the folder is whole.
 one_of() {  # FOLDER COMMAND...: prints nothing; the others end with code 2 and one error
   local n pids=() won=0 code
   for n in 1 2 3 4 5; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What is no regular file in place of an input is one error at once: nothing waits for it, and
-# nothing reads it without an end. Links that lead out of a run folder are not followed.
+# A FIFO, a device or a folder in place of an input is one error at once: no command waits for it or
+# reads it without an end. Links that lead out of a run folder are not followed.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 60 --valid-fraction 0.2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What is on the disk before what: the lines of metrics.jsonl before the checkpoint of their step,
-# the run folder's names before its checkpoints, and an export's name in its folder.
+# The order in which writes reach the disk: the lines of metrics.jsonl before the checkpoint of their
+# step, the run folder's names before its checkpoints, and an export's name in its folder.
 source "$2/tests/cli/lib/lib.sh"
 
 # Writes a line for each fsync and rename to the file $ORDER.

@@ -37,7 +37,7 @@ expect_ok timeout 240 "$switchyard" plan "${deepseek[@]}" --ranks 16384 --machin
 expect_output "671.0"
 expect_output "do not fit into the 75"
 
-# As many ranks as a plan may have, whose products of sizes exceed 32 bits.
+# The largest numbers of ranks, whose products of sizes exceed 32 bits.
 many=("${deepseek[@]}" --train.global_batch=65536)
 expect_ok timeout 240 "$switchyard" plan "${many[@]}" --ranks 65536,1048576 --machine h100 --layouts tp16-ep128,tp16-ep256
 [[ $(grep -c "ranks of h100" .out) -eq 2 ]] || die "not two plans"

@@ -80,7 +80,8 @@ expect_error "--output text holds de, and is no data set" "$switchyard" prepare 
 expect_error "--output text holds de, and is no data set" ranks 2 prepare --domain a=hf --output text --overwrite
 [[ $(ls -A text) == $'de\nen' ]] || die "something was written into the folder of texts"
 
-# What is no text is left out of folders, and told; so are hidden files, and what globs say. Named files are errors.
+# Binary files, hidden files and files that the globs exclude are left out of folders and counted.
+# A binary file that is named is an error.
 mkdir -p mixed/.git mixed/cache
 cp text/en/[0-9] mixed
 printf '\211PNG\r\n\032\n\0\0' >mixed/photo.png

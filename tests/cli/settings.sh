@@ -30,7 +30,7 @@ for n in 1 3; do
   wrong.ini:6: 'steps': lines are [section], key = value or # comment
   command line: moe.top_k = 0: must be from 1 to 1048576" ]] || die "not all that is wrong"
 done
-# What lies beside the configuration is named with the rest; a layout, if it is the only thing that could still be wrong.
+# A wrong data path is named with the wrong keys; a wrong layout, only if all keys are right.
 expect_error "command line: unknown key 'moe.topk'" "$switchyard" train config.ini --moe.topk=1 --run.dtype=fp8 --data.path=nowhere
 says "config.ini: 4 errors: correct each"
 says "run.dtype = 'fp8': expected f32 or bf16"

@@ -42,7 +42,7 @@ void fill_address_space() {
   setrlimit(RLIMIT_AS, &limit);
 }
 
-// What befalls the last rank at a call of MPI.
+// The mishap of the last rank at a call of MPI.
 void strike(std::string_view function) {
   if (std::atoi(environment("OMPI_COMM_WORLD_RANK").data()) + 1 !=
       std::atoi(environment("OMPI_COMM_WORLD_SIZE").data()))

@@ -73,7 +73,7 @@ call timeout 60 "$root/launch/mpirun.sh" 3 "$ends" leaves
 [[ $err == *"for the end of the other ranks"* && $err == *" for a barrier"* ]] || die "a rank leaves early: $err"
 unset SWITCHYARD_TIMEOUT
 
-# What a killed mpirun leaves, the next start collects; what another program has left stays.
+# The next start collects the leftovers of a killed mpirun; those of another program stay.
 temporary=$work/temporary
 mkdir "$temporary"
 ENDS_STOP=MPI_Win_free TMPDIR=$temporary mpirun --allow-run-as-root --oversubscribe -np 2 "$ends" differ nothing >/dev/null 2>&1 &

@@ -104,7 +104,7 @@ TEST_F(Leftovers, WithoutAWholeRecordStay) {
   expect_left();
 }
 
-// What has the name now is another file.
+// Another file has the name now.
 TEST_F(Leftovers, ThatWereMadeAnewStay) {
   end_launcher();
   change_record(" /dev/shm", "7 /dev/shm");

@@ -158,7 +158,7 @@ TEST_F(WatchdogDeathTest, EndsOwnWorkThatDoesNot) {
       testing::ExitedWithCode(1), "has computed, read or written in the save of a checkpoint for 0.2 s");
 }
 
-// What a process was stopped for is not its own work: here two seconds, and the limit is one.
+// The time for which a process was stopped is not its own work: here two seconds, with a limit of one.
 TEST_F(WatchdogDeathTest, LeavesWhoWasStopped) {
   EXPECT_EXIT(
       {

@@ -6,7 +6,7 @@
 // and the close of a file that was open for writing. Calls are counted from 1 in each process.
 #pragma once
 
-// Of writes alone; other calls succeed.
+// For writes alone; other calls succeed.
 constexpr int half_a_write = 0;  // half of the bytes are written, as the caller is told
 constexpr int lost_write = -1;   // none are, though the caller is told that all are
 

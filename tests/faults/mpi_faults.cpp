@@ -42,7 +42,8 @@ struct Counts {
   long injected = 0, failed = 0, unharmed = 0;
 };
 
-// What is compared: the names and contents of all files of a folder, or of one file; empty if there is none.
+// The names and contents of all files of a folder, or of one file; empty if there is none. These are
+// compared.
 std::map<std::string, std::string> content_of(const fs::path& path) {
   std::map<std::string, std::string> files;
   std::error_code ignored;

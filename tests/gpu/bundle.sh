@@ -30,7 +30,7 @@ for name in libc.so.6 libstdc++.so.6 libcublas.so.13 libnccl.so.2; do
   ! grep -q "/$name\$" content || die "$name is packed, which the target has"
 done
 
-# Of this machine it needs a shell alone: no library and no program of Open MPI is found in any other place.
+# The bundle needs only a shell of this machine: its own Open MPI is the only one in the environment.
 env -i PATH=/usr/bin:/bin HOME="$work" SWITCHYARD_PYTHON=none "$gpu" run bundle.tar.gz --output results versions doctor step train_2 ||
   { cat results/*.log; die "a part failed"; }
 [[ $(grep -c '| passed |' results/summary.md) -eq 4 ]] || die "not every part is in the summary"

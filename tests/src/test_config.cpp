@@ -430,7 +430,7 @@ TEST(Config, RenormalizeFollowsTopKUnlessItIsSet) {
   EXPECT_EQ(resolved({"--moe.top_k=1"}), "false");
   EXPECT_EQ(resolved({"--moe.top_k=1", "--moe.renormalize=auto"}), "false");
   EXPECT_EQ(resolved({"--moe.top_k=4", "--moe.renormalize=auto"}), "true");
-  // As older files say it.
+  // The spelling of older files.
   EXPECT_EQ(resolved({"--moe.top_k=1", "--moe.renormalize=true"}), "true");
   EXPECT_EQ(resolved({"--moe.top_k=1", "--moe.renormalize=yes"}), "true");
   EXPECT_EQ(resolved({"--moe.renormalize=false"}), "false");

@@ -66,7 +66,7 @@ TEST(Hdf5, DatasetsAndAttributesComeBack) {
 TEST(Hdf5, VerifyNamesWhatReadsBackOtherwise) {
   const Folder folder;
   const std::vector<float> values{1, 2, 3, 4, 5, 6};
-  // What verify() says of a file that `change` has changed by the library after it was closed.
+  // The error of verify() for a file that `change` has changed by the library after it was closed.
   const auto verdict = [&](const std::function<void(hid_t)>& change) {
     const fs::path path = folder.path() / "file.h5";
     fs::remove(path);

@@ -372,7 +372,7 @@ TEST(FamilyConfig, PartialRotationIsOfFamiliesThatKnowIt) {
   EXPECT_BAD_INPUT(config_of(family_named("gemma3_text"), local, "test", {}), "rotate whole heads");
 }
 
-// What an absent key means is the family's default and not ours.
+// An absent key means the family's default and not ours.
 TEST(FamilyConfig, AbsentRotaryFractionIsTheFamilys) {
   const std::pair<const char*, double> defaults[] = {{"nemotron", 0.5}, {"gpt_neox", 0.25}, {"phi3", 1}};
   for (const auto& [name, otherwise] : defaults) {

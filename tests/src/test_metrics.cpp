@@ -174,7 +174,7 @@ TEST(MetricsFile, AHoleIsNamedInOneWarning) {
   EXPECT_EQ(missing_steps_warning(dir.path, 0), "");
 }
 
-// What the file tells about the loss, as far as the step that is gone on with.
+// The rise of the loss that the file shows up to the step with which the run goes on.
 TEST(MetricsFile, TellsWhetherTheLossHasRisen) {
   TempDir dir;
   std::string text;

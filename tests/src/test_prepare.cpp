@@ -474,7 +474,7 @@ TEST(Prepare, OverwritingReplacesTheWholeSet) {
   }
 }
 
-// What is no text is left out of folders and counted, wherever in a file it shows.
+// Binary files are left out of folders and counted, wherever in a file the first binary byte is.
 TEST(Prepare, BinaryFilesOfFoldersAreLeftOut) {
   const TempFolder folder;
   for (int i = 0; i < 50; ++i) folder.write(fmt::format("clean/{}", i), fmt::format("document {}\n", i));

@@ -1,4 +1,4 @@
-// What `switchyard scale` tells of the points that it measured.
+// The report of `switchyard scale` on the points that it measured.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,5 +1,5 @@
-// Products of experts by three ways of cuBLAS (a call for each in turn, one call for all, a call for each on side streams), and the
-// size from which on a call for each is better than one for all.
+// Products of experts by three ways of cuBLAS: a call for each in turn, one call for all, a call for each
+// on side streams. Also the size from which on a call for each is better than one for all.
 #include "tests/bench/gpu/operands.h"
 #include "tests/bench/gpu/threshold.h"
 

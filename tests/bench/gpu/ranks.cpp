@@ -50,8 +50,8 @@ std::vector<Load> drawn_loads(const ModelShape& shape) {
           drawn("uneven", uneven, shape.top_k)};
 }
 
-// A layer of the shape of a run's last MoE layer, and the places of the experts that it chose, without drops, for the text that the
-// run validates on.
+// A layer of the shape of a run's last MoE layer, and the places of the experts that it chose, without
+// drops, for the text that the run validates on.
 struct Recorded {
   ModelShape shape;
   std::vector<std::int32_t> places;  // [tokens, k]
