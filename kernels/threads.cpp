@@ -17,11 +17,6 @@ namespace {
 // execute the program again.
 constexpr const char* second_start = "SWITCHYARD_THREAD_SETTINGS";
 
-// Iterations for which a thread that waits spins before it sleeps. OpenMP's default takes milliseconds: if anything else
-// runs on the machine, the spinning thread keeps its core from the thread that it waits for. This many take less than a
-// futex call where cores are free, and a small share of a time slice where they are not.
-constexpr const char* spin_count = "10000";
-
 }  // namespace
 
 int available_cpus() {
@@ -30,7 +25,7 @@ int available_cpus() {
 }
 
 std::vector<ThreadSetting> thread_settings(const std::function<const char*(const char*)>& environment, int cpus,
-                                           int quota) {
+                                           int quota, int spins) {
   std::vector<ThreadSetting> settings;
   int threads = cpus;
   if (const char* const number = environment("OMP_NUM_THREADS")) {
@@ -40,18 +35,18 @@ std::vector<ThreadSetting> thread_settings(const std::function<const char*(const
     settings.push_back({"OMP_NUM_THREADS", std::to_string(quota)});
   }
   if (threads != 1 && !environment("OMP_WAIT_POLICY") && !environment("GOMP_SPINCOUNT"))
-    settings.push_back({"GOMP_SPINCOUNT", spin_count});
+    settings.push_back({"GOMP_SPINCOUNT", std::to_string(spins)});
   return settings;
 }
 
-void apply_thread_settings(char** argv) {
+void apply_thread_settings(char** argv, int spins) {
   std::string names;
   if (const char* const set = std::getenv(second_start)) {
     names = set;
     prctl(PR_SET_NAME, program_invocation_short_name);  // the kernel named it "exe"
   } else {
     const auto settings = thread_settings([](const char* name) { return std::getenv(name); }, available_cpus(),
-                                          cpu_quota(control_group_root()));
+                                          cpu_quota(control_group_root()), spins);
     if (settings.empty()) return;
     for (const ThreadSetting& s : settings) {
       setenv(s.name.c_str(), s.value.c_str(), 1);

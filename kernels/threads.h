@@ -17,19 +17,29 @@ struct ThreadSetting {
   friend bool operator==(const ThreadSetting&, const ThreadSetting&) = default;
 };
 
+// How often a waiting thread looks for work before it sleeps, as GOMP_SPINCOUNT. OpenMP's default takes milliseconds: a
+// spinning thread then keeps its core from the thread that it waits for, if anything else runs on the machine.
+// Both counts are a small share of a time slice.
+//   large products   takes less than a futex call where cores are free
+//   many short ones  for a generated token, which is hundreds of short parallel regions: on a busy machine each of them
+//                    may wait for a thread that has lost its core, and the longer count made it 3 times slower
+constexpr int spins_between_large_products = 10000;
+constexpr int spins_between_short_products = 1000;
+
 // Returns the OpenMP settings that the environment lacks. Pure function.
 // OMP_NUM_THREADS = quota, if the variable is not set and the quota is smaller than `cpus`.
 // GOMP_SPINCOUNT, unless one thread is used, or this variable or OMP_WAIT_POLICY is set.
 //   environment  value of a variable; nullptr if it is not set
 //   cpus         number of CPUs that the process may run on
 //   quota        cpu_quota (kernels/control_groups.h); 0 means unlimited
+//   spins        the value of GOMP_SPINCOUNT
 std::vector<ThreadSetting> thread_settings(const std::function<const char*(const char*)>& environment, int cpus,
-                                           int quota);
+                                           int quota, int spins);
 
 // Applies thread_settings() to this process by executing the program again with exec().
 // OpenMP reads its settings before main. Arguments, open files and the process number stay.
 // No-op if there is no setting to add, or if exec() fails.
 // Call it first in main, before any thread exists. Child processes do not inherit the settings.
-void apply_thread_settings(char** argv);
+void apply_thread_settings(char** argv, int spins = spins_between_large_products);
 
 }  // namespace sy

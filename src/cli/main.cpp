@@ -43,8 +43,10 @@ int run_command(const sy::Command& command, sy::Comm& world, const std::vector<s
 }  // namespace
 
 int main(int argc, char** argv) {
-  sy::apply_thread_settings(argv);
-  if (argc > 1 && std::string_view(argv[1]) == "train") sy::listen_for_stop();
+  const std::string_view command = argc > 1 ? argv[1] : "help";
+  sy::apply_thread_settings(
+      argv, command == "generate" ? sy::spins_between_short_products : sy::spins_between_large_products);
+  if (command == "train") sy::listen_for_stop();
   sy::Runtime runtime(&argc, &argv);
   return runtime.run([&] {
     sy::Comm& world = runtime.world();

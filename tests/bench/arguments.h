@@ -42,8 +42,8 @@ inline bool read_arguments(int argc, char** argv, const std::string& program, co
 
 // Runs a benchmark of one process with the threads that switchyard has. Prints its error and returns its exit code.
 template <class Run>
-int exit_code_of(const char* program, char** argv, const Run& run) {
-  apply_thread_settings(argv);
+int exit_code_of(const char* program, char** argv, const Run& run, int spins = spins_between_large_products) {
+  apply_thread_settings(argv, spins);
   try {
     return run();
   } catch (const Error& error) {

@@ -258,5 +258,6 @@ int run(int argc, char** argv) {
 }  // namespace sy::bench
 
 int main(int argc, char** argv) {
-  return sy::bench::exit_code_of("bench_generate", argv, [&] { return sy::bench::run(argc, argv); });
+  return sy::bench::exit_code_of(
+      "bench_generate", argv, [&] { return sy::bench::run(argc, argv); }, sy::spins_between_short_products);
 }

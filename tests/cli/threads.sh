@@ -5,14 +5,16 @@ unset OMP_NUM_THREADS OMP_WAIT_POLICY GOMP_SPINCOUNT
 
 # OpenMP tells the settings that it has read; a program that was executed once more tells them twice.
 setting() { # NAME VARIABLE=VALUE...
-  expect_ok env OMP_DISPLAY_ENV=verbose "${@:2}" "$switchyard" version
-  [[ $out == "switchyard "* ]] || die "another output: $out"
+  expect_ok env OMP_DISPLAY_ENV=verbose "${@:2}" "$switchyard" ${command:-version}
+  [[ -n ${command:-} || $out == "switchyard "* ]] || die "another output: $out"
   sed -nE "s/^ *(\[host\] )?$1 *= *'(.*)'\$/\2/p" .err | tail -1
 }
 [[ $(setting OMP_NUM_THREADS OMP_NUM_THREADS=2) == 2 ]] || die "this OpenMP does not tell its settings: $err"
 if grep -q GOMP_SPINCOUNT .err; then
   spins=$(setting GOMP_SPINCOUNT OMP_NUM_THREADS=2)
   ((spins > 0 && spins <= 20000)) || die "threads spin $spins times"
+  fewer=$(command="generate --help" setting GOMP_SPINCOUNT OMP_NUM_THREADS=2)
+  ((fewer > 0 && fewer <= spins / 10)) || die "threads of generate spin $fewer times"
   [[ $(setting GOMP_SPINCOUNT OMP_NUM_THREADS=2 GOMP_SPINCOUNT=77) == 77 ]] || die "the user's count is lost"
   [[ $(setting GOMP_SPINCOUNT OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive) == 0 ]] || die "the user's policy is lost"
   (($(setting GOMP_SPINCOUNT OMP_NUM_THREADS=2 OMP_WAIT_POLICY=active) > 1000000)) || die "the user's policy is lost"

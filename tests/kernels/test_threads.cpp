@@ -16,13 +16,12 @@ Settings settings_of(const std::map<std::string, std::string>& environment, int 
         const auto found = environment.find(name);
         return found == environment.end() ? nullptr : found->second.c_str();
       },
-      cpus, quota);
+      cpus, quota, 123);
 }
 
 TEST(Threads, WaitingThreadsSpinBrieflyUnlessTheUserSaysOtherwise) {
   const Settings spin = settings_of({}, 4, 0);
-  ASSERT_EQ(spin.size(), 1u);
-  EXPECT_EQ(spin[0].name, "GOMP_SPINCOUNT");
+  ASSERT_EQ(spin, (Settings{{"GOMP_SPINCOUNT", "123"}}));
   EXPECT_EQ(settings_of({{"OMP_NUM_THREADS", "4"}}, 4, 0), spin);
   for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
     EXPECT_EQ(settings_of({{name, "passive"}}, 4, 0), Settings{}) << name;
