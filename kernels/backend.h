@@ -1,23 +1,31 @@
-// What one device computes: about forty coarse, fused operations on contiguous views.
+// Operations of one device: about forty coarse, fused operations on contiguous views.
 //
-// The public functions check shapes and dtypes once and call the protected virtual do_* of a backend. A backend's class
-// is declared in cpu/cpu_backend.h, cuda/cuda_backend.h or dry/dry_backend.cpp, and its do_* are defined in the files
-// of their topics. They know no model and no rank. Conventions:
-//   * Dimensions: B sequences, S positions, T = B*S tokens, D width, H query heads, K kv heads, hd width of a head,
-//     E experts, F ffn width, V vocabulary (or the part of it held here), k choices, R routed rows, G segments.
-//   * A row is what a matrix holds for one index of its first dimension, most often one token's elements.
-//   * A segment is a run of consecutive tokens, all segments being equally long. The assignments of tokens to experts
-//     are counted, limited and balanced within segments.
+// The public functions check shapes and dtypes once and call the protected virtual do_* of a
+// backend. A backend's class is declared in cpu/cpu_backend.h, cuda/cuda_backend.h or
+// dry/dry_backend.cpp. Its do_* are defined in one file for each topic. A backend knows no model
+// and no rank. Conventions:
+//   * Dimensions: B sequences, S positions, T = B*S tokens, D width, H query heads, K kv heads, hd
+//     head dimension.
+//   * Further dimensions: E experts, F ffn width, V vocabulary (or the shard of this rank), k
+//     choices, R routed rows, G segments.
+//   * A row is a slice of a matrix for one index of its first dimension, usually the elements of
+//     one token.
+//   * A segment is a range of consecutive tokens. All segments have the same length. Assignments of
+//     tokens to experts are counted, limited and balanced within segments.
 //   * Weights are [out, in], as in y = x W^T.
-//   * Weights, activations and their gradients have one type within a call, f32 or bf16: operands marked `c` are of it.
-//     All other operands are f32 unless another type is named: scores, losses, sums over rows, the gradients of
-//     parameters, and the optimizer's state. Sums are taken in f32 at least and rounded once.
-//   * "+=" in a comment says that the operation adds to an output. It overwrites every element of its other outputs.
-//   * A result never depends on the number of threads or on their timing. A row of a product, norm, activation or
-//     attention output depends only on its own inputs, never on how many rows share the call. Products on a device are
-//     one exception, as cuBLAS chooses its kernel by their size; attention of one query to each sequence of a cache is
-//     the other (Visibility::query_offsets), since what is fastest there sums in another order.
-//   * Operations run in order on one stream. The host waits for them in to_host, end_read and synchronize alone.
+//   * Weights, activations and their gradients have one type within a call, f32 or bf16. The mark
+//     `c` says that an operand has this type.
+//   * All other operands are f32 unless another type is named: scores, losses, sums over rows,
+//     gradients of parameters, optimizer state. Sums are computed in f32 at least and rounded once.
+//   * "+=" in a comment says that the operation adds to an output. It overwrites every element of
+//     its other outputs.
+//   * A result never depends on the number of threads or on their timing.
+//   * A row of the output of a GEMM, norm, activation or attention depends on its own inputs alone,
+//     never on the number of rows of the call. There are two exceptions. On a GPU, cuBLAS chooses
+//     its GEMM kernel by size. Attention of one query per cached sequence
+//     (Visibility::query_offsets) sums in another order, which is faster.
+//   * Operations run in order on one stream. The host waits for them in to_host, end_read and
+//     synchronize alone.
 //   * Every size may be zero.
 #pragma once
 
@@ -38,7 +46,8 @@ enum class NormKind { none, rmsnorm, layernorm };
 enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, silu_clamped };
 enum class Score { softmax, sigmoid, sqrt_softplus };
 enum class GroupScore { top2, max };
-// uniform: in [-1, 1). turns: of rows of n, row r has the numbers n, n - 1, ... 1 from its element r mod n on, and around.
+// uniform: in [-1, 1). turns: forced load balancing. Row r of n elements holds n, n - 1, ... 1,
+// which begin at element r mod n and continue cyclically.
 enum class Distribution { normal, gumbel, uniform, turns };
 enum class DropOrder { token, choice, probability };
 
@@ -48,55 +57,64 @@ struct Gemm {
   bool accumulate = false;
 };
 
-// The two products of a layer y = x w^T that read its weight: its output, and its input's gradient dx = dy w.
+// Pass of a linear layer y = x w^T that reads its weight: fprop (output), or dgrad (input), `dx =
+// dy w`.
 enum class WeightUse { output, input };
 
-// A weight matrix, or a stack of E of them, as products take it. Where there is a prepared form (Backend::prepare), the
-// product that it is for reads that, and otherwise the values.
+// A weight matrix, or a stack of E matrices, as an operand of a GEMM. A GEMM reads the packed
+// weight for its pass if there is one (Backend::prepare), otherwise `values`.
 struct Weight {
   Weight() = default;
   template <std::convertible_to<ConstView> V>
   Weight(const V& values) : values(values) {}
-  ConstView values;         // [N, Q] or [E, N, Q] c
-  ConstView output, input;  // [prepared_bytes] u8 for WeightUse::output and WeightUse::input, or none
+  ConstView values;  // [N, Q] or [E, N, Q] c
+  // [prepared_bytes] u8: packed weights for fprop and for dgrad; each may be empty
+  ConstView output, input;
 };
 
 struct NormDesc {
   NormKind kind = NormKind::rmsnorm;
   float eps = 1e-5f;
-  float offset = 0;  // is added to the weight: 1 where the weight is a difference from 1 (Gemma team, "Gemma", 2024)
+  // added to the weight: 1 if the weight is stored as w - 1 (Gemma team, "Gemma", 2024)
+  float offset = 0;
 };
 
 struct FfnActivation {
   Activation act = Activation::silu;
-  bool gated = true;  // h holds [act input | linear half] side by side: y = act(h[:, :F]) * h[:, F:]
-  float beta = 1;     // silu(x) = x sigmoid(beta x) (Ramachandran et al., "Searching for activation functions", 2017)
-  // Of silu_clamped (OpenAI, "gpt-oss", 2025), which is silu(min(x, limit)) and has (clamp(l, -limit, limit) + 1) in the
-  // place of the linear half l.
+  // h holds [act input | up projection] side by side: y = act(h[:, :F]) * h[:, F:]
+  bool gated = true;
+  // silu(x) = x sigmoid(beta x) (Ramachandran et al., "Searching for activation functions", 2017)
+  float beta = 1;
+  // Limit of silu_clamped: silu(min(x, limit)) (OpenAI, "gpt-oss", 2025). It replaces the up
+  // projection l by clamp(l, -limit, limit) + 1.
   float limit = 7;
 };
 
-// Which elements of a head are turned together, of the first `rot`: (i, i + rot/2), or neighbours, (2i, 2i + 1).
+// Pairs of elements that RoPE rotates, of the first `rot` of a head: (i, i + rot/2), or neighbours,
+// (2i, 2i + 1).
 enum class RopePairs { half, interleaved };
 
+// QK-norm of each head.
 struct QkNorm {
   Index q_heads, k_heads;
   float eps;
   RopePairs pairs = RopePairs::half;
-  float offset = 0;                   // as NormDesc::offset
+  float offset = 0;                   // see NormDesc::offset
   NormKind kind = NormKind::rmsnorm;  // or layernorm
-  bool each_head = false;  // each head has a weight of its own, in place of one of all queries and one of all keys
+  // true: one weight for each head; false: one for all queries and one for all keys
+  bool each_head = false;
   constexpr Index weights() const { return each_head ? q_heads + k_heads : 2; }
   constexpr Index weight_of(Index head) const { return each_head ? head : head >= q_heads; }
 };
 
-// QK-norm over the whole projection. A row holds the elements of some query heads, then those of some key heads, then
-// others.
+// QK-norm over the whole projection. A row holds the elements of some query heads, then of some key
+// heads, then others.
 struct WholeQkNorm {
-  Index queries, keys;          // elements of a row that are of queries, and of keys
-  Index all_queries, all_keys;  // those of all ranks that share the heads, over which the mean square is taken
+  Index queries, keys;  // elements of a row that belong to queries, and to keys
+  // the same over all ranks that share the heads; divisors of the mean square
+  Index all_queries, all_keys;
   float eps;
-  float offset = 0;  // as NormDesc::offset
+  float offset = 0;  // see NormDesc::offset
 };
 
 struct RouteDesc {
@@ -104,13 +122,17 @@ struct RouteDesc {
   int top_k = 2;
   bool renormalize = true;
   float scale = 1.0f;
-  int groups = 1;       // the experts form this many equal groups, and a token may choose only within the
-  int group_limit = 1;  // `group_limit` groups of the largest score
-  // The sum of a group's two best selection scores (DeepSeek-V3), or the best one (DeepSeek-V2).
+  int groups = 1;  // the experts form this many equal groups
+  // a token chooses experts in this many groups only, those with the largest group scores
+  int group_limit = 1;
+  // Score of a group: the sum of its two best selection scores (DeepSeek-V3), or the best one
+  // (DeepSeek-V2).
   GroupScore group_score = GroupScore::top2;
-  bool select_by_logit = false;  // the selection score is made of the logit in place of the score
-  // What balance takes for an expert's probability: its score divided by the sum of all experts' scores (DeepSeek-AI,
-  // "DeepSeek-V3", 2024, eq. 19), or softmax(logits), which is the same where that is the score.
+  // the selection score is computed from the logit, not from the score
+  bool select_by_logit = false;
+  // Expert probability of the load-balancing loss. True: score divided by the sum of all experts'
+  // scores (DeepSeek-AI, "DeepSeek-V3", 2024, eq. 19). False: softmax(logits). Both are the same if
+  // the score is softmax.
   bool balance_by_score = false;
   constexpr bool balances_by_score() const { return balance_by_score && score != Score::softmax; }
 };
@@ -121,67 +143,76 @@ constexpr Index turn(Index r, Index i, Index n) {
   return n - (behind < 0 ? behind + n : behind);
 }
 
-// Random numbers of a stream (kernels/philox.h), or those of Distribution::turns, which no stream has a part in.
+// Random numbers of a Philox stream (kernels/philox.h), or the values of Distribution::turns, which
+// ignore seed and stream.
 struct Draw {
   Distribution distribution = Distribution::normal;
   std::uint64_t seed = 0, stream = 0;
-  float scale = 1;  // what they are multiplied by
+  float scale = 1;  // factor of all numbers
 };
 
 struct CapacityDesc {
   DropOrder order = DropOrder::token;
-  Index capacity = 0;  // the most assignments of one segment that an expert takes; 0: no limit
+  // largest number of assignments of an expert in one segment; 0 means unlimited
+  Index capacity = 0;
 };
 
 struct CrossEntropyDesc {
-  Index vocab_begin = 0;  // the vocabulary's index of the first logit held here
-  float softcap = 0.0f;   // cap * tanh(logit / cap); 0: none
-  double z_loss = 0;      // of the mean of squared logsumexps (Chowdhery et al., "PaLM", 2022)
+  Index vocab_begin = 0;  // vocabulary index of the first logit of this rank's shard
+  float softcap = 0.0f;   // cap * tanh(logit / cap); 0 means no cap
+  // Factor of the mean of squared logsumexps (Chowdhery et al., "PaLM", 2022)
+  double z_loss = 0;
 };
 
-// How experts lie on the ranks that share them. Each of the `owners` has an equal run of consecutive places, with an expert
-// in each, and is itself `parts` ranks that each hold a part of every expert of the run. A token goes to all parts of its experts.
+// Partition of experts over the ranks that share them: `owners` expert-parallel groups of `parts`
+// ranks each. Each owner holds an equal range of consecutive physical experts. Each of its ranks
+// holds a shard of every expert of the range, so a token goes to all ranks of an owner.
 struct ExpertSplit {
   Index owners = 1, parts = 1;
-  ConstView places{};  // [E] i32 the place of each expert; none: each expert is in the place of its number
-  Index first = 0;     // of places that are among more: the first of the E
+  ConstView places{};  // [E] i32 physical expert of each logical expert; empty: both are equal
+  Index first = 0;     // first of the E physical experts, if they are a range of more
   Index ranks() const { return owners * parts; }
-  // To how many owners a token with k experts may go.
+  // Largest number of owners that a token with k experts can go to.
   Index most_owners(Index k) const { return std::min(k, owners); }
 };
 
-// The scopes of a load-balance loss. Of N segments of all ranks, each `per_scope` consecutive ones form a scope. A call
-// is about the G segments that begin with number `first` of the N.
+// Scopes of a load-balancing loss: of N segments of all ranks, each `per_scope` consecutive ones
+// form a scope. A call covers the G segments from number `first` on.
 struct BalanceDesc {
   Index first = 0, per_scope = 1;
-  bool together = false;  // all layers of the call have one loss
-  double factor = 0;      // the loss is factor * the sum over scopes and experts of assignments * probability
-  double z_factor = 0;    // the router z-loss is z_factor * the sum of squared logsumexps
+  bool together = false;  // true: one loss for all layers of the call
+  // loss = factor * the sum over scopes and experts of assignments * probability
+  double factor = 0;
+  double z_factor = 0;  // router z-loss = z_factor * the sum of squared logsumexps
 };
 
-// What balance() adds up for a router of E experts lies in one row of f64: where each kind of number begins.
+// Layout of the f64 row of sums that balance() writes for a router of E experts. Each function
+// returns the offset of a field.
 struct RouterSums {
   Index experts;
-  constexpr Index routed() const { return 0; }                 // [E] assignments
-  constexpr Index dropped() const { return experts; }          // [E] those of them that were dropped
-  constexpr Index probability() const { return 2 * experts; }  // [E] sums over tokens of the probability
-  constexpr Index loss() const { return 3 * experts; }         // [2] the load-balance loss, and the router z-loss
+  constexpr Index routed() const { return 0; }         // [E] assignments
+  constexpr Index dropped() const { return experts; }  // [E] dropped assignments
+  // [E] sums over tokens of the probability
+  constexpr Index probability() const { return 2 * experts; }
+  constexpr Index loss() const { return 3 * experts; }  // [2] load-balancing loss, router z-loss
   constexpr Index size() const { return 3 * experts + 2; }
 };
 
-// Which rows of a matrix are whose: expert e owns rows [offsets[e], offsets[e + 1]), and offsets[0] is 0.
+// Rows of each expert in a matrix: expert e owns rows [offsets[e], offsets[e + 1]), and offsets[0]
+// is 0.
 struct ExpertRows {
   ConstView offsets;                   // [E + 1] i32
-  const std::int32_t* host = nullptr;  // the same numbers on the host
+  const std::int32_t* host = nullptr;  // the same offsets in host memory
 };
 
-// The rows of a matrix that a product takes: row r is values[index[r]], or, without an index, values[r].
+// Rows of a matrix, optionally gathered: row r is values[index[r]] with an index, otherwise
+// values[r].
 struct RowsOf {
   RowsOf() = default;
   template <std::convertible_to<ConstView> V>
   RowsOf(const V& values, ConstView index = {}) : values(values), index(index) {}
   ConstView values;  // [N, Q] c
-  ConstView index;   // [R] i32 in [0, N), or none. Only where Backend::reads_by_index
+  ConstView index;   // [R] i32 in [0, N); empty: no gather. Requires Backend::reads_by_index
   Index rows() const { return index ? index.dim(0) : values.dim(0); }
 };
 
@@ -197,229 +228,282 @@ class Backend {
 
   // ---- memory ----
   virtual DeviceMemory allocate(Index bytes) = 0;  // aligned to 256 bytes, content undefined
-  virtual Index free_bytes() const = 0;            // how much can still be allocated
-  virtual bool on_host() const { return true; }    // whether its memory is the host's, so that MPI may read it
-  // Names its device among those of the machine, in words that another process on the machine would use too.
+  virtual Index free_bytes() const = 0;            // number of bytes that can still be allocated
+  // true: its memory is host memory, which MPI can read
+  virtual bool on_host() const { return true; }
+  // Name of the device among those of the machine. Every process of the machine uses the same name
+  // for it.
   virtual std::string device_id() const { return {}; }
   virtual void synchronize() {}
-  // Calls body. In every pass of one name, body calls the same operations on the same tensors; only what the tensors
-  // hold may change. A backend may record such a pass once, so that the host need not start each operation again.
+  // Graph region: calls body, and may record its operations once and replay them later. In every
+  // call with one name, body must enqueue the same operations on the same tensors. Only the
+  // contents of the tensors may change. A replay saves the host the start of each operation.
   virtual void repeated(const std::string& name, const std::function<void()>& body) { body(); }
-  virtual Index largest_head() const { return INT64_MAX; }         // the widest hd that QK-norm and training take
-  virtual Index logits_at_once() const { return Index{4} << 20; }  // how many logits are best computed at once
-  Tensor tensor(Shape shape, DType dtype = DType::f32);            // filled with zeros
+  virtual Index largest_head() const { return INT64_MAX; }  // largest hd of QK-norm and of training
+  // number of logits that are best computed at once
+  virtual Index logits_at_once() const { return Index{4} << 20; }
+  Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros
   void to_device(const void* host, View x);
   void to_host(ConstView x, void* host);
-  // to_host in two halves, between which the host is free: end_read gives what x held when begin_read was called. Only
-  // one read may be under way, of at most read_limit bytes.
+  // Asynchronous to_host: the host is free between the two calls. end_read returns the content of x
+  // at begin_read. At most one read may be in flight, of at most read_limit bytes.
   void begin_read(ConstView x);
   void end_read(void* host);
   static constexpr Index read_limit = Index{4} << 20;
-  void fill(View x, float value);           // x is f32; for value 0 it may be of any type
-  void copy(ConstView x, View y);           // x and y have the same number of bytes
-  void convert(ConstView x, View y);        // y = x, each f32 or bf16 (rounded to nearest, ties to even)
+  void fill(View x, float value);  // x is f32; if value is 0, x has any type
+  void copy(ConstView x, View y);  // x and y have the same number of bytes
+  // y = x, each f32 or bf16 (rounded to nearest, ties to even)
+  void convert(ConstView x, View y);
   void add(ConstView x, View y);            // y += x, both c
   void scale(View x, float factor);         // x *= factor, x: f32 or bf16
   void sum_squares(ConstView x, View out);  // out: [1] f64 += sum x^2, summed in f64
 
   // ---- products ----
-  // A backend may want a weight in another form than rows: packed for its caches, transposed, of another type. Whoever owns
-  // the weight has it prepared once for all products until it changes, and again after that. A product's result is the
-  // same, bit by bit, with and without. prepared: [prepared_bytes] u8, which is 0 where the values serve as they are.
+  // Size of the packed form of a weight for one pass; 0: the pass reads `values`. A packed weight
+  // may be blocked for caches, transposed, or of another type. The owner of a weight packs it once
+  // for all GEMMs, and again after each change. A GEMM has the same bits with and without a packed
+  // weight.
   virtual Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const { return 0; }
+  // prepared: [prepared_bytes] u8
   void prepare(ConstView weight, WeightUse use, View prepared);
-  // c: [M, N] (+)= op(a) op(b), op(a): [M, Q] c, op(b): [Q, N] c. c itself is c or f32. A prepared b is that of
-  // WeightUse::output where it is transposed, otherwise that of WeightUse::input.
-  // from: [M, N] of c's type, or none: c = from + op(a) op(b), without a copy where the device can. It may be c, which
-  // is to accumulate.
+  // c: [M, N] (+)= op(a) op(b), op(a): [M, Q] c, op(b): [Q, N] c. The type of c is `c` or f32. If b
+  // is transposed, its packed form for fprop is read, otherwise that for dgrad.
+  //   from: the addend, [M, N] of the type of c, or empty: c = from + op(a) op(b). It may be c
+  //         itself, which means accumulate. Only a device without a fused addend copies it.
   void gemm(const Gemm& desc, ConstView a, const Weight& b, View c, ConstView from = {});
-  // The grouped products are one product for each expert, over the rows that it owns. In y_e = x_e w_e^T, x_e and y_e
-  // are expert e's rows and w_e is its matrix. R counts the rows that a product takes, through an index or not.
-  // reads_by_index: whether these products and the FFN's take rows through an index.
+  // Grouped GEMMs: one GEMM for each expert over its rows. In y_e = x_e w_e^T, x_e and y_e are the
+  // rows of expert e, and w_e is its matrix. R is the number of rows of the GEMM, gathered or not.
+  // reads_by_index: whether the grouped GEMMs and the FFN operations support gathered rows.
   virtual bool reads_by_index() const { return false; }
-  // y: [R, N] c; y_e = x_e w_e^T.  x: [R, Q] c, w: [E, N, Q] c
+  // fprop: y_e = x_e w_e^T.  y: [R, N] c, x: [R, Q] c, w: [E, N, Q] c
   void grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y);
-  // dx: [R, Q] c; dx_e = dy_e w_e.  dy: [R, N] c
+  // dgrad: dx_e = dy_e w_e.  dx: [R, Q] c, dy: [R, N] c, w: [E, N, Q] c
   void grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx);
-  // dw: [E, N, Q]; dw_e (+)= dy_e^T x_e, which is zero for an expert without rows.  dy, x: c
+  // wgrad: dw_e (+)= dy_e^T x_e.  dw: [E, N, Q], dy: [R, N] c, x: [R, Q] c. The product is zero for
+  // an expert without rows.
   void grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw, bool accumulate = true);
-  // Of columns [first, first + n) of y: [R, N] c, those of expert e's rows += row_scale * bias_e. bias: [E, n] c;
-  // row_scale: [R] or none, which is 1
+  // Columns [first, first + n) of the rows of expert e in y: [R, N] c += row_scale * bias_e. bias:
+  // [E, n] c; row_scale: [R], empty means 1
   void grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first, View y);
-  // dbias: [E, n] += the sum over expert e's rows of row_scale * dy: [R, N] c; drow_scale: [R] or none += dy . bias_e
+  // dbias: [E, n] += the sum over the rows of expert e of row_scale * dy: [R, N] c. drow_scale: [R]
+  // += dy . bias_e; may be empty
   void grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
                              View dbias, View drow_scale);
   // y: [T, N] c += bias: [N] c
   void bias_forward(ConstView bias, View y);
-  // dbias: [N] += sum over rows of dy: [T, N] c.
+  // dbias: [N] += sum over rows of dy: [T, N] c
   void bias_backward(ConstView dy, View dbias);
 
   // ---- norms ----
-  // x, y, dy, dx: [T, D] c; weight, bias: [D] c (bias may be none); moments: [T, 2] = mean (RMSNorm: 0), 1/deviation
+  // x, y, dy, dx: [T, D] c; weight, bias: [D] c; moments: [T, 2] = mean (RMSNorm: 0), 1/deviation.
+  // bias may be empty.
   void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View moments);
-  // dx +=; dweight, dbias: [D] += (none when there is no bias)
+  // dx +=; dweight, dbias: [D] +=. dbias is empty if there is no bias.
   void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments, View dx,
                      View dweight, View dbias);
 
   // ---- FFN ----
-  // h, dh: [R, gated ? 2F : F] c; y, dy: [R, F] c; row_scale, drow_scale: [R] or none
-  // y = row_scale * act(h) (* the linear half)
+  // y = row_scale * act(h), times the up projection if gated.
+  //   h, dh: [R, gated ? 2F : F] c; y, dy: [R, F] c; row_scale, drow_scale: [R] or empty
   void activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y);
   void activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
                            View drow_scale);
-  // The same beside the product that they follow: w is a stack [E, N, Q] for the rows of each expert, or, without
-  // `rows`, one matrix [N, Q] for all. Where the device can, a part of the product goes through the activation while a
-  // cache holds it.
-  // h: [R, gated ? 2F : F] = x w^T + bias, y: [R, F] = activation_forward of h.  x: [R, D], w: [E, gated ? 2F : F, D],
-  // bias: [E, gated ? 2F : F] c or none; without `rows`, w and bias are without E
+  // Fused GEMM and activation: h = x w^T + bias, y = activation_forward of h. `w` is a stack with
+  // one matrix per expert, or one matrix if `rows` is empty. A device may apply the activation to a
+  // tile of h while a cache holds it.
+  //   h: [R, gated ? 2F : F], y: [R, F], x: [R, D], w: [E, gated ? 2F : F, D], all c
+  //   bias: [E, gated ? 2F : F] c or empty. If `rows` is empty, w and bias have no dimension E.
   void ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias, const ExpertRows& rows,
                    ConstView row_scale, View h, View y);
-  // Of an output out = y w^T. dh, drow_scale = activation_backward of dout w, and y again as forward had it.
-  // dout: [R, D], w: [E, D, F], h, dh: [R, gated ? 2F : F], y: [R, F]
+  // Backward of out = y w^T and of the activation. dh, drow_scale = activation_backward of dout w.
+  // It also writes y again, as forward computed it.
+  //   dout: [R, D], w: [E, D, F], h, dh: [R, gated ? 2F : F], y: [R, F]
   void ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows, ConstView h,
                     ConstView row_scale, View dh, View drow_scale, View y);
 
   // ---- positions ----
-  // Rotates, in place, the first `heads` heads of every token of x: [T, all_heads, hd] c, by pairs of the first rot
-  // elements. table: [positions, rot/2, 2] = cos, sin; positions: [T] i32.
-  // inverse: rotates back, which is the gradient.
+  // Rotates, in place, the first `heads` heads of every token of x: [T, all_heads, hd] c. The pairs
+  // lie in the first rot elements of a head. inverse: rotates back, which is the gradient.
+  //   table: [positions, rot/2, 2] = cos, sin; positions: [T] i32
   void rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs = RopePairs::half);
 
-  // QK-norm by head and rotation, at once (Henry et al., "Query-Key Normalization for Transformers", 2020, with RMSNorm
-  // or LayerNorm in place of the l2 norm). The first q_heads + k_heads heads of x: [T, all_heads, hd] c are normalised,
-  // multiplied by weight: [2, hd] c (its first row for queries, its second for keys) or [q_heads + k_heads, hd] (a row for
-  // each head), and, where a table is given, rotated as by rope; the other heads are copied. y: [T, all_heads, hd] c;
-  // inverse: [T, q_heads + k_heads] = 1 / root mean square (of what differs from the mean).
+  // QK-norm of each head, fused with the rotation. Source: Henry et al., "Query-Key Normalization
+  // for Transformers", 2020, with RMSNorm or LayerNorm instead of the l2 norm. The first q_heads +
+  // k_heads heads are normalised, multiplied by their weight, and rotated as by rope if there is a
+  // table. The other heads are copied.
+  //   x, y: [T, all_heads, hd] c
+  //   weight: [2, hd] c (queries, keys), or [q_heads + k_heads, hd] c (one row for each head)
+  //   inverse: [T, q_heads + k_heads] = 1 / root mean square (LayerNorm: of x - mean)
   void qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table, View y,
                        View inverse);
-  // dx: [T, all_heads, hd] c = the gradient of x for dy, the gradient of y; dweight: as weight, +=
+  // dx: [T, all_heads, hd] c = gradient with respect to x; dy: gradient with respect to y; dweight
+  // += has the shape of weight
   void qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                         ConstView positions, ConstView table, View dx, View dweight);
 
-  // QK-norm over the whole projection (OLMo team, "2 OLMo 2 Furious", 2024), without rotation: the queries of a token are
-  // divided by the root mean square of all of them together, and so are its keys. Where ranks share the heads, each sums
-  // over its own, and the sums are added up over the ranks between these calls.
-  // sums: [T, 2] = the sums over the queries, and over the keys, of x * y.  x, y: [T, row] c
+  // QK-norm over the whole projection (OLMo team, "2 OLMo 2 Furious", 2024), without rotation. The
+  // queries of a token are divided by the root mean square of all of them together; so are its
+  // keys. If ranks share the heads, each rank sums over its own heads, and the caller reduces the
+  // sums between these calls.
+  //   sums: [T, 2] = the sums of x * y over the queries, and over the keys.  x, y: [T, row] c
   void whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums);
-  // y: [T, row] c = x / root mean square * weight: [queries + keys] c for queries and keys; what is behind them is copied.
-  // squares: [T, 2] the sums of x * x
+  // y: [T, row] c = x / root mean square * weight for queries and keys; the other columns are
+  // copied.
+  //   weight: [queries + keys] c; squares: [T, 2] the sums of x * x
   void whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares, View y);
-  // dx: [T, row] c = the gradient of x for dy; dweight: [queries + keys] +=.  products: [T, 2] the sums of dy * y, which
-  // are the same behind a rotation of both.
+  // dx: [T, row] c = gradient with respect to x; dweight: [queries + keys] +=
+  //   products: [T, 2] the sums of dy * y. A rotation of both dy and y does not change them.
   void whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView squares,
                               ConstView products, View dx, View dweight);
 
   // ---- attention ----
-  // q: heads of [B, Sq, H, hd] c; k: [B, Sk, K, hd] c; v: [B, Sk, K, vd] c; out: [B, Sq, H, vd] c; lse: [B, H, Sq]
-  // Query head h reads kv head h / (H / K). lse is the log of the sum of exponentials of each query's scores, and of the
-  // head's sink where there is one.
+  //   q: heads of [B, Sq, H, hd] c; k: [B, Sk, K, hd] c; v: [B, Sk, K, vd] c
+  //   out: [B, Sq, H, vd] c; lse: [B, H, Sq]
+  // Query head h reads kv head h / (H / K). lse is the logarithm of the sum of the exponentials of
+  // a query's scores and of the head's sink, if there is one.
   void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse);
-  // dq, dk, dv have the shapes of q, k, v and share no element. The gradient of a key that no query sees is 0.
+  // dq, dk, dv have the shapes of q, k, v and share no element. The gradient of a key that no query
+  // sees is 0.
   void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                           ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
-  // The gradients of what attention itself learns. dbias: [H, n], of desc.bias, or none; dsinks: [H], of desc.sinks, or
-  // none. Both +=
+  // Gradients of the parameters of attention. dbias: [H, n] += for desc.bias; dsinks: [H] += for
+  // desc.sinks. Both may be empty.
   void attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                                   ConstView out, ConstView lse, View dbias, View dsinks);
 
-  // Vectors to their places in a cache: y[b, offsets[b] + i] = x[b, i].  x: heads of [B, S, N, w] c, offsets: [B] i32,
-  // y: heads of [B, C, N, w] c with offsets[b] + S <= C. The rest of y stays. They share no element.
+  // KV-cache append: y[b, offsets[b] + i] = x[b, i]. The rest of y keeps its values. x and y share
+  // no element.
+  //   x: heads of [B, S, N, w] c; y: heads of [B, C, N, w] c
+  //   offsets: [B] i32, with offsets[b] + S <= C
   void append_heads(ConstHeads x, ConstView offsets, Heads y);
 
-  // Parts of heads, as latent attention puts them together. x, y: columns of any heads, of [B, S, N, w] c each.
-  // y[b, s, h] = x[b, s, h], or, where x has one head, x[b, s, 0]. They share no element.
+  // Copies columns of heads, which latent attention combines. y[b, s, h] = x[b, s, h], or x[b, s,
+  // 0] if x has one head (broadcast).
+  //   x, y: columns of any heads, of [B, S, N, w] c each, which share no element
   void copy_heads(ConstHeads x, Heads y);
-  // y: one head: y[b, s, 0] = the sum over h of x[b, s, h], which is the adjoint of copying one head to several.
+  // Adjoint of the broadcast: y[b, s, 0] = the sum over h of x[b, s, h]. y has one head.
   void sum_heads(ConstHeads x, Heads y);
-  // Each head has a matrix of its own, w: [N, n, q] c. WeightUse::output: y[b, s, h] = w[h] x[b, s, h], n elements of q.
-  // WeightUse::input: y[b, s, h] = w[h]^T x[b, s, h], q elements of n. Positions of all sequences lie equally far apart.
+  // Batched GEMM with one matrix for each head, w: [N, n, q] c. For both operands, the positions of
+  // all sequences must be equally far apart.
+  //   WeightUse::output: y[b, s, h] = w[h] x[b, s, h], n elements from q
+  //   WeightUse::input: y[b, s, h] = w[h]^T x[b, s, h], q elements from n
   void heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y);
 
   // ---- routing ----
-  // x: [T, N]; element i of row t = scale * number index[t] * N + i of the stream. index: [T] i64. The numbers are
-  // computed in f64 from the same bits on every backend, and rounded.
+  // x[t, i] = scale * number (index[t] * N + i) of the stream. The numbers are computed in f64 from
+  // the same bits on every backend, and rounded.
+  //   x: [T, N]; index: [T] i64
   void draw(const Draw& desc, ConstView index, View x);
-  // y: [T, N] c (+)= x: [T, N] c times (1 + the element of the stream). index: [T] i64. It is its own adjoint.
+  // y (+)= x * (1 + the element of the stream). It is its own adjoint.
+  //   x, y: [T, N] c; index: [T] i64
   void jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y);
-  // Noise of a learned size (Shazeer et al., "Outrageously large neural networks", 2017): x: [T, N] += the element of the
-  // stream * softplus(size: [T, N]).
+  // Noisy top-k gating (Shazeer et al., "Outrageously large neural networks", 2017), with a learned
+  // standard deviation.
+  //   x: [T, N] += the element of the stream * softplus(size: [T, N])
   void sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x);
-  // dsize: [T, N] c = the gradient by size of dx: [T, N] c
+  // dsize: [T, N] c = gradient with respect to size; dx: [T, N] c
   void sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize);
-  // logits: [T, E] -> experts: [T, k] i32 by falling selection score (ties: the lower index first); weights: [T, k];
-  // and for each of the G segments: counts: [G, E] i32 assignments, probability: [G, E] the sum of the probabilities.
-  // z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2. bias: [E] or none, noise: [T, E] or none: added to the
-  // score for the selection alone.
+  // Chooses k experts for each token, by falling selection score. Ties go to the lower index. Bias
+  // and noise change the selection score alone.
+  //   logits: [T, E]; bias: [E] or empty; noise: [T, E] or empty
+  //   experts: [T, k] i32; weights: [T, k]
+  //   counts: [G, E] i32 assignments of each segment
+  //   probability: [G, E] sums of the probabilities of each segment
+  //   z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2
   void route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                      View weights, View counts, View probability, View z_squared);
-  // dlogits: [T, E] c = through the weights (dweights: [T, k])
-  //                 + through each token's probabilities (dprobability: [G, E], the gradient of its segment's sum)
-  //                 + z_factor * 2 * logsumexp * softmax.
+  // dlogits: [T, E] c = the sum of three gradients.
+  //   * through the weights, dweights: [T, k]
+  //   * through the probabilities, dprobability: [G, E], the gradient with respect to the sum of a
+  //     token's segment
+  //   * z_factor * 2 * logsumexp * softmax
   void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
                       ConstView dprobability, float z_factor, View dlogits);
-  // keep: [T, k] i32 = 1 where the expert still has room for the assignment within the token's segment, 0 where the
-  // assignment is dropped. Who comes first is said by the order. token: all of a token's choices before the next
-  // token's. choice: all first choices, then all second ones. probability: the largest weight first (ties: lower token,
-  // then lower choice). A token's experts must be distinct, as route_forward leaves them.
+  // Dispatch mask, keep: [T, k] i32. An element is 0 if the expert is full and the assignment is
+  // dropped, otherwise 1. The experts of a token must be distinct, as they are after route_forward.
+  // An expert accepts assignments of a segment in this order:
+  //   * token: all choices of a token before those of the next token
+  //   * choice: all first choices, then all second choices
+  //   * probability: falling weight; ties: lower token, then lower choice
   void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
                 View keep);
-  // Which ranks a token is sent to: once to each part of each owner of any of its kept experts. What is sent is a copy of the
-  // token's row; copies are in the order of (owner, part, token). Of n = T * min(k, owners) * parts possible ones, N are used.
-  // keep: [T, k] i32. None: `experts` are places that another split left, and kept are those of the E from split.first on.
-  // places: [T, k] i32 the place of the expert of a kept assignment, from split.first on; -1 of one that is dropped.
-  // tokens: [n] i32 copy -> token, -1 from copy N on. slots: [T, n / T] i32 the token's copies in the order of the choices which
-  // first call for them, and of the parts; -1 behind the last. Both may be none.
-  // counts: [owners * parts + E] i32 the copies for each rank, then the kept assignments of each place;
-  // kept: [E] i32 those of each expert, by its number.
+  // Builds the dispatch layout: the ranks that receive a copy of each token, and the order of the
+  // copies. A token is sent once to each rank of each owner that holds one of its dispatched
+  // experts. An expert is dispatched if its assignment is not dropped. Copies are ordered by
+  // (owner, part, token). There are N copies, at most n = T * min(k, owners) * parts.
+  //   experts  [T, k] i32 logical experts. If `keep` is empty: `places` of an outer partition.
+  //   keep     [T, k] i32 dispatch mask. If empty, experts split.first to split.first + E - 1 are
+  //            dispatched.
+  //   places   [T, k] i32 physical expert, counted from split.first; -1 if not dispatched
+  //   tokens   [n] i32 token of each copy; -1 from copy N on
+  //   slots    [T, n / T] i32 copies of each token; -1 after the last. Their order: the first choice
+  //            that requires the owner, then the part. `tokens` and `slots` may both be empty.
+  //   counts   [owners * parts + E] i32: copies for each rank, assignments of each physical expert
+  //   kept     [E] i32 assignments of each logical expert
   void plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,
                   View counts, View kept);
-  // Orders what has arrived for the experts in the L places from `first` on: those assignments, by (place, token), are the R rows
-  // that they work on. Which others a token has makes no difference. An assignment is numbered a = token * k + choice.
-  // places: [T, k] i32 as plan_sends leaves them.
-  // rows: [n] i32, row -> assignment; tokens: [n] i32, row -> token; n is at least R, and both are -1 from row R on.
-  // slots: [T, k] i32, assignment -> row or -1; offsets: [L + 1] i32 the first row of each place, and R.
+  // Builds the permutation of rows: sorts assignments by (physical expert, token). It covers the L
+  // physical experts from `first` on; other assignments are ignored. An assignment has the number a
+  // = token * k + choice. There are R rows, at most n.
+  //   places   [T, k] i32 as plan_sends writes them
+  //   rows     [n] i32 assignment of each row; -1 from row R on
+  //   tokens   [n] i32 token of each row; -1 from row R on
+  //   slots    [T, k] i32 row id map: the row of each assignment, or -1
+  //   offsets  [L + 1] i32 first row of each physical expert, and R
   void sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets);
-  // The losses that keep experts equally loaded, and the sums that are reported about the routers of L layers. counts:
-  // [L, G, E] i32, probability: [L, G, E] and z_squared: [L] f64 are route_forward's; scope_counts: [P, L, G, E] i32 are the
-  // counts of P ranks, whose segments are numbered p * G + g; kept: [L, E] i32 is plan_sends'. A scope has per_scope
-  // consecutive segments; segment g of this rank lies in scope (first + g) / per_scope, or in the last scope.
-  // dprobability: [L, G, E] = factor * the assignments of its layer, or of all layers together, in its scope.
-  // sums, where given: [L, RouterSums of E] f64 +=, where the loss is the sum over g, e of dprobability * probability, and
-  // the z-loss is z_factor * z_squared.
+  // Load-balancing and z-losses, their gradients, and statistics of the routers of L layers. The P
+  // ranks number their segments p * G + g. Segment g of this rank is in scope (first + g) /
+  // per_scope, or in the last scope.
+  //   counts        [L, G, E] i32 of route_forward
+  //   scope_counts  [P, L, G, E] i32 counts of P ranks
+  //   probability   [L, G, E] of route_forward
+  //   kept          [L, E] i32 of plan_sends
+  //   z_squared     [L] f64 of route_forward
+  //   dprobability  [L, G, E] = factor * the assignments in the scope (of the layer or of all)
+  //   sums          [L, RouterSums(E).size()] f64 +=; may be empty. Loss: the sum over g, e of
+  //                 dprobability * probability. z-loss: z_factor * z_squared.
   void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability, ConstView kept,
                ConstView z_squared, View dprobability, View sums);
-  // y: [n, D] = x[index[r]]; index -1 leaves the row as it is.  x: [N, D], index: [n] i32; x, y: c, or i32
+  // Permute: y[r] = x[index[r]]. If the index is -1, the row keeps its value.
+  //   x: [N, D], y: [n, D], both c or both i32; index: [n] i32
   void gather_rows(ConstView x, ConstView index, View y);
-  // y: [T, D] = from + the sum of x[slots[t, j]] over j in order, where slots[t, j] >= 0. x: [R, D], slots: [T, k];
-  // from: [T, D], which may be y, or none; x, from, y: c. It is the adjoint of gather_rows, without atomics.
+  // Unpermute: y[t] = from[t] + the sum over j, in order, of x[slots[t, j]] if slots[t, j] >= 0. It
+  // is the adjoint of gather_rows, without atomics.
+  //   x: [R, D] c, slots: [T, k] i32; y: [T, D] c; from: [T, D] c, which may be y, or empty
   void combine_rows(ConstView x, ConstView slots, ConstView from, View y);
 
-  // ---- embedding and loss ----  ids, targets: [T] i32; a target of -1 carries no loss
-  // y: [T, D] c = table[id - vocab_begin], zero where that row is not held here. table: [V, D] c
+  // ---- embedding and loss ----  ids, targets: [T] i32; a target of -1 carries no loss.
+  // Row lookup. y: [T, D] c = table[id - vocab_begin], or zero if this rank does not hold the row.
+  // table: [V, D] c
   void embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y);
   // dtable: [V, D] += the rows of dy: [T, D] c
   void embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable);
-  // What the part of the vocabulary that is held here gives to each token's loss. logits: [T, V]; partial: [T, 3] = the
-  // largest logit, sum exp(logit - largest), the target's logit (0 where it is not held here)
+  // Contribution of this rank's vocabulary shard to the loss of each token.
+  //   logits: [T, V]
+  //   partial: [T, 3] = largest logit, sum exp(logit - largest), logit of the target (0 if it is not
+  //            in the shard)
   void cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View partial);
-  // Joins the results of P parts of the vocabulary, partials: [P, T, 3], into lse: [T] and loss: [T] = lse - target's
-  // logit (0 where the target is -1).
+  // Combines P vocabulary shards, partials: [P, T, 3]. lse: [T]; loss: [T] = lse - logit of the
+  // target (0 if the target is -1)
   void cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss);
-  // sums: [2] f64 += the sum of losses: [T], and that of lse^2: [T] over tokens with a target.
+  // sums: [2] f64 += the sum of losses: [T], and the sum of lse^2: [T] over tokens with a target
   void loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums);
-  // dlogits: [T, V] c = (softmax - onehot + z_loss * 2 * lse * softmax) / total; 0 where the target is -1. dlogits may be
-  // logits: [T, V] itself. total: [1] f64 = how many tokens with a target the loss is the mean over, here and elsewhere.
+  // dlogits = (softmax - onehot + z_loss * 2 * lse * softmax) / total; 0 if the target is -1.
+  //   logits: [T, V]; dlogits: [T, V] c, which may be logits itself
+  //   total: [1] f64, the number of tokens with a target on all ranks; the loss is a mean over them
   void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
                               ConstView total, View dlogits);
 
   // ---- optimizer ----
-  // factor: [1] = what a gradient is multiplied by, given the sum of its squares, squares: [1] f64: clip / norm where
-  // its norm is larger than clip, otherwise 1 (for clip 0: always 1); NaN where the norm is not finite.
+  // Gradient-clipping coefficient, factor: [1] = min(1, clip / norm), or 1 if clip is 0. squares:
+  // [1] f64, the sum of squares of the gradient. NaN if the norm is not finite.
   void clip_factor(ConstView squares, float clip, View factor);
-  // Decoupled weight decay (Loshchilov and Hutter, 2019): m, v are the running means of g * factor and its square,
-  // w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w).  g, w, m, v: [n]; factor: [1];
-  // rates: [3] = lr, bias1 = 1 - beta1^step, bias2 = 1 - beta2^step, which is all that changes from step to step.
-  // rounded: [n] bf16 = w, where given. A factor of NaN changes nothing.
+  // AdamW with decoupled weight decay (Loshchilov and Hutter, 2019). m, v are the moving averages
+  // of g * factor and of its square.
+  //   w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w)
+  // If factor is NaN, nothing changes. Only `rates` changes from step to step.
+  //   g, w, m, v: [n]; factor: [1]; rates: [3] = lr, bias1 = 1 - beta1^step, bias2 = 1 - beta2^step
+  //   rounded: [n] bf16 = w; may be empty
   void adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v, View rounded);
 
  protected:
@@ -433,8 +517,9 @@ class Backend {
   virtual void do_add(ConstView x, View y) = 0;
   virtual void do_scale(View x, float factor) = 0;
   virtual void do_sum_squares(ConstView x, View out) = 0;
-  virtual void do_prepare(ConstView weight, WeightUse use, View prepared);  // where prepared_bytes is not 0
-  // from: none, or another than c, and then nothing accumulates
+  // called only if prepared_bytes is not 0
+  virtual void do_prepare(ConstView weight, WeightUse use, View prepared);
+  // from: empty, or other memory than c; then desc.accumulate is false
   virtual void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) = 0;
   virtual void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) = 0;
   virtual void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) = 0;
@@ -453,7 +538,7 @@ class Backend {
   virtual void do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) = 0;
   virtual void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
                                       View dh, View drow_scale) = 0;
-  // As one operation after the other, unless a backend knows better.
+  // The default implementation calls one operation after the other.
   virtual void do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
                               const ExpertRows& rows, ConstView row_scale, View h, View y);
   virtual void do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,
@@ -508,17 +593,18 @@ class Backend {
                         View rounded) = 0;
 
  private:
-  Index reading_ = 0;  // bytes of the read that is under way
+  Index reading_ = 0;  // size of the read in flight; 0: no read is in flight
 };
 
-// make_cuda and make_backend throw NoBackend, which says what is missing, where there is none.
+// make_cpu, make_cuda and make_backend create a backend. The latter two throw NoBackend if it is
+// unavailable.
 std::unique_ptr<Backend> make_cpu();
-// local_rank is this process's number among those of its machine, which take its devices in turn. cuda_available says
-// whether it would succeed.
+// local_rank: number of this process among those of the machine; processes use devices round-robin.
+// cuda_available: whether make_cuda would succeed.
 std::unique_ptr<Backend> make_cuda(int local_rank = 0);
 bool cuda_available();
-// Counts what a device would do (kernels/dry/dry.h): in the place of `stands_for`, which must outlive it and whose needs of
-// memory it has.
+// Dry-run backend (kernels/dry/dry.h). It has the memory requirements of `stands_for`, which must
+// outlive it.
 std::unique_ptr<Backend> make_dry(const Backend* stands_for = nullptr);
 std::unique_ptr<Backend> make_backend(std::string_view name, int local_rank = 0);  // auto|cpu|cuda
 
