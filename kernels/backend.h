@@ -358,7 +358,7 @@ class Backend {
 
   // ---- attention ----
   //   q: heads of [B, Sq, H, hd] c; k: [B, Sk, K, hd] c; v: [B, Sk, K, vd] c
-  //   out: [B, Sq, H, vd] c; lse: [B, H, Sq]
+  //   out: [B, Sq, H, vd] c; lse: [B, H, Sq].
   // Query head h reads kv head h / (H / K). lse is the logarithm of the sum of the exponentials of
   // a query's scores and of the head's sink, if there is one.
   void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse);
@@ -436,8 +436,8 @@ class Backend {
   //            dispatched.
   //   places   [T, k] i32 physical expert, counted from split.first; -1 if not dispatched
   //   tokens   [n] i32 token of each copy; -1 from copy N on
-  //   slots    [T, n / T] i32 copies of each token; -1 after the last. Their order: the first choice
-  //            that requires the owner, then the part. `tokens` and `slots` may both be empty.
+  //   slots    [T, n / T] i32 copies of each token; -1 after the last. They are ordered by the choice
+  //            that first requires the owner, then by part. Both `tokens` and `slots` may be empty.
   //   counts   [owners * parts + E] i32: copies for each rank, assignments of each physical expert
   //   kept     [E] i32 assignments of each logical expert
   void plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,
@@ -480,8 +480,8 @@ class Backend {
   void embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable);
   // Contribution of this rank's vocabulary shard to the loss of each token.
   //   logits: [T, V]
-  //   partial: [T, 3] = largest logit, sum exp(logit - largest), logit of the target (0 if it is not
-  //            in the shard)
+  //   partial: [T, 3] = largest logit, sum exp(logit - largest), logit of the target (0 if
+  //            another rank holds it)
   void cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View partial);
   // Combines P vocabulary shards, partials: [P, T, 3]. lse: [T]; loss: [T] = lse - logit of the
   // target (0 if the target is -1)
