@@ -1,9 +1,13 @@
-// A stack of device memory. A step needs the same buffers again and again, so they are carved from blocks that stay.
-// Memory is given back in the reverse order of its taking: rewind(mark) frees all that was taken since mark().
+// A stack allocator of device memory. A step needs the same buffers again and again, so blocks are
+// allocated once and reused. Buffers are freed in the reverse order of allocation: rewind(mark)
+// frees all buffers allocated after mark().
 //
-// Two arenas serve a training step: `saved`, whose content lives from a layer's forward to its backward, and `scratch`,
-// whose content dies with the function that took it (Arena::Scope). Each grows by blocks, the first of which is as large as
-// it is expected to be, or both take from the two ends of one FixedBlock, so that either may take what the other leaves.
+// A training step uses two arenas:
+//   * `saved`: its buffers live from a layer's forward to its backward
+//   * `scratch`: its buffers live until the end of the function that allocated them (Arena::Scope)
+//
+// Each arena grows by blocks, and the first block has the expected size. Or both allocate from the
+// two ends of one FixedBlock, so that either may use the memory that the other does not need.
 #pragma once
 
 #include <functional>
@@ -25,7 +29,7 @@ class FixedBlock {
   friend class Arena;
   DeviceMemory memory_;
   Index bytes_;
-  Index used_[2] = {0, 0};  // bytes taken from each end
+  Index used_[2] = {0, 0};  // bytes in use at each end
 };
 
 class Arena {
@@ -34,9 +38,11 @@ class Arena {
   static constexpr Index alignment = 256;
   static constexpr Index block_bytes = Index{1} << 20;
 
-  // An arena that grows by blocks, of at least block_bytes, and the first one of at least `expected`.
+  // An arena that grows by blocks of at least block_bytes. The first block has at least `expected`
+  // bytes.
   explicit Arena(Allocate allocate, Index expected = 0) : allocate_(std::move(allocate)), expected_(expected) {}
-  // An arena that takes from one end of a block, which must outlive it. take() throws NoMemory where the ends meet.
+  // An arena that allocates from one end of a block, which must outlive it. take() throws NoMemory
+  // if both ends meet.
   Arena(FixedBlock& block, End end) : fixed_(&block), end_(end) {}
 
   struct Mark {
@@ -76,11 +82,12 @@ class Arena {
 
   void clear() { rewind({0, 0, 0}); }
 
-  Index in_use() const { return in_use_; }                                // bytes taken now
-  Index peak() const { return peak_; }                                    // the most ever taken
-  Index reserved() const { return fixed_ ? fixed_->bytes_ : reserved_; }  // bytes asked of the device
+  Index in_use() const { return in_use_; }  // bytes in use
+  Index peak() const { return peak_; }      // largest number of bytes in use so far
+  // bytes allocated on the device
+  Index reserved() const { return fixed_ ? fixed_->bytes_ : reserved_; }
 
-  // Frees, at the end of a C++ scope, what was taken within it.
+  // Frees, at the end of a C++ scope, the buffers that were allocated in the scope.
   class Scope {
    public:
     explicit Scope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
@@ -116,9 +123,10 @@ class Arena {
     blocks_.push_back({allocate_(bytes), bytes});
     reserved_ += bytes;
   }
-  // Sizes differ from step to step, as experts get more or fewer rows. A buffer that no longer fits the rest of its
-  // block goes to the next block, and so does all that follows it; left alone, blocks would pile up to many times what
-  // is in use. So an arena that has grown becomes, when it is next empty, one block, an eighth larger than its peak.
+  // Merges the blocks of an empty arena into one, an eighth larger than the peak. Sizes differ from
+  // step to step, because experts get more or fewer rows. A buffer that does not fit into the rest
+  // of its block goes to the next block, and so do all later ones. Without the merge, blocks would
+  // grow to many times the memory in use.
   void join_blocks() {
     blocks_.clear();
     current_ = 0;

@@ -1,4 +1,4 @@
-// The operands of attention: heads of queries, keys and values, wherever they lie, and which keys a query sees.
+// Operands of attention: heads of queries, keys and values, and the attention mask.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,11 @@
 
 namespace sy {
 
-// For every position of every sequence, the vectors of several heads, all of one width. The vector of (b, s, h) begins
+// A strided view of head vectors: several heads of one width, for every position of every sequence.
+// The vector of (b, s, h) begins at this element:
 //   b * sequence_stride + s * token_stride + h * head_stride
-// elements after the first one. Such an operand may be part of a tensor that holds more heads, part of a cache that holds
-// more positions, or some columns of wider vectors, so that keys and values may share vectors.
+// The view may cover some of the heads of a tensor, or some of the positions of a cache. It may
+// also cover some columns of wider vectors, so that keys and values may share vectors.
 template <class Byte>
 struct BasicHeads {
   Byte* data = nullptr;
@@ -53,13 +54,13 @@ struct BasicHeads {
 
   Shape shape() const { return {sequences, positions, heads, width}; }
   Index elements() const { return sequences * positions * heads * width; }
-  // From the first element to the last, with all that lies between the vectors.
+  // Contiguous view from the first element to the last, including gaps between vectors.
   BasicView<Byte> span() const {
     const Index last =
         (sequences - 1) * sequence_stride + (positions - 1) * token_stride + (heads - 1) * head_stride + width;
     return {data, {elements() > 0 ? last : 0}, dtype};
   }
-  // Elements [first, first + count) of each vector alone.
+  // Elements [first, first + count) of each vector.
   BasicHeads columns(Index first, Index count) const {
     SY_ASSERT(first >= 0 && count >= 0 && first + count <= width, "columns {}+{} of {}", first, count, shape().str());
     BasicHeads part = *this;
@@ -67,9 +68,9 @@ struct BasicHeads {
     if (data) part.data += first * size_of(dtype);
     return part;
   }
-  // Whether the vectors of a position's heads follow one another without gaps.
+  // Whether the vectors of the heads of one position are contiguous.
   bool side_by_side() const { return heads <= 1 || head_stride == width; }
-  // The same of sequences [begin, begin + count) alone.
+  // Sequences [begin, begin + count).
   BasicHeads of_sequences(Index begin, Index count) const {
     SY_ASSERT(begin >= 0 && count >= 0 && begin + count <= sequences, "sequences {}+{} of {}", begin, count,
               shape().str());
@@ -88,7 +89,8 @@ BasicHeads<Byte> heads_of(BasicView<Byte> x, Index first, Index count) {
   return {x, first, count};
 }
 
-// Which earlier keys a query sees, where not all. Query p sees key j <= p where one of these holds:
+// Sparse attention pattern: the earlier keys that a query sees. Empty: all of them. Query p sees
+// key j <= p if one of these conditions holds:
 //   p - j < local                    it is among the latest keys
 //   j / block == p / block           (block > 0) it is in the query's own block
 //   j % block >= block - summary     (block > 0) it is one of the last `summary` keys of its block
@@ -98,49 +100,57 @@ BasicHeads<Byte> heads_of(BasicView<Byte> x, Index first, Index count) {
 struct Sparsity {
   Index local = 0, block = 0, summary = 0, stride = 0, global = 0;
 
-  // The two heads of Child et al. ("Generating Long Sequences with Sparse Transformers", 2019), as one.
+  // Both heads of Child et al. ("Generating Long Sequences with Sparse Transformers", 2019) as one.
   static Sparsity strided(Index stride) { return {.local = stride, .stride = stride}; }
   static Sparsity fixed(Index stride, Index summary) { return {.block = stride, .summary = summary}; }
   // Beltagy et al. ("Longformer", 2020), causal.
   static Sparsity longformer(Index window, Index global) { return {.local = window, .global = global}; }
 
   explicit operator bool() const { return local > 0 || block > 0 || stride > 0 || global > 0; }
-  // The first key from which on query p sees all, up to its own.
+  // First key from which on query p sees all keys up to its own.
   Index near(Index p) const {
     return std::max<Index>(0, std::min(p + 1 - local, block > 0 ? p / block * block : p + 1));
   }
   bool operator==(const Sparsity&) const = default;
 };
 
-// Which keys a query sees. Query i of a sequence stands at position p = query_offset + i of the keys, and sees key j
-//   where j <= p (causal),  j > p - window (window > 0),  j >= first_key[b, i] (where given),
-//   and `sparse`, where it says anything, lets it see the key; p and j count from first_key there.
-// Every query must see at least one key. All keys and values must be finite, even those that no query sees. The
-// exception is what lies behind the last query of a causal forward call: it is not looked at.
+// Attention mask. Query i of a sequence has position p = query_offset + i among the keys. It sees
+// key j if all of these conditions hold:
+//   j <= p                  (causal)
+//   j > p - window          (window > 0)
+//   j >= first_key[b, i]    (first_key is not empty)
+//   `sparse` allows it      (`sparse` is not empty; its p and j count from first_key)
+// Every query must see at least one key. All keys and values must be finite, even those that no
+// query sees. Causal forward ignores keys after the last query, so these need not be finite.
 struct Visibility {
   bool causal = true;
-  Index window = 0;        // where causal: how many of the latest keys a query sees, its own included; 0: all
-  Index query_offset = 0;  // how many keys come before the first query, as in a cache; at least 0
-  // [B, queries] i32, where causal and several documents share a sequence: the position, among the keys, of the first
-  // token of each query's document. It must not fall from one query of a sequence to the next.
+  // if causal: number of latest keys that a query sees, including its own; 0 means unlimited
+  Index window = 0;
+  Index query_offset = 0;  // number of keys before the first query, as in a cache; at least 0
+  // [B, queries] i32 or empty. For several documents in a sequence, if causal: the key position of
+  // the first token of each query's document. It must not decrease from one query of a sequence to
+  // the next.
   ConstView first_key = {};
-  Sparsity sparse = {};  // where causal
-  // [B] i32, where causal, and forward alone: the query_offset of each sequence, in place of the one above. So sequences of
-  // different lengths lie in one cache. A pattern and a bias go by these positions. All keys and values must be finite.
+  Sparsity sparse = {};  // only if causal
+  // [B] i32 or empty. Replaces query_offset by one offset for each sequence, so that sequences of
+  // different lengths share a cache. Only if causal, and only in forward. `sparse` and `bias` use
+  // these positions. All keys and values must be finite.
   ConstView query_offsets = {};
 };
 
-// score = scale q . k, capped, + bias. The weights of a query's keys are exp(score) divided by the sum of these and, with
-// sinks, of exp(sink), so that a head may attend to nothing.
+// score = scale q . k, capped, + bias. The weight of a key is exp(score), divided by the sum over
+// the query's keys. With sinks, exp(sink) is added to the sum, so that a head may attend to
+// nothing.
 struct AttentionDesc {
   float scale = 1.0f;    // of the scores, usually 1/sqrt(width of queries and keys)
-  float softcap = 0.0f;  // cap * tanh(score / cap); 0: none
+  float softcap = 0.0f;  // cap * tanh(score / cap); 0 means no cap
   Visibility visible = {};
-  // [H, n] f32, where causal and there is no cap: of the query at p and key j it is bias[h, n - 1 - (p - j)], so that it
-  // lies as keys do. n is at least query_offset + queries; with query_offsets, which the host does not know, at least the
-  // number of keys, as no query stands behind the last one.
+  // [H, n] f32 or empty; only if causal and softcap is 0. The bias of the query at p and key j is
+  // bias[h, n - 1 - (p - j)], so that it has the order of the keys. Size n is at least query_offset +
+  // queries. With query_offsets, n is at least the number of keys, because the host does not know
+  // the offsets.
   ConstView bias = {};
-  ConstView sinks = {};  // [H] f32, or none
+  ConstView sinks = {};  // [H] f32 or empty
 };
 
 }  // namespace sy

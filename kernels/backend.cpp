@@ -7,20 +7,20 @@ namespace sy {
 
 namespace {
 
-// The checks of one operation's operands. A mistake here is ours, never the user's, so it is an internal error that
-// names the operation, the operand and both shapes.
+// Checks of the operands of one operation. A violation is a mistake in switchyard, never the
+// user's. So it is an internal error that names the operation, the operand and both shapes.
 class Operands {
  public:
   explicit Operands(const char* operation) : operation_(operation) {}
 
-  // The operand must have this shape and type, and memory unless it is empty.
+  // The operand must have this shape and type, and memory unless it has no elements.
   const Operands& is(const char* name, ConstView v, const Shape& shape, DType dtype = DType::f32) const {
     SY_ASSERT(v.shape() == shape && v.dtype() == dtype, "{}: {} is {} {}, not {} {}", operation_, name,
               info(v.dtype()).name, v.shape().str(), info(dtype).name, shape.str());
     present(name, v);
     return *this;
   }
-  // The same, but the operand may be none.
+  // The same, but the operand may be empty.
   const Operands& optional(const char* name, ConstView v, const Shape& shape, DType dtype = DType::f32) const {
     return v ? is(name, v, shape, dtype) : *this;
   }
@@ -28,13 +28,15 @@ class Operands {
   const Operands& same(const char* name, ConstView v, const Shape& shape, ConstView like) const {
     return is(name, v, shape, like.dtype());
   }
-  // The operand is f32 or bf16 and has so many dimensions; the shapes of others follow from it.
+  // The operand is f32 or bf16 and has this number of dimensions. Shapes of other operands follow
+  // from it.
   const Operands& real(const char* name, ConstView v, int dims) const {
     SY_ASSERT(v.dtype() == DType::f32 || v.dtype() == DType::bf16, "{}: {} is {}, not f32 or bf16", operation_, name,
               info(v.dtype()).name);
     return this->dims(name, v, dims, v.dtype());
   }
-  // The operand has this type and so many dimensions; the shapes of others follow from it.
+  // The operand has this type and this number of dimensions. Shapes of other operands follow from
+  // it.
   const Operands& dims(const char* name, ConstView v, int dims, DType dtype = DType::f32) const {
     SY_ASSERT(v.shape().size() == dims && v.dtype() == dtype, "{}: {} is {} {}, not {} with {} dimensions", operation_,
               name, info(v.dtype()).name, v.shape().str(), info(dtype).name, dims);
@@ -141,7 +143,7 @@ void Backend::do_prepare(ConstView, WeightUse, View) {
 
 namespace {
 
-// The form that a product reads, if there is one.
+// Checks the packed weight of a GEMM, if there is one.
 void check_prepared(const Operands& check, const Backend& backend, const Weight& w, WeightUse use) {
   const ConstView form = use == WeightUse::output ? w.output : w.input;
   const Index bytes = backend.prepared_bytes(w.values.shape(), w.values.dtype(), use);
@@ -183,7 +185,7 @@ void check_rows(const Operands& check, const ExpertRows& rows, Index experts, In
 
 namespace {
 
-// What a product takes is [rows, width], of the type of `like`.
+// Checks an operand of a GEMM: it must be [rows, width], of the type of `like`.
 void check_rows_of(const Operands& check, const Backend& backend, const char* name, const RowsOf& x, Index rows,
                    Index width, ConstView like) {
   check.real(name, x.values, 2).same(name, x.values, {x.values.dim(0), width}, like);
@@ -327,7 +329,7 @@ void Backend::activation_backward(const FfnActivation& desc, ConstView dy, Const
 
 namespace {
 
-// w: [E, out, in], or, without `rows`, [out, in], for x: [R, D] and h: [R, F] of the type of w.
+// w: [E, out, in], or [out, in] if `rows` is empty. x: [R, D] and h: [R, F] have the type of w.
 void check_ffn(const Operands& check, const Backend& backend, const Weight& w, WeightUse use, const ExpertRows& rows,
                Index count, Index out, Index in) {
   const ConstView values = w.values;
@@ -381,7 +383,7 @@ void Backend::ffn_backward(const FfnActivation& desc, const RowsOf& dout, const 
   if (drow_scale) fill(drow_scale, 0);
 }
 
-// y holds the gradient by itself before it is computed again.
+// y holds its own gradient until it is computed again.
 void Backend::do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,
                               ConstView h, ConstView row_scale, View dh, View drow_scale, View y) {
   if (rows.host)
@@ -486,13 +488,13 @@ void check_heads(const char* operation, const char* name, ConstHeads x, const Sh
             info(x.dtype).name, x.shape().str(), info(like.dtype).name, shape.str());
   SY_ASSERT(x.data || x.elements() == 0, "{}: {} {} is none", operation, name, shape.str());
 }
-// The same, of heads that lie side by side.
+// The same for heads that are contiguous.
 void check_whole_heads(const char* operation, const char* name, ConstHeads x, const Shape& shape, ConstHeads like) {
   check_heads(operation, name, x, shape, like);
   SY_ASSERT(x.side_by_side(), "{}: {} are columns of heads of {}", operation, name, x.head_stride);
 }
 
-// The operands that forward and backward share. Returns the shapes of out and lse.
+// Checks the operands that forward and backward share. Returns the shapes of out and lse.
 std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDesc& desc, ConstHeads q, ConstHeads k,
                                         ConstHeads v) {
   SY_ASSERT(q.dtype == DType::f32 || q.dtype == DType::bf16, "{}: q is {}, not f32 or bf16", operation,
@@ -514,7 +516,8 @@ std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDe
   check_whole_heads(operation, "k", k, {q.sequences, k.positions, k.heads, q.width}, q);
   check_whole_heads(operation, "v", v, {q.sequences, k.positions, k.heads, v.width}, q);
   SY_ASSERT(see.causal || !see.query_offsets, "{}: a cache whose queries see what follows them", operation);
-  // Offsets of each sequence are known to the device alone: a query may be that of the last key.
+  // Only the device knows the offsets of each sequence: a query may have the position of the last
+  // key.
   const Index positions = see.query_offsets ? k.positions : see.query_offset + q.positions;
   SY_ASSERT(
       !desc.bias || (see.causal && desc.softcap == 0 && desc.bias.shape().size() == 2 && desc.bias.dim(1) >= positions),
@@ -534,7 +537,7 @@ void Backend::attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHe
   const auto [out_shape, lse_shape] = check_attention("attention_forward", desc, q, k, v);
   Operands("attention_forward").is("out", out, out_shape, q.dtype).is("lse", lse, lse_shape);
   if (out.elements() == 0) return;
-  // What lies behind the last query's key, as in a cache that is not full, is not looked at.
+  // Keys after the last query, as in a cache that is not full, are not read.
   if (desc.visible.causal && !desc.visible.query_offsets)
     k.positions = v.positions = std::min(k.positions, desc.visible.query_offset + q.positions);
   do_attention_forward(desc, q, k, v, out, lse);
@@ -744,7 +747,8 @@ void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope
 
 void Backend::gather_rows(ConstView x, ConstView index, View y) {
   const Operands check("gather_rows");
-  if (x.dtype() == DType::i32 && y.dtype() == DType::i32)  // elements are copied, whatever their bits mean
+  // elements are copied, whatever their type
+  if (x.dtype() == DType::i32 && y.dtype() == DType::i32)
     return gather_rows({x.bytes(), x.shape(), DType::f32}, index, {y.bytes(), y.shape(), DType::f32});
   check.real("x", x, 2).real("y", y, 2);
   check.is("index", index, {y.dim(0)}, DType::i32).same("y", y, {y.dim(0), x.dim(1)}, x);

@@ -359,8 +359,8 @@ class Backend {
   // ---- attention ----
   //   q: heads of [B, Sq, H, hd] c; k: [B, Sk, K, hd] c; v: [B, Sk, K, vd] c
   //   out: [B, Sq, H, vd] c; lse: [B, H, Sq].
-  // Query head h reads kv head h / (H / K). lse is the logarithm of the sum of the exponentials of
-  // a query's scores and of the head's sink, if there is one.
+  // Query head h reads kv head h / (H / K). The output `lse` is the log of the sum of
+  // exponentials of a query's scores, to which a sink adds one more.
   void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse);
   // dq, dk, dv have the shapes of q, k, v and share no element. The gradient of a key that no query
   // sees is 0.
@@ -436,8 +436,8 @@ class Backend {
   //            dispatched.
   //   places   [T, k] i32 physical expert, counted from split.first; -1 if not dispatched
   //   tokens   [n] i32 token of each copy; -1 from copy N on
-  //   slots    [T, n / T] i32 copies of each token; -1 after the last. They are ordered by the choice
-  //            that first requires the owner, then by part. Both `tokens` and `slots` may be empty.
+  //   slots    [T, n / T] i32 copies of each token; -1 after the last. Order: the choice that first
+  //            requires the owner, then the part. Both `tokens` and `slots` may be empty.
   //   counts   [owners * parts + E] i32: copies for each rank, assignments of each physical expert
   //   kept     [E] i32 assignments of each logical expert
   void plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,

@@ -1,6 +1,6 @@
-// Errors. Two kinds reach a user, and each carries its exit code:
-//   InputError (2)  something that the user gave is wrong; the message says what it is and what to do.
-//   Failure    (1)  the machine let us down: a full disk, a lost rank, no memory.
+// Errors. Two kinds reach a user; each carries its exit code:
+//   InputError (2)  the user's input is wrong; the message says what is wrong and what to do
+//   Failure    (1)  the machine failed: a full disk, a lost rank, no memory
 // Any other error, such as that of SY_ASSERT, is a mistake in switchyard.
 #pragma once
 
@@ -13,8 +13,9 @@
 
 namespace sy {
 
-// Separates the lines of a message that has several. The first line says what is wrong as a whole; the others, which
-// are printed indented, name each thing. A line feed cannot serve, since the text that a message quotes may hold one.
+// Separator of the lines of a message. The first line says what is wrong as a whole. The other
+// lines are printed indented and name each item. A line feed cannot be the separator, because
+// quoted text may contain one.
 constexpr char next_line = '\x1e';
 
 class Error : public std::runtime_error {
@@ -34,12 +35,14 @@ struct Failure : Error {
   explicit Failure(const std::string& what) : Error(1, what) {}
 };
 
-// Memory that is not there. `what` says how much and where; who knows what it is for says what to do.
+// Thrown if memory is insufficient. `what` says how much and where. A caller that knows the purpose
+// of the memory adds what to do.
 struct NoMemory : Failure {
   using Failure::Failure;
 };
 
-// A backend that cannot be had, and why: what is missing. Who knows where its name was given says what to do.
+// Thrown if a backend is unavailable. `missing` says what is missing. The caller that knows the
+// source of the backend's name adds what to do.
 struct NoBackend : InputError {
   NoBackend(std::string_view backend, std::string_view why)
       : InputError(fmt::format("{}: {}", backend, why)), name(backend), missing(why) {}

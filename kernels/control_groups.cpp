@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The two numbers of a quota, in microseconds of CPU time for each period; quota < 0 means unlimited.
+// A CPU quota: microseconds of CPU time (`quota`) for each period. quota < 0 means unlimited.
 struct Quota {
   double quota = -1, period = 0;
 };
@@ -39,7 +39,8 @@ Quota quota_v1(const fs::path& group) {
 std::vector<fs::path> control_groups(const std::string& controller, const fs::path& root) {
   std::vector<fs::path> folders;
   std::ifstream in(root / "proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {  // "4:memory:/job/step" of version 1, "0::/job/step" of version 2
+  // version 1: "4:memory:/job/step"; version 2: "0::/job/step"
+  for (std::string line; std::getline(in, line);) {
     std::istringstream fields(line);
     std::string number, controllers, path;
     std::getline(fields, number, ':'), std::getline(fields, controllers, ':'), std::getline(fields, path);

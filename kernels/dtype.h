@@ -1,4 +1,4 @@
-// Element types, in a table, so that a new type is one line of it.
+// Element types, in a table: a new type is one line of it.
 #pragma once
 
 #include <bit>
@@ -27,14 +27,15 @@ constexpr std::int64_t size_of(DType type) {
 // bf16 is the upper half of f32.
 constexpr std::uint16_t bf16_of_float(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  if (x != x) return static_cast<std::uint16_t>(bits >> 16 | 0x40);             // stays a NaN
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // to nearest, ties to even
+  if (x != x) return static_cast<std::uint16_t>(bits >> 16 | 0x40);  // stays a NaN
+  // To nearest, ties to even
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 constexpr float float_of_bf16(std::uint16_t x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
 }
 
-// Which element type a C++ type is. That of bf16 is in kernels/bf16.h.
+// Element type of a C++ type. The one of bf16 is in kernels/bf16.h.
 template <class T>
 struct DTypeOf;
 template <>

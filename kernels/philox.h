@@ -1,6 +1,7 @@
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a pure function from
-// (key, counter) to 128 random bits. All randomness in Switchyard comes from streams keyed by (seed, purpose) and
-// indexed by a global index, so that no draw depends on a rank, on a thread, or on what was drawn before.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). A pure
+// function from (key, counter) to 128 random bits. All randomness in Switchyard comes from streams
+// keyed by (seed, purpose) and indexed by a global index. So a number never depends on a rank, on a
+// thread, or on earlier numbers.
 #pragma once
 
 #include <array>
@@ -50,15 +51,18 @@ class RandomStream {
   // Standard normal, by Box and Muller from one Philox block.
   double normal(std::uint64_t i) const {
     const Philox4 r = philox(seed_, i, stream_);
-    const double u = (static_cast<double>(r[0]) + 1.0) * 0x1.0p-32;  // (0, 1]: the logarithm is finite
+    // (0, 1]: the logarithm is finite
+    const double u = (static_cast<double>(r[0]) + 1.0) * 0x1.0p-32;
     const double v = static_cast<double>(r[1]) * 0x1.0p-32;
     return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v);
   }
-  // Standard Gumbel, -log(-log u). The k largest of z_i + gumbel_i are k draws without replacement in proportion to
-  // softmax(z) (Kool et al., "Stochastic beams and where to find them", 2019).
+  // Standard Gumbel, -log(-log u). The k largest z_i + gumbel_i are a sample of k without
+  // replacement in proportion to softmax(z) (Kool et al., "Stochastic beams and where to find
+  // them", 2019).
   double gumbel(std::uint64_t i) const {
     const Philox4 r = philox(seed_, i, stream_);
-    return -std::log(-std::log((static_cast<double>(r[0]) + 0.5) * 0x1.0p-32));  // u lies within (0, 1)
+    // u lies within (0, 1)
+    return -std::log(-std::log((static_cast<double>(r[0]) + 0.5) * 0x1.0p-32));
   }
 
  private:

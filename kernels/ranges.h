@@ -1,14 +1,15 @@
-// Ranges on the time line of a profiler: NVTX, which Nsight Systems shows beside the kernels. Without the cuda backend, or where
-// its toolkit has no NVTX, nothing.
+// Profiler ranges (NVTX), which Nsight Systems shows beside the kernels. No-op without the cuda
+// backend, or if its toolkit has no NVTX.
 #pragma once
 
 #include "kernels/tensor.h"
 
 namespace sy {
 
-// Opens a range of the calling thread, within those that it has open. layer: told as the range's payload; -1: none.
+// Opens a range of the calling thread, nested in its open ranges. layer: payload of the range; -1:
+// no payload.
 void begin_range(const char* what, Index layer);
-// Closes the latest one.
+// Closes the latest range.
 void end_range();
 
 }  // namespace sy

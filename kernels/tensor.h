@@ -16,7 +16,7 @@ namespace sy {
 
 using Index = std::int64_t;
 
-// n >= 0, in parts of at most `part`: how many there are, and how much they hold when all are whole.
+// Number of blocks of size `part` that n >= 0 elements need, and the size of these blocks together.
 constexpr Index ceil_div(Index n, Index part) {
   return (n + part - 1) / part;
 }
@@ -69,7 +69,7 @@ class Shape {
 template <class Byte>
 class BasicView {
  public:
-  BasicView() = default;  // "none": an optional operand that is absent
+  BasicView() = default;  // an empty view, for an optional operand
   BasicView(Byte* data, Shape shape, DType dtype) : data_(data), shape_(shape), dtype_(dtype) {}
   operator BasicView<const std::byte>() const { return {data_, shape_, dtype_}; }
 

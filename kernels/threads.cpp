@@ -13,8 +13,8 @@
 namespace sy {
 namespace {
 
-// Names of the variables that the first start set, with blanks between them. The second start finds it and does not
-// execute the program again.
+// Variable with the names of the variables that the first start set, separated by blanks. If it is
+// set, this is the second start, which does not execute the program again.
 constexpr const char* second_start = "SWITCHYARD_THREAD_SETTINGS";
 
 }  // namespace

@@ -17,12 +17,13 @@ struct ThreadSetting {
   friend bool operator==(const ThreadSetting&, const ThreadSetting&) = default;
 };
 
-// How often a waiting thread looks for work before it sleeps, as GOMP_SPINCOUNT. OpenMP's default takes milliseconds: a
-// spinning thread then keeps its core from the thread that it waits for, if anything else runs on the machine.
-// Both counts are a small share of a time slice.
-//   large products   takes less than a futex call where cores are free
-//   many short ones  for a generated token, which is hundreds of short parallel regions: on a busy machine each of them
-//                    may wait for a thread that has lost its core, and the longer count made it 3 times slower
+// Number of times that a waiting thread looks for work before it sleeps (GOMP_SPINCOUNT). OpenMP's
+// default takes milliseconds. If another program runs on the machine, the spinning thread then
+// keeps a core from the thread that it waits for. Both counts are a small share of a time slice.
+//   large products   takes less time than a futex call if cores are free
+//   short products   for generation, where a token is hundreds of short parallel regions. On a busy
+//                    machine, each of them may wait for a thread that has lost its core. The longer
+//                    count made generation 3 times slower.
 constexpr int spins_between_large_products = 10000;
 constexpr int spins_between_short_products = 1000;
 

@@ -1,5 +1,5 @@
-// What this process waits for: other ranks, or its device. The one thread that computes says so; any other thread may read it
-// (dist/watchdog.h).
+// The wait state of this process: for other ranks, or for its device. The one computing thread
+// publishes it. Any other thread may read it (dist/watchdog.h).
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace sy {
 
-// A value that one thread writes and others read at any time, whole: while it is written, `version_` is odd.
+// A value that one thread writes and others read without tearing. `version_` is odd during a write.
 template <class T>
 class Seqlock {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -49,22 +49,25 @@ class Seqlock {
   std::array<std::atomic<std::uint64_t>, words> words_{};
 };
 
-// What an all-to-all moves between this rank and the others, in rows; -1: no rows are moved.
+// Rows that an all-to-all moves between this rank and the others. -1: the collective moves no rows.
 struct RowsMoved {
   Index sends = -1, expects = -1;
 };
 
-// The words last as long as the process.
+// State of a wait. The strings must live as long as the process.
 struct Wait {
-  const char* what = nullptr;  // "an all-to-all", "the device"; null: nothing is waited for, the host computes
-  const char* whom = "";       // "with ranks 1, 2"
+  // "an all-to-all", "the device"; nullptr: the host computes and waits for nothing
+  const char* what = nullptr;
+  const char* whom = "";  // "with ranks 1, 2"
   RowsMoved rows;
-  bool device = false;  // it may wait for what was given to the device before
-  std::chrono::steady_clock::time_point since{};  // when the wait began, or the latest part of what it waits for came
+  // True: it may wait for work that is already enqueued on the device
+  bool device = false;
+  std::chrono::steady_clock::time_point since{};  // start of the wait, or of its latest progress
 };
 inline Seqlock<Wait> published_wait;
 
-// A wait until the end of the scope, within that of the scope around it, which begins afresh then. Takes some ten nanoseconds.
+// A wait until the end of the scope; then the enclosing wait restarts its clock. Takes about ten
+// nanoseconds.
 class Waiting {
  public:
   explicit Waiting(const char* what, const char* whom = "", RowsMoved rows = {}, bool device = false) : before_(now_) {
@@ -74,7 +77,7 @@ class Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
-  // A part of what is waited for has come.
+  // Restarts the clock of the current wait, after a part of the expected data has arrived.
   static void progress() { publish(now_); }
 
  private:
@@ -83,7 +86,7 @@ class Waiting {
     now_ = wait;
     published_wait.write(wait);
   }
-  inline static Wait now_;  // of the thread that computes
+  inline static Wait now_;  // of the computing thread
   Wait before_;
 };
 

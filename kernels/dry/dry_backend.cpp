@@ -12,10 +12,11 @@ namespace sy {
 
 namespace {
 
-// Host code may read tensors of at most this size, and only they are written: larger ones would cost memory.
+// Host code may read tensors of at most this size. Larger tensors are not written, because they
+// would cost memory.
 constexpr Index small_bytes = Index{1} << 20;
 
-// The size of an allocation is kept in a page before it.
+// The size of an allocation is stored in a page before it.
 constexpr Index page = 4096;
 
 void release(std::byte* memory) {
@@ -24,21 +25,21 @@ void release(std::byte* memory) {
   munmap(memory - page, static_cast<std::size_t>(size));
 }
 
-// How many of keys [first, last] a sparse pattern hides from a query.
+// Number of keys of [first, last] that a sparse pattern hides from a query.
 Index hidden_keys(const Sparsity& sparse, Index at, Index first, Index last) {
   const Index begin = std::max(first, sparse.global), near = std::min(sparse.near(at), last + 1);
   if (begin >= near) return 0;
   Index seen = 0;
   if (sparse.stride > 0) seen = (at - begin) / sparse.stride + 1 - (at - near + sparse.stride) / sparse.stride;
-  const auto summaries = [&](Index end) {  // before a key
+  const auto summaries = [&](Index end) {  // summary keys before key `end`
     return end / sparse.block * sparse.summary + std::max<Index>(0, end % sparse.block - sparse.block + sparse.summary);
   };
   if (sparse.block > 0) seen = summaries(near) - summaries(begin);
   return near - begin - seen;
 }
 
-// How many pairs there are of a query and a key that it sees. It takes each sequence for one document, and a cache for full,
-// as documents and lengths are known to a device alone.
+// Number of pairs of a query and a key that it sees. Only a device knows documents and lengths, so
+// each sequence counts as one document, and a cache as full.
 double visible_pairs(const Visibility& see, Index queries, Index keys) {
   double pairs = 0;
   const Index offset = see.query_offsets ? keys - queries : see.query_offset;
@@ -172,8 +173,8 @@ class DryBackend final : public Backend {
     count("whole_qk_norm_backward", 0, {dy, x, squares, products, dx});
   }
 
-  // Each pair of a query and a key that it sees takes part in two products, and backward in five, as the scores are
-  // computed again.
+  // Each visible pair of a query and a key takes part in two products in forward. In backward these
+  // are five, because the scores are computed again.
   void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                             View lse) override {
     count("attention_forward", attention_flops(desc, q, k, 1, v, 1), {out, lse}, {q, k, v}, q.width);
@@ -225,7 +226,8 @@ class DryBackend final : public Backend {
     const Index n = experts.elements(), t = experts.dim(0), all = sums.elements(), each = all / split.owners;
     std::vector<Index> kept(static_cast<std::size_t>(all)), at(kept.size());
     for (Index e = 0; e < all; ++e) kept[e] = n / all + (e < n % all);
-    if (!keep && split.first + all <= std::ssize(placed_))  // as the router's were
+    // router's assignments, if they were counted
+    if (!keep && split.first + all <= std::ssize(placed_))
       std::copy_n(placed_.begin() + split.first, all, kept.begin());
     else if (load)
       load(n, kept);
@@ -275,7 +277,7 @@ class DryBackend final : public Backend {
   }
 
  private:
-  // size: of DryCall. more: bytes besides those of the operands that are named.
+  // size: see DryCall. more: bytes besides those of the named operands.
   void count(std::string_view op, double flops, std::initializer_list<ConstView> moved,
              std::initializer_list<ConstHeads> heads = {}, Index size = 0, double more = 0) {
     DryCall call{op, size, flops, more};
@@ -286,18 +288,20 @@ class DryBackend final : public Backend {
     counts.bytes += call.bytes;
     ++counts.calls[call];
   }
-  // Of a grouped product: the rows of one expert where all have as many, and the sizes of its matrix.
+  // GEMM size of a grouped GEMM: the least of the rows of an expert, if all have as many, and of
+  // its matrix dimensions.
   static Index least(Index rows, ConstView matrices) {
     return std::min({ceil_div(rows, matrices.dim(0)), matrices.dim(1), matrices.dim(2)});
   }
-  // What a product reads of a weight: the prepared form, where there is one.
+  // Operand that a GEMM reads of a weight: the packed form if there is one, otherwise the values.
   static ConstView read(const Weight& weight, ConstView form) { return form ? form : weight.values; }
 
   const Backend* stands_for_;
-  std::vector<Index> placed_;  // assignments of each place that the latest router kept
+  // dispatched assignments of each physical expert, from the latest router
+  std::vector<Index> placed_;
   std::vector<std::byte> read_;
 
-  // Writes small tensors only.
+  // Writes a tensor if it is small, otherwise does nothing.
   static void write(View x, float value) {
     if (x.size_bytes() > small_bytes) return;
     if (value == 0)
@@ -305,7 +309,8 @@ class DryBackend final : public Backend {
     else
       std::fill_n(x.f32(), x.elements(), value);
   }
-  // of_keys products have the width of queries and keys, of_values products that of values.
+  // of_keys: number of products with the width of queries and keys. of_values: those with the width
+  // of values.
   static double attention_flops(const AttentionDesc& desc, ConstHeads q, ConstHeads k, double of_keys, ConstHeads v,
                                 double of_values) {
     return 2 * (of_keys * number(q.width) + of_values * number(v.width)) * number(q.sequences) * number(q.heads) *
@@ -316,7 +321,8 @@ class DryBackend final : public Backend {
 }  // namespace
 
 double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n) {
-  // The sums of products of the weights of k different experts: of all, and of those that are not among the n.
+  // Elementary symmetric sums of the experts' weights, of degrees 0 to k. all: over all experts;
+  // others: over those outside of [first, first + n).
   std::vector<double> all(static_cast<std::size_t>(k) + 1), others(all.size());
   all[0] = others[0] = 1;
   const auto add = [&](std::vector<double>& sums, double share) {
