@@ -146,8 +146,8 @@ struct AttentionDesc {
   float softcap = 0.0f;  // cap * tanh(score / cap); 0 means no cap
   Visibility visible = {};
   // [H, n] f32 or empty; only if causal and softcap is 0. The bias of the query at p and key j is
-  // bias[h, n - 1 - (p - j)], so that it has the order of the keys. Size n is at least query_offset +
-  // queries. With query_offsets, n is at least the number of keys, because the host does not know
+  // bias[h, n - 1 - (p - j)], so that it has the order of the keys. Size n is at least query_offset
+  // + queries. With query_offsets, n is at least the number of keys, because the host does not know
   // the offsets.
   ConstView bias = {};
   ConstView sinks = {};  // [H] f32 or empty

@@ -1,4 +1,4 @@
-// Stands where the cuda backend is not built.
+// Stub for a build without the cuda backend.
 #include "kernels/backend.h"
 #include "kernels/cuda/devices.h"
 

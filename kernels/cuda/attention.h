@@ -1,10 +1,12 @@
-// What attention's forward and backward kernels share: operands, tiles in shared memory, and products of tiles.
+// Shared code of attention's forward and backward kernels: operands, tiles in shared memory,
+// products of tiles.
 //
-// Both follow FlashAttention-2 (Dao, 2023): a block keeps a tile of rows (queries, or in one kernel keys) and lets
-// tiles of the other side pass by, so that nothing of S x S is ever held. A warp owns 16 M rows of the tile. Its
-// products lie in registers, c[m][n][i] in the layout of mma.h whatever the type: lane 4 g + t holds of each 16 x 8
-//   part (m, n) c[m][n][i] = C[16 m + 8 (i / 2) + g][8 n + 2 t + i % 2].
-// bf16 is multiplied by the tensor cores, f32 by plain fused multiply-adds.
+// Both follow FlashAttention-2 (Dao, 2023). A block holds a tile of rows (queries, or keys in one
+// kernel) and iterates over tiles of the other side. No S x S matrix is ever stored. A warp owns
+// 16 M rows of the tile. Its products are in registers, in the layout of mma.h for every type:
+// lane 4 g + t holds four elements of each 16 x 8 block (m, n):
+//   c[m][n][i] = C[16 m + 8 (i / 2) + g][8 n + 2 t + i % 2]
+// Tensor cores multiply bf16; f32 uses plain fused multiply-adds.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +17,8 @@
 
 namespace sy::cuda::attention {
 
-// A block takes at most attention_shared_bytes(hd): an A100 offers 163 KiB, and H100 and B200 more; the smallest cards
-// of compute capability 8.0 or later 99 KiB, which are to serve for narrow heads.
+// Limit of a block's shared memory. An A100 has 163 KiB, H100 and B200 have more. The smallest
+// cards of compute capability 8.0 or later have 99 KiB, which must suffice for narrow heads.
 constexpr Index widest_head = 256, narrow_head = 64;  // hd
 constexpr Index attention_shared_bytes(Index hd) {
   return (hd > narrow_head ? 160 : 99) * 1024;
@@ -30,7 +32,8 @@ struct Span {
   int begin, end;
 };
 
-// The vectors of one head in an In or an Out: `count` of them, of `width` elements, `stride` elements apart.
+// The vectors of one head in an In or an Out: `count` vectors of `width` elements, `stride`
+// elements apart.
 template <class P>
 struct HeadRows {
   P x;
@@ -73,12 +76,13 @@ bool in_packs(ConstHeads x) {
          (x.heads <= 1 || x.head_stride % pack == 0);
 }
 
-// How scores, in units of log 2, follow from products x of queries and keys: outer * x, or, where `capped`,
-// outer * tanh(inner * x).
+// Scores, in units of log 2, from products x of queries and keys: outer * x. If `capped`: outer *
+// tanh(inner * x).
 struct Scores {
   bool capped;
   float scale, inner, outer;
-  float of_log;  // what a natural log is as a product: a sink's, and a bias where nothing is capped
+  // converts a natural logarithm to units of x: a sink, and a bias if scores are not capped
+  float of_log;
 
   explicit Scores(const AttentionDesc& desc)
       : capped(desc.softcap > 0),
@@ -86,13 +90,14 @@ struct Scores {
         inner(capped ? desc.scale / desc.softcap : 0.0f),
         outer(log2_e * (capped ? desc.softcap : desc.scale)),
         of_log(log2_e / outer) {
-    SY_ASSERT(scale > 0, "scores times {}", scale);  // the largest product is that of the largest score
+    // the largest product is that of the largest score
+    SY_ASSERT(scale > 0, "scores times {}", scale);
   }
 };
 
-// What a general kernel takes: the operands of a description, each perhaps none. Kernels that are not general get nullptr in
-// its place, as sequences of one document, full patterns and scores without a bias need none of it, and the look-up alone
-// takes more registers than wide heads have left.
+// Operands of general kernels; each may be empty. Other kernels get nullptr instead, as they need
+// no operand of these: sequences of one document, full patterns, scores without a bias. The look-up
+// alone takes more registers than wide heads have left.
 struct General {
   In<std::int32_t> first_key;  // [B, Sq]
   In<float> bias;              // [H, n]
@@ -103,7 +108,7 @@ struct General {
   }
   explicit General(const AttentionDesc& desc)
       : first_key(in<std::int32_t>(desc.visible.first_key)), bias(in<float>(desc.bias)), sinks(in<float>(desc.sinks)) {}
-  // The same of sequence b, as Call's functions take it.
+  // The operands of sequence b, which Call's functions take.
   template <class Sizes>
   __device__ General of(int b, const Sizes& z) const {
     General part = *this;
@@ -119,18 +124,19 @@ __device__ auto of_sequence(const General& all, int b, const Sizes& z) {
     return nullptr;
 }
 
-// The sizes of a call, and which keys its queries see, as kernels/attention.h says. Sizes, positions and heads have 32
-// bits, which spares registers; elements are counted with 64.
+// Sizes of a call and its attention mask (kernels/attention.h). Sizes, positions and heads have 32
+// bits, which saves registers; element indices have 64.
 struct Call {
   int B, Sq, Sk, H, K;
-  int window;  // more than there are positions where there is none
+  int window;  // larger than any number of positions if there is no window
   int query_offset;
   int causal;
   int packs;  // whether all vectors can be moved in packs
-  // Of general kernels: whether there are first keys and sinks; how many biases a head has; and Sparsity.
+  // For general kernels: whether there are document starts, whether there are sinks, biases per
+  // head, and Sparsity.
   int documents, sinks, biases;
   int sparse, local, block, summary, stride, global;
-  int skip_from;  // the first key from which on a query sees its latest keys alone
+  int skip_from;  // first key from which on a query sees its latest keys alone
 
   Call(const AttentionDesc& desc, ConstHeads q, ConstHeads k)
       : B(size(q.sequences)),
@@ -159,13 +165,14 @@ struct Call {
     return static_cast<int>(n);
   }
 
-  // No sequence has as many positions.
+  // Clamps to a number that exceeds the positions of any sequence.
   static int limited(Index n) { return static_cast<int>(std::min<Index>(n, 1 << 29)); }
 
   __device__ int heads_per_kv() const { return H / K; }
 
-  // The keys that a query sees, and the queries from the first to the last that see a key, a sparse pattern apart. G: General
-  // of the sequence, or nullptr. These are computed once or twice for a tile of rows.
+  // Range of keys that a query sees, and range of queries from the first to the last that see a
+  // key. Sparse patterns are ignored. `general`: General of the sequence, or nullptr. Computed once
+  // or twice for a tile of rows.
   template <class G>
   __device__ Span keys(const G& general, int query) const {
     const int at = query_offset + query;
@@ -180,7 +187,7 @@ struct Call {
     Span seen = {causal ? max(from, 0) : 0, from < Sq - window ? max(from + window, 0) : Sq};
     if constexpr (!std::is_null_pointer_v<G>) {
       if (!documents) return seen;
-      // The queries whose first key is not behind this one.
+      // Binary search: queries whose document starts at or before this key.
       int low = 0;
       while (low < seen.end) {
         const int middle = (low + seen.end) / 2;
@@ -192,12 +199,13 @@ struct Call {
     }
     return seen;
   }
-  // The first key of a query's document.
+  // First key of a query's document.
   __device__ int origin(const General& general, int query) const {
     return documents ? static_cast<int>(general.first_key[query]) : 0;
   }
-  // Whether a query sees a key, as far as positions say; and, of those, whether documents and patterns let it. These are
-  // computed for every element of a tile that is only partly seen.
+  // `sees`: whether the query's position lets it see a key. `allows`: whether documents and
+  // patterns let it, if `sees` is true. Computed for every element of a tile that is only partly
+  // visible.
   __device__ bool sees(int query, int key) const {
     const int at = query_offset + query;
     return (query < Sq) & (key > at - window) & (key < (causal ? min(at + 1, Sk) : Sk));
@@ -209,17 +217,18 @@ struct Call {
     if (stride > 0) return (p - j) % stride == 0;
     return block > 0 && (j / block == p / block || j % block >= block - summary);
   }
-  // Whether a tile must be looked at element by element, although all its keys are in reach of all its queries.
+  // Whether a tile needs checks or biases by element even if all its keys are in range of all its
+  // queries.
   template <class G>
   __device__ bool uneven(const G&) const {
     return !std::is_null_pointer_v<G> && (sparse || biases > 0);
   }
-  // What a query's score of a key that it sees has on top of their product.
+  // Bias of a score, in units of the product of query and key.
   __device__ float bias(const General& general, const Scores& scores, int head, int query, int key) const {
     if (biases == 0) return 0;
     return scores.of_log * general.bias[Index{head} * biases + biases - 1 - (query_offset + query - key)];
   }
-  // The first tile of `cols` keys, from the one at `key` on, of which queries from `first` on may see anything.
+  // First tile of `cols` keys, at `key` or later, that queries from `first` on may see.
   template <class G>
   __device__ int skip_unseen(const G&, int key, int cols, int first) const {
     if constexpr (!std::is_null_pointer_v<G>) {
@@ -242,7 +251,8 @@ __device__ void each(F f) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) f(m, n, i);
 }
-// Calls f(m, half) for the rows that they lie in. Elements i of row (m, half) are those with i / 2 = half.
+// Calls f(m, half) for the rows of these elements. Row (m, half) has the elements i with i / 2 =
+// half.
 template <int M, class F>
 __device__ void each_row(F f) {
 #pragma unroll
@@ -250,7 +260,7 @@ __device__ void each_row(F f) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) f(m, half);
 }
-// The row and the column in which element (m, n, i) lies.
+// Row and column of element (m, n, i).
 __device__ inline int row_of(int m, int i) {
   return 16 * m + i / 2 * 8 + static_cast<int>(threadIdx.x) % warp_size / 4;
 }
@@ -258,7 +268,8 @@ __device__ inline int column_of(int n, int i) {
   return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
 }
 
-// tanh. For bf16 its absolute error is 1e-7, and its relative error near 0 is larger than tanhf's.
+// tanh. For bf16 its absolute error is 1e-7, and its relative error near 0 is larger than that of
+// tanhf.
 template <class T>
 __device__ float cap_tanh(float x) {
   if constexpr (std::is_same_v<T, float>)
@@ -268,17 +279,17 @@ __device__ float cap_tanh(float x) {
 }
 
 // ---- tiles in shared memory ----
-// A tile is [rows, pitch]. `width` is the width of a head rounded up, and zeros fill what is added. Another 16 bytes
-// keep the rows that the lanes read at once in different banks.
+// A tile is [rows, pitch]. `width` is the head dimension rounded up; zeros fill the added columns.
+// Another 16 bytes per row avoid bank conflicts between the rows that lanes read at once.
 
 template <class T>
 constexpr int pitch(int width) {
   return width + pack_size<T>;
 }
 
-// Starts to bring vectors [first, first + rows) to a tile, by the whole block; rows without a vector become zero. All
-// are there after wait_async() and a barrier. Vectors that cannot be moved in packs have no kernels of their own, since
-// those would double the time that all this takes to compile.
+// Starts a copy of vectors [first, first + rows) to a tile, by the whole block. Rows without a
+// vector become zero. All rows are visible after wait_async() and a barrier. Unaligned vectors
+// share these kernels, because separate ones would double the compile time.
 template <int rows, int width, int threads, class T, class P>
 __device__ void load_tile(T* tile, const HeadRows<P>& from, int first, bool in_packs) {
   const int thread = static_cast<int>(threadIdx.x), count = min(from.count - first, rows);
@@ -305,11 +316,12 @@ __device__ void load_tile(T* tile, const HeadRows<P>& from, int first, bool in_p
   }
 }
 
-// Rounds a warp's results to vectors [first, first + 16 M), as far as there are any. tile: [16 M, pitch] of the warp.
+// Rounds a warp's results and stores them as vectors [first, first + 16 M), up to the last vector.
+// tile: [16 M, pitch] of the warp.
 template <int M, int N, class T, class P>
 __device__ void store_tile(const float (&c)[M][N][4], T* tile, const HeadRows<P>& to, int first, bool in_packs) {
   constexpr int pack = pack_size<T>, width = 8 * N;
-  __syncwarp();  // the tile has been read
+  __syncwarp();  // earlier reads of the tile are complete
   each<M, N>(
       [&](int m, int n, int i) { tile[row_of(m, i) * pitch<T>(width) + column_of(n, i)] = from_float<T>(c[m][n][i]); });
   __syncwarp();
@@ -327,7 +339,7 @@ __device__ void store_tile(const float (&c)[M][N][4], T* tile, const HeadRows<P>
 
 // ---- products of tiles ----
 
-// C += A B^T.  a: [16 M, width] the warp's rows, b: [8 N, width], both in tiles.
+// C += A B^T.  a: [16 M, width] rows of the warp, b: [8 N, width], both in tiles.
 template <int width, int M, int N>
 __device__ void multiply_transposed(float (&c)[M][N][4], const bf16* a, const bf16* b) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
@@ -375,7 +387,7 @@ __device__ void multiply_transposed(float (&c)[M][N][4], const float* a, const f
   }
 }
 
-// C: [16 M, 8 N] of a warp, rounded to T, as the A of another product.
+// C: [16 M, 8 N] of a warp, rounded to T, as operand A of another product.
 template <class T, int M, int N>
 struct Left;
 
@@ -385,20 +397,20 @@ struct Left<bf16, M, N> {
   std::uint32_t parts[M][N / 2][4];
 
   __device__ Left(const float (&c)[M][N][4], bf16*) {
-    // The layouts are such that two parts of C are one of A.
+    // In these layouts, two blocks of C form one block of A.
     each<M, N>([&](int m, int n, int i) {
       if (i % 2 == 0) parts[m][n / 2][n % 2 * 2 + i / 2] = bf16_pair(c[m][n][i], c[m][n][i + 1]);
     });
   }
 };
-// f32 lies in shared memory, in shared_size elements of the warp's own.
+// f32: in shared memory, in shared_size elements of the warp.
 template <int M, int N>
 struct Left<float, M, N> {
   static constexpr int shared_size = 16 * M * pitch<float>(8 * N);
   const float* rows;
 
   __device__ Left(const float (&c)[M][N][4], float* shared) : rows(shared) {
-    __syncwarp();  // what was there before has been read
+    __syncwarp();  // earlier reads are complete
     each<M, N>([&](int m, int n, int i) { shared[row_of(m, i) * pitch<float>(8 * N) + column_of(n, i)] = c[m][n][i]; });
     __syncwarp();
   }
@@ -449,8 +461,8 @@ __device__ void multiply(float (&c)[M][W][4], const Left<float, M, N>& a, const 
 
 // ---- kernels by head width ----
 
-// The tiles of a kernel. A block of `warps` warps keeps 16 M * warps rows, in `kept` tiles; `cols` positions of the
-// other side pass by at once, in `passing` tiles.
+// Tiles of a kernel. A block of `warps` warps holds 16 M * warps rows, in `kept` tiles. It iterates
+// over `cols` positions of the other side at a time, in `passing` tiles.
 template <class T, int width, int M_, int warps_, int cols_, int kept, int passing>
 struct Tiles {
   static constexpr int M = M_, cols = cols_;
@@ -463,7 +475,7 @@ struct Tiles {
 template <int width>
 using Width = std::integral_constant<int, width>;
 
-// Calls f(Width<width>{}) for the smallest width that has kernels and that holds heads of hd elements.
+// Calls f(Width<width>{}) for the smallest compiled width that holds heads of hd elements.
 template <class F>
 void with_width(Index hd, F f) {
   if (hd <= 32) return f(Width<32>{});

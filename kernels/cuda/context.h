@@ -1,32 +1,35 @@
-// One device as the host sees it: its compute stream, cuBLAS, and memory that the kernels of one operation share.
+// One device as the host sees it: its compute stream, cuBLAS, and a workspace.
 #pragma once
 
 #include "kernels/cuda/stream.h"
 
 namespace sy::cuda {
 
-// Where a device is plugged in, as "0000:01:00": PCI's domain, bus and device.
+// PCI address of a device as "0000:01:00": domain, bus and device.
 std::string device_id(const cudaDeviceProp& properties);
 
 class Lanes;  // kernels/cuda/lanes.h
 
 struct Context {
   int device = 0;
-  ComputeStream stream;             // all that the backend computes, in order
-  cublasHandle_t cublas = nullptr;  // on that stream
-  // Memory for what one operation passes from kernel to kernel, such as partial sums. The next may overwrite it.
+  ComputeStream stream;             // all work of the backend, in order
+  cublasHandle_t cublas = nullptr;  // on the compute stream
+  // Memory that the kernels of one operation share, such as partial sums. The next operation may
+  // overwrite it.
   std::byte* workspace = nullptr;
   Index workspace_bytes = 0;  // workspace_size; an operation that needs more splits its work
   Lanes* lanes = nullptr;
-  // From so many multiplications of the mean expert on, each expert's product has a call of its own; smaller ones share one.
+  // Smallest number of multiplications of the mean expert for which each expert has a GEMM call of
+  // its own. Smaller ones share one grouped call.
   Index large_product = 0;
-  // If true, smaller products run beside each other on side streams instead, with a call each.
+  // If true, smaller GEMMs run concurrently on side streams instead, with a call each.
   bool small_on_streams = false;
-  Index multiprocessors = 1;  // that the device has; a result must not depend on it
+  Index multiprocessors = 1;  // of the device; a result must not depend on it
 };
 constexpr Index workspace_size = Index{64} << 20;
 
-// Takes tensors from the workspace for one operation. Throws where that is too small: operations must split their work.
+// Allocates tensors from the workspace for one operation. Throws if the workspace is too small:
+// operations must split their work.
 class Workspace {
  public:
   explicit Workspace(const Context& context) : context_(context) {}

@@ -1,4 +1,4 @@
-// What dist/ and tests need of a cuda backend beyond kernels/backend.h.
+// Functions of a cuda backend for dist/ and tests, beyond kernels/backend.h.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@ struct Context;  // kernels/cuda/context.h
 
 // The context of a backend that make_cuda made.
 Context& context_of(Backend& backend);
-// Sets what is called again and again while the host waits for the device, once it has waited for some milliseconds.
-// The hook may throw, which ends the wait. An empty one is not called.
+// Sets a hook that is called repeatedly while the host waits for the device, once the wait has
+// lasted some milliseconds. The hook may throw, which ends the wait. An empty hook is not called.
 void set_wait_hook(Backend& backend, std::function<void()> hook);
 
 }  // namespace sy::cuda

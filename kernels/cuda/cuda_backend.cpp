@@ -1,4 +1,4 @@
-// The cuda backend's device, stream and memory; each operation is in the file of its topic.
+// Device, stream and memory of the cuda backend. Operations are in the files of their topics.
 #include "kernels/cuda/cuda_backend.h"
 
 #include <charconv>
@@ -11,8 +11,8 @@ namespace sy {
 
 namespace cuda {
 
-// The workspace is set after the stream, since cuBLAS takes one of its own when it is given a stream. The math mode
-// makes cuBLAS sum in f32 where it splits a product whose result is bf16.
+// The workspace is set after the stream, because cublasSetStream resets it to cuBLAS's own. The
+// math mode makes cuBLAS sum in f32 if it splits a product with a bf16 result.
 Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Index bytes) {
   cublasHandle_t handle = nullptr;
   check(cublasCreate(&handle), "cublasCreate");
@@ -27,7 +27,8 @@ Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Ind
 
 namespace {
 
-// SWITCHYARD_GRAPHS = 0 in the environment makes no graphs: for debuggers, and to see what graphs gain.
+// SWITCHYARD_GRAPHS = 0 in the environment disables CUDA graphs: for debuggers, and to measure what
+// graphs gain.
 bool graphs_wanted() {
   const char* const given = std::getenv("SWITCHYARD_GRAPHS");
   const std::string_view word = given ? given : "1";
@@ -35,8 +36,9 @@ bool graphs_wanted() {
   return word == "1";
 }
 
-// Context::large_product. Chosen without a GPU; bench_gpu says what suits the one that it runs on. The way taken may change
-// a result's last bits, so all ranks of a run, and runs that are compared bit by bit, must agree.
+// Default of Context::large_product, chosen without a GPU; bench_gpu recommends a value for its
+// GPU. The value may change the last bits of a result. So all ranks of a run must agree, and so
+// must runs that are compared bit by bit.
 Index large_product() {
   const char* const given = std::getenv("SWITCHYARD_LARGE_PRODUCT");
   if (!given) return Index{1} << 34;
@@ -51,7 +53,8 @@ Index large_product() {
   return value;
 }
 
-// SWITCHYARD_SMALL_PRODUCTS: how the products of experts below large_product are computed. The same caution holds.
+// SWITCHYARD_SMALL_PRODUCTS: computation of GEMMs of experts below large_product. As with
+// large_product, all ranks must agree.
 bool small_products_on_streams() {
   const char* const given = std::getenv("SWITCHYARD_SMALL_PRODUCTS");
   const std::string_view word = given ? given : "grouped";

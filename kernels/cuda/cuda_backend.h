@@ -1,5 +1,6 @@
-// The cuda backend: one GPU, one stream. Shapes and meanings of all operations: kernels/backend.h; operands are checked
-// and not empty. Every operation runs on the context's stream, in order, and none makes the host wait.
+// The cuda backend: one GPU, one stream. Shapes and meanings of all operations are in
+// kernels/backend.h. Operands are checked and have elements. All operations run on the context's
+// stream, in order, and never make the host wait.
 #pragma once
 
 #include "kernels/backend.h"
@@ -12,7 +13,7 @@ namespace sy::cuda {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(int device);  // the current one
+  explicit CudaBackend(int device);  // device: the current CUDA device
 
   Context& context() { return context_; }
   void set_wait_hook(std::function<void()> hook) { waiter_.hook = std::move(hook); }
@@ -132,7 +133,8 @@ class CudaBackend final : public Backend {
                 View rounded) override;
 
  private:
-  // Members are freed in reverse order. Freeing device memory waits for the stream, which must therefore be freed last.
+  // Members are destroyed in reverse order. Freeing device memory waits for the stream, so the
+  // stream is destroyed last.
   Owned<cudaStream_t> stream_;
   DeviceMemory workspace_, cublas_workspace_;
   Owned<cublasHandle_t> cublas_;
@@ -140,7 +142,7 @@ class CudaBackend final : public Backend {
   Context context_;
   Waiter waiter_;
   Staging staging_;
-  DeviceMemory read_;  // what begin_read copies
+  DeviceMemory read_;  // pinned buffer of begin_read
   Owned<cudaEvent_t> read_done_, all_done_;
   const bool graphs_;
   cudaDeviceProp properties_;

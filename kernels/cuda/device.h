@@ -1,12 +1,15 @@
-// What the kernels are written with: operands and launches (operands.h), conversions, reductions, and the choice of a
-// kernel by type. Included by .cu files alone.
+// Tools of the kernels: operands and launches (operands.h), conversions, reductions, dispatch by
+// type. Included by .cu files alone.
 //
-// The comment of every kernel says what one element costs, so that its share of the roof can be checked by reading: the
-// bytes that are read from or written to device memory, once each, where w is the size of an operand marked c (2 for
-// bf16, 4 for f32); and the FLOPs. A multiply-add is two FLOPs; a division, a root, an exponential or another function
-// is one; and a comparison is none. What a block reads again comes from a cache and is not counted. An H100 (SXM) moves
-// 3.35 TB/s and computes 67 TFLOP/s in f32 and 989 TFLOP/s in bf16 on its tensor cores: a kernel in f32 of fewer than
-// 20 FLOPs a byte waits for memory.
+// The comment of every kernel states the cost of one element, so that a reader can compute its
+// share of the roofline:
+//   * Bytes that are read from or written to device memory, once each. w is the size of an operand
+//     marked c (2 for bf16, 4 for f32). Repeated reads of a block hit a cache and do not count.
+//   * FLOPs. A multiply-add counts as two; a division, a root, an exponential or another function
+//     as one; a comparison as zero.
+//
+// An H100 (SXM) moves 3.35 TB/s. It computes 67 TFLOP/s in f32, and 989 TFLOP/s in bf16 on its
+// tensor cores. So an f32 kernel of fewer than 20 FLOPs per byte is bound by memory.
 #pragma once
 
 #include <type_traits>
@@ -17,7 +20,7 @@ namespace sy::cuda {
 
 constexpr int warp_size = 32;
 
-// How many elements 16 bytes hold.
+// Number of elements in 16 bytes.
 template <class T>
 constexpr int pack_size = 16 / static_cast<int>(sizeof(T));
 
@@ -44,7 +47,8 @@ __device__ T from_float(float x) {
 }
 
 // ---- reductions ----
-// All threads of the warp, or of the block, take part, and all get the result. Sums are taken in a fixed order.
+// All threads of the warp, or of the block, must call these functions, and all get the result. Sums
+// have a fixed order.
 
 template <class T>
 __device__ T warp_sum(T x) {
@@ -56,7 +60,7 @@ __device__ inline float warp_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, distance));
   return x;
 }
-// The block is one-dimensional and a whole number of warps.
+// The block must be one-dimensional and a whole number of warps.
 template <class T>
 __device__ static T block_sum(T x) {
   __shared__ T partial[warp_size];

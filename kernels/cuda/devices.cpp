@@ -8,10 +8,12 @@
 namespace sy::cuda {
 namespace {
 
-// A kernel's code takes device memory, and loading it may wait for all that runs, such as a collective that waits for another
-// rank: both by default when the kernel is first launched, when activations have what is left. So all kernels, those of
-// libraries too, are to come with the context ("Lazy Loading" in NVIDIA's CUDA programming guide). The driver reads the
-// variable when the process first calls it, which MPI may do as it starts: hence before main. What the user has set stays.
+// Loads all kernels, those of libraries too, when the context is created ("Lazy Loading" in
+// NVIDIA's CUDA programming guide). By default a kernel is loaded at its first launch. Its code
+// then takes device memory that activations already use. Loading may also wait for running work,
+// such as a collective that waits for another rank. The driver reads the variable at the first CUDA
+// call of the process, possibly in MPI's startup. So it is set before main, unless the user has set
+// it.
 [[maybe_unused]] const int eager = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
 std::string version(int number) {
@@ -52,7 +54,7 @@ std::string device_id(const cudaDeviceProp& p) {
 
 Choice choose_device(int local_rank) {
   int driver = 0, runtime = 0, devices = 0;
-  cudaDriverGetVersion(&driver);  // 0 where there is none
+  cudaDriverGetVersion(&driver);  // 0 without a driver
   cudaRuntimeGetVersion(&runtime);
   if (driver == 0)
     return {-1, fmt::format("there is no NVIDIA driver: install one for CUDA {} or later", version(runtime))};
@@ -75,7 +77,7 @@ Choice choose_device(int local_rank) {
   return {device, {}};
 }
 
-// Needs neither a driver nor a device.
+// Requires neither a driver nor a device.
 static std::string loaded_cublas() {
   std::vector<int> parts;
   for (const libraryPropertyType part : {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL})

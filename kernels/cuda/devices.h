@@ -1,4 +1,4 @@
-// The GPUs that this process sees: which one a rank takes, and what reports say of each.
+// The GPUs that this process sees: the choice of a rank's GPU, and facts for reports.
 #pragma once
 
 #include <string>
@@ -8,40 +8,43 @@
 
 namespace sy::cuda {
 
-// The number, as CUDA counts, of the device that a rank takes, or why there is none.
+// The CUDA number of a rank's device, or the reason why it has no device.
 struct Choice {
   int device = -1;
-  std::string missing;  // why there is none; empty where there is one
-  bool broken = false;  // whether there is a driver that does not serve this build
+  std::string missing;  // the reason; empty if there is a device
+  bool broken = false;  // there is a driver that does not work with this build
 };
-// local_rank is this process's number among those of its machine, which take its devices in turn.
+// local_rank: number of this process among those of the machine. Processes use the devices
+// round-robin.
 Choice choose_device(int local_rank);
 
 struct Device {
-  std::string name, id;    // id: as Backend::device_id
+  std::string name, id;    // id: see Backend::device_id
   std::string capability;  // "9.0"
   Index bytes = 0;
-  std::vector<std::string> peers;  // ids of the devices whose memory it reaches directly
+  std::vector<std::string> peers;  // ids of the devices with direct peer access
 
-  // What is known once the device has been tried. Trying takes some hundred MB of its memory until the process ends.
+  // Results of a test of the device. A test allocates some hundred MB of device memory until the
+  // process ends.
   bool tried = false;
   Index free_bytes = 0;
-  std::string kernels;  // which kernels of the build it runs: "compiled for 9.0"
-  std::string error;    // why it cannot be used; empty where it can
+  std::string kernels;  // kernels of the build that it runs: "compiled for 9.0"
+  std::string error;    // reason why it is unusable; empty if it is usable
 };
 
-// All devices in CUDA's order; there are none where choose_device says why. It tries the device that local_rank takes,
-// and this rank's share of the devices that none of the local_ranks takes.
+// All devices in CUDA's order. If it is empty, choose_device gives the reason. Each rank tests its
+// own device, and its share of the devices that belong to no rank of the machine.
 std::vector<Device> find_devices(int local_rank, int local_ranks);
 
-// The version of a library when the program was compiled, and of the one that is loaded now; both empty
-// in a build without CUDA.
+// The version of a library when the program was compiled, and of the one that is loaded now; both
+// empty in a build without CUDA.
 struct LibraryVersions {
   std::string built, loaded;  // "13.0.2"
 };
 
 struct Versions {
-  std::string kernels;  // compute capabilities that the kernels were compiled for: "8.0, 9.0"; empty without CUDA
+  // Compute capabilities that the kernels were compiled for: "8.0, 9.0"; empty without CUDA
+  std::string kernels;
   std::string runtime;  // version of the CUDA runtime, which is linked into this build: "13.0"
   std::string driver;   // newest CUDA that the driver supports; empty without a driver
   LibraryVersions cublas;

@@ -1,4 +1,4 @@
-// CUDA objects that destroy themselves, and checks of what CUDA calls return.
+// CUDA objects with owners, and checks of the results of CUDA calls.
 #pragma once
 
 #include <cublas_v2.h>
@@ -11,7 +11,7 @@
 
 namespace sy::cuda {
 
-// Throws Failure, naming the call, where the code says that it failed.
+// Throws Failure, which names the call, if the code is an error.
 void check(cudaError_t code, const char* what);
 void check(cublasStatus_t code, const char* what);
 
@@ -25,11 +25,11 @@ struct Destroy {
 template <class Handle>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
 
-// A stream that does not wait for the null stream. A priority below 0 makes its work go first.
+// A stream that does not wait for the null stream. A priority below 0 runs its work first.
 Owned<cudaStream_t> make_stream(int priority = 0);
 Owned<cudaEvent_t> make_event();
 
-// Throws Failure, which says how much was asked for and how much is free.
+// Throws Failure, which says how many bytes were requested and how many are free.
 DeviceMemory device_memory(Index bytes);
 DeviceMemory pinned_memory(Index bytes);
 

@@ -1,4 +1,5 @@
-// Which devices nvcc has compiled the kernels for. Compute capabilities here are ten times NVIDIA's: 90 is 9.0.
+// Devices for which nvcc compiled the kernels. Compute capabilities are ten times NVIDIA's: 90 is
+// 9.0.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,8 +9,9 @@
 namespace sy::cuda {
 
 std::vector<int> kernel_images();
-// Gives the image that the current device runs, which is none of kernel_images() where the driver has compiled it from
-// PTX. Returns cudaErrorNoKernelImageForDevice or cudaErrorInvalidDeviceFunction where the device runs none.
+// Returns the kernel image that the current device runs. It is not among kernel_images() if the
+// driver compiled it from PTX. If the device runs no image, the error is
+// cudaErrorNoKernelImageForDevice or cudaErrorInvalidDeviceFunction.
 cudaError_t kernel_image(int& capability);
 
 }  // namespace sy::cuda

@@ -1,5 +1,5 @@
-// Streams beside the compute stream, for products that do not wait for each other and fill no device alone. Each has a cuBLAS
-// handle and a workspace of its own: so what they give does not depend on what runs at once (cuBLAS library
+// Side streams for GEMMs that are independent and too small to fill a device. Each has its own
+// cuBLAS handle and workspace. So results do not depend on concurrent work (cuBLAS library
 // documentation, "Results Reproducibility").
 #pragma once
 
@@ -10,17 +10,19 @@
 
 namespace sy::cuda {
 
-// A handle on a stream, with the workspace and the way of summing that all products have.
+// A cuBLAS handle on a stream, with its workspace and the math mode of all GEMMs.
 Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Index bytes);
 
-// How many: the products of narrow experts fill a quarter of a device or less. Chosen without a GPU.
+// Number of side streams: the GEMMs of narrow experts fill a quarter of a device or less. Chosen
+// without a GPU.
 constexpr std::size_t num_lanes = 4;
-constexpr Index lane_workspace = Index{32} << 20;  // bytes, what cuBLAS asks for on Hopper
+constexpr Index lane_workspace = Index{32} << 20;  // bytes; cuBLAS requires this size on Hopper
 
 class Lanes {
  public:
-  // Calls product(i, handle) for each i in [0, n): on the lanes in turn, behind all that `stream` has been given. What it
-  // is given from now on comes behind all of them.
+  // Calls product(i, handle) for each i in [0, n), round-robin over the side streams. The calls run
+  // after all work that is already enqueued on `stream`, and before all work that is enqueued
+  // later.
   template <class Product>
   void run(ComputeStream& stream, Index n, Product product) {
     const Giving giving;
@@ -37,7 +39,7 @@ class Lanes {
   }
 
  private:
-  // Members are freed in reverse order: the stream last, for which freeing memory waits.
+  // Members are destroyed in reverse order: the stream last, because freeing memory waits for it.
   struct Lane {
     Owned<cudaStream_t> stream = make_stream();
     DeviceMemory workspace = device_memory(lane_workspace);

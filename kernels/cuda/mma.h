@@ -1,8 +1,8 @@
-// bf16 products of a warp on the tensor cores (mma.m16n8k16), and the reads of shared memory that give their operands
-// (ldmatrix). All lanes of the warp take part. One mma is 4096 FLOPs.
+// bf16 products of a warp on the tensor cores (mma.m16n8k16), and reads of their operands from
+// shared memory (ldmatrix). All lanes of the warp must call these functions. One mma is 4096 FLOPs.
 //
-// What lane 4 g + t holds, where g < 8 and t < 4. A register of A or B holds two neighbours along the summed dimension,
-// the first one in its lower half.
+// Registers of lane 4 g + t, where g < 8 and t < 4. A register of A or B holds two neighbours along
+// the summed dimension, the first one in its lower half.
 //   A: [16, 16]   a[0] = A[g][2t, 2t+1]        a[1] = A[g+8][2t, 2t+1]
 //                 a[2] = A[g][2t+8, 2t+9]      a[3] = A[g+8][2t+8, 2t+9]
 //   B: [16, 8]    b0 = B[2t, 2t+1][g]          b1 = B[2t+8, 2t+9][g]
@@ -30,15 +30,16 @@ __device__ inline void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Reads four matrices M_i: [8, 8] from shared memory. Lane 8 i + r gives the address of row r of matrix i, 8 elements
-// that are aligned to 16 bytes. x[i] = M_i[g][2t, 2t+1]: a part of A, or of a B whose columns are rows in memory.
+// Reads four matrices M_i: [8, 8] from shared memory. Lane 8 i + r passes the address of row r of
+// matrix i: 8 elements, aligned to 16 bytes. Result: x[i] = M_i[g][2t, 2t+1], for an operand A, or
+// for a B whose columns are rows in memory.
 __device__ inline void load_matrices(std::uint32_t (&x)[4], const bf16* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(row)))
                : "memory");
 }
-// The same with x[i] = M_i[2t, 2t+1][g], which is a part of a B whose rows are rows in memory.
+// The same with x[i] = M_i[2t, 2t+1][g], for a B whose rows are rows in memory.
 __device__ inline void load_matrices_transposed(std::uint32_t (&x)[4], const bf16* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

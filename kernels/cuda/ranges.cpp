@@ -5,7 +5,7 @@
 namespace sy {
 namespace {
 
-// A name of their own, by which a profiler tells them from those of libraries.
+// A domain of its own, so that a profiler separates our ranges from those of libraries.
 nvtxDomainHandle_t domain() {
   static nvtxDomainHandle_t made = nvtxDomainCreateA("switchyard");
   return made;

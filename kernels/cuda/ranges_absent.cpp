@@ -1,4 +1,4 @@
-// Stands where there is no NVTX.
+// Stub for a toolkit without NVTX.
 #include "kernels/ranges.h"
 
 namespace sy {

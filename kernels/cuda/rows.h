@@ -1,4 +1,4 @@
-// The shapes of most kernels: all elements are treated alike, or a block walks along a row. For .cu files alone.
+// Common forms of kernels: element-wise, or one block for each row. For .cu files alone.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace sy::cuda {
 
-// Calls f(std::integral_constant<int, n>), where n is N if the rows of all operands, f32 or bf16, can be read in packs
-// of N, and 1 otherwise. Operands that are none do not count.
+// Calls f(std::integral_constant<int, n>). n is N if the rows of all operands, f32 or bf16, can be
+// read in packs of N, otherwise 1. Empty operands are ignored.
 template <int N, class F>
 void with_packs(Index width, std::initializer_list<ConstView> operands, F f) {
   const bool packed = std::all_of(operands.begin(), operands.end(), [&](ConstView v) {
@@ -17,8 +17,8 @@ void with_packs(Index width, std::initializer_list<ConstView> operands, F f) {
   });
   packed ? f(std::integral_constant<int, N>{}) : f(std::integral_constant<int, 1>{});
 }
-// The same for operands that all have the type of the first: calls f(T{}, std::integral_constant<int, n>), where n is
-// as many as 16 bytes hold, or 1.
+// The same for operands that all have the type of the first: calls f(T{},
+// std::integral_constant<int, n>). n is the number of elements in 16 bytes, or 1.
 template <class F>
 void with_type_and_packs(Index width, std::initializer_list<ConstView> operands, F f) {
   with_type(operands.begin()->dtype(),
@@ -27,7 +27,7 @@ void with_type_and_packs(Index width, std::initializer_list<ConstView> operands,
 
 // ---- elements ----
 
-// Calls f.at<M>(i), which treats elements [i, i + M): in whole packs of N, and one by one for what is left.
+// Calls f.at<M>(i), which processes elements [i, i + M): whole packs of N, then single elements.
 template <int N, class F>
 __global__ void elements_kernel(Index n, F f) {
   const Index i = (Index{blockIdx.x} * blockDim.x + threadIdx.x) * N;
@@ -36,7 +36,8 @@ __global__ void elements_kernel(Index n, F f) {
   else
     for (Index j = i; j < n; ++j) f.template at<1>(j);
 }
-// Launches f.at<M>(i) so that each of the elements [0, n) is treated once, 4 at a time where the operands allow it.
+// Launches f.at<M>(i) so that each of the elements [0, n) is processed once, 4 at a time if the
+// operands are aligned.
 template <class F>
 void for_elements(Context& context, Index n, std::initializer_list<ConstView> operands, const F& f) {
   with_packs<4>(0, operands, [&](auto packs) {
@@ -48,24 +49,26 @@ void for_elements(Context& context, Index n, std::initializer_list<ConstView> op
 
 // ---- long sums ----
 
-// In how many parts, of a block each, a sum over many rows is taken: as many on any device, for a sum must not depend on its
-// number of multiprocessors. An H100, which has 132, takes all at once where each of them has room for three blocks.
+// Number of blocks that share a sum over many rows. It is the same on any device, because a sum
+// must not depend on the number of multiprocessors. An H100 has 132 and runs all blocks at once if
+// three fit on a multiprocessor.
 constexpr Index sum_parts = 384;
 
 // ---- rows ----
 
-// How many threads a block has for a row of so many packs: whole warps, at least one, and no more than have work.
+// Number of threads of a block for a row of this many packs: whole warps, at least one, and none
+// without work.
 inline int row_threads(Index packs, int most = 256) {
   return static_cast<int>(std::clamp<Index>(blocks_of(packs, warp_size) * warp_size, warp_size, most));
 }
-// Calls f(i) for each pack of N elements that begins at i within [0, width); the block's threads share the packs.
+// Calls f(i) for each pack of N elements at i in [0, width); the block's threads share the packs.
 template <int N, class F>
 __device__ void for_row(Index width, F f) {
   for (Index i = Index{threadIdx.x} * N; i < width; i += Index{blockDim.x} * N) f(i);
 }
 
-// sums: [N] f32 += the sums of the columns of x: [R, N] f32 or bf16, in a fixed order. Many rows take some of the
-// workspace. An element of x costs w bytes and 1 FLOP.
+// sums: [N] f32 += the sums of the columns of x: [R, N] f32 or bf16, in a fixed order. Many rows
+// require some of the workspace. An element of x costs w bytes and 1 FLOP.
 void add_column_sums(Context& context, Workspace& workspace, ConstView x, View sums);
 
 }  // namespace sy::cuda

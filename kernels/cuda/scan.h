@@ -6,11 +6,11 @@
 namespace sy::cuda {
 
 struct Scanned {
-  int before, total;  // the sum over the threads before this one, and over all
+  int before, total;  // sum over the threads before this one, and over all threads
 };
 
-// The block is one-dimensional and a whole number of warps, all of whose threads take part. Every file has a copy of
-// this function, since it declares shared memory.
+// Block-wide prefix sum. The block must be one-dimensional and a whole number of warps, and all
+// threads must call it. The function is static because it declares shared memory.
 __device__ static Scanned block_scan(int x) {
   __shared__ int sums[warp_size];
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
@@ -30,8 +30,8 @@ __device__ static Scanned block_scan(int x) {
   return result;
 }
 
-// A block calls put(i, the sum of get(j) over j < i) for each i < n, and returns the sum of all. get(i) may read what
-// put(i) writes, and nothing that another put writes.
+// A block calls put(i, the sum of get(j) over j < i) for each i < n, and returns the sum of all.
+// Function get(i) may read data that put(i) writes, but no data that another put writes.
 template <class Get, class Put>
 __device__ int block_scan(Index n, Get get, Put put) {
   int sum = 0;

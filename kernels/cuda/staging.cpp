@@ -16,7 +16,7 @@ void Waiter::wait(cudaEvent_t event) const {
     const cudaError_t state = cudaEventQuery(event);
     if (state == cudaSuccess) return;
     if (state != cudaErrorNotReady) check(state, "waiting for the GPU");
-    cudaGetLastError();  // "not ready" would be reported as an error by a later call
+    cudaGetLastError();  // a later call would report "not ready" as an error
     if (Clock::now() - start < patience) {
       std::this_thread::yield();
       continue;
@@ -56,7 +56,8 @@ void Staging::to_device(const void* host, std::byte* device, Index bytes) {
 
 void Staging::to_host(const std::byte* device, void* host, Index bytes) {
   const Giving giving;
-  // Each part takes a piece of its own. While one part is on its way, the host delivers the part before it.
+  // Each chunk uses one buffer. While a chunk is in flight, the host copies the previous one to its
+  // destination.
   struct Part {
     int piece;
     Index begin, bytes;

@@ -1,4 +1,4 @@
-// How the host waits for the device, and the pinned memory through which bytes pass between them.
+// Waits of the host for the device, and copies between them through pinned memory.
 #pragma once
 
 #include <array>
@@ -8,15 +8,17 @@
 
 namespace sy::cuda {
 
-// Makes every wait of the host. It asks again and again rather than blocks, so that the host can do more meanwhile.
+// Makes every wait of the host. It polls and does not block, so that the host can call a hook
+// meanwhile.
 class Waiter {
  public:
   std::function<void()> hook;  // see set_wait_hook
   void wait(cudaEvent_t event) const;
 };
 
-// Copies between pageable host memory and the device through a ring of pieces of pinned memory, in order on a stream.
-// to_device returns once the bytes are copied into the ring, and waits only for pieces that are still on their way.
+// Copies between pageable host memory and the device, in order on a stream, through a ring of
+// pinned buffers. to_device returns when the bytes are in the ring. It waits only for buffers whose
+// copies are still in flight.
 class Staging {
  public:
   Staging(ComputeStream& stream, const Waiter& waiter);
@@ -28,7 +30,8 @@ class Staging {
   static constexpr Index piece_bytes = Index{1} << 20;
 
   std::byte* piece(int i) const { return memory_.get() + i * piece_bytes; }
-  // Goes to the next piece once nothing uses it. The event of the piece before says when its copies have ended.
+  // Moves to the next buffer when no copy uses it. Records the event of the previous buffer, which
+  // completes with its copies.
   void next_piece();
 
   ComputeStream& stream_;
@@ -36,7 +39,7 @@ class Staging {
   DeviceMemory memory_;
   std::array<Owned<cudaEvent_t>, pieces> events_;
   int current_ = 0;
-  Index used_ = 0;  // bytes of the current piece
+  Index used_ = 0;  // bytes of the current buffer
 };
 
 }  // namespace sy::cuda

@@ -57,7 +57,7 @@ cudaStream_t ComputeStream::cut() {
   return stream_;
 }
 
-// The relaxed mode lets other streams, and other threads, do what they like meanwhile.
+// The relaxed mode does not restrict other streams and threads during the capture.
 void ComputeStream::begin_recording() {
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
   open_ = true;

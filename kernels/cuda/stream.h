@@ -1,4 +1,4 @@
-// The stream that a backend computes on, and CUDA graphs of what it computes again and again.
+// The compute stream of a backend, and CUDA graphs of its graph regions.
 #pragma once
 
 #include <cstring>
@@ -13,24 +13,26 @@
 
 namespace sy::cuda {
 
-// Something is given to the device, which takes it at once unless its queue is full. The queue is full for ever where a
-// collective on it waits for a rank that is lost.
+// An enqueue on the device, which returns at once unless the device's queue is full. A collective
+// that waits for a lost rank keeps the queue full forever.
 struct Giving {
   Waiting waiting{"room in the device's queue", "", {}, true};
 };
 
-// Kernels, products and copies on the device reach the stream through put(). A pass is what happens within repeated().
-// In the second pass of a name these operations are recorded, as pieces that are a CUDA graph each, and from the third
-// pass on they are replayed: the host goes through the same operations, but launches one graph for each piece. What
-// cannot be in a graph, such as an event or a copy to the host, takes the stream from cut(), which ends a piece.
+// Kernels, GEMMs and device copies reach the stream through put(). A pass is one call of
+// repeated(). The second pass of a name records its operations as segments, each of which is a CUDA
+// graph. Later passes replay them: the host executes the same code, but launches one graph for each
+// segment. Operations that a graph cannot hold, such as an event or a copy to the host, use the
+// stream that cut() returns. cut() ends a segment.
 class ComputeStream {
  public:
   ComputeStream(cudaStream_t stream = nullptr) : stream_(stream) {}
-  // Ends the piece under way, if there is one, and launches it. Returns the stream, which then has all that was put.
+  // Ends and launches the open segment, if there is one. Returns the stream, which then has all
+  // enqueued work.
   cudaStream_t cut();
 
-  // issue(cudaStream_t) puts one operation on the stream. parts are all that identifies the operation, such as a kernel and
-  // its arguments. While a pass is replayed they are compared with those that were recorded, bit by bit.
+  // Enqueues one operation by issue(cudaStream_t). `parts` identify the operation: a kernel and its
+  // arguments, for example. A replay compares them with the recorded ones bit by bit.
   template <class Issue, class... Parts>
   void put(Issue issue, const Parts&... parts) {
     const Giving giving;
@@ -40,8 +42,9 @@ class ComputeStream {
     if (to_issue()) issue(stream_);
   }
 
-  // Calls body. It must put the same operations here, with the same arguments, in every pass of one name, or Failure is
-  // thrown. The first pass is not recorded, as libraries and drivers prepare themselves in it.
+  // Calls body. In every pass of one name, body must put the same operations with the same
+  // arguments, otherwise Failure is thrown. The first pass is not recorded, because libraries and
+  // drivers initialise themselves in it.
   void repeated(const std::string& name, const std::function<void()>& body);
 
  private:
@@ -57,7 +60,7 @@ class ComputeStream {
     std::vector<Piece> pieces;
   };
 
-  // Notes the bytes of a part, whatever its members are. Those between members have no value, and count as zeros.
+  // Appends the bytes of a value of any trivially copyable type. Padding bytes count as zeros.
   template <class T>
   void note(const T& part) {
     static_assert(std::is_trivially_copyable_v<T>, "the bytes of this part are not all of it");
@@ -75,10 +78,10 @@ class ComputeStream {
 
   cudaStream_t stream_;
   std::map<std::string, Pass> passes_;
-  Pass* pass_ = nullptr;      // the pass under way, if it is recorded or replayed
-  bool open_ = false;         // whether its last piece is being recorded
-  std::size_t piece_ = 0;     // the piece that is being replayed,
-  std::size_t compared_ = 0;  // and how many of its words have been compared
+  Pass* pass_ = nullptr;      // the current pass if it is recorded or replayed, otherwise nullptr
+  bool open_ = false;         // true: its last segment is being recorded
+  std::size_t piece_ = 0;     // index of the segment that is being replayed
+  std::size_t compared_ = 0;  // number of its words that have been compared
   Words operation_;
 };
 
