@@ -1,8 +1,8 @@
-// The activations of feed-forward layers, gated or not.
+// Activations of feed-forward layers, gated or not.
 //
 // FLOPs of one activation:    relu  relu2  sigmoid  silu  gelu_tanh  gelu
 //   value                        0      1        3     5          9     4
-//   slope, beside the value      0      1        2     5          8     6
+//   slope, in addition           0      1        2     5          8     6
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
@@ -19,7 +19,7 @@ __device__ float sigmoid(float x) {
   return 1 / (1 + expf(-x));
 }
 
-// How most activations treat the linear half.
+// Default treatment of the up projection: unchanged.
 struct AsItIs {
   static __device__ Point linear(float l, const FfnActivation&) { return {l, 1}; }
 };
@@ -60,8 +60,8 @@ struct SiluClamped {
   }
 };
 
-// x * Phi(x), where Phi is the standard normal distribution: Phi(x) = 1/2 erfc(-x / sqrt 2), and its density is
-// e^(-x^2 / 2) / sqrt(2 pi).
+// x * Phi(x), where Phi is the standard normal distribution: Phi(x) = 1/2 erfc(-x / sqrt 2). Its
+// density is e^(-x^2 / 2) / sqrt(2 pi).
 struct Gelu : AsItIs {
   static __device__ Point at(float x, const FfnActivation&) {
     const float phi = 0.5f * erfcf(-0.70710678f * x);
@@ -81,8 +81,9 @@ struct Identity : AsItIs {
   static __device__ Point at(float x, const FfnActivation&) { return {x, 1.0f}; }
 };
 
-// A block takes a row. h: [R, gated ? 2 width : width], the linear half last; y: [R, width]. An element of y costs 3w
-// bytes and 2 FLOPs beside the activation's where gated, otherwise 2w bytes and 1 FLOP.
+// A block takes a row. h: [R, gated ? 2 width : width], with the up projection last; y: [R, width].
+// If gated, an element of y costs 3w bytes and 2 FLOPs besides those of the activation, otherwise
+// 2w bytes and 1 FLOP.
 template <class Act, bool gated, class T, int N>
 __global__ void activate(FfnActivation desc, Index width, In<T> h, In<float> row_scale, Out<T> y) {
   const Index row = blockIdx.x, start = row * (gated ? 2 * width : width);
@@ -97,8 +98,9 @@ __global__ void activate(FfnActivation desc, Index width, In<T> h, In<float> row
   });
 }
 
-// A block takes a row and computes the activation anew. dy: [R, width], dh as h; drow_scale: [R] or null. An element of
-// dy costs 5w bytes and 7 FLOPs beside those of value and slope where gated, otherwise 3w bytes and 4 FLOPs.
+// A block takes a row and computes the activation again. dy: [R, width]; dh has the shape of h;
+// drow_scale: [R] or nullptr. If gated, an element of dy costs 5w bytes and 7 FLOPs besides those
+// of value and slope. Otherwise it costs 3w bytes and 4 FLOPs.
 template <class Act, bool gated, class T, int N>
 __global__ void activation_gradient(FfnActivation desc, Index width, In<T> dy, In<T> h, In<float> row_scale, Out<T> dh,
                                     Out<float> drow_scale) {

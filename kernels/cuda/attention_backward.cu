@@ -1,15 +1,19 @@
-// Attention, backward. With P = exp(score - lse) and D_i = dout_i . out_i:
-//   dV = P^T dout,  dS = P (dout V^T - D) * the derivative of the cap,  dQ = scale dS K,  dK = scale dS^T Q.
+// Attention backward. With P = exp(score - lse) and D_i = dout_i . out_i:
+//   dV = P^T dout,  dS = P (dout V^T - D) * derivative of the cap,  dQ = scale dS K,  dK = scale
+//                   dS^T Q
 //
-// No block adds to what another one computes. A block of the one kernel keeps queries, lets keys pass by, and sums dQ.
-// A block of the other keeps keys, lets queries pass by, and sums dK and dV. Both take the same step from tile to tile,
-// in which they compute P and dS anew.
+// No block adds to the result of another one. In query_gradient, a block holds queries, iterates
+// over keys, and sums dQ. In key_gradients, a block holds keys, iterates over queries, and sums dK
+// and dV. Both take the same step from tile to tile, in which they compute P and dS again.
 //
-// A pair of a query and a key that it sees costs in one head of hd elements:
+// Cost of a visible pair of query and key in one head of hd elements:
 //   query_gradient  6 hd FLOPs, for three products, and 6 for P and dS
-//   key_gradients   8 hd FLOPs, for four products, and 6; where dK and dV are apart, 6 hd for dK and 4 hd for dV
-// A cap adds 5. A step reads 2 cols * hd elements, mostly from the L2 cache, for rows * cols pairs: with 64 rows of
-// bf16, the least, that makes 96 FLOPs a byte, and products set the pace.
+//   key_gradients   8 hd FLOPs, for four products, and 6; if dK and dV are separate, 6 hd for dK
+//                   and 4 hd for dV
+//
+// A cap adds 5 FLOPs. A step reads 2 cols * hd elements, mostly from the L2 cache, for rows * cols
+// pairs. With 64 rows of bf16, the minimum, that is 96 FLOPs per byte, so the kernels are bound by
+// the products.
 #include <algorithm>
 
 #include "kernels/cuda/attention.h"
@@ -21,7 +25,8 @@ namespace {
 
 using namespace attention;
 
-// The heads of one launch: all, or as many kv heads as the workspace holds D for, with the query heads that read them.
+// Heads of one launch: all kv heads, or as many as the workspace holds D for, and the query heads
+// that read them.
 struct HeadRange {
   int first_kv, kv_heads;
   int heads_per_kv;
@@ -29,8 +34,8 @@ struct HeadRange {
   __device__ int first() const { return first_kv * heads_per_kv; }
 };
 
-// D: [B, heads, Sq] of vectors of `width` elements. A block takes a token, and its warps the token's heads in turn. An
-// element of out costs 2w bytes and 2 FLOPs.
+// D: [B, heads, Sq] from vectors of `width` elements. A block takes a token, and its warps share
+// the token's heads. An element of out costs 2w bytes and 2 FLOPs.
 template <class T, int N>
 __global__ void deltas(const Call z, const HeadRange heads, Index width, In<T> dout, In<T> out, Out<float> delta) {
   const int warps = static_cast<int>(blockDim.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
@@ -47,7 +52,8 @@ __global__ void deltas(const Call z, const HeadRange heads, Index width, In<T> d
   }
 }
 
-// What a score has on top of the product, of a query and a key that it sees by their positions.
+// Bias of a score, for a query and a key that it sees by position; minus infinity if documents or
+// patterns hide the key.
 template <class G>
 __device__ float special_score(const Call& z, const G& rules, const Scores& scores, int head, int query, int key) {
   if constexpr (std::is_null_pointer_v<G>)
@@ -58,27 +64,30 @@ __device__ float special_score(const Call& z, const G& rules, const Scores& scor
 
 // ---- the step that both kernels take ----
 //
-// A step multiplies the rows that a block keeps with the columns of a tile that passes by. x and y are what the rows
-// and the columns have in Q K^T: queries and keys, or the other way round. u and w are what they have in dout V^T.
+// A step multiplies the rows that a block holds with the columns of the current tile.
+//   x, y: the operands of rows and of columns in Q K^T: queries and keys, or the reverse
+//   u, w: their operands in dout V^T
 
-// A kernel's tiles. gradients: how many gradients a warp sums in registers; kept: how many tiles of rows a block keeps,
-// x and perhaps u. Of y there are two tiles, as the next arrives while one is used; of w there is one, and the next
-// arrives during dS y.
+// Tiles of a kernel. gradients: number of gradients that a warp sums in registers. kept: number of
+// tiles of rows that a block holds, x and perhaps u. There are two tiles of y, because the next one
+// is loaded while the current one is used. There is one tile of w, and the next one is loaded
+// during dS y.
 template <class T, int width, int gradients, int kept, bool general>
 struct Steps {
   static constexpr bool f32 = std::is_same_v<T, float>, wide = width > 128;
   static constexpr int M = !f32 && width * gradients <= (general ? 64 : 128) ? 2 : 1;
   static constexpr int cols = f32 ? (wide ? 16 : 32) : (M == 2 || wide ? 32 : 64);
   static constexpr int N = cols / 8, W = width / 8;
-  // Where registers hold two gradients of one tile of rows a warp, twice as many warps keep as many rows as where they hold two:
-  // what passes by serves 128 rows. That fills the registers of a multiprocessor, which an A100 could not with two blocks: its
-  // shared memory holds one.
+  // If registers hold two gradients of one tile of rows per warp, a block has twice as many warps.
+  // It then holds as many rows as with two tiles, so that each loaded tile serves 128 rows. This
+  // fills the registers of a multiprocessor. Two smaller blocks could not on an A100, whose shared
+  // memory holds only one.
   static constexpr int warps = f32 && wide ? 2 : !f32 && gradients == 2 && M == 1 ? 8 : 4;
   using Of = Tiles<T, width, M, warps, cols, kept, 3>;
   using Left = typename Of::Left;
   static constexpr int rows = Of::rows, threads = Of::threads;
 
-  // The shared memory of a block, and behind it lse and D of `queries` queries.
+  // Shared memory of a block, followed by lse and D of `queries` queries.
   struct Shared {
     static constexpr int tile_of_rows = rows * pitch<T>(width), tile_of_cols = cols * pitch<T>(width);
     T *x, *u, *y, *w, *scratch;  // scratch: of this warp
@@ -96,7 +105,7 @@ struct Steps {
     return Of::shared_elements * sizeof(T) + 2 * queries * sizeof(float);
   }
 
-  // Starts to bring a tile to shared memory, as load_tile() says.
+  // Starts the copy of a tile to shared memory (see load_tile).
   template <class P>
   static __device__ void load_rows(T* tile, const HeadRows<P>& from, int first, bool in_packs) {
     load_tile<rows, width, threads>(tile, from, first, in_packs);
@@ -105,7 +114,8 @@ struct Steps {
   static __device__ void load_cols(T* tile, const HeadRows<P>& from, int first, bool in_packs) {
     load_tile<cols, width, threads>(tile, from, first, in_packs);
   }
-  // Starts to bring lse and D of queries [first, first + count) to sums: [2, count], which are 0 from S on.
+  // Starts the copy of lse and D of queries [first, first + count) to sums: [2, count]. From query
+  // S on, they are 0.
   template <int count>
   static __device__ void load_query_sums(float* sums, In<float> lse, In<float> delta, int first, int S) {
     for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
@@ -114,10 +124,11 @@ struct Steps {
     }
   }
 
-  // Turns p, the products of queries and keys, into P, and ds, the products of dout and values, into dS / scale.
-  // Element (m, n, i) belongs to query query_of(m, n, i) of lse and delta. sees(m, n, i) is asked where not all elements
-  // are seen. In general kernels, and there too, special(m, n, i) is asked for those that are: for what their score has on
-  // top of the product, or minus infinity where they are not seen after all.
+  // Computes P in p from the products of queries and keys. Computes dS / scale in ds from the
+  // products of dout and values. Element (m, n, i) belongs to query query_of(m, n, i) of lse and
+  // delta. If some elements are not visible, sees(m, n, i) is called for each. In general kernels,
+  // special(m, n, i) is then called for the visible ones. It returns the bias of the score, or
+  // minus infinity if the element is hidden after all.
   template <class QueryOf, class Sees, class Special>
   static __device__ void finish(float (&p)[M][N][4], float (&ds)[M][N][4], const Scores& scores, const float* lse,
                                 const float* delta, bool all_seen, QueryOf query_of, Sees sees, Special special) {
@@ -152,7 +163,7 @@ struct QuerySteps : Steps<T, width, 1, 2, general> {
   static constexpr int queries = QuerySteps::rows;
 };
 
-// A block takes a tile of queries of one head and lets the keys pass by that some of them see.
+// A block takes a tile of queries of one head and iterates over the keys that some of them see.
 template <class T, int width, bool general>
 __global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
     query_gradient(const Call z, const Scores scores, const HeadRange heads, int tiles, const InHeads<T> dout,
@@ -161,7 +172,8 @@ __global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
   using S = QuerySteps<T, width, general>;
   constexpr int M = S::M, N = S::N, cols = S::cols;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
-  const int first = (tiles - 1 - block % tiles) * S::rows;  // the queries that see most go first
+  // queries with the most visible keys go first
+  const int first = (tiles - 1 - block % tiles) * S::rows;
   const int b = block / tiles / heads.count(), head = heads.first() + block / tiles % heads.count();
   const int kv_head = heads.first_kv + block / tiles % heads.count() / heads.heads_per_kv;
   const auto rules = of_sequence<general>(special, b, z);
@@ -213,17 +225,18 @@ __global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
 
 // ---- dK and dV ----
 
-// Which of the two a kernel computes. Those of wide heads do not fit the registers together.
+// The gradients that a kernel computes. Both of wide heads do not fit the registers together.
 enum class Wanted { dk_dv, dk, dv };
 
 template <class T, int width, Wanted wanted, bool general>
 struct KeySteps : Steps<T, width, wanted == Wanted::dk_dv ? 2 : 1, wanted == Wanted::dv ? 1 : 2, general> {
   static constexpr bool wants_dk = wanted != Wanted::dv, wants_dv = wanted != Wanted::dk;
-  static constexpr int queries = KeySteps::cols;  // of one tile; lse and D of two are kept
+  // of one tile; shared memory holds lse and D of two
+  static constexpr int queries = KeySteps::cols;
 };
 
-// A block takes a tile of keys of one head and lets the queries pass by that see some of them, in all heads that
-// read it.
+// A block takes a tile of keys of one head. It iterates over the queries that see some of them, in
+// all heads that read it.
 template <class T, int width, Wanted wanted, bool general>
 __global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
     key_gradients(const Call z, const Scores scores, const HeadRange heads, int tiles, const InHeads<T> dout,
@@ -232,7 +245,7 @@ __global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
   using S = KeySteps<T, width, wanted, general>;
   constexpr int M = S::M, N = S::N, cols = S::cols;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
-  const int first = block % tiles * S::rows;  // the keys that are seen most go first
+  const int first = block % tiles * S::rows;  // keys that the most queries see go first
   const int b = block / tiles / heads.kv_heads, kv_head = heads.first_kv + block / tiles % heads.kv_heads;
   const int first_head = kv_head * heads.heads_per_kv, end_head = first_head + heads.heads_per_kv;
   const auto rules = of_sequence<general>(special, b, z);
@@ -301,9 +314,10 @@ __device__ P vector_of(const HeadsOf<P>& x, int b, int head, int position) {
   return rows.x + position * rows.stride;
 }
 
-// dbias: [H, n] += the sums of dS / scale by head and distance. A block takes one distance in one head, and its threads the
-// pairs of that distance in turn: the blocks above hold parts of many distances, which they could not add up in an order.
-// A pair costs 2 hd + 3 vd FLOPs, and vectors that caches hold at best.
+// dbias: [H, n] += the sums of dS / scale by head and distance. A block takes one distance in one
+// head, and its threads share the pairs of that distance. The kernels above could not sum by
+// distance in a fixed order, because each block holds terms of many distances. A pair costs 2 hd +
+// 3 vd FLOPs, and reads of vectors, from caches at best.
 template <class T>
 __global__ void bias_gradient(const Call z, const Scores scores, const InHeads<T> dout, const InHeads<T> q,
                               const InHeads<T> k, const InHeads<T> v, const InHeads<T> out, const General special,
@@ -316,7 +330,8 @@ __global__ void bias_gradient(const Call z, const Scores scores, const InHeads<T
     const General rules = special.of(b, z);
     if (key < 0 || !z.sees(query, key) || !z.allows(rules, query, key)) continue;
     const auto query_vector = vector_of(q, b, head, query), key_vector = vector_of(k, b, kv_head, key);
-    float product = 0, slope = 0;  // slope: of the loss by the score, over its weight
+    // derivative of the loss with respect to the score, divided by its weight
+    float product = 0, slope = 0;
     for (Index c = 0; c < q.width; ++c) product += to_float(query_vector[c]) * to_float(key_vector[c]);
     const auto d = vector_of(dout, b, head, query), value = vector_of(v, b, kv_head, key),
                mean = vector_of(out, b, head, query);
@@ -328,7 +343,8 @@ __global__ void bias_gradient(const Call z, const Scores scores, const InHeads<T
   if (threadIdx.x == 0) dbias[Index{head} * z.biases + z.biases - 1 - distance] += sum;
 }
 
-// dsinks: [H] += the sums of -exp(sink - lse) D. A block takes a head. An element of out costs 2w bytes and 2 FLOPs.
+// dsinks: [H] += the sums of -exp(sink - lse) D. A block takes a head. An element of out costs 2w
+// bytes and 2 FLOPs.
 template <class T>
 __global__ void sink_gradient(const Call z, const InHeads<T> dout, const InHeads<T> out, const General special,
                               In<float> lse, Out<float> dsinks) {
@@ -388,7 +404,8 @@ void launch_key_gradients(Context& context, const Call& z, const Scores& scores,
          out_heads<T>(o.dk), out_heads<T>(o.dv));
 }
 
-// The gradients of all heads of the operands, or of `heads` alone. delta: [B, heads, Sq] is memory for D.
+// Gradients of all heads of the operands, or of `heads` alone. delta: [B, heads, Sq] is memory for
+// D.
 void backward_of(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o, View delta) {
   with_type(o.q.dtype, [&](auto type) {
     using T = decltype(type);
@@ -421,7 +438,7 @@ void CudaBackend::do_attention_backward(const AttentionDesc& desc, ConstView dou
                                         ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
   const Call all(desc, q, k);
   const Operands operands{dout, q, k, v, out, lse, dq, dk, dv};
-  // As many sequences, or kv heads of one sequence, at once as the workspace holds D for.
+  // Processes as many sequences, or kv heads of one sequence, at once as the workspace holds D for.
   const int heads_per_kv = all.H / all.K;
   const Index fit = context_.workspace_bytes / (Index{heads_per_kv} * std::max(all.Sq, 1) * size_of(DType::f32));
   const int step_b = static_cast<int>(std::clamp<Index>(fit / all.K, 1, all.B));

@@ -1,8 +1,10 @@
-// Attention, forward: out = softmax(scores) V, with an online softmax (Milakov and Gimelshein, 2018).
+// Attention forward: out = softmax(scores) V, with an online softmax (Milakov and Gimelshein,
+// 2018).
 //
-// A pair of a query and a key that it sees costs in one head of hd elements 4 hd FLOPs, for two products, and 5 for the
-// softmax; a cap adds 2. A tile of keys and values has 2 cols * hd elements, read mostly from the L2 cache, for rows *
-// cols pairs: with 128 rows of bf16 that makes 128 FLOPs a byte, and products set the pace.
+// A visible pair of query and key costs, in one head of hd elements, 4 hd FLOPs for two products
+// and 5 FLOPs for the softmax. A cap adds 2. A tile of keys and values has 2 cols * hd elements,
+// read mostly from the L2 cache, for rows * cols pairs. With 128 rows of bf16 that is 128 FLOPs per
+// byte, so the kernel is bound by the products.
 #include <algorithm>
 
 #include "kernels/cuda/attention.h"
@@ -15,7 +17,8 @@ namespace {
 
 using namespace attention;
 
-// The tiles of the kernel. In a general one, wide heads leave registers for half as many rows to a warp.
+// Tiles of the kernel. In a general kernel, wide heads leave registers for only half as many rows
+// per warp.
 template <class T, int width, bool general>
 struct Forward {
   static constexpr bool f32 = std::is_same_v<T, float>;
@@ -32,7 +35,7 @@ __device__ void scale_row(float (&c)[M][N][4], int m, int half, float factor) {
   }
 }
 
-// The reductions over the four lanes that hold a row.
+// Reductions over the four lanes that hold a row.
 __device__ float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
@@ -42,17 +45,18 @@ __device__ float row_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Keys cut into parts, as few queries of long sequences are too few blocks (Dao et al., "Flash-Decoding", 2023). How they
-// are cut follows from their number alone, so that no card and no other sequence changes a result. Of the parts' results
-//   x: [part, rows, width] f32 is what queries found among a part's keys alone,
-//   lse: [part, rows] its weight; minus infinity: they see none of these.
-// Rows are (sequence, head, query), of the sequences from `first` on.
+// Split of the keys (Dao et al., "Flash-Decoding", 2023), because few queries of long sequences
+// give too few blocks. The splits depend on the number of keys alone, so that no card and no other
+// sequence changes a result. Rows are (sequence, head, query), of the sequences from `first` on.
+// Results of the splits:
+//   x: [part, rows, width] f32, attention over the keys of one split alone
+//   lse: [part, rows], its weight; minus infinity if the query sees no key of the split
 struct Parts {
   static constexpr Index most_queries = 8, least_keys = 256, most = 32;
 
   int count, keys, rows, first;
 
-  // Of `sequences` of them.
+  // Splits for a launch of `sequences` sequences.
   Parts(const Call& z, Index sequences, Index first_sequence)
       : keys(static_cast<int>(least_keys * blocks_of(std::max(z.Sk, 1), least_keys * most))),
         rows(static_cast<int>(sequences * z.H * z.Sq)),
@@ -64,9 +68,9 @@ struct Parts {
   }
 };
 
-// A block takes a tile of queries of one head and lets the tiles of keys and values pass by that some of them see, in_parts:
-// within one of the parts. Keys arrive while the values of the tile before are used, and values while the keys of their own
-// tile are.
+// A block takes a tile of queries of one head and iterates over the tiles of visible keys and
+// values. If in_parts, it covers one split of the keys. Copies overlap with products: keys are
+// loaded while the previous tile's values are in use, and values while their own tile's keys are.
 template <class T, int width, bool general, bool in_parts>
 __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
     forward(const Call call, const Scores scores, int tiles, const Parts parts, const InHeads<T> q_heads,
@@ -85,7 +89,8 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   Call z = call;
   if (query_offsets != nullptr) z.query_offset = query_offsets[b];
   const int kv_head = head / z.heads_per_kv();
-  const int first = (tiles - 1 - block % tiles) * Of::rows;  // the queries that see most go first
+  // queries with the most visible keys go first
+  const int first = (tiles - 1 - block % tiles) * Of::rows;
   const int last = min(first + Of::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
   const auto keys = k_heads.rows(b, kv_head), values = v_heads.rows(b, kv_head);
   const auto rules = of_sequence<general>(special, b, z);
@@ -97,24 +102,24 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   T* const warp_q = q + warp * 16 * M * pitch<T>(width);
 
   float o[M][W][4] = {};
-  float largest[M][2];     // of each row, not yet multiplied by outer
-  float total[M][2] = {};  // this lane's part of each row's sum of exponentials
+  float largest[M][2];     // of each row, before the factor `outer`
+  float total[M][2] = {};  // this lane's share of each row's sum of exponentials
   each_row<M>([&](int m, int half) { largest[m][half] = -INFINITY; });
   if constexpr (general && !in_parts)
-    if (z.sinks)  // a score that comes before all others, and has no value
+    if (z.sinks)  // counts as a first score without a value
       each_row<M>([&](int m, int half) {
         largest[m][half] = scores.of_log * special.sinks[head];
         total[m][half] = lane % 4 == 0 ? 1.0f : 0.0f;
       });
 
-  // The keys that some of the queries see, and those that all of them see.
+  // Keys that some of the queries see, and keys that all of them see.
   const Span by_first = z.keys(rules, first), by_last = z.keys(rules, last);
   Span seen = {by_first.begin, by_last.end};
   const Span seen_by_all = {by_last.begin, by_first.end};
   if constexpr (in_parts) seen = {max(seen.begin, part * parts.keys), min(seen.end, (part + 1) * parts.keys)};
   int key = z.skip_unseen(rules, seen.begin / Of::cols * Of::cols, Of::cols, first);
   const int first_row = in_parts ? parts.rows * part + ((b - parts.first) * z.H + head) * z.Sq : 0;
-  if (in_parts && key >= seen.end) {  // the part has no such key
+  if (in_parts && key >= seen.end) {  // no query sees a key of the split
     for (int query = first + static_cast<int>(threadIdx.x); query <= last; query += Of::threads)
       lse[first_row + query] = -INFINITY;
     return;
@@ -149,9 +154,10 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
     each_row<M>([&](int m, int half) {
       const float before = shift[m][half], now = row_max(largest[m][half]);
       largest[m][half] = now;
-      shift[m][half] = now == -INFINITY ? 0.0f : scores.outer * now;  // before the first key all exponentials are 0
-      // Where the maximum stays, this is exactly 1. A difference of two products might not be 0, as nvcc may fuse one
-      // of them and leave it unrounded.
+      // before the first key all exponentials are 0
+      shift[m][half] = now == -INFINITY ? 0.0f : scores.outer * now;
+      // If the maximum does not change, the factor is exactly 1. The difference of the two products
+      // might not be 0, because nvcc may fuse one of them and leave it unrounded.
       const float shrink = exp2_approx(before == now ? 0.0f : scores.outer * (before - now));
       total[m][half] *= shrink;
       if (shrink != 1.0f) scale_row(o, m, half, shrink);
@@ -192,10 +198,11 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   store_tile(o, warp_q, out.rows(b, head), warp_first, z.packs);
 }
 
-// Heads wider than the kernels above have tiles for, as the latents are that generation reads: a block takes one query of
-// one head. It multiplies the query with wide_keys keys at once, a warp with one of them at a time, and then adds their
-// values, a thread those of its columns. A pair costs 2 (hd + vd) FLOPs, by plain multiply-adds, and each head reads the
-// keys anew, from the L2 cache at best: that is what it costs that heads which share one key do not share a block.
+// Kernel for heads wider than any tile, such as the latents that generation reads. A block takes
+// one query of one head. It multiplies the query with wide_keys keys at a time, one key per warp.
+// Then each thread adds the values in its columns. A pair costs 2 (hd + vd) FLOPs, by plain
+// multiply-adds. Heads that share a key are in different blocks, so each head reads the keys again,
+// from the L2 cache at best.
 constexpr int wide_keys = 64, wide_warps = 8;
 
 template <class T>
@@ -212,12 +219,14 @@ __global__ void wide_forward(const Call call, const Scores scores, const InHeads
              values = v_heads.rows(b, head / z.heads_per_kv());
 
   float* const x = reinterpret_cast<float*>(dynamic_shared());  // [hd] the query
-  float* const sums = x + queries.width;                        // [vd] of values times exponentials
-  float* const p = sums + values.width;                         // [wide_keys]
+  // [vd] sums of values times exponentials
+  float* const sums = x + queries.width;
+  float* const p = sums + values.width;  // [wide_keys]
   const auto query_vector = queries.x + query * queries.stride;
   for (int c = thread; c < queries.width; c += wide_warps * warp_size) x[c] = to_float(query_vector[c]);
   for (int c = thread; c < values.width; c += wide_warps * warp_size) sums[c] = 0;
-  float largest = -INFINITY, total = 0;  // of the scores, not yet multiplied by outer; the same in all threads
+  // of the scores, before the factor `outer`; the same in all threads
+  float largest = -INFINITY, total = 0;
   if (z.sinks) {
     largest = scores.of_log * special.sinks[head];
     total = 1;
@@ -247,7 +256,7 @@ __global__ void wide_forward(const Call call, const Scores scores, const InHeads
     const float shrink = exp2_approx(before == largest ? 0.0f : scores.outer * (before - largest));
     const float of_low = exp2_approx(scores.outer * low - shift), of_high = exp2_approx(scores.outer * high - shift);
     total = total * shrink + warp_sum(of_low + of_high);
-    __syncthreads();  // all have read the scores
+    __syncthreads();  // all threads have read the scores
     if (warp == 0) {
       p[lane] = of_low;
       p[lane + warp_size] = of_high;
@@ -265,7 +274,8 @@ __global__ void wide_forward(const Call call, const Scores scores, const InHeads
   if (thread == 0) lse[(Index{b} * z.H + head) * z.Sq + query] = (scores.outer * largest + log2f(total)) * ln_2;
 }
 
-// A block joins the parts of one row, in their order, and a sink. An element costs 4 bytes and 2 FLOPs for each part.
+// A block combines the splits of one row, in their order, and a sink. An element costs 4 bytes and
+// 2 FLOPs per split.
 template <class T>
 __global__ void join(const Call z, const Parts parts, In<float> sinks, In<float> part_x, In<float> part_lse,
                      const OutHeads<T> out, Out<float> lse) {
@@ -289,7 +299,8 @@ __global__ void join(const Call z, const Parts parts, In<float> sinks, In<float>
   if (threadIdx.x == 0) lse[(Index{b} * z.H + head) * z.Sq + query] = largest + logf(total);
 }
 
-// A block copies one token's vectors, which lie side by side on both sides. An element costs 2w bytes.
+// A block copies one token's vectors, which are contiguous in x and in y. An element costs 2w
+// bytes.
 template <class T, int N>
 __global__ void append(Index tokens, Index row, const InHeads<T> x, In<std::int32_t> offsets, const OutHeads<T> y) {
   const Index b = blockIdx.x / tokens, i = blockIdx.x % tokens;
@@ -298,7 +309,7 @@ __global__ void append(Index tokens, Index row, const InHeads<T> x, In<std::int3
   for_row<N>(row, [&](Index c) { store(y.x, to + c, load<N>(x.x, from + c)); });
 }
 
-// lse: of the rows, or of all parts of the rows of so many sequences.
+// lse: of the rows, or of all splits of the rows of this many sequences.
 template <class T, int width, bool general, bool in_parts>
 void launch_forward(Context& context, const AttentionDesc& desc, const Call& z, const Parts& parts, Index sequences,
                     ConstHeads q, ConstHeads k, ConstHeads v, View out, View part_x, View lse) {
@@ -313,7 +324,7 @@ void launch_forward(Context& context, const AttentionDesc& desc, const Call& z, 
          cuda::out<float>(part_x), cuda::out<float>(lse));
 }
 
-// As many sequences at once as the workspace holds the parts of.
+// Processes as many sequences at once as the workspace has memory for their splits.
 template <class T, int width>
 void forward_in_parts(Context& context, const AttentionDesc& desc, const Call& z, ConstHeads q, ConstHeads k,
                       ConstHeads v, View out, View lse) {
@@ -358,7 +369,8 @@ void CudaBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, 
     using T = decltype(type);
     Call z(desc, q, k);
     z.packs = in_packs<T>(q) && in_packs<T>(k) && in_packs<T>(v) && in_packs<T>(ConstView(out));
-    // Tiles of values are as wide as those of keys, with zeros behind narrower ones: a fifth more FLOPs with 192 and 128.
+    // Tiles of values are as wide as those of keys. Zeros fill the columns of narrower values: a
+    // fifth more FLOPs with widths 192 and 128.
     if (std::max(q.width, v.width) > widest_head) {
       launch(context_,
              {.x = q.sequences * q.positions * q.heads,
@@ -369,7 +381,7 @@ void CudaBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, 
       return;
     }
     with_width(std::max(q.width, v.width), [&](auto width) {
-      // General kernels do all that is in parts, since more of them would take longer to compile.
+      // Splits use the general kernels only, because more kernels would take longer to compile.
       if (Parts::wanted(desc, z)) return forward_in_parts<T, width>(context_, desc, z, q, k, v, out, lse);
       const auto run = [&](auto general) {
         launch_forward<T, width, general, false>(context_, desc, z, Parts(z, z.B, 0), z.B, q, k, v, out, View(), lse);

@@ -1,9 +1,14 @@
-// Which assignments fit their expert, the order of the rows that experts work on, and the rows' way there and back.
+// Capacity, dispatch layout, permutation of rows, and the copies of permute and unpermute.
 //
-// Everything that ranks assignments is one counting sort. The assignments of a segment are cut into runs. A warp takes
-// a run and counts its buckets, which are experts, their places or the owners of those; the counts are summed over the runs; and
-// each warp goes through its run again, knowing how many of each bucket came before it. The ranks are those of a sequential
-// loop, whatever runs at the same time. To count an assignment costs 4 bytes, and to visit it as many and what is written.
+// All rankings of assignments are one counting sort. The assignments of a segment are divided into
+// chunks (Runs), one for each warp.
+//   * Each warp counts the buckets of its chunk: experts, physical experts, or owners.
+//   * The counts are summed over the chunks.
+//   * Each warp visits its chunk again, and knows how many assignments of each bucket come before
+//     it.
+//
+// The ranks equal those of a sequential loop. To count an assignment costs 4 bytes. To visit it
+// costs 4 bytes and the bytes written.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -14,7 +19,8 @@ namespace sy::cuda {
 
 namespace {
 
-// Segments of tokens * choices assignments, in runs of `length`, ordered by (token, choice) or by (choice, token).
+// Segments of tokens * choices assignments, in chunks of `length`, ordered by (token, choice) or by
+// (choice, token).
 struct Runs {
   Index segments, tokens, choices;
   int buckets;
@@ -33,8 +39,8 @@ Runs make_runs(const Context& context, Index segments, Index tokens, Index choic
   return {segments, tokens, choices, static_cast<int>(buckets), by_choice, blocks_of(n, length), length};
 }
 
-// Which bucket an assignment is in, of all segments' the i-th.
-// That of its expert, or of its place: those from `first` on, of which there are `here`, and one bucket behind them for all others.
+// Bucket of assignment i of all segments, by expert or physical expert. There are `here` buckets
+// from `first` on, and one bucket after them for all other keys.
 struct ByKey {
   In<std::int32_t> keys;
   int first, here;
@@ -43,10 +49,11 @@ struct ByKey {
   }
 };
 
-// That of the owner of its place, if it is the first of its token's that calls for this owner; otherwise one behind them.
+// Bucket by owner of the physical expert, if the assignment is the first of its token for this
+// owner; otherwise one bucket after the owners.
 struct ByOwner {
   In<std::int32_t> places;
-  int k, local, owners;  // local: how many places an owner has
+  int k, local, owners;  // local: number of physical experts of an owner
   __device__ int operator()(Index i) const {
     if (places[i] < 0) return owners;
     const int owner = places[i] / local;
@@ -56,8 +63,9 @@ struct ByOwner {
   }
 };
 
-// A warp calls visit(segment, a, bucket, rank) in order for the assignments a of its run, which are numbered within the
-// segment. The rank is next[bucket] plus how many of the bucket came before in the run. next: [buckets] of the warp.
+// A warp calls visit(segment, a, bucket, rank) in order for the assignments of its chunk. Index a
+// counts within the segment. The rank is next[bucket] plus the number of earlier assignments of the
+// bucket in the chunk. next: [buckets] of the warp.
 template <class Bucket, class Visit>
 __device__ void walk(const Runs& runs, Index run, Bucket bucket_of, int* next, Visit visit) {
   const int lane = threadIdx.x % warp_size;
@@ -80,7 +88,7 @@ __device__ Index warp_of_grid() {
   return (static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) / warp_size;
 }
 
-// counts: [all runs, buckets] = how many assignments of each bucket a run has.
+// counts: [all runs, buckets] = the number of assignments of each bucket in a chunk.
 template <class Bucket>
 __global__ void count_runs(Runs runs, Bucket bucket_of, Out<std::int32_t> counts) {
   const int lane = threadIdx.x % warp_size;
@@ -93,8 +101,9 @@ __global__ void count_runs(Runs runs, Bucket bucket_of, Out<std::int32_t> counts
   for (int i = lane; i < runs.buckets; i += warp_size) counts[run * runs.buckets + i] = next[i];
 }
 
-// A block takes one segment and bucket. counts: [all runs, buckets] become the sums of the counts of the segment's
-// earlier runs; totals: [segments, buckets] are the sums over all of its runs. A count costs 8 bytes.
+// A block takes one segment and bucket. A count costs 8 bytes.
+//   counts: [all runs, buckets] becomes the sum of the counts of the segment's earlier chunks
+//   totals: [segments, buckets] = the sum over all of its chunks
 __global__ void scan_runs(Runs runs, Out<std::int32_t> counts, Out<std::int32_t> totals) {
   const Index segment = blockIdx.x / runs.buckets, first = segment * runs.per_segment * runs.buckets;
   const Index bucket = blockIdx.x % runs.buckets;
@@ -104,8 +113,8 @@ __global__ void scan_runs(Runs runs, Out<std::int32_t> counts, Out<std::int32_t>
   if (threadIdx.x == 0) totals[blockIdx.x] = total;
 }
 
-// Goes through all runs, where before: [all runs, buckets] says what came before each of them, or is none and stands
-// for zeros. Visit::operator() is called as walk() says.
+// Visits all chunks and calls Visit::operator() as `walk` does. before: [all runs, buckets], the
+// assignments before each chunk; empty means zeros.
 template <class Bucket, class Visit>
 __global__ void visit_runs(Runs runs, Bucket bucket_of, In<std::int32_t> before, Visit visit) {
   const int lane = threadIdx.x % warp_size;
@@ -117,7 +126,7 @@ __global__ void visit_runs(Runs runs, Bucket bucket_of, In<std::int32_t> before,
   walk(runs, run, bucket_of, next, visit);
 }
 
-// The grid of count_runs and visit_runs.
+// Grid of count_runs and visit_runs.
 Grid run_grid(const Runs& runs) {
   constexpr Index usual_shared = 48 * 1024;
   const Index of_warp = runs.buckets * Index{sizeof(int)}, warps = std::clamp<Index>(usual_shared / of_warp, 1, 4);
@@ -127,7 +136,7 @@ Grid run_grid(const Runs& runs) {
 }
 
 struct Counted {
-  View before, totals;  // [all runs, buckets], [segments, buckets], as scan_runs leaves them
+  View before, totals;  // [all runs, buckets], [segments, buckets], as scan_runs writes them
 };
 
 template <class Bucket>
@@ -147,7 +156,7 @@ void visit_all(Context& context, const Runs& runs, const Bucket& bucket_of, Cons
 
 // ---- capacity ----
 
-// Keeps what ranks below the limit.
+// Accepts assignments whose rank is below the limit.
 struct KeepFirst {
   Index segment_size;  // in assignments, here and below
   int limit;
@@ -157,7 +166,8 @@ struct KeepFirst {
   }
 };
 
-// Lists the assignments of each expert in their order. starts: [segments, experts + 1]; list: [segments, segment_size].
+// Lists the assignments of each expert in their order. starts: [segments, experts + 1]; list:
+// [segments, segment_size].
 struct ListByExpert {
   Index segment_size;
   int experts;
@@ -168,7 +178,8 @@ struct ListByExpert {
   }
 };
 
-// A block takes a segment. starts: [segments, experts + 1] = the sum of totals: [segments, experts] before each expert.
+// A block takes a segment. starts: [segments, experts + 1] = the sum of totals: [segments, experts]
+// before each expert.
 __global__ void sum_totals(int experts, In<std::int32_t> totals, Out<std::int32_t> starts) {
   const Index first = blockIdx.x * static_cast<Index>(experts + 1), of = blockIdx.x * static_cast<Index>(experts);
   const int sum = block_scan(
@@ -176,15 +187,16 @@ __global__ void sum_totals(int experts, In<std::int32_t> totals, Out<std::int32_
   if (threadIdx.x == 0) starts[first + experts] = sum;
 }
 
-// Maps floats to unsigned integers that rise as the floats fall. A NaN has a place among them too.
+// Maps floats to unsigned integers that rise as the floats fall. A NaN is in this order, too.
 __device__ std::uint32_t falling(float x) {
   const std::uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
   return bits & 0x80000000u ? bits : ~(bits | 0x80000000u);
 }
 
-// A block keeps the `limit` largest weights of one expert of a segment, the first of equal ones. It finds the key of
-// the last one kept by eight bits at a time, the highest first (radix selection). An assignment costs 12 bytes, and
-// reads 8 of them again, mostly from a cache, for each of four digits.
+// A block accepts the `limit` largest weights of one expert of a segment; ties go to the first
+// ones. It finds the key of the last accepted weight by radix selection, eight bits at a time, the
+// highest first. An assignment costs 12 bytes. For each of four digits it reads 8 bytes again,
+// mostly from a cache.
 __global__ void __launch_bounds__(1024)
     keep_largest(int experts, Index segment_size, int limit, In<std::int32_t> starts, In<std::int32_t> lists,
                  In<float> all_weights, Out<std::int32_t> all_keep) {
@@ -201,8 +213,8 @@ __global__ void __launch_bounds__(1024)
     return;
   }
 
-  std::uint32_t last = 0;  // the key of the last one kept, as far as it is known
-  int equal = limit;       // how many that begin like it are kept
+  std::uint32_t last = 0;  // the key of the last accepted weight, as far as it is known
+  int equal = limit;       // number of accepted keys with this prefix
   for (int shift = 24; shift >= 0; shift -= 8) {
     for (int i = threadIdx.x; i < digits; i += blockDim.x) histogram[i] = 0;
     __syncthreads();
@@ -263,15 +275,16 @@ void capacity_by_weight(Context& context, const Runs& runs, Index limit, ConstVi
 void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
                               Index num_experts, View keep) {
   const Index tokens = experts.dim(0) / segments, k = experts.dim(1);
-  if (desc.capacity == 0 || desc.capacity >= tokens)  // an expert is chosen at most once by a token
+  if (desc.capacity == 0 || desc.capacity >= tokens)  // a token chooses an expert at most once
     return launch(context_, {.x = blocks_of(tokens * segments * k, 256)}, keep_all, tokens * segments * k,
                   out<std::int32_t>(keep));
   if (desc.order != DropOrder::probability)
     return capacity_by_order(context_,
                              make_runs(context_, segments, tokens, k, num_experts, desc.order == DropOrder::choice),
                              desc.capacity, experts, keep);
-  // As many segments at once as fit the workspace. Each takes a list of its assignments and three tables of experts, if
-  // it is a single run; a segment of several runs is alone and may take more.
+  // Processes as many segments at once as fit the workspace. A segment of a single chunk takes a
+  // list of its assignments and three tables of experts. A segment of several chunks is processed
+  // alone and may take more.
   const Index of_segment = (tokens * k + 3 * (num_experts + 1)) * Index{sizeof(std::int32_t)};
   const Index at_once = std::clamp<Index>(context_.workspace_bytes / 2 / of_segment, 1, segments);
   for (Index g = 0; g < segments; g += at_once) {
@@ -286,7 +299,8 @@ void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, Const
 
 namespace {
 
-// places: [n] the place of each assignment's expert, -1 of what is dropped. Without keep: of the `here` places from `first` on.
+// places: [n] physical expert of each assignment, or -1 if it is not dispatched. If keep is empty,
+// the `here` experts from `first` on are dispatched.
 __global__ void place(Index n, In<std::int32_t> experts, In<std::int32_t> keep, In<std::int32_t> place_of, int first,
                       int here, Out<std::int32_t> places) {
   const Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -296,8 +310,11 @@ __global__ void place(Index n, In<std::int32_t> experts, In<std::int32_t> keep, 
   places[i] = !kept ? -1 : place_of ? place_of[expert] : expert;
 }
 
-// One block sums what the assignments were counted to be. owned: [owners + 1] tokens for each owner, placed: [experts + 1]
-// assignments of each place; the last of both are the others. starts: [owners + 1] = the tokens for all earlier owners.
+// One block sums the counts of the assignments. owned and placed have a last element for all other
+// assignments.
+//   owned: [owners + 1] tokens for each owner
+//   placed: [experts + 1] assignments of each physical expert
+//   starts: [owners + 1] = the tokens for all earlier owners
 __global__ void __launch_bounds__(1024)
     sum_sends(Index owners, Index parts, Index experts, In<std::int32_t> owned, In<std::int32_t> placed,
               In<std::int32_t> place_of, Out<std::int32_t> starts, Out<std::int32_t> counts, Out<std::int32_t> kept) {
@@ -314,11 +331,12 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-// Writes the copies of a token for the owner that an assignment calls for first. One that calls for none has as many places
-// at the end of tokens, as far as there are so many, and marks them as empty. A copy costs 8 bytes.
+// Writes the copies of a token for the owner that an assignment is the first to require. An
+// assignment that requires no owner clears as many entries at the end of tokens, up to its length.
+// A copy costs 8 bytes.
 struct PlaceCopies {
   ByOwner owner_of;
-  Index parts, most, room;  // most: owners that a token may go to; room: the length of tokens
+  Index parts, most, room;  // most: largest number of owners of a token; room: length of tokens
   In<std::int32_t> starts;
   Out<std::int32_t> tokens, slots;
   __device__ void operator()(Index, Index a, int owner, int rank) const {
@@ -330,7 +348,7 @@ struct PlaceCopies {
     }
     const bool last = a % owner_of.k == owner_of.k - 1;
     if (!calls && !last) return;
-    Index nth = 0;  // how many owners the token's earlier choices call for
+    Index nth = 0;  // number of owners that the token's earlier choices require
     for (Index before = token * owner_of.k; before < a; ++before) nth += owner_of(before) < owner_of.owners;
     for (Index part = 0; part < parts && calls; ++part) {
       const Index copy = starts[owner] * parts + part * (starts[owner + 1] - starts[owner]) + rank;
@@ -371,11 +389,11 @@ void CudaBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, Con
 
 namespace {
 
-// Writes the row of an assignment. One that is not for here has a place at the end of rows and tokens, as far as there are so
-// many, and marks it as empty. A row costs 12 bytes.
+// Writes the row of an assignment. An assignment of other experts clears an entry at the end of
+// rows and tokens, up to their length. A row costs 12 bytes.
 struct PlaceRows {
   Index k, room;  // room: the length of rows
-  int here;       // the bucket of what is not for here
+  int here;       // bucket of the assignments of other experts
   In<std::int32_t> offsets;
   Out<std::int32_t> rows, tokens, slots;
   __device__ void operator()(Index, Index a, int bucket, int rank) const {
@@ -403,23 +421,25 @@ void CudaBackend::do_sort_assignments(ConstView places, Index first, View rows, 
                       out<std::int32_t>(tokens), out<std::int32_t>(slots)});
 }
 
-// ---- rows there and back ----
+// ---- permute and unpermute ----
 
 namespace {
 
-// How threads share rows of `packs` packs of N elements: `lanes` threads of a block take a row.
+// Division of rows of `packs` packs of N elements among threads: `lanes` threads of a block take a
+// row.
 struct RowLanes {
   Index rows, packs;
   int lanes;
 
-  // The first element of a pack, in either operand. The compiler must see that it is a multiple of N, to store at once.
+  // First element of a pack, in either operand. The compiler must see that it is a multiple of N,
+  // for vector stores.
   template <int N>
   __device__ Index at(Index row, Index pack) const {
     return (row * packs + pack) * N;
   }
 };
 
-constexpr int gather_threads = 256;  // of a block
+constexpr int gather_threads = 256;  // per block
 
 RowLanes lanes_of(Index rows, Index packs) {
   int lanes = 1;
@@ -447,7 +467,8 @@ __global__ void gather(RowLanes rows, In<T> x, In<std::int32_t> index, Out<T> y)
   });
 }
 
-// An element of y costs w bytes, w more where it is added to what is in `from`, or in y, and w bytes and 1 FLOP for each slot.
+// An element of y costs w bytes, w more for `from` or accumulation into y, and w bytes and 1 FLOP
+// for each slot.
 template <class T, int N>
 __global__ void combine(RowLanes rows, In<T> x, Index k, In<std::int32_t> slots, In<T> from, bool accumulate,
                         Out<T> y) {

@@ -1,4 +1,4 @@
-// Operations that treat all elements alike.
+// Element-wise operations.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
@@ -59,8 +59,8 @@ struct Scale {
   }
 };
 
-// Each block sums every gridDim.x-th piece of blockDim.x packs of x: [n] into partial[blockIdx.x]. An element costs
-// 4 bytes and 2 FLOPs in f64.
+// Each block sums every gridDim.x-th chunk of blockDim.x packs of x: [n] into partial[blockIdx.x].
+// An element costs 4 bytes and 2 FLOPs in f64.
 template <int N>
 __global__ void sum_of_squares(Index n, In<float> x, Out<double> partial) {
   double sum = 0;
@@ -76,7 +76,7 @@ __global__ void sum_of_squares(Index n, In<float> x, Out<double> partial) {
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// One block adds partial: [n] up. out: [1] += the sum.
+// One block sums partial: [n]. out: [1] += the sum.
 __global__ void add_sum(Index n, In<double> partial, Out<double> out) {
   double sum = 0;
   for_row<1>(n, [&](Index i) { sum += partial[i]; });

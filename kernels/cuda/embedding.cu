@@ -1,4 +1,4 @@
-// The embedding table.
+// Embedding: table look-up and its gradient.
 #include <utility>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -19,11 +19,12 @@ __global__ void copy_rows(Index vocab_begin, Index vocab, Index width, In<std::i
 }
 
 // ---- the gradient ----
-// The tokens are sorted by (id, token): tiles of them by one block each, and then by merging. Each run of tokens with
-// one id is cut into pieces, and a warp sums the rows of a piece. The sum of a run's first piece is added to the table
-// at once; the sums of the others are kept and added later. Where a run is cut depends on that run alone.
+// The tokens are sorted by (id, token): tiles by one block each, then by merging. The tokens of one
+// id are divided into chunks (pieces), and a warp sums the rows of a chunk. The sum of an id's
+// first chunk is added to the table at once. The other sums are stored and added later. The chunks
+// of an id depend on its own tokens alone.
 
-// id << 32 | token, so that no two are equal. The id is `vocab` where the table's row is not held here.
+// id << 32 | token, so that all keys differ. The id is `vocab` if this rank does not hold the row.
 using Key = std::int64_t;
 
 __device__ Index id_of(Key key) {
@@ -33,7 +34,7 @@ __device__ Index token_of(Key key) {
   return key & 0xffffffff;
 }
 
-// The first place of [low, high) of the sorted keys whose key is not less than `key`.
+// First index in [low, high) of the sorted keys whose key is not less than `key`.
 template <class Keys>
 __device__ Index lower_bound(const Keys& keys, Index low, Index high, Key key) {
   while (low < high) {
@@ -46,8 +47,8 @@ __device__ Index lower_bound(const Keys& keys, Index low, Index high, Key key) {
   return low;
 }
 
-// Where key i goes when sorted runs of `run` keys, a power of two, are merged two by two: behind all keys that are
-// less, in its own run and in the other.
+// Destination of key i when sorted sequences of `run` keys, a power of two, are merged in pairs. It
+// is the number of smaller keys in both sequences, from the start of the pair on.
 template <class Keys>
 __device__ Index merged_place(const Keys& keys, Index i, Index run, Index n) {
   const Index begin = i & ~(2 * run - 1);
@@ -58,7 +59,7 @@ __device__ Index merged_place(const Keys& keys, Index i, Index run, Index n) {
 
 constexpr int tile_size = 1024;
 
-// A block sorts the keys of tile_size of the ids: [n], a thread for each. A token costs 12 bytes.
+// A block sorts the keys of tile_size of the ids: [n], one per thread. A token costs 12 bytes.
 __global__ void __launch_bounds__(tile_size)
     sort_tiles(Index n, Index vocab_begin, Index vocab, In<std::int32_t> ids, Out<Key> keys) {
   __shared__ Key tile[2][tile_size];
@@ -84,12 +85,13 @@ __global__ void merge_runs(Index n, Index run, In<Key> keys, Out<Key> merged) {
   if (i < n) merged[merged_place(keys, i, run, n)] = keys[i];
 }
 
-constexpr int piece = 128;  // the most rows that one warp sums
+constexpr int piece = 128;  // largest number of rows that one warp sums
 
-// Each place i of the sorted keys has a warp, which sums the piece that begins there, if one does. The first piece of
-// an id is added to its row of dtable: [vocab, width]; the others are written to partial[i / piece]. No two of those
-// begin within `piece` places, since the first piece of a run that has more is a full one. An element of dy costs w
-// bytes and 1 FLOP, and an element of a piece 8 bytes.
+// Each index i of the sorted keys has a warp, which sums the chunk that begins there, if there is
+// one. The first chunk of an id is added to its row of dtable: [vocab, width]. The others are
+// written to partial[i / piece]. Two of these never begin within `piece` indices, because the first
+// chunk of an id with several chunks is full. An element of dy costs w bytes and 1 FLOP, and an
+// element of a chunk 8 bytes.
 template <class T, int N>
 __global__ void sum_pieces(Index n, Index vocab, Index width, In<Key> keys, In<T> dy, Out<float> dtable,
                            Out<float> partial) {
@@ -99,7 +101,7 @@ __global__ void sum_pieces(Index n, Index vocab, Index width, In<Key> keys, In<T
   if (id == vocab) return;
   const bool first = i == 0 || id_of(keys[i - 1]) != id;
   if (!first) {
-    if (i < piece || id_of(keys[i - piece]) != id) return;  // within the first piece
+    if (i < piece || id_of(keys[i - piece]) != id) return;  // within the first chunk
     if ((i - lower_bound(keys, 0, i, id << 32)) % piece != 0) return;
   }
   const Index end = lower_bound(keys, i + 1, i + piece < n ? i + piece : n, (id + 1) << 32);
@@ -120,9 +122,9 @@ __global__ void sum_pieces(Index n, Index vocab, Index width, In<Key> keys, In<T
   }
 }
 
-// A block looks at `piece` places for a run of more than one piece that begins there, of which there is at most one,
-// and adds the sums of the run's further pieces to its row, in order. An element of such a piece costs
-// 4 bytes and 1 FLOP.
+// A block searches `piece` indices for the first key of an id with several chunks; there is at most
+// one. It adds the sums of the id's further chunks to its row, in order. An element of such a chunk
+// costs 4 bytes and 1 FLOP.
 template <int N>
 __global__ void add_pieces(Index n, Index vocab, Index width, In<Key> keys, In<float> partial, Out<float> dtable) {
   __shared__ Index found;
@@ -158,7 +160,8 @@ void CudaBackend::do_embedding_forward(ConstView ids, ConstView table, Index voc
   });
 }
 
-// Takes as many tokens at once as the workspace has room for. The sums stay in the order of the tokens.
+// Processes as many tokens at once as fit the workspace. The order of summation stays that of the
+// tokens.
 void CudaBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
   const Index tokens = ids.dim(0), width = dy.dim(1), vocab = dtable.dim(0);
   const Index room =

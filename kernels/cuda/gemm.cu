@@ -1,11 +1,11 @@
-// Products, by cuBLAS. It takes matrices as column-major, to which a row-major matrix is its own transpose. So c = a b
-// is asked for as c^T = b^T a^T, with the operands exchanged.
+// GEMMs, by cuBLAS. cuBLAS takes matrices as column-major, and a row-major matrix is its own
+// transpose there. So c = a b is computed as c^T = b^T a^T, with the operands exchanged.
 //
-// A and B are of one type, f32 or bf16, C is of theirs or f32, and sums are taken in f32. CUBLAS_COMPUTE_32F with the
-// handle's default math computes f32 in full: TF32 would have to be asked for, by CUBLAS_TF32_TENSOR_OP_MATH or a
-// _FAST_ type. The pedantic compute type would also forbid fast kernels, and nothing else that matters to real numbers.
+// A and B have one type, f32 or bf16. C has their type or f32. Sums are in f32. CUBLAS_COMPUTE_32F
+// with the handle's default math computes f32 in full. TF32 requires CUBLAS_TF32_TENSOR_OP_MATH or
+// a _FAST_ type. The pedantic compute type would only forbid fast kernels as well.
 //
-// A product is 2 m n q FLOPs and at least w (m q + q n + m n) bytes; m n more where it is added to another matrix.
+// A GEMM costs 2 m n q FLOPs and at least w (m q + q n + m n) bytes, and w m n more with an addend.
 #include <cublasLt.h>
 
 #include <vector>
@@ -26,7 +26,7 @@ cublasOperation_t transposed(bool yes) {
   return yes ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
 
-// The sizes of a product, which cuBLAS takes as int. c: [m, n], and q is summed over.
+// Sizes of a GEMM, as the `int` that cuBLAS takes. c: [m, n]; q is the summed dimension.
 struct Product {
   int m, n, q;
   Product(Index m, Index n, Index q) : m(size(m)), n(size(n)), q(size(q)) {}
@@ -35,12 +35,12 @@ struct Product {
     return static_cast<int>(n);
   }
   Index multiplications() const { return Index{m} * n * q; }
-  // The row length of a and b.
+  // Row length of a and of b.
   int columns_of_a(const Gemm& desc) const { return desc.transpose_a ? m : q; }
   int columns_of_b(const Gemm& desc) const { return desc.transpose_b ? q : n; }
 };
 
-// On the stream of the handle.
+// Enqueues a GEMM on the stream of the handle.
 void multiply_on(cublasHandle_t cublas, const Gemm& desc, const Product& p, DType type, const void* a, const void* b,
                  DType type_of_c, void* c) {
   const float alpha = 1, beta = desc.accumulate ? 1 : 0;
@@ -56,10 +56,10 @@ void multiply(Context& context, const Gemm& desc, const Product& p, DType type, 
                      type, type_of_c, a, b, c);
 }
 
-// ---- a product that is added to another matrix ----
+// ---- GEMM with an addend ----
 
-// c = op(a) op(b) + from. cublasGemmEx adds in place, so that `from` would be copied to c first: 134 MB of memory's traffic
-// for 8192 x 4096 of bf16. cuBLASLt reads it where it lies.
+// c = op(a) op(b) + from. Function cublasGemmEx adds in place, so it would need a copy of `from` in
+// c first: 134 MB of memory traffic for 8192 x 4096 of bf16. cuBLASLt reads `from` directly.
 class SumByLt {
  public:
   SumByLt(cublasHandle_t cublas, const Gemm& desc, const Product& p, ConstView a, ConstView b, ConstView from, View c)
@@ -72,8 +72,9 @@ class SumByLt {
     lay_out(layout_of_c_, c, p.n);
   }
 
-  // Whether cuBLASLt has a kernel for it, which need not be where addresses or rows are hardly aligned. It remembers what it
-  // chose for a shape (cuBLAS library documentation, cublasLtHeuristicsCacheSetCapacity).
+  // Chooses a kernel of cuBLASLt; false if it has none, which can happen for poorly aligned
+  // addresses or rows. cuBLASLt caches its choice for a shape (cuBLAS library documentation,
+  // cublasLtHeuristicsCacheSetCapacity).
   bool choose(Index workspace) {
     cublasLtMatmulPreferenceOpaque_t preference;
     check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
@@ -82,7 +83,7 @@ class SumByLt {
             "cublasLtMatmulPreferenceSetAttribute");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace));
-    // Where a product is split, its parts are summed in f32, as make_cublas has it.
+    // If a product is split, its partial sums are added in f32, as in make_cublas.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b_));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a_));
@@ -107,19 +108,19 @@ class SumByLt {
   void describe(cublasLtMatmulDescAttributes_t attribute, cublasOperation_t op) {
     check(cublasLtMatmulDescSetAttribute(&product_, attribute, &op, sizeof op), "cublasLtMatmulDescSetAttribute");
   }
-  // A row-major matrix of rows of `row` elements, which to cuBLAS are columns.
+  // Layout of a row-major matrix with rows of `row` elements, which are columns for cuBLAS.
   static void lay_out(cublasLtMatrixLayoutOpaque_t& layout, ConstView x, int row) {
     check(cublasLtMatrixLayoutInit(&layout, cublas_type(x.dtype()), static_cast<std::uint64_t>(row),
                                    static_cast<std::uint64_t>(x.dim(0)), row),
           "cublasLtMatrixLayoutInit");
   }
-  // The power of two that divides the address, up to 256, beyond which no kernel asks.
+  // Largest power of two that divides the address, at most 256; no kernel requires more.
   static std::uint32_t alignment(ConstView x) {
     const auto address = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(x.bytes())) | 256;
     return address & -address;
   }
 
-  // A handle of cuBLAS is one of cuBLASLt too (cuBLAS library documentation, cublasLtHandle_t).
+  // A cuBLAS handle is also a cuBLASLt handle (cuBLAS library documentation, cublasLtHandle_t).
   cublasLtHandle_t lt_;
   ConstView a_, b_, from_;
   View c_;
@@ -144,11 +145,12 @@ void multiply_onto(Context& context, const Gemm& desc, const Product& p, ConstVi
   context.stream.put(issue, desc, p, a.dtype(), c.dtype(), a.bytes(), b.bytes(), from.bytes(), c.bytes());
 }
 
-// ---- a product for each expert ----
+// ---- one GEMM for each expert ----
 
-// One operand of the experts' products: runs of the rows of one matrix, or a matrix for each expert.
+// An operand of the experts' GEMMs: ranges of the rows of one matrix, or one matrix for each
+// expert.
 struct Operand {
-  Index address, bytes;  // where the first begins; the size of a row, or of an expert's matrix
+  Index address, bytes;  // address of the first; size of a row, or of an expert's matrix
   bool by_row;
 
   explicit Operand(ConstView v)
@@ -161,8 +163,8 @@ struct Operand {
   bool aligned() const { return address % 16 == 0 && bytes % 16 == 0; }
 };
 
-// One block writes addresses: [3, pitch], of a, b and c for each expert that owns rows, without gaps. An expert
-// costs 28 bytes.
+// One block writes addresses: [3, pitch], of a, b and c for each expert that owns rows, without
+// gaps. An expert costs 28 bytes.
 __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand a, Operand b, Operand c,
                                 Out<Index> addresses, Index pitch) {
   block_scan(
@@ -175,12 +177,14 @@ __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand
       });
 }
 
-// c_e (+)= op(a_e) op(b_e) for every expert that owns rows. product_of(count) gives the sizes of the product of an
-// expert that owns `count` rows. Large products fill a GPU alone, one after the other: cuBLAS's grouped kernels do without
-// the instructions of four warps that Hopper needs for its full rate ("Introducing Grouped GEMM APIs in cuBLAS", NVIDIA,
-// 2024). Small ones share one call, where types are alike and addresses are aligned; the others, such as bf16 weights'
-// gradients, which are f32, run beside each other on lanes. So do all small ones if
-// SWITCHYARD_SMALL_PRODUCTS = streams.
+// c_e (+)= op(a_e) op(b_e) for every expert that owns rows. product_of(count) returns the sizes of
+// the GEMM of an expert with `count` rows.
+//   * Large GEMMs each fill a GPU and run one after the other. cuBLAS's grouped kernels lack the
+//     four-warp instructions that Hopper requires for its full rate ("Introducing Grouped GEMM APIs
+//     in cuBLAS", NVIDIA, 2024).
+//   * Small GEMMs share one call if types are equal and addresses are aligned.
+//   * The other small GEMMs run concurrently on side streams: for example bf16 wgrad, whose result
+//     is f32. So do all small GEMMs if SWITCHYARD_SMALL_PRODUCTS = streams.
 template <class ProductOf>
 void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows, ConstView a, ConstView b, View c,
                       ProductOf product_of) {
@@ -200,7 +204,7 @@ void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows
       multiply_on(cublas, desc, product_of(count_of(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
     };
     if (!large) return context.lanes->run(context.stream, count, product);
-    context.stream.cut();  // the sizes differ from call to call, so that no pass can repeat them
+    context.stream.cut();  // sizes differ from call to call, so a graph cannot replay them
     for (Index i = 0; i < count; ++i) product(i, context.cublas);
     return;
   }
@@ -222,13 +226,13 @@ void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows
       op_b(count, transposed(desc.transpose_b));
   const std::vector<float> alpha(count, 1.0f), beta(count, desc.accumulate ? 1.0f : 0.0f);
   const std::vector<int> ones(count, 1);
-  // The pitch is even, so that each list is aligned to 16 bytes too.
+  // The pitch is even, so that each list is aligned to 16 bytes.
   const Index pitch = blocks_of(experts, 2) * 2;
   const View addresses = Workspace(context).take({3, pitch}, DType::i64);
   launch(context, {}, write_addresses, experts, in<std::int32_t>(rows.offsets), of_a, of_b, of_c, out<Index>(addresses),
          pitch);
   const auto list = [&](Index i) { return reinterpret_cast<void**>(addresses.rows(i, 1).bytes()); };
-  // The sizes differ from call to call, so that no pass can repeat it.
+  // Sizes differ from call to call, so a graph cannot replay the call.
   context.stream.cut();
   check(
       cublasGemmGroupedBatchedEx(context.cublas, op_b.data(), op_a.data(), n.data(), m.data(), q.data(), alpha.data(),
@@ -260,12 +264,13 @@ void CudaBackend::do_grouped_gemm_input(const RowsOf& dy, const Weight& weight, 
 
 void CudaBackend::do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
                                          bool accumulate) {
-  if (!accumulate) do_fill(dw, 0);  // experts without rows have no product
+  if (!accumulate) do_fill(dw, 0);  // experts without rows have no GEMM
   multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, rows, dy.values, x.values, dw,
                    [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
 }
 
-// A product for each head, on rows that lie a position apart. To cuBLAS, which exchanges the operands, x is the second one.
+// One GEMM for each head, on rows that are one position apart. cuBLAS gets the operands exchanged:
+// x is the second one.
 void CudaBackend::do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) {
   const Gemm desc{.transpose_b = use == WeightUse::output};
   const Product p(y.sequences * y.positions, y.width, x.width);

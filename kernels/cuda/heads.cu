@@ -1,4 +1,4 @@
-// Parts of heads, copied and summed (their products are in gemm.cu).
+// Copies and sums of head columns (batched head GEMMs are in gemm.cu).
 #include <algorithm>
 
 #include "kernels/cuda/attention.h"
@@ -11,14 +11,15 @@ namespace {
 
 using namespace attention;
 
-// Where the vector of the first head of a block's position begins. A block takes one position of one sequence.
+// Index of the vector of the first head of a block's position. A block takes one position of one
+// sequence.
 template <class P>
 __device__ Index first_vector(const HeadsOf<P>& x) {
   const Index position = blockIdx.x;
   return position / x.positions * x.sequence_stride + position % x.positions * x.token_stride;
 }
 
-// step: from head to head of x, 0 where they share one. An element of y costs 2w bytes.
+// step: distance between heads of x; 0 if x has one head. An element of y costs 2w bytes.
 template <class T, int N>
 __global__ void copy_of_heads(Index heads, Index step, const InHeads<T> x, const OutHeads<T> y) {
   const Index from = first_vector(x), to = first_vector(y), packs = y.width / N;

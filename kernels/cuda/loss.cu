@@ -1,4 +1,4 @@
-// Cross-entropy over a vocabulary that may lie in parts on several ranks.
+// Cross-entropy over a vocabulary that may be sharded over ranks.
 #include <limits>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -9,9 +9,9 @@ namespace sy::cuda {
 namespace {
 
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
-constexpr int most_threads = 512;  // that a block has for a row of logits
+constexpr int most_threads = 512;  // per row of logits
 
-// What a logit is taken for: itself, or its capped value.
+// Transforms of a logit: none, or the soft cap.
 struct Plain {
   __device__ float operator()(float x) const { return x; }
   __device__ float slope(float) const { return 1; }
@@ -19,7 +19,7 @@ struct Plain {
 struct Capped {
   float cap;
   __device__ float operator()(float x) const { return cap * tanhf(x / cap); }
-  // The derivative where the capped value is c.
+  // Derivative of the cap if the capped value is c.
   __device__ float slope(float c) const { return 1 - (c / cap) * (c / cap); }
 };
 template <class F>
@@ -27,11 +27,11 @@ void with_cap(float softcap, F f) {
   softcap > 0 ? f(Capped{softcap}) : f(Plain{});
 }
 
-// The largest of the numbers added so far, and the sum of exp(number - largest).
+// Largest of the numbers added so far, and the sum of exp(number - largest).
 struct ExpSum {
   float largest = minus_infinity, sum = 0;
 
-  // The factor of the sum when the largest number becomes `now`; 0 as long as no number has been added.
+  // Factor of the sum when the largest number becomes `now`; 0 before the first number.
   __device__ float rescale(float now) const { return largest == minus_infinity ? 0.0f : expf(largest - now); }
   template <int N>
   __device__ void add(const float (&x)[N]) {
@@ -45,9 +45,9 @@ struct ExpSum {
   }
 };
 
-// A block reads a row of logits: [T, vocab] once. Each thread keeps the largest logit of its share and the sum of
-// exponentials beside it, and in the end the threads' sums are rescaled to the largest of all. vocab may be 0. A logit
-// costs 4 bytes and 3 FLOPs, 6 with a cap.
+// A block reads a row of logits: [T, vocab] once. Each thread holds the largest logit of its share
+// and the matching sum of exponentials. At the end, the threads' sums are rescaled to the largest
+// of all. vocab may be 0. A logit costs 4 bytes and 3 FLOPs, 6 with a cap.
 template <class Cap, int N>
 __global__ void __launch_bounds__(most_threads)
     sum_row(Cap cap, Index vocab_begin, Index vocab, In<float> logits, In<std::int32_t> targets, Out<float> partial) {
@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(most_threads)
   }
 }
 
-// Joins partials: [parts, tokens, 3] of each token. A token costs 12 bytes for each part of the vocabulary and 12 more.
+// Combines partials: [parts, tokens, 3] of each token. A token costs 12 bytes per vocabulary shard
+// and 12 more.
 struct Join {
   Index parts, tokens;
   In<float> partials;
@@ -82,7 +83,8 @@ struct Join {
       for (Index p = 0; p < parts; ++p) largest = fmaxf(largest, partials[(p * tokens + t) * 3]);
       for (Index p = 0; p < parts; ++p) {
         const Index part = (p * tokens + t) * 3;
-        sum += partials[part + 1] * expf(partials[part] - largest);  // 0 * exp(-inf) for a part without rows
+        // 0 * exp(-inf) for a shard without rows
+        sum += partials[part + 1] * expf(partials[part] - largest);
         target += partials[part + 2];
       }
       const float z = largest + logf(sum);
@@ -92,8 +94,8 @@ struct Join {
   }
 };
 
-// One block adds losses: [T] and lse^2 up over the tokens with a target. sums: [2] += both. A token costs
-// 12 bytes and 3 FLOPs.
+// One block sums losses: [T] and lse^2 over the tokens with a target. sums: [2] += both. A token
+// costs 12 bytes and 3 FLOPs.
 __global__ void __launch_bounds__(1024)
     sum_losses(Index tokens, In<float> losses, In<float> lse, In<std::int32_t> targets, Out<double> sums) {
   double loss = 0, squares = 0;
@@ -110,8 +112,9 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-// A block takes a row. Logits is In<float>, or Out<float> where dlogits: [T, vocab] lie in the logits' memory: a thread
-// has read a pack before it writes it. A logit costs 4 + w bytes and 4 FLOPs, 11 with a cap.
+// A block takes a row. Logits is In<float>, or Out<float> if dlogits: [T, vocab] shares the memory
+// of the logits; a thread reads a pack before it writes it. A logit costs 4 + w bytes and 4 FLOPs,
+// 11 with a cap.
 template <class Cap, class T, int N, class Logits>
 __global__ void __launch_bounds__(most_threads)
     row_gradient(Cap cap, Index vocab_begin, Index vocab, double z_loss, Logits logits, In<std::int32_t> targets,

@@ -6,9 +6,9 @@ namespace sy::cuda {
 
 namespace {
 
-// A block takes a row of x: [T, width]. It sums the row for the mean (LayerNorm alone), sums the squares of what is
-// left, and writes y; after the first pass the row comes from the cache. An element costs 2w bytes and 7 FLOPs, 8 for
-// LayerNorm, and 1 more with a bias.
+// A block takes a row of x: [T, width]. It sums the row for the mean (LayerNorm only), sums the
+// squares of the differences, and writes y. After the first pass the row is in a cache. An element
+// costs 2w bytes and 7 FLOPs, 8 for LayerNorm, and 1 more with a bias.
 template <class T, int N, bool centred>
 __global__ void norm_rows(Index width, float eps, float offset, In<T> x, In<T> weight, In<T> bias, Out<T> y,
                           Out<float> moments) {
@@ -47,15 +47,16 @@ __global__ void norm_rows(Index width, float eps, float offset, In<T> x, In<T> w
 // With n = (x - mean) * inverse and dn = dy * (offset + weight):
 //   dx += inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
 //   dweight += sum_t dy * n,   dbias += sum_t dy.
-// Blocks along x share the rows: a block walks over every gridDim.x-th row, and keeps in shared memory what its rows
-// add to dweight and dbias; those sums, [gridDim.x, width], are added later. Blocks along y share the columns, `slice`
-// each, where shared memory does not hold a row; each of them computes the means over the whole row. An element costs
-// 4w bytes and 17 FLOPs, 18 for LayerNorm, and 1 more with a bias.
+//
+// A block takes every gridDim.x-th row and holds its sums for dweight and dbias in shared memory.
+// The sums, [gridDim.x, width], are added later. If shared memory does not hold a row, blocks along
+// y share the columns, `slice` each. Each of them computes the means over the whole row. An element
+// costs 4w bytes and 17 FLOPs, 18 for LayerNorm, and 1 more with a bias.
 template <class T, int N, bool centred, bool biased>
 __global__ void norm_gradient(Index rows, Index width, Index slice, float offset, In<T> dy, In<T> x, In<T> weight,
                               In<float> moments, Out<T> dx, Out<float> dweight, Out<float> dbias) {
   const Index begin = blockIdx.y * slice, columns = width - begin < slice ? width - begin : slice;
-  // Element e of pack p is at e * packs + p, so that neighbouring threads use neighbouring words, each its own.
+  // Element e of pack p is at e * packs + p, so that neighbouring threads use neighbouring words.
   const Index packs = slice / N;
   float* const weight_sums = reinterpret_cast<float*>(dynamic_shared());
   float* const bias_sums = weight_sums + slice;
@@ -113,7 +114,7 @@ __global__ void add_bias(Index width, In<T> bias, Out<T> y) {
   });
 }
 
-// The expert that row `row` is of. offsets: [experts + 1]
+// Expert that owns row `row`. offsets: [experts + 1]
 __device__ Index expert_of(In<std::int32_t> offsets, Index experts, Index row) {
   Index low = 0, high = experts;  // offsets[low] <= row < offsets[high]
   while (high - low > 1) {
@@ -123,8 +124,8 @@ __device__ Index expert_of(In<std::int32_t> offsets, Index experts, Index row) {
   return low;
 }
 
-// A block adds bias: [experts, n] to columns [first, first + n) of its row of y: [R, width]. An element costs 2w bytes
-// and 2 FLOPs.
+// A block adds bias: [experts, n] to columns [first, first + n) of its row of y: [R, width]. An
+// element costs 2w bytes and 2 FLOPs.
 template <class T>
 __global__ void add_expert_bias(Index experts, Index n, Index first, Index width, In<std::int32_t> offsets, In<T> bias,
                                 In<float> row_scale, Out<T> y) {
@@ -136,8 +137,8 @@ __global__ void add_expert_bias(Index experts, Index n, Index first, Index width
   });
 }
 
-// A block takes 32 columns of expert blockIdx.y's rows of dy: [R, width], and its warps take rows in turn. dbias:
-// [experts, n] += the sums. An element costs w bytes and 2 FLOPs.
+// A block takes 32 columns of expert blockIdx.y's rows of dy: [R, width], and its warps share the
+// rows. dbias: [experts, n] += the sums. An element costs w bytes and 2 FLOPs.
 template <class T>
 __global__ void expert_bias_gradient(Index n, Index first, Index width, In<std::int32_t> offsets, In<T> dy,
                                      In<float> row_scale, Out<float> dbias) {
@@ -156,8 +157,8 @@ __global__ void expert_bias_gradient(Index n, Index first, Index width, In<std::
   dbias[e * n + column] += sum;
 }
 
-// A block takes a row of dy: [R, width]. drow_scale: [R] += its product with the expert's bias. An element costs
-// w bytes and 2 FLOPs.
+// A block takes a row of dy: [R, width]. drow_scale: [R] += its product with the expert's bias. An
+// element costs w bytes and 2 FLOPs.
 template <class T>
 __global__ void expert_bias_scale_gradient(Index experts, Index n, Index first, Index width, In<std::int32_t> offsets,
                                            In<T> dy, In<T> bias, Out<float> drow_scale) {
@@ -229,7 +230,7 @@ void CudaBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView w
 
 void CudaBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments,
                                    View dx, View dweight, View dbias) {
-  // The sums of so many columns leave room for several blocks.
+  // With this many columns, the sums leave shared memory for several blocks.
   constexpr Index all_threads = sum_parts * 256, most_columns = 12288;
   const Index rows = x.dim(0), width = x.dim(1);
   const int sums = dbias ? 2 : 1;

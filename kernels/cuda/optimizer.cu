@@ -1,4 +1,4 @@
-// Clipping and AdamW.
+// Gradient clipping and AdamW.
 #include <limits>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -22,7 +22,7 @@ struct Update {
   AdamW desc;
   In<float> factor, rates, g;
   Out<float> w, m, v;
-  Out<bf16> rounded;  // or null
+  Out<bf16> rounded;  // may be nullptr
 
   template <int N>
   __device__ void at(Index i) const {

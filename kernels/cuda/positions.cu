@@ -1,4 +1,4 @@
-// Rotary positions, and queries and keys normalised by head and rotated in one pass each way.
+// RoPE, and QK-norm fused with RoPE.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
@@ -8,8 +8,8 @@ namespace {
 
 // ---- rotation ----
 
-// A block turns the pairs (i, i + half) of the first `heads` heads of a token of x: [T, row], where heads lie hd apart.
-// An element that is turned costs 2w bytes and 3.5 FLOPs.
+// A block rotates the pairs (i, i + half) of the first `heads` heads of a token of x: [T, row].
+// Heads are hd elements apart. An element that is rotated costs 2w bytes and 3.5 FLOPs.
 template <class T, int N>
 __global__ void turn(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions, In<float> table,
                      Out<T> x) {
@@ -41,7 +41,8 @@ __global__ void turn(Index row, Index hd, int heads, int half, float sign, In<st
   });
 }
 
-// The same of neighbouring pairs, (2i, 2i + 1): N elements, a pack of whole pairs, or one pair where N is 1.
+// The same for neighbouring pairs, (2i, 2i + 1): N elements, a pack of whole pairs, or one pair if
+// N is 1.
 template <class T, int N>
 __global__ void turn_neighbours(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions,
                                 In<float> table, Out<T> x) {
@@ -75,24 +76,27 @@ __global__ void turn_neighbours(Index row, Index hd, int heads, int half, float 
 // ---- QK-norm ----
 
 constexpr int warps_of_block = 8, threads_of_block = warps_of_block * warp_size;
-constexpr int most_pairs = 4;  // that a lane keeps of a head, which may have up to 256 elements
+constexpr int most_pairs = 4;  // pairs of a head that a lane holds; a head has up to 256 elements
 
-// How a head is taken as pairs of elements. First come `half` pairs that are turned, and behind them `rest` pairs that
-// are not. The last of those has no second element where they are odd in number.
+// Division of a head into pairs of elements. First come `half` pairs that are rotated, then `rest`
+// pairs that are not. If the number of remaining elements is odd, the last pair has no second
+// element.
 struct Pairing {
   Index tokens;
   int heads, q_heads, k_heads, hd, half, rest;
-  bool centred, each_head;  // LayerNorm; a weight of each head
+  bool centred, each_head;  // LayerNorm; one weight for each head
   __device__ int weight_of(int head) const { return each_head ? head : head >= q_heads; }
 };
-// Halves: (i, i + half), then (i, i + rest). N consecutive pairs are moved as their first elements, then the second ones.
+// Halves: (i, i + half), then (i, i + rest). N consecutive pairs are moved as two packs: their
+// first and their second elements.
 struct Halves : Pairing {
-  // Where the elements of pair i lie.
+  // Positions of the two elements of pair i.
   __device__ int first(int i) const { return i < half ? i : i + half; }
   __device__ int second(int i) const { return first(i) + (i < half ? half : rest); }
 
-  // Calls f(size, element, of_run) for each pack of a run of N pairs that begins at pair i: so many elements of the head
-  // from this one on, of which of_run says what index in the run element e of the pack has.
+  // Calls f(size, element, of_run) for each pack of N consecutive pairs from pair i on. The pack
+  // has `size` elements of the head, from `element` on. of_run maps an element of the pack to its
+  // index in Run.
   template <int N, class F>
   __device__ void packs(int i, F f) const {
     f(std::integral_constant<int, N>{}, first(i), [](int e) { return e; });
@@ -103,7 +107,7 @@ struct Halves : Pairing {
 struct Neighbours : Pairing {
   template <int N, class F>
   __device__ void packs(int i, F f) const {
-    if constexpr (N == 1) {  // the head may end after the first element, and pairs need not begin at a pack
+    if constexpr (N == 1) {  // the head may end after the first element, and pairs may be unaligned
       f(std::integral_constant<int, 1>{}, 2 * i, [](int) { return 0; });
       if (2 * i + 1 < hd) f(std::integral_constant<int, 1>{}, 2 * i + 1, [](int) { return 1; });
     } else {
@@ -112,18 +116,19 @@ struct Neighbours : Pairing {
   }
 };
 
-// N consecutive pairs, which are moved at once: first the first elements of all of them, then the second ones.
+// N consecutive pairs, which are moved at once: the first elements of all pairs, then the second
+// ones.
 template <int N>
 struct Run {
   float values[2 * N] = {};
   __device__ float& operator[](int e) { return values[e]; }
   __device__ float operator[](int e) const { return values[e]; }
 };
-// How many of them a lane has.
+// Number of runs of a lane.
 template <int N>
 constexpr int runs = most_pairs / N;
 
-// Calls f(n, i) for this lane's runs of a head, where run n begins at pair i.
+// Calls f(n, i) for this lane's runs of a head. Run n begins at pair i.
 template <int N, class F>
 __device__ void for_runs(const Pairing& s, F f) {
 #pragma unroll
@@ -151,7 +156,8 @@ __device__ void write(const S& s, Out<T> head, int i, const Run<N>& run) {
   });
 }
 
-// How this lane's runs are turned, which is the same in every head of a token: forth (sign 1) or back (-1).
+// Rotation of this lane's runs, which is the same in every head of a token: forward (sign 1) or
+// backward (-1).
 template <int N>
 struct Turns {
   float cosine[runs<N>][N], sine[runs<N>][N];
@@ -173,7 +179,7 @@ struct Turns {
       }
     });
   }
-  // Turns x, which is run n and begins at pair i.
+  // Rotates x, which is run n and begins at pair i.
   __device__ void turn(const Pairing& s, int n, int i, Run<N>& x) const {
     if (i >= s.half) return;
     for (int e = 0; e < N; ++e) {
@@ -184,7 +190,7 @@ struct Turns {
   }
 };
 
-// Takes the mean from run n of a head, which begins at pair i.
+// Subtracts the mean from a run that begins at pair i.
 template <int N, class S>
 __device__ void centre(const S& s, int i, float mean, Run<N>& run) {
   s.template packs<N>(i, [&](auto size, int, auto of_run) {
@@ -192,7 +198,7 @@ __device__ void centre(const S& s, int i, float mean, Run<N>& run) {
   });
 }
 
-// Reads this lane's runs of a head, and takes the head's mean from them where the norm is a LayerNorm.
+// Reads this lane's runs of a head. For LayerNorm, it subtracts the head's mean.
 template <int N, class S, class P>
 __device__ void read_centred(const S& s, P head, Run<N> (&v)[runs<N>]) {
   float mean = 0;
@@ -205,9 +211,10 @@ __device__ void read_centred(const S& s, P head, Run<N> (&v)[runs<N>]) {
   for_runs<N>(s, [&](int n, int i) { centre<N>(s, i, mean, v[n]); });
 }
 
-// A block takes a token, and its warps the token's heads in turn. x, y: [T, heads, hd]; weight: [2, hd] or, for each_head,
-// [q_heads + k_heads, hd]; inverse: [T, q_heads + k_heads]. An element costs 2w bytes and 8 FLOPs, 5 of them where it is not
-// turned; LayerNorm takes 2 more.
+// A block takes a token, and its warps share the token's heads. An element costs 2w bytes and 8
+// FLOPs, or 5 if it is not rotated; LayerNorm adds 2.
+//   x, y: [T, heads, hd]; inverse: [T, q_heads + k_heads]
+//   weight: [2, hd], or [q_heads + k_heads, hd] if each_head
 template <class T, int N, class S>
 __global__ void __launch_bounds__(threads_of_block)
     normalize(S s, float eps, float offset, In<T> x, In<T> weight, In<std::int32_t> positions, In<float> table,
@@ -238,12 +245,14 @@ __global__ void __launch_bounds__(threads_of_block)
   }
 }
 
-// With g = dy turned back, w the weight with its offset and v = (x - mean) r:
-//   dx = r (g w - mean(g w) - v mean(g w v)), without mean(g w) for RMSNorm;   dw = sum over rows of g v.
-// The warps of a block take every gridDim.x-th token, with all of its heads in turn; or, where each head has a weight of its
-// own, every (8 gridDim.x)-th token, with head blockIdx.y of it. Each leaves its sums of g v in a row of partial:
-// [warps, weights, hd]. An element costs 3w bytes and 15 FLOPs, 12 of them where it is not turned; LayerNorm takes 4 more.
-// A multiprocessor has room for three blocks at once (sum_parts).
+// With g = dy rotated back, w the weight with its offset and v = (x - mean) r:
+//   dx = r (g w - mean(g w) - v mean(g w v)), without mean(g w) for RMSNorm;   dw = sum over rows
+//                                                                              of g v
+//
+// The warps of a block share every gridDim.x-th token with all of its heads. If each_head, a warp
+// takes head blockIdx.y of every (8 gridDim.x)-th token. Each warp writes its sums of g v to a row
+// of partial: [warps, weights, hd]. An element costs 3w bytes and 15 FLOPs, or 12 if it is not
+// rotated; LayerNorm adds 4. A multiprocessor holds three blocks at once (sum_parts).
 template <class T, int N, bool each_head, class S>
 __global__ void __launch_bounds__(threads_of_block, 3)
     normalize_gradient(S s, float offset, In<T> dy, In<T> x, In<T> weight, In<float> inverse,
@@ -302,7 +311,8 @@ __global__ void __launch_bounds__(threads_of_block, 3)
   });
 }
 
-// Calls f(pairing, T{}, N), where N pairs can be moved at once. operands: [.., hd] of one type, x first.
+// Calls f(pairing, T{}, N), where N pairs can be moved at once. operands: [.., hd] of one type, x
+// first.
 template <class F>
 void with_pairing(const QkNorm& desc, ConstView table, std::initializer_list<ConstView> operands, F f) {
   const ConstView x = *operands.begin();
@@ -332,7 +342,8 @@ void with_pairing(const QkNorm& desc, ConstView table, std::initializer_list<Con
 
 // ---- QK-norm over the whole projection ----
 
-// A block sums x * y over the queries of its token, and over the keys. An element of them costs 2w bytes and 2 FLOPs.
+// A block sums x * y over the queries of its token, and over the keys. An element of these costs 2w
+// bytes and 2 FLOPs.
 template <class T, int N>
 __global__ void whole_sums(Index row, Index queries, Index keys, In<T> x, In<T> y, Out<float> sums) {
   const Index token = blockIdx.x;
@@ -348,7 +359,7 @@ __global__ void whole_sums(Index row, Index queries, Index keys, In<T> x, In<T> 
   }
 }
 
-// What divides the queries (of 0) or the keys (1) of a token, inverted.
+// 1 / root mean square of the queries (of = 0) or the keys (1) of a token.
 __device__ inline float whole_inverse(const WholeQkNorm& d, In<float> squares, Index token, int of) {
   return 1 / sqrtf(squares[2 * token + of] / static_cast<float>(of ? d.all_keys : d.all_queries) + d.eps);
 }
@@ -369,8 +380,8 @@ __global__ void whole_normalize(WholeQkNorm d, Index row, In<T> x, In<T> weight,
   });
 }
 
-// A thread takes a pack of columns, and every gridDim.x-th token. It leaves the sums of dy x r in partial:
-// [gridDim.x, queries + keys]. An element costs 3w bytes and 7 FLOPs.
+// A thread takes a pack of columns of every gridDim.x-th token. It writes the sums of dy x r to
+// partial: [gridDim.x, queries + keys]. An element costs 3w bytes and 7 FLOPs.
 template <class T, int N>
 __global__ void whole_gradient(WholeQkNorm d, Index tokens, Index row, In<T> dy, In<T> x, In<T> weight,
                                In<float> squares, In<float> products, Out<T> dx, Out<float> partial) {
@@ -400,7 +411,7 @@ __global__ void whole_gradient(WholeQkNorm d, Index tokens, Index row, In<T> dy,
     for (int e = 0; e < N; ++e) partial[blockIdx.x * normed + i + e] = sums[e];
 }
 
-// The width of rows for with_packs: queries and keys must both end where a pack does.
+// Width of rows for with_packs: queries and keys must both end at a pack.
 Index whole_width(const WholeQkNorm& d, ConstView x) {
   constexpr Index largest_pack = 8;
   return d.queries % largest_pack == 0 && d.keys % largest_pack == 0 ? x.dim(1) : 1;

@@ -1,4 +1,4 @@
-// Scores, the choice of experts, its gradient, and the loss that keeps experts equally loaded.
+// Router: scores, choice of experts, their gradient, and the load-balancing loss.
 #include <algorithm>
 #include <cfloat>
 
@@ -10,7 +10,7 @@ namespace sy::cuda {
 
 namespace {
 
-// Added to a sum of scores, since sigmoid scores may all be 0 and their sum is a divisor.
+// Added to a sum of scores, which is a divisor, because sigmoid scores may all be 0.
 constexpr float tiny_sum = 1e-20f;
 
 __device__ float sigmoid(float z) {
@@ -22,7 +22,7 @@ __device__ float softplus(float z) {
   return fmaxf(z, 0.0f) + log1pf(expf(-fabsf(z)));
 }
 
-// The score of a logit z of probability p.
+// Score of a logit z with probability p.
 __device__ float score_of(Score score, float z, float p) {
   switch (score) {
     case Score::softmax:
@@ -34,7 +34,7 @@ __device__ float score_of(Score score, float z, float p) {
   }
   return p;
 }
-// d log s / dz of a logit's score s, beside what goes through the softmax.
+// d log s / dz of a logit's score s, without the gradient through the softmax.
 __device__ float log_slope(Score score, float z, float s) {
   switch (score) {
     case Score::softmax:
@@ -48,11 +48,12 @@ __device__ float log_slope(Score score, float z, float s) {
 }
 
 struct Softmax {
-  float largest, inverse, lse;  // the largest logit, 1 / sum exp(z - largest), the log of the sum of exponentials
+  // largest logit, 1 / sum exp(z - largest), log of the sum of exponentials
+  float largest, inverse, lse;
   __device__ float operator()(float z) const { return expf(z - largest) * inverse; }
 };
 
-// A warp takes the softmax of z: [e].
+// A warp computes the softmax of z: [e].
 __device__ Softmax softmax(In<float> z, int e, int lane) {
   float largest = -INFINITY, sum = 0;
   for (int i = lane; i < e; i += warp_size) largest = fmaxf(largest, z[i]);
@@ -62,14 +63,15 @@ __device__ Softmax softmax(In<float> z, int e, int lane) {
   return {largest, 1 / sum, largest + logf(sum)};
 }
 
-// A warp adds up the scores of z: [e], whose softmax is p.
+// A warp sums the scores of z: [e]; p is the softmax of z.
 __device__ float sum_of_scores(Score score, In<float> z, int e, const Softmax& p, int lane) {
   float sum = 0;
   for (int i = lane; i < e; i += warp_size) sum += score_of(score, z[i], p(z[i]));
   return tiny_sum + warp_sum(sum);
 }
 
-// The numbers of a stream for rows of n: those of RandomStream. One costs a block of Philox and four functions in f64.
+// Numbers of a stream for rows of n, equal to those of RandomStream. One costs a block of Philox
+// and four functions in f64.
 struct Numbers {
   Draw desc;
   Index n;
@@ -139,7 +141,8 @@ struct SizedNoiseGradient {
   }
 };
 
-// Maps selection scores to integers in the same order, all above 0, so that 0 can mean "taken". A NaN comes last.
+// Maps selection scores to integers in the same order, all above 0, so that 0 can mark a chosen
+// expert. A NaN comes last.
 __device__ std::uint32_t key_of(float x) {
   if (x != x) return 1;
   const std::uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
@@ -149,8 +152,8 @@ __device__ float value_of(std::uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
 }
 
-// A warp finds the index of the largest of keys: [n], the lowest of equal ones, and sets that key to 0. Lane l has
-// written the keys l, l + 32, ..., and no other lane reads them.
+// A warp returns the index of the largest of keys: [n], the lowest of equal ones, and sets that key
+// to 0. Lane l has written the keys l, l + 32, ..., and no other lane reads them.
 __device__ int take_largest(std::uint32_t* keys, int n, int lane) {
   std::uint32_t best = 0;
   int index = 0;
@@ -171,7 +174,8 @@ __device__ int take_largest(std::uint32_t* keys, int n, int lane) {
   return index;
 }
 
-// Takes the keys of all experts but those of the best groups, by a warp. group_keys: [desc.groups] of its own.
+// A warp clears the keys of all experts outside of the best groups. group_keys: [desc.groups],
+// scratch memory.
 __device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::uint32_t* group_keys, int e, int lane) {
   const int per_group = e / desc.groups;
   __syncwarp();
@@ -196,19 +200,21 @@ __device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::ui
   __syncwarp();
 }
 
-// A warp scores a token and takes its k best experts one by one. The warps of a block share a run of tokens within a
-// segment. The block counts the run's assignments and adds up its probabilities in shared memory, where each warp has
-// sums of its own, and writes both to counts and probability: [segments * runs, e]. z_squared: [blocks] are the sums
-// over all runs of a block. A logit costs 4 bytes and 7 FLOPs, 10 with sigmoid scores, and k comparisons in shared
-// memory; a token 8 k bytes more.
+// A warp scores a token and chooses its k best experts one by one. The warps of a block share a
+// chunk (run) of tokens within a segment. The block counts the chunk's assignments and sums its
+// probabilities in shared memory, with separate sums for each warp. A logit costs 4 bytes and 7
+// FLOPs, 10 with sigmoid scores, and k comparisons in shared memory. A token costs 8 k bytes more.
+//   counts, probability: [segments * runs, e]
+//   z_squared: [blocks] sums over all chunks of a block
 __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index segment_tokens, int e,
                                In<float> logits, In<float> bias, In<float> noise, Out<std::int32_t> experts,
                                Out<float> weights, Out<std::int32_t> counts, Out<float> probability,
                                Out<double> z_squared) {
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
-  int* const count = reinterpret_cast<int*>(dynamic_shared());                // [e]
-  float* const sums = reinterpret_cast<float*>(count + e);                    // [warps, e]
-  auto* const all_keys = reinterpret_cast<std::uint32_t*>(sums + warps * e);  // [warps, e + desc.groups]
+  int* const count = reinterpret_cast<int*>(dynamic_shared());  // [e]
+  float* const sums = reinterpret_cast<float*>(count + e);      // [warps, e]
+  // [warps, e + desc.groups]
+  auto* const all_keys = reinterpret_cast<std::uint32_t*>(sums + warps * e);
   float* const sum_p = sums + warp * e;
   std::uint32_t* const keys = all_keys + warp * (e + desc.groups);
   const Index k = desc.top_k, run_tokens = (segment_tokens + runs - 1) / runs;
@@ -259,8 +265,8 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
   if (threadIdx.x == 0) z_squared[blockIdx.x] = sum_z;
 }
 
-// A warp sums the runs of one segment and expert, of which there are n = segments * e; the last block sums the squares.
-// An expert of a run costs 8 bytes and 1 FLOP.
+// A warp sums the chunks of one segment and expert; n = segments * e. The last block sums the
+// squares. An expert of a chunk costs 8 bytes and 1 FLOP.
 __global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts, In<float> run_probability,
                          Index squares, In<double> block_squares, Out<std::int32_t> counts, Out<float> probability,
                          Out<double> z_squared) {
@@ -289,18 +295,22 @@ __global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts
   }
 }
 
-// A warp takes a token. s are the scores, p is the softmax, and c = dweights * scale:
+// Gradient of the router; a warp takes a token. s are the scores, p is the softmax, and c =
+// dweights * scale.
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
-//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds * s * log_slope
+//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds *
+//                                              s * log_slope
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
-//   balances_by_score, q = s / sum_i s_i:   q * log_slope * (dprobability - sum_i dprobability_i q_i) in its place
+//   balances_by_score, q = s / sum_i s_i: the first summand is q * log_slope * (dprobability -
+//     sum_i dprobability_i q_i)
 // A logit costs 4 + w bytes and 14 FLOPs.
 template <class T>
 __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_tokens, int e, In<float> logits,
                                In<std::int32_t> experts, In<float> dweights, In<float> dprobability, float z_factor,
                                Out<T> dlogits) {
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
-  float* const through_weights = reinterpret_cast<float*>(dynamic_shared()) + warp * e;  // [e] of each warp
+  // [e] of each warp
+  float* const through_weights = reinterpret_cast<float*>(dynamic_shared()) + warp * e;
   const Index t = static_cast<Index>(blockIdx.x) * warps + warp, k = desc.top_k;
   if (t >= tokens) return;
   const In<float> z = logits + t * e, dp = dprobability + t / segment_tokens * e, dw = dweights + t * k;
@@ -309,7 +319,8 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
 
   const bool by_score = desc.balances_by_score();
   const float scores = by_score ? sum_of_scores(desc.score, z, e, p, lane) : 1.0f;
-  float sum = 0, sum_c_s = 0, inner = 0;  // inner: the sum of d p, where d is all that goes through p (or q)
+  // inner: the sum of d p, where d is the whole gradient with respect to p (or q)
+  float sum = 0, sum_c_s = 0, inner = 0;
   for (Index j = lane; j < k; j += warp_size) {
     const float s = score_of(desc.score, z[chosen[j]], p(z[chosen[j]]));
     sum += s;
@@ -341,9 +352,10 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   }
 }
 
-// A block takes an expert (x) of a layer (y), and its warps take segments in turn: a warp adds up the expert's assignments
-// within the segment's scope, and what follows from them. losses: [layers, e] are the experts' shares of the loss. A segment
-// of an expert costs 12 bytes, and 4 for each segment of its scope, and each layer that is balanced with it.
+// A block takes an expert (x) of a layer (y), and its warps share the segments. A warp sums the
+// expert's assignments in the segment's scope and computes the gradient and the loss. losses:
+// [layers, e], the experts' shares of the loss. A segment of an expert costs 12 bytes, and 4 for
+// each segment of its scope and each layer that shares the loss.
 __global__ void balance_expert(BalanceDesc desc, Index segments, Index scopes, Index e, In<std::int32_t> counts,
                                In<std::int32_t> scope_counts, In<float> probability, In<std::int32_t> kept,
                                Out<float> dprobability, Out<double> sums, Out<double> losses) {
@@ -377,7 +389,8 @@ __global__ void balance_expert(BalanceDesc desc, Index segments, Index scopes, I
   losses[l * e + x] = loss;
 }
 
-// A block adds up a layer's losses: [layers, e]. Its sums: [layers, RouterSums of e] += the load-balance loss and the z-loss.
+// A block sums a layer's losses: [layers, e]. sums: [layers, RouterSums of e] += the load-balancing
+// loss and the z-loss.
 __global__ void add_losses(Index e, In<double> losses, double z_factor, In<double> z_squared, Out<double> sums) {
   const Index l = blockIdx.x;
   double sum = 0;
@@ -389,8 +402,8 @@ __global__ void add_losses(Index e, In<double> losses, double z_factor, In<doubl
   sums[l * at.size() + at.loss() + 1] += z_factor * z_squared[l];
 }
 
-// How many warps a block has that takes `fixed` floats of shared memory and `of_warp` more for each warp: at most 8, no
-// more than fit what every block may have, and at least one.
+// Number of warps of a block with `fixed` floats of shared memory and `of_warp` more per warp. It
+// is at least 1 and at most 8, within the shared memory that every block may use.
 int warps_for(Index fixed, Index of_warp) {
   constexpr Index shared_floats = 48 * 1024 / sizeof(float);
   return static_cast<int>(std::clamp<Index>((shared_floats - fixed) / of_warp, 1, 8));
@@ -432,7 +445,7 @@ void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Cons
   const Index blocks = std::min(segments * runs, 4 * sum_parts);
   Workspace workspace(context_);
   const View squares = workspace.take({blocks}, DType::f64);
-  // Where each run is a whole segment, its sums are the results.
+  // If each chunk is a whole segment, its sums are the results.
   const Index sums = runs > 1 ? segments * e : 0;
   View run_counts, run_probability;
   if (sums > 0) {

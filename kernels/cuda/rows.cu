@@ -4,12 +4,12 @@ namespace sy::cuda {
 
 namespace {
 
-constexpr int walkers = 16;  // the warps of a block, each of which takes every 16th row
+constexpr int walkers = 16;  // warps of a block, each of which takes every 16th row
 constexpr int walking_threads = walkers * warp_size;
 
-// A block sums a run of rows, those from run * blockIdx.y on, in 32 * N columns. A lane walks down N columns, and the
-// warps' sums are added in order. total: [gridDim.y, width] = the sums, or += them. An element of x costs
-// w bytes and 1 FLOP.
+// A block sums a chunk of rows, those from run * blockIdx.y on, in 32 * N columns. A lane sums N
+// columns, and the warps' sums are added in order. total: [gridDim.y, width] = the sums, or += the
+// sums. An element of x costs w bytes and 1 FLOP.
 template <class T, int N>
 __global__ void __launch_bounds__(walking_threads)
     sum_columns(Index rows, Index width, Index run, bool accumulate, In<T> x, Out<float> total) {
@@ -41,7 +41,7 @@ void launch_sums(Context& context, ConstView x, Index runs, bool accumulate, Vie
 
 }  // namespace
 
-// Many rows are summed in runs first, since the warps of one block would take long over them.
+// Many rows are summed in chunks first, because the warps of one block would take long.
 void add_column_sums(Context& context, Workspace& workspace, ConstView x, View sums) {
   constexpr Index few = 1024, least_run = 128, blocks = 1024;
   const Index rows = x.dim(0), width = x.dim(1);
