@@ -1,4 +1,5 @@
-// The cpu backend: OpenMP threads over host memory, in f32 and bf16. Shapes and meanings of all operations: kernels/backend.h.
+// The cpu backend: OpenMP threads over host memory, in f32 and bf16. Shapes and meanings of all
+// operations are in kernels/backend.h.
 #pragma once
 
 #include <vector>
@@ -9,12 +10,14 @@ namespace sy::cpu {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(std::string_view isa) : isa_(isa) {}  // the name of that for which this is compiled
+  // isa: name of the instruction set that this file is compiled for
+  explicit CpuBackend(std::string_view isa) : isa_(isa) {}
   std::string_view name() const override { return "cpu"; }
   std::string describe() const override;
   DeviceMemory allocate(Index bytes) override;
   Index free_bytes() const override;
-  Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const override;  // products.cpp
+  // products.cpp
+  Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const override;
   bool reads_by_index() const override { return true; }
 
  protected:
@@ -127,7 +130,7 @@ class CpuBackend final : public Backend {
 
  private:
   std::string_view isa_;
-  std::vector<std::byte> read_;  // what begin_read copied
+  std::vector<std::byte> read_;  // content of x at begin_read
 };
 
 }  // namespace sy::cpu

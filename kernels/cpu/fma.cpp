@@ -4,13 +4,14 @@
 namespace sy::cpu {
 
 double multiply_adds(Index rounds) {
-  constexpr int chains = 12;  // enough to hide a latency of 4 to 6 cycles on two units; they fit 16 registers
+  // enough to hide a latency of 4 to 6 cycles on two units; they fit 16 registers
+  constexpr int chains = 12;
   Vector sum[chains] = {};
   const Vector factor = Vector{} + 0.999f, term = Vector{} + 1e-3f;
   for (Index i = 0; i < rounds; ++i) {
 #pragma GCC unroll 16
     for (int j = 0; j < chains; ++j) sum[j] = sum[j] * factor + term;
-      // The compiler must believe that all twelve are needed in every round.
+      // The compiler must assume that all twelve are needed in every round.
 #pragma GCC unroll 16
     for (int j = 0; j < chains; ++j) {
 #if defined(__x86_64__)

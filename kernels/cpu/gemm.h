@@ -1,7 +1,8 @@
 // Matrix products of f32 or bf16, with sums in f32.
 //
-// An element of C is a sum over k in an order that depends on k alone: not on m, on n, on the element's place, on its
-// tile, or on the number of threads. A row computed alone is therefore bitwise the row computed within a batch.
+// An element of C is a sum over k in an order that depends on k alone. It does not depend on m, on
+// n, on the element's position, on its tile, or on the number of threads. So a row computed alone
+// is bitwise equal to the row computed within a batch.
 #pragma once
 
 #include <span>
@@ -11,9 +12,10 @@
 
 namespace sy::cpu {
 
-// Element (i, j) is element i * row_stride + j * col_stride of data, which are f32 or bf16. Products are fast where one of the
-// strides is 1. Where there are row_index or col_index, i is row_index[i] there, and j is col_index[j]: packing looks there. Only
-// where the other stride is 1.
+// A strided matrix of f32 or bf16. Element (i, j) is element i * row_stride + j * col_stride of
+// data. Products are fast if one of the strides is 1. With row_index, i is replaced by
+// row_index[i]; with col_index, j by col_index[j]. Packing reads the index. An index requires that
+// the other stride is 1.
 struct Matrix {
   Matrix() = default;
   Matrix(ConstView x, Index first, Index rows, Index cols)
@@ -30,7 +32,7 @@ struct Matrix {
   DType dtype = DType::f32;
 };
 
-// Where a product begins: an element of f32 or bf16, to which its sums are rounded once.
+// First element of a product's result, f32 or bf16. Sums are rounded to it once.
 struct Place {
   Place(View x, Index first = 0) : data(x.bytes() + first * size_of(x.dtype())), dtype(x.dtype()) {}
   explicit Place(DType type) : data(nullptr), dtype(type) {}
@@ -40,29 +42,33 @@ struct Place {
   DType dtype;
 };
 
-// A part of a product's C that is complete, while a cache holds it: `rows` rows from number `row` on, `cols` columns from number
-// `column` on. Row i of the part is at values + i * stride, and for a product of halves its columns of the second half are
-// `half` behind. The values are as C's type holds them.
+// A completed block of a product's C, while a cache holds it. It has `rows` rows from `row` on and
+// `cols` columns from `column` on. Row i is at values + i * stride. If Problem::halves is 2, the
+// columns of the second half are `half` elements later. The values are rounded to the type of C.
 struct Finished {
   Index row, column, rows, cols;
   const float* values;
   Index stride, half;
 };
-// What is done with C as it is computed. Threads call it for parts that do not overlap and together are C. A part begins at a
-// multiple of `columns` columns, and ends at one, or with C.
+// Operation on C as it is computed. Threads call it for disjoint blocks that together cover C. A
+// block begins at a multiple of `columns`. It ends at such a multiple, or with C.
 struct Epilogue {
   static constexpr Index columns = 64;
   virtual ~Epilogue() = default;
   virtual void finish(const Finished& part) const = 0;
 };
 
-// c[i * ldc + j] (+)= sum over l of a(i, l) b(l, j).  a: [m, k], b: [k, n], c: [m, n]. Any size may be 0; with k = 0, c
-// becomes zero unless it accumulates. c must not overlap a or b. a and b have one type, c has it too or is f32. A product of f32
-// is 2 m n k FLOPs and at least 4 (m k + k n + m n) bytes. b_packed: pack_operand of b, or none.
+// A product: c[i * ldc + j] (+)= sum over l of a(i, l) b(l, j).
 //
-// from: what C is added to in place of itself, of c's type and `ldc`; or none. bias: [n] of c's type, is added to each row, or none.
-// halves: 2 where b has 2 n columns, and C too; a task then computes the same columns of both, for the epilogue. c.data may be none
-// where the epilogue alone reads the sums.
+// a: [m, k], b: [k, n], c: [m, n]. Any size may be 0; with k = 0, c becomes zero unless it
+// accumulates. Output c must not overlap a or b. Operands a and b have one type; c has the same
+// type or f32. A product of f32 is 2 m n k FLOPs and at least 4 (m k + k n + m n) bytes.
+//   b_packed  result of pack_operand for b, or nullptr
+//   from      addend that replaces the old C, of c's type and `ldc`, or nullptr
+//   bias      [n] of c's type, added to each row, or nullptr
+//   halves    2 if b and C have 2 n columns; a task then computes the same columns of both halves,
+//             for the epilogue
+//   c.data    may be nullptr if only the epilogue reads the sums
 struct Problem {
   Index m, n, k;
   Matrix a, b;
@@ -75,21 +81,23 @@ struct Problem {
   const Epilogue* epilogue = nullptr;
 };
 
-// How bf16 is multiplied: in pairs, where the instruction set that this is compiled for has them, otherwise widened to f32. For
-// tests: in pairs wherever this runs, slowly.
+// Multiplication of bf16. best: in pairs if the compiled instruction set supports them, otherwise
+// widened to f32. portable_pairs, for tests: in pairs on every machine, slowly.
 enum class Multiply { best, portable_pairs };
 
-// How many columns of a right operand its panels hold: a packed one may be read from any multiple of them on.
+// Number of columns of a right operand's panel. A packed operand can be read from any multiple of
+// it on.
 Index panel_columns(DType dtype, Multiply how = Multiply::best);
 
-// A right operand as the products' inner loop reads it, made once for many of them. b: [k, n]; packed: [packed_bytes].
+// Right operand in the layout that the inner loop reads, packed once for many products. b: [k, n];
+// packed: [packed_bytes].
 Index packed_bytes(Index k, Index n, DType dtype, Multiply how = Multiply::best);
 void pack_operand(Index k, Index n, const Matrix& b, std::byte* packed, Multiply how = Multiply::best);
 
-// Many products at once, of one type, whose tiles the OpenMP threads share. The outputs must not overlap.
+// Many products of one type, whose tiles the OpenMP threads share. The outputs must not overlap.
 void gemm_batch(std::span<const Problem> problems, Multiply how = Multiply::best);
 
-// One product on all OpenMP threads, or, inside a parallel region, on the calling thread.
+// One product on all OpenMP threads, or on the calling thread inside a parallel region.
 void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Place c, Index ldc, bool accumulate,
           Multiply how = Multiply::best);
 
@@ -97,8 +105,8 @@ void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Place c, 
 void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Place c, Index ldc, bool accumulate,
                  Multiply how = Multiply::best);
 
-// Computes multiply-adds that touch registers alone and do not wait for one another, on the calling thread, and returns how many
-// FLOPs that were: the roof of all products (fma.cpp).
+// Computes independent multiply-adds in registers, on the calling thread. Returns the number of
+// FLOPs. Their rate is the roof of all products (fma.cpp).
 double multiply_adds(Index rounds);
 
 }  // namespace sy::cpu

@@ -1,13 +1,18 @@
-// Products of bf16 by pairs along k: a step adds a[2p] b[2p] + a[2p + 1] b[2p + 1] to a sum in f32. So do the tiles of AMX
-// (tdpbf16ps) and the dot products of AVX512-BF16 (vdpbf16ps; Intel, "64 and IA-32 Architectures Software Developer's Manual",
-// volume 2), and so does a loop, which says what both compute and runs everywhere.
+// bf16 products by pairs along k: a step adds a[2p] b[2p] + a[2p + 1] b[2p + 1] to an f32 sum.
+// Three units compute this:
+//   * AMX tiles (tdpbf16ps)
+//   * AVX512-BF16 dot products (vdpbf16ps); for both see Intel, "64 and IA-32 Architectures
+//     Software Developer's Manual", volume 2
+//   * a portable loop, which defines the result and runs everywhere
 //
-// Operands are packed in steps of 32 along k, and completed by zeros:
-//   left    panels of 32 rows:     [steps][32 rows][32 of k]           half of it is a tile of AMX
-//   right   panels of 32 columns:  [steps][16 pairs][32 columns][2]    half of each line is one of a tile
+// Operands are packed in steps of 32 along k, and padded with zeros:
+//   left    panels of 32 rows:     [steps][32 rows][32 of k]           one half is an AMX tile
+//   right   panels of 32 columns:  [steps][16 pairs][32 columns][2]    half of each line is a line
+//           of a tile
 //
-// A unit multiplies a panel of each. It differs from the others in the order in which it adds the 32 products of a step, and
-// AMX and AVX512-BF16 take for 0 what is too small for a normal float. No element of C depends on its place in the panel.
+// A unit multiplies one panel of each. Units differ in the order in which they add the 32 products
+// of a step. AMX and AVX512-BF16 also treat subnormal floats as 0. No element of C depends on its
+// position in the panel.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +29,8 @@ namespace sy::cpu {
 
 constexpr Index pair_panel = 32, pair_step = 32, pair_block = pair_panel * pair_step;
 
-// c: 32 rows of 32 floats, `stride` apart, (+)= left right. left, right: a packed panel of so many steps.
+// c: 32 rows of 32 floats, `stride` apart, (+)= left right. left, right: packed panels of `steps`
+// steps.
 struct PortablePairs {
   void multiply(Index steps, const Bf16* left, const Bf16* right, float* c, Index stride, bool accumulate) const {
     for (Index i = 0; i < pair_panel; ++i) {
@@ -72,8 +78,9 @@ struct Avx512Pairs {
 #endif
 
 #if defined(__AMX_BF16__)
-// Tiles 0 to 3 hold the sums, 4 and 5 halves of the left panel's step, 6 and 7 halves of the right one's. The processor keeps
-// their shapes for the thread that made this; the system was asked for them when this instruction set was chosen.
+// Tiles 0 to 3 hold the sums. Tiles 4 and 5 hold halves of the left panel's step, 6 and 7 halves of
+// the right one's. The processor stores the tile shapes for the thread that constructed this
+// object. Permission for tiles is requested when this instruction set is chosen.
 struct AmxPairs {
   AmxPairs() {
     struct alignas(64) {
@@ -83,7 +90,8 @@ struct AmxPairs {
     } shapes;
     static_assert(sizeof shapes == 64);
     for (int t = 0; t < 8; ++t) shapes.line_bytes[t] = 64, shapes.lines[t] = 16;
-    asm volatile("" : : "r"(&shapes) : "memory");  // GCC's intrinsic does not say what it reads
+    // GCC's intrinsic does not declare its read of memory
+    asm volatile("" : : "r"(&shapes) : "memory");
     _tile_loadconfig(&shapes);
   }
   ~AmxPairs() { _tile_release(); }
@@ -91,7 +99,8 @@ struct AmxPairs {
   AmxPairs& operator=(const AmxPairs&) = delete;
 
   void multiply(Index steps, const Bf16* left, const Bf16* right, float* c, Index stride, bool accumulate) const {
-    asm volatile("" : : "r"(left), "r"(right), "r"(c) : "memory");  // nor do those that load tiles
+    // the tile loads do not declare theirs, either
+    asm volatile("" : : "r"(left), "r"(right), "r"(c) : "memory");
     const Index bytes = stride * 4;
     float* const below = c + 16 * stride;
     if (accumulate) {
@@ -105,7 +114,8 @@ struct AmxPairs {
       _tile_zero(2);
       _tile_zero(3);
     }
-    // The sums to the right of these come next, and may be in memory: a few of their rows are asked for in each step.
+    // The sums to the right come next, and may not be in a cache: each step prefetches a few of
+    // their rows.
     const float* next = c + pair_panel;
     const Index rows = ceil_div(pair_panel, steps);
     for (Index s = 0; s < steps; ++s, left += pair_block, right += pair_block) {
@@ -130,7 +140,8 @@ struct AmxPairs {
 };
 #endif
 
-// An operand of bf16 as lines of the direction in which it is contiguous: rows [first, first + count) and columns [l, l + depth).
+// A bf16 operand as lines in its contiguous direction: rows [first, first + count) and columns [l,
+// l + depth).
 class PairLines {
  public:
   PairLines(const Matrix& m, Index i, Index rows, Index j, Index cols)
@@ -141,8 +152,8 @@ class PairLines {
   // Whether a line is a column.
   bool columns() const { return columns_; }
 
-  // The 32 elements from number `first` on of a line; those that are not there are zero. Where they do not lie in the operand like
-  // this, they are put into `memory`.
+  // The 32 elements from `first` on of a line; elements beyond the operand are zero. If they are
+  // not contiguous in the operand, they are copied to `memory`.
   const Bf16* at(Index line, Index first, Bf16* memory) const {
     if (line < lines_.count && first + pair_step <= elements_.count && elements_.contiguous())
       return data_ + lines_.at(line) + elements_.at(first);
@@ -152,7 +163,7 @@ class PairLines {
         memory[e - first] = data_[lines_.at(line) + elements_.at(e)];
     return memory;
   }
-  // Asks for them, where there are any.
+  // Prefetches these elements, if the operand has them.
   void prefetch(Index line, Index first) const {
     if (line < lines_.count && first < elements_.count)
       __builtin_prefetch(data_ + lines_.at(line) + elements_.at(first), 0, 2);
@@ -170,8 +181,8 @@ class PairLines {
   Way lines_, elements_;
 };
 
-// Squares of pairs are moved as if they were floats: `columns` lines of `rows` pairs, which from(line, pair) gives, become `rows`
-// lines of `columns` pairs at `to`.
+// Transposes pairs, which are moved as if they were floats. `columns` lines of `rows` pairs,
+// from(line, pair), become `rows` lines of `columns` pairs at `to`.
 template <Index rows, Index columns, class From>
 void transpose_pairs(const From& from, Bf16* to) {
   for (Index c = 0; c < columns; c += lanes)
@@ -184,13 +195,14 @@ void transpose_pairs(const From& from, Bf16* to) {
       for (int i = 0; i < lanes; ++i) store(reinterpret_cast<float*>(to + 2 * ((r + i) * columns + c)), v[i]);
     }
 }
-// A vector of pairs: the lower halves are of `even`, the upper ones of `odd`.
+// A vector of pairs: the lower halves come from `even`, the upper ones from `odd`.
 inline Vector pair(const Bf16* even, const Bf16* odd) {
   typedef std::uint32_t Bits __attribute__((vector_size(lanes * 4)));
   return std::bit_cast<Vector>(std::bit_cast<Bits>(load(even)) >> 16 | std::bit_cast<Bits>(load(odd)));
 }
-// Lines [line, line + 32), in pairs of lines, as far as `count` elements from number `first` on: 32 of them at a time make
-// [16 pairs][32 elements], which lie `apart`. Memory is read line after line, which a processor foresees.
+// Interleaves lines [line, line + 32) in pairs of lines, for `count` elements from `first` on. Each
+// 32 elements become [16 pairs][32 elements]; these blocks are `apart` elements apart. Memory is
+// read line by line, which suits the hardware prefetcher.
 inline void pair_lines(const PairLines& lines_of, Index line, Index first, Index count, Bf16* to, Index apart) {
   for (Index p = 0; p < pair_step / 2; ++p, to += 2 * pair_panel)
     for (Index c = 0; c < count; c += pair_panel) {
@@ -202,9 +214,9 @@ inline void pair_lines(const PairLines& lines_of, Index line, Index first, Index
     }
 }
 
-// Columns [l, l + depth) of rows [i, i + count) of a left operand of bf16, in panels.
+// Packs columns [l, l + depth) of rows [i, i + count) of a left bf16 operand into panels.
 inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
-  constexpr Index pairs = pair_step / 2, together = 8;  // panels
+  constexpr Index pairs = pair_step / 2, together = 8;  // of panels
   const PairLines lines_of(a, i, count, l, depth);
   const Index held = round_up(depth, pair_step);
   if (lines_of.columns()) {
@@ -230,7 +242,7 @@ inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Inde
   }
 }
 
-// Rows [l, l + depth) of columns [j, j + count) of a right operand of bf16, in panels.
+// Packs rows [l, l + depth) of columns [j, j + count) of a right bf16 operand into panels.
 inline void pack_right_pairs(const Matrix& b, Index l, Index depth, Index j, Index count, Bf16* out) {
   constexpr Index pairs = pair_step / 2;
   const PairLines lines_of(b, l, depth, j, count);
@@ -246,7 +258,8 @@ inline void pack_right_pairs(const Matrix& b, Index l, Index depth, Index j, Ind
       const Bf16* line[pair_panel];
       for (Index n = 0; n < pair_panel; ++n) {
         line[n] = lines_of.at(c + n, s * pair_step, memory[n]);
-        // The lines of the next panel are asked for one after the other, which the processor then foresees.
+        // Prefetches the lines of the next panel one after the other, which suits the hardware
+        // prefetcher.
         const Index next = s * pair_panel + n;
         lines_of.prefetch(c + pair_panel + next / steps, next % steps * pair_step);
       }

@@ -1,10 +1,15 @@
-// Work in fixed runs. Where a run begins depends on the sizes alone, never on the number of threads. What is summed
-// within a run, or over the runs in their order, is therefore the same on any number of threads.
+// Parallel loops over fixed chunks (runs). The boundaries of chunks depend on the sizes alone,
+// never on the number of threads. So a sum within a chunk, or over the chunks in order, is the same
+// on any number of threads.
 //
-// The comment of every hot loop says what one element costs, so that its share of the roof can be checked by reading:
-// the bytes that are read from or written to memory, once each, and the FLOPs. A multiply-add is two FLOPs, a division
-// and a root are one, and a comparison is none; exp_ is 21, sigmoid_ 23 and tanh_ 25 (vector_math.h). What a row reads
-// again comes from a cache and is not counted. Below about 5 FLOPs a byte, loops wait for memory on most machines.
+// The comment of every hot loop states the cost of one element, so that a reader can compute its
+// share of the roofline:
+//   * Bytes that are read from or written to memory, once each. Repeated reads of a row hit a cache
+//     and do not count.
+//   * FLOPs. A multiply-add counts as two, a division and a root as one, a comparison as zero. exp_
+//     is 21, sigmoid_ 23 and tanh_ 25 (vector_math.h).
+//
+// Below about 5 FLOPs per byte, loops are bound by memory on most machines.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +19,18 @@
 
 namespace sy::cpu {
 
-// How many elements one run of a memory-bound operation should hold: enough to be worth waking a thread for.
+// Number of elements of one chunk of a memory-bound operation: enough to be worth waking a thread.
 constexpr Index run_elements = 16384;
 
-// How many rows of `width` elements make such a run.
+// Number of rows of `width` elements in such a chunk.
 inline Index rows_per_run(Index width) {
   return std::max<Index>(1, run_elements / std::max<Index>(1, width));
 }
 
-// Calls body(begin, end) for each run of `grain` of the n items. A single run costs no parallel region. Bodies copy the
-// pointers and numbers that their loops use into locals: where they are a lambda's captures, g++ 12 reads what a loop sums element
-// by element, with gathers, and reads the number again for every element, since a store might have changed it.
+// Calls body(begin, end) for each chunk of `grain` of the n items. A single chunk needs no parallel
+// region. Bodies copy the pointers and numbers of their loops into locals. With a lambda's
+// captures, g++ 12 reads summands element by element, with gathers. It also reads each number again
+// for every element, because a store might have changed it.
 template <class Body>
 void for_runs(Index n, Index grain, const Body& body) {
   const Index runs = ceil_div(n, grain);
@@ -36,8 +42,8 @@ void for_runs(Index n, Index grain, const Body& body) {
   for (Index i = 0; i < runs; ++i) body(i * grain, std::min(n, (i + 1) * grain));
 }
 
-// The sum of term(0) ... term(n - 1). Blocks of terms are summed in f32, which vectorises, and the blocks' sums in f64,
-// so that a long row is no less exact than a short one.
+// The sum of term(0) ... term(n - 1). Blocks of terms are summed in f32, which vectorises, and the
+// block sums in f64. So a long row is no less exact than a short one.
 template <class Term>
 [[gnu::always_inline]] inline float sum_of(Index n, const Term& term) {
   constexpr Index block = 2048;
@@ -58,8 +64,9 @@ std::unique_ptr<T[]> scratch(Index n) {
   return std::unique_ptr<T[]>(new T[static_cast<std::size_t>(n)]);
 }
 
-// out: [width] += the sum over `rows` rows. body(begin, end, partial) adds its run of rows to a partial: [width] of its
-// own, which starts at zero. The rows are cut into at most 64 runs, whose partial sums are added in order.
+// out: [width] += the sum over `rows` rows. body(begin, end, partial) adds its chunk of rows to its
+// own partial: [width], which starts at zero. There are at most 64 chunks, whose partial sums are
+// added in order.
 template <class Body>
 void sum_over_rows(Index rows, Index width, float* out, const Body& body) {
   const Index grain = std::max<Index>({32, rows_per_run(width), ceil_div(rows, 64)});

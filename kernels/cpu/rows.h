@@ -1,8 +1,9 @@
-// Operands of the compute type, as loops see them: floats. What is f32 is used where it lies. What is bf16 is widened into
-// memory beside it, and a result is rounded from there once. So each operation has one loop, which sums in f32 and rounds at
-// its end, whatever the type; what a loop takes at a time should fit the L1 or L2 cache.
+// Operands of type c as loops see them: floats. f32 is used directly. bf16 is widened into a
+// buffer, and a result is rounded from its buffer once. So each operation has one loop for both
+// types, which sums in f32 and rounds at its end. The elements of one access should fit the L1 or
+// L2 cache.
 //
-// An element of bf16 costs half the bytes of memory, and a read and a write of a cache more.
+// An element of bf16 costs half the bytes of memory, plus a read and a write of a cache.
 #pragma once
 
 #include <algorithm>
@@ -19,16 +20,17 @@ inline void widen(const Bf16* x, Index n, float* y) {
 #pragma omp simd
   for (Index i = 0; i < n; ++i) y[i] = x[i];
 }
-// To nearest, ties to even.
+// Rounds to nearest, ties to even.
 inline void round(const float* x, Index n, Bf16* y) {
 #pragma omp simd
   for (Index i = 0; i < n; ++i) y[i] = x[i];
 }
 
-// How many elements are taken at a time where all are alike.
+// Number of elements per access in element-wise loops.
 constexpr Index piece_elements = 2048;
 
-// Parts of x, of at most `most` elements. The latest part is there until the next is asked for. Of none, it gives none.
+// Read access to slices of x of at most `most` elements. A slice is valid until the next access. If
+// x is empty, the result is nullptr.
 class Floats {
  public:
   Floats(ConstView x, Index most) : bytes_(x.bytes()), most_(most), narrow_(x.dtype() == DType::bf16) {
@@ -48,8 +50,8 @@ class Floats {
   std::unique_ptr<float[]> memory_;
 };
 
-// Parts of y, of at most `most` elements, that are computed one after the other. A part is in y when the next one is begun, or
-// this ends.
+// Write access to slices of y of at most `most` elements, one after the other. A slice is stored in
+// y when the next one begins, or when this object is destroyed.
 class Results {
  public:
   Results(View y, Index most) : bytes_(y.bytes()), most_(most), narrow_(y.dtype() == DType::bf16) {
@@ -59,7 +61,7 @@ class Results {
   Results& operator=(const Results&) = delete;
   ~Results() { end(); }
 
-  // All of whose elements will be written.
+  // Begins a slice. The caller must write all of its elements.
   float* begin(Index first, Index n) {
     if (!narrow_) return reinterpret_cast<float*>(bytes_) + first;
     end();
@@ -68,7 +70,7 @@ class Results {
     return memory_.get();
   }
   float* begin(Index first) { return begin(first, most_); }
-  // Which start as what y holds.
+  // Begins a slice that contains the values of y.
   float* update(Index first, Index n) {
     float* const part = begin(first, n);
     if (narrow_) widen(to_, n, part);

@@ -1,7 +1,9 @@
-// The inner loop of every product, which holds a tile of C in registers, and the packing that feeds it.
+// Inner loop of products in f32, which holds a tile of C in registers, and the packing of its
+// operands.
 //
-// Vectors are the compiler's own (GCC and Clang vector extensions), of the width that the target offers. Full unrolling
-// keeps the tile in registers, and the loop runs at 95-99% of the FMA peak on AVX-512 and AVX2.
+// Vectors are those of the compiler (GCC and Clang vector extensions), of the target's width. Full
+// unrolling keeps the tile in registers. The loop runs at 95-99% of the FMA peak on AVX-512 and
+// AVX2.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +21,8 @@
 
 namespace sy::cpu {
 
-// A tile keeps tile_rows x tile_vectors vectors of sums in registers, besides tile_vectors of B and one of A.
+// A tile holds tile_rows x tile_vectors vectors of sums in registers, besides tile_vectors of B and
+// one of A.
 #if defined(__AVX512F__)
 constexpr int lanes = 16;
 constexpr int tile_rows = 14;
@@ -37,13 +40,13 @@ constexpr int tile_vectors = 2;
 constexpr int tile_cols = tile_vectors * lanes;
 
 typedef float Vector __attribute__((vector_size(lanes * sizeof(float))));
-// A vector as it lies in memory, at any address of a float.
+// A vector in memory, at any address of a float.
 typedef float UnalignedVector __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
 
 inline Vector load(const float* p) {
   return *reinterpret_cast<const UnalignedVector*>(p);
 }
-// The same of bf16, which is the upper half of a float.
+// The same for bf16, which is the upper half of a float.
 inline Vector load(const Bf16* p) {
   typedef std::uint16_t Halves __attribute__((vector_size(lanes * 2)));
   typedef std::uint16_t UnalignedHalves __attribute__((vector_size(lanes * 2), aligned(2), may_alias));
@@ -55,14 +58,15 @@ inline void store(float* p, Vector v) {
   *reinterpret_cast<UnalignedVector*>(p) = v;
 }
 
-// c[i * ldc + j] (+)= sum over l < k, in order, of a[i * a_row + l * a_col] * b[l * b_row + j], for i < rows and
-// j < cols <= vectors * lanes. Reads all vectors * lanes columns of b. Every element takes the same operations whatever
-// rows, vectors and cols are.
+// c[i * ldc + j] (+)= sum over l < k, in order, of a[i * a_row + l * a_col] * b[l * b_row + j], for
+// i < rows and j < cols <= vectors * lanes.
 //
-// ahead: memory that is needed next, of which each step of l asks for `step` floats more; only where `prefetch`.
+// It reads all vectors * lanes columns of b. Every element takes the same operations for any rows,
+// vectors and cols. ahead: memory that is needed next. If `prefetch`, each step of l prefetches
+// `step` more floats of it.
 //
-// A step of l is 2 * rows * vectors * lanes FLOPs for 4 * (rows + vectors * lanes) bytes, which come from the L1 cache:
-// a full tile of AVX-512 computes 896 FLOPs with 184 bytes.
+// A step of l is 2 * rows * vectors * lanes FLOPs for 4 * (rows + vectors * lanes) bytes, which
+// come from the L1 cache. A full tile of AVX-512 computes 896 FLOPs with 184 bytes.
 struct Ahead {
   const float* data;
   Index step;
@@ -70,8 +74,9 @@ struct Ahead {
 template <int rows, int vectors, Index a_row, Index a_col, bool prefetch = false>
 void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols, bool accumulate,
           Ahead ahead = {}) {
-  // C is prefetched, so that it is there at the end: at once, or, where a vector is a cache line, a row now and then, which
-  // made steps of training 1 to 2 % faster with AVX-512 and slower with AVX2.
+  // C is prefetched, so that it is in a cache at the end. All rows are prefetched at once, or, if a
+  // vector is a cache line, one row now and then. The latter made training steps 1 to 2 % faster
+  // with AVX-512 and slower with AVX2.
   const auto prefetch_c = [&](Index i) {
 #pragma GCC unroll 4
     for (int j = 0; j < vectors * lanes; j += 16) __builtin_prefetch(c + i * ldc + j, 1);
@@ -145,8 +150,9 @@ class Tiles {
 
 namespace detail {
 
-// Mixes two vectors within each 128-bit block of four lanes. Of both it takes the low or the high half of the block,
-// lane by lane (step 1) or pair by pair (step 2): x0 y0 x1 y1 or x0 x1 y0 y1 for the low halves.
+// Interleaves two vectors within each 128-bit block of four lanes. It takes the low or the high
+// half of each block, lane by lane (step 1) or pair by pair (step 2). For the low halves: x0 y0 x1
+// y1 or x0 x1 y0 y1.
 template <int step, bool high, int... lane>
 [[gnu::always_inline]] inline Vector unpack(Vector x, Vector y, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(
@@ -164,7 +170,8 @@ constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
 
 }  // namespace detail
 
-// v[i][j] becomes v[j][i], first within blocks of 4 x 4, then among them. Each step is one instruction a vector.
+// v[i][j] becomes v[j][i], first within blocks of 4 x 4, then among them. Each step is one
+// instruction per vector.
 [[gnu::always_inline]] inline void transpose(Vector (&v)[lanes]) {
   using namespace detail;
   Vector t[lanes];
@@ -212,19 +219,21 @@ void copy_run(const Bf16* from, float* to) {
   for (int i = 0; i < width; ++i) to[i] = from[i];
 }
 
-// Packs vectors that lie side by side, by copying runs of `width` elements. Several panels are packed together, so that whole
-// cache lines are read; not all of them, as panels may lie a multiple of 4 KB apart, and a cache keeps few such lines.
+// Packs vectors that are adjacent in memory, by copies of `width` elements. Several panels are
+// packed together, so that whole cache lines are read. Not all are, because panels may be a
+// multiple of 4 KB apart, and a cache holds few such lines.
 template <int width, class T, class Steps>
 void pack_runs(const T* data, const Steps& steps, Index count, Index k, float* out) {
   constexpr Index together = std::max(1, 64 / width), rows_ahead = 24;
   const Index whole = count / width;
   for (Index panel = 0; panel < whole; panel += together) {
     const Index panels = std::min(together, whole - panel);
-    // A vector may be wider than a panel: what it writes beyond, the next row overwrites. So only runs are copied in the last
-    // row, and in the last panel of each row, beyond which there may be nothing to read. wider: how many panels take vectors.
+    // A vector may be wider than a panel; the next row overwrites the excess. So the last row
+    // copies exact widths, and so does the last panel of each row, after which memory may end.
+    // wider: number of panels that use vectors.
     const auto row = [&](Index l, Index wider) {
       const T* const from = data + steps[l] + panel * width;
-      // Behind the last row those of the next panels are prefetched.
+      // After the last row, those of the next panels are prefetched.
       const T* const next = l + rows_ahead < k ? data + steps.ahead(l + rows_ahead, k) + panel * width
                                                : data + steps.ahead(l + rows_ahead - k, k) + (panel + panels) * width;
       for (Index i = 0; i < panels * width; i += 64 / Index{sizeof(T)}) __builtin_prefetch(next + i, 0, 2);
@@ -242,8 +251,9 @@ void pack_runs(const T* data, const Steps& steps, Index count, Index k, float* o
     for (Index i = 0; i < width; ++i) out[l * width + i] = i < rest ? float{data[steps[l] + i]} : 0.0f;
 }
 
-// Packs one panel of vectors that are contiguous themselves, from number `begin` on. It transposes squares of lanes x
-// lanes as far as they go in k, and returns how far that is. Vectors from `count` on are zero.
+// Packs one panel of vectors that are contiguous, from vector `begin` on. It transposes squares of
+// lanes x lanes, as many as fit k, and returns their length along k. Vectors from `count` on are
+// zero.
 template <int width, bool full, class T, class Lines>
 Index pack_squares(const T* data, const Lines& lines, Index begin, Index count, Index k, float* out) {
   constexpr int rows = std::min(width, lanes);
@@ -255,16 +265,19 @@ Index pack_squares(const T* data, const Lines& lines, Index begin, Index count, 
     for (int i = 0; i < rows; ++i)
       if (full || begin + first + i < count) v[i] = load(data + lines[begin + first + i] + l);
     transpose(v);
-    // A width below `lanes` writes beyond its row, and the next row overwrites that.
+    // If width is less than `lanes`, it writes beyond its row, and the next row overwrites the
+    // excess.
 #pragma GCC unroll 16
     for (int i = 0; i < lanes; ++i) store(to + i * width, v[i]);
   };
-  // A cache line is used up at once, since lines that are a multiple of 4 KB apart drive each other out.
+  // All of a cache line is used at once, because lines that are a multiple of 4 KB apart evict each
+  // other.
   Index l = 0;
   for (; l + squares * lanes <= k; l += squares * lanes) {
 #pragma GCC unroll 1
     for (int first = 0; first < width; first += lanes) {
-      // The processor does not foresee this order of reading, so the next panel is prefetched here.
+      // The hardware prefetcher does not follow this order of reads, so the next panel is
+      // prefetched here.
       if (full)
 #pragma GCC unroll 16
         for (int i = 0; i < rows; ++i)
@@ -280,8 +293,8 @@ Index pack_squares(const T* data, const Lines& lines, Index begin, Index count, 
 
 }  // namespace detail
 
-// Where vector i, or element i of each, begins: every `stride`, or where an index says. ahead(i, n): the same for what is only
-// prefetched, where there may be fewer than i + 1, namely n.
+// Start of vector i, or of element i of each vector: every `stride`, or by an index. Function
+// ahead(i, n): the same for a prefetch, where i may exceed the n elements.
 struct Strided {
   Index stride;
   Index operator[](Index i) const { return i * stride; }
@@ -296,9 +309,10 @@ struct Indexed {
   bool contiguous() const { return false; }
 };
 
-// Cuts `count` vectors of k elements of f32 or bf16 into panels of `width` interleaved vectors. Element l of vector i, which lies at
-// data[lines[i] + steps[l]], goes to out[(i / width) * width * k + l * width + i % width]. Zeros complete the
-// last panel, and up to `lanes` floats beyond it are written. Costs 8 bytes a float.
+// Packs `count` vectors of k elements of f32 or bf16 into panels of `width` interleaved vectors.
+// Element l of vector i is data[lines[i] + steps[l]]. It goes to out[(i / width) * width * k + l *
+// width + i % width]. Zeros pad the last panel, and up to `lanes` floats beyond it are written.
+// Costs 8 bytes per float.
 template <int width, class T, class Lines, class Steps>
 void pack_ways(const T* data, const Lines& lines, const Steps& steps, Index count, Index k, float* out) {
   static_assert(width < lanes || width % lanes == 0);
@@ -314,13 +328,13 @@ void pack_ways(const T* data, const Lines& lines, const Steps& steps, Index coun
         out[l * width + i] = begin + i < count ? float{data[lines[begin + i] + steps[l]]} : 0.0f;
   }
 }
-// The same of vectors `stride` apart, whose elements are `k_stride` apart.
+// The same for vectors that are `stride` apart, whose elements are `k_stride` apart.
 template <int width, class T>
 void pack(const T* data, Index stride, Index k_stride, Index count, Index k, float* out) {
   pack_ways<width>(data, Strided{stride}, Strided{k_stride}, count, k, out);
 }
 
-// Memory of one thread for packed operands, which grows as it is needed and stays.
+// A thread's memory for packed operands. It grows on demand and is reused.
 class Buffer {
  public:
   float* reserve(Index floats) {

@@ -1,6 +1,6 @@
-// Elementary functions without branches or calls. On floats, they let the compiler vectorise the loop around them; they
-// also take the compiler's own vectors of floats (GCC and Clang vector extensions). They rely on strict IEEE
-// comparisons: do not compile with -ffast-math.
+// Elementary functions without branches or calls. For floats, they let the compiler vectorise the
+// loop around them. They also take the compiler's own vectors of floats (GCC and Clang vector
+// extensions). They rely on strict IEEE comparisons: do not compile with -ffast-math.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,7 @@ struct ExpParts {
   T q;           // e^r = 1 + r + r^2 q
 };
 
-// The 32-bit integers of the same shape as T.
+// The type of 32-bit integers with the shape of T.
 template <class T>
 struct Bits {
   using Type = decltype(T{} < T{});
@@ -32,20 +32,22 @@ struct Bits<float> {
   using Type = std::int32_t;
 };
 
-// x lies within [-87, 89], or is a NaN, which r and q keep. The relative error of 1 + r + r^2 q is 3e-9 before
-// rounding; the coefficients minimise its maximum over |r| <= ln(2)/2 (Lawson's iteration). 15 FLOPs.
+// x is in [-87, 89] or a NaN, which r and q preserve. The relative error of 1 + r + r^2 q is 3e-9
+// before rounding. The coefficients minimise its maximum over |r| <= ln(2)/2 (Lawson's iteration).
+// 15 FLOPs.
 template <class T>
 [[gnu::always_inline]] inline ExpParts<T> exp_parts(T x) {
-  constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, left in the low bits
+  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
+  constexpr float magic = 12582912.0f;
   const T t = x * 1.44269504f + magic;
   const T n = t - magic;
-  // ln 2 in two parts: n times the first is exact.
+  // ln 2 as a sum of two: n times the first is exact.
   const T r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   T q = r * 1.381453982e-3f + 8.368745124e-3f;
   q = q * r + 4.166839079e-2f;
   q = q * r + 1.666652040e-1f;
   q = q * r + 4.999999343e-1f;
-  // The bits of the exponent n + 126: the shift drops the bits of magic, and n = -126 gives 0.
+  // The bits of the exponent n + 126. The shift drops the bits of magic, and n = -126 gives 0.
   using Integer = typename Bits<T>::Type;
   const T half_scale = std::bit_cast<T>((std::bit_cast<Integer>(t) << 23) + (126 << 23));
   return {half_scale, r, q};
@@ -65,7 +67,8 @@ template <FloatOrVector T>
   return x > bound ? bound : x;
 }
 
-// e^x within 1.02 ulp. 0 below -87 (-infinity included), infinity above 88.73, NaN for NaN; exactly 1 at 0. 21 FLOPs.
+// e^x within 1.02 ulp. 0 below -87 (-infinity included), infinity above 88.73, NaN for NaN; exactly
+// 1 at 0. 21 FLOPs.
 template <FloatOrVector T>
 [[gnu::always_inline]] inline T exp_(T x) {
   const auto e = detail::exp_parts(at_most(at_least(x, -87.0f), 89.0f));
@@ -90,7 +93,7 @@ template <FloatOrVector T>
   return x < T{} ? -y : y;
 }
 
-// For arguments of other arithmetic types, which become floats.
+// Overloads for other arithmetic types, which become floats.
 inline float exp_(float x) {
   return exp_<float>(x);
 }
