@@ -1,8 +1,8 @@
-// The activations of feed-forward layers, gated or not.
+// Activations of feed-forward layers, gated or not.
 //
 // FLOPs of one activation:    relu  relu2  sigmoid  silu  gelu_tanh  gelu
 //   value                        0      1       23    25         29    39
-//   slope, beside the value      0      1        2     5          8     3
+//   slope, in addition           0      1        2     5          8     3
 #include "kernels/cpu/activations.h"
 
 #include <numeric>
@@ -22,7 +22,7 @@ struct Point {
   float value, slope;
 };
 
-// How most activations treat the linear half.
+// Default treatment of the up projection: unchanged.
 struct AsItIs {
   static Point linear(float l, const FfnActivation&) { return {l, 1}; }
 };
@@ -63,8 +63,9 @@ struct SiluClamped {
   }
 };
 
-// x * Phi(x), where Phi is the standard normal distribution, 1/2 (1 + erf(x / sqrt 2)). erf is formula 7.1.26 of
-// Abramowitz and Stegun (absolute error below 1.5e-7), which shares its exponential with the density.
+// x * Phi(x), where Phi is the standard normal distribution, 1/2 (1 + erf(x / sqrt 2)). erf is
+// formula 7.1.26 of Abramowitz and Stegun (absolute error below 1.5e-7), which shares its
+// exponential with the density.
 struct Gelu : AsItIs {
   static Point at(float x, const FfnActivation&) {
     const float z = (x < 0 ? -x : x) * 0.70710678f;
@@ -90,8 +91,8 @@ struct Identity : AsItIs {
   static Point at(float x, const FfnActivation&) { return {x, 1.0f}; }
 };
 
-// An element costs 2 FLOPs beside the activation's where gated, otherwise 1. Not inlined, here and in backward, so that
-// all callers have the same numbers.
+// If gated, an element costs 2 FLOPs besides those of the activation, otherwise 1. Neither forward
+// nor backward is inlined, so that all callers get the same numbers.
 template <class Act>
 [[gnu::noinline]] void forward(const FfnActivation& which, const float* in, const float* linear, Index n, float scale,
                                float* out) {
@@ -105,8 +106,8 @@ template <class Act>
   }
 }
 
-// The same of columns that are summed together. An element costs 7 FLOPs beside those of value and slope where gated,
-// otherwise 4, and 2 or 1 more with `out`.
+// Backward of columns that are summed together. If gated, an element costs 7 FLOPs besides those of
+// value and slope, otherwise 4, and 2 or 1 more with `out`.
 template <class Act, bool gated, bool with_out>
 [[gnu::noinline]] float backward_sum(const FfnActivation& which, const float* g, const float* in, const float* linear,
                                      Index n, float scale, float* din, float* dlinear, float* out) {
@@ -149,7 +150,7 @@ ActivationPart activation_part(const FfnActivation& desc) {
   return table[static_cast<int>(desc.act)];
 }
 
-// An element of y costs 12 bytes where gated, otherwise 8.
+// An element of y costs 12 bytes if gated, otherwise 8.
 void CpuBackend::do_activation_forward(const FfnActivation& desc, ConstView h, ConstView row_scale, View y) {
   const Index f = y.dim(1), width = h.dim(1);
   const ActivationPart part = activation_part(desc);
@@ -164,7 +165,7 @@ void CpuBackend::do_activation_forward(const FfnActivation& desc, ConstView h, C
   });
 }
 
-// Computes the activation again. An element of dy costs 20 bytes where gated, otherwise 12.
+// Computes the activation again. An element of dy costs 20 bytes if gated, otherwise 12.
 void CpuBackend::do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
                                         View dh, View drow_scale) {
   const Index f = dy.dim(1), width = h.dim(1), parts = ceil_div(f, Epilogue::columns);

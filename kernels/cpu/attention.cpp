@@ -1,12 +1,15 @@
-// Attention in tiles, with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022), so that no S x S matrix
-// is held. A query's result depends only on its own sequence, and never on the number of threads.
+// Attention in tiles, with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022), so
+// that no S x S matrix is stored. A query's result depends only on its own sequence, and never on
+// the number of threads.
 //
-// What a pair of a query and a key that it sees costs in one head, in FLOPs:
+// FLOPs of a visible pair of query and key in one head:
 //   forward    2 (hd + vd) for two products, and 24 for the softmax
 //   backward   2 (3 hd + 2 vd) for five products, or 2 (4 hd + 3 vd) for seven, and 26 for P and dS
-// A cap adds 27 forward and 31 backward, a bias 3. A sparse pattern costs what all that it is part of would, apart from
-// blocks of which nothing is seen. Blocks of keys and queries stay in the caches, so that products set the pace, but where
-// each sequence has one query: there keys and values are read once, and memory sets it.
+//
+// A cap adds 27 in forward and 31 in backward, a bias 3. A sparse pattern costs as much as the full
+// one, except for blocks that are hidden as a whole. Blocks of keys and queries stay in the caches,
+// so the kernels are bound by the products. With one query per sequence they are bound by memory,
+// because keys and values are read once.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,9 +27,9 @@
 namespace sy::cpu {
 namespace {
 
-// Keys and queries are taken in blocks that begin at multiples of these sizes from the start of the sequence, so that
-// the order of every sum is a matter of positions alone. The scores of a strip of tile_rows queries fit the L1 cache,
-// and those of a block of queries fit the L2 cache.
+// Blocks of keys and queries begin at multiples of these sizes from the start of the sequence. So
+// the order of every sum depends on positions alone. The scores of a strip of tile_rows queries fit
+// the L1 cache, and those of a block of queries fit the L2 cache.
 constexpr Index key_block = 256;
 constexpr Index query_block = round_up(96, tile_rows);
 
@@ -38,7 +41,7 @@ struct Range {
   Index size() const { return end - begin; }
 };
 
-// The vectors of one head, which lie `stride` elements apart from token to token.
+// The vectors of one head, `stride` elements apart from token to token.
 template <class T>
 struct HeadRows {
   T* data;
@@ -51,7 +54,8 @@ HeadRows<T> rows_of(const BasicHeads<Byte>& x, Index b, Index head) {
   return {reinterpret_cast<T*>(x.data) + b * x.sequence_stride + head * x.head_stride, x.token_stride};
 }
 
-// The vectors of one head at `positions`, as floats: where they lie, or, of bf16, widened into memory: [positions, width].
+// The vectors of one head at `positions`, as floats: in the operand itself, or for bf16 widened
+// into memory: [positions, width].
 HeadRows<const float> floats_of(ConstHeads x, Index b, Index head, Range positions, float* memory) {
   if (x.dtype == DType::f32) return rows_of<const float>(x, b, head);
   const auto rows = rows_of<const Bf16>(x, b, head);
@@ -59,7 +63,7 @@ HeadRows<const float> floats_of(ConstHeads x, Index b, Index head, Range positio
     widen(rows.at(i), x.width, memory + (i - positions.begin) * x.width);
   return {memory, x.width, positions.begin};
 }
-// Where the results of one head at `positions` are summed: where they belong, or, of bf16, in memory, until round_sums().
+// Sums of one head at `positions`: in the result itself, or for bf16 in memory until round_sums().
 HeadRows<float> sums_of(Heads x, Index b, Index head, Range positions, float* memory) {
   if (x.dtype == DType::f32) return rows_of<float>(x, b, head);
   return {memory, x.width, positions.begin};
@@ -70,13 +74,13 @@ void round_sums(Heads x, Index b, Index head, Range positions, const HeadRows<fl
   for (Index i = positions.begin; i < positions.end; ++i) round(sums.at(i), x.width, rows.at(i));
 }
 
-// The sizes of a call, and which keys its queries see.
+// Sizes of a call and its attention mask.
 struct Call {
   AttentionDesc desc;
   Index B, queries_all, keys_all, H, K, hd, vd;
-  const std::int32_t* first_key;  // [B, queries_all], or null
-  bool special;                   // whether scores are more than scaled, capped and cut to a range
-  bool narrow;                    // whether vectors are bf16
+  const std::int32_t* first_key;  // [B, queries_all], or nullptr
+  bool special;                   // true: there is a bias or a sparse pattern
+  bool narrow;                    // true: vectors are bf16
 
   Call(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
       : desc(d),
@@ -91,7 +95,7 @@ struct Call {
         special(d.bias || d.visible.sparse),
         narrow(q.dtype == DType::bf16) {}
 
-  // The call as it is for sequence b, whose queries have an offset of their own where Visibility::query_offsets are given.
+  // The call for sequence b, with its own query offset if Visibility::query_offsets is not empty.
   Call of_sequence(Index b) const {
     Call z = *this;
     if (z.desc.visible.query_offsets) z.desc.visible.query_offset = z.desc.visible.query_offsets.i32()[b];
@@ -101,7 +105,7 @@ struct Call {
   Index heads_per_kv() const { return H / K; }
   Index lse_offset(Index b, Index head) const { return (b * H + head) * queries_all; }
 
-  // The keys that query i of sequence b sees.
+  // Keys that query i of sequence b sees.
   Range keys(Index b, Index i) const {
     const Visibility& see = desc.visible;
     const Index at = see.query_offset + i;
@@ -110,10 +114,10 @@ struct Call {
     if (first_key) range.begin = std::max<Index>(range.begin, first_key[b * queries_all + i]);
     return range;
   }
-  // The position from which a sparse pattern counts those of query i.
+  // Position from which the sparse pattern of query i counts.
   Index origin(Index b, Index i) const { return first_key ? first_key[b * queries_all + i] : 0; }
-  // Whether a sparse pattern lets no query of the range see any of these keys. It is not asked of the first block that a
-  // query may see, in which sums begin.
+  // Whether a sparse pattern hides all of these keys from all queries of the range. It is false for
+  // the first block that a query may see, in which sums begin.
   bool unseen(Index b, Range queries, Range keys) const {
     const Sparsity& sparse = desc.visible.sparse;
     if (!sparse || sparse.stride > 0 || sparse.block > 0) return false;
@@ -121,9 +125,10 @@ struct Call {
            keys.begin >= origin(b, queries.end - 1) + sparse.global &&
            keys.end <= desc.visible.query_offset + queries.begin - sparse.local + 1;
   }
-  // The keys that some query of the range may see, a sparse pattern apart. Neither end falls from one query to the next.
+  // Keys that some query of the range may see, without regard to a sparse pattern. Neither end
+  // decreases from one query to the next.
   Range keys(Index b, Range queries) const { return {keys(b, queries.begin).begin, keys(b, queries.end - 1).end}; }
-  // The queries from the first to the last that see some key of the range. There may be none.
+  // Queries from the first to the last that see some key of the range. The range may be empty.
   Range queries(Index b, Range keys) const {
     const Visibility& see = desc.visible;
     const auto within = [&](Index i) { return std::clamp<Index>(i, 0, queries_all); };
@@ -137,8 +142,8 @@ struct Call {
   }
 };
 
-// Calls body(range) for every block that overlaps `positions`, in order. A range begins with its block and ends at
-// `end` or before.
+// Calls body(range) for every block that overlaps `positions`, in order. A range begins with its
+// block and ends at `end` or before.
 template <class Body>
 void for_blocks(Range positions, Index block, Index end, const Body& body) {
   if (positions.size() <= 0) return;
@@ -154,7 +159,8 @@ constexpr Lanes number_lanes(std::integer_sequence<int, lane...>) {
 }
 constexpr Lanes lane_numbers = number_lanes(std::make_integer_sequence<int, lanes>{});
 
-// Lane i becomes lane i + distance, going round. By the distances lanes/2, ..., 2, 1, every lane meets all others.
+// Cyclic shift: lane i becomes lane i + distance. With distances lanes/2, ..., 2, 1, every lane
+// meets all others.
 Vector rotated(Vector v, int distance) {
   return __builtin_shuffle(v, (lane_numbers + distance) & (lanes - 1));
 }
@@ -182,12 +188,13 @@ float dot(const float* x, const float* y, Index n) {
   return sum(products) + rest;
 }
 
-// Turns row[j], the product of a query with key first + j, into the score: scaled and capped, or minus infinity where
-// the key is not in `visible`. j < cols, a multiple of lanes. Returns the largest score.
+// Computes scores from products: row[j] of a query and key first + j is scaled and capped. It
+// becomes minus infinity if the key is not in `visible`. j < cols, a multiple of lanes. Returns the
+// largest score.
 float finish_scores(const AttentionDesc& desc, Range visible, Index first, Index cols, float* row) {
   Vector largest = Vector{} + minus_infinity;
   const Vector cap = Vector{} + desc.softcap;
-  // The columns that are visible.
+  // Columns that are visible.
   const auto begin = static_cast<std::int32_t>(std::max<Index>(visible.begin - first, 0));
   const auto end = static_cast<std::int32_t>(std::clamp<Index>(visible.end - first, 0, cols));
   for (Index j = 0; j < cols; j += lanes) {
@@ -203,13 +210,13 @@ float finish_scores(const AttentionDesc& desc, Range visible, Index first, Index
   return max(largest);
 }
 
-// Hides the keys of one query that a sparse pattern leaves out: their scores become minus infinity. row[j]: of key first + j.
-// origin: where the pattern counts from.
+// Sets the scores of keys that a sparse pattern hides from one query to minus infinity. row[j]:
+// score of key first + j. origin: position from which the pattern counts.
 void hide_unseen(const Sparsity& sparse, Index query, Index origin, Range keys, Index first, float* row) {
   const Index p = query - origin, near = std::min(origin + sparse.near(p), keys.end);
   const Index begin = std::max(keys.begin, origin + sparse.global);
   if (begin >= near) return;
-  // Divisions are left out of the loop.
+  // Divisions are kept out of the loop.
   Index to_stride = sparse.stride > 0 ? (query - begin) % sparse.stride : -1;
   Index in_block = sparse.block > 0 ? (begin - origin) % sparse.block : 0;
   const Index summary = sparse.block > 0 ? sparse.block - sparse.summary : keys.end;
@@ -220,7 +227,7 @@ void hide_unseen(const Sparsity& sparse, Index query, Index origin, Range keys, 
   }
 }
 
-// As finish_scores, with the bias and the pattern of a call that is special.
+// Like finish_scores, with the bias and the pattern of a call.
 float finish_special_scores(const Call& z, Index b, Index head, Index query, Range visible, Index first, Index cols,
                             float* row) {
   finish_scores(z.desc, visible, first, cols, row);
@@ -237,15 +244,16 @@ float finish_special_scores(const Call& z, Index b, Index head, Index query, Ran
   return max(largest);
 }
 
-// The scores of one query, in one head, with those keys that are in `visible`: row[j] is the product with key first + j.
-// Returns the largest.
+// Scores of one query in one head for the keys in `visible`. row[j] contains the product with key
+// first + j. Returns the largest score.
 float row_scores(const Call& z, Index b, Index head, Index query, Range visible, Index first, Index cols, float* row) {
   return z.special ? finish_special_scores(z, b, head, query, visible, first, cols, row)
                    : finish_scores(z.desc, visible, first, cols, row);
 }
 
-// out[r, c] (+)= sum over l < k of left(r, l) right(l, c), r < rows, c < cols. left(r, l) lies at
-// left[r * a_row + l * a_col]; right is packed in panels of tile_cols columns and `depth` >= k rows.
+// out[r, c] (+)= sum over l < k of left(r, l) right(l, c), r < rows, c < cols. Element left(r, l)
+// is left[r * a_row + l * a_col]. `right` is packed in panels of tile_cols columns and `depth` >= k
+// rows.
 template <Index a_row, Index a_col>
 void multiply(Index rows, Index k, const float* left, const float* right, Index depth, Index cols, float* out,
               Index out_stride, bool accumulate) {
@@ -257,17 +265,18 @@ void multiply(Index rows, Index k, const float* left, const float* right, Index 
 
 // ---- forward ----
 
-// The softmax of one query over the keys that have been added so far.
+// Softmax of one query over the keys that have been added so far.
 struct RowState {
   float largest = minus_infinity;  // score
-  float total = 0;                 // of exp(score - largest)
+  float total = 0;                 // sum of exp(score - largest)
 
-  // Turns a row of scores into exp(score - largest), and returns the factor by which all earlier exponentials, and the
-  // sums made with them, must be multiplied.
+  // Replaces a row of scores by exp(score - largest). Returns the factor for all earlier
+  // exponentials and their sums.
   float add(float* row, Index cols, float row_largest) {
     const float before = largest;
     largest = std::max(largest, row_largest);
-    const float shift = largest == minus_infinity ? 0.0f : largest;  // before the first key all exponentials are 0
+    // before the first key all exponentials are 0
+    const float shift = largest == minus_infinity ? 0.0f : largest;
     Vector row_total{};
     for (Index j = 0; j < cols; j += lanes) {
       const Vector p = exp_(load(row + j) - shift);
@@ -280,7 +289,8 @@ struct RowState {
   }
 };
 
-// A run of queries in all `heads` heads that read one kv head, which share the packing of its keys.
+// Forward of a range of queries in all `heads` heads that read one kv head. They share the packing
+// of its keys.
 void forward_task(const Call& call, Index b, Index kv_head, Range queries, ConstHeads q, ConstHeads k, ConstHeads v,
                   Heads out, float* lse) {
   const Call z = call.of_sequence(b);
@@ -288,7 +298,8 @@ void forward_task(const Call& call, Index b, Index kv_head, Range queries, Const
   thread_local std::vector<RowState> states;  // [heads, rows]
   const Index hd = z.hd, vd = z.vd, heads = z.heads_per_kv();
   const Index rows = round_up(queries.size(), tile_rows);
-  const Index most = std::max(queries.size(), key_block) * std::max(hd, vd);  // of vectors that are widened together
+  // size of vectors that are widened together
+  const Index most = std::max(queries.size(), key_block) * std::max(hd, vd);
   float* q_panels = buffer.reserve(heads * rows * hd + key_block * (hd + round_up(vd, tile_cols) + tile_rows) +
                                    3 * lanes + (z.narrow ? most + heads * queries.size() * vd : 0));
   float* k_panels = q_panels + heads * rows * hd + lanes;
@@ -302,7 +313,7 @@ void forward_task(const Call& call, Index b, Index kv_head, Range queries, Const
   states.assign(heads * rows, {});
 
   for (Index h = 0; h < heads; ++h) {
-    // A sink is a score that comes before all others, and that has no value.
+    // A sink is a first score without a value.
     if (z.desc.sinks)
       std::fill_n(states.begin() + h * rows, rows, RowState{z.desc.sinks.f32()[kv_head * heads + h], 1});
     const HeadRows<const float> query_rows = floats_of(q, b, kv_head * heads + h, queries, widened);
@@ -350,11 +361,12 @@ void forward_task(const Call& call, Index b, Index kv_head, Range queries, Const
   }
 }
 
-// ---- forward, one query to a sequence ----
+// ---- forward, one query per sequence ----
 //
-// A sequence's keys are cut into blocks that begin at multiples of decode_block, each of which is a task of all heads, so
-// that memory is read in one go. The parts of the softmax that blocks give are joined in their order. A pair of a query
-// and a key that it sees costs in one head 2 (hd + vd) + 26 FLOPs, and in all heads of a kv head 4 (hd + vd) bytes.
+// The keys of a sequence are divided into blocks that begin at multiples of decode_block. Each
+// block is a task for all heads, so that memory is read contiguously. The partial softmaxes of the
+// blocks are combined in order. A visible pair of query and key costs 2 (hd + vd) + 26 FLOPs in one
+// head, and 4 (hd + vd) bytes for all heads of a kv head.
 constexpr Index decode_block = 64;
 
 struct DecodeTask {
@@ -362,8 +374,8 @@ struct DecodeTask {
   Range keys;
 };
 
-// products[h * stride + i] = queries[h] . keys[i], of N heads' queries with `lanes` keys, as many keys at a time as registers
-// hold sums for.
+// products[h * stride + i] = queries[h] . keys[i], for the queries of N heads and `lanes` keys. It
+// processes as many keys at a time as registers hold sums for.
 template <int N>
 void multiply_keys(const float* const* queries, const float* const (&keys)[lanes], Index hd, float* products,
                    Index stride) {
@@ -391,7 +403,7 @@ void multiply_keys(const float* const* queries, const float* const (&keys)[lanes
   }
 #pragma GCC unroll 4
   for (int h = 0; h < N; ++h) {
-    transpose(sum[h]);  // now lane i of all of them is what belongs to key i
+    transpose(sum[h]);  // now lane i of all vectors belongs to key i
     Vector all{};
 #pragma GCC unroll 16
     for (int i = 0; i < lanes; ++i) all += sum[h][i];
@@ -401,10 +413,11 @@ void multiply_keys(const float* const* queries, const float* const (&keys)[lanes
   }
 }
 
-// sums[h * width + c] += the sum over i < n, in order, of weights[h * decode_block + i] * rows.at(first + i)[c], h < heads.
+// sums[h * width + c] += the sum over i < n, in order, of weights[h * decode_block + i] *
+// rows.at(first + i)[c], h < heads.
 void add_values(Index heads, Index n, const float* weights, const HeadRows<const float>& rows, Index first, Index width,
                 float* sums) {
-  constexpr int wide = 4;  // vectors: sums enough to hide how long an addition takes
+  constexpr int wide = 4;  // vectors: enough sums to hide the latency of an addition
   const float* const values = rows.at(first);
   Index c = 0;
   for (; heads <= 2 && c + wide * lanes <= width; c += wide * lanes)
@@ -427,13 +440,14 @@ void add_values(Index heads, Index n, const float* weights, const HeadRows<const
         sums[h * width + rest] += weights[h * decode_block + i] * values[i * rows.stride + rest];
 }
 
-// Asks for a position's vectors, of all heads, that are needed soon.
+// Prefetches the vectors of a position, of all heads.
 void prefetch(ConstHeads x, Index b, Index position) {
   const std::byte* const row = x.data + (b * x.sequence_stride + position * x.token_stride) * size_of(x.dtype);
   for (Index byte = 0; byte < x.heads * x.width * size_of(x.dtype); byte += 64) __builtin_prefetch(row + byte, 0, 2);
 }
 
-// What a block of keys gives to its sequence's query: state: [H], sums: [H, vd] of values times exponentials.
+// Contribution of a block of keys to its sequence's query. state: [H]; sums: [H, vd] of values
+// times exponentials.
 void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHeads k, ConstHeads v, RowState* state,
                  float* sums) {
   const Call z = call.of_sequence(task.b);
@@ -447,14 +461,15 @@ void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHe
   const auto query_of = [&](Index head) {
     return z.narrow ? of_heads + head * z.hd : rows_of<const float>(q, task.b, head).at(0);
   };
-  constexpr int together = 3;  // heads
+  constexpr int together = 3;  // of heads
   for (Index j = 0; j < n; j += lanes)
     for (Index kv_head = 0; kv_head < z.K; ++kv_head) {
       const Range these{task.keys.begin + j, task.keys.begin + std::min(j + lanes, n)};
       const HeadRows<const float> rows = floats_of(k, task.b, kv_head, these, widened);
       const float* keys[lanes];
       for (int i = 0; i < lanes; ++i) keys[i] = rows.at(std::min(these.begin + i, these.end - 1));
-      // The next keys, and the values of these, a share for each kv head: whole rows, in the order in which they lie.
+      // Prefetches the next keys and the values of these, a share for each kv head. It reads whole
+      // rows in the order of memory.
       for (Index i = kv_head * lanes / z.K; i < (kv_head + 1) * lanes / z.K; ++i) {
         prefetch(k, task.b, task.keys.begin + std::min(j + lanes + i, n - 1));
         prefetch(v, task.b, task.keys.begin + std::min(j + i, n - 1));
@@ -480,7 +495,7 @@ void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHe
                task.keys.begin, z.vd, sums + kv_head * heads * z.vd);
 }
 
-// Joins what the tasks [first, first + count) of one sequence found in one head, and its sink.
+// Combines the results of tasks [first, first + count) of one sequence in one head, and its sink.
 void join_tasks(const Call& z, Index head, Index first, Index count, const RowState* states, const float* sums,
                 float* out, float& lse) {
   RowState all;
@@ -501,7 +516,7 @@ void join_tasks(const Call& z, Index head, Index first, Index count, const RowSt
 }
 
 void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, float* lse) {
-  // The memory of these stays.
+  // The memory of these variables is reused.
   thread_local std::vector<DecodeTask> tasks;
   thread_local std::vector<Index> first_task;  // [B + 1]
   thread_local std::vector<RowState> states;   // [tasks, H]
@@ -541,8 +556,9 @@ void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, 
 
 // ---- backward ----
 //
-// With P = exp(score - lse) and D_i = dout_i . out_i:  dV = P^T dout,  dP = dout V^T,  dQ = dS K,  dK = dS^T Q,  where
-// dS is P (dP - D) times the scale and the derivative of the cap.
+// With P = exp(score - lse) and D_i = dout_i . out_i:
+//   dV = P^T dout,  dP = dout V^T,  dQ = dS K,  dK = dS^T Q
+// The matrix dS is P (dP - D) times the scale and the derivative of the cap.
 
 struct Gradients {
   ConstHeads dout, q, k, v, out;
@@ -550,7 +566,8 @@ struct Gradients {
   Heads dq, dk, dv;
 };
 
-// A thread's memory for one block of keys and one of queries. "left" and "right" are the operands of multiply().
+// A thread's memory for one block of keys and one of queries. "left" and "right" are operands of
+// multiply().
 struct Workspace {
   float *k_right, *v_right;     // [hd, keys] of Q K^T, [vd, keys] of dout V^T
   float* k_rows_right;          // [keys, hd] of dS K
@@ -558,7 +575,7 @@ struct Workspace {
   float *q_right, *dout_right;  // [queries, hd] of dS^T Q, [queries, vd] of P^T dout
   float *p, *ds;                // [query_block, key_block]
   float* delta;                 // [query_block]: D
-  // Of bf16, what is widened, and what is summed before it is rounded: dq: [heads, dq_rows, hd].
+  // For bf16: widened operands, and sums before they are rounded. dq: [heads, dq_rows, hd].
   float *q, *dout, *out, *k, *v, *dq, *dk, *dv;
 
   Workspace(const Call& z, Index dq_rows) {
@@ -583,7 +600,8 @@ struct Workspace {
                                                {&dq, z.narrow ? z.heads_per_kv() * dq_rows * hd : 0},
                                                {&dk, keys * hd},
                                                {&dv, keys * vd}};
-    const auto padded = [](Index size) { return round_up(size + lanes, 16); };  // pack() writes beyond
+    // pack() writes beyond its size
+    const auto padded = [](Index size) { return round_up(size + lanes, 16); };
     Index floats = 0;
     for (const auto& [pointer, size] : parts) floats += padded(size);
     float* next = buffer.reserve(floats);
@@ -596,11 +614,11 @@ struct Workspace {
 
 class Backward {
  public:
-  // of: the queries whose dQ it is for.
+  // of: queries whose dQ is computed.
   Backward(const Call& call, const Gradients& tensors, Index b, Index kv_head, Range of = {0, 0})
       : z(call), t(tensors), b_(b), kv_head_(kv_head), of_(of), w(call, of.size()) {}
 
-  // One block of keys with all queries that see it: dK and dV, and dQ where it is wanted.
+  // dK and dV of one block of keys from all queries that see it. If want_dq, it also adds to dQ.
   void keys_task(Range keys, bool want_dq) {
     dk_ = sums_of(t.dk, b_, kv_head_, keys, w.dk);
     dv_ = sums_of(t.dv, b_, kv_head_, keys, w.dv);
@@ -612,11 +630,11 @@ class Backward {
     round_sums(t.dk, b_, kv_head_, keys, dk_);
     round_sums(t.dv, b_, kv_head_, keys, dv_);
   }
-  // After the last block of keys.
+  // Rounds dQ after the last block of keys.
   void finish_dq() {
     for (Index head = first_head(); head < end_head(); ++head) round_sums(t.dq, b_, head, of_, dq_of(head));
   }
-  // The bias's gradient of one head: dbias[n - 1 - distance] += the sums of dS / scale by distance.
+  // Bias gradient of one head: dbias[n - 1 - distance] += the sums of dS / scale by distance.
   void bias_task(Index head, Index n, float* dbias) {
     const float factor = 1.0f / z.desc.scale;
     for_blocks({0, z.keys_all}, key_block, z.keys_all, [&](Range keys) {
@@ -633,7 +651,7 @@ class Backward {
       });
     });
   }
-  // One block of queries with all keys that they see: dQ alone.
+  // dQ of one block of queries from all keys that they see.
   void queries_task() {
     for_blocks(z.keys(b_, of_), key_block, z.keys_all, [&](Range keys) {
       pack_keys(keys);
@@ -656,7 +674,7 @@ class Backward {
     for (Index j = keys.begin; j < keys.end; j += tile_rows) body(Range{j, std::min(j + tile_rows, keys.end)});
   }
 
-  // Clears the gradients of strips that no query sees, which no tile will write.
+  // Clears the gradients of strips that no query sees, because no tile writes them.
   void clear_unseen(Range keys) {
     for_strips(keys, [&](Range strip) {
       if (z.queries(b_, strip).size() > 0) return;
@@ -675,9 +693,10 @@ class Backward {
     pack<tile_cols>(k.at(keys.begin), 1, k.stride, z.hd, keys.size(), w.k_rows_right);
   }
 
-  // What a block of queries of one head and the packed block of keys add to each other's gradients. Every gradient adds
-  // its blocks in an order that depends on positions alone, and its sum begins at the first block that adds to it. Returns
-  // whether some query may see some key; w.ds holds dS then.
+  // Adds the contributions of a block of queries of one head and the packed block of keys to each
+  // other's gradients. Every gradient adds its blocks in an order that depends on positions alone.
+  // Its sum begins at the first block that contributes to it. Returns whether some query may see
+  // some key; w.ds then holds dS.
   bool tile(Index head, Range queries, Range keys, bool want_dq, bool want_dkv) {
     if (z.unseen(b_, queries, keys)) return false;
     const HeadRows<const float> q = floats_of(t.q, b_, head, queries, w.q),
@@ -696,7 +715,7 @@ class Backward {
     return true;
   }
 
-  // P and dS of a strip of queries, which begins `row` rows into their block, and dQ.
+  // P, dS and dQ of a strip of queries, which begins at row `row` of their block.
   void query_strip(Index head, Range strip, Index row, Range keys, bool want_dq) {
     float* p = w.p + row * key_block;
     float* ds = w.ds + row * key_block;
@@ -719,7 +738,7 @@ class Backward {
                            begun);
   }
 
-  // Turns the products in p and ds into P and dS, which are zero from `cols` on.
+  // Computes P and dS from the products in p and ds. Both are zero from `cols` on.
   void finish_row(Index head, Index query, float lse, float delta, Index first_key, Index cols, float* p, float* ds) {
     row_scores(z, b_, head, query, z.keys(b_, query), first_key, cols, p);
     const float cap = z.desc.softcap;
@@ -728,7 +747,8 @@ class Backward {
       const Vector probability = exp_(score - lse);
       Vector gradient = probability * (load(ds + j) - delta) * z.desc.scale;
       if (cap > 0) {
-        // The cap's derivative is 1 - tanh^2. A masked score is infinite, and is bounded so that it gives 0 and no NaN.
+        // The cap's derivative is 1 - tanh^2. A masked score is infinite. It is bounded, so that it
+        // gives 0 and no NaN.
         const Vector tanh = at_least(score, -cap) / cap;
         gradient *= 1.0f - tanh * tanh;
       }
@@ -739,7 +759,7 @@ class Backward {
     std::fill(ds + cols, ds + key_block, 0.0f);
   }
 
-  // dK and dV of a strip of keys, which begins `column` columns into their block.
+  // dK and dV of a strip of keys, which begins at column `column` of their block.
   void key_strip(Index head, Range queries, Range strip, Index column) {
     const Range strip_queries = z.queries(b_, strip);
     if (strip_queries.size() == 0) return;
@@ -768,7 +788,7 @@ void CpuBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, C
                                       View lse) {
   const Call z(desc, q, k, v);
   if (desc.visible.query_offsets && z.queries_all == 1) return decode(z, q, k, v, out, lse.f32());
-  // A run of queries shares the packing of its keys, and should stay in the L2 cache.
+  // A range of queries shares the packing of its keys, and should stay in the L2 cache.
   const Index pairs = z.B * z.K, S = z.queries_all, threads = omp_get_max_threads();
   const Index even = pairs * S / (4 * threads);
   const Index largest = std::max<Index>(128, 64 * 1024 / (z.heads_per_kv() * z.hd));
@@ -776,7 +796,8 @@ void CpuBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, C
   const Index runs = ceil_div(S, run);
 #pragma omp parallel for schedule(dynamic)
   for (Index task = 0; task < pairs * runs; ++task) {
-    const Index pair = task % pairs, begin = (runs - 1 - task / pairs) * run;  // the longest rows first
+    // the longest rows first
+    const Index pair = task % pairs, begin = (runs - 1 - task / pairs) * run;
     forward_task(z, pair / z.K, pair % z.K, {begin, std::min(begin + run, S)}, q, k, v, out, lse.f32());
   }
 }
@@ -800,8 +821,9 @@ void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout
   const Index pairs = z.B * z.K, threads = omp_get_max_threads();
   const Index rounds = ceil_div(pairs, threads);
 
-  // Either a thread does all of one kv head with five products a tile, or, where that would leave threads idle, blocks
-  // of keys and blocks of queries are tasks of their own, which take seven products. Both ways add in the same order.
+  // Either a thread computes all of one kv head with five products per tile. Or, if that would
+  // leave threads idle, blocks of keys and blocks of queries are separate tasks, with seven
+  // products. Both ways add in the same order.
   if (pairs * 7 >= rounds * threads * 5) {
 #pragma omp parallel for schedule(dynamic)
     for (Index pair = 0; pair < pairs; ++pair) {
@@ -826,7 +848,7 @@ void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout
   }
 }
 
-// A head is a task, which takes its sequences in order.
+// A head is a task, which processes its sequences in order.
 void CpuBackend::do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                                ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) {
   const Call z(desc, q, k, v);
@@ -837,7 +859,7 @@ void CpuBackend::do_attention_backward_learned(const AttentionDesc& desc, ConstV
       if (dbias)
         Backward(z, t, b, head / z.heads_per_kv()).bias_task(head, dbias.dim(1), dbias.f32() + head * dbias.dim(1));
       if (!dsinks) continue;
-      // The sink's weight is exp(sink - lse), and what it is the weight of is 0.
+      // The sink's weight is exp(sink - lse), and its value is 0.
       std::vector<float> widened(z.narrow ? 2 * z.vd : 0);
       float sum = 0;
       for (Index i = 0; i < z.queries_all; ++i) {

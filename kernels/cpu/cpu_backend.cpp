@@ -1,4 +1,4 @@
-// The memory of the cpu backend; each operation is in the file of its topic.
+// Memory of the cpu backend. Operations are in the files of their topics.
 #include "kernels/cpu/cpu_backend.h"
 
 #include <omp.h>
@@ -19,14 +19,14 @@ std::string CpuBackend::describe() const {
 }
 
 DeviceMemory CpuBackend::allocate(Index bytes) {
-  // Whole huge pages for what is large: the kernel then needs far fewer translations.
+  // Large allocations are whole huge pages, which need far fewer address translations.
   constexpr Index huge = Index{1} << 21;
   const Index alignment = bytes >= 2 * huge ? huge : 256;
   const Index pieces = std::max<Index>(1, ceil_div(bytes, alignment));
   const auto size = static_cast<std::size_t>(pieces * alignment);
   void* const memory = std::aligned_alloc(static_cast<std::size_t>(alignment), size);
   if (!memory) no_memory("no memory for {} bytes", bytes);
-  if (alignment == huge) madvise(memory, size, MADV_HUGEPAGE);  // a wish: nothing depends on it
+  if (alignment == huge) madvise(memory, size, MADV_HUGEPAGE);  // a hint: nothing depends on it
   return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
 }
 
@@ -54,7 +54,7 @@ void CpuBackend::do_end_read(void* host, Index bytes) {
 
 }  // namespace sy
 
-// Its name, one for each instruction set, is the build's (cmake/cpu.cmake).
+// The build chooses this name, one for each instruction set (cmake/cpu.cmake).
 extern "C" {
 extern const sy::CpuKernels SWITCHYARD_CPU_KERNELS;
 const sy::CpuKernels SWITCHYARD_CPU_KERNELS = {

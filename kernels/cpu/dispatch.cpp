@@ -1,4 +1,4 @@
-// Which assignments fit their expert, and the order of the rows that experts work on.
+// Capacity, dispatch layout, permutation of rows, permute and unpermute.
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -12,13 +12,14 @@ namespace sy::cpu {
 
 namespace {
 
-// Maps floats to unsigned integers in the same order. A NaN has a place among them too, so that sorting by it is safe.
+// Maps floats to unsigned integers in the same order. A NaN is in this order, too, so that sorting
+// is safe.
 std::uint32_t ordered_bits(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x + 0.0f);  // -0 becomes 0
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Both are about one segment: experts, weights, keep: [tokens * k].
+// Both functions process one segment: experts, weights, keep: [tokens * k].
 void keep_first(const std::int32_t* experts, Index tokens, Index k, bool by_choice, std::int32_t limit,
                 std::vector<std::int32_t>& taken, std::int32_t* keep) {
   const auto offer = [&](Index a) { keep[a] = taken[experts[a]]++ < limit; };
@@ -32,7 +33,8 @@ void keep_first(const std::int32_t* experts, Index tokens, Index k, bool by_choi
 
 void keep_largest(const std::int32_t* experts, const float* weights, Index n, Index num_experts, Index limit,
                   std::int32_t* keep) {
-  // The assignments of each expert as (falling weight, assignment) in one integer; the smallest are kept.
+  // The assignments of each expert as (falling weight, assignment) in one integer; the smallest are
+  // accepted.
   std::vector<std::vector<std::uint64_t>> candidates(num_experts);
   for (Index a = 0; a < n; ++a)
     candidates[experts[a]].push_back(static_cast<std::uint64_t>(~ordered_bits(weights[a])) << 32 |
@@ -47,11 +49,11 @@ void keep_largest(const std::int32_t* experts, const float* weights, Index n, In
 
 }  // namespace
 
-// An assignment costs 8 bytes, or 12 by weight and 16 for the lists.
+// An assignment costs 8 bytes. By weight it costs 12, and 16 for the lists.
 void CpuBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
                              Index num_experts, View keep) {
   const Index tokens = experts.dim(0) / segments, k = experts.dim(1), n = tokens * k;
-  if (desc.capacity == 0 || desc.capacity >= tokens) {  // an expert is chosen at most once by a token
+  if (desc.capacity == 0 || desc.capacity >= tokens) {  // a token chooses an expert at most once
     std::fill_n(keep.i32(), segments * n, 1);
     return;
   }
@@ -71,8 +73,9 @@ void CpuBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstV
   });
 }
 
-// Both of the next two are counting sorts. Runs of tokens count their buckets, the counts are summed in the order of
-// (bucket, run), and each run then knows where its own begin; within a run, tokens are in order already.
+// do_plan_sends and do_sort_assignments are counting sorts. Chunks of tokens count their buckets.
+// The counts are summed in the order of (bucket, chunk), which gives each chunk its first index in
+// each bucket. Within a chunk, tokens are in order already.
 constexpr Index run_assignments = 4096;
 
 // The buckets are owners. An assignment costs 16 bytes, and a copy 8.
@@ -81,9 +84,10 @@ void CpuBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, Cons
   const Index t_all = experts.dim(0), k = experts.dim(1), e = kept.dim(0), owners = split.owners, parts = split.parts;
   const Index local = e / owners, most = split.most_owners(k);
   const Index grain = std::max<Index>(1, run_assignments / k), runs = ceil_div(t_all, grain);
-  // Calls visit(t, owner) for each owner that a token goes to, in the order of the choices that first call for it.
+  // Calls visit(t, owner) for each owner that a token goes to, in the order of the choices that
+  // first require it.
   const auto for_owners = [&](Index begin, Index end, const auto& visit) {
-    std::vector<Index> latest(owners, -1);  // the token that went to the owner last
+    std::vector<Index> latest(owners, -1);  // the latest token for each owner
     for (Index t = begin; t < end; ++t)
       for (Index a = t * k; a < (t + 1) * k; ++a) {
         const std::int32_t place = places.i32()[a];
@@ -138,7 +142,7 @@ void CpuBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, Cons
   std::fill(tokens.i32() + copy, tokens.i32() + tokens.elements(), -1);
 }
 
-// The buckets are places. An assignment costs 12 bytes, and a row 8.
+// The buckets are physical experts. An assignment costs 12 bytes, and a row 8.
 void CpuBackend::do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) {
   const Index n = places.elements(), k = places.dim(1), local = offsets.dim(0) - 1;
   const Index runs = ceil_div(n, run_assignments);

@@ -1,4 +1,4 @@
-// Operations that treat all elements alike.
+// Element-wise operations.
 #include <cstring>
 #include <vector>
 
@@ -18,7 +18,7 @@ void CpuBackend::do_fill(View x, float value) {
              [&](Index begin, Index end) { std::fill(x.f32() + begin, x.f32() + end, value); });
 }
 
-// A byte of x is read, and one of y is written.
+// A byte of x is read, and a byte of y is written.
 void CpuBackend::do_copy(ConstView x, View y) {
   for_runs(x.size_bytes(), 4 * run_elements, [&](Index begin, Index end) {
     std::memcpy(y.bytes() + begin, x.bytes() + begin, static_cast<std::size_t>(end - begin));

@@ -1,4 +1,4 @@
-// The embedding table.
+// Embedding: table look-up and its gradient.
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
@@ -19,8 +19,9 @@ void CpuBackend::do_embedding_forward(ConstView ids, ConstView table, Index voca
   });
 }
 
-// Threads share the columns, and each adds its columns of all tokens in order. A row's sum is therefore in token order,
-// and two threads never add to one element. An element of dy costs 12 bytes and 1 FLOP.
+// Threads share the columns, and each adds its columns of all tokens in order. So the sum of a row
+// has token order, and two threads never add to one element. An element of dy costs 12 bytes and 1
+// FLOP.
 void CpuBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
   constexpr Index columns = 64;
   const Index t_all = ids.dim(0), d = dy.dim(1), vocab = dtable.dim(0);

@@ -14,39 +14,43 @@
 namespace sy::cpu {
 namespace {
 
-// How many bytes a task's packed part of B (k block x columns) may have, so that it stays in the L2 cache.
+// Largest number of bytes of a task's packed block of B (k block x columns), so that it stays in
+// the L2 cache.
 constexpr Index max_b_bytes = 384 * 1024;
-// The same of an operand that was packed before: in the L3 cache.
+// The same for an operand that is already packed: it stays in the L3 cache.
 constexpr Index max_packed_bytes = 8 * max_b_bytes;
-// How many rows of bf16 are summed together, before they are rounded.
+// Largest number of rows of bf16 that are summed together before they are rounded.
 constexpr Index max_rounded_rows = 512;
 
-// A panel is what a tile reads of an operand: `rows` rows of A, or `cols` columns of B, of a block of k. The two kinds of tiles
-// and their panels differ in these:
+// A panel is the block of an operand that a tile reads: `rows` rows of A, or `cols` columns of B,
+// of a block of k. The two kinds of tiles differ in these members:
 //   Packed            the type of a panel's elements
-//   step              a panel's length along k is a multiple of it, completed by zeros
+//   step              a panel's length along k is a multiple of it, padded with zeros
 //   max_k_block       the longest block of k: one panel of it stays in the L1 cache
 //   k_multiple        a block's length is a multiple of it, which makes whole cache lines
-//   b_stays           the panel that stays is that of B, while panels of A pass; otherwise the other way round
-//   a_panels          how many panels of A are packed together; they stay in the L2 cache
-//   beyond            how many elements behind the last panel of A packing may write
+//   b_stays           true: a panel of B stays in the L1 cache while panels of A are streamed;
+//                     false: the reverse
+//   a_panels          number of panels of A that are packed together; they stay in the L2 cache
+//   beyond            number of elements that packing may write after the last panel of A
 //   pack_rows         packs rows [i, i + count) of columns [l, l + depth) of A
 //   pack_columns      packs columns [j, j + count) of rows [l, l + depth) of B
-//   multiply          m <= rows x n <= cols elements of c, whose rows are `stride` apart, (+)= the product of two panels
+//   multiply          m <= rows x n <= cols elements of c (+)= the product of two panels; rows of c
+//                     are `stride` apart
 
-// Tiles of floats, in tile.h. bf16 is widened when it is packed.
+// Tiles of floats (tile.h). bf16 is widened when it is packed.
 struct FloatTiles {
   using Packed = float;
   static constexpr Index rows = tile_rows, cols = tile_cols, step = 1, max_k_block = 384, k_multiple = 16, a_panels = 8,
                          beyond = lanes;
-  static constexpr bool b_stays = cols * max_k_block * Index{sizeof(float)} <= 24 * 1024;  // beside a panel of A
+  // besides a panel of A
+  static constexpr bool b_stays = cols * max_k_block * Index{sizeof(float)} <= 24 * 1024;
 
-  // One way of a matrix, rows or columns, from number `first` on: every `stride`, or by an index.
+  // Rows or columns of a matrix, from number `first` on: every `stride`, or by an index.
   struct Way {
     Index first, stride;
     const std::int32_t* index;
   };
-  // pack() of tile.h.
+  // Calls pack() of tile.h.
   template <int width>
   static void pack_vectors(const Matrix& m, Way lines, Way steps, Index count, Index k, float* out) {
     const auto run = [&](const auto* data) {
@@ -75,7 +79,7 @@ struct FloatTiles {
   }
 };
 
-// Pairs of bf16, in pairs.h.
+// Pairs of bf16 (pairs.h).
 template <class Unit>
 struct PairTiles {
   using Packed = Bf16;
@@ -112,7 +116,7 @@ using NativePairs = PairTiles<PortablePairs>;
 constexpr bool has_pairs = false;
 #endif
 
-// Calls body(Tiles{}) with what multiplies operands of the type.
+// Calls body with the type of the tiles that multiply operands of `type`.
 template <class Body>
 auto with_tiles(DType type, Multiply how, const Body& body) {
   if (type == DType::bf16 && how == Multiply::portable_pairs)
@@ -121,30 +125,32 @@ auto with_tiles(DType type, Multiply how, const Body& body) {
   return body(std::type_identity<FloatTiles>{});
 }
 
-// How many rows of A are packed together.
+// Number of rows of A that are packed together.
 template <class Panels>
 constexpr Index a_rows = Panels::a_panels* Panels::rows;
 
-// Blocks are equal, so that none is short, and whole cache lines long.
+// Blocks have equal lengths, so that none is short, and are whole cache lines long.
 template <class Panels>
 Index k_block(Index k) {
   return round_up(ceil_div(k, ceil_div(k, Panels::max_k_block)), Panels::k_multiple);
 }
 
-// Where the panel of columns from j on begins in rows [l, l + depth) of a packed operand of n columns: whole blocks of rows lie
-// one after the other, in each of them the panels. It works for a const operand and for one that is being packed.
+// Address of the panel of columns from j on in rows [l, l + depth) of a packed operand of n
+// columns. The operand is a sequence of blocks of rows, each of which is a sequence of panels. It
+// may be const, or in the process of being packed.
 template <class Panels, class Packed>
 Packed* packed_panel(Packed* packed, Index n, Index l, Index depth, Index j) {
   return packed + l * round_up(n, Panels::cols) + j * round_up(depth, Panels::step);
 }
 
-// Whether so few rows are multiplied that memory sets the pace: each panel of B is read once, and need not stay in a cache.
+// Whether there are so few rows that the product is bound by memory: each panel of B is read once,
+// and need not stay in a cache.
 template <class Panels>
 bool reads_once(const Problem& p) {
   return p.b_packed && p.m <= a_rows<Panels>;
 }
 
-// Rows [i, i_end) and columns [j, j_end) of one product, of both halves where it has two.
+// Rows [i, i_end) and columns [j, j_end) of one product, of both halves if it has two.
 struct Task {
   const Problem* problem;
   Index i, i_end, j, j_end;
@@ -157,8 +163,9 @@ class Worker {
   using Packed = typename Panels::Packed;
 
  public:
-  // Blocks of k go outside and rows inside, since the packed B is to stay in the cache. A block of rows begins as what it is
-  // added to, and is finished when its last products are summed.
+  // The outer loop is over blocks of k and the inner one over rows, because the packed B should
+  // stay in the cache. A block of rows starts with its addend. It is finished when its last
+  // products are summed.
   void run(const Task& task) {
     const Problem& p = *task.problem;
     const Index block = p.k > 0 ? k_block<Panels>(p.k) : 1, many = a_rows<Panels>;
@@ -169,7 +176,8 @@ class Worker {
       for (Index i = task.i; i < task.i_end; i += many) {
         const Index end = std::min(i + many, task.i_end);
         const Packed* const a_panels = depth > 0 ? pack_a(p, i, end, l, depth) : nullptr;
-        // Sums that are rounded or read by an epilogue at once are so few that the L1 cache holds them.
+        // Sums that are rounded, or read by an epilogue, are processed in strips that fit the L1
+        // cache.
         const Index rows = once && !in_place(p) && !b_stays(p) ? Panels::rows : many;
         for (Index r = i; r < end; r += rows) {
           const Index r_end = std::min(r + rows, end);
@@ -184,10 +192,11 @@ class Worker {
   }
 
  private:
-  // Whether sums are where C is. Otherwise they are in memory of this thread, and rounded from there, or not kept.
+  // Whether sums are stored in C. Otherwise they are in memory of this thread, and are rounded from
+  // there or discarded.
   static bool in_place(const Problem& p) { return p.c.dtype == DType::f32 && p.c.data; }
 
-  // Says where the sums of rows [i, end) are.
+  // Sets the address of the sums of rows [i, end).
   void locate(const Task& task, Index i, Index end) {
     const Problem& p = *task.problem;
     first_ = i;
@@ -202,7 +211,8 @@ class Worker {
     }
   }
 
-  // visit(the sums of a row, where its element of column j is in C, column j, how many there are) of each half of rows [i, end).
+  // Calls visit(sums of the row, index of its first element in C, first column j, number of
+  // columns) for each half of rows [i, end).
   template <class Visit>
   void each_row(const Task& task, Index i, Index end, const Visit& visit) {
     const Problem& p = *task.problem;
@@ -213,7 +223,7 @@ class Worker {
       }
   }
 
-  // Rows [i, end) of the task's part of C become what the product is added to, or, for an empty one, zero.
+  // Sets rows [i, end) of the task's block of C to the addend, or to zero for an empty product.
   void begin(const Task& task, Index i, Index end) {
     const Problem& p = *task.problem;
     const std::byte* const from = p.from ? p.from : p.accumulate && !in_place(p) ? p.c.data : nullptr;
@@ -228,7 +238,8 @@ class Worker {
     });
   }
 
-  // Rows [i, end) of the task's part of C are summed.
+  // Adds the bias, rounds, and calls the epilogue, when rows [i, end) of the task's block of C are
+  // summed.
   void finish(const Task& task, Index i, Index end) {
     const Problem& p = *task.problem;
     const bool narrow = p.c.dtype == DType::bf16;
@@ -252,7 +263,8 @@ class Worker {
     return reinterpret_cast<Bf16*>(memory().rounded.reserve(ceil_div(n, 2)));
   }
 
-  // Packs rows [l, l + depth) of the task's columns of B, which are often still packed from the task before.
+  // Packs rows [l, l + depth) of the task's columns of B. Often the previous task has packed them
+  // already.
   void pack_b(const Task& task, Index l, Index depth) {
     const Problem& p = *task.problem;
     if (p.b_packed) {
@@ -272,7 +284,8 @@ class Worker {
     }
   }
 
-  // Packs columns [l, l + depth) of rows [i, end) of A, at most a_rows, which may still be packed from the task before.
+  // Packs columns [l, l + depth) of rows [i, end) of A, at most a_rows. The previous task may have
+  // packed them already.
   const Packed* pack_a(const Problem& p, Index i, Index end, Index l, Index depth) {
     Packed* const panels = reserve(memory().a, a_rows<Panels>, depth);
     const Packing rows{&p, i, end, l};
@@ -281,13 +294,14 @@ class Worker {
     return panels;
   }
 
-  // Whether a panel of B stays in the L1 cache while those of A pass. One that was packed before always does, as it comes from
-  // beyond the L2 cache and so is read once.
+  // Whether a panel of B stays in the L1 cache while those of A are streamed. This is always so for
+  // a pre-packed B: it comes from beyond the L2 cache and should be read once.
   static bool b_stays(const Problem& p) {
     return Panels::b_stays || p.b_packed;
   }
 
-  // Rows [begin, end), at most a_rows, of the task's part of C (+)= those of A, in a_panels, times the packed B.
+  // Rows [begin, end), at most a_rows, of the task's block of C (+)= those of A, in a_panels, times
+  // the packed B.
   void add(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate, const Packed* a_panels) {
     const Problem& p = *task.problem;
     for (Index h = 0; h < p.halves; ++h) {
@@ -312,8 +326,8 @@ class Worker {
     }
   }
 
-  // The same by panels of B, while the next is prefetched: a packed B, which no task need pack, is read from beyond the L2 cache
-  // once for a block of rows, and the block's rows of A stay there.
+  // The same by panels of B, with a prefetch of the next one. A pre-packed B is read from beyond
+  // the L2 cache once per block of rows, while the block's rows of A stay in that cache.
   void stream(const Task& task, Index half, Index begin, Index end, Index l, Index depth, bool accumulate,
               const float* a_panels) {
     const Problem& p = *task.problem;
@@ -334,7 +348,7 @@ class Worker {
     }
   }
 
-  // Where the sum of element (i, j) of a half of C is.
+  // Address of the sum of element (i, j) of a half of C.
   float* at(const Task& task, Index half, Index i, Index j) const {
     return c_ + (i - first_) * stride_ + half * half_ + j - task.j;
   }
@@ -347,7 +361,7 @@ class Worker {
     return reinterpret_cast<Packed*>(buffer.reserve(ceil_div(elements * Index{sizeof(Packed)}, 4)));
   }
 
-  // A thread keeps this memory from product to product.
+  // Buffers of a thread, reused from product to product.
   struct Memory {
     Buffer a, b, c, rounded;
   };
@@ -356,7 +370,8 @@ class Worker {
     return memory;
   }
 
-  // What is packed now: rows of A, or columns of B, [begin, end) of a block of k that begins with l.
+  // Identity of the packed data: rows of A, or columns of B, [begin, end) of the block of k that
+  // begins at l.
   struct Packing {
     const Problem* problem = nullptr;
     Index begin = 0, end = 0, l = 0;
@@ -379,23 +394,23 @@ Index column_tile(const Problem& p) {
   return p.epilogue ? Epilogue::columns : Panels::cols;
 }
 
-// Cuts a product into tasks of about `work` multiplications, of a shape that keeps packing cheap: as nearly square as
-// the product and the cache allow.
+// Divides a product into tasks of about `work` multiplications. Tasks are as nearly square as the
+// product and the cache allow, which keeps packing cheap.
 template <class Panels>
 void cut(const Problem& p, double work, std::vector<Task>& tasks) {
   if (p.m == 0 || p.n == 0) return;
-  // The columns of a task are of each half, and whole ones of an epilogue.
+  // The columns of a task are those of each half, and a multiple of an epilogue's columns.
   const Index k = std::max<Index>(p.k, 1), tile = column_tile<Panels>(p);
   constexpr Index element = sizeof(typename Panels::Packed);
   const Index max_cols =
       std::max(tile, (p.b_packed ? max_packed_bytes : max_b_bytes) / element / k_block<Panels>(k) / p.halves);
   const double area = work / double(k * p.halves);
-  // How long equal parts of whole tiles are that come nearest to `length`.
+  // Length of equal blocks of whole tiles that is nearest to `length`.
   const auto part = [](Index size, double length, Index tile, Index longest) {
     const Index parts = std::max<Index>(std::lround(double(size) / length), ceil_div(size, longest));
     return round_up(ceil_div(size, parts), tile);
   };
-  // All columns of a packed B serve rows that are packed once.
+  // All columns of a packed B use rows that are packed once.
   constexpr double least_rows = 2 * a_rows<Panels>;
   const double wide = p.b_packed ? area / least_rows : std::sqrt(area);
   const Index cols = part(p.n, std::max(wide, area / double(p.m)), tile, max_cols);
@@ -405,7 +420,8 @@ void cut(const Problem& p, double work, std::vector<Task>& tasks) {
     for (Index i = 0; i < p.m; i += rows) tasks.push_back({&p, i, std::min(i + rows, p.m), j, std::min(j + cols, p.n)});
 }
 
-// Cuts a product of few rows into tasks of equal runs of columns: as many for each thread, as a task has little to pack.
+// Divides a product of few rows into tasks of equal column ranges. Each thread gets the same
+// number, because a task has little to pack.
 template <class Panels>
 void cut_columns(const Problem& p, int threads, std::vector<Task>& tasks) {
   constexpr Index floats = 128 * 1024;  // of B, in a task
@@ -414,11 +430,13 @@ void cut_columns(const Problem& p, int threads, std::vector<Task>& tasks) {
   for (Index j = 0; j < p.n; j += cols) tasks.push_back({&p, 0, p.m, j, std::min(j + cols, p.n)});
 }
 
-constexpr double serial_multiplications = 2.5e5;  // fewer take less time than waking the threads
-constexpr double min_task_multiplications = 8e6;  // smaller tasks spend too much on packing,
-constexpr double min_task_area = 128 * 128;       // and so do tasks of fewer elements of C
-constexpr Index tasks_per_thread = 16;            // enough to even out threads of unequal speed
-// Where sums are so long that the least area makes fewer tasks, this area packs less, and so few tasks must do.
+// smaller products take less time than waking the threads
+constexpr double serial_multiplications = 2.5e5;
+constexpr double min_task_multiplications = 8e6;  // smaller tasks spend too much on packing
+constexpr double min_task_area = 128 * 128;       // the same for tasks of fewer elements of C
+constexpr Index tasks_per_thread = 16;            // enough to balance threads of unequal speed
+// Area for long sums, if the minimum area would make fewer tasks than this: it packs less, and so
+// few tasks must do.
 constexpr double long_task_area = 256 * 256;
 constexpr Index long_tasks_per_thread = 4;
 
@@ -427,7 +445,7 @@ void multiply_all(std::span<const Problem> problems) {
   double total = 0;
   for (const Problem& p : problems) total += multiplications(p);
   const int threads = omp_in_parallel() || total < serial_multiplications ? 1 : omp_get_max_threads();
-  thread_local std::vector<Task> tasks;  // whose memory stays
+  thread_local std::vector<Task> tasks;  // its memory is reused
   tasks.clear();
   const double share = total / double(threads);
   const double work = threads == 1 ? total : std::max(share / tasks_per_thread, min_task_multiplications);

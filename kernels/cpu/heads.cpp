@@ -1,4 +1,4 @@
-// Parts of heads: copied, summed, and multiplied by a matrix of each head's own.
+// Copies and sums of head columns, and batched head GEMMs.
 #include <algorithm>
 #include <vector>
 
@@ -10,14 +10,14 @@
 namespace sy::cpu {
 namespace {
 
-// Which element the first head's vector of a position begins with. Positions are counted over all sequences.
+// Index of the first head's vector of a position. Positions count over all sequences.
 Index vector_of(const ConstHeads& x, Index position) {
   return position / x.positions * x.sequence_stride + position % x.positions * x.token_stride;
 }
 
 }  // namespace
 
-// An element of y costs 8 bytes, or 4 where the heads share one.
+// An element of y costs 8 bytes, or 4 if x has one head.
 void CpuBackend::do_copy_heads(ConstHeads x, Heads y) {
   const Index step = x.heads == 1 ? 0 : x.head_stride;
   for_runs(y.sequences * y.positions, rows_per_run(y.heads * y.width), [&](Index begin, Index end) {

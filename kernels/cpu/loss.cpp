@@ -1,4 +1,4 @@
-// Cross-entropy over a vocabulary that may lie in parts on several ranks.
+// Cross-entropy over a vocabulary that may be sharded over ranks.
 #include <cmath>
 #include <limits>
 
@@ -22,8 +22,8 @@ struct Capped {
   float operator()(float x) const { return cap * tanh_(x / cap); }
 };
 
-// A logit costs 4 bytes and 23 FLOPs, 50 with a cap. The row is read for its largest logit and again, from the cache,
-// for the sum.
+// A logit costs 4 bytes and 23 FLOPs, 50 with a cap. The row is read once for its largest logit,
+// and again for the sum, from a cache.
 template <class Cap>
 void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targets, View partial) {
   const Index v = logits.dim(1);
@@ -43,7 +43,7 @@ void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targ
   });
 }
 
-// The derivative of the cap where its value is c: 1 - (c / cap)^2.
+// Derivative of the cap if its value is c: 1 - (c / cap)^2.
 float slope(const Plain&, float) {
   return 1.0f;
 }
@@ -89,7 +89,7 @@ void CpuBackend::do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstVie
     forward(Plain{}, desc.vocab_begin, logits, targets, partial);
 }
 
-// A token costs 12 bytes for each part of the vocabulary and 12 more.
+// A token costs 12 bytes per vocabulary shard and 12 more.
 void CpuBackend::do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) {
   const Index parts = partials.dim(0), t_all = partials.dim(1);
   for_runs(t_all, run_elements / 8, [&](Index begin, Index end) {
@@ -98,7 +98,7 @@ void CpuBackend::do_cross_entropy_loss(ConstView partials, ConstView targets, Vi
       for (Index p = 0; p < parts; ++p) largest = std::max(largest, partials.f32()[(p * t_all + t) * 3]);
       for (Index p = 0; p < parts; ++p) {
         const float* const part = partials.f32() + (p * t_all + t) * 3;
-        sum += part[1] * std::exp(part[0] - largest);  // 0 * exp(-inf) for a part without rows
+        sum += part[1] * std::exp(part[0] - largest);  // 0 * exp(-inf) for a shard without rows
         target += part[2];
       }
       const float z = largest + std::log(sum);

@@ -46,7 +46,7 @@ void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView 
                                   View dx, View dweight, View dbias) {
   const Index t_all = x.dim(0), d = x.dim(1);
   const bool centred = desc.kind == NormKind::layernorm;
-  // dweight and dbias side by side, so that one pass over the rows sums both.
+  // dweight and dbias are adjacent, so that one pass over the rows sums both.
   const Index width = dbias ? 2 * d : d;
   const auto sums = scratch<float>(width);
   std::fill_n(sums.get(), width, 0.0f);

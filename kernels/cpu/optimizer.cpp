@@ -1,4 +1,4 @@
-// Clipping and AdamW.
+// Gradient clipping and AdamW.
 #include <cmath>
 #include <limits>
 
@@ -15,12 +15,13 @@ void CpuBackend::do_clip_factor(ConstView squares, float clip, View factor) {
                                             : 1.0f;
 }
 
-// An element costs 28 bytes, 30 with what is rounded, and 15 FLOPs.
+// An element costs 28 bytes, 30 with `rounded`, and 15 FLOPs.
 void CpuBackend::do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
                           View rounded) {
   if (std::isnan(*factor.f32())) return;
   for_runs(w.elements(), run_elements, [&](Index begin, Index end) {
-    // The loop uses copies in locals, as the compiler knows that no store through wp, mp or vp changes those.
+    // The loop uses local copies, because the compiler then knows that no store through wp, mp or
+    // vp changes them.
     const float beta1 = desc.beta1, beta2 = desc.beta2, eps = desc.eps, scale = *factor.f32();
     const float lr = rates.f32()[0], step = lr / rates.f32()[1], inverse_bias2 = 1 / rates.f32()[2];
     const float keep = 1 - lr * desc.weight_decay;

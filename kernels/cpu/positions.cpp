@@ -1,4 +1,4 @@
-// QK-norm and rotary positions.
+// QK-norm and RoPE.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace sy::cpu {
 
 namespace {
 
-// Of a head, which QK-norm takes from it.
+// Mean that QK-norm subtracts from a head; 0 for RMSNorm.
 float mean_of(const QkNorm& desc, Index hd, const float* head) {
   if (desc.kind != NormKind::layernorm) return 0;
   return sum_of(hd, [=](Index i) { return head[i]; }) / static_cast<float>(hd);
@@ -34,7 +34,8 @@ class Rotation {
         pairs_(pairs),
         cosine_(scratch<float>(2 * half_)) {}
 
-  // Of the heads from now on. The table holds (cos, sin) pairs. They are split once for a token and used by all its heads.
+  // Sets the token of the heads that are rotated next. The table holds (cos, sin) pairs, which are
+  // split once for all heads of a token.
   void of_token(Index t) {
     const float* const turn = table_ + positions_[t] * half_ * 2;
     float* const cosine = cosine_.get();
@@ -73,17 +74,17 @@ class Rotation {
   Index half_;
   float sign_;
   RopePairs pairs_;
-  std::unique_ptr<float[]> cosine_;  // and the sines
+  std::unique_ptr<float[]> cosine_;  // followed by the sines
 };
 
-// Of QK-norm, where there is a table.
+// Rotation of QK-norm; empty if there is no table.
 std::optional<Rotation> rotation(const QkNorm& desc, ConstView positions, ConstView table, bool inverse) {
   return table ? std::optional<Rotation>(std::in_place, positions, table, inverse, desc.pairs) : std::nullopt;
 }
 
 }  // namespace
 
-// An element costs 8 bytes and 5 FLOPs, 7 for LayerNorm, and 3 FLOPs more where it is rotated.
+// An element costs 8 bytes and 5 FLOPs, 7 for LayerNorm, and 3 FLOPs more if it is rotated.
 void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                     ConstView table, View y, View inverse) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
@@ -114,9 +115,10 @@ void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView w
   });
 }
 
-// With g = dy rotated back, w the weight with its offset and n = (x - mean) r: dx = r (g w - mean(g w) - n mean(g w n)),
-// without mean(g w) for RMSNorm, dw = sum over rows of g n. An element costs 12 bytes and 13 FLOPs, 17 for LayerNorm, and
-// 3 FLOPs more where it is rotated.
+// With g = dy rotated back, w the weight with its offset and n = (x - mean) r:
+//   dx = r (g w - mean(g w) - n mean(g w n)), without mean(g w) for RMSNorm;   dw = sum over rows
+//                                                                              of g n
+// An element costs 12 bytes and 13 FLOPs, 17 for LayerNorm, and 3 FLOPs more if it is rotated.
 void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                                      ConstView positions, ConstView table, View dx, View dweight) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
@@ -170,7 +172,8 @@ void CpuBackend::do_rope(View x, Index heads, ConstView positions, ConstView tab
 
 namespace {
 
-// Of the queries (0) and the keys (1) of a row: where they begin, how many there are, and of how many the mean is taken.
+// Queries (0) or keys (1) of a row: first column, number of columns, and divisor of the mean
+// square.
 struct Part {
   Index begin, size;
   float all;
@@ -219,8 +222,9 @@ void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, 
   });
 }
 
-// With w the weight with its offset: dx = r (dy w - x r products / all), dw = sum over rows of dy x r. An element costs 16
-// bytes and 8 FLOPs.
+// With w the weight with its offset:
+//   dx = r (dy w - x r products / all),   dw = sum over rows of dy x r
+// An element costs 16 bytes and 8 FLOPs.
 void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
                                            ConstView squares, ConstView products, View dx, View dweight) {
   const Index row = x.dim(1), normed = desc.queries + desc.keys;

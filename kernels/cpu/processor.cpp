@@ -11,7 +11,7 @@
 
 #include "kernels/backend.h"
 
-// Each is in the object of its instruction set.
+// Each symbol is in the object of its instruction set.
 extern "C" {
 extern const sy::CpuKernels switchyard_cpu_sse42, switchyard_cpu_avx2, switchyard_cpu_avx512, switchyard_cpu_avx512bf16,
     switchyard_cpu_amx, switchyard_cpu_neon, switchyard_cpu_baseline;
@@ -24,7 +24,7 @@ namespace {
 bool has_avx512bf16() {
   return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
 }
-// The system gives the tiles' registers to a process that asks for them.
+// The system grants tile registers to a process that requests them.
 bool has_amx() {
   constexpr int request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return has_avx512bf16() && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
@@ -32,7 +32,7 @@ bool has_amx() {
 }
 #endif
 
-// SWITCHYARD_HAS_*: what cmake/cpu.cmake compiles the kernels for.
+// SWITCHYARD_HAS_*: the instruction sets that cmake/cpu.cmake compiles the kernels for.
 const CpuIsa isas[] = {
 #ifdef SWITCHYARD_HAS_SSE42
     {"sse42", [] { return __builtin_cpu_supports("x86-64-v2") != 0; }, switchyard_cpu_sse42},

@@ -1,4 +1,5 @@
-// The backend's products, as problems of gemm.h: of one matrix, of the experts', and of an FFN with its activation.
+// GEMMs of the backend as problems of gemm.h: of one matrix, of experts, and of an FFN with its
+// activation.
 #include <deque>
 #include <numeric>
 #include <vector>
@@ -13,14 +14,15 @@ namespace sy::cpu {
 
 namespace {
 
-// The row-major matrix with `columns` columns that begins with element `first` of x, and its transpose.
+// A row-major matrix with `columns` columns that begins with element `first` of x, and its
+// transpose.
 Matrix plain(ConstView x, Index first, Index columns) {
   return {x, first, columns, 1};
 }
 Matrix transposed(ConstView x, Index first, Index columns) {
   return {x, first, 1, columns};
 }
-// The same of those rows that an operand takes, from number `first` on.
+// The same for the rows of an operand, gathered or not, from number `first` on.
 Matrix plain(const RowsOf& x, Index first, Index columns) {
   Matrix m = plain(x.values, x.index ? 0 : first * columns, columns);
   if (x.index) m.row_index = x.index.i32() + first;
@@ -32,7 +34,8 @@ Matrix transposed(const RowsOf& x, Index first, Index columns) {
   return m;
 }
 
-// make(expert, its first row, how many it owns) gives the product of each expert that owns rows, or of each at all.
+// make(expert, its first row, its number of rows) returns the GEMM of an expert. Experts without
+// rows have none, unless of_all.
 template <class Make>
 void multiply_by_expert(const ExpertRows& rows, const Make& make, bool of_all = false) {
   std::vector<Problem> problems;
@@ -42,7 +45,8 @@ void multiply_by_expert(const ExpertRows& rows, const Make& make, bool of_all = 
   gemm_batch(problems);
 }
 
-// A weight [N, Q] or [E, N, Q] as stacked right operands [k, n] of a product: of y = x w^T, or of dx = dy w.
+// A weight [N, Q] or [E, N, Q] as a stack of right operands [k, n] of a GEMM: y = x w^T, or dx = dy
+// w.
 struct Operand {
   Operand(const Shape& weight, WeightUse u) : use(u) {
     const int last = weight.size() - 1;
@@ -126,11 +130,11 @@ void CpuBackend::do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const
       !accumulate);
 }
 
-// ---- an FFN's products, with the activation as their epilogue ----
+// ---- GEMMs of an FFN, with the activation as their epilogue ----
 
 namespace {
 
-// h += b, and y, for the rows of one expert, of which `first` is the first.
+// Computes y from h for the rows of one expert; `first` is its first row.
 struct Activate final : Epilogue {
   Activate(const FfnActivation& desc, ConstView row_scale, Index first, View y)
       : desc(desc), row_scale(row_scale), first(first), y(y) {}
@@ -151,7 +155,8 @@ struct Activate final : Epilogue {
   View y;
 };
 
-// dh, y and the sums of a row's gradient by its scale, [R, parts], for the rows of one expert.
+// Computes dh, y and the sums of a row's gradient with respect to its scale, [R, parts], for the
+// rows of one expert.
 struct ActivateBackward final : Epilogue {
   ActivateBackward(const FfnActivation& desc, ConstView h, ConstView row_scale, Index first, View dh, View y,
                    float* sums)
@@ -178,7 +183,7 @@ struct ActivateBackward final : Epilogue {
   float* sums;
 };
 
-// An FFN's product: the experts' ones, or that of one matrix.
+// GEMMs of an FFN: one for each expert, or one for a single matrix.
 struct FfnProduct {
   FfnProduct(const RowsOf& a, const Weight& w, WeightUse use, const ExpertRows& given)
       : whole{0, static_cast<std::int32_t>(a.rows())},
@@ -193,8 +198,9 @@ struct FfnProduct {
 
 }  // namespace
 
-// A task computes the same columns of both halves of h, so that their activation can follow at once. Panels of B lie from the
-// first column of the first half on: those of the second half serve where whole ones make a half, and otherwise it is packed.
+// A task computes the same columns of both halves of h, so that the activation can follow at once.
+// Panels of B are counted from the first column of the first half. If a half is a whole number of
+// panels, the packed weight serves both halves; otherwise B is packed again.
 void CpuBackend::do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
                                 const ExpertRows& given, ConstView row_scale, View h, View y) {
   const FfnProduct p(x, w, WeightUse::output, given);
@@ -217,8 +223,9 @@ void CpuBackend::do_ffn_forward(const FfnActivation& desc, const RowsOf& x, cons
   });
 }
 
-// The gradient by y is in a thread's memory alone. A row's gradient by its scale is a sum over columns: those of each part are
-// summed where they are computed, and the parts in order, so that it does not matter who computed them.
+// The gradient with respect to y is only in a thread's memory. A row's gradient with respect to its
+// scale is a sum over columns. Blocks of columns are summed as they are computed, and the block
+// sums in order. So the result does not depend on the threads.
 void CpuBackend::do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w,
                                  const ExpertRows& given, ConstView h, ConstView row_scale, View dh, View drow_scale,
                                  View y) {

@@ -1,4 +1,4 @@
-// Scores, the choice of experts, its gradient, and the loss that keeps experts equally loaded.
+// Router: scores, choice of experts, their gradient, and the load-balancing loss.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ namespace sy::cpu {
 
 namespace {
 
-// Added to a sum of scores, since sigmoid scores may all be 0 and their sum is a divisor.
+// Added to a sum of scores, which is a divisor, because sigmoid scores may all be 0.
 constexpr float tiny_sum = 1e-20f;
 
 // p: [e] = softmax(z); returns logsumexp(z). A logit costs 24 FLOPs.
@@ -39,7 +39,7 @@ float softplus(float z) {
   return std::max(z, 0.0f) + std::log1p(exp_(-std::abs(z)));
 }
 
-// The score of a logit z of probability p.
+// Score of a logit z with probability p.
 float score_of(Score score, float z, float p) {
   switch (score) {
     case Score::softmax:
@@ -51,7 +51,7 @@ float score_of(Score score, float z, float p) {
   }
   return p;
 }
-// d log s / dz of a logit's score s, beside what goes through the softmax.
+// d log s / dz of a logit's score s, without the gradient through the softmax.
 float log_slope(Score score, float z, float s) {
   switch (score) {
     case Score::softmax:
@@ -64,9 +64,9 @@ float log_slope(Score score, float z, float s) {
   return 1;
 }
 
-// The candidates with the k largest keys so far, by falling key. A candidate passes another only where its key is
-// larger, so that of equal ones the first offered stays ahead. A NaN passes nothing, which still leaves k distinct
-// candidates.
+// The candidates with the k largest keys so far, by falling key. A candidate passes another only if
+// its key is larger, so that of equal keys the first one stays ahead. A NaN passes nothing, which
+// still leaves k distinct candidates.
 class Best {
  public:
   Best(int k, std::int32_t* index, float* key) : k_(k), index_(index), key_(key) {}
@@ -87,7 +87,7 @@ class Best {
   float* key_;
 };
 
-// Chooses the experts of a token, with memory of its own for each thread.
+// Chooses the experts of a token. Each thread has its own object.
 struct Chooser {
   const RouteDesc& desc;
   Index num_experts;
@@ -98,7 +98,7 @@ struct Chooser {
   Chooser(const RouteDesc& d, Index e)
       : desc(d), num_experts(e), selection(e), key(e), group(d.groups), allowed(d.groups, true) {}
 
-  // chosen: [k] = the experts with the largest selection score.
+  // chosen: [k] = the experts with the largest selection scores.
   void choose(std::int32_t* chosen) {
     const Index per_group = num_experts / desc.groups;
     if (desc.group_limit < desc.groups) allow_best_groups(per_group);
@@ -128,7 +128,8 @@ struct Chooser {
 
 namespace {
 
-// Calls f(place, number) for the elements of t_all rows of n, where `place` counts them and `number` is the stream's.
+// Calls f(index, number) for the elements of t_all rows of n. `index` counts the elements; `number`
+// comes from the stream.
 template <class F>
 void for_numbers(const Draw& desc, const std::int64_t* index, Index t_all, Index n, const F& f) {
   const RandomStream stream(desc.seed, desc.stream);
@@ -159,7 +160,7 @@ void CpuBackend::do_draw(const Draw& desc, ConstView index, View x) {
   for_numbers(desc, index.i64(), x.dim(0), x.dim(1), [&](Index at, float number) { x.f32()[at] = number; });
 }
 
-// Beside a block of Philox for each element, it is no matter that elements are widened and rounded one by one.
+// A block of Philox costs far more than widening and rounding one element at a time.
 namespace {
 
 float element(ConstView x, Index i) {
@@ -182,7 +183,7 @@ void CpuBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool 
   });
 }
 
-// An element costs 12 bytes and a block of Philox, and so it does backward.
+// An element costs 12 bytes and a block of Philox, in forward and in backward.
 void CpuBackend::do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) {
   for_numbers(desc, index.i64(), x.dim(0), x.dim(1),
               [&](Index at, float number) { x.f32()[at] += number * softplus(size.f32()[at]); });
@@ -193,12 +194,13 @@ void CpuBackend::do_sized_noise_backward(const Draw& desc, ConstView index, Cons
   });
 }
 
-// A logit costs 4 bytes and 25 FLOPs, 48 with sigmoid scores. The choice compares each with the k-th best so far.
+// A logit costs 4 bytes and 25 FLOPs, 48 with sigmoid scores. The choice compares each with the
+// k-th best so far.
 void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise,
                                   View experts, View weights, View counts, View probability, View z_squared) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, segments = counts.dim(0);
   const Index segment_tokens = t_all / segments;
-  // Each segment is cut into `runs` runs of tokens.
+  // Each segment is divided into `runs` chunks of tokens.
   const Index grain = std::max(rows_per_run(4 * e), (segment_tokens + 63) / 64);
   const Index runs = ceil_div(segment_tokens, grain);
   const auto run_counts = scratch<std::int32_t>(segments * runs * e);
@@ -269,11 +271,13 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
   *z_squared.as<double>() = sum_z;
 }
 
-// s are the scores, p is the softmax, and c = dweights * scale:
+// Gradient of the router. s are the scores, p is the softmax, and c = dweights * scale.
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
-//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds * s * log_slope
+//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds *
+//                                              s * log_slope
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
-//   balances_by_score, q = s / sum_i s_i:   q * log_slope * (dprobability - sum_i dprobability_i q_i) in its place
+//   balances_by_score, q = s / sum_i s_i: the first summand is q * log_slope * (dprobability -
+//     sum_i dprobability_i q_i)
 // A logit costs 8 bytes and 28 FLOPs.
 void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                                    ConstView dweights, ConstView dprobability, float z_factor, View dlogits) {
@@ -308,7 +312,8 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
         for (Index j = 0; j < k; ++j) dz[chosen[j]] += ds[j] * s[j] * log_slope(desc.score, z[chosen[j]], s[j]);
         continue;
       }
-      // What goes through the softmax is p * (d - sum d p), where d is dp, and for the chosen experts ds as well.
+      // The gradient through the softmax is p * (d - sum d p). Here d is dp, and for the chosen
+      // experts dp + ds.
       float inner = 0;
 #pragma omp simd reduction(+ : inner)
       for (Index i = 0; i < e; ++i) inner += dp[i] * p[i];
@@ -329,7 +334,8 @@ void CpuBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView
   const RouterSums at{e};
   for (Index l = 0; l < layers; ++l) {
     double* const all = sums ? sums.as<double>() + l * at.size() : nullptr;
-    const Index from = desc.together ? 0 : l, to = desc.together ? layers : l + 1;  // the layers of the loss
+    // the layers of the loss
+    const Index from = desc.together ? 0 : l, to = desc.together ? layers : l + 1;
     for (Index g = 0; g < segments; ++g) {
       const Index scope = std::min(scopes - 1, (desc.first + g) / desc.per_scope);
       for (Index x = 0; x < e; ++x) {
