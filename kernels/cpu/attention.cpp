@@ -557,7 +557,7 @@ void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, 
 // ---- backward ----
 //
 // With P = exp(score - lse) and D_i = dout_i . out_i:
-//   dV = P^T dout,  dP = dout V^T,  dQ = dS K,  dK = dS^T Q
+//   dV = P^T dout,  dP = dout V^T,  dQ = dS K,  dK = dS^T Q.
 // The matrix dS is P (dP - D) times the scale and the derivative of the cap.
 
 struct Gradients {
