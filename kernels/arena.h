@@ -125,8 +125,8 @@ class Arena {
   }
   // Merges the blocks of an empty arena into one, an eighth larger than the peak. Sizes differ from
   // step to step, because experts get more or fewer rows. A buffer that does not fit into the rest
-  // of its block goes to the next block, and so do all later ones. Without the merge, blocks would
-  // grow to many times the memory in use.
+  // of its block goes to the next block, and so do all later ones. Without the merge, the
+  // blocks would have many times the size of the memory in use.
   void join_blocks() {
     blocks_.clear();
     current_ = 0;

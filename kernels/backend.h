@@ -282,11 +282,12 @@ class Backend {
   // wgrad: dw_e (+)= dy_e^T x_e.  dw: [E, N, Q], dy: [R, N] c, x: [R, Q] c. The product is zero for
   // an expert without rows.
   void grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw, bool accumulate = true);
-  // Columns [first, first + n) of the rows of expert e in y: [R, N] c += row_scale * bias_e. bias:
-  // [E, n] c; row_scale: [R], empty means 1
+  // Adds row_scale * bias_e to columns [first, first + n) of the rows of expert e.
+  //   y: [R, N] c +=; bias: [E, n] c; row_scale: [R], empty means 1
   void grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first, View y);
-  // dbias: [E, n] += the sum over the rows of expert e of row_scale * dy: [R, N] c. drow_scale: [R]
-  // += dy . bias_e; may be empty
+  // Gradients of grouped_bias_forward with respect to bias and row_scale. dy: [R, N] c
+  //   dbias: [E, n] += the sum over the rows of expert e of row_scale * dy
+  //   drow_scale: [R] += dy . bias_e; may be empty
   void grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
                              View dbias, View drow_scale);
   // y: [T, N] c += bias: [N] c
@@ -315,7 +316,7 @@ class Backend {
   //   bias: [E, gated ? 2F : F] c or empty. If `rows` is empty, w and bias have no dimension E.
   void ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias, const ExpertRows& rows,
                    ConstView row_scale, View h, View y);
-  // Backward of out = y w^T and of the activation. dh, drow_scale = activation_backward of dout w.
+  // Backward of out = y w^T and of the activation: dh, drow_scale = activation_backward of dout w.
   // It also writes y again, as forward computed it.
   //   dout: [R, D], w: [E, D, F], h, dh: [R, gated ? 2F : F], y: [R, F]
   void ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows, ConstView h,
@@ -336,8 +337,8 @@ class Backend {
   //   inverse: [T, q_heads + k_heads] = 1 / root mean square (LayerNorm: of x - mean)
   void qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions, ConstView table, View y,
                        View inverse);
-  // dx: [T, all_heads, hd] c = gradient with respect to x; dy: gradient with respect to y; dweight
-  // += has the shape of weight
+  // dx: [T, all_heads, hd] c = gradient with respect to x; dy: gradient with respect to y.
+  //   dweight += gradient with respect to weight, of its shape
   void qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                         ConstView positions, ConstView table, View dx, View dweight);
 
@@ -366,8 +367,9 @@ class Backend {
   // sees is 0.
   void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                           ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
-  // Gradients of the parameters of attention. dbias: [H, n] += for desc.bias; dsinks: [H] += for
-  // desc.sinks. Both may be empty.
+  // Gradients of the parameters of attention; each may be empty.
+  //   dbias: [H, n] += gradient with respect to desc.bias
+  //   dsinks: [H] += gradient with respect to desc.sinks
   void attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                                   ConstView out, ConstView lse, View dbias, View dsinks);
 
@@ -377,8 +379,8 @@ class Backend {
   //   offsets: [B] i32, with offsets[b] + S <= C
   void append_heads(ConstHeads x, ConstView offsets, Heads y);
 
-  // Copies columns of heads, which latent attention combines. y[b, s, h] = x[b, s, h], or x[b, s,
-  // 0] if x has one head (broadcast).
+  // Copies columns of heads, which latent attention combines. One head of x is broadcast.
+  //   y[b, s, h] = x[b, s, h], or x[b, s, 0] if x has one head
   //   x, y: columns of any heads, of [B, S, N, w] c each, which share no element
   void copy_heads(ConstHeads x, Heads y);
   // Adjoint of the broadcast: y[b, s, 0] = the sum over h of x[b, s, h]. y has one head.

@@ -16,7 +16,7 @@ namespace sy {
 
 using Index = std::int64_t;
 
-// Number of blocks of size `part` that n >= 0 elements need, and the size of these blocks together.
+// Number of blocks of size `part` that hold n >= 0 elements, and the total size of these blocks.
 constexpr Index ceil_div(Index n, Index part) {
   return (n + part - 1) / part;
 }
@@ -42,7 +42,7 @@ class Shape {
   Index& operator[](int i) { return dims_[i]; }
   const Index* begin() const { return dims_.data(); }
   const Index* end() const { return dims_.data() + size_; }
-  // The product of the dimensions from `first` on; 1 when there are none.
+  // The product of the dimensions from `first` on; 1 if there is no such dimension.
   Index elements(int first = 0) const {
     Index n = 1;
     for (int i = first; i < size_; ++i) n *= dims_[i];

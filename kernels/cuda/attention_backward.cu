@@ -1,6 +1,6 @@
 // Attention backward. With P = exp(score - lse) and D_i = dout_i . out_i:
-//   dV = P^T dout,  dS = P (dout V^T - D) * derivative of the cap,  dQ = scale dS K,  dK = scale
-//                   dS^T Q
+//   dV = P^T dout,  dS = P (dout V^T - D) * derivative of the cap
+//   dQ = scale dS K,  dK = scale dS^T Q
 //
 // No block adds to the result of another one. In query_gradient, a block holds queries, iterates
 // over keys, and sums dQ. In key_gradients, a block holds keys, iterates over queries, and sums dK
@@ -79,7 +79,7 @@ struct Steps {
   static constexpr int cols = f32 ? (wide ? 16 : 32) : (M == 2 || wide ? 32 : 64);
   static constexpr int N = cols / 8, W = width / 8;
   // If registers hold two gradients of one tile of rows per warp, a block has twice as many warps.
-  // It then holds as many rows as with two tiles, so that each loaded tile serves 128 rows. This
+  // It then holds as many rows as with M = 2, so that each loaded tile serves 128 rows. This
   // fills the registers of a multiprocessor. Two smaller blocks could not on an A100, whose shared
   // memory holds only one.
   static constexpr int warps = f32 && wide ? 2 : !f32 && gradients == 2 && M == 1 ? 8 : 4;
@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
   if (S::wants_dv) store_tile(dv, warp_k, dv_out.rows(b, kv_head), warp_first, z.packs);
 }
 
-// ---- what attention learns ----
+// ---- gradients of attention's parameters ----
 
 // The vector of one position in one head.
 template <class P>
@@ -317,7 +317,7 @@ __device__ P vector_of(const HeadsOf<P>& x, int b, int head, int position) {
 // dbias: [H, n] += the sums of dS / scale by head and distance. A block takes one distance in one
 // head, and its threads share the pairs of that distance. The kernels above could not sum by
 // distance in a fixed order, because each block holds terms of many distances. A pair costs 2 hd +
-// 3 vd FLOPs, and reads of vectors, from caches at best.
+// 3 vd FLOPs, and reads its vectors, from caches at best.
 template <class T>
 __global__ void bias_gradient(const Call z, const Scores scores, const InHeads<T> dout, const InHeads<T> q,
                               const InHeads<T> k, const InHeads<T> v, const InHeads<T> out, const General special,

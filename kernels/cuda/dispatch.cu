@@ -295,7 +295,7 @@ void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, Const
   }
 }
 
-// ---- which ranks a token goes to ----
+// ---- dispatch layout ----
 
 namespace {
 
@@ -385,7 +385,7 @@ void CudaBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, Con
                         out<std::int32_t>(tokens), out<std::int32_t>(slots)});
 }
 
-// ---- order of the rows ----
+// ---- permutation of rows ----
 
 namespace {
 

@@ -48,7 +48,7 @@ __device__ Index lower_bound(const Keys& keys, Index low, Index high, Key key) {
 }
 
 // Destination of key i when sorted sequences of `run` keys, a power of two, are merged in pairs. It
-// is the number of smaller keys in both sequences, from the start of the pair on.
+// is the start of the pair plus the number of smaller keys in both sequences.
 template <class Keys>
 __device__ Index merged_place(const Keys& keys, Index i, Index run, Index n) {
   const Index begin = i & ~(2 * run - 1);

@@ -3,7 +3,8 @@
 //
 // A and B have one type, f32 or bf16. C has their type or f32. Sums are in f32. CUBLAS_COMPUTE_32F
 // with the handle's default math computes f32 in full. TF32 requires CUBLAS_TF32_TENSOR_OP_MATH or
-// a _FAST_ type. The pedantic compute type would only forbid fast kernels as well.
+// a _FAST_ type. The pedantic compute type would also forbid fast kernels, and change nothing
+// else for real numbers.
 //
 // A GEMM costs 2 m n q FLOPs and at least w (m q + q n + m n) bytes, and w m n more with an addend.
 #include <cublasLt.h>
@@ -72,7 +73,7 @@ class SumByLt {
     lay_out(layout_of_c_, c, p.n);
   }
 
-  // Chooses a kernel of cuBLASLt; false if it has none, which can happen for poorly aligned
+  // Chooses a kernel of cuBLASLt; false if there is none, as may be for poorly aligned
   // addresses or rows. cuBLASLt caches its choice for a shape (cuBLAS library documentation,
   // cublasLtHeuristicsCacheSetCapacity).
   bool choose(Index workspace) {

@@ -11,7 +11,7 @@ namespace {
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 constexpr int most_threads = 512;  // per row of logits
 
-// Transforms of a logit: none, or the soft cap.
+// Transforms of a logit: the identity, or the soft cap.
 struct Plain {
   __device__ float operator()(float x) const { return x; }
   __device__ float slope(float) const { return 1; }

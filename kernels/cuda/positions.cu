@@ -246,8 +246,8 @@ __global__ void __launch_bounds__(threads_of_block)
 }
 
 // With g = dy rotated back, w the weight with its offset and v = (x - mean) r:
-//   dx = r (g w - mean(g w) - v mean(g w v)), without mean(g w) for RMSNorm;   dw = sum over rows
-//                                                                              of g v
+//   dx = r (g w - mean(g w) - v mean(g w v)), without mean(g w) for RMSNorm
+//   dw = sum over rows of g v
 //
 // The warps of a block share every gridDim.x-th token with all of its heads. If each_head, a warp
 // takes head blockIdx.y of every (8 gridDim.x)-th token. Each warp writes its sums of g v to a row

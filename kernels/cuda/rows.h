@@ -56,8 +56,8 @@ constexpr Index sum_parts = 384;
 
 // ---- rows ----
 
-// Number of threads of a block for a row of this many packs: whole warps, at least one, and none
-// without work.
+// Number of threads of a block for a row of this many packs: whole warps, at least one. Every warp
+// has work.
 inline int row_threads(Index packs, int most = 256) {
   return static_cast<int>(std::clamp<Index>(blocks_of(packs, warp_size) * warp_size, warp_size, most));
 }

@@ -13,8 +13,8 @@
 
 namespace sy::cuda {
 
-// An enqueue on the device, which returns at once unless the device's queue is full. A collective
-// that waits for a lost rank keeps the queue full forever.
+// Publishes an enqueue as a possible wait. It returns at once unless the device's queue is full. A
+// collective that waits for a lost rank keeps the queue full forever.
 struct Giving {
   Waiting waiting{"room in the device's queue", "", {}, true};
 };

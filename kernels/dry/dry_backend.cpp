@@ -226,7 +226,7 @@ class DryBackend final : public Backend {
     const Index n = experts.elements(), t = experts.dim(0), all = sums.elements(), each = all / split.owners;
     std::vector<Index> kept(static_cast<std::size_t>(all)), at(kept.size());
     for (Index e = 0; e < all; ++e) kept[e] = n / all + (e < n % all);
-    // router's assignments, if they were counted
+    // Without a mask, the assignments are those of the latest router
     if (!keep && split.first + all <= std::ssize(placed_))
       std::copy_n(placed_.begin() + split.first, all, kept.begin());
     else if (load)
