@@ -84,7 +84,7 @@ class Arena {
 
   Index in_use() const { return in_use_; }  // bytes in use
   Index peak() const { return peak_; }      // largest number of bytes in use so far
-  // bytes allocated on the device
+  // Bytes allocated on the device.
   Index reserved() const { return fixed_ ? fixed_->bytes_ : reserved_; }
 
   // Frees, at the end of a C++ scope, the buffers that were allocated in the scope.

@@ -124,7 +124,7 @@ struct Sparsity {
 // query sees. Causal forward ignores keys after the last query, so these need not be finite.
 struct Visibility {
   bool causal = true;
-  // if causal: number of latest keys that a query sees, including its own; 0 means unlimited
+  // If causal: number of latest keys that a query sees, including its own; 0 means unlimited.
   Index window = 0;
   Index query_offset = 0;  // number of keys before the first query, as in a cache; at least 0
   // [B, queries] i32 or empty. For several documents in a sequence, if causal: the key position of

@@ -75,7 +75,7 @@ struct Weight {
 struct NormDesc {
   NormKind kind = NormKind::rmsnorm;
   float eps = 1e-5f;
-  // added to the weight: 1 if the weight is stored as w - 1 (Gemma team, "Gemma", 2024)
+  // Added to the weight: 1 if the weight is stored as w - 1 (Gemma team, "Gemma", 2024).
   float offset = 0;
 };
 
@@ -111,7 +111,7 @@ struct QkNorm {
 // heads, then others.
 struct WholeQkNorm {
   Index queries, keys;  // elements of a row that belong to queries, and to keys
-  // the same over all ranks that share the heads; divisors of the mean square
+  // The same over all ranks that share the heads; divisors of the mean square.
   Index all_queries, all_keys;
   float eps;
   float offset = 0;  // see NormDesc::offset
@@ -128,7 +128,7 @@ struct RouteDesc {
   // Score of a group: the sum of its two best selection scores (DeepSeek-V3), or the best one
   // (DeepSeek-V2).
   GroupScore group_score = GroupScore::top2;
-  // the selection score is computed from the logit, not from the score
+  // If true, the selection score is computed from the logit, not from the score.
   bool select_by_logit = false;
   // Expert probability of the load-balancing loss. True: score divided by the sum of all experts'
   // scores (DeepSeek-AI, "DeepSeek-V3", 2024, eq. 19). False: softmax(logits). Both are the same if
@@ -153,7 +153,7 @@ struct Draw {
 
 struct CapacityDesc {
   DropOrder order = DropOrder::token;
-  // largest number of assignments of an expert in one segment; 0 means unlimited
+  // Largest number of assignments of an expert in one segment; 0 means unlimited.
   Index capacity = 0;
 };
 
@@ -240,7 +240,7 @@ class Backend {
   // contents of the tensors may change. A replay saves the host the start of each operation.
   virtual void repeated(const std::string& name, const std::function<void()>& body) { body(); }
   virtual Index largest_head() const { return INT64_MAX; }  // largest hd of QK-norm and of training
-  // number of logits that are best computed at once
+  // Number of logits that are best computed at once.
   virtual Index logits_at_once() const { return Index{4} << 20; }
   Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros
   void to_device(const void* host, View x);
@@ -519,7 +519,7 @@ class Backend {
   virtual void do_add(ConstView x, View y) = 0;
   virtual void do_scale(View x, float factor) = 0;
   virtual void do_sum_squares(ConstView x, View out) = 0;
-  // called only if prepared_bytes is not 0
+  // Called only if prepared_bytes is not 0.
   virtual void do_prepare(ConstView weight, WeightUse use, View prepared);
   // from: empty, or other memory than c; then desc.accumulate is false
   virtual void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) = 0;

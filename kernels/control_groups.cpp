@@ -39,7 +39,7 @@ Quota quota_v1(const fs::path& group) {
 std::vector<fs::path> control_groups(const std::string& controller, const fs::path& root) {
   std::vector<fs::path> folders;
   std::ifstream in(root / "proc/self/cgroup");
-  // version 1: "4:memory:/job/step"; version 2: "0::/job/step"
+  // Version 1: "4:memory:/job/step"; version 2: "0::/job/step".
   for (std::string line; std::getline(in, line);) {
     std::istringstream fields(line);
     std::string number, controllers, path;

@@ -63,9 +63,9 @@ struct SiluClamped {
   }
 };
 
-// x * Phi(x), where Phi is the standard normal distribution, 1/2 (1 + erf(x / sqrt 2)). erf is
-// formula 7.1.26 of Abramowitz and Stegun (absolute error below 1.5e-7), which shares its
-// exponential with the density.
+// x * Phi(x), where Phi is the standard normal distribution, 1/2 (1 + erf(x / sqrt 2)). The erf is
+// formula 7.1.26 of Abramowitz and Stegun (absolute error below 1.5e-7). It shares its exponential
+// with the density.
 struct Gelu : AsItIs {
   static Point at(float x, const FfnActivation&) {
     const float z = (x < 0 ? -x : x) * 0.70710678f;

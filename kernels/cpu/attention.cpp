@@ -275,7 +275,7 @@ struct RowState {
   float add(float* row, Index cols, float row_largest) {
     const float before = largest;
     largest = std::max(largest, row_largest);
-    // before the first key all exponentials are 0
+    // Before the first key, all exponentials are 0.
     const float shift = largest == minus_infinity ? 0.0f : largest;
     Vector row_total{};
     for (Index j = 0; j < cols; j += lanes) {
@@ -298,7 +298,7 @@ void forward_task(const Call& call, Index b, Index kv_head, Range queries, Const
   thread_local std::vector<RowState> states;  // [heads, rows]
   const Index hd = z.hd, vd = z.vd, heads = z.heads_per_kv();
   const Index rows = round_up(queries.size(), tile_rows);
-  // size of vectors that are widened together
+  // Size of the vectors that are widened together.
   const Index most = std::max(queries.size(), key_block) * std::max(hd, vd);
   float* q_panels = buffer.reserve(heads * rows * hd + key_block * (hd + round_up(vd, tile_cols) + tile_rows) +
                                    3 * lanes + (z.narrow ? most + heads * queries.size() * vd : 0));
@@ -796,7 +796,7 @@ void CpuBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, C
   const Index runs = ceil_div(S, run);
 #pragma omp parallel for schedule(dynamic)
   for (Index task = 0; task < pairs * runs; ++task) {
-    // the longest rows first
+    // The longest rows go first.
     const Index pair = task % pairs, begin = (runs - 1 - task / pairs) * run;
     forward_task(z, pair / z.K, pair % z.K, {begin, std::min(begin + run, S)}, q, k, v, out, lse.f32());
   }

@@ -4,7 +4,7 @@
 namespace sy::cpu {
 
 double multiply_adds(Index rounds) {
-  // enough to hide a latency of 4 to 6 cycles on two units; they fit 16 registers
+  // Enough to hide a latency of 4 to 6 cycles on two units; they fit 16 registers.
   constexpr int chains = 12;
   Vector sum[chains] = {};
   const Vector factor = Vector{} + 0.999f, term = Vector{} + 1e-3f;

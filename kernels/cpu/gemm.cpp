@@ -42,7 +42,7 @@ struct FloatTiles {
   using Packed = float;
   static constexpr Index rows = tile_rows, cols = tile_cols, step = 1, max_k_block = 384, k_multiple = 16, a_panels = 8,
                          beyond = lanes;
-  // besides a panel of A
+  // Whether a panel of B fits the L1 cache besides a panel of A.
   static constexpr bool b_stays = cols * max_k_block * Index{sizeof(float)} <= 24 * 1024;
 
   // Rows or columns of a matrix, from number `first` on: every `stride`, or by an index.
@@ -430,7 +430,7 @@ void cut_columns(const Problem& p, int threads, std::vector<Task>& tasks) {
   for (Index j = 0; j < p.n; j += cols) tasks.push_back({&p, 0, p.m, j, std::min(j + cols, p.n)});
 }
 
-// smaller products take less time than waking the threads
+// Smaller products take less time than waking the threads.
 constexpr double serial_multiplications = 2.5e5;
 constexpr double min_task_multiplications = 8e6;  // smaller tasks spend too much on packing
 constexpr double min_task_area = 128 * 128;       // the same for tasks of fewer elements of C

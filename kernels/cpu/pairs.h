@@ -99,7 +99,7 @@ struct AmxPairs {
   AmxPairs& operator=(const AmxPairs&) = delete;
 
   void multiply(Index steps, const Bf16* left, const Bf16* right, float* c, Index stride, bool accumulate) const {
-    // the tile loads do not declare theirs, either
+    // The tile loads do not declare theirs, either.
     asm volatile("" : : "r"(left), "r"(right), "r"(c) : "memory");
     const Index bytes = stride * 4;
     float* const below = c + 16 * stride;

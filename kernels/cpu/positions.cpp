@@ -116,8 +116,8 @@ void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView w
 }
 
 // With g = dy rotated back, w the weight with its offset and n = (x - mean) r:
-//   dx = r (g w - mean(g w) - n mean(g w n)), without mean(g w) for RMSNorm;   dw = sum over rows
-//                                                                              of g n
+//   dx = r (g w - mean(g w) - n mean(g w n)), without mean(g w) for RMSNorm
+//   dw = sum over rows of g n
 // An element costs 12 bytes and 13 FLOPs, 17 for LayerNorm, and 3 FLOPs more if it is rotated.
 void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
                                      ConstView positions, ConstView table, View dx, View dweight) {

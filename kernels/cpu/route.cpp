@@ -273,11 +273,11 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
 
 // Gradient of the router. s are the scores, p is the softmax, and c = dweights * scale.
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
-//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds *
-//                                              s * log_slope
+//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s)
+//   other scores: dz = ds * s * log_slope
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
-//   balances_by_score, q = s / sum_i s_i: the first summand is q * log_slope * (dprobability -
-//     sum_i dprobability_i q_i)
+//   balances_by_score, q = s / sum_i s_i: dz += p * (...) becomes
+//     dz += q * log_slope * (dprobability - sum_i dprobability_i q_i)
 // A logit costs 8 bytes and 28 FLOPs.
 void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                                    ConstView dweights, ConstView dprobability, float z_factor, View dlogits) {
@@ -334,7 +334,7 @@ void CpuBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView
   const RouterSums at{e};
   for (Index l = 0; l < layers; ++l) {
     double* const all = sums ? sums.as<double>() + l * at.size() : nullptr;
-    // the layers of the loss
+    // The layers of the loss.
     const Index from = desc.together ? 0 : l, to = desc.together ? layers : l + 1;
     for (Index g = 0; g < segments; ++g) {
       const Index scope = std::min(scopes - 1, (desc.first + g) / desc.per_scope);

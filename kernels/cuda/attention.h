@@ -81,7 +81,7 @@ bool in_packs(ConstHeads x) {
 struct Scores {
   bool capped;
   float scale, inner, outer;
-  // converts a natural logarithm to units of x: a sink, and a bias if scores are not capped
+  // Converts a natural logarithm to units of x: a sink, and a bias if scores are not capped.
   float of_log;
 
   explicit Scores(const AttentionDesc& desc)
@@ -90,7 +90,7 @@ struct Scores {
         inner(capped ? desc.scale / desc.softcap : 0.0f),
         outer(log2_e * (capped ? desc.softcap : desc.scale)),
         of_log(log2_e / outer) {
-    // the largest product is that of the largest score
+    // The largest product is that of the largest score.
     SY_ASSERT(scale > 0, "scores times {}", scale);
   }
 };

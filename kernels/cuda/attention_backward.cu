@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
   using S = QuerySteps<T, width, general>;
   constexpr int M = S::M, N = S::N, cols = S::cols;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
-  // queries with the most visible keys go first
+  // Queries with the most visible keys go first.
   const int first = (tiles - 1 - block % tiles) * S::rows;
   const int b = block / tiles / heads.count(), head = heads.first() + block / tiles % heads.count();
   const int kv_head = heads.first_kv + block / tiles % heads.count() / heads.heads_per_kv;
@@ -231,7 +231,7 @@ enum class Wanted { dk_dv, dk, dv };
 template <class T, int width, Wanted wanted, bool general>
 struct KeySteps : Steps<T, width, wanted == Wanted::dk_dv ? 2 : 1, wanted == Wanted::dv ? 1 : 2, general> {
   static constexpr bool wants_dk = wanted != Wanted::dv, wants_dv = wanted != Wanted::dk;
-  // of one tile; shared memory holds lse and D of two
+  // Queries of one tile; shared memory holds lse and D of two.
   static constexpr int queries = KeySteps::cols;
 };
 
@@ -330,7 +330,7 @@ __global__ void bias_gradient(const Call z, const Scores scores, const InHeads<T
     const General rules = special.of(b, z);
     if (key < 0 || !z.sees(query, key) || !z.allows(rules, query, key)) continue;
     const auto query_vector = vector_of(q, b, head, query), key_vector = vector_of(k, b, kv_head, key);
-    // derivative of the loss with respect to the score, divided by its weight
+    // slope: derivative of the loss with respect to the score, divided by its weight.
     float product = 0, slope = 0;
     for (Index c = 0; c < q.width; ++c) product += to_float(query_vector[c]) * to_float(key_vector[c]);
     const auto d = vector_of(dout, b, head, query), value = vector_of(v, b, kv_head, key),

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   Call z = call;
   if (query_offsets != nullptr) z.query_offset = query_offsets[b];
   const int kv_head = head / z.heads_per_kv();
-  // queries with the most visible keys go first
+  // Queries with the most visible keys go first.
   const int first = (tiles - 1 - block % tiles) * Of::rows;
   const int last = min(first + Of::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
   const auto keys = k_heads.rows(b, kv_head), values = v_heads.rows(b, kv_head);
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
     each_row<M>([&](int m, int half) {
       const float before = shift[m][half], now = row_max(largest[m][half]);
       largest[m][half] = now;
-      // before the first key all exponentials are 0
+      // Before the first key, all exponentials are 0.
       shift[m][half] = now == -INFINITY ? 0.0f : scores.outer * now;
       // If the maximum does not change, the factor is exactly 1. The difference of the two products
       // might not be 0, because nvcc may fuse one of them and leave it unrounded.
@@ -225,7 +225,7 @@ __global__ void wide_forward(const Call call, const Scores scores, const InHeads
   const auto query_vector = queries.x + query * queries.stride;
   for (int c = thread; c < queries.width; c += wide_warps * warp_size) x[c] = to_float(query_vector[c]);
   for (int c = thread; c < values.width; c += wide_warps * warp_size) sums[c] = 0;
-  // of the scores, before the factor `outer`; the same in all threads
+  // Largest score, before the factor `outer`, and sum of exponentials; the same in all threads.
   float largest = -INFINITY, total = 0;
   if (z.sinks) {
     largest = scores.of_log * special.sinks[head];

@@ -48,7 +48,7 @@ __device__ float log_slope(Score score, float z, float s) {
 }
 
 struct Softmax {
-  // largest logit, 1 / sum exp(z - largest), log of the sum of exponentials
+  // Largest logit, 1 / sum exp(z - largest), log of the sum of exponentials.
   float largest, inverse, lse;
   __device__ float operator()(float z) const { return expf(z - largest) * inverse; }
 };
@@ -298,11 +298,11 @@ __global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts
 // Gradient of the router; a warp takes a token. s are the scores, p is the softmax, and c =
 // dweights * scale.
 //   renormalized, S = sum_j s_j:   ds_j = (c_j - sum_i c_i s_i / S) / S,   otherwise   ds_j = c_j
-//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s),   others: dz = ds *
-//                                              s * log_slope
+//   softmax: dz = s * (ds - sum_i ds_i s_i),   sigmoid: dz = ds * s * (1 - s)
+//   other scores: dz = ds * s * log_slope
 //   dz += p * (dprobability - sum_i dprobability_i p_i) + z_factor * 2 * logsumexp * p
-//   balances_by_score, q = s / sum_i s_i: the first summand is q * log_slope * (dprobability -
-//     sum_i dprobability_i q_i)
+//   balances_by_score, q = s / sum_i s_i: dz += p * (...) becomes
+//     dz += q * log_slope * (dprobability - sum_i dprobability_i q_i)
 // A logit costs 4 + w bytes and 14 FLOPs.
 template <class T>
 __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_tokens, int e, In<float> logits,

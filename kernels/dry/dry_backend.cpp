@@ -297,7 +297,7 @@ class DryBackend final : public Backend {
   static ConstView read(const Weight& weight, ConstView form) { return form ? form : weight.values; }
 
   const Backend* stands_for_;
-  // dispatched assignments of each physical expert, from the latest router
+  // Dispatched assignments of each physical expert, from the latest router.
   std::vector<Index> placed_;
   std::vector<std::byte> read_;
 
