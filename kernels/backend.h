@@ -269,7 +269,7 @@ class Backend {
   // c: [M, N] (+)= op(a) op(b), op(a): [M, Q] c, op(b): [Q, N] c. The type of c is `c` or f32. If b
   // is transposed, its packed form for fprop is read, otherwise that for dgrad.
   //   from: the addend, [M, N] of the type of c, or empty: c = from + op(a) op(b). It may be c
-  //         itself, which means accumulate. Only a device without a fused addend copies it.
+  //         itself, which means accumulate. It is copied only if the device cannot fuse it.
   void gemm(const Gemm& desc, ConstView a, const Weight& b, View c, ConstView from = {});
   // Grouped GEMMs: one GEMM for each expert over its rows. In y_e = x_e w_e^T, x_e and y_e are the
   // rows of expert e, and w_e is its matrix. R is the number of rows of the GEMM, gathered or not.

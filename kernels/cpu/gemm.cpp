@@ -143,8 +143,8 @@ Packed* packed_panel(Packed* packed, Index n, Index l, Index depth, Index j) {
   return packed + l * round_up(n, Panels::cols) + j * round_up(depth, Panels::step);
 }
 
-// Whether there are so few rows that the product is bound by memory: each panel of B is read once,
-// and need not stay in a cache.
+// Whether there are so few rows that the product is bound by memory. Each panel of B is then read
+// once, and need not stay in a cache.
 template <class Panels>
 bool reads_once(const Problem& p) {
   return p.b_packed && p.m <= a_rows<Panels>;

@@ -9,7 +9,7 @@
 namespace sy::cuda {
 
 std::vector<int> kernel_images();
-// Returns the kernel image that the current device runs. It is not among kernel_images() if the
+// Sets `capability` to the image that the current device runs. It is not in kernel_images() if the
 // driver compiled it from PTX. If the device runs no image, the error is
 // cudaErrorNoKernelImageForDevice or cudaErrorInvalidDeviceFunction.
 cudaError_t kernel_image(int& capability);
