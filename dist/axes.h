@@ -1,4 +1,4 @@
-// The axes of the mesh (dist/mesh.h), and sets of them as bit masks.
+// Axes of the mesh (dist/mesh.h), and sets of axes as bit masks.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,11 @@
 
 namespace sy {
 
-// The ranks of a stage are dp x tp, and for the experts edp x ep x etp: the two grids. In both, the last axis runs fastest.
+// Axis of one of the two grids over the ranks of a stage.
+// The dense grid is dp x tp, the expert grid edp x ep x etp. In both, the last axis varies fastest.
 enum class Axis : std::uint8_t { none = 0, etp = 1, ep = 2, edp = 4, tp = 8, dp = 16 };
 
+// Set of axes.
 class Axes {
  public:
   constexpr Axes() = default;
@@ -20,7 +22,7 @@ class Axes {
   constexpr Axes operator&(Axes both) const { return of(bits_ & both.bits_); }
   constexpr Axes operator-(Axes less) const { return of(bits_ & ~less.bits_); }
   bool operator==(const Axes&) const = default;
-  // Sets with the outer axes come first: {dp, tp}, {dp}, {tp}, {edp}.
+  // Orders sets with outer axes first: {dp, tp}, {dp}, {tp}, {edp}.
   constexpr bool operator<(Axes other) const { return bits_ > other.bits_; }
 
   std::string str() const;  // "dp x tp"
@@ -39,7 +41,8 @@ constexpr Axes operator|(Axis a, Axis b) {
 }
 
 constexpr Axes dense_grid = Axis::dp | Axis::tp, expert_grid = Axes(Axis::edp) | Axis::ep | Axis::etp;
-// The grid whose axes these are; the empty set is of the dense one. No set has axes of both.
+// Returns the grid that contains these axes; the dense grid for the empty set.
+// Asserts that the set has no axes of both grids.
 Axes grid_of(Axes axes);
 
 }  // namespace sy

@@ -12,7 +12,8 @@
 namespace sy {
 namespace {
 
-// A call of which this rank sends `bytes` to others: waits, and is counted with its time, until the end of the scope.
+// Counts a collective and its time, and publishes the wait, until the end of the scope.
+// bytes: sent by this rank to other ranks. No-op in a group of one rank.
 class Counted {
  public:
   Counted(const Comm& comm, std::array<Traffic, num_collectives>& traffic, Collective kind, Index bytes, RowsMoved rows = {})
@@ -75,7 +76,7 @@ std::string ranges(const std::vector<int>& ascending) {
   return text;
 }
 
-// Never freed: another thread may read them while the process ends.
+// The set is never freed: another thread may read a text while the process ends.
 const char* lasting(const std::string& words) {
   static auto* const all = new std::set<std::string>;
   return all->insert(words).first->c_str();

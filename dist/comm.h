@@ -1,11 +1,16 @@
-// Collectives over one group of ranks. Knows tensors; knows no model. comm_self serves one rank without MPI; comm_mpi has host
-// buffers, and moves them through shared memory where ranks share a machine (window.h), and by MPI; comm_nccl NCCL on device
-// buffers; comm_dry counts bytes. Every rank of the group must make the same calls in the same order.
+// Collectives over one group of ranks.
+// All ranks of the group must make the same calls in the same order. Implementations:
+//   comm_self   one rank, without MPI
+//   comm_mpi    host buffers, by shared memory within a machine (window.h) and by MPI otherwise
+//   comm_nccl   device buffers, by NCCL
+//   comm_dry    counts bytes and moves no data, except small i32 gathers
 //
-// A result depends on the group alone, not on who arrives first; on the host, sums are taken in rank order.
+// Results depend on the group alone, not on the order of
+// arrival. Sums on the host are in rank order.
 //
-// On device buffers a collective runs beside what the backend computes. mark() says what it waits for, wait() what waits
-// for it; the plain calls do both, so that to the caller they are in order with everything else, and the host goes on.
+// On device buffers a collective overlaps with compute. It waits for the compute before mark(), and
+// compute that is enqueued after wait() waits for it. Calls without `start_` do both. They are in
+// order with all other work of the device, and the host does not wait for them.
 #pragma once
 
 #include <array>
@@ -22,23 +27,27 @@ namespace sy {
 
 enum class Reduce { sum, max };
 
-// A buffer whose content goes elsewhere, and the buffer for what comes.
+// Send and receive buffer of an all-to-all.
 struct InOut {
   ConstView in;
   View out;
 };
 
-// A buffer, of the same size on every rank, and the rank of the group that it is broadcast from or reduced to.
+// Buffer of a broadcast or a reduce, of equal size on all ranks, and the root's rank in the group.
 struct Rooted {
   View x;
   int root;
 };
 
-// What a rank sends in an all-reduce of so many bytes, and receives. Up to all_reduce_whole bytes, all of them to each other
-// rank: one message each. Beyond, block by block, the pieces that the others sum, and then its own sum to each of them.
+// Returns the bytes that a rank sends to other ranks in an all-reduce; it receives equally many.
+// Up to all_reduce_whole bytes: the buffer goes to each other rank in one message.
+// Above: for each block of all_reduce_block bytes, a reduce-scatter and an all-gather of the sums.
+// width: bytes of an element.
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank);
-inline constexpr Index all_reduce_whole = Index{16} << 10, all_reduce_block = Index{8} << 20;  // bytes
+// Limits of all_reduce_bytes(), in bytes.
+inline constexpr Index all_reduce_whole = Index{16} << 10, all_reduce_block = Index{8} << 20;
 
+// Returns the bytes of one row along the first dimension.
 inline Index row_bytes(ConstView x) {
   return x.shape().elements(1) * size_of(x.dtype());
 }
@@ -48,62 +57,72 @@ constexpr int num_collectives = 6;
 std::string_view name_of(Collective kind);
 const char* with_article(Collective kind);  // "an all-to-all"
 
-// What one rank has sent to the others of its group: bytes that these cannot do without, however MPI routes them.
+// Bytes that one rank has sent to the other ranks of its group.
+// They are the bytes that the other ranks need, independent of MPI's algorithm.
 struct Traffic {
   Index calls = 0, bytes = 0;
-  double seconds = 0;  // in the calls, waiting for the other ranks included
+  double seconds = 0;  // time in the calls, including waits for other ranks
 };
 
-// The public functions check shapes, compare (dist/compare.h), count, and tell the watchdog (kernels/waiting.h); the do_* of each
-// kind move the data.
+// Communicator of one group of ranks.
+// Public functions check shapes, compare calls between ranks (dist/compare.h), count traffic and
+// publish the wait to the watchdog (kernels/waiting.h). The do_* functions move the data.
 class Comm {
  public:
   virtual ~Comm() = default;
   virtual int size() const = 0;
   virtual int rank() const = 0;
-  // The ranks whose colour is that of this one, in their order. color must be the same function on all ranks. Collective.
+  // Returns the communicator of the ranks with this rank's colour, in rank order. Collective.
+  // `color` must be the same function on all ranks.
   std::unique_ptr<Comm> split(const std::function<int(int rank)>& color) const;
   void barrier();
 
   void broadcast(View x, int root);
-  // x = the reduction of every rank's x, element by element, in rank order. f32, f64, i32, i64.
+  // x = the element-wise reduction of all ranks' x. f32, f64, i32, i64.
   void all_reduce(View x, Reduce op = Reduce::sum);
-  // in: [size * n], out: [n]: the sum over ranks of piece `rank` of in, and may be that piece. f32, or bf16, summed in f32.
+  // out = the sum over ranks of block `rank` of `in`. f32, or bf16 summed in f32.
+  // Shapes: in [size * n]; out [n], may be that block of `in`.
   void reduce_scatter(ConstView in, View out);
-  // in: [n], out: [size * n]. `in` may be piece `rank` of `out`.
+  // Gathers all ranks' `in` in rank order.
+  // Shapes: in [n], may be block `rank` of `out`; out [size * n].
   void all_gather(ConstView in, View out);
-  // Rows of in: [sum send, ...] go to ranks in order, send[r] rows to rank r; out: [sum receive, ...] arrives in rank
-  // order. Rows have the same size on both sides and on every rank.
+  // Sends send[r] rows of `in` to each rank r, and receives receive[r] rows from it.
+  // Shapes: in [sum of send, ...], in rank order of the destinations; out [sum of receive, ...], in
+  // rank order of the sources. Rows have the same size in `in`, in `out` and on all ranks.
   void all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive);
 
-  // ---- beside the backend ----
-  // Whether collectives run beside what the backend computes; where not, the calls below are complete when they return.
+  // ---- asynchronous collectives ----
+  // True if collectives overlap with compute. If false, the calls below are complete on return.
   virtual bool asynchronous() const { return false; }
-  // What is started from now on sees all that the backend was given up to here.
+  // Collectives started after this call wait for all compute that is already enqueued.
   virtual void mark() {}
-  // all_to_all_v of several buffers, of which as many rows go each way: one collective, with a message for each of them.
+  // all_to_all_v of several buffers with equal row counts: one collective, one message per buffer
+  // and rank.
   void start_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send, std::span<const Index> receive);
-  // Each x at its root becomes the sum of every rank's x; on the other ranks x is undefined afterwards. f32. One collective.
+  // Sums all ranks' x into x of the root, for each of `parts`, in one collective. f32.
+  // On other ranks x is undefined afterwards.
   void start_reduce(std::span<const Rooted> parts);
   void start_reduce(View x, int root) {
     const Rooted part{x, root};
     start_reduce({&part, 1});
   }
-  // Every rank's x becomes that of its root. One collective.
+  // Copies x of the root to all ranks, for each of `parts`, in one collective.
   void start_broadcast(std::span<const Rooted> parts);
-  // What the backend is given from now on sees the results of all that was started.
+  // Compute enqueued after this call waits for all collectives that were started.
   virtual void wait() {}
 
-  // Every rank tells the others as many words, `mine`: [n]; all: [size * n]. On the host, whatever the buffers of the
-  // collectives. False where there is nobody to tell; `all` then stays as it is.
+  // All-gather of host integers, also if the collectives are on device buffers. Uncounted.
+  // mine: [n]; all: [size * n]. Returns false and leaves `all` unchanged if there are no peers.
   virtual bool tell(std::span<const Index> /*mine*/, std::span<Index> /*all*/) const { return false; }
-  // The others of the group by their ranks in the world, as "with ranks 0, 2-5": words that last as long as the process.
+  // Names the other ranks by their ranks in the world: "with ranks 0, 2-5"; empty if there are
+  // none.
+  // The text lives until the process ends.
   virtual const char* others() const { return ""; }
 
-  // Of a group of one rank nothing is counted.
+  // Returns the traffic of one kind of collective; all zeros in a group of one rank.
   const Traffic& traffic(Collective kind) const { return traffic_[static_cast<int>(kind)]; }
 
-  // On the host alone.
+  // All-reduce of one number. Only for communicators on host buffers.
   double sum(double x);
   Index max(Index x);
 
@@ -122,12 +141,12 @@ class Comm {
   std::array<Traffic, num_collectives> traffic_{};
 };
 
-// "0-3, 8"
+// Formats an ascending list of ranks: "0-3, 8".
 std::string ranges(const std::vector<int>& ascending);
-// The same words for as long as the process lasts.
+// Interns a text: returns an equal text that lives until the process ends.
 const char* lasting(const std::string& words);
 
-// On host buffers.
+// Communicators on host buffers.
 std::unique_ptr<Comm> make_comm_self();
 std::unique_ptr<Comm> make_comm_dry(int size, int rank);
 

@@ -52,7 +52,7 @@ class CommDry final : public Comm {
   void do_all_gather(ConstView in, View out) override {
     note(Collective::all_gather, in.size_bytes() * (size_ - 1), in.size_bytes() * (size_ - 1));
     if (in.dtype() != DType::i32 || out.size_bytes() > Backend::read_limit)
-      return;  // the host reads counts, and no more
+      return;  // the host reads no tensors but counts
     for (int r = 0; r < size_; ++r)
       if (out.bytes() + r * in.size_bytes() != in.bytes())
         std::memcpy(out.bytes() + r * in.size_bytes(), in.bytes(), in.size_bytes());

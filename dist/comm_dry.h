@@ -1,5 +1,7 @@
-// A rank among others that do not exist: notes what it would send and receive, for planning. Small things that are gathered
-// (row counts) are answered as if every other rank held the same. make_comm_dry in dist/comm.h makes one.
+// Communicator of one rank without peers: records the bytes that it would send and receive.
+// Serves planning. make_comm_dry in dist/comm.h makes one.
+// An all-gather of i32 up to Backend::read_limit bytes (row counts) returns this rank's values for
+// all ranks.
 #pragma once
 
 #include <compare>
@@ -10,16 +12,18 @@
 
 namespace sy {
 
-// One call of a collective, by what its time depends on and what it is for.
+// A recorded collective: kind, purpose and bytes.
 struct DryTransfer {
   Collective kind;
-  std::string_view part;                                 // dist/activity.h: "dispatch", "combine", or none
-  Index sent = 0;                                        // bytes to other ranks, as Traffic counts them
-  Index received = 0;                                    // bytes from other ranks
-  auto operator<=>(const DryTransfer&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
+  std::string_view part;  // Activity::part: "dispatch", "combine", or empty
+  Index sent = 0;         // bytes to other ranks, counted as in Traffic
+  Index received = 0;     // bytes from other ranks
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm
+  auto operator<=>(const DryTransfer&) const = default;
 };
 
-// How often there was each. Of any other communicator, and of a group of one rank, nothing.
+// Returns the number of calls of each recorded collective.
+// Empty for communicators that are not dry, and for a group of one rank.
 std::map<DryTransfer, Index> dry_transfers(const Comm& comm);
 
 }  // namespace sy

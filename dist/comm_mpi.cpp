@@ -15,7 +15,6 @@
 
 namespace sy {
 
-// Of a call that has returned.
 void check_mpi(int code, const char* what) {
   Waiting::progress();
   if (code == MPI_SUCCESS) return;
@@ -27,16 +26,18 @@ void check_mpi(int code, const char* what) {
 
 namespace {
 
-// MPI-3 counts are int. Every count passes here.
+// Converts a count to MPI-3's int. Every count passes here.
 int narrow(Index n) {
   SY_ASSERT(n >= 0 && n <= std::numeric_limits<int>::max(), "{} elements in one MPI message", n);
   return static_cast<int>(n);
 }
 
-// sum: [n] = the reduction, in rank order, of each rank's [n], of which it may be one. Summed as Sum, and rounded once.
+// sum = the element-wise reduction of the ranks' values in rank order. Accumulates in Sum, rounds
+// once.
+// ranks: [n] of each rank; sum: [n], may be one of them.
 template <class T, class Sum = T>
 void reduce_as(Reduce op, std::span<const std::byte* const> ranks, Index n, std::byte* sum) {
-  constexpr Index room = 4096 / sizeof(Sum);  // stays in the first cache
+  constexpr Index room = 4096 / sizeof(Sum);  // elements of a block that stays in the L1 cache
   alignas(64) Sum block[room];
   for (Index at = 0; at < n; at += room) {
     const Index count = std::min(n - at, room);
@@ -114,7 +115,7 @@ class CommMpi final : public Comm {
     check_mpi(MPI_Comm_split(comm_, color(rank_), rank_, &part), "MPI_Comm_split");
     int size = 0;
     MPI_Comm_size(part, &size);
-    if (size == 1) {  // no MPI call from here on
+    if (size == 1) {  // comm_self makes no MPI calls
       MPI_Comm_free(&part);
       return make_comm_self();
     }
@@ -141,7 +142,7 @@ class CommMpi final : public Comm {
                 "MPI_Bcast");
   }
 
-  // As all_reduce_bytes says.
+  // The algorithm is that of all_reduce_bytes().
   void do_all_reduce(View x, Reduce op) override {
     const Index width = size_of(x.dtype()), n = x.elements(), bytes = x.size_bytes();
     if (bytes > all_reduce_whole) {
@@ -201,7 +202,8 @@ class CommMpi final : public Comm {
     finish_messages();
   }
 
-  // Mates have their rows when it returns, others after finish_messages().
+  // Starts the messages to ranks without shared memory; finish_messages() completes them.
+  // The rows between window peers have moved on return.
   void start_all_to_all(const InOut& buffer, std::span<const Index> send, std::span<const Index> receive) {
     const Index row = row_bytes(buffer.in);
     std::vector<Window::Give> gives;
@@ -227,7 +229,7 @@ class CommMpi final : public Comm {
     if (!mates_.empty()) window_->trade(gives, gets);
   }
 
-  static constexpr Index message_bytes = Index{1} << 30;  // below the int limit
+  static constexpr Index message_bytes = Index{1} << 30;  // below INT_MAX
   static constexpr Index scratch_bytes = Index{8} << 20;
 
   // ---- messages ----
@@ -250,7 +252,8 @@ class CommMpi final : public Comm {
     requests_.clear();
   }
 
-  // ---- nodes: the ranks of this group that share a window, or one that shares none ----
+  // ---- nodes ----
+  // A node is the ranks of this group that share a window, or one rank without a window.
 
   bool together() const { return nodes_.size() == 1 && !mates_.empty(); }
 
@@ -275,7 +278,7 @@ class CommMpi final : public Comm {
         mates_.push_back(mate_[r] = seat.mate);
     }
     for (const auto& node : nodes_) largest_node_ = std::max(largest_node_, static_cast<Index>(node.size()));
-    // What comes from a rank of another node comes to one rank of this one, by turns.
+    // One rank of this node receives the block of a rank of another node: round-robin.
     const std::vector<int>& here = nodes_[node_];
     shares_.resize(here.size());
     for (std::size_t i = 0; i < here.size(); ++i) shares_[i].push_back(here[i]);
@@ -284,8 +287,9 @@ class CommMpi final : public Comm {
     place_ = static_cast<std::size_t>(std::find(here.begin(), here.end(), rank_) - here.begin());
   }
 
-  // Every rank's bytes[r], which lie one after the other in `all`, go to every rank; this rank's are there. To another node
-  // each goes once, to a rank that shares it with its mates.
+  // All-gather of bytes[r] bytes of each rank r, in rank order in `all`, which holds this rank's
+  // block.
+  // A block goes once to each other node. Its receiver shares it with the window peers.
   void gather(std::byte* all, std::span<const Index> bytes) {
     std::vector<Index> begin(size_);
     std::exclusive_scan(bytes.begin(), bytes.end(), begin.begin(), Index{0});
@@ -297,7 +301,7 @@ class CommMpi final : public Comm {
     for (std::size_t i = 1; i < shares_[place_].size(); ++i)
       start_receive(shares_[place_][i], all + begin[shares_[place_][i]], bytes[shares_[place_][i]]);
     if (mates_.empty()) return finish_messages();
-    // All share their own, then what came first from other nodes, and so on.
+    // Round 0 shares the ranks' own blocks, round k the k-th block from another node.
     std::size_t rounds = 0;
     for (const auto& share : shares_) rounds = std::max(rounds, share.size());
     std::vector<Window::Give> gives;
@@ -320,13 +324,14 @@ class CommMpi final : public Comm {
     }
   }
 
-  // sum: [pieces[rank]] = the reduction, in rank order, of what all ranks have for this one; mine(r): what this one has for
-  // rank r, [pieces[r]]; that for itself may be where the sum is. Messages are received into scratch memory, and mates' pieces are
-  // added where they lie in the window, which holds less at a time.
+  // Reduce-scatter: sum = the reduction, in rank order, of all ranks' blocks for this rank.
+  // Shapes: sum [pieces[rank]]; mine(r) [pieces[r]], this rank's block for rank r. mine(rank) may
+  // be `sum`. Messages are received into scratch memory. Blocks of window peers are read in the
+  // window, in smaller steps.
   template <class Mine>
   void reduce_pieces(DType dtype, Reduce op, Mine mine, std::span<const Index> pieces, std::byte* sum) {
     const Index width = size_of(dtype), longest = *std::max_element(pieces.begin(), pieces.end());
-    // The same on all ranks.
+    // Elements per step, equal on all ranks.
     const Index by_message = std::max<Index>(1024, scratch_bytes / width / size_);
     const Index by_window = largest_node_ > 1 ? Window::room(smallest_half_, largest_node_) / width : by_message;
     const Index step = together() ? by_window : by_message;
@@ -359,7 +364,7 @@ class CommMpi final : public Comm {
     }
   }
 
-  // Valid until the next call.
+  // Returns memory that is valid until the next call.
   std::byte* scratch(Index bytes) {
     if (static_cast<Index>(scratch_.size()) < bytes) scratch_.resize(bytes);
     return scratch_.data();
@@ -372,14 +377,15 @@ class CommMpi final : public Comm {
   std::vector<std::byte> scratch_;
   std::vector<MPI_Request> requests_;
   std::shared_ptr<Window> window_;
-  std::vector<int> mate_;   // [size] of each rank: its number in the window; -1: it is this one, or shares none
-  std::vector<int> mates_;  // those numbers
-  Index smallest_half_ = std::numeric_limits<int>::max();  // of the windows of the group's ranks
-  std::vector<std::vector<int>> nodes_;                    // their ranks
-  std::size_t node_ = 0, place_ = 0;                       // this rank's, and where it is among the ranks of that
-  // Of each rank of this node: whose bytes its mates have from it, its own first.
+  std::vector<int> mate_;   // [size] each rank's rank in the window; -1: itself, or no window peer
+  std::vector<int> mates_;  // ranks in the window of all window peers in this group
+  // Bytes of the smallest buffer of the windows of all ranks.
+  Index smallest_half_ = std::numeric_limits<int>::max();
+  std::vector<std::vector<int>> nodes_;  // ranks of each node
+  std::size_t node_ = 0, place_ = 0;     // node of this rank, and its index within the node
+  // For each rank of this node: the ranks whose blocks it shares in gather(), its own first.
   std::vector<std::vector<int>> shares_;
-  Index largest_node_ = 1;
+  Index largest_node_ = 1;  // ranks
 };
 
 }  // namespace

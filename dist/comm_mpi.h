@@ -1,11 +1,14 @@
-// Collectives on host buffers: through memory between ranks that share a window (dist/window.h), which are those of one machine,
-// and by MPI's messages between all others; where there is no window, all are others. A group with ranks on several machines:
-//   all-to-all                  rows go to each rank directly
-//   reductions                  each rank sends the parts that others sum, and they sum them in rank order. Summing on each
-//                               machine first would send less, and add in an order that depends on who is where.
-//   all-gather, what was summed once to each other machine, and from the rank that has it there to all others on it
-//   broadcast, barrier, reductions of up to all_reduce_whole bytes    MPI's own, which are trees
-// The watchdog (dist/watchdog.h) ends what waits too long.
+// Collectives on host buffers, by shared memory within a machine and by MPI messages otherwise.
+// Ranks of one machine share a window (dist/window.h). Without a window, all data goes by MPI.
+// In a group with ranks on several machines:
+//   all-to-all           rows go directly to each rank
+//   reductions           each rank sends every block to the rank that sums it, in rank order. Sums
+//                        per machine first would send less, but their order would depend on the
+//                        placement of the ranks.
+//   all-gather           a block goes once to each other machine. Its receiver there shares it with
+//                        the other ranks. The sums of an all-reduce are gathered in this way.
+//   broadcast, barrier, all-reduce of up to all_reduce_whole bytes    by MPI's own collectives
+// The watchdog (dist/watchdog.h) ends the job if a call waits too long.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1
@@ -17,10 +20,12 @@ namespace sy {
 
 class Window;
 
-// Throws a Failure with MPI's words, where code is an error of `what`.
+// Throws Failure with MPI's error text if `code` is an error. what: the MPI function.
+// Publishes progress to the watchdog. Call it after the MPI call has returned.
 void check_mpi(int code, const char* what);
 
-// Owns `comm` when told so, and frees it. Collective.
+// Returns a communicator over `comm`. Collective.
+// owned: it frees `comm` in its destructor. window: nullptr if there is none.
 std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned, std::shared_ptr<Window> window);
 
 }  // namespace sy

@@ -23,16 +23,18 @@ using cuda::Owned;
 
 class CommNccl;
 
-// Of a communicator, and between two ranks. Each has buffers in device memory for each connection, and NCCL would open up to
-// 64 and 32, which for eight ranks can be 3 GB (NCCL issue 1685). NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and
-// NCCL_MAX_P2P_NCHANNELS say otherwise. Chosen without a GPU.
+// Limit of the channels of a communicator, and of the channels between two ranks.
+// Each channel has buffers in device memory for each connection. NCCL would open up to 64 and 32
+// channels, which can take 3 GB for eight ranks (NCCL issue 1685). The
+// user can override the limit by NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and
+// NCCL_MAX_P2P_NCHANNELS. The value was chosen without a GPU.
 constexpr int most_channels = 16;
 
-// What the communicators of one backend have in common.
+// State that the communicators of one backend share.
 struct Shared {
   struct Stream {
     Owned<cudaStream_t> stream;
-    Owned<cudaEvent_t> done = make_event();  // the latest wait()
+    Owned<cudaEvent_t> done = make_event();  // recorded by the latest wait()
   };
   Backend& backend;
   cuda::Context& context;
@@ -44,24 +46,27 @@ struct Shared {
   Shared(Backend& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
     int lowest = 0, highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
-    for (Stream& s : streams) s.stream = cuda::make_stream(highest);  // what others wait for goes first
+    // Other ranks wait for the collectives.
+    for (Stream& s : streams) s.stream = cuda::make_stream(highest);
   }
   ~Shared() { cuda::set_wait_hook(backend, {}); }
-  // While the host waits for the device. Throws where a communicator has failed. None is aborted: that may wait for peers, and
-  // the process is about to end (or_end_all).
+  // Polls the communicators while the host waits for the
+  // device, and publishes the oldest collective.
+  // Throws Failure if a communicator has failed. No communicator is aborted: an abort may wait for
+  // peers, and the process is about to end (or_end_all).
   void look();
   void look_for_errors() const;
-  Index started = 0;      // collectives on all communicators
-  Index oldest_told = 0;  // the oldest under way, as the watchdog knows it
+  Index started = 0;      // number of collectives started on all communicators
+  Index oldest_told = 0;  // number of the oldest collective in flight at the latest look()
 };
 
-// A collective under way.
+// A collective in flight.
 struct Started {
   Owned<cudaEvent_t> ended = make_event();
   Collective kind{};
   RowsMoved rows;
   Activity activity;
-  Index number = 0;  // of all that were started, from 1 on
+  Index number = 0;  // among all collectives, from 1
 };
 
 int loaded_version() {
@@ -107,7 +112,8 @@ class CommNccl final : public Comm {
   }
   ~CommNccl() override {
     std::erase(shared_->members, this);
-    // Destroying waits for peers and for what is under way, which after an error may never end; the process does, soon.
+    // Destroying waits for peers and for collectives in flight. After an error it may never return;
+    // the process is about to end.
     if (nccl_ && std::uncaught_exceptions() == 0) ncclCommDestroy(nccl_);
   }
 
@@ -129,17 +135,17 @@ class CommNccl final : public Comm {
     check(cudaStreamWaitEvent(shared_->context.stream.cut(), stream().done.get(), 0), "cudaStreamWaitEvent");
   }
 
-  // Of NCCL itself, or none.
+  // Returns the asynchronous error of NCCL; ncclSuccess if there is none.
   ncclResult_t state() const {
     ncclResult_t result = ncclSuccess;
     return ncclCommGetAsyncError(nccl_, &result) == ncclSuccess ? result : ncclSystemError;
   }
-  // The oldest collective that has not ended; none: null.
+  // Returns the oldest collective in flight; nullptr if there is none.
   const Started* under_way() const {
     for (std::size_t i = 0; i < started_.size(); ++i) {
       const Started& s = started_[(next_ + i) % started_.size()];
       if (cudaEventQuery(s.ended.get()) != cudaErrorNotReady) continue;
-      cudaGetLastError();  // "not ready" counts as an error otherwise
+      cudaGetLastError();  // clears cudaErrorNotReady
       return &s;
     }
     return nullptr;
@@ -223,7 +229,7 @@ class CommNccl final : public Comm {
   Shared::Stream& stream() const {
     return shared_->streams[static_cast<std::size_t>(shared_->num_streams > 1 ? kind_ : CommStream::tokens)];
   }
-  // What `calls` gives to the function that it is called with is one launch. The first error of all.
+  // Runs calls(add) as one NCCL group, a single launch. Returns the first error passed to add().
   template <class Calls>
   static ncclResult_t together(Calls calls) {
     ncclResult_t result = ncclGroupStart();
@@ -232,7 +238,7 @@ class CommNccl final : public Comm {
     add(ncclGroupEnd());
     return result;
   }
-  // One launch of call(x, root, stream) for each part that is not empty.
+  // Runs call(x, root, stream) for each non-empty buffer in one launch.
   template <class Call>
   void run_rooted(Collective kind, std::span<const Rooted> parts, Call call) {
     Index elements = 0;
@@ -247,7 +253,7 @@ class CommNccl final : public Comm {
   void copy(ConstView in, View out) const {
     if (in.bytes() != out.bytes() && in.elements() > 0) shared_->backend.copy(in, out);
   }
-  // Starts a collective on this communicator's stream, after what was marked.
+  // Starts a collective on this communicator's stream. It waits for the latest mark().
   template <class Launch>
   void run(Collective kind, Index elements, RowsMoved rows, Launch launch) {
     if (size() == 1 || elements == 0) return;
@@ -277,7 +283,7 @@ class CommNccl final : public Comm {
   ncclComm_t nccl_ = nullptr;
   Owned<cudaEvent_t> marked_ = make_event();
   std::array<Started, 32> started_;
-  std::size_t next_ = 0;  // the oldest of them
+  std::size_t next_ = 0;  // index of the oldest entry, to be overwritten next
 };
 
 void Shared::look() {
@@ -300,7 +306,8 @@ void Shared::look_for_errors() const {
   std::copy_if(members.begin(), members.end(), std::back_inserter(failed),
                [](const CommNccl* m) { return m->state() != ncclSuccess && m->state() != ncclInProgress; });
   if (failed.empty()) return;
-  // A lost rank is lost to all of its communicators; the one with a collective under way tells more.
+  // A lost rank fails all its communicators. One with a
+  // collective in flight gives the best message.
   const auto telling = std::find_if(failed.begin(), failed.end(), [](const CommNccl* m) { return m->under_way(); });
   const CommNccl& member = telling != failed.end() ? **telling : *failed.front();
   fail("{} failed: {}: a peer may have died; its own message says why", member.describe(member.under_way()),
@@ -310,10 +317,11 @@ void Shared::look_for_errors() const {
 }  // namespace
 
 MakeComm nccl_on(Backend& backend, int rank) {
-  // Sums within NVSwitch are not the same from call to call. Whoever wants them all the same can set this to 1.
+  // Sums within NVSwitch differ from call to call. The user can allow them by setting this to 1.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   setenv("NCCL_MAX_P2P_NCHANNELS", std::to_string(most_channels).c_str(), 0);
-  // Two communicators at once must not wait for each other: they start on all ranks in the order of the calls.
+  // Two communicators must not deadlock: their kernels launch
+  // in the order of the calls on all ranks.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   const auto shared = std::make_shared<Shared>(backend, rank);
   cuda::set_wait_hook(backend, [s = std::weak_ptr(shared)] {
@@ -324,9 +332,10 @@ MakeComm nccl_on(Backend& backend, int rank) {
   };
 }
 
-// NCCL 2.26 (22600 in ncclGetVersion) brought NCCL_LAUNCH_ORDER_IMPLICIT, which others pass over in silence: NCCL user guide,
-// "Environment variables", and "Using multiple NCCL communicators concurrently", which asks for one order on all ranks. A
-// user may have turned it off, by what NCCL reads as 0; where it is not set nccl_on sets it.
+// NCCL_LAUNCH_ORDER_IMPLICIT exists since NCCL 2.26 (22600 in ncclGetVersion). Older versions
+// ignore it silently. The NCCL user guide has it in "Environment variables". Its section "Using
+// multiple NCCL communicators concurrently" requires one order on all ranks.
+// nccl_on sets the variable if the user has not.
 int nccl_streams() {
   const char* const wanted = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
   const bool in_order = loaded_version() >= 22600 && (!wanted || std::strtol(wanted, nullptr, 0) != 0);

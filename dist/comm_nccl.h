@@ -1,10 +1,13 @@
 // Collectives over NCCL, on buffers of the cuda backend.
 //
-// They run on streams of their own: those of one CommStream one after the other, in the order in which they were started,
-// which is the same on all ranks; the two kinds (but see nccl_streams), and what the backend computes, beside each other. While
-// the host waits for the device, the communicators are asked for errors; the first one throws a Failure that names rank, peers,
-// collective and layer, after which all ranks must end. The watchdog (dist/watchdog.h) is told which collective is under way: NCCL does not
-// report a peer that hangs, or one on the same machine that died.
+// Collectives of one CommStream run one after the other, in the order of their start.
+// This order must be equal on all ranks. The two streams (but see nccl_streams) overlap with each
+// other and with compute.
+//
+// While the host waits for the device, it polls the communicators for errors. The first error
+// throws a Failure that names rank, peers, collective and layer. All ranks must end after it.
+// NCCL does not report a peer that hangs, or that died on the same machine. Therefore the watchdog
+// (dist/watchdog.h) gets the oldest collective in flight.
 #pragma once
 
 #include <functional>
@@ -15,24 +18,26 @@
 
 namespace sy {
 
-// Gradients have a stream of their own, so that tokens need not wait behind them.
+// Stream of a communicator. Gradients have their own, so that tokens do not wait for them.
 enum class CommStream { tokens, gradients };
 constexpr int num_comm_streams = 2;
 
-// Makes a communicator of the ranks of `host`, which carries the NCCL id to all of them and is kept. Collective. Throws
-// Failure where NCCL refuses.
+// Makes a communicator of the ranks of `host`, which it owns and uses to broadcast the NCCL id.
+// Collective. Throws Failure if NCCL returns an error.
 using MakeComm = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm> host, CommStream stream)>;
 
-// For a cuda backend, which must outlive the communicators. rank: of this process in the world, for messages.
+// Returns a factory of communicators for a cuda backend, which must outlive the communicators.
+// rank: this process's rank in the world, for messages.
 MakeComm nccl_on(Backend& backend, int rank);
 
-// Version of the loaded NCCL: "2.28.9"; empty in a build without NCCL.
+// Returns the version of the loaded NCCL: "2.28.9"; empty in a build without NCCL.
 std::string nccl_version();
-// Version of the NCCL that this program was compiled with; empty in a build without NCCL.
+// Returns the version of NCCL at compile time; empty in a build without NCCL.
 std::string nccl_version_built();
 
-// Streams that its collectives run on: one alone before NCCL 2.26, which cannot keep two communicators from waiting for each
-// other for ever, or where the user has NCCL_LAUNCH_ORDER_IMPLICIT = 0; none where this build has no NCCL.
+// Returns the number of streams for collectives; 0 in a build without NCCL.
+// It is 1 before NCCL 2.26, whose communicators may deadlock if two are in use at once.
+// It is also 1 if the user sets NCCL_LAUNCH_ORDER_IMPLICIT = 0.
 int nccl_streams();
 
 }  // namespace sy

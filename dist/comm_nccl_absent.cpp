@@ -1,4 +1,4 @@
-// Stands where the cuda backend is not built: no backend then has device buffers.
+// Stub for builds without the cuda backend: no backend then has device buffers.
 #include "dist/comm_nccl.h"
 
 namespace sy {

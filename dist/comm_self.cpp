@@ -1,4 +1,4 @@
-// One rank alone: every collective is a copy or nothing.
+// Communicator of one rank: every collective is a copy or a no-op.
 #include <cstring>
 
 #include "dist/comm.h"

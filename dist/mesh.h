@@ -1,7 +1,8 @@
-// The mesh of ranks. Pure geometry first (Layout, Coord, Place: no MPI), then the communicators that it implies.
+// The mesh of ranks: pure geometry without MPI (Layout, Coord, Place), and communicators (Mesh).
 //
-// World = dp x tp, tp fastest. The MoE layers see the same ranks as edp x ep x etp, etp fastest ("folding"), with
-// edp * ep * etp = dp * tp. A pipeline would put stages of such ranks one after the other; there is one.
+// World = dp x tp, tp fastest. The MoE layers see the same ranks as edp x ep x etp, etp fastest
+// ("folding"), with edp * ep * etp = dp * tp. A pipeline would have several stages of such ranks;
+// there is one stage.
 #pragma once
 
 #include <memory>
@@ -16,78 +17,98 @@
 
 namespace sy {
 
-// The nodes (machines) that a group of consecutive ranks lies on, with as many consecutive ranks on each.
+// Nodes (machines) of a group of consecutive ranks. Each node has equally many consecutive ranks.
 struct Topology {
-  int nodes = 1, ranks = 1;  // ranks of a node
-  // Where rank `index` of the group stands.
+  int nodes = 1, ranks = 1;  // number of nodes; number of ranks per node
+  // Node of rank `index` of the group, and its index within that node.
   int node_of(int index) const { return index / ranks; }
   int within_node(int index) const { return index % ranks; }
 };
 
+// Sizes of the parallel axes.
 struct Layout {
   int ranks = 1, tp = 1, ep = 1, etp = 1;
-  // So many consecutive ranks are one node, over whose borders tokens travel by node. 1: each for itself.
+  // Number of ranks per node. If it is above 1 and below ep * etp, dispatch is hierarchical: first
+  // between nodes, then within the node.
   int node = 1;
   int dp() const { return ranks / tp; }
-  // Number of ranks that hold all experts between them. It may exceed an int before divides() holds.
+  // Number of ranks that together hold all experts once. It may exceed an int before divides()
+  // holds.
   Index expert_ranks() const { return Index{ep} * etp; }
   int edp() const { return static_cast<int>(ranks / expert_ranks()); }
-  // Of the ranks that hold all experts between them: one node where tokens go straight to every rank.
+  // Returns the nodes of the expert_ranks(); one node if dispatch is not hierarchical.
   // Requires divides().
   Topology experts_topology() const;
-  // Whether the ranks can be divided so.
+  // True if tp divides the number of ranks.
   bool tp_divides() const { return ranks % tp == 0; }
+  // True if ep * etp divides the number of ranks.
   bool experts_divide() const { return ranks % expert_ranks() == 0; }
-  // Nodes hold as many ranks each; the experts' ranks are on one, or fill several, on which no expert is split over two.
+  // True if all nodes have equally many ranks, and the expert_ranks() are on one node or fill
+  // several.
+  // The etp ranks of an expert must be on one node.
   bool nodes_divide() const;
   bool divides() const { return tp_divides() && experts_divide() && nodes_divide(); }
-  std::string str() const;    // "dp 4 tp 1 ep 2 etp 1 edp 2", and "node 2" where that is not 1
-  std::string given() const;  // "tp 1 ep 2 etp 1": what tells it from others of as many ranks
+  // "dp 4 tp 1 ep 2 etp 1 edp 2"; ends with "node 2" if there are 2 ranks per node.
+  std::string str() const;
+  // Short name "tp 1 ep 2 etp 1": unique among the layouts of equally many ranks.
+  std::string given() const;
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
+// Coordinates of a rank in both grids.
 struct Coord {
   int dp, tp, edp, ep, etp;
 };
 
 Coord coord_of(const Layout& layout, int rank);
 
-// Where a rank stands among those from which it differs in these axes alone, which are in the order of their ranks.
+// Size of a group of ranks, and the index of one rank in it.
 struct Place {
   int size = 1, index = 0;
 };
+// Returns the group rank of `coord` in the group along these axes.
+// The group holds the ranks that differ from `coord` along these axes alone, in rank order.
 Place place_of(const Layout& layout, const Coord& coord, Axes axes);
 
+// Communicators of one rank along the axes of the mesh.
 struct Mesh {
   Layout layout;
   Coord coord;
   int rank;
-  Comm* host;                        // every rank of the world, on host buffers; not owned
-  const Backend* backend = nullptr;  // on whose buffers these are; null: on the host's
+  Comm* host;                        // all ranks of the world, on host buffers; not owned
+  const Backend* backend = nullptr;  // device of the communicators' buffers; nullptr: host buffers
   std::unique_ptr<Comm> stage;       // dp x tp: the ranks that compute the same layers
   std::unique_ptr<Comm> dp, tp, edp;
-  std::unique_ptr<Comm> experts;  // the ep * etp ranks that hold all experts between them, etp fastest
-  // Those of them on this rank's node, and those with its place on the other nodes; none where they are on one.
+  std::unique_ptr<Comm> experts;  // the ep * etp ranks that together hold all experts, etp fastest
+  // `within`: the ranks of `experts` on this rank's node.
+  // `across`: the ranks of `experts` with this rank's index within their node, one per node.
+  // Both are nullptr if the ranks of `experts` are on one node.
   std::unique_ptr<Comm> within, across;
-  // The ranks of tp that hold the same part of a dimension shorter than tp (join_replicas); none where there is none.
+  // Ranks of tp with the same index of a dimension smaller than tp (join_replicas). nullptr if
+  // there are no replicas.
   std::unique_ptr<Comm> replicas;
 
-  // Every rank of the world: with one stage, the ranks of that.
+  // All ranks of the world. There is one stage, so that they are its ranks.
   Comm& world() const { return *stage; }
-  // The ranks that differ from this one in these axes alone; one of the communicators above.
+  // Returns the communicator above whose ranks differ along these axes alone. Asserts that it
+  // exists.
   Comm& over(Axes axes) const;
-  // All of them, and "world", by name; null: there is none.
+  // Returns all communicators by name, `host` as "world". nullptr if the mesh has no such
+  // communicator.
   std::vector<std::pair<std::string_view, const Comm*>> groups() const;
 };
 
-// For buffers on the host. Collective.
+// Returns the mesh for host buffers. Collective over `world`, which must outlive it.
 Mesh make_mesh(Comm& world, const Layout& layout);
-// The mesh of a rank among others that do not exist: its communicators are dry (dist/comm_dry.h), and so is `world`.
+// Returns a mesh for planning, of one rank without peers: its communicators are dry
+// (dist/comm_dry.h).
+// `world` is dry too.
 Mesh make_dry_mesh(Comm& world, const Layout& layout);
-// The same mesh for buffers of `backend`, which must outlive it; it may be for these already. Collective.
+// Returns the mesh for buffers of `backend`, which must outlive it. Collective.
+// Returns `mesh` unchanged if it is for these buffers already, or if they are host buffers.
 Mesh on_backend(Mesh mesh, Backend& backend);
-// Connects mesh.replicas, unless they are connected: of a dimension of n that tp splits, such as kv heads. There are none where
-// n >= tp. On the buffers that the mesh is for then. Collective.
+// Makes mesh.replicas for a dimension of n that tp splits, such as kv heads. Collective.
+// No-op if they exist already, or if n >= tp. Their buffers are of the mesh's current kind.
 void join_replicas(Mesh& mesh, Index n);
 
 }  // namespace sy
