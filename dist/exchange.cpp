@@ -29,7 +29,7 @@ DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, const ExpertRan
     HopPlan& hop = plan.hops.emplace_back();
     for (Index r = 0; r < ranks; ++r) add(hop, count(rank, r), count(r, rank));
   } else {
-    // Rank `place` of each node sends to those of this place; what comes from any node goes on.
+    // Rank `place` of a node exchanges with rank `place` of the other nodes, then within its node.
     const Index node = of.topology.node_of(rank), place = of.topology.within_node(rank);
     plan.hops.resize(2);
     HopPlan &across = plan.hops[0], &within = plan.hops[1];
@@ -55,7 +55,7 @@ DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, const ExpertRan
 
 Sends::Sends(const ExpertRanks& ranks, Index T, Index k, Index E, Arena& kept, Arena& scratch) {
   const ExpertSplit first = ranks.first_split();
-  const Index copies = first.most_owners(k) * first.parts;  // of one token, at most
+  const Index copies = first.most_owners(k) * first.parts;  // maximum per token
   if (first.ranks() > 1) {
     tokens = kept.i32({T * copies});
     slots = kept.i32({T, copies});
@@ -70,8 +70,10 @@ void Sends::plan(Backend& backend, const ExpertRanks& ranks, ConstView experts, 
   const Index E = kept.elements();
   backend.plan_sends(first, experts, keep, places, tokens, slots, counts.rows(0, first.ranks() + E), kept);
   if (!ranks.by_node()) return;
-  // How many go to each rank is said by the ranks that they leave, so that no other count is waited for. The assignments of each
-  // place take the place of those of the nodes' split, which are the same.
+  // The sources count the copies for each rank too, so that
+  // the second hop needs no counts of its own.
+  // This call overwrites the assignments that the first call wrote after the node counts, and
+  // writes equal ones after the rank counts.
   const Arena::Scope scope(scratch);
   const ExpertSplit to_ranks{ranks.split.owners, ranks.split.parts};
   backend.plan_sends(to_ranks, places, {}, scratch.i32(places.shape()), {}, {},
@@ -145,11 +147,11 @@ std::vector<ConstView> Exchange::dispatch(std::initializer_list<Leaving> leaving
   return arrived;
 }
 
-// What arrived on the node goes on to the ranks of the experts.
+// Forwards the tokens received from other nodes to the ranks of their experts within the node.
 void Exchange::send_on() {
   const Hop& hop = hops_.back();
   if (const auto [places, counts, kept] = std::exchange(on_node_, {});
-      counts)  // places came last, as dispatch() sent them
+      counts)  // dispatch() sends the physical experts as its last buffer
     backend_->plan_sends(node_split(), sent_on_.back().there, {}, places, hop.tokens, hop.slots, counts, kept);
   std::vector<InOut> buffers;
   for (const auto& [there, copies, out] : sent_on_) {
@@ -172,7 +174,7 @@ void Exchange::combine(std::initializer_list<Sum> sums, Arena& scratch) {
     backend_->combine_rows(x, slots, {}, sum.reshape(as_summed));
     returning_.push_back({sum, from, y});
   }
-  // The hops from the last to the first. What comes back by it is added up in finish().
+  // Runs the hops from the last to the first. finish() sums the rows that the first hop returns.
   for (auto hop = hops_.rbegin(); hop != hops_.rend(); ++hop) {
     if (hop != hops_.rbegin())
       for (auto& [rows, from, y] : returning_) {

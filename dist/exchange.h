@@ -1,19 +1,25 @@
-// Tokens to the ranks that hold their experts, and what these make of them back.
+// Token dispatcher: sends tokens to the ranks of their experts, and combines the experts' outputs.
 //
-// The P ranks of the expert-parallel group hold a run of places each, or a part of one (ExpertSplit). A token travels once to
-// each rank that has any of its experts, however many; with it go the places of all its experts and their weights, from which the
-// rank finds out what is for it. Copies leave in the order of (rank, token) and so arrive by (source, token), which is the order of the
-// global tokens, as the ranks hold their tokens in rank order. They are used where they lie: no pass puts them in order. (A message
-// for each expert straight to its place was measured, too, and is better by 5 % of a layer at most: tests/bench/RESULTS.md.) Back
-// goes one row for each copy, the sum over the rank's experts, and the token's rank adds up what comes from several ranks.
-// Both ways are adjoint to each other, so backward takes them in turn.
+// Each of the P ranks of the expert-parallel group holds equally many consecutive physical experts,
+// or an etp shard of them (ExpertSplit). Dispatch sends a token once to each rank that holds any of
+// its experts. The physical experts and weights of all its choices go with it.
+// Copies are ordered by (destination, token) on the sender, and by (source, token) on the receiver.
+// The latter is the order of the global tokens, because ranks hold their tokens in rank order. The
+// received tokens are not sorted by expert. (One message per expert was measured: it saves at most
+// 5 % of a layer, see tests/bench/RESULTS.md.) Combine returns one row per copy: the sum over the
+// rank's experts. The token's rank sums the rows that it receives. Dispatch and combine are
+// adjoint, so that backward swaps them.
 //
-// Where the ranks fill several nodes (Topology), that is done twice. First a token travels once to each node that has any of its
-// experts, to the rank that stands on that node where the token's own rank stands on its own. There what arrived is sent on in the
-// same way among the ranks of the node, and arrives by (place on its node, node, token) of its source. Back, the sums of a
-// node's ranks are added up on the node, and one row for each copy crosses the network.
+// If the ranks fill several nodes (Topology), dispatch is hierarchical:
+// - Between nodes, a token goes once to each node that holds
+// any of its experts. It goes to the rank
+//   with the same index within the node as its own rank.
+// - Within the node, that rank forwards it in the same way.
+// The receiver has the tokens ordered by the
+//   source's (index within its node, node, token).
+// - Combine sums the rows of a node's ranks on the node. One row per copy crosses the network.
 //
-// On one rank nothing travels and nothing is copied: what arrives is what would leave.
+// On one rank nothing is sent or copied: the received tokens are the views that would be sent.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +33,8 @@
 
 namespace sy {
 
-// Where the experts are: in which place, on which of the ranks that hold them all, and on which node. Pure.
+// Physical expert, rank and node of each expert, within the
+// expert_ranks() of a layout. Pure geometry.
 struct ExpertRanks {
   ExpertSplit split;
   Topology topology;
@@ -35,111 +42,131 @@ struct ExpertRanks {
   ExpertRanks(const Layout& layout, ConstView places)
       : split{layout.ep, layout.etp, places}, topology(layout.experts_topology()) {}
   bool by_node() const { return topology.nodes > 1; }
-  // The nodes and ranks of which each is told how many tokens go there.
+  // Number of destinations whose token counts are exchanged:
+  // nodes (if dispatch is hierarchical) and ranks.
   Index told() const { return (by_node() ? topology.nodes : 0) + split.ranks(); }
-  // Whom tokens go to first: the ranks, or the nodes.
+  // Returns the partition of the experts among the destinations of the first hop: nodes or ranks.
   ExpertSplit first_split() const { return by_node() ? ExpertSplit{topology.nodes, 1, split.places} : split; }
-  // Whom they go to on a node: the ranks that share the experts in its places. experts: E.
+  // Returns the partition of a node's physical experts among its ranks. experts: E.
   ExpertSplit node_split(int node, Index experts) const {
     return {split.owners / topology.nodes, split.parts, {}, node * (experts / topology.nodes)};
   }
 };
 
-// Who sends how many tokens to whom, and how many rows they are there. Pure.
+// Send and receive counts of one dispatch all-to-all (hop), as seen by one rank.
 struct HopPlan {
-  std::vector<Index> send, receive;  // copies of tokens to and from each rank
+  std::vector<Index> send, receive;  // copies of tokens to and from each rank of the hop's group
   Index sent = 0, received = 0;      // their sums
 };
+// Counts of all hops of a dispatch, and row offsets of the rank's experts.
 struct DispatchPlan {
-  // One to every rank; or two, over the nodes and among the ranks of this one.
+  // One hop; two if dispatch is hierarchical: between nodes, then within the node.
   std::vector<HopPlan> hops;
-  // [E / owners + 1] the first row of each of this rank's places, and how many rows there are
+  // [E / owners + 1] first row of each local physical expert, then the number of rows
   std::vector<std::int32_t> offsets;
 };
-// counts: those of Sends, of each of the P ranks.
+// Computes the counts of one rank. Pure function.
+// counts: [P, N + P + E], Sends::counts of each of the P ranks.
 DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, const ExpertRanks& of, int rank);
 
-// What is known of T tokens with k experts of E each before they travel.
+// Dispatch layout of T tokens with k of E experts each:
+// copies per destination, before the exchange.
 struct Sends {
-  View tokens;  // [n] i32 copy -> token; none on one rank, as the next one
-  View slots;   // [T, n / T] i32 the token's copies
-  View places;  // [T, k] i32 the place of each choice's expert, or -1 where dropped
-  // [N + P + E] i32 the copies that go to each of N nodes (where there is one alone, N is 0) and to each rank, and the
-  // assignments of each place.
+  View tokens;  // [n] i32, copy -> token; empty on one rank
+  View slots;   // [T, n / T] i32, token -> its copies; empty on one rank
+  View places;  // [T, k] i32 physical expert of each assignment; -1 if dropped
+  // [N + P + E] i32: copies for each of N nodes, copies for each of P ranks, assignments of each
+  // physical expert. N is 0 if dispatch is not hierarchical.
   View counts;
 
   Sends() = default;
-  // kept: where tokens and slots are taken from; the rest is taken from scratch.
+  // Allocates `tokens` and `slots` from `kept`, and the other views from `scratch`.
   Sends(const ExpertRanks& ranks, Index T, Index k, Index E, Arena& kept, Arena& scratch);
-  // Backend::plan_sends for the ranks. experts, keep: [T, k], kept: [E], as there.
+  // Fills the views by Backend::plan_sends. experts, keep: [T, k] i32; kept: [E] i32, as there.
   void plan(Backend& backend, const ExpertRanks& ranks, ConstView experts, ConstView keep, View kept,
             Arena& scratch) const;
 };
 
-// One trip of a layer's tokens to the experts and back, in steps, so that something else can run beside the travelling:
-//   Exchange x(...);             the counts are on their way to the host
-//   ... = x.copies(rows, ...);   what is to leave
-//   x.plan(...);                 the host waits for the counts; rows() is known from here on
-//   ... = x.dispatch(...);       under way
-//   x.finish();                  and there
-// What crosses the network is under way meanwhile; what travels on a node waits for it.
+// Dispatch and combine of one layer, in steps, so that other work can overlap with them:
+//   Exchange x(...);             starts the exchange of counts and their copy to the host
+//   ... = x.copies(rows, ...);   packs the copies
+//   x.plan(...);                 the host waits for the counts; afterwards rows() is known
+//   ... = x.dispatch(...);       starts the all-to-all
+//   x.finish();                  waits for it
+// If dispatch is hierarchical, the hop between nodes overlaps. The hop within the node runs in
+// finish() of a dispatch, and in combine().
 //
-// plan() is the one place within a step where the host waits for a device, since NCCL and cuBLAS must be told the numbers
-// of rows: the device has nothing to do from the end of the counts (and of what was given to it meanwhile) until the host has
-// started the next kernel; estimated, not measured, at 10 to 20 microseconds for each MoE layer and pass.
+// plan() has the only host wait for the device within a step: NCCL and cuBLAS take row counts on
+// the host. The device idles from the end of its queue until the host has started the next kernel.
+// The estimate (not measured) is 10 to 20 microseconds per MoE layer and pass.
 class Exchange {
  public:
-  // `mesh` must outlive this. Collective over the experts' ranks. Of `sends`, tokens and slots are kept. What is gathered is taken
-  // from `scratch`, and must stay until the first dispatch.
+  // Starts the exchange of counts. Collective over mesh.experts. `mesh` must outlive this object.
+  // Stores the views `tokens` and `slots` of `sends`. Memory
+  // taken from `scratch` must stay until the first dispatch.
   Exchange(Backend& backend, const Mesh& mesh, const ExpertRanks& ranks, const Sends& sends, Arena& scratch);
 
-  // Tables that must stay as long as the trip are taken from `kept`; scratch: as above, until the first finish().
+  // Waits for the counts of all ranks, and computes the splits of the hops.
+  // Memory taken from `kept` must live as long as this
+  // object, memory from `scratch` until the first finish().
   void plan(Arena& kept, Arena& scratch);
 
   bool local() const { return group_->size() == 1; }
+  // First physical expert of this rank.
   Index first_place() const { return group_->rank() / ranks_.split.parts * (std::ssize(offsets_) - 1); }
-  const std::vector<std::int32_t>& offsets() const { return offsets_; }  // of DispatchPlan
-  Index rows() const { return offsets_.back(); }                         // R of this rank's experts
-  Index sent() const { return local() ? 0 : hops_.front().plan.sent; }   // copies of its tokens, over the first hop
+  // DispatchPlan::offsets.
+  const std::vector<std::int32_t>& offsets() const { return offsets_; }
+  // R, number of rows of this rank's experts.
+  Index rows() const { return offsets_.back(); }
+  // Number of copies sent over the first hop.
+  Index sent() const { return local() ? 0 : hops_.front().plan.sent; }
 
-  // x: [T, N] -> [n, N] a row for each copy that may leave, taken from `arena`; x itself on one rank.
+  // Packs the copies of x for the first hop: [T, N] -> [n,
+  // N], taken from `arena`. Returns x on one rank.
   ConstView copies(ConstView x, Arena& arena) const;
 
-  // The buffer of copies, and where what arrives in it lies.
+  // A send buffer, and the arena of its receive buffer.
   struct Leaving {
-    ConstView copies;  // [n or more, N] as copies() makes them
+    ConstView copies;  // [n or more, N], made by copies()
     Arena& arena;
   };
-  // Sends the copies, and the first time the places of their experts: -> [A, N] of each, A tokens of all ranks, valid after
-  // finish(). Until then the copies must stay, and what is taken from `scratch`. Sends what the backend was given before the call.
+  // Starts the all-to-all of the send buffers. The first call sends the physical experts too.
+  // Returns the receive buffers [A, N], A tokens of all ranks, valid after finish(). The send
+  // buffers and the memory taken from `scratch` must stay until then.
+  // The all-to-all waits for compute that was enqueued before this call.
   std::vector<ConstView> dispatch(std::initializer_list<Leaving> leaving, Arena& scratch);
-  // [A, k] i32 as in Sends, of what arrived first; valid as that is, while the scratch memory stays.
+  // [A, k] i32 physical experts of the received tokens;
+  // before dispatch, those of the tokens to send.
+  // Valid after the first finish(), while the scratch memory stays.
   ConstView places() const { return places_; }
 
-  // y: [T, N] = from + the sum of x over the rows that a token became, on this rank and on others.
+  // y = from + the sum of x over the rows of each token, on all ranks. y: [T, N].
   struct Sum {
-    ConstView x;  // [R, N], or [R, 1] where each of the N elements is the sum over rows of its own
-    // [A, j] i32 the rows that are summed for each arrived token; [A * N, j] those for each of its elements
+    ConstView x;  // [R, N]; [R, 1] if each of the N elements has its own rows
+    // [A, j] i32 rows that are summed for each received
+    // token; [A * N, j] rows for each of its elements
     ConstView slots;
-    ConstView from;  // [T, N], which may be y; or none
+    ConstView from;  // [T, N], may be y; empty if nothing is added
     View y;
   };
-  // The way back: the sums over this rank's rows leave at once; y is complete after finish(). Takes from `scratch` what must stay
-  // until then.
+  // Starts the return of the sums over this rank's rows. y is complete after finish().
+  // The memory taken from `scratch` must stay until then.
   void combine(std::initializer_list<Sum> sums, Arena& scratch);
+  // Completes the dispatch or the combine in flight.
   void finish();
 
  private:
-  // Copies go from rank to rank of a group, and back.
+  // An all-to-all of dispatch; combine uses it in the reverse direction.
   struct Hop {
     Comm* group;
-    View tokens, slots;  // as in Sends, of what is there before
+    View tokens, slots;  // as in Sends, for the tokens on the sending side
     HopPlan plan;
   };
-  // What arrives on the node, is copied, and arrives where it should.
+  // Buffers of the hop within the node: received from other nodes, packed copies, output.
   struct SentOn {
     View there, copies, out;
   };
+  // A combine in flight.
   struct Returning {
     View copies;  // [sent, N]
     ConstView from;
@@ -154,14 +181,14 @@ class Exchange {
   Comm* group_;
   ExpertRanks ranks_;
   Index experts_;  // E
-  View counts_;    // of Sends, of every rank
+  View counts_;    // [P, N + P + E] Sends::counts of all ranks
   std::vector<std::int32_t> offsets_;
-  std::vector<Hop> hops_;    // none on one rank, otherwise those of DispatchPlan
-  ConstView places_;         // of what leaves, then of what arrived
-  bool has_places_ = false;  // of what arrived
+  std::vector<Hop> hops_;    // as in DispatchPlan; empty on one rank
+  ConstView places_;         // physical experts of the tokens to send, then of the received tokens
+  bool has_places_ = false;  // true after the first dispatch
   struct {
     View places, counts, kept;
-  } on_node_;  // for Backend::plan_sends, until what goes on is planned
+  } on_node_;  // outputs of Backend::plan_sends for the hop within the node; empty after it
   std::vector<SentOn> sent_on_;
   std::vector<Returning> returning_;
 };
