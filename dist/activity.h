@@ -1,5 +1,4 @@
-// What this process is doing: in words, for the message of a collective that fails or hangs, with times, for the trace of a step,
-// and as ranges, for a profiler.
+// Current activity of this process: text for error and hang messages, trace spans, profiler ranges.
 #pragma once
 
 #include <array>
@@ -15,12 +14,13 @@
 
 namespace sy {
 
+// Activity of the thread that computes. Its texts must live until the process ends.
 struct Activity {
-  const char* what = "";
-  Index layer = -1;
-  const char* part = "";  // of what is done: "dispatch"
-  Index step = 0;         // of training, from 1 on; 0: of none
-  // " in the dispatch of the forward pass of layer 2, step 7"; empty where there is nothing to say.
+  const char* what = "";  // "the forward pass"; empty if unknown
+  Index layer = -1;       // -1: no layer
+  const char* part = "";  // part of the activity: "dispatch"; empty: all of it
+  Index step = 0;         // training step, from 1; 0: no step
+  // " in the dispatch of the forward pass of layer 2, step 7"; empty if nothing is known.
   std::string where() const {
     const std::string number = step > 0 ? fmt::format("step {}", step) : "";
     if (!*what) return step > 0 ? " in " + number : "";
@@ -28,18 +28,20 @@ struct Activity {
                        layer < 0 ? "" : fmt::format(" of layer {}", layer), step > 0 ? ", " : "", number);
   }
 };
-inline Activity activity;                     // of the one thread that computes
-inline Seqlock<Activity> published_activity;  // the same, for other threads
+inline Activity activity;                     // only for the thread that computes
+inline Seqlock<Activity> published_activity;  // equal value, for other threads
 
-// Counts the chunks of files that this process has read or written. The watchdog sees by it that the
-// rank's own work goes on.
+// Number of chunks of files that this process has read or written: progress of local work for the
+// watchdog.
 inline std::atomic<std::uint64_t> local_progress{0};
 
+// Sets and publishes the activity, and returns the previous one.
 inline Activity set_activity(const Activity& next) {
   published_activity.write(next);
   return std::exchange(activity, next);
 }
 
+// Sets the activity until the end of the scope.
 class ScopedActivity {
  public:
   explicit ScopedActivity(const Activity& next) : before_(set_activity(next)) {}
@@ -51,18 +53,19 @@ class ScopedActivity {
   Activity before_;
 };
 
-// A part of a step, from when the host began it to when it was done with it. On a GPU the work itself may come later.
+// Part of a step in host time. On a GPU the work itself may run later.
 struct TraceSpan {
-  using Number = std::pair<const char*, Index>;  // such as {"rows", 128}
+  using Number = std::pair<const char*, Index>;  // for example {"rows", 128}
   const char* what;
-  Index layer;                                         // -1: of none
-  std::chrono::steady_clock::time_point begin, end{};  // no end: it has not come yet
-  std::array<Number, 4> numbers{};                     // those without a name are none
+  Index layer;                                         // -1: no layer
+  std::chrono::steady_clock::time_point begin, end{};  // end is zero while the span is open
+  std::array<Number, 4> numbers{};                     // unused entries have a nullptr name
 };
-// The spans of the steps that are traced, in the order in which they began. Where there is none, nothing is recorded.
+// Spans of the traced steps, in order of begin. nullptr if no step is traced.
 inline std::vector<TraceSpan>* trace = nullptr;
 
-// A span, and a range, until the end of the scope. Its layer is that of the activity around it.
+// Records a trace span and a profiler range until the end of
+// the scope. Its layer is activity.layer.
 class Traced {
  public:
   using Numbers = std::initializer_list<TraceSpan::Number>;
@@ -71,11 +74,12 @@ class Traced {
   Traced(const Traced&) = delete;
   Traced& operator=(const Traced&) = delete;
 
-  // Ends this span, and begins the next part.
+  // Ends this span, and begins the next one.
   void next(const char* what, Numbers numbers = {}) {
     end();
     begin(what, numbers);
   }
+  // Adds numbers to the span; drops them if it has four.
   void add(Numbers numbers) {
     if (!here_) return;
     auto& all = (*here_)[at_].numbers;
@@ -103,7 +107,7 @@ class Traced {
   std::size_t at_ = 0;
 };
 
-// What this process does until the end of the scope.
+// Sets the activity and records a span until the end of the scope. Keeps the step.
 class Doing {
  public:
   explicit Doing(const char* what, Index layer = -1) : activity_({what, layer, "", activity.step}), span_(what) {}
@@ -113,12 +117,12 @@ class Doing {
   Traced span_;
 };
 
-// A part of what is done already.
+// Sets the part of the current activity until the end of the scope.
 struct DoingPart : ScopedActivity {
   explicit DoingPart(const char* part) : ScopedActivity({activity.what, activity.layer, part, activity.step}) {}
 };
 
-// A step of training.
+// Sets the training step until the end of the scope.
 struct DoingStep : ScopedActivity {
   explicit DoingStep(Index step) : ScopedActivity({"", -1, "", step}) {}
 };

@@ -31,7 +31,7 @@ void compare(const Comm& comm, const std::string& what, std::span<const Index> s
   const auto P = static_cast<std::size_t>(comm.size());
   Call call{comparing.rank, {}};
   Activity here = activity;
-  here.step = 0;  // so that they are the same words in every step: they are kept
+  here.step = 0;  // lasting() stores each text forever: the texts must repeat in every step
   const std::string words = what + here.where();
   words.copy(call.words, sizeof call.words - 1);
 

@@ -1,6 +1,8 @@
-// A debug option: SWITCHYARD_COMPARE=1 on any rank. Before each collective the ranks of its communicator tell each other what
-// they are about to do. Where that differs, all of them throw a Failure that names both sides, in place of a hang or of
-// numbers that mean nothing; where some do not come at all, the watchdog (dist/watchdog.h) says what the others are about to do.
+// Debug check that all ranks of a communicator make the same
+// calls: SWITCHYARD_COMPARE=1 on any rank.
+// Before each collective its ranks gather the descriptions of their calls. If they differ, all
+// ranks throw a Failure that names both calls, instead of a hang or meaningless numbers. If a rank
+// makes no call at all, the watchdog (dist/watchdog.h) reports the calls of the waiting ranks.
 #pragma once
 
 #include <span>
@@ -10,24 +12,28 @@
 
 namespace sy {
 
+// State of the check.
 struct Comparing {
-  bool on = false;  // the same on all ranks
-  int rank = 0;     // of this process in the world
+  bool on = false;  // equal on all ranks
+  int rank = 0;     // rank of this process in the world
 };
-inline Comparing comparing;  // Runtime sets it
+inline Comparing comparing;  // set by Runtime
 
-// What a rank is about to do; as many bytes on every rank, so that ranks which differ can compare them.
+// Fingerprint of a rank's next collective. It has a fixed size,
+// so that ranks whose calls differ can still exchange it.
 struct Call {
   Index rank;       // in the world
-  char words[184];  // "an all-reduce of 16 bytes in the forward pass of layer 2", cut off where it is longer
+  char words[184];  // "an all-reduce of 16 bytes in the forward pass of layer 2", truncated
 };
 
-// What differs between the P ranks of a communicator, or "". rows: [P, 2, P], of an all-to-all, what each rank sends to each
-// and expects from each; else zeros.
+// Describes the first difference between the calls of P ranks; empty if they agree.
+// Rows has the shape [P, 2, P]: for each rank of an all-to-all, the rows that it sends to each rank
+// and the rows that it expects from each rank. It is zero for other collectives.
 std::string difference(std::span<const Call> calls, std::span<const Index> rows);
 
-// what: "an all-reduce of 16 bytes"; what this rank is doing is added (dist/activity.h). Collective over `comm`. Throws where
-// the ranks are about to do different things.
+// Throws Failure on all ranks of `comm` if their next collectives differ. Collective over `comm`.
+// what: "an all-reduce of 16 bytes". The current activity
+// (dist/activity.h) is appended, without its step.
 void compare(const Comm& comm, const std::string& what, std::span<const Index> send = {},
              std::span<const Index> receive = {});
 

@@ -18,7 +18,7 @@ namespace {
 static_assert(std::is_trivially_copyable_v<Heartbeat> &&
               std::has_unique_object_representations_v<std::array<char, 200>>);
 
-// Writes the digest of the heartbeat's bytes behind them.
+// Writes the digest of the heartbeat's bytes after them.
 void sign(HeartbeatDatagram& datagram, const HeartbeatKey& key) {
   std::array<std::uint8_t, EVP_MAX_MD_SIZE> digest{};
   if (!HMAC(EVP_sha256(), key.data(), key.size(), datagram.data(), sizeof(Heartbeat), digest.data(), nullptr))

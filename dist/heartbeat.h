@@ -42,8 +42,8 @@ using HeartbeatDatagram = std::array<std::uint8_t, heartbeat_bytes>;
 HeartbeatDatagram seal(const Heartbeat& heartbeat, const HeartbeatKey& key);
 
 // Returns the heartbeat of a datagram; empty if its size, its digest or its `idle` is invalid.
-// uptime: seconds since the receiver's watchdog started. `idle` is clamped to [0, uptime].
-// `words` is zero-terminated in the result.
+// The result has `idle` clamped to [0, uptime] and zero-terminated `words`.
+// Uptime is the time in seconds since the receiver's watchdog started.
 std::optional<Heartbeat> unseal(std::span<const std::uint8_t> datagram, const HeartbeatKey& key, double uptime);
 
 }  // namespace sy

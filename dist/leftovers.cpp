@@ -26,24 +26,25 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-// The namespace of processes, and the start of the machine: in another one a number is another process.
+// Identifies the boot and the PID namespace. A PID is meaningful only within the same ones.
 std::string process_space() {
   std::error_code error;
   return first_line("/proc/sys/kernel/random/boot_id") + " " + fs::read_symlink("/proc/self/ns/pid", error).string();
 }
 
-// When a process began, in ticks since the machine did; empty if there is no such process.
+// Returns the start time of a process in clock ticks since boot; empty if there is no such process.
 std::string began(const std::string& process) {
-  const std::string stat = first_line("/proc/" + process + "/stat");  // "PID (NAME) STATE ...": a name may be anything
+  // "PID (NAME) STATE ...", with any characters in NAME.
+  const std::string stat = first_line("/proc/" + process + "/stat");
   const std::size_t end = stat.rfind(')');
   if (end == stat.npos) return "";
   std::istringstream fields(stat.substr(end + 1));
   std::string field;
-  for (int i = 0; i < 20; ++i) fields >> field;  // the 22nd of all
+  for (int i = 0; i < 20; ++i) fields >> field;  // field 22 of the line
   return field;
 }
 
-// The segments that a process maps: name and inode.
+// Returns the segments that a process maps: name and inode.
 std::map<std::string, ino_t> segments_of(const fs::path& process) {
   std::map<std::string, ino_t> found;
   std::ifstream maps(process / "maps");
@@ -57,7 +58,7 @@ std::map<std::string, ino_t> segments_of(const fs::path& process) {
   return found;
 }
 
-// A folder or a file of this user, not a link to one.
+// Returns whether `path` is a file or folder of this user, and no link. inode: 0 means any.
 bool is_own(const fs::path& path, mode_t kind, ino_t inode = 0) {
   struct stat s {};
   return lstat(path.c_str(), &s) == 0 && (s.st_mode & S_IFMT) == kind && s.st_uid == geteuid() &&
@@ -106,7 +107,8 @@ JobRecord::JobRecord(const fs::path& job) {
   const int made = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (made < 0) return;
   file_ = file;
-  static_cast<void>(!write(made, text.data(), text.size()));  // a part of it has no end, and is not believed
+  // Readers ignore a record without "end".
+  static_cast<void>(!write(made, text.data(), text.size()));
   close(made);
 }
 

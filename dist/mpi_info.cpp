@@ -32,7 +32,7 @@ std::string thread_level() {
   return "multiple";
 }
 
-// The first line of MPI's own words, which some go on with who built it, and when.
+// Returns the first line of MPI's version text. Some libraries append build details.
 std::string library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;

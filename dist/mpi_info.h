@@ -1,4 +1,4 @@
-// MPI as this process finds it, for reports.
+// Facts about MPI in this process, for reports.
 #pragma once
 
 #include <string>
@@ -9,18 +9,18 @@ namespace sy {
 
 struct MpiInfo {
   std::string library;     // "Open MPI v4.1.4"
-  std::string threads;     // the level that MPI grants; empty: MPI is not started, as in a process started alone
-  std::string cuda_aware;  // whether it takes device buffers: yes, no, or unknown
-  int started = 0;         // processes that the launcher says it has started together; 0: there is none
+  std::string threads;     // thread level of MPI; empty if MPI is not initialized
+  std::string cuda_aware;  // support for device buffers: yes, no, or unknown
+  int started = 0;         // number of processes according to the launcher; 0: no launcher
 };
 MpiInfo mpi_info();
 
-// What this rank and others of its machine share (dist/window.h).
+// Shared memory of this rank and other ranks of its machine (dist/window.h).
 struct SharedMemory {
-  int ranks = 1;        // that share a window, this one included
-  Index bytes = 0;      // of the window
-  std::string missing;  // why there is none where there are several ranks
+  int ranks = 1;        // number of ranks that share the window, including this one
+  Index bytes = 0;      // size of the window
+  std::string missing;  // reason if several ranks have no window; otherwise empty
 };
-inline SharedMemory shared_memory;  // Runtime sets it
+inline SharedMemory shared_memory;  // set by Runtime
 
 }  // namespace sy

@@ -29,7 +29,7 @@ std::vector<RankSetting> from_text(std::string_view text) {
   return settings;
 }
 
-// The lines that say how the settings of `ranks` differ from those of rank 0.
+// Returns lines that describe how the settings of `ranks` differ from those of rank 0.
 std::vector<std::string> difference_lines(const std::vector<RankSetting>& first, const std::vector<RankSetting>& other,
                                           const std::vector<int>& ranks, const std::string& host) {
   constexpr std::size_t most_lines = 8;
@@ -61,15 +61,15 @@ std::vector<std::string> difference_lines(const std::vector<RankSetting>& first,
 void check_rank_settings(Comm& world, const std::vector<RankSetting>& settings, std::string_view advice) {
   const std::string text = to_text(settings);
   const auto digest = static_cast<Index>(hash_name(text));
-  Index ends[2] = {digest, ~digest};  // the complement of the largest complement is the smallest digest
+  Index ends[2] = {digest, ~digest};  // ~max(~digest) is the smallest digest
   world.all_reduce(view_of(ends, {2}), Reduce::max);
   if (ends[0] == ~ends[1]) return;
 
   const int size = world.size();
   std::vector<Index> digests(static_cast<std::size_t>(size));
   world.all_gather(view_of(&digest, {1}), view_of(digests.data(), {size}));
-  std::map<Index, std::vector<int>> groups;  // the ranks of each digest
-  std::vector<Index> order;                  // of the digests' first ranks
+  std::map<Index, std::vector<int>> groups;  // ranks of each digest
+  std::vector<Index> order;                  // digests in order of their first rank
   for (int rank = 0; rank < size; ++rank) {
     std::vector<int>& ranks = groups[digests[static_cast<std::size_t>(rank)]];
     if (ranks.empty()) order.push_back(digests[static_cast<std::size_t>(rank)]);

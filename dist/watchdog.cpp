@@ -23,7 +23,8 @@
 namespace sy {
 namespace {
 
-// A number of this machine, or of the container whose network it is.
+// Returns the hash of boot and network namespace (PeerInfo::machine). If one of them is unknown,
+// the hash includes the host name.
 std::uint64_t machine_number(const char* host) {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -32,7 +33,7 @@ std::uint64_t machine_number(const char* host) {
   return hash_name(fmt::format("{} {} {}", boot, network.string(), boot.empty() || error ? host : ""));
 }
 
-// The loopback address, and those of this machine under which other machines may reach it.
+// Returns the loopback address, and the IPv4 addresses at which other machines may reach this one.
 std::vector<std::uint32_t> own_addresses() {
   std::vector<std::uint32_t> found{htonl(INADDR_LOOPBACK)};
   ifaddrs* all = nullptr;
@@ -52,10 +53,9 @@ sockaddr_in socket_address(std::uint32_t address, std::uint16_t port) {
   return to;
 }
 
-// The others of a report, one a line, beyond which they are counted.
+// Limit of the ranks that a report lists one per line, for silent and for waiting ranks each.
 constexpr std::size_t most_told = 8;
 
-// The same in as few words.
 std::string seconds_in_words(double seconds) {
   return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 1 : 0);
 }
@@ -103,7 +103,7 @@ std::string words_of(const Wait& wait, const Activity& doing, double seconds) {
 Watchdog::Watchdog(const WatchdogLimits& limits)
     : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), looked_(Clock::now()), local_since_(looked_) {
   set_limits(limits);
-  // Signals are the other thread's.
+  // The main thread handles all signals.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -158,7 +158,7 @@ void Watchdog::rendezvous(Comm& world, const WatchdogLimits& limits) {
   std::vector<Peer> peers(static_cast<std::size_t>(world.size()));
   HeartbeatKey key{};
   if (world.size() > 1) {
-    open_sockets();  // the thread does not look at them before there are peers
+    open_sockets();  // watch() does not use them before peers_ is set
     agree(world, [&] {
       if (world.rank() == 0) key = random_heartbeat_key();
     });
@@ -221,7 +221,7 @@ double Watchdog::idle(const Wait& wait) const {
   return std::chrono::duration<double>(Clock::now() - std::max(wait.since, awake_since_)).count();
 }
 
-// So many at a time that a flood of them does not keep this rank from looking.
+// Reads a limited number of datagrams, so that a flood of them does not delay look().
 void Watchdog::read_heartbeats(int socket) {
   std::array<std::uint8_t, heartbeat_bytes + 1> bytes{};
   for (std::size_t i = 0; i < 64 + 4 * peers_.size(); ++i) {
@@ -240,14 +240,14 @@ void Watchdog::take(const Heartbeat& heartbeat, const Endpoint& from) {
   Peer& peer = peers_[static_cast<std::size_t>(heartbeat.from)];
   const std::uint64_t sequence = heartbeat.sequence;
   if (heartbeat.asks) {
-    if (sequence < peer.asked) return;  // an old one again; the latest comes once to each address
+    if (sequence < peer.asked) return;  // a replay; equal numbers come once to each address
     peer.asked = sequence;
     const Wait wait = published_wait.read();
     Heartbeat answer{rank_, 0, sequence, idle(wait), {}};
     words_of(wait, published_activity.read(), answer.idle).copy(answer.words, sizeof answer.words - 1);
     return send(seal(answer, key_), from);
   }
-  // An answer that comes late, or again, tells of the time when its question was asked.
+  // An answer counts from the time of its question, also if it is late or a duplicate.
   if (sequence == 0 || sequence > questions_ || sequence + asked_at_.size() <= questions_) return;
   const Clock::time_point asked = asked_at_[sequence % asked_at_.size()];
   peer.heard = std::max(peer.heard, asked);
@@ -257,7 +257,7 @@ void Watchdog::take(const Heartbeat& heartbeat, const Endpoint& from) {
   peer.words = heartbeat.words;
 }
 
-// If it gets lost, it is not answered.
+// Errors are ignored: a lost datagram is not answered.
 void Watchdog::send(const HeartbeatDatagram& datagram, const Endpoint& to) const {
   const sockaddr_in name = socket_address(to.address, to.port);
   static_cast<void>(
@@ -306,7 +306,7 @@ std::string Watchdog::own_name() const {
   if (peers_.size() == 1) return "this process";
   if (!peers_.empty()) return fmt::format("rank {} on {}", rank_, peers_[static_cast<std::size_t>(rank_)].host);
   const std::string host = host_name();
-  // The launcher names the rank before MPI does.
+  // Launchers set the rank in the environment before MPI starts.
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
     if (const char* const rank = std::getenv(name)) return fmt::format("rank {} on {}", rank, host);
   return fmt::format("process {} on {}", getpid(), host);
@@ -318,7 +318,7 @@ std::string Watchdog::report(const Wait& wait) const {
   if (const OnDevice given = on_device.read(); wait.device && given.what)
     text += fmt::format("; on the device is {} {}{}{}", given.what, given.whom, given.activity.where(),
                         in_words(given.rows));
-  // Those that say nothing first: they may be why the others wait.
+  // Silent ranks come first: they may be the reason why the others wait.
   std::vector<std::string> silent, waiting;
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     if (static_cast<int>(r) == rank_) continue;

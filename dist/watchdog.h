@@ -79,8 +79,8 @@ class Watchdog {
   struct Peer {
     std::string host;
     std::vector<Endpoint> endpoints;
-    std::uint64_t asked = 0,
-                  answered = 0;  // numbers of its latest question, and of this rank's question that it answered last
+    // Numbers of its latest question, and of this rank's question that it answered last.
+    std::uint64_t asked = 0, answered = 0;
     // Lower bounds of the time when it was last alive, and of the time of its latest progress.
     Clock::time_point heard{}, progress{};
     std::string words;  // state in its latest answer
