@@ -30,13 +30,14 @@
 namespace sy {
 namespace {
 
-// Value of an environment variable; -1 if it is not set.
+// Returns the integer value of an environment variable; -1 if it is not set.
 int number_of(const char* name) {
   const char* const value = std::getenv(name);
   return value ? std::atoi(value) : -1;
 }
 
-// True if an environment variable says that a process manager serves MPI by PMI or PMIx. PMIX_MCA_* are settings.
+// Returns whether the environment has PMI_* or PMIX_* variables of a process manager.
+// PMIX_MCA_* are settings, and do not count.
 bool has_pmi() {
   for (char** variable = environ; *variable; ++variable) {
     const std::string_view entry = *variable;
@@ -45,14 +46,16 @@ bool has_pmi() {
   return false;
 }
 
-// Tasks of the Slurm step that started this process, which is not mpirun's; at most 1 if there is none.
+// Returns the number of tasks of the Slurm step that started this process. It is at most 1 if there
+// is no such step, or if mpirun started this process.
 int slurm_tasks() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") ? 0 : number_of("SLURM_STEP_NUM_TASKS");
 }
 
-// Returns whether mpirun (Open MPI), a launcher of MPICH or srun started this process as a rank of MPI.
-// A Slurm step of one task needs no MPI: it may be a shell that runs several programs one after
-// another, of which MPI would serve only the first.
+// Returns whether mpirun (Open MPI), a launcher of MPICH or
+// srun started this process as a rank of MPI.
+// A Slurm step of one task needs no MPI. It may be a shell that runs several programs in sequence,
+// and MPI would serve only the first of them.
 bool launched() {
   const char* const nspace = std::getenv("PMIX_NAMESPACE");
   const bool by_slurm = !has_pmi() || (nspace && std::string_view(nspace).starts_with("slurm."));
@@ -70,13 +73,14 @@ std::string error_lines(const std::string& what) {
   return shown;
 }
 
-// In one write: other ranks may print too. Where standard error cannot be written there is nobody to tell.
+// Prints in one write, since other ranks may print too. Ignores errors of standard error.
 void print_error(const std::string& what) {
   std::fputs(error_lines(what).c_str(), stderr);
 }
 
-// A file opened later would get the number of a closed stream, and with it what is printed. /dev/null is opened the wrong way
-// round: reading or writing the stream fails as it did.
+// Opens closed standard streams. Otherwise a file opened later would
+// get such a descriptor, and with it the printed output. /dev/null is
+// opened in the opposite direction: using the stream still fails.
 void open_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(stream, F_GETFD) < 0 && errno == EBADF)
@@ -85,27 +89,29 @@ void open_standard_streams() {
 
 volatile pid_t started_by = 0;
 
-// A rank whose launcher is gone would go on alone until MPI notices, in a folder that may have a new owner by then. The
-// kernel's signal tells at once. It also comes when only that thread of the launcher has ended which started this rank.
+// Signal handler: exits if the launcher has ended. Without it, a rank would run on until MPI
+// notices, in a run folder that another job may own by then. The signal also comes if only the
+// launcher's thread that started this rank has ended.
 void leave_without_launcher(int) {
   if (getppid() != started_by) _exit(1);
 }
 
-// Whether all threads of a process sleep. Of a process that cannot be looked at: true.
+// Returns whether all threads of a process sleep; true if /proc does not show the process.
 bool sleeps(pid_t process) {
   std::error_code error;
   for (const auto& thread : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process), error)) {
     std::ifstream stat(thread.path() / "stat");
-    std::string line;  // "PID (NAME) STATE ...", where a name may be anything
+    std::string line;  // "PID (NAME) STATE ...", with any characters in NAME
     std::getline(stat, line);
     if (const auto state = line.rfind(") "); state != line.npos && line[state + 2] != 'S') return false;
   }
   return true;
 }
 
-// Launchers end all ranks at the first exit code that is not 0: mpirun even before it has read what they printed. What it has
-// been given it reads before it sleeps again; so a rank that ends with such a code waits for that first. A terminal of
-// mpirun's hands on what it is given a little later, which is why the launcher must be found asleep many times in a row.
+// Waits until the launcher has read this rank's output: until it sleeps, at most 10 seconds.
+// Launchers end all ranks at the first exit code other than 0. This includes mpirun, even if it has
+// unread output; but it reads all pending output before it sleeps again. A pseudo-terminal of
+// mpirun delivers output with a delay, so that it must be asleep in 25 consecutive checks.
 void let_launcher_read() {
   using namespace std::chrono_literals;
   const auto until = std::chrono::steady_clock::now() + 10s;
@@ -115,7 +121,7 @@ void let_launcher_read() {
 
 void follow_launcher() {
   started_by = getppid();
-  std::signal(SIGURG, leave_without_launcher);  // nothing else uses it, and it does no harm elsewhere
+  std::signal(SIGURG, leave_without_launcher);  // unused otherwise, and ignored by default
   prctl(PR_SET_PDEATHSIG, SIGURG);
   leave_without_launcher(0);
 }
@@ -133,7 +139,8 @@ void follow_launcher() {
   std::exit(2);
 }
 
-// The limits of the environment. If they are no numbers, that is an error of run(), which all ranks share.
+// Returns the limits from the environment, or the defaults if
+// they are invalid. run() then reports the error on all ranks.
 WatchdogLimits limits_or_default() {
   try {
     return watchdog_limits();
@@ -142,7 +149,7 @@ WatchdogLimits limits_or_default() {
   }
 }
 
-// The exit code and the words of the exception being handled.
+// Returns exit code and message of the exception that is being handled.
 std::pair<int, std::string> current_error() {
   try {
     throw;
@@ -167,7 +174,7 @@ std::pair<int, std::string> current_error() {
 std::string one_line(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
-  // U+0080 to U+009F, control characters too, are two bytes in UTF-8.
+  // The control characters U+0080 to U+009F have two bytes in UTF-8.
   for (std::size_t i = 0; i + 1 < text.size(); ++i)
     if (text[i] == '\xc2' && static_cast<unsigned char>(text[i + 1]) < 0xa0) text[i] = text[i + 1] = ' ';
   return text;
@@ -197,7 +204,7 @@ pid_t launcher() {
 
 std::string lost_output() {
   errno = 0;
-  // What a network file system could not store it may say only when the file is closed.
+  // A network file system may report a failed write only when a descriptor is closed.
   const bool broken = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
   const int copy = broken ? -1 : dup(STDOUT_FILENO);
   if (!broken && (copy < 0 || close(copy) == 0)) return "";
@@ -229,7 +236,7 @@ Runtime::Runtime(int* argc, char*** argv) {
     record_ = std::make_unique<JobRecord>(job_folder());
   }
   world_ = make_comm_mpi(MPI_COMM_WORLD, false, std::move(window));
-  // Launchers need not hand the environment to every rank.
+  // Launchers may not pass the environment to all ranks.
   const char* const compare = std::getenv("SWITCHYARD_COMPARE");
   comparing = {world_->max(compare && std::string_view(compare) == "1") > 0, world_->rank()};
 }
@@ -245,14 +252,14 @@ void Runtime::start_watchdog() {
 Runtime::~Runtime() {
   constexpr const char* others = "the end of the other ranks";
   {
-    const Waiting waiting(others);  // freeing shared memory waits for the ranks that share it
+    const Waiting waiting(others);  // freeing the window waits for the ranks that share it
     world_.reset();
   }
   if (!owns_mpi_) return;
   std::fflush(stdout);
   if (code_ != 0) let_launcher_read();
   const Waiting waiting(others);
-  MPI_Barrier(MPI_COMM_WORLD);  // no rank leaves before what the others have printed is read
+  MPI_Barrier(MPI_COMM_WORLD);  // no rank leaves before launchers have read all output
   record_.reset();
   MPI_Finalize();
   watchdog_.reset();
@@ -290,9 +297,9 @@ int Runtime::code_of(const std::function<int()>& program) {
 
 namespace {
 
-// Ends Open MPI's mpirun, or its daemon on another machine, which goes at once where it is asked twice within five seconds. A
-// request that comes before it has looked at the one before is not a second one; so it is asked until it has gone, and killed
-// where five seconds of that do not end it.
+// Ends Open MPI's mpirun, or its daemon on another machine. No-op for other launchers.
+// Two SIGTERM within five seconds end it at once. A second signal that arrives before the first one
+// is handled is lost. Therefore SIGTERM repeats every 200 ms for five seconds; SIGKILL follows.
 void end_mpirun() {
   const pid_t mpirun = getppid();
   std::string name;
@@ -307,7 +314,8 @@ void end_mpirun() {
 
 }  // namespace
 
-// A pipe that nobody reads, or a launcher that does not sleep, must not keep it.
+// The alarm ends the process if standard error is a full pipe without a reader, or if the launcher
+// never sleeps.
 void end_process(const std::string& what, bool launcher_too) {
   std::signal(SIGALRM, SIG_DFL);
   alarm(20);
@@ -337,7 +345,7 @@ int or_end_all(Comm& world, const std::function<int()>& work) {
 
 namespace {
 
-// Ranks before this one, and all ranks, that are on its machine and say the same word.
+// Returns the number of ranks on this machine with an equal `word`: before this rank, and in total.
 std::pair<int, int> like_this(Comm& world, const std::string& word) {
   const auto mine = static_cast<Index>(hash_name(host_name() + "/" + word));
   std::vector<Index> all(world.size());
@@ -363,7 +371,7 @@ int agree_on_devices(Comm& world, const Backend& backend) {
                       "some ranks have a GPU and others have none: see `switchyard doctor`, or set the backend to cpu");
   if (backend.on_host()) return 1;
   const int sharing = ranks_sharing(world, backend.device_id());
-  // NCCL takes ranks for those of several machines where this is set.
+  // With NCCL_HOSTID, NCCL treats ranks as if they were on different machines.
   if (world.max(sharing > 1 && !std::getenv("NCCL_HOSTID")) > 0)
     throw AgreedError(
         2,

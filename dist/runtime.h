@@ -1,4 +1,4 @@
-// The process among its ranks: starts and ends MPI, and sees to it that an error on any rank, or a hang, ends all of them.
+// Runtime of a rank: starts and ends MPI, and ends all ranks after an error or a hang of any rank.
 #pragma once
 
 #include <sys/types.h>
@@ -15,9 +15,12 @@ namespace sy {
 class Watchdog;   // dist/watchdog.h
 class JobRecord;  // dist/leftovers.h
 
-// Construct once, at the start of main. MPI is started only where a launcher (mpirun, srun) started this process, and the
-// process then ends with its launcher; alone, the world is a comm_self. The watchdog runs from before
-// MPI starts until after it has ended. Standard streams that were closed are open from here on, so that no file takes their place, but cannot be written; a file that may not grow (SIGXFSZ) is an error of the write.
+// Owns MPI, the world communicator and the watchdog. Construct it once, at the start of main.
+// MPI starts only if a launcher (mpirun, srun) started this process. The process then ends with its
+// launcher. Otherwise the world is a comm_self.
+// The watchdog runs from before MPI starts until after it has ended.
+// Closed standard streams are opened, so that no file gets their descriptors; using them stays an
+// error. SIGXFSZ is ignored, so that a write beyond the file size limit returns an error.
 class Runtime {
  public:
   Runtime(int* argc, char*** argv);
@@ -27,10 +30,11 @@ class Runtime {
 
   Comm& world() { return *world_; }
 
-  // Runs a program on all ranks, under the watchdog, and returns the exit code that all of them share. An Error that
-  // agree() has told to every rank ends all of them in order; one that strikes a single rank ends them as or_end_all
-  // does. Output that was lost is an error. All that ranks print is out, and their launchers have read it, before any of
-  // them leaves with a code that is not 0.
+  // Runs a program on all ranks under the watchdog, and
+  // returns the exit code of all ranks. Collective.
+  // An AgreedError, which agree() throws on all ranks, is printed by rank 0. Any other exception
+  // ends all ranks as in or_end_all(). Lost output is an error (lost_output()).
+  // Before a rank exits with a code other than 0, launchers have read the output of all ranks.
   int run(const std::function<int()>& program);
 
  private:
@@ -44,55 +48,66 @@ class Runtime {
   int code_ = 0;
 };
 
-// Runs work and returns what it does. An error that strikes this rank alone is printed and ends all ranks, since the others
-// wait in a collective that will never complete. It ends them here, before anything is freed that was made outside of
-// `work`: a GPU frees no memory while a collective waits there for other ranks.
+// Runs `work` and returns its result. An AgreedError passes through.
+// After any other exception, prints the error and aborts all ranks:
+// the other ranks may wait in a collective that never completes.
+// The abort comes before objects from outside `work` are freed. A GPU frees no memory while a
+// collective on it waits for other ranks. In a world of one rank, all exceptions pass through.
 int or_end_all(Comm& world, const std::function<int()>& work);
 
-// Prints an error of this rank, lets its launcher read it, and ends the process with exit code 1, at once. Launchers then end
-// the other ranks. For another thread than the one that computes, which may be stuck anywhere but in printing. launcher_too: where a
-// machine is out of reach, since mpirun would wait for its daemon there for a quarter of an hour: it is ended, too.
+// Prints an error of this rank and exits at once with code 1. Launchers then end the other ranks.
+// The launcher can read the error first. Any thread may call it; the main thread may be blocked
+// anywhere but in printing.
+// If launcher_too, mpirun is ended as well: for the case that another machine is out of reach.
+// Otherwise mpirun would wait 15 minutes for its daemon there.
 [[noreturn]] void end_process(const std::string& what, bool launcher_too);
 
-// The process that started this rank: mpirun, or its like on another machine. 0: there is none.
+// Returns the process that started this rank: mpirun, or its
+// daemon on another machine. 0 if none did.
 pid_t launcher();
 
-// Why something that was printed to standard output did not get there (a full disk, a closed stream), told once; empty where
-// all of it did.
+// Returns why output to standard output was lost (full disk,
+// closed stream); empty if none was lost.
+// Reports each loss once.
 std::string lost_output();
 
-// `text`, on one line and without what a terminal would obey: control characters become blanks.
+// Returns `text` on one line: control characters become blanks.
 std::string one_line(std::string text);
-// A line on standard error: "switchyard: warning: ". On one rank alone, where the others would say the same.
+// Prints "switchyard: warning: TEXT" to standard error.
+// If the warning is the same for all ranks, call it on one rank only.
 void warn(const std::string& text);
 
-// Name of this host, as gethostname() gives it.
+// Returns the name of this host, as of gethostname().
 std::string host_name();
 
 // Returns the text of rank `root` on every rank. Collective.
 std::string broadcast_text(Comm& comm, std::string text, int root);
 
-// Which of the ranks on its machine this one is, from 0 on. Collective.
+// Returns the index of this rank among the ranks of its machine. Collective.
 int local_rank(Comm& world);
-// How many ranks of its machine, itself included, name the same device. Collective.
+// Returns the number of ranks of this machine with the same device, including this one. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
 
-// Sees to it that the ranks can compute together: on the same kind of device, which "auto" leaves to what each of them finds,
-// and each on one of its own. Returns how many share this one's (NCCL_HOSTID makes NCCL allow it). Collective; throws
-// AgreedError.
+// Checks that all ranks have the same kind of device, and that no two ranks share a GPU.
+// Returns the number of ranks that share this rank's device; NCCL_HOSTID allows more than one.
+// Throws AgreedError. Collective. With the backend "auto", each rank chooses its device itself.
 int agree_on_devices(Comm& world, const Backend& backend);
 
-// Sees to it that the CPU kernels of all ranks are those of one instruction set, so that a result does not depend on which
-// node a rank is on: the narrowest of those that the ranks' processors and $SWITCHYARD_ISA choose (kernels/cpu/processor.h).
-// Collective; throws AgreedError where a rank can choose none.
+// Makes all ranks use CPU kernels of one instruction set, so
+// that results do not depend on the node.
+// It is the narrowest set that a rank's processor and $SWITCHYARD_ISA select
+// (kernels/cpu/processor.h).
+// Throws AgreedError if a rank can select none. Collective.
 void agree_on_isa(Comm& world);
 
-// Runs `work` on every rank of `comm`; if it threw an Error on some, every rank throws an AgreedError with the exit code
-// and the message of the lowest such rank. The only way to do something that may fail on one rank alone (open a file,
-// write a shard) between collectives.
+// An error that all ranks of a communicator throw together.
 struct AgreedError : Error {
   using Error::Error;
 };
+// Runs `work` on every rank of `comm`. If it throws on some ranks, all ranks throw an AgreedError
+// with the exit code and the message of the lowest such rank. Collective.
+// Work that may fail on one rank alone (open a file, write a shard) must run in agree() if it
+// stands between collectives.
 void agree(Comm& comm, const std::function<void()>& work);
 
 }  // namespace sy
