@@ -27,8 +27,8 @@ struct Call {
 };
 
 // Describes the first difference between the calls of P ranks; empty if they agree.
-// Rows has the shape [P, 2, P]: rows that each rank sends to each rank, and rows that each rank
-// expects from each rank, in an all-to-all. It is zero for other collectives.
+// Rows has the shape [P, 2, P]: rows of an all-to-all that each rank sends to each rank, and
+// expects from each rank. It is zero for other collectives.
 std::string difference(std::span<const Call> calls, std::span<const Index> rows);
 
 // Throws Failure on all ranks of `comm` if their next collectives differ. Collective over `comm`.

@@ -6,7 +6,8 @@
 namespace sy {
 namespace {
 
-// From the outermost in.
+// Name, size and coordinate of an axis. The table is ordered
+// from the outermost axis to the innermost.
 struct AxisFacts {
   Axis axis;
   const char* name;
@@ -23,11 +24,11 @@ std::string node_in_words(const Layout& l) {
   return l.node == 1 ? "" : fmt::format(" node {}", l.node);
 }
 
-// The communicators of a mesh by which tokens travel over nodes: which ranks belong together, in their order.
+// A communicator of a mesh for hierarchical dispatch. Its ranks are in rank order.
 struct NodeMember {
   std::unique_ptr<Comm> Mesh::*comm;
-  int (*group)(const Layout&, int rank);
-  Place (*place)(const Topology&, int index);  // of a rank of the experts'
+  int (*group)(const Layout&, int rank);       // number of the group that `rank` belongs to
+  Place (*place)(const Topology&, int index);  // group rank of rank `index` of Mesh::experts
 };
 constexpr NodeMember node_members[] = {
     {&Mesh::within, [](const Layout& l, int rank) { return rank / l.node; },
@@ -39,7 +40,7 @@ constexpr NodeMember node_members[] = {
        return Place{t.nodes, t.node_of(index)};
      }}};
 
-// The communicators of a mesh, each over a set of axes.
+// A communicator of a mesh along a set of axes.
 struct Member {
   Axes axes;
   std::unique_ptr<Comm> Mesh::*comm;
@@ -126,7 +127,7 @@ Mesh mesh_without_groups(Comm& world, const Layout& layout) {
 
 Mesh make_mesh(Comm& world, const Layout& layout) {
   Mesh mesh = mesh_without_groups(world, layout);
-  // Ranks that stand at the same place along the other axes of the grid belong together.
+  // Ranks with equal coordinates along the other axes of the grid form a group.
   for (const Member& member : members)
     mesh.*member.comm = world.split(
         [&](int rank) { return place_of(layout, coord_of(layout, rank), grid_of(member.axes) - member.axes).index; });
@@ -136,7 +137,7 @@ Mesh make_mesh(Comm& world, const Layout& layout) {
   return mesh;
 }
 
-// Asks nobody, since a split of many thousand ranks takes milliseconds.
+// Computes groups instead of splitting `world`: a split of many thousand ranks takes milliseconds.
 Mesh make_dry_mesh(Comm& world, const Layout& layout) {
   Mesh mesh = mesh_without_groups(world, layout);
   for (const Member& member : members) {

@@ -25,7 +25,7 @@ Box owned_box(const Shape& shape, const Split& split, const Layout& layout, cons
   for (int d = 0; d < shape.size(); ++d) {
     const auto [parts, index] = place_of(layout, coord, split[d]);
     Range r = piece(shape[d], parts, index);
-    if (shape[d] > 0 && shape[d] < parts) {  // replicated: several coordinates hold the same one
+    if (shape[d] > 0 && shape[d] < parts) {  // replicated
       const Index i = index * shape[d] / parts;
       r = {i, i + 1};
     }
@@ -42,7 +42,8 @@ std::vector<Box> boxes_of_run(const Shape& box, Range run) {
   if (n == 0) return {{Shape{}, Shape{}}};
   Index at = run.begin;
   while (at < run.end) {
-    // The outermost dimension along which a whole slab starts here and fits; else a part of one innermost row.
+    // d: the outermost dimension along which a whole slab starts at `at` and fits into the range;
+    // otherwise the innermost one.
     int d = 0;
     while (d < n - 1 && (at % box.elements(d + 1) != 0 || at + box.elements(d + 1) > run.end)) ++d;
     const Index slab = box.elements(d + 1);

@@ -25,7 +25,7 @@
 namespace sy {
 namespace {
 
-// What one rank writes and what another does never share a line.
+// Data written by different ranks never shares a cache line.
 constexpr Index line = Window::line;
 Index whole_lines(Index bytes) {
   return (bytes + line - 1) / line * line;
@@ -35,9 +35,10 @@ Index address(const std::byte* begin) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(begin));
 }
 
-// A sleeping rank's, in its own part: what it waits for, so that only who brings that calls the kernel.
+// Futex of a rank, in its own segment: code() of the event that it sleeps for.
+// Only the rank that causes this event makes the system call.
 struct alignas(line) Bell {
-  std::atomic<std::uint32_t> awaits{0};  // 0: it is awake
+  std::atomic<std::uint32_t> awaits{0};  // 0: awake
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(std::atomic<std::uint32_t>) == 4);
 
@@ -45,38 +46,40 @@ std::uint32_t code(int mate, int what) {
   return static_cast<std::uint32_t>(2 * mate + what + 1);
 }
 
-// How long a rank that waits stays awake, and lets others have its core; a mate that computes at the same time as this one
-// seldom takes longer. Waking a rank takes some ten microseconds.
+// Time that a waiting rank polls, yielding its core, before it sleeps. A peer that computes at the
+// same time seldom takes longer. Waking a rank takes about ten microseconds.
 constexpr std::chrono::microseconds awake{200};
-// For which it sleeps, unless it is woken, before it looks at MPI's messages.
+// Longest sleep before the rank lets MPI progress.
 constexpr std::chrono::milliseconds nap{10};
 
 }  // namespace
 
-// From one rank to another, in the sender's part. Of two letters that have been sent one may be unread in each half.
+// Mailbox from one rank to another, in the sender's segment.
+// It has two headers, since each send buffer may have one unread message to a peer.
 struct alignas(line) Window::Mail {
-  std::atomic<std::uint64_t> sent{0};
+  std::atomic<std::uint64_t> sent{0};  // sequence number of the latest message
   struct {
     Index at, bytes;
   } letters[2];
 };
-// Of one rank for another's letters, in the reader's part.
+// Acknowledgements of one rank to another, in the receiver's segment.
 struct alignas(line) Window::Receipt {
-  std::atomic<std::uint64_t> read{0};
+  std::atomic<std::uint64_t> read{0};  // sequence number of the latest message that was read
 };
-// Where in a rank's part is what; to each mate one Mail and one Receipt.
+// Addresses in a rank's segment. It has a Mail and a Receipt for each rank of the window.
 struct Window::Part {
   Bell* bell = nullptr;
   Mail* mail = nullptr;
   Receipt* receipts = nullptr;
-  std::byte* data = nullptr;  // two halves
+  std::byte* data = nullptr;  // two send buffers
 
   Part(std::byte* begin, int mates)
       : bell(reinterpret_cast<Bell*>(begin)),
         mail(reinterpret_cast<Mail*>(begin + sizeof(Bell))),
         receipts(reinterpret_cast<Receipt*>(mail + mates)),
         data(reinterpret_cast<std::byte*>(receipts + mates)) {}
-  static Index bytes(int mates, Index half) {  // with what it takes to begin with a line
+  // Size of a segment, including padding to a cache line.
+  static Index bytes(int mates, Index half) {
     return line + static_cast<Index>(sizeof(Bell)) + mates * static_cast<Index>(sizeof(Mail) + sizeof(Receipt)) +
            2 * half;
   }
@@ -84,20 +87,25 @@ struct Window::Part {
 
 namespace {
 
+// Returns whether `mine` is true on all ranks. Collective.
 bool all_of(MPI_Comm comm, bool mine) {
   int ok = mine;
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, &ok, 1, MPI_INT, MPI_MIN, comm), "MPI_Allreduce");
   return ok != 0;
 }
 
-// Has the kernel provide the memory now: later, where /dev/shm is full, a rank that writes there is ended (SIGBUS).
+// Makes the kernel allocate the pages now; returns false if it cannot.
+// Otherwise a later write kills the rank by SIGBUS if /dev/shm is full.
 bool populate(std::byte* begin, Index bytes) {
   const auto before = static_cast<Index>(reinterpret_cast<std::uintptr_t>(begin) % sysconf(_SC_PAGESIZE));
   if (madvise(begin - before, before + bytes, MADV_POPULATE_WRITE) == 0) return true;
-  return errno == EINVAL;  // Linux before 5.14 cannot
+  return errno == EINVAL;  // not supported before Linux 5.14
 }
 
-// MPI libraries put the window into /dev/shm; where one of them cannot, it may not come back on all ranks.
+// Returns why a window of so many bytes would not fit; empty if it fits.
+// MPI libraries put the window into /dev/shm. If they fail
+// to, the call may not return on all ranks.
+// Therefore twice the size must be free before the call.
 std::string no_room(Index bytes) {
   rlimit files{};
   getrlimit(RLIMIT_FSIZE, &files);
@@ -119,11 +127,11 @@ std::string no_room(Index bytes) {
   return "";
 }
 
-// What could be done on this rank and not on another comes back as MPI's error, or as `refused` of all of them.
+// Allocates the window, `bytes` of it for this rank. Returns false on all ranks if it fails on any.
 bool allocate(MPI_Comm mates, Index bytes, MPI_Win* window) {
   MPI_Info info;
   MPI_Info_create(&info);
-  MPI_Info_set(info, "alloc_shared_noncontig", "true");  // pages of its own for each rank, near its core
+  MPI_Info_set(info, "alloc_shared_noncontig", "true");  // own pages per rank, near its core
   void* mine = nullptr;
   const bool made = MPI_Win_allocate_shared(bytes, 1, info, mates, &mine, window) == MPI_SUCCESS;
   MPI_Info_free(&info);
@@ -170,7 +178,8 @@ std::shared_ptr<Window> Window::open(MPI_Comm world, const std::function<int(int
 
 namespace {
 
-// $SWITCHYARD_WINDOW; empty if it is not set, or, with `valid` false, if it is no number from 0 on.
+// Returns $SWITCHYARD_WINDOW; empty if it is not set, or if it is invalid.
+// If `valid` is not nullptr, it becomes false for an invalid value, otherwise true.
 std::optional<int> window_setting(bool* valid = nullptr) {
   const char* const given = std::getenv("SWITCHYARD_WINDOW");
   const std::string_view text = given ? given : "";
@@ -194,7 +203,7 @@ void check_window_setting() {
 std::shared_ptr<Window> Window::open(MPI_Comm world, std::string* why) {
   int ranks = 0;
   MPI_Comm_size(world, &ranks);
-  // A wrong value is refused once all ranks can agree on it (Runtime::run).
+  // Runtime::run reports an invalid value, after all ranks can agree on errors.
   const int together = window_setting().value_or(ranks);
   if (together < 2 && ranks > 1) *why = fmt::format("SWITCHYARD_WINDOW = {}", together);
   return open(
@@ -220,7 +229,7 @@ Window::Window(MPI_Comm mates, MPI_Win window, std::vector<int> ranks, Index hal
     check_mpi(MPI_Win_shared_query(window_, r, &bytes, &unit, &begin), "MPI_Win_shared_query");
     begins.push_back(static_cast<std::byte*>(begin));
   }
-  // MPI's memory need not begin with a line. Its owner says where its part does.
+  // MPI's memory may not begin at a cache line. Each owner shares the offset of its segment.
   std::vector<Index> offsets(size());
   offsets[me_] = whole_lines(address(begins[me_])) - address(begins[me_]);
   check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, offsets.data(), 1, MPI_INT64_T, mates_), "MPI_Allgather");
@@ -242,8 +251,10 @@ Window::~Window() {
   MPI_Comm_free(&mates_);
 }
 
-// The one place where a rank waits for another through memory. At first it stays awake, and soon hands its core on to whoever
-// wants it, at once where ranks are more than cores; then it sleeps. While it does, messages that MPI took from this rank earlier may still want to be sent.
+// Waits until ready(): the only wait for another rank through shared memory.
+// It spins, then yields the core between checks, then sleeps on the futex. If there are more ranks
+// than cores, it yields at once. After each sleep it calls MPI_Iprobe, so that MPI can progress
+// messages that this rank sent earlier.
 template <class Ready>
 void Window::await(int mate, Awaited what, Ready ready) {
   using Clock = std::chrono::steady_clock;
@@ -259,16 +270,19 @@ void Window::await(int mate, Awaited what, Ready ready) {
   const timespec timeout{0, std::chrono::nanoseconds(nap).count()};
   for (;;) {
     bell.store(mine, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // either ready() sees what was sent, or the sender this
+    // Either ready() sees the event here, or the sender sees `mine` in wake().
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!ready()) syscall(SYS_futex, &bell, FUTEX_WAIT, mine, &timeout, nullptr, 0);
     bell.store(0, std::memory_order_relaxed);
     if (ready()) return Waiting::progress();
-    int there = 0;  // that it asks is no progress
+    int there = 0;
+    // A probe is no progress, which check_mpi() publishes: it is called for errors only.
     const int error = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mates_, &there, MPI_STATUS_IGNORE);
     if (error != MPI_SUCCESS) check_mpi(error, "MPI_Iprobe");
   }
 }
 
+// Wakes a peer if it sleeps for this event.
 void Window::wake(int mate, Awaited what) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic<std::uint32_t>& bell = parts_[mate].bell->awaits;

@@ -1,10 +1,14 @@
-// Memory that ranks of one machine share: an MPI-3 shared window, a bounded part of it each, whatever is sent. CommMpi moves
-// through it what goes to a rank's mates, those which share it; MPI carries the rest. One window serves all communicators.
+// Shared-memory transport between ranks of one machine, over an MPI-3 shared window.
+// One window serves all communicators. Its peers (`mates`) are the ranks that share it; CommMpi
+// sends to other ranks by MPI. Each rank has a segment of fixed size, independent of message sizes.
 //
-// A rank writes in its own part alone, in one half and then in the other: what it has for its mates, and for each a letter that
-// says where that is. A mate reads it there, and says so; only then is that half written again. So a rank never waits for all
-// of a group, but for those of which it needs something, and no more is copied than into the window and out of it. Between two
-// ranks letters are read in the order in which they were sent, which is the order of their calls.
+// A rank writes only its own segment. It alternates between two send buffers (`half`). A message is
+// data in the current buffer and a header (`letter`) in the mailbox of the receiver,
+// which says where the data is. The receiver reads the data in place, and then
+// acknowledges it (`receipt`). A buffer is written again only after all its messages
+// are acknowledged. Therefore a rank waits only for the ranks that it exchanges data
+// with, and data is copied once into and once out of the window.
+// Between two ranks, messages are received in the order in which they were sent.
 #pragma once
 
 #include <chrono>
@@ -20,57 +24,69 @@
 
 namespace sy {
 
-// Throws InputError unless $SWITCHYARD_WINDOW is a number of ranks, empty or unset.
+// Throws InputError unless $SWITCHYARD_WINDOW is a number of ranks, empty or not set.
 void check_window_setting();
 
 class Window {
  public:
-  // Bytes of each of a rank's halves: small enough that what is written stays in a cache until it is read.
+  // Bytes of a send buffer: small enough that data stays in a cache until it is read.
   static constexpr Index default_half = Index{512} << 10;
 
-  // Those ranks of a machine share a window to which group() of their number on it gives the same number; below 0: none. Null
-  // where a rank has no mates, or where there can be no window: `why` says so. Collective over `world`.
+  // Opens a window for this rank. Collective over `world`.
+  // group: maps the index of a rank on its machine to a group. Ranks
+  // of one machine with equal groups share a window; a negative group
+  // means no window. half: bytes of a send buffer, rounded up.
+  // Returns nullptr if this rank has no peers, or if shared memory is unavailable. `why` is then
+  // set to the reason, if there are peers.
   static std::shared_ptr<Window> open(MPI_Comm world, const std::function<int(int)>& group, Index half,
                                       std::string* why);
-  // $SWITCHYARD_WINDOW ranks share a window, one after the other: as if a machine had no more; 0: none do. Unset: all ranks
-  // of a machine.
+  // Opens a window of the default size for all ranks of a machine.
+  // $SWITCHYARD_WINDOW limits the ranks that share one, in order of their ranks; 0 means no window.
   static std::shared_ptr<Window> open(MPI_Comm world, std::string* why);
   ~Window();
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  int rank() const { return me_; }           // among the mates
-  int id() const { return ranks_.front(); }  // the same for all mates, and of no other window
+  int rank() const { return me_; }           // rank of this process in the window
+  int id() const { return ranks_.front(); }  // unique number of the window, equal on all its ranks
   Index half() const { return half_; }
-  Index bytes() const { return part_ * size(); }  // of all mates
+  Index bytes() const { return part_ * size(); }  // size of the whole window
 
-  // ---- one letter at a time ----
-  // Turns to the other half, and waits until it has been read.
+  // ---- single messages ----
+  // Ranks are those in the window. Each message must fit into a send buffer.
+
+  // Switches to the other send buffer. Waits until all its messages are acknowledged.
   void turn();
-  // What each of so many pieces may have for all of them to fit into a half: a multiple of what a cache line holds.
-  static constexpr Index line = 64;  // bytes
+  static constexpr Index line = 64;  // bytes of a cache line
+  // Returns the maximum size of each of `pieces` messages
+  // that share a send buffer: whole cache lines.
   static Index room(Index half, Index pieces) { return half / pieces / line * line; }
-  // Copies into the half; returns where. What is copied between two turns must fit.
+  // Copies data into the send buffer; returns its offset in the segment.
+  // All data between two turns must fit into the buffer.
   Index put(const std::byte* data, Index bytes);
-  // Tells a mate that so many bytes are there for it; once between two turns.
+  // Sends the bytes at offset `at` to a peer. At most one message per peer between two turns.
   void send(int mate, Index at, Index bytes);
-  // What a mate's next letter tells of, once it is there. It may be overwritten after done().
+  // Waits for the next message of a peer. The data is valid until done().
   std::span<const std::byte> take(int mate);
+  // Acknowledges the message that take() returned.
   void done(int mate);
 
   // ---- messages of any length ----
+  // Data to send.
   struct Give {
     const std::byte* data;
     Index bytes;
-    std::span<const int> to;  // mates
+    std::span<const int> to;  // peers that receive it
   };
+  // Data to receive. trade() advances `data` and decreases `bytes`.
   struct Get {
     int from;
     std::byte* data;
     Index bytes;
   };
-  // Gives and gets at the same time, at most one to and from each mate, which call this too.
+  // Sends and receives concurrently. At most one message to each peer and one from each.
+  // The peers must call it with matching arguments.
   void trade(std::span<const Give> gives, std::span<Get> gets);
 
  private:
@@ -86,15 +102,17 @@ class Window {
 
   MPI_Comm mates_;
   MPI_Win window_;
-  std::vector<int> ranks_;  // of the mates, in the world
+  std::vector<int> ranks_;  // world rank of each rank of the window
   int me_ = 0;
-  Index half_, part_;
-  std::vector<Part> parts_;                 // of each mate
-  std::vector<std::uint64_t> sent_, read_;  // letters to and from each mate
-  std::chrono::microseconds alone_{0};      // how long a rank that waits keeps its core for itself
-  int turn_ = 0;
-  Index used_ = 0;                                        // bytes of the half
-  std::vector<std::pair<int, std::uint64_t>> unread_[2];  // of each half: a mate, and which of its letters
+  Index half_, part_;                       // bytes of a send buffer, and of a segment
+  std::vector<Part> parts_;                 // segment of each rank
+  std::vector<std::uint64_t> sent_, read_;  // number of messages to and from each peer
+  std::chrono::microseconds alone_{0};      // spin time of a waiting rank before it yields its core
+  int turn_ = 0;                            // current send buffer
+  Index used_ = 0;                          // bytes used of it
+  // For each send buffer: peers with unacknowledged messages,
+  // and the sequence number of the message.
+  std::vector<std::pair<int, std::uint64_t>> unread_[2];
 };
 
 }  // namespace sy
