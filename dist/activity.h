@@ -31,8 +31,7 @@ struct Activity {
 inline Activity activity;                     // only for the thread that computes
 inline Seqlock<Activity> published_activity;  // equal value, for other threads
 
-// Number of chunks of files that this process has read or written: progress of local work for the
-// watchdog.
+// Number of file chunks that this process has read or written. The watchdog sees it as progress.
 inline std::atomic<std::uint64_t> local_progress{0};
 
 // Sets and publishes the activity, and returns the previous one.

@@ -96,8 +96,8 @@ class Comm {
   virtual bool asynchronous() const { return false; }
   // Collectives started after this call wait for all compute that is already enqueued.
   virtual void mark() {}
-  // all_to_all_v of several buffers with equal row counts: one collective, one message per buffer
-  // and rank.
+  // all_to_all_v of several buffers with equal row counts, in one collective.
+  // There is one message per buffer and rank.
   void start_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send, std::span<const Index> receive);
   // Sums all ranks' x into x of the root, for each of `parts`, in one collective. f32.
   // On other ranks x is undefined afterwards.
@@ -114,8 +114,7 @@ class Comm {
   // All-gather of host integers, also if the collectives are on device buffers. Uncounted.
   // mine: [n]; all: [size * n]. Returns false and leaves `all` unchanged if there are no peers.
   virtual bool tell(std::span<const Index> /*mine*/, std::span<Index> /*all*/) const { return false; }
-  // Names the other ranks by their ranks in the world: "with ranks 0, 2-5"; empty if there are
-  // none.
+  // Names the peers by their ranks in the world: "with ranks 0, 2-5"; empty if there are no peers.
   // The text lives until the process ends.
   virtual const char* others() const { return ""; }
 

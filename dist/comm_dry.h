@@ -1,7 +1,7 @@
 // Communicator of one rank without peers: records the bytes that it would send and receive.
 // Serves planning. make_comm_dry in dist/comm.h makes one.
-// An all-gather of i32 up to Backend::read_limit bytes (row counts) returns this rank's values for
-// all ranks.
+// An all-gather of i32 (row counts) up to Backend::read_limit bytes copies this rank's values for
+// all ranks; other collectives leave their output unchanged.
 #pragma once
 
 #include <compare>

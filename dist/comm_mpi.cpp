@@ -32,8 +32,8 @@ int narrow(Index n) {
   return static_cast<int>(n);
 }
 
-// sum = the element-wise reduction of the ranks' values in rank order. Accumulates in Sum, rounds
-// once.
+// sum = the element-wise reduction of the ranks' values in rank order.
+// Accumulates in Sum, and rounds once.
 // ranks: [n] of each rank; sum: [n], may be one of them.
 template <class T, class Sum = T>
 void reduce_as(Reduce op, std::span<const std::byte* const> ranks, Index n, std::byte* sum) {
@@ -287,9 +287,9 @@ class CommMpi final : public Comm {
     place_ = static_cast<std::size_t>(std::find(here.begin(), here.end(), rank_) - here.begin());
   }
 
-  // All-gather of bytes[r] bytes of each rank r, in rank order in `all`, which holds this rank's
-  // block.
-  // A block goes once to each other node. Its receiver shares it with the window peers.
+  // All-gather of bytes[r] bytes of each rank r into `all`, in rank order. `all` must hold this
+  // rank's block already. A block goes once to each other node. Its receiver shares it with the
+  // window peers.
   void gather(std::byte* all, std::span<const Index> bytes) {
     std::vector<Index> begin(size_);
     std::exclusive_scan(bytes.begin(), bytes.end(), begin.begin(), Index{0});

@@ -32,8 +32,8 @@ struct Layout {
   // between nodes, then within the node.
   int node = 1;
   int dp() const { return ranks / tp; }
-  // Number of ranks that together hold all experts once. It may exceed an int before divides()
-  // holds.
+  // Number of ranks that together hold all experts once.
+  // It may exceed an int if divides() does not hold.
   Index expert_ranks() const { return Index{ep} * etp; }
   int edp() const { return static_cast<int>(ranks / expert_ranks()); }
   // Returns the nodes of the expert_ranks(); one node if dispatch is not hierarchical.
@@ -43,8 +43,7 @@ struct Layout {
   bool tp_divides() const { return ranks % tp == 0; }
   // True if ep * etp divides the number of ranks.
   bool experts_divide() const { return ranks % expert_ranks() == 0; }
-  // True if all nodes have equally many ranks, and the expert_ranks() are on one node or fill
-  // several.
+  // True if all nodes have equally many ranks, and the expert_ranks() are on one or fill several.
   // The etp ranks of an expert must be on one node.
   bool nodes_divide() const;
   bool divides() const { return tp_divides() && experts_divide() && nodes_divide(); }
@@ -90,11 +89,9 @@ struct Mesh {
 
   // All ranks of the world. There is one stage, so that they are its ranks.
   Comm& world() const { return *stage; }
-  // Returns the communicator above whose ranks differ along these axes alone. Asserts that it
-  // exists.
+  // Returns the communicator above whose ranks differ along these axes alone. It must exist.
   Comm& over(Axes axes) const;
-  // Returns all communicators by name, `host` as "world". nullptr if the mesh has no such
-  // communicator.
+  // Returns all communicators by name, `host` as "world". Those that do not exist are nullptr.
   std::vector<std::pair<std::string_view, const Comm*>> groups() const;
 };
 

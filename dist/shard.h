@@ -38,8 +38,7 @@ struct Box {
   Index elements() const { return size.elements(); }
 };
 
-// Returns how many coordinates of an axis of size `parts` hold the same element of a dimension of
-// n.
+// Returns how many coordinates of an axis of size `parts` hold the same index of a dimension of n.
 // It is greater than 1 only if n < parts.
 inline int replicas_of(Index n, int parts) {
   return n > 0 && n < parts ? static_cast<int>(parts / n) : 1;
