@@ -91,7 +91,7 @@ struct Mesh {
   Comm& world() const { return *stage; }
   // Returns the communicator above whose ranks differ along these axes alone. It must exist.
   Comm& over(Axes axes) const;
-  // Returns all communicators by name, `host` as "world". Those that do not exist are nullptr.
+  // Returns all communicators by name, `host` as "world". A missing communicator is nullptr.
   std::vector<std::pair<std::string_view, const Comm*>> groups() const;
 };
 
