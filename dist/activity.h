@@ -63,8 +63,8 @@ struct TraceSpan {
 // Spans of the traced steps, in order of begin. nullptr if no step is traced.
 inline std::vector<TraceSpan>* trace = nullptr;
 
-// Records a trace span and a profiler range until the end of
-// the scope. Its layer is activity.layer.
+// Records a trace span and a profiler range until the end of the scope.
+// Its layer is activity.layer.
 class Traced {
  public:
   using Numbers = std::initializer_list<TraceSpan::Number>;

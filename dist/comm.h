@@ -5,8 +5,8 @@
 //   comm_nccl   device buffers, by NCCL
 //   comm_dry    counts bytes and moves no data, except small i32 gathers
 //
-// Results depend on the group alone, not on the order of
-// arrival. Sums on the host are in rank order.
+// Results depend on the group alone, not on the order of arrival.
+// Sums on the host are in rank order.
 //
 // On device buffers a collective overlaps with compute. It waits for the compute before mark(), and
 // compute that is enqueued after wait() waits for it. Calls without `start_` do both. They are in

@@ -287,9 +287,9 @@ class CommMpi final : public Comm {
     place_ = static_cast<std::size_t>(std::find(here.begin(), here.end(), rank_) - here.begin());
   }
 
-  // All-gather of bytes[r] bytes of each rank r into `all`, in rank order. `all` must hold this
-  // rank's block already. A block goes once to each other node. Its receiver shares it with the
-  // window peers.
+  // All-gather of bytes[r] bytes of each rank r into `all`, in rank order.
+  // `all` must hold this rank's block already. A block goes once to each other node. Its receiver
+  // shares it with the window peers.
   void gather(std::byte* all, std::span<const Index> bytes) {
     std::vector<Index> begin(size_);
     std::exclusive_scan(bytes.begin(), bytes.end(), begin.begin(), Index{0});

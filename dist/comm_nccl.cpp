@@ -25,9 +25,9 @@ class CommNccl;
 
 // Limit of the channels of a communicator, and of the channels between two ranks.
 // Each channel has buffers in device memory for each connection. NCCL would open up to 64 and 32
-// channels, which can take 3 GB for eight ranks (NCCL issue 1685). The
-// user can override the limit by NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and
-// NCCL_MAX_P2P_NCHANNELS. The value was chosen without a GPU.
+// channels, which can take 3 GB for eight ranks (NCCL issue 1685).
+// The user can override the limit by NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and NCCL_MAX_P2P_NCHANNELS.
+// The value was chosen without a GPU.
 constexpr int most_channels = 16;
 
 // State that the communicators of one backend share.
@@ -50,8 +50,8 @@ struct Shared {
     for (Stream& s : streams) s.stream = cuda::make_stream(highest);
   }
   ~Shared() { cuda::set_wait_hook(backend, {}); }
-  // Polls the communicators while the host waits for the
-  // device, and publishes the oldest collective.
+  // Polls the communicators while the host waits for the device,
+  // and publishes the oldest collective.
   // Throws Failure if a communicator has failed. No communicator is aborted: an abort may wait for
   // peers, and the process is about to end (or_end_all).
   void look();
@@ -306,8 +306,8 @@ void Shared::look_for_errors() const {
   std::copy_if(members.begin(), members.end(), std::back_inserter(failed),
                [](const CommNccl* m) { return m->state() != ncclSuccess && m->state() != ncclInProgress; });
   if (failed.empty()) return;
-  // A lost rank fails all its communicators. One with a
-  // collective in flight gives the best message.
+  // A lost rank fails all its communicators.
+  // One with a collective in flight gives the best message.
   const auto telling = std::find_if(failed.begin(), failed.end(), [](const CommNccl* m) { return m->under_way(); });
   const CommNccl& member = telling != failed.end() ? **telling : *failed.front();
   fail("{} failed: {}: a peer may have died; its own message says why", member.describe(member.under_way()),
@@ -320,8 +320,8 @@ MakeComm nccl_on(Backend& backend, int rank) {
   // Sums within NVSwitch differ from call to call. The user can allow them by setting this to 1.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   setenv("NCCL_MAX_P2P_NCHANNELS", std::to_string(most_channels).c_str(), 0);
-  // Two communicators must not deadlock: their kernels launch
-  // in the order of the calls on all ranks.
+  // Two communicators must not deadlock:
+  // their kernels launch in the order of the calls on all ranks.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   const auto shared = std::make_shared<Shared>(backend, rank);
   cuda::set_wait_hook(backend, [s = std::weak_ptr(shared)] {

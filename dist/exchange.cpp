@@ -70,8 +70,8 @@ void Sends::plan(Backend& backend, const ExpertRanks& ranks, ConstView experts, 
   const Index E = kept.elements();
   backend.plan_sends(first, experts, keep, places, tokens, slots, counts.rows(0, first.ranks() + E), kept);
   if (!ranks.by_node()) return;
-  // The sources count the copies for each rank too, so that
-  // the second hop needs no counts of its own.
+  // The sources count the copies for each rank too,
+  // so that the second hop needs no counts of its own.
   // This call overwrites the assignments that the first call wrote after the node counts, and
   // writes equal ones after the rank counts.
   const Arena::Scope scope(scratch);

@@ -33,8 +33,8 @@
 
 namespace sy {
 
-// Physical expert, rank and node of each expert, within the
-// expert_ranks() of a layout. Pure geometry.
+// Physical expert, rank and node of each expert, within the expert_ranks() of a layout.
+// Pure geometry.
 struct ExpertRanks {
   ExpertSplit split;
   Topology topology;
@@ -102,13 +102,13 @@ struct Sends {
 class Exchange {
  public:
   // Starts the exchange of counts. Collective over mesh.experts. `mesh` must outlive this object.
-  // Stores the views `tokens` and `slots` of `sends`. Memory
-  // taken from `scratch` must stay until the first dispatch.
+  // Stores the views `tokens` and `slots` of `sends`.
+  // Memory taken from `scratch` must stay until the first dispatch.
   Exchange(Backend& backend, const Mesh& mesh, const ExpertRanks& ranks, const Sends& sends, Arena& scratch);
 
   // Waits for the counts of all ranks, and computes the splits of the hops.
-  // Memory taken from `kept` must live as long as this
-  // object, memory from `scratch` until the first finish().
+  // Memory taken from `kept` must live as long as this object,
+  // memory from `scratch` until the first finish().
   void plan(Arena& kept, Arena& scratch);
 
   bool local() const { return group_->size() == 1; }
@@ -121,8 +121,8 @@ class Exchange {
   // Number of copies sent over the first hop.
   Index sent() const { return local() ? 0 : hops_.front().plan.sent; }
 
-  // Packs the copies of x for the first hop: [T, N] -> [n,
-  // N], taken from `arena`. Returns x on one rank.
+  // Packs the copies of x for the first hop: [T, N] -> [n, N], taken from `arena`.
+  // Returns x on one rank.
   ConstView copies(ConstView x, Arena& arena) const;
 
   // A send buffer, and the arena of its receive buffer.
@@ -143,8 +143,8 @@ class Exchange {
   // y = from + the sum of x over the rows of each token, on all ranks. y: [T, N].
   struct Sum {
     ConstView x;  // [R, N]; [R, 1] if each of the N elements has its own rows
-    // [A, j] i32 rows that are summed for each received
-    // token; [A * N, j] rows for each of its elements
+    // [A, j] i32 rows that are summed for each received token; or [A * N, j],
+    // for each of its elements
     ConstView slots;
     ConstView from;  // [T, N], may be y; empty if nothing is added
     View y;

@@ -6,8 +6,8 @@
 namespace sy {
 namespace {
 
-// Name, size and coordinate of an axis. The table is ordered
-// from the outermost axis to the innermost.
+// Name, size and coordinate of an axis.
+// The table is ordered from the outermost axis to the innermost.
 struct AxisFacts {
   Axis axis;
   const char* name;

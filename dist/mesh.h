@@ -97,8 +97,8 @@ struct Mesh {
 
 // Returns the mesh for host buffers. Collective over `world`, which must outlive it.
 Mesh make_mesh(Comm& world, const Layout& layout);
-// Returns a mesh for planning, of one rank without peers: its communicators are dry
-// (dist/comm_dry.h).
+// Returns a mesh for planning, of one rank without peers:
+// its communicators are dry (dist/comm_dry.h).
 // `world` is dry too.
 Mesh make_dry_mesh(Comm& world, const Layout& layout);
 // Returns the mesh for buffers of `backend`, which must outlive it. Collective.

@@ -52,8 +52,7 @@ int slurm_tasks() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") ? 0 : number_of("SLURM_STEP_NUM_TASKS");
 }
 
-// Returns whether mpirun (Open MPI), a launcher of MPICH or
-// srun started this process as a rank of MPI.
+// Returns whether a launcher (mpirun, MPICH's, srun) started this process as a rank of MPI.
 // A Slurm step of one task needs no MPI. It may be a shell that runs several programs in sequence,
 // and MPI would serve only the first of them.
 bool launched() {
@@ -78,9 +77,9 @@ void print_error(const std::string& what) {
   std::fputs(error_lines(what).c_str(), stderr);
 }
 
-// Opens closed standard streams. Otherwise a file opened later would
-// get such a descriptor, and with it the printed output. /dev/null is
-// opened in the opposite direction: using the stream still fails.
+// Opens closed standard streams.
+// Otherwise a file opened later would get such a descriptor, and with it the printed output.
+// /dev/null is opened in the opposite direction: using the stream still fails.
 void open_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(stream, F_GETFD) < 0 && errno == EBADF)
@@ -139,8 +138,8 @@ void follow_launcher() {
   std::exit(2);
 }
 
-// Returns the limits from the environment, or the defaults if
-// they are invalid. run() then reports the error on all ranks.
+// Returns the limits from the environment; the defaults if they are invalid.
+// run() then reports the error on all ranks.
 WatchdogLimits limits_or_default() {
   try {
     return watchdog_limits();
@@ -314,8 +313,8 @@ void end_mpirun() {
 
 }  // namespace
 
-// The alarm ends the process if standard error is a full pipe without a reader, or if the launcher
-// never sleeps.
+// The alarm ends the process if standard error is a full pipe without a reader,
+// or if the launcher never sleeps.
 void end_process(const std::string& what, bool launcher_too) {
   std::signal(SIGALRM, SIG_DFL);
   alarm(20);

@@ -30,8 +30,7 @@ class Runtime {
 
   Comm& world() { return *world_; }
 
-  // Runs a program on all ranks under the watchdog, and
-  // returns the exit code of all ranks. Collective.
+  // Runs a program on all ranks under the watchdog. Returns the exit code of all ranks. Collective.
   // An AgreedError, which agree() throws on all ranks, is printed by rank 0. Any other exception
   // ends all ranks as in or_end_all(). Lost output is an error (lost_output()).
   // Before a rank exits with a code other than 0, launchers have read the output of all ranks.
@@ -62,12 +61,12 @@ int or_end_all(Comm& world, const std::function<int()>& work);
 // Otherwise mpirun would wait 15 minutes for its daemon there.
 [[noreturn]] void end_process(const std::string& what, bool launcher_too);
 
-// Returns the process that started this rank: mpirun, or its
-// daemon on another machine. 0 if none did.
+// Returns the process that started this rank: mpirun, or its daemon on another machine.
+// 0 if none did.
 pid_t launcher();
 
-// Returns why output to standard output was lost (full disk,
-// closed stream); empty if none was lost.
+// Returns why output to standard output was lost (full disk, closed stream);
+// empty if none was lost.
 // Reports each loss once.
 std::string lost_output();
 
@@ -93,8 +92,8 @@ int ranks_sharing(Comm& world, const std::string& device);
 // Throws AgreedError. Collective. With the backend "auto", each rank chooses its device itself.
 int agree_on_devices(Comm& world, const Backend& backend);
 
-// Makes all ranks use CPU kernels of one instruction set, so
-// that results do not depend on the node.
+// Makes all ranks use CPU kernels of one instruction set,
+// so that results do not depend on the node.
 // It is the narrowest set that a rank's processor and $SWITCHYARD_ISA select
 // (kernels/cpu/processor.h).
 // Throws AgreedError if a rank can select none. Collective.

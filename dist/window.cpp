@@ -103,8 +103,8 @@ bool populate(std::byte* begin, Index bytes) {
 }
 
 // Returns why a window of so many bytes would not fit; empty if it fits.
-// MPI libraries put the window into /dev/shm. If they fail
-// to, the call may not return on all ranks.
+// MPI libraries put the window into /dev/shm.
+// If they fail to, the call may not return on all ranks.
 // Therefore twice the size must be free before the call.
 std::string no_room(Index bytes) {
   rlimit files{};

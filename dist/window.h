@@ -3,11 +3,11 @@
 // sends to other ranks by MPI. Each rank has a segment of fixed size, independent of message sizes.
 //
 // A rank writes only its own segment. It alternates between two send buffers (`half`). A message is
-// data in the current buffer and a header (`letter`) in the mailbox of the receiver,
-// which says where the data is. The receiver reads the data in place, and then
-// acknowledges it (`receipt`). A buffer is written again only after all its messages
-// are acknowledged. Therefore a rank waits only for the ranks that it exchanges data
-// with, and data is copied once into and once out of the window.
+// data in the current buffer and a header (`letter`) in the mailbox of the receiver, which says
+// where the data is. The receiver reads the data in place, and then acknowledges it (`receipt`). A
+// buffer is written again only after all its messages are acknowledged.
+// Therefore a rank waits only for the ranks that it exchanges data with, and data is copied once
+// into and once out of the window.
 // Between two ranks, messages are received in the order in which they were sent.
 #pragma once
 
@@ -33,9 +33,9 @@ class Window {
   static constexpr Index default_half = Index{512} << 10;
 
   // Opens a window for this rank. Collective over `world`.
-  // group: maps the index of a rank on its machine to a group. Ranks
-  // of one machine with equal groups share a window; a negative group
-  // means no window. half: bytes of a send buffer, rounded up.
+  // group: maps the index of a rank on its machine to a group.
+  // Ranks of one machine with equal groups share a window; a negative group means no window.
+  // half: bytes of a send buffer, rounded up.
   // Returns nullptr if this rank has no peers, or if shared memory is unavailable. `why` is then
   // set to the reason, if there are peers.
   static std::shared_ptr<Window> open(MPI_Comm world, const std::function<int(int)>& group, Index half,
