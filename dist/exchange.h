@@ -3,20 +3,20 @@
 // Each of the P ranks of the expert-parallel group holds equally many consecutive physical experts,
 // or an etp shard of them (ExpertSplit). Dispatch sends a token once to each rank that holds any of
 // its experts. The physical experts and weights of all its choices go with it.
+//
 // Copies are ordered by (destination, token) on the sender, and by (source, token) on the receiver.
 // The latter is the order of the global tokens, because ranks hold their tokens in rank order. The
 // received tokens are not sorted by expert. (One message per expert was measured: it saves at most
-// 5 % of a layer, see tests/bench/RESULTS.md.) Combine returns one row per copy: the sum over the
-// rank's experts. The token's rank sums the rows that it receives. Dispatch and combine are
-// adjoint, so that backward swaps them.
+// 5 % of a layer, see tests/bench/RESULTS.md.)
+//
+// Combine returns one row per copy: the sum over the rank's experts. The token's rank sums the rows
+// that it receives. Dispatch and combine are adjoint, so that backward swaps them.
 //
 // If the ranks fill several nodes (Topology), dispatch is hierarchical:
-// - Between nodes, a token goes once to each node that holds
-// any of its experts. It goes to the rank
-//   with the same index within the node as its own rank.
-// - Within the node, that rank forwards it in the same way.
-// The receiver has the tokens ordered by the
-//   source's (index within its node, node, token).
+// - Between nodes, a token goes once to each node that holds any of its experts. It goes to the
+//   rank with the same index within the node as its own rank.
+// - Within the node, that rank forwards it in the same way. The receiver has the tokens ordered by
+//   the source's (index within its node, node, token).
 // - Combine sums the rows of a node's ranks on the node. One row per copy crosses the network.
 //
 // On one rank nothing is sent or copied: the received tokens are the views that would be sent.

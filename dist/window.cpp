@@ -276,7 +276,7 @@ void Window::await(int mate, Awaited what, Ready ready) {
     bell.store(0, std::memory_order_relaxed);
     if (ready()) return Waiting::progress();
     int there = 0;
-    // A probe is no progress, which check_mpi() publishes: it is called for errors only.
+    // check_mpi() publishes progress. A probe is no progress, so that only its errors are checked.
     const int error = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mates_, &there, MPI_STATUS_IGNORE);
     if (error != MPI_SUCCESS) check_mpi(error, "MPI_Iprobe");
   }

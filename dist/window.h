@@ -4,11 +4,11 @@
 //
 // A rank writes only its own segment. It alternates between two send buffers (`half`). A message is
 // data in the current buffer and a header (`letter`) in the mailbox of the receiver, which says
-// where the data is. The receiver reads the data in place, and then acknowledges it (`receipt`). A
-// buffer is written again only after all its messages are acknowledged.
-// Therefore a rank waits only for the ranks that it exchanges data with, and data is copied once
-// into and once out of the window.
-// Between two ranks, messages are received in the order in which they were sent.
+// where the data is. The receiver reads the data in place, and then acknowledges it (`receipt`).
+// A buffer is written again only after all its messages are acknowledged.
+//
+// Therefore a rank waits only for the ranks that it exchanges data with. Data is copied once into
+// and once out of the window. Messages between two ranks are received in the order of sending.
 #pragma once
 
 #include <chrono>
