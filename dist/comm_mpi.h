@@ -7,7 +7,7 @@
 //                        placement of the ranks.
 //   all-gather           a block goes once to each other machine. Its receiver there shares it with
 //                        the other ranks. The sums of an all-reduce are gathered in this way.
-//   broadcast, barrier, all-reduce of up to all_reduce_whole bytes    by MPI's own collectives
+//   broadcast, barrier, all-reduce of up to all_reduce_whole bytes    by MPI, in trees
 // The watchdog (dist/watchdog.h) ends the job if a call waits too long.
 #pragma once
 

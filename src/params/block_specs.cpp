@@ -7,7 +7,7 @@
 namespace sy {
 namespace {
 
-// Which layers have a bias.
+// Layers that have a bias.
 struct BiasPlaces {
   bool qkv, attention_out, mlp, norm;
 };
@@ -28,7 +28,7 @@ float norm_offset(const Config::Model& m) {
   return m.norm_offset ? 1.0f : 0.0f;
 }
 
-// By which a scaling multiplies cos and sin where nothing else is said.
+// Returns the default factor of cos and sin for a scaling.
 double attention_factor(const RopeSpec& r) {
   if (r.scaling == RopeScaling::yarn) return 0.1 * std::log(r.factor) + 1;
   if (r.scaling == RopeScaling::longrope)
@@ -74,7 +74,7 @@ AttentionSpec attention_spec(const Config::Model& m) {
                 static_cast<float>(m.latent_eps > 0 ? m.latent_eps : m.norm_eps)};
   switch (m.position) {
     case Position::none:
-    case Position::learned:  // these two are the embedding's
+    case Position::learned:  // the embedding adds learned and sinusoidal positions
     case Position::sinusoidal:
       break;
     case Position::rope:
@@ -95,7 +95,7 @@ AttentionSpec attention_spec(const Config::Model& m) {
       break;
     case AttentionPattern::longformer:
       a.sparse = Sparsity::longformer(m.window, m.global_tokens);
-      a.window = 0;  // global tokens are seen from beyond it
+      a.window = 0;  // queries see global tokens outside the window
   }
   a.sinks = m.attention_sinks;
   if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
@@ -125,7 +125,7 @@ MoeSpec moe_spec(const Config& config) {
   spec.router.bias = e.router_bias;
   if (e.choice == Choice::noisy) spec.router.noise = {.scale = static_cast<float>(e.noise)};
   if (e.choice == Choice::sampled) spec.router.noise = {.distribution = Distribution::gumbel};
-  // No score or bias comes near a single turn.
+  // The scale exceeds any score or bias, so that the round-robin order decides alone.
   if (e.choice == Choice::balanced) spec.router.noise = {.distribution = Distribution::turns, .scale = 0x1p40f};
   spec.router.learned_noise = e.learned_noise;
   if (e.jitter > 0) spec.router.jitter = {.distribution = Distribution::uniform, .scale = static_cast<float>(e.jitter)};

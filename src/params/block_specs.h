@@ -1,5 +1,5 @@
-// The decoder's layers as data: what each is made of, and of which sizes. A pure function of the configuration, which
-// parameters and the model read in its place.
+// The decoder's layers as data: structure and sizes of each block. A pure function of the
+// configuration. The parameter list and the model read these specs, not the configuration.
 #pragma once
 
 #include <optional>
@@ -14,67 +14,69 @@ struct NormSpec {
   NormKind kind;
   float eps;
   bool bias;
-  float offset = 0;  // is added to the weight, which starts at 1 less
+  float offset = 0;  // added to the weight, whose initial value is 1 - offset
   NormDesc desc() const { return {kind, eps, offset}; }
 };
 
-// Where a block has norms, for a sublayer f (attention or the FFN) that reads x of the residual stream.
+// Norm placement of a sublayer f (attention or FFN) with input x from the residual stream.
 struct NormPlaces {
   bool input, output, sum;  // f(norm(x)); x + norm(f(.)); norm(x + f(.))
 };
 NormPlaces norm_places(NormPosition position);
 
-// Rotary positions (Su et al., "RoFormer", 2021), and how their frequencies theta^(-2i / rotated) are changed for sequences
-// that are longer than those of an earlier training. rope_table in src/model/rope.h has the formulas.
+// Rotary position embedding (Su et al., "RoFormer", 2021) with frequencies theta^(-2i / rotated).
+// A scaling changes the frequencies for sequences longer than those of an earlier training.
+// rope_table in src/model/rope.h has the formulas.
 struct RopeSpec {
-  double theta;   // the base of the frequencies
-  Index rotated;  // elements of each head that are rotated, the first ones: an even number
+  double theta;   // base of the frequencies
+  Index rotated;  // number of leading elements of each head that are rotated; even
   RopePairs pairs = RopePairs::half;
   RopeScaling scaling = RopeScaling::none;
-  // What follows is used as far as the scaling needs it.
-  double factor = 1;                             // how many times as long
-  Index original_length = 0, length = 0;         // positions of the earlier training, and of the model
+  // Each scaling uses some of the following values.
+  double factor = 1;                             // ratio of the new length to the original one
+  Index original_length = 0, length = 0;         // positions: earlier training, model
   double low_frequency = 1, high_frequency = 4;  // llama3
   double beta_fast = 32, beta_slow = 1;          // yarn
   bool whole_dimensions = true;                  // yarn
-  double attention_factor = 1;                   // cos and sin are multiplied by it
-  std::vector<double> factors{};                 // longrope: [rotated / 2], each frequency is divided by its own
+  double attention_factor = 1;                   // multiplies cos and sin
+  std::vector<double> factors{};                 // longrope: [rotated / 2] frequency divisors
   bool operator==(const RopeSpec&) const = default;
 };
 
-// Biases of scores by the distance from query to key (src/model/relative.h).
+// Bias of attention scores by the distance from query to key (src/model/relative.h).
 struct RelativeSpec {
   Position kind;                // alibi or t5
-  Index buckets, max_distance;  // of t5
-  bool shared;                  // t5: all layers that have one read the same table
+  Index buckets, max_distance;  // t5
+  bool shared;                  // t5: all layers with such a bias read one table
 };
 
-// Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024): keys and values of all heads are made of one latent of
-// the token, and queries perhaps of another. The first rope elements of a key are shared by all heads, and they and those
-// of the queries alone are rotated; the others, and the values, each head makes of the latent.
+// Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024).
+// Keys and values of all heads are projections of one compressed vector (latent) per token. Queries
+// may be projections of another one. The first `rope` elements of a key are shared by all heads.
+// They and the same elements of the queries are rotated, no others.
 struct LatentSpec {
-  Index kv, q;  // widths of the latents; q 0: queries are made of the attention's input
-  Index rope;   // of a key's width
-  float eps;    // of the RMSNorms of latents
+  Index kv, q;  // widths of the latents; q = 0: queries are projections of the attention's input
+  Index rope;   // rotated elements of a key, included in key_width
+  float eps;    // of the RMSNorms of the latents
 };
 
 struct AttentionSpec {
   Index heads, kv_heads;
   Index key_width, value_width;  // of one head
-  Index window;                  // latest keys that a query sees, its own included; 0: all
+  Index window;                  // latest keys that a query sees, including its own; 0: all
   std::optional<RopeSpec> rope;
-  std::optional<float> qk_norm;  // norm of queries and keys, with this eps
+  std::optional<float> qk_norm;  // eps of the norm of queries and keys; empty: no norm
   float scale;                   // of the scores
-  float softcap;                 // 0: none
+  float softcap;                 // of the scores; 0: no cap
   bool qkv_bias, out_bias;
-  bool whole_qk_norm = false;   // that norm is over all heads together; otherwise each head is normalised alone
-  bool head_layernorm = false;  // it is a LayerNorm with a weight of each head; otherwise an RMSNorm
-  Sparsity sparse = {};         // all earlier tokens: empty; otherwise window is 0
+  bool whole_qk_norm = false;   // true: qk_norm is over all heads together; false: per head
+  bool head_layernorm = false;  // true: LayerNorm with a weight per head; false: RMSNorm
+  Sparsity sparse = {};         // empty: all earlier tokens; otherwise window is 0
   std::optional<RelativeSpec> relative = {};
-  float norm_offset = 0;  // is added to the weights of qk_norm, which start at 1 less
-  bool sinks = false;     // a learned logit a head that takes part in the softmax and has no value
+  float norm_offset = 0;  // added to the weights of qk_norm, whose initial value is 1 - norm_offset
+  bool sinks = false;     // true: each head has a learned logit in its softmax, without a value
   std::optional<LatentSpec> latent = {};
-  // The elements that generation keeps of a token, of all heads together.
+  // Number of elements that the cache stores per token, for all heads.
   Index cached() const { return latent ? latent->rope + latent->kv : kv_heads * (key_width + value_width); }
 };
 
@@ -83,8 +85,9 @@ struct MlpSpec {
   FfnActivation activation;
   Index width;
   bool bias;
-  bool gate = false;                                         // its output is multiplied by sigmoid(w x)
-  Index halves() const { return activation.gated ? 2 : 1; }  // of the first product: gate and linear part
+  bool gate = false;  // true: multiplies the output by sigmoid(w x)
+  // Number of projections of the first GEMM: gate and up, or up alone.
+  Index halves() const { return activation.gated ? 2 : 1; }
 };
 
 struct RouterSpec {
@@ -95,12 +98,12 @@ struct RouterSpec {
   double aux_loss;
   AuxScope aux_scope;
   double z_loss;
-  bool balanced_together = false;  // all layers have one load-balance loss
-  bool bias = false;               // of the logits
-  // Of the choice, and what the elements of the input are multiplied by; while training. Their seed and stream are the
-  // router's to set.
+  bool balanced_together = false;  // true: one load-balancing loss for all layers
+  bool bias = false;               // bias of the logits
+  // Only while training: noise of the selection, and factors of the input's elements. The router
+  // sets their seed and stream.
   std::optional<Draw> noise{}, jitter{};
-  bool learned_noise = false;  // the noise is of the logits, and of a size that is learned
+  bool learned_noise = false;  // true: noise of the logits, with a learned standard deviation
 };
 
 struct MoeSpec {
@@ -108,26 +111,27 @@ struct MoeSpec {
   RouterSpec router;
   MlpSpec expert;
   std::optional<MlpSpec> shared;  // all shared experts as one network
-  std::vector<Index> order{};     // [E] the expert in each place (ExpertSplit); empty: in order
+  std::vector<Index> order{};     // [E] logical expert of each physical one; empty: the identity
 };
 
 struct BlockSpec {
   NormSpec norm;
   NormPlaces norms;
-  bool parallel;     // attention and FFN read the same input
-  bool shared_norm;  // and the same norm of it
+  bool parallel;     // true: attention and FFN read the same input
+  bool shared_norm;  // true: they read the same norm of it
   AttentionSpec attention;
   std::variant<MlpSpec, MoeSpec> ffn;
   const MoeSpec* moe() const { return std::get_if<MoeSpec>(&ffn); }
 };
 
-// One for each layer, in order.
+// Returns the spec of each layer, in order.
 std::vector<BlockSpec> block_specs(const Config& config);
-// Of the norms of the residual stream.
+// Returns the spec of the norms of the residual stream.
 NormSpec norm_spec(const Config& config);
-// Of the norm before the output; none where blocks end with a norm (NormPosition::post).
+// Returns the spec of the norm before the output.
+// Its kind is `none` if blocks end with a norm (NormPosition::post).
 NormSpec final_norm_spec(const Config& config);
-// How many of them are MoE layers.
+// Returns the number of MoE layers.
 Index count_moe(const std::vector<BlockSpec>& blocks);
 
 }  // namespace sy

@@ -8,7 +8,8 @@ namespace sy {
 
 namespace {
 
-// The keys of query p below `end` that a pattern shows behind the near ones. One kind of far keys alone is there.
+// Returns the number of keys below `end` that query p sees by the pattern, beyond the near keys.
+// A pattern has only one kind of far keys.
 Index far_keys(const Sparsity& s, Index p, Index end) {
   if (s.stride > 0) return end > p % s.stride ? (end - 1 - p % s.stride) / s.stride + 1 : 0;
   if (s.block > 0) return end / s.block * s.summary + std::max<Index>(0, end % s.block - (s.block - s.summary));
@@ -30,7 +31,7 @@ double mean_visible(Index tokens, Index window, const Sparsity& sparse) {
 
 ModelCosts model_costs(const Config& config, Index vocab) {
   ModelCosts costs{count_params(config, vocab), 0, 0};
-  // A row of the embedding is looked up; the table is multiplied by where it is the output's, too.
+  // The embedding is a lookup without FLOPs. A tied table is also the output's weight.
   const Index looked_up = config.model.tie_embeddings ? 0 : costs.parameters.embedding;
   costs.flops_per_token = 6 * static_cast<double>(costs.parameters.active - looked_up);
   for (const BlockSpec& block : block_specs(config)) {

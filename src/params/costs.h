@@ -1,4 +1,4 @@
-// What a model costs, by its sizes alone: parameters, arithmetic, memory of a cache. Pure.
+// Costs of a model by its sizes: parameters, FLOPs, cache memory. Pure functions.
 #pragma once
 
 #include "kernels/attention.h"
@@ -8,18 +8,20 @@ namespace sy {
 
 struct ModelCosts {
   ParamCount parameters;
-  // FLOPs of training on one token, forward and backward, with seq_len tokens in a sequence: 6 for each weight that the token
-  // is multiplied by, and 6 (key width + value width) for each head and key that it sees, on average over the sequence
-  // (Chowdhery et al., "PaLM", 2022, appendix B, which counts the keys behind the token too).
+  // Training FLOPs of one token, forward and backward, on average over a sequence of seq_len
+  // tokens. There are 6 FLOPs per weight that multiplies the token.
+  // There are 6 (key width + value width) per head and visible key. (Chowdhery et al., "PaLM",
+  // 2022, appendix B, also counts later keys.)
   double flops_per_token;
-  // Bytes of keys and values, or of the latent that they are made of, that a token adds to a cache of bf16, in all layers.
+  // Bytes that a token adds to a bf16 cache in all layers: keys and values, or their latent.
   Index kv_bytes_per_token;
 };
 
 ModelCosts model_costs(const Config& config, Index vocab);
 
-// How many keys a token sees, on average over a sequence of `tokens`, itself included. window: 0: all. sparse: the pattern
-// among these, of Sparsity::strided, fixed or longformer; empty: all.
+// Returns the mean number of keys that a token sees in a sequence of `tokens`, including its own.
+// A window of 0 means all keys. The pattern `sparse` is one of Sparsity::strided, fixed or
+// longformer; empty means all keys.
 double mean_visible(Index tokens, Index window, const Sparsity& sparse = {});
 
 }  // namespace sy

@@ -26,7 +26,7 @@ void WeightFetch::need(Index part) {
   if (!under_way() || part < there_) return;
   const Index last = std::ssize(groups_.front().layout->parts) - 1;
   start(part);
-  // What is started later is not waited for.
+  // Wait before the next start(), so that compute does not wait for the next bucket.
   for (const Group& group : groups_) group.comm->wait();
   there_ = part + 1;
   if (part == last)

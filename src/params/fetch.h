@@ -1,6 +1,6 @@
-// New weights on their way from the ranks that have updated them to all who compute with them: the second half of ZeRO-1 where
-// collectives run beside the backend. They come part by part (ParamSpec::part) in the order of forward: while one part
-// computes, the next one's weights travel.
+// Parameter all-gather of ZeRO-1: broadcasts updated weights from their owners, during the next
+// forward. It requires asynchronous collectives. It works bucket by bucket (ParamSpec::part) in the
+// order of forward: while one bucket computes, the weights of the next one are in flight.
 #pragma once
 
 #include <vector>
@@ -15,24 +15,24 @@ class WeightFetch {
  public:
   struct Group {
     const GroupLayout* layout;
-    View weights;  // [n] of which each rank of comm has updated what it owns, or has given the backend what does so
+    View weights;  // [n] the updates of this rank's own range must be enqueued before begin()
     Comm* comm;    // the ranks along the group's axes; asynchronous
   };
-  // Of groups whose former weights are whole. The first part's are started. Collective.
+  // Starts the all-gather with the first bucket. The previous one must be finished. Collective.
   void begin(std::vector<Group> groups);
-  // What the backend is given from now on sees the new weights of the parts up to this one; those of the next part are started.
-  // Collective where weights are under way.
+  // Compute enqueued after this call waits for the new weights of all buckets up to `part`.
+  // Starts the next bucket. Collective if an all-gather is in flight; otherwise a no-op.
   void need(Index part);
-  // The same of all parts.
+  // Does the same for all buckets.
   void finish();
   bool under_way() const { return !groups_.empty(); }
 
  private:
   void start(Index part);
 
-  std::vector<Group> groups_;  // none: nothing is under way
-  Index started_ = 0;          // parts
-  Index there_ = 0;            // parts that the backend waits for
+  std::vector<Group> groups_;  // empty if no all-gather is in flight
+  Index started_ = 0;          // number of buckets that were started
+  Index there_ = 0;            // number of buckets that compute waits for
 };
 
 }  // namespace sy

@@ -1,5 +1,6 @@
-// Weights as the backend's products want them (Backend::prepare): made once for all passes until the weights change. The one
-// owner of these forms; what changes weights invalidates them, and what runs a pass refreshes them first.
+// Packed weights for the backend's GEMMs (Backend::prepare), packed once until the weights change.
+// This class is their only owner. Code that changes weights calls invalidate(); code that runs a
+// pass calls refresh() first.
 #pragma once
 
 #include <functional>
@@ -11,22 +12,24 @@ namespace sy {
 
 class PreparedWeights {
  public:
-  // uses: the products that will be computed often enough to prepare for; none: the weights are read as they lie. whole: called
-  // before weights are read.
+  // uses: GEMM passes that run often enough to pack for; empty: weights are not packed.
+  // whole: called before weights are read.
   PreparedWeights(Backend& backend, std::vector<WeightUse> uses, std::function<void()> whole)
       : backend_(backend), uses_(std::move(uses)), whole_(std::move(whole)) {}
 
-  // A weight [N, Q] or [E, N, Q] with its forms, which hold nothing before the next refresh.
+  // Returns a weight [N, Q] or [E, N, Q] with its packed forms. They are undefined until refresh().
   Weight add(View values);
 
-  // What else follows from weights alone: make() computes it, at each refresh after weights may have changed.
+  // Registers make(), which computes other data from the weights.
+  // refresh() calls it after the weights may have changed.
   void derive(std::function<void()> make) {
     derived_.push_back(std::move(make));
     stale_ = true;
   }
 
   void invalidate() { stale_ = true; }
-  // Makes all of it anew where weights may have changed. A pass without this computes with what was prepared before.
+  // Packs all weights and calls all make() if weights may have changed.
+  // A pass without a refresh computes with the old packed weights.
   void refresh();
 
   Index bytes() const;

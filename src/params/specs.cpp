@@ -12,11 +12,11 @@ namespace {
 constexpr Axis none = Axis::none, tp = Axis::tp, ep = Axis::ep, etp = Axis::etp;
 const Init normal{InitKind::normal, 0.02}, zeros{InitKind::zeros, 0}, ones{InitKind::ones, 0};
 
-// Puts the list together. Names are relative to the prefix of what is being described.
+// Builds the list of specs. Its functions append the parameters of one module, named `name`.
 class Specs {
  public:
   explicit Specs(const Config& config) : D_(config.model.d_model) {
-    // What is added to the residual stream starts smaller, so that its variance does not grow with depth (GPT-2).
+    // Smaller initial values of residual outputs keep the variance independent of depth (GPT-2).
     residual_ = {InitKind::normal, 0.02 / std::sqrt(2.0 * static_cast<double>(config.model.layers))};
   }
 
@@ -38,7 +38,7 @@ class Specs {
     matrix(name + ".out.weight", {D_, a.heads, a.value_width}, {none, tp}, residual_);
     if (a.out_bias) vector(name + ".out.bias", {D_}, {}, zeros);
   }
-  // q, k and v lie side by side, so that one product computes all three.
+  // q, k and v are adjacent in memory, so that one GEMM computes all three.
   void plain_heads(const std::string& name, const AttentionSpec& a) {
     const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width;
     matrix(name + ".q.weight", {H, qk, D_}, {tp}, normal);
@@ -57,8 +57,8 @@ class Specs {
       vector(name + ".k_norm.weight", {qk}, {}, scale(a.norm_offset), true);
     }
   }
-  // The latents are whole on every rank, and the heads that are made of them split. A query's first elements are those that
-  // are rotated.
+  // Every rank of tp computes the whole latents; the heads are split.
+  // The first elements of a query are the rotated ones.
   void latent_heads(const std::string& name, const AttentionSpec& a, const LatentSpec& latent) {
     if (latent.q > 0) down(name + ".q", latent.q);
     matrix(name + ".q.weight", {a.heads, a.key_width, latent.q > 0 ? latent.q : D_}, {tp}, normal);
@@ -71,11 +71,11 @@ class Specs {
     matrix(name + "_down.weight", {width, D_}, {}, normal);
     vector(name + "_latent_norm.weight", {width}, {}, ones);
   }
-  // Of T5, by bucket of distances.
+  // Relative position bias of T5: one value per head and bucket of distances.
   void relative_bias(const std::string& prefix, const AttentionSpec& a) {
     vector(prefix + "relative_bias.weight", {a.heads, a.relative->buckets}, {tp}, normal);
   }
-  // The gate's and the linear half's rows side by side: [halves, F, D].
+  // Gate and up projection are adjacent in memory: [halves, F, D].
   void ffn(const std::string& name, const MlpSpec& f) {
     matrix(name + ".up.weight", {f.halves(), f.width, D_}, {none, tp}, normal);
     if (f.bias) vector(name + ".up.bias", {f.halves(), f.width}, {none, tp}, zeros);
@@ -91,7 +91,7 @@ class Specs {
     matrix(name + ".experts.up.weight", {m.experts, e.halves(), e.width, D_}, {ep, none, etp}, normal);
     if (e.bias) vector(name + ".experts.up.bias", {m.experts, e.halves(), e.width}, {ep, none, etp}, zeros);
     matrix(name + ".experts.down.weight", {m.experts, D_, e.width}, {ep, none, etp}, residual_);
-    // Each part of an expert adds a part of the bias, so that the parts' outputs have it once.
+    // Each etp shard of an expert adds its slice of the bias, so that the sum has the bias once.
     if (e.bias) vector(name + ".experts.down.bias", {m.experts, D_}, {ep, etp}, zeros);
     for (std::size_t i = first; i < list.size(); ++i) list[i].order = m.order;
     if (!m.shared) return;
@@ -100,11 +100,11 @@ class Specs {
   }
 
   std::vector<ParamSpec> list;
-  std::optional<Index> layer;  // of what is described next
+  std::optional<Index> layer;  // layer and bucket of the next specs
   Index part = embedding_part;
 
  private:
-  // A weight to which `offset` is added multiplies by 1 at first.
+  // Initial value of a norm's weight: weight + offset is 1.
   static Init scale(float offset) { return offset == 1 ? zeros : ones; }
 
   Index D_;

@@ -1,5 +1,5 @@
-// What parameters a model has. A pure function of the configuration; memory, initial values, optimizer, checkpoints,
-// import and export are all derived from this one list.
+// List of a model's parameters: a pure function of the configuration.
+// Memory, initial values, optimizer, checkpoints, import and export derive from it.
 #pragma once
 
 #include <optional>
@@ -17,45 +17,50 @@ struct Init {
   double deviation = 0.02;
 };
 
-// How the optimizer changes a parameter. A rule of another kind (Muon, of whole matrices) is a value here and a case in
-// GradSync::update.
+// Update rule of a parameter. Another rule (such as Muon, over whole matrices) would be a value
+// here and a case in GradSync::update.
 enum class UpdateRule : std::uint8_t { adamw, adamw_without_decay };
 
 struct ParamSpec {
   std::string name;  // canonical: "layers.3.moe.experts.up.weight"
   Shape shape;       // global
-  Split split{};     // which mesh axis splits which dimension
+  Split split{};     // mesh axis that splits each dimension
   Init init;
-  UpdateRule rule = UpdateRule::adamw_without_decay;  // weights decay in matrices only
-  bool joined = false;           // lies right after the previous one, so that both can be read as one matrix (q, k, v)
-  std::optional<Index> layer{};  // none: of the embedding, the final norm or the output, or shared by layers
-  // What lies in each place of the first dimension, where that is not in order: experts (MoeSpec::order).
+  UpdateRule rule = UpdateRule::adamw_without_decay;  // only matrices have weight decay
+  // True: stored directly after the previous parameter, so that both form one matrix (q, k, v).
+  bool joined = false;
+  // Empty for embedding, final norm and output, and for a parameter that layers share.
+  std::optional<Index> layer{};
+  // [E] logical expert of each physical one, the index of the first dimension (MoeSpec::order).
+  // Empty: the identity, or the parameter is not an expert's.
   std::vector<Index> order{};
-  // The part of the model that is the first to read it, so that its gradient is complete after backward of that part: 0 the
-  // embedding, then the layers, and the head (final norm and output). It does not fall from one parameter of a list to the next.
+  // Bucket: the part of the model that reads the parameter first. Backward of this part completes
+  // the gradient. 0 is the embedding, then come the layers, then the head (final norm and output).
+  // Buckets never decrease along a list of specs.
   Index part = 0;
-  // The mesh axes over which its gradient is summed.
+  // Mesh axes over which the gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };
 
 constexpr Index embedding_part = 0;
-// The head's is that of the layer behind the last.
+// Returns the bucket of a layer. The head has the bucket after the last layer's.
 constexpr Index part_of_layer(Index layer) {
   return 1 + layer;
 }
 
-// What the names of a layer's parameters begin with: "layers.3."
+// Returns the prefix of the names of a layer's parameters: "layers.3."
 std::string layer_prefix(Index layer);
 
-// The rows of the embedding for data of so many token ids. Throws InputError where model.vocab is less.
+// Returns the number of rows of the embedding: model.vocab, or token_ids if that is 0.
+// Throws InputError if model.vocab is less than token_ids, the number of token ids of the data.
 Index model_vocab(const Config& config, Index token_ids);
 
-// vocab: the rows of the embedding.
+// Returns the specs of all parameters, ordered by bucket. vocab: number of rows of the embedding.
 std::vector<ParamSpec> param_specs(const Config& config, Index vocab);
 
 struct ParamCount {
   Index total = 0;   // all parameters
-  Index active = 0;  // those that one token meets: k of the E experts
+  Index active = 0;  // parameters that one token uses: k of the E experts
   Index embedding = 0;
 };
 ParamCount count_params(const Config& config, Index vocab);

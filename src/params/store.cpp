@@ -7,7 +7,8 @@
 namespace sy {
 namespace {
 
-constexpr Index alignment = 64;  // elements: a parameter starts on a cache line and on what vector loads ask for
+// Alignment of a parameter in elements: at least a cache line, for vector loads.
+constexpr Index alignment = 64;
 
 }  // namespace
 
@@ -183,7 +184,7 @@ Param ParamStore::get_joined(const std::string& first, int count) const {
 MatrixParam ParamStore::matrix(const Param& param, const Shape& shape) {
   MatrixParam m{prepared_.add(param.weight.reshape(shape)), param.grad ? param.grad.reshape(shape) : View{}};
   if (!m.grad || m.grad.elements() == 0 || !backend_.on_host()) return m;
-  // One that several parts of a model use is one gradient.
+  // Layers that share a parameter share the gradient.
   Gradient& gradient = matrices_.try_emplace(m.grad.bytes(), Gradient{m.grad}).first->second;
   SY_ASSERT(gradient.values.elements() == m.grad.elements(), "two matrices whose gradients overlap");
   m.cleared = &gradient.cleared;

@@ -1,11 +1,12 @@
-// Where the parameters lie. A group is the parameters whose gradients are summed over the same mesh axes. It has one flat
-// buffer, and within it each parameter's local box:
+// Storage of parameters, gradients and optimizer state in flat buffers.
+// A group is the parameters whose gradients are summed over the same mesh axes. A flat buffer of a
+// group holds the local box of each of its parameters:
 //
-//   weights  [n]          f32 or bf16; gradients [n] f32    n a multiple of shards * 64
-//   m, v     [n / shards] the ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards)
-//   master   [n / shards] the f32 values that bf16 weights are rounded from; none where weights are f32
+//   weights  [n]          f32 or bf16; gradients [n] f32. n is a multiple of shards * 64.
+//   m, v     [n / shards] ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards)
+//   master   [n / shards] f32 values of bf16 weights before rounding; empty if weights are f32
 //
-// `shards` is the number of ranks along those axes; each owns an equal range of the buffer.
+// `shards` is the number of ranks along the axes of the group. Each rank owns an equal range.
 #pragma once
 
 #include <map>
@@ -22,108 +23,123 @@
 
 namespace sy {
 
+// Position of a parameter's local box in a flat buffer.
 struct Placement {
   const ParamSpec* spec;
-  Box box;            // the local part of the parameter, in places of the first dimension (ParamSpec::order)
-  Index offset;       // its first element in the group's buffer
-  std::size_t group;  // of FlatLayout::groups
+  Box box;            // of the global parameter; physical experts if there is a ParamSpec::order
+  Index offset;       // first element in the group's buffer
+  std::size_t group;  // index in FlatLayout::groups
   Range range() const { return {offset, offset + box.elements()}; }
 };
 
+// Layout of the flat buffers of one group.
 struct GroupLayout {
   Axes axes;
   std::vector<Placement> placements;
-  Index elements = 0;  // of the buffer, padding included
-  int shards = 1, shard = 0;
-  // The buffer cut by ParamSpec::part: as many pieces in all groups; some are empty.
+  Index elements = 0;         // size of the buffer, including padding
+  int shards = 1, shard = 0;  // number of ranks along the axes, and this rank's index
+  // Range of each bucket (ParamSpec::part). All groups have equally many; some are empty.
   std::vector<Range> parts{};
   Range owned() const { return {elements / shards * shard, elements / shards * (shard + 1)}; }
-  // A range of `buffer`, [elements], in pieces of one owner, which is a rank along the axes.
+  // Divides the range `flat` of `buffer` by owner. The owner is a rank along the axes.
+  // buffer: [elements].
   std::vector<Rooted> by_owner(View buffer, Range flat) const;
 };
 
-// Pure: what a rank at `coord` holds. `specs` must outlive it.
+// Layout of all flat buffers of one rank.
 struct FlatLayout {
-  std::vector<GroupLayout> groups;  // one for each set of axes among the specs, in the order of these sets
-  Index elements() const;           // of all weights, and of all gradients
-  Index owned_elements() const;     // of m, and of v
+  std::vector<GroupLayout> groups;  // one for each set of axes in the specs, in order
+  Index elements() const;           // size of all weights; gradients have the same size
+  Index owned_elements() const;     // size of m; v has the same size
 };
+// Returns the layout of the rank at `coord`. Pure function. `specs` must outlive the result.
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& coord);
 
-// One part of an owned optimizer range that belongs to one parameter: `local` within the parameter's box, `flat` within
-// the group's buffer.
+// Range of a parameter that this rank owns in the optimizer.
+// `local`: within the parameter's box. `flat`: within the group's buffer.
 struct OwnedRun {
   const Placement* placement;
   Range local, flat;
 };
+// Returns the owned ranges of a group, in order.
 std::vector<OwnedRun> owned_runs(const GroupLayout& group);
 
+// Local box of a parameter.
 struct Param {
   View weight, grad;  // f32 or bf16; f32
   explicit operator bool() const { return weight.present(); }
 };
 
-// One that products multiply by, as a matrix or a stack of them.
+// A weight of GEMMs: a matrix or a stack of matrices.
 struct MatrixParam {
-  Weight weight;  // with its prepared forms
+  Weight weight;  // with its packed forms
   View grad;      // f32
-  // Of the store: whether the gradient only counts as zero (clear_gradients). None: it never does.
+  // Flag of the store: the gradient is zero, but its memory has old values (clear_gradients).
+  // nullptr if the store clears the memory itself.
   bool* cleared = nullptr;
-  // Whether the product that is computed next adds to the gradient: not the first one since gradients were cleared, which
-  // writes all of it. To be asked once for each product, as it counts as computed then.
+  // Returns the accumulate flag of the next weight-gradient GEMM, and marks the gradient as
+  // written. Call it exactly once per GEMM. It is false for the first GEMM after clear_gradients(),
+  // which overwrites the whole gradient.
   bool adds() const { return !cleared || !std::exchange(*cleared, false); }
 };
 
 class ValueSource;  // src/params/values.h
 
+// Owns the flat buffers of one rank.
 class ParamStore {
  public:
-  // training: gradients and optimizer state are allocated too. dtype: of the weights. prepare_for: of PreparedWeights.
+  // training: allocates gradients and optimizer state too. dtype: type of the weights.
+  // prepare_for: GEMM passes to pack weights for (PreparedWeights).
   ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
              DType dtype = DType::f32, std::vector<WeightUse> prepare_for = {});
   ParamStore(const ParamStore&) = delete;
 
-  // ---- new weights, which may be under way from the ranks that own them ----
-  // What reads weights of others by views that it had before calls need or whole; all below, but for get_values and buffers,
-  // call whole. These are collective while weights are under way.
+  // ---- parameter all-gather ----
+  // New weights may be in flight from their owners. Functions of this class that access weights
+  // call whole(), except get_values() and buffers(). Code with older views of other ranks' weights
+  // must call need() or whole() itself. These calls are collective while weights are in flight.
   void fetch(std::vector<WeightFetch::Group> groups) { fetch_.begin(std::move(groups)); }
   bool fetching() const { return fetch_.under_way(); }
-  // What the backend is given from now on sees the weights of the parts up to this one (ParamSpec::part).
+  // Compute enqueued after this call waits for the weights of the buckets up to `part`.
   void need(Index part) const { fetch_.need(part); }
-  // The same of all parts.
+  // Does the same for all buckets.
   void whole() const { fetch_.finish(); }
 
-  // Takes the local part of every parameter from `source`.
+  // Reads the local box of every parameter from `source`.
   void fill(ValueSource& source);
-  // The same from InitialValues.
+  // Does the same with InitialValues.
   void initialize(std::uint64_t seed);
 
-  // The local part of a parameter. Param{} where the model has none of that name.
+  // Returns the local box of a parameter; Param{} if the model has none of this name.
   Param find(const std::string& name) const;
-  Param get(const std::string& name) const;  // must exist
-  // Which part of the whole parameter that is. It must exist.
+  Param get(const std::string& name) const;  // the parameter must exist
+  // Returns the box of the global parameter that get() returns. The parameter must exist.
   const Box& box(const std::string& name) const;
-  // `first` and the `count - 1` joined after it, read as one matrix [sum of rows, row elements].
+  // Returns `first` and the `count - 1` parameters joined to it as one matrix
+  // [sum of rows, row elements].
   Param get_joined(const std::string& first, int count) const;
 
-  // A parameter of this store read as [N, Q] or [E, N, Q], whose products the model computes. What several parts of a model use
-  // is read as the same elements by each of them.
+  // Returns a parameter of this store as a weight [N, Q] or [E, N, Q] of GEMMs.
+  // Layers that share a parameter must use the same elements of it.
   MatrixParam matrix(const Param& param, const Shape& shape);
 
-  // All gradients become zero. On the host those of matrices (matrix()) only count as zero, and memory keeps what it held, until
-  // a product has written them (MatrixParam::adds) or finish_gradients() has: so they are neither cleared nor read before.
-  // What adds to such a gradient and is no product, as a tied embedding does, must follow the first product.
+  // Sets all gradients to zero. On the host it only marks the gradients of matrix() as zero, which
+  // saves clearing and reading their memory. The first GEMM (MatrixParam::adds) or
+  // finish_gradients() writes it. Other code that adds to such a gradient (a tied embedding) must
+  // run after the first GEMM.
   void clear_gradients();
-  // Those that no product has written become zero. To be called before gradients are read by others than products.
+  // Writes zeros to the marked gradients that no GEMM has written.
+  // Call it before any other code than GEMMs reads gradients.
   void finish_gradients();
 
-  // Elements [begin, begin + n) of a parameter's local part, from and to the host: its values in f32, which weights of
-  // bf16 are rounded from. get_values: where this rank owns them (owned_runs).
+  // Copies elements [begin, begin + n) of a parameter's local box from and to the host, in f32. The
+  // f32 values of bf16 weights are those before rounding.
+  // get_values: this rank must own the elements (owned_runs) if weights are bf16 or in flight.
   void set_values(const Placement& placement, Index begin, std::span<const float> values);
   void get_values(const Placement& placement, Index begin, std::span<float> values) const;
 
   struct Buffers {
-    Tensor weights, grads, m, v, master;  // of the weights, what others own is there after whole()
+    Tensor weights, grads, m, v, master;  // weights of other owners are valid after whole()
   };
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const FlatLayout& layout() const { return layout_; }
@@ -142,15 +158,16 @@ class ParamStore {
   Layout mesh_layout_;
   DType dtype_;
   FlatLayout layout_;
-  std::vector<Buffers> buffers_;  // of each group
+  std::vector<Buffers> buffers_;  // one for each group
   std::map<std::string, const Placement*> by_name_;
   PreparedWeights prepared_;
   struct Gradient {
     View values;
-    bool cleared = false;  // counts as zero
+    bool cleared = false;  // MatrixParam::cleared
   };
-  std::map<const std::byte*, Gradient> matrices_;  // on the host: their gradients, by address; they do not overlap
-  mutable WeightFetch fetch_;                      // who reads weights waits for them
+  // Host backends only: gradients of matrix() by address. They do not overlap.
+  std::map<const std::byte*, Gradient> matrices_;
+  mutable WeightFetch fetch_;  // const readers of weights wait for it
 };
 
 }  // namespace sy

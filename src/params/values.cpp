@@ -5,7 +5,8 @@
 namespace sy {
 namespace {
 
-// Where in the whole tensor a row of a box begins: elements along the last dimension, rows counted over all others.
+// Returns the global row-major index of the first element of a box's row.
+// Rows run along the last dimension, and are numbered over all other dimensions.
 Index row_begin(const Shape& global, const Box& box, Index row) {
   const int n = global.size();
   if (n == 0) return 0;
@@ -58,7 +59,7 @@ std::vector<Box> global_boxes(const Placement& placement, Range local) {
       boxes.push_back(box);
       continue;
     }
-    // What lies in neighbouring places is a box together where it is neighbours in the whole, too.
+    // Consecutive physical experts form one box if their logical experts are consecutive too.
     for (Index place = box.begin[0]; place < box.begin[0] + box.size[0];) {
       const Index begin = place++;
       while (place < box.begin[0] + box.size[0] && order[place] == order[place - 1] + 1) ++place;

@@ -1,5 +1,5 @@
-// Where the values of parameters come from. Initial values, a checkpoint, another program's files: each can read any box of
-// any parameter, and ParamStore::fill takes those that a rank holds.
+// Sources of parameter values: initial values, a checkpoint, or another program's files.
+// A source can read any box of any parameter. ParamStore::fill reads the boxes that a rank holds.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,13 @@ namespace sy {
 class ValueSource {
  public:
   virtual ~ValueSource() = default;
-  // values = those of `box` of the whole parameter, in row-major order. Throws InputError where it has none.
+  // Reads the values of `box` of the global parameter in row-major order.
+  // Throws InputError if the source does not have them.
   virtual void read(const ParamSpec& spec, const Box& box, std::span<float> values) = 0;
 };
 
-// As the specs say, drawn by Philox keyed by (seed, name, global index): the same on every layout.
+// Initial values of the specs, drawn by Philox keyed by (seed, name, global index).
+// They are the same on every layout.
 class InitialValues final : public ValueSource {
  public:
   explicit InitialValues(std::uint64_t seed) : seed_(seed) {}
@@ -26,14 +28,16 @@ class InitialValues final : public ValueSource {
   std::uint64_t seed_;
 };
 
-// What the host holds of a tensor at a time while it is read or written.
+// Number of elements of a tensor that the host holds at once while it reads or writes it.
 constexpr Index piece_elements = Index{1} << 22;
 
-// Reads elements `local` of a placement's box, in order and in pieces: take(first element, values) for each.
+// Reads elements `local` of a placement's box in order.
+// Calls take(first element, values) for each chunk of at most piece_elements.
 void read_values(ValueSource& source, const Placement& placement, Range local,
                  const std::function<void(Index first, std::span<const float> values)>& take);
 
-// The boxes of the whole parameter that a run of a placement's box covers, in the run's order.
+// Returns the boxes of the global parameter that the range `local` of a placement's box covers, in
+// order. Experts are logical ones (ParamSpec::order).
 std::vector<Box> global_boxes(const Placement& placement, Range local);
 
 }  // namespace sy
