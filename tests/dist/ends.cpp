@@ -1,13 +1,18 @@
-// Programs that end (ends.sh). Without an argument: the last rank alone fails, while it holds what cannot be freed, as memory of a
-// GPU cannot while a collective waits there for other ranks: or_end_all must end all ranks nevertheless. With "slow": all ranks
-// return 1, and the first, which has printed, is slow to leave: what it has printed must be out before the others leave. With
-// "busy": it starts itself as mpirun does, and has other things to do for a while before it reads what is printed. With "slowly":
-// it does so, and looks at signals late. With
-// "differ" and a case: the last of the ranks does something else than the others (dist/compare.h), or nothing more: it is stopped
-// or killed. With "late" and seconds: the first rank has so long to do before it does what the others do.
-// With "leaves": the last rank leaves early. With "busy-rank": its own work does not end. With
-// "threadless": there is no memory for a thread. ENDS_STOP names a function of MPI at whose
-// call the last rank is stopped; ENDS_MEMORY one at which its address space becomes full.
+// Program of ends.sh: ranks that end in different ways. Arguments:
+//   (empty)        the last rank fails and holds an object whose destructor blocks, as freeing GPU
+//                  memory does while a collective uses it; or_end_all must end all ranks
+//   report         rank 0 prints, and all ranks return 1
+//   slow           the same, and rank 0 leaves late: its output must arrive before the others leave
+//   busy           starts itself with "report" as a launcher that reads the output late
+//   slowly         starts itself with "unreachable" as an mpirun that handles signals late
+//   unreachable    ends itself and its launcher, as if another machine were out of reach
+//   differ CASE    the last rank makes another call (dist/compare.h), or is stopped or killed
+//   late SECONDS   rank 0 works for so long before it joins a barrier
+//   leaves         the last rank leaves early
+//   busy-rank      the local work of the last rank does not end
+//   threadless     the address space has no memory for a thread
+// ENDS_STOP names an MPI function at whose call the last rank is stopped. ENDS_MEMORY names one at
+// whose call its address space becomes full.
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
 #include <poll.h>
@@ -33,7 +38,7 @@ std::string_view environment(const char* name) {
   return value ? value : "";
 }
 
-// Lets the address space grow by a mebibyte more.
+// Limits the address space to its current size and 1 MiB.
 void fill_address_space() {
   rlim_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -42,7 +47,7 @@ void fill_address_space() {
   setrlimit(RLIMIT_AS, &limit);
 }
 
-// The mishap of the last rank at a call of MPI.
+// Stops the last rank or fills its address space, if the environment names this MPI function.
 void strike(std::string_view function) {
   if (std::atoi(environment("OMPI_COMM_WORLD_RANK").data()) + 1 !=
       std::atoi(environment("OMPI_COMM_WORLD_SIZE").data()))
@@ -53,7 +58,7 @@ void strike(std::string_view function) {
 
 }  // namespace
 
-// The linker takes these in place of the library's.
+// These definitions replace the library's at link time.
 extern "C" {
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   strike("MPI_Init_thread");
@@ -87,13 +92,13 @@ struct Slow {
   ~Slow() { std::this_thread::sleep_for(wait); }
   std::chrono::seconds wait{0};
 };
-Slow slow;  // destroyed before what was printed is flushed
+Slow slow;  // destroyed before standard output is flushed
 
 void differ(sy::Comm& world, std::string_view what) {
   using sy::Index, sy::view_of;
   const int n = world.size();
   const bool other = world.rank() == n - 1;
-  // All but the first rank, in a communicator of their own.
+  // Communicator of all ranks except rank 0.
   const auto part = world.split([](int rank) { return rank > 0; });
   world.barrier();
   const sy::Doing doing(other && what == "layer" ? "backward pass" : "forward pass", 2);
@@ -106,7 +111,7 @@ void differ(sy::Comm& world, std::string_view what) {
   if (what == "stopped" && other) raise(SIGSTOP);
   if (what == "killed" && other) raise(SIGKILL);
   if (what == "counts") {
-    // Everyone has a row for everyone, and the last rank expects two from the first one.
+    // Each rank sends a row to each rank, but the last rank expects two from rank 0.
     std::vector<Index> send(static_cast<std::size_t>(n), 1), receive = send;
     if (other) receive[0] = 2;
     return world.all_to_all_v(view_of(x.data(), {n, 2}), send, view_of(all.data(), {other ? n + 1 : n, 2}), receive);
@@ -114,7 +119,8 @@ void differ(sy::Comm& world, std::string_view what) {
   world.all_reduce(view_of(x.data(), {4}));
 }
 
-// A launcher that looks at exits first, and does so late. Returns 0 where the rank was still there.
+// A launcher that looks for exits before it reads output, after two busy seconds.
+// Returns 0 if the rank was still running then.
 int launch_busily(char* program) {
   int output[2];
   if (pipe(output) != 0) return 2;
@@ -139,7 +145,8 @@ int launch_busily(char* program) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 1 ? 0 : 5;
 }
 
-// An mpirun that a rank is to end, and that is told so a second after it was asked: it must be asked again. Returns 0 where it is.
+// An mpirun that a rank ends, and that handles SIGTERM a second late. It must get a second SIGTERM.
+// Returns 0 if it does.
 int launch_slowly(char* program) {
   prctl(PR_SET_NAME, "mpirun");
   sigset_t term, pending;
@@ -161,7 +168,8 @@ int launch_slowly(char* program) {
   std::this_thread::sleep_for(std::chrono::seconds(1));
   const timespec moment{}, patience{10, 0};
   if (sigtimedwait(&term, nullptr, &moment) != SIGTERM) return 4;
-  return sigtimedwait(&term, nullptr, &patience) == SIGTERM ? 0 : 5;  // the rank ends with its launcher
+  // The rank ends with its launcher.
+  return sigtimedwait(&term, nullptr, &patience) == SIGTERM ? 0 : 5;
 }
 
 }  // namespace

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# An error of one rank ends all of them, at once, with its exit code and one message. The first argument is test_ends.
+# An error of one rank ends all ranks at once, with its exit code and one message.
+# The first argument is test_ends.
 source "$2/tests/cli/lib/lib.sh"
 for ranks in 2 3; do
   expect_exit 2 timeout 60 "$root/launch/mpirun.sh" $ranks "$1"
   [[ $(grep '^switchyard: ' <<<"$err") == "switchyard: rank $((ranks - 1)): it fails alone" ]] || die "another message"
 done
-# What a rank has printed is not lost when others leave with an exit code that makes mpirun end the rest.
+# Output of a rank is not lost when others leave with an exit code that makes mpirun end all ranks.
 expect_exit 1 timeout 60 "$root/launch/mpirun.sh" 3 "$1" slow
 expect_output "all that it found"
 expect_ok timeout 100 "$1" busy
-# An mpirun that is to end is asked until it has.
+# A rank repeats SIGTERM until mpirun has ended.
 expect_ok timeout 60 "$1" slowly
 
-# Ranks that do not do the same end with a message that names both sides.
+# Ranks that make different calls end with a message that names both calls.
 export SWITCHYARD_COMPARE=1
 differ() {
   expect_exit 1 timeout 60 "$root/launch/mpirun.sh" "$1" "$ends" differ "$2"
@@ -30,36 +31,37 @@ for ranks in 2 3; do
   differ $ranks barrier "$reduce a barrier $layer: every rank must"
   differ $ranks counts "rank 0 is about to send 1 rows to rank $last, which expects 2, in an all-to-all of rows of 8 bytes"
 done
-# In a part of the ranks, which are named as in the world.
+# Messages of a subgroup name the ranks in the world.
 differ 3 group "rank 1 is about to do an all-reduce of 8 bytes, the sum of f32 $layer, and rank 2 an all-reduce of 12 bytes"
-# A rank that is in a collective of other ranks cannot be compared: nobody goes on, and who waits for what is told.
+# Calls in different groups cannot be compared: the ranks hang, and the watchdog names their calls.
 export SWITCHYARD_TIMEOUT=2
 host=$(uname -n)
 differ 3 elsewhere " s $layer for others that do an all-reduce of 16 bytes, the sum of f32 $layer"
 unset SWITCHYARD_COMPARE
-# By messages alone: what another group's collective left in shared memory is noticed at once.
+# Without shared memory. (With it, the data of another group's collective is an error at once.)
 export SWITCHYARD_WINDOW=0
 differ 3 elsewhere "rank 0 on $host has waited "
 [[ $err == *"rank 2 on $host has waited "*" for a barrier with rank 1"* ]] || die "not a word of what rank 2 does"
 [[ $err != *"does not answer"* ]] || die "a rank that waits answers"
 unset SWITCHYARD_WINDOW
-# A rank that is stopped, and one that is gone.
+# A stopped rank, and a killed one.
 for ranks in 2 3; do
   differ $ranks stopped "rank $((ranks - 1)) on $host does not answer: it was stopped"
   call timeout 60 "$root/launch/mpirun.sh" $ranks "$ends" differ killed
   [[ $code -ne 0 && $code -ne 124 ]] || die "exit code $code with a killed rank"
   [[ $err == *"rank $((ranks - 1)) with PID "*" on node $host exited on signal 9"* ]] || die "mpirun does not name the killed rank: $err"
 done
-# What a rank does for itself may take long.
+# Local work of a rank may take longer than the timeout.
 SWITCHYARD_TIMEOUT=2 expect_ok timeout 60 "$root/launch/mpirun.sh" 3 "$ends" late 5
 expect_exit 2 env SWITCHYARD_TIMEOUT=soon "$root/launch/mpirun.sh" 2 "$ends" late 0
 [[ $(grep '^switchyard: ' <<<"$err") == "switchyard: SWITCHYARD_TIMEOUT = 'soon'"* ]] || die "another message"
 
-# A rank that is stopped while MPI starts or ends, and one that leaves early, end the job; so does an exit within MPI_Init.
+# The job ends if a rank is stopped while MPI starts or ends, or leaves early, or exits in MPI_Init.
 export SWITCHYARD_TIMEOUT=2
 stops() {  # FUNCTION WORDS
   ENDS_STOP=$1 call timeout 60 "$root/launch/mpirun.sh" 3 "$ends" differ nothing
-  # mpirun itself may crash (139, in PMIx_server_finalize of Open MPI 4.1.4) if a rank exits within MPI_Finalize.
+  # mpirun itself may crash (139, in PMIx_server_finalize of Open MPI 4.1.4)
+  # if a rank exits within MPI_Finalize.
   [[ $code -eq 1 || ($1 == MPI_Finalize && $code -eq 139) ]] || die "exit code $code after a stop in $1: $err"
   [[ $err == *"switchyard: rank "[01]" on $host has waited "*" for $2"* ]] || die "stopped at $1: no 'for $2' in: $err"
 }
@@ -92,15 +94,15 @@ TMPDIR=$temporary expect_ok timeout 60 "$root/launch/mpirun.sh" 2 "$ends" differ
 for segment in $segments; do [[ ! -e $segment ]] || die "$segment is left"; done
 [[ $(cd "$temporary"/ompi.* && echo pid.*) == pid.1 ]] || die "left are: $(ls "$temporary"/ompi.*)"
 
-# A rank's own work has a limit, if it does not end; 0 is none.
+# Endless local work of a rank ends at its limit; 0 means unlimited.
 SWITCHYARD_LOCAL_TIMEOUT=2 expect_exit 1 timeout 60 "$root/launch/mpirun.sh" 3 "$ends" busy-rank
 own="switchyard: rank 2 on $host has computed, read or written in the forward pass of layer 2 for 2.0 s"
 [[ $err == *"$own"* ]] || die "no '$own' in: $err"
 SWITCHYARD_LOCAL_TIMEOUT=0 SWITCHYARD_TIMEOUT=2 expect_ok timeout 60 "$root/launch/mpirun.sh" 2 "$ends" late 3
 expect_exit 2 env SWITCHYARD_LOCAL_TIMEOUT=-1 "$root/launch/mpirun.sh" 2 "$ends" late 0
 [[ $(grep '^switchyard: ' <<<"$err") == "switchyard: SWITCHYARD_LOCAL_TIMEOUT = '-1'"* ]] || die "another message"
-# A rank whose address space is full makes no shared memory, and the job goes on without; others do not wait for it.
+# If the address space of a rank is full, the job runs without shared memory, and no rank hangs.
 ENDS_MEMORY=MPI_Comm_split_type SWITCHYARD_TIMEOUT=20 expect_ok timeout 60 "$root/launch/mpirun.sh" 3 "$ends" differ nothing
-# There is no room for a thread.
+# No memory for a thread.
 expect_exit 1 "$ends" threadless
 [[ $err == "switchyard: a thread cannot be started"*"ulimit -v"* ]] || die "another message: $err"

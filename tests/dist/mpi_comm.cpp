@@ -1,4 +1,4 @@
-// Collectives on every number of ranks they are launched with, with integers as payload, so that results are exact.
+// Collectives on the launched number of ranks. Payloads are integers, so that results are exact.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -49,7 +49,7 @@ TEST(Comm, SumsAreTakenInRankOrder) {
 }
 
 TEST(Comm, Bf16IsSummedInF32AndRoundedOnce) {
-  // Ones behind 256 are lost one by one, and not in f32.
+  // 256 + 1 rounds to 256 in bf16, so that later ones would be lost. In f32 they are not.
   const int n = world().size(), r = world().rank();
   const Index piece = 2500001;
   std::vector<Bf16> x(static_cast<std::size_t>(n * piece));
@@ -162,7 +162,7 @@ TEST(Comm, SplitKeepsOrder) {
   for (std::int64_t m : members) EXPECT_EQ(m % 2, r % 2);
 }
 
-// Of every layout, what the mesh gives for a set of axes are the ranks that geometry says, in its order.
+// For every layout and set of axes, the mesh's communicator has the ranks of Place, in its order.
 TEST(Comm, AMeshHasTheRanksOfASetOfAxes) {
   const int n = world().size(), me = world().rank();
   for (int tp = 1; tp <= n; ++tp)
@@ -212,13 +212,14 @@ TEST(Runtime, AgreeTellsEveryRankTheLowestFailure) {
   }
 }
 
-// What one rank of the exchange's tests has: tokens that are numbered over all ranks, with as many of the experts as it takes.
+// Tokens of one rank, their experts and weights, computable on any rank.
 struct Tokens {
   Index count, k, experts;
   std::vector<std::int32_t> chosen, keep;
-  std::vector<float> rows;     // [count, 2] the global token, and 1
-  std::vector<float> weights;  // [count, k]: 1000 * token + choice
-  // Of no two ranks alike; rank 1 has none, each third choice is dropped, and no token chooses the last expert.
+  std::vector<float> rows;     // [count, 2] number of the token among all ranks, and 1
+  std::vector<float> weights;  // [count, k] 1000 * number + choice
+  // Ranks have different tokens, and rank 1 has none. A third of the assignments is dropped. No
+  // token chooses the last expert.
   Tokens(int rank, Index k_, Index experts_) : count(rank == 1 ? 0 : 5 + 3 * rank), k(k_), experts(experts_) {
     for (Index t = 0; t < count; ++t) {
       rows.insert(rows.end(), {static_cast<float>(rank * 100 + t), 1.0f});
@@ -232,8 +233,9 @@ struct Tokens {
   }
 };
 
-// Tokens go once to each rank that they have an expert on, in the order of all tokens, and what experts make of them comes back as
-// sums: exactly, as all numbers are whole. parts: of each expert. node: ranks of each.
+// Checks dispatch and combine. Each token must go once to each rank that holds any of its experts.
+// Received tokens must be in global token order, and combine must return the sums of the experts'
+// outputs. Results are exact, since all values are integers. parts: etp. node: ranks per node.
 void check_exchange(int parts, int node) {
   const auto backend = make_cpu();
   Arena arena([&](Index bytes) { return backend->allocate(bytes); }),
@@ -243,7 +245,7 @@ void check_exchange(int parts, int node) {
   const Mesh mesh = make_mesh(world(), layout);
   const Index local = 3, E = local * owners, k = std::min<Index>(4, E - 1);
   const auto tokens_of = [&](int rank) { return Tokens(rank, k, E); };
-  // Expert e is in place E - 1 - e.
+  // Physical expert E - 1 - e is logical expert e.
   std::vector<std::int32_t> place_of(E);
   for (Index e = 0; e < E; ++e) place_of[e] = static_cast<std::int32_t>(E - 1 - e);
   const ExpertRanks ranks(layout, view_of(place_of.data(), {E}));
@@ -260,8 +262,8 @@ void check_exchange(int parts, int node) {
   exchange.finish();
   const ConstView places = exchange.places();
 
-  // Each token of any rank that has an expert here, once, in order: by rank, or by place on a node and node; on one rank all
-  // tokens are here.
+  // This rank receives each token with a local expert once, ordered by source rank. If dispatch is
+  // hierarchical, sources are ordered by (index within the node, node). One rank has all tokens.
   const Index first = exchange.first_place(), A = arrived[0].dim(0);
   EXPECT_EQ(first, r / parts * local);
   const auto is_here = [&](const Tokens& t, Index a) {
@@ -291,7 +293,7 @@ void check_exchange(int parts, int node) {
   ASSERT_EQ(at, A);
   ASSERT_EQ(rows, exchange.rows());
 
-  // Of the rows that left, none went to a node twice.
+  // No token was sent to a node twice.
   if (topology.nodes > 1) {
     Index to_nodes = 0;
     for (Index t = 0; t < T; ++t) {
@@ -303,7 +305,8 @@ void check_exchange(int parts, int node) {
     EXPECT_EQ(exchange.sent(), to_nodes);
   }
 
-  // An expert in place p makes (p + 1) times its input, each of its parts; and the gradient of a weight is what its row holds.
+  // Each etp shard of physical expert p outputs (p + 1) times its input. The gradient with respect
+  // to a weight is the weight of its row.
   const View assignments = arena.i32({rows}), of = arena.i32({rows}), slots = arena.i32({A, k}),
              offsets = arena.i32({local + 1}), outputs = arena.f32({rows, 2}), dgates = arena.f32({rows, 1});
   backend->sort_assignments(places, first, assignments, of, slots, offsets);

@@ -1,4 +1,4 @@
-// Ranks that would choose different instruction sets compute with the narrowest of them.
+// Ranks with different instruction sets compute with the narrowest of them.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -20,7 +20,8 @@ struct IsaOfRank : testing::Test {
 TEST_F(IsaOfRank, TheNarrowestOfAllRanks) {
   const std::span<const CpuIsa> all = cpu_isas();
   const CpuIsa& widest = choose_isa(all, "");
-  for (int narrow = 0; narrow < world().size(); ++narrow) {  // the rank on a lesser node
+  // narrow: the rank with the narrowest instruction set.
+  for (int narrow = 0; narrow < world().size(); ++narrow) {
     use_cpu_isa(world().rank() == narrow ? all.front() : widest);
     agree_on_isa(world());
     EXPECT_EQ(cpu_isa().name, all.front().name);

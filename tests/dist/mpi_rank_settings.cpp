@@ -7,7 +7,7 @@
 namespace sy::test {
 namespace {
 
-// The message on this rank, or "".
+// Returns the error message on this rank; empty if there is no error.
 std::string difference_of(const std::vector<RankSetting>& settings) {
   try {
     check_rank_settings(world(), settings, "start them alike");
@@ -26,14 +26,14 @@ TEST(RankSettings, EqualOnesPass) {
 TEST(RankSettings, TheRanksAndTheSettingsThatDifferAreNamed) {
   const int size = world().size(), rank = world().rank();
   if (size < 2) GTEST_SKIP();
-  // The last rank alone.
+  // Only the last rank differs.
   const bool last = rank == size - 1;
   std::string what = difference_of({{"lr", last ? "0.1" : "0.2"}, {"seed", "1"}, {"steps", last ? "5" : "6"}});
   EXPECT_EQ(what.find(fmt::format("rank {} on ", size - 1)), 0u) << what;
   EXPECT_NE(what.find(" has lr = 0.1, rank 0 has 0.2"), what.npos) << what;
   EXPECT_NE(what.find(" has steps = 5, rank 0 has 6: start them alike"), what.npos) << what;
   EXPECT_EQ(what.find("seed"), what.npos) << what;
-  // All but the first, and one of them in another way; a setting that one side does not have.
+  // All ranks differ from rank 0, and rank 2 in another way: it has a setting that rank 0 lacks.
   if (size < 4) return;
   std::vector<RankSetting> mine = {{"lr", rank == 0 ? "0.1" : rank == 2 ? "0.3" : "0.2"}};
   if (rank == 2) mine.push_back({"extra", "x"});

@@ -1,4 +1,4 @@
-// Bytes and calls of every collective, against formulas.
+// Bytes and calls of every collective are compared with formulas.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 using test::world;
 
-// One call of each kind, of known sizes, on any communicator.
+// Makes calls of each kind of collective, with known sizes.
 void make_calls(Comm& comm) {
   const int n = comm.size(), r = comm.rank();
   std::vector<float> all(n * 12), part(12);
@@ -23,7 +23,7 @@ void make_calls(Comm& comm) {
   comm.all_reduce(view_of(part.data(), {5}));
   std::int64_t largest[3] = {};
   comm.all_reduce(view_of(largest, {3}), Reduce::max);
-  std::vector<double> many(5003);  // by pieces
+  std::vector<double> many(5003);  // above all_reduce_whole bytes
   comm.all_reduce(view_of(many.data(), {5003}));
   comm.start_reduce(view_of(part.data(), {11}), 0);
   comm.wait();
@@ -42,7 +42,8 @@ TEST(Traffic, EachKindCountsWhatThisRankSends) {
   const auto dry = make_comm_dry(n, r), mpi = world().split([](int) { return 0; });
   Index rows = 0;
   for (int d = 0; d < n; ++d) rows += d == r ? 0 : (r + d) % 3;
-  // Of 5003 numbers a rank sums ceil(5003 / n), the last one what is left: the others' go to them, its sums to all.
+  // A rank sums a block of ceil(5003 / n) elements, the last rank the remaining ones. It sends the
+  // other blocks to their owners, and its sums to all other ranks.
   const Index each = (5003 + n - 1) / n, own = std::clamp<Index>(5003 - r * each, 0, each);
   const Index by_pieces = n == 1 ? 0 : 8 * (5003 - own + own * (n - 1));
   const Index bytes[num_collectives] = {r == n - 1 ? 48 * (n - 1) : 0,
@@ -97,7 +98,7 @@ capacity_factor = 1.0
 )";
 constexpr Index vocab = 37, sequences = 3, micro_batches = 2;
 
-// One step; returns what each group carried.
+// Runs one training step, and returns the traffic of each group and collective.
 test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::unique_ptr<Backend> backend,
                   test::RoutedRows* routed) {
   Engine engine(config, vocab, std::move(backend), make_mesh(comm, layout), true);
@@ -161,7 +162,7 @@ TEST(Traffic, AStepSendsWhatTheFormulasSay) {
           for (const auto& [key, load] : expected)
             EXPECT_GE(static_cast<double>(load.bytes), load.needed) << where << key.first;
 
-          // The dry one knows no routing, but all else.
+          // The dry step has no routing: only the calls of its all-to-alls are comparable.
           const auto dry_world = make_comm_dry(n, world().rank());
           test::Loads dry = train(*dry_world, config, layout, make_dry(), nullptr);
           test::Loads others = measured;

@@ -1,6 +1,6 @@
-// Collectives through shared memory, on nodes that are made up: which ranks share a window is told, and how little it holds, so
-// that one machine has the cases of several. What they give is compared bit for bit with what MPI alone gives, and with sums
-// in rank order.
+// Collectives through shared memory on simulated nodes: the tests choose the ranks that share a
+// window, and the size of its buffers.
+// Results must be bitwise equal to those of MPI alone, and to sums in rank order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using test::world;
 
 struct Nodes {
   const char* name;
-  int (*of)(int rank, int size);  // below 0: it shares with nobody
+  int (*of)(int rank, int size);  // node of a rank; negative: the rank shares no window
 };
 constexpr Nodes all_nodes[] = {{"one", [](int, int) { return 0; }},
                                {"pairs", [](int r, int) { return r / 2; }},
@@ -31,7 +31,7 @@ constexpr Nodes all_nodes[] = {{"one", [](int, int) { return 0; }},
                                {"threes_by_turns", [](int r, int) { return r % 3 == 0 ? 0 : 1; }},
                                {"one_each", [](int r, int) { return r; }},
                                {"none", [](int, int) { return -1; }}};
-constexpr Index smallest_half = 1024;  // many letters for what is small
+constexpr Index smallest_half = 1024;  // bytes: even small data takes many messages
 
 std::shared_ptr<Window> window_of(const Nodes& nodes, Index half) {
   std::string why;
@@ -44,7 +44,7 @@ std::shared_ptr<Window> window_of(const Nodes& nodes, Index half) {
   return window;
 }
 
-// The values of a test, which any rank can tell of any other.
+// Test values that any rank can compute for any other rank.
 float value(int rank, Index call, Index i) {
   return static_cast<float>(((Index{7919} * (rank + 1) + call * 104729 + i * 31) * 2654435761u >> 7) % 2000003) *
              1e-3f -
@@ -56,7 +56,7 @@ std::vector<float> values(int rank, Index call, Index n) {
   return x;
 }
 
-// Bytes, as NaN is not equal to itself.
+// Compares bytes, since NaN is not equal to itself.
 template <class T>
 void expect_same(const std::vector<T>& a, const std::vector<T>& b, const std::string& what) {
   ASSERT_EQ(a.size(), b.size()) << what;
@@ -65,7 +65,8 @@ void expect_same(const std::vector<T>& a, const std::vector<T>& b, const std::st
   if (at < a.size()) FAIL() << what << ": " << a[at] << " and " << b[at] << " at " << at;
 }
 
-// One of each collective on the group; what they leave. Every buffer begins `skew` elements after where it was allocated.
+// Runs each collective on the group, and returns the contents of the buffers.
+// Every buffer begins `skew` elements after its allocation.
 template <class T>
 std::vector<T> all_collectives(Comm& comm, Index n, Index skew) {
   const int P = comm.size(), r = comm.rank();
@@ -87,7 +88,7 @@ std::vector<T> all_collectives(Comm& comm, Index n, Index skew) {
   keep(all);
   comm.all_gather(view(in).rows(r * n, n), view(in));
   keep(in);
-  // Rank s has (s + 2 d) % 3 * n elements for rank d, rank 1 five times as many.
+  // Rank s sends (s + 2 d) % 3 * n elements to rank d; rank 1 sends five times as many.
   const auto rows = [&](int s, int d) { return (s + 2 * d) % 3 * n * (s == 1 ? 5 : 1); };
   std::vector<Index> send, receive;
   for (int d = 0; d < P; ++d) send.push_back(rows(r, d)), receive.push_back(rows(d, r));
@@ -119,7 +120,7 @@ std::vector<T> all_collectives(Comm& comm, Index n, Index skew) {
 
 class WindowNodes : public ::testing::TestWithParam<Nodes> {};
 
-// What MPI alone leaves is the same for all nodes, and asked for once.
+// Compares with the results of MPI alone. They are the same for all nodes, and computed once.
 template <class T>
 void expect_what_mpi_gives(Comm& comm, Index n, Index skew, const std::string& what) {
   static std::map<std::pair<Index, Index>, std::vector<T>> known;
@@ -142,7 +143,7 @@ TEST_P(WindowNodes, GiveWhatMpiAloneGives) {
   }
 }
 
-// Hundreds of small calls of several groups, one after the other, by ranks that are late at random.
+// Hundreds of small calls of several groups, by ranks with random delays.
 TEST_P(WindowNodes, ManyCallsInARow) {
   const int P = world().size(), me = world().rank();
   const auto all = make_comm_mpi(MPI_COMM_WORLD, false, window_of(GetParam(), smallest_half));
@@ -183,7 +184,7 @@ TEST_P(WindowNodes, ManyCallsInARow) {
           for (const float v : values(rank, call, n)) expected.push_back(v);
         break;
       }
-      case 2: {  // n / size rows to each
+      case 2: {  // n / size rows to each rank
         std::vector<Index> rows(size, n / size);
         const std::vector<float> in = values(me, call, n / size * size);
         x.assign(n / size * size, 0);
@@ -225,10 +226,10 @@ TEST_P(WindowNodes, NobodyLeavesABarrierBeforeAllAreThere) {
 
 INSTANTIATE_TEST_SUITE_P(, WindowNodes, ::testing::ValuesIn(all_nodes), [](const auto& i) { return i.param.name; });
 
-// Wherever MPI's memory begins, so that two ranks never write to one cache line.
+// Buffers begin at a cache line for any address of MPI's memory: two ranks never write to one line.
 TEST(Window, BeginsWithACacheLine) {
   const auto window = window_of(all_nodes[0], smallest_half);
-  if (!window) return;  // of one rank
+  if (!window) return;  // there is only one rank
   const int n = window->size(), before = (window->rank() + n - 1) % n;
   const std::byte word{42};
   window->turn();
@@ -239,7 +240,7 @@ TEST(Window, BeginsWithACacheLine) {
   window->done(before);
 }
 
-// Memory that is not there is told to all ranks, which then go on without.
+// If memory is short, all ranks agree on that and run without a window.
 TEST(Window, TooLargeForTheMachine) {
   std::string why;
   const auto window = Window::open(

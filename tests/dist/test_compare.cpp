@@ -21,7 +21,7 @@ TEST(Compare, NamesTheFirstRankAndTheFirstThatDiffers) {
 
 TEST(Compare, WhatARankSendsIsWhatTheOtherExpects) {
   const std::vector<Call> calls = {call(1, "an all-to-all"), call(4, "an all-to-all"), call(6, "an all-to-all")};
-  // Each line: what a rank sends to 0, 1, 2, and what it expects from 0, 1, 2.
+  // Line of a rank: rows sent to ranks 0, 1, 2 of the group, and rows expected from them.
   std::vector<Index> rows = {0, 2, 3, 0, 5, 0,   //
                              5, 7, 0, 2, 7, 1,   //
                              0, 1, 9, 3, 0, 9};  //
@@ -32,7 +32,7 @@ TEST(Compare, WhatARankSendsIsWhatTheOtherExpects) {
       << difference(calls, rows);
 }
 
-// A dry communicator's peers do not exist.
+// A dry communicator has no peers to compare with.
 TEST(Compare, NobodyIsTold) {
   const auto dry = make_comm_dry(3, 1);
   EXPECT_NO_THROW(compare(*dry, "an all-to-all", std::vector<Index>{1, 2, 3}, std::vector<Index>{3, 2, 0}));

@@ -58,7 +58,7 @@ TEST(Heartbeat, TellsOfNoTimeBeforeTheStart) {
   EXPECT_EQ(idle(-HUGE_VAL), -1);
 }
 
-// The second of two ranks, as the first one's watchdog sees it: a socket that answers as it is told to.
+// The second of two ranks, as the first rank's watchdog sees it: a socket with scripted answers.
 class SecondRank final : public Comm {
  public:
   SecondRank() : socket_(new_socket()), enemy_(new_socket()) {}
@@ -72,7 +72,7 @@ class SecondRank final : public Comm {
   int size() const override { return 2; }
   int rank() const override { return 0; }
 
-  // Answers so many questions, and records them and the answers.
+  // Answers `most` questions, and records the answers and the latest sequence number.
   void answer(int most) {
     thread_ = std::thread([this, most] {
       for (int left = most; !ends_ && left > 0;) {
@@ -93,7 +93,8 @@ class SecondRank final : public Comm {
     return static_cast<int>(recorded_.size());
   }
 
-  // Sends the watchdog what one could who has seen all datagrams, but not the key: answers again, changed, and forged.
+  // Sends the datagrams of an attacker who has seen all datagrams, but not the key: answers that
+  // are repeated, changed or forged.
   void attack() {
     std::vector<HeartbeatDatagram> all;
     std::uint64_t sequence = 0;
@@ -112,7 +113,7 @@ class SecondRank final : public Comm {
       all.push_back(changed);
       changed[i] ^= 0x81;
     }
-    Heartbeat next{};  // the latest answer, as if it were that to the next question
+    Heartbeat next{};  // a recorded answer, renumbered as the answer to the next question
     std::memcpy(&next, changed.data(), sizeof next);
     next.sequence = sequence + 1;
     std::memcpy(changed.data(), &next, sizeof next);
@@ -132,7 +133,7 @@ class SecondRank final : public Comm {
     to.sin_port = static_cast<std::uint16_t>(first_.endpoints[0].port);
     sendto(enemy_, datagram.data(), datagram.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
   }
-  // The next answer to what was sent.
+  // Returns the next answer to a sent question; empty after 10 seconds.
   std::optional<Heartbeat> reply() {
     sockaddr_in from{};
     return unseal(receive(enemy_, &from, 10s), key_, 1e9);
@@ -191,7 +192,7 @@ class SecondRank final : public Comm {
   std::thread thread_;
 };
 
-// The local addresses of the UDP sockets with this port, as /proc/net/udp tells them.
+// Returns the local addresses of the UDP sockets with this port, as /proc/net/udp shows them.
 std::vector<std::string> addresses_of(std::uint32_t port) {
   std::vector<std::string> found;
   std::ifstream lines("/proc/self/net/udp");
@@ -238,7 +239,7 @@ TEST(WatchdogHeartbeats, OfOthersDoNotEndAJob) {
   EXPECT_GT(second.answered(), 3);
 }
 
-// The second rank stops after two answers. Without an end the child leaves with another code.
+// The second rank stops after two answers. If the watchdog does not end the child, it exits with 0.
 TEST(WatchdogHeartbeatsDeathTest, OfOthersDoNotKeepAJob) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   EXPECT_EXIT(

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder of a job whose launcher can be ended, with one segment.
+// A job folder with one segment, and a launcher process that the test can end.
 class Leftovers : public testing::Test {
  protected:
   void SetUp() override {
@@ -28,7 +28,7 @@ class Leftovers : public testing::Test {
     std::ofstream(segment_) << std::string(4096, 'x');
     launcher_ = fork();
     if (launcher_ == 0) {
-      if (fork() == 0) {  // the rank, which is killed
+      if (fork() == 0) {  // the rank: exits without deleting its record
         const int file = open(segment_.c_str(), O_RDWR);
         if (mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0) == MAP_FAILED) _exit(1);
         new JobRecord(job_);
@@ -73,8 +73,8 @@ class Leftovers : public testing::Test {
 };
 
 TEST_F(Leftovers, OfADeadJobAreCollected) {
-  fs::create_directories(jobs_ / "pid.18");  // of another program
-  expect_left();                             // the launcher lives
+  fs::create_directories(jobs_ / "pid.18");  // job of another program
+  expect_left();                             // the launcher is alive
   end_launcher();
   EXPECT_EQ(collect_leftovers(jobs_), 1);
   EXPECT_FALSE(fs::exists(segment_));
@@ -104,7 +104,7 @@ TEST_F(Leftovers, WithoutAWholeRecordStay) {
   expect_left();
 }
 
-// Another file has the name now.
+// The recorded name is now another file: its inode differs.
 TEST_F(Leftovers, ThatWereMadeAnewStay) {
   end_launcher();
   change_record(" /dev/shm", "7 /dev/shm");

@@ -55,7 +55,7 @@ TEST(Axes, AreSets) {
   EXPECT_EQ(three & expert_grid, Axes(Axis::etp));
   EXPECT_EQ(expert_grid.str(), "edp x ep x etp");
   EXPECT_EQ(Axes().str(), "");
-  // The flat buffers, and with them the order in which the gradient norm is summed, follow this order.
+  // The order of the flat buffers, and of the sums of the gradient norm, follows this order.
   EXPECT_LT(dense_grid, Axes(Axis::dp));
   EXPECT_LT(Axes(Axis::dp), Axes(Axis::tp));
   EXPECT_LT(Axes(Axis::tp), expert_grid);
@@ -70,8 +70,8 @@ TEST(Axes, AreOfOneGrid) {
   EXPECT_THROW(grid_of(Axis::tp | Axis::ep), std::exception);
 }
 
-// The ranks along a set of axes are those with the same place along the grid's other axes, in the order of the ranks. As many
-// ranks in both grids: a set may have the ranks of another one, and is another set nevertheless.
+// The group along a set of axes has the ranks with equal coordinates along the grid's other axes,
+// in rank order. Two different sets of axes may have the same ranks.
 TEST(Mesh, PlacesAlongSetsOfAxes) {
   const std::vector<Axis> axes = {Axis::dp, Axis::tp, Axis::edp, Axis::ep, Axis::etp};
   for (const Layout l : {Layout{12, 3, 2, 2}, Layout{12, 2, 3, 2}, Layout{12, 4, 3, 1}, Layout{30, 5, 3, 2},
@@ -144,7 +144,7 @@ TEST(Shard, GradientsAreSummedOverTheAxesThatDoNotSplit) {
   EXPECT_EQ(axes_of({Axis::ep, Axis::none, Axis::etp}), Axis::ep | Axis::etp);
 }
 
-// Every run of every small box, element by element.
+// Checks every range of every small box, element by element.
 TEST(Shard, RunsBecomeBoxesInOrder) {
   for (const Shape& shape : {Shape{7}, Shape{3, 5}, Shape{2, 3, 4}, Shape{2, 1, 3, 2}, Shape{1, 1}, Shape{4, 0}}) {
     const Index n = shape.elements();
@@ -178,7 +178,7 @@ TEST(Topology, NodesOfTheExpertsRanks) {
     const Topology t = l.experts_topology();
     return std::pair{t.nodes, t.ranks};
   };
-  EXPECT_EQ(of({8, 1, 8, 1}), (std::pair{1, 8}));  // each for itself
+  EXPECT_EQ(of({8, 1, 8, 1}), (std::pair{1, 8}));  // not hierarchical
   EXPECT_EQ(of({8, 1, 8, 1, 2}), (std::pair{4, 2}));
   EXPECT_EQ(of({8, 2, 4, 2, 4}), (std::pair{2, 4}));
   EXPECT_EQ(of({16, 1, 4, 1, 2}), (std::pair{2, 2}));  // four groups, each on two nodes
@@ -186,9 +186,9 @@ TEST(Topology, NodesOfTheExpertsRanks) {
   EXPECT_EQ(of({16, 1, 4, 1, 8}), (std::pair{1, 4}));  // two groups on each
   EXPECT_TRUE((Layout{16, 1, 4, 1, 8}.divides()));
   EXPECT_TRUE((Layout{8, 2, 2, 2, 2}.divides()));
-  EXPECT_FALSE((Layout{8, 1, 8, 1, 3}.divides()));   // nodes of other sizes
+  EXPECT_FALSE((Layout{8, 1, 8, 1, 3}.divides()));   // nodes of different sizes
   EXPECT_FALSE((Layout{12, 1, 6, 1, 4}.divides()));  // a group and a half on a node
-  EXPECT_FALSE((Layout{8, 1, 2, 4, 2}.divides()));   // a part of an expert
+  EXPECT_FALSE((Layout{8, 1, 2, 4, 2}.divides()));   // an expert on two nodes
   EXPECT_EQ((Layout{8, 1, 8, 1, 2}.given()), "tp 1 ep 8 etp 1 node 2");
   EXPECT_EQ((Layout{8, 1, 8, 1}.str()), "dp 8 tp 1 ep 8 etp 1 edp 1");
 }
@@ -207,11 +207,13 @@ TEST(Topology, RanksOfANodeAndOfAPlace) {
   EXPECT_FALSE(make_mesh(*world, {12, 1, 6, 1, 6}).across);
 }
 
-// Counts of three ranks with two places each, as plan_sends leaves them: copies for each rank, then kept assignments of each place.
+// Counts of three ranks with two physical experts each, as plan_sends writes them: copies for each
+// rank, then assignments of each physical expert.
 TEST(Exchange, PlansWhoSendsWhatAndWhereRowsBegin) {
-  const std::vector<std::int32_t> counts = {2, 3, 0, 2, 1, 1, 3, 0, 0,  // rank 0: two tokens meet two experts of rank 1
-                                            0, 0, 0, 0, 0, 0, 0, 0, 0,  // rank 1 has no tokens
-                                            4, 2, 0, 1, 4, 0, 2, 0, 0};  // nothing is for rank 2
+  // Rank 0 has tokens with two experts of rank 1. Rank 1 has no tokens, and rank 2 receives none.
+  const std::vector<std::int32_t> counts = {2, 3, 0, 2, 1, 1, 3, 0, 0,   // rank 0
+                                            0, 0, 0, 0, 0, 0, 0, 0, 0,   // rank 1
+                                            4, 2, 0, 1, 4, 0, 2, 0, 0};  // rank 2
   std::vector<DispatchPlan> plans;
   for (int r = 0; r < 3; ++r) plans.push_back(plan_dispatch(counts, ExpertRanks({3, 1, 3, 1}, {}), r));
   EXPECT_EQ(plans[0].hops[0].send, (std::vector<Index>{2, 3, 0}));
@@ -228,7 +230,7 @@ TEST(Exchange, PlansWhoSendsWhatAndWhereRowsBegin) {
   EXPECT_EQ(plans[2].offsets, (std::vector<std::int32_t>{0, 0, 0}));
 }
 
-// Two parts of each of two owners: both parts have the same rows, of all four ranks.
+// Two etp shards of each of two owners: both shards have the same rows, from all four ranks.
 TEST(Exchange, PartsOfAnOwnerHaveTheSameRows) {
   std::vector<std::int32_t> counts;
   for (int r = 0; r < 4; ++r) counts.insert(counts.end(), {r, r, 3, 3, r, 0, 1, 2 + r});
@@ -240,12 +242,13 @@ TEST(Exchange, PartsOfAnOwnerHaveTheSameRows) {
   }
 }
 
-// Two nodes of two ranks, with one place each: what each rank tells is the copies for two nodes and four ranks, and the
-// assignments of four places.
+// Two nodes of two ranks with one physical expert each. The counts of each rank are the copies for
+// two nodes and four ranks, and the assignments of four physical experts.
 TEST(Exchange, OverNodesACopyGoesToEachNodeAndOnFromThere) {
-  const std::vector<std::int32_t> counts = {1, 2, 1, 0, 1, 2, 1, 0, 1, 2,   // rank 0: a token has both places of node 1
-                                            3, 0, 3, 2, 0, 0, 3, 2, 0, 0,   // rank 1: all stays on node 0
-                                            0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   // rank 2 has no tokens
+  // A token of rank 0 has both experts of node 1. Copies of rank 1 stay on node 0. Rank 2 has none.
+  const std::vector<std::int32_t> counts = {1, 2, 1, 0, 1, 2, 1, 0, 1, 2,   // rank 0
+                                            3, 0, 3, 2, 0, 0, 3, 2, 0, 0,   // rank 1
+                                            0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   // rank 2
                                             4, 1, 0, 4, 1, 0, 0, 4, 1, 0};  // rank 3
   std::vector<DispatchPlan> plans;
   for (int r = 0; r < 4; ++r) plans.push_back(plan_dispatch(counts, ExpertRanks({4, 1, 4, 1, 2}, {}), r));
@@ -256,10 +259,11 @@ TEST(Exchange, OverNodesACopyGoesToEachNodeAndOnFromThere) {
   EXPECT_EQ(across(2).receive, (std::vector<Index>{2, 0}));
   EXPECT_EQ(across(1).receive, (std::vector<Index>{3, 4}));  // from ranks 1 and 3
   EXPECT_EQ(across(3).send, (std::vector<Index>{4, 1}));
-  // What came to rank 1, of its own and of rank 3's, is for rank 0 three times and for itself six times.
+  // Rank 1 has received its own copies and those of rank 3.
+  // It forwards three to rank 0 and six to itself.
   EXPECT_EQ(within(1).send, (std::vector<Index>{3, 6}));
   EXPECT_EQ(within(0).receive, (std::vector<Index>{1, 3}));
-  EXPECT_EQ(within(2).send, (std::vector<Index>{1, 2}));  // two tokens, of which one has both places
+  EXPECT_EQ(within(2).send, (std::vector<Index>{1, 2}));  // two tokens, one with both experts
   EXPECT_EQ(within(3).receive, (std::vector<Index>{2, 0}));
   EXPECT_EQ(within(3).send, (std::vector<Index>{1, 0}));
   for (int r = 0; r < 4; ++r) {

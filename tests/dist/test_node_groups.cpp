@@ -5,7 +5,7 @@
 namespace sy {
 namespace {
 
-// "first last rank order_helps", or "" if no node is split.
+// Returns "first last rank order_helps"; empty if no node is split.
 std::string split(const std::vector<Index>& hosts, int ranks_per_node) {
   const auto found = find_split_node(hosts, ranks_per_node);
   if (!found) return "";

@@ -96,13 +96,14 @@ TEST(Watchdog, ATimeoutThatIsNoNumberIsBadInput) {
   EXPECT_EQ(hang_timeout().count(), 600);
 }
 
-// A rank alone that computes for long does not hang.
+// A single rank that computes for a long time is no hang.
 TEST(Watchdog, LeavesWhoComputesAlone) {
   const Watchdog watchdog({std::chrono::milliseconds(40), Seconds(0)});
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }
 
-// Its own work is limited from the latest wait or activity on, and not at all in a command that one process runs.
+// The limit of local work restarts with each activity and each chunk of a file.
+// UnlimitedLocalWork suspends it.
 TEST(Watchdog, LeavesWhoseOwnWorkGoesOn) {
   const Watchdog watchdog({std::chrono::minutes(1), Seconds(2)});
   for (int i = 0; i < 30; ++i) {
@@ -158,7 +159,7 @@ TEST_F(WatchdogDeathTest, EndsOwnWorkThatDoesNot) {
       testing::ExitedWithCode(1), "has computed, read or written in the save of a checkpoint for 0.2 s");
 }
 
-// The time for which a process was stopped is not its own work: here two seconds, with a limit of one.
+// A process that is stopped does no local work: here it is stopped for 2 s, with a limit of 1 s.
 TEST_F(WatchdogDeathTest, LeavesWhoWasStopped) {
   EXPECT_EXIT(
       {
