@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Two hosts on this machine, each a network namespace with a name and a /dev/shm of its own, on which mpirun starts ranks over TCP from a
-# host file. Arguments as of tests/cli, and the backend as a third one: cpu. Exit code 77, with the reason, where there can be no
-# namespaces.
+# Two simulated hosts on this machine: network namespaces with their own host name and /dev/shm.
+# On them, mpirun starts ranks over TCP from a host file. Arguments as of tests/cli; the third
+# argument is the backend (default: cpu). Exit code 77 with the reason if there are no namespaces.
 source "$2/tests/cli/lib/lib.sh"
 backend=${3:-cpu}
 [[ $(id -u) -eq 0 ]] || skip "network namespaces need root"
@@ -12,7 +12,7 @@ net=10.213.$(($$ % 250))
 hosts=("sy$$a" "sy$$b")
 keepers=()
 down() {
-  set +e  # whatever fails here, the rest is ended
+  set +e  # clean up everything, also after errors
   kill "${keepers[@]}" 2>/dev/null || true
   for name in "${hosts[@]}"; do
     ip netns pids "$name" 2>/dev/null | xargs -r kill -KILL 2>/dev/null
@@ -28,7 +28,7 @@ for i in 0 1; do
   ip netns exec "$name" ip address add "$net.$((i + 1))/24" dev "$device"
   ip netns exec "$name" ip link set "$device" up
   ip netns exec "$name" ip link set lo up
-  # The host's name and memory last as long as this process.
+  # The host's name and memory live as long as this process.
   ip netns exec "$name" unshare --uts --mount sh -c \
     'hostname "$1" && mount -t tmpfs none /dev/shm && echo ready >"$2" && exec sleep 3600' sh "$name" "$work/$name.ready" 2>.err &
   keepers+=($!)
@@ -37,7 +37,7 @@ for i in 0 1; do
   echo "$!" >"$work/$name.pid"
 done
 on() { nsenter --target "$(cat "$work/$1.pid")" --net --uts --mount -- env --chdir="$work" "${@:2}"; }
-# What mpirun calls in place of ssh: agent HOST COMMAND...
+# The launch agent of mpirun, instead of ssh: agent HOST COMMAND...
 cat >agent <<AGENT
 #!/usr/bin/env bash
 case \$1 in
@@ -63,7 +63,7 @@ log_every = 20
 INI
 export OMP_NUM_THREADS=1 OMPI_MCA_plm_rsh_agent=$work/agent OMPI_MCA_mpi_yield_when_idle=1
 export OMPI_MCA_btl_tcp_if_include=$net.0/24 OMPI_MCA_oob_tcp_if_include=$net.0/24
-# Ranks of a host may share a card, which NCCL must take to be on different machines.
+# Ranks of a host may share a GPU: for NCCL they must look as if they were on different machines.
 cat >rank.sh <<'SH'
 #!/usr/bin/env bash
 NCCL_HOSTID=$OMPI_COMM_WORLD_RANK exec "$@"
@@ -71,7 +71,7 @@ SH
 chmod +x rank.sh
 mpirun() { on "${hosts[0]}" timeout 120 "$root/launch/mpirun.sh" --hostfile hostfile "$1" "$work/rank.sh" "${@:2}"; }
 
-# The ranks are on both hosts, and see no other network.
+# The ranks are on both hosts, which share the work folder but not /dev/shm.
 call mpirun 4 "$switchyard" doctor
 for i in 0 1 2 3; do
   [[ $(grep -cE "^ +$i +${hosts[$((i / 2))]} " .out) -eq 1 ]] || die "rank $i is not on ${hosts[$((i / 2))]}"
@@ -79,7 +79,7 @@ done
 [[ $out != *"is not seen by"* ]] || die "the hosts share the folder"
 expect_exit 1 mpirun 4 "$switchyard" doctor --dir /dev/shm
 expect_output "what rank 0 writes in /dev/shm is not seen by ranks 2, 3 on ${hosts[1]}"
-# They train as one rank alone does, with experts on both hosts.
+# With experts on both hosts, training has the losses of a single rank.
 expect_ok "$switchyard" train config.ini --run.dir=alone --quiet
 sent() { on "${hosts[0]}" ip -s link show dev "v$$a" | sed -n '/TX:/{n;s/ *\([0-9]*\).*/\1/p}'; }
 before=$(sent)
@@ -88,7 +88,8 @@ expect_ok mpirun 4 "$switchyard" train config.ini --run.dir=both --parallel.ep=4
 losses() { sed -E 's/.*"step":([0-9]+).*"loss":([0-9.e-]+),.*/\1 \2/' "$1/metrics.jsonl"; }
 paste <(losses alone) <(losses both) |
   awk '$1 != $3 || $2 - $4 > 1e-5 || $4 - $2 > 1e-5 { exit 1 } END { if (NR != 20) exit 1 }' || die "the losses differ"
-# A node of the layout is one host: ranks that are dealt to the hosts in turn are refused; too small hosts are a warning.
+# A node of the layout must be on one host.
+# Round-robin ranks are refused; too small hosts are a warning.
 dealt() {
   on "${hosts[0]}" timeout 120 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
     mpirun --hostfile hostfile --oversubscribe --bind-to none --map-by node -np 4 "$work/rank.sh" "$@"
@@ -103,11 +104,11 @@ expect_ok mpirun 4 "$switchyard" train "${by_node[@]}" --run.dir=large --paralle
 [[ $err == *"warning: parallel.node = 4 takes ranks 0 to 3 for one node, but rank 0 is on ${hosts[0]} and rank 2 on ${hosts[1]}: set it to"* ]] ||
   die "no warning of hosts that are too small"
 expect_ok dealt "$switchyard" evaluate by-node --max-windows 4 --backend "$backend"
-# An error is told once, with its exit code.
+# An error is printed once, with its exit code.
 expect_error "model.layer" mpirun 4 "$switchyard" train config.ini --model.layer=3
 expect_exit 2 "$root/launch/mpirun.sh" --hostfile nowhere 2 true
 
-# A host that vanishes: the ranks of both end, and so does mpirun. Then it is there again.
+# A host that vanishes: the ranks of both hosts end, and so does mpirun.
 lines() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
 ranks_of() {  # RUN
   local process
@@ -116,9 +117,10 @@ ranks_of() {  # RUN
     grep -zq '^OMPI_COMM_WORLD_RANK=' "$process/environ" 2>/dev/null && echo "${process#/proc/}"
   done || true
 }
-goes_on() { grep -qs '^State:.[^ZX]' "/proc/$1/status"; }  # who adopts what mpirun leaves need not look at its end
+# A zombie counts as ended: the process that adopts the ranks of mpirun may never wait for them.
+goes_on() { grep -qs '^State:.[^ZX]' "/proc/$1/status"; }
 export SWITCHYARD_TIMEOUT=4
-run=$work/vanishes  # a name that no other test on this machine has
+run=$work/vanishes  # unique among all tests on this machine
 mpirun 4 "$switchyard" train config.ini --run.dir="$run" --parallel.ep=4 --train.steps=1000000 --run.log_every=1 >vanishes.out 2>.err &
 job=$!
 for _ in $(seq 600); do (($(lines "$run") >= 3)) && break; sleep 0.1; done

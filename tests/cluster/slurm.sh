@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A real Slurm on this machine, of two nodes that are both this machine: srun, mpirun in a job, preemption and requeueing, and a job
-# array over layouts. Arguments as of tests/cli. Exit code 77, with the reason, where Slurm cannot be started.
+# A real Slurm cluster on this machine, with two nodes that are both this machine.
+# Tests srun, mpirun in a job, preemption and requeueing, and a job array over layouts. Arguments as
+# of tests/cli. Exit code 77 with the reason if Slurm cannot start.
 source "$2/tests/cli/lib/lib.sh"
 for program in slurmctld slurmd munged srun sbatch scontrol; do
   PATH=$PATH:/usr/sbin command -v $program >/dev/null || skip "there is no $program: apt-get install slurm-wlm munge"
@@ -8,17 +9,17 @@ done
 PATH=$PATH:/usr/sbin
 [[ $(id -u) -eq 0 ]] || skip "slurmd starts processes of other users: run this as root"
 
-# ---- the cluster, all of it in one folder ----
+# ---- the cluster, with all files in one folder ----
 chmod 755 "$work"
 mkdir -p slurm/state slurm/{one,two}/tmp
 daemons=()
-cluster() {  # what it runs ends with the test, by its number
+cluster() {  # starts a daemon; down() ends it by its PID
   "$@" >>slurm/log 2>&1 &
   daemons+=($!)
 }
 down() {
   local code=$?
-  set +e  # whatever fails here, the rest is ended
+  set +e  # clean up everything, also after errors
   [[ $code -eq 0 || $code -eq 77 ]] || for log in "$work"/slurm/{log,one.log,two.log}; do tail -n 20 "$log" >&2; done
   scancel --full --state=RUNNING >/dev/null 2>&1 || true
   scancel --state=PENDING >/dev/null 2>&1 || true
@@ -76,7 +77,7 @@ for _ in $(seq 300); do
 done
 [[ $(sinfo --noheader --states=idle --format=%D 2>/dev/null) == 2 ]] || skip "the nodes are not idle after a minute: $(sinfo 2>&1) $(tail -5 slurm/log)"
 
-# ---- what it trains ----
+# ---- data and configuration ----
 make_data 60
 small_config <<'INI'
 [train]
@@ -88,7 +89,8 @@ backend = cpu
 checkpoint_every = 10
 INI
 export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_btl=self,tcp  # the memory that ranks of a node share has a name in which there is the machine's, not the node's
+# No shared memory of Open MPI: its name contains the host name, which both nodes have in common.
+export OMPI_MCA_btl=self,tcp
 losses() { sed -E 's/.*"step":([0-9]+).*"loss":([0-9.e-]+),.*/\1 \2/' "$1/metrics.jsonl"; }
 same_losses() {  # within rounding
   paste <(losses "$1") <(losses "$2") |
@@ -105,13 +107,13 @@ wait_until() {  # SECONDS WHAT COMMAND...
 ended() { [[ -z $(squeue --noheader --jobs="$1" 2>/dev/null) ]]; }
 expect_ok "$switchyard" train config.ini --run.dir=alone --quiet
 
-# srun starts the ranks, on both nodes, and its exit code is theirs.
+# srun starts the ranks on both nodes, and returns their exit code.
 expect_ok timeout 120 srun --mpi=pmix --nodes=2 --ntasks=4 "$switchyard" train config.ini --run.dir=srun --parallel.ep=2 --quiet
 same_losses alone srun
 expect_error "model.layer" timeout 60 srun --mpi=pmix --nodes=2 --ntasks=2 "$switchyard" train config.ini --model.layer=3
 
-# Programs in a step of one task, as in a shell by srun --pty, run alone, one after another, with PMIx and without. Several tasks
-# without PMI are refused with one message.
+# Programs in a step of one task (as in a shell of srun --pty) run alone, one after another, with
+# and without PMIx. Several tasks without PMI are an error with one message.
 for mpi in none pmix; do
   # shellcheck disable=SC2016
   expect_ok timeout 120 srun --mpi=$mpi --ntasks=1 bash -c '"$0" version && "$0" inspect --config config.ini && "$0" version' "$switchyard"
@@ -119,7 +121,7 @@ for mpi in none pmix; do
 done
 expect_error "--mpi=pmix" timeout 60 srun --mpi=none --nodes=2 --ntasks=4 "$switchyard" version
 
-# mpirun in a job starts them on both nodes.
+# mpirun in a job starts the ranks on both nodes.
 cat >job.sh <<JOB
 #!/bin/bash
 mpirun --bind-to none --map-by node "$switchyard" train config.ini --run.dir=mpirun --parallel.ep=2 --quiet
@@ -127,7 +129,7 @@ JOB
 expect_ok timeout 120 sbatch --wait --nodes=2 --ntasks=4 --output=job-%j.out job.sh
 same_losses alone mpirun
 
-# scale in a batch job: each of its runs is a step of the job.
+# scale in a batch job: each run is a step of the job.
 cat >scale.sh <<JOB
 #!/bin/bash
 "$switchyard" scale config.ini --ranks 1,4 --layouts tp1,ep2 --steps 3 --warm-up 1 --repeats 1 --own-routing-only --output scaled \\
@@ -137,8 +139,8 @@ expect_ok timeout 180 sbatch --wait --nodes=2 --ntasks=4 --output=job-%j.out sca
 expect_file scaled/config.json
 [[ $(tail -n +2 scaled/config.csv | cut -d, -f1 | sort -u | paste -sd,) == 1,4 ]] || die "other ranks: $(cat scaled/config.csv)"
 
-# The template, with a time limit: USR1 comes before it, the run writes a checkpoint and ends with 3, the job is queued again
-# and goes on.
+# The batch template with a time limit. USR1 comes before the limit; the run then writes a
+# checkpoint and exits with code 3. The job is requeued, and resumes.
 export SWITCHYARD=$switchyard SWITCHYARD_ROOT=$work
 job=$(sbatch --parsable --nodes=2 --ntasks-per-node=2 --cpus-per-task=1 --time=4 --signal=USR1@170 --output=job-%j.out \
   "$root/launch/slurm.sbatch" config.ini --run.dir=preempted --train.steps=1000000)
@@ -149,9 +151,10 @@ stopped=$(sed -nE 's/.*stopped at step ([0-9]+) as SIGUSR1.*/\1/p' "$log" | tail
 expect_file "preempted/checkpoints/step-$(printf %08d "$stopped")/manifest.json"
 wait_until 60 "requeue" eval '[[ $(state $job) == PENDING || $(grep -c "^resumed from" $log) -gt 0 ]]'
 [[ $(scontrol show job "$job") == *"Restarts=1"* ]] || die "the job is not requeued: $(scontrol show job "$job")"
-goes_on() {  # as often as it is asked to stop
-  # Slurm starts a requeued job two minutes later, or when told to. A node refuses one, and it fails, that starts in the second
-  # in which its processes were ended.
+# Returns whether the job has resumed, however often it is requeued.
+goes_on() {
+  # Slurm starts a requeued job after two minutes, or by a request. A node refuses a job, which then
+  # fails, that starts in the second in which its processes ended.
   if [[ $(state "$job") == PENDING ]]; then
     sleep 3
     scontrol update jobid="$job" StartTime=now 2>/dev/null || true
@@ -164,13 +167,13 @@ scancel "$job"
 wait_until 60 "end of the job" ended "$job"
 sed -E 's/^\{"step":([0-9]+),.*\}$/\1/' preempted/metrics.jsonl | awk '$1 != NR { exit 1 }' || die "the steps are not in order"
 
-# Without --cpus-per-task a rank has its share of the node's CPUs.
+# Without --cpus-per-task, each rank gets an equal share of the node's CPUs.
 sed '/^#SBATCH --cpus-per-task/d' "$root/launch/slurm.sbatch" >shared.sbatch
 expect_ok timeout 120 sbatch --wait --nodes=1 --ntasks-per-node=2 --time=5 --output=job-%j.out shared.sbatch config.ini --run.dir=shared \
   --parallel.ep=2 --train.steps=2
 expect_file shared/checkpoints/step-00000002/manifest.json
 
-# A job array: a layout for each task.
+# A job array with a layout for each task.
 printf '%s\n' "--parallel.ep=1" "--parallel.ep=2" "--parallel.tp=2 --train.micro_batch=4" >layouts
 job=$(SWITCHYARD_SETTINGS=layouts sbatch --parsable --array=0-2 --nodes=1 --ntasks-per-node=2 --cpus-per-task=1 --time=5 \
   --output=job-%A_%a.out "$root/launch/slurm.sbatch" config.ini --run.dir=array)

@@ -30,7 +30,7 @@ template <class Function>
 Function next(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
 }
-// The function of libc that ours stands before.
+// Defines `real` as the libc function that is replaced.
 #define NEXT(name) static const auto real = next<decltype(&name)>(#name)
 
 enum class Verdict { pass, fail, half, lose };
@@ -55,7 +55,7 @@ Verdict judge(int file) {
   return judge(path);
 }
 
-// write(bytes) does the call.
+// Performs a write as judged. write(bytes) does the real call.
 template <class Write>
 ssize_t judged_write(int file, size_t bytes, Write write) {
   switch (judge(file)) {
@@ -123,7 +123,7 @@ ssize_t writev(int file, const struct iovec* parts, int count) {
     return n == bytes ? real(file, parts, count) : ::write(file, parts[0].iov_base, std::min(n, parts[0].iov_len));
   });
 }
-// The system calls of a stream are libc's own, which no library stands before.
+// The system calls of a stream are within libc, where they cannot be replaced.
 size_t fwrite(const void* data, size_t size, size_t count, FILE* stream) {
   NEXT(fwrite);
   return judge(fileno(stream)) == Verdict::fail ? 0 : real(data, size, count, stream);
@@ -141,7 +141,7 @@ int fclose(FILE* stream) {
   return EOF;
 }
 
-// ---- all else fails or succeeds ----
+// ---- calls that fail or succeed ----
 #define FAULTY(name, judged, parameters, arguments)              \
   int name parameters {                                          \
     NEXT(name);                                                  \
@@ -166,7 +166,7 @@ int fsync(int file) {
   if (judge(file) == Verdict::fail) return -1;
   return armed.active && armed.fault.no_sync ? 0 : real(file);
 }
-// The file is closed in any case, as Linux does it.
+// The file is closed even if the call fails, as on Linux.
 int close(int file) {
   NEXT(close);
   const int flags = armed.active ? ::fcntl(file, F_GETFL) : -1;
@@ -177,7 +177,7 @@ int close(int file) {
   errno = error;
   return -1;
 }
-// The names with 64 take the same arguments.
+// The variants with 64 in their names have the same arguments.
 #define FAULTY_OPEN(name)                                             \
   int name(const char* path, int flags, ...) {                        \
     NEXT(name);                                                       \

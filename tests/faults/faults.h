@@ -1,25 +1,28 @@
-// Makes a system call that changes the disk fail: the n-th of those on the paths of a test.
+// Fault injection: the n-th system call that changes files on given paths fails.
 //
-// Its functions stand before those of libc. A program that they are part of calls fault_arm(); any other is started with
-//   LD_PRELOAD=libfaults.so FAULT_PATH=TEXT FAULT_AT=N [FAULT_ERROR=ENOSPC|EIO|EDQUOT|half|lost] [FAULT_LASTS=1] PROGRAM
-// Counted are the calls on paths that hold TEXT: writes, truncations, allocations, fsync, rename, mkdir, the making of a file,
-// and the close of a file that was open for writing. Calls are counted from 1 in each process.
+// These functions replace those of libc. A program that is linked with them calls fault_arm(). Any
+// other program is started with
+//   LD_PRELOAD=libfaults.so FAULT_PATH=TEXT FAULT_AT=N
+//   [FAULT_ERROR=ENOSPC|EIO|EDQUOT|half|lost] [FAULT_LASTS=1] PROGRAM
+// Calls on paths that contain TEXT are counted from 1 in each process. These are writes,
+// truncations, allocations, fsync, rename, mkdir, the creation of a file, and the close of a file
+// that was opened for writing.
 #pragma once
 
-// For writes alone; other calls succeed.
-constexpr int half_a_write = 0;  // half of the bytes are written, as the caller is told
-constexpr int lost_write = -1;   // none are, though the caller is told that all are
+// Errors of writes; other calls succeed.
+constexpr int half_a_write = 0;  // writes half of the bytes, and returns their number
+constexpr int lost_write = -1;   // writes nothing, and returns the full number of bytes
 
 extern "C" {
 
 struct Fault {
-  const char* path = "";  // part of the path of the calls that are counted
-  long at = 0;            // the call that fails; 0: none
+  const char* path = "";  // substring of the paths of counted calls
+  long at = 0;            // number of the call that fails; 0: no call fails
   int error = 0;          // its errno, half_a_write or lost_write
-  bool lasts = false;     // all later ones fail, too
-  bool no_sync = false;   // fsync does nothing, which makes a test quick
+  bool lasts = false;     // true: all later calls fail too
+  bool no_sync = false;   // true: fsync does nothing, which saves time in tests
 };
 
-void fault_arm(const Fault* fault);  // nullptr: no call is looked at any more
-long fault_calls();                  // that were counted since then
+void fault_arm(const Fault* fault);  // starts counting at 0; nullptr: stops counting
+long fault_calls();                  // number of calls counted since fault_arm()
 }

@@ -1,10 +1,12 @@
-// The disk fails at one system call of a command, once: the command is a failure that leaves what was there before as it was, or
-// what it writes is, byte for byte, what it writes without the failure.
+// One system call of a command fails. Then either the command fails and leaves older files
+// unchanged, or its output is bytewise equal to that of an undisturbed run.
 //
-// By default every call fails with one of several errors by turns, the last calls with each of them, and on several ranks
-// every 7th call. With SWITCHYARD_FAULTS=all every call fails with every error, once and for good.
+// By default every call fails once, with one of several errors in rotation. The last calls fail
+// with each error. On several ranks, every 7th call fails. With SWITCHYARD_FAULTS=all, every call
+// fails with every error: alone, and together with all later calls.
 //
-// A write may also be lost without an error. Then what is written holds the same values, or the command is a failure.
+// A write may also be lost without an error. Then the command fails, or its output has the same
+// values as that of an undisturbed run.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -42,8 +44,7 @@ struct Counts {
   long injected = 0, failed = 0, unharmed = 0;
 };
 
-// The names and contents of all files of a folder, or of one file; empty if there is none. These are
-// compared.
+// Returns names and contents of all files of a folder, or of one file; empty if there is no `path`.
 std::map<std::string, std::string> content_of(const fs::path& path) {
   std::map<std::string, std::string> files;
   std::error_code ignored;
@@ -54,17 +55,19 @@ std::map<std::string, std::string> content_of(const fs::path& path) {
   return files;
 }
 
-// A command, and what it makes of a fresh folder.
+// A command under test.
 struct Trial {
-  std::function<void()> prepare;                               // on rank 0: makes the folder as it is before
-  std::function<void()> run;                                   // on all ranks
-  std::function<std::map<std::string, std::string>()> result;  // what it writes under its final name
+  std::function<void()> prepare;  // on rank 0: restores the folder before a run
+  std::function<void()> run;      // on all ranks
+  // Returns the output under its final name.
+  std::function<std::map<std::string, std::string>()> result;
   std::function<void(const std::string& where)> check_failed;  // on rank 0, after a failure
-  std::function<bool()> equal_values;  // what it wrote holds the values of an undisturbed run, if in other bytes
-  std::string path;                    // part of the paths whose calls fail
+  // Returns whether the output has the values of an undisturbed run, although its bytes may differ.
+  std::function<bool()> equal_values;
+  std::string path;  // substring of the paths whose calls fail
 };
 
-// Runs it with a fault on one rank, and returns the error that all ranks agree on; empty if there is none.
+// Runs it with a fault on one rank. Returns the error of all ranks; empty if there is no error.
 std::string run_with(const Trial& trial, int rank, const Fault& fault, long* calls = nullptr) {
   if (world().rank() == 0) trial.prepare();
   world().barrier();
@@ -98,7 +101,7 @@ void try_all(const Trial& trial) {
     if (world().rank() == 0) undisturbed = trial.result();
     ASSERT_EQ(undisturbed.empty(), world().rank() != 0);
     const long stride = world().size() == 1 || all() ? 1 : 7;
-    constexpr long commit_calls = 12;  // the manifest and the renames are among the last ones
+    constexpr long commit_calls = 12;  // the last calls: manifest and renames
     for (fault.at = 1 + rank; fault.at <= calls; fault.at += stride) {
       std::vector<std::pair<int, bool>> kinds;
       for (const int error : errors)
@@ -121,7 +124,7 @@ void try_all(const Trial& trial) {
           ASSERT_NE(error, half_a_write) << where;
           ASSERT_TRUE(message.starts_with("1: ")) << where;
           ASSERT_EQ(count(message, "\n"), 0) << where;
-          const auto left = trial.result();  // it may have its name, which could not be forced to the disk
+          const auto left = trial.result();  // complete if only the sync after the rename failed
           ASSERT_TRUE(left.empty() || left == undisturbed) << where;
           trial.check_failed(where);
         }
@@ -134,7 +137,7 @@ void try_all(const Trial& trial) {
                              counts.unharmed);
 }
 
-// A command of the program, on one rank; it prints nothing.
+// Runs a command of the program on one rank, and discards its output.
 void call(int (*command)(CommandLine&), std::vector<std::string> args) {
   std::ostringstream out;
   std::streambuf* const before = std::cout.rdbuf(out.rdbuf());
@@ -220,7 +223,8 @@ TEST(Faults, Import) {
   trial.path = run;
   trial.prepare = [&] { fs::remove_all(run); };
   trial.run = [&] { call(import_command, {model, run, "--quiet"}); };
-  call(import_command, {model, run, "--quiet"});  // its configuration names the folder
+  // The configuration names the folder: import into `run`, then rename it.
+  call(import_command, {model, run, "--quiet"});
   fs::rename(run, other);
   trial.result = [&] { return content_of(checkpoints_of(run) / step_name(0)); };
   trial.equal_values = [&] {
