@@ -1,13 +1,12 @@
-// The one scheme by which every operation is tested, on every backend. A case is a struct: it declares
-// operands, runs the operation on a Backend, and says what is expected, as a reference in double precision,
-// as the gradient of a scalar, or both. The harness then checks
-//   values     against the reference, within the case's tolerance;
-//   gradients  against central finite differences of the scalar: each element, or of large arrays a sample of
-//   elements
-//              and random directions, in which every element takes part;
-//   sentinels  every operand lies between guard zones of NaNs and every output starts as such NaNs:
-//   afterwards the
-//              guards and the inputs are intact, and no element of an output was left unwritten.
+// Test harness of all operations on all backends.
+// A case is a struct. It declares operands, runs the operation on a Backend, and gives the expected
+// values in double precision, a scalar loss, or both. The harness checks:
+// - Values: they are equal to the reference within the tolerance of the case.
+// - Gradients: they are equal to central finite differences of the loss. Small arrays are checked
+//   element by element. Large arrays are checked at a sample of elements, and along random
+//   directions that include every element.
+// - Sentinels: every operand lies between guards of NaNs, and every output starts as such NaNs.
+//   After the run, guards and inputs are unchanged, and all elements of outputs are written.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +25,7 @@ namespace sy::test {
 using reference::Numbers;
 using Values = std::map<std::string, Numbers>;
 
-// What every case is tested on: a backend, with a type of weights and activations. Skipped where there is no such device.
+// A backend and a type of weights and activations to test. Skipped if the device is missing.
 struct Target {
   const char *name, *backend;
   DType dtype;
@@ -42,7 +41,7 @@ inline const Target targets[] = {
 inline std::string target_name(const testing::TestParamInfo<Target>& info) {
   return info.param.name;
 }
-// f32 alone, for tests of results that no type changes.
+// Targets of f32, for tests whose results do not depend on the type.
 inline std::vector<Target> f32_targets() {
   return {targets[0], targets[1]};
 }
@@ -50,33 +49,36 @@ inline std::vector<Target> f32_targets() {
 class OpCase {
  public:
   virtual ~OpCase() = default;
-  // Of weights and activations, in the cases that are made from now on.
+  // Type of weights and activations in cases constructed after it is set.
   static inline DType compute = DType::f32;
 
  protected:
-  // in_place: an input that the operation overwrites. accumulate: it adds to what is there. hidden: known to
-  // the reference alone, such as the input of an operation of which the gradient is tested.
+  // Roles of operands:
+  //   in_place     an input that the operation overwrites
+  //   accumulate   an output that the operation adds to
+  //   hidden       for the reference alone: the input, if only its gradient is computed
   enum class Role { in, out, accumulate, in_place, hidden };
 
-  // ---- what a case says ----
+  // ---- definition of a case ----
   virtual void run(Backend& backend) = 0;
-  // Replaces the outputs in v by what is expected. An element that is NaN must be left unwritten.
+  // Replaces the outputs in v by the expected values.
+  // NaN: the operation must not write the element.
   virtual void expect(Values& v) {}
-  // The scalar that `gradients` are of.
+  // Returns the scalar whose gradients are tested.
   virtual double loss(Values& v) { return 0; }
 
   struct Gradient {
-    std::string output;  // holds the gradient of the loss with respect to
+    std::string output;  // operand with the gradient of the loss with respect to `of`
     std::string of;
   };
   std::vector<Gradient> gradients;
-  // |got - want| <= tolerance * (|want| + root mean square of want)
-  // Values of bf16 carry a rounding of their own on top, and what was computed from rounded intermediate ones
-  // `bf16_tolerance` of the root mean square.
+  // |got - want| <= tolerance * (|want| + root mean square of want).
+  // Values in bf16 may also differ by their own rounding. For rounded intermediate values they may
+  // differ by bf16_tolerance times the root mean square.
   double tolerance = 1e-6;
   double gradient_tolerance = 1e-5;
   double bf16_tolerance = 4e-3;
-  std::string note;  // parameters that the shapes do not show
+  std::string note;  // parameters that are not visible in the shapes
 
   void operand(const std::string& name, Role role, Shape shape, DType dtype, Numbers values) {
     SY_ASSERT(static_cast<Index>(values.size()) == shape.elements(), "{}: {} values", name, values.size());
@@ -84,14 +86,14 @@ class OpCase {
     for (double& x : values) x = rounded(dtype, x);
     values_[name] = std::move(values);
   }
-  // Normal numbers.
+  // Returns normal numbers.
   Numbers normal(const std::string& name, Shape shape, double deviation = 1) const {
     const RandomStream stream(1, name + shape.str());
     Numbers x(shape.elements());
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = stream.normal(i) * deviation;
     return x;
   }
-  // Whole numbers in [low, high).
+  // Returns integers in [low, high).
   Numbers whole(const std::string& name, Shape shape, Index low, Index high) const {
     const RandomStream stream(1, name + shape.str());
     Numbers x(shape.elements());
@@ -99,7 +101,7 @@ class OpCase {
       x[i] = static_cast<double>(low) + std::floor(stream.uniform(i) * static_cast<double>(high - low));
     return x;
   }
-  // Operands are of the compute type unless another is given.
+  // Declare operands. The default type is the compute type.
   void in(const std::string& name, Shape shape, DType dtype = compute) {
     operand(name, Role::in, shape, dtype, normal(name, shape));
   }
@@ -125,7 +127,7 @@ class OpCase {
     operand(name, Role::in_place, shape, dtype, std::move(values));
   }
 
-  // The operand on the backend; none where the case has none of that name.
+  // Returns the operand on the backend; empty if the case has no operand of this name.
   View at(const std::string& name) const {
     for (const Operand& o : operands_)
       if (o.name == name) return o.view;
@@ -161,10 +163,10 @@ class OpCase {
     View view;
   };
 
-  // What is around an operand, and what an output starts as. All are NaNs as f32 and bf16 and, twice, as f64, and
-  // numbers that no index reaches as i32, apart from those around what is added to: a NaN would survive the
-  // adding. The others differ, so that a NaN that is read from beyond one operand is seen when it is written
-  // beyond another.
+  // Bit patterns of guards, and initial value of outputs (`pattern`).
+  // They are NaN as f32, as bf16 and (two of them) as f64, and above all indices as i32. The guards
+  // of accumulated operands are finite, since adding to a NaN would not change it. The NaNs differ:
+  // a NaN that is read beyond one operand is detected when it is written beyond another.
   static constexpr std::uint32_t pattern = 0x7ff57ff5u, around_inputs = 0x7ff37ff3u, around_sums = 0x449a449au;
   static std::uint32_t guard_of(Role role) {
     return role == Role::in ? around_inputs : role == Role::out ? pattern : around_sums;
@@ -194,7 +196,7 @@ class OpCase {
     }
   }
 
-  // The operands' values after the run; NaN where an element still holds the pattern.
+  // Returns the operands' values after the run; NaN for elements that still have the pattern.
   Values fetch(Backend& backend) const {
     Values got;
     for (const Operand& o : operands_) {
@@ -244,7 +246,7 @@ class OpCase {
            : dtype == DType::i64 ? get(std::int64_t{0})
                                  : get(std::int32_t{0});
   }
-  // By how much an element of an operand may be off for its rounding alone.
+  // Returns the error of an element that its rounding to bf16 allows; 0 for other types.
   double rounding(const Operand& o, double value, double rms) const {
     return o.dtype == DType::bf16 ? 0x1p-8 * std::abs(value) + bf16_tolerance * rms : 0.0;
   }
@@ -287,7 +289,7 @@ class OpCase {
     Values v = values_;
     Numbers& x = v.at(g.of);
     ASSERT_EQ(x.size(), gradient.size()) << g.output;
-    // The slope of the loss along a direction, given as what each element is moved by.
+    // Derivative of the loss along a direction. direction(j): change of element j.
     const Numbers start = x;
     const auto slope = [&](const auto& direction) {
       constexpr double h = 1e-4;
@@ -303,7 +305,7 @@ class OpCase {
     constexpr std::size_t all = 120, sample = 24, directions = 3;
     const RandomStream random(2, g.output);
     const double rms = root_mean_square(gradient);
-    // An accumulated gradient also carries the rounding of the sum that it was added to.
+    // An accumulated gradient includes the rounding error of the sum.
     const double sum = o.role == Role::accumulate ? root_mean_square(got) : 0;
     const double allowed = gradient_tolerance * rms + (sum > 0 ? 1e-6 : 1e-9) + rounding(o, 6 * sum, rms);
     for (std::size_t i = 0; i < std::min(x.size(), x.size() <= all ? all : sample); ++i) {
@@ -317,7 +319,7 @@ class OpCase {
       const auto direction = [&](std::size_t j) { return random.bits((d + 1) << 40 | j) & 1 ? 1.0 : -1.0; };
       double got_slope = 0;
       for (std::size_t j = 0; j < x.size(); ++j) got_slope += gradient[j] * direction(j);
-      // The roundings of bf16 add up to several times their spread now and then.
+      // The sum of bf16 roundings is sometimes several times its standard deviation.
       EXPECT_NEAR(got_slope, slope(direction),
                   (allowed + rounding(o, 0, rms)) * std::sqrt(static_cast<double>(x.size())))
           << g.output << " along random direction " << d;
@@ -346,7 +348,7 @@ class BackendOps : public testing::TestWithParam<Target> {
 struct Rows {
   Index t, d;
 };
-// Empty, one, odd, at and around powers of two, beyond the runs of elements that threads share.
+// Sizes: empty, one, odd, at and around powers of two, and above the ranges that threads share.
 inline const Rows many_rows[] = {{0, 8},    {3, 0},   {1, 1},    {7, 3},     {33, 17},
                                  {2, 1023}, {64, 64}, {129, 65}, {1500, 31}, {3, 40000}};
 

@@ -1,4 +1,4 @@
-// What the arena promises: alignment, no overlap, last in first out, memory that is reused.
+// Contract of the arena: alignment, no overlap, last in first out, reuse of memory.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -88,7 +88,7 @@ TEST(Arena, what_was_expected_is_asked_for_once) {
   const auto step = [](Arena& arena) {
     const Arena::Scope all(arena);
     arena.f32({64});
-    for (Index n : {300000, 400000, 500000, 700000}) {  // none fits where one before it was
+    for (Index n : {300000, 400000, 500000, 700000}) {  // each is larger than the ones before
       const Arena::Scope scope(arena);
       arena.f32({n});
     }
@@ -101,7 +101,7 @@ TEST(Arena, what_was_expected_is_asked_for_once) {
   EXPECT_EQ(known.calls, 1);
   EXPECT_EQ(arena.reserved(), arena.peak());
   EXPECT_GT(grown.reserved(), 2 * grown.peak()) << "nothing was to be gained";
-  arena.f32({800000});  // more than was expected
+  arena.f32({800000});  // more than the reserved peak
   EXPECT_EQ(known.calls, 2);
 }
 
@@ -126,7 +126,7 @@ TEST(Arena, two_arenas_share_a_fixed_block) {
   EXPECT_EQ(last.bytes() - first.bytes(), 2048 - 256);
   {
     const Arena::Scope scope(low);
-    low.f32({64 * 6});  // all that is left
+    low.f32({64 * 6});  // the whole rest of the block
     for (Arena* arena : {&low, &high}) try {
         arena->f32({1});
         FAIL() << "took more than there is";
@@ -135,7 +135,7 @@ TEST(Arena, two_arenas_share_a_fixed_block) {
       }
     EXPECT_EQ(low.in_use() + high.in_use(), 2048);
   }
-  EXPECT_NO_THROW(high.f32({64 * 6}));  // what one leaves the other takes
+  EXPECT_NO_THROW(high.f32({64 * 6}));  // memory that `low` has released
   EXPECT_EQ(low.peak(), 256 * 7);
   EXPECT_EQ(memory.calls, 1);
 }
@@ -148,9 +148,9 @@ TEST(Arena, empty_views_cost_nothing_and_are_present) {
   EXPECT_EQ(arena.in_use(), 0);
 }
 
-// ---- the random numbers that tests and weights are drawn from ----
+// ---- random numbers of tests and initial weights ----
 
-TEST(Philox, known_answers) {  // of Random123, kat_vectors: philox4x32, 10 rounds
+TEST(Philox, known_answers) {  // kat_vectors of Random123: philox4x32, 10 rounds
   EXPECT_EQ(philox(0, 0, 0), (Philox4{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   const std::uint64_t ones = ~std::uint64_t{0};
   EXPECT_EQ(philox(ones, ones, ones), (Philox4{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));

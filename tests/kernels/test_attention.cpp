@@ -1,5 +1,5 @@
-// Attention and its gradient against a double-precision reference that holds the whole S x S matrix; the
-// reference's gradient against finite differences.
+// Attention and its gradients against a double-precision reference with the whole S x S matrix.
+// The reference's gradients are compared with finite differences.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -24,14 +24,17 @@ struct Case {
   bool causal = true;
   Index window = 0;
   float softcap = 0;
-  // What generation with a cache, latent attention and packed documents have of their own.
+  // Options of generation with a cache, latent attention and packed documents.
   Index vd = hd;               // width of values
-  Index keys = S, offset = 0;  // positions of keys, and those before the first query
-  Index document = 0;          // documents of about this many tokens share a sequence; 0: one document
-  bool apart = false;          // q, k, v in tensors of their own, with gaps; otherwise side by side where they fit
-  Index fewer = -1;  // forward alone, by query_offsets: each sequence's offset is so much less than the last one's
+  Index keys = S, offset = 0;  // number of keys, and of keys before the first query
+  Index document = 0;          // length (about) of the documents of a sequence; 0: one document
+  // True: q, k, v in separate tensors with gaps. False: in one tensor if they fit.
+  bool apart = false;
+  // If not negative: forward alone, with query_offsets. Each sequence's offset is less by this than
+  // that of the sequence before.
+  Index fewer = -1;
   Sparsity sparse = {};
-  Index biases = 0;  // of a head; 0: none
+  Index biases = 0;  // number of biases per head
   bool sinks = false;
 
   Index q_size() const { return B * S * H * hd; }
@@ -40,7 +43,8 @@ struct Case {
   Index out_size() const { return B * S * H * vd; }
 
   Index offset_of(Index b) const { return fewer < 0 ? offset : offset - b * fewer; }
-  // The first token of the document that query i of sequence b is in: documents differ in length, and by sequence.
+  // Returns the first token of the document of query i of sequence b.
+  // Documents differ in length within a sequence, and between sequences.
   Index first_key(Index b, Index i) const {
     if (document == 0) return 0;
     Index begin = 0;
@@ -73,17 +77,17 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 template <class T>
 struct Inputs {
   std::vector<T> q, k, v, dout;
-  std::vector<T> bias, sinks;  // [H, biases], as the operation takes it; [H]
+  std::vector<T> bias, sinks;  // [H, biases] in the order of the operation; [H]
 };
 using Exact = Inputs<double>;
 
-// Forward and backward.
+// Runs forward and backward of the reference.
 ref::Attention expected(const Case& c, const Exact& x) {
   const auto operand = [](const std::vector<double>& data, Index positions, Index heads, Index width) {
     return ref::HeadsOf{data.data(), positions, heads, 0, heads, width};
   };
   const auto sees = [&](Index b, Index i, Index j) { return c.sees(b, i, j); };
-  // The reference has the distances in their order, the operation has them backwards.
+  // The reference orders biases by ascending distance, the operation by descending distance.
   const auto backwards = [&](std::vector<double> bias) {
     for (Index h = 0; h < c.H && !bias.empty(); ++h)
       std::reverse(bias.begin() + h * c.biases, bias.begin() + (h + 1) * c.biases);
@@ -108,7 +112,7 @@ std::vector<float> random_floats(Index count, unsigned seed, float range = 1.5f)
 
 struct Result {
   std::vector<float> out, lse, dq, dk, dv;
-  std::vector<float> dbias, dsinks;  // of which each was `before` before
+  std::vector<float> dbias, dsinks;  // added to the initial value `before`
   static constexpr float before = 0.75f;
   bool operator==(const Result&) const = default;
 };
@@ -187,11 +191,12 @@ class Attention : public testing::TestWithParam<Target> {
     const Result got = run(c, x);
     expect_near(got.lse, want.lse, 1e-5, "lse");
     const bool bf16 = dtype() == DType::bf16;
-    // Single elements of bf16 may be off by several times what they are rounded by: D is a difference.
+    // Errors of single bf16 elements may be several times their rounding, since D is a difference.
     const auto near = bf16 ? expect_near_in_sum : expect_near;
     near(got.out, want.out, bf16 ? 4e-3 : 1e-5, "out");
     if (c.fewer >= 0) return;
-    // All gradients together, since in bf16 those of queries and keys are small differences where scores are large.
+    // Compares all gradients together. For large scores in bf16, the gradients of queries and keys
+    // are small differences.
     const auto joined = [](const auto& r) {
       auto all = r.dq;
       all.insert(all.end(), r.dk.begin(), r.dk.end());
@@ -199,7 +204,7 @@ class Attention : public testing::TestWithParam<Target> {
       return all;
     };
     near(joined(got), joined(want), (bf16 ? 7e-3 : 2e-5) * range, "gradients");
-    // These are sums over many pairs, some of which cancel.
+    // These gradients are sums over many pairs, which may cancel.
     for (auto* sums : {&want.dbias, &want.dsinks})
       for (double& sum : *sums) sum += Result::before;
     near(got.dbias, want.dbias, (bf16 ? 7e-3 : 4e-5) * range, "dbias");
@@ -209,10 +214,11 @@ class Attention : public testing::TestWithParam<Target> {
   std::unique_ptr<Backend> backend;
 
  private:
-  // An operand between margins that must stay. An output starts as NaNs, to find what is left unwritten.
+  // An operand between margins that must not change.
+  // Outputs start as NaNs, to find unwritten elements.
   struct Guarded {
     static constexpr Index margin = 64;
-    static constexpr float untouched = 12352.0f;  // in bf16 too
+    static constexpr float untouched = 12352.0f;  // exact in bf16
 
     Backend& backend;
     Tensor all;
@@ -249,8 +255,8 @@ class Attention : public testing::TestWithParam<Target> {
     Index elements() const { return sequences * positions * heads * width; }
   };
 
-  // Several operands: the heads of one tensor side by side, or each in a tensor of its own, in the middle of more heads and
-  // more positions than it has. What is around them must stay.
+  // Several operands: adjacent heads of one tensor, or each in its own tensor with more heads and
+  // more positions. The other elements of the tensors must not change.
   class Arranged {
    public:
     Arranged(Backend& backend, DType type, const std::vector<Operand>& parts, bool side_by_side)
@@ -261,7 +267,7 @@ class Attention : public testing::TestWithParam<Target> {
         if (!side_by_side) {
           tensors_.push_back(backend.tensor({o.sequences, o.positions + 3, o.heads + 2, o.width}, type));
           Heads heads(tensors_.back().view(), 1, o.heads);
-          heads.positions = o.positions;  // the last three are not used yet, as in a cache
+          heads.positions = o.positions;  // the last three positions are unused, as in a cache
           heads_.push_back(heads);
           continue;
         }
@@ -271,7 +277,7 @@ class Attention : public testing::TestWithParam<Target> {
         heads_.emplace_back(tensors_.back().view(), first, o.heads);
       }
       for (const Tensor& t : tensors_) write(t, std::vector<float>(t.shape().elements(), untouched));
-      // An output starts as NaNs, to find what is left unwritten.
+      // Outputs start as NaNs, to find unwritten elements.
       set(std::vector<std::vector<float>>(
           parts.size(), std::vector<float>(parts.front().elements() + parts.back().elements() + parts[1].elements(),
                                            std::numeric_limits<float>::quiet_NaN())));
@@ -296,9 +302,9 @@ class Attention : public testing::TestWithParam<Target> {
     }
 
    private:
-    static constexpr float untouched = 12352.0f;  // in bf16 too
+    static constexpr float untouched = 12352.0f;  // exact in bf16
 
-    // visit(place in the tensor, number of the element) for each element of an operand.
+    // Calls visit(offset in the tensor, index of the element) for each element of an operand.
     template <class Visit>
     void each(std::size_t i, const Visit& visit) const {
       const Heads& h = heads_[i];
@@ -343,7 +349,7 @@ class Attention : public testing::TestWithParam<Target> {
       error += (got[i] - want[i]) * (got[i] - want[i]);
       sum += want[i] * want[i];
     }
-    // A gradient that vanishes, as through one key alone, has nothing to be measured against.
+    // The absolute term is for gradients that vanish, as with a single key.
     EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(sum) + 1e-5) << what;
   }
 };
@@ -398,7 +404,7 @@ TEST_P(Attention, HeadWidths) {
   for (Index hd : {1, 4, 17, 32, 40, 64, 80, 96, 128, 150, 192, 256}) check({1, 67, 2, 1, hd});
 }
 
-// Several blocks of keys of wide heads, the last of which is not full: more keys than those of narrow heads are kept at once.
+// Several blocks of keys for wide heads; the last block is not full.
 TEST_P(Attention, WideHeadsInSeveralBlocks) {
   for (Index hd : {96, 128}) {
     check({.B = 1, .S = 150, .H = 2, .K = 1, .hd = hd, .window = 40});
@@ -415,8 +421,8 @@ TEST_P(Attention, SequencesOfSeveralBlocks) {
 }
 
 TEST_P(Attention, LargeScoresStayFinite) {
-  // Scores of some hundreds. In bf16 the products that D is the difference of are rounded to more than the difference, the
-  // more so the larger they are.
+  // Scores are in the hundreds. D is a difference of products. In bf16 their rounding exceeds the
+  // difference, and grows with the scores.
   check({1, 40, 1, 1, 16, true, 0, 0}, dtype() == DType::bf16 ? 12.0f : 20.0f);
 }
 
@@ -434,10 +440,10 @@ TEST_P(Attention, EmptySizes) {
     const Result r = run(c, {});
     EXPECT_TRUE(r.out.empty() && r.lse.empty() && r.dq.empty() && r.dk.empty() && r.dv.empty());
   }
-  check({.B = 2, .S = 0, .H = 2, .K = 1, .hd = 4, .keys = 5});  // keys that nobody sees
+  check({.B = 2, .S = 0, .H = 2, .K = 1, .hd = 4, .keys = 5});  // keys without queries
 }
 
-// Heads of one width for scores and another for values, in tensors with other things around them.
+// Keys and values of different widths, in tensors with other data around them.
 TEST_P(Attention, ValuesOfAnotherWidth) {
   for (const auto& [hd, vd] :
        {std::pair<Index, Index>{16, 8}, {8, 16}, {24, 17}, {96, 64}, {192, 128}, {40, 200}, {19, 5}, {193, 71}})
@@ -447,7 +453,7 @@ TEST_P(Attention, ValuesOfAnotherWidth) {
   check({.B = 1, .S = 300, .H = 2, .K = 1, .hd = 24, .vd = 8, .apart = true});
 }
 
-// Queries that follow keys which were there before, as in decoding; and keys that no query sees.
+// Queries after cached keys, as in decoding; and keys that no query sees.
 TEST_P(Attention, QueriesBehindACache) {
   for (const auto& [queries, keys, offset] : {std::array<Index, 3>{1, 1, 0},
                                               {1, 40, 39},
@@ -471,7 +477,8 @@ TEST_P(Attention, QueriesBehindACache) {
              .apart = true});
 }
 
-// Sequences of different lengths in one cache: with one query each, as in decoding, and with several.
+// Sequences of different lengths in one cache: with one query each,
+// as in decoding, and with several.
 TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
   for (Index queries : {1, 9})
     for (const auto& [offset, fewer] : {std::pair<Index, Index>{0, 0}, {6, 3}, {63, 31}, {64, 32}, {300, 117}})
@@ -512,7 +519,7 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
                  .sparse = sparse,
                  .biases = biases,
                  .sinks = sinks});
-  // So many keys that they are cut into parts, of which some are not seen by all.
+  // Enough keys to be split into ranges. Some sequences do not see all ranges.
   for (Index queries : {1, 8})
     for (const auto& [biases, sinks, window] :
          {std::tuple<Index, bool, Index>{0, false, 0}, {1100, true, 300}, {0, true, 0}, {1111, false, 0}})
@@ -543,7 +550,7 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
          .document = 400,
          .apart = true,
          .fewer = 9});
-  // Sinks that all weight goes to, or none, whatever the number of blocks.
+  // Sinks with all the weight or none of it, for several numbers of blocks.
   for (Index offset : {50, 300})
     check({.B = 2,
            .S = 1,
@@ -559,7 +566,7 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
   EXPECT_TRUE(run({.B = 0, .S = 1, .H = 2, .K = 1, .hd = 4, .keys = 5, .fewer = 0}, {}).out.empty());
 }
 
-// Heads that are wider than those of training, as the latents that generation reads.
+// Heads wider than those of training, such as the latents that generation reads.
 TEST_P(Attention, WideHeadsOfACache) {
   for (const auto& [hd, vd] : {std::pair<Index, Index>{576, 512}, {257, 31}, {40, 300}, {321, 320}})
     for (const auto& [queries, offset, fewer] :
@@ -616,7 +623,7 @@ TEST_P(Attention, ValuesThatAreColumnsOfKeys) {
   }
 }
 
-// Its result is that of the sequence alone, whatever the number of threads and of other sequences.
+// A sequence of a batch is bitwise the sequence alone, for any number of threads and sequences.
 TEST_P(Attention, ASequenceOfACacheAloneIsBitwiseThatOfTheBatch) {
   Case plain{.B = 3, .S = 1, .H = 4, .K = 2, .hd = 16, .keys = 400, .offset = 399, .apart = true, .fewer = 130};
   Case learned = plain, longformer = plain;
@@ -646,7 +653,7 @@ TEST_P(Attention, ASequenceOfACacheAloneIsBitwiseThatOfTheBatch) {
   }
 }
 
-// A row of a longer call, computed alone behind its keys, is bitwise the same: that is what decoding relies on.
+// A row of a longer call is bitwise the row computed alone after its keys. Decoding relies on it.
 TEST_P(Attention, ADecodedRowIsThatOfTheWholeSequence) {
   for (const Sparsity& sparse : {Sparsity{}, Sparsity::strided(5), Sparsity::fixed(8, 2), Sparsity::longformer(9, 3)})
     for (const auto& [biases, sinks] : {std::pair<Index, bool>{0, false}, {70, true}}) {
@@ -672,7 +679,7 @@ TEST_P(Attention, ADecodedRowIsThatOfTheWholeSequence) {
     }
 }
 
-// Documents that share a sequence do not see each other, nor what is before the window.
+// Documents in one sequence do not see each other, nor keys before the window.
 TEST_P(Attention, Documents) {
   for (Index S : {1, 20, 130, 300})
     for (Index document : {1, 5, 50, 97, 400})
@@ -681,7 +688,7 @@ TEST_P(Attention, Documents) {
   check({.B = 3, .S = 40, .H = 2, .K = 2, .hd = 8, .keys = 140, .offset = 100, .document = 30, .apart = true});
 }
 
-// What attention learns of its own.
+// Learned biases of attention.
 TEST_P(Attention, BiasesByDistance) {
   for (Index S : {1, 20, 67, 130, 300})
     for (const auto& [H, K] : {std::pair<Index, Index>{3, 3}, {4, 2}})
@@ -726,7 +733,7 @@ TEST_P(Attention, SparsePatterns) {
     check({.B = 2, .S = 70, .H = 2, .K = 1, .hd = 8, .keys = 560, .offset = 480, .apart = true, .sparse = sparse});
     check({.B = 1, .S = 300, .H = 2, .K = 1, .hd = 8, .document = 110, .sparse = sparse, .biases = 300, .sinks = true});
   }
-  // Whole blocks of which nothing is seen.
+  // Whole blocks without visible keys.
   for (const Sparsity& sparse : {Sparsity::longformer(40, 3), Sparsity::longformer(30, 0), Sparsity::longformer(5, 300),
                                  Sparsity::strided(50), Sparsity::fixed(64, 3)}) {
     check({.B = 1, .S = 900, .H = 1, .K = 1, .hd = 8, .sparse = sparse});
@@ -734,7 +741,7 @@ TEST_P(Attention, SparsePatterns) {
   }
 }
 
-// With one kv head, more threads than that share its blocks.
+// Some cases have more threads than kv heads: several threads share the blocks of one kv head.
 TEST_P(Attention, ThreadsChangeNoBit) {
   for (const Case& c :
        {Case{2, 300, 4, 2, 16}, Case{1, 500, 2, 1, 24, true, 250}, Case{1, 300, 3, 1, 8, false, 40},
@@ -779,7 +786,7 @@ TEST_P(Attention, ACausalRowDoesNotSeeWhatFollows) {
   EXPECT_EQ(std::memcmp(prefix.out.data(), all.out.data(), prefix.out.size() * sizeof(float)), 0);
 }
 
-// Lying side by side or apart is a matter of addresses.
+// The memory layout of heads (adjacent or separate) changes only addresses.
 TEST_P(Attention, WhereHeadsLieChangesNoBit) {
   Case c{.B = 2, .S = 130, .H = 4, .K = 2, .hd = 16, .biases = 130, .sinks = true};
   const Inputs<float> x = random_inputs(c);

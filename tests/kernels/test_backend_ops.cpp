@@ -1,5 +1,5 @@
-// The operations of kernels/backend.h on memory, products, norms, activations, positions, attention and the
-// optimizer, one struct each: see op_case.h for what is checked. Those on tokens are in test_token_ops.cpp.
+// Operations of kernels/backend.h: memory, GEMMs, norms, activations, positions, attention,
+// optimizer. Each has one struct (op_case.h). Operations on tokens are in test_token_ops.cpp.
 #include "tests/kernels/op_case.h"
 
 namespace sy::test {
@@ -63,7 +63,7 @@ TEST_P(DenseOps, tensors_start_as_zeros_and_are_aligned) {
   }
 }
 
-// ---- products ----
+// ---- GEMMs ----
 
 struct GemmCase : OpCase {
   Gemm desc;
@@ -91,7 +91,7 @@ TEST_P(DenseOps, gemm) {
         check(GemmCase({(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0}, s[0], s[1], s[2], c));
 }
 
-// A product that is added to another matrix, or to c itself, given as if it were another one.
+// A GEMM with an addend: another matrix, or c itself passed as the addend.
 struct SumCase : GemmCase {
   SumCase(Gemm g, Index m_, Index n_, Index q_, DType c) : GemmCase(g, m_, n_, q_, c) {
     if (!g.accumulate) in("from", {m, n}, c);
@@ -113,7 +113,7 @@ TEST_P(DenseOps, gemm_onto) {
         check(SumCase({(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0}, s[0], s[1], s[2], c));
 }
 
-// Rows of each expert; the sum is R.
+// Number of rows of each expert; the sum is R.
 const std::vector<Index> row_counts[] = {{0}, {5}, {0, 0, 0}, {1, 0, 2}, {0, 7, 0, 130, 1, 0}, {64, 65, 63, 0}};
 
 Numbers offsets_of(const std::vector<Index>& counts) {
@@ -192,7 +192,7 @@ TEST_P(DenseOps, grouped_gemm_weight) {
   grouped_cases<GroupedGemmWeight<false>>([&](auto&& c) { check(c); });
 }
 
-// Columns [first, first + n) of rows of `width`.
+// Bias of columns [first, first + n) of rows of `width`.
 struct GroupedBiasCase : GroupedCase {
   Index first, width;
   GroupedBiasCase(const std::vector<Index>& counts, Index n_, Index first_, Index width_, bool scaled)
@@ -325,7 +325,7 @@ TEST_P(DenseOps, norm) {
       for (Rows s : many_rows) {
         const NormDesc desc{kind, 1e-5f, biased ? 1.0f : 0.0f};
         for (double deviation : {1.0, 1e-3, 1e4}) check(NormForward(desc, s, biased, deviation));
-        // A layer norm of one element has gradient 0, and what is left is the rounding of the statistics.
+        // A LayerNorm of one element has gradient 0; the result is the rounding of the statistics.
         if (s.d != 1) check(NormBackward(desc, s, biased));
       }
   check(NormForward({NormKind::rmsnorm, 1e-5f, 1}, {33, 40}, false, 1));
@@ -335,7 +335,7 @@ TEST_P(DenseOps, norm) {
 
 // ---- FFN ----
 
-// A limit that many inputs reach, and one that few do.
+// Limits: one that many inputs reach, and one that few reach.
 constexpr FfnActivation all_activations[] = {{Activation::relu},
                                              {Activation::gelu},
                                              {Activation::gelu_tanh},
@@ -366,7 +366,7 @@ struct ActivationCase : OpCase {
 struct ActivationForward : ActivationCase {
   ActivationForward(FfnActivation a, Rows s, bool scaled, double deviation) : ActivationCase(a, s, scaled, deviation) {
     out("y", {r, f});
-    tolerance = 2e-6;  // the formula for erf is good to 1.5e-7 absolute, times x and the scale
+    tolerance = 2e-6;  // the formula of erf has an absolute error of 1.5e-7, times x and the scale
   }
   void run(Backend& b) override { b.activation_forward(desc, at("h"), at("row_scale"), at("y")); }
   void expect(Values& v) override { v["y"] = forward(v); }
@@ -420,7 +420,7 @@ struct RopeCase : OpCase {
     in("table", {positions, half, 2}, table, DType::f32);
     in_place("y", {t, all, width});
     if (!backward) return;
-    hidden("x", {t, all, width});  // y holds the gradient of the rotated x
+    hidden("x", {t, all, width});  // y is the gradient with respect to the rotated x
     gradients = {{"y", "x"}};
   }
   void run(Backend& b) override { b.rope(at("y"), heads, at("positions"), at("table"), inverse, pairs); }
@@ -438,11 +438,11 @@ TEST_P(DenseOps, rope) {
       check(RopeCase(0, 2, 4, 1, 2, inverse, pairs));
       check(RopeCase(5, 3, 2, 0, 1, inverse, pairs));
       check(RopeCase(1, 1, 2, 1, 1, inverse, pairs));
-      check(RopeCase(7, 3, 10, 2, 3, inverse, pairs));  // part of the heads, and part of the head
+      check(RopeCase(7, 3, 10, 2, 3, inverse, pairs));  // some of the heads, some of their elements
       check(RopeCase(5, 2, 7, 2, 3, inverse, pairs));
       check(RopeCase(20, 3, 16, 2, 4, inverse, pairs));
       check(RopeCase(260, 6, 64, 4, 32, inverse, pairs));
-      check(RopeCase(9, 4, 6, 4, 0, inverse, pairs));  // nothing turns
+      check(RopeCase(9, 4, 6, 4, 0, inverse, pairs));  // no rotated elements
     }
 }
 
@@ -508,7 +508,7 @@ TEST_P(DenseOps, qk_norm) {
       const QkNorm desc{c.q, c.k, 1e-5f, pairs, c.t % 2 == 0 ? 1.0f : 0.0f};
       check(QkNormForward(c.t, desc, c.others, c.hd, c.half));
       check(QkNormBackward(c.t, desc, c.others, c.hd, c.half));
-      // As of Command R+. A LayerNorm of two elements leaves little but its signs.
+      // The norm of Command R+. A LayerNorm of two elements has little but their signs.
       if (c.hd < 4) continue;
       const QkNorm layernorm{c.q, c.k, 1e-5f, pairs, desc.offset, NormKind::layernorm, true};
       check(QkNormForward(c.t, layernorm, c.others, c.hd, c.half));
@@ -519,7 +519,7 @@ TEST_P(DenseOps, qk_norm) {
 struct WholeQkNormCase : OpCase {
   WholeQkNorm desc;
   Index t, row;
-  // Of so many ranks that share the heads.
+  // ranks: number of ranks that share the heads.
   WholeQkNormCase(Index t_, Index q, Index k, Index others, Index ranks)
       : desc{q, k, ranks * q, ranks * k, 1e-5f, ranks > 1 ? 1.0f : 0.0f}, t(t_), row(q + k + others) {
     note = fmt::format("{} queries, {} keys, {} ranks", q, k, ranks);
@@ -558,7 +558,7 @@ struct WholeQkNormForward : WholeQkNormCase {
   }
 };
 
-// Of a rank whose peers have given the gradients of nothing.
+// Backward on a rank whose peers contribute no gradients.
 struct WholeQkNormBackward : WholeQkNormCase {
   WholeQkNormBackward(Index t_, Index q, Index k, Index others, Index ranks)
       : WholeQkNormCase(t_, q, k, others, ranks) {
@@ -601,7 +601,7 @@ struct AttentionCase : OpCase {
     note = fmt::format("causal {} window {} softcap {}", d.visible.causal, d.visible.window, d.softcap);
     in("qkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
     tolerance = gradient_tolerance = 2e-5;
-    bf16_tolerance = 2e-2;  // the probabilities are rounded too
+    bf16_tolerance = 2e-2;  // probabilities are rounded too
   }
   Heads q(View qkv) const { return {qkv, 0, a.h}; }
   Heads k(View qkv) const { return {qkv, a.h, a.k}; }
@@ -702,7 +702,7 @@ TEST_P(DenseOps, adamw) {
     for (float clip : {0.0f, 1.0f}) check(ClipFactor(squares, clip));
 }
 
-// ---- what is refused ----
+// ---- invalid arguments ----
 
 TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
   const auto t = [&](Shape shape, DType dtype = DType::f32) { return backend->tensor(shape, dtype); };
@@ -718,17 +718,20 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
   refused("gemm", [&] { backend->gemm({}, a, b, c); });  // b is not transposed
   refused("gemm", [&] { backend->gemm({false, true}, a, b, a); });
   refused("gemm", [&] { backend->gemm({false, true}, a, b, View(nullptr, {2, 4}, DType::f32)); });
-  refused("grouped_gemm", [&] { backend->grouped_gemm(a, t({5, 4, 3}), {i2, nullptr}, c); });  // offsets of one expert
-  refused("gemm", [&] { backend->gemm({false, true}, t({2, 3}, DType::bf16), b, c); });        // of two types
+  // Offsets of one expert.
+  refused("grouped_gemm", [&] { backend->grouped_gemm(a, t({5, 4, 3}), {i2, nullptr}, c); });
+  // Two types.
+  refused("gemm", [&] { backend->gemm({false, true}, t({2, 3}, DType::bf16), b, c); });
   refused("norm_forward", [&] { backend->norm_forward({}, a, v4, {}, t({2, 3}), s); });
   refused("norm_forward", [&] { backend->norm_forward({NormKind::none}, a, t({3}), {}, t({2, 3}), s); });
-  refused("activation_forward", [&] { backend->activation_forward({}, a, {}, t({2, 3})); });  // gated wants 6
+  // A gated activation needs a width of 6.
+  refused("activation_forward", [&] { backend->activation_forward({}, a, {}, t({2, 3})); });
   refused("rope", [&] { backend->rope(t({2, 3, 4}), 4, i2, t({9, 2, 2}), false); });
   refused("attention_forward", [&] {
     backend->attention_forward({}, t({1, 2, 3, 4}).view(), t({1, 2, 1, 4}).view(), t({1, 2, 1, 4}).view(),
                                t({1, 2, 3, 4}), t({1, 3}));
   });
-  refused("attention_forward", [&] {  // three query heads over two kv heads
+  refused("attention_forward", [&] {  // three query heads, two kv heads
     backend->attention_forward({}, t({1, 2, 3, 4}).view(), t({1, 2, 2, 4}).view(), t({1, 2, 2, 4}).view(),
                                t({1, 2, 3, 4}), t({1, 3, 2}));
   });
@@ -743,18 +746,19 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
   });
   refused("copy_heads", [&] { backend->copy_heads(t({1, 2, 3, 4}).view(), t({1, 2, 4, 4}).view()); });
   refused("sum_heads", [&] { backend->sum_heads(t({1, 2, 3, 4}).view(), t({1, 2, 2, 4}).view()); });
-  refused("heads_gemm", [&] {  // a weight of another number of heads
+  refused("heads_gemm", [&] {  // a weight with another number of heads
     backend->heads_gemm(WeightUse::output, t({1, 2, 3, 4}).view(), t({2, 5, 4}), t({1, 2, 3, 5}).view());
   });
   refused("route_forward", [&] {
     backend->route_forward({Score::softmax, 5}, c, {}, {}, t({2, 5}, DType::i32), t({2, 5}), t({1, 4}, DType::i32),
                            t({1, 4}), t({1}, DType::f64));
   });
-  refused("route_forward", [&] {  // two tokens make no three segments
+  refused("route_forward", [&] {  // two tokens, three segments
     backend->route_forward({}, c, {}, {}, t({2, 2}, DType::i32), s, t({3, 4}, DType::i32), t({3, 4}),
                            t({1}, DType::f64));
   });
-  refused("embedding_forward", [&] { backend->embedding_forward(v4, b, 0, t({4, 3})); });  // ids of type f32
+  // Ids of type f32.
+  refused("embedding_forward", [&] { backend->embedding_forward(v4, b, 0, t({4, 3})); });
   refused("adamw", [&] { backend->adamw({}, t({1}), t({3}), v4, t({4}), t({3}), t({4}), {}); });
   refused("adamw", [&] { backend->adamw({}, t({1}), t({2}), v4, t({4}), t({4}), t({4}), {}); });
   refused("fill", [&] { backend->fill(i2, 1.0f); });

@@ -1,5 +1,5 @@
-// Two promises of kernels/backend.h that no tolerance may soften: a result is bitwise the same on any number
-// of threads, and a row is bitwise the same whatever rows share its call.
+// Two exact guarantees of kernels/backend.h. A result is bitwise the same for any number of
+// threads. A row is bitwise the same for any other rows in its call.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -15,7 +15,7 @@
 namespace sy::test {
 namespace {
 
-// Runs operations and keeps the bits of what they wrote.
+// Runs operations, and records the bits of their outputs.
 class Recorder {
  public:
   // c: the type of weights and activations.
@@ -27,7 +27,7 @@ class Recorder {
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(stream.normal(i));
     return put(shape, x);
   }
-  // The same of the type c.
+  // Returns the same values, converted to type c.
   Tensor operand(const char* name, Shape shape) {
     const Tensor exact = normal(name, shape);
     Tensor t = backend_.tensor(shape, c);
@@ -54,7 +54,7 @@ class Recorder {
   Backend& backend_;
 };
 
-// Everything that sums, over sizes that several runs and tiles share and that none of them divides.
+// Runs all operations that sum, with sizes that span several ranges and tiles and divide none.
 void run_all(Backend& b, Recorder& r) {
   constexpr Index t = 1003, d = 161, e = 13, k = 3, v = 517, n = 70001;
   const DType c = r.c;
@@ -174,7 +174,8 @@ class Determinism : public testing::TestWithParam<Target> {
 };
 INSTANTIATE_TEST_SUITE_P(On, Determinism, testing::Values(targets[0], targets[1], targets[2]), target_name);
 
-// Nor on a device's: its stand-in is as large as the environment says. A card is what it is, and gives the same bits again.
+// The CUDA emulator gets its number of multiprocessors from the environment. A real GPU has a fixed
+// number; it must return the same bits in every run.
 TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
   auto backend = GetParam().make();
   const int threads = omp_get_max_threads();
@@ -199,7 +200,8 @@ TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
   unsetenv("CUDA_HOST_MULTIPROCESSORS");
 }
 
-// A prepared weight changes no bit of its products, and is what they read: they do not see values that were not prepared yet.
+// A packed weight changes no bit of the results. GEMMs read it and not the values: they do not see
+// new values before these are packed.
 TEST_P(Determinism, a_prepared_weight_gives_the_same_products) {
   const auto backend = GetParam().make();
   Backend& b = *backend;
@@ -236,7 +238,7 @@ TEST_P(Determinism, a_prepared_weight_gives_the_same_products) {
         all.resize(at + static_cast<std::size_t>(y.size_bytes()));
         b.to_host(y, all.data() + at);
       };
-      const auto form_of = [&](ConstView stack, Index e) {  // of one matrix alone
+      const auto form_of = [&](ConstView stack, Index e) {  // packed form of matrix e
         return stack ? stack.rows(stack.dim(0) / experts * e, stack.dim(0) / experts) : ConstView{};
       };
       const Tensor y = b.tensor({rows, n}, r.c), dx = b.tensor({rows, q}, r.c);
@@ -318,7 +320,7 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
   };
   int number = 0;
   for (const auto& compute : cases) {
-    if (number++ < 2 && !b.on_host()) continue;  // cuBLAS chooses its kernel by the size of the product
+    if (number++ < 2 && !b.on_host()) continue;  // cuBLAS selects its kernel by the sizes
     const Tensor all = compute(0, t);
     for (const auto& [begin, count] :
          {std::pair<Index, Index>{0, 1}, {17, 1}, {t - 1, 1}, {3, 2}, {5, 130}, {40, 261}}) {
@@ -331,7 +333,7 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
   }
 }
 
-// A sequence is a row of attention.
+// For attention, a sequence takes the role of a row.
 TEST_P(Determinism, no_sequence_depends_on_the_others) {
   const auto backend = GetParam().make();
   const DType c = GetParam().dtype;

@@ -1,4 +1,4 @@
-// The dry backend: what it counts, what it leaves undone, and what host code may rely on.
+// The dry backend: counts of FLOPs and bytes, skipped work, and guarantees for host code.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -52,13 +52,13 @@ TEST(Dry, counts_the_pairs_that_attention_sees) {
   const auto flops = [&](bool causal, Index window) {
     counts = {};
     backend->attention_forward({1.0f, 0.0f, {causal, window}, {}, {}}, q.view(), k.view(), v.view(), out, lse);
-    return counts.flops / (2 * 2 * 2 * 3 * 8);  // two products, two flops each; sequences, heads, width
+    return counts.flops / (2 * 2 * 2 * 3 * 8);  // 2 GEMMs, 2 FLOPs; 2 sequences, 3 heads, width 8
   };
   EXPECT_EQ(flops(true, 0), 1 + 2 + 3 + 4);
   EXPECT_EQ(flops(true, 2), 1 + 2 + 2 + 2);
   EXPECT_EQ(flops(false, 0), 16);
   EXPECT_EQ(flops(false, 2), 4 + 4 + 3 + 2);
-  // Sparse patterns: the pairs that the rule names.
+  // Sparse patterns: count the pairs of the definition.
   for (const Sparsity& sparse :
        {Sparsity::strided(2), Sparsity::strided(3), Sparsity{.stride = 2}, Sparsity::fixed(2, 1), Sparsity::fixed(3, 2),
         Sparsity::longformer(1, 1), Sparsity::longformer(2, 0)})
@@ -76,7 +76,7 @@ TEST(Dry, counts_the_pairs_that_attention_sees) {
   counts = {};
   backend->attention_backward({}, out, q.view(), k.view(), v.view(), out, lse, q.view(), k.view(), v.view());
   EXPECT_EQ(counts.flops, 5 * 2 * 2 * 3 * 8 * 10);
-  // One query behind four keys, of which it sees all or two; values half as wide.
+  // One query after four keys: it sees all or two of them. Values are half as wide as keys.
   const Tensor one = backend->tensor({2, 1, 3, 8}), narrow = backend->tensor({2, 4, 1, 4}),
                narrow_out = backend->tensor({2, 1, 3, 4}), one_lse = backend->tensor({2, 3, 1});
   for (Index window : {0, 2}) {
@@ -84,7 +84,7 @@ TEST(Dry, counts_the_pairs_that_attention_sees) {
     backend->attention_forward({1.0f, 0.0f, {true, window, 3}, {}, {}}, one.view(), k.view(), narrow.view(), narrow_out,
                                one_lse);
     EXPECT_EQ(counts.flops, 2 * (8 + 4) * 2 * 3 * (window > 0 ? 2 : 4));
-    // A cache counts as full, since its lengths are known to a device alone.
+    // A cache counts as full, since only the device knows its lengths.
     const double of_one_offset = counts.flops;
     const Tensor offsets = backend->tensor({2}, DType::i32);
     counts = {};
@@ -156,7 +156,8 @@ TEST(Dry, gives_every_expert_as_many_rows_or_those_of_a_load) {
     backend->plan_sends(split, experts, keep, places, tokens, slots, counts, kept);
     return numbers(counts);
   };
-  // Two owners of two experts, and two parts of each: of the six ways to choose two of four, one needs but the other owner.
+  // Two owners of two experts, with two etp shards each. One of the six ways to choose two of four
+  // experts leaves out an owner: 5 of 6 tokens go to each rank.
   EXPECT_EQ(planned({2, parts}), (std::vector<std::int32_t>{5, 5, 5, 5, 3, 3, 3, 3}));
   set_dry_load(*backend, [](Index assignments, std::span<Index> of) {
     EXPECT_EQ(assignments, 12);
@@ -172,7 +173,8 @@ TEST(Dry, gives_every_expert_as_many_rows_or_those_of_a_load) {
   EXPECT_EQ(numbers(kept), (std::vector<std::int32_t>{1, 2, 3, 4}));
 }
 
-// How many of all ways to choose k of e experts have one of the n first ones; and tokens that are drawn with unequal odds.
+// dry_reach: share of the ways to choose k of e experts that include one of the first n, for equal
+// and for unequal loads.
 TEST(Dry, expects_tokens_at_a_rank) {
   for (const auto& [e, n, k] :
        {std::tuple<Index, Index, Index>{8, 2, 2}, {8, 8, 3}, {8, 1, 8}, {64, 16, 8}, {5, 2, 1}}) {
@@ -182,10 +184,11 @@ TEST(Dry, expects_tokens_at_a_rank) {
     EXPECT_NEAR(dry_reach(std::vector<Index>(e, 1000 * k), 1000 * e, k, 0, n), 1 - missed, 1e-6)
         << e << " " << n << " " << k;
   }
-  // Of 1000 tokens with two of four experts each, 500 have dropped one of theirs: no more go to both owners than have two.
+  // 1000 tokens have two of four experts each, and 500 of them have dropped one assignment. At most
+  // 500 tokens then go to both owners.
   const std::vector<Index> kept = {500, 500, 250, 250};
   const double first = dry_reach(kept, 1000, 2, 0, 2), second = dry_reach(kept, 1000, 2, 2, 2);
-  EXPECT_GT(first, 0.5);  // more than if its two were always chosen together, and fewer than if never
+  EXPECT_GT(first, 0.5);  // between "its two experts always together" and "never together"
   EXPECT_LT(first, 1.0);
   EXPECT_GT(second, 0.25);
   EXPECT_LT(second, 0.5);
@@ -207,7 +210,7 @@ TEST(Dry, counts_equal_calls_together) {
     return at == counts.calls.end() ? 0 : at->second;
   };
   const double bytes = 4 * (30 * 5 + 7 * 5 + 30 * 7);
-  EXPECT_EQ(times("gemm", 5, 2 * 30 * 5 * 7, bytes), 4);  // all three sizes of both are the same, and so is the least
+  EXPECT_EQ(times("gemm", 5, 2 * 30 * 5 * 7, bytes), 4);  // equal sizes, equal smallest dimension
   EXPECT_EQ(times("add", 0, 0, 3 * 4 * 30 * 5), 1);
 }
 

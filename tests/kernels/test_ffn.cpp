@@ -1,5 +1,5 @@
-// An FFN's products with their activation, and products that take rows through an index: see op_case.h for what is checked.
-// Beside that, they are bitwise the operations that they are composed of, on any number of threads.
+// GEMMs of an FFN with fused activation, and GEMMs that read rows through an index (op_case.h).
+// They must also be bitwise equal to the separate operations, for any number of threads.
 #include <omp.h>
 
 #include <functional>
@@ -20,7 +20,7 @@ constexpr FfnActivation ffn_kinds[] = {{Activation::silu, true, 1.3f},
                                        {Activation::relu2, false},
                                        {Activation::silu_clamped, true, 1.702f, 0.7f}};
 
-// counts: rows of each expert, or none for one matrix.
+// counts: number of rows of each expert; empty for a single matrix.
 struct FfnSizes {
   std::vector<Index> counts;
   Index rows, d, f;
@@ -49,7 +49,7 @@ struct FfnCase : OpCase {
     if (s.stack()) in("offsets", {s.experts() + 1}, Numbers(host.begin(), host.end()), DType::i32);
     if (indexed) in("index", {s.rows}, whole("index", {s.rows}, 0, tokens), DType::i32);
     tolerance = gradient_tolerance = 2e-5;
-    bf16_tolerance = 0.1;  // h is rounded before large values of it are multiplied: the bits are compared below
+    bf16_tolerance = 0.1;  // products of large rounded values of h; FfnBits compares exactly
   }
   ExpertRows owned() const { return s.stack() ? ExpertRows{at("offsets"), host.data()} : ExpertRows{}; }
   Shape of_experts(Index rows, Index cols) const {
@@ -58,7 +58,7 @@ struct FfnCase : OpCase {
   Numbers offsets() const {
     return s.stack() ? Numbers(host.begin(), host.end()) : Numbers{0, static_cast<double>(s.rows)};
   }
-  // The rows that the product takes of x: [tokens, d].
+  // Returns the rows of x ([tokens, d]) that the GEMM reads.
   Numbers taken(Values& v, const std::string& x) { return indexed ? ref::gather_rows(s.d, v[x], v["index"]) : v[x]; }
   Numbers activated(Values& v) { return ref::ffn_activation(desc, s.rows, s.f, v["h"], v["row_scale"]); }
 };
@@ -88,7 +88,8 @@ struct FfnBackward : FfnCase {
     for (double& x : h)
       for (double corner : {0.0, static_cast<double>(desc.limit)})  // where there is no derivative
         if (std::abs(std::abs(x) - corner) < 0.01) x = 0.5;
-    if (compute == DType::bf16) gradient_tolerance = 0.01;  // the gradient by the activation's output is rounded
+    // The gradient with respect to the activation's output is rounded.
+    if (compute == DType::bf16) gradient_tolerance = 0.01;
     in("dout", {tokens, s.d});
     in("w", of_experts(s.d, s.f));
     in("h", {s.rows, width}, h);
@@ -125,7 +126,7 @@ TEST_P(FfnOps, backward) {
   ffn_cases<FfnBackward>(*backend, [&](auto&& c) { check(c); });
 }
 
-// ---- the same bits ----
+// ---- bitwise equality ----
 
 class FfnBits : public FfnOps {
  protected:
@@ -155,7 +156,7 @@ class FfnBits : public FfnOps {
     }
     return all;
   }
-  // On 1, 2, 3 and 5 threads, where threads compute.
+  // Runs the body on 1, 2, 3 and 5 threads; once for devices.
   void on_threads(const std::function<void()>& body) {
     const int before = omp_get_max_threads();
     for (int n : {1, 2, 3, 5}) {
@@ -172,7 +173,8 @@ constexpr Activation every_activation[] = {Activation::relu,     Activation::gel
                                            Activation::silu,     Activation::relu2,       Activation::sigmoid,
                                            Activation::identity, Activation::silu_clamped};
 
-// Sizes that several tasks share, widths that panels and the columns of an epilogue do not divide, an expert of one row.
+// Sizes that several tasks share, widths that are no multiples of panels and epilogue columns,
+// an expert with one row.
 TEST_P(FfnBits, are_those_of_the_operations_one_after_the_other) {
   struct {
     std::vector<std::int32_t> offsets;
@@ -260,8 +262,8 @@ TEST_P(FfnBits, of_rows_through_an_index_are_those_of_gathered_ones) {
   }
 }
 
-// What a product is added to may be another matrix: the bits are those of a copy to which it is added. cuBLAS may compute the
-// two by different kernels.
+// A GEMM with an addend must be bitwise equal to a copy of the addend and an accumulating GEMM.
+// Not for cuda: cuBLAS may use different kernels.
 class CpuBits : public FfnBits {};
 INSTANTIATE_TEST_SUITE_P(On, CpuBits, testing::Values(targets[0], targets[2]), target_name);
 

@@ -1,4 +1,5 @@
-// Products against double-precision sums, and their bitwise independence of neighbours, tiles and threads.
+// GEMM against double-precision sums,
+// and its bitwise independence of neighbours, tiles and threads.
 #include "kernels/cpu/processor.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace sy::cpu {
 namespace {
 
-// The products of the instruction set that computes; ctest runs these tests with each.
+// GEMM of the selected instruction set; ctest runs these tests with each set.
 struct Product {
   decltype(&cpu::gemm) CpuKernels::*kernel;
   void operator()(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Place c, Index ldc, bool accumulate,
@@ -43,9 +44,9 @@ std::vector<float> random_floats(Index count, unsigned seed) {
   return v;
 }
 
-enum class Layout { rows, columns, spaced };  // which stride is 1; spaced: none
+enum class Layout { rows, columns, spaced };  // stride that is 1; spaced: neither
 
-// A matrix of rows x cols in memory of its own, with gaps after each row or column.
+// A matrix of rows x cols in its own memory, with gaps after each row or column.
 struct Stored {
   std::vector<float> memory;
   Matrix matrix;
@@ -68,8 +69,8 @@ struct ThreadCount {
   int before;
 };
 
-// Runs the product and compares with a double sum; memory between the rows of C and around it must stay
-// untouched.
+// Runs the GEMM and compares with double-precision sums.
+// Memory between the rows of C and around C must stay unchanged.
 void check(Index m, Index n, Index k, Layout a_layout, Layout b_layout, bool accumulate, bool serial) {
   SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", layouts " << int(a_layout) << ' '
                                   << int(b_layout) << (accumulate ? ", accumulating" : ""));
@@ -116,7 +117,7 @@ TEST(CpuGemm, EveryTileOfAFewRowsAndColumns) {
   for (Index n = 1; n <= 70; ++n) check(5, n, 18, Layout::columns, Layout::rows, false, true);
 }
 
-// One thread computes products of equal sizes one after the other: what it packed of one is not taken for another's.
+// One thread computes GEMMs of equal sizes in sequence. Each must use its own packed operands.
 TEST(CpuGemm, ProductsOfABatchPackTheirOwnOperands) {
   constexpr Index count = 3, m = 40, n = 24, k = 60;
   const ThreadCount one_thread(1);
@@ -196,7 +197,8 @@ TEST(CpuGemm, TheLayoutOfAnOperandChangesNoBit) {
 }
 
 TEST(CpuGemm, ThreadsChangeNoBit) {
-  const Index sizes[][3] = {{700, 500, 390}, {40, 100, 6000}};  // the second is shared by columns
+  // Threads share the columns of the second size.
+  const Index sizes[][3] = {{700, 500, 390}, {40, 100, 6000}};
   for (const auto& [m, n, k] : sizes) {
     const Stored a = random_matrix(m, k, Layout::rows, 10), b = random_matrix(k, n, Layout::columns, 11);
     std::vector<std::vector<float>> results;
@@ -236,11 +238,11 @@ TEST(CpuGemm, ABatchIsBitwiseItsProductsOneByOne) {
   }
 }
 
-// ---- bf16: widened to f32 where the instruction set has nothing better, and in pairs, as it has elsewhere ----
+// ---- bf16: in the best way of the instruction set (at least widened to f32), and in pairs ----
 
 constexpr Multiply both_ways[] = {Multiply::best, Multiply::portable_pairs};
 
-// A matrix of bf16 in memory of its own, with gaps.
+// A bf16 matrix in its own memory, with gaps.
 struct StoredBf16 {
   std::vector<Bf16> memory;
   Matrix matrix;
@@ -256,7 +258,7 @@ struct StoredBf16 {
   }
 };
 
-// C is of type T, with gaps between its rows and around it.
+// Runs the GEMM with C of type T, with gaps between its rows and around it, and compares.
 template <class T>
 void check_bf16(Index m, Index n, Index k, Layout a_layout, Layout b_layout, bool accumulate, bool packed,
                 Multiply how) {
@@ -266,7 +268,7 @@ void check_bf16(Index m, Index n, Index k, Layout a_layout, Layout b_layout, boo
   const StoredBf16 a(m, k, a_layout, 1), b(k, n, b_layout, 2);
   constexpr Index margin = 64;
   const Index ldc = n + 7;
-  constexpr float outside = 12352.0f;  // in bf16 too
+  constexpr float outside = 12352.0f;  // exact in bf16
   std::vector<T> c(m * ldc + 2 * margin);
   std::fill(c.begin(), c.end(), outside);
   std::vector<T> before(m * n);
@@ -329,8 +331,8 @@ TEST(CpuGemmBf16, NeitherNeighboursNorThreadsNorPackingChangeABit) {
     }
 }
 
-// Rows or columns that are named by an index are those of a matrix that holds them in this order. One column or one row leaves
-// both strides 1.
+// Indexed rows or columns give the result of a matrix that stores them in this order. With one
+// column or one row, both strides are 1.
 TEST(CpuGemmBf16, AnIndexNamesRowsOrColumns) {
   constexpr Index there = 50;
   const auto index_of = [](Index n, Index step) {
@@ -352,13 +354,13 @@ TEST(CpuGemmBf16, AnIndexNamesRowsOrColumns) {
         gemm(m, n, k, a, by_index, got.data(), n, false, how);
         EXPECT_TRUE(same_bits(want, got));
       };
-      // Rows of A, as those of tokens.
+      // Indexed rows of A, such as tokens.
       for (Index i = 0; i < m; ++i)
         for (Index l = 0; l < k; ++l) rows[i * k + l] = x.at(of_rows[i], l);
       Matrix a(x.memory.data(), x.matrix.row_stride, 1);
       a.row_index = of_rows.data();
       same({rows.data(), k, 1}, a, b.matrix, b.matrix);
-      // Columns of A and rows of B, as those of a weight's gradient.
+      // Indexed columns of A and rows of B, as for a weight gradient.
       for (Index l = 0; l < k; ++l) {
         for (Index i = 0; i < m; ++i) columns[l * m + i] = x.at(of_k[l], i);
         for (Index j = 0; j < n; ++j) right[l * n + j] = w.at(of_k[l], j);
@@ -368,7 +370,7 @@ TEST(CpuGemmBf16, AnIndexNamesRowsOrColumns) {
       Matrix by_index(w.memory.data(), w.matrix.row_stride, 1);
       by_index.row_index = of_k.data();
       same({columns.data(), 1, m}, a, {right.data(), n, 1}, by_index);
-      // Where a row has one element and nothing lies between rows.
+      // Rows of one element without gaps between rows.
       std::vector<Bf16> narrow(there);
       for (Index i = 0; i < there; ++i) narrow[i] = x.at(i, 0);
       if (k == 1) {
@@ -379,7 +381,7 @@ TEST(CpuGemmBf16, AnIndexNamesRowsOrColumns) {
     }
 }
 
-// Both ways take the products exactly: sums whose every order is exact are equal, bit by bit.
+// Both ways multiply exactly: if the sums are exact in any order, the results are bitwise equal.
 TEST(CpuGemmBf16, WholeNumbersAreExact) {
   const Index m = 45, n = 50, k = 300;
   std::vector<Bf16> a(m * k), b(k * n);

@@ -1,4 +1,4 @@
-// Which instruction set computes, and that those that this program has are in order.
+// Selection of the instruction set, and the order of the instruction sets of this program.
 #include "kernels/cpu/processor.h"
 
 #include <gtest/gtest.h>

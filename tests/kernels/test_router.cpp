@@ -1,5 +1,5 @@
-// The router against numbers worked out by hand, on every backend. Logits are logarithms of small whole
-// numbers, so that the softmax is a fraction: log {1, 2, 3, 4} gives {0.1, 0.2, 0.3, 0.4}.
+// The router against values computed by hand, on every backend. Logits are logarithms of small
+// integers, so that the softmax is a fraction: log {1, 2, 3, 4} gives {0.1, 0.2, 0.3, 0.4}.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,8 +44,8 @@ class Router : public testing::TestWithParam<Target> {
     Floats probability;
     double z_squared;
   };
-  // logits: [T, E], given as numbers of which the logarithm is taken unless `as_they_are`.
-  // noise: [T, E], or none.
+  // numbers: [T, E] logits if `as_they_are`; otherwise the logits are their logarithms.
+  // noise: [T, E], or empty.
   Routed route(const RouteDesc& desc, Index t, Index e, Floats numbers, const Floats& bias = {}, Index segments = 1,
                bool as_they_are = false, ConstView noise = {}) {
     if (!as_they_are)
@@ -97,7 +97,7 @@ class Router : public testing::TestWithParam<Target> {
 };
 INSTANTIATE_TEST_SUITE_P(On, Router, testing::ValuesIn(f32_targets()), target_name);
 
-// ---- which experts, and with which weights ----
+// ---- selection of experts, and their weights ----
 
 TEST_P(Router, softmax_takes_the_most_probable) {
   // Token 0: probabilities .1 .2 .3 .4; token 1: .5 .25 .125 .125.
@@ -117,8 +117,7 @@ TEST_P(Router, softmax_takes_the_most_probable) {
 }
 
 TEST_P(Router, sigmoid_scores_each_expert_by_itself) {
-  // sigmoid(log n) = n / (n + 1): 1/2, 3/4, 4/5, 1/5. The probability is softmax all the same: numbers
-  // / 8.25.
+  // sigmoid(log n) = n / (n + 1): 1/2, 3/4, 4/5, 1/5. The probability is the softmax: n / 8.25.
   const Floats numbers = {1, 3, 4, 0.25f};
   const Routed plain = route({Score::sigmoid, 2, false, 1.0f}, 1, 4, numbers);
   EXPECT_EQ(plain.experts, (Ints{2, 1}));
@@ -129,7 +128,7 @@ TEST_P(Router, sigmoid_scores_each_expert_by_itself) {
 }
 
 TEST_P(Router, sqrt_softplus_scores_each_expert_by_itself) {
-  // softplus(log n) = log(n + 1), and e^1 - 1, e^4 - 1, e^9 - 1 give 1, 4, 9, of which the roots are 1, 2, 3.
+  // softplus(log n) = log(n + 1). e^1 - 1, e^4 - 1, e^9 - 1 give 1, 4, 9; the roots are 1, 2, 3.
   const Floats numbers = {std::exp(1.0f) - 1, std::exp(9.0f) - 1, std::exp(4.0f) - 1};
   const Routed plain = route({Score::sqrt_softplus, 2, false, 1.0f}, 1, 3, numbers);
   EXPECT_EQ(plain.experts, (Ints{1, 2}));
@@ -147,7 +146,7 @@ TEST_P(Router, vanishing_sigmoids_give_vanishing_weights_not_nan) {
 TEST_P(Router, equal_scores_go_to_the_lower_expert) {
   EXPECT_EQ(route({Score::softmax, 3}, 1, 5, {1, 2, 1, 2, 1}).experts, (Ints{1, 3, 0}));
   EXPECT_EQ(route({Score::sigmoid, 3}, 1, 5, {1, 2, 1, 2, 1}).experts, (Ints{1, 3, 0}));
-  // Also where a vector register ends, and where only the last place is contested.
+  // Also at the end of a vector register, and if only the last choice is a tie.
   const Floats same(37, 1.0f);
   EXPECT_EQ(route({Score::softmax, 4}, 1, 37, same).experts, (Ints{0, 1, 2, 3}));
   Floats one = same;
@@ -155,8 +154,8 @@ TEST_P(Router, equal_scores_go_to_the_lower_expert) {
   EXPECT_EQ(route({Score::softmax, 4}, 1, 37, one).experts, (Ints{36, 0, 1, 2}));
 }
 
-// A single choice that is divided by itself weighs exactly `scale`, whatever its score; and where weights are equal, the
-// earlier token is served first.
+// A single renormalized choice weighs exactly `scale` for any score. With equal weights, the
+// earlier token has precedence.
 TEST_P(Router, one_renormalized_choice_weighs_exactly_the_scale) {
   constexpr Index tokens = 200, experts = 3;
   const RandomStream draw(4, "numbers");
@@ -185,7 +184,8 @@ TEST_P(Router, one_expert_takes_everything_with_weight_one) {
 }
 
 TEST_P(Router, the_bias_selects_but_does_not_weigh) {
-  // Scores .1 .2 .3 .4 with bias .35 on expert 0: selection .45 .2 .3 .4, so 0 comes first and then 3.
+  // Scores .1 .2 .3 .4 with bias .35 on expert 0: selection .45 .2 .3 .4,
+  // so 0 comes first and then 3.
   const Routed r = route({Score::softmax, 2, true, 1.0f}, 1, 4, {1, 2, 3, 4}, {0.35f, 0, 0, 0});
   EXPECT_EQ(r.experts, (Ints{0, 3}));
   expect_near(r.weights, {0.2f, 0.8f});
@@ -194,41 +194,42 @@ TEST_P(Router, the_bias_selects_but_does_not_weigh) {
 }
 
 TEST_P(Router, groups_limit_the_choice) {
-  // Six experts in three groups, probabilities in twentieths: {6, 1} {4, 4} {3, 2}. The sums of the two best
-  // are 7, 8, 5, so with one group only the second may be chosen, though the best expert is elsewhere; with
-  // two, 0 and then 2.
+  // Six experts in three groups, probabilities in twentieths: {6, 1} {4, 4} {3, 2}. The sums of the
+  // two best are 7, 8, 5. One group: only the second group is eligible, although expert 0 is the
+  // best. Two groups: expert 0, then 2.
   const Floats numbers = {6, 1, 4, 4, 3, 2};
   EXPECT_EQ(route({Score::softmax, 2, true, 1.0f, 3, 1}, 1, 6, numbers).experts, (Ints{2, 3}));
   EXPECT_EQ(route({Score::softmax, 3, true, 1.0f, 3, 2}, 1, 6, numbers).experts, (Ints{0, 2, 3}));
   EXPECT_EQ(route({Score::softmax, 4, true, 1.0f, 3, 3}, 1, 6, numbers).experts, (Ints{0, 2, 3, 4}));
-  // The bias counts in the groups' sums: .3 on each of the last two lifts their group to the top.
+  // The sums of groups include the bias: .3 on each of the last two makes their group the best.
   EXPECT_EQ(route({Score::softmax, 2, true, 1.0f, 3, 1}, 1, 6, numbers, {0, 0, 0, 0, 0.3f, 0.3f}).experts,
             (Ints{4, 5}));
-  // Groups of one expert: the sum is that expert's score. Equal groups: the lower.
+  // Groups of one expert: the sum is the expert's score. Ties go to the lower group.
   EXPECT_EQ(route({Score::softmax, 2, true, 1.0f, 4, 2}, 1, 4, {1, 2, 2, 2}).experts, (Ints{1, 2}));
-  // By the best expert alone (DeepSeek-V2): 6, 4, 3, and the bias of .3 lifts the last group's best to 9.
+  // Groups by their best expert (DeepSeek-V2): 6, 4, 3. The bias of .3 raises the last one to 9.
   const RouteDesc by_best = {Score::softmax, 1, true, 1.0f, 3, 1, GroupScore::max};
   EXPECT_EQ(route(by_best, 1, 6, numbers).experts, (Ints{0}));
   EXPECT_EQ(route(by_best, 1, 6, numbers, {0, 0, 0, 0, 0.3f, 0}).experts, (Ints{4}));
-  // Three in a group: the third does not count. {5, 1, 4}: 9 against {4, 4, 4}: 8.
+  // Groups of three: the third best does not count. {5, 1, 4} has 9, {4, 4, 4} has 8.
   EXPECT_EQ(route({Score::softmax, 1, true, 1.0f, 2, 1}, 1, 6, {5, 1, 4, 4, 4, 4}).experts, (Ints{0}));
 }
 
 TEST_P(Router, noise_selects_but_does_not_weigh) {
-  // Scores .1 .2 .3 .4; the noise makes the first token's selection .6 .2 .3 .4, and the second's .1 .7 .3 .45.
+  // Scores .1 .2 .3 .4. With noise, token 0 selects by .6 .2 .3 .4, token 1 by .1 .7 .3 .45.
   const Tensor noise = put<float>({2, 4}, {0.5f, 0, 0, 0, 0, 0.5f, 0, 0.05f});
   const Routed r = route({Score::softmax, 2, false, 1.0f}, 2, 4, {1, 2, 3, 4, 1, 2, 3, 4}, {}, 1, false, noise);
   EXPECT_EQ(r.experts, (Ints{0, 3, 1, 3}));
   expect_near(r.weights, {0.1f, 0.4f, 0.2f, 0.4f});
   expect_near(r.probability, {0.2f, 0.4f, 0.6f, 0.8f});
-  // On logits log {1, 2, 3, 4} = 0 .69 1.10 1.39, half is not enough to make the first one the largest.
+  // Noise of logits log {1, 2, 3, 4} = 0 .69 1.10 1.39: .5 does not make the first one the largest.
   RouteDesc by_logit{Score::softmax, 1};
   by_logit.select_by_logit = true;
   EXPECT_EQ(route(by_logit, 2, 4, {1, 2, 3, 4, 1, 2, 3, 4}, {}, 1, false, noise).experts, (Ints{3, 3}));
 }
 
-// With Gumbel noise, tokens go to experts in proportion to the softmax: the first choice of p = .1 .2 .3 .4, and a second
-// one of what then is left, which is expert 0 with probability sum_i p_i p_0 / (1 - p_i) = .2 .1 / .8 + ... = .1345.
+// Gumbel noise samples experts in proportion to the softmax p = .1 .2 .3 .4, without replacement.
+// The second choice is expert 0 with probability sum_i p_i p_0 / (1 - p_i) = .2 .1 / .8 + ...
+// = .1345.
 TEST_P(Router, gumbel_noise_samples_without_replacement) {
   constexpr Index tokens = 40000;
   std::vector<std::int64_t> index(tokens);
@@ -245,7 +246,8 @@ TEST_P(Router, gumbel_noise_samples_without_replacement) {
     first[r.experts[2 * t]] += 1.0 / tokens;
     second += r.experts[2 * t + 1] == 0 ? 1.0 / tokens : 0.0;
   }
-  for (int i = 0; i < 4; ++i) EXPECT_NEAR(first[i], 0.1 * (i + 1), 0.01);  // four deviations of the mean
+  // Four standard deviations of the mean.
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(first[i], 0.1 * (i + 1), 0.01);
   EXPECT_NEAR(second, 0.1 * (0.2 / 0.8 + 0.3 / 0.7 + 0.4 / 0.6), 0.008);
 }
 
@@ -280,12 +282,11 @@ TEST_P(Router, extreme_and_broken_logits_still_choose_distinct_experts) {
 }
 
 TEST_P(Router, gradient_of_a_hand_computed_case) {
-  // Probabilities p = .1 .2 .3 .4, experts 3 and 2 chosen, not renormalized, dweights 1 and 2, dprobability 1
-  // 0 0 0, z_factor 1/2, logsumexp log 10 = 2.302585:
-  //   weights:      dz = p (ds - sum ds p), ds = 0 0 2 1, sum = 1.0       -> -.1  -.2   .3   0
-  //   probability:  dz = p (dp - sum dp p), sum = .1                      ->  .09 -.02 -.03 -.04
-  //   z loss:       2.302585 p                                            ->  .2302585 .460517 .6907755
-  //   .921034
+  // Probabilities p = .1 .2 .3 .4, experts 3 and 2 chosen, not renormalized, dweights 1 and 2,
+  // dprobability 1 0 0 0, z_factor 1/2, logsumexp log 10 = 2.302585:
+  //   weights:      dz = p (ds - sum ds p), ds = 0 0 2 1, sum = 1.0   -> -.1  -.2   .3   0
+  //   probability:  dz = p (dp - sum dp p), sum = .1                  ->  .09 -.02 -.03 -.04
+  //   z loss:       2.302585 p            ->  .2302585 .460517 .6907755 .921034
   const Tensor logits = put<float>({1, 4}, {std::log(1.0f), std::log(2.0f), std::log(3.0f), std::log(4.0f)});
   const Tensor experts = put<std::int32_t>({1, 2}, {3, 2}), weights = put<float>({1, 2}, {0.4f, 0.3f}),
                dweights = put<float>({1, 2}, {1, 2}), dprobability = put<float>({1, 4}, {1, 0, 0, 0}),
@@ -297,9 +298,10 @@ TEST_P(Router, gradient_of_a_hand_computed_case) {
 
 // ---- capacity ----
 
-// Four tokens, two choices each, three experts:      token 0: 0 1   token 1: 1 0   token 2: 0 2   token 3: 0
-// 1 Expert 0 is asked for by tokens 0 (first), 1 (second), 2 (first), 3 (first); expert 1 by 0 (second), 1
-// (first), 3 (second); expert 2 by 2 (second).
+// Four tokens with two choices each, of three experts:
+//   token 0: 0 1   token 1: 1 0   token 2: 0 2   token 3: 0 1
+// Expert 0 is chosen by tokens 0 (first), 1 (second), 2 (first), 3 (first). Expert 1 is chosen by 0
+// (second), 1 (first), 3 (second). Expert 2 is chosen by 2 (second).
 const Ints asked = {0, 1, 1, 0, 0, 2, 0, 1};
 
 TEST_P(Router, capacity_zero_drops_nothing) {
@@ -322,7 +324,8 @@ TEST_P(Router, choice_order_serves_all_first_choices_first) {
 }
 
 TEST_P(Router, probability_order_serves_the_largest_weight_first) {
-  // Expert 0: token 0 with .6, 1 with .3, 2 with .9, 3 with .7. Expert 1: 0 with .4, 1 with .7, 3 with .3.
+  // Expert 0: token 0 with .6, 1 with .3, 2 with .9, 3 with .7.
+  // Expert 1: 0 with .4, 1 with .7, 3 with .3.
   const Floats weights = {0.6f, 0.4f, 0.7f, 0.3f, 0.9f, 0.1f, 0.7f, 0.3f};
   EXPECT_EQ(keep(DropOrder::probability, 1, 1, 3, 2, asked, weights), (Ints{0, 0, 1, 0, 1, 1, 0, 0}));
   EXPECT_EQ(keep(DropOrder::probability, 2, 1, 3, 2, asked, weights), (Ints{0, 1, 1, 0, 1, 1, 1, 0}));
@@ -336,12 +339,12 @@ TEST_P(Router, equal_weights_are_served_by_token) {
 }
 
 TEST_P(Router, sequences_fill_their_own_capacity) {
-  // The same four tokens as two sequences of two: each sequence has its own places.
+  // The same four tokens as two sequences of two: each sequence has its own capacity.
   EXPECT_EQ(keep(DropOrder::token, 1, 2, 3, 2, asked), (Ints{1, 1, 0, 0, 1, 1, 0, 1}));
   EXPECT_EQ(keep(DropOrder::choice, 1, 2, 3, 2, asked), (Ints{1, 0, 1, 0, 1, 1, 0, 1}));
   const Floats weights = {0.6f, 0.4f, 0.3f, 0.7f, 0.5f, 0.1f, 0.9f, 0.3f};
   EXPECT_EQ(keep(DropOrder::probability, 1, 2, 3, 2, asked, weights), (Ints{0, 1, 0, 1, 0, 1, 1, 1}));
-  // One segment for each token: nothing can be dropped.
+  // One segment per token: no assignment can be dropped.
   EXPECT_EQ(keep(DropOrder::token, 1, 4, 3, 2, asked), Ints(8, 1));
 }
 
@@ -362,16 +365,17 @@ TEST_P(Router, k_equal_to_E_with_capacity_one_keeps_the_first_token) {
 // ---- order of the rows ----
 
 TEST_P(Router, rows_are_ordered_by_expert_and_then_token) {
-  // Kept: token 0 -> 2, 0;  token 1 -> 0 (its choice 2 is dropped);  token 2 -> 3, 2. Expert 1 gets none.
+  // Kept: token 0 -> 2, 0; token 1 -> 0 (its choice 2 is dropped); token 2 -> 3, 2; no row for 1.
   const Sorted s = sort(4, 2, {2, 0, 0, 2, 3, 2}, {1, 1, 1, 0, 1, 1});
   EXPECT_EQ(s.offsets, (Ints{0, 2, 2, 4, 5}));
-  EXPECT_EQ(s.rows, (Ints{1, 2, 0, 5, 4, -1}));  // assignments; there is no sixth row
+  EXPECT_EQ(s.rows, (Ints{1, 2, 0, 5, 4, -1}));  // row -> assignment; there is no sixth row
   EXPECT_EQ(s.tokens, (Ints{0, 1, 0, 2, 2, -1}));
   EXPECT_EQ(s.slots, (Ints{2, 0, 1, -1, 4, 3}));
 }
 
-// Two owners of two places each, and two parts of every expert, so ranks 0 to 3. Token 0 goes to experts 2 and 3, both of owner 1; token 1
-// to 0 alone, as its choice 2 is dropped; token 2 to 3 and 1, of both owners.
+// Two owners of two physical experts each, with two etp shards per expert: ranks 0 to 3. Token 0
+// goes to experts 2 and 3 of owner 1. Token 1 goes to expert 0, as its choice 2 is dropped. Token 2
+// goes to experts 3 and 1 of both owners.
 TEST_P(Router, a_token_goes_once_to_a_rank) {
   const Ints chosen = {2, 3, 0, 2, 3, 1}, kept = {1, 1, 1, 0, 1, 1};
   const Tensor experts = put<std::int32_t>({3, 2}, chosen), keep = put<std::int32_t>({3, 2}, kept),
@@ -398,7 +402,7 @@ TEST_P(Router, gather_and_combine_carry_rows_there_and_back) {
                y = backend->tensor({3, 2});
   backend->gather_rows(x, index, y);
   EXPECT_EQ(get<float>(y), (Floats{3, 4, 1, 2, 3, 4}));
-  // Token 0 has row 1 alone; token 1 has rows 0 and 2.
+  // Token 0 has row 1; token 1 has rows 0 and 2.
   const Tensor slots = put<std::int32_t>({2, 2}, {1, -1, 0, 2}), back = put<float>({2, 2}, {10, 20, 30, 40});
   backend->combine_rows(y, slots, back, back);
   EXPECT_EQ(get<float>(back), (Floats{11, 22, 36, 48}));
@@ -408,8 +412,7 @@ TEST_P(Router, gather_and_combine_carry_rows_there_and_back) {
   EXPECT_EQ(get<float>(back), (Floats{0, 0, 3, 4}));
 }
 
-// <gather(x), y> = <x, combine(y)> for the rows of a whole routing, drops included: combine is the adjoint of
-// gather.
+// Combine is the adjoint of gather, drops included: <gather(x), y> = <x, combine(y)>.
 TEST_P(Router, combine_is_the_adjoint_of_gather) {
   constexpr Index t = 203, e = 7, k = 3, d = 5;
   const RandomStream random(4, "adjoint");
@@ -420,7 +423,7 @@ TEST_P(Router, combine_is_the_adjoint_of_gather) {
   const Sorted s = sort(e, k, r.experts, kept);
   const Index rows = s.offsets.back();
   for (Index i = 0; i < e; ++i) EXPECT_LE(s.offsets[i + 1] - s.offsets[i], 40);
-  EXPECT_LT(rows, t * k);  // something was dropped
+  EXPECT_LT(rows, t * k);  // some assignments are dropped
   for (Index i = 0; i < t * d; ++i) x_values.push_back(static_cast<float>(random.normal(1000000 + i)));
   for (Index i = 0; i < rows * d; ++i) y_values.push_back(static_cast<float>(random.normal(2000000 + i)));
 

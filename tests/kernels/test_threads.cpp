@@ -1,4 +1,4 @@
-// Settings of the OpenMP runtime that a process should start with.
+// Settings of the OpenMP runtime for a process.
 #include "kernels/threads.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(Threads, QuotaBoundsTheirNumber) {
   const std::map<std::string, std::string> active{{"OMP_WAIT_POLICY", "active"}};
   EXPECT_EQ(settings_of(active, 4, 4), Settings{});
   EXPECT_EQ(settings_of(active, 4, 8), Settings{});
-  // A number that the user gives wins; doctor then says that it is too large.
+  // A number set by the user has precedence; doctor reports if it is too large.
   EXPECT_EQ(settings_of({{"OMP_WAIT_POLICY", "active"}, {"OMP_NUM_THREADS", "4"}}, 4, 3), Settings{});
 }
 

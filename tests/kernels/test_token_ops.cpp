@@ -1,5 +1,5 @@
-// The operations of kernels/backend.h that deal with tokens: routing, embedding and the loss, one struct
-// each: see op_case.h for what is checked.
+// Operations of kernels/backend.h on tokens: routing, embedding and loss.
+// Each has one struct (op_case.h).
 #include <optional>
 
 #include "tests/kernels/op_case.h"
@@ -21,7 +21,7 @@ struct RouteCase : OpCase {
     note = fmt::format("score {} top {} renormalize {} groups {}/{} by {}, by logit {}, {} segments",
                        static_cast<int>(d.score), d.top_k, d.renormalize, d.group_limit, d.groups,
                        static_cast<int>(d.group_score), d.select_by_logit, g);
-    // Multiples of 1/16: equal scores occur, and unequal ones differ in f32 too.
+    // Multiples of 1/16: some scores are equal, and unequal ones differ in f32 too.
     Numbers logits = normal("logits", {t, e}, 2);
     for (double& z : logits) z = std::round(z * 16) / 16;
     in("logits", {t, e}, logits, DType::f32);
@@ -130,7 +130,7 @@ struct DrawCase : OpCase {
     note = fmt::format("distribution {}", static_cast<int>(d.distribution));
     in("index", {s.t}, whole("index", {s.t}, Index{1} << 33, Index{1} << 34), DType::i64);
     out("x", {s.t, s.d}, DType::f32);
-    tolerance = 1.2e-7;  // a rounding of f32
+    tolerance = 1.2e-7;  // one rounding of f32
   }
   void run(Backend& b) override { b.draw(desc, at("index"), at("x")); }
   void expect(Values& v) override {
@@ -195,7 +195,7 @@ struct SizedNoiseCase : OpCase {
     in("size", {s.t, s.d}, normal("size", {s.t, s.d}, 2), DType::f32);
     tolerance = gradient_tolerance = 3e-6;
   }
-  // What is added to x.
+  // Returns the noise that is added to x.
   Numbers noise(Values& v) {
     const RandomStream stream(desc.seed, desc.stream);
     Numbers noise;
@@ -235,7 +235,7 @@ TEST_P(TokenOps, jitter) {
     for (bool add : {false, true}) check(JitterCase(s, add));
 }
 
-// k different experts for each of t tokens.
+// Returns k distinct experts for each of t tokens.
 Numbers random_experts(Index t, Index k, Index e) {
   const RandomStream stream(3, "experts");
   Numbers experts;
@@ -253,7 +253,7 @@ struct CapacityCase : OpCase {
   CapacityCase(CapacityDesc d, Index g, Index t_, Index k_, Index e_) : desc(d), segments(g), t(t_), k(k_), e(e_) {
     note = fmt::format("order {} capacity {} segments {}", static_cast<int>(d.order), d.capacity, g);
     in("experts", {t, k}, random_experts(t, k, e), DType::i32);
-    Numbers weights = whole("weights", {t, k}, 0, 20);  // many equal ones
+    Numbers weights = whole("weights", {t, k}, 0, 20);  // with many ties
     for (double& w : weights) w /= 20;
     in("weights", {t, k}, weights, DType::f32);
     out("keep", {t, k}, DType::i32);
@@ -263,14 +263,14 @@ struct CapacityCase : OpCase {
   void expect(Values& v) override { v["keep"] = ref::capacity(desc, segments, t, k, v["experts"], v["weights"]); }
 };
 
-// A placement of the experts that moves all of them where it can: from the last to the first, by a step that meets each once.
+// Returns the physical expert of each expert: reversed, and rotated by half of the experts.
 Numbers some_order(Index e) {
   Numbers order;
   for (Index place = 0; place < e; ++place) order.push_back(static_cast<double>((e - 1 - place + e / 2) % e));
   return order;
 }
 
-// Which of the assignments are kept.
+// Assignments that are not dropped.
 enum class Keeps { some, all, none };
 
 struct SendsCase : OpCase {
@@ -293,7 +293,7 @@ struct SendsCase : OpCase {
     out("kept", {e}, DType::i32);
     tolerance = 0;
   }
-  // Of places among more, on both sides, and some of nobody.
+  // Physical experts [first, first + e) of more, on both sides; some assignments are dropped.
   struct Among {
     Index first;
   };
@@ -327,7 +327,8 @@ struct SendsCase : OpCase {
 
 struct SortCase : OpCase {
   Index k, first, local;
-  // more: rows of the tables beyond those that are needed. one: all assignments that are kept are to that place.
+  // more: number of rows of the tables beyond R.
+  // one: physical expert of all assignments that are not dropped; empty: random.
   SortCase(Index t, Index k_, Index e, Index first_, Index local_, Index more, Keeps keeps = Keeps::some,
            std::optional<Index> one = {})
       : k(k_), first(first_), local(local_) {
@@ -392,7 +393,7 @@ TEST_P(TokenOps, plan_sends_and_sort) {
           for (Index owner : {Index{0}, owners - 1})
             check(SortCase(c.t, c.k, c.e, owner * (c.e / owners), c.e / owners, more, keeps));
     }
-  for (Index one : {0, 5})  // one place gets all, or none of what arrived is for here
+  for (Index one : {0, 5})  // all assignments are for one physical expert: not local, and local
     for (Index more : {0, 7}) check(SortCase(700, 4, 8, 4, 4, more, Keeps::all, one));
 }
 
@@ -426,11 +427,13 @@ TEST_P(TokenOps, balance) {
   for (bool counted : {true, false})
     for (bool together : {false, true})
       for (Index layers : {1, 3}) {
+        // In this order: one segment; a scope per segment; scopes of three segments; one scope of
+        // the segments of all ranks. In the fifth case each rank has one segment of the scope.
         check(BalanceCase({0, 1, together, 1e-3, 0.5}, layers, 1, 1, 1, counted));
-        check(BalanceCase({0, 1, together, 1e-3, 0.5}, layers, 5, 7, 1, counted));     // each segment a scope
-        check(BalanceCase({6, 3, together, 1e-3, 0.5}, layers, 6, 8, 2, counted));     // some of them, three to a scope
-        check(BalanceCase({5, 20, together, 1e-3, 0.5}, layers, 5, 40, 4, counted));   // all segments of all ranks
-        check(BalanceCase({3, 12, together, 1e-3, 0.5}, layers, 1, 40, 12, counted));  // of one each
+        check(BalanceCase({0, 1, together, 1e-3, 0.5}, layers, 5, 7, 1, counted));
+        check(BalanceCase({6, 3, together, 1e-3, 0.5}, layers, 6, 8, 2, counted));
+        check(BalanceCase({5, 20, together, 1e-3, 0.5}, layers, 5, 40, 4, counted));
+        check(BalanceCase({3, 12, together, 1e-3, 0.5}, layers, 1, 40, 12, counted));
         check(BalanceCase({0, 4, together, 1e-3, 0}, layers, 4, 300, 1, counted));
       }
 }
@@ -447,7 +450,7 @@ struct GatherRows : OpCase {
   void expect(Values& v) override { v["y"] = ref::gather_rows(d, v["x"], v["index"]); }
 };
 
-// Of numbers that are no floats: the bits are copied, those of -1 too.
+// Rows of integers: the bits are copied, including those of -1.
 struct GatherNumbers : OpCase {
   Index d;
   GatherNumbers(Index n, Rows s) : d(s.d) {
@@ -460,7 +463,7 @@ struct GatherNumbers : OpCase {
   void expect(Values& v) override { v["y"] = ref::gather_rows(d, v["x"], v["index"]); }
 };
 
-// Heads 1 to N of N + 2 of each token, to a cache of C positions.
+// Appends heads 1 to N of the N + 2 heads of each token to a cache of C positions.
 struct AppendHeads : OpCase {
   Index B, S, C, N, w;
   AppendHeads(Index sequences, Index tokens, Index capacity, Index heads, Index width)
@@ -486,8 +489,8 @@ TEST_P(TokenOps, append_heads) {
         check(AppendHeads(B, S, C, N, w));
 }
 
-// Columns of the heads of a tensor [B, S, N, w] that has more of both: heads [first_head, first_head + heads), columns
-// [first, first + width).
+// A slice of a tensor [B, S, all_heads, all_columns]: heads [first_head, first_head + heads),
+// columns [first, first + width).
 struct Part {
   Index all_heads, first_head, heads, all_columns, first, width;
   Shape shape(Index B, Index S) const { return {B, S, all_heads, all_columns}; }
@@ -499,7 +502,7 @@ struct Part {
     return heads_of(x, first_head, heads).columns(first, width);
   }
 };
-// Parts of heads that are copied: all heads, or one to all.
+// Copies a slice of heads: all heads, or one head to all.
 struct CopyHeads : OpCase {
   Index T;
   Part x, y;
@@ -516,7 +519,7 @@ struct CopyHeads : OpCase {
   }
 };
 
-// The sum, and that it is the gradient of what the same parts are copied to.
+// Sums a slice of heads. It must be the gradient of the copy between the same slices.
 struct SumHeads : OpCase {
   Index B, S;
   Part x, y;
@@ -582,7 +585,7 @@ TEST_P(TokenOps, parts_of_heads) {
   check(SumHeads(2, 9, {1, 0, 1, 4, 0, 4}, {2, 1, 1, 4, 0, 4}));
 }
 
-// Where y's sums begin: at nothing, at what y holds, or at another matrix.
+// Initial value of the sums of y: zero, y itself, or another matrix.
 enum class Begin { zero, itself, another };
 struct CombineRows : OpCase {
   Index k, d;
@@ -611,7 +614,7 @@ TEST_P(TokenOps, gather_and_combine) {
   }
 }
 
-// In f32, one choice after the other: which of them comes first shows where large numbers cancel.
+// Combine sums in f32 in the order of the choices: large values that cancel make the order visible.
 TEST_P(TokenOps, combine_adds_in_the_order_of_the_choices) {
   const auto b = GetParam().make();
   const std::vector<std::int32_t> slots = {0, 1, 2, 2, 1, 0};
@@ -640,7 +643,7 @@ struct EmbeddingCase : OpCase {
   Index t, vocab, d, begin;
   EmbeddingCase(Index t_, Index vocab_, Index d_, Index begin_) : t(t_), vocab(vocab_), d(d_), begin(begin_) {
     note = fmt::format("vocabulary from {}", begin);
-    in("ids", {t}, whole("ids", {t}, 0, begin + vocab + 2), DType::i32);  // some are held elsewhere
+    in("ids", {t}, whole("ids", {t}, 0, begin + vocab + 2), DType::i32);  // some are on other ranks
   }
   Numbers forward(Values& v) { return ref::embedding(vocab, d, begin, v["ids"], v["table"]); }
 };
@@ -704,7 +707,7 @@ struct CrossEntropyLoss : OpCase {
   CrossEntropyLoss(Index parts_, Index t, bool empty_part) : parts(parts_) {
     Numbers targets = whole("targets", {t}, -1, 10), partials = normal("partials", {parts, t, 3}, 5);
     for (std::size_t i = 1; i < partials.size(); i += 3) partials[i] = 1 + std::abs(partials[i]);
-    if (empty_part)  // the first rank holds no row of the vocabulary
+    if (empty_part)  // the first rank has no rows of the vocabulary
       for (Index i = 0; i < t; ++i)
         partials[3 * i] = -std::numeric_limits<double>::infinity(), partials[3 * i + 1] = partials[3 * i + 2] = 0;
     in("partials", {parts, t, 3}, partials, DType::f32);

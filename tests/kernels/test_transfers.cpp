@@ -1,4 +1,4 @@
-// Bytes between the host and a backend's device, of sizes that fill, and go beyond, the pieces in which they may travel.
+// Transfers between the host and a backend's device, with sizes at and above the staging buffers.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -15,7 +15,7 @@ class Transfers : public testing::TestWithParam<Target> {
     if (!GetParam().available()) GTEST_SKIP() << "no device";
     backend = GetParam().make();
   }
-  // Different everywhere, and for every seed.
+  // Returns values that differ for each element and each seed.
   static std::vector<std::int32_t> numbers(Index n, std::int32_t seed) {
     std::vector<std::int32_t> x(n);
     std::iota(x.begin(), x.end(), seed * 100'000'000);
@@ -39,7 +39,7 @@ TEST_P(Transfers, what_is_sent_comes_back) {
   }
 }
 
-// The host's memory is its own again when to_device returns, however much is still on its way.
+// When to_device returns, the host may overwrite the memory, even if the transfer is in flight.
 TEST_P(Transfers, the_host_may_write_over_what_it_has_sent) {
   constexpr Index n = 9001, many = 600;  // 21 MB
   std::vector<Tensor> tensors;
@@ -62,7 +62,7 @@ TEST_P(Transfers, a_read_gives_what_was_there_when_it_began) {
     const std::vector<std::int32_t> first = numbers(n, 1), second = numbers(n, 2), third = numbers(777, 3);
     backend->to_device(first.data(), x);
     backend->begin_read(x);
-    // Meanwhile all else goes on.
+    // Other transfers continue meanwhile.
     backend->to_device(second.data(), x);
     backend->to_device(third.data(), other);
     std::vector<std::int32_t> now(n), read(n, -1), beside(777);

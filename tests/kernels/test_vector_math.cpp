@@ -11,13 +11,13 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-// The distance of a float from the exact value, in units of the last place of that value.
+// Returns the distance of a float from the exact value, in units in the last place of that value.
 double ulps(float got, double want) {
   const float near = std::fabs(float(want));
   return std::fabs(double(got) - want) / (double(std::nextafter(near, infinity)) - double(near));
 }
 
-// Worst error over floats of every exponent and both signs, of which within() says whether they count.
+// Returns the worst error over floats of every exponent and both signs for which within() is true.
 template <class Within>
 double worst_ulps(float (*f)(float), double (*exact)(double), Within within) {
   double worst = 0;
