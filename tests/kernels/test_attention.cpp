@@ -497,7 +497,7 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
                  .apart = true,
                  .fewer = fewer});
   check({.B = 2, .S = 1, .H = 2, .K = 1, .hd = 8, .keys = 80, .offset = 75, .document = 30, .apart = true, .fewer = 9});
-  // With what attention learns, and with patterns, which go by each sequence's own positions.
+  // With learned biases and sinks, and with patterns of the positions within each sequence.
   for (Index queries : {1, 9})
     for (const auto& [offset, fewer] : {std::pair<Index, Index>{6, 3}, {300, 117}})
       for (const Sparsity& sparse :

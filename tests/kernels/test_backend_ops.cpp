@@ -355,7 +355,7 @@ struct ActivationCase : OpCase {
     const Shape hidden_shape = {r, a.gated ? 2 * f : f};
     Numbers h = normal("h", hidden_shape, deviation);
     for (double& x : h)
-      for (double corner : {0.0, static_cast<double>(desc.limit)})  // where there is no derivative
+      for (double corner : {0.0, static_cast<double>(desc.limit)})  // kinks of the function
         if (std::abs(std::abs(x) - corner) < 0.01) x = 0.5;
     in("h", hidden_shape, h);
     in_if(scaled, "row_scale", {r}, DType::f32);

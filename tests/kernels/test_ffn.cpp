@@ -86,7 +86,7 @@ struct FfnBackward : FfnCase {
   FfnBackward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool scaled) : FfnCase(a, sizes, by_index) {
     Numbers h = normal("h", {s.rows, width});
     for (double& x : h)
-      for (double corner : {0.0, static_cast<double>(desc.limit)})  // where there is no derivative
+      for (double corner : {0.0, static_cast<double>(desc.limit)})  // kinks of the function
         if (std::abs(std::abs(x) - corner) < 0.01) x = 0.5;
     // The gradient with respect to the activation's output is rounded.
     if (compute == DType::bf16) gradient_tolerance = 0.01;
