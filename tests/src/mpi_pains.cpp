@@ -1,5 +1,5 @@
 // Every layout of up to as many ranks as there are against one rank: the gradient of every parameter, and what a run that is
-// resumed on another layout makes of it. docs/pains.md says which faults of other trainers this is for.
+// resumed on another layout makes of it. docs/reliability/known-failures.md says which faults of other trainers this is for.
 #include <gtest/gtest.h>
 
 #include <cmath>
