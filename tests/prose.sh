@@ -21,13 +21,16 @@ for argument in "$@"; do
   esac
 done
 if ((${#files[@]} == 0)); then
-  mapfile -t files < <(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' '*.in' '*.sh' '*.sbatch' '*.cmake' '*CMakeLists.txt' '*.ini' '*.md')
+  patterns=('*.h' '*.cpp' '*.cu' '*.cuh' '*.in' '*.sh' '*.sbatch' '*.cmake' '*CMakeLists.txt' '*.ini' '*.md')
+  # Without git, what lies in the folders of the source tree.
+  mapfile -t files < <(git ls-files "${patterns[@]}" 2>/dev/null || find cmake configs dist docs kernels launch src tests ./*.* -type f | grep -E '\.(h|cpp|cu|cuh|in|sh|sbatch|cmake|txt|ini|md)$' | sed 's#^\./##')
 fi
 exec perl - "${options[@]}" "${files[@]}" <<'PERL'
 use strict;
 use warnings;
 use utf8;
-use open qw(:std :encoding(UTF-8));
+
+binmode STDOUT, ":utf8";
 
 my %option;
 my @files;
@@ -52,7 +55,9 @@ sub offence {
 # Checks the sentences of a block of prose that begins in a line of a file.
 sub check_prose {
   my ($file, $line, $text) = @_;
-  $text =~ s/`[^`]*`/code/g;              # quoted code is one word
+  $text =~ s/(?<=[.!?] )`[^`]*`/Code/g;   # quoted code is one word, which may begin a sentence
+  $text =~ s/^`[^`]*`/Code/;
+  $text =~ s/`[^`]*`/code/g;
   $text =~ s{\bhttps?://\S+}{link}g;
   $text =~ s/\[([^\]]*)\]\([^)]*\)/$1/g;  # the text of a link
   $text =~ s/\s+/ /g;
@@ -132,7 +137,7 @@ sub check_page {
   for my $text (@$lines) {
     ++$number;
     if ($text =~ /^\s*```/) { $flush->(); $fenced = !$fenced; next }
-    if ($fenced || $text =~ /^( {4}|\t)\S/ && $block eq "" || $text =~ /^\s*\|/ || $text =~ /^#/ || $text !~ /\S/ || $text =~ /^\s*(<|!\[)/) {
+    if ($fenced || $text =~ /^( {4}|\t)/ && $block eq "" || $text =~ /^\s*\|/ || $text =~ /^#/ || $text !~ /\S/ || $text =~ /^\s*(<|!\[)/) {
       $flush->();
       next;
     }
@@ -146,7 +151,7 @@ sub check_page {
 
 for my $file (@files) {
   next if $file =~ $exempt;
-  open my $in, "<", $file or die "prose.sh: cannot read $file: $!\n";
+  open my $in, "<:utf8", $file or die "prose.sh: cannot read $file: $!\n";
   chomp(my @lines = <$in>);
   if ($file =~ /\.md$/) { check_page($file, \@lines) }
   elsif ($file =~ /\.(h|cpp|cu|cuh|in)$/) { check_code($file, "//", \@lines) }
@@ -154,11 +159,9 @@ for my $file (@files) {
 }
 
 # Offences of each folder: a component, or a folder two deep.
+sub folder_of { my ($folder) = $_[0] =~ m{^((?:[^/]+/){0,2})}; return $folder || "./" }
 my %count;
-for my $file (keys %offences) {
-  my ($folder) = $file =~ m{^((?:[^/]+/){0,2})};
-  $count{$folder || "./"} += @{$offences{$file}};
-}
+$count{folder_of($_)} += @{$offences{$_}} for keys %offences;
 if ($option{"--count"}) {
   printf "%-24s %d\n", $_, $count{$_} for sort keys %count;
   exit 0;
@@ -172,7 +175,7 @@ for my $folder (sort keys %count) {
   my $allowed = $limit{$folder} // 0;
   next if $count{$folder} <= $allowed && !$option{"--all"};
   $failed = 1 if $count{$folder} > $allowed;
-  for my $file (sort grep { m{^\Q$folder\E[^/]*$} || $folder eq "./" && !m{/} || m{^\Q$folder\E} && $folder ne "./" } keys %offences) {
+  for my $file (sort grep { folder_of($_) eq $folder } keys %offences) {
     print "$_\n" for @{$offences{$file}};
   }
   print "$folder: $count{$folder} offences, $allowed allowed\n";

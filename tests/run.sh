@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test, those under mpirun included. Arguments go to ctest:
-# tests/run.sh -R mpi
+# Installs missing packages, builds, and runs every test, those under mpirun included.
+#   tests/run.sh --quick    only the labels unit and quick: minutes after the build
+#   tests/run.sh -R mpi     other arguments go to ctest
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [[ ${1:-} == --quick ]]; then set -- -L '^(unit|quick)$' "${@:2}"; fi
 launch/install-deps.sh
 cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON --log-level=NOTICE
 cmake --build build --parallel "$(nproc)"
