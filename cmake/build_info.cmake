@@ -1,5 +1,7 @@
-# With -P: writes OUTPUT, the definition of build_info() (src/build_info.h), unless it has the same text already.
-# ROOT: the source tree; VERSION, OPTIONS: text. The commit is empty if ROOT is no git work tree of its own.
+# With -P: writes OUTPUT, the definition of build_info() (src/build_info.h), unless it has the same
+# text already.
+#   ROOT              the source tree; the commit is empty if it is no git work tree of its own
+#   VERSION, OPTIONS  text
 set(commit "")
 find_program(GIT git)
 if(GIT)

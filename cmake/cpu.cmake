@@ -1,6 +1,7 @@
-# kernels/cpu, compiled once for each instruction set; kernels/cpu/processor.cpp chooses among them at start.
+# kernels/cpu, compiled once for each instruction set. kernels/cpu/processor.cpp selects one at
+# start.
 #   sy_cpu_isas           their names, the narrowest first
-#   sy_cpu_isa_objects    for each of them a relocatable object whose one global symbol is switchyard_cpu_NAME
+#   sy_cpu_isa_objects    a relocatable object for each, with one global symbol: switchyard_cpu_NAME
 # Call sy_add_cpu_isas(SOURCES...) after sy_options exists.
 
 # Name and compiler's option: one a line, the narrowest first.
@@ -13,15 +14,16 @@ else()
   set(rows "baseline")
 endif()
 set(SWITCHYARD_ISAS "" CACHE STRING
-    "Compile the CPU kernels for these instruction sets alone, by name, which is faster for who works on them; empty: for all")
+    "Instruction sets for which the CPU kernels are compiled, by name; empty: all. One compiles faster than all.")
 
 include(CheckCXXCompilerFlag)
 # The kernels say in which order they sum; the compiler may contract a*b+c, never reorder.
 set(sy_kernel_options -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math)
 set(isa_options ${sy_kernel_options})
 foreach(option
-        # Tuned for some processors, GCC multiplies and adds apart in a loop with one sum, and fuses them in one with several: a
-        # row of a product would depend on how many rows are computed with it.
+        # Tuned for some processors, GCC fuses multiplications and additions in loops with several
+        # sums, but not in loops with one. A row of a product would then depend on the number of
+        # rows that are computed with it.
         --param=avoid-fma-max-bits=0
         # A symbol that is unique in the process stays so when it is made local to its object.
         -fno-gnu-unique
@@ -34,9 +36,9 @@ foreach(option
   endif()
 endforeach()
 
-# An inline function, of the standard library too, is compiled with each file that calls it, and the linker keeps whichever it
-# sees first: that of AVX-512 would then run on a processor without. So the files of an instruction set are linked to one
-# object first, in which all symbols become local but its table of kernels.
+# An inline function is compiled with each file that calls it, and the linker keeps the first one:
+# code for AVX-512 could then run on a processor without it. Therefore the files of an instruction
+# set are first linked to one object, in which only the table of kernels stays global.
 function(sy_add_cpu_isas)
   set(known "")
   foreach(row ${rows})

@@ -1,5 +1,5 @@
-# Looks for what the cuda backend is built with, as SWITCHYARD_CUDA asks. Sets SWITCHYARD_HAS_CUDA, and where it is true
-# enables the language, finds cuBLAS, NCCL and NVTX, and sets SWITCHYARD_CUDA_ARCHITECTURES.
+# Looks for nvcc, cuBLAS, NCCL and NVTX, as SWITCHYARD_CUDA says. Sets SWITCHYARD_HAS_CUDA. If it is
+# true, also enables the language and sets SWITCHYARD_CUDA_ARCHITECTURES.
 set(SWITCHYARD_HAS_CUDA FALSE)
 if(NOT SWITCHYARD_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "SWITCHYARD_CUDA = ${SWITCHYARD_CUDA}: expected AUTO, ON or OFF")
@@ -8,7 +8,7 @@ if(SWITCHYARD_CUDA STREQUAL "OFF")
   return()
 endif()
 
-if(NOT CMAKE_CUDA_COMPILER)  # not looked for yet, or not found last time, which the cache would keep
+if(NOT CMAKE_CUDA_COMPILER)  # the cache would keep an earlier failure
   unset(CMAKE_CUDA_COMPILER CACHE)
 endif()
 include(CheckLanguage)
@@ -23,7 +23,7 @@ else()
   enable_language(CUDA)
   find_package(CUDAToolkit)
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ENV NCCL_ROOT PATHS /usr/local/cuda PATH_SUFFIXES include)
-  find_path(NVTX_INCLUDE_DIR nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})  # part of most toolkits; done without
+  find_path(NVTX_INCLUDE_DIR nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})  # optional
   find_library(NCCL_LIBRARY nccl HINTS ENV NCCL_ROOT PATHS /usr/local/cuda PATH_SUFFIXES lib lib64)
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.5)  # cublasGemmGroupedBatchedEx
     set(missing "CUDA 12.5 or later (${CMAKE_CUDA_COMPILER} is of ${CMAKE_CUDA_COMPILER_VERSION})")
@@ -41,11 +41,12 @@ if(missing)
   return()
 endif()
 
-if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has had it since 12.0
+# CMake 3.25 does not know that nvcc has C++20 since 12.0.
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
-# A100 and H100/H200; B200 where the compiler knows it. Newer cards compile the last one's PTX when they load it.
+# A100 and H100/H200, and B200 if the compiler knows it. Newer cards compile PTX when they load it.
 set(architectures 80-real 90a-real)
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
   list(APPEND architectures 100a-real)

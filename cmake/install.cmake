@@ -1,4 +1,4 @@
-# What `cmake --install` puts where, and the Debian package that cpack makes of it.
+# The files of `cmake --install`, and the Debian package that cpack makes of them.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # the tests are not for it
 include(GNUInstallDirs)
 install(TARGETS switchyard RUNTIME)

@@ -110,7 +110,7 @@ sub check_code {
   my $number = 0;
   for my $text (@$lines) {
     ++$number;
-    next if $number == 1 && $text =~ /^#!/;
+    next if $text =~ /^#(!|SBATCH|#SBATCH)/;
     my ($code, $comment, $at) = split_comment($text, $marker);
     if (defined $comment) {
       check_width($file, $number, $text);
