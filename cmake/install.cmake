@@ -8,10 +8,22 @@ install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})  # its pictures, and what it points to
 # The program knows its own options.
 install(CODE [[
-  execute_process(COMMAND "$<TARGET_FILE:switchyard>" completion bash
-                  OUTPUT_FILE "$<TARGET_FILE_DIR:switchyard>/completion.bash" COMMAND_ERROR_IS_FATAL ANY)
+  foreach(shell bash zsh fish)
+    execute_process(COMMAND "$<TARGET_FILE:switchyard>" completion ${shell}
+                    OUTPUT_FILE "$<TARGET_FILE_DIR:switchyard>/completion.${shell}" COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
 ]])
 install(FILES ${CMAKE_BINARY_DIR}/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME switchyard)
+install(FILES ${CMAKE_BINARY_DIR}/completion.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME switchyard.fish)
+# Debian's zsh looks for those of packages in another folder than for those of /usr/local.
+install(CODE [[
+  set(folder site-functions)
+  if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+    set(folder vendor-completions)
+  endif()
+  file(INSTALL "$<TARGET_FILE_DIR:switchyard>/completion.zsh" RENAME _switchyard
+       DESTINATION "${CMAKE_INSTALL_PREFIX}/share/zsh/${folder}")
+]])
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME switchyard)

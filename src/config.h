@@ -176,6 +176,8 @@ struct ConfigKey {
 };
 const std::vector<ConfigKey>& config_keys();
 
+  std::string range;                // "from 1 to 65536"; empty if the value is not a bounded number
+  std::vector<std::string> values;  // the only valid values; empty if there is no such list
 // A check of something beside the configuration, such as its data set. It throws InputError.
 struct ConfigCheck {
   std::function<void(const Config&)> run;

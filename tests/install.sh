@@ -19,11 +19,12 @@ for picture in $(grep -oE '\]\(docs/[^)]*' "$share/doc/switchyard/README.md" | c
 done
 expect_ok "$bin" inspect --config "$share/switchyard/configs/models/mixtral-8x7b.ini"
 expect_ok env OMP_NUM_THREADS=1 "$share/switchyard/launch/mpirun.sh" 2 "$bin" version
-# The installed completion completes.
+# The installed completion completes, and the other shells have theirs.
+expect_file "$share/zsh/site-functions/_switchyard" "$share/fish/vendor_completions.d/switchyard.fish"
 complete_words() {
   # shellcheck disable=SC1091
   source "$share/bash-completion/completions/switchyard"
-  COMP_WORDS=(switchyard "$@") COMP_CWORD=$#
+  COMP_WORDS=("$bin" "$@") COMP_CWORD=$#
   _switchyard 2>/dev/null  # compopt is for the shell at work
   echo "${COMPREPLY[*]}"
 }
@@ -34,5 +35,6 @@ cd "$work"
 expect_ok cpack --config "$build/CPackConfig.cmake" -B "$work/package"
 expect_ok dpkg-deb --contents package/switchyard_*.deb
 expect_output "./usr/bin/switchyard"
+expect_output "./usr/share/zsh/vendor-completions/_switchyard"
 expect_ok dpkg-deb --field package/switchyard_*.deb Depends
 for package in openmpi-bin libopenmpi libhdf5 libgomp1; do expect_output "$package"; done

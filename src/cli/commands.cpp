@@ -2,8 +2,6 @@
 
 #include "src/build_info.h"
 #include "src/cli/options.h"
-#include "src/config.h"
-#include "src/text/words.h"
 
 namespace sy {
 
@@ -35,8 +33,10 @@ const std::vector<Command>& commands() {
       {"diff", "CHECKPOINT CHECKPOINT", "compare two checkpoints, tensor by tensor", diff_command, false, true},
       {"doctor", "[--dir DIR] [--machine FILE] [--json]",
        "what this machine offers, and what is misconfigured; under mpirun, on every rank", doctor_command, true},
-      {"completion", "bash", "what bash needs to complete commands, options and settings", completion_command, false},
-      {"help", "[config | COMMAND]", "this list, every configuration key, or a command", help_command, false},
+      {"completion", "bash|zsh|fish", "what a shell needs to complete commands, options, settings and values",
+       completion_command, false},
+      {"help", "[COMMAND | config | SECTION | KEY]", "this list, a command, or configuration keys", help_command,
+       false},
       {"version", "", "the version", version_command, false},
   };
   return table;
@@ -44,43 +44,13 @@ const std::vector<Command>& commands() {
 
 int version_command(CommandLine& line) {
   po::variables_map given;
+bool takes_settings(const Command& command) {
+  return std::string_view(command.usage).find("--section.key=value") != std::string_view::npos;
+}
+
   if (!parse_options(line, "version", {}, {}, given)) return 0;
   fmt::print("switchyard {}\n", build_info().version);
   return 0;
-}
-
-int help_command(CommandLine& line) {
-  if (line.options) return 0;
-  if (line.args.empty() || line.args.front() == "--help" || line.args.front() == "-h") {
-    fmt::print("Switchyard trains mixture-of-experts decoders on MPI ranks.\n\nusage: switchyard COMMAND ...\n\n");
-    for (const Command& c : commands()) fmt::print("  {:<11} {}\n", c.name, c.summary);
-    fmt::print("\n`switchyard help COMMAND` says more; `switchyard help config` lists every configuration key.\n");
-    return 0;
-  }
-  const std::string& topic = line.args.front();
-  if (topic == "config") {
-    std::string section;
-    for (const ConfigKey& k : config_keys()) {
-      const auto dot = k.name.rfind('.');
-      if (k.name.substr(0, dot) != section) {
-        section = k.name.substr(0, dot);
-        fmt::print("\n[{}]\n", section);
-      }
-      fmt::print("{:<32} # {} ({})\n", k.name.substr(dot + 1) + " = " + k.default_value, k.help, k.type);
-    }
-    return 0;
-  }
-  std::vector<std::string> names;
-  for (const Command& c : commands()) {
-    if (topic == c.name) {
-      CommandLine other{line.world, {"--help"}, nullptr};
-      return c.run(other);
-    }
-    names.emplace_back(c.name);
-  }
-  const std::string near = nearest(topic, names);
-  bad_input("help: unknown command '{}': {}", topic,
-            near.empty() ? "`switchyard help` lists them" : "did you mean " + near + "?");
 }
 
 }  // namespace sy

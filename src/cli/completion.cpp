@@ -1,60 +1,216 @@
-// switchyard completion: what a shell needs to complete the command line, from the program's own tables.
+// switchyard completion: the scripts that shells load, and the candidates that these scripts ask for.
+#include "src/cli/completion.h"
+
 #include <fmt/core.h>
+
+#include <algorithm>
 
 #include "src/cli/options.h"
 #include "src/config.h"
+#include "src/families/family.h"
+#include "src/plan/machine.h"
+#include "src/text/table.h"
 #include "src/text/words.h"
 
 namespace sy {
 namespace {
 
-std::string options_of(const Command& command, Comm& world) {
-  std::vector<std::string> names;
-  CommandLine line{world, {}, &names};
+// Shells show a column of descriptions beside the candidates.
+std::string short_help(std::string text) {
+  text = text.substr(0, text.find_first_of(".;\n"));
+  return fit_width(visible(text), 60);
+}
+
+std::vector<CommandOption> options_of(const Command& command, Comm& world) {
+  std::vector<CommandOption> options;
+  CommandLine line{world, {}, &options};
   command.run(line);
-  if (command.run == train_command)
-    for (const ConfigKey& key : config_keys()) names.push_back("--" + key.name + "=");
-  return join(names, " ");
+  return options;
+}
+
+// The values of an option that takes only some, or that begin in some way.
+std::vector<std::string> option_values(const std::string& command, const std::string& option) {
+  if (option == "--backend") return {"auto", "cpu", "cuda"};
+  if (option == "--dtype") return {"f32", "bf16", "f16"};
+  if (option == "--tokenizer") return {"bytes", "spm:", "train-spm:", "hf:"};
+  if (option == "--placement") return {"ep="};
+  if (option == "--upcycle") return {"experts="};
+  if (option == "--layouts" && command == "scale") return {"auto"};
+  if (option == "--machine" && command != "doctor") return machine_names();  // doctor writes a file
+  if (option == "--family") {
+    std::vector<std::string> names;
+    for (const Family& family : families()) names.emplace_back(family.name);
+    return names;
+  }
+  return {};
+}
+
+// The name of a setting as the table of keys has it: "--attention.local.window" is that of "attention.NAME.window".
+// `kind` becomes "local", or stays empty.
+std::string key_of(const std::string& name, std::string& kind) {
+  constexpr std::string_view section = "--attention.";
+  const auto end = name.find('.', section.size());
+  if (!name.starts_with(section) || end == name.npos) return name.substr(std::min<std::size_t>(2, name.size()));
+  kind = name.substr(section.size(), end - section.size());
+  return "attention.NAME" + name.substr(end);
+}
+
+std::vector<std::string> values_of(const Command& command, const std::string& name) {
+  std::string kind;
+  if (takes_settings(command))
+    for (const std::string key = key_of(name, kind); const ConfigKey& k : config_keys())
+      if (k.name == key) return k.values;
+  return option_values(command.name, name);
+}
+
+std::vector<Candidate> all_options(const Command& command, const std::string& word, Comm& world) {
+  std::vector<Candidate> all;
+  for (const CommandOption& option : options_of(command, world)) all.push_back({option.name, short_help(option.help)});
+  if (!takes_settings(command)) return all;
+  std::string kind;
+  key_of(word, kind);
+  for (const ConfigKey& key : config_keys()) {
+    std::string name = key.name;
+    if (!kind.empty()) replace_all(name, ".NAME.", "." + kind + ".");
+    all.push_back({"--" + name + "=", short_help(key.help)});
+  }
+  return all;
+}
+
+std::vector<Candidate> of_command(const Command& command, const std::vector<std::string>& words, Comm& world) {
+  const std::string &word = words.back(), &before = words[words.size() - 2];
+  std::vector<Candidate> all;
+  const auto add = [&](const std::string& start, const std::vector<std::string>& values) {
+    for (const std::string& value : values) all.push_back({start + value, ""});
+  };
+  if (command.run == help_command) {
+    const bool of_configuration = words.size() == 3 && before == "config";
+    if (words.size() == 2 || of_configuration) add("", help_topics(of_configuration));
+  } else if (const auto equals = word.find('='); word.starts_with("--") && equals != word.npos) {
+    add(word.substr(0, equals + 1), values_of(command, word.substr(0, equals)));
+  } else if (words.size() > 2 && before.starts_with("--") && before.find('=') == before.npos &&
+             !word.starts_with("-")) {
+    add("", values_of(command, before));
+  } else if (word.starts_with("-")) {
+    all = all_options(command, word, world);
+  } else if (command.run == completion_command && words.size() == 2) {
+    add("", {"bash", "zsh", "fish"});
+  }
+  return all;
 }
 
 }  // namespace
 
+std::vector<Candidate> completion_candidates(const std::vector<std::string>& words, Comm& world) {
+  std::vector<Candidate> all;
+  if (words.size() == 1) {
+    for (const Command& c : commands()) all.push_back({c.name, short_help(c.summary)});
+    all.push_back({"--version", ""});
+    all.push_back({"--help", ""});
+  }
+  for (const Command& c : commands())
+    if (words.size() > 1 && words.front() == c.name) all = of_command(c, words, world);
+  const auto differs = [&](const Candidate& c) { return words.empty() || !c.text.starts_with(words.back()); };
+  all.erase(std::remove_if(all.begin(), all.end(), differs), all.end());
+  return all;
+}
+
+namespace {
+
+// Each script asks the program that is being completed, whatever its path.
+constexpr const char* bash_script = R"sh(# Completion of switchyard for bash: source <(switchyard completion bash)
+_switchyard() {
+  local piece glued= words=() before line found=()
+  # bash takes words apart at = and : (COMP_WORDBREAKS).
+  for piece in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
+    if [[ ${#words[@]} -gt 0 && ($glued || $piece == [=:]*) ]]; then
+      words[${#words[@]}-1]+=$piece
+    else
+      words+=("$piece")
+    fi
+    [[ $piece == [=:] ]] && glued=1 || glued=
+  done
+  [[ $piece == [=:] ]] && piece=
+  before=${words[${#words[@]}-1]}
+  before=${before%"$piece"}
+  while IFS= read -r line; do
+    line=${line%%$'\t'*}
+    found+=("${line#"$before"}")
+  done < <("${COMP_WORDS[0]/#\~/$HOME}" completion candidates "${words[@]}" 2>/dev/null)
+  COMPREPLY=("${found[@]}")
+  # What follows = or : follows at once.
+  [[ ${#found[@]} -eq 1 && ${found[0]} == *[=:] ]] && compopt -o nospace
+  return 0
+}
+complete -o default -F _switchyard switchyard
+)sh";
+
+constexpr const char* zsh_script = R"sh(#compdef switchyard
+# Completion of switchyard for zsh: source <(switchyard completion zsh), or this text as _switchyard in $fpath.
+_switchyard() {
+  local line
+  local -a open_texts open_lines texts lines
+  for line in "${(@f)$("${words[1]/#\~/$HOME}" completion candidates "${(@Q)words[2,CURRENT]}" 2>/dev/null)}"; do
+    [[ -n $line ]] || continue
+    if [[ ${line%%$'\t'*} == *[=:] ]]; then
+      open_texts+=("${line%%$'\t'*}") open_lines+=("${line/$'\t'/  -- }")
+    else
+      texts+=("${line%%$'\t'*}") lines+=("${line/$'\t'/  -- }")
+    fi
+  done
+  if (( ${#texts} + ${#open_texts} == 0 )); then
+    compset -P '--*='
+    _files
+    return
+  fi
+  (( ${#texts} )) && compadd -l -d lines -- "${texts[@]}"
+  (( ${#open_texts} )) && compadd -l -S '' -d open_lines -- "${open_texts[@]}"
+}
+if [[ ${funcstack[1]} == _switchyard ]]; then _switchyard "$@"; else compdef _switchyard switchyard; fi
+)sh";
+
+constexpr const char* fish_script = R"sh(# Completion of switchyard for fish: switchyard completion fish | source
+function __switchyard_candidates
+  set -l words (commandline -opc)
+  set -l current (commandline -ct)
+  test (count $current) -eq 0; and set current ''
+  set -l program (string replace -r '^~' $HOME -- $words[1])
+  set -l found ($program completion candidates $words[2..-1] $current 2>/dev/null)
+  if test (count $found) -gt 0
+    printf '%s\n' $found
+  else
+    set -l start (string match -r -- '^--[^=]*=' $current)
+    for path in (__fish_complete_path (string replace -r -- '^--[^=]*=' '' $current))
+      printf '%s%s\n' "$start" $path
+    end
+  end
+end
+complete -c switchyard -f -a '(__switchyard_candidates)'
+)sh";
+
+}  // namespace
+
 int completion_command(CommandLine& line) {
-  po::options_description options("Completion of commands, options and settings: source <(switchyard completion bash)");
+  // The scripts call `completion candidates WORD...`, where words may look like options.
+  if (!line.options && !line.args.empty() && line.args.front() == "candidates") {
+    for (const Candidate& c : completion_candidates({line.args.begin() + 1, line.args.end()}, line.world))
+      fmt::print("{}{}{}\n", c.text, c.help.empty() ? "" : "\t", c.help);
+    return 0;
+  }
+  po::options_description options(
+      "Prints a script that a shell loads to complete commands, options, settings and values:\n"
+      "  bash: source <(switchyard completion bash)\n"
+      "  zsh:  source <(switchyard completion zsh), after compinit\n"
+      "  fish: switchyard completion fish | source");
   po::variables_map given;
   if (!parse_options(line, "completion", options, {"shell"}, given)) return 0;
   const std::string shell = given["shell"].as<std::string>();
-  if (shell != "bash") bad_input("completion: '{}': expected bash", shell);
-
-  std::string names, cases;
-  for (const Command& c : commands()) {
-    names += std::string(names.empty() ? "" : " ") + c.name;
-    if (c.run != completion_command)
-      cases += fmt::format("    {}) options='{}' ;;\n", c.name, options_of(c, line.world));
-  }
-  fmt::print(
-      R"(# Completion of switchyard for bash.
-_switchyard() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} options= words=
-  case ${{COMP_WORDS[1]}} in
-{}  esac
-  case $COMP_CWORD,${{COMP_WORDS[1]}} in
-    1,*) words='{} --version' ;;
-    2,help) words='config {}' ;;
-    2,completion) words='bash' ;;
-  esac
-  # A kind of layer has any name.
-  [[ $word =~ ^--([a-z]+)\.([^.=]+)\. ]] && options=${{options//.NAME./.${{BASH_REMATCH[2]}}.}}
-  [[ $word == -* ]] && words+=" $options"
-  COMPREPLY=($(compgen -W "$words" -- "$word" || :))
-  # The value of a setting follows at once.
-  [[ ${{#COMPREPLY[@]}} -eq 1 && ${{COMPREPLY[0]}} == *= ]] && compopt -o nospace
-  return 0
-}}
-complete -o default -F _switchyard switchyard
-)",
-      cases, names, names);
-  return 0;
+  for (const auto& [name, script] : {std::pair{"bash", bash_script}, {"zsh", zsh_script}, {"fish", fish_script}})
+    if (shell == name) {
+      fmt::print("{}", script);
+      return 0;
+    }
+  bad_input("completion: '{}': expected bash, zsh or fish", shell);
 }
 
 }  // namespace sy

@@ -13,13 +13,24 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
   all.add(options);
   all.add_options()("help,h", "show this");
   if (line.options) {
-    for (const auto& option : all.options()) line.options->push_back("--" + option->long_name());
+    for (const auto& option : all.options())
+      line.options->push_back(
+          {"--" + option->long_name(), option->description(), option->semantic()->max_tokens() > 0});
     return false;
   }
+  // Takes the words after the last positional one. No option can have this name by accident.
+  constexpr const char* surplus = "surplus words";
   po::positional_options_description places;
   for (std::size_t i = 0; i < positional.size(); ++i) {
-    places.add(positional[i].c_str(), repeat_last && i + 1 == positional.size() ? -1 : 1);
-    if (!all.find_nothrow(positional[i], false)) all.add_options()(positional[i].c_str(), po::value<std::string>());
+    const bool repeats = repeat_last && i + 1 == positional.size();
+    places.add(positional[i].c_str(), repeats ? -1 : 1);
+    const po::value_semantic* value =
+        repeats ? static_cast<po::value_semantic*>(po::value<std::vector<std::string>>()) : po::value<std::string>();
+    all.add_options()(positional[i].c_str(), value);
+  }
+  if (!repeat_last) {
+    places.add(surplus, -1);
+    all.add_options()(surplus, po::value<std::vector<std::string>>());
   }
   const auto usage = [&] {
     for (const Command& c : commands())
@@ -35,10 +46,12 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
       if (line.world.rank() == 0) std::cout << usage() << "\n\n" << options;
       return false;
     }
+    if (out.count(surplus))
+      bad_input("{}: unexpected '{}': {}", command, out[surplus].as<std::vector<std::string>>().front(), usage());
     po::notify(out);
   } catch (const po::unknown_option& e) {
-    std::vector<std::string> known;
-    for (const auto& o : all.options()) known.push_back("--" + o->long_name());
+    std::vector<std::string> known{"--help"};
+    for (const auto& o : options.options()) known.push_back("--" + o->long_name());
     const std::string near = nearest(e.get_option_name(), known);
     bad_input("{}: unknown option {}: {}", command, e.get_option_name(),
               near.empty() ? usage() : "did you mean " + near + "?");

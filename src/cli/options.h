@@ -11,10 +11,18 @@ namespace sy {
 
 namespace po = boost::program_options;
 
+// An option of a command, for the shell's completion.
+struct CommandOption {
+  std::string name;  // "--json"
+  std::string help;
+  bool takes_value = false;
+};
+
 struct CommandLine {
   Comm& world;
-  std::vector<std::string> args;                // after the command's name
-  std::vector<std::string>* options = nullptr;  // takes the names of the command's options, and nothing else is done
+  std::vector<std::string> args;  // after the command's name
+  // If not nullptr, the command appends its options to it and does nothing else.
+  std::vector<CommandOption>* options = nullptr;
 };
 
 struct Command {
@@ -28,6 +36,8 @@ struct Command {
   bool repeatable = false;
 };
 const std::vector<Command>& commands();
+// Returns whether the command takes settings, --section.key=value. Its usage says so.
+bool takes_settings(const Command& command);
 
 int prepare_command(CommandLine&);
 int train_command(CommandLine&);
@@ -47,6 +57,9 @@ int help_command(CommandLine&);
 int version_command(CommandLine&);
 
 // Numbers of ranks with commas between them, "1,2,4", of --ranks. Throws InputError.
+// Returns what `switchyard help` takes: commands, and sections and keys of the configuration, or the latter alone.
+std::vector<std::string> help_topics(bool of_configuration);
+
 std::vector<int> parse_ranks(const std::string& text);
 
 // Parses args against `options` (positional names in order; the last may repeat when repeat_last). Throws InputError for

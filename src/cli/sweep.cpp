@@ -20,8 +20,7 @@ int sweep_command(CommandLine& line) {
   std::vector<std::string> vary;
   std::string output = "runs/sweep", seeds;
   SweepOptions how;
-  options.add_options()                                                                                     //
-      ("config", po::value<std::vector<std::string>>(), "configurations, or files with a section [sweep]")  //
+  options.add_options()  //
       ("vary", po::value(&vary),
        "KEY=VALUE,VALUE,...: train each; given again, every combination. KEY:KEY=A:B,C:D: keys "
        "that vary together")                                                                                    //

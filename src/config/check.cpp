@@ -2,7 +2,6 @@
 #include "src/config/check.h"
 
 #include "src/config/keys.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace {
@@ -238,18 +237,15 @@ void check_values(const Config& c, Problems& problems) {
     if constexpr (std::is_same_v<T, Index> || std::is_same_v<T, double>)
       if (!(double(value) >= bounds.low && double(value) <= bounds.high))
         problems.of(row.name, "{} = {}: must be from {} to {}", row.name, value, bounds.low, bounds.high);
+    if constexpr (std::is_same_v<T, std::string>) {
+      const auto values = row.traits.values;
+      const bool is_default = value.empty() && row.name == "moe.ffn";
+      if (values.empty() || is_default || std::find(values.begin(), values.end(), value) != values.end()) return;
+      problems.of(row.name, "{} = '{}': expected {}", row.name, value,
+                  values.size() == 2 ? fmt::format("{} or {}", values[0], values[1])
+                                     : fmt::format("one of {}", fmt::join(values, ", ")));
+    }
   });
-  if (c.run.dtype != "f32" && c.run.dtype != "bf16")
-    problems.of("run.dtype", "run.dtype = '{}': expected f32 or bf16", c.run.dtype);
-
-  std::vector<std::string> ffns;
-  for (const FfnName& f : ffn_names) ffns.emplace_back(f.name);
-  const auto check_ffn = [&](const char* key, const std::string& ffn) {
-    if (std::find(ffns.begin(), ffns.end(), ffn) == ffns.end())
-      problems.of(key, "{} = '{}': expected one of {}", key, ffn, join(ffns, ", "));
-  };
-  check_ffn("model.ffn", c.model.ffn);
-  if (!c.moe.ffn.empty() && c.moe.ffn != c.model.ffn) check_ffn("moe.ffn", c.moe.ffn);
 }
 
 void complete(Config& c, Problems& problems) {

@@ -115,11 +115,18 @@ const std::vector<ConfigKey>& config_keys() {
     Config defaults;
     defaults.kinds.push_back({"NAME", {}, {}});
     for_each_key(defaults, [&]<class T>(const Row& row, const T& value) {
-      const std::string type = accepts<T>();
-      if (row.kind)
-        k.push_back({row.name, type, "", fmt::format("takes the place of {} in layers of kind NAME", row.of_model)});
-      else
-        k.push_back({row.name, type, show(value), row.help});
+      const std::string help =
+          row.kind ? fmt::format("takes the place of {} in layers of kind NAME", row.of_model) : row.help;
+      ConfigKey key{row.name, accepts<T>(), row.kind ? "" : show(value), help, {}, {}};
+      const Bounds& bounds = row.traits.bounds;
+      if (std::isfinite(bounds.low))
+        key.range = bounds.high < big ? fmt::format("from {} to {}", bounds.low, bounds.high)
+                                      : fmt::format("from {} on", bounds.low);
+      key.values.assign(row.traits.values.begin(), row.traits.values.end());
+      if constexpr (std::is_same_v<T, bool>) key.values = {"true", "false"};
+      if constexpr (std::is_enum_v<T>)
+        for (const auto& w : Words<T>::table) key.values.emplace_back(w.name);
+      k.push_back(std::move(key));
     });
     return k;
   }();

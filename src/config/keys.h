@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -116,6 +118,14 @@ constexpr FfnName ffn_names[] = {
     {"swiglu_clamped", {Activation::silu_clamped, true}},
 };
 
+// The values of keys that are text and take only some. An empty value is the default of moe.ffn.
+constexpr auto ffn_values = [] {
+  std::array<std::string_view, std::size(ffn_names)> names;
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = ffn_names[i].name;
+  return names;
+}();
+constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_values[] = {"f32", "bf16"};
+
 // ---- values to text and back; each type says what it accepts ----
 
 std::string show(const Pattern& pattern);
@@ -203,6 +213,7 @@ struct Traits {
 };
 
 struct Row {
+  std::span<const std::string_view> values{};  // all that a text may be; empty: any text
   std::string name;           // "model.window", "attention.local.window"
   std::string_view of_model;  // "model.window": the key that a kind's one stands in for, or `name`
   const char* help;
@@ -282,7 +293,7 @@ void for_each_model_key(M& m, Key&& key) {
       "the activation of dense FFNs, and of experts where moe.ffn is empty: relu, gelu, gelu_tanh, silu or relu2; or, "
       "gated, glu, reglu, geglu, geglu_tanh, swiglu or swiglu_clamped, which is (clamp(l, -c, c) + 1) * silu(min(x, c)) of linear half l and "
       "input x, with c = model.ffn_clamp",
-      {.effect = model});
+      {.effect = model, .values = ffn_values});
   key("model.swish_beta", m.swish_beta,
       "in silu, swiglu and swiglu_clamped, silu(x) is x * sigmoid(swish_beta * x). 0: 1, and in swiglu_clamped 1.702",
       {{0, 1000}, model});
@@ -416,7 +427,7 @@ void for_each_key(C& c, F&& visit) {
   key("moe.first_dense", e.first_dense, "this many layers at the start have a dense FFN", {{0, 10000}, model});
   key("moe.d_ff", e.d_ff, "the inner width of an expert. 0: model.d_ff", {{0, 1 << 24}, model});
   key("moe.ffn", e.ffn, "the activation of experts, the shared ones too, as model.ffn. Empty: that of model.ffn",
-      {.effect = model});
+      {.effect = model, .values = ffn_values});
   key("moe.shared_experts", e.shared_experts, "the number of experts, of width moe.d_ff each, that every token passes",
       {{0, 1 << 16}, model});
   key("moe.shared_d_ff", e.shared_d_ff, "the inner width of all shared experts together. 0: shared_experts * d_ff",
@@ -532,8 +543,10 @@ void for_each_key(C& c, F&& visit) {
       {.effect = none});
   auto& r = c.run;
   key("run.dir", r.dir, "the folder of the run, with its configuration, metrics and checkpoints", {.effect = none});
-  key("run.backend", r.backend, "what computes: cpu, cuda, or auto, which is a GPU where there is one");
-  key("run.dtype", r.dtype, "the type of weights and activations: f32, or bf16 with sums and optimizer in f32");
+  key("run.backend", r.backend, "what computes: cpu, cuda, or auto, which is a GPU where there is one",
+      {.values = backend_values});
+  key("run.dtype", r.dtype, "the type of weights and activations: f32, or bf16 with sums and optimizer in f32",
+      {.values = dtype_values});
   key("run.log_every", r.log_every, "the number of steps between log lines, and between counts of the experts' tokens",
       {{1, big}});
   key("run.checkpoint_every", r.checkpoint_every,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -189,28 +190,45 @@ std::string to_ini(const Machine& m, std::string_view comment) {
   return text;
 }
 
+namespace {
+
+// Machine files by name, those of earlier folders first. config_file may be empty.
+std::map<std::string, fs::path> machine_files(const fs::path& config_file) {
+  std::error_code ignored;
+  std::vector<fs::path> folders{fs::path("configs") / "machines"};
+  if (!config_file.empty())
+    for (fs::path at = fs::absolute(config_file).parent_path(); at.has_relative_path(); at = at.parent_path())
+      folders.push_back(at / "machines");
+  for (const fs::path& folder : own_folders()) folders.push_back(folder / "configs" / "machines");
+  std::map<std::string, fs::path> files;
+  for (const fs::path& folder : folders)
+    for (const auto& entry : fs::directory_iterator(folder, ignored))
+      if (entry.path().extension() == ".ini") files.try_emplace(entry.path().stem().string(), entry.path());
+  return files;
+}
+
+}  // namespace
+
 Machine read_machine(const std::string& file_or_name, const fs::path& config_file) {
   std::error_code ignored;
   fs::path file = file_or_name;
   if (!fs::is_regular_file(file, ignored)) {
-    std::vector<fs::path> folders{fs::path("configs") / "machines"};
-    for (fs::path at = fs::absolute(config_file).parent_path(); at.has_relative_path(); at = at.parent_path())
-      folders.push_back(at / "machines");
-    for (const fs::path& folder : own_folders()) folders.push_back(folder / "configs" / "machines");
-    std::set<std::string> names;
-    file.clear();
-    for (const fs::path& folder : folders)
-      for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-        if (entry.path().extension() != ".ini") continue;
-        names.insert(entry.path().stem().string());
-        if (file.empty() && entry.path().stem() == file_or_name) file = entry.path();
-      }
-    if (file.empty())
-      bad_input(
-          "--machine {}: there is no such file, and no such name: give a file{}", file_or_name,
-          names.empty() ? std::string() : fmt::format(", or one of {}", fmt::join(names.begin(), names.end(), ", ")));
+    const std::map<std::string, fs::path> files = machine_files(config_file);
+    const auto found = files.find(file_or_name);
+    std::vector<std::string> names;
+    for (const auto& [name, path] : files) names.push_back(name);
+    if (found == files.end())
+      bad_input("--machine {}: there is no such file, and no such name: give a file{}", file_or_name,
+                names.empty() ? "" : ", or one of " + join(names, ", "));
+    file = found->second;
   }
   return parse_machine(read_file(file), file.string());
+}
+
+std::vector<std::string> machine_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, path] : machine_files({})) names.push_back(name);
+  return names;
 }
 
 }  // namespace sy

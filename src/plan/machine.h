@@ -55,5 +55,7 @@ std::string to_ini(const Machine& machine, std::string_view comment);
 // A file, or the name of one in a folder configs/machines: of the working directory, of those above the configuration file, or
 // where the program was built or installed. Throws InputError that lists those that are there.
 Machine read_machine(const std::string& file_or_name, const std::filesystem::path& config_file);
+// Returns the names of machine files in the same folders, without those above a configuration file.
+std::vector<std::string> machine_names();
 
 }  // namespace sy

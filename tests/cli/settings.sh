@@ -155,16 +155,70 @@ complete_line() {  # WORD...: what bash offers for the last one
 offers() { [[ " $out " == *" $1 "* ]] || die "'$1' is not offered, but: $out"; }
 "$switchyard" completion bash >completion
 source completion
-complete_line switchyard tr
-[[ $out == train ]] || die "not train: $out"
-complete_line switchyard train --train.ste
-[[ $out == --train.steps= ]] || die "not --train.steps=: $out"
-complete_line switchyard train --dr
-[[ $out == --dry-run ]] || die "not --dry-run: $out"
-complete_line switchyard experts --
+completes() {  # WORD... EXPECTED: what is offered for the last word before EXPECTED
+  complete_line "$switchyard" "${@:1:$#-1}"
+  [[ $out == "${*: -1}" ]] || die "'$out' is offered for: ${*:1:$#-1}"
+}
+completes tr train
+completes train --train.ste --train.steps=
+completes train --dr --dry-run
+completes train c ""  # files are bash's own matter
+completes train --attention.local.wind --attention.local.window=
+complete_line "$switchyard" experts --
 for option in --html --csv --json --help; do offers $option; done
-complete_line switchyard help ""
-for topic in config train completion; do offers $topic; done
-complete_line switchyard train c
-[[ -z $out ]] || die "files are bash's own matter: $out"
-expect_error "expected bash" "$switchyard" completion fish
+complete_line "$switchyard" help ""
+for topic in config train completion moe moe.top_k; do offers $topic; done
+complete_line "$switchyard" help config tr
+[[ $out == "train "* ]] || die "no section train: $out"
+# Values, in words that bash has taken apart at = and :, or has not.
+completes train --moe.score = "softmax sigmoid sqrt_softplus"
+completes train --moe.score = sof softmax
+completes train --moe.score=sof --moe.score=softmax
+completes train --moe.score sof softmax
+completes plan --run.dtype=b --run.dtype=bf16
+completes train --model.ffn=rel "--model.ffn=relu --model.ffn=relu2"
+completes train --model.tie_embeddings=t --model.tie_embeddings=true
+completes train --attention.local.position=al --attention.local.position=alibi
+completes train --machine h "h100 h200"
+completes doctor --machine h ""
+completes evaluate run --backend cu cuda
+completes export run out --family mixt mixtral
+completes prepare --tokenizer train train-spm:
+completes prepare --tokenizer train-spm : 80 ""
+completes completion "" "bash zsh fish"
+completes train --run.dir=ru ""
+for shell in zsh fish; do
+  expect_ok "$switchyard" completion $shell
+  expect_output "completion candidates"
+  if command -v $shell >/dev/null; then $shell -n "$work/.out" || die "$shell cannot read its script"; fi
+done
+expect_error "expected bash, zsh or fish" "$switchyard" completion tcsh
+
+# ---- help of a section, of a key; no word is passed over ----
+expect_ok "$switchyard" help moe.top_k
+[[ $out == "moe.top_k (default: 2)
+    the number of experts that the router sends each token to.
+    Takes a whole number from 1 to 1048576." ]] || die "another help of moe.top_k"
+key=$out
+expect_ok "$switchyard" help config moe.top_k
+[[ $out == "$key" ]] || die "help config moe.top_k is not help moe.top_k"
+expect_ok "$switchyard" help moe
+[[ $out == "[moe]"* && $out != *"[model]"* && $(wc -L <"$work/.out") -le 80 ]] || die "not the section, or too wide"
+expect_output "one of softmax, sigmoid, sqrt_softplus"
+expect_ok "$switchyard" help config train
+[[ $out == "[train]"* ]] || die "not the section train"
+expect_ok "$switchyard" help train
+expect_output "usage: switchyard train"
+expect_ok "$switchyard" help attention.local.window
+expect_output "model.window (default: 0)"
+expect_error "did you mean moe.top_k?" "$switchyard" help moe.topk
+expect_error "'foo' is no command, section or key" "$switchyard" help foo
+expect_error "unexpected 'bar'" "$switchyard" help foo bar
+expect_error "unexpected 'extra'" "$switchyard" help train extra
+expect_error "unexpected 'extra'" "$switchyard" help config moe extra
+expect_error "'extra' is no command" "$switchyard" --help extra
+for line in "version" "doctor" "train config.ini" "plan config.ini --ranks 1" "scale config.ini --ranks 1" "evaluate run" \
+  "generate run --prompt x" "inspect run" "diff run run" "experts run" "import a b" "export a b" "completion bash" "prepare"; do
+  # shellcheck disable=SC2086
+  expect_error "unexpected 'extra'" "$switchyard" $line extra
+done

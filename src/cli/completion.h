@@ -1,0 +1,19 @@
+// What a shell offers for the word at the cursor.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dist/comm.h"
+
+namespace sy {
+
+struct Candidate {
+  std::string text;  // ends in '=' or ':' if more follows without a blank
+  std::string help;  // a short text; may be empty
+};
+
+// Returns what the last of `words` may become; `words` are those after the program's name. Empty means a file, or any text.
+std::vector<Candidate> completion_candidates(const std::vector<std::string>& words, Comm& world);
+
+}  // namespace sy

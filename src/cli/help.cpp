@@ -1,0 +1,139 @@
+// switchyard help: the list of commands, one command, or configuration keys.
+#include <fmt/core.h>
+
+#include <sstream>
+
+#include "src/cli/options.h"
+#include "src/config.h"
+#include "src/text/words.h"
+
+namespace sy {
+namespace {
+
+std::string section_of(const std::string& key) {
+  return key.substr(0, key.rfind('.'));
+}
+
+std::string name_in_section(const std::string& key) {
+  return key.substr(key.rfind('.') + 1);
+}
+
+// The topic with NAME for the name of a kind of layer: "attention.local.window" is "attention.NAME.window".
+std::string with_any_kind(const std::string& topic) {
+  constexpr std::string_view section = "attention.";
+  if (topic + "." == section) return "attention.NAME";
+  if (!topic.starts_with(section)) return topic;
+  const auto end = topic.find('.', section.size());
+  return "attention.NAME" + (end == topic.npos ? "" : topic.substr(end));
+}
+
+std::string wrapped(const std::string& text) {
+  constexpr std::size_t columns = 80, indent = 4;
+  std::string out, line;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (!line.empty() && indent + line.size() + 1 + word.size() > columns) {
+      out += fmt::format("{:{}}{}\n", "", indent, line);
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return out + fmt::format("{:{}}{}\n", "", indent, line);
+}
+
+std::string key_text(const ConfigKey& key, const std::string& name) {
+  const bool of_kind = key.name.find(".NAME.") != key.name.npos;
+  std::string text = name;
+  if (!of_kind) text += fmt::format(" (default: {})", key.default_value.empty() ? "empty" : key.default_value);
+  std::string type = key.range.empty() ? key.type : key.type + " " + key.range;
+  if (key.type == "text" && !key.values.empty()) type = "one of " + join(key.values, ", ");
+  return text + "\n" + wrapped(key.help + ".") + wrapped("Takes " + type + ".");
+}
+
+// All keys, a line each, for grep.
+void print_all_keys() {
+  fmt::print("`switchyard help SECTION` and `switchyard help KEY` say more, as in help moe and help moe.top_k.\n");
+  std::string section;
+  for (const ConfigKey& k : config_keys()) {
+    if (section_of(k.name) != section) {
+      section = section_of(k.name);
+      fmt::print("\n[{}]\n", section);
+    }
+    fmt::print("{:<32} # {} ({})\n", name_in_section(k.name) + " = " + k.default_value, k.help, k.type);
+  }
+}
+
+// Prints a section of the configuration, or a key. Returns false if it is neither.
+bool print_keys(const std::string& topic) {
+  const std::string wanted = with_any_kind(topic);
+  bool found = false;
+  for (const ConfigKey& k : config_keys()) {
+    if (k.name == wanted) {
+      fmt::print("{}", key_text(k, topic));
+      for (const ConfigKey& of_model : config_keys())
+        if (section_of(wanted) == "attention.NAME" && of_model.name == "model." + name_in_section(wanted))
+          fmt::print("{}", key_text(of_model, of_model.name));
+      return true;
+    }
+    if (section_of(k.name) != wanted) continue;
+    if (!found) fmt::print("[{}]\n", topic == "attention" ? wanted : topic);
+    found = true;
+    fmt::print("\n{}", key_text(k, name_in_section(k.name)));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> help_topics(bool of_configuration) {
+  std::vector<std::string> topics;
+  if (!of_configuration) {
+    topics.emplace_back("config");
+    for (const Command& c : commands())
+      if (c.name != topics.front()) topics.emplace_back(c.name);
+  }
+  for (const ConfigKey& k : config_keys())
+    for (const std::string& topic : {section_of(k.name), k.name})
+      if (std::find(topics.begin(), topics.end(), topic) == topics.end()) topics.push_back(topic);
+  return topics;
+}
+
+int help_command(CommandLine& line) {
+  if (line.options) return 0;
+  std::vector<std::string> words = line.args;
+  const auto no_more_than = [&](std::size_t most) {
+    if (words.size() > most)
+      bad_input("help: unexpected '{}': usage: switchyard help [COMMAND | config | SECTION | KEY]", words[most]);
+  };
+  if (words.empty() || words.front() == "--help" || words.front() == "-h") {
+    no_more_than(1);
+    fmt::print("Switchyard trains mixture-of-experts decoders on MPI ranks.\n\nusage: switchyard COMMAND ...\n\n");
+    for (const Command& c : commands()) fmt::print("  {:<11} {}\n", c.name, c.summary);
+    fmt::print(
+        "\n`switchyard help COMMAND` says more; `switchyard help config` lists every configuration key, and\n"
+        "`switchyard help moe` and `switchyard help moe.top_k` explain those of a section, or one.\n");
+    return 0;
+  }
+  const bool of_configuration = words.front() == "config" && words.size() > 1;
+  if (of_configuration) words.erase(words.begin());
+  no_more_than(1);
+  const std::string& topic = words.front();
+  if (topic == "config" && !of_configuration) {
+    print_all_keys();
+    return 0;
+  }
+  if (!of_configuration)
+    for (const Command& c : commands())
+      if (topic == c.name) {
+        CommandLine other{line.world, {"--help"}, nullptr};
+        return c.run(other);
+      }
+  if (print_keys(topic)) return 0;
+  const std::string near = nearest(topic, help_topics(of_configuration));
+  bad_input("help: '{}' is no {}: {}", topic, of_configuration ? "section or key" : "command, section or key",
+            !near.empty()      ? fmt::format("did you mean {}?", near)
+            : of_configuration ? "`switchyard help config` lists them"
+                               : "`switchyard help` and `switchyard help config` list them");
+}
+
+}  // namespace sy
