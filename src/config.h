@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include "kernels/backend.h"
 
 namespace sy {
+
+class Json;  // src/text/json.h
 
 enum class NormPosition { pre, post, both, output };
 enum class NormBias { automatic, present, absent };
@@ -173,24 +176,28 @@ struct Config {
 // A key of the table, for people. Those of a kind of layer stand for all kinds, under the name NAME.
 struct ConfigKey {
   std::string name, type, default_value, help;
+  std::string range;                // "from 1 to 65536"; empty if the value is not a bounded number
+  std::vector<std::string> values;  // the only valid values; empty if there is no such list
 };
 const std::vector<ConfigKey>& config_keys();
 
-  std::string range;                // "from 1 to 65536"; empty if the value is not a bounded number
-  std::vector<std::string> values;  // the only valid values; empty if there is no such list
 // A check of something beside the configuration, such as its data set. It throws InputError.
 struct ConfigCheck {
   std::function<void(const Config&)> run;
   bool needs_valid = false;  // not run if the configuration itself is wrong
 };
 
+// The place that each given key has its value from, "run.ini:12" or "command line". Other keys have their defaults.
+using ConfigOrigins = std::map<std::string, std::string>;
+
 // Reads `file`, applies overrides ("--section.key=value"), fills in the defaults that depend on other keys, checks every
-// value. Throws InputError that names all that is wrong, each with its line and what is expected; an unknown key is
+// value. A line `base = FILE` before the first section names a configuration, relative to the file, whose settings hold
+// where the file has none. Throws InputError that names all that is wrong, each with its line and what is expected; an unknown key is
 // answered with the nearest one. Paths are relative to the working directory; a data.path of the file that is no folder
-// there is one beside the file.
+// there is one beside the file that names it.
 // `checks` see the values too, and what they throw is named with the rest.
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
-                   const std::vector<ConfigCheck>& checks = {});
+                   const std::vector<ConfigCheck>& checks = {}, ConfigOrigins* origins = nullptr);
 Config parse_config(const std::string& ini_text, const std::string& origin,
                     const std::vector<std::string>& overrides = {});
 // Returns the settings that must be equal on all ranks (dist/rank_settings.h): every key but
@@ -198,6 +205,9 @@ Config parse_config(const std::string& ini_text, const std::string& origin,
 std::vector<RankSetting> rank_settings(const Config& config);
 // Every key with its value, as INI; parse_config(to_ini(c)) == c.
 std::string to_ini(const Config& config);
+// The same with the origin of each value as a comment, and as an object of {"value", "origin"} by key.
+std::string to_ini(const Config& config, const ConfigOrigins& origins);
+Json to_json(const Config& config, const ConfigOrigins& origins);
 // The value of one key, "model.d_model" or "attention.local.window", as to_ini writes it.
 std::string value_of(const Config& config, std::string_view key);
 

@@ -18,6 +18,8 @@ const std::vector<Command>& commands() {
       {"experts",
        "RUN|CHECKPOINT [--compare OTHER] [--replay DATA] [--ablate DATA] [--placement ep=N] [--html FILE] [--csv FILE] [--hdf5 FILE] [--json] [--layer N]",
        "what the experts did", experts_command, false, true},
+      {"config", "CONFIG [--section.key=value ...] [--json]",
+       "the whole configuration of a file, and where each value comes from", config_command, false},
       {"plan", "CONFIG --ranks N,... [--machine FILE|NAME] [--load RUN] [--layouts LIST] [--section.key=value ...]",
        "memory, FLOPs, traffic and time of every layout, without running any", plan_command, false, true},
       {"scale", "CONFIG --ranks N,... [--layouts auto|LIST] [--weak] [--section.key=value ...]",
@@ -42,12 +44,12 @@ const std::vector<Command>& commands() {
   return table;
 }
 
-int version_command(CommandLine& line) {
-  po::variables_map given;
 bool takes_settings(const Command& command) {
   return std::string_view(command.usage).find("--section.key=value") != std::string_view::npos;
 }
 
+int version_command(CommandLine& line) {
+  po::variables_map given;
   if (!parse_options(line, "version", {}, {}, given)) return 0;
   fmt::print("switchyard {}\n", build_info().version);
   return 0;

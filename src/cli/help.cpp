@@ -52,7 +52,9 @@ std::string key_text(const ConfigKey& key, const std::string& name) {
 
 // All keys, a line each, for grep.
 void print_all_keys() {
-  fmt::print("`switchyard help SECTION` and `switchyard help KEY` say more, as in help moe and help moe.top_k.\n");
+  fmt::print(
+      "`switchyard help SECTION` and `switchyard help KEY` say more, as in help moe and help moe.top_k;\n"
+      "`switchyard config --help` is about the command of this name.\n");
   std::string section;
   for (const ConfigKey& k : config_keys()) {
     if (section_of(k.name) != section) {

@@ -52,14 +52,15 @@ int plan_command(CommandLine&);
 int scale_command(CommandLine&);
 int sweep_command(CommandLine&);
 int doctor_command(CommandLine&);
+int config_command(CommandLine&);
 int completion_command(CommandLine&);
 int help_command(CommandLine&);
 int version_command(CommandLine&);
 
-// Numbers of ranks with commas between them, "1,2,4", of --ranks. Throws InputError.
 // Returns what `switchyard help` takes: commands, and sections and keys of the configuration, or the latter alone.
 std::vector<std::string> help_topics(bool of_configuration);
 
+// Numbers of ranks with commas between them, "1,2,4", of --ranks. Throws InputError.
 std::vector<int> parse_ranks(const std::string& text);
 
 // Parses args against `options` (positional names in order; the last may repeat when repeat_last). Throws InputError for

@@ -1,10 +1,13 @@
 #include "src/config/keys.h"
 
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
 
 #include "src/text/ini.h"
+#include "src/text/json.h"
+#include "src/text/table.h"
 #include "src/text/words.h"
 
 namespace sy {
@@ -35,6 +38,24 @@ const std::string& Pattern::kind_of(Index layer) const {
   std::size_t i = 0;
   while (at >= runs[i].layers) at -= runs[i++].layers;
   return runs[i].kind;
+}
+
+std::string without_exponent(const std::string& text) {
+  const auto e = text.find_first_of("eE");
+  if (e == text.npos || text.substr(0, e).find_first_of("0123456789") == text.npos) return text;
+  const bool plus = text.find('+', e) == e + 1;
+  int exponent = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data() + e + 1 + (plus ? 1 : 0), end, exponent);
+  if (read.ec != std::errc() || read.ptr != end || std::abs(exponent) > 99) return text;
+  std::string digits = text.substr(0, e);
+  if (const auto point = digits.find('.'); point != digits.npos) {
+    exponent -= static_cast<int>(digits.size() - point) - 1;
+    digits.erase(point, 1);
+  }
+  for (; exponent > 0; --exponent) digits += '0';
+  for (; exponent < 0 && digits.ends_with('0'); ++exponent) digits.pop_back();
+  return exponent == 0 ? digits : text;
 }
 
 std::string show(const Pattern& pattern) {
@@ -133,7 +154,11 @@ const std::vector<ConfigKey>& config_keys() {
   return keys;
 }
 
-std::string to_ini(const Config& config) {
+namespace {
+
+// comment(key, value) follows each line; "" is none.
+template <class Comment>
+std::string ini_text(const Config& config, Comment&& comment) {
   std::string out, section;
   for_each_key(config, [&](const Row& row, const auto& value) {
     if (!row.own()) return;
@@ -142,7 +167,42 @@ std::string to_ini(const Config& config) {
       section = row.name.substr(0, dot);
       out += (out.empty() ? "[" : "\n[") + section + "]\n";
     }
-    out += row.name.substr(dot + 1) + " = " + ini_value(show(value)) + "\n";
+    const std::string line = row.name.substr(dot + 1) + " = " + ini_value(show(value));
+    const std::string after = comment(row.name, show(value));
+    out += after.empty() ? line + "\n" : fmt::format("{:<32} # {}\n", line, after);
+  });
+  return out;
+}
+
+// Where a value comes from, for people.
+std::string origin_of(const std::string& key, const std::string& value, const ConfigOrigins& origins) {
+  if (const auto given = origins.find(key); given != origins.end()) return visible(given->second);
+  const std::vector<ConfigKey>& keys = config_keys();
+  const auto known = std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& k) { return k.name == key; });
+  return known != keys.end() && known->default_value == value ? "default" : "default, by other keys";
+}
+
+}  // namespace
+
+std::string to_ini(const Config& config) {
+  return ini_text(config, [](const std::string&, const std::string&) { return std::string(); });
+}
+
+std::string to_ini(const Config& config, const ConfigOrigins& origins) {
+  return ini_text(config,
+                  [&](const std::string& key, const std::string& value) { return origin_of(key, value, origins); });
+}
+
+Json to_json(const Config& config, const ConfigOrigins& origins) {
+  Json out = Json::object();
+  for_each_key(config, [&]<class T>(const Row& row, const T& value) {
+    if (!row.own()) return;
+    Json typed;
+    if constexpr (std::is_arithmetic_v<T>)
+      typed = value;
+    else
+      typed = show(value);
+    out[row.name] = Json{{"value", typed}, {"origin", origin_of(row.name, show(value), origins)}};
   });
   return out;
 }

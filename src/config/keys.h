@@ -128,6 +128,8 @@ constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_val
 
 // ---- values to text and back; each type says what it accepts ----
 
+// Returns a whole number without its exponent: "1e9" as "1000000000", "1.5e3" as "1500". Any other text stays as it is.
+std::string without_exponent(const std::string& text);
 std::string show(const Pattern& pattern);
 bool read(const std::string& text, Pattern& out);
 std::string show(const std::vector<double>& numbers);
@@ -169,7 +171,6 @@ std::string accepts() {
 
 template <class T>
 bool read(const std::string& text, T& out) {
-  const char* end = text.data() + text.size();
   if constexpr (std::is_same_v<T, std::string>) {
     out = text;
     return true;
@@ -177,7 +178,9 @@ bool read(const std::string& text, T& out) {
     out = text == "true" || text == "1" || text == "yes" || text == "on";
     return out || text == "false" || text == "0" || text == "no" || text == "off";
   } else if constexpr (std::is_arithmetic_v<T>) {
-    const auto r = std::from_chars(text.data(), end, out);
+    const std::string number = std::is_integral_v<T> ? without_exponent(text) : text;
+    const char* const end = number.data() + number.size();
+    const auto r = std::from_chars(number.data(), end, out);
     bool finite = true;
     if constexpr (std::is_floating_point_v<T>) finite = std::isfinite(out);
     return r.ec == std::errc() && r.ptr == end && !text.empty() && finite;
@@ -210,10 +213,10 @@ struct Traits {
   Effect effect = Effect::change;
   // The section in which a kind of layer may have this key of [model], too; none: all layers share it.
   std::string_view by_kind{};
+  std::span<const std::string_view> values{};  // all that a text may be; empty: any text
 };
 
 struct Row {
-  std::span<const std::string_view> values{};  // all that a text may be; empty: any text
   std::string name;           // "model.window", "attention.local.window"
   std::string_view of_model;  // "model.window": the key that a kind's one stands in for, or `name`
   const char* help;

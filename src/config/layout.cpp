@@ -1,6 +1,11 @@
 // What layouts and backends ask of a configuration.
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
 #include "dist/exchange.h"
 #include "src/config.h"
+#include "src/text/words.h"
 
 namespace sy {
 namespace {
@@ -74,14 +79,37 @@ std::vector<Layout> layouts_of(const Config& config, int ranks, int node) {
   return works;
 }
 
+namespace {
+
+// The settings that turn one layout into another: "--parallel.tp=2 --parallel.ep=1".
+std::string settings_between(const Layout& from, const Layout& to) {
+  std::vector<std::string> settings;
+  for (const auto& [name, before, after] : {std::tuple{"tp", from.tp, to.tp},
+                                            {"ep", from.ep, to.ep},
+                                            {"etp", from.etp, to.etp},
+                                            {"node", from.node, to.node}})
+    if (before != after) settings.push_back(fmt::format("--parallel.{}={}", name, after));
+  return join(settings, " ");
+}
+
+// How far apart two layouts are: the factors between their axes, as powers of two.
+double distance(const Layout& a, const Layout& b) {
+  const auto of_axis = [](int x, int y) { return std::abs(std::log2(x) - std::log2(y)); };
+  return of_axis(a.tp, b.tp) + of_axis(a.ep, b.ep) + of_axis(a.etp, b.etp);
+}
+
+}  // namespace
+
 void check_config_for_layout(const Config& config, const Layout& layout) {
   const std::string problem = problem_of(config, layout);
   if (problem.empty()) return;
-  std::vector<std::string> works;
-  for (const Layout& l : layouts_of(config, layout.ranks)) works.push_back(l.given());
-  constexpr std::size_t shown = 24;
+  std::vector<Layout> works = layouts_of(config, layout.ranks);
+  std::stable_sort(works.begin(), works.end(),
+                   [&](const Layout& a, const Layout& b) { return distance(a, layout) < distance(b, layout); });
+  constexpr std::size_t shown = 5;
   std::string list;
-  for (std::size_t i = 0; i < std::min(shown, works.size()); ++i) list += (i ? ", " : "") + works[i];
+  for (std::size_t i = 0; i < std::min(shown, works.size()); ++i)
+    list += fmt::format("{}{} (add {})", i ? ", " : "", works[i].given(), settings_between(layout, works[i]));
   if (works.size() > shown) list += fmt::format(" and {} more", works.size() - shown);
   bad_input("{}: {}", problem,
             works.empty()

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "src/config/check.h"
@@ -14,7 +15,7 @@
 namespace sy {
 namespace {
 
-constexpr std::string_view pattern_key = "model.pattern";
+constexpr std::string_view pattern_key = "model.pattern", base_key = "base";
 
 std::vector<std::string> key_names(const Config& c) {
   std::vector<std::string> names;
@@ -25,7 +26,7 @@ std::vector<std::string> key_names(const Config& c) {
 // A key with the text that it is given, and where.
 struct Setting {
   std::string key, text;
-  int line;
+  Location where;
   // The name of the kind of layer whose key this is; "": that of none.
   std::string kind() const {
     const std::size_t first = key.find('.'), last = key.rfind('.');
@@ -53,7 +54,7 @@ void check_kinds(const Config& c, const std::vector<Setting>& settings, Problems
     const std::string kind = s.kind();
     if (kind.empty() || has_kind(c, kind) || !told.insert(kind).second) continue;
     const std::string near = nearest(kind, names);
-    problems.at(s.line, "{}: model.pattern names no kind '{}': {}", s.key, kind,
+    problems.at(s.where, "{}: model.pattern names no kind '{}': {}", s.key, kind,
                 names.empty()  ? fmt::format("set it, as in model.pattern = {}*5, global", kind)
                 : near.empty() ? fmt::format("it names {}", join(names, ", "))
                                : fmt::format("did you mean '{}'?", near));
@@ -71,7 +72,7 @@ bool set_key(Config& c, const Setting& s, Problems& problems) {
     known = true;
     T given = value;
     if (!read(s.text, given))
-      problems.at(s.line, "{} = '{}': expected {}", s.key, s.text, accepts<T>());
+      problems.at(s.where, "{} = '{}': expected {}", s.key, s.text, accepts<T>());
     else
       value = given;
   });
@@ -79,10 +80,10 @@ bool set_key(Config& c, const Setting& s, Problems& problems) {
     for (Config::Kind& k : c.kinds)
       if (k.name == kind && std::find(k.own.begin(), k.own.end(), s.key) == k.own.end()) k.own.push_back(s.key);
   } else if (shared) {
-    problems.at(s.line, "{}: all layers have the same {}: set that one", s.key, of_model);
+    problems.at(s.where, "{}: all layers have the same {}: set that one", s.key, of_model);
   } else {
     const std::string near = nearest(s.key, key_names(c));
-    problems.at(s.line, "unknown key '{}': {}", s.key,
+    problems.at(s.where, "unknown key '{}': {}", s.key,
                 near.empty() ? "`switchyard help config` lists them" : "did you mean '" + near + "'?");
     return true;
   }
@@ -95,39 +96,50 @@ namespace {
 
 // A shell leaves ~/ as it is behind "--key=", and a file is read by no shell.
 void expand_home(Setting& s, Problems& problems) {
-  constexpr std::string_view path_keys[] = {"data.path", "run.dir", "run.init_from", "moe.placement"};
+  constexpr std::string_view path_keys[] = {base_key, "data.path", "run.dir", "run.init_from", "moe.placement"};
   if (!s.text.starts_with('~') || std::find(std::begin(path_keys), std::end(path_keys), s.key) == std::end(path_keys))
     return;
   const char* const home = std::getenv("HOME");
   if ((s.text.size() == 1 || s.text[1] == '/') && home && *home)
     s.text = home + s.text.substr(1);
   else
-    problems.at(s.line,
+    problems.at(s.where,
                 "{} = {}: only ~/ of a user with $HOME is expanded: give the whole path, or ./~ for such a name", s.key,
                 s.text);
 }
 
-// Reads and checks what stands in the text and the overrides alone.
-Config parse(const std::string& ini_text, const std::vector<std::string>& overrides, Problems& problems) {
-  Config c;
+// Returns the settings of a text. `source`: its number in `problems`.
+std::vector<Setting> settings_of(const std::string& ini_text, int source, Problems& problems) {
   const IniText ini = read_ini(ini_text);
-  for (const IniProblem& p : ini.problems) problems.at(p.line, "{}", p.what);
+  for (const IniProblem& p : ini.problems) problems.at({p.line, source}, "{}", p.what);
   if (ini.entries.empty()) problems.raise();  // it is no configuration: nothing follows from its values
   std::vector<Setting> settings;
   for (const IniEntry& entry : ini.entries) {
-    const int before = problems.give(entry.key, entry.line);
-    if (before != no_line)
-      problems.at(entry.line, "{} is given twice, at {} too: keep one", entry.key, problems.place(before));
-    settings.push_back({entry.key, entry.value, entry.line});
+    const Location where{entry.line, source}, before = problems.give(entry.key, where);
+    if (before.line != no_line && before.source == source)
+      problems.at(where, "{} is given twice, at {} too: keep one", entry.key, problems.place(before));
+    settings.push_back({entry.key, entry.value, where});
+    expand_home(settings.back(), problems);
   }
+  return settings;
+}
+
+std::vector<Setting> settings_of(const std::vector<std::string>& overrides, Problems& problems) {
+  std::vector<Setting> settings;
   for (const std::string& o : overrides) {
     const auto equals = o.find('=');
     if (o.rfind("--", 0) != 0 || equals == std::string::npos)
       bad_input("'{}': an override has the form --section.key=value", o);
     settings.push_back({o.substr(2, equals - 2), o.substr(equals + 1), command_line});
-    problems.give(settings.back().key, command_line);
+    expand_home(settings.back(), problems);
   }
-  for (Setting& s : settings) expand_home(s, problems);
+  return settings;
+}
+
+// Makes a configuration of settings, of which later ones replace earlier ones, and checks it.
+Config parse(const std::vector<Setting>& settings, Problems& problems) {
+  for (const Setting& s : settings) problems.give(s.key, s.where);  // the last one counts
+  Config c;
   bool values = true, pattern = true;  // no value is left unknown; nor is the pattern
   for (const Setting& s : settings)
     if (s.key == pattern_key) pattern &= set_key(c, s, problems);
@@ -147,19 +159,9 @@ Config parse(const std::string& ini_text, const std::vector<std::string>& overri
   return c;
 }
 
-}  // namespace
-
-Config parse_config(const std::string& ini_text, const std::string& origin, const std::vector<std::string>& overrides) {
-  Problems problems(origin);
-  Config c = parse(ini_text, overrides, problems);
-  problems.raise();
-  return c;
-}
-
 constexpr Index most_config_bytes = 1 << 20;
 
-Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
-                   const std::vector<ConfigCheck>& checks) {
+std::string config_text(const std::filesystem::path& file) {
   std::error_code ec;
   if (std::filesystem::is_directory(file, ec)) bad_input("{} is a folder: give a configuration file", file.string());
   if (!std::filesystem::exists(file, ec))
@@ -167,14 +169,84 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
               ec ? ec.message() : std::strerror(ENOENT));
   if (std::filesystem::is_regular_file(file, ec) && std::filesystem::file_size(file, ec) >= most_config_bytes)
     bad_input("{} is larger than 1 MiB: give a configuration file", file.string());
+  return read_file(file, most_config_bytes);
+}
+
+// The files that a configuration is read from: the file itself, its base, the base of that, and so on.
+class ConfigFiles {
+ public:
+  explicit ConfigFiles(Problems& problems) : problems_(problems) {}
+
+  // Returns the settings of a file, after those of its base, which they replace.
+  std::vector<Setting> read(const std::filesystem::path& file, const std::string& text, int source = 0) {
+    files_.push_back(file);
+    std::vector<Setting> settings = settings_of(text, source, problems_), all;
+    for (const Setting& s : settings)
+      if (s.key == base_key && all.empty()) all = read_base(s);
+    for (Setting& s : settings)
+      if (s.key != base_key) all.push_back(std::move(s));
+    return all;
+  }
+  const std::filesystem::path& file(int source) const { return files_.at(static_cast<std::size_t>(source)); }
+
+ private:
+  static constexpr std::size_t most_files = 8;
+
+  std::vector<Setting> read_base(const Setting& s) {
+    const std::filesystem::path base = (files_.back().parent_path() / s.text).lexically_normal();
+    const auto same = [&](const std::filesystem::path& other) {
+      std::error_code none;
+      return std::filesystem::equivalent(other, base, none);
+    };
+    if (std::any_of(files_.begin(), files_.end(), same)) {
+      problems_.at(s.where, "base = {}: it is this file, or has this file as its own base: name another", s.text);
+    } else if (files_.size() == most_files) {
+      problems_.at(s.where, "base = {}: at most {} files may be the base of one another: merge some", s.text,
+                   most_files - 1);
+    } else {
+      std::optional<std::string> text;
+      try {
+        text = config_text(base);
+      } catch (const InputError& e) {
+        problems_.at(s.where, "base = {}: {}", s.text, e.what());
+      }
+      if (text) return read(base, *text, problems_.add_source(base.string()));
+    }
+    return {};
+  }
+
+  Problems& problems_;
+  std::vector<std::filesystem::path> files_;  // by source
+};
+
+}  // namespace
+
+Config parse_config(const std::string& ini_text, const std::string& origin, const std::vector<std::string>& overrides) {
+  Problems problems(origin);
+  std::vector<Setting> settings = settings_of(ini_text, 0, problems);
+  for (Setting& s : settings_of(overrides, problems)) settings.push_back(std::move(s));
+  Config c = parse(settings, problems);
+  problems.raise();
+  return c;
+}
+
+Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                   const std::vector<ConfigCheck>& checks, ConfigOrigins* origins) {
   Problems problems(file.string());
-  Config c = parse(read_file(file, most_config_bytes), overrides, problems);
-  const bool given = std::any_of(overrides.begin(), overrides.end(),
-                                 [](const std::string& o) { return o.starts_with("--data.path="); });
-  const std::filesystem::path beside = file.parent_path() / c.data.path;
-  if (!given && !c.data.path.empty() && !std::filesystem::exists(c.data.path, ec) &&
-      std::filesystem::exists(beside, ec))
-    c.data.path = beside.string();
+  ConfigFiles files(problems);
+  std::vector<Setting> settings = files.read(file, config_text(file));
+  for (Setting& s : settings_of(overrides, problems)) settings.push_back(std::move(s));
+  Config c = parse(settings, problems);
+  Location data_path = command_line;
+  for (const Setting& s : settings) {
+    if (s.key == "data.path") data_path = s.where;
+    if (origins) (*origins)[s.key] = problems.place(s.where);
+  }
+  std::error_code ec;
+  if (data_path.line != command_line && !c.data.path.empty() && !std::filesystem::exists(c.data.path, ec)) {
+    const std::filesystem::path beside = files.file(data_path.source).parent_path() / c.data.path;
+    if (std::filesystem::exists(beside, ec)) c.data.path = beside.string();
+  }
   const bool valid = problems.count() == 0;
   for (const ConfigCheck& check : checks) {
     if (check.needs_valid && !valid) continue;

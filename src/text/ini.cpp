@@ -14,10 +14,12 @@ namespace {
 
 constexpr std::string_view blanks = " \t\r\v\f";
 
-// What stands before a comment.
+// Returns the text before a comment.
 std::string_view before_comment(std::string_view s, Comments comments = Comments::after_blanks) {
-  for (std::size_t at = s.find('#'); at != s.npos; at = s.find('#', at + 1))
-    if (at == 0 || comments == Comments::anywhere || blanks.find(s[at - 1]) != blanks.npos) return s.substr(0, at);
+  for (std::size_t at = s.find_first_of("#;"); at != s.npos; at = s.find_first_of("#;", at + 1)) {
+    const bool after_blank = blanks.find(s[at == 0 ? 0 : at - 1]) != blanks.npos;
+    if (at == 0 || (comments == Comments::anywhere ? s[at] == '#' : after_blank)) return s.substr(0, at);
+  }
   return s;
 }
 
@@ -98,7 +100,7 @@ IniText read_ini(std::string_view text, Comments comments) {
 
 std::string ini_value(std::string_view value) {
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; };
-  if (trimmed(value) == value && value.find('#') == value.npos && !value.starts_with('"') &&
+  if (trimmed(value) == value && value.find_first_of("#;") == value.npos && !value.starts_with('"') &&
       std::none_of(value.begin(), value.end(), is_control))
     return std::string(value);
   std::string out = "\"";

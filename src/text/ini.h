@@ -1,7 +1,7 @@
 // INI text: [section] lines, key = value lines, comments.
 //
-// `#` begins a comment at the start of a line or after a blank; within a word it is a character, unless Comments says
-// otherwise. A value between double quotes is taken as it stands, with \" \\ and \xHH for what cannot be written
+// `#` or `;` begins a comment at the start of a line or after a blank; within a word it is a character, unless Comments
+// says otherwise. A value between double quotes is taken as it stands, with \" \\ and \xHH for what cannot be written
 // otherwise. A byte order mark and carriage returns at the ends of lines are passed over.
 #pragma once
 
@@ -24,6 +24,7 @@ struct IniText {
   std::vector<IniEntry> entries;     // in their order, repeated ones too
   std::vector<IniProblem> problems;  // lines that are none of the above
 };
+// anywhere: `#` begins a comment within a word, too, and `;` only at the start of a line.
 enum class Comments { after_blanks, anywhere };
 // A text with control characters is binary: one problem, and no entries.
 IniText read_ini(std::string_view text, Comments comments = Comments::after_blanks);

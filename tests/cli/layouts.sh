@@ -114,7 +114,7 @@ done
 # ---- layouts that cannot be: exit code 2, and those that work ----
 bad() {  # TEXT RANKS OPTION...
   expect_error "$1" ranks "$2" train config.ini --run.dir=x "${@:3}"
-  [[ $err == *"these layouts work: tp 1 ep 1 etp 1, "* ]] || die "no list of layouts that work"
+  [[ $err == *"these layouts work: tp "*" (add --parallel."* ]] || die "no list of layouts that work"
 }
 bad "2 ranks are not divisible by parallel.tp = 4" 2 --parallel.tp=4
 bad "not divisible by parallel.ep * parallel.etp = 2 * 2" 2 --parallel.ep=2 --parallel.etp=2

@@ -222,3 +222,34 @@ for line in "version" "doctor" "train config.ini" "plan config.ini --ranks 1" "s
   # shellcheck disable=SC2086
   expect_error "unexpected 'extra'" "$switchyard" $line extra
 done
+
+# ---- comments of both signs, base files, and where each value comes from ----
+{ echo "base = ../config.ini ; the settings of which this is a part"; echo "[train]"; echo "; of this file"; echo "steps = 2e0"; } >home/more.ini
+expect_ok "$switchyard" train home/more.ini --run.dir=based
+expect_output "step 2/2"
+expect_ok "$switchyard" config home/more.ini --train.lr=0.25 --run.dir="a b"
+for line in "layers = 2 .*# config.ini:2" "steps = 2 .*# home/more.ini:4" "warmup = 2 .*# config.ini:" "lr = 0.25 .*# command line" \
+  "every = 1 .*# default" "head_dim = 8 .*# default, by other keys"; do
+  grep -q "^$line" .out || die "no line $line"
+done
+cp .out printed.ini
+expect_ok "$switchyard" config printed.ini
+diff <(sed 's/ *#.*//' printed.ini) <(sed 's/ *#.*//' .out) >&2 || die "another configuration is read than was printed"
+expect_ok "$switchyard" train home/more.ini --train.lr=0.25 --run.dir=again
+expect_ok "$switchyard" config again/config.ini --run.dir="a b"
+diff <(sed 's/ *#.*//' printed.ini) <(sed 's/ *#.*//' .out) >&2 || die "another configuration is trained than is printed"
+expect_ok "$switchyard" config home/more.ini --json
+expect_output '"train.steps"'
+sed -i 's/2e0/2e-1/' home/more.ini
+expect_error "home/more.ini:4: train.steps = '2e-1': expected a whole number" ranks 2 train home/more.ini --run.dir=x
+
+# The error of a sample configuration that needs several ranks names the settings with which it runs alone.
+for config in "$root"/configs/{quickstart,switch-tiny,mixtral-tiny,deepseek-tiny,nanogpt-cpu}.ini; do
+  call "$switchyard" train "$config" --data.path=data --dry-run
+  settings=()
+  if [[ $code -ne 0 ]]; then
+    read -r -a settings < <(sed -nE 's/.*layouts work: [^(]*\(add ([^)]*)\).*/\1/p' .err)
+    [[ ${#settings[@]} -gt 0 ]] || die "no settings to add"
+  fi
+  expect_ok "$switchyard" train "$config" --data.path=data --dry-run "${settings[@]}"
+done

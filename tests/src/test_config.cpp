@@ -3,6 +3,7 @@
 #include "src/config.h"
 #include "src/model/router.h"
 #include "src/params/specs.h"
+#include "src/text/json.h"
 #include "src/text/words.h"
 #include "tests/src/temp_folder.h"
 
@@ -340,8 +341,9 @@ TEST(Config, ABinaryFileIsOneMistake) {
 TEST(Config, AnyPathComesBack) {
   for (const std::string& path :
        {std::string("a#b"), std::string("a #b"), std::string("# "), std::string(" a "), std::string("\"a\""),
-        std::string("a\\b"), std::string("\"\\x41#"), std::string("tab\tline\nreturn\r"), std::string("\x1b[31m"),
-        std::string("\xff\xfe/[x]=y"), std::string("größe"), std::string()}) {
+        std::string("a\\b"), std::string("\"\\x41#"), std::string("a ;b"), std::string(";"),
+        std::string("tab\tline\nreturn\r"), std::string("\x1b[31m"), std::string("\xff\xfe/[x]=y"),
+        std::string("größe"), std::string()}) {
     Config c = with({});
     c.data.path = path;
     c.run.dir = path + "/run";
@@ -358,6 +360,10 @@ TEST(Config, CommentsAndQuotes) {
   EXPECT_EQ(path("path = \"\\x41\\\\\\\"\""), "A\\\"");
   EXPECT_EQ(path("path = a \"b\""), "a \"b\"");
   EXPECT_EQ(path("# path = a"), "");
+  EXPECT_EQ(path("; path = a"), "");
+  EXPECT_EQ(path("path = a;b ; c # d"), "a;b");
+  EXPECT_EQ(path("path = \"a ; b\" ; c"), "a ; b");
+  EXPECT_EQ(path("path = ; none"), "");
   for (const char* line : {"path = \"a", "path = \"a\" b", "path = \"\\q\"", "path = \"\\x4\"", "path = \"\\", "= a"})
     EXPECT_BAD_INPUT(path(line), "f:2: ");
 }
@@ -369,6 +375,93 @@ TEST(Config, DataBesideTheFile) {
   const auto file = folder.write("some/c.ini", "[data]\npath = data\n");
   EXPECT_EQ(read_config(file, {}).data.path, (folder.path() / "some/data").string());
   EXPECT_EQ(read_config(file, {"--data.path=data"}).data.path, "data");
+}
+
+TEST(Config, WholeNumbersMayHaveAnExponent) {
+  EXPECT_EQ(with({"--train.steps=1e9"}).train.steps, 1000000000);
+  EXPECT_EQ(with({"--train.steps=1.5E+3"}).train.steps, 1500);
+  EXPECT_EQ(with({"--train.steps=1200e-2"}).train.steps, 12);
+  EXPECT_EQ(with({"--train.warmup=0e5"}).train.warmup, 0);
+  EXPECT_EQ(with({"--train.seed=1e19"}).train.seed, 10000000000000000000u);
+  for (const char* text : {"1.5", "1e", "1e-1", "15e-1", "1e1.0", "e3", ".e3", "1e99", "1e999", "1e20", "1e 3", "+1e3"})
+    EXPECT_BAD_INPUT(with({fmt::format("--train.steps={}", text)}), "expected a whole number");
+}
+
+TEST(Config, ABaseFileHoldsWhereTheFileHasNothing) {
+  const TempFolder folder;
+  folder.write("data/dataset.ini", "");
+  folder.write("first.ini", "[train]\nsteps = 3\nlr = 0.5\n[data]\npath = data\n");
+  folder.write("more/second.ini",
+               "base = ../first.ini\n[train]\nsteps = 4\n[model]\npattern = a, b\n"
+               "[attention.a]\nwindow = 5\n");
+  const auto file = folder.write("more/deep/third.ini", "base = ../second.ini\n[train]\nwarmup = 2\n");
+  ConfigOrigins origins;
+  const Config c = read_config(file, {"--train.clip=2"}, {}, &origins);
+  EXPECT_EQ(c.train.steps, 4);
+  EXPECT_EQ(c.train.lr, 0.5);
+  EXPECT_EQ(c.train.warmup, 2);
+  EXPECT_EQ(c.kinds.at(0).model.window, 5);
+  EXPECT_EQ(c.data.path, (folder.path() / "data").string());  // beside the file that names it
+  EXPECT_EQ(read_config(file, {"--train.steps=5"}).train.steps, 5);
+  const std::string here = folder.path().string();
+  EXPECT_EQ(origins.at("train.lr"), here + "/first.ini:3");
+  EXPECT_EQ(origins.at("train.steps"), here + "/more/second.ini:3");
+  EXPECT_EQ(origins.at("attention.a.window"), here + "/more/second.ini:7");
+  EXPECT_EQ(origins.at("train.warmup"), file.string() + ":3");
+  EXPECT_EQ(origins.at("train.clip"), "command line");
+  EXPECT_EQ(origins.count("train.eps"), 0u);
+}
+
+TEST(Config, ABaseFileThatIsWrongIsNamed) {
+  const TempFolder folder;
+  const std::string here = folder.path().string();
+  const auto message = [&](const std::string& text) {
+    return MESSAGE_OF(InputError, read_config(folder.write("c.ini", text), {}));
+  };
+  folder.write("wrong.ini", "[train]\nsteps = x\nlr = 1\n");
+  EXPECT_EQ(message("base = wrong.ini\n[train]\nclip = y\n"),
+            fmt::format("{0}/c.ini: 2 errors: correct each{1}{0}/c.ini:3: train.clip = 'y': expected a number{1}"
+                        "{0}/wrong.ini:2: train.steps = 'x': expected a whole number",
+                        here, next_line));
+  folder.write("fine.ini", "[train]\nlr = 1e-5\n");
+  EXPECT_EQ(message("base = fine.ini\n[train]\nmin_lr = 1\n").find(here + "/c.ini:3: train.min_lr = 1 is above"), 0u);
+  EXPECT_EQ(message("base = fine.ini\n[train]\nlr = 2e-5\n").find(here + "/c.ini: train.min_lr = 0.0001 is above"), 0u);
+  EXPECT_NE(message("base = nowhere.ini\n").find("c.ini:1: base = nowhere.ini: cannot read the configuration"),
+            std::string::npos);
+  EXPECT_NE(message("base = .\n").find("is a folder"), std::string::npos);
+  EXPECT_NE(message("base = fine.ini\nbase = fine.ini\n").find("c.ini:2: base is given twice"), std::string::npos);
+  EXPECT_NE(message("[train]\nbase = fine.ini\n").find("unknown key 'train.base'"), std::string::npos);
+  EXPECT_BAD_INPUT(parse_config("base = fine.ini", "a checkpoint"), "unknown key 'base'");
+  // Circles, and chains that are too long.
+  EXPECT_NE(message("base = c.ini\n").find("c.ini:1: base = c.ini: it is this file"), std::string::npos);
+  folder.write("a.ini", "base = ./c.ini\n");
+  EXPECT_NE(message("base = a.ini\n").find("a.ini:1: base = ./c.ini: it is this file"), std::string::npos);
+  for (int i = 0; i < 9; ++i)
+    folder.write(fmt::format("{}.ini", i), fmt::format("base = {}.ini\n[train]\nlr = 1\n", i + 1));
+  folder.write("9.ini", "[train]\nsteps = 7\n");
+  EXPECT_EQ(read_config(folder.path() / "2.ini", {}).train.steps, 7);
+  EXPECT_BAD_INPUT(read_config(folder.path() / "1.ini", {}), "8.ini:1: base = 9.ini: at most 7 files may be the base");
+}
+
+// What `switchyard config` prints is a configuration, the same one.
+TEST(Config, OriginsAreComments) {
+  const TempFolder folder;
+  const auto file = folder.write("c.ini", "[model]\npattern = a\nd_model = 96\nheads = 6\n[attention.a]\nwindow = 3\n");
+  ConfigOrigins origins;
+  const Config c = read_config(file, {"--run.dir=a # b", "--moe.experts=4"}, {}, &origins);
+  const std::string text = to_ini(c, origins);
+  EXPECT_EQ(to_ini(parse_config(text, "again")), to_ini(c));
+  const auto says = [&](const std::string& line) { return text.find("\n" + line + "\n") != std::string::npos; };
+  EXPECT_TRUE(says("d_model = 96                     # " + file.string() + ":3")) << text;
+  EXPECT_TRUE(says("window = 3                       # " + file.string() + ":6")) << text;
+  EXPECT_TRUE(says("dir = \"a # b\"                    # command line")) << text;
+  EXPECT_TRUE(says("layers = 4                       # default")) << text;
+  EXPECT_TRUE(says("head_dim = 16                    # default, by other keys")) << text;
+  const Json json = to_json(c, origins);
+  EXPECT_EQ(json["moe.experts"]["value"].get<Index>(), 4);
+  EXPECT_EQ(json["moe.experts"]["origin"].get<std::string>(), "command line");
+  EXPECT_EQ(json["train.seed"]["value"].get<Index>(), 1);
+  EXPECT_EQ(json["model.tie_embeddings"]["value"].get<bool>(), false);
 }
 
 // No value within its bounds makes a product that overflows or a size that no machine has.
@@ -451,7 +544,8 @@ TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {
   const Config c = with({"--moe.experts=6", "--model.heads=4", "--model.d_model=32", "--model.d_ff=64", "--moe.d_ff=10",
                          "--train.global_batch=12", "--train.micro_batch=1", "--model.seq_len=8"});
   EXPECT_BAD_INPUT(check_config_for_layout(c, {4, 1, 4, 1}), "moe.experts = 6 is not divisible by parallel.ep = 4");
-  EXPECT_BAD_INPUT(check_config_for_layout(c, {4, 1, 4, 1}), "tp 1 ep 2 etp 1");
+  EXPECT_BAD_INPUT(check_config_for_layout(c, {4, 1, 4, 1}),
+                   "on 4 ranks these layouts work: tp 1 ep 2 etp 1 (add --parallel.ep=2), ");
   EXPECT_BAD_INPUT(check_config_for_layout(c, {3, 3, 1, 1}), "model.heads = 4 is not divisible by parallel.tp = 3");
   EXPECT_BAD_INPUT(check_config_for_layout(c, {3, 1, 1, 3}), "moe.d_ff = 10 is not divisible by parallel.etp = 3");
   EXPECT_BAD_INPUT(check_config_for_layout(c, {5, 1, 1, 1}), "no layout of 5 ranks works");
@@ -459,7 +553,7 @@ TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {
   EXPECT_NO_THROW(check_config_for_layout(c, {6, 2, 3, 2}));
   EXPECT_NO_THROW(check_config_for_layout(c, {6, 2, 3, 2, 2}));
   EXPECT_BAD_INPUT(check_config_for_layout(c, {6, 2, 3, 2, 3}), "parallel.node = 3");  // half of an expert on a node
-  EXPECT_BAD_INPUT(check_config_for_layout(c, {12, 1, 6, 1, 4}), "tp 1 ep 6 etp 1");
+  EXPECT_BAD_INPUT(check_config_for_layout(c, {12, 1, 6, 1, 4}), "tp 1 ep 6 etp 1 (add --parallel.node=1)");
   EXPECT_EQ(with({"--parallel.ep=4", "--parallel.node=2"}).layout(4), (Layout{4, 1, 4, 1, 2}));
 }
 

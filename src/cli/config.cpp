@@ -1,0 +1,31 @@
+// switchyard config: the configuration that a file and settings make, and where each value comes from.
+#include "src/config.h"
+
+#include <unistd.h>
+
+#include <iostream>
+
+#include "src/cli/options.h"
+#include "src/text/json.h"
+#include "src/text/table.h"
+
+namespace sy {
+
+int config_command(CommandLine& line) {
+  po::options_description options(
+      "Prints the whole configuration of CONFIG and the settings, as a configuration file. Comments say where each value\n"
+      "comes from: FILE:LINE, the command line, or the default, which may follow from other keys.\n"
+      "`switchyard help config` lists the keys.\n\nOptions");
+  options.add_options()("json", po::bool_switch(), "print JSON: an object with value and origin of each key");
+  std::vector<std::string> settings;
+  CommandLine rest{line.world, take_settings("config", line.args, settings), line.options};
+  po::variables_map given;
+  if (!parse_options(rest, "config", options, {"config"}, given)) return 0;
+  ConfigOrigins origins;
+  const Config config = read_config(given["config"].as<std::string>(), settings, {}, &origins);
+  const std::string text = given["json"].as<bool>() ? json_text(to_json(config, origins)) : to_ini(config, origins);
+  std::cout << (isatty(STDOUT_FILENO) ? visible(text, "\n\t") : text) << std::flush;
+  return 0;
+}
+
+}  // namespace sy
