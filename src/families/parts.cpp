@@ -15,6 +15,8 @@
 namespace sy {
 namespace {
 
+constexpr const char *full_type = "full_attention", *sliding_type = "sliding_attention";  // of layer_types
+
 void set(KeySettings& ours, std::string_view key, const Json& value) {
   ours.emplace_back(key, setting_text(value));
 }
@@ -37,9 +39,18 @@ bool flag(const Json& theirs, std::string_view key, bool otherwise) {
   return value ? value->get<bool>() : otherwise;
 }
 
-// Whether the layers are of two kinds, as read_windows says of those that it found.
-bool has_pattern(const KeySettings& ours) {
-  return std::any_of(ours.begin(), ours.end(), [](const auto& setting) { return setting.first == "model.pattern"; });
+bool has_setting(const KeySettings& ours, std::string_view key) {
+  return std::any_of(ours.begin(), ours.end(), [&](const auto& setting) { return setting.first == key; });
+}
+
+// The sections whose keys full and sliding layers read, after read_windows; empty if no layer is of that type.
+struct LayerSections {
+  std::string full, sliding;
+};
+LayerSections layer_sections(const KeySettings& ours) {
+  if (has_setting(ours, "model.pattern")) return {"model", "attention.local"};
+  if (has_setting(ours, "model.window")) return {"", "model"};
+  return {"model", ""};
 }
 
 // The members but the one of this name.
@@ -203,51 +214,58 @@ const ConfigPart rope_part{[](const Json& theirs, KeySettings& ours) {
                            },
                            [](const Config& ours, Json& theirs) { partial_rope_part.write(ours, theirs); }};
 
+// Gemma 3's defaults are 1e6 for full layers and 1e4 for sliding ones. rope_scaling beside rope_local_base_freq is of full
+// layers alone.
 const ConfigPart rope_by_kind_part{
     [](const Json& theirs, KeySettings& ours) {
+      const auto [full, sliding] = layer_sections(ours);
       const Json* rope = given(theirs, "rope_parameters");
-      const bool local = has_pattern(ours);
-      if (rope && given(*rope, "full_attention")) {
-        read_rope(theirs, rope->at("full_attention"), "model", ours);
-        if (local) {
-          ours.emplace_back("attention.local.rope_scaling", "none");
-          read_rope(theirs, rope->at("sliding_attention"), "attention.local", ours);
+      const auto read = [&](const std::string& section, const char* type, const char* theta_key, const char* theta) {
+        if (section.empty()) return;
+        ours.emplace_back(section + ".rope_theta", theta);
+        ours.emplace_back(section + ".rope_scaling", "none");
+        if (rope) {
+          if (const Json* own = given(*rope, type)) read_rope(theirs, *own, section, ours);
+          return;
         }
-        check_whole_heads(ours);
-        return;
-      }
-      rope_part.read(theirs, ours);
-      if (!local) return;
-      ours.emplace_back("attention.local.rope_scaling", "none");
-      const Json* theta = given(theirs, "rope_local_base_freq");
-      ours.emplace_back("attention.local.rope_theta", theta ? setting_text(*theta) : "10000");
+        copy(theirs, theta_key, ours, section + ".rope_theta");
+        const Json* scaling = given(theirs, "rope_scaling");
+        if (scaling && type == full_type) read_rope(theirs, *scaling, section, ours);
+      };
+      if (rope && !given(*rope, full_type) && !given(*rope, sliding_type))
+        bad_input("rope_parameters has neither {} nor {}", full_type, sliding_type);
+      read(full, full_type, "rope_theta", "1000000");
+      read(sliding, sliding_type, "rope_local_base_freq", "10000");
+      check_whole_heads(ours);
     },
     [](const Config& ours, Json& theirs) {
       const std::vector<BlockSpec> blocks = block_specs(ours);
-      const bool apart = given(theirs, "rope_local_base_freq");
-      if (apart) rope_part.write(ours, theirs);
-      Json full = Json::object(), local = Json::object();
-      for (Index layer = 0; layer < ours.model.layers; ++layer) {
-        const BlockSpec& block = blocks[static_cast<std::size_t>(layer)];
-        if (!block.attention.rope) continue;
-        const bool windowed = block.attention.window > 0;
-        const std::string kind = ours.model.pattern.kind_of(layer);
-        const std::string section = kind.empty() ? "model" : "attention." + kind;
-        if (apart && windowed) put(theirs, "rope_local_base_freq", block.attention.rope->theta);
-        write_rope(ours, section, *block.attention.rope, block.attention.key_width, windowed ? local : full);
+      const bool older = given(theirs, "rope_local_base_freq");
+      Json by_type = Json::object();
+      for (const bool windowed : {false, true}) {
+        const auto block = std::find_if(blocks.begin(), blocks.end(), [&](const BlockSpec& b) {
+          return b.attention.rope && (b.attention.window > 0) == windowed;
+        });
+        if (block == blocks.end()) continue;
+        const std::string kind = ours.model.pattern.kind_of(block - blocks.begin());
+        const RopeSpec& spec = *block->attention.rope;
+        Json rope = Json::object();
+        write_rope(ours, kind.empty() ? "model" : "attention." + kind, spec, block->attention.key_width, rope);
+        if (!older) {
+          by_type[windowed ? sliding_type : full_type] = rope;
+        } else if (windowed) {
+          put(theirs, "rope_local_base_freq", spec.theta);
+        } else {
+          put(theirs, "rope_theta", spec.theta);
+          theirs["rope_scaling"] = spec.scaling == RopeScaling::none ? Json() : without(rope, "rope_theta");
+        }
       }
-      if (apart) return;
-      Json rope = Json::object();
-      rope["full_attention"] = full;
-      if (!local.empty()) rope["sliding_attention"] = local;
-      theirs["rope_parameters"] = rope;
+      if (!older) theirs["rope_parameters"] = by_type;
     }};
 
 // ---- windows ----
 
 namespace {
-
-constexpr std::string_view full = "full_attention", sliding = "sliding_attention";
 
 // The types of the layers, from a rule where they are not listed.
 std::vector<std::string> layer_types(const Json& theirs, const std::function<bool(Index)>& windowed) {
@@ -261,7 +279,7 @@ std::vector<std::string> layer_types(const Json& theirs, const std::function<boo
       bad_input("layer_types has {} types, and num_hidden_layers is {}", out.size(), layers);
     return out;
   }
-  for (Index i = 0; i < layers; ++i) out.emplace_back(windowed(i) ? sliding : full);
+  for (Index i = 0; i < layers; ++i) out.emplace_back(windowed(i) ? sliding_type : full_type);
   return out;
 }
 
@@ -278,7 +296,7 @@ std::string pattern_of(const std::vector<std::string>& types) {
   for (std::size_t i = 0; i < period;) {
     std::size_t end = i;
     while (end < period && types[end] == types[i]) ++end;
-    runs.push_back(fmt::format("{}*{}", types[i] == sliding ? "local" : "global", end - i));
+    runs.push_back(fmt::format("{}*{}", types[i] == sliding_type ? "local" : "global", end - i));
     i = end;
   }
   return join(runs, ", ");
@@ -286,8 +304,8 @@ std::string pattern_of(const std::vector<std::string>& types) {
 
 void read_windows(const Json& theirs, const std::vector<std::string>& types, KeySettings& ours) {
   for (const std::string& type : types)
-    if (type != full && type != sliding) bad_input("layer_types: {} is not known", type);
-  const auto windowed = std::count(types.begin(), types.end(), sliding);
+    if (type != full_type && type != sliding_type) bad_input("layer_types: {} is not known", type);
+  const auto windowed = std::count(types.begin(), types.end(), sliding_type);
   if (windowed == 0) return;
   const std::string window = setting_text(theirs.at("sliding_window"));
   if (windowed == std::ssize(types)) return ours.emplace_back("model.window", window), void();
@@ -300,7 +318,7 @@ bool write_windows(const Config& ours, Json& theirs) {
   Json types = Json::array();
   Json window;
   for (const BlockSpec& block : block_specs(ours)) {
-    types.push_back(std::string(block.attention.window > 0 ? sliding : full));
+    types.push_back(std::string(block.attention.window > 0 ? sliding_type : full_type));
     if (block.attention.window > 0) window = block.attention.window;
   }
   theirs["layer_types"] = types;
@@ -332,20 +350,46 @@ const ConfigPart window_part{[](const Json& theirs, KeySettings& ours) {
                                if (!listed) theirs = without(theirs, "layer_types");
                              }};
 
-const ConfigPart qwen_window_part{
+namespace {
+
+template <bool (*windowed)(Index layer, Index max_window_layers)>
+void read_used_windows(const Json& theirs, KeySettings& ours) {
+  const Index bound = count(theirs, "max_window_layers", 28);
+  if (!flag(theirs, "use_sliding_window", false)) return;
+  read_windows(theirs, layer_types(theirs, [&](Index layer) { return windowed(layer, bound); }), ours);
+}
+void write_used_windows(const Config& ours, Json& theirs) {
+  theirs["use_sliding_window"] = write_windows(ours, theirs);
+}
+bool from_bound(Index layer, Index bound) {
+  return layer >= bound;
+}
+bool even_below_bound(Index layer, Index bound) {
+  return layer % 2 == 0 && layer < bound;
+}
+
+}  // namespace
+
+const ConfigPart qwen_window_part{read_used_windows<from_bound>, write_used_windows};
+const ConfigPart qwen2_moe_window_part{read_used_windows<even_below_bound>, write_used_windows};
+const ConfigPart qwen3_moe_window_part{
     [](const Json& theirs, KeySettings& ours) {
-      const bool use = flag(theirs, "use_sliding_window", false);
-      const Index first = count(theirs, "max_window_layers", 28);
-      if (!use) return;
-      read_windows(theirs, layer_types(theirs, [&](Index i) { return i >= first; }), ours);
+      if (flag(theirs, "use_sliding_window", false)) copy(theirs, "sliding_window", ours, "model.window");
     },
-    [](const Config& ours, Json& theirs) { theirs["use_sliding_window"] = write_windows(ours, theirs); }};
+    [](const Config& ours, Json& theirs) {
+      const Index window = block_specs(ours).front().attention.window;
+      theirs["use_sliding_window"] = window > 0;
+      if (window > 0) theirs["sliding_window"] = window;
+    }};
 
 const ConfigPart alternating_part = full_every<2>;
 const ConfigPart every_sixth_part = full_every<6>;
 const ConfigPart every_fourth_part{[](const Json& theirs, KeySettings& ours) {
                                      full_every<4>.read(theirs, ours);
-                                     if (has_pattern(ours)) ours.emplace_back("attention.global.position", "none");
+                                     const auto [full, sliding] = layer_sections(ours);
+                                     if (full.empty()) return;
+                                     const std::string section = sliding.empty() ? "model" : "attention.global";
+                                     ours.emplace_back(section + ".position", "none");
                                    },
                                    write_types};
 

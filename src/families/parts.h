@@ -13,11 +13,13 @@ extern const ConfigPart rope_part;
 extern const ConfigPart rope_by_kind_part;
 
 // Which layers see a window alone.
-extern const ConfigPart window_part;        // sliding_window: all layers (Mistral), unless layer_types says more
-extern const ConfigPart qwen_window_part;   // use_sliding_window: layers from max_window_layers on
-extern const ConfigPart alternating_part;   // layer_types; where it is absent, every second layer sees all
-extern const ConfigPart every_sixth_part;   // the same with sliding_window_pattern, or every sixth (Gemma 3)
-extern const ConfigPart every_fourth_part;  // every fourth, which then has no positions (Cohere 2)
+extern const ConfigPart window_part;            // sliding_window: all layers (Mistral), unless layer_types says more
+extern const ConfigPart qwen_window_part;       // use_sliding_window: layers from max_window_layers on
+extern const ConfigPart qwen2_moe_window_part;  // use_sliding_window: layers 0, 2, ... below max_window_layers
+extern const ConfigPart qwen3_moe_window_part;  // use_sliding_window: all layers, whatever layer_types says
+extern const ConfigPart alternating_part;       // layer_types; if it is absent, every second layer sees all
+extern const ConfigPart every_sixth_part;       // the same with sliding_window_pattern, or every sixth (Gemma 3)
+extern const ConfigPart every_fourth_part;      // every fourth; layers that see all have no positions (Cohere 2)
 
 extern const ConfigPart attention_scale_part;  // query_pre_attn_scalar (Gemma)
 extern const ConfigPart latent_scale_part;     // mscale_all_dim of rope's scaling (DeepSeek)

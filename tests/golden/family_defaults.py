@@ -1,0 +1,83 @@
+"""Makes family_defaults.json: the values that transformers 4 and 5 take for keys that a config.json does not have.
+
+Needs transformers 5, and transformers 4 in a folder of its own (requirements.txt):
+  python3 family_defaults.py OLD > family_defaults.json
+The file has for each major version {family: {key: default}}: the defaults of the configuration classes' arguments, and the
+rotary keys in the form that both versions read. null: none, or a value that follows from others. Keys that do not say what a
+model computes are left out (IGNORED); src/families must know all others.
+"""
+
+import dataclasses
+import inspect
+import json
+import os
+import subprocess
+import sys
+
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+FAMILIES = ("gpt2 gptj gpt_neox bloom opt falcon llama mistral gemma2 gemma3_text qwen2 qwen3 olmo olmo2 phi3 cohere cohere2 "
+            "nemotron mixtral qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 gpt_oss").split()
+# Token ids, tasks, initial values, dropout and other settings of training, caches, and notes about how weights were made.
+IGNORED = set("""
+    bos_token_id eos_token_id pad_token_id sep_token_id id2label label2id num_labels problem_type return_dict architectures
+    output_attentions output_hidden_states use_cache is_encoder_decoder chunk_size_feed_forward dtype torch_dtype
+    transformers_version initializer_range init_std attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout dropout
+    classifier_dropout layerdrop summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
+    pretraining_tp reorder_and_upcast_attn router_jitter_noise aux_loss_alpha seq_aux num_nextn_predict_layers decoder_sparse
+    cache_implementation torchscript tie_encoder_decoder name_or_path _name_or_path default_theta
+""".split())
+
+
+def arguments(config_class):
+    if dataclasses.is_dataclass(config_class):
+        fields = dataclasses.fields(config_class)
+        return {f.name: f.default if f.default is not dataclasses.MISSING else f.default_factory()
+                for f in fields if f.init and (f.default is not dataclasses.MISSING
+                                               or f.default_factory is not dataclasses.MISSING)}
+    parameters = inspect.signature(config_class.__init__).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+
+
+def rotary(config):
+    """The rotary keys in the form of transformers 4, which 5 reads as well."""
+    new = getattr(config, "rope_parameters", None)
+    if not new:
+        return {}
+    out = {}
+    full = new.get("full_attention", new)
+    if "sliding_attention" in new:
+        out["rope_local_base_freq"] = new["sliding_attention"]["rope_theta"]
+    out["rope_theta"] = full["rope_theta"]
+    if "partial_rotary_factor" in full:
+        out["partial_rotary_factor"] = full["partial_rotary_factor"]
+    rest = {k: v for k, v in full.items() if k not in ("rope_theta", "partial_rotary_factor")}
+    out["rope_scaling"] = None if rest["rope_type"] == "default" else rest
+    return out
+
+
+def defaults():
+    out = {}
+    for name in FAMILIES:
+        config_class = CONFIG_MAPPING[name]
+        keys = {**arguments(config_class), **rotary(config_class())}
+        keys.pop("rope_parameters", None)
+        out[name] = {k: v for k, v in sorted(keys.items()) if k not in IGNORED}
+    return out
+
+
+def main(old):
+    print("{" + ",\n".join(
+        f'"{major}": {{\n' + ",\n".join(f'{json.dumps(name)}: {json.dumps(keys)}' for name, keys in table.items()) + "}"
+        for major, table in (("4", json.loads(subprocess.run(
+            [sys.executable, __file__, "--print"], env={**os.environ, "PYTHONPATH": old}, capture_output=True, text=True,
+            check=True).stdout)), ("5", defaults()))) + "}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--print":
+        print(json.dumps(defaults()))
+    else:
+        assert transformers.__version__.startswith("5.")
+        main(sys.argv[1])
