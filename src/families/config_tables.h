@@ -160,6 +160,7 @@ inline const ConfigRow gpt_oss_keys[] = {
     {"attention_bias", "model.bias", {{"true", "all"}}, "true"},
     {"", "model.attention_sinks", {{"", "true"}}},
     {"", "model.ffn", {{"", "swiglu_clamped"}}},
+    {"hidden_act", "", {{"\"silu\"", ""}}, "\"silu\""},
     {"swiglu_limit", "model.ffn_clamp", {}, "7.0"},
     {"swiglu_alpha", "model.swish_beta", {}, "1.702"},
     {"", "moe.bias", {{"", "true"}}},
@@ -183,6 +184,7 @@ inline const ConfigRow deepseek_keys[] = {
     {"topk_group", "moe.group_limit", {}, "1"},
 };
 inline const ConfigRow deepseek2_keys[] = {
+    {"mlp_bias", "", {{"false", ""}}, "false"},
     {"", "model.rope_pairs", {{"", "interleaved"}}},
     {"", "moe.score", {{"", "softmax"}}},
     {"norm_topk_prob", "moe.renormalize", {{"false", "false"}}, "false"},

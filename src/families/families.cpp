@@ -64,7 +64,7 @@ const std::vector<Family>& families() {
        {opt_model},
        {opt_qkv, opt_layer},
        {sizes, layer_norm, opt_keys, tied},
-       {}},
+       {&opt_width_part}},
       {"falcon",
        "FalconForCausalLM",
        "transformer.",
@@ -147,7 +147,7 @@ const std::vector<Family>& families() {
        {llama_model},
        {phi3_layer, pre_norms},
        {sizes, grouped, dense_width, rms_norm, swiglu, untied, phi3_keys},
-       {&partial_rope_part, &window_part}},
+       {&phi3_rope_part, &window_part}},
       {"cohere",
        "CohereForCausalLM",
        "model.",
@@ -234,7 +234,7 @@ const std::vector<Family>& families() {
        {llama_model},
        {llama_attention, pre_norms, gpt_oss_moe},
        {sizes, grouped, expert_width, rms_norm, untied, mixtral_keys, gpt_oss_keys, top_k, dropless},
-       {&alternating_part, &rope_part, &router_loss_part}},
+       {&alternating_part, &gpt_oss_rope_part, &router_loss_part}},
   };
   return table;
 }

@@ -98,20 +98,31 @@ constexpr std::pair<std::string_view, RopeScaling> scaling_names[] = {
     {"su", RopeScaling::longrope},
 };
 
-// Reads what is said of one kind of layer. section: "model" or "attention.local".
-void read_rope(const Json& theirs, const Json& rope, const std::string& section, KeySettings& ours) {
-  copy(rope, "rope_theta", ours, section + ".rope_theta");
-  copy(rope, "partial_rotary_factor", ours, section + ".rope_fraction");
-  const Json* type = given(rope, "rope_type") ? given(rope, "rope_type") : given(rope, "type");
+// The type of a rope_scaling or of rope_parameters; nullptr if it has none.
+const Json* rope_type(const Json& rope) {
+  const Json* type = given(rope, "rope_type");
+  return type ? type : given(rope, "type");
+}
+RopeScaling scaling_type(const Json& rope) {
+  const Json* type = rope_type(rope);
   const std::string name = type ? type->get<std::string>() : "default";
   const auto found = std::find_if(std::begin(scaling_names), std::end(scaling_names),
                                   [&](const auto& row) { return row.first == name; });
   if (found == std::end(scaling_names)) bad_input("a rope scaling of type {} is not known", name);
-  const RopeScaling scaling = found->second;
+  return found->second;
+}
+
+constexpr std::string_view original = "original_max_position_embeddings", factor = "factor";
+
+// Reads what is said of one kind of layer. section: "model" or "attention.local".
+void read_rope(const Json& theirs, const Json& rope, const std::string& section, KeySettings& ours) {
+  copy(rope, "rope_theta", ours, section + ".rope_theta");
+  copy(rope, "partial_rotary_factor", ours, section + ".rope_fraction");
+  const RopeScaling scaling = scaling_type(rope);
   if (scaling == RopeScaling::none) return;
+  const std::string name = rope_type(rope)->get<std::string>();
   ours.emplace_back(section + ".rope_scaling", name == "su" ? "longrope" : name);
   Json complete = rope;
-  constexpr std::string_view original = "original_max_position_embeddings", factor = "factor";
   const Json& positions = theirs.at("max_position_embeddings");
   if (!given(complete, original)) complete[original] = given(theirs, original) ? *given(theirs, original) : positions;
   if (!given(complete, factor)) complete[factor] = positions.get<double>() / complete.at(original).get<double>();
@@ -139,12 +150,11 @@ void write_rope(const Config& ours, const std::string& section, const RopeSpec& 
   put(rope, "rope_theta", spec.theta);
   if (given(rope, "partial_rotary_factor") || spec.rotated != width)
     put(rope, "partial_rotary_factor", value_of_key("rope_fraction"));
-  const Json* type = given(rope, "rope_type") ? given(rope, "rope_type") : given(rope, "type");
-  for (const auto& [name, scaling] : scaling_names)
-    if (scaling == spec.scaling && !(type && type->get<std::string>() == "su" && scaling == RopeScaling::longrope)) {
-      rope["rope_type"] = std::string(name);
-      break;
-    }
+  const auto name = std::find_if(std::begin(scaling_names), std::end(scaling_names),
+                                 [&](const auto& row) { return row.second == spec.scaling; });
+  if (name == std::end(scaling_names))
+    bad_input("{}.rope_scaling = {} has no words in a config.json", section, text_of("rope_scaling"));
+  if (scaling_type(rope) != spec.scaling || !rope_type(rope)) rope["rope_type"] = std::string(name->first);
   for (const ScalingKey& key : scaling_keys) {
     if (key.scaling != spec.scaling) continue;
     const std::string text = text_of(key.ours);
@@ -174,39 +184,76 @@ std::optional<RopeSpec> rope_of(const Config& ours) {
   return std::nullopt;
 }
 
+// Reads rope_theta and rope_scaling, as transformers 4 wrote them.
+void read_flat_rope(const Json& theirs, const std::string& section, KeySettings& ours) {
+  copy(theirs, "rope_theta", ours, section + ".rope_theta");
+  if (const Json* scaling = given(theirs, "rope_scaling")) read_rope(theirs, *scaling, section, ours);
+}
+// The other way round. GPT-NeoX has names of its own, which are rows of its table. width: of what could be rotated of a head.
+void write_flat_rope(const Config& ours, const std::string& section, const RopeSpec& spec, Index width, Json& theirs) {
+  if (!given(theirs, "rotary_emb_base")) put(theirs, "rope_theta", spec.theta);
+  if (given(theirs, "partial_rotary_factor") || (spec.rotated != width && !given(theirs, "rotary_pct")))
+    put(theirs, "partial_rotary_factor",
+        setting_json("model.rope_fraction", value_of(ours, section + ".rope_fraction")));
+  Json rope = given(theirs, "rope_scaling") ? *given(theirs, "rope_scaling") : Json::object();
+  write_rope(ours, section, spec, spec.rotated, rope);
+  theirs["rope_scaling"] = spec.scaling == RopeScaling::none ? Json() : without(rope, "rope_theta");
+}
+
 }  // namespace
 
+// transformers 4 does not read rope_parameters, and 5 reads the older keys, so that only files that have rope_parameters keep
+// it.
 const ConfigPart partial_rope_part{[](const Json& theirs, KeySettings& ours) {
-                                     if (const Json* rope = given(theirs, "rope_parameters")) {
+                                     if (const Json* rope = given(theirs, "rope_parameters"))
                                        read_rope(theirs, *rope, "model", ours);
-                                     } else {
-                                       copy(theirs, "rope_theta", ours, "model.rope_theta");
-                                       if (const Json* scaling = given(theirs, "rope_scaling"))
-                                         read_rope(theirs, *scaling, "model", ours);
-                                     }
+                                     else
+                                       read_flat_rope(theirs, "model", ours);
                                      copy(theirs, "partial_rotary_factor", ours, "model.rope_fraction");
                                    },
                                    [](const Config& ours, Json& theirs) {
                                      const std::optional<RopeSpec> spec = rope_of(ours);
                                      if (!spec) return;
-                                     // Files from before rope_parameters stay such files.
-                                     const bool apart = !given(theirs, "rope_parameters") &&
-                                                        (given(theirs, "rope_theta") || given(theirs, "rope_scaling"));
-                                     const char* name = apart ? "rope_scaling" : "rope_parameters";
-                                     Json rope = given(theirs, name) ? *given(theirs, name) : Json::object();
-                                     const bool partial = given(theirs, "partial_rotary_factor");
-                                     const Index head =
+                                     const Index width =
                                          ours.model.kv_latent > 0 ? ours.model.rope_head_dim : ours.model.head_dim;
-                                     write_rope(ours, "model", *spec, partial ? spec->rotated : head, rope);
-                                     if (partial)
+                                     // Of longrope, transformers 4 reads it here alone.
+                                     if (spec->scaling == RopeScaling::longrope)
+                                       put(theirs, original, spec->original_length);
+                                     const Json* together = given(theirs, "rope_parameters");
+                                     if (!together) return write_flat_rope(ours, "model", *spec, width, theirs);
+                                     Json rope = *together;
+                                     const bool beside = given(theirs, "partial_rotary_factor");
+                                     write_rope(ours, "model", *spec, beside ? spec->rotated : width, rope);
+                                     if (beside)
                                        put(theirs, "partial_rotary_factor",
                                            setting_json("model.rope_fraction", value_of(ours, "model.rope_fraction")));
-                                     if (apart) {
-                                       put(theirs, "rope_theta", spec->theta);
-                                       rope = spec->scaling == RopeScaling::none ? Json() : without(rope, "rope_theta");
-                                     }
-                                     theirs[name] = rope;
+                                     theirs["rope_parameters"] = rope;
                                    }};
+
+// transformers 4 refuses a rope_scaling that has more than type and factors, and 5 takes the original length from beside it.
+const ConfigPart phi3_rope_part{
+    [](const Json& theirs, KeySettings& ours) {
+      const Json* rope = given(theirs, "rope_parameters");
+      if (!rope) rope = given(theirs, "rope_scaling");
+      const RopeScaling scaling = rope ? scaling_type(*rope) : RopeScaling::none;
+      if (scaling != RopeScaling::none && scaling != RopeScaling::longrope)
+        bad_input("a rope scaling of type {}: of phi3 models, only longrope can be read", rope_type(*rope)->dump());
+      if (scaling == RopeScaling::longrope && !given(theirs, original) && !given(*rope, original))
+        bad_input("it has no {}, which longrope needs", original);
+      partial_rope_part.read(theirs, ours);
+    },
+    [](const Config& ours, Json& theirs) {
+      const Json before = given(theirs, "rope_scaling") ? *given(theirs, "rope_scaling") : Json::object();
+      partial_rope_part.write(ours, theirs);
+      const std::optional<RopeSpec> spec = rope_of(ours);
+      if (given(theirs, "rope_parameters") || !spec || spec->scaling == RopeScaling::none) return;
+      Json rope = theirs["rope_scaling"];
+      const double implied = static_cast<double>(ours.model.seq_len) / static_cast<double>(spec->original_length);
+      for (const std::string_view key : {std::string_view("rope_type"), original, factor})
+        if (!given(before, key) && (key != factor || spec->factor == implied)) rope = without(rope, key);
+      if (!rope_type(rope)) rope["type"] = "longrope";
+      theirs["rope_scaling"] = rope;
+    }};
 
 const ConfigPart rope_part{[](const Json& theirs, KeySettings& ours) {
                              partial_rope_part.read(theirs, ours);
@@ -214,13 +261,31 @@ const ConfigPart rope_part{[](const Json& theirs, KeySettings& ours) {
                            },
                            [](const Config& ours, Json& theirs) { partial_rope_part.write(ours, theirs); }};
 
+// Without any of the keys, models have the scaling of the published ones. transformers 5 takes a null for that, too.
+const ConfigPart gpt_oss_rope_part{
+    [](const Json& theirs, KeySettings& ours) {
+      ours.emplace_back("model.rope_theta", "150000");
+      if (theirs.contains("rope_parameters") || theirs.contains("rope_scaling")) return rope_part.read(theirs, ours);
+      const Json published{
+          {"rope_type", "yarn"}, {"factor", 32.0}, {"truncate", false}, {"original_max_position_embeddings", 4096}};
+      read_rope(theirs, published, "model", ours);
+      rope_part.read(theirs, ours);
+    },
+    [](const Config& ours, Json& theirs) {
+      rope_part.write(ours, theirs);
+      if (!given(theirs, "rope_parameters") && !given(theirs, "rope_scaling")) {
+        theirs["rope_scaling"] = Json::object();
+        theirs["rope_scaling"]["rope_type"] = "default";
+      }
+    }};
+
 // Gemma 3's defaults are 1e6 for full layers and 1e4 for sliding ones. rope_scaling beside rope_local_base_freq is of full
 // layers alone.
 const ConfigPart rope_by_kind_part{
     [](const Json& theirs, KeySettings& ours) {
       const auto [full, sliding] = layer_sections(ours);
       const Json* rope = given(theirs, "rope_parameters");
-      const auto read = [&](const std::string& section, const char* type, const char* theta_key, const char* theta) {
+      const auto read = [&](const std::string& section, const char* type, const char* theta) {
         if (section.empty()) return;
         ours.emplace_back(section + ".rope_theta", theta);
         ours.emplace_back(section + ".rope_scaling", "none");
@@ -228,19 +293,23 @@ const ConfigPart rope_by_kind_part{
           if (const Json* own = given(*rope, type)) read_rope(theirs, *own, section, ours);
           return;
         }
-        copy(theirs, theta_key, ours, section + ".rope_theta");
-        const Json* scaling = given(theirs, "rope_scaling");
-        if (scaling && type == full_type) read_rope(theirs, *scaling, section, ours);
+        if (type == full_type)
+          read_flat_rope(theirs, section, ours);
+        else
+          copy(theirs, "rope_local_base_freq", ours, section + ".rope_theta");
       };
       if (rope && !given(*rope, full_type) && !given(*rope, sliding_type))
         bad_input("rope_parameters has neither {} nor {}", full_type, sliding_type);
-      read(full, full_type, "rope_theta", "1000000");
-      read(sliding, sliding_type, "rope_local_base_freq", "10000");
+      read(full, full_type, "1000000");
+      read(sliding, sliding_type, "10000");
       check_whole_heads(ours);
     },
     [](const Config& ours, Json& theirs) {
       const std::vector<BlockSpec> blocks = block_specs(ours);
-      const bool older = given(theirs, "rope_local_base_freq");
+      const bool scaled_windows = std::any_of(blocks.begin(), blocks.end(), [](const BlockSpec& b) {
+        return b.attention.window > 0 && b.attention.rope && b.attention.rope->scaling != RopeScaling::none;
+      });
+      const bool older = !given(theirs, "rope_parameters") && !scaled_windows;
       Json by_type = Json::object();
       for (const bool windowed : {false, true}) {
         const auto block = std::find_if(blocks.begin(), blocks.end(), [&](const BlockSpec& b) {
@@ -248,16 +317,17 @@ const ConfigPart rope_by_kind_part{
         });
         if (block == blocks.end()) continue;
         const std::string kind = ours.model.pattern.kind_of(block - blocks.begin());
+        const std::string section = kind.empty() ? "model" : "attention." + kind;
         const RopeSpec& spec = *block->attention.rope;
-        Json rope = Json::object();
-        write_rope(ours, kind.empty() ? "model" : "attention." + kind, spec, block->attention.key_width, rope);
+        const Index width = block->attention.key_width;
         if (!older) {
+          Json rope = Json::object();
+          write_rope(ours, section, spec, width, rope);
           by_type[windowed ? sliding_type : full_type] = rope;
         } else if (windowed) {
           put(theirs, "rope_local_base_freq", spec.theta);
         } else {
-          put(theirs, "rope_theta", spec.theta);
-          theirs["rope_scaling"] = spec.scaling == RopeScaling::none ? Json() : without(rope, "rope_theta");
+          write_flat_rope(ours, section, spec, width, theirs);
         }
       }
       if (!older) theirs["rope_parameters"] = by_type;
@@ -372,15 +442,15 @@ bool even_below_bound(Index layer, Index bound) {
 
 const ConfigPart qwen_window_part{read_used_windows<from_bound>, write_used_windows};
 const ConfigPart qwen2_moe_window_part{read_used_windows<even_below_bound>, write_used_windows};
-const ConfigPart qwen3_moe_window_part{
-    [](const Json& theirs, KeySettings& ours) {
-      if (flag(theirs, "use_sliding_window", false)) copy(theirs, "sliding_window", ours, "model.window");
-    },
-    [](const Config& ours, Json& theirs) {
-      const Index window = block_specs(ours).front().attention.window;
-      theirs["use_sliding_window"] = window > 0;
-      if (window > 0) theirs["sliding_window"] = window;
-    }};
+const ConfigPart qwen3_moe_window_part{[](const Json& theirs, KeySettings& ours) {
+                                         if (flag(theirs, "use_sliding_window", false))
+                                           copy(theirs, "sliding_window", ours, "model.window");
+                                       },
+                                       [](const Config& ours, Json& theirs) {
+                                         const Index window = block_specs(ours).front().attention.window;
+                                         theirs["use_sliding_window"] = window > 0;
+                                         if (window > 0) theirs["sliding_window"] = window;
+                                       }};
 
 const ConfigPart alternating_part = full_every<2>;
 const ConfigPart every_sixth_part = full_every<6>;
@@ -494,6 +564,15 @@ const ConfigPart gpt2_width_part{
       const bool usual = ours.model.d_ff == 4 * ours.model.d_model;
       theirs["n_inner"] = usual && !given(theirs, "n_inner") ? Json() : Json(ours.model.d_ff);
     }};
+
+const ConfigPart opt_width_part{
+    [](const Json& theirs, KeySettings&) {
+      const std::int64_t width = theirs.at("hidden_size").get<std::int64_t>();
+      if (const Index own = count(theirs, "word_embed_proj_dim", width); own != width)
+        bad_input("word_embed_proj_dim = {}: only hidden_size = {} can be read, which needs no projections", own,
+                  width);
+    },
+    [](const Config& ours, Json& theirs) { theirs["word_embed_proj_dim"] = ours.model.d_model; }};
 
 const ConfigPart falcon_part{
     [](const Json& theirs, KeySettings& ours) {

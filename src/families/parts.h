@@ -9,6 +9,8 @@ namespace sy {
 extern const ConfigPart partial_rope_part;
 // The same of families whose code ignores partial_rotary_factor: anything but 1 is refused.
 extern const ConfigPart rope_part;
+extern const ConfigPart phi3_rope_part;
+extern const ConfigPart gpt_oss_rope_part;
 // The same of Gemma 3, whose windowed layers have frequencies of their own.
 extern const ConfigPart rope_by_kind_part;
 
@@ -26,6 +28,7 @@ extern const ConfigPart latent_scale_part;     // mscale_all_dim of rope's scali
 extern const ConfigPart router_loss_part;      // router_aux_loss_coef, where output_router_logits is true
 extern const ConfigPart rotary_dim_part;       // rotary_dim (GPT-J)
 extern const ConfigPart gpt2_width_part;       // n_inner or 4 n_embd
+extern const ConfigPart opt_width_part;        // word_embed_proj_dim (OPT)
 extern const ConfigPart falcon_part;           // which norms and kv heads its kinds have
 extern const ConfigPart sparse_step_part;      // decoder_sparse_step, mlp_only_layers (Qwen)
 

@@ -25,9 +25,11 @@ IGNORED = set("""
     output_attentions output_hidden_states use_cache is_encoder_decoder chunk_size_feed_forward dtype torch_dtype
     transformers_version initializer_range init_std attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout dropout
     classifier_dropout layerdrop summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
-    pretraining_tp reorder_and_upcast_attn router_jitter_noise aux_loss_alpha seq_aux num_nextn_predict_layers decoder_sparse
-    cache_implementation torchscript tie_encoder_decoder name_or_path _name_or_path default_theta
+    pretraining_tp reorder_and_upcast_attn router_jitter_noise aux_loss_alpha seq_aux num_mtp_layers is_decoder
+    add_cross_attention
 """.split())
+# The widths of DeepSeek's heads have keys of their own, and its router logits no loss.
+DEEPSEEK = {"head_dim", "output_router_logits"}
 
 
 def arguments(config_class):
@@ -62,8 +64,9 @@ def defaults():
     for name in FAMILIES:
         config_class = CONFIG_MAPPING[name]
         keys = {**arguments(config_class), **rotary(config_class())}
-        keys.pop("rope_parameters", None)
-        out[name] = {k: v for k, v in sorted(keys.items()) if k not in IGNORED}
+        ignored = IGNORED | {"rope_parameters"} | (DEEPSEEK if name.startswith("deepseek") else set())
+        names = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"} if name == "gpt_neox" else {}
+        out[name] = {names.get(k, k): v for k, v in sorted(keys.items()) if k not in ignored}
     return out
 
 

@@ -391,10 +391,8 @@ TEST(FamilyConfig, AbsentRotaryFractionIsTheFamilys) {
       ours.model.rope_fraction = fraction;
       const Json fresh = config_json(family, ours, Json());
       EXPECT_EQ(config_of(family, fresh, "test", {}).model.rope_fraction, fraction);
-      const Json* within = fresh["rope_parameters"].find("partial_rotary_factor");
-      const Json* key = fresh.find(family.name == "gpt_neox" ? "rotary_pct" : "partial_rotary_factor");
-      EXPECT_TRUE(key || within || fraction == otherwise);
-      for (const Json* written : {key, within}) EXPECT_TRUE(!written || written->get<double>() == fraction);
+      const Json* written = fresh.find(family.name == "gpt_neox" ? "rotary_pct" : "partial_rotary_factor");
+      EXPECT_EQ(written ? written->get<double>() : otherwise, fraction);
     }
   }
 }
@@ -403,7 +401,7 @@ TEST(FamilyConfig, AbsentRotaryFractionIsTheFamilys) {
 TEST(FamilyConfig, LatentYarnOfOurOwn) {
   const std::string file = std::string(MODELS) + "/deepseek-v3.ini";
   const Config published = parse_config(read_file(file), file);
-  const Json rope = config_json(family_named("deepseek_v3"), published, Json())["rope_parameters"];
+  const Json rope = config_json(family_named("deepseek_v3"), published, Json())["rope_scaling"];
   EXPECT_EQ(rope["mscale"].get<double>(), 1);  // as DeepSeek-V3 has them
   EXPECT_EQ(rope["mscale_all_dim"].get<double>(), 1);
   EXPECT_FALSE(rope.contains("attention_factor"));
@@ -424,7 +422,7 @@ TEST(FamilyConfig, LatentYarnOfOurOwn) {
           }(),
           Json());
       // As transformers reads it.
-      const Json& said = theirs["rope_parameters"];
+      const Json& said = theirs["rope_scaling"];
       const double all = said["mscale_all_dim"].get<double>();
       EXPECT_NEAR(factor(all) * factor(all) / std::sqrt(192.0), scale, 1e-10);
       const double turned = said.contains("attention_factor") ? said["attention_factor"].get<double>()
@@ -435,7 +433,95 @@ TEST(FamilyConfig, LatentYarnOfOurOwn) {
   // Without an attention_scale there is nothing to say.
   Config plain = published;
   plain.model.attention_scale = 0;
-  EXPECT_FALSE(config_json(family_named("deepseek_v3"), plain, Json())["rope_parameters"].contains("mscale_all_dim"));
+  EXPECT_FALSE(config_json(family_named("deepseek_v3"), plain, Json())["rope_scaling"].contains("mscale_all_dim"));
+}
+
+// ---- absent keys, against tests/golden/family_defaults.json ----
+
+// The keys of our configuration in which two models differ.
+std::string differing_keys(const Config& a, const Config& b) {
+  std::string keys;
+  for (const Effect effect : {Effect::model, Effect::change, Effect::samples})
+    for (const KeyDifference& d : differences(a, b, effect)) keys += d.key + " = " + d.here + " and " + d.there + "; ";
+  return keys;
+}
+
+// The small models of a family, and the same with windows and with a load-balancing loss if it has such keys.
+std::vector<Config> models_of(const Family& family, const Json& defaults) {
+  std::vector<Config> models;
+  for (const Json& c : cases()) {
+    const Json& config = c["config"];
+    if (config["model_type"] != Json(family.name)) continue;
+    models.push_back(config_of(family, config, "test", {}));
+    Json other = config;
+    if (defaults.contains("use_sliding_window")) {
+      other["use_sliding_window"] = true;
+      other["sliding_window"] = 4;
+      other["max_window_layers"] = 1;
+      other["layer_types"] = Json();
+    }
+    if (defaults.contains("router_aux_loss_coef")) {
+      other["output_router_logits"] = true;
+      other["router_aux_loss_coef"] = 0.05;
+    }
+    if (other != config) models.push_back(config_of(family, other, "test", {}));
+  }
+  return models;
+}
+
+// Calls body(family, models, key, default) for the keys of both versions, and once if these have the same default.
+template <class F>
+void for_each_default(F body) {
+  const Json table = Json::parse(read_file(std::string(GOLDEN) + "/family_defaults.json"));
+  for (const Family& family : families()) {
+    SCOPED_TRACE(family.name);
+    const Json& five = table["5"][family.name];
+    const std::vector<Config> models = models_of(family, five);
+    ASSERT_FALSE(models.empty());
+    for (const char* version : {"4", "5"}) {
+      SCOPED_TRACE(version);
+      for (const Json::Member& m : table[version][family.name].members()) {
+        const Json* same = five.find(m.name);
+        if (version == std::string("4") && same && *same == m.value) continue;
+        SCOPED_TRACE(m.name);
+        body(family, models, m.name, m.value);
+      }
+    }
+  }
+}
+
+// A key that an export leaves out means to transformers what it means to us.
+TEST(FamilyDefaults, ExportsLeaveOutDefaultsAlone) {
+  int left_out = 0;
+  for_each_default(
+      [&](const Family& family, const std::vector<Config>& models, const std::string& key, const Json& value) {
+        for (const Config& model : models) {
+          Json exported = config_json(family, model, Json());
+          if (exported.contains(key)) continue;
+          exported[key] = value;
+          EXPECT_EQ(differing_keys(model, config_of(family, exported, "test", {})), "");
+          ++left_out;
+        }
+      });
+  EXPECT_GT(left_out, 20);
+}
+
+// Each key that says what a model computes is read: a value that no key has is refused.
+TEST(FamilyDefaults, EveryKeyIsRead) {
+  Json nonsense = Json::object();
+  nonsense["rope_type"] = "nonsense";
+  for_each_default([&](const Family& family, const std::vector<Config>& models, const std::string& key, const Json&) {
+    EXPECT_TRUE(std::any_of(models.begin(), models.end(), [&](const Config& model) {
+      Json changed = config_json(family, model, Json());
+      changed[key] = nonsense;
+      try {
+        config_of(family, changed, "test", {});
+      } catch (const InputError&) {
+        return true;
+      }
+      return false;
+    }));
+  });
 }
 
 // A dense model that becomes one with experts computes what it did.
