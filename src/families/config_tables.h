@@ -12,16 +12,22 @@ inline const ConfigRow sizes[] = {
     {"num_attention_heads", "model.heads"},
     {"max_position_embeddings", "model.seq_len"},
 };
-inline const ConfigRow grouped[] = {
-    {"num_key_value_heads", "model.kv_heads", {}, ""},
-    {"head_dim", "model.head_dim", {}, ""},
-};
+// Heads: those of families whose absent keys follow from others, and those whose keys must be there, since transformers
+// takes numbers of its own. A null means "as the others say" in both.
+inline const ConfigRow kv_heads[] = {{"num_key_value_heads", "model.kv_heads", {}, ""}};
+inline const ConfigRow given_kv_heads[] = {{"num_key_value_heads", "model.kv_heads", {}, "!", true}};
+inline const ConfigRow head_width[] = {{"head_dim", "model.head_dim", {}, ""}};
+inline const ConfigRow given_head_width[] = {{"head_dim", "model.head_dim", {}, "!", true}};
 inline const ConfigRow dense_width[] = {{"intermediate_size", "model.d_ff"}};
 inline const ConfigRow expert_width[] = {
     {"intermediate_size", "moe.d_ff"}};  // of families whose layers all have experts
 inline const ConfigRow rms_norm[] = {
     {"", "model.norm", {{"", "rmsnorm"}}},
     {"rms_norm_eps", "model.norm_eps", {}, "1e-6"},
+};
+inline const ConfigRow rms_norm_1e5[] = {
+    {"", "model.norm", {{"", "rmsnorm"}}},
+    {"rms_norm_eps", "model.norm_eps", {}, "1e-5"},
 };
 inline const ConfigRow layer_norm[] = {
     {"", "model.norm", {{"", "layernorm"}}},
@@ -115,9 +121,15 @@ inline const ConfigRow gemma_keys[] = {
     {"", "model.norm_position", {{"", "both"}}},
     {"", "model.norm_offset", {{"", "true"}}},
     {"", "model.scale_embedding", {{"", "true"}}},
+    {"use_bidirectional_attention", "", {{"false", ""}, {"null", ""}}, "false"},
+};
+inline const ConfigRow gemma2_softcaps[] = {
+    {"attn_logit_softcapping", "model.attention_softcap", {}, "50.0", true},
+    {"final_logit_softcapping", "model.output_softcap", {}, "30.0", true},
+};
+inline const ConfigRow gemma3_softcaps[] = {
     {"attn_logit_softcapping", "model.attention_softcap", {}, "0", true},
     {"final_logit_softcapping", "model.output_softcap", {}, "0", true},
-    {"use_bidirectional_attention", "", {{"false", ""}, {"null", ""}}, "false"},
 };
 inline const ConfigRow olmo_keys[] = {
     {"", "model.norm", {{"", "layernorm"}}},
@@ -141,6 +153,7 @@ inline const ConfigRow nemotron_keys[] = {
 };
 inline const ConfigRow dropless[] = {{"", "moe.capacity_factor", {{"", "0"}}}};
 inline const ConfigRow top_k[] = {{"num_experts_per_tok", "moe.top_k"}};
+inline const ConfigRow theta_1e6[] = {{"", "model.rope_theta", {{"", "1000000"}}}};  // if no key says it
 inline const ConfigRow mixtral_keys[] = {
     {"num_local_experts", "moe.experts"},
     {"", "moe.renormalize", {{"", "true"}}},
@@ -168,31 +181,32 @@ inline const ConfigRow gpt_oss_keys[] = {
 };
 // The norms of the latents have an eps of their own, which no key says.
 inline const ConfigRow deepseek_keys[] = {
-    {"num_key_value_heads", "model.kv_heads"},
-    {"q_lora_rank", "model.q_latent", {}, "0", true},
-    {"kv_lora_rank", "model.kv_latent"},
-    {"qk_rope_head_dim", "model.rope_head_dim"},
-    {"qk_nope_head_dim", "model.head_dim"},
-    {"v_head_dim", "model.value_head_dim"},
-    {"", "model.latent_eps", {{"", "1e-06"}}},
-    {"n_routed_experts", "moe.experts"},
-    {"n_shared_experts", "moe.shared_experts", {}, "0"},
-    {"first_k_dense_replace", "moe.first_dense", {}, "0"},
+    {"num_key_value_heads", "model.kv_heads"}, {"q_lora_rank", "model.q_latent", {}, "1536", true},
+    {"kv_lora_rank", "model.kv_latent"},       {"qk_rope_head_dim", "model.rope_head_dim"},
+    {"qk_nope_head_dim", "model.head_dim"},    {"v_head_dim", "model.value_head_dim"},
+    {"", "model.latent_eps", {{"", "1e-06"}}}, {"n_routed_experts", "moe.experts"},
     {"moe_layer_freq", "", {{"1", ""}}, "1"},
-    {"routed_scaling_factor", "moe.scale", {}, "1.0"},
-    {"n_group", "moe.groups", {}, "1"},
-    {"topk_group", "moe.group_limit", {}, "1"},
 };
 inline const ConfigRow deepseek2_keys[] = {
     {"mlp_bias", "", {{"false", ""}}, "false"},
     {"", "model.rope_pairs", {{"", "interleaved"}}},
     {"", "moe.score", {{"", "softmax"}}},
+    {"n_shared_experts", "moe.shared_experts", {}, "2"},
+    {"first_k_dense_replace", "moe.first_dense", {}, "0"},
+    {"routed_scaling_factor", "moe.scale", {}, "1.0"},
+    {"n_group", "moe.groups", {}, "1"},
+    {"topk_group", "moe.group_limit", {}, "1"},
     {"norm_topk_prob", "moe.renormalize", {{"false", "false"}}, "false"},
-    {"topk_method", "moe.group_score", {{"\"group_limited_greedy\"", "max"}, {"\"greedy\"", "max"}}, "\"greedy\""},
+    {"topk_method", "moe.group_score", {{"\"greedy\"", "max"}, {"\"group_limited_greedy\"", "max"}}, "\"greedy\""},
 };
 inline const ConfigRow deepseek3_keys[] = {
     {"rope_interleave", "model.rope_pairs", {{"true", "interleaved"}, {"false", "half"}}, "true"},
     {"", "moe.score", {{"", "sigmoid"}}},
+    {"n_shared_experts", "moe.shared_experts", {}, "1"},
+    {"first_k_dense_replace", "moe.first_dense", {}, "3"},
+    {"routed_scaling_factor", "moe.scale", {}, "2.5"},
+    {"n_group", "moe.groups", {}, "8"},
+    {"topk_group", "moe.group_limit", {}, "4"},
     {"", "moe.bias_rate", {{"", "0.001"}}},
     {"norm_topk_prob", "moe.renormalize", {}, "true"},
 };

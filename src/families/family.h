@@ -38,9 +38,10 @@ struct ConfigRow {
   std::string_view ours;    // "model.d_model"; "": we have none, and theirs must be one of the words
   // Their values, as JSON, and ours. None: both are written alike.
   std::vector<std::pair<std::string_view, std::string_view>> words{};
-  // What an absent one or null means, as JSON; "": our key keeps its default; "!": it must be there
+  // The value of an absent key in transformers, as JSON; "": our key keeps its default; "!": the key must be there. A null is
+  // read as an absent key, unless zero_is_null.
   std::string_view missing = "!";
-  bool zero_is_null = false;  // a 0 is written as null, which is how transformers writes that there is none
+  bool zero_is_null = false;  // a null is read as 0, and a 0 is written as null
 };
 
 // The values of our keys that an import collects.

@@ -261,6 +261,14 @@ const ConfigPart rope_part{[](const Json& theirs, KeySettings& ours) {
                            },
                            [](const Config& ours, Json& theirs) { partial_rope_part.write(ours, theirs); }};
 
+const ConfigPart cohere_rope_part{
+    [](const Json& theirs, KeySettings& ours) {
+      rope_part.read(theirs, ours);
+      if (!has_setting(ours, "model.rope_theta"))
+        bad_input("it has no rope_theta: transformers 4 takes 10000 for it, and 5 takes 500000: add it");
+    },
+    [](const Config& ours, Json& theirs) { rope_part.write(ours, theirs); }};
+
 // Without any of the keys, models have the scaling of the published ones. transformers 5 takes a null for that, too.
 const ConfigPart gpt_oss_rope_part{
     [](const Json& theirs, KeySettings& ours) {
@@ -372,12 +380,19 @@ std::string pattern_of(const std::vector<std::string>& types) {
   return join(runs, ", ");
 }
 
-void read_windows(const Json& theirs, const std::vector<std::string>& types, KeySettings& ours) {
+// The value of sliding_window: `absent` without that key, and 0 if it is null.
+Index window_of(const Json& theirs, Index absent) {
+  return theirs.contains("sliding_window") ? count(theirs, "sliding_window", 0) : absent;
+}
+
+void read_windows(const Json& theirs, const std::vector<std::string>& types, Index absent, KeySettings& ours) {
   for (const std::string& type : types)
     if (type != full_type && type != sliding_type) bad_input("layer_types: {} is not known", type);
   const auto windowed = std::count(types.begin(), types.end(), sliding_type);
   if (windowed == 0) return;
-  const std::string window = setting_text(theirs.at("sliding_window"));
+  const Index size = window_of(theirs, absent);
+  if (size < 1) bad_input("sliding_window = {}: expected 1 or more, as some layers have a window", size);
+  const std::string window = fmt::format("{}", size);
   if (windowed == std::ssize(types)) return ours.emplace_back("model.window", window), void();
   ours.emplace_back("model.pattern", pattern_of(types));
   ours.emplace_back("attention.local.window", window);
@@ -399,34 +414,31 @@ void write_types(const Config& ours, Json& theirs) {
   write_windows(ours, theirs);
 }
 
-template <Index every>
-constexpr ConfigPart full_every{[](const Json& theirs, KeySettings& ours) {
-                                  const Json* pattern = given(theirs, "sliding_window_pattern");
-                                  const Index n = pattern ? pattern->get<std::int64_t>() : every;
-                                  read_windows(theirs, layer_types(theirs, [n](Index i) { return (i + 1) % n != 0; }),
-                                               ours);
-                                },
-                                write_types};
+// Every n-th layer sees all. named: sliding_window_pattern may say another n. absent: the window without its key.
+template <Index every, bool named, Index absent>
+void read_full_every(const Json& theirs, KeySettings& ours) {
+  const Index n = named ? count(theirs, "sliding_window_pattern", every) : every;
+  if (n < 1) bad_input("sliding_window_pattern = {}: expected 1 or more", n);
+  read_windows(theirs, layer_types(theirs, [n](Index i) { return (i + 1) % n != 0; }), absent, ours);
+}
 
-}  // namespace
+template <Index absent>
+void read_one_window(const Json& theirs, KeySettings& ours) {
+  const bool has = window_of(theirs, absent) > 0;
+  read_windows(theirs, layer_types(theirs, [has](Index) { return has; }), absent, ours);
+}
+void write_one_window(const Config& ours, Json& theirs) {
+  const bool listed = given(theirs, "layer_types");
+  if (!write_windows(ours, theirs)) theirs["sliding_window"] = Json();
+  if (!listed) theirs = without(theirs, "layer_types");
+}
 
-const ConfigPart window_part{[](const Json& theirs, KeySettings& ours) {
-                               const bool has = given(theirs, "sliding_window");
-                               read_windows(theirs, layer_types(theirs, [has](Index) { return has; }), ours);
-                             },
-                             [](const Config& ours, Json& theirs) {
-                               const bool listed = given(theirs, "layer_types");
-                               if (!write_windows(ours, theirs)) theirs["sliding_window"] = Json();
-                               if (!listed) theirs = without(theirs, "layer_types");
-                             }};
-
-namespace {
-
+constexpr Index qwen_window = 4096;  // without its key
 template <bool (*windowed)(Index layer, Index max_window_layers)>
 void read_used_windows(const Json& theirs, KeySettings& ours) {
   const Index bound = count(theirs, "max_window_layers", 28);
-  if (!flag(theirs, "use_sliding_window", false)) return;
-  read_windows(theirs, layer_types(theirs, [&](Index layer) { return windowed(layer, bound); }), ours);
+  if (!flag(theirs, "use_sliding_window", false) || window_of(theirs, qwen_window) == 0) return;
+  read_windows(theirs, layer_types(theirs, [&](Index layer) { return windowed(layer, bound); }), qwen_window, ours);
 }
 void write_used_windows(const Config& ours, Json& theirs) {
   theirs["use_sliding_window"] = write_windows(ours, theirs);
@@ -440,28 +452,31 @@ bool even_below_bound(Index layer, Index bound) {
 
 }  // namespace
 
+const ConfigPart window_part{read_one_window<0>, write_one_window};
+const ConfigPart mistral_window_part{read_one_window<4096>, write_one_window};
+const ConfigPart gemma2_window_part{read_full_every<2, false, 4096>, write_types};
+const ConfigPart gpt_oss_window_part{read_full_every<2, false, 128>, write_types};
+const ConfigPart gemma3_window_part{read_full_every<6, true, 4096>, write_types};
+const ConfigPart cohere2_window_part{[](const Json& theirs, KeySettings& ours) {
+                                       read_full_every<4, true, 4096>(theirs, ours);
+                                       const auto [full, sliding] = layer_sections(ours);
+                                       if (full.empty()) return;
+                                       const std::string section = sliding.empty() ? "model" : "attention.global";
+                                       ours.emplace_back(section + ".position", "none");
+                                     },
+                                     write_types};
 const ConfigPart qwen_window_part{read_used_windows<from_bound>, write_used_windows};
 const ConfigPart qwen2_moe_window_part{read_used_windows<even_below_bound>, write_used_windows};
 const ConfigPart qwen3_moe_window_part{[](const Json& theirs, KeySettings& ours) {
                                          if (flag(theirs, "use_sliding_window", false))
-                                           copy(theirs, "sliding_window", ours, "model.window");
+                                           ours.emplace_back("model.window",
+                                                             fmt::format("{}", window_of(theirs, qwen_window)));
                                        },
                                        [](const Config& ours, Json& theirs) {
                                          const Index window = block_specs(ours).front().attention.window;
                                          theirs["use_sliding_window"] = window > 0;
                                          if (window > 0) theirs["sliding_window"] = window;
                                        }};
-
-const ConfigPart alternating_part = full_every<2>;
-const ConfigPart every_sixth_part = full_every<6>;
-const ConfigPart every_fourth_part{[](const Json& theirs, KeySettings& ours) {
-                                     full_every<4>.read(theirs, ours);
-                                     const auto [full, sliding] = layer_sections(ours);
-                                     if (full.empty()) return;
-                                     const std::string section = sliding.empty() ? "model" : "attention.global";
-                                     ours.emplace_back(section + ".position", "none");
-                                   },
-                                   write_types};
 
 // ---- single families ----
 
@@ -521,11 +536,23 @@ const ConfigPart latent_scale_part{
       rope = without(rope, "attention_factor");
     }};
 
+const ConfigPart greedy_part{[](const Json& theirs, KeySettings& ours) {
+                               const Json* method = given(theirs, "topk_method");
+                               if (method && *method != Json("greedy")) return;
+                               ours.emplace_back("moe.groups", "1");
+                               ours.emplace_back("moe.group_limit", "1");
+                             },
+                             [](const Config& ours, Json& theirs) {
+                               theirs["topk_method"] = ours.moe.groups > 1 ? "group_limited_greedy" : "greedy";
+                             }};
+
 // Transformers adds router_aux_loss_coef * E * sum_i f_i P_i of all layers together to the loss where output_router_logits is
 // true; our factor is divided by top_k (balance.h).
 const ConfigPart router_loss_part{[](const Json& theirs, KeySettings& ours) {
                                     const Json* factor = given(theirs, "router_aux_loss_coef");
-                                    if (!factor || !flag(theirs, "output_router_logits", false)) return;
+                                    if (!flag(theirs, "output_router_logits", false)) return;
+                                    if (!factor)
+                                      bad_input("it has no router_aux_loss_coef, which output_router_logits needs");
                                     const auto top_k =
                                         static_cast<double>(theirs.at("num_experts_per_tok").get<std::int64_t>());
                                     ours.emplace_back("moe.aux_loss", fmt::format("{}", factor->get<double>() * top_k));
@@ -545,7 +572,8 @@ const ConfigPart router_loss_part{[](const Json& theirs, KeySettings& ours) {
 const ConfigPart rotary_dim_part{
     [](const Json& theirs, KeySettings& ours) {
       const Index head = theirs.at("n_embd").get<std::int64_t>() / theirs.at("n_head").get<std::int64_t>();
-      const Index rotated = count(theirs, "rotary_dim", head);
+      const Index rotated =
+          theirs.contains("rotary_dim") ? count(theirs, "rotary_dim", head) : std::min<Index>(64, head);
       // A little more, so that the product with the head's width is not just below it.
       ours.emplace_back(
           "model.rope_fraction",

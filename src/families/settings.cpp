@@ -49,6 +49,18 @@ Config spelled_out(Config config) {
   return config;
 }
 
+// transformers rounds an odd number of rotated elements up, and we round it down.
+void check_rotated(const Config& config, const std::string& origin) {
+  for (Index layer = 0; layer < config.model.layers; ++layer) {
+    const Config::Model& m = config.model_of(layer);
+    if (m.position != Position::rope) continue;
+    const Index width = m.kv_latent > 0 ? m.rope_head_dim : m.head_dim;
+    const auto rotated = static_cast<Index>(static_cast<double>(width) * m.rope_fraction);
+    if (rotated % 2 != 0)
+      bad_input("{}: {} of {} elements of a head are rotated: only an even number can be read", origin, rotated, width);
+  }
+}
+
 std::string words_text(const ConfigRow& row) {
   std::vector<std::string> words;
   for (const auto& [theirs, ours] : row.words) words.emplace_back(theirs);
@@ -73,6 +85,10 @@ void read_row(const ConfigRow& row, const Json& theirs, const Family& family, Ke
   const std::string_view key = key_of(row, theirs);
   const Json* value = given(theirs, key);
   Json otherwise;
+  if (!value && row.zero_is_null && theirs.contains(key)) {
+    otherwise = 0;
+    value = &otherwise;
+  }
   if (!value) {
     if (row.missing == "!") bad_input("it has no {}, which {} models need", key, family.name);
     if (row.missing.empty()) return;
@@ -157,7 +173,9 @@ Config config_of(const Family& family, const Json& theirs, const std::string& or
   std::vector<std::string> all;
   for (const auto& [key, value] : settings) all.push_back(fmt::format("--{}={}", key, value));
   all.insert(all.end(), overrides.begin(), overrides.end());
-  return parse_config("", origin, all);
+  Config config = parse_config("", origin, all);
+  check_rotated(config, origin);
+  return config;
 }
 
 Json config_json(const Family& family, const Config& ours, Json theirs) {

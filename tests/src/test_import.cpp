@@ -397,6 +397,34 @@ TEST(FamilyConfig, AbsentRotaryFractionIsTheFamilys) {
   }
 }
 
+// transformers rotates one element more of an odd number.
+TEST(FamilyConfig, OddRotationsAreRefused) {
+  const Family& family = family_named("nemotron");
+  Json theirs = config_of_case("nemotron");
+  theirs["rope_parameters"] = Json();
+  theirs["head_dim"] = 10;
+  theirs["partial_rotary_factor"] = 0.5;
+  EXPECT_BAD_INPUT(config_of(family, theirs, "test", {}), "5 of 10 elements of a head are rotated");
+  theirs["partial_rotary_factor"] = 0.4;
+  Config ours = config_of(family, theirs, "test", {});
+  ours.model.rope_fraction = 0.5;
+  EXPECT_THROW(config_json(family, ours, Json()), InputError);
+}
+
+// DeepSeek-V2's greedy choice is of all experts, whatever the groups.
+TEST(FamilyConfig, GreedyChoiceHasNoGroups) {
+  const Family& family = family_named("deepseek_v2");
+  Json theirs = config_of_case("deepseek_v2");
+  Config ours = config_of(family, theirs, "test", {});
+  EXPECT_EQ(ours.moe.groups, 3);
+  EXPECT_EQ(config_json(family, ours, Json())["topk_method"], Json("group_limited_greedy"));
+  theirs["topk_method"] = "greedy";
+  ours = config_of(family, theirs, "test", {});
+  EXPECT_EQ(ours.moe.groups, 1);
+  EXPECT_EQ(ours.moe.group_limit, 1);
+  EXPECT_EQ(config_json(family, ours, theirs)["topk_method"], Json("greedy"));
+}
+
 // YaRN's two factors of a latent attention, of scores and of cos and sin, as DeepSeek's two numbers.
 TEST(FamilyConfig, LatentYarnOfOurOwn) {
   const std::string file = std::string(MODELS) + "/deepseek-v3.ini";
@@ -444,6 +472,15 @@ std::string differing_keys(const Config& a, const Config& b) {
   for (const Effect effect : {Effect::model, Effect::change, Effect::samples})
     for (const KeyDifference& d : differences(a, b, effect)) keys += d.key + " = " + d.here + " and " + d.there + "; ";
   return keys;
+}
+
+std::string error_of_config(const Family& family, const Json& theirs) {
+  try {
+    config_of(family, theirs, "test", {});
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
 }
 
 // The small models of a family, and the same with windows and with a load-balancing loss if it has such keys.
@@ -506,6 +543,33 @@ TEST(FamilyDefaults, ExportsLeaveOutDefaultsAlone) {
   EXPECT_GT(left_out, 20);
 }
 
+// A model without a key is refused, or is the one that transformers takes it for.
+TEST(FamilyDefaults, AbsentKeysMeanTheFamilysDefaults) {
+  int refused = 0, read = 0;
+  for_each_default(
+      [&](const Family& family, const std::vector<Config>& models, const std::string& key, const Json& value) {
+        for (const Config& model : models) {
+          const Json exported = config_json(family, model, Json());
+          Json absent = Json::object();
+          for (const Json::Member& m : exported.members())
+            if (m.name != key) absent.append(m.name, m.value);
+          Json with = absent;
+          with[key] = value;
+          // Some defaults do not fit the other keys of a small model: both are then refused alike.
+          const std::string error = error_of_config(family, absent);
+          if (!error.empty()) {
+            EXPECT_TRUE(has(error, key) || error == error_of_config(family, with)) << error;
+            ++refused;
+            continue;
+          }
+          ++read;
+          EXPECT_EQ(differing_keys(config_of(family, absent, "test", {}), config_of(family, with, "test", {})), "");
+        }
+      });
+  EXPECT_GT(refused, 200);
+  EXPECT_GT(read, 200);
+}
+
 // Each key that says what a model computes is read: a value that no key has is refused.
 TEST(FamilyDefaults, EveryKeyIsRead) {
   Json nonsense = Json::object();
@@ -514,12 +578,7 @@ TEST(FamilyDefaults, EveryKeyIsRead) {
     EXPECT_TRUE(std::any_of(models.begin(), models.end(), [&](const Config& model) {
       Json changed = config_json(family, model, Json());
       changed[key] = nonsense;
-      try {
-        config_of(family, changed, "test", {});
-      } catch (const InputError&) {
-        return true;
-      }
-      return false;
+      return !error_of_config(family, changed).empty();
     }));
   });
 }
