@@ -84,13 +84,19 @@ void check_positions(const Config& c, Problems& problems) {
         m.rope_low_frequency >= m.rope_high_frequency)
       problems.of(key, "{} = {} is not below model.rope_high_frequency = {}: lower it", key, m.rope_low_frequency,
                   m.rope_high_frequency);
-    const bool is_long = m.seq_len > m.rope_original_length;
-    const std::vector<double>& factors = is_long ? m.rope_long_factors : m.rope_short_factors;
-    if (row.of_model == (is_long ? "model.rope_long_factors" : "model.rope_short_factors") &&
-        scaling == RopeScaling::longrope &&
-        (std::ssize(factors) != pairs || std::any_of(factors.begin(), factors.end(), [](double f) { return f <= 0; })))
-      problems.of(key, "{} are {} numbers: model.rope_scaling = longrope needs one above 0 for each of {} pairs", key,
-                  factors.size(), pairs);
+    // Training needs the list of its length. The other one may be absent.
+    for (const bool is_long : {false, true}) {
+      const std::vector<double>& factors = is_long ? m.rope_long_factors : m.rope_short_factors;
+      if (row.of_model != (is_long ? "model.rope_long_factors" : "model.rope_short_factors") ||
+          scaling != RopeScaling::longrope)
+        continue;
+      const bool trains_with = is_long == (m.seq_len > m.rope_original_length);
+      const bool has_pairs =
+          std::ssize(factors) == pairs && std::all_of(factors.begin(), factors.end(), [](double f) { return f > 0; });
+      if (!has_pairs && (trains_with || !factors.empty()))
+        problems.of(key, "{} are {} numbers: model.rope_scaling = longrope needs one above 0 for each of {} pairs", key,
+                    factors.size(), pairs);
+    }
   });
 }
 

@@ -323,8 +323,9 @@ void for_each_model_key(M& m, Key&& key) {
   key("model.rope_scaling", m.rope_scaling,
       "how rope's frequencies are changed for sequences longer than those of an earlier training, "
       "model.rope_original_length. linear: all are divided by model.rope_factor; ntk: theta grows instead, so that the "
-      "lowest frequency is divided by it; dynamic: the same as far as model.seq_len asks for it; llama3: low ones are "
-      "divided; yarn: low ones are divided, and attention is sharpened; longrope: each is divided by a factor of its own",
+      "lowest frequency is divided by it; dynamic: the same as far as the length in use asks for it; llama3: low ones are "
+      "divided; yarn: low ones are divided, and attention is sharpened; longrope: each is divided by a factor of its own. "
+      "The length in use is model.seq_len in training, the window in evaluation and the text so far in generation",
       {.by_kind = attention_section});
   key("model.rope_factor", m.rope_factor, "how many times as long as before model.rope_scaling makes sequences",
       {.bounds = {1, big}, .by_kind = attention_section});
@@ -351,9 +352,13 @@ void for_each_model_key(M& m, Key&& key) {
       "0.1 ln(rope_factor) + 1 of yarn, sqrt(1 + ln(rope_factor) / ln(rope_original_length)) of longrope, otherwise 1",
       {.bounds = {0, big}, .by_kind = attention_section});
   key("model.rope_short_factors", m.rope_short_factors,
-      "what longrope divides each frequency by where model.seq_len is up to model.rope_original_length",
+      "what longrope divides each frequency by in texts of up to model.rope_original_length tokens (training: of "
+      "model.seq_len). Empty: the long ones for all texts",
       {.by_kind = attention_section});
-  key("model.rope_long_factors", m.rope_long_factors, "the same where it is more", {.by_kind = attention_section});
+  key("model.rope_long_factors", m.rope_long_factors,
+      "what longrope divides each frequency by in longer texts. Empty: the short ones for all texts. When a generated text "
+      "passes model.rope_original_length, its keys are computed again",
+      {.by_kind = attention_section});
   key("model.t5_buckets", m.t5_buckets,
       "the number of buckets of position = t5. Half of them are of one distance each, the others of ranges that grow",
       {{2, 1 << 16}, model});

@@ -34,6 +34,7 @@ class Wave {
       const std::vector<Told> told = tell(choose(logits));
       take(told, progress);
       if (std::find(active_.begin(), active_.end(), true) == active_.end()) return;
+      restart();
       std::vector<std::int32_t> last;
       for (const std::size_t i : mine_) last.push_back(out_[i].added.back());
       logits = engine_.extend(cache_, 0, std::ssize(mine_), last, true);
@@ -47,20 +48,42 @@ class Wave {
     std::optional<Finish> finish;
   };
 
-  std::vector<float> prefill() {
+  // Returns the logits after each of this rank's prompts.
+  std::vector<float> prefill() { return compute({prompts_.begin(), prompts_.end()}, 0); }
+
+  // Computes the cached keys of those texts again that a rope table rotates otherwise from now on.
+  void restart() {
+    std::vector<std::vector<std::int32_t>> texts(prompts_.size());
+    bool any = false;
+    for (std::size_t i = 0; i < prompts_.size(); ++i) {
+      const std::vector<std::int32_t>& added = out_[i].added;
+      if (!active_[i] || !engine_.restarts_at(std::ssize(prompts_[i]) + std::ssize(added))) continue;
+      any = true;
+      texts[i] = prompts_[i];
+      texts[i].insert(texts[i].end(), added.begin(), added.end() - 1);
+    }
+    if (!any) return;
+    for (std::size_t slot = 0; slot < mine_.size(); ++slot)
+      if (!texts[mine_[slot]].empty()) cache_.restart(static_cast<Index>(slot));
+    compute(texts, 1);
+  }
+
+  // Computes the texts that are not empty into the slots of their prompts. more: tokens that follow
+  // in each. Returns the logits after each of this rank's texts, if no more follow.
+  std::vector<float> compute(const std::vector<std::vector<std::int32_t>>& texts, Index more) {
     const Index dp = engine_.mesh().layout.dp(), at_once = options_.prefill;
     // Passes of each data-parallel rank: all make as many as the busiest one.
     std::vector<Index> passes(static_cast<std::size_t>(dp));
-    for (std::size_t i = 0; i < prompts_.size(); ++i)
-      passes[i % passes.size()] += ceil_div(std::ssize(prompts_[i]), at_once);
+    for (std::size_t i = 0; i < texts.size(); ++i) passes[i % passes.size()] += ceil_div(std::ssize(texts[i]), at_once);
     Index to_do = *std::max_element(passes.begin(), passes.end());
     std::vector<float> logits;
     for (std::size_t slot = 0; slot < mine_.size(); ++slot) {
-      const std::span<const std::int32_t> prompt = prompts_[mine_[slot]];
-      for (Index begin = 0; begin < std::ssize(prompt); begin += at_once, --to_do) {
-        const Index end = std::min(begin + at_once, std::ssize(prompt));
-        const auto ids = prompt.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-        const auto of_last = engine_.extend(cache_, static_cast<Index>(slot), 1, ids, end == std::ssize(prompt));
+      const std::span<const std::int32_t> text = texts[mine_[slot]];
+      for (Index begin = 0; begin < std::ssize(text); begin += at_once, --to_do) {
+        const Index end = std::min(begin + at_once, std::ssize(text));
+        const auto ids = text.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+        const auto of_last = engine_.extend(cache_, static_cast<Index>(slot), 1, ids,
+                                            more == 0 && end == std::ssize(text), std::ssize(text) + more);
         logits.insert(logits.end(), of_last.begin(), of_last.end());
       }
     }

@@ -3,14 +3,14 @@
 namespace sy {
 
 Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                     ConstView rope_table, Index positions)
+                     const RopeTable* rope_table, Index positions)
     : rope_table_(rope_table),
       heads_(store.get(prefix + "q.weight").weight.dim(0)),
       kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
       scores_(spec, store, prefix, positions) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
-  SY_ASSERT(rope_table ? spec.rope && rope_table.dim(1) * 2 == spec.rope->rotated : !spec.rope, "another table");
+  SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
   const float eps = spec.qk_norm.value_or(0);
   const NormKind by_head = spec.head_layernorm ? NormKind::layernorm : NormKind::rmsnorm;
@@ -77,7 +77,7 @@ void Attention::normalize(const Pass& pass, Saved& s) const {
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
   if (norm_) {
     s.inverse = pass.saved.f32({T, heads});
-    return b.qk_norm_forward(qk_norm_, s.raw.reshape(by_token), norm_.weight, pass.batch.positions, rope_table_,
+    return b.qk_norm_forward(qk_norm_, s.raw.reshape(by_token), norm_.weight, pass.batch.rope_rows, rope_rows(),
                              s.qkv.reshape(by_token), s.inverse);
   }
   if (whole_norm_) {
@@ -86,7 +86,7 @@ void Attention::normalize(const Pass& pass, Saved& s) const {
     b.whole_qk_norm_forward(whole_qk_norm_, s.raw.reshape({T, row}), whole_norm_.weight, s.squares,
                             s.qkv.reshape({T, row}));
   }
-  if (rope_table_) b.rope(s.qkv.reshape(by_token), heads, pass.batch.positions, rope_table_, false, pairs_);
+  if (rope_table_) b.rope(s.qkv.reshape(by_token), heads, pass.batch.rope_rows, rope_rows(), false, pairs_);
 }
 
 View Attention::backward_normalize(const Pass& pass, View dqkv, const Saved& s) const {
@@ -97,7 +97,7 @@ View Attention::backward_normalize(const Pass& pass, View dqkv, const Saved& s) 
   const View draw = norm_ || whole_norm_ ? device.temp(dqkv.shape()) : dqkv;
   if (norm_) {
     b.qk_norm_backward(qk_norm_, dqkv.reshape(by_token), s.raw.reshape(by_token), norm_.weight, s.inverse,
-                       pass.batch.positions, rope_table_, draw.reshape(by_token), norm_.grad);
+                       pass.batch.rope_rows, rope_rows(), draw.reshape(by_token), norm_.grad);
     return draw;
   }
   View products;
@@ -105,7 +105,7 @@ View Attention::backward_normalize(const Pass& pass, View dqkv, const Saved& s) 
     products = device.scratch.f32({T, 2});
     whole_sums(device, dqkv, s.qkv, products);  // rotated both, which leaves the sums as they are
   }
-  if (rope_table_) b.rope(dqkv.reshape(by_token), heads, pass.batch.positions, rope_table_, true, pairs_);
+  if (rope_table_) b.rope(dqkv.reshape(by_token), heads, pass.batch.rope_rows, rope_rows(), true, pairs_);
   if (whole_norm_)
     b.whole_qk_norm_backward(whole_qk_norm_, dqkv.reshape({T, row}), s.raw.reshape({T, row}), whole_norm_.weight,
                              s.squares, products, draw.reshape({T, row}), whole_norm_.grad);

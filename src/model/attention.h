@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "src/model/linear.h"
+#include "src/model/rope.h"
 #include "src/model/scores.h"
 
 namespace sy {
@@ -21,10 +22,10 @@ class Attention {
     View lse;      // [B, Hl, S]
   };
 
-  // prefix: of its parameters' names, "layers.3.attention.". rope_table: [positions, rotated / 2, 2] cos and sin (RopeTables);
-  // none: it does not rotate. positions: those that a sequence may have.
+  // prefix: of its parameters' names, "layers.3.attention.". rope_table: of RopeTables; nullptr: it does not rotate.
+  // positions: those that a sequence may have.
   Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-            ConstView rope_table, Index positions);
+            const RopeTable* rope_table, Index positions);
 
   // What it keeps of a token in generation.
   CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, scores_.window()}; }
@@ -57,7 +58,9 @@ class Attention {
     return heads_of(qkv, heads_ + kv_heads_, kv_heads_);
   }
 
-  ConstView rope_table_;
+  ConstView rope_rows() const { return rope_table_ ? ConstView(rope_table_->rows) : ConstView(); }
+
+  const RopeTable* rope_table_;
   RopePairs pairs_ = RopePairs::half;
   Index heads_, kv_heads_, head_dim_;  // local
   Scores scores_;

@@ -62,7 +62,7 @@ void Branch::backward(const Pass& pass, View d, const Saved& s, View dx, const F
 }
 
 Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router,
-             ConstView rope_table, Index positions)
+             const RopeTable* rope_table, Index positions)
     : layer_(layer),
       parallel_(spec.parallel),
       shared_norm_(spec.shared_norm),

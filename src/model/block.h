@@ -51,10 +51,10 @@ class Block {
     Moe::Saved moe;
   };
 
-  // router: of a MoE layer. rope_table: [positions, rotated / 2, 2] of the layer, or none. positions: those that a sequence
+  // router: of a MoE layer. rope_table: the layer's, or nullptr. positions: those that a sequence
   // may have.
-  Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router, ConstView rope_table,
-        Index positions);
+  Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router,
+        const RopeTable* rope_table, Index positions);
 
   // x: [T, D] -> y: [T, D], the next block's input. observer: of a MoE layer's router, or none.
   void forward(const Pass& pass, View x, View y, Saved& s, const RoutingObserver* observer) const;

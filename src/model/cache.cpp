@@ -99,6 +99,11 @@ void Cache::remove(Index slot, Index last) {
   }
 }
 
+void Cache::restart(Index slot) {
+  lengths_[static_cast<std::size_t>(slot)] = 0;
+  for (Group& group : groups_) group.begin[static_cast<std::size_t>(slot)] = 0;
+}
+
 void Cache::clear() {
   std::fill(lengths_.begin(), lengths_.end(), 0);
   for (Group& group : groups_) std::fill(group.begin.begin(), group.begin.end(), 0);

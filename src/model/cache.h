@@ -49,6 +49,8 @@ class Cache {
 
   // Ends the sequence of a slot: that of slot `last`, the last one in use, takes its place.
   void remove(Index slot, Index last);
+  // Forgets the tokens of a slot.
+  void restart(Index slot);
   void clear();
 
  private:

@@ -116,11 +116,13 @@ Slot& Engine::open(Index slot, const MicroBatch& batch, bool dropless, std::vect
   };
   for (Index i = std::ssize(positions); i < T; ++i) positions.push_back(static_cast<std::int32_t>(i % S));
   const double targets = static_cast<double>(batch.step_targets);
+  const View at = on_device(positions.data(), {T}, DType::i32);
   s.batch = {.sequences = B,
              .seq_len = S,
              .ids = on_device(batch.ids.data(), {T}, DType::i32),
              .targets = T > 0 && batch.targets.empty() ? ConstView{} : on_device(batch.targets.data(), {T}, DType::i32),
-             .positions = on_device(positions.data(), {T}, DType::i32),
+             .positions = at,
+             .rope_rows = at,
              .step = {on_device(&targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
              .dropless = dropless};
   s.report = report();
@@ -135,6 +137,7 @@ void Engine::run(const char* half, const Slot& slot, const std::function<void()>
 }
 
 void Engine::forward(const MicroBatch& batch, Index slot) {
+  rope_.set_length(batch.seq_len);
   Slot& s = open(slot, batch, false);
   if (config_.draws()) {
     std::vector<std::int64_t> numbers(static_cast<std::size_t>(s.batch.tokens()));
@@ -163,6 +166,7 @@ void Engine::train(const MicroBatch& batch, const BackwardProgress& progress) {
 }
 
 Slot& Engine::forward_alone(const MicroBatch& batch, bool dropless) {
+  rope_.set_length(batch.seq_len);
   Slot& s = open(0, batch, dropless);
   s.batch.evaluation = true;
   model_->forward(device(), s, {});
@@ -195,7 +199,7 @@ Cache Engine::make_cache(Index sequences, Index positions, Index at_once) {
 }
 
 std::vector<float> Engine::extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
-                                  bool wanted) {
+                                  bool wanted, Index length) {
   const Index tokens = sequences > 0 ? std::ssize(ids) / sequences : 1, tp = mesh_.layout.tp;
   // Tensor-parallel ranks share the tokens, so that there may be some more: sequences in free slots, or positions of the one.
   const bool one = sequences == 1 && (tokens > 1 || first > 0);
@@ -203,12 +207,25 @@ std::vector<float> Engine::extend(Cache& cache, Index first, Index sequences, st
   SY_ASSERT(tokens * sequences == std::ssize(ids) && (one || (tokens == 1 && first == 0)),
             "{} ids for {} sequences from {} on", ids.size(), sequences, first);
   std::vector<std::int32_t> padded(ids.begin(), ids.end()), positions;
+  std::vector<RopeTables::Token> rotated;
   padded.resize(static_cast<std::size_t>(B * S));
   for (Index b = 0; b < B; ++b)
-    for (Index i = 0; i < S; ++i)
-      positions.push_back(b < sequences && i < tokens ? static_cast<std::int32_t>(cache.length(first + b) + i) : 0);
+    for (Index i = 0; i < S; ++i) {
+      const bool there = b < sequences && i < tokens;
+      const Index before = there ? cache.length(first + b) : 0;
+      positions.push_back(there ? static_cast<std::int32_t>(before + i) : 0);
+      rotated.push_back({positions.back(), std::max(length, before + tokens)});
+    }
 
   Slot& s = open(0, {B, S, padded, {}}, true, std::move(positions));
+  if (rope_.depends_on_length()) {
+    rope_.set_tokens(rotated);
+    std::vector<std::int32_t> rows(rotated.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    const View on_device = s.saved.take({B * S}, DType::i32);
+    backend_->to_device(rows.data(), on_device);
+    s.batch.rope_rows = on_device;
+  }
   s.batch.generation = true;
   s.batch.padding = B * S - std::ssize(ids);
   s.cache = &cache;

@@ -60,8 +60,12 @@ class Engine {
   // Computes the next tokens of the sequences in `sequences` slots of the cache from `first` on. ids: one of each, or, where it
   // is one sequence, several. Returns the logits [sequences, vocab] behind the last token of each where they are wanted,
   // otherwise nothing. Collective: ranks that have nothing to do call it with no sequences, since the others need their
-  // experts. The ranks of one tensor-parallel group call it alike.
-  std::vector<float> extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids, bool wanted);
+  // experts. The ranks of one tensor-parallel group call it alike. length: tokens of the whole text,
+  // if more of it follow; rope tables may depend on it (RopeTables).
+  std::vector<float> extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids, bool wanted,
+                            Index length = 0);
+  // Whether the cache of a text must be computed again when it becomes `length` tokens long.
+  bool restarts_at(Index length) const { return rope_.restarts_at(length); }
 
   // Sees every decision from now on; an empty one ends that.
   void observe_routing(RoutingObserver observer) { observer_ = std::move(observer); }

@@ -29,7 +29,7 @@ void Latent::backward(const Pass& pass, const std::function<void(View)>& by_late
 }
 
 LatentAttention::LatentAttention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                                 ConstView rope_table, Index positions)
+                                 const RopeTable* rope_table, Index positions)
     : rope_table_(rope_table),
       heads_(store.get(prefix + "q.weight").weight.dim(0)),
       rope_(spec.latent->rope),
@@ -44,7 +44,7 @@ LatentAttention::LatentAttention(const AttentionSpec& spec, Index d_model, Param
       out_(store, store.get(prefix + "out.weight"), heads_ * value_),
       k_up_(store.get(prefix + "k.weight").weight),
       v_up_(store.get(prefix + "v.weight").weight) {
-  SY_ASSERT(rope_table ? spec.rope && rope_table.dim(1) * 2 == spec.rope->rotated : !spec.rope, "another table");
+  SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   SY_ASSERT(spec.kv_heads == spec.heads && !spec.qk_norm && !spec.qkv_bias, "{} kv heads of {}, or what latents lack",
             spec.kv_heads, spec.heads);
   if (spec.rope) pairs_ = spec.rope->pairs;
@@ -63,12 +63,12 @@ void LatentAttention::forward(const Pass& pass, ConstView x, Output to, Saved& s
   s.lse = pass.saved.f32({B, heads_, S});
 
   q_.forward(device, s.queries_of, s.q.reshape({T, heads_ * (rope_ + own_)}));
-  rotate(device, s.q.reshape({T, heads_, rope_ + own_}), pass.batch.positions, false);
+  rotate(device, s.q.reshape({T, heads_, rope_ + own_}), pass.batch.rope_rows, false);
   {
     const Arena::Scope scope(device.scratch);
     const View shared = device.temp({x.dim(0), rope_});
     k_rope_.forward(device, x, shared);
-    rotate(device, shared.reshape({x.dim(0), 1, rope_}), device.own_tokens(pass.batch.positions), false);
+    rotate(device, shared.reshape({x.dim(0), 1, rope_}), device.own_tokens(pass.batch.rope_rows), false);
     const ConstView all = gather_tokens(device, device.scratch, shared).reshape({B, S, 1, rope_});
     pass.cache ? attend_to_cache(pass, all, s) : attend(pass, all, s);
   }
@@ -123,7 +123,7 @@ void LatentAttention::backward(const Pass& pass, ConstView dy, const Saved& s, V
 
   // The first of these sets dx, and the others add to it.
   const View dq_rows = dq.reshape({T, heads_ * width});
-  rotate(device, dq.reshape({T, heads_, width}), pass.batch.positions, true);
+  rotate(device, dq.reshape({T, heads_, width}), pass.batch.rope_rows, true);
   q_.backward_weight(device, dq_rows, s.queries_of);
   const auto by_queries_of = [&](View partial) { q_.backward_input(device, dq_rows, partial); };
   if (q_latent_)
@@ -146,13 +146,13 @@ void LatentAttention::backward(const Pass& pass, ConstView dy, const Saved& s, V
   sum_tokens(device, dshared, [&](View partial) {
     b.sum_heads(Heads(dk).columns(0, rope_), partial.reshape({B, S, 1, rope_}));
   });
-  rotate(device, dshared.reshape({s.x.dim(0), 1, rope_}), device.own_tokens(pass.batch.positions), true);
+  rotate(device, dshared.reshape({s.x.dim(0), 1, rope_}), device.own_tokens(pass.batch.rope_rows), true);
   k_rope_.backward_weight(device, dshared, s.x);
   k_rope_.backward_input(device, dshared, dx, true);
 }
 
-void LatentAttention::rotate(const Device& device, View x, ConstView positions, bool inverse) const {
-  if (rope_table_) device.backend.rope(x, x.dim(1), positions, rope_table_, inverse, pairs_);
+void LatentAttention::rotate(const Device& device, View x, ConstView rope_rows, bool inverse) const {
+  if (rope_table_) device.backend.rope(x, x.dim(1), rope_rows, rope_table_->rows, inverse, pairs_);
 }
 
 }  // namespace sy

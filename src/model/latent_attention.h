@@ -16,6 +16,7 @@
 
 #include "src/model/linear.h"
 #include "src/model/norm.h"
+#include "src/model/rope.h"
 #include "src/model/scores.h"
 
 namespace sy {
@@ -57,7 +58,7 @@ class LatentAttention {
 
   // As Attention's.
   LatentAttention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                  ConstView rope_table, Index positions);
+                  const RopeTable* rope_table, Index positions);
 
   // What it keeps of a token in generation: one key [r | c], which holds the value.
   CacheSpec cache_spec() const { return {1, rope_ + kv_latent_.width(), 0, scores_.window()}; }
@@ -72,9 +73,9 @@ class LatentAttention {
   void attend(const Pass& pass, ConstView shared, Saved& s) const;
   void attend_to_cache(const Pass& pass, ConstView shared, Saved& s) const;
   // Rotates the first part of the heads of x: [tokens, heads, width], or turns it back.
-  void rotate(const Device& device, View x, ConstView positions, bool inverse) const;
+  void rotate(const Device& device, View x, ConstView rope_rows, bool inverse) const;
 
-  ConstView rope_table_;
+  const RopeTable* rope_table_;
   RopePairs pairs_ = RopePairs::half;
   Index heads_, rope_, own_, value_;  // Hl, r, kw - r, vw
   Scores scores_;

@@ -45,6 +45,7 @@ struct Batch {
   Index sequences, seq_len;  // B, S
   ConstView ids, targets;    // [B * S] i32; a target of -1 carries no loss
   ConstView positions;       // [B * S] i32
+  ConstView rope_rows{};     // [B * S] i32 row in the rope tables of each token (RopeTables)
   StepSize step;
   bool dropless = false;  // ignore the capacity factor: evaluation and generation
   // What random choices are keyed by: the tokens' numbers in the run, [B * S] i64, and the run's seed. None, as in

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "src/text/words.h"
+
 namespace sy {
 
 namespace {
@@ -31,15 +33,39 @@ double mean_of(double frequency, double low, double s) {
   return frequency / s * low + frequency * (1 - low);
 }
 
+// Appends [frequencies, 2] cos and sin of one position.
+void add_row(const RopeSpec& rope, const std::vector<double>& frequencies, Index position, std::vector<float>& table) {
+  for (const double frequency : frequencies) {
+    const double angle = static_cast<double>(position) * frequency;
+    table.push_back(static_cast<float>(rope.attention_factor * std::cos(angle)));
+    table.push_back(static_cast<float>(rope.attention_factor * std::sin(angle)));
+  }
+}
+
 }  // namespace
 
-std::vector<double> rope_frequencies(const RopeSpec& r) {
+Index scaled_length(const RopeSpec& r, Index length) {
+  switch (r.scaling) {
+    case RopeScaling::dynamic:
+      return std::max(length, r.original_length);
+    case RopeScaling::longrope: {
+      const bool has_both = !r.short_factors.empty() && !r.long_factors.empty();
+      return has_both && length > r.original_length ? r.original_length + 1 : r.original_length;
+    }
+    default:
+      return 0;
+  }
+}
+
+std::vector<double> rope_frequencies(const RopeSpec& r, Index length) {
   const double s = r.factor, L = static_cast<double>(r.original_length), dims = static_cast<double>(r.rotated);
   double theta = r.theta;
   if (r.scaling == RopeScaling::ntk || r.scaling == RopeScaling::dynamic) {
-    const double length = std::max(static_cast<double>(r.length), L);
-    theta *= std::pow(r.scaling == RopeScaling::ntk ? s : s * length / L - (s - 1), dims / (dims - 2));
+    const double scaled = static_cast<double>(scaled_length(r, length));
+    theta *= std::pow(r.scaling == RopeScaling::ntk ? s : s * scaled / L - (s - 1), dims / (dims - 2));
   }
+  const bool has_long = r.short_factors.empty() || (length > r.original_length && !r.long_factors.empty());
+  const std::vector<double>& factors = has_long ? r.long_factors : r.short_factors;
   std::vector<double> frequencies;
   for (Index i = 0; i < r.rotated / 2; ++i) {
     double f = std::pow(theta, -2.0 * static_cast<double>(i) / dims);
@@ -61,7 +87,7 @@ std::vector<double> rope_frequencies(const RopeSpec& r) {
         f = mean_of(f, yarn_ramp(r, i), s);
         break;
       case RopeScaling::longrope:
-        f /= r.factors[static_cast<std::size_t>(i)];
+        f /= factors[static_cast<std::size_t>(i)];
         break;
     }
     frequencies.push_back(f);
@@ -69,33 +95,96 @@ std::vector<double> rope_frequencies(const RopeSpec& r) {
   return frequencies;
 }
 
-std::vector<float> rope_table(const RopeSpec& rope, Index positions) {
-  const std::vector<double> frequencies = rope_frequencies(rope);
+std::vector<float> rope_table(const RopeSpec& rope, Index length, Index positions) {
+  const std::vector<double> frequencies = rope_frequencies(rope, length);
   std::vector<float> table;
   table.reserve(static_cast<std::size_t>(positions * rope.rotated));
-  for (Index p = 0; p < positions; ++p)
-    for (const double frequency : frequencies) {
-      const double angle = static_cast<double>(p) * frequency;
-      table.push_back(static_cast<float>(rope.attention_factor * std::cos(angle)));
-      table.push_back(static_cast<float>(rope.attention_factor * std::sin(angle)));
-    }
+  for (Index p = 0; p < positions; ++p) add_row(rope, frequencies, p, table);
   return table;
 }
 
+std::string training_rope_text(const std::vector<BlockSpec>& blocks) {
+  std::vector<std::string> texts;
+  for (const BlockSpec& block : blocks) {
+    if (!block.attention.rope) continue;
+    const RopeSpec& rope = *block.attention.rope;
+    std::string text;
+    if (rope.scaling == RopeScaling::longrope && !rope.short_factors.empty() && !rope.long_factors.empty())
+      text = fmt::format("longrope with {}, since model.seq_len = {} is {} model.rope_original_length = {}",
+                         rope.length > rope.original_length ? "model.rope_long_factors" : "model.rope_short_factors",
+                         rope.length, rope.length > rope.original_length ? "above" : "at most", rope.original_length);
+    else if (rope.scaling == RopeScaling::dynamic)
+      text = fmt::format("dynamic for a length of {}, model.seq_len", rope.length);
+    if (!text.empty() && std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
+  }
+  if (texts.empty()) return "";
+  return fmt::format("\nrope      {}; evaluation and generation go by the length of each text", join(texts, "; "));
+}
+
 RopeTables::RopeTables(Backend& backend, const std::vector<BlockSpec>& blocks, Index positions)
-    : positions_(positions) {
+    : backend_(backend), positions_(positions) {
   for (const BlockSpec& block : blocks) {
     const std::optional<RopeSpec>& rope = block.attention.rope;
     if (!rope || of(rope)) continue;
-    tables_.emplace_back(*rope, backend.tensor({positions, rope->rotated / 2, 2}));
-    backend.to_device(rope_table(*rope, positions).data(), tables_.back().second);
+    entries_.push_back(std::make_unique<Entry>(Entry{
+        {*rope, backend.tensor({positions, rope->rotated / 2, 2})}, scaled_length(*rope, rope->length), positions}));
+    write(*entries_.back(), rope_table(*rope, rope->length, positions));
   }
 }
 
-ConstView RopeTables::of(const std::optional<RopeSpec>& rope) const {
-  for (const auto& [spec, table] : tables_)
-    if (rope == spec) return table;
-  return {};
+const RopeTable* RopeTables::of(const std::optional<RopeSpec>& rope) const {
+  for (const auto& entry : entries_)
+    if (rope == entry->table.spec) return &entry->table;
+  return nullptr;
+}
+
+bool RopeTables::depends_on_length() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const auto& entry) {
+    const RopeSpec& rope = entry->table.spec;
+    return scaled_length(rope, rope.original_length) != scaled_length(rope, rope.original_length + 1);
+  });
+}
+
+bool RopeTables::restarts_at(Index length) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    const RopeSpec& rope = entry->table.spec;
+    return rope.scaling == RopeScaling::longrope && scaled_length(rope, length) != scaled_length(rope, length - 1);
+  });
+}
+
+void RopeTables::set_length(Index length) {
+  for (const auto& entry : entries_) {
+    const Index scaled = scaled_length(entry->table.spec, length), rows = std::min(length, positions_);
+    if (scaled == entry->scaled && rows <= entry->filled) continue;
+    write(*entry, rope_table(entry->table.spec, length, rows));
+    entry->scaled = scaled;
+    entry->filled = rows;
+  }
+}
+
+void RopeTables::set_tokens(std::span<const Token> tokens) {
+  for (const auto& entry : entries_) {
+    const RopeSpec& rope = entry->table.spec;
+    std::vector<float> rows;
+    std::vector<double> frequencies;
+    Index of = -1;  // the scaled length of the frequencies
+    for (const Token& token : tokens) {
+      const Index scaled = scaled_length(rope, token.length);
+      if (scaled != of) frequencies = rope_frequencies(rope, token.length);
+      of = scaled;
+      add_row(rope, frequencies, token.position, rows);
+    }
+    if (std::ssize(tokens) > ConstView(entry->table.rows).dim(0))
+      entry->table.rows = backend_.tensor({std::ssize(tokens), rope.rotated / 2, 2});
+    write(*entry, rows);
+    entry->scaled = -1;
+  }
+}
+
+void RopeTables::write(Entry& entry, const std::vector<float>& rows) {
+  const View table = entry.table.rows;
+  const Index count = std::ssize(rows) / entry.table.spec.rotated;
+  if (count > 0) backend_.to_device(rows.data(), table.rows(0, count));
 }
 
 }  // namespace sy

@@ -49,8 +49,10 @@ RopeSpec rope_spec(const Config::Model& m) {
   r.beta_fast = m.rope_beta_fast;
   r.beta_slow = m.rope_beta_slow;
   r.whole_dimensions = m.rope_whole_dimensions;
-  if (r.scaling == RopeScaling::longrope)
-    r.factors = m.seq_len > m.rope_original_length ? m.rope_long_factors : m.rope_short_factors;
+  if (r.scaling == RopeScaling::longrope) {
+    r.short_factors = m.rope_short_factors;
+    r.long_factors = m.rope_long_factors;
+  }
   r.attention_factor = m.rope_attention_factor > 0 ? m.rope_attention_factor : attention_factor(r);
   return r;
 }

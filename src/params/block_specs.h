@@ -34,12 +34,14 @@ struct RopeSpec {
   RopeScaling scaling = RopeScaling::none;
   // Each scaling uses some of the following values.
   double factor = 1;                             // ratio of the new length to the original one
-  Index original_length = 0, length = 0;         // positions: earlier training, model
+  Index original_length = 0, length = 0;         // positions: earlier and this training
   double low_frequency = 1, high_frequency = 4;  // llama3
   double beta_fast = 32, beta_slow = 1;          // yarn
   bool whole_dimensions = true;                  // yarn
   double attention_factor = 1;                   // multiplies cos and sin
-  std::vector<double> factors{};                 // longrope: [rotated / 2] frequency divisors
+  // longrope: [rotated / 2] divisors of the frequencies, for texts of up to original_length tokens
+  // and for longer ones. If one is empty, the other is for all texts.
+  std::vector<double> short_factors{}, long_factors{};
   bool operator==(const RopeSpec&) const = default;
 };
 

@@ -17,6 +17,7 @@
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
 #include "src/io/trace.h"
+#include "src/model/rope.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -51,7 +52,7 @@ std::string told(const std::vector<KeyDifference>& differences) {
   return join(texts);
 }
 
-// Describes the coming training in four lines. memory: of a rank. device: its name. taken: memory of a
+// Describes the coming training in four lines, or five. memory: of a rank. device: its name. taken: memory of a
 // device that libraries have (Room).
 std::string summary(const Config& config, const Dataset& dataset, const SampleStream& samples, const Layout& layout,
                     const MemoryPlan& memory, const std::string& device, Index taken) {
@@ -60,12 +61,13 @@ std::string summary(const Config& config, const Dataset& dataset, const SampleSt
       "model     {:.2f} M parameters, {:.2f} M active per token\n"
       "layout    {} ({} ranks), {}\n"
       "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}{}\n"
-      "data      {}: {} sequences of {} tokens an epoch; a step takes {}",
+      "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}",
       static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(), layout.ranks,
       device, megabytes(memory.total()), megabytes(memory.weights), megabytes(memory.gradients),
       megabytes(memory.optimizer), megabytes(memory.activations),
       taken > 0 ? fmt::format("; NCCL and cuBLAS have {}", megabytes(taken)) : "", config.data.path,
-      samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch);
+      samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch,
+      training_rope_text(block_specs(config)));
 }
 
 // The experts' order of each MoE layer, as "0 2 1 3; 1 0 2 3".

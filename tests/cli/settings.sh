@@ -19,6 +19,17 @@ files() { find . -not -name '.out' -not -name '.err' -type f | sort | xargs sha2
 says() { [[ $err == *"$1"* ]] || die "no '$1' on stderr"; }
 says_not() { [[ $err != *"$1"* ]] || die "'$1' on stderr"; }
 
+# ---- a rope that depends on the length: training says which table it uses ----
+expect_ok "$switchyard" train config.ini --run.dir=x --dry-run --model.rope_scaling=dynamic --model.rope_original_length=8
+[[ $out == *"rope      dynamic for a length of 16, model.seq_len; evaluation"* ]] || die "no table of dynamic"
+longrope=(--model.rope_scaling=longrope --model.rope_short_factors=1,1,2,2 --model.rope_long_factors=2,3,4,5)
+expect_ok "$switchyard" train config.ini --run.dir=x --dry-run "${longrope[@]}" --model.rope_original_length=8
+[[ $out == *"longrope with model.rope_long_factors, since model.seq_len = 16 is above"* ]] || die "not the long factors"
+expect_ok "$switchyard" train config.ini --run.dir=x --dry-run "${longrope[@]}" --model.rope_original_length=16
+[[ $out == *"longrope with model.rope_short_factors, since model.seq_len = 16 is at most"* ]] || die "not the short factors"
+expect_ok "$switchyard" train config.ini --run.dir=x --dry-run
+[[ $out != *rope* ]] || die "a rope that does not depend on the length"
+
 # ---- every mistake in one message, at its line, on any number of ranks ----
 printf '\xef\xbb\xbf[model]\r\nlayer = 3\r\nheads = -4\r\n[train]\r\nlr = fast\r\nsteps\r\n' >wrong.ini
 for n in 1 3; do

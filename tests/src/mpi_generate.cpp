@@ -99,6 +99,33 @@ score = sigmoid
 window = 6
 )";
 
+// Texts pass the original lengths while others stay short: keys are computed again, on ranks of which others have none.
+constexpr const char* by_length = R"(
+[model]
+layers = 3
+d_model = 24
+heads = 4
+kv_heads = 2
+seq_len = 64
+d_ff = 48
+pattern = a, b, c
+rope_factor = 4
+rope_original_length = 8
+rope_short_factors = 1, 1, 2
+rope_long_factors = 3, 5, 4
+[moe]
+experts = 4
+d_ff = 20
+[attention.a]
+rope_scaling = longrope
+window = 6
+[attention.b]
+rope_scaling = dynamic
+[attention.c]
+rope_scaling = longrope
+rope_original_length = 12
+)";
+
 struct RanksAndLayouts {
   const char* model;
   int ranks, tp, ep, etp;
@@ -112,7 +139,7 @@ const RanksAndLayouts generating_layouts[] = {
     {dense, 3, 3, 1, 1},    {dense, 4, 4, 1, 1},    {dense, 4, 2, 1, 1},    {dense, 4, 1, 1, 1},
     {scores, 1, 1, 1, 1},   {scores, 2, 2, 1, 1},   {scores, 4, 4, 1, 1},   {scores, 4, 2, 1, 1},
     {latent, 1, 1, 1, 1},   {latent, 2, 2, 1, 1},   {latent, 2, 1, 2, 1},   {latent, 4, 4, 2, 2},
-    {latent, 4, 2, 4, 1},
+    {latent, 4, 2, 4, 1},   {by_length, 2, 2, 1, 1}, {by_length, 2, 1, 2, 1}, {by_length, 4, 2, 4, 1},
 };
 
 constexpr Index V = 37;

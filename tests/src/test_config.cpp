@@ -127,6 +127,16 @@ TEST(Config, PositionsThatCannotBe) {
       with({"--model.rope_scaling=longrope", "--model.rope_original_length=16", "--model.head_dim=8",
             "--model.rope_long_factors=1,2,3"}),
       "model.rope_long_factors are 3 numbers: model.rope_scaling = longrope needs one above 0 for each of 4");
+  const std::vector<std::string> longrope = {"--model.rope_scaling=longrope", "--model.rope_original_length=16",
+                                             "--model.head_dim=8", "--model.rope_long_factors=1,2,3,4"};
+  const auto with_short = [&](const std::string& factors) {
+    std::vector<std::string> all = longrope;
+    all.push_back("--model.rope_short_factors=" + factors);
+    return with(all);
+  };
+  EXPECT_NO_THROW(with(longrope));
+  EXPECT_NO_THROW(with_short("1,1,1,2"));
+  EXPECT_BAD_INPUT(with_short("1,2"), "model.rope_short_factors are 2 numbers: model.rope_scaling = longrope needs");
   EXPECT_BAD_INPUT(with({"--model.rope_long_factors=1,x"}), "expected numbers with commas between them");
   EXPECT_BAD_INPUT(with({"--model.rope_scaling=linear", "--model.rope_factor=0.5"}),
                    "model.rope_factor = 0.5: must be");

@@ -147,6 +147,7 @@ TEST_P(InFlight, StagesAddUpToTheSameGradients) {
                       .ids = view_of(ids.data(), {T}),
                       .targets = view_of(targets.data(), {T}),
                       .positions = view_of(positions.data(), {T}),
+                      .rope_rows = view_of(positions.data(), {T}),
                       .step = {view_of(&total, {1}), sequences, 1}};
     const auto slot = [&] {
       Slot s{Arena([&](Index bytes) { return engine.backend().allocate(bytes); })};
