@@ -97,6 +97,7 @@ Json to_json(const Findings& findings) {
                        {"thread_safe", h.hdf5.thread_safe},
                        {"parallel", h.hdf5.parallel},
                        {"locks", h.hdf5.locks}}},
+                     {"unicode", h.unicode},
                      {"infiniband", h.infiniband},
                      {"nvidia_driver", h.driver},
                      {"driver_cuda", h.driver_cuda},
@@ -210,6 +211,7 @@ void print(const Findings& findings) {
   const Hdf5Library& hdf5 = first.host.hdf5;
   fmt::print("HDF5      {}; parallel: {}, thread-safe: {} (neither is needed); locks files: {}\n", hdf5.version,
              hdf5.parallel ? "yes" : "no", hdf5.thread_safe ? "yes" : "no", hdf5.locks ? "yes" : "no");
+  fmt::print("Unicode   {}, for a tokenizer.json\n", first.host.unicode);
   if (!cuda.kernels.empty()) {
     fmt::print("CUDA      built with {}, cuBLAS {}, NCCL {}; kernels for compute capability {}\n", cuda.runtime,
                cuda.cublas.built, nccl_version_built(), cuda.kernels);

@@ -71,9 +71,11 @@ int inspect_data(const fs::path& dir, bool json) {
   const std::string digest = dataset ? dataset->digest() : "";
 
   if (json) {
-    Json report{{"dataset", dir.string()},  {"tokenizer", said.tokenizer}, {"vocab", vocab},
-                {"digest", digest},         {"whole", problems.empty()},   {"problems", problems},
-                {"domains", Json::array()}, {"files", Json::array()}};
+    Json report{{"dataset", dir.string()}, {"tokenizer", said.tokenizer},
+                {"vocab", vocab},          {"unicode_versions", said.unicode_versions},
+                {"digest", digest},        {"whole", problems.empty()},
+                {"problems", problems},    {"domains", Json::array()},
+                {"files", Json::array()}};
     const auto split = [](Index documents, Index tokens, Index bytes) {
       const auto count = [](Index n) { return n < 0 ? Json() : Json(n); };
       return Json{{"documents", count(documents)}, {"tokens", count(tokens)}, {"bytes", count(bytes)}};
@@ -99,8 +101,9 @@ int inspect_data(const fs::path& dir, bool json) {
                  !f.problem.empty()   ? (f.sha256.empty() ? "not read" : "damaged")
                  : f.expected.empty() ? "no digest to compare with"
                                       : "OK"});
-  fmt::print("data set    {}\ntokenizer   {} (vocabulary {})\ndigest      {}\n\n{}\n{}\n", visible(dir.string()),
-             said.tokenizer, vocab, digest.empty() ? "-" : digest, tokens.str(), digests.str());
+  const std::string unicode = said.unicode_versions.empty() ? "" : ", Unicode of " + said.unicode_versions;
+  fmt::print("data set    {}\ntokenizer   {} (vocabulary {}){}\ndigest      {}\n\n{}\n{}\n", visible(dir.string()),
+             said.tokenizer, vocab, visible(unicode), digest.empty() ? "-" : digest, tokens.str(), digests.str());
   for (const std::string& problem : problems) fmt::print("  {}\n", visible(problem));
   fmt::print("{}: {}\n", visible(dir.string()),
              damaged             ? "damaged"
@@ -223,6 +226,7 @@ int inspect_command(CommandLine& line) {
         {"dataset", state.dataset},
         {"dataset_digest", state.dataset_digest},
         {"tokenizer", state.tokenizer},
+        {"unicode_versions", state.unicode_versions},
         {"layout", state.layout},
         {"files", manifest.files.size()},
         {"bytes", bytes},

@@ -4,6 +4,7 @@
 #include "src/cli/options.h"
 #include "src/cli/progress.h"
 #include "src/data/prepare.h"
+#include "src/data/run_tokenizer.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -79,6 +80,17 @@ void warn_of_shares(const Dataset& dataset, double wanted) {
   });
 }
 
+// Warns if the tokenizer is that of a data set whose ids other tables of Unicode made.
+void warn_of_unicode(const std::string& tokenizer) {
+  if (!tokenizer.starts_with("hf:")) return;
+  std::filesystem::path folder = tokenizer.substr(3);
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) folder = folder.parent_path();
+  if (!std::filesystem::exists(folder / "dataset.ini", ignored)) return;
+  const std::string warning = check_unicode(folder.string(), read_dataset_ini(folder).unicode_versions);
+  if (!warning.empty()) warn(warning);
+}
+
 }  // namespace
 
 int prepare_command(CommandLine& line) {
@@ -128,6 +140,7 @@ int prepare_command(CommandLine& line) {
                    ? ""
                    : fmt::format(" (the first binary file is {})", visible(prepared.first_binary)));
   warn_of_shares(prepared.dataset, options.valid_fraction);
+  warn_of_unicode(options.tokenizer);
   std::cout << (given.count("json") ? as_json(prepared) : as_table(prepared.dataset)) << std::flush;
   return 0;
 }

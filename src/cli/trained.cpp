@@ -84,12 +84,17 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variab
     if (lead && !warning.empty()) warn(warning);
   }
   if (!given.count("data"))
-    if (const auto kept = kept_tokenizer(trained.step_dir, tokenizers_of(trained.step_dir, trained.state)))
+    if (const auto kept = kept_tokenizer(trained.step_dir, tokenizers_of(trained.step_dir, trained.state))) {
+      const std::string newer = check_unicode(trained.step_dir.string(), trained.state.unicode_versions);
+      if (lead && !newer.empty()) warn(newer);
       return kept->kind->open(kept->model);
+    }
   const fs::path dir = dataset_of(trained, given);
-  const std::string warning = check_tokenizer(dir, tokenizers_of(read_dataset_ini(dir)), trained.step_dir,
-                                              trained.state, forces_data(given), force_data_advice);
-  if (lead && !warning.empty()) warn(warning);
+  const DatasetDescription description = read_dataset_ini(dir);
+  for (const std::string& warning : {check_tokenizer(dir, tokenizers_of(description), trained.step_dir, trained.state,
+                                                     forces_data(given), force_data_advice),
+                                     check_unicode(dir.string(), description.unicode_versions)})
+    if (lead && !warning.empty()) warn(warning);
   return open_tokenizer(dir);
 }
 

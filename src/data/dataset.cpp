@@ -143,6 +143,7 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
   if (!d.tokenizer_sha256.empty() && !expected.empty() && d.tokenizer_sha256 != expected)
     bad_input("{}: dataset.tokenizer_sha256 is not the digest of the tokenizer, {}: correct or remove it",
               entries.file(), expected);
+  d.unicode_versions = entries.take("dataset.unicode_versions");
   d.vocab = entries.take_number<Index>("dataset.vocab", 0);
   if (d.vocab == 0 && d.tokenizer == "none")
     bad_input("{}: dataset.vocab is missing: set it to the number of token ids", entries.file());
@@ -187,6 +188,7 @@ std::string to_ini(const DatasetDescription& d) {
   if (!d.model.empty()) text += fmt::format("model = {}\n", ini_value(d.model.filename().string()));
   if (!d.model_sha256.empty()) text += fmt::format("model_sha256 = {}\n", d.model_sha256);
   if (!d.tokenizer_sha256.empty()) text += fmt::format("tokenizer_sha256 = {}\n", d.tokenizer_sha256);
+  if (!d.unicode_versions.empty()) text += fmt::format("unicode_versions = {}\n", d.unicode_versions);
   if (d.end_of_text >= 0) text += fmt::format("end_of_text = {}\n", d.end_of_text);
   text += fmt::format("vocab = {}\ndomains = {}\n", d.vocab, fmt::join(names, ","));
   for (const Domain& domain : d.domains) {
@@ -256,6 +258,7 @@ Dataset::Dataset(const fs::path& dir) : dir_(dir) {
   check_model(d);
   tokenizer_ = d.tokenizer;
   tokenizer_sha256_ = sy::tokenizer_sha256(d);
+  unicode_versions_ = d.unicode_versions;
   vocab_ = d.vocab > 0 ? d.vocab : open_tokenizer(dir)->vocab();
   domains_ = std::move(d.domains);
   std::string content = fmt::format("{} {} {}\n", tokenizer_, vocab_, d.model_sha256);

@@ -8,6 +8,7 @@
 //   tokenizer = none        # or bytes, or sentencepiece or huggingface with model = FILE (relative to DIR)
 //   vocab = 50257           # ids are below this; only `none` needs it
 //   tokenizer_sha256 = ...  # optional with `none`: of the tokenizer.json or tokenizer.model that the ids are of
+//   unicode_versions = ...  # optional: of the libraries that huggingface used (unicode_versions())
 //   domains = web,code      # [A-Za-z0-9_-]+, at least one; their order numbers them
 //   [web]                   # optional, as is every key of it
 //   weight = 0.7            # share of the training samples; all domains have one, or none: by size then
@@ -62,6 +63,7 @@ class Dataset {
   Index vocab() const { return vocab_; }
   const std::string& tokenizer() const { return tokenizer_; }                // of a TokenizerKind, or "none"
   const std::string& tokenizer_sha256() const { return tokenizer_sha256_; }  // as sy::tokenizer_sha256
+  const std::string& unicode_versions() const { return unicode_versions_; }  // empty: not known
   const std::vector<Domain>& domains() const { return domains_; }
   Index valid_tokens() const;  // of all domains
   // SHA-256 (hex) over everything that samples follow from: vocabulary, domains, weights, and the files' digests, or
@@ -72,7 +74,7 @@ class Dataset {
  private:
   std::filesystem::path dir_;
   Index vocab_ = 0;
-  std::string tokenizer_, tokenizer_sha256_, digest_;
+  std::string tokenizer_, tokenizer_sha256_, unicode_versions_, digest_;
   std::vector<Domain> domains_;
   std::vector<IndexedTokens> train_, valid_;  // of each domain
 };
@@ -83,6 +85,7 @@ struct DatasetDescription {
   std::filesystem::path model;   // of a kind that has one
   std::string model_sha256;      // empty: not known
   std::string tokenizer_sha256;  // as dataset.ini says; empty if it does not
+  std::string unicode_versions;  // unicode_versions() of the program that wrote it; empty: not known
   Index vocab = 0;
   Index end_of_text = -1;  // the id that closes documents; -1: not known
   std::vector<Domain> domains;

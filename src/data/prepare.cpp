@@ -16,6 +16,7 @@
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
+#include "src/tokenizers/unicode.h"
 
 namespace sy {
 
@@ -471,7 +472,10 @@ Prepared prepare(const PrepareOptions& options, const Report& progress) {
   description.vocab = tokenizer->vocab();
   description.tokenizer_sha256 = tokenizer_sha256(kind, kind.model ? output.staging() / kind.model : fs::path());
   if (kind.model) description.model_sha256 = description.tokenizer_sha256;
-  if (kind.name == "huggingface") description.end_of_text = tokenizer->end_of_text();
+  if (kind.name == "huggingface") {
+    description.end_of_text = tokenizer->end_of_text();
+    description.unicode_versions = unicode_versions();
+  }
   Index read = 0;
   for (std::size_t d = 0; d < options.domains.size(); ++d) {
     const std::string& name = options.domains[d].name;

@@ -6,6 +6,7 @@
 #include "src/io/manifest.h"
 #include "src/system/files.h"
 #include "src/text/words.h"
+#include "src/tokenizers/unicode.h"
 
 namespace sy {
 
@@ -20,6 +21,9 @@ std::string short_text(const TokenizerIdentities& tokenizers) {
         t.kind == "bytes" ? t.kind : fmt::format("{}{}", t.kind == "none" ? "" : t.kind + " ", t.sha256.substr(0, 12)));
   return join(texts, " or ");
 }
+
+// What differs if two programs have other versions of Unicode.
+constexpr const char* unicode_effect = "characters newer than Unicode 16 may have other ids";
 
 bool have_common(const TokenizerIdentities& a, const TokenizerIdentities& b) {
   return std::any_of(a.begin(), a.end(), [&](const TokenizerIdentity& x) {
@@ -46,13 +50,13 @@ TokenizerIdentities parse_tokenizers(const std::string& text) {
 
 TokenizerIdentities tokenizers_of(const Dataset& dataset) {
   if (dataset.tokenizer_sha256().empty()) return {};
-  return {{dataset.tokenizer(), dataset.tokenizer_sha256()}};
+  return {{dataset.tokenizer(), dataset.tokenizer_sha256(), dataset.unicode_versions()}};
 }
 
 TokenizerIdentities tokenizers_of(const DatasetDescription& description) {
   const std::string sha256 = tokenizer_sha256(description);
   if (sha256.empty()) return {};
-  return {{description.tokenizer, sha256}};
+  return {{description.tokenizer, sha256, description.unicode_versions}};
 }
 
 TokenizerIdentities tokenizers_in(const fs::path& folder) {
@@ -65,7 +69,11 @@ TokenizerIdentities tokenizers_in(const fs::path& folder) {
 }
 
 TokenizerIdentities tokenizers_of(const fs::path& step_dir, const TrainState& state) {
-  if (!state.tokenizer.empty()) return parse_tokenizers(state.tokenizer);
+  if (!state.tokenizer.empty()) {
+    TokenizerIdentities known = parse_tokenizers(state.tokenizer);
+    for (TokenizerIdentity& tokenizer : known) tokenizer.unicode_versions = state.unicode_versions;
+    return known;
+  }
   const auto run = run_of(step_dir);
   return run && state.dataset.empty() ? tokenizers_in(*run / kept_folder) : TokenizerIdentities();
 }
@@ -116,6 +124,12 @@ void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
       write_file(to / name, read_file(from / name));
 }
 
+std::string check_unicode(const std::string& what, const std::string& versions) {
+  if (versions.empty() || versions == unicode_versions()) return "";
+  return fmt::format("the ids of {} were made with the Unicode tables of {}, and this program has {}: {}", what,
+                     versions, unicode_versions(), unicode_effect);
+}
+
 std::string check_tokenizer(const fs::path& data, const TokenizerIdentities& of_data, const fs::path& step_dir,
                             const TrainState& state, bool force, const std::string& force_advice) {
   const TokenizerIdentities of_model = tokenizers_of(step_dir, state);
@@ -128,7 +142,12 @@ std::string check_tokenizer(const fs::path& data, const TokenizerIdentities& of_
                                                   : "one and the same";
     return fmt::format("the tokenizer of {} is not known: see that it is {}", unknown, known);
   }
-  if (have_common(of_data, of_model)) return "";
+  if (have_common(of_data, of_model)) {
+    const std::string &here = of_data.front().unicode_versions, &there = of_model.front().unicode_versions;
+    if (here.empty() || there.empty() || here == there) return "";
+    return fmt::format("{} was prepared with the Unicode tables of {}, and {} was trained with data of {}: {}",
+                       data.string(), here, step_dir.string(), there, unicode_effect);
+  }
   const std::string difference =
       fmt::format("{} was prepared with the tokenizer {}, and {} was trained with {}", data.string(),
                   short_text(of_data), step_dir.string(), short_text(of_model));

@@ -14,8 +14,9 @@ namespace sy {
 
 // Tokenizers with equal digests give equal ids.
 struct TokenizerIdentity {
-  std::string kind;    // of a TokenizerKind, or "none" if dataset.ini names the digest alone
-  std::string sha256;  // tokenizer_sha256()
+  std::string kind;                // of a TokenizerKind, or "none" if dataset.ini names the digest alone
+  std::string sha256;              // tokenizer_sha256()
+  std::string unicode_versions{};  // of the libraries that made the ids; empty if not known
 };
 // Tokenizers of a model: several files may hold the same one. Empty if they are not known.
 using TokenizerIdentities = std::vector<TokenizerIdentity>;
@@ -64,9 +65,14 @@ inline constexpr const char* tokenizer_files[] = {
 // Copies the existing files of tokenizer_files from one folder to another. Skips links.
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
+// Returns a warning if the ids of `what` were made with other `versions` of Unicode than this program
+// has; "" if they are the same, or not known (empty).
+std::string check_unicode(const std::string& what, const std::string& versions);
+
 // Compares the tokenizer of a data set with that of a checkpoint; one common identity is enough.
 // Returns "" if they are equal.
-// Returns a warning if one is not known, or if they differ and `force` is true.
+// Returns a warning if one is not known, if they differ and `force` is true, or if only their
+// versions of Unicode differ.
 // Throws InputError if they differ and `force` is false. force_advice: "set data.force = true".
 std::string check_tokenizer(const std::filesystem::path& data, const TokenizerIdentities& of_data,
                             const std::filesystem::path& step_dir, const TrainState& state, bool force,

@@ -14,6 +14,7 @@
 #include "src/doctor/facts.h"
 #include "src/doctor/probes.h"
 #include "src/text/json.h"
+#include "src/tokenizers/unicode.h"
 
 namespace sy {
 
@@ -48,7 +49,7 @@ void each_member(HostFacts& h, F f) {
   f("available", h.available), f("shared_memory", h.shared_memory), f("limits", h.limits);
   f("window_ranks", h.window_ranks), f("window_bytes", h.window_bytes), f("no_window", h.no_window);
   f("infiniband", h.infiniband), f("driver", h.driver), f("driver_cuda", h.driver_cuda), f("gpus", h.gpus);
-  f("hdf5", h.hdf5);
+  f("hdf5", h.hdf5), f("unicode", h.unicode);
 }
 template <class F>
 void each_member(RankFacts& r, F f) {
@@ -166,6 +167,7 @@ HostFacts host_facts() {
       std::filesystem::directory_iterator("/sys/class/infiniband", error) != std::filesystem::directory_iterator();
   host.driver = driver_version();
   host.hdf5 = hdf5_library();
+  host.unicode = unicode_libraries();
   return host;
 }
 

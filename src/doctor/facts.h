@@ -42,6 +42,7 @@ struct HostFacts {
   std::string driver_cuda;  // the newest CUDA that it knows; empty too where this build has no CUDA
   std::vector<cuda::Device> gpus;
   Hdf5Library hdf5;
+  std::string unicode;  // unicode_libraries()
 };
 
 // The folder that runs are to be written in, as a rank sees it.

@@ -182,6 +182,12 @@ const HostCheck host_checks[] = {
                           g.rank().clock_ahead > 0 ? "ahead of" : "behind", g.first.host.name);
      },
      "let chronyd or ntpd set it (chronyc tracking tells): times of files, logs and traces are compared"},
+    {[](const Group& g) { return g.host.unicode != g.first.host.unicode; },
+     [](const Group& g) {
+       return fmt::format("{} has {}, and {} has {}", g.host.name, g.host.unicode, g.first.host.name,
+                          g.first.host.unicode);
+     },
+     "prepare data on machines with the same libraries: new characters may get other token ids"},
 };
 
 void check_host(const Group& group, std::vector<Problem>& out) {

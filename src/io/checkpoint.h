@@ -27,10 +27,11 @@ struct TrainState {
   std::uint64_t seed = 0;
   std::string config;  // the resolved configuration, INI
   Index vocab = 0;
-  std::string dataset;         // absolute path of the data set's folder
-  std::string dataset_digest;  // Dataset::digest(); empty in checkpoints from before there was one
-  std::string tokenizer;       // to_text of run_tokenizer.h: "bytes SHA256"; empty if it is not known
-  std::string layout;          // "dp 4 tp 1 ep 2 etp 1", informative
+  std::string dataset;           // absolute path of the data set's folder
+  std::string dataset_digest;    // Dataset::digest(); empty in checkpoints from before there was one
+  std::string tokenizer;         // to_text of run_tokenizer.h: "bytes SHA256"; empty if it is not known
+  std::string unicode_versions;  // Dataset::unicode_versions(); empty if they are not known
+  std::string layout;            // "dp 4 tp 1 ep 2 etp 1", informative
   ExpertHistory experts;
   std::vector<float> router_bias;  // [layer, expert], empty when unused
 };

@@ -161,6 +161,7 @@ TrainState read_state(const fs::path& step_dir) {
   state.dataset = file.get_string("/state", "dataset");
   if (file.has("/state", "dataset_digest")) state.dataset_digest = file.get_string("/state", "dataset_digest");
   if (file.has("/state", "tokenizer")) state.tokenizer = file.get_string("/state", "tokenizer");
+  if (file.has("/state", "unicode_versions")) state.unicode_versions = file.get_string("/state", "unicode_versions");
   state.layout = file.get_string("/state", "layout");
   constexpr Index most = Index{1} << 53;
   check_range(step_dir, "step", state.step, checkpoint.manifest().step, checkpoint.manifest().step);

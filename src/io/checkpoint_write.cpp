@@ -81,6 +81,7 @@ void write_state(Hdf5File& file, const TrainState& state) {
   file.set("/state", "dataset", state.dataset);
   if (!state.dataset_digest.empty()) file.set("/state", "dataset_digest", state.dataset_digest);
   if (!state.tokenizer.empty()) file.set("/state", "tokenizer", state.tokenizer);
+  if (!state.unicode_versions.empty()) file.set("/state", "unicode_versions", state.unicode_versions);
   file.set("/state", "layout", state.layout);
   file.set("/state", finite_mark, std::int64_t{1});
   write_experts(file, state.experts);

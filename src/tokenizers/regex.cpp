@@ -69,19 +69,23 @@ const std::vector<Escape>& escapes() {
   return table;
 }
 
-// The classes of POSIX, [:alpha:] and so on, as members of a class. Letters above others, U+0363 to U+036F, are alphabetic from
-// Unicode 16 on, of which Oniguruma's tables are, while PCRE2's may be of an earlier one.
+// Characters of Unicode 14 that became alphabetic, and lower-case, in Unicode 15 to 16: Oniguruma's
+// tables are those of Unicode 16, and PCRE2's may be older.
+#define NEWLY_ALPHABETIC "\\x{363}-\\x{36F}\\x{C04}\\x{F82}\\x{F83}\\x{1DD3}-\\x{1DE6}\\x{11080}\\x{11081}"
+#define NEWLY_LOWERCASE "\\x{10FC}\\x{A7F2}-\\x{A7F4}\\x{AB69}"
+
+// The classes of POSIX, [:alpha:] and so on, as members of a class.
 struct PosixClass {
   std::string_view name, member;
 };
 constexpr PosixClass posix_classes[] = {
-    {"alnum", "\\p{Alphabetic}\\x{363}-\\x{36F}\\p{Nd}"},
-    {"alpha", "\\p{Alphabetic}\\x{363}-\\x{36F}"},
+    {"alnum", "\\p{Alphabetic}" NEWLY_ALPHABETIC "\\p{Nd}"},
+    {"alpha", "\\p{Alphabetic}" NEWLY_ALPHABETIC},
     {"ascii", "\\x00-\\x7F"},
     {"blank", "\\p{Zs}\\t"},
     {"cntrl", "\\p{Cc}"},
     {"digit", "\\p{Nd}"},
-    {"lower", "\\p{Lowercase}"},
+    {"lower", "\\p{Lowercase}" NEWLY_LOWERCASE},
     {"punct", "\\p{P}\\p{S}"},
     {"space", "\\p{White_Space}"},
     {"upper", "\\p{Uppercase}"},
@@ -284,6 +288,10 @@ Regex Regex::of(std::string_view expression) {
   try {
     Regex regex(to_pcre2(expression), usual | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT);
     regex.by_windows_ = expression.find("\\G") == expression.npos;  // \G is where a search begins
+    regex.by_class_ = true;
+    for_each_character(expression, [&](char32_t c, std::size_t, std::string_view) {
+      if (stand_in(c) != c) regex.named_ += c;
+    });
     return regex;
   } catch (const BadComponent& e) {
     throw BadComponent(fmt::format("the regular expression {} cannot be used: {}", shown(expression), e.what()));
@@ -336,6 +344,8 @@ void Regex::find(std::string_view text, std::vector<Match>& matches) const {
   thread_local const std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(
       pcre2_match_context_create(nullptr), pcre2_match_context_free);
   if (!data || !context) no_memory("a regular expression's match");
+  std::string storage;
+  if (by_class_) text = with_stand_ins(text, named_, storage);
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const auto give_up = [&](const std::string& why) {
     bad_input("the tokenizer's regular expression {} cannot be applied to a text of {} bytes: {}", shown(expression_),

@@ -49,6 +49,8 @@ class Regex {
   Regex(std::string_view pattern, std::uint32_t options);
   std::shared_ptr<pcre2_real_code_8> code_;
   bool by_windows_ = false;  // an attempt may take long: between some, the time is checked
+  bool by_class_ = false;    // newer characters of a text match as their stand-ins (unicode.h)
+  std::u32string named_;     // newer characters of the expression, which match as they are
   std::string expression_;
 };
 

@@ -1,15 +1,22 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include "src/tokenizers/unicode.h"
 
+#include <pcre2.h>
 #include <unicode/brkiter.h>
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/uchar.h>
+#include <unicode/uniset.h>
 #include <unicode/utext.h>
 #include <unicode/utf8.h>
 
+#include <algorithm>
+#include <bitset>
 #include <memory>
+#include <vector>
 
 #include "kernels/check.h"
+#include "src/tokenizers/newer_characters.h"
 
 namespace sy {
 namespace {
@@ -20,6 +27,33 @@ bool in_category(char32_t c, std::uint32_t mask) {
 
 void check_icu(UErrorCode status, const char* what) {
   if (U_FAILURE(status)) fail("ICU cannot {}: {}: are its data installed?", what, u_errorName(status));
+}
+
+// Whether Unicode of this major version has the character. ICU's version is at least that.
+bool is_of_unicode(char32_t c, int version) {
+  UVersionInfo age;
+  u_charAge(static_cast<UChar32>(c), age);
+  return age[0] > 0 && age[0] <= version;
+}
+
+// The row of a sorted table that has the character; nullptr if none has it.
+template <class Row, std::size_t n>
+const Row* row_of(const Row (&table)[n], char32_t c) {
+  const Row* row = std::upper_bound(std::begin(table), std::end(table), c,
+                                    [](char32_t code, const Row& r) { return code < r.first; });
+  return row != std::begin(table) && c <= (row - 1)->last ? row - 1 : nullptr;
+}
+
+// Which blocks of 64 characters have newer ones.
+constexpr char32_t end_of_newer = std::end(newer_characters)[-1].last + 1;
+const std::bitset<end_of_newer / 64 + 1>& blocks_of_newer() {
+  static const auto blocks = [] {
+    std::bitset<end_of_newer / 64 + 1> made;
+    for (const NewerCharacters& row : newer_characters)
+      for (char32_t c = row.first; c <= row.last; ++c) made.set(c / 64);
+    return made;
+  }();
+  return blocks;
 }
 
 }  // namespace
@@ -60,30 +94,120 @@ bool is_white_space(char32_t c) {
   return u_isUWhiteSpace(static_cast<UChar32>(c)) != 0;
 }
 bool is_numeric(char32_t c) {
-  return in_category(c, U_GC_N_MASK);
+  return in_category(stand_in(c), U_GC_N_MASK) || row_of(newest_numbers, c);
 }
 bool is_punctuation(char32_t c) {
-  return in_category(c, c < 128 ? U_GC_P_MASK | U_GC_S_MASK : U_GC_P_MASK);
+  if (c < 128) return in_category(c, U_GC_P_MASK | U_GC_S_MASK);
+  if (c == 0x166D || c == 0x111C9) return true;  // they were punctuation in Unicode 8
+  return in_category(c, U_GC_P_MASK) && is_of_unicode(c, 8);
 }
 bool is_mark(char32_t c) {
-  return in_category(c, U_GC_M_MASK);
+  if (c == 0x1CF2 || c == 0x1CF3) return true;                                // they were marks in Unicode 9
+  return in_category(c, U_GC_M_MASK) && is_of_unicode(c, 9) && c != 0x111C9;  // which was none
 }
 bool is_word(char32_t c) {
+  c = stand_in(c);
   return in_category(c, U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK) || u_isUAlphabetic(static_cast<UChar32>(c)) ||
          u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_JOIN_CONTROL);
 }
 
+char32_t stand_in(char32_t c) {
+  if (c < newer_characters[0].first || c >= end_of_newer || !blocks_of_newer()[c / 64]) return c;
+  const NewerCharacters* row = row_of(newer_characters, c);
+  return row ? row->stand_in : c;
+}
+
+std::string_view with_stand_ins(std::string_view text, std::u32string_view kept, std::string& storage) {
+  bool copied = false;
+  for (std::size_t at = 0; at < text.size();) {
+    // Newer characters have three bytes or four.
+    if (static_cast<unsigned char>(text[at]) < 0xE0) {
+      ++at;
+      continue;
+    }
+    const Character c = character_at(text, at);
+    if (const char32_t other = stand_in(c.code); other != c.code && kept.find(c.code) == kept.npos) {
+      if (!copied) storage.assign(text);
+      copied = true;
+      std::string bytes;
+      append_character(bytes, other);
+      storage.replace(at, c.size, bytes);
+    }
+    at += c.size;
+  }
+  return copied ? std::string_view(storage) : text;
+}
+
+namespace {
+
+struct LibraryVersion {
+  const char* name;
+  std::string library, unicode;
+};
+std::vector<LibraryVersion> library_versions() {
+  const auto of_pcre2 = [](std::uint32_t what) {
+    std::string text(64, '\0');
+    const int size = pcre2_config(what, text.data());  // with the closing 0
+    text.resize(static_cast<std::size_t>(std::max(size - 1, 0)));
+    return text;
+  };
+  const auto of_icu = [](const UVersionInfo& version) {
+    char text[U_MAX_VERSION_STRING_LENGTH];
+    u_versionToString(version, text);
+    return std::string(text);
+  };
+  UVersionInfo icu, unicode;
+  u_getVersion(icu);
+  u_getUnicodeVersion(unicode);
+  const std::string pcre2 = of_pcre2(PCRE2_CONFIG_VERSION);  // "10.42 2022-12-11"
+  return {{"PCRE2", pcre2.substr(0, pcre2.find(' ')), of_pcre2(PCRE2_CONFIG_UNICODE_VERSION)},
+          {"ICU", of_icu(icu), of_icu(unicode)}};
+}
+
+// The normaliser of a form, which sees the characters of Unicode 9 alone.
+const icu::Normalizer2& normalizer_of(NormalForm form) {
+  static const auto made = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    static icu::UnicodeSet known(UNICODE_STRING_SIMPLE("[:Age=9.0:]"), status);
+    known.freeze();
+    std::vector<std::unique_ptr<icu::Normalizer2>> all;
+    for (const auto& get : {icu::Normalizer2::getNFCInstance, icu::Normalizer2::getNFDInstance,
+                            icu::Normalizer2::getNFKCInstance, icu::Normalizer2::getNFKDInstance}) {
+      const icu::Normalizer2* whole = get(status);
+      check_icu(status, "normalise text");
+      all.push_back(std::make_unique<icu::FilteredNormalizer2>(*whole, known));
+    }
+    return all;
+  }();
+  return *made[static_cast<std::size_t>(form)];
+}
+
+}  // namespace
+
+const std::string& unicode_versions() {
+  static const std::string text = [] {
+    std::string made;
+    for (const LibraryVersion& v : library_versions())
+      made += fmt::format("{}{} {}", made.empty() ? "" : ", ", v.name, v.unicode);
+    return made;
+  }();
+  return text;
+}
+
+std::string unicode_libraries() {
+  std::string made;
+  for (const LibraryVersion& v : library_versions())
+    made += fmt::format("{}{} {} (Unicode {})", made.empty() ? "" : ", ", v.name, v.library, v.unicode);
+  return made;
+}
+
 std::string normalized(std::string_view text, NormalForm form) {
+  const icu::Normalizer2& normalizer = normalizer_of(form);
   UErrorCode status = U_ZERO_ERROR;
-  const icu::Normalizer2* normalizer = form == NormalForm::nfc    ? icu::Normalizer2::getNFCInstance(status)
-                                       : form == NormalForm::nfd  ? icu::Normalizer2::getNFDInstance(status)
-                                       : form == NormalForm::nfkc ? icu::Normalizer2::getNFKCInstance(status)
-                                                                  : icu::Normalizer2::getNFKDInstance(status);
-  check_icu(status, "normalise text");
   std::string result;
   icu::StringByteSink<std::string> sink(&result, static_cast<std::int32_t>(text.size()));
-  normalizer->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<std::int32_t>(text.size())), sink, nullptr,
-                            status);
+  normalizer.normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<std::int32_t>(text.size())), sink, nullptr,
+                           status);
   check_icu(status, "normalise text");
   return result;
 }
@@ -94,6 +218,8 @@ std::string lower_case(std::string_view text) {
   for_each_character(text, [&](char32_t c, std::size_t, std::string_view) {
     if (c == 0x130)  // the one that becomes two: i, and a dot above
       result += "i\xCC\x87";
+    else if (const NewerCase* newer = row_of(newer_cases, c))
+      append_character(result, newer->lower + (c - newer->first));
     else
       append_character(result, static_cast<char32_t>(u_tolower(static_cast<UChar32>(c))));
   });

@@ -108,6 +108,7 @@ class Run {
     state_.dataset = fs::absolute(config.data.path).string();
     state_.dataset_digest = dataset_.digest();
     state_.tokenizer = to_text(tokenizers_of(dataset_));
+    state_.unicode_versions = dataset_.unicode_versions();
     state_.layout = layout.str();
     state_.experts.layers = engine_.model().moe_layers();
     state_.experts.experts = config.moe.experts;

@@ -155,3 +155,33 @@ cp -r "$root/tests/fixtures/first-run/run" first-run
 expect_ok "$switchyard" evaluate first-run --data "$root/tests/fixtures/first-run/data" --backend cpu \
   --max-windows 1 --quiet
 [[ $(grep -c 'the tokenizer of .* is not known' .err) -eq 1 ]] || die "no warning of an old checkpoint"
+
+# ---- the Unicode versions of the libraries that made the ids ----
+versions=$(sed -n 's/^unicode_versions = //p' th/dataset.ini)
+[[ $versions == "PCRE2 "*", ICU "* ]] || die "no versions of Unicode in th/dataset.ini"
+! grep -q unicode spm/dataset.ini bytes/dataset.ini || die "versions for a tokenizer that does not use them"
+expect_ok "$switchyard" doctor
+expect_output "Unicode   PCRE2 "
+expect_ok train --run.dir=here --data.path=th
+no_warning
+expect_ok "$switchyard" generate here --prompt th --tokens 2 --backend cpu
+no_warning
+# The same text on a machine with other libraries: another data set with the same tokenizer.
+cp -r th elsewhere
+sed -i 's/^unicode_versions = .*/unicode_versions = PCRE2 17.0.0, ICU 17.0/' elsewhere/dataset.ini
+expect_ok "$switchyard" generate here --prompt th --tokens 2 --backend cpu --data elsewhere
+[[ $err == *"elsewhere was prepared with the Unicode tables of PCRE2 17.0.0, ICU 17.0, and here/"*" was trained with data of $versions: characters newer than Unicode 16"* ]] || die "no warning of other data"
+[[ $err == *"the ids of elsewhere were made with the Unicode tables of PCRE2 17.0.0, ICU 17.0, and this program has $versions"* ]] || die "no warning of another program"
+expect_ok "$switchyard" prepare --domain a=text --tokenizer hf:elsewhere --output again --quiet
+one_warning "the ids of elsewhere were made with"
+expect_ok train --run.dir=there --data.path=elsewhere
+no_warning
+expect_ok "$switchyard" generate there --prompt th --tokens 2 --backend cpu
+one_warning "the ids of there/checkpoints/step-00000002 were made with the Unicode tables of PCRE2 17.0.0, ICU 17.0"
+# Training goes on with other data of the same tokenizer.
+expect_ok train --run.dir=there --data.path=again --run.resume=true --train.steps=3
+[[ $err == *"again was prepared with the Unicode tables of $versions, and there/"* ]] || die "no warning of a resume"
+# A data set from before there were versions.
+sed -i '/^unicode_versions/d' elsewhere/dataset.ini
+expect_ok "$switchyard" generate here --prompt th --tokens 2 --backend cpu --data elsewhere
+no_warning

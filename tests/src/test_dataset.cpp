@@ -445,9 +445,12 @@ TEST(Dataset, IniRoundTrip) {
   d.domains[0].train_digests.bin = std::string(64, 'a');
   d.domains[1].valid_digests.idx = std::string(64, 'b');
   d.domains[1].valid_digests.sample = std::string(64, '0');
+  EXPECT_EQ(to_ini(d).find("unicode"), std::string::npos);
+  d.unicode_versions = "PCRE2 14.0.0, ICU 15.0";
   folder.write("dataset.ini", to_ini(d));
   const DatasetDescription r = read_dataset_ini(folder.path());
   EXPECT_EQ(r.tokenizer, d.tokenizer);
+  EXPECT_EQ(r.unicode_versions, d.unicode_versions);
   EXPECT_EQ(r.model, folder.path() / "m.model");
   EXPECT_EQ(r.vocab, 1234);
   ASSERT_EQ(r.domains.size(), 2u);

@@ -295,6 +295,7 @@ TEST(Doctor, Folder) {
   expect([](RankFacts& r) { r.host.hdf5.locks = true; }, "", "");
   expect([](RankFacts& r) { r.host.hdf5.locks = true, r.folder.locks = false; },
          "lock HDF5 files by HDF5_USE_FILE_LOCKING, which /runs (nfs) does not allow", "unset HDF5_USE_FILE_LOCKING");
+  expect([](RankFacts& r) { r.host.unicode = "ICU 90"; }, "west has ICU 90, and east has ", "prepare data on machines");
   expect([](RankFacts& r) { r.folder.write_seconds = 0.6; },
          "a small file is on the disk of /runs (nfs) after 0.6 seconds", "");
   expect([](RankFacts& r) { r.folder.write_bandwidth = 4e6; }, "ranks 2, 3 on west: /runs (nfs) takes 4.0 MB/s", "");

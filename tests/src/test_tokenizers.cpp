@@ -11,6 +11,9 @@
 #include "src/data/dataset.h"
 #include "src/data/prepare.h"
 #include "src/data/tokenizer.h"
+#include "src/io/digest.h"
+#include "src/tokenizers/normalizers.h"
+#include "src/tokenizers/pre_tokenizers.h"
 #include "src/tokenizers/regex.h"
 #include "src/tokenizers/tokenizer_json.h"
 #include "src/tokenizers/unicode.h"
@@ -345,7 +348,9 @@ TEST(Regex, OnigurumaInPcre2sSyntax) {
                                      {"[a[b-d]e]", "[ab-de]"},
                                      {"[a[b]-z]", "[ab\\-z]"},
                                      {"[]a]", "[\\]a]"},
-                                     {"[^[:alpha:]x]", "[^\\p{Alphabetic}\\x{363}-\\x{36F}x]"},
+                                     {"[^[:alpha:]x]",
+                                      "[^\\p{Alphabetic}\\x{363}-\\x{36F}\\x{C04}\\x{F82}\\x{F83}\\x{1DD3}-"
+                                      "\\x{1DE6}\\x{11080}\\x{11081}x]"},
                                      {"\\s\\S[\\s]", "\\p{White_Space}\\P{White_Space}[\\p{White_Space}]"},
                                      {"\\p{L}\\p{^Lu}\\p{Greek}\\P{^Han}", "\\p{L}\\p{^Lu}\\p{sc:Greek}\\P{^sc:Han}"},
                                      {"\\h\\v\\u00e9", "[0-9a-fA-F]\\x0B\\x{00e9}"},
@@ -408,6 +413,69 @@ TEST(Unicode, Characters) {
   EXPECT_EQ(normalized("\xC3\xA9", NormalForm::nfd), "e\xCC\x81");
   EXPECT_EQ(normalized("\xEF\xAC\x81", NormalForm::nfkc), "fi");
   EXPECT_EQ(lower_case("\xC4\xB0ΑΣ"), "i\xCC\x87ασ");
+}
+
+// ---- the version of Unicode (tests/golden/unicode_classes.py) ----
+
+// Every character of Unicode 16 in every kind of component. A digest is that of 1024 characters.
+TEST(Unicode, EveryCharacterIsThatOfTokenizersWhateverTheLibrariesVersions) {
+  const Json golden = Json::parse(read_file(GOLDEN "/unicode_classes.json"));
+  std::vector<std::vector<std::string>> blocks;  // characters
+  const Json& assigned = golden["assigned"];
+  for (std::size_t i = 0, last = ~std::size_t{0}; i < assigned.size(); i += 2) {
+    const auto first = static_cast<char32_t>(assigned[i].get<std::int64_t>());
+    for (char32_t c = first; c <= first + static_cast<char32_t>(assigned[i + 1].get<std::int64_t>()); ++c) {
+      if (c / 1024 != last) blocks.emplace_back();
+      last = c / 1024;
+      append_character(blocks.back().emplace_back(), c);
+    }
+  }
+  ASSERT_GT(blocks.size(), 100u);
+  ASSERT_GE(golden["cases"].size(), 18u);
+  for (const Json& c : golden["cases"]) {
+    const std::string name = c["name"].get<std::string>(), type = c["component"]["type"].get<std::string>();
+    const bool divides = type == "Split" || type == "Digits" || type == "Punctuation" || type == "Whitespace";
+    const auto divide = divides ? make_pre_tokenizer(c["component"]) : PreTokenizer();
+    const auto normalize = divides ? Normalizer() : make_normalizer(c["component"]);
+    std::istringstream digests(c["digests"].get<std::string>());
+    for (const std::vector<std::string>& characters : blocks) {
+      std::string text, want;
+      for (const std::string& character : characters)
+        text += divides ? "a" + character + " " + character + "1" : "a\u0345" + character + "\u0316\u0334 ";
+      if (divides) {
+        Pieces pieces{text, {{0, text.size(), true}}, longest_made_of(text.size())};
+        divide(pieces);
+        text.clear();
+        for (const Pieces::Piece& piece : pieces.pieces)
+          text += fmt::format("{}{}", text.empty() ? "" : ",", piece.end - piece.begin);
+      } else {
+        NormalText made{text};
+        normalize(made);
+        text = made.text;
+      }
+      digests >> want;
+      ASSERT_EQ(to_hex(sha256(text)).substr(0, 8), want) << name << " from " << characters.front() << " on";
+    }
+  }
+}
+
+TEST(Unicode, StandInsAreOldCharactersOfTheSameSize) {
+  EXPECT_EQ(stand_in(U'a'), U'a');
+  EXPECT_EQ(stand_in(U'\U0001F600'), U'\U0001F600');
+  EXPECT_NE(stand_in(U'\U0001FAE9'), U'\U0001FAE9');  // Unicode 16
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string one, other;
+    append_character(one, c);
+    append_character(other, stand_in(c));
+    ASSERT_EQ(one.size(), other.size()) << static_cast<std::uint32_t>(c);
+    ASSERT_EQ(stand_in(stand_in(c)), stand_in(c)) << static_cast<std::uint32_t>(c);
+  }
+  // A character that an expression names is that one alone.
+  std::vector<Match> matches;
+  Regex::of("\U0001FAE9|x").find("\U0001FAE8\U0001FAE9", matches);
+  ASSERT_EQ(matches.size(), 1u);
+  EXPECT_EQ(matches[0].begin, 4u);
 }
 
 // ---- as a data set's tokenizer ----
@@ -486,6 +554,7 @@ TEST(HuggingFaceTokenizer, TravelsWithTheDataSet) {
     const Dataset data = prepare(options, [](const PrepareProgress&) {}).dataset;
     EXPECT_EQ(data.tokenizer(), "huggingface");
     EXPECT_EQ(data.vocab(), 523);
+    EXPECT_EQ(data.unicode_versions(), unicode_versions());
     const auto t = open_tokenizer(data.dir());
     EXPECT_EQ(t->end_of_text(), has_config ? 521 : 0);
     Ids want;
