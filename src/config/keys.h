@@ -282,7 +282,8 @@ void for_each_model_key(M& m, Key&& key) {
       {.effect = model});
   key("model.norm_position", m.norm_position,
       "where a block normalises, f being attention or the FFN. pre: x + f(norm(x)); post: norm(x + f(x)), and there is "
-      "no norm before the output; both: x + norm(f(norm(x))); output: x + norm(f(x))",
+      "no norm before the output; both: x + norm(f(norm(x))); output: x + norm(f(x)), with no norm of the "
+      "input, in a parallel block neither",
       {.effect = model});
   key("model.parallel_block", m.parallel_block,
       "true: attention and FFN read the same input, x + attention(norm(x)) + ffn(norm(x)). false: the FFN reads what "
@@ -401,13 +402,15 @@ void for_each_model_key(M& m, Key&& key) {
       {.bounds = {0, big}, .by_kind = attention_section});
   key("model.output_softcap", m.output_softcap,
       "the logits z become cap * tanh(z / cap) with this cap. 0: they stay as they are", {{0, big}});
-  key("model.logit_scale", m.logit_scale, "the logits are multiplied by this, before they are capped",
-      {{1e-6, 1e6}, model});
-  key("model.output_bias", m.output_bias, "true: the logits have a learned bias (GPT-J)", {.effect = model});
+  key("model.logit_scale", m.logit_scale,
+      "the logits, model.output_bias included, are multiplied by this before they are capped", {{1e-6, 1e6}, model});
+  key("model.output_bias", m.output_bias,
+      "true: the logits have a learned bias, which model.logit_scale multiplies, too (GPT-J)", {.effect = model});
   key("model.tie_embeddings", m.tie_embeddings, "true: the output uses the embedding's weights", {.effect = model});
   key("model.scale_embedding", m.scale_embedding,
       "true: the embedding is multiplied by the root of d_model (Vaswani et al., 2017; Gemma)", {.effect = model});
-  key("model.embedding_norm", m.embedding_norm, "true: a norm follows the embedding (BLOOM)", {.effect = model});
+  key("model.embedding_norm", m.embedding_norm,
+      "true: a norm follows the sum of the embedding and its position vectors (BLOOM)", {.effect = model});
 }
 
 // Calls visit(Row, value) for every key, in the order in which they are written; those of kinds follow [model].
@@ -454,14 +457,16 @@ void for_each_key(C& c, F&& visit) {
       "what is over is dropped. 0: nothing is dropped",
       {{0, 1 << 20}});
   key("moe.capacity_scope", e.capacity_scope,
-      "the tokens that share a capacity: those of a sequence, or those of a rank's micro-batch");
+      "the tokens that share a capacity: those of a sequence, or those of a rank's micro-batch, of which each "
+      "tensor-parallel rank has 1 / parallel.tp");
   key("moe.drop_order", e.drop_order,
       "who keeps a place in a full expert. token: earlier tokens; choice: tokens for which it is the first choice, "
       "then the second; probability: tokens with larger weights");
   key("moe.aux_loss", e.aux_loss, "the factor of the load-balance loss", {{0, big}});
   key("moe.aux_scope", e.aux_scope,
-      "the tokens over which the load-balance loss is taken: those of a sequence, those of a rank's micro-batch, or "
-      "those that all ranks compute at once (dp * train.micro_batch sequences)");
+      "the tokens over which the load-balance loss is taken: those of a sequence; micro_batch: those of a rank's "
+      "micro-batch, of which each tensor-parallel rank has 1 / parallel.tp; or those that all ranks compute at once "
+      "(dp * train.micro_batch sequences)");
   key("moe.aux_layers", e.aux_layers,
       "each: every MoE layer has a load-balance loss of its own; joint: all have one together, of the means over the layers "
       "of what an expert number gets and of its probability, as transformers defines it for Mixtral, OLMoE and Qwen's");
@@ -482,8 +487,9 @@ void for_each_key(C& c, F&& visit) {
       "how a token chooses its experts. top: those of the largest scores; noisy: those of the largest logits, to which "
       "training adds normal noise for the choice alone; sampled: training draws them, one after the other, in proportion "
       "to the softmax of the logits of those that are left; balanced: training sends token n to experts n, n + 1 ... "
-      "whatever their scores, for measuring what an even load would cost. Evaluation and generation draw nothing: they "
-      "take the largest ones");
+      "whatever their scores, for measuring what an even load would cost; if moe.group_limit is below moe.groups, the "
+      "token chooses its groups by the same preference and stays within them, so that the load may be uneven. Evaluation "
+      "and generation draw nothing: they take the largest ones");
   key("moe.noise", e.noise, "the standard deviation of the noise of moe.choice = noisy", {{0, big}});
   key("moe.learned_noise", e.learned_noise,
       "true: moe.noise is multiplied by softplus(w x) of each expert, with learned w, and the noise is added to the logits "
@@ -525,7 +531,10 @@ void for_each_key(C& c, F&& visit) {
   key("train.schedule", t.schedule,
       "how the learning rate goes from train.lr to train.min_lr. constant: it stays; wsd: it stays, then falls "
       "linearly over the last tenth of the steps");
-  key("train.weight_decay", t.weight_decay, "AdamW's weight decay, of matrices alone", {{0, big}});
+  key("train.weight_decay", t.weight_decay,
+      "AdamW's weight decay, of the embedding, of learned positions and of the weights of all products, routers and gates "
+      "included. Norms (of queries and keys, too), biases, attention sinks and the table of position = t5 do not decay",
+      {{0, big}});
   key("train.beta1", t.beta1, "AdamW's decay of the first moment", {{0, 1 - 1e-6}});
   key("train.beta2", t.beta2, "AdamW's decay of the second moment", {{0, 1 - 1e-6}});
   key("train.eps", t.eps, "AdamW adds this to the root of the second moment", {{0, 1}});

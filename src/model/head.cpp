@@ -84,6 +84,7 @@ void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, 
   if (sums) b.loss_sums(device.own_tokens(losses), device.own_tokens(lse), device.own_tokens(batch.targets), sums);
 }
 
+// logits = scale * (x W^T + bias): the scale multiplies the bias, too.
 void Head::own_logits(const Device& device, ConstView x, View logits) const {
   linear_.forward(device, x, logits);
   if (scale_ != 1) device.backend.scale(logits, scale_);

@@ -127,7 +127,8 @@ MoeSpec moe_spec(const Config& config) {
   spec.router.bias = e.router_bias;
   if (e.choice == Choice::noisy) spec.router.noise = {.scale = static_cast<float>(e.noise)};
   if (e.choice == Choice::sampled) spec.router.noise = {.distribution = Distribution::gumbel};
-  // The scale exceeds any score or bias, so that the round-robin order decides alone.
+  // The scale exceeds any score or bias, so that the round-robin order decides alone. Group scores
+  // contain it, so that a group limit binds here too, and the load may be uneven.
   if (e.choice == Choice::balanced) spec.router.noise = {.distribution = Distribution::turns, .scale = 0x1p40f};
   spec.router.learned_noise = e.learned_noise;
   if (e.jitter > 0) spec.router.jitter = {.distribution = Distribution::uniform, .scale = static_cast<float>(e.jitter)};

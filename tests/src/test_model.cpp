@@ -356,6 +356,26 @@ TEST(BalancedChoice, TakesExpertsInTurn) {
   EXPECT_EQ(choices.take(), expected);
 }
 
+// A group limit binds: the token prefers groups by the same turns, and stays within them.
+TEST(BalancedChoice, StaysWithinTheGroupsOfItsTurn) {
+  const Config config = parse_config(base, "test",
+                                     {"--model.layers=1", "--moe.choice=balanced", "--moe.experts=6", "--moe.groups=3",
+                                      "--moe.group_limit=1", "--moe.group_score=max"});
+  const auto self = make_comm_self();
+  Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
+  engine.store().initialize(7);
+  Choices choices(engine);
+  const std::vector<std::int32_t> ids(3 * 7, 3);
+  engine.train({3, 7, ids, ids, 42, 6, 1, 0});
+  std::vector<std::int32_t> expected;
+  for (std::int32_t token = 0; token < 3 * 7; ++token) {
+    // The second expert of an odd token would be of the next group.
+    const std::int32_t first = token % 6;
+    expected.insert(expected.end(), {first, first % 2 == 0 ? first + 1 : first - 1});
+  }
+  EXPECT_EQ(choices.take(), expected);
+}
+
 // A rank without any sequence is an ordinary case: it has experts that others need.
 TEST(EmptyRank, TrainsWithoutAnySequence) {
   for (const char* aux : {"sequence", "micro_batch", "global_batch"}) {

@@ -73,6 +73,25 @@ TEST(ParamSpecs, SayTheirAxesRuleAndLayer) {
   }
 }
 
+// Neither "matrix" nor the number of dimensions says which parameters decay.
+TEST(ParamSpecs, DecayIsForTheWeightsOfProductsAndTablesOfTheEmbedding) {
+  const auto rule = [](const std::string& name, const std::vector<std::string>& overrides) {
+    for (const ParamSpec& s : param_specs(model(overrides), 37))
+      if (s.name == name) return s.rule;
+    ADD_FAILURE() << "no " << name;
+    return UpdateRule::adamw;
+  };
+  constexpr UpdateRule decays = UpdateRule::adamw, stays = UpdateRule::adamw_without_decay;
+  EXPECT_EQ(rule("position.weight", {"--model.position=learned"}), decays);
+  EXPECT_EQ(
+      rule("layers.3.moe.router.noise.weight", {"--moe.choice=noisy", "--moe.noise=1", "--moe.learned_noise=true"}),
+      decays);
+  EXPECT_EQ(rule("relative_bias.weight", {"--model.position=t5"}), stays);
+  EXPECT_EQ(rule("layers.0.attention.q_norm.weight", {"--model.qk_norm=whole"}), stays);
+  EXPECT_EQ(rule("layers.0.attention.sinks", {"--model.attention_sinks=true"}), stays);
+  EXPECT_EQ(rule("output.bias", {"--model.output_bias=true"}), stays);
+}
+
 // T5's table is of all layers, unless each has its own; sinks are of a layer.
 TEST(ParamSpecs, OfAttentionItself) {
   const auto names = [](const std::vector<std::string>& overrides) {
