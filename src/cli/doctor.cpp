@@ -6,6 +6,7 @@
 #include "dist/comm_nccl.h"
 #include "kernels/cpu/processor.h"
 #include "src/cli/options.h"
+#include "src/cli/progress.h"
 #include "src/config.h"
 #include "src/doctor/facts.h"
 #include "src/io/hdf5.h"
@@ -267,9 +268,14 @@ Machine write_machine(Comm& world, const std::string& file, const Findings& find
   agree(world, [&] { backend = open_backend("the backend", "auto", local); });
   agree_on_devices(world, *backend);
   const HostFacts& first = findings.hosts.front();
+  Progress progress;
   const Machine m =
       measure_machine(world, *backend, std::filesystem::path(file).stem().string(),
-                      0.9 * static_cast<double>(first.memory_limit < 0 ? first.memory : first.memory_limit));
+                      0.9 * static_cast<double>(first.memory_limit < 0 ? first.memory : first.memory_limit),
+                      [&](Index done, Index total) {
+                        if (world.rank() == 0) progress.show("measuring", done, total, "speeds");
+                      });
+  progress.clear();
   agree(world, [&] {
     if (world.rank() != 0) return;
     write_file(file,

@@ -131,7 +131,7 @@ int prepare_command(CommandLine& line) {
   const Prepared prepared = [&] {
     ByteProgress progress;
     return prepare(options, [&](const PrepareProgress& p) {
-      if (!given.count("quiet")) progress.show(p.phase, p.bytes, p.total);
+      if (!given.count("quiet")) progress.show(p.phase, p.done, p.total, p.unit);
     });
   }();
   if (const std::string left_out = prepared.left_out.text(); !left_out.empty())

@@ -1,5 +1,7 @@
 #include "src/data/prepare.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -275,8 +277,11 @@ std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, const C
     if (const auto r = std::from_chars(begin, end, vocab); r.ec != std::errc() || r.ptr != end || vocab < 1)
       bad_input("--tokenizer {}: VOCAB must be a number of pieces, as in train-spm:4096", spec);
     const std::vector<std::string> lines = sample_lines(options, corpus, report);
-    report({"training the tokenizer", 0, 0});
-    write_file(model, train_sentencepiece(lines, vocab));
+    constexpr std::string_view phase = "training the tokenizer";
+    report({phase, 0, 0, "rounds"});
+    write_file(model, train_sentencepiece(lines, vocab, [&](Index done, Index total) {
+                 report({phase, done, total, "rounds"});
+               }));
   } else {
     fs::path given = spec.substr(choice.prefix.size());
     if (std::error_code ignored; fs::is_directory(given, ignored)) given /= kind.model;
@@ -290,14 +295,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, const C
 class SplitWriter {
  public:
   SplitWriter(const fs::path& prefix, const Tokenizer& tokenizer)
-      : prefix_(prefix), tokenizer_(tokenizer), writer_(prefix, tokenizer.vocab()) {}
+      : prefix_(prefix), end_of_text_(tokenizer.end_of_text()), writer_(prefix, tokenizer.vocab()) {}
 
-  void add(std::string_view text) {
+  // ids: of the text, without end_of_text.
+  void add(std::string_view text, std::vector<std::int32_t>& ids) {
     if (text.empty()) return;
-    ids_.clear();
-    tokenizer_.encode(text, ids_);
-    ids_.push_back(tokenizer_.end_of_text());
-    writer_.add(ids_);
+    ids.push_back(end_of_text_);
+    writer_.add(ids);
     bytes_ += static_cast<Index>(text.size());
   }
   void finish(Index& documents, Index& tokens, Index& bytes, PairDigests& digests) {
@@ -310,22 +314,37 @@ class SplitWriter {
 
  private:
   fs::path prefix_;
-  const Tokenizer& tokenizer_;
+  std::int32_t end_of_text_;
   IndexedWriter writer_;
-  std::vector<std::int32_t> ids_;
   Index bytes_ = 0;
 };
 
 Domain write_domain(const std::string& name, std::size_t number, const Corpus& corpus, const Tokenizer& tokenizer,
-                    const fs::path& folder, const std::function<void(Index)>& have_read) {
+                    const fs::path& folder, const std::function<void(Index)>& have_encoded) {
   SplitWriter train(folder / (name + ".train"), tokenizer), valid(folder / (name + ".valid"), tokenizer);
+  std::vector<Document> batch;  // encoded together
+  const Index largest_batch = (Index{1} << 20) * omp_get_max_threads();
+  Index bytes = 0;
+  const auto write_batch = [&] {
+    std::vector<std::string_view> texts;  // of each document: training text, validation text
+    for (const Document& document : batch) {
+      const std::string_view text = document.text;
+      const std::size_t cut = corpus.begin_of_valid(number, text);
+      texts.push_back(text.substr(0, cut));
+      texts.push_back(text.substr(cut));
+    }
+    std::vector<std::vector<std::int32_t>> ids = encode_texts(tokenizer, texts);
+    for (std::size_t i = 0; i < texts.size(); ++i) (i % 2 == 0 ? train : valid).add(texts[i], ids[i]);
+    have_encoded(bytes);
+    batch.clear();
+    bytes = 0;
+  };
   corpus.for_each(number, [&](Document&& document) {
-    have_read(static_cast<Index>(document.text.size()));
-    const std::string_view text = document.text;
-    const std::size_t cut = corpus.begin_of_valid(number, text);
-    train.add(text.substr(0, cut));
-    valid.add(text.substr(cut));
+    bytes += static_cast<Index>(document.text.size());
+    batch.push_back(std::move(document));
+    if (bytes >= largest_batch) write_batch();
   });
+  if (!batch.empty()) write_batch();
   Domain domain;
   domain.name = name;
   train.finish(domain.train_documents, domain.train_tokens, domain.train_bytes, domain.train_digests);
@@ -476,11 +495,11 @@ Prepared prepare(const PrepareOptions& options, const Report& progress) {
     description.end_of_text = tokenizer->end_of_text();
     description.unicode_versions = unicode_versions();
   }
-  Index read = 0;
+  Index encoded = 0;
   for (std::size_t d = 0; d < options.domains.size(); ++d) {
     const std::string& name = options.domains[d].name;
     description.domains[d] = write_domain(name, d, corpus, *tokenizer, output.staging(), [&](Index bytes) {
-      progress({name, read += bytes, corpus.bytes()});
+      progress({"encoding " + name, encoded += bytes, corpus.bytes()});
     });
   }
 

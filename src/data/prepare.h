@@ -30,8 +30,9 @@ struct PrepareOptions {
 struct PrepareProgress {
   // "reading", "sampling lines", "training the tokenizer", or the domain that is being tokenized.
   std::string_view phase;
-  // Of text: read by this phase, or by all domains while they are tokenized. total 0: unknown.
-  Index bytes = 0, total = 0;
+  // Of text: read by this phase, or encoded of all domains. While a tokenizer is trained, rounds. total 0: unknown.
+  Index done = 0, total = 0;
+  std::string_view unit = "bytes";
 };
 
 struct Prepared {
@@ -48,7 +49,8 @@ struct Prepared {
 // A binary file of a folder (binary_byte) is left out, and one that is named is an error. JSON
 // lines are never binary: a line that is not UTF-8 is an error.
 //
-// The text is read twice, first to measure it. Memory does not grow with it: a document at a time (src/data/text.h),
+// The text is read twice, first to measure it. Memory does not grow with it: 1 MiB of documents (src/data/text.h) for
+// each thread, which encode them at the same time,
 // the idx in IndexedWriter's way, a few words for every file, and about training_bytes (never twice that) to train a
 // tokenizer. The files grow in OUTPUT/prepare.tmp and are renamed when all are whole, dataset.ini last: without it
 // there is no data set. OUTPUT is new, empty, or a data set. With `overwrite` the new data set

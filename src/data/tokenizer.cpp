@@ -7,6 +7,10 @@
 #include <sentencepiece_trainer.h>
 
 #include <charconv>
+#include <cmath>
+#include <exception>
+#include <iostream>
+#include <streambuf>
 
 #include "src/data/dataset.h"
 #include "src/io/digest.h"
@@ -133,7 +137,56 @@ Index number_after(std::string_view text, std::string_view words) {
   return number;
 }
 
+// Progress of SentencePiece's training. The library has no call for it, but logs each round to std::cerr, as in
+// "EM sub_iter=0 size=8000 ...". While this object lives, it receives that text, and none of it is printed.
+class TrainingLog : public std::streambuf {
+ public:
+  TrainingLog(Index vocab, const std::function<void(Index, Index)>& progress)
+      : smallest_(1.1 * static_cast<double>(vocab)), progress_(progress), former_(std::cerr.rdbuf(this)) {}
+  ~TrainingLog() override { std::cerr.rdbuf(former_); }
+  TrainingLog(const TrainingLog&) = delete;
+
+ private:
+  int_type overflow(int_type c) override {
+    if (c != '\n') {
+      line_ += static_cast<char>(c);
+      return c;
+    }
+    const Index round = number_after(line_, "EM sub_iter="), size = number_after(line_, " size=");
+    line_.clear();
+    if (round < 0 || size <= 0) return c;
+    // After two rounds it keeps three quarters of the pieces, until they are few enough.
+    const double cuts = std::ceil(std::log(smallest_ / static_cast<double>(size)) / std::log(0.75));
+    ++done_;
+    if (progress_) progress_(done_, done_ + (round == 0 ? 1 : 0) + 2 * std::max<Index>(0, static_cast<Index>(cuts)));
+    return c;
+  }
+
+  double smallest_;  // number of pieces with which training ends
+  const std::function<void(Index, Index)>& progress_;
+  std::streambuf* former_;
+  std::string line_;
+  Index done_ = 0;
+};
+
 }  // namespace
+
+std::vector<std::vector<std::int32_t>> encode_texts(const Tokenizer& tokenizer,
+                                                    const std::vector<std::string_view>& texts) {
+  std::vector<std::vector<std::int32_t>> ids(texts.size());
+  std::vector<std::exception_ptr> errors(texts.size());
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    try {
+      tokenizer.encode(texts[i], ids[i]);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  }
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+  return ids;
+}
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() {
   return std::make_unique<ByteTokenizer>();
@@ -193,9 +246,11 @@ std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& dataset_dir) {
   return tokenizer;
 }
 
-std::string train_sentencepiece(const std::vector<std::string>& lines, Index vocab) {
+std::string train_sentencepiece(const std::vector<std::string>& lines, Index vocab,
+                                const std::function<void(Index, Index)>& progress) {
   std::string model;
   Lines iterator(lines);
+  const TrainingLog log(vocab, progress);
   const sp::util::Status status = sp::SentencePieceTrainer::Train(
       {{"model_type", "unigram"},
        {"vocab_size", std::to_string(vocab)},
@@ -209,7 +264,7 @@ std::string train_sentencepiece(const std::vector<std::string>& lines, Index voc
        {"bos_id", "-1"},
        // Sums are grouped by threads: the same number everywhere, whatever the machine has.
        {"num_threads", "8"},
-       {"minloglevel", "2"}},
+       {"minloglevel", "0"}},  // TrainingLog reads it
       &iterator, &model);
   if (status.ok()) return model;
   const std::string message = status.ToString();

@@ -15,10 +15,11 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Times what all ranks do at once.
+// Times what all ranks do at once, and reports how many of `total` figures are known.
 class Watch {
  public:
-  Watch(Comm& world, Backend& backend) : world_(world), backend_(backend) {}
+  Watch(Comm& world, Backend& backend, Index total, const std::function<void(Index, Index)>& progress)
+      : world_(world), backend_(backend), total_(total), progress_(progress) {}
 
   // Seconds of one call of run: the median of seven times about ten milliseconds, the mean of all ranks.
   double operator()(const std::function<void()>& run) const {
@@ -29,6 +30,7 @@ class Watch {
     std::vector<double> times;
     for (int i = 0; i < 7; ++i) times.push_back(timed(agreed, run) / static_cast<double>(agreed));
     std::nth_element(times.begin(), times.begin() + 3, times.end());
+    if (progress_) progress_(++done_, total_);
     return world_.sum(times[3]) / world_.size();
   }
 
@@ -43,6 +45,9 @@ class Watch {
   }
   Comm& world_;
   Backend& backend_;
+  Index total_;
+  mutable Index done_ = 0;
+  const std::function<void(Index, Index)>& progress_;
 };
 
 // Operands by the sizes of a small model: width, experts, chosen ones, vocabulary.
@@ -302,11 +307,17 @@ std::pair<double, double> measure_links(const Watch& watch, Backend& b, Comm& gr
 
 }  // namespace
 
-Machine measure_machine(Comm& world, Backend& b, const std::string& name, double memory) {
+Machine measure_machine(Comm& world, Backend& b, const std::string& name, double memory,
+                        const std::function<void(Index, Index)>& progress) {
   if (world.size() < 2)
     throw AgreedError(2, "--machine measures the links between ranks, too: start doctor under mpirun with at least 2");
-  const Watch watch(world, b);
   const int here = ranks_sharing(world, ""), ranks = world.size();
+  constexpr Index product_sizes[] = {16, 64, 128, 256, 512, 1024}, grouped_sizes[] = {4, 16, 64, 256},
+                  head_widths[] = {16, 32, 64, 128}, link_figures = 4;
+  const Watch watch(world, b,
+                    4 + std::ssize(product_sizes) + std::ssize(grouped_sizes) + 2 * std::ssize(head_widths) +
+                        std::ssize(by_bytes) + link_figures * ((here > 1) + (here < ranks)),
+                    progress);
   Machine m;
   m.name = name;
   m.shared = b.on_host();
@@ -335,12 +346,12 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
   const DType c = b.on_host() ? DType::f32 : DType::bf16;
   // Shares of the peak, as on a busy machine the peak itself may be measured too low.
   const auto share = [&, peak = m.peak(c)](const Prepare& prepare) { return std::min(1.0, flops(prepare, c) / peak); };
-  for (Index size : {16, 64, 128, 256, 512, 1024})
+  for (Index size : product_sizes)
     m.products.points.emplace_back(size, share([=](Backend& on, DType d, Index) { return products(on, d, size); }));
-  for (Index each : {4, 16, 64, 256})
+  for (Index each : grouped_sizes)
     m.grouped_products.points.emplace_back(
         each, share([=](Backend& on, DType d, Index) { return grouped_products(on, d, each); }));
-  for (Index width : {16, 32, 64, 128})
+  for (Index width : head_widths)
     for (const bool backward : {false, true}) {
       Curve& curve = backward ? m.attention_backward : m.attention_forward;
       curve.points.emplace_back(width,

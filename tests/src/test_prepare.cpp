@@ -1,12 +1,14 @@
 #include "src/data/prepare.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <map>
 #include <numeric>
 #include <set>
+#include <sstream>
 
 #include "src/data/text.h"
 #include "src/data/tokenizer.h"
@@ -322,19 +324,53 @@ TEST(Prepare, TrainsATokenizerAndUsesIt) {
   EXPECT_EQ(contents(o.output).at("tokenizer.model"), first.at("tokenizer.model"));
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line, '\r');)
+    if (const std::size_t begin = line.find_first_not_of("\n\t"); begin != line.npos)
+      lines.push_back(line.substr(begin));
+  return lines;
+}
+
+// More documents than are encoded at the same time, and some that are cut.
+TEST(Prepare, TheNumberOfThreadsChangesNothing) {
+  const TempFolder folder;
+  std::vector<fs::path> files;
+  for (int i = 0; i < 18; ++i)
+    files.push_back(folder.write(fmt::format("f{}", i), fmt::format("{} ", i) + varied_text(1500)));
+  PrepareOptions o = options_for(folder, {{"a", files}});
+  o.tokenizer = "spm:" + folder.write("t.model", train_sentencepiece(lines_of(varied_text(400)), 330)).string();
+  o.overwrite = true;
+  const int threads = omp_get_max_threads();
+  std::map<std::string, std::string> first;
+  for (const int n : {1, 3}) {
+    omp_set_num_threads(n);
+    const Domain domain = run(o).dataset.domains()[0];
+    EXPECT_GT(domain.train_bytes + domain.valid_bytes, 3 << 19);  // more than one thread encodes at a time
+    if (n == 1) first = contents(o.output);
+    EXPECT_EQ(contents(o.output), first) << n;
+  }
+  omp_set_num_threads(threads);
+}
+
 TEST(Prepare, ReportsProgressUpToTheEnd) {
   const TempFolder folder;
   PrepareOptions o =
       options_for(folder, {{"a", {folder.write("f", varied_text(400))}}, {"b", {folder.write("g", varied_text(300))}}});
   o.tokenizer = "train-spm:330";
   std::vector<std::string> phases;
-  Index bytes = 0, total = 0;
+  Index bytes = 0, total = 0, rounds = 0;
   prepare(o, [&](const PrepareProgress& p) {
     if (phases.empty() || phases.back() != p.phase) phases.emplace_back(p.phase);
-    bytes = p.bytes;
+    EXPECT_EQ(p.unit, p.phase == "training the tokenizer" ? "rounds" : "bytes");
+    if (p.unit == "rounds") rounds = p.done;
+    bytes = p.done;
     total = p.total;
   });
-  EXPECT_EQ(phases, (std::vector<std::string>{"reading", "sampling lines", "training the tokenizer", "a", "b"}));
+  EXPECT_EQ(phases, (std::vector<std::string>{"reading", "sampling lines", "training the tokenizer", "encoding a",
+                                              "encoding b"}));
+  EXPECT_GT(rounds, 0);
   EXPECT_EQ(bytes, total);
   EXPECT_EQ(total, static_cast<Index>(varied_text(400).size() + varied_text(300).size()));
 }

@@ -1,6 +1,11 @@
 #include "src/data/tokenizer.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
+
+#include <condition_variable>
+#include <iostream>
+#include <mutex>
 
 // SentencePiece's headers use containers that they do not include.
 #include <unordered_map>
@@ -49,6 +54,48 @@ std::string round_trip(const Tokenizer& t, const std::string& text) {
     EXPECT_NE(id, t.end_of_text());
   }
   return t.decode(ids);
+}
+
+// Encodes a text as its size. The first text waits until another thread has one; texts that begin with '!' are refused.
+class WaitingTokenizer : public Tokenizer {
+ public:
+  std::string_view kind() const override { return "test"; }
+  Index vocab() const override { return 100; }
+  int end_of_text() const override { return 0; }
+  std::string decode(const std::vector<std::int32_t>&) const override { return {}; }
+  bool needs_utf8() const override { return false; }
+  Index text_bytes(std::int32_t) const override { return -1; }
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    std::unique_lock lock(mutex_);
+    ++texts_;
+    changed_.notify_all();
+    if (wait_ && texts_ == 1) together_ = changed_.wait_for(lock, std::chrono::minutes(2), [&] { return texts_ > 1; });
+    if (text.starts_with('!')) bad_input("{} cannot be encoded", text);
+    ids.push_back(static_cast<std::int32_t>(text.size()));
+  }
+  explicit WaitingTokenizer(bool wait) : wait_(wait) {}
+  bool together() const { return together_; }
+
+ private:
+  const bool wait_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mutable int texts_ = 0;
+  mutable bool together_ = false;
+};
+
+TEST(EncodeTexts, UsesAllThreadsAndKeepsTheOrder) {
+  const int threads = omp_get_max_threads();
+  const std::vector<std::string_view> texts = {"a", "bcd", "", "ef"};
+  for (const int n : {1, 2, 5}) {
+    omp_set_num_threads(n);
+    const WaitingTokenizer tokenizer(n > 1);
+    EXPECT_EQ(encode_texts(tokenizer, texts), (std::vector<std::vector<std::int32_t>>{{1}, {3}, {0}, {2}}));
+    EXPECT_EQ(tokenizer.together(), n > 1);
+    // The error is that of the first text in order.
+    EXPECT_BAD_INPUT(encode_texts(WaitingTokenizer(false), {"a", "!second", "b", "!fourth"}), "!second cannot");
+  }
+  omp_set_num_threads(threads);
 }
 
 TEST(ByteTokenizer, IdsAreTheBytes) {
@@ -146,6 +193,21 @@ TEST(SentencePiece, UsesItsPieces) {
 
 TEST(SentencePiece, TrainsTheSameModelAgain) {
   EXPECT_EQ(train_sentencepiece(some_lines(), 340), train_sentencepiece(some_lines(), 340));
+}
+
+TEST(SentencePiece, TrainingReportsItsRounds) {
+  std::vector<std::pair<Index, Index>> rounds;
+  std::streambuf* const printed = std::cerr.rdbuf();
+  const std::string model =
+      train_sentencepiece(some_lines(), 340, [&](Index done, Index total) { rounds.emplace_back(done, total); });
+  EXPECT_EQ(std::cerr.rdbuf(), printed);
+  ASSERT_GE(rounds.size(), 2u);
+  for (std::size_t i = 0; i < rounds.size(); ++i) {
+    EXPECT_EQ(rounds[i].first, static_cast<Index>(i) + 1);
+    EXPECT_GE(rounds[i].second, rounds[i].first);
+  }
+  EXPECT_EQ(rounds.back().first, rounds.back().second);
+  EXPECT_EQ(model, train_sentencepiece(some_lines(), 340));
 }
 
 TEST(SentencePiece, NamesTheLargestAndTheSmallestVocabulary) {
