@@ -48,13 +48,27 @@ DryCounts& dry_counts(Backend& backend);
 using DryLoad = std::function<void(Index assignments, std::span<Index> rows)>;
 void set_dry_load(Backend& backend, DryLoad load);
 
+// Group limit of a router: a token chooses its experts from at most `limit` groups.
+struct DryGroups {
+  std::span<const Index> group_of{};  // [E] group of each expert; empty if the router has no limit
+  Index groups = 1, limit = 1;
+};
+
 // Expected share of tokens that have one of experts [first, first + n) among their k different
 // experts. kept[e] is the number of tokens of expert e. The joint distribution of experts is
 // unknown. Among all that give each expert its tokens, the one of largest entropy is used. This is
 // conditional Poisson sampling (Hajek, "Asymptotic theory of rejective sampling", 1964) with the
 // odds of an expert as its weight. If all E experts have equal load, the share is 1 - C(E - n, k) /
 // C(E, k). Dropped assignments count as assignments to k more experts, which no rank holds.
-double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n);
+//
+// With a group limit, a token first chooses `limit` groups, in proportion to their load, and then k
+// experts in them. If all experts have equal load, the share is the hypergeometric mean over all
+// choices of groups, with U = E limit / groups experts, of which n' are in [first, first + n):
+//   1 - sum over choices of C(U - n', k) / C(U, k) / C(groups, limit)
+// A router that chooses groups by their best experts reaches up to a tenth more ranks, because it
+// rarely leaves a chosen group unused.
+double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n,
+                 const DryGroups& groups = {});
 
 // Sets Backend::logits_at_once of a planned backend that cannot be created on this machine.
 void set_dry_logits(Backend& backend, Index logits);

@@ -208,9 +208,11 @@ class DryBackend final : public Backend {
   void do_sized_noise_backward(const Draw&, ConstView index, ConstView dx, ConstView size, View dsize) override {
     count("sized_noise_backward", 0, {index, dx, size, dsize});
   }
-  void do_route_forward(const RouteDesc&, ConstView logits, ConstView, ConstView noise, View experts, View weights,
+  void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, ConstView noise, View experts, View weights,
                         View routed, View probability, View z_squared) override {
     count("route_forward", 0, {logits, noise, experts, weights, routed, probability});
+    groups_ = desc.groups;
+    group_limit_ = desc.group_limit;
     write(z_squared, 0);
   }
   void do_route_backward(const RouteDesc&, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
@@ -232,12 +234,20 @@ class DryBackend final : public Backend {
     else if (load)
       load(n, kept);
     for (Index e = 0; e < all; ++e) at[split.places ? split.places.i32()[e] : e] = kept[e];
-    if (keep) placed_ = at;
+    if (keep) {
+      placed_ = at;
+      group_of_.clear();
+      if (group_limit_ < groups_) group_of_.resize(at.size());
+      for (Index e = 0; e < std::ssize(group_of_); ++e)
+        group_of_[split.places ? split.places.i32()[e] : e] = e * groups_ / all;
+    }
+    DryGroups groups;  // the ranks of one node hold a part of the experts, and their tokens are chosen already
+    if (split.first == 0 && std::ssize(group_of_) == all) groups = {group_of_, groups_, group_limit_};
     for (Index e = 0; e < all; ++e) sums.i32()[e] = static_cast<std::int32_t>(kept[e]);
     for (Index e = 0; e < all; ++e) counted.i32()[split.ranks() + e] = static_cast<std::int32_t>(at[e]);
     for (Index rank = 0; rank < split.ranks(); ++rank)
       counted.i32()[rank] = static_cast<std::int32_t>(
-          std::llround(number(t) * dry_reach(at, t, experts.dim(1), rank / split.parts * each, each)));
+          std::llround(number(t) * dry_reach(at, t, experts.dim(1), rank / split.parts * each, each, groups)));
   }
   void do_sort_assignments(ConstView places, Index, View rows, View tokens, View slots, View) override {
     count("sort_assignments", 0, {places, rows, tokens, slots});
@@ -299,6 +309,8 @@ class DryBackend final : public Backend {
   const Backend* stands_for_;
   // Dispatched assignments of each physical expert, from the latest router.
   std::vector<Index> placed_;
+  Index groups_ = 1, group_limit_ = 1;  // of the latest router
+  std::vector<Index> group_of_;         // [E] group of each physical expert; empty without a limit
   std::vector<std::byte> read_;
 
   // Writes a tensor if it is small, otherwise does nothing.
@@ -320,25 +332,74 @@ class DryBackend final : public Backend {
 
 }  // namespace
 
-double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n) {
-  // Elementary symmetric sums of the experts' weights, of degrees 0 to k. all: over all experts;
-  // others: over those outside of [first, first + n).
-  std::vector<double> all(static_cast<std::size_t>(k) + 1), others(all.size());
-  all[0] = others[0] = 1;
-  const auto add = [&](std::vector<double>& sums, double share) {
-    const double p = std::clamp(share, 0.0, 1 - 1e-9);
-    for (Index i = k; i > 0; --i) sums[i] += sums[i - 1] * p / (1 - p);
-  };
+namespace {
+
+// sums[j]: the sum of the products of j different weights.
+using ProductSums = std::vector<double>;
+
+void add_weight(ProductSums& sums, double share) {
+  const double p = std::clamp(share, 0.0, 1 - 1e-9);
+  for (std::size_t j = sums.size() - 1; j > 0; --j) sums[j] += sums[j - 1] * p / (1 - p);
+}
+
+// The sum over all choices of `limit` groups, and of k experts of these or of `common`, of the products of their weights.
+// odds: [groups] weight of the group itself.
+double sum_over_choices(const std::vector<ProductSums>& groups, const std::vector<double>& odds, Index limit,
+                        const ProductSums& common) {
+  const std::size_t sizes = common.size();
+  std::vector<ProductSums> chosen(static_cast<std::size_t>(limit) + 1, ProductSums(sizes));
+  chosen[0] = common;
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    for (std::size_t n = chosen.size() - 1; n > 0; --n)
+      for (std::size_t j = 0; j < sizes; ++j)
+        for (std::size_t i = 0; i + j < sizes; ++i) chosen[n][i + j] += chosen[n - 1][j] * odds[g] * groups[g][i];
+  return chosen.back().back();
+}
+
+// The weight of a group that tokens choose with this probability: its odds, by what `size` experts of it weigh, which may be
+// between two whole numbers.
+double group_odds(double probability, const ProductSums& experts, double size) {
+  const double q = std::clamp(probability, 0.0, 1 - 1e-9);
+  const std::size_t low = std::min(static_cast<std::size_t>(size), experts.size() - 1),
+                    high = std::min(low + 1, experts.size() - 1);
+  if (experts[low] <= 0) return 0;
+  const double between = size - static_cast<double>(low), above = experts[high] > 0 ? experts[high] : experts[low];
+  return q / (1 - q) / (std::pow(experts[low], 1 - between) * std::pow(above, between));
+}
+
+}  // namespace
+
+double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n, const DryGroups& groups) {
+  const bool limited = !groups.group_of.empty();
+  const Index limit = limited ? groups.limit : 1;
+  const std::size_t number_of_groups = limited ? static_cast<std::size_t>(groups.groups) : 1;
+  const auto group_of = [&](Index e) { return limited ? static_cast<std::size_t>(groups.group_of[e]) : 0; };
+  const auto share = [&](Index e) { return number(kept[e]) / number(tokens); };
+  std::vector<double> chosen(number_of_groups), odds(number_of_groups, 1.0);  // how often a group is chosen
   double dropped = number(k);
   for (Index e = 0; e < std::ssize(kept); ++e) {
-    const double share = number(kept[e]) / number(tokens);
-    dropped -= share;
-    add(all, share);
-    if (e < first || e >= first + n) add(others, share);
+    dropped -= share(e);
+    chosen[group_of(e)] += share(e);
   }
-  for (Index i = 0; i < k && dropped > 0; ++i)
-    for (auto* const sums : {&all, &others}) add(*sums, dropped / number(k));
-  return all[k] > 0 ? 1 - others[k] / all[k] : 0;
+  const double experts_of_group = (number(k) - dropped) / number(limit);  // of a chosen one, that are kept
+  if (experts_of_group <= 0) return 0;
+  for (double& x : chosen) x /= experts_of_group;
+  ProductSums none(static_cast<std::size_t>(k) + 1);
+  none[0] = 1;
+  // Of all experts, and of those that are not among the n.
+  std::vector<ProductSums> all(number_of_groups, none), others(all);
+  for (Index e = 0; e < std::ssize(kept); ++e) {
+    const std::size_t group = group_of(e);
+    const double weight = limited && chosen[group] > 0 ? share(e) / std::min(1.0, chosen[group]) : share(e);
+    add_weight(all[group], weight);
+    if (e < first || e >= first + n) add_weight(others[group], weight);
+  }
+  for (std::size_t g = 0; g < number_of_groups && limited; ++g)
+    odds[g] = group_odds(chosen[g], all[g], experts_of_group);
+  ProductSums nobodys = none;
+  for (Index i = 0; i < k && dropped > 0; ++i) add_weight(nobodys, dropped / number(k));
+  const double of_all = sum_over_choices(all, odds, limit, nobodys);
+  return of_all > 0 ? 1 - sum_over_choices(others, odds, limit, nobodys) / of_all : 0;
 }
 
 std::unique_ptr<Backend> make_dry(const Backend* stands_for) {

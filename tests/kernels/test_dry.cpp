@@ -1,7 +1,11 @@
 // The dry backend: counts of FLOPs and bytes, skipped work, and guarantees for host code.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <numeric>
+#include <random>
+#include <tuple>
 #include <vector>
 
 #include "kernels/dry/dry.h"
@@ -194,6 +198,82 @@ TEST(Dry, expects_tokens_at_a_rank) {
   EXPECT_LT(second, 0.5);
   EXPECT_EQ(dry_reach(std::vector<Index>{0, 0, 70, 70}, 70, 2, 0, 2), 0);
   EXPECT_NEAR(dry_reach(std::vector<Index>{0, 0, 70, 70}, 70, 2, 2, 2), 1, 1e-6);
+}
+
+// The share of drawn tokens that have one of the n experts from `first` on: `limit` groups are drawn, then k experts of these.
+double simulated_reach(Index e, Index groups, Index limit, Index k, Index first, Index n) {
+  std::minstd_rand random(7);
+  const Index each = e / groups, tokens = 40000;
+  std::vector<Index> all_groups(static_cast<std::size_t>(groups)), experts;
+  std::iota(all_groups.begin(), all_groups.end(), Index{0});
+  Index hits = 0;
+  for (Index t = 0; t < tokens; ++t) {
+    std::shuffle(all_groups.begin(), all_groups.end(), random);
+    experts.clear();
+    for (Index g = 0; g < limit; ++g)
+      for (Index i = 0; i < each; ++i) experts.push_back(all_groups[g] * each + i);
+    std::shuffle(experts.begin(), experts.end(), random);
+    hits += std::any_of(experts.begin(), experts.begin() + k, [&](Index x) { return x >= first && x < first + n; });
+  }
+  return static_cast<double>(hits) / static_cast<double>(tokens);
+}
+
+TEST(Dry, expects_fewer_ranks_of_a_group_limited_router) {
+  const auto reach = [](Index e, Index groups, Index limit, Index k, Index first, Index n) {
+    std::vector<Index> group_of;
+    for (Index i = 0; i < e; ++i) group_of.push_back(i * groups / e);
+    return dry_reach(std::vector<Index>(e, 1000 * k), 1000 * e, k, first, n, {group_of, groups, limit});
+  };
+  for (const auto& [e, groups, limit, k, first, n] :
+       {std::tuple<Index, Index, Index, Index, Index, Index>{256, 8, 4, 8, 32, 32},  // DeepSeek-V3 on 8 nodes
+        {256, 8, 4, 8, 252, 4},                                                      // and one of 64 ranks
+        {16, 4, 2, 3, 3, 6},                                                         // a part of three groups
+        {12, 4, 1, 2, 0, 6},
+        {12, 4, 3, 5, 7, 2}})
+    EXPECT_NEAR(reach(e, groups, limit, k, first, n), simulated_reach(e, groups, limit, k, first, n), 0.008)
+        << e << " " << groups << " " << limit << " " << k << " " << first << " " << n;
+  // Of 32 experts of 8 groups on one node, half of the choices have none, and of the others C(96, 8) / C(128, 8).
+  double missed = 1;
+  for (Index i = 0; i < 8; ++i) missed *= (96.0 - static_cast<double>(i)) / (128.0 - static_cast<double>(i));
+  EXPECT_NEAR(reach(256, 8, 4, 8, 0, 32), 0.5 * (1 - missed), 1e-9);
+  EXPECT_LT(8 * reach(256, 8, 4, 8, 0, 32), 4);
+  EXPECT_NEAR(reach(12, 4, 1, 3, 3, 3), 0.25, 1e-9);  // one group is one rank
+  EXPECT_NEAR(reach(16, 4, 4, 3, 0, 4), dry_reach(std::vector<Index>(16, 3000), 16000, 3, 0, 4), 1e-9);
+  // A group that is chosen more often than others is reached more often.
+  const std::vector<Index> group_of = {0, 0, 1, 1, 2, 2}, kept = {500, 500, 300, 300, 200, 200};
+  const DryGroups groups{group_of, 3, 1};
+  EXPECT_NEAR(dry_reach(kept, 1000, 2, 0, 2, groups), 0.5, 0.1);
+  EXPECT_NEAR(dry_reach(kept, 1000, 2, 2, 2, groups), 0.3, 0.1);
+  EXPECT_NEAR(dry_reach(kept, 1000, 2, 4, 2, groups), 0.2, 0.1);
+  double sum = 0;
+  for (const Index first : {0, 2, 4}) sum += dry_reach(kept, 1000, 2, first, 2, groups);
+  EXPECT_NEAR(sum, 1, 1e-9);
+}
+
+// Two groups of two experts, of which a token has one, on two ranks. Experts 0 and 3 are on the first rank, so that every
+// token is on both.
+TEST(Dry, places_keep_their_groups) {
+  const auto backend = make_dry();
+  constexpr Index t = 6, e = 4, k = 2;
+  const Tensor logits = backend->tensor({t, e}), experts = backend->tensor({t, k}, DType::i32),
+               weights = backend->tensor({t, k}), routed = backend->tensor({1, e}, DType::i32),
+               probability = backend->tensor({1, e}), z = backend->tensor({1}, DType::f64),
+               keep = backend->tensor({t, k}, DType::i32), places = backend->tensor({t, k}, DType::i32),
+               tokens = backend->tensor({t * k}, DType::i32), slots = backend->tensor({t, k}, DType::i32),
+               counts = backend->tensor({2 + e}, DType::i32), kept = backend->tensor({e}, DType::i32),
+               place_of = backend->tensor({e}, DType::i32);
+  RouteDesc desc;
+  desc.groups = 2;
+  desc.group_limit = 1;
+  backend->route_forward(desc, logits, {}, {}, experts, weights, routed, probability, z);
+  const auto tokens_of_ranks = [&](const ExpertSplit& split) {
+    backend->plan_sends(split, experts, keep, places, tokens, slots, counts, kept);
+    return std::vector<std::int32_t>(counts.view().i32(), counts.view().i32() + 2);
+  };
+  EXPECT_EQ(tokens_of_ranks({2, 1}), (std::vector<std::int32_t>{3, 3}));
+  const std::int32_t places_of_experts[e] = {0, 2, 3, 1};
+  backend->to_device(places_of_experts, place_of);
+  EXPECT_EQ(tokens_of_ranks({2, 1, place_of.view()}), (std::vector<std::int32_t>{6, 6}));
 }
 
 TEST(Dry, counts_equal_calls_together) {

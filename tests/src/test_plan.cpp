@@ -208,6 +208,28 @@ TEST(Plan, TokensCrossOnceToANode) {
   EXPECT_EQ(sent.size(), 3u);
 }
 
+// 12 experts of four groups on four ranks, of which each token chooses one: its three experts are on one rank.
+TEST(Plan, GroupLimitsBoundTheRanksOfAToken) {
+  PlanOptions options;
+  options.layouts = {Layout{4, 1, 4, 1}, Layout{4, 1, 4, 1, 2}};
+  const Config config = planned({"--train.global_batch=8", "--moe.groups=4", "--moe.group_limit=1"});
+  const Plan plan = make_plan(config, planned_vocab, 4, options);
+  ASSERT_EQ(plan.fitting.size(), 2u);
+  const Config free = planned({"--train.global_batch=8"});
+  const Plan without = make_plan(free, planned_vocab, 4, options);
+  std::map<std::string, double> limited, unlimited;
+  for (const auto& [of, sent] : {std::pair{&plan, &limited}, {&without, &unlimited}})
+    for (const Candidate& c : of->fitting)
+      for (const TrafficLine& line : c.traffic)
+        if (line.part == "dispatch") (*sent)[std::string(line.group)] += line.sent;
+  const Index tokens = config.train.micro_batch * config.model.seq_len;
+  const std::vector<Index> kept(12, tokens * 3 / 12);
+  const auto rows = [&](double reach) { return std::round(static_cast<double>(tokens) * reach); };
+  EXPECT_NEAR(limited["experts"] / unlimited["experts"], rows(0.25) / rows(dry_reach(kept, tokens, 3, 0, 3)), 1e-9);
+  EXPECT_NEAR(limited["across"] / unlimited["across"], rows(0.5) / rows(dry_reach(kept, tokens, 3, 0, 6)), 1e-9);
+  EXPECT_NEAR(limited["within"] / unlimited["within"], rows(0.25) / rows(dry_reach(kept, tokens, 3, 0, 3)), 1e-9);
+}
+
 Machine round_machine() {
   Machine m;
   m.name = "round";
@@ -383,8 +405,12 @@ TEST(Plan, TheBusiestRankDecides) {
   for (const std::vector<double>& layer : busiest_first(load, 2)) {
     std::vector<Index> kept(layer.size());
     rows_of(layer, static_cast<Index>(assignments), kept);
-    const Index all = 2 * config.model.seq_len;
-    tokens += std::round(static_cast<double>(all) * dry_reach(kept, all, config.moe.top_k, 0, std::ssize(kept) / 2));
+    const Index all = 2 * config.model.seq_len, E = std::ssize(kept);
+    std::vector<Index> group_of;  // two of the run's three groups are chosen
+    for (Index e = 0; e < E; ++e) group_of.push_back(e * config.moe.groups / E);
+    const double reach =
+        dry_reach(kept, all, config.moe.top_k, 0, E / 2, {group_of, config.moe.groups, config.moe.group_limit});
+    tokens += std::round(static_cast<double>(all) * reach);
   }
   for (const TrafficLine& line : plan.fitting[0].traffic) {
     if (line.part != "dispatch") continue;
