@@ -147,6 +147,7 @@ const char* lasting(const std::string& words);
 
 // Communicators on host buffers.
 std::unique_ptr<Comm> make_comm_self();
-std::unique_ptr<Comm> make_comm_dry(int size, int rank);
+// asynchronous: of the communicator, and of those that are split from it.
+std::unique_ptr<Comm> make_comm_dry(int size, int rank, bool asynchronous = false);
 
 }  // namespace sy

@@ -10,9 +10,10 @@ namespace {
 
 class CommDry final : public Comm {
  public:
-  CommDry(int size, int rank) : size_(size), rank_(rank) {}
+  CommDry(int size, int rank, bool asynchronous) : size_(size), rank_(rank), asynchronous_(asynchronous) {}
   int size() const override { return size_; }
   int rank() const override { return rank_; }
+  bool asynchronous() const override { return asynchronous_; }
 
   std::map<DryTransfer, Index> transfers;
 
@@ -25,32 +26,32 @@ class CommDry final : public Comm {
       rank += r < rank_;
       ++size;
     }
-    return make_comm_dry(size, rank);
+    return make_comm_dry(size, rank, asynchronous_);
   }
-  void note(Collective kind, Index sent, Index received) { ++transfers[{kind, activity.part, sent, received}]; }
+  void note(Collective kind, Index sent, Index received, Index buffer, Index roots = 0) {
+    ++transfers[{kind, activity.part, sent, received, buffer, roots}];
+  }
+  // The buffers of all roots in one call. root_sends: a root sends its buffer to the others; otherwise it receives theirs.
+  void note_roots(Collective kind, std::span<const Rooted> parts, bool root_sends) {
+    Index own = 0, others = 0;  // bytes of the buffers whose root is this rank, and of all others
+    for (const auto& [x, root] : parts) (rank_ == root ? own : others) += x.size_bytes();
+    const Index as_root = own * (size_ - 1);
+    note(kind, root_sends ? as_root : others, root_sends ? others : as_root, own + others, std::ssize(parts));
+  }
 
   void do_barrier() override {}
-  void do_broadcast(std::span<const Rooted> parts) override {
-    for (const auto& [x, root] : parts) {
-      const bool mine = rank_ == root;
-      note(Collective::broadcast, mine ? x.size_bytes() * (size_ - 1) : 0, mine ? 0 : x.size_bytes());
-    }
-  }
+  void do_broadcast(std::span<const Rooted> parts) override { note_roots(Collective::broadcast, parts, true); }
   void do_all_reduce(View x, Reduce) override {
     const Index bytes = all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size_, rank_);
-    note(Collective::all_reduce, bytes, bytes);
+    note(Collective::all_reduce, bytes, bytes, x.size_bytes());
   }
-  void do_reduce(std::span<const Rooted> parts) override {
-    for (const auto& [x, root] : parts) {
-      const bool mine = rank_ == root;
-      note(Collective::reduce, mine ? 0 : x.size_bytes(), mine ? x.size_bytes() * (size_ - 1) : 0);
-    }
-  }
+  void do_reduce(std::span<const Rooted> parts) override { note_roots(Collective::reduce, parts, false); }
   void do_reduce_scatter(ConstView, View out) override {
-    note(Collective::reduce_scatter, out.size_bytes() * (size_ - 1), out.size_bytes() * (size_ - 1));
+    note(Collective::reduce_scatter, out.size_bytes() * (size_ - 1), out.size_bytes() * (size_ - 1),
+         out.size_bytes() * size_);
   }
   void do_all_gather(ConstView in, View out) override {
-    note(Collective::all_gather, in.size_bytes() * (size_ - 1), in.size_bytes() * (size_ - 1));
+    note(Collective::all_gather, in.size_bytes() * (size_ - 1), in.size_bytes() * (size_ - 1), out.size_bytes());
     if (in.dtype() != DType::i32 || out.size_bytes() > Backend::read_limit)
       return;  // the host reads no tensors but counts
     for (int r = 0; r < size_; ++r)
@@ -64,17 +65,18 @@ class CommDry final : public Comm {
       sent += (in.dim(0) - send[rank_]) * row_bytes(in);
       received += (out.dim(0) - receive[rank_]) * row_bytes(out);
     }
-    note(Collective::all_to_all, sent, received);
+    note(Collective::all_to_all, sent, received, 0);
   }
 
   int size_, rank_;
+  bool asynchronous_;
 };
 
 }  // namespace
 
-std::unique_ptr<Comm> make_comm_dry(int size, int rank) {
+std::unique_ptr<Comm> make_comm_dry(int size, int rank, bool asynchronous) {
   if (size == 1) return make_comm_self();
-  return std::make_unique<CommDry>(size, rank);
+  return std::make_unique<CommDry>(size, rank, asynchronous);
 }
 
 std::map<DryTransfer, Index> dry_transfers(const Comm& comm) {

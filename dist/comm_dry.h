@@ -18,6 +18,8 @@ struct DryTransfer {
   std::string_view part;  // Activity::part: "dispatch", "combine", or empty
   Index sent = 0;         // bytes to other ranks, counted as in Traffic
   Index received = 0;     // bytes from other ranks
+  Index buffer = 0;       // reduced, gathered or broadcast bytes of all roots; 0 in an all-to-all
+  Index roots = 0;        // number of roots in one call of broadcast or reduce
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm
   auto operator<=>(const DryTransfer&) const = default;
 };

@@ -138,16 +138,16 @@ Mesh make_mesh(Comm& world, const Layout& layout) {
 }
 
 // Computes groups instead of splitting `world`: a split of many thousand ranks takes milliseconds.
-Mesh make_dry_mesh(Comm& world, const Layout& layout) {
+Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous) {
   Mesh mesh = mesh_without_groups(world, layout);
   for (const Member& member : members) {
     const Place place = place_of(layout, mesh.coord, member.axes);
-    mesh.*member.comm = make_comm_dry(place.size, place.index);
+    mesh.*member.comm = make_comm_dry(place.size, place.index, asynchronous);
   }
   const Topology nodes = layout.experts_topology();
   for (const NodeMember& member : node_members) {
     const Place place = member.place(nodes, mesh.experts->rank());
-    if (nodes.nodes > 1) mesh.*member.comm = make_comm_dry(place.size, place.index);
+    if (nodes.nodes > 1) mesh.*member.comm = make_comm_dry(place.size, place.index, asynchronous);
   }
   return mesh;
 }

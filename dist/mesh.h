@@ -98,9 +98,9 @@ struct Mesh {
 // Returns the mesh for host buffers. Collective over `world`, which must outlive it.
 Mesh make_mesh(Comm& world, const Layout& layout);
 // Returns a mesh for planning, of one rank without peers:
-// its communicators are dry (dist/comm_dry.h).
-// `world` is dry too.
-Mesh make_dry_mesh(Comm& world, const Layout& layout);
+// its communicators are dry (dist/comm_dry.h). If `asynchronous`, they are like those of a GPU.
+// `world` is dry too, and has host buffers.
+Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous = false);
 // Returns the mesh for buffers of `backend`, which must outlive it. Collective.
 // Returns `mesh` unchanged if it is for these buffers already, or if they are host buffers.
 Mesh on_backend(Mesh mesh, Backend& backend);

@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "src/cli/plan_options.h"
+#include "src/cli/progress.h"
 #include "src/cli/trained.h"
 #include "src/text/words.h"
 
@@ -43,11 +44,15 @@ int plan_command(CommandLine& line) {
   const Index vocab = vocab_of(config, file);
   const std::vector<int> ranks = parse_ranks(given["ranks"].as<std::string>());
   PlanOptions how = plan_options(given, config);
+  how.suggest = true;
+  Progress progress(true);
+  how.progress = [&](std::string_view phase, Index done, Index total) { progress.show(phase, done, total, "layouts"); };
 
   Json all = Json::array();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (given.count("layouts")) how.layouts = parse_layouts(given["layouts"].as<std::string>(), ranks[i]);
     const Plan plan = make_plan(config, vocab, ranks[i], how);
+    progress.clear();
     if (given["json"].as<bool>())
       all.push_back(plan_json(plan));
     else

@@ -1,6 +1,8 @@
 #include "src/plan/cost.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace sy {
@@ -66,18 +68,58 @@ double seconds_of(const Machine& machine, DType dtype, int ranks, const DryCall&
   return machine.overhead + seconds;
 }
 
+namespace {
+
+// Number of rounds in which a value reaches n ranks, if each round doubles their number.
+double doublings(int n) {
+  return std::ceil(std::log2(n));
+}
+
+double seconds_of(const Machine& machine, int ranks, const Algorithm& a) {
+  const double parts = machine.ranks_sharing(ranks);
+  return machine.node_latency * a.node_steps + machine.latency * a.steps + machine.message_overhead * a.messages +
+         std::max(a.within * parts / machine.node_bandwidth, a.beyond > 0 ? a.beyond * parts / machine.bandwidth : 0);
+}
+
+}  // namespace
+
+std::vector<Algorithm> algorithms_of(bool nccl, const Peers& peers, const DryTransfer& transfer) {
+  const int others = peers.here + peers.away, p = others + 1, on_node = peers.here + 1;
+  const int nodes = static_cast<int>(ceil_div(p, on_node));
+  const auto counted = static_cast<double>(std::max(transfer.sent, transfer.received));
+  const auto buffer = static_cast<double>(transfer.buffer);
+  const bool all_reduce = transfer.kind == Collective::all_reduce;
+  if (!nccl || transfer.kind == Collective::all_to_all) {
+    const double beyond = counted * peers.away / others;
+    if (all_reduce && transfer.buffer <= all_reduce_whole)
+      return {{"doubling", doublings(on_node), doublings(nodes), 0, counted - beyond, beyond}};
+    const double phases = all_reduce ? 2 * static_cast<double>(ceil_div(transfer.buffer, all_reduce_block)) : 1;
+    return {
+        {"direct", nodes == 1 ? phases : 0, nodes > 1 ? phases : 0, phases * (others - 1), counted - beyond, beyond}};
+  }
+  // Bytes of each rank go to its neighbour; one rank's on each node leave it.
+  const auto along = [&](std::string_view name, double node_steps, double steps, double messages, double bytes) {
+    return Algorithm{name, node_steps, steps, messages, peers.here > 0 ? bytes : 0, nodes > 1 ? bytes / on_node : 0};
+  };
+  if (all_reduce)
+    return {along("ring", 2 * (p - nodes), 2 * (nodes - 1), 0, 2 * buffer * others / p),
+            along("tree", 2 * peers.here, 2 * doublings(nodes), 0, 2 * buffer)};
+  if (transfer.kind == Collective::broadcast || transfer.kind == Collective::reduce)
+    return {along("chain", p - nodes, nodes - 1, static_cast<double>(std::max<Index>(transfer.roots - 1, 0)), buffer)};
+  std::vector<Algorithm> found{along("ring", p - nodes, nodes - 1, 0, counted)};
+  if (on_node == 1) found.push_back(along("PAT", 0, doublings(p), 0, counted));
+  return found;
+}
+
 double seconds_of(const Machine& machine, int ranks, std::string_view group, const Peers& peers,
                   const DryTransfer& transfer) {
-  const int others = peers.here + peers.away;
-  if (others == 0) return 0;
+  if (peers.here + peers.away == 0) return 0;
   // The host's messages go through MPI on every machine.
-  const bool ring = machine.backend == "cuda" && group != "world" && transfer.kind != Collective::all_to_all;
-  const double bytes = static_cast<double>(std::max(transfer.sent, transfer.received));
-  const double beyond = peers.away == 0 ? 0 : ring ? bytes / (peers.here + 1) : bytes * peers.away / others;
-  const double within = ring ? (peers.here > 0 ? bytes : 0) : bytes - beyond;
-  const double parts = machine.ranks_sharing(ranks);
-  return machine.node_latency * peers.here + machine.latency * peers.away +
-         std::max(within * parts / machine.node_bandwidth, peers.away > 0 ? beyond * parts / machine.bandwidth : 0);
+  const bool nccl = machine.backend == "cuda" && group != "world";
+  double least = std::numeric_limits<double>::infinity();
+  for (const Algorithm& a : algorithms_of(nccl, peers, transfer))
+    least = std::min(least, seconds_of(machine, ranks, a));
+  return least;
 }
 
 Part part_of(std::string_view group, const DryTransfer& transfer, bool update) {
@@ -89,21 +131,27 @@ Part part_of(std::string_view group, const DryTransfer& transfer, bool update) {
 
 StepTime step_time(const Machine& machine, DType dtype, const Layout& layout, Index kv_heads, const Profile& profile) {
   StepTime time;
-  double reduced = 0;  // of gradients to their owners
+  // Of the passes' operations, of gradients to their owners, and of weights from there.
+  double computed = 0, reduced = 0, gathered = 0;
   for (const bool update : {false, true}) {
     const Work& work = update ? profile.update : profile.pass;
     for (const auto& [call, times] : work.calls)
       time[Part::compute] += times * seconds_of(machine, dtype, layout.ranks, call);
+    if (!update) computed = time[Part::compute];
     for (const auto& [key, times] : work.transfers) {
       const auto& [group, transfer] = key;
       const Peers peers = peers_of(group_shape(group, layout, kv_heads), static_cast<int>(machine.ranks_per_node));
       const double seconds = times * seconds_of(machine, layout.ranks, group, peers, transfer);
       time[part_of(group, transfer, update)] += seconds;
-      if (update && transfer.kind == Collective::reduce_scatter) reduced += seconds;
+      const Collective kind = transfer.kind;
+      if (!update || group == "world") continue;
+      if (kind == Collective::reduce_scatter || kind == Collective::reduce) reduced += seconds;
+      if (kind == Collective::all_gather || kind == Collective::broadcast) gathered += seconds;
     }
   }
+  const double pass = computed / static_cast<double>(profile.passes);
   if (machine.backend == "cuda")
-    time[Part::gradients] -= std::min(reduced, time[Part::compute] * 2 / 3 / static_cast<double>(profile.passes));
+    time[Part::gradients] -= std::min(reduced, pass * 2 / 3) + std::min(gathered, pass / 3);
   return time;
 }
 

@@ -44,6 +44,7 @@ constexpr NumberKey number_keys[] = {
     {"links.node_bandwidth", &Machine::node_bandwidth, true, range_above_zero},
     {"links.latency", &Machine::latency, false, range_seconds},
     {"links.bandwidth", &Machine::bandwidth, false, range_above_zero},
+    {"links.message_overhead", &Machine::message_overhead, false, range_seconds},
 };
 struct CurveKey {
   const char* name;

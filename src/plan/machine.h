@@ -36,6 +36,8 @@ struct Machine {
   std::map<std::string, double, std::less<>> operations;  // bytes/s of those that are slower than memory
   // Seconds that a message to one other rank takes beside its bytes, and bytes/s, to ranks of the node and beyond.
   double node_latency = 0, node_bandwidth = 0, latency = 0, bandwidth = 0;
+  // Seconds from one message to the next of a rank that waits for none of them (o of LogP: Culler et al., 1993).
+  double message_overhead = 1e-6;
 
   // The number of ranks that share one node's speeds and memory; 1 if each rank has its own.
   double ranks_sharing(int ranks) const {

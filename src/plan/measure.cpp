@@ -7,6 +7,7 @@
 #include "dist/comm_nccl.h"
 #include "dist/runtime.h"
 #include "kernels/dry/dry.h"
+#include "src/plan/cost.h"
 
 namespace sy {
 namespace {
@@ -288,21 +289,26 @@ DryCounts counted(const Prepare& prepare, DType c, Index tokens) {
   return dry_counts(*dry);
 }
 
-// Seconds that a message takes beside its bytes, to each of the others, and bytes/s, as reduce-scatter, all-gather and all-to-all
-// have them on average.
-std::pair<double, double> measure_links(const Watch& watch, Backend& b, Comm& group) {
+// Seconds of one step of the algorithm by which a small all-gather runs, and bytes/s, as reduce-scatter, all-gather and all-to-all
+// have them on average. peers: where the other ranks of the group are.
+std::pair<double, double> measure_links(const Watch& watch, Backend& b, Comm& group, const Peers& peers,
+                                        double message_overhead) {
   const int p = group.size();
   constexpr Index n = Index{1} << 17;  // floats for each rank
   const Tensor all = filled(b, {p * n}, DType::f32), part = filled(b, {n}, DType::f32),
                back = filled(b, {p * n}, DType::f32);
   const std::vector<Index> each(static_cast<std::size_t>(p), n);
   const auto gather = [&](Index of) { group.all_gather(part.view().rows(0, of), all.view().rows(0, p * of)); };
-  const double latency = watch([&] { gather(16); }) / (p - 1);
+  const double small = watch([&] { gather(16); });
+  const std::vector<Algorithm> algorithms = algorithms_of(!b.on_host(), peers, {Collective::all_gather, ""});
+  const Algorithm& used = algorithms.back();  // the one of the fewest steps
+  const double latency =
+      std::max(small - used.messages * message_overhead, small / 10) / (used.node_steps + used.steps);
   const double seconds = (watch([&] { gather(n); }) + watch([&] { group.reduce_scatter(all, part); }) +
                           watch([&] { group.all_to_all_v(all, each, back, each); })) /
                          3;
   const double bytes = static_cast<double>((p - 1) * n * 4);
-  return {latency, bytes / std::max(seconds - latency * (p - 1), seconds / 10)};
+  return {latency, bytes / std::max(seconds - small, seconds / 10)};
 }
 
 }  // namespace
@@ -373,10 +379,12 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
     return b.on_host() ? std::move(comm) : nccl_on(b, world.rank())(std::move(comm), CommStream::tokens);
   };
   const auto node = group([&](int rank) { return rank / here; });
-  if (node->size() > 1) std::tie(m.node_latency, m.node_bandwidth) = measure_links(watch, b, *node);
+  if (node->size() > 1)
+    std::tie(m.node_latency, m.node_bandwidth) =
+        measure_links(watch, b, *node, {node->size() - 1, 0}, m.message_overhead);
   if (here < ranks) {
     const auto across = group([&](int rank) { return rank % here; });
-    std::tie(m.latency, m.bandwidth) = measure_links(watch, b, *across);
+    std::tie(m.latency, m.bandwidth) = measure_links(watch, b, *across, {0, across->size() - 1}, m.message_overhead);
     if (m.node_bandwidth == 0) std::tie(m.node_latency, m.node_bandwidth) = std::pair(m.latency, m.bandwidth);
   }
   m.node_bandwidth *= together;

@@ -24,6 +24,7 @@ std::vector<TrafficLine> traffic_of(const Profile& profile, const Layout& layout
       if (line == lines.end())
         line = lines.insert(lines.end(), {group, shape.size, transfer.kind, transfer.part, update});
       line->calls += times;
+      line->roots += times * static_cast<double>(transfer.roots);
       line->sent += times * static_cast<double>(transfer.sent);
       line->received += times * static_cast<double>(transfer.received);
       if (!machine) continue;
@@ -96,6 +97,48 @@ class Planner {
   Profiler profiler_;
 };
 
+// The numbers that divide n, the largest first, from `largest` on.
+std::vector<Index> divisors_to(Index n, Index largest) {
+  std::vector<Index> divisors;
+  for (Index d = std::min(n, largest); d >= 1; --d)
+    if (n % d == 0) divisors.push_back(d);
+  return divisors;
+}
+
+// The plan of a changed configuration that one of the layouts fits; nothing if none does.
+std::optional<Plan> plan_that_fits(Config config, Index micro_batch, bool recompute, Index vocab, int ranks,
+                                   PlanOptions options) {
+  options.suggest = false;
+  config.train.micro_batch = micro_batch;
+  config.train.recompute = recompute;
+  if (options.progress)
+    options.progress =
+        [phase = fmt::format("trying train.micro_batch={} and train.recompute={}", micro_batch, recompute),
+         progress = options.progress](std::string_view, Index done, Index total) { progress(phase, done, total); };
+  try {
+    Plan plan = make_plan(config, vocab, ranks, options);
+    if (!plan.fitting.empty()) return plan;
+  } catch (const InputError&) {  // no layout divides so
+  }
+  return std::nullopt;
+}
+
+std::vector<Suggestion> find_suggestions(const Config& config, Index vocab, int ranks, const PlanOptions& options) {
+  const bool recomputes = config.train.recompute;
+  std::vector<Suggestion> found;
+  if ((config.train.micro_batch == 1 && recomputes) || !plan_that_fits(config, 1, true, vocab, ranks, options))
+    return found;
+  for (const bool recompute : recomputes ? std::vector{true} : std::vector{false, true})
+    for (const Index micro_batch : divisors_to(config.train.global_batch, config.train.micro_batch)) {
+      if (micro_batch == config.train.micro_batch && recompute == recomputes) continue;  // known not to fit
+      auto plan = plan_that_fits(config, micro_batch, recompute, vocab, ranks, options);
+      if (!plan) continue;
+      found.push_back({micro_batch, recompute, plan->fitting.size(), std::move(plan->fitting.front())});
+      break;
+    }
+  return found;
+}
+
 bool better(const Candidate& a, const Candidate& b) {
   if (a.time && b.time) return a.time->total() < b.time->total();
   return a.memory.total() < b.memory.total();
@@ -107,6 +150,13 @@ double Candidate::sent() const {
   double sum = 0;
   for (const TrafficLine& line : traffic) sum += line.sent;
   return sum;
+}
+
+std::string Suggestion::options(const Config& config) const {
+  std::vector<std::string> changed;
+  if (micro_batch != config.train.micro_batch) changed.push_back(fmt::format("--train.micro_batch={}", micro_batch));
+  if (recompute != config.train.recompute) changed.push_back(fmt::format("--train.recompute={}", recompute));
+  return join(changed, " ");
 }
 
 Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& options) {
@@ -128,14 +178,22 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
   Plan plan{config, vocab, ranks, machine, options.load.has_value(), 0, {}, {}};
   if (machine) plan.memory = machine->memory_of_rank(ranks);
   const Planner planner(plan.config, vocab, options, plan.memory);
+  const std::string phase = fmt::format("planning for {} ranks", ranks);
+  const auto report = [&](Index done, Index total) {
+    if (options.progress) options.progress(phase, done, total);
+  };
   for (const Layout& layout : layouts) {
     Candidate c = planner.look_at(layout);
     (c.fits ? plan.fitting : plan.too_large).push_back(std::move(c));
+    report(std::ssize(plan.fitting) + std::ssize(plan.too_large), std::ssize(layouts));
   }
   std::stable_sort(plan.fitting.begin(), plan.fitting.end(), better);
   if (options.load) {
     if (plan.fitting.size() > looked_at) plan.fitting.resize(looked_at);
-    for (Candidate& c : plan.fitting) planner.load(c);
+    for (std::size_t i = 0; i < plan.fitting.size(); ++i) {
+      if (options.progress) options.progress("applying the load", static_cast<Index>(i), std::ssize(plan.fitting));
+      planner.load(plan.fitting[i]);
+    }
     for (const Candidate& c : plan.fitting)
       if (!c.fits) plan.too_large.push_back(c);
     std::erase_if(plan.fitting, [](const Candidate& c) { return !c.fits; });
@@ -143,6 +201,8 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
   }
   std::stable_sort(plan.too_large.begin(), plan.too_large.end(),
                    [](const Candidate& a, const Candidate& b) { return a.memory.total() < b.memory.total(); });
+  plan.suggested = options.suggest && machine;
+  if (plan.suggested && plan.fitting.empty()) plan.suggestions = find_suggestions(plan.config, vocab, ranks, options);
   return plan;
 }
 

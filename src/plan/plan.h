@@ -1,6 +1,7 @@
 // `switchyard plan`: what each layout of so many ranks takes of memory, computes, sends, and how long its steps last.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct TrafficLine {
   std::string_view part;                                  // DryTransfer::part
   bool update;                                            // of gradients and weights, not of a pass
   double calls = 0, sent = 0, received = 0, seconds = 0;  // bytes; seconds: 0 without a machine
+  double roots = 0;                                       // of broadcasts and reductions, of all calls together
 };
 
 struct Candidate {
@@ -37,6 +39,19 @@ struct PlanOptions {
   std::optional<Machine> machine;
   std::optional<Shares> load;
   std::vector<Layout> layouts;  // these alone; empty: all that the configuration fits
+  bool suggest = false;         // if nothing fits, look for settings that do
+  // Called after each layout, with what is being done.
+  std::function<void(std::string_view phase, Index done, Index total)> progress{};
+};
+
+// Settings with which layouts fit that do not with the configuration's.
+struct Suggestion {
+  Index micro_batch;
+  bool recompute;
+  std::size_t layouts;  // number of layouts that fit
+  Candidate best;       // the fastest of them
+  // The options that set them: "--train.micro_batch=1 --train.recompute=true".
+  std::string options(const Config& config) const;
 };
 
 struct Plan {
@@ -48,6 +63,10 @@ struct Plan {
   double memory;                     // bytes that a rank may take; 0: not known
   std::vector<Candidate> fitting;    // the fastest first; without a machine, that which needs the least memory
   std::vector<Candidate> too_large;  // that which needs the least first
+  // If nothing fits and PlanOptions::suggest is set: the largest micro-batch of layouts that fit, as the configuration has
+  // train.recompute, and with recomputation. Empty if no micro-batch is small enough.
+  std::vector<Suggestion> suggestions{};
+  bool suggested = false;  // PlanOptions::suggest, and there is a machine
   double tokens() const { return static_cast<double>(config.train.global_batch * config.model.seq_len); }
 };
 

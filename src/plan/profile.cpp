@@ -124,20 +124,27 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   profile.pass.add(passes.again, static_cast<double>(profile.passes - 1));
 
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  Mesh mesh = make_dry_mesh(*world, layout);
+  const bool device = !stands_for_ || !stands_for_->on_host();  // its collectives run beside what it computes
+  Mesh mesh = make_dry_mesh(*world, layout, device);
   join_replicas(mesh, config_.model.kv_heads);
   const std::unique_ptr<Backend> backend = dry();
   ParamStore store(*backend, specs_, layout, mesh.coord, true, config_.dtype());
   GradSync sync(mesh, store);
   take_calls(*backend);
   agree(*world, [] {});  // that all ranks have read their samples
+  // Gradients from the last part of the model to the first, as the last backward does; and all new weights.
+  if (device)
+    for (Index part = std::ssize(store.layout().groups.front().parts); part-- > 0;) sync.progress().part_done(part);
   sync.step(t, t.lr, 1);
+  store.whole();
   Statistics found;
   const auto E = static_cast<std::size_t>(config_.moe.experts);
   for (Index l = 0; l < count_moe(block_specs(config_)); ++l)
     found.layers.push_back({std::vector<Index>(E), std::vector<Index>(E), std::vector<double>(E)});
   std::vector<double> sums = step_sums(found, 0);
   world->all_reduce(view_of(sums.data(), {std::ssize(sums)}));
+  agree(*world, [] {});  // that the metrics are written
+  world->max(0);         // whether any rank was asked to stop
   profile.update.calls = take_calls(*backend);
   profile.update.transfers = transfers_of(mesh);
 

@@ -36,10 +36,16 @@ struct Meaning {
 constexpr Meaning meanings[] = {
     {"stage", true, Collective::reduce_scatter, "", "gradients of norms, routers"},
     {"stage", true, Collective::all_gather, "", "weights of norms, routers"},
+    {"stage", true, Collective::reduce, "", "gradients of norms, routers"},
+    {"stage", true, Collective::broadcast, "", "weights of norms, routers"},
     {"stage", true, Collective::all_reduce, "", "the gradients' norm"},
     {"stage", false, Collective::all_gather, "", "counts that balance experts"},
     {"dp", true, Collective::reduce_scatter, "", "gradients of dense matrices"},
     {"dp", true, Collective::all_gather, "", "weights of dense matrices"},
+    {"dp", true, Collective::reduce, "", "gradients of dense matrices"},
+    {"dp", true, Collective::broadcast, "", "weights of dense matrices"},
+    {"edp", true, Collective::reduce, "", "gradients of experts"},
+    {"edp", true, Collective::broadcast, "", "weights of experts"},
     {"edp", true, Collective::reduce_scatter, "", "gradients of experts"},
     {"edp", true, Collective::all_gather, "", "weights of experts"},
     {"experts", false, Collective::all_gather, "", "row counts"},
@@ -53,7 +59,7 @@ constexpr Meaning meanings[] = {
     {"tp", false, Collective::reduce_scatter, "", "tokens, summed and scattered"},
     {"tp", false, Collective::all_reduce, "", "sums of norms over heads"},
     {"replicas", true, Collective::all_reduce, "", "gradients of shared kv heads"},
-    {"world", true, Collective::all_reduce, "", "losses, counts of experts"},
+    {"world", true, Collective::all_reduce, "", "losses, counts of experts, errors"},
 };
 std::string_view meaning_of(const TrafficLine& line) {
   for (const Meaning& m : meanings)
@@ -145,6 +151,21 @@ std::pair<const char*, Index> largest_part(const MemoryPlan& m) {
                            [](const auto& a, const auto& b) { return a.second < b.second; });
 }
 
+// If nothing fits: which settings would.
+std::string suggestions_text(const Plan& plan, const Unit& unit) {
+  if (!plan.fitting.empty() || !plan.suggested) return "";
+  const Config::Train& train = plan.config.train;
+  if (plan.suggestions.empty())
+    return fmt::format("\nNothing fits, even with train.micro_batch = 1 and train.recompute = true: use more ranks{}\n",
+                       plan.config.run.dtype == "f32" ? ", or --run.dtype=bf16" : "");
+  Table table({"with", "layouts that fit", "the fastest", std::string("memory ") + unit.name});
+  for (const Suggestion& s : plan.suggestions)
+    table.row({s.options(plan.config), std::to_string(s.layouts), s.best.layout.given(),
+               unit(static_cast<double>(s.best.memory.total()))});
+  return fmt::format("\nNothing fits with train.micro_batch = {} and train.recompute = {}. These options do:\n{}",
+                     train.micro_batch, train.recompute, table.str());
+}
+
 Json memory_json(const MemoryPlan& m) {
   return {{"weights", m.weights},
           {"gradients", m.gradients},
@@ -223,7 +244,7 @@ std::string plan_text(const Plan& plan, std::size_t shown) {
                b(static_cast<double>(c.memory.total())) + (c.memory.activations == 0 ? " and activations" : ""),
                fmt::format("{} {}", part, b(static_cast<double>(bytes)))});
   }
-  return text + table.str();
+  return text + table.str() + suggestions_text(plan, b);
 }
 
 Json plan_json(const Plan& plan) {

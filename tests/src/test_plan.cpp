@@ -264,19 +264,27 @@ TEST(Plan, TimesAreThoseOfTheFormulas) {
   EXPECT_DOUBLE_EQ(op("gemm", 64, 1e9, 10, 2), 1e-6 + 4e-3);
   EXPECT_DOUBLE_EQ(op("gemm", 64, 1e9, 10, 100), 1e-6 + 8e-3);  // four on a node
   m.shared = false;
-  const auto link = [&](const char* group, Peers peers, Collective kind, Index sent, Index received) {
-    return seconds_of(m, 64, group, peers, {kind, "", sent, received});
+  const auto link = [&](const char* group, Peers peers, Collective kind, Index sent, Index received, Index buffer = 0,
+                        Index roots = 0) {
+    return seconds_of(m, 64, group, peers, {kind, "", sent, received, buffer, roots});
   };
   using enum Collective;
   EXPECT_DOUBLE_EQ(link("tp", {3, 0}, all_gather, 1000000, 1000000), 3e-6 + 1e-3);
   // NCCL's ring: the four ranks of a node share what crosses to others.
-  EXPECT_DOUBLE_EQ(link("dp", {3, 4}, reduce_scatter, 1000000, 1000000), 3e-6 + 4e-5 + 2.5e-3);
-  EXPECT_DOUBLE_EQ(link("dp", {0, 4}, reduce_scatter, 1000000, 1000000), 4e-5 + 1e-2);
+  EXPECT_DOUBLE_EQ(link("dp", {3, 4}, reduce_scatter, 1000000, 1000000), 6e-6 + 1e-5 + 2.5e-3);
+  // With one rank on each node NCCL doubles: three rounds reach five ranks.
+  EXPECT_DOUBLE_EQ(link("dp", {0, 4}, reduce_scatter, 1000000, 1000000), 3e-5 + 1e-2);
   // Of an all-to-all each rank's own rows cross, and who receives more decides.
-  EXPECT_DOUBLE_EQ(link("experts", {3, 5}, all_to_all, 100, 8000000), 3e-6 + 5e-5 + 5e-2);
+  EXPECT_DOUBLE_EQ(link("experts", {3, 5}, all_to_all, 100, 8000000), 1e-5 + 7e-6 + 5e-2);
   EXPECT_DOUBLE_EQ(link("experts", {0, 0}, all_to_all, 0, 0), 0);
-  EXPECT_DOUBLE_EQ(link("stage", {3, 0}, all_reduce, 3000000, 3000000), 3e-6 + 3e-3);
-  EXPECT_DOUBLE_EQ(link("world", {3, 0}, all_reduce, 3000000, 3000000), 3e-6 + 3e-3);
+  // A large all-reduce of NCCL's is a ring, a small one over many nodes a tree.
+  EXPECT_DOUBLE_EQ(link("stage", {3, 0}, all_reduce, 0, 0, 3000000), 6e-6 + 4.5e-3);
+  EXPECT_DOUBLE_EQ(link("stage", {3, 60}, all_reduce, 0, 0, 8), 6e-6 + 8e-5 + 4e-8);
+  // MPI's: all words go to every rank, in rounds that double, or directly in two phases for each 8 MiB.
+  EXPECT_DOUBLE_EQ(link("world", {3, 0}, all_reduce, 3000000, 3000000, 1000), 2e-6 + 3e-3);
+  EXPECT_DOUBLE_EQ(link("world", {3, 0}, all_reduce, 3000000, 3000000, 20000000), 6e-6 + 12e-6 + 3e-3);
+  // Reductions to several owners in one call of NCCL's.
+  EXPECT_DOUBLE_EQ(link("dp", {3, 4}, reduce, 0, 7000000, 1000000, 5), 6e-6 + 1e-5 + 4e-6 + 2.5e-3);
   EXPECT_EQ(part_of("experts", {all_to_all, "combine", 1, 1}, false), Part::combine);
   EXPECT_EQ(part_of("experts", {all_to_all, "dispatch", 1, 1}, false), Part::dispatch);
   EXPECT_EQ(part_of("stage", {all_gather, "", 1, 1}, true), Part::gradients);
@@ -291,10 +299,68 @@ TEST(Plan, TimesAreThoseOfTheFormulas) {
   const Layout four{4};
   StepTime time = step_time(m, DType::f32, four, 4, profile);
   EXPECT_DOUBLE_EQ(time[Part::compute], 6e-3);
-  EXPECT_NEAR(time[Part::gradients], 1.003e-3, 1e-12);  // 1.003 of two is hidden: a pass' backward is 2 ms
+  // The reduction is hidden: a pass' backward is 2 ms; of the weights' all-gather all but 0.003 ms: the next forward is 1 ms.
+  EXPECT_NEAR(time[Part::gradients], 0.003e-3, 1e-12);
   EXPECT_DOUBLE_EQ(time.total(), time[Part::compute] + time[Part::gradients]);
   m.backend = "cpu";
   EXPECT_NEAR(step_time(m, DType::f32, four, 4, profile)[Part::gradients], 2.006e-3, 1e-12);
+}
+
+// Small messages over many ranks take as long as rounds that double, and large ones as their bytes.
+TEST(Plan, LatencyOfManyRanks) {
+  const Machine h100 = read_machine("h100", MODELS "/gpt-1.ini");
+  const auto seconds = [&](const char* group, int ranks, Collective kind, Index bytes) {
+    const Peers peers = peers_of({ranks, 1}, 8);
+    return seconds_of(h100, ranks, group, peers, {kind, "", bytes * (ranks - 1), bytes * (ranks - 1), bytes});
+  };
+  using enum Collective;
+  EXPECT_LT(seconds("stage", 65536, all_reduce, 8), 2e-4);  // the norm
+  EXPECT_GT(seconds("stage", 65536, all_reduce, 8), 1e-4);
+  EXPECT_LT(seconds("world", 65536, all_reduce, 8), 3e-4);
+  EXPECT_NEAR(seconds("stage", 65536, all_reduce, 8) - seconds("stage", 32768, all_reduce, 8), 2 * h100.latency, 1e-7);
+  // A ring's bandwidth: all of the buffer but a rank's own part, twice.
+  const double large = seconds("stage", 16, all_reduce, Index{1} << 30);
+  EXPECT_NEAR(large / (2 * 15.0 / 16 * (Index{1} << 30) / 8 / h100.bandwidth), 1, 0.02);
+}
+
+// On a GPU gradients are reduced to their owners, and weights broadcast from them, part by part; the bytes are those of the
+// host's reduce-scatter and all-gather.
+TEST(Plan, CollectivesAreThoseOfTheTrainer) {
+  const auto cpu = make_cpu();
+  const Layout layout{6, 2, 3, 1};
+  struct Sum {
+    double calls = 0, sent = 0, roots = 0;
+  };
+  const auto update = [&](const Backend* backend) {
+    std::map<std::pair<std::string, Collective>, Sum> sums;
+    const Profile profile = Profiler(planned(), planned_vocab, backend).balanced(layout);
+    for (const auto& [key, times] : profile.update.transfers) {
+      Sum& sum = sums[{std::string(key.first), key.second.kind}];
+      sum.calls += times;
+      sum.sent += times * static_cast<double>(key.second.sent);
+      sum.roots += times * static_cast<double>(key.second.roots);
+    }
+    return sums;
+  };
+  auto host = update(cpu.get()), device = update(nullptr);
+  using enum Collective;
+  for (const char* group : {"stage", "dp", "edp"}) {
+    if (!host.count({group, reduce_scatter})) continue;
+    EXPECT_EQ(host.count({group, reduce}), 0u) << group;
+    EXPECT_EQ(device.count({group, reduce_scatter}), 0u) << group;
+    EXPECT_EQ(device.count({group, all_gather}), 0u) << group;
+    const Sum reduced = device[{group, reduce}], gathered = device[{group, broadcast}];
+    EXPECT_EQ(reduced.sent, (host[{group, reduce_scatter}].sent)) << group;
+    EXPECT_EQ(gathered.sent, (host[{group, all_gather}].sent)) << group;
+    EXPECT_GE(reduced.calls, 3) << group;  // a layer, or more, each
+    const double owners = group == std::string("stage") ? 6 : group == std::string("dp") ? 3 : 2;
+    EXPECT_GE(reduced.roots, reduced.calls) << group;  // a layer may have several owners
+    EXPECT_GE(reduced.roots, owners) << group;         // every rank owns something
+  }
+  EXPECT_GT((device[{"stage", reduce}].calls), 0);
+  // The host's: that samples are read, the losses, that metrics are written, and whether to stop.
+  EXPECT_EQ((host[{"world", all_reduce}].calls), 4);
+  EXPECT_EQ((device[{"world", all_reduce}].calls), 4);
 }
 
 TEST(Plan, MachineFiles) {
@@ -462,6 +528,71 @@ TEST(Plan, TablesHaveAUnitForEachKindOfColumn) {
   const std::string text = plan_text(plan, 1);
   EXPECT_NE(text.find("memory MB"), std::string::npos) << text;
   EXPECT_NE(text.find("sent GB"), std::string::npos) << text;
+}
+
+// If nothing fits, the plan names the largest micro-batch that would, with its exact options.
+TEST(Plan, SettingsThatFitAreSuggested) {
+  PlanOptions options;
+  options.machine = round_machine();
+  options.suggest = true;
+  options.layouts = {Layout{6, 1, 3, 1}};
+  const auto memory = [&](const std::vector<std::string>& settings) {
+    PlanOptions wide = options;
+    wide.machine->memory = 1e15;
+    return static_cast<double>(make_plan(planned(settings), planned_vocab, 6, wide).fitting.front().memory.total());
+  };
+  const std::string four = "--train.micro_batch=4", batch = "--train.global_batch=24", again = "--train.recompute=true";
+  const double of_two = memory({batch, "--train.micro_batch=2"}), of_one = memory({batch, "--train.micro_batch=1"}),
+               least = memory({batch, "--train.micro_batch=1", again}), as_it_is = memory({batch, four}),
+               recomputed = memory({batch, four, again});
+  ASSERT_LT(least, of_one);
+  ASSERT_LT(of_one, of_two);
+  const auto suggested = [&](double bytes) {
+    options.machine->memory = bytes;
+    const Config config = planned({batch, four});
+    const Plan plan = make_plan(config, planned_vocab, 6, options);
+    EXPECT_TRUE(plan.fitting.empty());
+    std::vector<std::string> texts;
+    for (const Suggestion& s : plan.suggestions) {
+      texts.push_back(s.options(config));
+      EXPECT_LE(static_cast<double>(s.best.memory.total()), bytes);
+      EXPECT_NE(plan_text(plan, 3).find(texts.back()), std::string::npos);
+      // The options do what is said of them.
+      EXPECT_LE(memory({batch, fmt::format("--train.micro_batch={}", s.micro_batch),
+                        fmt::format("--train.recompute={}", s.recompute)}),
+                bytes);
+    }
+    EXPECT_NE(plan_text(plan, 3).find("Nothing fits"), std::string::npos);
+    return texts;
+  };
+  std::vector<std::string> with_two = suggested(of_two + 1);
+  ASSERT_FALSE(with_two.empty());
+  EXPECT_EQ(with_two.front(), "--train.micro_batch=2");
+  ASSERT_LT(recomputed, as_it_is);
+  EXPECT_EQ(suggested(recomputed + 1).back(), "--train.recompute=true");
+  EXPECT_TRUE(suggested(least - 1).empty());
+  EXPECT_EQ(suggested(least).back(), "--train.micro_batch=1 --train.recompute=true");
+  // Not unless it is asked for, nor where a layout fits.
+  options.suggest = false;
+  options.machine->memory = least;
+  EXPECT_TRUE(make_plan(planned({batch, four}), planned_vocab, 6, options).suggestions.empty());
+  options.suggest = true;
+  options.machine->memory = as_it_is;
+  EXPECT_EQ(plan_text(make_plan(planned({batch, four}), planned_vocab, 6, options), 3).find("Nothing fits"),
+            std::string::npos);
+}
+
+TEST(Plan, ReportsItsProgress) {
+  PlanOptions options;
+  std::vector<std::pair<Index, Index>> seen;
+  options.progress = [&](std::string_view phase, Index done, Index total) {
+    EXPECT_EQ(phase, "planning for 6 ranks");
+    seen.emplace_back(done, total);
+  };
+  const Plan plan = make_plan(planned(), planned_vocab, 6, options);
+  ASSERT_EQ(seen.size(), plan.fitting.size());
+  for (std::size_t i = 0; i < seen.size(); ++i)
+    EXPECT_EQ(seen[i], (std::pair<Index, Index>(static_cast<Index>(i) + 1, std::ssize(seen))));
 }
 
 TEST(Plan, WhatDoesNotFitIsSaid) {
