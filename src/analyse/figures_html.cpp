@@ -30,7 +30,7 @@ std::size_t text_column(const Dimension& down) {
 }
 
 Palette palette_for(const Figure& f) {
-  return f.look == Look::amount ? Palette::amount : Palette::balance;
+  return f.look == Look::amount ? Palette::amount : f.look == Look::relative ? Palette::balance : Palette::change;
 }
 
 struct Scale {
@@ -91,7 +91,7 @@ Heatmap heatmap_of(const Figure& f, const Scale& scale, std::size_t first_dim, I
   map.palette = palette_for(f);
   map.low = scale.low;
   map.high = scale.high;
-  map.colour_bar = width > 900;
+  map.colour_bar = width == full_width;
   map.colour_label = f.look == Look::relative ? "share / even" : percent ? "" : f.unit;
   const bool texts = map.rows * map.columns <= most_cell_texts && map.columns <= most_columns_with_text;
   for (Index i = 0; i < map.rows * map.columns; ++i) {
@@ -112,7 +112,7 @@ void add_figure(Page& page, const Figure& f) {
   if (table) {
     page << html_table(matrix_header(f), matrix_rows(f), text_column(f.dimensions[0]));
   } else if (f.dimensions.size() == 2) {
-    page.picture(script_of(heatmap_of(f, scale, 0, 0, 960)), f.title);
+    page.picture(heatmap_of(f, scale, 0, 0, full_width), f.title);
   } else {
     Index each = 1, pictures = 1;
     const std::size_t lead = f.dimensions.size() - 2;
@@ -130,8 +130,8 @@ void add_figure(Page& page, const Figure& f) {
       for (Index d = static_cast<Index>(lead), rest = i; d-- > 0; rest /= f.dimensions[d].size())
         caption = fmt::format("{} {}{}{}", f.dimensions[d].name, f.dimensions[d].labels[rest % f.dimensions[d].size()],
                               caption.empty() ? "" : ", ", caption);
-      page.picture(script_of(heatmap_of(f, scale, lead, i * each, pictures > 1 ? 480 : 960)), f.title + ", " + caption,
-                   caption);
+      page.picture(heatmap_of(f, scale, lead, i * each, pictures > 1 ? half_width : full_width),
+                   f.title + ", " + caption, caption);
     }
     page << "</div>\n";
     if (pictures > most_pictures)

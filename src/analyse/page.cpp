@@ -42,25 +42,28 @@ th, td { padding: 4px 10px; text-align: right; white-space: nowrap; }
 th { color: var(--muted); font-weight: 500; border-bottom: 1px solid var(--rule); white-space: normal; vertical-align: bottom; } td { border-bottom: 1px solid var(--row); }
 th.text, td.text { text-align: left; } td.text { white-space: normal; min-width: 6em; }
 summary { cursor: pointer; font-weight: 600; margin-top: 16px; }
-@media (max-width: 720px) { .two, .three { grid-template-columns: minmax(0, 1fr); } main { padding: 24px 12px 40px; } section { padding: 16px 14px; }
-  th, td { padding: 4px 8px; }
-  svg[viewBox^="0 0 960"] { min-width: 720px; } svg[viewBox^="0 0 480"] { min-width: 340px; } }
-@media print { body { font-size: 12px; } main { padding: 0; max-width: none; }
-  h2, h3, section > p, figure, .grid, .scale, .scroll { break-after: avoid; }
+.advice { border-left: 4px solid #b2182b; }
+.hover rect:hover { fill: var(--ink); fill-opacity: .08; }
+svg.small { display: none; }
+@media screen and (max-width: 720px) { .two, .three { grid-template-columns: minmax(0, 1fr); } main { padding: 24px 12px 40px; } section { padding: 16px 14px; }
+  th, td { padding: 4px 8px; } dl { grid-template-columns: minmax(0, 1fr); } dt { margin-top: 6px; }
+  svg.large { display: none; } svg.small { display: block; } }
+@media print { body { font-size: 12px; } main { padding: 0; max-width: none; } .three { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  h2, h3, section > p, figure, .grid, .scale, .scroll { break-after: avoid; } section > :last-child { break-after: auto; } p, li { break-inside: avoid; }
   table { font-size: 11px; } th, td { padding: 3px 9px; } .tiles { grid-template-columns: repeat(7, 1fr); gap: 6px; } nav { display: none; }
   .tile { padding: 8px 10px; } .tile b { font-size: 18px; } .scroll, figure { overflow: visible; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )";
 
-// Lines of charts, --line-0 and on: from the part of the palette that stands out from the page.
+// Lines of charts: --line-0 and on by their order, and those of series by their names.
 std::string line_styles() {
-  const auto list = [](double from) {
+  const auto list = [](Palette palette, double step, const char* SeriesColour::*shade) {
     std::string out;
-    for (int i = 0; i < line_colours; ++i)
-      out +=
-          fmt::format(" --line-{}: {};", i, palette_colour(Palette::order, from + i * line_colour_step * (1 - from)));
+    for (int i = 0; i < line_colours; ++i) out += fmt::format(" --line-{}: {};", i, palette_colour(palette, i * step));
+    for (const SeriesColour& c : series_colours) out += fmt::format(" --{}: {};", c.name, c.*shade);
     return out;
   };
-  const std::string light = list(0), dark = list(0.35);
+  const std::string light = list(Palette::order, line_colour_step, &SeriesColour::light),
+                    dark = list(Palette::order_on_dark, 1.0 / (line_colours - 1), &SeriesColour::dark);
   return fmt::format(
       ":root {{{}}}\n@media (prefers-color-scheme: dark) {{ :root {{{}}} }}\n@media print {{ :root {{{}}} }}\n", light,
       dark, light);
@@ -87,6 +90,7 @@ std::string in_page_colours(std::string svg) {
   recolour(svg, plot_colours.grid, "edge");
   for (int i = 0; i < line_colours; ++i)
     recolour(svg, palette_colour(Palette::order, i * line_colour_step), fmt::format("line-{}", i));
+  for (const SeriesColour& c : series_colours) recolour(svg, c.light, c.name);
   return svg;
 }
 
@@ -163,16 +167,30 @@ void Page::contents() {
   contents_at_ = html_.size();
 }
 
-void Page::picture(const std::string& script, const std::string& says, const std::string& caption) {
+template <class Picture>
+void Page::add_picture(const Picture& picture, const std::string& says, const std::string& caption) {
   html_ += "<figure>";
   if (!caption.empty()) html_ += "<figcaption>" + escaped(caption) + "</figcaption>";
-  places_.push_back({html_.size(), says});
+  const bool wide = picture.width > half_width;
+  places_.push_back({html_.size(), says, wide ? "large" : ""});
+  plots_.push_back(plot_of(picture));
+  if (wide) {
+    places_.push_back({html_.size(), says, "small"});
+    plots_.push_back(plot_of(narrow(picture)));
+  }
   html_ += "</figure>\n";
-  scripts_.push_back(script);
+}
+
+void Page::picture(const Heatmap& map, const std::string& says, const std::string& caption) {
+  add_picture(map, says, caption);
+}
+
+void Page::picture(const LineChart& chart, const std::string& says, const std::string& caption) {
+  add_picture(chart, says, caption);
 }
 
 std::string Page::finish() {
-  const auto pictures = draw(scripts_);
+  const auto pictures = draw(plots_);
   std::string out;
   std::size_t from = 0;
   if (contents_at_ != std::string::npos) {
@@ -184,7 +202,9 @@ std::string Page::finish() {
   for (std::size_t i = 0; i < pictures.size(); ++i) {
     out.append(html_, from, places_[i].at - from);
     from = places_[i].at;
-    out += "<svg role=\"img\" aria-label=\"" + escaped(places_[i].says) + "\"" + in_page_colours(pictures[i]).substr(4);
+    out += "<svg role=\"img\" aria-label=\"" + escaped(places_[i].says) + "\"";
+    if (*places_[i].screen) out += fmt::format(" class=\"{}\"", places_[i].screen);
+    out += in_page_colours(pictures[i]).substr(4);
   }
   return out.append(html_, from) + "</main></body>\n</html>\n";
 }

@@ -29,16 +29,20 @@ class Page {
   void section(const std::string& id, const std::string& title);
   // Links to all sections, here: before the first of them.
   void contents();
-  // script: plot.h's script_of(). says: the picture in words, for those who cannot see it. caption: may be
-  // empty.
-  void picture(const std::string& script, const std::string& says, const std::string& caption = "");
+  // Adds a picture. If it is wide, a small screen shows a narrow one in its place.
+  // says: the picture in words, for those who cannot see it. caption: may be empty.
+  void picture(const Heatmap& map, const std::string& says, const std::string& caption = "");
+  void picture(const LineChart& chart, const std::string& says, const std::string& caption = "");
   std::string finish();
 
  private:
   struct Place {
     std::size_t at;  // in html_
     std::string says;
+    const char* screen;  // class of the pictures for one kind of screen; "" if it is for all
   };
+  template <class Picture>
+  void add_picture(const Picture& picture, const std::string& says, const std::string& caption);
   struct Heading {
     std::string id, title;
   };
@@ -46,7 +50,7 @@ class Page {
   std::size_t contents_at_ = std::string::npos;
   std::vector<Heading> headings_;
   std::vector<Place> places_;
-  std::vector<std::string> scripts_;
+  std::vector<Plot> plots_;
 };
 
 }  // namespace sy

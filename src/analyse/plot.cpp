@@ -1,16 +1,7 @@
 #include "src/analyse/plot.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 
 #include "src/text/table.h"
 #include "src/text/words.h"
@@ -18,13 +9,18 @@
 namespace sy {
 namespace {
 
-// Even steps of brightness, legible to the colour-blind and in grey: ColorBrewer's GnBu and RdBu, and
-// viridis.
+// Even steps of brightness, legible to the colour-blind and in grey: ColorBrewer's Purples, RdBu and
+// BrBG, and viridis. Red and blue mean overloaded and idle: no other palette of cells has them. The
+// palette for lines on a dark page has bright colours alone.
 const std::vector<std::string> palette_stops[] = {
-    {"#f7fcf0", "#e0f3db", "#ccebc5", "#a8ddb5", "#7bccc4", "#4eb3d3", "#2b8cbe", "#0868ac", "#084081"},
+    {"#fcfbfd", "#efedf5", "#dadaeb", "#bcbddc", "#9e9ac8", "#807dba", "#6a51a3", "#54278f", "#3f007d"},
     {"#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d", "#b2182b"},
-    {"#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#fde725"}};
+    {"#8c510a", "#bf812d", "#dfc27d", "#f6e8c3", "#f5f5f5", "#c7eae5", "#80cdc1", "#35978f", "#01665e"},
+    {"#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#fde725"},
+    {"#c084fc", "#818cf8", "#38bdf8", "#2dd4bf", "#4ade80", "#a3e635", "#fde047"}};
 constexpr std::size_t legend_lines = 8;  // more lines are told apart by the colour bar
+constexpr Index most_areas = 512;        // of a picture, about
+constexpr int most_strips = 60;          // of a chart
 
 const std::vector<std::string>& stops_of(Palette p) {
   return palette_stops[static_cast<int>(p)];
@@ -62,11 +58,6 @@ std::string prelude(int width, int height) {
       width, height, plot_colours.paper, plot_colours.ink, plot_colours.ink, plot_colours.ink);
 }
 
-std::string label_of(const std::string& axis, const std::string& text) {
-  return text.empty() ? ""
-                      : fmt::format("set {}label {} textcolor rgb '{}'\n", axis, in_quotes(text), plot_colours.ink);
-}
-
 // Where gnuplot puts the label of an axis depends on what it takes the text of the marks to measure.
 std::string label_at(const std::string& text, const std::string& place, bool upright = false) {
   return text.empty() ? ""
@@ -82,19 +73,57 @@ std::string palette_of(Palette palette, double from = 0, double to = 1) {
   return out + ")\n";
 }
 
-// Marks at the middles of rows or columns; every n-th where all would not fit into `room` pixels.
-std::string name_tics(const std::string& axis, const std::vector<std::string>& names, double room, int longest_name) {
+bool is_number(const std::string& text) {
+  return !text.empty() && text[0] >= '0' && text[0] <= '9';
+}
+
+int widest_of(const std::vector<std::string>& names) {
   int widest = 1;
   for (const std::string& n : names) widest = std::max(widest, display_width(n));
-  const double needed = axis == "y" ? 15 : 7.0 * widest + 10;
+  return widest;
+}
+
+// Whether the names of columns are words that do not fit side by side: they stand upright then.
+bool upright_names(const std::vector<std::string>& names, double room) {
+  return (7.0 * widest_of(names) + 10) * static_cast<double>(names.size()) > room &&
+         std::none_of(names.begin(), names.end(), is_number);
+}
+
+// Lines of at most `width` columns, divided at blanks; longer words are cut.
+std::vector<std::string> wrapped(const std::string& text, int width) {
+  std::vector<std::string> lines(1);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = fit_width(text.substr(at, end - at), width);
+    at = end + 1;
+    if (!lines.back().empty() && display_width(lines.back()) + 1 + display_width(word) > width) lines.emplace_back();
+    lines.back() += (lines.back().empty() ? "" : " ") + word;
+  }
+  return lines;
+}
+
+// Marks at the middles of rows or columns. If not all fit into `room` pixels, every n-th has one.
+// needed: pixels of a mark.
+std::string name_tics(const std::string& axis, const std::vector<std::string>& names, double room, double needed,
+                      int longest_name, int wrap_names = 0) {
   std::size_t every = 1;
   for (std::size_t step : {1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000}) {
     every = step;
     if (needed * static_cast<double>(names.size()) <= room * static_cast<double>(step)) break;
   }
   std::string out = fmt::format("set {}tics (", axis);
-  for (std::size_t i = 0; i < names.size(); i += every)
-    out += fmt::format("{}{} {}", i ? ", " : "", mark_in_quotes(fit_width(names[i], longest_name)), i);
+  for (std::size_t i = 0; i < names.size(); i += every) {
+    std::string mark = mark_in_quotes(fit_width(names[i], longest_name));
+    if (wrap_names > 0) {
+      mark.clear();
+      for (const std::string& line : wrapped(names[i], wrap_names)) {
+        const std::string quoted = mark_in_quotes(line);
+        mark += (mark.empty() ? "" : "\\n") + quoted.substr(1, quoted.size() - 2);
+      }
+      mark = '"' + mark + '"';
+    }
+    out += fmt::format("{}{} {}", i ? ", " : "", mark, i);
+  }
   return out + ") scale 0\n";
 }
 
@@ -119,44 +148,9 @@ const char* text_colour(const std::string& background) {
   return brightness < 140 ? "#ffffff" : "#1e293b";
 }
 
-// A comment that gives the name of a line, by its number from 1 on, to name_lines.
-constexpr std::string_view name_of_line = "# line ";
-
-// Replaces the titles that gnuplot makes up, which browsers show as tooltips. A line without an entry
-// in the legend is "gnuplot_plot_1" and gets its name; other titles are removed.
-void name_lines(std::string& picture, const std::string& script) {
-  replace_all(picture, "<title>Gnuplot</title>", "");
-  constexpr std::string_view made_up = "<title>gnuplot_plot_", end = "</title>";
-  for (std::size_t at = 0; (at = picture.find(made_up, at)) != std::string::npos;) {
-    const std::size_t digits = at + made_up.size(), stop = picture.find(end, digits);
-    if (stop == std::string::npos) return;
-    std::string name;
-    const std::string comment = "\n" + std::string(name_of_line) + picture.substr(digits, stop - digits) + " ";
-    if (const std::size_t line = script.find(comment); line != std::string::npos) {
-      name = script.substr(line + comment.size(), script.find('\n', line + 1) - line - comment.size());
-      for (const auto& [from, to] : {std::pair("&", "&amp;"), {"<", "&lt;"}, {">", "&gt;"}})
-        replace_all(name, from, to);
-    }
-    picture.replace(at, stop + end.size() - at, name.empty() ? "" : fmt::format("<title>{}</title>", name));
-    at += name.size();
-  }
-}
-
-using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
-
-// A file without a name: no pipe that could fill up, nothing to remove.
-File scratch() {
-  File file(std::tmpfile(), std::fclose);
-  if (!file) fail("cannot make a temporary file for gnuplot: {}", std::strerror(errno));
-  return file;
-}
-
-std::string content(std::FILE* file) {
-  std::string text;
-  std::rewind(file);
-  char buffer[1 << 16];
-  while (const std::size_t n = std::fread(buffer, 1, sizeof buffer, file)) text.append(buffer, n);
-  return text;
+// A value as a tooltip shows it.
+std::string value_text(double value, bool ratio, bool percent) {
+  return fmt::format("{:.4g}{}", value * (percent ? 100 : 1), ratio ? "×" : percent ? " %" : "");
 }
 
 }  // namespace
@@ -189,19 +183,76 @@ std::vector<std::string> ratio_marks(double low, double high) {
   return marks;
 }
 
-std::string script_of(const Heatmap& map) {
+namespace {
+
+// The place of a heatmap's cells in its picture, in pixels.
+struct Cells {
+  double left, top, width, height;  // of a cell: width, height
+};
+
+// Tooltips of cells: each has its own if they are few, else neighbours in a row share one.
+std::vector<HoverArea> cell_areas(const Heatmap& map, const Cells& cells) {
+  std::vector<HoverArea> areas;
+  const Index each = std::max<Index>(1, map.rows * map.columns / most_areas);
+  const auto named = [](const std::string& label, const std::string& name) {
+    return label.empty() ? name : label + " " + name;
+  };
+  const double step = map.x_range ? (map.x_range->second - map.x_range->first) / static_cast<double>(map.columns) : 0;
+  for (Index r = 0; r < map.rows && std::ssize(areas) < 4 * most_areas; ++r)
+    for (Index c = 0; c < map.columns; c += each) {
+      const Index end = std::min(c + each, map.columns);
+      double low = INFINITY, high = -INFINITY;
+      for (Index i = c; i < end; ++i) {
+        const double v = map.values[r * map.columns + i];
+        if (!std::isfinite(v)) continue;
+        low = std::min(low, v);
+        high = std::max(high, v);
+      }
+      if (low > high) continue;
+      std::string at;
+      if (map.x_range)
+        at = fmt::format("{}s {:.0f} to {:.0f}", map.x_label, map.x_range->first + static_cast<double>(c) * step + 1,
+                         map.x_range->first + static_cast<double>(end) * step);
+      else if (!map.column_names.empty())
+        at = named(map.x_label, map.column_names[c]) + (end > c + 1 ? " to " + map.column_names[end - 1] : "");
+      const std::string row = map.row_names.empty() ? "" : named(map.y_label, map.row_names[r]);
+      std::string text =
+          row + (row.empty() || at.empty() ? "" : ", ") + at + ": " + value_text(low, map.ratio, map.percent);
+      if (high > low) text += " to " + value_text(high, map.ratio, map.percent);
+      areas.push_back({cells.left + static_cast<double>(c) * cells.width,
+                       cells.top + static_cast<double>(r) * cells.height, static_cast<double>(end - c) * cells.width,
+                       cells.height, visible(text)});
+    }
+  return areas;
+}
+
+}  // namespace
+
+Plot plot_of(const Heatmap& map) {
   SY_ASSERT(map.rows > 0 && map.columns > 0 && map.low < map.high &&
                 static_cast<Index>(map.values.size()) == map.rows * map.columns,
             "heatmap of {} by {}, {} values, from {} to {}", map.rows, map.columns, map.values.size(), map.low,
             map.high);
-  const int plot_height =
-      map.plot_height > 0 ? map.plot_height : static_cast<int>(std::clamp<Index>(map.rows * 30, 110, 560));
-  int name_width = 1;
-  for (const std::string& n : map.row_names) name_width = std::max(name_width, display_width(n));
-  const int left = (map.y_label.empty() ? 14 : 36) + 7 * std::min(name_width, map.longest_name);
+  std::size_t name_lines = 1;
+  int name_width = std::min(widest_of(map.row_names), map.longest_name);
+  if (map.wrap_names > 0) {
+    name_width = 1;
+    for (const std::string& name : map.row_names) {
+      const auto lines = wrapped(name, map.wrap_names);
+      name_width = std::max(name_width, widest_of(lines));
+      name_lines = std::max(name_lines, lines.size());
+    }
+  }
+  const Index row_height = std::max<Index>(30, 15 * static_cast<Index>(name_lines) + 6);
+  int plot_height =
+      map.plot_height > 0 ? map.plot_height : static_cast<int>(std::clamp<Index>(map.rows * row_height, 110, 560));
+  if (name_lines > 1) plot_height = std::max(plot_height, static_cast<int>(map.rows * row_height));
+  const int left = (map.y_label.empty() ? 14 : 36) + 7 * name_width;
   const int right = !map.colour_bar ? 20 : map.colour_label.empty() ? 86 : 110, top = 8;
-  const int bottom = map.x_label.empty() ? 26 : 52, height = top + plot_height + bottom;
   const double plot_width = map.width - left - right;
+  const bool upright = !map.x_range && upright_names(map.column_names, plot_width);
+  const int names_height = upright ? 7 * std::min(widest_of(map.column_names), map.longest_name) + 12 : 26;
+  const int bottom = names_height + (map.x_label.empty() ? 0 : 26), height = top + plot_height + bottom;
   const double scale = map.percent ? 100 : 1;
 
   std::string s = prelude(map.width, height);
@@ -214,8 +265,11 @@ std::string script_of(const Heatmap& map) {
   const double column = (x_high - x_low) / static_cast<double>(map.columns);
   s += fmt::format("set xrange [{}:{}]\nset yrange [{}:-0.5]\n", number(x_low), number(x_high), map.rows - 0.5);
   s += map.x_range ? step_tics(x_low, x_high, plot_width)
-                   : name_tics("x", map.column_names, plot_width, map.longest_name);
-  s += name_tics("y", map.row_names, plot_height, map.longest_name);
+                   : name_tics("x", map.column_names, plot_width, upright ? 15 : 7.0 * widest_of(map.column_names) + 10,
+                               map.longest_name);
+  if (upright) s += "set xtics rotate by 90 right\n";
+  s += name_tics("y", map.row_names, plot_height, 15 * static_cast<double>(name_lines), map.longest_name,
+                 map.wrap_names);
   s += label_at(map.x_label, fmt::format("graph 0.5, screen {:.4f}", 12.0 / height));
   s += label_at(map.y_label, fmt::format("screen {:.4f}, graph 0.5", 12.0 / map.width), true) + palette_of(map.palette);
   s += fmt::format("set cbrange [{}:{}]\n", number(map.low * scale), number(map.high * scale));
@@ -268,100 +322,192 @@ std::string script_of(const Heatmap& map) {
     }
     s += '\n';
   }
-  return s + fmt::format("END\nplot $cells matrix using ({}+($1+0.5)*{}):(-0.5+($2+0.5)*{}):3 with image notitle\n",
-                         x_low, column / across, 1.0 / down);
+  s += fmt::format("END\nplot $cells matrix using ({}+($1+0.5)*{}):(-0.5+($2+0.5)*{}):3 with image notitle\n", x_low,
+                   column / across, 1.0 / down);
+  const Cells cells{double(left), double(top), plot_width / static_cast<double>(map.columns),
+                    plot_height / static_cast<double>(map.rows)};
+  return {std::move(s), {}, cell_areas(map, cells), true};
 }
 
-std::string script_of(const LineChart& chart) {
+namespace {
+
+// Distance between the marks of an axis from `low` to `high`, of which there are about five.
+double mark_step(double low, double high) {
+  return round_up((high - low) / 5, {1, 2, 2.5, 5, 10});
+}
+
+// What a tooltip says of a chart at x: that place, and of each line its point nearest to it from `low`
+// to `high`.
+std::string strip_text(const LineChart& chart, double x, double low, double high) {
+  std::string text = fmt::format("{}{}{:.6g}", chart.x_label, chart.x_label.empty() ? "" : " ", x);
+  for (const Line& line : chart.lines) {
+    std::size_t best = line.x.size();
+    for (std::size_t k = 0; k < line.x.size(); ++k)
+      if (std::isfinite(line.y[k]) && (best == line.x.size() || std::abs(line.x[k] - x) < std::abs(line.x[best] - x)))
+        best = k;
+    if (best < line.x.size() && line.x[best] >= low && line.x[best] <= high)
+      text += fmt::format("\n{}{}{}", visible(line.name), line.name.empty() ? "" : ": ",
+                          value_text(line.y[best], false, chart.percent));
+  }
+  return text;
+}
+
+// "layer 3: 1.25 at step 200, from 1 to 3.5"
+std::string line_tooltip(const LineChart& chart, const Line& line) {
+  double low = INFINITY, high = -INFINITY;
+  std::size_t last = line.x.size();
+  for (std::size_t k = 0; k < line.x.size(); ++k) {
+    if (!std::isfinite(line.y[k])) continue;
+    low = std::min(low, line.y[k]);
+    high = std::max(high, line.y[k]);
+    last = k;
+  }
+  if (last == line.x.size()) return visible(line.name);
+  const auto text = [&](double y) { return value_text(y, false, chart.percent); };
+  return fmt::format("{}{}{} at {} {:.6g}, from {} to {}", visible(line.name), line.name.empty() ? "" : ": ",
+                     text(line.y[last]), chart.x_label, line.x[last], text(low), text(high));
+}
+
+const SeriesColour* colour_of(Series series) {
+  for (const SeriesColour& c : series_colours)
+    if (c.series == series) return &c;
+  return nullptr;
+}
+
+}  // namespace
+
+Plot plot_of(const LineChart& chart) {
   SY_ASSERT(!chart.lines.empty() && chart.depths.size() == chart.lines.size(), "{} lines, {} depths",
             chart.lines.size(), chart.depths.size());
   const std::size_t count = chart.lines.size();
   const bool legend = count > 1 && count <= legend_lines, bar = count > legend_lines;
   const double scale = chart.percent ? 100 : 1;
-  std::string s = prelude(chart.width, chart.height);
-  s += fmt::format("set border 1 lw 0.8\nset grid ytics lt 1 lc rgb '{}' lw 1\nset grid noxtics\nset tics nomirror\n",
-                   plot_colours.grid);
-  s += label_of("x", chart.x_label) + label_of("y", chart.y_label);
-  s += "set ytics scale 0\n";
-  s += legend ? "set key outside right center Left reverse samplen 1.5 spacing 1.2\n" : "unset key\n";
-  s += legend || bar ? "" : "set rmargin 3\n";
-  if (chart.percent) s += "set format y '%g %%'\n";
-  const auto bound = [&](std::optional<double> x) { return x ? number(*x * scale) : std::string("*"); };
-  s += fmt::format("set yrange [{}:{}]\n", bound(chart.y_low), bound(chart.y_high));
-  if (bar) {
-    s += palette_of(Palette::order, 0.15, 0.85) + "set colorbox noborder\nset cbtics scale 0\n" +
-         label_of("cb", chart.depth_label);
-    s += fmt::format("set cbrange [{}:{}]\n", number(chart.depths.front()), number(chart.depths.back()));
-  }
-  std::string plots, only_x;
-  double low_x = INFINITY, high_x = -INFINITY;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Line& line = chart.lines[i];
+  double low_x = INFINITY, high_x = -INFINITY, low = INFINITY, high = -INFINITY;
+  for (const Line& line : chart.lines) {
     SY_ASSERT(line.x.size() == line.y.size(), "{} x for {} y", line.x.size(), line.y.size());
-    s += fmt::format("$line{} << END\n", i);
     for (std::size_t k = 0; k < line.x.size(); ++k) {
-      s += number(line.x[k]) + ' ' + number(line.y[k] * scale) + '\n';
       low_x = std::min(low_x, line.x[k]);
       high_x = std::max(high_x, line.x[k]);
+      if (!std::isfinite(line.y[k])) continue;
+      low = std::min(low, line.y[k] * scale);
+      high = std::max(high, line.y[k] * scale);
     }
-    s += "END\n";
-    const double place = count == 1 ? 0.4 : static_cast<double>(i) / static_cast<double>(count - 1);
-    const std::string colour =
-        palette_colour(Palette::order, line_colour_step * std::round(place * (line_colours - 1)));
-    const std::string paint = bar ? "palette cb " + number(chart.depths[i]) : fmt::format("rgb '{}'", colour);
-    // A line through one point would not be seen.
-    const std::string style = line.x.size() == 1 ? "points pt 7 ps 0.7" : "lines lw 1.8";
-    plots += fmt::format("{}$line{} using 1:2 with {} lc {} {}", i ? ", \\\n     " : "", i, style, paint,
-                         legend ? "title " + in_quotes(line.name) : "notitle");
-    s += fmt::format("{}{} {}\n", name_of_line, i + 1, visible(line.name));
   }
   SY_ASSERT(low_x <= high_x, "a chart without points");
   if (low_x == high_x) low_x -= 1, high_x += 1;
-  s += fmt::format("set xrange [{}:{}]\n", number(low_x), number(high_x));
-  s += step_tics(low_x, high_x, chart.width - (legend || bar ? 170 : 80));
-  return s + "plot " + plots + "\n";
+  // Round bounds, unless the chart has its own.
+  if (chart.y_low) low = *chart.y_low * scale;
+  if (chart.y_high) high = *chart.y_high * scale;
+  if (low > high) low = chart.y_high ? high - 1 : 0, high = low + 1;
+  if (high - low < 1e-9 * std::max({std::abs(low), std::abs(high), 1e-300})) {
+    const double some = high == 0 ? 1 : std::abs(high) / 10;
+    if (!chart.y_low) low -= some;
+    if (!chart.y_high || chart.y_low) high += some;
+  }
+  const double step = mark_step(low, high);
+  if (!chart.y_low) low = std::floor(low / step + 1e-9) * step;
+  if (!chart.y_high) high = std::ceil(high / step - 1e-9) * step;
+  std::vector<std::string> marks;
+  std::string tics;
+  for (double i = std::ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) {
+    marks.push_back(fmt::format("{:.6g}{}", i == 0 ? 0.0 : i * step, chart.percent ? " %" : ""));
+    tics += fmt::format("{}{} {}", tics.empty() ? "" : ", ", mark_in_quotes(marks.back()), number(i * step));
+  }
+
+  // Room around the plot, in pixels. An entry of the legend is a dash and a name.
+  constexpr int entry_height = 18, dash = 20;
+  const int most_columns = std::max(8, (chart.legend_below ? chart.width - 70 : chart.width * 2 / 5) / 7);
+  std::vector<std::string> names;
+  for (const Line& line : chart.lines) names.push_back(fit_width(visible(line.name), most_columns));
+  const int entry_width = 7 * widest_of(names) + dash + 14;
+  const int left = (chart.y_label.empty() ? 14 : 38) + 7 * widest_of(marks), top = 12;
+  const int in_a_row = std::max(1, (chart.width - left) / entry_width);
+  const int rows_below = legend && chart.legend_below ? static_cast<int>((count + in_a_row - 1) / in_a_row) : 0;
+  const int right = bar ? 86 : legend && !chart.legend_below ? entry_width + 14 : 16;
+  const int bottom = 28 + (chart.x_label.empty() ? 0 : 20) + entry_height * rows_below;
+  const double width = chart.width, height = chart.height + entry_height * rows_below;
+  const double plot_width = width - left - right, plot_height = height - top - bottom;
+
+  std::string s = prelude(chart.width, static_cast<int>(height));
+  s += fmt::format(
+      "set lmargin at screen {:.4f}\nset rmargin at screen {:.4f}\nset tmargin at screen {:.4f}\nset bmargin at screen {:.4f}\n",
+      left / width, 1 - right / width, 1 - top / height, bottom / height);
+  s += fmt::format("set border 1 lw 0.8\nset grid ytics lt 1 lc rgb '{}' lw 1\nset grid noxtics\nset tics nomirror\n",
+                   plot_colours.grid);
+  s += label_at(chart.x_label, fmt::format("graph 0.5, screen {:.4f}", (12.0 + entry_height * rows_below) / height));
+  s += label_at(chart.y_label, fmt::format("screen {:.4f}, graph 0.5", 12.0 / width), true);
+  s += fmt::format("unset key\nset ytics ({}) scale 0\nset yrange [{}:{}]\n", tics, number(low), number(high));
+  if (bar) {
+    s += palette_of(Palette::order, 0.15, 0.85) + "set cbtics scale 0\n";
+    s += fmt::format("set colorbox user origin {:.4f},{:.4f} size {:.4f},{:.4f} noborder\n", 1 - (right - 12.0) / width,
+                     bottom / height, 12.0 / width, plot_height / height);
+    s += label_at(chart.depth_label, fmt::format("screen {:.4f}, graph 0.5", 1 - 12.0 / width), true);
+    s += fmt::format("set cbrange [{}:{}]\n", number(chart.depths.front()), number(chart.depths.back()));
+  }
+  Plot plot;
+  std::string plots;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Line& line = chart.lines[i];
+    s += fmt::format("$line{} << END\n", i);
+    for (std::size_t k = 0; k < line.x.size(); ++k) s += number(line.x[k]) + ' ' + number(line.y[k] * scale) + '\n';
+    s += "END\n";
+    const double place = count == 1 ? 0.4 : static_cast<double>(i) / static_cast<double>(count - 1);
+    const SeriesColour* own = colour_of(line.series);
+    const std::string colour =
+        own ? own->light : palette_colour(Palette::order, line_colour_step * std::round(place * (line_colours - 1)));
+    const std::string paint = bar ? "palette cb " + number(chart.depths[i]) : fmt::format("rgb '{}'", colour);
+    // A line through one point would not be seen, and few points are to be told from the line between.
+    const char* style = line.x.size() == 1   ? "points pt 7 ps 0.7"
+                        : line.x.size() < 40 ? "linespoints pt 7 ps 0.35 lw 1.8"
+                                             : "lines lw 1.8";
+    plots += fmt::format("{}$line{} using 1:2 with {} lc {} notitle", i ? ", \\\n     " : "", i, style, paint);
+    plot.line_tooltips.push_back(line_tooltip(chart, line));
+    if (!legend) continue;
+    const int at = static_cast<int>(i), n = static_cast<int>(count);
+    const double x = chart.legend_below ? left + at % in_a_row * entry_width : width - right + 14;
+    const double y = chart.legend_below ? entry_height * (rows_below - at / in_a_row) - 10.0
+                                        : bottom + plot_height / 2 + entry_height * ((n - 1) / 2.0 - at);
+    s += fmt::format("set arrow from screen {0:.4f},{2:.4f} to screen {1:.4f},{2:.4f} nohead lc {3} lw 2.4\n",
+                     x / width, (x + dash - 4) / width, y / height, paint);
+    s += fmt::format("set label {} at screen {:.4f},{:.4f} left textcolor rgb '{}'\n", in_quotes(names[i]),
+                     (x + dash + 2) / width, y / height, plot_colours.ink);
+  }
+  s += fmt::format("set xrange [{}:{}]\n", number(low_x), number(high_x)) + step_tics(low_x, high_x, plot_width);
+  plot.script = s + "plot " + plots + "\n";
+  if (bar) return plot;  // so many values would not fit into a tooltip
+
+  std::vector<double> places;
+  for (const Line& line : chart.lines) places.insert(places.end(), line.x.begin(), line.x.end());
+  std::sort(places.begin(), places.end());
+  places.erase(std::unique(places.begin(), places.end()), places.end());
+  const double strips = std::min<double>(most_strips, static_cast<double>(places.size()));
+  const auto place_of = [&](double i) {
+    return places[static_cast<std::size_t>(i * static_cast<double>(places.size()) / strips)];
+  };
+  const auto pixel = [&](double x) { return left + (x - low_x) / (high_x - low_x) * plot_width; };
+  double from = low_x;  // each strip reaches half-way to the next
+  for (double i = 0; i < strips; ++i) {
+    const double to = i + 1 < strips ? (place_of(i) + place_of(i + 1)) / 2 : high_x;
+    plot.areas.push_back(
+        {pixel(from), double(top), pixel(to) - pixel(from), plot_height, strip_text(chart, place_of(i), from, to)});
+    from = to;
+  }
+  return plot;
 }
 
-std::vector<std::string> draw(const std::vector<std::string>& scripts) {
-  if (scripts.empty()) return {};
-  const File in = scratch(), out = scratch(), errors = scratch();
-  for (const std::string& s : scripts) std::fwrite(s.data(), 1, s.size(), in.get());
-  if (std::fflush(in.get()) != 0) fail("cannot write a temporary file for gnuplot: {}", std::strerror(errno));
-  std::rewind(in.get());
+Heatmap narrow(Heatmap map) {
+  constexpr int most_columns = 14;
+  map.width = narrow_width;
+  map.colour_label.clear();
+  if (widest_of(map.row_names) > most_columns) map.wrap_names = most_columns;
+  return map;
+}
 
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, fileno(in.get()), 0);
-  posix_spawn_file_actions_adddup2(&actions, fileno(out.get()), 1);
-  posix_spawn_file_actions_adddup2(&actions, fileno(errors.get()), 2);
-  // -d: without the person's own settings. "-" would be read byte by byte, unbuffered.
-  char name[] = "gnuplot", plain[] = "-d", standard_input[] = "/dev/stdin";
-  char* argv[] = {name, plain, standard_input, nullptr};
-  pid_t child = 0;
-  const int spawned = posix_spawnp(&child, name, &actions, nullptr, argv, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (spawned == ENOENT) fail("gnuplot, which draws the pictures, is not installed: apt-get install gnuplot-nox");
-  if (spawned != 0) fail("cannot start gnuplot: {}", std::strerror(spawned));
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  const std::string svg = content(out.get());
-  std::vector<std::string> pictures;
-  for (std::size_t at = 0; (at = svg.find("<svg", at)) != std::string::npos;) {
-    const std::size_t end = svg.find("</svg>", at);
-    if (end == std::string::npos) break;
-    std::string picture = svg.substr(at, end + 6 - at);
-    at = end;
-    name_lines(picture, scripts[std::min(pictures.size(), scripts.size() - 1)]);
-    // Cells have edges, which browsers would smooth.
-    replace_all(picture, "<image ", "<image style='image-rendering:pixelated' ");
-    const std::string prefix = fmt::format("p{}-", pictures.size());
-    for (const char* use : {"id='", "id=\"", "href='#", "url(#"}) replace_all(picture, use, use + prefix);
-    pictures.push_back(std::move(picture));
-  }
-  if (status != 0 || pictures.size() != scripts.size())
-    fail("gnuplot could not draw the pictures: {}", content(errors.get()));
-  return pictures;
+LineChart narrow(LineChart chart) {
+  chart.width = narrow_width;
+  chart.height = std::min(chart.height, 260);
+  chart.legend_below = true;
+  return chart;
 }
 
 }  // namespace sy

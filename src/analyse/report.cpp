@@ -9,6 +9,7 @@
 #include "src/system/files.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
+#include "src/text/words.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -16,18 +17,20 @@ namespace {
 
 constexpr Index strip_columns = 64;  // more experts share their marks
 
-// Lines that were torn or that hold no loss are passed over.
-std::vector<LossPoint> read_losses(const fs::path& file, Index last_step) {
-  std::vector<LossPoint> losses;
-  if (std::error_code ignored; !fs::exists(file, ignored)) return losses;
+// Reads the losses of training and validation. Lines that are torn or hold no loss are passed over.
+void read_losses(const fs::path& file, ExpertReport& report) {
+  if (std::error_code ignored; !fs::exists(file, ignored)) return;
   read_lines(file, [&](const TextLine& line) {
     const std::optional<Json> m = Json::try_parse(line.text);
-    const Json *step = m ? m->find("step") : nullptr, *loss = m ? m->find("loss") : nullptr;
-    if (!step || !step->is_integer() || !loss || !loss->is_number()) return;
-    if (const auto at = step->get<Index>(); at <= last_step)
-      losses.push_back({static_cast<double>(at), loss->get<double>()});
+    const Json* step = m ? m->find("step") : nullptr;
+    if (!step || !step->is_integer() || step->get<Index>() > report.state.step) return;
+    const auto add = [&](const Json& from, std::vector<LossPoint>& points) {
+      const Json* loss = from.find("loss");
+      if (loss && loss->is_number()) points.push_back({static_cast<double>(step->get<Index>()), loss->get<double>()});
+    };
+    add(*m, report.losses);
+    if (const Json* validation = m->find("validation")) add(*validation, report.validations);
   });
-  return losses;
 }
 
 // A mark per expert, or per group of neighbours: height by the share relative to an even one.
@@ -147,6 +150,49 @@ Json load_json(const LayerLoad& l) {
 
 }  // namespace
 
+CollapseAdvice collapse_advice(const ExpertReport& r) {
+  constexpr Index enough = 64;  // assignments of an expert, on average: with fewer it may have none by chance
+  CollapseAdvice out;
+  Index dead = 0;
+  std::vector<std::string> layers;
+  for (const LayerLoad& l : r.load) {
+    dead += l.dead;
+    const Index experts = std::ssize(l.experts);
+    const bool collapsed = (l.dead > 0 && 4 * l.dead >= experts) || l.entropy < 0.5;
+    if (collapsed && l.routed >= enough * experts) layers.push_back(std::to_string(l.layer));
+  }
+  if (layers.empty()) return out;
+  constexpr std::size_t shown = 12;
+  const std::size_t more = layers.size() > shown ? layers.size() - shown : 0, collapsed = layers.size();
+  layers.resize(collapsed - more);
+  out.finding = fmt::format(
+      "{} of {} experts are dead in steps {}: they get less than 1 % of an even share, and learn next to nothing. In {} of {} "
+      "layers a quarter of the experts is dead, or the entropy is below 0.5: {}{}.",
+      count_text(dead), count_text(r.experts()), step_range(r.state.experts, r.first, r.last), collapsed, r.load.size(),
+      join(layers, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+  const auto add = [&](std::string change) { out.changes.push_back(std::move(change)); };
+  const Config::Moe moe = r.config ? r.config->moe : Config::Moe{};
+  if (r.config && moe.top_k == 1 && moe.experts > 1 && moe.renormalizes())
+    add("Set moe.renormalize = auto: with moe.top_k = 1 and true, the loss teaches the router nothing.");
+  if (!r.config)
+    add("Raise moe.aux_loss, or set moe.bias_rate = 0.001: both even out the load.");
+  else if (moe.aux_loss == 0 && moe.bias_rate == 0)
+    add("Set moe.aux_loss = 0.01 or moe.bias_rate = 0.001: both are 0, so nothing evens out the load.");
+  else if (moe.bias_rate == 0)
+    add(fmt::format("Raise moe.aux_loss = {0} to about {1}, or set moe.bias_rate = 0.001 beside it.", moe.aux_loss,
+                    std::max(3 * moe.aux_loss, 0.01)));
+  else
+    add(fmt::format("Raise moe.bias_rate = {} to about {}{}.", moe.bias_rate, 3 * moe.bias_rate,
+                    moe.aux_loss == 0 ? ", or set moe.aux_loss = 0.001 beside it" : ""));
+  if (r.config && moe.z_loss == 0)
+    add("Set moe.z_loss = 0.001: it keeps the router's logits small, so that no choice becomes final early.");
+  if (r.config)
+    add(fmt::format("Lower train.lr = {}, or raise train.warmup = {}: routers collapse mostly in the first steps.",
+                    r.config->train.lr, r.config->train.warmup));
+  add("Start again with these settings, or go back to a checkpoint before the collapse (run.resume_step).");
+  return out;
+}
+
 std::string step_range(const ExpertHistory& h, Index first, Index last) {
   return fmt::format("{}-{}", first_step(h, first), h.steps[last - 1]);
 }
@@ -184,7 +230,7 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
     bad_input("{}: its model has no experts (moe.experts = 0), so there is no load to report", checkpoint.string());
 
   if (const auto run = run_of(checkpoint)) {
-    r.losses = read_losses(*run / "metrics.jsonl", r.state.step);
+    read_losses(*run / "metrics.jsonl", r);
     if (fs::exists(*run / "evaluation.json")) r.evaluation = read_evaluation(*run / "evaluation.json");
   }
   if (options.layer) {
@@ -222,6 +268,10 @@ std::string report_text(const ExpertReport& r, bool colour) {
   else {
     out += fmt::format("Load in steps {}\n{}", step_range(h, r.first, r.last), load_table(r, colour));
     out += "MaxVio: max/mean - 1; dead: below 1 % of an even share; over: above twice an even share\n";
+    if (const CollapseAdvice advice = collapse_advice(r); !advice.finding.empty()) {
+      out += "\nThe router has collapsed: " + advice.finding + "\n";
+      for (const std::string& change : advice.changes) out += "- " + change + "\n";
+    }
     if (h.layers == 1) out += '\n' + expert_table(r.load[0], r.state.router_bias);
     if (h.windows() > 1) out += "\nOver time (means of the layers)\n" + time_table(r);
   }

@@ -31,9 +31,11 @@ struct ExpertReport {
   Index first = 0, last = 0;             // windows [first, last) make up `load`; none at step 0
   std::vector<LayerLoad> load;           // [layer], empty where there is no window yet
   std::vector<LossPoint> losses;         // from RUN/metrics.jsonl up to the checkpoint's step, where it is there
+  std::vector<LossPoint> validations;    // likewise; empty if nothing was validated
   std::optional<Evaluation> evaluation;  // from RUN/evaluation.json, where it is there
   std::vector<Specialisation> specialisation;
   std::vector<Section> sections;  // what else was asked for: comparisons, replays
+  Index experts() const { return state.experts.layers * state.experts.experts; }  // of all layers
   double even_share() const { return 1.0 / static_cast<double>(state.experts.experts); }
 };
 
@@ -56,6 +58,15 @@ Section comparison(const ExpertReport& a, const ExpertReport& b);
 std::vector<std::string> comparison_warnings(const ExpertReport& a, const ExpertReport& b);
 // One self-contained page. Needs gnuplot.
 std::string report_html(const ExpertReport& report);
+
+// What to do about a router that has collapsed: in a layer, a quarter of the experts are dead, or the
+// entropy is below 0.5, over enough assignments that this is no chance. Both are empty if no layer is
+// like that.
+struct CollapseAdvice {
+  std::string finding;               // "1,018 of 3,072 experts are dead ..."
+  std::vector<std::string> changes;  // settings to change, the best first
+};
+CollapseAdvice collapse_advice(const ExpertReport& report);
 
 // What several forms say in the same words.
 std::string model_text(const ExpertReport& report);      // "4 layers, each with 8 experts, 2 chosen per token; ..."

@@ -49,7 +49,7 @@ const char* grid_class(std::size_t pictures) {
   return pictures > 12 ? "grid three" : pictures > 1 ? "grid two" : "grid";
 }
 int grid_width(std::size_t pictures) {
-  return pictures > 12 ? 310 : pictures > 1 ? 480 : 960;
+  return pictures > 12 ? third_width : pictures > 1 ? half_width : full_width;
 }
 
 // Loads relative to an even share: 1 is balanced.
@@ -60,10 +60,14 @@ std::vector<double> relative_shares(const std::vector<LayerLoad>& layers) {
   return out;
 }
 
+// The name of the run's folder, or the checkpoint's if it lies elsewhere.
+std::string run_name(const ExpertReport& r) {
+  return run_of(r.checkpoint).value_or(r.checkpoint).filename().string();
+}
+
 void header(Page& page, const ExpertReport& r) {
   const TrainState& s = r.state;
-  const std::filesystem::path run = run_of(r.checkpoint).value_or(r.checkpoint);
-  page << "<h1>Expert load of " + escaped(run.filename().string()) + "</h1>\n<p class=\"muted\">Switchyard report of " +
+  page << "<h1>Expert load of " + escaped(run_name(r)) + "</h1>\n<p class=\"muted\">Switchyard report of " +
               escaped(r.checkpoint.filename().string()) + "</p>\n";
   page << "<dl>";
   const auto fact = [&](const char* name, const std::string& value) {
@@ -108,9 +112,15 @@ void tiles(Page& page, const ExpertReport& r) {
   tile(percent_text(routed > 0 ? dropped / routed : 0), "of assignments dropped");
   tile(fmt::format("{:.2f}×", worst), "busiest expert, of an even share");
   tile(fmt::format("{:.3f}", entropy), "mean entropy (1: balanced)");
-  tile(std::to_string(dead), "dead experts (below 1 % of an even share)");
+  tile(fmt::format("{} of {}", count_text(dead), count_text(r.experts())), "dead experts (below 1 % of an even share)");
   tile(std::to_string(overloaded), "overloaded experts (above twice an even share)");
   page << "</div>\n<p class=\"muted\">Load figures: steps " + step_range(r.state.experts, r.first, r.last) + ".</p>\n";
+  if (const CollapseAdvice advice = collapse_advice(r); !advice.finding.empty()) {
+    page << "<section class=\"advice\"><h2>The router has collapsed</h2>\n<p>" + escaped(advice.finding) +
+                "</p>\n<ul>\n";
+    for (const std::string& change : advice.changes) page << "<li>" + escaped(change) + "</li>\n";
+    page << "</ul></section>\n";
+  }
 }
 
 // At most max_line_points points: means of neighbours.
@@ -134,15 +144,27 @@ void loss_section(Page& page, const ExpertReport& r) {
   if (r.losses.empty()) return;
   page.section("loss", "Loss");
   LineChart chart;
-  chart.lines = {thinned(r.losses, max_line_points * 3)};
-  chart.depths = {0};
+  const auto add = [&](const char* name, Series series, const std::vector<LossPoint>& points) {
+    if (points.empty()) return;
+    chart.lines.push_back(thinned(points, max_line_points * 3));
+    chart.lines.back().name = name;
+    chart.lines.back().series = series;
+    chart.depths.push_back(static_cast<double>(chart.depths.size()));
+  };
+  add("training", Series::training, r.losses);
+  add("validation", Series::validation, r.validations);
   chart.x_label = "step";
   chart.y_label = "loss (nats per token)";
-  page.picture(script_of(chart), fmt::format("Training loss over steps, from {:.3f} to {:.3f}",
-                                             chart.lines[0].y.front(), chart.lines[0].y.back()));
+  page.picture(chart, fmt::format("Training loss over steps, from {:.3f} to {:.3f}", chart.lines[0].y.front(),
+                                  chart.lines[0].y.back()));
   page
       << "<p class=\"muted\">Mean cross-entropy of each step's batch, in nats per token. The line should fall, steeply at "
-         "first, then ever more slowly; a rise or a jump means that training became unstable.</p>\n</section>\n";
+         "first, then ever more slowly; a rise or a jump means that training became unstable.";
+  if (!r.validations.empty())
+    page
+        << " Validation: the loss on text that is not trained on. If it rises while the training loss falls, the model "
+           "learns its training text by heart.";
+  page << "</p>\n</section>\n";
 }
 
 void load_section(Page& page, const ExpertReport& r) {
@@ -165,7 +187,7 @@ void load_section(Page& page, const ExpertReport& r) {
   if (texts)
     for (const LayerLoad& l : r.load)
       for (const ExpertLoad& e : l.experts) map.cell_texts.push_back(fmt::format("{:.1f}", e.share * 100));
-  page.picture(script_of(map), "Heatmap of the load of each expert, layer by layer");
+  page.picture(map, "Heatmap of the load of each expert, layer by layer");
   page << fmt::format(
       "<p class=\"muted\">Steps {}. Each cell is one expert of one layer: its share of the layer's assignments, relative to "
       "an even share of {}. White is balanced, red is overloaded, blue is idle{}.</p>\n",
@@ -190,7 +212,7 @@ void load_section(Page& page, const ExpertReport& r) {
         if (texts) map.cell_texts.push_back(fmt::format("{:.1f}", e.drop_rate * 100));
       }
     map.colour_label = "dropped";
-    page.picture(script_of(map), "Heatmap of the drop rate of each expert, layer by layer");
+    page.picture(map, "Heatmap of the drop rate of each expert, layer by layer");
     page
         << "<p class=\"muted\">The part of each expert's assignments that found no room, because the expert was full. Dropped "
            "assignments add nothing to the result: overloaded experts are where to look.</p>\n";
@@ -228,8 +250,8 @@ void time_section(Page& page, const ExpertReport& r) {
     chart.x_label = "step";
     chart.percent = m.percent;
     chart.depth_label = "layer";
-    chart.width = 480;
-    chart.height = 270;
+    chart.width = half_width;
+    chart.height = 250;
     if (std::isfinite(m.low)) chart.y_low = m.low;
     if (std::isfinite(m.high)) chart.y_high = m.high;
     for (Index l = 0; l < h.layers; ++l) {
@@ -243,7 +265,7 @@ void time_section(Page& page, const ExpertReport& r) {
       chart.depths.push_back(static_cast<double>(h.layer_ids[l]));
     }
     page << "<div>";
-    page.picture(script_of(chart), fmt::format("{} of each layer over steps", m.name), m.name);
+    page.picture(chart, fmt::format("{} of each layer over steps", m.name), m.name);
     page << fmt::format("<p class=\"muted\">{}</p></div>\n", m.explanation);
   }
   page << "</div></section>\n";
@@ -288,7 +310,7 @@ void history_section(Page& page, const ExpertReport& r) {
     map.colour_bar = false;
     map.width = grid_width(pictures);
     map.plot_height = static_cast<int>(std::clamp<Index>(h.experts * 14, 40, 220));
-    page.picture(script_of(map), fmt::format("Load of the experts of layer {} over steps", h.layer_ids[l]),
+    page.picture(map, fmt::format("Load of the experts of layer {} over steps", h.layer_ids[l]),
                  fmt::format("layer {}", h.layer_ids[l]));
   }
   page
@@ -375,7 +397,7 @@ void domain_section(Page& page, const ExpertReport& r) {
     map.plot_height = static_cast<int>(std::clamp<Index>(domains * 24, 48, 240));
     std::string caption = fmt::format("layer {}", ev.layers[l]);
     if (domains > 1) caption += fmt::format(", divergence {:.3f} bits", r.specialisation[l].mean);
-    page.picture(script_of(map), "Share of each expert by domain, " + caption, caption);
+    page.picture(map, "Share of each expert by domain, " + caption, caption);
   }
   page << fmt::format(
       "</div>\n<p class=\"muted\">Each row is how a domain's assignments are spread over the experts of a layer; an even share "
@@ -444,7 +466,7 @@ void number_section(Page& page, const ExpertReport& r) {
 }  // namespace
 
 std::string report_html(const ExpertReport& r) {
-  Page page("Expert load, " + r.checkpoint.filename().string());
+  Page page(fmt::format("Expert load of {}, {}", run_name(r), r.checkpoint.filename().string()));
   header(page, r);
   if (r.load.empty()) {
     page << fmt::format(

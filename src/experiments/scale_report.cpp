@@ -167,7 +167,10 @@ std::string scale_html(const ScaleResult& result) {
     c.percent = percent;
     c.y_low = 0;
     for (const bool balanced : {false, true}) {
-      Line line{balanced ? "balanced routing" : "its own routing", {}, {}};
+      Line line{balanced ? "balanced routing" : "its own routing",
+                {},
+                {},
+                balanced ? Series::balanced_routing : Series::own_routing};
       for (const auto& [ranks, point] : fastest(result, balanced)) {
         line.x.push_back(ranks);
         line.y.push_back(value(*point));
@@ -175,12 +178,12 @@ std::string scale_html(const ScaleResult& result) {
       if (!line.x.empty()) c.lines.push_back(std::move(line));
     }
     if (c.lines.empty()) return;
-    Line line{"ideal", c.lines.front().x, {}};
+    Line line{"ideal", c.lines.front().x, {}, Series::ideal};
     for (const double ranks : line.x) line.y.push_back(ideal(ranks / line.x.front()));
     c.lines.push_back(std::move(line));
     for (std::size_t i = 0; i < c.lines.size(); ++i) c.depths.push_back(static_cast<double>(i));
     page.section(label, title);
-    page.picture(script_of(c), fmt::format("{} by number of ranks", label),
+    page.picture(c, fmt::format("{} by number of ranks", label),
                  fmt::format("{} of the fastest layout of each number of ranks", title));
     page << "</section>\n";
   };
@@ -206,7 +209,7 @@ std::string scale_html(const ScaleResult& result) {
     }
     page.section("parts", "Where the time of a step goes");
     page.picture(
-        script_of(map), "where the time of a step goes",
+        map, "where the time of a step goes",
         "Where the time of a step goes: the mean over ranks of traced steps. tensor: tensor parallelism's collectives; "
         "gradients: those of gradients and weights; waiting: in collectives, beyond the rank that spends least in those "
         "of the same kind; compute: all else.");

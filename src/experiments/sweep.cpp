@@ -185,7 +185,7 @@ std::string sweep_picture(const SweepResult& result) {
       }
     }
     if (at.empty()) continue;
-    Line line{trial.label, {}, {}};
+    Line line{trial.label, {}, {}, Series::by_order};
     for (const auto& [step, losses] : at) {
       line.x.push_back(static_cast<double>(step));
       line.y.push_back(mean(losses));
@@ -194,7 +194,7 @@ std::string sweep_picture(const SweepResult& result) {
     chart.depths.push_back(static_cast<double>(chart.lines.size()));
     chart.lines.push_back(std::move(line));
   }
-  return any ? "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n" + draw({script_of(chart)}).front() + "\n" : "";
+  return any ? "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n" + draw({plot_of(chart)}).front() + "\n" : "";
 }
 
 }  // namespace sy

@@ -40,6 +40,7 @@ for (const entry of performance.getEntriesByType("resource")) wrong.push(`fetche
 const ink = getComputedStyle(document.body).color;
 for (const svg of document.querySelectorAll("svg")) {
   const box = svg.getBoundingClientRect(), name = svg.getAttribute("aria-label");
+  if (box.width == 0) continue;  // of another kind of screen
   if (box.width < 0.7 * svg.viewBox.baseVal.width) wrong.push(`${name}: too small to be read`);
   const places = [...svg.querySelectorAll("text")].filter(t => t.textContent.trim()).map(t => [t, t.getBoundingClientRect()]);
   if (!places.some(([t, _]) => getComputedStyle(t).fill == ink)) wrong.push(`${name}: no text in the page's colour`);

@@ -86,11 +86,27 @@ TEST(Figures, OnAPage) {
   Page page("demo");
   add_sections(page, std::vector{example_section()});
   const std::string html = page.finish();
-  EXPECT_EQ(count(html, "<svg"), 1 + 2);  // the table, and a picture of each layer's
+  EXPECT_EQ(count(html, "<svg"), 2 + 2);  // the table, wide and narrow, and a picture of each layer's
   EXPECT_TRUE(has(html, "Counts &lt;by&gt; both.") && has(html, "What is lost.") && has(html, "Read them."));
   EXPECT_TRUE(has(html, "relative to an even share of 25.0 %"));
   EXPECT_TRUE(has(html, "prefers-color-scheme: dark"));
   EXPECT_FALSE(has(html, "nan"));
+}
+
+// Red and blue are of loads alone: a change has other colours.
+TEST(Figures, AChangeHasColoursOfItsOwn) {
+  Section s{"demo", "A demonstration", "", {}, {}};
+  const Dimension layers = counted_dimension("layer", 2);
+  for (const Look look : {Look::change, Look::relative})
+    s.figures.push_back(
+        {"f", "f", "share", "What.", {layers, layers, layers}, {-1, 1, 0.5, 2, -1, 1, 0.5, 2}, look, 0.5});
+  const auto has_bar = [&](std::size_t figure, Palette palette) {
+    Page page("demo");
+    add_sections(page, std::vector{Section{"demo", "", "", {s.figures[figure]}, {}}});
+    return has(page.finish(), "to right," + palette_colour(palette, 0));
+  };
+  EXPECT_TRUE(has_bar(0, Palette::change) && !has_bar(0, Palette::balance));
+  EXPECT_TRUE(has_bar(1, Palette::balance) && !has_bar(1, Palette::change));
 }
 
 // Wide tables are divided, names are a table, pictures without a value are left out, and what a table defines is told once.
@@ -115,7 +131,9 @@ TEST(Figures, OnAPageAsTables) {
   EXPECT_TRUE(has(html, "figure 10; figure 11</b>, nats per token: The same."));
   EXPECT_TRUE(has(html, "<td class=\"text\">a</td>") && !has(html, "<td class=\"text\">0</td>"));
   EXPECT_TRUE(has(html, "names, by layer and place") && has(html, "Unit: expert.") && !has(html, "Elsewhere."));
-  EXPECT_EQ(count(html, "<svg"), 1);
+  EXPECT_EQ(count(html, "<svg"), 2);
+  EXPECT_EQ(count(html, "class=\"large\""), 1);
+  EXPECT_EQ(count(html, "class=\"small\""), 1);
   EXPECT_TRUE(has(html, "<a href=\"#demo\">A demonstration</a>"));
 }
 
@@ -125,7 +143,7 @@ TEST(Figures, PicturesHaveThePagesColours) {
   chart.lines = {{"first", {1, 2}, {1, 2}}, {"second", {1, 2}, {2, 1}}};
   chart.depths = {0, 1};
   Page page("demo");
-  page.picture(script_of(chart), "a chart");
+  page.picture(chart, "a chart");
   const std::string html = page.finish();
   const std::string svg = html.substr(html.find("<svg"));
   for (const char* name : {"--ink", "--card", "--edge", "--line-0", "--line-14"})

@@ -54,16 +54,70 @@ TEST(RoundUp, ToRoundNumbers) {
   EXPECT_DOUBLE_EQ(round_up(700, {1, 2, 5}), 1000);
 }
 
-// Browsers show them as tooltips.
-TEST(Draw, TitlesAreTheNamesOfLines) {
+// Browsers show titles as tooltips: which line or cell it is, and its value.
+TEST(Draw, TooltipsHaveNamesAndValues) {
   LineChart few = chart(2, 3), many = chart(12, 3);
+  few.x_label = many.x_label = "step";
+  few.percent = true;
   many.lines[11].name = "layer <11> & last";
-  const auto pictures = draw({script_of(few), script_of(heatmap(3, 4)), script_of(many)});
+  Heatmap map = heatmap(3, 4);
+  map.y_label = "layer";
+  map.x_label = "expert";
+  map.ratio = true;
+  map.low = 0.5;
+  map.high = 2;
+  map.values[5] = 1.25;
+  map.values[6] = NAN;
+  const auto pictures = draw({plot_of(few), plot_of(map), plot_of(many)});
   for (const std::string& picture : pictures) EXPECT_EQ(picture.find("<title>gnuplot"), std::string::npos);
-  EXPECT_NE(pictures[0].find("<title>line 1</title>"), std::string::npos);
-  EXPECT_EQ(pictures[1].find("<title>"), std::string::npos);
-  EXPECT_NE(pictures[2].find("<title>line 0</title>"), std::string::npos);
-  EXPECT_NE(pictures[2].find("<title>layer &lt;11&gt; &amp; last</title>"), std::string::npos);
+  EXPECT_TRUE(has(pictures[0], "<title>line 1: 200 % at step 2, from 0 % to 200 %</title>"));
+  EXPECT_TRUE(has(pictures[0], "<title>step 1\nline 0: 0 %\nline 1: 100 %</title>"));
+  EXPECT_TRUE(has(pictures[1], "<title>layer r1, expert c1: 1.25×</title>"));
+  EXPECT_EQ(count(pictures[1], "<title>"), 11);  // NaN has no value
+  EXPECT_TRUE(has(pictures[2], "<title>line 0: 0 at step 2, from 0 to 0</title>"));
+  EXPECT_TRUE(has(pictures[2], "<title>layer &lt;11&gt; &amp; last: 22 at step 2, from 0 to 22</title>"));
+}
+
+TEST(Draw, TooltipsOfManyCellsAreShared) {
+  Heatmap map = heatmap(60, 256);
+  map.values[0] = 0;
+  map.values[29] = 0.75;
+  const Plot plot = plot_of(map);
+  EXPECT_EQ(plot.areas.size(), 60u * 9);
+  EXPECT_EQ(plot.areas[0].text, "r0, c0 to c29: 0 to 0.8571");
+  EXPECT_NEAR(plot.areas[8].x + plot.areas[8].width, map.width - 110, 1e-6);
+  map.x_range = {0, 2560};
+  map.x_label = "step";
+  EXPECT_EQ(plot_of(map).areas[0].text, "r0, steps 1 to 300: 0 to 0.8571");
+}
+
+// Values of lines with points at other places are told where they have one.
+TEST(Draw, TooltipsOfUnlikeLines) {
+  LineChart both = chart(2, 101);
+  both.lines[1].x = {50, 100};
+  both.lines[1].y = {7, 8};
+  int found = 0;
+  for (const HoverArea& area : plot_of(both).areas) found += has(area.text, "line 1");
+  EXPECT_EQ(found, 2);
+}
+
+TEST(Draw, ASmallScreenHasNarrowPictures) {
+  Heatmap map = heatmap(2, 3);
+  map.row_names = {"4 ranks, tp 1 ep 4 etp 1", "4 ranks, tp 1 ep 4 etp 1, balanced"};
+  map.column_names = {"attention", "experts", "<waiting>"};
+  const LineChart lines = narrow(chart(3, 2));
+  const auto pictures = draw({plot_of(narrow(map)), plot_of(lines)});
+  for (const std::string& p : pictures) EXPECT_TRUE(has(p, "viewBox=\"0 0 360 "));
+  EXPECT_TRUE(has(pictures[0], "balanced<"));
+  for (const char* name : {"attention", "experts", "waiting"}) EXPECT_TRUE(has(pictures[0], name));  // upright
+  EXPECT_TRUE(has(pictures[1], ">line 2<"));
+}
+
+// A series has its colour, however many lines there are.
+TEST(Draw, SeriesHaveTheirColours) {
+  LineChart one = chart(1, 2), three = chart(3, 2);
+  one.lines[0].series = three.lines[2].series = Series::validation;
+  for (const std::string& p : draw({plot_of(one), plot_of(three)})) EXPECT_TRUE(has(p, "rgb(217, 119,   6)"));
 }
 
 TEST(RatioMarks, PowersOfTwo) {
@@ -71,8 +125,8 @@ TEST(RatioMarks, PowersOfTwo) {
 }
 
 TEST(Draw, OnePictureForEachScript) {
-  std::vector<std::string> scripts = {script_of(heatmap(3, 4)), script_of(chart(2, 5)), script_of(chart(20, 5))};
-  const auto pictures = draw(scripts);
+  const std::vector<Plot> plots = {plot_of(heatmap(3, 4)), plot_of(chart(2, 5)), plot_of(chart(20, 5))};
+  const auto pictures = draw(plots);
   ASSERT_EQ(pictures.size(), 3u);
   for (const std::string& p : pictures) {
     EXPECT_EQ(p.rfind("<svg", 0), 0u);
@@ -83,13 +137,13 @@ TEST(Draw, OnePictureForEachScript) {
   EXPECT_TRUE(has(pictures[0], "amount"));
   EXPECT_EQ(count(pictures[0], "<image style='image-rendering:pixelated'"), 1);
   EXPECT_TRUE(has(pictures[0], "r2"));
-  EXPECT_TRUE(has(pictures[1], "line 1"));       // a legend
-  EXPECT_EQ(count(pictures[2], ">line 1<"), 1);  // too many lines: a colour bar, and a title of each
+  EXPECT_TRUE(has(pictures[1], "line 1"));        // a legend
+  EXPECT_EQ(count(pictures[2], ">line 1: "), 1);  // too many lines: a colour bar, and a title of each
   EXPECT_TRUE(draw({}).empty());
 }
 
 TEST(Draw, IdsDifferBetweenPictures) {
-  const auto pictures = draw({script_of(heatmap(2, 2)), script_of(chart(1, 1))});
+  const auto pictures = draw({plot_of(heatmap(2, 2)), plot_of(chart(1, 1))});
   std::set<std::string> ids;
   for (const std::string& p : pictures)
     for (const char quote : {'\'', '"'}) {
@@ -105,7 +159,7 @@ TEST(Draw, IdsDifferBetweenPictures) {
 
 TEST(Draw, SmallAndLargeMaps) {
   for (const auto& [rows, columns] : {std::pair<Index, Index>{1, 1}, {1, 9}, {9, 1}, {60, 256}}) {
-    const std::string p = draw({script_of(heatmap(rows, columns))})[0];
+    const std::string p = draw({plot_of(heatmap(rows, columns))})[0];
     EXPECT_EQ(count(p, "<image"), 1) << rows << " x " << columns;
     EXPECT_TRUE(has(p, ">r0<") && has(p, ">c0<")) << rows << " x " << columns;
   }
@@ -116,7 +170,7 @@ TEST(Draw, TextIsTakenAsItIs) {
   map.row_names = {"a_b^c{x} 'q' \"z\"", "日本 <b>\\n%s@1`date`"};
   map.x_label = "'it''s <x>\n";
   map.cell_texts = {"1", "\\", "'", "\""};
-  const std::string p = draw({script_of(map)})[0];
+  const std::string p = draw({plot_of(map)})[0];
   EXPECT_TRUE(has(p, "a_b^c{x} 'q'"));
   EXPECT_TRUE(has(p, "日本 &lt;b>\\n%s@1`date`"));
   EXPECT_TRUE(has(p, "'it''s &lt;x>"));
@@ -126,36 +180,37 @@ TEST(Draw, TextIsTakenAsItIs) {
 TEST(Draw, LongNamesAreCut) {
   Heatmap map = heatmap(1, 1);
   map.row_names = {std::string(300, 'x')};
-  const std::string p = draw({script_of(map)})[0];
+  const std::string p = draw({plot_of(map)})[0];
   EXPECT_TRUE(has(p, std::string(23, 'x') + "…"));
-  EXPECT_FALSE(has(p, std::string(25, 'x')));
+  EXPECT_TRUE(has(p, "<title>" + std::string(300, 'x') + ", c0: "));  // the tooltip has all of it
+  EXPECT_FALSE(has(p, "<text>" + std::string(25, 'x')) || has(p, "<text> " + std::string(25, 'x')));
 }
 
 TEST(Draw, NotANumberAndBeyondTheScale) {
   Heatmap map = heatmap(2, 2);
   map.values = {NAN, 0, 1e300, -5};
   map.cell_texts = {"blank", "b", "c", "d"};
-  EXPECT_FALSE(has(draw({script_of(map)})[0], "blank"));
+  EXPECT_FALSE(has(draw({plot_of(map)})[0], "blank"));
   map.ratio = true;
   map.low = 0.5;
   map.high = 2;
-  EXPECT_TRUE(has(draw({script_of(map)})[0], "1/2×"));
+  EXPECT_TRUE(has(draw({plot_of(map)})[0], "1/2×"));
   LineChart lines = chart(1, 3);
   lines.lines[0].y[1] = NAN;
-  EXPECT_EQ(draw({script_of(lines)}).size(), 1u);
+  EXPECT_EQ(draw({plot_of(lines)}).size(), 1u);
 }
 
 TEST(Draw, GnuplotsErrorsAreTold) {
-  const std::string message = MESSAGE_OF(Failure, draw({"plot nonsense(\n"}));
+  const std::string message = MESSAGE_OF(Failure, draw({Plot{"plot nonsense(\n", {}, {}}}));
   EXPECT_TRUE(has(message, "gnuplot")) << message;
   EXPECT_TRUE(has(message, "nonsense")) << message;
-  EXPECT_TRUE(has(MESSAGE_OF(Failure, draw({"exit status 3\n"})), "gnuplot"));
+  EXPECT_TRUE(has(MESSAGE_OF(Failure, draw({Plot{"exit status 3\n", {}, {}}})), "gnuplot"));
 }
 
 TEST(Draw, WithoutGnuplotSaysWhatToInstall) {
   const std::string path = std::getenv("PATH");
   setenv("PATH", "/nowhere", 1);
-  const std::string message = MESSAGE_OF(Failure, draw({script_of(chart(1, 2))}));
+  const std::string message = MESSAGE_OF(Failure, draw({plot_of(chart(1, 2))}));
   setenv("PATH", path.c_str(), 1);
   EXPECT_TRUE(has(message, "gnuplot-nox")) << message;
 }
@@ -163,9 +218,9 @@ TEST(Draw, WithoutGnuplotSaysWhatToInstall) {
 TEST(Draw, ImpossiblePicturesAreOurMistake) {
   Heatmap map = heatmap(2, 2);
   map.values.pop_back();
-  EXPECT_THROW(script_of(map), std::logic_error);
-  EXPECT_THROW(script_of(LineChart{}), std::logic_error);
-  EXPECT_THROW(script_of(chart(1, 0)), std::logic_error);
+  EXPECT_THROW(plot_of(map), std::logic_error);
+  EXPECT_THROW(plot_of(LineChart{}), std::logic_error);
+  EXPECT_THROW(plot_of(chart(1, 0)), std::logic_error);
 }
 
 }  // namespace

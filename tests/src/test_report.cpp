@@ -6,6 +6,7 @@
 
 #include "src/text/json.h"
 #include "src/text/numbers.h"
+#include "src/text/words.h"
 #include "tests/src/checkpoint_fixture.h"
 #include "tests/src/temp_folder.h"
 
@@ -185,14 +186,57 @@ TEST(ReportHtml, IsOneSelfContainedPage) {
   EXPECT_EQ(count(page, "http"), count(page, "xmlns=\"http") + count(page, "xmlns:xlink=\"http"));
   EXPECT_EQ(count(page, "src="), 0);
   EXPECT_EQ(count(page, "<link"), 0);
-  // Loss, load, dropped, probability against load, four measures, a history and a domain picture for each of two layers.
-  EXPECT_EQ(count(page, "<svg"), 1 + 1 + 1 + 1 + 4 + 2 + 2);
+  // Loss, load, dropped and probability against load, each wide and narrow; four measures; a history and a domain picture for
+  // each of two layers.
+  EXPECT_EQ(count(page, "<svg"), 2 * 4 + 4 + 2 + 2);
+  EXPECT_EQ(count(page, "<title>gnuplot"), 0);
+  EXPECT_TRUE(has(page, "<title>layer 1, expert 0: 2.286×</title>"));
+  EXPECT_TRUE(has(page, "<title>Expert load of demo, step-00000040</title>"));
   EXPECT_EQ(count(page, "<svg"), count(page, "aria-label="));
   EXPECT_TRUE(has(page, "4.667"));  // the mean loss of the last steps
   for (const char* tag : {"section", "div", "figure", "table", "svg", "p", "h2", "details"})
     EXPECT_EQ(count(page, fmt::format("<{}>", tag)) + count(page, fmt::format("<{} ", tag)),
               count(page, fmt::format("</{}>", tag)))
         << tag;
+}
+
+TEST(ReportHtml, LossesHaveTheirColoursAndTheValidation) {
+  ExpertReport r = example(1, 4, 3);
+  r.losses = {{1, 5.5}, {2, 4.5}, {3, 4}};
+  const std::string without = report_html(r);
+  EXPECT_TRUE(has(without, "var(--training, #"));
+  EXPECT_FALSE(has(without, "var(--validation, #"));
+  r.validations = {{2, 4.25}};
+  const std::string page = report_html(r);
+  EXPECT_TRUE(has(page, "var(--validation, #") && has(page, ">validation<"));
+  EXPECT_TRUE(has(page, "step 2\ntraining: 4.5\nvalidation: 4.25<"));
+}
+
+// A third of the experts is dead: how many of how many, and what to change.
+TEST(Report, ACollapsedRouterGetsAdvice) {
+  ExpertReport r = example(2, 4, 3);
+  EXPECT_TRUE(has(report_html(r), "<b>2 of 8</b>"));
+  EXPECT_TRUE(collapse_advice(r).finding.empty());  // too few assignments to tell
+  for (std::int64_t& n : r.state.experts.routed) n *= 100;
+  r.load = layer_loads(r.state.experts, r.first, r.last);
+  const auto changes = [&] { return join(collapse_advice(r).changes); };
+  EXPECT_TRUE(has(collapse_advice(r).finding, "2 of 8 experts are dead in steps 21-30"));
+  EXPECT_TRUE(has(collapse_advice(r).finding, "In 2 of 2 layers a quarter of the experts is dead, or the entropy is below 0.5: 0, 1."));
+  EXPECT_TRUE(has(changes(), "moe.aux_loss"));
+  Config& c = r.config.emplace();
+  c.moe.experts = 4;
+  c.moe.aux_loss = c.moe.bias_rate = 0;
+  EXPECT_TRUE(has(changes(), "both are 0"));
+  EXPECT_FALSE(has(changes(), "moe.renormalize"));
+  c.moe.aux_loss = 0.02;
+  EXPECT_TRUE(has(changes(), "Raise moe.aux_loss = 0.02 to about 0.06"));
+  c.moe.bias_rate = 0.001;
+  EXPECT_TRUE(has(changes(), "Raise moe.bias_rate = 0.001 to about 0.003."));
+  c.moe.top_k = 1;
+  c.moe.renormalize = Renormalize::on;
+  EXPECT_TRUE(has(changes(), "Set moe.renormalize = auto"));
+  for (const std::string& text : {report_text(r, false), report_html(r)})
+    EXPECT_TRUE(has(text, "The router has collapsed"));
 }
 
 TEST(ReportHtml, ExtremeSizes) {
@@ -236,9 +280,10 @@ TEST_F(MakeReport, FromACheckpointAlone) {
 }
 
 TEST_F(MakeReport, TakesWhatLiesBeside) {
-  folder_.write("metrics.jsonl",
-                "{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":null}\n{\"step\":19,\"loss\":2}\n{\"step\":"
-                "20,\"loss\":1}\n{\"st");
+  folder_.write(
+      "metrics.jsonl",
+      "{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":null}\n{\"step\":19,\"loss\":2,\"validation\":{\"loss\":2.5}}\n{\"step\":"
+      "20,\"loss\":1}\n{\"st");
   folder_.write("evaluation.json",
                 R"({"step": 19, "tokens": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1, "layers": [0, 10],
     "domains": [{"name": "a", "tokens": 1, "bytes": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1,
@@ -246,6 +291,8 @@ TEST_F(MakeReport, TakesWhatLiesBeside) {
   const ExpertReport r = make_report(checkpoint_, {10, {}});
   ASSERT_EQ(r.losses.size(), 2u);  // neither later steps nor torn lines
   EXPECT_EQ(r.losses[1].step, 19);
+  ASSERT_EQ(r.validations.size(), 1u);
+  EXPECT_EQ(r.validations[0].loss, 2.5);
   EXPECT_EQ(r.evaluation->domains[0].experts, (std::vector<std::vector<std::int64_t>>{{4, 5, 6}}));
   EXPECT_EQ(r.state.experts.layers, 1);
   EXPECT_EQ(r.load.size(), 1u);

@@ -8,6 +8,7 @@
 #include "src/experiments/scale.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
+#include "tests/src/temp_folder.h"
 
 namespace sy {
 namespace {
@@ -95,6 +96,11 @@ TEST(Scale, ThePageTellsItsPicturesAndRowsApart) {
                               "<h2>Where the time of a step goes</h2>", "<h2>All layouts</h2>"})
     EXPECT_NE(html.find(heading), std::string::npos) << heading;
   EXPECT_NE(html.find("4 ranks, tp 1 ep 4 etp 1 node 2, balanced<"), std::string::npos);
+  EXPECT_NE(html.find("<title>4 ranks, tp 1 ep 4 etp 1 node 2, balanced, compute: 100 %</title>"), std::string::npos);
+  // A colour means the same in both charts, and on small screens.
+  for (const char* series : {"own-routing", "balanced-routing", "ideal"})
+    EXPECT_GE(count(html, fmt::format("'var(--{}, #", series)), 2 * 2) << series;
+  EXPECT_EQ(html.find("var(--line-"), std::string::npos);
   EXPECT_NE(html.find("Warning [1]: second doubt"), std::string::npos);
   EXPECT_EQ(html.find("gnuplot_plot_1</title>"), std::string::npos);
 }
