@@ -133,7 +133,7 @@ struct Config {
     Schedule schedule = Schedule::cosine;
     double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 1.0, z_loss = 0;
     bool recompute = false;
-    Index validate_every = 0, validate_windows = 64;
+    Index validate_every = 0, validate_windows = 64, patience = 0;
   } train;
 
   struct Data {
@@ -143,7 +143,7 @@ struct Config {
 
   struct Run {
     std::string dir, backend = "auto", dtype = "f32";
-    Index log_every = 10, checkpoint_every = 200, keep = 3;
+    Index log_every = 10, checkpoint_every = 200, keep = 3, keep_best = 0, keep_every = 0;
     bool resume = false, checkpoint_first = false;
     Index resume_step = -1;
     std::string init_from;

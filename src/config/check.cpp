@@ -230,6 +230,9 @@ void check_together(const Config& c, Problems& problems) {
     problems.of("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",
                 t.min_lr, t.lr, show(t.schedule));
 
+  for (const auto& [key, value] : {std::pair{"train.patience", t.patience}, {"run.keep_best", c.run.keep_best}})
+    if (value > 0 && t.validate_every == 0)
+      problems.of(key, "{} = {} follows the validation loss: set train.validate_every, or this to 0", key, value);
   if (c.run.resume_step >= 0 && !c.run.resume)
     problems.of("run.resume_step", "run.resume_step = {} needs run.resume = true: set it", c.run.resume_step);
 }

@@ -545,6 +545,10 @@ void for_each_key(C& c, F&& visit) {
       {{0, big}});
   key("train.validate_windows", t.validate_windows,
       "a validation takes this many windows of model.seq_len tokens of each domain, evenly spread. 0: all", {{0, big}});
+  key("train.patience", t.patience,
+      "training stops early, with exit code 0, after this many validations in a row that did not lower the validation "
+      "loss. 0: it does not",
+      {{0, big}});
   key("train.recompute", t.recompute,
       "true: the backward pass computes each block's activations again, which takes time and saves memory");
   key("train.z_loss", t.z_loss,
@@ -573,6 +577,12 @@ void for_each_key(C& c, F&& visit) {
   key("run.keep", r.keep,
       "the number of checkpoints that are kept, the newest ones, beside the newest before the loss rose. 0: all",
       {{0, big}});
+  key("run.keep_best", r.keep_best,
+      "the number of checkpoints with the lowest validation losses that are kept, whatever run.keep says. After a "
+      "validation whose loss is among the lowest, there is a checkpoint, too. 0: none",
+      {{0, 1000}});
+  key("run.keep_every", r.keep_every,
+      "checkpoints of steps that are multiples of this are kept, whatever run.keep says. 0: none", {{0, big}});
   key("run.resume", r.resume,
       "true: training goes on from the newest whole checkpoint of run.dir, or starts where there is none",
       {.effect = none});

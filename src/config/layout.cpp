@@ -149,6 +149,12 @@ std::vector<std::string> doubts(const Config& config, const Layout& layout) {
         fmt::format("train.warmup = {} is beyond train.steps = {}: the learning rate never reaches train.lr: "
                     "lower train.warmup",
                     config.train.warmup, config.train.steps));
+  const Index keep_every = config.run.keep_every, every = config.run.checkpoint_every;
+  if (keep_every > 0 && (every == 0 || keep_every % every != 0))
+    out.push_back(
+        fmt::format("run.keep_every = {} is not a multiple of run.checkpoint_every = {}, which says what steps have a "
+                    "checkpoint: change one",
+                    keep_every, every));
   if (e.experts > 0 && e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch && together != batch)
     out.push_back(
         fmt::format("moe.aux_scope = global_batch balances what is computed at once, here dp * "

@@ -79,7 +79,8 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
           trial.failure = failure->second;
           continue;
         }
-        trial.outcomes.push_back(read_outcome(training.run, training.steps));
+        const bool may_stop_early = trial.config.train.patience > 0;
+        trial.outcomes.push_back(read_outcome(training.run, may_stop_early ? last_step(training.run) : training.steps));
         if (const MissingSteps& missing = trial.outcomes.back().missing; !missing.empty())
           warn(fmt::format("{} lacks {}: its numbers are of the other steps; remove the run's folder to train it again",
                            (training.run / "metrics.jsonl").string(), missing.text()));

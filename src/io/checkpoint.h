@@ -12,11 +12,13 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "dist/comm.h"
 #include "src/io/expert_history.h"
+#include "src/io/validation_record.h"
 #include "src/params/store.h"
 #include "src/params/values.h"
 
@@ -34,16 +36,23 @@ struct TrainState {
   std::string layout;            // "dp 4 tp 1 ep 2 etp 1", informative
   ExpertHistory experts;
   std::vector<float> router_bias;  // [layer, expert], empty when unused
+  ValidationRecord validation;     // empty in checkpoints from before there was one
 };
 
-// Collective over `world`. Writes RUN/checkpoints/step-N, then deletes what is older but for the newest keep
-// - 1 (keep 0: nothing) and the checkpoint of step `pinned` (-1: of no step). Only files that this
-// program wrote are deleted, and a checkpoint whose folder holds others stays as it is. A failure
-// on any rank throws AgreedError on all and leaves older checkpoints alone; a value that is not
-// finite is one, before anything is written. Returns, on rank 0, what was not deleted, and why: no
-// reason to stop.
+// The checkpoints of a run that stay when a new one is written.
+struct Retention {
+  Index keep = 0;               // number of the newest ones, the new one included; 0 means all
+  Index keep_every = 0;         // those of steps that are multiples of it stay, too; 0 means no step
+  std::set<Index> pinned = {};  // those of these steps stay, too
+};
+
+// Collective over `world`. Writes RUN/checkpoints/step-N, then deletes older ones as `retention` of
+// rank 0 says. Only files that this program wrote are deleted, and a checkpoint whose folder holds
+// others stays as it is. A failure on any rank throws AgreedError on all and leaves older
+// checkpoints alone; a value that is not finite is one, before anything is written. Returns, on rank
+// 0, what was not deleted, and why: no reason to stop.
 std::vector<std::string> save_checkpoint(Comm& world, const std::filesystem::path& run_dir, const TrainState& state,
-                                         const ParamStore& store, Index keep, Index pinned = -1);
+                                         const ParamStore& store, const Retention& retention);
 
 // The same of weights alone, without an optimizer's state, which no rank holds: they are read from `source` piece by piece and
 // written. The ranks share the work equally. Training starts from such a checkpoint (run.init_from); it cannot be resumed.

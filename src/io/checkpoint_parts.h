@@ -34,6 +34,8 @@ inline const TensorKind tensor_kinds[] = {
 
 // Attribute of /state: all values were checked to be finite. Older checkpoints lack it.
 constexpr const char* finite_mark = "finite";
+// Attribute of /state: the ValidationRecord, if there was a validation.
+constexpr const char* validation_attribute = "validation";
 
 // Returns the ranges of parameters that a rank writes; pointers refer to `flat`.
 // They are its ZeRO-1 ranges without those that a lower rank holds too (kv heads if kv_heads < tp).
@@ -80,14 +82,13 @@ WrittenFile write_index(const std::filesystem::path& path, const TrainState& sta
 std::optional<Index> step_set_aside(const std::string& name);
 
 // Deletes old checkpoints and returns one warning for each that it could not delete.
-// Checkpoint `step` and the newest keep - 1 before it stay, and so does that of step `pinned`.
+// Checkpoint `step` and the newest keep - 1 before it stay, and so do those that `retention` names.
 // Checkpoints without a manifest do not count towards `keep`. They stay, as do checkpoints with
 // other files.
 // Checkpoints after `step` stay as they are.
 // Deletes abandoned checkpoints that are older than the oldest of those `keep`.
-// keep: 0 means that nothing is deleted. pinned: -1 means that no step is pinned.
-std::vector<std::string> prune_checkpoints(const std::filesystem::path& checkpoints, Index step, Index keep,
-                                           Index pinned = -1);
+std::vector<std::string> prune_checkpoints(const std::filesystem::path& checkpoints, Index step,
+                                           const Retention& retention);
 // Deletes the unfinished folders of an interrupted save or prune, such as step-N.tmp.
 // If a folder holds other files too, they stay in it. Returns one warning for each such folder.
 // Throws Failure if a file cannot be deleted.

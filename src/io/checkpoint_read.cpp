@@ -163,6 +163,8 @@ TrainState read_state(const fs::path& step_dir) {
   if (file.has("/state", "tokenizer")) state.tokenizer = file.get_string("/state", "tokenizer");
   if (file.has("/state", "unicode_versions")) state.unicode_versions = file.get_string("/state", "unicode_versions");
   state.layout = file.get_string("/state", "layout");
+  if (file.has("/state", validation_attribute))
+    state.validation = parse_validation_record(file.get_string("/state", validation_attribute), step_dir.string());
   constexpr Index most = Index{1} << 53;
   check_range(step_dir, "step", state.step, checkpoint.manifest().step, checkpoint.manifest().step);
   check_range(step_dir, "step", state.step, 0, most);

@@ -83,6 +83,7 @@ void write_state(Hdf5File& file, const TrainState& state) {
   if (!state.tokenizer.empty()) file.set("/state", "tokenizer", state.tokenizer);
   if (!state.unicode_versions.empty()) file.set("/state", "unicode_versions", state.unicode_versions);
   file.set("/state", "layout", state.layout);
+  if (!state.validation.empty()) file.set("/state", validation_attribute, to_text(state.validation));
   file.set("/state", finite_mark, std::int64_t{1});
   write_experts(file, state.experts);
   if (state.router_bias.empty()) return;
@@ -269,7 +270,7 @@ namespace {
 
 // The protocol of saving, on all ranks.
 std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainState& state,
-                              const ShardContents& contents, Index keep, Index pinned) {
+                              const ShardContents& contents, const Retention& retention) {
   const bool lead = world.rank() == 0;
   const fs::path checkpoints = checkpoints_of(run_dir), final_dir = checkpoints / step_name(state.step);
   fs::path dir;
@@ -331,7 +332,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
     } catch (const Error& e) {
       warnings.push_back(e.what());
     }
-    for (std::string& problem : prune_checkpoints(checkpoints, state.step, keep, pinned))
+    for (std::string& problem : prune_checkpoints(checkpoints, state.step, retention))
       warnings.push_back(std::move(problem));
   }
   return warnings;
@@ -340,7 +341,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
 }  // namespace
 
 std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, const TrainState& state,
-                                         const ParamStore& store, Index keep, Index pinned) {
+                                         const ParamStore& store, const Retention& retention) {
   store.whole();  // what this rank owns may be on its way to the others
   agree(world, [&] {
     std::string name = first_not_finite(store, world.rank());
@@ -351,7 +352,7 @@ std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, c
           "from an older checkpoint (--run.resume=true) with a lower train.lr",
           name, state.step);
   });
-  return save(world, run_dir, state, contents_of(store), keep, pinned);
+  return save(world, run_dir, state, contents_of(store), retention);
 }
 
 void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state, const std::vector<ParamSpec>& specs,
@@ -371,7 +372,7 @@ void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state,
     done += static_cast<Index>(values.size());
     progress(done, total);
   };
-  save(world, run_dir, state, {specs, layout, flat, std::span(tensor_kinds).first(1), read}, 0, -1);
+  save(world, run_dir, state, {specs, layout, flat, std::span(tensor_kinds).first(1), read}, {});
 }
 
 }  // namespace sy

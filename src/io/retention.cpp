@@ -130,9 +130,13 @@ Index oldest_checkpoint(const fs::path& checkpoints) {
   return oldest == steps.rend() ? -1 : *oldest;
 }
 
-std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index step, Index keep, Index pinned) {
+std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index step, const Retention& retention) {
   std::vector<std::string> problems;
+  const Index keep = retention.keep, keep_every = retention.keep_every;
   if (keep <= 0) return problems;
+  const auto stays_forever = [&](Index of) {
+    return retention.pinned.contains(of) || (keep_every > 0 && of % keep_every == 0);
+  };
   // `kept` and `oldest` are of the checkpoints that stay. Later ones were abandoned, and are replaced
   // when they are reached again.
   Index kept = 1, oldest = step;
@@ -143,7 +147,7 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
     if (kept < keep && has_manifest(checkpoints / name)) {
       ++kept;
       oldest = of;
-    } else if (of != pinned) {
+    } else if (!stays_forever(of)) {
       old.emplace_back(name, of);
     }
   }

@@ -155,7 +155,8 @@ class Run {
                       trainer_.steps_done(), config_.train.steps));
       return 0;
     }
-    announce();
+    bool stop_early = world_.max(out_of_patience()) > 0;
+    if (!stop_early) announce();
     agree(world_, [&] {
       if (!lead()) return;
       metrics_ = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1, sinks());
@@ -166,7 +167,7 @@ class Run {
     int stop = signal_everywhere();
     RoutingWarnings routing_warnings(trainer_.steps_done(), state_.experts.layer_ids);
     StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
-    while (!stop && trainer_.steps_done() < config_.train.steps) {
+    while (!stop && !stop_early && trainer_.steps_done() < config_.train.steps) {
       // What the ranks wait for after its passes is of this step, too.
       const DoingStep doing(trainer_.steps_done() + 1);
       step_trace.before(trainer_.steps_done() + 1);
@@ -191,16 +192,53 @@ class Run {
         if (!validation.empty() && (!how_.quiet || last))
           progress_.note(validation_text(step, config_.train.steps, validation));
       });
+      const Verdict verdict = judge(step, validation);
+      stop_early = verdict.stop_early;
       stop = signal_everywhere();
       const Index every = config_.run.checkpoint_every;
-      if (stop || step == config_.train.steps || (every > 0 && step % every == 0)) save();
+      if (stop || stop_early || verdict.is_best || step == config_.train.steps || (every > 0 && step % every == 0))
+        save();
     }
     step_trace.after(trainer_.steps_done(), true);
     progress_.clear();
     if (trainer_.steps_done() == config_.train.steps) return 0;
+    if (stop_early) {
+      say(early_stop_text());
+      return 0;
+    }
     say(fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
                     signal_name(stop)));
     return stopped_exit_code;
+  }
+
+  // What follows from a validation.
+  struct Verdict {
+    bool is_best = false;  // its loss is among the run.keep_best lowest
+    bool stop_early = false;
+  };
+  // The first rank decides, and all ranks get its verdict. Collective if there are scores.
+  Verdict judge(Index step, const std::vector<DomainScore>& scores) {
+    if (scores.empty()) return {};
+    const bool is_best = state_.validation.add(step, total_of(scores).loss(), config_.run.keep_best);
+    const Index word = world_.max(lead() ? (is_best ? 1 : 0) + (out_of_patience() ? 2 : 0) : 0);
+    return {(word & 1) != 0, (word & 2) != 0};
+  }
+
+  // Whether the last train.patience validations have not lowered the loss. On the first rank.
+  bool out_of_patience() const {
+    return lead() && config_.train.patience > 0 && state_.validation.since_lowest >= config_.train.patience;
+  }
+
+  std::string early_stop_text() const {
+    const ValidationRecord& v = state_.validation;
+    const fs::path lowest = checkpoints_of(dir_) / step_name(v.lowest_step);
+    std::error_code error;
+    const bool kept = v.lowest_step >= 0 && fs::exists(lowest / manifest_name, error);
+    return fmt::format(
+        "stopped early at step {} of {}: {} validations since step {} have not lowered the loss of {:.4f} "
+        "(train.patience = {}){}. Raise train.patience to go on",
+        trainer_.steps_done(), config_.train.steps, v.since_lowest, std::max<Index>(v.lowest_step, 0), v.lowest,
+        config_.train.patience, kept ? fmt::format("; {} is the best checkpoint", lowest.string()) : "");
   }
 
   // A training that diverges says which checkpoint to go back to.
@@ -228,9 +266,17 @@ class Run {
     return good >= 0 ? good : newest_before(checkpoints, rise_.begin());
   }
 
-  // The step of the checkpoint that is not deleted, whatever run.keep says; -1: of none. It is said
-  // once. On the first rank.
-  Index pinned_checkpoint() {
+  // The checkpoints that stay when the next one is written. On the first rank.
+  Retention retention() {
+    Retention out{config_.run.keep, config_.run.keep_every, {}};
+    if (const Index before = checkpoint_before_trouble(); before >= 0) out.pinned.insert(before);
+    for (const ValidationRecord::Entry& entry : state_.validation.best) out.pinned.insert(entry.step);
+    return out;
+  }
+
+  // The step of the checkpoint that is not deleted because of the losses, whatever run.keep says;
+  // -1: of none. It is said once. On the first rank.
+  Index checkpoint_before_trouble() {
     if (config_.run.keep == 0) return -1;
     const fs::path checkpoints = checkpoints_of(dir_);
     const auto path = [&](Index step) { return (checkpoints / step_name(step)).string(); };
@@ -358,6 +404,9 @@ class Run {
       trainer_.set_progress(there.step, there.samples, there.tokens);
       if (lead() && there.experts.layers == state_.experts.layers && there.experts.experts == state_.experts.experts)
         state_.experts = there.experts;
+      state_.validation = there.validation;
+      const std::vector<Index> saved = steps_in(checkpoints_of(dir_));
+      state_.validation.retain({saved.begin(), saved.end()});  // a person may have removed some
       if (!there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
     });
     warn_of_data();
@@ -424,7 +473,7 @@ class Run {
   }
 
   void save() {
-    Index pinned = -1;
+    Retention stay;
     agree(world_, [&] {
       if (!lead()) return;
       if (!lock_->held())
@@ -433,7 +482,7 @@ class Run {
             "folder of its own",
             dir_.string());
       metrics_->sync();  // before a checkpoint counts, the lines of its steps are on the disk
-      pinned = pinned_checkpoint();
+      stay = retention();
     });
     window_.close(trainer_.steps_done(), state_.experts);
     state_.step = trainer_.steps_done();
@@ -441,8 +490,7 @@ class Run {
     state_.tokens = trainer_.tokens_done();
     state_.router_bias = engine_.router_bias();
     const ScopedActivity saving({"save of a checkpoint", -1, "", state_.step});
-    for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), config_.run.keep, pinned))
-      warn_once(warning);
+    for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), stay)) warn_once(warning);
   }
 
   void warn_of_data() const {

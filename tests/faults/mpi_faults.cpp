@@ -188,7 +188,7 @@ TEST(Faults, Checkpoint) {
                    true);
   fill(store);
   const auto save = [&](const fs::path& to, Index step, Index keep) {
-    for (const std::string& warning : save_checkpoint(world(), to, example_state(step), store, keep))
+    for (const std::string& warning : save_checkpoint(world(), to, example_state(step), store, {.keep = keep}))
       EXPECT_TRUE(has(warning, "old checkpoint") || has(warning, "cannot")) << warning;
   };
   for (Index step : {1, 2, 3}) save(before, step, 0);

@@ -175,7 +175,7 @@ struct SingleRank {
   ParamStore store{*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true};
   SingleRank() { fill(store); }
   std::vector<std::string> save(const fs::path& run, Index step, Index keep = 0) {
-    return save_checkpoint(*world, run, example_state(step), store, keep);
+    return save_checkpoint(*world, run, example_state(step), store, {.keep = keep});
   }
 };
 

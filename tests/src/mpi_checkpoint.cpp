@@ -43,7 +43,7 @@ struct Rank {
   ParamStore store{*backend, odd_specs(), layout, coord_of(layout, world().rank()), true};
   explicit Rank(const Layout& l) : layout(l) {}
   void save(const fs::path& run, Index step, Index keep = 0) {
-    save_checkpoint(world(), run, example_state(step), store, keep);
+    save_checkpoint(world(), run, example_state(step), store, {.keep = keep});
   }
 };
 

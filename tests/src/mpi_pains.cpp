@@ -284,7 +284,7 @@ TEST(PainsOfResuming, ARunResumedOnAnyOtherLayoutHasItsMoments) {
         state.samples = first.trainer.samples_done();
         state.tokens = first.trainer.tokens_done();
         state.config = to_ini(config);
-        save_checkpoint(*comm, run, state, first.engine.store(), 0);
+        save_checkpoint(*comm, run, state, first.engine.store(), {});
       }
       Trainee second = on(reader);
       const auto path = resolve_checkpoint(*comm, run, nullptr);

@@ -132,7 +132,7 @@ TEST(Checkpoint, StateComesBack) {
 TEST(Checkpoint, StateOfADenseModelAtStepZero) {
   const Folder run;
   SingleRank trainer;
-  save_checkpoint(*trainer.world, run.path(), TrainState{}, trainer.store, 0);
+  save_checkpoint(*trainer.world, run.path(), TrainState{}, trainer.store, {});
   const TrainState read = read_state(resolve_checkpoint(run.path(), nullptr));
   EXPECT_EQ(read.step, 0);
   EXPECT_EQ(read.config, "");
@@ -309,7 +309,7 @@ TEST(CheckpointDiff, OtherShapesAreNoted) {
   ParamStore store(*backend, specs, Layout{}, coord_of(Layout{}, 0), true);
   fill(store);
   const auto world = make_comm_self();
-  save_checkpoint(*world, b.path(), example_state(200), store, 0);
+  save_checkpoint(*world, b.path(), example_state(200), store, {});
   std::map<std::string, std::string> notes;
   for (const TensorDifference& d : diff_checkpoints(first, resolve_checkpoint(b.path(), nullptr)))
     if (!d.bitwise_equal) notes[d.name] = d.note;

@@ -120,7 +120,7 @@ TEST(DiffCommand, ExitCodeAndList) {
   ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   fill(store);
   store.get("layers.0.tiny").weight.f32()[0] += 0.5f;
-  save_checkpoint(*world, b.path(), example_state(300), store, 0);
+  save_checkpoint(*world, b.path(), example_state(300), store, {});
   r = call(diff_command, {first.string(), b.path().string()});
   EXPECT_EQ(r.code, 1) << r.out;
   EXPECT_TRUE(says(r, "/params/layers.0.tiny") && says(r, "0.5") && says(r, "1 of ")) << r.out;

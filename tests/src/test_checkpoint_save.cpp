@@ -79,7 +79,9 @@ TEST(CheckpointSave, APinnedOneIsNotDeleted) {
   const Folder run;
   SingleRank trainer;
   const auto save = [&](Index step, Index pinned) {
-    save_checkpoint(*trainer.world, run.path(), example_state(step), trainer.store, 2, pinned);
+    Retention retention{.keep = 2};
+    if (pinned >= 0) retention.pinned.insert(pinned);
+    save_checkpoint(*trainer.world, run.path(), example_state(step), trainer.store, retention);
     return steps_in(checkpoints_of(run.path()));
   };
   for (Index step : {2, 4}) save(step, -1);
@@ -89,6 +91,17 @@ TEST(CheckpointSave, APinnedOneIsNotDeleted) {
   EXPECT_EQ(newest_before(checkpoints_of(run.path()), 2), -1);
   EXPECT_EQ(oldest_checkpoint(checkpoints_of(run.path())), 2);
   EXPECT_EQ(save(10, -1), (std::vector<Index>{10, 8}));
+}
+
+TEST(CheckpointSave, MultiplesOfKeepEveryAreNotDeleted) {
+  const Folder run;
+  SingleRank trainer;
+  for (Index step = 0; step <= 14; step += 2)
+    save_checkpoint(*trainer.world, run.path(), example_state(step), trainer.store,
+                    {.keep = 2, .keep_every = 4, .pinned = {2, 6}});
+  EXPECT_EQ(steps_in(checkpoints_of(run.path())), (std::vector<Index>{14, 12, 8, 6, 4, 2, 0}));
+  save_checkpoint(*trainer.world, run.path(), example_state(16), trainer.store, {.keep = 2});
+  EXPECT_EQ(steps_in(checkpoints_of(run.path())), (std::vector<Index>{16, 14}));
 }
 
 // A crash finds an old checkpoint whole, or under a name that no reader takes: its new name is on
@@ -278,7 +291,7 @@ TEST(CheckpointSave, ValuesThatAreNotFiniteAreNotSaved) {
     }
   TrainState state = example_state(2);
   state.router_bias[3] = nan;
-  EXPECT_TRUE(has(error_of([&] { save_checkpoint(*good.world, run.path(), state, good.store, 1); }), "/router/bias"));
+  EXPECT_TRUE(has(error_of([&] { save_checkpoint(*good.world, run.path(), state, good.store, {.keep = 1}); }), "/router/bias"));
   EXPECT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(1));
 }
 
