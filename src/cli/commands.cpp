@@ -32,6 +32,7 @@ const std::vector<Command>& commands() {
        "write a checkpoint as a Hugging Face model, alone or under mpirun or srun", export_command, true},
       {"inspect", "CHECKPOINT|DATA [--verify]", "what is in a checkpoint or a data set, and whether it is whole",
        inspect_command, false, true},
+      {"runs", "[FOLDER] [--json]", "list the runs below a folder: step, loss, speed and state", runs_command, false},
       {"diff", "CHECKPOINT CHECKPOINT", "compare two checkpoints, tensor by tensor", diff_command, false, true},
       {"doctor", "[--dir DIR] [--machine FILE] [--json]",
        "what this machine offers, and what is misconfigured; under mpirun, on every rank", doctor_command, true},

@@ -47,6 +47,7 @@ int evaluate_command(CommandLine&);
 int generate_command(CommandLine&);
 int inspect_command(CommandLine&);
 int diff_command(CommandLine&);
+int runs_command(CommandLine&);
 int experts_command(CommandLine&);
 int plan_command(CommandLine&);
 int scale_command(CommandLine&);

@@ -167,6 +167,23 @@ int FolderLock::take() {
   return 0;
 }
 
+std::string lock_holder(const std::filesystem::path& folder) {
+  const int file = open((folder / lock_name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return "";
+  struct stat facts {};
+  std::string written;
+  bool held = false;
+  if (fstat(file, &facts) == 0 && S_ISREG(facts.st_mode)) {
+    written = content(file);
+    const bool free = flock(file, LOCK_SH | LOCK_NB) == 0, no_locks = !free && errno != EWOULDBLOCK && errno != EINTR;
+    const bool young = std::abs(std::difftime(std::time(nullptr), facts.st_mtime)) <
+                       std::chrono::duration<double>(FolderLock::default_stale_after).count();
+    held = is_elsewhere(written) ? young : no_locks ? !has_ended(written) : !free;
+  }
+  close(file);
+  return !held ? "" : written.empty() ? "another process" : written;
+}
+
 bool FolderLock::held() const {
   // Opened anew: a network file system looks at the server then.
   const int now = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);

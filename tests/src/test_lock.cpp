@@ -48,6 +48,30 @@ struct LockTest : testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(FileSystems, LockTest, testing::Values(false, true),
                          [](const auto& info) { return info.param ? "WithoutLocks" : "WithLocks"; });
 
+// Looking takes no lock.
+TEST_P(LockTest, TheHolderIsNamed) {
+  EXPECT_EQ(lock_holder(folder.path()), "");
+  {
+    const FolderLock lock(folder.path(), milliseconds(0), "run.dir", "choose another run.dir");
+    if (GetParam()) return;  // without locks, a process that looks at its own file sees an old one
+    EXPECT_TRUE(has(lock_holder(folder.path()), ", process " + std::to_string(getpid())));
+    EXPECT_TRUE(lock.held());
+  }
+  EXPECT_EQ(lock_holder(folder.path()), "");
+  folder.write("switchyard.lock", "");
+  EXPECT_EQ(lock_holder(folder.path()), "");
+  fs::remove(file());
+  ASSERT_EQ(mkfifo(file().c_str(), 0600), 0);
+  EXPECT_EQ(lock_holder(folder.path()), "");
+}
+// A file of another host, by its age.
+TEST_P(LockTest, TheHolderOnAnotherHostIsYoung) {
+  folder.write("switchyard.lock", "elsewhere, process 7\n");
+  EXPECT_EQ(lock_holder(folder.path()), "elsewhere, process 7");
+  fs::last_write_time(file(), fs::file_time_type::clock::now() - std::chrono::minutes(5));
+  EXPECT_EQ(lock_holder(folder.path()), "");
+}
+
 // A process that holds the lock, until it is told to die or, without a word, to let go.
 struct Holder {
   explicit Holder(const fs::path& folder) {
