@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# tests/cuda/resources.sh [FILE.cu ...]: what each kernel takes of a GPU, for every architecture that the build compiles for:
-# registers and spilled bytes per thread, and the shared memory and stack that the compiler gives it (memory that a launch
-# asks for comes on top). All of kernels/cuda where no file is named. Exit code 1 where a kernel spills more than
-# allowed_spills, 2 where there is no nvcc. Needs no GPU; some minutes.
+# tests/cuda/resources.sh [FILE.cu ...]: lists the GPU resources of each kernel.
+#
+# It lists registers and spilled bytes per thread, and the shared memory and stack that the compiler
+# allots. It does so for every architecture that the build compiles for. Memory that a launch
+# requests comes on top. Without FILE, it lists all of kernels/cuda. It needs no GPU, and some
+# minutes.
+#
+# Exit code 1: a kernel spills more than allowed_spills. 2: there is no nvcc.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# Bytes stored and loaded again per thread. A few are lost in what a kernel does with memory anyway; more means that its
-# block or its tile is too large.
+# Bytes stored and loaded again per thread. A few do not matter beside the other memory traffic of a
+# kernel; more means that its block or its tile is too large.
 allowed_spills=64
 
 nvcc=${CUDACXX:-$(command -v nvcc || true)}
@@ -15,7 +19,7 @@ nvcc=${CUDACXX:-$(command -v nvcc || true)}
   echo "resources.sh: there is no nvcc: install the CUDA toolkit, or name its nvcc in CUDACXX" >&2
   exit 2
 }
-# As CMakeLists.txt and cmake/cuda.cmake have them.
+# The options of CMakeLists.txt and cmake/cuda.cmake.
 options=(-std=c++20 -O3 -DNDEBUG --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -diag-suppress=554 -I. --resource-usage)
 architectures=(80 90a)
 if "$nvcc" --list-gpu-code | grep -qx sm_100; then architectures+=(100a); fi
@@ -34,13 +38,15 @@ compile() {  # FILE OPTIONS...
 }
 export -f compile
 export nvcc work
-# The largest first, so that the two compilers end at about the same time.
+# The largest files go first, so that the two compilers end at about the same time.
 ls -S "${files[@]}" | xargs -P 2 -I {} bash -c 'compile "$@"' compile {} "${options[@]}"
 
-# ptxas says of a kernel: "Compiling entry function 'SIGNATURE' for 'sm_80'", then "N bytes stack frame, N bytes spill
-# stores, N bytes spill loads", then "Used N registers, ..., N bytes smem".
+# ptxas prints three lines for each kernel:
+#   Compiling entry function 'SIGNATURE' for 'sm_80'
+#   N bytes stack frame, N bytes spill stores, N bytes spill loads
+#   Used N registers, ..., N bytes smem
 awk -v allowed="$allowed_spills" '
-  # The number before `unit`; 0 where there is none.
+  # The number before `unit`; 0 if there is none.
   function before(unit,  at) {
     at = match($0, "[0-9]+ " unit)
     return at ? substr($0, at) + 0 : 0

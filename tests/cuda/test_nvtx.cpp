@@ -1,4 +1,4 @@
-// The parts of a step as NVTX ranges, told by a stand-in for a profiler. No GPU is needed.
+// Tests the NVTX ranges of a step with a fake profiler. Needs no GPU.
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
 
@@ -32,7 +32,7 @@ int popped(nvtxDomainHandle_t domain) {
   return 0;
 }
 
-// What NVTX calls at the first range, where a profiler is there.
+// Called by NVTX at the first range, if a profiler is present.
 int attach(NvtxGetExportTableFunc_t table_of) {
   const auto* tables = static_cast<const NvtxExportTableCallbacks*>(table_of(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable calls = nullptr;
@@ -47,7 +47,7 @@ int attach(NvtxGetExportTableFunc_t table_of) {
 TEST(Nvtx, PartsOfAStepAreRanges) {
   InitializeInjectionNvtx2_fnptr = attach;
   {
-    const Traced step("step", {{"step", 7}});  // told whether or not the step is traced
+    const Traced step("step", {{"step", 7}});  // reported even if the step is not traced
     const Doing doing("forward pass", 2);
     Traced part("route");
     part.next("dispatch");

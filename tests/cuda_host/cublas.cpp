@@ -1,7 +1,10 @@
-// Products on the host. Of every matrix just its elements are accessed, as host/memory.h has it, not what lies between
-// its columns. bf16 is copied to f32 and the result rounded once. Where the cuda backend promises that results depend on
-// nothing but their inputs, so must these: OpenBLAS works on one thread and on columns of C that are always as many, since
-// it has other kernels for other sizes.
+// Products of cuBLAS and cuBLASLt on the host.
+//
+// Only the elements of a matrix are accessed and checked (host/memory.h), not the gaps between its
+// columns. Operands in bf16 are converted to f32, and the result is rounded once. The cuda backend
+// promises results that depend only on their inputs, so these products must too. OpenBLAS has
+// different kernels for different sizes. Here it runs on one thread, on the same number of columns
+// of C in every call.
 #include "cublas_v2.h"
 
 #include <cblas.h>
@@ -72,18 +75,20 @@ struct Product {
   const void *a, *b;
   void* c;
   int lda, ldb, ldc;
-  const void* from = nullptr;  // what beta is the factor of, laid out as C; null: C
+  // The matrix that beta scales, laid out as C. nullptr means C.
+  const void* from = nullptr;
 };
 
 enum class Way { single, grouped, lt };
 struct Types {
   cudaDataType a, b, c;
   Way way = Way::single;
-  // Grouped products are of one type.
+  // Grouped products have one type.
   bool supported() const { return a == b && (c == a || (c == CUDA_R_32F && way != Way::grouped)); }
 };
 
-// The kernels of a kind of product are loaded when they are first used, and stay. False where the device has no memory left.
+// Allocates memory for the kernels of a kind of product at its first use; it is never freed.
+// Returns false if the device has no memory left.
 bool load_kernels(const Types& types) {
   constexpr std::size_t bytes = std::size_t{16} << 20;
   static std::set<std::tuple<int, int, Way>> loaded;
@@ -101,7 +106,7 @@ bool valid(const Product& p) {
          p.ldc >= std::max(1, p.m);
 }
 
-constexpr std::size_t tile = 16;  // columns at once
+constexpr std::size_t tile = 16;  // columns per call of OpenBLAS
 
 std::vector<float> transposed(const std::vector<float>& x, int rows) {
   std::vector<float> result(x.size());
@@ -129,7 +134,7 @@ void compute(const Operation& operation, const Product& p, const Types& types) {
   }
   c.each_run([&](std::byte* run, std::size_t bytes) { write_range(operation, run, bytes, p.from ? "D" : "C"); });
 
-  // Columns of op(B) and of C, filled up with zeros.
+  // Multiplies tiles of columns of op(B) and C. Columns of the last tile past n are ignored.
   const std::vector<float> values_a = a.as_f32(), values_b = plain_b ? b.as_f32() : transposed(b.as_f32(), p.n);
   std::vector<float> values_c(p.beta != 0 ? from.as_f32() : std::vector<float>{});
   const auto m = static_cast<std::size_t>(p.m), n = static_cast<std::size_t>(p.n), k = static_cast<std::size_t>(p.k);
@@ -165,7 +170,7 @@ std::vector<std::unique_ptr<cublasContext>> handles;
 
 }  // namespace
 
-// Another version than the headers', so that a test can tell them apart.
+// Returns another version than that of the headers, so that a test can tell them apart.
 cublasStatus_t cublasGetProperty(libraryPropertyType type, int* value) {
   const int loaded[] = {CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR + 1, 7};
   *value = loaded[type];
@@ -190,7 +195,7 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// As the real one, this takes the workspace away.
+// Resets the workspace, as the real cublasSetStream does.
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
   handle->stream = stream;
   handle->workspace = nullptr;
@@ -264,12 +269,12 @@ cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOpe
                                           int group_count, const int group_size[], cublasComputeType_t, Where where) {
   constexpr const char* what = "a grouped cuBLAS product";
   check_handle(handle, what, where);
-  check_not_captured(handle->stream, what);  // its sizes are on the host
+  check_not_captured(handle->stream, what);  // its sizes are in host memory
   const Types types{type_a, type_b, type_c, Way::grouped};
   if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (!load_kernels(types)) return CUBLAS_STATUS_ALLOC_FAILED;
   std::size_t count = 0;
-  std::vector<Product> products;  // without operands
+  std::vector<Product> products;  // A, B and C are set when the products run
   for (int g = 0; g < group_count; ++g) count += static_cast<std::size_t>(group_size[g]);
   for (const void* list : {static_cast<const void*>(a), static_cast<const void*>(b), static_cast<const void*>(c)})
     if (reinterpret_cast<std::uintptr_t>(list) % 16 != 0)

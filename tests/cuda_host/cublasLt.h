@@ -1,4 +1,4 @@
-// Stands where cuBLASLt is not: one product, which is added to another matrix (cublas.cpp).
+// The cuBLASLt functions that Switchyard uses: a product plus another matrix (cublas.cpp).
 #pragma once
 
 #include "cublas_v2.h"
@@ -50,7 +50,7 @@ cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t preferenc
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     std::size_t bytes);
-// Has nothing for matrices whose address or columns are not aligned to 4 bytes.
+// Finds no algorithm for matrices whose address or columns are not aligned to 4 bytes.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,

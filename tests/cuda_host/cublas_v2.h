@@ -1,4 +1,4 @@
-// Stands where cuBLAS is not: the products that Switchyard uses, computed by OpenBLAS (cublas.cpp).
+// The cuBLAS functions that Switchyard uses, computed by OpenBLAS (cublas.cpp).
 #pragma once
 
 #include "cuda_runtime.h"
@@ -48,7 +48,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           long long stride_c, int count, cublasComputeType_t compute,
                                           cublasGemmAlgo_t algorithm,
                                           std::source_location where = std::source_location::current());
-// Sizes are on the host, the lists of matrices in device memory.
+// Sizes are in host memory, the lists of matrices in device memory.
 cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOperation_t op_a[],
                                           const cublasOperation_t op_b[], const int m[], const int n[], const int k[],
                                           const void* alpha, const void* const a[], cudaDataType type_a,

@@ -1,4 +1,4 @@
-// bf16 as CUDA has it: the upper half of a float, converted to by rounding to nearest, ties to even.
+// bf16 as in CUDA: the upper half of a float. Conversion rounds to nearest, ties to even.
 #pragma once
 
 #include "cuda_runtime.h"

@@ -1,6 +1,8 @@
-// Stands where the CUDA runtime is not: the part of it that Switchyard uses, for compiling .cu files as C++ and running
-// them on the host. Streams, events and copies behave as host/memory.h and host/order.h say; host/block.h runs the blocks of a launch.
-// Functions that touch memory take, last, where they were called from: the reports name it.
+// The CUDA runtime of the CUDA emulator: the functions that Switchyard uses, on the host.
+//
+// It compiles .cu files as C++ and runs them without a GPU. Memory, streams, events and copies
+// behave as host/memory.h and host/order.h say; host/block.h runs the blocks of a launch. Functions
+// that access memory take their call site as the last parameter, which reports name.
 #pragma once
 
 #include <math.h>
@@ -23,12 +25,13 @@
 #define __constant__
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
-// Where a kernel begins says that it has them, since launches look (host/block.h).
+// The alignment of a kernel marks that it has launch bounds: run_grid checks it (host/block.h).
 #define __launch_bounds__(...) __attribute__((aligned(sy::cuda_host::bounded_kernel)))
 #define __align__(n) __attribute__((aligned(n)))
-// One block runs at a time, so its shared memory may be static. A section of its own lets every launch begin with
-// garbage there. Kernels must be in an unnamed namespace: GCC puts what several files share elsewhere, and then complains
-// of a "section type conflict". Alignment goes first: alignas(16) __shared__ float x[4].
+// One block runs at a time, so its shared memory may be static. It has its own section, so that
+// every launch begins with garbage there. Kernels must be in an unnamed namespace: GCC puts
+// variables that several files share elsewhere, and then reports a "section type conflict". The
+// alignment goes first: alignas(16) __shared__ float x[4].
 #define __shared__ static __attribute__((section("sy_shared"), used))
 
 struct alignas(8) float2 {
@@ -130,8 +133,8 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, std::source_location where =
   const sy::cuda_host::Exchange<char> shares(mask, 0, where);
 }
 
-// Atomics on integers in shared memory; there are none on floats, whose sums would depend on the order. One thread runs
-// at a time.
+// Atomics on integers in shared memory. One thread runs at a time. Floats have no atomics: their
+// sums would depend on the order of the threads.
 #define SY_ATOMIC(name, T, result) \
   inline T name(T* address, T x) { \
     const T old = *address;        \

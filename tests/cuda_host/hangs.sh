@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# A collective on the device that never ends, though its rank is well: the host waits for the device, or for room in its queue. The first
-# argument is test_training_cuda_host.
+# Tests a collective on the device that never ends, although its rank is well.
+#
+# The host waits for the device, or for room in its queue. The first argument is
+# test_training_cuda_host.
 source "$2/tests/cli/lib/lib.sh"
 export SWITCHYARD_TIMEOUT=2
 test_program=$1

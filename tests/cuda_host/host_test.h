@@ -1,4 +1,4 @@
-// What the tests of the stand-in share: a stream, memory, and the mistakes it reports.
+// Fixture of the CUDA emulator's tests: a stream, device memory, and the reported mistakes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class HostTest : public ::testing::Test {
     EXPECT_EQ(cudaMalloc(&made, static_cast<std::size_t>(shape.elements() * size_of(type))), cudaSuccess);
     return {static_cast<std::byte*>(made), shape, type};
   }
-  // On the device, for good.
+  // Copies values to device memory that is never freed.
   template <class T>
   View upload(const std::vector<T>& values) {
     const View x = memory({static_cast<Index>(values.size())}, cuda_host::type_of<T>);
@@ -58,7 +58,7 @@ class HostTest : public ::testing::Test {
   Context context;
 };
 
-// f reports a mistake whose line has `part` in it.
+// Expects that f reports a mistake whose text contains `part`.
 inline void expect_mistake(const std::string& part, const std::function<void()>& f) {
   try {
     f();

@@ -1,4 +1,4 @@
-// NCCL answered by MPI, on any number of ranks: values against what they must be, communicators, and mistakes.
+// Tests of the emulated NCCL, on any number of ranks: values, communicators, and mistakes.
 #define OMPI_SKIP_MPICXX 1
 #include <gtest/gtest.h>
 #include <mpi.h>
@@ -48,7 +48,7 @@ class HostNccl : public HostTest {
     return made;
   }
 
-  // Element i of what rank r gives.
+  // Element i of the input of rank r.
   static double given(int r, Index i) { return static_cast<double>((r + 1) * 3 + i * (r + 2) % 7); }
   double sum(Index i) const {
     double total = 0;
@@ -139,7 +139,7 @@ TEST_F(HostNccl, I64) {
 }
 
 TEST_F(HostNccl, Bf16IsSummedInF32) {
-  // 256 ones more are lost one by one, and not in f32.
+  // Adding 1 to 256 in bf16 gives 256 each time; in f32 it does not.
   const float values[] = {256, 1, 1, 1};
   const View x = upload(std::vector<bf16>{values[rank % 4]});
   ASSERT_EQ(ncclAllReduce(x.bytes(), x.bytes(), 1, ncclBfloat16, ncclSum, comm, context.stream.cut()), ncclSuccess);
@@ -148,7 +148,7 @@ TEST_F(HostNccl, Bf16IsSummedInF32) {
   EXPECT_EQ(static_cast<float>(download<bf16>(x)[0]), static_cast<float>(bf16(exact)));
 }
 
-// Every rank sends r + s + 1 elements from rank r to rank s, or none where that is a multiple of 3.
+// Rank r sends r + s + 1 elements to rank s, but nothing if that is a multiple of 3.
 TEST_F(HostNccl, AllToAllOfAnySizes) {
   const auto count = [](int r, int s) { return (r + s + 1) % 3 == 0 ? 0 : r + s + 1; };
   const auto value = [](int r, int s, Index i) { return static_cast<std::int32_t>(1000 * r + 100 * s + i); };
@@ -158,7 +158,7 @@ TEST_F(HostNccl, AllToAllOfAnySizes) {
     for (Index i = 0; i < count(rank, s); ++i) values.push_back(value(rank, s, i));
     receives += count(s, rank);
   }
-  values.push_back(0);  // never none
+  values.push_back(0);  // never empty
   const View x = upload(values), y = memory({receives + 1}, DType::i32);
   ASSERT_EQ(ncclGroupStart(), ncclSuccess);
   Index sent = 0, received = 0;
@@ -194,7 +194,7 @@ TEST_F(HostNccl, ManyMessagesBetweenTwoKeepTheirOrder) {
 }
 
 TEST_F(HostNccl, SubsetsAndTwoAtOnce) {
-  // Ranks of equal parity, backwards, beside all.
+  // A communicator of the ranks of equal parity, in reverse order, beside that of all ranks.
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
   const ncclComm_t of_half = make_comm(half);
@@ -322,7 +322,8 @@ class LateNccl : public HostNccl {
     ASSERT_EQ(ncclAllReduce(x.bytes(), y.bytes(), static_cast<std::size_t>(x.elements()), ncclFloat32, ncclSum, of, on),
               ncclSuccess);
   }
-  static float now(View x) { return *reinterpret_cast<const float*>(x.bytes()); }  // whoever may write it
+  // Reads it even while an operation writes it.
+  static float now(View x) { return *reinterpret_cast<const float*>(x.bytes()); }
 };
 
 TEST_F(LateNccl, ACollectiveEndsWhenItIsWaitedFor) {
@@ -333,10 +334,10 @@ TEST_F(LateNccl, ACollectiveEndsWhenItIsWaitedFor) {
   reduce(x, y, comm, aside);
   cudaEventRecord(done, aside);
   EXPECT_EQ(now(y), -1);
-  // What another stream does without an event has not waited.
+  // Waiting for another stream, without an event, does not run the collective.
   EXPECT_EQ(cudaStreamSynchronize(context.stream.cut()), cudaSuccess);
   EXPECT_EQ(now(y), -1);
-  // What waits for the event has it, and so has the host that waits for that.
+  // A stream that waits for the event sees the result, and so does the host after that stream.
   cudaStreamWaitEvent(context.stream.cut(), done, 0);
   const View z = memory({3});
   cudaMemcpyAsync(z.bytes(), y.bytes(), 12, cudaMemcpyDeviceToDevice, context.stream.cut());
@@ -353,12 +354,13 @@ TEST_F(LateNccl, ReadingWithoutWaitingIsSeen) {
   cudaEvent_t copied = event();
   cudaEventRecord(copied, context.stream.cut());
   while (cudaEventQuery(copied) != cudaSuccess) cudaGetLastError();
-  EXPECT_EQ(now(z), -1);  // old data, before the collective
+  EXPECT_EQ(now(z), -1);  // from before the collective
   expect_mistake("without waiting for", [&] { cudaDeviceSynchronize(); });
   cudaDeviceSynchronize();
 }
 
-// "a kernel starts only when the one that was launched before has started" (NCCL_LAUNCH_ORDER_IMPLICIT).
+// NCCL_LAUNCH_ORDER_IMPLICIT: "a kernel starts only when the one that was launched before has
+// started".
 TEST_F(LateNccl, ImplicitOrderIsOfStarts) {
   for (const int version : {22809, 22505})
     for (const char* implicit : {"1", "0"}) {
@@ -408,7 +410,7 @@ TEST_F(LateNccl, AnyOrderGivesTheSameSums) {
 }  // namespace
 }  // namespace sy::cuda
 
-// Rank 0 alone reports; a failure on any rank ends the job, so that no rank waits for ever.
+// Only rank 0 reports. A failure on any rank ends the job, so that no rank waits for ever.
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   ::testing::InitGoogleTest(&argc, argv);

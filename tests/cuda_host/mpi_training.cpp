@@ -1,5 +1,5 @@
-// What a training step asks of a device beside the right numbers: no memory, no waits but those for expert counts, and an end
-// when a rank is lost.
+// Tests of a training step on a device, apart from its numbers. A step allocates no memory, waits
+// only for expert counts, and ends if a rank is lost.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -66,7 +66,7 @@ struct Trained {
                    micro + 1 == micro_batches ? progress : BackwardProgress{});
     sync.step(config.train, rate, ++steps);
   }
-  // Of each group.
+  // Bytes of the weights of each parameter group.
   std::vector<std::vector<std::byte>> weights() {
     engine.store().whole();
     std::vector<std::vector<std::byte>> all;
@@ -86,7 +86,7 @@ TEST(Step, TakesNoMemoryAndWaitsForExpertCountsAlone) {
         Trained t(config_of({std::string("--train.recompute=") + recompute, std::string("--run.dtype=") + dtype}),
                   layout);
         t.step();
-        t.engine.take_statistics();  // the host has seen all of it
+        t.engine.take_statistics();  // waits for the whole step
         const cuda_host::Counters before = cuda_host::counters();
         t.step();
         const cuda_host::Counters after = cuda_host::counters();
@@ -99,7 +99,8 @@ TEST(Step, TakesNoMemoryAndWaitsForExpertCountsAlone) {
       }
 }
 
-// Both halves of a dense model's passes, and every model's update of the weights, become graphs: the host starts no kernel of them.
+// The forward and backward passes of a dense model, and the weight update of every model, become
+// graphs. The host launches none of their kernels.
 TEST(Step, WhatIsTheSameInEveryStepIsAGraph) {
   const int n = world().size();
   for (const char* dtype : {"f32", "bf16"})
@@ -121,7 +122,7 @@ TEST(Step, WhatIsTheSameInEveryStepIsAGraph) {
           if (graphs[0] == '1') {
             const auto graphs_launched = after.graphs - before.graphs;
             EXPECT_TRUE(n == 1 ? graphs_launched == 2 * micro_batches + 1 : graphs_launched > 2 * micro_batches + 1);
-            EXPECT_LT(after.launches - before.launches, 12);  // the sum of squares, and what clips by it
+            EXPECT_LT(after.launches - before.launches, 12);  // the sum of squares and the clipping
             EXPECT_EQ(after.allocations, before.allocations);
             EXPECT_EQ(after.waits - before.waits, 1);  // for the statistics
           } else {
@@ -135,7 +136,7 @@ TEST(Step, WhatIsTheSameInEveryStepIsAGraph) {
   unsetenv("SWITCHYARD_GRAPHS");
 }
 
-// Waits long enough for the host to look after the communicators meanwhile, of which it leaves no trace.
+// The waits are so long that the host checks its communicators meanwhile. This leaves no trace.
 TEST(Step, GoesOnAfterLongWaits) {
   const int n = world().size();
   Trained t(config_of({}), {n, 1, n, 1});
@@ -151,7 +152,7 @@ std::vector<std::vector<std::byte>> trained_weights(const Config& config, const 
   return t.weights();
 }
 
-// Devices run what they are given late, and in any order that streams and events allow.
+// The device runs operations late, and in any order that streams and events allow.
 TEST(Step, IsTheSameInAnyOrder) {
   const int n = world().size();
   std::vector<Layout> layouts;
@@ -171,7 +172,7 @@ TEST(Step, IsTheSameInAnyOrder) {
   }
 }
 
-// Of all groups of ranks.
+// Calls of a collective on the communicators `stage`, `dp` and `edp`.
 Index calls(Trained& t, Collective kind) {
   Index n = 0;
   const Mesh& mesh = t.engine.mesh();
@@ -179,8 +180,9 @@ Index calls(Trained& t, Collective kind) {
   return n;
 }
 
-// New weights come part by part, each while the part before computes, in the first forward behind an update and in no other. What
-// computes with them, or reads them, has them all.
+// New weights are broadcast bucket by bucket, each while the bucket before computes. This happens
+// in the first forward after an update, and in no other. Code that computes with the weights, or
+// reads them, has all of them.
 TEST(Step, NewWeightsComeWhileThePartBeforeComputes) {
   const int n = world().size();
   for (const char* recompute : {"false", "true"}) {
@@ -188,7 +190,7 @@ TEST(Step, NewWeightsComeWhileThePartBeforeComputes) {
     std::vector<Index> given;
     const auto see = [&] { given.push_back(calls(t, Collective::broadcast)); };
     t.step();
-    see();  // the embedding's
+    see();  // the embedding's bucket
     t.engine.observe_routing([&](const RoutingView&) { see(); });
     const Engine::MicroBatch batch{sequences, length, t.ids, t.ids, sequences * length * n, 1, 1};
     t.engine.train(batch);
@@ -196,7 +198,7 @@ TEST(Step, NewWeightsComeWhileThePartBeforeComputes) {
     ASSERT_EQ(std::ssize(given), 2 + moe_layers);
     if (n > 1) {
       EXPECT_GT(given[0], 0);
-      EXPECT_LT(given[0], given[1]);  // with those of the third layer, as the second computes
+      EXPECT_LT(given[0], given[1]);  // includes the third layer, while the second computes
       EXPECT_LT(given[1], given[2]);
     }
     EXPECT_EQ(given[2], given.back());
@@ -205,7 +207,7 @@ TEST(Step, NewWeightsComeWhileThePartBeforeComputes) {
     EXPECT_EQ(calls(t, Collective::broadcast), given.back());
     EXPECT_EQ(calls(t, Collective::all_gather), 0);
     t.sync.step(t.config.train, 1e-3, 2);
-    const auto weights = t.weights();  // which no forward has asked for
+    const auto weights = t.weights();  // no forward has requested them
     EXPECT_FALSE(t.engine.store().fetching());
     for (std::size_t g = 0; g < weights.size(); ++g) {
       std::vector<std::byte> first = weights[g];
@@ -215,7 +217,8 @@ TEST(Step, NewWeightsComeWhileThePartBeforeComputes) {
   }
 }
 
-// The host's communicator, which says of itself that it runs beside the backend: gradients leave and weights come by part.
+// A host communicator that claims to be asynchronous. Gradients are then reduced, and weights
+// broadcast, bucket by bucket.
 class ByPart final : public Forwarding {
  public:
   using Forwarding::Forwarding;
@@ -229,7 +232,8 @@ class ByPart final : public Forwarding {
   }
 };
 
-// All that a checkpoint holds, of three steps. at_once: each step's weights are waited for as soon as they are asked for.
+// Everything that a checkpoint holds, after three steps. at_once: waits for each step's weights as
+// soon as they are requested.
 std::vector<std::vector<std::byte>> trained_state(Trained& t, bool at_once) {
   for (int step = 0; step < 3; ++step) {
     t.step();
@@ -244,12 +248,13 @@ std::vector<std::vector<std::byte>> trained_state(Trained& t, bool at_once) {
   return state;
 }
 
-// Weights that travel while others compute are those that would have been waited for, bit by bit; on the host, where sums are
-// taken in rank order, those of whole buffers too.
+// Weights that are broadcast during computation equal weights that are waited for at once, bit by
+// bit. On the host, where sums are taken in rank order, they also equal weights of whole buffers.
 TEST(Step, WeightsByPartAreThoseOfWholeBuffers) {
   const int n = world().size();
-  for (const Layout& layout : n == 4 ? std::vector<Layout>{{4, 2, 2, 1}}  // two ranks hold the same kv heads
-                                     : std::vector<Layout>{{n, 1, 1, 1}, {n, 1, n, 1}})
+  // In the layout of four ranks, two ranks hold the same kv heads.
+  for (const Layout& layout :
+       n == 4 ? std::vector<Layout>{{4, 2, 2, 1}} : std::vector<Layout>{{n, 1, 1, 1}, {n, 1, n, 1}})
     for (const char* dtype : {"f32", "bf16"}) {
       const Config config = config_of({std::string("--run.dtype=") + dtype, "--model.kv_heads=1"});
       std::vector<std::vector<std::vector<std::byte>>> states;
@@ -276,7 +281,8 @@ TEST(Step, WeightsByPartAreThoseOfWholeBuffers) {
     }
 }
 
-// Losses of some steps: each tells of the weights that the one before left. The host's collectives are complete when they return.
+// Losses of some steps: each depends on the weights of the step before. Collectives of the host are
+// complete when they return.
 TEST(Step, LearnsWhatTheHostLearns) {
   const int n = world().size();
   for (const auto& [settings, layout] :
@@ -302,9 +308,9 @@ TEST(Step, LearnsWhatTheHostLearns) {
   }
 }
 
-// The gradients of a part (the head, a layer) are given to NCCL, which starts in the order of what it is given, when the tokens
-// of the part before are under way. Here the host waits for these, for it wants to know their counts when it computes forward
-// again.
+// NCCL starts collectives in the order in which they are enqueued. The gradients of a bucket (the
+// head, a layer) are therefore enqueued when the tokens of the layer before it are in flight. Here
+// the host waits for these tokens: it needs their counts to compute forward again.
 TEST(Step, TokensDoNotWaitForGradientsOfTheLayerBehind) {
   const int n = world().size();
   if (n == 1) return;
@@ -312,7 +318,8 @@ TEST(Step, TokensDoNotWaitForGradientsOfTheLayerBehind) {
   t.step();
   t.engine.take_statistics();
   cuda_host::set_running(cuda_host::Running::late);
-  std::vector<std::int64_t> reduces, given;  // started, and given to NCCL, as each part is done
+  // Reduces that have started, and that NCCL has been called for, as each bucket is done.
+  std::vector<std::int64_t> reduces, given;
   const auto before = cuda_host::counters().reduces;
   const Index calls_before = calls(t, Collective::reduce);
   const BackwardProgress sync = t.sync.progress();
@@ -329,11 +336,13 @@ TEST(Step, TokensDoNotWaitForGradientsOfTheLayerBehind) {
   EXPECT_EQ(given[0], 0);
   EXPECT_GT(given[1], 0);  // the head's, which are complete before the layers'
   EXPECT_GT(given[2], given[1]);
-  EXPECT_EQ(reduces[2], given[1]);  // the second layer's counts have been waited for, not the third's gradients
+  // The host has waited for the second layer's counts, not for the third's gradients.
+  EXPECT_EQ(reduces[2], given[1]);
   EXPECT_GT(cuda_host::counters().reduces - before, 0);
 }
 
-// The gradients of the part behind a layer leave when the layer's tokens are under way: not before, and not when they are back.
+// The gradients of the bucket after a layer are reduced while the tokens of the layer are in
+// flight. They are not enqueued before these tokens leave, nor after they are back.
 TEST(Step, GradientsLeaveBehindTheNextTokens) {
   const int n = world().size();
   if (n == 1) return;
@@ -341,8 +350,8 @@ TEST(Step, GradientsLeaveBehindTheNextTokens) {
   t.step();
   const BackwardProgress sync = t.sync.progress();
   const auto trips = [&] { return t.engine.mesh().experts->traffic(Collective::all_to_all).calls; };
-  std::vector<Index> reduces,
-      behind;  // given to NCCL when a layer's tokens are under way, and in how many trips since backward began
+  // Reduces enqueued when a layer's tokens are in flight, and all-to-alls since backward began.
+  std::vector<Index> reduces, behind;
   Index before = 0;
   const auto part_done = [&](Index part) {
     if (behind.empty()) before = trips();
@@ -363,8 +372,8 @@ TEST(Step, GradientsLeaveBehindTheNextTokens) {
   EXPECT_EQ(behind, (std::vector<Index>{1, 1 + 2}));  // a layer's tokens travel there and back
 }
 
-// A layer's ranks exchange counts; then rows, places and gates of tokens go one way together, and so do the gradients of rows and
-// gates come back.
+// The ranks of a layer exchange counts. Rows, physical experts and gates of tokens then travel in
+// one launch. Gradients of rows and gates return in one launch, too.
 TEST(Step, WhatTravelsTogetherIsOneLaunch) {
   const int n = world().size();
   Trained t(config_of({}), {n, 1, n, 1});
@@ -381,8 +390,9 @@ TEST(Step, WhatTravelsTogetherIsOneLaunch) {
   EXPECT_EQ(launches() - between, n > 1 ? 2 * moe_layers : 0);
 }
 
-// The load-balance loss over the global batch wants every rank's counts once, however often a layer is computed: asked for
-// again, they would come behind all gradients that are being reduced. The gradients are the same, bit by bit.
+// The load-balancing loss over the global batch needs every rank's counts once, however often a
+// layer is computed. A second request would come after all gradients that are being reduced. The
+// gradients are the same, bit by bit.
 TEST(Step, RecomputedLayersDoNotAskForCountsAgain) {
   const int n = world().size();
   std::vector<Index> calls;
@@ -400,8 +410,8 @@ TEST(Step, RecomputedLayersDoNotAskForCountsAgain) {
   EXPECT_TRUE(weights[0] == weights[1]);
 }
 
-// Nor does a layer wait for the other ranks' counts, which would come behind the next layer's new weights: those of all layers
-// are asked for once, when the last weights are there.
+// No layer waits for the other ranks' counts: they would come after the next layer's new weights.
+// The counts of all layers are requested once, after the last weights have arrived.
 TEST(Step, CountsOfTheBalancingLossComeBehindAllLayers) {
   const int n = world().size();
   Trained t(config_of({"--moe.aux_scope=global_batch", "--moe.aux_loss=0.5"}), {n, 1, n, 1});
@@ -415,8 +425,8 @@ TEST(Step, CountsOfTheBalancingLossComeBehindAllLayers) {
   EXPECT_EQ(gathers() - before, n > 1 ? 1 : 0);
 }
 
-// Before 2.26, or where the user wants it to, NCCL would let two collectives start in one order here and in another there, and
-// wait for ever.
+// Collectives run one after the other if NCCL is older than 2.26, or if the user forbids implicit
+// order. Two collectives could otherwise start in different orders on two ranks, and wait for ever.
 TEST(Step, CollectivesOfAnOldNcclRunOneAfterTheOther) {
   const int n = world().size();
   const char* const variable = "NCCL_LAUNCH_ORDER_IMPLICIT";
@@ -441,8 +451,8 @@ TEST(Step, CollectivesOfAnOldNcclRunOneAfterTheOther) {
 
 // ---- the device's memory ----
 
-// NCCL takes a gibibyte for each kind of connection of each communicator, and activations all that is left. Kernels of this
-// program, and those of cuBLAS, have theirs by then.
+// NCCL takes a gibibyte for each kind of connection of each communicator, and activations take all
+// memory that is left. Kernels of this program and of cuBLAS have their memory by then.
 TEST(Memory, IsTakenByLibrariesBeforeActivations) {
   const int n = world().size();
   cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);
@@ -509,7 +519,7 @@ TEST(Memory, OfConnectionsIsLimitedUnlessTheEnvironmentSaysOtherwise) {
   }
 }
 
-// The owners of a layer's gradients are told at once, and they tell of its weights at once.
+// A start_reduce or start_broadcast to several roots is one launch.
 TEST(Rooted, OfOneCallAreOneLaunch) {
   const int n = world().size(), r = world().rank();
   if (n == 1) return;
@@ -538,7 +548,7 @@ TEST(Rooted, OfOneCallAreOneLaunch) {
   for (int i = 0; i < 8; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(r * 8 + i)], static_cast<float>(n * (n + 1) / 2));
 }
 
-// Trains until NCCL reports `result`, and expects an error that names who was doing what, and says `why`.
+// Trains until NCCL reports `result`. Expects an error that names the ranks, the phase, and `why`.
 void lose_a_rank(int result, const std::string& why) {
   const int n = world().size();
   if (n == 1) return;
@@ -565,7 +575,8 @@ TEST(Step, ALostRankEndsIt) {
   lose_a_rank(6, "remote process exited");  // ncclRemoteError
 }
 
-// No error, but nothing ends after so many launches of the second step: for hangs.sh, which sees what the watchdog makes of it.
+// Reports no error, but no launch ends after `launches` more launches of the second step. hangs.sh
+// checks what the watchdog reports then.
 void hang_for_ever(int launches) {
   Trained t(config_of({}), {world().size(), 1, world().size(), 1});
   t.step();

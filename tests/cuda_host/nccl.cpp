@@ -1,9 +1,12 @@
-// Collectives by MPI. The calls of a group on one stream are one launch, which starts when its turn on the stream comes, and
-// ends when MPI has moved its data (host/order.h says when that is tried). Of two launches of one communicator, the one that
-// was given first starts first; so does it of any two, where NCCL_LAUNCH_ORDER_IMPLICIT is 1 and the version 2.26 or later
-// ("prevents deadlocks by ordering launches by the order of the host's calls", NCCL user guide, environment variables). Sums
-// are taken in rank order, of bf16 in f32. No rank may wait for another by other means between collectives that the other
-// has not reached yet.
+// NCCL on top of MPI.
+//
+// - The calls of a group on one stream are one launch. It starts when it is next on its stream, and
+//   ends when MPI has moved its data (host/order.h says when that is tried).
+// - Launches of one communicator start in the order in which they were enqueued. All launches do so
+//   if NCCL_LAUNCH_ORDER_IMPLICIT is 1 and the version is 2.26 or later ("prevents deadlocks by
+//   ordering launches by the order of the host's calls", NCCL user guide, environment variables).
+// - Sums are taken in rank order; bf16 is summed in f32.
+// - A rank must not wait by other means for a rank that has not reached the same collectives yet.
 #include "nccl.h"
 
 #define OMPI_SKIP_MPICXX 1
@@ -28,10 +31,10 @@ struct ncclComm {
   MPI_Comm mpi = MPI_COMM_NULL;
   int rank = 0, size = 1, device = 0;
   bool blocking = true, alive = true;
-  bool in_progress = false;  // what was asked of a communicator that does not block
-  int channels = 0;          // of collectives, and between two ranks
+  bool in_progress = false;  // a call of a non-blocking communicator has not ended
+  int channels = 0;          // of collectives
   int pair_channels = 0;
-  std::map<int, void*> connections = {};  // memory for each Connection that there is
+  std::map<int, void*> connections = {};  // memory by Connection
 };
 
 namespace {
@@ -65,22 +68,23 @@ struct Call {
   ncclComm_t comm;
   cudaStream_t stream;
   Where where;
-  const void* send;  // null: this rank sends nothing, or receives nothing
+  // nullptr if this rank sends nothing, or receives nothing.
+  const void* send;
   void* receive;
-  std::size_t count;  // elements; of one rank's part where the sides differ
+  std::size_t count;  // elements; of one rank's block if the sides differ
   ncclDataType_t type;
   ncclRedOp_t op = ncclSum;
   int peer = 0;
 
   Operation operation = {};
-  std::vector<std::byte> parts = {};  // every rank's, in order
+  std::vector<std::byte> parts = {};  // the data of all ranks, in rank order
 
   std::size_t bytes() const { return count * size_of(type); }
   std::size_t size() const { return static_cast<std::size_t>(comm->size); }
   std::size_t send_bytes() const { return bytes() * (kind == Kind::reduce_scatter ? size() : 1); }
   std::size_t receive_bytes() const { return bytes() * (kind == Kind::all_gather ? size() : 1); }
   bool reduces() const { return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter; }
-  // Where NCCL allows the two sides to be the same memory.
+  // True if both sides are the same memory, in the way that NCCL allows.
   bool in_place() const {
     const auto* from = static_cast<const std::byte*>(send);
     const auto* to = static_cast<const std::byte*>(receive);
@@ -96,19 +100,19 @@ struct Call {
   }
 };
 
-// ---- what connections take ----
-// NCCL connects the ranks of a communicator when an algorithm is first used (since 2.22 for collectives, always between two ranks),
-// with buffers for each channel.
+// ---- memory of connections ----
+// NCCL connects the ranks of a communicator when it first uses an algorithm, with buffers for each
+// channel. It connects pairs of ranks this way in all versions, and collectives since 2.22.
 
 enum class Connection { tree, ring, pairs };
-constexpr std::size_t tree_bytes = std::size_t{1} << 20;  // an all-reduce of less goes along trees
+constexpr std::size_t tree_bytes = std::size_t{1} << 20;  // smaller all-reduces use trees
 std::size_t channel_bytes = std::size_t{1} << 20;
 
 Connection connection_of(const Call& call) {
   if (call.kind == Kind::send || call.kind == Kind::receive) return Connection::pairs;
   return call.kind == Kind::all_reduce && call.bytes() < tree_bytes ? Connection::tree : Connection::ring;
 }
-// False where the device has not so much memory.
+// Connects the ranks of a call at its first use. Returns false if the device has too little memory.
 bool connect(const Call& call) {
   if (call.comm->size == 1) return true;
   const Connection kind = connection_of(call);
@@ -121,14 +125,14 @@ bool connect(const Call& call) {
   return memory != nullptr;
 }
 
-// A number in the environment, or `otherwise`.
+// Integer in the environment, or `otherwise` if it is not set.
 int number(const char* name, int otherwise) {
   const char* const given = std::getenv(name);
   return given ? std::atoi(given) : otherwise;
 }
 
-std::vector<Call> group;  // until the outermost ncclGroupEnd
-std::vector<Call> later;  // of communicators that do not block, until they are asked
+std::vector<Call> group;  // calls until the outermost ncclGroupEnd
+std::vector<Call> later;  // calls of non-blocking communicators until ncclCommGetAsyncError
 int depth = 0;
 
 bool overlap(const void* a, std::size_t bytes_a, const void* b, std::size_t bytes_b) {
@@ -136,7 +140,8 @@ bool overlap(const void* a, std::size_t bytes_a, const void* b, std::size_t byte
          static_cast<const std::byte*>(b) < static_cast<const std::byte*>(a) + bytes_a;
 }
 
-// Calls of a group run at the same time, so what one receives no other may touch.
+// Reports buffers of a group that overlap. Its calls run at the same time, so no call may touch
+// memory that another one receives.
 void check_apart(const std::vector<Call>& calls) {
   for (const Call& a : calls)
     for (const Call& b : calls) {
@@ -224,7 +229,7 @@ MPI_Request start(Call& call) {
   return request;
 }
 
-// What one group gives one stream.
+// The calls of one group on one stream.
 struct Launch {
   std::vector<Call> calls;
   std::vector<MPI_Request> requests = {};
@@ -239,7 +244,7 @@ bool in_order_of_calls() {
   return version >= 22600 && wanted && std::string_view(wanted) == "1";
 }
 
-// The stream of a launch that must start before this one.
+// Returns the stream of a launch that must start before this one, or nullptr.
 Stream* starts_before(const Launch& launch) {
   if (launch.started) return nullptr;
   for (const auto& earlier : not_started) {
@@ -267,7 +272,8 @@ void start(Launch& launch) {
     call.operation = start_operation(call.stream, names[static_cast<int>(call.kind)], call.where);
     if (call.send) read_range(call.operation, call.send, call.send_bytes(), "what is sent");
     if (call.receive) write_range(call.operation, call.receive, call.receive_bytes(), "what is received");
-    if (async_error != ncclSuccess) hang(call.operation, call.comm);  // which leaves there what was there
+    // The received memory keeps its content.
+    if (async_error != ncclSuccess) hang(call.operation, call.comm);
   }
   if (async_error != ncclSuccess) return;
   for (Call& call : calls) {
@@ -277,10 +283,10 @@ void start(Launch& launch) {
   counter_values.collectives_at_once = std::max<std::int64_t>(counter_values.collectives_at_once, ++under_way);
 }
 
-// Starts it, and says whether it has ended.
+// Starts the launch if it has not started. Returns true if it has ended.
 bool run(Launch& launch) {
   if (!launch.started) start(launch);
-  if (launch.requests.empty()) return true;  // hung
+  if (launch.requests.empty()) return true;  // the launch hangs
   const std::vector<Call>& calls = launch.calls;
   std::vector<MPI_Status> states(calls.size());
   int ended = 0;
@@ -338,11 +344,13 @@ ncclResult_t enqueue(Call call) {
 
 struct Id {
   char magic[8];
-  int root, number;  // the rank of MPI_COMM_WORLD that made it, which is a member, and its how manieth
+  // The rank of MPI_COMM_WORLD that made the id, which is a member, and the number of ids it had
+  // made before.
+  int root, number;
 };
 constexpr char magic[8] = "sy-nccl";
 
-// Tells the root of the id who has which rank, and learns the world rank of each.
+// Exchanges the ranks of all members through the root of the id. Returns the world rank of each.
 std::vector<int> members(const Id& id, int ranks, int rank) {
   const int tag = 20000 + id.number % 10000;
   int world_rank = 0;
@@ -365,7 +373,8 @@ std::vector<int> members(const Id& id, int ranks, int rank) {
   return world;
 }
 
-// NCCL refuses two ranks on one device of one host, which NCCL_HOSTID may name.
+// True if two ranks use one device of one host, which NCCL refuses. NCCL_HOSTID replaces the name
+// of the host.
 bool share_a_device(const ncclComm& comm) {
   std::array<char, 256> mine{};
   const char* named = std::getenv("NCCL_HOSTID");
@@ -386,7 +395,8 @@ ncclResult_t progress(ncclComm_t comm) {
   return ncclInProgress;
 }
 
-// MPI frees it together with the other ranks, abort does not.
+// Ends a communicator. If `together` (ncclCommDestroy), all ranks free the MPI communicator;
+// ncclCommAbort does not free it.
 ncclResult_t end(ncclComm_t comm, bool together) {
   if (comm == nullptr || !comm->alive) return ncclInvalidArgument;
   if (together) finish_all();
@@ -511,7 +521,7 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
   return ncclSuccess;
 }
 
-// What is in progress is so when first asked for, and has ended the second time.
+// A non-blocking call is in progress at the first query, and has ended at the second.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (std::exchange(comm->in_progress, false)) {
     give(std::exchange(later, {}));
@@ -578,8 +588,8 @@ ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int
 
 // ---- MPI on the host ----
 
-// A device goes on while its host waits in MPI; this one runs only where the host lets it. So all of it runs before the host
-// waits there, for others may wait for it.
+// A real device continues while its host waits in MPI; this one runs only when the host calls it.
+// All operations therefore run before the host waits here, because other ranks may wait for them.
 int MPI_Barrier(MPI_Comm comm) {
   finish_all();
   return PMPI_Barrier(comm);

@@ -1,4 +1,4 @@
-// Stands where NCCL is not: the collectives that Switchyard uses, answered by MPI (nccl.cpp).
+// The NCCL functions that Switchyard uses, on top of MPI (nccl.cpp).
 #pragma once
 
 #include "cuda_runtime.h"
@@ -39,7 +39,8 @@ struct ncclUniqueId {
 };
 constexpr int NCCL_CONFIG_UNDEF_INT = INT32_MIN;
 struct ncclConfig_t {
-  int blocking = NCCL_CONFIG_UNDEF_INT;  // 0: calls return ncclInProgress, and go on in ncclCommGetAsyncError
+  // 0: calls return ncclInProgress and continue in ncclCommGetAsyncError.
+  int blocking = NCCL_CONFIG_UNDEF_INT;
   int minCTAs = NCCL_CONFIG_UNDEF_INT, maxCTAs = NCCL_CONFIG_UNDEF_INT;
   const char* commName = nullptr;
 };

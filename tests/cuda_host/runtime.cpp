@@ -1,4 +1,4 @@
-// The functions of the CUDA runtime, over host/memory.h and host/order.h.
+// Functions of the CUDA runtime, on top of host/memory.h and host/order.h.
 #include "cuda_runtime.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace sy::cuda_host;
 
-// Eight, or as many as CUDA_VISIBLE_DEVICES names.
+// Number of devices: as many as CUDA_VISIBLE_DEVICES names, or 8 if it is not set.
 int visible_devices() {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (!visible) return 8;
@@ -22,7 +22,7 @@ int visible_devices() {
 }
 int device_count = visible_devices(), current_device = 0;
 
-// What the driver reads when it is first called.
+// True if CUDA_MODULE_LOADING is EAGER. The driver reads it at its first call.
 bool loads_at_once() {
   static const bool eager = [] {
     const char* const wanted = std::getenv("CUDA_MODULE_LOADING");
@@ -30,7 +30,7 @@ bool loads_at_once() {
   }();
   return eager;
 }
-// Memory for code, which stays; false where there is none.
+// Allocates device memory for code, which is never freed. Returns false if no memory is left.
 bool take_for_code(std::size_t bytes) {
   if (!allocate(bytes)) return false;
   counter_values.library_bytes += static_cast<std::int64_t>(bytes);
@@ -38,7 +38,7 @@ bool take_for_code(std::size_t bytes) {
 }
 constexpr std::size_t kernel_bytes = std::size_t{1} << 20, all_kernels_bytes = std::size_t{64} << 20;
 
-// Pinned host memory, by address.
+// Sizes of pinned host memory, by address.
 std::map<const std::byte*, std::size_t> pinned;
 
 bool is_pinned(const void* memory) {
@@ -51,8 +51,9 @@ std::size_t hash_of(const void* memory, std::size_t bytes) {
   return std::hash<std::string_view>()({static_cast<const char*>(memory), bytes});
 }
 
-// Host memory that the device reads, as the host gives the copy. Of pageable memory a copy is taken at once; pinned memory is
-// read at any time until the host has waited, so it must not have changed by then.
+// Host memory that a copy reads, as it is when the host enqueues the copy. Pageable memory is
+// copied at once. Pinned memory is read at any time until the host has waited, so it must not
+// change before.
 struct HostSource {
   const void* memory;
   std::size_t bytes;
@@ -77,7 +78,7 @@ struct HostSource {
   }
 };
 
-// Host memory is garbage until the host has waited for what writes it.
+// Host memory is garbage until the host has waited for the copy that writes it.
 void make_garbage(void* to, std::size_t bytes) {
   std::memset(to, 0xcb, bytes);
 }
@@ -96,7 +97,8 @@ void check_kind(const Operation& operation, const void* to, const void* from, cu
     mistake("{}: the kind of the copy is not where its operands are", text(operation));
 }
 
-// One row of a copy, as the host gives it; what it returns is done when its turn comes.
+// Prepares one row of a copy when the host enqueues it. The returned function copies the row when
+// the operation runs.
 std::function<void(const Operation&)> copy_of_row(void* to, const void* from, std::size_t bytes) {
   const bool to_host = !is_device(to);
   if (to_host) make_garbage(to, bytes);
@@ -126,7 +128,8 @@ void wait_for(const Clock& clock) {
 
 std::chrono::milliseconds latency{0};
 
-// What a query says: not ready at first, so that callers learn to wait, then ready, which the host then knows.
+// Result of a query. Unfinished work is not ready at first, so that callers learn to wait. When it
+// is ready, the host's clock includes it.
 template <class T>
 cudaError_t query(T& of, bool run, const Clock& clock) {
   const auto now = std::chrono::steady_clock::now();
@@ -213,7 +216,7 @@ cudaError_t cudaGetDevice(int* device) {
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device < 0 || device >= device_count) return failed(cudaErrorInvalidDevice);
-  // Of a card that is larger or smaller, as the environment says. An H100 has 132.
+  // CUDA_HOST_MULTIPROCESSORS emulates a larger or smaller card. An H100 has 132 multiprocessors.
   const char* const given = std::getenv("CUDA_HOST_MULTIPROCESSORS");
   const int multiprocessors = given ? std::atoi(given) : 132;
   *properties = {"stand-in", device_bytes(), 227 * 1024, 9, 0, multiprocessors, 0, device + 1, 0};
@@ -393,7 +396,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return *memory || bytes == 0 ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 
-// Waits for all that runs, as the real one does.
+// Waits for all operations, as the real cudaFree does.
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   ++counter_values.frees;

@@ -1,4 +1,4 @@
-// Products on the host against plain loops, and mistakes in calling for them.
+// Tests of the emulated cuBLAS: products against plain loops, and mistakes in calls.
 #include <cublasLt.h>
 #include <cublas_v2.h>
 
@@ -38,8 +38,8 @@ class HostCublas : public HostTest {
     EXPECT_EQ(cublasDestroy(handle), CUBLAS_STATUS_SUCCESS);
   }
 
-  // A column-major matrix of small integers, whose products are exact in f32; what lies between its columns is not
-  // initialised. values: as f32, without gaps.
+  // A column-major matrix of small integers, whose products are exact in f32. Memory between its
+  // columns is not initialised. values: the elements as f32, without gaps.
   View matrix(int rows, int columns, int gap, DType type, std::vector<float>& values) {
     const int ld = rows + gap;
     const View x = memory({Index{columns} * ld - gap}, type);
@@ -171,7 +171,7 @@ TEST_F(HostCublas, MistakesOfProductsAddedToAnotherMatrix) {
   Lt lt(c);
   lt.prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{256});
   ASSERT_EQ(lt.choose(), CUBLAS_STATUS_SUCCESS);
-  EXPECT_EQ(run(lt, c, a, b, from, to), CUBLAS_STATUS_INVALID_VALUE);  // without the workspace that it was chosen for
+  EXPECT_EQ(run(lt, c, a, b, from, to), CUBLAS_STATUS_INVALID_VALUE);  // without its workspace
   EXPECT_EQ(run(lt, c, a, b, from, to, workspace), CUBLAS_STATUS_SUCCESS);
   expect_mistake("of C, which is uninitialised", [&] { run(lt, c, a, b, memory({48}), memory({48}), workspace); });
   expect_mistake("reaches beyond its allocation", [&] { run(lt, c, a, b, from, memory({47}), workspace); });
@@ -181,7 +181,7 @@ TEST_F(HostCublas, MistakesOfProductsAddedToAnotherMatrix) {
   lt.c.rows = 7;
   EXPECT_EQ(run(lt, c, a, b, from, to, workspace), CUBLAS_STATUS_INVALID_VALUE);
 
-  // Addresses or columns that are hardly aligned have no kernel.
+  // Addresses or columns that are aligned to less than 4 bytes have no kernel.
   Lt hardly(c);
   hardly.prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::uint32_t{2});
   EXPECT_EQ(hardly.choose(), CUBLAS_STATUS_NOT_SUPPORTED);
@@ -196,7 +196,8 @@ TEST_F(HostCublas, MistakesOfProductsAddedToAnotherMatrix) {
 }
 
 TEST_F(HostCublas, RoundsOnce) {
-  // 1 + 1/256 lies between two bf16 values, to the even one of which it would go again and again.
+  // 1 + 1/256 lies halfway between two bf16 values. Rounding after every addition would give the
+  // even one, 1, each time.
   const Case c{.m = 1, .n = 1, .k = 3, .type = DType::bf16, .type_of_c = DType::bf16};
   const View a = upload(std::vector<bf16>{1.0f, 1 / 256.0f, 1 / 256.0f}), b = upload(std::vector<bf16>(3, 1.0f));
   const View y = memory({1}, DType::bf16);
@@ -221,7 +222,7 @@ TEST_F(HostCublas, Batches) {
   }
 }
 
-// Two groups, of two products and one.
+// Two groups: one of two products, one of one product.
 struct Grouped {
   std::vector<cublasOperation_t> op_a{CUBLAS_OP_N, CUBLAS_OP_N}, op_b{CUBLAS_OP_N, CUBLAS_OP_N};
   std::vector<int> m{4, 8}, n{3, 2}, k{8, 4}, lda{4, 8}, ldb{8, 4}, ldc{4, 8}, sizes{2, 1};
@@ -302,7 +303,7 @@ TEST_F(HostCublas, OneWorkspaceForOneStream) {
   cudaStreamSynchronize(context.stream.cut());
   cublasSetWorkspace(handle, workspace.bytes(), 64);
   ASSERT_EQ(multiply(c, a, b, y), CUBLAS_STATUS_SUCCESS);
-  cublasSetStream(handle, stream());  // takes it away
+  cublasSetStream(handle, stream());  // resets the workspace
   ASSERT_EQ(multiply(c, a, b, z), CUBLAS_STATUS_SUCCESS);
   cublasSetWorkspace(handle, workspace.bytes(), 64);
   expect_mistake("writes the workspace of cuBLAS without waiting", [&] { multiply(c, a, b, z); });

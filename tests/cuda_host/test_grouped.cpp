@@ -1,5 +1,6 @@
-// Products of experts by a call of cuBLAS each, by one call for all, and on side streams: SWITCHYARD_LARGE_PRODUCT and
-// SWITCHYARD_SMALL_PRODUCTS decide, and all three ways give the same.
+// Tests of expert products by one cuBLAS call each, by one call for all, and on side streams.
+// SWITCHYARD_LARGE_PRODUCT and SWITCHYARD_SMALL_PRODUCTS choose between these ways, which all give
+// the same result.
 #include <cstdlib>
 
 #include "host_test.h"
@@ -25,7 +26,8 @@ class GroupedTest : public HostTest {
     return make_cuda();
   }
 
-  // Experts own 0, 8, 0, 3 and 29 rows, of 40: the mean expert's product is 8 n q.
+  // Experts own 0, 8, 0, 3 and 29 of 40 rows. The product of the mean expert has 8 n q
+  // multiplications.
   static constexpr Index experts = 5, rows = 40, n = 8, q = 16, mean = rows / experts * n * q;
   const std::int32_t offsets[experts + 1] = {0, 0, 8, 8, 11, rows};
   View values(Shape shape, int seed) {
@@ -63,7 +65,7 @@ TEST_F(GroupedTest, TheThresholdSaysHowManyCallsThereAre) {
 
 TEST_F(GroupedTest, SmallProductsRunOnStreamsIfTheUserSaysSo) {
   setenv("SWITCHYARD_SMALL_PRODUCTS", "streams", 1);
-  EXPECT_EQ(results("9223372036854775807").calls, 3 * 3);  // a call for each of the three experts that own rows
+  EXPECT_EQ(results("9223372036854775807").calls, 3 * 3);  // three experts own rows
   setenv("SWITCHYARD_SMALL_PRODUCTS", "grouped", 1);
   EXPECT_EQ(results("9223372036854775807").calls, 3);
   setenv("SWITCHYARD_SMALL_PRODUCTS", "stream", 1);

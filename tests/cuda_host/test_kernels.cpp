@@ -1,4 +1,5 @@
-// Kernels on the host: right ones give right results, and every mistake planted here is reported.
+// Tests of kernels on the host: correct kernels give correct results, and every planted mistake is
+// reported.
 #include <cmath>
 
 #include "host_test.h"
@@ -46,7 +47,7 @@ TEST_F(HostKernels, BlocksSumRows) {
     }
 }
 
-// Writes what each lane gets; the block is one warp.
+// Writes the result of f in each lane; the block is one warp.
 template <class F>
 __global__ void lanes(F f, Out<int> y) {
   y[threadIdx.x] = f(static_cast<int>(threadIdx.x));
@@ -71,7 +72,7 @@ TEST_F(HostKernels, LanesExchange) {
   expect([](int i) { return __any_sync(all, i == 31) + 2 * __all_sync(all, i < 31); }, [](int) { return 1; });
   expect([](int i) { return static_cast<int>(__match_any_sync(all, i / 8)); },
          [](int i) { return static_cast<int>(0xffu << (i / 8 * 8)); });
-  // Halves of a warp on their own, one of them more often.
+  // The halves of a warp exchange separately, one of them more often.
   expect(
       [](int i) {
         const unsigned mine = i < 16 ? 0xffffu : 0xffff0000u;
@@ -212,7 +213,7 @@ TEST_F(HostKernels, BlocksAreApart) {
         },
         2);
   });
-  // After the launch all may read it.
+  // After the launch, all blocks may read it.
   run_one(
       context, [=] { y[blockIdx.x] = static_cast<float>(blockIdx.x); }, 2);
   run_one(context, [=] { y[0] += y[1]; });
@@ -240,7 +241,7 @@ TEST_F(HostKernels, DivergentBarriers) {
   expect_mistake("1 threads have ended without it", [&] { launch(context, {.threads = 96}, early_return, 95); });
   expect_mistake("in divergent code", [&] { launch(context, {.threads = 32}, two_barriers); });
   expect_mistake("neither comes", [&] { launch(context, {.threads = 32}, barrier_and_exchange); });
-  launch(context, {.x = 3, .threads = 96}, early_return, 96);  // all is as before
+  launch(context, {.x = 3, .threads = 96}, early_return, 96);  // the emulator works as before
 }
 
 __global__ void shuffle_after_exit(int lanes, unsigned mask) {
@@ -281,7 +282,7 @@ __global__ void shared_as_found(Out<float> y) {
 __global__ void fill_dynamic(Index bytes) {
   for (Index i = 0; i < bytes; ++i) dynamic_shared()[i] = std::byte{1};
 }
-// Without a barrier between, a thread reads what its neighbour writes or has not written yet.
+// Without the barrier, a thread may read an element that another thread has not written yet.
 __global__ void reverse(Out<int> y, bool wait) {
   __shared__ int values[64];
   values[threadIdx.x] = static_cast<int>(threadIdx.x);
@@ -362,7 +363,7 @@ TEST_F(HostKernels, Launches) {
                  [&] { launch(context, {.threads = 32, .shared_bytes = 300000}, early_return, 32); });
 }
 
-// The driver's default, which this program must not have been started without.
+// Sets the driver's default, whatever the environment of this program says.
 [[maybe_unused]] const int lazy = setenv("CUDA_MODULE_LOADING", "LAZY", 1);
 
 __global__ void launched_here() {}
@@ -406,7 +407,7 @@ TEST(HostNumbers, Bf16) {
     EXPECT_EQ(__bfloat16_as_ushort(__float2bfloat16(value)), bits);
     if ((bits & 0x7f80) == 0x7f80) continue;  // infinity
     const float next = std::bit_cast<float>((static_cast<std::uint32_t>(bits) + 1) << 16);
-    const float half = value + (next - value) / 2;  // exactly between: to the even one
+    const float half = value + (next - value) / 2;  // halfway: rounds to the even one
     if (std::isinf(next)) continue;
     EXPECT_EQ(__bfloat16_as_ushort(__float2bfloat16(half)), bits % 2 ? bits + 1 : bits);
   }

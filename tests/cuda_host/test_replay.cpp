@@ -1,5 +1,5 @@
-// A pass that is replayed as CUDA graphs would do what was recorded, whatever it is asked for now. So an operation with any
-// other argument, be it a number or a tensor within a struct, must be noticed.
+// Tests that a replayed pass notices every changed argument. CUDA graphs would repeat the recorded
+// operations, whatever the pass requests now. An argument is a number, or a tensor inside a struct.
 #include <bit>
 
 #include "host_test.h"
@@ -10,7 +10,7 @@ namespace {
 
 class ReplayTest : public HostTest {
  protected:
-  // `operation` is recorded with 0, and refused with 1.
+  // Expects that `operation` is recorded with argument 0, and refused with argument 1.
   void notices(const std::string& what, const std::function<void(int)>& operation) {
     const auto pass = [&](int which) { backend->repeated(what, [&] { operation(which); }); };
     for (int run = 0; run < 4; ++run) pass(0);

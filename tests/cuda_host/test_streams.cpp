@@ -1,4 +1,5 @@
-// Streams, events, copies and memory: programs that wait as they must pass, the others are reported.
+// Tests of streams, events, copies and memory. Programs that wait correctly pass; others are
+// reported.
 #include <cmath>
 #include <numeric>
 
@@ -53,7 +54,8 @@ TEST_F(HostStreams, ReadsMayBeAtOnceAndPartsAreApart) {
   copy_all(other, x.rows(0, 8), z);
   set_all(other, x.rows(8, 8), 2);
   set_all(context, y, 3);
-  expect_mistake("which reads it", [&] { set_all(context, x.rows(7, 8), 2); });  // one row of each
+  // `other` reads row 7.
+  expect_mistake("which reads it", [&] { set_all(context, x.rows(7, 8), 2); });
 }
 
 TEST_F(HostStreams, PartsBecomeOneAgain) {
@@ -77,7 +79,7 @@ TEST_F(HostStreams, EventsCarryTheOrder) {
     cudaStreamWaitEvent(context.stream.cut(), done);
   }
   EXPECT_EQ(download<float>(y), std::vector<float>(8, 2));
-  // An event says what had been issued when it was recorded.
+  // An event covers the operations that were issued before it was recorded.
   cudaEventRecord(ready, context.stream.cut());
   set_all(context, x, 5);
   cudaStreamWaitEvent(other.stream.cut(), ready);
@@ -121,7 +123,7 @@ TEST_F(HostStreams, QueriesAnswerLater) {
   expect_mistake("an earlier error that nobody took: cudaErrorNotReady", [&] { set_all(context, x, 4); });
   EXPECT_EQ(cudaEventQuery(done), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(done), cudaSuccess);
-  set_all(other, x, 4);  // the host knows
+  set_all(other, x, 4);  // the host knows that the write has ended
   EXPECT_EQ(cudaStreamQuery(other.stream.cut()), cudaErrorNotReady);
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
@@ -154,7 +156,7 @@ TEST_F(HostStreams, CopiesToTheHostArriveWhenItWaits) {
     EXPECT_NE(to[1], 2);
     cudaEventSynchronize(before);
     EXPECT_NE(to[1], 2);
-    set_all(context, x, 9);  // does not change what is on its way
+    set_all(context, x, 9);  // does not change the copy in flight
     cudaEventSynchronize(after);
     EXPECT_EQ(to[1], 2);
     const std::vector<float> again{1, 2, 3};
@@ -171,7 +173,7 @@ TEST_F(HostStreams, PinnedMemoryMustStayUntilItIsCopied) {
   std::vector<float> pageable{1, 2, 3};
   std::copy(pageable.begin(), pageable.end(), pinned);
   cudaMemcpyAsync(y.bytes(), pageable.data(), 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream.cut());
-  pageable[1] = 7;  // has been copied
+  pageable[1] = 7;  // the copy is already taken
   cudaMemcpyAsync(x.bytes(), pinned, 3 * sizeof(float), cudaMemcpyHostToDevice, context.stream.cut());
   cudaStreamSynchronize(context.stream.cut());
   pinned[1] = 7;
@@ -210,7 +212,7 @@ TEST_F(HostStreams, CopiesOfColumns) {
   EXPECT_EQ(cudaMemcpy2DAsync(y.bytes(), 4, x.bytes(), 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream.cut()),
             cudaErrorInvalidValue);
   cudaGetLastError();
-  // The columns between are nobody's.
+  // The columns between are not part of the copy.
   cudaMemcpy2DAsync(y.bytes(), 8, x.bytes() + 4, 16, 8, 3, cudaMemcpyDeviceToDevice, context.stream.cut());
   set_all(other, x.rows(3, 1), 0);
   expect_mistake("which reads it", [&] { set_all(other, x.rows(2, 1), 0); });
@@ -238,7 +240,8 @@ TEST_F(HostStreams, MemoryIsLimitedAndCounted) {
   EXPECT_EQ(after.launches - before.launches, 1);
 }
 
-// Nothing happens while a graph is captured, and all of it with every launch, on what is there then.
+// No operation runs while a graph is captured. Every launch runs all of them, on the present
+// values.
 TEST_F(HostStreams, GraphsDoTheirWorkWhenTheyAreLaunched) {
   const View x = memory({8}), y = memory({8});
   cudaGraph_t graph = nullptr;
@@ -247,7 +250,7 @@ TEST_F(HostStreams, GraphsDoTheirWorkWhenTheyAreLaunched) {
   EXPECT_EQ(cudaStreamBeginCapture(context.stream.cut(), cudaStreamCaptureModeRelaxed), cudaErrorIllegalState);
   cudaGetLastError();
   const auto before = cuda_host::counters();
-  copy_all(context, x, y);  // not initialised yet: nobody reads it now
+  copy_all(context, x, y);  // x is not initialised yet, but is not read now
   cudaMemsetAsync(x.bytes(), 0, 16, context.stream.cut());
   cudaMemcpyAsync(y.rows(6, 2).bytes(), x.bytes(), 8, cudaMemcpyDeviceToDevice, context.stream.cut());
   ASSERT_EQ(cudaStreamEndCapture(context.stream.cut(), &graph), cudaSuccess);
@@ -263,7 +266,7 @@ TEST_F(HostStreams, GraphsDoTheirWorkWhenTheyAreLaunched) {
   const auto after = cuda_host::counters();
   EXPECT_EQ(after.graphs - before.graphs, 2);
   EXPECT_EQ(after.launches - before.launches, 2);  // set_all
-  // What a graph does is checked as what a stream does.
+  // Operations of a graph are checked like those of a stream.
   set_all(other, x, 1);
   expect_mistake("without waiting", [&] { cudaGraphLaunch(executable, context.stream.cut()); });
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
@@ -292,7 +295,7 @@ TEST_F(HostStreams, GraphsHoldKernelsAndCopiesOnTheDeviceAlone) {
 
 // ---- the stream of the product ----
 
-// Passes as they are: straight on the stream, recorded, and replayed.
+// The first pass runs directly, the second is recorded, and the others are replayed.
 TEST_F(HostStreams, WhatIsRepeatedBecomesGraphs) {
   const View x = memory({8}), y = memory({8}), z = memory({8});
   const cudaEvent_t done = event();
@@ -315,7 +318,7 @@ TEST_F(HostStreams, WhatIsRepeatedBecomesGraphs) {
     EXPECT_EQ(download<float>(y), std::vector<float>(8, 2));
   }
   const auto before = cuda_host::counters();
-  pass();  // outside
+  pass();  // outside of repeated()
   EXPECT_EQ(cuda_host::counters().graphs, before.graphs);
 }
 
@@ -329,21 +332,23 @@ TEST_F(HostStreams, PassesOfOtherNamesAreOthers) {
   EXPECT_EQ(download<float>(y), std::vector<float>(8, 2));
 }
 
-// Nothing wrong is replayed, and what a pass has become is recorded anew.
+// A changed pass is not replayed. It is recorded anew afterwards.
 TEST_F(HostStreams, APassThatChangesIsRefused) {
   const View x = upload(std::vector<float>(8, 1)), y = upload(std::vector<float>(8, 1));
   const auto set_x = [&] { set_all(context, x, 2); };
-  const std::vector<std::function<void()>> others = {[&] { set_all(context, x, 3); },             // another argument
-                                                     [&] { set_all(context, y, 2); },             // another tensor
-                                                     [&] { set_all(context, x.rows(0, 4), 2); },  // another size
-                                                     [&] { copy_all(context, x, y); },            // another kernel
-                                                     [&] { set_x(), set_x(); },                   // more
-                                                     [&] { cudaEventRecord(event(), context.stream.cut()); },  // less
-                                                     [&] { set_x(), context.stream.cut(), set_x(); }};  // another piece
+  // They differ in an argument, the tensor, its size, the kernel, the number of kernels (more, and
+  // none), and the graphs that they become.
+  const std::vector<std::function<void()>> others = {[&] { set_all(context, x, 3); },
+                                                     [&] { set_all(context, y, 2); },
+                                                     [&] { set_all(context, x.rows(0, 4), 2); },
+                                                     [&] { copy_all(context, x, y); },
+                                                     [&] { set_x(), set_x(); },
+                                                     [&] { cudaEventRecord(event(), context.stream.cut()); },
+                                                     [&] { set_x(), context.stream.cut(), set_x(); }};
   for (const auto& other_pass : others) {
     for (int run = 0; run < 3; ++run) context.stream.repeated("test", set_x);
     EXPECT_THROW(context.stream.repeated("test", other_pass), Failure);
-    // A part of a pass is another one too.
+    // The first operations of a pass alone are another pass, too.
     const auto twice = [&] { set_x(), set_x(), context.stream.cut(), set_x(); };
     for (int run = 0; run < 3; ++run) context.stream.repeated("twice", twice);
     EXPECT_THROW(context.stream.repeated("twice", other_pass), Failure);
@@ -357,7 +362,7 @@ TEST_F(HostStreams, APassThatChangesIsRefused) {
   }
 }
 
-// Members of any type, with bytes between them that are nobody's.
+// Members of several types, with padding between them.
 struct Mixed {
   std::int8_t small;
   double large;
@@ -369,7 +374,7 @@ __global__ void set_mixed(Mixed x) {
 }
 TEST_F(HostStreams, ReplaysCompareMembersAndNotWhatLiesBetweenThem) {
   const View x = memory({8}), y = memory({8});
-  // The memory that the argument is made in holds `rest`.
+  // The padding of the argument is filled with `rest`.
   const auto pass = [&](const Mixed& with, int rest) {
     context.stream.repeated("mixed", [&] {
       alignas(Mixed) std::byte bytes[sizeof(Mixed)];

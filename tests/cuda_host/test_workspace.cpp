@@ -1,4 +1,5 @@
-// Operations whose workspace is too small for all that they would keep in it: they split their work and give the same bits.
+// Tests of operations whose workspace is too small for all of their work. They split it and give
+// the same bits.
 #include "host_test.h"
 #include "kernels/cuda/cuda.h"
 
@@ -15,7 +16,7 @@ class WorkspaceTest : public HostTest {
   const std::unique_ptr<Backend> backend = make_cuda();
 };
 
-// It keeps a number for each row of each head.
+// The backward pass stores one float for each position of each head in the workspace.
 TEST_F(WorkspaceTest, AttentionTakesSomeSequencesOrSomeHeadsAtOnce) {
   constexpr Index batch = 3, positions = 64, heads = 6, kv_heads = 3, width = 8, row_bytes = positions * sizeof(float);
   const Shape qkv_shape = {batch, positions, heads + 2 * kv_heads, width}, out_shape = {batch, positions, heads, width};
@@ -38,7 +39,7 @@ TEST_F(WorkspaceTest, AttentionTakesSomeSequencesOrSomeHeadsAtOnce) {
     return download<float>(dqkv);
   };
   const std::vector<float> whole = gradient(batch * heads);
-  // Two sequences and then one; two kv heads and then one; one.
+  // The workspaces hold two sequences, two kv heads, and one kv head.
   for (Index rows : {2 * heads + 1, heads - 1, Index{2}}) {
     const auto before = cuda_host::counters().launches;
     EXPECT_TRUE(gradient(rows) == whole) << rows << " rows";
@@ -47,13 +48,13 @@ TEST_F(WorkspaceTest, AttentionTakesSomeSequencesOrSomeHeadsAtOnce) {
   EXPECT_THROW(gradient(1), std::logic_error);
 }
 
-// cuBLASLt reads what a product is added to where it lies, aligned to however many bytes. Where it has no kernel, that is
-// copied first.
+// cuBLASLt reads the addend of a product in place, at any alignment that it has a kernel for. For
+// other alignments the addend is copied first.
 TEST_F(WorkspaceTest, ProductsAreAddedToAnotherMatrixWithoutACopy) {
   const auto copies = [&](auto one, Index n) {
     using T = decltype(one);
     constexpr Index m = 5, q = 8;
-    const auto ones = [&](Index rows, Index columns) {  // begins a row into memory that is aligned well
+    const auto ones = [&](Index rows, Index columns) {  // begins one row after an aligned address
       return upload(std::vector<T>(static_cast<std::size_t>((rows + 1) * columns), one))
           .reshape({rows + 1, columns})
           .rows(1, rows);
@@ -70,7 +71,8 @@ TEST_F(WorkspaceTest, ProductsAreAddedToAnotherMatrixWithoutACopy) {
   EXPECT_EQ(copies(bf16(1), 7), 1);
 }
 
-// bf16 weights' gradients: products of experts run beside each other, whatever order the device takes them in.
+// Gradients of bf16 weights: the products of experts run on several streams, in any order, with the
+// same result.
 TEST_F(WorkspaceTest, ProductsOfExpertsRunOnStreamsOfTheirOwn) {
   constexpr Index experts = 7, rows = 40, n = 6, q = 10;
   const std::int32_t offsets[] = {0, 3, 11, 11, 20, 21, 33, rows};
@@ -94,9 +96,9 @@ TEST_F(WorkspaceTest, ProductsOfExpertsRunOnStreamsOfTheirOwn) {
     const View dw = memory({experts, n, q});
     if (seed > 0) cuda_host::set_running(cuda_host::Running::seeded, seed);
     const auto before = cuda_host::counters().product_switches;
-    backend->fill(dw, 0);  // before all of them
+    backend->fill(dw, 0);  // before all products
     backend->grouped_gemm_weight(dy, x, owned, dw);
-    backend->scale(dw, 2);  // and after
+    backend->scale(dw, 2);  // after all products
     backend->synchronize();
     cuda_host::set_running(cuda_host::Running::at_once);
     const std::vector<float> found = download<float>(dw);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Training on GPUs as a person runs it, on the host's stand-in for them. The third argument is switchyard built with it.
+# Tests training on GPUs as a user runs it, on the CUDA emulator. The third argument is switchyard
+# built with it.
 source "$2/tests/cli/lib/lib.sh"
 on_cuda=$3
 two=("$root/launch/mpirun.sh" 2)
@@ -29,7 +30,7 @@ path = data
 log_every = 2
 checkpoint_every = 2
 INI
-# Ranks that share a card, which NCCL must take to be on different machines.
+# Runs ranks that share a card. NCCL must take them to be on different machines.
 cat >shared_card.sh <<'SH'
 #!/usr/bin/env bash
 NCCL_HOSTID=$OMPI_COMM_WORLD_RANK exec "$@"
@@ -40,12 +41,12 @@ near() { # A B PART
   awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (part * a) ^ 2) }' || die "$1 is not near $2"
 }
 
-# auto takes the device. In f32 it computes what the CPU does; in bf16, close to it.
+# `auto` selects the device. In f32 it computes what the CPU computes; in bf16, a close value.
 expect_ok "$switchyard" train config.ini --run.dir=cpu --run.backend=cpu
 expect_ok "$on_cuda" train config.ini --run.dir=f32
 expect_output "cuda, "
 near "$(loss cpu 4)" "$(loss f32 4)" 1e-5
-# On two ranks a checkpoint's weights are on their way from one to the other.
+# On two ranks, new weights are in flight between the ranks when a checkpoint is written.
 expect_ok "${two[@]}" ./shared_card.sh "$on_cuda" train config.ini --run.dir=f32-2
 near "$(loss cpu 4)" "$(loss f32-2 4)" 1e-5
 expect_ok "$switchyard" inspect f32-2 --verify
@@ -54,8 +55,8 @@ expect_ok "${two[@]}" ./shared_card.sh "$on_cuda" train config.ini --run.dir=bf1
 near "$(loss cpu 4)" "$(loss bf16 4)" 1e-2
 expect_output "; NCCL and cuBLAS have "
 
-# A checkpoint of bf16 weights holds the f32 values that they are rounded from: training goes on from it on the CPU, on
-# another layout, and in the other type.
+# A checkpoint of bf16 weights holds the f32 values from which they are rounded. Training resumes
+# from it on the CPU, on another layout, and in the other type.
 expect_ok "$switchyard" inspect bf16 --verify
 expect_ok "$switchyard" train config.ini --run.dir=bf16 --run.backend=cpu --run.resume=true --train.steps=5
 expect_ok "$on_cuda" train config.ini --run.dir=bf16 --run.resume=true --train.steps=6 --run.dtype=bf16
@@ -70,7 +71,7 @@ expect_ok env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=auto -
 expect_output "cpu ("
 expect_error "run.backend = cuda" env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=none --run.backend=cuda
 
-# Where just some ranks have one, none goes its own way.
+# If only some ranks have a device, all ranks end with one error.
 cat >one_without.sh <<'SH'
 #!/usr/bin/env bash
 [[ $OMPI_COMM_WORLD_RANK != 0 ]] || export CUDA_VISIBLE_DEVICES=
@@ -81,14 +82,15 @@ kinds="some ranks have a GPU and others have none"
 expect_error "$kinds" "${two[@]}" ./one_without.sh "$on_cuda" train config.ini --run.dir=mixed
 expect_error "$kinds" "${two[@]}" ./one_without.sh "$on_cuda" evaluate bf16
 
-# What does not fit is said before anything runs, with what takes the room and what to do.
+# A configuration that does not fit in memory is refused before anything runs. The error says what
+# takes the memory and what to do.
 expect_error "training needs" "$on_cuda" train config.ini --run.dir=large --train.micro_batch=8 --model.seq_len=12 \
   --moe.d_ff=1048576
 expect_error "use more ranks" "$on_cuda" train config.ini --run.dir=large --train.micro_batch=8 --moe.d_ff=1048576
 expect_no_file large/checkpoints
 
-# What no rank can do is one error, and leaves no folder behind: heads that are too wide, ranks that share a card, variables that
-# make no sense.
+# Impossible settings give one error, and leave no folder behind: heads that are too wide, ranks
+# that share a card, invalid variables.
 train=("$on_cuda" train config.ini --run.dir=refused)
 expect_error "heads of 260 (model.head_dim)" "${two[@]}" "${train[@]}" --model.head_dim=260
 expect_error "share a GPU" env CUDA_VISIBLE_DEVICES=0 "${two[@]}" "${train[@]}"
@@ -98,6 +100,6 @@ expect_error "SWITCHYARD_GRAPHS = 'no'" env SWITCHYARD_GRAPHS=no "${two[@]}" "${
 expect_error "SWITCHYARD_LARGE_PRODUCT = '1e9'" env SWITCHYARD_LARGE_PRODUCT=1e9 "${two[@]}" "${train[@]}"
 expect_no_file refused
 
-# What NCCL refuses ends all ranks with its reason.
+# If NCCL refuses, all ranks end with its reason.
 expect_exit 1 env CUDA_VISIBLE_DEVICES=0 NCCL_HOSTID=same "${two[@]}" "$on_cuda" train config.ini --run.dir=duplicate
 [[ $err == *"Duplicate GPU"* && $err == *"a GPU of its own"* ]] || die "no word of the duplicate GPU"

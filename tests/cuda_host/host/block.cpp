@@ -16,14 +16,15 @@
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
-// The section of __shared__ variables; there is none where no kernel has any.
+// Bounds of the section of __shared__ variables; null if no kernel has such a variable.
 extern "C" __attribute__((weak)) std::byte __start_sy_shared[], __stop_sy_shared[];
 
 namespace sy::cuda_host {
 
 namespace {
 
-// As a float, a bf16 and a double NaN, as an integer large: what shared memory holds before it is written.
+// Content of shared memory before it is written: NaN as float, bf16 and double, and large as an
+// integer.
 constexpr std::array garbage{std::byte{0xf7}, std::byte{0x7f}};
 void fill_garbage(std::byte* begin, std::byte* end) {
   for (std::ptrdiff_t i = 0; i < end - begin; ++i) begin[i] = garbage[static_cast<std::size_t>(i) % 2];
@@ -44,12 +45,13 @@ void run_threads();
 struct Runner {
   Fiber fiber{run_threads};
   int thread = 0;
-  const char* waits_for = nullptr;  // null: it does not wait
+  const char* waits_for = nullptr;  // nullptr if it does not wait
   Where where;
-  std::vector<Copy> copies;  // under way
+  std::vector<Copy> copies;  // in flight
 };
 
-// Numbers 0..n-1 in another order: a + i b mod n, b without a common factor with n.
+// Permutation of 0..n-1: i becomes first + i step mod n, where step and n have no common factor.
+// The identity if `random` is nullptr.
 class Order {
  public:
   Order(std::uint64_t n, std::mt19937_64* random) : n_(n) {
@@ -67,10 +69,10 @@ class Order {
 };
 
 struct Warp {
-  unsigned exited = 0;                                // lanes; those that do not exist are among them
-  std::vector<Meeting*> open;                         // not all have arrived
-  std::vector<std::pair<Runner*, Meeting*>> waiting;  // for an open one
-  std::deque<Meeting> meetings;                       // those in use, and more
+  unsigned exited = 0;                                // lanes that have ended or do not exist
+  std::vector<Meeting*> open;                         // not all lanes have joined
+  std::vector<std::pair<Runner*, Meeting*>> waiting;  // for an open meeting
+  std::deque<Meeting> meetings;                       // in use, and free ones
 };
 
 struct Machine {
@@ -86,14 +88,14 @@ struct Machine {
   std::deque<Runner*> runnable;
   std::exception_ptr error;
 
-  // of the block
+  // State of the running block.
   int started = 0, ended = 0;
   Order warp_order{1, nullptr}, lane_order{1, nullptr};
   std::vector<Warp> warps;
   std::vector<Runner*> at_barrier;
   Where barrier;
 
-  std::vector<std::byte> shared;  // with the canary
+  std::vector<std::byte> shared;  // dynamic shared memory, then the canary
 
   void run_block();
   void start_thread();
@@ -107,13 +109,14 @@ void set_thread(int thread) {
   threadIdx = {static_cast<unsigned>(thread), 0, 0};
 }
 
-// Leaves `from` for another runner, or null, the main fiber.
+// Switches from the fiber `from` to a runner, or to the main fiber if `to` is nullptr.
 void jump(Fiber& from, Runner* to) {
   machine.running = to;
   from.jump(to ? to->fiber : machine.main);
 }
 
-// What a runner does: run a thread, and as long as none that waits can go on, another one.
+// Body of a runner's fiber. It runs threads one after the other, as long as no waiting thread can
+// continue.
 void run_threads() {
   Machine& m = machine;
   for (;;) {
@@ -126,7 +129,8 @@ void run_threads() {
 
 void Machine::start_thread() {
   const auto number = static_cast<std::uint64_t>(started++);
-  // Warps whole, in some order, and their lanes in some order; a last warp of fewer lanes goes last.
+  // Whole warps start in one order, and their lanes in another. A last, incomplete warp starts
+  // last.
   const std::uint64_t whole = static_cast<std::uint64_t>(grid.threads) / 32;
   const std::uint64_t warp = number / 32 < whole ? warp_order[number / 32] : whole;
   const std::uint64_t lane = number / 32 < whole ? lane_order[number % 32] : number % 32;
@@ -142,7 +146,8 @@ void Machine::start_thread() {
   }
 }
 
-// Who runs next; null: the main fiber, as all have ended, or nobody can go on.
+// Returns the runner that continues. nullptr, the main fiber, if all threads have ended or none can
+// continue.
 Runner* Machine::next() {
   if (error) return nullptr;
   if (!runnable.empty()) {
@@ -157,7 +162,7 @@ Runner* Machine::next() {
   return runner;
 }
 
-// The running thread lets others run until it is made runnable.
+// Suspends the running thread until it is made runnable.
 void wait(const char* what, Where where) {
   Runner& self = *machine.running;
   self.waits_for = what;
@@ -180,7 +185,7 @@ void Machine::run_block() {
       error = std::current_exception();
     }
   }
-  if (error) {  // what the threads held is lost
+  if (error) {  // objects on the stacks of the threads are lost
     runnable.clear(), idle.clear(), at_barrier.clear(), warps.clear();
     for (Runner& runner : runners) {
       runner.fiber.reset();
@@ -197,7 +202,7 @@ void Machine::run_block() {
 
 void Machine::stalled() {
   const Runner* waiting = nullptr;
-  const Runner* other = nullptr;  // waits elsewhere
+  const Runner* other = nullptr;  // waits at another line
   for (const Runner& runner : runners) {
     if (runner.waits_for == nullptr) continue;
     if (waiting == nullptr) waiting = &runner;

@@ -1,6 +1,8 @@
-// Runs the blocks of a launch, one after the other. The threads of a block are fibers: each runs until it waits for
-// others, at a barrier of the block or in an exchange of its warp, or ends. The order of the blocks, of the warps and of
-// the lanes changes from launch to launch (set_order_seed).
+// Runs the blocks of a launch, one after the other.
+//
+// The threads of a block are fibers. A fiber runs until it waits for other threads or ends. It
+// waits at a barrier of the block or in an exchange of its warp. The order of the blocks, warps and
+// lanes changes from launch to launch (set_order_seed).
 #pragma once
 
 #include <array>
@@ -17,7 +19,7 @@ struct dim3 {
   unsigned x = 1, y = 1, z = 1;
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
-// Those of the thread that runs.
+// Coordinates of the running thread and its block.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
@@ -29,14 +31,16 @@ struct Grid {
   int threads = 1;
   std::size_t shared_bytes = 0;
 };
-// The compiler may give a thread 255 registers, of which a multiprocessor has 65,536: so a kernel with more threads to a block
-// than this must say so by __launch_bounds__. Those that do begin at a multiple of bounded_kernel, and hardly another does.
+// Maximum number of threads per block of a kernel without __launch_bounds__. The compiler may use
+// 255 registers for a thread, and a multiprocessor has 65,536. A kernel with __launch_bounds__
+// begins at a multiple of bounded_kernel; hardly any other kernel does.
 constexpr int always_launched = 65536 / 256;
 constexpr std::size_t bounded_kernel = 4096;
-// Takes memory of the device for a kernel that is launched for the first time, unless all came with the context, as
-// CUDA_MODULE_LOADING = EAGER has it. False where there is none. (runtime.cpp)
+// Allocates device memory for the code of a kernel at its first launch. Does nothing if
+// CUDA_MODULE_LOADING is EAGER: all kernels are then loaded with the context. Returns false if no
+// memory is left. (runtime.cpp)
 bool load(const void* kernel);
-// Puts on the stream: `thread` in every thread of the grid.
+// Enqueues a launch, which calls `thread` in every thread of the grid.
 void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thread, Where where);
 
 // ---- for the thread that runs ----
@@ -47,16 +51,18 @@ inline int lane() {
 std::byte* dynamic_shared();
 void block_barrier(Where where);
 
-// An asynchronous copy of at most 16 bytes, which have just been written, to shared memory: they are there when the thread
-// waits for its copies, and garbage until then.
+// Starts an asynchronous copy of at most 16 bytes to shared memory. The caller has just written the
+// bytes to `to`. They are garbage there until the thread waits for its copies.
 void start_copy(void* to, std::size_t bytes);
 void wait_for_copies();
 
-// The exchange under all that lanes of a warp do together. Every lane of `mask` publishes its share, waits until all have,
-// and may then read any of theirs until its Exchange ends:
+// Exchange of values between lanes of a warp, the basis of all warp operations. Every lane of
+// `mask` publishes its value and waits until all of them have. It may then read any of these values
+// until its Exchange ends:
 //   const Exchange<float4> shares(0xffffffffu, mine);   // at most share_bytes each
 //   float4 other = shares[lane];
-// All of them must be in the same line of the program; a lane that has ended, or that does not exist, is reported.
+// All lanes of the mask must be at the same line of the program. A lane that has ended, or does not
+// exist, is reported.
 constexpr std::size_t share_bytes = 64;
 struct Meeting {
   unsigned mask = 0, arrived = 0, left = 0;

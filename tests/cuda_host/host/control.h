@@ -1,4 +1,4 @@
-// What a test may ask of the stand-in.
+// Settings and counters of the CUDA emulator, for tests.
 #pragma once
 
 #include <chrono>
@@ -8,56 +8,65 @@
 
 namespace sy::cuda_host {
 
-// Called with one line for every mistake. It throws or ends the process; the default prints the line and aborts.
+// Receives one line for every mistake. It throws or ends the process; the default prints the line
+// and aborts.
 using Handler = void (*)(const std::string& mistake);
-// Returns the former one; null: the default.
+// Returns the previous handler. nullptr restores the default.
 Handler set_handler(Handler handler);
 
-// Seeds the order in which blocks, and threads between barriers, run. 0: as they are numbered.
+// Seeds the order of blocks, and of threads between barriers. 0 means the order of their numbers.
 void set_order_seed(std::uint64_t seed);
 
-// How long queries say "not ready", from the first one on, of what has not surely ended. 0: once.
+// Time for which queries of unfinished work return "not ready", counted from the first query. 0
+// means that only the first query does.
 void set_latency(std::chrono::milliseconds latency);
 
-// When operations run. At once: as the host gives them, which is what unit tests want. Otherwise streams keep them, and they run
-// in any order that streams and events allow, by `seed`: some whenever the host gives the device something, the rest when the
-// host waits for them. As late as possible: only what a wait of the host needs, in it. The environment's CUDA_HOST_ORDER sets
-// it for a whole program: a seed, or "late".
+// When operations run. CUDA_HOST_ORDER in the environment sets it for a whole program: a seed, or
+// "late".
+// - at_once: as soon as the host enqueues them, for unit tests.
+// - seeded: streams keep operations and run them in any order that streams and events allow, by
+//   `seed`. Some run whenever the host enqueues an operation, the rest when the host waits for
+//   them.
+// - late: an operation runs only when a wait of the host needs it.
 enum class Running { at_once, seeded, late };
 void set_running(Running running, std::uint64_t seed = 1);
 
-// How many operations a stream holds that have not ended: the host that gives it one more waits until it has room, for ever
-// where a collective hangs. 0: any number.
+// Maximum number of unfinished operations of a stream; 0 means unlimited. If a stream is full, the
+// host waits before it enqueues another one. If a collective hangs, it waits for ever.
 void set_queue_limit(std::size_t operations);
 
 void set_device_count(int count);
 
-// The ncclResult_t that communicators report, as if another rank were lost, once so many more launches have started: collectives
-// do not end, nor does what waits for them, until ncclCommAbort. 0: none is lost, and what was under way ends.
+// Makes communicators report the ncclResult_t `result`, as if another rank were lost, after
+// `launches` more launches have started. From then on collectives do not end until ncclCommAbort,
+// nor does any work that waits for them. A result of 0 clears the error and ends all hanging
+// collectives.
 void set_nccl_error(int result, int launches = 0);
-// What a communicator takes of its device's memory for each channel, when it is first used so: for an all-reduce of little
-// (trees), for other collectives (rings), and for messages between two ranks. 1 MiB is the default.
+// Device memory that a communicator takes for each channel when it first uses a kind of connection.
+// The kinds are: small all-reduces (trees), other collectives (rings), and messages between two
+// ranks. The default is 1 MiB.
 void set_nccl_channel_bytes(std::size_t bytes);
-// What ncclGetVersion says: 22809 for 2.28.9, which is the default. The environment's CUDA_HOST_NCCL_VERSION sets it for a whole
-// program.
+// Result of ncclGetVersion. The default is 22809, which means 2.28.9. CUDA_HOST_NCCL_VERSION in the
+// environment sets it for a whole program.
 void set_nccl_version(int code);
 
-// What the host has done since the process began.
+// Counts since the process began.
 struct Counters {
-  std::int64_t launches = 0;     // of kernels; not those in graphs
-  std::int64_t graphs = 0;       // launched
-  std::int64_t allocations = 0;  // device and pinned host memory
+  std::int64_t launches = 0;     // kernels, without those in graphs
+  std::int64_t graphs = 0;       // graph launches
+  std::int64_t allocations = 0;  // of device and of pinned host memory
   std::int64_t frees = 0;
-  std::int64_t waits = 0;             // for what had not surely ended
-  std::int64_t reduces = 0;           // ncclReduce that have started
-  std::int64_t nccl_launches = 0;     // of groups of calls, or of single ones
-  std::int64_t copies = 0;            // from the device to itself
-  std::int64_t product_calls = 0;     // of cuBLAS
-  std::int64_t product_switches = 0;  // those, given to another stream than the one before
-  std::int64_t library_bytes = 0;     // of device memory that NCCL, cuBLAS and kernels took, what NCCL freed included
-  std::int64_t collectives_at_once = 0;  // most launches of NCCL that had started and not ended
+  std::int64_t waits = 0;             // host waits for work that had not certainly ended
+  std::int64_t reduces = 0;           // ncclReduce calls that have started
+  std::int64_t nccl_launches = 0;     // groups of calls, or single calls
+  std::int64_t copies = 0;            // device-to-device copies
+  std::int64_t product_calls = 0;     // calls of cuBLAS
+  std::int64_t product_switches = 0;  // those on another stream than the call before
+  // Device memory that NCCL, cuBLAS and kernels took, including memory that NCCL freed.
+  std::int64_t library_bytes = 0;
+  std::int64_t collectives_at_once = 0;  // maximum number of NCCL launches in flight
 };
 Counters counters();
-void forget_collectives();  // collectives_at_once begins anew
+void forget_collectives();  // resets collectives_at_once
 
 }  // namespace sy::cuda_host

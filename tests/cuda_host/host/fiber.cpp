@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::size_t page = 4096, mapped_bytes = 128 * 1024;
 
-Fiber* left = nullptr;     // by the jump under way
-Fiber* entered = nullptr;  // by it
+Fiber* left = nullptr;     // the fiber that the last jump suspended
+Fiber* entered = nullptr;  // the fiber that it continued
 
 }  // namespace
 
@@ -24,7 +24,8 @@ Fiber::Fiber(void (*entry)()) : entry_(entry) {
   void* p = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED || mprotect(p, page, PROT_NONE) != 0) mistake("no memory for the stack of a fiber");
   stack_ = static_cast<std::byte*>(p) + page;
-  // Stacks that all began at the same offset of a page would share few sets of the cache.
+  // Stacks begin at different offsets of a page. With equal offsets they would share few sets of
+  // the cache.
   static std::size_t fibers = 0;
   stack_bytes_ = mapped_bytes - page - fibers++ % 64 * 5 * 64;
   reset();

@@ -1,4 +1,4 @@
-// Functions that run by turns on one thread of the host, each on a stack of its own.
+// Fibers: functions that share one thread of the host, each with its own stack.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>
@@ -8,14 +8,15 @@ namespace sy::cuda_host {
 
 class Fiber {
  public:
-  Fiber() = default;                // what runs now, on the stack that it has
-  explicit Fiber(void (*entry)());  // never freed; entry does not return
+  Fiber() = default;                // the running code, on its present stack
+  explicit Fiber(void (*entry)());  // its stack is never freed; entry must not return
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Leaves the fiber that runs, this one, for another, until somebody jumps back.
+  // Suspends this fiber, which must be the running one, and continues `to`. Returns when a fiber
+  // jumps back to this one.
   void jump(Fiber& to);
-  // The next jump to it begins entry anew. What lies on its stack is lost.
+  // Makes the next jump to this fiber begin entry anew. The content of its stack is lost.
   void reset();
 
  private:
@@ -23,7 +24,8 @@ class Fiber {
 
   boost::context::detail::fcontext_t resume_ = nullptr;
   void (*entry_)() = nullptr;
-  std::byte* stack_ = nullptr;  // of what runs first: known once it has been left
+  // Without entry, null until the fiber is first suspended; set then with AddressSanitizer only.
+  std::byte* stack_ = nullptr;
   std::size_t stack_bytes_ = 0;
 };
 

@@ -10,7 +10,8 @@ namespace sy::cuda_host {
 
 namespace {
 
-// Address space: memory of the device and, behind it, the shadow. Pages cost nothing until they are touched.
+// Reserved address space of device memory. A shadow of the same size follows it. Pages cost nothing
+// until they are touched.
 constexpr std::size_t space_bytes = std::size_t{4} << 40;
 constexpr std::size_t alignment = 256;
 
@@ -43,7 +44,8 @@ Space& space() {
   return s;
 }
 
-// Checks that a range lies in one allocation that lives, and that the access comes after those that it depends on.
+// Checks that a range lies in one live allocation, and that the access comes after all accesses on
+// which it depends.
 void order_range(const Operation& operation, std::uintptr_t address, std::size_t bytes, bool write,
                  const std::function<std::string()>& what) {
   auto& all = space().allocations;
@@ -72,7 +74,8 @@ void check_order(const Operand& operand, bool write) {
               [&] { return describe(operand); });
 }
 
-// Compilers are told that nobody writes what a kernel reads through an In.
+// Reports an In and an Out of one launch that overlap. The compiler assumes that nothing writes
+// memory that a kernel reads through an In.
 void check_apart(const Operand& operand, const std::vector<Operand*>& others) {
   for (const Operand* other : others)
     if (other->writable != operand.writable && operand.begin < other->end && other->begin < operand.end)
@@ -80,7 +83,7 @@ void check_apart(const Operand& operand, const std::vector<Operand*>& others) {
               describe(operand.writable ? operand : *other));
 }
 
-// The element at an address, as x[i].
+// Name of the element at an address, for reports.
 std::string element(const Operand& operand, std::uintptr_t address) {
   const auto offset = static_cast<std::intptr_t>(address - operand.begin);
   const Index size = size_of(operand.view.dtype());
@@ -109,7 +112,7 @@ bool is_device(const void* memory) {
 void* allocate(std::size_t bytes) {
   Space& s = space();
   if (bytes == 0 || bytes > s.limit - std::min(s.limit, s.allocated)) return nullptr;
-  // A gap behind each, so that no range reaches the next.
+  // A gap follows each allocation, so that no range reaches the next one.
   const std::size_t taken = (bytes + alignment - 1) / alignment * alignment + alignment;
   if (s.used + taken > space_bytes) mistake("the address space of the device is used up");
   std::byte* p = s.base + s.used;
@@ -128,7 +131,7 @@ void release(void* memory) {
   a.alive = false;
   a.log = AccessLog(a.bytes);
   s.allocated -= a.bytes;
-  // Whole pages go back.
+  // Returns whole pages to the system.
   constexpr std::uintptr_t page = 4096;
   const std::uintptr_t begin = (found->first + page - 1) / page * page, end = (found->first + a.bytes) / page * page;
   if (begin < end) {

@@ -1,5 +1,6 @@
-// Device memory. Every byte of it has a shadow that says whether it is initialised and, while a kernel runs, which block
-// wrote it. Addresses are never given twice, so that what was freed is known for ever.
+// Device memory. Every byte has a shadow: it says whether the byte is initialised and, while a
+// kernel runs, which block wrote it. Addresses are never reused, so a use of freed memory is always
+// detected.
 #pragma once
 
 #include <cstddef>
@@ -12,49 +13,50 @@
 
 namespace sy::cuda_host {
 
-// Shadow values. From first_tag on: written in the running launch by the block of that tag. Blocks share tags where there
-// are more of them than tags.
+// Shadow values. A value from first_tag on means: written in the running launch by a block with
+// that tag. If there are more blocks than tags, blocks share tags.
 constexpr std::uint8_t uninitialised = 0, initialised = 1, first_tag = 2;
 constexpr std::uint64_t tags = 256 - first_tag;
 
-void* allocate(std::size_t bytes);  // null where there is not so much
+void* allocate(std::size_t bytes);  // nullptr if bytes is 0 or the device has too little memory
 void release(void* memory);
 std::size_t allocated_bytes();
 std::size_t device_bytes();
-bool is_device(const void* memory);  // has ever been
+bool is_device(const void* memory);  // also true for freed memory
 
 inline std::ptrdiff_t shadow_distance;  // from a byte to its shadow
 inline std::uint8_t* shadow_of(std::uintptr_t address) {
   return reinterpret_cast<std::uint8_t*>(static_cast<std::intptr_t>(address) + shadow_distance);
 }
 
-// Accesses to whole ranges: copies, products, collectives. `what` names the operand. A read is of initialised memory, a
-// write initialises it.
+// Check accesses to whole ranges by copies, products and collectives. `what` names the operand. A
+// read requires initialised memory; a write initialises it.
 void read_range(const Operation& operation, const void* memory, std::size_t bytes, const char* what);
 void write_range(const Operation& operation, void* memory, std::size_t bytes, const char* what);
-// A range whose content is lost, for the operation's own use.
+// Checks the access to a range that the operation uses as a workspace. Its content is lost.
 void claim_range(const Operation& operation, void* memory, std::size_t bytes, const char* what);
 
 // ---- operands of kernels ----
 
-// The kernel that runs, and the block in it.
+// The running kernel, and its running block.
 struct Launch {
   Operation operation;
-  std::uint64_t number = 0;  // 0: none runs
+  std::uint64_t number = 0;  // 0 if no kernel runs
   std::uint8_t tag = 0;      // of the block
 };
 inline Launch launch_state;
 
-// Elements that a kernel may touch: those of the view that In or Out was made from.
+// Elements that a kernel may access: those of the view from which an In or Out was made.
 struct Operand {
   std::uintptr_t begin = 0, end = 0;
-  // The last launches that read and wrote it: the first access in a launch checks the order.
+  // The last launches that read and wrote it. The first access in a launch checks the order.
   static constexpr std::uint64_t never = ~std::uint64_t{0};
   std::uint64_t read_in = never, written_in = never;
-  bool writable = false;  // an Out
+  bool writable = false;  // true for an Out
   ConstView view;
 };
-// The operand for a view; the same one for the same elements, for ever. Null where the view is none.
+// Returns the operand of a view. Equal views have the same operand, which is never freed. nullptr
+// if the view is empty.
 Operand* operand_of(ConstView view, DType as, bool writable);
 
 void begin_launch(const Operation& operation);
@@ -66,7 +68,7 @@ void first_write(Operand& operand);
 void slow_read(const Operand& operand, std::uintptr_t address, std::size_t bytes);
 void slow_write(const Operand& operand, std::uintptr_t address, std::size_t bytes);
 
-// The unsigned integer of as many bytes.
+// Unsigned integer of `bytes` bytes.
 template <std::size_t bytes>
 using Word = std::conditional_t<
     bytes == 1, std::uint8_t,
@@ -76,7 +78,8 @@ constexpr Word<bytes> all_of(std::uint8_t tag) {
   return static_cast<Word<bytes>>(0x0101010101010101u * tag);
 }
 
-// The checks of `bytes` bytes at an address, as one access: bounds, alignment, initialised memory, other blocks.
+// Check an access of `bytes` bytes at an address: bounds, alignment, initialised memory, and writes
+// by other blocks.
 template <std::size_t bytes>
 void check_read(Operand& operand, std::uintptr_t address) {
   if (operand.read_in != launch_state.number) [[unlikely]]

@@ -11,13 +11,13 @@ namespace sy::cuda_host {
 
 namespace {
 
-// Streams, events and graphs stay when they are destroyed, so that their use afterwards is seen.
+// Destroyed streams, events and graphs stay, so that a later use is reported.
 std::vector<std::unique_ptr<Stream>> streams;
 std::vector<std::unique_ptr<Event>> events;
 std::vector<std::unique_ptr<Graph>> graphs;
 std::vector<std::unique_ptr<GraphExec>> executables;
 Clock host;
-const Clock* known = &host;  // to the host when it gave what runs now
+const Clock* known = &host;  // the host's clock when it enqueued the running operation
 
 Running running = Running::at_once;
 std::mt19937_64 choices;
@@ -37,7 +37,7 @@ struct FromEnvironment {
       running = Running::late;
       return;
     }
-    // Ranks are not alike.
+    // Each rank has its own order.
     const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
     running = Running::seeded;
     choices.seed(std::strtoull(order, nullptr, 10) * 64 + (rank ? std::strtoull(rank, nullptr, 10) : 0));

@@ -1,8 +1,10 @@
-// Which operation has happened before which, and when it runs. On a device, operations of two streams may run in any order
-// that no event forbids. They run at once here, as the host issues them, or late, in an order by a seed (set_running). As no
-// order of one run shows all that is possible, every stream keeps a vector clock: for each
-// stream, how many of its operations have surely ended. Events carry clocks from stream to stream, and the host has one of
-// its own, which it joins with those that it waits for.
+// Order of the operations of a device, and the time at which they run.
+//
+// On a device, operations of two streams may run in any order that no event forbids. Here they run
+// as soon as the host enqueues them, or late, or in a seeded order (set_running). One order does
+// not show all possible ones, so every stream keeps a vector clock. It counts, for each stream, the
+// operations that have certainly ended. Events carry clocks from stream to stream. The host has its
+// own clock, which it joins with the clocks that it waits for.
 #pragma once
 
 #include <chrono>
@@ -32,46 +34,50 @@ class Clock {
 
 struct Stream;
 
-// What was put on a stream while it was captured, in order: calls that put it on another.
+// Operations enqueued on a stream while it was captured, in order. Each function runs its operation
+// on a stream.
 struct Graph {
   std::vector<std::function<void(Stream*)>> operations;
   bool alive = true;
 };
 struct GraphExec : Graph {};
 
-// A point of a stream, which an event was recorded at.
+// Point of a stream at which an event was recorded.
 struct Record {
   Stream* stream = nullptr;
   bool reached = true;
   Clock clock = {};
 };
 
-// What a stream keeps for later.
+// An enqueued operation that has not run yet.
 struct Kept {
-  std::function<bool()> run;       // false: it goes on, ask again
-  std::function<Stream*()> needs;  // the stream that must go on before; null: none. May be empty.
-  Clock host = {};                 // what the host knew when it was given
+  // Returns false while the operation is in flight; call it again then.
+  std::function<bool()> run;
+  // The stream that must advance before, or nullptr. May be empty.
+  std::function<Stream*()> needs;
+  Clock host = {};  // clock of the host when it enqueued the operation
 };
 
 struct Stream {
   int number;
-  Graph* capture = nullptr;  // what is put on it goes there
+  Graph* capture = nullptr;  // collects the enqueued operations; nullptr if not captured
   bool alive = true;
   std::uint64_t issued = 0;  // operations
-  Clock clock;               // what has ended before the stream's next operation starts
-  // What the host may know once it has waited for the operation of that number: delivers a copy, checks a source.
+  Clock clock;               // operations that end before the stream's next one starts
+  // Called after the host has waited for operation `number`: delivers a copy, or checks a source.
   struct Arrival {
     std::uint64_t number;
     std::function<void()> arrive;
   };
   std::deque<Arrival> arrivals;
   std::deque<Kept> kept;
-  std::optional<std::chrono::steady_clock::time_point> asked;  // when cudaStreamQuery first said that it has not ended
+  // Time of the first cudaStreamQuery that returned "not ready".
+  std::optional<std::chrono::steady_clock::time_point> asked;
 };
 
 struct Event {
   bool alive = true;
-  std::shared_ptr<Record> record = std::make_shared<Record>();  // the latest
+  std::shared_ptr<Record> record = std::make_shared<Record>();  // the latest one
   std::optional<std::chrono::steady_clock::time_point> asked;
 };
 
@@ -82,21 +88,24 @@ GraphExec* make_executable(const Graph& graph);
 void check_alive(const Stream* stream, const char* call);
 void check_alive(const Event* event, const char* call);
 void check_alive(const Graph* graph, const char* call);
-// Graphs hold kernels, products, and copies on the device; nothing else may use a stream that is captured.
+// Reports a captured stream. Graphs hold only kernels, products, and copies and memsets on the
+// device.
 void check_not_captured(const Stream* stream, const char* call);
 
-// Puts an operation on a stream, or in the graph that is captured on it.
+// Enqueues an operation on a stream, or adds it to the graph that is captured there.
 void put(Stream* stream, const std::function<void(Stream*)>& operation);
 
-// Runs it on the stream now, or keeps it until its turn, which does not come behind what hangs.
+// Runs an operation on the stream now, or keeps it until the operations before it have run. An
+// operation after one that hangs is kept. If `needs` returns a stream, that one must advance first.
 void run_or_keep(Stream* stream, std::function<bool()> run, std::function<Stream*()> needs = {});
-// Until all that the stream has been given has run; all streams; until a point is reached.
+// Run all operations of a stream; of all streams; up to a recorded point.
 void finish(Stream* stream);
 void finish_all();
 void finish(const Record& record);
-// What the stream keeps first runs, or what that needs. False: that waits for ever.
+// Runs the first operation that the stream keeps, or one that it needs. Returns false if it would
+// wait for ever.
 bool advance(Stream* stream);
-// What may run beside the host meanwhile.
+// Runs a few kept operations of random streams, as a device would beside the host.
 void go_on();
 
 // An operation on a stream: kernel, copy, product or collective.
@@ -109,30 +118,31 @@ struct Operation {
 Operation start_operation(Stream* stream, const char* what, Where where);
 std::string text(const Operation& operation);
 
-// The operation never ends, until its owner is through with it; the host must not wait for it, but may ask.
+// Makes an operation hang until end_hung is called with its owner. The host may query it, but must
+// not wait for it.
 void hang(const Operation& operation, const void* owner);
 void end_hung(const void* owner);
 bool includes_hung(const Clock& clock);
 
-Clock everything();  // that has been issued
-// The host waits for all that a clock says.
+Clock everything();  // clock of all issued operations
+// Joins the host's clock with `clock`: the host has waited for these operations.
 void host_waits(const Clock& clock);
 bool host_knows(const Clock& clock);
 
-// Who wrote last and who has read since, of every byte of an allocation.
+// Last writer of every byte of an allocation, and the readers since.
 class AccessLog {
  public:
   explicit AccessLog(std::size_t bytes) { runs_[0] = {}, runs_[bytes] = {}; }
-  // Reports an access that does not come after those that it depends on. `what` names the memory.
+  // Report an access that does not come after those on which it depends. `what` names the memory.
   void read(std::size_t begin, std::size_t end, const Operation& operation, const std::function<std::string()>& what);
   void write(std::size_t begin, std::size_t end, const Operation& operation, const std::function<std::string()>& what);
-  // The last to write a byte, for reports.
+  // Describes the last operation that wrote a byte, for reports.
   std::string last_writer(std::size_t at) const;
 
  private:
-  struct Run {  // of bytes with one history; up to the next one
+  struct Run {  // bytes with the same history, up to the key of the next entry
     Operation writer;
-    std::vector<Operation> readers;  // since; one a stream
+    std::vector<Operation> readers;  // since the write; one per stream
   };
   std::map<std::size_t, Run>::iterator split(std::size_t at);
   std::map<std::size_t, Run> runs_;

@@ -16,7 +16,7 @@ inline Counters counter_values;
 
 std::string text(const Where& where);  // file:line (function)
 
-// Tells the handler, with the launch and the thread where a kernel runs.
+// Calls the handler. If a kernel runs, the report names its launch, block and thread.
 [[noreturn]] void report(const std::string& mistake);
 
 template <class... Args>

@@ -1,4 +1,4 @@
-// Stands where the tensor cores are not: the real header's functions by exchange between the lanes of a warp.
+// The functions of the real kernels/cuda/mma.h, as exchanges between the lanes of a warp.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ inline std::uint32_t pair(bf16 first, bf16 second) {
 struct Operands {
   std::uint32_t a[4], b[2];
 };
-// A[row][k] and B[k][column] from the lanes that hold them.
+// Elements A[row][k] and B[k][column], read from the lanes that hold them.
 inline float a(const cuda_host::Exchange<Operands>& lanes, int row, int k) {
   return element(lanes[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2], k % 2);
 }
@@ -32,7 +32,7 @@ inline float b(const cuda_host::Exchange<Operands>& lanes, int k, int column) {
   return element(lanes[column * 4 + k % 8 / 2].b[k / 8], k % 2);
 }
 
-// Where the rows of the four matrices begin: [4, 8].
+// Checks the first element of a row of the four matrices. The lanes pass 4 x 8 rows.
 inline const bf16* checked_row(const bf16* row) {
   if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) cuda_host::mistake("a row of a matrix not aligned to 16 bytes");
   return row;

@@ -1,5 +1,6 @@
-// Stands where the real kernels/cuda/operands.h is not: the same interface, and operands that check every access: bounds of
-// the view that they were made from, alignment, initialised memory, the order of streams, other blocks (host/memory.h).
+// The interface of the real kernels/cuda/operands.h, with operands that check every access. They
+// check the bounds of their view, alignment, initialised memory, the order of streams, and accesses
+// by other blocks (host/memory.h).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,7 +29,7 @@ struct alignas(sizeof(T) * N) Pack {
 
 namespace sy::cuda_host {
 
-// What In and Out share: a place among the elements of an operand.
+// Base of In and Out: a position among the elements of an operand.
 template <class T>
 class Place {
  public:
@@ -87,7 +88,7 @@ template <class T>
 class Out : public cuda_host::Place<T> {
  public:
   using cuda_host::Place<T>::Place;
-  // An element that is written, or read where the kernel accumulates.
+  // An element that a kernel writes, or reads if it accumulates.
   class Element {
    public:
     Element(const Out& out, Index i) : out_(out), i_(i) {}
@@ -132,7 +133,7 @@ template <int N, class T>
 void store(const Out<T>& y, Index i, const Pack<T, N>& pack) {
   y.write(i, pack);
 }
-// In shared memory, which kernels hold by plain pointers.
+// Shared memory, which kernels access through plain pointers.
 template <int N, class T>
 Pack<T, N> load(const T* x, Index i) {
   if (reinterpret_cast<std::uintptr_t>(x + i) % sizeof(Pack<T, N>) != 0)
