@@ -243,8 +243,8 @@ ops() {
 }
 
 # --- training as a person runs it: the quickstart's model alone on the card ---
-quickstart() {  # NAME OPTION...
-  "$bin/switchyard" train "$here/configs/quickstart.ini" --parallel.ep=1 --train.micro_batch="$sequences" --data.path="$data" \
+quickstart() {  # NAME OPTION...; `run=exec` replaces the shell by the program
+  ${run:-} "$bin/switchyard" train "$here/configs/quickstart.ini" --parallel.ep=1 --train.micro_batch="$sequences" --data.path="$data" \
     --run.dir="$1" --train.steps="$steps" --train.global_batch="$batch" --train.warmup=4 --run.backend=cuda \
     --run.log_every=1 "${@:2}"
 }
@@ -268,15 +268,16 @@ train() {
 }
 
 # A run that is killed and goes on ends with the weights of one that was not.
+# A checkpoint after every step leaves enough time to kill the program before its last step.
 resume() {
   local process waited=0
-  quickstart whole --run.checkpoint_every=5 || return 1
-  quickstart killed --run.checkpoint_every=5 --train.steps=$((20 * steps)) &
+  quickstart whole --run.checkpoint_every=1 || return 1
+  (run=exec; quickstart killed --run.checkpoint_every=1) &
   process=$!
-  until [[ -d killed/checkpoints/step-00000005 ]] || ((waited++ > 800)); do sleep 0.1; done
-  kill -9 "$process"
+  until [[ -d killed/checkpoints/step-00000001 ]] || ((waited++ > 4000)); do sleep 0.02; done
+  kill -9 "$process" || { echo "the run ended before it was killed: raise train.steps"; return 1; }
   wait "$process" 2>/dev/null
-  quickstart killed --run.checkpoint_every=5 --run.resume=true || return 1
+  quickstart killed --run.checkpoint_every=1 --run.resume=true || return 1
   "$bin/switchyard" diff whole killed >diff.log
   local code=$?
   tail -3 diff.log
