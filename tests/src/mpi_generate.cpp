@@ -115,7 +115,7 @@ rope_short_factors = 1, 1, 2
 rope_long_factors = 3, 5, 4
 [moe]
 experts = 4
-d_ff = 20
+d_ff = 24
 [attention.a]
 rope_scaling = longrope
 window = 6
