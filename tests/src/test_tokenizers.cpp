@@ -454,7 +454,9 @@ TEST(Unicode, EveryCharacterIsThatOfTokenizersWhateverTheLibrariesVersions) {
         text = made.text;
       }
       digests >> want;
-      ASSERT_EQ(to_hex(sha256(text)).substr(0, 8), want) << name << " from " << characters.front() << " on";
+      if (to_hex(sha256(text)).substr(0, 8) == want) continue;
+      ADD_FAILURE() << name << ": another result from " << characters.front() << " on";
+      break;
     }
   }
 }
