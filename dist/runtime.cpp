@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <new>
 #include <sstream>
 #include <system_error>
@@ -72,9 +73,20 @@ std::string error_lines(const std::string& what) {
   return shown;
 }
 
+// A copy of the printed warnings and errors. Threads may print at the same time.
+struct ConsoleLog {
+  std::mutex mutex;
+  std::FILE* file = nullptr;
+  std::string early;  // printed before the file was known
+  std::string lost;   // the reason why text is missing in the file
+};
+ConsoleLog console_log;
+
 // Prints in one write, since other ranks may print too. Ignores errors of standard error.
 void print_error(const std::string& what) {
-  std::fputs(error_lines(what).c_str(), stderr);
+  const std::string text = error_lines(what);
+  std::fputs(text.c_str(), stderr);
+  log_console(text);
 }
 
 // Opens closed standard streams.
@@ -169,6 +181,34 @@ std::pair<int, std::string> current_error() {
 }
 
 }  // namespace
+
+void log_console(std::string_view text) {
+  constexpr std::size_t most_early = 1 << 16;
+  const std::lock_guard lock(console_log.mutex);
+  if (!console_log.file) {
+    if (console_log.early.size() + text.size() <= most_early) console_log.early += text;
+    return;
+  }
+  if (std::fwrite(text.data(), 1, text.size(), console_log.file) == text.size() && std::fflush(console_log.file) == 0)
+    return;
+  if (console_log.lost.empty()) console_log.lost = std::strerror(errno);
+  std::clearerr(console_log.file);
+}
+
+void keep_console_log(std::FILE* file, std::string_view heading) {
+  std::string early(heading);
+  {
+    const std::lock_guard lock(console_log.mutex);
+    console_log.file = file;
+    early += console_log.early;
+  }
+  log_console(early);
+}
+
+std::string lost_console_log() {
+  const std::lock_guard lock(console_log.mutex);
+  return console_log.lost;
+}
 
 std::string one_line(std::string text) {
   for (char& c : text)
@@ -320,6 +360,7 @@ void end_process(const std::string& what, bool launcher_too) {
   alarm(20);
   const std::string shown = error_lines(what);
   static_cast<void>(!write(STDERR_FILENO, shown.data(), shown.size()));
+  log_console(shown);
   if (launched()) let_launcher_read();
   if (launched() && launcher_too) end_mpirun();
   _exit(1);

@@ -3,9 +3,11 @@
 
 #include <sys/types.h>
 
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "dist/comm.h"
 #include "kernels/backend.h"
@@ -75,6 +77,14 @@ std::string one_line(std::string text);
 // Prints "switchyard: warning: TEXT" to standard error.
 // If the warning is the same for all ranks, call it on one rank only.
 void warn(const std::string& text);
+
+// Writes a heading to the file, and then a copy of all warnings and errors of this process, those
+// printed so far included. Call it at most once. The file stays open until the process ends.
+void keep_console_log(std::FILE* file, std::string_view heading);
+// Appends to that copy what was printed in another way. Does not throw.
+void log_console(std::string_view text);
+// Returns why text of the copy is lost; empty if all of it is in the file, or if there is no file.
+std::string lost_console_log();
 
 // Returns the name of this host, as of gethostname().
 std::string host_name();

@@ -75,10 +75,67 @@ if [[ -n $hostfile ]]; then
   options+=(--hostfile "$hostfile")
   for name in ${!OMP_@} ${!SWITCHYARD_@} ${!NCCL_@}; do options+=(-x "$name"); done  # mpirun hands on its own settings alone
 fi
+# After exit code 2 of the ranks, bad input, mpirun prints eleven lines of its own. This filter of
+# mpirun's standard error drops these lines, and no other text, if an error of the program stands
+# before them. It passes on all else at once. At the end this script writes the exit code to it: a
+# zero byte, the argument, and the code.
+filter='
+  my $rule = qr/^-{20,}$/;
+  my @block = ($rule, qr/^Primary job +terminated normally, but \d+ process(es)? returned$/,
+               qr/^a non-zero exit code\. Per user-direction, the job has been aborted\.$/, $rule, $rule,
+               qr/^mpirun detected that one or more processes exited with non-zero status, thus causing$/,
+               qr/^the job to be terminated\. The first process to do so was:$/, qr/^$/,
+               qr/^  Process name: \[\[\d+,\d+\],\d+\]$/, qr/^  Exit code: +2$/, $rule, qr/(?!)/);
+  my ($text, $code, $is_said, $in_line, @held) = ("", -1, 0, 0);
+  $| = 1;
+  sub release { print splice @held; }
+  while (1) {
+    vec(my $ready, 0, 1) = 1;
+    # A line of dashes alone may be of the program: the next one of mpirun comes with it.
+    if (select($ready, undef, undef, @held == 1 || length $text ? 1 : undef) == 0) {
+      release();
+      $in_line = 1 if length $text;
+      print $text;
+      $text = "";
+      next;
+    }
+    my $bytes = sysread STDIN, $text, 65536, length $text;
+    next if !defined $bytes;
+    last if $bytes == 0;
+    $code = $1 if $text =~ s/\x{00}$ARGV[0] (\d+)\z//;
+    while ($text =~ s/^([^\n]*\n)//) {
+      my $line = $1;
+      release() if $in_line || $line !~ $block[@held];
+      if ($is_said && !$in_line && $line =~ $block[@held]) {
+        push @held, $line;
+      } else {
+        $is_said ||= $line =~ /(^|\r|\e\[K)switchyard: (?!warning: )/;
+        print $line;
+      }
+      $in_line = 0;
+    }
+    if (length $text && ($in_line || !$is_said)) {
+      print $text;
+      ($text, $in_line) = ("", 1);
+    }
+  }
+  release() unless $code == 2 && (@held == 4 || @held == 11);
+  print $text;'
+filtered='' filter_process=''
+if [[ -e /proc/self/fd/2 ]] && command -v perl >/dev/null; then
+  exec {filtered}> >(trap '' INT TERM HUP USR1; exec perl -e "$filter" $$ >&2)
+  filter_process=$!
+  export SWITCHYARD_CONSOLE_PROCESS=$$  # its standard error is where that of mpirun ends
+fi
 # In a process group of its own a terminal's Ctrl-C does not reach mpirun; with this script it ends, however that ends.
 set -m
-setpriv --pdeathsig KILL mpirun "${options[@]}" -np "$ranks" "$@" &
-mpirun=$!
+if [[ -n $filtered ]]; then
+  setpriv --pdeathsig KILL mpirun "${options[@]}" -np "$ranks" "$@" 2>&"$filtered" {filtered}>&- &
+  mpirun=$!
+else
+  setpriv --pdeathsig KILL mpirun "${options[@]}" -np "$ranks" "$@" &
+  mpirun=$!
+fi
 # A request that comes before mpirun has its ranks, or they a handler, would be lost or end them. So in the first seconds it
 # waits until as many of mpirun's children as there are ranks catch SIGUSR1, bit 9 of the mask; those on other hosts it cannot see.
 listening() {
@@ -105,4 +162,17 @@ stop() {
 trap stop INT TERM HUP
 trap ask USR1
 while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done  # a signal ends the waiting, too
-wait "$mpirun"
+code=0
+wait "$mpirun" || code=$?
+if [[ -n $filtered ]]; then
+  trap '' PIPE
+  printf '\0%s %s' $$ "$code" >&"$filtered" || true
+  exec {filtered}>&-
+  # All output of mpirun is out before this script ends; but a process that mpirun left may keep
+  # the filter.
+  for ((i = 0; i < 100; i++)); do
+    kill -0 "$filter_process" 2>/dev/null || break
+    sleep 0.02
+  done
+fi
+exit "$code"

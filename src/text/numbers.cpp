@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <ctime>
 
 namespace sy {
 
@@ -21,6 +22,15 @@ std::string seconds_text(double seconds) {
   const bool small = seconds < 0.9995;
   const double x = small ? seconds * 1e3 : seconds;
   return fmt::format("{:.{}f} {}", x, x < 9.995 ? 2 : x < 99.95 ? 1 : 0, small ? "ms" : "s");
+}
+
+std::string utc_text(double seconds) {
+  const auto milliseconds = std::llround(seconds * 1e3);
+  const std::time_t whole = milliseconds / 1000;
+  std::tm utc{};
+  gmtime_r(&whole, &utc);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                     utc.tm_hour, utc.tm_min, utc.tm_sec, milliseconds % 1000);
 }
 
 std::string percent_text(double fraction) {

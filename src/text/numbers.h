@@ -17,5 +17,7 @@ std::string short_count_text(double x);     // "950", "22.4k", "1.64M", "46.70G"
 // "3.142"; without a sign where all digits are 0; "-" where it is not known (NaN).
 std::string number_text(double x, int digits);
 std::string megabytes(Index bytes);  // "74.0 MB"
+// A time in seconds since 1970 as ISO 8601 in UTC: "2026-11-24T13:05:09.042Z".
+std::string utc_text(double seconds);
 
 }  // namespace sy

@@ -52,6 +52,14 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
     text.replace(at, from.size(), to);
 }
 
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+  if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
+  std::string quoted = word;
+  replace_all(quoted, "'", "'\\''");
+  return "'" + quoted + "'";
+}
+
 std::string join(const std::vector<std::string>& items, std::string_view separator) {
   return fmt::format("{}", fmt::join(items, separator));
 }

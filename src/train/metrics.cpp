@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "dist/runtime.h"
 #include "src/system/files.h"
@@ -28,6 +30,11 @@ struct Found {
   Index damaged = 0;  // lines after it that are not ours
 };
 
+std::optional<double> number_at(const Json& object, std::string_view key) {
+  const Json* const value = object.find(key);
+  return value && value->is_number() ? std::optional(value->get<double>()) : std::nullopt;
+}
+
 // A last line that is torn is what a kill leaves: it counts as none.
 Found look_through(const std::filesystem::path& path, Index first_step) {
   Found found;
@@ -40,9 +47,11 @@ Found look_through(const std::filesystem::path& path, Index first_step) {
       const Index at = step && step->is_integer() ? step->get<Index>() : -1;
       found.damaged += at < 0;
       if (at < 0 || at >= first_step) return;
-      const Json* loss = m->find("loss");
+      const Json* validation = m->find("validation");
       found.history.missing.add(at);
-      found.history.rise.add(at, loss && loss->is_number() ? loss->get<double>() : std::nan(""));
+      found.history.rise.add(at, number_at(*m, "loss").value_or(std::nan("")));
+      found.history.totals.add(at, number_at(*m, "step_seconds").value_or(0),
+                               validation ? number_at(*validation, "loss") : std::nullopt);
       found.end = line.end;
       found.last = at;
       found.damaged = 0;
@@ -55,10 +64,28 @@ std::string lacks(const MissingSteps& missing) {
   return fmt::format("lacks {}: these numbers are lost, and nothing else is", missing.text());
 }
 
+// Returns the parent of a process; 0 if it is not known.
+pid_t parent_of(pid_t process) {
+  std::ifstream stat(fmt::format("/proc/{}/stat", process));
+  std::string line;  // "PID (NAME) STATE PARENT ...", where a name may be anything
+  std::getline(stat, line);
+  const auto name_end = line.rfind(") ");
+  return name_end == line.npos ? 0 : std::atoi(line.c_str() + std::min(line.size(), name_end + 4));
+}
+
+// Returns the process whose streams say where the output of this one ends; 0 means this one.
+// Otherwise it is the launcher, or launch/mpirun.sh, which started the launcher and filters its
+// standard error.
+pid_t console_process() {
+  const pid_t parent = launcher();
+  const char* const script = std::getenv("SWITCHYARD_CONSOLE_PROCESS");
+  return parent != 0 && script && parent_of(parent) == std::atoi(script) ? parent_of(parent) : parent;
+}
+
 // The terminal that a standard stream ends on, opened anew; -1: it ends elsewhere. What a rank prints is passed on by the process
 // that started it, whose own streams say where it ends; another machine's are not to be seen.
 int terminal_of(int stream) {
-  const pid_t parent = launcher();
+  const pid_t parent = console_process();
   const std::string path = fmt::format("/proc/{}/fd/{}", parent, stream);
   struct stat info;
   int file = -1;
@@ -93,6 +120,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step,
     : path_(run_dir / "metrics.jsonl"), file_(open_for_writing(path_, "a"), std::fclose) {
   const Found found = look_through(path_, first_step);
   history_ = found.history;
+  totals_ = history_.totals;
   struct stat now {};
   if (fstat(fileno(file_.get()), &now) != 0 ||
       (now.st_size > found.end && ftruncate(fileno(file_.get()), found.end) != 0))
@@ -120,7 +148,17 @@ std::string missing_steps_warning(const std::filesystem::path& run_dir, Index la
   return missing.empty() ? "" : fmt::format("{} {}", path.string(), lacks(missing));
 }
 
+void RunTotals::add(Index step, double seconds, std::optional<double> validation_loss) {
+  step_seconds += seconds;
+  if (!validation_loss || !std::isfinite(*validation_loss)) return;
+  if (best_step >= 0 && *validation_loss >= best_loss) return;
+  best_step = step;
+  best_loss = *validation_loss;
+}
+
 void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation) {
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  totals_.add(m.step, m.step_seconds, validation.empty() ? std::nullopt : std::optional(total_of(validation).loss()));
   Json line = {{"step", m.step},
                {"tokens", m.tokens},
                {"loss", m.loss},
@@ -130,6 +168,7 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
                {"grad_norm", m.grad_norm},
                {"step_seconds", m.step_seconds},
                {"tokens_per_second", m.tokens_per_second},
+               {"time", utc_text(now)},
                {"routed", m.routed},
                {"dropped", m.dropped}};
   if (experts) line["experts"] = {{"routed", experts->routed}, {"dropped", experts->dropped}};
@@ -143,16 +182,17 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
   const std::string text = json_text(line, -1);
   if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0)
     fail("cannot write {}: {}", path_.string(), std::strerror(errno));
-  sinks_->write(line, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  sinks_->write(line, now);
 }
 
-std::string progress_text(const StepMetrics& m, Index total_steps, double per_step) {
+std::string progress_text(const StepMetrics& m, Index total_steps, double elapsed, double per_step) {
   std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
                                  total_steps, m.loss, short_count_text(m.tokens_per_second));
   if (m.routed > 0) text += fmt::format("  dropped {:.1f} %", 100.0 * m.dropped / m.routed);
   if (m.step < total_steps && per_step > 0)
     text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
-  return text;
+  // A terminal of 80 columns cuts the end of the line that is rewritten.
+  return text + fmt::format("  {} elapsed  lr {:.3g}  gradient norm {:.3g}", duration_text(elapsed), m.lr, m.grad_norm);
 }
 
 std::string validation_text(Index step, Index total_steps, const std::vector<DomainScore>& scores) {
@@ -181,7 +221,7 @@ void ProgressLine::step(const StepMetrics& m) {
   const bool first = seen_++ == 0;
   const double weight = std::max(0.05, 1.0 / std::max<Index>(seen_ - 1, 1));
   if (!first) per_step_ += weight * (m.step_seconds - per_step_);
-  const std::string text = progress_text(m, total_, seen_ > 2 ? per_step_ + pauses_ : 0);
+  const std::string text = progress_text(m, total_, elapsed(), seen_ > 2 ? per_step_ + pauses_ : 0);
   if (first || m.step % every_ == 0 || m.step == total_) {
     clear();
     note(text);
@@ -203,7 +243,12 @@ void ProgressLine::note(const std::string& text) {
   const std::string below = shown_;
   clear();
   print(one_screen_ ? stderr : stdout, text + '\n');
+  log_console(text + '\n');
   if (!below.empty()) show(below);
+}
+
+double ProgressLine::elapsed() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
 void ProgressLine::clear() {

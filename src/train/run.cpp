@@ -26,6 +26,7 @@
 #include "src/train/memory.h"
 #include "src/train/room.h"
 #include "src/train/routing_warnings.h"
+#include "src/train/run_texts.h"
 #include "src/train/stop.h"
 #include "src/train/trainer.h"
 
@@ -164,6 +165,7 @@ class Run {
       losses_known_ = metrics_->history().missing.longest() < LossRise::window;
     });
     if (config_.run.checkpoint_first && !resumed) save();
+    const Index first = trainer_.steps_done() + 1;
     int stop = signal_everywhere();
     RoutingWarnings routing_warnings(trainer_.steps_done(), state_.experts.layer_ids);
     StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
@@ -201,9 +203,9 @@ class Run {
     }
     step_trace.after(trainer_.steps_done(), true);
     progress_.clear();
-    if (trainer_.steps_done() == config_.train.steps) return 0;
-    if (stop_early) {
-      say(early_stop_text());
+    if (trainer_.steps_done() == config_.train.steps || stop_early) {
+      if (stop_early) say(early_stop_text());
+      report_end(first);
       return 0;
     }
     say(fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
@@ -371,6 +373,7 @@ class Run {
       if (lead() && config_.run.resume_step >= 0) say(set_newer_aside(dir_, trainer_.steps_done()));
       if (!lead()) return;
       keep_own_tokenizer(any ? path : init);
+      keep_console_log(open_for_writing(dir_ / "train.log", "a"), start_text(config_, world_.size()));
       remove_unfinished(dir_ / "config.ini");  // this process holds the lock: no other writes one
       write_file(dir_ / "config.ini", to_ini(config_));
     });
@@ -484,6 +487,7 @@ class Run {
       metrics_->sync();  // before a checkpoint counts, the lines of its steps are on the disk
       stay = retention();
     });
+    const double begin = progress_.elapsed();
     window_.close(trainer_.steps_done(), state_.experts);
     state_.step = trainer_.steps_done();
     state_.samples = trainer_.samples_done();
@@ -491,6 +495,25 @@ class Run {
     state_.router_bias = engine_.router_bias();
     const ScopedActivity saving({"save of a checkpoint", -1, "", state_.step});
     for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), stay)) warn_once(warning);
+    if (!how_.quiet)
+      say(fmt::format("saved     {} in {}", (checkpoints_of(dir_) / step_name(state_.step)).string(),
+                      seconds_text(progress_.elapsed() - begin)));
+  }
+
+  // Says where the result of the training is, and what may follow. first: the first step of this
+  // start.
+  void report_end(Index first) {
+    if (!lead() || how_.quiet) return;
+    RunEnd end;
+    end.run = dir_;
+    end.first_step = first;
+    end.last_step = trainer_.steps_done();
+    end.seconds = progress_.elapsed();
+    end.totals = metrics_->totals();
+    end.can_evaluate = dataset_.valid_tokens() > 0;
+    end.has_experts = config_.moe.experts > 0;
+    end.can_generate = !state_.tokenizer.empty();
+    say(end_text(end));
   }
 
   void warn_of_data() const {
@@ -585,6 +608,8 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
   // A run's purpose is its folder.
   if (const std::string why = lost_output(); !why.empty())
     warn(fmt::format("some progress lines are lost ({}): {}/metrics.jsonl has every step", why, config.run.dir));
+  if (const std::string why = lost_console_log(); !why.empty())
+    warn(fmt::format("{}/train.log lacks lines ({}): metrics.jsonl has every step", config.run.dir, why));
   return code;
 }
 

@@ -68,7 +68,7 @@ refused run/evaluation.json "$switchyard" experts run
 
 # A folder from elsewhere writes to no file outside of it.
 echo precious >victim
-for name in metrics.jsonl metrics.csv metrics.prom.new switchyard.lock; do
+for name in metrics.jsonl metrics.csv metrics.prom.new train.log switchyard.lock; do
   for link in "ln -s" ln; do
     rm -rf foreign
     cp -r run foreign

@@ -34,6 +34,35 @@ echo -1 >root/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us
 echo 100000 >root/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us
 [[ $(threads) == 1 ]] || die "$(threads) threads with a quota of one CPU"
 
+# A refusal is one line of the program and none of mpirun. All else that mpirun says remains, and so
+# does the exit code.
+small_config </dev/null
+for n in 1 2; do
+  expect_exit 2 "$mpirun" $n "$switchyard" train config.ini --run.dir=x
+  [[ $(wc -l <.err) -eq 1 && $err == "switchyard: "* ]] || die "more than the error"
+done
+block() { grep -c "non-zero" .err || true; }
+expect_exit 2 "$mpirun" 2 bash -c 'echo "switchyard: warning: only this" >&2; exec "$0" train config.ini 2>/dev/null' "$switchyard"
+[[ $(block) -gt 0 ]] || die "lines of mpirun are hidden without an error of the program"
+expect_exit 1 "$mpirun" 1 bash -c 'echo "switchyard: an error" >&2; exit 1'
+[[ $(block) -gt 0 ]] || die "lines of mpirun about exit code 1 are hidden"
+call "$mpirun" 1 bash -c 'echo "switchyard: an error" >&2; kill -9 $$'
+[[ $code -eq 137 && $err == *"Primary job"* ]] || die "exit code $code of a killed rank, or nothing said"
+expect_ok "$mpirun" 1 bash -c 'printf "switchyard: an error\n---------------------------\nPrimary job  term" >&2'
+[[ $err == $'switchyard: an error\n---------------------------\nPrimary job  term' ]] || die "text of the program is lost: $err"
+expect_ok bash -c '"$0" 1 true 2>&-' "$mpirun"
+
+# On a terminal the line of the latest step is rewritten under it as under mpirun itself.
+if command -v script >/dev/null; then
+  make_data 60
+  printf '%q ' "$mpirun" 2 "$switchyard" train config.ini --run.dir=terminal --train.steps=6 --train.micro_batch=1 --train.global_batch=2 \
+    --run.backend=cpu --run.log_every=100 >command
+  expect_ok script -qec "bash command" /dev/null
+  [[ $out == *$'\rstep 3/6 '* ]] || die "no line is rewritten on the terminal"
+else
+  echo "no script(1), so no terminal: the test of the rewritten line is left out" >&2
+fi
+
 # The template, with an srun that prints its arguments and ends with $CODE.
 mkdir bin
 cat >bin/srun <<'SH'

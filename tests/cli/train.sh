@@ -31,7 +31,7 @@ backend = cpu
 log_every = 5
 checkpoint_every = 6
 INI
-losses() { sed -E 's/"(step_seconds|tokens_per_second)":[^,}]*,?//g; s/,"validation":.*\}{4}$/}/' "$1/metrics.jsonl"; }
+losses() { sed -E 's/"(step_seconds|tokens_per_second|time)":[^,}]*,?//g; s/,"validation":.*\}{4}$/}/' "$1/metrics.jsonl"; }
 
 # Alone, with neither mpirun nor MPI.
 expect_ok "$switchyard" train config.ini --run.dir=whole
@@ -39,6 +39,35 @@ expect_output "step 13/13"
 expect_file whole/config.ini whole/metrics.jsonl whole/checkpoints/step-00000013/manifest.json
 [[ $(wc -l <whole/metrics.jsonl) -eq 13 ]] || die "not 13 steps in metrics.jsonl"
 grep -q '"experts":{"routed":\[\[' <(sed -n 5p whole/metrics.jsonl) || die "no expert counts at step 5"
+grep -qE '^step  5/13 .* elapsed  lr 0\.[0-9]+  gradient norm [0-9.]+$' .out || die "no time, rate and norm in the line of a step"
+expect_output "saved     whole/checkpoints/step-00000006 in "
+sed -nE 's/.*"time":"([^"]*)".*/\1/p' whole/metrics.jsonl >times
+[[ $(grep -cE '^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[012][0-9]:[0-5][0-9]:[0-5][0-9]\.[0-9]{3}Z$' times) -eq 13 ]] || die "not 13 times"
+sort -c times || die "the times of the steps are not in order"
+
+# The end says where the result is, and what may follow: commands that work.
+grep -q "^done      steps 1 to 13 in " .out || die "no word of the end"
+grep -qx "result    whole/checkpoints/step-00000013" .out || die "no word of the last checkpoint"
+cp .out whole.out
+sed -nE 's/^(next     |         ) //p' .out >next
+[[ $(wc -l <next) -eq 3 ]] || die "not three commands: $(cat next)"
+while read -r command; do expect_ok bash -c "$command"; done <next
+
+# The console's lines are in the log, those of a resumed start after those of the first. Warnings
+# are, too.
+diff <(tail -n +2 whole/train.log) whole.out >&2 || die "the log has other lines than the console"
+[[ $(head -n 1 whole/train.log) == "== 20"*"Z switchyard "*" on $(uname -n), layout dp 1 "*": $switchyard train config.ini --run.dir=whole" ]] ||
+  die "another first line of the log: $(head -n 1 whole/train.log)"
+cp -r whole logged
+rm -r logged/checkpoints/step-00000013
+expect_ok "$switchyard" train config.ini --run.dir=logged --run.resume=true --train.warmup=14
+says_log() { grep -q "$1" logged/train.log || die "no '$1' in the log"; }
+says_log "^switchyard: warning: train.warmup = 14"
+says_log "^resumed from "
+[[ $(grep -c "^== " logged/train.log) -eq 2 && $(grep -c "^step  *13/13" logged/train.log) -eq 2 ]] || die "not two starts in the log"
+grep -q "^done      steps 13 to 13 in .*, and .* in the steps of all starts$" .out || die "no time of all starts"
+expect_exit 1 "$switchyard" train config.ini --run.dir=logged --run.resume=true --train.steps=14 --train.eps=0
+says_log "^switchyard: .*finite"
 
 # Validated on the way: training is bitwise the same, and the last validation is what evaluate finds, on any layout.
 validation() { sed -nE 's/.*"validation":\{"loss":([0-9]+\.[0-9]{5}).*/\1/p' "$1/metrics.jsonl" | tail -1; }
@@ -47,6 +76,8 @@ expect_ok "$switchyard" train config.ini --run.dir=validated "${validate[@]}"
 for said in "step  5/13  validation loss" "  english " "  german " "step 13/13  validation loss"; do expect_output "$said"; done
 diff <(losses whole) <(losses validated) >&2 || die "validation changes what is trained"
 [[ $(grep -c validation validated/metrics.jsonl) -eq 3 ]] || die "not 3 validations in metrics.jsonl"
+best=$(sed -nE 's/.*"step":([0-9]+),.*"validation":\{"loss":([0-9.]+).*/\2 \1/p' validated/metrics.jsonl | sort -g | head -n 1)
+grep -qx "best      validation loss $(printf %.4f "${best% *}") at step ${best#* }" .out || die "no word of the best validation"
 expect_ok "$switchyard" evaluate validated --max-windows 3 --json
 grep -q "\"loss\": $(validation validated)" <<<"$out" || die "evaluate finds another loss than $(validation validated)"
 expect_ok ranks 4 train config.ini --run.dir=validated-4 "${validate[@]}" --parallel.tp=2 --parallel.ep=2

@@ -19,6 +19,8 @@
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
+#include "src/text/words.h"
+#include "src/train/run_texts.h"
 #include "src/train/trainer.h"
 #include "tests/src/temp_folder.h"
 
@@ -101,7 +103,7 @@ TEST(MetricsFile, WritesTheDesignsKeysInFull) {
   ASSERT_EQ(lines.size(), 2u);
   std::string keys;
   for (const auto& [key, value] : lines[0].members()) keys += key + " ";
-  EXPECT_EQ(keys, "step tokens loss aux_loss z_loss lr grad_norm step_seconds tokens_per_second routed dropped ");
+  EXPECT_EQ(keys, "step tokens loss aux_loss z_loss lr grad_norm step_seconds tokens_per_second time routed dropped ");
   EXPECT_EQ(lines[0]["loss"].get<double>(), 1.0 / 3);  // bit for bit
   EXPECT_TRUE(lines[0]["grad_norm"].is_null());
   EXPECT_TRUE(lines[0]["z_loss"].is_null());
@@ -288,10 +290,73 @@ TEST(Duration, ReadsLikeAClock) {
 TEST(Progress, TextSaysWhatMatters) {
   StepMetrics m = at_step(20);
   m.tokens_per_second = 12345;
-  EXPECT_EQ(progress_text(m, 1000, 0.5), "step   20/1000  loss 0.3333  12.3k tokens/s  dropped 2.5 %  8m 10s left");
+  m.lr = 3e-4;
+  m.grad_norm = 1.23456;
+  EXPECT_EQ(
+      progress_text(m, 1000, 10, 0.5),
+      "step   20/1000  loss 0.3333  12.3k tokens/s  dropped 2.5 %  8m 10s left  10 s elapsed  lr 0.0003  gradient "
+      "norm 1.23");
   m.step = 1000;
   m.routed = 0;  // a dense model drops nothing
-  EXPECT_EQ(progress_text(m, 1000, 0.5), "step 1000/1000  loss 0.3333  12.3k tokens/s");
+  EXPECT_EQ(progress_text(m, 1000, 500, 0.5),
+            "step 1000/1000  loss 0.3333  12.3k tokens/s  8m 20s elapsed  lr 0.0003  gradient norm 1.23");
+}
+
+TEST(Progress, TheEndOfATrainingNamesItsResultAndWhatFollows) {
+  RunEnd end;
+  end.run = "runs/a b";
+  end.last_step = 20;
+  end.seconds = 65;
+  end.totals.add(10, 1, 2.5);
+  end.totals.add(20, 1, 2.5);  // the earlier one of equals
+  end.totals.add(30, 1, 3.0);
+  const std::string program = program_invocation_name;
+  EXPECT_EQ(end_text(end),
+            "done      steps 1 to 20 in 1m 05s\n"
+            "best      validation loss 2.5000 at step 10\n"
+            "result    runs/a b/checkpoints/step-00000020");
+  end.first_step = 11;
+  end.totals = {};
+  end.totals.add(20, 90, std::nullopt);
+  end.can_evaluate = end.has_experts = end.can_generate = true;
+  EXPECT_EQ(end_text(end), fmt::format("done      steps 11 to 20 in 1m 05s, and 1m 30s in the steps of all starts\n"
+                                       "result    runs/a b/checkpoints/step-00000020\n"
+                                       "next      {0} evaluate 'runs/a b'\n"
+                                       "          {0} experts 'runs/a b'\n"
+                                       "          {0} generate 'runs/a b' --prompt 'Once upon a time'",
+                                       program));
+}
+
+TEST(Progress, TotalsAreThoseOfAllStarts) {
+  TempDir dir;
+  DomainScore score;
+  score.name = "english", score.tokens = 10, score.windows = 1;
+  {
+    MetricsFile file(dir.path, 1);
+    for (Index s = 1; s <= 4; ++s) {
+      score.nats = s == 2 ? 5 : 20;
+      file.write(at_step(s), nullptr, {score});
+    }
+  }
+  MetricsFile file(dir.path, 4);  // step 4 is trained again
+  score.nats = 10;
+  file.write(at_step(4), nullptr, {score});
+  EXPECT_EQ(file.totals().best_step, 2);
+  EXPECT_EQ(file.totals().best_loss, 0.5);
+  EXPECT_EQ(file.totals().step_seconds, 4 * 0.5);
+}
+
+TEST(Numbers, TimesInUtc) {
+  EXPECT_EQ(utc_text(0), "1970-01-01T00:00:00.000Z");
+  EXPECT_EQ(utc_text(1795525509.0424), "2026-11-24T13:05:09.042Z");
+}
+
+TEST(ShellWords, AreQuotedWhereAShellWouldChangeThem) {
+  EXPECT_EQ(shell_word("runs/a-1.0"), "runs/a-1.0");
+  EXPECT_EQ(shell_word("a b"), "'a b'");
+  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_word("~/x"), "'~/x'");
+  EXPECT_EQ(shell_word(""), "''");
 }
 
 std::vector<std::string> split_lines(const std::string& text) {
