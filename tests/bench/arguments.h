@@ -1,4 +1,4 @@
-// Command line of a benchmark: its options, a usage text, and exit code 2 for bad ones.
+// Command line of a benchmark: options, a usage text, and exit code 2 for bad options.
 #pragma once
 
 #include <boost/program_options.hpp>
@@ -11,8 +11,8 @@
 
 namespace sy::bench {
 
-// Reads the options of `program` into the variables that they name. Returns false after --help; if `prints`, this rank has
-// printed the usage text. Throws InputError for a bad option.
+// Reads the options of `program` into their variables. Returns false after --help; if `prints`,
+// this rank has printed the usage text. Throws InputError for a bad option.
 inline bool read_arguments(int argc, char** argv, const std::string& program, const std::string& purpose,
                            boost::program_options::options_description& options,
                            boost::program_options::variables_map& given, bool prints = true,
@@ -40,7 +40,8 @@ inline bool read_arguments(int argc, char** argv, const std::string& program, co
   return true;
 }
 
-// Runs a benchmark of one process with the threads that switchyard has. Prints its error and returns its exit code.
+// Runs a benchmark of one process with the thread settings of switchyard. Prints its error and
+// returns its exit code.
 template <class Run>
 int exit_code_of(const char* program, char** argv, const Run& run, int spins = spins_between_large_products) {
   apply_thread_settings(argv, spins);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every benchmark has a usage text, and refuses an unknown option with exit code 2 and one message.
+# Tests that every benchmark has a usage text, and refuses an unknown option with exit code 2 and
+# one message.
 #   tests/bench/arguments.sh ROOT BENCHMARK...
 set -euo pipefail
 root=$1

@@ -1,6 +1,6 @@
-// Attention at the shapes of a training step: milliseconds and the share of the FMA peak measured in the same
-// run. A causal product counts half of the S x S scores: 4 S^2/2 hd FLOP a head forward, 10 S^2/2 hd
-// backward.
+// Measures attention at the shapes of a training step: milliseconds, and the share of the FMA peak
+// of the same run. A causal product counts half of the S x S scores: per head, 4 S^2/2 hd FLOP
+// forward and 10 S^2/2 hd backward.
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -50,7 +50,8 @@ int run() {
       backend->attention_backward(desc, dout_view, q(qkv), k(qkv), v(qkv), out_view, lse_view, q(dqkv), k(dqkv),
                                   v(dqkv));
     });
-    const double product = double(s.B) * double(s.H) * double(s.S) * double(s.S) * double(s.hd);  // causal
+    // B H S^2 hd: forward has 2 of these in FLOP, backward 5.
+    const double product = double(s.B) * double(s.H) * double(s.S) * double(s.S) * double(s.hd);
     std::printf("%4td %5td %3td %3td %4td %12.2f %4.0f%% %12.2f %4.0f%%\n", s.B, s.S, s.H, s.K, s.hd, forward * 1e3,
                 200 * product / forward / peak, backward * 1e3, 500 * product / backward / peak);
     std::fflush(stdout);

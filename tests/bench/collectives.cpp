@@ -1,12 +1,15 @@
-// What the collectives of a training step send and take, next to the bytes that the step cannot do without; and the memory
-// of a rank by the number of data-parallel ranks, with and without ZeRO-1; and how long collectives take through the memory that
-// ranks of a machine share, and by MPI's messages alone.
+// Measures the collectives of a training step, memory, and the transports of a machine.
+// - The bytes and the time of each collective, beside the bytes that the step needs at least.
+// - The memory of a rank by the number of data-parallel ranks, with and without ZeRO-1.
+// - The time of collectives through the memory that ranks of a machine share, and by MPI's messages
+//   alone.
 //
-//   launch/mpirun.sh RANKS build/bench_collectives [--tp N] [--ep N] [--etp N] [--node N] [--d-model N] [--layers N]
-//     [--heads N] [--kv-heads N] [--experts N] [--top-k N] [--d-ff N] [--vocab N] [--seq-len N] [--batch N] [--steps N] [--recompute]
+//   launch/mpirun.sh RANKS build/bench_collectives [--tp N] [--ep N] [--etp N] [--node N]
+//     [--d-model N] [--layers N] [--heads N] [--kv-heads N] [--experts N] [--top-k N] [--d-ff N]
+//     [--vocab N] [--seq-len N] [--batch N] [--steps N] [--recompute]
 //
-// --batch: sequences of a step, over all ranks. Bytes and times are means over ranks and steps. A time includes waiting for
-// ranks that are not there yet; with more ranks than cores, that is most of it.
+// --batch: sequences of a step, over all ranks. Bytes and times are means over ranks and steps. A
+// time includes the wait for slower ranks; with more ranks than cores, that is most of it.
 #include <sys/resource.h>
 
 #include <boost/program_options.hpp>
@@ -25,7 +28,7 @@
 namespace sy::bench {
 namespace {
 
-// Tells dispatch from combine: an Exchange dispatches and combines, and backward does both again.
+// Separates dispatch from combine: the calls alternate, in forward and in backward.
 class ExpertsComm final : public Forwarding {
  public:
   using Forwarding::Forwarding;
@@ -51,7 +54,7 @@ class ExpertsComm final : public Forwarding {
 struct Line {
   std::string what, group;
   int ranks;
-  Traffic traffic;  // of this rank, of all steps
+  Traffic traffic;  // of this rank, over all steps
   double needed;
 };
 
@@ -59,7 +62,7 @@ std::string mega(double bytes) {
   return fmt::format("{:.3f}", bytes / 1e6);
 }
 
-// What the collectives of each communicator carry.
+// Content of the collectives of each communicator.
 const std::map<std::pair<std::string, Collective>, const char*> meanings = {
     {{"stage", Collective::reduce_scatter}, "gradients of norms, routers"},
     {{"stage", Collective::all_gather}, "weights of norms, routers"},
@@ -90,7 +93,8 @@ std::vector<std::string> cells(const Line& line, Comm& world, Index steps, doubl
           fmt::format("{:.1f}", 100 * seconds / step_seconds)};
 }
 
-// Gradients are held whole by every rank in both: ZeRO-1 splits the optimizer's moments alone.
+// With and without ZeRO-1, every rank holds all gradients: ZeRO-1 splits only the optimizer's
+// moments.
 void print_memory(const Config& config, Index vocab, Engine& engine) {
   Table table({"layout", "weights", "gradients", "m, v", "m, v unsplit", "activations", "total", "without ZeRO"});
   std::vector<Layout> layouts;
@@ -111,7 +115,7 @@ void print_memory(const Config& config, Index vocab, Engine& engine) {
              config.train.micro_batch * config.model.seq_len, table.str());
 }
 
-// Of so many floats in all on a rank.
+// A collective to measure.
 struct Timed {
   const char* what;
   void (*run)(Comm& comm, View x, View y);  // x, y: of equal size, a multiple of the ranks
@@ -128,7 +132,7 @@ constexpr Timed timed[] = {
     {"broadcast", [](Comm& comm, View x, View) { comm.broadcast(x, 0); }},
 };
 
-// By turns, the median of seven times each; the mean of all ranks.
+// Measures both transports in turns: the median of seven times each, and the mean over all ranks.
 void print_ways(Comm& world) {
   const auto messages = make_comm_mpi(MPI_COMM_WORLD, false, nullptr);
   Table table({"collective", "bytes", "us", "us, MPI alone", "ratio", "GB/s"});
@@ -160,7 +164,7 @@ void print_ways(Comm& world) {
         table.str());
 }
 
-// Returns false if --help was asked for.
+// Returns false if --help was passed.
 bool run(Comm& world, int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options;
@@ -255,14 +259,16 @@ bool run(Comm& world, int argc, char** argv) {
   experts.all_gather(view_of(routed.rows.data(), {P}), view_of(rows.data(), {P * P}));
   const std::vector<test::TokenTraffic> tokens = test::token_traffic(engine.mesh(), routed);
   const Topology topology = layout.experts_topology();
-  Index leaving = 0, crossing = 0, rows_leaving = 0;  // a token once to each rank, and of these to ranks of other nodes
+  // Tokens, sent once to each rank; those sent to ranks of other nodes; rows, sent once to each
+  // expert.
+  Index leaving = 0, crossing = 0, rows_leaving = 0;
   for (int r = 0; r < P; ++r) {
     leaving += r == me ? 0 : routed.tokens[r];
     crossing += topology.node_of(r) == topology.node_of(me) ? 0 : routed.tokens[r];
     rows_leaving += r == me ? 0 : rows[me * P + r];
   }
 
-  // Formulas of one step with the mean rows of all; bytes are linear in them.
+  // Expected bytes of one step, from the mean rows of all ranks: bytes are linear in the rows.
   const test::Loads loads = test::expected_loads(config, vocab, layout, world.rank(), B, 1, tokens);
   const double passes = config.train.recompute ? 3 : 2, D = static_cast<double>(n["d-model"]);
   std::vector<Line> lines;
@@ -288,8 +294,9 @@ bool run(Comm& world, int argc, char** argv) {
   Table table({"collective", "group x ranks", "calls", "MB", "needed", "ratio", "ms", "GB/s", "% of step"});
   for (const Line& line : lines) table.row(cells(line, world, steps, step_seconds));
 
-  // A token goes once to each rank with any of its experts. Sent to each of its experts, of which each part of an expert's width
-  // takes one, a share (P - 1) / P of its k rows would leave its rank where experts are equally loaded.
+  // A token is sent once to each rank with any of its experts. If it were sent to each of its
+  // experts, every etp part of an expert would take one row. Under balanced load, a share (P - 1) /
+  // P of the token's k rows would then leave its rank.
   const Index moe_layers = count_moe(block_specs(config));
   const double balanced = static_cast<double>(T / layout.tp * n["top-k"] * layout.etp * moe_layers) * (P - 1) / P;
   const auto mean = [&](Index rows_of_rank) {

@@ -1,11 +1,12 @@
-// Products at the shapes of a training step: GFLOP/s, the share of the FMA peak measured in the same run, and
-// the same through OpenBLAS and oneDNN where the system has them (Debian: libopenblas0-openmp, libdnnl2; opened at run time).
+// Measures matrix products at the shapes of a training step: GFLOP/s, and the share of the FMA peak
+// of the same run. It also measures OpenBLAS and oneDNN if the system has them (Debian:
+// libopenblas0-openmp, libdnnl2; opened at run time).
 //
 //   bench_gemm [f32|bf16] [NAME]
 //
-// Products of bf16 are as those of a step: weights' gradients are summed in f32, other results are rounded to bf16. Their share is
-// that of the f32 peak, too, which pairs may exceed, and nothing stands beside them. NAME: part of a product's or a shape's name: no
-// others are measured.
+// Products of bf16 are like those of a step: gradients of weights are summed in f32, other results
+// are rounded to bf16. Their share is also of the f32 peak, which pairs may exceed, and no library
+// is measured beside them. NAME: measures only products or shapes whose name contains it.
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -26,7 +27,7 @@ using sy::Index;
 using sy::bench::best_seconds;
 using sy::cpu::Problem;
 
-// How a product reads its operands: x W^T, dy W, dy^T x.
+// Operands of a product: x W^T, dy W, dy^T x.
 enum class Kind { forward, input_gradient, weight_gradient };
 constexpr const char* kind_names[] = {"x W^T", "dy W", "dy^T x"};
 
@@ -70,7 +71,7 @@ using Cblas = void (*)(int order, int trans_a, int trans_b, int m, int n, int k,
 using Dnnl = int (*)(char trans_a, char trans_b, Index m, Index n, Index k, float alpha, const float* a, Index lda,
                      const float* b, Index ldb, float beta, float* c, Index ldc);
 
-// c (+)= op(a) op(b) of one product, all of them in rows.
+// Computes c (+)= op(a) op(b) of one product. All matrices are row-major.
 using Multiply = std::function<void(const Problem& p, bool a_transposed, bool b_transposed)>;
 
 Multiply by_cblas(void* function) {
@@ -89,7 +90,7 @@ Multiply by_dnnl(void* function) {
   };
 }
 
-// Memory in huge pages, as that of the CPU backend.
+// Allocates memory in huge pages, as the CPU backend does.
 template <class T>
 struct InHugePages {
   using value_type = T;
@@ -119,7 +120,7 @@ struct Peer {
   Multiply multiply;
 };
 
-// The products of a shape, of elements T.
+// Measures the products of a shape, with elements T.
 template <class T>
 void measure(const Shape& s, double peak, const std::vector<Peer>& peers) {
   const auto filled = [](Index size) {

@@ -1,12 +1,17 @@
-// Generation with a cache on one rank, at several lengths and batches: tokens/s of prompts (prefill) and of continuations
-// (decode), of a dense decoder, of one with experts, and of one with a window. A decode pass reads the weights that its tokens
-// use and the keys and values that they see once: the bytes that this makes, over its time, stand beside what the machine
-// reads in the same run. Where a Python with transformers is found, the same model with the same weights takes turns there:
-// the ratio of the speeds, and the largest difference of the logits, in shares of the largest logit.
+// Measures generation with a cache on one rank: tokens/s of prompts (prefill) and of continuations
+// (decode).
 //
-//   bench_generate [--models dense moe window] [--d-model N] [--layers N] [--heads N] [--kv-heads N] [--d-ff N] [--experts N]
-//                  [--top-k N] [--expert-ff N] [--window N] [--vocab N] [--lengths N ...] [--batches N ...]
-//                  [--window-lengths N ...] [--passes N] [--turns N] [--python PROGRAM] [--script FILE]
+// It measures a dense decoder, one with experts, and one with a window, at several lengths and
+// batches. A decode pass reads the weights that its tokens use, and the keys and values that they
+// see, once. The bytes per second of these reads stand beside the read speed of memory in the same
+// run. If a Python with transformers is found, the same model with the same weights takes turns
+// there. The table then has the ratio of the speeds. It also has the largest difference of the
+// logits, as a share of the largest logit.
+//
+//   bench_generate [--models dense moe window] [--d-model N] [--layers N] [--heads N]
+//                  [--kv-heads N] [--d-ff N] [--experts N] [--top-k N] [--expert-ff N] [--window N]
+//                  [--vocab N] [--lengths N ...] [--batches N ...] [--window-lengths N ...]
+//                  [--passes N] [--turns N] [--python PROGRAM] [--script FILE]
 //
 // PROGRAM: default $SWITCHYARD_PYTHON or python3. Exit code 1: the logits differ by more than 1 %.
 #include <boost/program_options.hpp>
@@ -32,7 +37,7 @@ struct Options {
   std::string python, script;
 };
 
-// One of the decoders: what a pass of it reads follows from these.
+// One of the decoders. These values determine the bytes that a pass reads.
 struct Model {
   std::string name;
   Index d_ff, experts, window;
@@ -57,8 +62,8 @@ Config config_of(const Options& o, const Model& m) {
       "bench");
 }
 
-// What a pass of `batch` sequences that are `length` long reads, each weight, key and value once. Tokens choose their
-// experts alike and independently.
+// Bytes that a pass of `batch` sequences of `length` tokens reads, each weight, key and value once.
+// Tokens choose each expert with the same probability, independently.
 double bytes_of_pass(const Options& o, const Model& m, Index head_dim, Index batch, Index length) {
   const double E = static_cast<double>(m.experts), B = static_cast<double>(batch), D = static_cast<double>(o.d_model);
   const double used = E > 0 ? E * (1 - std::pow(1 - static_cast<double>(o.top_k) / E, B)) : 1;
@@ -69,7 +74,7 @@ double bytes_of_pass(const Options& o, const Model& m, Index head_dim, Index bat
   return 4 * (static_cast<double>(o.layers) * (attention + ffn + keys) + D * static_cast<double>(o.vocab));
 }
 
-// A folder with the weights, for the peer, and for its logits.
+// A folder with the weights for the peer, and with the peer's logits.
 class Shared {
  public:
   explicit Shared(Engine& engine) {
@@ -100,7 +105,7 @@ class Shared {
   TempFolder folder_;
 };
 
-// The tokens that both are given: that at position i of sequence b.
+// Input token of both programs at position i of sequence b.
 std::int32_t token(Index i, Index b, Index vocab) {
   return static_cast<std::int32_t>((i * 7919 + b * 104729) % vocab);
 }
@@ -118,7 +123,7 @@ std::string text(const Spread& x, const char* format) {
   return fmt::format(fmt::runtime(fmt::format("{{:{0}}} ({{:{0}}}-{{:{0}}})", format)), x.median, x.least, x.most);
 }
 
-// One engine, and the peer beside it. Returns whether their logits agree.
+// Measures one engine, beside the peer. Returns true if their logits agree.
 bool measure(const Options& o, const Model& model) {
   constexpr Index at_once = 256;
   const Config config = config_of(o, model);

@@ -1,4 +1,5 @@
-// The machine's fp32 fused-multiply-add peak, the roof under which the CPU's products are quoted, and the speed of its memory.
+// Roofs of the machine: the peak of fp32 fused multiply-adds, under which CPU products are quoted,
+// and the speed of memory.
 #pragma once
 
 #include <omp.h>
@@ -12,8 +13,9 @@
 
 namespace sy::bench {
 
-// FLOP/s of independent FMAs that touch registers alone, over all OpenMP threads, with the kernels' instruction set; a multiply
-// and an add are two FLOP. The best of several runs, as another process may take the cores.
+// Measures the FLOP/s of independent FMAs on registers, over all OpenMP threads, with the kernels'
+// instruction set. A multiply and an add are two FLOP. Returns the best of several runs, because
+// other processes may take the cores.
 inline double measured_fma_peak(double seconds = 0.3) {
   const auto multiply_adds = cpu_isa().kernels.multiply_adds;
   double best = 0;
@@ -28,14 +30,15 @@ inline double measured_fma_peak(double seconds = 0.3) {
   return best;
 }
 
-// Bytes/s at which all OpenMP threads together read memory that no cache holds, the best of several runs: the roof of
-// decoding, which reads every weight once a pass.
+// Measures the bytes/s at which all OpenMP threads together read memory that no cache holds.
+// Returns the best of several runs. This is the roof of decoding, which reads every weight once per
+// pass.
 inline double measured_read_bytes() {
   constexpr std::size_t n = std::size_t{1} << 26, huge = std::size_t{1} << 21;
   const std::unique_ptr<std::uint32_t, decltype(&std::free)> memory(
       static_cast<std::uint32_t*>(std::aligned_alloc(huge, n * sizeof(std::uint32_t))), &std::free);
   std::uint32_t* const x = memory.get();
-  madvise(x, n * sizeof(x[0]), MADV_HUGEPAGE);  // as the backend asks for its memory
+  madvise(x, n * sizeof(x[0]), MADV_HUGEPAGE);  // as the CPU backend does
   std::fill_n(x, n, 1);
   double best = 0;
   for (int run = 0; run < 7; ++run) {
@@ -49,7 +52,8 @@ inline double measured_read_bytes() {
   return best;
 }
 
-// The least time of one run, of at least five and as many as 0.3 seconds hold, after one to warm up.
+// Returns the least seconds of one run. After one run to warm up, it runs at least five times, and
+// until 0.3 seconds have passed (at most 2,000 times).
 template <class Run>
 double best_seconds(const Run& run) {
   run();

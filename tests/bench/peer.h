@@ -1,5 +1,5 @@
-// PyTorch as a child process that does what it is told, so that it can take turns with ours (protocols: pytorch_step.py,
-// transformers_generate.py).
+// PyTorch as a child process that takes turns with Switchyard. Its protocols are in pytorch_step.py
+// and transformers_generate.py.
 #pragma once
 
 #include <sys/wait.h>
@@ -51,10 +51,11 @@ class Peer {
   }
   Peer(const Peer&) = delete;
 
-  // Whether that Python has PyTorch; what it said of itself.
+  // ready: true if that Python has PyTorch. hello: the first message of the peer.
   bool ready() const { return hello_.contains("ready") && hello_.at("ready").get<bool>(); }
   const Json& hello() const { return hello_; }
-  // What it answers, with the seconds that it took.
+  // Sends a request and returns the answer, with the seconds that it took. Throws Failure if the
+  // peer has ended.
   Json ask(const Json& request) {
     fmt::print(in_, "{}\n", request.dump());
     fflush(in_);
@@ -62,7 +63,7 @@ class Peer {
     if (!answer.contains("seconds")) fail("PyTorch ended before its turn did: see what it printed");
     return answer;
   }
-  // Of n times.
+  // Seconds of n repetitions.
   double seconds(Index n) { return ask(n)["seconds"].get<double>(); }
 
  private:

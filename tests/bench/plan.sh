@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# tests/bench/plan.sh [SWITCHYARD [FOLDER]]: what `plan` predicts beside what is measured, on this machine: step times of every
-# layout of 1 and 2 ranks for three models with balanced routing, and of one whose routing has gone astray, by the load that it
-# recorded. Keep the machine quiet. Prints a table in Markdown.
+# tests/bench/plan.sh [SWITCHYARD [FOLDER]]: compares the predictions of `plan` with measured step
+# times.
+#
+# It prints a table in Markdown, with every layout of 1 and 2 ranks on this machine. Three models
+# have balanced routing. The routing of a fourth has become uneven; its prediction uses the load
+# that it recorded. Keep the machine quiet.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 switchyard=$(realpath "${1:-$root/build/switchyard}")
@@ -11,7 +14,8 @@ mkdir -p text && cat "$root"/src/*/*.cpp >text/code
 [[ -d data ]] || "$switchyard" prepare --domain code=text --tokenizer bytes --output data >/dev/null
 [[ -f here.ini ]] || "$root/launch/mpirun.sh" 2 "$switchyard" doctor --machine here.ini >/dev/null
 
-model() {  # NAME: what the models share, as a file; the first one is the one of tests/bench/step.cpp
+# NAME: writes the settings that all models share. `base` is the model of tests/bench/step.cpp.
+model() {
   printf '[model]\nlayers = 4\nd_model = 256\nheads = 8\nseq_len = 256\n[moe]\nexperts = 8\ntop_k = 2\ncapacity_factor = 1.25\n' >"$1.ini"
   printf '[train]\nglobal_batch = 8\nmicro_batch = 8\n[data]\npath = data\n[run]\nbackend = cpu\n' >>"$1.ini"
 }
@@ -35,7 +39,7 @@ for name in base fine narrow; do
   rows $name balanced
 done
 
-# A model trained without a loss for balance, whose load is then that of a few experts.
+# A model trained without a load-balancing loss: a few experts get most of the load.
 model astray
 without="--moe.aux_loss=0 --moe.capacity_factor=0"
 # shellcheck disable=SC2086

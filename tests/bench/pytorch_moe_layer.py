@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """One mixture-of-experts layer in PyTorch, forward and backward: what tests/bench/gpu measures ours against.
 
-The layer of Switchyard: a linear router, the top k of a softmax, renormalised; dropless; SwiGLU experts; tokens sorted by
-expert and gathered back. On a GPU all is bf16 but the router's scores and timed by CUDA events, on a CPU f32. Gradients of
-the input and of all weights are computed, in the type of the weights and into fresh memory: adding to older ones, as
-training does over micro-batches, would cost time that is not asked for here. The balance losses are left out too.
+It is the layer of Switchyard: a linear router, the top k of a softmax, renormalised; dropless; SwiGLU
+experts; tokens sorted by expert and gathered back. On a GPU, everything but the router's scores is
+bf16, and CUDA events measure the time. On a CPU, everything is f32. Gradients of the input and of all
+weights are computed in the type of the weights, into fresh memory. Training would add them to older
+ones over micro-batches, which would take time that is not measured here. The load-balancing losses
+are left out, too.
 
-A person runs it alone, and reads one JSON line:
+A user runs it alone and reads one JSON line:
 
     python3 tests/bench/pytorch_moe_layer.py --repeat 20
 
-bench_gpu runs it with --serve and takes turns with it; the protocol is that of pytorch_step.py. It times every way of
-running the experts that this PyTorch has, eager and compiled, tells them on standard error and keeps the fastest. Exit
-code 3: this Python has no PyTorch, or it has no GPU where one is asked for.
+bench_gpu runs it with --serve and takes turns with it; the protocol is that of pytorch_step.py. It
+times every way of running the experts that this PyTorch has, eager and compiled. It prints the times
+on standard error and keeps the fastest way. Exit code 3: this Python has no PyTorch, or it has no GPU
+although --cuda requests one.
 """
 
 import argparse
@@ -39,9 +42,10 @@ def weighted_sum(rows, weights):  # [T, k, D], [T, k] -> [T, D]
 
 
 class Select(torch.autograd.Function):
-    """Rows of x by index, each of them equally often; x's row i is found in rows copies[i] of the result.
+    """Rows of x by index, each of them equally often. Row i of x is in rows copies[i] of the result.
 
-    index_select adds up in backward what each copy brings, row by row with atomics; knowing where they are, one gathers them.
+    Backward of index_select sums the copies of a row with atomics. With known positions it can gather
+    them instead.
     """
 
     @staticmethod
@@ -56,10 +60,12 @@ class Select(torch.autograd.Function):
         return (dx if copies.shape[1] == 1 else dx.view(*copies.shape, -1).sum(1)), None, None
 
 
-# Ways of multiplying rows with the matrix of their expert. x: [R, Q], sorted by expert; w: [E, N, Q]; counts: [E] -> [R, N]
+# Ways of multiplying rows by the matrix of their expert.
+# x: [R, Q], sorted by expert; w: [E, N, Q]; counts: [E] -> [R, N]
 
 
-grouped_mm = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)  # older versions have it by this name
+# Older versions have it under the second name.
+grouped_mm = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 
 
 def grouped(x, w, counts):
@@ -101,8 +107,8 @@ class Layer:
         scores = F.linear(x, self.router).float().softmax(-1)
         weights, chosen = scores.topk(self.top_k, -1)  # [T, k]
         weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
-        order = chosen.flatten().argsort(stable=True)  # of the assignments, by expert
-        counts = (chosen.flatten() == self.all_experts).sum(1)  # for bincount the host would wait
+        order = chosen.flatten().argsort(stable=True)  # assignments sorted by expert
+        counts = (chosen.flatten() == self.all_experts).sum(1)  # the host would wait for bincount
         place = torch.empty_like(order)
         place[order] = torch.arange(order.numel(), device=order.device)
         rows = Select.apply(x, order // self.top_k, place.view_as(chosen))
@@ -115,7 +121,7 @@ class Layer:
             leaf.grad = None
 
     def run(self, n):
-        """Seconds of n times, forward and backward."""
+        """Seconds of n forward and backward passes."""
         if not self.cuda:
             started = time.perf_counter()
             for _ in range(n):
@@ -131,14 +137,14 @@ class Layer:
         return started.elapsed_time(ended) / 1e3
 
     def choose_fastest(self):
-        """Each way warms up for three times; the best of three turns of three counts."""
+        """Chooses the fastest way: the best of three turns of three passes, after three to warm up."""
         best = None
         for product, compiled in itertools.product(PRODUCTS, (False, True)):
             try:
                 self.choose(product, compiled)
                 self.run(3)
                 seconds = min(self.run(3) for _ in range(3)) / 3
-            except Exception as error:  # neither works everywhere
+            except Exception as error:  # some ways do not work everywhere
                 print(f"pytorch_moe_layer.py: {product.__name__}, compiled {compiled}: {type(error).__name__}: {error}",
                       file=sys.stderr)
                 continue

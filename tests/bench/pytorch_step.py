@@ -1,32 +1,40 @@
 #!/usr/bin/env python3
 """The same training step in PyTorch: what tests/bench/step is measured against.
 
-The decoder of Switchyard on CPU, in fp32, or with --bf16 in the faster of fp32 and autocast to bf16: pre-norm RMSNorm blocks, RoPE on half-split heads, grouped-query causal attention,
-an MoE FFN of SwiGLU experts (top k of a softmax, renormalised, dropless), an untied output; cross-entropy, load-balance
-loss per sequence and router z-loss; clipping at norm 1 and AdamW with decay on the matrices. With --experts 0 it is nanoGPT's
-dense decoder instead (configs/nanogpt-cpu.ini): LayerNorm without bias, learned positions, a GELU FFN, a tied output. Weights and
-tokens are random: only time is measured here.
+It is the decoder of Switchyard on the CPU, in fp32, or with --bf16 in the faster of fp32 and autocast to
+bf16:
 
-A person runs it alone, and reads one JSON line:
+- pre-norm RMSNorm blocks, RoPE on half-split heads, grouped-query causal attention
+- an MoE FFN of SwiGLU experts (top k of a softmax, renormalised, dropless), an untied output
+- cross-entropy, load-balancing loss per sequence and router z-loss
+- clipping at norm 1 and AdamW with decay on the matrices
+
+With --experts 0 it is nanoGPT's dense decoder instead (configs/nanogpt-cpu.ini): LayerNorm without
+bias, learned positions, a GELU FFN, a tied output. Weights and tokens are random, because only time is
+measured here.
+
+A user runs it alone and reads one JSON line:
 
     python3 tests/bench/pytorch_step.py --steps 20
     {"seconds": 21.3, "steps": 20, "tokens_per_second": 1920.1, "loss": 5.55, "dispatch": "loop", ...}
 
-tests/bench/step runs it with --serve, so that it can take turns with ours in one run. The protocol is lines of text:
+tests/bench/step runs it with --serve and takes turns with it. The protocol is lines of text:
 
-    it says    {"ready": true, "dispatch": "loop", "compile": false, "torch": "2.1.0", "threads": 2, "parameters": 123}
-    is told    N\\n                     an integer: run N steps now
-    it says    {"seconds": 1.5, "steps": N, "tokens_per_second": 2730.7, "loss": 5.55}
+    it prints  {"ready": true, "dispatch": "loop", "compile": false, "torch": "2.1.0", "threads": 2, ...}
+    it reads   N\\n                     an integer: run N steps now
+    it prints  {"seconds": 1.5, "steps": N, "tokens_per_second": 2730.7, "loss": 5.55}
     ...                                 until its input ends
 
-Between turns it waits in a read and uses no core: its OpenMP threads sleep a few milliseconds after a turn (leave
-OMP_WAIT_POLICY unset: `passive` costs it 7 %). Nothing but these lines goes to standard output; what it tried is told on
-standard error. Exit code 3: this Python has no PyTorch.
+Between turns it waits in a read and uses no core: its OpenMP threads sleep a few milliseconds after a
+turn. Leave OMP_WAIT_POLICY unset: `passive` makes it 7 % slower. Nothing but these lines goes to
+standard output; the settings that it tries go to standard error. Exit code 3: this Python has no
+PyTorch.
 
-`--dispatch auto` (the default) times every way of running the experts, eager and, with --compile, compiled too, and keeps
-the fastest: the peer is the best of its settings. The dense decoder, which has no shape that depends on data, is compiled
-whole. PyTorch should come with MKL or with OpenBLAS for OpenMP (Debian: python3-torch with libopenblas0-openmp); with OpenBLAS for
-pthreads it runs at half its speed.
+`--dispatch auto` (the default) times every way of running the experts, eager and, with --compile,
+compiled too. It keeps the fastest, so the peer is the best of its settings. The dense decoder has no
+shape that depends on data and is compiled whole. PyTorch should come with MKL or with OpenBLAS for
+OpenMP (Debian: python3-torch with libopenblas0-openmp). With OpenBLAS for pthreads it runs at half its
+speed.
 """
 
 import argparse
@@ -35,7 +43,8 @@ import os
 import sys
 import time
 
-# Memory that is freed stays mapped, and lies on huge pages where it can: 5-10 % faster here. glibc reads these as it starts.
+# Freed memory stays mapped, on huge pages if possible: 5-10 % faster here. glibc reads these
+# variables when it starts.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000",
              "MALLOC_TOP_PAD_": "100000000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 if __name__ == "__main__" and "MALLOC_TOP_PAD_" not in os.environ:
@@ -61,7 +70,7 @@ class RmsNorm(nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-class LayerNorm(nn.Module):  # without bias, which nn.LayerNorm has not known for long
+class LayerNorm(nn.Module):  # without bias, which only recent versions of nn.LayerNorm allow
     def __init__(self, width):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
@@ -111,16 +120,16 @@ class Moe(nn.Module):
         shapes = (2 * o.d_ff, o.d_model), (o.d_model, o.d_ff)
         if o.dispatch == "bmm":
             self.gate_up, self.down = (nn.Parameter(torch.empty(o.experts, *shape)) for shape in shapes)
-        else:  # a parameter per expert: slices of one tensor would cost a copy of its whole gradient
+        else:  # a parameter per expert: slices of one tensor would copy its whole gradient
             self.gate_up, self.down = (nn.ParameterList(torch.empty(shape) for _ in range(o.experts)) for shape in shapes)
 
-    def forward(self, x):  # x: [B, S, D] -> the same, and the layer's two losses
+    def forward(self, x):  # x: [B, S, D] -> [B, S, D] and the layer's two losses
         b, s, d = x.shape
         logits = self.router(x)
         scores = logits.softmax(-1)
         weights, chosen = scores.topk(self.top_k, -1)  # [B, S, k]
         weights = weights / weights.sum(-1, keepdim=True)
-        share = F.one_hot(chosen, self.experts).sum(2).float().mean(1)  # f: [B, E], without gradient
+        share = F.one_hot(chosen, self.experts).sum(2).float().mean(1)  # f: [B, E], no gradient
         balance = self.experts / self.top_k * (share * scores.mean(1)).sum(-1).mean()
         z = logits.logsumexp(-1).square().mean()
         y = DISPATCH[self.dispatch](self, x.reshape(b * s, d), weights.reshape(-1), chosen.reshape(-1))
@@ -140,7 +149,7 @@ class SwiGlu(nn.Module):
 
 
 def sorted_rows(moe, chosen):
-    order = chosen.argsort(stable=True)  # of the assignments, by expert
+    order = chosen.argsort(stable=True)  # assignments sorted by expert
     return order, torch.bincount(chosen, minlength=moe.experts)
 
 
@@ -152,14 +161,14 @@ def unsort(moe, rows, order, weights):  # rows: [T * k, D], by expert
 
 
 def dispatch_loop(moe, x, weights, chosen):
-    """Rows sorted by expert, one expert after the other, gathered back."""
+    """Sorts the rows by expert, runs one expert after the other, and gathers the rows back."""
     order, counts = sorted_rows(moe, chosen)
     parts = x[order // moe.top_k].split(counts.tolist())
     return unsort(moe, torch.cat([moe.expert(e, p) for e, p in enumerate(parts)]), order, weights)
 
 
 def dispatch_index_add(moe, x, weights, chosen):
-    """Each expert picks its rows and adds its results where they belong (as Hugging Face's Mixtral does)."""
+    """Each expert selects its rows and adds its results to their tokens (as Hugging Face's Mixtral does)."""
     y = torch.zeros_like(x)
     for e in range(moe.experts):
         rows = (chosen == e).nonzero().squeeze(1)
@@ -169,7 +178,7 @@ def dispatch_index_add(moe, x, weights, chosen):
 
 
 def dispatch_bmm(moe, x, weights, chosen):
-    """All experts in one batched product, rows padded to the busiest expert's."""
+    """Runs all experts in one batched product, with rows padded to the number of the busiest expert."""
     order, counts = sorted_rows(moe, chosen)
     begin = counts.cumsum(0) - counts
     expert = chosen[order]
@@ -251,7 +260,9 @@ class Trainer:
         self.model = Decoder(o) if o.experts else DenseDecoder(o)
         if compiled and not o.experts:
             self.model.compile()
-        elif compiled:  # what has no shape that the router decides; the whole breaks up at every expert and recompiles
+        elif compiled:
+            # Only modules without a shape that the router decides. The whole model would break up at
+            # every expert and recompile.
             for module in self.model.modules():
                 if isinstance(module, (Attention, RmsNorm, SwiGlu)):
                     module.compile(dynamic=isinstance(module, SwiGlu))
@@ -288,7 +299,7 @@ class Trainer:
 
 
 def best_trainer(o):
-    """The fastest of the settings asked for; each gets two steps to warm up and its best of three is taken."""
+    """Returns the fastest setting. Each has two steps to warm up; its best of three steps counts."""
     names = ["none"] if not o.experts else list(DISPATCH) if o.dispatch == "auto" else [o.dispatch]
     settings = [(name, compiled, bf16) for name in names for compiled in ([False, True] if o.compile else [False])
                 for bf16 in ([False, True] if o.bf16 else [False])]

@@ -1,13 +1,16 @@
-// A whole training step on one rank: tokens/s, the share of the FMA peak measured in the same run, and, where a Python with
-// PyTorch is found, the ratio to the same model there, taking turns so that both see the same machine.
+// Measures a training step on one rank: tokens/s, and the share of the FMA peak of the same run.
 //
-//   bench_step [--d-model N] [--layers N] [--heads N] [--kv-heads N] [--experts N] [--top-k N] [--d-ff N] [--vocab N]
-//              [--seq-len N] [--batch N] [--dtype f32|bf16] [--steps N] [--turns N]
-//              [--python PROGRAM] [--script FILE] [--compile 1]
+// If a Python with PyTorch is found, the same model takes turns there, so that both see the same
+// machine. The ratio of the speeds is then printed.
 //
-// In bf16, the same in f32 takes turns, too, and PyTorch may use autocast. --experts 0: the dense decoder of
-// configs/nanogpt-cpu.ini, in the sizes given. PROGRAM: default $SWITCHYARD_PYTHON or python3. Without PyTorch there, the ratio is
-// left out and the reason is printed. --compile 1: torch.compile is one of its settings.
+//   bench_step [--d-model N] [--layers N] [--heads N] [--kv-heads N] [--experts N] [--top-k N]
+//              [--d-ff N] [--vocab N] [--seq-len N] [--batch N] [--dtype f32|bf16] [--steps N]
+//              [--turns N] [--python PROGRAM] [--script FILE] [--compile 1]
+//
+// With bf16, the same model in f32 takes turns, too, and PyTorch may use autocast. --experts 0: the
+// dense decoder of configs/nanogpt-cpu.ini in these sizes. PROGRAM: default $SWITCHYARD_PYTHON or
+// python3. Without PyTorch there, the reason is printed instead of the ratio. --compile 1:
+// torch.compile is one of its settings.
 #include <boost/program_options.hpp>
 #include <iostream>
 #include <optional>
@@ -25,7 +28,8 @@ struct Shape {
   Index d_model, layers, heads, kv_heads, experts, top_k, d_ff, vocab, seq_len, batch;
 };
 
-// FLOP of the matrix products of one training step: forward, and twice that backward. Attention is causal: half of S^2.
+// FLOP of the matrix products of one step: forward, and twice that backward. Attention is causal:
+// half of S^2.
 double step_flops(const Shape& s, const Config& c) {
   const double T = static_cast<double>(s.batch * s.seq_len), D = s.d_model, hd = c.model.head_dim;
   const double qkv = 2 * T * D * (s.heads + 2 * s.kv_heads) * hd, out = 2 * T * s.heads * hd * D;
@@ -50,7 +54,7 @@ struct Training {
     }
     seconds(2);
   }
-  // How long so many steps take.
+  // Seconds of `steps` steps.
   double seconds(Index steps) {
     const Index B = config.train.micro_batch, S = config.model.seq_len;
     const double started = seconds_now();

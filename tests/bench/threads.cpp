@@ -1,13 +1,17 @@
-// How many threads a training step on one rank could use, on a machine that has fewer: what each parallel region and each of
-// its tasks takes is measured, in the processor's time, and put on so many threads as OpenMP would put it there.
+// Computes how many threads a training step on one rank could use, on a machine that has fewer.
 //
-//   bench_threads [--threads N[,N...]] [--least SPEED-UP] [--d-model N] [--layers N] [--heads N] [--experts N] [--top-k N]
-//                 [--d-ff N] [--vocab N] [--seq-len N] [--batch N] [--uneven 1]
+// It measures the processor time of each parallel region and of each of its tasks. It then assigns
+// them to N threads as OpenMP would.
 //
-// Of each number of threads it prints the longest path through a step, how many times shorter that is than all of its work,
-// and where the path loses most: work that one thread does alone, and tasks that are too few or unequal. Memory is not in it:
-// threads are taken to compute as fast beside many others as beside one. --uneven 1: the first experts get most of the rows.
-// --least: exit code 1 where the last number of threads has a smaller speed-up.
+//   bench_threads [--threads N[,N...]] [--least SPEED-UP] [--d-model N] [--layers N] [--heads N]
+//                 [--experts N] [--top-k N] [--d-ff N] [--vocab N] [--seq-len N] [--batch N]
+//                 [--uneven 1]
+//
+// For each number of threads it prints the longest path through a step, and how many times shorter
+// that is than all work. It also prints where the path loses most: to work that one thread does
+// alone, and to tasks that are too few or unequal. Memory is ignored: a thread computes as fast
+// beside many others as beside one. --uneven 1: the first experts get most of the rows. --least:
+// exit code 1 if the last number of threads has a smaller speed-up.
 #include <dlfcn.h>
 #include <omp.h>
 #include <unistd.h>
@@ -33,14 +37,15 @@ double thread_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// What one thread of a region did.
+// Work of one thread in a region.
 struct Share {
-  double seconds = 0;         // all
-  std::vector<double> tasks;  // those it took from a loop that hands them out, of all that it did
+  double seconds = 0;  // all of its work
+  // Tasks that it took from a dynamic loop, included in `seconds`.
+  std::vector<double> tasks;
   double task_began = -1;
 };
 
-// A region: the work of its threads, or, with one thread, what lies between two of them.
+// The work of the threads of a parallel region, or the work of one thread between two regions.
 struct Region {
   std::string where;
   std::vector<Share> shares;
@@ -51,7 +56,7 @@ std::vector<Region> regions;
 thread_local Share* own = nullptr;
 double alone_since = 0;
 
-// The innermost span under way.
+// Name of the innermost open span.
 std::string where() {
   if (trace)
     for (auto s = trace->rbegin(); s != trace->rend(); ++s)
@@ -68,7 +73,8 @@ void begin_task() {
   if (own) own->task_began = thread_seconds();
 }
 
-// The longest path through a region: what a thread does beside tasks, and the tasks, which a free thread takes in turn.
+// Longest path through a region: the work of a thread outside of tasks, then the tasks, each taken
+// by the next free thread.
 double path(const Region& region, std::size_t threads) {
   double beside = 0;
   std::vector<double> tasks;
@@ -103,7 +109,8 @@ F* next(const char* name) {
 }  // namespace
 }  // namespace sy::bench
 
-// What GCC calls for `#pragma omp parallel` and for loops whose tasks are handed out: measured here, done by libgomp.
+// Functions that GCC calls for `#pragma omp parallel` and for dynamic loops. They measure, and call
+// libgomp.
 extern "C" {
 
 void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags) {
@@ -193,7 +200,7 @@ int run(int argc, char** argv) {
   std::vector<std::int32_t> ids(T), targets(T);
   const RandomStream random(1, "bench");
   for (Index i = 0; i < T; ++i) {
-    // Few different tokens are sent to few experts.
+    // Few different tokens choose few experts.
     const Index kinds = uneven ? 3 : vocab;
     ids[i] = static_cast<std::int32_t>(random.bits(2 * i) % static_cast<std::uint64_t>(kinds));
     targets[i] = static_cast<std::int32_t>(random.bits(2 * i + 1) % static_cast<std::uint64_t>(vocab));
@@ -210,7 +217,7 @@ int run(int argc, char** argv) {
     const auto n = static_cast<std::size_t>(std::stoul(text));
     omp_set_num_threads(static_cast<int>(n));
     step();
-    // Of several steps that with the shortest path: the system, and other programs, disturb some.
+    // Keeps the step with the shortest path: the system, and other programs, disturb some of them.
     std::vector<Region> of_best;
     double shortest = 0;
     for (int i = 0; i < 5; ++i) {
@@ -260,7 +267,7 @@ int run(int argc, char** argv) {
 }  // namespace sy::bench
 
 int main(int argc, char** argv) {
-  // Threads that wait in a region must not take time that counts as theirs.
+  // Threads that wait in a region must not take processor time, which would count as theirs.
   const char* const policy = std::getenv("OMP_WAIT_POLICY");
   if (!policy || std::string_view(policy) != "passive") {
     setenv("OMP_WAIT_POLICY", "passive", 1);

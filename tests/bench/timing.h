@@ -1,4 +1,4 @@
-// What every benchmark measures with: time, and what several samples of it say.
+// Time measurement of the benchmarks, and the spread of several samples.
 #pragma once
 
 #include <algorithm>

@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Generation with a cache in transformers: what tests/bench/generate is measured against.
 
-The same decoder with the same weights, fp32 on CPU: Llama, Mistral where there is a window, Mixtral where there are experts.
-tests/bench/generate starts it and takes turns with it. The protocol is lines of JSON:
+It is the same decoder with the same weights, fp32 on CPU: Mixtral if there are experts, Mistral if there
+is a window, otherwise Llama. tests/bench/generate starts it and takes turns with it. The protocol is
+lines of JSON:
 
-    it says    {"ready": true, "torch": "2.15.0", "transformers": "5.23.0", "threads": 2}
-    is told    {"prefill": 512, "batch": 16}   a prompt of 512 tokens is computed; its cache becomes that of 16 sequences
-    it says    {"seconds": 1.5, "setting": "dynamic"}
-    is told    {"decode": 8}                   8 more tokens of each sequence, in one pass each
-    it says    {"seconds": 0.9}                the last logits, [batch, vocab] f32, are in the file logits
+    it prints  {"ready": true, "torch": "2.15.0", "transformers": "5.23.0", "threads": 2}
+    it reads   {"prefill": 512, "batch": 16}   compute a prompt of 512 tokens, and use its cache for 16 sequences
+    it prints  {"seconds": 1.5, "setting": "dynamic"}
+    it reads   {"decode": 8}                   decode 8 more tokens of each sequence, in one pass each
+    it prints  {"seconds": 0.9}                the last logits, [batch, vocab] f32, are in the file logits
     ...                                        until its input ends
 
-A prefill also chooses: the kind of cache and the way of running the experts with which decoding is fastest there. So the peer
-is the best of its settings. The token at position i of sequence b is (7919 i + 104729 b) mod vocab, with b = 0 in prompts.
+A prefill also chooses the kind of cache, and the way of running the experts, for which decoding is
+fastest. So the peer is the best of its settings. The token at position i of sequence b is
+(7919 i + 104729 b) mod vocab, with b = 0 in prompts.
 
-FOLDER/weights.json: {name: [first element, shape]} of FOLDER/weights.f32. Exit code 3: this Python has no transformers.
+FOLDER/weights.json is {name: [first element, shape]} of FOLDER/weights.f32. Exit code 3: this Python has
+no transformers.
 """
 
 import argparse
@@ -24,7 +27,7 @@ import os
 import sys
 import time
 
-# Memory that is freed stays mapped, and lies on huge pages where it can. glibc reads these as it starts.
+# Freed memory stays mapped, on huge pages if possible. glibc reads these variables when it starts.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000",
              "MALLOC_TOP_PAD_": "100000000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 if __name__ == "__main__" and "MALLOC_TOP_PAD_" not in os.environ:
@@ -38,7 +41,7 @@ except ImportError as error:
     print(f"transformers_generate.py: no transformers here: {error}", file=sys.stderr)
     sys.exit(3)
 
-# Names of transformers' parameters, and the part of ours that each of them is.
+# Switchyard's parameter (or half of one) for each parameter of transformers.
 OUTSIDE = {"model.embed_tokens.weight": "embedding.weight", "model.norm.weight": "final_norm.weight",
            "lm_head.weight": "output.weight"}
 IN_LAYER = {"input_layernorm.weight": "attention_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
@@ -113,7 +116,10 @@ class Generation:
         return {"seconds": seconds, "setting": self.choose()}
 
     def choose(self):
-        """The fastest of the settings, each with two passes to warm up and two that count. The cache is left as it was."""
+        """Chooses the fastest setting, each with two passes to warm up and two that count.
+
+        The cache is left as it was.
+        """
         prompt, best = self.cache, None
         for kind in ["dynamic"] + ([] if self.o.window else ["static"]):
             for experts in ["eager", "batched_mm", "grouped_mm"] if self.o.experts else [None]:

@@ -27,7 +27,7 @@ double sample(Backend& backend, Index n, const Run& run) {
 Index repetitions(Backend& backend, const Setup& setup, const Run& run) {
   run();
   const double once = sample(backend, 2, run);
-  // Of what is short, two runs say little: they are mostly the wait for their end.
+  // Two short runs say little: most of their time is the wait for their end.
   const Index n = std::max<Index>(1, std::llround(std::min(setup.sample_seconds / once, 1e6)));
   return std::max<Index>(1, std::llround(setup.sample_seconds / sample(backend, std::max<Index>(1, n / 8), run)));
 }

@@ -1,7 +1,8 @@
-// What the parts of bench_gpu share: how it measures, the roofs that figures are quoted under, and models on random numbers.
+// Common code of bench_gpu: measurement, roofs of the device, and models on random numbers.
 //
-// Time is the host's, around as many repetitions as fill a sample: a backend works through what it is given in order and
-// has no clock of its own. So what is shorter than the host takes to ask for it is measured as that long.
+// Times are those of the host, around as many repetitions as fill a sample. A backend runs its
+// operations in order and has no clock of its own. An operation that takes less time than its
+// launch is measured as long as the launch.
 #pragma once
 
 #include <filesystem>
@@ -21,17 +22,18 @@ using Run = std::function<void()>;
 struct Setup {
   std::string backend;
   DType dtype = DType::f32;  // of weights and activations
-  bool small = false;        // sizes that show that everything runs, and no more
+  bool small = false;        // sizes that only show that everything runs
   double sample_seconds = 0;
   int samples = 0;
-  std::string python, script;  // of the PyTorch peer; none: no peer
-  std::filesystem::path load;  // a run of which a layer and its routing are measured, too; none: none
+  std::string python, script;  // of the PyTorch peer; empty if there is none
+  // A run of which a layer and its routing are measured, too. Empty if there is none.
+  std::filesystem::path load;
 
   int local_rank = 0;
   std::unique_ptr<Backend> make() const { return make_backend(backend, local_rank); }
 };
 
-// A variable of the environment has this value while it lives.
+// Sets a variable of the environment while it lives.
 class Environment {
  public:
   Environment(const char* name, const std::string& value);
@@ -44,9 +46,9 @@ class Environment {
   std::optional<std::string> before_;
 };
 
-// How often `run` fits into a sample, once it is warm.
+// Number of repetitions of `run` that fill a sample, once it is warm.
 Index repetitions(Backend& backend, const Setup& setup, const Run& run);
-// Seconds of one of `n` runs, one after the other.
+// Mean seconds of one of `n` consecutive runs.
 double sample(Backend& backend, Index n, const Run& run);
 // Seconds of one run.
 Spread measure(Backend& backend, const Setup& setup, const Run& run);
@@ -54,7 +56,7 @@ Spread measure(Backend& backend, const Setup& setup, const Run& run);
 // One line of a table.
 struct Line {
   std::string what;
-  double flops = 0, bytes = 0;  // that one run cannot do without; 0: not quoted
+  double flops = 0, bytes = 0;  // that one run needs at least; 0: not quoted
   Spread seconds = {};
   std::string note = {};
 };
@@ -63,13 +65,13 @@ struct Section {
   std::vector<Line> lines;
 };
 
-// What the device can do, measured several times in a run, as its clocks move.
+// Roofs of the device. They are measured several times in a run, because its clocks change.
 class Roofs {
  public:
   explicit Roofs(const Setup& setup) : setup_(setup) {}
-  // One more sample of each.
+  // Takes one more sample of each roof.
   void measure();
-  // The best that one run of these takes: under the roof of products of setup.dtype, and of memory.
+  // Least seconds of one run under the roof of products of setup.dtype, and under that of memory.
   double product_seconds(double flops) const { return flops / spread_of(products(setup_.dtype)).median; }
   double memory_seconds(double bytes) const { return bytes / spread_of(memory_).median; }
   std::string markdown() const;
@@ -80,15 +82,17 @@ class Roofs {
   std::vector<double> bf16_, f32_, memory_;  // FLOP/s, FLOP/s, bytes/s
 };
 
-// Roofs first, then the sections; shares are of the roofs' medians.
+// Report in Markdown: the roofs, then the sections. Shares are of the medians of the roofs.
 std::string report(const Roofs& roofs, const std::vector<Section>& sections);
 
-// Elements of f32 or bf16 become normal numbers that follow from the name. Their period is prime: no two rows are equal.
+// Fills x, f32 or bf16, with normal numbers that follow from the name. Their period is prime, so
+// that no two rows are equal.
 void fill_normal(Backend& backend, View x, double deviation, std::string_view name);
-// Every parameter as ParamStore::initialize would, but from fill_normal: a device is filled within a second.
+// Initialises every parameter like ParamStore::initialize, but by fill_normal, which fills a device
+// within a second.
 void fill_parameters(Engine& engine);
-// The root of the sum of squares of x, any shape, f32 or bf16. Throws Failure where that is not finite or x is all zero:
-// what was measured was not what it should be.
+// Returns the root of the sum of squares of x, any shape, f32 or bf16. Throws Failure if it is not
+// finite, or if x is all zero: the measured operation was then wrong.
 double checked_norm(Backend& backend, ConstView x);
 
 struct ModelShape {
@@ -97,13 +101,15 @@ struct ModelShape {
 };
 Config config_of(const ModelShape& shape, DType dtype);
 
-// ---- the parts ----  Each appends sections; where it throws, what it had measured is there.
+// ---- the parts ----
+// Each appends sections. If it throws, the sections that it has measured remain.
 void measure_operations(const Setup& setup, std::vector<Section>& sections);
 void measure_layers(const Setup& setup, std::vector<Section>& sections);
 void measure_grouped(const Setup& setup, std::vector<Section>& sections);
 void measure_step(const Setup& setup, std::vector<Section>& sections);
 void measure_graphs(const Setup& setup, std::vector<Section>& sections);
-// Between the ranks of `world`, which are several: in the place of the parts above. Collective.
+// Measures communication between the ranks of `world` (at least two), instead of the parts above.
+// Collective.
 void measure_ranks(const Setup& setup, Comm& world, std::vector<Section>& sections);
 
 }  // namespace sy::bench

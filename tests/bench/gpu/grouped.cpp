@@ -1,5 +1,6 @@
-// Products of experts by three ways of cuBLAS: a call for each in turn, one call for all, a call for each
-// on side streams. Also the size from which on a call for each is better than one for all.
+// Measures expert products by three ways of cuBLAS. They are a call for each expert in turn, one
+// call for all, and a call for each on side streams. It also finds the size from which a call for
+// each is faster than one for all.
 #include "tests/bench/gpu/operands.h"
 #include "tests/bench/gpu/threshold.h"
 
@@ -14,7 +15,7 @@ struct Experts {
 const Experts sizes[] = {{"Mixtral 8x7B, up", 8, 2 * 14336, 4096}, {"64 experts, up", 64, 2 * 1408, 2048}};
 const Experts small_sizes[] = {{"small", 3, 24, 16}};
 
-// A backend that takes one of the ways, whatever the size.
+// A way of computing products, which its backend uses for all sizes.
 struct Way {
   const char* name;
   Index large_product;
@@ -54,7 +55,7 @@ void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
         const auto run = [&](std::size_t way) { return [&, way] { product(*backends[way]); }; };
         const Index n = repetitions(first, setup, run(0));
         std::vector<std::vector<double>> seconds(backends.size());
-        for (int turn = 0; turn < setup.samples; ++turn)  // the ways take turns, as clocks move
+        for (int turn = 0; turn < setup.samples; ++turn)  // in turns, because clocks change
           for (std::size_t way = 0; way < backends.size(); ++way)
             seconds[way].push_back(sample(*backends[way], n, run(way)));
         const double multiplications = static_cast<double>(rows * e.n * e.q),

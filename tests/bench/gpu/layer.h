@@ -1,4 +1,5 @@
-// One MoE layer of the product on random tokens: alone on one rank, or with its experts over all ranks of a group.
+// One MoE layer of the product on random tokens: on one rank, or with its experts over all ranks of
+// a group.
 #pragma once
 
 #include "tests/bench/gpu/bench.h"
@@ -7,14 +8,15 @@ namespace sy::bench {
 
 class Layer {
  public:
-  // Collective over `world`, whose ranks share the experts. waits: nothing is computed while tokens travel.
+  // Collective over `world`, whose ranks share the experts. waits: computes nothing while tokens
+  // are in flight.
   Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend, Comm& world, bool waits = false);
 
   Engine& engine() { return engine_; }
   Backend& backend() { return engine_.backend(); }
   void forward() { pass(false); }
   void forward_backward() { pass(true); }
-  // Throws Failure where a result is not finite, or all zero.
+  // Throws Failure if a result is not finite, or all zero.
   void check();
 
  private:

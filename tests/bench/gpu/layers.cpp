@@ -1,4 +1,4 @@
-// One MoE layer of the product, forward and backward on one rank, beside PyTorch.
+// Measures one MoE layer of the product, forward and backward on one rank, beside PyTorch.
 #include "kernels/dry/dry.h"
 #include "src/model/balance.h"
 #include "tests/bench/gpu/layer.h"
@@ -14,7 +14,7 @@ const ModelShape layers[] = {
 };
 const ModelShape small_layers[] = {{"small", 1, 64, 2, 1, 4, 2, 96, 64, 2, 24}};
 
-// Of the layer's forward pass. Backward multiplies twice as much.
+// FLOP of the layer's forward pass. Backward has twice as many.
 double forward_flops(const ModelShape& shape, DType dtype) {
   const auto self = make_comm_self();
   Layer layer(shape, dtype, make_dry(), *self);
@@ -67,7 +67,7 @@ void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Sect
        .note = fmt::format("{:.2f} ({:.2f} to {:.2f}) times ours", times.median, times.least, times.most)});
 }
 
-// Tokens have arrived before the backend goes on.
+// Makes the backend wait until the tokens have arrived.
 class Waited final : public Forwarding {
  public:
   using Forwarding::Forwarding;

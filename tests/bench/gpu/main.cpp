@@ -1,13 +1,17 @@
-// What the product reaches on a GPU, as Markdown: the roofs measured in the same run, every operation, MoE layers beside
-// PyTorch, and a training step. tests/gpu.sh runs it.
+// Measures the product on a GPU and reports in Markdown. tests/gpu.sh runs it.
 //
-//   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE] [--load RUN]
-//             [--parts PART,...]
+// It measures the roofs in the same run, every operation, MoE layers beside PyTorch, and a training
+// step.
 //
-// PART: operations, layers, step, grouped, graphs; all of them by default. The report is written anew after each part.
-// On several ranks (mpirun, a GPU or a share of the cores each) it measures what travels between them instead; of RUN also a layer
-// of its shape, with what its router chooses of the text that it validates on. Of --backend cpu, f32 is measured; --small shows
-// in seconds that everything runs. Exit code 1: some of it failed, and the report says what; 2: there is no such device.
+//   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE]
+//             [--load RUN] [--parts PART,...]
+//
+// PART: operations, layers, step, grouped, graphs; all of them by default. The report is rewritten
+// after each part. On several ranks (mpirun, each with a GPU or a share of the cores) it measures
+// communication between them instead. It then also measures a layer of the shape of RUN, with the
+// routing of RUN's validation text. --backend cpu measures f32. --small shows in seconds that
+// everything runs. Exit code 1: some of it failed, and the report says what; 2: there is no such
+// device.
 #include <boost/program_options.hpp>
 #include <ctime>
 
@@ -39,7 +43,8 @@ constexpr Part all_parts[] = {{"operations", measure_operations, false},
                               {"grouped", measure_grouped, true},
                               {"graphs", measure_graphs, true}};
 
-// The parts of a comma-separated list, in the order of the table; empty: all that the backend has. Throws InputError.
+// Returns the parts of a comma-separated list, in the order of the table. An empty list means all
+// that the backend has. Throws InputError.
 std::vector<Measure> chosen_parts(const Setup& setup, const std::string& list) {
   const std::vector<std::string> names = split_list(list);
   const auto named = [&](const Part& part) { return std::find(names.begin(), names.end(), part.name) != names.end(); };
@@ -88,9 +93,9 @@ int run(Comm& world, int argc, char** argv) {
   setup.sample_seconds = setup.small ? 0 : 0.3;
   setup.samples = setup.small ? 3 : 7;
 
-  if (tells && !file.empty()) write_file(file, "");  // one that cannot be written is told before the work
+  if (tells && !file.empty()) write_file(file, "");  // fails early if it cannot be written
 
-  // What was measured is told, and kept in the file, whatever happens to the rest.
+  // Results are printed and written to the file, even if later parts fail.
   Roofs roofs(setup);
   std::vector<Section> sections;
   std::string text;

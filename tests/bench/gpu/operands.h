@@ -1,4 +1,4 @@
-// Random operands of the operations that are measured.
+// Random operands of the measured operations.
 #pragma once
 
 #include "kernels/philox.h"
@@ -6,7 +6,7 @@
 
 namespace sy::bench {
 
-// The memory of one operation, and what lies there. `random` and `zeros` are of the compute type where none is given.
+// Tensors of one operation. `random` and `zeros` have the compute type if no type is passed.
 class Operands {
  public:
   Operands(Backend& backend, DType dtype) : b(backend), compute(dtype) {}
@@ -32,14 +32,14 @@ class Operands {
     b.to_device(values.data(), x);
     return x;
   }
-  // [n], below `end`.
+  // [n] random integers below `end`.
   View below(Index n, Index end) {
     const RandomStream random(1, "below");
     std::vector<std::int32_t> values(n);
     for (Index i = 0; i < n; ++i) values[i] = static_cast<std::int32_t>(random.bits(i) % end);
     return numbers(values);
   }
-  // Every expert owns as many of `rows` rows.
+  // Row offsets of experts that own equal shares of `rows` rows.
   ExpertRows owned(Index rows, Index experts) {
     offsets_.resize(experts + 1);
     for (Index e = 0; e <= experts; ++e) offsets_[e] = static_cast<std::int32_t>(rows * e / experts);

@@ -1,4 +1,5 @@
-// Every operation of kernels/backend.h at the sizes of a layer. FLOPs and bytes are those that the dry backend counts.
+// Measures every operation of kernels/backend.h at the sizes of a layer. FLOPs and bytes are those
+// that the dry backend counts.
 #include <cmath>
 
 #include "kernels/dry/dry.h"
@@ -7,7 +8,8 @@
 namespace sy::bench {
 namespace {
 
-// T tokens, R routed rows, qkv the columns of q, k and v side by side, n the logits that are computed at once.
+// T: tokens. R: routed rows. qkv: columns of q, k and v side by side. n: tokens per chunk of
+// logits.
 struct Sizes {
   Index B, S, D, F, E, k, H, K, hd, V;
   Index T() const { return B * S; }
@@ -21,7 +23,7 @@ constexpr Sizes tiny = {2, 24, 64, 96, 4, 2, 2, 1, 32, 128};
 
 struct Operation {
   std::string what;
-  std::function<Run(Operands& o)> prepare;  // the operands must outlive what it returns
+  std::function<Run(Operands& o)> prepare;  // the operands must outlive the Run
 };
 
 void add_products(std::vector<Operation>& all, const Sizes& s) {
@@ -62,7 +64,8 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
       },
       true);
 
-  // The two matrices of the experts, and of eight times as many that are an eighth as wide: w: [experts, n, q].
+  // w: [experts, n, q] of both projections of the experts, and of eight times as many experts of an
+  // eighth of the width.
   struct Matrices {
     const char* what;
     Index experts, n, q;
@@ -140,18 +143,20 @@ void add_elementwise(std::vector<Operation>& all, const Sizes& s) {
                    const View dh = o.zeros({s.R(), 2 * s.F}), dscale = o.f32({s.R()});
                    return [&o, dy, h, scale, dh, dscale] { o.b.activation_backward({}, dy, h, scale, dh, dscale); };
                  }});
-  all.push_back(
-      {"adamw", [s](Operands& o) -> Run {
-         const Index n = s.F * s.D;
-         const View g = o.f32({n}), w = o.f32({n}), m = o.zeros({n}, DType::f32);
-         const View v = o.zeros({n}, DType::f32);
-         const View rounded = o.compute == DType::bf16 ? o.zeros({n}) : View{};  // f32 weights have no masters
-         const View factor = o.zeros({1}, DType::f32), rates = o.zeros({3}, DType::f32);
-         o.b.fill(factor, 1);
-         o.b.fill(rates, 1e-4f);
-         const AdamW desc = {0.9f, 0.95f, 1e-8f, 0.1f};
-         return [&o, desc, factor, rates, g, w, m, v, rounded] { o.b.adamw(desc, factor, rates, g, w, m, v, rounded); };
-       }});
+  all.push_back({"adamw", [s](Operands& o) -> Run {
+                   const Index n = s.F * s.D;
+                   const View g = o.f32({n}), w = o.f32({n}), m = o.zeros({n}, DType::f32);
+                   const View v = o.zeros({n}, DType::f32);
+                   // f32 weights have no rounded copy.
+                   const View rounded = o.compute == DType::bf16 ? o.zeros({n}) : View{};
+                   const View factor = o.zeros({1}, DType::f32), rates = o.zeros({3}, DType::f32);
+                   o.b.fill(factor, 1);
+                   o.b.fill(rates, 1e-4f);
+                   const AdamW desc = {0.9f, 0.95f, 1e-8f, 0.1f};
+                   return [&o, desc, factor, rates, g, w, m, v, rounded] {
+                     o.b.adamw(desc, factor, rates, g, w, m, v, rounded);
+                   };
+                 }});
   all.push_back({"clip_factor", [](Operands& o) -> Run {
                    const View squares = o.zeros({1}, DType::f64), factor = o.f32({1});
                    return [&o, squares, factor] { o.b.clip_factor(squares, 1, factor); };
@@ -160,7 +165,7 @@ void add_elementwise(std::vector<Operation>& all, const Sizes& s) {
 
 void add_attention(std::vector<Operation>& all, const Sizes& s) {
   const AttentionDesc desc = {.scale = 1 / std::sqrt(static_cast<float>(s.hd))};
-  // Rotations by any angles that leave lengths as they are.
+  // Rotations by arbitrary angles.
   const auto table = [s](Operands& o) {
     std::vector<float> turns(s.S * s.hd);
     for (Index i = 0; i < s.S * s.hd / 2; ++i) {
@@ -192,7 +197,7 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
                      o.b.qk_norm_backward(qk_norm, dy, x, weight, inverse, positions, turns, dx, dweight);
                    };
                  }});
-  // Of a tensor of all heads.
+  // Heads of q, k and v in a tensor of all heads.
   const auto queries = [s](View qkv) { return heads_of(qkv, 0, s.H); };
   const auto keys = [s](View qkv) { return heads_of(qkv, s.H, s.K); };
   const auto values = [s](View qkv) { return heads_of(qkv, s.H + s.K, s.K); };
@@ -212,9 +217,9 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
                  }});
 }
 
-// What a router leaves behind: the operands of all that follows it.
+// Results of a router: the operands of the operations after it.
 struct Routed {
-  Index ranks;  // that a token may go to
+  Index ranks;  // to which a token may be sent
   RouteDesc desc;
   View logits, experts, weights, counts, probability, z_squared, keep, places, copies, sent, sends, kept, rows, tokens,
       slots, offsets;
@@ -325,7 +330,7 @@ void add_ends(std::vector<Operation>& all, const Sizes& s) {
                    const View dlogits = o.zeros({n, s.V}), total = o.zeros({1}, DType::f64);
                    const double tokens = 1e4;
                    o.b.to_device(&tokens, total);
-                   o.b.fill(lse, std::log(static_cast<float>(s.V)) + 0.5f);  // of normal logits
+                   o.b.fill(lse, std::log(static_cast<float>(s.V)) + 0.5f);  // as for normal logits
                    return [=, &o] { o.b.cross_entropy_backward({}, logits, targets, lse, total, dlogits); };
                  }});
 }

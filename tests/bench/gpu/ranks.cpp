@@ -1,5 +1,7 @@
-// What travels between ranks in a MoE layer: dispatch and combine beside a plain all-to-all of as many bytes, by routing; a
-// layer's passes beside the same whose tokens are waited for; and a step whose gradients are reduced beside backward or behind it.
+// Measures communication between the ranks of a MoE model.
+// - Dispatch and combine beside a plain all-to-all of as many bytes, by routing.
+// - Passes of a layer, beside those of a layer that waits for its tokens.
+// - A step that reduces gradients beside backward, and one that reduces them after it.
 #include <algorithm>
 #include <cmath>
 
@@ -17,13 +19,13 @@ const ModelShape gpu_layers[] = {
     {"Mixtral 8x7B", 1, 4096, 32, 8, 8, 2, 14336, 256, 1, 4096},
     {"64 experts, top 8", 1, 2048, 16, 16, 64, 8, 1408, 256, 1, 4096},
 };
-// What processors train, and what shows in a second that everything runs.
+// Layers that CPUs train, and a layer that shows in a second that everything runs.
 const ModelShape host_layers[] = {{"8 experts, top 2", 1, 256, 8, 8, 8, 2, 704, 256, 4, 256},
                                   {"64 experts, top 8", 1, 256, 8, 8, 64, 8, 128, 256, 4, 256},
                                   {"64 experts, top 1", 1, 256, 8, 8, 64, 1, 704, 256, 4, 256}};
 const ModelShape few_layers[] = {{"small", 1, 64, 2, 1, 8, 2, 96, 64, 2, 24}};
 
-// Distinct experts of each token, drawn in proportion to their shares: [E] of the assignments.
+// Draws distinct experts for each token, in proportion to `shares`: [E].
 Load drawn(std::string name, const std::vector<double>& shares, Index k) {
   return {std::move(name), [=](Index T, int rank) {
             const auto E = static_cast<Index>(shares.size());
@@ -50,8 +52,8 @@ std::vector<Load> drawn_loads(const ModelShape& shape) {
           drawn("uneven", uneven, shape.top_k)};
 }
 
-// A layer of the shape of a run's last MoE layer, and the places of the experts that it chose, without
-// drops, for the text that the run validates on.
+// The shape of a run's last MoE layer, and the physical experts that it chose for the run's
+// validation text, without drops.
 struct Recorded {
   ModelShape shape;
   std::vector<std::int32_t> places;  // [tokens, k]
@@ -80,7 +82,7 @@ Recorded recorded(const std::filesystem::path& run, int ranks) {
           std::move(places)};
 }
 
-// The first rank reads the run, and the others have it from there.
+// Rank 0 reads the run and broadcasts it.
 Recorded shared_by(Comm& world, const std::filesystem::path& run) {
   Recorded r{};
   agree(world, [&] {
@@ -97,7 +99,7 @@ Recorded shared_by(Comm& world, const std::filesystem::path& run) {
   return r;
 }
 
-// Each rank takes the next micro-batch's tokens.
+// Each rank takes the tokens of the next micro-batch.
 Load load_of(const Recorded& r) {
   return {r.shape.name, [places = r.places, k = r.shape.top_k](Index T, int rank) {
             std::vector<std::int32_t> all;
@@ -110,7 +112,8 @@ Load load_of(const Recorded& r) {
           }};
 }
 
-// All ranks repeat as often, or they would wait for each other in different collectives. The runs take turns.
+// Measures runs in turns. All ranks repeat a run equally often: they would otherwise wait for each
+// other in different collectives.
 std::vector<Spread> measure_together(Comm& world, Backend& backend, const Setup& setup, const std::vector<Run>& runs) {
   std::vector<Index> repeated;
   for (const Run& run : runs) {
@@ -133,9 +136,9 @@ Spread less(const Spread& a, const Spread& b) {
   return {std::max(0.0, a.least - b.median), std::max(0.0, a.median - b.median), std::max(0.0, a.most - b.median)};
 }
 
-// Of what takes `alone` seconds by itself, the share that takes no time where it runs beside something else, and from the least
-// to the most that the samples allow: of what is short, they say little. Empty where a collective is complete when its call
-// returns.
+// Share of `alone` seconds of work that is hidden if the work runs beside something else. Its range
+// is the least to the most that the samples allow, which says little for short work. Empty if a
+// collective is complete when its call returns.
 std::string hidden(const Comm& comm, const Spread& behind, const Spread& beside, double alone) {
   if (!comm.asynchronous()) return "";
   const auto percent = [&](double with, double without) { return 100 * (with - without) / alone; };
@@ -208,8 +211,9 @@ void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, con
   lines.push_back({.what = "layer, backward, its tokens waited for", .seconds = backward_waiting});
 }
 
-// Experts over half of the ranks, so that two hold each: all gradients are reduced. Those of a layer travel beside the backward
-// passes of the layers before it, so that one layer alone would hide nothing.
+// Measures a step whose experts are over half of the ranks: two ranks hold each expert, and all
+// gradients are reduced. The gradients of a layer travel beside the backward passes of the layers
+// before it. One layer alone would hide nothing.
 void measure_sync(const Setup& setup, Comm& world, ModelShape shape, std::vector<Section>& sections) {
   shape.layers = 3;
   const Config config = config_of(shape, setup.dtype);

@@ -1,4 +1,4 @@
-// The roofs, and the tables of what was measured under them.
+// Roofs, and tables of the measurements under them.
 #include "kernels/backend.h"
 #include "src/text/table.h"
 #include "tests/bench/gpu/bench.h"
@@ -29,7 +29,7 @@ double best_product_rate(Backend& b, const Setup& setup, DType dtype) {
   return best;
 }
 
-// bytes/s, of what is read and what is written, of the better of a copy and a sum.
+// Bytes/s, read and written, of a copy or a sum, whichever is faster.
 double memory_rate(Backend& b, const Setup& setup) {
   const Index n = setup.small ? 1 << 14 : setup.backend == "cpu" ? 1 << 26 : 1 << 28;
   const Tensor x = b.tensor({n}), y = b.tensor({n});
@@ -40,7 +40,7 @@ double memory_rate(Backend& b, const Setup& setup) {
   return std::max(rate(2, [&] { b.copy(x, y); }), rate(3, [&] { b.add(x, y); }));
 }
 
-// A table of Markdown, whose columns are padded so that it can be read as it is. The first row is its header.
+// Table in Markdown with padded columns, readable as plain text. The first row is its header.
 std::string markdown_of(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows[0].size());
   for (const auto& row : rows)

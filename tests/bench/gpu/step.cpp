@@ -1,4 +1,4 @@
-// A whole training step of a model that fills the device.
+// Measures a training step of a model that fills the device.
 #include <cmath>
 #include <cstdlib>
 
@@ -11,13 +11,13 @@
 namespace sy::bench {
 namespace {
 
-// As Mixtral 8x7B, narrower where a device has no room for two such layers.
+// Mixtral 8x7B, and narrower ones for devices with too little memory for two of its layers.
 const ModelShape widths[] = {
     {"Mixtral 8x7B", 2, 4096, 32, 8, 8, 2, 14336, 32768, 2, 4096},
     {"half of Mixtral 8x7B's width", 2, 2048, 16, 4, 8, 2, 7168, 32768, 2, 4096},
     {"a quarter of Mixtral 8x7B's width", 2, 1024, 8, 2, 8, 2, 3584, 32768, 2, 4096},
 };
-// Dense, and so narrow that starting its operations takes long beside computing them.
+// Dense, and so narrow that launches take long beside computation.
 const ModelShape narrow = {"a narrow dense model", 12, 768, 12, 12, 0, 1, 2048, 32768, 1, 1024};
 const ModelShape small_model = {"small", 2, 64, 2, 1, 4, 2, 96, 64, 2, 24};
 
@@ -26,7 +26,8 @@ struct Plan {
   Index arena = 0;  // bytes; 0: grows
 };
 
-// What a model's activations may take beside it on the device; nothing where it has no room.
+// Bytes that a model's activations may take beside it on the device. Empty if the model does not
+// fit.
 std::optional<Index> room_for(const ModelShape& shape, const Setup& setup, const Backend& backend) {
   try {
     return arena_bytes(config_of(shape, setup.dtype), shape.vocab, {}, 0, backend, 1, false);
@@ -35,7 +36,7 @@ std::optional<Index> room_for(const ModelShape& shape, const Setup& setup, const
   }
 }
 
-// The widest model of at least two layers, with as many layers as there is room for.
+// The widest model of at least two layers, with as many layers as fit.
 Plan largest(const Setup& setup) {
   const std::unique_ptr<Backend> backend = setup.make();
   if (setup.small) return {small_model, room_for(small_model, setup, *backend).value()};
@@ -66,13 +67,13 @@ class Training {
   }
 
   Backend& backend() { return engine_.backend(); }
-  // Of one micro-batch.
+  // Tokens of one micro-batch.
   Index tokens() const { return shape_.sequences * shape_.seq_len; }
   void step(Index micro_batches) {
     for (Index i = 0; i < micro_batches; ++i) engine_.train(batch(micro_batches));
     sync_.step(engine_.config().train, 1e-4, ++steps_);
   }
-  // The mean cross-entropy of the batch.
+  // Mean cross-entropy of the batch.
   double loss() {
     engine_.take_statistics();
     engine_.evaluate(batch(1), true);
@@ -94,7 +95,8 @@ class Training {
   Index steps_ = 0;
 };
 
-// Of one micro-batch, forward and backward, nothing computed twice: three times what the dry backend counts forward.
+// FLOP of one micro-batch, forward and backward without recomputation: three times the dry
+// backend's count of forward.
 double model_flops(const ModelShape& shape, const Setup& setup, const Backend& backend) {
   Training training(shape, setup, make_dry(&backend), 0);
   dry_counts(training.backend()) = {};

@@ -8,7 +8,7 @@
 namespace sy::bench {
 namespace {
 
-// Runs of bytes that go to other ranks and come from them, in one batch.
+// A batch of messages to and from other ranks.
 class Messages {
  public:
   void send(ConstView rows, int to, int tag) {
@@ -77,7 +77,8 @@ void Trip::dispatch_combine() {
   const Arena::Scope scope(arena_);
   Exchange exchange = begin();
   exchange.finish();
-  // As if every token that arrived were one row: what the experts' rows are summed to is theirs.
+  // Treats every received token as one row: the sum of the rows of its experts is not part of
+  // combine here.
   exchange.combine({{arrived_, identity(arrived_.dim(0)), {}, y_}}, arena_);
   exchange.finish();
 }
@@ -100,7 +101,7 @@ void Trip::to_experts(Way way, bool back) {
 
 void Trip::once_to_each_rank(bool copied, bool back) {
   const Arena::Scope scope(arena_);
-  plan();  // as the other way sorts what leaves
+  plan();  // the other way also sorts its rows
   Exchange exchange = begin();
   exchange.finish();
   const Index R = exchange.rows(), D = x_.view().dim(1);
@@ -129,15 +130,15 @@ void Trip::once_to_each_expert(bool back) {
   backend_.gather_rows(weights_.view().reshape({n, 1}), order, leaving_gates);
   group_.all_gather(offsets, all);
 
-  const std::int32_t* const at =
-      all.i32();  // [P, E + 1] where the rows of an expert begin among those that leave a rank
+  // [P, E + 1]: the first row of each expert among those that a rank sends.
+  const std::int32_t* const at = all.i32();
   const auto begins = [&](Index p, Index e) -> Index { return at[p * (E_ + 1) + e]; };
   const auto count = [&](Index p, Index e) { return begins(p, e + 1) - begins(p, e); };
   Index R = 0;
   for (Index p = 0; p < P; ++p) R += begins(p, (rank + 1) * here) - begins(p, rank * here);
   rows_ = arena_.take({R, D}, x_.view().dtype());
   gates_ = arena_.f32({R, 1});
-  // There rows leave `leaving` for `rows_`, back they return.
+  // there: rows go from `leaving` to `rows_`. Otherwise they return.
   const auto travel = [&](bool there) {
     Messages messages;
     const std::pair<View, View> all_buffers[] = {{leaving, rows_}, {leaving_gates, gates_}};
@@ -168,7 +169,7 @@ void Trip::once_to_each_expert(bool back) {
   backend_.combine_rows(leaving, slots, {}, y_);
 }
 
-// What the latest way left, until the next one takes its memory.
+// Rows and gates of the latest way, valid until the next one takes their memory.
 std::vector<std::byte> Trip::found() const {
   std::vector<std::byte> all;
   for (const ConstView x : {ConstView(rows_), ConstView(gates_)})

@@ -1,4 +1,5 @@
-// One routing's tokens on their way to the experts and back: as the product takes them, and by a message for each expert.
+// Dispatch and combine of one routing's tokens: as in the product, and by a message for each
+// expert.
 #pragma once
 
 #include "dist/exchange.h"
@@ -6,7 +7,7 @@
 
 namespace sy::bench {
 
-// Which experts the tokens of each rank choose.
+// Chosen experts of the tokens of each rank.
 struct Load {
   std::string name;
   std::function<std::vector<std::int32_t>(Index tokens, int rank)> experts;  // [T, k]
@@ -14,26 +15,30 @@ struct Load {
 
 class Trip {
  public:
-  // `mesh`, on buffers of `backend`, has its experts over all ranks. Collective, as every function.
+  // `mesh`, on buffers of `backend`, has its experts over all ranks. All functions are collective.
   Trip(Backend& backend, const Mesh& mesh, const ModelShape& shape, DType dtype, const Load& load);
 
   void dispatch();
-  // With the dispatch before it, whose time is to be subtracted.
+  // Includes the dispatch before it, whose time is to be subtracted.
   void dispatch_combine();
-  // So many rows to each rank.
+  // Sends `each` rows to each rank.
   void all_to_all(Index each);
 
-  // How the experts' products come to their rows and their weights, by (expert, token). Either a token travels once to each
-  // rank, where an index says which rows are its: products that read through one, as a host's do, have no more to wait for,
-  // others wait until the rows are copied to their places. Or each of its experts is sent a row, which arrives in its place: T * k
-  // rows leave, in a message for each expert, of which every rank knows the size.
+  // Ways in which the experts' products get their rows and weights, by (expert, token).
+  // - indexed: a token is sent once to each rank, and an index finds its rows. Products
+  //   that read through an index, such as those of a host, wait for nothing else.
+  // - copied: a token is sent once to each rank, and the products wait until its rows are copied in
+  //   order.
+  // - by_expert: a row is sent to each expert of a token, and arrives in order. T * k rows leave,
+  //   in a message for each expert, whose size every rank knows.
   enum class Way { indexed, copied, by_expert };
-  // back: and from the rows that the experts leave to the sums at their tokens. by_expert is for host buffers.
+  // Sends rows to the experts. back: also returns the rows that the experts leave, and sums them at
+  // their tokens. by_expert needs host buffers.
   void to_experts(Way way, bool back);
-  // Throws Failure where copied and by_expert differ.
+  // Throws Failure if copied and by_expert differ.
   void compare_ways();
 
-  // Rows that leave this rank for others, and the bytes of one.
+  // Number of rows that this rank sends to others, and bytes of one row.
   Index sent_rows();
   Index row_bytes() const { return sy::row_bytes(x_); }
 
@@ -54,8 +59,9 @@ class Trip {
   Tensor chosen_, kept_, x_, y_, weights_, identity_, plain_;
   Sends sends_;
   ConstView arrived_, arrived_weights_;
-  bool doubles_ = false;  // experts double their rows, so that it shows whether what returns is theirs
-  View rows_, gates_;     // [R, D], [R, 1] of the latest way; rows_ has no values where they were not copied
+  bool doubles_ = false;  // experts double their rows: this shows whose rows return
+  // [R, D], [R, 1] of the latest way. rows_ has no values if they were not copied.
+  View rows_, gates_;
 };
 
 }  // namespace sy::bench
