@@ -8,8 +8,10 @@
 namespace sy {
 namespace {
 
-// What is balanced over which segments, and their counts [P, L, G, E], which may be other ranks' too and are taken from scratch.
-// counts: [L, G, E] i32 of this rank's segments.
+// Returns the scopes of the loss and the first of this rank's segments.
+// - counts: [L, G, E] i32 of this rank's segments
+// - scope_counts: becomes [P, L, G, E], the counts of the P ranks that share scopes; `counts`
+//   itself if P = 1, otherwise scratch memory
 BalanceDesc balance_scope(const Pass& pass, const RouterSpec& spec, View counts, View& scope_counts) {
   const Device& device = pass.device;
   const Batch& batch = pass.batch;
@@ -19,19 +21,19 @@ BalanceDesc balance_scope(const Pass& pass, const RouterSpec& spec, View counts,
   scope_counts = counts.reshape({1, L, G, E});
   desc.per_scope = G;
   if (batch.evaluation) return desc;
-  // The scopes have segments of all ranks of `group`.
+  // Gathers the counts of all ranks of `group`, whose segments form the scopes.
   const auto gather = [&](Comm& group) {
     const Doing doing("load-balance loss");
     scope_counts = device.scratch.i32({group.size(), L, G, E});
     group.all_gather(counts, scope_counts);
     desc.first = group.rank() * G;
   };
-  double tokens = 0, scopes = 0;  // N; how many scopes a step averages over
+  double tokens = 0, scopes = 0;  // N; the number of scopes in a step
   switch (spec.aux_scope) {
     case AuxScope::sequence:
       SY_ASSERT(!spec.balanced_together, "a load-balance loss of {} layers by sequence", L);
       desc.per_scope = B > 0 ? tp * G / B : 1;
-      if (desc.per_scope > 1) gather(*device.mesh.tp);  // a sequence's segments may lie on other ranks
+      if (desc.per_scope > 1) gather(*device.mesh.tp);  // a sequence has segments on other ranks
       tokens = static_cast<double>(batch.seq_len);
       scopes = static_cast<double>(batch.step.sequences);
       break;

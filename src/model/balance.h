@@ -1,12 +1,14 @@
-// The load-balance loss of routers (Fedus et al., "Switch transformers", 2022):
+// Load-balancing loss of the routers (Fedus et al., "Switch transformers", 2022):
 //
-//   aux_loss * (E / k) * sum_i f_i P_i over each scope of N tokens, averaged over the scopes:
-//   f_i the share of assignments (times k) and P_i the mean probability of expert i.
+//   aux_loss * (E / k) * sum_i f_i P_i over each scope of N tokens, averaged over the scopes
 //
-// f has no gradient, so this is a linear function of the segments' sums of probabilities, with one factor for each segment and
-// expert. A layer has a loss of its own; or all layers have one together, in which f_i and P_i are the means over the layers
-// (transformers' load_balancing_loss_func). Either way it is taken when the last layer has routed: only backward asks for it,
-// and ranks tell each other the counts of all layers at once.
+// f_i is the number of assignments to expert i, divided by k N; P_i is its mean probability.
+//
+// f has no gradient. The loss is therefore linear in the sums of probabilities of the segments,
+// with one factor for each segment and expert. Each layer has its own loss, or all layers share
+// one. In a shared loss f_i and P_i are means over the layers (load_balancing_loss_func of
+// transformers). Both kinds are computed after the last layer has routed, because only backward
+// reads them. One all-gather then sends the counts of all layers.
 #pragma once
 
 #include "src/model/pass.h"
@@ -14,15 +16,16 @@
 
 namespace sy {
 
-// G: this rank's segments, the longest runs of tokens that lie within one sequence on every rank. One, and empty, where there is
-// no token.
+// Returns G, the number of this rank's segments. Segments are the longest sequences of tokens that,
+// on every rank, lie within one sequence. If the rank has no token, it has one empty segment.
 Index balance_segments(const Pass& pass);
 
-// Memory for the balance of L layers with E experts each, from pass.saved.
+// Allocates the state of L layers with E experts each, from pass.saved.
 Balance make_balance(const Pass& pass, Index layers, Index experts);
 
-// Computes dprobability of all these layers, whose routers are alike. sums: [L, RouterSums of E] f64, to which Backend::balance
-// adds, or none. Collective where a scope is on several ranks.
+// Computes dprobability of all these layers, whose routers have the same spec.
+// sums: [L, RouterSums of E] f64, to which Backend::balance adds; or empty. Collective if a scope
+// extends over several ranks. In an evaluation pass the load-balancing loss is 0.
 void balance(const Pass& pass, const RouterSpec& spec, const Balance& layers, View sums);
 
 }  // namespace sy

@@ -43,7 +43,8 @@ void Branch::backward(const Pass& pass, View d, const Saved& s, View dx, const F
   const Device& device = pass.device;
   Backend& b = device.backend;
   const Arena::Scope scope(device.scratch);
-  const View before = places_.sum || places_.output ? device.temp(d.shape()) : d;  // the gradient before a norm of d
+  // Gradient with respect to the input of a norm that follows the sublayer.
+  const View before = places_.sum || places_.output ? device.temp(d.shape()) : d;
   if (places_.sum) {
     b.fill(before, 0);
     norm_.backward(device, d, s.sum, s.moments, before);
@@ -126,7 +127,7 @@ void Block::backward(const Pass& pass, View d, Saved& s) const {
     attention_branch_.backward(pass, d, s.attention_branch, d, attention);
     return;
   }
-  // Both branches read d, so that neither may add to it before the other has.
+  // Both branches read d, so neither may add to it before the other has finished.
   const Arena::Scope scope(pass.device.scratch);
   const View dx = pass.device.temp(d.shape());
   pass.device.backend.copy(d, dx);

@@ -1,5 +1,5 @@
-// One block of the decoder: attention, then the FFN, dense or a MoE by layer, each a branch that is added to the residual
-// stream.
+// A decoder block: attention, then the FFN, which is dense or MoE depending on the layer. Each is a
+// residual branch.
 #pragma once
 
 #include <optional>
@@ -12,27 +12,32 @@
 
 namespace sy {
 
-// One sublayer f between its norms, which are there or not as NormPlaces says:
-//   y = stream + output norm(f(input norm(x))), and then, for NormPlaces::sum, y = norm(y).
+// A residual branch: sublayer f between optional norms, as NormPlaces says.
+//   y = stream + output norm(f(input norm(x))); then, if NormPlaces::sum, y = norm(y)
 class Branch {
  public:
   struct Saved {
-    ConstView x, in;            // [T, D] the branch's input, and that of f
-    View out, sum;              // [T, D] what the output norm and the norm of the sum read, where there are such
-    View moments, out_moments;  // [T, 2] of the norm of the input or of the sum, and of the output norm
+    ConstView x, in;            // [T, D] input of the branch; input of f
+    View out, sum;              // [T, D] inputs of the output norm and the norm of the sum; or empty
+    View moments, out_moments;  // [T, 2] of the input norm or norm of the sum; of the output norm
   };
 
-  // norm, out_norm: the names of its norms' parameters, "layers.3.attention_norm" and "layers.3.attention_out_norm".
+  // norm, out_norm: names of the norm parameters, for example "layers.3.attention_norm" and
+  // "layers.3.attention_out_norm".
   Branch(const BlockSpec& spec, ParamStore& store, const std::string& norm, const std::string& out_norm)
       : places_(spec.norms), norm_(spec.norm.desc(), store, norm), out_norm_(spec.norm.desc(), store, out_norm) {}
 
-  // f(in, Output) computes the sublayer. x, stream, y: [T, D]; stream may be x, and y may be stream. same_input: of a branch that
-  // has the same x and input norm, where there is one.
+  // Runs the branch. f(in, Output) computes the sublayer.
+  // - x, stream, y: [T, D]; stream may be x, and y may be stream.
+  // - same_input: saved state of a branch with the same x and input norm, which is not computed
+  //   again; nullptr if there is no such branch.
   template <class F>
   void forward(const Pass& pass, ConstView x, ConstView stream, View y, Saved& s, const F& f,
                const Saved* same_input = nullptr) const;
-  // f(dy, din) is the sublayer's backward: din = the gradient through it of dy. d: [T, D] the gradient by y becomes that by the
-  // stream. dx: [T, D] += the gradient by x through the branch; it may be d.
+  // Runs the branch backward. f(dy, din) is the sublayer's backward: dy, din are the gradients with
+  // respect to its output and its input.
+  // - d: [T, D]. In: gradient with respect to y. Out: gradient with respect to the stream.
+  // - dx: [T, D] += gradient with respect to x through the branch; it may be d.
   template <class F>
   void backward(const Pass& pass, View d, const Saved& s, View dx, const F& f) const;
 
@@ -45,20 +50,23 @@ class Block {
  public:
   struct Saved {
     Branch::Saved attention_branch, ffn_branch;
-    Attention::Saved attention;  // one of the two
+    Attention::Saved attention;  // exactly one of the two attentions is used
     LatentAttention::Saved latent_attention;
     Mlp::Saved mlp;
     Moe::Saved moe;
   };
 
-  // router: of a MoE layer. rope_table: the layer's, or nullptr. positions: those that a sequence
-  // may have.
+  // - router: tables of the layer's router; empty if the layer is dense
+  // - rope_table: table of the layer; nullptr without rotary positions
+  // - positions: maximum number of tokens in a sequence
   Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router,
         const RopeTable* rope_table, Index positions);
 
-  // x: [T, D] -> y: [T, D], the next block's input. observer: of a MoE layer's router, or none.
+  // x: [T, D] -> y: [T, D], the next block's input. observer: called by a MoE layer's router, or
+  // nullptr.
   void forward(const Pass& pass, View x, View y, Saved& s, const RoutingObserver* observer) const;
-  // d: [T, D], the gradient by the block's output, becomes that by its input.
+  // d: [T, D]. In: gradient with respect to the block's output. Out: gradient with respect to its
+  // input.
   void backward(const Pass& pass, View d, Saved& s) const;
 
   bool is_moe() const { return moe_.has_value(); }
@@ -68,9 +76,9 @@ class Block {
   Index layer_;
   bool parallel_, shared_norm_;
   Branch attention_branch_, ffn_branch_;
-  std::optional<Attention> attention_;  // one of the two
+  std::optional<Attention> attention_;  // exactly one of the two attentions
   std::optional<LatentAttention> latent_attention_;
-  std::optional<Mlp> mlp_;  // one of the two
+  std::optional<Mlp> mlp_;  // exactly one of the two FFNs
   std::optional<Moe> moe_;
 };
 

@@ -6,7 +6,7 @@ namespace sy {
 
 namespace {
 
-// Positions [begin, begin + count) of one slot of x: [slots, capacity, heads, width].
+// Returns positions [begin, begin + count) of one slot of x: [slots, capacity, heads, width].
 View part_of(View x, Index slot, Index begin, Index count) {
   const Shape positions{x.dim(1), x.dim(2) * x.dim(3)};
   return x.rows(slot, 1).reshape(positions).rows(begin, count);
@@ -22,7 +22,7 @@ Cache::Cache(Backend& backend, const std::vector<CacheSpec>& layers, DType dtype
         std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return g.window == spec.window; });
     const auto group = static_cast<std::size_t>(same - groups_.begin());
     if (same == groups_.end()) {
-      // A query sees window - 1 keys besides its own, and room for a pass comes on top.
+      // A query sees window - 1 keys besides its own; the pass adds at_once tokens to these.
       const Index capacity = spec.window > 0 ? std::min(positions, spec.window - 1 + at_once) : positions;
       groups_.push_back({spec.window, capacity, std::vector<Index>(lengths_.size()), {}});
     }
@@ -68,7 +68,7 @@ void Cache::shift(Layer& layer, Index slot, Index begin, Index keep, Arena& scra
   for (const View x : {layer.keys.view(), layer.values.view()}) {
     const Arena::Scope scope(scratch);
     const View from = part_of(x, slot, begin, keep), between = scratch.take(from.shape(), from.dtype());
-    backend_.copy(from, between);  // the two places may overlap
+    backend_.copy(from, between);  // source and destination may overlap
     backend_.copy(between, part_of(x, slot, 0, keep));
   }
 }

@@ -9,7 +9,7 @@
 namespace sy {
 namespace {
 
-// Values on the store's backend, in the type of its weights.
+// Copies values to the store's backend, in the type of its weights.
 Tensor constant(const ParamStore& store, const std::vector<float>& values, const Shape& shape) {
   Tensor tensor = store.backend().tensor(shape, store.dtype());
   if (store.dtype() == DType::f32) {
@@ -45,7 +45,7 @@ View Embedding::forward(const Pass& pass, Saved& s) const {
   if (device.mesh.tp->size() == 1) {
     b.embedding_forward(pass.batch.ids, table_.weight, first_row_, x);
   } else {
-    // Each rank knows a part of the vocabulary: the sum over ranks has every row.
+    // A rank has rows of its share of the vocabulary alone. The sum over the ranks has every row.
     const View partial = device.temp({pass.batch.tokens(), D});
     b.embedding_forward(pass.batch.ids, table_.weight, first_row_, partial);
     device.mesh.tp->reduce_scatter(partial, x);

@@ -7,8 +7,8 @@ namespace sy {
 
 namespace {
 
-// Preparing a weight costs about what one pass saves by it, and memory: it is for weights that several passes use before
-// they change.
+// Packing a weight costs about as much as one pass saves by it, and takes memory. It is worthwhile
+// for weights that several passes use before they change.
 std::vector<WeightUse> products_to_prepare(const Config& config, const Layout& layout, bool training) {
   if (!training) return {WeightUse::output};
   const bool several = config.train.global_batch > config.train.micro_batch * layout.dp();
@@ -131,7 +131,8 @@ Slot& Engine::open(Index slot, const MicroBatch& batch, bool dropless, std::vect
 }
 
 void Engine::run(const char* half, const Slot& slot, const std::function<void()>& body) {
-  // Where memory is one block, and no expert's rows decide on sizes and addresses, a pass is always the same.
+  // All passes enqueue the same operations if memory is one fixed block and sizes and addresses do
+  // not depend on the routing.
   if (!block_ || model_->moe_layers() > 0) return body();
   backend_->repeated(fmt::format("{} of {} x {} tokens", half, slot.batch.sequences, slot.batch.seq_len), body);
 }
@@ -201,7 +202,8 @@ Cache Engine::make_cache(Index sequences, Index positions, Index at_once) {
 std::vector<float> Engine::extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
                                   bool wanted, Index length) {
   const Index tokens = sequences > 0 ? std::ssize(ids) / sequences : 1, tp = mesh_.layout.tp;
-  // Tensor-parallel ranks share the tokens, so that there may be some more: sequences in free slots, or positions of the one.
+  // Each tensor-parallel rank needs equally many tokens, so some are padding: sequences in free
+  // slots, or positions of a single sequence.
   const bool one = sequences == 1 && (tokens > 1 || first > 0);
   const Index B = one ? 1 : round_up(sequences, tp), S = one ? round_up(tokens, tp) : 1;
   SY_ASSERT(tokens * sequences == std::ssize(ids) && (one || (tokens == 1 && first == 0)),

@@ -1,5 +1,5 @@
-// A model made runnable on this rank: backend, parameters, arenas, tables. Training, evaluation, generation and
-// planning drive the same one.
+// A runnable model on this rank: backend, parameters, arenas and tables. Training, evaluation,
+// generation and planning all use it.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,14 @@ namespace sy {
 
 class Engine {
  public:
-  // `backend` may be the dry one; the mesh is one for host buffers. training: gradients and optimizer state are allocated
-  // too. arena_bytes: what activations may take, as one block, which one slot uses; on a host what they are expected to take, which
-  // costs nothing until it is written; 0: unknown.
-  // slots: micro-batches that can be in flight. positions: those that a sequence may have, for tables of them; 0:
-  // model.seq_len.
+  // `backend` may be the dry-run backend. The mesh must be one for host buffers.
+  // - training: if true, gradients and optimizer state are allocated too.
+  // - arena_bytes: size of the activation memory; 0 means unknown. On a device it is one fixed
+  //   block, which permits one slot only. On a host it is the expected size, which costs nothing
+  //   until it is written.
+  // - slots: number of micro-batches that can be in flight.
+  // - positions: maximum number of tokens in a sequence, for the position tables; 0 means
+  //   model.seq_len.
   Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
          Index arena_bytes = 0, Index slots = 1, Index positions = 0);
   Engine(const Engine&) = delete;
@@ -30,44 +33,51 @@ class Engine {
   Arena& scratch() { return scratch_; }
   Index vocab() const { return vocab_; }
 
-  // [MoE layers, E], on the host; empty when moe.bias_rate = 0. Setting throws InputError where their number is another.
+  // [MoE layers, E], on the host; empty if moe.bias_rate = 0. The setter throws InputError if the
+  // number of values is wrong.
   std::vector<float> router_bias() const;
   void set_router_bias(const std::vector<float>& bias);
 
   // One micro-batch of B sequences of S tokens, on the host.
   struct MicroBatch {
     Index sequences, seq_len;
-    std::span<const std::int32_t> ids, targets;                          // [B * S]; a target of -1 carries no loss
-    Index step_targets = 1, step_sequences = 1, step_micro_batches = 1;  // what the step averages over (StepSize)
-    Index first_sequence = 0;  // the number in the run of the first of them, which random choices are keyed by
+    std::span<const std::int32_t> ids, targets;  // [B * S]; a target of -1 has no loss
+    // Totals of the step, over which the losses are averaged (StepSize).
+    Index step_targets = 1, step_sequences = 1, step_micro_batches = 1;
+    // Index of the first sequence within the training run. It keys random choices.
+    Index first_sequence = 0;
   };
-  // The two halves of a training pass; what they find is added to the statistics, and the host does not wait for it. Each
-  // forward is followed by a backward in its slot. progress: for the last backward of a step.
+  // Forward and backward of a training pass. Both add their sums to the statistics on the device;
+  // the host does not wait. Each forward must be followed by a backward in its slot. progress: set
+  // for the last backward of a step, empty otherwise.
   void forward(const MicroBatch& batch, Index slot = 0);
   void backward(Index slot = 0, const BackwardProgress& progress = {});
-  // Both, one after the other.
+  // Runs forward and then backward.
   void train(const MicroBatch& batch, const BackwardProgress& progress = {});
-  // Forward alone, and the loss.
+  // Runs forward and computes the loss.
   void evaluate(const MicroBatch& batch, bool dropless);
-  // The same; returns the likeliest id behind each of the B * S tokens.
+  // Does the same. Returns the most likely next id after each of the B * S tokens.
   std::vector<std::int32_t> predict(const MicroBatch& batch, bool dropless);
-  // What all passes found since the last call. Waits for them.
+  // Returns the sums of all passes since the last call. Waits for the device.
   Statistics take_statistics();
 
-  // Generation. A cache for so many sequences of this rank's, of up to so many positions each; a pass may add `at_once` tokens
-  // to one of them.
+  // Makes a cache for generation.
+  // - sequences: maximum number of this rank's sequences
+  // - positions: maximum number of tokens in each sequence
+  // - at_once: maximum number of tokens that a pass adds to one sequence
   Cache make_cache(Index sequences, Index positions, Index at_once);
-  // Computes the next tokens of the sequences in `sequences` slots of the cache from `first` on. ids: one of each, or, where it
-  // is one sequence, several. Returns the logits [sequences, vocab] behind the last token of each where they are wanted,
-  // otherwise nothing. Collective: ranks that have nothing to do call it with no sequences, since the others need their
-  // experts. The ranks of one tensor-parallel group call it alike. length: tokens of the whole text,
-  // if more of it follow; rope tables may depend on it (RopeTables).
+  // Computes the next tokens of the sequences in cache slots [first, first + sequences). ids: one
+  // id for each sequence, or several ids of a single sequence. Returns the logits [sequences,
+  // vocab] after the last token of each, or an empty vector if not `wanted`. length: tokens of the
+  // whole text if more of it follow, since rope tables may depend on it (RopeTables); otherwise 0.
+  // Collective. A rank without work calls it with no sequences, because other ranks need its
+  // experts. The ranks of a tensor-parallel group must make the same calls.
   std::vector<float> extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids, bool wanted,
                             Index length = 0);
-  // Whether the cache of a text must be computed again when it becomes `length` tokens long.
+  // Returns whether a text that grows to `length` tokens needs its cache computed again.
   bool restarts_at(Index length) const { return rope_.restarts_at(length); }
 
-  // Sees every decision from now on; an empty one ends that.
+  // Sets the observer that sees every routing decision from now on. An empty one removes it.
   void observe_routing(RoutingObserver observer) { observer_ = std::move(observer); }
 
  private:
@@ -75,13 +85,15 @@ class Engine {
   std::vector<Slot> make_slots(Index slots);
   Device device() { return {*backend_, mesh_, scratch_, config_.dtype()}; }
   Report report() const;
-  // A cache's, with the padding of a pass.
+  // Returns the capacity of a cache for these positions: a pass may pad them by up to tp - 1
+  // tokens.
   Index room_for(Index positions) const { return positions + mesh_.layout.tp - 1; }
-  // The slot, holding nothing but the batch. positions: [B * S]; none: each sequence's from 0 on.
+  // Resets the slot and copies the batch to it. positions: [B * S]; if empty, each sequence starts
+  // at 0.
   Slot& open(Index slot, const MicroBatch& batch, bool dropless, std::vector<std::int32_t> positions = {});
-  // The forward pass and the loss of an evaluation.
+  // Runs the forward pass of an evaluation, and computes the loss.
   Slot& forward_alone(const MicroBatch& batch, bool dropless);
-  // Runs a half of a training pass.
+  // Runs the forward or the backward of a training pass, as a graph region if possible.
   void run(const char* half, const Slot& slot, const std::function<void()>& body);
 
   Config config_;
@@ -89,13 +101,13 @@ class Engine {
   std::unique_ptr<Backend> backend_;
   Mesh mesh_;
   ParamStore store_;
-  std::unique_ptr<FixedBlock> block_;  // of the arenas, where their size is fixed
-  Index expected_;                     // bytes that an arena is to take, where it is not
+  std::unique_ptr<FixedBlock> block_;  // shared by the arenas; nullptr if they grow
+  Index expected_;                     // expected bytes of a growing arena
   std::vector<Slot> slots_;
   Arena scratch_;
   RopeTables rope_;
   Tensor router_bias_;    // [MoE layers, E]
-  Tensor expert_places_;  // [MoE layers, E] i32 the place of each expert
+  Tensor expert_places_;  // [MoE layers, E] i32 physical expert of each logical one
   Tensor statistics_;     // [MoE layers * RouterSums + 2] f64
   std::unique_ptr<Stage> model_;
   RoutingObserver observer_;

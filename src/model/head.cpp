@@ -11,10 +11,13 @@ namespace sy {
 
 namespace {
 
-// Logits [n, V] of a chunk of tokens, and memory for their gradients. Those of f32 take the logits' place. So do those of bf16
-// where the vocabulary is large: row r of them begins half a row before the logits and takes half as much as a row of these,
-// so that it ends where row r / 2 of the logits begins. Rows up to 2 r may be computed once those of the logits before r are
-// used up: 1 row, 2, 4 and so on. Of a small vocabulary that many operations would cost more than the memory is worth.
+// Logits [n, V] of a chunk of tokens, and memory for their gradients.
+//
+// f32 gradients overwrite the logits. bf16 gradients do so too if the vocabulary is large. They
+// start half a row before the logits, and their rows have half as many bytes. Row r of the
+// gradients thus ends where row r / 2 of the logits begins. Rows up to 2 r may be computed once the
+// logits before row r are used: first 1 row, then 2, 4 and so on. For a small vocabulary that many
+// operations would cost more than the memory is worth.
 struct Logits {
   static constexpr Index large_vocabulary = 8192;
 
@@ -28,7 +31,7 @@ struct Logits {
     else if (with_gradients)
       gradients = device.dtype == DType::f32 ? values : device.temp({n, V});
   }
-  // How many rows of gradients may be computed at once from row `first` on, when all before it have been.
+  // Returns how many rows from `first` on may be computed at once, after all rows before it.
   Index gradients_at_once(Index first) const {
     const Index rest = values.dim(0) - first;
     return in_place ? std::min(first + 1, rest) : rest;
@@ -48,7 +51,7 @@ Head::Head(const Config& config, ParamStore& store, Param weight, Index first_ro
 
 void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const {
   const Doing doing("output and loss");
-  // As many tokens as the backend takes at once, and enough rows for an efficient product.
+  // A chunk fits the backend's number of logits, and has enough rows for an efficient GEMM.
   const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.tokens(), P = device.mesh.tp->size();
   const Index chunk = std::clamp<Index>(device.backend.logits_at_once() / std::max<Index>(V, 1), 64, 4096);
   const Arena::Scope scope(device.scratch);
@@ -93,12 +96,13 @@ void Head::own_logits(const Device& device, ConstView x, View logits) const {
 std::vector<float> Head::logits(const Device& device, ConstView x, Index vocab) const {
   const Doing doing("output");
   const int ranks = device.mesh.layout.tp;
-  const Index n = x.dim(0), most = piece(vocab, ranks, 0).size(), own = weight_.weight.dim(0);  // of the vocabulary
+  const Index n = x.dim(0), most = piece(vocab, ranks, 0).size(), own = weight_.weight.dim(0);
   const Arena::Scope scope(device.scratch);
   const View parts = device.scratch.f32({ranks, n * most});
   const View part = parts.rows(device.mesh.coord.tp, 1).reshape({n * most});
   own_logits(device, x, part.rows(0, n * own).reshape({n, own}));
-  device.backend.fill(part.rows(n * own, n * (most - own)), 0);  // a run that is shorter than the first
+  // This rank's range may be shorter than the first.
+  device.backend.fill(part.rows(n * own, n * (most - own)), 0);
   if (ranks > 1) device.mesh.tp->all_gather(part, parts);
   std::vector<float> logits(static_cast<std::size_t>(parts.elements()));
   device.backend.to_host(parts, logits.data());

@@ -1,5 +1,6 @@
-// The output: logits = x W^T (+ b) over the vocabulary, and the cross-entropy, a chunk of tokens at a time so that the
-// [tokens, V] logits are never held whole. Vocabulary-parallel: each rank holds a run of the rows of W and of b.
+// Output layer: logits = x W^T (+ b) over the vocabulary, and the cross-entropy. It computes a
+// chunk of tokens at a time, so the [tokens, V] logits never exist as a whole. Vocabulary-parallel:
+// each rank holds V consecutive rows of W and of b.
 #pragma once
 
 #include "src/config.h"
@@ -9,24 +10,26 @@ namespace sy {
 
 class Head {
  public:
-  // weight: [V, D]; first_row: the vocabulary id of its first local row.
+  // weight: [V, D]; first_row: vocabulary id of its first local row.
   Head(const Config& config, ParamStore& store, Param weight, Index first_row);
 
-  // The cross-entropy of the batch's targets. x: [T, D]. Adds the own tokens' to sums: [2] f64 of Backend::loss_sums, where
-  // given. Where dx: [T, D] is given, it becomes the gradient by x of (sum of losses + z-losses) / the step's targets, and
-  // those by W and b are added to their gradients.
+  // Computes the cross-entropy of the batch's targets. x: [T, D].
+  // - sums: [2] f64 += Backend::loss_sums of the rank's own tokens; or empty
+  // - dx: [T, D] = gradient with respect to x of (sum of losses and z-losses) / the step's targets;
+  //   or empty. If it is not empty, the gradients with respect to W and b are added to theirs.
   void loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const;
 
-  // [n, vocab] of n tokens, on the host, of every rank's run of the vocabulary. x: [n, D], the same on all ranks.
+  // Returns the logits [n, vocab] of n tokens on the host, over the whole vocabulary. x: [n, D],
+  // the same on all ranks.
   std::vector<float> logits(const Device& device, ConstView x, Index vocab) const;
 
  private:
-  // logits: [n, V] of n tokens and the vocabulary held here, before they are capped. x: [n, D]
+  // Computes logits: [n, V] over this rank's vocabulary, before the soft cap. x: [n, D].
   void own_logits(const Device& device, ConstView x, View logits) const;
 
   Param weight_;
   CrossEntropyDesc desc_;
-  float scale_;  // of the logits
+  float scale_;  // factor of the logits
   Linear linear_;
 };
 
