@@ -1,9 +1,10 @@
-// What attention keeps of the tokens that a pass does not compute again: the keys and values of generation, rotated and
-// normalised as they are read.
+// Key-value cache of generation. Keys and values are stored as attention reads them, after rotation
+// and normalisation.
 //
-// A cache has slots, one for each sequence, and in every layer room for the keys and values of each slot's latest tokens.
-// A layer with a window keeps little more than that: where its room ends, what the next queries still see moves to the
-// front. Which token lies first therefore depends on the window and on the slot.
+// A cache has slots, one for each sequence. In every layer, a slot has capacity for the latest
+// tokens of its sequence. A layer with a window stores little more than the window. If its capacity
+// is exceeded, the tokens that the next queries still see move to the front. The first stored token
+// therefore depends on the window and on the slot.
 #pragma once
 
 #include <vector>
@@ -13,58 +14,61 @@
 
 namespace sy {
 
-// What one layer keeps of each token, on this rank.
+// Shape of one layer's cache entry for a token, on this rank.
 struct CacheSpec {
-  Index heads;                   // of keys and of values
+  Index heads;                   // number of heads of keys, and of values
   Index key_width, value_width;  // of one head
-  Index window;                  // latest keys that a query sees, its own included; 0: all
+  Index window;                  // latest keys that a query sees, including its own; 0: all
 };
 
-// One layer's part of a pass of B sequences.
+// Cache of one layer, as seen by a pass over B sequences.
 struct LayerCache {
   View keys, values;  // [B, capacity, heads, width]
-  ConstView offsets;  // [B] i32 where, among these, the pass's first token of each sequence belongs
+  ConstView offsets;  // [B] i32 cache position of each sequence's first token in the pass
   explicit operator bool() const { return keys.present(); }
 };
 
 class Cache {
  public:
-  // slots: sequences at most. positions: tokens of one of them at most. at_once: tokens of one that a pass may add.
+  // - slots: maximum number of sequences
+  // - positions: maximum number of tokens in each of them
+  // - at_once: maximum number of tokens that a pass adds to one sequence
   Cache(Backend& backend, const std::vector<CacheSpec>& layers, DType dtype, Index slots, Index positions,
         Index at_once);
 
   Index slots() const { return static_cast<Index>(lengths_.size()); }
   Index positions() const { return positions_; }
-  // How many tokens of a slot's sequence have been computed.
+  // Returns the number of computed tokens of a slot's sequence.
   Index length(Index slot) const { return lengths_[static_cast<std::size_t>(slot)]; }
   Index bytes() const;
 
-  // Begins a pass over slots [first, first + count) that computes so many next tokens of each: makes room for them, and takes
-  // from `arena` what the layers are told.
+  // Begins a pass over the slots [first, first + count), with `tokens` next tokens of each. Frees
+  // capacity for them. Allocates the offsets of LayerCache from `arena`.
   void begin(Index first, Index count, Index tokens, Arena& arena, Arena& scratch);
-  // One layer's part of that pass.
+  // Returns a layer's cache for that pass.
   LayerCache layer(Index layer) const;
-  // Ends it. Of its slots the first `sequences` have so many tokens more; what else was computed is forgotten.
+  // Ends the pass. The first `sequences` of its slots become longer by `tokens`; other computed
+  // tokens are discarded.
   void end(Index sequences, Index tokens);
 
-  // Ends the sequence of a slot: that of slot `last`, the last one in use, takes its place.
+  // Ends the sequence of a slot. The sequence of `last`, the last slot in use, moves to the slot.
   void remove(Index slot, Index last);
   // Forgets the tokens of a slot.
   void restart(Index slot);
   void clear();
 
  private:
-  // Layers of one window, whose keys lie alike.
+  // Layers with the same window, which store the same tokens.
   struct Group {
     Index window, capacity;
-    std::vector<Index> begin;  // [slots] which token lies first
-    ConstView offsets;         // of the pass
+    std::vector<Index> begin;  // [slots] index of the first stored token
+    ConstView offsets;         // LayerCache::offsets of the pass
   };
   struct Layer {
     std::size_t group;
     Tensor keys, values;  // [slots, capacity, heads, width]
   };
-  // Makes room for so many tokens in one slot of one layer.
+  // Moves `keep` positions of a slot from `begin` to the front, in one layer.
   void shift(Layer& layer, Index slot, Index begin, Index keep, Arena& scratch);
 
   Backend& backend_;
@@ -72,7 +76,7 @@ class Cache {
   std::vector<Index> lengths_;  // [slots]
   std::vector<Group> groups_;
   std::vector<Layer> layers_;
-  Index first_ = 0, count_ = 0;  // slots of the pass
+  Index first_ = 0, count_ = 0;  // slots of the current pass
 };
 
 }  // namespace sy

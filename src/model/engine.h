@@ -66,10 +66,11 @@ class Engine {
   // - positions: maximum number of tokens in each sequence
   // - at_once: maximum number of tokens that a pass adds to one sequence
   Cache make_cache(Index sequences, Index positions, Index at_once);
-  // Computes the next tokens of the sequences in cache slots [first, first + sequences). ids: one
-  // id for each sequence, or several ids of a single sequence. Returns the logits [sequences,
-  // vocab] after the last token of each, or an empty vector if not `wanted`. length: tokens of the
-  // whole text if more of it follow, since rope tables may depend on it (RopeTables); otherwise 0.
+  // Computes the next tokens of the sequences in cache slots [first, first + sequences).
+  // - ids: one id for each sequence, or several ids of a single sequence
+  // - length: tokens of the whole text if more of it follow, since rope tables may depend on it
+  //   (RopeTables); otherwise 0
+  // - Returns the logits [sequences, vocab] after the last token of each; empty if not `wanted`.
   // Collective. A rank without work calls it with no sequences, because other ranks need its
   // experts. The ranks of a tensor-parallel group must make the same calls.
   std::vector<float> extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids, bool wanted,

@@ -89,9 +89,10 @@ void LatentAttention::attend(const Pass& pass, ConstView shared, Saved& s) const
   scores_.forward(device, s.q, s.k, s.v, s.out, s.lse);
 }
 
-// A pair of a query and a key costs 2 (r + 2 c) FLOPs in a head, where it would cost 2 (kw + vw) with keys and values that are
-// made anew of all latents, for 2 c (kw - r + vw) a latent and head. With DeepSeek's widths that would pay from 171 queries at
-// once on, and generation computes a prompt 256 tokens at a time: it is left out.
+// A query-key pair costs 2 (r + 2 c) FLOPs per head. With keys and values computed again from all
+// latents, it would cost 2 (kw + vw), plus 2 c (kw - r + vw) per latent and head. With DeepSeek's
+// widths that pays off from 171 queries per pass. It is not implemented, because generation
+// computes a prompt 256 tokens at a time.
 void LatentAttention::attend_to_cache(const Pass& pass, ConstView shared, Saved& s) const {
   const Device& device = pass.device;
   Backend& b = device.backend;
@@ -121,7 +122,7 @@ void LatentAttention::backward(const Pass& pass, ConstView dy, const Saved& s, V
   const View dq = device.temp(s.q.shape()), dk = device.temp(s.k.shape()), dv = device.temp(s.v.shape());
   scores_.backward(device, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv);
 
-  // The first of these sets dx, and the others add to it.
+  // The first of these sets dx; the others add to it.
   const View dq_rows = dq.reshape({T, heads_ * width});
   rotate(device, dq.reshape({T, heads_, width}), pass.batch.rope_rows, true);
   q_.backward_weight(device, dq_rows, s.queries_of);

@@ -1,14 +1,16 @@
-// Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1). With x a token's input and norm RMSNorm:
-//   c = norm(x Wkv_down^T)                        the latent that all heads' keys and values are made of
-//   r = rotated(x Wk_rope^T)                      the part of a key that all heads share
-//   k_h = [r | c Wk_h^T],  v_h = c Wv_h^T         key and value of head h
-//   q_h = x' Wq_h^T, its first part rotated       x' is norm(x Wq_down^T), or x
-// Training computes just that. Generation keeps r and c of each token and nothing else, and multiplies what is on the
-// other side by the weights of keys and values instead, since q . (c Wk^T) = (q Wk) . c, and the sum of p (c Wv^T) is
-// (the sum of p c) Wv^T: all heads then read one key [r | c], whose last columns are its value.
+// Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1). For the input x of a
+// token, with RMSNorm as norm:
+//   c = norm(x Wkv_down^T)                 the latent: all heads' keys and values are made of it
+//   r = rotated(x Wk_rope^T)               the first elements of a key, shared by all heads
+//   k_h = [r | c Wk_h^T],  v_h = c Wv_h^T  key and value of head h
+//   q_h = x' Wq_h^T                        first elements rotated; x' is norm(x Wq_down^T), or x
+// Training computes exactly that. Generation caches only r and c of each token. It multiplies
+// queries and outputs by the weights of keys and values instead: q . (c Wk^T) = (q Wk) . c, and the
+// sum of p (c Wv^T) is (the sum of p c) Wv^T. All heads then read one key [r | c], whose last
+// columns are its value.
 //
-// Over tp the heads are split. A latent is whole on every rank, each of which computes those of its own tokens; what is
-// gathered are latents, which are narrower than x.
+// Heads are split over tp. Each rank computes the whole latents of its own tokens. The latents are
+// gathered, because they are narrower than x.
 #pragma once
 
 #include <functional>
@@ -21,20 +23,22 @@
 
 namespace sy {
 
-// A latent of each token: norm(x W^T).
+// Latent (compressed vector) of each token: norm(x W^T).
 class Latent {
  public:
   struct Saved {
-    View low, moments;  // [T, w] what the norm reads, [T, 2]
-    ConstView all;      // [B * S, w] the latents, gathered
+    View low, moments;  // [T, w] input of the norm; [T, 2]
+    ConstView all;      // [B * S, w] gathered latents
   };
-  // name: "layers.3.attention.kv", of kv_down.weight and kv_latent_norm.weight.
+  // name: for example "layers.3.attention.kv", for kv_down.weight and kv_latent_norm.weight.
   Latent(ParamStore& store, const std::string& name, Index d_model, float eps);
 
   Index width() const { return width_; }
-  // s.all = the latents of x: [T, D]
+  // Computes s.all, the gathered latents of x: [T, D].
   void forward(const Pass& pass, ConstView x, Saved& s) const;
-  // dx: [T, D] (+)= the gradient through the latents. by_latents(partial: [B * S, w]) computes that by them of this rank's heads.
+  // Computes dx: [T, D] = gradient with respect to x through the latents; dx += if `accumulate`.
+  // The function by_latents(partial: [B * S, w]) computes the gradient with respect to the latents,
+  // through this rank's heads.
   void backward(const Pass& pass, const std::function<void(View partial)>& by_latents, ConstView x, const Saved& s,
                 View dx, bool accumulate) const;
 
@@ -46,33 +50,34 @@ class Latent {
 
 class LatentAttention {
  public:
-  // Hl: the heads that this rank holds; kw, vw: the widths of keys and values; r, c: of the shared part of keys and of the
-  // latent that keys and values are made of.
+  // Hl: number of this rank's heads. kw, vw: widths of keys and values. r, c: widths of the shared
+  // part of keys and of the latent.
   struct Saved {
     ConstView x;  // [T, D]
     Latent::Saved q_latent, kv_latent;
-    ConstView queries_of;  // [B * S, ...] what queries are made of
+    ConstView queries_of;  // [B * S, ...] input of the query projection
     View q, k;             // [B, S, Hl, kw] after rotation
-    View v, out, lse;      // [B, S, Hl, vw] twice, [B, Hl, S]
+    View v, out, lse;      // [B, S, Hl, vw] twice; [B, Hl, S]
   };
 
-  // As Attention's.
+  // Parameters as those of Attention.
   LatentAttention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
                   const RopeTable* rope_table, Index positions);
 
-  // What it keeps of a token in generation: one key [r | c], which holds the value.
+  // Cache entry of a token in generation: one key [r | c], which contains the value.
   CacheSpec cache_spec() const { return {1, rope_ + kv_latent_.width(), 0, scores_.window()}; }
 
-  // to: [T, D] attention(x: [T, D])
+  // to: [T, D] = attention(x: [T, D])
   void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
-  // dx: [T, D] = the gradient through the attention of dy: [T, D]
+  // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
   void backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const;
 
  private:
-  // shared: [B, S, 1, r] the part of keys that all heads share. Both set s.out.
+  // shared: [B, S, 1, r] the part of keys that all heads share. Both functions set s.out.
   void attend(const Pass& pass, ConstView shared, Saved& s) const;
   void attend_to_cache(const Pass& pass, ConstView shared, Saved& s) const;
-  // Rotates the first part of the heads of x: [tokens, heads, width], or turns it back.
+  // Rotates the first elements of the heads of x: [tokens, heads, width]; rotates back if
+  // `inverse`.
   void rotate(const Device& device, View x, ConstView rope_rows, bool inverse) const;
 
   const RopeTable* rope_table_;
@@ -82,7 +87,7 @@ class LatentAttention {
   std::optional<Latent> q_latent_;
   Latent kv_latent_;
   Linear q_, k_rope_, k_, v_, out_;
-  ConstView k_up_, v_up_;  // [Hl, kw - r, c], [Hl, vw, c]: k_'s and v_'s weights
+  ConstView k_up_, v_up_;  // [Hl, kw - r, c], [Hl, vw, c] weights of k_ and v_
 };
 
 }  // namespace sy

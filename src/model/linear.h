@@ -1,7 +1,7 @@
-// y = x W^T + b. The one place where a weight matrix is asked for.
+// Linear layer: y = x W^T + b.
 //
-// Parallel over tp by what it is given: a column-parallel Linear holds rows of W and takes gathered tokens; a row-parallel
-// one holds columns of W, and its outputs are partial sums that forward_sum adds up over the ranks.
+// A column-parallel Linear holds rows of W and takes gathered tokens. A row-parallel one holds
+// columns of W; forward_sum sums its partial outputs over the tp ranks.
 #pragma once
 
 #include "src/model/pass.h"
@@ -11,26 +11,29 @@ namespace sy {
 
 class Linear {
  public:
-  // weight: [out..., in...] of the store, read as [out, in] with `in` columns; bias: [out] or none.
+  // weight: [out..., in...] of the store, read as [out, in] with `in` columns. bias: [out] or
+  // empty.
   Linear(ParamStore& store, Param weight, Index in, Param bias = {});
 
-  // y: [T, out] = x: [T, in] W^T + b; y may be f32 where weights are not
+  // y: [T, out] = x: [T, in] W^T + b; y may be f32 if the weights are not
   void forward(const Device& device, ConstView x, View y) const;
-  // The first product of an FFN, with its activation: Backend::ffn_forward. x: [T, in], h: [T, out]
+  // First GEMM of an FFN, with its activation (Backend::ffn_forward). x: [T, in], h: [T, out]
   void forward_activated(const Device& device, const FfnActivation& activation, ConstView x, ConstView row_scale,
                          View h, View y) const;
-  // Row-parallel. to: [T, out] sum over tp of (x W^T), + b. x: [B * S, in]
+  // Row-parallel. to: [T, out] = sum over tp of (x W^T), + b. x: [B * S, in]
   void forward_sum(const Device& device, ConstView x, Output to) const;
-  // Of the last product of an FFN, dy W with the activation before it: Backend::ffn_backward. dy: [T, out]
+  // Backward of the last GEMM of an FFN, dy W, and of the activation before it
+  // (Backend::ffn_backward). dy: [T, out]
   void backward_activated(const Device& device, const FfnActivation& activation, ConstView dy, ConstView h,
                           ConstView row_scale, View dh, View drow_scale, View y) const;
-  // dx: [T, in] = dy: [T, out] W; accumulate: dx +=
+  // dx: [T, in] = dy: [T, out] W; dx += if `accumulate`
   void backward_input(const Device& device, ConstView dy, View dx, bool accumulate = false) const;
-  // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]
+  // Column-parallel. dx: [T, in] = sum over tp of (dy W), for the rank's own tokens. dy: [B * S,
+  // out]
   void backward_input_sum(const Device& device, ConstView dy, View dx) const;
   // dW += dy^T x
   void backward_weight(const Device& device, ConstView dy, ConstView x) const;
-  // db += column sums of dy; of a row-parallel Linear dy is that of the own tokens. dy: [T, out]
+  // db += column sums of dy: [T, out]. If row-parallel, dy is of the rank's own tokens.
   void backward_bias(const Device& device, ConstView dy) const;
 
  private:

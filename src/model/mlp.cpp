@@ -29,7 +29,8 @@ void Mlp::forward(const Pass& pass, ConstView x, Output to, Saved& s) const {
   }
   const Arena::Scope scope(device.scratch);
   const View a = device.temp({pass.batch.tokens(), width_});
-  up_.forward_activated(device, activation_, s.x, s.gate, s.h, a);  // the factor passes through the second product
+  // The gate multiplies each row before the second GEMM, which is linear.
+  up_.forward_activated(device, activation_, s.x, s.gate, s.h, a);
   down_.forward_sum(device, a, to);
 }
 
@@ -38,7 +39,8 @@ void Mlp::backward(const Pass& pass, ConstView dy, const Saved& s, View dx) cons
   const Arena::Scope scope(device.scratch);
   down_.backward_bias(device, dy);
   dy = gather_tokens(device, device.scratch, dy);
-  const View a = device.temp({dy.dim(0), width_}), dh = device.temp(s.h.shape());  // a: cheaper computed than kept
+  // Computing a again is cheaper than saving it.
+  const View a = device.temp({dy.dim(0), width_}), dh = device.temp(s.h.shape());
   const View dgate = gate_ ? device.scratch.f32(s.gate.shape()) : View{};
   down_.backward_activated(device, activation_, dy, s.h, s.gate, dh, dgate, a);
   down_.backward_weight(device, dy, a);
@@ -46,7 +48,8 @@ void Mlp::backward(const Pass& pass, ConstView dy, const Saved& s, View dx) cons
   up_.backward_bias(device, dh);
   if (!gate_) return up_.backward_input_sum(device, dh, dx);
 
-  // A rank has a part of the width, and so a part of the gradient by the gate. The parts add up with those of dx.
+  // Each rank has a shard of the width, so its gradient with respect to the gate is partial, like
+  // dx. sum_tokens sums both over the ranks.
   const Index tokens = pass.batch.tokens();
   const Shape rows = {pass.batch.sequences, pass.batch.seq_len};
   const View dsigmoid = device.scratch.f32(rows), dlogits = device.temp({tokens, 1});

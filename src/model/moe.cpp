@@ -5,8 +5,8 @@
 namespace sy {
 namespace {
 
-// The rows of x: [A, D] by their order in the experts' products, which read them through the index where they can. Otherwise
-// they are gathered into `room`: [R, D].
+// Returns the rows of x: [A, D] in the order of the expert GEMMs. If the backend's GEMMs can read
+// them through an index, no row is copied. Otherwise the rows are gathered into `room`: [R, D].
 RowsOf by_row(Backend& b, ConstView x, ConstView index, View room) {
   if (b.reads_by_index()) return {x, index};
   b.gather_rows(x, index, room);
@@ -20,7 +20,7 @@ Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::strin
   const Param up = store.get(prefix + "experts.up.weight"), down = store.get(prefix + "experts.down.weight");
   const Index local = down.weight.dim(0);
   width_ = down.weight.dim(2);
-  // The halves of a gated FFN are one matrix to the grouped product.
+  // The grouped GEMM sees gate and up projection as one matrix.
   up_ = store.matrix(up, {local, spec.expert.halves() * width_, d_model});
   down_ = store.matrix(down, down.weight.shape());
   if (spec.expert.bias) {
@@ -58,7 +58,7 @@ void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, const Rout
   s.exchange.emplace(b, device.mesh, router_.ranks(device), r.sends, device.scratch);
   Exchange& exchange = *s.exchange;
 
-  // While the counts are on their way to the host, what can be known without them is computed.
+  // The host waits for the counts in plan(). Work that does not need them is enqueued before.
   const ConstView leaving = exchange.copies(x, device.scratch), weights = exchange.copies(r.weights, device.scratch);
   if (exchange.local()) sort(pass, exchange.places(), weights, 0, T * k, s);
   exchange.plan(pass.saved, device.scratch);
@@ -66,7 +66,7 @@ void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, const Rout
   if (pass.tokens_sent) (*pass.tokens_sent)();
   s.arrived = arrived[0];
   if (!exchange.local()) part.add({{"rows", exchange.sent()}, {"bytes", exchange.sent() * (row_bytes(x) + 8 * k)}});
-  if (shared_) {  // while the tokens travel
+  if (shared_) {  // overlaps with the dispatch
     const Traced shared("shared experts", {{"rows", T}});
     shared_->forward(pass, x, to, s.shared);
     to.from = to.y;
@@ -80,8 +80,9 @@ void Moe::forward(const Pass& pass, ConstView x, Output to, Saved& s, const Rout
   s.gates = s.gates.rows(0, R);
   const ExpertRows owned{s.offsets, exchange.offsets().data()};
   s.h = pass.keep({R, (activation_.gated ? 2 : 1) * width_});
-  const View a = device.temp({R, width_}), rows = device.temp({R, D});  // what the experts make, and may take
-  // The weight of a row passes through the second product.
+  // `rows` holds the expert outputs, and before that their inputs if they are gathered.
+  const View a = device.temp({R, width_}), rows = device.temp({R, D});
+  // The weight of a row is applied before the second GEMM, which is linear.
   b.ffn_forward(activation_, by_row(b, s.arrived, s.tokens, rows), up_.weight, up_bias_.weight, owned, s.gates, s.h, a);
   b.grouped_gemm(a, down_.weight, owned, rows);
   if (down_bias_) b.grouped_bias_forward(down_bias_.weight, s.gates, owned, down_bias_column_, rows);
@@ -101,21 +102,22 @@ void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
   Traced part("dispatch");
   const ConstView leaving = exchange.copies(dy, device.scratch);
   if (!exchange.local()) part.add({{"rows", exchange.sent()}, {"bytes", exchange.sent() * row_bytes(dy)}});
-  const ConstView dy_arrived = exchange.dispatch({{leaving, device.scratch}}, device.scratch)[0];  // [A, D]
+  // [A, D]
+  const ConstView dy_arrived = exchange.dispatch({{leaving, device.scratch}}, device.scratch)[0];
   if (pass.tokens_sent) (*pass.tokens_sent)();
-  if (shared_) {  // while the tokens travel
+  if (shared_) {  // overlaps with the dispatch
     const Traced shared("shared experts", {{"rows", T}});
     shared_->backward(pass, dy, s.shared, dx);
   }
   exchange.finish();
 
   part.next("experts", {{"rows", R}});
-  const View a = device.temp({R, width_}),  // cheaper to compute again than to keep
+  const View a = device.temp({R, width_}),  // cheaper to recompute than to save
       rows = device.temp({b.reads_by_index() && !down_bias_ ? 0 : R, D}), drows = device.temp({R, D}),
              dh = device.temp(s.h.shape()), dgates = device.scratch.f32({R}), dweights = device.scratch.f32({T, k});
   const RowsOf dout = by_row(b, dy_arrived, s.tokens, rows);
   b.ffn_backward(activation_, dout, down_.weight, owned, s.h, s.gates, dh, dgates, a);
-  if (down_bias_) {  // whose gradient takes no index
+  if (down_bias_) {  // its gradient needs gathered rows
     if (dout.index) b.gather_rows(dy_arrived, s.tokens, rows);
     b.grouped_bias_backward(rows, down_bias_.weight, s.gates, owned, down_bias_column_, down_bias_.grad, dgates);
   }
@@ -125,7 +127,7 @@ void Moe::backward(const Pass& pass, ConstView dy, Saved& s, View dx) const {
   exchange.combine({{drows, s.slots, shared_ ? dx : View{}, dx},
                     {dgates.reshape({R, 1}), s.slots.reshape({s.slots.elements(), 1}), {}, dweights}},
                    device.scratch);
-  {  // while the sums travel back
+  {  // overlaps with the combine
     const Traced weights("gradients of experts", {{"rows", R}});
     b.grouped_gemm_weight(dout, a, owned, down_.grad, down_.adds());
     b.grouped_gemm_weight(dh, by_row(b, s.arrived, s.tokens, rows), owned, up_.grad, up_.adds());

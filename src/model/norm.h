@@ -5,7 +5,7 @@
 
 namespace sy {
 
-// RMSNorm (Zhang and Sennrich, 2019), LayerNorm, or nothing.
+// RMSNorm (Zhang and Sennrich, 2019), LayerNorm, or the identity.
 class Norm {
  public:
   Norm(NormDesc desc, ParamStore& store, const std::string& name)
@@ -16,7 +16,7 @@ class Norm {
     if (desc_.kind == NormKind::none) return device.backend.copy(x, y);
     device.backend.norm_forward(desc_, x, weight_.weight, bias_.weight, y, moments);
   }
-  // dx: [T, D] += the gradient through the norm of dy: [T, D]
+  // dx: [T, D] += gradient with respect to x; dy: [T, D], with respect to y
   void backward(const Device& device, ConstView dy, ConstView x, ConstView moments, View dx) const {
     if (desc_.kind == NormKind::none) return device.backend.add(dy, dx);
     device.backend.norm_backward(desc_, dy, x, weight_.weight, moments, dx, weight_.grad, bias_.grad);

@@ -1,10 +1,11 @@
-// A pass over the decoder in its parts: the device that computes it, the batch that it is of, and the memory that its
-// forward leaves to its backward. A part of the model is given those that it needs.
+// Arguments of a pass through the decoder: device, micro-batch and saved memory. Each layer takes
+// the ones that it needs.
 //
-// Tokens. The ranks of one tensor-parallel group work on the same B sequences of S positions. Outside attention and dense
-// FFNs each of them holds its own run of T = B * S / tp consecutive tokens (sequence parallelism), so that a token is
-// routed once. Inside, all hold the full B * S tokens and a part of the heads or of the FFN's width. gather_tokens and
-// scatter_tokens lead from one to the other; with tp = 1 there is nothing to gather or scatter.
+// The ranks of a tensor-parallel group work on the same B sequences of S positions. Outside
+// attention and dense FFNs, each rank holds its own T = B * S / tp consecutive tokens (sequence
+// parallelism), so a token is routed once. Inside, each rank holds all B * S tokens, and a shard of
+// the heads or of the FFN's width. gather_tokens and scatter_tokens convert between the two. With
+// tp = 1 they copy nothing.
 #pragma once
 
 #include <functional>
@@ -16,16 +17,16 @@
 
 namespace sy {
 
-// What computes: the same for every pass.
+// Backend, mesh and scratch memory, the same for every pass.
 struct Device {
   Backend& backend;
   const Mesh& mesh;
-  Arena& scratch;  // memory within one function
+  Arena& scratch;  // memory that lives within one function
   DType dtype;     // of weights and activations: f32 or bf16
 
-  // An activation that lives within one function.
+  // Allocates an activation that lives within one function.
   View temp(Shape shape) const { return scratch.take(shape, dtype); }
-  // This rank's run of a tensor of all B * S tokens.
+  // Returns this rank's own tokens of a tensor of all B * S tokens.
   template <class V>
   V own_tokens(V full) const {
     const Index tokens = full.dim(0) / mesh.layout.tp;
@@ -33,53 +34,55 @@ struct Device {
   }
 };
 
-// What one optimizer step averages over: the global batch.
+// Size of the global batch, over which an optimizer step averages.
 struct StepSize {
-  ConstView targets;    // [1] f64 tokens with a target
-  Index sequences;      // all of S tokens
-  Index micro_batches;  // that one rank computes
+  ConstView targets;    // [1] f64 number of tokens with a target
+  Index sequences;      // number of sequences, all of S tokens
+  Index micro_batches;  // number of micro-batches of one rank
 };
 
 // One micro-batch.
 struct Batch {
   Index sequences, seq_len;  // B, S
-  ConstView ids, targets;    // [B * S] i32; a target of -1 carries no loss
+  ConstView ids, targets;    // [B * S] i32; a target of -1 has no loss
   ConstView positions;       // [B * S] i32
   ConstView rope_rows{};     // [B * S] i32 row in the rope tables of each token (RopeTables)
   StepSize step;
-  bool dropless = false;  // ignore the capacity factor: evaluation and generation
-  // What random choices are keyed by: the tokens' numbers in the run, [B * S] i64, and the run's seed. None, as in
-  // evaluation and generation: nothing is drawn.
+  bool dropless = false;  // true in evaluation and generation: no capacity limit
+  // Keys of random choices: token numbers in the training run, [B * S] i64, and the run's seed.
+  // Empty in evaluation and generation, where nothing is drawn.
   ConstView token_numbers{};
   std::uint64_t seed = 0;
-  bool generation = false;  // which has no loss
-  // Of evaluation: the load-balance loss takes no part, and is not taken. Its ranks may have different numbers of sequences.
+  bool generation = false;  // true: there is no loss
+  // If true, this is an evaluation pass: the load-balancing loss is not computed. Its ranks may
+  // have different numbers of sequences.
   bool evaluation = false;
-  Index padding = 0;  // the last of its tokens are none: no expert gets them
+  Index padding = 0;  // number of padding tokens at the end; experts do not receive them
 
   Index tokens() const { return sequences * seq_len; }
   Index step_tokens() const { return step.sequences * seq_len; }
 };
 
-// What L routers leave for their load-balance loss, and what they get of it when the last has routed (balance.h). Their parts lie
-// side by side, from the first layer's forward to the first's backward.
+// State of the load-balancing loss of L routers (balance.h): sums and gradients. The layers' rows
+// are adjacent. It lives from the first layer's forward to the first layer's backward.
 struct Balance {
   View counts;        // [L, G, E] i32 assignments
   View probability;   // [L, G, E] sums over a segment's tokens
-  View kept;          // [L, E] i32 assignments that were not dropped
+  View kept;          // [L, E] i32 assignments that are not dropped
   View z_squared;     // [L] f64 sum of squared logsumexps
-  View dprobability;  // [L, G, E] the gradient by probability; of evaluation and generation never asked for
+  View dprobability;  // [L, G, E] gradient with respect to probability; unused without backward
 
   Balance layer(Index l) const {
     return {counts.rows(l, 1), probability.rows(l, 1), kept.rows(l, 1), z_squared.rows(l, 1), dprobability.rows(l, 1)};
   }
 };
 
-// What the last backward pass of a step tells whoever reduces its gradients beside it.
+// Hooks of the last backward pass of a step, for overlapping gradient reduction.
 struct BackwardProgress {
-  // The gradients of a part's parameters (ParamSpec::part) are complete: the last part to the first.
+  // Called when the gradients of a bucket (ParamSpec::part) are complete, from the last bucket to
+  // the first.
   std::function<void(Index part)> part_done;
-  // A layer's tokens are under way to their experts: what is started now does not hold them up.
+  // Called when a layer's dispatch is in flight. Collectives started now do not delay it.
   std::function<void()> tokens_sent;
 
   explicit operator bool() const { return static_cast<bool>(part_done); }
@@ -88,28 +91,32 @@ struct BackwardProgress {
 struct Pass {
   const Device& device;
   const Batch& batch;
-  Arena& saved;           // memory from a layer's forward to its backward
-  LayerCache cache = {};  // of generation: where the layer's keys and values are kept, and come from
-  Balance balance = {};   // the layer's, of a MoE layer
-  const std::function<void()>* tokens_sent = nullptr;  // of BackwardProgress, in such a pass
+  Arena& saved;           // memory that lives from a layer's forward to its backward
+  LayerCache cache = {};  // key-value cache of the layer in generation, else empty
+  Balance balance = {};   // of the layer, if it is a MoE layer
+  // BackwardProgress::tokens_sent, or nullptr.
+  const std::function<void()>* tokens_sent = nullptr;
 
-  // An activation that lives from forward to backward.
+  // Allocates an activation that lives from forward to backward.
   View keep(Shape shape) const { return saved.take(shape, device.dtype); }
   Index own_tokens() const { return batch.tokens() / device.mesh.layout.tp; }  // T
 };
 
-// Where a sublayer's result goes: added to the residual stream, or alone, for a norm behind the sublayer. The product or the
-// sum that is last in a sublayer reads the stream and writes what it becomes.
+// Destination of a sublayer's result. The sublayer's last operation adds the residual stream, if
+// there is one, and writes the sum. Without it, a norm follows the sublayer.
 struct Output {
   View y;            // [T, D] = from + the result
-  ConstView from{};  // [T, D], which may be y; or none
+  ConstView from{};  // [T, D], may be y; empty if nothing is added
 };
 
-// x: [T, ...] -> [B * S, ...]: x itself when tp = 1, otherwise taken from `arena`.
+// Gathers tokens x: [T, ...] -> [B * S, ...]. Returns x itself if tp = 1; otherwise memory of
+// `arena`.
 ConstView gather_tokens(const Device& device, Arena& arena, ConstView x);
-// y: [T, D] = the sum over tensor-parallel ranks of what compute(partial: [B * S, D]) writes, own tokens.
+// y: [T, D] = own tokens of the sum over the tensor-parallel ranks of the tensors that
+// compute(partial: [B * S, D]) writes.
 void sum_tokens(const Device& device, View y, const std::function<void(View partial)>& compute);
-// to: the sum over tensor-parallel ranks (more than one) of partial: [B * S, D], own tokens.
+// to: own tokens of the sum over the tensor-parallel ranks of partial: [B * S, D]. tp must be
+// greater than 1.
 void scatter_tokens(const Device& device, ConstView partial, Output to);
 
 }  // namespace sy

@@ -28,7 +28,7 @@ RelativeBias::RelativeBias(const RelativeSpec& spec, Index distances, Index all_
                            const std::string& prefix) {
   Backend& backend = store.backend();
   const Index n = distances;
-  std::vector<float> values;  // [Hl or buckets, n], the farthest first
+  std::vector<float> values;  // [Hl or buckets, n], in descending order of distance
   bias_ = backend.tensor({heads.size(), n});
   if (spec.kind == Position::alibi) {
     const std::vector<float> slopes = alibi_slopes(all_heads);

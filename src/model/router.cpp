@@ -8,7 +8,7 @@ namespace sy {
 Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
   if (factor == 0) return 0;
   const double exact = factor * static_cast<double>(top_k * tokens) / static_cast<double>(experts);
-  // A product that is whole but for the rounding of `factor` (1.1 * 20 / 2) is that whole number.
+  // If the exact product is an integer (1.1 * 20 / 2), the rounding of `factor` must not add 1.
   return std::max<Index>(1, static_cast<Index>(std::ceil(exact * (1 - 1e-12))));
 }
 
@@ -83,7 +83,8 @@ void Router::drop(const Pass& pass, ConstView experts, ConstView weights, View k
   if (one_scope || pass.own_tokens() % batch.seq_len == 0)
     return device.backend.capacity(
         desc, experts, weights, one_scope ? 1 : std::max<Index>(1, pass.own_tokens() / batch.seq_len), experts_, keep);
-  // A sequence that is spread over tensor-parallel ranks: each of them decides for all of it, and takes its part.
+  // The sequence is split over tensor-parallel ranks. Each of them decides for all of it, and uses
+  // the result of its own tokens.
   const Arena::Scope scope(device.scratch);
   const ConstView all_experts = gather_tokens(device, device.scratch, experts);
   const ConstView all_weights = gather_tokens(device, device.scratch, weights);

@@ -1,11 +1,11 @@
-// The router: which experts each token is sent to, with which weights, and what balance costs.
+// Router: the experts and weights of each token, and the balancing losses.
 //
-//   z_t = W_r x_t,  s_t = a score of z_t;  the top k of s_t + bias + noise;  capacity drops what does not fit.
+//   z_t = W_r x_t,  s_t = score(z_t);  the top k of s_t + bias + noise;  capacity drops the excess.
 //
-// While training, x_t may have jitter, and z_t noise of a size that is learned.
+// While training, x_t may have jitter, and z_t noise with a learned standard deviation.
 //
-// A new way to choose (hash, expert choice) is a new score or order in Backend::route_forward; a new balancing loss
-// belongs to balance.h.
+// A new selection method (hash, expert choice) is a new score or order in Backend::route_forward. A
+// new balancing loss belongs in balance.h.
 #pragma once
 
 #include "dist/exchange.h"
@@ -15,34 +15,35 @@
 
 namespace sy {
 
-// Where each token goes. An expert that is split over etp ranks is so many partial experts, to each of which the token is
-// sent, and whose outputs add up.
+// Routing decisions of the tokens. An expert that is split over etp ranks counts as etp partial
+// experts. Each of them receives the token, and their outputs are summed.
 struct Routing {
-  View weights;  // [T, k] of each choice
-  Sends sends;   // whose places and counts are of the forward pass alone
+  View weights;  // [T, k] weight of each choice
+  Sends sends;   // its `places` and `counts` are valid in the forward pass only
 };
 
-// What a router reads that is no parameter; each may be none.
+// Inputs of a router that are not parameters. Each may be empty.
 struct RouterTables {
-  View bias;         // [E] is added to the scores for the selection alone
-  ConstView places;  // [E] i32 the place of each expert (ExpertSplit)
+  View bias;         // [E] selection bias: added to the scores for the selection only
+  ConstView places;  // [E] i32 physical expert of each logical one (ExpertSplit)
 };
 
 class Router {
  public:
   struct Saved {
     View logits;      // [T, E]
-    View noise_size;  // [T, E] of learned noise, before its softplus
+    View noise_size;  // [T, E] standard deviation of learned noise, before its softplus
     View experts;     // [T, k] i32
     Routing routing;
   };
 
   Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
 
-  // x: [T, D]. What it decided is told to the observer, if there is one, and to pass.balance. The places and the counts of its
-  // sends are taken from scratch.
+  // x: [T, D]. Writes the decisions to `s`, to pass.balance and to the observer (nullptr if there
+  // is none). `places` and `counts` of s.routing.sends are allocated from scratch.
   void forward(const Pass& pass, ConstView x, Saved& s, const RoutingObserver* observer) const;
-  // dx: [T, D] += the gradient through the logits of dweights: [T, k], the load-balance loss and the z-loss.
+  // dx: [T, D] += gradient with respect to x, through the logits. dweights: [T, k] gradient with
+  // respect to the weights. Includes the load-balancing loss and the z-loss.
   void backward(const Pass& pass, ConstView dweights, ConstView x, const Saved& s, View dx) const;
 
   Index experts() const { return experts_; }
@@ -50,13 +51,13 @@ class Router {
   Index top_k() const { return spec_.route.top_k; }
 
  private:
-  // keep: [T, k] i32 for the own tokens.
+  // keep: [T, k] i32 dispatch mask of the rank's own tokens.
   void drop(const Pass& pass, ConstView experts, ConstView weights, View keep) const;
-  // A random stream, keyed by the run.
+  // Returns the random stream, keyed by the run's seed.
   static Draw keyed(Draw draw, const Batch& batch);
-  // Whether the logits get noise of a learned size.
+  // Returns true if the logits get noise with a learned standard deviation.
   bool sizes_noise(const Pass& pass) const { return noise_size_ && pass.batch.token_numbers; }
-  // What the logits are computed of: x, or, while training, x with jitter, taken from scratch.
+  // Returns the input of the logits: x, or x with jitter while training, in scratch memory.
   ConstView input(const Pass& pass, ConstView x) const;
 
   RouterSpec spec_;
@@ -66,7 +67,7 @@ class Router {
   RouterTables tables_;
 };
 
-// C = ceil(factor * k * tokens / experts), at least 1; 0 (no limit) for factor 0.
+// Returns C = ceil(factor * k * tokens / experts), at least 1. 0 (no limit) if factor is 0.
 Index expert_capacity(double factor, Index top_k, Index tokens, Index experts);
 
 }  // namespace sy

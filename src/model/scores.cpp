@@ -5,7 +5,7 @@ namespace sy {
 Scores::Scores(const AttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions)
     : sinks_(store.find(prefix + "sinks")) {
   SY_ASSERT(!spec.sparse || spec.window == 0, "a pattern, which counts from the first token, and a window of {}",
-            spec.window);  // a cache would forget the first token
+            spec.window);  // a cache would discard the first token
   desc_.scale = spec.scale;
   desc_.visible.window = spec.window;
   desc_.visible.sparse = spec.sparse;

@@ -64,7 +64,8 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
     slot.inputs.push_back(x);
     if (slot.cache) pass.cache = slot.cache->layer(static_cast<Index>(i));
     const View y = pass.keep(x.shape());
-    std::optional<Arena::Scope> forgotten;  // what backward computes again, or never asks for
+    // Frees the activations that backward recomputes or does not need.
+    std::optional<Arena::Scope> forgotten;
     if (recompute_ || slot.cache) forgotten.emplace(slot.saved);
     blocks_[i].forward(pass, x, y, slot.blocks[i], slot.report.observer);
     x = y;
@@ -76,7 +77,7 @@ View Stage::forward(const Device& device, Slot& slot, View x) const {
     slot.moments = slot.saved.f32({x.dim(0), 2});
     final_norm_->forward(device, x, slot.normed, slot.moments);
   }
-  // Behind the last new weights, which its collective would wait for.
+  // This comes after the last wait for new weights. Its all-gather would wait for all of them.
   if (moe_ && !slot.batch.generation) balance(pass, moe_->router, slot.balance, slot.report.layers);
   return final_norm_ ? slot.normed : slot.last;
 }
@@ -96,7 +97,7 @@ void Stage::backward(const Device& device, Slot& slot, View d, const BackwardPro
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Scope scope(slot.saved);
     if (blocks_[i].is_moe()) pass.balance = slot.balance.layer(--moe);
-    if (recompute_) {  // nobody observes it again
+    if (recompute_) {  // the observer has already seen this pass
       const View output = i + 1 < blocks_.size() ? slot.inputs[i + 1] : slot.last;
       blocks_[i].forward(pass, slot.inputs[i], output, slot.blocks[i], nullptr);
     }

@@ -1,8 +1,9 @@
-// A run of the decoder's layers, with what stands before the first of all (the embedding) and behind the last (the norm and
-// the output). One stage of all layers is the whole decoder.
+// Pipeline stage: consecutive layers of the decoder. The first stage also has the embedding, the
+// last one the final norm and the output. A stage of all layers is the whole decoder.
 //
-// A training pass is forward, then backward, of one micro-batch in a slot of its own. Several may be in flight: their slots
-// share nothing, and the gradients that they add up depend on the order of the backward passes alone.
+// A training pass is a forward and a backward of one micro-batch, in a slot of its own. Several
+// micro-batches may be in flight, and their slots share nothing. The summed gradients depend only
+// on the order of the backward passes.
 #pragma once
 
 #include <optional>
@@ -16,60 +17,65 @@
 
 namespace sy {
 
-// The memory of one micro-batch in flight: what forward leaves to backward.
+// State of one micro-batch in flight, which forward saves for backward.
 struct Slot {
   explicit Slot(Arena arena) : saved(std::move(arena)) {}
-  // Forgets the micro-batch and gives its memory back.
+  // Discards the micro-batch and frees its memory.
   void clear();
 
   Arena saved;
   Batch batch;
   Report report;
   Embedding::Saved embedding;
-  const Cache* cache = nullptr;  // of generation
-  Balance balance;               // of all MoE layers
+  const Cache* cache = nullptr;  // in generation, else nullptr
+  Balance balance;               // covers all MoE layers
   std::vector<Block::Saved> blocks;
-  std::vector<View> inputs;    // [T, D] of each block
-  View last, normed, moments;  // [T, D] the last block's output, [T, D] and [T, 2] of the final norm
+  std::vector<View> inputs;    // [T, D] input of each block
+  View last, normed, moments;  // [T, D] last block's output; [T, D], [T, 2] of the final norm
 };
 
 class Stage {
  public:
-  // layers: those of the decoder that this stage has, not empty. routers: of each MoE layer of these, [MoE layers, E]. rope: of
-  // these layers at least; it must outlive the stage.
+  // - layers: range of the decoder's layers, not empty
+  // - routers: tables of the stage's MoE layers, [MoE layers, E]
+  // - rope: tables of at least these layers; must outlive the stage
   Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope);
 
-  // Runs slot.batch through the layers, and keeps in the slot what backward needs. x: [T, D] what the stage before returned;
-  // none in the first stage, which starts from the batch's ids. Returns [T, D]: of the last stage, the normalised output.
+  // Runs slot.batch through the layers, and saves in the slot the tensors that backward needs.
+  // - x: [T, D] output of the previous stage; empty in the first stage, which reads the batch's ids
+  // - Returns [T, D]. In the last stage this is the normalised output.
   View forward(const Device& device, Slot& slot, View x) const;
-  // Adds to the parameters' gradients those of the slot's part of the step's loss. d: [T, D] the gradient by what forward
-  // returned becomes that by its x. In the last stage d is not read: the gradient comes from the loss, which is
-  // computed here, so that logits need not be kept.
+  // Adds the gradients of the slot's share of the step's loss to those of the parameters.
+  // - d: [T, D]. In: gradient with respect to the stage's output. Out: gradient with respect to its
+  //   input.
+  // - The last stage does not read d. It computes the loss and its gradient here, so that logits
+  //   need not be saved.
   void backward(const Device& device, Slot& slot, View d, const BackwardProgress& progress) const;
 
-  // Of the last stage, after forward. The loss alone, told to slot.report.
+  // Computes the loss after forward, and adds it to slot.report. For the last stage.
   void loss(const Device& device, const Slot& slot) const;
-  // The same. [count, vocab] the logits behind tokens [begin, begin + count) of the batch's B * S, on the host.
+  // Returns the logits [count, vocab] after tokens [begin, begin + count) of the batch's B * S, on
+  // the host. For the last stage, after forward.
   std::vector<float> logits(const Device& device, const Slot& slot, Range tokens, Index vocab) const;
 
-  // What each layer keeps of a token in generation.
+  // Returns the shape of each layer's cache entry for a token.
   std::vector<CacheSpec> cache_specs() const;
 
-  // The numbers of the layers that are MoE layers.
+  // Returns the layer indices of the MoE layers.
   const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }
   Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
 
  private:
-  Index head_part() const { return part_of_layer(first_layer_ + std::ssize(blocks_)); }  // in the last stage
+  Index head_part() const { return part_of_layer(first_layer_ + std::ssize(blocks_)); }
 
   const ParamStore& store_;
   Index d_model_, first_layer_;
   bool recompute_;
-  std::optional<Embedding> embedding_;  // of the first stage
+  std::optional<Embedding> embedding_;  // first stage only
   std::vector<Block> blocks_;
   std::vector<std::int64_t> moe_layer_ids_;
-  std::optional<MoeSpec> moe_;      // what all MoE layers are, but for their order of experts; none where there is none
-  std::optional<Norm> final_norm_;  // of the last stage
+  std::optional<MoeSpec> moe_;      // of all MoE layers, except `order`; empty without MoE layers
+  std::optional<Norm> final_norm_;  // last stage only
   std::optional<Head> head_;
 };
 

@@ -1,4 +1,4 @@
-// What passes find besides gradients, and who is told.
+// Statistics of passes: losses and routing counts.
 #pragma once
 
 #include <functional>
@@ -8,30 +8,33 @@
 
 namespace sy {
 
-// What the routers of one MoE layer did, summed over this rank's tokens.
+// Routing statistics of one MoE layer, summed over this rank's tokens.
 struct RouterStats {
-  std::vector<Index> routed, dropped;  // [E] assignments before dropping; those dropped
+  std::vector<Index> routed, dropped;  // [E] assignments: all, and dropped ones
   std::vector<double> probability;     // [E] sum over tokens of the probability
-  double aux_loss = 0, z_loss = 0;     // this rank's part of the sums that the layer adds to the training loss
+  double aux_loss = 0, z_loss = 0;     // this rank's terms of the losses that the layer adds
 };
 
-// What passes over the model found since it was last read, on this rank.
+// Sums over all passes since the last read, on this rank.
 struct Statistics {
-  std::vector<RouterStats> layers;          // of each MoE layer
-  double loss_sum = 0, lse_square_sum = 0;  // over this rank's tokens with a target: cross-entropy in nats, logsumexp^2
+  std::vector<RouterStats> layers;  // of each MoE layer
+  // Sums over this rank's tokens with a target: cross-entropy in nats, and logsumexp^2.
+  double loss_sum = 0, lse_square_sum = 0;
 };
 
-// What a router decided for this rank's tokens, shown to an observer: analyses and tests that look at single tokens.
+// Routing decisions for this rank's tokens, for analyses and tests of single tokens.
 struct RoutingView {
-  ConstView logits, experts, weights, keep;  // [T, E], [T, k] i32, [T, k], [T, k] i32 (1 kept, 0 dropped)
+  // [T, E], [T, k] i32, [T, k], [T, k] i32 (1: dispatched, 0: dropped)
+  ConstView logits, experts, weights, keep;
 };
 using RoutingObserver = std::function<void(const RoutingView&)>;
 
-// Whom a pass tells what it found. The sums lie on the backend, so that the host need not wait for any.
+// Destination of a pass's statistics. The sums are in device memory, so the host does not wait.
 struct Report {
-  View layers;  // [MoE layers, RouterSums of E] f64, which Backend::balance adds to, or none
-  View loss;    // [2] f64, which Backend::loss_sums adds to, or none
-  const RoutingObserver* observer = nullptr;  // called by each MoE layer in order, once a pass
+  View layers;  // [MoE layers, RouterSums of E] f64 += by Backend::balance; or empty
+  View loss;    // [2] f64 += by Backend::loss_sums; or empty
+  // Called by each MoE layer in order, once a pass; nullptr if there is no observer.
+  const RoutingObserver* observer = nullptr;
 };
 
 }  // namespace sy
