@@ -12,7 +12,10 @@ install(CODE [[
     execute_process(COMMAND "$<TARGET_FILE:switchyard>" completion ${shell}
                     OUTPUT_FILE "$<TARGET_FILE_DIR:switchyard>/completion.${shell}" COMMAND_ERROR_IS_FATAL ANY)
   endforeach()
+  execute_process(COMMAND "$<TARGET_FILE:switchyard>" help --man
+                  OUTPUT_FILE "$<TARGET_FILE_DIR:switchyard>/switchyard.1" COMMAND_ERROR_IS_FATAL ANY)
 ]])
+install(FILES ${CMAKE_BINARY_DIR}/switchyard.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${CMAKE_BINARY_DIR}/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME switchyard)
 install(FILES ${CMAKE_BINARY_DIR}/completion.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME switchyard.fish)
 # Debian's zsh looks for those of packages in another folder than for those of /usr/local.

@@ -38,7 +38,7 @@ const std::vector<Command>& commands() {
        "what this machine offers, and what is misconfigured; under mpirun, on every rank", doctor_command, true},
       {"completion", "bash|zsh|fish", "what a shell needs to complete commands, options, settings and values",
        completion_command, false},
-      {"help", "[COMMAND | config | SECTION | KEY]", "this list, a command, or configuration keys", help_command,
+      {"help", "[COMMAND | config | SECTION | KEY] [--man | --markdown]", "this list, a command, or configuration keys", help_command,
        false},
       {"version", "", "the version", version_command, false},
   };

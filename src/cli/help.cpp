@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "src/cli/options.h"
+#include "src/cli/reference.h"
 #include "src/config.h"
 #include "src/text/words.h"
 
@@ -101,8 +102,19 @@ std::vector<std::string> help_topics(bool of_configuration) {
 }
 
 int help_command(CommandLine& line) {
-  if (line.options) return 0;
+  if (line.options) {
+    line.options->push_back({"--man", "print the manual page, as roff"});
+    line.options->push_back({"--markdown", "print the reference of the commands, or after `config` that of the keys"});
+    return 0;
+  }
   std::vector<std::string> words = line.args;
+  using Words = std::vector<std::string>;
+  if (words == Words{"--man"} || words == Words{"--markdown"} || words == Words{"config", "--markdown"}) {
+    fmt::print("{}", words.front() == "--man"        ? man_page(line.world)
+                     : words.front() == "--markdown" ? command_page(line.world)
+                                                     : config_page());
+    return 0;
+  }
   const auto no_more_than = [&](std::size_t most) {
     if (words.size() > most)
       bad_input("help: unexpected '{}': usage: switchyard help [COMMAND | config | SECTION | KEY]", words[most]);
