@@ -56,6 +56,98 @@ double number(Index x) {
   return static_cast<double>(x);
 }
 
+// sums[j]: the sum of the products of j different weights.
+using ProductSums = std::vector<double>;
+
+void add_weight(ProductSums& sums, double share) {
+  const double p = std::clamp(share, 0.0, 1 - 1e-9);
+  for (std::size_t j = sums.size() - 1; j > 0; --j) sums[j] += sums[j - 1] * p / (1 - p);
+}
+
+// The sum over all choices of `limit` groups, and of k experts of these or of `common`, of the products of their weights.
+// odds: [groups] weight of the group itself.
+double sum_over_choices(const std::vector<ProductSums>& groups, const std::vector<double>& odds, Index limit,
+                        const ProductSums& common) {
+  const std::size_t sizes = common.size();
+  std::vector<ProductSums> chosen(static_cast<std::size_t>(limit) + 1, ProductSums(sizes));
+  chosen[0] = common;
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    for (std::size_t n = chosen.size() - 1; n > 0; --n)
+      for (std::size_t j = 0; j < sizes; ++j)
+        for (std::size_t i = 0; i + j < sizes; ++i) chosen[n][i + j] += chosen[n - 1][j] * odds[g] * groups[g][i];
+  return chosen.back().back();
+}
+
+// The weight of a group that tokens choose with this probability: its odds, by what `size` experts of it weigh, which may be
+// between two whole numbers.
+double group_odds(double probability, const ProductSums& experts, double size) {
+  const double q = std::clamp(probability, 0.0, 1 - 1e-9);
+  const std::size_t low = std::min(static_cast<std::size_t>(size), experts.size() - 1),
+                    high = std::min(low + 1, experts.size() - 1);
+  if (experts[low] <= 0) return 0;
+  const double between = size - static_cast<double>(low), above = experts[high] > 0 ? experts[high] : experts[low];
+  return q / (1 - q) / (std::pow(experts[low], 1 - between) * std::pow(above, between));
+}
+
+// dry_reach of many ranges of experts.
+class Reach {
+ public:
+  Reach(std::span<const Index> kept, Index tokens, Index k, const DryGroups& groups)
+      : groups_(groups),
+        limited_(!groups.group_of.empty()),
+        limit_(limited_ ? groups.limit : 1),
+        none_(static_cast<std::size_t>(k) + 1),
+        nobodys_(none_.size()) {
+    const std::size_t number_of_groups = limited_ ? static_cast<std::size_t>(groups.groups) : 1;
+    std::vector<double> chosen(number_of_groups);  // how often a group is chosen
+    double dropped = number(k);
+    for (const Index assignments : kept) shares_.push_back(number(assignments) / number(tokens));
+    for (Index e = 0; e < std::ssize(kept); ++e) {
+      dropped -= shares_[e];
+      chosen[group_of(e)] += shares_[e];
+    }
+    const double experts_of_group = (number(k) - dropped) / number(limit_);  // of a chosen one, that are kept
+    if (experts_of_group <= 0) return;
+    none_[0] = nobodys_[0] = 1;
+    all_.assign(number_of_groups, none_);
+    for (Index e = 0; e < std::ssize(kept); ++e) {
+      const double of_all = chosen[group_of(e)] / experts_of_group;
+      if (limited_ && of_all > 0) shares_[e] /= std::min(1.0, of_all);  // of the tokens that choose its group
+      add_weight(all_[group_of(e)], shares_[e]);
+    }
+    odds_.assign(number_of_groups, 1.0);
+    for (std::size_t g = 0; g < number_of_groups && limited_; ++g)
+      odds_[g] = group_odds(chosen[g] / experts_of_group, all_[g], experts_of_group);
+    for (Index i = 0; i < k && dropped > 0; ++i) add_weight(nobodys_, dropped / number(k));
+    of_all_ = sum_over_choices(all_, odds_, limit_, nobodys_);
+  }
+
+  // The share of the tokens that have one of the n experts from `first` on.
+  double operator()(Index first, Index n) const {
+    if (of_all_ <= 0) return 0;
+    std::vector<ProductSums> others = all_;  // of the experts that are not among the n
+    std::vector<bool> touched(others.size());
+    for (Index e = first; e < first + n; ++e) touched[group_of(e)] = true;
+    for (std::size_t g = 0; g < others.size(); ++g)
+      if (touched[g]) others[g] = none_;
+    for (Index e = 0; e < std::ssize(shares_); ++e)
+      if (touched[group_of(e)] && (e < first || e >= first + n)) add_weight(others[group_of(e)], shares_[e]);
+    return 1 - sum_over_choices(others, odds_, limit_, nobodys_) / of_all_;
+  }
+
+ private:
+  std::size_t group_of(Index e) const { return limited_ ? static_cast<std::size_t>(groups_.group_of[e]) : 0; }
+
+  DryGroups groups_;
+  bool limited_;
+  Index limit_;
+  ProductSums none_, nobodys_;    // of no experts; of those that stand for dropped assignments
+  std::vector<double> shares_;    // [E]
+  std::vector<ProductSums> all_;  // [groups]
+  std::vector<double> odds_;      // [groups]
+  double of_all_ = 0;
+};
+
 class DryBackend final : public Backend {
  public:
   DryCounts counts;
@@ -245,9 +337,9 @@ class DryBackend final : public Backend {
     if (split.first == 0 && std::ssize(group_of_) == all) groups = {group_of_, groups_, group_limit_};
     for (Index e = 0; e < all; ++e) sums.i32()[e] = static_cast<std::int32_t>(kept[e]);
     for (Index e = 0; e < all; ++e) counted.i32()[split.ranks() + e] = static_cast<std::int32_t>(at[e]);
+    const Reach reach(at, t, experts.dim(1), groups);
     for (Index rank = 0; rank < split.ranks(); ++rank)
-      counted.i32()[rank] = static_cast<std::int32_t>(
-          std::llround(number(t) * dry_reach(at, t, experts.dim(1), rank / split.parts * each, each, groups)));
+      counted.i32()[rank] = static_cast<std::int32_t>(std::llround(number(t) * reach(rank / split.parts * each, each)));
   }
   void do_sort_assignments(ConstView places, Index, View rows, View tokens, View slots, View) override {
     count("sort_assignments", 0, {places, rows, tokens, slots});
@@ -332,74 +424,8 @@ class DryBackend final : public Backend {
 
 }  // namespace
 
-namespace {
-
-// sums[j]: the sum of the products of j different weights.
-using ProductSums = std::vector<double>;
-
-void add_weight(ProductSums& sums, double share) {
-  const double p = std::clamp(share, 0.0, 1 - 1e-9);
-  for (std::size_t j = sums.size() - 1; j > 0; --j) sums[j] += sums[j - 1] * p / (1 - p);
-}
-
-// The sum over all choices of `limit` groups, and of k experts of these or of `common`, of the products of their weights.
-// odds: [groups] weight of the group itself.
-double sum_over_choices(const std::vector<ProductSums>& groups, const std::vector<double>& odds, Index limit,
-                        const ProductSums& common) {
-  const std::size_t sizes = common.size();
-  std::vector<ProductSums> chosen(static_cast<std::size_t>(limit) + 1, ProductSums(sizes));
-  chosen[0] = common;
-  for (std::size_t g = 0; g < groups.size(); ++g)
-    for (std::size_t n = chosen.size() - 1; n > 0; --n)
-      for (std::size_t j = 0; j < sizes; ++j)
-        for (std::size_t i = 0; i + j < sizes; ++i) chosen[n][i + j] += chosen[n - 1][j] * odds[g] * groups[g][i];
-  return chosen.back().back();
-}
-
-// The weight of a group that tokens choose with this probability: its odds, by what `size` experts of it weigh, which may be
-// between two whole numbers.
-double group_odds(double probability, const ProductSums& experts, double size) {
-  const double q = std::clamp(probability, 0.0, 1 - 1e-9);
-  const std::size_t low = std::min(static_cast<std::size_t>(size), experts.size() - 1),
-                    high = std::min(low + 1, experts.size() - 1);
-  if (experts[low] <= 0) return 0;
-  const double between = size - static_cast<double>(low), above = experts[high] > 0 ? experts[high] : experts[low];
-  return q / (1 - q) / (std::pow(experts[low], 1 - between) * std::pow(above, between));
-}
-
-}  // namespace
-
 double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n, const DryGroups& groups) {
-  const bool limited = !groups.group_of.empty();
-  const Index limit = limited ? groups.limit : 1;
-  const std::size_t number_of_groups = limited ? static_cast<std::size_t>(groups.groups) : 1;
-  const auto group_of = [&](Index e) { return limited ? static_cast<std::size_t>(groups.group_of[e]) : 0; };
-  const auto share = [&](Index e) { return number(kept[e]) / number(tokens); };
-  std::vector<double> chosen(number_of_groups), odds(number_of_groups, 1.0);  // how often a group is chosen
-  double dropped = number(k);
-  for (Index e = 0; e < std::ssize(kept); ++e) {
-    dropped -= share(e);
-    chosen[group_of(e)] += share(e);
-  }
-  const double experts_of_group = (number(k) - dropped) / number(limit);  // of a chosen one, that are kept
-  if (experts_of_group <= 0) return 0;
-  for (double& x : chosen) x /= experts_of_group;
-  ProductSums none(static_cast<std::size_t>(k) + 1);
-  none[0] = 1;
-  // Of all experts, and of those that are not among the n.
-  std::vector<ProductSums> all(number_of_groups, none), others(all);
-  for (Index e = 0; e < std::ssize(kept); ++e) {
-    const std::size_t group = group_of(e);
-    const double weight = limited && chosen[group] > 0 ? share(e) / std::min(1.0, chosen[group]) : share(e);
-    add_weight(all[group], weight);
-    if (e < first || e >= first + n) add_weight(others[group], weight);
-  }
-  for (std::size_t g = 0; g < number_of_groups && limited; ++g)
-    odds[g] = group_odds(chosen[g], all[g], experts_of_group);
-  ProductSums nobodys = none;
-  for (Index i = 0; i < k && dropped > 0; ++i) add_weight(nobodys, dropped / number(k));
-  const double of_all = sum_over_choices(all, odds, limit, nobodys);
-  return of_all > 0 ? 1 - sum_over_choices(others, odds, limit, nobodys) / of_all : 0;
+  return Reach(kept, tokens, k, groups)(first, n);
 }
 
 std::unique_ptr<Backend> make_dry(const Backend* stands_for) {
