@@ -4,6 +4,7 @@
 #include "src/cli/plan_options.h"
 #include "src/cli/progress.h"
 #include "src/cli/trained.h"
+#include "src/experiments/document.h"
 #include "src/text/words.h"
 
 namespace sy {
@@ -48,7 +49,10 @@ int plan_command(CommandLine& line) {
   Progress progress(true);
   how.progress = [&](std::string_view phase, Index done, Index total) { progress.show(phase, done, total, "layouts"); };
 
-  Json all = Json::array();
+  Json document = json_document("plan");
+  document["configuration"] = config_json(config);
+  document["machine"] = how.machine ? machine_json(*how.machine) : Json();
+  Json& all = document["plans"] = Json::array();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (given.count("layouts")) how.layouts = parse_layouts(given["layouts"].as<std::string>(), ranks[i]);
     const Plan plan = make_plan(config, vocab, ranks[i], how);
@@ -58,7 +62,7 @@ int plan_command(CommandLine& line) {
     else
       std::cout << (i > 0 ? "\n" : "") << plan_text(plan, static_cast<std::size_t>(top)) << std::flush;
   }
-  if (given["json"].as<bool>()) std::cout << json_text(all) << std::flush;
+  if (given["json"].as<bool>()) std::cout << json_text(document) << std::flush;
   return 0;
 }
 

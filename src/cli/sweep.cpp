@@ -54,10 +54,9 @@ int sweep_command(CommandLine& line) {
   }
   if (!train_sweeps(results, how)) return told_to_stop();
   bool failed = false;
-  Json all = Json::array();
   for (const SweepResult& result : results) {
     write_file(how.output / (result.name + ".md"), sweep_markdown(result));
-    write_file(how.output / (result.name + ".json"), json_text(sweep_json(result)));
+    write_file(how.output / (result.name + ".json"), json_text(sweep_json({result})));
     try {
       if (const std::string picture = sweep_picture(result); !picture.empty())
         write_file(how.output / (result.name + ".svg"), picture);
@@ -70,12 +69,9 @@ int sweep_command(CommandLine& line) {
       warn(fmt::format("no picture of {}: {}", result.name, e.what()));
     }
     for (const Trial& trial : result.trials) failed = failed || !trial.failure.empty();
-    if (given["json"].as<bool>())
-      all.push_back(sweep_json(result));
-    else
-      fmt::print("{}{}", &result == &results.front() ? "" : "\n", sweep_text(result));
+    if (!given["json"].as<bool>()) fmt::print("{}{}", &result == &results.front() ? "" : "\n", sweep_text(result));
   }
-  if (given["json"].as<bool>()) fmt::print("{}", json_text(all));
+  if (given["json"].as<bool>()) fmt::print("{}", json_text(sweep_json(results)));
   return failed ? 1 : 0;
 }
 

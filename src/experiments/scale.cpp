@@ -207,7 +207,15 @@ ScaleResult plan_scale(const ScaleOptions& options) {
   const Environment environment = this_environment(options.launcher);
   const Points points(options, environment);
   const Config& config = points.config();
-  ScaleResult result{options.config.stem().string(), options.weak, {}, environment};
+  ScaleResult result{options.config.stem().string(),
+                     options.weak,
+                     {},
+                     environment,
+                     config,
+                     options.machine,
+                     options.warm_up,
+                     options.steps,
+                     options.repeats};
   std::string why;  // a layout does not fit
   for (const int ranks : options.ranks) {
     const Config wanted = points.wanted(ranks);

@@ -52,6 +52,10 @@ struct ScaleResult {
   bool weak = false;
   std::vector<ScalePoint> points;  // by ranks, the requested ones first, by layout and routing
   Environment environment{};
+  Config config{};                   // that the runs change
+  std::optional<Machine> machine{};  // of the predictions
+  Index warm_up = 0, steps = 0;      // of each run
+  int repeats = 0;
 
   // The point that others are compared with: of the fewest ranks, the fastest with routing of its own. nullptr: none was measured.
   const ScalePoint* base() const;
@@ -73,6 +77,7 @@ bool measure_scale(ScaleResult& result, const ScaleOptions& options);
 
 std::string scale_text(const ScaleResult& result);
 std::string scale_csv(const ScaleResult& result);
+// The document of `switchyard scale --json` (docs/reference/json.md).
 Json scale_json(const ScaleResult& result);
 std::string scale_html(const ScaleResult& result);  // one self-contained page; needs gnuplot
 

@@ -5,6 +5,7 @@
 
 #include "src/analyse/page.h"
 #include "src/analyse/plot.h"
+#include "src/experiments/document.h"
 #include "src/experiments/footnotes.h"
 #include "src/experiments/scale.h"
 #include "src/text/numbers.h"
@@ -119,21 +120,34 @@ std::string scale_csv(const ScaleResult& result) {
 }
 
 Json scale_json(const ScaleResult& result) {
-  Json out = {{"name", result.name}, {"weak", result.weak}, {"environment", result.environment.json()}};
+  Json out = json_document("scale");
+  out["name"] = result.name;
+  out["weak"] = result.weak;
+  out["warm_up"] = result.warm_up;
+  out["steps"] = result.steps;
+  out["repeats"] = result.repeats;
+  out["environment"] = result.environment.json();
+  out["configuration"] = config_json(result.config);
+  out["machine"] = result.machine ? machine_json(*result.machine) : Json();
   Json& points = out["points"] = Json::array();
   for (const ScalePoint& p : result.points) {
-    Json parts;
+    Json parts, folders = Json::array();
     for (int i = 0; i < num_parts && p.parts; ++i) parts[name_of(static_cast<Part>(i))] = p.parts->seconds[i];
+    for (const Training& run : p.runs) folders.push_back(run.run.string());
     points.push_back({{"ranks", p.layout.ranks},
                       {"tp", p.layout.tp},
                       {"ep", p.layout.ep},
                       {"etp", p.layout.etp},
                       {"node", p.layout.node},
+                      {"dp", p.layout.dp()},
+                      {"edp", p.layout.edp()},
                       {"global_batch", p.global_batch},
                       {"micro_batch", p.micro_batch},
+                      {"tokens_per_step", p.tokens},
                       {"balanced", p.balanced},
                       {"step_seconds", p.seconds()},
                       {"repeats", p.step_seconds},
+                      {"spread", p.spread()},
                       {"predicted_seconds", p.predicted},
                       {"tokens_per_second", p.tokens_per_second()},
                       {"speedup", result.speedup(p)},
@@ -141,8 +155,9 @@ Json scale_json(const ScaleResult& result) {
                       {"routing_gap", result.routing_gap(p)},
                       {"parts", parts},
                       {"requested", p.requested},
+                      {"runs", std::move(folders)},
                       {"warnings", result.warnings(p)},
-                      {"failure", p.failure}});
+                      {"failure", p.failure.empty() ? Json() : Json(p.failure)}});
   }
   return out;
 }

@@ -7,6 +7,7 @@
 #include "dist/runtime.h"
 #include "src/analyse/plot.h"
 #include "src/data/dataset.h"
+#include "src/experiments/document.h"
 #include "src/experiments/footnotes.h"
 #include "src/params/costs.h"
 #include "src/text/numbers.h"
@@ -28,7 +29,7 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
   const Config base = read_config(sweep.base, common);
   const ConfigCheck fits_ranks{[&](const Config& c) { check_config_for_layout(c, c.layout(options.ranks)); }, true};
   const Index vocab = model_vocab(base, open_training_data(base).vocab());
-  SweepResult result{sweep.name, {}, base.train.validate_every > 0};
+  SweepResult result{sweep.name, {}, base.train.validate_every > 0, options.ranks, base};
   const fs::path folder = options.output / (sweep.settings.empty() ? sweep.base.stem() : fs::path(sweep.name));
   for (const std::vector<std::string>& combination : combinations(sweep.variations)) {
     std::vector<std::string> settings = common;
@@ -57,7 +58,9 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
       }
       training.run = folder / folder_name(named);
       training.label = fmt::format("{}: {}", sweep.name, folder_name(named));
-      check_folder(training.run, read_config(sweep.base, training.settings));
+      const Config config = read_config(sweep.base, training.settings);
+      check_folder(training.run, config);
+      trial.seeds.push_back(static_cast<Index>(config.train.seed));
       trial.runs.push_back(std::move(training));
     }
     result.trials.push_back(std::move(trial));
@@ -73,7 +76,8 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
   if (!failures) return false;
   for (SweepResult& sweep : sweeps)
     for (Trial& trial : sweep.trials)
-      for (const Training& training : trial.runs) {
+      for (std::size_t run = 0; run < trial.runs.size(); ++run) {
+        const Training& training = trial.runs[run];
         add_warnings(training.run, trial.warnings);
         if (const auto failure = failures->find(training.run); failure != failures->end()) {
           trial.failure = failure->second;
@@ -81,6 +85,7 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
         }
         const bool may_stop_early = trial.config.train.patience > 0;
         trial.outcomes.push_back(read_outcome(training.run, may_stop_early ? last_step(training.run) : training.steps));
+        trial.ended.push_back(run);
         if (const MissingSteps& missing = trial.outcomes.back().missing; !missing.empty())
           warn(fmt::format("{} lacks {}: its numbers are of the other steps; remove the run's folder to train it again",
                            (training.run / "metrics.jsonl").string(), missing.text()));
@@ -137,30 +142,55 @@ std::string sweep_markdown(const SweepResult& result) {
   return notes.texts().empty() ? text : text + "\nWarnings:\n\n" + notes.lines("- ");
 }
 
-Json sweep_json(const SweepResult& result) {
-  Json out = {{"name", result.name}, {"loss_is", result.validated ? "validation" : "training"}};
-  Json& trials = out["trials"] = Json::array();
-  for (const Trial& trial : result.trials) {
-    Json told = {{"run", trial.label},
-                 {"parameters", trial.parameters},
-                 {"active_parameters", trial.active},
-                 {"flops_per_token", trial.flops_per_token},
-                 {"loss", trial.loss()},
-                 {"deviation", trial.spread()},
-                 {"warnings", trial.warnings},
-                 {"failure", trial.failure}};
-    Json& runs = told["runs"] = Json::array();
-    for (const Outcome& o : trial.outcomes) {
-      Json run = {{"steps", o.last_step()},
-                  {"loss", o.loss()},
-                  {"tokens_per_second", o.tokens_per_second()},
-                  {"dropped", o.dropped()},
-                  {"max_violation", o.max_violation}};
-      Json& curve = run["validation"] = Json::array();
-      for (const LossAt& v : o.validation) curve.push_back({{"step", v.step}, {"loss", v.loss}});
-      runs.push_back(std::move(run));
-    }
-    trials.push_back(std::move(told));
+namespace {
+
+// A run of a trial; outcome: nullptr if it did not end well.
+Json run_json(const Training& run, Index seed, const Outcome* outcome) {
+  const auto known = [&](auto value) { return outcome ? Json(value(*outcome)) : Json(); };
+  Json curve;
+  if (outcome) curve = Json::array();
+  for (const LossAt& v : outcome ? outcome->validation : std::vector<LossAt>())
+    curve.push_back({{"step", v.step}, {"loss", v.loss}});
+  return {{"folder", run.run.string()},
+          {"seed", seed},
+          {"steps", known([](const Outcome& o) { return o.last_step(); })},
+          {"loss", known([](const Outcome& o) { return o.loss(); })},
+          {"tokens_per_second", known([](const Outcome& o) { return o.tokens_per_second(); })},
+          {"dropped", known([](const Outcome& o) { return o.dropped(); })},
+          {"max_violation", known([](const Outcome& o) { return o.max_violation; })},
+          {"validation", std::move(curve)}};
+}
+
+Json trial_json(const Trial& trial) {
+  Json runs = Json::array();
+  for (std::size_t run = 0; run < trial.runs.size(); ++run) {
+    const auto at = std::find(trial.ended.begin(), trial.ended.end(), run);
+    const Outcome* const outcome = at == trial.ended.end() ? nullptr : &trial.outcomes[at - trial.ended.begin()];
+    runs.push_back(run_json(trial.runs[run], trial.seeds[run], outcome));
+  }
+  return {{"run", trial.label},
+          {"parameters", std::llround(trial.parameters)},
+          {"active_parameters", std::llround(trial.active)},
+          {"flops_per_token", trial.flops_per_token},
+          {"loss", trial.loss()},
+          {"deviation", trial.spread()},
+          {"warnings", trial.warnings},
+          {"failure", trial.failure.empty() ? Json() : Json(trial.failure)},
+          {"runs", std::move(runs)}};
+}
+
+}  // namespace
+
+Json sweep_json(const std::vector<SweepResult>& results) {
+  Json out = json_document("sweep");
+  Json& sweeps = out["sweeps"] = Json::array();
+  for (const SweepResult& result : results) {
+    Json& sweep = sweeps.push_back({{"name", result.name},
+                                    {"loss_is", result.validated ? "validation" : "training"},
+                                    {"ranks", result.ranks},
+                                    {"configuration", config_json(result.base)},
+                                    {"trials", Json::array()}});
+    for (const Trial& trial : result.trials) sweep["trials"].push_back(trial_json(trial));
   }
   return out;
 }

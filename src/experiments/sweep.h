@@ -17,7 +17,9 @@ struct Trial {
   std::string label;                                       // "model.norm=none": the settings that vary, or "base"
   Config config;                                           // the seed apart
   std::vector<Training> runs;                              // [seed]
+  std::vector<Index> seeds;                                // [seed] train.seed of each
   std::vector<Outcome> outcomes;                           // [seed] that ended well
+  std::vector<std::size_t> ended;                          // the run of each outcome
   std::string failure;                                     // why a run did not; empty: all did
   std::vector<std::string> warnings;                       // of its runs, each once
   double parameters = 0, active = 0, flops_per_token = 0;  // src/params/costs.h
@@ -30,6 +32,8 @@ struct SweepResult {
   std::string name;
   std::vector<Trial> trials;
   bool validated = false;  // the losses are of the validation text
+  int ranks = 1;           // of each run
+  Config base{};           // the configuration that the trials change
 };
 
 struct SweepOptions {
@@ -50,7 +54,8 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
 
 std::string sweep_text(const SweepResult& result);      // a table for people
 std::string sweep_markdown(const SweepResult& result);  // the same as Markdown
-Json sweep_json(const SweepResult& result);
+// The document of `switchyard sweep --json` (docs/reference/json.md).
+Json sweep_json(const std::vector<SweepResult>& results);
 // The losses over the steps, the mean over seeds, as an SVG file. Needs gnuplot; "" where no run has two points.
 std::string sweep_picture(const SweepResult& result);
 

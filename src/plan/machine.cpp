@@ -191,6 +191,23 @@ std::string to_ini(const Machine& m, std::string_view comment) {
   return text;
 }
 
+Json machine_json(const Machine& m) {
+  Json json{{"machine", {{"name", m.name}, {"backend", m.backend}, {"shared", m.shared}}}};
+  const auto put = [&](const std::string& key, Json value) {
+    const std::size_t dot = key.find('.');
+    json[key.substr(0, dot)][key.substr(dot + 1)] = std::move(value);
+  };
+  for (const NumberKey& k : number_keys) put(k.name, m.*k.member);
+  for (const CurveKey& k : curve_keys) {
+    Json points = Json::array();
+    for (const auto& [size, share] : (m.*k.member).points) points.push_back(std::vector<double>{size, share});
+    put(k.name, std::move(points));
+  }
+  json["operations"] = Json::object();
+  for (const auto& [name, speed] : m.operations) json["operations"][name] = speed;
+  return json;
+}
+
 namespace {
 
 // Machine files by name, those of earlier folders first. config_file may be empty.

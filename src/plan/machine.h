@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "src/text/json.h"
 
 namespace sy {
 
@@ -53,6 +54,8 @@ struct Machine {
 // Throws InputError that names every wrong line and key.
 Machine parse_machine(const std::string& ini_text, const std::string& origin);
 std::string to_ini(const Machine& machine, std::string_view comment);
+// All keys by their sections, as in a file; a curve is a list of [size, share]. A number that the file leaves out is 0.
+Json machine_json(const Machine& machine);
 
 // A file, or the name of one in a folder configs/machines: of the working directory, of those above the configuration file, or
 // where the program was built or installed. Throws InputError that lists those that are there.

@@ -80,6 +80,7 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks);
 
 // shown: layouts of each table; 0: all.
 std::string plan_text(const Plan& plan, std::size_t shown);
+// An element of "plans" in the document of `switchyard plan --json` (docs/reference/json.md).
 Json plan_json(const Plan& plan);
 
 }  // namespace sy

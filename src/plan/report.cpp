@@ -1,5 +1,6 @@
 // A plan as people and programs read it.
 #include <algorithm>
+#include <cmath>
 
 #include "src/params/costs.h"
 #include "src/plan/plan.h"
@@ -166,46 +167,54 @@ std::string suggestions_text(const Plan& plan, const Unit& unit) {
                      train.micro_batch, train.recompute, table.str());
 }
 
-Json memory_json(const MemoryPlan& m) {
-  return {{"weights", m.weights},
-          {"gradients", m.gradients},
-          {"optimizer", m.optimizer},
-          {"activations", m.activations},
-          {"total", m.total()}};
+Json integer(double x) {
+  return static_cast<Index>(std::llround(x));
+}
+Json seconds_json(const std::optional<StepTime>& time) {
+  if (!time) return {};
+  Json json = Json::object();
+  for (int i = 0; i < num_parts; ++i) json[name_of(static_cast<Part>(i))] = time->seconds[i];
+  json["step"] = time->total();
+  return json;
 }
 
+// Every row has the same fields: null if the layout was not looked at so far, or there is no machine.
 Json candidate_json(const Plan& plan, const Candidate& c) {
   const Layout& l = c.layout;
-  Json json{{"tp", l.tp},
-            {"ep", l.ep},
-            {"etp", l.etp},
-            {"dp", l.dp()},
-            {"edp", l.edp()},
-            {"fits", c.fits},
-            {"memory", memory_json(c.memory)}};
-  if (l.node > 1) json["node"] = l.node;
-  if (c.passes == 0) return json;
-  json["micro_batches"] = c.passes;
-  json["flops"] = c.flops;
-  json["sent_bytes"] = c.sent();
-  Json& traffic = json["traffic"] = Json::array();
-  for (const TrafficLine& line : c.traffic) {
-    Json& row = traffic.push_back({{"group", line.group},
-                                   {"ranks", line.ranks},
-                                   {"collective", name_of(line.kind)},
-                                   {"what", meaning_of(line)},
-                                   {"calls", line.calls},
-                                   {"sent_bytes", line.sent},
-                                   {"received_bytes", line.received}});
-    if (plan.machine) row["seconds"] = line.seconds;
-  }
-  if (!c.time) return json;
-  Json& time = json["seconds"] = Json::object();
-  for (int i = 0; i < num_parts; ++i) time[name_of(static_cast<Part>(i))] = c.time->seconds[i];
-  time["step"] = c.time->total();
-  json["tokens_per_second"] = plan.tokens() / c.time->total();
-  json["of_peak"] = of_peak(plan, c);
-  return json;
+  const bool profiled = c.passes > 0;
+  Json traffic;
+  if (profiled) traffic = Json::array();
+  for (const TrafficLine& line : c.traffic)
+    traffic.push_back({{"group", line.group},
+                       {"ranks", line.ranks},
+                       {"collective", name_of(line.kind)},
+                       {"what", meaning_of(line)},
+                       {"calls", integer(line.calls)},
+                       {"roots", integer(line.roots)},
+                       {"sent_bytes", integer(line.sent)},
+                       {"received_bytes", integer(line.received)},
+                       {"seconds", plan.machine ? Json(line.seconds) : Json()}});
+  const MemoryPlan& m = c.memory;
+  return {{"tp", l.tp},
+          {"ep", l.ep},
+          {"etp", l.etp},
+          {"node", l.node},
+          {"dp", l.dp()},
+          {"edp", l.edp()},
+          {"fits", c.fits},
+          {"memory",
+           {{"weights", m.weights},
+            {"gradients", m.gradients},
+            {"optimizer", m.optimizer},
+            {"activations", profiled ? Json(m.activations) : Json()},
+            {"total", m.total()}}},
+          {"micro_batches", profiled ? Json(c.passes) : Json()},
+          {"flops", profiled ? Json(c.flops) : Json()},
+          {"sent_bytes", profiled ? integer(c.sent()) : Json()},
+          {"traffic", std::move(traffic)},
+          {"seconds", seconds_json(c.time)},
+          {"tokens_per_second", c.time ? Json(plan.tokens() / c.time->total()) : Json()},
+          {"of_peak", c.time ? Json(of_peak(plan, c)) : Json()}};
 }
 
 }  // namespace
@@ -254,16 +263,20 @@ Json plan_json(const Plan& plan) {
             {"parameters", costs.parameters.total},
             {"active_parameters", costs.parameters.active},
             {"flops_per_token", costs.flops_per_token},
-            {"tokens_per_step", plan.tokens()},
-            {"load", plan.loaded ? "recorded" : "balanced"}};
-  if (plan.machine) {
-    json["machine"] = plan.machine->name;
-    json["memory_of_a_rank"] = plan.memory;
-  }
-  for (const auto& [name, list] : {std::pair{"layouts", &plan.fitting}, {"too_large", &plan.too_large}}) {
-    Json& rows = json[name] = Json::array();
-    for (const Candidate& c : *list) rows.push_back(candidate_json(plan, c));
-  }
+            {"tokens_per_step", integer(plan.tokens())},
+            {"load", plan.loaded ? "recorded" : "balanced"},
+            {"memory_of_a_rank", plan.machine ? integer(plan.memory) : Json()},
+            {"layouts", Json::array()},
+            {"too_large", Json::array()},
+            {"suggestions", Json::array()}};
+  for (const Candidate& c : plan.fitting) json["layouts"].push_back(candidate_json(plan, c));
+  for (const Candidate& c : plan.too_large) json["too_large"].push_back(candidate_json(plan, c));
+  for (const Suggestion& s : plan.suggestions)
+    json["suggestions"].push_back({{"options", s.options(plan.config)},
+                                   {"micro_batch", s.micro_batch},
+                                   {"recompute", s.recompute},
+                                   {"layouts", s.layouts},
+                                   {"best", candidate_json(plan, s.best)}});
   return json;
 }
 

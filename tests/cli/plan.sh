@@ -28,6 +28,9 @@ expect_output "waits for its busiest rank"
 # The layouts in JSON are sorted, and as many as a plan for all of them has.
 expect_ok "$switchyard" plan config.ini --ranks 4 --machine h100 --json
 [[ $(grep -c '"edp":' .out) -ge 8 ]] || die "not all layouts"
+for word in '"format": "switchyard-plan"' '"version": 1,' '"provenance": {' '"configuration": {' '"name": "h100"'; do
+  grep -qF "$word" .out || die "no $word"
+done
 grep -E '"step": ' .out | tr -d ' ,' | cut -d: -f2 | sort -gc || die "not the fastest first"
 
 # DeepSeek-V3 on 16,384 GPUs: seconds.

@@ -38,6 +38,9 @@ awk -F, -v a="$(seconds "$here/r2-tp1-ep2-etp1-own-1")" -v b="$(seconds "$here/r
   END { exit !found }' out/config.csv || die "other numbers than those of the runs: $(cat out/config.csv)"
 awk -F, '$1 == 1 && $9 == 0 { exit !($14 == 1 && $15 == 1) }' out/config.csv || die "the base is not 1"
 grep -q '"routing_gap": -\{0,1\}[0-9]' out/config.json || die "no gap"
+for word in '"format": "switchyard-scale"' '"version": 1,' '"provenance": {' '"seq_len": 16,' '"warm_up": 1,'; do
+  grep -qF "$word" out/config.json || die "no $word"
+done
 [[ ! -e out/config.html ]] || grep -q '</html>' out/config.html || die "no whole page"
 expect_output "tp 2 ep 2 etp 1"
 # Where the time goes: parts that make up a traced step, and none between ranks where there is one.
@@ -91,7 +94,9 @@ grep -q 'moe.top_k = 1 with moe.renormalize' doubtful/config.json || die "no war
 # With more ranks a larger batch; some layouts; what plan predicts.
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --weak --layouts tp1,ep2 --own-routing-only --steps 2 --warm-up 0 \
   --repeats 1 --output weak --machine h100 --json
-[[ $(grep -c '"global_batch": 8' <<<"$out") -eq 2 && $(grep -c '"global_batch": 4' <<<"$out") -eq 1 ]] || die "other batches"
+points=${out#*\"points\":}  # the configuration has such a key, too
+[[ $(grep -c '"global_batch": 8' <<<"$points") -eq 2 && $(grep -c '"global_batch": 4' <<<"$points") -eq 1 ]] ||
+  die "other batches"
 grep -q '"predicted_seconds": [0-9]' <<<"$out" || die "no prediction"
 
 # Where a node is known to have some ranks alone, tokens travel straight and by node.

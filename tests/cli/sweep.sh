@@ -59,6 +59,10 @@ INI
 expect_ok "$switchyard" sweep norms.ini places.ini --seeds 1,2 --ranks 2 --output files --json
 [[ $(ls -d files/config/*/ | wc -l) -eq 6 ]] || die "not six runs: $(ls files/config)"
 grep -q '"deviation": 0\.' <<<"$out" || die "no deviation over seeds"
+grep -q '"format": "switchyard-sweep"' <<<"$out" || die "no format"
+# Each run has its folder and its seed.
+runs=$(grep -E '"(folder|seed)": ' <<<"$out" | tr -d ' \n')
+[[ $runs == *'"folder":"files/config/'*'","seed":1,"folder":"'*'","seed":2,'* ]] || die "no runs: $runs"
 
 # Warnings of the runs are footnotes of the table. A sweep without a curve says why it has no picture.
 expect_ok "$switchyard" sweep config.ini --vary moe.renormalize=auto,true --moe.top_k=1 --train.validate_every=6 --output doubtful
@@ -73,6 +77,8 @@ expect_no_file doubtful/config.svg
 # A run that fails is told, and the others are trained.
 expect_exit 1 "$switchyard" sweep config.ini --vary train.lr=0.001,1e15 --output failing
 expect_output "train.lr=1e15 failed: "
+[[ $(grep -c '"folder": ' failing/config.json) -eq 2 && $(grep -c '"steps": null' failing/config.json) -eq 1 ]] ||
+  die "the run that failed is not in JSON"
 expect_output "train.lr=0.001"
 
 # Asked to stop, it stops the run, which goes on when sent again.

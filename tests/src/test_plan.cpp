@@ -582,6 +582,59 @@ TEST(Plan, SettingsThatFitAreSuggested) {
             std::string::npos);
 }
 
+// All rows of the document have the same fields, with or without a machine, and those that do not fit too.
+TEST(Plan, JsonRowsHaveTheSameFields) {
+  const auto names_of = [](const Json& object) {
+    std::string names;
+    for (const Json::Member& m : object.members()) names += m.name + ",";
+    return names;
+  };
+  PlanOptions options;
+  options.layouts = {Layout{6}, Layout{6, 2, 3, 1}, Layout{6, 1, 3, 1}};
+  const Plan free = make_plan(planned(), planned_vocab, 6, options);
+  options.machine = round_machine();
+  const Json without = plan_json(free);
+  const Json& first = without["layouts"][0];
+  EXPECT_TRUE(first["seconds"].is_null());
+  EXPECT_TRUE(first["tokens_per_second"].is_null());
+  EXPECT_TRUE(without["memory_of_a_rank"].is_null());
+  int rows = 0;
+  std::set<bool> profiled;
+  for (const double memory : {1e9, 1.0, 1.01 * static_cast<double>(free.fitting.front().memory.parameters())}) {
+    options.machine->memory = memory;
+    const Json json = plan_json(make_plan(planned(), planned_vocab, 6, options));
+    EXPECT_EQ(names_of(json), names_of(without));
+    EXPECT_TRUE(json["memory_of_a_rank"].is_integer());
+    for (const char* list : {"layouts", "too_large"})
+      for (const Json& row : json[list]) {
+        ++rows;
+        EXPECT_EQ(names_of(row), names_of(first));
+        EXPECT_TRUE(row["node"].is_integer());
+        EXPECT_TRUE(row["memory"]["total"].is_integer());
+        const bool known = !row["traffic"].is_null();
+        profiled.insert(known);
+        EXPECT_EQ(row["sent_bytes"].is_integer(), known);
+        EXPECT_EQ(row["micro_batches"].is_integer(), known);
+        EXPECT_EQ(row["memory"]["activations"].is_integer(), known);
+        if (!known) continue;
+        EXPECT_GT(row["seconds"]["step"].get<double>(), 0);
+        for (const Json& line : row["traffic"])
+          for (const char* field : {"ranks", "calls", "roots", "sent_bytes", "received_bytes"})
+            EXPECT_TRUE(line[field].is_integer()) << field;
+      }
+  }
+  EXPECT_EQ(rows, 9);
+  EXPECT_EQ(profiled.size(), 2u);
+}
+
+TEST(Plan, MachinesAsJson) {
+  const Json json = machine_json(round_machine());
+  EXPECT_EQ(json["machine"]["name"], Json("round"));
+  EXPECT_EQ(json["links"]["node_bandwidth"].get<double>(), 1e9);
+  EXPECT_EQ(json["operations"]["adamw"].get<double>(), 1e9);
+  EXPECT_EQ(json["compute"]["products"][1][1].get<double>(), 0.5);
+}
+
 TEST(Plan, ReportsItsProgress) {
   PlanOptions options;
   std::vector<std::pair<Index, Index>> seen;

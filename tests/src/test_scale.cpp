@@ -4,6 +4,8 @@
 #include <set>
 #include <sstream>
 
+#include "src/config.h"
+#include "src/experiments/document.h"
 #include "src/experiments/footnotes.h"
 #include "src/experiments/scale.h"
 #include "src/text/json.h"
@@ -59,6 +61,43 @@ TEST(Scale, RowsHaveUniqueKeys) {
   const Json json = scale_json(result());
   EXPECT_EQ(json.at("points").at(2).at("node").get<Index>(), 2);
   EXPECT_EQ(json.at("environment").at("instruction_set").get<std::string>(), "avx2");
+}
+
+// Names of the members of an object, with a comma after each.
+std::string fields_of(const Json& object) {
+  std::string names;
+  for (const Json::Member& m : object.members()) names += m.name + ",";
+  return names;
+}
+
+TEST(Scale, TheDocumentSaysWhereItIsFrom) {
+  ScaleResult r = result();
+  r.points.push_back(measured({4, 2, 2, 1}, {}));
+  r.points.back().failure = "no memory";
+  r.points.back().parts.reset();
+  r.points.front().parts.emplace();
+  r.config = parse_config("[model]\nlayers = 3\n[train]\nlr = 0.25\n[data]\npath = 7\n", "test");
+  const Json json = Json::parse(scale_json(r).dump());
+  EXPECT_EQ(json["format"].get<std::string>(), "switchyard-scale");
+  EXPECT_EQ(json["version"], Json(json_version));
+  for (const char* field : {"program_version", "build_options", "host", "date"})
+    EXPECT_FALSE(json["provenance"][field].get<std::string>().empty()) << field;
+  EXPECT_TRUE(json["provenance"].contains("commit"));
+  // Each key has its own type.
+  const Json& config = json["configuration"];
+  EXPECT_TRUE(config["model"]["layers"].is_integer());
+  EXPECT_EQ(config["train"]["lr"], Json(0.25));
+  EXPECT_EQ(config["train"]["recompute"], Json(false));
+  EXPECT_EQ(config["data"]["path"], Json("7"));
+  EXPECT_TRUE(json["machine"].is_null());
+  // Every row has the same fields, and null for what is not known.
+  const Json& points = json["points"];
+  for (const Json& point : points) EXPECT_EQ(fields_of(point), fields_of(points[0]));
+  EXPECT_TRUE(points[3]["step_seconds"].is_null());
+  EXPECT_TRUE(points[3]["parts"].is_null());
+  EXPECT_EQ(points[3]["failure"], Json("no memory"));
+  EXPECT_TRUE(points[0]["failure"].is_null());
+  EXPECT_TRUE(points[0]["tokens_per_step"].is_integer());
 }
 
 TEST(Scale, DoubtfulNumbersAreFootnotes) {

@@ -1,0 +1,66 @@
+#include "src/experiments/document.h"
+
+#include <charconv>
+#include <ctime>
+#include <map>
+
+#include "dist/runtime.h"
+#include "src/build_info.h"
+#include "src/text/ini.h"
+
+namespace sy {
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%FT%TZ", &parts);
+  return text;
+}
+
+// A value that the configuration accepts, as its key's type in the table of keys.
+Json typed(std::string_view type, const std::string& value) {
+  const char *const begin = value.data(), *const end = begin + value.size();
+  if (type == "true or false") return value == "true";
+  if (type == "a whole number") {
+    Index number = 0;
+    if (std::from_chars(begin, end, number).ptr == end) return number;
+  }
+  if (type == "a number") {
+    double number = 0;
+    if (std::from_chars(begin, end, number).ptr == end) return number;
+  }
+  return value;
+}
+
+}  // namespace
+
+Json json_document(std::string_view command) {
+  const BuildInfo& build = build_info();
+  return {{"format", "switchyard-" + std::string(command)},
+          {"version", json_version},
+          {"provenance",
+           {{"program_version", build.version},
+            {"commit", build.commit.empty() ? Json() : Json(build.commit)},
+            {"build_options", build.options},
+            {"host", host_name()},
+            {"date", utc_now()}}}};
+}
+
+Json config_json(const Config& config) {
+  std::map<std::string, std::string> types;  // by key; kinds of layer have the keys of NAME
+  for (const ConfigKey& key : config_keys()) types[key.name] = key.type;
+  Json json = Json::object();
+  for (const IniEntry& entry : read_ini(to_ini(config)).entries) {
+    const std::size_t dot = entry.key.rfind('.'), first = entry.key.find('.');
+    const std::string section = entry.key.substr(0, dot), name = entry.key.substr(dot + 1);
+    const std::string known = first == dot ? entry.key : section.substr(0, first) + ".NAME." + name;
+    const auto type = types.find(known);
+    json[section][name] = typed(type == types.end() ? "text" : type->second, entry.value);
+  }
+  return json;
+}
+
+}  // namespace sy
