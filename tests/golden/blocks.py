@@ -1,7 +1,7 @@
-"""Makes blocks.json: logits of small models of several families, as Hugging Face transformers computes them.
+"""Makes blocks.json: logits of small models of several families, computed by Hugging Face transformers.
 
 Needs torch and transformers (5.23 made the file): python3 blocks.py > blocks.json
-Parameters are not stored: both sides make them of their names (values.py).
+Parameters are not stored: both sides compute them from their names (values.py).
 """
 
 import json
@@ -16,22 +16,22 @@ IDS = [3, 1, 4, 1, 5, 9, 2, 6, 12]
 
 
 def ours(name, *shape):
-    """Our parameter of this name, around 1 where it is a norm's weight."""
+    """Switchyard's parameter of this name, around 1 if it is the weight of a norm."""
     return values(name, shape, name.endswith("norm.weight"))
 
 
 def around_zero(name, *shape):
-    """Of a norm with an offset, or of the embedding's norms: without the 1."""
+    """The parameter around 0: for norms with an offset, and for norms of the embedding."""
     return (ours(name, *shape).double() - 1).float()
 
 
 def with_bias(w, theirs, mine, weight=ours):
-    """A LayerNorm with a bias."""
+    """Adds the parameters of a LayerNorm with a bias."""
     w[theirs + ".weight"], w[theirs + ".bias"] = weight(mine + ".weight", D), ours(mine + ".bias", D)
 
 
 class Layer:
-    """Our parameters of one layer, in the shapes of nn.Linear."""
+    """Switchyard's parameters of one layer, in the shapes of nn.Linear."""
 
     def __init__(self, i, kv=KV, gated=True):
         self.p, self.kv, self.gated = f"layers.{i}.", kv, gated
@@ -49,7 +49,7 @@ class Layer:
 
 
 def llama_like(layer, prefix, biased=False):
-    """The names that most families share."""
+    """Parameters of one layer by the names that most families share."""
     out = {prefix + "self_attn.q_proj.weight": layer.q(), prefix + "self_attn.k_proj.weight": layer.k(),
            prefix + "self_attn.v_proj.weight": layer.v(), prefix + "self_attn.o_proj.weight": layer.out(),
            prefix + "mlp.gate_proj.weight": layer.up()[:F], prefix + "mlp.up_proj.weight": layer.up()[F:],
@@ -148,8 +148,11 @@ def neox():
 
 
 def family(name, settings, model, norms, biased=False, tied=False, weight=ours, qk=None):
-    """norms: ours by theirs, within a layer. qk: of what queries and keys have a norm: the whole projection, each head with
-    the same weight, or each head with its own."""
+    """Runs a model with the names of llama_like.
+
+    norms: Switchyard's norms of a layer by transformers' names. qk: the norm of queries and keys covers the
+    whole projection ("whole"), each head with one weight ("head"), or each head with its own weight ("each").
+    """
     w = {"model.embed_tokens.weight": ours("embedding.weight", V, D),
          "model.norm.weight": weight("final_norm.weight", D)}
     if not tied:
@@ -167,7 +170,7 @@ def family(name, settings, model, norms, biased=False, tied=False, weight=ours, 
 
 
 def bloom(heads):
-    """Of so many heads of width 4; a number that is no power of two has other slopes."""
+    """Runs Bloom with `heads` heads of width 4. The slopes differ if `heads` is not a power of two."""
     global D, HEADS, F
     sizes, (D, HEADS, F) = (D, HEADS, F), (heads * HD, heads, 4 * heads * HD)
     w = {"transformer.word_embeddings.weight": ours("embedding.weight", V, D)}
@@ -281,7 +284,7 @@ def nemotron():
 
 
 def t5():
-    """The decoder alone: without an encoder's output, attention to it is passed over. Buckets hold several distances."""
+    """Runs the decoder without an encoder, which skips cross-attention. Buckets hold several distances."""
     w = {"embed_tokens.weight": ours("embedding.weight", V, D), "final_layer_norm.weight": ours("final_norm.weight", D),
          "block.0.layer.0.SelfAttention.relative_attention_bias.weight": ours("relative_bias.weight", HEADS, 6).T}
     for i in range(LAYERS):
@@ -316,7 +319,8 @@ def gpt_oss():
         w[p + "mlp.router.weight"] = ours(l.p + "moe.router.weight", E, D)
         w[p + "mlp.router.bias"] = l.bias("moe.router", E)
         up, bias = ours(l.p + "moe.experts.up.weight", E, 2, F, D), ours(l.p + "moe.experts.up.bias", E, 2, F)
-        w[p + "mlp.experts.gate_up_proj"] = up.permute(0, 3, 2, 1).reshape(E, D, 2 * F)  # gate and linear in turns
+        # Columns of the gate and of the up projection are interleaved.
+        w[p + "mlp.experts.gate_up_proj"] = up.permute(0, 3, 2, 1).reshape(E, D, 2 * F)
         w[p + "mlp.experts.gate_up_proj_bias"] = bias.transpose(1, 2).reshape(E, 2 * F)
         w[p + "mlp.experts.down_proj"] = ours(l.p + "moe.experts.down.weight", E, D, F).transpose(1, 2)
         w[p + "mlp.experts.down_proj_bias"] = ours(l.p + "moe.experts.down.bias", E, D)

@@ -1,11 +1,11 @@
-"""Makes families.json: small models of the families that can be imported, as Hugging Face transformers keeps and computes them.
+"""Makes families.json: small models of all importable families, stored and computed by Hugging Face transformers.
 
 Needs torch and transformers (5.23 made the file):
   python3 families.py > families.json
-  python3 families.py check SWITCHYARD [NAME ...]    imports and exports each with the program, and loads what it exported:
-      with what an import keeps of the original, the same files; without it, as of a model that was trained here, the same
-      logits. Exit code 1 where any differ.
-Values are not stored: both sides make them of the tensors' names (values.py).
+  python3 families.py check SWITCHYARD [NAME ...]    imports and exports each model with the program
+The check loads each export. With the files that an import keeps of the original, the export has the same
+files. Without them, as for a model trained by Switchyard, it has the same logits. Exit code 1 if any differ.
+Values are not stored: both sides compute them from the tensors' names (values.py).
 """
 
 import json
@@ -50,7 +50,7 @@ MOE = dict(num_local_experts=5, num_experts_per_tok=2)
 FINE = dict(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=12)
 DEEP = dict(n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, kv_lora_rank=10, qk_rope_head_dim=4,
             qk_nope_head_dim=6, v_head_dim=5, first_k_dense_replace=1, num_key_value_heads=4, num_hidden_layers=3)
-# name, model's class, its configuration, what is then said otherwise in config.json (None: left out)
+# name, class of the model, its configuration, changes of config.json (None removes a key)
 CASES = [
     ("gpt2", "GPT2LMHeadModel", hf.GPT2Config(**gpt2()), {}),
     ("gpt2_bare", "GPT2LMHeadModel", hf.GPT2Config(**gpt2(n_inner=28)), {}),
@@ -132,7 +132,7 @@ CASES = [
 
 
 def save(folder, name, architecture, config, otherwise):
-    """The model's folder, with the numbers of values(). Returns config.json and the tensors."""
+    """Writes the folder of a model with the numbers of values(). Returns config.json and the tensors."""
     config._attn_implementation = "eager"
     torch.manual_seed(1)
     model = getattr(hf, architecture)(config)

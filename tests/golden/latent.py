@@ -1,8 +1,10 @@
-"""Makes latent.json: DeepSeek-V2 and V3 in small, as Hugging Face transformers computes them: the loss, the logits behind
-the last token, and of each parameter's gradient its norm and its product with a vector of known numbers.
+"""Makes latent.json: small DeepSeek-V2 and V3 models, computed by Hugging Face transformers.
+
+It has the loss, the logits after the last token, and two values of each parameter's gradient: its norm, and
+its product with a vector of known numbers.
 
 Needs torch and transformers (5.23 made the file): python3 latent.py > latent.json
-Parameters and these vectors are not stored: both sides make them of names (values.py).
+Parameters and these vectors are not stored: both sides compute them from names (values.py).
 """
 
 import json
@@ -25,7 +27,7 @@ def numbers(name, shape):
 
 
 class Parameters:
-    """Ours by name, as leaves of the graph."""
+    """Switchyard's parameters by name, as leaves of the graph."""
 
     def __init__(self):
         self.all = {}
@@ -45,7 +47,8 @@ def weights(ours, q_latent):
         w[to + "input_layernorm.weight"] = ours(p + "attention_norm.weight", D)
         w[to + "post_attention_layernorm.weight"] = ours(p + "ffn_norm.weight", D)
         q = ours(a + "q.weight", HEADS, ROPE + NOPE, q_latent or D)
-        q = torch.cat([q[:, ROPE:], q[:, :ROPE]], 1).flatten(0, 1)  # theirs are rotated last
+        # transformers rotates the last dimensions.
+        q = torch.cat([q[:, ROPE:], q[:, :ROPE]], 1).flatten(0, 1)
         if q_latent:
             w[attn + "q_a_proj.weight"] = ours(a + "q_down.weight", q_latent, D)
             w[attn + "q_a_layernorm.weight"] = ours(a + "q_latent_norm.weight", q_latent)

@@ -1,4 +1,4 @@
-"""Makes moe_layers.json: MoE layers of known families, forward and backward, as Hugging Face transformers computes them.
+"""Makes moe_layers.json: MoE layers of known families, forward and backward, by Hugging Face transformers.
 
 Needs torch and transformers (5.23 made the file): python3 moe_layers.py > moe_layers.json
 """
@@ -21,16 +21,16 @@ SIZES = dict(hidden_size=D, moe_intermediate_size=F, intermediate_size=F, num_ex
              num_hidden_layers=1, num_attention_heads=1, experts_implementation="eager")
 
 
-def short(tensor):  # as many digits as f32 has
+def short(tensor):  # with the digits of f32
     return [float(f"{x:.9g}") for x in tensor.detach().double().flatten().tolist()]
 
 
-# Which of our parameters a parameter there is, and how its elements lie in ours.
+# Functions that arrange the elements of transformers' parameters as in Switchyard's.
 def halves(w):  # [E, 2 F, D] -> [E, 2, F, D]
     return w.reshape(E, 2, F, -1)
 
 
-def interleaved(w):  # [E, D, 2 F] with the halves' columns in turn -> [E, 2, F, D]
+def interleaved(w):  # [E, D, 2 F] with interleaved columns -> [E, 2, F, D]
     return w.reshape(E, -1, F, 2).permute(0, 3, 2, 1)
 
 
@@ -76,7 +76,7 @@ def case(name, layer, settings, scale=0.5, bias=None):
 
     parameters = dict(layer.named_parameters())
     shared = "shared_expert." if "shared_expert.up_proj.weight" in parameters else "shared_experts."
-    if shared + "up_proj.weight" in parameters:  # the gate's and the linear half's rows side by side
+    if shared + "up_proj.weight" in parameters:  # rows of the gate, then of the up projection
         up, gate = (parameters.pop(shared + part + "_proj.weight") for part in ("up", "gate"))
         down = parameters.pop(shared + "down_proj.weight")
         put("shared.up.weight", torch.stack([gate, up]), torch.stack([gate.grad, up.grad]))
@@ -117,7 +117,7 @@ CASES = [
          {"moe.shared_experts": 1, "moe.groups": 3, "moe.group_limit": 2, "moe.scale": 2.5, "moe.score": "sigmoid",
           "moe.bias_rate": 0.001},
          bias=[0.25, -0.25, 0.0, 0.5, -0.125, 0.125]),
-    # Large weights, so that the limit of 7 cuts off.
+    # The weights are so large that the limit of 7 clamps values.
     case("gpt_oss", GptOssMLP(GptOssConfig(num_local_experts=E, **SIZES)),
          {"moe.bias": "true", "moe.router_bias": "true", "model.ffn": "swiglu_clamped"}, scale=3),
 ]

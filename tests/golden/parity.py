@@ -1,10 +1,10 @@
 """Trains small models in transformers and in switchyard, from the same weights on the same tokens, and compares the losses.
 
 Needs torch and transformers: python3 parity.py SWITCHYARD [NAME ...]
-50 steps of AdamW, in f32: betas 0.9 and 0.95, decay 0.1 of matrices, gradients clipped at 1. Every step is on all the tokens
-(256 windows, within which the order is shuffled), so that their order is no matter. Exit code 1 where losses differ by more
-than 1e-4 of them. Where output_router_logits is true, transformers has a load-balance loss of all layers together over the
-whole batch, and an import sets the same.
+It trains 50 steps of AdamW, in f32: betas 0.9 and 0.95, decay 0.1 of matrices, gradients clipped at 1. Every
+step uses all tokens (256 windows, in shuffled order), so that their order does not matter. If
+output_router_logits is true, transformers has a load-balancing loss of all layers together over the whole
+batch, and an import sets the same. Exit code 1 if losses differ by more than a share of 1e-4.
 """
 
 import json
@@ -39,7 +39,7 @@ CASES = [
                          num_experts_per_tok=3, moe_intermediate_size=12, q_lora_rank=9, kv_lora_rank=10, qk_rope_head_dim=4,
                          qk_nope_head_dim=6, v_head_dim=5, first_k_dense_replace=1, n_group=3, topk_group=2,
                          n_shared_experts=1, routed_scaling_factor=2.5),
-     ["--moe.bias_rate=1e-30"]),  # selection biases stay as they are, as those of transformers
+     ["--moe.bias_rate=1e-30"]),  # selection biases do not change, as in transformers
 ]
 
 

@@ -1,4 +1,4 @@
-"""Makes rope_tables.json: rotary positions with every scaling, as Hugging Face transformers computes them.
+"""Makes rope_tables.json: rotary positions with every scaling, by Hugging Face transformers.
 
 Needs torch and transformers (5.23 made the file): python3 rope_tables.py > rope_tables.json
 """
@@ -9,7 +9,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-# Of each case: our settings; the configuration there; how many positions a sequence has, and which of them are shown.
+# Arguments of a case: Switchyard's settings, the configuration of transformers, the positions of a
+# sequence, and those that are stored.
 SHORT = [1.0, 1.05, 1.1, 1.3, 1.6, 2.0, 2.1, 2.4]
 LONG = [1.0, 1.2, 1.7, 3.0, 5.5, 9.0, 14.0, 20.0]
 
@@ -17,15 +18,16 @@ LONG = [1.0, 1.2, 1.7, 3.0, 5.5, 9.0, 14.0, 20.0]
 def case(name, head_dim, theta, length, positions, original=None, ours=None, **scaling):
     settings = {"head_dim": head_dim, "rope_theta": theta, "seq_len": length, **(ours or {})}
     parameters = {"rope_theta": theta, **scaling}
-    # Scalings that look at the length of the model take the original one for it: the script says how long a sequence is.
+    # Scalings that depend on the length of the model use the original length. The positions below
+    # give the length of a sequence.
     config = LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, head_dim=head_dim,
                          max_position_embeddings=original or length, rope_parameters=parameters)
     rope = LlamaRotaryEmbedding(config)
-    # The first position of all says how long the sequence is.
+    # The first position is the last one of the sequence: it sets the length.
     cos, sin = rope(torch.zeros(1), torch.tensor([[length - 1] + positions]))
     half = head_dim // 2
 
-    def short(tensor):  # as many digits as f32 has
+    def short(tensor):  # with the digits of f32
         return [short(row) for row in tensor] if tensor.dim() else float(f"{tensor.item():.9g}")
 
     return {
@@ -46,7 +48,8 @@ def listed(numbers):
     return ",".join(str(x) for x in numbers)
 
 
-# NTK: the base that dynamic scaling comes to at a length where its factor is (s * length / original - (s - 1)) = 7.
+# NTK: the base of dynamic scaling at a length where its factor is 7. The factor is
+# s * length / original - (s - 1).
 cases = [
     case("default", 16, 10000.0, 600, [0, 1, 77, 599], rope_type="default"),
     case("linear", 16, 10000.0, 2048, [1, 511, 512, 2047], rope_type="linear", factor=4.0,
@@ -70,7 +73,7 @@ cases = [
     case("yarn_of_gpt_oss", 64, 150000.0, 16384, [4095, 4096, 16383], rope_type="yarn", factor=32.0, beta_fast=32.0,
          beta_slow=1.0, truncate=False, original_max_position_embeddings=4096,
          ours=scaled("yarn", 32, 4096, rope_whole_dimensions="false")),
-    # DeepSeek-V2's way to say that cos and sin stay as they are
+    # DeepSeek-V2, which leaves cos and sin unscaled this way
     case("yarn_of_deepseek", 64, 10000.0, 16384, [4095, 4096, 16383], rope_type="yarn", factor=40.0, beta_fast=32.0,
          beta_slow=1.0, mscale=0.707, mscale_all_dim=0.707, original_max_position_embeddings=4096,
          ours=scaled("yarn", 40, 4096, rope_attention_factor=1)),

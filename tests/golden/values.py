@@ -1,11 +1,11 @@
-"""The numbers that golden data are computed with, made of names by both sides (tests/src/golden_values.h)."""
+"""Numbers for golden data, which both sides compute from names (tests/src/golden_values.h)."""
 
 import numpy as np
 import torch
 
 
 def values(name, shape, around_one=False):
-    """The tensor of this name: elements in [-0.5, 0.5), or around 1. In f32."""
+    """Returns the tensor of this name in f32: elements in [-0.5, 0.5), or in [0.5, 1.5) if around_one."""
     h = 0
     for c in name:
         h = (h * 31 + ord(c)) % 65521
