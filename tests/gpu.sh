@@ -1,26 +1,30 @@
 #!/usr/bin/env bash
-# tests/gpu.sh: everything that only a GPU can show, on a machine with one (docs/contributing/gpu-schedule.md).
+# tests/gpu.sh: the tests and benchmarks that need a GPU (docs/contributing/gpu-schedule.md).
 #
 #   tests/gpu.sh [PART...]
 #       builds what is not up to date, and runs the parts from build/.
 #   tests/gpu.sh pack [--output BUNDLE] [--assume-libs FILE] [--data DIR] [--built DIR [--emulator]]
-#       makes one archive of the program, its tests and benchmarks, and the shared libraries that they need.
+#       makes one archive of the program, its tests and benchmarks, and their shared libraries.
 #       --assume-libs  a list of the libraries that the machine with the card has: they are left out
 #                      (default: tests/gpu/target.libs)
-#       --data         a data set to pack in place of the quickstart's
-#       --built        packs from this build folder; default: compiles for the H100 and H200 in build-gpu/
+#       --data         a data set to pack instead of the quickstart's
+#       --built        packs from this build folder; default: compiles for the H100 and H200 in
+#                      build-gpu/
 #       --emulator     packs the programs of that folder that run on the CUDA emulator
 #   tests/gpu.sh run BUNDLE [--output DIR] [PART...]
 #       unpacks the archive beside itself, and runs the parts. Needs no cmake and no packages.
 #
-# PART is a row of the table below, or one of the four calls of the schedule: first, bench, check, ranks.
-# The default is all four. A part that fails or takes longer than its limit does not stop the next one.
+# PART is a row of the table below, or one of the four calls of the schedule: first, bench, check,
+# ranks. The default is all four. A part that fails or exceeds its limit does not stop the next one.
 # The output of a part goes to DIR/CALL.log at once, and its result to DIR/summary.md (default DIR:
-# gpu-results/). Exit code 1: a part failed; 2: bad input, no GPU, or a missing library.
+# gpu-results/).
+#
+# Exit code 1: a part failed; 2: bad input, no GPU, or a missing library.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# call, part, limit in seconds; the limits of the four calls sum to 25 minutes. Parts of the call `more` are run by name alone.
+# Columns: call, part, limit in seconds. The limits of the four calls sum to 25 minutes. Parts of
+# the call `more` run only by name.
 table="
 first versions    20
 first doctor      40
@@ -50,7 +54,7 @@ die() {
 # The programs of a bundle, and the CMake targets that make them.
 programs=(switchyard test_kernels test_mpi bench_gpu)
 
-# Copies the shared libraries that a file needs, and those that they need, into $stage/lib.
+# Copies the shared libraries that a file needs, directly and indirectly, into $stage/lib.
 declare -A seen
 pack_libraries() {
   local name path
@@ -63,7 +67,8 @@ pack_libraries() {
   done < <(ldd "$1" | sed -nE 's/^\t(\S+) => not found$/\1 -/p; s/^\t(\S+) => (\S+) \(.*/\1 \2/p')
 }
 
-# The launcher, the plug-ins that ranks of one machine use, and the texts that name their errors.
+# Packs the launcher, the plug-ins that ranks of one machine use, and the texts of their error
+# messages.
 pack_mpi() {
   local kind name plugins pmix
   plugins=$(ompi_info --parsable --path pkglibdir | cut -d: -f3)
@@ -71,7 +76,8 @@ pack_mpi() {
   cp -L "$(command -v mpirun)" "$stage/bin/mpirun"
   for kind in "$plugins"/mca_*.so; do
     name=${kind##*/}
-    # Fabrics, accelerators, file systems, resource managers and OpenSHMEM: one machine needs none of them.
+    # One machine needs no plug-ins for fabrics, accelerators, file systems, resource managers and
+    # OpenSHMEM.
     [[ $name =~ ^mca_(atomic|memheap|scoll|spml|sshmem)_ ||
       $name =~ _(ofi|ucx|usnic|openib|verbs|psm2?|portals4|mtl|cm|slurm|tm|lsf|gridengine|hcoll|ompio|romio.*|pvfs2|lustre|gpfs|cuda|monitoring|flux|jsm)(\.so|_) ]] &&
       continue
@@ -147,9 +153,10 @@ pack_corpus() {  # FOLDER
   rm -rf "$corpus"
 }
 
-# ---- the programs: of a bundle, or of build/ ----
+# ---- the programs of a bundle, or of build/ ----
 
-# A folder that has a shared library of this name, among those where CUDA's are put.
+# Prints a folder of CUDA libraries that has a shared library of this name. Prints nothing if the
+# loader finds it already.
 folder_of() {
   local folder
   ldconfig -p 2>/dev/null | grep -q "[[:space:]]$1 " && return
@@ -164,7 +171,8 @@ print(*sorted(found)[:1])
 PY
 }
 
-# Unpacks a bundle, and sets what its programs need. Their libraries come first for them alone: PyTorch has its own.
+# Unpacks a bundle and sets the environment of its programs. The bundle's libraries come first for
+# these programs only: PyTorch has its own.
 use_bundle() {
   local bundle=$1 missing folder name
   root=$(realpath -m "${bundle%.tar.gz}.unpacked")
@@ -203,7 +211,7 @@ use_build() {
   [[ -f $data/dataset.ini ]] || built=$bin pack_corpus "$data" || exit 1
 }
 
-# ---- the parts: each is run in $work, which is empty ----
+# ---- the parts: each runs in the empty folder $work ----
 
 versions() {
   echo "commit $(cat "$root/commit" 2>/dev/null || git -C "$here" describe --always --dirty)"
@@ -216,10 +224,11 @@ versions() {
   return 0
 }
 
-# Exit code 1 means that there are problems; they are for the report's reader.
+# Exit code 1 reports problems of the machine, which are for the reader of the report.
 doctor() { "$bin/switchyard" doctor || [[ $? -eq 1 ]]; }
 
-# All operations in one process; from its first crash on, or if it does not end, each that it did not finish in a process of its own.
+# Tests all operations in one process. If it crashes or does not end, each unfinished case runs in
+# its own process.
 ops() {
   local cases case failed=0 count=0
   "$bin/test_kernels" --gtest_filter='*/cuda*' >ops.log 2>&1
@@ -242,16 +251,16 @@ ops() {
   return 1
 }
 
-# --- training as a person runs it: the quickstart's model alone on the card ---
+# --- training as a user runs it: the quickstart's model on one card ---
 quickstart() {  # NAME OPTION...; `run=exec` replaces the shell by the program
   ${run:-} "$bin/switchyard" train "$here/configs/quickstart.ini" --parallel.ep=1 --train.micro_batch="$sequences" --data.path="$data" \
     --run.dir="$1" --train.steps="$steps" --train.global_batch="$batch" --train.warmup=4 --run.backend=cuda \
     --run.log_every=1 "${@:2}"
 }
-# The emulator computes a small part of it.
+# Emulator runs are smaller (run_parts).
 steps=20 batch=16 sequences=16
 losses() { sed -nE 's/.*"step":([0-9]+),.*"loss":([0-9.]+).*/\1 \2/p' "$1/metrics.jsonl"; }
-# Prints the losses of two runs side by side; fails if any two differ by more than the given share.
+# Prints the losses of two runs side by side. Fails if any two differ by more than the given share.
 beside() {  # A B SHARE
   echo "step  $1  $2"
   paste -d' ' <(losses "$1") <(losses "$2" | cut -d' ' -f2) | awk -v share="$3" -v steps="$steps" '
@@ -267,7 +276,7 @@ train() {
   return "$failed"
 }
 
-# A run that is killed and goes on ends with the weights of one that was not.
+# A run that is killed and resumed ends with the weights of an uninterrupted run.
 # A checkpoint after every step leaves enough time to kill the program before its last step.
 resume() {
   local process waited=0
@@ -284,7 +293,7 @@ resume() {
   return "$code"
 }
 
-# --- benchmarks; a report of a part is there as soon as the part has ended ---
+# --- benchmarks; a part writes its report when it ends ---
 bench() {  # PARTS, separated by commas
   local small=()
   [[ $emulator ]] && small=(--small)
@@ -296,8 +305,9 @@ layers() { bench layers; }
 grouped() { bench grouped; }
 step() { bench step,graphs; }
 
-# --- compute-sanitizer, on our kernels alone: lazily loaded, those of cuBLAS and NCCL are not looked at ---
-# Errors of the CUDA API are the product's to see, and among them is an event that is not ready when it is asked.
+# --- compute-sanitizer on Switchyard's kernels ---
+# Kernels of cuBLAS and NCCL are loaded lazily and are skipped. Errors of the CUDA API are not
+# reported: the product handles them, and an event that is not ready when queried is one of them.
 sanitizer() {  # TOOL OPTION...
   command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed"; return 3; }
   CUDA_MODULE_LOADING=LAZY compute-sanitizer --tool "$@" --kernel-regex kns=sy --report-api-errors no --error-exitcode 1 \
@@ -312,7 +322,7 @@ racecheck() { sanitizer racecheck --racecheck-detect-level error; }
 ranks() {  # N COMMAND...
   "$here/launch/mpirun.sh" "$@" </dev/null
 }
-layouts() {  # NUMBER-OF-RANKS: the cases that ctest has for as many ranks
+layouts() {  # NUMBER-OF-RANKS: runs the cases that ctest has for this number of ranks
   local name count dtype cases failed=0 found=0
   while read -r name count dtype cases; do
     [[ $count == "$1" ]] || continue
@@ -352,7 +362,7 @@ run_parts() {  # PART...
   if [[ ! $emulator ]]; then
     [[ $({ nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null || true; } | head -1) ]] ||
       { "$bin/switchyard" doctor; die "there is no NVIDIA GPU here (nvidia-smi names none)"; }
-    # Tests that find no device are skipped, and would count as passed.
+    # Tests without a device are skipped, and would count as passed.
     "$bin/test_mpi" --backend=cuda --gtest_filter=none >/dev/null ||
       { "$bin/switchyard" doctor; die "this build cannot use the GPU of this machine"; }
   else
@@ -369,7 +379,8 @@ run_parts() {  # PART...
     work=$(mktemp -d)
     began=$SECONDS
     echo "== $part" | tee -a "$output/$call.log"
-    # In a shell of its own, so that a part that takes too long is ended with all that it started.
+    # The part has its own shell, so that `timeout` ends all processes of a part that takes too
+    # long.
     (cd "$work" && export -f "$part" "${helpers[@]}" && export bin data python here output emulator steps batch sequences root &&
       timeout -k 5 "$limit" bash -uc "$part") >>"$output/$call.log" 2>&1
     code=$?

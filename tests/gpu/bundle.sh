@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# bundle.sh ROOT BUILD: a bundle of the CUDA emulator's programs runs from the archive alone, and mistakes are refused.
+# bundle.sh ROOT BUILD: tests that a bundle of the CUDA emulator's programs runs from the archive
+# alone.
 set -euo pipefail
 root=$1 build=$2
 gpu=$root/tests/gpu.sh
@@ -30,7 +31,7 @@ for name in libc.so.6 libstdc++.so.6 libcublas.so.13 libnccl.so.2; do
   ! grep -q "/$name\$" content || die "$name is packed, which the target has"
 done
 
-# The bundle needs only a shell of this machine: its own Open MPI is the only one in the environment.
+# The bundle needs only a shell of this machine: the environment has no Open MPI but the bundle's.
 env -i PATH=/usr/bin:/bin HOME="$work" SWITCHYARD_PYTHON=none "$gpu" run bundle.tar.gz --output results versions doctor step train_2 ||
   { cat results/*.log; die "a part failed"; }
 [[ $(grep -c '| passed |' results/summary.md) -eq 4 ]] || die "not every part is in the summary"
@@ -44,7 +45,7 @@ refuses "there is no part opps" run bundle.tar.gz opps
 refuses "run needs a bundle" run missing.tar.gz
 refuses "unknown option --small" pack --small
 refuses "none cannot be read" pack --assume-libs none
-# A library that neither the target nor this machine has.
+# A library that is neither on the target nor on this machine.
 mkdir broken
 cp -P "$build"/{switchyard,test_kernels,test_mpi,bench_gpu}_cuda_host broken/
 printf 'int f(void);\nint main(void) { return f(); }\n' >main.c
