@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# Tries the README's two commands on a bare Debian 12, which has no package but those that debootstrap
-# calls minbase. Needs root, debootstrap, git, and the time of both commands from nothing; so tests/run.sh
-# does not call it.
+# Tries the README's two commands on a bare Debian 12, which has only the packages of debootstrap's
+# minbase.
 #   tests/bare.sh [OPTIONS] [DIR [COMMAND ARGUMENT...]]
-# DIR becomes the root folder of that Debian; if it is one of an earlier trial, it is used again. Without
-# DIR a temporary folder is made and removed. COMMAND, run in the source tree, replaces both commands.
+#
+# DIR becomes the root folder of that Debian. If it is from an earlier trial, it is used again.
+# Without DIR, a temporary folder is made and removed. COMMAND, run in the source tree, replaces
+# both commands.
 #   --user         runs the commands as a user with sudo instead of root
 #   --ccache DIR   keeps the compiler's cache in DIR, so that the next trial compiles less
 #   --mirror URL   takes packages from this mirror of Debian
-# The source tree is a clone of HEAD: changes that are not committed are not tried. Exit code 0: every
-# command succeeded; 1: one failed; 2: the trial could not be made.
+#
+# It needs root, debootstrap, git, and the time of both commands from nothing, so tests/run.sh does
+# not call it. The source tree is a clone of HEAD, without changes that are not committed.
+#
+# Exit code 0: every command succeeded; 1: one failed; 2: the trial could not be made.
 set -euo pipefail
 die() {
   echo "tests/bare.sh: $1" >&2
@@ -32,7 +36,7 @@ done
 [[ $(id -u) -eq 0 ]] || die "run it as root: it makes a root folder, and mounts file systems"
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# Mounts and processes are in namespaces that end with this script, also if a signal kills it.
+# Mounts and processes are in namespaces, which end with this script even if a signal kills it.
 if [[ ${SWITCHYARD_BARE:-} != inside ]]; then
   for program in debootstrap git unshare; do command -v $program >/dev/null || die "$program is missing: install it"; done
   made=
@@ -65,7 +69,7 @@ if [[ ! -e $dir/etc/debian_version ]]; then
     { tail "$dir.log" >&2 && die "debootstrap failed"; }
   rm "$dir.log"
 fi
-mount --bind "$dir" "$dir" # the root folder is then a mount point, as that of a machine
+mount --bind "$dir" "$dir" # the root folder is then a mount point, as on a machine
 mount -t proc proc "$dir/proc"
 mount --rbind /sys "$dir/sys"
 mount --rbind /dev "$dir/dev"
@@ -73,11 +77,11 @@ mount -t devpts -o newinstance,ptmxmode=0666 devpts "$dir/dev/pts"
 mount -t tmpfs -o mode=1777 tmpfs "$dir/dev/shm"
 cp /etc/resolv.conf "$dir/etc/resolv.conf"
 printf '127.0.0.1 localhost\n127.0.1.1 %s\n' "$(uname -n)" >"$dir/etc/hosts"
-# This machine's way to a mirror: proxies, time-outs, whether dates are checked.
+# The settings with which this machine reaches a mirror: proxies, time-outs, checks of dates.
 apt-config dump Acquire | grep -vE '^Acquire::(IndexTargets|Languages|Changelogs)' \
   >"$dir/etc/apt/apt.conf.d/99host" || true
 
-# The environment of a login, without this shell's variables.
+# The environment of a login, without the variables of this shell.
 environment=(LANG=C.UTF-8 TERM=dumb)
 user=root
 home=/root

@@ -19,13 +19,13 @@ for picture in $(grep -oE '\]\(docs/[^)]*' "$share/doc/switchyard/README.md" | c
 done
 expect_ok "$bin" inspect --config "$share/switchyard/configs/models/mixtral-8x7b.ini"
 expect_ok env OMP_NUM_THREADS=1 "$share/switchyard/launch/mpirun.sh" 2 "$bin" version
-# The installed completion completes, and the other shells have theirs.
+# The installed completion works, and the other shells have theirs.
 expect_file "$share/man/man1/switchyard.1" "$share/zsh/site-functions/_switchyard" "$share/fish/vendor_completions.d/switchyard.fish"
 complete_words() {
   # shellcheck disable=SC1091
   source "$share/bash-completion/completions/switchyard"
   COMP_WORDS=("$bin" "$@") COMP_CWORD=$#
-  _switchyard 2>/dev/null  # compopt is for the shell at work
+  _switchyard 2>/dev/null  # compopt needs an interactive shell
   echo "${COMPREPLY[*]}"
 }
 [[ $(complete_words tra) == train ]] || die "tra is not completed"

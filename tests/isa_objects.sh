@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# Code that is compiled for one instruction set cannot become another's: the linker sees one symbol of each set's object, so that
-# no function in it takes the place of the same inline function elsewhere; and each object has vectors of its own width.
+# Tests that code of one instruction set cannot replace that of another.
+#
 #   tests/isa_objects.sh OBJECT...      each is .../switchyard_cpu_NAME.o
+#
+# The linker sees one symbol of each object, so that none of its functions replaces the same inline
+# function elsewhere. Each object has vectors of the width of its instruction set.
 set -euo pipefail
 die() {
   echo "tests/isa_objects.sh: $1" >&2
   exit 1
 }
 [[ $# -gt 0 ]] || die "no object"
-declare -A widest=([sse42]=xmm [avx2]=ymm [avx512]=zmm [avx512bf16]=zmm [amx]=zmm)  # the widest registers, of x86
+# The widest registers of each instruction set of x86.
+declare -A widest=([sse42]=xmm [avx2]=ymm [avx512]=zmm [avx512bf16]=zmm [amx]=zmm)
 for object in "$@"; do
   symbol=$(basename "$object" .o)
   seen=$(nm --extern-only --defined-only --format=posix "$object" | cut -d' ' -f1)

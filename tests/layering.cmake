@@ -1,8 +1,10 @@
-# Includes point one way. Fails naming every line that turns an arrow round.
-# The rooms of the tree, lowest first: a file includes its own room and those of the lines above, and of its own line no other.
-# src/config is src/config*.h and .cpp. What is to be included from below belongs into a lower room.
+# Tests that includes point one way. Fails, and names every include that does not.
+
+# The components of the tree, lowest first. A file includes its own component and those of the lines
+# above, but no other component of its own line. The component src/config is src/config*.h and .cpp.
+# Code that a lower component needs belongs there.
 set(order
-    "kernels"                                          # tensors, and what a backend can be asked for
+    "kernels"                                          # tensors, and the operations of a backend
     "kernels/cpu kernels/cuda kernels/dry"
     "dist"
     "src/system"                                       # files and folders of the operating system
@@ -15,7 +17,7 @@ set(order
     "src/families"
     "src/evaluate"
     "src/analyse src/doctor src/generate src/train"
-    "src/plan"                                         # runs what trains, on kernels/dry
+    "src/plan"                                         # runs training on kernels/dry
     "src/experiments"
     "src/cli")
 
@@ -28,7 +30,7 @@ foreach(line ${order})
   endforeach()
 endforeach()
 
-# The room of a path from the root; empty: it is in none.
+# Sets `result` to the component of a path from the root; empty if it is in none.
 function(room_of path result)
   get_filename_component(room "${path}" DIRECTORY)
   if(NOT DEFINED "height_of_${room}")

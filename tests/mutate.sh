@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
-# Do the tests notice? Puts the faults of tests/faults.txt into a copy of the source tree, one at a time, builds, and runs the
-# tests that should see each. The tree itself is only read, so that it may be interrupted at any time.
-#   tests/mutate.sh                  every fault: an hour or so on two cores
-#   tests/mutate.sh 'router-*'       those whose name fits one of the patterns
-#   tests/mutate.sh --check          only whether each fault still fits the code
-# Exit code 0: all were noticed; 1: some were not, or could not be tried; 2: faults.txt does not fit the code.
+# Mutation test: checks that the tests notice the mutants of tests/faults.txt.
+#
+# It puts them into a copy of the source tree, one at a time, builds, and runs the tests that should
+# notice each. The tree itself is only read, so that this script may be interrupted at any time.
+#
+#   tests/mutate.sh                  every mutant: about an hour on two cores
+#   tests/mutate.sh 'router-*'       mutants whose name matches one of the patterns
+#   tests/mutate.sh --check          checks only that each mutant still fits the code
+#
+# Exit code 0: all were noticed; 1: some were not, or could not be tried; 2: faults.txt does not fit
+# the code.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-copy=$root/build/mutate # with its own build folder at the same place as in the tree, for ccache
+# The copy has its own build folder at the same relative path as the tree, for ccache.
+copy=$root/build/mutate
 logs=$copy/logs
-test_seconds=300 # a fault may make ranks wait for ever
+test_seconds=300 # a mutant may make ranks wait for ever
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} SWITCHYARD_TIMEOUT=${SWITCHYARD_TIMEOUT:-60}
 
 die() {
@@ -41,7 +47,7 @@ read_faults() {
   done <"$root/tests/faults.txt"
 }
 
-# The content of a file; what $() would cut from its end stays.
+# Sets `content` to the content of a file, with the line ends that $() would remove.
 content_of() {
   content=$(cat "$1" && printf .)
   content=${content%.}
@@ -87,7 +93,8 @@ build() { # SPEC...
       mpi*) targets+=(test_mpi) ;;
       training* | device_hangs*) targets+=(test_training_cuda_host) ;;
       cli:faults) targets+=(switchyard faults) ;;
-      cli:doctor) targets+=(switchyard switchyard_cuda_host) ;; # some of its devices are those of the stand-in
+      # Some of its devices are emulated.
+      cli:doctor) targets+=(switchyard switchyard_cuda_host) ;;
       cli:* | runpath) targets+=(switchyard) ;;
       *) targets+=("test_${spec%%:*}") ;;
     esac
@@ -95,7 +102,13 @@ build() { # SPEC...
   cmake --build "$copy/build" --parallel "$(env -u OMP_NUM_THREADS nproc)" --target "${targets[@]}"
 }
 
-# kernels:FILTER, dist:FILTER, src:FILTER, faults:FILTER, cuda_host:FILTER, workspace_cuda_host:FILTER of gtest; mpiN:FILTER under N ranks, trainingN:FILTER on CUDA's stand-in; cli:NAME of tests/cli; ends: tests/dist/ends.sh; device_hangs: tests/cuda_host/hangs.sh; runpath: tests/runpath.sh.
+# Runs a test of the field `seen`:
+#   kernels:FILTER, dist:FILTER, src:FILTER, faults:FILTER, cuda_host:FILTER,
+#   workspace_cuda_host:FILTER      tests of gtest
+#   mpiN:FILTER                     tests of gtest under N ranks
+#   trainingN:FILTER                the same on the CUDA emulator
+#   cli:NAME                        tests/cli/NAME.sh
+#   ends, device_hangs, runpath     tests/dist/ends.sh, tests/cuda_host/hangs.sh, tests/runpath.sh
 run_test() { # SPEC
   local what=${1%%:*} filter=${1#*:} command
   case $what in
@@ -127,7 +140,7 @@ for name in "${names[@]}"; do
 done
 ((${#chosen[@]} > 0)) || die "no fault is named so: see tests/faults.txt"
 
-# Without a fault every test must pass, and none may be an empty list.
+# Without a mutant, every test must pass, and no test may be an empty list.
 update_copy
 cmake -S "$copy" -B "$copy/build" -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_CUDA=OFF -DSWITCHYARD_TESTS=ON \
   -DSWITCHYARD_UNITY=OFF --log-level=NOTICE >"$logs/configure" 2>&1 || die "cmake failed: see $logs/configure"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that programs and shared objects take their libraries from absolute folders alone. The loader
+# Checks that programs and shared objects load libraries only from absolute folders. The loader
 # reads an empty or relative element of a RUNPATH as the working directory.
 #   tests/runpath.sh PATH...      files, and folders with everything below them
 set -euo pipefail
@@ -10,8 +10,8 @@ die() {
 command -v readelf >/dev/null || die "readelf is missing: install binutils"
 export LC_ALL=C
 
-# Prints the elements of a file's RPATH and RUNPATH that are not absolute, each in quotes; fails if there are any.
-# $ORIGIN, the folder of the file itself, counts as absolute.
+# Prints the elements of a file's RPATH and RUNPATH that are not absolute, each in quotes. Fails if
+# there are any. $ORIGIN, the folder of the file itself, counts as absolute.
 relative_elements() { # FILE
   readelf -dW "$1" 2>/dev/null | sed -nE 's/^.*\((RPATH|RUNPATH)\) +Library r[a-z]*path: \[(.*)\]$/\2/p' |
     awk -F: '{ for (i = 1; i <= (NF ? NF : 1); ++i) if ($i !~ /^(\/|\$ORIGIN|\$\{ORIGIN\})/) { print "\"" $i "\""; bad = 1 } }
@@ -22,7 +22,8 @@ programs=0
 bad=0
 while IFS= read -r -d '' file; do
   [[ $(head -c 4 "$file" | tr -d '\0') == $'\x7fELF' ]] || continue
-  [[ $(readelf -hW "$file" | sed -n 's/^ *Type: *\([A-Z]*\).*/\1/p') =~ ^(EXEC|DYN)$ ]] || continue # not an object file
+  # Not an object file.
+  [[ $(readelf -hW "$file" | sed -n 's/^ *Type: *\([A-Z]*\).*/\1/p') =~ ^(EXEC|DYN)$ ]] || continue
   programs=$((programs + 1))
   if ! elements=$(relative_elements "$file"); then
     echo "$file loads libraries from the working directory: its RUNPATH has ${elements//$'\n'/, }" >&2

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# tests/tidy.sh BUILD [ROOM...]: clang-tidy, as .clang-tidy says, over these rooms (src/io, dist, ...), or over all of kernels/,
-# dist/ and src/ but kernels/cuda, which is not always compiled, and kernels/cpu, whose vectors only GCC knows. Exit code 77
-# where there is no clang-tidy.
+# tests/tidy.sh BUILD [ROOM...]: runs clang-tidy over components (src/io, dist, ...).
 #
-# The files of a room are looked at as one, since most of the time goes by in the headers that they share. A room that has
-# passed is passed over until one of its files or headers, the checks or clang-tidy itself change: BUILD/tidy/ROOM.passed
-# holds the digest of them all.
+# The default is all of kernels/, dist/ and src/, except kernels/cuda, which is not always compiled,
+# and kernels/cpu, whose vectors only GCC knows. Exit code 77: there is no clang-tidy.
+#
+# The files of a component are checked as one, because most of the time is spent in headers that
+# they share. A component that has passed is skipped until its files, its headers, the checks or
+# clang-tidy change. BUILD/tidy/ROOM.passed holds the digest of them all.
 set -euo pipefail
 build=$(cd "${1:?usage: tests/tidy.sh BUILD [ROOM...]}" && pwd)
 shift
@@ -15,7 +16,7 @@ command -v "$tidy" >/dev/null || { echo "there is no $tidy here"; exit 77; }
 [[ $# -gt 0 ]] || mapfile -t rooms < <(find kernels dist src -name '*.cpp' ! -path 'kernels/c*/*' -printf '%h\n' | sort -u)
 [[ $# -eq 0 ]] || rooms=("$@")
 
-# Where the build found headers of other projects.
+# Folders in which the build found headers of other projects.
 mapfile -t found < <(grep -oE -- '-(isystem |I)[^ "]+' "$build/compile_commands.json" | sort -u | tr ' ' '\n')
 flags=(-std=c++20 -fopenmp "-I$PWD" "${found[@]}")
 version=$("$tidy" --version)

@@ -261,8 +261,8 @@ class Trainer:
         if compiled and not o.experts:
             self.model.compile()
         elif compiled:
-            # Only modules without a shape that the router decides. The whole model would break up at
-            # every expert and recompile.
+            # Only modules without a shape that the router decides. The whole model would break up
+            # at every expert and recompile.
             for module in self.model.modules():
                 if isinstance(module, (Attention, RmsNorm, SwiGlu)):
                     module.compile(dynamic=isinstance(module, SwiGlu))
