@@ -66,7 +66,7 @@ on_device=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
 expect_ok "$switchyard" evaluate bf16 --backend cpu --json
 near "$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")" "$on_device" 1e-2
 
-# Without a device, auto takes the CPU, and cuda says what is missing.
+# Without a device, `auto` selects the CPU, and `cuda` fails with an error that names the key.
 expect_ok env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=auto --train.steps=1
 expect_output "cpu ("
 expect_error "run.backend = cuda" env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=none --run.backend=cuda
