@@ -1,4 +1,4 @@
-// Which checkpoint is meant, and whether it is whole.
+// Finding a checkpoint of a run, and verifying that it is whole.
 #include <algorithm>
 
 #include "dist/rank_settings.h"
@@ -18,14 +18,14 @@ namespace {
 
 constexpr const char* abandoned = ".abandoned";
 
-// Of names in a folder that nothing here reads, one warning.
+// Adds one warning about the foreign names in a folder, if there are any.
 void warn_of_strays(const fs::path& folder, const std::set<std::string>& strays, std::vector<std::string>* warnings) {
   if (strays.empty() || !warnings) return;
   warnings->push_back(fmt::format("{} holds what is not Switchyard's, and is ignored: {}", folder.string(),
                                   join({strays.begin(), strays.end()}, ", ")));
 }
 
-// A checkpoint, one being written or deleted, or one set aside.
+// Returns whether the name is of a checkpoint: complete, being written or deleted, or abandoned.
 bool is_ours(const std::string& name) {
   const std::size_t dot = name.find('.');
   if (dot == std::string::npos) return step_of(name).has_value();
@@ -33,7 +33,7 @@ bool is_ours(const std::string& name) {
   return step_set_aside(name) || (step_of(name.substr(0, dot)) && rest.starts_with(".tmp"));
 }
 
-// What keeps a training from going on from it, beside damage.
+// Returns the reasons, other than damage, that prevent a resume from the checkpoint.
 std::vector<std::string> not_finite(const fs::path& dir) {
   try {
     read_state(dir);
@@ -53,10 +53,10 @@ Problems problems_of(const fs::path& dir, bool finite, std::vector<std::string>*
   return problems.empty() && finite ? not_finite(dir) : problems;
 }
 
-std::vector<fs::path> chosen;  // by newest(), in this process
+std::vector<fs::path> chosen;  // results of newest() in this process
 
-// The newest of a run that has no problem. A training may delete a checkpoint while it is looked
-// at: `vanished` is set then, and the run has another newest one.
+// Returns the newest checkpoint of a run without a problem. Training may delete a checkpoint while
+// it is verified. `vanished` is then set, and the caller tries again.
 fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings, bool& vanished) {
   const fs::path checkpoints = checkpoints_of(run_dir);
   std::set<std::string> strays = names_in(checkpoints);
@@ -94,7 +94,7 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
   }
 }
 
-// What `find` returns on rank 0, or its error, on all ranks.
+// Returns the result of `find` on rank 0 on all ranks, or throws its error on all.
 template <class Find>
 fs::path on_all_ranks(Comm& world, Find find) {
   std::string found;
@@ -128,7 +128,7 @@ fs::path resolve_checkpoint(const fs::path& step_or_run, std::vector<std::string
       fs::is_directory(checkpoints_of(step_or_run), error) || fs::exists(step_or_run / "config.ini", error);
   if (run && !fs::exists(step_or_run / manifest_name, error)) return newest(step_or_run, false, warnings);
   const Problems problems = verify_checkpoint(step_or_run, warnings);
-  if (problems.empty()) return (step_or_run / "").parent_path();  // without a slash at the end
+  if (problems.empty()) return (step_or_run / "").parent_path();  // without a trailing slash
   bad_input("{} is no whole checkpoint: {}", step_or_run.string(), join(problems));
 }
 

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Throws unless it is from `low` to `high`: what is counted and computed with it relies on that.
+// Throws InputError if `value` is not in [low, high]. Later computations rely on the range.
 void check_range(const fs::path& step_dir, const char* what, Index value, Index low, Index high) {
   if (value < low || value > high)
     bad_input("{} has {} = {}, which cannot be: use another checkpoint", step_dir.string(), what, value);
@@ -38,8 +38,8 @@ std::vector<T> read_all(const Hdf5File& file, const std::string& name, const Sha
   return values;
 }
 
-// Reads some windows at a time and adds them one by one, so that a history of any size, which another version may have
-// written, takes the memory of a bounded one.
+// Reads a few windows at a time and appends them one by one. Memory is thus bounded for a history
+// of any size, which another version may have written.
 ExpertHistory read_history(const Hdf5File& file, const fs::path& step_dir) {
   constexpr Index most = Index{1} << 53, bytes_at_once = Index{16} << 20;
   ExpertHistory h;
@@ -81,7 +81,7 @@ ExpertHistory read_history(const Hdf5File& file, const fs::path& step_dir) {
   return h;
 }
 
-// Throws unless the checkpoint has exactly these parameters.
+// Throws InputError unless the checkpoint has exactly these parameters.
 void compare_specs(const CheckpointReader& checkpoint, const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
   const Hdf5File& file = checkpoint.index();
   const std::string prefix = tensor_kinds[0].prefix;
@@ -103,7 +103,7 @@ void compare_specs(const CheckpointReader& checkpoint, const fs::path& step_dir,
   for (const auto& [name, shape] : theirs)
     differences.push_back(fmt::format("it has {} {}, this model has none", name, shape.str()));
   if (differences.empty()) {
-    // What they claim to hold is there, before memory is taken for it.
+    // The files must be large enough for the parameters before memory is allocated for these.
     Index bytes = 0;
     for (const Manifest::File& part : checkpoint.manifest().files) bytes += part.bytes;
     for (const ParamSpec& spec : specs)
@@ -121,7 +121,7 @@ void compare_specs(const CheckpointReader& checkpoint, const fs::path& step_dir,
             fmt::join(differences, "; "), rest);
 }
 
-// One kind of tensor of a checkpoint: weights, m or v.
+// Values of one kind of tensor of a checkpoint: weights, m or v.
 class CheckpointValues final : public ValueSource {
  public:
   CheckpointValues(CheckpointReader& checkpoint, const fs::path& step_dir, std::string prefix)
@@ -143,7 +143,7 @@ class CheckpointValues final : public ValueSource {
   CheckpointReader& checkpoint_;
   fs::path step_dir_;
   std::string prefix_;
-  std::optional<Hdf5Dataset> dataset_;  // the last one
+  std::optional<Hdf5Dataset> dataset_;  // the one that was read last
 };
 
 }  // namespace
@@ -185,7 +185,7 @@ void check_parameters(const fs::path& step_dir, const std::vector<ParamSpec>& sp
 
 namespace {
 
-// With the files that they are read from.
+// Weights of a checkpoint; owns the open files.
 class OpenedWeights final : public ValueSource {
  public:
   explicit OpenedWeights(const fs::path& step_dir)
@@ -217,7 +217,7 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
     for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
       const GroupLayout& group = store.layout().groups[g];
       const View buffer = (store.buffers(g).*kind.buffer).view();
-      if (!buffer) continue;  // nothing is trained
+      if (!buffer) continue;  // not training
       if (!checkpoint.index().has("/optimizer"))
         bad_input("{} holds weights alone, and no optimizer's state: start a run from it with --run.init_from={}",
                   step_dir.string(), step_dir.string());

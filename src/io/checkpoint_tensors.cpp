@@ -1,4 +1,4 @@
-// Whole tensors of a checkpoint: reading, statistics, comparison. All in bounded memory.
+// Whole tensors of a checkpoint: reading, statistics and comparison, all in bounded memory.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,7 +22,7 @@ bool overlap(const Box& a, const Box& b) {
   return true;
 }
 
-// Calls f(run) for pieces of [0, n).
+// Calls f(run) for consecutive ranges of [0, n).
 template <class F>
 void for_pieces(Index n, F f) {
   for (Index begin = 0; begin < n; begin += piece_elements) f(Range{begin, std::min(n, begin + piece_elements)});

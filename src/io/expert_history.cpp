@@ -6,8 +6,8 @@
 namespace sy {
 
 double max_over_mean(std::span<const Index> loads) {
-  const double sum =
-      std::accumulate(loads.begin(), loads.end(), 0.0);  // exact up to 2^53, and damaged counts overflow nothing
+  // In double: exact up to 2^53, and damaged counts cannot overflow it.
+  const double sum = std::accumulate(loads.begin(), loads.end(), 0.0);
   if (sum == 0) return 1;
   return static_cast<double>(*std::max_element(loads.begin(), loads.end())) * static_cast<double>(loads.size()) / sum;
 }
@@ -28,7 +28,7 @@ void ExpertHistory::append(std::int64_t step, std::span<const std::int64_t> rout
 
 void merge_older_half(ExpertHistory& h) {
   const Index row = h.layers * h.experts, pairs = h.windows() / 4;
-  std::int64_t before_pair = 0;  // the last step before the two windows
+  std::int64_t before_pair = 0;  // last step before the pair
   for (Index pair = 0; pair < pairs; ++pair) {
     const Index to = pair * row, a = 2 * pair * row, b = a + row;
     const std::int64_t middle = h.steps[2 * pair], last = h.steps[2 * pair + 1];

@@ -1,4 +1,4 @@
-// What the routers chose over time: windows of steps, bounded in number and in bytes.
+// History of routing counts: windows of steps, bounded in number and in bytes.
 #pragma once
 
 #include <cstdint>
@@ -9,33 +9,35 @@
 
 namespace sy {
 
-// Counts of the router's choices. [window][layer][expert], flattened; a window is the steps between two log
+// Routing counts by [window, layer, expert], flattened. A window is the steps between two log
 // lines.
 struct ExpertHistory {
   Index layers = 0, experts = 0;
-  std::vector<std::int64_t> steps;  // [window] the last step of each
+  std::vector<std::int64_t> steps;  // [window] last step of each
   std::vector<std::int64_t> routed,
-      dropped;                          // [window, layer, expert] assignments before dropping; those dropped
+      dropped;                          // [window, layer, expert] assignments: all, and dropped
   std::vector<float> probability;       // [window, layer, expert] mean probability
-  std::vector<std::int64_t> layer_ids;  // [layer] the block that each MoE layer is in
+  std::vector<std::int64_t> layer_ids;  // [layer] block index of each MoE layer
   Index windows() const { return static_cast<Index>(steps.size()); }
 
-  // Adds the window that ends with `step`. Where there are as many as there may be, old ones are merged first, so that a
-  // history stays within its bounds and loses no count.
+  // Appends the window that ends with `step`. If the history is full, it first merges old windows,
+  // so that no count is lost.
   void append(std::int64_t step, std::span<const std::int64_t> routed_now, std::span<const std::int64_t> dropped_now,
               std::span<const float> probability_now);
-  // The most windows that it may have: all together no more than max_bytes, but eight at least, since fewer are no course.
+  // Returns the maximum number of windows: together at most max_bytes, but at least eight, since
+  // fewer do not show the course of training.
   Index bound() const;
 
   static constexpr Index max_windows = 2048, max_bytes = Index{64} << 20;
-  static constexpr Index cell_bytes = 2 * sizeof(std::int64_t) + sizeof(float);  // of an expert in a window
+  // Bytes per expert and window.
+  static constexpr Index cell_bytes = 2 * sizeof(std::int64_t) + sizeof(float);
 };
 
-// Load of the busiest over the mean load, of experts or of the ranks that hold them: 1 at perfect balance, and where there is
-// no load. Less 1 it is MaxVio (Wang et al., "Auxiliary-loss-free load balancing", 2024).
+// Returns the maximum load over the mean load, of experts or of ranks. 1 at perfect balance, and if
+// there is no load. Minus 1 it is MaxVio (Wang et al., "Auxiliary-loss-free load balancing", 2024).
 double max_over_mean(std::span<const Index> loads);
 
-// Halves the resolution of the older half: windows (0, 1), (2, 3), ... become one each.
+// Halves the resolution of the older half: merges windows (0, 1), (2, 3), ...
 void merge_older_half(ExpertHistory& history);
 
 }  // namespace sy

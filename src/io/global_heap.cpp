@@ -11,7 +11,7 @@ namespace sy {
 
 namespace {
 
-constexpr std::string_view signature("GCOL\1", 5);  // with the version
+constexpr std::string_view signature("GCOL\1", 5);  // and the version byte
 constexpr std::uint64_t header_bytes = 16, least_heap = 4096;
 static_assert(std::endian::native == std::endian::little);
 
@@ -31,7 +31,7 @@ std::string GlobalHeaps::problem(const std::filesystem::path& file) const {
   if (begins_.empty()) return "";
   std::ifstream in(file, std::ios::binary);
   if (!in) return fmt::format("{} cannot be read", file.string());
-  // Heaps do not overlap, so that all of them together have no more objects.
+  // Heaps do not overlap. This bounds the number of objects in all of them.
   std::uint64_t objects_left = bytes_ / header_bytes;
   for (const std::uint64_t begin : begins_) {
     std::uint64_t size = 0;
@@ -39,7 +39,7 @@ std::string GlobalHeaps::problem(const std::filesystem::path& file) const {
       in.seekg(static_cast<std::streamoff>(at));
       return static_cast<bool>(in.read(reinterpret_cast<char*>(&value), sizeof value));
     };
-    // No heap by its size: the bytes of something else, or one that the library refuses itself.
+    // Skips bytes that are no heap by their size, or a heap that the library refuses itself.
     if (begin + header_bytes > bytes_ || !read(begin + 8, size) || size < least_heap || size > bytes_ - begin) continue;
     std::uint64_t at = header_bytes;
     while (size - at >= header_bytes) {
@@ -51,7 +51,7 @@ std::string GlobalHeaps::problem(const std::filesystem::path& file) const {
       static_assert(sizeof object == header_bytes);
       if (!read(begin + at, object)) return fmt::format("{} cannot be read", file.string());
       const std::uint64_t left = size - at;
-      // The object of index 0 is the free space, header included.
+      // The object of index 0 is the free space, including its header.
       const std::uint64_t most = object.index == 0 ? left : left - header_bytes;
       if (objects_left == 0 || object.bytes > most || (object.index == 0 && object.bytes < header_bytes))
         return fmt::format("{} is damaged: the global heap at byte {} does not end where it should", file.string(),

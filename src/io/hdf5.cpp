@@ -19,11 +19,13 @@ static_assert(std::is_same_v<hid_t, std::int64_t> && std::is_same_v<herr_t, int>
 namespace h5 {
 namespace {
 
-// The library's own clean-up at exit crashes on a file whose close failed, as on a full disk, and the exit code would be
-// the crash's. Every file is closed by its owner, so that nothing is left for it to do. Must precede any other call.
+// The library's clean-up at exit crashes on a file whose close failed, as on a full disk. The exit
+// code would then be that of the crash. Every file is closed by its owner, so no clean-up is
+// needed. This must precede any other call.
 [[maybe_unused]] const herr_t no_clean_up_at_exit = H5dont_atexit();
 
-// What the library says at the place where the error arose; of a failed system call, its own words.
+// Returns the innermost error message of the library; after a failed system call, that of the
+// system.
 std::string innermost_error() {
   std::string text;
   H5Ewalk2(
@@ -96,8 +98,8 @@ Hdf5Id make_space(const Shape& shape, const Box& box, const Hdf5Where& where) {
 Hdf5Id file_access() {
   [[maybe_unused]] static const herr_t quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   Hdf5Id access = property_list(H5P_FILE_ACCESS);
-  // STRONG: closing the file closes what is still open in it. Locks are of no use, since a checkpoint is
-  // complete before it has its name, and many network file systems refuse them.
+  // STRONG: closing the file closes all its open objects. Locks are useless here, since a
+  // checkpoint is complete before it has its name, and many network file systems refuse them.
   H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
   H5Pset_file_locking(access.get(), false, true);
   H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
@@ -115,7 +117,7 @@ std::vector<std::string> parents(const std::string& name) {
 
 using namespace h5;
 
-// Record of the values that were handed to a file: a row for each write.
+// Record of the values that were written to a file: one row for each write.
 struct Hdf5Log {
   struct Row {
     std::string object;  // "/params/x", "attribute step of /state"
@@ -140,7 +142,7 @@ Checksum::Value checksum_of(const Shape& shape, DType dtype) {
   return sum.finish();
 }
 
-// source_size is not in the file.
+// Excludes source_size, which is not in the file.
 Checksum::Value checksum_of(const Shape& shape, const std::vector<Hdf5Part>& parts, float fill) {
   Checksum sum;
   add_shape(sum, shape);
@@ -154,7 +156,7 @@ Checksum::Value checksum_of(const Shape& shape, const std::vector<Hdf5Part>& par
   return sum.finish();
 }
 
-// Checksum of the values of a box, read a slab at a time.
+// Checksum of the values of a box, read slab by slab.
 Checksum::Value checksum_of(const Hdf5Dataset& dataset, const Box& box, std::vector<std::byte>& buffer) {
   constexpr Index slab_bytes = Index{16} << 20;
   Checksum sum;
@@ -221,7 +223,7 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path) {
   const Hdf5Id access = file_access(), creation = property_list(H5P_FILE_CREATE);
   H5Pset_link_creation_order(creation.get(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
   H5Pset_obj_track_times(creation.get(), false);
-  // Otherwise a write of few values reaches the disk in H5Dclose, which drops an error of it.
+  // Otherwise a small write reaches the disk in H5Dclose, which drops its error.
   H5Pset_sieve_buf_size(access.get(), 0);
   file.id_ = {H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), H5Fclose};
   check(file.id_.get(), file.where_, "create");
@@ -295,7 +297,7 @@ Hdf5Dataset Hdf5File::create(const std::string& name, const Shape& shape, DType 
   dataset.shape_ = shape;
   dataset.dtype_ = dtype;
   const Hdf5Id creation = dataset_creation(), space = make_space(shape);
-  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);  // whoever creates a dataset writes all of it
+  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);  // the caller writes all elements
   dataset.id_ = {
       H5Dcreate2(id_.get(), name.c_str(), types_of(dtype).file, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
       H5Dclose};
@@ -356,7 +358,8 @@ void Hdf5File::set(const std::string& object, const std::string& attribute, std:
 
 void Hdf5File::set(const std::string& object, const std::string& attribute, const std::string& value) {
   const Hdf5Id type(H5Tcopy(H5T_C_S1), H5Tclose);
-  const std::string padded = value.empty() ? std::string(1, '\0') : value;  // a string type has at least one byte
+  // A string type has at least one byte.
+  const std::string padded = value.empty() ? std::string(1, '\0') : value;
   H5Tset_size(type.get(), padded.size());
   H5Tset_cset(type.get(), H5T_CSET_UTF8);
   H5Tset_strpad(type.get(), H5T_STR_NULLPAD);

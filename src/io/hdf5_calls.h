@@ -1,4 +1,5 @@
-// What hdf5.cpp and hdf5_read.cpp share: checked return codes, types and spaces. The one header that shows the library's own.
+// Helpers shared by hdf5.cpp and hdf5_read.cpp: checked return codes, types and spaces. This is the
+// only header that includes the library's own.
 #pragma once
 
 #include <hdf5.h>
@@ -30,13 +31,13 @@ Types types_of(DType dtype);
 using Dims = std::array<hsize_t, max_dims>;
 
 Hdf5Id make_space(const Shape& shape);
-// The elements of a space of `shape` that lie in `box`.
+// Selects the elements of `box` in a space of `shape`.
 Hdf5Id make_space(const Shape& shape, const Box& box, const Hdf5Where& where);
 
 Hdf5Id property_list(hid_t kind);
 Hdf5Id file_access();
 
-// The groups on the way to `name`: "/a/b/c" -> "/a", "/a/b".
+// Returns the groups on the path to `name`: "/a/b/c" -> "/a", "/a/b".
 std::vector<std::string> parents(const std::string& name);
 
 }  // namespace sy::h5

@@ -14,7 +14,7 @@ using namespace h5;
 
 namespace {
 
-// A dataset's extent. Its bytes are a number that Index holds.
+// Returns the shape of a dataset. Throws InputError if its number of bytes does not fit an Index.
 Shape shape_of(hid_t space, const Hdf5Where& where, const std::string& name) {
   const int rank = check(H5Sget_simple_extent_ndims(space), where, "read", name);
   if (rank > max_dims) bad_input("{} of {} has {} dimensions", name, where.file.string(), rank);
@@ -30,7 +30,7 @@ Shape shape_of(hid_t space, const Hdf5Where& where, const std::string& name) {
   return shape;
 }
 
-// A selection that is one box.
+// Returns the box of a selection. Throws InputError if the selection is not a box.
 Box box_of(hid_t space, const Hdf5Where& where, const std::string& name) {
   const int rank = check(H5Sget_simple_extent_ndims(space), where, "read", name);
   Dims first{}, last{};
@@ -49,7 +49,7 @@ Box box_of(hid_t space, const Hdf5Where& where, const std::string& name) {
   bad_input("{} of {} has a part that is no box", name, where.file.string());
 }
 
-// What a call of the library, which is told where to write and how much, says.
+// Returns the text of a library call with arguments (buffer, size).
 template <class Call>
 std::string text_of(Call call, const Hdf5Where& where, const std::string& object) {
   std::string text(static_cast<std::size_t>(check(call(nullptr, std::size_t{0}), where, "read", object)), '\0');
@@ -57,7 +57,8 @@ std::string text_of(Call call, const Hdf5Where& where, const std::string& object
   return text;
 }
 
-// The parts of a virtual dataset, without opening any of their files, as the library does where their number is not fixed.
+// Returns the mappings of a virtual dataset. It opens none of their files; the library does so if
+// the number of files is not fixed.
 std::vector<Hdf5Part> parts_of(hid_t creation, const Hdf5Where& where, const std::string& name) {
   std::size_t count = 0;
   check(H5Pget_virtual_count(creation, &count), where, "read", name);
@@ -76,14 +77,15 @@ std::vector<Hdf5Part> parts_of(hid_t creation, const Hdf5Where& where, const std
   return parts;
 }
 
-// Throws where `link`, which exists below a group or file, leads elsewhere by name.
+// Throws InputError if `link`, which exists in a group or file, is a soft or external link.
 void check_hard_link(hid_t from, const std::string& link, const Hdf5Where& where) {
   H5L_info_t info;
   check(H5Lget_info(from, link.c_str(), &info, H5P_DEFAULT), where, "look up", link);
   if (info.type != H5L_TYPE_HARD) bad_input("{} of {} is a link to elsewhere", link, where.file.string());
 }
 
-// Appends the names of the datasets below an open group, whose name is `prefix`. `seen`: the groups before it.
+// Appends the names of the datasets below an open group. prefix: name of the group. seen: groups
+// visited before.
 void list_datasets(hid_t group, const std::string& prefix, const Hdf5Where& where, std::set<haddr_t>& seen,
                    std::vector<std::string>& names) {
   constexpr int most_levels = 8;
@@ -136,14 +138,15 @@ Index Hdf5Dataset::read_part(const Hdf5Part& part, const Box& box, void* data) c
   if (virtual_ || shape_.size() != 1 || part.run.end > shape_[0])
     bad_input("{} of {} has no elements {} to {}", name_, where_.file.string(), part.run.begin, part.run.end);
   const Shape& from = part.box.size;
-  Box common = whole(from);  // within the part
+  Box common = whole(from);  // in the coordinates of the part
   for (int d = 0; d < from.size(); ++d) {
     const Index low = box.begin[d] - part.box.begin[d];
     common.begin[d] = std::max<Index>(0, low);
     common.size[d] = std::min(from[d], low + box.size[d]) - common.begin[d];
     if (common.size[d] <= 0) return 0;
   }
-  // What is whole along all later dimensions lies in one block; the dimension before repeats it; the others are counted.
+  // The dimensions after d are complete, so they form one block with d. Dimension d - 1 repeats the
+  // block with a stride. The loop below iterates over the dimensions before.
   int d = from.size() - 1;
   while (d > 0 && common.size[d] == from[d]) --d;
   const int repeated = d - 1, counted = std::max(0, repeated);
@@ -161,7 +164,7 @@ Index Hdf5Dataset::read_part(const Hdf5Part& part, const Box& box, void* data) c
     hsize_t first = part.run.begin;
     for (int i = 0; i < from.size(); ++i) {
       first += piece.begin[i] * from.elements(i + 1);
-      piece.begin[i] += part.box.begin[i] - box.begin[i];  // in the caller's memory
+      piece.begin[i] += part.box.begin[i] - box.begin[i];  // in the coordinates of `box`
     }
     check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &first, &stride, &count, &block), where_, "read", name_);
     const Hdf5Id memory = make_space(box.size, piece, where_);
@@ -182,7 +185,7 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   const Hdf5Id creation(check(H5Fget_create_plist(file.id_.get()), file.where_, "read"), H5Pclose);
   std::size_t address_bytes = 0, length_bytes = 0;
   check(H5Pget_sizes(creation.get(), &address_bytes, &length_bytes), file.where_, "read");
-  if (address_bytes != 8 || length_bytes != 8)  // as src/io/global_heap.h expects
+  if (address_bytes != 8 || length_bytes != 8)  // src/io/global_heap.h requires this
     bad_input("{} has addresses of {} and lengths of {} bytes, which must be 8", path.string(), address_bytes,
               length_bytes);
   return file;

@@ -41,13 +41,13 @@ std::string now_text() {
   return text;
 }
 
-// Whether `holder` names a process of another host.
+// Returns whether `holder` names a process of another host.
 bool is_elsewhere(const std::string& holder) {
   const std::size_t end = holder.find(", process ");
   return end != holder.npos && holder.substr(0, end) != host_name();
 }
 
-// Whether the process that `holder` names has ended, as far as this host can tell.
+// Returns whether the process named by `holder` has ended, as far as this host can tell.
 bool has_ended(const std::string& holder) {
   std::istringstream in(holder);
   std::string host, word;
@@ -108,7 +108,7 @@ FolderLock::FolderLock(const std::filesystem::path& folder, std::chrono::millise
       bad_input("{} = {} is in use by {}: wait for it, or {}{}", user, folder.string(), holder_, elsewhere, advice_);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  // Signals are for the thread that started this one.
+  // Signals must go to the thread that creates this one.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -130,7 +130,7 @@ bool FolderLock::is_stale(int file, const std::string& written) {
   const std::string now =
       fmt::format("{} {} {}.{}", written, facts.st_ino, facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec);
   if (now != seen_) {
-    watching_ = seen_.empty();  // a second look that differs shows a living holder
+    watching_ = seen_.empty();  // a second change shows a living holder
     seen_ = now;
     seen_at_ = std::chrono::steady_clock::now();
   }
@@ -140,7 +140,7 @@ bool FolderLock::is_stale(int file, const std::string& written) {
 int FolderLock::take() {
   const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   if (file < 0) return errno;
-  // A second name of another file (a hard link) is not written to.
+  // A hard link to another file is not written to.
   struct stat facts {};
   if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_nlink > 1) {
     close(file);
@@ -148,7 +148,7 @@ int FolderLock::take() {
   }
   const std::string written = content(file);
   const bool locked = flock(file, LOCK_EX | LOCK_NB) == 0, no_locks = !locked && errno != EWOULDBLOCK && errno != EINTR;
-  if (locked ? !is_at(file, path_)  // deleted by the one before, between open and flock
+  if (locked ? !is_at(file, path_)  // deleted by its last holder between open and flock
                    || (is_elsewhere(written) && !is_stale(file, written))
              : !no_locks || !has_ended(written)) {
     close(file);
@@ -185,7 +185,7 @@ std::string lock_holder(const std::filesystem::path& folder) {
 }
 
 bool FolderLock::held() const {
-  // Opened anew: a network file system looks at the server then.
+  // Opened again, so that a network file system asks its server.
   const int now = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   const bool mine = now >= 0 && is_at(file_, path_) && content(now) == text_;
   if (now >= 0) close(now);

@@ -19,9 +19,10 @@ namespace {
 
 constexpr const char* format_name = "switchyard checkpoint";
 
-// Whatever way it is given: "..", "." and a slash at the end name a folder too.
+// Returns the absolute path without a trailing slash. `folder` may be "..", "." or end with a
+// slash.
 fs::path full_path(const fs::path& folder) {
-  // The empty name makes sure of a slash at the end, whose parent is the folder itself.
+  // The empty name appends a slash; parent_path() removes it.
   return (fs::absolute(folder) / "").lexically_normal().parent_path();
 }
 
@@ -57,7 +58,7 @@ Manifest read_manifest(const fs::path& step_dir) {
               step_dir.string());
   if (!fs::exists(path, error))
     bad_input("{} is missing: {} is no checkpoint, or not a whole one", path.string(), step_dir.string());
-  constexpr std::uintmax_t most_bytes = 1 << 25;  // 280,000 files
+  constexpr std::uintmax_t most_bytes = 1 << 25;  // about 280,000 files
   if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > most_bytes)
     bad_input("{} is no manifest: use another checkpoint", path.string());
   const std::string text = read_file(path);
@@ -91,7 +92,7 @@ std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest&
   for (const Manifest::File& file : manifest.files) {
     const fs::path path = step_dir / file.name;
     std::error_code error;
-    // Only files in the folder itself are part of a checkpoint.
+    // Only files in the folder itself belong to a checkpoint.
     if (!is_plain_name(file.name) || !fs::exists(path, error)) {
       problems.push_back(path.string() + " is missing");
     } else if (!fs::is_regular_file(path, error)) {

@@ -1,5 +1,5 @@
-// manifest.json: which files a checkpoint consists of, with their sizes and SHA-256 digests. It is written
-// last, and says whether the others are whole before anything else opens them.
+// manifest.json: the files of a checkpoint with their sizes and SHA-256 digests. It is written
+// last. Readers verify the files with it before anything else opens them.
 #pragma once
 
 #include <filesystem>
@@ -24,29 +24,32 @@ struct Manifest {
   std::vector<File> files;
 };
 
-// The file's text. It ends with the digest of what precedes it, so that a changed manifest is noticed too.
+// Returns the file's text. It ends with the digest of the text before, so damage to a manifest is
+// noticed too.
 std::string to_text(const Manifest& manifest);
 
-// Throws InputError: no checkpoint folder, no manifest, a damaged one, a format that this program does not
-// know, a folder that is named after another step.
+// Reads a manifest. Throws InputError in these cases:
+// - the folder is no checkpoint, or has the name of another step
+// - the manifest is missing, damaged or of an unknown format
 Manifest read_manifest(const std::filesystem::path& step_dir);
 
-// What the folder holds otherwise than its manifest says: missing and damaged files, each named.
-// Without digests only sizes are compared: quick, and enough for a folder that has been verified before.
+// Returns a message for each missing or damaged file of the manifest. CheckFiles::sizes compares
+// sizes alone, which is enough if the folder was verified before.
 enum class CheckFiles { sizes, digests };
 std::vector<std::string> file_problems(const std::filesystem::path& step_dir, const Manifest& manifest,
                                        CheckFiles check);
 
-// The names in a folder; none where there is none. Throws InputError where it cannot be read.
+// Returns the names in a folder; empty if it does not exist. Throws InputError if it cannot be
+// read.
 std::set<std::string> names_in(const std::filesystem::path& folder);
 
-// RUN/checkpoints, "step-00000200", and back.
+// Conversions between RUN, RUN/checkpoints, step names ("step-00000200") and steps.
 std::filesystem::path checkpoints_of(const std::filesystem::path& run_dir);
-// The run that a step folder lies in; none where it was copied elsewhere.
+// Returns the run that contains a step folder; empty if the folder was copied elsewhere.
 std::optional<std::filesystem::path> run_of(const std::filesystem::path& step_dir);
 std::string step_name(Index step);
 std::optional<Index> step_of(const std::string& name);
-// The steps that have a folder below RUN/checkpoints, newest first.
+// Returns the steps that have a folder below RUN/checkpoints, newest first.
 std::vector<Index> steps_in(const std::filesystem::path& checkpoints);
 
 std::string shard_name(int rank);  // "shard-00003.h5"

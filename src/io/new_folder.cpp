@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Whether a folder is empty or holds the lock file of a process of this program. Links are not followed.
+// Returns whether a folder is empty or holds a lock file of this program. Does not follow links.
 bool is_ours_or_empty(const fs::path& folder) {
   std::error_code error;
   if (fs::symlink_status(folder, error).type() != fs::file_type::directory) return false;
@@ -59,10 +59,10 @@ void NewFolder::open() {
   try {
     lock_.emplace(staging_, std::chrono::milliseconds(0), command_ + ": FOLDER.tmp", "give another folder");
   } catch (const InputError&) {
-    if (is_there(target_)) refuse_existing();  // the other process is done
+    if (is_there(target_)) refuse_existing();  // the other process has committed
     throw;
   }
-  if (is_there(target_)) refuse_existing();  // likewise
+  if (is_there(target_)) refuse_existing();  // see above
   for (const fs::directory_entry& entry : fs::directory_iterator(staging_))
     if (entry.path().filename() != lock_name) remove_tree(entry.path());
 }
@@ -71,7 +71,8 @@ void NewFolder::commit() {
   sync_folder(staging_);
   write_point("rename", target_);
   int error = ::renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) == 0 ? 0 : errno;
-  if ((error == EINVAL || error == ENOSYS) && !is_there(target_))  // a file system that cannot do it in one step
+  // The file system may lack RENAME_NOREPLACE.
+  if ((error == EINVAL || error == ENOSYS) && !is_there(target_))
     error = ::rename(staging_.c_str(), target_.c_str()) == 0 ? 0 : errno;
   if (error != 0 && is_there(target_)) refuse_existing();
   if (error != 0) fail("cannot rename {} to {}: {}", staging_.string(), target_.string(), std::strerror(error));

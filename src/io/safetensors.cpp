@@ -23,12 +23,13 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian and read as they are");
 
-// ---- the types of numbers ----
+// ---- number types ----
 
 // IEEE 754 binary16: 1 sign, 5 exponent, 10 fraction bits.
 float float_of_half(std::uint16_t half) {
   const std::uint32_t sign = std::uint32_t{half} >> 15 << 31, exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
-  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000 | fraction << 13);  // infinite, or no number
+  // Infinity or NaN.
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000 | fraction << 13);
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
   const float small = static_cast<float>(fraction) * 0x1p-24f;  // subnormal: exact in f32
   return sign ? -small : small;
@@ -39,8 +40,10 @@ std::uint16_t half_of_float(float x) {
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
   const std::uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7e00;
-  if (magnitude >= 0x477ff000) return sign | 0x7c00;  // 65520 and more round to infinity
-  if (magnitude < 0x38800000) {                       // below 2^-14: a multiple of 2^-24, rounded by the addition
+  // 65520 and more become infinity.
+  if (magnitude >= 0x477ff000) return sign | 0x7c00;
+  // Below 2^-14, the addition rounds to a multiple of 2^-24.
+  if (magnitude < 0x38800000) {
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(shifted) - 0x3f000000);
   }
@@ -65,7 +68,7 @@ void store_numbers(const float* from, Index n, std::byte* to, Index stride) {
 }
 constexpr auto same = [](float x) { return x; };
 
-// How many bytes a number of any type takes that the format knows.
+// Bytes per number for each type of the format.
 constexpr std::pair<std::string_view, Index> type_bytes[] = {
     {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
     {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"F64", 8},     {"I64", 8}, {"U64", 8},
@@ -73,9 +76,9 @@ constexpr std::pair<std::string_view, Index> type_bytes[] = {
 
 // ---- headers ----
 
-constexpr std::size_t length_bytes = 8, most_header_bytes = 100'000'000;  // the format's own limit
+constexpr std::size_t length_bytes = 8, most_header_bytes = 100'000'000;  // limit of the format
 
-// Where a tensor's data lie, counted from the end of the header.
+// A tensor, and the offsets of its data from the end of the header.
 struct Entry {
   StoredTensor tensor;
   Index begin, end;
@@ -111,7 +114,7 @@ Entry read_entry(const fs::path& path, const Json::Member& member, Index data_by
   return entry;
 }
 
-// The tensors of a header in the order of their data.
+// Returns the tensors of a header in order of their data.
 std::vector<Entry> read_header(const fs::path& path, std::string_view text, Index data_bytes,
                                std::map<std::string, std::string>& metadata) {
   std::vector<Entry> entries;
@@ -143,7 +146,7 @@ std::vector<Entry> read_header(const fs::path& path, std::string_view text, Inde
 
 constexpr const char *index_file = "model.safetensors.index.json", *single_file = "model.safetensors";
 
-// The files of a folder.
+// Returns the safetensors files of a folder.
 std::vector<std::string> file_names(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
@@ -197,7 +200,7 @@ std::string shape_text(const std::vector<Index>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// A whole file in memory as it is on the disk.
+// Read-only mapping of a whole file.
 class StoredTensors::Mapping {
  public:
   explicit Mapping(const fs::path& path) {
@@ -273,7 +276,7 @@ StoredHeader stored_header(const std::vector<StoredLayout>& tensors,
     at += bytes;
   }
   std::string text = json.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data are aligned
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data
   const std::uint64_t length = text.size();
   header.bytes.assign(reinterpret_cast<const char*>(&length), sizeof length);
   header.bytes += text;

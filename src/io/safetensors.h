@@ -1,5 +1,6 @@
-// Tensors in files as Hugging Face keeps them (safetensors 0.4): 8 bytes with the length of a JSON header, the header, which
-// names each tensor with its type, shape and place, and the tensors. A model is one such file, or several with an index.
+// Tensors in files of Hugging Face's format safetensors 0.4. A file has 8 bytes with the length of
+// a JSON header, the header and the data. The header gives the type, shape and offsets of each
+// tensor. A model is one file, or several with an index.
 #pragma once
 
 #include <filesystem>
@@ -13,32 +14,33 @@
 
 namespace sy {
 
-// How numbers are stored. Rows: "F32", "F16", "BF16".
+// Storage type of numbers: F32, F16 or BF16.
 struct StoredType {
-  std::string_view name;  // in the header
-  std::string_view word;  // for people, and of --dtype: "f32"
+  std::string_view name;  // name in the header
+  std::string_view word;  // name in messages and in --dtype: "f32"
   Index bytes;
-  // n numbers that lie `stride` numbers apart. store rounds to nearest, ties to even.
+  // Convert n numbers that are `stride` numbers apart. store rounds to nearest, ties to even.
   void (*load)(const std::byte* from, Index stride, Index n, float* to);
   void (*store)(const float* from, Index n, std::byte* to, Index stride);
 };
 const std::vector<StoredType>& stored_types();
-const StoredType* stored_type(std::string_view name_or_word);  // nullptr: none of these
+const StoredType* stored_type(std::string_view name_or_word);  // nullptr if unknown
 
 struct StoredTensor {
   std::string name;
-  std::string type;  // as the header names it; stored_types has those whose values can be read
+  std::string type;  // name in the header; stored_types has the readable ones
   std::vector<Index> shape;
   Index bytes = 0;
-  const std::byte* data = nullptr;  // in the mapped file
+  const std::byte* data = nullptr;  // within the mapped file
   Index elements() const;
 };
 std::string shape_text(const std::vector<Index>& shape);  // "[4, 2]"
 
-// The tensors of a folder: of the files that model.safetensors.index.json names, or of model.safetensors. All headers are
-// checked when it is opened: that tensors lie within their file, one after the other and without gaps, have a size that fits
-// type and shape, and that no name occurs twice. Throws InputError, which says what is wrong with which file. The files must
-// not change while they are open.
+// Tensors of a folder: of the files in model.safetensors.index.json, or of model.safetensors.
+//
+// The constructor checks all headers. Tensors must lie within their file, in order and without
+// gaps. Their size must fit type and shape, and names must be unique. Throws InputError, which
+// names file and problem. The files must not change while they are open.
 class StoredTensors {
  public:
   explicit StoredTensors(const std::filesystem::path& folder);
@@ -47,8 +49,8 @@ class StoredTensors {
   StoredTensors& operator=(const StoredTensors&) = delete;
 
   struct File {
-    std::string name;                  // within the folder
-    std::vector<std::string> tensors;  // in the order of the data
+    std::string name;                  // relative to the folder
+    std::vector<std::string> tensors;  // in order of their data
     std::map<std::string, std::string> metadata;
   };
   const std::vector<File>& files() const { return files_; }
@@ -64,14 +66,14 @@ class StoredTensors {
   std::map<std::string, StoredTensor> tensors_;
 };
 
-// One file that is being written. The header is fixed when it is made; the tensors' bytes are filled in by whoever can reach
-// the file, in any order.
+// A tensor of a file to write. The header is fixed in advance. Any process can then write the data,
+// in any order.
 struct StoredLayout {
   std::string name;
-  std::string_view type;  // of StoredType
+  std::string_view type;  // StoredType::name
   std::vector<Index> shape;
 };
-// The file's first bytes, and where each tensor's data begin, counted from the start of the file.
+// First bytes of the file, and the offset of each tensor's data from the start of the file.
 struct StoredHeader {
   std::string bytes;
   std::vector<Index> begins;
@@ -80,17 +82,18 @@ struct StoredHeader {
 StoredHeader stored_header(const std::vector<StoredLayout>& tensors,
                            const std::map<std::string, std::string>& metadata);
 
-// A file of a known size, mapped for writing. The space is taken when it is made, so that a full disk is an error then.
+// File of a known size, mapped for writing. The constructor allocates its space on the disk, so a
+// full disk is an error then.
 class MappedOutput {
  public:
-  // create: makes a new file of so many bytes; none of that name may exist. Otherwise opens the file
-  // that another rank has created. Links are not followed.
+  // create: if true, creates a new file of `bytes` bytes; the name must not exist. Otherwise opens
+  // the file that another rank created. Links are not followed.
   MappedOutput(const std::filesystem::path& path, Index bytes, bool create);
   ~MappedOutput();
   MappedOutput(const MappedOutput&) = delete;
   MappedOutput& operator=(const MappedOutput&) = delete;
   std::byte* data() const { return data_; }
-  // What was written is on the disk, or Failure is thrown.
+  // Syncs the written data to the disk. Throws Failure.
   void sync();
 
  private:

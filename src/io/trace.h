@@ -1,4 +1,5 @@
-// The trace of a run's steps: RUN/trace/rank-NNNN.json, in the Chrome trace format that Perfetto and chrome://tracing open.
+// Trace of a run's steps: RUN/trace/rank-NNNN.json, in the Chrome trace format. Perfetto and
+// chrome://tracing open it.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +9,9 @@
 
 namespace sy {
 
-// Records what every rank does in steps [first, first + steps) of a run, dist/activity.h. first = 0: nothing. Times begin at a
-// barrier, so that those of different ranks can be compared as far as all leave a barrier together.
+// Records the phases of every rank (dist/activity.h) in steps [first, first + steps) of a run. If
+// first = 0, it records nothing. Times start at a barrier. Times of different ranks are comparable
+// if all ranks leave the barrier together.
 class StepTrace {
  public:
   StepTrace(Comm& world, std::filesystem::path folder, Index first, Index steps);
@@ -17,10 +19,10 @@ class StepTrace {
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  // Before a step. Collective where a step is traced.
+  // Call before each step. Collective if the step is traced.
   void before(Index step);
-  // Writes what was recorded, once the last of the steps is done, or where `ended`: the run is. Collective as before. Throws
-  // AgreedError.
+  // Call after each step, with ended = true if the run ends. Writes the trace after its last step
+  // or at the end of the run. Collective if the step was traced. Throws AgreedError.
   void after(Index step, bool ended = false);
 
  private:
@@ -36,7 +38,8 @@ class StepTrace {
   bool recording_ = false;
 };
 
-// The spans as the text of such a file, times in microseconds after `zero`. process: the number and the name of the row.
+// Returns the spans in the trace format, with times in microseconds since `zero`. process: number
+// of the rank, which names its row.
 std::string trace_text(const std::vector<TraceSpan>& spans, std::chrono::steady_clock::time_point zero, int process);
 
 }  // namespace sy
