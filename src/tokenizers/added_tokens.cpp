@@ -7,7 +7,7 @@
 namespace sy {
 namespace {
 
-// The last character before `at`, which is not 0.
+// Returns the last character before `at`, which must not be 0.
 Character character_before(std::string_view text, std::size_t at) {
   std::size_t begin = at - 1;
   while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
@@ -27,7 +27,7 @@ AddedTokens::AddedTokens(const Json& list, const Vocabulary& vocabulary, const N
     t.special = value_of<bool>(json, "special", false);
     t.normalized = value_of<bool>(json, "normalized", !t.special);
     if (t.content.empty()) continue;
-    // What is allocated follows from the file's size.
+    // Bounds the allocation by the file's size.
     if (id < 0 ||
         id >= static_cast<std::int64_t>(2 * (static_cast<std::size_t>(vocabulary.size()) + list.size()) + 1024))
       bad_component("added token '{}': its id {} is far beyond the others", t.content, id);
@@ -77,7 +77,7 @@ std::int32_t AddedTokens::end() const {
 std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, bool normalized) const {
   const Trie& trie = matches_[normalized];
   std::vector<Part> parts;
-  std::size_t done = 0;  // all before is in a part
+  std::size_t done = 0;  // the text before is in `parts`
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = at;
     std::int32_t place = -1;

@@ -1,4 +1,5 @@
-// "added_tokens" of tokenizer.json: texts that become a token as a whole, before anything else is done, or after normalisation.
+// Added tokens of tokenizer.json: texts that become one token. They are matched before all other
+// steps, or after normalisation.
 #pragma once
 
 #include <array>
@@ -16,34 +17,37 @@ namespace sy {
 struct AddedToken {
   std::string content;
   std::int32_t id = -1;
-  bool single_word = false;             // not within letters
-  bool lstrip = false, rstrip = false;  // with all white space before, behind
-  bool normalized = false;              // found in normalised text, where it is itself normalised
-  bool special = false;                 // no text
-  std::string pattern;                  // what is looked for
+  bool single_word = false;             // no match next to a word character
+  bool lstrip = false, rstrip = false;  // the match includes all white space before, after
+  bool normalized = false;              // matched in normalised text, by its normalised content
+  bool special = false;                 // not decoded to text
+  std::string pattern;                  // the text to match
 };
 
 class AddedTokens {
  public:
   AddedTokens() = default;
-  // The ids of those that the model's vocabulary has must be its own. Throws BadComponent, JsonError.
+  // Tokens that the model's vocabulary has must have the same ids there. Throws BadComponent,
+  // JsonError.
   AddedTokens(const Json& list, const Vocabulary& vocabulary, const Normalizer& normalizer);
   const std::vector<AddedToken>& tokens() const { return tokens_; }
-  const AddedToken* find(std::int32_t id) const;      // nullptr: none has it
-  std::int32_t find(std::string_view content) const;  // the id, -1: none has it
-  std::int32_t end() const;                           // all ids are below this
+  const AddedToken* find(std::int32_t id) const;      // nullptr if no token has the id
+  std::int32_t find(std::string_view content) const;  // the id; -1 if there is none
+  std::int32_t end() const;                           // all ids are below
 
   struct Part {
     std::size_t begin, end;
-    std::int32_t id;  // of the token that it is, or -1
+    std::int32_t id;  // id of the token; -1 if it is other text
   };
-  // The parts of a text, none of those without an id empty. Where tokens begin at the same place the longest is taken.
+  // Divides a text into tokens and the text between them, which is not empty. Among tokens that
+  // begin at the same position, the longest is taken.
   std::vector<Part> split(std::string_view text, bool normalized) const;
 
  private:
   std::vector<AddedToken> tokens_;
-  Trie contents_;                // -> places in tokens_
-  std::array<Trie, 2> matches_;  // of those that are not normalised, and of those that are, by their patterns
+  Trie contents_;  // -> indices in tokens_
+  // Patterns of the tokens with normalized = false, and of those with normalized = true.
+  std::array<Trie, 2> matches_;
   FlatMap by_id_;
 };
 

@@ -1,5 +1,5 @@
-// Byte pair encoding (Sennrich et al. 2016): the pair of neighbours that the table of merges names first becomes one token, until
-// there is none.
+// Byte pair encoding (Sennrich et al., 2016). The adjacent pair with the lowest rank in the table
+// of merges becomes one token, until no pair is in the table.
 #include <algorithm>
 
 #include "kernels/check.h"
@@ -10,7 +10,7 @@
 namespace sy {
 namespace {
 
-// ["a b", ...] or [["a", "b"], ...]
+// Parses "a b" or ["a", "b"].
 std::pair<std::string, std::string> merge_of(const Json& json) {
   if (!json.is_string()) {
     if (json.size() != 2) bad_component("a merge of {} tokens", json.size());
@@ -80,7 +80,8 @@ class Bpe : public Model {
   }
 
  private:
-  // Of a character alone, with what the first ones lack in front, and the last one has behind.
+  // Returns the id of a character: with the prefix unless it is the first, with the suffix if it is
+  // the last. -1 if there is none.
   std::int32_t id_of(char32_t c, std::string_view character, bool first, bool last) const {
     if ((first || prefix_.empty()) && (!last || suffix_.empty())) {
       const std::uint64_t* id = characters_.find(c);
@@ -90,7 +91,7 @@ class Bpe : public Model {
   }
 
   void characters_of(std::string_view piece, std::vector<std::int32_t>& ids) const {
-    bool pending = false;  // an unknown character that others may join
+    bool pending = false;  // an unknown character, which may be fused with the next ones
     const auto flush = [&] {
       if (pending) ids.push_back(unknown_id_);
       pending = false;
@@ -103,7 +104,7 @@ class Bpe : public Model {
         return;
       }
       if (bytes_of(character, first, last, ids)) return;
-      if (unknown_.empty()) return;  // as `tokenizers` does: it is left out
+      if (unknown_.empty()) return;  // as in `tokenizers`: dropped
       if (unknown_id_ < 0)
         bad_input("the tokenizer has no token for '{}', nor for its unk_token '{}': it cannot encode this text",
                   character, shown(unknown_));
@@ -112,7 +113,7 @@ class Bpe : public Model {
     });
     flush();
   }
-  // Whether all bytes have tokens; then they are appended.
+  // If all bytes of the character have tokens, appends these and returns true.
   bool bytes_of(std::string_view character, bool first, bool last, std::vector<std::int32_t>& ids) const {
     if (bytes_.empty()) return false;
     const std::string all = fmt::format("{}{}{}", first ? "" : prefix_, character, last ? suffix_ : "");
@@ -122,18 +123,19 @@ class Bpe : public Model {
     return true;
   }
 
-  // Of a pair of neighbours that could be merged when it was found. The first in the table goes first, of the same ones the
-  // leftmost.
+  // A possible merge of adjacent symbols. The lowest rank comes first; among equal ones, the
+  // leftmost. It may be outdated when it is taken from the heap.
   struct Candidate {
-    std::uint64_t order;  // rank, and place of the left one
+    std::uint64_t order;  // rank << 32 | index of the left symbol
     std::int32_t merged;
-    bool operator<(const Candidate& other) const { return order > other.order; }  // of a heap, the least is on top
+    bool operator<(const Candidate& other) const { return order > other.order; }  // for a min-heap
   };
   struct Symbol {
-    std::int32_t id, before, after;  // its neighbours; -1: there is none. id -1: it has been merged into one before it
+    // before, after: indices of the neighbours, or -1. id: -1 after a merge into the symbol before.
+    std::int32_t id, before, after;
   };
 
-  // ids[begin...]
+  // Merges the symbols ids[begin...].
   void merge(std::vector<std::int32_t>& ids, std::size_t begin) const {
     thread_local std::vector<Symbol> symbols;
     thread_local std::vector<Candidate> heap;
@@ -160,7 +162,8 @@ class Bpe : public Model {
       if (left.id < 0 || left.after < 0) continue;
       Symbol& right = symbols[static_cast<std::size_t>(left.after)];
       const std::uint64_t* now = merges_.find(pair_of(left.id, right.id));
-      if (!now || static_cast<std::int32_t>(*now) != top.merged) continue;  // one of them has become another
+      // Skips an outdated pair: one of its symbols was merged.
+      if (!now || static_cast<std::int32_t>(*now) != top.merged) continue;
       left.id = top.merged;
       left.after = right.after;
       right.id = -1;
@@ -173,13 +176,13 @@ class Bpe : public Model {
       ids.push_back(symbols[static_cast<std::size_t>(i)].id);
   }
 
-  std::string prefix_, suffix_;  // of tokens within a piece, and at its end
+  std::string prefix_, suffix_;  // of all tokens of a pre-token but the first; of the last
   std::string unknown_;
   std::int32_t unknown_id_;
   bool fuse_unknown_, ignore_merges_;
-  std::vector<std::int32_t> bytes_;  // tokens of the bytes; empty: characters without a token are unknown
-  FlatMap merges_;                   // pair -> rank and what it becomes
-  FlatMap characters_;               // -> their tokens
+  std::vector<std::int32_t> bytes_;  // tokens of the bytes; empty: no byte fallback
+  FlatMap merges_;                   // pair -> rank << 32 | merged token
+  FlatMap characters_;               // character -> its token
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Bytes as characters, in the way of GPT-2: printable ones of Latin-1 stand for themselves, the others, in their order, are
-// U+0100 and those that follow.
+// GPT-2's alphabet of byte characters. Printable characters of Latin-1 stand for themselves; the
+// other bytes, in order, map to U+0100 and the following ones.
 #pragma once
 
 #include <array>
@@ -21,12 +21,13 @@ constexpr std::array<char32_t, 256> bytes_alphabet = [] {
   return characters;
 }();
 
-// Appends.
+// Appends the characters of `bytes`.
 inline void bytes_to_characters(std::string_view bytes, std::string& characters) {
   for (const char byte : bytes) append_character(characters, bytes_alphabet[static_cast<unsigned char>(byte)]);
 }
 
-// What is not of the alphabet alone stays as it is.
+// Returns the bytes of `characters`; a text with characters outside the alphabet is returned
+// unchanged.
 inline std::string characters_to_bytes(std::string_view characters) {
   static const std::array<std::int16_t, 0x144> byte_of = [] {
     std::array<std::int16_t, 0x144> bytes;

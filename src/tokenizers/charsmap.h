@@ -1,4 +1,4 @@
-// A SentencePiece normalisation, compiled into a table: "precompiled_charsmap".
+// Compiled normalisation table of SentencePiece: "precompiled_charsmap".
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,20 @@
 
 namespace sy {
 
-// The map begins with the size in bytes of a double-array trie of what is replaced (the layout of darts-clone, little-endian
-// 32-bit units), which follows; the rest are the replacements, each ended by a zero byte, and a word's value in the trie is
-// where its own begins.
+// The map has three parts: the size of a trie in bytes, the trie, and the replacements. The trie of
+// replaced texts is a double array in the layout of darts-clone (little-endian 32-bit units).
+// Replacements end with a zero byte. A text's value in the trie is the offset of its replacement.
 class Charsmap {
  public:
-  explicit Charsmap(const std::string& base64);  // throws BadComponent where it is none
+  explicit Charsmap(const std::string& base64);  // throws BadComponent if it is damaged
 
-  // As `tokenizers` applies it: of a grapheme of fewer than six bytes the shortest prefix in the map decides about all of it;
-  // otherwise each character is looked up alone, by its shortest prefix again.
+  // Normalises a text as `tokenizers` does. If a grapheme has fewer than six bytes and a prefix in
+  // the map, its shortest such prefix gives the replacement for all of it. Otherwise each character
+  // is looked up alone, also by its shortest prefix.
   std::string apply(std::string_view text) const;
 
  private:
-  // nullptr: it stays.
+  // Returns nullptr if there is no replacement.
   const char* replacement(std::string_view part) const;
   std::vector<std::uint32_t> trie_;
   std::string replacements_;

@@ -1,4 +1,5 @@
-// A tokenizer.json is made of components, each an object whose "type" names its kind. The kinds that we have are rows of tables.
+// Components of tokenizer.json: objects whose "type" names their kind. Supported kinds are rows of
+// tables.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@
 
 namespace sy {
 
-// What is wrong with a component. Who reads the file says which file it is.
+// Describes an invalid component. The reader of the file adds the file name.
 class BadComponent : public std::runtime_error {
  public:
   explicit BadComponent(const std::string& what, bool names_component = false)
@@ -24,7 +25,7 @@ class BadComponent : public std::runtime_error {
   bool names_component;
 };
 
-// A file's text in a message: of a long one the beginning.
+// Returns the text of a file for a message, cut to 100 bytes.
 inline std::string shown(std::string_view text) {
   constexpr std::size_t most = 100;
   if (text.size() <= most) return std::string(text);
@@ -33,7 +34,7 @@ inline std::string shown(std::string_view text) {
   return std::string(text.substr(0, end)) + "...";
 }
 
-// Throws BadComponent; of long texts among the arguments the beginning is shown.
+// Throws BadComponent. Long texts among the arguments are cut.
 template <class T>
 using Shown = std::conditional_t<std::is_convertible_v<const T&, std::string_view>, std::string, const T&>;
 template <class... Args>
@@ -47,7 +48,7 @@ template <class... Args>
   throw BadComponent(fmt::format(format, as_shown(args)...));
 }
 
-// What components make of a text may be longer than it, but not without end. Throws InputError.
+// Bounds the output of components by the size of the text. check_made throws InputError.
 constexpr std::size_t longest_made_of(std::size_t bytes) {
   return 64 * bytes + 4096;
 }
@@ -56,7 +57,8 @@ inline void check_made(std::size_t bytes, std::size_t most) {
     bad_input("the tokenizer's components make more than {} bytes of a text: remove those that repeat", most);
 }
 
-// The value of a key; absent or null, it is `otherwise`, if there is one.
+// Returns the value of a key. Without `otherwise`, an absent key is an error. With it, an absent
+// key or null gives `otherwise`.
 template <class T>
 T value_of(const Json& component, const char* key) {
   try {
@@ -77,7 +79,8 @@ struct Kind {
   Made (*make)(const Json& component);
 };
 
-// `what`: "normalizer" and so on.
+// Makes a component by its "type". what: name of the component in messages, for example
+// "normalizer".
 template <class Made>
 Made make_component(const char* what, const Json& component, std::span<const Kind<Made>> kinds) {
   const std::string type = value_of<std::string>(component, "type");
@@ -86,7 +89,7 @@ Made make_component(const char* what, const Json& component, std::span<const Kin
     try {
       return kind.make(component);
     } catch (const BadComponent& e) {
-      if (e.names_component) throw;  // within a Sequence
+      if (e.names_component) throw;  // of a Sequence's element
       throw BadComponent(fmt::format("{} {}: {}", what, type, e.what()), true);
     } catch (const JsonError& e) {
       throw BadComponent(fmt::format("{} {}: {}", what, type, e.what()), true);
@@ -98,7 +101,7 @@ Made make_component(const char* what, const Json& component, std::span<const Kin
       fmt::format("the {} '{}' is not supported: switchyard has {}", what, shown(type), fmt::join(names, ", ")), true);
 }
 
-// A step that changes something in place; of a Sequence, one after the other; of null, none.
+// A step that changes its argument in place. A Sequence runs steps in order; null is the identity.
 template <class T>
 using Step = std::function<void(T&)>;
 

@@ -10,7 +10,7 @@
 namespace sy {
 namespace {
 
-// A token with each occurrence of `from` replaced, in linear time.
+// Returns a token with each occurrence of `from` replaced, in linear time.
 std::string replaced(std::string_view token, std::string_view from, std::string_view to) {
   std::string out;
   std::size_t copied = 0;
@@ -45,12 +45,12 @@ Decoder fuse(const Json&) {
 }
 
 Decoder marks_to_blanks(const Json& component) {
-  const bool adds = value_of<bool>(component, "add_prefix_space", true);  // of older files
+  const bool adds = value_of<bool>(component, "add_prefix_space", true);  // used by older files
   const bool prepended = value_of<std::string>(component, "prepend_scheme", adds ? "always" : "never") != "never";
   const std::string mark = value_of<std::string>(component, "replacement");
   if (mark.empty()) bad_component("the replacement is empty");
   return [=](DecodedTokens& x) {
-    // The first token loses all its marks, not the prepended one alone: so does it in `tokenizers`.
+    // As in `tokenizers`, the first token loses all its marks, not only the prepended one.
     for (std::string& token : x.tokens)
       token = replaced(token, mark, &token == x.tokens.data() && prepended ? "" : " ");
   };
@@ -59,10 +59,11 @@ Decoder marks_to_blanks(const Json& component) {
 Decoder replace_in_tokens(const Json& component) {
   return [pattern = pattern_of(component), content = value_of<std::string>(component, "content")](DecodedTokens& x) {
     std::vector<Match> matches;
-    std::size_t made = 0;  // bytes of all tokens
+    std::size_t made = 0;  // total size of all tokens in bytes
     for (std::string& token : x.tokens) {
       matches.clear();
-      if (as_utf8(token) == token) pattern.find(token, matches);  // otherwise it is a part of a character
+      // Otherwise the token has incomplete characters.
+      if (as_utf8(token) == token) pattern.find(token, matches);
       std::string replaced;
       std::size_t copied = 0;
       for (const Match& match : matches) {

@@ -1,4 +1,4 @@
-// "decoder" of tokenizer.json: tokens become text again.
+// Decoders of tokenizer.json: convert tokens to text.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 namespace sy {
 
 struct DecodedTokens {
-  std::vector<std::string> tokens;  // the text is all of them, one after the other
-  std::size_t most = 0;             // bytes that they may become
+  std::vector<std::string> tokens;  // their concatenation is the text
+  std::size_t most = 0;             // limit of their total size in bytes
 };
 using Decoder = Step<DecodedTokens>;
-// Throws BadComponent, JsonError. Of null: blanks between the tokens. Unlike in `tokenizers`, bytes that are no UTF-8 stay what they
-// are: a text that goes on may complete them.
+// Throws BadComponent, JsonError. null: joins the tokens with blanks. Unlike in `tokenizers`, bytes
+// that are not UTF-8 stay, because later tokens may complete them.
 Decoder make_decoder(const Json& component);
 
 }  // namespace sy

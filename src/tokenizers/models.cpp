@@ -10,7 +10,7 @@ Vocabulary::Vocabulary(std::vector<std::pair<std::string, std::int64_t>>&& token
     if (id < 0) bad_component("the token '{}' has the id {}", token, id);
     largest = std::max(largest, id);
   }
-  // What is allocated follows from the file's size.
+  // Bounds the allocation by the file's size.
   if (largest >= static_cast<std::int64_t>(8 * tokens.size() + 1024) || largest >= INT32_MAX)
     bad_component("there are {} tokens, and the largest id is {}", tokens.size(), largest);
   tokens_.resize(static_cast<std::size_t>(largest + 1));

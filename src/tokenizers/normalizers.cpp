@@ -35,7 +35,7 @@ Normalizer strip_accents(const Json&) {
 Normalizer strip(const Json& component) {
   const bool left = value_of<bool>(component, "strip_left"), right = value_of<bool>(component, "strip_right");
   return [=](NormalText& x) {
-    std::size_t begin = x.text.size(), end = 0;  // of what is no white space
+    std::size_t begin = x.text.size(), end = 0;  // range without white space at the ends
     for_each_character(x.text, [&](char32_t c, std::size_t at, std::string_view character) {
       if (is_white_space(c)) return;
       begin = std::min(begin, at);
@@ -68,7 +68,7 @@ Normalizer replace(const Json& component) {
       check_made(replaced.size(), x.most);
       copied = match.end;
     }
-    // `tokenizers` counts what replaces several characters as the last of them.
+    // `tokenizers` maps a replacement of several characters to the last of them.
     const Match& front = matches.front();
     if (front.begin == 0 && front.end > 0 && (content.empty() || front.end > character_at(x.text, 0).size))
       x.first = false;

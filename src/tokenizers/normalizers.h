@@ -1,4 +1,4 @@
-// "normalizer" of tokenizer.json: what becomes of a text before it is divided.
+// Normalizers of tokenizer.json: change a text before it is divided.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@ namespace sy {
 
 struct NormalText {
   std::string text;
-  // It begins where the document does, and nothing before was taken away: a blank in front that only the document's first
-  // word gets (Metaspace's prepend_scheme "first") goes here.
+  // True if the text begins at the start of the document, and nothing before it was removed.
+  // Metaspace's prepend_scheme "first" adds its mark only then.
   bool first = false;
-  std::size_t most = longest_made_of(text.size());  // bytes that it may become
+  std::size_t most = longest_made_of(text.size());  // limit of its size in bytes
 };
 using Normalizer = Step<NormalText>;
 Normalizer make_normalizer(const Json& component);  // throws BadComponent, JsonError
 
-// {"String": text} or {"Regex": expression}, as Replace and Split have it.
+// Returns the pattern of Replace and Split: {"String": text} or {"Regex": expression}.
 Regex pattern_of(const Json& component);
 
 }  // namespace sy

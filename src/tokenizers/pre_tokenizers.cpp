@@ -9,7 +9,7 @@
 namespace sy {
 namespace {
 
-// What becomes of the matches of a pattern, and of the parts between them.
+// Treatment of the matches of a pattern, relative to the text between them.
 enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 Behavior behavior_of(const Json& component, const char* otherwise = nullptr) {
@@ -27,7 +27,7 @@ struct Part {
   bool match;
 };
 
-// Joins each match to the part before it, unless that part is, or ends with, a match.
+// Joins each match to the part before it, unless that part is a match or ends with one.
 void merge_with_previous(std::vector<Part>& parts) {
   std::size_t kept = 0;
   bool after_match = false;
@@ -53,7 +53,7 @@ void merge_with_next(std::vector<Part>& parts) {
   }
   parts.erase(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(kept));
 }
-// Joins neighbours that are both matches, or both none.
+// Joins adjacent parts that are both matches, or both not.
 void merge_alike(std::vector<Part>& parts) {
   std::size_t kept = 0;
   for (const Part part : parts)
@@ -64,7 +64,7 @@ void merge_alike(std::vector<Part>& parts) {
   parts.resize(kept);
 }
 
-// Calls divide(piece's text, parts), which appends parts that cover the piece, for each piece.
+// Divides each pre-token. divide(text, parts) appends parts that cover the text.
 template <class Divide>
 void split(Pieces& x, Behavior behavior, const Divide& divide) {
   std::vector<Pieces::Piece> pieces;
@@ -98,7 +98,7 @@ void split(Pieces& x, Behavior behavior, const Regex& pattern, bool invert) {
   });
 }
 
-// Characters of a kind are the matches.
+// Divides by characters: those with is_match(c) are the matches.
 template <class IsMatch>
 void split_characters(Pieces& x, Behavior behavior, const IsMatch& is_match) {
   split(x, behavior, [&](std::string_view text, std::vector<Part>& parts) {
@@ -112,7 +112,7 @@ void split_characters(Pieces& x, Behavior behavior, const IsMatch& is_match) {
   });
 }
 
-// Writes each piece anew: write(piece, its text, where to append).
+// Replaces the text of each pre-token. write(piece, text, out) appends the new text to `out`.
 template <class Write>
 void rewrite(Pieces& x, const Write& write) {
   std::string text;
@@ -128,7 +128,7 @@ void rewrite(Pieces& x, const Write& write) {
 }
 
 PreTokenizer byte_level(const Json& component) {
-  // GPT-2's.
+  // The pattern of GPT-2.
   static const Regex words = Regex::of(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)");
   const bool add_prefix_space = value_of<bool>(component, "add_prefix_space", true),
              use_regex = value_of<bool>(component, "use_regex", true);
@@ -153,7 +153,7 @@ PreTokenizer metaspace(const Json& component) {
   const std::string mark = value_of<std::string>(component, "replacement");
   if (mark.empty() || character_at(mark, 0).size != mark.size())
     bad_component("the replacement '{}' is not one character", mark);
-  const bool adds = value_of<bool>(component, "add_prefix_space", true);  // of older files
+  const bool adds = value_of<bool>(component, "add_prefix_space", true);  // used by older files
   const std::string scheme = value_of<std::string>(component, "prepend_scheme", adds ? "always" : "never");
   if (scheme != "always" && scheme != "first" && scheme != "never")
     bad_component("prepend_scheme '{}' is none of always, first, never", scheme);
@@ -184,7 +184,8 @@ PreTokenizer punctuation(const Json& component) {
 }
 
 PreTokenizer whitespace(const Json&) {
-  // Runs of letters, and runs of what is neither a letter nor white space; the latter is removed.
+  // Keeps sequences of word characters, and sequences of other characters that are not white space.
+  // Removes the white space between them.
   return [](Pieces& x) {
     split(x, Behavior::removed, [](std::string_view text, std::vector<Part>& parts) {
       enum { none, word, other } last = none;

@@ -1,4 +1,5 @@
-// "pre_tokenizer" of tokenizer.json: a normalised text becomes pieces, each of which the model encodes alone.
+// Pre-tokenizers of tokenizer.json: divide a normalised text into pre-tokens, which the model
+// encodes one by one.
 #pragma once
 
 #include <string>
@@ -11,12 +12,12 @@ namespace sy {
 
 struct Pieces {
   struct Piece {
-    std::size_t begin, end;  // bytes of `text`; none is empty
-    bool first;              // of its document (NormalText::first)
+    std::size_t begin, end;  // bytes of `text`; not empty
+    bool first;              // NormalText::first applies to it
   };
   std::string text;
   std::vector<Piece> pieces;  // in order
-  std::size_t most = 0;       // bytes that the text may become
+  std::size_t most = 0;       // limit of the size of `text` in bytes
 };
 using PreTokenizer = Step<Pieces>;
 PreTokenizer make_pre_tokenizer(const Json& component);  // throws BadComponent, JsonError

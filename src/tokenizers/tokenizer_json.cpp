@@ -9,7 +9,7 @@
 
 namespace sy {
 
-// Words of a text repeat: most are looked up.
+// Cache of encoded pre-tokens: words of a text repeat, so most are found here.
 class TokenizerJson::Words {
  public:
   void encode(const Model& model, std::string_view piece, std::vector<std::int32_t>& ids) {
@@ -37,11 +37,12 @@ class TokenizerJson::Words {
     std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   std::unordered_map<std::string, std::pair<std::int32_t, std::int32_t>, Hash, std::equal_to<>>
-      places_;  // begin, count
+      // begin and count in ids_
+      places_;
   std::vector<std::int32_t> ids_;
 };
 
-// Words that nobody else uses meanwhile.
+// Exclusive use of a cache while it lives.
 struct TokenizerJson::Borrowed {
   explicit Borrowed(const TokenizerJson& tokenizer) : owner(tokenizer) {
     const std::lock_guard lock(owner.mutex_);
@@ -64,7 +65,7 @@ struct TokenizerJson::Borrowed {
 TokenizerJson::TokenizerJson(const std::filesystem::path& file) {
   try {
     const std::string content = read_file(file);
-    const MatchTime time(content.size());  // of the normalised added tokens
+    const MatchTime time(content.size());  // for normalising the added tokens
     const Json json = Json::parse(content);
     const auto part = [&](const char* key) {
       const Json* found = json.find(key);

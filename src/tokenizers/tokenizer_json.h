@@ -1,7 +1,8 @@
-// tokenizer.json, the file of Hugging Face's `tokenizers`: what it says, done as that library does it.
+// Tokenizer of a tokenizer.json, the file of Hugging Face's `tokenizers`, with the same results.
 //
-// A text is divided by the added tokens; the rest is normalised, divided into pieces, and each piece encoded by the model.
-// Truncation, padding and the post_processor are left out: a text is encoded whole, and nothing is put around it.
+// A text is divided at the added tokens. The text between them is normalised and divided into
+// pre-tokens. The model encodes each pre-token. Truncation, padding and the post_processor are
+// ignored: a text is encoded whole, without tokens around it.
 #pragma once
 
 #include <filesystem>
@@ -22,24 +23,24 @@ namespace sy {
 
 class TokenizerJson {
  public:
-  // Throws InputError, naming the file, where it is no tokenizer.json, or has something that is not supported.
+  // Throws InputError, naming the file, if it is no tokenizer.json or has an unsupported component.
   explicit TokenizerJson(const std::filesystem::path& file);
   ~TokenizerJson();
   TokenizerJson(const TokenizerJson&) = delete;
 
-  std::int32_t vocab() const { return vocab_; }  // ids are below this; some may be no token's
-  // Appends. Bytes that are no UTF-8 count as U+FFFD. Threads may encode at the same time.
+  std::int32_t vocab() const { return vocab_; }  // ids are below; some may have no token
+  // Appends the ids of a text. Invalid UTF-8 is read as U+FFFD. Threads may call it concurrently.
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const;
-  // Without special tokens. Ids must be in [0, vocab).
+  // Returns the text of ids in [0, vocab), without special tokens.
   std::string decode(const std::vector<std::int32_t>& ids) const;
-  std::int32_t find(std::string_view token) const;  // -1: it is none
+  std::int32_t find(std::string_view token) const;  // -1 if not found
   bool is_special(std::int32_t id) const;
-  std::int32_t unknown_id() const { return model_->unknown_id(); }  // -1: there is none
-  // The special tokens, in the file's order.
+  std::int32_t unknown_id() const { return model_->unknown_id(); }  // -1 if there is none
+  // The added tokens, in the file's order.
   const AddedTokens& added() const { return added_; }
 
  private:
-  class Words;  // pieces whose ids are known
+  class Words;  // cache of encoded pre-tokens
   struct Borrowed;
   void encode_text(std::string_view text, bool first, Words& words, std::vector<std::int32_t>& ids) const;
 
@@ -49,7 +50,7 @@ class TokenizerJson {
   AddedTokens added_;
   Decoder decoder_;
   std::int32_t vocab_ = 0;
-  mutable std::mutex mutex_;                                // of what follows
+  mutable std::mutex mutex_;                                // guards idle_words_
   mutable std::vector<std::unique_ptr<Words>> idle_words_;  // one for each thread that encodes
 };
 

@@ -1,4 +1,4 @@
-// Maps that the inner loops of tokenizers look up.
+// Maps for the inner loops of tokenizers.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace sy {
 
-// 64-bit keys, of which ~0 is none, to values; what is put again is replaced.
+// Hash map from 64-bit keys, except ~0, to values. put() replaces an existing value.
 class FlatMap {
  public:
   void put(std::uint64_t key, std::uint64_t value) {
@@ -16,7 +16,7 @@ class FlatMap {
     used_ += slot.key == none;
     slot = {key, value};
   }
-  // nullptr: it is not there.
+  // Returns nullptr if the key is not found.
   const std::uint64_t* find(std::uint64_t key) const {
     if (slots_.empty()) return nullptr;
     const Slot& slot = slots_[place(key)];
@@ -28,7 +28,7 @@ class FlatMap {
   struct Slot {
     std::uint64_t key = none, value = 0;
   };
-  // Where the key is, or the free slot where it belongs. There always is one.
+  // Returns the slot of the key, or the free slot for it. There is always one.
   std::size_t place(std::uint64_t key) const {
     std::uint64_t hash = key * 0x9E3779B97F4A7C15u;
     hash ^= hash >> 32;
@@ -42,11 +42,11 @@ class FlatMap {
     for (const Slot& slot : old)
       if (slot.key != none) slots_[place(slot.key)] = slot;
   }
-  std::vector<Slot> slots_;  // a power of two of them, at most half of them used
+  std::vector<Slot> slots_;  // their number is a power of two; at most half are used
   std::size_t used_ = 0;
 };
 
-// Words, each with a number from 0 on. A walk begins at `root`.
+// Trie of words with numbers of 0 or more. A walk begins at `root`.
 class Trie {
  public:
   static constexpr std::uint32_t root = 0, nowhere = ~std::uint32_t{0};
@@ -68,14 +68,15 @@ class Trie {
     const std::uint64_t* next = edges_.find(edge(node, byte));
     return next ? static_cast<std::uint32_t>(*next) : nowhere;
   }
-  std::int32_t number(std::uint32_t node) const { return numbers_[node]; }  // -1: no word ends there
+  // Returns -1 if no word ends here.
+  std::int32_t number(std::uint32_t node) const { return numbers_[node]; }
 
  private:
   static std::uint64_t edge(std::uint32_t node, char byte) {
     return std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
   }
   FlatMap edges_;
-  std::vector<std::int32_t> numbers_ = {-1};  // of each node
+  std::vector<std::int32_t> numbers_ = {-1};  // by node
 };
 
 }  // namespace sy

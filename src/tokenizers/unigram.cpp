@@ -1,4 +1,5 @@
-// Unigram language model (Kudo 2018): of all ways to write a piece in tokens, that with the largest sum of scores.
+// Unigram language model (Kudo, 2018): divides a pre-token into the tokens with the largest sum of
+// scores.
 #include <algorithm>
 #include <cmath>
 
@@ -45,7 +46,7 @@ class Unigram : public Model {
       const auto offer = [&](std::size_t end, double score, std::int32_t id) {
         if (best[end].id == none || before + score > best[end].score) best[end] = {before + score, begin, id};
       };
-      bool known = false;  // the character alone is a token
+      bool known = false;  // true if the character alone is a token
       std::uint32_t node = Trie::root;
       for (std::size_t end = begin; end < piece.size();) {
         node = tokens_.step(node, piece[end++]);
@@ -61,7 +62,7 @@ class Unigram : public Model {
       offer(begin + character.size(), unknown_score_, unknown_);
     });
 
-    // From the end to the front; unknown ones in a row are one.
+    // Walks from the end to the start. Adjacent unknown tokens become one.
     const std::size_t first = ids.size();
     for (std::size_t end = piece.size(); end > 0;) {
       std::size_t begin = best[end].begin;
@@ -81,7 +82,7 @@ class Unigram : public Model {
 
  private:
   static constexpr std::int32_t none = -2;
-  // The best way to write what comes before a place: its last token.
+  // Last token of the best segmentation of the text before a position.
   struct Best {
     double score = 0;
     std::size_t begin = 0;
@@ -99,8 +100,8 @@ class Unigram : public Model {
   std::int32_t unknown_;
   Trie tokens_;
   std::vector<double> scores_;
-  double unknown_score_ = HUGE_VAL;  // lower than any token's by 10
-  std::vector<std::int32_t> bytes_;  // as those of BPE
+  double unknown_score_ = HUGE_VAL;  // 10 below the lowest score
+  std::vector<std::int32_t> bytes_;  // as Bpe::bytes_
 };
 
 }  // namespace
