@@ -62,7 +62,7 @@ Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>
                 const ReplayOptions& options, const std::function<void(Index, Index)>& progress) {
   const Index E = engine.config().moe.experts, S = engine.config().model.seq_len;
   const std::size_t domains = dataset.domains().size();
-  // The whole model: of each pass its domain, tokens and nats, and who had a token.
+  // Results of the whole model for each pass: domain, tokens, nats and used experts.
   std::vector<std::size_t> domain;
   std::vector<double> tokens, nats;
   std::vector<char> used;  // [pass, layer, expert]

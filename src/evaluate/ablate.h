@@ -1,4 +1,4 @@
-// What each expert is worth: the change of the loss without it.
+// Ablation: the change of the loss without each expert.
 #pragma once
 
 #include <functional>
@@ -8,15 +8,18 @@
 
 namespace sy {
 
-// While it lives, a model does without one expert. Nothing in the model knows: it is done to its weights and biases, which get
-// their values back.
+// Disables one expert of a model while it lives. It changes weights or biases, and its destructor
+// restores them.
 class WithoutExpert {
  public:
   enum class How {
-    mask,  // its tokens lose what it adds to them, and the weights of their other choices stay: its second product is 0
-    reroute  // its tokens go to their next best: its selection bias is lower than any score
+    // The expert's output is 0 (its down projection is 0). The weights of the other choices stay.
+    mask,
+    // Tokens choose their next best expert: the selection bias is below any score.
+    reroute
   };
-  // layer: of the MoE layers. reroute needs an engine with selection biases, and more experts to choose from than are chosen.
+  // layer: index among the MoE layers. reroute requires an engine with selection biases, and more
+  // experts than top_k.
   WithoutExpert(Engine& engine, Index layer, Index expert, How how);
   ~WithoutExpert();
   WithoutExpert(const WithoutExpert&) = delete;
@@ -31,23 +34,25 @@ class WithoutExpert {
   std::vector<float> biases_;
 };
 
-// The mean change of the loss over windows, nats per token, and its standard error: of the paired differences of windows, as
-// that of a ratio (sum of changes / sum of tokens, Cochran, "Sampling techniques", 1977, section 2.11). The 95 % confidence
-// interval is change +- 1.96 error.
+// Mean change of the loss over windows in nats per token, and its standard error. The error is that
+// of a ratio over paired differences of windows: sum of changes / sum of tokens (Cochran, "Sampling
+// techniques", 1977, section 2.11). The 95 % confidence interval is change +- 1.96 error.
 struct LossChange {
-  double change = 0, error = 0;  // NaN: no token; fewer than two windows
-  Index windows = 0;             // of which in `routed` the expert had a token
+  double change = 0, error = 0;  // NaN: without tokens; with fewer than two windows
+  // `routed`: the windows in which the expert had a token.
+  Index windows = 0;
   Index routed = 0;
 };
 LossChange effect_of(const std::vector<double>& changes, const std::vector<double>& tokens);
 
 struct Ablation {
-  std::vector<double> loss;  // [domain + 1] of the whole model, nats per token; all: the last
+  std::vector<double> loss;  // [domain + 1] of the whole model, nats per token; last: all
   std::vector<std::vector<std::vector<LossChange>>> effects;  // [layer][expert][domain + 1]
 };
 
-// layers: of the MoE layers, those whose experts are taken away one by one. Each expert costs a pass over those windows in
-// which it has a token; without one nothing can change. Dropless. progress(done, total) of experts.
+// Ablates the experts of `layers` (indices among the MoE layers) one by one. Each expert costs a
+// pass over the windows that have a token for it. Other windows cannot change. Dropless.
+// progress(done, total) counts experts.
 Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, WithoutExpert::How how,
                 const ReplayOptions& options, const std::function<void(Index, Index)>& progress);
 

@@ -26,7 +26,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   std::vector<Index> windows;
   const Index layers = engine.model().moe_layers(), experts = engine.config().moe.experts;
   Index total = 0, done = 0;
-  // Of all windows dataset.ini knows the bytes; of some, the tokenizer may.
+  // dataset.ini has the bytes of all windows together. For fewer windows, the tokenizer is needed.
   const bool partial = options.max_windows > 0 && dataset.tokenizer() != "none";
   const auto tokenizer = partial ? open_tokenizer(dataset.dir()) : nullptr;
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
@@ -39,7 +39,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   std::vector<DomainScore> scores;
   for (std::size_t d = 0; d < streams.size(); ++d) {
     Index tokens = 0, bytes = 0, unknown = 0;  // of the windows that this rank counts
-    // What counts of this rank's passes: nats, and the assignments to each expert of each layer.
+    // Sums over this rank's passes: nats, and assignments to each expert of each layer.
     double nats = 0;
     std::vector<double> assignments(layers * experts);
     const auto collect = [&](bool counts) {
@@ -51,8 +51,9 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
         for (Index c : s.routed) *to++ += static_cast<double>(c);
     };
     std::vector<std::int32_t> ids(S), targets(S), batch_ids, batch_targets;
-    // Runs of equal length: full windows together, the short last one alone. Every rank makes the same number of passes,
-    // with no sequences where nothing is left, since its experts are needed by the others.
+    // All sequences of a pass have the same length: full windows together, a short last one alone.
+    // Every rank makes the same number of passes, some without sequences, because other ranks need
+    // its experts.
     const auto pass = [&](Index sequences, Index length) {
       engine.evaluate({sequences, length, batch_ids, batch_targets}, options.dropless);
     };
@@ -77,7 +78,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       if (mesh.coord.tp == 0) {
         tokens += predicted(batch_targets);
         for (const std::int32_t id : batch_targets) {
-          if (id < 0) continue;  // another window's
+          if (id < 0) continue;  // belongs to another window
           const Index size = tokenizer ? tokenizer->text_bytes(id) : -1;
           (size < 0 ? unknown : bytes) += std::abs(size);
         }
@@ -90,8 +91,8 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       batch_ids.clear();
       batch_targets.clear();
       const bool mine = mesh.coord.dp == 0;
-      // Tensor-parallel ranks may be unable to share its tokens, and padding would be routed like text. So each of them holds
-      // a copy, a sequence of its own, and that of the first counts.
+      // The tokens may not be divisible by tp, and padding would be routed like text. Each
+      // tensor-parallel rank therefore gets a copy as its own sequence; the first copy counts.
       const Index copies = mine ? mesh.layout.tp : 0;
       if (mine) streams[d].read(n - 1, ids, targets);
       for (Index i = 0; i < copies; ++i) {

@@ -1,4 +1,4 @@
-// The logits behind every position of one sequence, for comparison with other programs.
+// Logits after every position of one sequence, for comparison with other programs.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,9 @@
 
 namespace sy {
 
-// [ids.size(), vocabulary] f32. Dropless. Collective: every data-parallel rank computes the same sequence. The engine has room
-// for so many positions. progress(done, total): positions.
+// Returns [ids.size(), vocabulary] f32. Dropless. The engine must have as many positions as `ids`.
+// Collective: every data-parallel rank computes the same sequence. progress(done, total) counts
+// positions.
 std::vector<float> sequence_logits(Engine& engine, std::span<const std::int32_t> ids,
                                    const std::function<void(Index, Index)>& progress);
 

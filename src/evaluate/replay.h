@@ -1,4 +1,4 @@
-// Validation text through a model on one rank, with what each router chose of each token.
+// Replay: validation text through a model on one rank, with the routing decisions for each token.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace sy {
 
-// Windows of one domain that go through the model at once.
+// Windows of one domain for one pass.
 struct ReplayBatch {
   Index domain = 0, sequences = 0, seq_len = 0;
   std::vector<std::int32_t> ids, targets;  // [sequences * seq_len]
@@ -17,28 +17,30 @@ struct ReplayBatch {
 };
 
 struct ReplayOptions {
-  Index max_windows = 0;       // of each domain, spread evenly over the split; 0: all
-  Index windows_per_pass = 1;  // of one length: a split's last window, which may be shorter, goes alone
+  Index max_windows = 0;  // per domain, spread evenly over the split; 0: all
+  // Windows in a pass have the same length. A split's last one may be shorter and has its own pass.
+  Index windows_per_pass = 1;
 };
 
-// The windows that Switchyard's evaluation takes, in its order. progress(done, total) of windows, behind each batch.
+// Visits the windows of the evaluation, in its order. progress(done, total) counts windows, and is
+// called after each batch.
 void for_replay_batches(const Dataset& dataset, Index seq_len, const ReplayOptions& options,
                         const std::function<void(const ReplayBatch&)>& visit,
                         const std::function<void(Index, Index)>& progress = {});
 
-// What one MoE layer's router chose.
+// Choices of one MoE layer's router.
 struct LayerChoices {
-  std::vector<std::int32_t> experts;  // [T, k] by falling selection score
+  std::vector<std::int32_t> experts;  // [T, k] by descending selection score
   std::vector<float> weights;         // [T, k]
-  Index dropped = 0;                  // assignments
+  Index dropped = 0;                  // number of dropped assignments
 };
 struct Replayed {
-  double nats = 0;                      // the summed cross-entropy
+  double nats = 0;                      // sum of the cross-entropy
   std::vector<LayerChoices> layers;     // [MoE layer]
-  std::vector<std::int32_t> predicted;  // [T] the likeliest next ids, where asked for
+  std::vector<std::int32_t> predicted;  // [T] most likely next ids, if requested
 };
 
-// One pass. The engine's mesh has one rank, and its weights lie on any backend.
+// Runs one pass. The engine's mesh must have one rank; its backend may be any.
 Replayed replay(Engine& engine, const ReplayBatch& batch, bool dropless, bool predict);
 
 }  // namespace sy

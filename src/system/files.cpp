@@ -37,7 +37,7 @@ class Descriptor {
   void sync() {
     if (::fsync(fd_) != 0) fail("cannot write {} to the disk: {}", path_.string(), std::strerror(errno));
   }
-  // A network file system may report a failed write only here.
+  // A network file system may report a failed write only when the file is closed.
   void close() {
     const int fd = std::exchange(fd_, -1);
     if (::close(fd) != 0) fail("cannot write {}: {}", path_.string(), std::strerror(errno));
@@ -85,7 +85,7 @@ const char* kind_of(mode_t mode) {
   return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a FIFO" : S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
-// Reads with `call` until it is not interrupted.
+// Calls `call`, a read, again while it is interrupted.
 template <class Call>
 std::size_t read_once(const fs::path& path, Call call) {
   for (;;) {
@@ -100,7 +100,7 @@ std::size_t read_once(const fs::path& path, Call call) {
 
 }  // namespace
 
-// O_NONBLOCK: the open of a FIFO does not wait for a writer.
+// O_NONBLOCK: opening a FIFO must not wait for a writer.
 InputFile::InputFile(const fs::path& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
   struct stat facts {};
@@ -158,7 +158,7 @@ void read_pieces(const fs::path& path, const std::function<void(std::string_view
 void read_lines(const fs::path& path, const std::function<void(const TextLine&)>& take) {
   std::string text;
   TextLine line;
-  Index bytes = 0;  // of the line so far
+  Index bytes = 0;  // bytes of the current line
   const auto end_line = [&](bool whole) {
     ++line.number;
     line.end += bytes + whole;
@@ -229,8 +229,8 @@ void remove_unfinished(const fs::path& path) {
 
 void write_file(const fs::path& path, std::string_view content) {
   write_point("write", path.string() + ".tmp");
-  // A name that chance chose is this process's own: a file of another is neither followed nor
-  // touched, and what killed processes left stands in no one's way.
+  // A random name belongs to this process alone. No file of another process is followed or changed,
+  // and the files of killed processes are not in the way.
   std::random_device chance;
   const std::uint64_t number = std::uint64_t{chance()} << 32 | chance();
   const fs::path fresh = fmt::format("{}{}{:016x}", path.string(), unfinished_mark, number);
@@ -280,7 +280,7 @@ void rename_folder(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS)
     fail("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
-  // Most network file systems cannot exchange: for a moment `to` is absent, and the old one lies under
+  // Most network file systems cannot exchange names. `to` is briefly absent, with its old folder at
   // `aside`.
   const fs::path aside = from.string() + ".old";
   rename_path(to, aside);

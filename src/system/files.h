@@ -33,7 +33,7 @@ inline void write_point(std::string_view operation, const std::filesystem::path&
 // Refuses an empty name, "." and "..", and names with a slash or a control character.
 bool is_plain_name(std::string_view name);
 
-// An input, opened: a regular file. A FIFO, a device or a folder in its place is an InputError at
+// An open input, which must be a regular file. A FIFO, a device or a folder is an InputError at
 // once, without a wait.
 class InputFile {
  public:
@@ -43,8 +43,8 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
   int descriptor() const { return descriptor_; }
   Index size() const { return size_; }  // in bytes, when it was opened
-  // Reads up to out.size() bytes from where the last call ended, or from byte `offset` on. Returns
-  // the number of bytes, 0 at the end of the file.
+  // Reads up to out.size() bytes from the end of the last read, or from byte `offset` on. Returns
+  // the number of bytes; 0 at the end of the file.
   std::size_t read_some(std::span<char> out);
   std::size_t read_at(Index offset, std::span<char> out) const;
 

@@ -11,9 +11,10 @@
 namespace sy {
 namespace {
 
-constexpr std::size_t deepest = 1000;  // levels: values are written and destroyed by functions that call themselves
+// Levels of nesting. Values are written and destroyed recursively.
+constexpr std::size_t deepest = 1000;
 
-// What the parser tells of the text, put together.
+// Parser callbacks that build the value.
 class Builder {
  public:
   Json root;
@@ -25,7 +26,7 @@ class Builder {
   bool number_unsigned(std::uint64_t x) { return add(x); }
   bool number_float(double x, const std::string&) { return add(x); }
   bool string(std::string& x) { return add(std::move(x)); }
-  bool binary(std::vector<std::uint8_t>&) { return false; }  // text has none
+  bool binary(std::vector<std::uint8_t>&) { return false; }  // never occurs in text
   bool key(std::string& x) {
     key_ = std::move(x);
     return true;
@@ -61,7 +62,7 @@ class Builder {
     open_.pop_back();
     return true;
   }
-  std::vector<Json*> open_;  // arrays and objects, each within the one before
+  std::vector<Json*> open_;  // open arrays and objects, outermost first
   std::string key_;
 };
 
@@ -151,7 +152,7 @@ template <>
 std::int64_t Json::get() const {
   if (const auto* number = std::get_if<double>(&value_);
       number && *number == std::floor(*number) && std::abs(*number) < 0x1p53)
-    return static_cast<std::int64_t>(*number);  // 12.0, as other programs write 12
+    return static_cast<std::int64_t>(*number);  // accepts 12.0, since some programs write 12 so
   return held<std::int64_t>("a whole number of 63 bits");
 }
 template <>

@@ -1,5 +1,5 @@
-// JSON: values, as they are written and read. The library that knows how stays in json.cpp, since its header takes seconds
-// to compile in every file that includes it.
+// JSON values, and their reading and writing. The JSON library is included in json.cpp alone,
+// because its header takes seconds to compile in every file that includes it.
 #pragma once
 
 #include <concepts>
@@ -15,7 +15,7 @@
 
 namespace sy {
 
-// Text that is no JSON, a value of another type than asked for, or a key or element that is not there.
+// Thrown for text that is no JSON, a value of another type, and a missing key or element.
 class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -25,7 +25,7 @@ class Json {
  public:
   struct Member;
   using Array = std::vector<Json>;
-  using Object = std::vector<Member>;  // in the order in which they were added or read
+  using Object = std::vector<Member>;  // in order of addition
 
   Json();  // null
   Json(bool value);
@@ -46,51 +46,54 @@ class Json {
   Json& operator=(Json other) noexcept;
   ~Json();
 
-  // Throws JsonError that says from which byte on it is none; what is nested a thousand deep is none either.
+  // Throws JsonError, which gives the position, if the text is no JSON or nested more than 1000
+  // deep.
   static Json parse(std::string_view text);
   static std::optional<Json> try_parse(std::string_view text);
 
   bool is_null() const { return value_.index() == 0; }
   bool is_number() const { return is_integer() || holds<std::uint64_t>() || holds<double>(); }
-  bool is_integer() const { return holds<std::int64_t>(); }  // of 63 bits and a sign
+  bool is_integer() const { return holds<std::int64_t>(); }  // fits std::int64_t
   bool is_string() const { return holds<std::string>(); }
   bool is_array() const { return holds<Array>(); }
   bool is_object() const { return holds<Object>(); }
   const char* type_name() const;  // "null", "boolean", "number", "string", "array", "object"
 
-  // The value as bool, double, std::int64_t, std::uint64_t, std::string, or std::vector of such. Throws JsonError where it is
-  // of another type, or an integer that does not fit.
+  // T: bool, double, std::int64_t, std::uint64_t, std::string, or std::vector of these. Throws
+  // JsonError if the value has another type, or is an integer that does not fit.
   template <class T>
   T get() const;
-  std::string take_string();  // moved out
+  std::string take_string();  // moves the string out
 
-  // Of an object; a key that is there twice has its last value. operator[] adds what is not there, and turns null into an
-  // object.
-  const Json* find(std::string_view key) const;  // nullptr: no such key, or no object
+  // For objects. If a key occurs twice, the last value is used. operator[] adds a missing key, and
+  // turns null into an object.
+  const Json* find(std::string_view key) const;  // nullptr if there is no such key, or no object
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   const Json& at(std::string_view key) const;
   const Json& operator[](std::string_view key) const { return at(key); }
   Json& operator[](std::string_view key);
-  Json& append(std::string key, Json value);  // does not look whether the key is there; returns the value where it lies
+  // Appends without a search for the key. Returns the stored value.
+  Json& append(std::string key, Json value);
   const Object& members() const;
 
-  // Of an array; push_back turns null into one.
+  // For arrays. push_back turns null into an array.
   const Json& at(std::size_t i) const;
   const Json& operator[](std::size_t i) const { return at(i); }
   const Array& elements() const;
   Array::const_iterator begin() const { return elements().begin(); }
   Array::const_iterator end() const { return elements().end(); }
-  Json& push_back(Json element);  // returns it where it lies
+  Json& push_back(Json element);  // returns the stored element
 
-  std::size_t size() const;  // members or elements; of any other value 0
+  std::size_t size() const;  // number of members or elements; 0 for other values
   bool empty() const { return size() == 0; }
 
-  // On one line, or with `indent` spaces for each level. Bytes that are no UTF-8, as paths and generated text may hold, become
-  // U+FFFD; what is not finite, null.
+  // Returns the text on one line, or with `indent` spaces per level. Invalid UTF-8 (in paths or
+  // generated text) becomes U+FFFD; infinity and NaN become null.
   std::string dump(int indent = -1) const;
 
   friend bool operator==(const Json& a, const Json& b);
-  friend std::ostream& operator<<(std::ostream& out, const Json& json);  // for people
+  // Prints dump().
+  friend std::ostream& operator<<(std::ostream& out, const Json& json);
 
  private:
   template <class T>
@@ -103,7 +106,8 @@ class Json {
   const T& held(const char* what) const;
   void write(std::string& out, int indent, int depth) const;
 
-  // An integer is unsigned only where it is too large to be signed, so that equal ones are alike.
+  // An integer is unsigned only if it is too large for std::int64_t, so equal integers have equal
+  // types.
   std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value_;
 };
 
@@ -141,7 +145,7 @@ T Json::get() const {
   return values;
 }
 
-// With a line end.
+// Returns the text with a newline at the end.
 std::string json_text(const Json& json, int indent = 2);
 
 }  // namespace sy

@@ -13,12 +13,12 @@ struct CodePoint {
   std::size_t bytes;
 };
 
-// Bytes of the character that begins with `lead`.
+// Returns the number of bytes of a character from its first byte.
 std::size_t length_of(unsigned char lead) {
   return lead < 0x80 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
 }
 
-// The code point at the start of `s`; an ill-formed byte stands for itself.
+// Returns the code point at the start of `s`; an invalid byte stands for itself.
 CodePoint decode(std::string_view s) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
   const unsigned char lead = byte(0);
@@ -36,7 +36,8 @@ struct WidthRange {
   std::uint32_t first, last;
   int width;
 };
-// The parts of Unicode's East Asian width and combining classes that names and prose meet.
+// Unicode's East Asian width and combining classes, for characters that are common in names and
+// prose.
 constexpr WidthRange width_table[] = {
     {0x0300, 0x036f, 0}, {0x200b, 0x200f, 0},   {0x20d0, 0x20ff, 0},  {0xfe00, 0xfe0f, 0}, {0x1100, 0x115f, 2},
     {0x2e80, 0xa4cf, 2}, {0xac00, 0xd7a3, 2},   {0xf900, 0xfaff, 2},  {0xfe30, 0xfe6f, 2}, {0xff00, 0xff60, 2},
@@ -48,14 +49,14 @@ int width_of(std::uint32_t value) {
   return 1;
 }
 
-// Bytes of the colour sequence (ESC [ ... m) at the start of `s`; 0 where there is none.
+// Returns the number of bytes of the colour sequence (ESC [ ... m) at the start of `s`, or 0.
 std::size_t colour_bytes(std::string_view s) {
   if (s.substr(0, 2) != "\x1b[") return 0;
   const std::size_t end = s.find('m');
   return end == std::string_view::npos ? 0 : end + 1;
 }
 
-// Calls f(bytes, width) for each character or colour sequence, until it returns false.
+// Calls f(bytes, width) for each character or colour sequence, until f returns false.
 template <class F>
 void each_glyph(std::string_view text, F f) {
   for (std::size_t at = 0; at < text.size();) {
@@ -91,7 +92,7 @@ std::string visible(std::string_view text, std::string_view keep) {
     const CodePoint c = decode(text.substr(at));
     const bool ill_formed = c.bytes == 1 && c.value >= 0x80;
     if (c.value < 0x20 && keep.find(static_cast<char>(c.value)) == keep.npos)
-      out += {'\xe2', '\x90', static_cast<char>(0x80 + c.value)};  // U+2400 and on
+      out += {'\xe2', '\x90', static_cast<char>(0x80 + c.value)};  // U+2400 and up
     else if (c.value == 0x7f)
       out += "\u2421";
     else if (ill_formed || (c.value >= 0x80 && c.value < 0xa0))

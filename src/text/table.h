@@ -1,4 +1,4 @@
-// Text tables for people: columns padded to the widest cell, columns of numbers aligned to the right.
+// Text tables: columns are padded to the widest cell, and columns of numbers aligned right.
 #pragma once
 
 #include <string>
@@ -7,26 +7,27 @@
 
 namespace sy {
 
-// Columns that UTF-8 text takes on a terminal: combining marks and colour sequences none, East Asian wide
-// characters and emoji two. An ill-formed byte counts as one.
+// Returns the number of terminal columns of UTF-8 text. Combining marks and colour sequences take
+// none, East Asian wide characters and emoji two, and an invalid byte one.
 int display_width(std::string_view text);
-// `text` without what a terminal would obey: control characters, but for those of `keep`, become pictures of them, and what is
-// no UTF-8 becomes U+FFFD. For what comes from files.
+// Makes text from files safe for a terminal. Control characters, except those in `keep`, become
+// their pictures; invalid UTF-8 becomes U+FFFD.
 std::string visible(std::string_view text, std::string_view keep = "");
-// Bytes of `text` up to a last character of which the rest is still to come.
+// Returns the number of bytes of `text` without an incomplete last character.
 std::size_t whole_characters(std::string_view text);
-// `text` cut to at most `width` columns, with an ellipsis where something was cut.
+// Returns `text` cut to at most `width` columns. If it is cut, it ends with an ellipsis.
 std::string fit_width(std::string_view text, int width);
 
 struct Table {
-  // painted: the last column is the program's own, with colours. All others are shown as visible() says.
+  // painted: the last column may have colour sequences. All other cells are passed through
+  // visible().
   explicit Table(std::vector<std::string> header, bool painted = false)
       : header_(std::move(header)), painted_(painted) {}
-  // As many cells as the header has; missing ones are empty.
+  // Appends a row. Missing cells at its end are empty.
   void row(std::vector<std::string> cells);
-  // Header, a rule, the rows; every line ends in '\n' and has no blanks at its end. A column is right-aligned
-  // when each of its cells is empty, "-" or begins with a digit (after an optional sign), and one does begin
-  // with a digit.
+  // Returns header, rule and rows. Every line ends in '\n', without blanks before. A column is
+  // aligned right if each cell is empty, "-" or a number, and at least one is a number. A number
+  // begins with a digit, after an optional sign.
   std::string str() const;
 
  private:
