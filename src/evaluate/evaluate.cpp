@@ -52,8 +52,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     };
     std::vector<std::int32_t> ids(S), targets(S), batch_ids, batch_targets;
     // All sequences of a pass have the same length: full windows together, a short last one alone.
-    // Every rank makes the same number of passes, some without sequences, because other ranks need
-    // its experts.
+    // Every rank makes equally many passes, some without sequences, since others need its experts.
     const auto pass = [&](Index sequences, Index length) {
       engine.evaluate({sequences, length, batch_ids, batch_targets}, options.dropless);
     };

@@ -9,9 +9,9 @@
 
 namespace sy {
 
-// Returns [ids.size(), vocabulary] f32. Dropless. The engine must have as many positions as `ids`.
-// Collective: every data-parallel rank computes the same sequence. progress(done, total) counts
-// positions.
+// Returns the logits [ids.size(), vocabulary] f32, dropless. Collective: every data-parallel rank
+// computes the same sequence. The engine must have as many positions as `ids`. progress(done,
+// total) counts positions.
 std::vector<float> sequence_logits(Engine& engine, std::span<const std::int32_t> ids,
                                    const std::function<void(Index, Index)>& progress);
 

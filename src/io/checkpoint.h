@@ -100,8 +100,7 @@ std::vector<std::string> verify_checkpoint(const std::filesystem::path& step_dir
 // manifest. Every reader refuses them.
 std::vector<std::string> foreign_parts(const std::filesystem::path& step_dir);
 
-// The following functions read a folder that resolve_checkpoint returned. They check sizes, not
-// digests.
+// The next functions read a folder that resolve_checkpoint returned. They only check file sizes.
 
 // Throws AgreedError unless all ranks see the same manifest.json there. Collective.
 void check_same_checkpoint(Comm& world, const std::filesystem::path& step_dir);

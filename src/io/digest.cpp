@@ -94,8 +94,7 @@ Digest sha256_sampled(const std::filesystem::path& path) {
   const std::int64_t last = std::max<std::int64_t>(size - block, 0),
                      steps = std::min(blocks, (size + block - 1) / block);
   for (std::int64_t i = 0; i < steps; ++i) {
-    // Quotient and remainder are scaled separately, because the product of a large size and i may
-    // overflow.
+    // Scales quotient and remainder separately: the product of a large size and i may overflow.
     const std::int64_t gaps = std::max<std::int64_t>(steps - 1, 1);
     const std::int64_t at = last / gaps * i + last % gaps * i / gaps;
     const auto bytes = static_cast<std::size_t>(std::min(block, size));

@@ -9,8 +9,8 @@
 
 namespace sy {
 
-// Routing counts by [window, layer, expert], flattened. A window is the steps between two log
-// lines.
+// Routing counts by [window, layer, expert], flattened.
+// A window is the steps between two log lines.
 struct ExpertHistory {
   Index layers = 0, experts = 0;
   std::vector<std::int64_t> steps;  // [window] last step of each

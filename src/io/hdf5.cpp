@@ -24,8 +24,8 @@ namespace {
 // needed. This must precede any other call.
 [[maybe_unused]] const herr_t no_clean_up_at_exit = H5dont_atexit();
 
-// Returns the innermost error message of the library; after a failed system call, that of the
-// system.
+// Returns the innermost error message of the library.
+// After a failed system call this is the message of the system.
 std::string innermost_error() {
   std::string text;
   H5Ewalk2(

@@ -19,8 +19,7 @@ namespace {
 
 constexpr const char* format_name = "switchyard checkpoint";
 
-// Returns the absolute path without a trailing slash. `folder` may be "..", "." or end with a
-// slash.
+// Returns the absolute path without a trailing slash, also for "..", "." and "x/".
 fs::path full_path(const fs::path& folder) {
   // The empty name appends a slash; parent_path() removes it.
   return (fs::absolute(folder) / "").lexically_normal().parent_path();

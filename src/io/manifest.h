@@ -24,8 +24,8 @@ struct Manifest {
   std::vector<File> files;
 };
 
-// Returns the file's text. It ends with the digest of the text before, so damage to a manifest is
-// noticed too.
+// Returns the file's text.
+// It ends with the digest of the text before, so that a damaged manifest is noticed too.
 std::string to_text(const Manifest& manifest);
 
 // Reads a manifest. Throws InputError in these cases:
@@ -39,8 +39,8 @@ enum class CheckFiles { sizes, digests };
 std::vector<std::string> file_problems(const std::filesystem::path& step_dir, const Manifest& manifest,
                                        CheckFiles check);
 
-// Returns the names in a folder; empty if it does not exist. Throws InputError if it cannot be
-// read.
+// Returns the names in a folder; empty if it does not exist.
+// Throws InputError if it cannot be read.
 std::set<std::string> names_in(const std::filesystem::path& folder);
 
 // Conversions between RUN, RUN/checkpoints, step names ("step-00000200") and steps.

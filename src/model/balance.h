@@ -2,7 +2,7 @@
 //
 //   aux_loss * (E / k) * sum_i f_i P_i over each scope of N tokens, averaged over the scopes
 //
-// f_i is the number of assignments to expert i, divided by k N; P_i is its mean probability.
+// f_i is the number of assignments to expert i divided by N, and P_i its mean probability.
 //
 // f has no gradient. The loss is therefore linear in the sums of probabilities of the segments,
 // with one factor for each segment and expert. Each layer has its own loss, or all layers share

@@ -62,11 +62,10 @@ class Block {
   Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router,
         const RopeTable* rope_table, Index positions);
 
-  // x: [T, D] -> y: [T, D], the next block's input. observer: called by a MoE layer's router, or
-  // nullptr.
+  // x: [T, D] -> y: [T, D], the next block's input.
+  // observer: called by a MoE layer's router; nullptr if there is no observer.
   void forward(const Pass& pass, View x, View y, Saved& s, const RoutingObserver* observer) const;
-  // d: [T, D]. In: gradient with respect to the block's output. Out: gradient with respect to its
-  // input.
+  // d: [T, D]. In: gradient with respect to the output. Out: gradient with respect to the input.
   void backward(const Pass& pass, View d, Saved& s) const;
 
   bool is_moe() const { return moe_.has_value(); }

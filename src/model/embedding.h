@@ -1,6 +1,6 @@
-// Embedding: looks up the table rows of token ids. Then it scales them, adds positions and
-// normalises, if configured. Vocabulary-parallel: each rank holds V consecutive rows of the table,
-// starting at the first row.
+// Embedding: looks up the table rows of token ids. If configured, it then scales them, adds
+// positions and normalises. Vocabulary-parallel: each rank holds the V rows of the table from
+// first_row_ on.
 #pragma once
 
 #include <optional>

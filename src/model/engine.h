@@ -86,11 +86,10 @@ class Engine {
   std::vector<Slot> make_slots(Index slots);
   Device device() { return {*backend_, mesh_, scratch_, config_.dtype()}; }
   Report report() const;
-  // Returns the capacity of a cache for these positions: a pass may pad them by up to tp - 1
-  // tokens.
+  // Returns the capacity of a cache for these positions: a pass adds up to tp - 1 of padding.
   Index room_for(Index positions) const { return positions + mesh_.layout.tp - 1; }
-  // Resets the slot and copies the batch to it. positions: [B * S]; if empty, each sequence starts
-  // at 0.
+  // Resets the slot and copies the batch to it.
+  // positions: [B * S]; if empty, each sequence starts at 0.
   Slot& open(Index slot, const MicroBatch& batch, bool dropless, std::vector<std::int32_t> positions = {});
   // Runs the forward pass of an evaluation, and computes the loss.
   Slot& forward_alone(const MicroBatch& batch, bool dropless);

@@ -76,8 +76,8 @@ class LatentAttention {
   // shared: [B, S, 1, r] the part of keys that all heads share. Both functions set s.out.
   void attend(const Pass& pass, ConstView shared, Saved& s) const;
   void attend_to_cache(const Pass& pass, ConstView shared, Saved& s) const;
-  // Rotates the first elements of the heads of x: [tokens, heads, width]; rotates back if
-  // `inverse`.
+  // Rotates the first elements of the heads of x: [tokens, heads, width].
+  // inverse: if true, rotates them back.
   void rotate(const Device& device, View x, ConstView rope_rows, bool inverse) const;
 
   const RopeTable* rope_table_;

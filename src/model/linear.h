@@ -11,8 +11,8 @@ namespace sy {
 
 class Linear {
  public:
-  // weight: [out..., in...] of the store, read as [out, in] with `in` columns. bias: [out] or
-  // empty.
+  // weight: [out..., in...] of the store, read as [out, in] with `in` columns.
+  // bias: [out], or empty.
   Linear(ParamStore& store, Param weight, Index in, Param bias = {});
 
   // y: [T, out] = x: [T, in] W^T + b; y may be f32 if the weights are not
@@ -28,8 +28,7 @@ class Linear {
                           ConstView row_scale, View dh, View drow_scale, View y) const;
   // dx: [T, in] = dy: [T, out] W; dx += if `accumulate`
   void backward_input(const Device& device, ConstView dy, View dx, bool accumulate = false) const;
-  // Column-parallel. dx: [T, in] = sum over tp of (dy W), for the rank's own tokens. dy: [B * S,
-  // out]
+  // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]
   void backward_input_sum(const Device& device, ConstView dy, View dx) const;
   // dW += dy^T x
   void backward_weight(const Device& device, ConstView dy, ConstView x) const;

@@ -79,8 +79,8 @@ struct Balance {
 
 // Hooks of the last backward pass of a step, for overlapping gradient reduction.
 struct BackwardProgress {
-  // Called when the gradients of a bucket (ParamSpec::part) are complete, from the last bucket to
-  // the first.
+  // Called when the gradients of a bucket (ParamSpec::part) are complete, in descending order of
+  // buckets.
   std::function<void(Index part)> part_done;
   // Called when a layer's dispatch is in flight. Collectives started now do not delay it.
   std::function<void()> tokens_sent;
@@ -109,8 +109,8 @@ struct Output {
   ConstView from{};  // [T, D], may be y; empty if nothing is added
 };
 
-// Gathers tokens x: [T, ...] -> [B * S, ...]. Returns x itself if tp = 1; otherwise memory of
-// `arena`.
+// Gathers tokens x: [T, ...] -> [B * S, ...].
+// Returns x itself if tp = 1; otherwise memory of `arena`.
 ConstView gather_tokens(const Device& device, Arena& arena, ConstView x);
 // y: [T, D] = own tokens of the sum over the tensor-parallel ranks of the tensors that
 // compute(partial: [B * S, D]) writes.

@@ -74,7 +74,7 @@ class Stage {
   std::optional<Embedding> embedding_;  // first stage only
   std::vector<Block> blocks_;
   std::vector<std::int64_t> moe_layer_ids_;
-  std::optional<MoeSpec> moe_;      // of all MoE layers, except `order`; empty without MoE layers
+  std::optional<MoeSpec> moe_;      // spec of all MoE layers, except `order`; empty without any
   std::optional<Norm> final_norm_;  // last stage only
   std::optional<Head> head_;
 };

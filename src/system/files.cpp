@@ -280,8 +280,8 @@ void rename_folder(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS)
     fail("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
-  // Most network file systems cannot exchange names. `to` is briefly absent, with its old folder at
-  // `aside`.
+  // Most network file systems cannot exchange names. `to` is briefly absent; its old folder is then
+  // at `aside`.
   const fs::path aside = from.string() + ".old";
   rename_path(to, aside);
   try {

@@ -46,8 +46,7 @@ class Json {
   Json& operator=(Json other) noexcept;
   ~Json();
 
-  // Throws JsonError, which gives the position, if the text is no JSON or nested more than 1000
-  // deep.
+  // Throws JsonError with the position if the text is no JSON, or nested more than 1000 deep.
   static Json parse(std::string_view text);
   static std::optional<Json> try_parse(std::string_view text);
 
@@ -106,8 +105,7 @@ class Json {
   const T& held(const char* what) const;
   void write(std::string& out, int indent, int depth) const;
 
-  // An integer is unsigned only if it is too large for std::int64_t, so equal integers have equal
-  // types.
+  // Unsigned only if it is too large for std::int64_t, so equal integers have equal types.
   std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value_;
 };
 

@@ -36,8 +36,7 @@ struct WidthRange {
   std::uint32_t first, last;
   int width;
 };
-// Unicode's East Asian width and combining classes, for characters that are common in names and
-// prose.
+// Unicode's East Asian width and combining classes of characters common in names and prose.
 constexpr WidthRange width_table[] = {
     {0x0300, 0x036f, 0}, {0x200b, 0x200f, 0},   {0x20d0, 0x20ff, 0},  {0xfe00, 0xfe0f, 0}, {0x1100, 0x115f, 2},
     {0x2e80, 0xa4cf, 2}, {0xac00, 0xd7a3, 2},   {0xf900, 0xfaff, 2},  {0xfe30, 0xfe6f, 2}, {0xff00, 0xff60, 2},

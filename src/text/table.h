@@ -19,8 +19,7 @@ std::size_t whole_characters(std::string_view text);
 std::string fit_width(std::string_view text, int width);
 
 struct Table {
-  // painted: the last column may have colour sequences. All other cells are passed through
-  // visible().
+  // painted: the last column may have colour sequences. All other cells pass through visible().
   explicit Table(std::vector<std::string> header, bool painted = false)
       : header_(std::move(header)), painted_(painted) {}
   // Appends a row. Missing cells at its end are empty.

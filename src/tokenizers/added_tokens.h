@@ -27,8 +27,8 @@ struct AddedToken {
 class AddedTokens {
  public:
   AddedTokens() = default;
-  // Tokens that the model's vocabulary has must have the same ids there. Throws BadComponent,
-  // JsonError.
+  // Tokens that the model's vocabulary has must have the same ids there.
+  // Throws BadComponent, JsonError.
   AddedTokens(const Json& list, const Vocabulary& vocabulary, const Normalizer& normalizer);
   const std::vector<AddedToken>& tokens() const { return tokens_; }
   const AddedToken* find(std::int32_t id) const;      // nullptr if no token has the id

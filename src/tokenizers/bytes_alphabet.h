@@ -26,8 +26,8 @@ inline void bytes_to_characters(std::string_view bytes, std::string& characters)
   for (const char byte : bytes) append_character(characters, bytes_alphabet[static_cast<unsigned char>(byte)]);
 }
 
-// Returns the bytes of `characters`; a text with characters outside the alphabet is returned
-// unchanged.
+// Returns the bytes of `characters`.
+// Returns a text with characters outside the alphabet unchanged.
 inline std::string characters_to_bytes(std::string_view characters) {
   static const std::array<std::int16_t, 0x144> byte_of = [] {
     std::array<std::int16_t, 0x144> bytes;

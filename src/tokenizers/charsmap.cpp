@@ -27,8 +27,7 @@ std::uint32_t word_at(const std::string& bytes, std::size_t at) {
   return word;
 }
 
-// Fields of a unit of the trie. A unit is a node reached by a byte, or the value of its parent
-// node.
+// Fields of a unit of the trie: a node reached by a byte, or the value of its parent node.
 std::uint32_t offset_of(std::uint32_t unit) {
   return (unit >> 10) << ((unit & 1u << 9) >> 6);
 }

@@ -1,5 +1,5 @@
-// Components of tokenizer.json: objects whose "type" names their kind. Supported kinds are rows of
-// tables.
+// Components of tokenizer.json: objects whose "type" names their kind.
+// Supported kinds are rows of tables.
 #pragma once
 
 #include <fmt/format.h>
@@ -79,8 +79,8 @@ struct Kind {
   Made (*make)(const Json& component);
 };
 
-// Makes a component by its "type". what: name of the component in messages, for example
-// "normalizer".
+// Makes a component by its "type".
+// what: name of the component in messages, for example "normalizer".
 template <class Made>
 Made make_component(const char* what, const Json& component, std::span<const Kind<Made>> kinds) {
   const std::string type = value_of<std::string>(component, "type");

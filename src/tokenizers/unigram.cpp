@@ -1,5 +1,5 @@
-// Unigram language model (Kudo, 2018): divides a pre-token into the tokens with the largest sum of
-// scores.
+// Unigram language model (Kudo, 2018).
+// It divides a pre-token into the tokens with the largest sum of scores.
 #include <algorithm>
 #include <cmath>
 
