@@ -71,7 +71,7 @@ void NewFolder::commit() {
   sync_folder(staging_);
   write_point("rename", target_);
   int error = ::renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) == 0 ? 0 : errno;
-  // The file system may lack RENAME_NOREPLACE.
+  // The file system may not support the atomic variant.
   if ((error == EINVAL || error == ENOSYS) && !is_there(target_))
     error = ::rename(staging_.c_str(), target_.c_str()) == 0 ? 0 : errno;
   if (error != 0 && is_there(target_)) refuse_existing();

@@ -51,7 +51,7 @@ Head::Head(const Config& config, ParamStore& store, Param weight, Index first_ro
 
 void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const {
   const Doing doing("output and loss");
-  // A chunk fits the backend's number of logits, and has enough rows for an efficient GEMM.
+  // A chunk has at most logits_at_once() logits, but enough rows for an efficient GEMM.
   const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.tokens(), P = device.mesh.tp->size();
   const Index chunk = std::clamp<Index>(device.backend.logits_at_once() / std::max<Index>(V, 1), 64, 4096);
   const Arena::Scope scope(device.scratch);
