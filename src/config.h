@@ -189,14 +189,16 @@ struct ConfigCheck {
   bool needs_valid = false;  // not run if the configuration itself is wrong
 };
 
-// The place that each given key has its value from, "run.ini:12" or "command line". Other keys have their defaults.
+// The place of each given value by its key: "run.ini:12" or "command line". Absent keys have their
+// defaults.
 using ConfigOrigins = std::map<std::string, std::string>;
 
-// Reads `file`, applies overrides ("--section.key=value"), fills in the defaults that depend on other keys, checks every
-// value. A line `base = FILE` before the first section names a configuration, relative to the file, whose settings hold
-// where the file has none. Throws InputError that names all that is wrong, each with its line and what is expected; an unknown key is
-// answered with the nearest one. Paths are relative to the working directory; a data.path of the file that is no folder
-// there is one beside the file that names it.
+// Reads `file`, applies overrides ("--section.key=value"), fills in the defaults that depend on
+// other keys, and checks every value. A line `base = FILE` before the first section names a
+// configuration, relative to the file, whose settings hold where the file has none.
+// Throws InputError that names all that is wrong, each with its line and what is expected; an
+// unknown key is answered with the nearest one. Paths are relative to the working directory; a
+// data.path of a file that is no folder there is one beside the file that names it.
 // `checks` see the values too, and what they throw is named with the rest.
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::vector<ConfigCheck>& checks = {}, ConfigOrigins* origins = nullptr);
@@ -207,7 +209,8 @@ Config parse_config(const std::string& ini_text, const std::string& origin,
 std::vector<RankSetting> rank_settings(const Config& config);
 // Every key with its value, as INI; parse_config(to_ini(c)) == c.
 std::string to_ini(const Config& config);
-// The same with the origin of each value as a comment, and as an object of {"value", "origin"} by key.
+// The same with the origin of each value as a comment, and as an object of {"value", "origin"} by
+// key.
 std::string to_ini(const Config& config, const ConfigOrigins& origins);
 Json to_json(const Config& config, const ConfigOrigins& origins);
 // The value of one key, "model.d_model" or "attention.local.window", as to_ini writes it.

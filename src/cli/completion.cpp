@@ -1,4 +1,4 @@
-// switchyard completion: the scripts that shells load, and the candidates that these scripts ask for.
+// switchyard completion: the scripts that shells load, and the candidates that they ask for.
 #include "src/cli/completion.h"
 
 #include <fmt/core.h>
@@ -45,8 +45,8 @@ std::vector<std::string> option_values(const std::string& command, const std::st
   return {};
 }
 
-// The name of a setting as the table of keys has it: "--attention.local.window" is that of "attention.NAME.window".
-// `kind` becomes "local", or stays empty.
+// Returns a setting's name as the table of keys has it: "attention.NAME.window" for
+// "--attention.local.window". `kind` becomes "local", or stays empty.
 std::string key_of(const std::string& name, std::string& kind) {
   constexpr std::string_view section = "--attention.";
   const auto end = name.find('.', section.size());
@@ -146,7 +146,7 @@ complete -o default -F _switchyard switchyard
 )sh";
 
 constexpr const char* zsh_script = R"sh(#compdef switchyard
-# Completion of switchyard for zsh: source <(switchyard completion zsh), or this text as _switchyard in $fpath.
+# Completion of switchyard for zsh: source <(switchyard completion zsh), or a file _switchyard in $fpath.
 _switchyard() {
   local line
   local -a open_texts open_lines texts lines

@@ -13,7 +13,8 @@ struct Candidate {
   std::string help;  // a short text; may be empty
 };
 
-// Returns what the last of `words` may become; `words` are those after the program's name. Empty means a file, or any text.
+// Returns the candidates for the last of `words`, which are those after the program's name. Empty
+// if it may be a file, or any text.
 std::vector<Candidate> completion_candidates(const std::vector<std::string>& words, Comm& world);
 
 }  // namespace sy

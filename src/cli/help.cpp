@@ -19,7 +19,8 @@ std::string name_in_section(const std::string& key) {
   return key.substr(key.rfind('.') + 1);
 }
 
-// The topic with NAME for the name of a kind of layer: "attention.local.window" is "attention.NAME.window".
+// Returns the topic with NAME for the name of a kind of layer: "attention.NAME.window" for
+// "attention.local.window".
 std::string with_any_kind(const std::string& topic) {
   constexpr std::string_view section = "attention.";
   if (topic + "." == section) return "attention.NAME";

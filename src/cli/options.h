@@ -58,7 +58,8 @@ int completion_command(CommandLine&);
 int help_command(CommandLine&);
 int version_command(CommandLine&);
 
-// Returns what `switchyard help` takes: commands, and sections and keys of the configuration, or the latter alone.
+// Returns the topics of `switchyard help`: commands, and sections and keys of the configuration, or
+// the latter alone.
 std::vector<std::string> help_topics(bool of_configuration);
 
 // Numbers of ranks with commas between them, "1,2,4", of --ranks. Throws InputError.

@@ -20,7 +20,7 @@ constexpr int no_line = 0, command_line = std::numeric_limits<int>::max();
 
 struct Location {
   int line = no_line;
-  int source = 0;  // which file, by the order of Problems::add_source; 0 is the configuration itself
+  int source = 0;  // the number of the file (Problems::add_source); 0 is the configuration itself
   Location(int at = no_line, int of = 0) : line(at), source(of) {}
   // In the order of the messages: the command line comes last.
   friend bool operator<(const Location& a, const Location& b) {

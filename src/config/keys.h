@@ -128,7 +128,8 @@ constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_val
 
 // ---- values to text and back; each type says what it accepts ----
 
-// Returns a whole number without its exponent: "1e9" as "1000000000", "1.5e3" as "1500". Any other text stays as it is.
+// Returns a whole number without its exponent: "1e9" as "1000000000", "1.5e3" as "1500". Any other
+// text stays as it is.
 std::string without_exponent(const std::string& text);
 std::string show(const Pattern& pattern);
 bool read(const std::string& text, Pattern& out);

@@ -172,7 +172,7 @@ std::string config_text(const std::filesystem::path& file) {
   return read_file(file, most_config_bytes);
 }
 
-// The files that a configuration is read from: the file itself, its base, the base of that, and so on.
+// The files of a configuration: the file itself, its base, the base of that, and so on.
 class ConfigFiles {
  public:
   explicit ConfigFiles(Problems& problems) : problems_(problems) {}

@@ -1,8 +1,8 @@
 // INI text: [section] lines, key = value lines, comments.
 //
-// `#` or `;` begins a comment at the start of a line or after a blank; within a word it is a character, unless Comments
-// says otherwise. A value between double quotes is taken as it stands, with \" \\ and \xHH for what cannot be written
-// otherwise. A byte order mark and carriage returns at the ends of lines are passed over.
+// `#` or `;` begins a comment at the start of a line or after a blank; within a word it is a
+// character, unless Comments says otherwise. A value between double quotes is taken as it stands,
+// with \" \\ and \xHH for what cannot be written otherwise. A byte order mark and carriage returns at the ends of lines are passed over.
 #pragma once
 
 #include <string>

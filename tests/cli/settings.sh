@@ -254,7 +254,7 @@ expect_output '"train.steps"'
 sed -i 's/2e0/2e-1/' home/more.ini
 expect_error "home/more.ini:4: train.steps = '2e-1': expected a whole number" ranks 2 train home/more.ini --run.dir=x
 
-# The error of a sample configuration that needs several ranks names the settings with which it runs alone.
+# The error of a sample configuration that needs several ranks names the settings for one rank.
 for config in "$root"/configs/{quickstart,switch-tiny,mixtral-tiny,deepseek-tiny,nanogpt-cpu}.ini; do
   call "$switchyard" train "$config" --data.path=data --dry-run
   settings=()
