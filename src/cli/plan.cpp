@@ -28,7 +28,8 @@ PlanOptions plan_options(const po::variables_map& given, const Config& config) {
 int plan_command(CommandLine& line) {
   po::options_description options(
       "Lists the layouts that fit a model on so many ranks, the fastest first: memory of a rank, FLOPs, bytes by collective, and,\n"
-      "with a machine, the time of a step. Runs what trains on a backend that only counts, so no hardware is needed.\n"
+      "with a machine, the time of a step. If none fits, names settings that do.\n"
+      "Runs what trains on a backend that only counts, so no hardware is needed.\n"
       "Any --section.key=value changes the configuration.\n\nOptions");
   int top = 10;
   options.add_options()("ranks", po::value<std::string>()->required(), "numbers of ranks, with commas between them");

@@ -69,7 +69,7 @@ class WaitingTokenizer : public Tokenizer {
     std::unique_lock lock(mutex_);
     ++texts_;
     changed_.notify_all();
-    if (wait_ && texts_ == 1) together_ = changed_.wait_for(lock, std::chrono::minutes(2), [&] { return texts_ > 1; });
+    if (wait_ && texts_ == 1) together_ = changed_.wait_for(lock, std::chrono::seconds(30), [&] { return texts_ > 1; });
     if (text.starts_with('!')) bad_input("{} cannot be encoded", text);
     ids.push_back(static_cast<std::int32_t>(text.size()));
   }
