@@ -15,7 +15,8 @@ namespace sy {
 namespace cpu {
 
 std::string CpuBackend::describe() const {
-  return fmt::format("cpu ({}), {} threads", isa_, omp_get_max_threads());
+  const int threads = omp_get_max_threads();
+  return fmt::format("cpu ({}), {} thread{}", isa_, threads, threads == 1 ? "" : "s");
 }
 
 DeviceMemory CpuBackend::allocate(Index bytes) {

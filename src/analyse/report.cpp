@@ -205,7 +205,6 @@ std::string evaluated_at(const Evaluation& e) {
 
 std::string model_text(const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
-  const auto counted = [](Index n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); };
   if (!r.config) return counted(h.layers, "layer") + " with " + counted(h.experts, "expert");
   const Config& c = *r.config;
   const Index with_experts = count_moe(block_specs(c));

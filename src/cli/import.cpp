@@ -104,9 +104,12 @@ void check_free(const fs::path& run) {
   const std::vector<Index> steps = steps_in(checkpoints_of(run));
   const bool trained = fs::exists(run / "metrics.jsonl", error) || (!steps.empty() && steps.front() > 0);
   if (fs::exists(run / unfinished_name, error) && !trained) return;
-  for (const fs::path& made :
-       {checkpoints_of(run), run / kept_folder, run / tokenizer_folder_name, run / config_name, run / "metrics.jsonl"})
+  for (const fs::path& made : {checkpoints_of(run), run / config_name, run / "metrics.jsonl"})
     if (fs::exists(made, error)) bad_input("import: {} is a run already: give a new folder", run.string());
+  for (const char* name : {kept_folder, tokenizer_folder_name})
+    if (fs::exists(run / name, error))
+      bad_input("import: {} holds '{}', which an import would replace, and no run: remove it, or give a new folder",
+                run.string(), name);
 }
 
 void begin_import(const fs::path& run) {

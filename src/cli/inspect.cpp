@@ -55,7 +55,9 @@ int inspect_data(const fs::path& dir, bool json) {
   for (const DatasetFile& file : files) {
     known &= !file.expected.empty();
     damaged |= !file.problem.empty() && !file.sha256.empty();
-    if (!file.problem.empty()) problems.push_back(file.name + ": " + file.problem);
+    if (file.problem.empty()) continue;
+    const bool named = file.problem.find(file.name) != file.problem.npos;
+    problems.push_back(named ? file.problem : file.name + ": " + file.problem);
   }
   std::unique_ptr<Dataset> dataset;
   try {

@@ -60,8 +60,8 @@ int train_command(CommandLine& line) {
     how.machine_memory = [&](Index vocab) {
       planned = make_plan(config, vocab, ranks, plan);
       if (planned->fitting.empty())
-        refuse_memory(config, planned->too_large.front().memory, static_cast<Index>(planned->memory),
-                      "are a rank's of " + how.machine, plan.machine->backend == "cuda");
+        refuse_memory(config, planned->too_large.front().memory, static_cast<Index>(planned->memory), 0, how.machine,
+                      plan.machine->backend == "cuda");
       return planned->fitting.front().memory;
     };
   }

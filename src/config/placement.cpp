@@ -38,7 +38,7 @@ std::vector<std::vector<Index>> read_placement(const Config& config) {
   try {
     text = read_file(file);
   } catch (const InputError& e) {
-    bad_input("moe.placement = {}: {}: give a file of `switchyard experts --placement-file`", file, e.what());
+    bad_input("moe.placement: {}; `switchyard experts --placement-file` writes such a file", e.what());
   }
   try {
     const Json json = Json::parse(text);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "src/doctor/facts.h"
+#include "src/text/numbers.h"
 
 namespace sy {
 
@@ -12,10 +13,6 @@ double gibibytes(Index bytes) {
 }
 
 namespace {
-
-std::string counted(std::size_t n, const std::string& what) {
-  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-}
 
 using Ranks = std::vector<const RankFacts*>;
 

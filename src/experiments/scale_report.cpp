@@ -41,8 +41,8 @@ std::vector<std::string> scale_cells(const ScaleResult& result, const ScalePoint
 }
 
 std::string heading(const ScaleResult& result) {
-  return fmt::format("{}: {} scaling, {} tokens a step on {} ranks", result.name, result.weak ? "weak" : "strong",
-                     count_text(result.points.front().tokens), result.points.front().layout.ranks);
+  return fmt::format("{}: {} scaling, {} tokens a step on {}", result.name, result.weak ? "weak" : "strong",
+                     count_text(result.points.front().tokens), counted(result.points.front().layout.ranks, "rank"));
 }
 
 // How many rows this call did not ask for.
@@ -71,8 +71,9 @@ std::vector<std::pair<std::string, std::vector<double>>> shares_of_parts(const S
     if (!p.parts) continue;
     std::vector<double> shares;
     for (const double seconds : p.parts->seconds) shares.push_back(seconds / p.parts->total());
-    rows.emplace_back(fmt::format("{} ranks, {}{}", p.layout.ranks, p.layout.given(), p.balanced ? ", balanced" : ""),
-                      shares);
+    rows.emplace_back(
+        fmt::format("{}, {}{}", counted(p.layout.ranks, "rank"), p.layout.given(), p.balanced ? ", balanced" : ""),
+        shares);
   }
   return rows;
 }

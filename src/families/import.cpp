@@ -33,8 +33,9 @@ FamilyModel open_family_model(const fs::path& folder, const std::vector<std::str
   if (!fs::exists(file, error))
     bad_input("{} has no config.json: give the folder of a model as Hugging Face keeps it", folder.string());
   FamilyModel model{};
+  const std::string text = read_file(file);
   try {
-    model.json = Json::parse(read_file(file));
+    model.json = Json::parse(text);
     model.family = &family_of(model.json);
   } catch (const JsonError& e) {
     bad_input("{} cannot be read: {}: fetch it again", file.string(), e.what());

@@ -111,14 +111,15 @@ std::string memory_text(const Plan& plan, std::size_t shown) {
     sent_bytes = std::max(sent_bytes, plan.fitting[i].sent());
     flops = std::max(flops, plan.fitting[i].flops);
   }
-  const Unit b = unit_of(bytes, "B"), f = unit_of(flops, "FLOP"), sent = unit_of(sent_bytes, "B");
+  // One unit of bytes, in which the smaller ones can be told, too.
+  const Unit b = unit_of(sent_bytes > 0 ? std::min(bytes, sent_bytes) : bytes, "B"), f = unit_of(flops, "FLOP");
   Table table({"layout", "micro-batches", std::string("memory ") + b.name, "weights", "gradients", "optimizer",
-               "activations", f.name, std::string("sent ") + sent.name});
+               "activations", f.name, std::string("sent ") + b.name});
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& c = plan.fitting[i];
     const auto of = [&](Index n) { return b(static_cast<double>(n)); };
     table.row({c.layout.given(), std::to_string(c.passes), of(c.memory.total()), of(c.memory.weights),
-               of(c.memory.gradients), of(c.memory.optimizer), of(c.memory.activations), f(c.flops), sent(c.sent())});
+               of(c.memory.gradients), of(c.memory.optimizer), of(c.memory.activations), f(c.flops), b(c.sent())});
   }
   return table.str();
 }
@@ -222,11 +223,10 @@ Json candidate_json(const Plan& plan, const Candidate& c) {
 std::string plan_text(const Plan& plan, std::size_t shown) {
   const ModelCosts costs = model_costs(plan.config, plan.vocab);
   const auto short_count = [](Index n) { return short_count_text(static_cast<double>(n)); };
-  std::string text =
-      fmt::format("{} ranks{}: {} parameters, {} active per token; a step of {} sequences of {} tokens, {}\n",
-                  plan.ranks, plan.machine ? " of " + plan.machine->name : "", short_count(costs.parameters.total),
-                  short_count(costs.parameters.active), plan.config.train.global_batch, plan.config.model.seq_len,
-                  plan.config.run.dtype);
+  std::string text = fmt::format("{}{}: {} parameters, {} active per token; a step of {} sequences of {} tokens, {}\n",
+                                 counted(plan.ranks, "rank"), plan.machine ? " of " + plan.machine->name : "",
+                                 short_count(costs.parameters.total), short_count(costs.parameters.active),
+                                 plan.config.train.global_batch, plan.config.model.seq_len, plan.config.run.dtype);
   const std::size_t fitting = plan.fitting.size();
   if (shown == 0 || shown > fitting) shown = fitting;
   if (fitting > 0) {
@@ -236,15 +236,19 @@ std::string plan_text(const Plan& plan, std::size_t shown) {
           plan.loaded ? "with the recorded load: every layer waits for its busiest rank" : "with experts equally busy",
           times_text(plan, shown));
     text += fmt::format("\nMemory, FLOPs and bytes of a step, of the rank that has most\n{}", memory_text(plan, shown));
-    if (shown < fitting) text += fmt::format("{} more layouts fit (--top 0 shows all)\n", fitting - shown);
+    if (shown < fitting)
+      text += fmt::format("{} (--top 0 shows all)\n", fitting - shown == 1
+                                                          ? "1 more layout fits"
+                                                          : fmt::format("{} more layouts fit", fitting - shown));
     const Candidate& best = plan.fitting.front();
     if (!best.traffic.empty())
       text += fmt::format("\nWhat each rank sends in a step of {}\n{}", best.layout.given(), traffic_text(plan, best));
   }
   if (plan.too_large.empty()) return text;
   const Unit b = unit_of(plan.memory, "B");
-  text += fmt::format("\n{} layouts do not fit into the {} {} of a rank. The least need\n", plan.too_large.size(),
-                      b(plan.memory), b.name);
+  const Index too_large = std::ssize(plan.too_large);
+  text += fmt::format("\n{} {} not fit into the {} {} of a rank. The least need\n", counted(too_large, "layout"),
+                      too_large == 1 ? "does" : "do", b(plan.memory), b.name);
   Table table({"layout", std::string("memory ") + b.name, "most of it"});
   for (std::size_t i = 0; i < std::min<std::size_t>(plan.too_large.size(), 3); ++i) {
     const Candidate& c = plan.too_large[i];

@@ -37,6 +37,10 @@ std::string percent_text(double fraction) {
   return std::isfinite(fraction) ? fmt::format("{:.1f} %", fraction * 100) : "-";
 }
 
+std::string counted(Index n, std::string_view noun) {
+  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
+}
+
 std::string count_text(Index n) {
   const std::string digits = std::to_string(n);
   std::string out;

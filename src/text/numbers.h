@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "kernels/tensor.h"
 
@@ -11,9 +12,10 @@ namespace sy {
 std::string duration_text(double seconds);
 // Three digits: "8.51 ms", "850 ms", "2.46 s", "12.3 s", "1234 s"; "?" if negative or not finite.
 std::string seconds_text(double seconds);
-std::string percent_text(double fraction);  // "12.5 %"; "-" where it is not known (NaN)
-std::string count_text(Index n);            // "1,638,400"
-std::string short_count_text(double x);     // "950", "22.4k", "1.64M", "46.70G", "1.162T"; "-" where it is not known
+std::string percent_text(double fraction);            // "12.5 %"; "-" where it is not known (NaN)
+std::string count_text(Index n);                      // "1,638,400"
+std::string counted(Index n, std::string_view noun);  // "1 rank", "16 ranks"
+std::string short_count_text(double x);  // "950", "22.4k", "1.64M", "46.70G", "1.162T"; "-" where it is not known
 // "3.142"; without a sign where all digits are 0; "-" where it is not known (NaN).
 std::string number_text(double x, int digits);
 std::string megabytes(Index bytes);  // "74.0 MB"

@@ -47,8 +47,8 @@ std::string gigabytes(Index bytes) {
 
 }  // namespace
 
-void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, const std::string& where,
-                   bool device) {
+void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, Index reserve,
+                   const std::string& machine, bool device) {
   std::vector<std::string> advice;
   if (plan.activations > plan.parameters() / 2) {
     if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
@@ -58,10 +58,17 @@ void refuse_memory(const Config& config, const MemoryPlan& plan, Index available
   advice.push_back("use more ranks with a larger parallel.tp or parallel.ep, or a smaller model");
   // If the parameters alone do not fit, activations are not planned.
   const std::string activations = gigabytes(plan.activations);
-  bad_input("training needs {} GB on each rank (weights {}, gradients {}, optimizer {}, {}) and {} GB {}: {}",
-            gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.gradients), gigabytes(plan.optimizer),
-            activations == "0.0" ? "and activations" : "activations at least " + activations, gigabytes(available),
-            where, fmt::join(advice, ", or "));
+  const bool planned = activations != "0.0";
+  bad_input(
+      "training needs {} GB on each rank{} (weights {}, gradients {}, optimizer {}{}), and {}: {}",
+      gigabytes(plan.total()), planned ? "" : " for its parameters alone", gigabytes(plan.weights),
+      gigabytes(plan.gradients), gigabytes(plan.optimizer),
+      planned ? ", activations at least " + activations : "; activations come on top",
+      machine.empty()
+          ? fmt::format("{} GB are there{}", gigabytes(available),
+                        reserve > 0 ? fmt::format(", without {} GB for NCCL and the driver", gigabytes(reserve)) : "")
+          : fmt::format("a rank of {} has {} GB", machine, gigabytes(available)),
+      fmt::join(advice, ", or "));
 }
 
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
@@ -82,10 +89,7 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   if (plan.total() <= mine)
     return fixed ? (mine - plan.parameters()) / Arena::alignment * Arena::alignment : plan.activations;
 
-  refuse_memory(
-      config, plan, mine,
-      reserve > 0 ? fmt::format("are there, without {} for NCCL and the driver", gigabytes(reserve)) : "are there",
-      fixed);
+  refuse_memory(config, plan, mine, reserve, "", fixed);
 }
 
 }  // namespace sy

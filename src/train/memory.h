@@ -29,9 +29,10 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
                   int ranks_here, bool connected);
 
 // Throws the InputError of a training that needs more than `available` bytes. It names the parts, and the
-// settings that make it fit. where: the end of "and 16.0 GB are there". device: the memory is a GPU's.
-[[noreturn]] void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, const std::string& where,
-                                bool device);
+// settings that make it fit. reserve: what `available` leaves out for libraries. machine: the name of
+// the machine that is meant; empty if it is this one. device: the memory is a GPU's.
+[[noreturn]] void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, Index reserve,
+                                const std::string& machine, bool device);
 
 // Does `work`; where memory runs out in it, the error also says what to do about it.
 template <class Work>

@@ -60,12 +60,12 @@ std::string summary(const Config& config, const Dataset& dataset, const SampleSt
   const ParamCount count = count_params(config, model_vocab(config, dataset.vocab()));
   return fmt::format(
       "model     {:.2f} M parameters, {:.2f} M active per token\n"
-      "layout    {} ({} ranks), {}\n"
+      "layout    {} ({}), {}\n"
       "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}{}\n"
       "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}",
-      static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(), layout.ranks,
-      device, megabytes(memory.total()), megabytes(memory.weights), megabytes(memory.gradients),
-      megabytes(memory.optimizer), megabytes(memory.activations),
+      static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(),
+      counted(layout.ranks, "rank"), device, megabytes(memory.total()), megabytes(memory.weights),
+      megabytes(memory.gradients), megabytes(memory.optimizer), megabytes(memory.activations),
       taken > 0 ? fmt::format("; NCCL and cuBLAS have {}", megabytes(taken)) : "", config.data.path,
       samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch,
       training_rope_text(block_specs(config)));

@@ -25,10 +25,11 @@ std::vector<double> step_sums(const Statistics& found, double output_z_loss) {
 
 std::string not_finite_text(const StepMetrics& m) {
   const bool loss = std::isfinite(m.loss), norm = std::isfinite(m.grad_norm);
+  const auto text = [](double x) { return std::isnan(x) ? std::string("nan") : fmt::format("{}", x); };  // -nan is nan
   const std::string what =
-      loss   ? fmt::format("the gradient norm is {}, not finite, and the loss {}", m.grad_norm, m.loss)
-      : norm ? fmt::format("the loss is {}, not finite, and the gradient norm {}", m.loss, m.grad_norm)
-             : fmt::format("the loss is {} and the gradient norm {}, neither finite", m.loss, m.grad_norm);
+      loss   ? fmt::format("the gradient norm is {}, not finite, and the loss {}", text(m.grad_norm), text(m.loss))
+      : norm ? fmt::format("the loss is {}, not finite, and the gradient norm {}", text(m.loss), text(m.grad_norm))
+             : fmt::format("the loss is {} and the gradient norm {}, neither finite", text(m.loss), text(m.grad_norm));
   return fmt::format("step {}: {}: lower train.lr or raise train.warmup, and resume from the last checkpoint", m.step,
                      what);
 }

@@ -38,6 +38,7 @@ refused() {  # FILE COMMAND...
     [[ $code -eq 2 ]] || die "exit code $code of ${*:2} with a $kind as $1"
     [[ $(grep -c '^switchyard: ' "$work/.err") -eq 1 ]] || die "not one error of ${*:2} with a $kind as $1"
     [[ $err == *"$1"* || $err == *"${1##*/}"* ]] || die "the error of ${*:2} does not name $1"
+    [[ $err != *"$1: cannot read $1"* ]] || die "the error of ${*:2} names $1 twice"
     rm -r "$1"
   done
   mv saved "$1"

@@ -46,12 +46,12 @@ for isa in "${all[@]}"; do
     expect_no_file "$isa"
   else
     expect_ok env SWITCHYARD_ISA="$isa" "${train[@]}" --run.dir="$isa"
-    expect_output " cpu ($isa), 1 threads"
+    expect_output " cpu ($isa), 1 thread"
   fi
   [[ $isa != "$widest" ]] || lacking=yes
 done
 expect_ok "${train[@]}" --run.dir=chosen
-expect_output " cpu ($widest), 1 threads"
+expect_output " cpu ($widest), 1 thread"
 expect_error "SWITCHYARD_ISA = 'avx9000': there is no such instruction set: set it to $narrowest" \
   env SWITCHYARD_ISA=avx9000 "$root/launch/mpirun.sh" 2 "${train[@]}" --run.dir=none
 expect_no_file none
@@ -59,7 +59,7 @@ expect_no_file none
 # Whichever node a rank is on: the job computes with what all have, and its numbers are those of a job of such nodes alone.
 losses() { grep -oE '"(loss|grad_norm)":[0-9.e+-]+' "$1/metrics.jsonl"; }
 expect_ok start 2 ./last_narrow.sh "${train[@]}" --run.dir=unlike
-expect_output " cpu ($narrowest), 1 threads"
+expect_output " cpu ($narrowest), 1 thread"
 SWITCHYARD_ISA=$narrowest expect_ok start 2 "${train[@]}" --run.dir=alike
 [[ $(losses unlike | wc -l) -eq 6 && $(losses unlike) == "$(losses alike)" ]] || die "unlike ranks compute something else"
 call start 2 ./last_narrow.sh "$switchyard" doctor

@@ -45,8 +45,8 @@ done
 expect_output "tp 2 ep 2 etp 1"
 # Where the time goes: parts that make up a traced step, and none between ranks where there is one.
 expect_output "2 ranks, tp 2 ep 2 etp 1, balanced"
-expect_output "1 ranks, tp 1 ep 1 etp 1"
-grep -E '^1 ranks.* 100\.0 %( +0\.0 %){6}$' <<<"$out" >/dev/null || die "one rank that waits: $out"
+expect_output "1 rank, tp 1 ep 1 etp 1"
+grep -E '^ *1 rank,.* 100\.0 %( +0\.0 %){6}$' <<<"$out" >/dev/null || die "one rank that waits: $out"
 
 # Sent again it measures nothing anew; a lost run is measured.
 cp "$work/.out" before

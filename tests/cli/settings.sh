@@ -78,7 +78,7 @@ expect_error "config is missing" "$switchyard" train --run.dir=x
 # ---- a dry run: what would be trained, and nothing written ----
 before=$(files)
 expect_ok "$switchyard" train config.ini --run.dir=dry --dry-run
-expect_output "layout    dp 1 tp 1 ep 1 etp 1 edp 1 (1 ranks)"
+expect_output "layout    dp 1 tp 1 ep 1 etp 1 edp 1 (1 rank)"
 expect_output "memory "
 expect_output "a step takes 6"
 expect_ok ranks 2 train config.ini --run.dir=dry --parallel.ep=2 --dry-run

@@ -227,9 +227,11 @@ TEST(ImportAndExport, ATrainedRunIsNoUnfinishedImport) {
     EXPECT_TRUE(fs::exists(temp.path() / made));
     fs::remove_all(run);
   }
-  for (const char* mine : {"run/huggingface/notes.txt", "run/config.ini"}) {
+  for (const auto& [mine, why] : {std::pair{"run/huggingface/notes.txt", "holds 'huggingface', which an import would"},
+                                  {"run/tokenizer/notes.txt", "holds 'tokenizer', which an import would"},
+                                  {"run/config.ini", "is a run already"}}) {
     temp.write(mine, "mine");
-    EXPECT_REFUSED(import_it(), "is a run already");
+    EXPECT_REFUSED(import_it(), why);
     EXPECT_EQ(read_file(temp.path() / mine), "mine");
     fs::remove_all(run);
   }

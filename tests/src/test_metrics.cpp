@@ -47,6 +47,9 @@ TEST(NotFinite, NamesTheOneThatIsNot) {
   EXPECT_EQ(not_finite_text(m).find("step 4: the loss is nan, not finite, and the gradient norm 2: "), 0u);
   m.grad_norm = NAN;
   EXPECT_NE(not_finite_text(m).find("neither finite: lower train.lr"), std::string::npos);
+  m.loss = -std::nan("");
+  m.grad_norm = -std::nan("");
+  EXPECT_NE(not_finite_text(m).find("the loss is nan and the gradient norm nan, neither"), std::string::npos);
 }
 
 StepMetrics at_step(Index step) {
