@@ -186,7 +186,7 @@ const std::vector<ConfigKey>& config_keys();
 // A check of something beside the configuration, such as its data set. It throws InputError.
 struct ConfigCheck {
   std::function<void(const Config&)> run;
-  bool needs_valid = false;  // not run if the configuration itself is wrong
+  bool needs_sizes = false;  // not run if a value of the model, its batch or its layout is wrong by itself
 };
 
 // The place of each given value by its key: "run.ini:12" or "command line". Absent keys have their
@@ -238,6 +238,8 @@ std::vector<std::string> doubts(const Config& config, const Layout& layout);
 std::vector<Layout> layouts_of(const Config& config, int ranks, int node = 1);
 // The file moe.placement: [MoE layers][E] the expert in each place. Empty where none is named. Throws InputError.
 std::vector<std::vector<Index>> read_placement(const Config& config);
+// What the layout demands of the model that it does not meet; empty if it fits.
+std::string layout_problem(const Config& config, const Layout& layout);
 // What the layout demands of the model: heads, experts, batch. Throws InputError with what would work.
 void check_config_for_layout(const Config& config, const Layout& layout);
 // The backend of this name; setting: where the name was given, which an InputError says. Where there is none, one is thrown.

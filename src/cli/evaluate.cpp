@@ -44,6 +44,11 @@ bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
   }
 }
 
+void check_stride(const po::variables_map& given, const EvaluateOptions& evaluation, Index window) {
+  if (has_value(given, "stride") && (evaluation.stride < 1 || evaluation.stride > window))
+    bad_input("evaluate: --stride must be from 1 to {}, the tokens of a window (model.seq_len)", window);
+}
+
 // "3,1,4": ids that the model knows.
 std::vector<std::int32_t> parse_tokens(const std::string& text, Index vocab) {
   std::vector<std::int32_t> ids;
@@ -118,12 +123,24 @@ int evaluate_command(CommandLine& line) {
   bool go = true;
   Comm& world = line.world;
   agree(world, [&] {
-    go = parse_options(line, "evaluate", options, {"checkpoint"}, given);
+    ErrorList errors("evaluate");
+    go = parse_options(line, "evaluate", options, {"checkpoint"}, given, errors);
     if (!go) return;
-    if (evaluation.windows_per_pass < 1) bad_input("evaluate: --batch must be at least 1");
-    if (evaluation.max_windows < 0) bad_input("evaluate: --max-windows must not be negative");
+    if (has_value(given, "batch") && evaluation.windows_per_pass < 1)
+      errors.add("evaluate: --batch must be at least 1");
+    if (has_value(given, "max-windows") && evaluation.max_windows < 0)
+      errors.add("evaluate: --max-windows must not be negative");
     if (given.count("tokens") != given.count("logits"))
-      bad_input("evaluate: --tokens and --logits go together: what to compute, and where to write it");
+      errors.add("evaluate: --tokens and --logits go together: what to compute, and where to write it");
+    const bool lead = world.rank() == 0;
+    if (lead && has_value(given, "data")) errors.run([&] { read_dataset_ini(given["data"].as<std::string>()); });
+    // The checkpoint is opened later, by all ranks: here only to name its errors beside the others.
+    if (lead && !errors.empty() && has_value(given, "checkpoint"))
+      errors.run([&] {
+        const TrainState state = read_state(resolve_checkpoint(given["checkpoint"].as<std::string>(), nullptr));
+        check_stride(given, evaluation, parse_config(state.config, "the checkpoint").model.seq_len);
+      });
+    errors.raise();
   });
   if (!go) return 0;
   Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
@@ -138,8 +155,7 @@ int evaluate_command(CommandLine& line) {
   std::unique_ptr<Dataset> dataset;
   const Index window = config.model.seq_len;
   agree(world, [&] {
-    if (given.count("stride") && (evaluation.stride < 1 || evaluation.stride > window))
-      bad_input("evaluate: --stride must be from 1 to {}, the tokens of a window (model.seq_len)", window);
+    check_stride(given, evaluation, window);
     dataset = open_validation(trained, dataset_of(trained, given), given, world.rank() == 0, !given.count("data"));
     // Tables are made for no more positions than are computed, whatever the file says.
     Index longest = 0;

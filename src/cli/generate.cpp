@@ -79,28 +79,32 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
                           "as for training; default: the checkpoint's own layout, where the ranks allow it");
   add_force_data(options);
   options.add_options()("json", "print JSON: an array with an object for each prompt");
-  if (!parse_options(line, "generate", options, {"checkpoint"}, given)) return false;
-  if (!(sampling.temperature >= 0)) bad_input("generate: --temperature must not be negative");
-  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) bad_input("generate: --top-p must be in (0, 1]");
-  if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) bad_input("generate: --min-p must be in [0, 1]");
-  if (!(sampling.repetition_penalty > 0)) bad_input("generate: --repetition-penalty must be above 0");
-  if (sampling.top_k < 0 || s.options.tokens < 0) bad_input("generate: --top-k and --tokens must not be negative");
-  if (s.options.batch < 1) bad_input("generate: --batch must be at least 1");
+  ErrorList errors("generate");
+  if (!parse_options(line, "generate", options, {"checkpoint"}, given, errors)) return false;
+  if (!(sampling.temperature >= 0)) errors.add("generate: --temperature must not be negative");
+  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) errors.add("generate: --top-p must be in (0, 1]");
+  if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) errors.add("generate: --min-p must be in [0, 1]");
+  if (!(sampling.repetition_penalty > 0)) errors.add("generate: --repetition-penalty must be above 0");
+  if (sampling.top_k < 0 || s.options.tokens < 0) errors.add("generate: --top-k and --tokens must not be negative");
+  if (s.options.batch < 1) errors.add("generate: --batch must be at least 1");
   for (const std::string& stop : s.stops)
-    if (stop.empty()) bad_input("generate: --stop must not be empty");
+    if (stop.empty()) errors.add("generate: --stop must not be empty");
   for (const std::optional<int>& part : {s.tp, s.ep, s.etp})
-    if (part && *part < 1) bad_input("generate: --parallel.tp, --parallel.ep and --parallel.etp must be at least 1");
+    if (part && *part < 1) errors.add("generate: --parallel.tp, --parallel.ep and --parallel.etp must be at least 1");
 
-  if (given.count("prompt")) s.prompts = given["prompt"].as<std::vector<std::string>>();
-  if (given.count("prompts")) {
-    std::istringstream lines(read_file(given["prompts"].as<std::string>()));
-    for (std::string text; std::getline(lines, text);) {
-      if (text.ends_with('\r')) text.pop_back();
-      if (!text.empty()) s.prompts.push_back(text);
-    }
-  }
-  if (s.prompts.empty())
-    bad_input("generate: there is no prompt: give one with --prompt, or a file of them with --prompts");
+  if (has_value(given, "prompt")) s.prompts = given["prompt"].as<std::vector<std::string>>();
+  bool read = true;
+  if (has_value(given, "prompts"))
+    read = errors.run([&] {
+      std::istringstream lines(read_file(given["prompts"].as<std::string>()));
+      for (std::string text; std::getline(lines, text);) {
+        if (text.ends_with('\r')) text.pop_back();
+        if (!text.empty()) s.prompts.push_back(text);
+      }
+    });
+  if (read && s.prompts.empty())
+    errors.add("generate: there is no prompt: give one with --prompt, or a file of them with --prompts");
+  errors.raise();
   return true;
 }
 

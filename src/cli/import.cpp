@@ -145,16 +145,24 @@ int import_command(CommandLine& line) {
   Comm& world = line.world;
   agree(world, [&] {
     std::vector<std::string> settings;
-    CommandLine rest{world, take_settings("import", line.args, settings), line.options};
+    ErrorList errors("import");
+    CommandLine rest{world, take_settings("import", line.args, settings, errors), line.options};
     po::variables_map given;
-    go = parse_options(rest, "import", options, {"folder", "run"}, given);
+    go = parse_options(rest, "import", options, {"folder", "run"}, given, errors);
     if (!go) return;
-    folder = given["folder"].as<std::string>();
-    run = given["run"].as<std::string>();
-    if (world.rank() == 0) check_free(run);
-    settings.push_back("--run.dir=" + run);
-    in = open_source(folder, upcycle, settings);
-    state = first_state(in, world.size());
+    if (has_value(given, "run")) {
+      run = given["run"].as<std::string>();
+      if (world.rank() == 0) errors.run([&] { check_free(run); });
+      settings.push_back("--run.dir=" + run);
+    }
+    if (has_value(given, "folder")) {
+      folder = given["folder"].as<std::string>();
+      errors.run([&] {
+        in = open_source(folder, upcycle, settings);
+        state = first_state(in, world.size());
+      });
+    }
+    errors.raise();
   });
   if (!go) return 0;
   const bool lead = world.rank() == 0;

@@ -1,14 +1,92 @@
 #include "src/cli/options.h"
 
+#include <algorithm>
 #include <iostream>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "src/config.h"
 #include "src/text/words.h"
 
 namespace sy {
 
+namespace {
+
+// The usage of a command, in full where it is asked for first.
+class Usage {
+ public:
+  explicit Usage(const std::string& command) : command_(command) {}
+  std::string text() {
+    if (std::exchange(told_, true)) return fmt::format("see `switchyard help {}`", command_);
+    for (const Command& c : commands())
+      if (command_ == c.name) return fmt::format("usage: switchyard {} {}", c.name, c.usage);
+    return "usage: switchyard " + command_;
+  }
+
+ private:
+  const std::string& command_;
+  bool told_ = false;
+};
+
+// An argument that names this option, with a value behind "=" or without.
+bool names_option(const std::string& arg, const std::string& option) {
+  return arg == option || arg.starts_with(option + "=");
+}
+
+// Splits arguments into options and positional ones. An option without its value, or with one too many, is added to `errors`
+// and left out.
+po::parsed_options split_arguments(const std::string& command, std::vector<std::string> args,
+                                   const po::options_description& options, ErrorList& errors, Usage& usage) {
+  using namespace po::command_line_style;
+  for (;;) {
+    try {
+      return po::command_line_parser(args)
+          .options(options)
+          .style(unix_style & ~allow_guessing)
+          .allow_unregistered()
+          .run();
+    } catch (const po::error_with_option_name& e) {
+      errors.add("{}: {}: {}", command, e.what(), usage.text());
+      const std::string option = e.get_option_name();
+      if (std::erase_if(args, [&](const std::string& arg) { return names_option(arg, option); }) == 0) args.clear();
+    } catch (const po::error& e) {
+      errors.add("{}: {}: {}", command, e.what(), usage.text());
+      args.clear();
+    }
+  }
+}
+
+using ParsedOption = po::basic_option<char>;
+
+// Names the positional arguments. A word behind an unknown option may be its value: it is only taken if there are too few others.
+void name_positional(const std::string& command, const std::vector<std::string>& positional, bool repeat_last,
+                     std::vector<ParsedOption>& parsed, ErrorList& errors, Usage& usage) {
+  std::vector<ParsedOption*> sure, doubtful;
+  for (std::size_t i = 0; i < parsed.size(); ++i) {
+    if (parsed[i].position_key < 0) continue;
+    const bool may_be_value = i > 0 && parsed[i - 1].unregistered && parsed[i - 1].value.empty();
+    (may_be_value ? doubtful : sure).push_back(&parsed[i]);
+  }
+  if (sure.size() < positional.size() && !doubtful.empty()) {
+    sure.insert(sure.end(), doubtful.begin(), doubtful.end());
+    std::ranges::sort(sure, {}, &ParsedOption::position_key);
+    if (!repeat_last && sure.size() > positional.size()) sure.resize(positional.size());
+  }
+  for (std::size_t i = 0; i < sure.size(); ++i)
+    if (i < positional.size())
+      sure[i]->string_key = positional[i];
+    else if (repeat_last && !positional.empty())
+      sure[i]->string_key = positional.back();
+    else
+      errors.add("{}: '{}' is one argument too many: {}", command, sure[i]->value.front(), usage.text());
+}
+
+}  // namespace
+
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
-                   const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last) {
+                   const std::vector<std::string>& positional, po::variables_map& out, ErrorList& errors,
+                   bool repeat_last) {
   po::options_description all;
   all.add(options);
   all.add_options()("help,h", "show this");
@@ -18,69 +96,93 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
           {"--" + option->long_name(), option->description(), option->semantic()->max_tokens() > 0});
     return false;
   }
-  // Takes the words after the last positional one. No option can have this name by accident.
-  constexpr const char* surplus = "surplus words";
-  po::positional_options_description places;
-  for (std::size_t i = 0; i < positional.size(); ++i) {
-    const bool repeats = repeat_last && i + 1 == positional.size();
-    places.add(positional[i].c_str(), repeats ? -1 : 1);
-    const po::value_semantic* value =
-        repeats ? static_cast<po::value_semantic*>(po::value<std::vector<std::string>>()) : po::value<std::string>();
-    all.add_options()(positional[i].c_str(), value);
+  for (const std::string& name : positional)
+    if (!all.find_nothrow(name, false)) all.add_options()(name.c_str(), po::value<std::string>());
+  Usage usage(command);
+  po::parsed_options parsed = split_arguments(command, line.args, all, errors, usage);
+  if (std::ranges::find(parsed.options, "help", &ParsedOption::string_key) != parsed.options.end()) {
+    if (line.world.rank() == 0) std::cout << usage.text() << "\n\n" << options;
+    return false;
   }
-  if (!repeat_last) {
-    places.add(surplus, -1);
-    all.add_options()(surplus, po::value<std::vector<std::string>>());
-  }
-  const auto usage = [&] {
-    for (const Command& c : commands())
-      if (command == c.name) return fmt::format("usage: switchyard {} {}", c.name, c.usage);
-    return "usage: switchyard " + command;
-  };
-  try {
-    using namespace po::command_line_style;
-    po::store(
-        po::command_line_parser(line.args).options(all).positional(places).style(unix_style & ~allow_guessing).run(),
-        out);
-    if (out.count("help")) {
-      if (line.world.rank() == 0) std::cout << usage() << "\n\n" << options;
-      return false;
+  name_positional(command, positional, repeat_last, parsed.options, errors, usage);
+
+  std::vector<std::string> known;
+  for (const auto& o : all.options()) known.push_back("--" + o->long_name());
+  std::map<std::string, po::parsed_options> groups;  // by option, so that one that is wrong leaves the others alone
+  for (ParsedOption& option : parsed.options) {
+    if (option.unregistered) {
+      const std::string name = (option.string_key.starts_with('-') ? "" : "--") + option.string_key;
+      const std::string near = nearest(name, known);
+      errors.add("{}: unknown option {}: {}", command, name,
+                 near.empty() ? usage.text() : "did you mean " + near + "?");
+    } else if (!option.string_key.empty()) {
+      const auto group = groups.try_emplace(option.string_key, parsed.description, parsed.m_options_prefix).first;
+      group->second.options.push_back(option);
     }
-    if (out.count(surplus))
-      bad_input("{}: unexpected '{}': {}", command, out[surplus].as<std::vector<std::string>>().front(), usage());
-    po::notify(out);
-  } catch (const po::unknown_option& e) {
-    std::vector<std::string> known{"--help"};
-    for (const auto& o : options.options()) known.push_back("--" + o->long_name());
-    const std::string near = nearest(e.get_option_name(), known);
-    bad_input("{}: unknown option {}: {}", command, e.get_option_name(),
-              near.empty() ? usage() : "did you mean " + near + "?");
-  } catch (const po::error& e) {
-    bad_input("{}: {}: {}", command, e.what(), usage());
+  }
+  po::store(po::parsed_options(&all), out);  // the defaults
+  std::set<std::string> wrong;
+  for (const auto& [name, group] : groups) {
+    try {
+      po::store(group, out);
+    } catch (const po::error& e) {
+      wrong.insert(name);
+      out.erase(name);
+      out.emplace(name, po::variable_value());
+      errors.add("{}: {}: {}", command, e.what(), usage.text());
+    }
+  }
+  for (const auto& option : all.options()) {
+    const std::string& name = option->long_name();
+    if (const auto value = out.find(name); value != out.end() && !value->second.empty())
+      option->semantic()->notify(value->second.value());
+    else if (option->semantic()->is_required() && !wrong.contains(name))
+      errors.add("{}: --{} is missing: {}", command, name, usage.text());
   }
   for (const std::string& p : positional)
-    if (!out.count(p)) bad_input("{}: {} is missing: {}", command, p, usage());
+    if (!out.count(p)) errors.add("{}: {} is missing: {}", command, p, usage.text());
   return true;
 }
 
+bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
+                   const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last) {
+  ErrorList errors(command);
+  const bool go = parse_options(line, command, options, positional, out, errors, repeat_last);
+  if (go) errors.raise();
+  return go;
+}
+
+bool has_value(const po::variables_map& given, const char* option) {
+  return given.count(option) > 0 && !given[option].empty();
+}
+
 std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
-                                       std::vector<std::string>& settings, const po::options_description& own) {
+                                       std::vector<std::string>& settings, ErrorList& errors,
+                                       const po::options_description& own) {
+  const auto keys_end_with = [](const std::string& name) {
+    return std::ranges::find_if(config_keys(), [&](const ConfigKey& key) { return key.name.ends_with("." + name); });
+  };
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
     const std::string name = arg.substr(0, arg.find('='));
+    const bool value_follows = i + 1 < args.size() && !args[i + 1].starts_with("--");
     if (!name.starts_with("--") || name.find('.') == name.npos) {
-      for (const ConfigKey& key : config_keys())
-        if (name.starts_with("--") && key.name.ends_with("." + name.substr(2)) &&
-            !own.find_nothrow(name.substr(2), false))
-          bad_input("{}: unknown option {}: did you mean --{}?", command, name, key.name);
-      rest.push_back(arg);
+      const auto key = name.starts_with("--") && !own.find_nothrow(name.substr(2), false)
+                           ? keys_end_with(name.substr(2))
+                           : config_keys().end();
+      if (key == config_keys().end()) {
+        rest.push_back(arg);
+        continue;
+      }
+      errors.add("{}: unknown option {}: did you mean --{}?", command, name, key->name);
+      if (name.size() == arg.size() && value_follows) ++i;
     } else if (name.size() < arg.size()) {
       settings.push_back(arg);
-    } else if (i + 1 < args.size() && !args[i + 1].starts_with("--")) {
+    } else if (value_follows) {
       settings.push_back(arg + "=" + args[++i]);
     } else {
-      bad_input("{}: {} has no value: settings have the form --section.key=value", command, arg);
+      errors.add("{}: {} has no value: settings have the form --section.key=value", command, arg);
     }
   }
   return rest;

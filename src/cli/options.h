@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dist/runtime.h"
+#include "src/text/error_list.h"
 
 namespace sy {
 
@@ -65,15 +66,22 @@ std::vector<std::string> help_topics(bool of_configuration);
 // Numbers of ranks with commas between them, "1,2,4", of --ranks. Throws InputError.
 std::vector<int> parse_ranks(const std::string& text);
 
-// Parses args against `options` (positional names in order; the last may repeat when repeat_last). Throws InputError for
-// unknown options, missing required ones and ill-typed values; with --help prints usage and returns false. Commands call it
-// before they do anything.
+// Parses args against `options` (positional names in order; the last may repeat if repeat_last). Adds unknown options,
+// missing required ones and ill-typed values to `errors`; an ill-typed one is there, and empty. With --help prints usage and
+// returns false. Commands call it before they do anything.
+bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
+                   const std::vector<std::string>& positional, po::variables_map& out, ErrorList& errors,
+                   bool repeat_last = false);
+// The same, but throws InputErrors.
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
+// Whether the option is given, with a value of its type.
+bool has_value(const po::variables_map& given, const char* option);
 
 // Takes the settings, --section.key=value or --section.key value, out of the arguments and returns what is left. own: the options
 // that the command has itself; any other that a setting's key ends with is taken for one whose section is missing.
 std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
-                                       std::vector<std::string>& settings, const po::options_description& own = {});
+                                       std::vector<std::string>& settings, ErrorList& errors,
+                                       const po::options_description& own = {});
 
 }  // namespace sy

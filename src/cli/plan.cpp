@@ -17,12 +17,14 @@ void add_plan_options(po::options_description& options, const std::string& befor
                                                                               load.c_str());
 }
 
-PlanOptions plan_options(const po::variables_map& given, const Config& config) {
-  PlanOptions options;
-  if (given.count("machine"))
-    options.machine = read_machine(given["machine"].as<std::string>(), given["config"].as<std::string>());
-  if (given.count("load")) options.load = recorded_load(given["load"].as<std::string>(), config);
-  return options;
+void read_plan_options(const po::variables_map& given, PlanOptions& options, std::vector<ConfigCheck>& checks,
+                       ErrorList& errors) {
+  const std::string config = has_value(given, "config") ? given["config"].as<std::string>() : "";
+  if (has_value(given, "machine"))
+    errors.run([&] { options.machine = read_machine(given["machine"].as<std::string>(), config); });
+  if (!has_value(given, "load")) return;
+  const std::string run = given["load"].as<std::string>();
+  checks.push_back({[&options, run](const Config& c) { options.load = recorded_load(run, c); }, true});
 }
 
 int plan_command(CommandLine& line) {
@@ -37,15 +39,33 @@ int plan_command(CommandLine& line) {
   options.add_options()("layouts", po::value<std::string>(), "these alone, such as tp2-ep4,ep16-node8")(
       "top", po::value(&top), "how many layouts to show (10; 0: all)")("json", po::bool_switch(), "print JSON");
   std::vector<std::string> settings;
-  CommandLine rest{line.world, take_settings("plan", line.args, settings), line.options};
+  ErrorList errors("plan");
+  CommandLine rest{line.world, take_settings("plan", line.args, settings, errors), line.options};
   po::variables_map given;
-  if (!parse_options(rest, "plan", options, {"config"}, given)) return 0;
-  if (top < 0) bad_input("plan: --top {}: give a number of layouts, or 0 for all", top);
-  const std::string file = given["config"].as<std::string>();
-  const Config config = read_config(file, settings);
-  const Index vocab = vocab_of(config, file);
-  const std::vector<int> ranks = parse_ranks(given["ranks"].as<std::string>());
-  PlanOptions how = plan_options(given, config);
+  if (!parse_options(rest, "plan", options, {"config"}, given, errors)) return 0;
+  if (top < 0) errors.add("plan: --top {}: give a number of layouts, or 0 for all", top);
+  std::vector<int> ranks;
+  if (has_value(given, "ranks")) errors.run([&] { ranks = parse_ranks(given["ranks"].as<std::string>()); });
+  Config config;
+  Index vocab = 0;
+  PlanOptions how;
+  std::vector<std::vector<Layout>> layouts;  // of each number of ranks
+  if (has_value(given, "config")) {
+    const std::string file = given["config"].as<std::string>();
+    const bool read = !given.count("layouts") ||
+                      errors.run([&] { how.layouts = parse_layouts(given["layouts"].as<std::string>(), 1); });
+    std::vector<ConfigCheck> checks{{[&](const Config& c) { vocab = vocab_of(c, file); }, true}};
+    read_plan_options(given, how, checks, errors);
+    if (how.machine) checks.push_back({[&](const Config& c) { check_machine_computes(*how.machine, c); }});
+    const auto check_layouts = [&](const Config& c) {
+      ErrorList wrong("plan");
+      for (const int n : ranks) wrong.run([&] { layouts.push_back(layouts_to_plan(c, vocab, n, how)); });
+      wrong.raise();
+    };
+    if (read) checks.push_back({check_layouts, true});
+    errors.run([&] { config = read_config(file, settings, checks); });
+  }
+  errors.raise();
   how.suggest = true;
   Progress progress(true);
   how.progress = [&](std::string_view phase, Index done, Index total) { progress.show(phase, done, total, "layouts"); };
@@ -55,7 +75,7 @@ int plan_command(CommandLine& line) {
   document["machine"] = how.machine ? machine_json(*how.machine) : Json();
   Json& all = document["plans"] = Json::array();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (given.count("layouts")) how.layouts = parse_layouts(given["layouts"].as<std::string>(), ranks[i]);
+    if (given.count("layouts")) how.layouts = layouts[i];
     const Plan plan = make_plan(config, vocab, ranks[i], how);
     progress.clear();
     if (given["json"].as<bool>())

@@ -8,7 +8,9 @@ namespace sy {
 
 // before: what the help of each begins with.
 void add_plan_options(po::options_description& options, const std::string& before = "");
-// Of parsed options, of which "config" is one. Throws InputError.
-PlanOptions plan_options(const po::variables_map& given, const Config& config);
+// Reads the machine into `options`, adds what is wrong to `errors`, and adds the check that reads the load to `checks`. "config" is
+// one of the parsed options.
+void read_plan_options(const po::variables_map& given, PlanOptions& options, std::vector<ConfigCheck>& checks,
+                       ErrorList& errors);
 
 }  // namespace sy

@@ -124,9 +124,13 @@ int prepare_command(CommandLine& line) {
   add("quiet", "no progress");
   add("json", "print the result as JSON");
   po::variables_map given;
-  if (!parse_options(line, "prepare", known, {}, given)) return 0;
+  ErrorList errors("prepare");
+  if (!parse_options(line, "prepare", known, {}, given, errors)) return 0;
   options.output = output;
-  for (const std::string& domain : domains) options.domains.push_back(parse_domain(domain));
+  for (const std::string& domain : domains) errors.run([&] { options.domains.push_back(parse_domain(domain)); });
+  if (has_value(given, "output") && output.empty()) errors.add("--output is empty: name a folder");
+  if (!errors.empty()) errors.run([&] { check_prepare_options(options); });  // otherwise prepare() does
+  errors.raise();
 
   const Prepared prepared = [&] {
     ByteProgress progress;

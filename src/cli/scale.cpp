@@ -6,6 +6,7 @@
 #include "dist/runtime.h"
 #include "src/cli/experiment.h"
 #include "src/cli/plan_options.h"
+#include "src/data/dataset.h"
 #include "src/system/files.h"
 #include "src/text/words.h"
 
@@ -33,23 +34,31 @@ int scale_command(CommandLine& line) {
       ("json", po::bool_switch(), "print the result as JSON");
   add_launcher_option(options, how.launcher);
   add_plan_options(options);
-  CommandLine rest{line.world, take_settings("scale", line.args, how.settings, options), line.options};
+  ErrorList errors("scale");
+  CommandLine rest{line.world, take_settings("scale", line.args, how.settings, errors, options), line.options};
   po::variables_map given;
-  if (!parse_options(rest, "scale", options, {"config"}, given)) return 0;
-  starts_ranks_itself("scale");
-  how.ranks = parse_ranks(ranks);
+  if (!parse_options(rest, "scale", options, {"config"}, given, errors)) return 0;
+  errors.run([] { starts_ranks_itself("scale"); });
+  bool layouts_known = has_value(given, "ranks") && errors.run([&] { how.ranks = parse_ranks(ranks); });
   std::sort(how.ranks.begin(), how.ranks.end());
   how.ranks.erase(std::unique(how.ranks.begin(), how.ranks.end()), how.ranks.end());
   if (how.steps < 1 || how.warm_up < 0 || how.repeats < 1)
-    bad_input("--steps and --repeats are at least 1, and --warm-up at least 0");
-  if (layouts != "auto") how.layouts = parse_layouts(layouts, 1);
+    errors.add("--steps and --repeats are at least 1, and --warm-up at least 0");
+  if (layouts != "auto") layouts_known &= errors.run([&] { how.layouts = parse_layouts(layouts, 1); });
   how.balanced = !own_only;
-  how.config = given["config"].as<std::string>();
   how.output = output;
   if (given.count("load") && !given.count("machine"))
-    bad_input("scale: --load goes with --machine: it is for what `plan` predicts");
-  PlanOptions plan = plan_options(given, read_config(how.config, how.settings));
-  how.machine = std::move(plan.machine);
+    errors.add("scale: --load goes with --machine: it is for what `plan` predicts");
+  PlanOptions plan;
+  std::vector<ConfigCheck> checks{{check_data_path}};
+  read_plan_options(given, plan, checks, errors);
+  how.machine = plan.machine;
+  if (layouts_known) checks.push_back({[&](const Config& c) { scale_layouts(c, how); }, true});
+  if (has_value(given, "config")) {
+    how.config = given["config"].as<std::string>();
+    errors.run([&] { read_config(how.config, how.settings, checks); });
+  }
+  errors.raise();
   how.load = std::move(plan.load);
   listen_for_stop();
   ScaleResult result = plan_scale(how);

@@ -29,29 +29,39 @@ int sweep_command(CommandLine& line) {
       ("output", po::value(&output)->default_value(output), "the folder of runs, tables and pictures")          //
       ("json", po::bool_switch(), "print everything as JSON");
   add_launcher_option(options, how.launcher);
-  CommandLine rest{line.world, take_settings("sweep", line.args, how.settings), line.options};
+  ErrorList errors("sweep");
+  CommandLine rest{line.world, take_settings("sweep", line.args, how.settings, errors), line.options};
   po::variables_map given;
-  if (!parse_options(rest, "sweep", options, {"config"}, given, true)) return 0;
-  starts_ranks_itself("sweep");
-  if (how.ranks < 1) bad_input("--ranks {}: give a number from 1 on", how.ranks);
+  if (!parse_options(rest, "sweep", options, {"config"}, given, errors, true)) return 0;
+  errors.run([] { starts_ranks_itself("sweep"); });
+  if (!has_value(given, "ranks"))
+    how.ranks = 0;
+  else if (how.ranks < 1)
+    errors.add("--ranks {}: give a number from 1 on", how.ranks);
   for (const std::string& seed : split_list(seeds)) {
     std::size_t read = 0;
     try {
       how.seeds.push_back(std::stoll(seed, &read));
     } catch (const std::exception&) {
     }
-    if (read != seed.size() || seed.empty()) bad_input("--seeds {}: '{}' is no number", seeds, seed);
+    if (read != seed.size() || seed.empty()) errors.add("--seeds {}: '{}' is no number", seeds, seed);
   }
   how.output = output;
   listen_for_stop();
+  std::vector<Variation> variations;
+  for (const std::string& v : vary) errors.run([&] { variations.push_back(parse_variation(v)); });
   std::vector<SweepResult> results;
-  for (const std::string& file : given["config"].as<std::vector<std::string>>()) {
-    Sweep sweep = read_sweep(file);
-    for (const std::string& v : vary) sweep.variations.push_back(parse_variation(v));
-    if (sweep.variations.empty())
-      bad_input("nothing varies in {}: give --vary KEY=VALUE,VALUE,..., or a file with a section [sweep]", file);
-    results.push_back(plan_sweep(sweep, how));
-  }
+  std::vector<std::string> files;
+  if (has_value(given, "config")) files = given["config"].as<std::vector<std::string>>();
+  for (const std::string& file : files)
+    errors.run([&] {
+      Sweep sweep = read_sweep(file);
+      sweep.variations.insert(sweep.variations.end(), variations.begin(), variations.end());
+      if (sweep.variations.empty() && vary.empty())
+        bad_input("nothing varies in {}: give --vary KEY=VALUE,VALUE,..., or a file with a section [sweep]", file);
+      results.push_back(plan_sweep(sweep, how));
+    });
+  errors.raise();
   if (!train_sweeps(results, how)) return told_to_stop();
   bool failed = false;
   for (const SweepResult& result : results) {

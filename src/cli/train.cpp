@@ -27,23 +27,27 @@ int train_command(CommandLine& line) {
   bool go = true;
   agree(line.world, [&] {
     std::vector<std::string> settings;
-    CommandLine rest{line.world, take_settings("train", line.args, settings), line.options};
+    ErrorList errors("train");
+    CommandLine rest{line.world, take_settings("train", line.args, settings, errors), line.options};
     po::variables_map given;
-    go = parse_options(rest, "train", options, {"config"}, given);
+    go = parse_options(rest, "train", options, {"config"}, given, errors);
     if (!go) return;
-    if (given.count("ranks") && !how.dry_run) bad_input("train: --ranks goes with --dry-run: start that many ranks");
-    if (given.count("ranks") && (how.ranks < 1 || how.ranks > 1 << 20))
-      bad_input("train: --ranks {}: give a number from 1 to {}", how.ranks, 1 << 20);
+    bool ranks_known = true;
+    if (given.count("ranks")) {
+      const bool read = has_value(given, "ranks");
+      ranks_known = read && how.ranks >= 1 && how.ranks <= 1 << 20;
+      if (read && !ranks_known) errors.add("train: --ranks {}: give a number from 1 to {}", how.ranks, 1 << 20);
+      if (!how.dry_run) errors.add("train: --ranks goes with --dry-run: start that many ranks");
+    }
     for (const char* option : {"machine", "load"})
-      if (given.count(option) && !how.dry_run) bad_input("train: --{} goes with --dry-run", option);
-    const std::string file = given["config"].as<std::string>();
+      if (given.count(option) && !how.dry_run) errors.add("train: --{} goes with --dry-run", option);
+    std::vector<ConfigCheck> checks{{check_data_path}, {check_run_dir}};
     const int ranks = how.ranks > 0 ? how.ranks : line.world.size();
-    config = read_config(file, settings,
-                         {{check_data_path},
-                          {check_run_dir},
-                          {[&](const Config& c) { check_config_for_layout(c, c.layout(ranks)); }, true}});
-    if (!how.dry_run) return;
-    plan = plan_options(given, config);
+    if (ranks_known) checks.push_back({[&](const Config& c) { check_config_for_layout(c, c.layout(ranks)); }, true});
+    if (how.dry_run) read_plan_options(given, plan, checks, errors);
+    if (has_value(given, "config"))
+      errors.run([&] { config = read_config(given["config"].as<std::string>(), settings, checks); });
+    errors.raise();
   });
   std::vector<RankSetting> same = go ? rank_settings(config) : std::vector<RankSetting>{};
   for (const auto& [option, value] :

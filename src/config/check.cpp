@@ -168,7 +168,6 @@ void check_latent(const Config& c, Problems& problems) {
 void check_together(const Config& c, Problems& problems) {
   const auto& m = c.model;
   const auto& e = c.moe;
-  const auto& t = c.train;
   if (m.heads % m.kv_heads != 0)
     problems.of("model.kv_heads",
                 "model.heads = {} is not a multiple of model.kv_heads = {}: each kv head serves the same number of "
@@ -226,14 +225,20 @@ void check_together(const Config& c, Problems& problems) {
 
   check_attention(c, problems);
   check_latent(c, problems);
-  if (t.schedule != Schedule::constant && t.min_lr > t.lr)
+}
+
+// What does not depend on sizes.
+void check_others(const Config& c, Problems& problems) {
+  const auto& t = c.train;
+  constexpr std::string_view rates[] = {"train."}, resuming[] = {"run."};
+  if (t.schedule != Schedule::constant && t.min_lr > t.lr && !problems.any_wrong(rates))
     problems.of("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",
                 t.min_lr, t.lr, show(t.schedule));
 
   for (const auto& [key, value] : {std::pair{"train.patience", t.patience}, {"run.keep_best", c.run.keep_best}})
     if (value > 0 && t.validate_every == 0)
       problems.of(key, "{} = {} follows the validation loss: set train.validate_every, or this to 0", key, value);
-  if (c.run.resume_step >= 0 && !c.run.resume)
+  if (c.run.resume_step >= 0 && !c.run.resume && !problems.any_wrong(resuming))
     problems.of("run.resume_step", "run.resume_step = {} needs run.resume = true: set it", c.run.resume_step);
 }
 
@@ -245,12 +250,12 @@ void check_values(const Config& c, Problems& problems) {
     const Bounds& bounds = row.traits.bounds;
     if constexpr (std::is_same_v<T, Index> || std::is_same_v<T, double>)
       if (!(double(value) >= bounds.low && double(value) <= bounds.high))
-        problems.of(row.name, "{} = {}: must be from {} to {}", row.name, value, bounds.low, bounds.high);
+        problems.wrong_value(row.name, "{} = {}: must be from {} to {}", row.name, value, bounds.low, bounds.high);
     if constexpr (std::is_same_v<T, std::string>) {
       const auto values = row.traits.values;
       const bool is_default = value.empty() && row.name == "moe.ffn";
       if (values.empty() || is_default || std::find(values.begin(), values.end(), value) != values.end()) return;
-      problems.of(row.name, "{} = '{}': expected {}", row.name, value,
+      problems.wrong_value(row.name, "{} = '{}': expected {}", row.name, value,
                   values.size() == 2 ? fmt::format("{} or {}", values[0], values[1])
                                      : fmt::format("one of {}", fmt::join(values, ", ")));
     }
@@ -258,6 +263,8 @@ void check_values(const Config& c, Problems& problems) {
 }
 
 void complete(Config& c, Problems& problems) {
+  check_others(c, problems);
+  if (problems.any_wrong(size_keys)) return;
   if (c.model.head_dim == 0 && c.model.d_model % c.model.heads != 0)
     problems.of("model.heads",
                 "model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim",

@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "src/config.h"
+#include "src/text/error_list.h"
 
 namespace sy {
 
@@ -57,25 +60,48 @@ class Problems {
     const auto place = places_.find(key);
     at(place == places_.end() ? Location() : place->second, what, std::forward<Args>(args)...);
   }
-  // A message of its own, beside those of the keys.
-  void more(const std::string& text) { found_.emplace(command_line, text); }
+  // Notes that the value of a key cannot be read or is out of its bounds: checks that read it are not made.
+  void mark_wrong(const std::string& key) { wrong_values_.insert(key); }
+  template <class... Args>
+  void wrong_value(const std::string& key, fmt::format_string<Args...> what, Args&&... args) {
+    mark_wrong(key);
+    of(key, what, std::forward<Args>(args)...);
+  }
+  // Notes that a misspelt line may have meant this key; empty: any key.
+  void mark_doubtful(const std::string& key) { doubtful_values_.insert(key); }
+  // Whether the value of a key that begins with one of `prefixes` is wrong, or doubtful.
+  template <class Prefixes>
+  bool any_wrong(const Prefixes& prefixes) const {
+    return any_of(wrong_values_, prefixes);
+  }
+  template <class Prefixes>
+  bool any_doubtful(const Prefixes& prefixes) const {
+    return doubtful_values_.contains("") || any_of(doubtful_values_, prefixes);
+  }
+  // A message of its own, or several, beside those of the keys.
+  void more(const InputError& error) {
+    if (const auto* several = dynamic_cast<const InputErrors*>(&error))
+      for (const std::string& text : several->errors) found_.emplace(command_line, text);
+    else
+      found_.emplace(command_line, error.what());
+  }
   std::size_t count() const { return found_.size(); }
   void raise() const {
     if (found_.empty()) return;
-    std::string text;
-    if (found_.size() > 1) text = fmt::format("{}: {} errors: correct each", sources_[0], found_.size());
-    std::size_t shown = 0;
-    for (const auto& [at, what] : found_) {
-      if (shown++ == most_shown) break;
-      text += (text.empty() ? "" : std::string(1, next_line)) + what;
-    }
-    if (shown > most_shown) text += fmt::format("{}and {} more", next_line, found_.size() - most_shown);
-    throw InputError(text);
+    std::vector<std::string> errors;
+    for (const auto& [at, what] : found_) errors.push_back(what);
+    throw InputErrors(sources_[0], std::move(errors));
   }
 
  private:
-  static constexpr std::size_t most_shown = 20;
+  template <class Prefixes>
+  static bool any_of(const std::set<std::string>& keys, const Prefixes& prefixes) {
+    return std::ranges::any_of(keys, [&](const std::string& key) {
+      return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return key.starts_with(prefix); });
+    });
+  }
   std::vector<std::string> sources_;
+  std::set<std::string> wrong_values_, doubtful_values_;
   std::map<std::string, Location> places_;
   std::multimap<Location, std::string> found_;
 };
@@ -83,7 +109,15 @@ class Problems {
 // Values outside of their bounds, and those that this version cannot compute.
 void check_values(const Config& config, Problems& problems);
 // Fills in what follows from other keys, where it was left 0, and notes what values that are each within their bounds cannot
-// be together.
+// be together, unless one that is looked at is wrong by itself.
 void complete(Config& config, Problems& problems);
+
+// The beginnings of the keys that say what a model, its batch and its layout are, and of those that a layout depends on.
+constexpr std::string_view size_keys[] = {
+    "model.", "attention.", "moe.", "parallel.", "train.global_batch", "train.micro_batch", "train.validate_every"};
+constexpr std::string_view layout_keys[] = {
+    "model.heads",   "model.kv_heads", "model.d_ff",         "model.d_model",     "model.ffn",
+    "model.seq_len", "moe.experts",    "moe.d_ff",           "moe.shared",        "moe.bias",
+    "moe.ffn",       "parallel.",      "train.global_batch", "train.micro_batch", "train.validate_every"};
 
 }  // namespace sy

@@ -5,19 +5,20 @@
 
 #include "dist/exchange.h"
 #include "src/config.h"
+#include "src/text/numbers.h"
 #include "src/text/words.h"
 
 namespace sy {
-namespace {
-
-// What a layout asks of the model, or "".
-std::string problem_of(const Config& c, const Layout& l) {
-  if (!l.tp_divides()) return fmt::format("{} ranks are not divisible by parallel.tp = {}", l.ranks, l.tp);
+std::string layout_problem(const Config& c, const Layout& l) {
+  if (!l.tp_divides())
+    return fmt::format("{} {} not divisible by parallel.tp = {}", counted(l.ranks, "rank"), l.ranks == 1 ? "is" : "are",
+                       l.tp);
   if (!l.experts_divide())
-    return fmt::format("{} ranks are not divisible by parallel.ep * parallel.etp = {} * {}", l.ranks, l.ep, l.etp);
+    return fmt::format("{} {} not divisible by parallel.ep * parallel.etp = {} * {}", counted(l.ranks, "rank"),
+                       l.ranks == 1 ? "is" : "are", l.ep, l.etp);
   if (!l.nodes_divide())
     return fmt::format(
-        "parallel.node = {} must divide the {} ranks, divide parallel.ep * parallel.etp = {} * {} or be a multiple of it, "
+        "parallel.node = {} must divide the number of ranks, {}, divide parallel.ep * parallel.etp = {} * {} or be a multiple of it, "
         "and be a multiple of parallel.etp",
         l.node, l.ranks, l.ep, l.etp);
   const auto& m = c.model;
@@ -56,8 +57,6 @@ std::string problem_of(const Config& c, const Layout& l) {
   return {};
 }
 
-}  // namespace
-
 Layout Config::layout(int ranks) const {
   return {ranks, static_cast<int>(parallel.tp), static_cast<int>(parallel.ep), static_cast<int>(parallel.etp),
           static_cast<int>(parallel.node)};
@@ -72,8 +71,8 @@ std::vector<Layout> layouts_of(const Config& config, int ranks, int node) {
     for (int ep : divisors)
       for (int etp : divisors) {
         const Layout layout{ranks, tp, ep, etp}, by_node{ranks, tp, ep, etp, node};
-        if (problem_of(config, layout).empty()) works.push_back(layout);
-        if (node > 1 && problem_of(config, by_node).empty() && by_node.experts_topology().nodes > 1)
+        if (layout_problem(config, layout).empty()) works.push_back(layout);
+        if (node > 1 && layout_problem(config, by_node).empty() && by_node.experts_topology().nodes > 1)
           works.push_back(by_node);
       }
   return works;
@@ -101,7 +100,7 @@ double distance(const Layout& a, const Layout& b) {
 }  // namespace
 
 void check_config_for_layout(const Config& config, const Layout& layout) {
-  const std::string problem = problem_of(config, layout);
+  const std::string problem = layout_problem(config, layout);
   if (problem.empty()) return;
   std::vector<Layout> works = layouts_of(config, layout.ranks);
   std::stable_sort(works.begin(), works.end(),
@@ -112,11 +111,10 @@ void check_config_for_layout(const Config& config, const Layout& layout) {
     list += fmt::format("{}{} (add {})", i ? ", " : "", works[i].given(), settings_between(layout, works[i]));
   if (works.size() > shown) list += fmt::format(" and {} more", works.size() - shown);
   bad_input("{}: {}", problem,
-            works.empty()
-                ? fmt::format("no layout of {} ranks works with this model and batch; change the number of ranks, "
-                              "train.global_batch or train.micro_batch",
-                              layout.ranks)
-                : fmt::format("on {} ranks these layouts work: {}", layout.ranks, list));
+            works.empty() ? fmt::format("no layout of {} works with this model and batch; change the number of ranks, "
+                                        "train.global_batch or train.micro_batch",
+                                        counted(layout.ranks, "rank"))
+                          : fmt::format("on {} these layouts work: {}", counted(layout.ranks, "rank"), list));
 }
 
 std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, int local_rank) {

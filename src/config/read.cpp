@@ -1,5 +1,6 @@
 // From text to a configuration.
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -61,9 +62,8 @@ void check_kinds(const Config& c, const std::vector<Setting>& settings, Problems
   }
 }
 
-// Sets one key. Returns whether its value can be read; an unknown key has none, and leaves the others as they are.
-bool set_key(Config& c, const Setting& s, Problems& problems) {
-  const std::size_t before = problems.count();
+// Sets one key. One whose value cannot be read, and an unknown one, change nothing.
+void set_key(Config& c, const Setting& s, Problems& problems) {
   const std::string kind = s.kind(), of_model = "model" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
   bool known = false, shared = false;
   for_each_key(c, [&]<class T>(const Row& row, T& value) {
@@ -71,10 +71,12 @@ bool set_key(Config& c, const Setting& s, Problems& problems) {
     if (s.key != row.name) return;
     known = true;
     T given = value;
-    if (!read(s.text, given))
-      problems.at(s.where, "{} = '{}': expected {}", s.key, s.text, accepts<T>());
-    else
+    if (read(s.text, given)) {
       value = given;
+      return;
+    }
+    problems.mark_wrong(s.key);
+    problems.at(s.where, "{} = '{}': expected {}", s.key, s.text, accepts<T>());
   });
   if (known) {
     for (Config::Kind& k : c.kinds)
@@ -83,11 +85,10 @@ bool set_key(Config& c, const Setting& s, Problems& problems) {
     problems.at(s.where, "{}: all layers have the same {}: set that one", s.key, of_model);
   } else {
     const std::string near = nearest(s.key, key_names(c));
+    if (!near.empty()) problems.mark_doubtful(near);
     problems.at(s.where, "unknown key '{}': {}", s.key,
                 near.empty() ? "`switchyard help config` lists them" : "did you mean '" + near + "'?");
-    return true;
   }
-  return problems.count() == before;
 }
 
 }  // namespace
@@ -111,7 +112,10 @@ void expand_home(Setting& s, Problems& problems) {
 // Returns the settings of a text. `source`: its number in `problems`.
 std::vector<Setting> settings_of(const std::string& ini_text, int source, Problems& problems) {
   const IniText ini = read_ini(ini_text);
-  for (const IniProblem& p : ini.problems) problems.at({p.line, source}, "{}", p.what);
+  for (const IniProblem& p : ini.problems) {
+    problems.at({p.line, source}, "{}", p.what);
+    problems.mark_doubtful("");
+  }
   if (ini.entries.empty()) problems.raise();  // it is no configuration: nothing follows from its values
   std::vector<Setting> settings;
   for (const IniEntry& entry : ini.entries) {
@@ -137,25 +141,24 @@ std::vector<Setting> settings_of(const std::vector<std::string>& overrides, Prob
 }
 
 // Makes a configuration of settings, of which later ones replace earlier ones, and checks it.
-Config parse(const std::vector<Setting>& settings, Problems& problems) {
+// text_known: if false, the file could not be read, and only what it cannot change is checked.
+Config parse(const std::vector<Setting>& settings, Problems& problems, bool text_known = true) {
   for (const Setting& s : settings) problems.give(s.key, s.where);  // the last one counts
   Config c;
-  bool values = true, pattern = true;  // no value is left unknown; nor is the pattern
   for (const Setting& s : settings)
-    if (s.key == pattern_key) pattern &= set_key(c, s, problems);
-  if (pattern) {
+    if (s.key == pattern_key) set_key(c, s, problems);
+  if (text_known && !problems.any_wrong(std::array{pattern_key})) {
     add_kinds(c);
     check_kinds(c, settings, problems);
   }
   for (const Setting& s : settings)
-    if (s.kind().empty() && s.key != pattern_key) values &= set_key(c, s, problems);
+    if (s.kind().empty() && s.key != pattern_key) set_key(c, s, problems);
   // A kind begins as [model], wherever in the file and on the command line that is told.
   for (Config::Kind& kind : c.kinds) kind.model = c.model;
   for (const Setting& s : settings)
-    if (has_kind(c, s.kind())) values &= set_key(c, s, problems);
-  const std::size_t read = problems.count();
+    if (has_kind(c, s.kind())) set_key(c, s, problems);
   check_values(c, problems);
-  if (values && pattern && problems.count() == read) complete(c, problems);
+  if (text_known) complete(c, problems);
   return c;
 }
 
@@ -209,6 +212,7 @@ class ConfigFiles {
         text = config_text(base);
       } catch (const InputError& e) {
         problems_.at(s.where, "base = {}: {}", s.text, e.what());
+        problems_.mark_doubtful("");
       }
       if (text) return read(base, *text, problems_.add_source(base.string()));
     }
@@ -234,7 +238,15 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
                    const std::vector<ConfigCheck>& checks, ConfigOrigins* origins) {
   Problems problems(file.string());
   ConfigFiles files(problems);
-  std::vector<Setting> settings = files.read(file, config_text(file));
+  std::string text;
+  try {
+    text = config_text(file);
+  } catch (const InputError& e) {
+    problems.more(e);
+    parse(settings_of(overrides, problems), problems, false);
+    problems.raise();
+  }
+  std::vector<Setting> settings = files.read(file, text);
   for (Setting& s : settings_of(overrides, problems)) settings.push_back(std::move(s));
   Config c = parse(settings, problems);
   Location data_path = command_line;
@@ -247,13 +259,12 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
     const std::filesystem::path beside = files.file(data_path.source).parent_path() / c.data.path;
     if (std::filesystem::exists(beside, ec)) c.data.path = beside.string();
   }
-  const bool valid = problems.count() == 0;
   for (const ConfigCheck& check : checks) {
-    if (check.needs_valid && !valid) continue;
+    if (check.needs_sizes && (problems.any_wrong(size_keys) || problems.any_doubtful(layout_keys))) continue;
     try {
       check.run(c);
     } catch (const InputError& e) {
-      problems.more(e.what());
+      problems.more(e);
     }
   }
   problems.raise();

@@ -18,6 +18,7 @@
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
+#include "src/text/error_list.h"
 #include "src/tokenizers/unicode.h"
 
 namespace sy {
@@ -40,35 +41,6 @@ const Choice& choice_of(const std::string& tokenizer) {
   for (const Choice& choice : choices)
     if (choice.prefix.ends_with(':') ? tokenizer.starts_with(choice.prefix) : tokenizer == choice.prefix) return choice;
   bad_input("--tokenizer {}: choose bytes, spm:FILE, train-spm:VOCAB or hf:FILE", tokenizer);
-}
-
-void check_options(const PrepareOptions& options) {
-  if (options.domains.empty()) bad_input("there is no domain: give --domain NAME=PATH[,PATH...]");
-  if (!(options.valid_fraction >= 0 && options.valid_fraction < 1))
-    bad_input("--valid-fraction {}: it must be at least 0 and below 1", options.valid_fraction);
-  if (options.output.empty()) bad_input("--output is empty: name a folder");
-  if (options.binary && options.tokenizer != "bytes")
-    bad_input("--binary: --tokenizer {} takes UTF-8 text alone: use --tokenizer bytes", options.tokenizer);
-  for (const std::vector<std::string>* globs : {&options.filter.include, &options.filter.exclude})
-    for (const std::string& glob : *globs)
-      if (glob.empty() || glob.ends_with('/'))
-        bad_input("--{} '{}': give a pattern such as '*.txt' or 'build'",
-                  globs == &options.filter.include ? "include" : "exclude", glob);
-  std::set<std::string> names;
-  for (const auto& domain : options.domains) {
-    check_domain_name(domain.name);
-    if (!names.insert(domain.name).second)
-      bad_input("domain {} is given twice: join its paths by commas in one --domain", domain.name);
-    // Otherwise the walk would read what is being written.
-    for (const fs::path& path : domain.paths) {
-      std::error_code ignored;
-      const fs::path output = fs::weakly_canonical(options.output, ignored);
-      const fs::path inside = output.lexically_relative(fs::weakly_canonical(path, ignored));
-      if (fs::is_directory(path, ignored) && !inside.empty() && *inside.begin() != "..")
-        bad_input("--output {} lies in the folder {} of domain {}: write elsewhere", options.output.string(),
-                  path.string(), domain.name);
-    }
-  }
 }
 
 // Divides the bytes of a domain: documents by their draws, the one at the boundary by its bytes. Draws fall into
@@ -263,6 +235,23 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Corpu
   return lines;
 }
 
+// VOCAB of train-spm:VOCAB.
+Index vocab_to_train(const std::string& tokenizer) {
+  const char *begin = tokenizer.data() + choice_of(tokenizer).prefix.size(), *end = tokenizer.data() + tokenizer.size();
+  Index vocab = 0;
+  if (const auto r = std::from_chars(begin, end, vocab); r.ec != std::errc() || r.ptr != end || vocab < 1)
+    bad_input("--tokenizer {}: VOCAB must be a number of pieces, as in train-spm:4096", tokenizer);
+  return vocab;
+}
+
+// FILE of spm:FILE and hf:FILE.
+fs::path tokenizer_file(const std::string& tokenizer) {
+  const Choice& choice = choice_of(tokenizer);
+  fs::path file = tokenizer.substr(choice.prefix.size());
+  if (std::error_code ignored; fs::is_directory(file, ignored)) file /= find_tokenizer_kind(choice.kind)->model;
+  return file;
+}
+
 // Writes the tokenizer's files into `folder`.
 std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, const Corpus& corpus, const fs::path& folder,
                                           const Report& report) {
@@ -272,10 +261,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, const C
   if (!kind.model) return kind.open({});
   const fs::path model = folder / kind.model;
   if (choice.prefix == "train-spm:") {
-    const char *begin = spec.data() + choice.prefix.size(), *end = spec.data() + spec.size();
-    Index vocab = 0;
-    if (const auto r = std::from_chars(begin, end, vocab); r.ec != std::errc() || r.ptr != end || vocab < 1)
-      bad_input("--tokenizer {}: VOCAB must be a number of pieces, as in train-spm:4096", spec);
+    const Index vocab = vocab_to_train(spec);
     const std::vector<std::string> lines = sample_lines(options, corpus, report);
     constexpr std::string_view phase = "training the tokenizer";
     report({phase, 0, 0, "rounds"});
@@ -283,8 +269,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, const C
                  report({phase, done, total, "rounds"});
                }));
   } else {
-    fs::path given = spec.substr(choice.prefix.size());
-    if (std::error_code ignored; fs::is_directory(given, ignored)) given /= kind.model;
+    const fs::path given = tokenizer_file(spec);
     kind.open(given);  // an error names the given file, not the copy
     write_file(model, read_file(given));
     if (kind.name == "huggingface") write_file(folder / huggingface_config_name, huggingface_config(given));
@@ -389,8 +374,26 @@ std::set<std::string> old_files(const fs::path& folder) {
   for (const std::string& name : names)
     if (!files.contains(name) && !name.starts_with('.') && !name.starts_with(staging_name) &&
         !name.starts_with(replaced_name) && name != lock_name)
-      bad_input("--output {} holds {}, and is no data set: choose a new or an empty folder", folder.string(), name);
+      bad_input("--output {} holds '{}', and is no data set: choose a new or an empty folder", folder.string(), name);
   return files;
+}
+
+// Returns old_files. Throws InputError if the folder holds a file that is in the way of `files`.
+std::set<std::string> check_output(const fs::path& folder, const std::set<std::string>& files, bool overwrite) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) return {};
+  std::set<std::string> old = old_files(folder);
+  for (const std::set<std::string>& names : {old, files})
+    for (const std::string& name : names) {
+      if (!fs::exists(fs::symlink_status(folder / name, ignored))) continue;
+      if (!overwrite)
+        bad_input("{} exists: choose another --output, or give --overwrite to replace the data set",
+                  (folder / name).string());
+      if (!old.contains(name))
+        bad_input("{} exists, and is not of the data set that is there: move it, or choose another --output",
+                  (folder / name).string());
+    }
+  return old;
 }
 
 // OUTPUT, held by one process at a time, and in it the folder where files grow until commit().
@@ -407,14 +410,14 @@ class Output {
   // Throws InputError if the folder holds no data set but other files, or a file that is in the way
   // of `files`.
   void open(std::set<std::string> files, bool overwrite) {
-    check(files, overwrite);
+    old_ = check_output(folder_, files, overwrite);
     std::error_code error;
     made_ = fs::create_directories(folder_, error);
     if (error)
       cannot_write(error.value(), fmt::format("cannot make the folder {}: {}: choose another --output",
                                               folder_.string(), error.message()));
     lock_.emplace(folder_, std::chrono::milliseconds(0), "--output", "choose another --output");
-    check(files, overwrite);  // as it is, now that no other process changes it
+    old_ = check_output(folder_, files, overwrite);  // as it is, now that no other process changes it
     files_ = std::move(files);
     remove_tree(staging_);
     make_folders(staging_);
@@ -445,22 +448,6 @@ class Output {
   }
 
  private:
-  void check(const std::set<std::string>& files, bool overwrite) {
-    std::error_code ignored;
-    old_.clear();
-    if (!fs::is_directory(folder_, ignored)) return;
-    old_ = old_files(folder_);
-    for (const std::set<std::string>& names : {old_, files})
-      for (const std::string& name : names) {
-        if (!fs::exists(fs::symlink_status(folder_ / name, ignored))) continue;
-        if (!overwrite)
-          bad_input("{} exists: choose another --output, or give --overwrite to replace the data set",
-                    (folder_ / name).string());
-        if (!old_.contains(name))
-          bad_input("{} exists, and is not of the data set that is there: move it, or choose another --output",
-                    (folder_ / name).string());
-      }
-  }
   void remove(const std::string& name) {
     write_point("remove", folder_ / name);
     std::error_code error;
@@ -474,15 +461,65 @@ class Output {
   bool made_ = false;
 };
 
-}  // namespace
-
-Prepared prepare(const PrepareOptions& options, const Report& progress) {
-  check_options(options);
+DatasetDescription description_of(const PrepareOptions& options) {
   const TokenizerKind& kind = *find_tokenizer_kind(choice_of(options.tokenizer).kind);
   DatasetDescription description;
   description.tokenizer = kind.name;
   if (kind.model) description.model = kind.model;
   for (const auto& domain : options.domains) description.domains.emplace_back().name = domain.name;
+  return description;
+}
+
+}  // namespace
+
+void check_prepare_options(const PrepareOptions& options) {
+  ErrorList errors("prepare");
+  if (!(options.valid_fraction >= 0 && options.valid_fraction < 1))
+    errors.add("--valid-fraction {}: it must be at least 0 and below 1", options.valid_fraction);
+  if (options.binary && options.tokenizer != "bytes")
+    errors.add("--binary: --tokenizer {} takes UTF-8 text alone: use --tokenizer bytes", options.tokenizer);
+  for (const std::vector<std::string>* globs : {&options.filter.include, &options.filter.exclude})
+    for (const std::string& glob : *globs)
+      if (glob.empty() || glob.ends_with('/'))
+        errors.add("--{} '{}': give a pattern such as '*.txt' or 'build'",
+                   globs == &options.filter.include ? "include" : "exclude", glob);
+  std::set<std::string> names;
+  for (const auto& domain : options.domains) {
+    errors.run([&] { check_domain_name(domain.name); });
+    if (!names.insert(domain.name).second)
+      errors.add("domain {} is given twice: join its paths by commas in one --domain", domain.name);
+    for (const fs::path& path : domain.paths) {
+      std::error_code ignored;
+      errors.run([&] { check_text_path(path); });
+      // Otherwise the walk would read what is being written.
+      const fs::path output = fs::weakly_canonical(options.output, ignored);
+      const fs::path inside = output.lexically_relative(fs::weakly_canonical(path, ignored));
+      if (!options.output.empty() && fs::is_directory(path, ignored) && !inside.empty() && *inside.begin() != "..")
+        errors.add("--output {} lies in the folder {} of domain {}: write elsewhere", options.output.string(),
+                   path.string(), domain.name);
+    }
+  }
+  const bool known = errors.run([&] { choice_of(options.tokenizer); });
+  const std::string_view prefix = known ? choice_of(options.tokenizer).prefix : "";
+  if (known && !options.output.empty())
+    errors.run([&] { check_output(options.output, files_of(description_of(options)), options.overwrite); });
+  if (prefix == "train-spm:") errors.run([&] { vocab_to_train(options.tokenizer); });
+  if (prefix == "spm:" || prefix == "hf:") {
+    const fs::path file = tokenizer_file(options.tokenizer);
+    const bool there = errors.run([&] { InputFile{file}; });
+    // Reading a large tokenizer takes time: without another error, its own comes when it is used.
+    if (there && !errors.empty())
+      errors.run([&] { find_tokenizer_kind(choice_of(options.tokenizer).kind)->open(file); });
+  }
+  errors.raise();
+}
+
+Prepared prepare(const PrepareOptions& options, const Report& progress) {
+  if (options.domains.empty()) bad_input("there is no domain: give --domain NAME=PATH[,PATH...]");
+  if (options.output.empty()) bad_input("--output is empty: name a folder");
+  check_prepare_options(options);
+  const TokenizerKind& kind = *find_tokenizer_kind(choice_of(options.tokenizer).kind);
+  DatasetDescription description = description_of(options);
   Output output(options.output);
   output.open(files_of(description), options.overwrite);
 

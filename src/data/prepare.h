@@ -41,6 +41,10 @@ struct Prepared {
   std::string first_binary;  // path of the first binary file that was left out; empty if there is none
 };
 
+// Throws InputErrors that names all that is wrong with the options, with the folder to write and with the paths to read; none
+// is needed to find the errors of the others. The text itself is not read.
+void check_prepare_options(const PrepareOptions& options);
+
 // valid_fraction of a domain's bytes are validation text: the documents with the smallest draws, which are keyed by
 // (seed, text), and the last part of the next one where it is too long to be taken whole. Where there are two
 // characters, both splits have text. Documents of the same text share their fate, and of two files with the same text

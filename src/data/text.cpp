@@ -216,17 +216,20 @@ void read_json_lines(Document document, const std::string& key, const Take& take
 
 }  // namespace
 
-LeftOut walk_files(const fs::path& path, const FileFilter& filter,
-                   const std::function<void(const fs::path&, Index)>& visit) {
+void check_text_path(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (fs::is_regular_file(status)) {
-    visit(path, size_of_file(path));
-    return {};
-  }
-  if (fs::is_directory(status)) return walk_folder(path, {}, filter, visit);
+  if (fs::is_regular_file(status) || fs::is_directory(status)) return;
   if (fs::exists(status)) bad_input("{} is neither a file nor a folder: name text files", path.string());
   bad_input("{}: {}: check the path", path.string(), error ? error.message() : "no such file or folder");
+}
+
+LeftOut walk_files(const fs::path& path, const FileFilter& filter,
+                   const std::function<void(const fs::path&, Index)>& visit) {
+  check_text_path(path);
+  if (fs::is_directory(path)) return walk_folder(path, {}, filter, visit);
+  visit(path, size_of_file(path));
+  return {};
 }
 
 bool is_json_lines(const fs::path& file) {

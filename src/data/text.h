@@ -53,6 +53,9 @@ constexpr LeftOutReason left_out_reasons[] = {
      &LeftOut::special},
     {"copies", "file with the text of another file", "files with the text of another file", &LeftOut::copies}};
 
+// Throws InputError unless `path` is a regular file or a folder.
+void check_text_path(const std::filesystem::path& path);
+
 // Calls `visit` for every file: `path` itself, or the regular files below a folder that the filter
 // selects, in the sorted order of their paths. Links to files are followed. Below a folder, hidden
 // files and folders, links to folders, links to nothing and special files are left out (a corpus is

@@ -5,9 +5,12 @@
 #include <regex>
 #include <tuple>
 
+#include "dist/runtime.h"
 #include "src/config.h"
 #include "src/data/dataset.h"
 #include "src/system/files.h"
+#include "src/text/error_list.h"
+#include "src/text/numbers.h"
 
 namespace sy {
 namespace {
@@ -57,6 +60,18 @@ std::optional<NamedPoint> point_of_folder(const std::string& name) {
   return point;
 }
 
+Index batch_of(const Config& config, const ScaleOptions& options, int ranks) {
+  return options.weak ? config.train.global_batch * ranks / options.ranks.front() : config.train.global_batch;
+}
+
+// The configuration by which layouts of so many ranks are chosen.
+Config to_choose_by(Config config, const ScaleOptions& options, int ranks) {
+  config.train.global_batch = batch_of(config, options, ranks);
+  config.train.micro_batch = 1;
+  config.train.validate_every = 0;
+  return config;
+}
+
 // The points of one call of scale.
 class Points {
  public:
@@ -68,20 +83,9 @@ class Points {
 
   const Config& config() const { return config_; }
   const fs::path& folder() const { return folder_; }
-  Index batch(int ranks) const {
-    return options_.weak ? config_.train.global_batch * ranks / options_.ranks.front() : config_.train.global_batch;
-  }
-  // The configuration by which layouts are chosen.
-  Config wanted(int ranks) const {
-    Config wanted = config_;
-    wanted.train.global_batch = batch(ranks);
-    wanted.train.micro_batch = 1;
-    wanted.train.validate_every = 0;
-    return wanted;
-  }
 
   ScalePoint point(const Layout& layout, bool balanced) const {
-    const Index global = batch(layout.ranks), share = global / layout.dp();
+    const Index global = batch_of(config_, options_, layout.ranks), share = global / layout.dp();
     Index micro = std::min(config_.train.micro_batch, share);
     while (share % micro != 0) --micro;
     ScalePoint point{layout, global, micro, balanced, {}};
@@ -120,7 +124,7 @@ class Points {
           }))
         continue;
       try {
-        check_config_for_layout(wanted(named->layout.ranks), named->layout);
+        check_config_for_layout(to_choose_by(config_, options_, named->layout.ranks), named->layout);
         ScalePoint point = this->point(named->layout, named->balanced);
         const Config config = measured(point);
         std::erase_if(point.runs, [&](const Training& t) {
@@ -203,6 +207,30 @@ std::vector<std::string> ScaleResult::warnings(const ScalePoint& point) const {
   return warnings;
 }
 
+ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options) {
+  ScaleLayouts chosen;
+  ErrorList errors("scale");
+  for (const int ranks : options.ranks) {
+    const Config by = to_choose_by(config, options, ranks);
+    if (options.layouts.empty()) {
+      const int node = static_cast<int>(config.parallel.node);
+      for (const Layout& layout : layouts_of(by, ranks, node == 1 && options.machine ? options.machine->node() : node))
+        chosen.layouts.push_back(layout);
+    }
+    for (Layout layout : options.layouts) {
+      layout.ranks = ranks;
+      if (errors.run([&] { check_config_for_layout(by, layout); }))
+        chosen.layouts.push_back(layout);
+      else
+        chosen.left_out.push_back(fmt::format("--layouts {} is not measured on {}: {}", layout.given(),
+                                              counted(ranks, "rank"), layout_problem(by, layout)));
+    }
+  }
+  if (!chosen.layouts.empty()) return chosen;
+  errors.raise();
+  bad_input("no layout of these numbers of ranks fits the model and its batch");
+}
+
 ScaleResult plan_scale(const ScaleOptions& options) {
   const Environment environment = this_environment(options.launcher);
   const Points points(options, environment);
@@ -216,36 +244,21 @@ ScaleResult plan_scale(const ScaleOptions& options) {
                      options.warm_up,
                      options.steps,
                      options.repeats};
-  std::string why;  // a layout does not fit
-  for (const int ranks : options.ranks) {
-    const Config wanted = points.wanted(ranks);
-    std::vector<Layout> layouts;
-    if (options.layouts.empty()) {
-      const int node = static_cast<int>(config.parallel.node);
-      layouts = layouts_of(wanted, ranks, node == 1 && options.machine ? options.machine->node() : node);
+  const ScaleLayouts chosen = scale_layouts(config, options);
+  for (const std::string& left_out : chosen.left_out) warn(left_out);
+  for (const Layout& layout : chosen.layouts)
+    for (const bool balanced : {false, true}) {
+      if (balanced && (!options.balanced || config.moe.experts == 0)) continue;
+      ScalePoint point = points.point(layout, balanced);
+      for (const Training& training : point.runs) check_folder(training.run, points.measured(point));
+      result.points.push_back(std::move(point));
     }
-    for (Layout layout : options.layouts) {
-      layout.ranks = ranks;
-      try {
-        check_config_for_layout(wanted, layout);
-        layouts.push_back(layout);
-      } catch (const InputError& e) {
-        why = e.what();
-      }
-    }
-    for (const Layout& layout : layouts)
-      for (const bool balanced : {false, true}) {
-        if (balanced && (!options.balanced || config.moe.experts == 0)) continue;
-        ScalePoint point = points.point(layout, balanced);
-        for (const Training& training : point.runs) check_folder(training.run, points.measured(point));
-        result.points.push_back(std::move(point));
-      }
-  }
-  if (result.points.empty())
-    bad_input("{}", why.empty() ? "no layout of these numbers of ranks fits the model and its batch" : why);
   for (ScalePoint& point : points.earlier(result.points)) result.points.push_back(std::move(point));
   std::stable_sort(result.points.begin(), result.points.end(),
                    [](const ScalePoint& a, const ScalePoint& b) { return a.layout.ranks < b.layout.ranks; });
+  if (const int fewest = result.points.front().layout.ranks; fewest > options.ranks.front())
+    warn(fmt::format("no point has {}: speed-up and efficiency are those over {}",
+                     counted(options.ranks.front(), "rank"), counted(fewest, "rank")));
   for (ScalePoint& point : result.points) point.predicted = points.predicted(point);
   return result;
 }

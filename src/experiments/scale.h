@@ -68,6 +68,14 @@ struct ScaleResult {
   std::vector<std::string> warnings(const ScalePoint& point) const;
 };
 
+// The layouts of each number of ranks, and why layouts that were asked for are not among them.
+struct ScaleLayouts {
+  std::vector<Layout> layouts;
+  std::vector<std::string> left_out;
+};
+// Throws InputErrors if no layout fits.
+ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options);
+
 // The requested points, not yet measured, and those that earlier calls measured with the same settings
 // in the same environment. Runs are in OUTPUT/NAME/ENVIRONMENT/. The micro-batch is the largest up to the
 // configuration's that divides a rank's share of the batch. Throws InputError where no layout fits.

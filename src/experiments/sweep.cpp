@@ -10,6 +10,7 @@
 #include "src/experiments/document.h"
 #include "src/experiments/footnotes.h"
 #include "src/params/costs.h"
+#include "src/text/error_list.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 #include "src/text/words.h"
@@ -26,17 +27,31 @@ std::vector<double> Trial::losses() const {
 SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
   std::vector<std::string> common = sweep.settings;
   common.insert(common.end(), options.settings.begin(), options.settings.end());
-  const Config base = read_config(sweep.base, common);
-  const ConfigCheck fits_ranks{[&](const Config& c) { check_config_for_layout(c, c.layout(options.ranks)); }, true};
+  ErrorList errors(sweep.base.string());
+  Config base;
+  errors.run([&] { base = read_config(sweep.base, common, {{check_data_path}}); });
+  std::vector<ConfigCheck> checks{{check_data_path}};
+  if (options.ranks > 0)
+    checks.push_back({[&](const Config& c) { check_config_for_layout(c, c.layout(options.ranks)); }, true});
+  std::vector<std::vector<std::string>> combined;
+  errors.run([&] { combined = combinations(sweep.variations); });
+  std::vector<Config> configs;
+  for (const std::vector<std::string>& combination : combined) {
+    std::vector<std::string> settings = common;
+    for (const std::string& s : combination) settings.push_back("--" + s);
+    errors.run([&] { configs.push_back(read_config(sweep.base, settings, checks)); });
+  }
+  errors.raise();
   const Index vocab = model_vocab(base, open_training_data(base).vocab());
   SweepResult result{sweep.name, {}, base.train.validate_every > 0, options.ranks, base};
   const fs::path folder = options.output / (sweep.settings.empty() ? sweep.base.stem() : fs::path(sweep.name));
-  for (const std::vector<std::string>& combination : combinations(sweep.variations)) {
+  for (std::size_t i = 0; i < combined.size(); ++i) {
+    const std::vector<std::string>& combination = combined[i];
     std::vector<std::string> settings = common;
     for (const std::string& s : combination) settings.push_back("--" + s);
     Trial trial;
     trial.label = combination.empty() ? "base" : join(combination, ", ");
-    trial.config = read_config(sweep.base, settings, {fits_ranks});
+    trial.config = std::move(configs[i]);
     std::vector<std::string> other;  // than the base configuration's
     for (const std::string& s : combination) {
       const std::string key = s.substr(0, s.find('='));
@@ -58,13 +73,16 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
       }
       training.run = folder / folder_name(named);
       training.label = fmt::format("{}: {}", sweep.name, folder_name(named));
-      const Config config = read_config(sweep.base, training.settings);
-      check_folder(training.run, config);
-      trial.seeds.push_back(static_cast<Index>(config.train.seed));
+      errors.run([&] {
+        const Config config = read_config(sweep.base, training.settings);
+        check_folder(training.run, config);
+        trial.seeds.push_back(static_cast<Index>(config.train.seed));
+      });
       trial.runs.push_back(std::move(training));
     }
     result.trials.push_back(std::move(trial));
   }
+  errors.raise();
   return result;
 }
 

@@ -38,15 +38,15 @@ struct SweepResult {
 
 struct SweepOptions {
   std::filesystem::path output;
-  int ranks = 1;
+  int ranks = 1;                      // 0: not known, and layouts are not checked
   std::string launcher;               // src/experiments/program.h
   std::vector<std::string> settings;  // "--key=value", of every run
   std::vector<Index> seeds;           // empty: the configuration's own
 };
 
 // The trials of a sweep, not yet trained. Runs of one base configuration whose settings say the same are one run, with one
-// folder: OUTPUT/BASE/SETTINGS. Throws InputError where any trial is no configuration, and where a folder holds a run of
-// another.
+// folder: OUTPUT/BASE/SETTINGS. Throws InputErrors that names all that is wrong with the trials' configurations, their data and
+// their layouts, and the folders that hold a run of another.
 SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options);
 
 // Trains what has not been trained, as train_all does, and reads what came out. False where this process was asked to stop.

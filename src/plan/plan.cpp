@@ -4,6 +4,8 @@
 #include <charconv>
 
 #include "src/config.h"
+#include "src/text/error_list.h"
+#include "src/text/numbers.h"
 #include "src/text/words.h"
 
 namespace sy {
@@ -159,22 +161,36 @@ std::string Suggestion::options(const Config& config) const {
   return join(changed, " ");
 }
 
-Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& options) {
-  const std::optional<Machine>& machine = options.machine;
-  if (machine && machine->peak(config.dtype()) == 0)
-    bad_input("run.dtype = {}, and the machine {} has no compute.peak_{}: {}", config.run.dtype, machine->name,
-              config.run.dtype, machine->backend == "cpu" ? "set run.dtype = f32" : "set another run.dtype");
+void check_machine_computes(const Machine& machine, const Config& config) {
+  if (machine.peak(config.dtype()) == 0)
+    bad_input("run.dtype = {}, and the machine {} has no compute.peak_{}: {}", config.run.dtype, machine.name,
+              config.run.dtype, machine.backend == "cpu" ? "set run.dtype = f32" : "set another run.dtype");
+}
+
+std::vector<Layout> layouts_to_plan(const Config& config, Index vocab, int ranks, const PlanOptions& options) {
+  const auto splits = [&](const Layout& l) { return vocab == 0 || vocab >= l.tp; };
   std::vector<Layout> layouts = options.layouts;
   if (layouts.empty()) {
-    layouts = layouts_of(config, ranks, machine ? machine->node() : 1);
-    std::erase_if(layouts, [&](const Layout& l) { return vocab < l.tp; });
+    layouts = layouts_of(config, ranks, options.machine ? options.machine->node() : 1);
+    std::erase_if(layouts, [&](const Layout& l) { return !splits(l); });
     if (layouts.empty()) check_config_for_layout(config, {ranks});
-    if (layouts.empty()) bad_input("no layout of {} ranks splits a vocabulary of {}", ranks, vocab);
+    if (layouts.empty()) bad_input("no layout of {} splits a vocabulary of {}", counted(ranks, "rank"), vocab);
+    return layouts;
   }
-  for (const Layout& l : layouts) {
-    check_config_for_layout(config, l);
-    if (vocab < l.tp) bad_input("a vocabulary of {} cannot be split over tp {} ranks: lower tp", vocab, l.tp);
+  ErrorList errors("plan");
+  for (Layout& l : layouts) {
+    l.ranks = ranks;
+    const bool fits = errors.run([&] { check_config_for_layout(config, l); });
+    if (fits && !splits(l)) errors.add("a vocabulary of {} cannot be split over tp {} ranks: lower tp", vocab, l.tp);
   }
+  errors.raise();
+  return layouts;
+}
+
+Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& options) {
+  const std::optional<Machine>& machine = options.machine;
+  if (machine) check_machine_computes(*machine, config);
+  const std::vector<Layout> layouts = layouts_to_plan(config, vocab, ranks, options);
   Plan plan{config, vocab, ranks, machine, options.load.has_value(), 0, {}, {}};
   if (machine) plan.memory = machine->memory_of_rank(ranks);
   const Planner planner(plan.config, vocab, options, plan.memory);
@@ -239,7 +255,7 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks) {
       layout.*axis->size = value;
       at = end + 1;
     }
-    layouts.push_back(layout);
+    if (std::ranges::find(layouts, layout) == layouts.end()) layouts.push_back(layout);
   }
   if (layouts.empty()) bad_input("--layouts: it is empty: write layouts as tp2-ep4-etp1, with commas between them");
   return layouts;

@@ -70,12 +70,18 @@ struct Plan {
   double tokens() const { return static_cast<double>(config.train.global_batch * config.model.seq_len); }
 };
 
+// The layouts of so many ranks that are planned: those of `options`, or all that fit. vocab 0: not known. Throws InputErrors
+// that names every layout that does not fit.
+std::vector<Layout> layouts_to_plan(const Config& config, Index vocab, int ranks, const PlanOptions& options);
+// Throws InputError if the machine does not compute in run.dtype.
+void check_machine_computes(const Machine& machine, const Config& config);
+
 // With a load, the time is that of a step in which every layer waits for its busiest rank, of the `looked_at` layouts that are the
 // fastest with experts equally busy; the time that the mean rank waits is Part::waiting. Throws InputError where no layout fits the model.
 Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& options);
 constexpr std::size_t looked_at = 24;
 
-// "tp2-ep4,ep8-etp2": what is not named is 1. Throws InputError.
+// "tp2-ep4,ep8-etp2": what is not named is 1. Each stays once. Throws InputError.
 std::vector<Layout> parse_layouts(const std::string& text, int ranks);
 
 // shown: layouts of each table; 0: all.

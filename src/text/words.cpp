@@ -3,31 +3,40 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace sy {
+
+namespace {
+
+// Insertions, deletions, replacements and swaps of two neighbours that make `b` of `a` (optimal string alignment).
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);  // of i - 2, i - 1 and i letters of a
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    before = std::exchange(last, row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
 
 std::string nearest(const std::string& given, const std::vector<std::string>& known) {
   std::string best;
   // A third of the word behind the last dot or dash: a name that is farther away is another one.
   const std::size_t word = given.size() - (given.find_last_of(".-") + 1);
   std::size_t best_distance = std::max<std::size_t>(1, (word + 1) / 3) + 1;
-  for (const std::string& k : known) {
-    std::vector<std::size_t> row(k.size() + 1);
-    for (std::size_t j = 0; j <= k.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= given.size(); ++i) {
-      std::size_t diagonal = row[0];
-      row[0] = i;
-      for (std::size_t j = 1; j <= k.size(); ++j) {
-        const std::size_t above = row[j];
-        row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (given[i - 1] != k[j - 1])});
-        diagonal = above;
-      }
-    }
-    if (row[k.size()] < best_distance) {
-      best_distance = row[k.size()];
+  for (const std::string& k : known)
+    if (const std::size_t distance = edit_distance(given, k); distance < best_distance) {
+      best_distance = distance;
       best = k;
     }
-  }
   return best;
 }
 

@@ -7,7 +7,8 @@
 
 namespace sy {
 
-// The name of `known` nearest to `given` (edit distance), or "" when none is near.
+// The name of `known` nearest to `given`, by an edit distance in which a swap of neighbours counts once; empty if none is
+// near.
 std::string nearest(const std::string& given, const std::vector<std::string>& known);
 
 // Without the blanks, tabs and ends of lines around it.

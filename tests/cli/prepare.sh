@@ -76,8 +76,8 @@ expect_ok "$switchyard" prepare --domain english=text/en --output data --overwri
 [[ $(cd data && echo *) == "dataset.ini english.train.bin english.train.idx english.valid.bin english.valid.idx notes" ]] ||
   die "not the new data set alone: $(ls data)"
 # A folder of texts is not a place for a data set, whatever is given.
-expect_error "--output text holds de, and is no data set" "$switchyard" prepare --domain a=hf --output text
-expect_error "--output text holds de, and is no data set" ranks 2 prepare --domain a=hf --output text --overwrite
+expect_error "--output text holds 'de', and is no data set" "$switchyard" prepare --domain a=hf --output text
+expect_error "--output text holds 'de', and is no data set" ranks 2 prepare --domain a=hf --output text --overwrite
 [[ $(ls -A text) == $'de\nen' ]] || die "something was written into the folder of texts"
 
 # Binary files, hidden files and files that the globs exclude are left out of folders and counted.
@@ -117,6 +117,8 @@ expect_error "latin: byte 2 is not UTF-8" "$switchyard" prepare --domain a=text,
 expect_error "largest possible vocabulary is" "$switchyard" prepare --domain a=text --tokenizer train-spm:60000 --output x
 expect_error "latin is not a SentencePiece model" "$switchyard" prepare --domain a=text --tokenizer spm:latin --output x
 expect_error "choose bytes" "$switchyard" prepare --domain a=text --tokenizer byte --output x
+expect_error "cannot read nowhere: No such file" "$switchyard" prepare --domain a=text --tokenizer spm:nowhere --output x
+[[ $(wc -l <.err) -eq 1 ]] || die "text was read before the tokenizer"
 expect_error "--valid-fraction" "$switchyard" prepare --domain a=text --valid-fraction 1.5 --output x
 expect_error "valid-fraction" "$switchyard" prepare --domain a=text --valid-fraction half --output x
 expect_error "given twice" "$switchyard" prepare --domain a=text --domain a=text --output x

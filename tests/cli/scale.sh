@@ -98,6 +98,10 @@ points=${out#*\"points\":}  # the configuration has such a key, too
 [[ $(grep -c '"global_batch": 8' <<<"$points") -eq 2 && $(grep -c '"global_batch": 4' <<<"$points") -eq 1 ]] ||
   die "other batches"
 grep -q '"predicted_seconds": [0-9]' <<<"$out" || die "no prediction"
+left_out="--layouts tp 1 ep 2 etp 1 is not measured on 1 rank: 1 rank is not divisible by parallel.ep * parallel.etp = 2 * 1"
+[[ $err == *"$left_out"* && $err != *"no point has"* ]] || die "no word of the layout that is left out"
+expect_ok "$switchyard" scale config.ini --ranks 1,2 --layouts ep2 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output above
+[[ $err == *"$left_out"*"no point has 1 rank: speed-up and efficiency are those over 2 ranks"* ]] || die "no word of the missing base"
 
 # Where a node is known to have some ranks alone, tokens travel straight and by node.
 expect_ok "$switchyard" scale config.ini --ranks 4 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output nodes \

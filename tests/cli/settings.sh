@@ -41,7 +41,7 @@ for n in 1 3; do
   wrong.ini:6: 'steps': lines are [section], key = value or # comment
   command line: moe.top_k = 0: must be from 1 to 1048576" ]] || die "not all that is wrong"
 done
-# A wrong data path is named with the wrong keys; a wrong layout, only if all keys are right.
+# A wrong data path is named with the wrong keys.
 expect_error "command line: unknown key 'moe.topk'" "$switchyard" train config.ini --moe.topk=1 --run.dtype=fp8 --data.path=nowhere
 says "config.ini: 4 errors: correct each"
 says "run.dtype = 'fp8': expected f32 or bf16"
@@ -49,6 +49,57 @@ says "data.path = nowhere is no data set"
 says "run.dir is not set"
 expect_error "config.ini: 2 errors" ranks 2 train config.ini --run.dir=x --data.path=nowhere --parallel.tp=3
 says "2 ranks are not divisible by parallel.tp = 3"
+# So are wrong options, and a wrong layout if no value that it depends on is wrong; the arguments of unknown options are not
+# taken for others.
+errors_are() {  # LINE...: of the list on stderr, in any order
+  diff <(printf '  %s\n' "$@" | sort) <(grep -A $# '^switchyard: ' .err | sed 1d | sort) >&2 || die "not these errors"
+}
+path_help="set it to a folder that \`switchyard prepare\` wrote (a relative path begins in the working directory)"
+expect_error "train: 6 errors: correct each" ranks 2 train config.ini --bogus 3 --dyr-run --run.dir=x --parallel.tp=3 --train.lr=fast \
+  --run.colour=red --data.path=nowhere
+errors_are "train: unknown option --bogus: $("$switchyard" help train | head -1)" \
+  "train: unknown option --dyr-run: did you mean --dry-run?" \
+  "command line: unknown key 'run.colour': \`switchyard help config\` lists them" \
+  "command line: train.lr = 'fast': expected a number" "data.path = nowhere is no data set (it has no dataset.ini): $path_help" \
+  "2 ranks are not divisible by parallel.tp = 3: on 2 ranks these layouts work: tp 1 ep 1 etp 1, tp 1 ep 1 etp 2, tp 1 ep 2 etp 1, tp 2 ep 1 etp 1, tp 2 ep 1 etp 2, tp 2 ep 2 etp 1"
+# What a layout depends on is wrong, or may be: nothing is said of the layout.
+for setting in --model.heads=0 --model.head=2 --moe.expert=3 --train.micro_batch=x; do
+  call "$switchyard" train config.ini --dry-run --ranks 2 --run.dir=x --parallel.tp=3 $setting
+  [[ $code -eq 2 && $(wc -l <.err) -eq 1 && $err != *tp* ]] || die "more than one error of $setting"
+done
+# The settings are looked at without the file, too.
+expect_error "2 errors" "$switchyard" train nowhere.ini --moe.topk=1 --run.dir=x --attention.local.window=2
+says "cannot read the configuration nowhere.ini"
+says "did you mean 'moe.top_k'?"
+# The keys that a sweep varies, with a data set that is not there.
+expect_error "sweep: 5 errors" "$switchyard" sweep "$root/configs/quickstart.ini" --vary moe.topk=1,2 --vary moe --seeds x --output x
+says "unknown key 'moe.topk': did you mean 'moe.top_k'?"
+says "data/quickstart is no data set"
+says "--vary moe: give KEY=VALUE"
+says "--seeds x: 'x' is no number"
+says "1 rank is not divisible by parallel.ep * parallel.etp = 2 * 1"
+expect_error "4 errors" "$switchyard" sweep config.ini --vary model.heads=3,4 --vary train.lr=x,1 --ranks 4 --parallel.tp=3 --output x
+says "train.lr = 'x': expected a number"
+says "model.d_model = 32 is not a multiple of model.heads = 3"
+says "4 ranks are not divisible by parallel.tp = 3"
+expect_error "plan: 6 errors" "$switchyard" plan config.ini --ranks 2,x --layouts ep2,foo --top x --machine nowhere --moe.topk=2 --json=3
+expect_error "plan: 4 errors" "$switchyard" plan config.ini --ranks 2,3 --layouts ep2,ep3 --bogus
+says "3 ranks are not divisible by parallel.ep * parallel.etp = 2 * 1"
+says "2 ranks are not divisible by parallel.ep * parallel.etp = 3 * 1"
+expect_error "scale: 6 errors" "$switchyard" scale config.ini --ranks 2 --layouts ep3 --stepz 3 --warm-up -1 --load x --data.path=nowhere
+says "nowhere is no data set"
+says "2 ranks are not divisible by parallel.ep"
+expect_error "prepare: 7 errors" "$switchyard" prepare --domain a=absent --domain b=text --domain c --tokenizer byte --valid-fraction 2 \
+  --output text --overwrit --seed x
+says "did you mean --overwrite?"
+says "absent: No such file or directory: check the path"
+says "choose bytes, spm:FILE"
+says "write elsewhere"
+expect_error "evaluate: 4 errors" "$switchyard" evaluate nowhere --data text --batch 0 --quite
+says "nowhere is no folder"
+says "text is not a data set"
+expect_error "generate: 3 errors" "$switchyard" generate nowhere --top-p 2 --tokens x
+expect_no_file x
 # A binary file is one error, and so is text of another kind.
 expect_error "data/english.train.bin:1: a byte 0x00, which no text has" "$switchyard" train data/english.train.bin
 [[ $(wc -l <.err) -eq 1 ]] || die "more than one line"

@@ -572,9 +572,16 @@ TEST(Config, NearestName) {
   EXPECT_EQ(nearest("zzzzzzzzzz", {"train", "prepare"}), "");
   // A name is near if a third of its letters differ, without the section or the dashes.
   EXPECT_EQ(nearest("model.colour", {"model.vocab", "model.heads"}), "");
-  EXPECT_EQ(nearest("modle.layer", {"model.layers"}), "");
+  EXPECT_EQ(nearest("modle.layer", {"model.layers"}), "model.layers");
+  EXPECT_EQ(nearest("modle.heads", {"model.layers"}), "");
   EXPECT_EQ(nearest("--json", {"--run", "--help"}), "");
   EXPECT_EQ(nearest("--dryrun", {"--dry-run", "--ranks"}), "--dry-run");
+  // Two letters that changed places differ once.
+  EXPECT_EQ(nearest("--trian", {"--train", "--ranks"}), "--train");
+  EXPECT_EQ(nearest("--tpo", {"--top", "--json"}), "--top");
+  EXPECT_EQ(nearest("--jsno", {"--top", "--json"}), "--json");
+  EXPECT_EQ(nearest("--top", {"--opt"}), "");
+  EXPECT_EQ(nearest("--dyr-run", {"--dry-run", "--ranks"}), "--dry-run");
 }
 
 // Mixtral 8x7B: 46.7 B parameters, 12.9 B active (Jiang et al., 2024).

@@ -467,7 +467,7 @@ TEST(Prepare, OverwritesOnlyWhenAsked) {
   folder.write("other/a.valid.bin", "precious");
   for (const bool overwrite : {false, true}) {
     o.overwrite = overwrite;
-    EXPECT_BAD_INPUT(run(o), "other holds a.valid.bin, and is no data set");
+    EXPECT_BAD_INPUT(run(o), "other holds 'a.valid.bin', and is no data set");
   }
   for (const char* name : {"out/b.valid.bin", "other/a.valid.bin"})
     EXPECT_EQ(read_file(folder.path() / name), "precious");
