@@ -46,6 +46,7 @@ Imported open_source(const fs::path& folder, const std::string& upcycling, const
   const std::vector<std::string> none;
   std::error_code error;
   if (fs::exists(folder / "config.json", error)) {
+    check_tokenizer_files(folder);
     const FamilyModel model = open_family_model(folder, upcycling.empty() ? settings : none);
     in.files = std::make_unique<FamilyValues>(folder, model);
     in.config = model.config;
@@ -174,7 +175,10 @@ int import_command(CommandLine& line) {
     check_free(run);
     begin_import(run);
     if (in.files) keep_imported(folder, *in.files, run);
-    if (in.kept) keep_tokenizer(*in.kept, run);
+    if (in.kept) {
+      check_kept(*in.kept);
+      keep_tokenizer(*in.kept, run);
+    }
     write_file(fs::path(run) / config_name, state.config);
   });
   {

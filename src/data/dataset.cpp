@@ -51,6 +51,12 @@ std::string counts_sha256(const Domain& domain) {
   return to_hex(sha256(text));
 }
 
+// SHA-256 (hex) of what [dataset] says of the ids and of the domains.
+std::string ids_sha256(const DatasetDescription& d, const std::vector<std::string>& domains) {
+  return to_hex(sha256(
+      fmt::format("vocab = {}\nend_of_text = {}\ndomains = {}\n", d.vocab, d.end_of_text, fmt::join(domains, ","))));
+}
+
 // "section.key" -> value; a key is taken out when it is read, so what is left over is unknown.
 class Entries {
  public:
@@ -85,9 +91,13 @@ class Entries {
                 text);
     return text;
   }
-  void check_all_taken() const {
-    if (!values_.empty())
-      bad_input("{}: unknown key {}: remove it, or name its domain in dataset.domains", file_, values_.begin()->first);
+  void check_all_taken(const std::vector<std::string>& sections) const {
+    if (values_.empty()) return;
+    const std::string& key = values_.begin()->first;
+    const std::string section = key.substr(0, key.find('.'));
+    if (std::ranges::find(sections, section) != sections.end()) bad_input("{}: unknown key {}: remove it", file_, key);
+    bad_input("{}: dataset.domains does not name {}: add it there, or remove the section [{}]", file_, section,
+              section);
   }
   const std::string& file() const { return file_; }
 
@@ -150,9 +160,15 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
   d.end_of_text = entries.take_number<Index>("dataset.end_of_text", -1);
   if (d.vocab > INT32_MAX) bad_input("{}: dataset.vocab = {}: ids have 31 bits", entries.file(), d.vocab);
 
+  const std::vector<std::string> names = split_list(entries.take("dataset.domains"));
+  if (const std::string ids = entries.take_digest("dataset.ids_sha256"); !ids.empty() && ids != ids_sha256(d, names))
+    bad_input(
+        "{}: vocab, end_of_text and domains of [dataset] are not those that its ids_sha256 is of: copy the file or prepare "
+        "the data again; if you changed them on purpose, remove ids_sha256, and the sections of domains that are gone",
+        entries.file());
   std::set<std::string> seen;
   int weights = 0;
-  for (const std::string& name : split_list(entries.take("dataset.domains"))) {
+  for (const std::string& name : names) {
     check_domain_name(name);
     if (!seen.insert(name).second) bad_input("{}: dataset.domains names {} twice: keep one", entries.file(), name);
     Domain domain;
@@ -177,7 +193,9 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
               d.domains.size());
   if (weights != 0 && std::none_of(d.domains.begin(), d.domains.end(), [](const Domain& x) { return x.weight > 0; }))
     bad_input("{}: every weight is 0: give a domain a share of the samples", entries.file());
-  entries.check_all_taken();
+  std::vector<std::string> sections = names;
+  sections.emplace_back("dataset");
+  entries.check_all_taken(sections);
   return d;
 }
 
@@ -190,7 +208,8 @@ std::string to_ini(const DatasetDescription& d) {
   if (!d.tokenizer_sha256.empty()) text += fmt::format("tokenizer_sha256 = {}\n", d.tokenizer_sha256);
   if (!d.unicode_versions.empty()) text += fmt::format("unicode_versions = {}\n", d.unicode_versions);
   if (d.end_of_text >= 0) text += fmt::format("end_of_text = {}\n", d.end_of_text);
-  text += fmt::format("vocab = {}\ndomains = {}\n", d.vocab, fmt::join(names, ","));
+  text +=
+      fmt::format("vocab = {}\ndomains = {}\nids_sha256 = {}\n", d.vocab, fmt::join(names, ","), ids_sha256(d, names));
   for (const Domain& domain : d.domains) {
     text += fmt::format("\n[{}]\n", domain.name);
     if (domain.weight >= 0) text += fmt::format("weight = {}\n", domain.weight);

@@ -17,8 +17,8 @@
 // Further keys of a domain, checked against the files: {train,valid}_{documents,tokens}, and digests:
 // {train,valid}_{bin,idx}_sha256 of the whole files, {train,valid}_sample of blocks of both (sha256_sampled). The model
 // has dataset.model_sha256, and the tokenizer dataset.tokenizer_sha256. `switchyard inspect DIR`
-// computes all of them. And train_bytes, and counts_sha256 of the counts, which `switchyard prepare`
-// writes. A missing validation pair means that there is no validation text.
+// computes all of them. And train_bytes, counts_sha256 of the counts, and dataset.ids_sha256 of
+// dataset.vocab, end_of_text and domains, which `switchyard prepare` writes. A missing validation pair means that there is no validation text.
 #pragma once
 
 #include <algorithm>

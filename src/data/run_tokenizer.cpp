@@ -68,6 +68,21 @@ TokenizerIdentities tokenizers_in(const fs::path& folder) {
   return tokenizers;
 }
 
+void check_tokenizer_files(const fs::path& folder) {
+  std::error_code ignored;
+  for (const char* name : tokenizer_files)
+    if (fs::exists(fs::symlink_status(folder / name, ignored))) InputFile(folder / name);
+}
+
+std::string other_tokenizer(const fs::path& step_dir, const TrainState& state) {
+  const auto run = run_of(step_dir);
+  const fs::path folder = run ? *run / tokenizer_folder_name : fs::path();
+  const TokenizerIdentities of_run = tokenizers_in(folder), of_model = tokenizers_of(step_dir, state);
+  if (of_run.empty() || of_model.empty() || have_common(of_run, of_model)) return "";
+  return fmt::format("{} holds the tokenizer {}, and {} was trained with {}", folder.string(), short_text(of_run),
+                     step_dir.string(), short_text(of_model));
+}
+
 TokenizerIdentities tokenizers_of(const fs::path& step_dir, const TrainState& state) {
   if (!state.tokenizer.empty()) {
     TokenizerIdentities known = parse_tokenizers(state.tokenizer);

@@ -29,6 +29,11 @@ TokenizerIdentities tokenizers_of(const Dataset& dataset);
 TokenizerIdentities tokenizers_of(const DatasetDescription& description);
 // Returns the tokenizers of the model files in a folder.
 TokenizerIdentities tokenizers_in(const std::filesystem::path& folder);
+// Throws InputError if one of tokenizer_files is in the folder and is no regular file.
+void check_tokenizer_files(const std::filesystem::path& folder);
+// Describes the tokenizer of RUN/tokenizer and the checkpoint's own, if they differ. Empty if they do
+// not, or if one is not known.
+std::string other_tokenizer(const std::filesystem::path& step_dir, const TrainState& state);
 // Returns the tokenizers that a checkpoint was trained with.
 // If an imported checkpoint does not name them, returns those of RUN/huggingface.
 TokenizerIdentities tokenizers_of(const std::filesystem::path& step_dir, const TrainState& state);

@@ -256,7 +256,7 @@ void keep_imported(const fs::path& folder, const FamilyValues& values, const fs:
   keep(config_name, read_file(folder / config_name));
   std::error_code error;
   for (const char* name : tokenizer_files)
-    if (fs::is_regular_file(folder / name, error)) keep(name, read_file(folder / name));
+    if (fs::exists(fs::symlink_status(folder / name, error))) keep(name, read_file(folder / name));
   Json files = Json::array();
   std::map<std::string, const FileTensor*> by_name;
   for (const FileTensor& tensor : values.tensors()) by_name[tensor.name] = &tensor;
@@ -299,7 +299,16 @@ std::string check_imported(const fs::path& run_dir, const std::vector<std::strin
         "checked",
         kept.string(), sums_name);
   }
-  for (const auto& [name, digest] : read_sums(kept / sums_name)) {
+  const std::map<std::string, std::string> sums = read_sums(kept / sums_name);
+  std::vector<std::string> read(std::begin(tokenizer_files), std::end(tokenizer_files));
+  if (names.empty()) read.emplace_back(fillers_file);
+  for (const std::string& name : read)
+    if (!sums.contains(name) && fs::exists(fs::symlink_status(kept / name, error)))
+      bad_input(
+          "{} was not imported ({} does not list it): remove it or import the model again; if you added it on purpose, append its digest with "
+          "sha256sum",
+          (kept / name).string(), (kept / sums_name).string());
+  for (const auto& [name, digest] : sums) {
     if (!names.empty() && std::find(names.begin(), names.end(), name) == names.end()) continue;
     const fs::path file = kept / name;
     if (fs::symlink_status(file, error).type() != fs::file_type::regular)
@@ -311,6 +320,12 @@ std::string check_imported(const fs::path& run_dir, const std::vector<std::strin
           file.string(), (kept / sums_name).string());
   }
   return "";
+}
+
+void check_kept(const KeptTokenizer& tokenizer) {
+  const fs::path folder = tokenizer.model.parent_path();
+  if (folder.filename() == kept_folder)
+    check_imported(folder.parent_path(), {std::begin(tokenizer_files), std::end(tokenizer_files)});
 }
 
 std::string export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& state, const Config& config,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dist/comm.h"
+#include "src/data/run_tokenizer.h"
 #include "src/families/family.h"
 #include "src/io/checkpoint.h"
 
@@ -22,6 +23,10 @@ void keep_imported(const std::filesystem::path& folder, const FamilyValues& valu
 // empty. Throws InputError if one differs. Returns a warning if an older version of the program
 // imported the model without digests, "" otherwise.
 std::string check_imported(const std::filesystem::path& run_dir, const std::vector<std::string>& names = {});
+
+// Compares the files of a tokenizer that RUN/huggingface keeps with their digests, as check_imported
+// does. No-op for a tokenizer that is elsewhere.
+void check_kept(const KeptTokenizer& tokenizer);
 
 struct ExportOptions {
   std::string family;  // model_type; "": that of the imported model, or else the first that has words for this one

@@ -25,8 +25,11 @@ void complete_tokenizer_config(const fs::path& model, const fs::path& folder) {
 
 std::string export_tokenizer(const fs::path& step_dir, const TrainState& state, Json& config, const fs::path& folder) {
   const auto kept = kept_tokenizer(step_dir, tokenizers_of(step_dir, state));
-  if (!kept)
-    return "the run keeps no tokenizer: the export has none, and config.json says no bos_token_id and eos_token_id";
+  if (!kept) {
+    const std::string other = other_tokenizer(step_dir, state);
+    return fmt::format("{}: the export has none, and config.json says no bos_token_id and eos_token_id",
+                       other.empty() ? "the run keeps no tokenizer" : other);
+  }
   const int end = kept->kind->open(kept->model)->end_of_text();
   std::string note;
   int begin = -1;

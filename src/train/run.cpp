@@ -14,6 +14,7 @@
 #include "dist/runtime.h"
 #include "src/data/run_tokenizer.h"
 #include "src/evaluate/evaluate.h"
+#include "src/families/export.h"
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
 #include "src/io/trace.h"
@@ -385,10 +386,12 @@ class Run {
   // belong to it.
   void keep_own_tokenizer(const fs::path& from) const {
     const TokenizerIdentities own = parse_tokenizers(state_.tokenizer);
-    if (const auto kept = from.empty() ? std::nullopt : kept_tokenizer(from, own))
+    if (const auto kept = from.empty() ? std::nullopt : kept_tokenizer(from, own)) {
+      check_kept(*kept);
       keep_tokenizer(*kept, dir_);
-    else
+    } else {
       keep_tokenizer(read_dataset_ini(config_.data.path), dir_);
+    }
   }
 
   // Compares the tokenizer of the data with that of the checkpoint that training starts from.

@@ -196,8 +196,9 @@ class Prometheus final : public MetricsSink {
   std::map<std::string, std::map<std::string, double>> latest_;  // by name, then by label
 };
 
+// null is a number that is not finite.
 double number_of(const Json& value) {
-  return value.is_number() ? value.get<double>() : std::nan("");
+  return value.is_null() ? std::nan("") : value.get<double>();
 }
 
 // A line with everything that a run's lines may hold.
@@ -232,8 +233,12 @@ std::uint32_t crc32c(std::string_view bytes) {
 
 std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>& layers) {
   std::vector<Scalar> scalars;
-  for (const auto& [name, value] : line.members())
-    if (name != "step" && (value.is_number() || value.is_null())) scalars.push_back({name, "", "", number_of(value)});
+  for (const auto& [name, value] : line.members()) {
+    if (name == "step" || name == "experts" || name == "validation") continue;
+    if (!value.is_number() && !value.is_null())
+      throw JsonError(fmt::format("{} where the number {} is expected", value.type_name(), name));
+    scalars.push_back({name, "", "", number_of(value)});
+  }
   if (const Json* experts = line.find("experts"))
     for (std::size_t l = 0; l < std::min(layers.size(), experts->at("routed").size()); ++l) {
       const auto routed = experts->at("routed")[l].get<std::vector<Index>>();

@@ -97,7 +97,7 @@ cp -r data foreign
 sed -i "s/^tokenizer = bytes/tokenizer = none/; s/^tokenizer_sha256 = .*/tokenizer_sha256 = $(printf %064d 7)/" foreign/dataset.ini
 expect_error "foreign was prepared with the tokenizer 000000000000, and" "$switchyard" experts run --replay foreign
 expect_error "give --force-data" "$switchyard" experts run --ablate foreign
-sed -i "s/^vocab = .*/vocab = 300/" foreign/dataset.ini
+sed -i "s/^vocab = .*/vocab = 300/; /^ids_sha256/d" foreign/dataset.ini
 expect_error "has a vocabulary of 300" "$switchyard" experts run --replay foreign
 expect_ok "$switchyard" prepare --domain english=text/en --tokenizer bytes --valid-fraction 0 --output none
 expect_error "no validation text" "$switchyard" experts run --ablate none

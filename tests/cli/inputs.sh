@@ -53,6 +53,9 @@ refused run/checkpoints/step-00000002/manifest.json "$switchyard" inspect run/ch
 refused run/checkpoints/step-00000002/index.h5 "$switchyard" inspect run/checkpoints/step-00000002
 refused model/config.json "$switchyard" import model imported
 refused model/model.safetensors "$switchyard" import model imported
+echo x >model/chat_template.jinja
+refused model/chat_template.jinja "$switchyard" import model imported
+rm model/chat_template.jinja
 mv model/model.safetensors model/model-00001-of-00001.safetensors
 echo '{"weight_map": {}}' >model/model.safetensors.index.json
 refused model/model.safetensors.index.json "$switchyard" import model imported

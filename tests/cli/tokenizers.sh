@@ -114,13 +114,20 @@ expect_ok "$switchyard" export run spm-model --quiet
 [[ $err == "" ]] || die "something is said of a tokenizer that is exported"
 expect_file spm-model/tokenizer.json spm-model/tokenizer.model spm-model/tokenizer_config.json
 grep -q '"bos_token_id": null' spm-model/config.json || die "a beginning that the tokenizer does not have"
+# The run has another tokenizer since it was trained on with other data: a checkpoint from before has none.
+cp -r run resumed
+expect_ok train --run.dir=resumed --run.resume=true --train.steps=4 --data.path=spm2 --data.force=true
+expect_ok "$switchyard" export resumed/checkpoints/step-00000002 resumed-model --quiet
+[[ $err == "note: $PWD/resumed/tokenizer holds the tokenizer sentencepiece $(sha256sum <spm2/tokenizer.model | head -c 12), and "* ]] ||
+  die "no word of the other tokenizer"
+expect_no_file resumed-model/tokenizer.model
 expect_ok "$switchyard" export run-bytes bytes-model --quiet
 [[ $err == "note: transformers has no tokenizer of bytes"* && $(wc -l <.err) -eq 1 ]] || die "not said, in one line"
 grep -q '"eos_token_id": 256' bytes-model/config.json || die "no eos_token_id"
 
 expect_ok "$switchyard" import th-model imported
 for data in en bytes; do
-  [[ $data == en ]] || sed -i 's/^vocab = .*/vocab = 263/' bytes/dataset.ini
+  [[ $data == en ]] || sed -i 's/^vocab = .*/vocab = 263/; /^ids_sha256/d' bytes/dataset.ini
   expect_error "--tokenizer hf:$PWD/imported/huggingface, or give --force-data" \
     "$switchyard" evaluate imported --data $data --backend cpu
   expect_error "--tokenizer hf:$PWD/imported/huggingface, or set data.force" \
@@ -130,10 +137,17 @@ done
 rm -rf tuned
 # From import over training to export, with every file that came with the tokenizer.
 echo '{"unk_token": "<unk>"}' >imported/huggingface/special_tokens_map.json
+tune=(train imported/config.ini --run.dir=tuned --run.init_from=imported --data.path=th --run.backend=cpu
+  --train.global_batch=2 --train.micro_batch=1 --train.steps=2 --train.warmup=1 --model.seq_len=16 --quiet)
+for command in "${tune[*]}" "export imported again" "generate imported --backend cpu --prompt t"; do
+  # shellcheck disable=SC2086
+  expect_error "special_tokens_map.json was not imported" "$switchyard" $command
+done
+rm -rf tuned
+(cd imported/huggingface && sha256sum special_tokens_map.json >>SHA256SUMS)
 expect_ok "$switchyard" evaluate imported --data th --backend cpu --quiet
 no_warning
-expect_ok "$switchyard" train imported/config.ini --run.dir=tuned --run.init_from=imported --data.path=th --run.backend=cpu \
-  --train.global_batch=2 --train.micro_batch=1 --train.steps=2 --train.warmup=1 --model.seq_len=16 --quiet
+expect_ok "$switchyard" "${tune[@]}"
 no_warning
 expect_ok "$switchyard" export tuned tuned-model --quiet
 for file in tokenizer.json special_tokens_map.json generation_config.json; do
@@ -142,7 +156,7 @@ done
 
 # ---- tokenizers that are not known: one warning ----
 cp -r th megatron
-sed -i '/^model\|^tokenizer_sha256\|^end_of_text/d; s/^tokenizer = .*/tokenizer = none/' megatron/dataset.ini
+sed -i '/^model\|^tokenizer_sha256\|^ids_sha256\|^end_of_text/d; s/^tokenizer = .*/tokenizer = none/' megatron/dataset.ini
 expect_ok "$switchyard" evaluate run-th --data megatron --backend cpu --quiet
 one_warning "the tokenizer of megatron is not known: see that it is huggingface"
 expect_ok ranks 2 train config.ini --quiet --run.dir=foreign --run.init_from=run-th --data.path=megatron

@@ -308,7 +308,7 @@ TEST(Dataset, NamesWhatIsWrong) {
       {head + "domains = a\nvocab = -1\n", "dataset.vocab = -1"},
       {head + "domains = a\nvocab = 3000000000\n", "3000000000"},
       {head + "domains = a\n[a]\nwieght = 1\n", "a.wieght"},
-      {head + "domains = a\n[b]\nweight = 1\n", "b.weight"},
+      {head + "domains = a\n[b]\nweight = 1\n", "domains does not name b: add it there, or remove the section [b]"},
       {head + "domains = a\n[a]\nweight = -1\n", "a.weight"},
       {head + "domains = a\n[a]\nweight = nan\n", "a.weight"},
       {head + "domains = a\n[a]\nweight = inf\n", "a.weight"},
@@ -385,6 +385,38 @@ TEST(Dataset, CountsAreThoseOfTheirDigest) {
   EXPECT_EQ(Dataset(folder.path()).domains()[1].weight, 2);
   changed("counts_sha256", "#");
   EXPECT_NO_THROW(Dataset(folder.path()));
+}
+
+TEST(Dataset, IdsAndDomainsAreThoseOfTheirDigest) {
+  const TempFolder folder;
+  make_digests(folder);
+  DatasetDescription d = read_dataset_ini(folder.path());
+  d.tokenizer = "none";
+  d.vocab = 300;
+  const std::string text = to_ini(d);
+  folder.write("dataset.ini", text);
+  EXPECT_EQ(Dataset(folder.path()).vocab(), 300);
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string other = text;
+    other.replace(other.find(from), from.size(), to);
+    folder.write("dataset.ini", other);
+  };
+  const std::string names =
+      text.substr(text.find("domains = "), text.find('\n', text.find("domains = ")) - text.find("domains = "));
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"vocab = 300", "vocab = 257"},
+                                 {"vocab = 300", "end_of_text = 3\nvocab = 300"},
+                                 {names, "domains = b"},
+                                 {names, "domains = b,a"},
+                                 {names, names + ",c"}}) {
+    changed(from, to);
+    EXPECT_BAD_INPUT(Dataset(folder.path()), "[dataset] are not those that its ids_sha256 is of");
+    EXPECT_BAD_INPUT(verify_dataset(folder.path()), "remove ids_sha256");
+  }
+  changed("ids_sha256", "#");
+  EXPECT_NO_THROW(Dataset(folder.path()));
+  // A person may give weights, and other files a name.
+  changed("[b]\n", "[b]\nweight = 2\n[a]\nweight = 1\n[b]\n");
+  EXPECT_EQ(Dataset(folder.path()).domains().size(), 2u);
 }
 
 TEST(Dataset, DigestFollowsTheContent) {

@@ -294,6 +294,12 @@ TEST(ImportAndExport, ImportedFilesHaveDigests) {
     ++files;
   }
   EXPECT_EQ(files, 6);  // config.json, files.json, two of the tokenizer, fillers, SHA256SUMS
+  // A file that was put there later is not exported.
+  write_file(kept / "chat_template.jinja", "{{ other }}");
+  EXPECT_BAD_INPUT(check_imported(run), "chat_template.jinja was not imported");
+  EXPECT_BAD_INPUT(check_imported(run, {"tokenizer.json"}), "chat_template.jinja was not imported");
+  EXPECT_REFUSED(export_it(), "chat_template.jinja was not imported");
+  fs::remove(kept / "chat_template.jinja");
   EXPECT_NE(check_imported(run, {"tokenizer.json"}), "x");
   std::ofstream(kept / "config.json") << "{}";
   EXPECT_NO_THROW(check_imported(run, {"tokenizer.json", "tokenizer_config.json"}));

@@ -263,15 +263,16 @@ TEST(MetricsSinks, ADamagedLineIsNamedAndPassedOver) {
   std::ofstream(run.path / "metrics.jsonl", std::ios::app)
       << "{\"step\":2,\"experts\":{\"routed\":[[\"1\"]],\"dropped\":[[1]]}}\n"
       << "{\"step\":3,\"loss\":3,\"experts\":{\"routed\":[[9000000000000000000,9000000000000000000]],\"dropped\":[[1]]}}\n"
-      << "nonsense\n{\"step\":5,\"loss\":5}\n";
+      << "nonsense\n{\"step\":5,\"loss\":5}\n{\"step\":6,\"loss\":\"6\"}\n{\"step\":7,\"loss\":[7]}\n"
+      << "{\"step\":8,\"loss\":8,\"validation\":{\"loss\":\"8\",\"bits_per_byte\":1}}\n";
   testing::internal::CaptureStderr();
-  MetricsFile(run.path, 6, run.sinks).write(some_step(6), nullptr);
+  MetricsFile(run.path, 9, run.sinks).write(some_step(9), nullptr);
   const std::string warned = testing::internal::GetCapturedStderr();
   EXPECT_NE(warned.find("metrics.jsonl: line 2 ("), warned.npos) << warned;
-  EXPECT_NE(warned.find(") and 1 more cannot be read"), warned.npos) << warned;
+  EXPECT_NE(warned.find(") and 4 more cannot be read"), warned.npos) << warned;
   std::string steps;
   for (const auto& row : run.table()) steps += row[0] + " ";
-  EXPECT_EQ(steps, "step 1 3 5 6 ");
+  EXPECT_EQ(steps, "step 1 3 5 9 ");
 }
 
 TEST(MetricsSinks, AreNoneWhereNoneIsWanted) {
