@@ -54,15 +54,18 @@ std::vector<fs::path> control_groups(const std::string& controller, const fs::pa
   return folders;
 }
 
-int cpu_quota(const fs::path& root) {
-  int least = 0;
+double cpu_time(const fs::path& root) {
+  double least = 0;
   for (const fs::path& group : control_groups("cpu", root))
     for (const Quota& q : {quota_v2(group), quota_v1(group)}) {
       if (q.quota <= 0 || q.period <= 0) continue;
-      const int cpus = static_cast<int>(std::clamp(std::ceil(q.quota / q.period), 1.0, 1e6));
-      least = least == 0 ? cpus : std::min(least, cpus);
+      least = least == 0 ? q.quota / q.period : std::min(least, q.quota / q.period);
     }
   return least;
+}
+
+int cpu_quota(double cpu_time) {
+  return cpu_time > 0 ? static_cast<int>(std::clamp(std::ceil(cpu_time), 1.0, 1e6)) : 0;
 }
 
 fs::path control_group_root() {

@@ -12,10 +12,12 @@ namespace sy {
 // The folders are below ROOT/sys/fs/cgroup, and need not exist.
 std::vector<std::filesystem::path> control_groups(const std::string& controller, const std::filesystem::path& root);
 
-// Returns the smallest CPU quota of the cgroups, rounded up to CPUs; 0 means unlimited.
-int cpu_quota(const std::filesystem::path& root);
+// Returns the smallest CPU quota of the cgroups, in CPUs, such as 1.5; 0 means unlimited.
+double cpu_time(const std::filesystem::path& root);
+// Rounds a quota up to whole CPUs, each of which one thread can use. Pure function.
+int cpu_quota(double cpu_time);
 
-// Root folder of control_groups and cpu_quota: "/", or $SWITCHYARD_CGROUP_ROOT in tests.
+// Root folder of control_groups and cpu_time: "/", or $SWITCHYARD_CGROUP_ROOT in tests.
 std::filesystem::path control_group_root();
 
 }  // namespace sy

@@ -46,7 +46,7 @@ void apply_thread_settings(char** argv, int spins) {
     prctl(PR_SET_NAME, program_invocation_short_name);  // the kernel named it "exe"
   } else {
     const auto settings = thread_settings([](const char* name) { return std::getenv(name); }, available_cpus(),
-                                          cpu_quota(control_group_root()), spins);
+                                          cpu_quota(cpu_time(control_group_root())), spins);
     if (settings.empty()) return;
     for (const ThreadSetting& s : settings) {
       setenv(s.name.c_str(), s.value.c_str(), 1);

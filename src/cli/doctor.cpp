@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "dist/comm_nccl.h"
+#include "kernels/control_groups.h"
 #include "kernels/cpu/processor.h"
 #include "src/cli/options.h"
 #include "src/cli/progress.h"
@@ -13,6 +14,7 @@
 #include "src/plan/measure.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
+#include "src/text/numbers.h"
 #include "src/text/table.h"
 
 namespace sy {
@@ -79,7 +81,8 @@ Json to_json(const Findings& findings) {
                      {"sockets", h.sockets},
                      {"threads_per_core", h.threads_per_core},
                      {"cpus", h.cpus},
-                     {"cpu_quota", h.cpu_quota > 0 ? Json(h.cpu_quota) : Json()},
+                     {"cpu_time", h.cpu_time > 0 ? Json(h.cpu_time) : Json()},
+                     {"cpu_quota", h.cpu_time > 0 ? Json(cpu_quota(h.cpu_time)) : Json()},
                      {"load_average", or_null(h.load)},
                      {"instruction_set", h.isa},
                      {"memory_bytes", h.memory},
@@ -236,8 +239,13 @@ void print(const Findings& findings) {
                fmt::format("{:.1f}", gibibytes(h.available)), fmt::format("{:.1f}", gibibytes(h.shared_memory))});
   std::cout << "\n" << hosts.str();
   for (const HostFacts& h : findings.hosts)
-    if (h.cpu_quota > 0)
-      fmt::print("quota     the time of {} of the CPUs of {}, by a control group\n", h.cpu_quota, visible(h.name));
+    if (h.cpu_time > 0) {
+      Index threads = 0;
+      for (const RankFacts& r : findings.ranks)
+        if (r.host.name == h.name) threads += r.threads;
+      fmt::print("quota     the time of {:g} of the CPUs of {}, by a control group: {} by default, {} in use\n",
+                 h.cpu_time, visible(h.name), counted(cpu_quota(h.cpu_time), "thread"), threads);
+    }
   for (const HostFacts& h : findings.hosts)
     if (h.window_ranks > 1)
       fmt::print("window    {} ranks of {} share {:.1f} MiB, through which they reach each other\n", h.window_ranks,

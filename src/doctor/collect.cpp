@@ -44,7 +44,7 @@ void each_member(FolderFacts& d, F f) {
 template <class F>
 void each_member(HostFacts& h, F f) {
   f("name", h.name), f("processor", h.processor), f("sockets", h.sockets), f("threads_per_core", h.threads_per_core);
-  f("cpus", h.cpus), f("cpu_quota", h.cpu_quota), f("load", h.load), f("isa", h.isa), f("memory", h.memory),
+  f("cpus", h.cpus), f("cpu_time", h.cpu_time), f("load", h.load), f("isa", h.isa), f("memory", h.memory),
       f("memory_limit", h.memory_limit);
   f("available", h.available), f("shared_memory", h.shared_memory), f("limits", h.limits);
   f("window_ranks", h.window_ranks), f("window_bytes", h.window_bytes), f("no_window", h.no_window);
@@ -145,7 +145,7 @@ HostFacts host_facts() {
   host.name = host_name();
   read_processor(host);
   host.cpus = cpus_of(getppid());
-  host.cpu_quota = cpu_quota(control_group_root());
+  host.cpu_time = cpu_time(control_group_root());
   if (getloadavg(&host.load, 1) < 1) host.load = -1;
   host.isa = choose_isa(cpu_isas(), "").name;
   each_entry("/proc/meminfo", [&](const std::string& key, const std::string& value) {

@@ -26,7 +26,7 @@ struct HostFacts {
   std::string name, processor;
   int sockets = 1, threads_per_core = 1;
   std::vector<int> cpus;    // which the process that started the rank may use: the job's share of the machine
-  int cpu_quota = 0;        // number of CPUs whose time a control group grants the rank; 0 means unlimited
+  double cpu_time = 0;      // number of CPUs whose time a control group grants the rank; 0 means unlimited
   double load = -1;         // load average of the last minute, before doctor measures; negative if unknown
   std::string isa;          // the widest instruction set that the CPU kernels are compiled for and that it has
   Index memory = 0;         // bytes

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "kernels/control_groups.h"
 #include "src/doctor/facts.h"
 #include "src/text/numbers.h"
 
@@ -85,15 +86,16 @@ void check_cores(const HostFacts& host, const Ranks& ranks, std::vector<Problem>
         {fmt::format("{} are bound to the same CPUs, fewer than their threads, and others are free", named(together)),
          "give each rank cores of its own: launch/mpirun.sh --hostfile, mpirun --map-by slot:PE=N --bind-to "
          "core, srun --cpus-per-task=N"});
-  else if (const auto quota = static_cast<std::size_t>(host.cpu_quota); quota > 0 && threads > quota)
-    out.push_back({fmt::format("{} compute{} with {}, and a control group grants {} of time", named(ranks),
-                               n == 1 ? "s" : "", counted(threads, "thread"), counted(quota, "CPU")),
-                   n > quota ? fmt::format("start {} there at most, or raise the quota (docker --cpus, a limit of "
-                                           "Kubernetes, cpu.max)",
-                                           counted(quota, "rank"))
-                             : fmt::format("set OMP_NUM_THREADS={}, or raise the quota (docker --cpus, a limit of "
-                                           "Kubernetes, cpu.max)",
-                                           quota / n)});
+  else if (const auto quota = static_cast<std::size_t>(cpu_quota(host.cpu_time)); quota > 0 && threads > quota)
+    out.push_back(
+        {fmt::format("{} compute{} with {}, and a control group grants {:g} CPU{} of time", named(ranks),
+                     n == 1 ? "s" : "", counted(threads, "thread"), host.cpu_time, host.cpu_time == 1 ? "" : "s"),
+         n > quota ? fmt::format("start {} there at most, or raise the quota (docker --cpus, a limit of "
+                                 "Kubernetes, cpu.max)",
+                                 counted(quota, "rank"))
+                   : fmt::format("set OMP_NUM_THREADS={}, or raise the quota (docker --cpus, a limit of "
+                                 "Kubernetes, cpu.max)",
+                                 quota / n)});
   else if (threads > used.size())
     out.push_back({fmt::format("{} compute{} with {} on {}", named(ranks), n == 1 ? "s" : "",
                                counted(threads, "thread"), counted(used.size(), "CPU")),

@@ -31,13 +31,13 @@ echo "50000 100000" >root/sys/fs/cgroup/job/cpu.max
 export SWITCHYARD_CGROUP_ROOT=$work/root
 [[ $(setting OMP_NUM_THREADS OMP_WAIT_POLICY=passive) == 1 || $(nproc) == 1 ]] || die "more threads than the quota"
 call "$switchyard" doctor
-expect_output "quota     the time of 1 of the CPUs of $(uname -n), by a control group"
+expect_output "quota     the time of 0.5 of the CPUs of $(uname -n), by a control group: 1 thread by default, 1 in use"
 [[ $out != *"a control group grants"* ]] || die "a problem, though the quota is kept"
 call "$switchyard" doctor --json
-grep -q '"cpu_quota": 1,' .out && grep -qE '"threads": 1,' .out || die "no quota, or more threads than one"
+grep -q '"cpu_time": 0.5,' .out && grep -q '"cpu_quota": 1,' .out && grep -qE '"threads": 1,' .out || die "no quota, or more threads than one"
 grep -qE '"load_average": [0-9.]+,' .out || die "no load average"
 OMP_NUM_THREADS=2 expect_exit 1 "$switchyard" doctor
-expect_output "problem: rank 0 on $(uname -n) computes with 2 threads, and a control group grants 1 CPU of time: set OMP_NUM_THREADS=1"
+expect_output "problem: rank 0 on $(uname -n) computes with 2 threads, and a control group grants 0.5 CPUs of time: set OMP_NUM_THREADS=1"
 unset SWITCHYARD_CGROUP_ROOT
 call "$switchyard" doctor
 grep -qE '^rank .* GFLOP/s +load ' .out || die "no load beside the speed"

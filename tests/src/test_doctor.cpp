@@ -113,7 +113,7 @@ TEST(Doctor, MoreThreadsThanACpuQuotaGrants) {
   auto ranks = cluster(4);
   const auto west = [&](int quota) {
     for (RankFacts& r : ranks)
-      if (r.host.name == "west") r.host.cpu_quota = quota;
+      if (r.host.name == "west") r.host.cpu_time = quota;
   };
   west(16);
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
@@ -337,7 +337,7 @@ TEST(Doctor, MemoryLimitOfControlGroups) {
 
 TEST(Doctor, CpuQuotaOfControlGroups) {
   const TempFolder root;
-  const auto quota = [&] { return cpu_quota(root.path()); };
+  const auto quota = [&] { return cpu_quota(cpu_time(root.path())); };
   EXPECT_EQ(quota(), 0);
   // Version 2: the least of a group and those around it, rounded up.
   root.write("proc/self/cgroup", "0::/job/step\n");
