@@ -179,7 +179,62 @@ class Translation {
     at_ = end + 1;
   }
 
+  // Skips what stands at `at` of a class: an escape, [:name:], a bracket or another character.
+  std::size_t behind_member(std::size_t at) const {
+    if (text_[at] == '\\') return std::min(at + 2, text_.size());
+    if (text_.substr(at).starts_with("[:")) {
+      const std::size_t end = text_.find(":]", at);
+      if (end != text_.npos) return end + 2;
+    }
+    return text_[at] == '[' ? behind_class(at, nullptr) : at + 1;
+  }
+  // Skips the class at `at`. operands: receives what stands between its && as classes of their own, if it has any.
+  std::size_t behind_class(std::size_t at, std::vector<std::string>* operands) const {
+    ++at;
+    if (at < text_.size() && text_[at] == '^') ++at;
+    std::size_t begin = at, members = 0, last = at;
+    const auto add = [&](std::size_t end) {
+      if (!operands) return;
+      const std::string_view operand = text_.substr(begin, end - begin);
+      if (members == 0) bad_component("&& without a class on both sides is not supported");
+      operands->push_back(members == 1 && text_[last] == '[' ? std::string(operand) : fmt::format("[{}]", operand));
+    };
+    while (at < text_.size()) {
+      if (text_[at] == ']' && at > begin) {
+        if (operands && !operands->empty()) add(at);
+        return at + 1;
+      }
+      if (text_.substr(at).starts_with("&&")) {
+        add(at);
+        at += 2;
+        begin = at;
+        members = 0;
+        continue;
+      }
+      last = at;
+      ++members;
+      at = behind_member(at);
+    }
+    bad_component("[ without its ]");
+  }
+  // PCRE2 has no intersections: all classes but the last one look ahead.
+  bool intersection() {
+    std::vector<std::string> operands;
+    const std::size_t end = behind_class(at_, &operands);
+    if (operands.empty()) return false;
+    std::string all;
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      const std::string one = Translation(operands[i]).run();
+      all += i + 1 < operands.size() ? fmt::format("(?={})", one) : one;
+    }
+    const bool negated = text_.substr(at_).starts_with("[^");
+    out_ += negated ? fmt::format("(?:(?!{})(?s:.))", all) : fmt::format("(?:{})", all);
+    at_ = end;
+    return true;
+  }
+
   void open_bracket() {
+    if (intersection()) return;
     brackets_ = 1;
     put("[");
     if (next_is("^")) put("^");
@@ -212,7 +267,7 @@ class Translation {
       literal_at_once("-");
       literal_at_once("]");
     } else if (next_is("&&")) {
-      bad_component("&& within brackets is not supported");
+      bad_component("&& within brackets within brackets is not supported");
     } else {
       put(character_text());
     }

@@ -229,7 +229,8 @@ def make_cases():
          added("<unk>", "</s>"), texts=few)
     case("level_normalizer", "crossing", None, norm({"type": "NFC"}, {"type": "ByteLevel"}), level, texts=few)
     # Patterns that mean different things in Oniguruma and in PCRE2.
-    for i, pattern in enumerate([r"\w+", r"\W", r"\h+", r"\d{2}+", r"(?i)the|w(?m:.)", r"\b\w", r"[[:punct:]]+", r"[[:alpha:][:digit:]]+", r"[a[m-z]-]+", r"^.|.$", r"\p{Han}+|\p{^L}", r"(?<=a)\S*+", r"x?", r"\p{Greek}+|\v|é|\u00e4"]):
+    for i, pattern in enumerate([r"\w+", r"\W", r"\h+", r"\d{2}+", r"(?i)the|w(?m:.)", r"\b\w", r"[[:punct:]]+", r"[[:alpha:][:digit:]]+", r"[a[m-z]-]+", r"^.|.$", r"\p{Han}+|\p{^L}", r"(?<=a)\S*+", r"x?", r"\p{Greek}+|\v|é|\u00e4", r"[\p{L}\p{M}&&[^\p{Han}\p{Greek}]]+", r"[^a-m&&[a-z\s]]+",
+                                 r"[\w&&[^aeiou]&&[a-z[0-9]]]{2}+|[\]\[&&\]]"]):
         case(f"regex_{i}", "crossing", pre(split(pattern), plain_level), decoder=level)
     return cases
 

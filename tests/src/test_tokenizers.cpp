@@ -204,8 +204,10 @@ TEST(TokenizerJson, FilesThatAreWrong) {
   const auto split_by = [](const char* expression, const char* behavior = "Isolated") {
     return Json{{"type", "Split"}, {"pattern", Json{{"Regex", expression}}}, {"behavior", behavior}, {"invert", false}};
   };
-  for (const char* expression : {"(", ")", "[", "a{2,1}", "\\", "(?<n", "\\p{Nothing}", "[a&&b]", "[a[^b]]", "[\\W]",
-                                 "\\Qa", "(?(", "x**", "\\u12", "[[:x", "[[:graph:]]", "\\p{L", "(?", "(?<=a*)b"})
+  for (const char* expression :
+       {"(",     ")",         "[",           "a{2,1}",  "\\",    "(?<n",    "\\p{Nothing}", "[a&&]",
+        "[&&b]", "[x[a&&b]]", "[a&&",        "[a[^b]]", "[\\W]", "\\Qa",    "(?(",          "x**",
+        "\\u12", "[[:x",      "[[:graph:]]", "\\p{L",   "(?",    "(?<=a*)b"})
     changed("gpt2", {"pre_tokenizer"}, split_by(expression), "the regular expression");
   changed("gpt2", {"pre_tokenizer"}, split_by(std::string(1 << 20, 'x').c_str()),
           "xxx... cannot be used: it has 1048576 bytes");
@@ -348,6 +350,8 @@ TEST(Regex, OnigurumaInPcre2sSyntax) {
                                      {"[a[b-d]e]", "[ab-de]"},
                                      {"[a[b]-z]", "[ab\\-z]"},
                                      {"[]a]", "[\\]a]"},
+                                     {"[a-f&&c[dx]&&[^d]]+", "(?:(?=[a-f])(?=[cdx])[^d])+"},
+                                     {"[^]a&&[a]]", "(?:(?!(?=[\\]a])[a])(?s:.))"},
                                      {"[^[:alpha:]x]",
                                       "[^\\p{Alphabetic}\\x{363}-\\x{36F}\\x{C04}\\x{F82}\\x{F83}\\x{1DD3}-"
                                       "\\x{1DE6}\\x{11080}\\x{11081}x]"},
