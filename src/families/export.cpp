@@ -237,7 +237,7 @@ Json kept_json(const fs::path& file) {
   std::error_code error;
   if (!fs::exists(file, error)) return Json::object();
   try {
-    return Json::parse(read_file(file));
+    return Json::parse(standard_json(read_file(file)));
   } catch (const JsonError& e) {
     bad_input("{} cannot be read: {}: remove it, or import again", file.string(), e.what());
   }

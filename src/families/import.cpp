@@ -35,7 +35,7 @@ FamilyModel open_family_model(const fs::path& folder, const std::vector<std::str
   FamilyModel model{};
   const std::string text = read_file(file);
   try {
-    model.json = Json::parse(text);
+    model.json = Json::parse(standard_json(text));
     model.family = &family_of(model.json);
   } catch (const JsonError& e) {
     bad_input("{} cannot be read: {}: fetch it again", file.string(), e.what());

@@ -269,6 +269,27 @@ std::ostream& operator<<(std::ostream& out, const Json& json) {
   return out << json.dump();
 }
 
+std::string standard_json(std::string_view text) {
+  constexpr std::pair<std::string_view, std::string_view> words[] = {{"Infinity", "1.7976931348623157e308"},
+                                                                     {"NaN", "null"}};
+  std::string out;
+  bool quoted = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto word = std::find_if(std::begin(words), std::end(words),
+                                   [&](const auto& w) { return !quoted && text.substr(at).starts_with(w.first); });
+    if (word != std::end(words)) {
+      out += word->second;
+      at += word->first.size();
+      continue;
+    }
+    if (text[at] == '"') quoted = !quoted;
+    const std::size_t bytes = quoted && text[at] == '\\' ? 2 : 1;
+    out += text.substr(at, bytes);
+    at += bytes;
+  }
+  return out;
+}
+
 std::string json_text(const Json& json, int indent) {
   return json.dump(indent) + '\n';
 }

@@ -143,6 +143,10 @@ T Json::get() const {
   return values;
 }
 
+// Returns standard JSON for a text of Python's json module: Infinity becomes the largest double, and
+// NaN null.
+std::string standard_json(std::string_view text);
+
 // Returns the text with a newline at the end.
 std::string json_text(const Json& json, int indent = 2);
 

@@ -17,6 +17,17 @@ std::string error_of(const std::string& text) {
   return "";
 }
 
+TEST(Json, PythonsNumbersThatAreNotFinite) {
+  const Json json =
+      Json::parse(standard_json(R"({"a": [0.0, Infinity, -Infinity], "b\\\"Infinity": "NaN", "c": NaN})"));
+  EXPECT_EQ(json["a"][1].get<double>(), std::numeric_limits<double>::max());
+  EXPECT_EQ(json["a"][2].get<double>(), std::numeric_limits<double>::lowest());
+  EXPECT_EQ(json["b\\\"Infinity"], Json("NaN"));
+  EXPECT_TRUE(json["c"].is_null());
+  for (const char* text : {"", "\\", "\"\\", "Inf", "[Infinity", "\"Infinity"})
+    EXPECT_FALSE(Json::try_parse(standard_json(text))) << text;
+}
+
 TEST(Json, IsWrittenAsItIsRead) {
   const char* line =
       R"({"a":[],"b":{},"c":[1,-2,18446744073709551615,0.1,1e-05,1e+300,2.0],"d":null,"e":true,"f":"ä\n\"\\ \u0001"})";
