@@ -20,9 +20,9 @@ namespace sy {
 
 class Json;  // src/text/json.h
 
-enum class NormPosition { pre, post, both, output };
+enum class NormPosition { pre, post, both, output, residual };
 enum class NormBias { automatic, present, absent };
-enum class Biases { none, all, qkv, mlp };
+enum class Biases { none, all, qkv, mlp, attention };
 enum class Position { none, sinusoidal, learned, t5, alibi, rope };
 enum class AttentionPattern { causal, strided, fixed, longformer };
 enum class Renormalize { automatic, on, off };
@@ -80,6 +80,7 @@ struct Config {
     bool rope_whole_dimensions = true;
     double rope_attention_factor = 0;
     std::vector<double> rope_short_factors, rope_long_factors;
+    double alibi_scale = 1;
     Index t5_buckets = 32, t5_max_distance = 128;
     bool t5_shared = true;
     AttentionPattern attention = AttentionPattern::causal;
@@ -93,6 +94,7 @@ struct Config {
 
   struct Moe {
     Index experts = 0 /* 0: a dense model */, top_k = 2, every = 1, first_dense = 0, d_ff = 0 /* = model.d_ff */;
+    std::vector<double> dense_layers;  // more layers without experts
     Index shared_experts = 0, shared_d_ff = 0 /* = shared_experts * d_ff */;
     std::string ffn /* empty: = model.ffn */;
     bool shared_gate = false, bias = false, router_bias = false;

@@ -1,6 +1,8 @@
 // What a configuration may hold: each value, and all together.
 #include "src/config/check.h"
 
+#include <cmath>
+
 #include "src/config/keys.h"
 
 namespace sy {
@@ -151,7 +153,7 @@ void check_latent(const Config& c, Problems& problems) {
   if (m.rope_head_dim < 2 || m.rope_head_dim % 2 != 0)
     problems.of("model.rope_head_dim", "model.rope_head_dim = {}: model.kv_latent needs an even number from 2 on",
                 m.rope_head_dim);
-  if (m.bias == Biases::all || m.bias == Biases::qkv)
+  if (m.bias != Biases::none && m.bias != Biases::mlp)
     problems.of("model.bias",
                 "model.bias = {} with model.kv_latent: latent attention has no biases: set it to none or mlp",
                 show(m.bias));
@@ -189,6 +191,16 @@ void check_together(const Config& c, Problems& problems) {
     problems.of("moe.first_dense",
                 "moe.first_dense = {} leaves no MoE layer of model.layers = {}: lower it, or set moe.experts = 0",
                 e.first_dense, m.layers);
+  for (const double layer : e.dense_layers)
+    if (layer != std::floor(layer) || layer < 0 || layer >= static_cast<double>(m.layers))
+      problems.of("moe.dense_layers", "moe.dense_layers = {}: a layer is a whole number from 0 to {}", layer,
+                  m.layers - 1);
+  if (e.experts > 0 && e.first_dense < m.layers && !e.dense_layers.empty()) {
+    bool any = false;
+    for (Index layer = 0; layer < m.layers; ++layer) any = any || c.is_moe(layer);
+    if (!any)
+      problems.of("moe.dense_layers", "moe.dense_layers leaves no MoE layer: shorten it, or set moe.experts = 0");
+  }
   if (e.shared_experts == 0 && (e.shared_gate || e.shared_d_ff > 0)) {
     const char* const key = e.shared_gate ? "moe.shared_gate" : "moe.shared_d_ff";
     problems.of(key, "{} needs moe.shared_experts: set it", key);
@@ -216,9 +228,10 @@ void check_together(const Config& c, Problems& problems) {
                 "moe.ffn = {} with model.ffn = {}: both would have the same model.swish_beta: choose another", e.ffn,
                 m.ffn);
   check_positions(c, problems);
-  if (m.parallel_block && m.norm_position == NormPosition::post)
+  if (m.parallel_block && (m.norm_position == NormPosition::post || m.norm_position == NormPosition::residual))
     problems.of("model.norm_position",
-                "model.norm_position = post with model.parallel_block = true: set it to pre, both or output");
+                "model.norm_position = {} with model.parallel_block = true: set it to pre, both or output",
+                show(m.norm_position));
   if (m.embedding_norm && m.norm == NormKind::none)
     problems.of("model.embedding_norm",
                 "model.embedding_norm = true with model.norm = none leaves nothing to compute: change one");

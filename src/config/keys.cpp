@@ -104,7 +104,9 @@ const Config::Model& Config::model_of(Index layer) const {
 }
 
 bool Config::is_moe(Index layer) const {
-  return moe.experts > 0 && layer >= moe.first_dense && (layer - moe.first_dense) % moe.every == 0;
+  const auto& dense = moe.dense_layers;
+  return moe.experts > 0 && layer >= moe.first_dense && (layer - moe.first_dense) % moe.every == 0 &&
+         std::find(dense.begin(), dense.end(), static_cast<double>(layer)) == dense.end();
 }
 
 DType Config::dtype() const {

@@ -36,9 +36,14 @@ SY_WORDS(NormKind, {{"none", NormKind::none}, {"rmsnorm", NormKind::rmsnorm}, {"
 SY_WORDS(NormPosition, {{"pre", NormPosition::pre},
                         {"post", NormPosition::post},
                         {"both", NormPosition::both},
-                        {"output", NormPosition::output}});
+                        {"output", NormPosition::output},
+                        {"residual", NormPosition::residual}});
 SY_WORDS(NormBias, {{"auto", NormBias::automatic}, {"true", NormBias::present}, {"false", NormBias::absent}});
-SY_WORDS(Biases, {{"none", Biases::none}, {"all", Biases::all}, {"qkv", Biases::qkv}, {"mlp", Biases::mlp}});
+SY_WORDS(Biases, {{"none", Biases::none},
+                  {"all", Biases::all},
+                  {"qkv", Biases::qkv},
+                  {"mlp", Biases::mlp},
+                  {"attention", Biases::attention}});
 SY_WORDS(QkNormKind, {{"none", QkNormKind::none},
                       {"head", QkNormKind::head},
                       {"whole", QkNormKind::whole},
@@ -284,7 +289,7 @@ void for_each_model_key(M& m, Key&& key) {
   key("model.norm_position", m.norm_position,
       "where a block normalises, f being attention or the FFN. pre: x + f(norm(x)); post: norm(x + f(x)), and there is "
       "no norm before the output; both: x + norm(f(norm(x))); output: x + norm(f(x)), with no norm of the "
-      "input, in a parallel block neither",
+      "input, in a parallel block neither; residual: norm(x) + f(norm(x))",
       {.effect = model});
   key("model.parallel_block", m.parallel_block,
       "true: attention and FFN read the same input, x + attention(norm(x)) + ffn(norm(x)). false: the FFN reads what "
@@ -304,8 +309,8 @@ void for_each_model_key(M& m, Key&& key) {
       {{0, 1000}, model});
   key("model.ffn_clamp", m.ffn_clamp, "where swiglu_clamped cuts off what it gets", {{1e-3, big}, model});
   key("model.bias", m.bias,
-      "what has biases. all: attention, dense FFNs and layernorm; qkv: attention's queries, keys and values alone; mlp: "
-      "dense FFNs alone. true is all, and false none",
+      "what has biases. all: attention, dense FFNs and layernorm; attention: queries, keys, values and the output of "
+      "attention; qkv: queries, keys and values alone; mlp: dense FFNs alone. true is all, and false none",
       {.effect = model});
   key("model.norm_bias", m.norm_bias, "whether layernorm has a bias. auto: where model.bias is all", {.effect = model});
   key("model.position", m.position,
@@ -361,6 +366,9 @@ void for_each_model_key(M& m, Key&& key) {
       "what longrope divides each frequency by in longer texts. Empty: the short ones for all texts. When a generated text "
       "passes model.rope_original_length, its keys are computed again",
       {.by_kind = attention_section});
+  key("model.alibi_scale", m.alibi_scale,
+      "with model.position = alibi, the slopes are multiplied by this (Falcon-RW: 1 / sqrt(head_dim))",
+      {{0, big}, model, attention_section});
   key("model.t5_buckets", m.t5_buckets,
       "the number of buckets of position = t5. Half of them are of one distance each, the others of ranges that grow",
       {{2, 1 << 16}, model});
@@ -437,6 +445,8 @@ void for_each_key(C& c, F&& visit) {
       "others have a dense FFN",
       {{1, 10000}, model});
   key("moe.first_dense", e.first_dense, "this many layers at the start have a dense FFN", {{0, 10000}, model});
+  key("moe.dense_layers", e.dense_layers,
+      "numbers of more layers with a dense FFN, counted from 0, with commas between them", {.effect = model});
   key("moe.d_ff", e.d_ff, "the inner width of an expert. 0: model.d_ff", {{0, 1 << 24}, model});
   key("moe.ffn", e.ffn, "the activation of experts, the shared ones too, as model.ffn. Empty: that of model.ffn",
       {.effect = model, .values = ffn_values});

@@ -44,7 +44,8 @@ inline const std::vector<std::pair<std::string_view, std::string_view>> activati
     {"\"relu\"", "relu"},           {"\"relu2\"", "relu2"},
     {"\"silu\"", "silu"},
 };
-inline const ConfigRow llama_keys[] = {{"mlp_bias", "", {{"false", ""}}, "false"}};
+inline const ConfigRow attention_bias[] = {
+    {"attention_bias", "model.bias", {{"false", "none"}, {"true", "attention"}}, "false"}};
 inline const ConfigRow qkv_bias[] = {{"", "model.bias", {{"", "qkv"}}}};
 inline const ConfigRow head_norms[] = {{"", "model.qk_norm", {{"", "head"}}}};
 inline const ConfigRow whole_norms[] = {{"", "model.qk_norm", {{"", "whole"}}}};
@@ -79,7 +80,7 @@ inline const ConfigRow neox_keys[] = {
     {"", "model.parallel_norms", {{"", "2"}}},
     {"rotary_pct", "model.rope_fraction", {}, "0.25"},
     {"rotary_emb_base", "model.rope_theta", {}, ""},
-    {"attention_bias", "model.bias", {{"true", "all"}}, "true"},
+    {"attention_bias", "model.bias", {{"true", "all"}, {"false", "mlp"}}, "true"},
 };
 inline const ConfigRow bloom_keys[] = {
     {"vocab_size", "model.vocab"},
@@ -91,7 +92,10 @@ inline const ConfigRow bloom_keys[] = {
     {"", "model.ffn", {{"", "gelu_tanh"}}},
     {"", "model.bias", {{"", "all"}}},
     {"", "model.embedding_norm", {{"", "true"}}},
-    {"apply_residual_connection_post_layernorm", "", {{"false", ""}}, "false"},
+    {"apply_residual_connection_post_layernorm",
+     "model.norm_position",
+     {{"false", "pre"}, {"true", "residual"}},
+     "false"},
     {"slow_but_exact", "", {{"false", ""}}, "false"},
     {"seq_length", "model.seq_len", {}, "2048"},
 };
@@ -99,8 +103,8 @@ inline const ConfigRow opt_keys[] = {
     {"ffn_dim", "model.d_ff"},
     {"activation_function", "model.ffn", activations, "\"relu\""},
     {"", "model.position", {{"", "learned"}}},
-    {"enable_bias", "model.bias", {{"true", "all"}}, "true"},
-    {"do_layer_norm_before", "", {{"true", ""}}, "true"},
+    {"enable_bias", "model.bias", {{"true", "all"}, {"false", "none"}}, "true"},
+    {"do_layer_norm_before", "model.norm_position", {{"true", "pre"}, {"false", "post"}}, "true"},
     {"layer_norm_elementwise_affine", "", {{"true", ""}}, "true"},
     {"_remove_final_layer_norm", "", {{"false", ""}}, "false"},
 };
@@ -113,8 +117,7 @@ inline const ConfigRow falcon_keys[] = {
     {"layer_norm_epsilon", "model.norm_eps", {}, "1e-5"},
     {"activation", "model.ffn", activations, "\"gelu\""},
     {"bias", "model.bias", {{"false", "none"}, {"true", "all"}}, "false"},
-    {"alibi", "", {{"false", ""}}, "false"},
-    {"", "model.parallel_block", {{"", "true"}}},
+    {"alibi", "model.position", {{"false", "rope"}, {"true", "alibi"}}, "false"},
 };
 inline const ConfigRow gemma_keys[] = {
     {"hidden_activation", "model.ffn", {{"\"gelu_pytorch_tanh\"", "geglu_tanh"}}, "\"gelu_pytorch_tanh\""},
@@ -147,9 +150,10 @@ inline const ConfigRow cohere_keys[] = {
 inline const ConfigRow cohere_only[] = {
     {"use_qk_norm", "model.qk_norm", {{"false", "none"}, {"true", "head_layernorm"}}, "false"}};
 inline const ConfigRow nemotron_keys[] = {
-    {"norm_eps", "model.norm_eps", {}, "1e-5"}, {"partial_rotary_factor", "model.rope_fraction", {}, "0.5"},
-    {"", "model.norm_offset", {{"", "true"}}},  {"hidden_act", "model.ffn", {{"\"relu2\"", "relu2"}}, "\"relu2\""},
-    {"mlp_bias", "", {{"false", ""}}, "false"},
+    {"norm_eps", "model.norm_eps", {}, "1e-5"},
+    {"partial_rotary_factor", "model.rope_fraction", {}, "0.5"},
+    {"", "model.norm_offset", {{"", "true"}}},
+    {"hidden_act", "model.ffn", {{"\"relu2\"", "relu2"}}, "\"relu2\""},
 };
 inline const ConfigRow dropless[] = {{"", "moe.capacity_factor", {{"", "0"}}}};
 inline const ConfigRow top_k[] = {{"num_experts_per_tok", "moe.top_k"}};
@@ -170,7 +174,7 @@ inline const ConfigRow qwen2_moe_keys[] = {
     {"qkv_bias", "model.bias", {{"true", "qkv"}, {"false", "none"}}, "true"},
 };
 inline const ConfigRow gpt_oss_keys[] = {
-    {"attention_bias", "model.bias", {{"true", "all"}}, "true"},
+    {"attention_bias", "model.bias", {{"true", "all"}, {"false", "none"}}, "true"},
     {"", "model.attention_sinks", {{"", "true"}}},
     {"", "model.ffn", {{"", "swiglu_clamped"}}},
     {"hidden_act", "", {{"\"silu\"", ""}}, "\"silu\""},

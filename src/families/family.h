@@ -29,7 +29,8 @@ struct TensorRow {
   std::string_view theirs;  // behind the prefix of the layer
   std::string_view ours;    // behind "layers.3."
   std::string_view view;
-  std::string_view beside = {};  // only in layers that have this parameter of ours, or, as "!...", that do not
+  // Only in layers that have this parameter of ours, or, as "!...", that do not; or in models with "KEY=VALUE".
+  std::string_view beside = {};
 };
 
 // A key of config.json.

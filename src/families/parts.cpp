@@ -593,6 +593,24 @@ const ConfigPart gpt2_width_part{
       theirs["n_inner"] = usual && !given(theirs, "n_inner") ? Json() : Json(ours.model.d_ff);
     }};
 
+// transformers takes 32000 for an absent pad_token_id, and fails if the vocabulary is smaller.
+const ConfigPart phi3_pad_part{[](const Json&, KeySettings&) {},
+                               [](const Config& ours, Json& theirs) {
+                                 if (ours.model.vocab <= 32000 && !theirs.contains("pad_token_id"))
+                                   theirs["pad_token_id"] = Json();
+                               }};
+
+const ConfigPart bias_part{
+    [](const Json& theirs, KeySettings& ours) {
+      const bool attention = flag(theirs, "attention_bias", false), mlp = flag(theirs, "mlp_bias", false);
+      ours.emplace_back("model.bias", attention ? mlp ? "all" : "attention" : mlp ? "mlp" : "none");
+    },
+    [](const Config& ours, Json& theirs) {
+      const Biases bias = ours.model.bias;
+      theirs["attention_bias"] = bias == Biases::all || bias == Biases::attention;
+      theirs["mlp_bias"] = bias == Biases::all || bias == Biases::mlp;
+    }};
+
 const ConfigPart opt_width_part{
     [](const Json& theirs, KeySettings&) {
       const std::int64_t width = theirs.at("hidden_size").get<std::int64_t>();
@@ -607,22 +625,26 @@ const ConfigPart falcon_part{
       const bool fresh = flag(theirs, "new_decoder_architecture", false);
       const Index heads = theirs.at("num_attention_heads").get<std::int64_t>();
       const Index kv = fresh ? count(theirs, "num_kv_heads", heads) : flag(theirs, "multi_query", true) ? 1 : heads;
-      if (!fresh && !flag(theirs, "parallel_attn", true)) bad_input("parallel_attn = false is not known");
+      // Its code divides the scores by sqrt(head_dim) after it has added the slopes' biases.
+      const double head = theirs.at("hidden_size").get<double>() / static_cast<double>(heads);
+      if (flag(theirs, "alibi", false)) ours.emplace_back("model.alibi_scale", fmt::format("{}", 1 / std::sqrt(head)));
+      ours.emplace_back("model.parallel_block", fresh || flag(theirs, "parallel_attn", true) ? "true" : "false");
       ours.emplace_back("model.kv_heads", fmt::format("{}", kv));
       ours.emplace_back("model.parallel_norms", fresh && count(theirs, "num_ln_in_parallel_attn", 2) == 2 ? "2" : "1");
       ours.emplace_back("model.d_ff", fmt::format("{}", count(theirs, "ffn_hidden_size",
                                                               4 * theirs.at("hidden_size").get<std::int64_t>())));
     },
     [](const Config& ours, Json& theirs) {
-      const bool two = ours.model.parallel_norms == 2, grouped = ours.model.kv_heads != 1;
-      const bool fresh = two || grouped || flag(theirs, "new_decoder_architecture", false);
+      const bool two = ours.model.parallel_norms == 2, serial = !ours.model.parallel_block;
+      const bool grouped = ours.model.kv_heads != 1 && ours.model.kv_heads != ours.model.heads;
+      const bool fresh = !serial && (two || grouped || flag(theirs, "new_decoder_architecture", false));
       theirs["new_decoder_architecture"] = fresh;
-      theirs["parallel_attn"] = true;
+      theirs["parallel_attn"] = !serial;
       if (fresh) {  // what each kind of file says of kv heads means nothing in the other
         put(theirs, "num_kv_heads", ours.model.kv_heads);
         theirs["num_ln_in_parallel_attn"] = two ? 2 : 1;
       } else {
-        theirs["multi_query"] = true;
+        theirs["multi_query"] = ours.model.kv_heads == 1;
       }
       theirs["ffn_hidden_size"] = ours.model.d_ff;
     }};
@@ -631,21 +653,26 @@ const ConfigPart sparse_step_part{
     [](const Json& theirs, KeySettings& ours) {
       const Index step = count(theirs, "decoder_sparse_step", 1);
       Index dense = step - 1;  // layers i with (i + 1) % step == 0 are sparse
-      if (const Json* only = given(theirs, "mlp_only_layers"); only && !only->empty()) {
-        const auto layers = only->get<std::vector<std::int64_t>>();
-        for (std::size_t i = 0; i < layers.size(); ++i)
-          if (step != 1 || layers[i] != static_cast<std::int64_t>(i))
-            bad_input("mlp_only_layers = {}: expected the first layers, and decoder_sparse_step = 1", only->dump());
-        dense = std::ssize(layers);
-      }
+      std::vector<std::int64_t> only;
+      if (const Json* list = given(theirs, "mlp_only_layers")) only = list->get<std::vector<std::int64_t>>();
+      std::sort(only.begin(), only.end());
+      only.erase(std::unique(only.begin(), only.end()), only.end());
+      std::vector<std::string> others;
+      const Index layers = count(theirs, "num_hidden_layers", 0);
+      for (const std::int64_t layer : only)
+        if (step == 1 && layer == dense)
+          ++dense;
+        else if (layer >= 0 && layer < layers && (layer + 1) % std::max<Index>(step, 1) == 0)
+          others.push_back(fmt::format("{}", layer));
       ours.emplace_back("moe.every", fmt::format("{}", step));
       ours.emplace_back("moe.first_dense", fmt::format("{}", dense));
+      if (!others.empty()) ours.emplace_back("moe.dense_layers", join(others, ", "));
     },
     [](const Config& ours, Json& theirs) {
       theirs["decoder_sparse_step"] = ours.moe.every;
       Json only = Json::array();
-      if (ours.moe.every == 1)
-        for (Index layer = 0; layer < ours.moe.first_dense; ++layer) only.push_back(layer);
+      for (Index layer = 0; layer < ours.model.layers; ++layer)
+        if (!ours.is_moe(layer) && (layer + 1) % ours.moe.every == 0) only.push_back(layer);
       theirs["mlp_only_layers"] = only;
     }};
 

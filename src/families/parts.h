@@ -32,6 +32,8 @@ extern const ConfigPart greedy_part;           // topk_method: greedy ignores gr
 extern const ConfigPart router_loss_part;      // router_aux_loss_coef, where output_router_logits is true
 extern const ConfigPart rotary_dim_part;       // rotary_dim (GPT-J)
 extern const ConfigPart gpt2_width_part;       // n_inner or 4 n_embd
+extern const ConfigPart phi3_pad_part;         // pad_token_id
+extern const ConfigPart bias_part;             // attention_bias and mlp_bias
 extern const ConfigPart opt_width_part;        // word_embed_proj_dim (OPT)
 extern const ConfigPart falcon_part;           // which norms and kv heads its kinds have
 extern const ConfigPart sparse_step_part;      // decoder_sparse_step, mlp_only_layers (Qwen)

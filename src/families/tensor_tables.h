@@ -42,9 +42,9 @@ inline constexpr TensorRow output_norms[] = {
     {"post_feedforward_layernorm.weight", "ffn_out_norm.weight", "D -> D"},
 };
 inline constexpr TensorRow gated_mlp[] = {
-    {"mlp.gate_proj.weight", "mlp.up.weight", "0 F D -> F D"},
-    {"mlp.up_proj.weight", "mlp.up.weight", "1 F D -> F D"},
-    {"mlp.down_proj.weight", "mlp.down.weight", "D F -> D F"},
+    {"mlp.gate_proj.weight", "mlp.up.weight", "0 F D -> F D"}, {"mlp.up_proj.weight", "mlp.up.weight", "1 F D -> F D"},
+    {"mlp.down_proj.weight", "mlp.down.weight", "D F -> D F"}, {"mlp.gate_proj.bias", "mlp.up.bias", "0 F -> F"},
+    {"mlp.up_proj.bias", "mlp.up.bias", "1 F -> F"},           {"mlp.down_proj.bias", "mlp.down.bias", "D -> D"},
 };
 inline constexpr TensorRow head_qk_norm[] = {
     {"self_attn.q_norm.weight", "attention.q_norm.weight", "i -> i"},
@@ -145,12 +145,14 @@ inline constexpr TensorRow four_h_mlp[] = {
     {"mlp.dense_4h_to_h.bias", "mlp.down.bias", "D -> D"},
 };
 inline constexpr TensorRow falcon_norms[] = {
-    {"input_layernorm.weight", "attention_norm.weight", "D -> D", "!ffn_norm.weight"},
-    {"input_layernorm.bias", "attention_norm.bias", "D -> D", "!ffn_norm.weight"},
-    {"ln_attn.weight", "attention_norm.weight", "D -> D", "ffn_norm.weight"},
-    {"ln_attn.bias", "attention_norm.bias", "D -> D", "ffn_norm.weight"},
-    {"ln_mlp.weight", "ffn_norm.weight", "D -> D"},
-    {"ln_mlp.bias", "ffn_norm.bias", "D -> D"},
+    {"input_layernorm.weight", "attention_norm.weight", "D -> D", "model.parallel_norms=1"},
+    {"input_layernorm.bias", "attention_norm.bias", "D -> D", "model.parallel_norms=1"},
+    {"post_attention_layernorm.weight", "ffn_norm.weight", "D -> D", "model.parallel_norms=1"},
+    {"post_attention_layernorm.bias", "ffn_norm.bias", "D -> D", "model.parallel_norms=1"},
+    {"ln_attn.weight", "attention_norm.weight", "D -> D", "model.parallel_norms=2"},
+    {"ln_attn.bias", "attention_norm.bias", "D -> D", "model.parallel_norms=2"},
+    {"ln_mlp.weight", "ffn_norm.weight", "D -> D", "model.parallel_norms=2"},
+    {"ln_mlp.bias", "ffn_norm.bias", "D -> D", "model.parallel_norms=2"},
 };
 // The first two rows of its positions are of tokens that are left out.
 inline constexpr TensorRow opt_model[] = {
@@ -202,6 +204,8 @@ inline constexpr TensorRow olmo_norms[] = {
 inline constexpr TensorRow plain_mlp[] = {
     {"mlp.up_proj.weight", "mlp.up.weight", "0 F D -> F D"},
     {"mlp.down_proj.weight", "mlp.down.weight", "D F -> D F"},
+    {"mlp.up_proj.bias", "mlp.up.bias", "0 F -> F"},
+    {"mlp.down_proj.bias", "mlp.down.bias", "D -> D"},
 };
 inline constexpr TensorRow mixtral_moe[] = {
     {"block_sparse_moe.gate.weight", "moe.router.weight", "E D -> E D"},

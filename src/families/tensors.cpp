@@ -218,7 +218,9 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
   FamilyTensors out;
 
   const auto apply = [&](const TensorRow& row, const std::string& theirs, const std::string& ours, const Sizes& sizes) {
-    if (!row.beside.empty()) {
+    if (const auto equals = row.beside.find('='); equals != row.beside.npos) {
+      if (value_of(config, row.beside.substr(0, equals)) != row.beside.substr(equals + 1)) return;
+    } else if (!row.beside.empty()) {
       const bool absent = row.beside.starts_with('!');
       const auto other = by_name.find(ours + std::string(row.beside.substr(absent ? 1 : 0)));
       if ((other == by_name.end()) != absent) return;

@@ -30,7 +30,7 @@ void Branch::forward(const Pass& pass, ConstView x, ConstView stream, View y, Sa
     out_norm_.forward(device, s.out, normed, s.out_moments);
     device.backend.add(in_place ? normed : stream, sum);
   } else {
-    f(s.in, Output{.y = sum, .from = stream});
+    f(s.in, Output{.y = sum, .from = places_.residual ? s.in : stream});
   }
   if (!places_.sum) return;
   s.sum = sum;
@@ -56,6 +56,10 @@ void Branch::backward(const Pass& pass, View d, const Saved& s, View dx, const F
   }
   const View din = device.temp(d.shape());
   f(before, din);
+  if (places_.residual) {  // the norm's output has the residual's gradient, and its input no more
+    b.add(d, din);
+    b.fill(dx, 0);
+  }
   if (places_.input)
     norm_.backward(device, din, s.x, s.moments, dx);
   else

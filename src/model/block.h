@@ -14,6 +14,7 @@ namespace sy {
 
 // A residual branch: sublayer f between optional norms, as NormPlaces says.
 //   y = stream + output norm(f(input norm(x))); then, if NormPlaces::sum, y = norm(y)
+//   y = input norm(x) + f(input norm(x)), if NormPlaces::residual
 class Branch {
  public:
   struct Saved {

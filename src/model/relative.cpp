@@ -33,7 +33,8 @@ RelativeBias::RelativeBias(const RelativeSpec& spec, Index distances, Index all_
   if (spec.kind == Position::alibi) {
     const std::vector<float> slopes = alibi_slopes(all_heads);
     for (Index head = heads.begin; head < heads.end; ++head)
-      for (Index distance = n; distance-- > 0;) values.push_back(0 - slopes[head] * static_cast<float>(distance));
+      for (Index distance = n; distance-- > 0;)
+        values.push_back(0 - static_cast<float>(spec.scale) * slopes[head] * static_cast<float>(distance));
     backend.to_device(values.data(), bias_);
     return;
   }

@@ -13,10 +13,9 @@ struct BiasPlaces {
 };
 BiasPlaces bias_places(const Config::Model& m) {
   constexpr std::pair<Biases, BiasPlaces> table[] = {
-      {Biases::none, {false, false, false, false}},
-      {Biases::all, {true, true, true, true}},
-      {Biases::qkv, {true, false, false, false}},
-      {Biases::mlp, {false, false, true, false}},
+      {Biases::none, {false, false, false, false}},    {Biases::all, {true, true, true, true}},
+      {Biases::qkv, {true, false, false, false}},      {Biases::mlp, {false, false, true, false}},
+      {Biases::attention, {true, true, false, false}},
   };
   BiasPlaces places =
       std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return row.first == m.bias; })->second;
@@ -84,7 +83,7 @@ AttentionSpec attention_spec(const Config::Model& m) {
       break;
     case Position::alibi:
     case Position::t5:
-      a.relative = {m.position, m.t5_buckets, m.t5_max_distance, m.t5_shared};
+      a.relative = {m.position, m.t5_buckets, m.t5_max_distance, m.t5_shared, m.alibi_scale};
   }
   switch (m.attention) {
     case AttentionPattern::causal:
@@ -144,6 +143,7 @@ NormPlaces norm_places(NormPosition position) {
       {NormPosition::post, {false, false, true}},
       {NormPosition::both, {true, true, false}},
       {NormPosition::output, {false, true, false}},
+      {NormPosition::residual, {true, false, false, true}},
   };
   return std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return row.first == position; })
       ->second;

@@ -21,6 +21,7 @@ struct NormSpec {
 // Norm placement of a sublayer f (attention or FFN) with input x from the residual stream.
 struct NormPlaces {
   bool input, output, sum;  // f(norm(x)); x + norm(f(.)); norm(x + f(.))
+  bool residual = false;    // with input: norm(x) + f(norm(x))
 };
 NormPlaces norm_places(NormPosition position);
 
@@ -50,6 +51,7 @@ struct RelativeSpec {
   Position kind;                // alibi or t5
   Index buckets, max_distance;  // t5
   bool shared;                  // t5: all layers with such a bias read one table
+  double scale = 1;             // alibi: factor of the slopes
 };
 
 // Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024).

@@ -143,7 +143,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
     specs.layer = static_cast<Index>(layer);
     specs.part = part_of_layer(*specs.layer);
     const std::string prefix = layer_prefix(static_cast<Index>(layer));
-    const auto& [input, output, sum] = block.norms;
+    const auto& [input, output, sum, residual] = block.norms;
     if (input || sum) specs.norm(prefix + "attention_norm", block.norm);
     specs.attention(prefix + "attention", block.attention);
     if (output) specs.norm(prefix + "attention_out_norm", block.norm);

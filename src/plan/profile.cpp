@@ -198,6 +198,7 @@ Config with_layers(const Config& config, const std::vector<Index>& layers) {
   Config out = config;
   out.model.layers = std::ssize(layers);
   out.moe.every = 1;
+  out.moe.dense_layers.clear();
   out.moe.first_dense = std::count_if(layers.begin(), layers.end(), [&](Index layer) { return !config.is_moe(layer); });
   if (!config.model.pattern.runs.empty()) {
     out.model.pattern.runs.clear();

@@ -58,16 +58,29 @@ CASES = [
     ("gpt_neox", "GPTNeoXForCausalLM", hf.GPTNeoXConfig(**plain(hidden_size=32, rotary_pct=0.25)), {}),
     ("bloom", "BloomForCausalLM", hf.BloomConfig(vocab_size=V, hidden_size=24, n_layer=2, n_head=4, bos_token_id=0,
                                                 eos_token_id=0, pad_token_id=0), {}),
+    ("gpt_neox_mlp_biases", "GPTNeoXForCausalLM",
+     hf.GPTNeoXConfig(**plain(hidden_size=32, rotary_pct=1.0, attention_bias=False)), {}),
+    ("bloom_residual", "BloomForCausalLM",
+     hf.BloomConfig(vocab_size=V, hidden_size=24, n_layer=3, n_head=4, apply_residual_connection_post_layernorm=True,
+                    bos_token_id=0, eos_token_id=0, pad_token_id=0), {}),
     ("opt", "OPTForCausalLM", hf.OPTConfig(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, ffn_dim=28,
                                           max_position_embeddings=40, word_embed_proj_dim=24, bos_token_id=0,
                                           eos_token_id=0, pad_token_id=1), {}),
+    ("opt_post_norm", "OPTForCausalLM",
+     hf.OPTConfig(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, ffn_dim=28,
+                  max_position_embeddings=40, word_embed_proj_dim=24, do_layer_norm_before=False, enable_bias=False,
+                  bos_token_id=0, eos_token_id=0, pad_token_id=1), {}),
     ("falcon_7b", "FalconForCausalLM", hf.FalconConfig(**plain(multi_query=True, ffn_hidden_size=28)), {}),
     ("falcon_40b", "FalconForCausalLM",
      hf.FalconConfig(**plain(new_decoder_architecture=True, num_kv_heads=2, ffn_hidden_size=28)), {}),
+    ("falcon_rw", "FalconForCausalLM",
+     hf.FalconConfig(**plain(alibi=True, bias=True, multi_query=False, parallel_attn=False, ffn_hidden_size=28)), {}),
     ("falcon2", "FalconForCausalLM",
      hf.FalconConfig(**plain(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1,
                              ffn_hidden_size=28)), {}),
     ("llama", "LlamaForCausalLM", hf.LlamaConfig(**sizes(head_dim=6)), {}),
+    ("llama_biases", "LlamaForCausalLM", hf.LlamaConfig(**sizes(attention_bias=True, mlp_bias=True)), {}),
+    ("llama_attention_bias", "LlamaForCausalLM", hf.LlamaConfig(**sizes(attention_bias=True)), {}),
     ("llama3", "LlamaForCausalLM",
      hf.LlamaConfig(**sizes(head_dim=8, tie_word_embeddings=True,
                             rope_parameters=rope("llama3", factor=4.0, original_max_position_embeddings=10,
@@ -82,6 +95,8 @@ CASES = [
                              final_logit_softcapping=5.0, attn_logit_softcapping=3.0)), {}),
     ("gemma3", "Gemma3ForCausalLM",
      hf.Gemma3TextConfig(**sizes(head_dim=6, sliding_window=5, query_pre_attn_scalar=9, num_hidden_layers=7)), {}),
+    ("gemma3_bias", "Gemma3ForCausalLM",
+     hf.Gemma3TextConfig(**sizes(head_dim=6, sliding_window=5, query_pre_attn_scalar=9, attention_bias=True)), {}),
     ("gemma3_4x_keys", "Gemma3ForCausalLM",
      hf.Gemma3TextConfig(**sizes(head_dim=6, sliding_window=5, query_pre_attn_scalar=9, num_hidden_layers=7)),
      dict(rope_parameters=None, layer_types=None, sliding_window_pattern=3, rope_theta=4000.0, rope_local_base_freq=50.0,
@@ -90,6 +105,7 @@ CASES = [
      hf.Gemma3TextConfig(**sizes(head_dim=6, sliding_window=5, query_pre_attn_scalar=9, num_hidden_layers=3)),
      dict(rope_parameters=None, layer_types=None)),
     ("qwen2", "Qwen2ForCausalLM", hf.Qwen2Config(**sizes()), {}),
+    ("qwen3_bias", "Qwen3ForCausalLM", hf.Qwen3Config(**sizes(head_dim=6, attention_bias=True)), {}),
     ("qwen3", "Qwen3ForCausalLM", hf.Qwen3Config(**sizes(head_dim=6)), {}),
     ("olmo", "OlmoForCausalLM", hf.OlmoConfig(**sizes()), {}),
     ("olmo2", "Olmo2ForCausalLM", hf.Olmo2Config(**sizes()), {}),
@@ -104,6 +120,8 @@ CASES = [
     ("cohere2_full", "Cohere2ForCausalLM",
      hf.Cohere2Config(**sizes(sliding_window=5, logit_scale=0.25, layer_types=["full_attention"] * 2)), {}),
     ("nemotron", "NemotronForCausalLM", hf.NemotronConfig(**sizes(hidden_size=32, head_dim=8)), {}),
+    ("nemotron_mlp_bias", "NemotronForCausalLM",
+     hf.NemotronConfig(**sizes(hidden_size=32, head_dim=8, mlp_bias=True)), {}),
     ("mixtral", "MixtralForCausalLM", hf.MixtralConfig(**sizes(head_dim=6, **MOE)), {}),
     ("qwen2_moe", "Qwen2MoeForCausalLM",
      hf.Qwen2MoeConfig(**sizes(shared_expert_intermediate_size=10, num_hidden_layers=4, decoder_sparse_step=2, **FINE)), {}),
@@ -112,6 +130,8 @@ CASES = [
     ("qwen2_moe_window", "Qwen2MoeForCausalLM",
      hf.Qwen2MoeConfig(**sizes(shared_expert_intermediate_size=10, num_hidden_layers=4, use_sliding_window=True,
                                sliding_window=3, max_window_layers=2, **FINE)), dict(layer_types=None)),
+    ("qwen3_moe_dense_layers", "Qwen3MoeForCausalLM",
+     hf.Qwen3MoeConfig(**sizes(head_dim=6, num_hidden_layers=5, mlp_only_layers=[0, 2, 3], norm_topk_prob=True, **FINE)), {}),
     ("qwen3_moe_window", "Qwen3MoeForCausalLM",
      hf.Qwen3MoeConfig(**sizes(head_dim=6, use_sliding_window=True, sliding_window=3, **FINE)), {}),
     ("olmoe", "OlmoeForCausalLM",
@@ -128,6 +148,9 @@ CASES = [
      hf.GptOssConfig(**sizes(head_dim=8, num_hidden_layers=3, sliding_window=5, **MOE,
                              rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=10, beta_fast=32.0,
                                                   beta_slow=1.0, truncate=False))), {}),
+    ("gpt_oss_no_bias", "GptOssForCausalLM",
+     hf.GptOssConfig(**sizes(head_dim=8, sliding_window=5, attention_bias=False, **MOE,
+                             rope_parameters=rope("default"))), {}),
 ]
 
 
@@ -156,7 +179,10 @@ def save(folder, name, architecture, config, otherwise):
 
 
 def logits(folder, architecture="AutoModelForCausalLM"):
-    model, info = getattr(hf, architecture).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+    with open(f"{folder}/config.json") as f:
+        alibi = json.load(f).get("alibi")  # eager attention of Falcon adds ALiBi's biases twice
+    model, info = getattr(hf, architecture).from_pretrained(folder, dtype=torch.float32,
+                                                            attn_implementation="sdpa" if alibi else "eager",
                                                             output_loading_info=True)
     assert not info["unexpected_keys"] and not [k for k in info["missing_keys"] if k != "lm_head.weight"], info
     model.eval()

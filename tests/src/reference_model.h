@@ -59,6 +59,10 @@ class Model {
       } else if (m.norm_position == NormPosition::post) {
         x = normed(p, prefix + "attention_norm", plus(x, attention(x)));
         x = normed(p, prefix + "ffn_norm", plus(x, feed(x)));
+      } else if (m.norm_position == NormPosition::residual) {
+        const Numbers a = normed(p, prefix + "attention_norm", x);
+        const Numbers b = normed(p, prefix + "ffn_norm", plus(a, attention(a)));
+        x = plus(b, feed(b));
       } else {
         x = plus(x, branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention));
         x = plus(x, branch(p, prefix + "ffn_norm", prefix + "ffn_out_norm", x, feed));
@@ -270,7 +274,8 @@ class Model {
     Numbers bias;
     for (Index h = 0; h < m.heads; ++h)
       for (Index d = 0; d < S_; ++d) {
-        if (m.position == Position::alibi) bias.push_back(-alibi_slope(h, m.heads) * static_cast<double>(d));
+        if (m.position == Position::alibi)
+          bias.push_back(-alibi_slope(h, m.heads) * static_cast<double>(d) * m.alibi_scale);
         if (m.position == Position::t5) {
           const Numbers& table = p.at((m.t5_shared ? "" : prefix) + "relative_bias.weight");
           bias.push_back(table[h * m.t5_buckets + t5_bucket(d, m)]);
