@@ -134,6 +134,7 @@ TEST(Figures, OnAPageAsTables) {
   EXPECT_EQ(count(html, "<svg"), 2);
   EXPECT_EQ(count(html, "class=\"large\""), 1);
   EXPECT_EQ(count(html, "class=\"small\""), 1);
+  EXPECT_EQ(count(html, "viewBox=\"0 0 360 "), 1);
   EXPECT_TRUE(has(html, "<a href=\"#demo\">A demonstration</a>"));
 }
 
