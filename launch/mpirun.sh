@@ -161,9 +161,35 @@ stop() {
 }
 trap stop INT TERM HUP
 trap ask USR1
+# Ends mpirun if some of its ranks have left and others remain for longer than SWITCHYARD_TIMEOUT. A
+# rank that is stopped in its last moments within MPI_Finalize is seen by no other rank.
+end_stragglers() {
+  local limit=${SWITCHYARD_TIMEOUT:-600} begin='' children
+  limit=${limit%%.*}
+  [[ $limit =~ ^[0-9]+$ ]] || limit=600
+  while sleep "$((limit < 20 ? 1 : 5))" && kill -0 "$mpirun" 2>/dev/null; do
+    children=$(cat "/proc/$mpirun/task/"*/children 2>/dev/null | wc -w)
+    if ((children == 0 || children >= ranks)); then
+      begin=''
+    elif ((SECONDS - ${begin:=$SECONDS} > limit)); then
+      echo "launch/mpirun.sh: $children of $ranks ranks have not left $limit s after another one: they were stopped, or wait for each other: ending them" >&2
+      kill -TERM "$mpirun"
+      return
+    fi
+  done
+}
+watcher=
+if [[ -z $hostfile && $ranks -gt 1 ]]; then
+  end_stragglers &
+  watcher=$!
+fi
 while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done  # a signal ends the waiting, too
 code=0
 wait "$mpirun" || code=$?
+if [[ -n $watcher ]]; then
+  kill -KILL -- "-$watcher" 2>/dev/null || true  # its group has its `sleep`, too
+  wait "$watcher" 2>/dev/null || true
+fi
 if [[ -n $filtered ]]; then
   trap '' PIPE
   printf '\0%s %s' $$ "$code" >&"$filtered" || true

@@ -18,11 +18,15 @@ int config_command(CommandLine& line) {
       "`switchyard help config` lists the keys.\n\nOptions");
   options.add_options()("json", po::bool_switch(), "print JSON: an object with value and origin of each key");
   std::vector<std::string> settings;
-  CommandLine rest{line.world, take_settings("config", line.args, settings), line.options};
+  ErrorList errors("config");
+  CommandLine rest{line.world, take_settings("config", line.args, settings, errors), line.options};
   po::variables_map given;
-  if (!parse_options(rest, "config", options, {"config"}, given)) return 0;
+  if (!parse_options(rest, "config", options, {"config"}, given, errors)) return 0;
   ConfigOrigins origins;
-  const Config config = read_config(given["config"].as<std::string>(), settings, {}, &origins);
+  Config config;
+  if (has_value(given, "config"))
+    errors.run([&] { config = read_config(given["config"].as<std::string>(), settings, {}, &origins); });
+  errors.raise();
   const std::string text = given["json"].as<bool>() ? json_text(to_json(config, origins)) : to_ini(config, origins);
   std::cout << (isatty(STDOUT_FILENO) ? visible(text, "\n\t") : text) << std::flush;
   return 0;

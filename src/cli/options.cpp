@@ -79,7 +79,7 @@ void name_positional(const std::string& command, const std::vector<std::string>&
     else if (repeat_last && !positional.empty())
       sure[i]->string_key = positional.back();
     else
-      errors.add("{}: '{}' is one argument too many: {}", command, sure[i]->value.front(), usage.text());
+      errors.add("{}: unexpected '{}': {}", command, sure[i]->value.front(), usage.text());
 }
 
 }  // namespace

@@ -123,6 +123,10 @@ expect_error "--mpi=pmix" task 4 0 env PMIX_MCA_gds=hash "$switchyard" version
 expect_exit 2 task 4 3 "$switchyard" version
 [[ -z $out$err ]] || die "every task tells it"
 
+# A rank that is stopped after the others have left does not keep mpirun for ever.
+expect_exit 1 env SWITCHYARD_TIMEOUT=2 timeout 60 "$mpirun" 2 sh -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || kill -STOP $$'
+[[ $err == *"1 of 2 ranks have not left 2 s after another one"* ]] || die "the straggler is not named: $err"
+
 # A checkpoint of many gigabytes takes minutes.
 seconds=$(sed -nE 's/^#SBATCH --signal=USR1@([0-9]+)$/\1/p' "$template")
 ((seconds >= 600)) || die "USR1 comes ${seconds:-0} s before the end"
