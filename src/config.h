@@ -30,8 +30,8 @@ enum class Choice { top, noisy, sampled, balanced };
 enum class RopeScaling { none, linear, ntk, dynamic, llama3, yarn, longrope };
 enum class AuxProbability { softmax, score };
 enum class QkNormKind { none, head, whole, head_layernorm };
-// rank and micro_batch: the tokens that one rank routes in a micro-batch. With tensor parallelism these
-// are 1 / tp of its tokens (sequence parallelism), and not whole sequences.
+// rank and micro_batch: the tokens that one rank routes in a micro-batch. With tensor parallelism
+// these are 1 / tp of its tokens (sequence parallelism), and not whole sequences.
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };

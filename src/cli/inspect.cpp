@@ -70,11 +70,11 @@ int inspect_data(const fs::path& dir, bool json) {
   }
   const std::vector<Domain>& domains = dataset ? dataset->domains() : said.domains;
   const Index vocab = dataset ? dataset->vocab() : said.vocab;
-  const std::string digest = dataset ? dataset->digest() : "";
+  const std::string digest = dataset ? dataset->digest() : "", unicode_versions = said.unicode_versions;
 
   if (json) {
     Json report{{"dataset", dir.string()}, {"tokenizer", said.tokenizer},
-                {"vocab", vocab},          {"unicode_versions", said.unicode_versions},
+                {"vocab", vocab},          {"unicode_versions", unicode_versions},
                 {"digest", digest},        {"whole", problems.empty()},
                 {"problems", problems},    {"domains", Json::array()},
                 {"files", Json::array()}};
@@ -103,7 +103,7 @@ int inspect_data(const fs::path& dir, bool json) {
                  !f.problem.empty()   ? (f.sha256.empty() ? "not read" : "damaged")
                  : f.expected.empty() ? "no digest to compare with"
                                       : "OK"});
-  const std::string unicode = said.unicode_versions.empty() ? "" : ", Unicode of " + said.unicode_versions;
+  const std::string unicode = unicode_versions.empty() ? "" : ", Unicode of " + unicode_versions;
   fmt::print("data set    {}\ntokenizer   {} (vocabulary {}){}\ndigest      {}\n\n{}\n{}\n", visible(dir.string()),
              said.tokenizer, vocab, visible(unicode), digest.empty() ? "-" : digest, tokens.str(), digests.str());
   for (const std::string& problem : problems) fmt::print("  {}\n", visible(problem));

@@ -85,7 +85,7 @@ struct DatasetDescription {
   std::filesystem::path model;   // of a kind that has one
   std::string model_sha256;      // empty: not known
   std::string tokenizer_sha256;  // as dataset.ini says; empty if it does not
-  std::string unicode_versions;  // unicode_versions() of the program that wrote it; empty: not known
+  std::string unicode_versions;  // unicode_versions() of the program that wrote it; may be empty
   Index vocab = 0;
   Index end_of_text = -1;  // the id that closes documents; -1: not known
   std::vector<Domain> domains;

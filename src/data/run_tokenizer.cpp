@@ -22,7 +22,7 @@ std::string short_text(const TokenizerIdentities& tokenizers) {
   return join(texts, " or ");
 }
 
-// What differs if two programs have other versions of Unicode.
+// The effect of another version of Unicode, for warnings.
 constexpr const char* unicode_effect = "characters newer than Unicode 16 may have other ids";
 
 bool have_common(const TokenizerIdentities& a, const TokenizerIdentities& b) {

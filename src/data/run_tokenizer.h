@@ -14,7 +14,7 @@ namespace sy {
 
 // Tokenizers with equal digests give equal ids.
 struct TokenizerIdentity {
-  std::string kind;                // of a TokenizerKind, or "none" if dataset.ini names the digest alone
+  std::string kind;                // of a TokenizerKind; "none": dataset.ini has the digest alone
   std::string sha256;              // tokenizer_sha256()
   std::string unicode_versions{};  // of the libraries that made the ids; empty if not known
 };
@@ -70,8 +70,8 @@ inline constexpr const char* tokenizer_files[] = {
 // Copies the existing files of tokenizer_files from one folder to another. Skips links.
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// Returns a warning if the ids of `what` were made with other `versions` of Unicode than this program
-// has; "" if they are the same, or not known (empty).
+// Compares the `versions` of Unicode that made the ids of `what` with those of this program.
+// Returns a warning if they differ; "" if they are equal, or not known (empty).
 std::string check_unicode(const std::string& what, const std::string& versions);
 
 // Compares the tokenizer of a data set with that of a checkpoint; one common identity is enough.

@@ -22,8 +22,8 @@ class Attention {
     View lse;      // [B, Hl, S]
   };
 
-  // prefix: of its parameters' names, "layers.3.attention.". rope_table: of RopeTables; nullptr: it does not rotate.
-  // positions: those that a sequence may have.
+  // prefix: of its parameters' names, "layers.3.attention.". rope_table: of RopeTables; nullptr if
+  // it does not rotate. positions: those that a sequence may have.
   Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
             const RopeTable* rope_table, Index positions);
 

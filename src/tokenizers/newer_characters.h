@@ -4,8 +4,8 @@
 namespace sy {
 
 // Characters that are new in Unicode 15, 15.1 or 16, or have another category, in order.
-// stand_in: a character of Unicode 14 with the same category, size in UTF-8 and letter case, which
-// is as well alphabetic, or of the script Han, or not.
+// stand_in is a character of Unicode 14 with the same category, size in UTF-8 and letter case.
+// Alphabetic characters stand in for such ones, and Han characters for Han characters.
 struct NewerCharacters {
   char32_t first, last, stand_in;
 };

@@ -44,7 +44,7 @@ const Row* row_of(const Row (&table)[n], char32_t c) {
   return row != std::begin(table) && c <= (row - 1)->last ? row - 1 : nullptr;
 }
 
-// Which blocks of 64 characters have newer ones.
+// The blocks of 64 characters that have newer ones.
 constexpr char32_t end_of_newer = std::end(newer_characters)[-1].last + 1;
 const std::bitset<end_of_newer / 64 + 1>& blocks_of_newer() {
   static const auto blocks = [] {
@@ -98,12 +98,14 @@ bool is_numeric(char32_t c) {
 }
 bool is_punctuation(char32_t c) {
   if (c < 128) return in_category(c, U_GC_P_MASK | U_GC_S_MASK);
-  if (c == 0x166D || c == 0x111C9) return true;  // they were punctuation in Unicode 8
+  // The two were punctuation in Unicode 8.
+  if (c == 0x166D || c == 0x111C9) return true;
   return in_category(c, U_GC_P_MASK) && is_of_unicode(c, 8);
 }
 bool is_mark(char32_t c) {
-  if (c == 0x1CF2 || c == 0x1CF3) return true;                                // they were marks in Unicode 9
-  return in_category(c, U_GC_M_MASK) && is_of_unicode(c, 9) && c != 0x111C9;  // which was none
+  // The two first were marks in Unicode 9, and the last one was none.
+  if (c == 0x1CF2 || c == 0x1CF3) return true;
+  return in_category(c, U_GC_M_MASK) && is_of_unicode(c, 9) && c != 0x111C9;
 }
 bool is_word(char32_t c) {
   c = stand_in(c);
@@ -117,7 +119,7 @@ char32_t stand_in(char32_t c) {
   return row ? row->stand_in : c;
 }
 
-std::string_view with_stand_ins(std::string_view text, std::u32string_view kept, std::string& storage) {
+std::string_view with_stand_ins(std::string_view text, std::u32string_view named, std::string& storage) {
   bool copied = false;
   for (std::size_t at = 0; at < text.size();) {
     // Newer characters have three bytes or four.
@@ -126,7 +128,7 @@ std::string_view with_stand_ins(std::string_view text, std::u32string_view kept,
       continue;
     }
     const Character c = character_at(text, at);
-    if (const char32_t other = stand_in(c.code); other != c.code && kept.find(c.code) == kept.npos) {
+    if (const char32_t other = stand_in(c.code); other != c.code && named.find(c.code) == named.npos) {
       if (!copied) storage.assign(text);
       copied = true;
       std::string bytes;

@@ -3,12 +3,12 @@
 // Texts are well-formed UTF-8 unless something else is said.
 //
 // Token ids must not depend on the Unicode version of the system's libraries, and must be those of
-// Hugging Face's `tokenizers`. That library has tables of several versions: Unicode 16 in regular
-// expressions and Whitespace, 17 in Digits and Lowercase, 9 in NFC to NFKD and StripAccents, and 8
-// in Punctuation. Each function here follows the version of its component (newer_characters.h has
-// what Debian's PCRE2 and ICU lack). Three differences remain: libraries newer than Unicode 16 know
-// characters that `tokenizers` does not, \p{Script} of a script that is newer than PCRE2 is an
-// error, and grapheme clusters (Precompiled) are ICU's.
+// Hugging Face's `tokenizers`. Its tables are of several versions: Unicode 16 in expressions and
+// Whitespace, 17 in Digits and Lowercase, 9 in NFC to NFKD and StripAccents, and 8 in
+// Punctuation. Each function here follows the version of its component. newer_characters.h has
+// the characters that Debian's PCRE2 and ICU lack. Three differences remain. System libraries
+// beyond Unicode 16 know characters that `tokenizers` does not. \p{Script} of a script that is
+// newer than PCRE2 is an error. Grapheme clusters (Precompiled) are those of ICU.
 #pragma once
 
 #include <string>
@@ -41,14 +41,14 @@ bool is_white_space(char32_t c);  // White_Space
 bool is_numeric(char32_t c);      // N of Unicode 17
 bool is_punctuation(char32_t c);  // P of Unicode 8, or ASCII's
 bool is_mark(char32_t c);         // M of Unicode 9
-bool is_word(char32_t c);         // Alphabetic, M, Nd, Pc or Join_Control: \w of UTS #18, Unicode 16
+bool is_word(char32_t c);         // \w of UTS #18: Alphabetic, M, Nd, Pc, Join_Control; Unicode 16
 
 // Returns a character of Unicode 14 that has the same size and belongs to the same classes, if `c`
 // is newer (Unicode 15 to 16); otherwise `c`.
 char32_t stand_in(char32_t c);
-// Returns `text` with stand-ins for newer characters but for those of `kept`. `storage` holds the
+// Returns `text` with stand-ins for newer characters but for those of `named`. `storage` holds the
 // result if there are any.
-std::string_view with_stand_ins(std::string_view text, std::u32string_view kept, std::string& storage);
+std::string_view with_stand_ins(std::string_view text, std::u32string_view named, std::string& storage);
 
 // The Unicode versions of the libraries that token ids may depend on: "PCRE2 14.0.0, ICU 15.0".
 const std::string& unicode_versions();
@@ -58,7 +58,7 @@ std::string unicode_libraries();
 // In Unicode 9: newer characters are left as they are, and nothing joins across them.
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 std::string normalized(std::string_view text, NormalForm form);
-// Each character by itself, whatever stands beside it. Of Unicode 17.
+// Lowers each character by itself, whatever stands beside it, by Unicode 17.
 std::string lower_case(std::string_view text);
 
 // Where each extended grapheme cluster (UAX #29) ends.

@@ -54,8 +54,8 @@ std::string told(const std::vector<KeyDifference>& differences) {
   return join(texts);
 }
 
-// Describes the coming training in four lines, or five. memory: of a rank. device: its name. taken: memory of a
-// device that libraries have (Room).
+// Describes the coming training in four lines; a fifth one if a rope table depends on the length.
+// memory: of a rank. device: its name. taken: memory of a device that libraries have (Room).
 std::string summary(const Config& config, const Dataset& dataset, const SampleStream& samples, const Layout& layout,
                     const MemoryPlan& memory, const std::string& device, Index taken) {
   const ParamCount count = count_params(config, model_vocab(config, dataset.vocab()));

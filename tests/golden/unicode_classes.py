@@ -79,8 +79,8 @@ def table():
     print("// Made by tests/golden/unicode_classes.py: characters that an old PCRE2 or ICU does not know.\n#pragma once\n")
     print("namespace sy {\n")
     print("// Characters that are new in Unicode 15, 15.1 or 16, or have another category, in order.\n"
-          "// stand_in: a character of Unicode 14 with the same category, size in UTF-8 and letter case, which\n"
-          "// is as well alphabetic, or of the script Han, or not.")
+          "// stand_in is a character of Unicode 14 with the same category, size in UTF-8 and letter case.\n"
+          "// Alphabetic characters stand in for such ones, and Han characters for Han characters.")
     print("struct NewerCharacters {\n  char32_t first, last, stand_in;\n};\nconstexpr NewerCharacters newer_characters[] = {")
     print(listed([f"{{0x{a:X}, 0x{b:X}, 0x{s:X}}}" for a, b, s in rows]) + "};\n")
     print("// Numbers (N) of Unicode 17, which `tokenizers` knows in Digits alone.")

@@ -99,7 +99,8 @@ score = sigmoid
 window = 6
 )";
 
-// Texts pass the original lengths while others stay short: keys are computed again, on ranks of which others have none.
+// Some texts pass the original lengths while others stay short. Their keys are computed again while
+// other ranks have nothing to compute.
 constexpr const char* by_length = R"(
 [model]
 layers = 3

@@ -223,8 +223,8 @@ const Case cases[] = {
     {"tight_shared_sigmoid_bias",
      {"--moe.capacity_factor=0.5", "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_rate=0.01",
       "--moe.aux_probability=score", "--model.qk_norm=true"}},
-    // With eps = 1e-8, rounding decides AdamW's first step of an element with hardly a gradient, and
-    // gradient norms then differ by 2e-5 (MicroBatches.OfOneSizeOrAnotherGiveTheSameGradient).
+    // With eps = 1e-8, rounding decides AdamW's first step of an element with hardly a gradient,
+    // and gradient norms differ by 2e-5 (MicroBatches.OfOneSizeOrAnotherGiveTheSameGradient).
     {"top1_every_second_tied_biases",
      {"--moe.top_k=1", "--moe.every=2", "--model.tie_embeddings=true", "--model.bias=true", "--model.norm=layernorm",
       "--train.z_loss=0.001", "--train.eps=1e-6"}},

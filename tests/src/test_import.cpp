@@ -57,7 +57,7 @@ void expect_logits(Engine& engine, const Json& golden, double tolerance) {
   for (const Json::Member& row : golden["logits"].members()) {
     const Index upto = std::stoll(row.name) + 1;
     const std::vector<std::int32_t> next(ids.begin() + done, ids.begin() + upto);
-    const std::vector<float> logits = engine.extend(cache, 0, 1, next, true);
+    const std::vector<float> logits = engine.extend(cache, 0, 1, next, true, std::ssize(ids));
     done = upto;
     const auto want = row.value.get<std::vector<double>>();
     ASSERT_EQ(logits.size(), want.size());

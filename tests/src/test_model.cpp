@@ -360,8 +360,8 @@ TEST(BalancedChoice, TakesExpertsInTurn) {
   EXPECT_EQ(choices.take(), expected);
 }
 
-// A group limit binds: the token prefers groups by the same turns, and stays within them.
-TEST(BalancedChoice, StaysWithinTheGroupsOfItsTurn) {
+// A group limit binds: the token prefers groups by the same rule, and stays within them.
+TEST(BalancedChoice, StaysWithinGroups) {
   const Config config = parse_config(base, "test",
                                      {"--model.layers=1", "--moe.choice=balanced", "--moe.experts=6", "--moe.groups=3",
                                       "--moe.group_limit=1", "--moe.group_score=max"});

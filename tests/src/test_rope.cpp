@@ -188,7 +188,7 @@ TEST_P(RopeLengths, TheLogitsOfEachStepOfAGenerationAreThoseOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(Scalings, RopeLengths, testing::Values("longrope", "dynamic"),
                          [](const testing::TestParamInfo<const char*>& c) { return std::string(c.param); });
 
-// A configuration with one list is for all lengths, and the other scalings do not depend on the length.
+// A single list is for all lengths, and the other scalings do not depend on the length.
 TEST(Rope, OneListOfFactorsIsForAllLengths) {
   const std::vector<std::string> base = {"--model.head_dim=4", "--model.rope_factor=4",
                                          "--model.rope_original_length=16", "--model.seq_len=64",

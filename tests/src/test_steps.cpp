@@ -216,9 +216,9 @@ TEST(Evaluation, SomeWindowsAreSpreadOverAll) {
   EXPECT_NEAR(score.nats, nats, 1e-6 * nats);
 }
 
-// Two trainings with other micro-batches part: in the first step AdamW with eps = 1e-8 turns the rounding
-// of one gradient of 1e-8 into a difference of 2e-5 of that weight. Each step from the same weights gives
-// the same choices, drops and gradient.
+// Two trainings with other micro-batches part: in the first step AdamW with eps = 1e-8 turns the
+// rounding of one gradient of 1e-8 into a difference of 2e-5 of that weight. Each step from the
+// same weights gives the same choices, drops and gradient.
 TEST(MicroBatches, OfOneSizeOrAnotherGiveTheSameGradient) {
   const TempFolder folder;
   const Dataset data = test::make_dataset(folder);
