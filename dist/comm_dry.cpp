@@ -31,7 +31,8 @@ class CommDry final : public Comm {
   void note(Collective kind, Index sent, Index received, Index buffer, Index roots = 0) {
     ++transfers[{kind, activity.part, sent, received, buffer, roots}];
   }
-  // The buffers of all roots in one call. root_sends: a root sends its buffer to the others; otherwise it receives theirs.
+  // The buffers of all roots in one call. root_sends: a root sends its buffer to the others;
+  // otherwise it receives theirs.
   void note_roots(Collective kind, std::span<const Rooted> parts, bool root_sends) {
     Index own = 0, others = 0;  // bytes of the buffers whose root is this rank, and of all others
     for (const auto& [x, root] : parts) (rank_ == root ? own : others) += x.size_bytes();

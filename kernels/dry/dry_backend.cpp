@@ -64,8 +64,8 @@ void add_weight(ProductSums& sums, double share) {
   for (std::size_t j = sums.size() - 1; j > 0; --j) sums[j] += sums[j - 1] * p / (1 - p);
 }
 
-// The sum over all choices of `limit` groups, and of k experts of these or of `common`, of the products of their weights.
-// odds: [groups] weight of the group itself.
+// The sum over all choices of `limit` groups, and of k experts of these or of `common`, of the
+// products of their weights. odds: [groups] weight of the group itself.
 double sum_over_choices(const std::vector<ProductSums>& groups, const std::vector<double>& odds, Index limit,
                         const ProductSums& common) {
   const std::size_t sizes = common.size();
@@ -78,8 +78,8 @@ double sum_over_choices(const std::vector<ProductSums>& groups, const std::vecto
   return chosen.back().back();
 }
 
-// The weight of a group that tokens choose with this probability: its odds, by what `size` experts of it weigh, which may be
-// between two whole numbers.
+// The weight of a group that tokens choose with this probability: its odds, by what `size` experts
+// of it weigh, which may be between two whole numbers.
 double group_odds(double probability, const ProductSums& experts, double size) {
   const double q = std::clamp(probability, 0.0, 1 - 1e-9);
   const std::size_t low = std::min(static_cast<std::size_t>(size), experts.size() - 1),

@@ -13,7 +13,8 @@
 
 namespace sy {
 
-// Text of a progress line: "reading: 50% of 8.0 MB, 2.0 MB/s, 2 s left", "planning: 3 of 12 layouts, 9 s left". Pure function.
+// Text of a progress line: "reading: 50% of 8.0 MB, 2.0 MB/s, 2 s left", "planning: 3 of 12
+// layouts, 9 s left". Pure function.
 //   unit        "bytes" is shown in MB; any other word names the things that are counted
 //   total       0 means unknown
 //   seconds, before  time since the phase began, and what was done then: they give the rate
@@ -36,7 +37,8 @@ inline std::string progress_text(std::string_view phase, Index done, Index total
 // On a terminal one line that renews itself; elsewhere a line for every phase and every half minute.
 class Progress {
  public:
-  // If `patient` is true, commands that take less than a second (half a minute without a terminal) show nothing.
+  // If `patient` is true, commands that take less than a second (half a minute without a terminal)
+  // show nothing.
   explicit Progress(bool patient = false) : patient_(patient) {}
   // Work that is done, of `total`, by this phase or by all; progress_text says how it is shown.
   void show(std::string_view phase, Index done, Index total, std::string_view unit = "bytes") {

@@ -30,7 +30,8 @@ struct PrepareOptions {
 struct PrepareProgress {
   // "reading", "sampling lines", "training the tokenizer", or the domain that is being tokenized.
   std::string_view phase;
-  // Of text: read by this phase, or encoded of all domains. While a tokenizer is trained, rounds. total 0: unknown.
+  // Of text: read by this phase, or encoded of all domains. While a tokenizer is trained, rounds.
+  // total 0: unknown.
   Index done = 0, total = 0;
   std::string_view unit = "bytes";
 };
@@ -53,13 +54,14 @@ void check_prepare_options(const PrepareOptions& options);
 // A binary file of a folder (binary_byte) is left out, and one that is named is an error. JSON
 // lines are never binary: a line that is not UTF-8 is an error.
 //
-// The text is read twice, first to measure it. Memory does not grow with it: 1 MiB of documents (src/data/text.h) for
-// each thread, which encode them at the same time,
-// the idx in IndexedWriter's way, a few words for every file, and about training_bytes (never twice that) to train a
-// tokenizer. The files grow in OUTPUT/prepare.tmp and are renamed when all are whole, dataset.ini last: without it
-// there is no data set. OUTPUT is new, empty, or a data set. With `overwrite` the new data set
-// replaces the old one: files of the old one that the new one lacks are removed, and no other file
-// changes. Throws InputError for what is wrong with options or text, Failure when the disk fails.
+// The text is read twice, first to measure it. Memory does not grow with it: 1 MiB of documents
+// (src/data/text.h) for each thread, which encode them at the same time, the idx in IndexedWriter's
+// way, a few words for every file, and about training_bytes (never twice that) to train a
+// tokenizer. The files grow in OUTPUT/prepare.tmp and are renamed when all are whole, dataset.ini
+// last: without it there is no data set. OUTPUT is new, empty, or a data set. With `overwrite` the
+// new data set replaces the old one: files of the old one that the new one lacks are removed, and
+// no other file changes. Throws InputError for what is wrong with options or text, Failure when the
+// disk fails.
 Prepared prepare(const PrepareOptions& options, const std::function<void(const PrepareProgress&)>& progress);
 
 // The text that a tokenizer is trained on: lines drawn at random from the whole corpus.

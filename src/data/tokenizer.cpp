@@ -137,8 +137,9 @@ Index number_after(std::string_view text, std::string_view words) {
   return number;
 }
 
-// Progress of SentencePiece's training. The library has no call for it, but logs each round to std::cerr, as in
-// "EM sub_iter=0 size=8000 ...". While this object lives, it receives that text, and none of it is printed.
+// Progress of SentencePiece's training. The library has no call for it, but logs each round to
+// std::cerr, as in "EM sub_iter=0 size=8000 ...". While this object lives, it receives that text,
+// and none of it is printed.
 class TrainingLog : public std::streambuf {
  public:
   TrainingLog(Index vocab, const std::function<void(Index, Index)>& progress)

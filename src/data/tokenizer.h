@@ -28,8 +28,8 @@ class Tokenizer {
   virtual Index text_bytes(std::int32_t id) const = 0;
 };
 
-// Encodes texts by all threads of OpenMP. The result does not depend on the number of threads. If several texts cannot be
-// encoded, throws the error of the first one.
+// Encodes texts by all threads of OpenMP. The result does not depend on the number of threads. If
+// several texts cannot be encoded, throws the error of the first one.
 std::vector<std::vector<std::int32_t>> encode_texts(const Tokenizer& tokenizer,
                                                     const std::vector<std::string_view>& texts);
 
@@ -78,7 +78,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& dataset_d
 // model file. Characters without a piece fall back to bytes and nothing is normalised, so that
 // decode(encode(x)) == x for all UTF-8 text. The same lines give the same model on every machine. Throws
 // InputError when the text has too little variety for so many pieces, or too much for so few.
-// progress: called after each round of the training, with the number of rounds that is expected in all.
+// progress: called after each round of the training, with the number of rounds that is expected in
+// all.
 std::string train_sentencepiece(const std::vector<std::string>& lines, Index vocab,
                                 const std::function<void(Index done, Index total)>& progress = {});
 

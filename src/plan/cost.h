@@ -3,9 +3,11 @@
 // An operation takes   overhead + max(FLOPs / (peak * share), bytes / bandwidth):   the roofline (Williams et al., "Roofline",
 // 2009), with the share of the peak that products and attention of a size reach (Machine).
 // A collective takes the time of the fastest algorithm that its library has for it (algorithms_of):
-//   node_latency * node_steps + latency * steps + message_overhead * messages + max(bytes within / node_bandwidth, beyond / bandwidth),
-// the alpha-beta model (Hockney, 1994). Steps are messages that wait for one another, within a node and between nodes. p ranks on
-// m nodes, and a buffer of n bytes (Thakur et al., "Optimization of collective communication operations in MPICH", 2005):
+//   node_latency * node_steps + latency * steps + message_overhead * messages +
+//     max(bytes within / node_bandwidth, beyond / bandwidth),
+// the alpha-beta model (Hockney, 1994). Steps are messages that wait for one another, within a node
+// and between nodes. p ranks on m nodes, and a buffer of n bytes (Thakur et al., "Optimization of
+// collective communication operations in MPICH", 2005):
 //
 //   library, collective           algorithm  steps                         bytes of a rank
 //   NCCL all-reduce               ring       2 (p - m), and 2 (m - 1)      2 n (p - 1) / p
@@ -17,8 +19,9 @@
 //   MPI all-reduce to 16 KiB      doubling   log2 (p / m), and log2 m      those counted
 //   MPI all-reduce of more        direct     2 for each 8 MiB              those counted; 2 (p - 2) messages more for each
 //
-// NCCL's rings and trees enter and leave a node once, so that its ranks of the group share these bytes; of direct messages the
-// share of the ranks beyond leaves it. NCCL has PAT from 2.23 on. Tokens and gradients share links without contention.
+// NCCL's rings and trees enter and leave a node once, so that its ranks of the group share these
+// bytes; of direct messages the share of the ranks beyond leaves it. NCCL has PAT from 2.23 on.
+// Tokens and gradients share links without contention.
 #pragma once
 
 #include <array>
@@ -69,8 +72,9 @@ struct Algorithm {
 std::vector<Algorithm> algorithms_of(bool nccl, const Peers& peers, const DryTransfer& transfer);
 // What a collective is for.
 Part part_of(std::string_view group, const DryTransfer& transfer, bool update);
-// On a GPU gradients travel during backward of the last micro-batch (GradSync), two thirds of a pass, and new weights during the
-// next step's first forward (WeightFetch), a third: Part::gradients is the time that these do not cover.
+// On a GPU gradients travel during backward of the last micro-batch (GradSync), two thirds of a
+// pass, and new weights during the next step's first forward (WeightFetch), a third:
+// Part::gradients is the time that these do not cover.
 StepTime step_time(const Machine& machine, DType dtype, const Layout& layout, Index kv_heads, const Profile& profile);
 
 }  // namespace sy

@@ -37,7 +37,8 @@ struct Machine {
   std::map<std::string, double, std::less<>> operations;  // bytes/s of those that are slower than memory
   // Seconds that a message to one other rank takes beside its bytes, and bytes/s, to ranks of the node and beyond.
   double node_latency = 0, node_bandwidth = 0, latency = 0, bandwidth = 0;
-  // Seconds from one message to the next of a rank that waits for none of them (o of LogP: Culler et al., 1993).
+  // Seconds from one message to the next of a rank that waits for none of them (o of LogP: Culler
+  // et al., 1993).
   double message_overhead = 1e-6;
 
   // The number of ranks that share one node's speeds and memory; 1 if each rank has its own.
@@ -54,7 +55,8 @@ struct Machine {
 // Throws InputError that names every wrong line and key.
 Machine parse_machine(const std::string& ini_text, const std::string& origin);
 std::string to_ini(const Machine& machine, std::string_view comment);
-// All keys by their sections, as in a file; a curve is a list of [size, share]. A number that the file leaves out is 0.
+// All keys by their sections, as in a file; a curve is a list of [size, share]. A number that the
+// file leaves out is 0.
 Json machine_json(const Machine& machine);
 
 // A file, or the name of one in a folder configs/machines: of the working directory, of those above the configuration file, or

@@ -289,8 +289,9 @@ DryCounts counted(const Prepare& prepare, DType c, Index tokens) {
   return dry_counts(*dry);
 }
 
-// Seconds of one step of the algorithm by which a small all-gather runs, and bytes/s, as reduce-scatter, all-gather and all-to-all
-// have them on average. peers: where the other ranks of the group are.
+// Seconds of one step of the algorithm by which a small all-gather runs, and bytes/s, as
+// reduce-scatter, all-gather and all-to-all have them on average. peers: where the other ranks of
+// the group are.
 std::pair<double, double> measure_links(const Watch& watch, Backend& b, Comm& group, const Peers& peers,
                                         double message_overhead) {
   const int p = group.size();

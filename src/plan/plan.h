@@ -63,8 +63,9 @@ struct Plan {
   double memory;                     // bytes that a rank may take; 0: not known
   std::vector<Candidate> fitting;    // the fastest first; without a machine, that which needs the least memory
   std::vector<Candidate> too_large;  // that which needs the least first
-  // If nothing fits and PlanOptions::suggest is set: the largest micro-batch of layouts that fit, as the configuration has
-  // train.recompute, and with recomputation. Empty if no micro-batch is small enough.
+  // If nothing fits and PlanOptions::suggest is set: the largest micro-batch of layouts that fit,
+  // as the configuration has train.recompute, and with recomputation. Empty if no micro-batch is
+  // small enough.
   std::vector<Suggestion> suggestions{};
   bool suggested = false;  // PlanOptions::suggest, and there is a machine
   double tokens() const { return static_cast<double>(config.train.global_batch * config.model.seq_len); }

@@ -132,7 +132,8 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   GradSync sync(mesh, store);
   take_calls(*backend);
   agree(*world, [] {});  // that all ranks have read their samples
-  // Gradients from the last part of the model to the first, as the last backward does; and all new weights.
+  // Gradients from the last part of the model to the first, as the last backward does; and all new
+  // weights.
   if (device)
     for (Index part = std::ssize(store.layout().groups.front().parts); part-- > 0;) sync.progress().part_done(part);
   sync.step(t, t.lr, 1);

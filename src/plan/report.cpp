@@ -179,7 +179,8 @@ Json seconds_json(const std::optional<StepTime>& time) {
   return json;
 }
 
-// Every row has the same fields: null if the layout was not looked at so far, or there is no machine.
+// Every row has the same fields: null if the layout was not looked at so far, or there is no
+// machine.
 Json candidate_json(const Plan& plan, const Candidate& c) {
   const Layout& l = c.layout;
   const bool profiled = c.passes > 0;

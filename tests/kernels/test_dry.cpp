@@ -200,7 +200,8 @@ TEST(Dry, expects_tokens_at_a_rank) {
   EXPECT_NEAR(dry_reach(std::vector<Index>{0, 0, 70, 70}, 70, 2, 2, 2), 1, 1e-6);
 }
 
-// The share of drawn tokens that have one of the n experts from `first` on: `limit` groups are drawn, then k experts of these.
+// The share of drawn tokens that have one of the n experts from `first` on: `limit` groups are
+// drawn, then k experts of these.
 double simulated_reach(Index e, Index groups, Index limit, Index k, Index first, Index n) {
   std::minstd_rand random(7);
   const Index each = e / groups, tokens = 40000;
@@ -232,7 +233,8 @@ TEST(Dry, expects_fewer_ranks_of_a_group_limited_router) {
         {12, 4, 3, 5, 7, 2}})
     EXPECT_NEAR(reach(e, groups, limit, k, first, n), simulated_reach(e, groups, limit, k, first, n), 0.008)
         << e << " " << groups << " " << limit << " " << k << " " << first << " " << n;
-  // Of 32 experts of 8 groups on one node, half of the choices have none, and of the others C(96, 8) / C(128, 8).
+  // Of 32 experts of 8 groups on one node, half of the choices have none, and of the others C(96,
+  // 8) / C(128, 8).
   double missed = 1;
   for (Index i = 0; i < 8; ++i) missed *= (96.0 - static_cast<double>(i)) / (128.0 - static_cast<double>(i));
   EXPECT_NEAR(reach(256, 8, 4, 8, 0, 32), 0.5 * (1 - missed), 1e-9);
@@ -250,8 +252,8 @@ TEST(Dry, expects_fewer_ranks_of_a_group_limited_router) {
   EXPECT_NEAR(sum, 1, 1e-9);
 }
 
-// Two groups of two experts, of which a token has one, on two ranks. Experts 0 and 3 are on the first rank, so that every
-// token is on both.
+// Two groups of two experts, of which a token has one, on two ranks. Experts 0 and 3 are on the
+// first rank, so that every token is on both.
 TEST(Dry, places_keep_their_groups) {
   const auto backend = make_dry();
   constexpr Index t = 6, e = 4, k = 2;

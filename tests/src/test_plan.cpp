@@ -208,7 +208,8 @@ TEST(Plan, TokensCrossOnceToANode) {
   EXPECT_EQ(sent.size(), 3u);
 }
 
-// 12 experts of four groups on four ranks, of which each token chooses one: its three experts are on one rank.
+// 12 experts of four groups on four ranks, of which each token chooses one: its three experts are
+// on one rank.
 TEST(Plan, GroupLimitsBoundTheRanksOfAToken) {
   PlanOptions options;
   options.layouts = {Layout{4, 1, 4, 1}, Layout{4, 1, 4, 1, 2}};
@@ -280,7 +281,8 @@ TEST(Plan, TimesAreThoseOfTheFormulas) {
   // A large all-reduce of NCCL's is a ring, a small one over many nodes a tree.
   EXPECT_DOUBLE_EQ(link("stage", {3, 0}, all_reduce, 0, 0, 3000000), 6e-6 + 4.5e-3);
   EXPECT_DOUBLE_EQ(link("stage", {3, 60}, all_reduce, 0, 0, 8), 6e-6 + 8e-5 + 4e-8);
-  // MPI's: all words go to every rank, in rounds that double, or directly in two phases for each 8 MiB.
+  // MPI's: all words go to every rank, in rounds that double, or directly in two phases for each 8
+  // MiB.
   EXPECT_DOUBLE_EQ(link("world", {3, 0}, all_reduce, 3000000, 3000000, 1000), 2e-6 + 3e-3);
   EXPECT_DOUBLE_EQ(link("world", {3, 0}, all_reduce, 3000000, 3000000, 20000000), 6e-6 + 12e-6 + 3e-3);
   // Reductions to several owners in one call of NCCL's.
@@ -299,7 +301,8 @@ TEST(Plan, TimesAreThoseOfTheFormulas) {
   const Layout four{4};
   StepTime time = step_time(m, DType::f32, four, 4, profile);
   EXPECT_DOUBLE_EQ(time[Part::compute], 6e-3);
-  // The reduction is hidden: a pass' backward is 2 ms; of the weights' all-gather all but 0.003 ms: the next forward is 1 ms.
+  // The reduction is hidden: a pass' backward is 2 ms; of the weights' all-gather all but 0.003 ms:
+  // the next forward is 1 ms.
   EXPECT_NEAR(time[Part::gradients], 0.003e-3, 1e-12);
   EXPECT_DOUBLE_EQ(time.total(), time[Part::compute] + time[Part::gradients]);
   m.backend = "cpu";
@@ -323,8 +326,8 @@ TEST(Plan, LatencyOfManyRanks) {
   EXPECT_NEAR(large / (2 * 15.0 / 16 * (Index{1} << 30) / 8 / h100.bandwidth), 1, 0.02);
 }
 
-// On a GPU gradients are reduced to their owners, and weights broadcast from them, part by part; the bytes are those of the
-// host's reduce-scatter and all-gather.
+// On a GPU gradients are reduced to their owners, and weights broadcast from them, part by part;
+// the bytes are those of the host's reduce-scatter and all-gather.
 TEST(Plan, CollectivesAreThoseOfTheTrainer) {
   const auto cpu = make_cpu();
   const Layout layout{6, 2, 3, 1};
@@ -582,7 +585,8 @@ TEST(Plan, SettingsThatFitAreSuggested) {
             std::string::npos);
 }
 
-// All rows of the document have the same fields, with or without a machine, and those that do not fit too.
+// All rows of the document have the same fields, with or without a machine, and those that do not
+// fit too.
 TEST(Plan, JsonRowsHaveTheSameFields) {
   const auto names_of = [](const Json& object) {
     std::string names;

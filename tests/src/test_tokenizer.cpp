@@ -56,7 +56,8 @@ std::string round_trip(const Tokenizer& t, const std::string& text) {
   return t.decode(ids);
 }
 
-// Encodes a text as its size. The first text waits until another thread has one; texts that begin with '!' are refused.
+// Encodes a text as its size. The first text waits until another thread has one; texts that begin
+// with '!' are refused.
 class WaitingTokenizer : public Tokenizer {
  public:
   std::string_view kind() const override { return "test"; }
