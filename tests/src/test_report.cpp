@@ -221,7 +221,8 @@ TEST(Report, ACollapsedRouterGetsAdvice) {
   r.load = layer_loads(r.state.experts, r.first, r.last);
   const auto changes = [&] { return join(collapse_advice(r).changes); };
   EXPECT_TRUE(has(collapse_advice(r).finding, "2 of 8 experts are dead in steps 21-30"));
-  EXPECT_TRUE(has(collapse_advice(r).finding, "In 2 of 2 layers a quarter of the experts is dead, or the entropy is below 0.5: 0, 1."));
+  EXPECT_TRUE(has(collapse_advice(r).finding,
+                  "In 2 of 2 layers a quarter of the experts is dead, or the entropy is below 0.5: 0, 1."));
   EXPECT_TRUE(has(changes(), "moe.aux_loss"));
   Config& c = r.config.emplace();
   c.moe.experts = 4;
