@@ -103,7 +103,7 @@ CASES = [
           rope_scaling={"factor": 8.0, "rope_type": "linear"})),
     ("gemma3_sliding", "Gemma3ForCausalLM",
      hf.Gemma3TextConfig(**sizes(head_dim=6, sliding_window=5, query_pre_attn_scalar=9, num_hidden_layers=3)),
-     dict(rope_parameters=None, layer_types=None)),
+     dict(rope_parameters=None, layer_types=None, rope_theta=4000.0, rope_local_base_freq=50.0)),
     ("qwen2", "Qwen2ForCausalLM", hf.Qwen2Config(**sizes()), {}),
     ("qwen3_bias", "Qwen3ForCausalLM", hf.Qwen3Config(**sizes(head_dim=6, attention_bias=True)), {}),
     ("qwen3", "Qwen3ForCausalLM", hf.Qwen3Config(**sizes(head_dim=6)), {}),
