@@ -234,7 +234,8 @@ std::uint32_t crc32c(std::string_view bytes) {
 std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>& layers) {
   std::vector<Scalar> scalars;
   for (const auto& [name, value] : line.members()) {
-    if (name == "step" || name == "experts" || name == "validation") continue;
+    constexpr std::string_view no_scalars[] = {"step", "time", "experts", "validation"};
+    if (std::ranges::find(no_scalars, name) != std::end(no_scalars)) continue;
     if (!value.is_number() && !value.is_null())
       throw JsonError(fmt::format("{} where the number {} is expected", value.type_name(), name));
     scalars.push_back({name, "", "", number_of(value)});
