@@ -96,8 +96,13 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
           {"--" + option->long_name(), option->description(), option->semantic()->max_tokens() > 0});
     return false;
   }
-  for (const std::string& name : positional)
-    if (!all.find_nothrow(name, false)) all.add_options()(name.c_str(), po::value<std::string>());
+  for (const std::string& name : positional) {
+    if (all.find_nothrow(name, false)) continue;
+    const bool repeats = repeat_last && name == positional.back();
+    const po::value_semantic* value =
+        repeats ? static_cast<po::value_semantic*>(po::value<std::vector<std::string>>()) : po::value<std::string>();
+    all.add_options()(name.c_str(), value);
+  }
   Usage usage(command);
   po::parsed_options parsed = split_arguments(command, line.args, all, errors, usage);
   if (std::ranges::find(parsed.options, "help", &ParsedOption::string_key) != parsed.options.end()) {

@@ -61,7 +61,7 @@ errors_are "train: unknown option --bogus: $("$switchyard" help train | head -1)
   "train: unknown option --dyr-run: did you mean --dry-run?" \
   "command line: unknown key 'run.colour': \`switchyard help config\` lists them" \
   "command line: train.lr = 'fast': expected a number" "data.path = nowhere is no data set (it has no dataset.ini): $path_help" \
-  "2 ranks are not divisible by parallel.tp = 3: on 2 ranks these layouts work: tp 1 ep 1 etp 1, tp 1 ep 1 etp 2, tp 1 ep 2 etp 1, tp 2 ep 1 etp 1, tp 2 ep 1 etp 2, tp 2 ep 2 etp 1"
+  "2 ranks are not divisible by parallel.tp = 3: on 2 ranks these layouts work: tp 2 ep 1 etp 1 (add --parallel.tp=2), tp 1 ep 1 etp 1 (add --parallel.tp=1), tp 2 ep 1 etp 2 (add --parallel.tp=2 --parallel.etp=2), tp 2 ep 2 etp 1 (add --parallel.tp=2 --parallel.ep=2), tp 1 ep 1 etp 2 (add --parallel.tp=1 --parallel.etp=2) and 1 more"
 # What a layout depends on is wrong, or may be: nothing is said of the layout.
 for setting in --model.heads=0 --model.head=2 --moe.expert=3 --train.micro_batch=x; do
   call "$switchyard" train config.ini --dry-run --ranks 2 --run.dir=x --parallel.tp=3 $setting
@@ -168,8 +168,8 @@ says "sequences of 2048 tokens, fewer than train.global_batch = 6"
 expect_ok "$switchyard" train config.ini --run.dir=full --train.steps=4 --run.log_every=2 --moe.capacity_factor=0.01
 [[ $(grep -c "warning: .*of the assignments of steps 1 to 2 were dropped: raise moe.capacity_factor" .err) -eq 1 ]] || die "drops are not told"
 [[ $(grep -c "were dropped" .err) -eq 1 ]] || die "drops are told more than once"
-# The README's run of the quickstart's model alone is one that says nothing.
-read -r -a alone < <(sed -n 's/^    build\/switchyard train configs\/quickstart.ini //p' "$root/README.md")
+# The guide trains the quickstart model alone, without a warning.
+read -r -a alone < <(sed -n 's/^    build\/switchyard train configs\/quickstart.ini //p' "$root/docs/guide/training.md")
 expect_ok "$switchyard" train "$root/configs/quickstart.ini" "${alone[@]}" --data.path=data --dry-run
 says_not warning
 
